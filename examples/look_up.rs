@@ -12,7 +12,10 @@ use std::time::Duration;
 
 use punctual::clock::monotonic;
 use punctual::domain::leaves::{Parent, Partition, Rules};
-use punctual::domain::{BatchId, ClusterSettings, ClusterWishes, Reach, Shard, TaskId, TaskState, Timestamp, WidthClass, ids};
+use punctual::domain::{
+    BatchId, ClusterSettings, ClusterWishes, Reach, Shard, TaskId, TaskState, Timestamp,
+    WidthClass, ids,
+};
 use punctual::postgres::cluster::schema;
 use punctual::postgres::connection::Purpose;
 use punctual::postgres::tasks::look_up::{IN_BATCHES, LookUp};
@@ -64,10 +67,14 @@ async fn measure(url: &str, task_count: u64) {
     let settings = Settings::new(url).unwrap();
     schema::migrate(&settings, ClusterWishes::default()).await.unwrap();
     let rules = Rules::new(&ClusterSettings::DEFAULT);
-    let mut maker = Connection::new(&settings, Purpose { name: "partitions", deadline: Duration::from_secs(10), settings: &[] });
+    let mut maker = Connection::new(
+        &settings,
+        Purpose { name: "partitions", deadline: Duration::from_secs(10), settings: &[] },
+    );
     let (_, now) = partitions::take_census(&mut maker, Parent::ExeclogBatch).await.unwrap();
     let past = (1..=7).rev().map(|days| now.minus(Duration::from_secs(days * 86_400)));
-    let days: Vec<Partition> = past.map(|at| rules.partition_of(Parent::ExeclogBatch, at)).collect();
+    let days: Vec<Partition> =
+        past.map(|at| rules.partition_of(Parent::ExeclogBatch, at)).collect();
     assert!(partitions::create(&mut maker, &rules, &days).await.unwrap());
 
     let mut loader = Loader {
@@ -89,7 +96,9 @@ async fn measure(url: &str, task_count: u64) {
     let uniform = loader.uniform();
     let mut samples: Vec<(&str, Vec<(TaskId, TaskState)>)> = vec![("all", uniform)];
     samples.extend(std::mem::take(&mut loader.samples));
-    let unknown = (0..2000).map(|_| (loader.id(now.as_millis() - loader_span(), 4096), TaskState::Scheduled)).collect();
+    let unknown = (0..2000)
+        .map(|_| (loader.id(now.as_millis() - loader_span(), 4096), TaskState::Scheduled))
+        .collect();
     samples.push(("unknown", unknown));
     for (kind, ids) in &samples {
         time(&look_up, kind, ids).await;
@@ -117,15 +126,28 @@ async fn time(look_up: &LookUp, kind: &str, ids: &[(TaskId, TaskState)]) {
     }
     took.sort_unstable();
     let at = |part: f64| took[((took.len() - 1) as f64 * part) as usize];
-    println!("{kind:12} {:>6} ids: p50 {:?}, p99 {:?}, p99.9 {:?}, max {:?}", took.len(), at(0.5), at(0.99), at(0.999), at(1.0));
+    println!(
+        "{kind:12} {:>6} ids: p50 {:?}, p99 {:?}, p99.9 {:?}, max {:?}",
+        took.len(),
+        at(0.5),
+        at(0.99),
+        at(0.999),
+        at(1.0)
+    );
 }
 
 /// Prints the plan that a look-up uses.
 async fn explain(connection: &mut PgConnection, id: TaskId) {
     let earliest = ids::floor_of(id.due_at().minus(Duration::from_secs(70)));
     let spans: Vec<String> = WidthClass::all().map(|span| span.as_smallint().to_string()).collect();
-    let starts: Vec<String> = WidthClass::all().map(|span| span.lowest_start(id).to_string()).collect();
-    run(connection, "set plan_cache_mode = force_generic_plan; set enable_seqscan = off; set jit = off".to_owned()).await;
+    let starts: Vec<String> =
+        WidthClass::all().map(|span| span.lowest_start(id).to_string()).collect();
+    run(
+        connection,
+        "set plan_cache_mode = force_generic_plan; set enable_seqscan = off; set jit = off"
+            .to_owned(),
+    )
+    .await;
     run(connection, format!("prepare p (uuid, uuid, smallint[], uuid[]) as {IN_BATCHES}")).await;
     let statement = format!(
         "explain (analyze, buffers, costs off, timing off) execute p ('{earliest}', '{id}', '{{{}}}', '{{{}}}')",
@@ -162,7 +184,13 @@ impl Loader {
     }
 
     /// Writes claims of `size` tasks that are due within `width` ms.
-    async fn on_time(&mut self, kind: &'static str, start: i64, tasks: i64, (size, width): (i64, i64)) {
+    async fn on_time(
+        &mut self,
+        kind: &'static str,
+        start: i64,
+        tasks: i64,
+        (size, width): (i64, i64),
+    ) {
         for number in 0..tasks / size {
             // Two loops claim side by side, so each range occurs twice.
             let from = start + number / 2 * width;
@@ -186,7 +214,8 @@ impl Loader {
                 (self.id(due, 64), None, 1)
             });
             let rows = rows.collect();
-            self.write("straggler", Batch { claimed_at: from + 910_000, rows, next: Vec::new() }).await;
+            self.write("straggler", Batch { claimed_at: from + 910_000, rows, next: Vec::new() })
+                .await;
         }
         self.flush().await;
     }
@@ -200,7 +229,11 @@ impl Loader {
                 (self.id(due, 64), None, 1)
             });
             let rows = rows.collect();
-            self.write("backlog", Batch { claimed_at: start + 5 * HOUR + number * 5, rows, next: Vec::new() }).await;
+            self.write(
+                "backlog",
+                Batch { claimed_at: start + 5 * HOUR + number * 5, rows, next: Vec::new() },
+            )
+            .await;
         }
         self.flush().await;
     }
@@ -227,12 +260,16 @@ impl Loader {
     async fn follow_ups(&mut self, start: i64, rows: i64) {
         for number in 0..rows / 300 {
             let from = start + number * 50;
-            let firsts: Vec<TaskId> = (0..100).map(|place| self.id(from + place % 50, 64)).collect();
+            let firsts: Vec<TaskId> =
+                (0..100).map(|place| self.id(from + place % 50, 64)).collect();
             let mut current = firsts.clone();
             for attempt in 1..=3_i16 {
                 let claimed_at = from + i64::from(attempt - 1) * 30_000;
-                let follow: Vec<(TaskId, Option<TaskId>, i16)> =
-                    current.iter().zip(&firsts).map(|(&row, &first)| (row, Some(first), attempt)).collect();
+                let follow: Vec<(TaskId, Option<TaskId>, i16)> = current
+                    .iter()
+                    .zip(&firsts)
+                    .map(|(&row, &first)| (row, Some(first), attempt))
+                    .collect();
                 let next = if attempt < 3 {
                     (0..100).map(|place| self.id(claimed_at + 30_000 + place * 10, 64)).collect()
                 } else {
@@ -246,12 +283,19 @@ impl Loader {
     }
 
     async fn write(&mut self, kind: &'static str, batch: Batch) {
-        let id = BatchId::new(Timestamp::from_millis(batch.claimed_at), self.random.random_range(0..4096), self.random.random());
+        let id = BatchId::new(
+            Timestamp::from_millis(batch.claimed_at),
+            self.random.random_range(0..4096),
+            self.random.random(),
+        );
         let reach = Reach::of(batch.rows.iter().map(|row| row.0)).unwrap();
         let count = batch.rows.len();
-        let array = |items: &mut dyn Iterator<Item = String>| format!("{{{}}}", items.collect::<Vec<_>>().join(","));
+        let array = |items: &mut dyn Iterator<Item = String>| {
+            format!("{{{}}}", items.collect::<Vec<_>>().join(","))
+        };
         let is_follow_up = batch.rows[0].1.is_some();
-        let optional = |text: String, is_there: bool| if is_there { text } else { "\\N".to_owned() };
+        let optional =
+            |text: String, is_there: bool| if is_there { text } else { "\\N".to_owned() };
         let is_deferred = !batch.next.is_empty();
         let at = format!("{}", batch.claimed_at as f64 / 1000.0);
         let repeated = |text: &str| array(&mut (0..count).map(|_| text.to_owned()));
@@ -261,23 +305,36 @@ impl Loader {
             time_text(&at),
             time_text(&at),
             array(&mut batch.rows.iter().map(|row| row.0.to_string())),
-            optional(array(&mut batch.rows.iter().map(|row| row.1.unwrap_or(row.0).to_string())), is_follow_up),
+            optional(
+                array(&mut batch.rows.iter().map(|row| row.1.unwrap_or(row.0).to_string())),
+                is_follow_up
+            ),
             optional(repeated(&batch.rows[0].2.to_string()), is_follow_up),
             reach.width_class.as_smallint(),
             reach.from,
             reach.to,
             repeated(if is_deferred { "2" } else { "1" }),
             repeated(if is_deferred { "-1" } else { "3" }),
-            array(&mut (0..count).map(|place| (batch.claimed_at % 1_000_000 + place as i64).to_string())),
+            array(
+                &mut (0..count)
+                    .map(|place| (batch.claimed_at % 1_000_000 + place as i64).to_string())
+            ),
             repeated(&batch.claimed_at.to_string()),
             optional(array(&mut batch.next.iter().map(ToString::to_string)), is_deferred),
         )
         .unwrap();
         if kind == "kept" {
-            let bytes: String = (0..128).map(|_| format!("{:02x}", self.random.random::<u8>())).collect();
+            let bytes: String =
+                (0..128).map(|_| format!("{:02x}", self.random.random::<u8>())).collect();
             let payload = format!("\"\\\\\\\\x{bytes}{bytes}\"");
             let null = repeated("NULL");
-            writeln!(self.payloads, "{id}\t{}\t{null}\t{}\t{null}", repeated("orders"), repeated(&payload)).unwrap();
+            writeln!(
+                self.payloads,
+                "{id}\t{}\t{null}\t{}\t{null}",
+                repeated("orders"),
+                repeated(&payload)
+            )
+            .unwrap();
         }
         self.sample(kind, &batch);
         if self.batches.len() + self.payloads.len() > 16 << 20 {
@@ -322,8 +379,14 @@ impl Loader {
     }
 
     async fn flush(&mut self) {
-        copy(&mut self.connection, &format!("execlog_batch ({BATCH_COLUMNS})"), &mut self.batches).await;
-        copy(&mut self.connection, "execlog_payload (batch, topics, keys, payloads, headers)", &mut self.payloads).await;
+        copy(&mut self.connection, &format!("execlog_batch ({BATCH_COLUMNS})"), &mut self.batches)
+            .await;
+        copy(
+            &mut self.connection,
+            "execlog_payload (batch, topics, keys, payloads, headers)",
+            &mut self.payloads,
+        )
+        .await;
     }
 }
 

@@ -51,7 +51,8 @@ pub fn problems(wanted: Wanted<'_>) -> Vec<Problem> {
 
 /// Brings the schema up to date and logs the changes.
 pub async fn migrate(settings: MigrationSettings) -> Result<(), Failure> {
-    let postgres = postgres::Settings::new(settings.database_url.expose()).map_err(|text| format!("--database-url: {text}"))?;
+    let postgres = postgres::Settings::new(settings.database_url.expose())
+        .map_err(|text| format!("--database-url: {text}"))?;
     let report = schema::migrate(&postgres, settings.cluster).await?;
     tracing::info!(database = postgres.place(), "{report}");
     Ok(())
@@ -64,14 +65,16 @@ pub async fn migrate(settings: MigrationSettings) -> Result<(), Failure> {
 /// waited for.
 pub async fn serve(settings: Settings) -> Result<(), Failure> {
     settings.warnings().iter().for_each(|warning| tracing::warn!("{warning}"));
-    telemetry::logging::uncouple().map_err(|error| format!("the thread that writes the log: {error}"))?;
+    telemetry::logging::uncouple()
+        .map_err(|error| format!("the thread that writes the log: {error}"))?;
     let tasks = Tasks::default();
     watch_signals(&tasks)?;
     let mut registry = telemetry::registry(config::RELEASE, config::COMMIT);
     limits::register(&mut registry, &settings.bounds);
     limits::make_room(settings.bounds.connections_max);
-    let listener =
-        listen(settings.listen).map_err(|error| format!("listen on {}: {error}{}", settings.listen, advice_on(error.kind())))?;
+    let listener = listen(settings.listen).map_err(|error| {
+        format!("listen on {}: {error}{}", settings.listen, advice_on(error.kind()))
+    })?;
     let address = listener.local_addr()?;
     let node = NodeId::new(clock::wall(), rand::random(), rand::random());
     let advertise = advertised(&settings.advertise, address);
@@ -79,7 +82,12 @@ pub async fn serve(settings: Settings) -> Result<(), Failure> {
     let service = Service::default();
     let api_metrics = api::Metrics::register(&mut registry);
     let readiness_metrics = readiness::Metrics::register(&mut registry);
-    let api = Api::new(service.clone(), api_settings(&settings), api_metrics, std::sync::Arc::new(registry));
+    let api = Api::new(
+        service.clone(),
+        api_settings(&settings),
+        api_metrics,
+        std::sync::Arc::new(registry),
+    );
     tasks.spawn("api", api::serve(listener, api, tasks.clone()));
     tasks.spawn("readiness", readiness::say(service.clone(), readiness_metrics, tasks.clone()));
     tracing::info!(%address, %node, name = settings.node_name, version = config::RELEASE, commit = config::COMMIT, "listening");
@@ -117,7 +125,9 @@ fn listen(address: SocketAddr) -> std::io::Result<TcpListener> {
 const fn advice_on(kind: ErrorKind) -> &'static str {
     match kind {
         ErrorKind::AddrInUse => "; is another node running there?",
-        ErrorKind::AddrNotAvailable => "; --listen takes an address of this machine, or 0.0.0.0 for all of them",
+        ErrorKind::AddrNotAvailable => {
+            "; --listen takes an address of this machine, or 0.0.0.0 for all of them"
+        }
         _ => "",
     }
 }
@@ -154,14 +164,25 @@ async fn drain(settings: &Settings, running: &assembly::Running, tasks: &Tasks) 
     tracing::info!(timeout = ?settings.drain_timeout, "draining");
     let began_at = clock::monotonic();
     if !running.membership.leave(LEAVE_DEADLINE).await {
-        tracing::warn!("the others could not be told that this node leaves; they take over when its heartbeat has aged");
+        tracing::warn!(
+            "the others could not be told that this node leaves; they take over when its heartbeat has aged"
+        );
     }
     while !running.is_idle() {
         let (is_hopeless, span) = (tasks.has_failed(&VITAL), clock::monotonic().since(began_at));
         if is_hopeless && span >= HOPELESS_GRACE || span >= settings.drain_timeout {
             let amount = running.in_flight.amount();
-            let reason = if is_hopeless { "this node cannot publish or settle it" } else { "the drain timeout has passed" };
-            tracing::warn!(batches = amount.batches, tasks = amount.tasks, reason, "given up what is left: other nodes adopt it");
+            let reason = if is_hopeless {
+                "this node cannot publish or settle it"
+            } else {
+                "the drain timeout has passed"
+            };
+            tracing::warn!(
+                batches = amount.batches,
+                tasks = amount.tasks,
+                reason,
+                "given up what is left: other nodes adopt it"
+            );
             running.give_up();
             return;
         }
@@ -224,7 +245,9 @@ pub fn end_on_signals(command: &Command) -> Result<(), Failure> {
 
 /// Returns the URL for other nodes. A port of 0 is replaced by the port that the system has chosen.
 fn advertised(advertise: &str, address: SocketAddr) -> String {
-    advertise.strip_suffix(":0").map_or_else(|| advertise.to_owned(), |host| format!("{host}:{}", address.port()))
+    advertise
+        .strip_suffix(":0")
+        .map_or_else(|| advertise.to_owned(), |host| format!("{host}:{}", address.port()))
 }
 
 fn api_settings(settings: &Settings) -> api::Settings {

@@ -45,7 +45,9 @@ pub async fn run(bench: Bench, kafka_properties: Vec<(String, String)>) -> ExitC
         return ExitCode::from(2);
     }
     let outcome = match measure(&bench, kafka_properties).await {
-        Ok(report) if report.counts.accepted == 0 => Err(format!("no task was accepted: {}", report.reason.unwrap_or_default())),
+        Ok(report) if report.counts.accepted == 0 => {
+            Err(format!("no task was accepted: {}", report.reason.unwrap_or_default()))
+        }
         Ok(report) => tell(&report, &bench.common).map(|()| report),
         Err(failure) => Err(failure),
     };
@@ -70,29 +72,56 @@ async fn measure(bench: &Bench, kafka_properties: Vec<(String, String)>) -> Resu
     let rest = Rest::new(&common.urls, common.topic.as_str(), records, due);
     match &bench.scenario {
         Scenario::Lateness(args) => {
-            Box::pin(lateness::lateness(&setup, &steady("lateness", &args.steady, args.measured), &rest)).await
+            Box::pin(lateness::lateness(
+                &setup,
+                &steady("lateness", &args.steady, args.measured),
+                &rest,
+            ))
+            .await
         }
         Scenario::Soak(args) => {
             let held = match &args.hold_snapshot {
                 Some(url) => Some(hold_snapshot(url).await?),
                 None => None,
             };
-            let report = Box::pin(lateness::lateness(&setup, &steady(lateness::SOAK, &args.steady, args.measured), &rest)).await;
+            let report = Box::pin(lateness::lateness(
+                &setup,
+                &steady(lateness::SOAK, &args.steady, args.measured),
+                &rest,
+            ))
+            .await;
             drop(held);
             report
         }
         Scenario::Burst(args) => {
-            burst::burst(&setup, &burst::Plan { count: u64::from(args.count), lead: args.lead }, &rest).await
+            burst::burst(
+                &setup,
+                &burst::Plan { count: u64::from(args.count), lead: args.lead },
+                &rest,
+            )
+            .await
         }
         Scenario::Drain(args) => {
             let order = drain::Order::Random;
-            let plan = drain::Plan { count: u64::from(args.count), lead: args.lead, spread: args.spread, order };
-            drain::drain(&setup, &plan, &rest, &mut nodes::ByHand { urls: common.urls.clone() }).await
+            let plan = drain::Plan {
+                count: u64::from(args.count),
+                lead: args.lead,
+                spread: args.spread,
+                order,
+            };
+            drain::drain(&setup, &plan, &rest, &mut nodes::ByHand { urls: common.urls.clone() })
+                .await
         }
         Scenario::Submit(args) => {
             let call = usize::try_from(args.batch).unwrap_or(1);
-            let (lanes, rate, measured, warm_up) = (usize::from(args.connections), args.rate, args.measured, args.warmup);
-            let report = submit::submit(&setup, &submit::Plan { lanes, call, rate, measured, warm_up }, &rest).await?;
+            let (lanes, rate, measured, warm_up) =
+                (usize::from(args.connections), args.rate, args.measured, args.warmup);
+            let report = submit::submit(
+                &setup,
+                &submit::Plan { lanes, call, rate, measured, warm_up },
+                &rest,
+            )
+            .await?;
             let topic = &common.topic;
             say(&format!(
                 "bench: what was stored is due in two to four hours: `punctual cancel --topic {topic} --yes` withdraws it"
@@ -101,13 +130,17 @@ async fn measure(bench: &Bench, kafka_properties: Vec<(String, String)>) -> Resu
         }
         Scenario::Cancel(args) => {
             let count = |count| usize::try_from(count).unwrap_or(usize::MAX);
-            let plan =
-                cancel::Plan { count: count(args.count), warm_up: count(args.warmup), lanes: usize::from(args.connections) };
+            let plan = cancel::Plan {
+                count: count(args.count),
+                warm_up: count(args.warmup),
+                lanes: usize::from(args.connections),
+            };
             cancel::cancel(&setup, &plan, &rest).await
         }
         Scenario::Immediate(args) => {
             let (rate, lanes) = (args.rate, usize::from(args.connections));
-            let plan = immediate::Plan { rate, lanes, measured: args.measured, warm_up: args.warmup };
+            let plan =
+                immediate::Plan { rate, lanes, measured: args.measured, warm_up: args.warmup };
             immediate::immediate(&setup, &plan, &rest).await
         }
     }
@@ -127,7 +160,8 @@ fn steady(scenario: &'static str, args: &Steady, measured: Duration) -> lateness
 }
 
 async fn hold_snapshot(url: &str) -> Result<OldSnapshot, String> {
-    let settings = connection::Settings::new(url).map_err(|wrong| format!("--hold-snapshot: {wrong}"))?;
+    let settings =
+        connection::Settings::new(url).map_err(|wrong| format!("--hold-snapshot: {wrong}"))?;
     OldSnapshot::hold(&settings).await.map_err(|error| chain(&error))
 }
 
@@ -145,12 +179,18 @@ pub fn kafka_settings(bootstrap: &str, properties: Vec<(String, String)>) -> kaf
 }
 
 fn setup_of(common: &Common, kafka_properties: Vec<(String, String)>) -> Setup {
-    let settings = [("payload bytes", common.payload_bytes.to_string()), ("nodes", common.urls.len().to_string())];
+    let settings = [
+        ("payload bytes", common.payload_bytes.to_string()),
+        ("nodes", common.urls.len().to_string()),
+    ];
     Setup {
         topic: common.topic.clone(),
         kafka: kafka_settings(&common.kafka, kafka_properties),
         watched: common.pids.clone(),
-        settings: settings.into_iter().map(|(name, value)| (name.to_owned(), value)).collect::<BTreeMap<_, _>>(),
+        settings: settings
+            .into_iter()
+            .map(|(name, value)| (name.to_owned(), value))
+            .collect::<BTreeMap<_, _>>(),
     }
 }
 
@@ -158,7 +198,8 @@ fn tell(report: &Report, common: &Common) -> Result<(), String> {
     let printed = writeln!(std::io::stdout(), "{}", report.table());
     printed.map_err(|error| format!("print the report: {error}"))?;
     if let Some(path) = &common.json {
-        let text = serde_json::to_string_pretty(report).map_err(|error| format!("write the report as JSON: {error}"))?;
+        let text = serde_json::to_string_pretty(report)
+            .map_err(|error| format!("write the report as JSON: {error}"))?;
         write(path, &text)?;
     }
     if let Some(path) = &common.svg {

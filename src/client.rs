@@ -58,13 +58,15 @@ async fn submit_one(args: &args::Submit) -> Result<Answer, Ending> {
     let body = draft::body_of(args).await.map_err(Ending::usage)?;
     let call = match (&args.topic, &args.name) {
         (Some(topic), Some(name)) if args.replace => {
-            let condition = args.if_absent.then_some(Condition::IsAbsent).or(args.if_match.map(Condition::Is));
+            let condition =
+                args.if_absent.then_some(Condition::IsAbsent).or(args.if_match.map(Condition::Is));
             caller.put(&["v1", "topics", topic, "tasks", name], body)?.only_if(condition)
         }
         _ => caller.post(&TASKS, body)?,
     };
     // A repeated PUT would schedule the task again if it was published in between.
-    let repeating = if args.name.is_some() && !args.replace { Repeating::IsSafe } else { Repeating::MayDouble };
+    let repeating =
+        if args.name.is_some() && !args.replace { Repeating::IsSafe } else { Repeating::MayDouble };
     let asked = caller.ask_for(&call, args.retry_for.unwrap_or_default(), repeating).await;
     asked.map(|asked| asked.answer)
 }
@@ -99,7 +101,10 @@ async fn cancel_one(args: &args::Cancel) -> Result<Answer, Ending> {
 
 async fn cancel_many(args: &args::Cancel, topic: &str) -> ExitCode {
     if !args.yes && !args.dry_run {
-        return unconfirmed(&format!("cancel all tasks of {topic} in this range that can still be cancelled"), args.node.json);
+        return unconfirmed(
+            &format!("cancel all tasks of {topic} in this range that can still be cancelled"),
+            args.node.json,
+        );
     }
     let bulk = Bulk {
         path: &["v1", "tasks", "cancel"],
@@ -116,7 +121,9 @@ async fn cancel_many(args: &args::Cancel, topic: &str) -> ExitCode {
 
 /// Refuses an irreversible bulk operation that was not confirmed.
 fn unconfirmed(deed: &str, is_json: bool) -> ExitCode {
-    let text = format!("this would {deed}; nothing was done\nsay --dry-run to see how many, --yes to do it");
+    let text = format!(
+        "this would {deed}; nothing was done\nsay --dry-run to see how many, --yes to do it"
+    );
     Ending::usage(text).report(is_json)
 }
 
@@ -125,12 +132,18 @@ async fn list(args: args::List) -> ExitCode {
     if args.counts {
         let filters = given(&[("topic", &args.topic)]);
         let asked = ask(&args.node, |caller| caller.get(&["v1", "tasks", "counts"], &filters));
-        return end(asked.await, args.node.json, Deed::Look, |answer| counts::shown(answer, args.topic.as_deref()));
+        return end(asked.await, args.node.json, Deed::Look, |answer| {
+            counts::shown(answer, args.topic.as_deref())
+        });
     }
     let filters = filters_of(&args.topic, &args.range);
-    let listing = Listing { path: &TASKS, filters, part: &args.part, is_json: args.node.json, what: "task" };
+    let listing =
+        Listing { path: &TASKS, filters, part: &args.part, is_json: args.node.json, what: "task" };
     let cells = |task: Task| {
-        let key = task.key.or_else(|| task.key_base64.map(|key| format!("base64:{key}"))).unwrap_or_default();
+        let key = task
+            .key
+            .or_else(|| task.key_base64.map(|key| format!("base64:{key}")))
+            .unwrap_or_default();
         [task.due_at, task.id, task.topic, task.name.unwrap_or_default(), key]
     };
     let printed = match Caller::new(&args.node) {
@@ -151,13 +164,21 @@ async fn dead(args: args::Dead) -> ExitCode {
 
 async fn dead_list(args: &args::DeadList) -> ExitCode {
     let filters = filters_of(&args.topic, &args.range);
-    let listing = Listing { path: &DEAD, filters, part: &args.part, is_json: args.node.json, what: "dead letter" };
+    let listing = Listing {
+        path: &DEAD,
+        filters,
+        part: &args.part,
+        is_json: args.node.json,
+        what: "dead letter",
+    };
     let cells = |task: Task| {
         let attempts = task.attempt.map(|attempt| attempt.to_string()).unwrap_or_default();
         [task.due_at, task.id, task.topic, attempts, task.reason.unwrap_or_default()]
     };
     let printed = match Caller::new(&args.node) {
-        Ok(caller) => listing.print(&caller, ["DUE", "ID", "TOPIC", "ATTEMPTS", "REASON"], cells).await,
+        Ok(caller) => {
+            listing.print(&caller, ["DUE", "ID", "TOPIC", "ATTEMPTS", "REASON"], cells).await
+        }
         Err(ending) => Err(ending.into()),
     };
     finish(printed.map(|()| ExitCode::SUCCESS), args.node.json, Deed::Look)
@@ -168,7 +189,8 @@ async fn dead_redrive(args: &args::DeadChange) -> ExitCode {
         let deed = format!("put all dead letters of {topic} in this range back");
         return dead_many(args, topic, &deed, &["v1", "dead", "redrive"], "redriven").await;
     }
-    let asked = ask(&args.node, |caller| caller.post(&["v1", "dead", &id_text(args.id), "redrive"], ""));
+    let asked =
+        ask(&args.node, |caller| caller.post(&["v1", "dead", &id_text(args.id), "redrive"], ""));
     end(asked.await, args.node.json, Deed::TakeAway, print::redriven)
 }
 
@@ -181,7 +203,13 @@ async fn dead_drop(args: &args::DeadChange) -> ExitCode {
     end(asked.await, args.node.json, Deed::TakeAway, print::dropped)
 }
 
-async fn dead_many(args: &args::DeadChange, topic: &str, deed: &str, path: &[&str], done: &'static str) -> ExitCode {
+async fn dead_many(
+    args: &args::DeadChange,
+    topic: &str,
+    deed: &str,
+    path: &[&str],
+    done: &'static str,
+) -> ExitCode {
     if !args.yes && !args.dry_run {
         return unconfirmed(deed, args.node.json);
     }
@@ -213,14 +241,20 @@ fn filters_of<'a>(topic: &'a Option<String>, range: &'a args::Range) -> Vec<(&'a
 
 /// Returns the filters that were given.
 fn given<'a>(filters: &[(&'a str, &'a Option<String>)]) -> Vec<(&'a str, &'a str)> {
-    filters.iter().filter_map(|(name, value)| value.as_deref().map(|value| (*name, value))).collect()
+    filters
+        .iter()
+        .filter_map(|(name, value)| value.as_deref().map(|value| (*name, value)))
+        .collect()
 }
 
 fn id_text(id: Option<crate::domain::TaskId>) -> String {
     id.map(|id| id.to_string()).unwrap_or_default()
 }
 
-async fn ask(node: &args::Node, call: impl FnOnce(&Caller) -> Result<Call, Ending>) -> Result<Answer, Ending> {
+async fn ask(
+    node: &args::Node,
+    call: impl FnOnce(&Caller) -> Result<Call, Ending>,
+) -> Result<Answer, Ending> {
     let caller = Caller::new(node)?;
     caller.ask(&call(&caller)?).await
 }
@@ -235,7 +269,9 @@ fn end(
     let shown = match ended {
         Ok(answer) if answer.problem().is_some() => Err(Answered::Problem(answer)),
         // The answer is parsed with `--json`, too: an answer that does not parse is not a node's.
-        Ok(answer) => show(&answer).map(|text| if is_json { answer.text } else { text }).map_err(Answered::from),
+        Ok(answer) => show(&answer)
+            .map(|text| if is_json { answer.text } else { text })
+            .map_err(Answered::from),
         Err(ending) => Err(ending.into()),
     };
     finish(shown.map(|text| put_out(&text, is_json, deed)), is_json, deed)

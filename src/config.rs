@@ -105,19 +105,24 @@ fn interpret(
     check: impl Fn(Wanted<'_>) -> Vec<Problem>,
 ) -> Result<Invocation, Refusal> {
     let matches = command.try_get_matches_from_mut(words).map_err(Refusal::Usage)?;
-    let cli = args::Cli::from_arg_matches(&matches).map_err(|error| Refusal::Usage(error.format(&mut command)))?;
+    let cli = args::Cli::from_arg_matches(&matches)
+        .map_err(|error| Refusal::Usage(error.format(&mut command)))?;
     let mut problems = Vec::new();
     let log = logging::Settings::new(&cli.log.log, &cli.log.log_format)
         .map_err(|wrong| problems.push(Problem { flag: wrong.flag, text: wrong.text }))
         .ok();
     let command = match cli.command {
-        args::Words::Serve(args) => settings::read(&args, host)
-            .and_then(|settings| fault(check(Wanted::Node(&settings))).map(|()| Command::Serve(Box::new(settings)))),
-        args::Words::Migrate(args) => migration::read(&args, host).map(|settings| Command::Migrate(Box::new(settings))),
+        args::Words::Serve(args) => settings::read(&args, host).and_then(|settings| {
+            fault(check(Wanted::Node(&settings))).map(|()| Command::Serve(Box::new(settings)))
+        }),
+        args::Words::Migrate(args) => {
+            migration::read(&args, host).map(|settings| Command::Migrate(Box::new(settings)))
+        }
         args::Words::Client(command) => Ok(Command::Client(command)),
         args::Words::Completions(args) => Ok(Command::Completions(completions(args.shell))),
-        args::Words::Bench(words) => bench(*words, host)
-            .and_then(|(args, kafka)| fault(check(Wanted::Consumer(&kafka))).map(|()| Command::Bench { args, kafka })),
+        args::Words::Bench(words) => bench(*words, host).and_then(|(args, kafka)| {
+            fault(check(Wanted::Consumer(&kafka))).map(|()| Command::Bench { args, kafka })
+        }),
     };
     match (command, log) {
         (Ok(command), Some(log)) => Ok(Invocation { command, log }),
@@ -132,7 +137,10 @@ fn fault(problems: Vec<Problem>) -> Result<(), Vec<Problem>> {
     if problems.is_empty() { Ok(()) } else { Err(problems) }
 }
 
-fn bench(words: args::BenchWords, host: &host::Host<'_>) -> Result<(Box<Bench>, Vec<Property>), Vec<Problem>> {
+fn bench(
+    words: args::BenchWords,
+    host: &host::Host<'_>,
+) -> Result<(Box<Bench>, Vec<Property>), Vec<Problem>> {
     let mut reader = reader::Reader::default();
     let kafka_properties = properties::read(&words.kafka_properties, host, &mut reader);
     reader.finish((Box::new(words.bench), kafka_properties))
@@ -155,7 +163,9 @@ fn command() -> clap::Command {
 /// given.
 fn without_values(command: clap::Command) -> clap::Command {
     let quiet = |arg: clap::Arg| {
-        let is_empty = arg.get_env().is_some_and(|name| std::env::var_os(name).is_some_and(|value| value.is_empty()));
+        let is_empty = arg
+            .get_env()
+            .is_some_and(|name| std::env::var_os(name).is_some_and(|value| value.is_empty()));
         let arg = arg.hide_env_values(true);
         if is_empty { arg.env(Resettable::Reset) } else { arg }
     };

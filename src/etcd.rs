@@ -26,9 +26,17 @@ pub use settings::{Credentials, Settings};
 
 /// Starts the watch and the session of `node`. The session is not held before
 /// [`Session::announce`].
-pub fn start(settings: &Settings, node: NodeId, tasks: &Tasks, metrics: Metrics) -> (Session, watch::Receiver<View>) {
+pub fn start(
+    settings: &Settings,
+    node: NodeId,
+    tasks: &Tasks,
+    metrics: Metrics,
+) -> (Session, watch::Receiver<View>) {
     let (view_in, view) = watch::channel(View::Away { since: clock::monotonic() });
-    tasks.spawn("etcd members", members::run(settings.clone(), view_in, tasks.stopping.clone(), metrics.clone()));
+    tasks.spawn(
+        "etcd members",
+        members::run(settings.clone(), view_in, tasks.stopping.clone(), metrics.clone()),
+    );
     let session = Session::start(settings, node, view.clone(), tasks, metrics);
     (session, view)
 }

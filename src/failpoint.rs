@@ -87,7 +87,8 @@ mod armed {
 
     use super::{Failpoint, VARIABLE};
 
-    pub(super) static ARMED: LazyLock<Option<Armed>> = LazyLock::new(|| given().as_deref().and_then(Armed::read));
+    pub(super) static ARMED: LazyLock<Option<Armed>> =
+        LazyLock::new(|| given().as_deref().and_then(Armed::read));
 
     #[derive(Debug)]
     pub(super) struct Armed {
@@ -100,7 +101,10 @@ mod armed {
         pub(super) fn read(text: &str) -> Option<Self> {
             let (name, times) = text.split_once(':').unwrap_or((text, "1"));
             let point = *Failpoint::ALL.iter().find(|point| point.name() == name)?;
-            Some(Self { point, left: AtomicU32::new(times.parse().ok().filter(|times| *times > 0)?) })
+            Some(Self {
+                point,
+                left: AtomicU32::new(times.parse().ok().filter(|times| *times > 0)?),
+            })
         }
 
         pub(super) fn is_due(&self, point: Failpoint) -> bool {
@@ -108,7 +112,10 @@ mod armed {
         }
     }
 
-    #[expect(clippy::disallowed_methods, reason = "no setting: a program that is released does not know it")]
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "no setting: a program that is released does not know it"
+    )]
     fn given() -> Option<String> {
         std::env::var(VARIABLE).ok()
     }
@@ -127,13 +134,25 @@ mod armed {
                 Failpoint::SettleReady,
                 Failpoint::SettleReady,
             ];
-            assert_eq!(comings.map(|point| armed.is_due(point)), [false, false, false, true, false]);
-            assert!(["", "nowhere", "settle-ready:0", "settle-ready:x"].iter().all(|text| Armed::read(text).is_none()));
+            assert_eq!(
+                comings.map(|point| armed.is_due(point)),
+                [false, false, false, true, false]
+            );
+            assert!(
+                ["", "nowhere", "settle-ready:0", "settle-ready:x"]
+                    .iter()
+                    .all(|text| Armed::read(text).is_none())
+            );
         }
 
         #[test]
         fn all_points_can_be_named() {
-            assert!(Failpoint::ALL.iter().all(|point| Armed::read(point.name()).is_some_and(|armed| armed.point == *point)));
+            assert!(
+                Failpoint::ALL
+                    .iter()
+                    .all(|point| Armed::read(point.name())
+                        .is_some_and(|armed| armed.point == *point))
+            );
         }
     }
 }

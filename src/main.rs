@@ -14,7 +14,8 @@ fn main() -> ExitCode {
     };
     telemetry::logging::start(&invocation.log);
     rustls::crypto::ring::default_provider().install_default().ok(); // Fails only when one is installed already.
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(Failure::from);
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(Failure::from);
     let ended = runtime.and_then(|runtime| runtime.block_on(run(invocation.command)));
     let code = ended.unwrap_or_else(|failure| {
         tracing::error!("{}", error_chain::chain(failure.as_ref()));
@@ -31,7 +32,9 @@ async fn run(command: Command) -> Result<ExitCode, Failure> {
         Command::Migrate(settings) => app::migrate(*settings).await?,
         Command::Client(command) => return Ok(client::run(command).await),
         Command::Completions(script) => std::io::stdout().write_all(&script)?,
-        Command::Bench { args, kafka } => return Ok(Box::pin(bench::run(*args, Property::pairs(&kafka))).await),
+        Command::Bench { args, kafka } => {
+            return Ok(Box::pin(bench::run(*args, Property::pairs(&kafka))).await);
+        }
     }
     Ok(ExitCode::SUCCESS)
 }

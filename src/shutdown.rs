@@ -103,6 +103,10 @@ mod tests {
         tasks.draining.cancelled().await;
         tasks.fail("settle", "tried as well");
         assert_eq!(tasks.failure().as_deref(), Some("wheel: tried"));
-        assert!(tasks.has_failed(&["topics", "settle"]) && tasks.has_failed(&["wheel"]) && !tasks.has_failed(&["api"]));
+        assert!(
+            tasks.has_failed(&["topics", "settle"])
+                && tasks.has_failed(&["wheel"])
+                && !tasks.has_failed(&["api"])
+        );
     }
 }

@@ -115,7 +115,10 @@ mod tests {
         let status = "Name:\tpunctual\nSigBlk:\t0000000000000000\nSigIgn:\t0000000000001001\nSigCgt:\t0000000000000002\n";
         let mask = ignored_mask(status);
         assert_eq!(EndSignal::ALL.map(|ending| has(mask, ending.kind())), [true, false, false]);
-        assert_eq!(EndSignal::ALL.map(|ending| has(ignored_mask("SigIgn:\t2"), ending.kind())), [false, true, false]);
+        assert_eq!(
+            EndSignal::ALL.map(|ending| has(ignored_mask("SigIgn:\t2"), ending.kind())),
+            [false, true, false]
+        );
         assert_eq!((ignored_mask(""), ignored_mask("SigIgn:\tx")), (0, 0));
     }
 

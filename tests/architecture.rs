@@ -27,11 +27,14 @@ fn root() -> PathBuf {
 /// own and those that `.gitignore` names.
 fn files() -> Vec<(String, String)> {
     let ignored = fs::read_to_string(root().join(".gitignore")).unwrap_or_default();
-    let ignored: Vec<&str> = ignored.lines().map(|line| line.trim().trim_matches('/')).chain([".git"]).collect();
+    let ignored: Vec<&str> =
+        ignored.lines().map(|line| line.trim().trim_matches('/')).chain([".git"]).collect();
     let mut found = Vec::new();
     let mut open = vec![root()];
     while let Some(folder) = open.pop() {
-        for entry in fs::read_dir(&folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display())) {
+        for entry in
+            fs::read_dir(&folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()))
+        {
             let path = entry.unwrap_or_else(|error| panic!("{}: {error}", folder.display())).path();
             let name = relative(&path);
             if ignored.contains(&name.as_str()) {
@@ -163,25 +166,52 @@ fn every_page_of_the_docs_is_in_the_table_of_contents() {
 #[test]
 fn decisions_are_all_in_their_index() {
     let files = files();
-    let index =
-        files.iter().find(|(path, _)| path == "docs/decisions/README.md").map(|(_, text)| text.as_str()).unwrap_or_default();
-    let records = files.iter().filter_map(|(path, _)| path.strip_prefix("docs/decisions/")).filter(|name| *name != "README.md");
-    holds(records.filter(|name| !index.contains(*name)).map(|name| format!("{name} is not in the index")).collect());
+    let index = files
+        .iter()
+        .find(|(path, _)| path == "docs/decisions/README.md")
+        .map(|(_, text)| text.as_str())
+        .unwrap_or_default();
+    let records = files
+        .iter()
+        .filter_map(|(path, _)| path.strip_prefix("docs/decisions/"))
+        .filter(|name| *name != "README.md");
+    holds(
+        records
+            .filter(|name| !index.contains(*name))
+            .map(|name| format!("{name} is not in the index"))
+            .collect(),
+    );
 }
 
 #[test]
 fn every_sabotage_still_applies() {
     let files = files();
-    let patches: Vec<&(String, String)> = files.iter().filter(|(path, _)| path.starts_with("tests/sabotage/")).collect();
-    let sources: Vec<&str> = files.iter().filter(|(path, _)| path.ends_with(".rs")).map(|(_, text)| text.as_str()).collect();
+    let patches: Vec<&(String, String)> =
+        files.iter().filter(|(path, _)| path.starts_with("tests/sabotage/")).collect();
+    let sources: Vec<&str> = files
+        .iter()
+        .filter(|(path, _)| path.ends_with(".rs"))
+        .map(|(_, text)| text.as_str())
+        .collect();
     holds(patches.iter().flat_map(|(path, text)| rules::sabotage(path, text, &sources)).collect());
     // The nine promises of the README.
-    let has = |promise: char| patches.iter().any(|(_, text)| text.starts_with(&format!("Promise: {promise}, ")));
-    holds(('1'..='9').filter(|promise| !has(*promise)).map(|promise| format!("no sabotage of promise {promise}")).collect());
+    let has = |promise: char| {
+        patches.iter().any(|(_, text)| text.starts_with(&format!("Promise: {promise}, ")))
+    };
+    holds(
+        ('1'..='9')
+            .filter(|promise| !has(*promise))
+            .map(|promise| format!("no sabotage of promise {promise}"))
+            .collect(),
+    );
     for (path, _) in patches {
         let git = Command::new("git").current_dir(root()).args(["apply", "--check", path]).output();
         let output = git.unwrap_or_else(|error| panic!("git, to check {path}: {error}"));
-        assert!(output.status.success(), "{path} is to be made anew: {}", String::from_utf8_lossy(&output.stderr));
+        assert!(
+            output.status.success(),
+            "{path} is to be made anew: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
     }
 }
 
@@ -202,7 +232,11 @@ fn a_layer_that_reaches_up_is_seen_however_it_is_written() {
         "fn f() -> Vec<crate::node::Wheel> {}",
         "use super::super::node;",
     ] {
-        let sources = example(&[("src/engine/claiming.rs", text), ("src/node.rs", ""), ("src/domain.rs", "")]);
+        let sources = example(&[
+            ("src/engine/claiming.rs", text),
+            ("src/node.rs", ""),
+            ("src/domain.rs", ""),
+        ]);
         assert_eq!(said(rules::layers(&sources)), 1, "{text}");
     }
 }
@@ -219,7 +253,11 @@ fn what_is_allowed_or_is_not_code_is_not_seen() {
         "#[cfg(test)]\nmod tests { use crate::node::Wheel; fn f() { if true {} } }",
         "#[cfg(test)]\nuse crate::node::Wheel;",
     ] {
-        let sources = example(&[("src/engine/claiming.rs", text), ("src/node.rs", ""), ("src/domain.rs", "")]);
+        let sources = example(&[
+            ("src/engine/claiming.rs", text),
+            ("src/node.rs", ""),
+            ("src/domain.rs", ""),
+        ]);
         assert_eq!(rules::layers(&sources), Vec::<String>::new(), "{text}");
     }
 }
@@ -227,8 +265,17 @@ fn what_is_allowed_or_is_not_code_is_not_seen() {
 #[test]
 fn the_api_sees_of_a_node_only_its_service() {
     let node = ("src/node.rs", "pub mod messages;\npub mod wheel;");
-    let others = [node, ("src/node/messages.rs", ""), ("src/node/requests/service.rs", ""), ("src/node/wheel.rs", "")];
-    for (text, count) in [("use crate::node::messages::Draft;", 0), ("use crate::node::wheel;", 1), ("use crate::node::go;", 1)] {
+    let others = [
+        node,
+        ("src/node/messages.rs", ""),
+        ("src/node/requests/service.rs", ""),
+        ("src/node/wheel.rs", ""),
+    ];
+    for (text, count) in [
+        ("use crate::node::messages::Draft;", 0),
+        ("use crate::node::wheel;", 1),
+        ("use crate::node::go;", 1),
+    ] {
         let sources = example(&[&others[..], &[("src/api/tasks.rs", text)]].concat());
         assert_eq!(said(rules::layers(&sources)), count, "{text}");
     }
@@ -247,7 +294,10 @@ fn a_circle_is_seen_through_reexports_and_between_parent_and_child() {
         ("src/a/c.rs", "use super::B;\npub struct C;"),
     ]);
     assert_eq!(said(rules::cycles("src/", &through)), 2, "a::b to a::c and back");
-    let family = example(&[("src/a.rs", "mod b;\nuse b::B;\npub struct A;"), ("src/a/b.rs", "use super::A;\npub struct B;")]);
+    let family = example(&[
+        ("src/a.rs", "mod b;\nuse b::B;\npub struct A;"),
+        ("src/a/b.rs", "use super::A;\npub struct B;"),
+    ]);
     assert_eq!(said(rules::cycles("src/", &family)), 2, "a to a::b and back");
 }
 
@@ -284,7 +334,11 @@ fn a_wide_folder_is_seen() {
     let paths: Vec<&str> = names.iter().map(String::as_str).collect();
     assert_eq!(said(rules::folders(&paths)), 1);
     assert_eq!(said(rules::folders(&paths[1..])), 0);
-    assert_eq!(said(rules::folders(&[&paths[1..], &["src/a/m1/b.rs"]].concat())), 0, "a module and its folder are one");
+    assert_eq!(
+        said(rules::folders(&[&paths[1..], &["src/a/m1/b.rs"]].concat())),
+        0,
+        "a module and its folder are one"
+    );
 }
 
 #[test]
@@ -299,7 +353,10 @@ fn a_scrap_is_seen() {
     ] {
         assert_eq!(said(rules::scraps(&example(&[(path, text)]))), 0, "{path}: {text}");
     }
-    assert_eq!(said(rules::scraps(&example(&[("src/a.rs", &format!("{code}{}", "\n".repeat(40)))]))), 0);
+    assert_eq!(
+        said(rules::scraps(&example(&[("src/a.rs", &format!("{code}{}", "\n".repeat(40)))]))),
+        0
+    );
 }
 
 #[test]
@@ -326,7 +383,11 @@ fn a_library_outside_its_folder_is_seen() {
         ("src/engine/claiming.rs", "use std::{fmt, fs};", 1),
         ("src/node/claimer.rs", "use tokio::time;", 0),
     ] {
-        assert_eq!(said(rules::libraries(&example(&[(path, text)]), &dependencies)), count, "{path}: {text}");
+        assert_eq!(
+            said(rules::libraries(&example(&[(path, text)]), &dependencies)),
+            count,
+            "{path}: {text}"
+        );
     }
 }
 
@@ -339,7 +400,13 @@ fn a_library_without_a_home_is_seen() {
 
 #[test]
 fn a_long_file_is_seen() {
-    assert_eq!(said(rules::lengths(&example(&[("src/a.rs", &"\n".repeat(601)), ("src/b.rs", &"\n".repeat(600))]))), 1);
+    assert_eq!(
+        said(rules::lengths(&example(&[
+            ("src/a.rs", &"\n".repeat(601)),
+            ("src/b.rs", &"\n".repeat(600))
+        ]))),
+        1
+    );
 }
 
 #[test]
@@ -353,7 +420,10 @@ fn a_panic_is_seen_outside_tests_only() {
         ]))),
         2
     );
-    assert_eq!(said(rules::panics(&example(&[("src/a.rs", "// x.unwrap()\nfn f() { x.unwrap_or(1) }")]))), 0);
+    assert_eq!(
+        said(rules::panics(&example(&[("src/a.rs", "// x.unwrap()\nfn f() { x.unwrap_or(1) }")]))),
+        0
+    );
 }
 
 #[test]
@@ -386,9 +456,16 @@ fn a_statement_without_a_name_is_seen() {
         ("const S: &str = concat!(\"select 1 from \", $table);", 1),
         ("#[cfg(test)]\nmod tests { const S: &str = \"select 1\"; }", 0),
     ] {
-        assert_eq!(said(rules::statements(&example(&[("src/postgres/claim.rs", text)]))), count, "{text}");
+        assert_eq!(
+            said(rules::statements(&example(&[("src/postgres/claim.rs", text)]))),
+            count,
+            "{text}"
+        );
     }
-    assert_eq!(said(rules::statements(&example(&[("src/api/a.rs", "const S: &str = \"select 1\";")]))), 0);
+    assert_eq!(
+        said(rules::statements(&example(&[("src/api/a.rs", "const S: &str = \"select 1\";")]))),
+        0
+    );
 }
 
 #[test]
@@ -402,9 +479,14 @@ fn a_registry_and_a_path_of_one_machine_are_seen() {
 #[test]
 fn a_sabotage_without_a_header_or_a_test_is_seen() {
     let sources = ["#[test]\nfn it_is_so() {}\n"];
-    let whole = "Promise: 1, x\nSabotage: y\nTest: --lib a::tests::it_is_so\n\ndiff --git a/a b/a\n";
+    let whole =
+        "Promise: 1, x\nSabotage: y\nTest: --lib a::tests::it_is_so\n\ndiff --git a/a b/a\n";
     assert_eq!(said(rules::sabotage("a", whole, &sources)), 0);
-    for broken in [whole.replace("it_is_so", "it_is_not"), whole.replace("--lib", "--bin x"), whole.replace("Sabotage", "Why")] {
+    for broken in [
+        whole.replace("it_is_so", "it_is_not"),
+        whole.replace("--lib", "--bin x"),
+        whole.replace("Sabotage", "Why"),
+    ] {
         assert_eq!(said(rules::sabotage("a", &broken, &sources)), 1, "{broken}");
     }
 }
@@ -417,7 +499,10 @@ fn written(pages: &[(&str, &str)]) -> Vec<(String, String)> {
 #[test]
 fn a_link_that_leads_nowhere_is_seen() {
     let exists = |path: &str| matches!(path, "docs/a.md" | "docs/here.md");
-    let here = ("docs/here.md", "# `punctual`: 1. A heading\n\n## Twice\n## Twice\n```\n# code [x](gone.md)\n```\n");
+    let here = (
+        "docs/here.md",
+        "# `punctual`: 1. A heading\n\n## Twice\n## Twice\n```\n# code [x](gone.md)\n```\n",
+    );
     for (text, count) in [
         ("[x](here.md) [y](https://e.org#z) [z](../docs/here.md#twice)", 0),
         ("[x](../gone.md) [y](there.md)", 2),
@@ -425,16 +510,23 @@ fn a_link_that_leads_nowhere_is_seen() {
         ("[x](here.md#punctual-1-a-heading) [y](here.md#twice-1)", 0),
         ("[x](here.md#code-xgonemd) [y](here.md#twice-2)", 2),
     ] {
-        assert_eq!(said(pages::links(&written(&[("docs/a.md", text), here]), exists)), count, "{text}");
+        assert_eq!(
+            said(pages::links(&written(&[("docs/a.md", text), here]), exists)),
+            count,
+            "{text}"
+        );
     }
 }
 
 #[test]
 fn a_page_that_is_not_in_the_table_of_contents_is_seen() {
-    for (summary, count) in
-        [("[a](how-to/a.md)\n[r](../README.md)", 0), ("[r](../README.md)", 1), ("[a](how-to/a.md) [a](how-to/a.md)", 1)]
-    {
-        let pages = written(&[("docs/SUMMARY.md", summary), ("docs/how-to/a.md", ""), ("README.md", "")]);
+    for (summary, count) in [
+        ("[a](how-to/a.md)\n[r](../README.md)", 0),
+        ("[r](../README.md)", 1),
+        ("[a](how-to/a.md) [a](how-to/a.md)", 1),
+    ] {
+        let pages =
+            written(&[("docs/SUMMARY.md", summary), ("docs/how-to/a.md", ""), ("README.md", "")]);
         assert_eq!(said(pages::unlisted(&pages)), count, "{summary}");
     }
 }

@@ -1,6 +1,10 @@
 //! Tests the oracle of the fault runner on histories made by hand: one that keeps every promise,
 //! and one for each broken promise. An oracle that cannot fail proves nothing.
-#![expect(clippy::expect_used, clippy::as_conversions, reason = "a test ends where something is not as it should be")]
+#![expect(
+    clippy::expect_used,
+    clippy::as_conversions,
+    reason = "a test ends where something is not as it should be"
+)]
 
 #[path = "faults/clock.rs"]
 mod clock;
@@ -24,7 +28,8 @@ mod plan;
 mod plans;
 
 use history::{
-    Arrival, Cancel, DELETED, History, LIMITED, Line, Outcome, STEADY, Span, Submit, Target, Topic, UNAVAILABLE, Verdict,
+    Arrival, Cancel, DELETED, History, LIMITED, Line, Outcome, STEADY, Span, Submit, Target, Topic,
+    UNAVAILABLE, Verdict,
 };
 use oracle::{Judgement, Rule, judge};
 use plan::{Kind, Operation, STEPS_MAX};
@@ -99,7 +104,13 @@ fn publish(history: &mut History, number: u64, topic: usize) -> i64 {
 }
 
 fn cancel(history: &mut History, target: Target, verdict: Verdict) {
-    history.cancels.push(Cancel { node: 1, sent_at: START + 4850, answered_at: START + 4860, target, verdict });
+    history.cancels.push(Cancel {
+        node: 1,
+        sent_at: START + 4850,
+        answered_at: START + 4860,
+        target,
+        verdict,
+    });
 }
 
 /// Adds a task that was accepted and cancelled.
@@ -133,7 +144,10 @@ fn a_history_that_keeps_every_promise_is_found_so() {
     (20..25).for_each(|number| withdraw(&mut history, number));
     let judgement = judge(&history, false);
     assert_eq!(judgement.violations, []);
-    assert_eq!((judgement.counts.published, judgement.counts.withdrawn, judgement.counts.records), (19, 5, 19));
+    assert_eq!(
+        (judgement.counts.published, judgement.counts.withdrawn, judgement.counts.records),
+        (19, 5, 19)
+    );
     assert_eq!(judgement.lateness_at(0.99), 2);
 }
 
@@ -273,8 +287,10 @@ fn replaced(verdict: Verdict) -> History {
     for submit in &mut history.submits {
         submit.name = Some("n".to_owned());
     }
-    (history.submits[1].is_put, history.submits[1].outcome) =
-        (true, Outcome::Accepted { id: id(2), due_at: history.submits[1].due_at, has_replaced: true });
+    (history.submits[1].is_put, history.submits[1].outcome) = (
+        true,
+        Outcome::Accepted { id: id(2), due_at: history.submits[1].due_at, has_replaced: true },
+    );
     cancel(&mut history, Target::Id(id(1)), verdict);
     history
 }
@@ -290,7 +306,11 @@ fn a_task_that_was_replaced_is_cancelled_and_its_verdict_names_a_task_of_its_nam
     other.submits[1].name = Some("other".to_owned());
     assert!(rules(&other).contains(&Rule::WrongVerdict), "a task of another name");
     let cancelled = replaced(Verdict::Cancelled { id: Some(id(1)) });
-    assert_eq!(rules(&cancelled), [Rule::WrongVerdict], "told `cancelled`, and another one stands in its place");
+    assert_eq!(
+        rules(&cancelled),
+        [Rule::WrongVerdict],
+        "told `cancelled`, and another one stands in its place"
+    );
     let mut history = history();
     publish(&mut history, 1, STEADY);
     cancel(&mut history, Target::Id(id(1)), Verdict::Replaced { id: None, by: Some(id(1)) });
@@ -339,7 +359,8 @@ fn a_receipt_may_be_of_a_record_at_the_same_place_of_another_incarnation() {
     history.topics[DELETED].absences.push((from, to));
     operation(&mut history, Kind::TopicDeleted, from, to);
     let again = Arrival { incarnation: 1, at: to + 500, ..history.records[0].clone() };
-    (history.lines[0].published_at, history.lines[0].lateness) = (Some(again.at), Some(again.at - due_at));
+    (history.lines[0].published_at, history.lines[0].lateness) =
+        (Some(again.at), Some(again.at - due_at));
     history.records.push(again);
     assert_eq!(rules(&history), []);
     history.lines[0].lateness = Some(0);
@@ -392,8 +413,8 @@ fn a_duplicate_needs_an_operation_that_can_explain_it() {
     for kind in Kind::all() {
         history.spans.clear();
         operation(&mut history, kind, due_at + 1000, due_at + 1500);
-        let is_explained =
-            kind.may_duplicate() && !matches!(kind, Kind::TopicDeleted | Kind::TopicUnavailable | Kind::TopicLimit);
+        let is_explained = kind.may_duplicate()
+            && !matches!(kind, Kind::TopicDeleted | Kind::TopicUnavailable | Kind::TopicLimit);
         assert_eq!(rules(&history).is_empty(), is_explained, "{}", kind.name());
     }
     history.spans.clear();
@@ -407,7 +428,9 @@ fn a_duplicate_needs_an_operation_that_can_explain_it() {
 #[test]
 fn what_was_done_to_a_topic_explains_duplicates_of_that_topic_alone() {
     let operations = [(Kind::TopicUnavailable, UNAVAILABLE), (Kind::TopicLimit, LIMITED)];
-    for (kind, topic, is_explained) in operations.into_iter().flat_map(|(kind, own)| [(kind, own, true), (kind, STEADY, false)]) {
+    for (kind, topic, is_explained) in
+        operations.into_iter().flat_map(|(kind, own)| [(kind, own, true), (kind, STEADY, false)])
+    {
         let mut history = history();
         let due_at = publish(&mut history, 1, topic);
         let mut again = record(1, topic, due_at);
@@ -429,9 +452,17 @@ fn a_dead_letter_needs_a_topic_that_was_deleted_or_lowered_its_limit() {
     assert_eq!(judge(&history, false).count_of(Rule::WrongDeadLetter), 3);
     history.topics[DELETED].absences.push((START, START + 4000));
     history.topics[LIMITED].limits.push((START, START + 4000));
-    assert_eq!(judge(&history, false).count_of(Rule::WrongDeadLetter), 2, "a small record is within every limit");
+    assert_eq!(
+        judge(&history, false).count_of(Rule::WrongDeadLetter),
+        2,
+        "a small record is within every limit"
+    );
     history.submits[2].size = 3000;
-    assert_eq!(judge(&history, false).count_of(Rule::WrongDeadLetter), 1, "nothing was done to the steady topic");
+    assert_eq!(
+        judge(&history, false).count_of(Rule::WrongDeadLetter),
+        1,
+        "nothing was done to the steady topic"
+    );
 }
 
 /// Checks requests of one name, in order: the answer to each, and the rules that it breaks.
@@ -440,7 +471,8 @@ fn named(requests: &[(bool, Outcome)], states: &[(u64, &str)]) -> Vec<Rule> {
     for (index, (is_put, outcome)) in requests.iter().enumerate() {
         let number = index as u64 + 1;
         let mut submit = submit(number, STEADY, START + 5000);
-        (submit.sent_at, submit.name, submit.is_put) = (START + index as i64, Some("order-1".to_owned()), *is_put);
+        (submit.sent_at, submit.name, submit.is_put) =
+            (START + index as i64, Some("order-1".to_owned()), *is_put);
         submit.outcome = outcome.clone();
         if matches!(outcome, Outcome::TooLate { .. }) {
             submit.answered_at = START + 5000;
@@ -458,14 +490,34 @@ fn named(requests: &[(bool, Outcome)], states: &[(u64, &str)]) -> Vec<Rule> {
 
 #[test]
 fn a_name_stands_for_one_task_until_it_is_replaced() {
-    let new = |number: u64| Outcome::Accepted { id: id(number), due_at: START + 5000, has_replaced: false };
-    let replaced = |number: u64| Outcome::Accepted { id: id(number), due_at: START + 5000, has_replaced: true };
+    let new = |number: u64| Outcome::Accepted {
+        id: id(number),
+        due_at: START + 5000,
+        has_replaced: false,
+    };
+    let replaced = |number: u64| Outcome::Accepted {
+        id: id(number),
+        due_at: START + 5000,
+        has_replaced: true,
+    };
     let lost = || Outcome::Unknown { why: "timeout".to_owned() };
-    assert_eq!(named(&[(false, new(1)), (false, Outcome::Known { id: id(1) })], &[(1, "published")]), []);
-    assert_eq!(named(&[(false, new(1)), (true, replaced(2))], &[(1, "cancelled"), (2, "published")]), []);
-    assert_eq!(named(&[(false, new(1)), (true, Outcome::TooLate { id: id(1) })], &[(1, "published")]), []);
+    assert_eq!(
+        named(&[(false, new(1)), (false, Outcome::Known { id: id(1) })], &[(1, "published")]),
+        []
+    );
+    assert_eq!(
+        named(&[(false, new(1)), (true, replaced(2))], &[(1, "cancelled"), (2, "published")]),
+        []
+    );
+    assert_eq!(
+        named(&[(false, new(1)), (true, Outcome::TooLate { id: id(1) })], &[(1, "published")]),
+        []
+    );
     let wrong = [Rule::WrongVerdict];
-    assert_eq!(named(&[(false, new(1)), (true, replaced(2))], &[(1, "published"), (2, "published")]), wrong);
+    assert_eq!(
+        named(&[(false, new(1)), (true, replaced(2))], &[(1, "published"), (2, "published")]),
+        wrong
+    );
     assert_eq!(
         named(&[(false, new(1)), (false, Outcome::Known { id: id(9) })], &[(1, "published")]),
         [Rule::WrongVerdict, Rule::Stranger]
@@ -480,7 +532,11 @@ fn a_name_stands_for_one_task_until_it_is_replaced() {
         [Rule::Stranger],
         "the repetition of a submit without an answer made a second task"
     );
-    assert_eq!(named(&[(true, lost()), (true, new(2))], &[(1, "cancelled"), (2, "published")]), [], "a PUT counts either way");
+    assert_eq!(
+        named(&[(true, lost()), (true, new(2))], &[(1, "cancelled"), (2, "published")]),
+        [],
+        "a PUT counts either way"
+    );
 }
 
 #[test]
@@ -490,7 +546,11 @@ fn a_run_that_is_to_be_whole_holds_each_kind_with_records_at_stake() {
     for kind in Kind::all() {
         operation(&mut history, kind, START + 10_000, START + 12_000);
     }
-    assert_eq!(judge(&history, true).count_of(Rule::Uncovered), Kind::all().count(), "nothing was at stake");
+    assert_eq!(
+        judge(&history, true).count_of(Rule::Uncovered),
+        Kind::all().count(),
+        "nothing was at stake"
+    );
     for number in 0..2000 {
         publish(&mut history, number, STEADY);
     }

@@ -23,7 +23,12 @@ pub struct Held {
 impl Held {
     pub fn new(batch: Batch) -> Self {
         let count = batch.len();
-        Self { batch, slot: OnceLock::new(), outcomes: Mutex::new(vec![None; count]), left: AtomicUsize::new(count) }
+        Self {
+            batch,
+            slot: OnceLock::new(),
+            outcomes: Mutex::new(vec![None; count]),
+            left: AtomicUsize::new(count),
+        }
     }
 
     /// Passes some of the batch's tasks to the producer.
@@ -32,13 +37,16 @@ impl Held {
         let now = punctual::clock::wall();
         for place in places {
             let topic = self.batch.topics()[usize::from(self.batch.topic_index(place))].as_str();
-            producer.send((slot << PLACE_BITS) | place, topic, &self.batch.task(place), now).expect("the producer has room");
+            producer
+                .send((slot << PLACE_BITS) | place, topic, &self.batch.task(place), now)
+                .expect("the producer has room");
         }
     }
 
     pub fn settlement(&self) -> Settlement {
         let outcomes = std::mem::take(&mut *self.outcomes.lock().expect("whole"));
-        let outcomes: Vec<Outcome> = outcomes.into_iter().map(|outcome| outcome.expect("all reports came")).collect();
+        let outcomes: Vec<Outcome> =
+            outcomes.into_iter().map(|outcome| outcome.expect("all reports came")).collect();
         Settlement::new(&self.batch, &outcomes)
     }
 }
@@ -69,7 +77,8 @@ impl Slots {
 
     /// Records a delivery report. Returns the batch when the report was its last one.
     pub fn take_in(&self, report: DeliveryReport) -> Option<Arc<Held>> {
-        let (slot, place) = (report.correlation_id >> PLACE_BITS, report.correlation_id & ((1 << PLACE_BITS) - 1));
+        let (slot, place) =
+            (report.correlation_id >> PLACE_BITS, report.correlation_id & ((1 << PLACE_BITS) - 1));
         let DeliveryOutcome::Acknowledged(receipt) = report.outcome else {
             unreachable!("not acknowledged: {:?}", report.outcome)
         };

@@ -47,16 +47,25 @@ async fn main() {
     };
     let from = from.parse().expect("milliseconds since the epoch");
     let settings = postgres::Settings::new(database).expect("a URL of a database");
-    let cluster = postgres::cluster::schema::check(&settings).await.expect("a migrated database").cluster;
+    let cluster =
+        postgres::cluster::schema::check(&settings).await.expect("a migrated database").cluster;
     let node = NodeId::new(now(), rand::random(), rand::random());
     let slots = Arc::new(Slots::default());
     let (settled, to_settle) = mpsc::channel(held::SLOTS);
     let producer = Arc::new(producer(bootstrap, &slots, settled));
     let timer = Timer::start(Arc::clone(&producer));
     for number in 0..LOOPS {
-        let shards = (0..i16::try_from(cluster.shards.get()).expect("at most 4096")).filter(|shard| shard % LOOPS == number);
+        let shards = (0..i16::try_from(cluster.shards.get()).expect("at most 4096"))
+            .filter(|shard| shard % LOOPS == number);
         let (claims, slots, timer) = (Claims::new(&settings), Arc::clone(&slots), timer.clone());
-        let claiming = Claiming { claims, shards: shards.collect(), node, slots, producer: Arc::clone(&producer), timer };
+        let claiming = Claiming {
+            claims,
+            shards: shards.collect(),
+            node,
+            slots,
+            producer: Arc::clone(&producer),
+            timer,
+        };
         tokio::spawn(claiming.run(Timestamp::from_millis(from)));
     }
     settle(Settles::new(&settings, node, Duration::ZERO), to_settle).await;
@@ -73,7 +82,8 @@ fn producer(bootstrap: &str, slots: &Arc<Slots>, settled: mpsc::Sender<Arc<Held>
             settled.try_send(whole).expect("there is room for every slot");
         }
     };
-    Producer::new(&settings, Mode::Together, topics.contact(), metrics, Hooks::new(on_report, now)).expect("a producer")
+    Producer::new(&settings, Mode::Together, topics.contact(), metrics, Hooks::new(on_report, now))
+        .expect("a producer")
 }
 
 struct Claiming {
@@ -114,7 +124,9 @@ impl Claiming {
             // Sizes the next range to hold about the target number of tasks. A range that was cut
             // off at the watermark does not count, because its width says little.
             if to < front {
-                width = (width / got.max(1)).saturating_mul(TARGET).clamp(width / 2, width.saturating_mul(2));
+                width = (width / got.max(1))
+                    .saturating_mul(TARGET)
+                    .clamp(width / 2, width.saturating_mul(2));
             }
             low = to;
         }
@@ -122,7 +134,12 @@ impl Claiming {
 
     async fn claim(&mut self, low: u128, to: u128) -> Claimed {
         let range = IdRange { from: Uuid::from_u128(low), to: Uuid::from_u128(to) };
-        let request = Request::of_all(BatchId::new(now(), rand::random(), rand::random()), self.node, &self.shards, range);
+        let request = Request::of_all(
+            BatchId::new(now(), rand::random(), rand::random()),
+            self.node,
+            &self.shards,
+            range,
+        );
         self.claims.claim(Source::Task, request).await.expect("a claim").claimed
     }
 
@@ -140,7 +157,8 @@ impl Claiming {
 async fn settle(mut settles: Settles, mut complete: mpsc::Receiver<Arc<Held>>) {
     let mut batches = Vec::new();
     while complete.recv_many(&mut batches, 8).await > 0 {
-        let settlements: Vec<Settlement> = batches.drain(..).map(|held| held.settlement()).collect();
+        let settlements: Vec<Settlement> =
+            batches.drain(..).map(|held| held.settlement()).collect();
         let (settled, outcome) = settles.settle(&settlements.iter().collect::<Vec<_>>()).await;
         outcome.expect("a settle");
         assert_eq!(settled.len(), settlements.len(), "nobody else settles these");

@@ -41,12 +41,16 @@ fn run(producer: &Producer, batches: &Receiver<(Arc<Held>, Vec<usize>)>) {
     let mut due: BTreeMap<i64, Vec<Slice>> = BTreeMap::new();
     loop {
         let micros = due.first_key_value().map(|(millis, _)| millis * 1000 - now().as_micros());
-        let wait = micros.map_or(NOTHING, |micros| Duration::from_micros(u64::try_from(micros).unwrap_or(0)));
+        let wait = micros
+            .map_or(NOTHING, |micros| Duration::from_micros(u64::try_from(micros).unwrap_or(0)));
         match batches.recv_timeout(wait) {
             Ok((held, places)) => {
                 let mut by_millis: BTreeMap<i64, Vec<usize>> = BTreeMap::new();
                 for place in places {
-                    by_millis.entry(held.batch.id_of(place).due_at().as_millis()).or_default().push(place);
+                    by_millis
+                        .entry(held.batch.id_of(place).due_at().as_millis())
+                        .or_default()
+                        .push(place);
                 }
                 for (millis, places) in by_millis {
                     due.entry(millis).or_default().push((Arc::clone(&held), places));

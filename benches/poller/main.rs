@@ -30,7 +30,8 @@ where status = 0 and due_at <= now()
 order by due_at limit $1
 for update skip locked";
 
-const DONE: &str = "update poll_task set status = 1, published_at = clock_timestamp() where id = any($1)";
+const DONE: &str =
+    "update poll_task set status = 1, published_at = clock_timestamp() where id = any($1)";
 
 const BATCH: i64 = 1_000;
 
@@ -64,7 +65,11 @@ fn producer(bootstrap: &str) -> ThreadedProducer<Reports> {
         .expect("a producer")
 }
 
-async fn poll(mut connection: PgConnection, producer: Arc<ThreadedProducer<Reports>>, every: Duration) {
+async fn poll(
+    mut connection: PgConnection,
+    producer: Arc<ThreadedProducer<Reports>>,
+    every: Duration,
+) {
     let mut ticks = tokio::time::interval(every);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
@@ -74,7 +79,10 @@ async fn poll(mut connection: PgConnection, producer: Arc<ThreadedProducer<Repor
 }
 
 /// Publishes one batch. Returns true when the batch was full.
-async fn publish(connection: &mut PgConnection, producer: &ThreadedProducer<Reports>) -> Result<bool, sqlx::Error> {
+async fn publish(
+    connection: &mut PgConnection,
+    producer: &ThreadedProducer<Reports>,
+) -> Result<bool, sqlx::Error> {
     let mut transaction = connection.begin().await?;
     let rows = sqlx::query(DUE).bind(BATCH).fetch_all(&mut *transaction).await?;
     if rows.is_empty() {
@@ -110,7 +118,8 @@ impl ProducerContext for Reports {
     type DeliveryOpaque = Box<mpsc::Sender<Result<i64, KafkaError>>>;
 
     fn delivery(&self, delivery: &DeliveryResult<'_>, batch: Self::DeliveryOpaque) {
-        let outcome = delivery.as_ref().map(|message| message.offset()).map_err(|(error, _)| error.clone());
+        let outcome =
+            delivery.as_ref().map(|message| message.offset()).map_err(|(error, _)| error.clone());
         batch.try_send(outcome).expect("there is room for every record of the batch");
     }
 }

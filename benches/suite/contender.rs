@@ -69,7 +69,12 @@ pub struct Running {
 impl Running {
     /// Prepares a contender in an empty database, without starting it. `cluster` holds the settings
     /// of the cluster, as `migrate` takes them, if the contender is Punctual.
-    pub async fn prepare(servers: &Servers, place: &Place, who: Who, cluster: &[&str]) -> Result<Self, Failure> {
+    pub async fn prepare(
+        servers: &Servers,
+        place: &Place,
+        who: Who,
+        cluster: &[&str],
+    ) -> Result<Self, Failure> {
         let mut urls = Vec::new();
         let (name, command) = match who {
             Who::Nodes(_) | Who::Precise(_) => {
@@ -86,7 +91,15 @@ impl Running {
             Who::Poller(every) | Who::FourPollers(every) => {
                 servers.run_in(place, include_str!("../poller/schema.sql")).await?;
                 let workers = if matches!(who, Who::FourPollers(_)) { "4" } else { "1" };
-                ("poller", vec![vec![place.url.clone(), servers.kafka.clone(), every.to_string(), workers.to_owned()]])
+                (
+                    "poller",
+                    vec![vec![
+                        place.url.clone(),
+                        servers.kafka.clone(),
+                        every.to_string(),
+                        workers.to_owned(),
+                    ]],
+                )
             }
             Who::Floor | Who::FloorInOrder => {
                 migrate(servers, place, cluster).await?;
@@ -94,15 +107,19 @@ impl Running {
                 ("floor", vec![vec![place.url.clone(), servers.kafka.clone(), from]])
             }
         };
-        let pid_files: Vec<PathBuf> =
-            (0..command.len()).map(|number| servers.folder.join(format!("{}-{number}.pid", place.name))).collect();
+        let pid_files: Vec<PathBuf> = (0..command.len())
+            .map(|number| servers.folder.join(format!("{}-{number}.pid", place.name)))
+            .collect();
         let mut watched: Vec<Watched> = Vec::new();
         for (number, file) in pid_files.iter().enumerate() {
-            let name = if command.len() > 1 { format!("{name} {}", number + 1) } else { name.to_owned() };
+            let name =
+                if command.len() > 1 { format!("{name} {}", number + 1) } else { name.to_owned() };
             watched.push(Watched { name, process: Process::File(file.clone()) });
         }
-        watched
-            .extend(servers.pids.iter().map(|(name, pid)| Watched { name: (*name).to_owned(), process: Process::Number(*pid) }));
+        watched.extend(servers.pids.iter().map(|(name, pid)| Watched {
+            name: (*name).to_owned(),
+            process: Process::Number(*pid),
+        }));
         let log = servers.folder.join(format!("{}.log", place.name));
         let program = servers.program(name);
         Ok(Self { who, command, program, log, pid_files, urls, children: Vec::new(), watched })
@@ -118,7 +135,10 @@ impl Running {
             Process::Number(number) => number.to_string(),
             Process::File(path) => path.display().to_string(),
         };
-        self.watched.iter().map(|watched| format!("{}={}", watched.name, shown(&watched.process))).collect()
+        self.watched
+            .iter()
+            .map(|watched| format!("{}={}", watched.name, shown(&watched.process)))
+            .collect()
     }
 
     /// Starts the processes.
@@ -126,11 +146,18 @@ impl Running {
         for (command, pid_file) in self.command.iter().zip(&self.pid_files) {
             let log = File::options().create(true).append(true).open(&self.log)?;
             let mut process = Command::new(&self.program);
-            for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("PUNCTUAL_")) {
+            for (name, _) in std::env::vars_os()
+                .filter(|(name, _)| name.to_string_lossy().starts_with("PUNCTUAL_"))
+            {
                 process.env_remove(name);
             }
-            let child =
-                process.args(command).stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log).kill_on_drop(true).spawn()?;
+            let child = process
+                .args(command)
+                .stdin(Stdio::null())
+                .stdout(log.try_clone()?)
+                .stderr(log)
+                .kill_on_drop(true)
+                .spawn()?;
             std::fs::write(pid_file, child.id().unwrap_or_default().to_string())?;
             self.children.push(child);
         }
@@ -142,7 +169,12 @@ impl Running {
         let client = reqwest::Client::builder().no_proxy().build()?;
         for url in &self.urls {
             let ready = async {
-                while !client.get(format!("{url}/readyz")).send().await.is_ok_and(|answer| answer.status().is_success()) {
+                while !client
+                    .get(format!("{url}/readyz"))
+                    .send()
+                    .await
+                    .is_ok_and(|answer| answer.status().is_success())
+                {
                     tokio::time::sleep(LOOK_EVERY).await;
                 }
             };
@@ -165,7 +197,9 @@ impl Running {
             }
         }
         for child in &mut self.children {
-            tokio::time::timeout(END_DEADLINE, child.wait()).await.map_err(|_elapsed| "a process does not end")??;
+            tokio::time::timeout(END_DEADLINE, child.wait())
+                .await
+                .map_err(|_elapsed| "a process does not end")??;
         }
         self.children.clear();
         Ok(())
@@ -209,7 +243,8 @@ impl Drop for Running {
 }
 
 fn signal(pid: u32, signal: &str) -> Result<(), Failure> {
-    let status = std::process::Command::new("kill").args(["-s", signal, &pid.to_string()]).status()?;
+    let status =
+        std::process::Command::new("kill").args(["-s", signal, &pid.to_string()]).status()?;
     if status.success() { Ok(()) } else { Err(format!("kill -s {signal} {pid} failed").into()) }
 }
 
@@ -238,8 +273,13 @@ fn serve(servers: &Servers, place: &Place, who: Who, listen: &str) -> Vec<String
 
 async fn migrate(servers: &Servers, place: &Place, cluster: &[&str]) -> Result<(), Failure> {
     let mut command = Command::new(servers.program("punctual"));
-    let output = command.args(["migrate", "--database-url", &place.url]).args(cluster).output().await?;
-    if output.status.success() { Ok(()) } else { Err(format!("migrate: {}", String::from_utf8_lossy(&output.stderr)).into()) }
+    let output =
+        command.args(["migrate", "--database-url", &place.url]).args(cluster).output().await?;
+    if output.status.success() {
+        Ok(())
+    } else {
+        Err(format!("migrate: {}", String::from_utf8_lossy(&output.stderr)).into())
+    }
 }
 
 async fn free_address() -> Result<String, Failure> {
@@ -249,7 +289,17 @@ async fn free_address() -> Result<String, Failure> {
 /// Returns the command `punctual bench` against this contender's nodes.
 pub fn bench(servers: &Servers, running: &Running, topic: &str) -> Command {
     let mut command = Command::new(servers.program("punctual"));
-    command.args(["bench", "--topic", topic, "--kafka", &servers.kafka, "--url", &running.urls.join(",")]).kill_on_drop(true);
+    command
+        .args([
+            "bench",
+            "--topic",
+            topic,
+            "--kafka",
+            &servers.kafka,
+            "--url",
+            &running.urls.join(","),
+        ])
+        .kill_on_drop(true);
     for pid in running.pids() {
         command.args(["--pid", &pid]);
     }

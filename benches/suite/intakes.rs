@@ -37,7 +37,8 @@ impl Intake for PollerIntake {
     type Lane = PollerLane;
 
     async fn open(&self, _number: usize) -> Result<PollerLane, String> {
-        let connection = PgConnection::connect(&self.url).await.map_err(|error| error.to_string())?;
+        let connection =
+            PgConnection::connect(&self.url).await.map_err(|error| error.to_string())?;
         Ok(PollerLane { connection, topic: self.topic.clone(), records: self.records.clone() })
     }
 }
@@ -48,12 +49,23 @@ impl PollerLane {
         let keys: Vec<[u8; 16]> = tasks.iter().map(|task| records.key(task.key)).collect();
         if let ([task], [key]) = (tasks, keys.as_slice()) {
             let payload = records.payload(task.key).as_bytes();
-            sqlx::query(ONE).bind(&self.topic).bind(&key[..]).bind(payload).bind(task.due_at).execute(connection).await?;
+            sqlx::query(ONE)
+                .bind(&self.topic)
+                .bind(&key[..])
+                .bind(payload)
+                .bind(task.due_at)
+                .execute(connection)
+                .await?;
         } else if tasks.len() <= UNNEST_MAX {
             let query = sqlx::query(MANY)
                 .bind(&self.topic)
                 .bind(keys.iter().map(|key| &key[..]).collect::<Vec<_>>())
-                .bind(tasks.iter().map(|task| records.payload(task.key).as_bytes()).collect::<Vec<_>>())
+                .bind(
+                    tasks
+                        .iter()
+                        .map(|task| records.payload(task.key).as_bytes())
+                        .collect::<Vec<_>>(),
+                )
                 .bind(tasks.iter().map(|task| task.due_at).collect::<Vec<_>>());
             query.execute(connection).await?;
         } else {
@@ -97,7 +109,11 @@ impl Intake for FloorIntake {
     async fn open(&self, _number: usize) -> Result<FloorLane, String> {
         let settings = postgres::Settings::new(&self.url)?;
         let node = NodeId::new(Timestamp::EPOCH, rand::random(), rand::random());
-        Ok(FloorLane { submits: Submits::new(&settings, node), topic: self.topic.clone(), records: self.records.clone() })
+        Ok(FloorLane {
+            submits: Submits::new(&settings, node),
+            topic: self.topic.clone(),
+            records: self.records.clone(),
+        })
     }
 }
 
@@ -109,7 +125,13 @@ impl FloorLane {
             payload: Some(self.records.payload(task.key).as_bytes().into()),
             headers: Headers::default(),
         };
-        NewTask::new(record, None, Timestamp::from_millis(task.due_at), ShardCount::DEFAULT, (rand::random(), rand::random()))
+        NewTask::new(
+            record,
+            None,
+            Timestamp::from_millis(task.due_at),
+            ShardCount::DEFAULT,
+            (rand::random(), rand::random()),
+        )
     }
 }
 

@@ -59,5 +59,9 @@ async fn run(arguments: &[String]) -> Result<(), Failure> {
         measure::all(&servers, &results, size, &only, again).await?;
     }
     // A run with tiny sizes is no benchmark, so it does not change the page.
-    if size == Size::Tiny { page::show(&results) } else { page::write(&servers, &results, size).await }
+    if size == Size::Tiny {
+        page::show(&results)
+    } else {
+        page::write(&servers, &results, size).await
+    }
 }

@@ -23,7 +23,9 @@ use crate::intakes::{FloorIntake, PollerIntake};
 use crate::observer::Observer;
 use crate::plan::{self, Cell, Job, Size, Steady};
 use crate::results::{Results, short};
-use crate::servers::{COMMIT, KAFKA, MACHINE, Place, Servers, WRITE_BACK, commit, machine, write_back};
+use crate::servers::{
+    COMMIT, KAFKA, MACHINE, Place, Servers, WRITE_BACK, commit, machine, write_back,
+};
 use crate::take_over;
 
 const PAYLOAD_BYTES: usize = 256;
@@ -34,15 +36,25 @@ const WARM_UP_ROUNDS_MAX: u32 = 6;
 const WARM_WITHIN: f64 = 0.15;
 
 /// Measures every scenario and contender that has no result yet.
-pub async fn all(servers: &Servers, results: &Results, size: Size, only: &[String], again: bool) -> Result<(), Failure> {
+pub async fn all(
+    servers: &Servers,
+    results: &Results,
+    size: Size,
+    only: &[String],
+    again: bool,
+) -> Result<(), Failure> {
     let begun_at = Instant::now();
     let cells = plan::cells(size);
     if let Some(unknown) = only.iter().find(|name| !cells.iter().any(|cell| cell.name == *name)) {
         let names: Vec<&str> = cells.iter().map(|cell| cell.name).collect();
-        return Err(format!("there is no scenario {unknown}; there are {}", names.join(", ")).into());
+        return Err(
+            format!("there is no scenario {unknown}; there are {}", names.join(", ")).into()
+        );
     }
-    let cells: Vec<Cell> =
-        cells.into_iter().filter(|cell| only.is_empty() || only.iter().any(|name| name == cell.name)).collect();
+    let cells: Vec<Cell> = cells
+        .into_iter()
+        .filter(|cell| only.is_empty() || only.iter().any(|name| name == cell.name))
+        .collect();
     let mut is_warm = size == Size::Tiny;
     let commit = commit();
     for cell in &cells {
@@ -64,7 +76,12 @@ pub async fn all(servers: &Servers, results: &Results, size: Size, only: &[Strin
             report.settings.insert(COMMIT.to_owned(), commit.clone());
             report.settings.insert(MACHINE.to_owned(), machine());
             results.store(cell.name, *who, &report)?;
-            println!("   {}: {} ({:.0} s)", who.label(), short(&report), started_at.elapsed().as_secs_f64());
+            println!(
+                "   {}: {} ({:.0} s)",
+                who.label(),
+                short(&report),
+                started_at.elapsed().as_secs_f64()
+            );
         }
     }
     println!("\nmeasured in {:.1} minutes", begun_at.elapsed().as_secs_f64() / 60.0);
@@ -76,9 +93,15 @@ pub async fn all(servers: &Servers, results: &Results, size: Size, only: &[Strin
 async fn warm_up(servers: &Servers, results: &Results, size: Size) -> Result<(), Failure> {
     let mut before = f64::INFINITY;
     for round in 1..=WARM_UP_ROUNDS_MAX {
-        println!("   warming up the servers, which is not measured: round {round}, {WARM_UP_ROUNDS_MAX} at most");
+        println!(
+            "   warming up the servers, which is not measured: round {round}, {WARM_UP_ROUNDS_MAX} at most"
+        );
         let report = one(servers, results, size, &plan::warm_up_cell(), Who::FloorInOrder).await?;
-        let broker = report.usage.iter().find(|usage| usage.name == KAFKA).ok_or("nobody looked at the broker")?;
+        let broker = report
+            .usage
+            .iter()
+            .find(|usage| usage.name == KAFKA)
+            .ok_or("nobody looked at the broker")?;
         println!("   the broker took {:.1} us of CPU per task", broker.us_per_task);
         if (broker.us_per_task / before - 1.0).abs() < WARM_WITHIN {
             break;
@@ -88,7 +111,13 @@ async fn warm_up(servers: &Servers, results: &Results, size: Size) -> Result<(),
     Ok(())
 }
 
-async fn one(servers: &Servers, results: &Results, size: Size, cell: &Cell, who: Who) -> Result<Report, Failure> {
+async fn one(
+    servers: &Servers,
+    results: &Results,
+    size: Size,
+    cell: &Cell,
+    who: Who,
+) -> Result<Report, Failure> {
     if let Job::TakeOver { rounds, is_kill } = cell.job {
         return take_over::rounds(servers, rounds, is_kill).await;
     }
@@ -100,7 +129,8 @@ async fn one(servers: &Servers, results: &Results, size: Size, cell: &Cell, who:
     running.ready().await?;
     let run = One { servers, results, place: &place, cell, who, size };
     let observer = run.observer(&running);
-    let mut outcome = if who.is_ours() { run.ours(&mut running).await } else { run.theirs(&mut running).await };
+    let mut outcome =
+        if who.is_ours() { run.ours(&mut running).await } else { run.theirs(&mut running).await };
     if let (Ok(report), Some((observer, lead, measured))) = (&mut outcome, observer) {
         observer.end(report, lead, measured).await?;
     }
@@ -123,23 +153,33 @@ impl One<'_> {
     /// the length of the measurement.
     fn observer(&self, running: &Running) -> Option<(Observer, Duration, Duration)> {
         let Job::Steady(steady) = self.cell.job else { return None };
-        let observer = || Observer::start(&self.place.url, running.urls.first().map(String::as_str));
+        let observer =
+            || Observer::start(&self.place.url, running.urls.first().map(String::as_str));
         let lead = Duration::from_secs(steady.ahead.1) + plan::warm_up(self.size);
-        (steady.is_held || steady.is_soak).then(|| (observer(), lead, Duration::from_secs(steady.seconds)))
+        (steady.is_held || steady.is_soak)
+            .then(|| (observer(), lead, Duration::from_secs(steady.seconds)))
     }
 
     /// Measures Punctual with the subcommand `bench`, as any user would.
     async fn ours(&self, running: &mut Running) -> Result<Report, Failure> {
         let json = self.servers.folder.join(format!("{}.json", self.place.name));
         let arguments = match &self.cell.job {
-            Job::Drain { count, lead, spread } => {
-                words(&[("--count", count), ("--lead", &secs(*lead)), ("--spread", &secs(*spread))], "drain")
+            Job::Drain { count, lead, spread } => words(
+                &[("--count", count), ("--lead", &secs(*lead)), ("--spread", &secs(*spread))],
+                "drain",
+            ),
+            Job::Burst { count, lead } => {
+                words(&[("--count", count), ("--lead", &secs(*lead))], "burst")
             }
-            Job::Burst { count, lead } => words(&[("--count", count), ("--lead", &secs(*lead))], "burst"),
             Job::Steady(steady) => self.steady_words(steady),
             Job::Submit { call, lanes, seconds, at_half, .. } => {
                 let mut words = words(
-                    &[("--connections", lanes), ("--batch", call), ("--for", &secs(*seconds)), ("--warmup", &self.warm_up())],
+                    &[
+                        ("--connections", lanes),
+                        ("--batch", call),
+                        ("--for", &secs(*seconds)),
+                        ("--warmup", &self.warm_up()),
+                    ],
                     "submit",
                 );
                 if *at_half {
@@ -147,12 +187,20 @@ impl One<'_> {
                 }
                 words
             }
-            Job::Cancel { count } => words(&[("--count", count), ("--warmup", &(count / 10))], "cancel"),
-            Job::Immediate { rate, seconds } => {
-                words(&[("--rate", rate), ("--for", &secs(*seconds)), ("--warmup", &self.warm_up())], "immediate")
+            Job::Cancel { count } => {
+                words(&[("--count", count), ("--warmup", &(count / 10))], "cancel")
             }
+            Job::Immediate { rate, seconds } => words(
+                &[("--rate", rate), ("--for", &secs(*seconds)), ("--warmup", &self.warm_up())],
+                "immediate",
+            ),
             Job::Idle { pending, seconds } => {
-                let rest = Rest::new(&running.urls, &self.place.topic, Records::new(PAYLOAD_BYTES), Due::At);
+                let rest = Rest::new(
+                    &running.urls,
+                    &self.place.topic,
+                    Records::new(PAYLOAD_BYTES),
+                    Due::At,
+                );
                 return self.idle(running, &rest, *pending, *seconds).await;
             }
             Job::TakeOver { .. } => return Err("a take-over is measured elsewhere".into()),
@@ -205,8 +253,13 @@ impl One<'_> {
     }
 
     /// Starts a burst on another topic, due while this one is measured.
-    async fn begin_burst(&self, running: &Running) -> Result<Option<tokio::process::Child>, Failure> {
-        let Job::Steady(Steady { burst: count @ 1.., seconds, ahead, .. }) = self.cell.job else { return Ok(None) };
+    async fn begin_burst(
+        &self,
+        running: &Running,
+    ) -> Result<Option<tokio::process::Child>, Failure> {
+        let Job::Steady(Steady { burst: count @ 1.., seconds, ahead, .. }) = self.cell.job else {
+            return Ok(None);
+        };
         let topic = format!("{}-burst", self.place.topic);
         self.servers.topic(&topic, self.cell.partitions).await?;
         let lead = ahead.1 + plan::warm_up(self.size).as_secs() + seconds / 2;
@@ -221,7 +274,8 @@ impl One<'_> {
 
     /// Returns half of the rate that this contender reached in another scenario.
     fn half_of(&self, cell: &str) -> Result<u32, Failure> {
-        let report = self.results.load(cell, self.who)?.ok_or_else(|| format!("measure {cell} first"))?;
+        let report =
+            self.results.load(cell, self.who)?.ok_or_else(|| format!("measure {cell} first"))?;
         Ok(format!("{:.0}", report.rate / 2.0).parse()?)
     }
 
@@ -230,7 +284,9 @@ impl One<'_> {
         let records = Records::new(PAYLOAD_BYTES);
         let (url, topic) = (self.place.url.clone(), self.place.topic.clone());
         match self.who {
-            Who::Poller(_) | Who::FourPollers(_) => Box::pin(self.by(running, &PollerIntake { url, topic, records })).await,
+            Who::Poller(_) | Who::FourPollers(_) => {
+                Box::pin(self.by(running, &PollerIntake { url, topic, records })).await
+            }
             _ => {
                 let topic = TopicName::new(&topic)?;
                 Box::pin(self.by(running, &FloorIntake { url, topic, records })).await
@@ -249,38 +305,69 @@ impl One<'_> {
         let report = match &self.cell.job {
             Job::Drain { count, lead, spread } => {
                 let order = if self.who == Who::FloorInOrder { Order::Due } else { Order::Random };
-                let plan = drain::Plan { count: u64::from(*count), lead: span(*lead), spread: span(*spread), order };
+                let plan = drain::Plan {
+                    count: u64::from(*count),
+                    lead: span(*lead),
+                    spread: span(*spread),
+                    order,
+                };
                 drain::drain(&setup, &plan, intake, running).await?
             }
             Job::Burst { count, lead } => {
-                burst::burst(&setup, &burst::Plan { count: u64::from(*count), lead: span(*lead) }, intake).await?
+                burst::burst(
+                    &setup,
+                    &burst::Plan { count: u64::from(*count), lead: span(*lead) },
+                    intake,
+                )
+                .await?
             }
             Job::Steady(steady) => {
                 let held = match steady.is_held {
-                    true => Some(OldSnapshot::hold(&postgres::Settings::new(&self.place.url)?).await?),
+                    true => {
+                        Some(OldSnapshot::hold(&postgres::Settings::new(&self.place.url)?).await?)
+                    }
                     false => None,
                 };
-                let report = lateness::lateness(&setup, &steady_plan(steady, warm_up), intake).await?;
+                let report =
+                    lateness::lateness(&setup, &steady_plan(steady, warm_up), intake).await?;
                 drop(held);
                 report
             }
             Job::Submit { call, poller_call, poller_lanes, seconds, .. } => {
-                let (call, lanes) = if self.who == Who::Floor { (call, &1) } else { (poller_call, poller_lanes) };
-                let plan = submit::Plan { lanes: *lanes, call: *call, rate: None, measured: span(*seconds), warm_up };
+                let (call, lanes) =
+                    if self.who == Who::Floor { (call, &1) } else { (poller_call, poller_lanes) };
+                let plan = submit::Plan {
+                    lanes: *lanes,
+                    call: *call,
+                    rate: None,
+                    measured: span(*seconds),
+                    warm_up,
+                };
                 submit::submit(&setup, &plan, intake).await?
             }
             Job::Immediate { rate, seconds } => {
-                let plan = immediate::Plan { rate: *rate, lanes: 16, measured: span(*seconds), warm_up };
+                let plan =
+                    immediate::Plan { rate: *rate, lanes: 16, measured: span(*seconds), warm_up };
                 immediate::immediate(&setup, &plan, intake).await?
             }
-            Job::Idle { pending, seconds } => self.idle(running, intake, *pending, *seconds).await?,
-            Job::Cancel { .. } | Job::TakeOver { .. } => return Err("only Punctual can do that".into()),
+            Job::Idle { pending, seconds } => {
+                self.idle(running, intake, *pending, *seconds).await?
+            }
+            Job::Cancel { .. } | Job::TakeOver { .. } => {
+                return Err("only Punctual can do that".into());
+            }
         };
         Ok(report)
     }
 
     /// Measures the cost of an idle contender.
-    async fn idle<I: Intake>(&self, running: &Running, intake: &I, pending: u64, seconds: u64) -> Result<Report, Failure> {
+    async fn idle<I: Intake>(
+        &self,
+        running: &Running,
+        intake: &I,
+        pending: u64,
+        seconds: u64,
+    ) -> Result<Report, Failure> {
         fill(intake, pending, Duration::from_secs(7_200)..Duration::from_secs(93_600)).await?;
         // The load has after-effects (a checkpoint's writes, the vacuum of the loaded rows) that
         // would distort the idle cost.
@@ -289,8 +376,14 @@ impl One<'_> {
         tokio::time::sleep(Duration::from_secs(seconds)).await;
         let after = cpu::Sample::take(running.watched());
         let usage = after.since(&before, running.watched(), 0, Duration::from_secs(seconds));
-        let settings = [("pending".to_owned(), pending.to_string()), ("measured".to_owned(), secs(seconds))];
-        Ok(Report { scenario: "idle".to_owned(), usage, settings: settings.into(), ..Report::default() })
+        let settings =
+            [("pending".to_owned(), pending.to_string()), ("measured".to_owned(), secs(seconds))];
+        Ok(Report {
+            scenario: "idle".to_owned(),
+            usage,
+            settings: settings.into(),
+            ..Report::default()
+        })
     }
 }
 

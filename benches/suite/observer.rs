@@ -44,23 +44,34 @@ impl Observer {
     /// Observes a database, and the metrics of a node if the contender is Punctual.
     pub fn start(url: &str, node: Option<&str>) -> Self {
         let looks = Looks::default();
-        let looking = tokio::spawn(look(url.to_owned(), node.map(str::to_owned), Arc::clone(&looks)));
+        let looking =
+            tokio::spawn(look(url.to_owned(), node.map(str::to_owned), Arc::clone(&looks)));
         Self { looking, looks }
     }
 
     /// Adds the observations to a report. `measured` began `lead` after the observer.
-    pub async fn end(self, report: &mut Report, lead: Duration, measured: Duration) -> Result<(), Failure> {
+    pub async fn end(
+        self,
+        report: &mut Report,
+        lead: Duration,
+        measured: Duration,
+    ) -> Result<(), Failure> {
         if self.looking.is_finished() {
             self.looking.await??;
             return Err("the observer of the run ended before it".into());
         }
         self.looking.abort();
-        let looks = std::mem::take(&mut *self.looks.lock().map_err(|_poisoned| "the observer has panicked")?);
+        let looks = std::mem::take(
+            &mut *self.looks.lock().map_err(|_poisoned| "the observer has panicked")?,
+        );
         for (name, range) in lateness::spans(&report.scenario, measured) {
             let range = lead + range.start..lead + range.end;
             let within: Vec<&Look> = looks.iter().filter(|look| range.contains(&look.at)).collect();
             let mut most = |what: &str, of: fn(&Look) -> f64| {
-                report.fact(&format!("most {what} in the {name}"), within.iter().map(|look| of(look)).fold(0.0, f64::max));
+                report.fact(
+                    &format!("most {what} in the {name}"),
+                    within.iter().map(|look| of(look)).fold(0.0, f64::max),
+                );
             };
             most("tables", |look| look.tables);
             most("leaves", |look| look.leaves);
@@ -70,7 +81,10 @@ impl Observer {
                 && let (Some(first), Some(last)) = (first.claims, last.claims)
                 && last.1 > first.1
             {
-                report.fact(&format!("mean claim of the {name}, ms"), (last.0 - first.0) / (last.1 - first.1) * 1000.0);
+                report.fact(
+                    &format!("mean claim of the {name}, ms"),
+                    (last.0 - first.0) / (last.1 - first.1) * 1000.0,
+                );
             }
         }
         Ok(())
@@ -88,7 +102,9 @@ async fn look(url: String, node: Option<String>, looks: Looks) -> Result<(), Fai
         let row = sqlx::query(LOOK).fetch_one(&mut connection).await?;
         let number = |name: &str| row.try_get::<f64, _>(name);
         let claims = match &node {
-            Some(node) => Some(claims(&client.get(format!("{node}/metrics")).send().await?.text().await?)?),
+            Some(node) => {
+                Some(claims(&client.get(format!("{node}/metrics")).send().await?.text().await?)?)
+            }
             None => None,
         };
         let look = Look {
@@ -109,5 +125,8 @@ fn claims(metrics: &str) -> Result<(f64, f64), Failure> {
         let line = metrics.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
         Ok(line.ok_or_else(|| format!("the node does not tell {name}"))?.trim().parse()?)
     };
-    Ok((value("punctual_claim_duration_seconds_sum")?, value("punctual_claim_duration_seconds_count")?))
+    Ok((
+        value("punctual_claim_duration_seconds_sum")?,
+        value("punctual_claim_duration_seconds_count")?,
+    ))
 }

@@ -43,16 +43,18 @@ pub async fn write(servers: &Servers, results: &Results, size: Size) -> Result<(
     page.push_str(&circumstances(servers, size).await?);
     page.push_str(&verdict(results, &short)?);
     for cell in plan::cells(size) {
-        let shorter = plan::cells(Size::Short).into_iter().find(|shorter| shorter.name == cell.name);
+        let shorter =
+            plan::cells(Size::Short).into_iter().find(|shorter| shorter.name == cell.name);
         let in_short = shorter.filter(|shorter| is_measured(&short, shorter));
-        let (cell, results) = match (is_measured(results, &cell), in_short, kept(&earlier, &cell.title)) {
-            (false, Some(shorter), _) => (shorter, &short),
-            (false, None, Some(kept)) => {
-                page.push_str(kept);
-                continue;
-            }
-            _ => (cell, results),
-        };
+        let (cell, results) =
+            match (is_measured(results, &cell), in_short, kept(&earlier, &cell.title)) {
+                (false, Some(shorter), _) => (shorter, &short),
+                (false, None, Some(kept)) => {
+                    page.push_str(kept);
+                    continue;
+                }
+                _ => (cell, results),
+            };
         page.push_str(&section(results, &cell)?);
         if let Some(svg) = picture_of(results, &cell)? {
             fs::write(docs.join(format!("benchmarks/{}.svg", cell.name)), svg)?;
@@ -68,7 +70,8 @@ pub async fn write(servers: &Servers, results: &Results, size: Size) -> Result<(
 fn kept<'a>(earlier: &'a str, title: &str) -> Option<&'a str> {
     let begin = earlier.find(&format!("\n## {title}\n"))? + 1;
     let section = &earlier[begin..];
-    Some(section.find("\n## ").map_or(section, |end| &section[..=end])).filter(|section| !section.contains(NOT_MEASURED))
+    Some(section.find("\n## ").map_or(section, |end| &section[..=end]))
+        .filter(|section| !section.contains(NOT_MEASURED))
 }
 
 fn is_measured(results: &Results, cell: &Cell) -> bool {
@@ -84,7 +87,9 @@ async fn circumstances(servers: &Servers, size: Size) -> Result<String, Failure>
     let line = |name: &str, value: &str| format!("| {name} | {value} |\n");
     text.push_str("| | |\n|---|---|\n");
     let made_by = match size {
-        Size::Full => "`make bench FULL=1`; what it did not get to is from `make bench`: the sizes are in the titles",
+        Size::Full => {
+            "`make bench FULL=1`; what it did not get to is from `make bench`: the sizes are in the titles"
+        }
         Size::Short | Size::Tiny => "`make bench`",
     };
     text.push_str(&line("made by", made_by));
@@ -93,15 +98,28 @@ async fn circumstances(servers: &Servers, size: Size) -> Result<String, Failure>
         "measured",
         "when, at which commit and on which machine stands in each section; what this run did not get to is as an earlier one left it",
     ));
-    text.push_str(&line("on the machine", "everything: Postgres, Kafka, etcd, nodes, load, consumer"));
-    text.push_str(&line("Postgres", &format!("{}; {}", servers.version().await?, servers.settings().await?)));
-    text.push_str(&line("Kafka", "4.3.1, one broker (KRaft), default flush; topics with LogAppendTime"));
-    text.push_str(&line("producers", "acks=all, idempotent, linger 0.5 ms, no compression: all three the same"));
+    text.push_str(&line(
+        "on the machine",
+        "everything: Postgres, Kafka, etcd, nodes, load, consumer",
+    ));
+    text.push_str(&line(
+        "Postgres",
+        &format!("{}; {}", servers.version().await?, servers.settings().await?),
+    ));
+    text.push_str(&line(
+        "Kafka",
+        "4.3.1, one broker (KRaft), default flush; topics with LogAppendTime",
+    ));
+    text.push_str(&line(
+        "producers",
+        "acks=all, idempotent, linger 0.5 ms, no compression: all three the same",
+    ));
     text.push_str(&line(
         "records",
         "256 bytes of payload, 16 of key; Punctual's and the floor's with their two headers, the poller's without",
     ));
-    let warm_up = format!("{:?} at the full rate, not measured, for all the same", plan::warm_up(size));
+    let warm_up =
+        format!("{:?} at the full rate, not measured, for all the same", plan::warm_up(size));
     text.push_str(&line("warm-up", &warm_up));
     text.push('\n');
     Ok(text)
@@ -112,18 +130,24 @@ async fn circumstances(servers: &Servers, size: Size) -> Result<String, Failure>
 fn verdict(results: &Results, short: &Results) -> Result<String, Failure> {
     let load = |cell, who| Ok::<_, Failure>(results.load(cell, who)?.or(short.load(cell, who)?));
     let floor = load("drain", Who::FloorInOrder)?.map(|report| report.us_per_task());
-    let poller = [Who::Poller(10), Who::Poller(100)].into_iter().filter_map(|who| load("burst", who).ok()?);
+    let poller = [Who::Poller(10), Who::Poller(100)]
+        .into_iter()
+        .filter_map(|who| load("burst", who).ok()?);
     let poller = poller.map(|report| report.rate).fold(0.0, f64::max);
     let mut problems = Vec::new();
     match floor {
         Some(us) if FLOOR_US.contains(&us) => {}
-        Some(us) => {
-            problems.push(format!("the floor took {us:.1} us of CPU per task, not {} to {}", FLOOR_US.start(), FLOOR_US.end()))
-        }
+        Some(us) => problems.push(format!(
+            "the floor took {us:.1} us of CPU per task, not {} to {}",
+            FLOOR_US.start(),
+            FLOOR_US.end()
+        )),
         None => problems.push("the floor was not measured".to_owned()),
     }
     if poller < POLLER_BURST_MIN {
-        problems.push(format!("the poller published {poller:.0} a second in the burst, not {POLLER_BURST_MIN:.0}"));
+        problems.push(format!(
+            "the poller published {poller:.0} a second in the burst, not {POLLER_BURST_MIN:.0}"
+        ));
     }
     if problems.is_empty() {
         let us = floor.unwrap_or_default();
@@ -131,7 +155,10 @@ fn verdict(results: &Results, short: &Results) -> Result<String, Failure> {
             "**The comparison counts**: the floor took {us:.1} us of CPU per task, the poller published {poller:.0} a second in its burst.\n\n"
         ));
     }
-    Ok(format!("**INVALID as a comparison**: {}. Nobody wins against a lame opponent.\n\n", problems.join("; ")))
+    Ok(format!(
+        "**INVALID as a comparison**: {}. Nobody wins against a lame opponent.\n\n",
+        problems.join("; ")
+    ))
 }
 
 fn section(results: &Results, cell: &Cell) -> Result<String, Failure> {
@@ -144,13 +171,21 @@ fn section(results: &Results, cell: &Cell) -> Result<String, Failure> {
         writeln!(text, "{NOT_MEASURED}\n")?;
         return Ok(text);
     }
-    let begun_at: Option<String> =
-        rows.iter().map(|(_, report)| report.taken_at.chars().take(16).collect()).filter(|at: &String| !at.is_empty()).min();
-    let commits = settings(&rows, COMMIT).map(|commits| format!(", at {commits}")).unwrap_or_default();
-    let machines = settings(&rows, MACHINE).map(|machines| format!(", on {machines}")).unwrap_or_default();
-    let begun_at =
-        begun_at.map(|at| format!(" Measured from {} UTC on{commits}{machines}.", at.replace('T', " "))).unwrap_or_default();
-    let write_back = settings(&rows, WRITE_BACK).map(|ways| format!(" The kernel's write-back: {ways}.")).unwrap_or_default();
+    let begun_at: Option<String> = rows
+        .iter()
+        .map(|(_, report)| report.taken_at.chars().take(16).collect())
+        .filter(|at: &String| !at.is_empty())
+        .min();
+    let commits =
+        settings(&rows, COMMIT).map(|commits| format!(", at {commits}")).unwrap_or_default();
+    let machines =
+        settings(&rows, MACHINE).map(|machines| format!(", on {machines}")).unwrap_or_default();
+    let begun_at = begun_at
+        .map(|at| format!(" Measured from {} UTC on{commits}{machines}.", at.replace('T', " ")))
+        .unwrap_or_default();
+    let write_back = settings(&rows, WRITE_BACK)
+        .map(|ways| format!(" The kernel's write-back: {ways}."))
+        .unwrap_or_default();
     writeln!(text, "Asked for: {}.{begun_at}{write_back}\n", cell.goal)?;
     text.push_str(&table(cell, &rows));
     let ratios = ratios(cell, &rows);
@@ -167,7 +202,11 @@ fn section(results: &Results, cell: &Cell) -> Result<String, Failure> {
 
 /// Returns the values of a setting in these reports. Usually there is only one.
 fn settings(rows: &[(Who, Report)], name: &str) -> Option<String> {
-    let mut values: Vec<&str> = rows.iter().filter_map(|(_, report)| report.settings.get(name)).map(String::as_str).collect();
+    let mut values: Vec<&str> = rows
+        .iter()
+        .filter_map(|(_, report)| report.settings.get(name))
+        .map(String::as_str)
+        .collect();
     values.sort_unstable();
     values.dedup();
     (!values.is_empty()).then(|| values.join("; "))
@@ -180,16 +219,37 @@ fn table(cell: &Cell, rows: &[(Who, Report)]) -> String {
         "" => "-".to_owned(),
         measured => format!("{measured}, ms: p50 / p90 / p99 / p99.9 / max"),
     };
-    let mut text = format!("| | {measured} | tasks/s | {cpu} | early, lost, duplicates |\n|---|---|---|---|---|\n");
+    let mut text = format!(
+        "| | {measured} | tasks/s | {cpu} | early, lost, duplicates |\n|---|---|---|---|---|\n"
+    );
     for (who, report) in rows {
-        let spans = report.spans.as_ref().map_or_else(|| "-".to_owned(), punctual::bench::results::quantiles::Quantiles::short);
-        let figure =
-            |usage: &punctual::bench::results::report::Usage| if is_idle { usage.cores * 100.0 } else { usage.us_per_task };
-        let parts: Vec<String> = report.usage.iter().map(|usage| format!("{} {}", usage.name, shown(figure(usage)))).collect();
+        let spans = report
+            .spans
+            .as_ref()
+            .map_or_else(|| "-".to_owned(), punctual::bench::results::quantiles::Quantiles::short);
+        let figure = |usage: &punctual::bench::results::report::Usage| {
+            if is_idle { usage.cores * 100.0 } else { usage.us_per_task }
+        };
+        let parts: Vec<String> = report
+            .usage
+            .iter()
+            .map(|usage| format!("{} {}", usage.name, shown(figure(usage))))
+            .collect();
         let sum: f64 = report.usage.iter().map(figure).sum();
-        let cpu = if parts.is_empty() { "-".to_owned() } else { format!("{} = **{}**", parts.join(" + "), shown(sum)) };
-        let counts = format!("{}, {}, {}", report.counts.early, report.counts.lost, report.counts.duplicates);
-        text.push_str(&format!("| {} | {spans} | {:.0} | {cpu} | {counts} |\n", who.label(), report.rate));
+        let cpu = if parts.is_empty() {
+            "-".to_owned()
+        } else {
+            format!("{} = **{}**", parts.join(" + "), shown(sum))
+        };
+        let counts = format!(
+            "{}, {}, {}",
+            report.counts.early, report.counts.lost, report.counts.duplicates
+        );
+        text.push_str(&format!(
+            "| {} | {spans} | {:.0} | {cpu} | {counts} |\n",
+            who.label(),
+            report.rate
+        ));
     }
     text
 }
@@ -199,7 +259,8 @@ const SIXTHS: [&str; 3] = ["first sixth", "second sixth", "last sixth"];
 
 /// Splits a fact's name into the name without the part of the run, and the index of that part.
 fn without_sixth(name: &str) -> Option<(String, usize)> {
-    let (at, sixth) = SIXTHS.iter().enumerate().find_map(|(at, sixth)| Some((at, name.split_once(sixth)?)))?;
+    let (at, sixth) =
+        SIXTHS.iter().enumerate().find_map(|(at, sixth)| Some((at, name.split_once(sixth)?)))?;
     let (before, after) = sixth;
     let before = before.strip_suffix(" of the ").or_else(|| before.strip_suffix(" in the "))?;
     Some((format!("{before}{after}"), at))
@@ -218,8 +279,10 @@ fn facts_side_by_side(rows: &[(Who, Report)]) -> String {
     }
     let mut text = format!("\n| | {} |\n|---{}|\n", names.join(" | "), "|---".repeat(names.len()));
     for (who, report) in rows {
-        let cells: Vec<String> =
-            names.iter().map(|name| report.facts.get(*name).map_or("-".to_owned(), |value| shown(*value))).collect();
+        let cells: Vec<String> = names
+            .iter()
+            .map(|name| report.facts.get(*name).map_or("-".to_owned(), |value| shown(*value)))
+            .collect();
         text.push_str(&format!("| {} | {} |\n", who.label(), cells.join(" | ")));
     }
     text
@@ -237,7 +300,12 @@ fn facts_over_time(who: &Who, report: &Report) -> String {
     if facts.is_empty() {
         return String::new();
     }
-    let mut text = format!("\n| {} | {} |\n|---{}|\n", who.label(), SIXTHS.join(" | "), "|---".repeat(SIXTHS.len()));
+    let mut text = format!(
+        "\n| {} | {} |\n|---{}|\n",
+        who.label(),
+        SIXTHS.join(" | "),
+        "|---".repeat(SIXTHS.len())
+    );
     for (name, values) in facts {
         let cells = values.map(|value| value.map_or("-".to_owned(), shown));
         text.push_str(&format!("| {name} | {} |\n", cells.join(" | ")));
@@ -246,13 +314,21 @@ fn facts_over_time(who: &Who, report: &Report) -> String {
 }
 
 fn measured(rows: &[(Who, Report)]) -> &str {
-    rows.iter().map(|(_, report)| report.measured.as_str()).find(|measured| !measured.is_empty()).unwrap_or_default()
+    rows.iter()
+        .map(|(_, report)| report.measured.as_str())
+        .find(|measured| !measured.is_empty())
+        .unwrap_or_default()
 }
 
 /// Compares our first contender with the others: rate and CPU.
 fn ratios(cell: &Cell, rows: &[(Who, Report)]) -> String {
-    let Some((_, ours)) = rows.iter().find(|(who, _)| *who == Who::Nodes(1)) else { return String::new() };
-    let is_by_rate = matches!(cell.job, Job::Drain { .. } | Job::Burst { .. } | Job::Submit { at_half: false, .. });
+    let Some((_, ours)) = rows.iter().find(|(who, _)| *who == Who::Nodes(1)) else {
+        return String::new();
+    };
+    let is_by_rate = matches!(
+        cell.job,
+        Job::Drain { .. } | Job::Burst { .. } | Job::Submit { at_half: false, .. }
+    );
     let mut parts = Vec::new();
     for (who, theirs) in rows.iter().filter(|(who, _)| !who.is_ours()) {
         let mut words = Vec::new();
@@ -269,23 +345,38 @@ fn ratios(cell: &Cell, rows: &[(Who, Report)]) -> String {
             && floor.us_per_task > 0.0
             && matches!(who, Who::Floor)
         {
-            words.push(format!("the node {:.2}x the floor's process", own.us_per_task / floor.us_per_task));
+            words.push(format!(
+                "the node {:.2}x the floor's process",
+                own.us_per_task / floor.us_per_task
+            ));
         }
         if !words.is_empty() {
             parts.push(format!("against the {}: {}", who.label(), words.join(", ")));
         }
     }
-    if parts.is_empty() { String::new() } else { format!("One node of Punctual {}.", parts.join("; ")) }
+    if parts.is_empty() {
+        String::new()
+    } else {
+        format!("One node of Punctual {}.", parts.join("; "))
+    }
 }
 
 fn picture_of(results: &Results, cell: &Cell) -> Result<Option<String>, Failure> {
     let mut drawn = Vec::new();
     for who in &cell.contenders {
-        let report = results.load(cell.name, *who)?.filter(|report| report.spans.is_some() || !report.series.is_empty());
+        let report = results
+            .load(cell.name, *who)?
+            .filter(|report| report.spans.is_some() || !report.series.is_empty());
         drawn.extend(report.map(|report| (who.label(), report)));
     }
-    let curves: Vec<Curve<'_>> =
-        drawn.iter().map(|(label, report)| Curve { label, spans: report.spans.as_ref(), series: &report.series }).collect();
+    let curves: Vec<Curve<'_>> = drawn
+        .iter()
+        .map(|(label, report)| Curve {
+            label,
+            spans: report.spans.as_ref(),
+            series: &report.series,
+        })
+        .collect();
     let Some((_, first)) = drawn.first() else { return Ok(None) };
     Ok(Some(picture(&cell.title, &first.measured, &curves)))
 }

@@ -50,14 +50,39 @@ pub struct Cell {
 
 #[derive(Clone, Debug)]
 pub enum Job {
-    Drain { count: u32, lead: u64, spread: u64 },
-    Burst { count: u32, lead: u64 },
+    Drain {
+        count: u32,
+        lead: u64,
+        spread: u64,
+    },
+    Burst {
+        count: u32,
+        lead: u64,
+    },
     Steady(Steady),
-    Submit { call: usize, lanes: usize, poller_call: usize, poller_lanes: usize, seconds: u64, at_half: bool },
-    Cancel { count: u32 },
-    Immediate { rate: u32, seconds: u64 },
-    Idle { pending: u64, seconds: u64 },
-    TakeOver { rounds: u32, is_kill: bool },
+    Submit {
+        call: usize,
+        lanes: usize,
+        poller_call: usize,
+        poller_lanes: usize,
+        seconds: u64,
+        at_half: bool,
+    },
+    Cancel {
+        count: u32,
+    },
+    Immediate {
+        rate: u32,
+        seconds: u64,
+    },
+    Idle {
+        pending: u64,
+        seconds: u64,
+    },
+    TakeOver {
+        rounds: u32,
+        is_kill: bool,
+    },
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -81,13 +106,18 @@ pub fn warm_up(size: Size) -> Duration {
     Duration::from_secs(size.of(1, 5, 5))
 }
 
-const EVERYBODY: [Who; 5] = [Who::Floor, Who::Nodes(1), Who::Nodes(2), Who::Poller(10), Who::Poller(100)];
+const EVERYBODY: [Who; 5] =
+    [Who::Floor, Who::Nodes(1), Who::Nodes(2), Who::Poller(10), Who::Poller(100)];
 
 pub fn cells(size: Size) -> Vec<Cell> {
     let mut cells = vec![drain(size), burst(size)];
     for (name, rate) in [("lateness-2k", 2_000), ("lateness-5k", 5_000), ("lateness-10k", 10_000)] {
         // Two nodes and the slow poller are measured at one rate only.
-        let contenders = if rate == 2_000 { &EVERYBODY[..] } else { &[Who::Floor, Who::Nodes(1), Who::Poller(10)] };
+        let contenders = if rate == 2_000 {
+            &EVERYBODY[..]
+        } else {
+            &[Who::Floor, Who::Nodes(1), Who::Poller(10)]
+        };
         if rate != 5_000 || size == Size::Full {
             cells.push(lateness(size, name, rate, size.of(0, 0, 1_000_000), contenders));
         }
@@ -98,13 +128,22 @@ pub fn cells(size: Size) -> Vec<Cell> {
         cells.push(lateness(size, "pending-100k", 2_000, 100_000, &ours));
     }
     cells.push(lateness(size, "pending", 2_000, size.of(10_000, 1_000_000, 10_000_000), &ours));
-    for (name, partitions, title) in [("partitions-1", 1, "one partition"), ("partitions-64", 64, "64 partitions")] {
+    for (name, partitions, title) in
+        [("partitions-1", 1, "one partition"), ("partitions-64", 64, "64 partitions")]
+    {
         let title = format!("Lateness on a topic of {title}, 2,000 tasks/s");
         cells.push(Cell { partitions, title, ..lateness(size, name, 2_000, 0, &ours) });
     }
     cells.push(precision(size));
     cells.push(neighbour(size));
-    cells.extend([immediate(size), submit_one(size), submit_one_at_half(size), submit_batch(size), cancel(size), idle(size)]);
+    cells.extend([
+        immediate(size),
+        submit_one(size),
+        submit_one_at_half(size),
+        submit_batch(size),
+        cancel(size),
+        idle(size),
+    ]);
     cells.extend([take_over(size, true), take_over(size, false)]);
     cells.extend([old_snapshot(size), soak(size)]);
     cells
@@ -126,7 +165,14 @@ fn drain(size: Size) -> Cell {
         limit: "The two cores: Postgres takes about half of them (the claim's delete and the two inserts of its batch), the node and the broker share the rest. \
                 A machine for Postgres of its own would move it first.",
         partitions: 8,
-        contenders: vec![Who::FloorInOrder, Who::Floor, Who::Nodes(1), Who::Nodes(2), Who::Poller(10), Who::FourPollers(100)],
+        contenders: vec![
+            Who::FloorInOrder,
+            Who::Floor,
+            Who::Nodes(1),
+            Who::Nodes(2),
+            Who::Poller(10),
+            Who::FourPollers(100),
+        ],
         job: Job::Drain { count, lead: size.of(6, 15, 30), spread: size.of(2, 10, 60) },
     }
 }
@@ -140,7 +186,14 @@ fn burst(size: Size) -> Cell {
         limit: "Claims: what is due at the instant is claimed from a window before it on, so a part is in memory at the instant, as much as `--topic-in-flight-tasks` \
                 lets one topic have; the rest is claimed at the speed of a drain.",
         partitions: 8,
-        contenders: vec![Who::Floor, Who::Nodes(1), Who::Nodes(2), Who::Poller(10), Who::Poller(100), Who::FourPollers(100)],
+        contenders: vec![
+            Who::Floor,
+            Who::Nodes(1),
+            Who::Nodes(2),
+            Who::Poller(10),
+            Who::Poller(100),
+            Who::FourPollers(100),
+        ],
         job: Job::Burst { count, lead: size.of(6, 15, 20) },
     }
 }
@@ -158,13 +211,22 @@ fn lateness(size: Size, name: &'static str, rate: u32, pending: u64, contenders:
                 nothing hides a slow append.",
         partitions: 8,
         contenders: contenders.to_vec(),
-        job: Job::Steady(Steady { rate, seconds, ahead, pending, is_held: false, burst: 0, is_soak: false }),
+        job: Job::Steady(Steady {
+            rate,
+            seconds,
+            ahead,
+            pending,
+            is_held: false,
+            burst: 0,
+            is_soak: false,
+        }),
     }
 }
 
 fn precision(size: Size) -> Cell {
     let precise = ["5ms", "20ms", "50ms"].map(Who::Precise);
-    let contenders = [&[Who::Floor, Who::Nodes(1)], &precise[..], &[Who::Poller(10), Who::Poller(100)]].concat();
+    let contenders =
+        [&[Who::Floor, Who::Nodes(1)], &precise[..], &[Who::Poller(10), Who::Poller(100)]].concat();
     Cell {
         title: "What precision costs, 2,000 tasks/s".to_owned(),
         goal: "CPU of all processes below the 10 ms poller's at the default precision, below the 100 ms poller's at 50 ms",
@@ -189,7 +251,15 @@ fn neighbour(size: Size) -> Cell {
         title: format!("500 tasks/s on one topic while {burst} are due at one instant on another"),
         goal: "the p99 of the quiet topic at most 50 ms",
         limit: "What the broker and Postgres have left. The burst's claims take turns with the front, and one topic may have only so many tasks in flight.",
-        job: Job::Steady(Steady { rate: 500, seconds, ahead: (1, 3), pending: 0, is_held: false, burst, is_soak: false }),
+        job: Job::Steady(Steady {
+            rate: 500,
+            seconds,
+            ahead: (1, 3),
+            pending: 0,
+            is_held: false,
+            burst,
+            is_soak: false,
+        }),
         ..lateness(size, "neighbour", 500, 0, &[Who::Nodes(1)])
     }
 }
@@ -207,18 +277,27 @@ fn immediate(size: Size) -> Cell {
     }
 }
 
-const SUBMIT_GOAL: &str = "at least as many as bare INSERTs over 16 connections into the poller's table";
+const SUBMIT_GOAL: &str =
+    "at least as many as bare INSERTs over 16 connections into the poller's table";
 const SUBMIT_LIMIT: &str = "The node's and the load generator's HTTP, a request each, beside Postgres on the same two cores; commits are shared (natural batching on one connection).";
 
 fn submit_one(size: Size) -> Cell {
     Cell {
         name: "submit-one",
-        title: "Submits of one task each, 64 connections (the poller: bare INSERTs over 16)".to_owned(),
+        title: "Submits of one task each, 64 connections (the poller: bare INSERTs over 16)"
+            .to_owned(),
         goal: SUBMIT_GOAL,
         limit: SUBMIT_LIMIT,
         partitions: 8,
         contenders: vec![Who::Nodes(1), Who::Nodes(2), Who::Poller(100)],
-        job: Job::Submit { call: 1, lanes: 64, poller_call: 1, poller_lanes: 16, seconds: size.of(3, 10, 30), at_half: false },
+        job: Job::Submit {
+            call: 1,
+            lanes: 64,
+            poller_call: 1,
+            poller_lanes: 16,
+            seconds: size.of(3, 10, 30),
+            at_half: false,
+        },
     }
 }
 
@@ -229,7 +308,14 @@ fn submit_one_at_half(size: Size) -> Cell {
         goal: "the answers' p99 at most 10 ms",
         limit: "The disk: an answer waits for its commit, and for the one before it.",
         contenders: vec![Who::Nodes(1), Who::Nodes(2)],
-        job: Job::Submit { call: 1, lanes: 64, poller_call: 1, poller_lanes: 16, seconds: size.of(3, 10, 30), at_half: true },
+        job: Job::Submit {
+            call: 1,
+            lanes: 64,
+            poller_call: 1,
+            poller_lanes: 16,
+            seconds: size.of(3, 10, 30),
+            at_half: true,
+        },
         ..submit_one(size)
     }
 }

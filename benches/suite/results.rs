@@ -40,8 +40,17 @@ impl Results {
 
 /// Formats a report in one line.
 pub fn short(report: &Report) -> String {
-    let spans = report.spans.as_ref().map(|spans| format!("{} {} ms, ", report.measured, spans.short())).unwrap_or_default();
-    let promises = if report.counts.are_clean() { String::new() } else { format!(", {:?}", report.counts) };
-    let cost = if report.usage.is_empty() { String::new() } else { format!(", {:.1} us of CPU per task", report.us_per_task()) };
+    let spans = report
+        .spans
+        .as_ref()
+        .map(|spans| format!("{} {} ms, ", report.measured, spans.short()))
+        .unwrap_or_default();
+    let promises =
+        if report.counts.are_clean() { String::new() } else { format!(", {:?}", report.counts) };
+    let cost = if report.usage.is_empty() {
+        String::new()
+    } else {
+        format!(", {:.1} us of CPU per task", report.us_per_task())
+    };
     format!("{spans}{:.0}/s{cost}{promises}", report.rate)
 }

@@ -39,13 +39,17 @@ pub struct Place {
 }
 
 pub fn setting(name: &str) -> Result<String, Failure> {
-    std::env::var(name).map_err(|_unset| format!("{name} is not set: run this by `make bench`").into())
+    std::env::var(name)
+        .map_err(|_unset| format!("{name} is not set: run this by `make bench`").into())
 }
 
 impl Servers {
     pub fn from_environment() -> Result<Self, Failure> {
-        let programs =
-            std::env::current_exe()?.parent().and_then(|examples| examples.parent()).ok_or("no folder of programs")?.to_owned();
+        let programs = std::env::current_exe()?
+            .parent()
+            .and_then(|examples| examples.parent())
+            .ok_or("no folder of programs")?
+            .to_owned();
         let stack = PathBuf::from(setting("PUNCTUAL_STACK")?);
         let pid = |service: &str| -> Result<u32, Failure> {
             let text = std::fs::read_to_string(stack.join(format!("{service}.pid")))?;
@@ -63,7 +67,11 @@ impl Servers {
 
     /// Returns the path of `punctual`, `poller` or `floor`.
     pub fn program(&self, name: &str) -> PathBuf {
-        if name == "punctual" { self.programs.join(name) } else { self.programs.join("examples").join(name) }
+        if name == "punctual" {
+            self.programs.join(name)
+        } else {
+            self.programs.join("examples").join(name)
+        }
     }
 
     /// Creates an empty database and a topic with append times.
@@ -78,7 +86,8 @@ impl Servers {
     }
 
     pub async fn topic(&self, name: &str, partitions: i32) -> Result<(), Failure> {
-        let new = NewTopic::new(name, partitions, TopicReplication::Fixed(1)).set("message.timestamp.type", "LogAppendTime");
+        let new = NewTopic::new(name, partitions, TopicReplication::Fixed(1))
+            .set("message.timestamp.type", "LogAppendTime");
         let made = self.admin()?.create_topics(&[new], &AdminOptions::new()).await?;
         made.into_iter()
             .next()
@@ -104,7 +113,9 @@ impl Servers {
     /// Returns the single value of a query.
     pub async fn ask(&self, url: &str, query: &str) -> Result<String, Failure> {
         let mut connection = PgConnection::connect(url).await?;
-        let value = sqlx::query_scalar::<_, String>(AssertSqlSafe(query)).fetch_one(&mut connection).await?;
+        let value = sqlx::query_scalar::<_, String>(AssertSqlSafe(query))
+            .fetch_one(&mut connection)
+            .await?;
         connection.close().await?;
         Ok(value)
     }
@@ -138,31 +149,48 @@ impl Servers {
 /// data that programs wrote without waiting. A commit waits for a large write-back. Empty where the
 /// kernel does not expose these values.
 pub fn write_back() -> String {
-    let value =
-        |name: &str| -> Option<u64> { std::fs::read_to_string(format!("/proc/sys/vm/dirty_{name}")).ok()?.trim().parse().ok() };
+    let value = |name: &str| -> Option<u64> {
+        std::fs::read_to_string(format!("/proc/sys/vm/dirty_{name}")).ok()?.trim().parse().ok()
+    };
     let (Some(bytes), Some(percent), Some(centis)) =
         (value("background_bytes"), value("background_ratio"), value("writeback_centisecs"))
     else {
         return String::new();
     };
-    let from = if bytes > 0 { format!("{} MiB", bytes >> 20) } else { format!("{percent} % of the memory") };
+    let from = if bytes > 0 {
+        format!("{} MiB", bytes >> 20)
+    } else {
+        format!("{percent} % of the memory")
+    };
     format!("from {from} on, a look each {} ms", centis.saturating_mul(10))
 }
 
 /// Returns the commit that is checked out, and whether the programs were changed since. Pages that
 /// a run writes do not count as a change.
 pub fn commit() -> String {
-    let is_changed = !said("git", &["diff", "--stat", "HEAD", "--", "src", "benches", "migrations", "Cargo.lock"]).is_empty();
-    format!("{}{}", said("git", &["rev-parse", "--short", "HEAD"]), if is_changed { " with changes" } else { "" })
+    let is_changed = !said(
+        "git",
+        &["diff", "--stat", "HEAD", "--", "src", "benches", "migrations", "Cargo.lock"],
+    )
+    .is_empty();
+    format!(
+        "{}{}",
+        said("git", &["rev-parse", "--short", "HEAD"]),
+        if is_changed { " with changes" } else { "" }
+    )
 }
 
 /// Describes the machine that runs the servers and the measured programs.
 pub fn machine() -> String {
     let cpu = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let model =
-        cpu.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':')).map_or("unknown", |(_, name)| name.trim());
+    let model = cpu
+        .lines()
+        .find_map(|line| line.strip_prefix("model name")?.split_once(':'))
+        .map_or("unknown", |(_, name)| name.trim());
     let memory = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let kib = memory.lines().find_map(|line| line.strip_prefix("MemTotal:")?.trim().strip_suffix(" kB")?.parse::<f64>().ok());
+    let kib = memory.lines().find_map(|line| {
+        line.strip_prefix("MemTotal:")?.trim().strip_suffix(" kB")?.parse::<f64>().ok()
+    });
     let gib = kib.unwrap_or_default() / 1_048_576.0;
     let cores = std::thread::available_parallelism().map_or(0, std::num::NonZero::get);
     format!("{cores} cores of {model}, {gib:.0} GiB")
@@ -171,7 +199,9 @@ pub fn machine() -> String {
 /// Returns the output of a program in one line.
 pub fn said(program: &str, arguments: &[&str]) -> String {
     let output = Command::new(program).args(arguments).output();
-    output.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned()).unwrap_or_default()
+    output
+        .map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned())
+        .unwrap_or_default()
 }
 
 fn millis(span: Duration) -> String {

@@ -31,7 +31,10 @@ pub async fn rounds(servers: &Servers, count: u32, is_kill: bool) -> Result<Repo
         running.end().await?;
         servers.forget(&place).await?;
         let max = report.spans.as_ref().map_or(0.0, |spans| spans.max);
-        println!("   round {number}: worst {max:.0} ms, {} duplicates, {} lost", report.counts.duplicates, report.counts.lost);
+        println!(
+            "   round {number}: worst {max:.0} ms, {} duplicates, {} lost",
+            report.counts.duplicates, report.counts.lost
+        );
         worst.record(Duration::from_secs_f64(max / 1000.0));
         all = Some(match all {
             None => report,
@@ -54,12 +57,21 @@ pub async fn rounds(servers: &Servers, count: u32, is_kill: bool) -> Result<Repo
     Ok(all)
 }
 
-async fn round(servers: &Servers, place: &Place, running: &mut Running, is_kill: bool) -> Result<Report, Failure> {
+async fn round(
+    servers: &Servers,
+    place: &Place,
+    running: &mut Running,
+    is_kill: bool,
+) -> Result<Report, Failure> {
     let json = servers.folder.join(format!("{}.json", place.name));
     let victim = running.urls.pop().ok_or("there are two nodes")?;
     let mut bench = bench(servers, running, &place.topic);
-    bench.args(words(&[("--rate", &500), ("--for", &MEASURED), ("--ahead-max", &"3s"), ("--warmup", &"1s")], "lateness"));
-    let mut child = bench.arg("--json").arg(&json).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
+    bench.args(words(
+        &[("--rate", &500), ("--for", &MEASURED), ("--ahead-max", &"3s"), ("--warmup", &"1s")],
+        "lateness",
+    ));
+    let mut child =
+        bench.arg("--json").arg(&json).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
     tokio::time::sleep(Duration::from_secs(SECONDS_BEFORE)).await;
     if is_kill {
         kill_with_unsettled_work(servers, place, running, &victim).await?;
@@ -74,11 +86,19 @@ async fn round(servers: &Servers, place: &Place, running: &mut Running, is_kill:
 
 /// Kills a node while it has unsettled work. The node is frozen before the check, so that the work
 /// is still unsettled when it dies.
-async fn kill_with_unsettled_work(servers: &Servers, place: &Place, running: &mut Running, victim: &str) -> Result<(), Failure> {
+async fn kill_with_unsettled_work(
+    servers: &Servers,
+    place: &Place,
+    running: &mut Running,
+    victim: &str,
+) -> Result<(), Failure> {
     let client = reqwest::Client::builder().no_proxy().build()?;
-    let cluster: serde_json::Value = client.get(format!("{victim}/v1/cluster")).send().await?.json().await?;
+    let cluster: serde_json::Value =
+        client.get(format!("{victim}/v1/cluster")).send().await?.json().await?;
     let node = cluster["node"].as_str().ok_or("a node tells its id")?;
-    let query = format!("select count(*)::text from execlog_batch where settled_at is null and owner = '{node}'");
+    let query = format!(
+        "select count(*)::text from execlog_batch where settled_at is null and owner = '{node}'"
+    );
     let found = async {
         loop {
             running.signal(1, "STOP")?;
@@ -89,6 +109,8 @@ async fn kill_with_unsettled_work(servers: &Servers, place: &Place, running: &mu
             tokio::time::sleep(Duration::from_millis(13)).await;
         }
     };
-    tokio::time::timeout(UNSETTLED_DEADLINE, found).await.map_err(|_elapsed| "the node never had unsettled work")??;
+    tokio::time::timeout(UNSETTLED_DEADLINE, found)
+        .await
+        .map_err(|_elapsed| "the node never had unsettled work")??;
     running.kill(1).await
 }

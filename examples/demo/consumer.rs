@@ -71,13 +71,20 @@ fn read(consumer: &BaseConsumer, arrivals: &Mutex<Vec<Arrival>>, is_done: &Atomi
             Some(Err(error)) => eprintln!("demo: consumer: {error}"),
             Some(Ok(message)) => {
                 let headers = message.headers();
-                let id = headers.and_then(|headers| headers.iter().find(|header| header.key == "punctual-task-id")?.value);
+                let id = headers.and_then(|headers| {
+                    headers.iter().find(|header| header.key == "punctual-task-id")?.value
+                });
                 let Some(id) = id.and_then(|id| Uuid::try_parse_ascii(id).ok()) else {
                     eprintln!("demo: a record without a task's id");
                     continue;
                 };
                 let appended_at = message.timestamp().to_millis().unwrap_or(0);
-                let arrival = Arrival { id, partition: message.partition(), offset: message.offset(), appended_at };
+                let arrival = Arrival {
+                    id,
+                    partition: message.partition(),
+                    offset: message.offset(),
+                    appended_at,
+                };
                 arrivals.lock().unwrap_or_else(PoisonError::into_inner).push(arrival);
             }
         }

@@ -27,7 +27,9 @@ pub struct Node {
 /// Returns the command of the program, with the demo's settings only.
 fn program(servers: &Servers) -> Result<Command, Failure> {
     let mut command = Command::new(setting("PUNCTUAL_BIN")?);
-    for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("PUNCTUAL_")) {
+    for (name, _) in
+        std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("PUNCTUAL_"))
+    {
         command.env_remove(name);
     }
     command.env("PUNCTUAL_DATABASE_URL", &servers.database_url).kill_on_drop(true);
@@ -46,7 +48,12 @@ pub async fn migrate(servers: &Servers) -> Result<(), Failure> {
 
 impl Node {
     /// Starts a node with its log in `folder`, and waits until it is ready.
-    pub async fn start(name: &'static str, servers: &Servers, http: &reqwest::Client, folder: &Path) -> Result<Self, Failure> {
+    pub async fn start(
+        name: &'static str,
+        servers: &Servers,
+        http: &reqwest::Client,
+        folder: &Path,
+    ) -> Result<Self, Failure> {
         let log = folder.join(format!("{name}.log"));
         let mut command = program(servers)?;
         command.args([
@@ -63,25 +70,39 @@ impl Node {
         command.args(["--kafka", &servers.kafka, "--etcd", &servers.etcd]);
         let mut child = command.stdout(Stdio::null()).stderr(File::create(&log)?).spawn()?;
         let pid = child.id().ok_or("the node has ended at once")?;
-        let address = until(&format!("{name} says where it listens"), START_DEADLINE, async || match child.try_wait()? {
-            Some(status) => Err(format!("{name} has ended ({status}); see {}", log.display()).into()),
-            None => address_in(&log),
+        let address = until(&format!("{name} says where it listens"), START_DEADLINE, async || {
+            match child.try_wait()? {
+                Some(status) => {
+                    Err(format!("{name} has ended ({status}); see {}", log.display()).into())
+                }
+                None => address_in(&log),
+            }
         })
         .await?;
-        let mut node = Self { name, base: format!("http://{address}"), pid, id: Uuid::nil(), child };
+        let mut node =
+            Self { name, base: format!("http://{address}"), pid, id: Uuid::nil(), child };
         until(&format!("{name} is ready; see {}", log.display()), START_DEADLINE, async || {
             let answer = http.get(format!("{}/readyz", node.base)).send().await?;
             Ok(answer.status().is_success().then_some(()))
         })
         .await?;
         let cluster = node.cluster(http).await?;
-        node.id = cluster["node"].as_str().ok_or("/v1/cluster does not name the node that answers")?.parse()?;
+        node.id = cluster["node"]
+            .as_str()
+            .ok_or("/v1/cluster does not name the node that answers")?
+            .parse()?;
         Ok(node)
     }
 
     /// Returns the cluster as this node sees it.
     async fn cluster(&self, http: &reqwest::Client) -> Result<Value, Failure> {
-        let text = http.get(format!("{}/v1/cluster", self.base)).send().await?.error_for_status()?.text().await?;
+        let text = http
+            .get(format!("{}/v1/cluster", self.base))
+            .send()
+            .await?
+            .error_for_status()?
+            .text()
+            .await?;
         Ok(serde_json::from_str(&text)?)
     }
 
@@ -96,8 +117,13 @@ impl Node {
 
     /// Freezes the process (SIGSTOP), or resumes it (SIGCONT).
     pub async fn signal(&self, signal: &str) -> Result<(), Failure> {
-        let status = Command::new("kill").args(["-s", signal, &self.pid.to_string()]).status().await?;
-        if status.success() { Ok(()) } else { Err(format!("kill -s {signal} {}: {status}", self.pid).into()) }
+        let status =
+            Command::new("kill").args(["-s", signal, &self.pid.to_string()]).status().await?;
+        if status.success() {
+            Ok(())
+        } else {
+            Err(format!("kill -s {signal} {}: {status}", self.pid).into())
+        }
     }
 
     /// Kills the process with SIGKILL.
@@ -109,7 +135,11 @@ impl Node {
     pub async fn end(&mut self) -> Result<(), Failure> {
         self.signal("TERM").await?;
         let status = tokio::time::timeout(START_DEADLINE, self.child.wait()).await??;
-        if status.success() { Ok(()) } else { Err(format!("{} did not end in good order: {status}", self.name).into()) }
+        if status.success() {
+            Ok(())
+        } else {
+            Err(format!("{} did not end in good order: {status}", self.name).into())
+        }
     }
 }
 

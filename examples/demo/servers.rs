@@ -41,10 +41,13 @@ impl Servers {
         let admin_url = setting("PUNCTUAL_DATABASE_URL")?;
         let (kafka, etcd) = (setting("PUNCTUAL_KAFKA")?, setting("PUNCTUAL_ETCD")?);
         let name = format!("punctual_demo_{:08x}", rand::random::<u32>());
-        administer(&admin_url, format!("create database {name}")).await.map_err(|error| format!("create a database: {error}"))?;
+        administer(&admin_url, format!("create database {name}"))
+            .await
+            .map_err(|error| format!("create a database: {error}"))?;
         let mut url = reqwest::Url::parse(&admin_url)?;
         url.set_path(&format!("/{name}"));
-        let admin: AdminClient<_> = ClientConfig::new().set("bootstrap.servers", &kafka).create()?;
+        let admin: AdminClient<_> =
+            ClientConfig::new().set("bootstrap.servers", &kafka).create()?;
         let servers = Self { database_url: url.to_string(), kafka, etcd, name, admin_url, admin };
         servers.create_topic().await?;
         Ok(servers)
@@ -53,8 +56,8 @@ impl Servers {
     /// Creates the topic with the broker's append time, so that the consumer sees when a record was
     /// really there.
     async fn create_topic(&self) -> Result<(), Failure> {
-        let topic =
-            NewTopic::new(&self.name, PARTITIONS, TopicReplication::Fixed(1)).set("message.timestamp.type", "LogAppendTime");
+        let topic = NewTopic::new(&self.name, PARTITIONS, TopicReplication::Fixed(1))
+            .set("message.timestamp.type", "LogAppendTime");
         let options = AdminOptions::new().operation_timeout(Some(Duration::from_secs(10)));
         for answer in self.admin.create_topics([&topic], &options).await? {
             answer.map_err(|(topic, code)| format!("create topic {topic}: {code}"))?;

@@ -53,15 +53,23 @@ async fn tell_on(servers: &Servers, logs: &Path) -> Result<bool, Failure> {
     println!("Punctual: 1,000 tasks over 10 s, two nodes, and one of them is killed half-way.\n");
     migrate(servers).await?;
     let http = reqwest::Client::builder().timeout(Duration::from_secs(10)).build()?;
-    let (survivor, victim) =
-        tokio::join!(Node::start("node-1", servers, &http, logs), Node::start("node-2", servers, &http, logs));
+    let (survivor, victim) = tokio::join!(
+        Node::start("node-1", servers, &http, logs),
+        Node::start("node-2", servers, &http, logs)
+    );
     let (mut survivor, mut victim) = (survivor?, victim?);
     for node in [&survivor, &victim] {
         let shards = until("both nodes have shards", NODE_DEADLINE, async || {
             let count = survivor.shards_of(node.id, &http).await?.len();
             Ok((count > 0 && count < 64).then_some(count))
         });
-        println!("  {} is ready on {} (pid {}) with {} of 64 shards", node.name, node.base, node.pid, shards.await?);
+        println!(
+            "  {} is ready on {} (pid {}) with {} of 64 shards",
+            node.name,
+            node.base,
+            node.pid,
+            shards.await?
+        );
     }
     let consumer = Consumer::start(servers)?;
     let mut sql = servers.sql().await?;
@@ -69,7 +77,11 @@ async fn tell_on(servers: &Servers, logs: &Path) -> Result<bool, Failure> {
     let start = now_ms() + LEAD_MS;
     let due_at = submit(&servers.name, start, [&survivor, &victim], &http).await?;
     let took = now_ms() + LEAD_MS - start;
-    println!("  {} tasks submitted over REST in {took} ms; they are due from now on, over {} s\n", due_at.len(), SPAN_MS / 1000);
+    println!(
+        "  {} tasks submitted over REST in {took} ms; they are due from now on, over {} s\n",
+        due_at.len(),
+        SPAN_MS / 1000
+    );
 
     println!("  {:>6} {:>9}   {:>8} {:>9} {:>9}", "second", "arrived", "late p50", "p99", "max");
     let mut seen = 0;
@@ -77,7 +89,11 @@ async fn tell_on(servers: &Servers, logs: &Path) -> Result<bool, Failure> {
         seen = report_second(second, start, seen, &consumer, &due_at).await;
     }
     let kill = kill(&mut victim, &survivor, &http, &mut sql).await?;
-    println!("\n  kill -9 of {} with {} tasks claimed and not yet settled\n", victim.name, kill.in_flight.len());
+    println!(
+        "\n  kill -9 of {} with {} tasks claimed and not yet settled\n",
+        victim.name,
+        kill.in_flight.len()
+    );
     for second in SPAN_MS / 2000 + 1..=SPAN_MS / 1000 {
         seen = report_second(second, start, seen, &consumer, &due_at).await;
     }
@@ -87,7 +103,12 @@ async fn tell_on(servers: &Servers, logs: &Path) -> Result<bool, Failure> {
 }
 
 /// Submits all tasks, half of them to each node. Returns the accepted due time of each task by id.
-async fn submit(topic: &str, start: i64, nodes: [&Node; 2], http: &reqwest::Client) -> Result<HashMap<Uuid, i64>, Failure> {
+async fn submit(
+    topic: &str,
+    start: i64,
+    nodes: [&Node; 2],
+    http: &reqwest::Client,
+) -> Result<HashMap<Uuid, i64>, Failure> {
     let submits = (0..TASK_COUNT).zip(nodes.iter().cycle()).map(|(number, node)| async move {
         let due_at = start + number * SPAN_MS / TASK_COUNT;
         let task = json!({ "topic": topic, "due_at": due_at, "key": format!("customer-{}", number % 97), "payload": { "number": number } });
@@ -101,12 +122,24 @@ async fn submit(topic: &str, start: i64, nodes: [&Node; 2], http: &reqwest::Clie
 }
 
 /// Prints one line about the records since the last call. Returns the total number of records.
-async fn report_second(second: i64, start: i64, seen: usize, consumer: &Consumer, due_at: &HashMap<Uuid, i64>) -> usize {
+async fn report_second(
+    second: i64,
+    start: i64,
+    seen: usize,
+    consumer: &Consumer,
+    due_at: &HashMap<Uuid, i64>,
+) -> usize {
     until_ms(start + second * 1000).await;
     let arrivals = consumer.arrivals();
     let late = arrivals[seen..].iter().filter_map(|arrival| lateness(arrival, due_at)).collect();
     let spread = Spread::of(late);
-    println!("  {second:>4} s {:>9}   {:>5} ms {:>6} ms {:>6} ms", arrivals.len() - seen, spread.p50, spread.p99, spread.max);
+    println!(
+        "  {second:>4} s {:>9}   {:>5} ms {:>6} ms {:>6} ms",
+        arrivals.len() - seen,
+        spread.p50,
+        spread.p99,
+        spread.max
+    );
     arrivals.len()
 }
 
@@ -117,7 +150,12 @@ pub fn lateness(arrival: &Arrival, due_at: &HashMap<Uuid, i64>) -> Option<i64> {
 
 /// Kills `victim` while it certainly has unsettled work. The node is frozen, Postgres is asked for
 /// its unsettled work, and the node is killed only if there is some.
-async fn kill(victim: &mut Node, survivor: &Node, http: &reqwest::Client, sql: &mut PgConnection) -> Result<Kill, Failure> {
+async fn kill(
+    victim: &mut Node,
+    survivor: &Node,
+    http: &reqwest::Client,
+    sql: &mut PgConnection,
+) -> Result<Kill, Failure> {
     let shards = survivor.shards_of(victim.id, http).await?;
     until("the node holds unsettled work", NODE_DEADLINE, async || {
         victim.signal("STOP").await?;
@@ -140,7 +178,12 @@ async fn kill(victim: &mut Node, survivor: &Node, http: &reqwest::Client, sql: &
 }
 
 /// Waits for the remaining records, then collects the facts.
-async fn gather(due_at: HashMap<Uuid, i64>, kill: Kill, consumer: &Consumer, sql: &mut PgConnection) -> Result<Facts, Failure> {
+async fn gather(
+    due_at: HashMap<Uuid, i64>,
+    kill: Kill,
+    consumer: &Consumer,
+    sql: &mut PgConnection,
+) -> Result<Facts, Failure> {
     let is_over = async || -> Result<Option<()>, Failure> {
         let open: i64 = sqlx::query_scalar(
             "select (select count(*) from task) + (select count(*) from execlog_batch where settled_at is null)",

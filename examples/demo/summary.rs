@@ -41,7 +41,11 @@ pub struct Spread {
 impl Spread {
     pub fn of(mut late: Vec<i64>) -> Self {
         late.sort_unstable();
-        let at = |percent: usize| late.get((late.len() * percent / 100).min(late.len().saturating_sub(1))).copied().unwrap_or(0);
+        let at = |percent: usize| {
+            late.get((late.len() * percent / 100).min(late.len().saturating_sub(1)))
+                .copied()
+                .unwrap_or(0)
+        };
         Self { count: late.len(), p50: at(50), p99: at(99), max: at(100) }
     }
 }
@@ -51,7 +55,11 @@ impl Facts {
     pub fn summarise(&self) -> bool {
         let first = self.first_arrivals();
         let lost = self.due_at.keys().filter(|id| !first.contains_key(*id)).count();
-        let early = self.arrivals.iter().filter(|arrival| lateness(arrival, &self.due_at).is_some_and(|late| late < 0)).count();
+        let early = self
+            .arrivals
+            .iter()
+            .filter(|arrival| lateness(arrival, &self.due_at).is_some_and(|late| late < 0))
+            .count();
         let unknown = first.keys().filter(|id| !self.due_at.contains_key(*id)).count();
         let duplicates = self.duplicates();
         let excused = duplicates.iter().filter(|id| self.kill.in_flight.contains(*id)).count();
@@ -71,7 +79,8 @@ impl Facts {
             "  final lines   {:>6} in the execlog, one for each task, its receipt where its record is",
             self.final_lines.len()
         );
-        let (undisturbed, disturbed): (Vec<_>, Vec<_>) = first.values().partition(|arrival| !self.is_disturbed(arrival));
+        let (undisturbed, disturbed): (Vec<_>, Vec<_>) =
+            first.values().partition(|arrival| !self.is_disturbed(arrival));
         self.print_lateness("lateness without the take-over", &undisturbed);
         self.print_lateness("lateness in the take-over     ", &disturbed);
 
@@ -118,13 +127,20 @@ impl Facts {
         for line in &self.final_lines {
             lines.entry(line.id).or_default().push(line);
         }
-        let places: HashSet<(Uuid, i32, i64)> =
-            self.arrivals.iter().map(|arrival| (arrival.id, arrival.partition, arrival.offset)).collect();
+        let places: HashSet<(Uuid, i32, i64)> = self
+            .arrivals
+            .iter()
+            .map(|arrival| (arrival.id, arrival.partition, arrival.offset))
+            .collect();
         let is_true = |line: &FinalLine| {
             let place = line.partition.zip(line.offset);
-            line.state == "published" && place.is_some_and(|(partition, offset)| places.contains(&(line.id, partition, offset)))
+            line.state == "published"
+                && place.is_some_and(|(partition, offset)| {
+                    places.contains(&(line.id, partition, offset))
+                })
         };
-        let is_right = |id: &Uuid| matches!(lines.get(id).map(Vec::as_slice), Some([line]) if is_true(line));
+        let is_right =
+            |id: &Uuid| matches!(lines.get(id).map(Vec::as_slice), Some([line]) if is_true(line));
         self.due_at.keys().filter(|id| !is_right(id)).count()
     }
 
@@ -133,12 +149,18 @@ impl Facts {
     fn is_disturbed(&self, arrival: &Arrival) -> bool {
         let task = TaskId::from_uuid(arrival.id);
         let due_after = task.due_at().as_millis() - self.kill.at;
-        let was_orphaned = self.kill.shards.contains(&u64::from(task.shard().number())) && (0..TAKE_OVER_MS).contains(&due_after);
+        let was_orphaned = self.kill.shards.contains(&u64::from(task.shard().number()))
+            && (0..TAKE_OVER_MS).contains(&due_after);
         was_orphaned || self.kill.in_flight.contains(&arrival.id)
     }
 
     fn print_lateness(&self, what: &str, arrivals: &[&Arrival]) {
-        let spread = Spread::of(arrivals.iter().filter_map(|arrival| lateness(arrival, &self.due_at)).collect());
-        println!("  {what}   p50 {} ms, p99 {} ms, max {} ms ({} tasks)", spread.p50, spread.p99, spread.max, spread.count);
+        let spread = Spread::of(
+            arrivals.iter().filter_map(|arrival| lateness(arrival, &self.due_at)).collect(),
+        );
+        println!(
+            "  {what}   p50 {} ms, p99 {} ms, max {} ms ({} tasks)",
+            spread.p50, spread.p99, spread.max, spread.count
+        );
     }
 }

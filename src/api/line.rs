@@ -161,7 +161,9 @@ impl Callers {
 /// usually gets a whole one.
 fn caller_of(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
-        IpAddr::V6(address) => IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() & (u128::MAX << 64))),
+        IpAddr::V6(address) => {
+            IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() & (u128::MAX << 64)))
+        }
         of_version_4 => of_version_4,
     }
 }
@@ -209,8 +211,12 @@ mod tests {
     #[test]
     fn a_caller_is_forgotten_with_its_last_connection() {
         let callers = Callers::default();
-        let [first, second] = ["::ffff:10.0.0.1", "10.0.0.1"].map(|address| callers.enter(address.parse().unwrap(), 2).unwrap());
-        assert!(first.take_place(Purpose::Work, 1) && !second.take_place(Purpose::Work, 1), "they are one caller");
+        let [first, second] = ["::ffff:10.0.0.1", "10.0.0.1"]
+            .map(|address| callers.enter(address.parse().unwrap(), 2).unwrap());
+        assert!(
+            first.take_place(Purpose::Work, 1) && !second.take_place(Purpose::Work, 1),
+            "they are one caller"
+        );
         second.free_place(Purpose::Work);
         assert!(second.take_place(Purpose::Work, 1));
         drop(first);
@@ -253,7 +259,8 @@ mod tests {
     #[test]
     fn a_line_is_idle_from_the_end_of_its_last_request() {
         let at = |seconds| Monotonic::from_start(Duration::from_secs(seconds));
-        let line = Line::new(Callers::default().enter(Ipv6Addr::LOCALHOST.into(), 1).unwrap(), at(1));
+        let line =
+            Line::new(Callers::default().enter(Ipv6Addr::LOCALHOST.into(), 1).unwrap(), at(1));
         assert_eq!(line.idle_for(at(3)), Some(Duration::from_secs(2)));
         line.opened(true);
         line.opened(true);

@@ -58,7 +58,11 @@ impl Metrics {
             connections: Gauge::default(),
             body_memory: Gauge::default(),
         };
-        registry.register("punctual_api_requests", "Requests answered, by route, method and status", metrics.requests.clone());
+        registry.register(
+            "punctual_api_requests",
+            "Requests answered, by route, method and status",
+            metrics.requests.clone(),
+        );
         registry.register_with_unit(
             "punctual_api_request_duration",
             "Time from the header of a request to its answer, by route",
@@ -85,7 +89,11 @@ impl Metrics {
             "Connections, and streams of HTTP/2, that were ended because their caller was slow or silent, by what it was waited for",
             metrics.cut_off.clone(),
         );
-        registry.register("punctual_api_connections", "Open connections to the API", metrics.connections.clone());
+        registry.register(
+            "punctual_api_connections",
+            "Open connections to the API",
+            metrics.connections.clone(),
+        );
         registry.register_with_unit(
             "punctual_api_body_memory",
             "Request bodies that are being read, unpacked, parsed or stored, and large answers that are being written",
@@ -101,8 +109,20 @@ impl Metrics {
         metrics
     }
 
-    pub fn answered(&self, route: &'static str, method: &'static str, status: StatusCode, took: Duration) {
-        self.requests.get_or_create(&[("route", route), ("method", method), ("status", status_label(status))]).inc();
+    pub fn answered(
+        &self,
+        route: &'static str,
+        method: &'static str,
+        status: StatusCode,
+        took: Duration,
+    ) {
+        self.requests
+            .get_or_create(&[
+                ("route", route),
+                ("method", method),
+                ("status", status_label(status)),
+            ])
+            .inc();
         self.duration.get_or_create(&[("route", route)]).observe(took.as_secs_f64());
     }
 
@@ -160,7 +180,8 @@ mod tests {
     /// The words in backticks in the docs' table row of a metric.
     fn told(metric: &str) -> BTreeSet<&'static str> {
         let paper = include_str!("../../docs/reference/metrics.md");
-        let row = paper.lines().find(|line| line.starts_with(&format!("| `{metric}` |"))).expect(metric);
+        let row =
+            paper.lines().find(|line| line.starts_with(&format!("| `{metric}` |"))).expect(metric);
         row.split('`').skip(3).step_by(2).collect()
     }
 
@@ -179,10 +200,18 @@ mod tests {
         let _metrics = Metrics::register(&mut registry);
         let text = crate::telemetry::encode(&registry).unwrap();
         for bound in BOUNDS {
-            assert!(text.contains(&format!("punctual_api_rejected_total{{bound=\"{bound}\"}} 0\n")), "{bound}: {text}");
+            assert!(
+                text.contains(&format!("punctual_api_rejected_total{{bound=\"{bound}\"}} 0\n")),
+                "{bound}: {text}"
+            );
         }
         for deadline in DEADLINES {
-            assert!(text.contains(&format!("punctual_api_cut_off_total{{deadline=\"{deadline}\"}} 0\n")), "{deadline}: {text}");
+            assert!(
+                text.contains(&format!(
+                    "punctual_api_cut_off_total{{deadline=\"{deadline}\"}} 0\n"
+                )),
+                "{deadline}: {text}"
+            );
         }
     }
 }

@@ -101,18 +101,33 @@ const SAY_CALLER_EVERY: Duration = Duration::from_secs(60);
 impl Shared {
     /// Logs a caller that is at its limit. Further ones within a minute are counted, not logged.
     pub fn say_caller(&self, bound: &'static str, caller: IpAddr) {
-        if self.caller_said.lock().unwrap_or_else(PoisonError::into_inner).lets_through(clock::monotonic()) {
+        if self
+            .caller_said
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .lets_through(clock::monotonic())
+        {
             tracing::warn!(%caller, bound, "a caller is at its bound and is turned away; others within a minute are counted, not said");
         }
     }
 
-    pub fn new(service: Service, settings: Settings, metrics: Metrics, registry: Arc<Registry>, document: Bytes) -> Self {
+    pub fn new(
+        service: Service,
+        settings: Settings,
+        metrics: Metrics,
+        registry: Arc<Registry>,
+        document: Bytes,
+    ) -> Self {
         // One body of the largest size always fits, whatever the settings are.
         let body_memory_max = settings.body_memory_max.max(settings.body_bytes_max);
-        let body_memory_max = u32::try_from(body_memory_max.min(Semaphore::MAX_PERMITS)).unwrap_or(u32::MAX);
-        let body_memory = Arc::new(Semaphore::new(usize::try_from(body_memory_max).unwrap_or(Semaphore::MAX_PERMITS)));
+        let body_memory_max =
+            u32::try_from(body_memory_max.min(Semaphore::MAX_PERMITS)).unwrap_or(u32::MAX);
+        let body_memory = Arc::new(Semaphore::new(
+            usize::try_from(body_memory_max).unwrap_or(Semaphore::MAX_PERMITS),
+        ));
         let waiting_answers_max = (body_memory_max / 4).max(1);
-        let waiting_answers = Semaphore::new(usize::try_from(waiting_answers_max).unwrap_or(Semaphore::MAX_PERMITS));
+        let waiting_answers =
+            Semaphore::new(usize::try_from(waiting_answers_max).unwrap_or(Semaphore::MAX_PERMITS));
         let unpacking = Semaphore::new(UNPACKED_AT_ONCE_MAX);
         let requests = Semaphore::new(settings.requests_in_flight_max.min(Semaphore::MAX_PERMITS));
         Self {
@@ -144,7 +159,11 @@ impl Shared {
 
     /// Returns the result if it came in time. Otherwise returns `problem`, which is given the
     /// reason.
-    pub fn in_time<T>(&self, held: Result<T, Elapsed>, problem: impl FnOnce(&str) -> Problem) -> Result<T, Problem> {
+    pub fn in_time<T>(
+        &self,
+        held: Result<T, Elapsed>,
+        problem: impl FnOnce(&str) -> Problem,
+    ) -> Result<T, Problem> {
         held.map_err(|_elapsed| {
             self.metrics.rejected("request_deadline");
             problem("the deadline of the request has passed")
@@ -170,7 +189,12 @@ impl Shared {
 
     /// Returns whether `topic` exists, for an answer that found no tasks of it; `None` when this is
     /// unknown. For `searched` see [`Service::knows_topic`].
-    pub async fn knows_topic(&self, deadline: Deadline, topic: &TopicName, searched: Option<List>) -> Option<bool> {
+    pub async fn knows_topic(
+        &self,
+        deadline: Deadline,
+        topic: &TopicName,
+        searched: Option<List>,
+    ) -> Option<bool> {
         deadline.hold(Box::pin(self.service.knows_topic(topic, searched))).await.ok().flatten()
     }
 

@@ -84,9 +84,16 @@ fn draining_api() -> Api {
     api
 }
 
-fn request(method: &str, path: &str, content_type: Option<&str>, body: impl Into<Body>) -> Request<Body> {
+fn request(
+    method: &str,
+    path: &str,
+    content_type: Option<&str>,
+    body: impl Into<Body>,
+) -> Request<Body> {
     let request = Request::builder().method(method).uri(path);
-    let request = content_type.into_iter().fold(request, |request, value| request.header(header::CONTENT_TYPE, value));
+    let request = content_type
+        .into_iter()
+        .fold(request, |request, value| request.header(header::CONTENT_TYPE, value));
     request.body(body.into()).unwrap()
 }
 

@@ -133,7 +133,8 @@ impl Parts {
         let topics = kafka::Topics::start(&kafka, kafka_metrics.clone())?;
         tasks.spawn("kafka prober", watch_prober(topics.clone(), tasks.stopping.clone()));
         let etcd_metrics = etcd::Metrics::register(registry);
-        let etcd = etcd_settings(settings).map(|etcd| etcd::start(&etcd, node, tasks, etcd_metrics));
+        let etcd =
+            etcd_settings(settings).map(|etcd| etcd::start(&etcd, node, tasks, etcd_metrics));
         Ok(Self {
             node,
             postgres: postgres::Settings::new(settings.database_url.expose())?,
@@ -159,7 +160,10 @@ impl Parts {
         if let Some((_, view)) = &self.etcd
             && matches!(*view.borrow(), etcd::View::Away { .. })
         {
-            missing.push(NotReady { what: Requirement::Etcd, why: "no answer of use so far; the log says why".to_owned() });
+            missing.push(NotReady {
+                what: Requirement::Etcd,
+                why: "no answer of use so far; the log says why".to_owned(),
+            });
         }
         missing
     }
@@ -176,7 +180,11 @@ impl Running {
     pub fn give_up(&self) {
         let batches = self.in_flight.give_up_all();
         if let Err(error) = self.publisher.purge() {
-            tracing::warn!(error = chain(&error), batches = batches.len(), "the producer could not be emptied");
+            tracing::warn!(
+                error = chain(&error),
+                batches = batches.len(),
+                "the producer could not be emptied"
+            );
         }
     }
 }
@@ -219,11 +227,17 @@ pub async fn start(
     let (lists, bulks) = site.lists_and_bulks(&core.shared);
     let replaces = Arc::new(Replaces::new(&parts.postgres, settings.retention.names, REPLACES_MAX));
     let look_up = Arc::new(LookUp::new(&parts.postgres, &cluster, LOOK_UPS_MAX));
-    let pools = Pools { look_up: Arc::clone(&look_up), names: Arc::clone(&names), replaces: Arc::clone(&replaces) };
+    let pools = Pools {
+        look_up: Arc::clone(&look_up),
+        names: Arc::clone(&names),
+        replaces: Arc::clone(&replaces),
+    };
     tasks.spawn("keep connections", pools.keep(connections.clone(), tasks.stopping.clone()));
     let cancels = cancel::Canceller::new(&parts.postgres);
-    let (kept, metrics, stopping) = (connections.keep(), parts.metrics.clone(), tasks.stopping.clone());
-    let (canceller, lane) = Canceller::new(settings.bounds.cancel_queue, cancels, kept, metrics, stopping);
+    let (kept, metrics, stopping) =
+        (connections.keep(), parts.metrics.clone(), tasks.stopping.clone());
+    let (canceller, lane) =
+        Canceller::new(settings.bounds.cancel_queue, cancels, kept, metrics, stopping);
     tasks.spawn("cancel", lane.run());
     service.open(TaskService {
         shared: Arc::clone(&core.shared),
@@ -249,12 +263,21 @@ pub async fn start(
 impl Site<'_> {
     /// Ensures that leaves exist before a task is inserted or claimed, and continues to maintain
     /// them.
-    async fn keep_partitions(&self, leaves: &Arc<Leaves>, clock: &Arc<ClusterClock>, service: &Service) {
+    async fn keep_partitions(
+        &self,
+        leaves: &Arc<Leaves>,
+        clock: &Arc<ClusterClock>,
+        service: &Service,
+    ) {
         let retention = &self.settings.retention;
-        let rules =
-            Rules { payload_retention: retention.payloads, receipt_retention: retention.receipts, ..Rules::new(&self.cluster) };
+        let rules = Rules {
+            payload_retention: retention.payloads,
+            receipt_retention: retention.receipts,
+            ..Rules::new(&self.cluster)
+        };
         let metrics = self.parts.maintenance_metrics.clone();
-        let mut maintenance = Maintenance::new(&self.parts.postgres, rules, Arc::clone(leaves), metrics);
+        let mut maintenance =
+            Maintenance::new(&self.parts.postgres, rules, Arc::clone(leaves), metrics);
         loop {
             let reason = match maintenance.make_all().await {
                 Ok(true) => break,
@@ -279,8 +302,10 @@ impl Site<'_> {
 
     fn free_names(&self, names: &Arc<Names>, clock: &Arc<ClusterClock>) {
         let interval = Rules::new(&self.cluster).interval();
-        let (names, clock, metrics) = (Arc::clone(names), Arc::clone(clock), self.parts.maintenance_metrics.clone());
-        let sweeping = maintenance::sweep_names(names, clock, interval, metrics, self.tasks.stopping.clone());
+        let (names, clock, metrics) =
+            (Arc::clone(names), Arc::clone(clock), self.parts.maintenance_metrics.clone());
+        let sweeping =
+            maintenance::sweep_names(names, clock, interval, metrics, self.tasks.stopping.clone());
         self.tasks.spawn("free names", sweeping);
     }
 
@@ -318,9 +343,20 @@ impl Site<'_> {
         let progress = Progress::new(settings.claim_loops);
         let membership = self.start_membership(&clock, &in_flight, &progress);
         let contact = parts.contact.clone();
-        let fence = Arc::new(Fence::new(Arc::clone(&clock), contact.clone(), tasks.draining.clone(), membership.trust()));
+        let fence = Arc::new(Fence::new(
+            Arc::clone(&clock),
+            contact.clone(),
+            tasks.draining.clone(),
+            membership.trust(),
+        ));
         let deadline = settings.kafka.publish_deadline;
-        let reports = Reports::new(Arc::clone(&in_flight), Arc::clone(&clock), contact.clone(), parts.metrics.clone(), deadline);
+        let reports = Reports::new(
+            Arc::clone(&in_flight),
+            Arc::clone(&clock),
+            contact.clone(),
+            parts.metrics.clone(),
+            deadline,
+        );
         let publisher = Arc::new(Publisher::new(
             Arc::new(reports),
             parts.kafka.clone(),
@@ -328,7 +364,8 @@ impl Site<'_> {
             contact,
             Arc::clone(&fence),
         )?);
-        let wheel = wheel::start(Arc::clone(&publisher), Arc::clone(&clock), settings.precision, tasks)?;
+        let wheel =
+            wheel::start(Arc::clone(&publisher), Arc::clone(&clock), settings.precision, tasks)?;
         let shared = Arc::new(Shared {
             node: parts.node,
             cluster: self.cluster,
@@ -344,10 +381,18 @@ impl Site<'_> {
         Ok(Core { shared, membership, publisher, progress })
     }
 
-    fn start_membership(&self, clock: &Arc<ClusterClock>, in_flight: &Arc<InFlightBatches>, progress: &Progress) -> Membership {
+    fn start_membership(
+        &self,
+        clock: &Arc<ClusterClock>,
+        in_flight: &Arc<InFlightBatches>,
+        progress: &Progress,
+    ) -> Membership {
         let (settings, parts) = (self.settings, self.parts);
         let (contact, held) = (parts.contact.clone(), Arc::clone(in_flight));
-        let broker = move || BrokerContact { has_broker: contact.is_held(), has_due: held.amount().tasks > 0 };
+        let broker = move || BrokerContact {
+            has_broker: contact.is_held(),
+            has_due: held.amount().tasks > 0,
+        };
         let identity = membership::Settings {
             node: parts.node,
             name: settings.node_name.clone(),
@@ -378,7 +423,12 @@ impl Site<'_> {
             tick_idle: (cluster.window * 2 / 5).clamp(settings.tick, TICK_MAX),
             loop_count: settings.claim_loops,
         };
-        let rules = claiming::Settings { window: cluster.window, slack: SLACK, leaf: cluster.leaf, rows_target: CLAIM_TARGET };
+        let rules = claiming::Settings {
+            window: cluster.window,
+            slack: SLACK,
+            leaf: cluster.leaf,
+            rows_target: CLAIM_TARGET,
+        };
         for index in 0..settings.claim_loops {
             let parts = claim::Parts {
                 pace,
@@ -415,7 +465,10 @@ impl Site<'_> {
             progress: core.progress.clone(),
         };
         tasks.spawn("adopt", Adopter::new(adopter).run());
-        tasks.spawn("close producers", TopicKeeper::close_retired(Arc::clone(&core.publisher), tasks.stopping.clone()));
+        tasks.spawn(
+            "close producers",
+            TopicKeeper::close_retired(Arc::clone(&core.publisher), tasks.stopping.clone()),
+        );
         let topic_keeper = TopicKeeper {
             shared: Arc::clone(&core.shared),
             publisher: Arc::clone(&core.publisher),
@@ -430,7 +483,8 @@ impl Site<'_> {
     fn lists_and_bulks(&self, shared: &Arc<Shared>) -> (Lists, Bulks) {
         let (postgres, cluster) = (&self.parts.postgres, &self.cluster);
         let listing = Arc::new(Listing::new(postgres, cluster, LISTS_MAX));
-        let dead_letters = Arc::new(DeadLetters::new(postgres, self.settings.retention.names, DEAD_LETTERS_MAX));
+        let dead_letters =
+            Arc::new(DeadLetters::new(postgres, self.settings.retention.names, DEAD_LETTERS_MAX));
         let lists = Lists {
             listing: Arc::clone(&listing),
             dead_letters: Arc::clone(&dead_letters),
@@ -447,9 +501,17 @@ impl Site<'_> {
         (lists, bulks)
     }
 
-    fn start_intake(&self, shared: &Arc<Shared>, names: &Arc<Names>, connections: &Connections) -> Intake {
+    fn start_intake(
+        &self,
+        shared: &Arc<Shared>,
+        names: &Arc<Names>,
+        connections: &Connections,
+    ) -> Intake {
         let (parts, bounds) = (self.parts, &self.settings.bounds);
-        let bounds = intake::Bounds { tasks_max: bounds.submit_queue_tasks, bytes_max: bounds.submit_queue_bytes };
+        let bounds = intake::Bounds {
+            tasks_max: bounds.submit_queue_tasks,
+            bytes_max: bounds.submit_queue_bytes,
+        };
         let named = NamedStore {
             shared: Arc::clone(shared),
             submits: NamedSubmits::new(&parts.postgres, parts.node, self.settings.retention.names),
@@ -457,7 +519,13 @@ impl Site<'_> {
         };
         let submits = Submits::new(&parts.postgres, parts.node);
         let stopping = self.tasks.stopping.clone();
-        let lanes = intake::Parts { shared: Arc::clone(shared), submits, named, connections: connections.clone(), stopping };
+        let lanes = intake::Parts {
+            shared: Arc::clone(shared),
+            submits,
+            named,
+            connections: connections.clone(),
+            stopping,
+        };
         let (intake, [plain, named]) = Intake::new(bounds, lanes);
         self.tasks.spawn("submit", plain.run());
         self.tasks.spawn("submit named", named.run());
@@ -469,8 +537,17 @@ impl Site<'_> {
 fn etcd_settings(settings: &Settings) -> Option<etcd::Settings> {
     let wanted = settings.etcd.as_ref()?;
     let login = |Login { user, password }: &Login| (user.clone(), password.expose().to_owned());
-    let identity = |Identity { certificate, key }: &Identity| (certificate.expose().to_owned(), key.expose().to_owned());
-    let credentials =
-        etcd::Credentials { login: wanted.login.as_ref().map(login), identity: wanted.identity.as_ref().map(identity) };
-    Some(etcd::Settings::new(wanted.endpoints.clone(), &settings.cluster, settings.session_ttl, credentials))
+    let identity = |Identity { certificate, key }: &Identity| {
+        (certificate.expose().to_owned(), key.expose().to_owned())
+    };
+    let credentials = etcd::Credentials {
+        login: wanted.login.as_ref().map(login),
+        identity: wanted.identity.as_ref().map(identity),
+    };
+    Some(etcd::Settings::new(
+        wanted.endpoints.clone(),
+        &settings.cluster,
+        settings.session_ttl,
+        credentials,
+    ))
 }

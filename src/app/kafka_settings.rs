@@ -22,9 +22,11 @@ pub fn of(settings: &Settings) -> kafka::Settings {
 /// Returns all problems of librdkafka properties. No value is repeated.
 pub fn problems(properties: &[Property]) -> Vec<Problem> {
     let of_property = |text| Problem { flag: "--kafka-property", text };
-    let is_nameless = |property: &&Property| property.is_from_list && !kafka::is_property(&property.name);
+    let is_nameless =
+        |property: &&Property| property.is_from_list && !kafka::is_property(&property.name);
     let named = Property::pairs(properties.iter().filter(|property| !is_nameless(property)));
-    let mut problems: Vec<Problem> = kafka::problems_of_properties(&named).into_iter().map(of_property).collect();
+    let mut problems: Vec<Problem> =
+        kafka::problems_of_properties(&named).into_iter().map(of_property).collect();
     if properties.iter().any(|property| is_nameless(&property)) {
         problems.push(of_property(
             "PUNCTUAL_KAFKA_PROPERTIES has a property that librdkafka does not have; its name is not repeated, for it may be part of a password: \
@@ -55,12 +57,18 @@ mod tests {
     #[test]
     fn an_unknown_property_is_named_unless_it_may_be_part_of_a_password() {
         let said_of_flag = said(["--kafka-property", "no.such.property=1"]);
-        assert!(said_of_flag.len() == 1 && said_of_flag[0].contains("no.such.property"), "{said_of_flag:?}");
+        assert!(
+            said_of_flag.len() == 1 && said_of_flag[0].contains("no.such.property"),
+            "{said_of_flag:?}"
+        );
         let said_of_list = said(["--kafka-properties", "sasl.password=a,hunter2=b"]);
         assert!(said_of_list.len() == 1 && said_of_list[0].contains("commas"), "{said_of_list:?}");
         assert!(!said_of_list[0].contains("hunter2"), "{said_of_list:?}");
         let known = said(["--kafka-properties", "acks=1,linger.ms=x"]);
-        assert!(known.len() == 2 && known[0].contains("acks") && known[1].contains("linger.ms"), "{known:?}");
+        assert!(
+            known.len() == 2 && known[0].contains("acks") && known[1].contains("linger.ms"),
+            "{known:?}"
+        );
         for said in [said_of_flag, said_of_list, known].concat() {
             assert!(said.starts_with("--kafka-property: "), "{said}");
         }

@@ -26,7 +26,11 @@ pub fn register(registry: &mut Registry, bounds: &Bounds) {
     for (bounded, bound) in all {
         family.get_or_create(&[("of", bounded)]).set(i64::try_from(bound).unwrap_or(i64::MAX));
     }
-    registry.register("punctual_bound", "What this node has set as the bound of another metric, in that one's unit", family);
+    registry.register(
+        "punctual_bound",
+        "What this node has set as the bound of another metric, in that one's unit",
+        family,
+    );
 }
 
 /// Open files of the node itself, in addition to those of callers: sessions of Postgres,
@@ -44,7 +48,9 @@ pub(super) fn make_room(connections_max: usize) {
         return;
     }
     let wished = limit.maximum.map_or(needed, |hard| hard.min(needed));
-    if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: Some(wished), maximum: limit.maximum }) {
+    if let Err(error) =
+        setrlimit(Resource::Nofile, Rlimit { current: Some(wished), maximum: limit.maximum })
+    {
         tracing::warn!(%error, "raise the limit on open files");
     }
     let limit = getrlimit(Resource::Nofile).current;

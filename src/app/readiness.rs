@@ -24,7 +24,11 @@ impl Metrics {
         let metrics = Self::default();
         metrics.show(&[NotReady { what: Requirement::Postgres, why: String::new() }]);
         registry.register("punctual_ready", "1 while /readyz answers 200", metrics.ready.clone());
-        registry.register("punctual_missing", "1 while this is what the node lacks to be ready", metrics.missing.clone());
+        registry.register(
+            "punctual_missing",
+            "1 while this is what the node lacks to be ready",
+            metrics.missing.clone(),
+        );
         metrics
     }
 
@@ -72,7 +76,9 @@ impl Said {
         let reasons = || missing.iter().map(NotReady::to_string).collect::<Vec<_>>().join("; ");
         match &self.lacked {
             _ if lacks.is_empty() => tracing::info!(?after, "ready"),
-            Some(lacked) if !lacked.is_empty() => tracing::warn!(reasons = reasons(), ?after, "still not ready"),
+            Some(lacked) if !lacked.is_empty() => {
+                tracing::warn!(reasons = reasons(), ?after, "still not ready")
+            }
             _ => tracing::warn!(reasons = reasons(), ?after, "not ready any more"),
         }
         (self.lacked, self.changed_at) = (Some(lacks), now);

@@ -40,7 +40,11 @@ pub async fn wait_for_postgres(
             Err(Attempt::Away(reason)) => reason,
         };
         if said.as_ref() != Some(&reason) {
-            tracing::warn!(database = parts.postgres.place(), reason, "Postgres cannot be used yet; trying again");
+            tracing::warn!(
+                database = parts.postgres.place(),
+                reason,
+                "Postgres cannot be used yet; trying again"
+            );
             said = Some(reason.clone());
         }
         service.waits_for(parts.missing(reason));
@@ -59,9 +63,11 @@ enum Attempt {
 
 async fn try_postgres(settings: &Settings, parts: &Parts) -> Result<Checked, Attempt> {
     if settings.auto_migrate {
-        schema::migrate(&parts.postgres, ClusterWishes::default()).await.map_err(|error| match &error {
-            MigrateError::Postgres(cause) if passes(cause) => Attempt::Away(chain(&error)),
-            _ => Attempt::Refused(chain(&error)),
+        schema::migrate(&parts.postgres, ClusterWishes::default()).await.map_err(|error| {
+            match &error {
+                MigrateError::Postgres(cause) if passes(cause) => Attempt::Away(chain(&error)),
+                _ => Attempt::Refused(chain(&error)),
+            }
         })?;
     }
     let checked = schema::check(&parts.postgres).await.map_err(|error| match &error {

@@ -44,7 +44,13 @@ pub struct Common {
     )]
     pub urls: Vec<String>,
     /// Kafka's bootstrap servers, for the consumer.
-    #[arg(long, global = true, env = "PUNCTUAL_KAFKA", value_name = "HOST:PORT", default_value = "127.0.0.1:9092")]
+    #[arg(
+        long,
+        global = true,
+        env = "PUNCTUAL_KAFKA",
+        value_name = "HOST:PORT",
+        default_value = "127.0.0.1:9092"
+    )]
     pub kafka: String,
     /// The topic, with append times. Give it to nobody else meanwhile.
     #[arg(long, global = true, value_name = "TOPIC", value_parser = topic, default_value = "punctual-bench")]
@@ -76,7 +82,10 @@ impl Bench {
             Scenario::Submit(args) => (Some(args.measured), None),
             Scenario::Immediate(args) => (Some(args.measured), None),
             Scenario::Cancel(args) if args.warmup >= args.count => {
-                return Err(format!("--warmup {} leaves none of --count {} to be measured", args.warmup, args.count));
+                return Err(format!(
+                    "--warmup {} leaves none of --count {} to be measured",
+                    args.warmup, args.count
+                ));
             }
             Scenario::Burst(_) | Scenario::Drain(_) | Scenario::Cancel(_) => (None, None),
         };
@@ -86,7 +95,9 @@ impl Bench {
         if let Some(Steady { ahead_min, ahead_max, .. }) = steady
             && ahead_min > ahead_max
         {
-            return Err(format!("--ahead-min {ahead_min:?} is more than --ahead-max {ahead_max:?}"));
+            return Err(format!(
+                "--ahead-min {ahead_min:?} is more than --ahead-max {ahead_max:?}"
+            ));
         }
         for file in [&self.common.json, &self.common.svg].into_iter().flatten() {
             let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty());
@@ -132,7 +143,9 @@ pub struct Lateness {
 }
 
 #[derive(Args, Clone, Debug)]
-#[command(after_help = "Examples:\n  punctual bench soak --topic demo --rate 3000 --for 30m --json soak.json")]
+#[command(
+    after_help = "Examples:\n  punctual bench soak --topic demo --rate 3000 --for 30m --json soak.json"
+)]
 pub struct Soak {
     #[command(flatten)]
     pub steady: Steady,
@@ -172,7 +185,9 @@ pub struct Steady {
 }
 
 #[derive(Args, Clone, Debug)]
-#[command(after_help = "Examples:\n  punctual bench burst --topic demo --count 100000 --json burst.json")]
+#[command(
+    after_help = "Examples:\n  punctual bench burst --topic demo --count 100000 --json burst.json"
+)]
 pub struct Burst {
     /// Tasks that are due at the instant.
     #[arg(long, value_name = "COUNT", default_value_t = 100_000, value_parser = clap::value_parser!(u32).range(1..=20_000_000))]
@@ -266,10 +281,18 @@ mod tests {
 
     #[test]
     fn what_would_measure_nothing_is_refused() {
-        let check = |line: &str| Line::try_parse_from(format!("bench {line}").split(' ')).unwrap().bench.check();
-        for good in
-            ["lateness", "soak --for 1s", "burst", "drain", "submit --json x.json", "cancel --count 10 --warmup 9", "immediate"]
-        {
+        let check = |line: &str| {
+            Line::try_parse_from(format!("bench {line}").split(' ')).unwrap().bench.check()
+        };
+        for good in [
+            "lateness",
+            "soak --for 1s",
+            "burst",
+            "drain",
+            "submit --json x.json",
+            "cancel --count 10 --warmup 9",
+            "immediate",
+        ] {
             assert_eq!(check(good), Ok(()), "{good}");
         }
         for (wrong, said) in [

@@ -43,10 +43,15 @@ impl std::str::FromStr for Watched {
 
     /// Parses `node=123`, or `node=FILE` with a file that holds the process id.
     fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || "write it like node=123, or node=FILE with a file that holds the number".to_owned();
-        let (name, process) =
-            text.split_once('=').filter(|(name, rest)| !name.is_empty() && !rest.is_empty()).ok_or_else(wrong)?;
-        let process = process.parse().map_or_else(|_no_number| Process::File(process.into()), Process::Number);
+        let wrong =
+            || "write it like node=123, or node=FILE with a file that holds the number".to_owned();
+        let (name, process) = text
+            .split_once('=')
+            .filter(|(name, rest)| !name.is_empty() && !rest.is_empty())
+            .ok_or_else(wrong)?;
+        let process = process
+            .parse()
+            .map_or_else(|_no_number| Process::File(process.into()), Process::Number);
         Ok(Self { name: name.to_owned(), process })
     }
 }
@@ -74,7 +79,8 @@ impl Sample {
             let own = stat_of(number)?;
             let mut used = Used { cpu: own.cpu + own.ended_children, bytes: resident(number) };
             for child in children.get(&number).into_iter().flatten() {
-                used.cpu += stat_of(*child).map_or(Duration::ZERO, |stat| stat.cpu + stat.ended_children);
+                used.cpu +=
+                    stat_of(*child).map_or(Duration::ZERO, |stat| stat.cpu + stat.ended_children);
             }
             Some(used)
         };
@@ -83,7 +89,13 @@ impl Sample {
 
     /// Returns the usage from `earlier` to this sample: per task, for `task_count` tasks, and as a
     /// share of one core over `span`.
-    pub fn since(&self, earlier: &Self, watched: &[Watched], task_count: u64, span: Duration) -> Vec<Usage> {
+    pub fn since(
+        &self,
+        earlier: &Self,
+        watched: &[Watched],
+        task_count: u64,
+        span: Duration,
+    ) -> Vec<Usage> {
         let pairs = watched.iter().zip(self.used.iter().zip(&earlier.used));
         let usage = |(watched, (now, then)): (&Watched, (&Option<Used>, &Option<Used>))| {
             let now = (*now)?;
@@ -100,7 +112,11 @@ impl Sample {
 
     /// Returns the resident memory of the watched processes by name.
     pub fn resident(&self, watched: &[Watched]) -> Vec<(String, u64)> {
-        watched.iter().zip(&self.used).filter_map(|(watched, used)| Some((watched.name.clone(), (*used)?.bytes))).collect()
+        watched
+            .iter()
+            .zip(&self.used)
+            .filter_map(|(watched, used)| Some((watched.name.clone(), (*used)?.bytes)))
+            .collect()
     }
 }
 
@@ -122,13 +138,18 @@ fn parse(stat: &str) -> Option<Stat> {
     let fields: Vec<&str> = fields.split_ascii_whitespace().collect();
     let field = |number: usize| fields.get(number.checked_sub(3)?)?.parse::<u32>().ok();
     let ticks = |number: usize| field(number).map(|ticks| TICK * ticks);
-    Some(Stat { parent: field(4)?, cpu: ticks(14)? + ticks(15)?, ended_children: ticks(16)? + ticks(17)? })
+    Some(Stat {
+        parent: field(4)?,
+        cpu: ticks(14)? + ticks(15)?,
+        ended_children: ticks(16)? + ticks(17)?,
+    })
 }
 
 fn resident(number: u32) -> u64 {
     let status = fs::read_to_string(format!("/proc/{number}/status")).unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-    let kibibytes = line.and_then(|line| line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok());
+    let kibibytes =
+        line.and_then(|line| line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok());
     kibibytes.unwrap_or(0).saturating_mul(1024)
 }
 
@@ -137,7 +158,9 @@ fn children() -> HashMap<u32, Vec<u32>> {
     let mut children: HashMap<u32, Vec<u32>> = HashMap::new();
     let Ok(entries) = fs::read_dir("/proc") else { return children };
     for entry in entries.flatten() {
-        let Some(number) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
+        let Some(number) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else {
+            continue;
+        };
         if let Some(stat) = stat_of(number) {
             children.entry(stat.parent).or_default().push(number);
         }
@@ -153,7 +176,8 @@ mod tests {
     fn a_process_is_named_by_its_number_or_by_a_file() {
         let number = Watched { name: "node".to_owned(), process: Process::Number(12) };
         assert_eq!("node=12".parse(), Ok(number));
-        let file = Watched { name: "node".to_owned(), process: Process::File("run/node.pid".into()) };
+        let file =
+            Watched { name: "node".to_owned(), process: Process::File("run/node.pid".into()) };
         assert_eq!("node=run/node.pid".parse(), Ok(file));
         for wrong in ["node", "=1", "node="] {
             assert!(wrong.parse::<Watched>().is_err(), "{wrong}");
@@ -162,23 +186,33 @@ mod tests {
 
     #[test]
     fn times_are_read_whatever_the_program_is_called() {
-        let stat = parse("7 (a) b) S 5 7 7 0 -1 4194560 1 0 0 0 150 50 3 4 20 0 4 0 12345 1 1").unwrap();
-        assert_eq!((stat.parent, stat.cpu, stat.ended_children), (5, Duration::from_secs(2), Duration::from_millis(70)));
+        let stat =
+            parse("7 (a) b) S 5 7 7 0 -1 4194560 1 0 0 0 150 50 3 4 20 0 4 0 12345 1 1").unwrap();
+        assert_eq!(
+            (stat.parent, stat.cpu, stat.ended_children),
+            (5, Duration::from_secs(2), Duration::from_millis(70))
+        );
         assert!(parse("7 (x) S 1").is_none());
     }
 
     #[test]
     fn what_was_used_is_told_by_task_and_by_core() {
         let watched = [Watched { name: "node".to_owned(), process: Process::Number(1) }];
-        let sample = |millis| Sample { used: vec![Some(Used { cpu: Duration::from_millis(millis), bytes: 7 })] };
+        let sample = |millis| Sample {
+            used: vec![Some(Used { cpu: Duration::from_millis(millis), bytes: 7 })],
+        };
         let usage = sample(1500).since(&sample(500), &watched, 1000, Duration::from_secs(10));
-        assert_eq!((usage[0].us_per_task, usage[0].cores, usage[0].resident_bytes), (1000.0, 0.1, 7));
+        assert_eq!(
+            (usage[0].us_per_task, usage[0].cores, usage[0].resident_bytes),
+            (1000.0, 0.1, 7)
+        );
     }
 
     #[cfg(target_os = "linux")]
     #[test]
     fn this_process_can_be_watched_and_one_that_is_not_there_is_left_out() {
-        let watched = [format!("me={}", std::process::id()), "gone=4294967295".to_owned()].map(|text| text.parse().unwrap());
+        let watched = [format!("me={}", std::process::id()), "gone=4294967295".to_owned()]
+            .map(|text| text.parse().unwrap());
         let sample = Sample::take(&watched);
         let usage = sample.since(&Sample::take(&watched), &watched, 1, Duration::from_secs(1));
         assert_eq!(usage.iter().map(|usage| usage.name.as_str()).collect::<Vec<_>>(), ["me"]);

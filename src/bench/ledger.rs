@@ -91,11 +91,20 @@ impl Ledger {
 
     /// Records the answer to a submit, task by task. `reason` belongs to the first task that was
     /// not accepted.
-    pub fn answered(&self, tasks: &[Planned], reply: impl Fn(usize) -> Reply, reason: Option<&str>) {
+    pub fn answered(
+        &self,
+        tasks: &[Planned],
+        reply: impl Fn(usize) -> Reply,
+        reason: Option<&str>,
+    ) {
         let mut pages = self.pages();
         for (index, task) in tasks.iter().enumerate() {
             let reply = reply(index);
-            let Some(entry) = self.index_of(task.key).and_then(|index| pages.entries.get_mut(index)) else { continue };
+            let Some(entry) =
+                self.index_of(task.key).and_then(|index| pages.entries.get_mut(index))
+            else {
+                continue;
+            };
             entry.reply = reply;
             pages.accepted_count += usize::from(reply == Reply::Accepted);
         }
@@ -138,7 +147,9 @@ impl Ledger {
     /// Returns the number of accepted tasks due before `before` that have no record yet.
     pub fn missing_count(&self, before: i64) -> usize {
         let before = self.since_start(before);
-        let is_missing = |entry: &&Entry| entry.reply == Reply::Accepted && entry.record_count == 0 && entry.due_at < before;
+        let is_missing = |entry: &&Entry| {
+            entry.reply == Reply::Accepted && entry.record_count == 0 && entry.due_at < before
+        };
         self.pages().entries.iter().filter(is_missing).count()
     }
 
@@ -178,8 +189,13 @@ impl Ledger {
         let due = self.since_start(due.start)..self.since_start(due.end);
         let mut spans = Spans::default();
         let pages = self.pages();
-        let measured = pages.entries.iter().filter(|entry| entry.record_count > 0 && due.contains(&entry.due_at));
-        measured.for_each(|entry| spans.record_millis(u64::from(entry.appended_at.saturating_sub(entry.due_at))));
+        let measured = pages
+            .entries
+            .iter()
+            .filter(|entry| entry.record_count > 0 && due.contains(&entry.due_at));
+        measured.for_each(|entry| {
+            spans.record_millis(u64::from(entry.appended_at.saturating_sub(entry.due_at)))
+        });
         spans
     }
 
@@ -187,9 +203,15 @@ impl Ledger {
     pub fn series(&self, due: &Range, step_ms: u32) -> Vec<Moment> {
         let step_ms = step_ms.max(1);
         let due = self.since_start(due.start)..self.since_start(due.end);
-        let length = usize::try_from((due.end.saturating_sub(due.start)).div_ceil(step_ms)).unwrap_or(0);
+        let length =
+            usize::try_from((due.end.saturating_sub(due.start)).div_ceil(step_ms)).unwrap_or(0);
         let mut steps: Vec<Vec<u32>> = vec![Vec::new(); length];
-        for entry in self.pages().entries.iter().filter(|entry| entry.record_count > 0 && due.contains(&entry.due_at)) {
+        for entry in self
+            .pages()
+            .entries
+            .iter()
+            .filter(|entry| entry.record_count > 0 && due.contains(&entry.due_at))
+        {
             let step = usize::try_from((entry.due_at - due.start) / step_ms).unwrap_or(usize::MAX);
             if let Some(step) = steps.get_mut(step) {
                 step.push(entry.appended_at.saturating_sub(entry.due_at));
@@ -201,19 +223,25 @@ impl Ledger {
             step.iter().for_each(|millis| spans.record_millis(u64::from(*millis)));
             spans
         };
-        steps.iter().enumerate().map(|(number, step)| Moment::of(at(number), &spans(step), f64::from(step_ms) / 1000.0)).collect()
+        steps
+            .iter()
+            .enumerate()
+            .map(|(number, step)| Moment::of(at(number), &spans(step), f64::from(step_ms) / 1000.0))
+            .collect()
     }
 
     /// Returns the number of appends in each `step_ms`, from the first append on.
     pub fn appends(&self, step_ms: u32) -> Vec<Moment> {
         let pages = self.pages();
         let (Some(first), Some(last)) = (pages.first_at, pages.last_at) else { return Vec::new() };
-        let (first, last, step_ms) = (self.since_start(first), self.since_start(last), step_ms.max(1));
+        let (first, last, step_ms) =
+            (self.since_start(first), self.since_start(last), step_ms.max(1));
         let seconds = f64::from(step_ms) / 1000.0;
         let length = usize::try_from((last - first) / step_ms).unwrap_or(0) + 1;
         let mut moments: Vec<Moment> = vec![Moment::default(); length];
         for entry in pages.entries.iter().filter(|entry| entry.record_count > 0) {
-            let step = usize::try_from(entry.appended_at.saturating_sub(first) / step_ms).unwrap_or(usize::MAX);
+            let step = usize::try_from(entry.appended_at.saturating_sub(first) / step_ms)
+                .unwrap_or(usize::MAX);
             if let Some(moment) = moments.get_mut(step) {
                 moment.count += 1;
             }
@@ -226,7 +254,8 @@ impl Ledger {
     }
 
     fn index_of(&self, key: u64) -> Option<usize> {
-        (key >> 32 == u64::from(self.run)).then(|| usize::try_from(key & u64::from(u32::MAX)).ok())?
+        (key >> 32 == u64::from(self.run))
+            .then(|| usize::try_from(key & u64::from(u32::MAX)).ok())?
     }
 
     fn since_start(&self, at: i64) -> u32 {
@@ -294,7 +323,10 @@ mod tests {
         let (refused, _unanswered) = (ledger.plan(START), ledger.plan(START));
         ledger.answered(&[refused], |_| Reply::Refused, Some("no such topic"));
         let counts = ledger.counts();
-        assert_eq!((counts.refused, counts.unknown, counts.lost, counts.refused_but_published), (1, 1, 0, 0));
+        assert_eq!(
+            (counts.refused, counts.unknown, counts.lost, counts.refused_but_published),
+            (1, 1, 0, 0)
+        );
         assert_eq!(ledger.reason().as_deref(), Some("no such topic"));
         ledger.arrived(&written(refused.key), START);
         assert_eq!(ledger.counts().refused_but_published, 1);
@@ -339,7 +371,10 @@ mod tests {
         let range = START + 1000..START + 2000;
         assert_eq!(ledger.lateness(&range).quantiles().unwrap().count, 2);
         let series = ledger.series(&range, 500);
-        assert_eq!(series.iter().map(|moment| (moment.count, moment.max)).collect::<Vec<_>>(), [(1, 1.0), (1, 3.0)]);
+        assert_eq!(
+            series.iter().map(|moment| (moment.count, moment.max)).collect::<Vec<_>>(),
+            [(1, 1.0), (1, 3.0)]
+        );
         assert_eq!(series[1].at, 0.5);
     }
 }

@@ -30,13 +30,18 @@ impl ByHand {
         loop {
             let mut there_count = 0;
             for url in &self.urls {
-                there_count += usize::from(Http::new(url)?.call(Method::GET, "/livez", Bytes::new()).await.is_ok());
+                there_count += usize::from(
+                    Http::new(url)?.call(Method::GET, "/livez", Bytes::new()).await.is_ok(),
+                );
             }
             if there_count == if is_there { self.urls.len() } else { 0 } {
                 return Ok(());
             }
             if clock::monotonic().since(begun_at) > PATIENCE {
-                return Err(format!("waited {PATIENCE:?} for the nodes to be {}", if is_there { "started" } else { "stopped" }));
+                return Err(format!(
+                    "waited {PATIENCE:?} for the nodes to be {}",
+                    if is_there { "started" } else { "stopped" }
+                ));
             }
             clock::sleep(LOOK_EVERY).await;
         }

@@ -81,14 +81,24 @@ impl Run {
         let started_at = now();
         let ledger = Arc::new(Ledger::new(rand::random(), started_at));
         let book = Arc::clone(&ledger);
-        let reader = Reader::start(&setup.kafka, &setup.topic, move |record| book.arrived(record.key, record.at)).await;
+        let reader = Reader::start(&setup.kafka, &setup.topic, move |record| {
+            book.arrived(record.key, record.at)
+        })
+        .await;
         let reader = reader.map_err(|error| chain(&error))?;
         for watched in setup.watched.iter().filter(|watched| !watched.is_there()) {
             say(&format!("{scenario}: there is no process {} just now", watched.name));
         }
         let mut teller = JoinSet::new();
         teller.spawn(tell(scenario, Arc::clone(&ledger)));
-        Ok(Self { ledger, started_at, scenario, setup: setup.clone(), _reader: reader, _teller: teller })
+        Ok(Self {
+            ledger,
+            started_at,
+            scenario,
+            setup: setup.clone(),
+            _reader: reader,
+            _teller: teller,
+        })
     }
 
     pub fn say(&self, what: &str) {
@@ -174,7 +184,11 @@ impl Run {
 ///
 /// # Errors
 /// Returns an error when not all tasks were accepted.
-pub async fn fill<I: Intake>(intake: &I, count: u64, due: std::ops::Range<Duration>) -> Result<(), String> {
+pub async fn fill<I: Intake>(
+    intake: &I,
+    count: u64,
+    due: std::ops::Range<Duration>,
+) -> Result<(), String> {
     if count == 0 {
         return Ok(());
     }
@@ -186,7 +200,9 @@ pub async fn fill<I: Intake>(intake: &I, count: u64, due: std::ops::Range<Durati
     let (from, to) = (start + millis(due.start), start + millis(due.end));
     let next = move || {
         let taken = take(&left, BULK_CALL);
-        (taken > 0).then(|| (0..taken).map(|_| book.plan(rand::random_range(from..to))).collect::<Vec<Planned>>())
+        (taken > 0).then(|| {
+            (0..taken).map(|_| book.plan(rand::random_range(from..to))).collect::<Vec<Planned>>()
+        })
     };
     flow::closed_loop(intake, BULK_LANES, &ledger, next).await?;
     let accepted = ledger.snapshot().accepted_count;
@@ -201,7 +217,8 @@ pub async fn fill<I: Intake>(intake: &I, count: u64, due: std::ops::Range<Durati
 pub fn take(left: &std::sync::atomic::AtomicU64, most: usize) -> usize {
     use std::sync::atomic::Ordering::Relaxed;
     let most = u64::try_from(most).unwrap_or(u64::MAX);
-    let before = left.fetch_update(Relaxed, Relaxed, |left| Some(left.saturating_sub(most))).unwrap_or(0);
+    let before =
+        left.fetch_update(Relaxed, Relaxed, |left| Some(left.saturating_sub(most))).unwrap_or(0);
     usize::try_from(before.min(most)).unwrap_or(0)
 }
 
@@ -233,6 +250,9 @@ mod tests {
     #[test]
     fn what_is_left_is_taken_in_portions() {
         let left = AtomicU64::new(2500);
-        assert_eq!([take(&left, 1000), take(&left, 1000), take(&left, 1000), take(&left, 1000)], [1000, 1000, 500, 0]);
+        assert_eq!(
+            [take(&left, 1000), take(&left, 1000), take(&left, 1000), take(&left, 1000)],
+            [1000, 1000, 500, 0]
+        );
     }
 }

@@ -120,7 +120,9 @@ impl Deed {
             Self::Replace => {
                 "the task may be replaced, or not; look with `punctual show --topic .. --name ..` before repeating the command: once the task was published, it would schedule another one"
             }
-            Self::Cancel => "the cancel may have taken effect, or not; repeat the command, it is safe",
+            Self::Cancel => {
+                "the cancel may have taken effect, or not; repeat the command, it is safe"
+            }
             Self::TakeAway => {
                 "it may have been done, or not; repeat the command, it is safe: not found then means that it was done"
             }
@@ -135,7 +137,10 @@ impl Deed {
             Self::Look => Ending::new(Exit::NothingDone, format!("write the answer: {error}")),
             // A script that did not get the answer cannot tell whether the operation took effect.
             Self::Submit { .. } | Self::Replace | Self::Cancel | Self::TakeAway | Self::Bulk => {
-                Ending::new(Exit::Unknown, format!("it was done; only the answer could not be written: {error}"))
+                Ending::new(
+                    Exit::Unknown,
+                    format!("it was done; only the answer could not be written: {error}"),
+                )
             }
         }
     }
@@ -158,11 +163,15 @@ impl Answer {
             return None;
         }
         let read: Option<Problem> = serde_json::from_str(&self.text).ok();
-        let says_something =
-            |problem: &Problem| problem.slug().is_some() || !problem.title.is_empty() || !problem.detail.is_empty();
+        let says_something = |problem: &Problem| {
+            problem.slug().is_some() || !problem.title.is_empty() || !problem.detail.is_empty()
+        };
         let problem = read.filter(says_something).unwrap_or_else(|| Problem {
             // The answer comes from a proxy, or from another server than a node.
-            detail: format!("status {} without a problem in JSON; is this URL a node's?", self.status),
+            detail: format!(
+                "status {} without a problem in JSON; is this URL a node's?",
+                self.status
+            ),
             ..Problem::default()
         });
         Some(Problem { status: self.status, ..problem })
@@ -171,7 +180,10 @@ impl Answer {
     /// Parses the body of the answer.
     pub fn read<T: DeserializeOwned>(&self) -> Result<T, Ending> {
         serde_json::from_str(&self.text).map_err(|error| {
-            let text = format!("the answer (status {}) is not what a node answers: {error}; is this URL a node's?", self.status);
+            let text = format!(
+                "the answer (status {}) is not what a node answers: {error}; is this URL a node's?",
+                self.status
+            );
             Ending::new(Exit::Unknown, text)
         })
     }
@@ -202,7 +214,9 @@ impl Problem {
             (404, Some("task-not-found")) => Exit::NotFound,
             // Only a node's own problem types count. A proxy also answers 503 when its connection
             // to the node broke after the request was sent.
-            (503, Some("busy" | "draining" | "unavailable" | "not-ready")) | (408 | 429, _) => Exit::NothingDone,
+            (503, Some("busy" | "draining" | "unavailable" | "not-ready")) | (408 | 429, _) => {
+                Exit::NothingDone
+            }
             // Proxies use codes from 520 on for an upstream that did not answer.
             (500 | 502..=504 | 520..=599, _) => Exit::Unknown,
             _ => Exit::Refused,

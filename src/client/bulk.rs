@@ -78,7 +78,8 @@ impl Bulk<'_> {
             let call = self.call(caller, from.as_deref())?;
             let retry_for = if is_first { Duration::ZERO } else { self.retry_for };
             let asked = caller.ask_for(&call, retry_for, Repeating::IsSafe).await;
-            let Asked { answer, is_in_doubt } = asked.map_err(|ending| self.broken_off(ending, total, is_exact))?;
+            let Asked { answer, is_in_doubt } =
+                asked.map_err(|ending| self.broken_off(ending, total, is_exact))?;
             if let Some(problem) = answer.problem() {
                 return Err(if is_first {
                     Answered::Problem(answer)
@@ -87,7 +88,8 @@ impl Bulk<'_> {
                 });
             }
             is_first = false;
-            let progress: Progress = answer.read().map_err(|ending| self.broken_off(ending, total, is_exact))?;
+            let progress: Progress =
+                answer.read().map_err(|ending| self.broken_off(ending, total, is_exact))?;
             total = total.saturating_add(progress.count);
             // An attempt without an answer may have affected tasks that are not counted. A dry run
             // affects none.
@@ -112,7 +114,9 @@ impl Bulk<'_> {
                         self.done,
                         spelled(self.retry_for)
                     );
-                    return Err(self.broken_off(Ending::new(Exit::NothingDone, text), total, is_exact).into());
+                    return Err(self
+                        .broken_off(Ending::new(Exit::NothingDone, text), total, is_exact)
+                        .into());
                 };
                 clock::sleep(pause).await;
             }
@@ -129,7 +133,8 @@ impl Bulk<'_> {
             dry_run: self.is_dry_run,
             cursor,
         };
-        let body = serde_json::to_vec(&request).map_err(|error| Ending::usage(format!("put the request into JSON: {error}")))?;
+        let body = serde_json::to_vec(&request)
+            .map_err(|error| Ending::usage(format!("put the request into JSON: {error}")))?;
         caller.post(self.path, body)
     }
 
@@ -139,7 +144,8 @@ impl Bulk<'_> {
             return ending;
         }
         if total > 0 {
-            ending.text = format!("{}\n{} {} before that", ending.text, counted(total, self.what), self.done);
+            ending.text =
+                format!("{}\n{} {} before that", ending.text, counted(total, self.what), self.done);
         }
         if (total > 0 || !is_exact) && ending.exit == Exit::NothingDone {
             // 'Nothing done' is true for the last call, not for the command.

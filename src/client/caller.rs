@@ -118,7 +118,9 @@ impl Caller {
             .tcp_nodelay(true)
             .user_agent(concat!("punctual/", env!("CARGO_PKG_VERSION")))
             .build()
-            .map_err(|error| Ending::new(Exit::NothingDone, format!("set up the client: {}", causes(&error))))?;
+            .map_err(|error| {
+                Ending::new(Exit::NothingDone, format!("set up the client: {}", causes(&error)))
+            })?;
         Ok(Self { http, base, shown, timeout: node.timeout })
     }
 
@@ -147,15 +149,18 @@ impl Caller {
     /// another task.
     fn url(&self, path: &[&str]) -> Result<Url, Ending> {
         if let Some(dots) = path.iter().find(|segment| matches!(**segment, "." | "..")) {
-            return Err(Ending::usage(format!("`{dots}` cannot stand in a URL: it means a folder there; use the task's id")));
+            return Err(Ending::usage(format!(
+                "`{dots}` cannot stand in a URL: it means a folder there; use the task's id"
+            )));
         }
         if path.contains(&"") {
             return Err(Ending::usage("neither a topic nor a name is empty".to_owned()));
         }
         let mut url = self.base.clone();
-        let whole = path
-            .iter()
-            .fold(url.path().trim_end_matches('/').to_owned(), |whole, segment| format!("{whole}/{}", encoded(segment)));
+        let whole =
+            path.iter().fold(url.path().trim_end_matches('/').to_owned(), |whole, segment| {
+                format!("{whole}/{}", encoded(segment))
+            });
         url.set_path(&whole);
         Ok(url)
     }
@@ -166,8 +171,12 @@ impl Caller {
         let request = match &call.method {
             Method::Get => self.http.get(url),
             Method::Delete => self.http.delete(url),
-            Method::Post(body) => self.http.post(url).header(CONTENT_TYPE, "application/json").body(body.clone()),
-            Method::Put(body) => self.http.put(url).header(CONTENT_TYPE, "application/json").body(body.clone()),
+            Method::Post(body) => {
+                self.http.post(url).header(CONTENT_TYPE, "application/json").body(body.clone())
+            }
+            Method::Put(body) => {
+                self.http.put(url).header(CONTENT_TYPE, "application/json").body(body.clone())
+            }
         };
         let request = match call.condition.map(Condition::header) {
             Some((name, value)) => request.header(name, value),
@@ -178,7 +187,11 @@ impl Caller {
             Method::Get | Method::Delete => 0,
         };
         let failed = |error: reqwest::Error| self.ending_of(&error.without_url(), body_bytes);
-        let response = request.header(ACCEPT, "application/json, application/problem+json").send().await.map_err(failed)?;
+        let response = request
+            .header(ACCEPT, "application/json, application/problem+json")
+            .send()
+            .await
+            .map_err(failed)?;
         let (status, retry_after) = (response.status().as_u16(), retry_after(&response));
         let text = response.text().await.map_err(failed)?;
         Ok(Answer { status, retry_after, text })
@@ -189,7 +202,12 @@ impl Caller {
     ///
     /// The outcome is unknown if an earlier attempt may have taken effect, even if the last attempt
     /// certainly did not.
-    pub async fn ask_for(&self, call: &Call, limit: Duration, repeating: Repeating) -> Result<Asked, Ending> {
+    pub async fn ask_for(
+        &self,
+        call: &Call,
+        limit: Duration,
+        repeating: Repeating,
+    ) -> Result<Asked, Ending> {
         let mut patience = Patience::new(limit);
         let mut is_in_doubt = false;
         loop {
@@ -198,20 +216,29 @@ impl Caller {
                 Ok(answer) => (answer.problem(), answer.retry_after),
                 Err(_) => (None, None),
             };
-            let exit = problem.as_ref().map(Problem::exit).or(asked.as_ref().err().map(|ending| ending.exit));
+            let exit = problem
+                .as_ref()
+                .map(Problem::exit)
+                .or(asked.as_ref().err().map(|ending| ending.exit));
             let may_repeat = match exit {
                 Some(Exit::NothingDone) => true,
                 Some(Exit::Unknown) => repeating == Repeating::IsSafe,
                 _ => false,
             };
-            let pause = if may_repeat { patience.pause(clock::monotonic(), wait, rand::random()) } else { None };
+            let pause = if may_repeat {
+                patience.pause(clock::monotonic(), wait, rand::random())
+            } else {
+                None
+            };
             if let Some(pause) = pause {
                 is_in_doubt |= exit == Some(Exit::Unknown);
                 clock::sleep(pause).await;
                 continue;
             }
             return match (asked, problem) {
-                (Ok(_), Some(problem)) if is_in_doubt && !stands(&problem) => Err(in_doubt(problem.ending())),
+                (Ok(_), Some(problem)) if is_in_doubt && !stands(&problem) => {
+                    Err(in_doubt(problem.ending()))
+                }
                 (Err(ending), _) if is_in_doubt => Err(in_doubt(ending)),
                 (asked, _) => asked.map(|answer| Asked { answer, is_in_doubt }),
             };
@@ -222,12 +249,16 @@ impl Caller {
         let base = &self.shown;
         if error.is_connect() {
             let cause = causes(error);
-            let text =
-                format!("cannot reach {base}: {cause}\nnothing was done; is a node listening there? (--url, PUNCTUAL_URL)");
+            let text = format!(
+                "cannot reach {base}: {cause}\nnothing was done; is a node listening there? (--url, PUNCTUAL_URL)"
+            );
             return Ending::new(Exit::NothingDone, text);
         }
         if error.is_timeout() {
-            return Ending::new(Exit::Unknown, format!("{base} did not answer within {} (--timeout)", spelled(self.timeout)));
+            return Ending::new(
+                Exit::Unknown,
+                format!("{base} did not answer within {} (--timeout)", spelled(self.timeout)),
+            );
         }
         // A node refuses an oversized body at its first bytes. This client reads no answer while it
         // is still writing.
@@ -256,7 +287,10 @@ fn stands(problem: &Problem) -> bool {
 }
 
 fn in_doubt(last: Ending) -> Ending {
-    Ending::new(Exit::Unknown, format!("an earlier attempt had no answer; the last one: {}", last.text))
+    Ending::new(
+        Exit::Unknown,
+        format!("an earlier attempt had no answer; the last one: {}", last.text),
+    )
 }
 
 /// Percent-encodes every byte except those that are never special.

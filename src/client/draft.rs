@@ -64,14 +64,20 @@ enum HeaderValue<'a> {
 }
 
 /// A name that occurs several times gets a list of its values.
-fn headers<S: Serializer>(headers: &[(&str, HeaderValue<'_>)], serializer: S) -> Result<S::Ok, S::Error> {
+fn headers<S: Serializer>(
+    headers: &[(&str, HeaderValue<'_>)],
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
     let mut map = serializer.serialize_map(None)?;
     for (index, (name, value)) in headers.iter().enumerate() {
         if headers[..index].iter().any(|(known, _)| known == name) {
             continue;
         }
-        let values: Vec<HeaderValue<'_>> =
-            headers[index..].iter().filter(|(other, _)| other == name).map(|(_, value)| *value).collect();
+        let values: Vec<HeaderValue<'_>> = headers[index..]
+            .iter()
+            .filter(|(other, _)| other == name)
+            .map(|(_, value)| *value)
+            .collect();
         match values.len() {
             1 => map.serialize_entry(name, value)?,
             _ => map.serialize_entry(name, &values)?,
@@ -82,7 +88,10 @@ fn headers<S: Serializer>(headers: &[(&str, HeaderValue<'_>)], serializer: S) ->
 
 fn headers_of(args: &args::Submit) -> Vec<(&str, HeaderValue<'_>)> {
     let texts = args.headers.iter().map(|(name, value)| (name.as_str(), HeaderValue::Text(value)));
-    let binaries = args.header_base64.iter().map(|(name, base64)| (name.as_str(), HeaderValue::Binary { base64 }));
+    let binaries = args
+        .header_base64
+        .iter()
+        .map(|(name, base64)| (name.as_str(), HeaderValue::Binary { base64 }));
     let nulls = args.header_null.iter().map(|name| (name.as_str(), HeaderValue::Null));
     texts.chain(binaries).chain(nulls).collect()
 }
@@ -102,7 +111,10 @@ pub async fn body_of(args: &args::Submit) -> Result<Vec<u8>, String> {
         delay: args.due.delay.as_deref(),
         payload: json,
         payload_text: args.payload.payload_text.as_deref().or(text_of_file),
-        payload_base64: file.as_deref().filter(|_| text_of_file.is_none()).map(|bytes| STANDARD.encode(bytes)),
+        payload_base64: file
+            .as_deref()
+            .filter(|_| text_of_file.is_none())
+            .map(|bytes| STANDARD.encode(bytes)),
         tombstone: args.payload.tombstone,
         key: args.key.as_deref(),
         key_base64: args.key_base64.as_deref(),
@@ -126,9 +138,13 @@ async fn bytes_of(path: &Path) -> Result<Vec<u8>, String> {
             Err(error) => Err(error),
         }
     };
-    let bytes = read.map_err(|error| format!("read {}: {error} (--payload-file)", path.display()))?;
+    let bytes =
+        read.map_err(|error| format!("read {}: {error} (--payload-file)", path.display()))?;
     if u64::try_from(bytes.len()).unwrap_or(u64::MAX) > FILE_BYTES_MAX {
-        return Err(format!("{} has over 1 GiB, more than any node takes (--payload-file)", path.display()));
+        return Err(format!(
+            "{} has over 1 GiB, more than any node takes (--payload-file)",
+            path.display()
+        ));
     }
     Ok(bytes)
 }

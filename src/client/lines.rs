@@ -54,7 +54,8 @@ const BATCH_BYTES_MAX: usize = 4 << 20;
 const BATCH_CHUNKS_MAX: usize = 16;
 
 /// Signals after which a run waits for its batches in flight.
-const STOPPED_BY: [signals::EndSignal; 2] = [signals::EndSignal::Interrupt, signals::EndSignal::Terminate];
+const STOPPED_BY: [signals::EndSignal; 2] =
+    [signals::EndSignal::Interrupt, signals::EndSignal::Terminate];
 
 /// Submits the tasks of a file or of standard input.
 pub async fn submit(args: &args::Submit, file: &Path) -> ExitCode {
@@ -65,7 +66,10 @@ pub async fn submit(args: &args::Submit, file: &Path) -> ExitCode {
     };
     let screen = Screen::new(plan.manner);
     if !(plan.manner.is_quiet && args.lines.run_id.is_some()) {
-        screen.note("run_id", &if is_json { plan.run_id.clone() } else { format!("run id {}", plan.run_id) });
+        screen.note(
+            "run_id",
+            &if is_json { plan.run_id.clone() } else { format!("run id {}", plan.run_id) },
+        );
     }
     let stopping = CancellationToken::new();
     let last_through = Cell::new(None);
@@ -97,8 +101,10 @@ struct Plan {
 fn prepare(args: &args::Submit, file: &Path) -> Result<(Plan, Input, Caller), Ending> {
     let lines = &args.lines;
     let caller = Caller::new(&args.node)?;
-    let run_id = lines.run_id.clone().unwrap_or_else(|| format!("run-{:016x}", rand::random::<u64>()));
-    let (source, bytes_total) = open(file).map_err(|error| Ending::usage(format!("read {}: {error}", file.display())))?;
+    let run_id =
+        lines.run_id.clone().unwrap_or_else(|| format!("run-{:016x}", rand::random::<u64>()));
+    let (source, bytes_total) =
+        open(file).map_err(|error| Ending::usage(format!("read {}: {error}", file.display())))?;
     let reading = Reading {
         naming: Naming::new(&run_id, args.topic.as_deref()),
         from_line: lines.from_line,
@@ -106,8 +112,8 @@ fn prepare(args: &args::Submit, file: &Path) -> Result<(Plan, Input, Caller), En
         // input's buffer.
         chunk_lines_max: lines.batch.div_ceil(4),
     };
-    let input =
-        Input::start(source, reading).map_err(|error| Ending::new(Exit::NothingDone, format!("start to read: {error}")))?;
+    let input = Input::start(source, reading)
+        .map_err(|error| Ending::new(Exit::NothingDone, format!("start to read: {error}")))?;
     let manner = Manner { is_json: args.node.json, is_quiet: lines.quiet };
     let retry_for = args.retry_for.unwrap_or(args::RETRY_FOR_OF_LINES);
     let plan = Plan {
@@ -125,7 +131,11 @@ fn prepare(args: &args::Submit, file: &Path) -> Result<(Plan, Input, Caller), En
 /// Opens the input. Returns its size, too, if it is a file.
 fn open(path: &Path) -> io::Result<(Box<dyn Read + Send>, Option<u64>)> {
     let is_stdin = path.as_os_str() == "-";
-    let file = if is_stdin { File::from(io::stdin().as_fd().try_clone_to_owned()?) } else { File::open(path)? };
+    let file = if is_stdin {
+        File::from(io::stdin().as_fd().try_clone_to_owned()?)
+    } else {
+        File::open(path)?
+    };
     let metadata = file.metadata()?;
     if metadata.is_dir() {
         return Err(io::Error::from(io::ErrorKind::IsADirectory));
@@ -173,7 +183,8 @@ impl<'a> Run<'a> {
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         // Outside a container a closed terminal ends the run, as it ends any program. The run id
         // allows to repeat the run.
-        let endings = if signals::needs_handlers() { &signals::EndSignal::ALL[..] } else { &STOPPED_BY };
+        let endings =
+            if signals::needs_handlers() { &signals::EndSignal::ALL[..] } else { &STOPPED_BY };
         // Without signal handlers the process ends at once, as is the default.
         let mut signals = Signals::listen(endings).unwrap_or_default();
         let mut has_more = true;
@@ -253,7 +264,8 @@ impl<'a> Run<'a> {
 
     /// Records a read error. The lines before it are still submitted.
     fn lost(&mut self, error: &io::Error) {
-        self.ending.get_or_insert(Ending::new(Exit::NothingDone, format!("read the input: {error}")));
+        self.ending
+            .get_or_insert(Ending::new(Exit::NothingDone, format!("read the input: {error}")));
     }
 
     /// Stops the run: no more input is read, and the batches in flight finish.
@@ -264,7 +276,10 @@ impl<'a> Run<'a> {
 
     fn interrupted(&mut self, signal: &str, delivery: &Delivery<'_>) {
         if !delivery.stopping.is_cancelled() && self.tally.is_under_way() {
-            delivery.screen.note("stopping", &format!("{signal}: waiting for what is under way; once more to leave at once"));
+            delivery.screen.note(
+                "stopping",
+                &format!("{signal}: waiting for what is under way; once more to leave at once"),
+            );
         }
         // The user's signal takes precedence over an earlier error.
         self.ending = Some(Ending::new(Exit::Interrupted, signal));
@@ -274,7 +289,12 @@ impl<'a> Run<'a> {
     fn show(&self, input: &Input, screen: &Screen) {
         let bytes_read = input.bytes_read.load(Ordering::Relaxed);
         let took = clock::monotonic().since(self.started_at);
-        screen.show(Snapshot { counts: self.tally.counts, bytes_read, bytes_total: self.plan.bytes_total, took });
+        screen.show(Snapshot {
+            counts: self.tally.counts,
+            bytes_read,
+            bytes_total: self.plan.bytes_total,
+            took,
+        });
     }
 
     fn report_wrong(&mut self, wrong: &[WrongLine], screen: &Screen) {
@@ -285,17 +305,32 @@ impl<'a> Run<'a> {
                 WrongKind::TooLong => ("body-too-large", 413, "The line is too long"),
             };
             let kind = format!("urn:punctual:problem:{slug}");
-            let problem = json!({ "type": kind, "title": title, "status": status, "detail": line.detail });
-            self.report_refused(line.number, &Refused { status, text: format!("{title}: {}", line.detail), problem }, screen);
+            let problem =
+                json!({ "type": kind, "title": title, "status": status, "detail": line.detail });
+            self.report_refused(
+                line.number,
+                &Refused { status, text: format!("{title}: {}", line.detail), problem },
+                screen,
+            );
         }
     }
 
     fn report_line(&mut self, line: &Settled, screen: &Screen) {
         let shown = match &line.outcome {
             Outcome::Refused(refused) => return self.report_refused(line.number, refused, screen),
-            Outcome::Differs(task, members) => return self.report_differing(line.number, task, members, screen),
-            Outcome::Accepted(task) => LineJson { status: Some(201), task: Some(task), ..LineJson::of(line.number, "accepted") },
-            Outcome::Known(task) => LineJson { status: Some(200), task: Some(task), ..LineJson::of(line.number, "known") },
+            Outcome::Differs(task, members) => {
+                return self.report_differing(line.number, task, members, screen);
+            }
+            Outcome::Accepted(task) => LineJson {
+                status: Some(201),
+                task: Some(task),
+                ..LineJson::of(line.number, "accepted")
+            },
+            Outcome::Known(task) => LineJson {
+                status: Some(200),
+                task: Some(task),
+                ..LineJson::of(line.number, "known")
+            },
             Outcome::Unknown => LineJson::of(line.number, "unknown"),
             Outcome::NotSubmitted => LineJson::of(line.number, "not_submitted"),
         };
@@ -305,10 +340,19 @@ impl<'a> Run<'a> {
         }
     }
 
-    fn report_differing(&mut self, number: u64, task: &RawValue, members: &[Member], screen: &Screen) {
+    fn report_differing(
+        &mut self,
+        number: u64,
+        task: &RawValue,
+        members: &[Member],
+        screen: &Screen,
+    ) {
         if self.plan.manner.is_json {
             let (status, task, differs) = (Some(200), Some(task), Some(members));
-            return self.print(&LineJson { status, task, differs, ..LineJson::of(number, "differs") }, screen);
+            return self.print(
+                &LineJson { status, task, differs, ..LineJson::of(number, "differs") },
+                screen,
+            );
         }
         let members = members.iter().map(Member::to_string).collect::<Vec<_>>().join(", ");
         let task: NamedTask = serde_json::from_str(task.get()).unwrap_or_default();
@@ -331,7 +375,9 @@ impl<'a> Run<'a> {
 
     fn print(&mut self, line: &LineJson<'_>, screen: &Screen) {
         screen.wipe();
-        let written = serde_json::to_string(line).map_err(io::Error::from).and_then(|line| print::to_stdout(&line));
+        let written = serde_json::to_string(line)
+            .map_err(io::Error::from)
+            .and_then(|line| print::to_stdout(&line));
         self.note_unwritten(written);
     }
 
@@ -350,9 +396,11 @@ impl<'a> Run<'a> {
             _ if self.unwritten.is_some() => Some(Exit::Unknown),
             // 'Refused' would claim that all other lines are stored, so the reason for the early
             // end takes precedence.
-            Some(ending) => {
-                self.tally.exit().filter(|exit| matches!(exit, Exit::Unknown | Exit::NothingDone)).or(Some(ending.exit))
-            }
+            Some(ending) => self
+                .tally
+                .exit()
+                .filter(|exit| matches!(exit, Exit::Unknown | Exit::NothingDone))
+                .or(Some(ending.exit)),
             None => self.tally.exit(),
         }
     }
@@ -369,8 +417,7 @@ impl<'a> Run<'a> {
         }
         let millis = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
         let resume = (!self.is_complete()).then(|| self.tally.resume_line());
-        let summary =
-            json!({ "run_id": self.plan.run_id, "counts": self.tally.counts, "took_ms": millis, "resume_line": resume });
+        let summary = json!({ "run_id": self.plan.run_id, "counts": self.tally.counts, "took_ms": millis, "resume_line": resume });
         json!({ "summary": summary }).to_string()
     }
 
@@ -378,7 +425,11 @@ impl<'a> Run<'a> {
     fn report(mut self, file: &Path) -> ExitCode {
         self.note_unwritten(print::to_stdout(&self.summary()));
         let Some(exit) = self.exit() else { return ExitCode::SUCCESS };
-        let input = if file.as_os_str() == "-" { "the same input".to_owned() } else { file.display().to_string() };
+        let input = if file.as_os_str() == "-" {
+            "the same input".to_owned()
+        } else {
+            file.display().to_string()
+        };
         let again = format!("repeat the command with {input} and --run-id {}", self.plan.run_id);
         let mut text = String::new();
         if let Some(error) = &self.unwritten {
@@ -386,10 +437,15 @@ impl<'a> Run<'a> {
         }
         match (self.is_complete(), &self.ending) {
             (true, _) if self.unwritten.is_none() => return exit.into(),
-            (true, _) => text.push_str(&format!("to have them all, {again}; nothing is made twice")),
+            (true, _) => {
+                text.push_str(&format!("to have them all, {again}; nothing is made twice"))
+            }
             (false, ending) => {
-                let why = ending.as_ref().map_or("not all lines have an answer", |ending| ending.text.as_str());
-                let spared = format!("(--from-line {} spares what is done)", self.tally.resume_line());
+                let why = ending
+                    .as_ref()
+                    .map_or("not all lines have an answer", |ending| ending.text.as_str());
+                let spared =
+                    format!("(--from-line {} spares what is done)", self.tally.resume_line());
                 text.push_str(&format!("{why}\nto go on, {again} {spared}; nothing is made twice"));
             }
         }

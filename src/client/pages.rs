@@ -45,8 +45,9 @@ struct Page {
 /// Returns the error for a topic that no server knows and that has no tasks. The topic is probably
 /// misspelt.
 pub fn unknown_topic(topic: &str) -> Ending {
-    let text =
-        format!("the topic {topic} is not known: Kafka has none of this name, and no pending task or dead letter is for it");
+    let text = format!(
+        "the topic {topic} is not known: Kafka has none of this name, and no pending task or dead letter is for it"
+    );
     Ending::new(Exit::Refused, text)
 }
 
@@ -84,11 +85,18 @@ impl Listing<'_> {
             if !show(&page.tasks)? {
                 return Ok(Listed { cursor: None, ..listed });
             }
-            if page.cursor.is_some() && (page.cursor == listed.cursor || empty_count > EMPTY_PAGES_MAX) {
-                return Err(Ending::new(Exit::Unknown, "the node's list does not come to an end; is this URL a node's?").into());
+            if page.cursor.is_some()
+                && (page.cursor == listed.cursor || empty_count > EMPTY_PAGES_MAX)
+            {
+                return Err(Ending::new(
+                    Exit::Unknown,
+                    "the node's list does not come to an end; is this URL a node's?",
+                )
+                .into());
             }
             if listed.count == 0 && page.cursor.is_none() && page.topic_known == Some(false) {
-                let topic = self.filters.iter().find(|(name, _)| *name == "topic").map(|(_, topic)| *topic);
+                let topic =
+                    self.filters.iter().find(|(name, _)| *name == "topic").map(|(_, topic)| *topic);
                 return Err(unknown_topic(topic.unwrap_or_default()).into());
             }
             listed.cursor = page.cursor;
@@ -116,10 +124,16 @@ impl Listing<'_> {
         let mut table = Table::new(heads);
         let listed = self.walk(caller, |tasks| {
             if self.is_json {
-                return print::lines(&tasks.iter().map(|task| format!("{task}\n")).collect::<String>());
+                return print::lines(
+                    &tasks.iter().map(|task| format!("{task}\n")).collect::<String>(),
+                );
             }
-            let read = |task: &RawValue| Answer { status: 200, retry_after: None, text: task.get().to_owned() }.read::<Task>();
-            let rows: Vec<_> = tasks.iter().map(|task| read(task).map(&cells)).collect::<Result<_, _>>()?;
+            let read = |task: &RawValue| {
+                Answer { status: 200, retry_after: None, text: task.get().to_owned() }
+                    .read::<Task>()
+            };
+            let rows: Vec<_> =
+                tasks.iter().map(|task| read(task).map(&cells)).collect::<Result<_, _>>()?;
             print::lines(&table.rows(&rows))
         });
         let listed = listed.await?;
@@ -128,7 +142,9 @@ impl Listing<'_> {
             (None, true) => {}
             (Some(cursor), false) => {
                 let count = counted(listed.count, self.what);
-                print::aside(&format!("{count}, and there are more: --all shows them, --cursor {cursor} goes on here"));
+                print::aside(&format!(
+                    "{count}, and there are more: --all shows them, --cursor {cursor} goes on here"
+                ));
             }
             (None, false) => print::aside(&counted(listed.count, self.what)),
         }

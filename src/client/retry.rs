@@ -39,9 +39,16 @@ impl Patience {
     ///
     /// The pause is at least `retry_after` (up to `RETRY_AFTER_MAX`). The value of `chance` (any
     /// number) adds jitter, so that callers that failed together do not retry together.
-    pub fn pause(&mut self, now: Monotonic, retry_after: Option<Duration>, chance: u32) -> Option<Duration> {
+    pub fn pause(
+        &mut self,
+        now: Monotonic,
+        retry_after: Option<Duration>,
+        chance: u32,
+    ) -> Option<Duration> {
         let since = *self.failing_since.get_or_insert(now);
-        let doubled = PAUSE_MIN.saturating_mul(1_u32.checked_shl(self.failure_count).unwrap_or(u32::MAX)).min(PAUSE_MAX);
+        let doubled = PAUSE_MIN
+            .saturating_mul(1_u32.checked_shl(self.failure_count).unwrap_or(u32::MAX))
+            .min(PAUSE_MAX);
         self.failure_count = self.failure_count.saturating_add(1);
         // From 50 % to 100 % of the pause.
         let spread = doubled / 2 + doubled / 2 * (chance % 1024) / 1024;
@@ -66,7 +73,8 @@ mod tests {
     #[test]
     fn pauses_grow_to_a_bound_and_are_spread() {
         let mut patience = Patience::new(Duration::from_secs(3600));
-        let pauses: Vec<Duration> = (0..40).map(|_| patience.pause(at(0), None, 0).unwrap()).collect();
+        let pauses: Vec<Duration> =
+            (0..40).map(|_| patience.pause(at(0), None, 0).unwrap()).collect();
         assert_eq!(pauses[..3], [ms(50), ms(100), ms(200)]);
         assert_eq!(pauses[39], ms(5000));
         let mut patience = Patience::new(Duration::from_secs(3600));

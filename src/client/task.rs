@@ -93,7 +93,13 @@ impl Task {
         line("reason", self.reason.as_deref());
         line("died", self.died_at.as_deref());
         if let Some(receipt) = &self.receipt {
-            line("published", Some(&format!("{} ({} ms after its due time)", receipt.published_at, receipt.lateness_ms)));
+            line(
+                "published",
+                Some(&format!(
+                    "{} ({} ms after its due time)",
+                    receipt.published_at, receipt.lateness_ms
+                )),
+            );
             line("partition", Some(&receipt.partition.to_string()));
             line("offset", Some(&receipt.offset.to_string()));
         }
@@ -103,12 +109,17 @@ impl Task {
             for value in header.values() {
                 match value {
                     HeaderValue::Text(text) => line("header", Some(&format!("{name}={text}"))),
-                    HeaderValue::Binary { base64 } => line("  in base64", Some(&format!("{name}={base64}"))),
+                    HeaderValue::Binary { base64 } => {
+                        line("  in base64", Some(&format!("{name}={base64}")))
+                    }
                     HeaderValue::Null => line("  null", Some(name)),
                 }
             }
         }
-        line("payload", self.payload.as_deref().map(|payload| payload.get()).or(self.payload_text.as_deref()));
+        line(
+            "payload",
+            self.payload.as_deref().map(|payload| payload.get()).or(self.payload_text.as_deref()),
+        );
         line("  in base64", self.payload_base64.as_deref());
         line("payload", self.tombstone.then_some("none: a tombstone"));
         lines.truncate(lines.trim_end().len());
@@ -122,7 +133,8 @@ const CONTINUED: &str = "\n            ";
 /// Escapes characters of payloads and keys that could control a terminal or reverse the order of
 /// the text.
 pub fn printable(text: &str) -> Cow<'_, str> {
-    let is_steering = |c: char| c.is_control() || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    let is_steering =
+        |c: char| c.is_control() || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
     if !text.contains(is_steering) {
         return Cow::Borrowed(text);
     }

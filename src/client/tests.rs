@@ -44,7 +44,12 @@ async fn node() -> args::Node {
     let address: SocketAddr = listener.local_addr().unwrap();
     let mut registry = Registry::default();
     let metrics = api::Metrics::register(&mut registry);
-    let api = api::Api::new(Service::of_model(Arc::new(Model::default())), api::Settings::default(), metrics, Arc::new(registry));
+    let api = api::Api::new(
+        Service::of_model(Arc::new(Model::default())),
+        api::Settings::default(),
+        metrics,
+        Arc::new(registry),
+    );
     let tasks = Tasks::default();
     tasks.spawn("api", api::serve(listener, api, tasks.clone()));
     args::Node { url: format!("http://{address}/"), json: false, timeout: Duration::from_secs(30) }
@@ -70,14 +75,23 @@ async fn livez(node: &args::Node) -> Result<Answer, Ending> {
 #[tokio::test]
 async fn a_task_is_submitted_shown_and_cancelled() {
     let node = node().await;
-    let answer = submit(&node, "t --due-at 2030-01-31T09:30:00Z --payload [1] --key k --header a=b=c --name n").await;
+    let answer = submit(
+        &node,
+        "t --due-at 2030-01-31T09:30:00Z --payload [1] --key k --header a=b=c --name n",
+    )
+    .await;
     let line = print::submitted(&answer).unwrap();
     let (id, rest) = line.split_at(36);
     assert_eq!(rest, "  submitted, scheduled, due 2030-01-31T09:30:00.000Z to t");
     let shown = print::shown(&show(&node, id).await).unwrap();
-    for line in
-        ["id          ", "name        n", "key         k", "header      a=b=c", "payload     [1]", "state       scheduled"]
-    {
+    for line in [
+        "id          ",
+        "name        n",
+        "key         k",
+        "header      a=b=c",
+        "payload     [1]",
+        "state       scheduled",
+    ] {
         assert!(shown.lines().any(|shown| shown.starts_with(line)), "{line} in\n{shown}");
     }
     assert_eq!(print::cancelled(&cancel(&node, id).await).unwrap(), format!("{id}  cancelled"));
@@ -109,7 +123,9 @@ async fn every_refusal_has_its_exit_code() {
 /// Cancels as `punctual cancel` does.
 async fn cancel_by(node: &args::Node, line: &str) -> Answer {
     let words = ["punctual", "cancel"].into_iter().chain(line.split(' '));
-    let Ok(Line::Cancel(args)) = Line::try_parse_from(words) else { panic!("this is a cancel: {line}") };
+    let Ok(Line::Cancel(args)) = Line::try_parse_from(words) else {
+        panic!("this is a cancel: {line}")
+    };
     super::cancel_one(&args::Cancel { node: node.clone(), ..args }).await.unwrap()
 }
 
@@ -117,25 +133,37 @@ async fn cancel_by(node: &args::Node, line: &str) -> Answer {
 async fn what_was_replaced_is_shown_with_the_task_in_its_place() {
     let node = node().await;
     let id_of = |answer: &Answer| answer.read::<super::task::Task>().unwrap().id;
-    let first = id_of(&submit(&node, "t --name n --delay 1h --payload 1 --replace --if-absent").await);
-    let second = id_of(&submit(&node, &format!("t --name n --delay 2h --payload 2 --replace --if-match {first}")).await);
+    let first =
+        id_of(&submit(&node, "t --name n --delay 1h --payload 1 --replace --if-absent").await);
+    let second = id_of(
+        &submit(&node, &format!("t --name n --delay 2h --payload 2 --replace --if-match {first}"))
+            .await,
+    );
     let shown = print::shown(&show(&node, &first).await).unwrap();
     assert!(shown.contains(&format!("state       cancelled\nreplaced by {second}\n")), "{shown}");
     let ending = cancel_by(&node, &first).await.problem().unwrap().ending();
     assert_eq!(ending.exit, Exit::Refused);
     assert!(
-        ending.text.contains("replaced_by names\n") && ending.text.contains(&format!("replaced by {second}")),
+        ending.text.contains("replaced_by names\n")
+            && ending.text.contains(&format!("replaced by {second}")),
         "{}",
         ending.text
     );
     // The name stands for another task than the expected one.
     for line in ["--if-absent", &format!("--if-match {first}")] {
-        let unmet = submit(&node, &format!("t --name n --delay 3h --payload 3 --replace {line}")).await;
+        let unmet =
+            submit(&node, &format!("t --name n --delay 3h --payload 3 --replace {line}")).await;
         assert_eq!((unmet.status, unmet.problem().unwrap().exit()), (412, Exit::Refused));
         assert!(unmet.problem().unwrap().ending().text.contains(&second));
     }
-    assert_eq!(cancel_by(&node, &format!("--topic t --name n --if-match {first}")).await.status, 412);
-    assert_eq!(cancel_by(&node, &format!("--topic t --name n --if-match {second}")).await.status, 200);
+    assert_eq!(
+        cancel_by(&node, &format!("--topic t --name n --if-match {first}")).await.status,
+        412
+    );
+    assert_eq!(
+        cancel_by(&node, &format!("--topic t --name n --if-match {second}")).await.status,
+        200
+    );
     for wrong in [
         "t --name n --delay 1h --payload 1 --if-absent",
         &format!("t --name n --delay 1h --payload 1 --if-match {first}"),
@@ -144,8 +172,14 @@ async fn what_was_replaced_is_shown_with_the_task_in_its_place() {
     ] {
         assert!(submit_args(wrong).is_err(), "{wrong}");
     }
-    for wrong in [format!("{first} --if-match {first}"), format!("--topic t --if-match {first} --yes")] {
-        assert!(Line::try_parse_from(["punctual", "cancel"].into_iter().chain(wrong.split(' '))).is_err(), "{wrong}");
+    for wrong in
+        [format!("{first} --if-match {first}"), format!("--topic t --if-match {first} --yes")]
+    {
+        assert!(
+            Line::try_parse_from(["punctual", "cancel"].into_iter().chain(wrong.split(' ')))
+                .is_err(),
+            "{wrong}"
+        );
     }
 }
 
@@ -166,8 +200,11 @@ async fn a_node_that_is_not_there_has_done_nothing() {
 async fn a_node_that_does_not_answer_leaves_it_unknown() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     rustls::crypto::ring::default_provider().install_default().ok();
-    let silent =
-        args::Node { url: format!("http://{}", listener.local_addr().unwrap()), json: false, timeout: Duration::from_secs(1) };
+    let silent = args::Node {
+        url: format!("http://{}", listener.local_addr().unwrap()),
+        json: false,
+        timeout: Duration::from_secs(1),
+    };
     let ending = livez(&silent).await.unwrap_err();
     assert_eq!(ending.exit, Exit::Unknown, "{}", ending.text);
     assert_eq!(Deed::Look.end(ending).exit, Exit::NothingDone);
@@ -175,7 +212,9 @@ async fn a_node_that_does_not_answer_leaves_it_unknown() {
 
 #[test]
 fn only_a_node_says_that_nothing_was_done() {
-    let problem = |kind: &str| format!(r#"{{"type":"urn:punctual:problem:{kind}","title":"T","detail":"D"}}"#);
+    let problem = |kind: &str| {
+        format!(r#"{{"type":"urn:punctual:problem:{kind}","title":"T","detail":"D"}}"#)
+    };
     for (status, text, exit) in [
         (503, problem("busy"), Exit::NothingDone),
         (503, problem("draining"), Exit::NothingDone),
@@ -210,9 +249,16 @@ fn only_a_node_says_that_nothing_was_done() {
 #[test]
 fn every_503_of_a_node_is_known_to_the_client() {
     let page = include_str!("../../docs/problems.md");
-    let rows = page.lines().filter_map(|line| line.strip_prefix("| [`urn:punctual:problem:")?.split_once("`]"));
-    let kinds: Vec<&str> = rows.filter(|(_, rest)| rest.contains("| 503 |")).map(|(kind, _)| kind).collect();
-    assert_eq!(kinds, ["busy", "draining", "unavailable", "outcome-unknown", "not-ready"], "does it say that nothing was done?");
+    let rows = page
+        .lines()
+        .filter_map(|line| line.strip_prefix("| [`urn:punctual:problem:")?.split_once("`]"));
+    let kinds: Vec<&str> =
+        rows.filter(|(_, rest)| rest.contains("| 503 |")).map(|(kind, _)| kind).collect();
+    assert_eq!(
+        kinds,
+        ["busy", "draining", "unavailable", "outcome-unknown", "not-ready"],
+        "does it say that nothing was done?"
+    );
 }
 
 #[test]
@@ -244,10 +290,14 @@ fn a_command_line_says_when_and_what_exactly_once() {
 fn a_task_is_named_by_its_id_or_by_topic_and_name() {
     const ID: &str = "01b9774e-55c0-8003-8000-000000000007";
     let parse = |line: &str| {
-        Line::try_parse_from(std::iter::once("punctual").chain(line.split(' '))).map(|line| match line {
-            Line::Cancel(args) => args.dry_run || args.yes,
-            Line::Dead(Dead { command: DeadCommand::Redrive(args) | DeadCommand::Drop(args) }) => args.yes,
-            Line::Submit(_) | Line::Show(_) | Line::Dead(_) => false,
+        Line::try_parse_from(std::iter::once("punctual").chain(line.split(' '))).map(|line| {
+            match line {
+                Line::Cancel(args) => args.dry_run || args.yes,
+                Line::Dead(Dead {
+                    command: DeadCommand::Redrive(args) | DeadCommand::Drop(args),
+                }) => args.yes,
+                Line::Submit(_) | Line::Show(_) | Line::Dead(_) => false,
+            }
         })
     };
     for line in [
@@ -295,7 +345,8 @@ fn a_task_is_named_by_its_id_or_by_topic_and_name() {
 fn a_delay_needs_a_unit() {
     for number in ["30", "0", "+30", "-30", "1.5", " 30"] {
         let words = ["punctual", "submit", "--topic", "t", "--payload", "1", "--delay", number];
-        let error = Line::try_parse_from(words).err().unwrap_or_else(|| panic!("`{number}` was taken"));
+        let error =
+            Line::try_parse_from(words).err().unwrap_or_else(|| panic!("`{number}` was taken"));
         let right = format!("{0}ms, {0}s, {0}m", number.trim());
         assert!(error.exit_code() == 2 && error.to_string().contains(&right), "{number}: {error}");
     }
@@ -306,15 +357,27 @@ fn a_delay_needs_a_unit() {
 }
 
 fn said(line: &str) -> String {
-    Line::try_parse_from(line.split(' ')).err().unwrap_or_else(|| panic!("{line} was taken")).to_string()
+    Line::try_parse_from(line.split(' '))
+        .err()
+        .unwrap_or_else(|| panic!("{line} was taken"))
+        .to_string()
 }
 
 #[test]
 fn a_wrong_command_line_is_told_all_the_ways_that_are_right() {
     for (line, ways) in [
-        ("punctual show", ["<ID|--topic <TOPIC>|--name <NAME>>", "punctual show --topic <TOPIC> --name <NAME> "]),
-        ("punctual cancel", ["<ID|--topic <TOPIC>|--name <NAME>>", "punctual cancel --topic <TOPIC> [--due-from"]),
-        ("punctual dead redrive", ["<ID|--topic <TOPIC>>", "punctual dead redrive --topic <TOPIC> "]),
+        (
+            "punctual show",
+            ["<ID|--topic <TOPIC>|--name <NAME>>", "punctual show --topic <TOPIC> --name <NAME> "],
+        ),
+        (
+            "punctual cancel",
+            ["<ID|--topic <TOPIC>|--name <NAME>>", "punctual cancel --topic <TOPIC> [--due-from"],
+        ),
+        (
+            "punctual dead redrive",
+            ["<ID|--topic <TOPIC>>", "punctual dead redrive --topic <TOPIC> "],
+        ),
         ("punctual dead drop", ["<ID|--topic <TOPIC>>", "punctual dead drop --topic <TOPIC> "]),
     ] {
         let said = said(line);
@@ -324,7 +387,10 @@ fn a_wrong_command_line_is_told_all_the_ways_that_are_right() {
     for line in ["punctual cancel --name x", "punctual show --name x"] {
         let said = said(line);
         let (missing, _usage) = said.split_once("Usage:").unwrap();
-        assert!(missing.contains("  --topic <TOPIC>\n") && !missing.contains("ID"), "{line}: {said}");
+        assert!(
+            missing.contains("  --topic <TOPIC>\n") && !missing.contains("ID"),
+            "{line}: {said}"
+        );
     }
     for line in ["punctual dead list --nope", "punctual cancel --nope"] {
         assert!(!said(line).contains("<URL>"), "{line}: {}", said(line));
@@ -335,7 +401,10 @@ fn a_wrong_command_line_is_told_all_the_ways_that_are_right() {
 fn keys_and_names_may_begin_with_a_hyphen() {
     let args = submit_args("t --delay 1h --payload 1 --key -1 --name -n").unwrap();
     assert_eq!((args.key.as_deref(), args.name.as_deref()), (Some("-1"), Some("-n")));
-    assert!(submit_args("t --delay 1h --payload 1 --name --replace").is_err(), "the value of --name was forgotten");
+    assert!(
+        submit_args("t --delay 1h --payload 1 --name --replace").is_err(),
+        "the value of --name was forgotten"
+    );
     for line in ["punctual show --topic t --name -n", "punctual cancel --topic t --name -n"] {
         assert!(Line::try_parse_from(line.split(' ')).is_ok(), "{line}");
     }
@@ -346,16 +415,25 @@ async fn an_empty_name_is_wrong_usage_and_no_node_is_asked() {
     let node = node().await;
     for path in [["v1", "topics", "demo", "tasks", ""], ["v1", "topics", "", "tasks", "n"]] {
         let ending = super::ask(&node, |caller| caller.delete(&path)).await.unwrap_err();
-        assert_eq!((ending.exit, ending.text.contains("empty")), (Exit::Usage, true), "{path:?}: {}", ending.text);
+        assert_eq!(
+            (ending.exit, ending.text.contains("empty")),
+            (Exit::Usage, true),
+            "{path:?}: {}",
+            ending.text
+        );
     }
 }
 
 #[tokio::test]
 async fn a_file_is_sent_byte_for_byte() {
     let path = std::env::temp_dir().join(format!("punctual-client-test-{}", std::process::id()));
-    for (bytes, member) in [(b"text\n".as_slice(), r#""payload_text":"text\n""#), (b"\xff\x00", r#""payload_base64":"/wA=""#)] {
+    for (bytes, member) in [
+        (b"text\n".as_slice(), r#""payload_text":"text\n""#),
+        (b"\xff\x00", r#""payload_base64":"/wA=""#),
+    ] {
         std::fs::write(&path, bytes).unwrap();
-        let args = submit_args(&format!("t --delay 5ms --payload-file {}", path.display())).unwrap();
+        let args =
+            submit_args(&format!("t --delay 5ms --payload-file {}", path.display())).unwrap();
         let body = String::from_utf8(draft::body_of(&args).await.unwrap()).unwrap();
         assert_eq!(body, format!(r#"{{"topic":"t","delay":"5ms",{member}}}"#));
     }

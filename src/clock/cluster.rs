@@ -66,12 +66,16 @@ impl ClusterClock {
     }
 
     fn tell_of(&self, step: Step) {
-        let (count, Step::Followed(by) | Step::Ahead(by) | Step::Back(by)) = (self.count_of(step), step);
+        let (count, Step::Followed(by) | Step::Ahead(by) | Step::Back(by)) =
+            (self.count_of(step), step);
         count.fetch_add(1, Ordering::Relaxed);
         let seconds = by.as_secs_f64();
         match step {
             Step::Followed(_) => {
-                tracing::warn!(seconds, "the clock of Postgres was set forward; it is followed at once");
+                tracing::warn!(
+                    seconds,
+                    "the clock of Postgres was set forward; it is followed at once"
+                );
             }
             Step::Ahead(_) => tracing::error!(
                 seconds,
@@ -94,7 +98,11 @@ impl ClusterClock {
 
     pub fn step_counts(&self) -> StepCounts {
         let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
-        StepCounts { followed: read(&self.followed), ahead: read(&self.ahead), back: read(&self.back) }
+        StepCounts {
+            followed: read(&self.followed),
+            ahead: read(&self.ahead),
+            back: read(&self.back),
+        }
     }
 
     /// Returns false before the first timestamp, and in the pause after a step of Postgres's clock

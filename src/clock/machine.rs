@@ -40,6 +40,7 @@ pub(super) fn moment() -> Moment {
 
 fn read(clock: ClockId) -> Duration {
     let now = clock_gettime(clock);
-    let (seconds, nanos) = (u64::try_from(now.tv_sec).unwrap_or(0), u32::try_from(now.tv_nsec).unwrap_or(0));
+    let (seconds, nanos) =
+        (u64::try_from(now.tv_sec).unwrap_or(0), u32::try_from(now.tv_nsec).unwrap_or(0));
     Duration::new(seconds, nanos)
 }

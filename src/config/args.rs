@@ -17,7 +17,8 @@ pub const RELEASE: &str = env!("CARGO_PKG_VERSION");
 pub const COMMIT: &str = env!("PUNCTUAL_COMMIT");
 
 /// Both, as `--version` prints them.
-pub(super) const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), " (", env!("PUNCTUAL_COMMIT"), ")");
+pub(super) const VERSION: &str =
+    concat!(env!("CARGO_PKG_VERSION"), " (", env!("PUNCTUAL_COMMIT"), ")");
 
 /// Delayed messages for Kafka: submit a record with a due time over REST, and it appears in its
 /// topic on time.
@@ -99,10 +100,22 @@ pub(super) struct Log {
     ///
     /// A level alone is that of Punctual and its Kafka client; of other libraries there are
     /// warnings then. Payloads and keys are never logged.
-    #[arg(long, global = true, env = "PUNCTUAL_LOG", value_name = "FILTER", default_value = "info")]
+    #[arg(
+        long,
+        global = true,
+        env = "PUNCTUAL_LOG",
+        value_name = "FILTER",
+        default_value = "info"
+    )]
     pub log: String,
     /// How a line looks: text or json.
-    #[arg(long, global = true, env = "PUNCTUAL_LOG_FORMAT", value_name = "text|json", default_value = "text")]
+    #[arg(
+        long,
+        global = true,
+        env = "PUNCTUAL_LOG_FORMAT",
+        value_name = "text|json",
+        default_value = "text"
+    )]
     pub log_format: String,
 }
 
@@ -170,11 +183,22 @@ pub(super) struct KafkaProperties {
     #[arg(long = "kafka-property", global = true, value_name = "K=V")]
     pub flags: Vec<Secret>,
     /// What the variable says; not a flag for people.
-    #[arg(long = "kafka-properties", global = true, env = "PUNCTUAL_KAFKA_PROPERTIES", value_name = "K=V,K=V", hide = true)]
+    #[arg(
+        long = "kafka-properties",
+        global = true,
+        env = "PUNCTUAL_KAFKA_PROPERTIES",
+        value_name = "K=V,K=V",
+        hide = true
+    )]
     pub list: Option<Secret>,
     /// A file of such properties, one key=value a line; lines that start with # are comments. For
     /// secrets.
-    #[arg(long = "kafka-properties-file", global = true, env = "PUNCTUAL_KAFKA_PROPERTIES_FILE", value_name = "FILE")]
+    #[arg(
+        long = "kafka-properties-file",
+        global = true,
+        env = "PUNCTUAL_KAFKA_PROPERTIES_FILE",
+        value_name = "FILE"
+    )]
     pub file: Option<PathBuf>,
 }
 
@@ -225,7 +249,11 @@ pub(super) struct Etcd {
     pub password_file: Option<PathBuf>,
     /// A certificate to show to etcd, in PEM, with those that vouch for it. Needs its key and
     /// https:// endpoints; it is read once, at start.
-    #[arg(long = "etcd-certificate-file", env = "PUNCTUAL_ETCD_CERTIFICATE_FILE", value_name = "FILE")]
+    #[arg(
+        long = "etcd-certificate-file",
+        env = "PUNCTUAL_ETCD_CERTIFICATE_FILE",
+        value_name = "FILE"
+    )]
     pub certificate_file: Option<PathBuf>,
     /// The certificate's private key, in PEM.
     #[arg(long = "etcd-key-file", env = "PUNCTUAL_ETCD_KEY_FILE", value_name = "FILE")]
@@ -312,7 +340,12 @@ pub(super) struct Bounds {
     pub in_flight_bytes: String,
     /// Of these, tasks of one topic, so that a slow topic leaves room for the others. From 100 to
     /// 10000000; at most --in-flight-tasks.
-    #[arg(long, env = "PUNCTUAL_TOPIC_IN_FLIGHT_TASKS", value_name = "COUNT", default_value = "25000")]
+    #[arg(
+        long,
+        env = "PUNCTUAL_TOPIC_IN_FLIGHT_TASKS",
+        value_name = "COUNT",
+        default_value = "25000"
+    )]
     pub topic_in_flight_tasks: String,
     /// Tasks that were submitted and wait for their insert. At the bound, 503 with Retry-After.
     /// From 1000 to 10000000.
@@ -363,7 +396,12 @@ pub(super) struct Bounds {
     /// ones are answered 429 and closed. From 1 to 1000000.
     ///
     /// A proxy in front is one caller: give it what --connections-max says.
-    #[arg(long, env = "PUNCTUAL_CALLER_CONNECTIONS_MAX", value_name = "COUNT", default_value = "2048")]
+    #[arg(
+        long,
+        env = "PUNCTUAL_CALLER_CONNECTIONS_MAX",
+        value_name = "COUNT",
+        default_value = "2048"
+    )]
     pub caller_connections_max: String,
     /// How long a request's header may take, and the first one of a connection to come; then the
     /// connection is closed. From 100ms to 10m.

@@ -34,7 +34,9 @@ pub(super) fn read(args: &args::Etcd, host: &Host<'_>, reader: &mut Reader) -> O
     let endpoints = endpoints(args.endpoints.as_deref(), reader);
     let (login, identity) = (login(args, host, reader), identity(args, host, reader));
     let Some(endpoints) = endpoints else {
-        for (flag, is_given) in [("--etcd-user", login.is_some()), ("--etcd-certificate-file", identity.is_some())] {
+        for (flag, is_given) in
+            [("--etcd-user", login.is_some()), ("--etcd-certificate-file", identity.is_some())]
+        {
             if is_given {
                 reader.problem(flag, "it says who this node is to etcd, but not where etcd is: give --etcd, or leave this out");
             }
@@ -52,12 +54,21 @@ pub(super) fn read(args: &args::Etcd, host: &Host<'_>, reader: &mut Reader) -> O
 
 fn endpoints(text: Option<&str>, reader: &mut Reader) -> Option<Vec<String>> {
     let text = text.map(str::trim).filter(|text| !text.is_empty())?;
-    let endpoints: Vec<String> = text.split(',').map(|endpoint| endpoint.trim().trim_end_matches('/').to_owned()).collect();
+    let endpoints: Vec<String> =
+        text.split(',').map(|endpoint| endpoint.trim().trim_end_matches('/').to_owned()).collect();
     for endpoint in &endpoints {
-        let place = endpoint.strip_prefix("http://").or_else(|| endpoint.strip_prefix("https://")).unwrap_or(endpoint);
+        let place = endpoint
+            .strip_prefix("http://")
+            .or_else(|| endpoint.strip_prefix("https://"))
+            .unwrap_or(endpoint);
         if !has_port(place) {
             let endpoint = printable(endpoint);
-            reader.problem("--etcd", format!("{endpoint} is no endpoint; write it like 127.0.0.1:2379 or https://etcd:2379"));
+            reader.problem(
+                "--etcd",
+                format!(
+                    "{endpoint} is no endpoint; write it like 127.0.0.1:2379 or https://etcd:2379"
+                ),
+            );
         }
     }
     Some(endpoints)
@@ -65,12 +76,16 @@ fn endpoints(text: Option<&str>, reader: &mut Reader) -> Option<Vec<String>> {
 
 fn login(args: &args::Etcd, host: &Host<'_>, reader: &mut Reader) -> Option<Login> {
     let (given, path) = (args.password.as_ref(), args.password_file.as_deref());
-    let password = host.secret(["--etcd-password", "--etcd-password-file"], given, path, reader).ok()?;
+    let password =
+        host.secret(["--etcd-password", "--etcd-password-file"], given, path, reader).ok()?;
     match (args.user.as_deref().map(str::trim).filter(|user| !user.is_empty()), password) {
         (None, None) => None,
         (Some(user), Some(password)) => Some(Login { user: user.to_owned(), password }),
         (Some(_), None) => {
-            reader.problem("--etcd-user", "a user without a password: give --etcd-password-file (or PUNCTUAL_ETCD_PASSWORD)");
+            reader.problem(
+                "--etcd-user",
+                "a user without a password: give --etcd-password-file (or PUNCTUAL_ETCD_PASSWORD)",
+            );
             None
         }
         (None, Some(_)) => {
@@ -83,8 +98,8 @@ fn login(args: &args::Etcd, host: &Host<'_>, reader: &mut Reader) -> Option<Logi
 fn identity(args: &args::Etcd, host: &Host<'_>, reader: &mut Reader) -> Option<Identity> {
     const CERTIFICATE: &str = "--etcd-certificate-file";
     const KEY: &str = "--etcd-key-file";
-    let [certificate, key] =
-        [&args.certificate_file, &args.key_file].map(|path| path.as_deref().filter(|path| !path.as_os_str().is_empty()));
+    let [certificate, key] = [&args.certificate_file, &args.key_file]
+        .map(|path| path.as_deref().filter(|path| !path.as_os_str().is_empty()));
     let (certificate, key) = match (certificate, key) {
         (None, None) => return None,
         (Some(certificate), Some(key)) => (certificate, key),

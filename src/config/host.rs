@@ -35,7 +35,12 @@ impl Host<'_> {
     }
 
     /// Returns the text of a file, without the line break at its end.
-    pub fn read_secret(&self, flag: &'static str, path: &Path, reader: &mut Reader) -> Option<Secret> {
+    pub fn read_secret(
+        &self,
+        flag: &'static str,
+        path: &Path,
+        reader: &mut Reader,
+    ) -> Option<Secret> {
         if path.as_os_str().is_empty() {
             return None;
         }
@@ -69,7 +74,8 @@ impl Host<'_> {
                 Ok(Some(secret))
             }
             (Some(_), Some(_)) => {
-                let ways = [flag, file_flag].map(|flag| format!("as {flag} (or {})", variable_of(flag)));
+                let ways =
+                    [flag, file_flag].map(|flag| format!("as {flag} (or {})", variable_of(flag)));
                 reader.problem(flag, format!("given twice: {}; leave one out", ways.join(" and ")));
                 Err(Told)
             }

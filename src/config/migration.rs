@@ -21,7 +21,10 @@ const HORIZON: Limits = Limits { flag: "--horizon", from: "1s", to: "300d" };
 const WINDOW: Limits = Limits { flag: "--window", from: "20ms", to: "10s" };
 
 /// Parses `args` on `host`. Returns the settings, or all problems.
-pub(super) fn read(args: &args::Migrate, host: &Host<'_>) -> Result<MigrationSettings, Vec<Problem>> {
+pub(super) fn read(
+    args: &args::Migrate,
+    host: &Host<'_>,
+) -> Result<MigrationSettings, Vec<Problem>> {
     let mut reader = Reader::default();
     let database_url = host.database_url(&args.database, &mut reader);
     let cluster = ClusterWishes {
@@ -47,7 +50,10 @@ pub(super) fn read(args: &args::Migrate, host: &Host<'_>) -> Result<MigrationSet
 
 fn shards(text: Option<&str>, reader: &mut Reader) -> Option<ShardCount> {
     let text = text.map(str::trim).filter(|text| !text.is_empty())?;
-    let count = text.parse::<u64>().map_err(|_not_a_number| ()).and_then(|count| ShardCount::new(count).map_err(|_not_one| ()));
+    let count = text
+        .parse::<u64>()
+        .map_err(|_not_a_number| ())
+        .and_then(|count| ShardCount::new(count).map_err(|_not_one| ()));
     if count.is_err() {
         reader.problem("--shards", format!("`{text}` is not a power of two from 1 to 4096"));
     }

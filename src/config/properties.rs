@@ -26,7 +26,10 @@ pub struct Property {
 impl Property {
     /// Returns names and values, as Kafka's clients take them.
     pub fn pairs<'a>(properties: impl IntoIterator<Item = &'a Self>) -> Vec<(String, String)> {
-        properties.into_iter().map(|property| (property.name.clone(), property.value.expose().to_owned())).collect()
+        properties
+            .into_iter()
+            .map(|property| (property.name.clone(), property.value.expose().to_owned()))
+            .collect()
     }
 }
 
@@ -48,7 +51,11 @@ struct Sources<'a> {
 }
 
 /// Reads the properties from all sources.
-pub(super) fn read(args: &args::KafkaProperties, host: &Host<'_>, reader: &mut Reader) -> Vec<Property> {
+pub(super) fn read(
+    args: &args::KafkaProperties,
+    host: &Host<'_>,
+    reader: &mut Reader,
+) -> Vec<Property> {
     let file = args.file.as_deref().and_then(|path| host.read_secret(FILE_FLAG, path, reader));
     let variable = args.list.as_ref().filter(|list| !list.expose().trim().is_empty());
     read_sources(&Sources { flags: &args.flags, variable, file: file.as_ref() }, reader)
@@ -58,12 +65,19 @@ pub(super) fn read(args: &args::KafkaProperties, host: &Host<'_>, reader: &mut R
 /// because the program cannot know which one is meant.
 fn read_sources(sources: &Sources<'_>, reader: &mut Reader) -> Vec<Property> {
     let flags = sources.flags.iter().map(|pair| (FLAG, None, pair.expose()));
-    let variable = sources.variable.iter().flat_map(|list| list.expose().split(',')).map(|pair| (VARIABLE, None, pair));
+    let variable = sources
+        .variable
+        .iter()
+        .flat_map(|list| list.expose().split(','))
+        .map(|pair| (VARIABLE, None, pair));
     let lines = sources.file.iter().flat_map(|file| (1_usize..).zip(file.expose().lines()));
-    let lines = lines.filter(|(_, line)| !is_silent(line)).map(|(number, line)| (FILE_FLAG, Some(number), line));
+    let lines = lines
+        .filter(|(_, line)| !is_silent(line))
+        .map(|(number, line)| (FILE_FLAG, Some(number), line));
     let mut properties: Vec<Property> = Vec::new();
     for (flag, line, pair) in flags.chain(variable).chain(lines) {
-        let subject = line.map_or_else(|| "a property".to_owned(), |number| format!("line {number}"));
+        let subject =
+            line.map_or_else(|| "a property".to_owned(), |number| format!("line {number}"));
         // The text is not repeated in the problem: it may be a password without its key.
         let Some((key, value)) = pair.split_once('=') else {
             reader.problem(
@@ -80,10 +94,17 @@ fn read_sources(sources: &Sources<'_>, reader: &mut Reader) -> Vec<Property> {
         }
         match properties.iter().find(|known| known.name == key) {
             Some(known) if known.is_from_list && is_from_list => {
-                reader.problem(flag, "a property is given twice (a value with commas goes into a flag or the file)");
+                reader.problem(
+                    flag,
+                    "a property is given twice (a value with commas goes into a flag or the file)",
+                );
             }
             Some(_) => reader.problem(flag, format!("{subject}: `{key}` is given twice")),
-            None => properties.push(Property { name: key.to_owned(), value: Secret::from(value.trim()), is_from_list }),
+            None => properties.push(Property {
+                name: key.to_owned(),
+                value: Secret::from(value.trim()),
+                is_from_list,
+            }),
         }
     }
     properties
@@ -98,7 +119,11 @@ fn is_silent(line: &str) -> bool {
 mod tests {
     use super::*;
 
-    fn read_all(flags: &[&str], variable: Option<&str>, file: Option<&str>) -> (Vec<(String, String)>, Vec<String>) {
+    fn read_all(
+        flags: &[&str],
+        variable: Option<&str>,
+        file: Option<&str>,
+    ) -> (Vec<(String, String)>, Vec<String>) {
         let flags: Vec<Secret> = flags.iter().copied().map(Secret::from).collect();
         let (variable, file) = (variable.map(Secret::from), file.map(Secret::from));
         let mut reader = Reader::default();
@@ -106,15 +131,20 @@ mod tests {
         let properties = read_sources(&sources, &mut reader);
         let problems = reader.finish(()).err().unwrap_or_default();
         (
-            properties.into_iter().map(|property| (property.name, property.value.expose().to_owned())).collect(),
+            properties
+                .into_iter()
+                .map(|property| (property.name, property.value.expose().to_owned()))
+                .collect(),
             problems.iter().map(ToString::to_string).collect(),
         )
     }
 
     #[test]
     fn properties_come_from_flags_the_variable_and_the_file() {
-        let (properties, problems) = read_all(&["a=1,2"], Some("b=2,c = 3"), Some("# secret\n\nd=x=y\n"));
-        let expected = [("a", "1,2"), ("b", "2"), ("c", "3"), ("d", "x=y")].map(|(k, v)| (k.to_owned(), v.to_owned()));
+        let (properties, problems) =
+            read_all(&["a=1,2"], Some("b=2,c = 3"), Some("# secret\n\nd=x=y\n"));
+        let expected = [("a", "1,2"), ("b", "2"), ("c", "3"), ("d", "x=y")]
+            .map(|(k, v)| (k.to_owned(), v.to_owned()));
         assert_eq!(properties, expected);
         assert_eq!(problems, Vec::<String>::new());
     }
@@ -123,15 +153,20 @@ mod tests {
     fn a_key_that_is_given_twice_is_a_problem() {
         let (_, problems) = read_all(&["a=1", "=0"], Some("a=2"), None);
         assert_eq!(problems.len(), 2);
-        assert!(problems[0].contains("empty key") && problems[1].contains("`a` is given twice"), "{problems:?}");
+        assert!(
+            problems[0].contains("empty key") && problems[1].contains("`a` is given twice"),
+            "{problems:?}"
+        );
     }
 
     #[test]
     fn the_rest_of_a_password_with_a_comma_is_not_printed() {
-        let (properties, problems) = read_all(&[], Some("sasl.password=a,hunter2=c,hunter2=d"), None);
+        let (properties, problems) =
+            read_all(&[], Some("sasl.password=a,hunter2=c,hunter2=d"), None);
         assert_eq!((properties.len(), problems.len()), (2, 1));
         assert!(!problems[0].contains("hunter2") && problems[0].contains("commas"), "{problems:?}");
-        let property = Property { name: "hunter2".to_owned(), value: Secret::from("c"), is_from_list: true };
+        let property =
+            Property { name: "hunter2".to_owned(), value: Secret::from("c"), is_from_list: true };
         assert_eq!(format!("{property:?}"), "(secret)");
     }
 

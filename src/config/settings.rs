@@ -90,7 +90,11 @@ impl Settings {
             ));
         }
         let is_open = |endpoint: &String| !endpoint.starts_with("https://");
-        if self.etcd.as_ref().is_some_and(|etcd| etcd.login.is_some() && etcd.endpoints.iter().any(is_open)) {
+        if self
+            .etcd
+            .as_ref()
+            .is_some_and(|etcd| etcd.login.is_some() && etcd.endpoints.iter().any(is_open))
+        {
             warnings.push(
                 "the password for etcd goes over the network as it is: not all endpoints of --etcd are https://".to_owned(),
             );
@@ -171,7 +175,8 @@ fn kafka(args: &args::Kafka, host: &Host<'_>, reader: &mut Reader) -> Kafka {
     let properties = properties::read(&args.properties, host, reader);
     let linger = reader.duration(LINGER, &args.linger);
     let publish_deadline = reader.duration(PUBLISH_DEADLINE, &args.publish_deadline);
-    if publish_deadline <= linger && reader.took(LINGER.flag) && reader.took(PUBLISH_DEADLINE.flag) {
+    if publish_deadline <= linger && reader.took(LINGER.flag) && reader.took(PUBLISH_DEADLINE.flag)
+    {
         reader.problem(PUBLISH_DEADLINE.flag, "it must be longer than --linger");
     }
     Kafka {
@@ -187,17 +192,23 @@ fn listen(text: &str, reader: &mut Reader) -> SocketAddr {
     text.trim().parse().unwrap_or_else(|_not_an_address| {
         reader.problem(
             "--listen",
-            format!("{} is no address with a port; write it like 127.0.0.1:7070 or [::1]:7070", printable(text)),
+            format!(
+                "{} is no address with a port; write it like 127.0.0.1:7070 or [::1]:7070",
+                printable(text)
+            ),
         );
         SocketAddr::from(([127, 0, 0, 1], 0))
     })
 }
 
 fn cluster(text: &str, reader: &mut Reader) -> String {
-    let is_name =
-        (1..=64).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte));
+    let is_name = (1..=64).contains(&text.len())
+        && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte));
     if !is_name {
-        reader.problem("--cluster", format!("`{text}` is no name of a cluster; it takes 1 to 64 of a-z A-Z 0-9 . _ and -"));
+        reader.problem(
+            "--cluster",
+            format!("`{text}` is no name of a cluster; it takes 1 to 64 of a-z A-Z 0-9 . _ and -"),
+        );
     }
     text.to_owned()
 }
@@ -205,12 +216,20 @@ fn cluster(text: &str, reader: &mut Reader) -> String {
 fn node_name(text: Option<&str>, host: &Host<'_>, reader: &mut Reader) -> String {
     let name = text.map(str::trim).filter(|name| !name.is_empty()).unwrap_or(&host.name);
     if name.chars().count() > 255 || name.chars().any(char::is_control) {
-        reader.problem("--node-name", "it takes 1 to 255 characters, none of them a control character");
+        reader.problem(
+            "--node-name",
+            "it takes 1 to 255 characters, none of them a control character",
+        );
     }
     name.to_owned()
 }
 
-fn advertise(text: Option<&str>, listen: SocketAddr, node_name: &str, reader: &mut Reader) -> String {
+fn advertise(
+    text: Option<&str>,
+    listen: SocketAddr,
+    node_name: &str,
+    reader: &mut Reader,
+) -> String {
     let Some(text) = text.map(str::trim).filter(|text| !text.is_empty()) else {
         // Other machines cannot connect to "all addresses". The name of the host is the better
         // guess.
@@ -220,9 +239,13 @@ fn advertise(text: Option<&str>, listen: SocketAddr, node_name: &str, reader: &m
             format!("http://{listen}")
         };
     };
-    let place = text.strip_prefix("http://").or_else(|| text.strip_prefix("https://")).unwrap_or_default();
+    let place =
+        text.strip_prefix("http://").or_else(|| text.strip_prefix("https://")).unwrap_or_default();
     if place.is_empty() || place.starts_with('/') || text.contains(char::is_whitespace) {
-        reader.problem("--advertise", format!("{} is no URL; write it like http://node-1:7070", printable(text)));
+        reader.problem(
+            "--advertise",
+            format!("{} is no URL; write it like http://node-1:7070", printable(text)),
+        );
     }
     text.trim_end_matches('/').to_owned()
 }
@@ -242,7 +265,10 @@ fn retention(args: &args::Retention, reader: &mut Reader) -> Retention {
     let receipts = reader.duration(RECEIPT_RETENTION, &args.receipt_retention);
     let payloads = reader.duration(PAYLOAD_RETENTION, &args.payload_retention);
     if reader.took(RECEIPT_RETENTION.flag) && payloads > receipts {
-        reader.problem(PAYLOAD_RETENTION.flag, "payloads cannot outlive the receipts that lead to them (--receipt-retention)");
+        reader.problem(
+            PAYLOAD_RETENTION.flag,
+            "payloads cannot outlive the receipts that lead to them (--receipt-retention)",
+        );
     }
     Retention { receipts, payloads, names: reader.duration(NAME_RETENTION, &args.name_retention) }
 }
@@ -270,16 +296,24 @@ fn bounds(args: &args::Bounds, reader: &mut Reader) -> Bounds {
         answer_timeout: reader.duration(ANSWER_TIMEOUT, &args.answer_timeout),
     };
     if reader.took(IN_FLIGHT_TASKS.flag) && bounds.topic_in_flight_tasks > bounds.in_flight_tasks {
-        reader.problem(TOPIC_IN_FLIGHT_TASKS.flag, "one topic cannot have more in flight than the node (--in-flight-tasks)");
+        reader.problem(
+            TOPIC_IN_FLIGHT_TASKS.flag,
+            "one topic cannot have more in flight than the node (--in-flight-tasks)",
+        );
     }
     // With a lower limit, a task could be accepted that never fits.
-    for (limits, bytes) in [(IN_FLIGHT_BYTES, bounds.in_flight_bytes), (SUBMIT_QUEUE_BYTES, bounds.submit_queue_bytes)] {
+    for (limits, bytes) in
+        [(IN_FLIGHT_BYTES, bounds.in_flight_bytes), (SUBMIT_QUEUE_BYTES, bounds.submit_queue_bytes)]
+    {
         if reader.took(limits.flag) && bytes < bounds.body_bytes_max {
             reader.problem(limits.flag, "less than one request may hold (--body-max)");
         }
     }
     if reader.took(BODY_MEMORY.flag) && bounds.body_memory_bytes / 2 < bounds.body_bytes_max {
-        reader.problem(BODY_MEMORY.flag, "less than one request may hold, compressed and unpacked (twice --body-max)");
+        reader.problem(
+            BODY_MEMORY.flag,
+            "less than one request may hold, compressed and unpacked (twice --body-max)",
+        );
     }
     bounds
 }

@@ -11,16 +11,23 @@ use super::host::Host;
 use super::*;
 use crate::domain::ClusterWishes;
 
-const ENOUGH: [&str; 4] = ["--database-url", "postgres://me:hunter2@db/punctual", "--kafka", "broker:9092"];
+const ENOUGH: [&str; 4] =
+    ["--database-url", "postgres://me:hunter2@db/punctual", "--kafka", "broker:9092"];
 
 fn files(path: &Path) -> io::Result<String> {
     match path.to_str() {
         Some("password") => Ok("hunter2\n".to_owned()),
         Some("empty") => Ok("\n".to_owned()),
-        Some("pem") => Ok("-----BEGIN CERTIFICATE-----\nMII\n-----END CERTIFICATE-----\n".to_owned()),
-        Some("key.pem") => Ok("-----BEGIN PRIVATE KEY-----\nMII\n-----END PRIVATE KEY-----\n".to_owned()),
+        Some("pem") => {
+            Ok("-----BEGIN CERTIFICATE-----\nMII\n-----END CERTIFICATE-----\n".to_owned())
+        }
+        Some("key.pem") => {
+            Ok("-----BEGIN PRIVATE KEY-----\nMII\n-----END PRIVATE KEY-----\n".to_owned())
+        }
         Some("url") => Ok("postgres://file@db/punctual\n".to_owned()),
-        Some("properties") => Ok("sasl.password=hunter2\n# a comment\nsecurity.protocol=SASL_SSL\n".to_owned()),
+        Some("properties") => {
+            Ok("sasl.password=hunter2\n# a comment\nsecurity.protocol=SASL_SSL\n".to_owned())
+        }
         _ => Err(io::ErrorKind::NotFound.into()),
     }
 }
@@ -66,7 +73,10 @@ fn the_two_required_settings_are_enough() {
     assert_eq!(settings.kafka.bootstrap, "broker:9092");
     assert_eq!(settings.etcd, None);
     assert_eq!(settings.listen.to_string(), "127.0.0.1:7070");
-    assert_eq!((settings.node_name.as_str(), settings.advertise.as_str()), ("host-1", "http://127.0.0.1:7070"));
+    assert_eq!(
+        (settings.node_name.as_str(), settings.advertise.as_str()),
+        ("host-1", "http://127.0.0.1:7070")
+    );
     assert_eq!(settings.cluster, "punctual");
     assert_eq!(settings.session_ttl, Duration::from_secs(3));
     assert_eq!(settings.delay_max, Duration::from_hours(1825 * 24));
@@ -78,16 +88,30 @@ fn the_two_required_settings_are_enough() {
 
 #[test]
 fn all_problems_are_reported_at_once() {
-    let problems = serve(&["--tick", "5", "--etcd", "etcd", "--in-flight-bytes", "1KiB", "--listen", "localhost"]).unwrap_err();
-    let flags: BTreeSet<&str> = problems.iter().filter_map(|problem| problem.split(':').next()).collect();
-    let expected = ["--database-url", "--kafka", "--tick", "--etcd", "--in-flight-bytes", "--listen"];
+    let problems = serve(&[
+        "--tick",
+        "5",
+        "--etcd",
+        "etcd",
+        "--in-flight-bytes",
+        "1KiB",
+        "--listen",
+        "localhost",
+    ])
+    .unwrap_err();
+    let flags: BTreeSet<&str> =
+        problems.iter().filter_map(|problem| problem.split(':').next()).collect();
+    let expected =
+        ["--database-url", "--kafka", "--tick", "--etcd", "--in-flight-bytes", "--listen"];
     assert_eq!(flags, BTreeSet::from(expected), "{problems:?}");
     assert_eq!(problems.len(), expected.len(), "each once: {problems:?}");
 }
 
 #[test]
 fn a_wrong_log_setting_is_reported_together_with_the_others() {
-    let Err(Refusal::Problems(problems)) = invoke(&["serve", "--log", "punctual=loud=er", "--log-format", "xml"]) else {
+    let Err(Refusal::Problems(problems)) =
+        invoke(&["serve", "--log", "punctual=loud=er", "--log-format", "xml"])
+    else {
         panic!("it was taken")
     };
     let flags: Vec<&str> = problems.iter().map(|problem| problem.flag).collect();
@@ -99,7 +123,9 @@ fn what_the_modules_say_of_their_settings_is_a_problem_too() {
     let words = ["punctual", "serve"].iter().chain(&ENOUGH).map(OsString::from);
     let host = Host { name: "host-1".to_owned(), read_file: &files };
     let problem = Problem { flag: "--kafka-property", text: "unknown".to_owned() };
-    let Err(Refusal::Problems(problems)) = interpret(deaf(), words, &host, |_| vec![problem.clone()]) else {
+    let Err(Refusal::Problems(problems)) =
+        interpret(deaf(), words, &host, |_| vec![problem.clone()])
+    else {
         panic!("it was taken")
     };
     assert_eq!(problems, [problem]);
@@ -124,25 +150,51 @@ fn contradictions_are_problems() {
 
 #[test]
 fn secrets_come_from_files_and_are_never_printed() {
-    let settings = serve(&["--database-url-file", "url", "--kafka", "b:1", "--kafka-properties-file", "properties"]).unwrap();
+    let settings = serve(&[
+        "--database-url-file",
+        "url",
+        "--kafka",
+        "b:1",
+        "--kafka-properties-file",
+        "properties",
+    ])
+    .unwrap();
     assert_eq!(settings.database_url.expose(), "postgres://file@db/punctual");
     assert_eq!(settings.kafka.properties.len(), 2);
     let settings = serve_with(&["--kafka-property", "sasl.password=hunter2"]).unwrap();
     assert!(!format!("{settings:?}").contains("hunter2"));
-    let problems = serve_with(&["--database-url-file", "absent", "--kafka-property", "hunter2"]).unwrap_err();
+    let problems =
+        serve_with(&["--database-url-file", "absent", "--kafka-property", "hunter2"]).unwrap_err();
     assert!(!format!("{problems:?}").contains("hunter2"));
 }
 
 #[test]
 fn a_measurement_takes_the_properties_of_kafka_as_a_node_does() {
-    let words = ["bench", "burst", "--kafka-properties-file", "properties", "--kafka-property", "ssl.ca.location=ca"];
+    let words = [
+        "bench",
+        "burst",
+        "--kafka-properties-file",
+        "properties",
+        "--kafka-property",
+        "ssl.ca.location=ca",
+    ];
     let Ok(Command::Bench { kafka, .. }) = invoke(&words) else { panic!("it was refused") };
     let names: Vec<&str> = kafka.iter().map(|property| property.name.as_str()).collect();
     assert_eq!(names, ["ssl.ca.location", "sasl.password", "security.protocol"]);
     assert!(!format!("{:?}", invoke(&words)).contains("hunter2"));
-    let twice = ["bench", "--kafka-property", "sasl.password=hunter2", "burst", "--kafka-properties-file", "properties"];
+    let twice = [
+        "bench",
+        "--kafka-property",
+        "sasl.password=hunter2",
+        "burst",
+        "--kafka-properties-file",
+        "properties",
+    ];
     let Err(Refusal::Problems(problems)) = invoke(&twice) else { panic!("it was taken") };
-    assert!(problems[0].text.contains("given twice") && !format!("{problems:?}").contains("hunter2"), "{problems:?}");
+    assert!(
+        problems[0].text.contains("given twice") && !format!("{problems:?}").contains("hunter2"),
+        "{problems:?}"
+    );
 }
 
 #[test]
@@ -155,10 +207,14 @@ fn no_problem_repeats_the_password_of_a_place() {
         ["--listen", "me:hunter2@127.0.0.1:7070"],
     ] {
         let all = [&["--database-url", "postgres://db/punctual"], &words[..]].concat();
-        let all = if words[0] == "--kafka" { all } else { [&all[..], &["--kafka", "b:1"]].concat() };
+        let all =
+            if words[0] == "--kafka" { all } else { [&all[..], &["--kafka", "b:1"]].concat() };
         let problems = serve(&all).unwrap_err();
         assert!(problems.len() == 1 && problems[0].starts_with(words[0]), "{problems:?}");
-        assert!(!problems[0].contains("hunter2") && problems[0].contains("with a user or a password"), "{problems:?}");
+        assert!(
+            !problems[0].contains("hunter2") && problems[0].contains("with a user or a password"),
+            "{problems:?}"
+        );
     }
 }
 
@@ -182,12 +238,23 @@ fn a_node_proves_to_etcd_who_it_is_by_a_password_a_certificate_or_both() {
     const TLS: [&str; 2] = ["--etcd", "https://etcd:2379"];
     let etcd = |words: &[&str]| serve_with(&[&TLS, words].concat()).unwrap();
     let settings = etcd(&["--etcd-user", "punctual", "--etcd-password-file", "password"]);
-    assert_eq!((settings.warnings(), format!("{settings:?}").contains("hunter2")), (Vec::new(), false));
+    assert_eq!(
+        (settings.warnings(), format!("{settings:?}").contains("hunter2")),
+        (Vec::new(), false)
+    );
     let login = settings.etcd.unwrap().login.unwrap();
     assert_eq!((login.user.as_str(), login.password.expose()), ("punctual", "hunter2"));
     let settings = etcd(&["--etcd-certificate-file", "pem", "--etcd-key-file", "key.pem"]);
     assert!(settings.etcd.is_some_and(|etcd| etcd.login.is_none() && etcd.identity.is_some()));
-    let open = serve_with(&["--etcd", "etcd:2379", "--etcd-user", "punctual", "--etcd-password", "hunter2"]).unwrap();
+    let open = serve_with(&[
+        "--etcd",
+        "etcd:2379",
+        "--etcd-user",
+        "punctual",
+        "--etcd-password",
+        "hunter2",
+    ])
+    .unwrap();
     assert_eq!(open.warnings().len(), 1, "{:?}", open.warnings());
     for (words, flag) in [
         (["--etcd-user", "punctual", "", ""], "--etcd-user"),
@@ -198,17 +265,28 @@ fn a_node_proves_to_etcd_who_it_is_by_a_password_a_certificate_or_both() {
         (["--etcd-password-file", "empty", "--etcd-user", "punctual"], "--etcd-password-file"),
         (["--etcd-certificate-file", "pem", "", ""], "--etcd-key-file"),
         (["--etcd-key-file", "key.pem", "", ""], "--etcd-certificate-file"),
-        (["--etcd-certificate-file", "password", "--etcd-key-file", "key.pem"], "--etcd-certificate-file"),
+        (
+            ["--etcd-certificate-file", "password", "--etcd-key-file", "key.pem"],
+            "--etcd-certificate-file",
+        ),
         (["--etcd-certificate-file", "pem", "--etcd-key-file", "password"], "--etcd-key-file"),
     ] {
         let words: Vec<&str> = words.into_iter().filter(|word| !word.is_empty()).collect();
         let problems = serve_with(&[&TLS[..], &words].concat()).unwrap_err();
-        assert!(problems.len() == 1 && problems[0].starts_with(flag) && !problems[0].contains("hunter2"), "{problems:?}");
+        assert!(
+            problems.len() == 1
+                && problems[0].starts_with(flag)
+                && !problems[0].contains("hunter2"),
+            "{problems:?}"
+        );
     }
     let certificate = ["--etcd-certificate-file", "pem", "--etcd-key-file", "key.pem"];
     for words in [&["--etcd", "https://etcd:2379,etcd:2379"][..], &[]] {
         let problems = serve_with(&[words, &certificate].concat()).unwrap_err();
-        assert!(problems.len() == 1 && problems[0].starts_with("--etcd-certificate-file"), "{problems:?}");
+        assert!(
+            problems.len() == 1 && problems[0].starts_with("--etcd-certificate-file"),
+            "{problems:?}"
+        );
     }
 }
 
@@ -230,19 +308,27 @@ fn auto_migrate_is_a_flag_or_a_word() {
 #[test]
 fn a_migration_keeps_what_it_is_not_told() {
     let settings = migrate(&["--window", "500ms"]).unwrap();
-    assert_eq!(settings.cluster, ClusterWishes { window: Some(Duration::from_millis(500)), ..ClusterWishes::default() });
+    assert_eq!(
+        settings.cluster,
+        ClusterWishes { window: Some(Duration::from_millis(500)), ..ClusterWishes::default() }
+    );
 }
 
 #[test]
 fn a_migration_refuses_what_no_cluster_can_have() {
-    assert_eq!(migrate(&["--shards", "63", "--leaf", "0s", "--window", "1m"]).unwrap_err().len(), 3);
+    assert_eq!(
+        migrate(&["--shards", "63", "--leaf", "0s", "--window", "1m"]).unwrap_err().len(),
+        3
+    );
     assert_eq!(migrate(&["--leaf", "15m", "--horizon", "4d"]).unwrap_err().len(), 1);
     assert!(migrate(&["--leaf", "1s", "--horizon", "300s"]).is_ok());
 }
 
 #[test]
 fn an_unknown_flag_ends_with_code_2_and_help_with_0() {
-    for (words, code) in [(["serve", "--nope"], 2), (["serve", "--help"], 0), (["migrate", "--help"], 0)] {
+    for (words, code) in
+        [(["serve", "--nope"], 2), (["serve", "--help"], 0), (["migrate", "--help"], 0)]
+    {
         let Err(Refusal::Usage(error)) = invoke(&words) else { panic!("{words:?} was taken") };
         assert_eq!(error.exit_code(), code);
     }
@@ -256,14 +342,20 @@ fn the_command_line_is_well_formed() {
 /// Returns flag, variable, default and help of each setting of `serve` and `migrate`.
 fn manual() -> Vec<(String, String, String, String)> {
     let cli = command();
-    let commands = cli.get_subcommands().filter(|command| ["serve", "migrate"].contains(&command.get_name()));
+    let commands =
+        cli.get_subcommands().filter(|command| ["serve", "migrate"].contains(&command.get_name()));
     let own = commands.flat_map(clap::Command::get_arguments);
     own.chain(cli.get_arguments())
         .filter(|arg| !arg.is_hide_set() && !["help", "version"].contains(&arg.get_id().as_str()))
         .map(|arg| {
             let text = arg.get_help().map(ToString::to_string).unwrap_or_default();
-            let default = arg.get_default_values().first().map(|value| value.to_string_lossy().into_owned()).unwrap_or_default();
-            let variable = arg.get_env().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+            let default = arg
+                .get_default_values()
+                .first()
+                .map(|value| value.to_string_lossy().into_owned())
+                .unwrap_or_default();
+            let variable =
+                arg.get_env().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
             (format!("--{}", arg.get_long().unwrap_or_default()), variable, default, text)
         })
         .collect()
@@ -282,7 +374,10 @@ fn the_manual_says_the_bounds_that_are_enforced() {
 #[test]
 fn every_setting_has_a_variable_named_like_it() {
     for (flag, variable, ..) in manual() {
-        let expected = format!("PUNCTUAL{}", flag.trim_start_matches('-').replace('-', "_").to_uppercase().replacen("", "_", 1));
+        let expected = format!(
+            "PUNCTUAL{}",
+            flag.trim_start_matches('-').replace('-', "_").to_uppercase().replacen("", "_", 1)
+        );
         // The repeatable flag holds one property, its variable the list of them.
         assert!(variable == expected || flag == "--kafka-property", "{flag}: {variable}");
     }
@@ -292,10 +387,15 @@ fn every_setting_has_a_variable_named_like_it() {
 fn the_papers_list_every_setting_with_its_variable_and_default() {
     let paper = include_str!("../../docs/reference/settings.md");
     for (flag, variable, default, _) in manual() {
-        let row =
-            paper.lines().find(|line| line.starts_with(&format!("| `{flag}`"))).unwrap_or_else(|| panic!("{flag} is missing"));
+        let row = paper
+            .lines()
+            .find(|line| line.starts_with(&format!("| `{flag}`")))
+            .unwrap_or_else(|| panic!("{flag} is missing"));
         assert!(row.contains(&variable), "{row}");
-        assert!(default.is_empty() || row.contains(&format!("| `{default}` |")), "{row}: its default is {default}");
+        assert!(
+            default.is_empty() || row.contains(&format!("| `{default}` |")),
+            "{row}: its default is {default}"
+        );
     }
 }
 
@@ -311,7 +411,11 @@ fn help_never_shows_the_value_of_a_variable() {
     cli.build();
     for command in leaves(&cli) {
         for arg in command.get_arguments() {
-            assert!(arg.get_env().is_none() || arg.is_hide_env_values_set(), "{} {arg}", command.get_name());
+            assert!(
+                arg.get_env().is_none() || arg.is_hide_env_values_set(),
+                "{} {arg}",
+                command.get_name()
+            );
         }
     }
 }
@@ -323,7 +427,9 @@ fn every_command_has_an_example_of_itself() {
     for command in leaves(&cli) {
         let mut command = command.clone();
         let help = command.render_long_help().to_string();
-        let (_, examples) = help.split_once("Examples:").unwrap_or_else(|| panic!("{}: no examples", command.get_name()));
+        let (_, examples) = help
+            .split_once("Examples:")
+            .unwrap_or_else(|| panic!("{}: no examples", command.get_name()));
         let name = command.get_bin_name().unwrap_or_default().to_owned();
         assert!(examples.contains(&name), "{name}: {examples}");
     }

@@ -22,19 +22,27 @@ pub(super) fn size(text: &str) -> Result<usize, String> {
 
 /// Parses a whole number. `_` may separate its digits. The error describes valid values.
 pub(super) fn count(text: &str) -> Result<usize, String> {
-    text.trim().replace('_', "").parse().map_err(|_not_a_number| format!("`{text}` is no whole number"))
+    text.trim()
+        .replace('_', "")
+        .parse()
+        .map_err(|_not_a_number| format!("`{text}` is no whole number"))
 }
 
 /// Returns an address for use in a message. A part that may hold a password is not repeated.
 pub(super) fn printable(place: &str) -> String {
-    if place.contains('@') { "what is given, with a user or a password,".to_owned() } else { format!("`{place}`") }
+    if place.contains('@') {
+        "what is given, with a user or a password,".to_owned()
+    } else {
+        format!("`{place}`")
+    }
 }
 
 /// Returns true for `host:port`, with an IPv6 address in brackets.
 pub(super) fn has_port(place: &str) -> bool {
     let Some((host, port)) = place.rsplit_once(':') else { return false };
     let is_host = if host.starts_with('[') { host.ends_with(']') } else { !host.contains(':') };
-    let is_clean = !host.is_empty() && !host.contains(|c: char| c.is_whitespace() || "/@?".contains(c));
+    let is_clean =
+        !host.is_empty() && !host.contains(|c: char| c.is_whitespace() || "/@?".contains(c));
     is_host && is_clean && port.parse::<u16>().is_ok_and(|port| port > 0)
 }
 
@@ -44,10 +52,18 @@ mod tests {
 
     #[test]
     fn sizes_are_read_with_their_units() {
-        for (text, bytes) in [("7", 7), ("7B", 7), ("64kB", 64_000), ("256MiB", 268_435_456), ("1 GiB", 1_073_741_824)] {
+        for (text, bytes) in [
+            ("7", 7),
+            ("7B", 7),
+            ("64kB", 64_000),
+            ("256MiB", 268_435_456),
+            ("1 GiB", 1_073_741_824),
+        ] {
             assert_eq!(size(text), Ok(bytes), "{text}");
         }
-        for text in ["", "MiB", "1.5GiB", "-1", "1XB", "99999999999999999999", "18446744073709551615GiB"] {
+        for text in
+            ["", "MiB", "1.5GiB", "-1", "1XB", "99999999999999999999", "18446744073709551615GiB"]
+        {
             assert!(size(text).is_err(), "{text}");
         }
     }

@@ -68,7 +68,9 @@ impl Batch {
 
     /// Returns the same batch without the key, payload and headers of every task that `is_over`.
     pub fn without(&self, is_over: impl Fn(usize) -> bool) -> Self {
-        let kept: usize = (0..self.len()).map(|index| if is_over(index) { 0 } else { self.task(index).bytes() }).sum();
+        let kept: usize = (0..self.len())
+            .map(|index| if is_over(index) { 0 } else { self.task(index).bytes() })
+            .sum();
         let names: usize = self.tasks().map(|task| task.name.map_or(0, <[u8]>::len)).sum();
         let mut builder = BatchBuilder::new(self.id, self.len(), kept + names);
         builder.batch.topics.clone_from(&self.topics);
@@ -79,7 +81,16 @@ impl Batch {
                 .map(|range| if is_over { None } else { builder.keep(self.slice(range.as_ref())) });
             let name = builder.keep(task.name);
             let Entry { id, first_id, attempt, topic, .. } = *entry;
-            builder.batch.tasks.push(Entry { id, first_id, attempt, topic, key, payload, headers, name });
+            builder.batch.tasks.push(Entry {
+                id,
+                first_id,
+                attempt,
+                topic,
+                key,
+                payload,
+                headers,
+                name,
+            });
         }
         builder.build()
     }
@@ -149,7 +160,12 @@ pub struct TaskParts<'a> {
 
 impl BatchBuilder {
     pub fn new(id: BatchId, task_count: usize, bytes: usize) -> Self {
-        let batch = Batch { id, tasks: Vec::with_capacity(task_count), topics: Vec::new(), buffer: Vec::with_capacity(bytes) };
+        let batch = Batch {
+            id,
+            tasks: Vec::with_capacity(task_count),
+            topics: Vec::new(),
+            buffer: Vec::with_capacity(bytes),
+        };
         Self { batch }
     }
 
@@ -173,7 +189,10 @@ impl BatchBuilder {
     }
 
     /// Builds the batch of a submit that is claimed on insert.
-    pub fn of_new_tasks<'a>(id: BatchId, tasks: impl ExactSizeIterator<Item = &'a NewTask> + Clone) -> Batch {
+    pub fn of_new_tasks<'a>(
+        id: BatchId,
+        tasks: impl ExactSizeIterator<Item = &'a NewTask> + Clone,
+    ) -> Batch {
         let bytes = tasks.clone().map(NewTask::bytes).sum();
         let mut builder = Self::new(id, tasks.len(), bytes);
         for task in tasks {
@@ -202,7 +221,8 @@ impl BatchBuilder {
         // first.
         let last = self.batch.tasks.last().map(|entry| usize::from(entry.topic));
         let known = last.filter(|&last| self.batch.topics[last].as_str() == name);
-        let position = known.or_else(|| self.batch.topics.iter().position(|topic| topic.as_str() == name));
+        let position =
+            known.or_else(|| self.batch.topics.iter().position(|topic| topic.as_str() == name));
         let position = position.unwrap_or_else(|| {
             self.batch.topics.push(TopicName::stored(name));
             self.batch.topics.len() - 1

@@ -77,7 +77,10 @@ impl ClusterSettings {
         if !is_leaf {
             problems.push(ClusterSettingsError::Leaf(leaf));
         }
-        if window < WINDOW_MIN || window > WINDOW_MAX || !window.subsec_nanos().is_multiple_of(1_000_000) {
+        if window < WINDOW_MIN
+            || window > WINDOW_MAX
+            || !window.subsec_nanos().is_multiple_of(1_000_000)
+        {
             problems.push(ClusterSettingsError::Window(window));
         }
         let horizon_max = leaf.saturating_mul(LEAVES_MAX);
@@ -94,7 +97,10 @@ impl ClusterSettings {
 /// Returns true if a leaf may have this width: whole seconds, from 1 s to 1 day, and a divisor of a
 /// day.
 pub fn is_leaf(width: Duration) -> bool {
-    width >= LEAF_MIN && width <= DAY && width.subsec_nanos() == 0 && DAY.as_secs().is_multiple_of(width.as_secs())
+    width >= LEAF_MIN
+        && width <= DAY
+        && width.subsec_nanos() == 0
+        && DAY.as_secs().is_multiple_of(width.as_secs())
 }
 
 #[cfg(test)]
@@ -103,7 +109,10 @@ mod tests {
 
     #[test]
     fn the_defaults_are_within_the_bounds() {
-        assert_eq!(ClusterSettings::DEFAULT.with(ClusterWishes::default()), Ok(ClusterSettings::DEFAULT));
+        assert_eq!(
+            ClusterSettings::DEFAULT.with(ClusterWishes::default()),
+            Ok(ClusterSettings::DEFAULT)
+        );
     }
 
     #[test]

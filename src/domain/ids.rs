@@ -54,7 +54,9 @@ pub struct IdRange {
 fn compose(millis: i64, twelve_bits: u16, random: u64) -> Uuid {
     let time = u128::from(u64::try_from(millis.clamp(0, Timestamp::MAX.as_millis())).unwrap_or(0));
     let low = u128::from(random & (u64::MAX >> 2)) | (0b10_u128 << 62);
-    Uuid::from_u128((time << 80) | (8_u128 << 76) | ((u128::from(twelve_bits) & SHARD_BITS_MAX) << 64) | low)
+    Uuid::from_u128(
+        (time << 80) | (8_u128 << 76) | ((u128::from(twelve_bits) & SHARD_BITS_MAX) << 64) | low,
+    )
 }
 
 fn millis_of(id: Uuid) -> i64 {
@@ -166,7 +168,9 @@ impl IdRange {
 
     /// Returns the narrowest range that holds all of `ids`, or `None` when there are none.
     pub fn spanning(ids: impl IntoIterator<Item = TaskId>) -> Option<Self> {
-        let each = ids.into_iter().map(|id| Self { from: id.0, to: Uuid::from_u128(id.0.as_u128().saturating_add(1)) });
+        let each = ids
+            .into_iter()
+            .map(|id| Self { from: id.0, to: Uuid::from_u128(id.0.as_u128().saturating_add(1)) });
         each.reduce(|all, one| all.joined(one))
     }
 
@@ -279,16 +283,22 @@ mod tests {
 
     #[test]
     fn a_range_over_ids_holds_the_first_and_the_last() {
-        let ids = [5, 3, 9].map(|millis| TaskId::new(Timestamp::from_millis(millis), Shard::new(1), 7));
+        let ids =
+            [5, 3, 9].map(|millis| TaskId::new(Timestamp::from_millis(millis), Shard::new(1), 7));
         let range = IdRange::spanning(ids).unwrap();
         assert!(ids.iter().all(|id| range.contains(id.uuid())));
-        assert_eq!((range.from, range.width()), (ids[1].uuid(), ids[2].uuid().as_u128() - ids[1].uuid().as_u128() + 1));
+        assert_eq!(
+            (range.from, range.width()),
+            (ids[1].uuid(), ids[2].uuid().as_u128() - ids[1].uuid().as_u128() + 1)
+        );
         assert_eq!(IdRange::spanning([]), None);
     }
 
     #[test]
     fn other_spellings_and_other_versions_are_no_ids() {
-        for text in ["", "x", "01934b2e7d3c80179f2b6a1c0e4d5b7f", "01934b2e-7d3c-4017-9f2b-6a1c0e4d5b7f"] {
+        for text in
+            ["", "x", "01934b2e7d3c80179f2b6a1c0e4d5b7f", "01934b2e-7d3c-4017-9f2b-6a1c0e4d5b7f"]
+        {
             assert_eq!(text.parse::<TaskId>(), Err(IdError));
         }
     }

@@ -28,8 +28,14 @@ pub enum Parent {
 }
 
 impl Parent {
-    pub const ALL: [Self; 6] =
-        [Self::Task, Self::ExeclogBatch, Self::ExeclogPayload, Self::ExeclogCancelled, Self::ExeclogRedriven, Self::ExeclogEnded];
+    pub const ALL: [Self; 6] = [
+        Self::Task,
+        Self::ExeclogBatch,
+        Self::ExeclogPayload,
+        Self::ExeclogCancelled,
+        Self::ExeclogRedriven,
+        Self::ExeclogEnded,
+    ];
 
     pub const fn table(self) -> &'static str {
         match self {
@@ -58,7 +64,12 @@ impl Partition {
         let (hour, minute) = (second / 3600, second / 60 % 60);
         let mut name = String::with_capacity(40);
         // Writing to a `String` never fails.
-        let written = write!(name, "{}_{year:04}{month:02}{day:02}_{hour:02}{minute:02}{:02}", self.parent.table(), second % 60);
+        let written = write!(
+            name,
+            "{}_{year:04}{month:02}{day:02}_{hour:02}{minute:02}{:02}",
+            self.parent.table(),
+            second % 60
+        );
         debug_assert!(written.is_ok());
         name
     }
@@ -67,11 +78,19 @@ impl Partition {
     /// ours.
     pub fn of_name(parent: Parent, name: &str) -> Option<Self> {
         let (date, time) = name.strip_prefix(parent.table())?.strip_prefix('_')?.split_once('_')?;
-        let number = |text: &str, from: usize, to: usize| text.get(from..to).and_then(|digits| digits.parse::<i64>().ok());
+        let number = |text: &str, from: usize, to: usize| {
+            text.get(from..to).and_then(|digits| digits.parse::<i64>().ok())
+        };
         let (month_at, hours) = (date.len().checked_sub(4)?, number(time, 0, 2)?);
-        let (year, month, day) =
-            (number(date, 0, month_at)?, number(date, month_at, month_at + 2)?, number(date, month_at + 2, date.len())?);
-        let seconds = days_of(year, month, day) * 86_400 + hours * 3600 + number(time, 2, 4)? * 60 + number(time, 4, time.len())?;
+        let (year, month, day) = (
+            number(date, 0, month_at)?,
+            number(date, month_at, month_at + 2)?,
+            number(date, month_at + 2, date.len())?,
+        );
+        let seconds = days_of(year, month, day) * 86_400
+            + hours * 3600
+            + number(time, 2, 4)? * 60
+            + number(time, 4, time.len())?;
         let partition = Self { parent, start: Timestamp::from_millis(seconds.checked_mul(1000)?) };
         // Every partition has exactly one spelling.
         (partition.name() == name).then_some(partition)
@@ -84,7 +103,8 @@ fn date_of(days: i64) -> (i64, i64, i64) {
     let shifted = days + 719_468;
     let era = shifted.div_euclid(146_097);
     let day_of_era = shifted.rem_euclid(146_097);
-    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let year_of_era =
+        (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
     let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
     let march_month = (5 * day_of_year + 2) / 153;
     let day = day_of_year - (153 * march_month + 2) / 5 + 1;
@@ -139,7 +159,10 @@ impl Rules {
         match parent {
             Parent::Task => self.leaf,
             Parent::ExeclogPayload => HOUR,
-            Parent::ExeclogBatch | Parent::ExeclogCancelled | Parent::ExeclogRedriven | Parent::ExeclogEnded => DAY,
+            Parent::ExeclogBatch
+            | Parent::ExeclogCancelled
+            | Parent::ExeclogRedriven
+            | Parent::ExeclogEnded => DAY,
         }
     }
 
@@ -155,7 +178,10 @@ impl Rules {
             // minutes, because a follow-up is due up to a minute ahead.
             Parent::Task => self.horizon + (self.leaf * 4).clamp(Duration::from_secs(120), HOUR),
             Parent::ExeclogPayload => DAY,
-            Parent::ExeclogBatch | Parent::ExeclogCancelled | Parent::ExeclogRedriven | Parent::ExeclogEnded => DAY * 3,
+            Parent::ExeclogBatch
+            | Parent::ExeclogCancelled
+            | Parent::ExeclogRedriven
+            | Parent::ExeclogEnded => DAY * 3,
         }
     }
 
@@ -164,16 +190,20 @@ impl Rules {
         match parent {
             Parent::Task => self.leaf_grace,
             Parent::ExeclogPayload => self.payload_retention.max(CLOCK_SLACK),
-            Parent::ExeclogBatch | Parent::ExeclogCancelled | Parent::ExeclogRedriven | Parent::ExeclogEnded => {
-                self.receipt_retention.max(CLOCK_SLACK)
-            }
+            Parent::ExeclogBatch
+            | Parent::ExeclogCancelled
+            | Parent::ExeclogRedriven
+            | Parent::ExeclogEnded => self.receipt_retention.max(CLOCK_SLACK),
         }
     }
 
     /// Returns the partition that contains `at`.
     pub fn partition_of(&self, parent: Parent, at: Timestamp) -> Partition {
         let width = micros(self.width(parent));
-        Partition { parent, start: Timestamp::from_micros(at.as_micros().div_euclid(width) * width) }
+        Partition {
+            parent,
+            start: Timestamp::from_micros(at.as_micros().div_euclid(width) * width),
+        }
     }
 
     pub fn end_of(&self, partition: Partition) -> Timestamp {
@@ -182,19 +212,31 @@ impl Rules {
 
     /// Returns the partitions that must exist at `now` and are not attached, in the order of their
     /// creation: after an interruption, the attached ones have no gap.
-    pub fn missing(&self, parent: Parent, attached: &BTreeSet<Timestamp>, now: Timestamp) -> Vec<Partition> {
+    pub fn missing(
+        &self,
+        parent: Parent,
+        attached: &BTreeSet<Timestamp>,
+        now: Timestamp,
+    ) -> Vec<Partition> {
         let back = if parent == Parent::Task { self.leaf_grace } else { CLOCK_SLACK };
         let end = now.plus(self.ahead(parent));
         let first = self.partition_of(parent, now.minus(back));
-        std::iter::successors(Some(first), |partition| Some(Partition { parent, start: self.end_of(*partition) }))
-            .take_while(|partition| partition.start < end)
-            .filter(|partition| !attached.contains(&partition.start))
-            .collect()
+        std::iter::successors(Some(first), |partition| {
+            Some(Partition { parent, start: self.end_of(*partition) })
+        })
+        .take_while(|partition| partition.start < end)
+        .filter(|partition| !attached.contains(&partition.start))
+        .collect()
     }
 
     /// Returns the partitions that are no longer written and no longer needed, oldest first. The
     /// caller checks that they are empty, or settled.
-    pub fn past(&self, parent: Parent, attached: &BTreeSet<Timestamp>, now: Timestamp) -> Vec<Partition> {
+    pub fn past(
+        &self,
+        parent: Parent,
+        attached: &BTreeSet<Timestamp>,
+        now: Timestamp,
+    ) -> Vec<Partition> {
         let kept = self.kept(parent);
         attached
             .iter()
@@ -205,7 +247,12 @@ impl Rules {
 
     /// Returns the end of the attached partitions without a gap, starting with the one of `now`.
     /// Returns `now` when that one is missing.
-    pub fn end_of_run(&self, parent: Parent, attached: &BTreeSet<Timestamp>, now: Timestamp) -> Timestamp {
+    pub fn end_of_run(
+        &self,
+        parent: Parent,
+        attached: &BTreeSet<Timestamp>,
+        now: Timestamp,
+    ) -> Timestamp {
         let mut next = self.partition_of(parent, now);
         while attached.contains(&next.start) {
             next.start = self.end_of(next);
@@ -268,7 +315,10 @@ mod tests {
         let attached = BTreeSet::from([at(900), at(1800)]);
         let now = at(1_795_252_500);
         let missing = rules().missing(Parent::Task, &attached, now);
-        assert_eq!(missing.first().map(|leaf| leaf.start), Some(now.minus(Duration::from_secs(900))));
+        assert_eq!(
+            missing.first().map(|leaf| leaf.start),
+            Some(now.minus(Duration::from_secs(900)))
+        );
         assert_eq!(rules().end_of_run(Parent::Task, &attached, now), now);
     }
 

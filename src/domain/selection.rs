@@ -97,7 +97,11 @@ mod tests {
     use super::*;
 
     fn selection(topic: &str, from: i64) -> Selection {
-        Selection { topic: TopicName::new(topic).ok(), due_from: Some(Timestamp::from_millis(from)), due_to: None }
+        Selection {
+            topic: TopicName::new(topic).ok(),
+            due_from: Some(Timestamp::from_millis(from)),
+            due_to: None,
+        }
     }
 
     #[test]
@@ -130,7 +134,10 @@ mod tests {
     fn behind_a_position_lies_what_was_not_looked_at() {
         let range = |from: u128| IdRange { from: Uuid::from_u128(from), to: Uuid::from_u128(9) };
         let behind = |after: u128| range(5).behind(Some(Cursor { after: Uuid::from_u128(after) }));
-        assert_eq!([range(5).behind(None), behind(1), behind(5), behind(8)], [range(5), range(5), range(6), range(9)]);
+        assert_eq!(
+            [range(5).behind(None), behind(1), behind(5), behind(8)],
+            [range(5), range(5), range(6), range(9)]
+        );
         assert_eq!(behind(u128::MAX).from, Uuid::max());
     }
 }

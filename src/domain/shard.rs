@@ -112,7 +112,18 @@ mod tests {
         ];
         let slots = keys.map(|key| ShardCount::DEFAULT.slot_of("orders", key.as_bytes()));
         let slots = slots.map(|(shard, place)| (shard.number(), place));
-        let pinned = [(8, 39), (5, 4), (15, 36), (4, 13), (1, 9), (26, 45), (9, 4), (5, 17), (33, 13), (20, 42)];
+        let pinned = [
+            (8, 39),
+            (5, 4),
+            (15, 36),
+            (4, 13),
+            (1, 9),
+            (26, 45),
+            (9, 4),
+            (5, 17),
+            (33, 13),
+            (20, 42),
+        ];
         assert_eq!(slots, pinned);
     }
 
@@ -120,7 +131,8 @@ mod tests {
     fn the_places_of_many_keys_lie_evenly_in_a_shard() {
         let mut counts = [0_u32; 64];
         for number in 0..64_000 {
-            let (shard, place) = ShardCount::DEFAULT.slot_of("orders", format!("key {number}").as_bytes());
+            let (shard, place) =
+                ShardCount::DEFAULT.slot_of("orders", format!("key {number}").as_bytes());
             counts[usize::from(place)] += u32::from(shard.number() % 4 == 0);
         }
         assert!(counts.iter().all(|count| (170..330).contains(count)), "{counts:?}");

@@ -33,7 +33,9 @@ impl Record {
     /// Returns the bytes of key, payload and headers. They count against the memory limits.
     pub fn bytes(&self) -> usize {
         let length = |bytes: &Option<Box<[u8]>>| bytes.as_ref().map_or(0, |bytes| bytes.len());
-        length(&self.key).saturating_add(length(&self.payload)).saturating_add(self.headers.as_bytes().len())
+        length(&self.key)
+            .saturating_add(length(&self.payload))
+            .saturating_add(self.headers.as_bytes().len())
     }
 }
 
@@ -48,14 +50,26 @@ pub struct NewTask {
 impl NewTask {
     /// Creates a task that is due at `due_at`. Its shard comes from the key, else from the name,
     /// else from `random`. Its place in the order of the submits is set when the task is stored.
-    pub fn new(record: Record, name: Option<TaskName>, due_at: Timestamp, shards: ShardCount, random: (u64, u64)) -> Self {
+    pub fn new(
+        record: Record,
+        name: Option<TaskName>,
+        due_at: Timestamp,
+        shards: ShardCount,
+        random: (u64, u64),
+    ) -> Self {
         let topic = record.topic.as_str();
         let id = match (&record.key, &name) {
             (Some(key), _) => {
                 let (shard, place) = shards.slot_of(topic, key);
-                TaskId::new(due_at, shard, (u64::from(place) << ORDER_BITS) | (random.1 & ((1 << ORDER_BITS) - 1)))
+                TaskId::new(
+                    due_at,
+                    shard,
+                    (u64::from(place) << ORDER_BITS) | (random.1 & ((1 << ORDER_BITS) - 1)),
+                )
             }
-            (None, Some(name)) => TaskId::new(due_at, shards.slot_of(topic, name.as_str().as_bytes()).0, random.1),
+            (None, Some(name)) => {
+                TaskId::new(due_at, shards.slot_of(topic, name.as_str().as_bytes()).0, random.1)
+            }
             (None, None) => TaskId::new(due_at, shards.pick(random.0), random.1),
         };
         Self { id, name, record }

@@ -13,7 +13,8 @@ pub struct TopicName(Arc<str>);
 /// Kafka's limit: a file name of 255 bytes, minus the suffix for the partition.
 const LENGTH_MAX: usize = 249;
 
-const INTERNAL: [&str; 4] = ["__consumer_offsets", "__transaction_state", "__share_group_state", "__cluster_metadata"];
+const INTERNAL: [&str; 4] =
+    ["__consumer_offsets", "__transaction_state", "__share_group_state", "__cluster_metadata"];
 
 #[derive(Debug, Error, PartialEq, Eq)]
 pub enum TopicNameError {
@@ -32,7 +33,9 @@ impl TopicName {
         if name.is_empty() {
             return Err(TopicNameError::Empty);
         }
-        if let Some(illegal) = name.chars().find(|c| !matches!(c, 'a'..='z' | 'A'..='Z' | '0'..='9' | '.' | '_' | '-')) {
+        if let Some(illegal) =
+            name.chars().find(|c| !matches!(c, 'a'..='z' | 'A'..='Z' | '0'..='9' | '.' | '_' | '-'))
+        {
             return Err(TopicNameError::Illegal(illegal));
         }
         if name.len() > LENGTH_MAX {

@@ -48,7 +48,11 @@ impl WidthClass {
 
     /// Returns the lowest id with which a batch of this class that contains `id` can begin.
     pub fn lowest_start(self, id: TaskId) -> Uuid {
-        if self == Self::WIDEST { Uuid::nil() } else { ids::floor_of(id.due_at().minus(self.width()).max(Timestamp::EPOCH)) }
+        if self == Self::WIDEST {
+            Uuid::nil()
+        } else {
+            ids::floor_of(id.due_at().minus(self.width()).max(Timestamp::EPOCH))
+        }
     }
 }
 
@@ -88,7 +92,8 @@ mod tests {
     #[test]
     fn a_batch_within_a_millisecond_is_of_the_first_class() {
         let id = |ms| TaskId::new(Timestamp::from_millis(ms), Shard::new(0), 0);
-        let width_class = |ms| Reach::of([id(0), id(ms)].into_iter()).unwrap().width_class.as_smallint();
+        let width_class =
+            |ms| Reach::of([id(0), id(ms)].into_iter()).unwrap().width_class.as_smallint();
         assert_eq!(
             [
                 width_class(0),

@@ -46,7 +46,9 @@ pub fn cap(shards: ShardCount, node_count: usize) -> usize {
 fn pairs_from_the_heaviest(shards: ShardCount, nodes: &[NodeId]) -> Vec<(u64, Shard, usize)> {
     let mut pairs: Vec<_> = shards
         .all()
-        .flat_map(|shard| nodes.iter().enumerate().map(move |(index, node)| (weight(shard, *node), shard, index)))
+        .flat_map(|shard| {
+            nodes.iter().enumerate().map(move |(index, node)| (weight(shard, *node), shard, index))
+        })
         .collect();
     // The index follows the order of the ids, so pairs of equal weight have the same order on every
     // node.
@@ -118,7 +120,11 @@ mod tests {
         let (leaver, rest) = nodes.split_last().unwrap();
         let before = assign(shards(64), nodes);
         let after = assign(shards(64), rest);
-        before.iter().zip(&after).filter(|(before, after)| before != after && *before != leaver).count()
+        before
+            .iter()
+            .zip(&after)
+            .filter(|(before, after)| before != after && *before != leaver)
+            .count()
     }
 
     #[test]

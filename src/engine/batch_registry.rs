@@ -123,10 +123,18 @@ impl<S: Clone> BatchRegistry<S> {
     /// Records an answered settle. A settle that may have taken effect is remembered until it is
     /// durable. A settle without effect, because another node had adopted the batch, must never be
     /// repeated: if the batch comes back, the other node may have published any of its tasks.
-    pub fn settled(&mut self, batch: BatchId, settlement: S, effect: Effect, answered_at: Monotonic) {
+    pub fn settled(
+        &mut self,
+        batch: BatchId,
+        settlement: S,
+        effect: Effect,
+        answered_at: Monotonic,
+    ) {
         self.entries.remove(&batch);
         match effect {
-            Effect::Certain | Effect::Perhaps => self.settled.insert(batch, Settled { settlement, answered_at }),
+            Effect::Certain | Effect::Perhaps => {
+                self.settled.insert(batch, Settled { settlement, answered_at })
+            }
             Effect::None => self.settled.remove(&batch),
         };
     }
@@ -147,7 +155,8 @@ impl<S: Clone> BatchRegistry<S> {
     /// Forgets settles that are durable: those answered before `sent_at`, the moment at which an
     /// answered heartbeat was sent, except settles that were seen `undone` since.
     pub fn durable_until(&mut self, sent_at: Monotonic, undone: &HashSet<BatchId>) {
-        self.settled.retain(|batch, settled| settled.answered_at >= sent_at || undone.contains(batch));
+        self.settled
+            .retain(|batch, settled| settled.answered_at >= sent_at || undone.contains(batch));
     }
 
     /// Compares the node's unsettled batches in Postgres, as of a question asked at `asked_at`,
@@ -185,7 +194,12 @@ impl<S: Clone> BatchRegistry<S> {
 /// Returns true when a batch in flight since `held_at` no longer belongs to this node, by the
 /// answer `own` to a question asked at `asked_at`. A batch that was claimed after the question
 /// cannot be in the answer.
-pub fn is_lost(batch: BatchId, held_at: Monotonic, own: &HashSet<BatchId>, asked_at: Monotonic) -> bool {
+pub fn is_lost(
+    batch: BatchId,
+    held_at: Monotonic,
+    own: &HashSet<BatchId>,
+    asked_at: Monotonic,
+) -> bool {
     held_at < asked_at && !own.contains(&batch)
 }
 
@@ -263,7 +277,10 @@ mod tests {
             registry.hold(batch(1));
             registry.settled(batch(1), 'a', Effect::of(took_effect, is_in_doubt), at(4));
             let comparison = registry.compare(&[batch(1)], at(5));
-            assert_eq!((comparison.undone.len(), comparison.unknown.len()), if is_remembered { (1, 0) } else { (0, 1) });
+            assert_eq!(
+                (comparison.undone.len(), comparison.unknown.len()),
+                if is_remembered { (1, 0) } else { (0, 1) }
+            );
             assert_eq!(registry.ask_for(batch(1)), !is_remembered, "it may come back");
         }
     }
@@ -275,7 +292,10 @@ mod tests {
         registry.hold(batch(2));
         registry.adopted(batch(1));
         registry.adopted(batch(2));
-        assert!(registry.compare(&[batch(1)], at(5)).undone.is_empty(), "another may have published it since");
+        assert!(
+            registry.compare(&[batch(1)], at(5)).undone.is_empty(),
+            "another may have published it since"
+        );
         assert_eq!(registry.settled_count(), 0);
         assert!(registry.ask_for(batch(1)), "it is to be loaded");
         assert!(!registry.ask_for(batch(2)), "it is held");
@@ -296,7 +316,10 @@ mod tests {
         registry.hold(batch(2));
         registry.doubt();
         assert!(registry.ask_for(batch(3)), "asked for since");
-        assert!(registry.has_asked() && registry.compare(&[batch(1)], at(1)).unknown.is_empty(), "its answer may be on its way");
+        assert!(
+            registry.has_asked() && registry.compare(&[batch(1)], at(1)).unknown.is_empty(),
+            "its answer may be on its way"
+        );
         assert_eq!([1, 2, 3].map(|number| registry.decline(batch(number))), [true, false, false]);
         assert_eq!(registry.compare(&[batch(1), batch(2), batch(3)], at(1)).unknown, [batch(1)]);
         assert!(registry.ask_for(batch(1)) && !registry.decline(batch(1)), "it was found again");

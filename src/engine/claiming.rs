@@ -126,11 +126,17 @@ impl Taken {
 /// Returns the topics that make up a hotspot, from the number of tasks of each topic: the topics
 /// with at least an eighth of the tasks, if these topics have at least half of the tasks together.
 /// Returns none when all topics are small, because looking past a few of them would not help.
-fn hotspot_topics<'a>(counts: impl Iterator<Item = (&'a TopicName, u64)> + Clone) -> BTreeSet<TopicName> {
+fn hotspot_topics<'a>(
+    counts: impl Iterator<Item = (&'a TopicName, u64)> + Clone,
+) -> BTreeSet<TopicName> {
     let total: u64 = counts.clone().map(|(_, count)| count).sum();
     let large = counts.filter(|(_, count)| count.saturating_mul(8) >= total);
     let together: u64 = large.clone().map(|(_, count)| count).sum();
-    if together.saturating_mul(2) < total { BTreeSet::new() } else { large.map(|(topic, _)| topic.clone()).collect() }
+    if together.saturating_mul(2) < total {
+        BTreeSet::new()
+    } else {
+        large.map(|(topic, _)| topic.clone()).collect()
+    }
 }
 
 /// The next step after a claim that failed because of a value in a row.
@@ -209,10 +215,9 @@ impl Claiming {
         let goal = floor_of(now.plus(self.settings.window));
         // The clock was set back. Tasks between the new time and the watermark are not due for
         // long, so they must not count as claimed.
-        if self
-            .watermark
-            .is_some_and(|watermark| watermark.as_u128() > goal.as_u128().saturating_add(width_of(self.settings.slack)))
-        {
+        if self.watermark.is_some_and(|watermark| {
+            watermark.as_u128() > goal.as_u128().saturating_add(width_of(self.settings.slack))
+        }) {
             *self = Self::measured(self.settings, self.rulers.clone());
         }
         let watermark = *self.watermark.get_or_insert(floor_of(now));
@@ -223,9 +228,15 @@ impl Claiming {
         // The watermark advances by whole milliseconds: otherwise it would wait for a hotspot that
         // is claimed piece by piece.
         let end = self.rulers.mine.above(watermark, self.step);
-        let to = floor_of(TaskId::from_uuid(end).due_at()).max(end_of(watermark, MILLISECOND)).min(goal);
+        let to =
+            floor_of(TaskId::from_uuid(end).due_at()).max(end_of(watermark, MILLISECOND)).min(goal);
         let range = IdRange { from: self.behind(watermark), to };
-        Some(Claim { range, scope: Scope::Mine, left_out: BTreeSet::new(), origin: Origin::Watermark })
+        Some(Claim {
+            range,
+            scope: Scope::Mine,
+            left_out: BTreeSet::new(),
+            origin: Origin::Watermark,
+        })
     }
 
     /// Returns the next claim of a deferred range. Ranges take turns; ranges of other nodes' shards
@@ -236,7 +247,12 @@ impl Claiming {
         let end = self.end_of_leaf(deferred.rest.from).min(deferred.rest.to);
         let to = self.rulers.of(deferred.scope).above(deferred.rest.from, deferred.step).min(end);
         let range = IdRange { from: deferred.rest.from, to };
-        Some(Claim { range, scope: deferred.scope, left_out: deferred.left_out.clone(), origin: Origin::DeferredRange })
+        Some(Claim {
+            range,
+            scope: deferred.scope,
+            left_out: deferred.left_out.clone(),
+            origin: Origin::DeferredRange,
+        })
     }
 
     /// Records a claim that committed.
@@ -251,20 +267,28 @@ impl Claiming {
                 // A smaller step does not reduce the time that the slack behind it costs, and the
                 // watermark must still reach its goal.
                 let least = width_of(self.settings.window) / FACTOR_MAX;
-                let wished = self.by_rows(self.step, taken).min(self.by_time(self.step, taken).max(least));
+                let wished =
+                    self.by_rows(self.step, taken).min(self.by_time(self.step, taken).max(least));
                 self.step = wished.max(MILLISECOND);
                 self.watermark = Some(claim.range.to);
             }
             Origin::DeferredRange => {
                 let Some(mut deferred) = self.deferred_ranges.take_first() else { return };
-                if deferred.kind == Kind::Passed && taken.got == 0 && deferred.full.is_subset(&taken.full) {
+                if deferred.kind == Kind::Passed
+                    && taken.got == 0
+                    && deferred.full.is_subset(&taken.full)
+                {
                     // The whole range was scanned when it was skipped, for the same topics.
                     return self.passed.join(deferred);
                 }
                 self.pass_by(claim, taken);
                 let width = self.width(claim);
                 let wished = self.by_rows(width, taken).min(self.by_time(width, taken));
-                deferred.step = if claim.range.to < deferred.narrow_before { wished.min(width) } else { wished };
+                deferred.step = if claim.range.to < deferred.narrow_before {
+                    wished.min(width)
+                } else {
+                    wished
+                };
                 deferred.rest.from = claim.range.to;
                 if deferred.kind == Kind::Sweep {
                     self.bound_sweep(&mut deferred, width, taken);
@@ -279,13 +303,16 @@ impl Claiming {
     /// hotspot. The density of the last piece (its rows over its `width`) tells how many tasks are
     /// left.
     fn look_past(&mut self, deferred: &mut DeferredRange, width: u128, taken: &Taken) {
-        let rest = IdRange { from: deferred.rest.from.max(deferred.looked_past), to: deferred.rest.to };
+        let rest =
+            IdRange { from: deferred.rest.from.max(deferred.looked_past), to: deferred.rest.to };
         let rest_width = self.rulers.of(deferred.scope).width(rest.from, rest.to);
         let expected = rest_width.saturating_mul(u128::from(taken.got)) / width.max(1);
         let target = u128::from(self.settings.rows_target);
-        let is_dense = u128::from(taken.got).saturating_mul(MILLISECOND) >= target.saturating_mul(width);
-        let is_hotspot =
-            deferred.kind == Kind::Deferred && is_dense && expected >= target.saturating_mul(u128::from(HOTSPOT_CLAIMS));
+        let is_dense =
+            u128::from(taken.got).saturating_mul(MILLISECOND) >= target.saturating_mul(width);
+        let is_hotspot = deferred.kind == Kind::Deferred
+            && is_dense
+            && expected >= target.saturating_mul(u128::from(HOTSPOT_CLAIMS));
         // When deferred ranges have to be joined, the new one would be lost.
         if !is_hotspot || taken.hotspot_topics.is_empty() || !self.deferred_ranges.has_room_for(2) {
             return;
@@ -320,7 +347,11 @@ impl Claiming {
     pub fn there_is_room(&mut self, full: &BTreeSet<TopicName>) {
         for deferred in self.passed.take_all() {
             let is_waiting = deferred.full.is_subset(full);
-            if is_waiting { self.passed.keep(deferred) } else { self.deferred_ranges.keep(deferred) }
+            if is_waiting {
+                self.passed.keep(deferred)
+            } else {
+                self.deferred_ranges.keep(deferred)
+            }
         }
     }
 
@@ -444,7 +475,12 @@ impl Claiming {
             Scope::All => floor_of(now),
         };
         let rest = IdRange { from: floor_of(oldest), to: end };
-        self.deferred_ranges.keep(DeferredRange::new(rest, self.bounded(self.sweep_step, rest), scope, Kind::Sweep));
+        self.deferred_ranges.keep(DeferredRange::new(
+            rest,
+            self.bounded(self.sweep_step, rest),
+            scope,
+            Kind::Sweep,
+        ));
     }
 
     /// Claims ids at once that this node inserted behind the watermark, as far as they are due
@@ -489,7 +525,8 @@ impl Claiming {
     fn pass_by(&mut self, claim: &Claim, taken: &Taken) {
         let full: BTreeSet<TopicName> = taken.full.difference(&claim.left_out).cloned().collect();
         if !full.is_empty() {
-            let deferred = DeferredRange::new(claim.range, self.width(claim), claim.scope, Kind::Passed);
+            let deferred =
+                DeferredRange::new(claim.range, self.width(claim), claim.scope, Kind::Passed);
             self.passed.join(DeferredRange { full, left_out: claim.left_out.clone(), ..deferred });
         }
     }
@@ -506,7 +543,8 @@ impl Claiming {
     }
 
     fn behind(&self, watermark: Uuid) -> Uuid {
-        Uuid::from_u128(watermark.as_u128().saturating_sub(width_of(self.settings.slack))).max(self.cut)
+        Uuid::from_u128(watermark.as_u128().saturating_sub(width_of(self.settings.slack)))
+            .max(self.cut)
     }
 
     /// Returns the end of the leaf that contains `id`. Leaves begin at multiples of their width.
@@ -556,5 +594,7 @@ fn narrowed(width: u128) -> u128 {
 fn scaled(width: u128, target: u64, got: u64) -> u128 {
     // At most 2^107 (a day of ids) times a few thousand: far below 2^128.
     let wished = width.saturating_mul(u128::from(target)) / u128::from(got.max(1));
-    wished.clamp(width / FACTOR_MAX, width.saturating_mul(FACTOR_MAX)).clamp(1, width_of(Duration::from_secs(86_400)))
+    wished
+        .clamp(width / FACTOR_MAX, width.saturating_mul(FACTOR_MAX))
+        .clamp(1, width_of(Duration::from_secs(86_400)))
 }

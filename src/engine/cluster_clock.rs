@@ -189,7 +189,8 @@ impl StampedClock {
 
     /// Returns the step from `known` to `shown`, and starts the pause that follows from it.
     fn step_of(&mut self, known: Bounds, shown: Bounds, arrived_at: Monotonic) -> Option<Step> {
-        let (back, forward) = (span_of(shown.micros_behind(known)), span_of(known.micros_behind(shown)));
+        let (back, forward) =
+            (span_of(shown.micros_behind(known)), span_of(known.micros_behind(shown)));
         if back > STEP_MIN {
             self.set_back_at = Some(arrived_at);
             return Some(Step::Back(back));
@@ -197,7 +198,8 @@ impl StampedClock {
         if forward <= STEP_MIN {
             return None;
         }
-        let is_paused = self.set_ahead_at.is_some_and(|since| arrived_at.since(since) < HOLD + PAUSE_END);
+        let is_paused =
+            self.set_ahead_at.is_some_and(|since| arrived_at.since(since) < HOLD + PAUSE_END);
         if forward <= FOLLOWED_MAX || is_paused {
             return Some(Step::Followed(forward));
         }
@@ -208,7 +210,10 @@ impl StampedClock {
     /// Returns true once there is a stamp, except within the pause after a step that is not
     /// followed at once. A pause ends with the first stamp after its time.
     pub fn is_steady(&self) -> bool {
-        self.bounds.is_some() && self.set_ahead_at.is_none() && self.set_back_at.is_none() && self.doubt.is_none()
+        self.bounds.is_some()
+            && self.set_ahead_at.is_none()
+            && self.set_back_at.is_none()
+            && self.doubt.is_none()
     }
 }
 
@@ -297,7 +302,10 @@ mod tests {
 
     fn exchanges() -> impl Strategy<Value = Vec<Exchange>> {
         let way = || prop_oneof![4 => 0_u64..2_000, 1 => 0_u64..3_000_000];
-        prop::collection::vec((prop_oneof![4 => 0_u64..1_000_000, 1 => 0_u64..10_000_000_000], way(), way()), 1..40)
+        prop::collection::vec(
+            (prop_oneof![4 => 0_u64..1_000_000, 1 => 0_u64..10_000_000_000], way(), way()),
+            1..40,
+        )
     }
 
     /// Asks a server with the given clock, and lets the stamp arrive. Returns the moment of arrival
@@ -309,7 +317,11 @@ mod tests {
         shows: impl Fn(u64) -> Timestamp,
     ) -> (u64, Option<Step>) {
         let arrived = from + idle + there + back;
-        let stamp = Stamp { at: shows(from + idle + there), asked_at: monotonic(from + idle), arrived_at: at(arrived) };
+        let stamp = Stamp {
+            at: shows(from + idle + there),
+            asked_at: monotonic(from + idle),
+            arrived_at: at(arrived),
+        };
         (arrived, clock.take_in(stamp))
     }
 
@@ -514,7 +526,12 @@ mod tests {
             let from = round * 45_000_000;
             hold(&mut clock, from, from, i64::try_from(round).unwrap() * 600_000);
             assert!(clock.is_steady());
-            hold(&mut clock, from + 500_000, from + 44_500_000, i64::try_from(round).unwrap() * 600_000);
+            hold(
+                &mut clock,
+                from + 500_000,
+                from + 44_500_000,
+                i64::try_from(round).unwrap() * 600_000,
+            );
             assert!(clock.is_steady());
         }
     }
@@ -527,13 +544,20 @@ mod tests {
             let awake = 3_000_000_i64;
             let elapsed = u64::try_from(awake).unwrap() + suspended;
             let slewed = u64::try_from(awake + awake * slew_percent / 100).unwrap() + suspended;
-            let now = Moment { at: monotonic(slewed), raw: monotonic(u64::try_from(awake).unwrap()) };
-            assert!(clock.now(now).unwrap() <= server(elapsed, 0, 0), "{slew_percent} %, {suspended} us");
+            let now =
+                Moment { at: monotonic(slewed), raw: monotonic(u64::try_from(awake).unwrap()) };
+            assert!(
+                clock.now(now).unwrap() <= server(elapsed, 0, 0),
+                "{slew_percent} %, {suspended} us"
+            );
             assert_eq!(clock.is_behind(now), suspended > 0);
             // The next stamp is right and shows no jump, because Postgres's clock was not changed.
             let stamp = Stamp { at: server(elapsed, 0, 0), asked_at: now.at, arrived_at: now };
             assert_eq!(clock.take_in(stamp), None);
-            assert_eq!((clock.now(now), clock.is_behind(now)), (Some(server(elapsed, 0, 0)), false));
+            assert_eq!(
+                (clock.now(now), clock.is_behind(now)),
+                (Some(server(elapsed, 0, 0)), false)
+            );
         }
     }
 }

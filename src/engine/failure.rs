@@ -44,7 +44,9 @@ pub fn remedy(failure: Failure, circumstances: Circumstances) -> Remedy {
         Failure::RefusedForGood => Remedy::GiveUp,
         _ if circumstances.is_blameless => Remedy::Later,
         Failure::Unavailable | Failure::Forbidden if circumstances.is_topic_gone => Remedy::GiveUp,
-        Failure::Unavailable | Failure::Forbidden | Failure::NotSent | Failure::Unknown => Remedy::Defer,
+        Failure::Unavailable | Failure::Forbidden | Failure::NotSent | Failure::Unknown => {
+            Remedy::Defer
+        }
     }
 }
 
@@ -85,8 +87,12 @@ impl Renewals {
     /// records was acknowledged.
     pub fn is_due(&self, defect: Defect, has_worked: bool, now: Monotonic) -> bool {
         match defect {
-            Defect::Failed => has_worked || self.last.is_none_or(|(made_at, pause)| now.since(made_at) >= pause),
-            Defect::Doubt => self.doubted_at.is_none_or(|made_at| now.since(made_at) >= DOUBT_PAUSE),
+            Defect::Failed => {
+                has_worked || self.last.is_none_or(|(made_at, pause)| now.since(made_at) >= pause)
+            }
+            Defect::Doubt => {
+                self.doubted_at.is_none_or(|made_at| now.since(made_at) >= DOUBT_PAUSE)
+            }
         }
     }
 
@@ -109,19 +115,28 @@ impl Renewals {
 mod tests {
     use super::*;
 
-    const PLAIN: Circumstances = Circumstances { is_given_up: false, is_blameless: false, is_topic_gone: false };
+    const PLAIN: Circumstances =
+        Circumstances { is_given_up: false, is_blameless: false, is_topic_gone: false };
 
     #[test]
     fn only_what_is_refused_for_good_and_what_has_no_topic_any_more_is_given_up() {
         assert_eq!(remedy(Failure::RefusedForGood, PLAIN), Remedy::GiveUp);
         for failure in [Failure::Unavailable, Failure::Forbidden] {
-            assert_eq!(remedy(failure, Circumstances { is_topic_gone: true, ..PLAIN }), Remedy::GiveUp);
+            assert_eq!(
+                remedy(failure, Circumstances { is_topic_gone: true, ..PLAIN }),
+                Remedy::GiveUp
+            );
         }
-        for failure in [Failure::Unavailable, Failure::Forbidden, Failure::NotSent, Failure::Unknown] {
+        for failure in
+            [Failure::Unavailable, Failure::Forbidden, Failure::NotSent, Failure::Unknown]
+        {
             assert_eq!(remedy(failure, PLAIN), Remedy::Defer);
         }
         for failure in [Failure::NotSent, Failure::Unknown] {
-            assert_eq!(remedy(failure, Circumstances { is_topic_gone: true, ..PLAIN }), Remedy::Defer);
+            assert_eq!(
+                remedy(failure, Circumstances { is_topic_gone: true, ..PLAIN }),
+                Remedy::Defer
+            );
         }
     }
 
@@ -138,8 +153,13 @@ mod tests {
     #[test]
     fn what_is_no_longer_this_nodes_is_not_handed_over_again() {
         let given_up = Circumstances { is_given_up: true, is_blameless: true, is_topic_gone: true };
-        for failure in [Failure::Unavailable, Failure::NotSent, Failure::Unknown, Failure::BatchRefused, Failure::RefusedForGood]
-        {
+        for failure in [
+            Failure::Unavailable,
+            Failure::NotSent,
+            Failure::Unknown,
+            Failure::BatchRefused,
+            Failure::RefusedForGood,
+        ] {
             assert_eq!(remedy(failure, given_up), Remedy::Defer);
         }
     }

@@ -97,13 +97,25 @@ struct Observed {
 
 impl Liveness {
     pub fn new(ttl: Duration) -> Self {
-        Self { ttl, nodes: BTreeMap::new(), read_at: None, observed_since: None, was_in: BTreeSet::new() }
+        Self {
+            ttl,
+            nodes: BTreeMap::new(),
+            read_at: None,
+            observed_since: None,
+            was_in: BTreeSet::new(),
+        }
     }
 
     /// Takes in the rows of all other nodes, as read by a question asked at `asked_at` whose answer
     /// arrived at `arrived_at`.
-    pub fn take_in(&mut self, rows: impl IntoIterator<Item = (NodeId, Sign)>, asked_at: Monotonic, arrived_at: Monotonic) {
-        let is_unbroken = self.read_at.is_some_and(|read_at| arrived_at.since(read_at) <= self.ttl / 2);
+    pub fn take_in(
+        &mut self,
+        rows: impl IntoIterator<Item = (NodeId, Sign)>,
+        asked_at: Monotonic,
+        arrived_at: Monotonic,
+    ) {
+        let is_unbroken =
+            self.read_at.is_some_and(|read_at| arrived_at.since(read_at) <= self.ttl / 2);
         self.read_at = Some(arrived_at);
         self.observed_since = self.observed_since.filter(|_| is_unbroken).or(Some(arrived_at));
         let known = std::mem::take(&mut self.nodes);
@@ -153,8 +165,12 @@ impl Liveness {
             }
             decision.standings.insert(node, self.standing(observed, is_due));
         }
-        let is_in: BTreeSet<_> =
-            decision.standings.iter().filter(|(_, standing)| standing.is_in()).map(|(node, _)| *node).collect();
+        let is_in: BTreeSet<_> = decision
+            .standings
+            .iter()
+            .filter(|(_, standing)| standing.is_in())
+            .map(|(node, _)| *node)
+            .collect();
         decision.adopt = !self.was_in.is_subset(&is_in);
         self.was_in = is_in;
         decision
@@ -183,13 +199,18 @@ impl Liveness {
     /// Returns the nodes that take part in the assignment: this node unless it has left, and all
     /// other nodes that are not out. Nodes that cannot publish are left out while others can.
     pub fn assignable(&self, decision: &Decision, own: Option<(NodeId, bool)>) -> Vec<NodeId> {
-        let others = decision.standings.iter().filter(|(_, standing)| standing.is_in()).map(|(node, _)| {
-            let can_publish = self.nodes.get(node).is_some_and(|observed| observed.sign.can_publish);
-            (*node, can_publish)
-        });
+        let others =
+            decision.standings.iter().filter(|(_, standing)| standing.is_in()).map(|(node, _)| {
+                let can_publish =
+                    self.nodes.get(node).is_some_and(|observed| observed.sign.can_publish);
+                (*node, can_publish)
+            });
         let all: Vec<_> = others.chain(own).collect();
         let can_any = all.iter().any(|(_, can_publish)| *can_publish);
-        all.into_iter().filter(|(_, can_publish)| *can_publish || !can_any).map(|(node, _)| node).collect()
+        all.into_iter()
+            .filter(|(_, can_publish)| *can_publish || !can_any)
+            .map(|(node, _)| node)
+            .collect()
     }
 
     fn standing(&self, observed: &Observed, is_beyond_doubt: bool) -> Standing {

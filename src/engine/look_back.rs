@@ -58,7 +58,15 @@ pub struct Slice {
 
 impl Default for LookBack {
     fn default() -> Self {
-        Self { from: None, oldest: None, begun_at: None, search: None, span: SPAN_MAX, span_max: SPAN_MAX, answers: 0 }
+        Self {
+            from: None,
+            oldest: None,
+            begun_at: None,
+            search: None,
+            span: SPAN_MAX,
+            span_max: SPAN_MAX,
+            answers: 0,
+        }
     }
 }
 
@@ -70,7 +78,8 @@ impl LookBack {
     /// Returns the age of the oldest batch that was unsettled at the last search. Zero when none
     /// was older than a minute.
     pub fn age(&self, now: Timestamp) -> Duration {
-        self.oldest.map_or(Duration::ZERO, |oldest| now.since(TaskId::from_uuid(oldest.uuid()).due_at()))
+        self.oldest
+            .map_or(Duration::ZERO, |oldest| now.since(TaskId::from_uuid(oldest.uuid()).due_at()))
     }
 
     /// Returns true when a new search is due. The caller then finds the oldest batch and calls
@@ -96,7 +105,8 @@ impl LookBack {
             self.found(BatchId::from_uuid(floor_of(end)), None);
             return None;
         }
-        let ids = BatchId::from_uuid(floor_of(next))..BatchId::from_uuid(floor_of(self.slice_end(next, end)));
+        let ids = BatchId::from_uuid(floor_of(next))
+            ..BatchId::from_uuid(floor_of(self.slice_end(next, end)));
         Some(Slice { ids, is_narrowest: self.span <= SPAN_MIN })
     }
 
@@ -181,7 +191,11 @@ mod tests {
 
     /// Searches everything on a server that does not answer slices wider than `span_max`. Returns
     /// the numbers of slices without and with an answer.
-    fn search(look_back: &mut LookBack, unsettled: Option<BatchId>, span_max: Duration) -> (u32, u32) {
+    fn search(
+        look_back: &mut LookBack,
+        unsettled: Option<BatchId>,
+        span_max: Duration,
+    ) -> (u32, u32) {
         let (mut unanswered, mut answered) = (0, 0);
         while let Some(Slice { ids, is_narrowest }) = look_back.slice() {
             assert!(ids.start < ids.end);
@@ -217,18 +231,29 @@ mod tests {
             answered >= 7 * 24 && unanswered <= 8 + answered / 16,
             "what was too wide is rarely tried again: {unanswered} {answered}"
         );
-        assert_eq!(look_back.from(), Some(BatchId::from_uuid(floor_of(day(7).minus(RECENT)))), "all before is settled");
+        assert_eq!(
+            look_back.from(),
+            Some(BatchId::from_uuid(floor_of(day(7).minus(RECENT)))),
+            "all before is settled"
+        );
         assert_eq!(look_back.age(day(8)), Duration::ZERO);
         // The next search tries wider slices again, once.
         look_back.begin(Some(batch(day(0))), day(7), at(60));
         let (unanswered, answered) = search(&mut look_back, None, Duration::from_secs(3600));
-        assert!(answered >= 7 * 24 && (1..=1 + answered / 16).contains(&unanswered), "{unanswered} {answered}");
+        assert!(
+            answered >= 7 * 24 && (1..=1 + answered / 16).contains(&unanswered),
+            "{unanswered} {answered}"
+        );
         for look in 2..20 {
             look_back.begin(Some(batch(day(0))), day(7), at(60 * look));
             search(&mut look_back, None, SPAN_MAX);
         }
         look_back.begin(Some(batch(day(0))), day(7), at(1200));
-        assert_eq!(search(&mut look_back, None, SPAN_MAX), (0, 1), "all at once again, when that gets an answer");
+        assert_eq!(
+            search(&mut look_back, None, SPAN_MAX),
+            (0, 1),
+            "all at once again, when that gets an answer"
+        );
     }
 
     #[test]
@@ -242,7 +267,8 @@ mod tests {
     }
 
     #[test]
-    fn what_is_own_begins_where_the_node_did_or_what_it_may_have_adopted_or_the_clock_went_back_to() {
+    fn what_is_own_begins_where_the_node_did_or_what_it_may_have_adopted_or_the_clock_went_back_to()
+    {
         let mut floor = OwnFloor::default();
         assert_eq!(floor.get(), BatchId::MIN);
         floor.note(day(5));

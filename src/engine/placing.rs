@@ -49,8 +49,13 @@ mod tests {
     fn within_the_window_it_is_claimed_within_the_leaves_it_is_near_and_beyond_them_it_is_far() {
         let at = Timestamp::from_millis;
         let sorter = Rule::new(at(1_000), Duration::from_millis(200), at(5_000));
-        let places = |may_claim| [0, 1_200, 1_201, 4_999, 5_000].map(|due_at| sorter.place_of(at(due_at), || may_claim));
-        assert_eq!(places(true), [Place::Claimed, Place::Claimed, Place::Near, Place::Near, Place::Far]);
+        let places = |may_claim| {
+            [0, 1_200, 1_201, 4_999, 5_000].map(|due_at| sorter.place_of(at(due_at), || may_claim))
+        };
+        assert_eq!(
+            places(true),
+            [Place::Claimed, Place::Claimed, Place::Near, Place::Near, Place::Far]
+        );
         assert_eq!(places(false), [Place::Near, Place::Near, Place::Near, Place::Near, Place::Far]);
     }
 }

@@ -39,7 +39,9 @@ impl Sweeping {
             self.took = since.unwrap_or_default();
             return false;
         }
-        since.is_none_or(|since| since >= self.took.saturating_mul(REST).clamp(INTERVAL, INTERVAL_MAX))
+        since.is_none_or(|since| {
+            since >= self.took.saturating_mul(REST).clamp(INTERVAL, INTERVAL_MAX)
+        })
     }
 }
 
@@ -67,10 +69,16 @@ mod tests {
         assert!(!sweeping.is_due(at(3), true));
         assert!(!sweeping.is_due(at(29), false) && sweeping.is_due(at(30), false));
         sweeping.began(at(30));
-        assert!(!sweeping.is_due(at(44), false) && sweeping.is_due(at(45), false), "the next one took no time");
+        assert!(
+            !sweeping.is_due(at(44), false) && sweeping.is_due(at(45), false),
+            "the next one took no time"
+        );
         sweeping.began(at(45));
         assert!(!sweeping.is_due(at(85), true));
-        assert!(!sweeping.is_due(at(104), false) && sweeping.is_due(at(105), false), "a minute at most");
+        assert!(
+            !sweeping.is_due(at(104), false) && sweeping.is_due(at(105), false),
+            "a minute at most"
+        );
     }
 
     #[test]

@@ -163,11 +163,13 @@ impl Topic {
     }
 
     fn fill(&mut self, settings: Settings, pace: Pace) {
-        self.is_full |= self.tasks >= settings.tasks_max || self.bytes >= self.bytes_max(settings, pace);
+        self.is_full |=
+            self.tasks >= settings.tasks_max || self.bytes >= self.bytes_max(settings, pace);
     }
 
     fn drain(&mut self, settings: Settings, pace: Pace) {
-        self.is_full &= self.tasks > settings.tasks_max / 4 * 3 || self.bytes > self.bytes_max(settings, pace) / 4 * 3;
+        self.is_full &= self.tasks > settings.tasks_max / 4 * 3
+            || self.bytes > self.bytes_max(settings, pace) / 4 * 3;
     }
 
     /// Excuses the silence until `now`: it says nothing about the topic.
@@ -277,7 +279,9 @@ impl Topics {
         self.refused(topic, now);
         let Settings { silence_max, denial_max, .. } = self.settings;
         let entry = self.topics.get_mut(topic)?;
-        let unbroken = entry.forbidden.filter(|(_, until)| now.since(*until) <= REFUSALS_APART_MAX.max(silence_max * 3));
+        let unbroken = entry
+            .forbidden
+            .filter(|(_, until)| now.since(*until) <= REFUSALS_APART_MAX.max(silence_max * 3));
         let since = unbroken.map_or(now, |(since, _)| since);
         entry.forbidden = Some((since, now));
         entry.was_given_up &= unbroken.is_some();
@@ -364,7 +368,12 @@ impl Topics {
     /// Checks all topics and returns the actions to take. `has_contact` is false while all of Kafka
     /// is away: then no topic is to blame. `waiting` tells whether a record of a topic has waited
     /// for long.
-    pub fn turn(&mut self, now: Monotonic, has_contact: bool, waiting: impl Fn(&TopicName) -> bool) -> Vec<Action> {
+    pub fn turn(
+        &mut self,
+        now: Monotonic,
+        has_contact: bool,
+        waiting: impl Fn(&TopicName) -> bool,
+    ) -> Vec<Action> {
         let Settings { silence_max, denial_max, .. } = self.settings;
         let is_new_period = now.since(self.period_began_at) >= PERIOD;
         if is_new_period {
@@ -387,7 +396,8 @@ impl Topics {
             if pace != Pace::Steady {
                 topic.excuse(now);
             }
-            let is_refused = topic.refused_since.is_some_and(|since| now.since(since) >= silence_max);
+            let is_refused =
+                topic.refused_since.is_some_and(|since| now.since(since) >= silence_max);
             let is_silent = is_refused || (waiting(name) && now.since(topic.heard_at) >= patience);
             match topic.state {
                 State::Closed if is_silent => {
@@ -396,7 +406,9 @@ impl Topics {
                     actions.push(Action::Opened(name.clone()));
                 }
                 // A probe lasts until a task comes, and until that task is due.
-                State::HalfOpen { since } if topic.tasks > 0 && waiting(name) && now.since(since) >= patience => {
+                State::HalfOpen { since }
+                    if topic.tasks > 0 && waiting(name) && now.since(since) >= patience =>
+                {
                     topic.state = State::Open { probe_at: now.plus(silence_max) };
                 }
                 State::Open { probe_at } if probe_at <= now => {
@@ -415,7 +427,9 @@ impl Topics {
         self.topics.retain(|_, topic| {
             let is_forgotten = match topic.state {
                 State::Closed => topic.refused_since.is_none(),
-                State::HalfOpen { .. } | State::Gone { .. } => now.since(topic.heard_at) > denial_max.max(REMEMBERED_MIN),
+                State::HalfOpen { .. } | State::Gone { .. } => {
+                    now.since(topic.heard_at) > denial_max.max(REMEMBERED_MIN)
+                }
                 State::Open { .. } => false,
             };
             topic.tasks > 0 || !is_forgotten
@@ -438,7 +452,9 @@ impl Topics {
             (Sight::Denied | Sight::Forbidden, _) => {
                 // A denial long after the last one does not prove that the topic was missing in
                 // between.
-                let unbroken = entry.denied.filter(|(_, until)| now.since(*until) <= self.settings.silence_max * 3);
+                let unbroken = entry
+                    .denied
+                    .filter(|(_, until)| now.since(*until) <= self.settings.silence_max * 3);
                 let since = unbroken.map_or(now, |(since, _)| since);
                 entry.denied = Some((since, now));
                 if sight == Sight::Forbidden {
@@ -449,7 +465,8 @@ impl Topics {
                 }
                 let left = self.settings.denial_max.saturating_sub(now.since(since));
                 if !left.is_zero() {
-                    let told = if sight == Sight::Denied { Action::Denied } else { Action::Forbidden };
+                    let told =
+                        if sight == Sight::Denied { Action::Denied } else { Action::Forbidden };
                     return unbroken.is_none().then(|| told(topic.clone(), left));
                 }
                 entry.give_up(now, self.settings.silence_max);
@@ -461,13 +478,21 @@ impl Topics {
     /// Returns the topics whose tasks claims skip: open ones, half-open ones with a probe under
     /// way, and full ones.
     pub fn left_out(&self) -> Vec<TopicName> {
-        self.topics.iter().filter(|(_, topic)| topic.is_left_out()).map(|(name, _)| name.clone()).collect()
+        self.topics
+            .iter()
+            .filter(|(_, topic)| topic.is_left_out())
+            .map(|(name, _)| name.clone())
+            .collect()
     }
 
     /// Returns the topics that are skipped only because they have reached their in-flight limit:
     /// they will soon have room.
     pub fn full(&self) -> BTreeSet<TopicName> {
-        self.topics.iter().filter(|(_, topic)| topic.is_left_out_for_now()).map(|(name, _)| name.clone()).collect()
+        self.topics
+            .iter()
+            .filter(|(_, topic)| topic.is_left_out_for_now())
+            .map(|(name, _)| name.clone())
+            .collect()
     }
 
     /// Returns the in-flight tasks and bytes of the full topics.

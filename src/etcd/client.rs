@@ -36,13 +36,17 @@ impl Error {
         // The driver reports an expired lease in two ways: by the status of the call, or, for a
         // keep-alive, by its own message.
         let is_lease_gone = match &source {
-            etcd_client::Error::GRpcStatus(status) => status.message().contains("requested lease not found"),
+            etcd_client::Error::GRpcStatus(status) => {
+                status.message().contains("requested lease not found")
+            }
             etcd_client::Error::LeaseKeepAliveError(words) => words.contains("lease not found"),
             _ => false,
         };
         match source {
             _ if is_lease_gone => Self::LeaseGone { what },
-            etcd_client::Error::TransportError(reason) => Self::Unconnected { what, why: chain(&reason) },
+            etcd_client::Error::TransportError(reason) => {
+                Self::Unconnected { what, why: chain(&reason) }
+            }
             source => Self::Refused { what, source: Box::new(source) },
         }
     }
@@ -86,7 +90,8 @@ impl Endpoints {
             options = options.with_user(user, password).with_auto_token_refresh(true);
         }
         self.next = self.next.wrapping_add(1);
-        within(self.settings.deadline(), "connect", Client::connect([endpoint], Some(options))).await
+        within(self.settings.deadline(), "connect", Client::connect([endpoint], Some(options)))
+            .await
     }
 }
 

@@ -48,7 +48,8 @@ pub(super) async fn run(
     metrics: Metrics,
 ) -> Result<(), Failure> {
     let mut endpoints = Endpoints::new(&settings);
-    let mut follower = Follower { settings, view, metrics, contact: Contact::new("the view of the members") };
+    let mut follower =
+        Follower { settings, view, metrics, contact: Contact::new("the view of the members") };
     loop {
         let error = tokio::select! {
             () = stopping.cancelled() => return Ok(()),
@@ -78,18 +79,23 @@ impl Follower {
         }
     }
 
-    async fn try_follow(&mut self, endpoints: &mut Endpoints) -> Result<std::convert::Infallible, Error> {
+    async fn try_follow(
+        &mut self,
+        endpoints: &mut Endpoints,
+    ) -> Result<std::convert::Infallible, Error> {
         let mut client = endpoints.next().await?;
         let (deadline, prefix) = (self.settings.deadline(), self.settings.nodes_prefix());
         let get = client.get(prefix.clone(), Some(GetOptions::new().with_prefix()));
         let read = within(deadline, "read the members", get).await?;
         let revision = read.header().map_or(0, etcd_client::ResponseHeader::revision);
-        let mut members: BTreeMap<_, _> = read.kvs().iter().filter_map(|pair| self.member(pair)).collect();
+        let mut members: BTreeMap<_, _> =
+            read.kvs().iter().filter_map(|pair| self.member(pair)).collect();
         // The watch starts at the revision that was read, although its events are known. etcd does
         // not answer progress requests for a watch that starts in the future, and there may never
         // be another write.
         let options = WatchOptions::new().with_prefix().with_start_revision(revision);
-        let mut stream = within(deadline, "watch the members", client.watch(prefix, Some(options))).await?;
+        let mut stream =
+            within(deadline, "watch the members", client.watch(prefix, Some(options))).await?;
         self.contact.back();
         loop {
             self.show(&members);
@@ -114,9 +120,15 @@ impl Follower {
                 stream.request_progress().await?;
             }
         };
-        let message = within(self.settings.deadline(), WHAT, wait).await?.ok_or(Error::Ended { what: WHAT })?;
+        let message = within(self.settings.deadline(), WHAT, wait)
+            .await?
+            .ok_or(Error::Ended { what: WHAT })?;
         if message.canceled() {
-            tracing::debug!(reason = message.cancel_reason(), compacted_to = message.compact_revision(), "etcd ended the watch");
+            tracing::debug!(
+                reason = message.cancel_reason(),
+                compacted_to = message.compact_revision(),
+                "etcd ended the watch"
+            );
             return Err(Error::Ended { what: WHAT });
         }
         Ok(message.events().to_vec())
@@ -148,7 +160,13 @@ impl Follower {
         };
         let member = serde_json::from_slice(pair.value()).unwrap_or_else(|error| {
             tracing::warn!(%node, %error, "etcd: the value of a member's key cannot be read");
-            Member { name: String::new(), address: String::new(), version: String::new(), started_at: 0, can_publish: true }
+            Member {
+                name: String::new(),
+                address: String::new(),
+                version: String::new(),
+                started_at: 0,
+                can_publish: true,
+            }
         });
         Some((node, member))
     }

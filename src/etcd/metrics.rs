@@ -19,8 +19,16 @@ impl Metrics {
             "1 while this node's session in etcd is alive: others then notice its death within a TTL",
             metrics.session_up.clone(),
         );
-        registry.register("punctual_etcd_watch_up", "1 while this node sees the members in etcd", metrics.watch_up.clone());
-        registry.register("punctual_etcd_members", "Nodes with a key in etcd, as last seen", metrics.members.clone());
+        registry.register(
+            "punctual_etcd_watch_up",
+            "1 while this node sees the members in etcd",
+            metrics.watch_up.clone(),
+        );
+        registry.register(
+            "punctual_etcd_members",
+            "Nodes with a key in etcd, as last seen",
+            metrics.members.clone(),
+        );
         registry.register(
             "punctual_etcd_failures",
             "Tries to hold the session, or the watch, that failed; both are repeated for ever",

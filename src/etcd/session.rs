@@ -43,7 +43,13 @@ pub struct Session {
 }
 
 impl Session {
-    pub(super) fn start(settings: &Settings, node: NodeId, view: watch::Receiver<View>, tasks: &Tasks, metrics: Metrics) -> Self {
+    pub(super) fn start(
+        settings: &Settings,
+        node: NodeId,
+        view: watch::Receiver<View>,
+        tasks: &Tasks,
+        metrics: Metrics,
+    ) -> Self {
         let (wanted, wanted_out) = watch::channel(None);
         let (state_in, state) = watch::channel(State::Ended);
         let keeper = Keeper {
@@ -129,7 +135,11 @@ impl Keeper {
 
     /// Brings etcd to the wanted state, and keeps it there until that state changes (`Ok`) or a
     /// call fails.
-    async fn turn(&mut self, endpoints: &mut Endpoints, contact: &mut Contact) -> Result<(), Error> {
+    async fn turn(
+        &mut self,
+        endpoints: &mut Endpoints,
+        contact: &mut Contact,
+    ) -> Result<(), Error> {
         if self.wanted.borrow_and_update().is_none() {
             self.revoke(endpoints).await;
             self.set(State::Ended);
@@ -142,7 +152,12 @@ impl Keeper {
         let mut client = endpoints.next().await?;
         let lease = self.grant(&mut client).await?;
         self.put(&mut client, lease).await?;
-        let keeping = within(self.settings.deadline(), "keep the session alive", client.lease_keep_alive(lease)).await?;
+        let keeping = within(
+            self.settings.deadline(),
+            "keep the session alive",
+            client.lease_keep_alive(lease),
+        )
+        .await?;
         contact.back();
         self.set(State::Held);
         self.keep(client, lease, keeping).await
@@ -152,12 +167,15 @@ impl Keeper {
     async fn grant(&mut self, client: &mut Client) -> Result<i64, Error> {
         let deadline = self.settings.deadline();
         if let Some(lease) = self.lease {
-            let known = within(deadline, "look for the session", client.lease_time_to_live(lease, None)).await?;
+            let known =
+                within(deadline, "look for the session", client.lease_time_to_live(lease, None))
+                    .await?;
             if known.ttl() > 0 {
                 return Ok(lease);
             }
         }
-        let asked = i64::try_from(self.settings.ttl().as_millis().div_ceil(1000)).unwrap_or(i64::MAX);
+        let asked =
+            i64::try_from(self.settings.ttl().as_millis().div_ceil(1000)).unwrap_or(i64::MAX);
         let grant = client.lease_grant(asked, None);
         let granted = within(deadline, "start a session", grant).await?;
         // etcd grants at least 1.5 times its election timeout.
@@ -208,7 +226,11 @@ impl Keeper {
         }
     }
 
-    async fn pulse(&self, keeper: &mut LeaseKeeper, answers: &mut LeaseKeepAliveStream) -> Result<(), Error> {
+    async fn pulse(
+        &self,
+        keeper: &mut LeaseKeeper,
+        answers: &mut LeaseKeepAliveStream,
+    ) -> Result<(), Error> {
         const WHAT: &str = "keep the session alive";
         let exchange = async {
             // This call only queues the request. The answer decides.

@@ -31,7 +31,12 @@ impl Settings {
     /// `endpoints` are `host:port` or URLs, at least one. `prefix` is the name of the cluster; its
     /// keys are `<prefix>/nodes/<node>`. `ttl` is how long a key outlives its node, rounded up to
     /// whole seconds for etcd.
-    pub fn new(endpoints: Vec<String>, prefix: &str, ttl: Duration, credentials: Credentials) -> Self {
+    pub fn new(
+        endpoints: Vec<String>,
+        prefix: &str,
+        ttl: Duration,
+        credentials: Credentials,
+    ) -> Self {
         Self { endpoints, prefix: prefix.to_owned(), ttl, credentials }
     }
 
@@ -74,14 +79,22 @@ mod tests {
     fn endpoints_take_turns() {
         let endpoints = vec!["http://a:2379".to_owned(), "b:2379".to_owned()];
         let settings = Settings::new(endpoints, "punctual", TTL, Credentials::default());
-        assert_eq!([0, 1, 2].map(|turn| settings.endpoint(turn)), ["http://a:2379", "b:2379", "http://a:2379"]);
+        assert_eq!(
+            [0, 1, 2].map(|turn| settings.endpoint(turn)),
+            ["http://a:2379", "b:2379", "http://a:2379"]
+        );
         assert_eq!(settings.nodes_prefix(), "punctual/nodes/");
     }
 
     #[test]
     fn credentials_are_not_printed() {
         let pair = Some(("hunter1".to_owned(), "hunter2".to_owned()));
-        let settings = Settings::new(Vec::new(), "punctual", TTL, Credentials { login: pair.clone(), identity: pair });
+        let settings = Settings::new(
+            Vec::new(),
+            "punctual",
+            TTL,
+            Credentials { login: pair.clone(), identity: pair },
+        );
         assert!(!format!("{settings:?}").contains("hunter"));
     }
 }

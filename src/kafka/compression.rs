@@ -78,13 +78,21 @@ pub(super) struct Compression {
 impl Compression {
     pub(super) fn of(settings: &Settings) -> Self {
         let codec = settings.property("compression.codec").and_then(Codec::of);
-        let level = settings.property("compression.level").and_then(|level| level.parse().ok()).unwrap_or(LEVEL_DEFAULT);
+        let level = settings
+            .property("compression.level")
+            .and_then(|level| level.parse().ok())
+            .unwrap_or(LEVEL_DEFAULT);
         Self { codec, level, turns: Semaphore::new(AT_ONCE_MAX) }
     }
 
     /// Returns an upper estimate of the bytes that `record` counts against `limit`, the limit of
     /// its topic. The record is compressed only when it would exceed the limit otherwise.
-    pub(super) async fn size(&self, record: &Record, limit: usize, topic: TopicCompression) -> usize {
+    pub(super) async fn size(
+        &self,
+        record: &Record,
+        limit: usize,
+        topic: TopicCompression,
+    ) -> usize {
         let plain = record.size();
         let Some(codec) = self.codec.filter(|_| plain > limit) else { return plain };
         let again = match topic {
@@ -109,7 +117,9 @@ fn compressed_size(record: &Record, codec: Codec, level: i32) -> usize {
     match compress(&parts.map(Option::unwrap_or_default), codec, level) {
         // The frame around the record is counted as if it were not compressed. A batch that grows
         // by compression is sent as it is.
-        Ok(bytes) => bytes.saturating_add(bytes / ALLOWANCE).saturating_add(around).min(record.size()),
+        Ok(bytes) => {
+            bytes.saturating_add(bytes / ALLOWANCE).saturating_add(around).min(record.size())
+        }
         Err(error) => {
             tracing::debug!(?codec, %error, "a record could not be compressed");
             record.size()
@@ -121,8 +131,9 @@ fn compress(parts: &[&[u8]], codec: Codec, level: i32) -> io::Result<usize> {
     let counter = Counter::default();
     match codec {
         Codec::Gzip => {
-            let level =
-                u32::try_from(level).map_or(flate2::Compression::default(), |level| flate2::Compression::new(level.min(9)));
+            let level = u32::try_from(level).map_or(flate2::Compression::default(), |level| {
+                flate2::Compression::new(level.min(9))
+            });
             let mut encoder = GzEncoder::new(counter, level);
             parts.iter().try_for_each(|part| encoder.write_all(part))?;
             encoder.finish().map(|counter| counter.0)
@@ -131,7 +142,8 @@ fn compress(parts: &[&[u8]], codec: Codec, level: i32) -> io::Result<usize> {
         Codec::Lz4 => {
             // The frame format of librdkafka. Its levels above 2 compress better than this encoder,
             // which has no levels.
-            let info = FrameInfo::new().block_size(BlockSize::Max64KB).block_mode(BlockMode::Independent);
+            let info =
+                FrameInfo::new().block_size(BlockSize::Max64KB).block_mode(BlockMode::Independent);
             let mut encoder = FrameEncoder::with_frame_info(info, counter);
             parts.iter().try_for_each(|part| encoder.write_all(part))?;
             encoder.finish().map(|counter| counter.0).map_err(io::Error::other)
@@ -179,13 +191,20 @@ mod tests {
     const CODECS: [Codec; 4] = [Codec::Gzip, Codec::Snappy, Codec::Lz4, Codec::Zstd];
 
     fn record(payload: Vec<u8>) -> Record {
-        Record { topic: TopicName::stored("t"), key: None, payload: Some(payload.into()), headers: Headers::default() }
+        Record {
+            topic: TopicName::stored("t"),
+            key: None,
+            payload: Some(payload.into()),
+            headers: Headers::default(),
+        }
     }
 
     fn noise(length: usize) -> Vec<u8> {
         let mut state = 1_u64;
         let mut next = || {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
             state.to_be_bytes()[0]
         };
         (0..length).map(|_| next()).collect()
@@ -207,8 +226,9 @@ mod tests {
 
     #[test]
     fn a_level_is_the_codecs_own() {
-        let text: Vec<u8> =
-            (0..40_000).flat_map(|n| format!("{{\"order\":{n},\"sum\":{}}}", n * 7919 % 1000).into_bytes()).collect();
+        let text: Vec<u8> = (0..40_000)
+            .flat_map(|n| format!("{{\"order\":{n},\"sum\":{}}}", n * 7919 % 1000).into_bytes())
+            .collect();
         let record = record(text);
         for codec in [Codec::Gzip, Codec::Zstd] {
             let [low, high] = [1, 9].map(|level| compressed_size(&record, codec, level));
@@ -224,9 +244,17 @@ mod tests {
     async fn only_what_is_over_the_limit_is_compressed_and_only_if_the_producer_does() {
         let letters = record(vec![b'x'; 3_000_000]);
         let plain = letters.size();
-        assert_eq!(compression("zstd").size(&letters, plain, TopicCompression::AsSent).await, plain);
-        assert_eq!(compression("none").size(&letters, 1_000, TopicCompression::AsSent).await, plain);
-        assert!(compression("zstd").size(&letters, plain - 1, TopicCompression::AsSent).await < 2_000);
+        assert_eq!(
+            compression("zstd").size(&letters, plain, TopicCompression::AsSent).await,
+            plain
+        );
+        assert_eq!(
+            compression("none").size(&letters, 1_000, TopicCompression::AsSent).await,
+            plain
+        );
+        assert!(
+            compression("zstd").size(&letters, plain - 1, TopicCompression::AsSent).await < 2_000
+        );
     }
 
     #[tokio::test(flavor = "multi_thread")]
@@ -236,7 +264,10 @@ mod tests {
         assert_eq!(size(TopicCompression::Uncompressed).await, letters.size());
         let kept = size(TopicCompression::AsSent).await;
         assert_eq!(size(TopicCompression::of("zstd")).await, kept);
-        assert!(size(TopicCompression::of("snappy")).await > 10 * kept, "snappy leaves a twentieth of it");
+        assert!(
+            size(TopicCompression::of("snappy")).await > 10 * kept,
+            "snappy leaves a twentieth of it"
+        );
         assert_eq!(TopicCompression::of("producer"), TopicCompression::AsSent);
     }
 }

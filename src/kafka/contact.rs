@@ -203,13 +203,20 @@ mod tests {
         contact.lose("timed out");
         contact.lose("timed out");
         assert!(contact.is_lost() && !contact.is_held());
-        assert_eq!((contact.last_at(), contact.trouble().as_str()), (Some(at(5)), "connection refused"));
+        assert_eq!(
+            (contact.last_at(), contact.trouble().as_str()),
+            (Some(at(5)), "connection refused")
+        );
         assert_eq!(contact.shared.metrics.contact_losses.get(), 1);
         contact.hold(at(9));
         assert_eq!((contact.is_held(), contact.last_at()), (true, Some(at(9))));
         contact.doubt(Some("disconnected"));
         contact.hold(at(10));
         contact.lose("timed out");
-        assert_eq!(contact.trouble(), "timed out", "what was overcome is not to blame for what comes later");
+        assert_eq!(
+            contact.trouble(),
+            "timed out",
+            "what was overcome is not to blame for what comes later"
+        );
     }
 }

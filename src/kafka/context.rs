@@ -73,10 +73,16 @@ impl Context {
             Ok(message) => {
                 self.contact.acknowledged();
                 let published_at = match message.timestamp() {
-                    RecordTime::LogAppendTime(millis) if millis >= 0 => Timestamp::from_millis(millis),
+                    RecordTime::LogAppendTime(millis) if millis >= 0 => {
+                        Timestamp::from_millis(millis)
+                    }
                     _ => (self.hooks.now)(),
                 };
-                DeliveryOutcome::of_success(Receipt { partition: message.partition(), offset: message.offset(), published_at })
+                DeliveryOutcome::of_success(Receipt {
+                    partition: message.partition(),
+                    offset: message.offset(),
+                    published_at,
+                })
             }
             Err((error, message)) => {
                 let code = error.rdkafka_error_code().unwrap_or(RDKafkaErrorCode::Unknown);
@@ -164,7 +170,10 @@ impl Said {
         if !self.kinds.contains_key(kind) && self.kinds.len() >= KINDS_MAX {
             return None;
         }
-        let (throttle, unsaid) = self.kinds.entry(kind.to_owned()).or_insert_with(|| (Throttle::new(SAID_AGAIN_AFTER), 0));
+        let (throttle, unsaid) = self
+            .kinds
+            .entry(kind.to_owned())
+            .or_insert_with(|| (Throttle::new(SAID_AGAIN_AFTER), 0));
         if throttle.lets_through(now) {
             Some(std::mem::take(unsaid))
         } else {

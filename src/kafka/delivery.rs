@@ -89,11 +89,17 @@ impl DeliveryOutcome {
         let reason = Reason(code);
         let has_partition = partition >= 0;
         Self::Failed(match Meaning::of(code) {
-            Meaning::BadRecord if mode == Mode::Together => Failed::certain(Failure::BatchRefused, reason),
-            Meaning::BadRecord | Meaning::BadName => Failed::certain(Failure::RefusedForGood, reason),
+            Meaning::BadRecord if mode == Mode::Together => {
+                Failed::certain(Failure::BatchRefused, reason)
+            }
+            Meaning::BadRecord | Meaning::BadName => {
+                Failed::certain(Failure::RefusedForGood, reason)
+            }
             Meaning::BadNeighbour => Failed::certain(Failure::BatchRefused, reason),
             Meaning::Forbidden => Failed::certain(Failure::Forbidden, reason),
-            Meaning::NotNow => Failed { failure: Failure::Unavailable, reason, maybe_sent: has_partition },
+            Meaning::NotNow => {
+                Failed { failure: Failure::Unavailable, reason, maybe_sent: has_partition }
+            }
             Meaning::Doubt if has_partition => Failed::unknown(reason),
             Meaning::Doubt => Failed::certain(Failure::NotSent, reason),
         })
@@ -130,7 +136,9 @@ impl SendError {
             return Self::Full;
         }
         Self::Failed(match Meaning::of(code) {
-            Meaning::BadRecord | Meaning::BadName => Failed::certain(Failure::RefusedForGood, reason),
+            Meaning::BadRecord | Meaning::BadName => {
+                Failed::certain(Failure::RefusedForGood, reason)
+            }
             Meaning::Forbidden => Failed::certain(Failure::Forbidden, reason),
             Meaning::NotNow => Failed::certain(Failure::Unavailable, reason),
             Meaning::BadNeighbour | Meaning::Doubt => Failed::certain(Failure::NotSent, reason),
@@ -216,15 +224,29 @@ mod tests {
     }
 
     fn unknown(code: Code) -> DeliveryOutcome {
-        DeliveryOutcome::Failed(Failed { failure: Failure::Unknown, reason: Reason(code), maybe_sent: true })
+        DeliveryOutcome::Failed(Failed {
+            failure: Failure::Unknown,
+            reason: Reason(code),
+            maybe_sent: true,
+        })
     }
 
     #[test]
     fn a_success_without_an_offset_is_none() {
-        let receipt = |offset| Receipt { partition: 0, offset, published_at: crate::domain::Timestamp::from_millis(1) };
-        assert_eq!(DeliveryOutcome::of_success(receipt(0)), DeliveryOutcome::Acknowledged(receipt(0)));
+        let receipt = |offset| Receipt {
+            partition: 0,
+            offset,
+            published_at: crate::domain::Timestamp::from_millis(1),
+        };
+        assert_eq!(
+            DeliveryOutcome::of_success(receipt(0)),
+            DeliveryOutcome::Acknowledged(receipt(0))
+        );
         // RD_KAFKA_OFFSET_INVALID
-        assert_eq!(DeliveryOutcome::of_success(receipt(-1001)), unknown(Code::DuplicateSequenceNumber));
+        assert_eq!(
+            DeliveryOutcome::of_success(receipt(-1001)),
+            unknown(Code::DuplicateSequenceNumber)
+        );
     }
 
     #[test]
@@ -254,7 +276,10 @@ mod tests {
     #[test]
     fn a_record_without_a_partition_has_never_left() {
         for code in [Code::PurgeQueue, Code::MessageTimedOut, Code::Fatal] {
-            assert_eq!(DeliveryOutcome::of_report(code, Mode::Together, -1), failed(Failure::NotSent, code));
+            assert_eq!(
+                DeliveryOutcome::of_report(code, Mode::Together, -1),
+                failed(Failure::NotSent, code)
+            );
         }
         let unknown_topic = DeliveryOutcome::of_report(Code::UnknownTopic, Mode::Together, -1);
         assert_eq!(unknown_topic, failed(Failure::Unavailable, Code::UnknownTopic));
@@ -264,11 +289,17 @@ mod tests {
     fn a_refused_batch_condemns_nobody_and_a_refused_record_is_refused() {
         for code in [Code::MessageSizeTooLarge, Code::MessageBatchTooLarge, Code::InvalidRecord] {
             assert_eq!(outcome(code), failed(Failure::BatchRefused, code));
-            assert_eq!(DeliveryOutcome::of_report(code, Mode::Alone, 0), failed(Failure::RefusedForGood, code));
+            assert_eq!(
+                DeliveryOutcome::of_report(code, Mode::Alone, 0),
+                failed(Failure::RefusedForGood, code)
+            );
             let refused = Failed::certain(Failure::RefusedForGood, Reason(code));
             assert_eq!(SendError::of_send(code), SendError::Failed(refused));
         }
-        assert_eq!(outcome(Code::InvalidDifferentRecord), failed(Failure::BatchRefused, Code::InvalidDifferentRecord));
+        assert_eq!(
+            outcome(Code::InvalidDifferentRecord),
+            failed(Failure::BatchRefused, Code::InvalidDifferentRecord)
+        );
     }
 
     #[test]
@@ -279,8 +310,13 @@ mod tests {
             SendError::of_send(of_the_topic),
             SendError::Failed(Failed::certain(Failure::Forbidden, Reason(of_the_topic)))
         );
-        assert_eq!(outcome(Code::InvalidTopic), failed(Failure::RefusedForGood, Code::InvalidTopic));
-        let DeliveryOutcome::Failed(of_all) = outcome(Code::ClusterAuthorizationFailed) else { panic!("no failure") };
+        assert_eq!(
+            outcome(Code::InvalidTopic),
+            failed(Failure::RefusedForGood, Code::InvalidTopic)
+        );
+        let DeliveryOutcome::Failed(of_all) = outcome(Code::ClusterAuthorizationFailed) else {
+            panic!("no failure")
+        };
         assert_eq!(of_all.failure, Failure::Unavailable);
     }
 
@@ -291,7 +327,13 @@ mod tests {
 
     #[test]
     fn what_the_producer_did_not_take_is_certainly_not_sent() {
-        for code in [Code::UnknownTopic, Code::UnknownPartition, Code::Fatal, Code::State, Code::TopicAuthorizationFailed] {
+        for code in [
+            Code::UnknownTopic,
+            Code::UnknownPartition,
+            Code::Fatal,
+            Code::State,
+            Code::TopicAuthorizationFailed,
+        ] {
             let SendError::Failed(failed) = SendError::of_send(code) else { panic!("{code:?}") };
             assert!(!failed.maybe_sent, "{code:?}");
         }

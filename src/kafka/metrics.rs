@@ -44,7 +44,8 @@ impl Metrics {
     pub fn register(registry: &mut Registry) -> Self {
         let outcomes: Family<Labels, Counter> = Family::default();
         let look_ups: Family<Labels, Counter> = Family::default();
-        let (producers, sent, queue_full, contact_losses): (Counter, Counter, Counter, Counter) = Default::default();
+        let (producers, sent, queue_full, contact_losses): (Counter, Counter, Counter, Counter) =
+            Default::default();
         let (has_contact, topics_known): (Gauge, Gauge) = (Gauge::default(), Gauge::default());
         let help = "Kafka producers made since the start; beyond the first two, one had failed, was doubted, or its records were taken back";
         registry.register("punctual_kafka_producers", help, producers.clone());

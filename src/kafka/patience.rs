@@ -65,7 +65,8 @@ mod tests {
 
     #[test]
     fn a_client_is_made_anew_for_more_patience_and_for_much_less() {
-        let (little, some, much) = (Patience(seconds(1)), Patience(seconds(3)), Patience(seconds(4)));
+        let (little, some, much) =
+            (Patience(seconds(1)), Patience(seconds(3)), Patience(seconds(4)));
         assert!(little.is_far_from(some) && much.is_far_from(little));
         assert!(!much.is_far_from(some) && !some.is_far_from(little) && !some.is_far_from(some));
     }

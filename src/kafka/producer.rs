@@ -50,15 +50,34 @@ impl Producer {
     ///
     /// # Errors
     /// When the settings are wrong, or files that they name (certificates) cannot be used.
-    pub fn new(settings: &Settings, mode: Mode, contact: Contact, metrics: Metrics, hooks: Hooks) -> Result<Self, Error> {
-        let (shown, said, interval) = (Arc::new(Shown::default()), Mutex::new(Said::default()), settings.statistics_interval());
-        let context = Context { hooks, mode, contact, metrics: metrics.clone(), said, shown: Arc::clone(&shown), interval };
+    pub fn new(
+        settings: &Settings,
+        mode: Mode,
+        contact: Contact,
+        metrics: Metrics,
+        hooks: Hooks,
+    ) -> Result<Self, Error> {
+        let (shown, said, interval) = (
+            Arc::new(Shown::default()),
+            Mutex::new(Said::default()),
+            settings.statistics_interval(),
+        );
+        let context = Context {
+            hooks,
+            mode,
+            contact,
+            metrics: metrics.clone(),
+            said,
+            shown: Arc::clone(&shown),
+            interval,
+        };
         let inner: BaseProducer<Context> = settings
             .producer_config(mode)
             .create_with_context(context)
             .map_err(|source| Error::Create { what: "Kafka producer", source })?;
         let inner = Arc::new(inner);
-        let polling = Polling::start(Arc::clone(&inner)).map_err(|source| Error::Thread { name: POLLING_THREAD, source })?;
+        let polling = Polling::start(Arc::clone(&inner))
+            .map_err(|source| Error::Thread { name: POLLING_THREAD, source })?;
         metrics.producers.inc();
         Ok(Self { inner, polling, metrics, shown })
     }
@@ -71,7 +90,13 @@ impl Producer {
     ///
     /// # Errors
     /// When the record was not taken: no report will come for it.
-    pub fn send(&self, correlation_id: usize, topic: &str, task: &BatchTask<'_>, now: Timestamp) -> Result<(), SendError> {
+    pub fn send(
+        &self,
+        correlation_id: usize,
+        topic: &str,
+        task: &BatchTask<'_>,
+        now: Timestamp,
+    ) -> Result<(), SendError> {
         let record = BaseRecord {
             topic,
             partition: None,
@@ -115,7 +140,11 @@ impl Producer {
                     break;
                 }
                 match inner.client().fetch_metadata(Some(topic.as_str()), left) {
-                    Ok(metadata) if metadata.topics().iter().all(|topic| topic.error().is_none()) => loaded_count += 1,
+                    Ok(metadata)
+                        if metadata.topics().iter().all(|topic| topic.error().is_none()) =>
+                    {
+                        loaded_count += 1
+                    }
                     Ok(_) => tracing::debug!(%topic, "not there to preload"),
                     Err(error) => tracing::debug!(%topic, %error, "could not be preloaded"),
                 }
@@ -179,7 +208,10 @@ impl Producer {
     /// Returns the reason why this producer is finished: it cannot send any more, and must be
     /// replaced.
     pub fn fatal(&self) -> Option<String> {
-        self.inner.client().fatal_error().map(|(code, reason)| format!("{}: {reason}", Reason::new(code)))
+        self.inner
+            .client()
+            .fatal_error()
+            .map(|(code, reason)| format!("{}: {reason}", Reason::new(code)))
     }
 
     /// Returns the number of records without a report, plus reports that are being handed over. It
@@ -233,7 +265,9 @@ impl Drop for Polling {
     fn drop(&mut self) {
         self.is_done.store(true, Ordering::Relaxed);
         if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
-            tracing::error!("the thread that takes in the reports of a Kafka producer has panicked");
+            tracing::error!(
+                "the thread that takes in the reports of a Kafka producer has panicked"
+            );
         }
     }
 }
@@ -248,7 +282,8 @@ fn headers_of(task: &BatchTask<'_>) -> OwnedHeaders {
     let id = task.first_id.uuid().hyphenated().encode_lower(&mut id);
     let mut due_at = [0; 20];
     let due_at = decimal(task.first_id.due_at().as_millis(), &mut due_at);
-    sent.insert(Header { key: TASK_ID, value: Some(id.as_bytes()) }).insert(Header { key: DUE_AT, value: Some(due_at) })
+    sent.insert(Header { key: TASK_ID, value: Some(id.as_bytes()) })
+        .insert(Header { key: DUE_AT, value: Some(due_at) })
 }
 
 /// Writes `number` as decimal text into `buffer`, which has room for every i64.
@@ -278,10 +313,19 @@ mod tests {
         .unwrap();
         let first_id = TaskId::new(Timestamp::from_millis(1_700_000_000_123), Shard::new(7), 42);
         let id = TaskId::new(Timestamp::from_millis(1_800_000_000_000), Shard::new(7), 43);
-        let task =
-            BatchTask { id, first_id, attempt: 2, topic: 0, key: None, payload: None, headers: own.as_bytes(), name: None };
+        let task = BatchTask {
+            id,
+            first_id,
+            attempt: 2,
+            topic: 0,
+            key: None,
+            payload: None,
+            headers: own.as_bytes(),
+            name: None,
+        };
         let sent = headers_of(&task);
-        let sent: Vec<(&str, Option<&[u8]>)> = sent.iter().map(|header| (header.key, header.value)).collect();
+        let sent: Vec<(&str, Option<&[u8]>)> =
+            sent.iter().map(|header| (header.key, header.value)).collect();
         let text = first_id.to_string();
         assert_eq!(
             sent,

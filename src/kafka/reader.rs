@@ -73,7 +73,8 @@ impl Reader {
         check_append_time(settings, topic).await?;
         let (settings, name) = (settings.clone(), topic.clone());
         let opened = tokio::task::spawn_blocking(move || open(&settings, &name)).await;
-        let consumer = opened.unwrap_or_else(|_panicked| Err(ReadError::Unknown { topic: topic.clone() }))?;
+        let consumer =
+            opened.unwrap_or_else(|_panicked| Err(ReadError::Unknown { topic: topic.clone() }))?;
         let is_done = Arc::new(AtomicBool::new(false));
         let thread = std::thread::Builder::new().name(THREAD.to_owned()).spawn({
             let is_done = Arc::clone(&is_done);
@@ -101,14 +102,20 @@ impl Drop for Reader {
 
 async fn check_append_time(settings: &Settings, topic: &TopicName) -> Result<(), ReadError> {
     let create = |source| Error::Create { what: "Kafka admin client", source };
-    let admin: AdminClient<DefaultClientContext> = settings.admin_config(DEADLINE).create().map_err(create)?;
+    let admin: AdminClient<DefaultClientContext> =
+        settings.admin_config(DEADLINE).create().map_err(create)?;
     let options = AdminOptions::new().request_timeout(Some(DEADLINE));
-    let answers = admin.describe_configs(&[ResourceSpecifier::Topic(topic.as_str())], &options).await;
+    let answers =
+        admin.describe_configs(&[ResourceSpecifier::Topic(topic.as_str())], &options).await;
     let answers = answers.map_err(|source| ReadError::Ask { topic: topic.clone(), source })?;
-    let Some(Ok(resource)) = answers.into_iter().next() else { return Err(ReadError::Unknown { topic: topic.clone() }) };
+    let Some(Ok(resource)) = answers.into_iter().next() else {
+        return Err(ReadError::Unknown { topic: topic.clone() });
+    };
     let entry = resource.get("message.timestamp.type").and_then(|entry| entry.value.clone());
     match entry {
-        Some(found) if found != "LogAppendTime" => Err(ReadError::NotAppendTime { topic: topic.clone(), found }),
+        Some(found) if found != "LogAppendTime" => {
+            Err(ReadError::NotAppendTime { topic: topic.clone(), found })
+        }
         _ => Ok(()),
     }
 }
@@ -135,7 +142,9 @@ fn open(settings: &Settings, topic: &TopicName) -> Result<BaseConsumer, ReadErro
             Ok(ends) => break ends,
             // A topic that was created a moment ago has no leaders yet. Each attempt asks for fresh
             // metadata.
-            Err(error) if clock::monotonic().since(begun_at) < DEADLINE => tracing::debug!(%error, "the ends of a topic"),
+            Err(error) if clock::monotonic().since(begun_at) < DEADLINE => {
+                tracing::debug!(%error, "the ends of a topic")
+            }
             Err(error) => return Err(ask(error)),
         }
     };
@@ -149,7 +158,8 @@ fn open(settings: &Settings, topic: &TopicName) -> Result<BaseConsumer, ReadErro
 /// Returns the present end of each partition. The list is empty when the topic does not exist.
 fn ends(consumer: &BaseConsumer, topic: &str) -> Result<TopicPartitionList, KafkaError> {
     let metadata = consumer.fetch_metadata(Some(topic), DEADLINE)?;
-    let partitions = metadata.topics().first().map(|topic| topic.partitions().len()).unwrap_or_default();
+    let partitions =
+        metadata.topics().first().map(|topic| topic.partitions().len()).unwrap_or_default();
     let mut ends = TopicPartitionList::new();
     for partition in 0..i32::try_from(partitions).unwrap_or(0) {
         let (_, end) = consumer.fetch_watermarks(topic, partition, DEADLINE)?;
@@ -162,7 +172,9 @@ fn read(consumer: &BaseConsumer, mut on_record: impl FnMut(Appended<'_>), is_don
     while !is_done.load(Ordering::Relaxed) {
         match consumer.poll(LOOK_EVERY) {
             Some(Ok(message)) => {
-                if let (Some(key), Timestamp::LogAppendTime(at)) = (message.key(), message.timestamp()) {
+                if let (Some(key), Timestamp::LogAppendTime(at)) =
+                    (message.key(), message.timestamp())
+                {
                     on_record(Appended { key, at });
                 }
             }

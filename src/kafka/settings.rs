@@ -80,15 +80,28 @@ const GAPLESS: &str = "enable.gapless.guarantee";
 /// Properties on which a promise rests, with the values that keep it. The first of these values is
 /// set.
 const PROMISED: [(&str, &[&str], &str); 5] = [
-    ("enable.idempotence", &["true"], "without it a retry of the client duplicates and reorders records"),
-    ("acks", &["all", "-1"], "an acknowledgement must mean that all in-sync replicas have the record"),
-    ("allow.auto.create.topics", &["false"], "looking up a topic that does not exist would create it"),
+    (
+        "enable.idempotence",
+        &["true"],
+        "without it a retry of the client duplicates and reorders records",
+    ),
+    (
+        "acks",
+        &["all", "-1"],
+        "an acknowledgement must mean that all in-sync replicas have the record",
+    ),
+    (
+        "allow.auto.create.topics",
+        &["false"],
+        "looking up a topic that does not exist would create it",
+    ),
     ("delivery.report.only.error", &["false"], "a task is settled by its acknowledgement"),
     (GAPLESS, &["false"], "one refused record would end the whole producer"),
 ];
 
 /// Single values that would break a promise. librdkafka's defaults are fine.
-const FORBIDDEN: [(&str, &str, &str); 1] = [("partitioner", "random", "records of one key would lose their order")];
+const FORBIDDEN: [(&str, &str, &str); 1] =
+    [("partitioner", "random", "records of one key would lose their order")];
 
 /// Properties that have a setting of their own, or no place here.
 const REFUSED: [(&str, &str); 8] = [
@@ -98,9 +111,15 @@ const REFUSED: [(&str, &str); 8] = [
     ("transactional.id", "transactions are not the operator's to begin"),
     ("queue.buffering.max.messages", "what may be in flight is --in-flight-tasks"),
     ("queue.buffering.max.kbytes", "what may be in flight is --in-flight-bytes"),
-    ("message.max.bytes", "how large a record may be is its topic's to say, and is held against it at submit"),
+    (
+        "message.max.bytes",
+        "how large a record may be is its topic's to say, and is held against it at submit",
+    ),
     // In a client that only asks, the statistics would pile up in their queue, which has no limit.
-    ("statistics.interval.ms", "the node reads them at an interval of its own, and has metrics of its own"),
+    (
+        "statistics.interval.ms",
+        "the node reads them at an interval of its own, and has metrics of its own",
+    ),
 ];
 
 impl Settings {
@@ -185,7 +204,10 @@ impl Settings {
             // default of 1 MB.
             .set("batch.size", "131072")
             .set("queue.buffering.max.messages", self.records_in_flight_max.to_string())
-            .set("queue.buffering.max.kbytes", self.bytes_in_flight_max.max(RECORD_BYTES_MAX).div_ceil(1024).to_string())
+            .set(
+                "queue.buffering.max.kbytes",
+                self.bytes_in_flight_max.max(RECORD_BYTES_MAX).div_ceil(1024).to_string(),
+            )
             .set("socket.nagle.disable", "true")
             .set("socket.keepalive.enable", "true")
             .set("statistics.interval.ms", "0")
@@ -200,7 +222,10 @@ impl Settings {
             // A broker that disappears without closing its connections holds up its partitions for
             // as long as a request may take.
             .set("socket.timeout.ms", answer_deadline.as_millis().to_string())
-            .set("request.timeout.ms", (answer_deadline / 2).min(REPLICAS_DEADLINE_MAX).as_millis().to_string())
+            .set(
+                "request.timeout.ms",
+                (answer_deadline / 2).min(REPLICAS_DEADLINE_MAX).as_millis().to_string(),
+            )
             // A device between the node and a broker may drop an idle connection without telling
             // either side.
             .set("connections.max.idle.ms", "180000")
@@ -247,15 +272,20 @@ fn problem_of_sasl(properties: &[(String, String)]) -> Option<String> {
         let given = properties.iter().rev().find(|(name, _)| canonical(name) == wanted);
         given.map(|(_, value)| value.to_ascii_uppercase())
     };
-    let uses_sasl = value_of("security.protocol").is_some_and(|protocol| protocol.starts_with("SASL"));
+    let uses_sasl =
+        value_of("security.protocol").is_some_and(|protocol| protocol.starts_with("SASL"));
     let missing = match value_of("sasl.mechanisms").as_deref() {
         _ if !uses_sasl => return None,
-        None | Some("GSSAPI") => "Kerberos is not built in, and is what SASL is without the Kafka property sasl.mechanism",
+        None | Some("GSSAPI") => {
+            "Kerberos is not built in, and is what SASL is without the Kafka property sasl.mechanism"
+        }
         // No part of the node fetches a token, and librdkafka is silent while it waits for one.
         Some("OAUTHBEARER") => "OAUTHBEARER is not built in",
         Some(_) => return None,
     };
-    Some(format!("{missing}: set the Kafka property sasl.mechanism to PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512"))
+    Some(format!(
+        "{missing}: set the Kafka property sasl.mechanism to PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512"
+    ))
 }
 
 fn problem_of(given: &str, value: &str) -> Option<String> {
@@ -265,9 +295,12 @@ fn problem_of(given: &str, value: &str) -> Option<String> {
     }
     if let Some((_, values, why)) = PROMISED.iter().find(|(promised, ..)| *promised == name) {
         let is_kept = values.contains(&value);
-        return (!is_kept).then(|| format!("the Kafka property {given} is always {}: {why}", values[0]));
+        return (!is_kept)
+            .then(|| format!("the Kafka property {given} is always {}: {why}", values[0]));
     }
-    if let Some((.., why)) = FORBIDDEN.iter().find(|(forbidden, value_of, _)| (*forbidden, *value_of) == (name, value)) {
+    if let Some((.., why)) =
+        FORBIDDEN.iter().find(|(forbidden, value_of, _)| (*forbidden, *value_of) == (name, value))
+    {
         return Some(format!("the Kafka property {given} cannot have this value: {why}"));
     }
     if !is_property(given) {
@@ -275,7 +308,9 @@ fn problem_of(given: &str, value: &str) -> Option<String> {
     }
     let taken = ClientConfig::new().set(given, value).create_native_config();
     // librdkafka's own words repeat the value.
-    taken.is_err().then(|| format!("librdkafka does not take the value of the Kafka property {given}"))
+    taken
+        .is_err()
+        .then(|| format!("librdkafka does not take the value of the Kafka property {given}"))
 }
 
 /// Returns true for a name that librdkafka knows.
@@ -314,7 +349,10 @@ mod tests {
     fn settings(properties: &[(&str, &str)]) -> Settings {
         Settings {
             bootstrap: "localhost:9092".to_owned(),
-            properties: properties.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect(),
+            properties: properties
+                .iter()
+                .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
+                .collect(),
             client_id: "punctual".to_owned(),
             linger: Duration::from_micros(500),
             publish_deadline: Duration::from_secs(30),
@@ -353,7 +391,11 @@ mod tests {
 
     #[test]
     fn an_operator_overrides_ours_by_either_name_of_a_property() {
-        let properties = [("message.send.max.retries", "7"), ("compression.type", "zstd"), ("partitioner", "consistent")];
+        let properties = [
+            ("message.send.max.retries", "7"),
+            ("compression.type", "zstd"),
+            ("partitioner", "consistent"),
+        ];
         assert_eq!(problems(&properties), Vec::<String>::new());
         let settings = settings(&properties);
         assert_eq!(value(&settings, Mode::Together, "retries"), "7");
@@ -363,11 +405,16 @@ mod tests {
 
     #[test]
     fn sasl_wants_a_mechanism_that_is_built_in() {
-        for mechanism in [&[][..], &[("sasl.mechanisms", "GSSAPI")], &[("sasl.mechanism", "OAUTHBEARER")]] {
+        for mechanism in
+            [&[][..], &[("sasl.mechanisms", "GSSAPI")], &[("sasl.mechanism", "OAUTHBEARER")]]
+        {
             let said = problems(&[&[("security.protocol", "sasl_ssl")], mechanism].concat());
             assert!(said.len() == 1 && said[0].contains("sasl.mechanism"), "{said:?}");
         }
-        assert_eq!(problems(&[("security.protocol", "SASL_PLAINTEXT"), ("sasl.mechanism", "PLAIN")]), Vec::<String>::new());
+        assert_eq!(
+            problems(&[("security.protocol", "SASL_PLAINTEXT"), ("sasl.mechanism", "PLAIN")]),
+            Vec::<String>::new()
+        );
         assert_eq!(problems(&[("security.protocol", "SSL")]), Vec::<String>::new());
     }
 

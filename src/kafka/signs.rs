@@ -72,7 +72,8 @@ impl Signs {
 
     fn update(&mut self, mut statistics: Statistics, now: Monotonic, interval: Duration) {
         statistics.brokers.retain(|_, broker| broker.source != INTERNAL);
-        let throttle = statistics.brokers.values().map(|broker| broker.throttle.max).max().unwrap_or(0);
+        let throttle =
+            statistics.brokers.values().map(|broker| broker.throttle.max).max().unwrap_or(0);
         if let Ok(millis @ 1..) = u64::try_from(throttle) {
             self.throttle = Duration::from_millis(millis);
             // The report may date from the end of the interval, and the next answer comes after the
@@ -92,7 +93,9 @@ impl Signs {
         // Requests wait now and waited at the last look, and no answer came in between.
         let is_stalled = |(name, connection): (&String, &Connection)| {
             connection.is_waiting
-                && before.get(name).is_some_and(|before| before.is_waiting && before.answers == connection.answers)
+                && before
+                    .get(name)
+                    .is_some_and(|before| before.is_waiting && before.answers == connection.answers)
         };
         self.is_stalled = self.brokers.iter().any(is_stalled);
         self.taken_at = Some(now);
@@ -141,7 +144,11 @@ mod tests {
     fn signs(lines: &[(&str, i64, u64, i64)]) -> Signs {
         let mut signs = Signs::default();
         for (turn, (state, waiting, answers, throttle)) in (1..).zip(lines) {
-            signs.take_in(statistics(state, *waiting, *answers, *throttle).as_bytes(), at(turn * 2), INTERVAL);
+            signs.take_in(
+                statistics(state, *waiting, *answers, *throttle).as_bytes(),
+                at(turn * 2),
+                INTERVAL,
+            );
         }
         signs
     }
@@ -150,10 +157,18 @@ mod tests {
     fn a_broker_that_throttles_is_known_for_as_long_as_it_said_and_while_it_is_silent() {
         let one = signs(&[("UP", 5, 10, 6_400)]);
         assert_eq!(one.throttle(at(2)), Some(Duration::from_millis(6_400)));
-        assert_eq!(one.throttle(at(12)), Some(Duration::from_millis(6_400)), "two intervals beyond that");
+        assert_eq!(
+            one.throttle(at(12)),
+            Some(Duration::from_millis(6_400)),
+            "two intervals beyond that"
+        );
         assert_eq!(one.throttle(at(13)), None);
         let silent = signs(&[("UP", 5, 10, 6_400), ("UP", 5, 10, 0)]);
-        assert_eq!(silent.throttle(at(60)), Some(Duration::from_millis(6_400)), "it has not answered since");
+        assert_eq!(
+            silent.throttle(at(60)),
+            Some(Duration::from_millis(6_400)),
+            "it has not answered since"
+        );
         let over = signs(&[("UP", 5, 10, 6_400), ("UP", 5, 12, 0)]);
         assert_eq!(over.throttle(at(60)), None);
         assert_eq!(signs(&[("UP", 5, 10, 0)]).throttle(at(2)), None);

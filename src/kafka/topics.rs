@@ -71,7 +71,13 @@ impl Topics {
         let (requests, receiver) = sync_channel(QUEUE_MAX);
         let contact = Contact::new(requests.clone(), metrics.clone());
         let known = Arc::new(Known::default());
-        let thread = Prober::start(settings, receiver, Arc::clone(&known), contact.clone(), metrics.clone())?;
+        let thread = Prober::start(
+            settings,
+            receiver,
+            Arc::clone(&known),
+            contact.clone(),
+            metrics.clone(),
+        )?;
         let handle = Arc::new(Handle { known: Arc::clone(&known), requests });
         let compression = Arc::new(Compression::of(settings));
         Ok(Self { known, handle, contact, metrics, compression, thread })
@@ -108,7 +114,11 @@ impl Topics {
     /// # Errors
     /// As [`Self::look_up`].
     pub async fn confirm(&self, topic: &TopicName) -> Answer {
-        if self.known.is_recent(topic) { self.look_up(topic).await } else { self.ask_or_remember(topic).await }
+        if self.known.is_recent(topic) {
+            self.look_up(topic).await
+        } else {
+            self.ask_or_remember(topic).await
+        }
     }
 
     /// Returns an upper estimate of the bytes that `record` counts against its topic's limit. Over
@@ -120,7 +130,9 @@ impl Topics {
     async fn ask_or_remember(&self, topic: &TopicName) -> Answer {
         match self.ask(topic).await {
             // An old answer is better than none.
-            Err(error @ (LookUpError::Unavailable { .. } | LookUpError::Busy)) => self.remembered(topic).ok_or(error),
+            Err(error @ (LookUpError::Unavailable { .. } | LookUpError::Busy)) => {
+                self.remembered(topic).ok_or(error)
+            }
             answer => answer,
         }
     }
@@ -134,7 +146,8 @@ impl Topics {
             return Err(LookUpError::Unavailable { reason: self.contact.trouble() });
         }
         let mut answer = self.question(topic)?;
-        let answered = tokio::time::timeout(self.deadline(), answer.wait_for(Option::is_some)).await;
+        let answered =
+            tokio::time::timeout(self.deadline(), answer.wait_for(Option::is_some)).await;
         let reason = match answered {
             Ok(Ok(answer)) => return answer.clone().unwrap_or(Err(LookUpError::Busy)),
             Ok(Err(_sender_is_gone)) => "the node is stopping".to_owned(),
@@ -184,7 +197,11 @@ impl Topics {
         let until = clock::monotonic().plus(self.deadline());
         // The question is sent under the lock: the thread can remove it from `pending` only after
         // it was added.
-        match self.handle.requests.try_send(Request::LookUp { topic: topic.clone(), until, answer: sender }) {
+        match self.handle.requests.try_send(Request::LookUp {
+            topic: topic.clone(),
+            until,
+            answer: sender,
+        }) {
             Ok(()) => {
                 pending.insert(topic.clone(), answer.clone());
                 Ok(answer)
@@ -193,7 +210,9 @@ impl Topics {
                 self.metrics.look_ups.busy.inc();
                 Err(LookUpError::Busy)
             }
-            Err(TrySendError::Disconnected(_)) => Err(LookUpError::Unavailable { reason: "the node is stopping".to_owned() }),
+            Err(TrySendError::Disconnected(_)) => {
+                Err(LookUpError::Unavailable { reason: "the node is stopping".to_owned() })
+            }
         }
     }
 }

@@ -154,8 +154,12 @@ impl Claimer {
                     self.retry = RETRY_MIN;
                     match next {
                         Next::Now => Duration::ZERO,
-                        Next::Soon => self.pace.tick.saturating_sub(clock::monotonic().since(began_at)),
-                        Next::Tick { got } => self.pace.after(got).saturating_sub(clock::monotonic().since(began_at)),
+                        Next::Soon => {
+                            self.pace.tick.saturating_sub(clock::monotonic().since(began_at))
+                        }
+                        Next::Tick { got } => {
+                            self.pace.after(got).saturating_sub(clock::monotonic().since(began_at))
+                        }
                         Next::Idle => self.pace.tick_idle,
                     }
                 }
@@ -197,8 +201,10 @@ impl Claimer {
             }
             self.shards.clone_from(&bulletin.mine);
         }
-        let mine: Vec<Shard> = self.shards.iter().skip(self.index).step_by(self.pace.loop_count).copied().collect();
-        let is_others = |shard: &Shard| self.index == 0 && self.shards.binary_search(shard).is_err();
+        let mine: Vec<Shard> =
+            self.shards.iter().skip(self.index).step_by(self.pace.loop_count).copied().collect();
+        let is_others =
+            |shard: &Shard| self.index == 0 && self.shards.binary_search(shard).is_err();
         let others: Vec<Shard> = self.shared.cluster.shards.all().filter(is_others).collect();
         (self.mine, self.others) = (smallints(&mine), smallints(&others));
         self.claiming.restart(&mine, &others);
@@ -224,7 +230,12 @@ impl Claimer {
                 self.claiming.inserted_late(ids, now);
             }
         }
-        if self.mine.is_empty() && self.progress.streak(self.index).is_some_and(|streak| streak.is_to_try(clock::monotonic())) {
+        if self.mine.is_empty()
+            && self
+                .progress
+                .streak(self.index)
+                .is_some_and(|streak| streak.is_to_try(clock::monotonic()))
+        {
             // The loop lost its shards because its claims failed. It gets them back when a claim
             // succeeds: this empty one.
             self.claim_nothing(now).await?;
@@ -281,8 +292,9 @@ impl Claimer {
         let passed = self.claiming.passed_count() + self.far.passed_count();
         let now = [deferred_ranges, passed].map(|count| i64::try_from(count).unwrap_or(i64::MAX));
         let metrics = &self.shared.metrics;
-        for (gauge, (now, shown)) in
-            [&metrics.deferred_ranges, &metrics.passed].into_iter().zip(now.into_iter().zip(&mut self.shown))
+        for (gauge, (now, shown)) in [&metrics.deferred_ranges, &metrics.passed]
+            .into_iter()
+            .zip(now.into_iter().zip(&mut self.shown))
         {
             gauge.inc_by(now - std::mem::replace(shown, now));
         }
@@ -294,7 +306,9 @@ impl Claimer {
         self.show();
         let Some(oldest) = self.shared.leaves.oldest() else { return Ok(()) };
         let at = clock::monotonic();
-        if self.sweeping_others.is_due(at, self.claiming.is_sweeping(Scope::Others)) && !self.others.is_empty() {
+        if self.sweeping_others.is_due(at, self.claiming.is_sweeping(Scope::Others))
+            && !self.others.is_empty()
+        {
             self.claiming.sweep(oldest, now, Scope::Others);
             self.sweeping_others.began(at);
         }
@@ -319,7 +333,10 @@ impl Claimer {
         for looked in [self.load_quarantine().await, self.plan_far(now).await] {
             match looked {
                 Err(error) if error.is_of_a_lock() => {
-                    tracing::warn!(error = chain(&error), "a look gave way; the next sweep looks again");
+                    tracing::warn!(
+                        error = chain(&error),
+                        "a look gave way; the next sweep looks again"
+                    );
                     self.shared.metrics.claim_failures.inc();
                 }
                 looked => looked?,
@@ -396,7 +413,10 @@ impl Claimer {
         match claimed {
             Claimed::Batch(batch) => {
                 reach(Failpoint::ClaimCommitted);
-                self.shared.metrics.claim_duration.observe(clock::monotonic().since(began_at).as_secs_f64());
+                self.shared
+                    .metrics
+                    .claim_duration
+                    .observe(clock::monotonic().since(began_at).as_secs_f64());
                 let taken = Taken::of(&batch, spent, full);
                 self.claiming_of(source).took(claim, &taken);
                 self.take_in(batch, claim).await;
@@ -430,7 +450,10 @@ impl Claimer {
         self.shared.metrics.claimed.inc_by(count);
         if let Some(now) = self.shared.clock.now().filter(|_| claim.is_at_watermark()) {
             let after_due = batch.tasks().filter(|task| task.id.due_at() < now).count();
-            self.shared.metrics.claimed_after_due.inc_by(u64::try_from(after_due).unwrap_or(u64::MAX));
+            self.shared
+                .metrics
+                .claimed_after_due
+                .inc_by(u64::try_from(after_due).unwrap_or(u64::MAX));
         }
         self.shared.take_in(batch, Past::Fresh).await;
     }
@@ -438,7 +461,13 @@ impl Claimer {
     /// Handles a failed claim. A claim that failed because of a value in a row is narrowed down, to
     /// one row if necessary; any other is tried again. `first` is the lowest readable id of the
     /// range.
-    async fn failed(&mut self, source: Source, claim: &Claim, first: Option<Uuid>, error: Error) -> Result<u64, Error> {
+    async fn failed(
+        &mut self,
+        source: Source,
+        claim: &Claim,
+        first: Option<Uuid>,
+        error: Error,
+    ) -> Result<u64, Error> {
         if matches!(error, Error::GaveWay { .. }) {
             tracing::debug!(error = chain(&error), range = ?claim.range, "a claim gave way");
             self.shared.metrics.claim_failures.inc();

@@ -27,7 +27,12 @@ pub struct Fence {
 }
 
 impl Fence {
-    pub fn new(clock: Arc<ClusterClock>, contact: Contact, draining: CancellationToken, trust: TrustHandle) -> Self {
+    pub fn new(
+        clock: Arc<ClusterClock>,
+        contact: Contact,
+        draining: CancellationToken,
+        trust: TrustHandle,
+    ) -> Self {
         Self { clock, contact, draining, trust, checked: AtomicU64::new(0) }
     }
 
@@ -81,9 +86,17 @@ impl Fence {
                 missing.push(NotReady { what, why });
             }
         };
-        add(self.draining.is_cancelled(), Requirement::Draining, "the node is shutting down".to_owned());
+        add(
+            self.draining.is_cancelled(),
+            Requirement::Draining,
+            "the node is shutting down".to_owned(),
+        );
         add(!self.has_broker(), Requirement::Kafka, self.contact.trouble());
-        add(!self.may_publish(), Requirement::Heartbeat, "no heartbeat vouches for this node".to_owned());
+        add(
+            !self.may_publish(),
+            Requirement::Heartbeat,
+            "no heartbeat vouches for this node".to_owned(),
+        );
         missing
     }
 }

@@ -24,7 +24,8 @@ use crate::postgres::{Connection, Error, Settings};
 use crate::shutdown::{Failure, Tasks};
 use crate::telemetry::{Counter, Family, Gauge, Registry};
 
-const PURPOSE: Purpose = Purpose { name: "maintenance", deadline: Duration::from_secs(10), settings: &[] };
+const PURPOSE: Purpose =
+    Purpose { name: "maintenance", deadline: Duration::from_secs(10), settings: &[] };
 /// Maximum pause after a failed round.
 const RETRY: Duration = Duration::from_secs(5);
 /// Maximum number of expired names that one transaction frees, and of such transactions per round.
@@ -95,8 +96,18 @@ pub struct Metrics {
 impl Metrics {
     pub fn register(registry: &mut Registry) -> Self {
         let metrics = Self::default();
-        let Self { attached, ahead_seconds, missing, retired, finalized, failures, far_tasks, far_moved, far_stuck, .. } =
-            &metrics;
+        let Self {
+            attached,
+            ahead_seconds,
+            missing,
+            retired,
+            finalized,
+            failures,
+            far_tasks,
+            far_moved,
+            far_stuck,
+            ..
+        } = &metrics;
         let Self { names_freed, names_prolonged, .. } = &metrics;
         for counters in [retired, finalized, failures] {
             // Series start at 0: an alert on an increase would miss the first event of a series
@@ -105,7 +116,11 @@ impl Metrics {
                 counters.get_or_create(&label(parent)).inc_by(0);
             }
         }
-        registry.register("punctual_partitions", "Partitions that are attached (of the table task: leaves)", attached.clone());
+        registry.register(
+            "punctual_partitions",
+            "Partitions that are attached (of the table task: leaves)",
+            attached.clone(),
+        );
         registry.register(
             "punctual_partitions_ahead_seconds",
             "How far ahead of now partitions are attached without a gap; at 0 new tasks go to the far table (of task), or nothing can be claimed (of the execlog)",
@@ -131,7 +146,11 @@ impl Metrics {
             "Rounds of maintenance that failed, Postgres being away or refusing; they are repeated",
             failures.clone(),
         );
-        registry.register("punctual_far_tasks", "Tasks due beyond the last leaf; beyond 10,000 an estimate", far_tasks.clone());
+        registry.register(
+            "punctual_far_tasks",
+            "Tasks due beyond the last leaf; beyond 10,000 an estimate",
+            far_tasks.clone(),
+        );
         registry.register(
             "punctual_far_moved_tasks",
             "Tasks that this node has moved from the far table to their leaves",
@@ -142,7 +161,11 @@ impl Metrics {
             "Far tasks that Postgres refused to move to their leaves; anything but 0 is an alarm",
             far_stuck.clone(),
         );
-        registry.register("punctual_names_freed", "Expired names that this node has freed", names_freed.clone());
+        registry.register(
+            "punctual_names_freed",
+            "Expired names that this node has freed",
+            names_freed.clone(),
+        );
         registry.register(
             "punctual_names_prolonged",
             "Names that were kept beyond their time because their task was still pending",
@@ -168,7 +191,13 @@ pub struct Maintenance {
 
 impl Maintenance {
     pub fn new(settings: &Settings, rules: Rules, leaves: Arc<Leaves>, metrics: Metrics) -> Self {
-        Self { rules, leaves, connection: Connection::new(settings, PURPOSE), mover: Mover::new(settings), metrics }
+        Self {
+            rules,
+            leaves,
+            connection: Connection::new(settings, PURPOSE),
+            mover: Mover::new(settings),
+            metrics,
+        }
     }
 
     /// Runs rounds until `stopping`.
@@ -176,12 +205,17 @@ impl Maintenance {
         let interval = self.rules.interval();
         loop {
             // A round may be cut off anywhere, because every statement commits by itself.
-            let Some(outcome) = stopping.run_until_cancelled(self.round()).await else { return Ok(()) };
+            let Some(outcome) = stopping.run_until_cancelled(self.round()).await else {
+                return Ok(());
+            };
             let pause = match outcome {
                 Ok(()) => interval,
                 Err(error) => {
                     self.metrics.failures.get_or_create(&label(Parent::Task)).inc();
-                    tracing::warn!(error = chain(&error), "maintenance of the partitions failed; it is repeated");
+                    tracing::warn!(
+                        error = chain(&error),
+                        "maintenance of the partitions failed; it is repeated"
+                    );
                     interval.min(RETRY)
                 }
             };
@@ -279,16 +313,25 @@ pub async fn sweep_names(
         for _chunk in 0..chunks_max {
             match names.sweep(i64::try_from(NAMES_MAX).unwrap_or(i64::MAX)).await {
                 Ok(swept) => {
-                    metrics.names_freed.inc_by(u64::try_from(swept.freed_count).unwrap_or(u64::MAX));
-                    metrics.names_prolonged.inc_by(u64::try_from(swept.prolonged_count).unwrap_or(u64::MAX));
-                    if swept.freed_count + swept.prolonged_count < NAMES_MAX || stopping.is_cancelled() {
+                    metrics
+                        .names_freed
+                        .inc_by(u64::try_from(swept.freed_count).unwrap_or(u64::MAX));
+                    metrics
+                        .names_prolonged
+                        .inc_by(u64::try_from(swept.prolonged_count).unwrap_or(u64::MAX));
+                    if swept.freed_count + swept.prolonged_count < NAMES_MAX
+                        || stopping.is_cancelled()
+                    {
                         break;
                     }
                 }
                 Err(error) => {
                     // An expired name counts as free before it is deleted, so nobody waits for
                     // this.
-                    tracing::warn!(error = chain(&error), "freeing expired names failed; it is repeated");
+                    tracing::warn!(
+                        error = chain(&error),
+                        "freeing expired names failed; it is repeated"
+                    );
                     break;
                 }
             }
@@ -302,10 +345,21 @@ pub async fn sweep_names(
 
 /// Starts the maintenance of partitions: one task that creates and moves, and one task per table
 /// that retires, because a detach may wait hours for a reader.
-pub fn start(tasks: &Tasks, settings: &Settings, maintenance: Maintenance, clock: &Arc<ClusterClock>) {
+pub fn start(
+    tasks: &Tasks,
+    settings: &Settings,
+    maintenance: Maintenance,
+    clock: &Arc<ClusterClock>,
+) {
     for parent in Parent::ALL {
         let retirer = Retirer::new(settings, parent, maintenance.rules);
-        let retiring = retire(retirer, Arc::clone(clock), parent, maintenance.rules, maintenance.metrics.clone());
+        let retiring = retire(
+            retirer,
+            Arc::clone(clock),
+            parent,
+            maintenance.rules,
+            maintenance.metrics.clone(),
+        );
         let stopping = tasks.stopping.clone();
         tasks.spawn("retire partitions", async move {
             // A retirement may be cut off anywhere: the next node continues it.
@@ -317,7 +371,13 @@ pub fn start(tasks: &Tasks, settings: &Settings, maintenance: Maintenance, clock
 }
 
 /// Pauses while Postgres's clock may be wrong, because retired partitions cannot be restored.
-async fn retire(mut retirer: Retirer, clock: Arc<ClusterClock>, parent: Parent, rules: Rules, metrics: Metrics) {
+async fn retire(
+    mut retirer: Retirer,
+    clock: Arc<ClusterClock>,
+    parent: Parent,
+    rules: Rules,
+    metrics: Metrics,
+) {
     loop {
         if !clock.is_steady() {
             clock::sleep(STEADY_POLL).await;
@@ -330,7 +390,11 @@ async fn retire(mut retirer: Retirer, clock: Arc<ClusterClock>, parent: Parent, 
             }
             Err(error) => {
                 metrics.failures.get_or_create(&label(parent)).inc();
-                tracing::warn!(table = parent.table(), error = chain(&error), "retiring partitions failed; it is repeated");
+                tracing::warn!(
+                    table = parent.table(),
+                    error = chain(&error),
+                    "retiring partitions failed; it is repeated"
+                );
             }
         }
         clock::sleep(rules.interval()).await;

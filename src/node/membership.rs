@@ -67,10 +67,16 @@ pub fn start(settings: Settings, parts: Parts, tasks: &Tasks) -> Membership {
         leave,
         session: parts.etcd.as_ref().map(|(session, _)| session.clone()),
     };
-    tasks.spawn("forget dead nodes", forget(parts.postgres.clone(), settings.ttl, tasks.stopping.clone()));
+    tasks.spawn(
+        "forget dead nodes",
+        forget(parts.postgres.clone(), settings.ttl, tasks.stopping.clone()),
+    );
     let board = board::Board::new(settings.clone(), bulletin_in);
     let outputs = keeper::Outputs { board, trust: trust_in, adopt_now, leave: leave_out };
-    tasks.spawn("membership", keeper::Keeper::new(settings, parts, outputs).run(tasks.stopping.clone()));
+    tasks.spawn(
+        "membership",
+        keeper::Keeper::new(settings, parts, outputs).run(tasks.stopping.clone()),
+    );
     membership
 }
 
@@ -114,7 +120,11 @@ const FORGET_AGE_MIN: Duration = Duration::from_secs(3600);
 
 /// Deletes the heartbeats of nodes that died long ago and own no batches any more. It opens a
 /// connection of its own each time, because it must not delay a heartbeat.
-async fn forget(settings: postgres::Settings, ttl: Duration, stopping: CancellationToken) -> Result<(), Failure> {
+async fn forget(
+    settings: postgres::Settings,
+    ttl: Duration,
+    stopping: CancellationToken,
+) -> Result<(), Failure> {
     loop {
         tokio::select! {
             () = stopping.cancelled() => return Ok(()),

@@ -4,7 +4,8 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::domain::{
-    Backlog, Cursor, NodeId, Record, Selection, Shard, TaskId, TaskName, TaskState, TaskView, Timestamp, TopicName,
+    Backlog, Cursor, NodeId, Record, Selection, Shard, TaskId, TaskName, TaskState, TaskView,
+    Timestamp, TopicName,
 };
 
 /// A task as requested: well-formed, but not yet checked against the cluster's clock, the topic and
@@ -111,7 +112,9 @@ impl Verdict {
         match task.state {
             TaskState::Cancelled if task.replaced_by.is_some() => Some(Self::Replaced(task)),
             TaskState::Cancelled => Some(Self::Cancelled(task)),
-            TaskState::Claimed | TaskState::Published | TaskState::Dead => Some(Self::TooLate(task)),
+            TaskState::Claimed | TaskState::Published | TaskState::Dead => {
+                Some(Self::TooLate(task))
+            }
             // The task is in a table again: it was being moved, or an earlier attempt may be in the
             // topic.
             TaskState::Scheduled if task.attempt > 1 => Some(Self::TooLate(task)),

@@ -149,12 +149,18 @@ impl Registrar<'_> {
     }
 
     fn histogram(&mut self, name: &str, help: &str, histogram: Histogram) -> Histogram {
-        self.0.register_with_unit(format!("punctual_{name}"), help, Unit::Seconds, histogram.clone());
+        self.0.register_with_unit(
+            format!("punctual_{name}"),
+            help,
+            Unit::Seconds,
+            histogram.clone(),
+        );
         histogram
     }
 
     fn sizes(&mut self, name: &str, help: &str) -> Histogram {
-        let histogram = Histogram::new([1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0]);
+        let histogram =
+            Histogram::new([1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0]);
         self.0.register(format!("punctual_{name}"), help, histogram.clone());
         histogram
     }

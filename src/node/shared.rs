@@ -12,7 +12,9 @@ use super::maintenance::Leaves;
 use super::metrics::Metrics;
 use super::publish::wheel::Entrance;
 use crate::clock::{self, ClusterClock};
-use crate::domain::{Batch, ClusterSettings, IdRange, Monotonic, NodeId, SubmitOrder, TaskId, Timestamp, TopicName};
+use crate::domain::{
+    Batch, ClusterSettings, IdRange, Monotonic, NodeId, SubmitOrder, TaskId, Timestamp, TopicName,
+};
 use crate::engine::topics::Sight;
 
 /// The maximum number of id ranges behind the watermark that wait to be claimed.
@@ -78,10 +80,18 @@ impl Shared {
 
     /// Records a stored group. `stored_count` of its `task_count` tasks were stored at `stamp` of
     /// Postgres's clock, which was asked for at `asked_at`.
-    pub fn group_stored(&self, task_count: usize, stored_count: usize, stamp: Timestamp, asked_at: Monotonic) {
+    pub fn group_stored(
+        &self,
+        task_count: usize,
+        stored_count: usize,
+        stamp: Timestamp,
+        asked_at: Monotonic,
+    ) {
         self.clock.take_in(stamp, asked_at);
         self.metrics.submit_duration.observe(clock::monotonic().since(asked_at).as_secs_f64());
-        self.metrics.submit_group_tasks.observe(f64::from(u32::try_from(task_count).unwrap_or(u32::MAX)));
+        self.metrics
+            .submit_group_tasks
+            .observe(f64::from(u32::try_from(task_count).unwrap_or(u32::MAX)));
         self.metrics.submitted.inc_by(u64::try_from(stored_count).unwrap_or(u64::MAX));
     }
 

@@ -43,7 +43,10 @@ pub struct TopicKeeper {
 impl TopicKeeper {
     /// Closes the replaced producers, until the node stops. It runs apart from the rest because the
     /// end of a client may wait for a name server.
-    pub async fn close_retired(publisher: Arc<Publisher>, stopping: CancellationToken) -> Result<(), Failure> {
+    pub async fn close_retired(
+        publisher: Arc<Publisher>,
+        stopping: CancellationToken,
+    ) -> Result<(), Failure> {
         loop {
             tokio::select! {
                 () = stopping.cancelled() => return Ok(()),
@@ -72,14 +75,19 @@ impl TopicKeeper {
             }
             turn_at = clock::monotonic().plus(INTERVAL);
             if self.publisher.is_deaf() {
-                return Err("the thread that takes in the reports of a Kafka producer has panicked".into());
+                return Err(
+                    "the thread that takes in the reports of a Kafka producer has panicked".into(),
+                );
             }
             match self.mend().await {
                 Ok(()) => is_failing = false,
                 // The cause (a half-written file, or a lack of threads) may be gone at the next
                 // turn.
                 Err(error) if !std::mem::replace(&mut is_failing, true) => {
-                    tracing::warn!(error = chain(&error), "no new producer could be made; it is tried again");
+                    tracing::warn!(
+                        error = chain(&error),
+                        "no new producer could be made; it is tried again"
+                    );
                 }
                 Err(_) => {}
             }
@@ -91,11 +99,17 @@ impl TopicKeeper {
                 self.take_back_overdue(now);
             }
             let due_before = self.shared.now().minus(self.silence_max);
-            let waiting: HashSet<TopicName> = self.shared.in_flight.silent_topics(due_before, now, self.silence_max);
+            let waiting: HashSet<TopicName> =
+                self.shared.in_flight.silent_topics(due_before, now, self.silence_max);
             // While this node itself holds records back, no topic is to blame for the silence.
             let may_blame = has_broker && self.shared.fence.may_publish();
             let mut actions = self.publisher.reports.topic_actions.take();
-            actions.extend(self.shared.in_flight.topics().turn(now, may_blame, |topic| waiting.contains(topic)));
+            actions.extend(
+                self.shared
+                    .in_flight
+                    .topics()
+                    .turn(now, may_blame, |topic| waiting.contains(topic)),
+            );
             for action in actions {
                 match action {
                     Action::Look(topic) => looks.ask(topic),
@@ -119,8 +133,12 @@ impl TopicKeeper {
         self.shared.metrics.throttled.set(i64::from(pace == Pace::Throttled));
         match (before == Pace::Throttled, throttle) {
             (false, Some(throttle)) => {
-                let held_back_ms = as_i64(usize::try_from(throttle.as_millis()).unwrap_or(usize::MAX));
-                tracing::warn!(held_back_ms, "Kafka throttles this node: it is over a quota; claims slow down to what goes out");
+                let held_back_ms =
+                    as_i64(usize::try_from(throttle.as_millis()).unwrap_or(usize::MAX));
+                tracing::warn!(
+                    held_back_ms,
+                    "Kafka throttles this node: it is over a quota; claims slow down to what goes out"
+                );
             }
             (true, None) => tracing::info!("Kafka does not throttle this node any more"),
             _ => {}
@@ -156,7 +174,13 @@ impl TopicKeeper {
     fn tell(&self, action: &Action) {
         match action {
             Action::Opened(topic) => {
-                let reason = self.shared.in_flight.topics().reason(topic).unwrap_or("its records wait").to_owned();
+                let reason = self
+                    .shared
+                    .in_flight
+                    .topics()
+                    .reason(topic)
+                    .unwrap_or("its records wait")
+                    .to_owned();
                 tracing::warn!(%topic, reason, "no acknowledgement; the topic is unavailable, its tasks stay where they are")
             }
             Action::Denied(topic, left) => {
@@ -168,7 +192,13 @@ impl TopicKeeper {
                 tracing::warn!(%topic, "this node may not write to the topic; unless it is allowed to, its tasks become dead letters in {left_s} s");
             }
             Action::Gone(topic) => {
-                let reason = self.shared.in_flight.topics().forbidden_for(topic).unwrap_or("the topic does not exist").to_owned();
+                let reason = self
+                    .shared
+                    .in_flight
+                    .topics()
+                    .forbidden_for(topic)
+                    .unwrap_or("the topic does not exist")
+                    .to_owned();
                 tracing::warn!(%topic, reason, "the topic is given up on; its tasks become dead letters");
                 self.shared.sweep();
             }
@@ -219,7 +249,8 @@ impl OwnDeadline {
         if !is_steady {
             self.steady_since = now;
         }
-        let is_due = now.since(self.steady_since) >= self.span && now.since(self.held_at) >= self.span / HELD_FACTOR;
+        let is_due = now.since(self.steady_since) >= self.span
+            && now.since(self.held_at) >= self.span / HELD_FACTOR;
         if is_due {
             self.held_at = now;
         }
@@ -252,7 +283,9 @@ impl Looks {
         {
             self.under_way.push(Box::pin(look(topics.clone(), topic)));
         }
-        let Some((topic, sight)) = self.under_way.next().await else { return future::pending().await };
+        let Some((topic, sight)) = self.under_way.next().await else {
+            return future::pending().await;
+        };
         self.asked.remove(&topic);
         (topic, sight)
     }
@@ -280,11 +313,18 @@ mod tests {
     fn the_deadline_is_held_against_what_waited_while_kafka_kept_its_pace() {
         let at = |seconds| Monotonic::from_start(Duration::from_secs(seconds));
         let mut deadline = OwnDeadline::new(Duration::from_secs(30), at(0));
-        let held = |deadline: &mut OwnDeadline, seconds: std::ops::Range<u64>, is_steady: bool| -> Vec<u64> {
+        let held = |deadline: &mut OwnDeadline,
+                    seconds: std::ops::Range<u64>,
+                    is_steady: bool|
+         -> Vec<u64> {
             seconds.filter(|second| deadline.is_to_be_held(is_steady, at(*second))).collect()
         };
         assert_eq!(held(&mut deadline, 1..40, true), [30, 34, 38]);
         assert_eq!(held(&mut deadline, 40..100, false), Vec::<u64>::new());
-        assert_eq!(held(&mut deadline, 100..135, true), [129, 133], "slow at 99: it has its time from then on");
+        assert_eq!(
+            held(&mut deadline, 100..135, true),
+            [129, 133],
+            "slow at 99: it has its time from then on"
+        );
     }
 }

@@ -35,7 +35,9 @@ fn join(problems: &[ClusterSettingsError]) -> String {
 pub(super) async fn read(connection: &mut Connection) -> Result<Option<ClusterSettings>, Error> {
     let statement = async |open: &mut PgConnection| {
         let is_there: bool =
-            sqlx::query_scalar("-- is there a cluster\nselect to_regclass('cluster') is not null").fetch_one(&mut *open).await?;
+            sqlx::query_scalar("-- is there a cluster\nselect to_regclass('cluster') is not null")
+                .fetch_one(&mut *open)
+                .await?;
         if !is_there {
             return Ok(None);
         }
@@ -50,7 +52,10 @@ pub(super) async fn read(connection: &mut Connection) -> Result<Option<ClusterSe
 fn settings_of(row: &PgRow) -> Result<ClusterSettings, sqlx::Error> {
     let shards: i32 = row.try_get("shards")?;
     let shards = u64::try_from(shards).unwrap_or(0);
-    let span = |column| row.try_get::<i64, _>(column).map(|ms| Duration::from_millis(u64::try_from(ms).unwrap_or(0)));
+    let span = |column| {
+        row.try_get::<i64, _>(column)
+            .map(|ms| Duration::from_millis(u64::try_from(ms).unwrap_or(0)))
+    };
     Ok(ClusterSettings {
         shards: ShardCount::new(shards).map_err(|error| sqlx::Error::Decode(Box::new(error)))?,
         leaf: span("leaf_ms")?,
@@ -60,8 +65,12 @@ fn settings_of(row: &PgRow) -> Result<ClusterSettings, sqlx::Error> {
 }
 
 /// Returns the settings to store: the requested ones, then the stored ones, then the defaults.
-pub(super) fn resolve(stored: Option<ClusterSettings>, wishes: ClusterWishes) -> Result<ClusterSettings, Refused> {
-    let wished = stored.unwrap_or(ClusterSettings::DEFAULT).with(wishes).map_err(Refused::Invalid)?;
+pub(super) fn resolve(
+    stored: Option<ClusterSettings>,
+    wishes: ClusterWishes,
+) -> Result<ClusterSettings, Refused> {
+    let wished =
+        stored.unwrap_or(ClusterSettings::DEFAULT).with(wishes).map_err(Refused::Invalid)?;
     let Some(stored) = stored else { return Ok(wished) };
     let fixed = |name, stored: String, wished: String| Err(Refused::Fixed { name, stored, wished });
     if wished.shards != stored.shards {
@@ -74,12 +83,18 @@ pub(super) fn resolve(stored: Option<ClusterSettings>, wishes: ClusterWishes) ->
 }
 
 pub(super) fn changes(stored: &ClusterSettings, wished: &ClusterSettings) -> Vec<String> {
-    let pairs = [("horizon", stored.horizon, wished.horizon), ("window", stored.window, wished.window)];
+    let pairs =
+        [("horizon", stored.horizon, wished.horizon), ("window", stored.window, wished.window)];
     let changed = pairs.into_iter().filter(|(_, before, after)| before != after);
-    changed.map(|(name, before, after)| format!("{name}: {} -> {}", spelled(before), spelled(after))).collect()
+    changed
+        .map(|(name, before, after)| format!("{name}: {} -> {}", spelled(before), spelled(after)))
+        .collect()
 }
 
-pub(super) async fn write(connection: &mut Connection, settings: &ClusterSettings) -> Result<(), Error> {
+pub(super) async fn write(
+    connection: &mut Connection,
+    settings: &ClusterSettings,
+) -> Result<(), Error> {
     let ms = |span: Duration| i64::try_from(span.as_millis()).unwrap_or(i64::MAX);
     let statement = async |open: &mut PgConnection| {
         sqlx::query(
@@ -114,7 +129,11 @@ pub(super) struct Faults {
 impl Faults {
     /// Returns the warnings, or fails when a promise would be broken.
     pub(super) fn tolerated(self) -> Result<Vec<String>, Refused> {
-        if self.refusals.is_empty() { Ok(self.warnings) } else { Err(Refused::Server(self.refusals)) }
+        if self.refusals.is_empty() {
+            Ok(self.warnings)
+        } else {
+            Err(Refused::Server(self.refusals))
+        }
     }
 }
 
@@ -159,7 +178,10 @@ fn judge(facts: &ServerFacts) -> Faults {
             faults.refusals.push(why)
         }
     };
-    refuse(facts.number < VERSION_MIN, format!("Postgres is {}, 15 or later is needed", facts.version));
+    refuse(
+        facts.number < VERSION_MIN,
+        format!("Postgres is {}, 15 or later is needed", facts.version),
+    );
     refuse(
         !facts.is_pinned,
         "the settings that a session asks for do not reach Postgres (synchronous_commit, deadlines, how statements are planned): a pooler in between drops them \
@@ -169,16 +191,26 @@ fn judge(facts: &ServerFacts) -> Faults {
     refuse(facts.is_standby, "Postgres is a standby: connect to the primary".to_owned());
     refuse(
         facts.encoding != "UTF8",
-        format!("the database is encoded in {}: make one with `encoding 'UTF8' template template0`", facts.encoding),
+        format!(
+            "the database is encoded in {}: make one with `encoding 'UTF8' template template0`",
+            facts.encoding
+        ),
     );
-    refuse(!facts.has_fsync, "fsync is off: what Postgres has confirmed can be lost, so nothing can be promised".to_owned());
+    refuse(
+        !facts.has_fsync,
+        "fsync is off: what Postgres has confirmed can be lost, so nothing can be promised"
+            .to_owned(),
+    );
     refuse(
         !facts.has_full_page_writes,
         "full_page_writes is off: a crash can destroy what Postgres has confirmed, so nothing can be promised".to_owned(),
     );
     // "on" means pglz.
     if ["on", "pglz"].contains(&facts.wal_compression.as_str()) {
-        faults.warnings.push("wal_compression is pglz, which costs more CPU than the rest of a task: set lz4 or off".to_owned());
+        faults.warnings.push(
+            "wal_compression is pglz, which costs more CPU than the rest of a task: set lz4 or off"
+                .to_owned(),
+        );
     }
     if facts.has_commit_delay {
         faults.warnings.push("commit_delay is not 0: every claim waits for it".to_owned());
@@ -208,7 +240,10 @@ mod tests {
     fn a_server_that_cannot_keep_a_promise_is_refused_and_told_why() {
         assert_eq!(judge(&good()).tolerated().unwrap(), [""; 0]);
         let refused = [
-            (ServerFacts { number: 140_012, version: "14.12".to_owned(), ..good() }, "Postgres is 14.12"),
+            (
+                ServerFacts { number: 140_012, version: "14.12".to_owned(), ..good() },
+                "Postgres is 14.12",
+            ),
             (ServerFacts { has_fsync: false, ..good() }, "fsync is off"),
             (ServerFacts { has_full_page_writes: false, ..good() }, "full_page_writes is off"),
             (ServerFacts { is_standby: true, ..good() }, "a standby"),

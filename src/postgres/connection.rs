@@ -67,46 +67,62 @@ impl Settings {
         if let Some(reason) = unknown_parameter(url) {
             return Err(reason);
         }
-        let options = PgConnectOptions::from_str(url).map_err(|_may_hold_the_password| reason_against(url).to_owned())?;
+        let options = PgConnectOptions::from_str(url)
+            .map_err(|_may_hold_the_password| reason_against(url).to_owned())?;
         // The driver takes such a list for one host name, and would try to resolve it forever.
         if options.get_socket().is_none() && options.get_host().contains(',') {
             return Err("it names several hosts: one is wanted, a name or an address that follows the primary".to_owned());
         }
         // Slow statements are logged by this module, without their text.
-        let options = options.log_statements(LevelFilter::Off).log_slow_statements(LevelFilter::Off, Duration::MAX);
+        let options = options
+            .log_statements(LevelFilter::Off)
+            .log_slow_statements(LevelFilter::Off, Duration::MAX);
         Ok(Self { options })
     }
 
     /// Returns the host (or socket folder), port and database, for messages.
     pub fn place(&self) -> String {
-        let host =
-            self.options.get_socket().map_or_else(|| self.options.get_host().to_owned(), |path| path.display().to_string());
-        format!("{host}:{}/{}", self.options.get_port(), self.options.get_database().unwrap_or_default())
+        let host = self
+            .options
+            .get_socket()
+            .map_or_else(|| self.options.get_host().to_owned(), |path| path.display().to_string());
+        format!(
+            "{host}:{}/{}",
+            self.options.get_port(),
+            self.options.get_database().unwrap_or_default()
+        )
     }
 }
 
 /// Finds a URL parameter that the driver does not know. The driver would ignore it, and would log
 /// it with its value, which is a password when its name was mistyped.
 fn unknown_parameter(url: &str) -> Option<String> {
-    let is_known = |name: &str| PARAMETERS.contains(&name) || name.starts_with("options[") || name.starts_with("options%5B");
+    let is_known = |name: &str| {
+        PARAMETERS.contains(&name) || name.starts_with("options[") || name.starts_with("options%5B")
+    };
     let is_unknown = parameters(url).any(|(name, _)| !is_known(name));
     is_unknown.then(|| format!("it has a parameter that is none of {}", PARAMETERS.join(", ")))
 }
 
 fn parameters(url: &str) -> impl Iterator<Item = (&str, &str)> {
     let query = url.split_once('?').map_or("", |(_, query)| query);
-    query.split('&').filter(|pair| !pair.is_empty()).map(|pair| pair.split_once('=').unwrap_or((pair, "")))
+    query
+        .split('&')
+        .filter(|pair| !pair.is_empty())
+        .map(|pair| pair.split_once('=').unwrap_or((pair, "")))
 }
 
 /// Explains why the driver does not accept a URL, without repeating any part of it.
 fn reason_against(url: &str) -> &'static str {
     let wrong = parameters(url).find_map(|(name, value)| match name {
-        "sslmode" | "ssl-mode" if value.parse::<PgSslMode>().is_err() => {
-            Some("its sslmode is none of disable, allow, prefer, require, verify-ca and verify-full")
-        }
+        "sslmode" | "ssl-mode" if value.parse::<PgSslMode>().is_err() => Some(
+            "its sslmode is none of disable, allow, prefer, require, verify-ca and verify-full",
+        ),
         "port" if value.parse::<u16>().is_err() => Some("its port is no number up to 65535"),
         "hostaddr" if value.parse::<IpAddr>().is_err() => Some("its hostaddr is no IP address"),
-        "statement-cache-capacity" if value.parse::<usize>().is_err() => Some("its statement-cache-capacity is no number"),
+        "statement-cache-capacity" if value.parse::<usize>().is_err() => {
+            Some("its statement-cache-capacity is no number")
+        }
         _ => None,
     });
     wrong.unwrap_or(
@@ -256,10 +272,14 @@ impl Connection {
     {
         let deadline = self.purpose.deadline;
         let Some(connection) = self.open.as_mut() else {
-            return Err(Error::Unreachable { what: what.to_owned(), source: Cause::Fact("the session has ended") });
+            return Err(Error::Unreachable {
+                what: what.to_owned(),
+                source: Cause::Fact("the session has ended"),
+            });
         };
         self.used_at = clock::monotonic();
-        let outcome = within(deadline, statement(connection)).await.map_err(|cause| Error::new(what, cause));
+        let outcome =
+            within(deadline, statement(connection)).await.map_err(|cause| Error::new(what, cause));
         self.took(what, deadline);
         // The cause of a refusal may be this server (it has become a standby) or this connection. A
         // new connection may succeed.
@@ -274,7 +294,11 @@ impl Connection {
         let now = clock::monotonic();
         let took = now.since(self.used_at);
         if took >= SLOW.max(deadline / 10) && self.slow_said.lets_through(now) {
-            tracing::warn!(purpose = self.purpose.name, took_ms = took.as_millis(), "Postgres was slow to {what}");
+            tracing::warn!(
+                purpose = self.purpose.name,
+                took_ms = took.as_millis(),
+                "Postgres was slow to {what}"
+            );
         }
         self.used_at = now;
     }
@@ -306,7 +330,10 @@ impl Connection {
 }
 
 /// Limits `future` to `deadline`.
-async fn within<T>(deadline: Duration, future: impl Future<Output = Result<T, sqlx::Error>>) -> Result<T, Cause> {
+async fn within<T>(
+    deadline: Duration,
+    future: impl Future<Output = Result<T, sqlx::Error>>,
+) -> Result<T, Cause> {
     match tokio::time::timeout(deadline, future).await {
         Ok(answer) => Ok(answer?),
         Err(_elapsed) => Err(Cause::Deadline(deadline)),
@@ -314,8 +341,11 @@ async fn within<T>(deadline: Duration, future: impl Future<Output = Result<T, sq
 }
 
 /// The time between two statements of the session has no limit.
-const OLD_SNAPSHOT: Purpose =
-    Purpose { name: "old snapshot", deadline: Duration::from_secs(5), settings: &[("idle_in_transaction_session_timeout", "0")] };
+const OLD_SNAPSHOT: Purpose = Purpose {
+    name: "old snapshot",
+    deadline: Duration::from_secs(5),
+    settings: &[("idle_in_transaction_session_timeout", "0")],
+};
 
 /// A forgotten session, whose snapshot keeps Postgres from cleaning up. `bench` holds one to show
 /// that tasks are still on time. The session lasts until it is dropped.
@@ -333,7 +363,9 @@ impl OldSnapshot {
         let mut connection = Connection::new(settings, OLD_SNAPSHOT);
         connection
             .run("hold an old snapshot", async |open| {
-                sqlx::query("-- begin to hold\nbegin isolation level repeatable read").execute(&mut *open).await?;
+                sqlx::query("-- begin to hold\nbegin isolation level repeatable read")
+                    .execute(&mut *open)
+                    .await?;
                 sqlx::query("-- hold\nselect txid_current_snapshot()").execute(open).await
             })
             .await?;
@@ -352,7 +384,10 @@ mod tests {
             ("postgres://me:hunter2@db/punctual?application_name=a&sslmode=hunter2", "verify-full"),
             ("postgres://me:hunter2@db/punctual?port=65536", "port"),
             ("postgres://me:hunter2@db/punctual?hostaddr=db", "hostaddr"),
-            ("postgres://me:hunter2@db/punctual?statement-cache-capacity=much", "statement-cache-capacity"),
+            (
+                "postgres://me:hunter2@db/punctual?statement-cache-capacity=much",
+                "statement-cache-capacity",
+            ),
             ("postgres://me:hunter2/3@db/punctual", "%2F"),
             ("postgres://me:hunter2?sslmode=require@db/punctual", "verify-full"),
             (
@@ -366,7 +401,8 @@ mod tests {
             let said = Settings::new(url).unwrap_err();
             assert!(said.contains(reason) && !said.contains("hunter2"), "{url}: {said}");
         }
-        let settings = Settings::new("postgres://me:hunter2@db/punctual?sslmode=Verify-CA").unwrap();
+        let settings =
+            Settings::new("postgres://me:hunter2@db/punctual?sslmode=Verify-CA").unwrap();
         assert_eq!(settings.place(), "db:5432/punctual");
     }
 }

@@ -53,16 +53,24 @@ pub struct Census {
 }
 
 /// Returns the partitions of `parent` in the catalog, and Postgres's clock at that moment.
-pub async fn take_census(connection: &mut Connection, parent: Parent) -> Result<(Census, Timestamp), Error> {
+pub async fn take_census(
+    connection: &mut Connection,
+    parent: Parent,
+) -> Result<(Census, Timestamp), Error> {
     let what = format!("read the partitions of {}", parent.table());
     connection.run(&what, async |open| census_of(open, parent).await).await
 }
 
-async fn census_of(open: &mut PgConnection, parent: Parent) -> Result<(Census, Timestamp), sqlx::Error> {
+async fn census_of(
+    open: &mut PgConnection,
+    parent: Parent,
+) -> Result<(Census, Timestamp), sqlx::Error> {
     // The clock is read first, so the catalog is at least as new.
-    let now: i64 = sqlx::query_scalar("-- clock\nselect (extract(epoch from clock_timestamp()) * 1000000)::bigint")
-        .fetch_one(&mut *open)
-        .await?;
+    let now: i64 = sqlx::query_scalar(
+        "-- clock\nselect (extract(epoch from clock_timestamp()) * 1000000)::bigint",
+    )
+    .fetch_one(&mut *open)
+    .await?;
     let rows = sqlx::query(
         "-- partitions
         select c.relname::text as name, i.inhrelid is not null as is_part, coalesce(i.inhdetachpending, false) as is_detaching
@@ -94,7 +102,11 @@ const CREATE_MAX: usize = 32;
 /// Creates `partitions` and attaches them, in their order. An existing table is attached. Returns
 /// false when another node is creating partitions: the next census will show them. An attach does
 /// not wait for inserts, claims or reads.
-pub async fn create(connection: &mut Connection, rules: &Rules, partitions: &[Partition]) -> Result<bool, Error> {
+pub async fn create(
+    connection: &mut Connection,
+    rules: &Rules,
+    partitions: &[Partition],
+) -> Result<bool, Error> {
     for some in partitions.chunks(CREATE_MAX) {
         if !create_some(connection, rules, some).await? {
             return Ok(false);
@@ -103,10 +115,14 @@ pub async fn create(connection: &mut Connection, rules: &Rules, partitions: &[Pa
     Ok(true)
 }
 
-async fn create_some(connection: &mut Connection, rules: &Rules, partitions: &[Partition]) -> Result<bool, Error> {
-    let what = partitions
-        .first()
-        .map_or_else(String::new, |first| format!("make {} partitions from {} on", partitions.len(), first.name()));
+async fn create_some(
+    connection: &mut Connection,
+    rules: &Rules,
+    partitions: &[Partition],
+) -> Result<bool, Error> {
+    let what = partitions.first().map_or_else(String::new, |first| {
+        format!("make {} partitions from {} on", partitions.len(), first.name())
+    });
     connection
         .run(&what, async |open| {
             let mut transaction = open.begin().await?;
@@ -131,7 +147,11 @@ async fn try_lock(transaction: &mut PgConnection, lock: Lock) -> Result<bool, sq
         .await
 }
 
-async fn create_one(transaction: &mut PgConnection, rules: &Rules, partition: Partition) -> Result<(), sqlx::Error> {
+async fn create_one(
+    transaction: &mut PgConnection,
+    rules: &Rules,
+    partition: Partition,
+) -> Result<(), sqlx::Error> {
     let name = partition.name();
     let parents: Vec<bool> = sqlx::query_scalar(
         "-- is there a partition\nselect exists (select from pg_inherits where inhrelid = c.oid) from pg_class c where c.oid = to_regclass($1)",
@@ -144,7 +164,11 @@ async fn create_one(transaction: &mut PgConnection, rules: &Rules, partition: Pa
             let (table, bounds) = (partition.parent.table(), Bounds::of(rules, partition));
             let check = bounds.check();
             let storage = storage_of(partition.parent);
-            execute(transaction, format!("create table {name} (like {table} including all, {check}) {storage}")).await?;
+            execute(
+                transaction,
+                format!("create table {name} (like {table} including all, {check}) {storage}"),
+            )
+            .await?;
             if partition.parent == Parent::ExeclogBatch {
                 execute(transaction, without_statistics(&name)).await?;
             }
@@ -172,7 +196,8 @@ fn without_statistics(name: &str) -> String {
         "published_ats",
         "next_ids",
     ];
-    let columns: Vec<String> = ARRAYS.iter().map(|column| format!("alter column {column} set statistics 0")).collect();
+    let columns: Vec<String> =
+        ARRAYS.iter().map(|column| format!("alter column {column} set statistics 0")).collect();
     format!("alter table {name} {}", columns.join(", "))
 }
 
@@ -183,7 +208,11 @@ pub(super) async fn execute(open: &mut PgConnection, statement: String) -> Resul
 
 pub(super) fn attach_statement(rules: &Rules, partition: Partition) -> String {
     let Bounds { from, to, .. } = Bounds::of(rules, partition);
-    format!("alter table {} attach partition {} for values from ({from}) to ({to})", partition.parent.table(), partition.name())
+    format!(
+        "alter table {} attach partition {} for values from ({from}) to ({to})",
+        partition.parent.table(),
+        partition.name()
+    )
 }
 
 /// Leaves and hours are never vacuumed. Their rows vanish with the whole partition soon, no
@@ -192,8 +221,13 @@ pub(super) fn attach_statement(rules: &Rules, partition: Partition) -> String {
 /// leaves a dead row.
 const fn storage_of(parent: Parent) -> &'static str {
     match parent {
-        Parent::Task | Parent::ExeclogPayload => "with (autovacuum_enabled = false, toast.autovacuum_enabled = false)",
-        Parent::ExeclogBatch | Parent::ExeclogCancelled | Parent::ExeclogRedriven | Parent::ExeclogEnded => "",
+        Parent::Task | Parent::ExeclogPayload => {
+            "with (autovacuum_enabled = false, toast.autovacuum_enabled = false)"
+        }
+        Parent::ExeclogBatch
+        | Parent::ExeclogCancelled
+        | Parent::ExeclogRedriven
+        | Parent::ExeclogEnded => "",
     }
 }
 
@@ -211,9 +245,15 @@ impl Bounds {
         let time = |at: Timestamp| format!("to_timestamp({})", at.as_millis() / 1000);
         match partition.parent {
             Parent::Task => Self { column: "id", from: id(from), to: id(to) },
-            Parent::ExeclogBatch | Parent::ExeclogPayload => Self { column: "batch", from: id(from), to: id(to) },
-            Parent::ExeclogCancelled => Self { column: "cancelled_at", from: time(from), to: time(to) },
-            Parent::ExeclogRedriven => Self { column: "redriven_at", from: time(from), to: time(to) },
+            Parent::ExeclogBatch | Parent::ExeclogPayload => {
+                Self { column: "batch", from: id(from), to: id(to) }
+            }
+            Parent::ExeclogCancelled => {
+                Self { column: "cancelled_at", from: time(from), to: time(to) }
+            }
+            Parent::ExeclogRedriven => {
+                Self { column: "redriven_at", from: time(from), to: time(to) }
+            }
             Parent::ExeclogEnded => Self { column: "ended_at", from: time(from), to: time(to) },
         }
     }

@@ -39,7 +39,12 @@ mod tests {
         let mut registry = registry("1.2.3", "abc");
         let settled = Counter::<u64>::default();
         registry.register("punctual_tasks_settled", "Tasks settled", settled.clone());
-        registry.register_with_unit("punctual_claim", "What a claim takes", Unit::Seconds, durations());
+        registry.register_with_unit(
+            "punctual_claim",
+            "What a claim takes",
+            Unit::Seconds,
+            durations(),
+        );
         settled.inc();
         let text = encode(&registry).unwrap();
         for line in [

@@ -4,12 +4,16 @@
 use super::{Gauge, Histogram};
 
 /// Buckets for statements, requests and batches: 100 us to 10 s.
-const DURATION_SECONDS: [f64; 16] =
-    [0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0];
+const DURATION_SECONDS: [f64; 16] = [
+    0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0,
+    10.0,
+];
 
 /// Buckets for lateness: 1 ms to 1 h, fine in the promised range and coarse in that of outages.
-const LATENESS_SECONDS: [f64; 18] =
-    [0.001, 0.002, 0.003, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 60.0, 300.0, 900.0, 3600.0];
+const LATENESS_SECONDS: [f64; 18] = [
+    0.001, 0.002, 0.003, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 60.0, 300.0,
+    900.0, 3600.0,
+];
 
 /// Creates a histogram of durations in seconds.
 pub fn durations() -> Histogram {
@@ -53,8 +57,17 @@ mod tests {
 
     #[test]
     fn buckets_ascend_between_the_ends_that_they_name() {
-        assert!(DURATION_SECONDS.is_sorted_by(|a, b| a < b) && LATENESS_SECONDS.is_sorted_by(|a, b| a < b));
-        assert_eq!((DURATION_SECONDS.first(), DURATION_SECONDS.last()), (Some(&0.0001), Some(&10.0)));
-        assert_eq!((LATENESS_SECONDS.first(), LATENESS_SECONDS.last()), (Some(&0.001), Some(&3600.0)));
+        assert!(
+            DURATION_SECONDS.is_sorted_by(|a, b| a < b)
+                && LATENESS_SECONDS.is_sorted_by(|a, b| a < b)
+        );
+        assert_eq!(
+            (DURATION_SECONDS.first(), DURATION_SECONDS.last()),
+            (Some(&0.0001), Some(&10.0))
+        );
+        assert_eq!(
+            (LATENESS_SECONDS.first(), LATENESS_SECONDS.last()),
+            (Some(&0.001), Some(&3600.0))
+        );
     }
 }

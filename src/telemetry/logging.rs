@@ -37,7 +37,8 @@ impl Settings {
     pub fn new(filter: &str, format: &str) -> Result<Self, Wrong> {
         let wrong = |text: String| Wrong { flag: "--log", text };
         // A space beside a level would make it the name of a target.
-        let directives: Vec<&str> = filter.split(',').map(str::trim).filter(|directive| !directive.is_empty()).collect();
+        let directives: Vec<&str> =
+            filter.split(',').map(str::trim).filter(|directive| !directive.is_empty()).collect();
         if directives.is_empty() {
             return Err(wrong(
                 "it is empty: a level (error, warn, info, debug, trace, off) or target=level is wanted".to_owned(),
@@ -52,11 +53,17 @@ impl Settings {
             )));
         }
         let filter = directives.join(",");
-        EnvFilter::try_new(&filter).map_err(|error| wrong(format!("`{filter}` is no filter: {error}")))?;
+        EnvFilter::try_new(&filter)
+            .map_err(|error| wrong(format!("`{filter}` is no filter: {error}")))?;
         let format = match format.trim() {
             "text" | "" => Format::Text,
             "json" => Format::Json,
-            other => return Err(Wrong { flag: "--log-format", text: format!("`{other}` is neither text nor json") }),
+            other => {
+                return Err(Wrong {
+                    flag: "--log-format",
+                    text: format!("`{other}` is neither text nor json"),
+                });
+            }
         };
         Ok(Self { filter, format })
     }
@@ -65,7 +72,9 @@ impl Settings {
     /// bury them.
     fn directives(&self) -> String {
         match self.filter.parse::<LevelFilter>() {
-            Ok(level) if level > LevelFilter::WARN => format!("warn,punctual={level},librdkafka={level}"),
+            Ok(level) if level > LevelFilter::WARN => {
+                format!("warn,punctual={level},librdkafka={level}")
+            }
             _ => self.filter.clone(),
         }
     }
@@ -96,7 +105,10 @@ mod tests {
     fn filters_and_formats_are_checked_before_they_are_used() {
         assert!(Settings::new("info", "text").is_ok());
         assert!(Settings::new("info,punctual::node=debug", "json").is_ok());
-        assert_eq!(Settings::new("punctual=loud=er", "text").map_err(|wrong| wrong.flag), Err("--log"));
+        assert_eq!(
+            Settings::new("punctual=loud=er", "text").map_err(|wrong| wrong.flag),
+            Err("--log")
+        );
         assert_eq!(Settings::new("info", "xml").map_err(|wrong| wrong.flag), Err("--log-format"));
         for silent in ["warning", "verbose", "", " , ", "info,loud", "punctual"] {
             let wrong = Settings::new(silent, "text").unwrap_err();

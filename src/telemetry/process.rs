@@ -41,11 +41,23 @@ impl Collector for Process {
         let Some(times) = read("/proc/self/stat").as_deref().and_then(times) else { return Ok(()) };
         let metric = ConstCounter::new(times.cpu_seconds);
         let help = "Processor time of the process, all threads";
-        metric.encode(encoder.encode_descriptor("process_cpu", help, Some(&Unit::Seconds), metric.metric_type())?)?;
-        let Some(booted_at) = read("/proc/stat").as_deref().and_then(boot_seconds) else { return Ok(()) };
+        metric.encode(encoder.encode_descriptor(
+            "process_cpu",
+            help,
+            Some(&Unit::Seconds),
+            metric.metric_type(),
+        )?)?;
+        let Some(booted_at) = read("/proc/stat").as_deref().and_then(boot_seconds) else {
+            return Ok(());
+        };
         let metric = ConstGauge::new(booted_at + times.started_seconds);
         let help = "When the process was started, since the Unix epoch, by this machine's clock";
-        metric.encode(encoder.encode_descriptor("process_start_time", help, Some(&Unit::Seconds), metric.metric_type())?)
+        metric.encode(encoder.encode_descriptor(
+            "process_start_time",
+            help,
+            Some(&Unit::Seconds),
+            metric.metric_type(),
+        )?)
     }
 }
 
@@ -61,7 +73,10 @@ fn times(stat: &str) -> Option<Times> {
     let (_, fields) = stat.rsplit_once(')')?;
     let fields: Vec<&str> = fields.split_ascii_whitespace().collect();
     let ticks = |number: usize| fields.get(number.checked_sub(3)?)?.parse::<f64>().ok();
-    Some(Times { cpu_seconds: (ticks(14)? + ticks(15)?) / TICKS_PER_SECOND, started_seconds: ticks(22)? / TICKS_PER_SECOND })
+    Some(Times {
+        cpu_seconds: (ticks(14)? + ticks(15)?) / TICKS_PER_SECOND,
+        started_seconds: ticks(22)? / TICKS_PER_SECOND,
+    })
 }
 
 fn boot_seconds(stat: &str) -> Option<f64> {
@@ -91,8 +106,15 @@ mod tests {
         let mut registry = crate::telemetry::Registry::default();
         registry.register_collector(Box::new(Process));
         let text = crate::telemetry::encode(&registry).unwrap();
-        for name in ["process_resident_memory_bytes ", "process_cpu_seconds_total ", "process_start_time_seconds "] {
-            assert!(text.lines().any(|line| line.starts_with(name)), "{name} is missing in\n{text}");
+        for name in [
+            "process_resident_memory_bytes ",
+            "process_cpu_seconds_total ",
+            "process_start_time_seconds ",
+        ] {
+            assert!(
+                text.lines().any(|line| line.starts_with(name)),
+                "{name} is missing in\n{text}"
+            );
         }
     }
 }

@@ -25,9 +25,12 @@ impl<'a> Modules<'a> {
         let mut modules = Self { sources, reexports: BTreeMap::new() };
         let mut reexports = BTreeMap::new();
         for (module, source) in &modules.sources {
-            for path in source.production().filter(|path| path.is_reexport && path.inline.is_empty()) {
+            for path in
+                source.production().filter(|path| path.is_reexport && path.inline.is_empty())
+            {
                 if let Some(name) = &path.import {
-                    reexports.insert((module.clone(), name.clone()), modules.absolute(module, path));
+                    reexports
+                        .insert((module.clone(), name.clone()), modules.absolute(module, path));
                 }
             }
         }
@@ -43,7 +46,9 @@ impl<'a> Modules<'a> {
         let Some(source) = self.sources.get(module) else { return BTreeMap::new() };
         let mut arrows = BTreeMap::new();
         for path in source.production() {
-            for target in self.absolute(module, path).map(|path| self.met(module, &path)).unwrap_or_default() {
+            for target in
+                self.absolute(module, path).map(|path| self.met(module, &path)).unwrap_or_default()
+            {
                 if target != module {
                     arrows.entry(target).or_insert(path.place.line);
                 }
@@ -94,9 +99,13 @@ impl<'a> Modules<'a> {
         let mut path = path.to_vec();
         // Each iteration follows one re-export.
         for _ in 0..=self.reexports.len() {
-            let depth = (0..=path.len()).rev().find(|depth| self.sources.contains_key(&path[..*depth])).unwrap_or_default();
+            let depth = (0..=path.len())
+                .rev()
+                .find(|depth| self.sources.contains_key(&path[..*depth]))
+                .unwrap_or_default();
             let face = path[..depth].to_vec();
-            let onward = path.get(depth).and_then(|name| self.reexports.get(&(face.clone(), name.clone())));
+            let onward =
+                path.get(depth).and_then(|name| self.reexports.get(&(face.clone(), name.clone())));
             let is_above = module.starts_with(&face);
             if onward.is_none() || !is_above {
                 met.push(face);

@@ -7,15 +7,20 @@ use std::collections::{BTreeMap, BTreeSet};
 /// `pages` are paths and texts of all Markdown files; `exists` tells whether a path is a file or
 /// folder.
 pub fn links(pages: &[(String, String)], exists: impl Fn(&str) -> bool) -> Vec<String> {
-    let anchors: BTreeMap<&str, BTreeSet<String>> = pages.iter().map(|(path, text)| (path.as_str(), anchors(text))).collect();
+    let anchors: BTreeMap<&str, BTreeSet<String>> =
+        pages.iter().map(|(path, text)| (path.as_str(), anchors(text))).collect();
     let mut broken = Vec::new();
     for (path, text) in pages {
         for (number, target) in targets(text) {
             let (file, anchor) = target.split_once('#').unwrap_or((target, ""));
             let place = if file.is_empty() { path.clone() } else { resolve(path, file) };
             if !exists(&place) {
-                broken.push(format!("{path}:{number}: a link leads to {target}, which does not exist"));
-            } else if !anchor.is_empty() && anchors.get(place.as_str()).is_some_and(|known| !known.contains(anchor)) {
+                broken.push(format!(
+                    "{path}:{number}: a link leads to {target}, which does not exist"
+                ));
+            } else if !anchor.is_empty()
+                && anchors.get(place.as_str()).is_some_and(|known| !known.contains(anchor))
+            {
                 broken.push(format!("{path}:{number}: {place} has no heading #{anchor}"));
             }
         }
@@ -26,7 +31,11 @@ pub fn links(pages: &[(String, String)], exists: impl Fn(&str) -> bool) -> Vec<S
 /// Pages below `docs/` that the table of contents does not list, and pages that it lists twice.
 pub fn unlisted(pages: &[(String, String)]) -> Vec<String> {
     const SUMMARY: &str = "docs/SUMMARY.md";
-    let summary = pages.iter().find(|(path, _)| path == SUMMARY).map(|(_, text)| text.as_str()).unwrap_or_default();
+    let summary = pages
+        .iter()
+        .find(|(path, _)| path == SUMMARY)
+        .map(|(_, text)| text.as_str())
+        .unwrap_or_default();
     let mut listed = BTreeSet::new();
     let mut broken = Vec::new();
     for (number, target) in targets(summary) {
@@ -34,8 +43,15 @@ pub fn unlisted(pages: &[(String, String)]) -> Vec<String> {
             broken.push(format!("{SUMMARY}:{number}: lists {target} a second time"));
         }
     }
-    let below_docs = pages.iter().map(|(path, _)| path).filter(|path| path.starts_with("docs/") && *path != SUMMARY);
-    broken.extend(below_docs.filter(|path| !listed.contains(*path)).map(|path| format!("{path} is not in {SUMMARY}")));
+    let below_docs = pages
+        .iter()
+        .map(|(path, _)| path)
+        .filter(|path| path.starts_with("docs/") && *path != SUMMARY);
+    broken.extend(
+        below_docs
+            .filter(|path| !listed.contains(*path))
+            .map(|path| format!("{path} is not in {SUMMARY}")),
+    );
     broken
 }
 
@@ -51,8 +67,9 @@ fn lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
 
 /// Targets of the links to files and headings of the repository.
 fn targets(text: &str) -> impl Iterator<Item = (usize, &str)> {
-    let links = lines(text)
-        .flat_map(|(number, line)| line.split("](").skip(1).filter_map(move |rest| Some((number, rest.split(')').next()?))));
+    let links = lines(text).flat_map(|(number, line)| {
+        line.split("](").skip(1).filter_map(move |rest| Some((number, rest.split(')').next()?)))
+    });
     links.filter(|(_, target)| !target.contains("://") && !target.starts_with("mailto:"))
 }
 
@@ -85,7 +102,8 @@ fn anchors(text: &str) -> BTreeSet<String> {
             .flat_map(char::to_lowercase)
             .map(|c| if c == ' ' { '-' } else { c })
             .collect();
-        let repeated = (1..).map(|count| format!("{anchor}-{count}")).find(|name| !found.contains(name));
+        let repeated =
+            (1..).map(|count| format!("{anchor}-{count}")).find(|name| !found.contains(name));
         let is_new = !found.contains(&anchor);
         found.extend(if is_new { Some(anchor) } else { repeated });
     }

@@ -20,12 +20,48 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("postgres", &["domain", "clock", "failpoint", "error_chain", "shutdown"]),
     ("kafka", &["domain", "clock", "telemetry"]),
     ("etcd", &["domain", "clock", "error_chain", "shutdown", "telemetry"]),
-    ("node", &["domain", "engine", "postgres", "kafka", "etcd", "clock", "failpoint", "error_chain", "shutdown", "telemetry"]),
-    ("api", &["domain", "clock", "error_chain", "shutdown", "telemetry", "node::messages", "node::requests::service"]),
+    (
+        "node",
+        &[
+            "domain",
+            "engine",
+            "postgres",
+            "kafka",
+            "etcd",
+            "clock",
+            "failpoint",
+            "error_chain",
+            "shutdown",
+            "telemetry",
+        ],
+    ),
+    (
+        "api",
+        &[
+            "domain",
+            "clock",
+            "error_chain",
+            "shutdown",
+            "telemetry",
+            "node::messages",
+            "node::requests::service",
+        ],
+    ),
     ("client", &["domain", "clock", "signals"]),
     // `bench` measures a cluster from outside, with its own consumer and a forgotten session. It
     // uses no part of a node.
-    ("bench", &["domain", "clock", "error_chain", "shutdown", "kafka", "client::output::figures", "postgres::connection"]),
+    (
+        "bench",
+        &[
+            "domain",
+            "clock",
+            "error_chain",
+            "shutdown",
+            "kafka",
+            "client::output::figures",
+            "postgres::connection",
+        ],
+    ),
     ("config", &["domain", "bench::args", "client::args", "telemetry::logging"]),
     (
         "app",
@@ -77,15 +113,19 @@ const HOMES: &[(&str, &[&str])] = &[
 ];
 
 /// Libraries that all modules except the pure ones may use.
-const EVERYWHERE: &[&str] = &["bytes", "futures_util", "rand", "thiserror", "tokio", "tokio_util", "tracing", "uuid"];
+const EVERYWHERE: &[&str] =
+    &["bytes", "futures_util", "rand", "thiserror", "tokio", "tokio_util", "tracing", "uuid"];
 
 /// Modules without input, output and clock, and the libraries that they may use, which contain only
 /// values and their arithmetic.
-const PURE: &[(&str, &[&str])] =
-    &[("domain", &["jiff", "thiserror", "uuid", "xxhash_rust"]), ("engine", &["uuid", "xxhash_rust"])];
+const PURE: &[(&str, &[&str])] = &[
+    ("domain", &["jiff", "thiserror", "uuid", "xxhash_rust"]),
+    ("engine", &["uuid", "xxhash_rust"]),
+];
 
 /// The impure modules of the standard library.
-const IMPURE: &[&str] = &["std::env", "std::fs", "std::io", "std::net", "std::process", "std::thread"];
+const IMPURE: &[&str] =
+    &["std::env", "std::fs", "std::io", "std::net", "std::process", "std::thread"];
 
 /// The most lines of a file.
 const LINES_MAX: usize = 600;
@@ -125,8 +165,15 @@ pub fn layers(sources: &[Source]) -> Vec<String> {
         };
         for (target, line) in modules.arrows(module) {
             let is_own = target.first() == Some(top);
-            if !is_own && !target.is_empty() && !allowed.iter().any(|place| is_within(&target, place)) {
-                broken.push(at(source, line, &format!("`{top}` must not use `{}`", target.join("::"))));
+            if !is_own
+                && !target.is_empty()
+                && !allowed.iter().any(|place| is_within(&target, place))
+            {
+                broken.push(at(
+                    source,
+                    line,
+                    &format!("`{top}` must not use `{}`", target.join("::")),
+                ));
             }
         }
     }
@@ -141,21 +188,26 @@ pub fn cycles(folder: &str, sources: &[Source]) -> Vec<String> {
         modules.sources.keys().map(|module| (module, modules.arrows(module))).collect();
     let reach = |from: &Module| {
         let mut reached: BTreeSet<Module> = BTreeSet::new();
-        let mut open: Vec<Module> = graph.get(from).into_iter().flat_map(|arrows| arrows.keys().cloned()).collect();
+        let mut open: Vec<Module> =
+            graph.get(from).into_iter().flat_map(|arrows| arrows.keys().cloned()).collect();
         while let Some(module) = open.pop() {
             if reached.insert(module.clone()) {
-                open.extend(graph.get(&module).into_iter().flat_map(|arrows| arrows.keys().cloned()));
+                open.extend(
+                    graph.get(&module).into_iter().flat_map(|arrows| arrows.keys().cloned()),
+                );
             }
         }
         reached
     };
-    let reached: BTreeMap<&Module, BTreeSet<Module>> = graph.keys().map(|module| (*module, reach(module))).collect();
+    let reached: BTreeMap<&Module, BTreeSet<Module>> =
+        graph.keys().map(|module| (*module, reach(module))).collect();
     let mut broken = Vec::new();
     for (module, source) in &modules.sources {
         for (target, line) in graph.get(module).into_iter().flatten() {
             if reached.get(target).is_some_and(|onward| onward.contains(module)) {
                 let target = if target.is_empty() { "crate".to_owned() } else { target.join("::") };
-                let what = format!("uses `{target}`, which uses it in turn, directly or through others");
+                let what =
+                    format!("uses `{target}`, which uses it in turn, directly or through others");
                 broken.push(at(source, *line, &what));
             }
         }
@@ -177,7 +229,9 @@ pub fn folders(paths: &[&str]) -> Vec<String> {
     entries
         .iter()
         .filter(|(folder, names)| **folder != WIDE_FOLDER && names.len() > ENTRIES_MAX)
-        .map(|(folder, names)| format!("{folder}: {} entries, more than {ENTRIES_MAX}", names.len()))
+        .map(|(folder, names)| {
+            format!("{folder}: {} entries, more than {ENTRIES_MAX}", names.len())
+        })
         .collect()
 }
 
@@ -187,10 +241,17 @@ pub fn scraps(sources: &[Source]) -> Vec<String> {
     sources
         .iter()
         .filter(|source| source.facts.shape == Shape::Code && source.production().next().is_some())
-        .filter(|source| !source.path.ends_with("/main.rs") && !source.path.ends_with("/metrics.rs"))
+        .filter(|source| {
+            !source.path.ends_with("/main.rs") && !source.path.ends_with("/metrics.rs")
+        })
         .map(|source| (source, source.text.lines().count()))
         .filter(|(_, lines)| *lines < LINES_MIN)
-        .map(|(source, lines)| format!("{}: {lines} lines, less than {LINES_MIN}: it belongs to a neighbour", source.path))
+        .map(|(source, lines)| {
+            format!(
+                "{}: {lines} lines, less than {LINES_MIN}: it belongs to a neighbour",
+                source.path
+            )
+        })
         .collect()
 }
 
@@ -217,13 +278,21 @@ pub fn libraries(sources: &[Source], dependencies: &[String]) -> Vec<String> {
                 let whole = path.segments.join("::");
                 let is_impure = IMPURE.iter().any(|start| whole.starts_with(start));
                 if (is_library && !allowed.contains(&name.as_str())) || is_impure {
-                    broken.push(at(source, path.place.line, &format!("`{place}` is pure and must not use `{whole}`")));
+                    broken.push(at(
+                        source,
+                        path.place.line,
+                        &format!("`{place}` is pure and must not use `{whole}`"),
+                    ));
                 }
             } else if let Some((library, homes)) = home
                 && is_library
                 && !homes.iter().any(|place| is_within(module, place))
             {
-                broken.push(at(source, path.place.line, &format!("`{library}` belongs to {}", homes.join(" and "))));
+                broken.push(at(
+                    source,
+                    path.place.line,
+                    &format!("`{library}` belongs to {}", homes.join(" and ")),
+                ));
             }
         }
     }
@@ -232,9 +301,15 @@ pub fn libraries(sources: &[Source], dependencies: &[String]) -> Vec<String> {
 
 /// Returns the names of the manifest's dependencies, as they appear in code.
 pub fn dependencies(manifest: &str) -> Vec<String> {
-    let section =
-        manifest.split("\n[").find(|section| section.trim_start_matches('[').starts_with("dependencies]")).unwrap_or_default();
-    section.lines().filter_map(|line| line.split_once('=')).map(|(name, _)| name.trim().replace('-', "_")).collect()
+    let section = manifest
+        .split("\n[")
+        .find(|section| section.trim_start_matches('[').starts_with("dependencies]"))
+        .unwrap_or_default();
+    section
+        .lines()
+        .filter_map(|line| line.split_once('='))
+        .map(|(name, _)| name.trim().replace('-', "_"))
+        .collect()
 }
 
 /// Returns files that are too long for a reader to finish.
@@ -253,8 +328,14 @@ pub fn panics(sources: &[Source]) -> Vec<String> {
     let mut broken = Vec::new();
     for source in sources {
         let calls = source.facts.calls.iter().filter(|(_, place)| !place.is_test);
-        for (method, place) in calls.filter(|(method, _)| ["unwrap", "expect"].contains(&method.as_str())) {
-            broken.push(at(source, place.line, &format!("`{method}`: an error is a value outside tests")));
+        for (method, place) in
+            calls.filter(|(method, _)| ["unwrap", "expect"].contains(&method.as_str()))
+        {
+            broken.push(at(
+                source,
+                place.line,
+                &format!("`{method}`: an error is a value outside tests"),
+            ));
         }
     }
     broken
@@ -276,7 +357,11 @@ pub fn ignored(sources: &[Source]) -> Vec<String> {
 pub fn sleeps(sources: &[Source]) -> Vec<String> {
     let mut broken = Vec::new();
     for source in sources.iter().filter(|source| !source.path.starts_with("tests/support")) {
-        let sleeps = source.facts.paths.iter().filter(|path| path.segments.last().is_some_and(|name| name == "sleep"));
+        let sleeps = source
+            .facts
+            .paths
+            .iter()
+            .filter(|path| path.segments.last().is_some_and(|name| name == "sleep"));
         for path in sleeps.filter(|path| path.place.is_test) {
             let why = "a test waits for a fact, not for time (see tests/support)";
             broken.push(at(source, path.place.line, &format!("`sleep`: {why}")));
@@ -292,7 +377,8 @@ pub fn statements(sources: &[Source]) -> Vec<String> {
     for source in sources.iter().filter(|source| source.path.starts_with("src/postgres")) {
         for (text, place) in source.facts.texts.iter().filter(|(_, place)| !place.is_test) {
             if let Some(rest) = text.trim_start().strip_prefix("-- ") {
-                let (name, has_more) = rest.split_once('\n').map_or((rest, false), |(name, _)| (name, true));
+                let (name, has_more) =
+                    rest.split_once('\n').map_or((rest, false), |(name, _)| (name, true));
                 if name.trim().is_empty() || !has_more {
                     let what = "the name of a statement needs a line of its own, else all of it is a comment";
                     broken.push(at(source, place.line, what));
@@ -337,8 +423,9 @@ pub fn places(path: &str, text: &str) -> Vec<String> {
     let mut broken = Vec::new();
     for (number, line) in text.lines().enumerate() {
         let host = hosts.iter().find(|host| line.contains(host.as_str()));
-        let folder =
-            folders.iter().find(|folder| line.match_indices(folder.as_str()).any(|(start, _)| is_absolute(&line[..start])));
+        let folder = folders.iter().find(|folder| {
+            line.match_indices(folder.as_str()).any(|(start, _)| is_absolute(&line[..start]))
+        });
         for place in host.into_iter().chain(folder) {
             broken.push(format!("{path}:{}: names `{place}`", number + 1));
         }
@@ -354,14 +441,29 @@ fn is_absolute(before: &str) -> bool {
 /// Checks the header of a sabotage: the promise, the broken part, and a test that exists.
 pub fn sabotage(path: &str, patch: &str, sources: &[&str]) -> Vec<String> {
     let header = patch.split("diff --git").next().unwrap_or_default();
-    let field = |name: &str| header.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": ")).unwrap_or_default();
+    let field = |name: &str| {
+        header
+            .lines()
+            .find_map(|line| line.strip_prefix(name)?.strip_prefix(": "))
+            .unwrap_or_default()
+    };
     let words: Vec<&str> = field("Test").split(' ').collect();
     let is_known = matches!(words.as_slice(), ["--lib", _] | ["--test", "integration", _]);
     let test = words.last().and_then(|path| path.rsplit("::").next()).unwrap_or_default();
     let broken = [
-        (field("Promise").is_empty() || field("Sabotage").is_empty(), "says neither its promise nor what it breaks"),
+        (
+            field("Promise").is_empty() || field("Sabotage").is_empty(),
+            "says neither its promise nor what it breaks",
+        ),
         (!is_known, "names no test of --lib or of --test integration"),
-        (!sources.iter().any(|source| source.contains(&format!("fn {test}("))), "names a test that does not exist"),
+        (
+            !sources.iter().any(|source| source.contains(&format!("fn {test}("))),
+            "names a test that does not exist",
+        ),
     ];
-    broken.into_iter().filter(|(is_broken, _)| *is_broken).map(|(_, what)| format!("{path}: {what}")).collect()
+    broken
+        .into_iter()
+        .filter(|(is_broken, _)| *is_broken)
+        .map(|(_, what)| format!("{path}: {what}"))
+        .collect()
 }

@@ -21,8 +21,10 @@ impl Source {
         let file = syn::parse_file(text).unwrap_or_else(|error| panic!("{path}: {error}"));
         let mut facts = Facts { shape: Shape::of(&file.items), ..Facts::default() };
         // A file that is declared under `#[cfg(test)]` is recognized by its name.
-        let is_test = path.starts_with("tests/") || path.ends_with("/tests.rs") || path.contains("/tests/");
-        Reader { facts: &mut facts, test_depth: usize::from(is_test), inline: Vec::new() }.visit_file(&file);
+        let is_test =
+            path.starts_with("tests/") || path.ends_with("/tests.rs") || path.contains("/tests/");
+        Reader { facts: &mut facts, test_depth: usize::from(is_test), inline: Vec::new() }
+            .visit_file(&file);
         Self { path: path.to_owned(), text: text.to_owned(), facts }
     }
 
@@ -81,8 +83,10 @@ pub enum Shape {
 
 impl Shape {
     fn of(items: &[Item]) -> Self {
-        let is_declared = |item: &Item| matches!(item, Item::Mod(module) if module.content.is_none());
-        let is_constant = |item: &Item| matches!(item, Item::Use(_) | Item::Const(_) | Item::Static(_));
+        let is_declared =
+            |item: &Item| matches!(item, Item::Mod(module) if module.content.is_none());
+        let is_constant =
+            |item: &Item| matches!(item, Item::Use(_) | Item::Const(_) | Item::Static(_));
         if items.iter().any(is_declared) {
             Self::Root
         } else if items.iter().all(is_constant) {
@@ -108,7 +112,8 @@ impl Reader<'_> {
     /// Reads a node that may be under `#[cfg(test)]`.
     fn under(&mut self, attributes: &[Attribute], read: impl FnOnce(&mut Self)) {
         let is_test = attributes.iter().any(|attribute| {
-            attribute.path().is_ident("cfg") && attribute.parse_args::<Ident>().is_ok_and(|condition| condition == "test")
+            attribute.path().is_ident("cfg")
+                && attribute.parse_args::<Ident>().is_ok_and(|condition| condition == "test")
         });
         self.test_depth += usize::from(is_test);
         read(self);
@@ -118,27 +123,46 @@ impl Reader<'_> {
     fn name(&mut self, segments: Vec<String>, span: Span) {
         if segments.len() > 1 {
             let (place, inline) = (self.place(span), self.inline.clone());
-            self.facts.paths.push(NamedPath { segments, place, inline, import: None, is_reexport: false });
+            self.facts.paths.push(NamedPath {
+                segments,
+                place,
+                inline,
+                import: None,
+                is_reexport: false,
+            });
         }
     }
 
     /// Records the leaves of a `use` tree.
     fn import(&mut self, tree: &UseTree, head: &[String], is_reexport: bool) {
         let mut leaf = |name: &str, import: String| {
-            let segments = head.iter().cloned().chain([name.to_owned()]).filter(|name| name != "self" || head.is_empty());
+            let segments = head
+                .iter()
+                .cloned()
+                .chain([name.to_owned()])
+                .filter(|name| name != "self" || head.is_empty());
             let (segments, place) = (segments.collect::<Vec<_>>(), self.place(tree.span()));
             let import = if import == "self" { segments.last().cloned() } else { Some(import) };
-            self.facts.paths.push(NamedPath { segments, place, inline: self.inline.clone(), import, is_reexport });
+            self.facts.paths.push(NamedPath {
+                segments,
+                place,
+                inline: self.inline.clone(),
+                import,
+                is_reexport,
+            });
         };
         match tree {
             UseTree::Path(path) => {
-                let head: Vec<String> = head.iter().cloned().chain([path.ident.to_string()]).collect();
+                let head: Vec<String> =
+                    head.iter().cloned().chain([path.ident.to_string()]).collect();
                 self.import(&path.tree, &head, is_reexport);
             }
             UseTree::Name(name) => leaf(&name.ident.to_string(), name.ident.to_string()),
             UseTree::Rename(rename) => leaf(&rename.ident.to_string(), rename.rename.to_string()),
             UseTree::Glob(_) => leaf("*", "*".to_owned()),
-            UseTree::Group(group) => group.items.iter().for_each(|item| self.import(item, head, is_reexport)),
+            UseTree::Group(group) => {
+                group.items.iter().for_each(|item| self.import(item, head, is_reexport))
+            }
         }
     }
 
@@ -198,7 +222,9 @@ impl Reader<'_> {
     /// Joins the string literals of a `concat!`.
     fn joined(&mut self, tokens: TokenStream) {
         let place = self.place(tokens.span());
-        let texts = tokens.into_iter().filter_map(|token| syn::parse_str::<syn::LitStr>(&token.to_string()).ok());
+        let texts = tokens
+            .into_iter()
+            .filter_map(|token| syn::parse_str::<syn::LitStr>(&token.to_string()).ok());
         let text: String = texts.map(|text| text.value()).collect();
         self.facts.texts.push((text, place));
     }
@@ -269,7 +295,11 @@ impl Visit<'_> for Reader<'_> {
 
     fn visit_macro(&mut self, call: &syn::Macro) {
         self.visit_path(&call.path);
-        if call.path.is_ident("concat") { self.joined(call.tokens.clone()) } else { self.tokens(call.tokens.clone()) }
+        if call.path.is_ident("concat") {
+            self.joined(call.tokens.clone())
+        } else {
+            self.tokens(call.tokens.clone())
+        }
     }
 
     fn visit_attribute(&mut self, attribute: &Attribute) {

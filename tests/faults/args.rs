@@ -54,7 +54,8 @@ impl Args {
         let mut orders = Vec::new();
         for path in &self.replay {
             for file in files(path)? {
-                let text = std::fs::read_to_string(&file).map_err(|error| format!("{}: {error}", file.display()))?;
+                let text = std::fs::read_to_string(&file)
+                    .map_err(|error| format!("{}: {error}", file.display()))?;
                 let plan = text.parse().map_err(|error| format!("{}: {error}", file.display()))?;
                 let name = file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
                 orders.push(Order { name, plan, is_deck: false });
@@ -92,8 +93,10 @@ fn files(path: &PathBuf) -> Result<Vec<PathBuf>, String> {
     if !path.is_dir() {
         return Ok(vec![path.clone()]);
     }
-    let entries = std::fs::read_dir(path).map_err(|error| format!("{}: {error}", path.display()))?;
-    let mut files: Vec<PathBuf> = entries.filter_map(Result::ok).map(|entry| entry.path()).collect();
+    let entries =
+        std::fs::read_dir(path).map_err(|error| format!("{}: {error}", path.display()))?;
+    let mut files: Vec<PathBuf> =
+        entries.filter_map(Result::ok).map(|entry| entry.path()).collect();
     files.retain(|file| file.extension().is_some_and(|extension| extension == "ops"));
     files.sort();
     Ok(files)

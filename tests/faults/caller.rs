@@ -76,11 +76,20 @@ impl Caller {
             .zip(&self.room)
             .filter_map(|(slot, room)| {
                 let address = slot.address()?;
-                Some(Seat { node: slot.number(), address, _room: Arc::clone(room).try_acquire_owned().ok()? })
+                Some(Seat {
+                    node: slot.number(),
+                    address,
+                    _room: Arc::clone(room).try_acquire_owned().ok()?,
+                })
             })
             .collect();
         // The seats that are not chosen are free again at once.
-        let chosen = open.iter().map(|seat| seat.node).collect::<Vec<_>>().choose(&mut rand::rng()).copied()?;
+        let chosen = open
+            .iter()
+            .map(|seat| seat.node)
+            .collect::<Vec<_>>()
+            .choose(&mut rand::rng())
+            .copied()?;
         open.into_iter().find(|seat| seat.node == chosen)
     }
 
@@ -92,7 +101,13 @@ impl Caller {
         }
     }
 
-    pub async fn send(&self, seat: &Seat, method: Method, path: &str, body: Option<&Value>) -> Reply {
+    pub async fn send(
+        &self,
+        seat: &Seat,
+        method: Method,
+        path: &str,
+        body: Option<&Value>,
+    ) -> Reply {
         let mut request = self.http.request(method, format!("http://{}{path}", seat.address));
         if let Some(body) = body {
             request = request.header("content-type", "application/json").body(body.to_string());
@@ -100,10 +115,13 @@ impl Caller {
         let sent_at = now_ms();
         let answer = match request.send().await {
             Ok(response) => {
-                let (status, has_retry_after) = (response.status().as_u16(), response.headers().contains_key("retry-after"));
+                let (status, has_retry_after) =
+                    (response.status().as_u16(), response.headers().contains_key("retry-after"));
                 match response.text().await.map(|text| serde_json::from_str(&text)) {
                     Ok(Ok(body)) => Answer::Said { status, has_retry_after, body },
-                    Ok(Err(error)) => Answer::Lost(format!("status {status}, and not JSON: {error}")),
+                    Ok(Err(error)) => {
+                        Answer::Lost(format!("status {status}, and not JSON: {error}"))
+                    }
                     Err(error) => Answer::Lost(error.to_string()),
                 }
             }
@@ -119,11 +137,14 @@ impl Refusal {
     /// Classifies a problem. `allowed` are the ends of the problem types that this request may get,
     /// besides those of a node in trouble.
     pub fn of(status: u16, problem: &Value, has_retry_after: bool, allowed: &[&str]) -> Self {
-        let slug = problem["type"].as_str().and_then(|kind| kind.rsplit(':').next()).unwrap_or_default();
+        let slug =
+            problem["type"].as_str().and_then(|kind| kind.rsplit(':').next()).unwrap_or_default();
         let says_when = has_retry_after || problem["retry_after"].is_number();
         match (status, slug) {
             (503, "outcome-unknown") if says_when => Self::Unknown(slug.to_owned()),
-            (503, "busy" | "draining" | "unavailable" | "not-ready") if says_when => Self::Certain(slug.to_owned()),
+            (503, "busy" | "draining" | "unavailable" | "not-ready") if says_when => {
+                Self::Certain(slug.to_owned())
+            }
             // The node was frozen while it read the body.
             (408, "request-timeout") => Self::Certain(slug.to_owned()),
             (_, slug) if allowed.contains(&slug) => Self::Certain(slug.to_owned()),

@@ -43,7 +43,8 @@ const SLACK_US: i64 = 10;
 
 impl Change {
     /// The machine's clock, untouched.
-    const NONE: Self = Self { before_us: i64::MIN / 4, after_us: i64::MIN / 4, offset_us: 0, ppm: 0 };
+    const NONE: Self =
+        Self { before_us: i64::MIN / 4, after_us: i64::MIN / 4, offset_us: 0, ppm: 0 };
 
     /// Returns how far Postgres's clock is ahead at a moment.
     pub fn offset_at(&self, machine_us: i64) -> i64 {
@@ -57,7 +58,9 @@ impl Change {
         if self.ppm == 0 || ahead <= 0 {
             return self.before_us.max(shown_us - self.offset_us);
         }
-        self.before_us + i64::try_from(i128::from(ahead) * 1_000_000 / i128::from(1_000_000 + self.ppm)).unwrap_or(i64::MAX)
+        self.before_us
+            + i64::try_from(i128::from(ahead) * 1_000_000 / i128::from(1_000_000 + self.ppm))
+                .unwrap_or(i64::MAX)
     }
 }
 
@@ -70,7 +73,9 @@ impl PostgresClock {
 
     /// Returns all changes that may have counted at some time between two moments.
     fn between(&self, from_us: i64, to_us: i64) -> impl Iterator<Item = Change> {
-        self.lines().filter(move |(change, end)| change.before_us <= to_us && *end >= from_us).map(|(change, _)| change)
+        self.lines()
+            .filter(move |(change, end)| change.before_us <= to_us && *end >= from_us)
+            .map(|(change, _)| change)
     }
 
     /// Returns the latest time that Postgres's clock may have shown within a millisecond of the
@@ -101,9 +106,13 @@ impl PostgresClock {
     pub fn wrong_reading(&self) -> Option<Reading> {
         let is_wrong = |reading: &&Reading| {
             let changes = || self.between(reading.asked_us, reading.answered_us);
-            let low = changes().map(|change| reading.asked_us + change.offset_at(reading.asked_us)).min();
-            let high = changes().map(|change| reading.answered_us + change.offset_at(reading.answered_us)).max();
-            low.is_none_or(|low| reading.shown_us < low - SLACK_US) || high.is_none_or(|high| reading.shown_us > high + SLACK_US)
+            let low =
+                changes().map(|change| reading.asked_us + change.offset_at(reading.asked_us)).min();
+            let high = changes()
+                .map(|change| reading.answered_us + change.offset_at(reading.answered_us))
+                .max();
+            low.is_none_or(|low| reading.shown_us < low - SLACK_US)
+                || high.is_none_or(|high| reading.shown_us > high + SLACK_US)
         };
         self.readings.iter().find(is_wrong).copied()
     }

@@ -22,7 +22,11 @@ pub struct ClockFile {
 impl ClockFile {
     /// Opens the file of a breakable stack, and sets Postgres's clock to the machine's clock.
     pub fn open(path: &str) -> Self {
-        let file = OpenOptions::new().read(true).write(true).open(path).expect("open the file of Postgres's clock");
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .open(path)
+            .expect("open the file of Postgres's clock");
         let clock = Self { file, done: Mutex::default() };
         clock.write(0, 0);
         clock
@@ -43,7 +47,9 @@ impl ClockFile {
         let next = valid[0].wrapping_add(1);
         let before_us = now_us();
         let record = [before_us, offset_us, ppm].map(i64::to_ne_bytes).concat();
-        self.file.write_all_at(&record, RECORD_BYTES * (1 + u64::from(next))).expect("write a record of the clock");
+        self.file
+            .write_all_at(&record, RECORD_BYTES * (1 + u64::from(next)))
+            .expect("write a record of the clock");
         self.file.write_all_at(&[next], 0).expect("make the record of the clock valid");
         done.changes.push(Change { before_us, after_us: now_us(), offset_us, ppm });
     }

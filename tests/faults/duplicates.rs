@@ -35,7 +35,10 @@ pub fn attribute(history: &History) -> (BTreeMap<Kind, usize>, Vec<Violation>) {
             match cause(history, pair[0], pair[1].at) {
                 Some(span) => *explained.entry(span.operation.kind).or_default() += 1,
                 None => {
-                    let what = format!("appended at {} and again at {}, and nothing explains it", pair[0].at, pair[1].at);
+                    let what = format!(
+                        "appended at {} and again at {}, and nothing explains it",
+                        pair[0].at, pair[1].at
+                    );
                     unexplained.push(Violation { rule: Rule::Unattributed, task: Some(id), what });
                 }
             }
@@ -68,5 +71,8 @@ fn aftermath_end(history: &History, span: &Span) -> i64 {
     let end = span.end + if is_slow { DEADLINE_AFTERMATH_MS } else { AFTERMATH_MS };
     let quotas = history.spans.iter().filter(|quota| quota.operation.kind == Kind::Quota);
     let held_back = quotas.map(|quota| (quota.begin, quota.end + QUOTA_AFTERMATH_MS));
-    held_back.filter(|(begin, until)| *begin <= end && span.begin <= *until).map(|(_, until)| until).fold(end, i64::max)
+    held_back
+        .filter(|(begin, until)| *begin <= end && span.begin <= *until)
+        .map(|(_, until)| until)
+        .fold(end, i64::max)
 }

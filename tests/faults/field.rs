@@ -64,14 +64,27 @@ impl Setup {
     /// move out of the far table. No step takes minutes.
     pub fn of_faults(name: &str, tasks_per_second: u32, is_deck: bool) -> Self {
         let wishes = Wishes { leaf: "10s", horizon: "20s", ..Wishes::default() };
-        let arguments = ["--session-ttl", "2s", "--topic-denial-max", "3s", "--publish-deadline", "8s"];
-        Self { name: name.to_owned(), arguments: arguments.map(str::to_owned).to_vec(), wishes, tasks_per_second, is_deck }
+        let arguments =
+            ["--session-ttl", "2s", "--topic-denial-max", "3s", "--publish-deadline", "8s"];
+        Self {
+            name: name.to_owned(),
+            arguments: arguments.map(str::to_owned).to_vec(),
+            wishes,
+            tasks_per_second,
+            is_deck,
+        }
     }
 
     /// Measurements use the default settings of a node.
     pub fn of_measurement(name: &str, tasks_per_second: u32) -> Self {
         let wishes = Wishes { shards: 64, ..Wishes::default() };
-        Self { name: name.to_owned(), arguments: Vec::new(), wishes, tasks_per_second, is_deck: false }
+        Self {
+            name: name.to_owned(),
+            arguments: Vec::new(),
+            wishes,
+            tasks_per_second,
+            is_deck: false,
+        }
     }
 }
 
@@ -101,7 +114,9 @@ impl Field {
         };
         field.step_clock(0);
         field.make_topics().await;
-        field.slots = (1..=NODES).map(|number| Slot::start(field.settings(number, &setup.arguments))).collect();
+        field.slots = (1..=NODES)
+            .map(|number| Slot::start(field.settings(number, &setup.arguments)))
+            .collect();
         for slot in &field.slots {
             let what = format!("node {} is ready", slot.number());
             eventually(&what, READY_DEADLINE, async || slot.is_ready(&field.http).await).await;
@@ -113,7 +128,16 @@ impl Field {
         let url = self.ways.database_url(number, &self.cluster.database.name);
         let kafka = self.ways.address(Server::Kafka, number).to_owned();
         let etcd = format!("http://{}", self.ways.address(Server::Etcd, number));
-        let own = ["--database-url", &url, "--kafka", &kafka, "--etcd", &etcd, "--cluster", &self.cluster.name];
+        let own = [
+            "--database-url",
+            &url,
+            "--kafka",
+            &kafka,
+            "--etcd",
+            &etcd,
+            "--cluster",
+            &self.cluster.name,
+        ];
         let arguments = own.into_iter().map(str::to_owned).chain(more.iter().cloned()).collect();
         let variables = if number == CLOCK_NODE { self.clock_variables() } else { Vec::new() };
         Settings { number, arguments, variables, logs: self.folder.clone() }
@@ -138,7 +162,12 @@ impl Field {
         let new = self.clock_file.with_extension("new");
         std::fs::write(
             &new,
-            format!("{}{}.{:03}\n", if millis < 0 { '-' } else { '+' }, millis.abs() / 1000, millis.abs() % 1000),
+            format!(
+                "{}{}.{:03}\n",
+                if millis < 0 { '-' } else { '+' },
+                millis.abs() / 1000,
+                millis.abs() % 1000
+            ),
         )
         .expect("write the clock's file");
         std::fs::rename(&new, &self.clock_file).expect("put the clock's file in its place");
@@ -148,7 +177,12 @@ impl Field {
 
     async fn make_topics(&self) {
         self.own.know_second_broker().await;
-        for (index, suffix) in [(STEADY, "steady"), (UNAVAILABLE, "unavailable"), (DELETED, "deleted"), (LIMITED, "limited")] {
+        for (index, suffix) in [
+            (STEADY, "steady"),
+            (UNAVAILABLE, "unavailable"),
+            (DELETED, "deleted"),
+            (LIMITED, "limited"),
+        ] {
             let name = match index {
                 UNAVAILABLE => self.cluster.topic_with_replica_away(suffix).await,
                 _ => self.cluster.topic(suffix).await,
@@ -177,14 +211,16 @@ impl Field {
 
     /// Stops reading a topic that is deleted. Keeps the records read so far.
     pub fn stop_reading(&self, topic: usize) {
-        for reader in self.readers.lock().unwrap().iter_mut().filter(|reader| reader.topic == topic) {
+        for reader in self.readers.lock().unwrap().iter_mut().filter(|reader| reader.topic == topic)
+        {
             reader.consumer.end();
         }
     }
 
     /// Reads a topic that was created again.
     pub fn read_again(&self, topic: usize) {
-        let incarnation = self.readers.lock().unwrap().iter().filter(|reader| reader.topic == topic).count();
+        let incarnation =
+            self.readers.lock().unwrap().iter().filter(|reader| reader.topic == topic).count();
         self.read(topic, incarnation);
     }
 
@@ -193,7 +229,10 @@ impl Field {
         let readers = self.readers.lock().unwrap();
         let positions = readers.iter().flat_map(|reader| {
             let of = |records: &[Record]| -> Vec<_> {
-                records.iter().map(|record| (reader.topic, record.partition, record.offset)).collect()
+                records
+                    .iter()
+                    .map(|record| (reader.topic, record.partition, record.offset))
+                    .collect()
             };
             reader.consumer.look(of)
         });
@@ -201,7 +240,12 @@ impl Field {
     }
 
     pub fn record_count(&self) -> usize {
-        self.readers.lock().unwrap().iter().map(|reader| reader.consumer.look(<[Record]>::len)).sum()
+        self.readers
+            .lock()
+            .unwrap()
+            .iter()
+            .map(|reader| reader.consumer.look(<[Record]>::len))
+            .sum()
     }
 
     pub fn arrivals(&self) -> Vec<Arrival> {
@@ -209,7 +253,9 @@ impl Field {
             .lock()
             .unwrap()
             .iter()
-            .flat_map(|reader| reader.consumer.records().into_iter().map(|record| arrival(reader, &record)))
+            .flat_map(|reader| {
+                reader.consumer.records().into_iter().map(|record| arrival(reader, &record))
+            })
             .collect()
     }
 
@@ -251,8 +297,14 @@ impl Field {
     pub async fn unready(&self) -> Vec<String> {
         let mut unready = Vec::new();
         for slot in &self.slots {
-            if look_for(READY_DEADLINE, async || slot.is_ready(&self.http).await.then_some(())).await.is_none() {
-                unready.push(format!("node {} is not ready {READY_DEADLINE:?} after the last operation", slot.number()));
+            if look_for(READY_DEADLINE, async || slot.is_ready(&self.http).await.then_some(()))
+                .await
+                .is_none()
+            {
+                unready.push(format!(
+                    "node {} is not ready {READY_DEADLINE:?} after the last operation",
+                    slot.number()
+                ));
             }
         }
         unready
@@ -260,7 +312,9 @@ impl Field {
 }
 
 fn arrival(reader: &Reader, record: &Record) -> Arrival {
-    let number = |name: &str| record.header(name).and_then(|value| std::str::from_utf8(value).ok()?.parse().ok());
+    let number = |name: &str| {
+        record.header(name).and_then(|value| std::str::from_utf8(value).ok()?.parse().ok())
+    };
     Arrival {
         id: record.task_id(),
         topic: reader.topic,
@@ -278,24 +332,40 @@ fn arrival(reader: &Reader, record: &Record) -> Arrival {
 /// Moves an empty database to the disk that can be filled up.
 async fn put_on_small_disk(own: &OwnStack, database: &str, disk: &str) {
     let mut server = PgConnection::connect(&own.stack.database_url).await.expect("Postgres is up");
-    let is_there =
-        sqlx::query("select 1 from pg_tablespace where spcname = $1").bind(TABLESPACE).fetch_optional(&mut server).await;
+    let is_there = sqlx::query("select 1 from pg_tablespace where spcname = $1")
+        .bind(TABLESPACE)
+        .fetch_optional(&mut server)
+        .await;
     if is_there.expect("ask for the tablespace").is_none_or(|row| row.is_empty()) {
         let statement = format!("create tablespace {TABLESPACE} location '{disk}'");
-        sqlx::raw_sql(AssertSqlSafe(statement)).execute(&mut server).await.expect("create the tablespace");
+        sqlx::raw_sql(AssertSqlSafe(statement))
+            .execute(&mut server)
+            .await
+            .expect("create the tablespace");
     }
     let statement = format!("alter database {database} set tablespace {TABLESPACE}");
-    sqlx::raw_sql(AssertSqlSafe(statement)).execute(&mut server).await.expect("move the database to its small disk");
+    sqlx::raw_sql(AssertSqlSafe(statement))
+        .execute(&mut server)
+        .await
+        .expect("move the database to its small disk");
 }
 
 fn faketime_library() -> String {
     let folders = std::fs::read_dir("/usr/lib").expect("read /usr/lib").filter_map(Result::ok);
-    let library = folders.map(|folder| folder.path().join("faketime/libfaketime.so.1")).find(|path| path.exists());
-    library.expect("libfaketime is installed (`scripts/stack prerequisites --test`)").to_string_lossy().into_owned()
+    let library = folders
+        .map(|folder| folder.path().join("faketime/libfaketime.so.1"))
+        .find(|path| path.exists());
+    library
+        .expect("libfaketime is installed (`scripts/stack prerequisites --test`)")
+        .to_string_lossy()
+        .into_owned()
 }
 
 /// Repeats a request until Kafka carries it out, because Kafka may be down.
 pub async fn insist(what: &str, mut ask: impl AsyncFnMut() -> Result<(), String>) {
     let deadline = Duration::from_secs(90);
-    eventually(what, deadline, async || ask().await.inspect_err(|error| eprintln!("{what}: {error}")).is_ok()).await;
+    eventually(what, deadline, async || {
+        ask().await.inspect_err(|error| eprintln!("{what}: {error}")).is_ok()
+    })
+    .await;
 }

@@ -174,9 +174,15 @@ impl Topic {
     /// Returns true when the topic was deleted so soon after `at` that the consumer may not have
     /// read the record. Time during which Kafka was down does not count.
     pub fn may_be_unread(&self, at: i64, spans: &[Span]) -> bool {
-        let stops = spans.iter().filter(|span| matches!(span.operation.kind, Kind::KafkaStop | Kind::KafkaKill));
-        let away = |until: i64| -> i64 { stops.clone().map(|span| (span.end.min(until) - span.begin.max(at)).max(0)).sum() };
-        self.absences.iter().any(|(begin, end)| at <= *end && *begin - at - away(*begin) < UNREAD_MAX_MS)
+        let stops = spans
+            .iter()
+            .filter(|span| matches!(span.operation.kind, Kind::KafkaStop | Kind::KafkaKill));
+        let away = |until: i64| -> i64 {
+            stops.clone().map(|span| (span.end.min(until) - span.begin.max(at)).max(0)).sum()
+        };
+        self.absences
+            .iter()
+            .any(|(begin, end)| at <= *end && *begin - at - away(*begin) < UNREAD_MAX_MS)
     }
 }
 

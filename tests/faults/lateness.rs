@@ -35,7 +35,8 @@ pub fn unexplained(spans: &[Span], (from, to): (i64, i64), was_deferred: bool) -
         let recovery = recovery_ms(span.operation.kind, was_deferred)?;
         Some((span.begin, span.end + recovery))
     });
-    let mut reasons: Vec<(i64, i64)> = reasons.filter(|(begin, end)| *begin < to && *end > from).collect();
+    let mut reasons: Vec<(i64, i64)> =
+        reasons.filter(|(begin, end)| *begin < to && *end > from).collect();
     reasons.sort_unstable();
     let (mut longest, mut explained_until) = (0, from);
     for (begin, end) in reasons {
@@ -51,7 +52,10 @@ pub fn unexplained(spans: &[Span], (from, to): (i64, i64), was_deferred: bool) -
 pub fn is_quota_without_effect(history: &History) -> bool {
     let (mut due_count, mut held_back) = (0, 0);
     for quota in history.spans.iter().filter(|span| span.operation.kind == Kind::Quota) {
-        let due = history.records.iter().filter_map(|record| Some((history.clock.reached(record.due_header?), record.at)));
+        let due = history
+            .records
+            .iter()
+            .filter_map(|record| Some((history.clock.reached(record.due_header?), record.at)));
         for (due_at, at) in due.filter(|(due_at, _)| (quota.begin..quota.end).contains(due_at)) {
             due_count += 1;
             held_back += usize::from(at - due_at >= HELD_BACK_MS);

@@ -13,7 +13,11 @@
 )]
 
 #[path = "../support/mod.rs"]
-#[expect(dead_code, unused_imports, reason = "shared with the integration tests, which use all of it")]
+#[expect(
+    dead_code,
+    unused_imports,
+    reason = "shared with the integration tests, which use all of it"
+)]
 mod support;
 
 mod args;
@@ -79,16 +83,26 @@ async fn run(args: &Args, orders: Vec<Order>) -> bool {
         broken.extend(report::verdict(&setup.name, &round));
     }
     for scenario in scenarios::of_names(&args.scenario) {
-        let round =
-            judged(&own, &Setup::of_measurement(scenario.name, scenarios::TASKS_PER_SECOND), scenario.plan(), &mut summaries)
-                .await;
+        let round = judged(
+            &own,
+            &Setup::of_measurement(scenario.name, scenarios::TASKS_PER_SECOND),
+            scenario.plan(),
+            &mut summaries,
+        )
+        .await;
         let figures = (scenario.measure)(&round.history);
         figures.iter().for_each(|figure| println!("{}: {figure}", scenario.name));
         broken.extend(report::verdict(scenario.name, &round));
-        broken.extend(figures.iter().filter(|figure| !figure.is_met()).map(|figure| format!("{}: {figure}", scenario.name)));
+        broken.extend(
+            figures
+                .iter()
+                .filter(|figure| !figure.is_met())
+                .map(|figure| format!("{}: {figure}", scenario.name)),
+        );
     }
     if let Some(path) = &args.json {
-        std::fs::write(path, format!("{:#}\n", Value::Array(summaries))).expect("write the summary");
+        std::fs::write(path, format!("{:#}\n", Value::Array(summaries)))
+            .expect("write the summary");
     }
     // The verdict comes last, so that every excerpt from the end of the log contains it.
     match broken.as_slice() {
@@ -99,17 +113,39 @@ async fn run(args: &Args, orders: Vec<Order>) -> bool {
 }
 
 /// Runs a plan and prints its result. For broken promises it prints all evidence.
-async fn judged(own: &Arc<OwnStack>, setup: &Setup, plan: Plan, summaries: &mut Vec<Value>) -> Round {
-    println!("{}: {} operations in {} s, seed {}", setup.name, plan.operations.len(), plan.seconds, plan.seed);
+async fn judged(
+    own: &Arc<OwnStack>,
+    setup: &Setup,
+    plan: Plan,
+    summaries: &mut Vec<Value>,
+) -> Round {
+    println!(
+        "{}: {} operations in {} s, seed {}",
+        setup.name,
+        plan.operations.len(),
+        plan.seconds,
+        plan.seed
+    );
     let round = round::run(own, setup, plan).await;
     report::write(&round, &round.folder);
     summaries.push(report::summary(&round));
     println!("{}: {:.1} s\n{}", setup.name, round.took.as_secs_f64(), report::table(&round));
     if !round.judgement.violations.is_empty() {
         report::keep_logs(&own.logs(), &round.folder);
-        println!("{}: PROMISES BROKEN\n{}", setup.name, report::evidence(&round.history, &round.judgement));
-        println!("{}: the logs of nodes and servers and the history are in {}", setup.name, round.folder.display());
-        println!("to replay it, put this into a file and say `make faults REPLAY=file`:\n{}", round.plan);
+        println!(
+            "{}: PROMISES BROKEN\n{}",
+            setup.name,
+            report::evidence(&round.history, &round.judgement)
+        );
+        println!(
+            "{}: the logs of nodes and servers and the history are in {}",
+            setup.name,
+            round.folder.display()
+        );
+        println!(
+            "to replay it, put this into a file and say `make faults REPLAY=file`:\n{}",
+            round.plan
+        );
     }
     round
 }

@@ -28,12 +28,18 @@ pub fn check<'a>(history: &History, state: impl Fn(Uuid) -> Option<&'a str>) -> 
     let mut names: HashMap<(usize, &str), Vec<(i64, Request<'_>)>> = HashMap::new();
     for submit in &history.submits {
         if let Some(name) = &submit.name {
-            names.entry((submit.topic, name)).or_default().push((submit.sent_at, Request::Submit(submit)));
+            names
+                .entry((submit.topic, name))
+                .or_default()
+                .push((submit.sent_at, Request::Submit(submit)));
         }
     }
     for cancel in &history.cancels {
         if let Target::Name(topic, name) = &cancel.target {
-            names.entry((*topic, name)).or_default().push((cancel.sent_at, Request::Cancel(cancel)));
+            names
+                .entry((*topic, name))
+                .or_default()
+                .push((cancel.sent_at, Request::Cancel(cancel)));
         }
     }
     let mut arrived: HashMap<u64, HashSet<Uuid>> = HashMap::new();
@@ -52,7 +58,11 @@ pub fn check<'a>(history: &History, state: impl Fn(Uuid) -> Option<&'a str>) -> 
             };
             let after = if known == Known::Nothing { known } else { after };
             if let Some((task, what)) = wrong {
-                violations.push(Violation { rule: Rule::WrongVerdict, task: Some(task), what: format!("name {name}: {what}") });
+                violations.push(Violation {
+                    rule: Rule::WrongVerdict,
+                    task: Some(task),
+                    what: format!("name {name}: {what}"),
+                });
             }
             known = after;
         }
@@ -62,7 +72,11 @@ pub fn check<'a>(history: &History, state: impl Fn(Uuid) -> Option<&'a str>) -> 
 
 /// Checks that a name used only in POSTs stands for one task, even if many of its submits had no
 /// answer and were retried.
-fn check_one_task(name: &str, requests: &[(i64, Request<'_>)], arrived: &HashMap<u64, HashSet<Uuid>>) -> Option<Violation> {
+fn check_one_task(
+    name: &str,
+    requests: &[(i64, Request<'_>)],
+    arrived: &HashMap<u64, HashSet<Uuid>>,
+) -> Option<Violation> {
     let mut tasks: HashSet<Uuid> = HashSet::new();
     for (_, request) in requests {
         let Request::Submit(submit) = request else { continue };
@@ -75,30 +89,44 @@ fn check_one_task(name: &str, requests: &[(i64, Request<'_>)], arrived: &HashMap
         }
     }
     let what = format!("name {name} was only POSTed, and has {} tasks: {tasks:?}", tasks.len());
-    (tasks.len() > 1).then(|| Violation { rule: Rule::Stranger, task: tasks.iter().next().copied(), what })
+    (tasks.len() > 1).then(|| Violation {
+        rule: Rule::Stranger,
+        task: tasks.iter().next().copied(),
+        what,
+    })
 }
 
 type Wrong = Option<(Uuid, String)>;
 
-fn after_submit<'a>(submit: &Submit, known: Known, state: impl Fn(Uuid) -> Option<&'a str>) -> (Known, Wrong) {
+fn after_submit<'a>(
+    submit: &Submit,
+    known: Known,
+    state: impl Fn(Uuid) -> Option<&'a str>,
+) -> (Known, Wrong) {
     match &submit.outcome {
         Outcome::Accepted { id, has_replaced, .. } => {
             let wrong = match known {
-                Known::Task(former) if !submit.is_put => Some(format!("a POST made a second task beside {former}")),
+                Known::Task(former) if !submit.is_put => {
+                    Some(format!("a POST made a second task beside {former}"))
+                }
                 Known::Task(former) if *has_replaced && state(former) != Some("cancelled") => {
                     Some(format!("told that it replaced {former}, which is {:?}", state(former)))
                 }
                 Known::Task(former) if !*has_replaced && state(former).is_none() => {
                     Some(format!("told that it is new, but {former} has not ended"))
                 }
-                Known::Free if *has_replaced => Some("told that it replaced a task, and there was none".to_owned()),
+                Known::Free if *has_replaced => {
+                    Some("told that it replaced a task, and there was none".to_owned())
+                }
                 _ => None,
             };
             (Known::Task(*id), wrong.map(|what| (*id, what)))
         }
         Outcome::Known { id } | Outcome::TooLate { id } => {
             let wrong = match known {
-                Known::Task(former) if former != *id => Some(format!("stands for {former}, and {id} was shown")),
+                Known::Task(former) if former != *id => {
+                    Some(format!("stands for {former}, and {id} was shown"))
+                }
                 Known::Free => Some(format!("was free, and {id} was shown")),
                 _ => None,
             };
@@ -111,11 +139,19 @@ fn after_submit<'a>(submit: &Submit, known: Known, state: impl Fn(Uuid) -> Optio
 
 fn after_cancel(cancel: &Cancel, known: Known) -> (Known, Wrong) {
     match (&cancel.verdict, known) {
-        (Verdict::Cancelled { id: Some(id) } | Verdict::TooLate { id: Some(id), .. }, Known::Task(former)) if *id != former => {
-            (Known::Task(*id), Some((*id, format!("stands for {former}, and a cancel was about {id}"))))
+        (
+            Verdict::Cancelled { id: Some(id) } | Verdict::TooLate { id: Some(id), .. },
+            Known::Task(former),
+        ) if *id != former => (
+            Known::Task(*id),
+            Some((*id, format!("stands for {former}, and a cancel was about {id}"))),
+        ),
+        (Verdict::Cancelled { id: Some(id) } | Verdict::TooLate { id: Some(id), .. }, _) => {
+            (Known::Task(*id), None)
         }
-        (Verdict::Cancelled { id: Some(id) } | Verdict::TooLate { id: Some(id), .. }, _) => (Known::Task(*id), None),
-        (Verdict::NotFound, Known::Task(former)) => (known, Some((former, "told `not_found`, and the name is known".to_owned()))),
+        (Verdict::NotFound, Known::Task(former)) => {
+            (known, Some((former, "told `not_found`, and the name is known".to_owned())))
+        }
         (Verdict::NotFound, Known::Nothing) => (Known::Nothing, None),
         _ => (known, None),
     }

@@ -72,8 +72,14 @@ impl Slot {
             life.count += 1;
             let Settings { number, arguments, variables, logs } = &self.settings;
             let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-            let variables: Vec<(&str, &str)> = variables.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
-            life.node = Some(Node::spawn_with(&format!("node-{number}.{}", life.count), &arguments, &variables, logs));
+            let variables: Vec<(&str, &str)> =
+                variables.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+            life.node = Some(Node::spawn_with(
+                &format!("node-{number}.{}", life.count),
+                &arguments,
+                &variables,
+                logs,
+            ));
         }
         if self.address().is_none() {
             self.show(life.node.as_ref().and_then(Node::address));
@@ -136,6 +142,9 @@ impl Slot {
 
     pub async fn is_ready(&self, http: &reqwest::Client) -> bool {
         let Some(address) = self.address() else { return false };
-        http.get(format!("http://{address}/readyz")).send().await.is_ok_and(|answer| answer.status() == 200)
+        http.get(format!("http://{address}/readyz"))
+            .send()
+            .await
+            .is_ok_and(|answer| answer.status() == 200)
     }
 }

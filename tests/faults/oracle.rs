@@ -7,7 +7,9 @@ use std::fmt;
 use uuid::Uuid;
 
 use super::duplicates;
-use super::history::{Arrival, Cancel, History, Line, Outcome, Submit, Target, UNAVAILABLE, Verdict};
+use super::history::{
+    Arrival, Cancel, History, Line, Outcome, Submit, Target, UNAVAILABLE, Verdict,
+};
 use super::lateness;
 use super::names;
 use super::plan::Kind;
@@ -113,7 +115,9 @@ pub fn judge(history: &History, is_whole: bool) -> Judgement {
         case.check_task(id);
     }
     case.check_cancels();
-    case.found.violations.extend(names::check(history, |id| case.tasks.get(&id).and_then(|task| task.state())));
+    case.found
+        .violations
+        .extend(names::check(history, |id| case.tasks.get(&id).and_then(|task| task.state())));
     let (duplicates, unattributed) = duplicates::attribute(history);
     case.found.duplicates = duplicates;
     case.found.violations.extend(unattributed);
@@ -145,7 +149,10 @@ impl<'a> Case<'a> {
             if let Some(id) = submit.accepted() {
                 tasks.entry(id).or_default().submit = Some(submit);
             }
-            let may_replace = matches!(submit.outcome, Outcome::Accepted { has_replaced: true, .. } | Outcome::Unknown { .. });
+            let may_replace = matches!(
+                submit.outcome,
+                Outcome::Accepted { has_replaced: true, .. } | Outcome::Unknown { .. }
+            );
             if let Some(name) = submit.name.as_deref().filter(|_| submit.is_put && may_replace) {
                 withdrawn_names.insert((submit.topic, name));
             }
@@ -157,9 +164,9 @@ impl<'a> Case<'a> {
             tasks.entry(line.id).or_default().lines.push(line);
         }
         let mut withdrawn_ids = HashSet::new();
-        for cancel in
-            history.cancels.iter().filter(|cancel| matches!(cancel.verdict, Verdict::Cancelled { .. } | Verdict::Unknown { .. }))
-        {
+        for cancel in history.cancels.iter().filter(|cancel| {
+            matches!(cancel.verdict, Verdict::Cancelled { .. } | Verdict::Unknown { .. })
+        }) {
             match &cancel.target {
                 Target::Id(id) => _ = withdrawn_ids.insert(*id),
                 Target::Name(topic, name) => _ = withdrawn_names.insert((*topic, name)),
@@ -202,12 +209,22 @@ impl<'a> Case<'a> {
     /// Rule 6: a task that was never reported as accepted may exist only if its submit has no
     /// answer, and a submit is stored at most once.
     fn bind_strangers(&mut self) {
-        let by_serial: HashMap<u64, &'a Submit> = self.history.submits.iter().map(|submit| (submit.serial, submit)).collect();
+        let by_serial: HashMap<u64, &'a Submit> =
+            self.history.submits.iter().map(|submit| (submit.serial, submit)).collect();
         let mut owners: HashMap<u64, Uuid> =
             self.tasks.iter().filter_map(|(id, task)| Some((task.submit?.serial, *id))).collect();
-        let unknown: Vec<&Submit> =
-            self.history.submits.iter().filter(|submit| matches!(submit.outcome, Outcome::Unknown { .. })).collect();
-        let strangers: Vec<Uuid> = self.tasks.iter().filter(|(_, task)| task.submit.is_none()).map(|(id, _)| *id).collect();
+        let unknown: Vec<&Submit> = self
+            .history
+            .submits
+            .iter()
+            .filter(|submit| matches!(submit.outcome, Outcome::Unknown { .. }))
+            .collect();
+        let strangers: Vec<Uuid> = self
+            .tasks
+            .iter()
+            .filter(|(_, task)| task.submit.is_none())
+            .map(|(id, _)| *id)
+            .collect();
         for id in strangers {
             let task = &self.tasks[&id];
             let serial = task.records.iter().find_map(|record| record.serial);
@@ -215,7 +232,10 @@ impl<'a> Case<'a> {
                 let line = task.lines.first();
                 let topic = line.and_then(|line| self.topic_of(line));
                 let due_at = line.map_or(i64::MAX, |line| line.due_at);
-                if !unknown.iter().any(|submit| Some(submit.topic) == topic && submit.due_at <= due_at) {
+                if !unknown
+                    .iter()
+                    .any(|submit| Some(submit.topic) == topic && submit.due_at <= due_at)
+                {
                     self.add(Rule::Stranger, Some(id), "nobody has asked for it".to_owned());
                 }
                 continue;
@@ -224,13 +244,23 @@ impl<'a> Case<'a> {
             match submit.map(|submit| &submit.outcome) {
                 Some(Outcome::Unknown { .. }) => self.found.counts.unknown_stored += 1,
                 Some(outcome) => {
-                    let what = format!("its submit (serial {serial}) was answered {outcome:?}, and yet it is there");
+                    let what = format!(
+                        "its submit (serial {serial}) was answered {outcome:?}, and yet it is there"
+                    );
                     self.add(Rule::Stranger, Some(id), what);
                 }
-                None => self.add(Rule::Stranger, Some(id), format!("there is no submit with serial {serial}")),
+                None => self.add(
+                    Rule::Stranger,
+                    Some(id),
+                    format!("there is no submit with serial {serial}"),
+                ),
             }
             if let Some(other) = owners.insert(serial, id).filter(|other| *other != id) {
-                self.add(Rule::Stranger, Some(id), format!("its submit (serial {serial}) is stored twice, also as {other}"));
+                self.add(
+                    Rule::Stranger,
+                    Some(id),
+                    format!("its submit (serial {serial}) is stored twice, also as {other}"),
+                );
             }
             if let Some(task) = self.tasks.get_mut(&id) {
                 task.submit = submit;
@@ -239,28 +269,41 @@ impl<'a> Case<'a> {
     }
 
     fn topic_of(&self, line: &Line) -> Option<usize> {
-        self.history.topics.iter().position(|topic| Some(topic.name.as_str()) == line.topic.as_deref())
+        self.history
+            .topics
+            .iter()
+            .position(|topic| Some(topic.name.as_str()) == line.topic.as_deref())
     }
 
     /// Rules 1 to 5, for one task.
     fn check_task(&mut self, id: Uuid) {
         let task = std::mem::take(self.tasks.get_mut(&id).expect("it is one of them"));
-        let finals: Vec<&Line> = task.lines.iter().copied().filter(|line| line.is_final()).collect();
+        let finals: Vec<&Line> =
+            task.lines.iter().copied().filter(|line| line.is_final()).collect();
         let pending = self.history.pending.get(&id).copied();
         match (finals.as_slice(), pending) {
-            ([], Some(due_at)) if due_at > self.history.clock.earliest(self.history.ended_at) && task.records.is_empty() => {
+            ([], Some(due_at))
+                if due_at > self.history.clock.earliest(self.history.ended_at)
+                    && task.records.is_empty() =>
+            {
                 self.found.counts.pending += 1
             }
             ([], _) => {
                 let states: Vec<&str> = task.lines.iter().map(|line| line.state.as_str()).collect();
-                let what =
-                    format!("no final line (lines: {states:?}, row that waits: {pending:?}, records: {})", task.records.len());
+                let what = format!(
+                    "no final line (lines: {states:?}, row that waits: {pending:?}, records: {})",
+                    task.records.len()
+                );
                 self.add(Rule::Lost, Some(id), what);
             }
             ([line], None) => self.check_end(id, &task, line),
             (lines, _) => {
                 let states: Vec<&str> = lines.iter().map(|line| line.state.as_str()).collect();
-                self.add(Rule::EndedTwice, Some(id), format!("final lines: {states:?}, row that waits: {pending:?}"));
+                self.add(
+                    Rule::EndedTwice,
+                    Some(id),
+                    format!("final lines: {states:?}, row that waits: {pending:?}"),
+                );
             }
         }
         self.check_records(id, &task);
@@ -271,7 +314,11 @@ impl<'a> Case<'a> {
         if let Some(Outcome::Accepted { due_at, .. }) = task.submit.map(|submit| &submit.outcome)
             && *due_at != line.due_at
         {
-            self.add(Rule::Changed, Some(id), format!("accepted for {due_at}, due at {} by the execlog", line.due_at));
+            self.add(
+                Rule::Changed,
+                Some(id),
+                format!("accepted for {due_at}, due at {} by the execlog", line.due_at),
+            );
         }
         match line.state.as_str() {
             "published" => {
@@ -296,16 +343,24 @@ impl<'a> Case<'a> {
         };
         if position.1 < 0 {
             let rule = if task.records.is_empty() { Rule::Lost } else { Rule::WrongReceipt };
-            self.add(rule, Some(id), format!("published by a receipt without an offset: {position:?} at {at}"));
+            self.add(
+                rule,
+                Some(id),
+                format!("published by a receipt without an offset: {position:?} at {at}"),
+            );
             return;
         }
         // Two incarnations of a topic may have the record at the same place.
-        let there = || task.records.iter().filter(|record| (record.partition, record.offset) == position);
+        let there =
+            || task.records.iter().filter(|record| (record.partition, record.offset) == position);
         match there().find(|record| record.at == at).or_else(|| there().next()) {
             Some(record) if record.at == at && line.lateness == Some(at - line.due_at) => {}
             Some(record) => {
-                let what =
-                    format!("published at {at} by its receipt, {} late; appended at {}", line.lateness.unwrap_or(-1), record.at);
+                let what = format!(
+                    "published at {at} by its receipt, {} late; appended at {}",
+                    line.lateness.unwrap_or(-1),
+                    record.at
+                );
                 // A record at this place of another incarnation of the topic is another record.
                 if !self.may_be_unread(line, at) {
                     self.add(Rule::WrongReceipt, Some(id), what);
@@ -313,9 +368,19 @@ impl<'a> Case<'a> {
             }
             None if self.may_be_unread(line, at) => self.found.counts.by_receipt += 1,
             None if task.records.is_empty() => {
-                self.add(Rule::Lost, Some(id), format!("published by its receipt ({position:?} at {at}), and not in its topic"));
+                self.add(
+                    Rule::Lost,
+                    Some(id),
+                    format!(
+                        "published by its receipt ({position:?} at {at}), and not in its topic"
+                    ),
+                );
             }
-            None => self.add(Rule::WrongReceipt, Some(id), format!("not at {position:?}, where its receipt says")),
+            None => self.add(
+                Rule::WrongReceipt,
+                Some(id),
+                format!("not at {position:?}, where its receipt says"),
+            ),
         }
     }
 
@@ -326,31 +391,52 @@ impl<'a> Case<'a> {
 
     fn check_withdrawn(&mut self, id: Uuid, task: &Traces<'a>) {
         if !task.records.is_empty() {
-            self.add(Rule::WrongVerdict, Some(id), "cancelled, and there is a record of it".to_owned());
+            self.add(
+                Rule::WrongVerdict,
+                Some(id),
+                "cancelled, and there is a record of it".to_owned(),
+            );
         }
         let name = task.submit.and_then(|submit| Some((submit.topic, submit.name.as_deref()?)));
-        let is_wanted = self.withdrawn_ids.contains(&id) || name.is_some_and(|name| self.withdrawn_names.contains(&name));
+        let is_wanted = self.withdrawn_ids.contains(&id)
+            || name.is_some_and(|name| self.withdrawn_names.contains(&name));
         // If a submit has neither an answer nor a record, its name is not known.
         if !is_wanted && task.submit.is_some() {
-            self.add(Rule::WrongVerdict, Some(id), "cancelled, and nobody has asked for it".to_owned());
+            self.add(
+                Rule::WrongVerdict,
+                Some(id),
+                "cancelled, and nobody has asked for it".to_owned(),
+            );
         }
     }
 
     /// Rule 5: a task is dead only because of an operation on its topic.
     fn check_dead(&mut self, id: Uuid, task: &Traces<'a>, line: &Line) {
         let Some(topic) = self.topic_of(line).map(|topic| &self.history.topics[topic]) else {
-            self.add(Rule::WrongDeadLetter, Some(id), format!("a dead letter of an unknown topic: {line:?}"));
+            self.add(
+                Rule::WrongDeadLetter,
+                Some(id),
+                format!("a dead letter of an unknown topic: {line:?}"),
+            );
             return;
         };
         let is_large = task.submit.is_none_or(|submit| submit.size > SMALL_MAX);
         let was_refused = is_large && !topic.limits.is_empty();
         if topic.absences.is_empty() && !was_refused {
-            self.add(Rule::WrongDeadLetter, Some(id), format!("nothing was done to {} that would explain it", topic.name));
+            self.add(
+                Rule::WrongDeadLetter,
+                Some(id),
+                format!("nothing was done to {} that would explain it", topic.name),
+            );
         }
         if let Some(record) = task.records.first()
             && duplicates::cause(self.history, record, self.history.ended_at).is_none()
         {
-            self.add(Rule::WrongDeadLetter, Some(id), "given up on, and in its topic, with no lost acknowledgement".to_owned());
+            self.add(
+                Rule::WrongDeadLetter,
+                Some(id),
+                "given up on, and in its topic, with no lost acknowledgement".to_owned(),
+            );
         }
     }
 
@@ -365,7 +451,10 @@ impl<'a> Case<'a> {
             let latest = [due_at, record.due_header].into_iter().flatten().max();
             let shown = self.history.clock.latest(record.at);
             if let Some(due_at) = latest.filter(|due_at| shown < *due_at) {
-                let what = format!("due at {due_at}, appended when Postgres's clock showed {shown}: {} ms early", due_at - shown);
+                let what = format!(
+                    "due at {due_at}, appended when Postgres's clock showed {shown}: {} ms early",
+                    due_at - shown
+                );
                 self.add(Rule::Early, Some(id), what);
             }
             let Some(submit) = task.submit else { continue };
@@ -375,7 +464,11 @@ impl<'a> Case<'a> {
                 && record.serial == Some(submit.serial)
                 && (submit.accepted().is_none() || record.due_header == due_at);
             if !is_same {
-                self.add(Rule::Changed, Some(id), format!("asked for {submit:?}, arrived as {record:?}"));
+                self.add(
+                    Rule::Changed,
+                    Some(id),
+                    format!("asked for {submit:?}, arrived as {record:?}"),
+                );
             }
         }
         if let Some((record, due_at)) = task.records.first().zip(due_at) {
@@ -392,7 +485,10 @@ impl<'a> Case<'a> {
         let unexplained = lateness::unexplained(&self.history.spans, wait, task.was_deferred());
         self.found.unexplained_max = self.found.unexplained_max.max(unexplained);
         if unexplained > lateness::UNEXPLAINED_MAX_MS {
-            let what = format!("waited from {} to {at}, and nothing explains {unexplained} ms of it", wait.0);
+            let what = format!(
+                "waited from {} to {at}, and nothing explains {unexplained} ms of it",
+                wait.0
+            );
             self.add(Rule::Late, Some(id), what);
         }
     }
@@ -427,11 +523,14 @@ impl<'a> Case<'a> {
         };
         // A task with a name is cancelled by its id only after a client was told that it was
         // replaced.
-        let is_replaced = target.and_then(|id| self.tasks.get(&id)?.submit).is_some_and(|submit| submit.name.is_some());
+        let is_replaced = target
+            .and_then(|id| self.tasks.get(&id)?.submit)
+            .is_some_and(|submit| submit.name.is_some());
         let (id, wrong) = match &cancel.verdict {
-            Verdict::Cancelled { .. } if is_replaced => {
-                (target, Some("told `cancelled`, and another task was put in its place before".to_owned()))
-            }
+            Verdict::Cancelled { .. } if is_replaced => (
+                target,
+                Some("told `cancelled`, and another task was put in its place before".to_owned()),
+            ),
             Verdict::Replaced { id, by } => {
                 let id = target.or(*id);
                 (id, self.check_replaced(id, *by))
@@ -440,7 +539,9 @@ impl<'a> Case<'a> {
                 let id = target.or(*id);
                 (
                     id,
-                    self.state_of(id).filter(|state| *state != "cancelled").map(|state| format!("told `cancelled`, and {state}")),
+                    self.state_of(id)
+                        .filter(|state| *state != "cancelled")
+                        .map(|state| format!("told `cancelled`, and {state}")),
                 )
             }
             Verdict::TooLate { id, receipt } => {
@@ -448,17 +549,28 @@ impl<'a> Case<'a> {
                 let task = id.and_then(|id| self.tasks.get(&id));
                 // A task that was deferred because it certainly never left may still be cancelled
                 // by a later request.
-                let is_cancelled = task.is_some_and(|task| task.state() == Some("cancelled") && !task.was_deferred());
+                let is_cancelled = task
+                    .is_some_and(|task| task.state() == Some("cancelled") && !task.was_deferred());
                 let wrong = is_cancelled.then(|| "told `too_late`, and cancelled".to_owned());
-                let wrong = wrong.or_else(|| id.and_then(|id| self.check_in_time(id, cancel.answered_at)));
-                (id, wrong.or_else(|| task.zip(*receipt).and_then(|(task, receipt)| self.check_told(task, receipt))))
+                let wrong =
+                    wrong.or_else(|| id.and_then(|id| self.check_in_time(id, cancel.answered_at)));
+                (
+                    id,
+                    wrong.or_else(|| {
+                        task.zip(*receipt)
+                            .and_then(|(task, receipt)| self.check_told(task, receipt))
+                    }),
+                )
             }
             // Cancels by name are checked against the other requests of the name.
-            Verdict::NotFound => (target, target.map(|_| "told `not_found`, and it was accepted before".to_owned())),
+            Verdict::NotFound => {
+                (target, target.map(|_| "told `not_found`, and it was accepted before".to_owned()))
+            }
             Verdict::Refused { .. } | Verdict::Unknown { .. } => (None, None),
         };
         if let Some(wrong) = wrong {
-            let rule = if wrong.contains("receipt") { Rule::WrongReceipt } else { Rule::WrongVerdict };
+            let rule =
+                if wrong.contains("receipt") { Rule::WrongReceipt } else { Rule::WrongVerdict };
             self.add(rule, id, wrong);
         }
     }
@@ -474,7 +586,8 @@ impl<'a> Case<'a> {
             let waits = by.is_some_and(|by| self.history.pending.contains_key(&by));
             return (!waits).then(|| format!("told `replaced` by {by:?}, which nobody knows"));
         };
-        let name_of = |task: &Traces<'a>| task.submit.map(|submit| (submit.topic, submit.name.as_deref()));
+        let name_of =
+            |task: &Traces<'a>| task.submit.map(|submit| (submit.topic, submit.name.as_deref()));
         let former = id.and_then(|id| self.tasks.get(&id)).and_then(name_of);
         // After a PUT without an answer the name is unknown, unless its task was published.
         let is_other = name_of(by).zip(former).is_some_and(|(name, former)| name != former);
@@ -483,8 +596,12 @@ impl<'a> Case<'a> {
 
     /// Checks a receipt that a cancel returned.
     fn check_told(&self, task: &Traces<'a>, receipt: (i32, i64)) -> Option<String> {
-        let is_there = task.records.iter().any(|record| (record.partition, record.offset) == receipt);
-        let is_unread = task.lines.iter().any(|line| line.published_at.is_some_and(|at| self.may_be_unread(line, at)));
+        let is_there =
+            task.records.iter().any(|record| (record.partition, record.offset) == receipt);
+        let is_unread = task
+            .lines
+            .iter()
+            .any(|line| line.published_at.is_some_and(|at| self.may_be_unread(line, at)));
         (!is_there && !is_unread).then(|| format!("told a receipt, {receipt:?}, where it is not"))
     }
 
@@ -498,8 +615,9 @@ impl<'a> Case<'a> {
             let kind = span.operation.kind;
             let (begin, end) = (span.begin, span.end.max(span.begin + 2000));
             let shown_end = self.history.clock.latest(end);
-            let is_at_stake =
-                |record: &&Arrival| record.due_header.is_some_and(|due_at| due_at <= shown_end) && record.at >= begin;
+            let is_at_stake = |record: &&Arrival| {
+                record.due_header.is_some_and(|due_at| due_at <= shown_end) && record.at >= begin
+            };
             let count = self.history.records.iter().filter(is_at_stake).count();
             let entry = self.found.stakes.entry(kind).or_default();
             entry.0 += 1;
@@ -507,23 +625,40 @@ impl<'a> Case<'a> {
         }
         // An operation without an effect is no evidence either.
         for (begin, end) in &self.history.topics[UNAVAILABLE].refusals {
-            let is_taken = |record: &&Arrival| record.topic == UNAVAILABLE && (*begin..*end).contains(&record.at);
+            let is_taken = |record: &&Arrival| {
+                record.topic == UNAVAILABLE && (*begin..*end).contains(&record.at)
+            };
             if let Some(taken) = self.history.records.iter().find(is_taken) {
-                let what = format!("{} had no effect: a record was appended at {}", Kind::TopicUnavailable.name(), taken.at);
+                let what = format!(
+                    "{} had no effect: a record was appended at {}",
+                    Kind::TopicUnavailable.name(),
+                    taken.at
+                );
                 self.add(Rule::Uncovered, None, what);
             }
         }
         if let Some(reading) = self.history.clock.wrong_reading() {
-            let what = format!("Postgres's clock is not as {} has set it: {reading:?}", Kind::PostgresClock.name());
+            let what = format!(
+                "Postgres's clock is not as {} has set it: {reading:?}",
+                Kind::PostgresClock.name()
+            );
             self.add(Rule::Uncovered, None, what);
         }
         if lateness::is_quota_without_effect(self.history) {
-            self.add(Rule::Uncovered, None, format!("{} had no effect: hardly a record was held back", Kind::Quota.name()));
+            self.add(
+                Rule::Uncovered,
+                None,
+                format!("{} had no effect: hardly a record was held back", Kind::Quota.name()),
+            );
         }
         for kind in Kind::all().filter(|_| is_whole) {
             match self.found.stakes.get(&kind) {
                 None => self.add(Rule::Uncovered, None, format!("{} was not done", kind.name())),
-                Some((_, 0)) => self.add(Rule::Uncovered, None, format!("no records were at stake at any {}", kind.name())),
+                Some((_, 0)) => self.add(
+                    Rule::Uncovered,
+                    None,
+                    format!("no records were at stake at any {}", kind.name()),
+                ),
                 Some(_) => {}
             }
         }

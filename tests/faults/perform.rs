@@ -24,7 +24,12 @@ const READING_DEADLINE: Duration = Duration::from_millis(400);
 /// Carries out a plan. Returns when everything is undone again. On a slow machine an operation that
 /// takes longer than planned delays the later ones, so the plan keeps its shape. Operations that
 /// need the same resource never overlap.
-pub async fn perform(field: &Field, plan: &Plan, started_at: i64, say: impl Fn(&Span)) -> Vec<Span> {
+pub async fn perform(
+    field: &Field,
+    plan: &Plan,
+    started_at: i64,
+    say: impl Fn(&Span),
+) -> Vec<Span> {
     let locks: HashMap<Resource, Mutex<()>> =
         plan.operations.iter().map(|operation| (operation.resource(), Mutex::default())).collect();
     let carry_out = async |operation: Operation| {
@@ -76,7 +81,8 @@ async fn carry_out(field: &Field, operation: &Operation) {
             slot().kill().await;
             until_undone().await;
             slot().start_again().await;
-            eventually_some("the node listens again", RESTART_DEADLINE, async || slot().address()).await;
+            eventually_some("the node listens again", RESTART_DEADLINE, async || slot().address())
+                .await;
         }
         Kind::FreezeNode => {
             slot().freeze().await;
@@ -198,7 +204,9 @@ async fn crash_postgres(field: &Field) {
     eventually_some("Postgres has recovered", RESTART_DEADLINE, async || {
         // The pool may have returned a connection that was about to end. An answer now comes from
         // after the crash.
-        let alive = sqlx::query_scalar::<_, i64>("select count(*) from pg_stat_activity where pid = $1").bind(pid);
+        let alive =
+            sqlx::query_scalar::<_, i64>("select count(*) from pg_stat_activity where pid = $1")
+                .bind(pid);
         alive.fetch_one(&field.cluster.sql).await.ok().filter(|count| *count == 0)
     })
     .await;
@@ -216,16 +224,20 @@ async fn delete_topic(field: &Field, lasts: i64) {
     let (name, begin) = (field.topic_name(DELETED), now_ms());
     // The absence is recorded before the deletion, so that answers in between are judged correctly.
     field.note(DELETED, |topic| topic.absences.push((begin, i64::MAX)));
-    insist(&format!("topic {name} is deleted"), async || match field.cluster.try_delete_topic(&name).await {
-        // A retry of a request whose first answer was lost.
-        Err(error) if error.contains("UnknownTopic") => Ok(()),
-        other => other,
+    insist(&format!("topic {name} is deleted"), async || {
+        match field.cluster.try_delete_topic(&name).await {
+            // A retry of a request whose first answer was lost.
+            Err(error) if error.contains("UnknownTopic") => Ok(()),
+            other => other,
+        }
     })
     .await;
     field.stop_reading(DELETED);
     wait::until(now_ms() + lasts).await;
     field.cluster.create_topic(&name, &[]).await;
-    field.note(DELETED, |topic| topic.absences.iter_mut().for_each(|absence| absence.1 = absence.1.min(now_ms())));
+    field.note(DELETED, |topic| {
+        topic.absences.iter_mut().for_each(|absence| absence.1 = absence.1.min(now_ms()))
+    });
     field.read_again(DELETED);
 }
 
@@ -251,7 +263,12 @@ async fn revoke_leases(field: &Field) {
     // A node may be about to create its key.
     let leases = eventually_some("a node has its key in etcd", RESTART_DEADLINE, async || {
         let keys = client.get(prefix.clone(), Some(GetOptions::new().with_prefix())).await.ok()?;
-        let leases: Vec<i64> = keys.kvs().iter().map(etcd_client::KeyValue::lease).filter(|lease| *lease != 0).collect();
+        let leases: Vec<i64> = keys
+            .kvs()
+            .iter()
+            .map(etcd_client::KeyValue::lease)
+            .filter(|lease| *lease != 0)
+            .collect();
         (!leases.is_empty()).then_some(leases)
     })
     .await;

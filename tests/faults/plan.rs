@@ -171,10 +171,24 @@ impl Kind {
     /// settle is undone, or a node seems dead. No other operation may cause one.
     pub const fn may_duplicate(self) -> bool {
         match self {
-            Self::KillNode | Self::FreezeNode | Self::PostgresStop | Self::PostgresImmediate | Self::PostgresCrash => true,
-            Self::KafkaStop | Self::KafkaKill | Self::TopicUnavailable | Self::TopicDeleted | Self::TopicLimit => true,
-            Self::Cut(server) | Self::Delay(server) | Self::HalfOpen(server) => !matches!(server, Server::Etcd),
-            Self::DiskFull | Self::EtcdStop | Self::EtcdKill | Self::EtcdEmptied | Self::EtcdLeases => false,
+            Self::KillNode
+            | Self::FreezeNode
+            | Self::PostgresStop
+            | Self::PostgresImmediate
+            | Self::PostgresCrash => true,
+            Self::KafkaStop
+            | Self::KafkaKill
+            | Self::TopicUnavailable
+            | Self::TopicDeleted
+            | Self::TopicLimit => true,
+            Self::Cut(server) | Self::Delay(server) | Self::HalfOpen(server) => {
+                !matches!(server, Server::Etcd)
+            }
+            Self::DiskFull
+            | Self::EtcdStop
+            | Self::EtcdKill
+            | Self::EtcdEmptied
+            | Self::EtcdLeases => false,
             // A slow server is not dead, and no clock decides whether a node lives.
             Self::ClockStep | Self::PostgresClock | Self::Quota => false,
         }
@@ -188,7 +202,15 @@ impl Kind {
     }
 
     const fn has_node(self) -> bool {
-        matches!(self, Self::KillNode | Self::FreezeNode | Self::Cut(_) | Self::Delay(_) | Self::HalfOpen(_) | Self::ClockStep)
+        matches!(
+            self,
+            Self::KillNode
+                | Self::FreezeNode
+                | Self::Cut(_)
+                | Self::Delay(_)
+                | Self::HalfOpen(_)
+                | Self::ClockStep
+        )
     }
 
     /// Returns its shortest and its longest duration, and roughly the time that the servers then
@@ -226,9 +248,15 @@ impl Operation {
                 Resource::Server(Server::Postgres)
             }
             Kind::KafkaStop | Kind::KafkaKill => Resource::Server(Server::Kafka),
-            Kind::EtcdStop | Kind::EtcdKill | Kind::EtcdEmptied | Kind::EtcdLeases => Resource::Server(Server::Etcd),
-            Kind::TopicUnavailable | Kind::TopicDeleted | Kind::TopicLimit => Resource::Topic(self.kind),
-            Kind::Cut(server) | Kind::Delay(server) | Kind::HalfOpen(server) => Resource::Way(server, self.node),
+            Kind::EtcdStop | Kind::EtcdKill | Kind::EtcdEmptied | Kind::EtcdLeases => {
+                Resource::Server(Server::Etcd)
+            }
+            Kind::TopicUnavailable | Kind::TopicDeleted | Kind::TopicLimit => {
+                Resource::Topic(self.kind)
+            }
+            Kind::Cut(server) | Kind::Delay(server) | Kind::HalfOpen(server) => {
+                Resource::Way(server, self.node)
+            }
             Kind::ClockStep => Resource::Clock,
             Kind::PostgresClock => Resource::PostgresClock,
             Kind::Quota => Resource::Quota,
@@ -268,8 +296,12 @@ impl Operation {
         };
         let by = match kind {
             Kind::Delay(_) => chance.random_range(50..=800),
-            Kind::ClockStep => chance.random_range(1000..=20_000) * if chance.random() { 1 } else { -1 },
-            Kind::PostgresClock => chance.random_range(100..=500) * if chance.random() { 1 } else { -1 },
+            Kind::ClockStep => {
+                chance.random_range(1000..=20_000) * if chance.random() { 1 } else { -1 }
+            }
+            Kind::PostgresClock => {
+                chance.random_range(100..=500) * if chance.random() { 1 } else { -1 }
+            }
             Kind::Quota => chance.random_range(QUOTA_BYTES),
             _ => 0,
         };
@@ -297,7 +329,10 @@ impl Plan {
             let lane_count = if is_roomy && lap % 2 == 1 { 1 } else { lanes.len() };
             let mut quiet_left = QUIET_MAX;
             while !deck.is_empty() {
-                let (lane, at) = (0..lane_count).map(|lane| (lane, lanes[lane].0)).min_by_key(|(_, at)| *at).unwrap_or((0, 0));
+                let (lane, at) = (0..lane_count)
+                    .map(|lane| (lane, lanes[lane].0))
+                    .min_by_key(|(_, at)| *at)
+                    .unwrap_or((0, 0));
                 if at >= end && lap > 0 {
                     operations.sort_by_key(|operation| operation.at);
                     return Self { seed, seconds, operations };
@@ -305,8 +340,13 @@ impl Plan {
                 // The operation in the other lane.
                 let (until, last) = lanes[1 - lane];
                 let other = last.filter(|_| until > at);
-                let drawn: Vec<Operation> = deck.iter().map(|kind| Operation::random(*kind, at, is_roomy, &mut chance)).collect();
-                let is_free = |operation: &Operation| other.is_none_or(|other| other.resource() != operation.resource());
+                let drawn: Vec<Operation> = deck
+                    .iter()
+                    .map(|kind| Operation::random(*kind, at, is_roomy, &mut chance))
+                    .collect();
+                let is_free = |operation: &Operation| {
+                    other.is_none_or(|other| other.resource() != operation.resource())
+                };
                 let Some(index) = drawn.iter().position(is_free) else {
                     lanes[lane] = (at + 500, None);
                     continue;
@@ -315,7 +355,9 @@ impl Plan {
                 // An operation during an outage of Kafka or Postgres may affect no records, so it
                 // is drawn once more.
                 let is_quiet = other.is_some_and(|other| other.is_outage());
-                let silences = other.filter(|other| operation.is_outage() && !other.is_outage() && other.lasts_at(at));
+                let silences = other.filter(|other| {
+                    operation.is_outage() && !other.is_outage() && other.lasts_at(at)
+                });
                 if (is_quiet || silences.is_some()) && quiet_left == 0 {
                     // Two lanes that wait for each other's outage would never advance, so this lane
                     // waits for the other.
@@ -329,7 +371,11 @@ impl Plan {
                     deck.remove(index);
                 }
                 deck.extend(silences.map(|other| other.kind).filter(|kind| !deck.contains(kind)));
-                let gap = if is_roomy { chance.random_range(500..5000) } else { chance.random_range(50..250) };
+                let gap = if is_roomy {
+                    chance.random_range(500..5000)
+                } else {
+                    chance.random_range(50..250)
+                };
                 lanes[lane] = (operation.over_at() + gap, Some(operation));
                 operations.push(operation);
             }
@@ -387,7 +433,11 @@ impl fmt::Display for Plan {
 }
 
 fn value<T: FromStr>(line: &str, key: &str) -> Result<Option<T>, String> {
-    let Some(text) = line.split_whitespace().find_map(|word| word.strip_prefix(key)?.strip_prefix('=')) else { return Ok(None) };
+    let Some(text) =
+        line.split_whitespace().find_map(|word| word.strip_prefix(key)?.strip_prefix('='))
+    else {
+        return Ok(None);
+    };
     text.parse().map(Some).map_err(|_wrong| format!("`{text}` is no value for {key}: {line}"))
 }
 
@@ -409,11 +459,19 @@ impl FromStr for Operation {
 
     fn from_str(line: &str) -> Result<Self, String> {
         let mut words = line.split_whitespace();
-        let at = words.next().and_then(|word| word.parse().ok()).ok_or_else(|| format!("no time at the start: {line}"))?;
+        let at = words
+            .next()
+            .and_then(|word| word.parse().ok())
+            .ok_or_else(|| format!("no time at the start: {line}"))?;
         let name = words.next().unwrap_or_default();
-        let kind =
-            NAMES.iter().find(|(_, known)| *known == name).ok_or_else(|| format!("there is no operation `{name}`: {line}"))?.0;
-        if let Some(word) = words.find(|word| !["node=", "for=", "by=", "steps="].iter().any(|key| word.starts_with(key))) {
+        let kind = NAMES
+            .iter()
+            .find(|(_, known)| *known == name)
+            .ok_or_else(|| format!("there is no operation `{name}`: {line}"))?
+            .0;
+        if let Some(word) = words.find(|word| {
+            !["node=", "for=", "by=", "steps="].iter().any(|key| word.starts_with(key))
+        }) {
             return Err(format!("`{word}` means nothing: {line}"));
         }
         let node = value(line, "node")?.unwrap_or(0);
@@ -429,7 +487,9 @@ impl FromStr for Operation {
             _ => steps[0] == 0,
         };
         if !is_right {
-            return Err(format!("a quota has bytes a second (by=), Postgres's clock steps=, nothing else has: {line}"));
+            return Err(format!(
+                "a quota has bytes a second (by=), Postgres's clock steps=, nothing else has: {line}"
+            ));
         }
         Ok(Self { at, kind, node, lasts, by, steps })
     }
@@ -439,10 +499,14 @@ impl FromStr for Plan {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let header = text.lines().find(|line| line.starts_with("# seed=")).ok_or("no line `# seed=N seconds=N`")?;
+        let header = text
+            .lines()
+            .find(|line| line.starts_with("# seed="))
+            .ok_or("no line `# seed=N seconds=N`")?;
         let seed = value(header, "seed")?.ok_or("no seed")?;
         let seconds = value(header, "seconds")?.ok_or("no seconds")?;
-        let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
+        let lines =
+            text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
         let operations = lines.map(str::parse).collect::<Result<_, _>>()?;
         Ok(Self { seed, seconds, operations })
     }

@@ -65,7 +65,16 @@ fn put_text(bytes: &mut Vec<u8>, text: Option<&str>) {
 /// Reads the answer: the correlation id, the throttle time, the number of entities, and the error
 /// of the first one.
 fn judge(answer: &[u8]) -> Result<(), String> {
-    let expected =
-        [CORRELATION.to_be_bytes().as_slice(), &0_i32.to_be_bytes(), &1_i32.to_be_bytes(), &0_i16.to_be_bytes()].concat();
-    if answer.starts_with(&expected) { Ok(()) } else { Err(format!("alter the quota: answered {answer:?}")) }
+    let expected = [
+        CORRELATION.to_be_bytes().as_slice(),
+        &0_i32.to_be_bytes(),
+        &1_i32.to_be_bytes(),
+        &0_i16.to_be_bytes(),
+    ]
+    .concat();
+    if answer.starts_with(&expected) {
+        Ok(())
+    } else {
+        Err(format!("alter the quota: answered {answer:?}"))
+    }
 }

@@ -43,7 +43,12 @@ pub fn table(round: &Round) -> String {
         "submits",
         format!(
             "{} ({} accepted, of these {} in the place of another; {} refused; {} without an answer, of which {} were stored and published)",
-            counts.asked, counts.accepted, counts.replaced, counts.refused, counts.unknown, counts.unknown_stored
+            counts.asked,
+            counts.accepted,
+            counts.replaced,
+            counts.refused,
+            counts.unknown,
+            counts.unknown_stored
         ),
     );
     line(
@@ -71,14 +76,26 @@ pub fn table(round: &Round) -> String {
         ),
     );
     line("longest wait unexplained", format!("{} ms", found.unexplained_max));
-    let causes: Vec<String> = found.duplicates.iter().map(|(kind, count)| format!("{} {count}", kind.name())).collect();
+    let causes: Vec<String> =
+        found.duplicates.iter().map(|(kind, count)| format!("{} {count}", kind.name())).collect();
     let total: usize = found.duplicates.values().sum();
-    line("duplicates", if total == 0 { "0".to_owned() } else { format!("{total} ({})", causes.join(", ")) });
-    let drained = round.drained_after.map_or_else(|| "never".to_owned(), |after| format!("{:.1} s", after.as_secs_f64()));
+    line(
+        "duplicates",
+        if total == 0 { "0".to_owned() } else { format!("{total} ({})", causes.join(", ")) },
+    );
+    let drained = round
+        .drained_after
+        .map_or_else(|| "never".to_owned(), |after| format!("{:.1} s", after.as_secs_f64()));
     line("all has ended after", drained);
-    let done: Vec<String> =
-        found.stakes.iter().map(|(kind, (count, records))| format!("{} {count} ({records})", kind.name())).collect();
-    line("operations", format!("{} (records at stake): {}", round.history.spans.len(), done.join(", ")));
+    let done: Vec<String> = found
+        .stakes
+        .iter()
+        .map(|(kind, (count, records))| format!("{} {count} ({records})", kind.name()))
+        .collect();
+    line(
+        "operations",
+        format!("{} (records at stake): {}", round.history.spans.len(), done.join(", ")),
+    );
     for (rule, name) in RULES {
         line(name, found.count_of(rule).to_string());
     }
@@ -89,9 +106,14 @@ pub fn table(round: &Round) -> String {
 pub fn summary(round: &Round) -> Value {
     let (counts, found) = (round.judgement.counts, &round.judgement);
     let by_kind = |values: Vec<(Kind, Value)>| -> Value {
-        Value::Object(values.into_iter().map(|(kind, value)| (kind.name().to_owned(), value)).collect())
+        Value::Object(
+            values.into_iter().map(|(kind, value)| (kind.name().to_owned(), value)).collect(),
+        )
     };
-    let rules = RULES.into_iter().map(|(rule, name)| (name.replace(' ', "_"), json!(found.count_of(rule)))).collect();
+    let rules = RULES
+        .into_iter()
+        .map(|(rule, name)| (name.replace(' ', "_"), json!(found.count_of(rule))))
+        .collect();
     json!({
         "seed": round.plan.seed,
         "seconds": round.plan.seconds,
@@ -119,7 +141,10 @@ pub fn verdict(name: &str, round: &Round) -> Option<String> {
     let mut text = format!("{name} (seed {}):", round.plan.seed);
     for (rule, rule_name) in RULES {
         if let Some(first) = violations.iter().find(|violation| violation.rule == rule) {
-            text.push_str(&format!("\n  {rule_name} {}, the first: {first}", round.judgement.count_of(rule)));
+            text.push_str(&format!(
+                "\n  {rule_name} {}, the first: {first}",
+                round.judgement.count_of(rule)
+            ));
         }
     }
     (!violations.is_empty()).then_some(text)
@@ -152,10 +177,14 @@ fn story(history: &History, task: Uuid) -> Vec<String> {
     let mut lines: Vec<(i64, String)> = Vec::new();
     let records: Vec<_> = history.records.iter().filter(|record| record.id == task).collect();
     let serial = records.iter().find_map(|record| record.serial);
-    let own = history.submits.iter().find(|submit| submit.accepted() == Some(task) || Some(submit.serial) == serial);
+    let own = history
+        .submits
+        .iter()
+        .find(|submit| submit.accepted() == Some(task) || Some(submit.serial) == serial);
     let name = own.and_then(|submit| Some((submit.topic, submit.name.as_ref()?)));
-    let is_of_name =
-        |topic: usize, other: Option<&String>| name.is_some_and(|name| Some(name) == other.map(|other| (topic, other)));
+    let is_of_name = |topic: usize, other: Option<&String>| {
+        name.is_some_and(|name| Some(name) == other.map(|other| (topic, other)))
+    };
     for submit in &history.submits {
         let is_own = own.is_some_and(|own| own.serial == submit.serial);
         if is_own || is_of_name(submit.topic, submit.name.as_ref()) {
@@ -179,14 +208,23 @@ fn story(history: &History, task: Uuid) -> Vec<String> {
             .filter(|line| line.id == task)
             .map(|line| (line.published_at.unwrap_or(i64::MAX), format!("{line:?}"))),
     );
-    let from = own.map_or_else(|| lines.iter().map(|(at, _)| *at).min().unwrap_or_default(), |submit| submit.sent_at);
-    let to = lines.iter().map(|(at, _)| *at).filter(|at| *at < i64::MAX).max().unwrap_or(from) + 5000;
+    let from = own.map_or_else(
+        || lines.iter().map(|(at, _)| *at).min().unwrap_or_default(),
+        |submit| submit.sent_at,
+    );
+    let to =
+        lines.iter().map(|(at, _)| *at).filter(|at| *at < i64::MAX).max().unwrap_or(from) + 5000;
     for span in history.spans.iter().filter(|span| span.begin <= to && span.end >= from - 2000) {
         lines.push((span.begin, format!("operation {} until {}", span.operation, span.end)));
     }
     lines.sort_by_key(|(at, _)| *at);
-    let shown =
-        |at: i64| if at == i64::MAX { "   (end)".to_owned() } else { format!("{:8.3}", seconds(at - history.started_at)) };
+    let shown = |at: i64| {
+        if at == i64::MAX {
+            "   (end)".to_owned()
+        } else {
+            format!("{:8.3}", seconds(at - history.started_at))
+        }
+    };
     lines.into_iter().map(|(at, line)| format!("{} {line}", shown(at))).collect()
 }
 
@@ -216,7 +254,10 @@ pub fn write(round: &Round, folder: &Path) {
 
 /// Copies the servers' logs, because they are deleted with their stack.
 pub fn keep_logs(logs: &Path, folder: &Path) {
-    for entry in std::fs::read_dir(logs).expect("read the folder of the servers' logs").filter_map(Result::ok) {
+    for entry in std::fs::read_dir(logs)
+        .expect("read the folder of the servers' logs")
+        .filter_map(Result::ok)
+    {
         std::fs::copy(entry.path(), folder.join(entry.file_name())).expect("copy a server's log");
     }
 }

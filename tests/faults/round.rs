@@ -45,7 +45,8 @@ pub async fn run(own: &Arc<OwnStack>, setup: &Setup, plan: Plan) -> Round {
     let folder = folder_of(&setup.name);
     let field = Arc::new(Field::prepare(Arc::clone(own), setup, folder.clone()).await);
     println!("  a cluster of {} nodes is ready ({} ms)", field.slots.len(), now_ms() - began);
-    let (caller, ledger, started_at) = (Caller::new(&field.slots), Arc::new(Ledger::default()), now_ms());
+    let (caller, ledger, started_at) =
+        (Caller::new(&field.slots), Arc::new(Ledger::default()), now_ms());
     let load = Load {
         seed: plan.seed,
         tasks_per_second: setup.tasks_per_second,
@@ -57,7 +58,12 @@ pub async fn run(own: &Arc<OwnStack>, setup: &Setup, plan: Plan) -> Round {
     let clients = traffic::start(&load, &caller, &ledger);
     let progress = tokio::spawn(show_progress(Arc::clone(&field), Arc::clone(&ledger), started_at));
     let say = move |span: &Span| {
-        println!("  {:6.1} s  {} (took {} ms)", seconds(span.begin - started_at), span.operation, span.end - span.begin);
+        println!(
+            "  {:6.1} s  {} (took {} ms)",
+            seconds(span.begin - started_at),
+            span.operation,
+            span.end - span.begin
+        );
     };
     let unable = tokio::spawn(watch_unable(Arc::clone(&field)));
     let spans = perform(&field, &plan, started_at, say).await;
@@ -80,8 +86,13 @@ pub async fn run(own: &Arc<OwnStack>, setup: &Setup, plan: Plan) -> Round {
     }
     let drained_after = undone.is_none().then(|| duration(now_ms() - traffic_ended_at));
     let history = write_down(&field, &ledger, spans, (started_at, ended_at)).await;
-    let mut judgement = oracle::judge(&history, setup.is_deck && plan.seconds >= COMPLETE_FROM_SECONDS);
-    judgement.violations.extend(undone.map(|what| Violation { rule: Rule::Lost, task: None, what }));
+    let mut judgement =
+        oracle::judge(&history, setup.is_deck && plan.seconds >= COMPLETE_FROM_SECONDS);
+    judgement.violations.extend(undone.map(|what| Violation {
+        rule: Rule::Lost,
+        task: None,
+        what,
+    }));
     judgement.violations.extend(unready.into_iter().map(broken));
     judgement.violations.extend(broken_nodes(&field).await);
     judgement.violations.sort_by_key(|violation| violation.rule);
@@ -109,7 +120,8 @@ fn duration(millis: i64) -> Duration {
 async fn show_progress(field: Arc<Field>, ledger: Arc<Ledger>, started_at: i64) {
     for count in 1.. {
         wait::until(started_at + count * PROGRESS_EVERY_MS).await;
-        let (submits, cancels) = (ledger.submits.lock().unwrap().len(), ledger.cancels.lock().unwrap().len());
+        let (submits, cancels) =
+            (ledger.submits.lock().unwrap().len(), ledger.cancels.lock().unwrap().len());
         let records = field.record_count();
         println!(
             "  {:6.1} s  {submits} submits and {cancels} cancels answered, {records} records",
@@ -122,9 +134,11 @@ async fn show_progress(field: Arc<Field>, ledger: Arc<Ledger>, started_at: i64) 
 async fn watch_unable(field: Arc<Field>) {
     for count in 0.. {
         wait::until(now_ms() + UNABLE_EVERY_MS).await;
-        let query = "select name from heartbeat where not can_publish and not has_left and not dead";
+        let query =
+            "select name from heartbeat where not can_publish and not has_left and not dead";
         // Postgres may be down at this moment.
-        let names: Vec<String> = sqlx::query_scalar(query).fetch_all(&field.cluster.sql).await.unwrap_or_default();
+        let names: Vec<String> =
+            sqlx::query_scalar(query).fetch_all(&field.cluster.sql).await.unwrap_or_default();
         let now = now_ms();
         let mut unable = field.unable.lock().unwrap();
         for name in names {
@@ -141,30 +155,39 @@ async fn watch_unable(field: Arc<Field>) {
 /// that have not.
 async fn drain(field: &Field, ended_at: i64) -> Option<String> {
     let mut last = String::new();
-    let drained =
-        look_for(DRAIN_DEADLINE, async || match field.undone(ended_at + 2000 + field.postgres_clock.offset_ms()).await {
+    let drained = look_for(DRAIN_DEADLINE, async || {
+        match field.undone(ended_at + 2000 + field.postgres_clock.offset_ms()).await {
             Ok((0, 0)) => Some(()),
             Ok((waiting, batches)) => {
-                last = format!("{waiting} tasks wait and {batches} batches are not settled {DRAIN_DEADLINE:?} after the end");
+                last = format!(
+                    "{waiting} tasks wait and {batches} batches are not settled {DRAIN_DEADLINE:?} after the end"
+                );
                 None
             }
             Err(error) => {
                 last = format!("what is undone was not answered: {error}");
                 None
             }
-        });
+        }
+    });
     if drained.await.is_some() { None } else { Some(last) }
 }
 
 /// Collects everything that the oracle needs.
-async fn write_down(field: &Field, ledger: &Ledger, spans: Vec<Span>, (started_at, ended_at): (i64, i64)) -> History {
+async fn write_down(
+    field: &Field,
+    ledger: &Ledger,
+    spans: Vec<Span>,
+    (started_at, ended_at): (i64, i64),
+) -> History {
     let lines = field.lines().await;
     let topics = field.topics();
     let wanted: Vec<(usize, i32, i64)> = lines
         .iter()
         .filter_map(|line| {
             let topic = topics.iter().position(|topic| Some(&topic.name) == line.topic.as_ref())?;
-            let is_excused = line.published_at.is_none_or(|at| topics[topic].may_be_unread(at, &spans));
+            let is_excused =
+                line.published_at.is_none_or(|at| topics[topic].may_be_unread(at, &spans));
             let (partition, offset) = line.position.filter(|_| !is_excused)?;
             Some((topic, partition, offset))
         })
@@ -176,7 +199,11 @@ async fn write_down(field: &Field, ledger: &Ledger, spans: Vec<Span>, (started_a
     })
     .await;
     let pending = field.pending().await.into_iter().collect();
-    field.postgres_clock.note_reading(&field.cluster.sql).await.expect("Postgres says what its clock shows");
+    field
+        .postgres_clock
+        .note_reading(&field.cluster.sql)
+        .await
+        .expect("Postgres says what its clock shows");
     History {
         submits: std::mem::take(&mut ledger.submits.lock().unwrap()),
         cancels: std::mem::take(&mut ledger.cancels.lock().unwrap()),
@@ -203,7 +230,10 @@ async fn broken_nodes(field: &Field) -> Vec<Violation> {
     for slot in &field.slots {
         violations.extend(slot.ended_by_themselves().await.into_iter().map(broken));
     }
-    for entry in std::fs::read_dir(&field.folder).expect("read the folder of the logs").filter_map(Result::ok) {
+    for entry in std::fs::read_dir(&field.folder)
+        .expect("read the folder of the logs")
+        .filter_map(Result::ok)
+    {
         let log = std::fs::read(entry.path()).unwrap_or_default();
         let log = String::from_utf8_lossy(&log);
         let panics = log.lines().filter(|line| line.contains("panicked"));

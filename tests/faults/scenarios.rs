@@ -85,20 +85,25 @@ impl Scenario {
 
 /// Returns the scenarios of these names; `all` returns all of them.
 pub fn of_names(names: &[String]) -> impl Iterator<Item = &'static Scenario> {
-    SCENARIOS.iter().filter(|scenario| names.iter().any(|name| name == scenario.name || name == "all"))
+    SCENARIOS
+        .iter()
+        .filter(|scenario| names.iter().any(|name| name == scenario.name || name == "all"))
 }
 
 pub fn check_names(names: &[String]) -> Result<(), String> {
     let known = SCENARIOS.map(|scenario| scenario.name);
     match names.iter().find(|name| *name != "all" && !known.contains(&name.as_str())) {
-        Some(name) => Err(format!("there is no scenario `{name}`; there are all, {}", known.join(", "))),
+        Some(name) => {
+            Err(format!("there is no scenario `{name}`; there are all, {}", known.join(", ")))
+        }
         None => Ok(()),
     }
 }
 
 fn etcd_stopped(history: &History) -> Vec<Figure> {
     let (outage, kill) = (span(history, Kind::EtcdStop), span(history, Kind::KillNode));
-    let mut figures = same_lateness(history, "etcd away", (outage.begin + 1000, kill.begin - 1000), 3, |_| true);
+    let mut figures =
+        same_lateness(history, "etcd away", (outage.begin + 1000, kill.begin - 1000), 3, |_| true);
     figures.push(taken_over(history, kill, 3 * TTL_MS + 3000));
     figures
 }
@@ -106,11 +111,24 @@ fn etcd_stopped(history: &History) -> Vec<Figure> {
 fn topic_unavailable(history: &History) -> Vec<Figure> {
     let outage = span(history, Kind::TopicUnavailable);
     let mut figures =
-        same_lateness(history, "other topics", (outage.begin + 500, outage.end), 5, |submit| submit.topic != UNAVAILABLE);
-    let waited = appended(history, (outage.begin, outage.end), |submit| submit.topic == UNAVAILABLE);
-    figures.push(at_least("tasks of the topic that fell due meanwhile, and arrived", count(&waited), 100, "tasks"));
+        same_lateness(history, "other topics", (outage.begin + 500, outage.end), 5, |submit| {
+            submit.topic != UNAVAILABLE
+        });
+    let waited =
+        appended(history, (outage.begin, outage.end), |submit| submit.topic == UNAVAILABLE);
+    figures.push(at_least(
+        "tasks of the topic that fell due meanwhile, and arrived",
+        count(&waited),
+        100,
+        "tasks",
+    ));
     let last = waited.iter().map(|(_, at)| *at).max().unwrap_or(i64::MAX);
-    figures.push(figure("the last of them arrived after the end of the outage by", last - outage.end, Bound::None, "ms"));
+    figures.push(figure(
+        "the last of them arrived after the end of the outage by",
+        last - outage.end,
+        Bound::None,
+        "ms",
+    ));
     figures
 }
 
@@ -121,7 +139,10 @@ fn postgres_down(history: &History) -> Vec<Figure> {
     let claimed: Vec<(i64, i64)> = appended(history, (outage.begin, outage.begin + 5000), |_| true);
     let claimed: Vec<(i64, i64)> = claimed.into_iter().filter(|(_, at)| *at < back).collect();
     let worst = claimed.iter().map(|(due_at, at)| at - due_at).max().unwrap_or_default();
-    let asked = history.submits.iter().filter(|submit| submit.sent_at > outage.begin + 1500 && submit.answered_at < back);
+    let asked = history
+        .submits
+        .iter()
+        .filter(|submit| submit.sent_at > outage.begin + 1500 && submit.answered_at < back);
     let asked: Vec<&Submit> = asked.collect();
     let refused = asked.iter().filter(|submit| is_503(&submit.outcome)).count();
     let waited = appended(history, (outage.begin, back), |_| true);
@@ -130,8 +151,18 @@ fn postgres_down(history: &History) -> Vec<Figure> {
         at_least("tasks published while Postgres was away", count(&claimed), 10, "tasks"),
         at_most("the latest of them was late by", worst, 200, "ms"),
         at_least("submits answered meanwhile", i64::try_from(asked.len()).unwrap(), 500, "submits"),
-        at_most("of these not by a 503", i64::try_from(asked.len() - refused).unwrap(), 0, "submits"),
-        at_most("the backlog was drained after Postgres was back by", last - outage.end, 10_000, "ms"),
+        at_most(
+            "of these not by a 503",
+            i64::try_from(asked.len() - refused).unwrap(),
+            0,
+            "submits",
+        ),
+        at_most(
+            "the backlog was drained after Postgres was back by",
+            last - outage.end,
+            10_000,
+            "ms",
+        ),
     ]
 }
 
@@ -156,46 +187,82 @@ fn cut_off_from_etcd(history: &History) -> Vec<Figure> {
 /// tasks move once the node gives them up.
 fn cut_off_from_kafka(history: &History) -> Vec<Figure> {
     let cut = span(history, Kind::Cut(Server::Kafka));
-    let said =
-        history.unable.iter().find(|(name, at)| name.starts_with("node-1.") && *at > cut.begin).map_or(i64::MAX, |(_, at)| *at);
+    let said = history
+        .unable
+        .iter()
+        .find(|(name, at)| name.starts_with("node-1.") && *at > cut.begin)
+        .map_or(i64::MAX, |(_, at)| *at);
     let unclaimed = overdue_until(history, (said.saturating_add(WINDOW_MS), cut.end)).max(said);
     let all = overdue_until(history, (cut.begin, cut.end));
     vec![
         at_most("it said that it cannot publish after", said - cut.begin, 3000, "ms"),
-        at_most("what it had not claimed was published by the others so long after it said so", unclaimed - said, 3000, "ms"),
-        at_most("what it had claimed was published by the others after", all - cut.begin, 3 * TTL_MS + 3000, "ms"),
+        at_most(
+            "what it had not claimed was published by the others so long after it said so",
+            unclaimed - said,
+            3000,
+            "ms",
+        ),
+        at_most(
+            "what it had claimed was published by the others after",
+            all - cut.begin,
+            3 * TTL_MS + 3000,
+            "ms",
+        ),
     ]
 }
 
 fn span(history: &History, kind: Kind) -> &Span {
-    history.spans.iter().find(|span| span.operation.kind == kind).expect("the scenario's own operation was carried out")
+    history
+        .spans
+        .iter()
+        .find(|span| span.operation.kind == kind)
+        .expect("the scenario's own operation was carried out")
 }
 
 /// Returns the due time and the append time of each task's first record, for tasks that are due in
 /// `(from, to)` and selected by `is_wanted`.
-fn appended(history: &History, (from, to): (i64, i64), is_wanted: impl Fn(&Submit) -> bool) -> Vec<(i64, i64)> {
-    let mut records: Vec<(Uuid, i64)> = history.records.iter().map(|record| (record.id, record.at)).collect();
+fn appended(
+    history: &History,
+    (from, to): (i64, i64),
+    is_wanted: impl Fn(&Submit) -> bool,
+) -> Vec<(i64, i64)> {
+    let mut records: Vec<(Uuid, i64)> =
+        history.records.iter().map(|record| (record.id, record.at)).collect();
     records.sort_by_key(|(_, at)| *at);
-    let submits = history.submits.iter().filter(|submit| is_wanted(submit)).filter_map(|submit| match submit.outcome {
-        Outcome::Accepted { id, due_at, .. } if due_at - submit.answered_at >= SETTLED_MS => Some((id, due_at)),
-        _ => None,
-    });
-    let due: HashMap<Uuid, i64> = submits.filter(|(_, due_at)| (from..to).contains(due_at)).collect();
+    let submits =
+        history.submits.iter().filter(|submit| is_wanted(submit)).filter_map(|submit| match submit
+            .outcome
+        {
+            Outcome::Accepted { id, due_at, .. } if due_at - submit.answered_at >= SETTLED_MS => {
+                Some((id, due_at))
+            }
+            _ => None,
+        });
+    let due: HashMap<Uuid, i64> =
+        submits.filter(|(_, due_at)| (from..to).contains(due_at)).collect();
     let mut seen = HashSet::new();
     let first = records.into_iter().filter(|(id, _)| seen.insert(*id));
     first.filter_map(|(id, at)| Some((*due.get(&id)?, at))).collect()
 }
 
 fn p99(history: &History, span: (i64, i64), is_wanted: impl Fn(&Submit) -> bool) -> i64 {
-    let mut lateness: Vec<i64> = appended(history, span, is_wanted).into_iter().map(|(due_at, at)| at - due_at).collect();
+    let mut lateness: Vec<i64> =
+        appended(history, span, is_wanted).into_iter().map(|(due_at, at)| at - due_at).collect();
     lateness.sort_unstable();
     let index = lateness.len() * 99 / 100;
     lateness.get(index).copied().unwrap_or(i64::MAX)
 }
 
 /// Checks that the p99 is as before, within a fifth or `more_ms` milliseconds.
-fn same_lateness(history: &History, what: &str, during: (i64, i64), more_ms: i64, is_wanted: fn(&Submit) -> bool) -> Vec<Figure> {
-    let base = p99(history, (history.started_at + BASE_MS.0, history.started_at + BASE_MS.1), is_wanted);
+fn same_lateness(
+    history: &History,
+    what: &str,
+    during: (i64, i64),
+    more_ms: i64,
+    is_wanted: fn(&Submit) -> bool,
+) -> Vec<Figure> {
+    let base =
+        p99(history, (history.started_at + BASE_MS.0, history.started_at + BASE_MS.1), is_wanted);
     let bound = (base + more_ms).max(base * 6 / 5);
     vec![
         figure(&format!("{what}: p99 before"), base, Bound::None, "ms"),
@@ -205,7 +272,9 @@ fn same_lateness(history: &History, what: &str, during: (i64, i64), more_ms: i64
 
 /// Returns when the last task was appended that fell due within the span and was overdue by then.
 fn overdue_until(history: &History, span: (i64, i64)) -> i64 {
-    let late = appended(history, span, |_| true).into_iter().filter(|(due_at, at)| at - due_at > OVERDUE_MS);
+    let late = appended(history, span, |_| true)
+        .into_iter()
+        .filter(|(due_at, at)| at - due_at > OVERDUE_MS);
     late.map(|(_, at)| at).max().unwrap_or(span.0)
 }
 

@@ -15,7 +15,9 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::caller::{Answer, Caller, Refusal, Reply};
 use super::clock_file::ClockFile;
-use super::history::{Cancel, DELETED, LIMITED, Outcome, STEADY, Submit, Target, UNAVAILABLE, Verdict};
+use super::history::{
+    Cancel, DELETED, LIMITED, Outcome, STEADY, Submit, Target, UNAVAILABLE, Verdict,
+};
 use crate::support::ledger::SERIAL_HEADER;
 use crate::support::{now_ms, wait};
 
@@ -71,9 +73,14 @@ pub fn start(load: &Load, caller: &Caller, ledger: &Arc<Ledger>) -> Vec<JoinHand
         ledger: Arc::clone(ledger),
         chance: StdRng::seed_from_u64(load.seed.wrapping_mul(1_000_003).wrapping_add(number)),
     };
-    let mut clients =
-        vec![tokio::spawn(client(0).submit_batches()), tokio::spawn(client(1).submit_alone()), tokio::spawn(client(2).cancel())];
-    clients.extend((0..NAMED_CLIENTS).map(|number| tokio::spawn(client(10 + number).use_names(number))));
+    let mut clients = vec![
+        tokio::spawn(client(0).submit_batches()),
+        tokio::spawn(client(1).submit_alone()),
+        tokio::spawn(client(2).cancel()),
+    ];
+    clients.extend(
+        (0..NAMED_CLIENTS).map(|number| tokio::spawn(client(10 + number).use_names(number))),
+    );
     clients
 }
 
@@ -116,12 +123,17 @@ impl Client {
             self.pace(&mut next, 20, 1).await;
             let id = {
                 let recent = self.ledger.recent.lock().unwrap();
-                if recent.is_empty() { None } else { Some(recent[self.chance.random_range(0..recent.len())]) }
+                if recent.is_empty() {
+                    None
+                } else {
+                    Some(recent[self.chance.random_range(0..recent.len())])
+                }
             };
             let (Some(id), Some(seat)) = (id, self.caller.seat()) else { continue };
             let (caller, ledger) = (self.caller.clone(), Arc::clone(&self.ledger));
             tokio::spawn(async move {
-                let reply = caller.send(&seat, Method::DELETE, &format!("/v1/tasks/{id}"), None).await;
+                let reply =
+                    caller.send(&seat, Method::DELETE, &format!("/v1/tasks/{id}"), None).await;
                 ledger.note_cancel(seat.node, Target::Id(id), reply);
             });
         }
@@ -137,9 +149,13 @@ impl Client {
             let topic = task.topic;
             // The task that the name stands for, according to the answers so far.
             let mut stands: Option<Uuid> = None;
-            for (method, share) in
-                [(Method::POST, 100), (Method::POST, 20), (Method::PUT, 50), (Method::PUT, 30), (Method::DELETE, 40)]
-            {
+            for (method, share) in [
+                (Method::POST, 100),
+                (Method::POST, 20),
+                (Method::PUT, 50),
+                (Method::PUT, 30),
+                (Method::DELETE, 40),
+            ] {
                 if self.is_over() {
                     return;
                 }
@@ -185,7 +201,9 @@ impl Client {
         let reply = self.caller.send(&seat, Method::PUT, &path, Some(&body)).await;
         match self.ledger.note_submit(seat.node, Submit { is_put: true, ..task }, reply) {
             Outcome::Accepted { id, has_replaced, .. } => {
-                if let Some(former) = stands.filter(|_| has_replaced && self.chance.random_range(0..100) < 70) {
+                if let Some(former) =
+                    stands.filter(|_| has_replaced && self.chance.random_range(0..100) < 70)
+                {
                     self.cancel_replaced(former).await;
                 }
                 Some(id)
@@ -228,10 +246,15 @@ impl Client {
             75..96 => now + self.chance.random_range(4000..12_000),
             _ => now + self.chance.random_range(FAR_MS),
         };
-        let due_at = if due_at > now + FAR_MS.start { due_at } else { due_at.min(end) } + self.load.clock.offset_ms();
-        let length =
-            if topic == LIMITED && self.chance.random_range(0..10) == 0 { 3000 } else { self.chance.random_range(10..300) };
-        let key = (self.chance.random_range(0..10) > 0).then(|| format!("key-{}", self.chance.random_range(0..100)));
+        let due_at = if due_at > now + FAR_MS.start { due_at } else { due_at.min(end) }
+            + self.load.clock.offset_ms();
+        let length = if topic == LIMITED && self.chance.random_range(0..10) == 0 {
+            3000
+        } else {
+            self.chance.random_range(10..300)
+        };
+        let key = (self.chance.random_range(0..10) > 0)
+            .then(|| format!("key-{}", self.chance.random_range(0..100)));
         let text = format!("{:08x} {}", self.chance.random::<u32>(), "x".repeat(length));
         let mut submit = Submit {
             serial: 0,
@@ -247,7 +270,8 @@ impl Client {
             size: text.len(),
             outcome: Outcome::Refused { why: "not sent".to_owned() },
         };
-        let mut body = json!({ "topic": self.load.topics[topic], "due_at": due_at, "payload_text": text });
+        let mut body =
+            json!({ "topic": self.load.topics[topic], "due_at": due_at, "payload_text": text });
         if let Some(key) = key {
             body["key"] = key.into();
         }
@@ -265,8 +289,14 @@ impl Client {
         tokio::spawn(async move {
             if is_batch {
                 let bodies: Vec<&Value> = tasks.iter().map(|(_, body)| body).collect();
-                let reply = caller.send(&seat, Method::POST, "/v1/tasks/batch", Some(&json!({ "tasks": bodies }))).await;
-                ledger.note_batch(seat.node, tasks.into_iter().map(|(submit, _)| submit).collect(), reply);
+                let reply = caller
+                    .send(&seat, Method::POST, "/v1/tasks/batch", Some(&json!({ "tasks": bodies })))
+                    .await;
+                ledger.note_batch(
+                    seat.node,
+                    tasks.into_iter().map(|(submit, _)| submit).collect(),
+                    reply,
+                );
             } else {
                 for (submit, body) in tasks {
                     let reply = caller.send(&seat, Method::POST, "/v1/tasks", Some(&body)).await;
@@ -313,11 +343,19 @@ impl Ledger {
     }
 
     /// Returns the answer to one task of a request.
-    fn outcome(&self, submit: &Submit, status: u16, has_retry_after: bool, body: &Value) -> Outcome {
+    fn outcome(
+        &self,
+        submit: &Submit,
+        status: u16,
+        has_retry_after: bool,
+        body: &Value,
+    ) -> Outcome {
         let (task, known) = (id_of(body).zip(due_of(body)), status == 200 && !submit.is_put);
         match (status, task) {
             (200 | 201, Some((id, _))) if known => Outcome::Known { id },
-            (200 | 201, Some((id, due_at))) => Outcome::Accepted { id, due_at, has_replaced: status == 200 },
+            (200 | 201, Some((id, due_at))) => {
+                Outcome::Accepted { id, due_at, has_replaced: status == 200 }
+            }
             (409, _) if submit.is_put && id_of(&body["task"]).is_some() => {
                 Outcome::TooLate { id: id_of(&body["task"]).unwrap_or_default() }
             }
@@ -327,7 +365,9 @@ impl Ledger {
 
     fn note_submit(&self, node: u8, submit: Submit, reply: Reply) -> Outcome {
         let outcome = match reply.answer {
-            Answer::Said { status, has_retry_after, ref body } => self.outcome(&submit, status, has_retry_after, body),
+            Answer::Said { status, has_retry_after, ref body } => {
+                self.outcome(&submit, status, has_retry_after, body)
+            }
             Answer::NotSent => Outcome::Refused { why: "connect".to_owned() },
             Answer::Lost(ref why) => Outcome::Unknown { why: why.clone() },
         };
@@ -337,15 +377,24 @@ impl Ledger {
 
     fn note_batch(&self, node: u8, submits: Vec<Submit>, reply: Reply) {
         let results = match &reply.answer {
-            Answer::Said { status: 200, body, .. } => body["results"].as_array().filter(|results| results.len() == submits.len()),
+            Answer::Said { status: 200, body, .. } => {
+                body["results"].as_array().filter(|results| results.len() == submits.len())
+            }
             _ => None,
         };
         for (index, submit) in submits.into_iter().enumerate() {
             let outcome = match (&reply.answer, results) {
                 (_, Some(results)) => {
                     let result = &results[index];
-                    let status = result["status"].as_u64().and_then(|status| u16::try_from(status).ok()).unwrap_or_default();
-                    let shown = if result["task"].is_object() { &result["task"] } else { &result["problem"] };
+                    let status = result["status"]
+                        .as_u64()
+                        .and_then(|status| u16::try_from(status).ok())
+                        .unwrap_or_default();
+                    let shown = if result["task"].is_object() {
+                        &result["task"]
+                    } else {
+                        &result["problem"]
+                    };
                     self.outcome(&submit, status, false, shown)
                 }
                 (Answer::Said { status, has_retry_after, body }, None) => {
@@ -366,25 +415,36 @@ impl Ledger {
             }
             recent.push(*id);
         }
-        let noted = Submit { node, sent_at: reply.sent_at, answered_at: reply.answered_at, outcome, ..submit };
+        let noted = Submit {
+            node,
+            sent_at: reply.sent_at,
+            answered_at: reply.answered_at,
+            outcome,
+            ..submit
+        };
         self.submits.lock().unwrap().push(noted);
     }
 
     fn note_cancel(&self, node: u8, target: Target, reply: Reply) {
         let verdict = match &reply.answer {
-            Answer::Said { status, has_retry_after, body } => match (status, body["verdict"].as_str()) {
-                (200, Some("cancelled")) => Verdict::Cancelled { id: id_of(&body["task"]) },
-                (409, Some("too_late")) => Verdict::TooLate { id: id_of(&body["task"]), receipt: receipt_of(&body["task"]) },
-                (409, Some("replaced")) => {
-                    let by = body["replaced_by"].as_str().and_then(|id| id.parse().ok());
-                    Verdict::Replaced { id: id_of(&body["task"]), by }
+            Answer::Said { status, has_retry_after, body } => {
+                match (status, body["verdict"].as_str()) {
+                    (200, Some("cancelled")) => Verdict::Cancelled { id: id_of(&body["task"]) },
+                    (409, Some("too_late")) => Verdict::TooLate {
+                        id: id_of(&body["task"]),
+                        receipt: receipt_of(&body["task"]),
+                    },
+                    (409, Some("replaced")) => {
+                        let by = body["replaced_by"].as_str().and_then(|id| id.parse().ok());
+                        Verdict::Replaced { id: id_of(&body["task"]), by }
+                    }
+                    (404, Some("not_found")) => Verdict::NotFound,
+                    _ => match self.refused(Refusal::of(*status, body, *has_retry_after, &[])) {
+                        Outcome::Refused { why } => Verdict::Refused { why },
+                        other => Verdict::Unknown { why: format!("{other:?}") },
+                    },
                 }
-                (404, Some("not_found")) => Verdict::NotFound,
-                _ => match self.refused(Refusal::of(*status, body, *has_retry_after, &[])) {
-                    Outcome::Refused { why } => Verdict::Refused { why },
-                    other => Verdict::Unknown { why: format!("{other:?}") },
-                },
-            },
+            }
             Answer::NotSent => Verdict::Refused { why: "connect".to_owned() },
             Answer::Lost(why) => Verdict::Unknown { why: why.clone() },
         };

@@ -36,28 +36,46 @@ impl Ways {
         let mut ways = Self { api: api.to_owned(), http, listens: Vec::new() };
         let known = ways.call(Method::GET, "/proxies", None).await;
         let listens = known.as_object().unwrap().iter();
-        ways.listens = listens.map(|(name, proxy)| (name.clone(), proxy["listen"].as_str().unwrap().to_owned())).collect();
+        ways.listens = listens
+            .map(|(name, proxy)| (name.clone(), proxy["listen"].as_str().unwrap().to_owned()))
+            .collect();
         ways
     }
 
     /// Returns the address at which a node reaches a server.
     pub fn address(&self, server: Server, node: u8) -> &str {
         let name = name_of(server, node);
-        &self.listens.iter().find(|(known, _)| *known == name).unwrap_or_else(|| panic!("toxiproxy has no {name}")).1
+        &self
+            .listens
+            .iter()
+            .find(|(known, _)| *known == name)
+            .unwrap_or_else(|| panic!("toxiproxy has no {name}"))
+            .1
     }
 
     /// Breaks all connections and refuses new ones.
     pub async fn cut(&self, server: Server, node: u8) {
-        self.call(Method::POST, &format!("/proxies/{}", name_of(server, node)), Some(json!({ "enabled": false }))).await;
+        self.call(
+            Method::POST,
+            &format!("/proxies/{}", name_of(server, node)),
+            Some(json!({ "enabled": false })),
+        )
+        .await;
     }
 
     pub async fn mend(&self, server: Server, node: u8) {
-        self.call(Method::POST, &format!("/proxies/{}", name_of(server, node)), Some(json!({ "enabled": true }))).await;
+        self.call(
+            Method::POST,
+            &format!("/proxies/{}", name_of(server, node)),
+            Some(json!({ "enabled": true })),
+        )
+        .await;
     }
 
     /// Delays the server's answers by `millis` from now on.
     pub async fn delay(&self, server: Server, node: u8, millis: i64) {
-        self.poison(server, node, "latency", json!({ "latency": millis, "jitter": millis / 5 })).await;
+        self.poison(server, node, "latency", json!({ "latency": millis, "jitter": millis / 5 }))
+            .await;
     }
 
     /// Suppresses the server's answers from now on, while the connections stay open.
@@ -67,7 +85,8 @@ impl Ways {
 
     async fn poison(&self, server: Server, node: u8, kind: &str, attributes: Value) {
         let toxic = json!({ "name": "fault", "type": kind, "stream": "downstream", "attributes": attributes });
-        self.call(Method::POST, &format!("/proxies/{}/toxics", name_of(server, node)), Some(toxic)).await;
+        self.call(Method::POST, &format!("/proxies/{}/toxics", name_of(server, node)), Some(toxic))
+            .await;
     }
 
     /// Undoes [`Self::delay`] or [`Self::silence`]. First breaks the affected connections:
@@ -78,7 +97,12 @@ impl Ways {
         // toxiproxy does not report when it has forgotten a connection. It has done so when all
         // delayed data has come out.
         wait::until(now_ms() + HELD_BACK_MAX_MS).await;
-        self.call(Method::DELETE, &format!("/proxies/{}/toxics/fault", name_of(server, node)), None).await;
+        self.call(
+            Method::DELETE,
+            &format!("/proxies/{}/toxics/fault", name_of(server, node)),
+            None,
+        )
+        .await;
         self.mend(server, node).await;
     }
 
@@ -98,7 +122,10 @@ impl Ways {
             Some(body) => request.header("content-type", "application/json").body(body.to_string()),
             None => request,
         };
-        let response = request.send().await.unwrap_or_else(|error| panic!("toxiproxy: {method} {path}: {error:?}"));
+        let response = request
+            .send()
+            .await
+            .unwrap_or_else(|error| panic!("toxiproxy: {method} {path}: {error:?}"));
         let status = response.status();
         let text = response.text().await.unwrap();
         assert!(status.is_success(), "toxiproxy: {method} {path}: {status} {text}");

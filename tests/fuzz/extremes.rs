@@ -24,11 +24,18 @@ const MILLIS: [i64; 12] = [
     i64::MAX,
 ];
 
-const SPANS: [Duration; 5] =
-    [Duration::ZERO, Duration::from_nanos(1), Duration::from_secs(1 << 33), Duration::from_secs(u64::MAX), Duration::MAX];
+const SPANS: [Duration; 5] = [
+    Duration::ZERO,
+    Duration::from_nanos(1),
+    Duration::from_secs(1 << 33),
+    Duration::from_secs(u64::MAX),
+    Duration::MAX,
+];
 
 fn times() -> impl Iterator<Item = Timestamp> {
-    MILLIS.into_iter().flat_map(|millis| [Timestamp::from_millis(millis), Timestamp::from_micros(millis)])
+    MILLIS
+        .into_iter()
+        .flat_map(|millis| [Timestamp::from_millis(millis), Timestamp::from_micros(millis)])
 }
 
 #[test]
@@ -70,7 +77,12 @@ fn ranges_of_ids_reach_to_both_ends() {
     }
     let all = IdRange::of_times(Timestamp::EPOCH, Timestamp::MAX);
     assert!(all.contains(TaskId::new(Timestamp::EPOCH, Shard::new(0), 0).uuid()));
-    assert!(all.contains(TaskId::new(Timestamp::MAX.minus(Duration::from_millis(1)), Shard::new(4095), u64::MAX).uuid()));
+    assert!(
+        all.contains(
+            TaskId::new(Timestamp::MAX.minus(Duration::from_millis(1)), Shard::new(4095), u64::MAX)
+                .uuid()
+        )
+    );
 }
 
 #[test]

@@ -70,7 +70,11 @@ pub fn fuzz(target: &str, decode: impl Fn(&[u8])) {
             let small = shrink(&decode, input);
             let kept = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("fuzz-{target}-{seed}"));
             std::fs::write(&kept, &small).unwrap();
-            panic!("{target} fails (FUZZ_SEED={seed}) on {:?}, kept in {}", String::from_utf8_lossy(&small), kept.display());
+            panic!(
+                "{target} fails (FUZZ_SEED={seed}) on {:?}, kept in {}",
+                String::from_utf8_lossy(&small),
+                kept.display()
+            );
         }
         count += 1;
     }
@@ -78,7 +82,9 @@ pub fn fuzz(target: &str, decode: impl Fn(&[u8])) {
 }
 
 fn setting(name: &str) -> Option<u64> {
-    std::env::var(name).ok().map(|value| value.parse().unwrap_or_else(|_wrong| panic!("{name} is a number, not {value:?}")))
+    std::env::var(name).ok().map(|value| {
+        value.parse().unwrap_or_else(|_wrong| panic!("{name} is a number, not {value:?}"))
+    })
 }
 
 fn survives(decode: &impl Fn(&[u8]), input: &[u8]) -> bool {
@@ -87,7 +93,8 @@ fn survives(decode: &impl Fn(&[u8]), input: &[u8]) -> bool {
 
 fn corpus(target: &str) -> Vec<(PathBuf, Vec<u8>)> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fuzz/corpus").join(target);
-    let entries = std::fs::read_dir(&folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
+    let entries =
+        std::fs::read_dir(&folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
     let mut paths: Vec<PathBuf> = entries.map(|entry| entry.unwrap().path()).collect();
     paths.sort();
     assert!(!paths.is_empty(), "{} is empty", folder.display());
@@ -98,7 +105,8 @@ fn input(rng: &mut SmallRng, corpus: &[(PathBuf, Vec<u8>)]) -> Vec<u8> {
     if rng.random_ratio(1, 10) {
         return bytes(rng);
     }
-    let pick = |rng: &mut SmallRng| corpus.choose(rng).map(|(_, input)| input.clone()).unwrap_or_default();
+    let pick =
+        |rng: &mut SmallRng| corpus.choose(rng).map(|(_, input)| input.clone()).unwrap_or_default();
     let mut input = pick(rng);
     for _ in 0..rng.random_range(1..8) {
         let (from, to) = range(rng, input.len());

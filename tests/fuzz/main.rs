@@ -21,7 +21,9 @@ use punctual::client::answer::Answer;
 use punctual::client::lines::line::Naming;
 use punctual::client::task::Task;
 use punctual::domain::task::headers;
-use punctual::domain::{BatchId, Cursor, Headers, List, NodeId, Selection, TaskId, TaskName, Timestamp, TopicName};
+use punctual::domain::{
+    BatchId, Cursor, Headers, List, NodeId, Selection, TaskId, TaskName, Timestamp, TopicName,
+};
 use punctual::etcd::Member;
 use punctual::node::messages::Due;
 use punctual::postgres::connection::arrays::Elements;
@@ -36,15 +38,27 @@ const YEAR_2100: Timestamp = Timestamp::from_micros(4_102_444_800_000_000);
 fn the_json_of_a_task_is_read_or_refused() {
     fuzz("draft", |input| {
         let text = String::from_utf8_lossy(input);
-        let named = DraftReader::default().read_named(&text, TopicName::new("t").unwrap(), TaskName::new("n").unwrap());
+        let named = DraftReader::default().read_named(
+            &text,
+            TopicName::new("t").unwrap(),
+            TaskName::new("n").unwrap(),
+        );
         for (draft, _) in [DraftReader::default().read(&text), named].into_iter().flatten() {
             if let Due::At(at) = draft.due {
                 assert!((0..DUE_AT_MAX).contains(&at.as_millis()), "{at:?}");
             }
-            assert!(draft.record.payload.is_some() || draft.record.key.is_some(), "a tombstone has a key");
-            assert!(draft.name.is_none_or(|name| !name.as_str().contains('\0') && name.as_str().len() <= 255));
             assert!(
-                headers::decode(draft.record.headers.as_bytes()).all(|(name, _)| !name.to_lowercase().starts_with("punctual-"))
+                draft.record.payload.is_some() || draft.record.key.is_some(),
+                "a tombstone has a key"
+            );
+            assert!(
+                draft
+                    .name
+                    .is_none_or(|name| !name.as_str().contains('\0') && name.as_str().len() <= 255)
+            );
+            assert!(
+                headers::decode(draft.record.headers.as_bytes())
+                    .all(|(name, _)| !name.to_lowercase().starts_with("punctual-"))
             );
         }
     });
@@ -63,7 +77,10 @@ fn a_due_time_is_read_as_it_is_meant_and_never_earlier() {
                 let late = i128::from(at.as_micros()) * 1_000 - meant.as_nanosecond();
                 // Times are rounded up to the next whole millisecond, and a leap second becomes the
                 // second after it.
-                assert!((0..1_001_000_000).contains(&late), "{text}: {at:?} is {late} ns after what was written");
+                assert!(
+                    (0..1_001_000_000).contains(&late),
+                    "{text}: {at:?} is {late} ns after what was written"
+                );
             }
         }
     });
@@ -77,7 +94,10 @@ fn a_delay_is_read_or_refused_and_bounded() {
             let Ok(raw) = RawValue::from_string(json) else { continue };
             if let Ok(delay) = times::delay(&raw) {
                 assert!(delay.as_secs() <= 1000 * 366 * 86_400, "{delay:?}");
-                assert!(YEAR_2100.plus(delay) < Timestamp::MAX, "{delay:?} from now does not fit into an id");
+                assert!(
+                    YEAR_2100.plus(delay) < Timestamp::MAX,
+                    "{delay:?} from now does not fit into an id"
+                );
             }
         }
     });
@@ -97,7 +117,8 @@ fn an_id_has_one_spelling() {
 
 #[test]
 fn a_cursor_is_one_that_was_given_or_none() {
-    let selection = Selection { topic: TopicName::new("orders").ok(), due_from: None, due_to: None };
+    let selection =
+        Selection { topic: TopicName::new("orders").ok(), due_from: None, due_to: None };
     fuzz("cursor", |input| {
         for list in [List::Tasks, List::DeadLetters] {
             let Some(cursor) = Cursor::of_bytes(input, list, &selection) else { continue };
@@ -114,8 +135,11 @@ fn names_and_topics_are_valid_or_refused() {
             assert!((1..=255).contains(&name.as_str().len()) && !name.as_str().contains('\0'));
         }
         if let Ok(topic) = TopicName::new(&text) {
-            let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-');
-            assert!((1..=249).contains(&topic.as_str().len()) && topic.as_str().bytes().all(is_plain));
+            let is_plain =
+                |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-');
+            assert!(
+                (1..=249).contains(&topic.as_str().len()) && topic.as_str().bytes().all(is_plain)
+            );
         }
     });
 }
@@ -136,7 +160,9 @@ fn an_array_of_postgres_is_read_within_its_bytes() {
         let Some(elements) = Elements::new(input) else { return };
         assert!(elements.count_max() <= input.len());
         let read: Vec<Option<&[u8]>> = elements.take(BYTES_MANY).collect();
-        assert!(read.iter().flatten().map(|element| element.len() + 4).sum::<usize>() <= input.len());
+        assert!(
+            read.iter().flatten().map(|element| element.len() + 4).sum::<usize>() <= input.len()
+        );
     });
 }
 
@@ -146,7 +172,9 @@ const BYTES_MANY: usize = 10_000;
 /// is NULL.
 fn arrays_of(mut input: &[u8]) -> [Option<&[u8]>; 8] {
     [(); 8].map(|()| {
-        let (length, rest) = input.split_first_chunk::<2>().map(|(length, rest)| (u16::from_be_bytes(*length), rest))?;
+        let (length, rest) = input
+            .split_first_chunk::<2>()
+            .map(|(length, rest)| (u16::from_be_bytes(*length), rest))?;
         let (array, rest) = rest.split_at(usize::from(length).min(rest.len()));
         let is_null = length == u16::MAX;
         input = if is_null { input.get(2..).unwrap_or_default() } else { rest };
@@ -159,7 +187,10 @@ fn the_arrays_of_a_batch_are_all_of_it_or_nothing() {
     fuzz("batch", |input| {
         let arrays = arrays_of(input);
         let Some(batch) = batch_of(BatchId::new(Timestamp::EPOCH, 0, 0), arrays) else { return };
-        assert_eq!(Some(batch.len()), arrays[0].and_then(Elements::new).map(|ids| ids.declared_count()));
+        assert_eq!(
+            Some(batch.len()),
+            arrays[0].and_then(Elements::new).map(|ids| ids.declared_count())
+        );
         for task in batch.tasks() {
             assert!(task.bytes() <= input.len() && usize::from(task.topic) < batch.topics().len());
             headers::decode(task.headers).for_each(drop);
@@ -185,7 +216,9 @@ fn settings_are_understood_or_refused_with_a_problem() {
         // Arguments that name a file would make the program read it.
         let lines = text.lines().filter(|line| !line.contains("file"));
         let words = ["punctual", "serve"].into_iter().chain(lines).map(OsString::from);
-        if let Err(punctual::config::Refusal::Problems(problems)) = punctual::config::read(words, punctual::app::problems) {
+        if let Err(punctual::config::Refusal::Problems(problems)) =
+            punctual::config::read(words, punctual::app::problems)
+        {
             assert!(!problems.is_empty());
         }
     });
@@ -199,7 +232,11 @@ fn a_line_of_a_file_of_tasks_is_a_task_with_a_name_or_refused() {
             // The value may be any that the grammar allows, also one that few types can hold
             // (`1e400`, half of a surrogate pair). The node decides whether to accept it.
             let members: HashMap<String, &RawValue> = serde_json::from_str(&line.json).unwrap();
-            assert!(members.contains_key("name"), "without a name it cannot be sent again: {}", line.json);
+            assert!(
+                members.contains_key("name"),
+                "without a name it cannot be sent again: {}",
+                line.json
+            );
         }
     });
 }
@@ -210,8 +247,10 @@ fn a_line_of_a_file_of_tasks_is_a_task_with_a_name_or_refused() {
 fn what_a_client_is_answered_is_understood_or_explained() {
     fuzz("answer", |input| {
         let (status, text) = input.split_first_chunk::<3>().unwrap_or((b"200", input));
-        let status = std::str::from_utf8(status).ok().and_then(|status| status.parse().ok()).unwrap_or(502);
-        let answer = Answer { status, retry_after: None, text: String::from_utf8_lossy(text).into_owned() };
+        let status =
+            std::str::from_utf8(status).ok().and_then(|status| status.parse().ok()).unwrap_or(502);
+        let answer =
+            Answer { status, retry_after: None, text: String::from_utf8_lossy(text).into_owned() };
         match answer.problem() {
             Some(problem) => drop(problem.ending()),
             None => drop(answer.read::<Task>().map(|task| task.lines())),

@@ -26,22 +26,32 @@ struct Wrong {
 }
 
 fn wrong(method: Method, path: &str, body: impl Into<String>, wanted: Wanted) -> Wrong {
-    Wrong { method, path: path.to_owned(), content_type: Some("application/json"), body: body.into(), wanted }
+    Wrong {
+        method,
+        path: path.to_owned(),
+        content_type: Some("application/json"),
+        body: body.into(),
+        wanted,
+    }
 }
 
 /// All of the table but the tasks within batches, which are answered 200.
 fn table() -> Vec<Wrong> {
     let mut all = Vec::new();
-    all.extend(TASKS.iter().map(|(body, status, kind, field)| wrong(Method::POST, "/v1/tasks", *body, (*status, kind, field))));
-    all.extend(
-        BATCHES.iter().map(|(body, status, kind, field)| wrong(Method::POST, "/v1/tasks/batch", *body, (*status, kind, field))),
-    );
+    all.extend(TASKS.iter().map(|(body, status, kind, field)| {
+        wrong(Method::POST, "/v1/tasks", *body, (*status, kind, field))
+    }));
+    all.extend(BATCHES.iter().map(|(body, status, kind, field)| {
+        wrong(Method::POST, "/v1/tasks/batch", *body, (*status, kind, field))
+    }));
     all.extend(REQUESTS.iter().map(|(method, path, content_type, wanted)| Wrong {
         content_type: *content_type,
         ..wrong(method.parse().unwrap(), path, TASK, *wanted)
     }));
     for path in ["/v1/tasks/cancel", "/v1/dead/redrive", "/v1/dead/drop"] {
-        all.extend(BULKS.iter().map(|(body, status, kind, field)| wrong(Method::POST, path, *body, (*status, kind, field))));
+        all.extend(BULKS.iter().map(|(body, status, kind, field)| {
+            wrong(Method::POST, path, *body, (*status, kind, field))
+        }));
     }
     all.extend(REPLACEMENTS.iter().map(|(topic, body, status, kind, field)| {
         wrong(Method::PUT, &format!("/v1/topics/{topic}/tasks/n"), *body, (*status, kind, field))
@@ -63,7 +73,10 @@ fn of_topics(small_topic: &str, compacted_topic: &str) -> Vec<Wrong> {
             json!({"topic": small_topic, "delay": 1, "tombstone": true, "key": long}).to_string(),
             (422, "record-too-large", "key"),
         ),
-        post(json!({"topic": compacted_topic, "delay": 1, "payload": 1}).to_string(), (422, "key-required", "key")),
+        post(
+            json!({"topic": compacted_topic, "delay": 1, "payload": 1}).to_string(),
+            (422, "key-required", "key"),
+        ),
         post(
             json!({"topic": "t", "delay": 1, "payload": 1, "name": "n".repeat(256)}).to_string(),
             (400, "invalid-value", "name"),
@@ -81,7 +94,13 @@ struct Caller<'a> {
 }
 
 impl Caller<'_> {
-    async fn send(&mut self, method: Method, path: &str, content_type: Option<&str>, body: &str) -> Answer {
+    async fn send(
+        &mut self,
+        method: Method,
+        path: &str,
+        content_type: Option<&str>,
+        body: &str,
+    ) -> Answer {
         let path = path.replace("/topics/t/", &format!("/topics/{}/", self.topic));
         let body = body.replace(r#""topic":"t""#, &format!(r#""topic":"{}""#, self.topic));
         let content = content_type.map(|content_type| (content_type, body.into_bytes()));
@@ -110,7 +129,8 @@ async fn bad_input_is_refused_with_a_reason_and_nothing_of_it_is_stored() {
     let cluster = Cluster::start("bad-input").await;
     let topic = cluster.topic("orders").await;
     let small_topic = cluster.topic_with("small", &[("max.message.bytes", "10000")]).await;
-    let compacted_topic = cluster.topic_with("compacted", &[("cleanup.policy", "compact,delete")]).await;
+    let compacted_topic =
+        cluster.topic_with("compacted", &[("cleanup.policy", "compact,delete")]).await;
     let node = cluster.node().await;
     let mut caller = Caller { node: &node, topic: &topic, oracle: Oracle::default() };
     let mut rows = table();
@@ -121,9 +141,14 @@ async fn bad_input_is_refused_with_a_reason_and_nothing_of_it_is_stored() {
         check_answer(&what, &answer, row.wanted);
     }
     for (item, status, kind, field) in ITEMS {
-        let answer = caller.post("/v1/tasks/batch", &format!(r#"{{"tasks":[{TASK},{item},{TASK}]}}"#)).await;
+        let answer =
+            caller.post("/v1/tasks/batch", &format!(r#"{{"tasks":[{TASK},{item},{TASK}]}}"#)).await;
         let results = answer.json()["results"].clone();
-        assert_eq!((&results[0]["status"], &results[2]["status"]), (&json!(201), &json!(201)), "{item}: {results}");
+        assert_eq!(
+            (&results[0]["status"], &results[2]["status"]),
+            (&json!(201), &json!(201)),
+            "{item}: {results}"
+        );
         check_problem(item, &results[1]["problem"], (*status, kind, field));
     }
     eprintln!("{} wrong requests, each with its status, type and field", rows.len() + ITEMS.len());
@@ -132,10 +157,13 @@ async fn bad_input_is_refused_with_a_reason_and_nothing_of_it_is_stored() {
     check_answer("bytes that are no UTF-8", &no_text, (400, "malformed-json", NO_FIELD));
     // The good ones in between are all that there is.
     for due in ["1h", "8760h", "0ms"] {
-        let task = format!(r#"{{"topic":"t","delay":"{due}","payload_text":"x","key":"k","headers":{{"a":"b"}}}}"#);
+        let task = format!(
+            r#"{{"topic":"t","delay":"{due}","payload_text":"x","key":"k","headers":{{"a":"b"}}}}"#
+        );
         assert_eq!(caller.post("/v1/tasks", &task).await.status, 201);
     }
-    let keyed = json!({"topic": compacted_topic, "delay": "1h", "payload": 1, "key": ""}).to_string();
+    let keyed =
+        json!({"topic": compacted_topic, "delay": "1h", "payload": 1, "key": ""}).to_string();
     assert_eq!(caller.post("/v1/tasks", &keyed).await.status, 201);
     caller.oracle.check(&cluster, DEADLINE).await;
     assert_eq!(caller.oracle.task_count(), 2 * ITEMS.len() + 4);
@@ -145,17 +173,29 @@ async fn bad_input_is_refused_with_a_reason_and_nothing_of_it_is_stored() {
 
 fn check_answer(what: &str, answer: &Answer, wanted: Wanted) {
     assert_eq!(answer.status, wanted.0, "{what}: {}", answer.text);
-    assert_eq!(answer.header("content-type"), Some("application/problem+json"), "{what}: {}", answer.text);
+    assert_eq!(
+        answer.header("content-type"),
+        Some("application/problem+json"),
+        "{what}: {}",
+        answer.text
+    );
     let help = format!("</problems/{}>; rel=\"help\"", wanted.1);
     assert_eq!(answer.header("link"), Some(help.as_str()), "{what}");
     check_problem(what, &answer.json(), wanted);
 }
 
 fn check_problem(what: &str, problem: &Value, (status, kind, field): Wanted) {
-    let found = (problem["status"].as_u64(), problem["type"].as_str(), problem["field"].as_str().unwrap_or(NO_FIELD));
+    let found = (
+        problem["status"].as_u64(),
+        problem["type"].as_str(),
+        problem["field"].as_str().unwrap_or(NO_FIELD),
+    );
     let kind = format!("urn:punctual:problem:{kind}");
     assert_eq!(found, (Some(u64::from(status)), Some(kind.as_str()), field), "{what}: {problem}");
-    assert!(problem["detail"].as_str().is_some_and(|detail| detail.len() > 10), "{what}: {problem}");
+    assert!(
+        problem["detail"].as_str().is_some_and(|detail| detail.len() > 10),
+        "{what}: {problem}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -182,19 +222,38 @@ async fn a_body_over_the_limit_is_refused_before_it_is_read() {
 async fn bytes_that_are_no_http_do_not_harm_the_node() {
     let cluster = Cluster::start("no-http").await;
     let node = cluster.node().await;
-    for bytes in ["\0\u{1}\u{2}\r\n\r\n", "GET / HTTP/9.9\r\n\r\n", "POST /v1/tasks HTTP/1.1\r\ncontent-length: -1\r\n\r\n"] {
+    for bytes in [
+        "\0\u{1}\u{2}\r\n\r\n",
+        "GET / HTTP/9.9\r\n\r\n",
+        "POST /v1/tasks HTTP/1.1\r\ncontent-length: -1\r\n\r\n",
+    ] {
         let answer = raw(&node, bytes).await;
-        assert!(answer.is_empty() || answer.contains(" 40") || answer.contains(" 505"), "{bytes:?}: {answer}");
+        assert!(
+            answer.is_empty() || answer.contains(" 40") || answer.contains(" 505"),
+            "{bytes:?}: {answer}"
+        );
     }
     // What cannot be right when it is repeated is not answered as if it could.
     let head = "POST /v1/tasks HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n";
     for chunks in ["zz\r\n{}\r\n0\r\n\r\n", "2\r\n{}XX0\r\n\r\n"] {
         let answer = raw(&node, &format!("{head}{chunks}")).await;
-        assert!(answer.starts_with("HTTP/1.1 400 ") && answer.contains("malformed-encoding"), "{chunks:?}: {answer}");
+        assert!(
+            answer.starts_with("HTTP/1.1 400 ") && answer.contains("malformed-encoding"),
+            "{chunks:?}: {answer}"
+        );
     }
     for name in ["50%off", "%zz", "a%", "a%2"] {
-        let answer = raw(&node, &format!("GET /v1/topics/t/tasks/{name} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")).await;
-        assert!(answer.starts_with("HTTP/1.1 400 ") && answer.contains("invalid-value"), "{name}: {answer}");
+        let answer = raw(
+            &node,
+            &format!(
+                "GET /v1/topics/t/tasks/{name} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"
+            ),
+        )
+        .await;
+        assert!(
+            answer.starts_with("HTTP/1.1 400 ") && answer.contains("invalid-value"),
+            "{name}: {answer}"
+        );
     }
     eventually("the node is ready", DEADLINE, async || node.api().is_ready().await).await;
 }

@@ -23,12 +23,26 @@ async fn report(cluster: &Cluster, node: &Node, scenario: &[&str]) -> (Report, S
     let (json, svg) = (folder.with_extension("json"), folder.with_extension("svg"));
     let topic = cluster.topic(scenario[0]).await;
     let pid = format!("node={}", node.pid);
-    let common = ["--topic", &topic, "--pid", &pid, "--json", json.to_str().unwrap(), "--svg", svg.to_str().unwrap()];
+    let common = [
+        "--topic",
+        &topic,
+        "--pid",
+        &pid,
+        "--json",
+        json.to_str().unwrap(),
+        "--svg",
+        svg.to_str().unwrap(),
+    ];
     let output = bench(cluster, node.api().base(), &[scenario, &common].concat()).await;
     let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{scenario:?}: {said}{}", String::from_utf8_lossy(&output.stdout));
+    assert!(
+        output.status.success(),
+        "{scenario:?}: {said}{}",
+        String::from_utf8_lossy(&output.stdout)
+    );
     assert!(said.contains(scenario[0]), "it says how far it is: {said}");
-    let (text, picture) = (std::fs::read_to_string(&json).unwrap(), std::fs::read_to_string(&svg).unwrap());
+    let (text, picture) =
+        (std::fs::read_to_string(&json).unwrap(), std::fs::read_to_string(&svg).unwrap());
     std::fs::remove_file(json).unwrap();
     std::fs::remove_file(svg).unwrap();
     (serde_json::from_str(&text).unwrap(), picture)
@@ -41,15 +55,35 @@ async fn lateness_is_measured_from_outside() {
     let (report, picture) = report(
         &cluster,
         &node,
-        &["lateness", "--rate", "200", "--for", "3s", "--warmup", "1s", "--ahead-max", "2s", "--pending", "500"],
+        &[
+            "lateness",
+            "--rate",
+            "200",
+            "--for",
+            "3s",
+            "--warmup",
+            "1s",
+            "--ahead-max",
+            "2s",
+            "--pending",
+            "500",
+        ],
     )
     .await;
     let spans = report.spans.as_ref().unwrap();
     // 600 on a machine that does not stand still meanwhile: what it could not send in its time is
     // sent at once then.
     assert!(spans.count > 100, "200 a second for 3 s: {report:?}");
-    assert!(report.counts.are_clean() && report.counts.accepted > spans.count, "{:?}", report.counts);
-    assert!(report.usage[0].name == "node" && report.usage[0].us_per_task > 0.0, "{:?}", report.usage);
+    assert!(
+        report.counts.are_clean() && report.counts.accepted > spans.count,
+        "{:?}",
+        report.counts
+    );
+    assert!(
+        report.usage[0].name == "node" && report.usage[0].us_per_task > 0.0,
+        "{:?}",
+        report.usage
+    );
     assert_eq!(report.series.len(), 3);
     assert!(picture.contains("<polyline"));
 }
@@ -61,7 +95,12 @@ async fn a_burst_and_cancels_are_measured_from_outside() {
     let (burst, _) = report(&cluster, &node, &["burst", "--count", "3000", "--lead", "15s"]).await;
     assert_eq!((burst.counts.arrived, burst.counts.are_clean()), (3000, true));
     assert!(burst.facts.contains_key("first out, ms"), "{:?}", burst.facts);
-    let (cancel, _) = report(&cluster, &node, &["cancel", "--count", "300", "--warmup", "50", "--connections", "4"]).await;
+    let (cancel, _) = report(
+        &cluster,
+        &node,
+        &["cancel", "--count", "300", "--warmup", "50", "--connections", "4"],
+    )
+    .await;
     assert_eq!((cancel.facts["cancelled"], cancel.facts["any other verdict"]), (250.0, 0.0));
 }
 
@@ -69,7 +108,9 @@ async fn a_burst_and_cancels_are_measured_from_outside() {
 async fn a_topic_that_tells_nothing_of_lateness_is_refused() {
     let cluster = Cluster::start("bench-refused").await;
     let topic = cluster.topic_with("created", &[("message.timestamp.type", "CreateTime")]).await;
-    for (topic, wanted) in [(topic.as_str(), "LogAppendTime"), ("there-is-no-such-topic", "has no topic")] {
+    for (topic, wanted) in
+        [(topic.as_str(), "LogAppendTime"), ("there-is-no-such-topic", "has no topic")]
+    {
         let output = bench(&cluster, "http://127.0.0.1:1", &["lateness", "--topic", topic]).await;
         let said = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(1), "{said}");

@@ -32,16 +32,24 @@ async fn verdicts_are_true_while_claims_run() {
         .collect();
     let accepted = first.api().submit_all(&tasks).await;
     ledger.accept_all(&accepted, &tasks);
-    let verdicts = cancel_around_the_claims(&accepted, &[first.api().clone(), second.api().clone()], &ledger).await;
+    let verdicts =
+        cancel_around_the_claims(&accepted, &[first.api().clone(), second.api().clone()], &ledger)
+            .await;
     let count = |verdict: &str| verdicts.get(verdict).map_or(0, Vec::len);
     let (cancelled, too_late) = (count("cancelled"), count("too_late"));
     eprintln!("cancelled: {cancelled}, too late: {too_late}");
-    assert!(cancelled >= VERDICTS_MIN && too_late >= VERDICTS_MIN, "too one-sided: {cancelled} cancelled, {too_late} too late");
+    assert!(
+        cancelled >= VERDICTS_MIN && too_late >= VERDICTS_MIN,
+        "too one-sided: {cancelled} cancelled, {too_late} too late"
+    );
     assert_eq!(count("not_found"), 0, "every task is known");
     // The ledger fails for a cancelled one that is in Kafka, and for one that was too late and is
     // not.
     let findings = ledger.settle_up(&cluster, || consumer.records(), DEADLINE).await;
-    assert_eq!((findings.cancelled_count, findings.published_count), (cancelled, TASK_COUNT - cancelled));
+    assert_eq!(
+        (findings.cancelled_count, findings.published_count),
+        (cancelled, TASK_COUNT - cancelled)
+    );
     assert_eq!(findings.duplicates, NONE);
     // A verdict is for ever.
     for (verdict, ids) in &verdicts {
@@ -53,20 +61,27 @@ async fn verdicts_are_true_while_claims_run() {
 
 /// Cancels, as fast as the nodes answer, always a task that is just about to be claimed or just
 /// was; the ids by verdict.
-async fn cancel_around_the_claims(tasks: &[Task], nodes: &[Api], ledger: &Arc<Ledger>) -> HashMap<String, Vec<Uuid>> {
+async fn cancel_around_the_claims(
+    tasks: &[Task],
+    nodes: &[Api],
+    ledger: &Arc<Ledger>,
+) -> HashMap<String, Vec<Uuid>> {
     let left: BTreeSet<(i64, Uuid)> = tasks.iter().map(|task| (task.due_at, task.id)).collect();
     let left = Arc::new(Mutex::new(left));
     // How long a cancel takes just now: on a busy machine 300 ms and more, and then all that were
     // aimed at the claims would be too late.
     let took_ms = Arc::<AtomicI64>::default();
     let cancellers = (0..CANCELLERS).map(|number| {
-        let (api, ledger, left) = (nodes[number % nodes.len()].clone(), Arc::clone(ledger), Arc::clone(&left));
+        let (api, ledger, left) =
+            (nodes[number % nodes.len()].clone(), Arc::clone(ledger), Arc::clone(&left));
         let took_ms = Arc::clone(&took_ms);
         tokio::spawn(async move {
             let mut verdicts = Vec::new();
             loop {
                 let offset = rand::random_range(-150..150) - took_ms.load(Ordering::Relaxed);
-                let Some((due_at, id)) = take_near(&left, now_ms() + WINDOW_MS - offset) else { break };
+                let Some((due_at, id)) = take_near(&left, now_ms() + WINDOW_MS - offset) else {
+                    break;
+                };
                 until(due_at - WINDOW_MS + offset).await;
                 let asked_at = now_ms();
                 let verdict = api.verdict(id).await;
@@ -104,7 +119,8 @@ async fn what_is_nearly_due_takes_nothing_along_that_can_still_be_cancelled() {
     let mut in_time_count = 0;
     for _round in 0..10 {
         let now = now_ms();
-        let due = |after: i64| json!({ "topic": topic, "due_at": now + after, "payload_text": "x" });
+        let due =
+            |after: i64| json!({ "topic": topic, "due_at": now + after, "payload_text": "x" });
         // One of the first is next to the end of the window, whenever the node sorts them.
         let mut tasks: Vec<Value> = (0..80).map(|after| due(WINDOW_MS - 20 + after)).collect();
         tasks.extend((1_000..1_100).step_by(10).map(due));
@@ -116,7 +132,11 @@ async fn what_is_nearly_due_takes_nothing_along_that_can_still_be_cancelled() {
             let verdict = node.api().verdict(task.id).await;
             let was_in_time = now_ms() < task.due_at - WINDOW_MS - 50;
             in_time_count += u32::from(was_in_time);
-            assert!(verdict == "cancelled" || !was_in_time, "{verdict}, {} ms before it is due", task.due_at - asked_at);
+            assert!(
+                verdict == "cancelled" || !was_in_time,
+                "{verdict}, {} ms before it is due",
+                task.due_at - asked_at
+            );
         }
     }
     assert!(in_time_count > 0, "no cancel was in time on this machine");
@@ -131,7 +151,11 @@ async fn a_cancel_can_be_repeated_and_says_the_same() {
     let consumer = cluster.consumer(&topic);
     let pending = api.submit(&json!({ "topic": topic, "delay": "1h", "payload_text": "x" })).await;
     let far = api.submit(&json!({ "topic": topic, "delay": "5000h", "payload_text": "x" })).await;
-    assert_eq!(cluster.count("select count(*) from task_far").await, 1, "beyond the horizon a task waits in the far table");
+    assert_eq!(
+        cluster.count("select count(*) from task_far").await,
+        1,
+        "beyond the horizon a task waits in the far table"
+    );
     for task in [&pending, &far] {
         for _ in 0..3 {
             let answer = api.cancel(task.id).await;
@@ -146,9 +170,13 @@ async fn a_cancel_can_be_repeated_and_says_the_same() {
         let answer = api.cancel(fired.id).await;
         assert_eq!(answer.verdict(), "too_late");
         assert_eq!(answer.header("content-type"), Some("application/problem+json"));
-        assert_eq!(Task::new(answer.json()["task"].clone()).position(), Some((record.partition, record.offset)));
+        assert_eq!(
+            Task::new(answer.json()["task"].clone()).position(),
+            Some((record.partition, record.offset))
+        );
     }
     assert_eq!(api.cancel(Uuid::from_u128(fired.id.as_u128() ^ 1)).await.verdict(), "not_found");
-    let left = cluster.count("select (select count(*) from task) + (select count(*) from task_far)").await;
+    let left =
+        cluster.count("select (select count(*) from task) + (select count(*) from task_far)").await;
     assert_eq!((left, cluster.execlog().await.len()), (0, 3));
 }

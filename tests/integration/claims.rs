@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use punctual::domain::{Batch, BatchId, ClusterWishes, IdRange, NodeId, Shard, TaskId, Timestamp, TopicName};
+use punctual::domain::{
+    Batch, BatchId, ClusterWishes, IdRange, NodeId, Shard, TaskId, Timestamp, TopicName,
+};
 use punctual::postgres::cluster::schema;
 use punctual::postgres::tasks::claim::{Claimed, Claims, Request, Source};
 use punctual::postgres::{Error, Settings};
@@ -26,8 +28,7 @@ const KEPT: &str = "select count(*)
   where batch = $1 and payload = uuid_send(id) || $2 and topic ~ '^topic-[0-3]$' and coalesce(key, uuid_send(id)) = uuid_send(id)
     and coalesce(header, uuid_send(id)) = uuid_send(id) and coalesce(name, id::text) = id::text
     and coalesce(first_id, id) = id and (first_id is null) = (attempt is null)";
-const SESSION: &str =
-    "select pid from pg_stat_activity where datname = current_database() and application_name = 'punctual claim'";
+const SESSION: &str = "select pid from pg_stat_activity where datname = current_database() and application_name = 'punctual claim'";
 
 struct Stage {
     /// Gone with the stage.
@@ -43,12 +44,14 @@ impl Stage {
         let database = Database::create(&Stack::shared(), "claims").await;
         let (mut sql, settings) = (database.connect().await, Settings::new(&database.url).unwrap());
         let hour = Duration::from_secs(3600);
-        let wishes = ClusterWishes { leaf: Some(hour), horizon: Some(2 * hour), ..ClusterWishes::default() };
+        let wishes =
+            ClusterWishes { leaf: Some(hour), horizon: Some(2 * hour), ..ClusterWishes::default() };
         schema::migrate(&settings, wishes).await.unwrap();
-        let micros: i64 = sqlx::query_scalar("select (extract(epoch from clock_timestamp()) * 1000000)::bigint")
-            .fetch_one(&mut sql)
-            .await
-            .unwrap();
+        let micros: i64 =
+            sqlx::query_scalar("select (extract(epoch from clock_timestamp()) * 1000000)::bigint")
+                .fetch_one(&mut sql)
+                .await
+                .unwrap();
         Self {
             _database: database,
             sql,
@@ -82,7 +85,10 @@ impl Stage {
 
     /// Claims what is due in that second.
     async fn claim_from(&mut self, source: Source, second: u64) -> (BatchId, Claimed) {
-        let (from, to) = (self.now.plus(Duration::from_secs(second)), self.now.plus(Duration::from_secs(second + 1)));
+        let (from, to) = (
+            self.now.plus(Duration::from_secs(second)),
+            self.now.plus(Duration::from_secs(second + 1)),
+        );
         let batch = BatchId::new(self.now, 0, rand::random());
         let owner = NodeId::new(self.now, 0, 1);
         let range = IdRange::of_times(from, to);
@@ -93,18 +99,25 @@ impl Stage {
     /// Claims what is due in that second and is not of these topics. Such a claim has 200 ms, and
     /// is made again when it gave way.
     async fn claim_beside(&mut self, second: u64, hotspot: &[TopicName]) -> (BatchId, Claimed) {
-        let range = IdRange::of_times(self.now.plus(Duration::from_secs(second)), self.now.plus(Duration::from_secs(second + 1)));
+        let range = IdRange::of_times(
+            self.now.plus(Duration::from_secs(second)),
+            self.now.plus(Duration::from_secs(second + 1)),
+        );
         let owner = NodeId::new(self.now, 0, 1);
-        eventually_some("a claim beside a hotspot is answered", Duration::from_secs(30), async || {
-            let batch = BatchId::new(self.now, 0, rand::random());
-            let all = Request::of_all(batch, owner, &self.shards, range);
-            let request = Request { left_out: hotspot, is_beside_a_hotspot: true, ..all };
-            match self.claims.claim(Source::Task, request).await {
-                Ok(answer) => Some((batch, answer.claimed)),
-                Err(Error::GaveWay { .. }) => None,
-                Err(error) => panic!("{error}"),
-            }
-        })
+        eventually_some(
+            "a claim beside a hotspot is answered",
+            Duration::from_secs(30),
+            async || {
+                let batch = BatchId::new(self.now, 0, rand::random());
+                let all = Request::of_all(batch, owner, &self.shards, range);
+                let request = Request { left_out: hotspot, is_beside_a_hotspot: true, ..all };
+                match self.claims.claim(Source::Task, request).await {
+                    Ok(answer) => Some((batch, answer.claimed)),
+                    Err(Error::GaveWay { .. }) => None,
+                    Err(error) => panic!("{error}"),
+                }
+            },
+        )
         .await
     }
 
@@ -120,7 +133,12 @@ impl Stage {
         let pid: i32 = sqlx::query_scalar(SESSION).fetch_one(&mut self.sql).await.unwrap();
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
         // proc(5): the tenth field; the second one is a name in brackets.
-        stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().nth(7)).unwrap().parse().unwrap()
+        stat.rsplit(')')
+            .next()
+            .and_then(|rest| rest.split_whitespace().nth(7))
+            .unwrap()
+            .parse()
+            .unwrap()
     }
 }
 
@@ -134,17 +152,33 @@ async fn a_claim_answers_and_keeps_each_task_with_what_belongs_to_it() {
     for task in answered.tasks() {
         let id = task.id.uuid();
         assert_eq!(task.payload, Some([id.as_bytes().as_slice(), b"filling"].concat().as_slice()));
-        assert!(task.key.is_none_or(|key| key == id.as_bytes()) && [&[], id.as_bytes().as_slice()].contains(&task.headers));
+        assert!(
+            task.key.is_none_or(|key| key == id.as_bytes())
+                && [&[], id.as_bytes().as_slice()].contains(&task.headers)
+        );
         assert!(task.name.is_none_or(|name| name == id.to_string().as_bytes()));
         assert_eq!(task.first_id, task.id);
     }
-    let count_of = |held: fn(&punctual::domain::batch::BatchTask<'_>) -> bool| answered.tasks().filter(held).count();
-    assert_eq!((count_of(|task| task.key.is_some()), count_of(|task| task.name.is_some())), (333, 200));
-    assert_eq!((count_of(|task| task.attempt == 2), count_of(|task| task.headers.is_empty())), (142, 500));
-    let kept: i64 =
-        sqlx::query_scalar(KEPT).bind(batch.uuid()).bind(b"filling".as_slice()).fetch_one(&mut stage.sql).await.unwrap();
+    let count_of = |held: fn(&punctual::domain::batch::BatchTask<'_>) -> bool| {
+        answered.tasks().filter(held).count()
+    };
+    assert_eq!(
+        (count_of(|task| task.key.is_some()), count_of(|task| task.name.is_some())),
+        (333, 200)
+    );
+    assert_eq!(
+        (count_of(|task| task.attempt == 2), count_of(|task| task.headers.is_empty())),
+        (142, 500)
+    );
+    let kept: i64 = sqlx::query_scalar(KEPT)
+        .bind(batch.uuid())
+        .bind(b"filling".as_slice())
+        .fetch_one(&mut stage.sql)
+        .await
+        .unwrap();
     assert_eq!(kept, 1_000);
-    let left: i64 = sqlx::query_scalar("select count(*) from task").fetch_one(&mut stage.sql).await.unwrap();
+    let left: i64 =
+        sqlx::query_scalar("select count(*) from task").fetch_one(&mut stage.sql).await.unwrap();
     assert_eq!(left, 0);
     assert!(matches!(stage.claim(0).await.1, Claimed::Nothing), "a second claim finds nothing");
 }
@@ -160,15 +194,24 @@ async fn a_claim_beside_a_hotspot_takes_what_is_not_of_its_topics_and_nothing_el
     let Claimed::Batch(answered) = claimed else { panic!("{claimed:?}") };
     assert_eq!((answered.len(), answered.topics()), (1_500, &topics[..1]));
     for task in answered.tasks() {
-        assert_eq!(task.payload, Some([task.id.uuid().as_bytes().as_slice(), b"filling"].concat().as_slice()));
+        assert_eq!(
+            task.payload,
+            Some([task.id.uuid().as_bytes().as_slice(), b"filling"].concat().as_slice())
+        );
     }
-    let kept: i64 =
-        sqlx::query_scalar(KEPT).bind(batch.uuid()).bind(b"filling".as_slice()).fetch_one(&mut stage.sql).await.unwrap();
-    assert_eq!(kept, 1_500);
-    let left: i64 = sqlx::query_scalar("select count(*) from task where topic = any('{topic-1,topic-2,topic-3}')")
+    let kept: i64 = sqlx::query_scalar(KEPT)
+        .bind(batch.uuid())
+        .bind(b"filling".as_slice())
         .fetch_one(&mut stage.sql)
         .await
         .unwrap();
+    assert_eq!(kept, 1_500);
+    let left: i64 = sqlx::query_scalar(
+        "select count(*) from task where topic = any('{topic-1,topic-2,topic-3}')",
+    )
+    .fetch_one(&mut stage.sql)
+    .await
+    .unwrap();
     assert_eq!(left, 4_500);
     let (_, again) = stage.claim_beside(0, &topics[1..]).await;
     assert!(matches!(again, Claimed::Nothing), "{again:?}");
@@ -179,20 +222,24 @@ async fn a_claim_that_is_too_large_takes_nothing_and_tells_the_lowest_id() {
     let mut stage = Stage::new().await;
     stage.store(0, 4_001, b"").await;
     assert_too_large(&mut stage, Source::Task).await;
-    sqlx::raw_sql("with moved as (delete from task returning *) insert into task_far select * from moved")
-        .execute(&mut stage.sql)
-        .await
-        .unwrap();
+    sqlx::raw_sql(
+        "with moved as (delete from task returning *) insert into task_far select * from moved",
+    )
+    .execute(&mut stage.sql)
+    .await
+    .unwrap();
     assert_too_large(&mut stage, Source::Far).await;
 }
 
 async fn assert_too_large(stage: &mut Stage, source: Source) {
     const LOWEST: &str = "select id from (select id from task union all select id from task_far) waiting order by id limit 1";
-    const COUNTS: &str =
-        "select (select count(*) from task) + (select count(*) from task_far), (select count(*) from execlog_batch)";
+    const COUNTS: &str = "select (select count(*) from task) + (select count(*) from task_far), (select count(*) from execlog_batch)";
     let lowest: Uuid = sqlx::query_scalar(LOWEST).fetch_one(&mut stage.sql).await.unwrap();
     let (_, claimed) = stage.claim_from(source, 0).await;
-    assert!(matches!(claimed, Claimed::TooLarge { first: Some(first) } if first == lowest), "{source:?}: {claimed:?}");
+    assert!(
+        matches!(claimed, Claimed::TooLarge { first: Some(first) } if first == lowest),
+        "{source:?}: {claimed:?}"
+    );
     let counts: (i64, i64) = sqlx::query_as(COUNTS).fetch_one(&mut stage.sql).await.unwrap();
     assert_eq!(counts, (4_001, 0), "{source:?}");
 }

@@ -24,7 +24,11 @@ async fn lacks_claims(node: &Node) -> Option<String> {
 async fn lacks(node: &Node, what: &str) -> Option<String> {
     let answer = node.api().get("/readyz").await;
     let missing = answer.json()["missing"].as_array().cloned().unwrap_or_default();
-    let whys: Vec<&str> = missing.iter().filter(|one| one["what"] == what).map(|one| one["why"].as_str().unwrap()).collect();
+    let whys: Vec<&str> = missing
+        .iter()
+        .filter(|one| one["what"] == what)
+        .map(|one| one["why"].as_str().unwrap())
+        .collect();
     (!whys.is_empty()).then(|| whys.join("; "))
 }
 
@@ -44,7 +48,16 @@ impl Limited {
         assert_ne!(url, cluster.database.url, "the role of a test's database stands in its URL");
         let healthy = cluster.node().await;
         let stack = &cluster.stack;
-        let arguments = ["--database-url", &url, "--kafka", &stack.kafka, "--etcd", &stack.etcd, "--cluster", &cluster.name];
+        let arguments = [
+            "--database-url",
+            &url,
+            "--kafka",
+            &stack.kafka,
+            "--etcd",
+            &stack.etcd,
+            "--cluster",
+            &cluster.name,
+        ];
         let mut node = cluster.spawn_bare(&arguments);
         node.wait_ready().await;
         eventually("both have shards", DEADLINE, async || {
@@ -88,10 +101,16 @@ async fn a_node_that_gets_no_sessions_for_its_claims_gives_its_shards_to_others_
     let limited = Limited::start(&cluster).await;
     let (node, healthy) = (&limited.node, &limited.healthy);
     limited.lose(&cluster, "punctual claim").await;
-    eventually("the node says that its claims fail", DEADLINE, async || lacks_claims(node).await.is_some()).await;
+    eventually("the node says that its claims fail", DEADLINE, async || {
+        lacks_claims(node).await.is_some()
+    })
+    .await;
     let why = lacks_claims(node).await.unwrap_or_default();
     assert!(why.contains("too many connections"), "{why}");
-    eventually("the other one has all shards", DEADLINE, async || shards_of(node, healthy).await == 0).await;
+    eventually("the other one has all shards", DEADLINE, async || {
+        shards_of(node, healthy).await == 0
+    })
+    .await;
     let ledger = Ledger::default();
     let consumer = cluster.consumer(&topic);
     let tasks: Vec<_> = (0..100)
@@ -133,10 +152,15 @@ async fn a_node_that_gets_no_session_for_its_settles_gives_its_shards_to_others_
     // Claimed as they are inserted, by the node that cannot settle them.
     submit(90).await;
     eventually("the node says that its settles fail", DEADLINE, async || {
-        lacks(node, "batches").await.is_some_and(|why| why.contains("settled") && why.contains("too many connections"))
+        lacks(node, "batches")
+            .await
+            .is_some_and(|why| why.contains("settled") && why.contains("too many connections"))
     })
     .await;
-    eventually("the other one has all shards", DEADLINE, async || shards_of(node, healthy).await == 0).await;
+    eventually("the other one has all shards", DEADLINE, async || {
+        shards_of(node, healthy).await == 0
+    })
+    .await;
     limited.may_have_sessions(&cluster).await;
     eventually("the node claims again", DEADLINE, async || {
         lacks(node, "batches").await.is_none() && shards_of(node, healthy).await > 0
@@ -162,18 +186,27 @@ async fn a_lock_on_a_table_is_named_and_what_was_due_meanwhile_comes_when_it_is_
         .collect();
     ledger.accept_all(&node.api().submit_all(&tasks).await, &tasks);
     let mut holder = cluster.database.connect().await;
-    sqlx::raw_sql("begin; lock table execlog_batch in share mode").execute(&mut holder).await.unwrap();
+    sqlx::raw_sql("begin; lock table execlog_batch in share mode")
+        .execute(&mut holder)
+        .await
+        .unwrap();
     eventually("the node names the lock", DEADLINE, async || {
         lacks_claims(&node).await.is_some_and(|why| why.contains("pg_locks"))
     })
     .await;
-    eventually("the log names it, too", DEADLINE, async || node.log().contains("no claim succeeds; a lock is held")).await;
+    eventually("the log names it, too", DEADLINE, async || {
+        node.log().contains("no claim succeeds; a lock is held")
+    })
+    .await;
     eventually("the log says that the node is not ready, and why", DEADLINE, async || {
-        node.log().lines().any(|line| line.contains("not ready any more") && line.contains("pg_locks"))
+        node.log()
+            .lines()
+            .any(|line| line.contains("not ready any more") && line.contains("pg_locks"))
     })
     .await;
     holder.close().await.unwrap();
-    eventually("the node is ready again", DEADLINE, async || lacks_claims(&node).await.is_none()).await;
+    eventually("the node is ready again", DEADLINE, async || lacks_claims(&node).await.is_none())
+        .await;
     let findings = ledger.settle_up(&cluster, || consumer.records(), DEADLINE).await;
     assert_eq!(findings.published_count, 50);
 }
@@ -196,12 +229,18 @@ async fn a_row_that_cannot_be_claimed_goes_into_quarantine_and_all_others_arrive
     .await;
     let start = now_ms() + 1000;
     let text = |n| if n == 70 { "poison" } else { "x" };
-    let tasks: Vec<_> = (0..200).map(|n| json!({ "topic": topic, "due_at": start + 10 * n, "payload_text": text(n) })).collect();
+    let tasks: Vec<_> = (0..200)
+        .map(|n| json!({ "topic": topic, "due_at": start + 10 * n, "payload_text": text(n) }))
+        .collect();
     let poison = node.api().submit_all(&tasks).await[70].id;
     let records = consumer.wait_count(tasks.len() - 1, DEADLINE).await;
     assert!(records.iter().all(|record| record.task_id() != poison));
-    eventually("it is counted", DEADLINE, async || node.api().metric("punctual_in_quarantine_tasks").await == 1.0).await;
-    let named: (uuid::Uuid, String) = sqlx::query_as("select id, reason from quarantine").fetch_one(&cluster.sql).await.unwrap();
+    eventually("it is counted", DEADLINE, async || {
+        node.api().metric("punctual_in_quarantine_tasks").await == 1.0
+    })
+    .await;
+    let named: (uuid::Uuid, String) =
+        sqlx::query_as("select id, reason from quarantine").fetch_one(&cluster.sql).await.unwrap();
     assert!(named.0 == poison && named.1.contains("invalid page"), "{named:?}");
     // Its watermark goes on meanwhile.
     node.api().submit(&json!({ "topic": topic, "delay": 500, "payload_text": "later" })).await;
@@ -209,9 +248,13 @@ async fn a_row_that_cannot_be_claimed_goes_into_quarantine_and_all_others_arrive
 
     run(&cluster, "drop trigger damaged on task; delete from quarantine".to_owned()).await;
     consumer
-        .wait_for("the mended row arrives", DEADLINE, |records| records.iter().any(|record| record.task_id() == poison))
+        .wait_for("the mended row arrives", DEADLINE, |records| {
+            records.iter().any(|record| record.task_id() == poison)
+        })
         .await;
-    eventually("nothing is in quarantine", DEADLINE, async || node.api().metric("punctual_in_quarantine_tasks").await == 0.0)
-        .await;
+    eventually("nothing is in quarantine", DEADLINE, async || {
+        node.api().metric("punctual_in_quarantine_tasks").await == 0.0
+    })
+    .await;
     cluster.wait_final(tasks.len() + 1, DEADLINE).await;
 }

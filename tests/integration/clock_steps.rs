@@ -24,7 +24,10 @@ async fn take_over_the_clock(cluster: &Cluster) {
 }
 
 async fn step(cluster: &Cluster, by: &str) {
-    let done = sqlx::query("update public.step set ahead = ahead + $1::text::interval").bind(by).execute(&cluster.sql).await;
+    let done = sqlx::query("update public.step set ahead = ahead + $1::text::interval")
+        .bind(by)
+        .execute(&cluster.sql)
+        .await;
     assert_eq!(done.unwrap().rows_affected(), 1);
 }
 
@@ -35,10 +38,15 @@ async fn steps_forward_are_followed_at_once_and_only_a_large_one_stops_the_claim
     let topic = cluster.topic("orders").await;
     let node = cluster.node().await;
     let (api, consumer) = (node.api(), cluster.consumer(&topic));
-    let steps = async |kind: &str| api.metric(&format!("punctual_clock_steps_total{{step=\"{kind}\"}}")).await;
+    let steps = async |kind: &str| {
+        api.metric(&format!("punctual_clock_steps_total{{step=\"{kind}\"}}")).await
+    };
     for (round, by) in ["0.6s", "0.7s", "2s", "9s", "0.6s"].into_iter().enumerate() {
         step(&cluster, by).await;
-        eventually("the step is seen", SOON, async || steps("followed").await == (round + 1) as f64).await;
+        eventually("the step is seen", SOON, async || {
+            steps("followed").await == (round + 1) as f64
+        })
+        .await;
         // Beyond the window, so that it has to be claimed.
         let task = api.submit(&json!({ "topic": topic, "delay": 400, "payload": round })).await;
         assert_eq!(task.state, "scheduled");
@@ -47,7 +55,10 @@ async fn steps_forward_are_followed_at_once_and_only_a_large_one_stops_the_claim
     }
     step(&cluster, "20s").await;
     eventually("the step is seen", SOON, async || steps("ahead").await == 1.0).await;
-    eventually("the node says so", SOON, async || api.metric("punctual_missing{what=\"clock\"}").await == 1.0).await;
+    eventually("the node says so", SOON, async || {
+        api.metric("punctual_missing{what=\"clock\"}").await == 1.0
+    })
+    .await;
     assert_eq!((steps("followed").await, steps("back").await), (5.0, 0.0));
     assert!(node.log().contains("was set forward by more than 10 s"), "{}", node.log());
 }

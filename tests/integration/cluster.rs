@@ -64,16 +64,19 @@ async fn agreed(nodes: &[&Node]) -> Owners {
         for node in nodes {
             views.push(owners(&node.assignment().await)?);
         }
-        let is_whole = views[0].len() == usize::from(SHARDS) && ids.iter().all(|id| views[0].values().any(|owner| owner == id));
+        let is_whole = views[0].len() == usize::from(SHARDS)
+            && ids.iter().all(|id| views[0].values().any(|owner| owner == id));
         let has_others = views[0].values().any(|owner| !ids.contains(owner));
-        (is_whole && !has_others && views.iter().all(|view| *view == views[0])).then(|| views.swap_remove(0))
+        (is_whole && !has_others && views.iter().all(|view| *view == views[0]))
+            .then(|| views.swap_remove(0))
     })
     .await
 }
 
 /// The owner of each shard; none while a shard is shown with two owners.
 fn owners(assignment: &HashMap<Uuid, Vec<u64>>) -> Option<Owners> {
-    let pairs = || assignment.iter().flat_map(|(node, shards)| shards.iter().map(|shard| (*shard, *node)));
+    let pairs =
+        || assignment.iter().flat_map(|(node, shards)| shards.iter().map(|shard| (*shard, *node)));
     let owners: Owners = pairs().collect();
     (owners.len() == pairs().count()).then_some(owners)
 }
@@ -84,11 +87,19 @@ fn check_cap(owners: &Owners, node_count: usize) {
         *counts.entry(*owner).or_default() += 1;
     }
     let cap = usize::from(SHARDS).div_ceil(node_count);
-    assert!(counts.len() == node_count && counts.values().all(|count| *count <= cap), "cap {cap}: {counts:?}");
+    assert!(
+        counts.len() == node_count && counts.values().all(|count| *count <= cap),
+        "cap {cap}: {counts:?}"
+    );
 }
 
 /// How many shards went from one node to another that were both there before and after.
 fn moved(before: &Owners, after: &Owners, came_or_left: Uuid) -> usize {
     let stayed = |owner: &Uuid| *owner != came_or_left;
-    before.iter().filter(|(shard, owner)| stayed(owner) && stayed(&after[*shard]) && after[*shard] != **owner).count()
+    before
+        .iter()
+        .filter(|(shard, owner)| {
+            stayed(owner) && stayed(&after[*shard]) && after[*shard] != **owner
+        })
+        .count()
 }

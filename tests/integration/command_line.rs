@@ -24,7 +24,8 @@ struct TaskFile(PathBuf);
 
 impl TaskFile {
     fn new(cluster: &Cluster, name: &str, text: &str) -> Self {
-        let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{}-{name}.jsonl", cluster.name));
+        let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR"))
+            .join(format!("{}-{name}.jsonl", cluster.name));
         std::fs::write(&path, text).unwrap();
         Self(path)
     }
@@ -60,20 +61,28 @@ fn text(bytes: &[u8]) -> String {
 
 /// Lines of JSON on stdout: those of the lines, and the summary.
 fn results(output: &Output) -> (Vec<Value>, Value) {
-    let mut lines: Vec<Value> = text(&output.stdout).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    let summary = lines.pop().unwrap_or_else(|| panic!("no summary; stderr: {}", text(&output.stderr)));
+    let mut lines: Vec<Value> =
+        text(&output.stdout).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let summary =
+        lines.pop().unwrap_or_else(|| panic!("no summary; stderr: {}", text(&output.stderr)));
     (lines, summary["summary"].clone())
 }
 
 async fn submit_file(url: &str, file: &TaskFile, run_id: &str) -> (Vec<Value>, Value) {
-    let words = ["submit", file.path(), "--run-id", run_id, "--json", "--batch", "250", "--timeout", "10s"];
+    let words =
+        ["submit", file.path(), "--run-id", run_id, "--json", "--batch", "250", "--timeout", "10s"];
     let output = punctual(url, &words).await;
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
     results(&output)
 }
 
 fn ids(results: &[Value]) -> HashSet<String> {
-    results.iter().map(|result| result["task"]["id"].as_str().unwrap_or_else(|| panic!("no id in {result}")).to_owned()).collect()
+    results
+        .iter()
+        .map(|result| {
+            result["task"]["id"].as_str().unwrap_or_else(|| panic!("no id in {result}")).to_owned()
+        })
+        .collect()
 }
 
 fn counts(accepted: usize, known: usize, refused: usize) -> Value {
@@ -89,7 +98,9 @@ async fn a_file_submitted_twice_with_one_run_id_is_published_once_although_conne
     let (twice, fresh) = (cluster.topic("twice").await, cluster.topic("fresh").await);
     let consumers = [&twice, &fresh].map(|topic| cluster.consumer(topic));
     let url = node.api().base();
-    let cutter = Cutter::start(url.trim_start_matches("http://").parse().unwrap(), seed, CUT_BYTES_MAX).await;
+    let cutter =
+        Cutter::start(url.trim_start_matches("http://").parse().unwrap(), seed, CUT_BYTES_MAX)
+            .await;
     let unsteady = format!("http://{}", cutter.address);
     let due_at = now_ms() + 4_000;
 
@@ -120,18 +131,30 @@ async fn a_file_submitted_twice_with_one_run_id_is_published_once_although_conne
         let records = consumer.wait_count(count, DEADLINE).await;
         let tasks: HashSet<_> = records.iter().map(|record| record.task_id()).collect();
         let payloads: HashSet<_> = records.iter().map(|record| record.payload.clone()).collect();
-        assert_eq!((records.len(), tasks.len(), payloads.len()), (count, count, count), "records, their tasks, their lines");
+        assert_eq!(
+            (records.len(), tasks.len(), payloads.len()),
+            (count, count, count),
+            "records, their tasks, their lines"
+        );
     }
 }
 
 /// Gives `input` to `punctual submit -`.
 async fn submit_input(node: &Node, input: &str, words: &[&str]) -> Output {
     let all = [&["submit", "-", "--url", node.api().base()], words].concat();
-    let mut child = program(&all).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut child = program(&all)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
     let mut stdin = child.stdin.take().unwrap();
     stdin.write_all(input.as_bytes()).await.unwrap();
     drop(stdin);
-    tokio::time::timeout(DEADLINE, child.wait_with_output()).await.expect("the command ends").unwrap()
+    tokio::time::timeout(DEADLINE, child.wait_with_output())
+        .await
+        .expect("the command ends")
+        .unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -145,10 +168,12 @@ async fn lines_that_are_refused_are_named_and_do_not_stop_the_others() {
          {{\"delay\":\"1h\",\"payload\":1,\"name\":\"own\"}}\n{{\"delay\":\"1h\",\"payload_text\":\"{}\"}}\n{{\"delay\":\"1h\",\"payload\":2}}",
         "x".repeat(17 << 20)
     );
-    let output = submit_input(&node, &input, &["--topic", &topic, "--run-id", "r", "--quiet"]).await;
+    let output =
+        submit_input(&node, &input, &["--topic", &topic, "--run-id", "r", "--quiet"]).await;
     let said = text(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{said}");
-    let lines: HashSet<&str> = said.lines().filter_map(|line| line.strip_prefix("line ")?.split(':').next()).collect();
+    let lines: HashSet<&str> =
+        said.lines().filter_map(|line| line.strip_prefix("line ")?.split(':').next()).collect();
     assert_eq!(lines, HashSet::from(["2", "3", "5", "8"]), "{said}");
     assert!(said.contains("line 3: Kafka has no such topic (topic): "), "{said}");
     let summary = text(&output.stdout);
@@ -162,7 +187,11 @@ async fn lines_that_are_refused_are_named_and_do_not_stop_the_others() {
     let (results, summary) = results(&output);
     assert_eq!(summary["counts"], counts(0, 4, 4));
     let refused = results.iter().find(|result| result["line"] == 5).unwrap();
-    assert_eq!((&refused["status"], &refused["problem"]["field"]), (&json!(400), &json!("delay")), "{refused}");
+    assert_eq!(
+        (&refused["status"], &refused["problem"]["field"]),
+        (&json!(400), &json!("delay")),
+        "{refused}"
+    );
     assert_eq!(results.len(), 8);
 }
 
@@ -181,7 +210,8 @@ async fn a_line_whose_name_stands_for_another_task_is_named_and_its_task_is_left
 "#;
     for (accepted, known) in [(2, 2), (0, 4)] {
         // One after the other, for the first line of a name is to be the first one stored.
-        let words = ["--topic", &topic, "--run-id", "r", "--json", "--batch", "1", "--concurrency", "1"];
+        let words =
+            ["--topic", &topic, "--run-id", "r", "--json", "--batch", "1", "--concurrency", "1"];
         let output = submit_input(&node, input, &words).await;
         assert_eq!(output.status.code(), Some(1), "{}", text(&output.stderr));
         let (results, summary) = results(&output);
@@ -194,13 +224,32 @@ async fn a_line_whose_name_stands_for_another_task_is_named_and_its_task_is_left
             .filter(|result| result["outcome"] == "differs")
             .map(|result| (result["line"].as_u64().unwrap(), &result["differs"]))
             .collect();
-        assert_eq!(differing, [(3, &json!(["payload", "key"])), (4, &json!(["due_at", "headers"])), (7, &json!(["payload"]))]);
+        assert_eq!(
+            differing,
+            [
+                (3, &json!(["payload", "key"])),
+                (4, &json!(["due_at", "headers"])),
+                (7, &json!(["payload"]))
+            ]
+        );
     }
     let output = submit_input(&node, input, &["--topic", &topic, "--run-id", "r", "--quiet"]).await;
     let said = text(&output.stderr);
-    assert!(said.contains("line 7: not stored: its name `own` stands for task ") && said.contains("(payload)"), "{said}");
-    assert!(text(&output.stdout).contains("differing     3  not stored"), "{}", text(&output.stdout));
-    assert_eq!(cluster.count("select count(*) from task").await + cluster.count("select count(*) from task_far").await, 2);
+    assert!(
+        said.contains("line 7: not stored: its name `own` stands for task ")
+            && said.contains("(payload)"),
+        "{said}"
+    );
+    assert!(
+        text(&output.stdout).contains("differing     3  not stored"),
+        "{}",
+        text(&output.stdout)
+    );
+    assert_eq!(
+        cluster.count("select count(*) from task").await
+            + cluster.count("select count(*) from task_far").await,
+        2
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -223,7 +272,10 @@ async fn a_topic_that_nobody_knows_is_told_from_one_that_has_nothing() {
     ];
     for words in commands {
         let (code, said) = run(words, &gone).await;
-        assert!(code == Some(1) && said.contains("is not known: Kafka has none of this name"), "{words:?}: {code:?} {said}");
+        assert!(
+            code == Some(1) && said.contains("is not known: Kafka has none of this name"),
+            "{words:?}: {code:?} {said}"
+        );
         assert_eq!(run(words, &empty).await.0, Some(0), "{words:?}");
     }
     // A dead letter of a topic that was deleted.
@@ -238,13 +290,20 @@ async fn an_interrupted_run_says_how_to_go_on() {
     let cluster = Cluster::start("interrupted").await;
     let node = cluster.node().await;
     let topic = cluster.topic("t").await;
-    let words = ["submit", "-", "--url", node.api().base(), "--topic", &topic, "--run-id", "r", "--json"];
-    let mut child = program(&words).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let words =
+        ["submit", "-", "--url", node.api().base(), "--topic", &topic, "--run-id", "r", "--json"];
+    let mut child = program(&words)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
     let mut stdin = child.stdin.take().unwrap();
     let mut stdout = BufReader::new(child.stdout.take().unwrap()).lines();
     for number in 1..=3 {
         stdin.write_all(b"{\"delay\":\"1h\",\"payload\":1}\n").await.unwrap();
-        let result: Value = serde_json::from_str(&stdout.next_line().await.unwrap().unwrap()).unwrap();
+        let result: Value =
+            serde_json::from_str(&stdout.next_line().await.unwrap().unwrap()).unwrap();
         assert_eq!(
             (&result["line"], &result["outcome"]),
             (&json!(number), &json!("accepted")),
@@ -252,11 +311,19 @@ async fn an_interrupted_run_says_how_to_go_on() {
         );
     }
     let pid = child.id().unwrap().to_string();
-    assert!(std::process::Command::new("kill").args(["-s", "INT", &pid]).status().unwrap().success());
-    let output =
-        tokio::time::timeout(DEADLINE, child.wait_with_output()).await.expect("it ends, although its input does not").unwrap();
+    assert!(
+        std::process::Command::new("kill").args(["-s", "INT", &pid]).status().unwrap().success()
+    );
+    let output = tokio::time::timeout(DEADLINE, child.wait_with_output())
+        .await
+        .expect("it ends, although its input does not")
+        .unwrap();
     assert_eq!(output.status.code(), Some(130), "{}", text(&output.stderr));
-    assert!(text(&output.stderr).contains("--run-id r (--from-line 4 "), "{}", text(&output.stderr));
+    assert!(
+        text(&output.stderr).contains("--run-id r (--from-line 4 "),
+        "{}",
+        text(&output.stderr)
+    );
     drop(stdin);
 }
 
@@ -275,15 +342,23 @@ async fn a_task_is_replaced_shown_and_cancelled_by_its_name() {
     assert!(first.contains("  submitted, scheduled, "), "{first}");
     assert!(run(&submit).await.1.contains("  known by its name, "));
     let replaced = run(&[&submit[..], &["--replace"]].concat()).await.1;
-    assert!(replaced.contains("  submitted in place of the one before, ") && replaced[..36] != first[..36], "{replaced}");
+    assert!(
+        replaced.contains("  submitted in place of the one before, ")
+            && replaced[..36] != first[..36],
+        "{replaced}"
+    );
     let shown = run(&[&["show", "--json"], &name[..]].concat()).await.1;
     assert_eq!(serde_json::from_str::<Value>(&shown).unwrap()["id"], replaced[..36]);
     let cancelled = run(&[&["cancel"], &name[..]].concat()).await;
     assert_eq!((cancelled.0, cancelled.1), (0, format!("{}  cancelled\n", &replaced[..36])));
     assert_eq!(run(&["show", "--topic", &topic, "--name", "other"]).await.0, 4);
-    let (code, stdout, stderr) = run(&["show", "--topic", &topic, "--name", "other", "--json"]).await;
+    let (code, stdout, stderr) =
+        run(&["show", "--topic", &topic, "--name", "other", "--json"]).await;
     assert_eq!((code, stdout.as_str()), (4, ""));
-    assert_eq!(serde_json::from_str::<Value>(&stderr).unwrap()["type"], "urn:punctual:problem:task-not-found");
+    assert_eq!(
+        serde_json::from_str::<Value>(&stderr).unwrap()["type"],
+        "urn:punctual:problem:task-not-found"
+    );
     assert_eq!(run(&["cancel", "--topic", &topic]).await.0, 2, "without --yes");
 }
 
@@ -296,18 +371,27 @@ async fn what_was_done_and_could_not_be_written_is_not_refused() {
         let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
         let all = [words, &["--url", node.api().base()]].concat();
         let child = program(&all).stdout(full).stderr(Stdio::piped()).spawn().unwrap();
-        let output = tokio::time::timeout(DEADLINE, child.wait_with_output()).await.expect("the command ends").unwrap();
+        let output = tokio::time::timeout(DEADLINE, child.wait_with_output())
+            .await
+            .expect("the command ends")
+            .unwrap();
         (output.status.code(), text(&output.stderr))
     };
     let submit = ["submit", "--topic", &topic, "--delay", "1h", "--payload", "1"];
     for submit in [&submit[..], &[&submit[..], &["--json"]].concat()] {
         let (code, said) = on_full_disk(submit).await;
-        assert!(code == Some(6) && said.contains("it was done; only the answer could not be written: "), "{code:?}: {said}");
+        assert!(
+            code == Some(6) && said.contains("it was done; only the answer could not be written: "),
+            "{code:?}: {said}"
+        );
     }
     let file = TaskFile::new(&cluster, "unwritten", &lines(&topic, 3, now_ms() + 3_600_000));
     for manner in ["--json", "--quiet"] {
         let (code, said) = on_full_disk(&["submit", file.path(), "--run-id", "r", manner]).await;
-        assert!(code == Some(6) && said.contains("not all results could be written: "), "{code:?}: {said}");
+        assert!(
+            code == Some(6) && said.contains("not all results could be written: "),
+            "{code:?}: {said}"
+        );
         assert!(said.contains("--run-id r; nothing is made twice"), "{said}");
     }
     assert_eq!(cluster.count("select count(*) from task").await, 5);
@@ -336,7 +420,10 @@ async fn exit_codes_say_what_a_script_should_do_next() {
     }
     let output = punctual(nowhere, &["list", "--json"]).await;
     let error: Value = serde_json::from_slice(&output.stderr).unwrap();
-    assert_eq!((&error["type"], &error["exit_code"]), (&json!("urn:punctual:client:nothing-done"), &json!(3)));
+    assert_eq!(
+        (&error["type"], &error["exit_code"]),
+        (&json!("urn:punctual:client:nothing-done"), &json!(3))
+    );
     for shell in ["bash", "zsh", "fish"] {
         let output = program(&["completions", shell]).output().await.unwrap();
         assert!(output.status.success() && text(&output.stdout).contains("redrive"), "{shell}");
@@ -359,7 +446,9 @@ async fn what_is_pending_and_what_has_died_is_listed_and_dealt_with() {
         (out, err)
     };
     let names = |out: &str| -> Vec<String> {
-        let name = |line: &str| serde_json::from_str::<Value>(line).unwrap()["name"].as_str().unwrap().to_owned();
+        let name = |line: &str| {
+            serde_json::from_str::<Value>(line).unwrap()["name"].as_str().unwrap().to_owned()
+        };
         out.lines().map(name).collect()
     };
 
@@ -374,20 +463,27 @@ async fn what_is_pending_and_what_has_died_is_listed_and_dealt_with() {
     let (rest, _) = run(&["list", "--topic", &topic, "--all", "--json", "--cursor", cursor]).await;
     assert_eq!([names(&out), names(&rest)].concat(), expected);
     let (out, err) = run(&["list", "--limit", "2"]).await;
-    assert!(out.lines().count() == 3 && err.contains("2 tasks, and there are more: "), "{out}{err}");
+    assert!(
+        out.lines().count() == 3 && err.contains("2 tasks, and there are more: "),
+        "{out}{err}"
+    );
     assert!(run(&["list", "--counts"]).await.0.contains(" 2,500\n"));
 
     // By due time: from the first on, up to the last but not with it.
     let (from, to) = ((due_at + 10).to_string(), (due_at + 20).to_string());
     let range = ["cancel", "--topic", &topic, "--due-from", &from, "--due-to", &to];
-    assert_eq!(run(&[&range[..], &["--dry-run"]].concat()).await.0, "10 tasks would be cancelled; nothing was done\n");
+    assert_eq!(
+        run(&[&range[..], &["--dry-run"]].concat()).await.0,
+        "10 tasks would be cancelled; nothing was done\n"
+    );
     assert_eq!(run(&[&range[..], &["--yes"]].concat()).await.0, "10 tasks cancelled\n");
     let (out, _) = run(&["cancel", "--topic", &topic, "--yes", "--json"]).await;
     assert_eq!(serde_json::from_str::<Value>(&out).unwrap()["cancelled"], 2_490);
     assert_eq!(run(&["list"]).await, (String::new(), "0 tasks\n".to_owned()));
 
     // Dead letters, as a settle leaves them.
-    let ids: Vec<String> = (1..=5).map(|n| format!("01a1fe6e-c1f{n}-8001-80ed-000000000001")).collect();
+    let ids: Vec<String> =
+        (1..=5).map(|n| format!("01a1fe6e-c1f{n}-8001-80ed-000000000001")).collect();
     for id in &ids {
         sqlx::query(
             "insert into dead_letter (id, row_id, topic, payload, attempts, reason) values ($1, $1, $2, '1', 3, 'tried')",
@@ -399,19 +495,36 @@ async fn what_is_pending_and_what_has_died_is_listed_and_dealt_with() {
         .unwrap();
     }
     let (out, err) = run(&["dead", "list", "--topic", &topic]).await;
-    assert!(ids.iter().all(|id| out.contains(id)) && out.contains("tried") && err == "5 dead letters\n", "{out}{err}");
-    assert!(run(&["dead", "redrive", &ids[0]]).await.0.starts_with(&format!("{}  put back, scheduled, ", ids[0])));
+    assert!(
+        ids.iter().all(|id| out.contains(id)) && out.contains("tried") && err == "5 dead letters\n",
+        "{out}{err}"
+    );
+    assert!(
+        run(&["dead", "redrive", &ids[0]])
+            .await
+            .0
+            .starts_with(&format!("{}  put back, scheduled, ", ids[0]))
+    );
     assert_eq!(run(&["dead", "drop", &ids[1]]).await.0, format!("{}  dropped\n", ids[1]));
     let from_the_fourth = 0x01a1_fe6e_c1f4_i64.to_string();
     let drop = ["dead", "drop", "--topic", &topic, "--due-from", &from_the_fourth];
-    assert_eq!(run(&[&drop[..], &["--dry-run"]].concat()).await.0, "2 dead letters would be dropped; nothing was done\n");
+    assert_eq!(
+        run(&[&drop[..], &["--dry-run"]].concat()).await.0,
+        "2 dead letters would be dropped; nothing was done\n"
+    );
     assert_eq!(run(&[&drop[..], &["--yes"]].concat()).await.0, "2 dead letters dropped\n");
     let redrive = ["dead", "redrive", "--topic", &topic];
-    assert_eq!(run(&[&redrive[..], &["--dry-run"]].concat()).await.0, "1 dead letter would be redriven; nothing was done\n");
+    assert_eq!(
+        run(&[&redrive[..], &["--dry-run"]].concat()).await.0,
+        "1 dead letter would be redriven; nothing was done\n"
+    );
     for unconfirmed in [&redrive, &["dead", "drop", "--topic", &topic]] {
         let refused = punctual(node.api().base(), unconfirmed).await;
         assert_eq!(refused.status.code(), Some(2), "{unconfirmed:?}");
-        assert!(text(&refused.stderr).contains("nothing was done\nsay --dry-run to see how many, --yes to do it"));
+        assert!(
+            text(&refused.stderr)
+                .contains("nothing was done\nsay --dry-run to see how many, --yes to do it")
+        );
     }
     assert_eq!(run(&[&redrive[..], &["--yes"]].concat()).await.0, "1 dead letter redriven\n");
     assert_eq!(run(&["dead", "list"]).await.0, "");

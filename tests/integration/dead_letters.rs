@@ -20,8 +20,13 @@ async fn redrive(api: &Api, id: Uuid) -> Answer {
 }
 
 async fn states(cluster: &Cluster, id: Uuid) -> Vec<String> {
-    let mut lines: Vec<String> =
-        cluster.execlog().await.into_iter().filter(|line| line.id == id).map(|line| line.state).collect();
+    let mut lines: Vec<String> = cluster
+        .execlog()
+        .await
+        .into_iter()
+        .filter(|line| line.id == id)
+        .map(|line| line.state)
+        .collect();
     lines.sort();
     lines
 }
@@ -36,8 +41,13 @@ fn is_whole(record: &Record, id: Uuid) {
     assert_eq!(record.task_id(), id);
     let values: Vec<(&str, Option<&[u8]>)> =
         record.headers.iter().map(|(name, value)| (name.as_str(), value.as_deref())).collect();
-    let wanted: [(&str, Option<&[u8]>); 5] =
-        [("h", Some(b"1")), ("null", None), ("tag", Some(b"a")), ("tag", Some(b"\xff")), ("tag", None)];
+    let wanted: [(&str, Option<&[u8]>); 5] = [
+        ("h", Some(b"1")),
+        ("null", None),
+        ("tag", Some(b"a")),
+        ("tag", Some(b"\xff")),
+        ("tag", None),
+    ];
     assert_eq!(values[..5], wanted);
 }
 
@@ -56,20 +66,29 @@ async fn a_dead_letter_is_listed_put_back_and_published_and_its_history_is_right
     cluster.alter_topic(&topic, &[("max.message.bytes", "20000")]).await;
     let start = now_ms() + 3000;
     let text = "x".repeat(100_000);
-    let doomed = api.submit_all(&(0..4).map(|n| large_task(&topic, start, n, &text)).collect::<Vec<_>>()).await;
+    let doomed = api
+        .submit_all(&(0..4).map(|n| large_task(&topic, start, n, &text)).collect::<Vec<_>>())
+        .await;
     cluster.wait_final(4, DEADLINE).await;
     // Seen, page by page.
     let page = api.get(&format!("/v1/dead?topic={topic}&limit=2")).await.json();
     let cursor = page["cursor"].as_str().unwrap();
     let rest = api.get(&format!("/v1/dead?topic={topic}&limit=2&cursor={cursor}")).await.json();
-    let listed: Vec<&Value> = page["tasks"].as_array().unwrap().iter().chain(rest["tasks"].as_array().unwrap()).collect();
-    let ids: Vec<Uuid> = listed.iter().map(|task| task["id"].as_str().unwrap().parse().unwrap()).collect();
+    let listed: Vec<&Value> =
+        page["tasks"].as_array().unwrap().iter().chain(rest["tasks"].as_array().unwrap()).collect();
+    let ids: Vec<Uuid> =
+        listed.iter().map(|task| task["id"].as_str().unwrap().parse().unwrap()).collect();
     assert_eq!(ids, doomed.iter().map(|task| task.id).collect::<Vec<_>>());
     assert_eq!(rest["cursor"], Value::Null);
-    let second = api.get(&format!("/v1/dead?topic={topic}&due_from={}&due_to={}", start + 1, start + 2)).await.json();
+    let second = api
+        .get(&format!("/v1/dead?topic={topic}&due_from={}&due_to={}", start + 1, start + 2))
+        .await
+        .json();
     assert_eq!(second["tasks"], json!([listed[1]]), "of a range of due times");
     assert!(
-        listed.iter().all(|task| task["state"] == "dead" && task["reason"].is_string() && task["died_at"].is_string()),
+        listed.iter().all(|task| task["state"] == "dead"
+            && task["reason"].is_string()
+            && task["died_at"].is_string()),
         "{listed:?}"
     );
     assert_eq!(api.get("/v1/dead?topic=other").await.json()["tasks"], json!([]));
@@ -85,17 +104,32 @@ async fn a_dead_letter_is_listed_put_back_and_published_and_its_history_is_right
     let answer = redrive(api, ids[0]).await;
     assert_eq!(answer.status, 200, "{}", answer.text);
     let task = &answer.json();
-    assert_eq!((&task["id"], &task["state"], &task["attempt"]), (&json!(ids[0].to_string()), &json!("scheduled"), &json!(3)));
-    assert_eq!((&task["payload_text"], &task["name"], &task["headers"]), (&json!(text), &json!("n0"), &headers()));
+    assert_eq!(
+        (&task["id"], &task["state"], &task["attempt"]),
+        (&json!(ids[0].to_string()), &json!("scheduled"), &json!(3))
+    );
+    assert_eq!(
+        (&task["payload_text"], &task["name"], &task["headers"]),
+        (&json!(text), &json!("n0"), &headers())
+    );
     assert_eq!(redrive(api, ids[0]).await.status, 404, "there is no such dead letter any more");
     let record = consumer.wait_count(1, DEADLINE).await[0].clone();
     is_whole(&record, ids[0]);
     cluster.wait_final(4, DEADLINE).await;
-    eventually("its receipt is there", DEADLINE, async || api.task(ids[0]).await.state == "published").await;
+    eventually("its receipt is there", DEADLINE, async || {
+        api.task(ids[0]).await.state == "published"
+    })
+    .await;
     let found = api.task(ids[0]).await;
-    assert_eq!((found.position(), &found.shown["attempt"]), (Some((record.partition, record.offset)), &json!(3)));
+    assert_eq!(
+        (found.position(), &found.shown["attempt"]),
+        (Some((record.partition, record.offset)), &json!(3))
+    );
     let by_name = api.get(&format!("/v1/topics/{topic}/tasks/n0")).await.json();
-    assert_eq!((&by_name["id"], &by_name["state"]), (&json!(ids[0].to_string()), &json!("published")));
+    assert_eq!(
+        (&by_name["id"], &by_name["state"]),
+        (&json!(ids[0].to_string()), &json!("published"))
+    );
     assert_eq!(states(&cluster, ids[0]).await, ["published", "redriven", "redriven"]);
     // A name that another task has by now stays with that one.
     let answer = api
@@ -108,17 +142,27 @@ async fn a_dead_letter_is_listed_put_back_and_published_and_its_history_is_right
     assert_eq!(answer.status, 201, "{}", answer.text);
     assert_eq!(redrive(api, ids[1]).await.status, 200);
     consumer.wait_count(2, DEADLINE).await;
-    assert_eq!(api.get(&format!("/v1/topics/{topic}/tasks/n1")).await.json()["id"], answer.json()["id"]);
+    assert_eq!(
+        api.get(&format!("/v1/topics/{topic}/tasks/n1")).await.json()["id"],
+        answer.json()["id"]
+    );
     // Dropped, it stays dead, without a dead letter.
     let dropped = drop_dead(api, ids[2]).await;
     assert_eq!((dropped.status, &dropped.json()["id"]), (200, &json!(ids[2].to_string())));
-    assert_eq!((drop_dead(api, ids[2]).await.status, redrive(api, ids[2]).await.status), (404, 404));
+    assert_eq!(
+        (drop_dead(api, ids[2]).await.status, redrive(api, ids[2]).await.status),
+        (404, 404)
+    );
     assert_eq!(change_many(api, ("drop", "dropped"), &json!({ "topic": topic })).await, (1, false));
     for id in &ids[2..] {
-        assert_eq!((api.task(*id).await.state.as_str(), states(&cluster, *id).await), ("dead", vec!["dead".to_owned()]));
+        assert_eq!(
+            (api.task(*id).await.state.as_str(), states(&cluster, *id).await),
+            ("dead", vec!["dead".to_owned()])
+        );
     }
     assert_eq!(
-        cluster.count("select count(*) from dead_letter").await + cluster.count("select count(*) from task_follow").await,
+        cluster.count("select count(*) from dead_letter").await
+            + cluster.count("select count(*) from task_follow").await,
         0
     );
 }
@@ -131,14 +175,18 @@ async fn a_dead_letter_that_is_older_than_the_receipts_is_put_back_and_its_end_i
     let node = cluster.node().await;
     let api = node.api();
     let days = 30 * 86_400_000;
-    let id: Uuid = format!("{:012x}80018{:015x}", now_ms() - days, rand::random::<u32>()).parse().unwrap();
+    let id: Uuid =
+        format!("{:012x}80018{:015x}", now_ms() - days, rand::random::<u32>()).parse().unwrap();
     let query = "insert into dead_letter (id, row_id, topic, payload, attempts, reason) values ($1, $1, $2, 'x', 1, 'tried')";
     sqlx::query(query).bind(id).bind(&topic).execute(&cluster.sql).await.unwrap();
     assert_eq!(redrive(api, id).await.status, 200);
     cluster.wait_final(1, DEADLINE).await;
     let record = cluster.consumer(&topic).wait_count(1, DEADLINE).await[0].clone();
     let found = api.task(id).await;
-    assert_eq!((found.state.as_str(), found.position()), ("published", Some((record.partition, record.offset))));
+    assert_eq!(
+        (found.state.as_str(), found.position()),
+        ("published", Some((record.partition, record.offset)))
+    );
     let answer = api.cancel(id).await;
     assert_eq!((answer.status, answer.verdict().as_str()), (409, "too_late"));
 }
@@ -151,7 +199,10 @@ async fn load(cluster: &Cluster, topic: &str, count: i64) {
         from (select n, (lpad(to_hex($3 - n), 12, '0') || '8' || lpad(to_hex(n % 16), 3, '0') || '8' || substr(md5(n::text), 1, 15))::uuid as id
               from generate_series(1, $1) n) t";
     let query = sqlx::query(query).bind(count).bind(topic).bind(now_ms());
-    assert_eq!(query.execute(&cluster.sql).await.unwrap().rows_affected(), u64::try_from(count).unwrap());
+    assert_eq!(
+        query.execute(&cluster.sql).await.unwrap().rows_affected(),
+        u64::try_from(count).unwrap()
+    );
 }
 
 async fn redrive_many(api: &Api, body: &Value) -> (i64, bool) {
@@ -190,14 +241,19 @@ async fn redrives_at_the_same_time_put_each_task_back_once() {
     let (first, second) = tokio::join!(cluster.node(), cluster.node());
     let consumer = cluster.consumer(&topic);
     load(&cluster, &topic, 12_000).await;
-    assert_eq!(redrive_many(first.api(), &json!({ "topic": topic, "dry_run": true })).await, (10_000, true));
+    assert_eq!(
+        redrive_many(first.api(), &json!({ "topic": topic, "dry_run": true })).await,
+        (10_000, true)
+    );
     assert_eq!(redrive_many(first.api(), &json!({ "topic": "other" })).await, (0, false));
     let recent = json!({ "topic": topic, "due_from": now_ms() + 60_000 });
     assert_eq!(redrive_many(first.api(), &recent).await, (0, false));
     assert_eq!(cluster.count("select count(*) from dead_letter").await, 12_000);
     // One by one: of two callers one puts it back.
-    let ids: Vec<Uuid> =
-        sqlx::query_scalar("select id from dead_letter order by id limit 50").fetch_all(&cluster.sql).await.unwrap();
+    let ids: Vec<Uuid> = sqlx::query_scalar("select id from dead_letter order by id limit 50")
+        .fetch_all(&cluster.sql)
+        .await
+        .unwrap();
     let mut singles = 0;
     for id in &ids {
         let (one, two) = tokio::join!(redrive(first.api(), *id), redrive(second.api(), *id));
@@ -219,8 +275,14 @@ async fn redrives_at_the_same_time_put_each_task_back_once() {
     let records = consumer.wait_count(12_000, DEADLINE).await;
     let arrived: HashSet<Uuid> = records.iter().map(|record| record.task_id()).collect();
     assert_eq!((records.len(), arrived.len()), (12_000, 12_000));
-    assert_eq!(cluster.count("select count(distinct id) from execlog where state = 'published' ").await, 12_000);
-    assert_eq!(cluster.count("select count(*) from execlog where state = 'published'").await, 12_000);
+    assert_eq!(
+        cluster.count("select count(distinct id) from execlog where state = 'published' ").await,
+        12_000
+    );
+    assert_eq!(
+        cluster.count("select count(*) from execlog where state = 'published'").await,
+        12_000
+    );
     assert_eq!(cluster.count("select count(*) from task_follow").await, 0);
 }
 
@@ -236,11 +298,26 @@ async fn many_that_are_dropped_and_put_back_at_the_same_time_have_one_end_each()
     load(&cluster, "other", 3).await;
     // Large ones end a transaction by their bytes.
     let large = "update dead_letter set payload = repeat('x', 3 << 20)::bytea where id in (select id from dead_letter where topic = $1 order by id limit 5)";
-    assert_eq!(sqlx::query(large).bind(&topic).execute(&cluster.sql).await.unwrap().rows_affected(), 5);
-    assert_eq!(change_all(first.api(), DROP, json!({ "topic": topic, "dry_run": true })).await, 11_000, "each once");
-    assert_eq!(change_many(first.api(), DROP, &json!({ "topic": topic, "due_from": now_ms() + 60_000 })).await, (0, false));
+    assert_eq!(
+        sqlx::query(large).bind(&topic).execute(&cluster.sql).await.unwrap().rows_affected(),
+        5
+    );
+    assert_eq!(
+        change_all(first.api(), DROP, json!({ "topic": topic, "dry_run": true })).await,
+        11_000,
+        "each once"
+    );
+    assert_eq!(
+        change_many(first.api(), DROP, &json!({ "topic": topic, "due_from": now_ms() + 60_000 }))
+            .await,
+        (0, false)
+    );
     assert_eq!(cluster.count("select count(*) from dead_letter").await, 11_003);
-    assert_eq!(change_many(first.api(), DROP, &json!({ "topic": topic })).await, (10_000, true), "the bound of a call");
+    assert_eq!(
+        change_many(first.api(), DROP, &json!({ "topic": topic })).await,
+        (10_000, true),
+        "the bound of a call"
+    );
     assert_eq!(change_all(second.api(), DROP, json!({ "topic": topic })).await, 1_000);
     load(&cluster, &topic, 11_000).await;
     // Both begin at one instant, or one of them might be done before the other begins.
@@ -258,9 +335,16 @@ async fn many_that_are_dropped_and_put_back_at_the_same_time_have_one_end_each()
     eprintln!("dropped {dropped}, redriven {redriven}");
     assert_eq!(dropped + redriven, 11_000);
     assert!(dropped > 0 && redriven > 0, "each had its share: {dropped}, {redriven}");
-    assert_eq!(cluster.count("select count(*) from dead_letter").await, 3, "those of another topic");
+    assert_eq!(
+        cluster.count("select count(*) from dead_letter").await,
+        3,
+        "those of another topic"
+    );
     cluster.wait_final(usize::try_from(redriven).unwrap(), DEADLINE).await;
-    assert_eq!(cluster.count("select count(*) from execlog where state = 'published'").await, redriven);
+    assert_eq!(
+        cluster.count("select count(*) from execlog where state = 'published'").await,
+        redriven
+    );
     let name = "punctual_dead_letters_dropped_total";
     let counted = first.api().metric(name).await + second.api().metric(name).await;
     assert_eq!(format!("{counted}"), format!("{}", 11_000 + dropped));

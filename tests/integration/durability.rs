@@ -27,8 +27,12 @@ end $$;";
 async fn each_commit_but_that_of_a_settle_waits_for_the_disk() {
     let cluster = Cluster::start("durable").await;
     let database = &cluster.database.name;
-    for statement in [&format!("alter database \"{database}\" set synchronous_commit = off"), WATCH] {
-        sqlx::raw_sql(sqlx::AssertSqlSafe(statement.to_owned())).execute(&cluster.sql).await.unwrap();
+    for statement in [&format!("alter database \"{database}\" set synchronous_commit = off"), WATCH]
+    {
+        sqlx::raw_sql(sqlx::AssertSqlSafe(statement.to_owned()))
+            .execute(&cluster.sql)
+            .await
+            .unwrap();
     }
     let topic = cluster.topic("orders").await;
     let node = cluster.node().await;
@@ -36,14 +40,21 @@ async fn each_commit_but_that_of_a_settle_waits_for_the_disk() {
     // A claim on insert, one of the watermark, a far task, a name and its replacement, a cancel of
     // one and of many.
     for delay in ["0ms", "1500ms", "8760h", "1h", "2h"] {
-        let task = api.submit(&json!({ "topic": topic, "delay": delay, "payload_text": "x" })).await;
+        let task =
+            api.submit(&json!({ "topic": topic, "delay": delay, "payload_text": "x" })).await;
         if delay == "1h" {
             assert_eq!(api.verdict(task.id).await, "cancelled");
         }
     }
     for (delay, status) in [("1h", 201), ("2h", 200)] {
         let task = json!({ "delay": delay, "payload_text": "x" }).to_string().into_bytes();
-        let answer = api.send(Method::PUT, &format!("/v1/topics/{topic}/tasks/n"), Some(("application/json", task))).await;
+        let answer = api
+            .send(
+                Method::PUT,
+                &format!("/v1/topics/{topic}/tasks/n"),
+                Some(("application/json", task)),
+            )
+            .await;
         assert_eq!(answer.status, status, "{}", answer.text);
     }
     consumer.wait_count(2, DEADLINE).await;
@@ -54,7 +65,8 @@ async fn each_commit_but_that_of_a_settle_waits_for_the_disk() {
     })
     .await;
 
-    let seen: Vec<(String, String)> = sqlx::query_as("select what, commits from seen").fetch_all(&cluster.sql).await.unwrap();
+    let seen: Vec<(String, String)> =
+        sqlx::query_as("select what, commits from seen").fetch_all(&cluster.sql).await.unwrap();
     let mut commits: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for (what, how) in &seen {
         commits.entry(what).or_default().push(how);
@@ -71,8 +83,15 @@ async fn each_commit_but_that_of_a_settle_waits_for_the_disk() {
         "insert execlog_cancelled",
         "update heartbeat",
     ] {
-        assert_eq!(commits.get(what).map(Vec::as_slice), Some(["on"].as_slice()), "{what}: {commits:?}");
+        assert_eq!(
+            commits.get(what).map(Vec::as_slice),
+            Some(["on"].as_slice()),
+            "{what}: {commits:?}"
+        );
     }
     // An adoption waits as well; it has found nothing here.
-    assert!(commits["update execlog_batch"].contains(&"off"), "a settle waits for nobody: {commits:?}");
+    assert!(
+        commits["update execlog_batch"].contains(&"off"),
+        "a settle waits for nobody: {commits:?}"
+    );
 }

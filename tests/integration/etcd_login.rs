@@ -27,7 +27,8 @@ async fn enable_authentication(cluster: &Cluster) {
 /// answered it.
 async fn is_logged_in(node: &Node) -> bool {
     let api = node.api();
-    api.metric("punctual_etcd_session_up").await == 1.0 && api.metric("punctual_etcd_watch_up").await == 1.0
+    api.metric("punctual_etcd_session_up").await == 1.0
+        && api.metric("punctual_etcd_watch_up").await == 1.0
 }
 
 async fn shares_the_shards(node: &Node) -> bool {
@@ -37,23 +38,36 @@ async fn shares_the_shards(node: &Node) -> bool {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nodes_log_in_to_etcd_and_one_with_a_wrong_password_says_so() {
     let own = OwnStack::start("etcd-login").await;
-    let cluster = Cluster::at(&own.stack, "etcd-login", Wishes { has_etcd: false, ..Wishes::default() }).await;
+    let cluster =
+        Cluster::at(&own.stack, "etcd-login", Wishes { has_etcd: false, ..Wishes::default() })
+            .await;
     enable_authentication(&cluster).await;
-    let of_user = |password| ["--etcd", &own.stack.etcd, "--etcd-user", "punctual", "--etcd-password", password];
+    let of_user = |password| {
+        ["--etcd", &own.stack.etcd, "--etcd-user", "punctual", "--etcd-password", password]
+    };
     let known = of_user(PASSWORD);
     let (first, second) = tokio::join!(cluster.node_with(&known), cluster.node_with(&known));
     for node in [&first, &second] {
         eventually("they log in", DEADLINE, async || is_logged_in(node).await).await;
         eventually("they share the shards", DEADLINE, async || shares_the_shards(node).await).await;
-        assert!(node.log().contains("the password for etcd goes over the network as it is"), "{}", node.log_tail());
+        assert!(
+            node.log().contains("the password for etcd goes over the network as it is"),
+            "{}",
+            node.log_tail()
+        );
     }
     // What is meant for the other node's shards comes as well.
     let topic = cluster.topic("orders").await;
     let consumer = cluster.consumer(&topic);
-    let tasks: Vec<_> = (0..100).map(|n| json!({ "topic": topic, "delay": 100, "payload_text": format!("task {n}") })).collect();
+    let tasks: Vec<_> = (0..100)
+        .map(|n| json!({ "topic": topic, "delay": 100, "payload_text": format!("task {n}") }))
+        .collect();
     let ledger = Ledger::default();
     ledger.accept_all(&first.api().submit_all(&tasks).await, &tasks);
-    assert_eq!(ledger.settle_up(&cluster, || consumer.records(), DEADLINE).await.published_count, 100);
+    assert_eq!(
+        ledger.settle_up(&cluster, || consumer.records(), DEADLINE).await.published_count,
+        100
+    );
 
     for arguments in [&of_user("wrong-horse")[..], &["--etcd", &own.stack.etcd]] {
         let mut stranger = cluster.spawn(arguments);
@@ -72,7 +86,10 @@ async fn nodes_log_in_to_etcd_and_one_with_a_wrong_password_says_so() {
 
     // One that crashed knows none of the tokens that it has given.
     own.kill("etcd").await;
-    eventually("the session is lost", DEADLINE, async || first.api().metric("punctual_etcd_session_up").await == 0.0).await;
+    eventually("the session is lost", DEADLINE, async || {
+        first.api().metric("punctual_etcd_session_up").await == 0.0
+    })
+    .await;
     own.start_again("etcd").await;
     for node in [&first, &second] {
         eventually("they log in again", DEADLINE, async || is_logged_in(node).await).await;

@@ -26,15 +26,25 @@ struct Programs {
 }
 
 fn python() -> Programs {
-    let program =
-        |file: &str| vec![built("python/bin/python"), root().join(format!("examples/python/{file}")).display().to_string()];
+    let program = |file: &str| {
+        vec![
+            built("python/bin/python"),
+            root().join(format!("examples/python/{file}")).display().to_string(),
+        ]
+    };
     Programs { submit: program("submit.py"), consume: program("consume.py") }
 }
 
 fn java() -> Programs {
     let target = root().join("examples/java/target").display().to_string();
-    let program =
-        |class: &str| vec!["java".to_owned(), "-cp".to_owned(), format!("{target}/classes:{target}/lib/*"), class.to_owned()];
+    let program = |class: &str| {
+        vec![
+            "java".to_owned(),
+            "-cp".to_owned(),
+            format!("{target}/classes:{target}/lib/*"),
+            class.to_owned(),
+        ]
+    };
     Programs { submit: program("Submit"), consume: program("Consume") }
 }
 
@@ -58,23 +68,35 @@ fn documented(name: &str) -> String {
 
 /// Runs a program of the examples to its end, which must be a good one, and returns what it
 /// printed.
-async fn output(cluster: &Cluster, node: &Node, topic: &str, program: &[String], arguments: &[&str]) -> String {
+async fn output(
+    cluster: &Cluster,
+    node: &Node,
+    topic: &str,
+    program: &[String],
+    arguments: &[&str],
+) -> String {
     let mut command = Command::new(&program[0]);
     command.args(&program[1..]).args(arguments).stdin(Stdio::null()).kill_on_drop(true);
-    command.env("PUNCTUAL_URL", node.api().base()).env("KAFKA", &cluster.stack.kafka).env("TOPIC", topic).env("GROUP", topic);
-    let output =
-        tokio::time::timeout(DEADLINE, command.output()).await.unwrap_or_else(|_| panic!("{program:?} did not end")).unwrap();
+    command
+        .env("PUNCTUAL_URL", node.api().base())
+        .env("KAFKA", &cluster.stack.kafka)
+        .env("TOPIC", topic)
+        .env("GROUP", topic);
+    let output = tokio::time::timeout(DEADLINE, command.output())
+        .await
+        .unwrap_or_else(|_| panic!("{program:?} did not end"))
+        .unwrap();
     assert!(output.status.success(), "{program:?}: {}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).unwrap()
 }
 
 /// Writes the record once more, as a node does that cannot know whether it was written.
 async fn duplicate(cluster: &Cluster, topic: &str, record: &Record) {
-    let producer: FutureProducer = ClientConfig::new().set("bootstrap.servers", &cluster.stack.kafka).create().unwrap();
-    let headers = record
-        .headers
-        .iter()
-        .fold(OwnedHeaders::new(), |headers, (name, value)| headers.insert(Header { key: name, value: value.as_deref() }));
+    let producer: FutureProducer =
+        ClientConfig::new().set("bootstrap.servers", &cluster.stack.kafka).create().unwrap();
+    let headers = record.headers.iter().fold(OwnedHeaders::new(), |headers, (name, value)| {
+        headers.insert(Header { key: name, value: value.as_deref() })
+    });
     let copy = FutureRecord::to(topic)
         .partition(record.partition)
         .key(record.key.as_deref().unwrap())
@@ -91,7 +113,10 @@ async fn prints_what_its_page_says(language: &str, programs: Programs) {
     assert_eq!(output(&cluster, &node, &topic, &programs.submit, &[]).await, documented("submit"));
     let records = consumer.wait_count(1, DEADLINE).await;
     duplicate(&cluster, &topic, &records[0]).await;
-    assert_eq!(output(&cluster, &node, &topic, &programs.consume, &["2"]).await, documented("consume"));
+    assert_eq!(
+        output(&cluster, &node, &topic, &programs.consume, &["2"]).await,
+        documented("consume")
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -101,8 +101,12 @@ fn there_is_a_case_for_every_point() {
 fn all_cases(heir: Heir) {
     // One alone, to look at it: FAILPOINT=LeafDetached.
     let wanted = std::env::var("FAILPOINT").ok();
-    let is_wanted = |case: &Case| wanted.as_ref().is_none_or(|wanted| format!("{:?}", case.0) == *wanted);
-    let (left, failed) = (Mutex::new(CASES.into_iter().rev().filter(is_wanted).collect::<Vec<_>>()), Mutex::new(Vec::new()));
+    let is_wanted =
+        |case: &Case| wanted.as_ref().is_none_or(|wanted| format!("{:?}", case.0) == *wanted);
+    let (left, failed) = (
+        Mutex::new(CASES.into_iter().rev().filter(is_wanted).collect::<Vec<_>>()),
+        Mutex::new(Vec::new()),
+    );
     let next = || left.lock().unwrap().pop();
     thread::scope(|scope| {
         for _ in 0..CASES_AT_ONCE {
@@ -122,7 +126,11 @@ fn all_cases(heir: Heir) {
 
 fn run_alone(case: Case, heir: Heir) {
     let began_at = Instant::now();
-    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(run(case, heir));
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap()
+        .block_on(run(case, heir));
     eprintln!("{case:?} {heir:?}: {:.1} s", began_at.elapsed().as_secs_f64());
 }
 
@@ -156,7 +164,15 @@ impl Stage {
         let cluster = Cluster::with(point.name(), wishes).await;
         let topic = cluster.topic("orders").await;
         let consumer = cluster.consumer(&topic);
-        Self { point, kill_at: format!("{}:{times}", point.name()), heir, cluster, topic, consumer, ledger: Ledger::default() }
+        Self {
+            point,
+            kill_at: format!("{}:{times}", point.name()),
+            heir,
+            cluster,
+            topic,
+            consumer,
+            ledger: Ledger::default(),
+        }
     }
 
     // --- the stories ---
@@ -168,12 +184,19 @@ impl Stage {
         self.ledger_submit(victim.api(), DUE_AFTER_MS).await;
         let claimed = self.await_death(&mut victim).await;
         let _heir = self.heir_afterwards(heir).await;
-        let findings = self.ledger.settle_up(&self.cluster, || self.consumer.records(), DEADLINE).await;
+        let findings =
+            self.ledger.settle_up(&self.cluster, || self.consumer.records(), DEADLINE).await;
         let duplicates: HashSet<Uuid> = findings.duplicates.iter().copied().collect();
         assert_eq!(findings.dead, NONE);
-        assert!(duplicates.is_subset(&claimed), "twice without having been in flight: {:?}", duplicates.difference(&claimed));
+        assert!(
+            duplicates.is_subset(&claimed),
+            "twice without having been in flight: {:?}",
+            duplicates.difference(&claimed)
+        );
         match self.point {
-            Failpoint::ClaimCommitted => assert!(duplicates.is_empty(), "nothing was sent: {duplicates:?}"),
+            Failpoint::ClaimCommitted => {
+                assert!(duplicates.is_empty(), "nothing was sent: {duplicates:?}")
+            }
             // Kafka had said so, nobody had written it down.
             Failpoint::LastAcknowledged | Failpoint::SettleReady => assert!(!duplicates.is_empty()),
             _ => {}
@@ -184,8 +207,9 @@ impl Stage {
     async fn submit(&self) {
         let heir = self.heir_beforehand().await;
         let mut victim = self.victim().await;
-        let tasks: Vec<Value> =
-            (0..40).map(|number| self.numbered(number, json!({ "delay": number % 2 * 2_000 + 50 }))).collect();
+        let tasks: Vec<Value> = (0..40)
+            .map(|number| self.numbered(number, json!({ "delay": number % 2 * 2_000 + 50 })))
+            .collect();
         self.lose(victim.api(), Method::POST, "/v1/tasks/batch", &json!({ "tasks": tasks })).await;
         self.await_death(&mut victim).await;
         let _heir = self.heir_afterwards(heir).await;
@@ -198,8 +222,12 @@ impl Stage {
     async fn submit_named(&self) {
         let heir = self.heir_beforehand().await;
         let mut victim = self.victim().await;
-        let named =
-            |number: i64| self.numbered(number, json!({ "delay": number % 2 * 2_000 + 50, "name": format!("n{number}") }));
+        let named = |number: i64| {
+            self.numbered(
+                number,
+                json!({ "delay": number % 2 * 2_000 + 50, "name": format!("n{number}") }),
+            )
+        };
         let body = json!({ "tasks": (0..40).map(named).collect::<Vec<_>>() });
         self.lose(victim.api(), Method::POST, "/v1/tasks/batch", &body).await;
         self.await_death(&mut victim).await;
@@ -233,7 +261,11 @@ impl Stage {
         let heir = self.heir_beforehand().await;
         self.freeze(heir.as_ref()).await;
         let settings = Settings::new(&self.cluster.database.url).unwrap();
-        let rules = Rules::new(&ClusterSettings { leaf: LEAF, horizon: Duration::from_secs(20), ..ClusterSettings::DEFAULT });
+        let rules = Rules::new(&ClusterSettings {
+            leaf: LEAF,
+            horizon: Duration::from_secs(20),
+            ..ClusterSettings::DEFAULT
+        });
         let leaf = rules.partition_of(Parent::Task, Timestamp::from_millis(now_ms() - 7_200_000));
         let purpose = Purpose { name: "test", deadline: Duration::from_secs(10), settings: &[] };
         assert!(create(&mut Connection::new(&settings, purpose), &rules, &[leaf]).await.unwrap());
@@ -243,20 +275,27 @@ impl Stage {
         self.insert(&leaf.name(), &[leaf.start]).await;
         let _heir = self.finish(heir, &HashSet::new()).await;
         let left = format!("select count(*) from pg_class where relname = '{}'", leaf.name());
-        eventually("the leaf is gone when the row is", DEADLINE, async || self.number(&left).await == 0).await;
+        eventually("the leaf is gone when the row is", DEADLINE, async || {
+            self.number(&left).await == 0
+        })
+        .await;
     }
 
     async fn move_far(&self) {
         let heir = self.heir_beforehand().await;
         self.freeze(heir.as_ref()).await;
         let due_at = Timestamp::from_millis(now_ms() + 18_000);
-        let times: Vec<Timestamp> =
-            (0..FAR_COUNT).map(|number| due_at.plus(Duration::from_millis(number.unsigned_abs()))).collect();
+        let times: Vec<Timestamp> = (0..FAR_COUNT)
+            .map(|number| due_at.plus(Duration::from_millis(number.unsigned_abs())))
+            .collect();
         self.insert("task_far", &times).await;
         let mut victim = self.cluster.spawn_to_die_at(&self.kill_at);
         victim.wait_listening().await;
         self.await_death(&mut victim).await;
-        let (moved, left) = (self.number("select count(*) from task").await, self.number("select count(*) from task_far").await);
+        let (moved, left) = (
+            self.number("select count(*) from task").await,
+            self.number("select count(*) from task_far").await,
+        );
         assert!(moved > 0 && left > 0 && moved + left == FAR_COUNT, "{moved} moved, {left} left");
         self.finish(heir, &HashSet::new()).await;
     }
@@ -266,14 +305,18 @@ impl Stage {
         let heir = self.heir_beforehand().await;
         let mut victim = self.victim().await;
         let delay = if self.point == Failpoint::NameTakenOut { "2h" } else { "30s" };
-        let first = victim.api().submit(&self.numbered(0, json!({ "delay": delay, "name": "n" }))).await;
+        let first =
+            victim.api().submit(&self.numbered(0, json!({ "delay": delay, "name": "n" }))).await;
         self.ledger.accept(&first, None);
         let path = format!("/v1/topics/{}/tasks/n", self.topic);
         let new = json!({ "delay": "25s", "payload_text": "new" });
         self.lose(victim.api(), Method::PUT, &path, &new).await;
         self.await_death(&mut victim).await;
         let live = "select (select count(*) from task) + (select count(*) from task_far)";
-        eventually("the transaction of the dead node has ended", DEADLINE, async || self.number(live).await == 1).await;
+        eventually("the transaction of the dead node has ended", DEADLINE, async || {
+            self.number(live).await == 1
+        })
+        .await;
         let heir = self.heir_afterwards(heir).await;
         let body = Some(("application/json", new.to_string().into_bytes()));
         let answer = heir.api().send(Method::PUT, &path, body).await;
@@ -281,18 +324,24 @@ impl Stage {
         assert_eq!(self.number(live).await, 1, "live tasks of one name");
         self.ledger.accept(&Task::new(answer.json()), Some(b"new"));
         self.ledger.cancel(first.id, "cancelled".to_owned());
-        let findings = self.ledger.settle_up(&self.cluster, || self.consumer.records(), DEADLINE).await;
-        assert_eq!((findings.published_count, findings.cancelled_count, findings.duplicates), (1, 1, Vec::new()));
+        let findings =
+            self.ledger.settle_up(&self.cluster, || self.consumer.records(), DEADLINE).await;
+        assert_eq!(
+            (findings.published_count, findings.cancelled_count, findings.duplicates),
+            (1, 1, Vec::new())
+        );
     }
 
     /// Said again, the verdict is the one that the first would have brought.
     async fn cancel(&self) {
         let heir = self.heir_beforehand().await;
         let mut victim = self.victim().await;
-        let tasks: Vec<Value> = ["30s", "2h"].iter().map(|delay| self.numbered(0, json!({ "delay": delay }))).collect();
+        let tasks: Vec<Value> =
+            ["30s", "2h"].iter().map(|delay| self.numbered(0, json!({ "delay": delay }))).collect();
         let accepted = victim.api().submit_all(&tasks).await;
         self.ledger.accept_all(&accepted, &tasks);
-        let paths: Vec<String> = accepted.iter().map(|task| format!("/v1/tasks/{}", task.id)).collect();
+        let paths: Vec<String> =
+            accepted.iter().map(|task| format!("/v1/tasks/{}", task.id)).collect();
         let cancel = |place: usize| victim.api().try_send(Method::DELETE, &paths[place], None);
         let (near, far) = tokio::join!(cancel(0), cancel(1));
         assert!(near.is_err() && far.is_err(), "it died before it could answer: {near:?} {far:?}");
@@ -303,7 +352,8 @@ impl Stage {
             assert_eq!(verdict, "cancelled");
             self.ledger.cancel(task.id, verdict);
         }
-        let findings = self.ledger.settle_up(&self.cluster, || self.consumer.records(), DEADLINE).await;
+        let findings =
+            self.ledger.settle_up(&self.cluster, || self.consumer.records(), DEADLINE).await;
         assert_eq!(findings.cancelled_count, 2);
     }
 
@@ -352,7 +402,11 @@ impl Stage {
         // comes to its end at once.
         let query = "select coalesce(b.first_ids[i], b.ids[i]) from execlog_batch b cross join generate_series(1, b.task_count) i
             join heartbeat h on h.node = b.owner and h.name = $1 where b.settled_at is null";
-        let ids = sqlx::query_scalar::<_, Uuid>(query).bind(&victim.name).fetch_all(&self.cluster.sql).await.unwrap();
+        let ids = sqlx::query_scalar::<_, Uuid>(query)
+            .bind(&victim.name)
+            .fetch_all(&self.cluster.sql)
+            .await
+            .unwrap();
         ids.into_iter().collect()
     }
 
@@ -361,38 +415,49 @@ impl Stage {
             heir.thaw();
         }
         let heir = self.heir_afterwards(heir).await;
-        let findings = self.ledger.settle_up(&self.cluster, || self.consumer.records(), DEADLINE).await;
+        let findings =
+            self.ledger.settle_up(&self.cluster, || self.consumer.records(), DEADLINE).await;
         assert_eq!((findings.published_count, findings.dead.len()), (self.ledger.len(), 0));
-        assert!(findings.duplicates.iter().all(|id| claimed.contains(id)), "twice: {:?}", findings.duplicates);
+        assert!(
+            findings.duplicates.iter().all(|id| claimed.contains(id)),
+            "twice: {:?}",
+            findings.duplicates
+        );
         heir
     }
 
     fn numbered(&self, number: i64, fields: Value) -> Value {
         let text = format!("{} {number}", self.topic);
-        let mut task =
-            json!({ "topic": self.topic, "payload_text": text, "key": number.to_string(), "headers": { SERIAL_HEADER: text } });
+        let mut task = json!({ "topic": self.topic, "payload_text": text, "key": number.to_string(), "headers": { SERIAL_HEADER: text } });
         task.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
         task
     }
 
     async fn ledger_submit(&self, api: &Api, ahead_ms: i64) {
         let due_at = now_ms() + ahead_ms;
-        let tasks: Vec<Value> = (0..TASK_COUNT).map(|number| self.numbered(number, json!({ "due_at": due_at }))).collect();
+        let tasks: Vec<Value> = (0..TASK_COUNT)
+            .map(|number| self.numbered(number, json!({ "due_at": due_at })))
+            .collect();
         self.ledger.accept_all(&api.submit_all(&tasks).await, &tasks);
     }
 
     /// Makes a call that the node dies of.
     async fn lose(&self, api: &Api, method: Method, path: &str, body: &Value) {
-        let answer = api.try_send(method, path, Some(("application/json", body.to_string().into_bytes()))).await;
+        let answer = api
+            .try_send(method, path, Some(("application/json", body.to_string().into_bytes())))
+            .await;
         assert!(answer.is_err(), "it died before it could answer: {answer:?}");
     }
 
     /// Writes rows as a submit does, and takes them down.
     async fn insert(&self, table: &str, times: &[Timestamp]) {
-        let ids: Vec<TaskId> =
-            times.iter().map(|at| TaskId::new(*at, Shard::new(rand::random_range(0..16)), rand::random())).collect();
-        let statement =
-            format!("insert into {table} (shard, id, topic, payload) select s, i, $3, 'x'::bytea from unnest($1, $2) x (s, i)");
+        let ids: Vec<TaskId> = times
+            .iter()
+            .map(|at| TaskId::new(*at, Shard::new(rand::random_range(0..16)), rand::random()))
+            .collect();
+        let statement = format!(
+            "insert into {table} (shard, id, topic, payload) select s, i, $3, 'x'::bytea from unnest($1, $2) x (s, i)"
+        );
         sqlx::query(AssertSqlSafe(statement))
             .bind(ids.iter().map(|id| id.shard().as_smallint()).collect::<Vec<_>>())
             .bind(ids.iter().map(|id| id.uuid()).collect::<Vec<_>>())
@@ -402,19 +467,28 @@ impl Stage {
             .unwrap();
         for id in ids {
             let shown = json!({ "topic": self.topic });
-            let task = Task { id: id.uuid(), due_at: id.due_at().as_millis(), state: "scheduled".to_owned(), shown };
+            let task = Task {
+                id: id.uuid(),
+                due_at: id.due_at().as_millis(),
+                state: "scheduled".to_owned(),
+                shown,
+            };
             self.ledger.accept(&task, Some(b"x"));
         }
     }
 
     fn assert_each_serial_once(&self, count: usize) {
         let records = self.consumer.records();
-        let serials: HashSet<Vec<u8>> = records.iter().map(|record| record.header(SERIAL_HEADER).unwrap().to_vec()).collect();
+        let serials: HashSet<Vec<u8>> =
+            records.iter().map(|record| record.header(SERIAL_HEADER).unwrap().to_vec()).collect();
         assert_eq!((records.len(), serials.len()), (count, count));
     }
 
     async fn number(&self, query: &str) -> i64 {
-        sqlx::query_scalar(AssertSqlSafe(query.to_owned())).fetch_one(&self.cluster.sql).await.unwrap()
+        sqlx::query_scalar(AssertSqlSafe(query.to_owned()))
+            .fetch_one(&self.cluster.sql)
+            .await
+            .unwrap()
     }
 }
 

@@ -48,10 +48,18 @@ impl Stage {
         let own = support::Database::create(&Stack::shared(), "hazards").await;
         let (sql, settings) = (own.connect().await, Settings::new(&own.url).unwrap());
         let hours = |count: u64| Duration::from_secs(count * 3600);
-        let wishes = ClusterWishes { leaf: Some(hours(1) / 4), horizon: Some(hours(2)), ..ClusterWishes::default() };
+        let wishes = ClusterWishes {
+            leaf: Some(hours(1) / 4),
+            horizon: Some(hours(2)),
+            ..ClusterWishes::default()
+        };
         let report = schema::migrate(&settings, wishes).await.unwrap();
         // The leaf that ends just now is not the test's.
-        let rules = Rules { leaf_grace: hours(1), payload_retention: hours(1), ..Rules::new(&report.cluster) };
+        let rules = Rules {
+            leaf_grace: hours(1),
+            payload_retention: hours(1),
+            ..Rules::new(&report.cluster)
+        };
         Self { own, settings, rules, sql }
     }
 
@@ -72,15 +80,22 @@ impl Stage {
     }
 
     async fn now(&mut self) -> Timestamp {
-        Timestamp::from_micros(self.number("select (extract(epoch from clock_timestamp()) * 1000000)::bigint").await)
+        Timestamp::from_micros(
+            self.number("select (extract(epoch from clock_timestamp()) * 1000000)::bigint").await,
+        )
     }
 
     /// Writes tasks as a submit does, into `task`, `task_far` or a leaf; a millisecond apart.
     async fn insert(&mut self, table: &str, from: Timestamp, count: u64) -> Vec<TaskId> {
         let at = |number| from.plus(Duration::from_millis(number));
-        let ids: Vec<TaskId> = (0..count).map(|number| TaskId::new(at(number), Shard::new(7), rand::random())).collect();
+        let ids: Vec<TaskId> = (0..count)
+            .map(|number| TaskId::new(at(number), Shard::new(7), rand::random()))
+            .collect();
         for id in &ids {
-            self.run(&format!("insert into {table} (shard, id, topic, payload) values (7, '{id}', 'orders', 'p')")).await;
+            self.run(&format!(
+                "insert into {table} (shard, id, topic, payload) values (7, '{id}', 'orders', 'p')"
+            ))
+            .await;
         }
         ids
     }
@@ -88,7 +103,10 @@ impl Stage {
     /// Claims all tasks that are due within the hour.
     async fn claim(&mut self, owner: NodeId) -> punctual::domain::Batch {
         let now = self.now().await;
-        let range = IdRange::of_times(now.minus(Duration::from_secs(3600)), now.plus(Duration::from_secs(3600)));
+        let range = IdRange::of_times(
+            now.minus(Duration::from_secs(3600)),
+            now.plus(Duration::from_secs(3600)),
+        );
         let batch = BatchId::new(now, 0, rand::random());
         let request = Request::of_all(batch, owner, &[7], range);
         match Claims::new(&self.settings).claim(Source::Task, request).await.unwrap().claimed {
@@ -99,7 +117,8 @@ impl Stage {
 
     /// Waits until so many connections wait for somebody's lock.
     async fn wait_blocked(&mut self, count: i64) {
-        eventually("they wait for a lock", PATIENCE, async || self.number(BLOCKED).await == count).await;
+        eventually("they wait for a lock", PATIENCE, async || self.number(BLOCKED).await == count)
+            .await;
     }
 
     /// Has the holder go on when so many wait for a lock; false when that took longer than they
@@ -108,9 +127,18 @@ impl Stage {
         self.release_within(STAGED_WITHIN, count, holder, statement).await
     }
 
-    async fn release_within(&mut self, limit: Duration, count: i64, holder: &mut PgConnection, statement: &str) -> bool {
+    async fn release_within(
+        &mut self,
+        limit: Duration,
+        count: i64,
+        holder: &mut PgConnection,
+        statement: &str,
+    ) -> bool {
         let began_at = Instant::now();
-        let is_blocked = look_for(limit, async || (self.number(BLOCKED).await == count).then_some(())).await.is_some();
+        let is_blocked =
+            look_for(limit, async || (self.number(BLOCKED).await == count).then_some(()))
+                .await
+                .is_some();
         run(holder, statement).await;
         is_blocked && began_at.elapsed() < limit
     }
@@ -147,7 +175,10 @@ async fn number(connection: &mut PgConnection, query: &str) -> i64 {
 
 /// Runs a statement in the background, over a connection of its own: it is expected to wait for
 /// somebody.
-fn in_background(mut connection: PgConnection, statement: String) -> JoinHandle<Result<u64, sqlx::Error>> {
+fn in_background(
+    mut connection: PgConnection,
+    statement: String,
+) -> JoinHandle<Result<u64, sqlx::Error>> {
     tokio::spawn(async move {
         let outcome = try_run(&mut connection, &statement).await;
         connection.close().await?;
@@ -175,7 +206,9 @@ fn statement(name: &str) -> String {
             }
             let source = std::fs::read_to_string(path).unwrap();
             let begin = format!("\"-- {name}\n");
-            found.extend(source.split(&begin).skip(1).map(|rest| rest.split('"').next().unwrap().to_owned()));
+            found.extend(
+                source.split(&begin).skip(1).map(|rest| rest.split('"').next().unwrap().to_owned()),
+            );
         }
     }
     assert_eq!(found.len(), 1, "statements named {name}");

@@ -36,11 +36,17 @@ async fn a_beat_writes_ones_own_row_and_reads_the_others() {
     assert_eq!(own.beat(&beat(first, 1)).await.unwrap().rows, []);
     let mut other = heartbeats(&cluster);
     let answer = other.beat(&beat(second, 7)).await.unwrap();
-    assert_eq!(answer.rows.iter().map(|row| (row.node, row.counter, row.dead)).collect::<Vec<_>>(), [(first, 1, false)]);
+    assert_eq!(
+        answer.rows.iter().map(|row| (row.node, row.counter, row.dead)).collect::<Vec<_>>(),
+        [(first, 1, false)]
+    );
     assert!(answer.postgres_now >= answer.rows[0].beat_at);
     own.beat(&Beat { has_left: true, can_publish: false, ..beat(first, 2) }).await.unwrap();
     let row = other.read(second).await.unwrap().rows.remove(0);
-    assert_eq!((row.counter, row.has_left, row.can_publish, row.name.as_str()), (2, true, false, "a"));
+    assert_eq!(
+        (row.counter, row.has_left, row.can_publish, row.name.as_str()),
+        (2, true, false, "a")
+    );
     assert!(row.beat_at > row.started_at);
     assert!(other.stamp().await.unwrap() > row.beat_at);
 }
@@ -66,7 +72,10 @@ async fn a_beat_revives_a_node_and_says_so_once() {
     assert_eq!(cluster.row(node).await, Some((2, false, false)));
     assert!(!own.beat(&beat(node, 3)).await.unwrap().is_revived);
     cluster.execute("delete from heartbeat").await;
-    assert!(own.beat(&beat(node, 4)).await.unwrap().is_revived, "a node without a row counted as dead");
+    assert!(
+        own.beat(&beat(node, 4)).await.unwrap().is_revived,
+        "a node without a row counted as dead"
+    );
     assert!(!own.beat(&beat(node, 5)).await.unwrap().is_revived);
 }
 
@@ -87,7 +96,11 @@ async fn only_dead_nodes_that_no_unsettled_batch_names_are_forgotten() {
             values ('01934b2e-7d3c-8017-9f2b-6a1c0e4d5b7f', '{holding}', now(), 0, '{{}}')"
         ))
         .await;
-    assert_eq!(heartbeats(&cluster).forget(Duration::from_secs(3600)).await.unwrap(), 0, "too early");
+    assert_eq!(
+        heartbeats(&cluster).forget(Duration::from_secs(3600)).await.unwrap(),
+        0,
+        "too early"
+    );
     assert_eq!(heartbeats(&cluster).forget(Duration::ZERO).await.unwrap(), 1);
     assert_eq!(cluster.row(dead).await, None);
     assert!(cluster.row(holding).await.is_some() && cluster.row(living).await.is_some());

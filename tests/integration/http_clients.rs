@@ -29,23 +29,36 @@ fn file(name: &str) -> String {
 
 fn cases() -> impl Iterator<Item = (String, u16)> {
     ASKED.into_iter().flat_map(|(path, kind, statuses)| {
-        SIZES.into_iter().zip(statuses).map(move |(size, status)| (format!("{path} {kind} {size}"), status))
+        SIZES
+            .into_iter()
+            .zip(statuses)
+            .map(move |(size, status)| (format!("{path} {kind} {size}"), status))
     })
 }
 
 /// Runs a program that prints a line for each case and each of its `names`.
 async fn check(node: &Node, mut command: Command, names: &[&str]) {
-    command.arg(node.api().base()).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
+    command
+        .arg(node.api().base())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .kill_on_drop(true);
     let mut child = command.spawn().unwrap_or_else(|error| panic!("{command:?}: {error}"));
     let lines: String = cases().map(|(case, _)| format!("{case}\n")).collect();
     child.stdin.take().unwrap().write_all(lines.as_bytes()).await.unwrap();
-    let output =
-        tokio::time::timeout(DEADLINE, child.wait_with_output()).await.unwrap_or_else(|_| panic!("{command:?} did not end"));
+    let output = tokio::time::timeout(DEADLINE, child.wait_with_output())
+        .await
+        .unwrap_or_else(|_| panic!("{command:?} did not end"));
     let output = output.unwrap();
     assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
-    let mut said: Vec<String> = String::from_utf8(output.stdout).unwrap().lines().map(str::to_owned).collect();
-    let mut wanted: Vec<String> =
-        cases().flat_map(|(case, status)| names.iter().map(move |name| format!("{name} {case} {status} 200"))).collect();
+    let mut said: Vec<String> =
+        String::from_utf8(output.stdout).unwrap().lines().map(str::to_owned).collect();
+    let mut wanted: Vec<String> = cases()
+        .flat_map(|(case, status)| {
+            names.iter().map(move |name| format!("{name} {case} {status} 200"))
+        })
+        .collect();
     said.sort();
     wanted.sort();
     assert_eq!(said, wanted);
@@ -56,7 +69,8 @@ async fn early_answers_are_read_by_python() {
     let cluster = Cluster::start("early-python").await;
     let node = cluster.node().await;
     // The environment of schemathesis, which has requests in a version of its own.
-    let python: PathBuf = Path::new(env!("CARGO_MANIFEST_DIR")).join(".stack/schemathesis/bin/python");
+    let python: PathBuf =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join(".stack/schemathesis/bin/python");
     assert!(python.exists(), "{} is not there: run scripts/schemathesis", python.display());
     let mut command = Command::new(python);
     command.arg(file("clients.py"));
@@ -91,15 +105,47 @@ async fn early_answers_are_read_by_curl() {
         let [path, kind, size] = case.split(' ').collect::<Vec<_>>().try_into().unwrap();
         let body = cluster.folder().join(format!("blanks-{size}"));
         tokio::fs::write(&body, " ".repeat(size.parse().unwrap())).await.unwrap();
-        for more in [&[][..], &["-H", "Expect:"], &["-H", "Transfer-Encoding: chunked"], &["--http2-prior-knowledge"]] {
+        for more in [
+            &[][..],
+            &["-H", "Expect:"],
+            &["-H", "Transfer-Encoding: chunked"],
+            &["--http2-prior-knowledge"],
+        ] {
             let mut command = Command::new("curl");
-            command.args(["--silent", "--show-error", "--max-time", "60", "-o", "/dev/null", "-w", "%{http_code} "]).args(more);
-            command.args(["-H", &format!("content-type: {kind}"), "--data-binary", &format!("@{}", body.display())]);
-            command.arg(format!("{base}{path}")).args(["--next", "--silent", "-o", "/dev/null", "-w", "%{http_code}"]);
-            let output = command.arg(format!("{base}/livez")).stdin(Stdio::null()).output().await.unwrap();
+            command
+                .args([
+                    "--silent",
+                    "--show-error",
+                    "--max-time",
+                    "60",
+                    "-o",
+                    "/dev/null",
+                    "-w",
+                    "%{http_code} ",
+                ])
+                .args(more);
+            command.args([
+                "-H",
+                &format!("content-type: {kind}"),
+                "--data-binary",
+                &format!("@{}", body.display()),
+            ]);
+            command.arg(format!("{base}{path}")).args([
+                "--next",
+                "--silent",
+                "-o",
+                "/dev/null",
+                "-w",
+                "%{http_code}",
+            ]);
+            let output =
+                command.arg(format!("{base}/livez")).stdin(Stdio::null()).output().await.unwrap();
             let said = String::from_utf8_lossy(&output.stdout);
             let complaint = String::from_utf8_lossy(&output.stderr);
-            assert!(output.status.success() && said == format!("{status} 200"), "{case} {more:?}: {said} {complaint}");
+            assert!(
+                output.status.success() && said == format!("{status} 200"),
+                "{case} {more:?}: {said} {complaint}"
+            );
         }
     }
 }

@@ -16,7 +16,8 @@ async fn one_of_each(api: &Api, topic: &str, turn: u32) -> Vec<String> {
     let task = json!({ "topic": topic, "delay": "1h", "payload_text": "idle" });
     let named = json!({ "topic": topic, "delay": "1h", "payload_text": "idle", "name": format!("named {turn}") });
     let unnamed = api.post("/v1/tasks", task.to_string()).await;
-    let id = unnamed.json()["id"].as_str().unwrap_or("00000000-0000-0000-0000-000000000000").to_owned();
+    let id =
+        unnamed.json()["id"].as_str().unwrap_or("00000000-0000-0000-0000-000000000000").to_owned();
     let by_name = format!("/v1/topics/{topic}/tasks/replaced");
     let replacement = json!({ "delay": "1h", "payload_text": "idle" }).to_string().into_bytes();
     let answers = [
@@ -61,7 +62,10 @@ async fn calls_after_postgres_has_closed_idle_sessions_are_answered_at_once() {
 async fn lacks_connections(node: &Node) -> Option<String> {
     let answer = node.api().get("/readyz").await;
     let missing = answer.json()["missing"].as_array().cloned().unwrap_or_default();
-    missing.iter().find(|one| one["what"] == "connections").map(|one| one["why"].as_str().unwrap().to_owned())
+    missing
+        .iter()
+        .find(|one| one["what"] == "connections")
+        .map(|one| one["why"].as_str().unwrap().to_owned())
 }
 
 async fn run(cluster: &Cluster, statement: String) {
@@ -78,11 +82,22 @@ async fn a_node_is_ready_when_callers_find_their_connections_and_not_before() {
     run(&cluster, format!("create role {role} login connection limit 6 in role punctual")).await;
     let url = cluster.database.url.replace("user=punctual", &format!("user={role}"));
     let stack = &cluster.stack;
-    let arguments = ["--database-url", &url, "--kafka", &stack.kafka, "--etcd", &stack.etcd, "--cluster", &cluster.name];
+    let arguments = [
+        "--database-url",
+        &url,
+        "--kafka",
+        &stack.kafka,
+        "--etcd",
+        &stack.etcd,
+        "--cluster",
+        &cluster.name,
+    ];
     let mut node = cluster.spawn_bare(&arguments);
     node.wait_listening().await;
     eventually("it says which connection it cannot open", DEADLINE, async || {
-        lacks_connections(&node).await.is_some_and(|why| why.contains("connect for") && why.contains("too many connections"))
+        lacks_connections(&node)
+            .await
+            .is_some_and(|why| why.contains("connect for") && why.contains("too many connections"))
     })
     .await;
     run(&cluster, format!("alter role {role} connection limit -1")).await;
@@ -91,7 +106,8 @@ async fn a_node_is_ready_when_callers_find_their_connections_and_not_before() {
 
     // As after an outage: the sessions are gone, and not all come back.
     run(&cluster, format!("alter role {role} connection limit 6")).await;
-    let end = format!("select pg_terminate_backend(pid) from pg_stat_activity where usename = '{role}'");
+    let end =
+        format!("select pg_terminate_backend(pid) from pg_stat_activity where usename = '{role}'");
     run(&cluster, end).await;
     eventually("it is not ready any more", DEADLINE, async || {
         lacks_connections(&node).await.is_some_and(|why| why.contains("too many connections"))

@@ -32,8 +32,9 @@ async fn document(node: &Node) -> Value {
 /// Method, path and operation of all that a document has.
 fn operations(document: &Value) -> Vec<(String, String, Value)> {
     let paths = document["paths"].as_object().unwrap().iter();
-    let operations =
-        paths.flat_map(|(path, methods)| methods.as_object().unwrap().iter().map(move |(method, of)| (path, method, of)));
+    let operations = paths.flat_map(|(path, methods)| {
+        methods.as_object().unwrap().iter().map(move |(method, of)| (path, method, of))
+    });
     operations.map(|(path, method, of)| (method.to_uppercase(), path.clone(), of.clone())).collect()
 }
 
@@ -54,23 +55,46 @@ async fn each_operation_has_a_sample_that_works_when_it_is_pasted() {
         let text = text
             .replace("http://127.0.0.1:7070", node.api().base())
             .replace("\"topic\":\"demo\"", &format!("\"topic\":\"{topic}\""));
-        text.replace("/topics/demo/", &format!("/topics/{topic}/")).replace("topic=demo", &format!("topic={topic}"))
+        text.replace("/topics/demo/", &format!("/topics/{topic}/"))
+            .replace("topic=demo", &format!("topic={topic}"))
     };
     make_dead_letters(&cluster, &node, &topic, &mut Oracle::default()).await;
     for (method, path, operation) in operations(&document) {
         let sample = operation["x-codeSamples"][0]["source"].as_str().unwrap();
         let output = shell(&here(sample)).await;
-        let (said, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-        assert!(output.status.success() && errors.is_empty(), "{method} {path}:\n{sample}\n{said}\n{errors}");
+        let (said, errors) =
+            (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        assert!(
+            output.status.success() && errors.is_empty(),
+            "{method} {path}:\n{sample}\n{said}\n{errors}"
+        );
         let is_json = operation["responses"]["200"]["content"]["application/json"].is_object();
-        assert!(!is_json || serde_json::from_str::<Value>(&said).is_ok(), "{method} {path}: {said}");
-        let Some(examples) = operation["requestBody"]["content"]["application/json"]["examples"].as_object() else { continue };
+        assert!(
+            !is_json || serde_json::from_str::<Value>(&said).is_ok(),
+            "{method} {path}: {said}"
+        );
+        let Some(examples) =
+            operation["requestBody"]["content"]["application/json"]["examples"].as_object()
+        else {
+            continue;
+        };
         for (name, example) in examples {
             let path = here(&path.replace("{topic}", "demo").replace("{name}", "example"));
             let body = here(&example["value"].to_string());
-            let answer =
-                node.api().send(method.parse::<Method>().unwrap(), &path, Some(("application/json", body.into_bytes()))).await;
-            assert!((200..300).contains(&answer.status), "{method} {path} {name}: {} {}", answer.status, answer.text);
+            let answer = node
+                .api()
+                .send(
+                    method.parse::<Method>().unwrap(),
+                    &path,
+                    Some(("application/json", body.into_bytes())),
+                )
+                .await;
+            assert!(
+                (200..300).contains(&answer.status),
+                "{method} {path} {name}: {} {}",
+                answer.status,
+                answer.text
+            );
         }
     }
 }
@@ -82,7 +106,12 @@ fn folder() -> PathBuf {
 
 /// Makes dead letters: records that their topic takes when they are submitted, and does not take
 /// any more when they are due. It takes them again afterwards.
-async fn make_dead_letters(cluster: &Cluster, node: &Node, topic: &str, oracle: &mut Oracle) -> Vec<String> {
+async fn make_dead_letters(
+    cluster: &Cluster,
+    node: &Node,
+    topic: &str,
+    oracle: &mut Oracle,
+) -> Vec<String> {
     let task = json!({ "topic": topic, "delay": "2s", "payload_text": "x".repeat(5000) });
     let body = json!({ "tasks": vec![task; DEAD_COUNT] }).to_string();
     node.api().learn(topic).await;
@@ -90,9 +119,18 @@ async fn make_dead_letters(cluster: &Cluster, node: &Node, topic: &str, oracle: 
     let answer = node.api().post("/v1/tasks/batch", body.clone()).await;
     let (method, path) = ("POST".to_owned(), "/v1/tasks/batch".to_owned());
     let answer = answer.text.into_bytes();
-    oracle.take_in(&Call { method, path, body: body.into_bytes(), key: None, status: 200, answer, at: now_ms() });
+    oracle.take_in(&Call {
+        method,
+        path,
+        body: body.into_bytes(),
+        key: None,
+        status: 200,
+        answer,
+        at: now_ms(),
+    });
     let dead = eventually_some("the tasks are dead letters", DEADLINE, async || {
-        let dead: Vec<Uuid> = sqlx::query_scalar("select id from dead_letter").fetch_all(&cluster.sql).await.unwrap();
+        let dead: Vec<Uuid> =
+            sqlx::query_scalar("select id from dead_letter").fetch_all(&cluster.sql).await.unwrap();
         (dead.len() == DEAD_COUNT).then_some(dead)
     })
     .await;
@@ -101,18 +139,30 @@ async fn make_dead_letters(cluster: &Cluster, node: &Node, topic: &str, oracle: 
     dead.iter().map(Uuid::to_string).collect()
 }
 
-async fn run_schemathesis(node: &Node, topics: &[String], dead: &[String], record: &Path) -> Output {
-    let program = Path::new(env!("CARGO_MANIFEST_DIR")).join(".stack/schemathesis/bin/schemathesis");
+async fn run_schemathesis(
+    node: &Node,
+    topics: &[String],
+    dead: &[String],
+    record: &Path,
+) -> Output {
+    let program =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join(".stack/schemathesis/bin/schemathesis");
     assert!(program.exists(), "schemathesis is not installed: run scripts/schemathesis");
     let mut command = Command::new(program);
     command.arg("--config-file").arg(folder().join("schemathesis.toml"));
     command.args(["run", &format!("{}/openapi.json", node.api().base()), "--seed", SEED]);
-    command.env("SCHEMATHESIS_HOOKS", "hooks").env("PYTHONPATH", folder()).env("PYTHONDONTWRITEBYTECODE", "1");
+    command
+        .env("SCHEMATHESIS_HOOKS", "hooks")
+        .env("PYTHONPATH", folder())
+        .env("PYTHONDONTWRITEBYTECODE", "1");
     command.env("PUNCTUAL_TEST_TOPICS", topics.join(",")).env("PUNCTUAL_TEST_DEAD", dead.join(","));
     command.env("PUNCTUAL_TEST_RECORD", record);
     // It leaves its caches where it runs.
     command.current_dir(record.parent().unwrap()).kill_on_drop(true);
-    tokio::time::timeout(SCHEMATHESIS_DEADLINE, command.output()).await.expect("schemathesis ends").unwrap()
+    tokio::time::timeout(SCHEMATHESIS_DEADLINE, command.output())
+        .await
+        .expect("schemathesis ends")
+        .unwrap()
 }
 
 /// All requests with their answers, in their order.
@@ -125,7 +175,15 @@ fn read_record(record: &Path) -> Vec<Call> {
         let status = u16::try_from(line["status"].as_u64().unwrap()).unwrap();
         let at = line["at"].as_i64().unwrap();
         let key = line["key"].as_str().map(str::to_owned);
-        Call { method: text("method"), path: text("path"), body: bytes("body"), key, status, answer: bytes("answer"), at }
+        Call {
+            method: text("method"),
+            path: text("path"),
+            body: bytes("body"),
+            key,
+            status,
+            answer: bytes("answer"),
+            at,
+        }
     };
     text.lines().map(call).collect()
 }
@@ -143,21 +201,40 @@ async fn schemathesis_finds_nothing_and_the_tables_hold_exactly_what_was_answere
     let dead = make_dead_letters(&cluster, &node, &spared, &mut oracle).await;
     let before = answered(&node).await;
     let output = run_schemathesis(&node, &topics, &dead, &record).await;
-    let (said, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert!(output.status.success(), "schemathesis has found something (seed {SEED}):\n{said}\n{errors}");
+    let (said, errors) =
+        (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(
+        output.status.success(),
+        "schemathesis has found something (seed {SEED}):\n{said}\n{errors}"
+    );
     let calls = read_record(&record);
     let unavailable = calls.iter().filter(|call| call.status == 503).count();
-    assert!(unavailable * 100 <= calls.len(), "{unavailable} of {} requests were answered 503", calls.len());
+    assert!(
+        unavailable * 100 <= calls.len(),
+        "{unavailable} of {} requests were answered 503",
+        calls.len()
+    );
     let taken = calls.iter().filter(|call| (200..300).contains(&call.status)).count();
-    eprintln!("schemathesis with seed {SEED}: {} requests, {taken} of them answered 2xx", calls.len());
-    assert!(calls.len() >= CASES_MIN && taken * 4 >= calls.len(), "{} requests, {taken} answered 2xx", calls.len());
+    eprintln!(
+        "schemathesis with seed {SEED}: {} requests, {taken} of them answered 2xx",
+        calls.len()
+    );
+    assert!(
+        calls.len() >= CASES_MIN && taken * 4 >= calls.len(),
+        "{} requests, {taken} answered 2xx",
+        calls.len()
+    );
     let mut during = answered(&node).await;
     before.iter().for_each(|(status, count)| *during.get_mut(status).unwrap() -= count);
     // It begins with the question whether odd characters in a path are borne, and does not tell its
     // hooks.
     *during.get_mut(&404).unwrap() -= 1;
     during.retain(|_, count| *count > 0);
-    assert_eq!(during, of_record(&calls), "what the node has answered is what was recorded, by status");
+    assert_eq!(
+        during,
+        of_record(&calls),
+        "what the node has answered is what was recorded, by status"
+    );
     calls.iter().for_each(|call| oracle.take_in(call));
     eprintln!("{} tasks were accepted", oracle.task_count());
     assert!(oracle.task_count() >= 200);
@@ -171,7 +248,9 @@ const ASKED_BY_ALL: [&str; 3] = ["/readyz", "/metrics", "/openapi.json"];
 
 fn of_record(calls: &[Call]) -> ByStatus {
     let mut counts = ByStatus::new();
-    for call in calls.iter().filter(|call| !ASKED_BY_ALL.contains(&call.path.split('?').next().unwrap())) {
+    for call in
+        calls.iter().filter(|call| !ASKED_BY_ALL.contains(&call.path.split('?').next().unwrap()))
+    {
         *counts.entry(call.status).or_default() += 1;
     }
     counts
@@ -181,13 +260,18 @@ fn of_record(calls: &[Call]) -> ByStatus {
 async fn answered(node: &Node) -> ByStatus {
     let mut counts = ByStatus::new();
     for line in node.metrics().await.lines() {
-        let Some((labels, count)) = line.strip_prefix("punctual_api_requests_total{").and_then(|rest| rest.split_once("} "))
+        let Some((labels, count)) = line
+            .strip_prefix("punctual_api_requests_total{")
+            .and_then(|rest| rest.split_once("} "))
         else {
             continue;
         };
-        let label = |name: &str| labels.split(&format!("{name}=\"")).nth(1).unwrap().split('"').next().unwrap();
+        let label = |name: &str| {
+            labels.split(&format!("{name}=\"")).nth(1).unwrap().split('"').next().unwrap()
+        };
         if !ASKED_BY_ALL.contains(&label("route")) {
-            *counts.entry(label("status").parse().unwrap()).or_default() += count.parse::<usize>().unwrap();
+            *counts.entry(label("status").parse().unwrap()).or_default() +=
+                count.parse::<usize>().unwrap();
         }
     }
     counts

@@ -4,19 +4,23 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use punctual::domain::{Failure, Headers, TopicName};
-use punctual::kafka::{DeliveryOutcome, Failed, Hooks, LookUpError, Mode, Producer, SendError, TopicCompression, TopicFacts};
+use punctual::kafka::{
+    DeliveryOutcome, Failed, Hooks, LookUpError, Mode, Producer, SendError, TopicCompression,
+    TopicFacts,
+};
 use rdkafka::message::{Headers as _, Message, Timestamp as RecordTime};
 
 use crate::kafka_support::{
-    Edge, Is as _, NOW, Parts, batch, bootstrap, consume, create, outcomes, plain_batch, producer, settings, stamp, task_id,
-    topic,
+    Edge, Is as _, NOW, Parts, batch, bootstrap, consume, create, outcomes, plain_batch, producer,
+    settings, stamp, task_id, topic,
 };
 use crate::support::eventually;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_record_arrives_byte_for_byte_and_its_receipt_is_where_a_consumer_finds_it() {
     let bootstrap = bootstrap();
-    let topic = topic(&bootstrap, "edge-bytes", 3, &[("message.timestamp.type", "LogAppendTime")]).await;
+    let topic =
+        topic(&bootstrap, "edge-bytes", 3, &[("message.timestamp.type", "LogAppendTime")]).await;
     let headers = Headers::new([
         ("a", Some(b"\x00\x01\xff".as_slice())),
         ("a", Some(b"again")),
@@ -41,24 +45,43 @@ async fn a_record_arrives_byte_for_byte_and_its_receipt_is_where_a_consumer_find
     let read = consume(&bootstrap, &topic, 3, records.len()).await;
 
     for (ticket, (key, payload, own)) in records.iter().enumerate() {
-        let DeliveryOutcome::Acknowledged(receipt) = outcomes[&ticket] else { panic!("{:?}", outcomes[&ticket]) };
+        let DeliveryOutcome::Acknowledged(receipt) = outcomes[&ticket] else {
+            panic!("{:?}", outcomes[&ticket])
+        };
         let here = |message: &&rdkafka::message::OwnedMessage| {
             (message.partition(), message.offset()) == (receipt.partition, receipt.offset)
         };
         let message = read.iter().find(here).unwrap();
         assert_eq!((message.key(), message.payload()), (*key, *payload));
-        assert_eq!(message.timestamp(), RecordTime::LogAppendTime(receipt.published_at.as_millis()));
-        let owned = |(name, value): (&str, Option<&[u8]>)| (name.to_owned(), value.map(<[u8]>::to_vec));
-        let found: Vec<(String, Option<Vec<u8>>)> =
-            message.headers().unwrap().iter().map(|header| owned((header.key, header.value))).collect();
+        assert_eq!(
+            message.timestamp(),
+            RecordTime::LogAppendTime(receipt.published_at.as_millis())
+        );
+        let owned =
+            |(name, value): (&str, Option<&[u8]>)| (name.to_owned(), value.map(<[u8]>::to_vec));
+        let found: Vec<(String, Option<Vec<u8>>)> = message
+            .headers()
+            .unwrap()
+            .iter()
+            .map(|header| owned((header.key, header.value)))
+            .collect();
         let mut expected: Vec<(String, Option<Vec<u8>>)> =
             punctual::domain::task::headers::decode(own.as_bytes()).map(owned).collect();
-        expected.push(("punctual-task-id".to_owned(), Some(task_id(ticket).to_string().into_bytes())));
+        expected
+            .push(("punctual-task-id".to_owned(), Some(task_id(ticket).to_string().into_bytes())));
         expected.push(("punctual-due-at".to_owned(), Some(b"1700000000000".to_vec())));
         assert_eq!(found, expected);
     }
-    assert_eq!(outcomes[&0].partition(), outcomes[&1].partition(), "records of one key share a partition");
-    assert!(edge.text().contains("punctual_kafka_reports_total{outcome=\"acknowledged\"} 5"), "{}", edge.text());
+    assert_eq!(
+        outcomes[&0].partition(),
+        outcomes[&1].partition(),
+        "records of one key share a partition"
+    );
+    assert!(
+        edge.text().contains("punctual_kafka_reports_total{outcome=\"acknowledged\"} 5"),
+        "{}",
+        edge.text()
+    );
 }
 
 trait Partition {
@@ -80,7 +103,9 @@ async fn without_append_time_a_record_is_published_when_its_acknowledgement_come
     let topic = topic(&bootstrap, "edge-create-time", 1, &[]).await;
     let mut edge = Edge::new(&settings(&bootstrap, &[]), Mode::Together);
     edge.send(&plain_batch(&topic, 1, 10));
-    let DeliveryOutcome::Acknowledged(receipt) = edge.outcomes(1).await[&0] else { panic!("not acknowledged") };
+    let DeliveryOutcome::Acknowledged(receipt) = edge.outcomes(1).await[&0] else {
+        panic!("not acknowledged")
+    };
     assert_eq!((receipt.partition, receipt.offset, receipt.published_at), (0, 0, NOW));
 }
 
@@ -96,7 +121,9 @@ async fn a_record_has_the_time_that_it_was_given_and_one_that_a_broker_refuses_c
     assert_eq!(read[0].timestamp(), RecordTime::CreateTime(given.as_millis()));
     // A broker takes an hour at the most: the clock of Postgres and its own are apart, and the task
     // is not to blame.
-    edge.producer.send(1, topic.as_str(), &batch.task(0), given.plus(Duration::from_secs(3 * 3600))).unwrap();
+    edge.producer
+        .send(1, topic.as_str(), &batch.task(0), given.plus(Duration::from_secs(3 * 3600)))
+        .unwrap();
     let outcome = edge.outcomes(1).await[&1];
     assert!(outcome.is(Failure::Unavailable), "{outcome:?}");
 }
@@ -115,7 +142,10 @@ async fn a_topic_that_does_not_exist_takes_nothing_and_is_not_made() {
     let batch = plain_batch(&nowhere, 1, 10);
     let refused = edge.producer.send(0, nowhere.as_str(), &batch.task(0), stamp());
     assert!(
-        matches!(refused, Err(SendError::Failed(Failed { failure: Failure::Unavailable, maybe_sent: false, .. }))),
+        matches!(
+            refused,
+            Err(SendError::Failed(Failed { failure: Failure::Unavailable, maybe_sent: false, .. }))
+        ),
         "{refused:?}"
     );
     assert_eq!(edge.topics.ask(&nowhere).await, Err(LookUpError::Unknown));
@@ -133,7 +163,10 @@ async fn a_batch_that_is_too_large_condemns_only_the_record_that_is_too_large_al
     let narrow = topic(&bootstrap, "edge-narrow", 1, &[("max.message.bytes", "2000")]).await;
     let wide = topic(&bootstrap, "edge-wide", 1, &[("max.message.bytes", "10000000")]).await;
     // Long enough for all of them to meet in one batch.
-    let settings = punctual::kafka::Settings { linger: Duration::from_millis(100), ..settings(&bootstrap, &[]) };
+    let settings = punctual::kafka::Settings {
+        linger: Duration::from_millis(100),
+        ..settings(&bootstrap, &[])
+    };
     let mut edge = Edge::new(&settings, Mode::Together);
     edge.producer.preload(vec![narrow.clone(), wide.clone()], Duration::from_secs(30)).await;
     edge.send(&plain_batch(&narrow, 50, 500));
@@ -149,8 +182,11 @@ async fn a_batch_that_is_too_large_condemns_only_the_record_that_is_too_large_al
     alone.send(50, narrow.as_str(), &large.task(0), stamp()).unwrap();
     let alone_outcomes = outcomes(&mut reports, 51).await;
     for (ticket, outcome) in &alone_outcomes {
-        let is_expected =
-            if *ticket == 50 { outcome.is(Failure::RefusedForGood) } else { matches!(outcome, DeliveryOutcome::Acknowledged(_)) };
+        let is_expected = if *ticket == 50 {
+            outcome.is(Failure::RefusedForGood)
+        } else {
+            matches!(outcome, DeliveryOutcome::Acknowledged(_))
+        };
         assert!(is_expected, "{ticket}: {outcome:?}");
     }
 
@@ -158,7 +194,12 @@ async fn a_batch_that_is_too_large_condemns_only_the_record_that_is_too_large_al
     edge.send(&plain_batch(&narrow, 1, 500));
     assert!(matches!(edge.outcomes(1).await[&0], DeliveryOutcome::Acknowledged(_)));
     edge.send(&plain_batch(&wide, 3, 5_000_000));
-    assert!(edge.outcomes(3).await.values().all(|outcome| matches!(outcome, DeliveryOutcome::Acknowledged(_))));
+    assert!(
+        edge.outcomes(3)
+            .await
+            .values()
+            .all(|outcome| matches!(outcome, DeliveryOutcome::Acknowledged(_)))
+    );
     alone.send(0, narrow.as_str(), &small.task(0), stamp()).unwrap();
     assert!(matches!(outcomes(&mut reports, 1).await[&0], DeliveryOutcome::Acknowledged(_)));
     assert_eq!((edge.producer.fatal(), alone.fatal()), (None, None));
@@ -170,7 +211,10 @@ async fn a_batch_that_is_too_large_condemns_only_the_record_that_is_too_large_al
 async fn a_record_that_the_topic_refuses_is_refused_for_good_and_its_neighbours_are_not() {
     let bootstrap = bootstrap();
     let compacted = topic(&bootstrap, "edge-compacted", 1, &[("cleanup.policy", "compact")]).await;
-    let settings = punctual::kafka::Settings { linger: Duration::from_millis(100), ..settings(&bootstrap, &[]) };
+    let settings = punctual::kafka::Settings {
+        linger: Duration::from_millis(100),
+        ..settings(&bootstrap, &[])
+    };
     let mut edge = Edge::new(&settings, Mode::Together);
     edge.producer.preload(vec![compacted.clone()], Duration::from_secs(30)).await;
     let keyed: Parts<'_> = (Some(b"k"), Some(b"v"), Headers::default());
@@ -185,7 +229,8 @@ async fn a_record_that_the_topic_refuses_is_refused_for_good_and_its_neighbours_
     }
     let outcomes = outcomes(&mut reports, 3).await;
     assert!(
-        matches!(outcomes[&0], DeliveryOutcome::Acknowledged(_)) && matches!(outcomes[&2], DeliveryOutcome::Acknowledged(_)),
+        matches!(outcomes[&0], DeliveryOutcome::Acknowledged(_))
+            && matches!(outcomes[&2], DeliveryOutcome::Acknowledged(_)),
         "{outcomes:?}"
     );
     assert!(outcomes[&1].is(Failure::RefusedForGood), "{outcomes:?}");
@@ -203,11 +248,23 @@ async fn a_purge_reports_every_record_once_and_the_producer_goes_on() {
     edge.producer.purge();
     let outcomes = edge.outcomes(20_000).await;
     let unknown_count = outcomes.values().filter(|outcome| outcome.is(Failure::Unknown)).count();
-    let acknowledged_count = outcomes.values().filter(|outcome| matches!(outcome, DeliveryOutcome::Acknowledged(_))).count();
-    assert_eq!(unknown_count + acknowledged_count, 20_000, "records with a partition are never known not to be sent");
+    let acknowledged_count = outcomes
+        .values()
+        .filter(|outcome| matches!(outcome, DeliveryOutcome::Acknowledged(_)))
+        .count();
+    assert_eq!(
+        unknown_count + acknowledged_count,
+        20_000,
+        "records with a partition are never known not to be sent"
+    );
     assert!(unknown_count > 0);
     edge.send(&plain_batch(&topic, 100, 10));
-    assert!(edge.outcomes(100).await.values().all(|outcome| matches!(outcome, DeliveryOutcome::Acknowledged(_))));
+    assert!(
+        edge.outcomes(100)
+            .await
+            .values()
+            .all(|outcome| matches!(outcome, DeliveryOutcome::Acknowledged(_)))
+    );
     assert_eq!(edge.producer.fatal(), None);
 }
 
@@ -219,8 +276,18 @@ async fn a_producer_whose_reports_nobody_takes_in_any_more_says_so() {
     let settings = settings(&bootstrap, &[]);
     let edge = Edge::new(&settings, Mode::Together);
     let is_first = AtomicBool::new(true);
-    let hooks = Hooks::new(move |_report| assert!(!is_first.swap(false, Ordering::Relaxed), "a panic for this test"), || NOW);
-    let producer = Producer::new(&settings, Mode::Together, edge.topics.contact(), edge.metrics.clone(), hooks).unwrap();
+    let hooks = Hooks::new(
+        move |_report| assert!(!is_first.swap(false, Ordering::Relaxed), "a panic for this test"),
+        || NOW,
+    );
+    let producer = Producer::new(
+        &settings,
+        Mode::Together,
+        edge.topics.contact(),
+        edge.metrics.clone(),
+        hooks,
+    )
+    .unwrap();
     assert!(!producer.is_deaf() && !edge.producer.is_deaf());
     producer.send(0, topic.as_str(), &plain_batch(&topic, 1, 10).task(0), stamp()).unwrap();
     eventually("it is deaf", Duration::from_secs(10), async || producer.is_deaf()).await;
@@ -233,14 +300,24 @@ async fn a_full_queue_is_told_and_takes_records_again() {
     let bootstrap = bootstrap();
     let topic = topic(&bootstrap, "edge-full", 1, &[]).await;
     let linger = Duration::from_millis(200);
-    let few = punctual::kafka::Settings { records_in_flight_max: 10, linger, ..settings(&bootstrap, &[]) };
+    let few = punctual::kafka::Settings {
+        records_in_flight_max: 10,
+        linger,
+        ..settings(&bootstrap, &[])
+    };
     let mut edge = Edge::new(&few, Mode::Together);
     edge.send(&plain_batch(&topic, 10, 10));
     let batch = plain_batch(&topic, 1, 10);
-    assert_eq!(edge.producer.send(10, topic.as_str(), &batch.task(0), stamp()), Err(SendError::Full));
+    assert_eq!(
+        edge.producer.send(10, topic.as_str(), &batch.task(0), stamp()),
+        Err(SendError::Full)
+    );
     assert_eq!(edge.outcomes(10).await.len(), 10);
     // The last report comes a moment before its record leaves the queue.
-    eventually("the queue is empty", Duration::from_secs(10), async || edge.producer.in_flight() == 0).await;
+    eventually("the queue is empty", Duration::from_secs(10), async || {
+        edge.producer.in_flight() == 0
+    })
+    .await;
     edge.send(&batch);
     assert!(matches!(edge.outcomes(1).await[&0], DeliveryOutcome::Acknowledged(_)));
     assert!(edge.text().contains("punctual_kafka_queue_full_total 1"), "{}", edge.text());
@@ -251,9 +328,18 @@ async fn a_look_up_tells_what_a_topic_takes_and_many_at_once_ask_once() {
     let bootstrap = bootstrap();
     let topic = topic(&bootstrap, "edge-facts", 5, &[("max.message.bytes", "4321")]).await;
     let edge = Edge::new(&settings(&bootstrap, &[]), Mode::Together);
-    let facts = TopicFacts { record_bytes_max: 4321, needs_key: false, compression: TopicCompression::AsSent };
-    let answers = futures_util::future::join_all((0..1000).map(|_| edge.topics.look_up(&topic))).await;
+    let facts = TopicFacts {
+        record_bytes_max: 4321,
+        needs_key: false,
+        compression: TopicCompression::AsSent,
+    };
+    let answers =
+        futures_util::future::join_all((0..1000).map(|_| edge.topics.look_up(&topic))).await;
     assert!(answers.iter().all(|answer| *answer == Ok(facts)), "{answers:?}");
     assert_eq!(edge.topics.look_up(&topic).await, Ok(facts));
-    assert!(edge.text().contains("punctual_kafka_topic_look_ups_total{outcome=\"found\"} 1"), "{}", edge.text());
+    assert!(
+        edge.text().contains("punctual_kafka_topic_look_ups_total{outcome=\"found\"} 1"),
+        "{}",
+        edge.text()
+    );
 }

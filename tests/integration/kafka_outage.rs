@@ -24,14 +24,20 @@ impl Stack {
 
     fn run(&self, arguments: &[&str]) -> String {
         let script = concat!(env!("CARGO_MANIFEST_DIR"), "/scripts/stack");
-        let output = Command::new(script).args(arguments).args(["--name", &self.0]).output().unwrap();
-        assert!(output.status.success(), "stack {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+        let output =
+            Command::new(script).args(arguments).args(["--name", &self.0]).output().unwrap();
+        assert!(
+            output.status.success(),
+            "stack {arguments:?}: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
         String::from_utf8(output.stdout).unwrap()
     }
 
     fn kafka(&self) -> String {
         let settings = self.run(&["env"]);
-        let line = settings.lines().find_map(|line| line.strip_prefix("export PUNCTUAL_KAFKA='")).unwrap();
+        let line =
+            settings.lines().find_map(|line| line.strip_prefix("export PUNCTUAL_KAFKA='")).unwrap();
         line.trim_end_matches('\'').to_owned()
     }
 }
@@ -45,7 +51,10 @@ impl Drop for Stack {
 async fn publishes(edge: &mut Edge, topic: &TopicName, count: usize) {
     edge.send(&plain_batch(topic, count, 100));
     let outcomes = edge.outcomes(count).await;
-    assert!(outcomes.values().all(|outcome| matches!(outcome, DeliveryOutcome::Acknowledged(_))), "{outcomes:?}");
+    assert!(
+        outcomes.values().all(|outcome| matches!(outcome, DeliveryOutcome::Acknowledged(_))),
+        "{outcomes:?}"
+    );
 }
 
 /// A broker that is just starting may lead librdkafka astray for good (its issues 5301 and 5430). A
@@ -58,7 +67,10 @@ async fn arrives(edge: &mut Edge, settings: &Settings, batch: &Batch) {
         edge.renew(settings, Mode::Together);
         edge.send(batch);
         let outcomes = edge.outcomes(batch.len()).await;
-        assert!(outcomes.values().all(|outcome| matches!(outcome, DeliveryOutcome::Acknowledged(_))), "{outcomes:?}");
+        assert!(
+            outcomes.values().all(|outcome| matches!(outcome, DeliveryOutcome::Acknowledged(_))),
+            "{outcomes:?}"
+        );
     }
 }
 
@@ -117,7 +129,11 @@ async fn a_broker_that_goes_is_noticed_and_what_was_sent_arrives_when_it_is_back
     // promise.
     eventually("it publishes", BACK_MAX, async || {
         impatient.send(&plain_batch(&topic, 10, 100));
-        impatient.outcomes(10).await.values().all(|outcome| matches!(outcome, DeliveryOutcome::Acknowledged(_)))
+        impatient
+            .outcomes(10)
+            .await
+            .values()
+            .all(|outcome| matches!(outcome, DeliveryOutcome::Acknowledged(_)))
     })
     .await;
     stack.run(&["stop", "kafka"]);
@@ -127,7 +143,10 @@ async fn a_broker_that_goes_is_noticed_and_what_was_sent_arrives_when_it_is_back
     impatient.producer.purge_queue();
     let outcomes = impatient.outcomes(10).await;
     let is_taken_back = |outcome: &DeliveryOutcome| matches!(outcome, DeliveryOutcome::Failed(failed) if failed.is_taken_back());
-    assert!(outcomes.values().all(|outcome| outcome.is(Failure::Unknown) && is_taken_back(outcome)), "{outcomes:?}");
+    assert!(
+        outcomes.values().all(|outcome| outcome.is(Failure::Unknown) && is_taken_back(outcome)),
+        "{outcomes:?}"
+    );
     let kept = plain_batch(&topic, 10, 100);
     impatient.send(&kept);
     stack.run(&["start", "kafka"]);
@@ -152,7 +171,8 @@ async fn a_broker_that_hangs_is_noticed() {
     publishes(&mut edge, &topic, 1).await;
     held(&contact, BACK_MAX).await;
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/.stack/");
-    let pid = std::fs::read_to_string(format!("{script}{}/kafka.pid", stack.0)).unwrap_or_else(|error| panic!("{error}"));
+    let pid = std::fs::read_to_string(format!("{script}{}/kafka.pid", stack.0))
+        .unwrap_or_else(|error| panic!("{error}"));
     let pid = pid.split_whitespace().next().unwrap().to_owned();
     signal("-STOP", &pid);
     let noticed = not_held(&contact, "a hang is noticed").await;

@@ -25,11 +25,17 @@ async fn a_topic_that_we_may_not_write_to_condemns_no_record_at_once() {
     let mock = mock(&topic);
     let mut edge = Edge::new(&settings(&mock.bootstrap_servers(), &[]), Mode::Together);
     assert_eq!(edge.producer.preload(vec![topic.clone()], Duration::from_secs(30)).await, 1);
-    mock.request_errors(RDKafkaApiKey::Produce, &[RDKafkaRespErr::RD_KAFKA_RESP_ERR_TOPIC_AUTHORIZATION_FAILED]);
+    mock.request_errors(
+        RDKafkaApiKey::Produce,
+        &[RDKafkaRespErr::RD_KAFKA_RESP_ERR_TOPIC_AUTHORIZATION_FAILED],
+    );
     // One: once that is known, the next would be refused where it is handed over.
     edge.send(&plain_batch(&topic, 1, 10));
     let outcomes = edge.outcomes(1).await;
-    assert!(outcomes.values().all(|outcome| outcome.is(Failure::Forbidden) && !outcome.is_maybe_sent()), "{outcomes:?}");
+    assert!(
+        outcomes.values().all(|outcome| outcome.is(Failure::Forbidden) && !outcome.is_maybe_sent()),
+        "{outcomes:?}"
+    );
     assert_eq!(edge.producer.fatal(), None);
 }
 
@@ -50,24 +56,40 @@ async fn what_a_broker_cannot_take_at_present_is_tried_until_it_can() {
     );
     edge.send(&plain_batch(&topic, 3, 10));
     let outcomes = edge.outcomes(3).await;
-    assert!(outcomes.values().all(|outcome| matches!(outcome, DeliveryOutcome::Acknowledged(_))), "{outcomes:?}");
+    assert!(
+        outcomes.values().all(|outcome| matches!(outcome, DeliveryOutcome::Acknowledged(_))),
+        "{outcomes:?}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_producer_that_may_not_be_idempotent_is_finished_and_its_records_are_not_sent() {
     let topic = TopicName::new("fatal").unwrap();
     let mock = mock(&topic);
-    mock.request_errors(RDKafkaApiKey::InitProducerId, &[RDKafkaRespErr::RD_KAFKA_RESP_ERR_CLUSTER_AUTHORIZATION_FAILED]);
+    mock.request_errors(
+        RDKafkaApiKey::InitProducerId,
+        &[RDKafkaRespErr::RD_KAFKA_RESP_ERR_CLUSTER_AUTHORIZATION_FAILED],
+    );
     let mut edge = Edge::new(&settings(&mock.bootstrap_servers(), &[]), Mode::Together);
     let batch = plain_batch(&topic, 1, 10);
     match edge.producer.send(0, topic.as_str(), &batch.task(0), stamp()) {
         Ok(()) => {
             let outcome = edge.outcomes(1).await[&0];
-            assert!(!matches!(outcome, DeliveryOutcome::Acknowledged(_)) && !outcome.is(Failure::RefusedForGood), "{outcome:?}");
+            assert!(
+                !matches!(outcome, DeliveryOutcome::Acknowledged(_))
+                    && !outcome.is(Failure::RefusedForGood),
+                "{outcome:?}"
+            );
         }
-        Err(error) => assert!(matches!(error, SendError::Failed(Failed { failure: Failure::NotSent, .. })), "{error:?}"),
+        Err(error) => assert!(
+            matches!(error, SendError::Failed(Failed { failure: Failure::NotSent, .. })),
+            "{error:?}"
+        ),
     }
     assert!(edge.producer.fatal().is_some());
     let refused = edge.producer.send(1, topic.as_str(), &batch.task(0), stamp());
-    assert!(matches!(refused, Err(SendError::Failed(Failed { failure: Failure::NotSent, .. }))), "{refused:?}");
+    assert!(
+        matches!(refused, Err(SendError::Failed(Failed { failure: Failure::NotSent, .. }))),
+        "{refused:?}"
+    );
 }

@@ -8,8 +8,12 @@ use std::time::Duration;
 
 use prometheus_client::encoding::text::encode;
 use punctual::domain::batch::TaskParts;
-use punctual::domain::{Batch, BatchBuilder, BatchId, Failure, Headers, Shard, TaskId, Timestamp, TopicName};
-use punctual::kafka::{DeliveryOutcome, DeliveryReport, Hooks, Metrics, Mode, Producer, Settings, Topics};
+use punctual::domain::{
+    Batch, BatchBuilder, BatchId, Failure, Headers, Shard, TaskId, Timestamp, TopicName,
+};
+use punctual::kafka::{
+    DeliveryOutcome, DeliveryReport, Hooks, Metrics, Mode, Producer, Settings, Topics,
+};
 use punctual::telemetry::Registry;
 use rdkafka::ClientConfig;
 use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication, TopicResult};
@@ -62,7 +66,10 @@ pub struct Edge {
 pub fn settings(bootstrap: &str, properties: &[(&str, &str)]) -> Settings {
     Settings {
         bootstrap: bootstrap.to_owned(),
-        properties: properties.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect(),
+        properties: properties
+            .iter()
+            .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
+            .collect(),
         client_id: "punctual-test".to_owned(),
         linger: Duration::from_micros(500),
         publish_deadline: Duration::from_secs(30),
@@ -73,8 +80,9 @@ pub fn settings(bootstrap: &str, properties: &[(&str, &str)]) -> Settings {
 
 #[expect(clippy::disallowed_methods, reason = "where the servers are is told by the environment")]
 pub fn bootstrap() -> String {
-    std::env::var("PUNCTUAL_KAFKA")
-        .unwrap_or_else(|_| panic!("PUNCTUAL_KAFKA is not set: scripts/stack up, then eval \"$(scripts/stack env)\""))
+    std::env::var("PUNCTUAL_KAFKA").unwrap_or_else(|_| {
+        panic!("PUNCTUAL_KAFKA is not set: scripts/stack up, then eval \"$(scripts/stack env)\"")
+    })
 }
 
 impl Edge {
@@ -112,14 +120,22 @@ impl Edge {
     }
 }
 
-pub fn producer(settings: &Settings, mode: Mode, topics: &Topics, metrics: &Metrics) -> (Producer, Receiver<DeliveryReport>) {
+pub fn producer(
+    settings: &Settings,
+    mode: Mode,
+    topics: &Topics,
+    metrics: &Metrics,
+) -> (Producer, Receiver<DeliveryReport>) {
     let (sender, reports) = channel(200_000);
     let hooks = Hooks::new(move |report| sender.try_send(report).unwrap(), || NOW);
     (Producer::new(settings, mode, topics.contact(), metrics.clone(), hooks).unwrap(), reports)
 }
 
 /// The outcomes of `count` tickets, each of which must be reported once.
-pub async fn outcomes(reports: &mut Receiver<DeliveryReport>, count: usize) -> HashMap<usize, DeliveryOutcome> {
+pub async fn outcomes(
+    reports: &mut Receiver<DeliveryReport>,
+    count: usize,
+) -> HashMap<usize, DeliveryOutcome> {
     let mut outcomes = HashMap::new();
     let all = async {
         while outcomes.len() < count {
@@ -138,14 +154,20 @@ pub async fn outcomes(reports: &mut Receiver<DeliveryReport>, count: usize) -> H
 }
 
 /// A new topic with a name of its own.
-pub async fn topic(bootstrap: &str, name: &str, partitions: i32, config: &[(&str, &str)]) -> TopicName {
+pub async fn topic(
+    bootstrap: &str,
+    name: &str,
+    partitions: i32,
+    config: &[(&str, &str)],
+) -> TopicName {
     let name = TopicName::new(&format!("{name}-{:016x}", rand::random::<u64>())).unwrap();
     create(bootstrap, &name, partitions, config).await;
     name
 }
 
 pub async fn create(bootstrap: &str, name: &TopicName, partitions: i32, config: &[(&str, &str)]) {
-    let admin: AdminClient<DefaultClientContext> = ClientConfig::new().set("bootstrap.servers", bootstrap).create().unwrap();
+    let admin: AdminClient<DefaultClientContext> =
+        ClientConfig::new().set("bootstrap.servers", bootstrap).create().unwrap();
     let mut new = NewTopic::new(name.as_str(), partitions, TopicReplication::Fixed(1));
     for (key, value) in config {
         new = new.set(key, value);
@@ -155,7 +177,9 @@ pub async fn create(bootstrap: &str, name: &TopicName, partitions: i32, config: 
     eventually("the topic is made", REPORT_DEADLINE, async || {
         let results = admin.create_topics([&new], &AdminOptions::new()).await;
         tries += 1;
-        let is_there = |result: &TopicResult| tries > 1 && matches!(result, Err((_, RDKafkaErrorCode::TopicAlreadyExists)));
+        let is_there = |result: &TopicResult| {
+            tries > 1 && matches!(result, Err((_, RDKafkaErrorCode::TopicAlreadyExists)))
+        };
         results.is_ok_and(|results| results.iter().all(|result| result.is_ok() || is_there(result)))
     })
     .await;
@@ -164,14 +188,21 @@ pub async fn create(bootstrap: &str, name: &TopicName, partitions: i32, config: 
         let metadata = admin.inner().fetch_metadata(Some(name.as_str()), Duration::from_secs(5));
         metadata.is_ok_and(|all| {
             let mut topics = all.topics().iter();
-            topics.all(|topic| topic.error().is_none() && topic.partitions().iter().all(|partition| partition.leader() >= 0))
+            topics.all(|topic| {
+                topic.error().is_none()
+                    && topic.partitions().iter().all(|partition| partition.leader() >= 0)
+            })
         })
     })
     .await;
 }
 
 pub fn task_id(number: usize) -> TaskId {
-    TaskId::new(Timestamp::from_millis(1_700_000_000_000), Shard::new(3), u64::try_from(number).unwrap())
+    TaskId::new(
+        Timestamp::from_millis(1_700_000_000_000),
+        Shard::new(3),
+        u64::try_from(number).unwrap(),
+    )
 }
 
 /// A batch of records (key, payload, headers) for one topic.
@@ -199,11 +230,19 @@ pub fn plain_batch(topic: &TopicName, count: usize, bytes: usize) -> Batch {
 }
 
 /// The first `count` records of all partitions.
-pub async fn consume(bootstrap: &str, topic: &TopicName, partitions: i32, count: usize) -> Vec<OwnedMessage> {
+pub async fn consume(
+    bootstrap: &str,
+    topic: &TopicName,
+    partitions: i32,
+    count: usize,
+) -> Vec<OwnedMessage> {
     let (bootstrap, topic) = (bootstrap.to_owned(), topic.to_string());
     let read = move || {
-        let consumer: BaseConsumer =
-            ClientConfig::new().set("bootstrap.servers", &bootstrap).set("group.id", "none").create().unwrap();
+        let consumer: BaseConsumer = ClientConfig::new()
+            .set("bootstrap.servers", &bootstrap)
+            .set("group.id", "none")
+            .create()
+            .unwrap();
         let mut from = TopicPartitionList::new();
         for partition in 0..partitions {
             from.add_partition_offset(&topic, partition, Offset::Beginning).unwrap();
@@ -211,7 +250,9 @@ pub async fn consume(bootstrap: &str, topic: &TopicName, partitions: i32, count:
         consumer.assign(&from).unwrap();
         let mut read = Vec::new();
         while read.len() < count {
-            let message = consumer.poll(Duration::from_secs(20)).unwrap_or_else(|| panic!("only {} of {count}", read.len()));
+            let message = consumer
+                .poll(Duration::from_secs(20))
+                .unwrap_or_else(|| panic!("only {} of {count}", read.len()));
             read.push(message.unwrap().detach());
         }
         read

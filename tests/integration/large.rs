@@ -35,8 +35,12 @@ async fn two_thousand_tasks_of_1_mb_due_at_one_moment_go_through_in_bounded_memo
     expected.extend(insert(&cluster, &topic, due_at, TASK_COUNT - expected.len()).await);
     eventually("the moment has come", DEADLINE, async || now_ms() > due_at).await;
 
-    let mut arrived: Vec<Uuid> =
-        consumer.wait_count_while_they_come(TASK_COUNT, DEADLINE).await.iter().map(|record| record.task_id()).collect();
+    let mut arrived: Vec<Uuid> = consumer
+        .wait_count_while_they_come(TASK_COUNT, DEADLINE)
+        .await
+        .iter()
+        .map(|record| record.task_id())
+        .collect();
     arrived.sort_unstable();
     expected.sort_unstable();
     assert_eq!(arrived, expected, "each of them once");
@@ -50,9 +54,13 @@ async fn two_thousand_tasks_of_1_mb_due_at_one_moment_go_through_in_bounded_memo
 /// first one, which Postgres need not compress anew.
 async fn insert(cluster: &Cluster, topic: &str, due_at: i64, count: usize) -> Vec<Uuid> {
     let shard = |index: usize| Shard::new(u16::try_from(index % usize::from(SHARDS)).unwrap());
-    let ids: Vec<Uuid> =
-        (0..count).map(|index| TaskId::new(Timestamp::from_millis(due_at), shard(index), rand::random()).uuid()).collect();
-    let shards: Vec<i16> = ids.iter().map(|id| TaskId::from_uuid(*id).shard().as_smallint()).collect();
+    let ids: Vec<Uuid> = (0..count)
+        .map(|index| {
+            TaskId::new(Timestamp::from_millis(due_at), shard(index), rand::random()).uuid()
+        })
+        .collect();
+    let shards: Vec<i16> =
+        ids.iter().map(|id| TaskId::from_uuid(*id).shard().as_smallint()).collect();
     let mut transaction = cluster.sql.begin().await.unwrap();
     let first = "insert into task (shard, id, topic, payload) values ($1, $2, $3, convert_to(repeat('x', $4), 'UTF8'))";
     let first = sqlx::query(first).bind(shards[0]).bind(ids[0]).bind(topic).bind(PAYLOAD_BYTES);
@@ -60,8 +68,16 @@ async fn insert(cluster: &Cluster, topic: &str, due_at: i64, count: usize) -> Ve
     let others = "insert into task (shard, id, topic, payload)
         select t.shard, t.id, $3, (select payload from task where shard = $4 and id = $5)
         from unnest($1::smallint[], $2::uuid[]) t (shard, id)";
-    let others = sqlx::query(others).bind(&shards[1..]).bind(&ids[1..]).bind(topic).bind(shards[0]).bind(ids[0]);
-    assert_eq!(others.execute(&mut *transaction).await.unwrap().rows_affected(), u64::try_from(count - 1).unwrap());
+    let others = sqlx::query(others)
+        .bind(&shards[1..])
+        .bind(&ids[1..])
+        .bind(topic)
+        .bind(shards[0])
+        .bind(ids[0]);
+    assert_eq!(
+        others.execute(&mut *transaction).await.unwrap().rows_affected(),
+        u64::try_from(count - 1).unwrap()
+    );
     transaction.commit().await.unwrap();
     ids
 }

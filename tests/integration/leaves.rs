@@ -16,7 +16,8 @@ const LEAVES_MAX: usize = 300;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn leaves_come_and_go_under_load_and_nothing_is_lost() {
-    let cluster = Cluster::with("leaves", Wishes { leaf: "4s", horizon: "20s", ..Wishes::default() }).await;
+    let cluster =
+        Cluster::with("leaves", Wishes { leaf: "4s", horizon: "20s", ..Wishes::default() }).await;
     let topic = cluster.topic("orders").await;
     let (first, second) = tokio::join!(cluster.node(), cluster.node());
     let consumer = cluster.consumer(&topic);
@@ -24,7 +25,10 @@ async fn leaves_come_and_go_under_load_and_nothing_is_lost() {
     let at_first = leaves(&cluster).await;
     let plan = Plan { topic, tasks_per_second: 100, ahead: 0..15_000 };
     let traffic = Traffic::start(plan, &ledger, &[first.api().clone(), second.api().clone()]);
-    throughout("leaves stay bounded", Duration::from_secs(12), async || leaves(&cluster).await.len() <= LEAVES_MAX).await;
+    throughout("leaves stay bounded", Duration::from_secs(12), async || {
+        leaves(&cluster).await.len() <= LEAVES_MAX
+    })
+    .await;
     traffic.stop().await;
     let with_tasks = leaves(&cluster).await;
     assert!(!with_tasks.is_subset(&at_first), "leaves are made ahead: {with_tasks:?}");
@@ -48,6 +52,7 @@ async fn leaves_come_and_go_under_load_and_nothing_is_lost() {
 
 /// The attached leaves, by name: so by time.
 async fn leaves(cluster: &Cluster) -> BTreeSet<String> {
-    let query = "select inhrelid::regclass::text from pg_inherits where inhparent = 'task'::regclass";
+    let query =
+        "select inhrelid::regclass::text from pg_inherits where inhparent = 'task'::regclass";
     sqlx::query_scalar(query).fetch_all(&cluster.sql).await.unwrap().into_iter().collect()
 }

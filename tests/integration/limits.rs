@@ -21,11 +21,13 @@ fn gzip(bytes: &[u8]) -> Vec<u8> {
 }
 
 fn json_request(http: &Client, node: &Node, method: Method, path: &str) -> RequestBuilder {
-    http.request(method, format!("{}{path}", node.api().base())).header("content-type", "application/json")
+    http.request(method, format!("{}{path}", node.api().base()))
+        .header("content-type", "application/json")
 }
 
 async fn connect(node: &Node, bytes: &str) -> TcpStream {
-    let mut stream = TcpStream::connect(node.api().base().trim_start_matches("http://")).await.unwrap();
+    let mut stream =
+        TcpStream::connect(node.api().base().trim_start_matches("http://")).await.unwrap();
     stream.write_all(bytes.as_bytes()).await.unwrap();
     stream
 }
@@ -53,7 +55,8 @@ async fn a_trace_reaches_the_record_and_a_request_id_the_answer_and_the_log() {
     let with_own = |text: &str| json!({"topic": topic, "delay": 300, "payload_text": text, "headers": {"traceparent": own}});
     let send = async |method: Method, path: &str, body: Vec<u8>, encoding: &str| {
         let request = json_request(&http, &node, method, path).header("traceparent", TRACE);
-        let request = request.header("content-encoding", encoding).header("x-request-id", "check-out/17");
+        let request =
+            request.header("content-encoding", encoding).header("x-request-id", "check-out/17");
         let response = request.body(body).send().await.unwrap();
         assert!(response.status().is_success(), "{path}: {}", response.status());
         assert_eq!(response.headers()["x-request-id"], "check-out/17");
@@ -61,14 +64,19 @@ async fn a_trace_reaches_the_record_and_a_request_id_the_answer_and_the_log() {
     send(Method::POST, "/v1/tasks", task("one").to_string().into(), "identity").await;
     send(Method::POST, "/v1/tasks", gzip(with_own("own").to_string().as_bytes()), "gzip").await;
     let batch = json!({"tasks": [task("first"), with_own("own"), task("third")]}).to_string();
-    send(Method::POST, "/v1/tasks/batch", zstd::encode_all(batch.as_bytes(), 0).unwrap(), "zstd").await;
+    send(Method::POST, "/v1/tasks/batch", zstd::encode_all(batch.as_bytes(), 0).unwrap(), "zstd")
+        .await;
     let named = json!({"delay": 300, "payload_text": "named"}).to_string();
     send(Method::PUT, &format!("/v1/topics/{topic}/tasks/n"), named.into(), "identity").await;
     for record in consumer.wait_count(6, DEADLINE).await {
         let wanted = if record.payload.as_deref() == Some(b"own") { own.as_str() } else { TRACE };
         assert_eq!(record.header("traceparent"), Some(wanted.as_bytes()), "{record:?}");
     }
-    let wrong = json_request(&http, &node, Method::POST, "/v1/tasks").header("x-request-id", "wrong-18").body("{").send().await;
+    let wrong = json_request(&http, &node, Method::POST, "/v1/tasks")
+        .header("x-request-id", "wrong-18")
+        .body("{")
+        .send()
+        .await;
     let problem: Value = wrong.unwrap().json().await.unwrap();
     assert_eq!(problem["request_id"], "wrong-18");
     for id in ["check-out/17", "wrong-18"] {
@@ -82,24 +90,60 @@ async fn a_trace_reaches_the_record_and_a_request_id_the_answer_and_the_log() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn each_limit_has_its_status_its_problem_and_its_metric() {
     let cluster = Cluster::start("limits").await;
-    let mut bounds = vec!["--header-max", "1KiB", "--batch-max", "2", "--body-max", "64KiB", "--requests-max", "2"];
+    let mut bounds = vec![
+        "--header-max",
+        "1KiB",
+        "--batch-max",
+        "2",
+        "--body-max",
+        "64KiB",
+        "--requests-max",
+        "2",
+    ];
     bounds.extend(["--caller-requests-max", "1", "--caller-connections-max", "8"]);
     let node = cluster.node_with(&bounds).await;
     let http = Client::new();
     let check = async |request: RequestBuilder, status: u16, kind: &str, bound: &str| {
         let response = request.send().await.unwrap();
         assert_eq!(response.status(), StatusCode::from_u16(status).unwrap(), "{kind}");
-        assert_eq!(response.headers().contains_key("retry-after"), matches!(status, 429 | 503), "{kind}");
+        assert_eq!(
+            response.headers().contains_key("retry-after"),
+            matches!(status, 429 | 503),
+            "{kind}"
+        );
         let problem: Value = response.json().await.unwrap();
         assert_eq!(problem["type"], format!("urn:punctual:problem:{kind}"));
-        assert_eq!(metric(&node, &format!("punctual_api_rejected_total{{bound=\"{bound}\"}}")).await.as_deref(), Some("1"));
+        assert_eq!(
+            metric(&node, &format!("punctual_api_rejected_total{{bound=\"{bound}\"}}"))
+                .await
+                .as_deref(),
+            Some("1")
+        );
     };
     let post = |path: &str| json_request(&http, &node, Method::POST, path);
-    check(post("/v1/tasks").header("x-large", "x".repeat(1024)), 431, "header-too-large", "header_bytes").await;
-    check(post("/v1/tasks/batch").body(r#"{"tasks":[1,2,3]}"#), 413, "batch-too-large", "batch_tasks").await;
+    check(
+        post("/v1/tasks").header("x-large", "x".repeat(1024)),
+        431,
+        "header-too-large",
+        "header_bytes",
+    )
+    .await;
+    check(
+        post("/v1/tasks/batch").body(r#"{"tasks":[1,2,3]}"#),
+        413,
+        "batch-too-large",
+        "batch_tasks",
+    )
+    .await;
     let bomb = gzip(&vec![b' '; 32 << 20]);
     assert!(bomb.len() < 64 << 10);
-    check(post("/v1/tasks").header("content-encoding", "gzip").body(bomb), 413, "body-too-large", "body_bytes").await;
+    check(
+        post("/v1/tasks").header("content-encoding", "gzip").body(bomb),
+        413,
+        "body-too-large",
+        "body_bytes",
+    )
+    .await;
     let head = "POST /v1/tasks HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 9\r\nexpect: 100-continue\r\n\r\n";
     let mut half = connect(&node, head).await;
     // The node asks for the body: so the request is in progress.
@@ -107,14 +151,21 @@ async fn each_limit_has_its_status_its_problem_and_its_metric() {
     let cluster_path = json_request(&http, &node, Method::GET, "/v1/cluster");
     check(cluster_path, 429, "too-many-requests", "caller_requests").await;
     drop(half);
-    eventually("the place is free again", DEADLINE, async || node.api().get("/v1/cluster").await.status == 200).await;
+    eventually("the place is free again", DEADLINE, async || {
+        node.api().get("/v1/cluster").await.status == 200
+    })
+    .await;
     // At least one is open already: so the last of these is beyond the bound.
     let mut open = Vec::new();
     for _ in 0..8 {
         open.push(connect(&node, "").await);
     }
     let turned_away = rest_of(open.last_mut().unwrap()).await;
-    assert!(turned_away.starts_with("HTTP/1.1 429 ") && turned_away.contains("problem:too-many-requests"), "{turned_away}");
+    assert!(
+        turned_away.starts_with("HTTP/1.1 429 ")
+            && turned_away.contains("problem:too-many-requests"),
+        "{turned_away}"
+    );
     drop(open);
     let count = metric(&node, r#"punctual_api_rejected_total{bound="caller_connections"}"#).await;
     assert!(count.is_some_and(|count| count.parse::<u64>().unwrap() >= 1));
@@ -124,7 +175,16 @@ async fn each_limit_has_its_status_its_problem_and_its_metric() {
 async fn slow_callers_are_cut_off_and_leave_nothing_behind() {
     let cluster = Cluster::start("slow-callers").await;
     let topic = cluster.topic("orders").await;
-    let deadlines = ["--header-timeout", "1s", "--idle-timeout", "5s", "--request-timeout", "2s", "--answer-timeout", "1s"];
+    let deadlines = [
+        "--header-timeout",
+        "1s",
+        "--idle-timeout",
+        "5s",
+        "--request-timeout",
+        "2s",
+        "--answer-timeout",
+        "1s",
+    ];
     let node = cluster.node_with(&deadlines).await;
     let large = json!({"topic": topic, "delay": "1h", "payload_text": "x".repeat(900_000)});
     // Within two seconds, also on a machine that is slow at first: what was stored twice does no
@@ -140,7 +200,8 @@ async fn slow_callers_are_cut_off_and_leave_nothing_behind() {
     let half_body = "POST /v1/tasks HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 9\r\n\r\n{";
     let mut half_body = connect(&node, half_body).await;
     // Asked for often enough, it fills every buffer on its way.
-    let unread = connect(&node, &format!("GET {path} HTTP/1.1\r\nhost: x\r\n\r\n").repeat(40)).await;
+    let unread =
+        connect(&node, &format!("GET {path} HTTP/1.1\r\nhost: x\r\n\r\n").repeat(40)).await;
     assert_eq!(rest_of(&mut nothing).await, "");
     assert_eq!(rest_of(&mut half_header).await, "");
     assert!(rest_of(&mut half_body).await.starts_with("HTTP/1.1 408 "));
@@ -177,7 +238,8 @@ async fn bombs_take_no_more_memory_than_is_set_aside_for_bodies() {
     let before = node.memory("VmHWM");
     let sends = (0..64).map(|number| {
         let (encoding, bomb) = &bombs[number % 2];
-        let request = json_request(&http, &node, Method::POST, "/v1/tasks").header("content-encoding", *encoding);
+        let request = json_request(&http, &node, Method::POST, "/v1/tasks")
+            .header("content-encoding", *encoding);
         request.body(bomb.clone()).send()
     });
     for response in futures_util::future::join_all(sends).await {

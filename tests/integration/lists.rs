@@ -64,26 +64,38 @@ async fn a_list_misses_nothing_and_repeats_nothing_under_submits_cancels_and_mov
     let stirrer = tokio::spawn(async move {
         let mut count = 0;
         while !stirring.load(Ordering::Relaxed) {
-            for task in api.submit_all(&tasks_due(&topic_of_others, 40, 10..270)).await.iter().step_by(2) {
+            for task in
+                api.submit_all(&tasks_due(&topic_of_others, 40, 10..270)).await.iter().step_by(2)
+            {
                 assert_eq!(api.cancel(task.id).await.verdict(), "cancelled");
                 count += 1;
             }
         }
         count
     });
-    let (moving, mover) = (Arc::clone(&is_done), tokio::spawn(move_far_tasks(cluster.database.url.clone())));
+    let (moving, mover) =
+        (Arc::clone(&is_done), tokio::spawn(move_far_tasks(cluster.database.url.clone())));
     let mut pages_read_while_moving = 0;
     while !mover.is_finished() || pages_read_while_moving < 2 {
         let listed = ids(&read_all(node.api(), &format!("/v1/tasks?topic={topic}&"), 101).await);
-        assert!(listed.windows(2).all(|pair| pair[0] < pair[1]), "in the order of their due times, and none twice");
+        assert!(
+            listed.windows(2).all(|pair| pair[0] < pair[1]),
+            "in the order of their due times, and none twice"
+        );
         let listed: BTreeSet<Uuid> = listed.into_iter().collect();
         let missing: Vec<&Uuid> = steady.difference(&listed).collect();
-        assert!(missing.is_empty(), "{} tasks that were there throughout are missing: {missing:?}", missing.len());
+        assert!(
+            missing.is_empty(),
+            "{} tasks that were there throughout are missing: {missing:?}",
+            missing.len()
+        );
         pages_read_while_moving += 1;
     }
     moving.store(true, Ordering::Relaxed);
     let (moved, cancelled) = (mover.await.unwrap(), stirrer.await.unwrap());
-    eprintln!("{pages_read_while_moving} times read; {moved} tasks moved and {cancelled} cancelled meanwhile");
+    eprintln!(
+        "{pages_read_while_moving} times read; {moved} tasks moved and {cancelled} cancelled meanwhile"
+    );
     assert!(moved > 500 && cancelled > 20, "{moved} moved, {cancelled} cancelled");
 }
 
@@ -91,9 +103,13 @@ async fn a_list_misses_nothing_and_repeats_nothing_under_submits_cancels_and_mov
 /// in small pieces.
 async fn move_far_tasks(url: String) -> u64 {
     let settings = Settings::new(&url).unwrap();
-    let rules = Rules::new(&ClusterSettings { horizon: Duration::from_secs(7200), ..ClusterSettings::DEFAULT });
+    let rules = Rules::new(&ClusterSettings {
+        horizon: Duration::from_secs(7200),
+        ..ClusterSettings::DEFAULT
+    });
     let purpose = Purpose { name: "test", deadline: Duration::from_secs(10), settings: &[] };
-    let (mut connection, mut mover, mut moved) = (Connection::new(&settings, purpose), Mover::new(&settings), 0);
+    let (mut connection, mut mover, mut moved) =
+        (Connection::new(&settings, purpose), Mover::new(&settings), 0);
     let end = Timestamp::from_millis(now_ms() + 280 * MINUTE_MS);
     loop {
         let (census, now) = take_census(&mut connection, Parent::Task).await.unwrap();
@@ -125,7 +141,11 @@ async fn a_list_keeps_to_its_range_and_says_where_a_deferred_task_is_now() {
     let far = api.submit(&json!({ "topic": topic, "delay": "5000h", "payload_text": "x" })).await;
     let of_range = |from: i64, to: i64| format!("/v1/tasks?due_from={from}&due_to={to}&");
     let found = ids(&read_all(api, &of_range(due + 1, due + 4), 2).await);
-    assert_eq!(found, accepted[1..4].iter().map(|task| task.id).collect::<Vec<_>>(), "from is inclusive, to is not");
+    assert_eq!(
+        found,
+        accepted[1..4].iter().map(|task| task.id).collect::<Vec<_>>(),
+        "from is inclusive, to is not"
+    );
     assert_eq!(read_all(api, &of_range(due + 4, due + 4), 2).await.len(), 0);
     // A task that was deferred: another row, under the first id, where it is due now.
     let first = accepted[0].id;
@@ -139,12 +159,18 @@ async fn a_list_keeps_to_its_range_and_says_where_a_deferred_task_is_now() {
     .await
     .unwrap();
     let all = read_all(api, "/v1/tasks?", 1).await;
-    let wanted: Vec<Uuid> = accepted[1..].iter().map(|task| task.id).chain([first, far.id]).collect();
+    let wanted: Vec<Uuid> =
+        accepted[1..].iter().map(|task| task.id).chain([first, far.id]).collect();
     assert_eq!(ids(&all), wanted);
     assert_eq!((&all[4]["attempt"], &all[4]["name"]), (&json!(2), &json!("n0")));
     let counts = api.get("/v1/tasks/counts").await.json();
     assert_eq!(counts["pending"], json!({ "count": 6, "exact": true }));
-    let in_the_hour: i64 = counts["minutes"].as_array().unwrap().iter().map(|minute| minute["count"].as_i64().unwrap()).sum();
+    let in_the_hour: i64 = counts["minutes"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|minute| minute["count"].as_i64().unwrap())
+        .sum();
     assert_eq!((in_the_hour, counts["minutes"].as_array().unwrap().len()), (5, 60));
 }
 
@@ -156,8 +182,12 @@ async fn load(cluster: &Cluster, topic: &str, count: i64) {
              select shard, (lpad(to_hex(due), 12, '0') || '8' || lpad(to_hex(shard), 3, '0') || '8' || substr(md5(n::text || $2), 1, 15))::uuid, $2, 'x'
              from (select n, n % 16 as shard, $3 + n as due from generate_series(1, $1) n) t"
         );
-        let query = sqlx::query(sqlx::AssertSqlSafe(query)).bind(count).bind(topic).bind(now_ms() + from);
-        assert_eq!(query.execute(&cluster.sql).await.unwrap().rows_affected(), u64::try_from(count).unwrap());
+        let query =
+            sqlx::query(sqlx::AssertSqlSafe(query)).bind(count).bind(topic).bind(now_ms() + from);
+        assert_eq!(
+            query.execute(&cluster.sql).await.unwrap().rows_affected(),
+            u64::try_from(count).unwrap()
+        );
     }
 }
 
@@ -181,10 +211,14 @@ async fn a_cancel_of_many_counts_each_task_once_and_writes_its_line() {
     let (first, second) = tokio::join!(cluster.node(), cluster.node());
     load(&cluster, &topic, 6_100).await;
     load(&cluster, &other, 300).await;
-    let named = first.api().submit(&json!({ "topic": topic, "delay": "1h", "payload_text": "x", "name": "order-17" })).await;
+    let named = first
+        .api()
+        .submit(&json!({ "topic": topic, "delay": "1h", "payload_text": "x", "name": "order-17" }))
+        .await;
     // Two that were deferred, of which one may be in the topic.
-    let [sent, unsent] =
-        [true, false].map(|maybe_sent| (Uuid::from_u128(0x8001_u128 << 64 | u128::from(maybe_sent) | 1 << 79), maybe_sent));
+    let [sent, unsent] = [true, false].map(|maybe_sent| {
+        (Uuid::from_u128(0x8001_u128 << 64 | u128::from(maybe_sent) | 1 << 79), maybe_sent)
+    });
     for (id, maybe_sent) in [sent, unsent] {
         sqlx::query(
             "with f as (insert into task_follow values ($1, $2, $3))
@@ -199,8 +233,15 @@ async fn a_cancel_of_many_counts_each_task_once_and_writes_its_line() {
         .unwrap();
     }
     let whole = json!({ "topic": topic });
-    assert_eq!(cancel_many(first.api(), &json!({ "topic": topic, "dry_run": true })).await, (10_000, true));
-    assert_eq!(cluster.count("select count(*) from execlog_cancelled").await, 0, "a dry run changes nothing");
+    assert_eq!(
+        cancel_many(first.api(), &json!({ "topic": topic, "dry_run": true })).await,
+        (10_000, true)
+    );
+    assert_eq!(
+        cluster.count("select count(*) from execlog_cancelled").await,
+        0,
+        "a dry run changes nothing"
+    );
     let cancel_all = async |api: &Api| {
         let mut count = 0;
         loop {
@@ -217,25 +258,42 @@ async fn a_cancel_of_many_counts_each_task_once_and_writes_its_line() {
     // All of them, the named one, and the one that was certainly not sent.
     assert_eq!(one + two, 12_200 + 2);
     assert_eq!(cluster.count("select count(*) from execlog_cancelled").await, 12_202);
-    assert_eq!(cluster.count("select count(distinct id) from execlog where state = 'cancelled'").await, 12_202);
-    assert_eq!(cluster.count("select count(*) from task where attempt = 2").await, 1, "what was perhaps sent stays");
+    assert_eq!(
+        cluster.count("select count(distinct id) from execlog where state = 'cancelled'").await,
+        12_202
+    );
+    assert_eq!(
+        cluster.count("select count(*) from task where attempt = 2").await,
+        1,
+        "what was perhaps sent stays"
+    );
     assert_eq!(cluster.count("select count(*) from task_follow where not maybe_sent").await, 0);
-    assert_eq!(cluster.count("select (select count(*) from task) + (select count(*) from task_far)").await, 601);
+    assert_eq!(
+        cluster.count("select (select count(*) from task) + (select count(*) from task_far)").await,
+        601
+    );
     assert_eq!(cancel_many(first.api(), &whole).await, (0, false));
     assert_eq!(first.api().task(named.id).await.state, "cancelled");
     let by_name = first.api().get(&format!("/v1/topics/{topic}/tasks/order-17")).await.json();
     assert_eq!(by_name["state"], "cancelled");
-    let left: HashSet<String> =
-        read_all(first.api(), "/v1/tasks?", 1000).await.iter().map(|task| task["topic"].as_str().unwrap().to_owned()).collect();
+    let left: HashSet<String> = read_all(first.api(), "/v1/tasks?", 1000)
+        .await
+        .iter()
+        .map(|task| task["topic"].as_str().unwrap().to_owned())
+        .collect();
     assert_eq!(left, HashSet::from([topic, other.clone()]));
     // A range, its ends as in a list.
     let due = now_ms() + 30 * MINUTE_MS;
-    let tasks: Vec<Value> = (0..5).map(|n| json!({ "topic": other, "due_at": due + n, "payload_text": "x" })).collect();
+    let tasks: Vec<Value> =
+        (0..5).map(|n| json!({ "topic": other, "due_at": due + n, "payload_text": "x" })).collect();
     let tasks = first.api().submit_all(&tasks).await;
     let range = json!({ "topic": other, "due_from": due + 1, "due_to": due + 4 });
     assert_eq!(cancel_many(first.api(), &range).await, (3, false));
     assert_eq!(
-        (first.api().task(tasks[0].id).await.state.as_str(), first.api().task(tasks[4].id).await.state.as_str()),
+        (
+            first.api().task(tasks[0].id).await.state.as_str(),
+            first.api().task(tasks[4].id).await.state.as_str()
+        ),
         ("scheduled", "scheduled")
     );
 }
@@ -261,7 +319,12 @@ async fn a_hotspot_of_one_millisecond_is_looked_through_once_and_left_behind() {
              select shard, (lpad(to_hex($3::bigint), 12, '0') || '8' || lpad(to_hex(shard), 3, '0') || '8' || substr(md5(n::text || $2 || '{table}'), 1, 15))::uuid, $2, 'x'
              from (select n, n % 16 as shard from generate_series(1, $1) n) t"
         );
-        let inserted = sqlx::query(sqlx::AssertSqlSafe(query)).bind(count).bind(topic).bind(due).execute(&cluster.sql).await;
+        let inserted = sqlx::query(sqlx::AssertSqlSafe(query))
+            .bind(count)
+            .bind(topic)
+            .bind(due)
+            .execute(&cluster.sql)
+            .await;
         assert_eq!(inserted.unwrap().rows_affected(), u64::try_from(count).unwrap());
     }
     let looked = async || node.api().metric("punctual_listed_rows_total").await;
@@ -292,7 +355,11 @@ async fn a_hotspot_of_one_millisecond_is_looked_through_once_and_left_behind() {
     }
     assert_eq!(count, HOTSPOT + 500, "each of them once");
     let foreign = json!({ "topic": beside, "cursor": body["cursor"] });
-    assert_eq!(node.api().post("/v1/tasks/cancel", foreign.to_string()).await.status, 400, "the cursor of other filters");
+    assert_eq!(
+        node.api().post("/v1/tasks/cancel", foreign.to_string()).await.status,
+        400,
+        "the cursor of other filters"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -302,7 +369,9 @@ async fn what_a_cancel_of_many_says_is_true_while_claims_run() {
     let node = cluster.node().await;
     let consumer = cluster.consumer(&topic);
     let start = now_ms() + 1500;
-    let tasks: Vec<Value> = (0..4000).map(|n| json!({ "topic": topic, "due_at": start + 2 * n, "payload_text": "x" })).collect();
+    let tasks: Vec<Value> = (0..4000)
+        .map(|n| json!({ "topic": topic, "due_at": start + 2 * n, "payload_text": "x" }))
+        .collect();
     node.api().submit_all(&tasks).await;
     // Half of them, while they are being claimed.
     crate::support::wait::until(start + 3000).await;
@@ -320,7 +389,8 @@ async fn what_a_cancel_of_many_says_is_true_while_claims_run() {
     assert!(cancelled > 0 && published > 0, "{cancelled} cancelled, {published} published");
     let lines = cluster.execlog().await;
     assert_eq!(lines.iter().filter(|line| line.is_final()).count(), 4000);
-    let withdrawn: HashSet<Uuid> = lines.iter().filter(|line| line.state == "cancelled").map(|line| line.id).collect();
+    let withdrawn: HashSet<Uuid> =
+        lines.iter().filter(|line| line.state == "cancelled").map(|line| line.id).collect();
     assert_eq!((withdrawn.len(), arrived.len()), (usize::try_from(cancelled).unwrap(), published));
     assert!(withdrawn.is_disjoint(&arrived), "what was cancelled is not in Kafka");
 }

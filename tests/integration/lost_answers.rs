@@ -26,17 +26,29 @@ async fn what_postgres_commits_without_an_answer_is_found_and_published_once() {
     let mut proxy = Proxy::closed(Target::postgres(&cluster.stack)).await;
     proxy.open().await;
     let url = cluster.database.url_by(proxy.address());
-    let mut node = cluster.spawn_bare(&["--database-url", &url, "--kafka", &cluster.stack.kafka, "--cluster", &cluster.name]);
+    let mut node = cluster.spawn_bare(&[
+        "--database-url",
+        &url,
+        "--kafka",
+        &cluster.stack.kafka,
+        "--cluster",
+        &cluster.name,
+    ]);
     node.wait_ready().await;
     let consumer = cluster.consumer(&topic);
     let ledger = Arc::new(Ledger::default());
-    let traffic = Traffic::start(Plan { topic, tasks_per_second: 200, ahead: 0..3000 }, &ledger, &[node.api().clone()]);
+    let traffic = Traffic::start(
+        Plan { topic, tasks_per_second: 200, ahead: 0..3000 },
+        &ledger,
+        &[node.api().clone()],
+    );
     for round in 1..=ROUNDS_MAX {
         if round > ROUNDS && node.log().contains(IN_DOUBT) {
             break;
         }
         consumer.wait_count(round * 300, DEADLINE).await;
-        let known = "select count(*) from execlog_batch where claimed_at > now() - interval '1 minute'";
+        let known =
+            "select count(*) from execlog_batch where claimed_at > now() - interval '1 minute'";
         let before = cluster.count(known).await;
         proxy.mute();
         // Of each connection one statement commits that nobody hears of; mostly a claim is among

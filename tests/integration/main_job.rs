@@ -35,9 +35,13 @@ fn cases(topic: &str) -> Vec<Case> {
     };
     // Spaces, escapes, the order of members and the spelling of numbers are the submitter's.
     let spelled = r#"{"b" : 1.00,  "a":[1e5,"\u00e9\n"], "b2": 12345678901234567890}"#;
-    let mut with_headers =
-        case(r#""delay":0,"payload":7,"headers":{"trace":"a b","empty":"","ünï":"çödé"}"#.to_owned(), None, Some(b"7"));
-    with_headers.headers = vec![("trace", Some(b"a b")), ("empty", Some(b"")), ("ünï", Some("çödé".as_bytes()))];
+    let mut with_headers = case(
+        r#""delay":0,"payload":7,"headers":{"trace":"a b","empty":"","ünï":"çödé"}"#.to_owned(),
+        None,
+        Some(b"7"),
+    );
+    with_headers.headers =
+        vec![("trace", Some(b"a b")), ("empty", Some(b"")), ("ünï", Some("çödé".as_bytes()))];
     // Whatever Kafka has: null, several of a name, bytes that are no text.
     let given = r#""headers":{"null":null,"tag":["a",null,{"base64":"/w=="},"a"],"bytes":{"base64":"AP8="},"text":{"base64":"YQ=="},"one":["1"]}"#;
     let mut with_any = case(format!(r#""delay":"2s","payload":8,{given}"#), None, Some(b"8"));
@@ -64,9 +68,17 @@ fn cases(topic: &str) -> Vec<Case> {
             Some("line\nand \0 ünï".as_bytes()),
         ),
         case(r#""delay":1200,"payload_text":"","key":"""#.to_owned(), Some(b""), Some(b"")),
-        case(format!(r#""delay":0,"payload_base64":"{encoded}","key_base64":"{encoded}""#), Some(&all_bytes), Some(&all_bytes)),
+        case(
+            format!(r#""delay":0,"payload_base64":"{encoded}","key_base64":"{encoded}""#),
+            Some(&all_bytes),
+            Some(&all_bytes),
+        ),
         case(r#""delay":300,"tombstone":true,"key":"gone""#.to_owned(), Some(b"gone"), None),
-        case(r#""due_at":"2001-02-03T04:05:06+01:00","payload_text":"long past""#.to_owned(), None, Some(b"long past")),
+        case(
+            r#""due_at":"2001-02-03T04:05:06+01:00","payload_text":"long past""#.to_owned(),
+            None,
+            Some(b"long past"),
+        ),
         case(format!(r#""due_at":{},"payload_text":"soon""#, now_ms() + 800), None, Some(b"soon")),
         with_headers,
         with_any,
@@ -86,7 +98,11 @@ async fn a_record_is_what_was_submitted_byte_for_byte() {
         let began = now_ms();
         let task = node.api().submit_text(&case.submitted).await;
         // The cluster's clock is a lower bound: behind by as long as an answer of Postgres took.
-        assert!(task.due_at >= began - 1000, "a due time that is past counts as now: {}", task.shown);
+        assert!(
+            task.due_at >= began - 1000,
+            "a due time that is past counts as now: {}",
+            task.shown
+        );
         ledger.accept(&task, case.payload.as_deref());
         if let Some(shown) = &case.shown {
             assert_eq!(&node.api().task(task.id).await.shown["headers"], shown, "while it waits");
@@ -101,7 +117,11 @@ async fn a_record_is_what_was_submitted_byte_for_byte() {
         assert_eq!(record.header("punctual-due-at"), Some(due_at.to_string().as_bytes()));
         assert_eq!(own_headers(record), case.headers, "{}", case.submitted);
         if let Some(shown) = &case.shown {
-            assert_eq!(&node.api().task(record.task_id()).await.shown["headers"], shown, "as it was published");
+            assert_eq!(
+                &node.api().task(record.task_id()).await.shown["headers"],
+                shown,
+                "as it was published"
+            );
         }
     }
     let findings = ledger.settle_up(&cluster, || consumer.records(), DEADLINE).await;
@@ -132,16 +152,24 @@ async fn nothing_is_early_nothing_is_lost_and_every_receipt_is_true() {
         let accepted = node.api().submit(&single).await;
         ledger.accept(&accepted, single["payload_text"].as_str().map(str::as_bytes));
     }
-    let records = consumer.wait_for("all arrive", DEADLINE, |records| ledger.has_arrived(records)).await;
+    let records =
+        consumer.wait_for("all arrive", DEADLINE, |records| ledger.has_arrived(records)).await;
     let findings = ledger.settle_up(&cluster, || consumer.records(), DEADLINE).await;
     assert_eq!((findings.published_count, findings.duplicates.len()), (2020, 0));
     // What the API shows is what the topic has.
     for record in records.iter().step_by(97) {
         let task = node.api().task(record.task_id()).await;
-        assert_eq!((task.state.as_str(), task.position()), ("published", Some((record.partition, record.offset))));
-        let published_at: jiff::Timestamp = task.shown["receipt"]["published_at"].as_str().unwrap().parse().unwrap();
+        assert_eq!(
+            (task.state.as_str(), task.position()),
+            ("published", Some((record.partition, record.offset)))
+        );
+        let published_at: jiff::Timestamp =
+            task.shown["receipt"]["published_at"].as_str().unwrap().parse().unwrap();
         assert_eq!(published_at.as_millisecond(), record.timestamp);
-        assert_eq!(task.shown["receipt"]["lateness_ms"].as_i64(), Some(record.timestamp - task.due_at));
+        assert_eq!(
+            task.shown["receipt"]["lateness_ms"].as_i64(),
+            Some(record.timestamp - task.due_at)
+        );
     }
 }
 
@@ -152,17 +180,23 @@ async fn without_append_time_a_record_carries_the_time_at_which_it_was_handed_ov
     let topic = cluster.topic_with("orders", &[("message.timestamp.type", "CreateTime")]).await;
     let node = cluster.node().await;
     let consumer = cluster.consumer(&topic);
-    let tasks: Vec<Value> = (0..50).map(|number| json!({ "topic": topic, "delay": number * 30, "payload_text": "x" })).collect();
+    let tasks: Vec<Value> = (0..50)
+        .map(|number| json!({ "topic": topic, "delay": number * 30, "payload_text": "x" }))
+        .collect();
     let accepted = node.api().submit_all(&tasks).await;
     cluster.wait_final(tasks.len(), DEADLINE).await;
     let records = consumer.wait_count(tasks.len(), DEADLINE).await;
     for task in &accepted {
         let record = records.iter().find(|record| record.task_id() == task.id).unwrap();
         let shown = node.api().task(task.id).await.shown;
-        let published_at: jiff::Timestamp = shown["receipt"]["published_at"].as_str().unwrap().parse().unwrap();
+        let published_at: jiff::Timestamp =
+            shown["receipt"]["published_at"].as_str().unwrap().parse().unwrap();
         let published_at = published_at.as_millisecond();
         assert!(!record.is_append_time);
-        assert!(task.due_at <= record.timestamp && record.timestamp <= published_at, "{record:?}: {shown}");
+        assert!(
+            task.due_at <= record.timestamp && record.timestamp <= published_at,
+            "{record:?}: {shown}"
+        );
         assert!(published_at <= now_ms(), "{shown}");
         assert_eq!(shown["receipt"]["lateness_ms"].as_i64(), Some(published_at - task.due_at));
     }
@@ -191,15 +225,26 @@ async fn records_of_one_key_due_more_than_50_ms_apart_arrive_in_due_order() {
     let mut last_due: HashMap<Vec<u8>, u64> = HashMap::new();
     let mut inverted = Vec::new();
     for record in &records {
-        let due_at: u64 = std::str::from_utf8(record.header("punctual-due-at").unwrap()).unwrap().parse().unwrap();
+        let due_at: u64 = std::str::from_utf8(record.header("punctual-due-at").unwrap())
+            .unwrap()
+            .parse()
+            .unwrap();
         let key = record.key.clone().unwrap();
         let partition = *partition_of.entry(key.clone()).or_insert(record.partition);
-        assert_eq!(record.partition, partition, "{}: one key, one partition", String::from_utf8_lossy(&key));
+        assert_eq!(
+            record.partition,
+            partition,
+            "{}: one key, one partition",
+            String::from_utf8_lossy(&key)
+        );
         let former = last_due.insert(key, due_at);
         inverted.extend(former.filter(|former| *former >= due_at));
     }
     // Promised when nothing fails; of two nodes on a busy machine, one may stand still for 60 ms.
-    assert!(inverted.len() * 20 <= records.len(), "came before what was due 60 ms earlier: {inverted:?}");
+    assert!(
+        inverted.len() * 20 <= records.len(),
+        "came before what was due 60 ms earlier: {inverted:?}"
+    );
     assert_eq!(last_due.len(), 10);
 }
 
@@ -219,14 +264,21 @@ async fn a_batch_takes_the_good_tasks_and_says_what_is_wrong_with_the_others() {
     let answer = node.api().post("/v1/tasks/batch", tasks.to_string()).await;
     assert_eq!(answer.status, 200, "{}", answer.text);
     let results = answer.json()["results"].clone();
-    let statuses: Vec<u64> = results.as_array().unwrap().iter().map(|result| result["status"].as_u64().unwrap()).collect();
+    let statuses: Vec<u64> = results
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|result| result["status"].as_u64().unwrap())
+        .collect();
     assert_eq!(statuses, [201, 422, 400, 201], "{results}");
     assert!(results[1]["problem"].to_string().contains("topic"), "{results}");
     assert!(results[2]["problem"].to_string().contains("colour"), "{results}");
     let records = consumer.wait_count(2, DEADLINE).await;
     let mut arrived: Vec<Uuid> = records.iter().map(Record::task_id).collect();
-    let mut accepted: Vec<Uuid> =
-        [0, 3].into_iter().map(|index| results[index]["task"]["id"].as_str().unwrap().parse().unwrap()).collect();
+    let mut accepted: Vec<Uuid> = [0, 3]
+        .into_iter()
+        .map(|index| results[index]["task"]["id"].as_str().unwrap().parse().unwrap())
+        .collect();
     arrived.sort_unstable();
     accepted.sort_unstable();
     assert_eq!(arrived, accepted);
@@ -246,24 +298,37 @@ async fn a_look_up_says_where_a_task_stands() {
     let scheduled = api.submit(&later).await;
     assert_eq!(scheduled.state, "scheduled");
     let shown = api.task(scheduled.id).await;
-    assert_eq!((shown.state.as_str(), &shown.shown["key"], shown.due_at), ("scheduled", &json!("k"), scheduled.due_at));
+    assert_eq!(
+        (shown.state.as_str(), &shown.shown["key"], shown.due_at),
+        ("scheduled", &json!("k"), scheduled.due_at)
+    );
     assert_eq!(shown.shown["headers"], json!({"h": "v"}));
     assert_eq!(shown.shown["payload"], json!({"a": 1}));
     assert_eq!(shown.position(), None);
 
-    let within_window = api.submit(&json!({ "topic": topic, "delay": 150, "payload_text": "x" })).await;
-    assert_eq!(within_window.state, "claimed", "a task due within the window is claimed as it is inserted");
+    let within_window =
+        api.submit(&json!({ "topic": topic, "delay": 150, "payload_text": "x" })).await;
+    assert_eq!(
+        within_window.state, "claimed",
+        "a task due within the window is claimed as it is inserted"
+    );
     let record = &consumer.wait_count(1, DEADLINE).await[0];
     assert_eq!(record.task_id(), within_window.id);
     cluster.wait_final(1, DEADLINE).await;
     let published = api.task(within_window.id).await;
-    assert_eq!((published.state.as_str(), published.position()), ("published", Some((record.partition, record.offset))));
+    assert_eq!(
+        (published.state.as_str(), published.position()),
+        ("published", Some((record.partition, record.offset)))
+    );
 
     assert_eq!(api.cancel(scheduled.id).await.verdict(), "cancelled");
     assert_eq!(api.task(scheduled.id).await.state, "cancelled");
     let unknown = Uuid::from_u128(scheduled.id.as_u128() ^ 1);
     let answer = api.get(&format!("/v1/tasks/{unknown}")).await;
-    assert_eq!((answer.status, answer.header("content-type")), (404, Some("application/problem+json")));
+    assert_eq!(
+        (answer.status, answer.header("content-type")),
+        (404, Some("application/problem+json"))
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -297,17 +362,26 @@ async fn every_stage_can_be_seen_in_the_metrics() {
         eventually(&format!("{name} is {value}"), DEADLINE, is_so).await;
     }
     let text = node.metrics().await;
-    let described: Vec<&str> = text.lines().filter_map(|line| line.strip_prefix("# HELP ")?.split(' ').next()).collect();
+    let described: Vec<&str> =
+        text.lines().filter_map(|line| line.strip_prefix("# HELP ")?.split(' ').next()).collect();
     for line in text.lines().filter(|line| !line.starts_with('#')) {
-        assert!(described.iter().any(|name| line.starts_with(name)), "a metric without help: {line}");
+        assert!(
+            described.iter().any(|name| line.starts_with(name)),
+            "a metric without help: {line}"
+        );
     }
     alarms_name_what_there_is(&described);
     // Each bound is that of a metric that there is.
-    let bounds: Vec<&str> =
-        text.lines().filter_map(|line| line.strip_prefix("punctual_bound{of=\"")?.split('"').next()).collect();
+    let bounds: Vec<&str> = text
+        .lines()
+        .filter_map(|line| line.strip_prefix("punctual_bound{of=\"")?.split('"').next())
+        .collect();
     assert_eq!(bounds.len(), 10, "{text}");
     for bounded in bounds {
-        assert!(text.lines().any(|line| line.starts_with(&format!("punctual_{bounded} "))), "there is no {bounded} in:\n{text}");
+        assert!(
+            text.lines().any(|line| line.starts_with(&format!("punctual_{bounded} "))),
+            "there is no {bounded} in:\n{text}"
+        );
     }
     let stages = [
         "submitted",
@@ -330,7 +404,8 @@ async fn every_stage_can_be_seen_in_the_metrics() {
         "partitions",
         "far",
     ];
-    let missing: Vec<&&str> = stages.iter().filter(|stage| !described.iter().any(|name| name.contains(*stage))).collect();
+    let missing: Vec<&&str> =
+        stages.iter().filter(|stage| !described.iter().any(|name| name.contains(*stage))).collect();
     assert!(missing.is_empty(), "no metric for {missing:?} among {described:#?}");
 }
 
@@ -339,11 +414,15 @@ async fn every_stage_can_be_seen_in_the_metrics() {
 fn alarms_name_what_there_is(described: &[&str]) {
     let rules = include_str!("../../docs/alerts.yml");
     let is_part = |c: char| c.is_ascii_lowercase() || c == '_';
-    let named: Vec<&str> = rules.split(|c: char| !is_part(c)).filter(|word| word.starts_with("punctual_")).collect();
+    let named: Vec<&str> =
+        rules.split(|c: char| !is_part(c)).filter(|word| word.starts_with("punctual_")).collect();
     assert!(named.len() > 30, "{named:?}");
     for name in named {
         let family = name.trim_end_matches("_total").trim_end_matches("_bucket");
-        assert!(described.contains(&family), "docs/alerts.yml has {name}, the node has {described:?}");
+        assert!(
+            described.contains(&family),
+            "docs/alerts.yml has {name}, the node has {described:?}"
+        );
     }
     let manual = include_str!("../../docs/operate/runbook.md");
     for name in rules.lines().filter_map(|line| line.trim().strip_prefix("- alert: ")) {

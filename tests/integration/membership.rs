@@ -18,7 +18,11 @@ const LONG_TTL: Duration = Duration::from_secs(9);
 const SOON: Duration = Duration::from_secs(90);
 
 fn standing_of(node: &Node, other: &Node) -> &'static str {
-    node.bulletin().nodes.iter().find(|view| view.id == other.id).map_or("unknown", |view| view.standing)
+    node.bulletin()
+        .nodes
+        .iter()
+        .find(|view| view.id == other.id)
+        .map_or("unknown", |view| view.standing)
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -33,15 +37,27 @@ async fn two_and_three_nodes_split_the_shards_within_the_cap() {
     let before = first.bulletin().owners;
     let third = cluster.node("third");
     for node in [&first, &second, &third] {
-        node.wait("at most 22 shards", SOON, |bulletin| bulletin.owners.contains(&third.id) && bulletin.mine.len() <= 22).await;
+        node.wait("at most 22 shards", SOON, |bulletin| {
+            bulletin.owners.contains(&third.id) && bulletin.mine.len() <= 22
+        })
+        .await;
         assert_eq!(node.bulletin().owners, first.bulletin().owners);
     }
     let after = first.bulletin().owners;
-    let forced = before.iter().zip(&after).filter(|(before, after)| before != after && **after != third.id).count();
+    let forced = before
+        .iter()
+        .zip(&after)
+        .filter(|(before, after)| before != after && **after != third.id)
+        .count();
     assert!(forced <= 10, "{forced} shards moved between those who stayed");
-    let all: BTreeSet<_> = [&first, &second, &third].iter().flat_map(|node| node.bulletin().mine).collect();
+    let all: BTreeSet<_> =
+        [&first, &second, &third].iter().flat_map(|node| node.bulletin().mine).collect();
     assert_eq!(all.len(), 64);
-    assert!([&first, &second, &third].iter().all(|node| node.clock.is_steady() && node.bulletin().missing.is_empty()));
+    assert!(
+        [&first, &second, &third]
+            .iter()
+            .all(|node| node.clock.is_steady() && node.bulletin().missing.is_empty())
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -81,8 +97,10 @@ async fn a_node_that_leaves_is_out_at_once_and_goes_on_to_beat() {
     assert!(taken_over < LONG_TTL, "{taken_over:?}");
     assert_eq!(standing_of(&first, &second), "left");
     let (counter, ..) = cluster.row(second.id).await.unwrap();
-    eventually("it beats on for what it still holds", SOON, async || cluster.row(second.id).await.unwrap().0 > counter + 10)
-        .await;
+    eventually("it beats on for what it still holds", SOON, async || {
+        cluster.row(second.id).await.unwrap().0 > counter + 10
+    })
+    .await;
     assert!(!cluster.row(second.id).await.unwrap().1, "who beats is not declared dead");
     // It ends, and what it might have held is adopted.
     second.tasks.stop(SOON).await;
@@ -95,12 +113,20 @@ async fn an_etcd_that_drops_all_sessions_at_once_moves_nothing() {
     let cluster = Cluster::new(TTL).await;
     let nodes = [cluster.node("first"), cluster.node("second"), cluster.node("third")];
     for node in &nodes {
-        node.wait("three nodes", SOON, |bulletin| bulletin.mine.len() <= 22 && !bulletin.mine.is_empty()).await;
+        node.wait("three nodes", SOON, |bulletin| {
+            bulletin.mine.len() <= 22 && !bulletin.mine.is_empty()
+        })
+        .await;
     }
     eventually("three keys", SOON, async || nodes[0].metric("punctual_etcd_members") == 3.0).await;
-    let (_, _, revoked) = tokio::join!(nodes[0].stays_put(TTL * 2), nodes[1].stays_put(TTL * 2), cluster.revoke_all_sessions());
+    let (_, _, revoked) = tokio::join!(
+        nodes[0].stays_put(TTL * 2),
+        nodes[1].stays_put(TTL * 2),
+        cluster.revoke_all_sessions()
+    );
     assert_eq!(revoked, 3);
-    eventually("three keys again", SOON, async || nodes[2].metric("punctual_etcd_members") == 3.0).await;
+    eventually("three keys again", SOON, async || nodes[2].metric("punctual_etcd_members") == 3.0)
+        .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -126,7 +152,10 @@ async fn a_node_that_is_cut_off_from_postgres_alone_is_replaced_and_asks_before_
     assert!(generation > 0 && trust.holds(generation) && !trust.holds(0));
     first.wait_for_shards(32, SOON).await;
     assert_eq!(cluster.row(second.id).await.map(|row| row.1), Some(false));
-    eventually("its session is back", SOON, async || second.metric("punctual_etcd_session_up") == 1.0).await;
+    eventually("its session is back", SOON, async || {
+        second.metric("punctual_etcd_session_up") == 1.0
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -138,7 +167,10 @@ async fn a_node_that_was_declared_dead_revives_itself_and_asks_which_batches_are
     let before = trust.generation();
     cluster.execute("update heartbeat set dead = true").await;
     eventually("revived", SOON, async || !cluster.row(node.id).await.unwrap().1).await;
-    eventually("a new generation", SOON, async || trust.generation() > before && trust.holds(trust.generation())).await;
+    eventually("a new generation", SOON, async || {
+        trust.generation() > before && trust.holds(trust.generation())
+    })
+    .await;
     assert!(!trust.holds(before));
 }
 
@@ -176,7 +208,8 @@ async fn a_node_without_brokers_gives_its_shards_away_while_others_have_contact(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_etcd_a_second_node_fails_while_the_first_one_lives_and_takes_over_when_it_is_dead() {
+async fn without_etcd_a_second_node_fails_while_the_first_one_lives_and_takes_over_when_it_is_dead()
+{
     let cluster = Cluster::new(Duration::from_secs(4)).await;
     let first = cluster.node_without_etcd("first");
     first.wait_for_shards(64, SOON).await;

@@ -62,7 +62,10 @@ async fn outages_of_etcd_and_of_postgres_move_nothing_and_kill_nobody() {
     nothing_moves(&nodes, TTL * 2).await;
     for node in &nodes {
         assert_eq!(node.metric("punctual_nodes_declared_dead_total"), 0.0);
-        assert!(node.membership.trust().generation() > 0, "after so long it asks which batches are its own");
+        assert!(
+            node.membership.trust().generation() > 0,
+            "after so long it asks which batches are its own"
+        );
         eventually("the session is back", SOON, async || is_held(node)).await;
     }
 

@@ -62,13 +62,19 @@ impl Cluster {
     }
 
     pub async fn execute(&self, statement: &str) {
-        sqlx::raw_sql(AssertSqlSafe(statement.to_owned())).execute(&mut self.database.connect().await).await.unwrap();
+        sqlx::raw_sql(AssertSqlSafe(statement.to_owned()))
+            .execute(&mut self.database.connect().await)
+            .await
+            .unwrap();
     }
 
     /// Revokes the leases of all nodes, as an etcd in trouble may.
     pub async fn revoke_all_sessions(&self) -> usize {
         let mut client = Client::connect([&self.etcd], None).await.unwrap();
-        let keys = client.get(format!("{}/nodes/", self.database.name), Some(GetOptions::new().with_prefix())).await.unwrap();
+        let keys = client
+            .get(format!("{}/nodes/", self.database.name), Some(GetOptions::new().with_prefix()))
+            .await
+            .unwrap();
         for pair in keys.kvs() {
             client.lease_revoke(pair.lease()).await.unwrap();
         }
@@ -92,7 +98,11 @@ pub struct Node {
 
 impl Node {
     pub fn start(cluster: &Cluster, name: &str, url: &str, has_etcd: bool) -> Self {
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()
+            .unwrap();
         let _within = runtime.enter();
         let tasks = Tasks::default();
         let started_at = clock::wall();
@@ -108,7 +118,8 @@ impl Node {
             etcd::start(&settings, id, &tasks, etcd::Metrics::register(&mut registry))
         });
         let broker = Arc::new(Mutex::new(BrokerContact { has_broker: true, has_due: false }));
-        let (asked, progress, clock) = (Arc::clone(&broker), Progress::new(1), Arc::new(ClusterClock::default()));
+        let (asked, progress, clock) =
+            (Arc::clone(&broker), Progress::new(1), Arc::new(ClusterClock::default()));
         // As of a claim loop that has turned, and of which nothing more is expected.
         progress.tick(0);
         progress.end(0);
@@ -133,7 +144,17 @@ impl Node {
         let membership = membership::start(settings, parts, &tasks);
         drop(_within);
         let registry = Arc::new(registry);
-        Self { id, membership, tasks, session, broker, progress, clock, registry, runtime: Some(runtime) }
+        Self {
+            id,
+            membership,
+            tasks,
+            session,
+            broker,
+            progress,
+            clock,
+            registry,
+            runtime: Some(runtime),
+        }
     }
 
     pub fn bulletin(&self) -> Bulletin {
@@ -141,23 +162,33 @@ impl Node {
     }
 
     /// Waits until the bulletin is as `is_so` says; answers how long that took.
-    pub async fn wait(&self, what: &str, deadline: Duration, is_so: impl FnMut(&Bulletin) -> bool) -> Duration {
+    pub async fn wait(
+        &self,
+        what: &str,
+        deadline: Duration,
+        is_so: impl FnMut(&Bulletin) -> bool,
+    ) -> Duration {
         let from = clock::monotonic();
         let mut bulletin = self.membership.bulletin();
-        let outcome = tokio::time::timeout(deadline, bulletin.wait_for(is_so)).await.map(|ended| drop(ended.unwrap()));
+        let outcome = tokio::time::timeout(deadline, bulletin.wait_for(is_so))
+            .await
+            .map(|ended| drop(ended.unwrap()));
         assert!(outcome.is_ok(), "not within {deadline:?}: {what}; {:?}", self.bulletin());
         clock::monotonic().since(from)
     }
 
     pub async fn wait_for_shards(&self, count: usize, deadline: Duration) -> Duration {
-        self.wait(&format!("{count} shards"), deadline, |bulletin| bulletin.mine.len() == count).await
+        self.wait(&format!("{count} shards"), deadline, |bulletin| bulletin.mine.len() == count)
+            .await
     }
 
     /// For `span`, nobody's shards move.
     pub async fn stays_put(&self, span: Duration) {
         let mut bulletin = self.membership.bulletin();
         let owners = bulletin.borrow().owners.clone();
-        let moved = tokio::time::timeout(span, bulletin.wait_for(|bulletin| bulletin.owners != owners)).await;
+        let moved =
+            tokio::time::timeout(span, bulletin.wait_for(|bulletin| bulletin.owners != owners))
+                .await;
         assert!(moved.is_err(), "shards moved: {:?}", self.bulletin());
     }
 

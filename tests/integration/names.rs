@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use punctual::domain::leaves::Rules;
 use punctual::domain::{
-    BatchBuilder, BatchId, ClusterSettings, ClusterWishes, Headers, NewTask, NodeId, Outcome, Precondition, Receipt, Record,
-    ShardCount, TaskId, TaskName, TaskState, Timestamp, TopicName,
+    BatchBuilder, BatchId, ClusterSettings, ClusterWishes, Headers, NewTask, NodeId, Outcome,
+    Precondition, Receipt, Record, ShardCount, TaskId, TaskName, TaskState, Timestamp, TopicName,
 };
 use punctual::node::maintenance::{Leaves, Maintenance, Metrics};
 use punctual::postgres;
@@ -29,12 +29,14 @@ use crate::support::api::Task;
 use crate::support::{Answer, Api, Cluster, Node, Stack, Wishes, eventually, now_ms};
 
 const DEADLINE: Duration = Duration::from_secs(120);
-const STATES: [&str; 7] = ["unknown", "scheduled", "claimed", "published", "cancelled", "dead", "expired"];
+const STATES: [&str; 7] =
+    ["unknown", "scheduled", "claimed", "published", "cancelled", "dead", "expired"];
 const VERBS: [&str; 4] = ["POST", "PUT", "GET", "DELETE"];
 
 /// Calls by name.
 trait ByName {
-    async fn by_name(&self, method: Method, topic: &str, name: &str, body: Option<Value>) -> Answer;
+    async fn by_name(&self, method: Method, topic: &str, name: &str, body: Option<Value>)
+    -> Answer;
 
     async fn put(&self, topic: &str, name: &str, body: Value) -> Answer {
         self.by_name(Method::PUT, topic, name, Some(body)).await
@@ -42,7 +44,13 @@ trait ByName {
 }
 
 impl ByName for Api {
-    async fn by_name(&self, method: Method, topic: &str, name: &str, body: Option<Value>) -> Answer {
+    async fn by_name(
+        &self,
+        method: Method,
+        topic: &str,
+        name: &str,
+        body: Option<Value>,
+    ) -> Answer {
         let body = body.map(|body| ("application/json", body.to_string().into_bytes()));
         self.send(method, &format!("/v1/topics/{topic}/tasks/{name}"), body).await
     }
@@ -76,7 +84,10 @@ async fn prepare(cluster: &Cluster, node: &Node, topic: &str) -> HashMap<String,
     cluster.alter_topic(topic, &[("max.message.bytes", "20000")]).await;
     let mut firsts = node.api().submit_all(&tasks).await;
     for name in names("cancelled") {
-        assert_eq!(node.api().by_name(Method::DELETE, topic, &name, None).await.verdict(), "cancelled");
+        assert_eq!(
+            node.api().by_name(Method::DELETE, topic, &name, None).await.verdict(),
+            "cancelled"
+        );
     }
     cluster.wait_final(16, DEADLINE).await;
     let expire = "update task_name set expires_at = clock_timestamp() - interval '1 second' where name like 'expired-%'";
@@ -121,7 +132,8 @@ async fn each_cell_of_the_table_of_names_is_true() {
     let api = node.api();
     let firsts = prepare(&cluster, &node, &topic).await;
     // Those that are claimed first: they are published soon.
-    let mut cells: Vec<(&str, &str)> = STATES.iter().flat_map(|state| VERBS.map(|verb| (verb, *state))).collect();
+    let mut cells: Vec<(&str, &str)> =
+        STATES.iter().flat_map(|state| VERBS.map(|verb| (verb, *state))).collect();
     cells.sort_by_key(|(_, state)| *state != "claimed");
     for (verb, state) in cells {
         let name = format!("{state}-{verb}");
@@ -139,7 +151,12 @@ async fn each_cell_of_the_table_of_names_is_true() {
         assert_eq!(answer.status, status, "{verb} x {state}: {}", answer.text);
         let is_whole = matches!(verb, "POST" | "PUT" | "GET") && status < 300;
         let task = if is_whole { answer.json() } else { answer.json()["task"].clone() };
-        assert_eq!(task["state"].as_str().unwrap_or_default(), shown, "{verb} x {state}: {}", answer.text);
+        assert_eq!(
+            task["state"].as_str().unwrap_or_default(),
+            shown,
+            "{verb} x {state}: {}",
+            answer.text
+        );
         if verb == "DELETE" {
             let verdict = match status {
                 200 => "cancelled",
@@ -153,7 +170,12 @@ async fn each_cell_of_the_table_of_names_is_true() {
         }
         let task = Task::new(task);
         let is_first = firsts.get(&name).is_some_and(|first| first.id == task.id);
-        assert_eq!(is_first, status == 409 || (status == 200 && verb != "PUT"), "{verb} x {state}: {}", answer.text);
+        assert_eq!(
+            is_first,
+            status == 409 || (status == 200 && verb != "PUT"),
+            "{verb} x {state}: {}",
+            answer.text
+        );
         // What the name stands for from now on.
         let found = Task::new(api.by_name(Method::GET, &topic, &name, None).await.json());
         assert_eq!(found.id, task.id, "{verb} x {state}");
@@ -164,7 +186,12 @@ async fn each_cell_of_the_table_of_names_is_true() {
     assert_eq!(replaced.shown["replaced_by"], stands["id"]);
     for name in ["published-PUT", "dead-PUT", "cancelled-PUT", "scheduled-DELETE", "claimed-PUT"] {
         let task = api.task(firsts[name].id).await;
-        assert_eq!(task.shown.get("replaced_by"), None, "what was final, or stayed, was not replaced: {}", task.shown);
+        assert_eq!(
+            task.shown.get("replaced_by"),
+            None,
+            "what was final, or stayed, was not replaced: {}",
+            task.shown
+        );
     }
     let lines = cluster.count("select count(*) from execlog_cancelled where name in ('scheduled-PUT', 'scheduled-DELETE')").await;
     assert_eq!(lines, 2, "each has its line");
@@ -181,10 +208,12 @@ async fn a_name_makes_one_task_within_a_batch_between_batches_and_between_nodes(
     let delays = [0, 100, 1500, 20_000_000];
     let task = |number: usize| json!({ "topic": topic, "delay": delays[number % 4], "payload_text": number.to_string(), "name": format!("n{number}") });
     let named: Vec<Value> = (0..400).map(task).collect();
-    let plain: Vec<Value> = (0..100).map(|_| json!({ "topic": topic, "delay": 10, "payload_text": "plain" })).collect();
+    let plain: Vec<Value> =
+        (0..100).map(|_| json!({ "topic": topic, "delay": 10, "payload_text": "plain" })).collect();
     let tasks = [named.as_slice(), plain.as_slice(), named.as_slice(), &named[..200]].concat();
     let body = json!({ "tasks": tasks }).to_string();
-    let batches = [first.api(), second.api(), first.api(), second.api()].map(|api| api.post("/v1/tasks/batch", body.clone()));
+    let batches = [first.api(), second.api(), first.api(), second.api()]
+        .map(|api| api.post("/v1/tasks/batch", body.clone()));
     let answers = futures_util::future::join_all(batches).await;
     let mut ids: HashMap<String, HashSet<Uuid>> = HashMap::new();
     let (mut created, mut plain_created) = (0, 0);
@@ -216,34 +245,53 @@ async fn a_name_makes_one_task_within_a_batch_between_batches_and_between_nodes(
     cluster.wait_final(700, DEADLINE).await;
     // Long after, still known, with what it has come to.
     let again = json!({ "tasks": named }).to_string();
-    let results = second.api().post("/v1/tasks/batch", again).await.json()["results"].as_array().unwrap().clone();
+    let results = second.api().post("/v1/tasks/batch", again).await.json()["results"]
+        .as_array()
+        .unwrap()
+        .clone();
     for (number, result) in results.iter().enumerate() {
         let state = if number % 4 == 3 { "scheduled" } else { "published" };
-        assert_eq!((&result["status"], &result["task"]["state"]), (&json!(200), &json!(state)), "{result}");
+        assert_eq!(
+            (&result["status"], &result["task"]["state"]),
+            (&json!(200), &json!(state)),
+            "{result}"
+        );
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_name_is_free_after_its_retention_and_never_while_its_task_is_pending() {
     // With short leaves the maintenance comes round every few seconds.
-    let cluster = Cluster::with("free-names", Wishes { leaf: "2s", horizon: "60s", ..Wishes::default() }).await;
+    let cluster =
+        Cluster::with("free-names", Wishes { leaf: "2s", horizon: "60s", ..Wishes::default() })
+            .await;
     let topic = cluster.topic("orders").await;
     let node = cluster.node_with(&["--name-retention", "1s"]).await;
     let task = |name: &str, delay: &str| json!({ "topic": topic, "delay": delay, "payload_text": "x", "name": name });
-    let (short, pending) = (node.api().submit(&task("short", "0s")).await, node.api().submit(&task("pending", "1h")).await);
+    let (short, pending) = (
+        node.api().submit(&task("short", "0s")).await,
+        node.api().submit(&task("pending", "1h")).await,
+    );
     sqlx::query("update task_name set expires_at = clock_timestamp() - interval '1 hour' where name = 'pending'")
         .execute(&cluster.sql)
         .await
         .unwrap();
     let known = node.api().post("/v1/tasks", task("pending", "1h").to_string()).await;
-    assert_eq!((known.status, Task::new(known.json()).id), (200, pending.id), "its task is pending");
+    assert_eq!(
+        (known.status, Task::new(known.json()).id),
+        (200, pending.id),
+        "its task is pending"
+    );
     eventually("an expired name is swept", DEADLINE, async || {
         cluster.count("select count(*) from task_name where name = 'short'").await == 0
     })
     .await;
     assert_ne!(node.api().submit(&task("short", "1h")).await.id, short.id);
     assert_eq!(node.api().by_name(Method::GET, &topic, "pending", None).await.status, 200);
-    assert_eq!(node.api().by_name(Method::DELETE, &topic, "pending", None).await.verdict(), "cancelled");
+    assert_eq!(
+        node.api().by_name(Method::DELETE, &topic, "pending", None).await.verdict(),
+        "cancelled"
+    );
 }
 
 /// A submit whose answer was lost is repeated as it was, whatever has changed since: the bounds of
@@ -254,13 +302,22 @@ async fn a_known_name_is_answered_with_its_task_also_when_the_submit_would_be_re
     let topic = cluster.topic("orders").await;
     let node = cluster.node().await;
     let api = node.api();
-    let first = api.submit(&json!({ "topic": topic, "name": "known", "delay": "1h", "payload_text": "first" })).await;
+    let first = api
+        .submit(&json!({ "topic": topic, "name": "known", "delay": "1h", "payload_text": "first" }))
+        .await;
     let long = "x".repeat(1_100_000);
-    let too_far = |name: &str| json!({ "topic": topic, "name": name, "delay": "9999d", "payload_text": "x" });
-    let too_large = |name: &str| json!({ "topic": topic, "name": name, "delay": "1h", "payload_text": long });
+    let too_far =
+        |name: &str| json!({ "topic": topic, "name": name, "delay": "9999d", "payload_text": "x" });
+    let too_large =
+        |name: &str| json!({ "topic": topic, "name": name, "delay": "1h", "payload_text": long });
     for repeated in [too_far("known"), too_large("known")] {
         let answer = api.post("/v1/tasks", repeated.to_string()).await;
-        assert_eq!((answer.status, Task::new(answer.json()).id), (200, first.id), "{}", answer.text);
+        assert_eq!(
+            (answer.status, Task::new(answer.json()).id),
+            (200, first.id),
+            "{}",
+            answer.text
+        );
         assert_eq!(answer.json()["payload_text"], "first", "in full");
     }
     let mut nameless = too_far("-");
@@ -268,7 +325,15 @@ async fn a_known_name_is_answered_with_its_task_also_when_the_submit_would_be_re
     let mut elsewhere = too_far("known");
     elsewhere["topic"] = "nowhere".into();
     let new = json!({ "topic": topic, "name": "new", "delay": "1h", "payload_text": "x" });
-    let tasks = [too_far("known"), nameless, too_far("unknown"), too_large("new"), new, elsewhere, too_large("known")];
+    let tasks = [
+        too_far("known"),
+        nameless,
+        too_far("unknown"),
+        too_large("new"),
+        new,
+        elsewhere,
+        too_large("known"),
+    ];
     let answer = api.post("/v1/tasks/batch", json!({ "tasks": tasks }).to_string()).await.json();
     let results = answer["results"].as_array().unwrap();
     let statuses: Vec<&Value> = results.iter().map(|result| &result["status"]).collect();
@@ -279,7 +344,10 @@ async fn a_known_name_is_answered_with_its_task_also_when_the_submit_would_be_re
             (&json!(first.id.to_string()), &json!("scheduled"))
         );
     }
-    assert_eq!(results[3]["task"]["id"], results[4]["task"]["id"], "a name within a batch has one task");
+    assert_eq!(
+        results[3]["task"]["id"], results[4]["task"]["id"],
+        "a name within a batch has one task"
+    );
     assert_eq!(cluster.count("select count(*) from task").await, 2, "nothing else was stored");
 }
 
@@ -297,18 +365,34 @@ struct Claimed {
 const DAY: Duration = Duration::from_secs(86_400);
 
 fn named_task(name: &str, due_at: Timestamp) -> NewTask {
-    let record = Record { topic: TopicName::new("orders").unwrap(), key: None, payload: None, headers: Headers::default() };
-    NewTask::new(record, Some(TaskName::new(name).unwrap()), due_at, ShardCount::DEFAULT, (0, rand::random()))
+    let record = Record {
+        topic: TopicName::new("orders").unwrap(),
+        key: None,
+        payload: None,
+        headers: Headers::default(),
+    };
+    NewTask::new(
+        record,
+        Some(TaskName::new(name).unwrap()),
+        due_at,
+        ShardCount::DEFAULT,
+        (0, rand::random()),
+    )
 }
 
 impl Claimed {
     async fn start(name: &str, names: &[&str]) -> Self {
         let cluster = Cluster::unmigrated(&Stack::shared(), name, Wishes::default()).await;
         let settings = postgres::Settings::new(&cluster.database.url).unwrap();
-        let wishes = ClusterWishes { horizon: Some(Duration::from_secs(7200)), ..ClusterWishes::default() };
+        let wishes =
+            ClusterWishes { horizon: Some(Duration::from_secs(7200)), ..ClusterWishes::default() };
         let report = schema::migrate(&settings, wishes).await.unwrap();
-        let maintenance =
-            Maintenance::new(&settings, Rules::new(&report.cluster), Arc::new(Leaves::default()), Metrics::default());
+        let maintenance = Maintenance::new(
+            &settings,
+            Rules::new(&report.cluster),
+            Arc::new(Leaves::default()),
+            Metrics::default(),
+        );
         let mut maintenance = maintenance;
         maintenance.round().await.unwrap();
         let now = Timestamp::from_millis(now_ms());
@@ -317,7 +401,8 @@ impl Claimed {
         let all: Vec<&NewTask> = tasks.iter().collect();
         let batch = BatchId::new(now, 0, rand::random());
         let (is_far, is_claimed) = (vec![false; all.len()], vec![true; all.len()]);
-        let group = Group { tasks: &all, is_far: &is_far, is_claimed: &is_claimed, batch: Some(batch) };
+        let group =
+            Group { tasks: &all, is_far: &is_far, is_claimed: &is_claimed, batch: Some(batch) };
         let (won, _now) = NamedSubmits::new(&settings, node, DAY).store(&group).await.unwrap();
         assert_eq!(won.len(), tasks.len());
         let batch = BatchBuilder::of_new_tasks(batch, tasks.iter());
@@ -326,7 +411,8 @@ impl Claimed {
 
     async fn settle(&self, outcomes: &[Outcome]) {
         let settlement = Settlement::new(&self.batch, outcomes);
-        let (settled, outcome) = Settles::new(&self.settings, self.node, DAY).settle(&[&settlement]).await;
+        let (settled, outcome) =
+            Settles::new(&self.settings, self.node, DAY).settle(&[&settlement]).await;
         outcome.unwrap();
         assert_eq!(settled.len(), 1);
     }
@@ -343,8 +429,18 @@ async fn an_entry_follows_its_task_through_deferrals_to_its_end() {
     let names = ["dead", "deferred", "late", "on-time", "perhaps-sent"];
     let claimed = Claimed::start("entries", &names).await;
     let now = claimed.tasks[0].id.due_at();
-    let next = |index: usize| TaskId::new(now.plus(Duration::from_secs(3600)), claimed.tasks[index].id.shard(), rand::random());
-    let receipt = |after: u64| Receipt { partition: 0, offset: 0, published_at: now.plus(Duration::from_secs(after)) };
+    let next = |index: usize| {
+        TaskId::new(
+            now.plus(Duration::from_secs(3600)),
+            claimed.tasks[index].id.shard(),
+            rand::random(),
+        )
+    };
+    let receipt = |after: u64| Receipt {
+        partition: 0,
+        offset: 0,
+        published_at: now.plus(Duration::from_secs(after)),
+    };
     let (certain, perhaps) = (next(1), next(4));
     let outcomes = [
         Outcome::Dead { reason: "refused".into() },
@@ -353,10 +449,15 @@ async fn an_entry_follows_its_task_through_deferrals_to_its_end() {
         Outcome::Published(receipt(1)),
         Outcome::Deferred { next: perhaps, maybe_sent: true },
     ];
-    sqlx::query("update task_name set expires_at = clock_timestamp()").execute(&claimed.cluster.sql).await.unwrap();
+    sqlx::query("update task_name set expires_at = clock_timestamp()")
+        .execute(&claimed.cluster.sql)
+        .await
+        .unwrap();
     claimed.settle(&outcomes).await;
     let hours = [24.0, 25.0, 24.0, 0.0, 25.0];
-    for ((name, hours), row) in names.iter().zip(hours).zip([None, Some(certain), None, None, Some(perhaps)]) {
+    for ((name, hours), row) in
+        names.iter().zip(hours).zip([None, Some(certain), None, None, Some(perhaps)])
+    {
         let index = names.iter().position(|other| other == name).unwrap();
         let (row_id, left) = claimed.entry(name).await;
         assert_eq!(row_id, row.unwrap_or(claimed.tasks[index].id).uuid(), "{name}");
@@ -366,13 +467,19 @@ async fn an_entry_follows_its_task_through_deferrals_to_its_end() {
     let replaces = Replaces::new(&claimed.settings, DAY, 1);
     let due_at = now.plus(Duration::from_secs(1800));
     let successor = named_task("deferred", due_at);
-    let replaced = replaces.replace(&successor, false, None, &Precondition::default()).await.unwrap();
+    let replaced =
+        replaces.replace(&successor, false, None, &Precondition::default()).await.unwrap();
     assert_eq!(replaced, Replacement::Replaced);
     assert!(matches!(
-        replaces.replace(&named_task("perhaps-sent", due_at), false, None, &Precondition::default()).await,
+        replaces
+            .replace(&named_task("perhaps-sent", due_at), false, None, &Precondition::default())
+            .await,
         Ok(Replacement::Gone(_))
     ));
-    let states = claimed.cluster.count("select count(*) from execlog_cancelled where name = 'deferred' and attempt = 2").await;
+    let states = claimed
+        .cluster
+        .count("select count(*) from execlog_cancelled where name = 'deferred' and attempt = 2")
+        .await;
     assert_eq!((states, claimed.cluster.count("select count(*) from task_follow").await), (1, 1));
     let look_up = LookUp::new(&claimed.settings, &ClusterSettings::DEFAULT, 1);
     let view = look_up.task(claimed.tasks[1].id).await.unwrap().unwrap();
@@ -381,9 +488,15 @@ async fn an_entry_follows_its_task_through_deferrals_to_its_end() {
     // A sweep frees what has expired and is final.
     let names = Names::new(&claimed.settings, DAY, 1);
     assert_eq!(names.sweep(100).await.unwrap(), Swept { freed_count: 1, prolonged_count: 0 });
-    sqlx::query("update task_name set expires_at = clock_timestamp()").execute(&claimed.cluster.sql).await.unwrap();
+    sqlx::query("update task_name set expires_at = clock_timestamp()")
+        .execute(&claimed.cluster.sql)
+        .await
+        .unwrap();
     assert_eq!(names.sweep(100).await.unwrap(), Swept { freed_count: 2, prolonged_count: 2 });
-    let known = names.known(&[("orders", "perhaps-sent"), ("orders", "dead"), ("other", "deferred")]).await.unwrap();
+    let known = names
+        .known(&[("orders", "perhaps-sent"), ("orders", "dead"), ("other", "deferred")])
+        .await
+        .unwrap();
     assert_eq!(known.map_states(), [Some(TaskState::Scheduled), None, None]);
 }
 
@@ -394,36 +507,69 @@ async fn a_name_knows_how_its_task_has_ended_when_nothing_else_does() {
     let claimed = Claimed::start("outcomes", &["dead", "redriven", "published"]).await;
     let now = claimed.tasks[0].id.due_at();
     let dead = || Outcome::Dead { reason: "refused".into() };
-    claimed.settle(&[dead(), dead(), Outcome::Published(Receipt { partition: 0, offset: 0, published_at: now })]).await;
+    claimed
+        .settle(&[
+            dead(),
+            dead(),
+            Outcome::Published(Receipt { partition: 0, offset: 0, published_at: now }),
+        ])
+        .await;
     let cluster = ClusterSettings::DEFAULT;
-    let (look_up, names) = (LookUp::new(&claimed.settings, &cluster, 1), Names::new(&claimed.settings, DAY, 1));
+    let (look_up, names) =
+        (LookUp::new(&claimed.settings, &cluster, 1), Names::new(&claimed.settings, DAY, 1));
     let replaces = Replaces::new(&claimed.settings, DAY, 1);
-    let waiting = ["cancelled", "held", "moved"].map(|name| named_task(name, now.plus(Duration::from_secs(1800))));
+    let waiting = ["cancelled", "held", "moved"]
+        .map(|name| named_task(name, now.plus(Duration::from_secs(1800))));
     for task in &waiting {
-        assert_eq!(replaces.replace(task, false, None, &Precondition::default()).await.unwrap(), Replacement::Created);
+        assert_eq!(
+            replaces.replace(task, false, None, &Precondition::default()).await.unwrap(),
+            Replacement::Created
+        );
     }
     // A replacement locks the entry first and the row then: a cancel that waited for the entry of
     // its row would be in a circle with it.
     let mut holder = claimed.cluster.sql.begin().await.unwrap();
-    sqlx::query("select from task_name where name = 'held' for update").execute(&mut *holder).await.unwrap();
+    sqlx::query("select from task_name where name = 'held' for update")
+        .execute(&mut *holder)
+        .await
+        .unwrap();
     let ids = waiting.each_ref().map(|task| task.id);
     let (cancelled, outcome) = Canceller::new(&claimed.settings).cancel_group(&ids).await;
     outcome.unwrap();
     assert!(cancelled.iter().all(Option::is_some));
     holder.rollback().await.unwrap();
     let known = async || {
-        let wanted = ["dead", "redriven", "published", "cancelled", "moved"].map(|name| ("orders", name));
+        let wanted =
+            ["dead", "redriven", "published", "cancelled", "moved"].map(|name| ("orders", name));
         names.known(&wanted).await.unwrap().map_states()
     };
-    let (dead, published, cancelled) = (Some(TaskState::Dead), Some(TaskState::Published), Some(TaskState::Cancelled));
+    let (dead, published, cancelled) =
+        (Some(TaskState::Dead), Some(TaskState::Published), Some(TaskState::Cancelled));
     assert_eq!(known().await, [dead, dead, published, cancelled, cancelled]);
     let forget = async |table: &'static str| {
-        sqlx::query(AssertSqlSafe(format!("delete from {table}"))).execute(&claimed.cluster.sql).await
+        sqlx::query(AssertSqlSafe(format!("delete from {table}")))
+            .execute(&claimed.cluster.sql)
+            .await
     };
     forget("execlog_cancelled").await.unwrap();
-    assert_eq!(DeadLetters::new(&claimed.settings, DAY, 1).redrive(claimed.tasks[1].id).await.unwrap().map(|_| ()), Some(()));
     assert_eq!(
-        replaces.replace(&named_task("moved", now.plus(DAY / 24)), false, None, &Precondition::default()).await.unwrap(),
+        DeadLetters::new(&claimed.settings, DAY, 1)
+            .redrive(claimed.tasks[1].id)
+            .await
+            .unwrap()
+            .map(|_| ()),
+        Some(())
+    );
+    assert_eq!(
+        replaces
+            .replace(
+                &named_task("moved", now.plus(DAY / 24)),
+                false,
+                None,
+                &Precondition::default()
+            )
+            .await
+            .unwrap(),
         Replacement::Created
     );
     let scheduled = Some(TaskState::Scheduled);
@@ -480,7 +626,8 @@ impl Told {
     /// What was neither replaced nor cancelled must become a record.
     fn is_enough(&self) -> bool {
         let gone = self.replaced_count + self.cancelled.len();
-        self.accepted.len() >= gone + RECORDS_MIN && self.verdicts().iter().all(|count| *count >= VERDICTS_MIN)
+        self.accepted.len() >= gone + RECORDS_MIN
+            && self.verdicts().iter().all(|count| *count >= VERDICTS_MIN)
     }
 }
 
@@ -503,12 +650,25 @@ async fn of_all_that_is_put_under_a_name_each_is_published_once_or_cancelled() {
     let told = Arc::into_inner(told).unwrap().into_inner().unwrap();
     cluster.wait_final(told.accepted.len(), DEADLINE).await;
     let lines = cluster.execlog().await;
-    let finals: HashMap<Uuid, &str> =
-        lines.iter().filter(|line| line.is_final()).map(|line| (line.id, line.state.as_str())).collect();
-    assert_eq!(lines.iter().filter(|line| line.is_final()).count(), finals.len(), "one final line for each task");
-    assert_eq!(finals.keys().collect::<HashSet<_>>(), told.accepted.keys().collect::<HashSet<_>>(), "nobody else's tasks");
-    let cancelled: HashSet<Uuid> = finals.iter().filter(|(_, state)| **state == "cancelled").map(|(id, _)| *id).collect();
-    let published: HashSet<Uuid> = finals.iter().filter(|(_, state)| **state == "published").map(|(id, _)| *id).collect();
+    let finals: HashMap<Uuid, &str> = lines
+        .iter()
+        .filter(|line| line.is_final())
+        .map(|line| (line.id, line.state.as_str()))
+        .collect();
+    assert_eq!(
+        lines.iter().filter(|line| line.is_final()).count(),
+        finals.len(),
+        "one final line for each task"
+    );
+    assert_eq!(
+        finals.keys().collect::<HashSet<_>>(),
+        told.accepted.keys().collect::<HashSet<_>>(),
+        "nobody else's tasks"
+    );
+    let cancelled: HashSet<Uuid> =
+        finals.iter().filter(|(_, state)| **state == "cancelled").map(|(id, _)| *id).collect();
+    let published: HashSet<Uuid> =
+        finals.iter().filter(|(_, state)| **state == "published").map(|(id, _)| *id).collect();
     assert_eq!(cancelled.len() + published.len(), finals.len());
     let records = consumer.wait_count(published.len(), DEADLINE).await;
     assert_eq!(records.len(), published.len(), "one record for each");
@@ -532,8 +692,15 @@ async fn of_all_that_is_put_under_a_name_each_is_published_once_or_cancelled() {
         told.cancel_too_late.len(),
         told.not_found
     );
-    assert!(by_put <= told.replaced_count && told.replaced_count <= cancelled.len(), "{by_put} of {}", told.replaced_count);
-    assert_eq!(cluster.count("select count(*) from task_name").await, i64::try_from(NAMES).unwrap());
+    assert!(
+        by_put <= told.replaced_count && told.replaced_count <= cancelled.len(),
+        "{by_put} of {}",
+        told.replaced_count
+    );
+    assert_eq!(
+        cluster.count("select count(*) from task_name").await,
+        i64::try_from(NAMES).unwrap()
+    );
     let (record_count, verdicts) = (records.len(), told.verdicts());
     assert!(record_count >= RECORDS_MIN, "no race: {record_count} records in {RACE_MAX:?}");
     assert!(verdicts.iter().all(|count| *count >= VERDICTS_MIN), "too one-sided: {verdicts:?}");
@@ -546,11 +713,17 @@ fn is_without_effect(answer: &Answer) -> bool {
 
 async fn race(api: Api, topic: String, told: Arc<Mutex<Told>>, began: Instant) {
     let mut last = 0;
-    while began.elapsed() < RACE || (began.elapsed() < RACE_MAX && !told.lock().unwrap().is_enough()) {
+    while began.elapsed() < RACE
+        || (began.elapsed() < RACE_MAX && !told.lock().unwrap().is_enough())
+    {
         let is_put = rand::random_range(0..4) < 3;
         // A cancel is for any name, or for the one that was put just now and is still pending,
         // perhaps.
-        let number = if is_put || rand::random_range(0..3) == 0 { rand::random_range(0..NAMES) } else { last };
+        let number = if is_put || rand::random_range(0..3) == 0 {
+            rand::random_range(0..NAMES)
+        } else {
+            last
+        };
         last = number;
         let name = format!("n{number}");
         if !is_put {
@@ -564,14 +737,21 @@ async fn race(api: Api, topic: String, told: Arc<Mutex<Told>>, began: Instant) {
                 "cancelled" => drop(told.cancelled.insert(task.unwrap())),
                 "too_late" => drop(told.cancel_too_late.insert(task.unwrap())),
                 "not_found" => told.not_found += 1,
-                other => panic!("a cancel by name is about the task that the name stands for now: {other}"),
+                other => panic!(
+                    "a cancel by name is about the task that the name stands for now: {other}"
+                ),
             }
         } else {
             // Mostly within the window, so that many are claimed before the next request for their
             // name: else nearly all are replaced.
-            let ahead = if rand::random_range(0..3) > 0 { rand::random_range(50..100) } else { rand::random_range(250..500) };
+            let ahead = if rand::random_range(0..3) > 0 {
+                rand::random_range(50..100)
+            } else {
+                rand::random_range(250..500)
+            };
             let due_at = now_ms() + ahead;
-            let answer = api.put(&topic, &name, json!({ "due_at": due_at, "payload_text": "x" })).await;
+            let answer =
+                api.put(&topic, &name, json!({ "due_at": due_at, "payload_text": "x" })).await;
             if is_without_effect(&answer) {
                 continue;
             }

@@ -27,28 +27,45 @@ async fn a_topic_that_takes_nothing_holds_up_no_other() {
 /// against its own topic until then.
 async fn leaves_room(own: &OwnStack) {
     let cluster = Cluster::at(&own.stack, "neighbours", Wishes::default()).await;
-    let node = cluster.node_with(&["--claim-loops", "1", "--in-flight-tasks", "1000", "--topic-in-flight-tasks", "100"]).await;
-    let (silent, healthy) = (cluster.topic_with_replica_away("silent").await, cluster.topic("healthy").await);
+    let node = cluster
+        .node_with(&[
+            "--claim-loops",
+            "1",
+            "--in-flight-tasks",
+            "1000",
+            "--topic-in-flight-tasks",
+            "100",
+        ])
+        .await;
+    let (silent, healthy) =
+        (cluster.topic_with_replica_away("silent").await, cluster.topic("healthy").await);
     cluster.alter_topic(&silent, &[("min.insync.replicas", "2")]).await;
     let consumer = cluster.consumer(&healthy);
     // Each claim takes some of both; within two seconds they come to more of the healthy topic than
     // it may have in flight.
     let begin = now_ms() + 3_000;
-    let task = |topic: &str, due_at: i64| json!({ "topic": topic, "due_at": due_at, "payload": due_at });
+    let task =
+        |topic: &str, due_at: i64| json!({ "topic": topic, "due_at": due_at, "payload": due_at });
     let all_healthy = (0..HEALTHY).map(|number| task(&healthy, begin + number * 10));
-    let tasks: Vec<Value> = all_healthy.chain((0..SILENT).map(|number| task(&silent, begin + number * 25))).collect();
+    let tasks: Vec<Value> =
+        all_healthy.chain((0..SILENT).map(|number| task(&silent, begin + number * 25))).collect();
     node.api().submit_all(&tasks).await;
     // Well before the first of the silent ones comes to its deadline.
     let deadline = Duration::from_millis(u64::try_from(begin + 24_000 - now_ms()).unwrap());
     consumer.wait_count(usize::try_from(HEALTHY).unwrap(), deadline).await;
     let batches = node.api().metric("punctual_in_flight_batches").await;
-    assert!(batches >= 10.0, "they were claimed together: {batches} batches have something to come");
+    assert!(
+        batches >= 10.0,
+        "they were claimed together: {batches} batches have something to come"
+    );
 
     // By now the silent topic is parked: however much of it is due, it stays where it is, and
     // leaves room for the others.
     let begin = now_ms() + 2_000;
-    let more: Vec<Value> =
-        (0..2_000).map(|_| task(&silent, begin)).chain((0..200).map(|number| task(&healthy, begin + number * 10))).collect();
+    let more: Vec<Value> = (0..2_000)
+        .map(|_| task(&silent, begin))
+        .chain((0..200).map(|number| task(&healthy, begin + number * 10)))
+        .collect();
     node.api().submit_all(&more).await;
     consumer.wait_count(usize::try_from(HEALTHY).unwrap() + 200, Duration::from_secs(20)).await;
     let stays = "select count(*) from task where punctual_time(id) < clock_timestamp()";
@@ -61,7 +78,8 @@ async fn leaves_room(own: &OwnStack) {
 async fn comes_to_its_deadline(own: &OwnStack) {
     let cluster = Cluster::at(&own.stack, "deadline", Wishes::default()).await;
     let node = cluster.node_with(&["--publish-deadline", "3s"]).await;
-    let (silent, healthy) = (cluster.topic_with_replica_away("silent").await, cluster.topic("healthy").await);
+    let (silent, healthy) =
+        (cluster.topic_with_replica_away("silent").await, cluster.topic("healthy").await);
     cluster.alter_topic(&silent, &[("min.insync.replicas", "2")]).await;
     let (of_silent, of_healthy) = (cluster.consumer(&silent), cluster.consumer(&healthy));
     let begin = now_ms() + 3_000;
@@ -78,21 +96,36 @@ async fn comes_to_its_deadline(own: &OwnStack) {
     // Between two probes, and while one is under way.
     eventually("it is named as parked, and why", DEADLINE, async || {
         let parked = node.api().cluster().await["unavailable_topics"].clone();
-        parked[0]["topic"] == silent.as_str() && parked[0]["reason"].as_str().is_some_and(|reason| !reason.is_empty())
+        parked[0]["topic"] == silent.as_str()
+            && parked[0]["reason"].as_str().is_some_and(|reason| !reason.is_empty())
     })
     .await;
-    eventually("the log says so, too", DEADLINE, async || node.log().contains("a record was not acknowledged")).await;
+    eventually("the log says so, too", DEADLINE, async || {
+        node.log().contains("a record was not acknowledged")
+    })
+    .await;
     cluster.alter_topic(&silent, &[("min.insync.replicas", "1")]).await;
     of_silent
-        .wait_for("the silent ones arrive", DEADLINE, |records| ledger.has_arrived(&[records, &of_healthy.records()].concat()))
+        .wait_for("the silent ones arrive", DEADLINE, |records| {
+            ledger.has_arrived(&[records, &of_healthy.records()].concat())
+        })
         .await;
-    let findings = ledger.settle_up(&cluster, || [of_silent.records(), of_healthy.records()].concat(), DEADLINE).await;
+    let findings = ledger
+        .settle_up(&cluster, || [of_silent.records(), of_healthy.records()].concat(), DEADLINE)
+        .await;
     assert_eq!((findings.published_count, findings.dead), (1_250, NONE.to_vec()));
     // What was appended and not acknowledged may be there twice; what was acknowledged is not.
     let of_others: Vec<Uuid> = of_healthy.records().iter().map(Record::task_id).collect();
-    assert!(findings.duplicates.iter().all(|id| !of_others.contains(id)), "{:?}", findings.duplicates);
+    assert!(
+        findings.duplicates.iter().all(|id| !of_others.contains(id)),
+        "{:?}",
+        findings.duplicates
+    );
     let again = "select count(*) from execlog where state = 'deferred'";
-    assert!(cluster.count(again).await >= 50, "each has the line of an attempt that came to nothing");
+    assert!(
+        cluster.count(again).await >= 50,
+        "each has the line of an attempt that came to nothing"
+    );
 }
 
 const HOTSPOT: usize = 60_000;
@@ -110,17 +143,24 @@ const STAGED_MAX: usize = 4;
 async fn what_is_due_in_the_very_millisecond_of_a_hotspot_is_claimed_before_most_of_it() {
     let cluster = Cluster::start("hotspot").await;
     // A topic that has as much in flight as it may is passed by: this one never has.
-    let node = cluster.node_with(&["--in-flight-tasks", "200000", "--topic-in-flight-tasks", "100000"]).await;
+    let node = cluster
+        .node_with(&["--in-flight-tasks", "200000", "--topic-in-flight-tasks", "100000"])
+        .await;
     for staged in 1..=STAGED_MAX {
         let gave_way = node.api().metric("punctual_claim_failures_total").await;
         let before = claimed_before_the_last_of_the_others(&cluster, staged).await;
         let gave_way = node.api().metric("punctual_claim_failures_total").await - gave_way;
-        eprintln!("{before} of the hotspot were claimed before the last of the others; {gave_way} looks gave way");
+        eprintln!(
+            "{before} of the hotspot were claimed before the last of the others; {gave_way} looks gave way"
+        );
         // Each of the two loops has half of both.
         if before < i64::try_from(HOTSPOT / 4 * 3).unwrap() {
             return;
         }
-        assert!(gave_way > 0.0 && staged < STAGED_MAX, "{before} of the hotspot were claimed before the last of the others");
+        assert!(
+            gave_way > 0.0 && staged < STAGED_MAX,
+            "{before} of the hotspot were claimed before the last of the others"
+        );
     }
 }
 
@@ -142,16 +182,25 @@ async fn claimed_before_the_last_of_the_others(cluster: &Cluster, staged: usize)
         ids.sort_unstable();
         ids.dedup();
         assert_eq!(ids.len(), count, "each of them");
-        assert!(consumer.look(|records| records.iter().all(|record| record.timestamp >= due_at)), "none is early");
+        assert!(
+            consumer.look(|records| records.iter().all(|record| record.timestamp >= due_at)),
+            "none is early"
+        );
     }
-    sqlx::query_scalar(CLAIMED_BEFORE).bind(&hotspot).bind(&beside).fetch_one(&cluster.sql).await.unwrap()
+    sqlx::query_scalar(CLAIMED_BEFORE)
+        .bind(&hotspot)
+        .bind(&beside)
+        .fetch_one(&cluster.sql)
+        .await
+        .unwrap()
 }
 
 /// Puts tasks into `task` as submits would, all due at one moment.
 async fn insert(cluster: &Cluster, topic: &str, due_at: i64, count: usize) {
     let shard = |index: usize| Shard::new(u16::try_from(index % 16).unwrap());
-    let ids: Vec<TaskId> =
-        (0..count).map(|index| TaskId::new(Timestamp::from_millis(due_at), shard(index), rand::random())).collect();
+    let ids: Vec<TaskId> = (0..count)
+        .map(|index| TaskId::new(Timestamp::from_millis(due_at), shard(index), rand::random()))
+        .collect();
     let query = "insert into task (shard, id, topic, payload) select shard, id, $3, 'p' from unnest($1::smallint[], $2::uuid[]) t (shard, id)";
     let inserted = sqlx::query(query)
         .bind(ids.iter().map(|id| id.shard().as_smallint()).collect::<Vec<_>>())

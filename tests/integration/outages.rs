@@ -42,11 +42,21 @@ async fn nothing_is_lost_when_a_server_goes_away_and_comes_back_under_traffic() 
 
 /// Traffic before, during and after an outage of `service`; then everything is held against the
 /// ledger.
-async fn go_through(own: &OwnStack, cluster: &Cluster, nodes: &[Api], service: &str, outage: Outage) {
+async fn go_through(
+    own: &OwnStack,
+    cluster: &Cluster,
+    nodes: &[Api],
+    service: &str,
+    outage: Outage,
+) {
     let topic = cluster.topic(&format!("{service}-{outage:?}")).await;
     let consumer = cluster.consumer(&topic);
     let ledger = Arc::new(Ledger::default());
-    let traffic = Traffic::start(Plan { topic: topic.clone(), tasks_per_second: 150, ahead: 0..4000 }, &ledger, nodes);
+    let traffic = Traffic::start(
+        Plan { topic: topic.clone(), tasks_per_second: 150, ahead: 0..4000 },
+        &ledger,
+        nodes,
+    );
     consumer.wait_count(150, DEADLINE).await;
     match outage {
         Outage::Stopped => own.stop(service).await,
@@ -56,7 +66,8 @@ async fn go_through(own: &OwnStack, cluster: &Cluster, nodes: &[Api], service: &
     if service == "etcd" {
         // It stops nothing: tasks due while it is away, for longer than a session lives, arrive on
         // time.
-        let arrived = |due_after: i64| consumer.records().iter().any(|record| record.timestamp > due_after);
+        let arrived =
+            |due_after: i64| consumer.records().iter().any(|record| record.timestamp > due_after);
         eventually("tasks arrive without etcd", DEADLINE, async || arrived(gone_at + 5000)).await;
     } else {
         eventually("nodes notice", READY_DEADLINE, async || !nodes[0].is_ready().await).await;
@@ -86,14 +97,24 @@ async fn submit_without_kafka(cluster: &Cluster, node: &Api, topic: &str, ledger
     assert_eq!(node.metric("punctual_kafka_contact").await, 0.0);
     for delay in [0, 1000] {
         let text = format!("in the outage, {delay}");
-        let task = node.submit(&json!({ "topic": topic, "delay": delay, "payload_text": text })).await;
+        let task =
+            node.submit(&json!({ "topic": topic, "delay": delay, "payload_text": text })).await;
         assert_eq!(task.state, "scheduled", "nothing is claimed");
         ledger.accept(&task, Some(text.as_bytes()));
     }
-    let unknown = json!({ "topic": format!("{topic}.never-heard-of"), "delay": 0, "payload_text": "x" });
-    assert_eq!(node.post("/v1/tasks", unknown.to_string()).await.status, 503, "only Kafka can say whether it exists");
-    let overdue = "select count(*) from task where punctual_time(id) < clock_timestamp() - interval '1 s'";
-    eventually("what is due waits in its table", DEADLINE, async || cluster.count(overdue).await >= 150).await;
+    let unknown =
+        json!({ "topic": format!("{topic}.never-heard-of"), "delay": 0, "payload_text": "x" });
+    assert_eq!(
+        node.post("/v1/tasks", unknown.to_string()).await.status,
+        503,
+        "only Kafka can say whether it exists"
+    );
+    let overdue =
+        "select count(*) from task where punctual_time(id) < clock_timestamp() - interval '1 s'";
+    eventually("what is due waits in its table", DEADLINE, async || {
+        cluster.count(overdue).await >= 150
+    })
+    .await;
 }
 
 /// While nobody writes to etcd, a node goes on seeing the members, for longer than a session lives:
@@ -101,11 +122,23 @@ async fn submit_without_kafka(cluster: &Cluster, node: &Api, topic: &str, ledger
 async fn see_members_in_silence(cluster: &Cluster) {
     let stack = &cluster.stack;
     let nowhere = "postgres://punctual@127.0.0.1:1/punctual";
-    let arguments = ["--database-url", nowhere, "--kafka", &stack.kafka, "--etcd", &stack.etcd, "--cluster", &cluster.name];
+    let arguments = [
+        "--database-url",
+        nowhere,
+        "--kafka",
+        &stack.kafka,
+        "--etcd",
+        &stack.etcd,
+        "--cluster",
+        &cluster.name,
+    ];
     let mut node = cluster.spawn_bare(&arguments);
     node.wait_listening().await;
     let metric = async |name: &str| node.api().metric(name).await;
-    eventually("it sees the members", DEADLINE, async || metric("punctual_etcd_watch_up").await == 1.0).await;
+    eventually("it sees the members", DEADLINE, async || {
+        metric("punctual_etcd_watch_up").await == 1.0
+    })
+    .await;
     let (mut failures, mut since) = (metric("punctual_etcd_failures_total").await, now_ms());
     // A disk that stands still may cost a view or two. One that is lost for want of news is lost
     // each 1.6 s.
@@ -119,12 +152,21 @@ async fn see_members_in_silence(cluster: &Cluster) {
     .await;
 }
 
-async fn check(cluster: &Cluster, ledger: &Ledger, consumer: &crate::support::Consumer, service: &str) {
+async fn check(
+    cluster: &Cluster,
+    ledger: &Ledger,
+    consumer: &crate::support::Consumer,
+    service: &str,
+) {
     let findings = ledger.settle_up(cluster, || consumer.records(), DEADLINE).await;
     assert_eq!(findings.dead, NONE, "an outage of {service} is no reason to give up a task");
     if service == "etcd" {
         assert_eq!(findings.duplicates, NONE, "nobody was declared dead");
         // Who waits for a session to come back is late for all of the outage.
-        assert!(findings.lateness_at(0.9) < 3000, "{} ms late without etcd", findings.lateness_at(0.9));
+        assert!(
+            findings.lateness_at(0.9) < 3000,
+            "{} ms late without etcd",
+            findings.lateness_at(0.9)
+        );
     }
 }

@@ -52,7 +52,11 @@ async fn a_record_that_the_broker_refuses_for_good_is_a_dead_letter_and_stops_no
     eventually("they are counted", DEADLINE, is_counted).await;
     let dead = node.api().task(doomed[0].id).await;
     assert_eq!(dead.state, "dead");
-    assert!(dead.shown["reason"].as_str().is_some_and(|reason| !reason.is_empty()), "{}", dead.shown);
+    assert!(
+        dead.shown["reason"].as_str().is_some_and(|reason| !reason.is_empty()),
+        "{}",
+        dead.shown
+    );
     assert_eq!(node.api().cancel(doomed[0].id).await.verdict(), "too_late");
     let worst = worst_of(&of_other.records(), stored_at);
     assert!(worst < HELD_UP_MS, "a task of another topic was {worst} ms late");
@@ -76,14 +80,18 @@ async fn a_topic_that_was_deleted_holds_nobody_up_and_its_tasks_arrive_when_it_i
     let records = of_other.wait_count(200, DEADLINE).await;
     let worst = worst_of(&records, stored_at);
     assert!(worst < HELD_UP_MS, "a task of another topic was {worst} ms late");
-    eventually("the tasks of the deleted topic are due", DEADLINE, async || now_ms() > start + 2000).await;
+    eventually("the tasks of the deleted topic are due", DEADLINE, async || {
+        now_ms() > start + 2000
+    })
+    .await;
     assert_eq!(cluster.count("select count(*) from dead_letter").await, 0, "a topic may come back");
 
     cluster.create_topic(&gone, &[]).await;
     let of_gone = cluster.consumer(&gone);
     let records = || [of_gone.records(), of_other.records()].concat();
     eventually("all arrive", RETURN_DEADLINE, async || ledger.has_arrived(&records())).await;
-    let findings = ledger.settle_up(&cluster, || of_other_first(&of_other, &of_gone), RETURN_DEADLINE).await;
+    let findings =
+        ledger.settle_up(&cluster, || of_other_first(&of_other, &of_gone), RETURN_DEADLINE).await;
     assert_eq!((findings.published_count, findings.dead.len()), (400, 0));
 }
 
@@ -109,8 +117,10 @@ async fn what_waits_for_a_topic_that_is_given_up_on_becomes_dead_letters() {
         node.api().metric("punctual_unavailable_topics").await == 1.0
     })
     .await;
-    eventually("all are dead letters", RETURN_DEADLINE, async || cluster.count("select count(*) from dead_letter").await == 31)
-        .await;
+    eventually("all are dead letters", RETURN_DEADLINE, async || {
+        cluster.count("select count(*) from dead_letter").await == 31
+    })
+    .await;
     assert!(is_parked(true).await, "it is named as gone");
 
     // Made again, it is tried at once: nothing that a node has accepted for it then is given up on
@@ -118,8 +128,10 @@ async fn what_waits_for_a_topic_that_is_given_up_on_becomes_dead_letters() {
     cluster.create_topic(&gone, &[]).await;
     let consumer = cluster.consumer(&gone);
     let task = json!({ "topic": gone, "delay": 0, "payload_text": "again" });
-    eventually("it is taken again", RETURN_DEADLINE, async || node.api().post("/v1/tasks", task.to_string()).await.status == 201)
-        .await;
+    eventually("it is taken again", RETURN_DEADLINE, async || {
+        node.api().post("/v1/tasks", task.to_string()).await.status == 201
+    })
+    .await;
     consumer.wait_count(1, RETURN_DEADLINE).await;
     let redriven = node.api().post("/v1/dead/redrive", json!({ "topic": gone }).to_string()).await;
     assert_eq!(redriven.json()["redriven"], 31, "{}", redriven.text);
@@ -131,22 +143,33 @@ async fn what_waits_for_a_topic_that_is_given_up_on_becomes_dead_letters() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_a_topic_takes_by_now_is_not_refused_by_what_it_took_before() {
     let cluster = Cluster::start("raised").await;
-    let topic = cluster.topic_with("raised", &[("max.message.bytes", "1000"), ("cleanup.policy", "compact")]).await;
+    let topic = cluster
+        .topic_with("raised", &[("max.message.bytes", "1000"), ("cleanup.policy", "compact")])
+        .await;
     let node = cluster.node().await;
     let submit = async |task: &Value| node.api().post("/v1/tasks", task.to_string()).await;
-    let large = json!({ "topic": topic, "delay": "1h", "key": "k", "payload_text": "x".repeat(2000) });
+    let large =
+        json!({ "topic": topic, "delay": "1h", "key": "k", "payload_text": "x".repeat(2000) });
     let keyless = json!({ "topic": topic, "delay": "1h", "payload_text": "x" });
     let refused = submit(&large).await;
     assert!(refused.status == 422 && refused.text.contains("record-too-large"), "{}", refused.text);
     let refused = submit(&keyless).await;
     assert!(refused.status == 422 && refused.text.contains("key-required"), "{}", refused.text);
-    cluster.alter_topic(&topic, &[("max.message.bytes", "1000000"), ("cleanup.policy", "delete")]).await;
+    cluster
+        .alter_topic(&topic, &[("max.message.bytes", "1000000"), ("cleanup.policy", "delete")])
+        .await;
     for task in [large, keyless] {
-        eventually("it is taken", Duration::from_secs(20), async || submit(&task).await.status == 201).await;
+        eventually("it is taken", Duration::from_secs(20), async || {
+            submit(&task).await.status == 201
+        })
+        .await;
     }
 }
 
-fn of_other_first(other: &crate::support::Consumer, gone: &crate::support::Consumer) -> Vec<crate::support::Record> {
+fn of_other_first(
+    other: &crate::support::Consumer,
+    gone: &crate::support::Consumer,
+) -> Vec<crate::support::Record> {
     [other.records(), gone.records()].concat()
 }
 

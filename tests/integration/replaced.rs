@@ -4,8 +4,8 @@ use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
 use punctual::domain::{
-    ClusterSettings, Headers, NewTask, Precondition, Record, Shard, ShardCount, TaskId, TaskName, TaskSet, TaskState, Timestamp,
-    TopicName,
+    ClusterSettings, Headers, NewTask, Precondition, Record, Shard, ShardCount, TaskId, TaskName,
+    TaskSet, TaskState, Timestamp, TopicName,
 };
 use punctual::postgres::lists::dead_letters::DeadLetters;
 use punctual::postgres::tasks::look_up::LookUp;
@@ -28,7 +28,8 @@ fn path_of(topic: &str, name: &str) -> String {
 
 /// Puts a task under a name; headers as `(name, value)`.
 async fn put(api: &Api, path: &str, delay: &str, headers: &[(&str, &str)]) -> Answer {
-    api.send_with(Method::PUT, path, headers, Some(json!({ "delay": delay, "payload_text": "x" }))).await
+    api.send_with(Method::PUT, path, headers, Some(json!({ "delay": delay, "payload_text": "x" })))
+        .await
 }
 
 async fn put_id(api: &Api, path: &str, delay: &str, status: u16) -> Uuid {
@@ -46,13 +47,19 @@ fn tag(id: Uuid) -> String {
 /// A task that was replaced: what is said of it, and that its cancel stops nothing.
 async fn is_replaced_by(api: &Api, id: Uuid, last: Uuid) {
     let task = api.task(id).await;
-    assert_eq!((task.state.as_str(), &task.shown["replaced_by"]), ("cancelled", &json!(last.to_string())));
+    assert_eq!(
+        (task.state.as_str(), &task.shown["replaced_by"]),
+        ("cancelled", &json!(last.to_string()))
+    );
     for _ in 0..2 {
         let answer = api.cancel(id).await;
         assert_eq!(answer.verdict(), "replaced", "{}", answer.text);
         let problem = answer.json();
         assert_eq!(problem["type"], "urn:punctual:problem:replaced");
-        assert_eq!((&problem["replaced_by"], &problem["task"]["id"]), (&json!(last.to_string()), &json!(id.to_string())));
+        assert_eq!(
+            (&problem["replaced_by"], &problem["task"]["id"]),
+            (&json!(last.to_string()), &json!(id.to_string()))
+        );
     }
 }
 
@@ -62,7 +69,10 @@ async fn the_old_id_of_a_task_that_was_moved_says_so_and_names_the_one_that_stan
     let topic = cluster.topic("orders").await;
     let node = cluster.node().await;
     let (api, path) = (node.api(), path_of(&topic, "n"));
-    let first = api.submit(&json!({ "topic": topic, "name": "n", "delay": "1h", "payload_text": "x" })).await.id;
+    let first = api
+        .submit(&json!({ "topic": topic, "name": "n", "delay": "1h", "payload_text": "x" }))
+        .await
+        .id;
     let mut chain = vec![first];
     // From a leaf to the far table, within it, and back.
     for delay in ["8000h", "9000h", "2h", "3h"] {
@@ -76,15 +86,20 @@ async fn the_old_id_of_a_task_that_was_moved_says_so_and_names_the_one_that_stan
     let stands = api.task(last).await;
     assert_eq!((stands.state.as_str(), stands.shown.get("replaced_by")), ("scheduled", None));
     let view = "select id, state, replaced_by from execlog";
-    let mut lines: Vec<(Uuid, String, Option<Uuid>)> = sqlx::query_as(view).fetch_all(&cluster.sql).await.unwrap();
+    let mut lines: Vec<(Uuid, String, Option<Uuid>)> =
+        sqlx::query_as(view).fetch_all(&cluster.sql).await.unwrap();
     let place = |id: Uuid| chain.iter().position(|other| *other == id).unwrap();
     lines.sort_by_key(|(id, ..)| place(*id));
     let next = |id: Uuid| chain.get(place(id) + 1).copied().unwrap_or(last);
-    let wanted: Vec<_> = chain.iter().map(|id| (*id, "cancelled".to_owned(), Some(next(*id)))).collect();
+    let wanted: Vec<_> =
+        chain.iter().map(|id| (*id, "cancelled".to_owned(), Some(next(*id)))).collect();
     assert_eq!(lines, wanted, "in the execlog each names its successor");
     // By the name, the one that stands is meant.
     let cancelled = api.send(Method::DELETE, &path, None).await;
-    assert_eq!((cancelled.verdict().as_str(), &cancelled.json()["task"]["id"]), ("cancelled", &json!(last.to_string())));
+    assert_eq!(
+        (cancelled.verdict().as_str(), &cancelled.json()["task"]["id"]),
+        ("cancelled", &json!(last.to_string()))
+    );
     is_replaced_by(api, first, last).await;
     assert_eq!(api.cancel(last).await.verdict(), "cancelled");
     // What was cancelled gives way, and is not replaced.
@@ -92,7 +107,11 @@ async fn the_old_id_of_a_task_that_was_moved_says_so_and_names_the_one_that_stan
     is_replaced_by(api, first, last).await;
     assert_eq!(api.cancel(last).await.verdict(), "cancelled");
     // The lines go from the oldest on.
-    sqlx::query("delete from execlog_cancelled where id = $1").bind(first).execute(&cluster.sql).await.unwrap();
+    sqlx::query("delete from execlog_cancelled where id = $1")
+        .bind(first)
+        .execute(&cluster.sql)
+        .await
+        .unwrap();
     assert_eq!(api.cancel(first).await.verdict(), "not_found");
     assert_eq!(api.get(&format!("/v1/tasks/{first}")).await.status, 404);
     is_replaced_by(api, chain[1], last).await;
@@ -109,7 +128,10 @@ async fn what_was_final_or_on_its_way_is_not_replaced() {
     let topic = cluster.topic("orders").await;
     let node = cluster.node().await;
     let (api, path) = (node.api(), path_of(&topic, "n"));
-    let fired = api.submit(&json!({ "topic": topic, "name": "n", "delay": 0, "payload_text": "x" })).await.id;
+    let fired = api
+        .submit(&json!({ "topic": topic, "name": "n", "delay": 0, "payload_text": "x" }))
+        .await
+        .id;
     cluster.wait_final(1, DEADLINE).await;
     let second = put_id(api, &path, "1h", 201).await;
     let answer = api.cancel(fired).await;
@@ -120,14 +142,24 @@ async fn what_was_final_or_on_its_way_is_not_replaced() {
     cluster.alter_topic(&topic, &[("max.message.bytes", "20000")]).await;
     let dying = json!({ "topic": topic, "name": "d", "delay": "2s", "payload_text": text });
     let dead = api.submit(&dying).await.id;
-    eventually("it is a dead letter", DEADLINE, async || api.task(dead).await.state == "dead").await;
+    eventually("it is a dead letter", DEADLINE, async || api.task(dead).await.state == "dead")
+        .await;
     let other = put_id(api, &path_of(&topic, "d"), "1h", 201).await;
     cluster.alter_topic(&topic, &[("max.message.bytes", "1000000")]).await;
     let settings = postgres::Settings::new(&cluster.database.url).unwrap();
-    assert!(DeadLetters::new(&settings, DEADLINE, 1).redrive(TaskId::from_uuid(dead)).await.unwrap().is_some());
+    assert!(
+        DeadLetters::new(&settings, DEADLINE, 1)
+            .redrive(TaskId::from_uuid(dead))
+            .await
+            .unwrap()
+            .is_some()
+    );
     let answer = api.cancel(dead).await;
     assert_eq!((answer.verdict().as_str(), answer.json().get("replaced_by")), ("too_late", None));
-    eventually("it was published after all", DEADLINE, async || api.task(dead).await.state == "published").await;
+    eventually("it was published after all", DEADLINE, async || {
+        api.task(dead).await.state == "published"
+    })
+    .await;
     for id in [second, other] {
         assert_eq!(api.task(id).await.state, "scheduled");
     }
@@ -138,18 +170,25 @@ async fn a_long_chain_is_followed_to_its_end_and_an_endless_one_up_to_a_bound() 
     let cluster = Cluster::start("long-chain").await;
     let settings = postgres::Settings::new(&cluster.database.url).unwrap();
     let look_up = LookUp::new(&settings, &ClusterSettings::DEFAULT, 1);
-    let id = |number: u64| TaskId::new(Timestamp::from_millis(now_ms() + 3_600_000), Shard::new(0), number);
+    let id = |number: u64| {
+        TaskId::new(Timestamp::from_millis(now_ms() + 3_600_000), Shard::new(0), number)
+    };
     let chain: Vec<TaskId> = (0..10_011).map(id).collect();
     let uuids: Vec<Uuid> = chain.iter().map(|id| id.uuid()).collect();
     let insert = "insert into execlog_cancelled (id, row_id, topic, name, attempt, replaced_by)
         select id, id, 'orders', 'n', 1, next from unnest($1::uuid[], $2::uuid[]) as c (id, next)";
     let (ids, next) = (&uuids[..10_010], &uuids[1..]);
     sqlx::query(insert).bind(ids).bind(next).execute(&cluster.sql).await.unwrap();
-    for (from, wanted) in [(10_009, 10_010), (9000, 10_010), (9, 10_010), (10, 10_010), (0, 10_001)] {
+    for (from, wanted) in [(10_009, 10_010), (9000, 10_010), (9, 10_010), (10, 10_010), (0, 10_001)]
+    {
         let began = Instant::now();
         let view = look_up.task(chain[from]).await.unwrap().unwrap();
         eprintln!("{} replacements in {:.1?}", 10_010 - from, began.elapsed());
-        assert_eq!((view.state, view.replaced_by), (TaskState::Cancelled, Some(chain[wanted])), "from {from}");
+        assert_eq!(
+            (view.state, view.replaced_by),
+            (TaskState::Cancelled, Some(chain[wanted])),
+            "from {from}"
+        );
     }
 }
 
@@ -186,8 +225,10 @@ async fn of_many_changes_that_mean_the_same_task_one_takes_effect() {
         let meant = tag(second);
         let meant = [("if-match", meant.as_str())];
         let cancels = apis.map(|api| api.send_with(Method::DELETE, &path, &meant, None));
-        let (replaced, cancelled) =
-            tokio::join!(put(apis[round % 2], &path, delay, &meant), futures_util::future::join_all(cancels));
+        let (replaced, cancelled) = tokio::join!(
+            put(apis[round % 2], &path, delay, &meant),
+            futures_util::future::join_all(cancels)
+        );
         let stands = Task::new(apis[0].get(&path).await.json());
         let cancelled: HashSet<u16> = cancelled.iter().map(|answer| answer.status).collect();
         match replaced.status {
@@ -201,25 +242,36 @@ async fn of_many_changes_that_mean_the_same_task_one_takes_effect() {
         }
         assert_eq!(stands.state, "scheduled");
         let problem = put(apis[0], &path, delay, &[("if-match", &tag(first))]).await;
-        assert_eq!((problem.status, &problem.json()["current_id"]), (412, &json!(stands.id.to_string())));
+        assert_eq!(
+            (problem.status, &problem.json()["current_id"]),
+            (412, &json!(stands.id.to_string()))
+        );
     }
-    let live = cluster.count("select (select count(*) from task) + (select count(*) from task_far)").await;
+    let live =
+        cluster.count("select (select count(*) from task) + (select count(*) from task_far)").await;
     assert_eq!(live, 20, "one of each name");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cancel_under_a_precondition_has_the_verdicts_of_any_other() {
-    let cluster = Cluster::with("conditional-cancels", crate::support::Wishes { window: "10s", ..Default::default() }).await;
+    let cluster = Cluster::with(
+        "conditional-cancels",
+        crate::support::Wishes { window: "10s", ..Default::default() },
+    )
+    .await;
     let topic = cluster.topic("orders").await;
     let node = cluster.node().await;
     let api = node.api();
     let cancel = async |name: &str, tag: &str| {
-        let answer = api.send_with(Method::DELETE, &path_of(&topic, name), &[("if-match", tag)], None).await;
+        let answer =
+            api.send_with(Method::DELETE, &path_of(&topic, name), &[("if-match", tag)], None).await;
         (answer.status, answer.json())
     };
     assert_eq!(cancel("unknown", "*").await.0, 404);
     let submit = async |name: &str, delay: &str| {
-        api.submit(&json!({ "topic": topic, "name": name, "delay": delay, "payload_text": "x" })).await.id
+        api.submit(&json!({ "topic": topic, "name": name, "delay": delay, "payload_text": "x" }))
+            .await
+            .id
     };
     for (name, delay) in [("near", "1h"), ("far", "8000h")] {
         let id = submit(name, delay).await;
@@ -236,17 +288,35 @@ async fn a_cancel_under_a_precondition_has_the_verdicts_of_any_other() {
     let claimed = submit("claimed", "8s").await;
     assert_eq!(cancel("claimed", "\"\"").await.0, 412);
     let (status, answer) = cancel("claimed", &tag(claimed)).await;
-    assert_eq!((status, &answer["verdict"], &answer["task"]["state"]), (409, &json!("too_late"), &json!("claimed")));
+    assert_eq!(
+        (status, &answer["verdict"], &answer["task"]["state"]),
+        (409, &json!("too_late"), &json!("claimed"))
+    );
     let known = "select outcome::int4 from task_name where name = 'near'";
     let outcome: Option<i32> = sqlx::query_scalar(known).fetch_one(&cluster.sql).await.unwrap();
     assert_eq!(outcome, Some(4), "the entry knows that its task was cancelled");
-    assert_eq!(cluster.count("select count(*) from execlog_cancelled").await, 2, "each has its line");
+    assert_eq!(
+        cluster.count("select count(*) from execlog_cancelled").await,
+        2,
+        "each has its line"
+    );
 }
 
 fn named_task(name: &str) -> NewTask {
-    let record = Record { topic: TopicName::new("orders").unwrap(), key: None, payload: None, headers: Headers::default() };
+    let record = Record {
+        topic: TopicName::new("orders").unwrap(),
+        key: None,
+        payload: None,
+        headers: Headers::default(),
+    };
     let due_at = Timestamp::from_millis(now_ms() + 3_600_000);
-    NewTask::new(record, Some(TaskName::new(name).unwrap()), due_at, ShardCount::DEFAULT, (0, rand::random()))
+    NewTask::new(
+        record,
+        Some(TaskName::new(name).unwrap()),
+        due_at,
+        ShardCount::DEFAULT,
+        (0, rand::random()),
+    )
 }
 
 /// A name that has expired stands for its task as long as that one is pending, and for none
@@ -258,28 +328,61 @@ async fn a_precondition_on_an_expired_name_is_about_its_task_only_while_that_is_
     let _node = cluster.node().await;
     let settings = postgres::Settings::new(&cluster.database.url).unwrap();
     let replaces = Replaces::new(&settings, DEADLINE, 1);
-    let sql = async |text: &str| sqlx::query(AssertSqlSafe(text.to_owned())).execute(&cluster.sql).await.unwrap();
-    let (any, none) = (Precondition::default(), Precondition { must_be: None, must_not_be: Some(TaskSet::Any) });
-    let is = |id: TaskId| Precondition { must_be: Some(TaskSet::These(vec![id])), must_not_be: None };
+    let sql = async |text: &str| {
+        sqlx::query(AssertSqlSafe(text.to_owned())).execute(&cluster.sql).await.unwrap()
+    };
+    let (any, none) =
+        (Precondition::default(), Precondition { must_be: None, must_not_be: Some(TaskSet::Any) });
+    let is =
+        |id: TaskId| Precondition { must_be: Some(TaskSet::These(vec![id])), must_not_be: None };
     let (topic, name) = (TopicName::new("orders").unwrap(), TaskName::new("n").unwrap());
     let expire = "update task_name set expires_at = clock_timestamp() - interval '1 second'";
     for is_far in [false, true] {
         let first = named_task("n");
         sql("delete from task_name").await;
-        assert_eq!(replaces.replace(&first, is_far, None, &none).await.unwrap(), Replacement::Created);
+        assert_eq!(
+            replaces.replace(&first, is_far, None, &none).await.unwrap(),
+            Replacement::Created
+        );
         sql(expire).await;
         let next = named_task("n");
-        assert_eq!(replaces.replace(&next, is_far, None, &none).await.unwrap(), Replacement::Unmet(Some(first.id)), "pending");
-        assert_eq!(replaces.replace(&next, is_far, None, &is(next.id)).await.unwrap(), Replacement::Unmet(Some(first.id)));
-        assert!(matches!(replaces.withdraw(&topic, &name, &is(next.id)).await.unwrap(), Withdrawal::Unmet(_)));
+        assert_eq!(
+            replaces.replace(&next, is_far, None, &none).await.unwrap(),
+            Replacement::Unmet(Some(first.id)),
+            "pending"
+        );
+        assert_eq!(
+            replaces.replace(&next, is_far, None, &is(next.id)).await.unwrap(),
+            Replacement::Unmet(Some(first.id))
+        );
+        assert!(matches!(
+            replaces.withdraw(&topic, &name, &is(next.id)).await.unwrap(),
+            Withdrawal::Unmet(_)
+        ));
         let withdrawn = replaces.withdraw(&topic, &name, &is(first.id)).await.unwrap();
-        assert!(matches!(&withdrawn, Withdrawal::Cancelled(view) if view.id == first.id), "{withdrawn:?}");
+        assert!(
+            matches!(&withdrawn, Withdrawal::Cancelled(view) if view.id == first.id),
+            "{withdrawn:?}"
+        );
         sql(expire).await;
-        assert_eq!(replaces.withdraw(&topic, &name, &is(first.id)).await.unwrap(), Withdrawal::NotFound, "final");
-        assert_eq!(replaces.replace(&next, is_far, None, &is(first.id)).await.unwrap(), Replacement::Unmet(None));
-        assert_eq!(replaces.replace(&next, is_far, None, &none).await.unwrap(), Replacement::Created);
+        assert_eq!(
+            replaces.withdraw(&topic, &name, &is(first.id)).await.unwrap(),
+            Withdrawal::NotFound,
+            "final"
+        );
+        assert_eq!(
+            replaces.replace(&next, is_far, None, &is(first.id)).await.unwrap(),
+            Replacement::Unmet(None)
+        );
+        assert_eq!(
+            replaces.replace(&next, is_far, None, &none).await.unwrap(),
+            Replacement::Created
+        );
         let last = named_task("n");
-        assert_eq!(replaces.replace(&last, is_far, None, &any).await.unwrap(), Replacement::Replaced);
+        assert_eq!(
+            replaces.replace(&last, is_far, None, &any).await.unwrap(),
+            Replacement::Replaced
+        );
     }
 }
 
@@ -291,7 +394,12 @@ async fn a_key_of_idempotency_makes_one_task_on_two_nodes() {
     let task: Value = json!({ "topic": topic, "delay": "1h", "payload_text": "x" });
     let submits = (0..8).map(|number| {
         let api = if number % 2 == 0 { one.api() } else { other.api() };
-        api.send_with(Method::POST, "/v1/tasks", &[("idempotency-key", "\"order 17\"")], Some(task.clone()))
+        api.send_with(
+            Method::POST,
+            "/v1/tasks",
+            &[("idempotency-key", "\"order 17\"")],
+            Some(task.clone()),
+        )
     });
     assert_eq!(statuses(submits).await, [vec![200; 7], vec![201]].concat());
     let found = one.api().get(&path_of(&topic, "order%2017")).await;

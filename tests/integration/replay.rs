@@ -64,11 +64,17 @@ async fn random_traces_of_the_model_come_to_the_same_on_a_real_postgres() {
         }
     }
     let compared: usize = counts.values().sum();
-    eprintln!("{trace_count} traces, {compared} statements compared in {:?}: {counts:?}", began.elapsed());
+    eprintln!(
+        "{trace_count} traces, {compared} statements compared in {:?}: {counts:?}",
+        began.elapsed()
+    );
     assert!(trace_count >= 1_000);
     assert!(compared >= trace_count * 4, "the traces are too short: {compared} statements");
     for kind in STATEMENTS {
-        assert!(counts.get(kind).is_some_and(|count| *count >= 3), "{kind} was hardly replayed: {counts:?}");
+        assert!(
+            counts.get(kind).is_some_and(|count| *count >= 3),
+            "{kind} was hardly replayed: {counts:?}"
+        );
     }
 }
 
@@ -105,11 +111,18 @@ async fn replay_all(share: Vec<(Scope, u64)>, seed: u64) -> Counts {
         world.begin(number).await;
         let mut state = protocol.initial();
         for (position, (action, next)) in trace.iter().enumerate() {
-            let has_crash = trace[position..].iter().any(|(action, _)| matches!(action, Action::PostgresCrash));
+            let has_crash =
+                trace[position..].iter().any(|(action, _)| matches!(action, Action::PostgresCrash));
             if world.take(&protocol, (&state, *action, next), has_crash).await {
                 *counts.entry(kind_of(*action)).or_default() += 1;
                 let (expected, found) = (world.expected(&protocol, &next.db), world.found().await);
-                assert_eq!(found, expected, "{} after {:#?}", protocol.scope.name, actions_of(&trace[..=position]));
+                assert_eq!(
+                    found,
+                    expected,
+                    "{} after {:#?}",
+                    protocol.scope.name,
+                    actions_of(&trace[..=position])
+                );
             }
             state = *next;
         }
@@ -138,7 +151,8 @@ fn walk(protocol: &Protocol, random: &mut SmallRng) -> Vec<(Action, State)> {
         }
         // Time passes, and most things go well.
         kinds.retain(|kind, _| {
-            !matches!(*kind, "Tick" | "Crash" | "Pause" | "AgeOfTheLiving" | "LateAbort") || random.random_bool(0.3)
+            !matches!(*kind, "Tick" | "Crash" | "Pause" | "AgeOfTheLiving" | "LateAbort")
+                || random.random_bool(0.3)
         });
         let kinds: Vec<_> = kinds.into_values().collect();
         let Some(step) = kinds.choose(random).and_then(|kind| kind.choose(random)) else {

@@ -33,12 +33,15 @@ async fn a_node_that_is_told_to_end_leaves_nothing_behind() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_a_drain_has_not_done_in_time_is_adopted_and_published_once() {
     // A wide window: the node holds its tasks for longer than it may drain.
-    let cluster = Cluster::with("drain-timeout", Wishes { window: "10s", ..Wishes::default() }).await;
+    let cluster =
+        Cluster::with("drain-timeout", Wishes { window: "10s", ..Wishes::default() }).await;
     let topic = cluster.topic("orders").await;
-    let (mut leaver, stayer) = tokio::join!(cluster.node_with(&["--drain-timeout", "500ms"]), cluster.node());
+    let (mut leaver, stayer) =
+        tokio::join!(cluster.node_with(&["--drain-timeout", "500ms"]), cluster.node());
     let consumer = cluster.consumer(&topic);
     let ledger = Ledger::default();
-    let tasks: Vec<_> = (0..50).map(|_| json!({ "topic": topic, "delay": 9500, "payload_text": "held" })).collect();
+    let tasks: Vec<_> =
+        (0..50).map(|_| json!({ "topic": topic, "delay": 9500, "payload_text": "held" })).collect();
     let accepted = leaver.api().submit_all(&tasks).await;
     assert!(accepted.iter().all(|task| task.state == "claimed"));
     ledger.accept_all(&accepted, &tasks);
@@ -49,7 +52,10 @@ async fn what_a_drain_has_not_done_in_time_is_adopted_and_published_once() {
     let left_in_time = now_ms() < accepted[0].due_at;
     let heir = stayer.id().await;
     let findings = ledger.settle_up(&cluster, || consumer.records(), DEADLINE).await;
-    assert_eq!((findings.published_count, findings.duplicates, findings.dead), (50, Vec::new(), Vec::new()));
+    assert_eq!(
+        (findings.published_count, findings.duplicates, findings.dead),
+        (50, Vec::new(), Vec::new())
+    );
     // On a machine that stands still it may have left only when they were due.
     let by_heir = cluster.execlog().await.iter().all(|line| line.node == Some(heir));
     assert!(by_heir || !left_in_time, "published by the one that stayed");
@@ -58,11 +64,14 @@ async fn what_a_drain_has_not_done_in_time_is_adopted_and_published_once() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_request_that_arrives_while_the_node_drains_is_sent_elsewhere() {
     // A wide window: the node holds a task for seconds, and drains as long.
-    let cluster = Cluster::with("draining", Wishes { window: "10s", has_etcd: false, ..Wishes::default() }).await;
+    let cluster =
+        Cluster::with("draining", Wishes { window: "10s", has_etcd: false, ..Wishes::default() })
+            .await;
     let topic = cluster.topic("orders").await;
     let mut node = cluster.node().await;
     let consumer = cluster.consumer(&topic);
-    let held = node.api().submit(&json!({ "topic": topic, "delay": 9500, "payload_text": "held" })).await;
+    let held =
+        node.api().submit(&json!({ "topic": topic, "delay": 9500, "payload_text": "held" })).await;
     assert_eq!(held.state, "claimed");
     // It drains as at a SIGTERM.
     node.hang_up();
@@ -73,7 +82,11 @@ async fn a_request_that_arrives_while_the_node_drains_is_sent_elsewhere() {
     })
     .await;
     assert_eq!(answer.header("content-type"), Some("application/problem+json"), "{}", answer.text);
-    assert!(answer.header("retry-after").is_some_and(|seconds| seconds.parse::<u32>().is_ok()), "{:?}", answer.headers);
+    assert!(
+        answer.header("retry-after").is_some_and(|seconds| seconds.parse::<u32>().is_ok()),
+        "{:?}",
+        answer.headers
+    );
     assert_eq!(node.api().get("/readyz").await.status, 503);
     assert_eq!(node.wait_exit(DEADLINE).await.code(), Some(0));
     let records = consumer.wait_count(1, DEADLINE).await;
@@ -88,14 +101,22 @@ async fn a_single_node_takes_up_again_what_it_held_when_it_was_killed() {
     let mut node = cluster.node().await;
     let consumer = cluster.consumer(&topic);
     let ledger = Arc::new(Ledger::default());
-    let traffic = Traffic::start(Plan { topic, tasks_per_second: 200, ahead: 0..3000 }, &ledger, &[node.api().clone()]);
+    let traffic = Traffic::start(
+        Plan { topic, tasks_per_second: 200, ahead: 0..3000 },
+        &ledger,
+        &[node.api().clone()],
+    );
     consumer.wait_count(200, DEADLINE).await;
     let (_, orphans) = cluster.kill_with_unsettled_work(&mut node).await;
     traffic.stop().await;
     let _again = cluster.node().await;
     let findings = ledger.settle_up(&cluster, || consumer.records(), DEADLINE).await;
     assert_eq!(findings.dead, NONE);
-    assert!(findings.duplicates.iter().all(|id| orphans.contains(id)), "{:?} / {orphans:?}", findings.duplicates);
+    assert!(
+        findings.duplicates.iter().all(|id| orphans.contains(id)),
+        "{:?} / {orphans:?}",
+        findings.duplicates
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -105,7 +126,11 @@ async fn a_single_node_that_was_told_to_end_is_replaced_at_once_and_without_a_du
     let mut node = cluster.node().await;
     let consumer = cluster.consumer(&topic);
     let ledger = Arc::new(Ledger::default());
-    let traffic = Traffic::start(Plan { topic, tasks_per_second: 200, ahead: 0..3000 }, &ledger, &[node.api().clone()]);
+    let traffic = Traffic::start(
+        Plan { topic, tasks_per_second: 200, ahead: 0..3000 },
+        &ledger,
+        &[node.api().clone()],
+    );
     consumer.wait_count(100, DEADLINE).await;
     node.terminate();
     assert_eq!(node.wait_exit(DEADLINE).await.code(), Some(0));
@@ -124,7 +149,10 @@ async fn without_etcd_a_second_node_does_not_start_beside_a_living_one() {
     let api = second.api().clone();
     eventually("the second node gives up", DEADLINE, async || {
         let status = second.has_ended();
-        assert!(status.is_none_or(|status| !status.success()), "it did not do what it was started for");
+        assert!(
+            status.is_none_or(|status| !status.success()),
+            "it did not do what it was started for"
+        );
         assert!(status.is_some() || !api.is_ready().await, "two single nodes are ready");
         status.is_some()
     })

@@ -14,7 +14,11 @@ const DEADLINE: Duration = Duration::from_secs(120);
 async fn lock(cluster: &Cluster, id: Uuid) -> PgConnection {
     let mut holder = cluster.database.connect().await;
     sqlx::raw_sql("begin").execute(&mut holder).await.unwrap();
-    let locked = sqlx::query("select from task where id = $1 for update").bind(id).fetch_all(&mut holder).await.unwrap();
+    let locked = sqlx::query("select from task where id = $1 for update")
+        .bind(id)
+        .fetch_all(&mut holder)
+        .await
+        .unwrap();
     assert_eq!(locked.len(), 1, "the task is no longer there to be locked");
     holder
 }
@@ -72,7 +76,10 @@ async fn cancels_beside_a_locked_row_take_effect() {
     // On a busy machine the time may be up before the halves have come down to one. The others are
     // told to come again, and the lock does not keep them.
     for (id, _) in refused.iter().filter(|(id, _)| *id != accepted[100].id) {
-        eventually("a cancel beside the lock takes effect", DEADLINE, async || node.api().cancel(*id).await.status == 200).await;
+        eventually("a cancel beside the lock takes effect", DEADLINE, async || {
+            node.api().cancel(*id).await.status == 200
+        })
+        .await;
     }
     holder.close().await.unwrap();
     assert_eq!(node.api().cancel(accepted[100].id).await.verdict(), "cancelled");
@@ -87,13 +94,20 @@ async fn submits_beside_a_locked_name_are_stored() {
     node.api().submit(&task(100)).await;
     // Whoever deletes it may put it back: nobody can know whether the name is free.
     let mut holder = cluster.database.connect().await;
-    sqlx::raw_sql("begin; delete from task_name where name = 'n100'").execute(&mut holder).await.unwrap();
+    sqlx::raw_sql("begin; delete from task_name where name = 'n100'")
+        .execute(&mut holder)
+        .await
+        .unwrap();
     let body = json!({ "tasks": (0..200).map(task).collect::<Vec<_>>() }).to_string();
     let answer = node.api().post("/v1/tasks/batch", body).await;
     assert_eq!(answer.status, 200, "{}", answer.text);
     let results = answer.json()["results"].as_array().cloned().unwrap();
     assert_eq!(results[100]["status"], 503, "its name is locked");
-    assert!(results[..100].iter().all(|result| result["status"] == 201), "the half beside it is stored: {}", answer.text);
+    assert!(
+        results[..100].iter().all(|result| result["status"] == 201),
+        "the half beside it is stored: {}",
+        answer.text
+    );
     // As for cancels: on a busy machine the others may be told to come again, and the lock does not
     // keep them.
     for number in (0..200).filter(|number| *number != 100) {
@@ -101,7 +115,8 @@ async fn submits_beside_a_locked_name_are_stored() {
         assert!([201, 503].contains(&status), "{number}: {status}");
         if status == 503 {
             eventually("a submit beside the lock is stored", DEADLINE, async || {
-                [200, 201].contains(&node.api().post("/v1/tasks", task(number).to_string()).await.status)
+                [200, 201]
+                    .contains(&node.api().post("/v1/tasks", task(number).to_string()).await.status)
             })
             .await;
         }
@@ -121,7 +136,10 @@ async fn submits_beside_a_lock_on_the_execlog_are_stored() {
     node.api().learn(&topic).await;
     let known = cluster.count("select count(*) from task").await;
     let mut holder = cluster.database.connect().await;
-    sqlx::raw_sql("begin; lock table execlog_batch in share mode").execute(&mut holder).await.unwrap();
+    sqlx::raw_sql("begin; lock table execlog_batch in share mode")
+        .execute(&mut holder)
+        .await
+        .unwrap();
     let task = |number: usize| {
         let mut task = json!({ "topic": topic, "delay": if number.is_multiple_of(10) { "0s" } else { "1h" }, "payload": number });
         if number >= 50 {
@@ -131,8 +149,12 @@ async fn submits_beside_a_lock_on_the_execlog_are_stored() {
     };
     let body = json!({ "tasks": (0..100).map(task).collect::<Vec<_>>() }).to_string();
     let answer = node.api().post("/v1/tasks/batch", body).await;
-    let statuses: Vec<u64> =
-        answer.json()["results"].as_array().unwrap().iter().map(|result| result["status"].as_u64().unwrap()).collect();
+    let statuses: Vec<u64> = answer.json()["results"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|result| result["status"].as_u64().unwrap())
+        .collect();
     assert_eq!(statuses, [201; 100]);
     assert_eq!(cluster.count("select count(*) from task").await, known + 100);
     holder.close().await.unwrap();

@@ -33,8 +33,18 @@ async fn all_problems_of_the_settings_are_told_at_once() {
     }
     // What a template leaves of a variable that nobody gave is no setting.
     let mut empty = program(&["serve"]);
-    for name in ["PRECISION", "LISTEN", "SESSION_TTL", "TICK", "ETCD", "KAFKA", "AUTO_MIGRATE", "LOG", "LOG_FORMAT", "NODE_NAME"]
-    {
+    for name in [
+        "PRECISION",
+        "LISTEN",
+        "SESSION_TTL",
+        "TICK",
+        "ETCD",
+        "KAFKA",
+        "AUTO_MIGRATE",
+        "LOG",
+        "LOG_FORMAT",
+        "NODE_NAME",
+    ] {
         empty.env(format!("PUNCTUAL_{name}"), "");
     }
     let empty = empty.output().await.unwrap();
@@ -56,16 +66,55 @@ async fn all_problems_of_the_settings_are_told_at_once() {
     for (flag, _) in bad.iter().chain(&[("--database-url", "")]) {
         assert!(errors(&output).contains(flag), "{flag} is not told: {}", errors(&output));
     }
-    let output = run(&["migrate", "--database-url", "postgres://x", "--shards", "63", "--leaf", "1s", "--horizon", "1d"]).await;
+    let output = run(&[
+        "migrate",
+        "--database-url",
+        "postgres://x",
+        "--shards",
+        "63",
+        "--leaf",
+        "1s",
+        "--horizon",
+        "1d",
+    ])
+    .await;
     assert_eq!(output.status.code(), Some(2), "{}", errors(&output));
-    assert!(errors(&output).contains("--shards") && errors(&output).contains("--horizon"), "{}", errors(&output));
+    assert!(
+        errors(&output).contains("--shards") && errors(&output).contains("--horizon"),
+        "{}",
+        errors(&output)
+    );
     let output = run(&["migrate", "--database-url", "postgres://x", "--leaf", "7s"]).await;
-    assert!(output.status.code() == Some(2) && errors(&output).contains("--leaf"), "{}", errors(&output));
+    assert!(
+        output.status.code() == Some(2) && errors(&output).contains("--leaf"),
+        "{}",
+        errors(&output)
+    );
     let output = run(&["show", "--timeout", "2", "x"]).await;
-    assert!(output.status.code() == Some(2) && errors(&output).contains("like 200ms, 30s"), "{}", errors(&output));
-    let output = run(&["bench", "burst", "--kafka-property", "acks=hunter2", "--kafka-property", "no.such=hunter2"]).await;
-    assert!(output.status.code() == Some(2) && errors(&output).contains("acks"), "{}", errors(&output));
-    assert!(errors(&output).contains("no.such") && !errors(&output).contains("hunter2"), "{}", errors(&output));
+    assert!(
+        output.status.code() == Some(2) && errors(&output).contains("like 200ms, 30s"),
+        "{}",
+        errors(&output)
+    );
+    let output = run(&[
+        "bench",
+        "burst",
+        "--kafka-property",
+        "acks=hunter2",
+        "--kafka-property",
+        "no.such=hunter2",
+    ])
+    .await;
+    assert!(
+        output.status.code() == Some(2) && errors(&output).contains("acks"),
+        "{}",
+        errors(&output)
+    );
+    assert!(
+        errors(&output).contains("no.such") && !errors(&output).contains("hunter2"),
+        "{}",
+        errors(&output)
+    );
     let unknown = run(&["serve", "--no-such-flag"]).await;
     assert_eq!(unknown.status.code(), Some(2), "{}", errors(&unknown));
 }
@@ -74,17 +123,31 @@ async fn all_problems_of_the_settings_are_told_at_once() {
 async fn the_version_names_the_commit() {
     let output = run(&["--version"]).await;
     let text = String::from_utf8(output.stdout).unwrap();
-    assert!(output.status.success() && text.starts_with(&format!("punctual {} (", env!("CARGO_PKG_VERSION"))), "{text}");
+    assert!(
+        output.status.success()
+            && text.starts_with(&format!("punctual {} (", env!("CARGO_PKG_VERSION"))),
+        "{text}"
+    );
     let commit = text.trim().rsplit_once('(').unwrap().1.trim_end_matches(')');
-    let is_hash = commit.len() >= 7 && commit.chars().take(7).all(|digit| digit.is_ascii_hexdigit());
+    let is_hash =
+        commit.len() >= 7 && commit.chars().take(7).all(|digit| digit.is_ascii_hexdigit());
     assert!(is_hash || commit == "unknown", "{text}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn help_explains_every_setting_of_a_node() {
     let text = String::from_utf8(run(&["serve", "--help"]).await.stdout).unwrap();
-    for variable in ["DATABASE_URL", "KAFKA", "ETCD", "LISTEN", "CLUSTER", "PRECISION", "SESSION_TTL", "DELAY_MAX", "LOG_FORMAT"]
-    {
+    for variable in [
+        "DATABASE_URL",
+        "KAFKA",
+        "ETCD",
+        "LISTEN",
+        "CLUSTER",
+        "PRECISION",
+        "SESSION_TTL",
+        "DELAY_MAX",
+        "LOG_FORMAT",
+    ] {
         assert!(text.contains(&format!("PUNCTUAL_{variable}")), "{variable}: {text}");
     }
 }
@@ -97,7 +160,17 @@ async fn secrets_are_never_shown() {
     let url = format!("postgres://user:{SECRET}@127.0.0.1:1/nowhere");
     let property = format!("sasl.password={SECRET}");
     for arguments in [
-        vec!["serve", "--database-url", &url, "--kafka", "127.0.0.1:1", "--kafka-property", &property, "--listen", "nowhere"],
+        vec![
+            "serve",
+            "--database-url",
+            &url,
+            "--kafka",
+            "127.0.0.1:1",
+            "--kafka-property",
+            &property,
+            "--listen",
+            "nowhere",
+        ],
         vec!["migrate", "--database-url", &url],
         vec!["migrate", "--database-url", &url.replace(":1/", ":x/"), "--shards", "63"],
     ] {
@@ -117,7 +190,10 @@ async fn migrate_can_be_repeated_and_never_changes_the_shards() {
     let cluster = Cluster::start("migrate").await;
     cluster.migrate().await;
     let url = cluster.database.url.as_str();
-    assert!(run(&["migrate", "--database-url", url]).await.status.success(), "what is not given stays as it is");
+    assert!(
+        run(&["migrate", "--database-url", url]).await.status.success(),
+        "what is not given stays as it is"
+    );
     assert_eq!(cluster.count("select shards::bigint from cluster").await, 16);
     let output = run(&["migrate", "--database-url", url, "--shards", "32"]).await;
     assert!(!output.status.success() && errors(&output).contains("shards"), "{}", errors(&output));
@@ -126,14 +202,22 @@ async fn migrate_can_be_repeated_and_never_changes_the_shards() {
     assert_eq!(cluster.count("select shards::bigint from cluster").await, 16);
     let plain = ["migrate", "--database-url", url];
     let (one, other) = tokio::join!(run(&plain), run(&plain));
-    assert!(one.status.success() && other.status.success(), "two at once: {}{}", errors(&one), errors(&other));
+    assert!(
+        one.status.success() && other.status.success(),
+        "two at once: {}{}",
+        errors(&one),
+        errors(&other)
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_database_that_was_not_migrated_is_told_with_what_to_do() {
     let cluster = Cluster::unmigrated(&Stack::shared(), "unmigrated", Wishes::default()).await;
     let mut node = cluster.spawn(&[]);
-    eventually("the node says what to do", DEADLINE, async || node.log().contains("punctual migrate")).await;
+    eventually("the node says what to do", DEADLINE, async || {
+        node.log().contains("punctual migrate")
+    })
+    .await;
     if node.has_ended().is_none() {
         node.wait_listening().await;
         assert!(!node.api().is_ready().await);
@@ -149,7 +233,10 @@ async fn a_tick_that_is_as_long_as_the_window_is_refused() {
     let cluster = Cluster::start("tick").await;
     let mut node = cluster.spawn(&["--tick", "200ms"]);
     let refusal = "--tick 200ms is not shorter than the window of this cluster, 200ms";
-    eventually("the node says why it does not start", DEADLINE, async || node.log().contains(refusal)).await;
+    eventually("the node says why it does not start", DEADLINE, async || {
+        node.log().contains(refusal)
+    })
+    .await;
     assert!(!node.wait_exit(DEADLINE).await.success());
 }
 
@@ -161,7 +248,8 @@ async fn a_server_that_is_missing_at_the_start_is_named_and_waited_for() {
     let mut kafka = Proxy::closed(Target::kafka(stack)).await;
     let mut etcd = Proxy::closed(Target::etcd(stack)).await;
     let url = cluster.database.url_by(postgres.address());
-    let (kafka_address, etcd_address) = (kafka.address().to_string(), format!("http://{}", etcd.address()));
+    let (kafka_address, etcd_address) =
+        (kafka.address().to_string(), format!("http://{}", etcd.address()));
     let mut node = cluster.spawn_bare(&[
         "--database-url",
         &url,
@@ -196,9 +284,15 @@ async fn waits_for(node: &Node, servers: &[&str]) {
         let answer = node.api().get("/readyz").await;
         assert_eq!(answer.status, 503, "{}", answer.text);
         let missing = answer.json()["missing"].clone();
-        named = missing.as_array().unwrap().iter().map(|one| one["what"].as_str().unwrap().to_owned()).collect();
+        named = missing
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|one| one["what"].as_str().unwrap().to_owned())
+            .collect();
         let is_named = |server: &&&str| named.iter().any(|name| name == **server);
-        let of_servers: Vec<&&str> = ["postgres", "kafka", "etcd"].iter().filter(is_named).collect();
+        let of_servers: Vec<&&str> =
+            ["postgres", "kafka", "etcd"].iter().filter(is_named).collect();
         of_servers.into_iter().eq(servers).then_some(())
     });
     let is_found = found.await.is_some();
@@ -217,7 +311,10 @@ async fn a_start_that_waits_for_a_lock_says_what_cannot_be_made() {
     .unwrap();
     sqlx::raw_sql(AssertSqlSafe(format!("drop table {gone}"))).execute(&cluster.sql).await.unwrap();
     let mut somebody = cluster.sql.begin().await.unwrap();
-    sqlx::raw_sql("lock table execlog_cancelled in access exclusive mode").execute(&mut *somebody).await.unwrap();
+    sqlx::raw_sql("lock table execlog_cancelled in access exclusive mode")
+        .execute(&mut *somebody)
+        .await
+        .unwrap();
     let mut node = cluster.spawn(&[]);
     node.wait_listening().await;
     let mut told = Value::Null;
@@ -236,11 +333,14 @@ async fn a_start_that_waits_for_a_lock_says_what_cannot_be_made() {
 async fn a_role_that_does_not_own_the_tables_is_refused_at_the_start() {
     let cluster = Cluster::start("not-owner").await;
     let (role, name) = (format!("guest_{}", cluster.database.name), &cluster.name);
-    let statement = format!("create role {role} login; grant all on all tables in schema public to {role}");
+    let statement =
+        format!("create role {role} login; grant all on all tables in schema public to {role}");
     sqlx::raw_sql(AssertSqlSafe(statement)).execute(&cluster.sql).await.unwrap();
     let url = cluster.database.url.replace("user=punctual", &format!("user={role}"));
     assert_ne!(url, cluster.database.url, "the role of a test's database stands in its URL");
-    let output = run(&["serve", "--database-url", &url, "--kafka", &cluster.stack.kafka, "--cluster", name]).await;
+    let output =
+        run(&["serve", "--database-url", &url, "--kafka", &cluster.stack.kafka, "--cluster", name])
+            .await;
     let statement = format!("drop owned by {role}; drop role {role}");
     sqlx::raw_sql(AssertSqlSafe(statement)).execute(&cluster.sql).await.unwrap();
     assert_eq!(output.status.code(), Some(1), "{}", errors(&output));
@@ -248,9 +348,20 @@ async fn a_role_that_does_not_own_the_tables_is_refused_at_the_start() {
 }
 
 /// A node whose log is a pipe, and the other end of it; it has said where it listens.
-async fn node_with_piped_log(cluster: &Cluster, log: &str) -> (Child, Lines<BufReader<ChildStderr>>, Api) {
-    let arguments = ["--database-url", &cluster.database.url, "--kafka", &cluster.stack.kafka, "--cluster", &cluster.name];
-    let mut command = program(&["serve", "--listen", "127.0.0.1:0", "--log-format", "json", "--log", log]);
+async fn node_with_piped_log(
+    cluster: &Cluster,
+    log: &str,
+) -> (Child, Lines<BufReader<ChildStderr>>, Api) {
+    let arguments = [
+        "--database-url",
+        &cluster.database.url,
+        "--kafka",
+        &cluster.stack.kafka,
+        "--cluster",
+        &cluster.name,
+    ];
+    let mut command =
+        program(&["serve", "--listen", "127.0.0.1:0", "--log-format", "json", "--log", log]);
     let mut node = command.args(arguments).stderr(Stdio::piped()).spawn().unwrap();
     let mut log = BufReader::new(node.stderr.take().unwrap()).lines();
     let address = loop {
@@ -265,7 +376,14 @@ async fn node_with_piped_log(cluster: &Cluster, log: &str) -> (Child, Lines<BufR
 
 async fn ends_in_good_order(mut node: Child) {
     let pid = node.id().unwrap().to_string();
-    assert!(tokio::process::Command::new("kill").args(["-s", "TERM", &pid]).status().await.unwrap().success());
+    assert!(
+        tokio::process::Command::new("kill")
+            .args(["-s", "TERM", &pid])
+            .status()
+            .await
+            .unwrap()
+            .success()
+    );
     let status = tokio::time::timeout(DEADLINE, node.wait()).await.expect("the node ends").unwrap();
     assert_eq!(status.code(), Some(0));
 }
@@ -288,7 +406,10 @@ async fn a_node_goes_on_when_whoever_reads_its_log_stops_reading() {
     eventually("lines are lost", DEADLINE, async || {
         futures_util::future::join_all((0..100).map(|_| api.get("/livez"))).await;
         let metrics = api.get("/metrics").await.text;
-        let lost = metrics.lines().find_map(|line| line.strip_prefix("punctual_log_lines_lost_total ")).unwrap();
+        let lost = metrics
+            .lines()
+            .find_map(|line| line.strip_prefix("punctual_log_lines_lost_total "))
+            .unwrap();
         lost.parse::<u64>().unwrap() > 0
     })
     .await;

@@ -14,7 +14,8 @@ use crate::support::node::{Node, program};
 const DEADLINE: Duration = Duration::from_secs(60);
 
 fn send(signal: &str, pid: u32) {
-    let status = std::process::Command::new("kill").args(["-s", signal, &pid.to_string()]).status().unwrap();
+    let status =
+        std::process::Command::new("kill").args(["-s", signal, &pid.to_string()]).status().unwrap();
     assert!(status.success(), "kill -s {signal} {pid}");
 }
 
@@ -36,7 +37,9 @@ async fn a_node_ignores_what_its_parent_had_it_ignore_and_nothing_else() {
     let folder = tempdir("ignored");
     // It waits for a Postgres that is not there: signals count from the first moment on.
     let arguments = ["--database-url", "postgres://u@127.0.0.1:1/d", "--kafka", "127.0.0.1:1"];
-    for (ignored, by_parent) in [(HUP | INT, "HUP,INT,TERM"), (HUP, "HUP"), (INT, "INT"), (0, "USR1")] {
+    for (ignored, by_parent) in
+        [(HUP | INT, "HUP,INT,TERM"), (HUP, "HUP"), (INT, "INT"), (0, "USR1")]
+    {
         let mut node = Node::spawn_ignoring("node", by_parent, &arguments, &folder);
         node.wait_listening().await;
         let [ignores, catches] = signals_of(node.pid);
@@ -56,7 +59,8 @@ async fn a_node_ignores_what_its_parent_had_it_ignore_and_nothing_else() {
 }
 
 fn tempdir(name: &str) -> std::path::PathBuf {
-    let folder = std::path::PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("signals-{name}-{}", std::process::id()));
+    let folder = std::path::PathBuf::from(env!("CARGO_TARGET_TMPDIR"))
+        .join(format!("signals-{name}-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
     folder
 }
@@ -77,15 +81,23 @@ impl First {
             unshare.args(["--user", "--map-root-user"]);
         }
         // A new namespace has its first process in the child.
-        unshare.args(["--pid", "--fork", "--kill-child"]).arg(inner.get_program()).args(inner.get_args());
+        unshare
+            .args(["--pid", "--fork", "--kill-child"])
+            .arg(inner.get_program())
+            .args(inner.get_args());
         for (name, value) in inner.get_envs() {
             match value {
                 Some(value) => unshare.env(name, value),
                 None => unshare.env_remove(name),
             };
         }
-        let unshare =
-            unshare.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).kill_on_drop(true).spawn().unwrap();
+        let unshare = unshare
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()
+            .unwrap();
         let outer = unshare.id().unwrap();
         let children = format!("/proc/{outer}/task/{outer}/children");
         let pid = eventually_some("unshare has started the command", DEADLINE, async || {
@@ -102,7 +114,8 @@ impl First {
 
 /// A server that takes connections and never answers: whoever has written to it waits.
 async fn wait_for_a_question(listener: &TcpListener) -> tokio::net::TcpStream {
-    let accepted = tokio::time::timeout(DEADLINE, listener.accept()).await.expect("the command connects");
+    let accepted =
+        tokio::time::timeout(DEADLINE, listener.accept()).await.expect("the command connects");
     let (mut stream, _) = accepted.unwrap();
     stream.read_u8().await.unwrap();
     stream
@@ -124,7 +137,8 @@ async fn every_command_can_be_interrupted_as_the_first_process_of_a_container() 
         ("TERM", 143, &submit),
         ("TERM", 143, &["migrate"]),
     ] {
-        let place = if words[0] == "migrate" { ["--database-url", &database] } else { ["--url", &url] };
+        let place =
+            if words[0] == "migrate" { ["--database-url", &database] } else { ["--url", &url] };
         let mut first = First::start(&[words, &place].concat()).await;
         let _waiting = wait_for_a_question(&listener).await;
         send(signal, first.pid);

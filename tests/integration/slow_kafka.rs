@@ -12,14 +12,20 @@ const DEADLINE: Duration = Duration::from_secs(120);
 
 /// A node whose way to Kafka is its own.
 async fn node(cluster: &Cluster, kafka: &str, more: &[&str]) -> Node {
-    let arguments = ["--database-url", &cluster.database.url, "--kafka", kafka, "--cluster", &cluster.name];
+    let arguments =
+        ["--database-url", &cluster.database.url, "--kafka", kafka, "--cluster", &cluster.name];
     let mut node = cluster.spawn_bare(&[arguments.as_slice(), more].concat());
     node.wait_ready().await;
     node
 }
 
 /// Tasks of `bytes` bytes, one each `apart_ms`, from now on.
-async fn submit(node: &Node, ledger: &Ledger, topic: &str, (count, bytes, apart_ms): (i64, usize, i64)) {
+async fn submit(
+    node: &Node,
+    ledger: &Ledger,
+    topic: &str,
+    (count, bytes, apart_ms): (i64, usize, i64),
+) {
     let begin = now_ms() + 1_000;
     let task = |number: i64| {
         let text = format!("{number:0>bytes$}");
@@ -36,8 +42,17 @@ async fn each_once(cluster: &Cluster, node: &Node, ledger: &Ledger, consumers: &
     assert_eq!((findings.duplicates.as_slice(), findings.dead.as_slice()), (&NONE[..], &NONE[..]));
     let deferred = "select count(*) from execlog where state = 'deferred'";
     assert_eq!(cluster.count(deferred).await, 0, "no attempt came to nothing");
-    assert_eq!(node.api().metric("punctual_kafka_producers_total").await, 1.0, "no producer was replaced:\n{}", node.log_tail());
-    assert!(!node.log().contains("the topic is unavailable"), "no topic was parked:\n{}", node.log_tail());
+    assert_eq!(
+        node.api().metric("punctual_kafka_producers_total").await,
+        1.0,
+        "no producer was replaced:\n{}",
+        node.log_tail()
+    );
+    assert!(
+        !node.log().contains("the topic is unavailable"),
+        "no topic was parked:\n{}",
+        node.log_tail()
+    );
 }
 
 /// A second's worth of the quota goes out in a second; what the node concludes from silence it
@@ -56,13 +71,15 @@ async fn a_quota_makes_records_late_and_nothing_else() {
     submit(&node, &ledger, &large, (40, 14_000, 10)).await;
     submit(&node, &ledger, &small, (20, 100, 500)).await;
     eventually("the node says that it is throttled", DEADLINE, async || {
-        node.api().cluster().await["throttled"] == json!(true) && node.api().metric("punctual_kafka_throttled").await == 1.0
+        node.api().cluster().await["throttled"] == json!(true)
+            && node.api().metric("punctual_kafka_throttled").await == 1.0
     })
     .await;
     each_once(&cluster, &node, &ledger, &[&of_large, &of_small]).await;
     assert!(node.log().contains("Kafka throttles this node"));
     eventually("and that it is not any more", DEADLINE, async || {
-        node.api().cluster().await["throttled"] == json!(false) && node.api().metric("punctual_kafka_throttled").await == 0.0
+        node.api().cluster().await["throttled"] == json!(false)
+            && node.api().metric("punctual_kafka_throttled").await == 0.0
     })
     .await;
 }

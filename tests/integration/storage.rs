@@ -7,8 +7,8 @@ use std::time::Duration;
 use punctual::clock::ClusterClock;
 use punctual::domain::leaves::{Parent, Partition, Rules};
 use punctual::domain::{
-    BatchId, ClusterSettings, ClusterWishes, IdRange, Reach, Receipt, Shard, ShardCount, TaskId, TaskState, TaskView, Timestamp,
-    ids,
+    BatchId, ClusterSettings, ClusterWishes, IdRange, Reach, Receipt, Shard, ShardCount, TaskId,
+    TaskState, TaskView, Timestamp, ids,
 };
 use punctual::node::maintenance::{Leaves, Maintenance, Metrics};
 use punctual::postgres::cluster::schema::{self, CheckError, MigrateError, Refused};
@@ -66,10 +66,18 @@ impl Database {
 
     async fn with_leaves(leaf: Duration, horizon: Duration) -> (Self, Rules) {
         let database = Self::empty().await;
-        let wishes = ClusterWishes { leaf: Some(leaf), horizon: Some(horizon), ..ClusterWishes::default() };
+        let wishes =
+            ClusterWishes { leaf: Some(leaf), horizon: Some(horizon), ..ClusterWishes::default() };
         let report = schema::migrate(&database.settings, wishes).await.unwrap();
         let rules = Rules::new(&report.cluster);
-        (database, Rules { payload_retention: seconds(3600), receipt_retention: seconds(7 * 86_400), ..rules })
+        (
+            database,
+            Rules {
+                payload_retention: seconds(3600),
+                receipt_retention: seconds(7 * 86_400),
+                ..rules
+            },
+        )
     }
 
     async fn another(&self) -> PgConnection {
@@ -77,7 +85,10 @@ impl Database {
     }
 
     fn connection(&self) -> Connection {
-        Connection::new(&self.settings, Purpose { name: "test", deadline: Duration::from_secs(10), settings: &[] })
+        Connection::new(
+            &self.settings,
+            Purpose { name: "test", deadline: Duration::from_secs(10), settings: &[] },
+        )
     }
 
     async fn run(&mut self, statement: &str) {
@@ -89,7 +100,8 @@ impl Database {
     }
 
     async fn now(&mut self) -> Timestamp {
-        let now = self.number("select (extract(epoch from clock_timestamp()) * 1000000)::bigint").await;
+        let now =
+            self.number("select (extract(epoch from clock_timestamp()) * 1000000)::bigint").await;
         Timestamp::from_micros(now)
     }
 
@@ -98,9 +110,15 @@ impl Database {
         self.insert_follow_up(table, (id, None), payload).await;
     }
 
-    async fn insert_follow_up(&mut self, table: &str, (id, first): (TaskId, Option<TaskId>), payload: &[u8]) {
-        let statement =
-            format!("insert into {table} (shard, id, topic, payload, first_id, attempt) values ($1, $2, 'orders', $3, $4, $5)");
+    async fn insert_follow_up(
+        &mut self,
+        table: &str,
+        (id, first): (TaskId, Option<TaskId>),
+        payload: &[u8],
+    ) {
+        let statement = format!(
+            "insert into {table} (shard, id, topic, payload, first_id, attempt) values ($1, $2, 'orders', $3, $4, $5)"
+        );
         sqlx::query(AssertSqlSafe(statement))
             .bind(id.shard().as_smallint())
             .bind(id.uuid())
@@ -209,8 +227,14 @@ async fn a_database_of_another_encoding_is_refused_before_anything_is_made_in_it
     let refused = schema::migrate(&database.settings, ClusterWishes::default()).await.unwrap_err();
     assert!(matches!(refused, MigrateError::Refused(Refused::Server(_))), "{refused:?}");
     assert!(refused.to_string().contains("encoded in LATIN1"), "{refused}");
-    assert_eq!(database.number("select count(*) from pg_tables where schemaname = 'public'").await, 0);
-    assert!(matches!(schema::check(&database.settings).await, Err(CheckError::Refused(Refused::Server(_)))));
+    assert_eq!(
+        database.number("select count(*) from pg_tables where schemaname = 'public'").await,
+        0
+    );
+    assert!(matches!(
+        schema::check(&database.settings).await,
+        Err(CheckError::Refused(Refused::Server(_)))
+    ));
 }
 
 #[tokio::test]
@@ -225,17 +249,28 @@ async fn two_migrations_at_once_wait_for_each_other() {
 async fn horizon_and_window_may_change_shards_and_leaf_may_not() {
     let database = Database::empty().await;
     let migrate = |wishes| schema::migrate(&database.settings, wishes);
-    let small = ClusterWishes { shards: ShardCount::new(8).ok(), horizon: Some(seconds(3600)), ..ClusterWishes::default() };
+    let small = ClusterWishes {
+        shards: ShardCount::new(8).ok(),
+        horizon: Some(seconds(3600)),
+        ..ClusterWishes::default()
+    };
     assert_eq!(migrate(small).await.unwrap().cluster.shards, ShardCount::new(8).unwrap());
     let wider = ClusterWishes { horizon: Some(seconds(7200)), ..ClusterWishes::default() };
     let report = migrate(wider).await.unwrap();
     assert_eq!((report.changed.len(), report.cluster.shards.get()), (1, 8), "{:?}", report.changed);
     // An hour of leaves, and what begins meanwhile.
     assert!((4..=6).contains(&report.partitions_made), "{}", report.partitions_made);
-    let other_shards = ClusterWishes { shards: ShardCount::new(16).ok(), ..ClusterWishes::default() };
-    assert!(matches!(migrate(other_shards).await, Err(MigrateError::Refused(Refused::Fixed { name: "shards", .. }))));
+    let other_shards =
+        ClusterWishes { shards: ShardCount::new(16).ok(), ..ClusterWishes::default() };
+    assert!(matches!(
+        migrate(other_shards).await,
+        Err(MigrateError::Refused(Refused::Fixed { name: "shards", .. }))
+    ));
     let other_leaf = ClusterWishes { leaf: Some(seconds(1800)), ..ClusterWishes::default() };
-    assert!(matches!(migrate(other_leaf).await, Err(MigrateError::Refused(Refused::Fixed { name: "leaf", .. }))));
+    assert!(matches!(
+        migrate(other_leaf).await,
+        Err(MigrateError::Refused(Refused::Fixed { name: "leaf", .. }))
+    ));
     let absurd = ClusterWishes { window: Some(seconds(60)), ..ClusterWishes::default() };
     assert!(matches!(migrate(absurd).await, Err(MigrateError::Refused(Refused::Invalid(_)))));
 }
@@ -246,8 +281,14 @@ async fn a_schema_of_another_version_is_refused() {
     database
         .run("insert into _sqlx_migrations (version, description, success, checksum, execution_time) values (9999, 'later', true, '', 0)")
         .await;
-    assert!(matches!(schema::check(&database.settings).await, Err(CheckError::Newer { applied: 9999 })));
-    assert!(matches!(schema::migrate(&database.settings, ClusterWishes::default()).await, Err(MigrateError::Newer(9999))));
+    assert!(matches!(
+        schema::check(&database.settings).await,
+        Err(CheckError::Newer { applied: 9999 })
+    ));
+    assert!(matches!(
+        schema::migrate(&database.settings, ClusterWishes::default()).await,
+        Err(MigrateError::Newer(9999))
+    ));
 }
 
 #[tokio::test]
@@ -255,7 +296,8 @@ async fn leaves_come_and_go_under_inserts_and_claims_and_no_task_is_lost() {
     let (mut database, rules) = Database::with_short_leaves().await;
     let tasks = punctual::shutdown::Tasks::default();
     let leaves = Arc::new(Leaves::default());
-    let mut maintenance = Maintenance::new(&database.settings, rules, leaves.clone(), Metrics::default());
+    let mut maintenance =
+        Maintenance::new(&database.settings, rules, leaves.clone(), Metrics::default());
     maintenance.round().await.unwrap();
     let clock = Arc::new(ClusterClock::default());
     clock.take_in(database.now().await, punctual::clock::monotonic());
@@ -294,7 +336,8 @@ async fn leaves_come_and_go_under_inserts_and_claims_and_no_task_is_lost() {
     assert!(inserted > 1000, "{inserted}");
     eventually("leaves are made ahead", PATIENCE, async || {
         let (census, now) = take_census(&mut database.connection(), Parent::Task).await.unwrap();
-        leaves.end().unwrap() > now.plus(rules.horizon) && rules.missing(Parent::Task, &census.attached, now).len() <= 2
+        leaves.end().unwrap() > now.plus(rules.horizon)
+            && rules.missing(Parent::Task, &census.attached, now).len() <= 2
     })
     .await;
     assert!(tasks.stop(PATIENCE).await);
@@ -322,7 +365,8 @@ async fn a_detach_that_was_killed_is_finalized_by_whoever_comes_next() {
     let mut reader = database.another().await;
     execute(&mut reader, "begin; lock table only task in access share mode").await;
     let settings = database.settings.clone();
-    let killed = tokio::spawn(async move { Retirer::new(&settings, Parent::Task, rules).round().await });
+    let killed =
+        tokio::spawn(async move { Retirer::new(&settings, Parent::Task, rules).round().await });
     eventually("the detach is pending", PATIENCE, async || {
         database.number("select count(*) from pg_inherits where inhdetachpending").await == 1
     })
@@ -331,7 +375,9 @@ async fn a_detach_that_was_killed_is_finalized_by_whoever_comes_next() {
     let ahead = Rules { horizon: rules.horizon + rules.leaf, ..rules };
     let (census, now) = take_census(&mut database.connection(), Parent::Task).await.unwrap();
     let missing = ahead.missing(Parent::Task, &census.attached, now);
-    assert!(!missing.is_empty() && create(&mut database.connection(), &ahead, &missing).await.unwrap());
+    assert!(
+        !missing.is_empty() && create(&mut database.connection(), &ahead, &missing).await.unwrap()
+    );
     let due_at = database.now().await;
     database.insert("task", task(due_at), b"x").await;
     let kill = "select count(pg_terminate_backend(pid)) from pg_stat_activity where datname = current_database() and application_name = 'punctual detach'";
@@ -357,14 +403,19 @@ async fn a_leaf_that_got_a_row_while_it_was_detached_comes_back_with_it() {
     let mut reader = database.another().await;
     execute(&mut reader, "begin; lock table only task in access share mode").await;
     let settings = database.settings.clone();
-    let retiring = tokio::spawn(async move { Retirer::new(&settings, Parent::Task, rules).round().await });
+    let retiring =
+        tokio::spawn(async move { Retirer::new(&settings, Parent::Task, rules).round().await });
     eventually("the detach is pending", PATIENCE, async || {
         database.number("select count(*) from pg_inherits where inhdetachpending").await == 1
     })
     .await;
     // It was empty when it was truncated. While it is hidden, a look-up finds the row all the same.
     database.insert(&leaf.name(), late, b"x").await;
-    let look_up = LookUp::new(&database.settings, &ClusterSettings { leaf: rules.leaf, ..ClusterSettings::DEFAULT }, 1);
+    let look_up = LookUp::new(
+        &database.settings,
+        &ClusterSettings { leaf: rules.leaf, ..ClusterSettings::DEFAULT },
+        1,
+    );
     assert_eq!(look_up.task(late).await.unwrap().unwrap().state, TaskState::Claimed);
     execute(&mut reader, "commit").await;
     assert_eq!(retiring.await.unwrap().unwrap(), Retired { kept_count: 1, ..Retired::default() });
@@ -379,7 +430,10 @@ async fn a_leaf_that_got_a_row_while_it_was_detached_comes_back_with_it() {
 async fn the_payloads_of_an_hour_stay_while_one_of_its_batches_is_unsettled() {
     let (mut database, rules) = Database::with_long_leaves().await;
     let at = database.now().await.minus(seconds(3 * 3600));
-    let (hour, day) = (rules.partition_of(Parent::ExeclogPayload, at), rules.partition_of(Parent::ExeclogBatch, at));
+    let (hour, day) = (
+        rules.partition_of(Parent::ExeclogPayload, at),
+        rules.partition_of(Parent::ExeclogBatch, at),
+    );
     let mut connection = database.connection();
     assert!(create(&mut connection, &rules, &[hour]).await.unwrap());
     // The day is there already, unless midnight was less than three hours ago.
@@ -401,8 +455,13 @@ async fn the_payloads_of_an_hour_stay_while_one_of_its_batches_is_unsettled() {
 async fn days_of_the_execlog_go_after_their_retention_and_never_unsettled() {
     let (mut database, rules) = Database::with_long_leaves().await;
     let at = database.now().await.minus(seconds(9 * 86_400));
-    let days = [Parent::ExeclogBatch, Parent::ExeclogCancelled, Parent::ExeclogEnded, Parent::ExeclogPayload]
-        .map(|parent| rules.partition_of(parent, at));
+    let days = [
+        Parent::ExeclogBatch,
+        Parent::ExeclogCancelled,
+        Parent::ExeclogEnded,
+        Parent::ExeclogPayload,
+    ]
+    .map(|parent| rules.partition_of(parent, at));
     assert!(create(&mut database.connection(), &rules, &days).await.unwrap());
     let tasks = [task(at)];
     let batch = database.claim(at, &tasks).await;
@@ -419,7 +478,9 @@ async fn a_task_that_is_being_moved_is_cancelled_or_moved_never_both() {
     let (mut database, rules) = Database::with_long_leaves().await;
     let (census, now) = take_census(&mut database.connection(), Parent::Task).await.unwrap();
     let end = rules.end_of_run(Parent::Task, &census.attached, now);
-    let all: Vec<TaskId> = (0..6000_u64).map(|number| task(now.plus(Duration::from_millis(10_000 + number)))).collect();
+    let all: Vec<TaskId> = (0..6000_u64)
+        .map(|number| task(now.plus(Duration::from_millis(10_000 + number))))
+        .collect();
     let uuids: Vec<Uuid> = all.iter().map(|id| id.uuid()).collect();
     let shards: Vec<i16> = all.iter().map(|id| id.shard().as_smallint()).collect();
     sqlx::query("insert into task_far (shard, id, topic) select s, i, 'orders' from unnest($1, $2) x (s, i)")
@@ -429,19 +490,28 @@ async fn a_task_that_is_being_moved_is_cancelled_or_moved_never_both() {
         .await
         .unwrap();
     let (settings, mut canceller) = (database.settings.clone(), Canceller::new(&database.settings));
-    let moving = tokio::spawn(async move { Mover::new(&settings).round(IdRange::of_times(now, end)).await.unwrap() });
+    let moving = tokio::spawn(async move {
+        Mover::new(&settings).round(IdRange::of_times(now, end)).await.unwrap()
+    });
     let mut cancelled = 0;
     for group in all.chunks(100) {
         // Of each group every other one, in no order.
         let wanted: Vec<TaskId> = group.iter().rev().step_by(2).copied().collect();
-        cancelled += cancel(&mut canceller, &wanted).await.into_iter().filter(|is_cancelled| *is_cancelled).count();
+        cancelled += cancel(&mut canceller, &wanted)
+            .await
+            .into_iter()
+            .filter(|is_cancelled| *is_cancelled)
+            .count();
     }
     let moved = moving.await.unwrap();
     assert_eq!(cancelled, 3000);
     assert!(moved.task_count >= 3000, "{moved:?}");
     assert_eq!(database.number("select count(*) from task").await, 3000);
     assert_eq!(database.number("select count(*) from task_far").await, 0);
-    assert_eq!(database.number("select count(distinct id) from execlog where state = 'cancelled'").await, 3000);
+    assert_eq!(
+        database.number("select count(distinct id) from execlog where state = 'cancelled'").await,
+        3000
+    );
 }
 
 async fn cancel(canceller: &mut Canceller, firsts: &[TaskId]) -> Vec<bool> {
@@ -476,7 +546,10 @@ async fn what_a_group_has_cancelled_before_it_failed_is_said_to_be_cancelled() {
     let (cancelled, outcome) = canceller.cancel_group(&[near, far]).await;
     database.run("rollback").await;
     assert!(outcome.is_err_and(|error| !error.is_unknown()), "nothing is unknown");
-    assert_eq!(cancelled.iter().map(|view| view.as_ref().map(|view| view.id)).collect::<Vec<_>>(), [None, Some(far)]);
+    assert_eq!(
+        cancelled.iter().map(|view| view.as_ref().map(|view| view.id)).collect::<Vec<_>>(),
+        [None, Some(far)]
+    );
     assert_eq!(cancel(&mut canceller, &[near, far]).await, [true, false]);
 }
 
@@ -484,17 +557,23 @@ async fn what_a_group_has_cancelled_before_it_failed_is_said_to_be_cancelled() {
 async fn a_cancel_takes_what_waits_and_leaves_what_is_claimed_or_perhaps_sent() {
     let (mut database, _rules) = Database::with_long_leaves().await;
     let now = database.now().await;
-    let [near, far, claimed, unknown] = [1, 100_000, 1, 1].map(|ahead| task(now.plus(seconds(ahead))));
+    let [near, far, claimed, unknown] =
+        [1, 100_000, 1, 1].map(|ahead| task(now.plus(seconds(ahead))));
     database.insert("task", near, b"x").await;
     database.insert("task_far", far, b"x").await;
     database.claim(now, &[claimed]).await;
     // Deferred: one was never sent, of the other nobody knows; the third is far ahead again.
     let firsts = [task(now), task(now), task(now)];
-    let rows = [task(now.plus(seconds(3))), task(now.plus(seconds(3))), task(now.plus(seconds(100_000)))];
-    for (place, table, maybe_sent) in [(0, "task", false), (1, "task", true), (2, "task_far", false)] {
+    let rows =
+        [task(now.plus(seconds(3))), task(now.plus(seconds(3))), task(now.plus(seconds(100_000)))];
+    for (place, table, maybe_sent) in
+        [(0, "task", false), (1, "task", true), (2, "task_far", false)]
+    {
         database.insert_follow_up(table, (rows[place], Some(firsts[place])), b"x").await;
         let (first, row) = (firsts[place], rows[place]);
-        database.run(&format!("insert into task_follow values ('{first}', '{row}', {maybe_sent})")).await;
+        database
+            .run(&format!("insert into task_follow values ('{first}', '{row}', {maybe_sent})"))
+            .await;
     }
     let mut canceller = Canceller::new(&database.settings);
     let wanted = [unknown, firsts[1], near, rows[0], claimed, far, firsts[0], firsts[2], near];
@@ -525,7 +604,10 @@ async fn a_look_up_follows_a_task_from_attempt_to_attempt() {
     let beside = task(now.plus(seconds(1)));
     database.insert("task", first, b"payload").await;
     let view = database.view(first).await.unwrap();
-    assert_eq!((view.state, view.kept.unwrap().payload), (TaskState::Scheduled, Some(b"payload".to_vec())));
+    assert_eq!(
+        (view.state, view.kept.unwrap().payload),
+        (TaskState::Scheduled, Some(b"payload".to_vec()))
+    );
 
     database.run("delete from task").await;
     let batch = database.claim(now, &[beside, first]).await;
@@ -550,7 +632,11 @@ async fn a_look_up_follows_a_task_from_attempt_to_attempt() {
     database.settle(batch, &rows[2..], None).await;
     database.run("delete from task_follow").await;
     let view = database.view(first).await.unwrap();
-    let receipt = Receipt { partition: 3, offset: 100, published_at: Timestamp::from_millis(1_795_252_500_000) };
+    let receipt = Receipt {
+        partition: 3,
+        offset: 100,
+        published_at: Timestamp::from_millis(1_795_252_500_000),
+    };
     assert_eq!((view.id, view.state, view.receipt), (first, TaskState::Published, Some(receipt)));
 }
 
@@ -584,7 +670,10 @@ async fn the_backlog_is_what_is_due_and_unclaimed() {
         database.insert("task", task(due_at), b"x").await;
     }
     let overdue = counter.count(leaf.start, now).await.unwrap();
-    assert_eq!((overdue.task_count, overdue.is_exact, overdue.oldest_due_at), (2, true, Some(leaf.start)));
+    assert_eq!(
+        (overdue.task_count, overdue.is_exact, overdue.oldest_due_at),
+        (2, true, Some(leaf.start))
+    );
     database.insert("task_far", task(now.minus(seconds(86_400))), b"x").await;
     assert_eq!(counter.count(leaf.start, now).await.unwrap().task_count, 3);
     assert_eq!(ids::floor_of(leaf.start), IdRange::of_times(leaf.start, now).from);

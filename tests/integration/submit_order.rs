@@ -20,20 +20,30 @@ fn named(topic: &str, key: &str, due_at: i64, number: usize) -> Value {
 /// One after the other; every third one has a name.
 async fn submit_in_turn(api: &Api, topic: &str, key: &str, due_at: i64, count: usize) {
     for number in 0..count {
-        let task = if number % 3 == 2 { named(topic, key, due_at, number) } else { task(topic, key, due_at, number) };
+        let task = if number % 3 == 2 {
+            named(topic, key, due_at, number)
+        } else {
+            task(topic, key, due_at, number)
+        };
         api.submit(&task).await;
     }
 }
 
 /// The numbers of a key's records, in the order of their partition.
 async fn numbers(consumer: &Consumer, key: &str, count: usize) -> Vec<usize> {
-    let is_of_key = |record: &&crate::support::Record| record.key.as_deref() == Some(key.as_bytes());
+    let is_of_key =
+        |record: &&crate::support::Record| record.key.as_deref() == Some(key.as_bytes());
     let records = consumer
-        .wait_for(&format!("{count} records of {key}"), DEADLINE, |records| records.iter().filter(is_of_key).count() >= count)
+        .wait_for(&format!("{count} records of {key}"), DEADLINE, |records| {
+            records.iter().filter(is_of_key).count() >= count
+        })
         .await;
     let mut records: Vec<_> = records.iter().filter(is_of_key).collect();
     records.sort_by_key(|record| (record.partition, record.offset));
-    records.iter().map(|record| serde_json::from_slice(record.payload.as_deref().unwrap()).unwrap()).collect()
+    records
+        .iter()
+        .map(|record| serde_json::from_slice(record.payload.as_deref().unwrap()).unwrap())
+        .collect()
 }
 
 fn inversions(numbers: &[usize]) -> usize {
@@ -51,17 +61,31 @@ async fn tasks_of_one_key_that_are_due_at_the_same_time_leave_in_the_order_of_th
     // In several requests, with and without names, beside one bulk of names and others, and all at
     // the same time as other keys.
     let bulk: Vec<Value> = (0..1_000)
-        .map(|number| if number % 2 == 0 { task(&topic, "bulk", due_at, number) } else { named(&topic, "bulk", due_at, number) })
+        .map(|number| {
+            if number % 2 == 0 {
+                task(&topic, "bulk", due_at, number)
+            } else {
+                named(&topic, "bulk", due_at, number)
+            }
+        })
         .collect();
-    let far: Vec<Value> = (0..1_500).map(|number| task(&topic, &format!("key {}", number % 50), due_at, number)).collect();
-    tokio::join!(submit_in_turn(api, &topic, "single", due_at, 400), api.submit_all(&bulk), api.submit_all(&far));
+    let far: Vec<Value> = (0..1_500)
+        .map(|number| task(&topic, &format!("key {}", number % 50), due_at, number))
+        .collect();
+    tokio::join!(
+        submit_in_turn(api, &topic, "single", due_at, 400),
+        api.submit_all(&bulk),
+        api.submit_all(&far)
+    );
     assert!(now_ms() < due_at, "this machine was too slow for the test");
     // Overdue, and within the window: claimed as they are inserted.
     submit_in_turn(api, &topic, "overdue", due_at - 3_600_000, 60).await;
     let soon_at = now_ms() + 150;
     let soon: Vec<Value> = (0..300).map(|number| task(&topic, "soon", soon_at, number)).collect();
     api.submit_all(&soon).await;
-    for (key, count) in [("single", 400), ("bulk", 1_000), ("overdue", 60), ("soon", 300), ("key 7", 30)] {
+    for (key, count) in
+        [("single", 400), ("bulk", 1_000), ("overdue", 60), ("soon", 300), ("key 7", 30)]
+    {
         let numbers = numbers(&consumer, key, count).await;
         assert_eq!((numbers.len(), inversions(&numbers)), (count, 0), "{key}: {numbers:?}");
     }
@@ -119,12 +143,16 @@ async fn an_id_that_another_task_has_is_drawn_anew_and_is_nobodys_error() {
         refuse_once(&cluster, table).await;
         let path = format!("/v1/topics/{topic}/tasks/{table}%200");
         let put = json!({ "due_at": due_at, "payload": 1 }).to_string();
-        let answer = api.send(reqwest::Method::PUT, &path, Some(("application/json", put.into_bytes()))).await;
+        let answer = api
+            .send(reqwest::Method::PUT, &path, Some(("application/json", put.into_bytes())))
+            .await;
         assert_eq!(answer.status, 200, "{}", answer.text);
-        let refused: i64 = sqlx::query_scalar(sqlx::AssertSqlSafe(format!("select last_value from rows_of_{table}")))
-            .fetch_one(&cluster.sql)
-            .await
-            .unwrap();
+        let refused: i64 = sqlx::query_scalar(sqlx::AssertSqlSafe(format!(
+            "select last_value from rows_of_{table}"
+        )))
+        .fetch_one(&cluster.sql)
+        .await
+        .unwrap();
         assert_eq!(refused, 2, "the first row of the PUT was refused");
     }
     assert_eq!(cluster.count("select count(*) from task").await, 51);

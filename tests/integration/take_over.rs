@@ -29,16 +29,23 @@ async fn after_kill_9_everything_arrives_and_only_what_was_in_flight_may_arrive_
     let killed_at = now_ms();
     // Nobody claims what is not due within the window.
     assert!(
-        orphans.iter().all(|id| TaskId::from_uuid(*id).due_at().as_millis() <= killed_at + WINDOW_MS),
+        orphans
+            .iter()
+            .all(|id| TaskId::from_uuid(*id).due_at().as_millis() <= killed_at + WINDOW_MS),
         "claimed before its window: {orphans:?}"
     );
     let orphans: HashSet<Uuid> = orphans.into_iter().collect();
     let is_after = |record: &Record| record.timestamp > killed_at + 5000;
-    consumer.wait_for("records of after the take-over", DEADLINE, |records| records.iter().any(is_after)).await;
+    consumer
+        .wait_for("records of after the take-over", DEADLINE, |records| {
+            records.iter().any(is_after)
+        })
+        .await;
     traffic.stop().await;
     let findings = ledger.settle_up(&cluster, || consumer.records(), DEADLINE).await;
     assert_eq!(findings.dead, NONE);
-    let strange: Vec<&Uuid> = findings.duplicates.iter().filter(|id| !orphans.contains(id)).collect();
+    let strange: Vec<&Uuid> =
+        findings.duplicates.iter().filter(|id| !orphans.contains(id)).collect();
     assert!(strange.is_empty(), "twice in the topic without having been in flight: {strange:?}");
 }
 
@@ -63,7 +70,8 @@ async fn a_node_that_wakes_after_it_was_declared_dead_settles_nothing_twice() {
     eventually("the survivor has adopted all of it", DEADLINE, async || {
         let unsettled = cluster.unsettled(zombie_id).await;
         held.extend(&unsettled);
-        unsettled.is_empty() && survivor.assignment().await.get(&zombie_id).is_none_or(Vec::is_empty)
+        unsettled.is_empty()
+            && survivor.assignment().await.get(&zombie_id).is_none_or(Vec::is_empty)
     })
     .await;
     zombie.thaw();

@@ -132,7 +132,9 @@ pub fn search<M: Model>(model: &M) -> Found<M::Action> {
         actions.clear();
         model.actions(&state, &mut actions);
         for &action in &actions {
-            let Some(next) = model.step(&state, action).filter(|next| *next != state) else { continue };
+            let Some(next) = model.step(&state, action).filter(|next| *next != state) else {
+                continue;
+            };
             step_count += 1;
             *kinds.entry(model.kind(action)).or_insert(0) += 1;
             let fresh = u32::try_from(ways.len()).unwrap();
@@ -150,7 +152,11 @@ pub fn search<M: Model>(model: &M) -> Found<M::Action> {
         number += 1;
     }
     let broken = cut_off(ways.len(), &mut edges, ends).map(|lost| {
-        let state = numbers.iter().find(|(_, number)| **number == lost).map(|(state, _)| state.clone()).unwrap();
+        let state = numbers
+            .iter()
+            .find(|(_, number)| **number == lost)
+            .map(|(state, _)| state.clone())
+            .unwrap();
         broken(&ways, lost, NEVER_LOST, &state)
     });
     Found { state_count: ways.len(), step_count, kinds, broken }
@@ -173,7 +179,12 @@ fn cut_off(state_count: usize, edges: &mut [(u32, u32)], ends: Vec<u32>) -> Opti
     is_safe.iter().position(|is_safe| !is_safe).map(|number| u32::try_from(number).unwrap())
 }
 
-fn broken<A: Copy, S: Debug>(ways: &[Way<A>], number: u32, property: &'static str, state: &S) -> Broken<A> {
+fn broken<A: Copy, S: Debug>(
+    ways: &[Way<A>],
+    number: u32,
+    property: &'static str,
+    state: &S,
+) -> Broken<A> {
     let mut trace = Vec::new();
     let mut at = number;
     while let Way { from, action: Some(action) } = &ways[at as usize] {

@@ -2,7 +2,9 @@
 //! is about. A checker that finds no mistake in a wrong model proves nothing about a right one.
 
 use crate::checker::{NEVER_LOST, search};
-use crate::protocol::properties::{CANCELLED_UNSENT, DUPLICATES, FROM_A_CLAIM, IN_ONE_PLACE, ONE_OF_A_NAME, TRUE_VERDICT};
+use crate::protocol::properties::{
+    CANCELLED_UNSENT, DUPLICATES, FROM_A_CLAIM, IN_ONE_PLACE, ONE_OF_A_NAME, TRUE_VERDICT,
+};
 use crate::protocol::scopes::{self, Scope};
 use crate::protocol::{Mistake, Protocol};
 

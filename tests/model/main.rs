@@ -41,15 +41,26 @@ const STATES: [(&str, usize); 13] = [
 fn every_state_keeps_the_promises_and_every_task_can_end_from_everywhere() {
     let began = Instant::now();
     let (mut kinds, mut total, mut wrong) = (BTreeSet::new(), 0, Vec::new());
-    assert_eq!(scopes::all().iter().map(|scope| scope.name).collect::<Vec<_>>(), STATES.map(|(name, _)| name));
+    assert_eq!(
+        scopes::all().iter().map(|scope| scope.name).collect::<Vec<_>>(),
+        STATES.map(|(name, _)| name)
+    );
     for (scope, (name, state_count)) in scopes::all().into_iter().zip(STATES) {
         let began = Instant::now();
         let found = search(&Protocol::new(scope, None));
-        eprintln!("{name}: {} states, {} steps, {:.1?}", found.state_count, found.step_count, began.elapsed());
+        eprintln!(
+            "{name}: {} states, {} steps, {:.1?}",
+            found.state_count,
+            found.step_count,
+            began.elapsed()
+        );
         if let Some(broken) = &found.broken {
             wrong.push(format!("{name} breaks {}", broken.story()));
         } else if found.state_count != state_count {
-            wrong.push(format!("{name} has {} states, not {state_count}: what was lost, or is new?", found.state_count));
+            wrong.push(format!(
+                "{name} has {} states, not {state_count}: what was lost, or is new?",
+                found.state_count
+            ));
         }
         total += found.state_count;
         kinds.extend(found.kinds.into_keys());

@@ -65,7 +65,10 @@ fn a_slewed_clock_gains_or_loses_what_its_rate_says() {
 #[test]
 fn times_are_translated_there_and_back() {
     let mut clock = PostgresClock::default();
-    assert_eq!((clock.latest(START), clock.earliest(START), clock.reached(START)), (START, START, START));
+    assert_eq!(
+        (clock.latest(START), clock.earliest(START), clock.reached(START)),
+        (START, START, START)
+    );
     for (seconds, offset_us, ppm) in [(1, 700_000, 400), (4, 8_701_200, -300), (9, 8_699_700, 0)] {
         let before_us = (START + seconds * 1000) * 1000;
         clock.changes.push(Change { before_us, after_us: before_us + 300, offset_us, ppm });
@@ -73,10 +76,19 @@ fn times_are_translated_there_and_back() {
     let mut shown_before = 0;
     for machine_ms in START..START + 20_000 {
         let (low, high) = (clock.earliest(machine_ms), clock.latest(machine_ms));
-        assert!(low <= high && high >= shown_before, "{machine_ms}: {low} to {high} after {shown_before}");
-        assert!(high - low <= 1 || [1000, 4000, 9000].contains(&(machine_ms - START)), "{machine_ms}: {low} to {high}");
+        assert!(
+            low <= high && high >= shown_before,
+            "{machine_ms}: {low} to {high} after {shown_before}"
+        );
+        assert!(
+            high - low <= 1 || [1000, 4000, 9000].contains(&(machine_ms - START)),
+            "{machine_ms}: {low} to {high}"
+        );
         let reached = clock.reached(high);
-        assert!((machine_ms - 1..=machine_ms + 1).contains(&reached), "{machine_ms} shows {high}, reached at {reached}");
+        assert!(
+            (machine_ms - 1..=machine_ms + 1).contains(&reached),
+            "{machine_ms} shows {high}, reached at {reached}"
+        );
         shown_before = high;
     }
     assert_eq!(clock.reached(START + 2000), START + 1299, "while it runs fast");
@@ -212,7 +224,9 @@ fn a_clock_that_does_not_show_its_steps_was_not_moved() {
 #[test]
 fn steps_are_read_as_they_were_written_and_mistakes_are_refused() {
     let read = |line: &str| format!("# seed=1 seconds=5\n{line}\n").parse::<Plan>();
-    let plan = read("100 postgres-clock for=4000 by=-300 steps=600,8000\n200 quota for=5000 by=8000").unwrap();
+    let plan =
+        read("100 postgres-clock for=4000 by=-300 steps=600,8000\n200 quota for=5000 by=8000")
+            .unwrap();
     assert_eq!(plan.operations[0].steps().collect::<Vec<_>>(), [600, 8000]);
     assert_eq!(plan.to_string().parse(), Ok(plan));
     for line in [
@@ -235,8 +249,14 @@ fn the_steps_of_a_plan_together_are_what_a_node_follows_at_once() {
         let operations = Plan::new(seed, 50).operations.into_iter();
         for clock in operations.filter(|operation| operation.kind == Kind::PostgresClock) {
             let steps: Vec<u16> = clock.steps().collect();
-            assert!(steps.len() >= 2 && steps.iter().all(|step| (200..=8000).contains(step)), "{clock}");
-            assert!(steps.iter().sum::<u16>() <= 9000 && (100..=500).contains(&clock.by.abs()), "{clock}");
+            assert!(
+                steps.len() >= 2 && steps.iter().all(|step| (200..=8000).contains(step)),
+                "{clock}"
+            );
+            assert!(
+                steps.iter().sum::<u16>() <= 9000 && (100..=500).contains(&clock.by.abs()),
+                "{clock}"
+            );
         }
     }
 }

@@ -41,7 +41,9 @@ pub struct Task {
 pub fn client(deadline: Duration) -> reqwest::Client {
     static PROVIDER: Once = Once::new();
     PROVIDER.call_once(|| {
-        rustls::crypto::ring::default_provider().install_default().expect("nobody else has installed a provider");
+        rustls::crypto::ring::default_provider()
+            .install_default()
+            .expect("nobody else has installed a provider");
     });
     reqwest::Client::builder().timeout(deadline).build().unwrap()
 }
@@ -56,7 +58,12 @@ impl Api {
         &self.base
     }
 
-    pub async fn try_send(&self, method: Method, path: &str, body: Option<(&str, Vec<u8>)>) -> Result<Answer, reqwest::Error> {
+    pub async fn try_send(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<(&str, Vec<u8>)>,
+    ) -> Result<Answer, reqwest::Error> {
         let mut request = self.http.request(method, format!("{}{path}", self.base));
         if let Some((content_type, body)) = body {
             request = request.header("content-type", content_type).body(body);
@@ -67,7 +74,13 @@ impl Api {
     }
 
     /// As [`Self::send`], with headers.
-    pub async fn send_with(&self, method: Method, path: &str, headers: &[(&str, &str)], body: Option<Value>) -> Answer {
+    pub async fn send_with(
+        &self,
+        method: Method,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: Option<Value>,
+    ) -> Answer {
         let mut request = self.http.request(method, format!("{}{path}", self.base));
         for (name, value) in headers {
             request = request.header(*name, *value);
@@ -104,7 +117,11 @@ impl Api {
         assert_eq!(answer.status, 201, "{task}: {}", answer.text);
         let shown = Task::new(answer.json());
         let location = answer.headers.get("location").and_then(|location| location.to_str().ok());
-        assert_eq!(location, Some(format!("/v1/tasks/{}", shown.id).as_str()), "the Location of a new task");
+        assert_eq!(
+            location,
+            Some(format!("/v1/tasks/{}", shown.id).as_str()),
+            "the Location of a new task"
+        );
         shown
     }
 
@@ -188,7 +205,8 @@ impl Api {
 
 impl Answer {
     pub fn json(&self) -> Value {
-        serde_json::from_str(&self.text).unwrap_or_else(|error| panic!("{error} in {:?}", self.text))
+        serde_json::from_str(&self.text)
+            .unwrap_or_else(|error| panic!("{error} in {:?}", self.text))
     }
 
     pub fn header(&self, name: &str) -> Option<&str> {
@@ -213,9 +231,15 @@ impl Answer {
 impl Task {
     /// Reads a task from its JSON.
     pub fn new(shown: Value) -> Self {
-        let text = |field: &str| shown[field].as_str().unwrap_or_else(|| panic!("no {field} in {shown}"));
+        let text =
+            |field: &str| shown[field].as_str().unwrap_or_else(|| panic!("no {field} in {shown}"));
         let due_at: jiff::Timestamp = text("due_at").parse().unwrap();
-        Self { id: text("id").parse().unwrap(), due_at: due_at.as_millisecond(), state: text("state").to_owned(), shown }
+        Self {
+            id: text("id").parse().unwrap(),
+            due_at: due_at.as_millisecond(),
+            state: text("state").to_owned(),
+            shown,
+        }
     }
 
     /// Returns the receipt's partition and offset.

@@ -6,7 +6,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use rdkafka::ClientConfig;
-use rdkafka::admin::{AdminClient, AdminOptions, AlterConfig, NewTopic, ResourceSpecifier, TopicReplication, TopicResult};
+use rdkafka::admin::{
+    AdminClient, AdminOptions, AlterConfig, NewTopic, ResourceSpecifier, TopicReplication,
+    TopicResult,
+};
 use rdkafka::client::DefaultClientContext;
 use rdkafka::types::RDKafkaErrorCode;
 use sqlx::PgPool;
@@ -97,7 +100,9 @@ impl Cluster {
         let database = Database::create(stack, &format!("test-{name}")).await;
         let name = database.name.replace('_', "-");
         let options: PgConnectOptions = database.url.parse().unwrap();
-        let sql = PgPoolOptions::new().max_connections(4).connect_lazy_with(options.application_name("test"));
+        let sql = PgPoolOptions::new()
+            .max_connections(4)
+            .connect_lazy_with(options.application_name("test"));
         let admin = ClientConfig::new().set("bootstrap.servers", &stack.kafka).create().unwrap();
         let logs = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(&name);
         std::fs::create_dir_all(&logs).unwrap();
@@ -113,8 +118,21 @@ impl Cluster {
     pub async fn migrate(&self) {
         let wishes = &self.wishes;
         let shards = wishes.shards.to_string();
-        let settings = ["--shards", &shards, "--leaf", wishes.leaf, "--horizon", wishes.horizon, "--window", wishes.window];
-        let output = program(&["migrate", "--database-url", &self.database.url]).args(settings).output().await.unwrap();
+        let settings = [
+            "--shards",
+            &shards,
+            "--leaf",
+            wishes.leaf,
+            "--horizon",
+            wishes.horizon,
+            "--window",
+            wishes.window,
+        ];
+        let output = program(&["migrate", "--database-url", &self.database.url])
+            .args(settings)
+            .output()
+            .await
+            .unwrap();
         assert!(output.status.success(), "migrate: {}", String::from_utf8_lossy(&output.stderr));
     }
 
@@ -145,7 +163,14 @@ impl Cluster {
     }
 
     fn arguments<'a>(&'a self, more: &[&'a str]) -> Vec<&'a str> {
-        let mut all = vec!["--database-url", &self.database.url, "--kafka", &self.stack.kafka, "--cluster", &self.name];
+        let mut all = vec![
+            "--database-url",
+            &self.database.url,
+            "--kafka",
+            &self.stack.kafka,
+            "--cluster",
+            &self.name,
+        ];
         if self.wishes.has_etcd {
             all.extend(["--etcd", &self.stack.etcd]);
         }
@@ -182,7 +207,8 @@ impl Cluster {
     pub async fn topic_with_replica_away(&self, suffix: &str) -> String {
         let topic = format!("{}.{suffix}", self.name);
         let replicas: Vec<&[i32]> = (0..PARTITIONS).map(|_| [1, 2].as_slice()).collect();
-        self.create(&topic, TopicReplication::Variable(&replicas), &[("min.insync.replicas", "1")]).await;
+        self.create(&topic, TopicReplication::Variable(&replicas), &[("min.insync.replicas", "1")])
+            .await;
         self.topics.lock().unwrap().push(topic.clone());
         topic
     }
@@ -192,19 +218,30 @@ impl Cluster {
         self.create(topic, TopicReplication::Fixed(1), settings).await;
     }
 
-    async fn create(&self, topic: &str, replication: TopicReplication<'_>, settings: &[(&str, &str)]) {
+    async fn create(
+        &self,
+        topic: &str,
+        replication: TopicReplication<'_>,
+        settings: &[(&str, &str)],
+    ) {
         let append_time = [("message.timestamp.type", "LogAppendTime")];
         let is_told = settings.iter().any(|(key, _)| *key == append_time[0].0);
         let settings = append_time.iter().filter(|_| !is_told).chain(settings);
-        let new = settings.fold(NewTopic::new(topic, PARTITIONS, replication), |new, (key, value)| new.set(key, value));
+        let new = settings
+            .fold(NewTopic::new(topic, PARTITIONS, replication), |new, (key, value)| {
+                new.set(key, value)
+            });
         let mut may_be_made = false;
         eventually(&format!("topic {topic} is created"), SERVER_DEADLINE, async || {
             let Ok(answers) = self.admin.create_topics([&new], &admin_options()).await else {
                 may_be_made = true;
                 return false;
             };
-            let is_there = |answer: &TopicResult| matches!(answer, Err((_, RDKafkaErrorCode::TopicAlreadyExists)));
-            let is_made = answers.iter().all(|answer| answer.is_ok() || may_be_made && is_there(answer));
+            let is_there = |answer: &TopicResult| {
+                matches!(answer, Err((_, RDKafkaErrorCode::TopicAlreadyExists)))
+            };
+            let is_made =
+                answers.iter().all(|answer| answer.is_ok() || may_be_made && is_there(answer));
             may_be_made |= answers.iter().any(|answer| answer.is_err() && !is_there(answer));
             is_made
         })
@@ -214,7 +251,10 @@ impl Cluster {
             let metadata = self.admin.inner().fetch_metadata(Some(topic), Duration::from_secs(5));
             metadata.is_ok_and(|metadata| {
                 let topics = metadata.topics();
-                topics.iter().all(|topic| topic.error().is_none() && topic.partitions().iter().all(|part| part.leader() >= 0))
+                topics.iter().all(|topic| {
+                    topic.error().is_none()
+                        && topic.partitions().iter().all(|part| part.leader() >= 0)
+                })
             })
         })
         .await;
@@ -226,18 +266,30 @@ impl Cluster {
         // The broker applies settings a moment after it has confirmed them.
         eventually(&format!("topic {topic} has its new settings"), SERVER_DEADLINE, async || {
             let resource = ResourceSpecifier::Topic(topic);
-            let described = self.admin.describe_configs([&resource], &AdminOptions::new()).await.unwrap();
+            let described =
+                self.admin.describe_configs([&resource], &AdminOptions::new()).await.unwrap();
             let described = described.into_iter().next().unwrap().unwrap();
-            settings.iter().all(|(key, value)| described.get(key).is_some_and(|entry| entry.value.as_deref() == Some(value)))
+            settings.iter().all(|(key, value)| {
+                described.get(key).is_some_and(|entry| entry.value.as_deref() == Some(value))
+            })
         })
         .await;
     }
 
     /// Replaces a topic's settings, or fails if Kafka is down. Kafka applies them a moment later.
-    pub async fn try_alter_topic(&self, topic: &str, settings: &[(&str, &str)]) -> Result<(), String> {
-        let change = AlterConfig::new(ResourceSpecifier::Topic(topic)).set("message.timestamp.type", "LogAppendTime");
+    pub async fn try_alter_topic(
+        &self,
+        topic: &str,
+        settings: &[(&str, &str)],
+    ) -> Result<(), String> {
+        let change = AlterConfig::new(ResourceSpecifier::Topic(topic))
+            .set("message.timestamp.type", "LogAppendTime");
         let change = settings.iter().fold(change, |change, (key, value)| change.set(key, value));
-        let answers = self.admin.alter_configs([&change], &admin_options()).await.map_err(|error| error.to_string())?;
+        let answers = self
+            .admin
+            .alter_configs([&change], &admin_options())
+            .await
+            .map_err(|error| error.to_string())?;
         if answers.iter().all(Result::is_ok) { Ok(()) } else { Err(format!("{answers:?}")) }
     }
 
@@ -247,7 +299,11 @@ impl Cluster {
 
     /// Deletes a topic, or fails if Kafka is down.
     pub async fn try_delete_topic(&self, topic: &str) -> Result<(), String> {
-        let answers = self.admin.delete_topics(&[topic], &admin_options()).await.map_err(|error| error.to_string())?;
+        let answers = self
+            .admin
+            .delete_topics(&[topic], &admin_options())
+            .await
+            .map_err(|error| error.to_string())?;
         if answers.iter().all(Result::is_ok) { Ok(()) } else { Err(format!("{answers:?}")) }
     }
 
@@ -259,7 +315,10 @@ impl Cluster {
 
     /// Queries the database for a single number.
     pub async fn count(&self, query: &'static str) -> i64 {
-        sqlx::query_scalar(query).fetch_one(&self.sql).await.unwrap_or_else(|error| panic!("{query}: {error}"))
+        sqlx::query_scalar(query)
+            .fetch_one(&self.sql)
+            .await
+            .unwrap_or_else(|error| panic!("{query}: {error}"))
     }
 
     pub async fn execlog(&self) -> Vec<ExeclogLine> {
@@ -273,12 +332,20 @@ impl Cluster {
     /// Waits until this many tasks have ended, which means that they are published, cancelled or
     /// dead.
     pub async fn wait_final(&self, count: usize, deadline: Duration) {
-        let query = "select count(*) from execlog where state in ('published', 'cancelled', 'dead')";
+        let query =
+            "select count(*) from execlog where state in ('published', 'cancelled', 'dead')";
         let wanted = i64::try_from(count).unwrap();
-        eventually(&format!("{count} tasks have their final line in the execlog"), deadline, async || {
-            // A test may have stopped Postgres.
-            sqlx::query_scalar::<_, i64>(query).fetch_one(&self.sql).await.is_ok_and(|found| found >= wanted)
-        })
+        eventually(
+            &format!("{count} tasks have their final line in the execlog"),
+            deadline,
+            async || {
+                // A test may have stopped Postgres.
+                sqlx::query_scalar::<_, i64>(query)
+                    .fetch_one(&self.sql)
+                    .await
+                    .is_ok_and(|found| found >= wanted)
+            },
+        )
         .await;
     }
 
@@ -286,24 +353,29 @@ impl Cluster {
     pub async fn unsettled(&self, owner: Uuid) -> Vec<Uuid> {
         let query = "select coalesce(b.first_ids[i], b.ids[i]) from execlog_batch b cross join generate_series(1, b.task_count) i
             where b.settled_at is null and b.owner = $1";
-        sqlx::query_scalar(query).bind(owner).fetch_all(&self.sql).await.expect("read the unsettled batches")
+        sqlx::query_scalar(query)
+            .bind(owner)
+            .fetch_all(&self.sql)
+            .await
+            .expect("read the unsettled batches")
     }
 
     /// Kills a node at a moment when it certainly has tasks that are claimed and not settled.
     /// Returns when the node froze, in milliseconds since the epoch, and the ids of those tasks.
     pub async fn kill_with_unsettled_work(&self, node: &mut Node) -> (i64, Vec<Uuid>) {
         let id = node.id().await;
-        let (frozen_at, mut orphans) = eventually_some("the node has unsettled work", SERVER_DEADLINE, async || {
-            // The node is frozen before the query, so its result still holds when the node dies.
-            let frozen_at = now_ms();
-            node.freeze();
-            let unsettled = self.unsettled(id).await;
-            if unsettled.is_empty() {
-                node.thaw();
-            }
-            (!unsettled.is_empty()).then_some((frozen_at, unsettled))
-        })
-        .await;
+        let (frozen_at, mut orphans) =
+            eventually_some("the node has unsettled work", SERVER_DEADLINE, async || {
+                // The node is frozen before the query, so its result still holds when the node dies.
+                let frozen_at = now_ms();
+                node.freeze();
+                let unsettled = self.unsettled(id).await;
+                if unsettled.is_empty() {
+                    node.thaw();
+                }
+                (!unsettled.is_empty()).then_some((frozen_at, unsettled))
+            })
+            .await;
         node.kill().await;
         // A claim that Postgres was executing when the node froze may have finished since. Adoption
         // happens seconds later.
@@ -326,14 +398,19 @@ impl std::fmt::Debug for Cluster {
 
 impl Drop for Cluster {
     fn drop(&mut self) {
-        let topics = std::mem::take(&mut *self.topics.lock().unwrap_or_else(std::sync::PoisonError::into_inner));
+        let topics = std::mem::take(
+            &mut *self.topics.lock().unwrap_or_else(std::sync::PoisonError::into_inner),
+        );
         let (admin, topics) = (&self.admin, topics.iter().map(String::as_str).collect::<Vec<_>>());
         // A separate runtime in a separate thread, because the test's runtime may be shutting down.
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+                let runtime =
+                    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
                 let options = AdminOptions::new().request_timeout(Some(Duration::from_secs(5)));
-                if !topics.is_empty() && runtime.block_on(admin.delete_topics(&topics, &options)).is_err() {
+                if !topics.is_empty()
+                    && runtime.block_on(admin.delete_topics(&topics, &options)).is_err()
+                {
                     eprintln!("topics of {} are left behind", self.name);
                 }
             });

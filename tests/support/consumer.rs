@@ -39,7 +39,8 @@ pub struct Record {
 impl Record {
     /// Returns the id of the task according to the record.
     pub fn task_id(&self) -> Uuid {
-        let id = self.header("punctual-task-id").unwrap_or_else(|| panic!("no task id in {self:?}"));
+        let id =
+            self.header("punctual-task-id").unwrap_or_else(|| panic!("no task id in {self:?}"));
         Uuid::try_parse_ascii(id).unwrap()
     }
 
@@ -53,16 +54,22 @@ impl Record {
             Timestamp::CreateTime(millis) => (millis, false),
             Timestamp::NotAvailable => panic!("a record without a timestamp"),
         };
-        let headers = message
-            .headers()
-            .map(|headers| headers.iter().map(|header| (header.key.to_owned(), header.value.map(<[u8]>::to_vec))).collect());
+        let headers = message.headers().map(|headers| {
+            headers
+                .iter()
+                .map(|header| (header.key.to_owned(), header.value.map(<[u8]>::to_vec)))
+                .collect()
+        });
         Self {
             partition: message.partition(),
             offset: message.offset(),
             timestamp,
             is_append_time,
             key: message.key().map(<[u8]>::to_vec),
-            payload: message.payload().filter(|payload| payload.len() <= KEPT_BYTES_MAX).map(<[u8]>::to_vec),
+            payload: message
+                .payload()
+                .filter(|payload| payload.len() <= KEPT_BYTES_MAX)
+                .map(<[u8]>::to_vec),
             payload_hash: message.payload().map(xxh3_64),
             headers: headers.unwrap_or_default(),
         }
@@ -80,8 +87,11 @@ pub struct Consumer {
 impl Consumer {
     /// Starts to read `topic`, which has `partitions` partitions, at `kafka`.
     pub fn start(kafka: &str, topic: &str, partitions: i32) -> Self {
-        let reader =
-            Reader { kafka: kafka.to_owned(), topic: topic.to_owned(), next: vec![0; usize::try_from(partitions).unwrap()] };
+        let reader = Reader {
+            kafka: kafka.to_owned(),
+            topic: topic.to_owned(),
+            next: vec![0; usize::try_from(partitions).unwrap()],
+        };
         let (seen, is_done) = (Arc::<Mutex<Vec<Record>>>::default(), Arc::<AtomicBool>::default());
         let thread = std::thread::spawn({
             let (seen, is_done) = (Arc::clone(&seen), Arc::clone(&is_done));
@@ -101,9 +111,19 @@ impl Consumer {
     }
 
     /// Waits until the records fulfil `holds`, and returns them.
-    pub async fn wait_for(&self, what: &str, deadline: Duration, holds: impl Fn(&[Record]) -> bool) -> Vec<Record> {
-        let found = look_for(deadline, async || holds(&self.seen.lock().unwrap()).then_some(())).await;
-        assert!(found.is_some(), "not within {deadline:?}: {what}; records that arrived: {}", self.records().len());
+    pub async fn wait_for(
+        &self,
+        what: &str,
+        deadline: Duration,
+        holds: impl Fn(&[Record]) -> bool,
+    ) -> Vec<Record> {
+        let found =
+            look_for(deadline, async || holds(&self.seen.lock().unwrap()).then_some(())).await;
+        assert!(
+            found.is_some(),
+            "not within {deadline:?}: {what}; records that arrived: {}",
+            self.records().len()
+        );
         self.records()
     }
 
@@ -111,15 +131,23 @@ impl Consumer {
     pub async fn wait_count_while_they_come(&self, count: usize, pause: Duration) -> Vec<Record> {
         let mut seen = 0;
         while seen < count {
-            let more = look_for(pause, async || Some(self.look(<[Record]>::len)).filter(|now| *now > seen)).await;
-            seen = more.unwrap_or_else(|| panic!("none came for {pause:?}: {seen} of {count} have arrived"));
+            let more = look_for(pause, async || {
+                Some(self.look(<[Record]>::len)).filter(|now| *now > seen)
+            })
+            .await;
+            seen = more.unwrap_or_else(|| {
+                panic!("none came for {pause:?}: {seen} of {count} have arrived")
+            });
         }
         self.records()
     }
 
     /// Waits for a number of records.
     pub async fn wait_count(&self, count: usize, deadline: Duration) -> Vec<Record> {
-        self.wait_for(&format!("{count} records arrive"), deadline, |records| records.len() >= count).await
+        self.wait_for(&format!("{count} records arrive"), deadline, |records| {
+            records.len() >= count
+        })
+        .await
     }
 
     /// Stops reading. Keeps the records so far.

@@ -29,7 +29,8 @@ impl Cutter {
         let mut chance = StdRng::seed_from_u64(seed);
         tokio::spawn(async move {
             while let Some(Ok((client, _))) = ending.run_until_cancelled(listener.accept()).await {
-                let (up, down) = (chance.random_range(0..bytes_max), chance.random_range(0..bytes_max));
+                let (up, down) =
+                    (chance.random_range(0..bytes_max), chance.random_range(0..bytes_max));
                 let cuts = cuts.clone();
                 tokio::spawn(ending.clone().run_until_cancelled_owned(async move {
                     if forward(client, target, up, down).await {

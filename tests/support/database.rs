@@ -28,7 +28,9 @@ impl Database {
     /// Creates an empty database with these options of `create database`.
     pub async fn create_as(stack: &Stack, prefix: &str, words: &str) -> Self {
         let name = format!("{}_{:08x}", prefix.replace('-', "_"), rand::random::<u32>());
-        administer(&stack.database_url, format!("create database {name} {words}")).await.expect("create the test's database");
+        administer(&stack.database_url, format!("create database {name} {words}"))
+            .await
+            .expect("create the test's database");
         Self { url: stack.database(&name), name, server: stack.database_url.clone() }
     }
 
@@ -48,7 +50,8 @@ impl Drop for Database {
         // A separate runtime in a separate thread, because the test's runtime may be shutting down.
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+                let runtime =
+                    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
                 if let Err(error) = runtime.block_on(administer(&self.server, statement)) {
                     eprintln!("the database {} is left behind: {error}", self.name);
                 }

@@ -45,8 +45,11 @@ impl KafkaWay {
         let way = Way { server, own: address, delay, is_held: held };
         let accepting = closing.clone();
         tokio::spawn(async move {
-            while let Some(Ok((client, _))) = accepting.run_until_cancelled(listener.accept()).await {
-                tokio::spawn(accepting.clone().run_until_cancelled_owned(forward(client, way.clone())));
+            while let Some(Ok((client, _))) = accepting.run_until_cancelled(listener.accept()).await
+            {
+                tokio::spawn(
+                    accepting.clone().run_until_cancelled_owned(forward(client, way.clone())),
+                );
             }
         });
         Self { address, is_held, _open: closing.drop_guard() }
@@ -83,7 +86,11 @@ async fn forward(client: TcpStream, way: Way) {
     }
 }
 
-async fn ask(mut client: OwnedReadHalf, mut server: OwnedWriteHalf, mut way: Way) -> std::io::Result<()> {
+async fn ask(
+    mut client: OwnedReadHalf,
+    mut server: OwnedWriteHalf,
+    mut way: Way,
+) -> std::io::Result<()> {
     let mut buffer = vec![0; 64 << 10];
     loop {
         let count = client.read(&mut buffer).await?;
@@ -95,7 +102,11 @@ async fn ask(mut client: OwnedReadHalf, mut server: OwnedWriteHalf, mut way: Way
     }
 }
 
-async fn hear(mut server: OwnedReadHalf, frames: mpsc::Sender<(Instant, Vec<u8>)>, way: Way) -> std::io::Result<()> {
+async fn hear(
+    mut server: OwnedReadHalf,
+    frames: mpsc::Sender<(Instant, Vec<u8>)>,
+    way: Way,
+) -> std::io::Result<()> {
     loop {
         let length = usize::try_from(server.read_i32().await?).unwrap_or(usize::MAX);
         assert!(length <= FRAME_BYTES_MAX, "an answer of {length} bytes");
@@ -108,7 +119,11 @@ async fn hear(mut server: OwnedReadHalf, frames: mpsc::Sender<(Instant, Vec<u8>)
     }
 }
 
-async fn answer(mut frames: mpsc::Receiver<(Instant, Vec<u8>)>, mut client: OwnedWriteHalf, mut way: Way) -> std::io::Result<()> {
+async fn answer(
+    mut frames: mpsc::Receiver<(Instant, Vec<u8>)>,
+    mut client: OwnedWriteHalf,
+    mut way: Way,
+) -> std::io::Result<()> {
     while let Some((arrives_at, frame)) = frames.recv().await {
         tokio::time::sleep_until(arrives_at).await;
         way.passes().await;
@@ -130,11 +145,16 @@ impl Way {
     /// and as four bytes.
     fn put_own_address(&self, frame: &mut [u8]) {
         let bytes = |address: SocketAddr| {
-            [address.ip().to_string().as_bytes(), i32::from(address.port()).to_be_bytes().as_slice()].concat()
+            [
+                address.ip().to_string().as_bytes(),
+                i32::from(address.port()).to_be_bytes().as_slice(),
+            ]
+            .concat()
         };
         let (theirs, own) = (bytes(self.server), bytes(self.own));
         let mut from = 0;
-        while let Some(at) = frame[from..].windows(theirs.len()).position(|window| window == theirs) {
+        while let Some(at) = frame[from..].windows(theirs.len()).position(|window| window == theirs)
+        {
             frame[from + at..from + at + own.len()].copy_from_slice(&own);
             from += at + own.len();
         }

@@ -52,7 +52,8 @@ impl Ledger {
     /// payload is not compared.
     pub fn accept(&self, task: &Task, payload: Option<&[u8]>) {
         let topic = task.shown["topic"].as_str().unwrap().to_owned();
-        let entry = Entry { topic, due_at: task.due_at, payload_hash: payload.map(xxh3_64), verdict: None };
+        let entry =
+            Entry { topic, due_at: task.due_at, payload_hash: payload.map(xxh3_64), verdict: None };
         let former = self.entries.lock().unwrap().insert(task.id, entry);
         assert!(former.is_none(), "two tasks got the id {}", task.id);
     }
@@ -82,30 +83,42 @@ impl Ledger {
     /// Returns true when each accepted task that was not cancelled is among `records`.
     pub fn has_arrived(&self, records: &[Record]) -> bool {
         let arrived: HashSet<Uuid> = records.iter().map(Record::task_id).collect();
-        self.entries.lock().unwrap().iter().all(|(id, entry)| entry.is_cancelled() || arrived.contains(id))
+        self.entries
+            .lock()
+            .unwrap()
+            .iter()
+            .all(|(id, entry)| entry.is_cancelled() || arrived.contains(id))
     }
 
     /// Returns true when each accepted task has a final line.
     fn has_ended(&self, execlog: &[ExeclogLine]) -> bool {
-        let ended: HashSet<Uuid> = execlog.iter().filter(|line| line.is_final()).map(|line| line.id).collect();
+        let ended: HashSet<Uuid> =
+            execlog.iter().filter(|line| line.is_final()).map(|line| line.id).collect();
         self.entries.lock().unwrap().keys().all(|id| ended.contains(id))
     }
 
     /// Waits until all tasks have ended, then compares. Fails the test for each broken promise: a
     /// task that is lost, early or changed, a false answer to a cancel in either direction, a
     /// number of final lines other than one, or a wrong receipt.
-    pub async fn settle_up(&self, cluster: &Cluster, records: impl Fn() -> Vec<Record>, deadline: Duration) -> Findings {
+    pub async fn settle_up(
+        &self,
+        cluster: &Cluster,
+        records: impl Fn() -> Vec<Record>,
+        deadline: Duration,
+    ) -> Findings {
         cluster.wait_final(self.len(), deadline).await;
         // The cluster may also have had tasks of another ledger.
-        let execlog = eventually_some("each accepted task has a final line", deadline, async || {
-            let lines = cluster.execlog().await;
-            self.has_ended(&lines).then_some(lines)
-        })
-        .await;
+        let execlog =
+            eventually_some("each accepted task has a final line", deadline, async || {
+                let lines = cluster.execlog().await;
+                self.has_ended(&lines).then_some(lines)
+            })
+            .await;
         // A record in the topic reaches the consumer a moment later. If a record is missing, the
         // comparison reports it.
         look_for(deadline, async || {
-            let arrived: HashSet<(i32, i64)> = records().iter().map(|record| (record.partition, record.offset)).collect();
+            let arrived: HashSet<(i32, i64)> =
+                records().iter().map(|record| (record.partition, record.offset)).collect();
             let entries = self.entries.lock().unwrap();
             let ours = execlog.iter().filter(|line| entries.contains_key(&line.id));
             let mut receipts = ours.filter_map(|line| line.partition.zip(line.offset));
@@ -131,7 +144,12 @@ impl Ledger {
         for (id, entry) in entries.iter() {
             let records = by_id.get(id).map_or(&[][..], Vec::as_slice);
             let lines = lines.get(id).map_or(&[][..], Vec::as_slice);
-            assert_eq!(lines.len(), 1, "final lines of task {id}, due at {}: {lines:?}; records: {records:?}", entry.due_at);
+            assert_eq!(
+                lines.len(),
+                1,
+                "final lines of task {id}, due at {}: {lines:?}; records: {records:?}",
+                entry.due_at
+            );
             entry.check(*id, records, lines[0]);
             findings.take_in(*id, entry, records, lines[0]);
         }
@@ -143,8 +161,13 @@ impl Ledger {
     fn check_strangers(&self, entries: &HashMap<Uuid, Entry>, by_id: &HashMap<Uuid, Vec<&Record>>) {
         let unknown = self.unknown.lock().unwrap();
         for (id, records) in by_id.iter().filter(|(id, _)| !entries.contains_key(id)) {
-            let serial = records[0].header(SERIAL_HEADER).map(|serial| String::from_utf8_lossy(serial).into_owned());
-            assert!(serial.is_some_and(|serial| unknown.contains(&serial)), "nobody submitted task {id}: {records:?}");
+            let serial = records[0]
+                .header(SERIAL_HEADER)
+                .map(|serial| String::from_utf8_lossy(serial).into_owned());
+            assert!(
+                serial.is_some_and(|serial| unknown.contains(&serial)),
+                "nobody submitted task {id}: {records:?}"
+            );
         }
     }
 }
@@ -156,30 +179,54 @@ impl Entry {
 
     fn check(&self, id: Uuid, records: &[&Record], line: &ExeclogLine) {
         let about = (line.topic.as_deref(), line.due_at);
-        assert_eq!(about, (Some(self.topic.as_str()), self.due_at), "topic and due time of task {id} in the execlog");
+        assert_eq!(
+            about,
+            (Some(self.topic.as_str()), self.due_at),
+            "topic and due time of task {id} in the execlog"
+        );
         match line.state.as_str() {
             "cancelled" => {
-                assert!(self.is_cancelled(), "task {id} was cancelled, and nobody was told so (told: {:?})", self.verdict);
+                assert!(
+                    self.is_cancelled(),
+                    "task {id} was cancelled, and nobody was told so (told: {:?})",
+                    self.verdict
+                );
                 assert!(records.is_empty(), "task {id} was cancelled and is in Kafka: {records:?}");
             }
-            "dead" => assert!(!self.is_cancelled(), "task {id} was cancelled, and is a dead letter"),
+            "dead" => {
+                assert!(!self.is_cancelled(), "task {id} was cancelled, and is a dead letter")
+            }
             _published => {
                 assert!(!self.is_cancelled(), "task {id} was cancelled, and published");
-                assert!(!records.is_empty(), "task {id}, due at {}, is lost: {line:?}", self.due_at);
+                assert!(
+                    !records.is_empty(),
+                    "task {id}, due at {}, is lost: {line:?}",
+                    self.due_at
+                );
                 assert!(line.node.is_some(), "the execlog says which node has published {id}");
                 self.check_receipt(id, records, line);
             }
         }
         for record in records {
-            assert!(record.timestamp >= self.due_at, "task {id}, due at {}, is early: {record:?}", self.due_at);
-            assert!(self.payload_hash.is_none_or(|hash| record.payload_hash == Some(hash)), "the payload of {id} has changed");
+            assert!(
+                record.timestamp >= self.due_at,
+                "task {id}, due at {}, is early: {record:?}",
+                self.due_at
+            );
+            assert!(
+                self.payload_hash.is_none_or(|hash| record.payload_hash == Some(hash)),
+                "the payload of {id} has changed"
+            );
         }
     }
 
     fn check_receipt(&self, id: Uuid, records: &[&Record], line: &ExeclogLine) {
         let position = (line.partition, line.offset);
-        let record = records.iter().find(|record| position == (Some(record.partition), Some(record.offset)));
-        let record = record.unwrap_or_else(|| panic!("the receipt of {id} says {position:?}, the topic has {records:?}"));
+        let record =
+            records.iter().find(|record| position == (Some(record.partition), Some(record.offset)));
+        let record = record.unwrap_or_else(|| {
+            panic!("the receipt of {id} says {position:?}, the topic has {records:?}")
+        });
         if record.is_append_time {
             assert_eq!(line.published_at, Some(record.timestamp), "published_at of {id}");
             assert_eq!(line.lateness_ms, Some(record.timestamp - self.due_at), "lateness of {id}");

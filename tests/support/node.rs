@@ -42,10 +42,13 @@ pub fn program(arguments: &[&str]) -> Command {
 
 /// As [`program`], with signals set by flags of `env`.
 fn program_with(signals: &[&str], arguments: &[&str]) -> Command {
-    let binary = std::env::var_os("PUNCTUAL_BIN").unwrap_or_else(|| env!("CARGO_BIN_EXE_punctual").into());
+    let binary =
+        std::env::var_os("PUNCTUAL_BIN").unwrap_or_else(|| env!("CARGO_BIN_EXE_punctual").into());
     let mut command = Command::new("env");
     command.args(signals).arg(binary);
-    for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("PUNCTUAL_")) {
+    for (name, _) in
+        std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("PUNCTUAL_"))
+    {
         command.env_remove(name);
     }
     command.args(arguments).stdin(Stdio::null()).kill_on_drop(true);
@@ -61,13 +64,19 @@ impl Node {
 
     /// As [`Self::spawn`], with a parent that makes it ignore some signals.
     pub fn spawn_ignoring(name: &str, signals: &str, arguments: &[&str], folder: &Path) -> Self {
-        let mut command = program_with(&[DEFAULT_SIGNALS, &format!("--ignore-signal={signals}")], &["serve"]);
+        let mut command =
+            program_with(&[DEFAULT_SIGNALS, &format!("--ignore-signal={signals}")], &["serve"]);
         command.args(arguments);
         Self::spawn_command(name, command, folder)
     }
 
     /// As [`Self::spawn`], with environment variables.
-    pub fn spawn_with(name: &str, arguments: &[&str], variables: &[(&str, &str)], folder: &Path) -> Self {
+    pub fn spawn_with(
+        name: &str,
+        arguments: &[&str],
+        variables: &[(&str, &str)],
+        folder: &Path,
+    ) -> Self {
         let mut command = program(&["serve"]);
         command.args(arguments).envs(variables.iter().copied());
         Self::spawn_command(name, command, folder)
@@ -87,7 +96,12 @@ impl Node {
         let what = format!("node {} says where it listens", self.name);
         let address = eventually_some(&what, START_DEADLINE, async || {
             let ended = self.child.try_wait().unwrap();
-            assert!(ended.is_none(), "node {} ended at its start ({ended:?}):\n{}", self.name, self.log_tail());
+            assert!(
+                ended.is_none(),
+                "node {} ended at its start ({ended:?}):\n{}",
+                self.name,
+                self.log_tail()
+            );
             self.address()
         });
         self.api = Some(Api::new(format!("http://{}", address.await)));
@@ -112,13 +126,19 @@ impl Node {
 
     /// Returns the id that the node has taken for this start.
     pub async fn id(&self) -> Uuid {
-        self.api().cluster().await["node"].as_str().expect("/v1/cluster names the node that answers").parse().unwrap()
+        self.api().cluster().await["node"]
+            .as_str()
+            .expect("/v1/cluster names the node that answers")
+            .parse()
+            .unwrap()
     }
 
     /// Returns the shards of each node, by its id, as this node sees them.
     pub async fn assignment(&self) -> HashMap<Uuid, Vec<u64>> {
         let cluster = self.api().cluster().await;
-        let shards = |node: &Value| node["shards"].as_array().unwrap().iter().map(|shard| shard.as_u64().unwrap()).collect();
+        let shards = |node: &Value| {
+            node["shards"].as_array().unwrap().iter().map(|shard| shard.as_u64().unwrap()).collect()
+        };
         let nodes = cluster["nodes"].as_array().unwrap().iter();
         nodes.map(|node| (node["id"].as_str().unwrap().parse().unwrap(), shards(node))).collect()
     }
@@ -157,7 +177,9 @@ impl Node {
     /// Waits for the process to end by itself.
     pub async fn wait_exit(&mut self, deadline: Duration) -> ExitStatus {
         let ended = tokio::time::timeout(deadline, self.child.wait()).await;
-        ended.unwrap_or_else(|_elapsed| panic!("node {} still runs after {deadline:?}", self.name)).unwrap()
+        ended
+            .unwrap_or_else(|_elapsed| panic!("node {} still runs after {deadline:?}", self.name))
+            .unwrap()
     }
 
     pub fn has_ended(&mut self) -> Option<ExitStatus> {
@@ -172,13 +194,15 @@ impl Node {
     /// peak.
     pub fn memory(&self, field: &str) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid)).unwrap();
-        let line = status.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':')).unwrap();
+        let line =
+            status.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':')).unwrap();
         line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024
     }
 
     fn signal(&self, signal: &str) {
         let pid = self.pid.to_string();
-        let status = std::process::Command::new("kill").args(["-s", signal, &pid]).status().unwrap();
+        let status =
+            std::process::Command::new("kill").args(["-s", signal, &pid]).status().unwrap();
         assert!(status.success(), "kill -s {signal} {pid} ({})", self.name);
     }
 

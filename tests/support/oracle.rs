@@ -137,7 +137,11 @@ impl Oracle {
             201 => self.accept(answer, topic, name, members),
             200 => {
                 let known = self.names.get(&(topic, name.expect("only a name can be known")));
-                assert_eq!(known, Some(&id_of(answer)), "a known name is answered with its task: {answer}");
+                assert_eq!(
+                    known,
+                    Some(&id_of(answer)),
+                    "a known name is answered with its task: {answer}"
+                );
             }
             other => panic!("a submit is not answered {other}"),
         }
@@ -151,7 +155,13 @@ impl Oracle {
                 tasks: Vec<Box<RawValue>>,
             }
             let raw: Raw = serde_json::from_slice(&call.body).unwrap();
-            Batch { tasks: raw.tasks.iter().map(|task| serde_json::from_str(task.get()).unwrap_or_default()).collect() }
+            Batch {
+                tasks: raw
+                    .tasks
+                    .iter()
+                    .map(|task| serde_json::from_str(task.get()).unwrap_or_default())
+                    .collect(),
+            }
         });
         let answer = answer_of(call);
         let results = answer["results"].as_array().unwrap();
@@ -169,7 +179,10 @@ impl Oracle {
             let old = self.names[&(topic.to_owned(), name.to_owned())];
             let old = self.tasks.get_mut(&old).expect("what is replaced was accepted");
             let fate = std::mem::replace(&mut old.fate, Fate::Cancelled);
-            assert!(matches!(fate, Fate::Open | Fate::PerhapsCancelled), "what is replaced waited, and was {fate:?}");
+            assert!(
+                matches!(fate, Fate::Open | Fate::PerhapsCancelled),
+                "what is replaced waited, and was {fate:?}"
+            );
         }
         let members = serde_json::from_slice(&call.body).unwrap();
         self.accept(&answer_of(call), topic.to_owned(), Some(name.to_owned()), &members);
@@ -182,9 +195,12 @@ impl Oracle {
             self.names.insert((topic.clone(), name.clone()), id);
         }
         let text = |field: &str| members.get(field).map(|value| text_of(value).into_bytes());
-        let bytes = |field: &str| members.get(field).map(|value| STANDARD.decode(text_of(value)).unwrap());
+        let bytes =
+            |field: &str| members.get(field).map(|value| STANDARD.decode(text_of(value)).unwrap());
         let json = members.get("payload").map(|value| value.get().as_bytes().to_vec());
-        let headers = members.get("headers").map(|headers| serde_json::from_str::<Pairs>(headers.get()).unwrap().0);
+        let headers = members
+            .get("headers")
+            .map(|headers| serde_json::from_str::<Pairs>(headers.get()).unwrap().0);
         let accepted = Accepted {
             topic,
             name,
@@ -201,7 +217,10 @@ impl Oracle {
         assert_eq!(answer["verdict"], "cancelled");
         assert_eq!(id_of(&answer["task"]), id);
         let task = self.tasks.get_mut(&id).expect("what is cancelled was accepted");
-        assert!(!matches!(task.fate, Fate::Dead | Fate::Dropped), "what is dead is not cancelled: {task:?}");
+        assert!(
+            !matches!(task.fate, Fate::Dead | Fate::Dropped),
+            "what is dead is not cancelled: {task:?}"
+        );
         task.fate = Fate::Cancelled;
     }
 
@@ -209,12 +228,20 @@ impl Oracle {
         let (answer, range) = (answer_of(call), Range::of(&call.body));
         let waits = |id: Uuid| due_at(id) > call.at + CERTAINLY_WAITS;
         let may_wait = |id: Uuid| due_at(id) > call.at - MAY_STILL_WAIT;
-        let meant = self.tasks.iter_mut().filter(|(id, task)| range.holds(**id, &task.topic) && task.fate == Fate::Open);
-        let meant: Vec<(Uuid, &mut Accepted)> = meant.map(|(id, task)| (*id, task)).filter(|(id, _)| may_wait(*id)).collect();
+        let meant = self
+            .tasks
+            .iter_mut()
+            .filter(|(id, task)| range.holds(**id, &task.topic) && task.fate == Fate::Open);
+        let meant: Vec<(Uuid, &mut Accepted)> =
+            meant.map(|(id, task)| (*id, task)).filter(|(id, _)| may_wait(*id)).collect();
         let certain = meant.iter().filter(|(id, _)| waits(*id)).count();
         let count = usize::try_from(answer["cancelled"].as_u64().unwrap()).unwrap();
         assert_eq!(answer["more"], false, "{answer}");
-        assert!((certain..=meant.len()).contains(&count), "{certain} to {} waited, and it says {answer}", meant.len());
+        assert!(
+            (certain..=meant.len()).contains(&count),
+            "{certain} to {} waited, and it says {answer}",
+            meant.len()
+        );
         if answer["dry_run"] == false {
             for (id, task) in meant {
                 task.fate = if waits(id) { Fate::Cancelled } else { Fate::PerhapsCancelled };
@@ -236,9 +263,15 @@ impl Oracle {
 
     fn were_dead(&mut self, call: &Call, counted: &str, fate: Fate) {
         let (answer, range) = (answer_of(call), Range::of(&call.body));
-        let dead = self.tasks.iter_mut().filter(|(id, task)| range.holds(**id, &task.topic) && task.fate == Fate::Dead);
+        let dead = self
+            .tasks
+            .iter_mut()
+            .filter(|(id, task)| range.holds(**id, &task.topic) && task.fate == Fate::Dead);
         let dead: Vec<&mut Accepted> = dead.map(|(_, task)| task).collect();
-        assert_eq!((&answer[counted], &answer["more"]), (&Value::from(dead.len()), &Value::from(false)));
+        assert_eq!(
+            (&answer[counted], &answer["more"]),
+            (&Value::from(dead.len()), &Value::from(false))
+        );
         if answer["dry_run"] == false {
             dead.into_iter().for_each(|task| task.fate = fate);
         }
@@ -265,11 +298,23 @@ impl Oracle {
         }
         let lost: Vec<_> = self.tasks.iter().filter(|(id, _)| !found.contains(id)).collect();
         assert!(lost.is_empty(), "told, and not there: {lost:?}");
-        let entries = sqlx::query("select topic, name, id from task_name").fetch_all(&cluster.sql).await.unwrap();
-        let entries: HashMap<(String, String), Uuid> = entries.iter().map(|row| ((row.get(0), row.get(1)), row.get(2))).collect();
+        let entries = sqlx::query("select topic, name, id from task_name")
+            .fetch_all(&cluster.sql)
+            .await
+            .unwrap();
+        let entries: HashMap<(String, String), Uuid> =
+            entries.iter().map(|row| ((row.get(0), row.get(1)), row.get(2))).collect();
         assert_eq!(entries, self.names, "the names");
-        let dead: Vec<Uuid> = sqlx::query_scalar("select id from dead_letter order by id").fetch_all(&cluster.sql).await.unwrap();
-        let mut wanted: Vec<Uuid> = self.tasks.iter().filter(|(_, task)| task.fate == Fate::Dead).map(|(id, _)| *id).collect();
+        let dead: Vec<Uuid> = sqlx::query_scalar("select id from dead_letter order by id")
+            .fetch_all(&cluster.sql)
+            .await
+            .unwrap();
+        let mut wanted: Vec<Uuid> = self
+            .tasks
+            .iter()
+            .filter(|(_, task)| task.fate == Fate::Dead)
+            .map(|(id, _)| *id)
+            .collect();
         wanted.sort_unstable();
         assert_eq!(dead, wanted, "the dead letters");
         for nothing in ["select count(*) from task_follow", "select count(*) from quarantine"] {
@@ -290,7 +335,12 @@ impl Accepted {
         assert!(is_right, "{row:?}; {self:?}");
         if let Some((name, key, payload, headers)) = &row.kept {
             assert_eq!((name, key), (&self.name, &self.key), "name and key of {}", row.id);
-            assert_eq!((payload, headers), (&self.payload, &self.headers), "payload and headers of {}", row.id);
+            assert_eq!(
+                (payload, headers),
+                (&self.payload, &self.headers),
+                "payload and headers of {}",
+                row.id
+            );
         }
     }
 }
@@ -307,9 +357,19 @@ async fn rows_of(cluster: &Cluster) -> Vec<Row> {
     let rows = sqlx::query(query).fetch_all(&cluster.sql).await.unwrap();
     let row = |row: sqlx::postgres::PgRow| {
         let headers: Option<Vec<u8>> = row.get("headers");
-        let kept = (row.get("name"), row.get("key"), row.get("payload"), headers_of(&headers.unwrap_or_default()));
+        let kept = (
+            row.get("name"),
+            row.get("key"),
+            row.get("payload"),
+            headers_of(&headers.unwrap_or_default()),
+        );
         let is_kept: bool = row.get("is_kept");
-        Row { id: row.get("id"), state: row.get("state"), topic: row.get("topic"), kept: is_kept.then_some(kept) }
+        Row {
+            id: row.get("id"),
+            state: row.get("state"),
+            topic: row.get("topic"),
+            kept: is_kept.then_some(kept),
+        }
     };
     rows.into_iter().map(row).collect()
 }
@@ -320,12 +380,15 @@ fn headers_of(mut rest: &[u8]) -> Vec<Header> {
     let mut headers = Vec::new();
     while !rest.is_empty() {
         let (length, after) = rest.split_at(2);
-        let (name, after) = after.split_at(usize::from(u16::from_be_bytes(length.try_into().unwrap())));
+        let (name, after) =
+            after.split_at(usize::from(u16::from_be_bytes(length.try_into().unwrap())));
         let (length, after) = after.split_at(4);
         let length = u32::from_be_bytes(length.try_into().unwrap());
         let is_null = length == u32::MAX;
-        let (value, after) = after.split_at(if is_null { 0 } else { usize::try_from(length).unwrap() });
-        headers.push((String::from_utf8(name.to_vec()).unwrap(), (!is_null).then(|| value.to_vec())));
+        let (value, after) =
+            after.split_at(if is_null { 0 } else { usize::try_from(length).unwrap() });
+        headers
+            .push((String::from_utf8(name.to_vec()).unwrap(), (!is_null).then(|| value.to_vec())));
         rest = after;
     }
     headers
@@ -352,7 +415,10 @@ impl<'de> Deserialize<'de> for Pairs {
             fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
                 f.write_str("an object of headers")
             }
-            fn visit_map<A: serde::de::MapAccess<'de>>(self, mut map: A) -> Result<Pairs, A::Error> {
+            fn visit_map<A: serde::de::MapAccess<'de>>(
+                self,
+                mut map: A,
+            ) -> Result<Pairs, A::Error> {
                 let mut pairs = Vec::new();
                 while let Some((name, value)) = map.next_entry::<String, Value>()? {
                     pairs.extend(values_of(&value).into_iter().map(|value| (name.clone(), value)));
@@ -379,7 +445,9 @@ impl Range {
                 let nanos = text.parse::<jiff::Timestamp>().unwrap().as_nanosecond();
                 i64::try_from((nanos + 999_999).div_euclid(1_000_000)).unwrap()
             }
-            Value::Number(number) => number.as_i64().unwrap_or_else(|| number.as_f64().unwrap() as i64),
+            Value::Number(number) => {
+                number.as_i64().unwrap_or_else(|| number.as_f64().unwrap() as i64)
+            }
             _ => without,
         };
         let topic = body["topic"].as_str().unwrap().to_owned();
@@ -400,7 +468,10 @@ fn answer_of(call: &Call) -> Value {
 fn name_of(key: &str) -> Box<RawValue> {
     let quoted = key.trim().strip_prefix('"').and_then(|key| key.strip_suffix('"'));
     // Both escapes of RFC 8941 are also valid in JSON.
-    let name = quoted.map_or_else(|| key.trim().to_owned(), |quoted| serde_json::from_str(&format!("\"{quoted}\"")).unwrap());
+    let name = quoted.map_or_else(
+        || key.trim().to_owned(),
+        |quoted| serde_json::from_str(&format!("\"{quoted}\"")).unwrap(),
+    );
     serde_json::value::to_raw_value(&name).unwrap()
 }
 
@@ -422,7 +493,9 @@ fn decoded(segment: &str) -> String {
     let mut bytes = Vec::new();
     let mut rest = segment.as_bytes();
     while let Some((first, after)) = rest.split_first() {
-        let hex = after.get(..2).and_then(|digits| u8::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok());
+        let hex = after
+            .get(..2)
+            .and_then(|digits| u8::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok());
         match (first, hex) {
             (b'%', Some(byte)) => {
                 bytes.push(byte);

@@ -45,7 +45,9 @@ impl Target {
     pub fn postgres(stack: &Stack) -> Self {
         let options: PgConnectOptions = stack.database_url.parse().unwrap();
         match options.get_socket() {
-            Some(folder) => Self::Unix(format!("{}/.s.PGSQL.{}", folder.display(), options.get_port())),
+            Some(folder) => {
+                Self::Unix(format!("{}/.s.PGSQL.{}", folder.display(), options.get_port()))
+            }
             None => Self::Tcp(format!("{}:{}", options.get_host(), options.get_port())),
         }
     }
@@ -53,7 +55,8 @@ impl Target {
 
 impl Proxy {
     pub async fn closed(target: Target) -> Self {
-        let address = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap().local_addr().unwrap();
+        let address =
+            TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap().local_addr().unwrap();
         Self { address, target, is_muted: Arc::default(), way_back: 0, accepting: None }
     }
 
@@ -75,7 +78,11 @@ impl Proxy {
         let guard = closing.clone().drop_guard();
         let accepting = tokio::spawn(async move {
             while let Some(Ok((client, _))) = closing.run_until_cancelled(listener.accept()).await {
-                tokio::spawn(closing.clone().run_until_cancelled_owned(forward(client, target.clone(), back.clone())));
+                tokio::spawn(closing.clone().run_until_cancelled_owned(forward(
+                    client,
+                    target.clone(),
+                    back.clone(),
+                )));
             }
         });
         self.accepting = Some((guard, accepting));
@@ -110,14 +117,21 @@ async fn forward(client: TcpStream, target: Target, back: Back) {
     }
 }
 
-async fn join(client: TcpStream, server: std::io::Result<impl AsyncRead + AsyncWrite + Unpin>, back: &Back) {
+async fn join(
+    client: TcpStream,
+    server: std::io::Result<impl AsyncRead + AsyncWrite + Unpin>,
+    back: &Back,
+) {
     match server {
         Ok(server) => {
             let (from_client, to_client) = client.into_split();
             let (from_server, to_server) = tokio::io::split(server);
             let there = Back::default();
             // However it ends, both sides see their connection closed.
-            if let Err(error) = tokio::try_join!(pass(from_client, to_server, &there), pass(from_server, to_client, back)) {
+            if let Err(error) = tokio::try_join!(
+                pass(from_client, to_server, &there),
+                pass(from_server, to_client, back)
+            ) {
                 eprintln!("forwarding ended: {error}");
             }
         }
@@ -126,7 +140,11 @@ async fn join(client: TcpStream, server: std::io::Result<impl AsyncRead + AsyncW
 }
 
 /// Forwards data until the end of the stream. Discards data while muted.
-async fn pass(mut from: impl AsyncRead + Unpin, mut to: impl AsyncWrite + Unpin, way: &Back) -> Result<(), std::io::Error> {
+async fn pass(
+    mut from: impl AsyncRead + Unpin,
+    mut to: impl AsyncWrite + Unpin,
+    way: &Back,
+) -> Result<(), std::io::Error> {
     let mut buffer = vec![0; 64 << 10];
     loop {
         let count = from.read(&mut buffer).await?;

@@ -18,7 +18,13 @@ pub async fn set(kafka: &str, client_id: &str, bytes_per_second: f64) {
     let answer = answer.expect("Kafka answers").expect("Kafka can be asked");
     // The answer holds the correlation id, the throttle time, the number of entities, and the error
     // of the first one.
-    let well = [CORRELATION.to_be_bytes().as_slice(), &0_i32.to_be_bytes(), &1_i32.to_be_bytes(), &0_i16.to_be_bytes()].concat();
+    let well = [
+        CORRELATION.to_be_bytes().as_slice(),
+        &0_i32.to_be_bytes(),
+        &1_i32.to_be_bytes(),
+        &0_i16.to_be_bytes(),
+    ]
+    .concat();
     assert!(answer.starts_with(&well), "alter the quota: answered {answer:?}");
 }
 

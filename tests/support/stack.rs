@@ -73,12 +73,19 @@ impl OwnStack {
         run(&[&["up", "--name", &name], options].concat()).await;
         let settings = run(&["env", "--name", &name]).await;
         let find = |key: &str| {
-            let line = settings.lines().find_map(|line| line.strip_prefix("export ")?.strip_prefix(key)?.strip_prefix('='));
+            let line = settings.lines().find_map(|line| {
+                line.strip_prefix("export ")?.strip_prefix(key)?.strip_prefix('=')
+            });
             line.map(|value| value.trim_matches('\'').to_owned())
         };
-        let value = |key: &str| find(key).unwrap_or_else(|| panic!("`scripts/stack env` does not give {key}"));
-        let stack =
-            Stack { database_url: value("PUNCTUAL_DATABASE_URL"), kafka: value("PUNCTUAL_KAFKA"), etcd: value("PUNCTUAL_ETCD") };
+        let value = |key: &str| {
+            find(key).unwrap_or_else(|| panic!("`scripts/stack env` does not give {key}"))
+        };
+        let stack = Stack {
+            database_url: value("PUNCTUAL_DATABASE_URL"),
+            kafka: value("PUNCTUAL_KAFKA"),
+            etcd: value("PUNCTUAL_ETCD"),
+        };
         let extras = find("PUNCTUAL_TEST_TOXIPROXY").map(|toxiproxy| Extras {
             toxiproxy,
             disk: value("PUNCTUAL_TEST_DISK"),
@@ -121,9 +128,14 @@ impl OwnStack {
 
 impl Drop for OwnStack {
     fn drop(&mut self) {
-        let status = command(&["down", "--purge", "--name", &self.name]).output().map(|output| output.status);
+        let status = command(&["down", "--purge", "--name", &self.name])
+            .output()
+            .map(|output| output.status);
         if !status.as_ref().is_ok_and(std::process::ExitStatus::success) {
-            eprintln!("stack {} was not taken down ({status:?}): scripts/stack down --purge --name {}", self.name, self.name);
+            eprintln!(
+                "stack {} was not taken down ({status:?}): scripts/stack down --purge --name {}",
+                self.name, self.name
+            );
         }
     }
 }

@@ -34,7 +34,8 @@ pub struct Plan {
 impl Traffic {
     pub fn start(plan: Plan, ledger: &Arc<Ledger>, nodes: &[Api]) -> Self {
         let stopping = CancellationToken::new();
-        let running = tokio::spawn(submit(plan, Arc::clone(ledger), nodes.to_vec(), stopping.clone()));
+        let running =
+            tokio::spawn(submit(plan, Arc::clone(ledger), nodes.to_vec(), stopping.clone()));
         Self { stopping, running }
     }
 
@@ -73,12 +74,17 @@ fn task(plan: &Plan, serial: &mut u64) -> Value {
 /// Returns false when the node has certainly stored no tasks.
 async fn submit_once(node: &Api, tasks: &[Value], ledger: &Ledger) -> bool {
     let body = json!({ "tasks": tasks }).to_string().into_bytes();
-    let answer = node.try_send(Method::POST, "/v1/tasks/batch", Some(("application/json", body))).await;
+    let answer =
+        node.try_send(Method::POST, "/v1/tasks/batch", Some(("application/json", body))).await;
     let results = match answer {
         Ok(answer) if answer.status == 200 => answer.json()["results"].as_array().unwrap().clone(),
         Ok(answer) => {
             assert!(matches!(answer.status, 429 | 503), "{}: {}", answer.status, answer.text);
-            assert!(answer.header("retry-after").is_some(), "{} says when to try again", answer.status);
+            assert!(
+                answer.header("retry-after").is_some(),
+                "{} says when to try again",
+                answer.status
+            );
             Vec::new()
         }
         Err(error) if error.is_connect() => return false,
@@ -88,9 +94,13 @@ async fn submit_once(node: &Api, tasks: &[Value], ledger: &Ledger) -> bool {
         let result = results.get(index).filter(|result| result["status"] == 201);
         match result {
             Some(result) => {
-                ledger.accept(&Task::new(result["task"].clone()), submitted["payload_text"].as_str().map(str::as_bytes));
+                ledger.accept(
+                    &Task::new(result["task"].clone()),
+                    submitted["payload_text"].as_str().map(str::as_bytes),
+                );
             }
-            None => ledger.lose_sight_of(submitted["headers"][SERIAL_HEADER].as_str().unwrap().to_owned()),
+            None => ledger
+                .lose_sight_of(submitted["headers"][SERIAL_HEADER].as_str().unwrap().to_owned()),
         }
     }
     true

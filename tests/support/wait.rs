@@ -17,13 +17,20 @@ pub async fn eventually(what: &str, deadline: Duration, mut holds: impl AsyncFnM
 }
 
 /// Waits until there is a value to return.
-pub async fn eventually_some<T>(what: &str, deadline: Duration, find: impl AsyncFnMut() -> Option<T>) -> T {
+pub async fn eventually_some<T>(
+    what: &str,
+    deadline: Duration,
+    find: impl AsyncFnMut() -> Option<T>,
+) -> T {
     let found = look_for(deadline, find).await;
     found.unwrap_or_else(|| panic!("not within {deadline:?}: {what}"))
 }
 
 /// Repeats a look-up until there is a value or `deadline` has passed.
-pub async fn look_for<T>(deadline: Duration, mut find: impl AsyncFnMut() -> Option<T>) -> Option<T> {
+pub async fn look_for<T>(
+    deadline: Duration,
+    mut find: impl AsyncFnMut() -> Option<T>,
+) -> Option<T> {
     let began = Instant::now();
     let mut poll = POLL;
     loop {

@@ -36,7 +36,8 @@ async fn an_idle_node_takes_less_than_4_percent_of_a_core_with_its_postgres_sess
     .await;
     let sessions = sessions(&cluster).await;
     assert!(!sessions.is_empty());
-    let most = IDLE_MAX_PERCENT.max(IDLE_MAX_PERCENT * round_trip_us(&cluster).await / ROUND_TRIP_US);
+    let most =
+        IDLE_MAX_PERCENT.max(IDLE_MAX_PERCENT * round_trip_us(&cluster).await / ROUND_TRIP_US);
     let mut shares = share_of_a_core(node.pid, &sessions).await;
     if shares.0 + shares.1 >= most {
         // The machine may have been slow. A second measurement tells, because the machine is not
@@ -44,14 +45,18 @@ async fn an_idle_node_takes_less_than_4_percent_of_a_core_with_its_postgres_sess
         shares = share_of_a_core(node.pid, &sessions).await;
     }
     let (of_node, of_postgres) = shares;
-    assert!(of_node + of_postgres < most, "node {of_node:.2} %, Postgres {of_postgres:.2} %, at most {most:.1} %");
+    assert!(
+        of_node + of_postgres < most,
+        "node {of_node:.2} %, Postgres {of_postgres:.2} %, at most {most:.1} %"
+    );
 }
 
 /// Returns Postgres's CPU time for the smallest request, in microseconds. It shows how slow this
 /// machine is.
 async fn round_trip_us(cluster: &Cluster) -> f64 {
     let mut session = cluster.sql.acquire().await.unwrap();
-    let pid: i32 = sqlx::query_scalar("select pg_backend_pid()").fetch_one(&mut *session).await.unwrap();
+    let pid: i32 =
+        sqlx::query_scalar("select pg_backend_pid()").fetch_one(&mut *session).await.unwrap();
     let pid = u32::try_from(pid).unwrap();
     let before = cpu_seconds_of(pid);
     for _ in 0..ROUND_TRIPS {
@@ -68,8 +73,12 @@ async fn share_of_a_core(node: u32, sessions: &[u32]) -> (f64, f64) {
     crate::support::wait::until(began + 12_000).await;
     let span = (now_ms() - began) as f64 / 1000.0;
     let after = cpu_seconds(node, sessions);
-    let (of_node, of_postgres) = ((after.0 - before.0) / span * 100.0, (after.1 - before.1) / span * 100.0);
-    eprintln!("idle: node {of_node:.2} %, its {} Postgres sessions {of_postgres:.2} % of a core", sessions.len());
+    let (of_node, of_postgres) =
+        ((after.0 - before.0) / span * 100.0, (after.1 - before.1) / span * 100.0);
+    eprintln!(
+        "idle: node {of_node:.2} %, its {} Postgres sessions {of_postgres:.2} % of a core",
+        sessions.len()
+    );
     (of_node, of_postgres)
 }
 
@@ -91,7 +100,12 @@ fn cpu_seconds_of(pid: u32) -> f64 {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     let after_name = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
     // User and system time are fields 14 and 15. The name was field 2.
-    let ticks: u32 = after_name.split_whitespace().skip(11).take(2).map(|ticks| ticks.parse::<u32>().unwrap()).sum();
+    let ticks: u32 = after_name
+        .split_whitespace()
+        .skip(11)
+        .take(2)
+        .map(|ticks| ticks.parse::<u32>().unwrap())
+        .sum();
     f64::from(ticks) / TICKS_PER_SECOND
 }
 
@@ -152,7 +166,13 @@ async fn load(cluster: &Cluster, topic: &str, count: i64) {
         select shard, (lpad(to_hex(due), 12, '0') || '8' || lpad(to_hex(shard), 3, '0') || '8' || substr(md5(n::text), 1, 15))::uuid,
           $2, convert_to(repeat(md5(n::text), 8), 'UTF8')
         from (select n, n % 16 as shard, $3 + 1200000 + n * 4800000 / $1 as due from generate_series(1, $1) n) t";
-    let inserted = sqlx::query(query).bind(count).bind(topic).bind(now_ms()).execute(&cluster.sql).await.unwrap();
+    let inserted = sqlx::query(query)
+        .bind(count)
+        .bind(topic)
+        .bind(now_ms())
+        .execute(&cluster.sql)
+        .await
+        .unwrap();
     assert_eq!(inserted.rows_affected(), u64::try_from(count).unwrap());
     // Autovacuum would do the same a minute later, in the middle of the measurement.
     sqlx::query("vacuum analyze task").execute(&cluster.sql).await.unwrap();
@@ -161,14 +181,18 @@ async fn load(cluster: &Cluster, topic: &str, count: i64) {
 /// Returns the seconds spent in claims, and the number of claims.
 async fn claims(node: &Node) -> (f64, f64) {
     let text = node.metrics().await;
-    (sum(&text, "punctual_claim_duration_seconds_sum"), sum(&text, "punctual_claim_duration_seconds_count"))
+    (
+        sum(&text, "punctual_claim_duration_seconds_sum"),
+        sum(&text, "punctual_claim_duration_seconds_count"),
+    )
 }
 
 /// Returns the sum of a metric's samples over all labels. The test fails when there is none.
 fn sum(text: &str, name: &str) -> f64 {
     let value = |line: &str| -> Option<f64> {
         let rest = line.strip_prefix(name)?;
-        let value = if rest.starts_with('{') { rest.rsplit_once('}')?.1 } else { rest.strip_prefix(' ')? };
+        let value =
+            if rest.starts_with('{') { rest.rsplit_once('}')?.1 } else { rest.strip_prefix(' ')? };
         value.split_whitespace().next()?.parse().ok()
     };
     let samples: Vec<f64> = text.lines().filter_map(value).collect();

@@ -35,16 +35,25 @@ async fn at_500_tasks_a_second_they_are_on_time() {
     for round in 1..=ROUNDS_MAX {
         let records = publish(&cluster, &node, &format!("measured-{round}"), ROUND).await;
         let due_at = |record: &Record| TaskId::from_uuid(record.task_id()).due_at().as_millis();
-        let undisturbed = records.iter().filter(|record| !stalls.meets(due_at(record) - WINDOW_MS, record.timestamp));
+        let undisturbed = records
+            .iter()
+            .filter(|record| !stalls.meets(due_at(record) - WINDOW_MS, record.timestamp));
         lateness.extend(undisturbed.map(|record| record.timestamp - due_at(record)));
         if lateness.len() >= UNDISTURBED_MIN {
             break;
         }
     }
-    assert!(lateness.len() >= UNDISTURBED_MIN, "this machine stands still too often: nothing can be said");
+    assert!(
+        lateness.len() >= UNDISTURBED_MIN,
+        "this machine stands still too often: nothing can be said"
+    );
     let bound = P99_MAX_MS.max(COMMITS * stalls.p99_ms());
     let late = lateness.iter().filter(|late| **late > bound).count();
-    assert!(late * 100 <= lateness.len(), "{late} of {} tasks are over {bound} ms late", lateness.len());
+    assert!(
+        late * 100 <= lateness.len(),
+        "{late} of {} tasks are over {bound} ms late",
+        lateness.len()
+    );
 }
 
 /// Publishes `count` tasks, each of which must arrive once.
@@ -59,6 +68,12 @@ async fn publish(cluster: &Cluster, node: &Node, name: &str, count: usize) -> Ve
     let findings = ledger.settle_up(cluster, || consumer.records(), DEADLINE).await;
     assert_eq!(findings.duplicates, NONE);
     let at = |share: f64| findings.lateness_at(share);
-    eprintln!("{name}: p50 {} ms, p99 {} ms, p99.9 {} ms, max {} ms", at(0.5), at(0.99), at(0.999), at(1.0));
+    eprintln!(
+        "{name}: p50 {} ms, p99 {} ms, p99.9 {} ms, max {} ms",
+        at(0.5),
+        at(0.99),
+        at(0.999),
+        at(1.0)
+    );
     consumer.records()
 }

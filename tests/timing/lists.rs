@@ -27,15 +27,26 @@ async fn a_page_and_the_counts_of_a_million_pending_tasks_come_at_once() {
     eprintln!(
         "ms: none {bare:.1}, a page {page:.1}, of 1000 {large:.1}, of a topic {of_topic:.1}, of a topic without tasks {of_none:.1}; counts {counts:.1}"
     );
-    assert!(page < page_max && of_topic < page_max && of_none < page_max, "{page:.1}, {of_topic:.1}, {of_none:.1} ms a page");
+    assert!(
+        page < page_max && of_topic < page_max && of_none < page_max,
+        "{page:.1}, {of_topic:.1}, {of_none:.1} ms a page"
+    );
     assert!(counts < counts_max, "{counts:.1} ms");
     let counted = node.api().get("/v1/tasks/counts").await.json();
     eprintln!("{} {}", counted["pending"], counted["minutes"][30]);
     assert_eq!(counted["pending"]["exact"], false);
     let pending = counted["pending"]["count"].as_f64().unwrap();
     assert!((pending / PENDING as f64 - 1.0).abs() < 0.1, "estimated at {pending}");
-    let topic = counted["topics"].as_array().unwrap().iter().find(|topic| topic["topic"] == "topic-3").unwrap();
-    assert!((topic["count"].as_f64().unwrap() / (PENDING as f64 / 10.0) - 1.0).abs() < 0.25, "{topic}");
+    let topic = counted["topics"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|topic| topic["topic"] == "topic-3")
+        .unwrap();
+    assert!(
+        (topic["count"].as_f64().unwrap() / (PENDING as f64 / 10.0) - 1.0).abs() < 0.25,
+        "{topic}"
+    );
 }
 
 /// Returns the median duration of a few requests.
@@ -58,6 +69,7 @@ async fn load(cluster: &Cluster) {
         select shard, (lpad(to_hex(due), 12, '0') || '8' || lpad(to_hex(shard), 3, '0') || '8' || substr(md5(n::text), 1, 15))::uuid,
           'topic-' || n % 10, '\\x78'
         from (select n, n % 16 as shard, $2 + 300000 + (n * 7919) % $1 * 6 as due from generate_series(1, $1) n) t";
-    let inserted = sqlx::query(query).bind(PENDING).bind(now_ms()).execute(&cluster.sql).await.unwrap();
+    let inserted =
+        sqlx::query(query).bind(PENDING).bind(now_ms()).execute(&cluster.sql).await.unwrap();
     assert_eq!(inserted.rows_affected(), u64::try_from(PENDING).unwrap());
 }

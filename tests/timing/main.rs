@@ -11,7 +11,11 @@
 )]
 
 #[path = "../support/mod.rs"]
-#[expect(dead_code, unused_imports, reason = "shared with the integration tests, which use all of it")]
+#[expect(
+    dead_code,
+    unused_imports,
+    reason = "shared with the integration tests, which use all of it"
+)]
 mod support;
 
 mod footprint;

@@ -33,7 +33,10 @@ impl Stalls {
                 // The time counts from the planned start, so that a stall between two commits
                 // counts as well.
                 let mut transaction = connection.begin().await.unwrap();
-                sqlx::query("select pg_logical_emit_message(true, 'stalls', '')").execute(&mut *transaction).await.unwrap();
+                sqlx::query("select pg_logical_emit_message(true, 'stalls', '')")
+                    .execute(&mut *transaction)
+                    .await
+                    .unwrap();
                 transaction.commit().await.unwrap();
                 into.lock().unwrap().push((planned, now_ms()));
             }
@@ -44,19 +47,29 @@ impl Stalls {
     /// Returns true when a commit was slow between `begin` and `end`, or so shortly before that its
     /// backlog was not yet worked off.
     pub fn meets(&self, begin: i64, end: i64) -> bool {
-        self.seen().iter().filter(is_stall).any(|stall| stall.0 <= end && begin <= stall.1 + took(stall))
+        self.seen()
+            .iter()
+            .filter(is_stall)
+            .any(|stall| stall.0 <= end && begin <= stall.1 + took(stall))
     }
 
     /// Returns the total duration of the slow commits that overlap the span.
     pub fn total_ms(&self, begin: i64, end: i64) -> i64 {
-        self.seen().iter().filter(is_stall).filter(|stall| stall.0 <= end && begin <= stall.1).map(took).sum()
+        self.seen()
+            .iter()
+            .filter(is_stall)
+            .filter(|stall| stall.0 <= end && begin <= stall.1)
+            .map(took)
+            .sum()
     }
 
     /// Returns when the last commit of the span that took more than `longer_than` milliseconds
     /// ended.
     pub fn last_end(&self, begin: i64, end: i64, longer_than: i64) -> Option<i64> {
         let seen = self.seen();
-        let long = seen.iter().filter(|commit| took(commit) > longer_than && commit.0 <= end && begin <= commit.1);
+        let long = seen
+            .iter()
+            .filter(|commit| took(commit) > longer_than && commit.0 <= end && begin <= commit.1);
         long.map(|commit| commit.1).max()
     }
 

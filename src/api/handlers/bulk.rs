@@ -30,16 +30,31 @@ const FIELDS: [&str; 5] = ["topic", "due_from", "due_to", "dry_run", "cursor"];
 fn bulk_of(text: &str, list: List) -> Result<Bulk, Problem> {
     let [topic, due_from, due_to, dry_run, cursor] = members(text, &FIELDS)?;
     let Some(topic) = topic else {
-        return Err(Problem::new(ProblemType::MissingField, "the topic whose tasks are meant is required").at("topic"));
+        return Err(Problem::new(
+            ProblemType::MissingField,
+            "the topic whose tasks are meant is required",
+        )
+        .at("topic"));
     };
-    let topic = TopicName::new(&string(topic, "topic")?).map_err(|error| Problem::invalid("topic", error.to_string()))?;
-    let time = |value: Option<&RawValue>, field: &'static str| -> Result<Option<Timestamp>, Problem> {
-        value.map(times::due_at).transpose().map_err(|wrong| Problem::invalid(field, wrong))
-    };
+    let topic = TopicName::new(&string(topic, "topic")?)
+        .map_err(|error| Problem::invalid("topic", error.to_string()))?;
+    let time =
+        |value: Option<&RawValue>, field: &'static str| -> Result<Option<Timestamp>, Problem> {
+            value.map(times::due_at).transpose().map_err(|wrong| Problem::invalid(field, wrong))
+        };
     let is_dry_run = dry_run.map(|value| boolean(value, "dry_run")).transpose()?.unwrap_or(false);
-    let bulk = Bulk { topic, due_from: time(due_from, "due_from")?, due_to: time(due_to, "due_to")?, is_dry_run, from: None };
+    let bulk = Bulk {
+        topic,
+        due_from: time(due_from, "due_from")?,
+        due_to: time(due_to, "due_to")?,
+        is_dry_run,
+        from: None,
+    };
     // Answers write a missing cursor as null, so null is accepted here.
-    let cursor = cursor.filter(|cursor| cursor.get() != "null").map(|cursor| string(cursor, "cursor")).transpose()?;
+    let cursor = cursor
+        .filter(|cursor| cursor.get() != "null")
+        .map(|cursor| string(cursor, "cursor"))
+        .transpose()?;
     let from = cursor.map(|cursor| cursor_of(&cursor, list, &bulk.selection())).transpose()?;
     Ok(Bulk { from, ..bulk })
 }
@@ -86,7 +101,11 @@ struct DoneJson {
     topic_known: Option<bool>,
 }
 
-async fn change_many(shared: &Shared, request: Request<Body>, change: Change) -> Result<Response, Problem> {
+async fn change_many(
+    shared: &Shared,
+    request: Request<Body>,
+    change: Change,
+) -> Result<Response, Problem> {
     let deadline = shared.deadline();
     query::refuse(request.uri())?;
     preconditions::refuse(request.headers())?;
@@ -94,7 +113,11 @@ async fn change_many(shared: &Shared, request: Request<Body>, change: Change) ->
     let bulk = bulk_of(body::text_of(&bytes)?, change.list())?;
     // A dry run never changes anything.
     let unknown = |reason: &str| {
-        if bulk.is_dry_run { Problem::unavailable(reason) } else { Problem::bulk_unknown(change.done(), reason) }
+        if bulk.is_dry_run {
+            Problem::unavailable(reason)
+        } else {
+            Problem::bulk_unknown(change.done(), reason)
+        }
     };
     let service = &shared.service;
     let done = match change {
@@ -112,7 +135,9 @@ async fn change_many(shared: &Shared, request: Request<Body>, change: Change) ->
         count: BTreeMap::from([(change.done(), done.task_count)]),
         more: done.has_more,
         dry_run: bulk.is_dry_run,
-        searched_to: done.searched_to.map(|cursor| Rfc3339(TaskId::from_uuid(cursor.after).due_at())),
+        searched_to: done
+            .searched_to
+            .map(|cursor| Rfc3339(TaskId::from_uuid(cursor.after).due_at())),
         cursor: done.searched_to.map(|cursor| text_of(cursor, change.list(), &bulk.selection())),
         topic_known,
     };
@@ -120,17 +145,26 @@ async fn change_many(shared: &Shared, request: Request<Body>, change: Change) ->
 }
 
 /// Handles `POST /v1/tasks/cancel`.
-pub async fn cancel(State(shared): State<Arc<Shared>>, request: Request<Body>) -> Result<Response, Problem> {
+pub async fn cancel(
+    State(shared): State<Arc<Shared>>,
+    request: Request<Body>,
+) -> Result<Response, Problem> {
     change_many(&shared, request, Change::Cancel).await
 }
 
 /// Handles `POST /v1/dead/redrive`.
-pub async fn redrive_all(State(shared): State<Arc<Shared>>, request: Request<Body>) -> Result<Response, Problem> {
+pub async fn redrive_all(
+    State(shared): State<Arc<Shared>>,
+    request: Request<Body>,
+) -> Result<Response, Problem> {
     change_many(&shared, request, Change::Redrive).await
 }
 
 /// Handles `POST /v1/dead/drop`.
-pub async fn drop_all_dead(State(shared): State<Arc<Shared>>, request: Request<Body>) -> Result<Response, Problem> {
+pub async fn drop_all_dead(
+    State(shared): State<Arc<Shared>>,
+    request: Request<Body>,
+) -> Result<Response, Problem> {
     change_many(&shared, request, Change::Drop).await
 }
 
@@ -143,7 +177,11 @@ fn answer_of(task: Option<TaskView>) -> Result<Response, Problem> {
 }
 
 /// Handles `POST /v1/dead/{id}/redrive`.
-pub async fn redrive(State(shared): State<Arc<Shared>>, path: IdInPath, request: Request<Body>) -> Result<Response, Problem> {
+pub async fn redrive(
+    State(shared): State<Arc<Shared>>,
+    path: IdInPath,
+    request: Request<Body>,
+) -> Result<Response, Problem> {
     let deadline = shared.deadline();
     query::refuse(request.uri())?;
     preconditions::refuse(request.headers())?;
@@ -154,7 +192,11 @@ pub async fn redrive(State(shared): State<Arc<Shared>>, path: IdInPath, request:
 }
 
 /// Handles `DELETE /v1/dead/{id}`.
-pub async fn drop_dead(State(shared): State<Arc<Shared>>, path: IdInPath, request: Request<Body>) -> Result<Response, Problem> {
+pub async fn drop_dead(
+    State(shared): State<Arc<Shared>>,
+    path: IdInPath,
+    request: Request<Body>,
+) -> Result<Response, Problem> {
     let deadline = shared.deadline();
     query::refuse(request.uri())?;
     let condition = preconditions::of(request.headers())?;

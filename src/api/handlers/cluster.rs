@@ -111,7 +111,11 @@ fn node_of(node: &NodeView) -> NodeJson<'_> {
 }
 
 fn backlog_of(backlog: &Backlog) -> BacklogJson {
-    BacklogJson { count: backlog.task_count, exact: backlog.is_exact, oldest_due_at: backlog.oldest_due_at.map(Rfc3339) }
+    BacklogJson {
+        count: backlog.task_count,
+        exact: backlog.is_exact,
+        oldest_due_at: backlog.oldest_due_at.map(Rfc3339),
+    }
 }
 
 fn millis_of(span: Duration) -> u64 {

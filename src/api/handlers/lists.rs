@@ -36,9 +36,13 @@ struct Wanted {
 
 impl Wanted {
     fn read(list: List, parameters: &Parameters) -> Result<Self, Problem> {
-        let selection =
-            Selection { topic: parameters.topic()?, due_from: parameters.time("due_from")?, due_to: parameters.time("due_to")? };
-        let from = parameters.get("cursor").map(|text| cursor_of(text, list, &selection)).transpose()?;
+        let selection = Selection {
+            topic: parameters.topic()?,
+            due_from: parameters.time("due_from")?,
+            due_to: parameters.time("due_to")?,
+        };
+        let from =
+            parameters.get("cursor").map(|text| cursor_of(text, list, &selection)).transpose()?;
         Ok(Self { list, limit: parameters.count("limit", LIMIT, LIMIT_MAX)?, selection, from })
     }
 
@@ -139,14 +143,20 @@ struct CountsJson<'a> {
 
 impl<'a> CountsJson<'a> {
     fn of(counts: &'a Counts) -> Self {
-        let minute = |&(from, figure): &(Timestamp, Figure)| MinuteJson { from: Rfc3339(from), figure: FigureJson::of(figure) };
+        let minute = |&(from, figure): &(Timestamp, Figure)| MinuteJson {
+            from: Rfc3339(from),
+            figure: FigureJson::of(figure),
+        };
         Self {
             as_of: Rfc3339(counts.as_of),
             pending: FigureJson::of(counts.pending),
             topics: counts
                 .topics
                 .iter()
-                .map(|(topic, figure)| TopicJson { topic: topic.as_str(), figure: FigureJson::of(*figure) })
+                .map(|(topic, figure)| TopicJson {
+                    topic: topic.as_str(),
+                    figure: FigureJson::of(*figure),
+                })
                 .collect(),
             more_topics: counts.has_more_topics,
             minutes: counts.minutes.iter().map(minute).collect(),
@@ -161,7 +171,8 @@ pub async fn counts(State(shared): State<Arc<Shared>>, uri: Uri) -> Result<Respo
     let topic = Parameters::read(&uri, &["topic"])?.topic()?;
     let counting = shared.service.counts(topic.as_ref());
     let counts = shared.ask(deadline, counting, Problem::unavailable).await?;
-    let capacity = counts.minutes.len().saturating_add(counts.topics.len()).saturating_mul(MINUTE_BYTES);
+    let capacity =
+        counts.minutes.len().saturating_add(counts.topics.len()).saturating_mul(MINUTE_BYTES);
     let mut answer = CountsJson::of(&counts);
     if let Some(topic) = topic.filter(|_| counts.pending.task_count == 0) {
         // A sample may have missed tasks of the topic.

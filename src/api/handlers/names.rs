@@ -26,14 +26,20 @@ const NO_KEY: &str = "nothing was done: a PUT has the name in its path, and is r
 
 /// Reads topic and name from the path. Returns a problem where no task can have them.
 fn name_of(path: NameInPath) -> Result<(TopicName, TaskName), Problem> {
-    let Path((topic, name)) = path.map_err(|_not_utf_8| Problem::invalid("name", "the path is not UTF-8, percent-encoded"))?;
-    let topic = TopicName::new(&topic).map_err(|error| Problem::invalid("topic", error.to_string()))?;
+    let Path((topic, name)) = path
+        .map_err(|_not_utf_8| Problem::invalid("name", "the path is not UTF-8, percent-encoded"))?;
+    let topic =
+        TopicName::new(&topic).map_err(|error| Problem::invalid("topic", error.to_string()))?;
     let name = TaskName::new(&name).map_err(|error| Problem::invalid("name", error.to_string()))?;
     Ok((topic, name))
 }
 
 /// Handles `PUT /v1/topics/{topic}/tasks/{name}`.
-pub async fn replace(State(shared): State<Arc<Shared>>, path: NameInPath, request: Request<Body>) -> Result<Response, Problem> {
+pub async fn replace(
+    State(shared): State<Arc<Shared>>,
+    path: NameInPath,
+    request: Request<Body>,
+) -> Result<Response, Problem> {
     let (deadline, arrived_at) = (shared.deadline(), shared.service.arrival());
     query::refuse(request.uri())?;
     let (topic, name) = name_of(path)?;
@@ -53,33 +59,51 @@ pub async fn replace(State(shared): State<Arc<Shared>>, path: NameInPath, reques
     match placed {
         Placed::Created(id) => Ok(created(id, &TaskJson::of_new(id, TaskState::Scheduled, &echo))),
         Placed::Unmet(current) => Err(Problem::unmet(current)),
-        Placed::Replaced(id) => Ok(answers::task(StatusCode::OK, &TaskJson::of_new(id, TaskState::Scheduled, &echo))),
+        Placed::Replaced(id) => {
+            Ok(answers::task(StatusCode::OK, &TaskJson::of_new(id, TaskState::Scheduled, &echo)))
+        }
         Placed::TooLate(task) => {
-            let detail =
-                "the task of this name is on its way, or was perhaps published: it was not replaced, nothing was changed";
+            let detail = "the task of this name is on its way, or was perhaps published: it was not replaced, nothing was changed";
             Err(Problem::too_late(detail, *task))
         }
     }
 }
 
 /// Handles `GET /v1/topics/{topic}/tasks/{name}`.
-pub async fn look_up(State(shared): State<Arc<Shared>>, path: NameInPath, uri: Uri) -> Result<Response, Problem> {
+pub async fn look_up(
+    State(shared): State<Arc<Shared>>,
+    path: NameInPath,
+    uri: Uri,
+) -> Result<Response, Problem> {
     let deadline = shared.deadline();
     query::refuse(&uri)?;
     let (topic, name) = name_of(path)?;
-    match shared.ask(deadline, shared.service.look_up_named(&topic, &name), Problem::unavailable).await? {
+    match shared
+        .ask(deadline, shared.service.look_up_named(&topic, &name), Problem::unavailable)
+        .await?
+    {
         Some(view) => Ok(answers::task(StatusCode::OK, &TaskJson::of_view(&view))),
         None => Err(Problem::name_not_found()),
     }
 }
 
 /// Handles `DELETE /v1/topics/{topic}/tasks/{name}`.
-pub async fn cancel(State(shared): State<Arc<Shared>>, path: NameInPath, request: Request<Body>) -> Result<Response, Problem> {
+pub async fn cancel(
+    State(shared): State<Arc<Shared>>,
+    path: NameInPath,
+    request: Request<Body>,
+) -> Result<Response, Problem> {
     let deadline = shared.deadline();
     query::refuse(request.uri())?;
     let condition = preconditions::of(request.headers())?;
     body::refuse(&shared, request, deadline).await?;
     let (topic, name) = name_of(path)?;
-    let verdict = shared.ask(deadline, shared.service.cancel_named(&topic, &name, &condition), Problem::cancel_unknown).await?;
+    let verdict = shared
+        .ask(
+            deadline,
+            shared.service.cancel_named(&topic, &name, &condition),
+            Problem::cancel_unknown,
+        )
+        .await?;
     answer_of(verdict, Problem::name_not_found)
 }

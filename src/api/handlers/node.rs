@@ -40,7 +40,10 @@ pub async fn readyz(State(shared): State<Arc<Shared>>) -> Response {
 pub async fn metrics(State(shared): State<Arc<Shared>>) -> Response {
     match telemetry::encode(&shared.registry) {
         Ok(text) => answers::text(StatusCode::OK, telemetry::CONTENT_TYPE, text),
-        Err(error) => Problem::new(ProblemType::Internal, format!("write the metrics down: {error}")).into_response(),
+        Err(error) => {
+            Problem::new(ProblemType::Internal, format!("write the metrics down: {error}"))
+                .into_response()
+        }
     }
 }
 
@@ -59,10 +62,17 @@ pub async fn problems(uri: Uri) -> Result<Response, Problem> {
 }
 
 /// Handles `GET /problems/{slug}`.
-pub async fn problem(path: Result<Path<String>, PathRejection>, uri: Uri) -> Result<Response, Problem> {
+pub async fn problem(
+    path: Result<Path<String>, PathRejection>,
+    uri: Uri,
+) -> Result<Response, Problem> {
     query::refuse(&uri)?;
     let page = path.ok().and_then(|Path(slug)| pages::of(&slug));
-    let page = page
-        .ok_or_else(|| Problem::new(ProblemType::NotFound, "there is no such type of problem; GET /problems has all of them"))?;
+    let page = page.ok_or_else(|| {
+        Problem::new(
+            ProblemType::NotFound,
+            "there is no such type of problem; GET /problems has all of them",
+        )
+    })?;
     Ok(answers::text(StatusCode::OK, MARKDOWN, page))
 }

@@ -32,11 +32,13 @@ const ITEMS_AT_ONCE: usize = 256;
 const RESULT_BYTES: usize = 200;
 
 /// The reason why a bulk submit takes no `Idempotency-Key`.
-const NO_KEY_OF_BATCH: &str =
-    "nothing was done: a batch as a whole has no key; give each task a name, and the batch can be repeated";
+const NO_KEY_OF_BATCH: &str = "nothing was done: a batch as a whole has no key; give each task a name, and the batch can be repeated";
 
 /// Handles `POST /v1/tasks`.
-pub async fn submit(State(shared): State<Arc<Shared>>, request: Request<Body>) -> Result<Response, Problem> {
+pub async fn submit(
+    State(shared): State<Arc<Shared>>,
+    request: Request<Body>,
+) -> Result<Response, Problem> {
     let (deadline, arrived_at) = (shared.deadline(), shared.service.arrival());
     query::refuse(request.uri())?;
     preconditions::refuse(request.headers())?;
@@ -57,12 +59,19 @@ pub async fn submit(State(shared): State<Arc<Shared>>, request: Request<Body>) -
     // the submit has seen is enough.
     match deadline.hold(shared.service.look_up(accepted.id)).await {
         Ok(Ok(Some(view))) => Ok(answers::task(StatusCode::OK, &TaskJson::of_view(&view))),
-        _ => Ok(answers::task(StatusCode::OK, &TaskJson::of_known(accepted.id, accepted.state, &echo))),
+        _ => Ok(answers::task(
+            StatusCode::OK,
+            &TaskJson::of_known(accepted.id, accepted.state, &echo),
+        )),
     }
 }
 
 pub fn echo_of(draft: &Draft) -> Echo {
-    Echo { topic: draft.record.topic.clone(), name: draft.name.clone(), key: draft.record.key.clone() }
+    Echo {
+        topic: draft.record.topic.clone(),
+        name: draft.name.clone(),
+        key: draft.record.key.clone(),
+    }
 }
 
 async fn ask_to_store(
@@ -71,7 +80,10 @@ async fn ask_to_store(
     arrived_at: Option<Timestamp>,
     deadline: Deadline,
 ) -> Result<Vec<Result<Accepted, Refusal>>, Problem> {
-    shared.in_time(deadline.hold(shared.service.submit(drafts, arrived_at)).await, Problem::submit_unknown)
+    shared.in_time(
+        deadline.hold(shared.service.submit(drafts, arrived_at)).await,
+        Problem::submit_unknown,
+    )
 }
 
 /// Returns the answer for a new task, with its `Location`.
@@ -103,7 +115,10 @@ struct BatchJson<'a> {
 
 /// Handles `POST /v1/tasks/batch`. Each task gets its own answer. The whole bulk submit is refused
 /// only if its items cannot be told apart.
-pub async fn submit_batch(State(shared): State<Arc<Shared>>, request: Request<Body>) -> Result<Response, Problem> {
+pub async fn submit_batch(
+    State(shared): State<Arc<Shared>>,
+    request: Request<Body>,
+) -> Result<Response, Problem> {
     let (deadline, arrived_at) = (shared.deadline(), shared.service.arrival());
     query::refuse(request.uri())?;
     preconditions::refuse(request.headers())?;
@@ -112,7 +127,11 @@ pub async fn submit_batch(State(shared): State<Arc<Shared>>, request: Request<Bo
     let (bytes, mut share) = body::read(&shared, request, deadline).await?;
     let (items, drafts) = read_batch(&shared, &mut share, reader, body::text_of(&bytes)?).await?;
     drop(bytes);
-    let answers = if drafts.is_empty() { Vec::new() } else { ask_to_store(&shared, drafts, arrived_at, deadline).await? };
+    let answers = if drafts.is_empty() {
+        Vec::new()
+    } else {
+        ask_to_store(&shared, drafts, arrived_at, deadline).await?
+    };
     let done = settle(items, answers);
     count(&shared.metrics, &done);
     let results: Vec<ItemJson<'_>> = done.iter().map(item_json).collect();
@@ -132,13 +151,17 @@ async fn read_batch(
 ) -> Result<(Vec<ReadItem>, Vec<Draft>), Problem> {
     let [tasks] = members(text, &["tasks"])?;
     let Some(tasks) = tasks else {
-        return Err(Problem::new(ProblemType::MissingField, "the array of the tasks is required").at("tasks"));
+        return Err(Problem::new(ProblemType::MissingField, "the array of the tasks is required")
+            .at("tasks"));
     };
     let tasks = array(tasks, "tasks")?;
     let tasks_max = shared.settings.batch_tasks_max.min(Array::ITEMS_MAX);
     if tasks.count > tasks_max {
         shared.metrics.rejected("batch_tasks");
-        let detail = format!("a batch has at most {tasks_max} tasks, this one has {}; send several", tasks.count);
+        let detail = format!(
+            "a batch has at most {tasks_max} tasks, this one has {}; send several",
+            tasks.count
+        );
         return Err(Problem::new(ProblemType::BatchTooLarge, detail).at("tasks"));
     }
     share.grow(tasks.count.saturating_mul(ITEM_BYTES))?;
@@ -210,12 +233,16 @@ fn count(metrics: &Metrics, done: &[DoneItem]) {
 fn item_json(item: &DoneItem) -> ItemJson<'_> {
     let status = status_of(item).as_u16();
     match item {
-        Ok((echo, accepted)) if accepted.is_new => {
-            ItemJson { status, task: Some(TaskJson::of_new(accepted.id, accepted.state, echo)), problem: None }
-        }
-        Ok((echo, accepted)) => {
-            ItemJson { status, task: Some(TaskJson::of_known(accepted.id, accepted.state, echo)), problem: None }
-        }
+        Ok((echo, accepted)) if accepted.is_new => ItemJson {
+            status,
+            task: Some(TaskJson::of_new(accepted.id, accepted.state, echo)),
+            problem: None,
+        },
+        Ok((echo, accepted)) => ItemJson {
+            status,
+            task: Some(TaskJson::of_known(accepted.id, accepted.state, echo)),
+            problem: None,
+        },
         Err(problem) => ItemJson { status, task: None, problem: Some(problem.json()) },
     }
 }
@@ -227,7 +254,11 @@ pub fn id_of(path: IdInPath) -> Option<TaskId> {
 }
 
 /// Handles `GET /v1/tasks/{id}`.
-pub async fn look_up(State(shared): State<Arc<Shared>>, path: IdInPath, uri: Uri) -> Result<Response, Problem> {
+pub async fn look_up(
+    State(shared): State<Arc<Shared>>,
+    path: IdInPath,
+    uri: Uri,
+) -> Result<Response, Problem> {
     let deadline = shared.deadline();
     query::refuse(&uri)?;
     let Some(id) = id_of(path) else { return Err(Problem::task_not_found(false)) };
@@ -238,12 +269,18 @@ pub async fn look_up(State(shared): State<Arc<Shared>>, path: IdInPath, uri: Uri
 }
 
 /// Handles `DELETE /v1/tasks/{id}`.
-pub async fn cancel(State(shared): State<Arc<Shared>>, path: IdInPath, request: Request<Body>) -> Result<Response, Problem> {
+pub async fn cancel(
+    State(shared): State<Arc<Shared>>,
+    path: IdInPath,
+    request: Request<Body>,
+) -> Result<Response, Problem> {
     let deadline = shared.deadline();
     query::refuse(request.uri())?;
     let condition = preconditions::of(request.headers())?;
     body::refuse(&shared, request, deadline).await?;
-    let Some(id) = id_of(path) else { return Err(Problem::task_not_found(false).with_verdict_not_found()) };
+    let Some(id) = id_of(path) else {
+        return Err(Problem::task_not_found(false).with_verdict_not_found());
+    };
     preconditions::check(&condition, id)?;
     let verdict = shared.ask(deadline, shared.service.cancel(id), Problem::cancel_unknown).await?;
     answer_of(verdict, || Problem::task_not_found(true))
@@ -257,7 +294,10 @@ struct CancelledJson<'a> {
 }
 
 /// Returns the answer to a cancel; `not_found` makes the problem when there is no such task.
-pub fn answer_of(verdict: Verdict, not_found: impl FnOnce() -> Problem) -> Result<Response, Problem> {
+pub fn answer_of(
+    verdict: Verdict,
+    not_found: impl FnOnce() -> Problem,
+) -> Result<Response, Problem> {
     match verdict {
         Verdict::Cancelled(task) => {
             let answer = CancelledJson { verdict: "cancelled", task: TaskJson::of_view(&task) };
@@ -272,9 +312,15 @@ pub fn answer_of(verdict: Verdict, not_found: impl FnOnce() -> Problem) -> Resul
 
 const fn too_late_for(state: TaskState) -> &'static str {
     match state {
-        TaskState::Scheduled => "the task waits for another attempt, and an earlier one may be in its topic already",
+        TaskState::Scheduled => {
+            "the task waits for another attempt, and an earlier one may be in its topic already"
+        }
         TaskState::Claimed => "the task is on its way",
-        TaskState::Dead => "the task is a dead letter, of which nothing is due any more: DELETE /v1/dead/{id} drops it",
-        TaskState::Published | TaskState::Cancelled => "the task was published: its receipt says where",
+        TaskState::Dead => {
+            "the task is a dead letter, of which nothing is due any more: DELETE /v1/dead/{id} drops it"
+        }
+        TaskState::Published | TaskState::Cancelled => {
+            "the task was published: its receipt says where"
+        }
     }
 }

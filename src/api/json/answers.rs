@@ -59,7 +59,11 @@ impl<'a> TaskJson<'a> {
 
     /// Shows a task that was just stored.
     pub fn of_new(id: TaskId, state: TaskState, echo: &'a Echo) -> Self {
-        Self { key: echo.key.as_deref().map(text_or_binary), attempt: Some(1), ..Self::of_known(id, state, echo) }
+        Self {
+            key: echo.key.as_deref().map(text_or_binary),
+            attempt: Some(1),
+            ..Self::of_known(id, state, echo)
+        }
     }
 
     /// Shows the first task of a name when only these fields are known.
@@ -115,7 +119,8 @@ fn text_or_binary(bytes: &[u8]) -> Bytes<'_> {
 fn json_or_other(bytes: &[u8]) -> Bytes<'_> {
     let Ok(text) = std::str::from_utf8(bytes) else { return Bytes::Binary(bytes) };
     // White space around the JSON would be lost, so a payload with some is text.
-    let json = serde_json::from_str::<&RawValue>(text).ok().filter(|json| json.get().len() == text.len());
+    let json =
+        serde_json::from_str::<&RawValue>(text).ok().filter(|json| json.get().len() == text.len());
     json.map_or(Bytes::Text(text), Bytes::Json)
 }
 
@@ -160,11 +165,17 @@ impl Serialize for TaskJson<'_> {
     }
 }
 
-fn entry<M: SerializeMap>(map: &mut M, bytes: &Bytes<'_>, [json, text, binary]: [&'static str; 3]) -> Result<(), M::Error> {
+fn entry<M: SerializeMap>(
+    map: &mut M,
+    bytes: &Bytes<'_>,
+    [json, text, binary]: [&'static str; 3],
+) -> Result<(), M::Error> {
     match bytes {
         Bytes::Json(value) => map.serialize_entry(json, value),
         Bytes::Text(value) => map.serialize_entry(text, value),
-        Bytes::Binary(value) => map.serialize_entry(binary, &Shown(Base64Display::new(value, &STANDARD))),
+        Bytes::Binary(value) => {
+            map.serialize_entry(binary, &Shown(Base64Display::new(value, &STANDARD)))
+        }
     }
 }
 
@@ -190,7 +201,12 @@ struct ReceiptJson {
 impl ReceiptJson {
     fn of(receipt: Receipt, due_at: Timestamp) -> Self {
         let lateness_ms = receipt.published_at.as_millis().saturating_sub(due_at.as_millis());
-        Self { partition: receipt.partition, offset: receipt.offset, published_at: Rfc3339(receipt.published_at), lateness_ms }
+        Self {
+            partition: receipt.partition,
+            offset: receipt.offset,
+            published_at: Rfc3339(receipt.published_at),
+            lateness_ms,
+        }
     }
 }
 
@@ -205,8 +221,10 @@ impl Serialize for HeadersJson<'_> {
             if all[..index].iter().any(|(known, _)| known == name) {
                 continue;
             }
-            let more = all[index + 1..].iter().filter(|(other, _)| other == name).map(|(_, value)| *value);
-            let values: Vec<ValueJson<'_>> = std::iter::once(*value).chain(more).map(ValueJson).collect();
+            let more =
+                all[index + 1..].iter().filter(|(other, _)| other == name).map(|(_, value)| *value);
+            let values: Vec<ValueJson<'_>> =
+                std::iter::once(*value).chain(more).map(ValueJson).collect();
             match values.as_slice() {
                 [one] => map.serialize_entry(name, one)?,
                 several => map.serialize_entry(name, several)?,
@@ -295,8 +313,16 @@ mod tests {
             state: TaskState::Published,
             replaced_by: None,
             attempt: 1,
-            receipt: Some(Receipt { partition: 2, offset: 9, published_at: Timestamp::from_millis(1_896_082_200_003) }),
-            kept: Some(Kept { key: Some(vec![0xff]), payload: payload.map(<[u8]>::to_vec), headers }),
+            receipt: Some(Receipt {
+                partition: 2,
+                offset: 9,
+                published_at: Timestamp::from_millis(1_896_082_200_003),
+            }),
+            kept: Some(Kept {
+                key: Some(vec![0xff]),
+                payload: payload.map(<[u8]>::to_vec),
+                headers,
+            }),
             reason: None,
             died_at: None,
         }
@@ -332,7 +358,10 @@ mod tests {
     }
 
     fn value() -> impl Strategy<Value = Option<Vec<u8>>> {
-        proptest::option::of(prop_oneof![any::<Vec<u8>>(), any::<String>().prop_map(String::into_bytes)])
+        proptest::option::of(prop_oneof![
+            any::<Vec<u8>>(),
+            any::<String>().prop_map(String::into_bytes)
+        ])
     }
 
     proptest! {

@@ -52,7 +52,9 @@ pub fn due_at_of_parameter(text: &str) -> Result<Timestamp, String> {
         return due_at_of_millis(text);
     }
     match text.split_at_checked(DATE_CHARS + 1) {
-        Some((date, rest)) if rest.contains(' ') => due_at_of_text(&format!("{date}{}", rest.replace(' ', "+"))),
+        Some((date, rest)) if rest.contains(' ') => {
+            due_at_of_text(&format!("{date}{}", rest.replace(' ', "+")))
+        }
         _ => due_at_of_text(text),
     }
 }
@@ -71,7 +73,10 @@ fn due_at_of_millis(text: &str) -> Result<Timestamp, String> {
     let millis = whole_number(text, DUE_AT)?;
     let millis = i64::try_from(millis).unwrap_or(i64::MAX);
     if millis < MILLIS_MIN {
-        return Err("this is before March 1973, in milliseconds since the epoch: were seconds meant?".to_owned());
+        return Err(
+            "this is before March 1973, in milliseconds since the epoch: were seconds meant?"
+                .to_owned(),
+        );
     }
     if millis > MILLIS_MAX {
         return Err("this is after the year 9999 (UTC), in milliseconds since the epoch".to_owned());
@@ -91,7 +96,8 @@ fn delay_of_millis(text: &str) -> Result<Duration, String> {
 /// `1.0` as an integer, and some languages write it.
 fn whole_number(text: &str, right: &str) -> Result<u64, String> {
     let (mantissa, exponent) = text.split_once(['e', 'E']).unwrap_or((text, "0"));
-    let (is_negative, mantissa) = mantissa.strip_prefix('-').map_or((false, mantissa), |rest| (true, rest));
+    let (is_negative, mantissa) =
+        mantissa.strip_prefix('-').map_or((false, mantissa), |rest| (true, rest));
     let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
     let mut digits = format!("{whole}{fraction}");
     if digits.bytes().all(|digit| digit == b'0') {
@@ -129,14 +135,19 @@ fn due_at_of_text(text: &str) -> Result<Timestamp, String> {
     let shape = shape_of(given).ok_or_else(|| wrong(reason_against(given)))?;
     let zone = Zone::of_suffix(suffix).map_err(|why| wrong(&why))?;
     let at = shape.date_time().ok_or_else(|| wrong("is no date and time that there is"))?;
-    let seconds = match (shape.offset().ok_or_else(|| wrong("is no date and time that there is"))?, zone) {
-        // The moment is fixed. The zone only says how to show it.
-        (Given::Utc, _) => 0,
-        (Given::Offset(seconds), Some(zone)) => zone.check(seconds, at).map(|()| seconds).map_err(|why| wrong(&why))?,
-        (Given::Offset(seconds), None) => seconds,
-        (Given::Nothing, Some(zone)) => zone.offset_at(at).map_err(|why| wrong(&why))?,
-        (Given::Nothing, None) => return Err(wrong("has no zone, without which it is no moment")),
-    };
+    let seconds =
+        match (shape.offset().ok_or_else(|| wrong("is no date and time that there is"))?, zone) {
+            // The moment is fixed. The zone only says how to show it.
+            (Given::Utc, _) => 0,
+            (Given::Offset(seconds), Some(zone)) => {
+                zone.check(seconds, at).map(|()| seconds).map_err(|why| wrong(&why))?
+            }
+            (Given::Offset(seconds), None) => seconds,
+            (Given::Nothing, Some(zone)) => zone.offset_at(at).map_err(|why| wrong(&why))?,
+            (Given::Nothing, None) => {
+                return Err(wrong("has no zone, without which it is no moment"));
+            }
+        };
     let nanos = shape.nanos_since_epoch(at, seconds);
     match i64::try_from(nanos.saturating_add(999_999).div_euclid(1_000_000)) {
         Ok(millis) if (0..=MILLIS_MAX).contains(&millis) => Ok(Timestamp::from_millis(millis)),
@@ -171,7 +182,9 @@ fn shape_of(text: &str) -> Option<Shape<'_>> {
         _ => byte.is_ascii_digit(),
     });
     let rest = match rest {
-        [b':', tens, ones, rest @ ..] if tens.is_ascii_digit() && ones.is_ascii_digit() => after_fraction(rest)?,
+        [b':', tens, ones, rest @ ..] if tens.is_ascii_digit() && ones.is_ascii_digit() => {
+            after_fraction(rest)?
+        }
         _ => rest,
     };
     let is_offset = match rest {
@@ -179,7 +192,8 @@ fn shape_of(text: &str) -> Option<Shape<'_>> {
         [b'+' | b'-', a, b, b':', c, d] => [a, b, c, d].iter().all(|byte| byte.is_ascii_digit()),
         _ => false,
     };
-    (is_shaped && is_offset).then(|| Shape { date_time: &text[..text.len() - rest.len()], offset: rest })
+    (is_shaped && is_offset)
+        .then(|| Shape { date_time: &text[..text.len() - rest.len()], offset: rest })
 }
 
 fn after_fraction(text: &[u8]) -> Option<&[u8]> {
@@ -206,7 +220,8 @@ impl Shape<'_> {
     fn nanos_since_epoch(&self, at: DateTime, offset_seconds: i32) -> i128 {
         // jiff reads a leap second as the second before it, which would be early.
         let leap_seconds = if self.date_time.as_bytes().get(17..19) == Some(b"60") { 1 } else { 0 };
-        at.duration_since(EPOCH).as_nanos() + (leap_seconds - i128::from(offset_seconds)) * 1_000_000_000
+        at.duration_since(EPOCH).as_nanos()
+            + (leap_seconds - i128::from(offset_seconds)) * 1_000_000_000
     }
 }
 
@@ -238,13 +253,19 @@ fn delay_of_text(text: &str) -> Result<Duration, String> {
         return Err(wrong("is too long for a delay"));
     }
     if is_digits(text) {
-        return Err(wrong("is a number in quotes: it has no unit, and milliseconds are a number without quotes"));
+        return Err(wrong(
+            "is a number in quotes: it has no unit, and milliseconds are a number without quotes",
+        ));
     }
     let span: jiff::Span = text.parse().map_err(|_no_span: jiff::Error| wrong("is no delay"))?;
     if span.get_years() != 0 || span.get_months() != 0 {
-        return Err(wrong("has months or years, which have no fixed length (days and weeks do: 24 h and 168 h)"));
+        return Err(wrong(
+            "has months or years, which have no fixed length (days and weeks do: 24 h and 168 h)",
+        ));
     }
-    let span = span.to_duration(jiff::SpanRelativeTo::days_are_24_hours()).map_err(|_too_long| wrong("is too long"))?;
+    let span = span
+        .to_duration(jiff::SpanRelativeTo::days_are_24_hours())
+        .map_err(|_too_long| wrong("is too long"))?;
     let nanos = span.as_nanos();
     if nanos < 0 {
         return Err(wrong("is negative"));
@@ -305,7 +326,13 @@ mod tests {
         }
         assert_eq!(millis_of("1896082200000"), Ok(1_896_082_200_000));
         assert_eq!(millis_of(r#""1970-01-01T00:00:00Z""#), Ok(0));
-        for whole in ["1896082200000.0", "1.8960822e12", "1.8960822E+12", "1896082200000000e-3", "18960822.00e5"] {
+        for whole in [
+            "1896082200000.0",
+            "1.8960822e12",
+            "1.8960822E+12",
+            "1896082200000000e-3",
+            "18960822.00e5",
+        ] {
             assert_eq!(millis_of(whole), Ok(1_896_082_200_000), "{whole}");
         }
     }
@@ -335,7 +362,10 @@ mod tests {
         ] {
             assert_eq!(millis_of(&format!("{text:?}")), Ok(millis), "{text}");
         }
-        assert_eq!(Rfc3339(Timestamp::from_millis(MILLIS_MAX)).to_string(), "9999-12-31T23:59:59.999Z");
+        assert_eq!(
+            Rfc3339(Timestamp::from_millis(MILLIS_MAX)).to_string(),
+            "9999-12-31T23:59:59.999Z"
+        );
         assert_eq!(millis_of(&MILLIS_MAX.to_string()), Ok(MILLIS_MAX));
     }
 
@@ -417,7 +447,11 @@ mod tests {
             ("2030-10-27T02:30+01:00[Europe/Berlin]", "2030-10-27T01:30:00Z"),
             ("9999-12-31T23:59[Europe/Berlin]", "9999-12-31T22:59:00Z"),
         ] {
-            assert_eq!(millis_of(&format!("{text:?}")), millis_of(&format!("{in_utc:?}")), "{text}");
+            assert_eq!(
+                millis_of(&format!("{text:?}")),
+                millis_of(&format!("{in_utc:?}")),
+                "{text}"
+            );
             assert!(millis_of(&format!("{text:?}")).is_ok(), "{text}");
         }
     }
@@ -425,12 +459,18 @@ mod tests {
     #[test]
     fn times_that_contradict_the_rules_of_their_zone_are_refused() {
         for (text, reason) in [
-            ("2030-01-31T10:30+02:00[Europe/Berlin]", "it says +02:00, and Europe/Berlin has +01:00 then"),
+            (
+                "2030-01-31T10:30+02:00[Europe/Berlin]",
+                "it says +02:00, and Europe/Berlin has +01:00 then",
+            ),
             ("2030-01-31T10:30+02:00[!Europe/Berlin]", "it says +02:00"),
             ("2030-01-31T10:30+02:00[-03:30]", "-03:30 has -03:30 then"),
             ("2030-03-31T02:30[Europe/Berlin]", "leave out when they go from +01:00 to +02:00"),
             ("2030-03-31T02:30+01:00[Europe/Berlin]", "leave out"),
-            ("2030-10-27T02:30[Europe/Berlin]", "twice in Europe/Berlin, with +02:00 and with +01:00"),
+            (
+                "2030-10-27T02:30[Europe/Berlin]",
+                "twice in Europe/Berlin, with +02:00 and with +01:00",
+            ),
             ("2030-10-27T02:30+03:00[Europe/Berlin]", "it says +03:00"),
             ("2030-01-31T10:30[Europe/Munich]", "not known, \"Europe/Munich\""),
             ("2030-01-31T10:30[CET-1CEST]", "not known"),

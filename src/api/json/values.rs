@@ -17,7 +17,9 @@ pub fn string_of(value: &RawValue) -> Result<Cow<'_, str>, String> {
         // Control characters were refused when the whole text was read.
         return Ok(Cow::Borrowed(inner));
     }
-    serde_json::from_str(text).map(Cow::Owned).map_err(|error| format!("this is no string of Unicode: {}", reason_of(&error)))
+    serde_json::from_str(text)
+        .map(Cow::Owned)
+        .map_err(|error| format!("this is no string of Unicode: {}", reason_of(&error)))
 }
 
 /// Returns the error for a value of another kind than `right`.

@@ -35,10 +35,14 @@ impl<'a> Zone<'a> {
             let Some((mark, after)) = mark else {
                 return Err("has something behind its time that is no zone in brackets".to_owned());
             };
-            let (is_critical, mark) = mark.strip_prefix('!').map_or((false, mark), |mark| (true, mark));
+            let (is_critical, mark) =
+                mark.strip_prefix('!').map_or((false, mark), |mark| (true, mark));
             match mark.split_once('=') {
                 Some((key, _)) if is_critical => {
-                    return Err(format!("has a critical mark that is not known here, {:?}", shown(key)));
+                    return Err(format!(
+                        "has a critical mark that is not known here, {:?}",
+                        shown(key)
+                    ));
                 }
                 Some(_) => {}
                 None if is_first => zone = Some(Self::named(mark)?),
@@ -54,7 +58,8 @@ impl<'a> Zone<'a> {
             Some(seconds) => Offset::from_seconds(seconds).ok().map(TimeZone::fixed),
             None => RULES.get(name).ok(),
         };
-        let rules = rules.ok_or_else(|| format!("names a time zone that is not known, {:?}", shown(name)))?;
+        let rules = rules
+            .ok_or_else(|| format!("names a time zone that is not known, {:?}", shown(name)))?;
         Ok(Self { name, rules })
     }
 
@@ -66,7 +71,9 @@ impl<'a> Zone<'a> {
             AmbiguousOffset::Unambiguous { offset } => Ok(offset.seconds()),
             AmbiguousOffset::Gap { before, after } => {
                 let [before, after] = [before, after].map(Written);
-                Err(format!("is a time that the clocks of {name} leave out when they go from {before} to {after}"))
+                Err(format!(
+                    "is a time that the clocks of {name} leave out when they go from {before} to {after}"
+                ))
             }
             AmbiguousOffset::Fold { before, after } => {
                 let [before, after] = [before, after].map(Written);
@@ -79,15 +86,23 @@ impl<'a> Zone<'a> {
     /// the rules have changed since, or one of the two is a mistake. The intended time could be
     /// earlier or later by hours, so it is refused, critical (`!`) or not.
     pub fn check(&self, seconds: i32, at: DateTime) -> Result<(), String> {
-        let (name, given) = (self.name, Written(Offset::from_seconds(seconds).unwrap_or(Offset::UTC)));
+        let (name, given) =
+            (self.name, Written(Offset::from_seconds(seconds).unwrap_or(Offset::UTC)));
         let of_zone = match self.rules.to_ambiguous_timestamp(at).offset() {
             AmbiguousOffset::Unambiguous { offset } if offset.seconds() == seconds => return Ok(()),
-            AmbiguousOffset::Fold { before, after } if [before, after].map(Offset::seconds).contains(&seconds) => return Ok(()),
+            AmbiguousOffset::Fold { before, after }
+                if [before, after].map(Offset::seconds).contains(&seconds) =>
+            {
+                return Ok(());
+            }
             AmbiguousOffset::Unambiguous { offset } => offset,
             AmbiguousOffset::Fold { before, .. } => before,
             AmbiguousOffset::Gap { .. } => return self.offset_at(at).map(drop),
         };
-        Err(format!("contradicts itself: it says {given}, and {name} has {} then; leave one of them out", Written(of_zone)))
+        Err(format!(
+            "contradicts itself: it says {given}, and {name} has {} then; leave one of them out",
+            Written(of_zone)
+        ))
     }
 }
 

@@ -16,14 +16,29 @@ pub fn write(paths: &[PathOperations<'_>]) -> Result<String, serde_json::Error> 
     let document = Members(vec![
         ("openapi".to_owned(), Part::Value(json!("3.1.0"))),
         ("info".to_owned(), Part::Value(info())),
-        ("servers".to_owned(), Part::Value(json!([{ "url": "/", "description": "The node that serves this document." }]))),
+        (
+            "servers".to_owned(),
+            Part::Value(
+                json!([{ "url": "/", "description": "The node that serves this document." }]),
+            ),
+        ),
         (
             "tags".to_owned(),
-            Part::Value(Tag::ALL.iter().map(|tag| json!({ "name": tag.name(), "description": tag.description() })).collect()),
+            Part::Value(
+                Tag::ALL
+                    .iter()
+                    .map(|tag| json!({ "name": tag.name(), "description": tag.description() }))
+                    .collect(),
+            ),
         ),
         (
             "paths".to_owned(),
-            Part::Members(paths.iter().map(|(path, operations)| ((*path).to_owned(), path_item(operations))).collect()),
+            Part::Members(
+                paths
+                    .iter()
+                    .map(|(path, operations)| ((*path).to_owned(), path_item(operations)))
+                    .collect(),
+            ),
         ),
         (
             "components".to_owned(),
@@ -98,7 +113,12 @@ fn headers() -> Value {
 }
 
 fn schemas_of_all() -> Part {
-    Part::Members(schemas::all().into_iter().map(|(name, schema)| (name.to_owned(), Part::Value(schema))).collect())
+    Part::Members(
+        schemas::all()
+            .into_iter()
+            .map(|(name, schema)| (name.to_owned(), Part::Value(schema)))
+            .collect(),
+    )
 }
 
 fn path_item(operations: &[(Method, &'static Operation)]) -> Part {
@@ -116,7 +136,10 @@ fn operation_of(method: &Method, operation: &Operation) -> Part {
         ("description".to_owned(), Part::Value(json!(operation.description))),
     ];
     if !operation.parameters.is_empty() {
-        members.push(("parameters".to_owned(), Part::Value(operation.parameters.iter().map(parameter).collect())));
+        members.push((
+            "parameters".to_owned(),
+            Part::Value(operation.parameters.iter().map(parameter).collect()),
+        ));
     }
     if let Some(body) = &operation.body {
         members.push(("requestBody".to_owned(), Part::Value(request_body(body))));
@@ -146,7 +169,12 @@ fn request_body(body: &RequestBody) -> Value {
     let examples: Value = body
         .examples
         .iter()
-        .map(|example| (example.name.to_owned(), json!({ "summary": example.summary, "value": value_of(example.json) })))
+        .map(|example| {
+            (
+                example.name.to_owned(),
+                json!({ "summary": example.summary, "value": value_of(example.json) }),
+            )
+        })
         .collect::<serde_json::Map<_, _>>()
         .into();
     json!({
@@ -169,7 +197,10 @@ fn responses(operation: &Operation) -> Members {
     let problems = operation.all_problems();
     for same_status in problems.chunk_by(|one, other| one.status() == other.status()) {
         if let Some(first) = same_status.first() {
-            responses.push((first.status().as_str().to_owned(), Part::Value(problem_response(same_status))));
+            responses.push((
+                first.status().as_str().to_owned(),
+                Part::Value(problem_response(same_status)),
+            ));
         }
     }
     Members(responses)
@@ -177,7 +208,9 @@ fn responses(operation: &Operation) -> Members {
 
 fn response(answer: &Answer) -> Value {
     let content = match answer.content {
-        Content::Json(schema) => json!({ "application/json": { "schema": schemas::reference(schema) } }),
+        Content::Json(schema) => {
+            json!({ "application/json": { "schema": schemas::reference(schema) } })
+        }
         Content::Text(media_type) => json!({ media_type: { "schema": { "type": "string" } } }),
     };
     let mut response = json!({ "description": answer.description, "content": content });
@@ -185,8 +218,7 @@ fn response(answer: &Answer) -> Value {
         response["headers"] = json!({ "ETag": header("ETag") });
     }
     if answer.has_location {
-        response["headers"]["Location"] =
-            json!({ "description": "Where the task can be looked up.", "required": true, "schema": { "type": "string" } });
+        response["headers"]["Location"] = json!({ "description": "Where the task can be looked up.", "required": true, "schema": { "type": "string" } });
         let by_id = |operation: &str, description: &str| json!({ "operationId": operation, "parameters": { "id": "$response.body#/id" }, "description": description });
         response["links"] = json!({
             "task": by_id("getTask", "The `id` of the new task looks it up."),
@@ -197,8 +229,10 @@ fn response(answer: &Answer) -> Value {
 }
 
 fn problem_response(problems: &[ProblemType]) -> Value {
-    let lines: Vec<String> = problems.iter().map(|kind| format!("`{}`: {}.", kind.slug(), kind.row().title)).collect();
-    let types: Vec<String> = problems.iter().map(|kind| format!("{TYPE_PREFIX}{}", kind.slug())).collect();
+    let lines: Vec<String> =
+        problems.iter().map(|kind| format!("`{}`: {}.", kind.slug(), kind.row().title)).collect();
+    let types: Vec<String> =
+        problems.iter().map(|kind| format!("{TYPE_PREFIX}{}", kind.slug())).collect();
     let schema = json!({ "allOf": [schemas::reference("Problem"), { "properties": { "type": { "enum": types } } }] });
     let mut headers = json!({ "Link": header("Link") });
     if problems.contains(&ProblemType::UnsupportedEncoding) {
@@ -229,7 +263,10 @@ fn sample(method: &Method, operation: &Operation) -> String {
     }
     lines.push_str(&format!("\"http://127.0.0.1:7070{}\"", operation.sample.path));
     if let Some(example) = body {
-        lines.push_str(&format!(" \\\n  --header 'content-type: application/json' --data '{}'", example.json));
+        lines.push_str(&format!(
+            " \\\n  --header 'content-type: application/json' --data '{}'",
+            example.json
+        ));
     }
     lines
 }

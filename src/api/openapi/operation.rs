@@ -174,11 +174,19 @@ impl Parameter {
         Self { name, location: Location::Path, description, schema }
     }
 
-    pub const fn query(name: &'static str, description: &'static str, schema: &'static str) -> Self {
+    pub const fn query(
+        name: &'static str,
+        description: &'static str,
+        schema: &'static str,
+    ) -> Self {
         Self { name, location: Location::Query, description, schema }
     }
 
-    pub const fn header(name: &'static str, description: &'static str, schema: &'static str) -> Self {
+    pub const fn header(
+        name: &'static str,
+        description: &'static str,
+        schema: &'static str,
+    ) -> Self {
         Self { name, location: Location::Header, description, schema }
     }
 }
@@ -189,12 +197,22 @@ impl Answer {
     }
 
     pub const fn text(media_type: &'static str, description: &'static str) -> Self {
-        Self { status: StatusCode::OK, description, content: Content::Text(media_type), has_location: false }
+        Self {
+            status: StatusCode::OK,
+            description,
+            content: Content::Text(media_type),
+            has_location: false,
+        }
     }
 
     /// Makes the answer with a new task.
     pub const fn created(description: &'static str) -> Self {
-        Self { status: StatusCode::CREATED, description, content: Content::Json("Task"), has_location: true }
+        Self {
+            status: StatusCode::CREATED,
+            description,
+            content: Content::Json("Task"),
+            has_location: true,
+        }
     }
 }
 
@@ -210,7 +228,13 @@ mod tests {
         assert!(!submit.tells_of(StatusCode::NO_CONTENT, None));
         assert!(submit.tells_of(StatusCode::UNPROCESSABLE_ENTITY, Some(ProblemType::UnknownTopic)));
         assert!(!submit.tells_of(StatusCode::CONFLICT, Some(ProblemType::TooLate)));
-        assert!(operations::node::LIVEZ.tells_of(StatusCode::INTERNAL_SERVER_ERROR, Some(ProblemType::Internal)));
-        assert!(!operations::node::LIVEZ.tells_of(StatusCode::SERVICE_UNAVAILABLE, Some(ProblemType::Draining)));
+        assert!(
+            operations::node::LIVEZ
+                .tells_of(StatusCode::INTERNAL_SERVER_ERROR, Some(ProblemType::Internal))
+        );
+        assert!(
+            !operations::node::LIVEZ
+                .tells_of(StatusCode::SERVICE_UNAVAILABLE, Some(ProblemType::Draining))
+        );
     }
 }

@@ -21,23 +21,45 @@ impl Route {
         Self { path, handlers: MethodRouter::new(), operations: Vec::new() }
     }
 
-    pub fn get<H: Handler<T, Arc<Shared>>, T: 'static>(self, handler: H, operation: &'static Operation) -> Self {
+    pub fn get<H: Handler<T, Arc<Shared>>, T: 'static>(
+        self,
+        handler: H,
+        operation: &'static Operation,
+    ) -> Self {
         self.on(Method::GET, MethodFilter::GET, handler, operation)
     }
 
-    pub fn put<H: Handler<T, Arc<Shared>>, T: 'static>(self, handler: H, operation: &'static Operation) -> Self {
+    pub fn put<H: Handler<T, Arc<Shared>>, T: 'static>(
+        self,
+        handler: H,
+        operation: &'static Operation,
+    ) -> Self {
         self.on(Method::PUT, MethodFilter::PUT, handler, operation)
     }
 
-    pub fn post<H: Handler<T, Arc<Shared>>, T: 'static>(self, handler: H, operation: &'static Operation) -> Self {
+    pub fn post<H: Handler<T, Arc<Shared>>, T: 'static>(
+        self,
+        handler: H,
+        operation: &'static Operation,
+    ) -> Self {
         self.on(Method::POST, MethodFilter::POST, handler, operation)
     }
 
-    pub fn delete<H: Handler<T, Arc<Shared>>, T: 'static>(self, handler: H, operation: &'static Operation) -> Self {
+    pub fn delete<H: Handler<T, Arc<Shared>>, T: 'static>(
+        self,
+        handler: H,
+        operation: &'static Operation,
+    ) -> Self {
         self.on(Method::DELETE, MethodFilter::DELETE, handler, operation)
     }
 
-    fn on<H, T>(mut self, method: Method, filter: MethodFilter, handler: H, operation: &'static Operation) -> Self
+    fn on<H, T>(
+        mut self,
+        method: Method,
+        filter: MethodFilter,
+        handler: H,
+        operation: &'static Operation,
+    ) -> Self
     where
         H: Handler<T, Arc<Shared>>,
         T: 'static,

@@ -54,7 +54,10 @@ mod tests {
         for (name, schema) in all() {
             assert!(schema["description"].is_string(), "{name}");
             for (property, schema) in schema["properties"].as_object().into_iter().flatten() {
-                assert!(schema["description"].is_string() || schema["$ref"].is_string(), "{name}.{property}");
+                assert!(
+                    schema["description"].is_string() || schema["$ref"].is_string(),
+                    "{name}.{property}"
+                );
             }
         }
     }

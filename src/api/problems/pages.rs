@@ -35,7 +35,10 @@ pub fn all() -> String {
     for kind in ProblemType::ALL {
         let row = kind.row();
         let retry = kind.safe_to_retry();
-        text.push_str(&format!("| [`{TYPE_PREFIX}{0}`](#{0}) | {1} | {retry} | {2} |\n", row.slug, row.status, row.title));
+        text.push_str(&format!(
+            "| [`{TYPE_PREFIX}{0}`](#{0}) | {1} | {retry} | {2} |\n",
+            row.slug, row.status, row.title
+        ));
     }
     for kind in ProblemType::ALL {
         text.push('\n');
@@ -52,10 +55,16 @@ pub fn of(slug: &str) -> Option<String> {
 
 fn section(kind: ProblemType, level: &str) -> String {
     let row = kind.row();
-    let retry = kind.retry_after().map(|seconds| format!(" · `Retry-After: {seconds}`")).unwrap_or_default();
+    let retry = kind
+        .retry_after()
+        .map(|seconds| format!(" · `Retry-After: {seconds}`"))
+        .unwrap_or_default();
     let when = wrapped(&format!("**{}.** {}", row.title, row.when));
     let then = wrapped(&format!("What to do: {}", row.then));
-    format!("{level} {0}\n\n{1} · `{TYPE_PREFIX}{0}`{retry}\n\n{when}\n\n{then}\n", row.slug, row.status)
+    format!(
+        "{level} {0}\n\n{1} · `{TYPE_PREFIX}{0}`{retry}\n\n{when}\n\n{then}\n",
+        row.slug, row.status
+    )
 }
 
 /// A paragraph in lines of at most 100 characters, as far as its words allow that.
@@ -105,12 +114,18 @@ mod tests {
             let is_temporary = kind.retry_after().is_some() || kind.status().as_u16() == 408;
             let expected = match kind {
                 ProblemType::Internal | ProblemType::OutcomeUnknown => "with a name",
-                ProblemType::TaskNotFound | ProblemType::TooLate | ProblemType::Replaced => "no use",
+                ProblemType::TaskNotFound | ProblemType::TooLate | ProblemType::Replaced => {
+                    "no use"
+                }
                 _ if is_temporary => "yes",
                 _ => "after a correction",
             };
             assert_eq!(kind.safe_to_retry(), expected, "{}", kind.slug());
-            assert!(expected != "yes" || !kind.row().when.contains("may have been done"), "{}", kind.slug());
+            assert!(
+                expected != "yes" || !kind.row().when.contains("may have been done"),
+                "{}",
+                kind.slug()
+            );
         }
     }
 

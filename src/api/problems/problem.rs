@@ -43,7 +43,10 @@ impl Problem {
     }
 
     /// Makes the problem of a wrong value in `field`; `detail` names the right form.
-    pub fn invalid(field: impl Into<Cow<'static, str>>, detail: impl Into<Cow<'static, str>>) -> Self {
+    pub fn invalid(
+        field: impl Into<Cow<'static, str>>,
+        detail: impl Into<Cow<'static, str>>,
+    ) -> Self {
         Self::new(ProblemType::InvalidValue, detail).at(field)
     }
 
@@ -98,9 +101,12 @@ impl Problem {
     pub fn unmet(current: Option<TaskId>) -> Self {
         let detail = match current {
             Some(id) => {
-                format!("nothing was changed: the name stands for the task {id}, which If-Match or If-None-Match rules out")
+                format!(
+                    "nothing was changed: the name stands for the task {id}, which If-Match or If-None-Match rules out"
+                )
             }
-            None => "nothing was changed: the name stands for no task, and If-Match asks for one".to_owned(),
+            None => "nothing was changed: the name stands for no task, and If-Match asks for one"
+                .to_owned(),
         };
         let more = More { current, ..More::default() };
         Self { more: Some(Box::new(more)), ..Self::new(ProblemType::PreconditionFailed, detail) }
@@ -108,7 +114,9 @@ impl Problem {
 
     /// Makes the problem of a precondition that excludes the task whose id is in the path.
     pub fn unmet_by_id(id: TaskId) -> Self {
-        let detail = format!("nothing was changed: the tag of the task is \"{id}\", which If-Match or If-None-Match rules out");
+        let detail = format!(
+            "nothing was changed: the tag of the task is \"{id}\", which If-Match or If-None-Match rules out"
+        );
         let more = More { current: Some(id), ..More::default() };
         Self { more: Some(Box::new(more)), ..Self::new(ProblemType::PreconditionFailed, detail) }
     }
@@ -146,7 +154,9 @@ impl Problem {
     }
 
     pub fn header_too_large(bytes_max: usize) -> Self {
-        let detail = format!("nothing was done: a header has at most {bytes_max} bytes, counting 32 for each of its fields");
+        let detail = format!(
+            "nothing was done: a header has at most {bytes_max} bytes, counting 32 for each of its fields"
+        );
         Self::new(ProblemType::HeaderTooLarge, detail)
     }
 
@@ -164,13 +174,18 @@ impl Problem {
     /// Makes the problem of a limit that is reached. The router counts the limit when it answers,
     /// so that those of the service are counted, too.
     pub fn busy(bound: &'static str) -> Self {
-        let detail =
-            format!("nothing was done: the bound {bound}{} is reached; ask again, or ask another node", setting_of(bound));
+        let detail = format!(
+            "nothing was done: the bound {bound}{} is reached; ask again, or ask another node",
+            setting_of(bound)
+        );
         Self { bound: Some(bound), ..Self::new(ProblemType::Busy, detail) }
     }
 
     pub fn draining() -> Self {
-        Self::new(ProblemType::Draining, "nothing was done: the node is about to leave; ask another node")
+        Self::new(
+            ProblemType::Draining,
+            "nothing was done: the node is about to leave; ask another node",
+        )
     }
 
     pub fn submit_unknown(reason: &str) -> Self {
@@ -196,7 +211,8 @@ impl Problem {
     }
 
     pub fn cancel_unknown(reason: &str) -> Self {
-        let detail = format!("the cancel may have taken effect, or not: {reason}. Repeating it is safe");
+        let detail =
+            format!("the cancel may have taken effect, or not: {reason}. Repeating it is safe");
         Self::new(ProblemType::OutcomeUnknown, detail)
     }
 
@@ -271,10 +287,18 @@ impl Problem {
             retry_after: self.kind.retry_after(),
             request_id: None,
             verdict: more.and_then(|more| more.verdict),
-            replaced_by: more.and_then(|more| more.task.as_ref()).and_then(|task| task.replaced_by).map(Shown),
+            replaced_by: more
+                .and_then(|more| more.task.as_ref())
+                .and_then(|task| task.replaced_by)
+                .map(Shown),
             current_id: more.and_then(|more| more.current).map(Shown),
             task: more.and_then(|more| more.task.as_ref()).map(TaskJson::of_view),
-            missing: more.map(|more| more.missing.as_slice()).unwrap_or_default().iter().map(NotReadyJson::of).collect(),
+            missing: more
+                .map(|more| more.missing.as_slice())
+                .unwrap_or_default()
+                .iter()
+                .map(NotReadyJson::of)
+                .collect(),
         }
     }
 }

@@ -192,9 +192,12 @@ impl ProblemType {
     /// Returns the column "safe to retry?" of docs/problems.md, for the same request sent again.
     pub(super) const fn safe_to_retry(self) -> &'static str {
         match self {
-            Self::RequestTimeout | Self::TooManyRequests | Self::Busy | Self::Draining | Self::Unavailable | Self::NotReady => {
-                "yes"
-            }
+            Self::RequestTimeout
+            | Self::TooManyRequests
+            | Self::Busy
+            | Self::Draining
+            | Self::Unavailable
+            | Self::NotReady => "yes",
             Self::Internal | Self::OutcomeUnknown => "with a name",
             Self::TaskNotFound | Self::TooLate | Self::Replaced => "no use",
             _ => "after a correction",

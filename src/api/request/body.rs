@@ -24,7 +24,11 @@ const CAPACITY_MAX: usize = 1 << 20;
 const UNWANTED_BYTES_MAX: usize = 4096;
 
 /// Reads a body that says it is JSON, and unpacks it.
-pub async fn read<'a>(shared: &'a Shared, request: Request<Body>, deadline: Deadline) -> Result<(Bytes, Share<'a>), Problem> {
+pub async fn read<'a>(
+    shared: &'a Shared,
+    request: Request<Body>,
+    deadline: Deadline,
+) -> Result<(Bytes, Share<'a>), Problem> {
     check_content_type(request.headers())?;
     let encoding = Encoding::of(request.headers())?;
     let collected = deadline.hold(collect(shared, request.into_body())).await;
@@ -37,13 +41,18 @@ pub async fn read<'a>(shared: &'a Shared, request: Request<Body>, deadline: Dead
 
 /// Refuses a body on a call that takes none: ignoring a `{"dry_run":true}` would do harm. An empty
 /// object passes, and so does `null`, which some clients send for no body.
-pub async fn refuse(shared: &Shared, request: Request<Body>, deadline: Deadline) -> Result<(), Problem> {
+pub async fn refuse(
+    shared: &Shared,
+    request: Request<Body>,
+    deadline: Deadline,
+) -> Result<(), Problem> {
     let body = request.into_body();
     if body.is_end_stream() {
         return Ok(());
     }
     let bytes = deadline.hold(beginning_of(body)).await.map_err(|_elapsed| late(shared))??;
-    let unwanted = Problem::new(ProblemType::UnknownField, "this call takes no body; nothing was done");
+    let unwanted =
+        Problem::new(ProblemType::UnknownField, "this call takes no body; nothing was done");
     let Ok(text) = std::str::from_utf8(&bytes) else { return Err(unwanted) };
     if ["", "null"].contains(&text.trim()) {
         return Ok(());
@@ -76,13 +85,17 @@ fn late(shared: &Shared) -> Problem {
 fn broken(error: axum::Error) -> Problem {
     let first: &(dyn Error + 'static) = &error;
     let sources = iter::successors(Some(first), |error| (**error).source());
-    let kind = sources.filter_map(|error| error.downcast_ref::<io::Error>()).last().map(io::Error::kind);
+    let kind =
+        sources.filter_map(|error| error.downcast_ref::<io::Error>()).last().map(io::Error::kind);
     match kind {
         Some(io::ErrorKind::InvalidInput | io::ErrorKind::InvalidData) => Problem::new(
             ProblemType::MalformedEncoding,
             "the chunks of the body are not what RFC 9112 calls chunks; nothing was done",
         ),
-        _ => Problem::new(ProblemType::RequestTimeout, "the body ended before its end; nothing was done"),
+        _ => Problem::new(
+            ProblemType::RequestTimeout,
+            "the body ended before its end; nothing was done",
+        ),
     }
 }
 
@@ -97,7 +110,8 @@ async fn collect(shared: &Shared, mut body: Body) -> Result<(Bytes, Share<'_>), 
     let mut whole: Vec<u8> = Vec::new();
     while let Some(frame) = body.frame().await {
         let Ok(piece) = frame.map_err(broken)?.into_data() else { continue };
-        if first.len().max(whole.len()).saturating_add(piece.len()) > shared.settings.body_bytes_max {
+        if first.len().max(whole.len()).saturating_add(piece.len()) > shared.settings.body_bytes_max
+        {
             return Err(too_large(shared));
         }
         share.grow(piece.len())?;
@@ -115,7 +129,10 @@ async fn collect(shared: &Shared, mut body: Body) -> Result<(Bytes, Share<'_>), 
 }
 
 fn check_content_type(headers: &HeaderMap) -> Result<(), Problem> {
-    let is_json = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).is_some_and(is_json);
+    let is_json = headers
+        .get(header::CONTENT_TYPE)
+        .and_then(|value| value.to_str().ok())
+        .is_some_and(is_json);
     if is_json {
         return Ok(());
     }
@@ -125,11 +142,15 @@ fn check_content_type(headers: &HeaderMap) -> Result<(), Problem> {
 
 fn is_json(content_type: &str) -> bool {
     let mut parts = content_type.split(';').map(str::trim);
-    let is_json = parts.next().is_some_and(|essence| essence.eq_ignore_ascii_case("application/json"));
+    let is_json =
+        parts.next().is_some_and(|essence| essence.eq_ignore_ascii_case("application/json"));
     is_json
         && parts.all(|parameter| {
-            let Some((name, value)) = parameter.split_once('=') else { return parameter.is_empty() };
-            name.eq_ignore_ascii_case("charset") && value.trim_matches('"').eq_ignore_ascii_case("utf-8")
+            let Some((name, value)) = parameter.split_once('=') else {
+                return parameter.is_empty();
+            };
+            name.eq_ignore_ascii_case("charset")
+                && value.trim_matches('"').eq_ignore_ascii_case("utf-8")
         })
 }
 
@@ -139,6 +160,9 @@ pub fn text_of(bytes: &[u8]) -> Result<&str, Problem> {
         let valid = &bytes[..error.valid_up_to()];
         let line = valid.iter().filter(|byte| **byte == b'\n').count() + 1;
         let column = valid.iter().rev().take_while(|byte| **byte != b'\n').count() + 1;
-        Problem::new(ProblemType::MalformedJson, format!("line {line}, column {column}: the bytes are not UTF-8"))
+        Problem::new(
+            ProblemType::MalformedJson,
+            format!("line {line}, column {column}: the bytes are not UTF-8"),
+        )
     })
 }

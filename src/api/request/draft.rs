@@ -32,8 +32,17 @@ pub const FIELDS: [&str; 11] = [
     "key_base64",
     "headers",
 ];
-pub const FIELDS_OF_NAMED: [&str; 9] =
-    ["due_at", "delay", "payload", "payload_text", "payload_base64", "tombstone", "key", "key_base64", "headers"];
+pub const FIELDS_OF_NAMED: [&str; 9] = [
+    "due_at",
+    "delay",
+    "payload",
+    "payload_text",
+    "payload_base64",
+    "tombstone",
+    "key",
+    "key_base64",
+    "headers",
+];
 
 type Member<'a> = Option<&'a RawValue>;
 
@@ -60,40 +69,62 @@ impl DraftReader {
     }
 
     /// Reads a task whose topic and name are in the path.
-    pub fn read_named(&self, text: &str, topic: TopicName, name: TaskName) -> Result<(Draft, Origin), Problem> {
-        let (draft, origin) = draft_of(topic, members(text, &FIELDS_OF_NAMED)?, self.trace.as_ref())?;
+    pub fn read_named(
+        &self,
+        text: &str,
+        topic: TopicName,
+        name: TaskName,
+    ) -> Result<(Draft, Origin), Problem> {
+        let (draft, origin) =
+            draft_of(topic, members(text, &FIELDS_OF_NAMED)?, self.trace.as_ref())?;
         Ok((Draft { name: Some(name), ..draft }, origin))
     }
 
     fn topic(&mut self, topic: Member<'_>) -> Result<TopicName, Problem> {
         let Some(topic) = topic else {
-            return Err(
-                Problem::new(ProblemType::MissingField, "the name of the Kafka topic to publish to is required").at("topic")
-            );
+            return Err(Problem::new(
+                ProblemType::MissingField,
+                "the name of the Kafka topic to publish to is required",
+            )
+            .at("topic"));
         };
         let name = string(topic, "topic")?;
         if let Some(last) = self.last_topic.as_ref().filter(|last| last.as_str() == name) {
             return Ok(last.clone());
         }
-        let topic = TopicName::new(&name).map_err(|error| Problem::invalid("topic", error.to_string()))?;
+        let topic =
+            TopicName::new(&name).map_err(|error| Problem::invalid("topic", error.to_string()))?;
         self.last_topic = Some(topic.clone());
         Ok(topic)
     }
 }
 
 /// Makes a draft without a name.
-fn draft_of(topic: TopicName, members: [Member<'_>; 9], trace: Option<&TraceParent>) -> Result<(Draft, Origin), Problem> {
+fn draft_of(
+    topic: TopicName,
+    members: [Member<'_>; 9],
+    trace: Option<&TraceParent>,
+) -> Result<(Draft, Origin), Problem> {
     if topic.is_internal() {
-        return Err(Problem::invalid("topic", format!("{topic} is Kafka's own: nobody else may write to it")));
+        return Err(Problem::invalid(
+            "topic",
+            format!("{topic} is Kafka's own: nobody else may write to it"),
+        ));
     }
-    let [due_at, delay, payload, payload_text, payload_base64, tombstone, key, key_base64, headers] = members;
+    let [due_at, delay, payload, payload_text, payload_base64, tombstone, key, key_base64, headers] =
+        members;
     let (due, due_origin) = due_of(due_at, delay)?;
     let key = key_of(key, key_base64)?;
-    let is_tombstone = tombstone.map(|value| boolean(value, "tombstone")).transpose()?.unwrap_or(false);
+    let is_tombstone =
+        tombstone.map(|value| boolean(value, "tombstone")).transpose()?.unwrap_or(false);
     let (payload, payload_origin) = if is_tombstone {
         refuse_second_payload([payload, payload_text, payload_base64])?;
         if key.is_none() {
-            return Err(Problem::new(ProblemType::MissingField, "a tombstone is of a key: give key or key_base64").at("key"));
+            return Err(Problem::new(
+                ProblemType::MissingField,
+                "a tombstone is of a key: give key or key_base64",
+            )
+            .at("key"));
         }
         (None, "key")
     } else {
@@ -115,8 +146,14 @@ fn due_of(due_at: Member<'_>, delay: Member<'_>) -> Result<(Due, &'static str), 
             let span = times::delay(delay).map_err(|wrong| Problem::invalid("delay", wrong))?;
             Ok((Due::After(span), "delay"))
         }
-        (None, None) => Err(Problem::new(ProblemType::MissingField, "one of due_at and delay is required").at("due_at")),
-        (Some(_), Some(_)) => Err(Problem::new(ProblemType::ConflictingFields, "give due_at or delay, not both").at("delay")),
+        (None, None) => {
+            Err(Problem::new(ProblemType::MissingField, "one of due_at and delay is required")
+                .at("due_at"))
+        }
+        (Some(_), Some(_)) => {
+            Err(Problem::new(ProblemType::ConflictingFields, "give due_at or delay, not both")
+                .at("delay"))
+        }
     }
 }
 
@@ -126,12 +163,17 @@ fn key_of(key: Member<'_>, key_base64: Member<'_>) -> Result<Option<Box<[u8]>>, 
         (Some(key), None) => Ok(Some(bytes_of(string(key, "key")?))),
         (None, Some(key)) => base64_of(key, "key_base64").map(Some),
         (Some(_), Some(_)) => {
-            Err(Problem::new(ProblemType::ConflictingFields, "give key or key_base64, not both").at("key_base64"))
+            Err(Problem::new(ProblemType::ConflictingFields, "give key or key_base64, not both")
+                .at("key_base64"))
         }
     }
 }
 
-fn payload_of(json: Member<'_>, text: Member<'_>, base64: Member<'_>) -> Result<(Box<[u8]>, &'static str), Problem> {
+fn payload_of(
+    json: Member<'_>,
+    text: Member<'_>,
+    base64: Member<'_>,
+) -> Result<(Box<[u8]>, &'static str), Problem> {
     match (json, text, base64) {
         // The record's value is the JSON exactly as written, with its inner white space.
         (Some(json), None, None) => Ok((json.get().as_bytes().into(), "payload")),
@@ -153,11 +195,16 @@ fn refuse_second_payload(payloads: [Member<'_>; 3]) -> Result<(), Problem> {
     if payloads.iter().all(Option::is_none) {
         return Ok(());
     }
-    Err(Problem::new(ProblemType::ConflictingFields, "a tombstone has no payload: give one or the other").at("tombstone"))
+    Err(Problem::new(
+        ProblemType::ConflictingFields,
+        "a tombstone has no payload: give one or the other",
+    )
+    .at("tombstone"))
 }
 
 fn name_of(name: &RawValue) -> Result<TaskName, Problem> {
-    TaskName::new(&string(name, "name")?).map_err(|error| Problem::invalid("name", error.to_string()))
+    TaskName::new(&string(name, "name")?)
+        .map_err(|error| Problem::invalid("name", error.to_string()))
 }
 
 fn bytes_of(text: Cow<'_, str>) -> Box<[u8]> {
@@ -169,9 +216,12 @@ fn bytes_of(text: Cow<'_, str>) -> Box<[u8]> {
 
 fn base64_of(value: &RawValue, field: &'static str) -> Result<Box<[u8]>, Problem> {
     let text = string(value, field)?;
-    let bytes = STANDARD
-        .decode(text.as_bytes())
-        .map_err(|error| Problem::invalid(field, format!("this is not base64 (RFC 4648, section 4, with padding): {error}")))?;
+    let bytes = STANDARD.decode(text.as_bytes()).map_err(|error| {
+        Problem::invalid(
+            field,
+            format!("this is not base64 (RFC 4648, section 4, with padding): {error}"),
+        )
+    })?;
     Ok(bytes.into_boxed_slice())
 }
 
@@ -191,8 +241,14 @@ mod tests {
 
     #[test]
     fn a_payload_is_the_json_text_byte_for_byte() {
-        for json in [r#"{"b" : 1,  "a":[1.50, 1e3 ,-0]}"#, "null", "\"\\u00e4\\/\"", "[\n1 ]", "12345678901234567890.000", "true"]
-        {
+        for json in [
+            r#"{"b" : 1,  "a":[1.50, 1e3 ,-0]}"#,
+            "null",
+            "\"\\u00e4\\/\"",
+            "[\n1 ]",
+            "12345678901234567890.000",
+            "true",
+        ] {
             let task = format!(r#"{{"topic":"t","delay":0,"payload": {json} }}"#);
             assert_eq!(payload_of(&task), Some(json.as_bytes().to_vec()));
         }
@@ -201,7 +257,10 @@ mod tests {
     #[test]
     fn a_deeply_nested_payload_is_opaque() {
         let json = format!("{}{}", "[".repeat(100_000), "]".repeat(100_000));
-        assert_eq!(payload_of(&format!(r#"{{"topic":"t","delay":0,"payload":{json}}}"#)), Some(json.into_bytes()));
+        assert_eq!(
+            payload_of(&format!(r#"{{"topic":"t","delay":0,"payload":{json}}}"#)),
+            Some(json.into_bytes())
+        );
     }
 
     #[test]

@@ -15,7 +15,10 @@ use crate::api::problems::problem_type::ProblemType;
 
 /// Returns the members of the object in `text`, in the order of `names`. Refuses other values than
 /// objects, members with other names, and members that occur twice.
-pub fn members<'a, const N: usize>(text: &'a str, names: &[&'static str; N]) -> Result<[Option<&'a RawValue>; N], Problem> {
+pub fn members<'a, const N: usize>(
+    text: &'a str,
+    names: &[&'static str; N],
+) -> Result<[Option<&'a RawValue>; N], Problem> {
     let mut found = [None; N];
     for (name, value) in object(text)?.pairs {
         let Some(index) = names.iter().position(|known| *known == name) else {
@@ -23,7 +26,8 @@ pub fn members<'a, const N: usize>(text: &'a str, names: &[&'static str; N]) -> 
             return Err(Problem::new(ProblemType::UnknownField, detail).at(shown(&name)));
         };
         if found[index].replace(value).is_some() {
-            return Err(Problem::new(ProblemType::DuplicateField, "the field is given twice").at(names[index]));
+            return Err(Problem::new(ProblemType::DuplicateField, "the field is given twice")
+                .at(names[index]));
         }
     }
     Ok(found)
@@ -85,10 +89,16 @@ fn problem_of(error: &serde_json::Error, wanted: &str, text: &str) -> Problem {
         return Problem::new(ProblemType::InvalidValue, unlike(text.trim_start(), wanted));
     }
     if text.trim().is_empty() {
-        return Problem::new(ProblemType::MalformedJson, format!("the body is empty, and {wanted} would be right"));
+        return Problem::new(
+            ProblemType::MalformedJson,
+            format!("the body is empty, and {wanted} would be right"),
+        );
     }
     let (line, column) = (error.line(), error.column());
-    Problem::new(ProblemType::MalformedJson, format!("line {line}, column {column}: {}", reason_of(error)))
+    Problem::new(
+        ProblemType::MalformedJson,
+        format!("line {line}, column {column}: {}", reason_of(error)),
+    )
 }
 
 /// The name of a member, borrowed when it has no escapes.
@@ -123,7 +133,9 @@ impl<'de> Deserialize<'de> for Object<'de> {
             }
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
                 let mut object = Object { pairs: Vec::with_capacity(8), count: 0 };
-                while let Some((Name(name), value)) = map.next_entry::<Name<'de>, &'de RawValue>()? {
+                while let Some((Name(name), value)) =
+                    map.next_entry::<Name<'de>, &'de RawValue>()?
+                {
                     object.count += 1;
                     if object.pairs.len() < Object::PAIRS_MAX {
                         object.pairs.push((name, value));
@@ -147,7 +159,9 @@ impl<'de> Deserialize<'de> for Array<'de> {
             fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Self::Value, A::Error> {
                 let mut array = Array { items: Vec::new(), count: 0 };
                 while array.count < Array::ITEMS_MAX {
-                    let Some(item) = items.next_element::<&'de RawValue>()? else { return Ok(array) };
+                    let Some(item) = items.next_element::<&'de RawValue>()? else {
+                        return Ok(array);
+                    };
                     array.items.push(item);
                     array.count += 1;
                 }

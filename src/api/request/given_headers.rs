@@ -33,18 +33,24 @@ pub fn read(value: Option<&RawValue>, trace: Option<&TraceParent>) -> Result<Hea
         && !headers.iter().any(|(name, _)| name.eq_ignore_ascii_case(TRACEPARENT))
     {
         if headers.len() == COUNT_MAX {
-            let detail = format!("a task has at most {COUNT_MAX} headers, and the traceparent of the request would be one more");
+            let detail = format!(
+                "a task has at most {COUNT_MAX} headers, and the traceparent of the request would be one more"
+            );
             return Err(Problem::invalid("headers", detail));
         }
         headers.push((Cow::Borrowed(TRACEPARENT), Some(Cow::Borrowed(trace.as_str().as_bytes()))));
     }
     // After a failure the headers are checked one by one, to name the wrong one. A refusal may cost
     // more than a success.
-    Headers::new(headers.iter().map(|(name, value)| (name.as_ref(), value.as_deref()))).map_err(|error| {
-        let wrong = headers.iter().find(|(name, value)| Headers::new([(name.as_ref(), value.as_deref())]).is_err());
-        let field = wrong.map_or_else(|| "headers".to_owned(), |(name, _)| path_of(name));
-        Problem::invalid(field, error.to_string())
-    })
+    Headers::new(headers.iter().map(|(name, value)| (name.as_ref(), value.as_deref()))).map_err(
+        |error| {
+            let wrong = headers
+                .iter()
+                .find(|(name, value)| Headers::new([(name.as_ref(), value.as_deref())]).is_err());
+            let field = wrong.map_or_else(|| "headers".to_owned(), |(name, _)| path_of(name));
+            Problem::invalid(field, error.to_string())
+        },
+    )
 }
 
 fn given(value: &RawValue) -> Result<Given<'_>, Problem> {
@@ -73,16 +79,24 @@ fn given(value: &RawValue) -> Result<Given<'_>, Problem> {
 }
 
 /// Adds a header for each value of a list. Stops at one more than the limit.
-fn add_each<'a>(headers: &mut Given<'a>, name: Cow<'a, str>, list: &'a RawValue) -> Result<(), Problem> {
+fn add_each<'a>(
+    headers: &mut Given<'a>,
+    name: Cow<'a, str>,
+    list: &'a RawValue,
+) -> Result<(), Problem> {
     let list = values(list).map_err(|problem| problem.at(path_of(&name)))?;
     if list.count == 0 {
-        return Err(Problem::invalid(path_of(&name), "the list is empty; leave out a header that is not meant"));
+        return Err(Problem::invalid(
+            path_of(&name),
+            "the list is empty; leave out a header that is not meant",
+        ));
     }
     for (index, value) in list.items.into_iter().enumerate() {
         if headers.len() > COUNT_MAX {
             break;
         }
-        let value = value_of(value).map_err(|problem| problem.within(&format!("{}[{index}]", path_of(&name))))?;
+        let value = value_of(value)
+            .map_err(|problem| problem.within(&format!("{}[{index}]", path_of(&name))))?;
         headers.push((name.clone(), value));
     }
     Ok(())
@@ -102,8 +116,9 @@ fn value_of(value: &RawValue) -> Result<Value<'_>, Problem> {
             };
             let text = string_of(base64).map_err(wrong)?;
             let bytes = STANDARD.decode(text.as_bytes());
-            let bytes =
-                bytes.map_err(|error| wrong(format!("this is not base64 (RFC 4648, section 4, with padding): {error}")))?;
+            let bytes = bytes.map_err(|error| {
+                wrong(format!("this is not base64 (RFC 4648, section 4, with padding): {error}"))
+            })?;
             Ok(Some(Cow::Owned(bytes)))
         }
         _ => Err(wrong(unlike(value.get(), VALUE))),
@@ -112,8 +127,13 @@ fn value_of(value: &RawValue) -> Result<Value<'_>, Problem> {
 
 /// Returns the path of a header within a task.
 fn path_of(name: &str) -> String {
-    let is_plain = !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'));
-    if is_plain { format!("headers.{}", shown(name)) } else { format!("headers[{:?}]", shown(name)) }
+    let is_plain = !name.is_empty()
+        && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'));
+    if is_plain {
+        format!("headers.{}", shown(name))
+    } else {
+        format!("headers[{:?}]", shown(name))
+    }
 }
 
 #[cfg(test)]
@@ -126,7 +146,9 @@ mod tests {
     }
 
     fn pairs(headers: &Headers) -> Vec<(String, Option<Vec<u8>>)> {
-        headers::decode(headers.as_bytes()).map(|(name, value)| (name.to_owned(), value.map(<[u8]>::to_vec))).collect()
+        headers::decode(headers.as_bytes())
+            .map(|(name, value)| (name.to_owned(), value.map(<[u8]>::to_vec)))
+            .collect()
     }
 
     #[test]
@@ -143,7 +165,10 @@ mod tests {
             ("r", Some(b"")),
             ("r", Some(b"2")),
         ];
-        assert_eq!(pairs(&headers), wanted.map(|(name, value)| (name.to_owned(), value.map(<[u8]>::to_vec))));
+        assert_eq!(
+            pairs(&headers),
+            wanted.map(|(name, value)| (name.to_owned(), value.map(<[u8]>::to_vec)))
+        );
     }
 
     #[test]
@@ -157,14 +182,21 @@ mod tests {
             (r#"{"a":{}}"#, "headers.a", "without base64"),
             (r#"{"a":{"base64":null}}"#, "headers.a", "null"),
             (r#"{"a":{"base64":"_w=="}}"#, "headers.a", "not base64"),
-            (r#"{"a b":[{"base64":"YQ==","text":"a"}]}"#, "headers[\"a b\"][0].text", "no such field"),
+            (
+                r#"{"a b":[{"base64":"YQ==","text":"a"}]}"#,
+                "headers[\"a b\"][0].text",
+                "no such field",
+            ),
             (r#"{"punctual-x":null}"#, "headers.punctual-x", "reserved"),
             (r#"{"Punctual-x":["1"]}"#, "headers.Punctual-x", "reserved"),
             (r#"{"a":"1","a":"2"}"#, "headers.a", "a list"),
             (r#"["a"]"#, "headers", "an array"),
         ] {
             let problem = format!("{:?}", parsed(json).unwrap_err());
-            assert!(problem.contains(&format!("field: Some({field:?})")) && problem.contains(reason), "{json}: {problem}");
+            assert!(
+                problem.contains(&format!("field: Some({field:?})")) && problem.contains(reason),
+                "{json}: {problem}"
+            );
         }
     }
 

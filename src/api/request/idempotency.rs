@@ -18,13 +18,21 @@ pub fn key_of(headers: &HeaderMap) -> Result<Option<TaskName>, Problem> {
     let mut given = headers.get_all(HEADER).iter();
     let Some(value) = given.next() else { return Ok(None) };
     if given.next().is_some() {
-        return Err(Problem::new(ProblemType::DuplicateField, "the header Idempotency-Key is given twice").at(FIELD));
+        return Err(Problem::new(
+            ProblemType::DuplicateField,
+            "the header Idempotency-Key is given twice",
+        )
+        .at(FIELD));
     }
-    let text = std::str::from_utf8(value.as_bytes()).map_err(|_error| Problem::invalid(FIELD, "it is not UTF-8"))?;
+    let text = std::str::from_utf8(value.as_bytes())
+        .map_err(|_error| Problem::invalid(FIELD, "it is not UTF-8"))?;
     let text = text.trim();
-    let key = if text.starts_with('"') { unquoted(text).ok_or_else(no_string)? } else { text.to_owned() };
+    let key =
+        if text.starts_with('"') { unquoted(text).ok_or_else(no_string)? } else { text.to_owned() };
     let name = TaskName::new(&key);
-    name.map(Some).map_err(|error| Problem::invalid(FIELD, format!("the key is taken as the name of the task: {error}")))
+    name.map(Some).map_err(|error| {
+        Problem::invalid(FIELD, format!("the key is taken as the name of the task: {error}"))
+    })
 }
 
 fn no_string() -> Problem {
@@ -40,7 +48,9 @@ fn unquoted(text: &str) -> Option<String> {
     let mut characters = inner.chars();
     while let Some(character) = characters.next() {
         match character {
-            '\\' => content.push(characters.next().filter(|escaped| matches!(escaped, '"' | '\\'))?),
+            '\\' => {
+                content.push(characters.next().filter(|escaped| matches!(escaped, '"' | '\\'))?)
+            }
             '"' => return None,
             ' '..='~' => content.push(character),
             _ => return None,
@@ -100,7 +110,18 @@ mod tests {
     #[test]
     fn what_can_be_no_name_is_refused() {
         let long = "k".repeat(256);
-        for wrong in ["", "\"\"", "\"", "\"a", "\"a\"b\"", "\"a\\b\"", "\"a\\\"", "\"a\";q=1", "\"ä\"", &long] {
+        for wrong in [
+            "",
+            "\"\"",
+            "\"",
+            "\"a",
+            "\"a\"b\"",
+            "\"a\\b\"",
+            "\"a\\\"",
+            "\"a\";q=1",
+            "\"ä\"",
+            &long,
+        ] {
             assert_eq!(read(&[wrong.as_bytes()]), Err(ProblemType::InvalidValue), "{wrong}");
         }
         assert_eq!(read(&[b"\xff"]), Err(ProblemType::InvalidValue));

@@ -11,17 +11,24 @@ use crate::api::problems::problem::Problem;
 use crate::domain::{Precondition, TaskId, TaskSet};
 
 /// The right form of a header with tags.
-const RIGHT: &str = "it is *, or a list of ids in quotes, such as \"01934b2e-7d3c-8017-9f2b-6a1c0e4d5b7f\"";
+const RIGHT: &str =
+    "it is *, or a list of ids in quotes, such as \"01934b2e-7d3c-8017-9f2b-6a1c0e4d5b7f\"";
 
 /// Reads the preconditions of a request that changes the task of its path.
 pub fn of(headers: &HeaderMap) -> Result<Precondition, Problem> {
-    Ok(Precondition { must_be: tags_of(headers, IF_MATCH, false)?, must_not_be: tags_of(headers, IF_NONE_MATCH, true)? })
+    Ok(Precondition {
+        must_be: tags_of(headers, IF_MATCH, false)?,
+        must_not_be: tags_of(headers, IF_NONE_MATCH, true)?,
+    })
 }
 
 /// Refuses preconditions on a change that has no task in its path. Ignoring them would betray
 /// callers that rely on them.
 pub fn refuse(headers: &HeaderMap) -> Result<(), Problem> {
-    let Some(given) = [IF_MATCH, IF_NONE_MATCH].into_iter().find(|name| headers.contains_key(name)) else { return Ok(()) };
+    let Some(given) = [IF_MATCH, IF_NONE_MATCH].into_iter().find(|name| headers.contains_key(name))
+    else {
+        return Ok(());
+    };
     let detail = "nothing was done: a precondition is for a PUT or a DELETE of one task; a POST with a name never changes the task of this name";
     Err(Problem::invalid(String::from(given.as_str()), detail))
 }
@@ -33,14 +40,21 @@ pub fn check(condition: &Precondition, id: TaskId) -> Result<(), Problem> {
 
 /// Returns the tasks that a header names. Tags that are not task ids match nothing. A weak tag
 /// counts only in `If-None-Match`.
-fn tags_of(headers: &HeaderMap, name: HeaderName, takes_weak: bool) -> Result<Option<TaskSet>, Problem> {
+fn tags_of(
+    headers: &HeaderMap,
+    name: HeaderName,
+    takes_weak: bool,
+) -> Result<Option<TaskSet>, Problem> {
     let mut values = headers.get_all(&name).iter().peekable();
     if values.peek().is_none() {
         return Ok(None);
     }
     let wrong = |value: &HeaderValue| {
         let value = String::from_utf8_lossy(value.as_bytes());
-        Problem::invalid(String::from(name.as_str()), format!("nothing was done: {} is no list of tags; {RIGHT}", shown(&value)))
+        Problem::invalid(
+            String::from(name.as_str()),
+            format!("nothing was done: {} is no list of tags; {RIGHT}", shown(&value)),
+        )
     };
     let mut tasks = Vec::new();
     let mut is_any = false;
@@ -56,7 +70,8 @@ fn tags_of(headers: &HeaderMap, name: HeaderName, takes_weak: bool) -> Result<Op
                 rest = after.trim_ascii_start();
                 continue;
             }
-            let (tag, after) = first_tag(rest).filter(|_tag| !is_any).ok_or_else(|| wrong(value))?;
+            let (tag, after) =
+                first_tag(rest).filter(|_tag| !is_any).ok_or_else(|| wrong(value))?;
             tag_count += 1;
             if takes_weak || !tag.is_weak {
                 tasks.extend(tag.task);
@@ -89,7 +104,8 @@ fn first_tag(text: &[u8]) -> Option<(Tag, &[u8])> {
     }
     // Tags are compared byte by byte, so only the spelling of our answers counts.
     let id: Option<TaskId> = std::str::from_utf8(opaque).ok().and_then(|text| text.parse().ok());
-    let task = id.filter(|id| id.uuid().hyphenated().encode_lower(&mut [0; 36]).as_bytes() == opaque);
+    let task =
+        id.filter(|id| id.uuid().hyphenated().encode_lower(&mut [0; 36]).as_bytes() == opaque);
     Some((Tag { is_weak, task }, after))
 }
 
@@ -121,9 +137,16 @@ mod tests {
         }
         assert_eq!(read(&[&quoted], false), these(&[ID]));
         assert_eq!(read(&[&format!(",{quoted} ,, \"{OTHER}\",")], false), these(&[ID, OTHER]));
-        assert_eq!(read(&[&quoted, &format!("\"{OTHER}\"")], false), these(&[ID, OTHER]), "two headers are one list");
+        assert_eq!(
+            read(&[&quoted, &format!("\"{OTHER}\"")], false),
+            these(&[ID, OTHER]),
+            "two headers are one list"
+        );
         let weak = format!("W/\"{ID}\", \"{OTHER}\"");
-        assert_eq!((read(&[&weak], false), read(&[&weak], true)), (these(&[OTHER]), these(&[ID, OTHER])));
+        assert_eq!(
+            (read(&[&weak], false), read(&[&weak], true)),
+            (these(&[OTHER]), these(&[ID, OTHER]))
+        );
         // Foreign tags are valid and match nothing. So do ids in another spelling.
         for foreign in ["\"\"", "\"a,b\"", &quoted.to_uppercase(), &quoted.replace('-', "")] {
             assert_eq!(read(&[foreign], true), these(&[]), "{foreign}");

@@ -22,7 +22,9 @@ pub fn refuse(uri: &Uri) -> Result<(), Problem> {
 }
 
 fn is_percent_encoded(path: &str) -> bool {
-    path.split('%').skip(1).all(|rest| rest.len() >= 2 && rest.bytes().take(2).all(|byte| byte.is_ascii_hexdigit()))
+    path.split('%')
+        .skip(1)
+        .all(|rest| rest.len() >= 2 && rest.bytes().take(2).all(|byte| byte.is_ascii_hexdigit()))
 }
 
 /// The query parameters of a request. Each occurs at most once.
@@ -32,15 +34,21 @@ pub struct Parameters(Vec<(String, String)>);
 impl Parameters {
     /// Reads the parameters. Refuses names that are not in `names`, and names that occur twice.
     pub fn read(uri: &Uri, names: &[&str]) -> Result<Self, Problem> {
-        let Query(pairs) = Query::<Vec<(String, String)>>::try_from_uri(uri)
-            .map_err(|error| Problem::new(ProblemType::InvalidValue, format!("the query cannot be read: {error}")))?;
+        let Query(pairs) = Query::<Vec<(String, String)>>::try_from_uri(uri).map_err(|error| {
+            Problem::new(ProblemType::InvalidValue, format!("the query cannot be read: {error}"))
+        })?;
         for (index, (name, _)) in pairs.iter().enumerate() {
             if !names.contains(&name.as_str()) {
-                let detail = format!("there is no such query parameter; there are {}", names.join(", "));
+                let detail =
+                    format!("there is no such query parameter; there are {}", names.join(", "));
                 return Err(Problem::new(ProblemType::UnknownField, detail).at(shown(name)));
             }
             if pairs[..index].iter().any(|(known, _)| known == name) {
-                return Err(Problem::new(ProblemType::DuplicateField, "the query parameter is given twice").at(shown(name)));
+                return Err(Problem::new(
+                    ProblemType::DuplicateField,
+                    "the query parameter is given twice",
+                )
+                .at(shown(name)));
             }
         }
         Ok(Self(pairs))
@@ -63,9 +71,12 @@ impl Parameters {
     /// Reads a whole number from 1 to `most`.
     pub fn count(&self, name: &'static str, default: usize, most: usize) -> Result<usize, Problem> {
         let Some(text) = self.get(name) else { return Ok(default) };
-        let number =
-            text.parse().ok().filter(|number| (1..=most).contains(number) && text.bytes().all(|byte| byte.is_ascii_digit()));
-        number.ok_or_else(|| Problem::invalid(name, format!("{:?} is no whole number from 1 to {most}", shown(text))))
+        let number = text.parse().ok().filter(|number| {
+            (1..=most).contains(number) && text.bytes().all(|byte| byte.is_ascii_digit())
+        });
+        number.ok_or_else(|| {
+            Problem::invalid(name, format!("{:?} is no whole number from 1 to {most}", shown(text)))
+        })
     }
 }
 
@@ -74,7 +85,10 @@ mod tests {
     use super::*;
 
     fn read(query: &str) -> Result<Parameters, Problem> {
-        Parameters::read(&format!("/v1/tasks?{query}").parse().unwrap(), &["topic", "due_from", "limit"])
+        Parameters::read(
+            &format!("/v1/tasks?{query}").parse().unwrap(),
+            &["topic", "due_from", "limit"],
+        )
     }
 
     #[test]
@@ -98,16 +112,37 @@ mod tests {
         ] {
             assert_eq!(time(query), wanted, "{query}");
         }
-        for query in ["due_from=", "due_from=soon", "due_from=2030-01-31T09:30:00", "due_from=-1", "due_from=1893456000"] {
-            assert_eq!(read(query).unwrap().time("due_from").unwrap_err().kind(), ProblemType::InvalidValue, "{query}");
+        for query in [
+            "due_from=",
+            "due_from=soon",
+            "due_from=2030-01-31T09:30:00",
+            "due_from=-1",
+            "due_from=1893456000",
+        ] {
+            assert_eq!(
+                read(query).unwrap().time("due_from").unwrap_err().kind(),
+                ProblemType::InvalidValue,
+                "{query}"
+            );
         }
     }
 
     #[test]
     fn a_count_is_a_number_within_its_bounds() {
         let count = |query: &str| read(query).unwrap().count("limit", 100, 1000);
-        assert_eq!((count("").unwrap(), count("limit=1").unwrap(), count("limit=1000").unwrap()), (100, 1, 1000));
-        for query in ["limit=0", "limit=1001", "limit=", "limit=-1", "limit=%2B1", "limit=1.0", "limit=99999999999999999999"] {
+        assert_eq!(
+            (count("").unwrap(), count("limit=1").unwrap(), count("limit=1000").unwrap()),
+            (100, 1, 1000)
+        );
+        for query in [
+            "limit=0",
+            "limit=1001",
+            "limit=",
+            "limit=-1",
+            "limit=%2B1",
+            "limit=1.0",
+            "limit=99999999999999999999",
+        ] {
             assert!(count(query).is_err(), "{query}");
         }
     }

@@ -27,7 +27,8 @@ impl RequestId {
     pub fn new() -> Self {
         let mut digits = [0; 32];
         let digits = uuid::Uuid::from_u128(rand::random()).simple().encode_lower(&mut digits);
-        HeaderValue::from_str(digits).map_or_else(|_never| Self(HeaderValue::from_static("-")), Self)
+        HeaderValue::from_str(digits)
+            .map_or_else(|_never| Self(HeaderValue::from_static("-")), Self)
     }
 
     pub fn as_str(&self) -> &str {
@@ -46,7 +47,8 @@ impl fmt::Display for RequestId {
 }
 
 fn is_id(id: &[u8]) -> bool {
-    (1..=CHARS_MAX).contains(&id.len()) && id.iter().all(|byte| byte.is_ascii_alphanumeric() || b"._~:/+=@-".contains(byte))
+    (1..=CHARS_MAX).contains(&id.len())
+        && id.iter().all(|byte| byte.is_ascii_alphanumeric() || b"._~:/+=@-".contains(byte))
 }
 
 #[cfg(test)]
@@ -54,7 +56,8 @@ mod tests {
     use super::*;
 
     fn id_of(given: &[&str]) -> String {
-        let headers = given.iter().map(|id| (REQUEST_ID, id.parse().unwrap())).collect::<HeaderMap>();
+        let headers =
+            given.iter().map(|id| (REQUEST_ID, id.parse().unwrap())).collect::<HeaderMap>();
         RequestId::of(&headers).to_string()
     }
 
@@ -71,7 +74,10 @@ mod tests {
         let long = "i".repeat(129);
         for given in [&[][..], &[""], &["a b"], &["a\""], &["\u{e4}"], &[&long], &["a", "b"]] {
             let made = id_of(given);
-            assert!(made.len() == 32 && made.bytes().all(|byte| byte.is_ascii_hexdigit()), "{given:?}: {made}");
+            assert!(
+                made.len() == 32 && made.bytes().all(|byte| byte.is_ascii_hexdigit()),
+                "{given:?}: {made}"
+            );
             assert_ne!(made, id_of(given));
         }
     }

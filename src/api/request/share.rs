@@ -26,7 +26,8 @@ impl<'a> Share<'a> {
     /// otherwise be told for ever that the node is busy.
     pub fn grow(&mut self, bytes: usize) -> Result<(), Problem> {
         let held = self.permit.as_ref().map_or(0, SemaphorePermit::num_permits);
-        let room = usize::try_from(self.shared.body_memory_max).unwrap_or(usize::MAX).saturating_sub(held);
+        let room =
+            usize::try_from(self.shared.body_memory_max).unwrap_or(usize::MAX).saturating_sub(held);
         let permits = u32::try_from(bytes.min(room)).unwrap_or(u32::MAX);
         let Ok(permit) = self.shared.body_memory.try_acquire_many(permits) else {
             return Err(Problem::busy("body_memory"));

@@ -34,11 +34,19 @@ impl TraceParent {
     fn parse(text: &str) -> Option<Self> {
         let (known, more) = text.split_at_checked(LENGTH)?;
         let mut parts = known.split('-');
-        let [version, trace, parent, flags] = [parts.next()?, parts.next()?, parts.next()?, parts.next()?];
-        let is_hex =
-            |part: &str, length| part.len() == length && part.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
-        let is_id = |part: &str, length| is_hex(part, length) && part.bytes().any(|byte| byte != b'0');
-        let is_right = is_hex(version, 2) && is_id(trace, 32) && is_id(parent, 16) && is_hex(flags, 2) && parts.next().is_none();
+        let [version, trace, parent, flags] =
+            [parts.next()?, parts.next()?, parts.next()?, parts.next()?];
+        let is_hex = |part: &str, length| {
+            part.len() == length
+                && part.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+        };
+        let is_id =
+            |part: &str, length| is_hex(part, length) && part.bytes().any(|byte| byte != b'0');
+        let is_right = is_hex(version, 2)
+            && is_id(trace, 32)
+            && is_id(parent, 16)
+            && is_hex(flags, 2)
+            && parts.next().is_none();
         match version {
             _ if !is_right => None,
             "00" => more.is_empty().then(|| Self(text.to_owned())),
@@ -101,7 +109,10 @@ mod tests {
         ] {
             assert_eq!(parsed(wrong), None, "{wrong}");
         }
-        let twice = [RIGHT, RIGHT].map(|value| (HEADER, value.parse().unwrap())).into_iter().collect::<HeaderMap>();
+        let twice = [RIGHT, RIGHT]
+            .map(|value| (HEADER, value.parse().unwrap()))
+            .into_iter()
+            .collect::<HeaderMap>();
         assert_eq!(TraceParent::of(&twice), None);
     }
 }

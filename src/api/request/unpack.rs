@@ -91,13 +91,22 @@ impl Read for Turns<'_> {
 }
 
 /// Unpacks the body `packed`.
-pub async fn unpack<'a>(shared: &'a Shared, encoding: Encoding, packed: &Bytes) -> Result<(Bytes, Share<'a>), Problem> {
+pub async fn unpack<'a>(
+    shared: &'a Shared,
+    encoding: Encoding,
+    packed: &Bytes,
+) -> Result<(Bytes, Share<'a>), Problem> {
     let corrupt = |error: &io::Error| {
         let name = if encoding == Encoding::Gzip { "gzip" } else { "zstd" };
-        Problem::new(ProblemType::MalformedEncoding, format!("the body is not {name}, or not all of it: {error}"))
-            .at("content-encoding")
+        Problem::new(
+            ProblemType::MalformedEncoding,
+            format!("the body is not {name}, or not all of it: {error}"),
+        )
+        .at("content-encoding")
     };
-    let Ok(_turn) = shared.unpacking.acquire().await else { return Err(Problem::busy(UNPACKED_AT_ONCE)) };
+    let Ok(_turn) = shared.unpacking.acquire().await else {
+        return Err(Problem::busy(UNPACKED_AT_ONCE));
+    };
     let mut decoder = encoding.decoder(packed).map_err(|error| corrupt(&error))?;
     let mut share = Share::none(shared);
     let mut whole: Vec<u8> = Vec::new();

@@ -104,9 +104,15 @@ impl Place {
     pub fn admit(&mut self, purpose: Purpose) -> Result<(), Problem> {
         let shared = &self.shared;
         let (caller_max, caller_bound, set_by) = match purpose {
-            Purpose::Work => (shared.settings.caller_requests_max, "caller_requests", "--caller-requests-max"),
-            Purpose::Health => (PROBES_AT_ONCE_MAX, "caller_probes", "for /livez and /readyz, not a setting"),
-            Purpose::Metrics => (PROBES_AT_ONCE_MAX, "caller_probes", "for /metrics, not a setting"),
+            Purpose::Work => {
+                (shared.settings.caller_requests_max, "caller_requests", "--caller-requests-max")
+            }
+            Purpose::Health => {
+                (PROBES_AT_ONCE_MAX, "caller_probes", "for /livez and /readyz, not a setting")
+            }
+            Purpose::Metrics => {
+                (PROBES_AT_ONCE_MAX, "caller_probes", "for /metrics, not a setting")
+            }
         };
         if !self.line.caller.take_place(purpose, caller_max) {
             shared.metrics.rejected(caller_bound);
@@ -127,7 +133,11 @@ impl Place {
     /// Reserves `bytes` of memory for the answer. When the memory is used up, an answer to a
     /// request that changed nothing is refused. An answer that reports a change waits until others
     /// are written.
-    pub async fn hold_answer(&mut self, bytes: u64, has_changed_nothing: bool) -> Result<(), Problem> {
+    pub async fn hold_answer(
+        &mut self,
+        bytes: u64,
+        has_changed_nothing: bool,
+    ) -> Result<(), Problem> {
         let permits = u32::try_from(bytes).unwrap_or(u32::MAX).min(self.shared.body_memory_max);
         let permit = match self.shared.body_memory.clone().try_acquire_many_owned(permits) {
             Ok(permit) => permit,
@@ -146,8 +156,16 @@ impl Place {
     /// may wait.
     async fn wait_for_memory(&self, permits: u32) -> Option<OwnedSemaphorePermit> {
         let shared = &self.shared;
-        let _waits = shared.waiting_answers.try_acquire_many(permits.min(shared.waiting_answers_max)).ok()?;
-        shared.deadline().hold(shared.body_memory.clone().acquire_many_owned(permits)).await.ok()?.ok()
+        let _waits = shared
+            .waiting_answers
+            .try_acquire_many(permits.min(shared.waiting_answers_max))
+            .ok()?;
+        shared
+            .deadline()
+            .hold(shared.body_memory.clone().acquire_many_owned(permits))
+            .await
+            .ok()?
+            .ok()
     }
 
     /// True when an answer of `bytes` must reserve its memory. The limit on places limits smaller
@@ -205,7 +223,10 @@ impl HttpBody for Answer {
     type Data = Bytes;
     type Error = axum::Error;
 
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
         if !self.rest.is_empty() {
             return Poll::Ready(Some(Ok(self.next_piece())));
         }

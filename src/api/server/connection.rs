@@ -72,7 +72,11 @@ pub async fn converse(stream: TcpStream, caller: Caller, api: Api, stopping: Can
 async fn linger(mut stream: TcpStream, api: &Api, stopping: &CancellationToken) {
     let settings = api.settings();
     let is_ending = stopping.is_cancelled();
-    let longest = if is_ending { LINGER_AT_END_MAX.min(settings.answer_timeout) } else { settings.answer_timeout };
+    let longest = if is_ending {
+        LINGER_AT_END_MAX.min(settings.answer_timeout)
+    } else {
+        settings.answer_timeout
+    };
     let mut linger = Linger::new(Limits::new(settings.body_bytes_max, longest));
     if stream.shutdown().await.is_err() {
         // The other side is gone.

@@ -68,19 +68,27 @@ impl Linger {
     }
 
     /// Reads and discards the bytes that `stream` has ready.
-    pub fn poll(&mut self, stream: &mut (impl AsyncRead + Unpin), cx: &mut Context<'_>) -> Poll<End> {
+    pub fn poll(
+        &mut self,
+        stream: &mut (impl AsyncRead + Unpin),
+        cx: &mut Context<'_>,
+    ) -> Poll<End> {
         if self.longest.as_mut().poll(cx).is_ready() {
             return Poll::Ready(End::CutOff);
         }
         loop {
             let mut piece = [0; PIECE_BYTES];
             let mut buffer = ReadBuf::new(&mut piece);
-            let Poll::Ready(read) = Pin::new(&mut *stream).poll_read(cx, &mut buffer) else { break };
+            let Poll::Ready(read) = Pin::new(&mut *stream).poll_read(cx, &mut buffer) else {
+                break;
+            };
             if read.is_err() || buffer.filled().is_empty() {
                 return Poll::Ready(End::Closed);
             }
             self.quiet = None;
-            self.bytes_left = self.bytes_left.saturating_sub(u64::try_from(buffer.filled().len()).unwrap_or(u64::MAX));
+            self.bytes_left = self
+                .bytes_left
+                .saturating_sub(u64::try_from(buffer.filled().len()).unwrap_or(u64::MAX));
             if self.bytes_left == 0 {
                 return Poll::Ready(End::CutOff);
             }
@@ -121,7 +129,8 @@ mod tests {
     #[tokio::test]
     async fn a_caller_that_trickles_is_cut_off() {
         let (mut caller, mut node) = duplex(64);
-        let mut linger = Linger::new(Limits { bytes_max: 1 << 20, longest: 4 * SOON, quiet_max: LONG });
+        let mut linger =
+            Linger::new(Limits { bytes_max: 1 << 20, longest: 4 * SOON, quiet_max: LONG });
         let trickle = async {
             loop {
                 caller.write_all(b"x").await.unwrap();

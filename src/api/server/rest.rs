@@ -65,7 +65,10 @@ impl Body for LeavingBody {
     type Data = Bytes;
     type Error = hyper::Error;
 
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
         let Rest::Unread(body) = &mut self.rest else { return Poll::Ready(None) };
         let frame = ready!(Pin::new(body).poll_frame(cx));
         match &frame {
@@ -124,7 +127,9 @@ pub async fn read_on(mut rest: Incoming, limits: Limits, goes_on: impl Fn() -> b
     let reading = async {
         let mut bytes_left = limits.bytes_max;
         while goes_on() {
-            let Ok(frame) = tokio::time::timeout(limits.quiet_max, rest.frame()).await else { return false };
+            let Ok(frame) = tokio::time::timeout(limits.quiet_max, rest.frame()).await else {
+                return false;
+            };
             let Some(Ok(frame)) = frame else { return true };
             let read = frame.data_ref().map_or(0, Bytes::len);
             bytes_left = bytes_left.saturating_sub(u64::try_from(read).unwrap_or(u64::MAX));

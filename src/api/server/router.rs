@@ -43,11 +43,15 @@ pub struct Api {
 fn routes() -> [Route; 18] {
     use operations as ops;
     [
-        Route::at("/v1/tasks").get(lists::tasks, &ops::lists::TASKS).post(tasks::submit, &ops::tasks::SUBMIT),
+        Route::at("/v1/tasks")
+            .get(lists::tasks, &ops::lists::TASKS)
+            .post(tasks::submit, &ops::tasks::SUBMIT),
         Route::at("/v1/tasks/batch").post(tasks::submit_batch, &ops::tasks::SUBMIT_BATCH),
         Route::at("/v1/tasks/counts").get(lists::counts, &ops::lists::COUNTS),
         Route::at("/v1/tasks/cancel").post(bulk::cancel, &ops::tasks::CANCEL_MANY),
-        Route::at("/v1/tasks/{id}").get(tasks::look_up, &ops::tasks::LOOK_UP).delete(tasks::cancel, &ops::tasks::CANCEL),
+        Route::at("/v1/tasks/{id}")
+            .get(tasks::look_up, &ops::tasks::LOOK_UP)
+            .delete(tasks::cancel, &ops::tasks::CANCEL),
         Route::at("/v1/topics/{topic}/tasks/{name}")
             .get(names::look_up, &ops::names::LOOK_UP)
             .put(names::replace, &ops::names::REPLACE)
@@ -85,13 +89,22 @@ const OF_NO_OPERATION: [ProblemType; 7] = [
 ];
 
 impl Api {
-    pub fn new(service: Service, settings: Settings, metrics: Metrics, registry: Arc<Registry>) -> Self {
+    pub fn new(
+        service: Service,
+        settings: Settings,
+        metrics: Metrics,
+        registry: Arc<Registry>,
+    ) -> Self {
         let routes = routes();
-        let shared = Arc::new(Shared::new(service, settings, metrics, registry, document_of(&routes)));
+        let shared =
+            Arc::new(Shared::new(service, settings, metrics, registry, document_of(&routes)));
         let paths = routes.iter().map(|route| route.path).collect();
         let operations = routes.iter().flat_map(operations_of).collect();
-        let router = routes.into_iter().fold(Router::new(), |router, route| router.route(route.path, route.handlers));
-        let router = router.method_not_allowed_fallback(method_not_allowed).with_state(shared.clone());
+        let router = routes
+            .into_iter()
+            .fold(Router::new(), |router, route| router.route(route.path, route.handlers));
+        let router =
+            router.method_not_allowed_fallback(method_not_allowed).with_state(shared.clone());
         Self { shared, router, paths, operations }
     }
 
@@ -113,7 +126,11 @@ impl Api {
     }
 
     /// Answers one request. Never fails, and survives a panic of its handler.
-    pub async fn answer(&self, mut place: Place, request: Request<Body>) -> axum::http::Response<Answer> {
+    pub async fn answer(
+        &self,
+        mut place: Place,
+        request: Request<Body>,
+    ) -> axum::http::Response<Answer> {
         let started = clock::monotonic();
         let route = label_of(&self.paths, request.uri().path());
         let method = method_label(request.method());
@@ -130,7 +147,10 @@ impl Api {
             let problem = response.extensions_mut().remove::<Arc<Problem>>();
             let kind = problem.as_ref().map(|problem| problem.kind());
             let status = response.status();
-            debug_assert!(is_told(operation, kind, status), "{route} {method} does not tell of {status}, {problem:?}");
+            debug_assert!(
+                is_told(operation, kind, status),
+                "{route} {method} does not tell of {status}, {problem:?}"
+            );
             if let Some(problem) = problem {
                 if let Some(bound) = problem.bound() {
                     self.shared.metrics.rejected(bound);
@@ -138,7 +158,8 @@ impl Api {
                 problem.write(response, id.as_str(), is_head);
             }
         };
-        let mut response = self.respond(&mut place, route, request, &id).instrument(span.clone()).await;
+        let mut response =
+            self.respond(&mut place, route, request, &id).instrument(span.clone()).await;
         // The problem is written before the size is measured: it may show a task with its payload.
         tell(&mut response);
         let size = response.body().size_hint().lower();
@@ -163,12 +184,20 @@ impl Api {
         response.map(|body| Answer::new(body, place))
     }
 
-    async fn respond(&self, place: &mut Place, route: &'static str, request: Request<Body>, id: &RequestId) -> Response {
+    async fn respond(
+        &self,
+        place: &mut Place,
+        route: &'static str,
+        request: Request<Body>,
+        id: &RequestId,
+    ) -> Response {
         match self.admit(place, route, &request) {
             // axum would take an empty part of a path for an id.
-            Ok(()) if route == NO_ROUTE => {
-                Problem::new(ProblemType::NotFound, "there is no such path; /openapi.json has all there are").into_response()
-            }
+            Ok(()) if route == NO_ROUTE => Problem::new(
+                ProblemType::NotFound,
+                "there is no such path; /openapi.json has all there are",
+            )
+            .into_response(),
             Ok(()) => self.route(request, id).await,
             Err(problem) => problem.into_response(),
         }
@@ -176,12 +205,20 @@ impl Api {
 
     fn operation_of(&self, route: &'static str, method: &Method) -> Option<&'static Operation> {
         let method = if method == Method::HEAD { &Method::GET } else { method };
-        self.operations.iter().find(|(path, of, _)| *path == route && of == method).map(|(_, _, operation)| *operation)
+        self.operations
+            .iter()
+            .find(|(path, of, _)| *path == route && of == method)
+            .map(|(_, _, operation)| *operation)
     }
 
     /// Takes a place among the requests in flight. Probes have their own places, and are answered
     /// even while the node drains.
-    fn admit(&self, place: &mut Place, route: &'static str, request: &Request<Body>) -> Result<(), Problem> {
+    fn admit(
+        &self,
+        place: &mut Place,
+        route: &'static str,
+        request: &Request<Body>,
+    ) -> Result<(), Problem> {
         let header_bytes_max = self.shared.settings.header_bytes_max;
         if size_of(request) > header_bytes_max {
             self.shared.metrics.rejected("header_bytes");
@@ -208,24 +245,35 @@ impl Api {
                 // The panic hook has logged the place. A request that meets a bug must not end this
                 // node, nor the next node when it is sent again.
                 tracing::error!(request_id = %id, "a handler panicked; the request is answered 500");
-                Problem::new(ProblemType::Internal, "the node met a bug; whether anything was done is unknown").into_response()
+                Problem::new(
+                    ProblemType::Internal,
+                    "the node met a bug; whether anything was done is unknown",
+                )
+                .into_response()
             }
         }
     }
 }
 
 fn document_of(routes: &[Route]) -> Bytes {
-    let paths: Vec<_> = routes.iter().map(|route| (route.path, route.operations.as_slice())).collect();
+    let paths: Vec<_> =
+        routes.iter().map(|route| (route.path, route.operations.as_slice())).collect();
     // The document consists of strings and numbers, so it always serialises. A test reads it.
     document::write(&paths).map(Bytes::from).unwrap_or_default()
 }
 
-fn operations_of(route: &Route) -> impl Iterator<Item = (&'static str, Method, &'static Operation)> {
+fn operations_of(
+    route: &Route,
+) -> impl Iterator<Item = (&'static str, Method, &'static Operation)> {
     route.operations.iter().map(|(method, operation)| (route.path, method.clone(), *operation))
 }
 
 /// True when the OpenAPI document lists this answer.
-fn is_told(operation: Option<&Operation>, problem: Option<ProblemType>, status: StatusCode) -> bool {
+fn is_told(
+    operation: Option<&Operation>,
+    problem: Option<ProblemType>,
+    status: StatusCode,
+) -> bool {
     match operation {
         Some(operation) => operation.tells_of(status, problem),
         None => matches!(problem, Some(kind) if OF_NO_OPERATION.contains(&kind)),
@@ -235,8 +283,12 @@ fn is_told(operation: Option<&Operation>, problem: Option<ProblemType>, status: 
 /// Returns the bytes of a request's header, counted as HTTP/2 does. The limit is thus the same for
 /// both versions.
 fn size_of(request: &Request<Body>) -> usize {
-    let fields =
-        |headers: &HeaderMap| headers.iter().map(|(name, value)| name.as_str().len() + value.len() + FIELD_BYTES).sum::<usize>();
+    let fields = |headers: &HeaderMap| {
+        headers
+            .iter()
+            .map(|(name, value)| name.as_str().len() + value.len() + FIELD_BYTES)
+            .sum::<usize>()
+    };
     let uri = request.uri();
     uri.path().len() + uri.query().map_or(0, str::len) + fields(request.headers())
 }
@@ -278,7 +330,10 @@ mod tests {
     #[test]
     fn a_path_gets_the_label_of_its_route() {
         let paths = routes().map(|route| route.path);
-        assert_eq!(label_of(&paths, "/v1/tasks/01934b2e-7d3c-8017-9f2b-6a1c0e4d5b7f"), "/v1/tasks/{id}");
+        assert_eq!(
+            label_of(&paths, "/v1/tasks/01934b2e-7d3c-8017-9f2b-6a1c0e4d5b7f"),
+            "/v1/tasks/{id}"
+        );
         for path in [
             "/",
             "",

@@ -40,7 +40,8 @@ const SAY_ACCEPT_EVERY: Duration = Duration::from_secs(60);
 /// Serves `api` at `listener` until the node stops. Open connections end by themselves, as tasks of
 /// `tasks`.
 pub async fn serve(listener: TcpListener, api: Api, tasks: Tasks) -> Result<(), Failure> {
-    let connections = Arc::new(Semaphore::new(api.settings().connections_max.min(Semaphore::MAX_PERMITS)));
+    let connections =
+        Arc::new(Semaphore::new(api.settings().connections_max.min(Semaphore::MAX_PERMITS)));
     let (callers, turned_away) = (Callers::default(), TurnedAway::new(&api, &tasks));
     let mut said = Throttle::new(SAY_ACCEPT_EVERY);
     loop {
@@ -77,8 +78,12 @@ pub async fn serve(listener: TcpListener, api: Api, tasks: Tasks) -> Result<(), 
 }
 
 async fn pause_after(error: &io::Error, said: &mut Throttle) {
-    let is_of_one_connection =
-        matches!(error.kind(), io::ErrorKind::ConnectionAborted | io::ErrorKind::ConnectionReset | io::ErrorKind::Interrupted);
+    let is_of_one_connection = matches!(
+        error.kind(),
+        io::ErrorKind::ConnectionAborted
+            | io::ErrorKind::ConnectionReset
+            | io::ErrorKind::Interrupted
+    );
     if !is_of_one_connection {
         if said.lets_through(clock::monotonic()) {
             tracing::warn!(%error, "accept a connection; is the limit on open files too low? (Others within a minute are not said)");

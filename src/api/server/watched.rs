@@ -46,7 +46,16 @@ pub struct Watched {
 
 impl Watched {
     pub fn new(stream: TcpStream, api: Api, line: Arc<Line>) -> Self {
-        Self { stream: Some(stream), api, line, begun: None, header: None, answer: None, is_at_end: false, is_cut_off: false }
+        Self {
+            stream: Some(stream),
+            api,
+            line,
+            begun: None,
+            header: None,
+            answer: None,
+            is_at_end: false,
+            is_cut_off: false,
+        }
     }
 
     fn stream(&mut self) -> io::Result<&mut TcpStream> {
@@ -95,10 +104,15 @@ impl Watched {
 }
 
 impl AsyncRead for Watched {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
         let filled = buffer.filled().len();
         if let Poll::Ready(read) = Pin::new(self.stream()?).poll_read(cx, buffer) {
-            self.is_at_end |= read.is_err() || (buffer.filled().len() == filled && buffer.remaining() > 0);
+            self.is_at_end |=
+                read.is_err() || (buffer.filled().len() == filled && buffer.remaining() > 0);
             if !self.line.is_open() {
                 self.begun = Some(self.line.asked());
             }
@@ -109,7 +123,11 @@ impl AsyncRead for Watched {
 }
 
 impl AsyncWrite for Watched {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
         match Pin::new(self.stream()?).poll_write(cx, bytes) {
             Poll::Pending => self.poll_answer(cx),
             written => written,

@@ -17,14 +17,22 @@ async fn a_task_is_created_with_its_location_and_can_be_looked_up() {
     );
     assert_eq!(created, serde_json::from_str::<Value>(&wanted).unwrap());
     let found = text_of(api.ask(bare("GET", &location)).await).await;
-    assert_eq!(found, format!(r#"{},"headers":{{"h":"1"}},"payload":{{"a" : 1.0}}}}"#, wanted.trim_end_matches('}')));
+    assert_eq!(
+        found,
+        format!(
+            r#"{},"headers":{{"h":"1"}},"payload":{{"a" : 1.0}}}}"#,
+            wanted.trim_end_matches('}')
+        )
+    );
 }
 
 #[tokio::test]
 async fn a_known_name_gets_the_first_task() {
     let api = api();
-    let first = submit(&api, r#"{"topic":"t","delay":"1h","payload":1,"key":"k","name":"n"}"#).await;
-    let response = api.ask(post("/v1/tasks", r#"{"topic":"t","delay":"2h","payload":2,"name":"n"}"#)).await;
+    let first =
+        submit(&api, r#"{"topic":"t","delay":"1h","payload":1,"key":"k","name":"n"}"#).await;
+    let response =
+        api.ask(post("/v1/tasks", r#"{"topic":"t","delay":"2h","payload":2,"name":"n"}"#)).await;
     assert_eq!(response.status(), StatusCode::OK);
     let again = json_of(response).await;
     assert_eq!(
@@ -53,20 +61,35 @@ async fn a_task_is_created_replaced_looked_up_and_cancelled_by_its_name() {
     let location = header_of(&response, "location").unwrap().to_owned();
     let first = json_of(response).await;
     assert_eq!(location, format!("/v1/tasks/{}", first["id"].as_str().unwrap()));
-    assert_eq!((&first["topic"], &first["name"], &first["key"]), (&"orders".into(), &"a/b ä".into(), &"k".into()));
+    assert_eq!(
+        (&first["topic"], &first["name"], &first["key"]),
+        (&"orders".into(), &"a/b ä".into(), &"k".into())
+    );
     let response = put(&api, path, r#"{"delay":"2h","payload":2}"#).await;
     assert_eq!(response.status(), StatusCode::OK);
     let second = json_of(response).await;
     assert_ne!(second["id"], first["id"]);
-    assert_eq!(json_of(api.ask(bare("GET", &location)).await).await["state"], Value::from("cancelled"));
+    assert_eq!(
+        json_of(api.ask(bare("GET", &location)).await).await["state"],
+        Value::from("cancelled")
+    );
     let found = json_of(api.ask(bare("GET", path)).await).await;
-    assert_eq!((&found["id"], &found["payload"], &found["state"]), (&second["id"], &Value::from(2), &"scheduled".into()));
+    assert_eq!(
+        (&found["id"], &found["payload"], &found["state"]),
+        (&second["id"], &Value::from(2), &"scheduled".into())
+    );
     for _ in 0..2 {
         let cancelled = json_of(api.ask(bare("DELETE", path)).await).await;
-        assert_eq!((&cancelled["verdict"], &cancelled["task"]["id"]), (&"cancelled".into(), &second["id"]));
+        assert_eq!(
+            (&cancelled["verdict"], &cancelled["task"]["id"]),
+            (&"cancelled".into(), &second["id"])
+        );
     }
     // What is final gives way.
-    assert_eq!(put(&api, path, r#"{"delay":"3h","payload":3}"#).await.status(), StatusCode::CREATED);
+    assert_eq!(
+        put(&api, path, r#"{"delay":"3h","payload":3}"#).await.status(),
+        StatusCode::CREATED
+    );
 }
 
 #[tokio::test]
@@ -76,21 +99,38 @@ async fn a_replacement_that_is_too_late_shows_the_task_and_changes_nothing() {
     let response = put(&api, "/v1/topics/claimed/tasks/n", r#"{"delay":"2h","payload":2}"#).await;
     assert_eq!(response.status(), StatusCode::CONFLICT);
     let problem = json_of(response).await;
-    assert_eq!((&problem["type"], &problem["verdict"]), (&"urn:punctual:problem:too-late".into(), &"too_late".into()));
-    assert_eq!((&problem["task"]["id"], &problem["task"]["payload"]), (&first["id"], &Value::from(1)));
+    assert_eq!(
+        (&problem["type"], &problem["verdict"]),
+        (&"urn:punctual:problem:too-late".into(), &"too_late".into())
+    );
+    assert_eq!(
+        (&problem["task"]["id"], &problem["task"]["payload"]),
+        (&first["id"], &Value::from(1))
+    );
 }
 
 #[tokio::test]
 async fn a_replacement_whose_outcome_is_unknown_can_be_repeated() {
-    let problem = json_of(put(&api(), "/v1/topics/lost/tasks/n", r#"{"delay":"2h","payload":2}"#).await).await;
+    let problem =
+        json_of(put(&api(), "/v1/topics/lost/tasks/n", r#"{"delay":"2h","payload":2}"#).await)
+            .await;
     assert!(problem["detail"].as_str().unwrap().contains("Repeating is safe"), "{problem}");
 }
 
 #[tokio::test]
 async fn content_types_of_json_in_utf_8_are_taken() {
     let api = api();
-    for content_type in ["application/json", "Application/JSON; charset=UTF-8", "application/json;charset=\"utf-8\""] {
-        let request = request("POST", "/v1/tasks", Some(content_type), r#"{"topic":"t","delay":0,"payload":null}"#);
+    for content_type in [
+        "application/json",
+        "Application/JSON; charset=UTF-8",
+        "application/json;charset=\"utf-8\"",
+    ] {
+        let request = request(
+            "POST",
+            "/v1/tasks",
+            Some(content_type),
+            r#"{"topic":"t","delay":0,"payload":null}"#,
+        );
         assert_eq!(api.ask(request).await.status(), StatusCode::CREATED, "{content_type}");
     }
 }
@@ -98,13 +138,22 @@ async fn content_types_of_json_in_utf_8_are_taken() {
 #[tokio::test]
 async fn a_batch_is_answered_in_order() {
     let api = api();
-    let tasks: Vec<String> =
-        (0..1000).map(|number| format!(r#"{{"topic":"t{}","delay":0,"payload":1,"key":"{number}"}}"#, number % 3)).collect();
-    let answer = json_of(api.ask(post("/v1/tasks/batch", format!(r#"{{"tasks":[{}]}}"#, tasks.join(",")))).await).await;
+    let tasks: Vec<String> = (0..1000)
+        .map(|number| {
+            format!(r#"{{"topic":"t{}","delay":0,"payload":1,"key":"{number}"}}"#, number % 3)
+        })
+        .collect();
+    let answer = json_of(
+        api.ask(post("/v1/tasks/batch", format!(r#"{{"tasks":[{}]}}"#, tasks.join(",")))).await,
+    )
+    .await;
     let results = answer["results"].as_array().unwrap();
     assert_eq!(results.len(), 1000);
     for (number, result) in results.iter().enumerate() {
-        assert_eq!((&result["status"], &result["task"]["key"]), (&Value::from(201), &Value::from(number.to_string())));
+        assert_eq!(
+            (&result["status"], &result["task"]["key"]),
+            (&Value::from(201), &Value::from(number.to_string()))
+        );
         assert_eq!(result["task"]["topic"], Value::from(format!("t{}", number % 3)));
     }
     let empty = api.ask(post("/v1/tasks/batch", r#"{"tasks":[]}"#)).await;
@@ -120,7 +169,10 @@ async fn a_cancel_has_its_verdict_also_when_repeated() {
         let response = api.ask(bare("DELETE", &path)).await;
         assert_eq!(response.status(), StatusCode::OK);
         let answer = json_of(response).await;
-        assert_eq!((&answer["verdict"], &answer["task"]["state"]), (&Value::from("cancelled"), &Value::from("cancelled")));
+        assert_eq!(
+            (&answer["verdict"], &answer["task"]["state"]),
+            (&Value::from("cancelled"), &Value::from("cancelled"))
+        );
     }
 }
 
@@ -128,10 +180,14 @@ async fn a_cancel_has_its_verdict_also_when_repeated() {
 async fn a_cancel_that_is_too_late_carries_the_receipt() {
     let api = api();
     let task = submit(&api, r#"{"topic":"published","delay":"1h","payload":1}"#).await;
-    let response = api.ask(bare("DELETE", &format!("/v1/tasks/{}", task["id"].as_str().unwrap()))).await;
+    let response =
+        api.ask(bare("DELETE", &format!("/v1/tasks/{}", task["id"].as_str().unwrap()))).await;
     assert_eq!(response.status(), StatusCode::CONFLICT);
     let problem = json_of(response).await;
-    assert_eq!((&problem["verdict"], &problem["task"]["receipt"]["lateness_ms"]), (&Value::from("too_late"), &Value::from(3)));
+    assert_eq!(
+        (&problem["verdict"], &problem["task"]["receipt"]["lateness_ms"]),
+        (&Value::from("too_late"), &Value::from(3))
+    );
 }
 
 #[tokio::test]
@@ -144,7 +200,9 @@ async fn a_cancel_of_nothing_says_so() {
 
 #[tokio::test]
 async fn what_is_unknown_says_how_to_repeat_it() {
-    let problem = json_of(api().ask(post("/v1/tasks", r#"{"topic":"lost","delay":0,"payload":1}"#)).await).await;
+    let problem =
+        json_of(api().ask(post("/v1/tasks", r#"{"topic":"lost","delay":0,"payload":1}"#)).await)
+            .await;
     let detail = problem["detail"].as_str().unwrap();
     assert!(detail.contains("may be stored") && detail.contains("with a name"), "{detail}");
 }
@@ -153,8 +211,14 @@ async fn what_is_unknown_says_how_to_repeat_it() {
 async fn the_cluster_is_shown() {
     let cluster = json_of(api().ask(bare("GET", "/v1/cluster")).await).await;
     assert_eq!(cluster["now"], Value::from("2026-01-01T00:00:00.000Z"));
-    assert_eq!((&cluster["window_ms"], &cluster["nodes"][0]["heartbeat_age_ms"]), (&Value::from(200), &Value::from(250)));
-    assert_eq!((&cluster["nodes"][0]["shards"], &cluster["missing"]), (&serde_json::json!([0, 1, 2, 3]), &serde_json::json!([])));
+    assert_eq!(
+        (&cluster["window_ms"], &cluster["nodes"][0]["heartbeat_age_ms"]),
+        (&Value::from(200), &Value::from(250))
+    );
+    assert_eq!(
+        (&cluster["nodes"][0]["shards"], &cluster["missing"]),
+        (&serde_json::json!([0, 1, 2, 3]), &serde_json::json!([]))
+    );
 }
 
 #[tokio::test]
@@ -171,7 +235,10 @@ async fn requests_are_counted_by_route_method_and_status() {
     api.ask(bare("GET", "/v1/tasks/17")).await;
     api.ask(bare("BREW", "/secret-name")).await;
     let response = api.ask(bare("GET", "/metrics")).await;
-    assert_eq!(header_of(&response, "content-type"), Some("application/openmetrics-text; version=1.0.0; charset=utf-8"));
+    assert_eq!(
+        header_of(&response, "content-type"),
+        Some("application/openmetrics-text; version=1.0.0; charset=utf-8")
+    );
     let text = text_of(response).await;
     for line in [
         r#"punctual_api_requests_total{route="/v1/tasks",method="POST",status="201"} 1"#,
@@ -189,7 +256,8 @@ async fn requests_are_counted_by_route_method_and_status() {
 async fn a_list_is_read_page_by_page_and_its_cursor_is_good_for_its_filters_alone() {
     let api = api();
     let mut ids = Vec::new();
-    for (topic, delay) in [("a", "3h"), ("a", "1h"), ("b", "2h"), ("a", "2h"), ("published", "1h")] {
+    for (topic, delay) in [("a", "3h"), ("a", "1h"), ("b", "2h"), ("a", "2h"), ("published", "1h")]
+    {
         let task =
             submit(&api, &format!(r#"{{"topic":"{topic}","delay":"{delay}","payload":1,"key":"k","headers":{{"h":"1"}}}}"#))
                 .await;
@@ -199,16 +267,27 @@ async fn a_list_is_read_page_by_page_and_its_cursor_is_good_for_its_filters_alon
     assert_eq!((&first["tasks"][0]["id"], &first["tasks"][1]["id"]), (&ids[1], &ids[3]));
     let task = &first["tasks"][0];
     assert_eq!((&task["key"], &task["state"]), (&"k".into(), &"scheduled".into()));
-    assert!(["payload", "headers", "tombstone"].iter().all(|field| task.get(field).is_none()), "a list shows no payload: {task}");
+    assert!(
+        ["payload", "headers", "tombstone"].iter().all(|field| task.get(field).is_none()),
+        "a list shows no payload: {task}"
+    );
     let cursor = first["cursor"].as_str().unwrap();
-    let second = json_of(api.ask(bare("GET", &format!("/v1/tasks?topic=a&limit=2&cursor={cursor}"))).await).await;
-    assert_eq!((second["tasks"].as_array().unwrap().len(), &second["tasks"][0]["id"]), (1, &ids[0]));
+    let second =
+        json_of(api.ask(bare("GET", &format!("/v1/tasks?topic=a&limit=2&cursor={cursor}"))).await)
+            .await;
+    assert_eq!(
+        (second["tasks"].as_array().unwrap().len(), &second["tasks"][0]["id"]),
+        (1, &ids[0])
+    );
     assert_eq!(second["cursor"], Value::Null);
     for others in ["topic=b", "limit=2", "topic=a&due_to=2030-01-01T00:00:00Z"] {
         let response = api.ask(bare("GET", &format!("/v1/tasks?{others}&cursor={cursor}"))).await;
         assert_eq!(response.status(), StatusCode::BAD_REQUEST, "{others}");
     }
-    assert_eq!(api.ask(bare("GET", &format!("/v1/dead?topic=a&cursor={cursor}"))).await.status(), StatusCode::BAD_REQUEST);
+    assert_eq!(
+        api.ask(bare("GET", &format!("/v1/dead?topic=a&cursor={cursor}"))).await.status(),
+        StatusCode::BAD_REQUEST
+    );
 }
 
 #[tokio::test]
@@ -229,7 +308,10 @@ async fn counts_say_whether_they_are_exact() {
         (60, &serde_json::json!({"from": "2026-01-01T00:00:00.000Z", "count": 1, "exact": true}))
     );
     assert_eq!((&minutes[1]["count"], &counts["more_topics"]), (&1.into(), &false.into()));
-    assert_eq!(json_of(api.ask(bare("GET", "/v1/tasks/counts?topic=b")).await).await["pending"]["count"], Value::from(1));
+    assert_eq!(
+        json_of(api.ask(bare("GET", "/v1/tasks/counts?topic=b")).await).await["pending"]["count"],
+        Value::from(1)
+    );
 }
 
 /// The answer of a call for many that has left none.
@@ -241,10 +323,19 @@ fn done(member: &str, count: u64, dry_run: bool) -> Value {
 #[tokio::test]
 async fn a_dead_letter_is_listed_redriven_and_dropped() {
     let api = api();
-    let first = submit(&api, r#"{"topic":"dead","delay":0,"payload":1}"#).await["id"].as_str().unwrap().to_owned();
-    let second = submit(&api, r#"{"topic":"dead","delay":1,"payload":1}"#).await["id"].as_str().unwrap().to_owned();
+    let first = submit(&api, r#"{"topic":"dead","delay":0,"payload":1}"#).await["id"]
+        .as_str()
+        .unwrap()
+        .to_owned();
+    let second = submit(&api, r#"{"topic":"dead","delay":1,"payload":1}"#).await["id"]
+        .as_str()
+        .unwrap()
+        .to_owned();
     let listed = json_of(api.ask(bare("GET", "/v1/dead")).await).await;
-    assert_eq!((&listed["tasks"][0]["id"], &listed["tasks"][1]["id"]), (&first.clone().into(), &second.clone().into()));
+    assert_eq!(
+        (&listed["tasks"][0]["id"], &listed["tasks"][1]["id"]),
+        (&first.clone().into(), &second.clone().into())
+    );
     assert_eq!(
         (&listed["tasks"][0]["reason"], &listed["tasks"][0]["died_at"]),
         (&"tried".into(), &"2026-01-01T00:00:00.000Z".into())
@@ -256,7 +347,10 @@ async fn a_dead_letter_is_listed_redriven_and_dropped() {
     assert_eq!(json_of(api.ask(dry).await).await, done("redriven", 1, true));
     let dropped = json_of(api.ask(bare("DELETE", &format!("/v1/dead/{second}"))).await).await;
     assert_eq!((&dropped["state"], &dropped["id"]), (&"dead".into(), &second.clone().into()));
-    assert_eq!(api.ask(bare("DELETE", &format!("/v1/dead/{second}"))).await.status(), StatusCode::NOT_FOUND);
+    assert_eq!(
+        api.ask(bare("DELETE", &format!("/v1/dead/{second}"))).await.status(),
+        StatusCode::NOT_FOUND
+    );
     assert_eq!(
         json_of(api.ask(bare("GET", "/v1/dead")).await).await,
         serde_json::json!({"tasks": [], "cursor": null, "topic_known": null})
@@ -265,7 +359,12 @@ async fn a_dead_letter_is_listed_redriven_and_dropped() {
         submit(&api, &format!(r#"{{"topic":"dead","delay":{delay},"payload":1}}"#)).await;
     }
     for (dry_run, dropped) in [(true, 3), (false, 3), (false, 0)] {
-        let answer = api.ask(post("/v1/dead/drop", format!(r#"{{"topic":"dead","dry_run":{dry_run},"cursor":null}}"#))).await;
+        let answer = api
+            .ask(post(
+                "/v1/dead/drop",
+                format!(r#"{{"topic":"dead","dry_run":{dry_run},"cursor":null}}"#),
+            ))
+            .await;
         assert_eq!(json_of(answer).await, done("dropped", dropped, dry_run));
     }
 }
@@ -277,7 +376,9 @@ async fn many_tasks_are_cancelled_by_topic_and_due_time() {
         submit(&api, &format!(r#"{{"topic":"{topic}","delay":"{delay}","payload":1}}"#)).await;
     }
     let body = |dry_run: bool| {
-        format!(r#"{{"topic":"a","due_from":"2026-01-01T01:00:00Z","due_to":"2026-01-01T03:00:00Z","dry_run":{dry_run}}}"#)
+        format!(
+            r#"{{"topic":"a","due_from":"2026-01-01T01:00:00Z","due_to":"2026-01-01T03:00:00Z","dry_run":{dry_run}}}"#
+        )
     };
     for (dry_run, cancelled) in [(true, 2), (false, 2), (false, 0)] {
         let answer = json_of(api.ask(post("/v1/tasks/cancel", body(dry_run))).await).await;
@@ -289,14 +390,23 @@ async fn many_tasks_are_cancelled_by_topic_and_due_time() {
 async fn an_answer_that_finds_nothing_says_whether_its_topic_is_known() {
     let api = api();
     submit(&api, r#"{"topic":"a","delay":"1h","payload":1}"#).await;
-    for (topic, known) in [("no-such-topic", Value::from(false)), ("b", Value::from(true)), ("unseen", Value::Null)] {
+    for (topic, known) in
+        [("no-such-topic", Value::from(false)), ("b", Value::from(true)), ("unseen", Value::Null)]
+    {
         for path in ["/v1/tasks", "/v1/tasks/counts", "/v1/dead"] {
-            let answer = json_of(api.ask(bare("GET", &format!("{path}?topic={topic}"))).await).await;
+            let answer =
+                json_of(api.ask(bare("GET", &format!("{path}?topic={topic}"))).await).await;
             assert_eq!(answer.get("topic_known"), Some(&known), "{path} {topic}");
         }
         for path in ["/v1/tasks/cancel", "/v1/dead/redrive", "/v1/dead/drop"] {
-            let answer =
-                json_of(api.ask(post(path, format!(r#"{{"topic":"{topic}","due_to":"2030-01-01T00:00:00Z"}}"#))).await).await;
+            let answer = json_of(
+                api.ask(post(
+                    path,
+                    format!(r#"{{"topic":"{topic}","due_to":"2030-01-01T00:00:00Z"}}"#),
+                ))
+                .await,
+            )
+            .await;
             assert_eq!(answer.get("topic_known"), Some(&known), "{path} {topic}");
         }
     }

@@ -12,26 +12,43 @@ const SLOW_TASK: &str = r#"{"topic":"slow","delay":1,"payload":1}"#;
 
 async fn type_of(response: Response) -> String {
     let status = response.status().as_u16();
-    format!("{status} {}", json_of(response).await["type"].as_str().unwrap().trim_start_matches("urn:punctual:problem:"))
+    format!(
+        "{status} {}",
+        json_of(response).await["type"]
+            .as_str()
+            .unwrap()
+            .trim_start_matches("urn:punctual:problem:")
+    )
 }
 
 /// A body of unknown length in two pieces.
 fn in_pieces(first: &'static str, second: &'static str) -> Body {
-    Body::from_stream(stream::iter([first, second].map(|piece| Ok::<_, std::io::Error>(Bytes::from(piece)))))
+    Body::from_stream(stream::iter(
+        [first, second].map(|piece| Ok::<_, std::io::Error>(Bytes::from(piece))),
+    ))
 }
 
 #[tokio::test]
 async fn a_body_over_the_limit_is_refused_whether_it_says_its_length_or_not() {
     let (api, _) = api_of(Settings { body_bytes_max: TASK.len(), ..Settings::default() });
     assert_eq!(api.ask(post("/v1/tasks", TASK)).await.status(), StatusCode::CREATED);
-    assert_eq!(type_of(api.ask(post("/v1/tasks", format!("{TASK} "))).await).await, "413 body-too-large");
-    assert_eq!(type_of(api.ask(post("/v1/tasks", in_pieces(TASK, " "))).await).await, "413 body-too-large");
+    assert_eq!(
+        type_of(api.ask(post("/v1/tasks", format!("{TASK} "))).await).await,
+        "413 body-too-large"
+    );
+    assert_eq!(
+        type_of(api.ask(post("/v1/tasks", in_pieces(TASK, " "))).await).await,
+        "413 body-too-large"
+    );
 }
 
 #[tokio::test]
 async fn a_body_in_pieces_is_put_together() {
     let (first, second) = TASK.split_at(10);
-    assert_eq!(api().ask(post("/v1/tasks", in_pieces(first, second))).await.status(), StatusCode::CREATED);
+    assert_eq!(
+        api().ask(post("/v1/tasks", in_pieces(first, second))).await.status(),
+        StatusCode::CREATED
+    );
 }
 
 #[tokio::test]
@@ -63,7 +80,11 @@ async fn requests_over_the_bound_in_flight_are_refused_and_probes_are_not() {
 
 #[tokio::test]
 async fn a_caller_with_too_many_requests_is_told_so_and_others_are_not() {
-    let (api, _) = api_of(Settings { caller_requests_max: 1, requests_in_flight_max: 2, ..Settings::default() });
+    let (api, _) = api_of(Settings {
+        caller_requests_max: 1,
+        requests_in_flight_max: 2,
+        ..Settings::default()
+    });
     let (callers, others, third) = (Callers::default(), Callers::default(), Callers::default());
     let mut slow = Box::pin(api.ask_of(&callers, post("/v1/tasks", SLOW_TASK)));
     assert!(poll!(&mut slow).is_pending());
@@ -80,8 +101,14 @@ async fn a_caller_with_too_many_requests_is_told_so_and_others_are_not() {
     assert!(poll!(&mut other).is_pending());
     // The node's own bound: what the third caller could not help.
     assert_eq!(type_of(api.ask_of(&third, bare("GET", "/v1/cluster")).await).await, "503 busy");
-    assert_eq!(metric(&api, r#"punctual_api_rejected_total{bound="caller_requests"}"#).await.as_deref(), Some("1"));
-    assert_eq!(metric(&api, r#"punctual_api_rejected_total{bound="requests_in_flight"}"#).await.as_deref(), Some("1"));
+    assert_eq!(
+        metric(&api, r#"punctual_api_rejected_total{bound="caller_requests"}"#).await.as_deref(),
+        Some("1")
+    );
+    assert_eq!(
+        metric(&api, r#"punctual_api_rejected_total{bound="requests_in_flight"}"#).await.as_deref(),
+        Some("1")
+    );
     drop((slow, other));
     assert_eq!(api.ask_of(&callers, bare("GET", "/v1/cluster")).await.status(), StatusCode::OK);
 }
@@ -98,8 +125,15 @@ async fn a_request_keeps_its_place_until_its_answer_is_written() {
 #[tokio::test]
 async fn large_answers_count_against_the_memory_until_they_are_written() {
     let bytes = 100_000;
-    let (api, _) = api_of(Settings { body_bytes_max: 2 * bytes, body_memory_max: 2 * bytes, ..Settings::default() });
-    let path = format!("/v1/tasks/{}", submit(&api, &large_task("t", bytes)).await["id"].as_str().unwrap());
+    let (api, _) = api_of(Settings {
+        body_bytes_max: 2 * bytes,
+        body_memory_max: 2 * bytes,
+        ..Settings::default()
+    });
+    let path = format!(
+        "/v1/tasks/{}",
+        submit(&api, &large_task("t", bytes)).await["id"].as_str().unwrap()
+    );
     let unread = api.ask(bare("GET", &path)).await;
     assert_eq!(unread.status(), StatusCode::OK);
     assert_eq!(type_of(api.ask(bare("GET", &path)).await).await, "503 busy");
@@ -119,21 +153,30 @@ fn large_task(topic: &str, bytes: usize) -> String {
 #[tokio::test]
 async fn a_problem_that_shows_a_large_task_counts_against_the_memory_until_it_is_written() {
     let bytes = 100_000;
-    let (api, _) = api_of(Settings { body_bytes_max: 2 * bytes, body_memory_max: 2 * bytes, ..Settings::default() });
+    let (api, _) = api_of(Settings {
+        body_bytes_max: 2 * bytes,
+        body_memory_max: 2 * bytes,
+        ..Settings::default()
+    });
     let id = submit(&api, &large_task("published", bytes)).await["id"].as_str().unwrap().to_owned();
     let put = || {
         let task = format!(r#"{{"delay":1,"payload_text":"{}"}}"#, "x".repeat(bytes));
         request("PUT", "/v1/topics/claimed/tasks/n", Some("application/json"), task)
     };
     assert_eq!(api.ask(put()).await.status(), StatusCode::CREATED);
-    let ask = async |is_put: bool| api.ask(if is_put { put() } else { bare("DELETE", &format!("/v1/tasks/{id}")) }).await;
+    let ask = async |is_put: bool| {
+        api.ask(if is_put { put() } else { bare("DELETE", &format!("/v1/tasks/{id}")) }).await
+    };
     for is_put in [false, true] {
         let unread = ask(is_put).await;
         assert_eq!(unread.status(), StatusCode::CONFLICT);
         // Nothing was changed: so it need not wait for room.
         assert_eq!(type_of(ask(false).await).await, "503 busy");
         let problem = json_of(unread).await;
-        assert_eq!((&problem["verdict"], problem["task"]["id"].is_string()), (&"too_late".into(), true));
+        assert_eq!(
+            (&problem["verdict"], problem["task"]["id"].is_string()),
+            (&"too_late".into(), true)
+        );
         assert_eq!(type_of(ask(is_put).await).await, "409 too-late");
     }
     assert_eq!(metric(&api, "punctual_api_body_memory_bytes").await.as_deref(), Some("0"));
@@ -156,7 +199,10 @@ async fn a_caller_with_many_unread_metrics_is_told_so_and_can_ask_for_the_nodes_
         assert_eq!(api.ask_of(&callers, bare("GET", path)).await.status(), StatusCode::OK);
     }
     assert_eq!(api.ask_of(&others, bare("GET", "/metrics")).await.status(), StatusCode::OK);
-    assert_eq!(metric(&api, r#"punctual_api_rejected_total{bound="caller_probes"}"#).await.as_deref(), Some("1"));
+    assert_eq!(
+        metric(&api, r#"punctual_api_rejected_total{bound="caller_probes"}"#).await.as_deref(),
+        Some("1")
+    );
     drop(unread);
     assert_eq!(api.ask_of(&callers, bare("GET", "/metrics")).await.status(), StatusCode::OK);
 }
@@ -170,13 +216,20 @@ async fn metrics_that_nobody_reads_are_bounded_for_all_callers_together() {
     }
     assert_eq!(type_of(api.ask(bare("GET", "/metrics")).await).await, "503 busy");
     drop(unread);
-    assert_eq!(metric(&api, r#"punctual_api_rejected_total{bound="metrics_in_flight"}"#).await.as_deref(), Some("1"));
+    assert_eq!(
+        metric(&api, r#"punctual_api_rejected_total{bound="metrics_in_flight"}"#).await.as_deref(),
+        Some("1")
+    );
 }
 
 #[tokio::test]
 async fn long_metrics_are_answered_when_the_memory_is_full() {
     let task = large_task("t", 100_000);
-    let (api, _) = api_of(Settings { body_bytes_max: task.len(), body_memory_max: task.len(), ..Settings::default() });
+    let (api, _) = api_of(Settings {
+        body_bytes_max: task.len(),
+        body_memory_max: task.len(),
+        ..Settings::default()
+    });
     for number in 0..100 {
         let route = Box::leak(format!("{number:0>50}").into_boxed_str());
         api.metrics().answered(route, "GET", StatusCode::OK, Duration::ZERO);
@@ -192,13 +245,22 @@ async fn long_metrics_are_answered_when_the_memory_is_full() {
 #[tokio::test]
 async fn answers_that_wait_for_memory_are_few() {
     let bytes = 100_000;
-    let (api, _) = api_of(Settings { body_bytes_max: 2 * bytes, body_memory_max: 2 * bytes, ..Settings::default() });
-    let path = format!("/v1/tasks/{}", submit(&api, &large_task("t", bytes)).await["id"].as_str().unwrap());
+    let (api, _) = api_of(Settings {
+        body_bytes_max: 2 * bytes,
+        body_memory_max: 2 * bytes,
+        ..Settings::default()
+    });
+    let path = format!(
+        "/v1/tasks/{}",
+        submit(&api, &large_task("t", bytes)).await["id"].as_str().unwrap()
+    );
     let unread = api.ask(bare("DELETE", &path)).await;
     assert_eq!(unread.status(), StatusCode::OK);
     let mut waits = Box::pin(api.ask(bare("DELETE", &path)));
     assert!(poll!(&mut waits).is_pending());
-    let std::task::Poll::Ready(lost) = poll!(&mut Box::pin(api.ask(bare("DELETE", &path)))) else { panic!("it waits, too") };
+    let std::task::Poll::Ready(lost) = poll!(&mut Box::pin(api.ask(bare("DELETE", &path)))) else {
+        panic!("it waits, too")
+    };
     assert_eq!(type_of(lost).await, "503 outcome-unknown");
     drop(unread);
     assert_eq!(json_of(waits.await).await["verdict"], "cancelled");
@@ -214,17 +276,28 @@ async fn a_header_over_the_bound_is_refused_and_counted() {
     };
     // "/livez", the field's name, and 32.
     assert_eq!(api.ask(with("name", 1000 - 6 - 4 - 32)).await.status(), StatusCode::OK);
-    assert_eq!(type_of(api.ask(with("name", 1000 - 6 - 4 - 31)).await).await, "431 header-too-large");
-    assert_eq!(metric(&api, r#"punctual_api_rejected_total{bound="header_bytes"}"#).await.as_deref(), Some("1"));
+    assert_eq!(
+        type_of(api.ask(with("name", 1000 - 6 - 4 - 31)).await).await,
+        "431 header-too-large"
+    );
+    assert_eq!(
+        metric(&api, r#"punctual_api_rejected_total{bound="header_bytes"}"#).await.as_deref(),
+        Some("1")
+    );
 }
 
 #[tokio::test]
 async fn a_batch_over_its_setting_is_refused_and_counted() {
     let (api, _) = api_of(Settings { batch_tasks_max: 2, ..Settings::default() });
-    let batch = |count| post("/v1/tasks/batch", format!(r#"{{"tasks":[{}]}}"#, vec![TASK; count].join(",")));
+    let batch = |count| {
+        post("/v1/tasks/batch", format!(r#"{{"tasks":[{}]}}"#, vec![TASK; count].join(",")))
+    };
     assert_eq!(api.ask(batch(2)).await.status(), StatusCode::OK);
     assert_eq!(type_of(api.ask(batch(3)).await).await, "413 batch-too-large");
-    assert_eq!(metric(&api, r#"punctual_api_rejected_total{bound="batch_tasks"}"#).await.as_deref(), Some("1"));
+    assert_eq!(
+        metric(&api, r#"punctual_api_rejected_total{bound="batch_tasks"}"#).await.as_deref(),
+        Some("1")
+    );
 }
 
 /// 15 bytes of a body become a task, and what is kept of it until it is answered.
@@ -232,7 +305,11 @@ async fn a_batch_over_its_setting_is_refused_and_counted() {
 async fn the_tasks_of_a_batch_count_against_the_memory_for_more_than_their_bytes() {
     let batch = |count: usize| format!(r#"{{"tasks":[{}]}}"#, vec![SLOW_TASK; count].join(","));
     let bytes = batch(100).len();
-    let (api, _) = api_of(Settings { body_bytes_max: 4 * bytes, body_memory_max: 4 * bytes, ..Settings::default() });
+    let (api, _) = api_of(Settings {
+        body_bytes_max: 4 * bytes,
+        body_memory_max: 4 * bytes,
+        ..Settings::default()
+    });
     let mut slow = Box::pin(api.ask(post("/v1/tasks/batch", batch(100))));
     assert!(poll!(&mut slow).is_pending());
     assert_eq!(type_of(api.ask(post("/v1/tasks/batch", batch(100))).await).await, "503 busy");
@@ -263,13 +340,15 @@ async fn a_full_queue_is_counted_by_its_bound_and_the_tasks_of_a_batch_by_their_
 
 #[tokio::test]
 async fn a_submit_without_an_answer_within_the_deadline_has_an_unknown_outcome() {
-    let (api, _) = api_of(Settings { request_deadline: Duration::from_millis(10), ..Settings::default() });
+    let (api, _) =
+        api_of(Settings { request_deadline: Duration::from_millis(10), ..Settings::default() });
     assert_eq!(type_of(api.ask(post("/v1/tasks", SLOW_TASK)).await).await, "503 outcome-unknown");
 }
 
 #[tokio::test]
 async fn a_body_that_does_not_arrive_within_the_deadline_is_given_up() {
-    let (api, _) = api_of(Settings { request_deadline: Duration::from_millis(10), ..Settings::default() });
+    let (api, _) =
+        api_of(Settings { request_deadline: Duration::from_millis(10), ..Settings::default() });
     let stalled = Body::from_stream(stream::pending::<Result<Bytes, std::io::Error>>());
     assert_eq!(type_of(api.ask(post("/v1/tasks", stalled)).await).await, "408 request-timeout");
 }

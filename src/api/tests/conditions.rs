@@ -50,11 +50,16 @@ async fn a_task_that_is_answered_has_its_id_as_its_tag() {
     let tag = tag_of(api.ask(post("/v1/tasks", posted)).await).await;
     assert_eq!(tag_of(api.ask(post("/v1/tasks", posted)).await).await, tag, "of a known name");
     assert_eq!(tag_of(api.ask(bare("GET", PATH)).await).await, tag);
-    assert_eq!(tag_of(api.ask(bare("GET", &format!("/v1/tasks/{}", tag.trim_matches('"')))).await).await, tag);
+    assert_eq!(
+        tag_of(api.ask(bare("GET", &format!("/v1/tasks/{}", tag.trim_matches('"')))).await).await,
+        tag
+    );
     let replaced = tag_of(put(&api, &[]).await).await;
     assert_ne!(replaced, tag);
     // Of what is answered to a GET the tag says nothing: there is no 304, and no 412.
-    let found = api.ask(with("GET", PATH, &[&format!("if-none-match: {replaced}"), "if-match: \"x\""], "")).await;
+    let found = api
+        .ask(with("GET", PATH, &[&format!("if-none-match: {replaced}"), "if-match: \"x\""], ""))
+        .await;
     assert_eq!(found.status(), StatusCode::OK);
     let head = api.ask(bare("HEAD", PATH)).await;
     assert_eq!(header_of(&head, "etag"), Some(replaced.as_str()));
@@ -70,36 +75,69 @@ async fn a_put_that_may_only_create_replaces_nothing() {
     assert_eq!(unmet(put(&api, &["if-none-match: *"]).await).await, Some(first.clone()));
     assert_eq!(tag_of(api.ask(bare("GET", PATH)).await).await, first);
     assert_eq!(delete(&api, PATH, &[]).await.status(), StatusCode::OK);
-    assert_eq!(unmet(put(&api, &["if-none-match: *"]).await).await, Some(first), "the name is taken by what has ended");
+    assert_eq!(
+        unmet(put(&api, &["if-none-match: *"]).await).await,
+        Some(first),
+        "the name is taken by what has ended"
+    );
 }
 
 #[tokio::test]
 async fn a_change_by_name_is_made_only_if_the_name_stands_for_the_task_that_is_meant() {
     let api = api();
     for any in ["*", FOREIGN] {
-        assert_eq!(unmet(put(&api, &[&format!("if-match: {any}")]).await).await, None, "the name stands for none");
+        assert_eq!(
+            unmet(put(&api, &[&format!("if-match: {any}")]).await).await,
+            None,
+            "the name stands for none"
+        );
         let unknown = delete(&api, PATH, &[&format!("if-match: {any}")]).await;
-        assert_eq!((unknown.status(), json_of(unknown).await["verdict"].clone()), (StatusCode::NOT_FOUND, "not_found".into()));
+        assert_eq!(
+            (unknown.status(), json_of(unknown).await["verdict"].clone()),
+            (StatusCode::NOT_FOUND, "not_found".into())
+        );
     }
     let first = tag_of(put(&api, &[]).await).await;
     let weak = format!("if-match: W/{first}");
-    for wrong in [format!("if-match: {FOREIGN}"), format!("if-match: \"{}\"", first.to_uppercase().trim_matches('"')), weak] {
+    for wrong in [
+        format!("if-match: {FOREIGN}"),
+        format!("if-match: \"{}\"", first.to_uppercase().trim_matches('"')),
+        weak,
+    ] {
         assert_eq!(unmet(put(&api, &[&wrong]).await).await, Some(first.clone()), "{wrong}");
-        assert_eq!(unmet(delete(&api, PATH, &[&wrong]).await).await, Some(first.clone()), "{wrong}");
+        assert_eq!(
+            unmet(delete(&api, PATH, &[&wrong]).await).await,
+            Some(first.clone()),
+            "{wrong}"
+        );
     }
     let second = put(&api, &[&format!("if-match: {FOREIGN}"), &format!("if-match: {first}")]).await;
     assert_eq!(second.status(), StatusCode::OK, "headers that are repeated are one list");
     let second = tag_of(second).await;
-    assert_eq!(unmet(put(&api, &[&format!("if-match: {first}")]).await).await, Some(second.clone()), "it was replaced");
-    assert_eq!(unmet(delete(&api, PATH, &[&format!("if-match: {first}")]).await).await, Some(second.clone()));
+    assert_eq!(
+        unmet(put(&api, &[&format!("if-match: {first}")]).await).await,
+        Some(second.clone()),
+        "it was replaced"
+    );
+    assert_eq!(
+        unmet(delete(&api, PATH, &[&format!("if-match: {first}")]).await).await,
+        Some(second.clone())
+    );
     for tag in [second.clone(), format!("W/{second}")] {
-        assert_eq!(unmet(put(&api, &[&format!("if-none-match: {tag}")]).await).await, Some(second.clone()), "{tag}");
+        assert_eq!(
+            unmet(put(&api, &[&format!("if-none-match: {tag}")]).await).await,
+            Some(second.clone()),
+            "{tag}"
+        );
     }
     let both = [&*format!("if-match: {second}"), "if-none-match: *"];
     assert_eq!(unmet(put(&api, &both).await).await, Some(second.clone()));
     let third = tag_of(put(&api, &["if-match: *", &format!("if-none-match: {first}")]).await).await;
     let cancelled = json_of(delete(&api, PATH, &[&format!("if-match: {third}")]).await).await;
-    assert_eq!((&cancelled["verdict"], &cancelled["task"]["id"]), (&"cancelled".into(), &third.trim_matches('"').into()));
+    assert_eq!(
+        (&cancelled["verdict"], &cancelled["task"]["id"]),
+        (&"cancelled".into(), &third.trim_matches('"').into())
+    );
 }
 
 #[tokio::test]
@@ -107,14 +145,23 @@ async fn an_id_is_its_own_tag() {
     let api = api();
     let tag = tag_of(put(&api, &[]).await).await;
     let path = format!("/v1/tasks/{}", tag.trim_matches('"'));
-    for wrong in [format!("if-match: {FOREIGN}"), format!("if-none-match: {tag}"), "if-none-match: *".to_owned()] {
+    for wrong in [
+        format!("if-match: {FOREIGN}"),
+        format!("if-none-match: {tag}"),
+        "if-none-match: *".to_owned(),
+    ] {
         assert_eq!(unmet(delete(&api, &path, &[&wrong]).await).await, Some(tag.clone()), "{wrong}");
     }
-    let cancelled = delete(&api, &path, &[&format!("if-match: {tag}"), &format!("if-none-match: {FOREIGN}")]).await;
+    let cancelled =
+        delete(&api, &path, &[&format!("if-match: {tag}"), &format!("if-none-match: {FOREIGN}")])
+            .await;
     assert_eq!(cancelled.status(), StatusCode::OK);
     let dead = submit(&api, r#"{"topic":"dead","delay":0,"payload":1}"#).await;
     let dead = format!("/v1/dead/{}", dead["id"].as_str().unwrap());
-    assert_eq!(delete(&api, &dead, &[&format!("if-match: {FOREIGN}")]).await.status(), StatusCode::PRECONDITION_FAILED);
+    assert_eq!(
+        delete(&api, &dead, &[&format!("if-match: {FOREIGN}")]).await.status(),
+        StatusCode::PRECONDITION_FAILED
+    );
     assert_eq!(delete(&api, &dead, &["if-match: *"]).await.status(), StatusCode::OK);
 }
 
@@ -135,10 +182,14 @@ async fn a_precondition_that_cannot_be_read_or_kept_is_refused() {
     ];
     for (method, path, body) in requests {
         for name in ["if-match", "if-none-match"] {
-            let problem = json_of(api.ask(with(method, path, &[&format!("{name}: {id}")], body)).await).await;
+            let problem =
+                json_of(api.ask(with(method, path, &[&format!("{name}: {id}")], body)).await).await;
             let wanted = ("urn:punctual:problem:invalid-value", 400, name);
-            let found =
-                (problem["type"].as_str().unwrap(), problem["status"].as_u64().unwrap(), problem["field"].as_str().unwrap());
+            let found = (
+                problem["type"].as_str().unwrap(),
+                problem["status"].as_u64().unwrap(),
+                problem["field"].as_str().unwrap(),
+            );
             assert_eq!(found, wanted, "{method} {path}: {problem}");
             if method == "POST" {
                 let right = api.ask(with(method, path, &[&format!("{name}: {tag}")], body)).await;
@@ -157,8 +208,12 @@ async fn a_key_of_idempotency_is_the_name_of_a_task_without_one() {
     assert_eq!(first.status(), StatusCode::CREATED);
     let first = json_of(first).await;
     assert_eq!(first["name"], "order 17");
-    for (key, body) in [("order 17", task), ("\"order 17\"", r#"{"topic":"t","name":"order 17","delay":"2h","payload":2}"#)] {
-        let again = api.ask(with("POST", "/v1/tasks", &[&format!("idempotency-key: {key}")], body)).await;
+    for (key, body) in [
+        ("order 17", task),
+        ("\"order 17\"", r#"{"topic":"t","name":"order 17","delay":"2h","payload":2}"#),
+    ] {
+        let again =
+            api.ask(with("POST", "/v1/tasks", &[&format!("idempotency-key: {key}")], body)).await;
         assert_eq!(again.status(), StatusCode::OK);
         assert_eq!(json_of(again).await["id"], first["id"]);
     }
@@ -166,7 +221,13 @@ async fn a_key_of_idempotency_is_the_name_of_a_task_without_one() {
     let named = r#"{"topic":"t","name":"other","delay":"1h","payload":1}"#;
     let refused: [(&str, &str, &[&str], &str, &str); 6] = [
         ("POST", "/v1/tasks", &["idempotency-key: order 17"], named, "conflicting-fields"),
-        ("POST", "/v1/tasks", &["idempotency-key: a", "idempotency-key: a"], task, "duplicate-field"),
+        (
+            "POST",
+            "/v1/tasks",
+            &["idempotency-key: a", "idempotency-key: a"],
+            task,
+            "duplicate-field",
+        ),
         ("POST", "/v1/tasks", &["idempotency-key: \"a"], task, "invalid-value"),
         ("POST", "/v1/tasks", &[&long], task, "invalid-value"),
         ("POST", "/v1/tasks/batch", &["idempotency-key: a"], r#"{"tasks":[]}"#, "invalid-value"),
@@ -179,8 +240,14 @@ async fn a_key_of_idempotency_is_the_name_of_a_task_without_one() {
         assert_eq!(problem["type"], format!("urn:punctual:problem:{kind}"), "{problem}");
         assert_eq!(problem["field"], "idempotency-key");
     }
-    assert_eq!(api.ask(bare("GET", "/v1/topics/t/tasks/other")).await.status(), StatusCode::NOT_FOUND);
-    assert_eq!(delete(&api, "/v1/topics/t/tasks/order%2017", &["idempotency-key: a"]).await.status(), StatusCode::OK);
+    assert_eq!(
+        api.ask(bare("GET", "/v1/topics/t/tasks/other")).await.status(),
+        StatusCode::NOT_FOUND
+    );
+    assert_eq!(
+        delete(&api, "/v1/topics/t/tasks/order%2017", &["idempotency-key: a"]).await.status(),
+        StatusCode::OK
+    );
 }
 
 #[tokio::test]
@@ -194,14 +261,23 @@ async fn a_task_that_was_replaced_says_by_which_and_its_cancel_stops_nothing() {
     for id in former {
         let path = format!("/v1/tasks/{id}");
         let found = json_of(api.ask(bare("GET", &path)).await).await;
-        assert_eq!((&found["state"], &found["replaced_by"]), (&"cancelled".into(), &last.as_str().into()));
+        assert_eq!(
+            (&found["state"], &found["replaced_by"]),
+            (&"cancelled".into(), &last.as_str().into())
+        );
         for _ in 0..2 {
             let response = delete(&api, &path, &[]).await;
             assert_eq!(response.status(), StatusCode::CONFLICT);
             let problem = json_of(response).await;
             let kind = ("urn:punctual:problem:replaced", "replaced");
-            assert_eq!((problem["type"].as_str().unwrap(), problem["verdict"].as_str().unwrap()), kind);
-            assert_eq!((&problem["replaced_by"], &problem["task"]["id"]), (&last.as_str().into(), &id.as_str().into()));
+            assert_eq!(
+                (problem["type"].as_str().unwrap(), problem["verdict"].as_str().unwrap()),
+                kind
+            );
+            assert_eq!(
+                (&problem["replaced_by"], &problem["task"]["id"]),
+                (&last.as_str().into(), &id.as_str().into())
+            );
             assert_eq!(problem["task"]["replaced_by"], problem["replaced_by"]);
         }
     }
@@ -210,5 +286,9 @@ async fn a_task_that_was_replaced_says_by_which_and_its_cancel_stops_nothing() {
     assert_eq!(stands.get("replaced_by"), None);
     assert_eq!(json_of(delete(&api, PATH, &[]).await).await["verdict"], "cancelled");
     let after = delete(&api, &format!("/v1/tasks/{}", former[0]), &[]).await;
-    assert_eq!(json_of(after).await["replaced_by"], last.as_str(), "also when that one is cancelled");
+    assert_eq!(
+        json_of(after).await["replaced_by"],
+        last.as_str(),
+        "also when that one is cancelled"
+    );
 }

@@ -52,13 +52,17 @@ fn check_turned_away(answer: &str, status: &str, kind: &str) {
 
 #[tokio::test]
 async fn a_caller_with_too_many_connections_is_told_so_and_others_are_not() {
-    let (address, _tasks, api) = served(Settings { caller_connections_max: 1, ..Settings::default() }).await;
+    let (address, _tasks, api) =
+        served(Settings { caller_connections_max: 1, ..Settings::default() }).await;
     let mut first = TcpStream::connect(address).await.unwrap();
     first.write_all(LIVEZ).await.unwrap();
     assert!(one_answer(&mut first).await.starts_with("HTTP/1.1 200 OK"));
     let answer = rest_of(&mut TcpStream::connect(address).await.unwrap()).await;
     check_turned_away(&answer, "HTTP/1.1 429 Too Many Requests", "too-many-requests");
-    assert_eq!(metric(&api, r#"punctual_api_rejected_total{bound="caller_connections"}"#).await.as_deref(), Some("1"));
+    assert_eq!(
+        metric(&api, r#"punctual_api_rejected_total{bound="caller_connections"}"#).await.as_deref(),
+        Some("1")
+    );
     // Another address of this machine.
     let socket = tokio::net::TcpSocket::new_v4().unwrap();
     socket.bind("127.0.0.2:0".parse().unwrap()).unwrap();
@@ -103,7 +107,8 @@ async fn a_caller_that_is_gone_is_let_go_at_the_deadline_of_its_request() {
 
 #[tokio::test]
 async fn who_is_slow_to_ask_is_cut_off() {
-    let (address, _tasks, _) = served(Settings { header_timeout: Duration::from_millis(50), ..Settings::default() }).await;
+    let (address, _tasks, _) =
+        served(Settings { header_timeout: Duration::from_millis(50), ..Settings::default() }).await;
     for beginning in ["", "P", "PRI * HTTP/2.0\r\n\r\n", "GET /livez HTTP/1.1\r\nhost:"] {
         let mut stream = TcpStream::connect(address).await.unwrap();
         stream.write_all(beginning.as_bytes()).await.unwrap();

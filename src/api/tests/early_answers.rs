@@ -13,7 +13,9 @@ use super::*;
 const MIB: usize = 1 << 20;
 
 fn header(path: &str, content_type: &str, length: usize) -> String {
-    format!("POST {path} HTTP/1.1\r\nhost: a\r\ncontent-type: {content_type}\r\ncontent-length: {length}\r\n\r\n")
+    format!(
+        "POST {path} HTTP/1.1\r\nhost: a\r\ncontent-type: {content_type}\r\ncontent-length: {length}\r\n\r\n"
+    )
 }
 
 /// Sends all of its body before it reads, as most clients do, and answers what came.
@@ -29,7 +31,8 @@ async fn send_all(address: SocketAddr, header: &str, length: usize) -> String {
 
 #[tokio::test]
 async fn an_answer_that_does_not_wait_for_its_body_says_that_it_is_the_last() {
-    let (address, _tasks, api) = served(Settings { body_bytes_max: MIB, ..Settings::default() }).await;
+    let (address, _tasks, api) =
+        served(Settings { body_bytes_max: MIB, ..Settings::default() }).await;
     for (path, content_type, status) in [
         ("/v1/tasks", "text/plain", "415 "),
         ("/v1/tasks", "application/json", "413 "),
@@ -49,7 +52,8 @@ async fn an_answer_that_does_not_wait_for_its_body_says_that_it_is_the_last() {
 
 #[tokio::test]
 async fn chunks_over_the_bound_are_read_on() {
-    let (address, _tasks, _api) = served(Settings { body_bytes_max: MIB, ..Settings::default() }).await;
+    let (address, _tasks, _api) =
+        served(Settings { body_bytes_max: MIB, ..Settings::default() }).await;
     let mut stream = TcpStream::connect(address).await.unwrap();
     let header = "POST /v1/tasks HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n";
     stream.write_all(header.as_bytes()).await.unwrap();
@@ -59,7 +63,10 @@ async fn chunks_over_the_bound_are_read_on() {
     }
     stream.write_all(b"0\r\n\r\n").await.unwrap();
     let answer = rest_of(&mut stream).await;
-    assert!(answer.starts_with("HTTP/1.1 413 ") && answer.contains("connection: close\r\n"), "{answer}");
+    assert!(
+        answer.starts_with("HTTP/1.1 413 ") && answer.contains("connection: close\r\n"),
+        "{answer}"
+    );
 }
 
 /// As Python's `http.client`: the header in one packet, the body in the next.
@@ -74,7 +81,10 @@ async fn a_small_body_in_a_packet_of_its_own_is_read_and_the_connection_kept() {
         }
         stream.write_all(&vec![b'x'; length]).await.unwrap();
         let answer = one_answer(&mut stream).await;
-        assert!(answer.starts_with("HTTP/1.1 415 ") && !answer.contains("connection: close"), "{answer}");
+        assert!(
+            answer.starts_with("HTTP/1.1 415 ") && !answer.contains("connection: close"),
+            "{answer}"
+        );
     }
     stream.write_all(LIVEZ).await.unwrap();
     assert!(one_answer(&mut stream).await.starts_with("HTTP/1.1 200 OK"));
@@ -86,7 +96,10 @@ async fn a_small_body_that_does_not_come_is_not_waited_for() {
     let mut stream = TcpStream::connect(address).await.unwrap();
     stream.write_all(header("/v1/tasks", "text/plain", 10).as_bytes()).await.unwrap();
     let answer = rest_of(&mut stream).await;
-    assert!(answer.starts_with("HTTP/1.1 415 ") && answer.contains("connection: close\r\n"), "{answer}");
+    assert!(
+        answer.starts_with("HTTP/1.1 415 ") && answer.contains("connection: close\r\n"),
+        "{answer}"
+    );
     wait_metric(&api, "punctual_api_connections", "0").await;
 }
 
@@ -95,10 +108,14 @@ async fn a_small_body_that_does_not_come_is_not_waited_for() {
 async fn a_caller_that_expects_a_go_ahead_gets_its_answer_instead() {
     let (address, _tasks, _api) = served(Settings::default()).await;
     let mut stream = TcpStream::connect(address).await.unwrap();
-    let header = header("/v1/tasks", "text/plain", 1000).replace("\r\n\r\n", "\r\nexpect: 100-continue\r\n\r\n");
+    let header = header("/v1/tasks", "text/plain", 1000)
+        .replace("\r\n\r\n", "\r\nexpect: 100-continue\r\n\r\n");
     stream.write_all(header.as_bytes()).await.unwrap();
     let answer = rest_of(&mut stream).await;
-    assert!(answer.starts_with("HTTP/1.1 415 ") && answer.contains("connection: close\r\n"), "{answer}");
+    assert!(
+        answer.starts_with("HTTP/1.1 415 ") && answer.contains("connection: close\r\n"),
+        "{answer}"
+    );
 }
 
 #[tokio::test]
@@ -133,20 +150,27 @@ async fn who_is_over_a_bound_reads_it_after_all_of_its_body() {
     ] {
         let (address, _tasks, _api) = served(settings).await;
         let length = 40 * MIB;
-        let answer = send_all(address, &header("/v1/tasks", "application/json", length), length).await;
-        let is_refused = ["503 ", "429 ", "431 "].iter().any(|status| answer.starts_with(&format!("HTTP/1.1 {status}")));
+        let answer =
+            send_all(address, &header("/v1/tasks", "application/json", length), length).await;
+        let is_refused = ["503 ", "429 ", "431 "]
+            .iter()
+            .any(|status| answer.starts_with(&format!("HTTP/1.1 {status}")));
         assert!(is_refused && answer.contains("connection: close\r\n"), "{answer}");
     }
 }
 
 #[tokio::test]
 async fn a_connection_beyond_the_bound_reads_it_after_all_of_its_body() {
-    let (address, _tasks, api) = served(Settings { connections_max: 1, ..Settings::default() }).await;
+    let (address, _tasks, api) =
+        served(Settings { connections_max: 1, ..Settings::default() }).await;
     let _first = TcpStream::connect(address).await.unwrap();
     wait_metric(&api, "punctual_api_connections", "1").await;
     let length = 40 * MIB;
     let answer = send_all(address, &header("/v1/tasks", "application/json", length), length).await;
-    assert!(answer.starts_with("HTTP/1.1 503 ") && answer.contains("connection: close\r\n"), "{answer}");
+    assert!(
+        answer.starts_with("HTTP/1.1 503 ") && answer.contains("connection: close\r\n"),
+        "{answer}"
+    );
 }
 
 /// The library answers by itself what is no request at all.
@@ -154,5 +178,8 @@ async fn a_connection_beyond_the_bound_reads_it_after_all_of_its_body() {
 async fn what_is_no_request_is_answered_after_all_of_it() {
     let (address, _tasks, _api) = served(Settings::default()).await;
     let answer = send_all(address, "this is no request\r\n\r\n", 40 * MIB).await;
-    assert!(answer.starts_with("HTTP/1.1 400 ") && answer.contains("connection: close\r\n"), "{answer}");
+    assert!(
+        answer.starts_with("HTTP/1.1 400 ") && answer.contains("connection: close\r\n"),
+        "{answer}"
+    );
 }

@@ -28,7 +28,10 @@ fn check_paper(path: &str, wanted: &str) {
 #[tokio::test]
 async fn the_document_that_is_checked_in_is_the_one_that_is_served() {
     let response = api().ask(bare("GET", "/openapi.json")).await;
-    assert_eq!((response.status(), header_of(&response, "content-type")), (StatusCode::OK, Some("application/json")));
+    assert_eq!(
+        (response.status(), header_of(&response, "content-type")),
+        (StatusCode::OK, Some("application/json"))
+    );
     check_paper("docs/openapi.json", &text_of(response).await);
 }
 
@@ -68,13 +71,23 @@ async fn operations() -> Vec<(String, String, Value)> {
 async fn every_operation_has_a_name_of_its_own_and_a_sample_of_itself() {
     let mut ids = BTreeSet::new();
     for (method, path, operation) in operations().await {
-        assert!(ids.insert(operation["operationId"].as_str().unwrap().to_owned()), "{method} {path}");
+        assert!(
+            ids.insert(operation["operationId"].as_str().unwrap().to_owned()),
+            "{method} {path}"
+        );
         let sample = operation["x-codeSamples"][0]["source"].as_str().unwrap();
         let last = sample.rsplit("curl --silent --show-error --fail-with-body").next().unwrap();
-        let is_by_default = matches!((method.as_str(), last.contains("--data")), ("GET", false) | ("POST", true));
-        assert!(is_by_default || last.contains(&format!("--request {method}")), "{method} {path}: {sample}");
+        let is_by_default =
+            matches!((method.as_str(), last.contains("--data")), ("GET", false) | ("POST", true));
+        assert!(
+            is_by_default || last.contains(&format!("--request {method}")),
+            "{method} {path}: {sample}"
+        );
         let begin = path.split("/{").next().unwrap();
-        assert!(sample.contains(&format!("http://127.0.0.1:7070{begin}")), "{method} {path}: {sample}");
+        assert!(
+            sample.contains(&format!("http://127.0.0.1:7070{begin}")),
+            "{method} {path}: {sample}"
+        );
     }
 }
 
@@ -84,10 +97,16 @@ async fn a_sample_for_one_dead_letter_asks_for_nothing_more_where_there_is_none(
     for (method, path, operation) in operations().await {
         if path.starts_with("/v1/dead/{id}") {
             let sample = operation["x-codeSamples"][0]["source"].as_str().unwrap();
-            let lines = format!("curl() {{ echo asked >&2; echo '{{\"dead\":[],\"cursor\":null}}'; }}\n{sample}");
+            let lines = format!(
+                "curl() {{ echo asked >&2; echo '{{\"dead\":[],\"cursor\":null}}'; }}\n{sample}"
+            );
             let output = std::process::Command::new("bash").args(["-c", &lines]).output().unwrap();
             assert!(!output.status.success(), "{method} {path}: {sample}");
-            assert_eq!(String::from_utf8_lossy(&output.stderr), "asked\n", "{method} {path}: {sample}");
+            assert_eq!(
+                String::from_utf8_lossy(&output.stderr),
+                "asked\n",
+                "{method} {path}: {sample}"
+            );
             count += 1;
         }
     }
@@ -97,7 +116,8 @@ async fn a_sample_for_one_dead_letter_asks_for_nothing_more_where_there_is_none(
 #[tokio::test]
 async fn every_parameter_of_a_path_is_told() {
     for (method, path, operation) in operations().await {
-        let in_path: BTreeSet<&str> = path.split('/').filter_map(|part| part.strip_prefix('{')?.strip_suffix('}')).collect();
+        let in_path: BTreeSet<&str> =
+            path.split('/').filter_map(|part| part.strip_prefix('{')?.strip_suffix('}')).collect();
         let parameters = operation["parameters"].as_array().cloned().unwrap_or_default();
         let told = parameters.iter().filter(|parameter| parameter["in"] == "path");
         assert_eq!(
@@ -112,13 +132,21 @@ async fn every_parameter_of_a_path_is_told() {
 async fn examples_are_json_that_a_shell_takes_in_single_quotes_and_the_api_takes_too() {
     let api = api();
     for (method, path, operation) in operations().await {
-        let Some(examples) = operation["requestBody"]["content"]["application/json"]["examples"].as_object() else { continue };
+        let Some(examples) =
+            operation["requestBody"]["content"]["application/json"]["examples"].as_object()
+        else {
+            continue;
+        };
         for (name, example) in examples {
             let body = example["value"].to_string();
             assert!(!body.contains('\'') && body != "null", "{method} {path} {name}: {body}");
             let path = path.replace("{topic}", "demo").replace("{name}", "n").replace("{id}", "x");
             let response = api.ask(request(&method, &path, Some("application/json"), body)).await;
-            assert!(response.status().is_success(), "{method} {path} {name}: {}", text_of(response).await);
+            assert!(
+                response.status().is_success(),
+                "{method} {path} {name}: {}",
+                text_of(response).await
+            );
         }
     }
 }
@@ -129,16 +157,22 @@ fn settings_that_the_papers_name_are_there_with_the_defaults_that_they_say() {
     let preface = include_str!("../openapi/preface.md");
     let flags = |text: &str| -> BTreeSet<String> {
         let parts = text.split("`--").skip(1);
-        parts.map(|part| part.split(|c: char| c != '-' && !c.is_ascii_lowercase()).next().unwrap().to_owned()).collect()
+        parts
+            .map(|part| {
+                part.split(|c: char| c != '-' && !c.is_ascii_lowercase()).next().unwrap().to_owned()
+            })
+            .collect()
     };
     for flag in flags(preface).union(&flags(&crate::api::problems::pages::all())) {
         assert!(operations.contains(&format!("| `--{flag}` |")), "--{flag} is no setting");
     }
     let Settings { body_bytes_max, batch_tasks_max, header_bytes_max, .. } = Settings::default();
     assert_eq!((body_bytes_max >> 20, batch_tasks_max, header_bytes_max >> 10), (16, 10_000, 16));
-    let Settings { caller_requests_max, requests_in_flight_max, body_memory_max, .. } = Settings::default();
+    let Settings { caller_requests_max, requests_in_flight_max, body_memory_max, .. } =
+        Settings::default();
     let Settings { connections_max, caller_connections_max, .. } = Settings::default();
-    let Settings { request_deadline, header_timeout, answer_timeout, idle_timeout, .. } = Settings::default();
+    let Settings { request_deadline, header_timeout, answer_timeout, idle_timeout, .. } =
+        Settings::default();
     let seconds = |span: std::time::Duration| format!("{} s", span.as_secs());
     for (flag, default) in [
         ("body-max", "16 MiB".to_owned()),

@@ -31,9 +31,11 @@ fn packed(encodings: &[&str], body: Vec<u8>) -> Request<Body> {
 
 async fn check(api: &Api, encodings: &[&str], body: Vec<u8>, wanted: &str) {
     let response = api.ask(packed(encodings, body)).await;
-    let (status, accepted) = (response.status().as_u16(), header_of(&response, "accept-encoding").map(str::to_owned));
+    let (status, accepted) =
+        (response.status().as_u16(), header_of(&response, "accept-encoding").map(str::to_owned));
     let answer = json_of(response).await;
-    let kind = answer["type"].as_str().unwrap_or_default().trim_start_matches("urn:punctual:problem:");
+    let kind =
+        answer["type"].as_str().unwrap_or_default().trim_start_matches("urn:punctual:problem:");
     assert_eq!(format!("{status} {kind}").trim_end(), wanted, "{encodings:?}: {answer}");
     assert_eq!(accepted.as_deref(), (status == 415).then_some("gzip, zstd"), "{encodings:?}");
 }
@@ -58,8 +60,9 @@ async fn bodies_in_gzip_and_zstd_are_unpacked() {
 #[tokio::test]
 async fn a_large_batch_in_either_is_the_same_batch() {
     let api = api();
-    let tasks: Vec<String> =
-        (0..10_000).map(|number| format!(r#"{{"topic":"t","delay":1,"payload":"{number:0>100}"}}"#)).collect();
+    let tasks: Vec<String> = (0..10_000)
+        .map(|number| format!(r#"{{"topic":"t","delay":1,"payload":"{number:0>100}"}}"#))
+        .collect();
     let batch = format!(r#"{{"tasks":[{}]}}"#, tasks.join(","));
     for (encoding, body) in [("gzip", gzip(batch.as_bytes())), ("zstd", zstd(batch.as_bytes()))] {
         let mut request = post("/v1/tasks/batch", body);
@@ -74,7 +77,14 @@ async fn a_large_batch_in_either_is_the_same_batch() {
 #[tokio::test]
 async fn other_encodings_are_refused_and_the_right_ones_named() {
     let api = api();
-    for encodings in [&["deflate"][..], &["br"], &["gzip, gzip"], &["gzip", "gzip"], &["identity", "gzip"], &[""]] {
+    for encodings in [
+        &["deflate"][..],
+        &["br"],
+        &["gzip, gzip"],
+        &["gzip", "gzip"],
+        &["identity", "gzip"],
+        &[""],
+    ] {
         check(&api, encodings, TASK.into(), "415 unsupported-encoding").await;
     }
 }
@@ -87,7 +97,8 @@ async fn what_is_not_what_it_says_is_refused() {
             check(&api, &[encoding], right[..length].to_vec(), "400 malformed-encoding").await;
         }
         check(&api, &[encoding], TASK.into(), "400 malformed-encoding").await;
-        check(&api, &[encoding], [right, b"more".to_vec()].concat(), "400 malformed-encoding").await;
+        check(&api, &[encoding], [right, b"more".to_vec()].concat(), "400 malformed-encoding")
+            .await;
     }
     let mut wrong = gzip(TASK.as_bytes());
     let checksum = wrong.len() - 8;
@@ -97,7 +108,8 @@ async fn what_is_not_what_it_says_is_refused() {
 
 #[tokio::test]
 async fn a_bomb_is_refused_at_the_bound_on_a_body() {
-    let (api, _) = api_of(Settings { body_bytes_max: MIB, body_memory_max: 2 * MIB, ..Settings::default() });
+    let (api, _) =
+        api_of(Settings { body_bytes_max: MIB, body_memory_max: 2 * MIB, ..Settings::default() });
     let bomb = vec![b' '; 256 * MIB];
     for (encoding, body) in [("gzip", gzip(&bomb)), ("zstd", zstd(&bomb))] {
         assert!(body.len() < MIB, "{} bytes of {encoding}", body.len());
@@ -111,7 +123,9 @@ async fn a_bomb_is_refused_at_the_bound_on_a_body() {
 #[tokio::test]
 async fn unpacking_lets_others_have_their_turn_also_when_nothing_comes_out() {
     let api = api();
-    for (encoding, empty, task) in [("gzip", gzip(b""), gzip(TASK.as_bytes())), ("zstd", zstd(b""), zstd(TASK.as_bytes()))] {
+    for (encoding, empty, task) in
+        [("gzip", gzip(b""), gzip(TASK.as_bytes())), ("zstd", zstd(b""), zstd(TASK.as_bytes()))]
+    {
         let body = [empty.repeat(MIB / empty.len()), task].concat();
         let mut answer = Box::pin(api.ask(packed(&[encoding], body)));
         let mut turns = 0;
@@ -129,11 +143,13 @@ async fn unpacking_lets_others_have_their_turn_also_when_nothing_comes_out() {
 
 #[tokio::test]
 async fn a_body_that_came_and_could_not_be_unpacked_in_time_is_no_fault_of_its_caller() {
-    let (api, _) = api_of(Settings { request_deadline: Duration::from_millis(50), ..Settings::default() });
+    let (api, _) =
+        api_of(Settings { request_deadline: Duration::from_millis(50), ..Settings::default() });
     let empty = gzip(b"");
     let long = [empty.repeat(MIB / empty.len()), gzip(TASK.as_bytes())].concat();
     // Each has its turn for a moment, and then nobody asks for more of it: so the others wait.
-    let mut unpacked: Vec<_> = (0..8).map(|_| Box::pin(api.ask(packed(&["gzip"], long.clone())))).collect();
+    let mut unpacked: Vec<_> =
+        (0..8).map(|_| Box::pin(api.ask(packed(&["gzip"], long.clone())))).collect();
     for answer in &mut unpacked {
         assert!(futures_util::poll!(answer).is_pending());
     }
@@ -150,13 +166,21 @@ async fn a_body_that_came_and_could_not_be_unpacked_in_time_is_no_fault_of_its_c
 async fn what_is_unpacked_counts_against_the_memory_for_bodies() {
     let slow = r#"{"topic":"slow","delay":1,"payload":1}"#;
     let large = gzip(format!("{slow}{}", " ".repeat(MIB - slow.len())).as_bytes());
-    let (api, _) = api_of(Settings { body_bytes_max: MIB, body_memory_max: MIB + 2000, ..Settings::default() });
+    let (api, _) = api_of(Settings {
+        body_bytes_max: MIB,
+        body_memory_max: MIB + 2000,
+        ..Settings::default()
+    });
     let mut first = Box::pin(api.ask(packed(&["gzip"], large.clone())));
     assert!(futures_util::poll!(&mut first).is_pending());
-    while !text_of(api.ask(bare("GET", "/metrics")).await).await.contains("punctual_api_body_memory_bytes 1048576") {
+    while !text_of(api.ask(bare("GET", "/metrics")).await)
+        .await
+        .contains("punctual_api_body_memory_bytes 1048576")
+    {
         assert!(futures_util::poll!(&mut first).is_pending());
     }
-    check(&api, &["gzip"], gzip(format!("{TASK}{}", " ".repeat(2000)).as_bytes()), "503 busy").await;
+    check(&api, &["gzip"], gzip(format!("{TASK}{}", " ".repeat(2000)).as_bytes()), "503 busy")
+        .await;
     drop(first);
     check(&api, &["gzip"], gzip(format!("{TASK}{}", " ".repeat(2000)).as_bytes()), "201").await;
 }

@@ -17,16 +17,19 @@ fn cut_off(deadline: &str) -> String {
 
 /// Nothing is left of any request or connection but the one that asks for the metrics.
 async fn check_all_is_free(api: &Api) {
-    for (line, value) in
-        [("punctual_api_connections", "0"), ("punctual_api_body_memory_bytes", "0"), ("punctual_api_requests_in_flight", "1")]
-    {
+    for (line, value) in [
+        ("punctual_api_connections", "0"),
+        ("punctual_api_body_memory_bytes", "0"),
+        ("punctual_api_requests_in_flight", "1"),
+    ] {
         wait_metric(api, line, value).await;
     }
 }
 
 #[tokio::test]
 async fn half_a_header_is_not_waited_for_also_after_a_whole_request() {
-    let (address, _tasks, api) = served(Settings { header_timeout: SOON, ..Settings::default() }).await;
+    let (address, _tasks, api) =
+        served(Settings { header_timeout: SOON, ..Settings::default() }).await;
     let mut stream = TcpStream::connect(address).await.unwrap();
     stream.write_all(LIVEZ).await.unwrap();
     assert!(one_answer(&mut stream).await.starts_with("HTTP/1.1 200 OK"));
@@ -38,7 +41,8 @@ async fn half_a_header_is_not_waited_for_also_after_a_whole_request() {
 
 #[tokio::test]
 async fn a_header_that_trickles_in_is_not_waited_for() {
-    let (address, _tasks, api) = served(Settings { header_timeout: SOON, ..Settings::default() }).await;
+    let (address, _tasks, api) =
+        served(Settings { header_timeout: SOON, ..Settings::default() }).await;
     let mut stream = TcpStream::connect(address).await.unwrap();
     stream.write_all(b"GET /livez HTTP/1.1\r\nname: ").await.unwrap();
     let (mut from, mut to) = stream.split();
@@ -70,7 +74,8 @@ async fn a_header_that_comes_in_two_pieces_is_answered() {
 
 #[tokio::test]
 async fn a_connection_without_requests_is_closed_and_not_before_its_time() {
-    let settings = Settings { idle_timeout: 4 * SOON, header_timeout: SOON / 2, ..Settings::default() };
+    let settings =
+        Settings { idle_timeout: 4 * SOON, header_timeout: SOON / 2, ..Settings::default() };
     let (address, _tasks, api) = served(settings).await;
     let mut stream = TcpStream::connect(address).await.unwrap();
     let asked_at = crate::clock::monotonic();
@@ -84,7 +89,8 @@ async fn a_connection_without_requests_is_closed_and_not_before_its_time() {
 
 #[tokio::test]
 async fn half_a_body_is_answered_408_and_frees_what_it_held() {
-    let (address, _tasks, api) = served(Settings { request_deadline: SOON, ..Settings::default() }).await;
+    let (address, _tasks, api) =
+        served(Settings { request_deadline: SOON, ..Settings::default() }).await;
     let mut stream = TcpStream::connect(address).await.unwrap();
     let half = "POST /v1/tasks HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\ncontent-length: 100\r\n\r\n{\"topic\":";
     stream.write_all(half.as_bytes()).await.unwrap();
@@ -96,7 +102,8 @@ async fn half_a_body_is_answered_408_and_frees_what_it_held() {
 
 #[tokio::test]
 async fn who_does_not_read_a_large_answer_is_cut_off() {
-    let (address, _tasks, api) = served(Settings { answer_timeout: SOON, ..Settings::default() }).await;
+    let (address, _tasks, api) =
+        served(Settings { answer_timeout: SOON, ..Settings::default() }).await;
     let bytes = 14 << 20;
     let task = format!(r#"{{"topic":"t","delay":1,"payload_text":"{}"}}"#, "x".repeat(bytes));
     let path = format!("/v1/tasks/{}", submit(&api, &task).await["id"].as_str().unwrap());
@@ -114,15 +121,23 @@ async fn who_does_not_read_a_large_answer_is_cut_off() {
 
 #[tokio::test]
 async fn a_header_over_the_bound_is_answered_431() {
-    let (address, _tasks, api) = served(Settings { header_bytes_max: 32 << 10, ..Settings::default() }).await;
+    let (address, _tasks, api) =
+        served(Settings { header_bytes_max: 32 << 10, ..Settings::default() }).await;
     for (length, has_problem) in [(33 << 10, true), (80 << 10, false)] {
         let mut stream = TcpStream::connect(address).await.unwrap();
-        let header = format!("GET /livez HTTP/1.1\r\nhost: a\r\nconnection: close\r\nname: {}\r\n\r\n", "x".repeat(length));
+        let header = format!(
+            "GET /livez HTTP/1.1\r\nhost: a\r\nconnection: close\r\nname: {}\r\n\r\n",
+            "x".repeat(length)
+        );
         // The library does not read to the end of what is far too large.
         stream.write_all(header.as_bytes()).await.ok();
         let answer = rest_of(&mut stream).await;
         assert!(answer.starts_with("HTTP/1.1 431 "), "{length}: {answer}");
-        assert_eq!(answer.contains("urn:punctual:problem:header-too-large"), has_problem, "{length}: {answer}");
+        assert_eq!(
+            answer.contains("urn:punctual:problem:header-too-large"),
+            has_problem,
+            "{length}: {answer}"
+        );
     }
     wait_metric(&api, r#"punctual_api_rejected_total{bound="header_bytes"}"#, "2").await;
     check_all_is_free(&api).await;
@@ -132,25 +147,37 @@ async fn a_header_over_the_bound_is_answered_431() {
 async fn a_header_of_many_fields_is_held_by_its_bytes_alone() {
     let (address, _tasks, api) = served(Settings::default()).await;
     // Of 37 bytes each, with the 32 that each counts for besides.
-    for (count, status, has_problem) in [(400, "200 OK", false), (500, "431 ", true), (2000, "431 ", false)] {
+    for (count, status, has_problem) in
+        [(400, "200 OK", false), (500, "431 ", true), (2000, "431 ", false)]
+    {
         let fields: String = (0..count).map(|number| format!("f{number:03}: x\r\n")).collect();
         let mut stream = TcpStream::connect(address).await.unwrap();
         stream
-            .write_all(format!("GET /livez HTTP/1.1\r\nhost: a\r\nconnection: close\r\n{fields}\r\n").as_bytes())
+            .write_all(
+                format!("GET /livez HTTP/1.1\r\nhost: a\r\nconnection: close\r\n{fields}\r\n")
+                    .as_bytes(),
+            )
             .await
             .unwrap();
         let answer = rest_of(&mut stream).await;
         assert!(answer.starts_with(&format!("HTTP/1.1 {status}")), "{count}: {answer}");
-        assert_eq!(answer.contains("urn:punctual:problem:header-too-large"), has_problem, "{count}: {answer}");
+        assert_eq!(
+            answer.contains("urn:punctual:problem:header-too-large"),
+            has_problem,
+            "{count}: {answer}"
+        );
     }
     wait_metric(&api, r#"punctual_api_rejected_total{bound="header_bytes"}"#, "2").await;
 }
 
 #[tokio::test]
 async fn connections_beyond_the_bound_are_counted() {
-    let (address, _tasks, api) = served(Settings { connections_max: 1, ..Settings::default() }).await;
+    let (address, _tasks, api) =
+        served(Settings { connections_max: 1, ..Settings::default() }).await;
     let _first = TcpStream::connect(address).await.unwrap();
     wait_metric(&api, "punctual_api_connections", "1").await;
-    assert!(rest_of(&mut TcpStream::connect(address).await.unwrap()).await.starts_with("HTTP/1.1 503 "));
+    assert!(
+        rest_of(&mut TcpStream::connect(address).await.unwrap()).await.starts_with("HTTP/1.1 503 ")
+    );
     wait_metric(&api, r#"punctual_api_rejected_total{bound="connections"}"#, "1").await;
 }

@@ -14,7 +14,11 @@ use crate::shutdown::Tasks;
 
 const SOON: Duration = Duration::from_millis(50);
 
-async fn connect(address: SocketAddr, tasks: &Tasks, builder: &Builder) -> SendRequest<bytes::Bytes> {
+async fn connect(
+    address: SocketAddr,
+    tasks: &Tasks,
+    builder: &Builder,
+) -> SendRequest<bytes::Bytes> {
     let stream = TcpStream::connect(address).await.unwrap();
     let (caller, connection) = builder.handshake(stream).await.unwrap();
     tasks.spawn("caller", async move {
@@ -26,7 +30,12 @@ async fn connect(address: SocketAddr, tasks: &Tasks, builder: &Builder) -> SendR
 
 fn asked(method: &str, path: &str) -> Request<()> {
     let uri = format!("http://node{path}");
-    Request::builder().method(method).uri(uri).header("content-type", "application/json").body(()).unwrap()
+    Request::builder()
+        .method(method)
+        .uri(uri)
+        .header("content-type", "application/json")
+        .body(())
+        .unwrap()
 }
 
 async fn ask(caller: &SendRequest<bytes::Bytes>, request: Request<()>) -> ResponseFuture {
@@ -62,11 +71,21 @@ async fn many_requests_share_one_connection_within_what_it_may_have() {
 
 #[tokio::test]
 async fn requests_of_one_connection_over_the_callers_bound_get_429() {
-    let (address, tasks, _) = served(Settings { caller_requests_max: 1, ..Settings::default() }).await;
+    let (address, tasks, _) =
+        served(Settings { caller_requests_max: 1, ..Settings::default() }).await;
     let caller = connect(address, &tasks, &Builder::new()).await;
-    let (slow, mut sender) = caller.clone().ready().await.unwrap().send_request(asked("POST", "/v1/tasks"), false).unwrap();
+    let (slow, mut sender) = caller
+        .clone()
+        .ready()
+        .await
+        .unwrap()
+        .send_request(asked("POST", "/v1/tasks"), false)
+        .unwrap();
     let refused = ask(&caller, asked("GET", "/v1/cluster")).await.await.unwrap();
-    assert_eq!((refused.status().as_u16(), refused.headers()["retry-after"].as_bytes()), (429, b"1".as_slice()));
+    assert_eq!(
+        (refused.status().as_u16(), refused.headers()["retry-after"].as_bytes()),
+        (429, b"1".as_slice())
+    );
     sender.send_data(r#"{"topic":"t","delay":1,"payload":1}"#.into(), true).unwrap();
     assert_eq!(slow.await.unwrap().status(), StatusCode::CREATED);
 }
@@ -87,9 +106,16 @@ async fn a_stream_whose_window_stays_shut_is_reset_and_the_others_go_on() {
 
 #[tokio::test]
 async fn half_a_body_is_answered_408() {
-    let (address, tasks, api) = served(Settings { request_deadline: SOON, ..Settings::default() }).await;
+    let (address, tasks, api) =
+        served(Settings { request_deadline: SOON, ..Settings::default() }).await;
     let caller = connect(address, &tasks, &Builder::new()).await;
-    let (answer, mut sender) = caller.clone().ready().await.unwrap().send_request(asked("POST", "/v1/tasks"), false).unwrap();
+    let (answer, mut sender) = caller
+        .clone()
+        .ready()
+        .await
+        .unwrap()
+        .send_request(asked("POST", "/v1/tasks"), false)
+        .unwrap();
     sender.send_data("{".into(), false).unwrap();
     let answer = timeout(PATIENCE, answer).await.unwrap().unwrap();
     assert_eq!(answer.status(), StatusCode::REQUEST_TIMEOUT);
@@ -100,7 +126,8 @@ async fn half_a_body_is_answered_408() {
 
 #[tokio::test]
 async fn a_connection_without_requests_is_told_to_go() {
-    let (address, tasks, api) = served(Settings { idle_timeout: SOON, ..Settings::default() }).await;
+    let (address, tasks, api) =
+        served(Settings { idle_timeout: SOON, ..Settings::default() }).await;
     let caller = connect(address, &tasks, &Builder::new()).await;
     assert_eq!(ask(&caller, asked("HEAD", "/livez")).await.await.unwrap().status(), StatusCode::OK);
     wait_metric(&api, r#"punctual_api_cut_off_total{deadline="idle"}"#, "1").await;
@@ -131,7 +158,8 @@ async fn who_opens_and_resets_in_a_loop_is_cut_off() {
     let mut rest = answer.as_slice();
     let mut codes = Vec::new();
     while let Some(([a, b, c, kind, _, _, _, _, _], after)) = rest.split_first_chunk::<9>() {
-        let (payload, next) = after.split_at(u32::from_be_bytes([0, *a, *b, *c]).try_into().unwrap());
+        let (payload, next) =
+            after.split_at(u32::from_be_bytes([0, *a, *b, *c]).try_into().unwrap());
         codes.extend((*kind == 7).then(|| payload[7]));
         rest = next;
     }
@@ -146,24 +174,37 @@ async fn answers_that_nobody_reads_keep_their_places_however_wide_their_windows_
     const ASKED: u32 = 60;
     let (address, _tasks, api) = served(Settings::default()).await;
     let payload = "x".repeat(300 << 10);
-    let created = submit(&api, &format!(r#"{{"topic":"t","delay":1,"payload_text":"{payload}"}}"#)).await;
+    let created =
+        submit(&api, &format!(r#"{{"topic":"t","delay":1,"payload_text":"{payload}"}}"#)).await;
     let path = format!("/v1/tasks/{}", created["id"].as_str().unwrap());
     let mut bytes = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
     // SETTINGS_INITIAL_WINDOW_SIZE, and a WINDOW_UPDATE of the connection.
     bytes.extend(frame(4, 0, 0, &[&[0, 4], i32::MAX.to_be_bytes().as_slice()].concat()));
     bytes.extend(frame(8, 0, 0, &(i32::MAX - 65_535).to_be_bytes()));
     for number in 0..ASKED {
-        let header = [b"\x82\x86\x04", [u8::try_from(path.len()).unwrap()].as_slice(), path.as_bytes(), b"\x01\x01a"].concat();
+        let header = [
+            b"\x82\x86\x04",
+            [u8::try_from(path.len()).unwrap()].as_slice(),
+            path.as_bytes(),
+            b"\x01\x01a",
+        ]
+        .concat();
         bytes.extend(frame(1, 5, 2 * number + 1, &header));
     }
     let mut stream = TcpStream::connect(address).await.unwrap();
     stream.write_all(&bytes).await.unwrap();
-    wait_metric(&api, r#"punctual_api_requests_total{route="/v1/tasks/{id}",method="GET",status="200"}"#, "60").await;
+    wait_metric(
+        &api,
+        r#"punctual_api_requests_total{route="/v1/tasks/{id}",method="GET",status="200"}"#,
+        "60",
+    )
+    .await;
     for _ in 0..50 {
         tokio::task::yield_now().await;
     }
     // Some are in the buffers of the sockets, a few megabytes.
-    let in_flight: u32 = metric(&api, "punctual_api_requests_in_flight").await.unwrap().parse().unwrap();
+    let in_flight: u32 =
+        metric(&api, "punctual_api_requests_in_flight").await.unwrap().parse().unwrap();
     assert!(in_flight > ASKED / 2, "{in_flight}");
     drop(stream);
     wait_metric(&api, "punctual_api_body_memory_bytes", "0").await;
@@ -178,14 +219,17 @@ async fn a_body_that_nobody_reads_is_taken_to_its_end_beside_its_answer() {
     for length in [1 << 10, 300 << 10, 4 << 20] {
         let mut request = asked("POST", "/v1/tasks");
         request.headers_mut().insert("content-type", "text/plain".parse().unwrap());
-        let (answer, mut sender) = caller.clone().ready().await.unwrap().send_request(request, false).unwrap();
+        let (answer, mut sender) =
+            caller.clone().ready().await.unwrap().send_request(request, false).unwrap();
         let answer = timeout(PATIENCE, answer).await.unwrap().unwrap();
         assert_eq!(answer.status().as_u16(), 415, "{length}");
         assert!(body_of(answer).await.unwrap().contains("unsupported-media-type"));
         let mut left = length;
         while left > 0 {
             sender.reserve_capacity(left.min(64 << 10));
-            let room = timeout(PATIENCE, std::future::poll_fn(|cx| sender.poll_capacity(cx))).await.unwrap();
+            let room = timeout(PATIENCE, std::future::poll_fn(|cx| sender.poll_capacity(cx)))
+                .await
+                .unwrap();
             let room = room.expect("the stream is not reset").unwrap().min(left);
             sender.send_data(vec![b'x'; room].into(), left == room).unwrap();
             left -= room;
@@ -197,7 +241,8 @@ async fn a_body_that_nobody_reads_is_taken_to_its_end_beside_its_answer() {
 
 #[tokio::test]
 async fn a_header_over_the_bound_is_answered_431() {
-    let (address, tasks, api) = served(Settings { header_bytes_max: 4 << 10, ..Settings::default() }).await;
+    let (address, tasks, api) =
+        served(Settings { header_bytes_max: 4 << 10, ..Settings::default() }).await;
     let caller = connect(address, &tasks, &Builder::new()).await;
     // Twice the bound and more is answered by the library.
     for (length, has_problem) in [(5 << 10, true), (10 << 10, false)] {
@@ -205,16 +250,24 @@ async fn a_header_over_the_bound_is_answered_431() {
         request.headers_mut().insert("name", "x".repeat(length).parse().unwrap());
         let answer = ask(&caller, request).await.await.unwrap();
         assert_eq!(answer.status().as_u16(), 431, "{length}");
-        assert_eq!(body_of(answer).await.unwrap().contains("header-too-large"), has_problem, "{length}");
+        assert_eq!(
+            body_of(answer).await.unwrap().contains("header-too-large"),
+            has_problem,
+            "{length}"
+        );
     }
-    assert_eq!(metric(&api, r#"punctual_api_rejected_total{bound="header_bytes"}"#).await.as_deref(), Some("1"));
+    assert_eq!(
+        metric(&api, r#"punctual_api_rejected_total{bound="header_bytes"}"#).await.as_deref(),
+        Some("1")
+    );
 }
 
 #[tokio::test]
 async fn large_answers_come_whole() {
     let (address, tasks, api) = served(Settings::default()).await;
     let payload = "x".repeat(3 << 20);
-    let created = submit(&api, &format!(r#"{{"topic":"t","delay":1,"payload_text":"{payload}"}}"#)).await;
+    let created =
+        submit(&api, &format!(r#"{{"topic":"t","delay":1,"payload_text":"{payload}"}}"#)).await;
     let caller = connect(address, &tasks, &Builder::new()).await;
     let path = format!("/v1/tasks/{}", created["id"].as_str().unwrap());
     let answer = ask(&caller, asked("GET", &path)).await.await.unwrap();

@@ -25,8 +25,10 @@ const REQUESTS_OF_MODEL: &[RequestRow] = &[
     ("GET", "/v1/tasks/counts?topic=away", None, (503, "unavailable", NO_FIELD)),
 ];
 
-const BULKS_OF_MODEL: &[Row] =
-    &[(r#"{"topic":"away"}"#, 503, "unavailable", NO_FIELD), (r#"{"topic":"lost"}"#, 503, "outcome-unknown", NO_FIELD)];
+const BULKS_OF_MODEL: &[Row] = &[
+    (r#"{"topic":"away"}"#, 503, "unavailable", NO_FIELD),
+    (r#"{"topic":"lost"}"#, 503, "outcome-unknown", NO_FIELD),
+];
 
 /// The same, of one of three tasks of a batch.
 const ITEMS_OF_MODEL: &[Row] = &[
@@ -37,13 +39,20 @@ const ITEMS_OF_MODEL: &[Row] = &[
 /// Holds a problem against what is wanted of it.
 fn check(problem: &Value, wanted: (u16, &str, &str), what: &str) {
     let (status, kind, field) = wanted;
-    let found = (problem["status"].as_u64(), problem["type"].as_str(), problem["field"].as_str().unwrap_or(NO_FIELD));
+    let found = (
+        problem["status"].as_u64(),
+        problem["type"].as_str(),
+        problem["field"].as_str().unwrap_or(NO_FIELD),
+    );
     assert_eq!(
         found,
         (Some(u64::from(status)), Some(format!("urn:punctual:problem:{kind}").as_str()), field),
         "{what}: {problem}"
     );
-    assert!(problem["detail"].as_str().is_some_and(|detail| detail.len() > 10), "{what}: {problem}");
+    assert!(
+        problem["detail"].as_str().is_some_and(|detail| detail.len() > 10),
+        "{what}: {problem}"
+    );
     assert!(problem["title"].is_string());
     assert_eq!(problem["retry_after"].is_u64(), matches!(status, 429 | 503), "{what}: {problem}");
 }
@@ -51,7 +60,11 @@ fn check(problem: &Value, wanted: (u16, &str, &str), what: &str) {
 async fn check_response(response: Response, wanted: (u16, &str, &str), what: &str) {
     assert_eq!(response.status().as_u16(), wanted.0, "{what}");
     assert_eq!(header_of(&response, "content-type"), Some("application/problem+json"), "{what}");
-    assert_eq!(header_of(&response, "retry-after").is_some(), matches!(wanted.0, 429 | 503), "{what}");
+    assert_eq!(
+        header_of(&response, "retry-after").is_some(),
+        matches!(wanted.0, 429 | 503),
+        "{what}"
+    );
     let request_id = header_of(&response, "x-request-id").unwrap().to_owned();
     let problem = json_of(response).await;
     assert_eq!(problem["request_id"], Value::from(request_id), "{what}");
@@ -70,7 +83,8 @@ async fn wrong_tasks_are_refused_with_the_field() {
 async fn wrong_batches_are_refused_as_a_whole() {
     let api = api();
     for (body, status, kind, field) in BATCHES {
-        check_response(api.ask(post("/v1/tasks/batch", *body)).await, (*status, kind, field), body).await;
+        check_response(api.ask(post("/v1/tasks/batch", *body)).await, (*status, kind, field), body)
+            .await;
     }
 }
 
@@ -78,11 +92,17 @@ async fn wrong_batches_are_refused_as_a_whole() {
 async fn a_wrong_task_of_a_batch_has_a_result_of_its_own_and_the_others_are_taken() {
     let api = api();
     for (item, status, kind, field) in ITEMS.iter().chain(ITEMS_OF_MODEL) {
-        let response = api.ask(post("/v1/tasks/batch", format!(r#"{{"tasks":[{TASK},{item},{TASK}]}}"#))).await;
+        let response = api
+            .ask(post("/v1/tasks/batch", format!(r#"{{"tasks":[{TASK},{item},{TASK}]}}"#)))
+            .await;
         assert_eq!(response.status(), StatusCode::OK);
         let answer = json_of(response).await;
-        let statuses: Vec<u64> =
-            answer["results"].as_array().unwrap().iter().map(|result| result["status"].as_u64().unwrap()).collect();
+        let statuses: Vec<u64> = answer["results"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|result| result["status"].as_u64().unwrap())
+            .collect();
         assert_eq!(statuses, [201, u64::from(*status), 201], "{item}");
         check(&answer["results"][1]["problem"], (*status, kind, field), item);
     }
@@ -91,7 +111,9 @@ async fn a_wrong_task_of_a_batch_has_a_result_of_its_own_and_the_others_are_take
 #[tokio::test]
 async fn values_beyond_their_bounds_are_refused() {
     let api = api();
-    let with = |field: &str, value: String| format!(r#"{{"topic":"t","delay":1,"payload":1,"{field}":{value}}}"#);
+    let with = |field: &str, value: String| {
+        format!(r#"{{"topic":"t","delay":1,"payload":1,"{field}":{value}}}"#)
+    };
     let headers: Vec<String> = (0..129).map(|number| format!(r#""h{number}":"""#)).collect();
     for (body, field) in [
         (with("name", format!("{:?}", "n".repeat(256))), "name"),
@@ -102,19 +124,50 @@ async fn values_beyond_their_bounds_are_refused() {
         (with("name", r#""..""#.to_owned()), "name"),
         (format!(r#"{{"topic":{:?},"delay":1,"payload":1}}"#, "t".repeat(250)), "topic"),
     ] {
-        check_response(api.ask(post("/v1/tasks", body)).await, (400, "invalid-value", field), field).await;
+        check_response(
+            api.ask(post("/v1/tasks", body)).await,
+            (400, "invalid-value", field),
+            field,
+        )
+        .await;
     }
     let long = format!(r#"{{"topic":"small","delay":1,"payload_text":{:?}}}"#, "x".repeat(1000));
-    check_response(api.ask(post("/v1/tasks", long)).await, (422, "record-too-large", "payload_text"), "too large").await;
-    let long = format!(r#"{{"topic":"small","delay":1,"tombstone":true,"key":{:?}}}"#, "x".repeat(1000));
-    check_response(api.ask(post("/v1/tasks", long)).await, (422, "record-too-large", "key"), "too large").await;
+    check_response(
+        api.ask(post("/v1/tasks", long)).await,
+        (422, "record-too-large", "payload_text"),
+        "too large",
+    )
+    .await;
+    let long =
+        format!(r#"{{"topic":"small","delay":1,"tombstone":true,"key":{:?}}}"#, "x".repeat(1000));
+    check_response(
+        api.ask(post("/v1/tasks", long)).await,
+        (422, "record-too-large", "key"),
+        "too large",
+    )
+    .await;
     let keyless = r#"{"topic":"compacted","delay":1,"payload":1}"#;
-    check_response(api.ask(post("/v1/tasks", keyless)).await, (422, "key-required", "key"), "no key").await;
+    check_response(
+        api.ask(post("/v1/tasks", keyless)).await,
+        (422, "key-required", "key"),
+        "no key",
+    )
+    .await;
     let batch = format!(r#"{{"tasks":[{}0]}}"#, "0,".repeat(10_000));
-    check_response(api.ask(post("/v1/tasks/batch", batch)).await, (413, "batch-too-large", "tasks"), "batch").await;
+    check_response(
+        api.ask(post("/v1/tasks/batch", batch)).await,
+        (413, "batch-too-large", "tasks"),
+        "batch",
+    )
+    .await;
     let unknown: Vec<String> = (0..1000).map(|number| format!(r#""f{number}":1"#)).collect();
     let body = format!("{{{}}}", unknown.join(","));
-    check_response(api.ask(post("/v1/tasks", body)).await, (400, "unknown-field", "f0"), "many fields").await;
+    check_response(
+        api.ask(post("/v1/tasks", body)).await,
+        (400, "unknown-field", "f0"),
+        "many fields",
+    )
+    .await;
 }
 
 #[tokio::test]
@@ -127,8 +180,12 @@ async fn a_body_that_is_no_utf_8_is_refused_with_its_place() {
 
 #[tokio::test]
 async fn malformed_json_is_refused_with_its_place() {
-    let problem = json_of(api().ask(post("/v1/tasks", "{\n  \"topic\": \"t\",\n  \"delay\" 1}")).await).await;
-    assert!(problem["detail"].as_str().unwrap().starts_with("line 3, column 11: expected `:`"), "{problem}");
+    let problem =
+        json_of(api().ask(post("/v1/tasks", "{\n  \"topic\": \"t\",\n  \"delay\" 1}")).await).await;
+    assert!(
+        problem["detail"].as_str().unwrap().starts_with("line 3, column 11: expected `:`"),
+        "{problem}"
+    );
 }
 
 #[tokio::test]
@@ -137,7 +194,8 @@ async fn wrong_paths_methods_and_content_types_are_refused() {
     for (method, path, content_type, wanted) in REQUESTS.iter().chain(REQUESTS_OF_MODEL) {
         let what = format!("{method} {path} {content_type:?}");
         let body = content_type.map_or("", |_json| TASK);
-        check_response(api.ask(request(method, path, *content_type, body)).await, *wanted, &what).await;
+        check_response(api.ask(request(method, path, *content_type, body)).await, *wanted, &what)
+            .await;
     }
 }
 
@@ -176,14 +234,22 @@ async fn a_call_that_takes_no_body_is_not_carried_out_when_it_has_one() {
         ("dry_run=true", NO_FIELD),
         (large.as_str(), NO_FIELD),
     ] {
-        check_response(api.ask(post(&path, body.to_owned())).await, (400, "unknown-field", field), body).await;
+        check_response(
+            api.ask(post(&path, body.to_owned())).await,
+            (400, "unknown-field", field),
+            body,
+        )
+        .await;
     }
     let not_utf_8 = api.ask(post(&path, b"\xff".as_slice())).await;
     check_response(not_utf_8, (400, "unknown-field", NO_FIELD), "not UTF-8").await;
     // It is a dead letter yet: the first of these puts it back.
-    for (body, status) in
-        [(" {} ", StatusCode::OK), ("null", StatusCode::NOT_FOUND), ("", StatusCode::NOT_FOUND), ("\n", StatusCode::NOT_FOUND)]
-    {
+    for (body, status) in [
+        (" {} ", StatusCode::OK),
+        ("null", StatusCode::NOT_FOUND),
+        ("", StatusCode::NOT_FOUND),
+        ("\n", StatusCode::NOT_FOUND),
+    ] {
         assert_eq!(api.ask(post(&path, body)).await.status(), status, "{body:?}");
     }
 }
@@ -195,7 +261,12 @@ async fn wrong_replacements_are_refused_with_the_field() {
         let path = format!("/v1/topics/{topic}/tasks/n");
         let response = api.ask(request("PUT", &path, Some("application/json"), *body)).await;
         check_response(response, (*status, kind, field), body).await;
-        check_response(api.ask(bare("GET", &path)).await, (404, "task-not-found", "name"), "nothing of it is stored").await;
+        check_response(
+            api.ask(bare("GET", &path)).await,
+            (404, "task-not-found", "name"),
+            "nothing of it is stored",
+        )
+        .await;
     }
 }
 
@@ -204,7 +275,9 @@ async fn a_name_that_clients_leave_out_of_a_path_is_refused_there_as_well() {
     let api = api();
     for name in ["%2e", "%2E%2e", ".", ".."] {
         let path = format!("/v1/topics/t/tasks/{name}");
-        let response = api.ask(request("PUT", &path, Some("application/json"), r#"{"delay":1,"payload":1}"#)).await;
+        let response = api
+            .ask(request("PUT", &path, Some("application/json"), r#"{"delay":1,"payload":1}"#))
+            .await;
         check_response(response, (400, "invalid-value", "name"), name).await;
     }
 }
@@ -212,7 +285,11 @@ async fn a_name_that_clients_leave_out_of_a_path_is_refused_there_as_well() {
 #[tokio::test]
 async fn a_wrong_method_is_told_the_right_ones() {
     let api = api();
-    for (path, allow) in [("/v1/tasks", "GET,HEAD,POST"), ("/v1/tasks/x", "GET,HEAD,DELETE"), ("/v1/cluster", "GET,HEAD")] {
+    for (path, allow) in [
+        ("/v1/tasks", "GET,HEAD,POST"),
+        ("/v1/tasks/x", "GET,HEAD,DELETE"),
+        ("/v1/cluster", "GET,HEAD"),
+    ] {
         let response = api.ask(bare("PUT", path)).await;
         assert_eq!(header_of(&response, "allow"), Some(allow), "{path}");
     }
@@ -222,14 +299,19 @@ async fn a_wrong_method_is_told_the_right_ones() {
 async fn a_node_that_drains_refuses_everything_but_probes() {
     let api = draining_api();
     let id_path = format!("/v1/tasks/{ID}");
-    for (method, path) in
-        [("POST", "/v1/tasks"), ("POST", "/v1/tasks/batch"), ("GET", &id_path), ("DELETE", &id_path), ("GET", "/v1/cluster")]
-    {
+    for (method, path) in [
+        ("POST", "/v1/tasks"),
+        ("POST", "/v1/tasks/batch"),
+        ("GET", &id_path),
+        ("DELETE", &id_path),
+        ("GET", "/v1/cluster"),
+    ] {
         let response = api.ask(request(method, path, Some("application/json"), TASK)).await;
         assert_eq!(header_of(&response, "connection"), Some("close"));
         check_response(response, (503, "draining", NO_FIELD), path).await;
     }
-    check_response(api.ask(bare("GET", "/readyz")).await, (503, "not-ready", NO_FIELD), "/readyz").await;
+    check_response(api.ask(bare("GET", "/readyz")).await, (503, "not-ready", NO_FIELD), "/readyz")
+        .await;
     assert_eq!(api.ask(bare("GET", "/livez")).await.status(), StatusCode::OK);
     assert_eq!(api.ask(bare("GET", "/metrics")).await.status(), StatusCode::OK);
 }

@@ -63,7 +63,8 @@ pub async fn open_loop<I: Intake>(
     let queue = Arc::new(Queue { calls: Mutex::default(), ready: Semaphore::new(0) });
     let mut workers = JoinSet::new();
     for number in 0..lane_count {
-        let (mut lane, queue, ledger) = (intake.open(number).await?, Arc::clone(&queue), Arc::clone(ledger));
+        let (mut lane, queue, ledger) =
+            (intake.open(number).await?, Arc::clone(&queue), Arc::clone(ledger));
         workers.spawn(async move {
             let mut spans = Spans::default();
             while let Some(call) = queue.pop().await {
@@ -110,7 +111,8 @@ pub async fn closed_loop<I: Intake>(
     let next = Arc::new(next);
     let mut workers = JoinSet::new();
     for number in 0..lane_count {
-        let (mut lane, next, ledger) = (intake.open(number).await?, Arc::clone(&next), Arc::clone(ledger));
+        let (mut lane, next, ledger) =
+            (intake.open(number).await?, Arc::clone(&next), Arc::clone(ledger));
         workers.spawn(async move {
             let mut spans = Spans::default();
             while let Some(tasks) = next() {
@@ -159,7 +161,9 @@ mod tests {
 
     impl Lane for Slow {
         async fn submit(&mut self, _tasks: &[Planned]) -> Result<Answered, String> {
-            tokio::time::timeout(Duration::from_millis(20), std::future::pending::<()>()).await.unwrap_err();
+            tokio::time::timeout(Duration::from_millis(20), std::future::pending::<()>())
+                .await
+                .unwrap_err();
             Ok(Answered::All)
         }
     }
@@ -177,7 +181,11 @@ mod tests {
         };
         let spans = open_loop(&Slow, 1, &ledger, next).await.unwrap();
         assert_eq!(ledger.snapshot().accepted_count, 10);
-        assert!(spans.at(1.0) >= 200.0 && spans.at(1.0) - spans.at(0.0) >= 150.0, "{:?}", spans.quantiles());
+        assert!(
+            spans.at(1.0) >= 200.0 && spans.at(1.0) - spans.at(0.0) >= 150.0,
+            "{:?}",
+            spans.quantiles()
+        );
     }
 
     #[tokio::test]

@@ -43,13 +43,20 @@ impl Http {
     pub fn new(url: &str) -> Result<Self, String> {
         let wrong = || {
             // A URL that may hold a password is not repeated.
-            let given = if url.contains('@') { "one with a user or password".to_owned() } else { format!("`{url}`") };
-            format!("{given} is no URL of a node that can be measured; write it like http://127.0.0.1:7070")
+            let given = if url.contains('@') {
+                "one with a user or password".to_owned()
+            } else {
+                format!("`{url}`")
+            };
+            format!(
+                "{given} is no URL of a node that can be measured; write it like http://127.0.0.1:7070"
+            )
         };
         let authority = url.trim_end_matches('/').strip_prefix("http://");
         let authority = authority.filter(|rest| !rest.is_empty() && !rest.contains(['/', '@']));
         let authority = authority.ok_or_else(wrong)?;
-        let authority = if authority.contains(':') { authority.to_owned() } else { format!("{authority}:80") };
+        let authority =
+            if authority.contains(':') { authority.to_owned() } else { format!("{authority}:80") };
         Ok(Self { authority, open: None })
     }
 
@@ -57,19 +64,34 @@ impl Http {
     ///
     /// # Errors
     /// Returns the reason as text when no answer came. The call may have taken effect.
-    pub async fn call(&mut self, method: Method, path: &str, body: Bytes) -> Result<Answer, String> {
+    pub async fn call(
+        &mut self,
+        method: Method,
+        path: &str,
+        body: Bytes,
+    ) -> Result<Answer, String> {
         let outcome = tokio::time::timeout(DEADLINE, self.exchange(method, path, body)).await;
-        let outcome = outcome.unwrap_or_else(|_elapsed| Err(format!("no answer within {DEADLINE:?}")));
+        let outcome =
+            outcome.unwrap_or_else(|_elapsed| Err(format!("no answer within {DEADLINE:?}")));
         if outcome.is_err() {
             self.open = None;
         }
         outcome
     }
 
-    async fn exchange(&mut self, method: Method, path: &str, body: Bytes) -> Result<Answer, String> {
+    async fn exchange(
+        &mut self,
+        method: Method,
+        path: &str,
+        body: Bytes,
+    ) -> Result<Answer, String> {
         let broke = |error: hyper::Error| format!("{}: {error}", self.authority);
         let request = Request::builder().method(method).uri(path).header(HOST, &self.authority);
-        let request = if body.is_empty() { request } else { request.header(CONTENT_TYPE, "application/json") };
+        let request = if body.is_empty() {
+            request
+        } else {
+            request.header(CONTENT_TYPE, "application/json")
+        };
         let request = request.body(Full::new(body)).map_err(|error| format!("{path}: {error}"))?;
         if self.open.as_ref().is_none_or(|open| open.sender.is_closed()) {
             self.open = Some(connect(&self.authority).await?);
@@ -87,7 +109,8 @@ async fn connect(authority: &str) -> Result<Open, String> {
     let failed = |error: &dyn std::error::Error| format!("cannot reach {authority}: {error}");
     let stream = TcpStream::connect(authority).await.map_err(|error| failed(&error))?;
     stream.set_nodelay(true).map_err(|error| failed(&error))?;
-    let (sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(|error| failed(&error))?;
+    let (sender, connection) =
+        http1::handshake(TokioIo::new(stream)).await.map_err(|error| failed(&error))?;
     let mut driver = JoinSet::new();
     driver.spawn(async move {
         if let Err(error) = connection.await {

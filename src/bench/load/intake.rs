@@ -19,7 +19,10 @@ pub trait Lane: Send + 'static {
     ///
     /// # Errors
     /// Returns the reason as text when no answer came. The tasks may be stored.
-    fn submit(&mut self, tasks: &[Planned]) -> impl Future<Output = Result<Answered, String>> + Send;
+    fn submit(
+        &mut self,
+        tasks: &[Planned],
+    ) -> impl Future<Output = Result<Answered, String>> + Send;
 }
 
 /// The answer to a call.

@@ -21,7 +21,9 @@ impl Records {
     /// Makes records whose payloads have `payload_bytes` characters, at most 131072.
     pub fn new(payload_bytes: usize) -> Self {
         let mut random = SmallRng::seed_from_u64(17);
-        let pool = (0..POOL_BYTES).map(|_| char::from(ALPHABET[random.random_range(0..ALPHABET.len())])).collect();
+        let pool = (0..POOL_BYTES)
+            .map(|_| char::from(ALPHABET[random.random_range(0..ALPHABET.len())]))
+            .collect();
         Self { pool, payload_bytes: payload_bytes.min(POOL_BYTES / 2) }
     }
 

@@ -68,7 +68,8 @@ impl RestLane {
         }
         self.body.clear();
         self.write_task(task);
-        let answer = self.http.call(Method::POST, "/v1/tasks", Bytes::copy_from_slice(&self.body)).await?;
+        let answer =
+            self.http.call(Method::POST, "/v1/tasks", Bytes::copy_from_slice(&self.body)).await?;
         let told = || format!("{}: {}", answer.status, told(&answer));
         if answer.status != 201 {
             return Err(told());
@@ -100,7 +101,10 @@ impl Lane for RestLane {
         self.body.clear();
         if let [task] = tasks {
             self.write_task(task);
-            let answer = self.http.call(Method::POST, "/v1/tasks", Bytes::copy_from_slice(&self.body)).await?;
+            let answer = self
+                .http
+                .call(Method::POST, "/v1/tasks", Bytes::copy_from_slice(&self.body))
+                .await?;
             return match reply_of(answer.status, &kind_of(&answer)) {
                 Reply::Accepted => Ok(Answered::All),
                 Reply::Refused => Ok(Answered::None(told(&answer))),
@@ -115,7 +119,10 @@ impl Lane for RestLane {
             self.write_task(task);
         }
         self.body.extend_from_slice(b"]}");
-        let answer = self.http.call(Method::POST, "/v1/tasks/batch", Bytes::copy_from_slice(&self.body)).await?;
+        let answer = self
+            .http
+            .call(Method::POST, "/v1/tasks/batch", Bytes::copy_from_slice(&self.body))
+            .await?;
         answered(&answer, tasks.len())
     }
 }
@@ -137,7 +144,8 @@ fn answered(answer: &Answer, count: usize) -> Result<Answered, String> {
             Reply::Accepted | Reply::Unknown => Err(told(answer)),
         };
     };
-    let replies: Vec<Reply> = results.iter().map(|one| reply_of(one.status, &one.problem)).collect();
+    let replies: Vec<Reply> =
+        results.iter().map(|one| reply_of(one.status, &one.problem)).collect();
     if replies.len() == count && replies.iter().all(|reply| *reply == Reply::Accepted) {
         return Ok(Answered::All);
     }
@@ -185,18 +193,29 @@ mod tests {
 
     #[test]
     fn a_task_is_written_as_the_api_reads_it() {
-        for (due, field, value) in [(Due::At, "due_at", 1_700_000_000_000_i64), (Due::Now, "delay", 0)] {
+        for (due, field, value) in
+            [(Due::At, "due_at", 1_700_000_000_000_i64), (Due::Now, "delay", 0)]
+        {
             let mut lane = lane(due);
             lane.write_task(&Planned { key: 0xab, due_at: 1_700_000_000_000 });
             let written: serde_json::Value = serde_json::from_slice(&lane.body).unwrap();
-            assert_eq!((written["topic"].as_str(), written["key"].as_str()), (Some("orders"), Some("00000000000000ab")));
-            assert_eq!((written[field].as_i64(), written["payload_text"].as_str().map(str::len)), (Some(value), Some(4)));
+            assert_eq!(
+                (written["topic"].as_str(), written["key"].as_str()),
+                (Some("orders"), Some("00000000000000ab"))
+            );
+            assert_eq!(
+                (written[field].as_i64(), written["payload_text"].as_str().map(str::len)),
+                (Some(value), Some(4))
+            );
         }
     }
 
     #[test]
     fn a_batch_is_answered_task_by_task() {
-        let answer = |status, body: &'static str| Answer { status, body: Bytes::from_static(body.as_bytes()) };
+        let answer = |status, body: &'static str| Answer {
+            status,
+            body: Bytes::from_static(body.as_bytes()),
+        };
         let all = answer(200, r#"{"results":[{"status":201,"task":{"id":"x"}},{"status":201}]}"#);
         assert_eq!(answered(&all, 2), Ok(Answered::All));
         let unknown = r#"{"status":503,"problem":{"type":"urn:punctual:problem:outcome-unknown"}}"#;
@@ -205,7 +224,10 @@ mod tests {
         let some = answered(&Answer { status: 200, body: Bytes::from(text) }, 4).unwrap();
         let replies = [Reply::Accepted, Reply::Refused, Reply::Unknown, Reply::Refused];
         assert_eq!([0, 1, 2, 3].map(|index| some.reply(index)), replies);
-        let none = answered(&answer(503, r#"{"type":"urn:punctual:problem:busy","detail":"try later"}"#), 2);
+        let none = answered(
+            &answer(503, r#"{"type":"urn:punctual:problem:busy","detail":"try later"}"#),
+            2,
+        );
         assert_eq!(none, Ok(Answered::None("503 \"detail\":\"try later\"}".to_owned())));
         // The task may be stored. Counting it as refused would report its record as a fault of the
         // cluster.

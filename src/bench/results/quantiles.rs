@@ -12,7 +12,9 @@ const MICROS_MAX: u64 = 3_600_000_000;
 /// Significant digits: a figure is exact to one part in a thousand.
 const DIGITS: u8 = 3;
 /// Shares of the tasks at which the curve of a distribution is drawn, ever closer to all of them.
-const CURVE: [f64; 16] = [0.0, 0.1, 0.25, 0.5, 0.6, 0.75, 0.8, 0.9, 0.95, 0.975, 0.99, 0.995, 0.999, 0.9995, 0.9999, 1.0];
+const CURVE: [f64; 16] = [
+    0.0, 0.1, 0.25, 0.5, 0.6, 0.75, 0.8, 0.9, 0.95, 0.975, 0.99, 0.995, 0.999, 0.9995, 0.9999, 1.0,
+];
 
 /// A histogram of times.
 #[derive(Clone, Debug)]
@@ -92,7 +94,11 @@ impl Quantiles {
 
 /// Formats milliseconds with the significant digits.
 pub fn shown(millis: f64) -> String {
-    if millis >= 20.0 || (millis - millis.round()).abs() < 0.05 { format!("{millis:.0}") } else { format!("{millis:.1}") }
+    if millis >= 20.0 || (millis - millis.round()).abs() < 0.05 {
+        format!("{millis:.0}")
+    } else {
+        format!("{millis:.1}")
+    }
 }
 
 #[cfg(test)]
@@ -108,7 +114,9 @@ mod tests {
     #[test]
     fn quantiles_are_those_of_the_sorted_list() {
         let quantiles = spans(1..=1000).quantiles().unwrap();
-        let near = |found: f64, wanted: f64| assert!((found - wanted).abs() <= wanted / 500.0, "{found} is not {wanted}");
+        let near = |found: f64, wanted: f64| {
+            assert!((found - wanted).abs() <= wanted / 500.0, "{found} is not {wanted}")
+        };
         near(quantiles.p50, 500.0);
         near(quantiles.p90, 900.0);
         near(quantiles.p99, 990.0);
@@ -140,6 +148,9 @@ mod tests {
 
     #[test]
     fn figures_are_as_short_as_they_may_be() {
-        assert_eq!([0.0, 1.0, 1.26, 17.003, 74.9, 250.4].map(shown), ["0", "1", "1.3", "17", "75", "250"]);
+        assert_eq!(
+            [0.0, 1.0, 1.26, 17.003, 74.9, 250.4].map(shown),
+            ["0", "1", "1.3", "17", "75", "250"]
+        );
     }
 }

@@ -103,12 +103,19 @@ impl Report {
     /// Formats the report as a table.
     pub fn table(&self) -> String {
         let mut text = String::new();
-        let settings: Vec<String> = self.settings.iter().map(|(name, value)| format!("{name} {value}")).collect();
+        let settings: Vec<String> =
+            self.settings.iter().map(|(name, value)| format!("{name} {value}")).collect();
         say(&mut text, &format!("{}: {}", self.scenario, settings.join(", ")));
         say(&mut text, &format!("{}, punctual {}", self.taken_at, self.version));
         say(&mut text, "");
         if let Some(spans) = &self.spans {
-            say(&mut text, &row(&self.measured, &["p50", "p90", "p99", "p99.9", "max", "count"].map(str::to_owned)));
+            say(
+                &mut text,
+                &row(
+                    &self.measured,
+                    &["p50", "p90", "p99", "p99.9", "max", "count"].map(str::to_owned),
+                ),
+            );
             let figures = [spans.p50, spans.p90, spans.p99, spans.p999, spans.max].map(shown);
             say(&mut text, &row("ms", &[&figures[..], &[grouped(spans.count)]].concat()));
         }
@@ -126,17 +133,31 @@ impl Report {
         }
         for usage in &self.usage {
             let mebibytes = float(usage.resident_bytes) / 1_048_576.0;
-            let figures = [shown(usage.us_per_task), shown(usage.cores * 100.0), format!("{mebibytes:.0}")];
+            let figures =
+                [shown(usage.us_per_task), shown(usage.cores * 100.0), format!("{mebibytes:.0}")];
             say(&mut text, &row(&usage.name, &figures));
         }
         text
     }
 
     fn promises(&self) -> String {
-        let Counts { submitted, accepted, refused, unknown, early, lost, duplicates, refused_but_published, .. } = self.counts;
+        let Counts {
+            submitted,
+            accepted,
+            refused,
+            unknown,
+            early,
+            lost,
+            duplicates,
+            refused_but_published,
+            ..
+        } = self.counts;
         let mut line = format!("early {early}, lost {lost}, duplicates {duplicates}");
-        let told =
-            format!(" (submitted {}, accepted {}, refused {refused}, unknown {unknown}", grouped(submitted), grouped(accepted));
+        let told = format!(
+            " (submitted {}, accepted {}, refused {refused}, unknown {unknown}",
+            grouped(submitted),
+            grouped(accepted)
+        );
         line.push_str(&told);
         if refused_but_published > 0 {
             line.push_str(&format!("; REFUSED BUT PUBLISHED {refused_but_published}"));
@@ -164,8 +185,19 @@ mod tests {
     fn report() -> Report {
         let mut spans = Spans::default();
         (1..=1000).for_each(|millis| spans.record_millis(millis));
-        let counts = Counts { submitted: 1000, accepted: 1000, arrived: 1000, duplicates: 2, ..Counts::default() };
-        let usage = Usage { name: "node".to_owned(), us_per_task: 7.25, cores: 0.125, resident_bytes: 1 << 20 };
+        let counts = Counts {
+            submitted: 1000,
+            accepted: 1000,
+            arrived: 1000,
+            duplicates: 2,
+            ..Counts::default()
+        };
+        let usage = Usage {
+            name: "node".to_owned(),
+            us_per_task: 7.25,
+            cores: 0.125,
+            resident_bytes: 1 << 20,
+        };
         Report {
             scenario: "lateness".to_owned(),
             measured: "append - due".to_owned(),

@@ -35,47 +35,74 @@ pub fn of_report(report: &Report) -> Option<String> {
     if spans.is_none() && report.series.is_empty() {
         return None;
     }
-    let settings: Vec<String> = report.settings.iter().map(|(name, value)| format!("{name} {value}")).collect();
+    let settings: Vec<String> =
+        report.settings.iter().map(|(name, value)| format!("{name} {value}")).collect();
     let title = format!("{} ({})", report.scenario, settings.join(", "));
-    Some(picture(&title, &report.measured, &[Curve { label: "punctual", spans, series: &report.series }]))
+    Some(picture(
+        &title,
+        &report.measured,
+        &[Curve { label: "punctual", spans, series: &report.series }],
+    ))
 }
 
 /// Draws several runs beside each other. `measured` is the label of the axis of milliseconds.
 pub fn picture(title: &str, measured: &str, curves: &[Curve<'_>]) -> String {
-    let height = TOP + PANEL_HEIGHT + 70.0 + 18.0 * f64::from(u32::try_from(curves.len()).unwrap_or(0));
+    let height =
+        TOP + PANEL_HEIGHT + 70.0 + 18.0 * f64::from(u32::try_from(curves.len()).unwrap_or(0));
     let scale = Scale::of_spans(curves);
     // A series that counts only appends has rates and no lateness.
     let has_lateness = curves.iter().flat_map(|curve| curve.series).any(|moment| moment.max > 0.0);
     let mut svg = Svg::new(WIDTH, height);
     svg.text((LEFT, 24.0), "title", title);
     let distribution = Panel { left: LEFT, scale };
-    let series = Panel { left: LEFT + PANEL_WIDTH + GAP, scale: if has_lateness { scale } else { Scale::of_rates(curves) } };
-    distribution.frame(&mut svg, &format!("{measured} in ms; share of the tasks that it does not pass"));
-    for (share, label) in [(0.0, "0"), (0.9, "90 %"), (0.99, "99 %"), (0.999, "99.9 %"), (0.9999, "99.99 %")] {
+    let series = Panel {
+        left: LEFT + PANEL_WIDTH + GAP,
+        scale: if has_lateness { scale } else { Scale::of_rates(curves) },
+    };
+    distribution
+        .frame(&mut svg, &format!("{measured} in ms; share of the tasks that it does not pass"));
+    for (share, label) in
+        [(0.0, "0"), (0.9, "90 %"), (0.99, "99 %"), (0.999, "99.9 %"), (0.9999, "99.99 %")]
+    {
         distribution.tick(&mut svg, nines(share) / NINES_MAX, label);
     }
-    let caption =
-        if has_lateness { "over time, in seconds: p99 bold, p50 thin" } else { "tasks per second, over time in seconds" };
+    let caption = if has_lateness {
+        "over time, in seconds: p99 bold, p50 thin"
+    } else {
+        "tasks per second, over time in seconds"
+    };
     series.frame(&mut svg, caption);
-    let end = curves.iter().flat_map(|curve| curve.series).map(|moment| moment.at).fold(1.0, f64::max);
+    let end =
+        curves.iter().flat_map(|curve| curve.series).map(|moment| moment.at).fold(1.0, f64::max);
     for step in [0.0, 0.25, 0.5, 0.75, 1.0] {
         series.tick(&mut svg, step, &shown(step * end));
     }
     for (curve, colour) in curves.iter().zip(COLOURS.iter().cycle()) {
-        let points =
-            curve.spans.iter().flat_map(|spans| &spans.curve).map(|(share, millis)| (nines(*share) / NINES_MAX, *millis));
+        let points = curve
+            .spans
+            .iter()
+            .flat_map(|spans| &spans.curve)
+            .map(|(share, millis)| (nines(*share) / NINES_MAX, *millis));
         distribution.line(&mut svg, colour, 2.0, points);
         let moments = || curve.series.iter().filter(|moment| moment.count > 0 || !has_lateness);
         let bold = |moment: &Moment| if has_lateness { moment.p99 } else { moment.rate };
         series.line(&mut svg, colour, 2.0, moments().map(|moment| (moment.at / end, bold(moment))));
         if has_lateness {
-            series.line(&mut svg, colour, 0.8, moments().map(|moment| (moment.at / end, moment.p50)));
+            series.line(
+                &mut svg,
+                colour,
+                0.8,
+                moments().map(|moment| (moment.at / end, moment.p50)),
+            );
         }
     }
     let mut y = TOP + PANEL_HEIGHT + 52.0;
     for (curve, colour) in curves.iter().zip(COLOURS.iter().cycle()) {
         svg.swatch((LEFT, y - 9.0), colour);
-        let spans = curve.spans.map(|spans| format!(": p50 / p90 / p99 / p99.9 / max {} ms", spans.short())).unwrap_or_default();
+        let spans = curve
+            .spans
+            .map(|spans| format!(": p50 / p90 / p99 / p99.9 / max {} ms", spans.short()))
+            .unwrap_or_default();
         svg.text((LEFT + 18.0, y), "label", &format!("{}{spans}", curve.label));
         y += 18.0;
     }
@@ -98,19 +125,29 @@ enum Scale {
 
 impl Scale {
     fn of_spans(curves: &[Curve<'_>]) -> Self {
-        let max = curves.iter().filter_map(|curve| curve.spans).map(|spans| spans.max).fold(10.0, f64::max);
+        let max = curves
+            .iter()
+            .filter_map(|curve| curve.spans)
+            .map(|spans| spans.max)
+            .fold(10.0, f64::max);
         Self::Millis { decades: max.log10().ceil() - MILLIS_MIN.log10() }
     }
 
     fn of_rates(curves: &[Curve<'_>]) -> Self {
-        let max = curves.iter().flat_map(|curve| curve.series).map(|moment| moment.rate).fold(1.0, f64::max);
+        let max = curves
+            .iter()
+            .flat_map(|curve| curve.series)
+            .map(|moment| moment.rate)
+            .fold(1.0, f64::max);
         Self::Rate { max }
     }
 
     /// Returns the position of a value, from 0 at the bottom to 1 at the top.
     fn place(self, value: f64) -> f64 {
         match self {
-            Self::Millis { decades } => (value.max(MILLIS_MIN).log10() - MILLIS_MIN.log10()) / decades,
+            Self::Millis { decades } => {
+                (value.max(MILLIS_MIN).log10() - MILLIS_MIN.log10()) / decades
+            }
             Self::Rate { max } => value / max,
         }
     }
@@ -118,9 +155,10 @@ impl Scale {
     /// Returns the values of the horizontal grid lines.
     fn marks(self) -> Vec<f64> {
         match self {
-            Self::Millis { .. } => {
-                (0..8).map(|power| 10_f64.powi(power)).filter(|millis| self.place(*millis) <= 1.0001).collect()
-            }
+            Self::Millis { .. } => (0..8)
+                .map(|power| 10_f64.powi(power))
+                .filter(|millis| self.place(*millis) <= 1.0001)
+                .collect(),
             Self::Rate { max } => [0.25, 0.5, 0.75, 1.0].map(|share| share * max).to_vec(),
         }
     }
@@ -148,8 +186,18 @@ impl Panel {
         svg.text((self.left + place * PANEL_WIDTH, TOP + PANEL_HEIGHT + 18.0), "tick-x", label);
     }
 
-    fn line(&self, svg: &mut Svg, colour: &str, width: f64, points: impl Iterator<Item = (f64, f64)>) {
-        svg.line(points.map(|(place, value)| (self.left + place * PANEL_WIDTH, self.y(value))), colour, width);
+    fn line(
+        &self,
+        svg: &mut Svg,
+        colour: &str,
+        width: f64,
+        points: impl Iterator<Item = (f64, f64)>,
+    ) {
+        svg.line(
+            points.map(|(place, value)| (self.left + place * PANEL_WIDTH, self.y(value))),
+            colour,
+            width,
+        );
     }
 
     fn y(&self, value: f64) -> f64 {
@@ -170,7 +218,10 @@ impl Svg {
 
     fn text(&mut self, at: (f64, f64), class: &str, text: &str) {
         let text = text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
-        self.add(format_args!("<text x=\"{:.1}\" y=\"{:.1}\" class=\"{class}\">{text}</text>\n", at.0, at.1));
+        self.add(format_args!(
+            "<text x=\"{:.1}\" y=\"{:.1}\" class=\"{class}\">{text}</text>\n",
+            at.0, at.1
+        ));
     }
 
     fn rule(&mut self, from: (f64, f64), to: (f64, f64)) {
@@ -182,7 +233,10 @@ impl Svg {
     }
 
     fn swatch(&mut self, at: (f64, f64), colour: &str) {
-        self.add(format_args!("<rect x=\"{:.1}\" y=\"{:.1}\" width=\"12\" height=\"10\" fill=\"{colour}\"/>\n", at.0, at.1));
+        self.add(format_args!(
+            "<rect x=\"{:.1}\" y=\"{:.1}\" width=\"12\" height=\"10\" fill=\"{colour}\"/>\n",
+            at.0, at.1
+        ));
     }
 
     fn line(&mut self, points: impl Iterator<Item = (f64, f64)>, colour: &str, width: f64) {
@@ -246,11 +300,16 @@ mod tests {
     }
 
     fn inside(svg: &str) {
-        let lines = svg.lines().filter_map(|line| line.strip_prefix("<polyline points=\"")?.split('"').next());
+        let lines = svg
+            .lines()
+            .filter_map(|line| line.strip_prefix("<polyline points=\"")?.split('"').next());
         for point in lines.flat_map(|points| points.split(' ')).filter(|point| !point.is_empty()) {
             let (x, y) = point.split_once(',').unwrap();
             let (x, y): (f64, f64) = (x.parse().unwrap(), y.parse().unwrap());
-            assert!((0.0..=WIDTH).contains(&x) && (TOP - 0.1..=TOP + PANEL_HEIGHT + 0.1).contains(&y), "{point}");
+            assert!(
+                (0.0..=WIDTH).contains(&x) && (TOP - 0.1..=TOP + PANEL_HEIGHT + 0.1).contains(&y),
+                "{point}"
+            );
         }
     }
 

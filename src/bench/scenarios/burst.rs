@@ -45,8 +45,10 @@ pub async fn burst<I: Intake>(setup: &Setup, plan: &Plan, intake: &I) -> Result<
     let before = run.mark();
     run.wait_arrived(instant + 1).await;
     let after = run.mark();
-    let mut report =
-        run.lateness_report(&[("count", plan.count.to_string()), ("lead", format!("{:?}", plan.lead))], &(instant..instant + 1));
+    let mut report = run.lateness_report(
+        &[("count", plan.count.to_string()), ("lead", format!("{:?}", plan.lead))],
+        &(instant..instant + 1),
+    );
     report.series = run.ledger.appends(100);
     report.usage = run.usage(&before, &after, report.counts.arrived);
     let snapshot = run.ledger.snapshot();

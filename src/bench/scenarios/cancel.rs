@@ -101,7 +101,8 @@ async fn cancel_all(ids: Vec<String>, lanes: usize, rest: &Rest) -> Result<Verdi
             let next = || ids.lock().unwrap_or_else(PoisonError::into_inner).pop();
             while let Some(id) = next() {
                 let sent_at = clock::monotonic();
-                let answer = http.call(Method::DELETE, &format!("/v1/tasks/{id}"), Bytes::new()).await;
+                let answer =
+                    http.call(Method::DELETE, &format!("/v1/tasks/{id}"), Bytes::new()).await;
                 let took = clock::monotonic().since(sent_at);
                 let is_cancelled = answer.is_ok_and(|answer| answer.status == 200);
                 if is_cancelled {

@@ -54,7 +54,8 @@ pub async fn drain<I: Intake>(
     let run = Run::start(setup, "drain").await?;
     let from = now() + millis(plan.lead);
     let to = from + millis(plan.spread).max(1);
-    let (book, left, turn, plan) = (Arc::clone(&run.ledger), AtomicU64::new(plan.count), AtomicUsize::new(0), *plan);
+    let (book, left, turn, plan) =
+        (Arc::clone(&run.ledger), AtomicU64::new(plan.count), AtomicUsize::new(0), *plan);
     let next = move || {
         let taken = take(&left, BULK_CALL);
         (taken > 0).then(|| {
@@ -91,7 +92,10 @@ pub async fn drain<I: Intake>(
     let snapshot = run.ledger.snapshot();
     if let (Some(first), Some(last)) = (snapshot.first_at, snapshot.last_at) {
         let span = float(u64::try_from(last - first).unwrap_or(0));
-        report.fact("start to first append, ms", float(u64::try_from(first - started_at).unwrap_or(0)));
+        report.fact(
+            "start to first append, ms",
+            float(u64::try_from(first - started_at).unwrap_or(0)),
+        );
         report.fact("first to last append, ms", span);
         report.rate = ratio(float(report.counts.arrived) * 1000.0, span.max(1.0));
     }

@@ -21,7 +21,11 @@ pub struct Plan {
 ///
 /// # Errors
 /// Returns the reason as text when the scenario cannot be run.
-pub async fn immediate<I: Intake>(setup: &Setup, plan: &Plan, intake: &I) -> Result<Report, String> {
+pub async fn immediate<I: Intake>(
+    setup: &Setup,
+    plan: &Plan,
+    intake: &I,
+) -> Result<Report, String> {
     let run = Run::start(setup, "immediate").await?;
     let from = run.started_at + millis(plan.warm_up);
     let due = from..from + millis(plan.measured);
@@ -44,7 +48,8 @@ pub async fn immediate<I: Intake>(setup: &Setup, plan: &Plan, intake: &I) -> Res
         run.wait_until(due.end).await;
         (before, run.mark())
     };
-    let (answers, (before, after)) = tokio::join!(flow::open_loop(intake, plan.lanes, &run.ledger, next), looks);
+    let (answers, (before, after)) =
+        tokio::join!(flow::open_loop(intake, plan.lanes, &run.ledger, next), looks);
     let answers = answers?;
     run.wait_arrived(due.end).await;
     let settings = [

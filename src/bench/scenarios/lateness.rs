@@ -54,7 +54,10 @@ pub async fn lateness<I: Intake>(setup: &Setup, plan: &Plan, intake: &I) -> Resu
     let answers = answers?;
     run.wait_arrived(due.end).await;
     let mut report = run.lateness_report(&settings_of(plan), &due);
-    report.rate = ratio(float(report.spans.as_ref().map_or(0, |spans| spans.count)), plan.measured.as_secs_f64());
+    report.rate = ratio(
+        float(report.spans.as_ref().map_or(0, |spans| spans.count)),
+        plan.measured.as_secs_f64(),
+    );
     if let [first, .., last] = looks.as_slice() {
         report.usage = run.usage(first, last, report.spans.as_ref().map_or(0, |spans| spans.count));
     }
@@ -87,8 +90,11 @@ fn submitter<'a>(plan: &'a Plan, run: &'a Run, end: i64) -> impl FnMut(Duration)
             return Next::Wait;
         }
         call += 1;
-        let ahead = plan.ahead.start.as_secs_f64()..plan.ahead.end.as_secs_f64().max(plan.ahead.start.as_secs_f64() + 0.001);
-        let due_at = |_| start + millis(elapsed + Duration::from_secs_f64(rand::random_range(ahead.clone())));
+        let ahead = plan.ahead.start.as_secs_f64()
+            ..plan.ahead.end.as_secs_f64().max(plan.ahead.start.as_secs_f64() + 0.001);
+        let due_at = |_| {
+            start + millis(elapsed + Duration::from_secs_f64(rand::random_range(ahead.clone())))
+        };
         Next::Call((0..size).map(due_at).map(|due_at| run.ledger.plan(due_at)).collect())
     }
 }
@@ -115,7 +121,11 @@ pub fn spans(scenario: &str, measured: Duration) -> Vec<(&'static str, Range<Dur
     if scenario == SOAK {
         let sixth = measured / 6;
         let (first, second) = (Duration::ZERO..sixth, sixth..sixth * 2);
-        return vec![("first sixth", first), ("second sixth", second), ("last sixth", measured - sixth..measured)];
+        return vec![
+            ("first sixth", first),
+            ("second sixth", second),
+            ("last sixth", measured - sixth..measured),
+        ];
     }
     let fifth = measured / 5;
     vec![("first fifth", Duration::ZERO..fifth), ("last fifth", measured - fifth..measured)]
@@ -127,7 +137,11 @@ fn compare_spans(report: &mut Report, run: &Run, plan: &Plan, due: &ledger::Rang
         report.fact(&format!("p99 of the {name}, ms"), run.ledger.lateness(&dues).at(0.99));
         if plan.scenario == SOAK {
             let times = (0_u32..).map(|number| LOOK_EVERY * number);
-            let within: Vec<&Mark> = times.zip(looks).filter(|(at, _)| range.contains(at)).map(|(_, look)| look).collect();
+            let within: Vec<&Mark> = times
+                .zip(looks)
+                .filter(|(at, _)| range.contains(at))
+                .map(|(_, look)| look)
+                .collect();
             remember_memory(report, run, name, &within);
         }
     }
@@ -141,6 +155,7 @@ fn remember_memory(report: &mut Report, run: &Run, when: &str, looks: &[&Mark]) 
         (*sum, *count) = (*sum + float(bytes), *count + 1.0);
     }
     for (name, (sum, count)) in sums {
-        report.fact(&format!("memory of {name} in the {when}, MiB"), ratio(sum, count) / 1_048_576.0);
+        report
+            .fact(&format!("memory of {name} in the {when}, MiB"), ratio(sum, count) / 1_048_576.0);
     }
 }

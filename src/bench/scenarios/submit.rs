@@ -14,7 +14,8 @@ use crate::bench::run::{Run, Setup, millis, now};
 use crate::clock;
 
 /// How far ahead tasks are due: none is due during the run.
-const AHEAD: std::ops::Range<Duration> = Duration::from_secs(2 * 3600)..Duration::from_secs(4 * 3600);
+const AHEAD: std::ops::Range<Duration> =
+    Duration::from_secs(2 * 3600)..Duration::from_secs(4 * 3600);
 
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
@@ -43,7 +44,10 @@ pub async fn submit<I: Intake>(setup: &Setup, plan: &Plan, intake: &I) -> Result
     let mut report = run.report(&[
         ("connections", plan.lanes.to_string()),
         ("tasks in a call", plan.call.to_string()),
-        ("rate", plan.rate.map_or_else(|| "as many as there can be".to_owned(), |rate| rate.to_string())),
+        (
+            "rate",
+            plan.rate.map_or_else(|| "as many as there can be".to_owned(), |rate| rate.to_string()),
+        ),
         ("measured", format!("{:?}", plan.measured)),
         ("warm-up", format!("{:?}", plan.warm_up)),
     ]);
@@ -57,7 +61,12 @@ pub async fn submit<I: Intake>(setup: &Setup, plan: &Plan, intake: &I) -> Result
     Ok(report)
 }
 
-async fn for_a_while<I: Intake>(run: &Run, plan: &Plan, span: Duration, intake: &I) -> Result<Spans, String> {
+async fn for_a_while<I: Intake>(
+    run: &Run,
+    plan: &Plan,
+    span: Duration,
+    intake: &I,
+) -> Result<Spans, String> {
     let (start, ledger, call) = (clock::monotonic(), Arc::clone(&run.ledger), plan.call.max(1));
     let Some(rate) = plan.rate else {
         let next = move || (clock::monotonic().since(start) < span).then(|| tasks(&ledger, call));
@@ -80,5 +89,7 @@ async fn for_a_while<I: Intake>(run: &Run, plan: &Plan, span: Duration, intake: 
 
 fn tasks(ledger: &Ledger, count: usize) -> Vec<Planned> {
     let now = now();
-    (0..count).map(|_| ledger.plan(now + rand::random_range(millis(AHEAD.start)..millis(AHEAD.end)))).collect()
+    (0..count)
+        .map(|_| ledger.plan(now + rand::random_range(millis(AHEAD.start)..millis(AHEAD.end))))
+        .collect()
 }

@@ -41,7 +41,8 @@ pub const LIST_USAGE: &str = "\
 punctual list [--topic <TOPIC>] [--due-from <TIME>] [--due-to <TIME>] [OPTIONS]
        punctual list --counts [--topic <TOPIC>] [OPTIONS]";
 
-pub const DEAD_LIST_USAGE: &str = "punctual dead list [--topic <TOPIC>] [--due-from <TIME>] [--due-to <TIME>] [OPTIONS]";
+pub const DEAD_LIST_USAGE: &str =
+    "punctual dead list [--topic <TOPIC>] [--due-from <TIME>] [--due-to <TIME>] [OPTIONS]";
 
 pub const DEAD_REDRIVE_USAGE: &str = "\
 punctual dead redrive <ID> [OPTIONS]

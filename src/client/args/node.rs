@@ -33,11 +33,16 @@ pub fn which(ids: &[&'static str]) -> ArgGroup {
 }
 
 /// Parses a length of time from `from` to `to`, both included.
-pub fn span(from: Duration, to: Duration) -> impl Fn(&str) -> Result<Duration, String> + Clone + Send + Sync + 'static {
+pub fn span(
+    from: Duration,
+    to: Duration,
+) -> impl Fn(&str) -> Result<Duration, String> + Clone + Send + Sync + 'static {
     move |text| {
         let span = duration::parse(text)?;
         let is_within = (from..=to).contains(&span);
-        is_within.then_some(span).ok_or_else(|| format!("it takes {} to {}", spelled(from), spelled(to)))
+        is_within
+            .then_some(span)
+            .ok_or_else(|| format!("it takes {} to {}", spelled(from), spelled(to)))
     }
 }
 
@@ -58,7 +63,9 @@ pub fn no_flag(text: &str) -> Result<String, String> {
 /// Parses the name of a task. Refuses `.` and `..`, because a URL parser removes them from the
 /// path.
 pub fn name(text: &str) -> Result<String, String> {
-    TaskName::new(&no_flag(text)?).map(|name| name.as_str().to_owned()).map_err(|error| error.to_string())
+    TaskName::new(&no_flag(text)?)
+        .map(|name| name.as_str().to_owned())
+        .map_err(|error| error.to_string())
 }
 
 /// Refuses a number without a unit: `30` could mean seconds or milliseconds. The node validates the
@@ -66,14 +73,19 @@ pub fn name(text: &str) -> Result<String, String> {
 pub fn delay(text: &str) -> Result<String, String> {
     let number = text.trim();
     if number.parse::<f64>().is_ok() {
-        return Err(format!("a delay needs a unit: {number}ms, {number}s, {number}m, {number}h or {number}d"));
+        return Err(format!(
+            "a delay needs a unit: {number}ms, {number}s, {number}m, {number}h or {number}d"
+        ));
     }
     Ok(text.to_owned())
 }
 
 pub fn run_id(text: &str) -> Result<String, String> {
-    let is_right = !text.is_empty() && text.len() <= RUN_ID_BYTES_MAX && !text.contains(char::is_control);
-    is_right.then(|| text.to_owned()).ok_or_else(|| format!("1 to {RUN_ID_BYTES_MAX} bytes, without control characters"))
+    let is_right =
+        !text.is_empty() && text.len() <= RUN_ID_BYTES_MAX && !text.contains(char::is_control);
+    is_right
+        .then(|| text.to_owned())
+        .ok_or_else(|| format!("1 to {RUN_ID_BYTES_MAX} bytes, without control characters"))
 }
 
 pub fn count(max: usize) -> impl Fn(&str) -> Result<usize, String> + Clone + Send + Sync + 'static {

@@ -52,7 +52,12 @@ impl Delivery<'_> {
     pub async fn deliver(&self, lines: Vec<Line>) -> Delivered {
         let mut delivered = Delivered::default();
         // A stack: the next part is the last element.
-        let mut parts = vec![lines.into_iter().map(|line| Pending { line, may_be_stored: false }).collect::<Vec<_>>()];
+        let mut parts = vec![
+            lines
+                .into_iter()
+                .map(|line| Pending { line, may_be_stored: false })
+                .collect::<Vec<_>>(),
+        ];
         let mut patience = Patience::new(self.retry_for);
         let mut break_count = 0;
         while let Some(part) = parts.pop() {
@@ -80,7 +85,10 @@ impl Delivery<'_> {
                     }
                     // A single line that always gets 503 does not end the run while others get
                     // through.
-                    self.last_through.get().into_iter().for_each(|at| patience.others_succeeded(at));
+                    self.last_through
+                        .get()
+                        .into_iter()
+                        .for_each(|at| patience.others_succeeded(at));
                     let pause = patience.pause(clock::monotonic(), retry_after, rand::random());
                     let Some(pause) = pause else {
                         delivered.trouble = Some(why);
@@ -113,7 +121,9 @@ impl Delivery<'_> {
     /// Settles lines whose names already stood for a task: each line is the same task or differs
     /// from it.
     async fn compare(&self, known: Vec<(Line, Box<RawValue>)>, delivered: &mut Delivered) {
-        let looks = known.into_iter().map(|(line, task)| async move { (line.number, self.compare_one(&line, task).await) });
+        let looks = known
+            .into_iter()
+            .map(|(line, task)| async move { (line.number, self.compare_one(&line, task).await) });
         let mut looks = stream::iter(looks).buffer_unordered(LOOK_UPS_MAX);
         while let Some((number, compared)) = looks.next().await {
             let outcome = compared.unwrap_or_else(|why| {
@@ -140,7 +150,10 @@ impl Delivery<'_> {
         let call = self.caller.get(&["v1", "tasks", &id], &[])?;
         let asking = self.caller.ask_for(&call, self.retry_for, Repeating::IsSafe);
         let Some(asked) = self.stopping.run_until_cancelled(asking).await else {
-            return Err(Ending::new(Exit::Unknown, "interrupted while lines were compared with the tasks of their names"));
+            return Err(Ending::new(
+                Exit::Unknown,
+                "interrupted while lines were compared with the tasks of their names",
+            ));
         };
         let answer = asked?.answer;
         match answer.problem() {

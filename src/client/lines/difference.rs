@@ -61,7 +61,9 @@ struct Task<'a> {
 }
 
 /// An explicit null counts as a payload.
-fn given<'de: 'a, 'a, D: Deserializer<'de>>(deserializer: D) -> Result<Option<&'a RawValue>, D::Error> {
+fn given<'de: 'a, 'a, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<&'a RawValue>, D::Error> {
     <&RawValue>::deserialize(deserializer).map(Some)
 }
 
@@ -97,7 +99,10 @@ impl<'a> Task<'a> {
 }
 
 /// Decodes bytes that are given as text or in base64. Returns `None` if they are unreadable.
-fn bytes_of<'a>(text: &Option<Cow<'a, str>>, base64: &Option<Cow<'a, str>>) -> Option<Option<Cow<'a, [u8]>>> {
+fn bytes_of<'a>(
+    text: &Option<Cow<'a, str>>,
+    base64: &Option<Cow<'a, str>>,
+) -> Option<Option<Cow<'a, [u8]>>> {
     match (text, base64) {
         (Some(Cow::Borrowed(text)), _) => Some(Some(Cow::Borrowed(text.as_bytes()))),
         (Some(Cow::Owned(text)), _) => Some(Some(Cow::Owned(text.clone().into_bytes()))),
@@ -111,7 +116,9 @@ fn header_values(value: &Value) -> Option<Vec<Option<Vec<u8>>>> {
     match value {
         Value::String(text) => Some(vec![Some(text.clone().into_bytes())]),
         Value::Null => Some(vec![None]),
-        Value::Array(values) => values.iter().map(header_values).collect::<Option<Vec<_>>>().map(|lists| lists.concat()),
+        Value::Array(values) => {
+            values.iter().map(header_values).collect::<Option<Vec<_>>>().map(|lists| lists.concat())
+        }
         Value::Object(members) => {
             let base64 = members.get("base64")?.as_str()?;
             Some(vec![Some(STANDARD.decode(base64).ok()?)])
@@ -126,7 +133,9 @@ fn header_values(value: &Value) -> Option<Vec<Option<Vec<u8>>>> {
 /// A line with a delay has no fixed due time to compare. Members that the node has already deleted
 /// cannot be compared, either. `now` is this machine's clock.
 pub fn differences(line: &str, task: &str, now: Timestamp) -> Vec<Member> {
-    let (Ok(line), Ok(task)) = (serde_json::from_str::<Task<'_>>(line), serde_json::from_str::<Task<'_>>(task)) else {
+    let (Ok(line), Ok(task)) =
+        (serde_json::from_str::<Task<'_>>(line), serde_json::from_str::<Task<'_>>(task))
+    else {
         return Vec::new();
     };
     let mut members = Vec::new();
@@ -193,13 +202,22 @@ mod tests {
     fn every_member_that_differs_is_named() {
         use Member::{DueAt, Headers, Key, Payload};
         for (line, members) in [
-            (r#"{"due_at":1896082200001,"key":"k","headers":{"a":"1"},"payload":{"n": 1}}"#, &[DueAt][..]),
-            (r#"{"due_at":1896082199999,"key":"k","headers":{"a":"1"},"payload":{"n": 1}}"#, &[DueAt]),
+            (
+                r#"{"due_at":1896082200001,"key":"k","headers":{"a":"1"},"payload":{"n": 1}}"#,
+                &[DueAt][..],
+            ),
+            (
+                r#"{"due_at":1896082199999,"key":"k","headers":{"a":"1"},"payload":{"n": 1}}"#,
+                &[DueAt],
+            ),
             (r#"{"delay":"1h","key":"k","headers":{"a":"1"},"payload":{"n":1}}"#, &[Payload]),
             (r#"{"delay":"1h","key":"k","headers":{"a":"1"},"tombstone":true}"#, &[Payload]),
             (r#"{"delay":"1h","headers":{"a":"1"},"payload":{"n": 1}}"#, &[Key]),
             (r#"{"delay":"1h","key":"k","headers":{"a":"2"},"payload":{"n": 1}}"#, &[Headers]),
-            (r#"{"delay":"1h","key":"k","headers":{"a":["1","1"]},"payload":{"n": 1}}"#, &[Headers]),
+            (
+                r#"{"delay":"1h","key":"k","headers":{"a":["1","1"]},"payload":{"n": 1}}"#,
+                &[Headers],
+            ),
             (r#"{"due_at":5,"payload":null}"#, &[DueAt, Payload, Key, Headers]),
         ] {
             assert_eq!(differ(line, TASK), members, "{line}");
@@ -216,7 +234,11 @@ mod tests {
         let task = r#"{"due_at":"2030-01-31T09:30:00.000Z","payload":1}"#;
         assert_eq!(differences(line, task, Timestamp::from_millis(DUE_AT)), []);
         assert_eq!(differ(line, task), [Member::DueAt]);
-        for line in [r#"{"due_at":"soon","payload":{"n": 1},"key":"k","headers":{"a":"1"}}"#, r#"{"key":7}"#, "no JSON"] {
+        for line in [
+            r#"{"due_at":"soon","payload":{"n": 1},"key":"k","headers":{"a":"1"}}"#,
+            r#"{"key":7}"#,
+            "no JSON",
+        ] {
             assert_eq!(differ(line, TASK), [], "{line}");
         }
     }

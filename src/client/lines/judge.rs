@@ -107,7 +107,11 @@ pub fn judge(asked: Result<Answer, Ending>, lines: Vec<Pending>) -> Round {
     match answer.read::<BatchAnswer>() {
         Ok(batch) if batch.results.len() == lines.len() => judge_each(batch.results, lines),
         Ok(batch) => {
-            let text = format!("{} tasks were sent and {} answered; is this URL a node's?", lines.len(), batch.results.len());
+            let text = format!(
+                "{} tasks were sent and {} answered; is this URL a node's?",
+                lines.len(),
+                batch.results.len()
+            );
             unsettled(Next::GiveUp(spoiled(lines), Ending::new(Exit::Unknown, text)))
         }
         Err(ending) => unsettled(Next::GiveUp(spoiled(lines), ending)),
@@ -128,7 +132,10 @@ fn again(lines: Vec<Pending>, why: Ending, retry_after: Option<Duration>) -> Nex
 fn judge_whole(problem: &Problem, answer: &Answer, mut lines: Vec<Pending>) -> Round {
     let exit = problem.exit();
     if matches!(exit, Exit::NothingDone | Exit::Unknown) {
-        return Round { next: again(lines, problem.ending(), answer.retry_after), ..Round::default() };
+        return Round {
+            next: again(lines, problem.ending(), answer.retry_after),
+            ..Round::default()
+        };
     }
     if !matches!(answer.status, 400 | 413 | 422) {
         return Round { next: Next::GiveUp(lines, problem.ending()), ..Round::default() };
@@ -159,7 +166,9 @@ fn judge_each(results: Vec<Item>, lines: Vec<Pending>) -> Round {
             }
             (status, _) => {
                 let text = item.problem.as_deref().map_or("{}", RawValue::get);
-                let problem = Answer { status, retry_after: None, text: text.to_owned() }.problem().unwrap_or_default();
+                let problem = Answer { status, retry_after: None, text: text.to_owned() }
+                    .problem()
+                    .unwrap_or_default();
                 if let exit @ (Exit::NothingDone | Exit::Unknown) = problem.exit() {
                     pending.may_be_stored |= exit == Exit::Unknown;
                     let wait = problem.retry_after.map(Duration::from_secs);
@@ -174,7 +183,9 @@ fn judge_each(results: Vec<Item>, lines: Vec<Pending>) -> Round {
     }
     let next = match why {
         None => Next::Done,
-        Some((why, retry_after)) => Next::Again(Again { lines: left, why, retry_after, is_unanswered: false }),
+        Some((why, retry_after)) => {
+            Next::Again(Again { lines: left, why, retry_after, is_unanswered: false })
+        }
     };
     Round { settled, known, next }
 }
@@ -182,7 +193,8 @@ fn judge_each(results: Vec<Item>, lines: Vec<Pending>) -> Round {
 /// Rewrites a refusal for a file of lines: the line's position in its batch means little to the
 /// user.
 fn refused(status: u16, problem: &Problem, text: &str) -> Refused {
-    let mut json = serde_json::from_str(text).unwrap_or_else(|_not_ours| serde_json::json!({ "detail": problem.detail }));
+    let mut json = serde_json::from_str(text)
+        .unwrap_or_else(|_not_ours| serde_json::json!({ "detail": problem.detail }));
     let field = problem.field.as_deref().and_then(field_of_task);
     if let Some(object) = json.as_object_mut() {
         object.remove("field");
@@ -206,7 +218,12 @@ mod tests {
     use super::*;
 
     fn lines(numbers: std::ops::Range<u64>) -> Vec<Pending> {
-        numbers.map(|number| Pending { line: Line { number, json: "{}".to_owned() }, may_be_stored: false }).collect()
+        numbers
+            .map(|number| Pending {
+                line: Line { number, json: "{}".to_owned() },
+                may_be_stored: false,
+            })
+            .collect()
     }
 
     fn answer(status: u16, text: &str) -> Result<Answer, Ending> {
@@ -225,14 +242,21 @@ mod tests {
             {"status":503,"problem":{"type":"urn:punctual:problem:busy","title":"B","detail":"nothing was done","retry_after":2}},
             {"status":503,"problem":{"type":"urn:punctual:problem:outcome-unknown","title":"U","detail":"who knows"}}]}"#;
         let round = judge(answer(200, text), lines(11..16));
-        let outcomes: Vec<_> = round.settled.iter().map(|settled| (settled.number, &settled.outcome)).collect();
+        let outcomes: Vec<_> =
+            round.settled.iter().map(|settled| (settled.number, &settled.outcome)).collect();
         assert!(
-            matches!(outcomes[..], [(11, Outcome::Accepted(_)), (13, Outcome::Refused(Refused { status: 422, .. }))]),
+            matches!(
+                outcomes[..],
+                [(11, Outcome::Accepted(_)), (13, Outcome::Refused(Refused { status: 422, .. }))]
+            ),
             "{outcomes:?}"
         );
         assert_eq!(round.known.iter().map(|(line, _)| line.number).collect::<Vec<_>>(), [12]);
         let Outcome::Refused(refused) = &round.settled[1].outcome else { panic!("not refused") };
-        assert_eq!((refused.text.as_str(), refused.problem["field"].as_str()), ("T (topic): D", Some("topic")));
+        assert_eq!(
+            (refused.text.as_str(), refused.problem["field"].as_str()),
+            ("T (topic): D", Some("topic"))
+        );
         let Next::Again(again) = round.next else { panic!("{:?}", round.next) };
         assert_eq!(numbers(&again.lines), [(14, false), (15, true)]);
         assert_eq!(again.retry_after, Some(Duration::from_secs(2)));
@@ -259,31 +283,51 @@ mod tests {
     #[test]
     fn a_batch_that_is_not_taken_whole_is_halved_down_to_the_line() {
         let too_large = r#"{"type":"urn:punctual:problem:body-too-large","title":"The body is too large","detail":"d"}"#;
-        assert!(matches!(judge(answer(413, too_large), lines(1..3)).next, Next::Split(lines) if lines.len() == 2));
+        assert!(
+            matches!(judge(answer(413, too_large), lines(1..3)).next, Next::Split(lines) if lines.len() == 2)
+        );
         let round = judge(answer(413, too_large), lines(5..6));
         assert!(matches!(round.next, Next::Done));
-        assert!(matches!(&round.settled[..], [Settled { number: 5, outcome: Outcome::Refused(Refused { status: 413, .. }) }]));
+        assert!(matches!(
+            &round.settled[..],
+            [Settled { number: 5, outcome: Outcome::Refused(Refused { status: 413, .. }) }]
+        ));
     }
 
     #[test]
     fn who_does_not_answer_as_a_node_does_is_not_asked_again() {
-        for asked in [answer(404, "{}"), answer(401, ""), answer(200, "<html>"), answer(200, r#"{"results":[]}"#)] {
+        for asked in [
+            answer(404, "{}"),
+            answer(401, ""),
+            answer(200, "<html>"),
+            answer(200, r#"{"results":[]}"#),
+        ] {
             let shown = format!("{asked:?}");
-            assert!(matches!(judge(asked, lines(1..3)).next, Next::GiveUp(lines, _) if lines.len() == 2), "{shown}");
+            assert!(
+                matches!(judge(asked, lines(1..3)).next, Next::GiveUp(lines, _) if lines.len() == 2),
+                "{shown}"
+            );
         }
     }
 
     #[test]
     fn what_a_lost_answer_has_stored_is_known_without_a_look() {
         let doubted = vec![Pending { may_be_stored: true, ..lines(1..2).pop().unwrap() }];
-        let round = judge(answer(200, r#"{"results":[{"status":200,"task":{"id":"a"}}]}"#), doubted);
-        assert!(matches!(round.settled[..], [Settled { number: 1, outcome: Outcome::Known(_) }]), "{round:?}");
+        let round =
+            judge(answer(200, r#"{"results":[{"status":200,"task":{"id":"a"}}]}"#), doubted);
+        assert!(
+            matches!(round.settled[..], [Settled { number: 1, outcome: Outcome::Known(_) }]),
+            "{round:?}"
+        );
     }
 
     #[test]
     fn a_doubt_stays_until_the_line_is_settled() {
         let doubted = vec![Pending { may_be_stored: true, ..lines(1..2).pop().unwrap() }];
-        let Next::Again(again) = judge(Err(Ending::new(Exit::NothingDone, "away")), doubted).next else { panic!("again") };
+        let Next::Again(again) = judge(Err(Ending::new(Exit::NothingDone, "away")), doubted).next
+        else {
+            panic!("again")
+        };
         assert_eq!(numbers(&again.lines), [(1, true)]);
     }
 }

@@ -39,28 +39,40 @@ pub struct Naming {
 
 impl Naming {
     pub fn new(run_id: &str, topic: Option<&str>) -> Self {
-        Self { run_id: run_id.to_owned(), topic: topic.map(|topic| serde_json::Value::from(topic).to_string()) }
+        Self {
+            run_id: run_id.to_owned(),
+            topic: topic.map(|topic| serde_json::Value::from(topic).to_string()),
+        }
     }
 
     /// Returns the task of a line, or `None` for an empty line. The line's own members go to the
     /// node byte for byte: this function only adds members.
     pub fn line_of(&self, number: u64, bytes: &[u8]) -> Result<Option<Line>, WrongLine> {
         let not_json = |detail| WrongLine { number, kind: WrongKind::NotJson, detail };
-        let not_a_task = || WrongLine { number, kind: WrongKind::NotATask, detail: "a task is an object of JSON".to_owned() };
-        let text =
-            std::str::from_utf8(bytes).map_err(|error| not_json(format!("not UTF-8 from byte {}", error.valid_up_to() + 1)))?;
+        let not_a_task = || WrongLine {
+            number,
+            kind: WrongKind::NotATask,
+            detail: "a task is an object of JSON".to_owned(),
+        };
+        let text = std::str::from_utf8(bytes).map_err(|error| {
+            not_json(format!("not UTF-8 from byte {}", error.valid_up_to() + 1))
+        })?;
         // Some editors write a byte order mark at the start of a file.
         let text = if number == 1 { text.trim_start_matches('\u{feff}') } else { text };
         let text = text.trim_matches([' ', '\t', '\r', '\n']);
         if text.is_empty() {
             return Ok(None);
         }
-        let shape: Shape = serde_json::from_str(text)
-            .map_err(|error| if error.is_data() { not_a_task() } else { not_json(without_line(&error)) })?;
+        let shape: Shape = serde_json::from_str(text).map_err(|error| {
+            if error.is_data() { not_a_task() } else { not_json(without_line(&error)) }
+        })?;
         let members = text.strip_prefix('{').ok_or_else(not_a_task)?;
         let mut added = Vec::with_capacity(2);
         if !shape.has_name {
-            added.push(format!("\"name\":{}", serde_json::Value::from(format!("{}/{number}", self.run_id))));
+            added.push(format!(
+                "\"name\":{}",
+                serde_json::Value::from(format!("{}/{number}", self.run_id))
+            ));
         }
         if let Some(topic) = self.topic.as_ref().filter(|_| !shape.has_topic) {
             added.push(format!("\"topic\":{topic}"));
@@ -145,7 +157,11 @@ mod tests {
         );
         assert_eq!(json("{ }"), r#"{"name":"r\"1/7","topic":"t" }"#);
         assert_eq!(
-            Naming::new("r", None).line_of(1, "\u{feff}{\"a\":1}\r".as_bytes()).unwrap().unwrap().json,
+            Naming::new("r", None)
+                .line_of(1, "\u{feff}{\"a\":1}\r".as_bytes())
+                .unwrap()
+                .unwrap()
+                .json,
             r#"{"name":"r/1","a":1}"#
         );
     }

@@ -73,22 +73,32 @@ impl Input {
         let bytes_read = Arc::new(AtomicU64::new(0));
         let lines = Lines::new(source, bytes_read.clone());
         // Nobody joins this thread. It ends with its input, with the channel, or with the process.
-        std::thread::Builder::new().name("input".to_owned()).spawn(move || read_all(lines, &reading, &sender))?;
+        std::thread::Builder::new()
+            .name("input".to_owned())
+            .spawn(move || read_all(lines, &reading, &sender))?;
         Ok(Self { chunks, bytes_read })
     }
 }
 
-fn read_all<R: Read>(mut lines: Lines<R>, reading: &Reading, sender: &mpsc::Sender<io::Result<Chunk>>) {
+fn read_all<R: Read>(
+    mut lines: Lines<R>,
+    reading: &Reading,
+    sender: &mpsc::Sender<io::Result<Chunk>>,
+) {
     let mut chunk = Chunk::default();
     loop {
         let more = lines.advance();
         if let Ok(true) = more {
             take_in(&mut chunk, &lines, reading);
         }
-        let is_full = chunk.line_count() >= reading.chunk_lines_max || chunk.bytes >= CHUNK_BYTES_MAX;
+        let is_full =
+            chunk.line_count() >= reading.chunk_lines_max || chunk.bytes >= CHUNK_BYTES_MAX;
         // The next read may block, so the lines read so far go out first.
         let is_due = is_full || lines.is_drained() || !matches!(more, Ok(true));
-        if is_due && chunk.last_number > 0 && sender.blocking_send(Ok(std::mem::take(&mut chunk))).is_err() {
+        if is_due
+            && chunk.last_number > 0
+            && sender.blocking_send(Ok(std::mem::take(&mut chunk))).is_err()
+        {
             return;
         }
         match more {
@@ -237,7 +247,8 @@ mod tests {
     #[test]
     fn a_line_does_not_wait_for_the_next_one() {
         let (receiver, mut sender) = io::pipe().unwrap();
-        let reading = Reading { naming: Naming::new("r", None), from_line: 1, chunk_lines_max: 1000 };
+        let reading =
+            Reading { naming: Naming::new("r", None), from_line: 1, chunk_lines_max: 1000 };
         let mut input = Input::start(receiver, reading).unwrap();
         io::Write::write_all(&mut sender, b"{}\n").unwrap();
         assert_eq!(input.chunks.blocking_recv().unwrap().unwrap().lines.len(), 1);

@@ -77,7 +77,11 @@ impl Screen {
             write!(io::stderr(), "\r\x1b[2K{line}").ok();
         } else if now.since(*state.last_line_at.get_or_insert(now)) >= LINE_INTERVAL {
             state.last_line_at = Some(now);
-            let line = if self.manner.is_json { json!({ "progress": snapshot.counts }).to_string() } else { figures(snapshot) };
+            let line = if self.manner.is_json {
+                json!({ "progress": snapshot.counts }).to_string()
+            } else {
+                figures(snapshot)
+            };
             writeln!(io::stderr(), "{line}").ok();
         }
     }
@@ -126,21 +130,30 @@ fn width() -> usize {
 
 /// Returns the figures, with a bar when the size of the input is known.
 fn bar(snapshot: Snapshot) -> String {
-    let (read, Some(total)) = (snapshot.bytes_read, snapshot.bytes_total.filter(|total| *total > 0)) else {
+    let (read, Some(total)) =
+        (snapshot.bytes_read, snapshot.bytes_total.filter(|total| *total > 0))
+    else {
         return figures(snapshot);
     };
     let percent = usize::try_from(read.saturating_mul(100) / total).unwrap_or(100).min(100);
     let full = percent * BAR_CHARS / 100;
     let millis = u64::try_from(snapshot.took.as_millis()).unwrap_or(u64::MAX);
-    let left = Duration::from_millis(millis.saturating_mul(total.saturating_sub(read)) / read.max(1));
-    let left = if percent < 100 && millis > 2000 { format!(", {} left", span(left)) } else { String::new() };
+    let left =
+        Duration::from_millis(millis.saturating_mul(total.saturating_sub(read)) / read.max(1));
+    let left = if percent < 100 && millis > 2000 {
+        format!(", {} left", span(left))
+    } else {
+        String::new()
+    };
     let (done, open) = ("#".repeat(full), "-".repeat(BAR_CHARS - full));
     format!("[{done}{open}] {percent:>3} %  {}{left}", figures(snapshot))
 }
 
 fn figures(snapshot: Snapshot) -> String {
     let counts = snapshot.counts;
-    let speed = rate(counts.total(), snapshot.took).map(|rate| format!(" ({}/s)", grouped(rate))).unwrap_or_default();
+    let speed = rate(counts.total(), snapshot.took)
+        .map(|rate| format!(" ({}/s)", grouped(rate)))
+        .unwrap_or_default();
     format!(
         "{} done{speed}: {} accepted, {} known, {} refused",
         grouped(counts.total()),
@@ -157,7 +170,12 @@ mod tests {
     #[test]
     fn a_bar_says_how_far_it_is_and_how_long_it_takes() {
         let counts = Counts { accepted: 4_800, refused: 200, ..Counts::default() };
-        let mut snapshot = Snapshot { counts, bytes_read: 50, bytes_total: Some(200), took: Duration::from_secs(5) };
+        let mut snapshot = Snapshot {
+            counts,
+            bytes_read: 50,
+            bytes_total: Some(200),
+            took: Duration::from_secs(5),
+        };
         assert_eq!(
             bar(snapshot),
             "[#####---------------]  25 %  5,000 done (1,000/s): 4,800 accepted, 0 known, 200 refused, 15.0 s left"

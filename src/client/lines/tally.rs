@@ -84,7 +84,8 @@ impl Tally {
 
     /// Returns the line at which a later run should resume: all lines before it are settled.
     pub fn resume_line(&self) -> u64 {
-        let firsts = [self.on_their_way.first().copied(), self.unsettled.first(), Some(self.last_taken + 1)];
+        let firsts =
+            [self.on_their_way.first().copied(), self.unsettled.first(), Some(self.last_taken + 1)];
         firsts.into_iter().flatten().min().unwrap_or(1)
     }
 
@@ -102,7 +103,9 @@ impl Tally {
     /// Returns the summary for people.
     pub fn lines(&self, run_id: &str, took: Duration) -> String {
         let counts = self.counts;
-        let speed = rate(counts.total(), took).map(|rate| format!(", {} a second", grouped(rate))).unwrap_or_default();
+        let speed = rate(counts.total(), took)
+            .map(|rate| format!(", {} a second", grouped(rate)))
+            .unwrap_or_default();
         let mut text = format!("{:<14}{run_id}\n{:<14}{}\n", "run id", "took", span(took) + &speed);
         let rows = [
             ("accepted", counts.accepted, ""),
@@ -151,7 +154,8 @@ impl Ranges {
     }
 
     fn text(&self) -> Option<String> {
-        let named: Vec<String> = self.0.iter().take(RANGES_MAX).map(|(first, last)| range_text(*first, *last)).collect();
+        let named: Vec<String> =
+            self.0.iter().take(RANGES_MAX).map(|(first, last)| range_text(*first, *last)).collect();
         let more = self.0.len().saturating_sub(RANGES_MAX);
         let more = if more > 0 { format!(" and {more} more ranges") } else { String::new() };
         (!named.is_empty()).then(|| format!("lines {}{more}", named.join(", ")))

@@ -56,10 +56,18 @@ async fn server(manners: Box<Manners>) -> (args::Node, Arc<Mutex<Vec<Vec<String>
     (args::Node { url, json: false, timeout: Duration::from_secs(1) }, asked)
 }
 
-fn answer_of(body: &[u8], seen: &Mutex<Vec<Vec<String>>>, manners: &Manners) -> Option<(u16, Value)> {
+fn answer_of(
+    body: &[u8],
+    seen: &Mutex<Vec<Vec<String>>>,
+    manners: &Manners,
+) -> Option<(u16, Value)> {
     let batch: Value = serde_json::from_slice(body).unwrap();
-    let names: Vec<String> =
-        batch["tasks"].as_array().unwrap().iter().map(|task| task["name"].as_str().unwrap().to_owned()).collect();
+    let names: Vec<String> = batch["tasks"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|task| task["name"].as_str().unwrap().to_owned())
+        .collect();
     let mut seen = seen.lock().unwrap();
     let answer = manners(seen.len(), &names);
     seen.push(names);
@@ -67,7 +75,8 @@ fn answer_of(body: &[u8], seen: &Mutex<Vec<Vec<String>>>, manners: &Manners) -> 
 }
 
 fn all_new(names: &[String]) -> Option<(u16, Value)> {
-    let results: Vec<Value> = names.iter().map(|name| json!({"status": 201, "task": {"id": name}})).collect();
+    let results: Vec<Value> =
+        names.iter().map(|name| json!({"status": 201, "task": {"id": name}})).collect();
     Some((200, json!({ "results": results })))
 }
 
@@ -80,7 +89,11 @@ fn lines(count: usize) -> io::Cursor<String> {
 }
 
 fn input_of(source: impl Read + Send + 'static) -> Input {
-    let reading = Reading { naming: Naming::new("r", None), from_line: 1, chunk_lines_max: BATCH.div_ceil(4) };
+    let reading = Reading {
+        naming: Naming::new("r", None),
+        from_line: 1,
+        chunk_lines_max: BATCH.div_ceil(4),
+    };
     Input::start(source, reading).unwrap()
 }
 
@@ -98,11 +111,13 @@ fn plan(retry_for: u64) -> Plan {
 
 /// Runs an input to its end. Returns the counts, the exit, and the line to resume from.
 async fn run(node: &args::Node, input: Input, retry_for: u64) -> (Counts, Option<Exit>, u64) {
-    let (plan, caller, stopping) = (plan(retry_for), Caller::new(node).unwrap(), CancellationToken::new());
+    let (plan, caller, stopping) =
+        (plan(retry_for), Caller::new(node).unwrap(), CancellationToken::new());
     let screen = Screen::new(plan.manner);
     let last_through = Cell::new(None);
     let (retry_for, caller, last_through) = (plan.retry_for, &caller, &last_through);
-    let delivery = Delivery { caller, retry_for, stopping: &stopping, screen: &screen, last_through };
+    let delivery =
+        Delivery { caller, retry_for, stopping: &stopping, screen: &screen, last_through };
     let mut run = Run::new(&plan);
     run.deliver_all(input, delivery).await;
     (run.tally.counts, run.exit(), run.tally.resume_line())
@@ -153,7 +168,10 @@ async fn of_a_batch_only_what_was_not_taken_is_sent_again() {
         let asked = asked.lock().unwrap();
         (asked[0].len(), asked.last().unwrap().clone())
     };
-    assert_eq!((counts.refused, counts.accepted + counts.known, exit, resume), (1, 3, Some(Exit::Refused), 5));
+    assert_eq!(
+        (counts.refused, counts.accepted + counts.known, exit, resume),
+        (1, 3, Some(Exit::Refused), 5)
+    );
     assert!(first < 4 || again == ["r/1"], "{again:?}");
 }
 
@@ -168,20 +186,32 @@ async fn a_line_that_spoils_its_batch_is_found_by_halves() {
     }))
     .await;
     let (counts, exit, _) = run(&node, input_of(lines(10)), 60).await;
-    assert_eq!((counts, exit), (Counts { accepted: 9, refused: 1, ..Counts::default() }, Some(Exit::Refused)));
+    assert_eq!(
+        (counts, exit),
+        (Counts { accepted: 9, refused: 1, ..Counts::default() }, Some(Exit::Refused))
+    );
 }
 
 #[tokio::test]
 async fn a_node_that_stays_away_ends_the_run_and_the_run_says_where_to_go_on() {
-    let (node, _) = server(Box::new(|count, names| if count < 2 { all_new(names) } else { Some((503, busy())) })).await;
+    let (node, _) = server(Box::new(
+        |count, names| if count < 2 { all_new(names) } else { Some((503, busy())) },
+    ))
+    .await;
     let (counts, exit, resume) = run(&node, input_of(lines(10_000)), 0).await;
     assert_eq!(exit, Some(Exit::NothingDone));
-    assert!(counts.accepted > 0 && counts.not_submitted > 0 && counts.total() < 10_000, "{counts:?}");
+    assert!(
+        counts.accepted > 0 && counts.not_submitted > 0 && counts.total() < 10_000,
+        "{counts:?}"
+    );
     // Requests arrive in any order: the first one may be the one that was not accepted.
     assert!(resume <= counts.accepted + 1, "{resume} after {counts:?}");
     let (node, _) = server(Box::new(|_, _| None)).await;
     let (counts, exit, resume) = run(&node, input_of(lines(1)), 0).await;
-    assert_eq!((counts, exit, resume), (Counts { unknown: 1, ..Counts::default() }, Some(Exit::Unknown), 1));
+    assert_eq!(
+        (counts, exit, resume),
+        (Counts { unknown: 1, ..Counts::default() }, Some(Exit::Unknown), 1)
+    );
 }
 
 #[tokio::test]
@@ -204,7 +234,11 @@ fn what_could_not_be_written_comes_before_all_but_an_interruption() {
     assert_eq!(run.exit(), None);
     run.note_unwritten(Err(io::ErrorKind::StorageFull.into()));
     run.note_unwritten(Err(io::ErrorKind::Other.into()));
-    assert_eq!(run.unwritten.as_ref().map(io::Error::kind), Some(io::ErrorKind::StorageFull), "the first one");
+    assert_eq!(
+        run.unwritten.as_ref().map(io::Error::kind),
+        Some(io::ErrorKind::StorageFull),
+        "the first one"
+    );
     assert_eq!((run.exit(), run.is_complete()), (Some(Exit::Unknown), true));
     run.ending = Some(Ending::new(Exit::NothingDone, "away"));
     assert_eq!((run.exit(), run.is_complete()), (Some(Exit::Unknown), false));
@@ -228,8 +262,13 @@ async fn an_input_that_breaks_off_leaves_what_came_before_submitted() {
 #[tokio::test]
 async fn lines_that_are_no_tasks_do_not_stop_the_others() {
     let (node, asked) = server(Box::new(|_, names| all_new(names))).await;
-    let (counts, exit, _) = run(&node, input_of(io::Cursor::new("{}\nnonsense\n\n{\"name\":\"own\"}\n[]\n{}")), 60).await;
-    assert_eq!((counts, exit), (Counts { accepted: 3, refused: 2, ..Counts::default() }, Some(Exit::Refused)));
+    let (counts, exit, _) =
+        run(&node, input_of(io::Cursor::new("{}\nnonsense\n\n{\"name\":\"own\"}\n[]\n{}")), 60)
+            .await;
+    assert_eq!(
+        (counts, exit),
+        (Counts { accepted: 3, refused: 2, ..Counts::default() }, Some(Exit::Refused))
+    );
     let mut names = asked.lock().unwrap().concat();
     names.sort_unstable();
     assert_eq!(names, ["own", "r/1", "r/6"]);

@@ -51,12 +51,14 @@ pub fn shown(answer: &Answer, topic: Option<&str>) -> Result<String, Ending> {
     if let Some(topic) = topic.filter(|_| counts.topic_known == Some(false)) {
         return Err(unknown_topic(topic));
     }
-    let mut topics: Vec<[String; 2]> = counts.topics.iter().map(|topic| [topic.topic.clone(), topic.figure.text()]).collect();
+    let mut topics: Vec<[String; 2]> =
+        counts.topics.iter().map(|topic| [topic.topic.clone(), topic.figure.text()]).collect();
     if counts.more_topics {
         topics.push(["(more)".to_owned(), "there are other topics".to_owned()]);
     }
     let minutes = counts.minutes.iter().filter(|minute| minute.figure.count > 0);
-    let minutes: Vec<[String; 2]> = minutes.map(|minute| [minute.from.clone(), minute.figure.text()]).collect();
+    let minutes: Vec<[String; 2]> =
+        minutes.map(|minute| [minute.from.clone(), minute.figure.text()]).collect();
     let mut text = format!("pending  {}\nas of    {}\n", counts.pending.text(), counts.as_of);
     for (head, rows) in [("TOPIC", topics), ("DUE IN THE MINUTE FROM", minutes)] {
         if !rows.is_empty() {

@@ -45,7 +45,10 @@ mod tests {
     fn figures_are_grouped_and_have_units() {
         assert_eq!([0, 999, 1000, 1_234_567].map(grouped), ["0", "999", "1,000", "1,234,567"]);
         assert_eq!([counted(1, "task"), counted(2000, "task")], ["1 task", "2,000 tasks"]);
-        assert_eq!([4_130, 61_000, 7_260_000].map(|ms| span(Duration::from_millis(ms))), ["4.1 s", "1 min 1 s", "2 h 1 min"]);
+        assert_eq!(
+            [4_130, 61_000, 7_260_000].map(|ms| span(Duration::from_millis(ms))),
+            ["4.1 s", "1 min 1 s", "2 h 1 min"]
+        );
         assert_eq!(rate(500, Duration::from_secs(2)), Some(250));
         assert_eq!(rate(500, Duration::from_millis(1)), None);
     }

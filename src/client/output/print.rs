@@ -35,16 +35,22 @@ pub fn submitted(answer: &Answer) -> Result<String, Ending> {
     let task: Task = answer.read()?;
     let verb = if answer.status == 201 { "submitted" } else { "known by its name" };
     let advice = match task.state.as_str() {
-        "published" | "cancelled" | "dead" => "; nothing is scheduled: --replace schedules a new task under this name",
+        "published" | "cancelled" | "dead" => {
+            "; nothing is scheduled: --replace schedules a new task under this name"
+        }
         _ => "",
     };
-    Ok(format!("{}  {verb}, {}, due {} to {}{advice}", task.id, task.state, task.due_at, task.topic))
+    Ok(format!(
+        "{}  {verb}, {}, due {} to {}{advice}",
+        task.id, task.state, task.due_at, task.topic
+    ))
 }
 
 /// Describes a task that was just stored under its name.
 pub fn replaced(answer: &Answer) -> Result<String, Ending> {
     let task: Task = answer.read()?;
-    let verb = if answer.status == 201 { "submitted" } else { "submitted in place of the one before" };
+    let verb =
+        if answer.status == 201 { "submitted" } else { "submitted in place of the one before" };
     Ok(format!("{}  {verb}, {}, due {} to {}", task.id, task.state, task.due_at, task.topic))
 }
 

@@ -35,7 +35,8 @@ impl<const N: usize> Table<N> {
         for (width, cell) in self.widths.iter().zip(row) {
             // Cells hold users' data: control characters could break the lines, or control the
             // terminal.
-            let cell: String = cell.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect();
+            let cell: String =
+                cell.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect();
             text.push_str(&cell);
             text.extend(std::iter::repeat_n(' ', width.saturating_sub(cell.chars().count()) + 2));
         }

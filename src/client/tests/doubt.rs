@@ -15,10 +15,14 @@ use crate::client::output::print;
 use crate::client::pages::Answered;
 use crate::client::{end, finish, submit_one};
 
-const BUSY: &str = r#"{"type":"urn:punctual:problem:busy","title":"B","detail":"nothing was done"}"#;
-const UNKNOWN: &str = r#"{"type":"urn:punctual:problem:outcome-unknown","title":"U","detail":"who knows"}"#;
-const TOO_LATE: &str = r#"{"type":"urn:punctual:problem:too-late","title":"L","detail":"d","verdict":"too_late"}"#;
-const REFUSED: &str = r#"{"type":"urn:punctual:problem:unknown-topic","title":"T","detail":"no such topic"}"#;
+const BUSY: &str =
+    r#"{"type":"urn:punctual:problem:busy","title":"B","detail":"nothing was done"}"#;
+const UNKNOWN: &str =
+    r#"{"type":"urn:punctual:problem:outcome-unknown","title":"U","detail":"who knows"}"#;
+const TOO_LATE: &str =
+    r#"{"type":"urn:punctual:problem:too-late","title":"L","detail":"d","verdict":"too_late"}"#;
+const REFUSED: &str =
+    r#"{"type":"urn:punctual:problem:unknown-topic","title":"T","detail":"no such topic"}"#;
 
 /// Submits a task with a name to a server that gives these answers, and retries for a second.
 async fn submit_named<const N: usize>(answers: [(u16, &str); N]) -> Result<Answer, Ending> {
@@ -29,7 +33,13 @@ async fn submit_named<const N: usize>(answers: [(u16, &str); N]) -> Result<Answe
 
 #[tokio::test]
 async fn what_an_attempt_may_have_done_a_later_one_does_not_undo() {
-    for last in [(503, BUSY), (503, "upstream connect error"), (409, TOO_LATE), (401, "who are you?"), (404, "{}")] {
+    for last in [
+        (503, BUSY),
+        (503, "upstream connect error"),
+        (409, TOO_LATE),
+        (401, "who are you?"),
+        (404, "{}"),
+    ] {
         let ending = match submit_named([(502, "bad gateway"), last]).await {
             Ok(answer) => answer.problem().unwrap().ending(),
             Err(ending) => ending,
@@ -39,12 +49,19 @@ async fn what_an_attempt_may_have_done_a_later_one_does_not_undo() {
     let ending = submit_named([(503, UNKNOWN), (503, BUSY)]).await.unwrap_err();
     assert_eq!(ending.text, "an earlier attempt had no answer; the last one: B: nothing was done");
     let said = Deed::Submit { is_named: true }.end(ending).text;
-    assert!(said.ends_with("the task may be stored, or not; repeat the command: the same name makes no second task"), "{said}");
+    assert!(
+        said.ends_with(
+            "the task may be stored, or not; repeat the command: the same name makes no second task"
+        ),
+        "{said}"
+    );
 }
 
 #[tokio::test]
 async fn what_a_node_says_of_a_later_attempt_holds_for_all_of_them() {
-    for (last, exit) in [((422, REFUSED), Some(Exit::Refused)), ((201, "{}"), None), ((200, "{}"), None)] {
+    for (last, exit) in
+        [((422, REFUSED), Some(Exit::Refused)), ((201, "{}"), None), ((200, "{}"), None)]
+    {
         let answer = submit_named([(502, ""), last]).await.unwrap();
         assert_eq!(answer.problem().map(|problem| problem.exit()), exit, "{last:?}");
     }
@@ -60,8 +77,11 @@ async fn without_a_name_a_proxys_503_is_not_repeated() {
     let asked = caller.ask_for(&call, Duration::from_secs(20), Repeating::MayDouble).await.unwrap();
     assert_eq!((asked.answer.status, server.asked().len()), (503, 1));
     let server = Scripted::start([(502, ""), (200, "{}")]).await;
-    let Asked { answer, is_in_doubt } =
-        server.caller().ask_for(&call_of(&server.caller()), Duration::from_secs(20), Repeating::IsSafe).await.unwrap();
+    let Asked { answer, is_in_doubt } = server
+        .caller()
+        .ask_for(&call_of(&server.caller()), Duration::from_secs(20), Repeating::IsSafe)
+        .await
+        .unwrap();
     assert_eq!((answer.status, is_in_doubt), (200, true));
 }
 
@@ -71,10 +91,16 @@ async fn a_name_reaches_the_node_as_it_is_whatever_is_in_it() {
     let server = Scripted::start([(200, "{}")]).await;
     let caller = server.caller();
     for name in ["a\tb", "a\nb", "a\r", "a/b %é", "-._~"] {
-        caller.ask(&caller.get(&["v1", "topics", "de\nmo", "tasks", name], &[]).unwrap()).await.unwrap();
+        caller
+            .ask(&caller.get(&["v1", "topics", "de\nmo", "tasks", name], &[]).unwrap())
+            .await
+            .unwrap();
     }
     let paths = ["a%09b", "a%0Ab", "a%0D", "a%2Fb%20%25%C3%A9", "-._~"];
-    assert_eq!(server.asked(), paths.map(|name| format!("GET /base/v1/topics/de%0Amo/tasks/{name}")));
+    assert_eq!(
+        server.asked(),
+        paths.map(|name| format!("GET /base/v1/topics/de%0Amo/tasks/{name}"))
+    );
 }
 
 #[test]
@@ -82,7 +108,10 @@ fn no_value_can_be_taken_for_another_member() {
     let text = r#"{"id":"i","topic":"t","due_at":"d","state":"scheduled","payload_text":"one\nstate       published\u202e"}"#;
     let answer = Answer { status: 200, retry_after: None, text: text.to_owned() };
     let shown = print::shown(&answer).unwrap();
-    assert!(shown.ends_with("payload     one\n            state       published\\u{202e}"), "{shown}");
+    assert!(
+        shown.ends_with("payload     one\n            state       published\\u{202e}"),
+        "{shown}"
+    );
 }
 
 /// The task may have been published since. The same call would then schedule another one.
@@ -90,7 +119,8 @@ fn no_value_can_be_taken_for_another_member() {
 async fn a_replacement_whose_outcome_is_unknown_is_not_repeated() {
     for (first, asked_count) in [((502, ""), 1), ((503, UNKNOWN), 1), ((503, BUSY), 2)] {
         let server = Scripted::start([first, (201, "{}")]).await;
-        let args = submit_args("t --name n --replace --delay 5ms --payload 1 --retry-for 1m").unwrap();
+        let args =
+            submit_args("t --name n --replace --delay 5ms --payload 1 --retry-for 1m").unwrap();
         submit_one(&args::Submit { node: server.node.clone(), ..args }).await.unwrap();
         assert_eq!(server.asked().len(), asked_count, "{first:?}");
     }
@@ -106,8 +136,16 @@ fn what_is_no_nodes_answer_is_none_also_as_json() {
                 Exit::Unknown.into(),
                 "{text}"
             );
-            assert_eq!(end(Ok(answer()), is_json, Deed::Cancel, print::cancelled), Exit::Unknown.into(), "{text}");
-            assert_eq!(end(Ok(answer()), is_json, Deed::TakeAway, print::dropped), Exit::Unknown.into(), "{text}");
+            assert_eq!(
+                end(Ok(answer()), is_json, Deed::Cancel, print::cancelled),
+                Exit::Unknown.into(),
+                "{text}"
+            );
+            assert_eq!(
+                end(Ok(answer()), is_json, Deed::TakeAway, print::dropped),
+                Exit::Unknown.into(),
+                "{text}"
+            );
         }
     }
 }
@@ -137,9 +175,13 @@ async fn a_count_of_which_an_answer_was_lost_is_not_exact() {
     let more = r#"{"cancelled":10000,"more":true,"dry_run":false}"#;
     let last = r#"{"cancelled":17,"more":false,"dry_run":false}"#;
     let server = Scripted::start([(200, more), (503, UNKNOWN), (200, last)]).await;
-    assert_eq!(bulk(&NO_RANGE, false).run(&server.caller()).await.unwrap(), "at least 10,017 tasks cancelled");
+    assert_eq!(
+        bulk(&NO_RANGE, false).run(&server.caller()).await.unwrap(),
+        "at least 10,017 tasks cancelled"
+    );
     let server = Scripted::start([(200, more), (502, ""), (200, last)]).await;
-    let json = Bulk { is_json: true, ..bulk(&NO_RANGE, false) }.run(&server.caller()).await.unwrap();
+    let json =
+        Bulk { is_json: true, ..bulk(&NO_RANGE, false) }.run(&server.caller()).await.unwrap();
     assert_eq!(json, r#"{"cancelled":10017,"dry_run":false,"exact":false,"more":false}"#);
 }
 
@@ -151,7 +193,10 @@ async fn nothing_was_done_is_not_said_of_a_bulk_that_may_have_done_something() {
     let counted = Scripted::start([(200, more), (200, stuck)]).await;
     let doubted = Scripted::start([(200, moved), (502, ""), (200, moved)]).await;
     for server in [counted, doubted] {
-        let Err(Answered::Ending(ending)) = bulk(&NO_RANGE, false).run(&server.caller()).await else { panic!("it broke off") };
+        let Err(Answered::Ending(ending)) = bulk(&NO_RANGE, false).run(&server.caller()).await
+        else {
+            panic!("it broke off")
+        };
         assert_eq!(ending.exit, Exit::Unknown, "{}", ending.text);
     }
 }
@@ -178,7 +223,8 @@ async fn a_look_that_fails_has_done_nothing_whatever_fails() {
             assert_eq!(cancelled, ExitCode::from(Exit::Unknown), "{status}");
         }
     }
-    let silent = finish(Err(Ending::new(Exit::Unknown, "did not answer").into()), false, Deed::Look);
+    let silent =
+        finish(Err(Ending::new(Exit::Unknown, "did not answer").into()), false, Deed::Look);
     assert_eq!(silent, ExitCode::from(Exit::NothingDone));
 }
 
@@ -187,7 +233,11 @@ fn json_that_is_no_problem_is_told_from_one() {
     for text in ["<html>", "{}", r#"{"message":"no healthy upstream"}"#, "[]", "\"no\""] {
         let answer = Answer { status: 502, retry_after: None, text: text.to_owned() };
         let ending = answer.problem().unwrap().ending();
-        assert!(ending.text.contains("status 502 without a problem in JSON"), "{text}: {}", ending.text);
+        assert!(
+            ending.text.contains("status 502 without a problem in JSON"),
+            "{text}: {}",
+            ending.text
+        );
     }
 }
 
@@ -203,7 +253,11 @@ fn whoever_is_left_in_doubt_is_told_whether_to_repeat() {
         (Deed::Bulk, "it is safe"),
     ] {
         let ending = deed.end(problem.ending());
-        assert!(ending.exit == Exit::Unknown && ending.text.contains(advice), "{deed:?}: {}", ending.text);
+        assert!(
+            ending.exit == Exit::Unknown && ending.text.contains(advice),
+            "{deed:?}: {}",
+            ending.text
+        );
         let refused = deed.end(Ending::new(Exit::Refused, "no"));
         assert_eq!(refused.text, "no", "{deed:?}");
     }
@@ -212,9 +266,15 @@ fn whoever_is_left_in_doubt_is_told_whether_to_repeat() {
 #[test]
 fn what_was_done_and_cannot_be_told_is_neither_refused_nor_undone() {
     let full = io::Error::from(io::ErrorKind::StorageFull);
-    for deed in [Deed::Submit { is_named: false }, Deed::Replace, Deed::Cancel, Deed::TakeAway, Deed::Bulk] {
+    for deed in
+        [Deed::Submit { is_named: false }, Deed::Replace, Deed::Cancel, Deed::TakeAway, Deed::Bulk]
+    {
         let ending = deed.unwritten(&full);
-        assert!(ending.exit == Exit::Unknown && ending.text.starts_with("it was done; "), "{deed:?}: {}", ending.text);
+        assert!(
+            ending.exit == Exit::Unknown && ending.text.starts_with("it was done; "),
+            "{deed:?}: {}",
+            ending.text
+        );
     }
     assert_eq!(Deed::Look.unwritten(&full).exit, Exit::NothingDone);
 }
@@ -222,8 +282,19 @@ fn what_was_done_and_cannot_be_told_is_neither_refused_nor_undone() {
 #[tokio::test]
 async fn no_message_repeats_the_password_of_a_url() {
     rustls::crypto::ring::default_provider().install_default().ok();
-    let caller = |url: &str| Caller::new(&args::Node { url: url.to_owned(), json: false, timeout: Duration::from_secs(1) });
-    for url in ["me:s3cret@proxy:7070", "https://me:s3/cret@proxy", "ftp://me:s3cret@proxy", "https://me:p@s3cret@ proxy"] {
+    let caller = |url: &str| {
+        Caller::new(&args::Node {
+            url: url.to_owned(),
+            json: false,
+            timeout: Duration::from_secs(1),
+        })
+    };
+    for url in [
+        "me:s3cret@proxy:7070",
+        "https://me:s3/cret@proxy",
+        "ftp://me:s3cret@proxy",
+        "https://me:p@s3cret@ proxy",
+    ] {
         let ending = caller(url).unwrap_err();
         assert!(ending.exit == Exit::Usage && ending.text.contains("proxy"), "{}", ending.text);
         assert!(!ending.text.contains("s3"), "{}", ending.text);
@@ -236,6 +307,10 @@ async fn no_message_repeats_the_password_of_a_url() {
     assert_eq!(late.text, format!("http://{address}/base did not answer within 1s (--timeout)"));
     drop(listener);
     let gone = silent.ask(&call).await.unwrap_err();
-    assert!(gone.text.starts_with(&format!("cannot reach http://{address}/base: ")), "{}", gone.text);
+    assert!(
+        gone.text.starts_with(&format!("cannot reach http://{address}/base: ")),
+        "{}",
+        gone.text
+    );
     assert!(!gone.text.contains("s3cret"), "{}", gone.text);
 }

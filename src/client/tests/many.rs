@@ -11,7 +11,8 @@ use crate::client::caller::{Caller, Repeating};
 use crate::client::output::print;
 use crate::client::pages::{Answered, Listed, Listing};
 
-const BUSY: &str = r#"{"type":"urn:punctual:problem:busy","title":"B","status":503,"detail":"nothing was done"}"#;
+const BUSY: &str =
+    r#"{"type":"urn:punctual:problem:busy","title":"B","status":503,"detail":"nothing was done"}"#;
 
 async fn walk(server: &Scripted, part: &Part) -> (Vec<String>, Result<Listed, Answered>) {
     let mut seen = Vec::new();
@@ -68,8 +69,15 @@ async fn a_list_ends_at_its_limit_and_says_where_it_goes_on() {
 async fn a_list_that_does_not_move_is_given_up() {
     let server = Scripted::start([(200, r#"{"tasks":[],"cursor":"c"}"#)]).await;
     let (_, listed) = walk(&server, &part(3)).await;
-    assert!(matches!(listed, Err(Answered::Ending(Ending { exit: Exit::Unknown, .. }))), "{listed:?}");
-    let refused = Scripted::start([(400, r#"{"type":"urn:punctual:problem:invalid-value","detail":"no such cursor"}"#)]).await;
+    assert!(
+        matches!(listed, Err(Answered::Ending(Ending { exit: Exit::Unknown, .. }))),
+        "{listed:?}"
+    );
+    let refused = Scripted::start([(
+        400,
+        r#"{"type":"urn:punctual:problem:invalid-value","detail":"no such cursor"}"#,
+    )])
+    .await;
     assert!(matches!(walk(&refused, &part(3)).await.1, Err(Answered::Problem(_))));
 }
 
@@ -105,7 +113,8 @@ async fn a_bulk_cancel_goes_on_until_none_is_left() {
 
 #[tokio::test]
 async fn a_dry_run_asks_once_and_says_when_there_is_more() {
-    let server = Scripted::start([(200, r#"{"cancelled":10000,"more":true,"dry_run":true}"#)]).await;
+    let server =
+        Scripted::start([(200, r#"{"cancelled":10000,"more":true,"dry_run":true}"#)]).await;
     let range = Range { due_from: None, due_to: None };
     let said = bulk(&range, true).run(&server.caller()).await.unwrap();
     assert_eq!(said, "10,000 tasks and more would be cancelled; nothing was done");
@@ -123,20 +132,28 @@ async fn a_bulk_cancel_goes_on_where_the_search_has_ended() {
     let range = Range { due_from: Some("7".to_owned()), due_to: None };
     let said = bulk(&range, true).run(&server.caller()).await.unwrap();
     assert_eq!(said, "10,003 tasks would be cancelled; nothing was done");
-    let expected = ["", r#","cursor":"c1""#, r#","cursor":"c2""#]
-        .map(|cursor| format!(r#"POST /base/v1/tasks/cancel {{"topic":"t","due_from":7,"dry_run":true{cursor}}}"#));
+    let expected = ["", r#","cursor":"c1""#, r#","cursor":"c2""#].map(|cursor| {
+        format!(r#"POST /base/v1/tasks/cancel {{"topic":"t","due_from":7,"dry_run":true{cursor}}}"#)
+    });
     assert_eq!(server.asked(), expected);
 }
 
 #[tokio::test]
 async fn a_bulk_cancel_that_breaks_off_says_what_was_done() {
-    let server = Scripted::start([(200, r#"{"cancelled":10000,"more":true,"dry_run":false}"#), (400, "{}")]).await;
+    let server =
+        Scripted::start([(200, r#"{"cancelled":10000,"more":true,"dry_run":false}"#), (400, "{}")])
+            .await;
     let range = Range { due_from: None, due_to: None };
-    let Err(Answered::Ending(ending)) = bulk(&range, false).run(&server.caller()).await else { panic!("it broke off") };
+    let Err(Answered::Ending(ending)) = bulk(&range, false).run(&server.caller()).await else {
+        panic!("it broke off")
+    };
     assert!(ending.text.contains("10,000 tasks cancelled before that"), "{}", ending.text);
     let endless = Scripted::start([(200, r#"{"redriven":0,"more":true,"dry_run":false}"#)]).await;
     let ended = bulk(&range, false).run(&endless.caller()).await;
-    assert!(matches!(ended, Err(Answered::Ending(Ending { exit: Exit::NothingDone, .. }))), "{ended:?}");
+    assert!(
+        matches!(ended, Err(Answered::Ending(Ending { exit: Exit::NothingDone, .. }))),
+        "{ended:?}"
+    );
 }
 
 #[tokio::test]
@@ -157,11 +174,14 @@ async fn counts_say_what_is_an_estimate() {
 async fn a_topic_that_nobody_knows_is_refused_only_when_nothing_was_found_of_it() {
     let range = Range { due_from: None, due_to: None };
     let refused = |ended: Result<String, Answered>| match ended {
-        Err(Answered::Ending(ending)) => ending.exit == Exit::Refused && ending.text.contains("the topic t is not known"),
+        Err(Answered::Ending(ending)) => {
+            ending.exit == Exit::Refused && ending.text.contains("the topic t is not known")
+        }
         _ => false,
     };
     for (known, is_refused) in [("false", true), ("true", false), ("null", false)] {
-        let text = format!(r#"{{"cancelled":0,"more":false,"dry_run":true,"topic_known":{known}}}"#);
+        let text =
+            format!(r#"{{"cancelled":0,"more":false,"dry_run":true,"topic_known":{known}}}"#);
         let server = Scripted::start([(200, text.as_str())]).await;
         assert_eq!(refused(bulk(&range, true).run(&server.caller()).await), is_refused, "{known}");
         let page = format!(r#"{{"tasks":[],"cursor":null,"topic_known":{known}}}"#);
@@ -176,24 +196,41 @@ async fn a_topic_that_nobody_knows_is_refused_only_when_nothing_was_found_of_it(
     assert_eq!(bulk(&range, false).run(&server.caller()).await.unwrap(), "7 tasks cancelled");
 }
 
-async fn ask(server: &Scripted, call: impl FnOnce(&Caller) -> Result<Call, Ending>, repeating: Repeating) -> Answer {
+async fn ask(
+    server: &Scripted,
+    call: impl FnOnce(&Caller) -> Result<Call, Ending>,
+    repeating: Repeating,
+) -> Answer {
     let caller = server.caller();
-    caller.ask_for(&call(&caller).unwrap(), Duration::from_secs(20), repeating).await.unwrap().answer
+    caller
+        .ask_for(&call(&caller).unwrap(), Duration::from_secs(20), repeating)
+        .await
+        .unwrap()
+        .answer
 }
 
 #[tokio::test]
 async fn a_name_stands_in_the_path_whatever_it_holds() {
     let server = Scripted::start([(200, "{}")]).await;
-    ask(&server, |caller| caller.get(&["v1", "topics", "t", "tasks", "a/b?c#d%2F ä\""], &[]), Repeating::IsSafe).await;
+    ask(
+        &server,
+        |caller| caller.get(&["v1", "topics", "t", "tasks", "a/b?c#d%2F ä\""], &[]),
+        Repeating::IsSafe,
+    )
+    .await;
     assert_eq!(server.asked(), ["GET /base/v1/topics/t/tasks/a%2Fb%3Fc%23d%252F%20%C3%A4%22"]);
-    assert_eq!(server.caller().get(&["v1", "topics", "t", "tasks", ".."], &[]).unwrap_err().exit, Exit::Usage);
+    assert_eq!(
+        server.caller().get(&["v1", "topics", "t", "tasks", ".."], &[]).unwrap_err().exit,
+        Exit::Usage
+    );
 }
 
 #[tokio::test]
 async fn only_what_is_safe_to_repeat_is_repeated() {
     let unknown = r#"{"type":"urn:punctual:problem:outcome-unknown","status":503}"#;
     let done = r#"{"id":"i","topic":"t","state":"scheduled"}"#;
-    for (repeating, status, asked) in [(Repeating::IsSafe, 201, 3), (Repeating::MayDouble, 503, 2)] {
+    for (repeating, status, asked) in [(Repeating::IsSafe, 201, 3), (Repeating::MayDouble, 503, 2)]
+    {
         let server = Scripted::start([(503, BUSY), (503, unknown), (201, done)]).await;
         let answer = ask(&server, |caller| caller.post(&["v1", "tasks"], "{}"), repeating).await;
         assert_eq!((answer.status, server.asked().len()), (status, asked), "{repeating:?}");
@@ -205,7 +242,18 @@ async fn a_replacement_says_which_one_it_is() {
     let task = r#"{"id":"i","topic":"t","state":"scheduled","due_at":"d"}"#;
     let server = Scripted::start([(200, task)]).await;
     let args = super::submit_args("t --name order/17 --replace --delay 5ms --payload 1").unwrap();
-    let answer = crate::client::submit_one(&crate::client::args::Submit { node: server.node.clone(), ..args }).await.unwrap();
-    assert_eq!(server.asked(), [r#"PUT /base/v1/topics/t/tasks/order%2F17 {"delay":"5ms","payload":1}"#]);
-    assert_eq!(print::replaced(&answer).unwrap(), "i  submitted in place of the one before, scheduled, due d to t");
+    let answer = crate::client::submit_one(&crate::client::args::Submit {
+        node: server.node.clone(),
+        ..args
+    })
+    .await
+    .unwrap();
+    assert_eq!(
+        server.asked(),
+        [r#"PUT /base/v1/topics/t/tasks/order%2F17 {"delay":"5ms","payload":1}"#]
+    );
+    assert_eq!(
+        print::replaced(&answer).unwrap(),
+        "i  submitted in place of the one before, scheduled, due d to t"
+    );
 }

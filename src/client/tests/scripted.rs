@@ -22,13 +22,17 @@ impl Scripted {
     pub async fn start<const N: usize>(answers: [(u16, &str); N]) -> Self {
         rustls::crypto::ring::default_provider().install_default().ok();
         let asked: Arc<Mutex<Vec<String>>> = Arc::default();
-        let answers: VecDeque<(u16, String)> = answers.iter().map(|(status, text)| (*status, (*text).to_owned())).collect();
+        let answers: VecDeque<(u16, String)> =
+            answers.iter().map(|(status, text)| (*status, (*text).to_owned())).collect();
         let answers = Arc::new(Mutex::new(answers));
         let seen = asked.clone();
         let app = Router::new().fallback(move |method: Method, uri: Uri, body: Bytes| {
-            seen.lock().unwrap().push(format!("{method} {uri} {}", String::from_utf8_lossy(&body)).trim_end().to_owned());
+            seen.lock().unwrap().push(
+                format!("{method} {uri} {}", String::from_utf8_lossy(&body)).trim_end().to_owned(),
+            );
             let mut answers = answers.lock().unwrap();
-            let answer = if answers.len() > 1 { answers.pop_front() } else { answers.front().cloned() };
+            let answer =
+                if answers.len() > 1 { answers.pop_front() } else { answers.front().cloned() };
             drop(answers);
             async move {
                 let (status, text) = answer.unwrap();
@@ -37,7 +41,8 @@ impl Scripted {
         });
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}/base/", listener.local_addr().unwrap());
-        crate::shutdown::Tasks::default().spawn("scripted", async move { Ok(axum::serve(listener, app).await?) });
+        crate::shutdown::Tasks::default()
+            .spawn("scripted", async move { Ok(axum::serve(listener, app).await?) });
         Self { node: args::Node { url, json: false, timeout: Duration::from_secs(30) }, asked }
     }
 

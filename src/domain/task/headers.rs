@@ -35,14 +35,17 @@ pub enum HeadersError {
 impl Headers {
     /// Encodes headers with these names and values. A name may occur several times, and a value may
     /// be null.
-    pub fn new<'a, V: Into<Option<&'a [u8]>>>(headers: impl IntoIterator<Item = (&'a str, V)>) -> Result<Self, HeadersError> {
+    pub fn new<'a, V: Into<Option<&'a [u8]>>>(
+        headers: impl IntoIterator<Item = (&'a str, V)>,
+    ) -> Result<Self, HeadersError> {
         let mut encoded = Vec::new();
         for (count, (name, value)) in headers.into_iter().enumerate() {
             if count == COUNT_MAX {
                 return Err(HeadersError::TooMany);
             }
             check_name(name)?;
-            let name_length = u16::try_from(name.len()).map_err(|_too_long| HeadersError::TooLong)?;
+            let name_length =
+                u16::try_from(name.len()).map_err(|_too_long| HeadersError::TooLong)?;
             let value: Option<&[u8]> = value.into();
             let value_length = match value.map(|value| u32::try_from(value.len())) {
                 None => NULL,
@@ -90,7 +93,8 @@ pub fn decode(encoded: &[u8]) -> impl Iterator<Item = (&str, Option<&[u8]>)> {
         let (name, after_name) = split_counted::<2>(rest)?;
         let (value, after_value) = match after_name.strip_prefix(&NULL.to_be_bytes()) {
             Some(after_value) => (None, after_value),
-            None => split_counted::<4>(after_name).map(|(value, after_value)| (Some(value), after_value))?,
+            None => split_counted::<4>(after_name)
+                .map(|(value, after_value)| (Some(value), after_value))?,
         };
         rest = after_value;
         Some((std::str::from_utf8(name).ok()?, value))
@@ -131,13 +135,19 @@ mod tests {
         assert_eq!(of_strings.as_bytes(), b"\x00\x01a\x00\x00\x00\x011\x00\x01b\x00\x00\x00\x00");
         let of_null = Headers::new([("a", None), ("a", Some(b"1".as_slice()))]).unwrap();
         assert_eq!(of_null.as_bytes(), b"\x00\x01a\xff\xff\xff\xff\x00\x01a\x00\x00\x00\x011");
-        assert_eq!(decode(of_null.as_bytes()).collect::<Vec<_>>(), [("a", None), ("a", Some(b"1".as_slice()))]);
+        assert_eq!(
+            decode(of_null.as_bytes()).collect::<Vec<_>>(),
+            [("a", None), ("a", Some(b"1".as_slice()))]
+        );
     }
 
     #[test]
     fn our_own_names_are_refused_in_any_case() {
         for name in ["punctual-task-id", "Punctual-X"] {
-            assert_eq!(Headers::new([(name, b"".as_slice())]), Err(HeadersError::Reserved(name.to_owned())));
+            assert_eq!(
+                Headers::new([(name, b"".as_slice())]),
+                Err(HeadersError::Reserved(name.to_owned()))
+            );
         }
         assert_eq!(Headers::new([("", b"".as_slice())]), Err(HeadersError::EmptyName));
     }

@@ -19,7 +19,9 @@ pub enum TaskNameError {
     TooLong(usize),
     #[error("a name may not contain the character NUL")]
     Nul,
-    #[error("'.' and '..' are no names: in a path they mean a folder, and clients leave them out, percent-encoded or not")]
+    #[error(
+        "'.' and '..' are no names: in a path they mean a folder, and clients leave them out, percent-encoded or not"
+    )]
     Dots,
 }
 

@@ -48,7 +48,8 @@ mod tests {
 
     #[test]
     fn a_precondition_is_about_the_task_that_the_name_stands_for() {
-        let id = |random| TaskId::new(Timestamp::from_millis(1_896_082_200_000), Shard::new(3), random);
+        let id =
+            |random| TaskId::new(Timestamp::from_millis(1_896_082_200_000), Shard::new(3), random);
         let these = || Some(TaskSet::These(vec![id(1), id(2)]));
         let (any, none) = (|| Some(TaskSet::Any), || Some(TaskSet::These(Vec::new())));
         // Required tasks, excluded tasks, and three results: for no task, for one of those tasks,
@@ -65,7 +66,11 @@ mod tests {
             (any(), any(), [false, false, false]),
         ] {
             let precondition = Precondition { must_be, must_not_be };
-            assert_eq!([None, Some(id(2)), Some(id(3))].map(|current| precondition.allows(current)), wanted, "{precondition:?}");
+            assert_eq!(
+                [None, Some(id(2)), Some(id(3))].map(|current| precondition.allows(current)),
+                wanted,
+                "{precondition:?}"
+            );
         }
         assert!(Precondition::default().is_none());
         assert!(!Precondition { must_be: none(), must_not_be: None }.is_none());

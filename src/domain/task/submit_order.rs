@@ -59,7 +59,8 @@ impl SubmitOrder {
             if has_run_ahead { fresh } else { fresh.max(last.saturating_add(step)) }
         };
         // Relaxed is enough: the atomic publishes no other data.
-        let last = self.last.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |last| Some(next(last)));
+        let last =
+            self.last.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |last| Some(next(last)));
         Position(next(last.unwrap_or_else(|last| last)))
     }
 }
@@ -108,7 +109,9 @@ mod tests {
 
     /// Distances to the due time, of any power of two, up to 36 years.
     fn ahead() -> impl Strategy<Value = i64> {
-        (0_u32..=50).prop_flat_map(|power| 0..=(1_i64 << power)).prop_map(|ahead| ahead.min(36 * YEAR))
+        (0_u32..=50)
+            .prop_flat_map(|power| 0..=(1_i64 << power))
+            .prop_map(|ahead| ahead.min(36 * YEAR))
     }
 
     proptest! {
@@ -149,10 +152,17 @@ mod tests {
     fn ten_thousand_of_one_moment_run_ahead_of_the_clock_by_milliseconds_and_are_all_different() {
         for ahead in [0, 1_000_000, YEAR, 5 * YEAR, 30 * YEAR] {
             let (order, due_at) = (SubmitOrder::default(), at(NOW + ahead));
-            let positions: Vec<Position> = (0..10_000).map(|_| order.next(at(NOW), due_at, rand::random())).collect();
-            let orders: BTreeSet<u64> = positions.iter().map(|position| order_of(due_at, *position, 0)).collect();
+            let positions: Vec<Position> =
+                (0..10_000).map(|_| order.next(at(NOW), due_at, rand::random())).collect();
+            let orders: BTreeSet<u64> =
+                positions.iter().map(|position| order_of(due_at, *position, 0)).collect();
             assert_eq!(orders.len(), positions.len(), "{ahead}");
-            assert!(orders.iter().copied().eq(positions.iter().map(|position| order_of(due_at, *position, 0))));
+            assert!(
+                orders
+                    .iter()
+                    .copied()
+                    .eq(positions.iter().map(|position| order_of(due_at, *position, 0)))
+            );
             let ran_ahead = (positions[9_999].0 >> CHANCE_BITS) - micros(at(NOW));
             assert!(ran_ahead < 16_000, "by {ran_ahead} us");
         }
@@ -162,7 +172,10 @@ mod tests {
     fn after_the_clock_was_set_back_the_order_follows_it() {
         let order = SubmitOrder::default();
         let before = order.next(at(NOW), at(NOW), 7);
-        assert!(order.next(at(NOW - 20_000), at(NOW), 7) > before, "by little: it is still the order of the submits");
+        assert!(
+            order.next(at(NOW - 20_000), at(NOW), 7) > before,
+            "by little: it is still the order of the submits"
+        );
         let after = order.next(at(NOW - 5_000_000), at(NOW), 7);
         assert_eq!(after.0 >> CHANCE_BITS, micros(at(NOW - 5_000_000)));
     }
@@ -175,7 +188,8 @@ mod tests {
     }
 
     #[test]
-    fn what_is_claimed_as_it_is_inserted_keeps_32_random_bits_and_what_is_due_in_five_years_three() {
+    fn what_is_claimed_as_it_is_inserted_keeps_32_random_bits_and_what_is_due_in_five_years_three()
+    {
         assert_eq!(
             [0, 200_000, 60_000_000, 3_600_000_000, 86_400_000_000, YEAR, 5 * YEAR].map(chance_of),
             [34, 32, 25, 19, 14, 6, 3]

@@ -21,7 +21,9 @@ pub fn parse(text: &str) -> Result<Duration, String> {
     let wrong = || format!("`{text}` is no span of time; write it like 200ms, 30s, 1h 30m or 7d");
     let span: Span = text.trim().parse().map_err(|_says_less_than_we_do| wrong())?;
     // Months and years are refused because they have no fixed length.
-    let signed = span.to_duration(SpanRelativeTo::days_are_24_hours()).map_err(|_has_months_or_years| wrong())?;
+    let signed = span
+        .to_duration(SpanRelativeTo::days_are_24_hours())
+        .map_err(|_has_months_or_years| wrong())?;
     Duration::try_from(signed).map_err(|_is_negative| wrong())
 }
 
@@ -45,7 +47,13 @@ mod tests {
 
     #[test]
     fn spans_are_read_as_people_write_them() {
-        for (text, millis) in [("200ms", 200), ("1h 30m", 5_400_000), ("7d", 604_800_000), ("PT30M", 1_800_000), ("0s", 0)] {
+        for (text, millis) in [
+            ("200ms", 200),
+            ("1h 30m", 5_400_000),
+            ("7d", 604_800_000),
+            ("PT30M", 1_800_000),
+            ("0s", 0),
+        ] {
             assert_eq!(parse(text), Ok(Duration::from_millis(millis)), "{text}");
         }
         assert_eq!(parse("500us"), Ok(Duration::from_micros(500)));
@@ -60,7 +68,14 @@ mod tests {
 
     #[test]
     fn a_duration_is_told_in_the_largest_units_that_fit() {
-        let told = [(0, "0s"), (200, "200ms"), (900_000, "15m"), (5_400_000, "1h 30m"), (3_600_000, "1h"), (259_200_000, "3d")];
+        let told = [
+            (0, "0s"),
+            (200, "200ms"),
+            (900_000, "15m"),
+            (5_400_000, "1h 30m"),
+            (3_600_000, "1h"),
+            (259_200_000, "3d"),
+        ];
         for (millis, text) in told {
             assert_eq!(spelled(Duration::from_millis(millis)), text);
         }

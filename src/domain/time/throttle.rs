@@ -40,7 +40,10 @@ mod tests {
         let mut throttle = Throttle::new(Duration::from_secs(30));
         let at = |second| Monotonic::from_start(Duration::from_secs(second));
         assert!(!throttle.reset());
-        assert_eq!([0, 29, 30, 31, 60].map(|second| throttle.lets_through(at(second))), [true, false, true, false, true]);
+        assert_eq!(
+            [0, 29, 30, 31, 60].map(|second| throttle.lets_through(at(second))),
+            [true, false, true, false, true]
+        );
         assert!(throttle.reset() && !throttle.reset());
         assert!(throttle.lets_through(at(61)));
     }

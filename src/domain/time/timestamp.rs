@@ -28,7 +28,8 @@ impl Timestamp {
     /// text, and for a moment outside the range of [`Self::from_millis`].
     pub fn of_rfc3339(text: &str) -> Option<Self> {
         let at: jiff::Timestamp = text.parse().ok()?;
-        let millis = i64::try_from(at.as_nanosecond().saturating_add(999_999).div_euclid(1_000_000)).ok()?;
+        let millis =
+            i64::try_from(at.as_nanosecond().saturating_add(999_999).div_euclid(1_000_000)).ok()?;
         let read = Self::from_millis(millis);
         (read.as_millis() == millis).then_some(read)
     }
@@ -116,7 +117,10 @@ mod tests {
     #[test]
     fn sums_stay_within_bounds() {
         assert_eq!(Timestamp::from_millis(i64::MAX), Timestamp::MAX);
-        assert_eq!(Timestamp::from_micros(i64::MAX).plus(Duration::MAX), Timestamp::from_micros(i64::MAX));
+        assert_eq!(
+            Timestamp::from_micros(i64::MAX).plus(Duration::MAX),
+            Timestamp::from_micros(i64::MAX)
+        );
         assert_eq!(Timestamp::EPOCH.since(Timestamp::MAX), Duration::ZERO);
     }
 }

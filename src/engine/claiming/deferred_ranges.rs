@@ -83,7 +83,11 @@ impl DeferredRange {
         self.slowest = self.slowest.max(other.slowest);
         self.narrow_before = Uuid::nil();
         if self.kind != other.kind {
-            self.kind = if other.kind == Kind::Sweep || self.kind == Kind::Sweep { Kind::Sweep } else { Kind::Deferred };
+            self.kind = if other.kind == Kind::Sweep || self.kind == Kind::Sweep {
+                Kind::Sweep
+            } else {
+                Kind::Deferred
+            };
         }
     }
 }
@@ -109,7 +113,8 @@ impl DeferredRanges {
         if let Some(index) = self.deferred_ranges.iter().position(fits) {
             self.deferred_ranges.rotate_left(index);
         }
-        let is_of_others = self.deferred_ranges.front().is_some_and(|deferred| deferred.scope == Scope::Others);
+        let is_of_others =
+            self.deferred_ranges.front().is_some_and(|deferred| deferred.scope == Scope::Others);
         self.since_others = if is_of_others { 0 } else { self.since_others.saturating_add(1) };
     }
 
@@ -124,11 +129,14 @@ impl DeferredRanges {
 
     /// Forgets ranges that the next sweep of the own shards will cover.
     pub(super) fn restart(&mut self) {
-        self.deferred_ranges.retain(|deferred| deferred.scope == Scope::All && deferred.kind != Kind::Sweep);
+        self.deferred_ranges
+            .retain(|deferred| deferred.scope == Scope::All && deferred.kind != Kind::Sweep);
     }
 
     pub(super) fn has_sweep(&self, scope: Scope) -> bool {
-        self.deferred_ranges.iter().any(|deferred| deferred.kind == Kind::Sweep && deferred.scope == scope)
+        self.deferred_ranges
+            .iter()
+            .any(|deferred| deferred.kind == Kind::Sweep && deferred.scope == scope)
     }
 
     #[cfg(test)]
@@ -158,7 +166,8 @@ impl DeferredRanges {
             return;
         }
         let is_full = self.deferred_ranges.len() >= DEFERRED_RANGES_MAX;
-        match self.deferred_ranges.iter_mut().find(|known| is_full && known.scope == deferred.scope) {
+        match self.deferred_ranges.iter_mut().find(|known| is_full && known.scope == deferred.scope)
+        {
             Some(known) => known.take_in(deferred),
             // There are three scopes, so the limit is exceeded by at most two.
             None => self.deferred_ranges.push_back(deferred),
@@ -169,10 +178,12 @@ impl DeferredRanges {
     /// leaves out the same topics. Otherwise appends it.
     pub(super) fn join(&mut self, deferred: DeferredRange) {
         let is_alike = |known: &DeferredRange| {
-            (known.scope, known.kind) == (deferred.scope, deferred.kind) && known.left_out == deferred.left_out
+            (known.scope, known.kind) == (deferred.scope, deferred.kind)
+                && known.left_out == deferred.left_out
         };
-        let fits =
-            |known: &&mut DeferredRange| is_alike(known) && known.full == deferred.full && known.rest.touches(deferred.rest);
+        let fits = |known: &&mut DeferredRange| {
+            is_alike(known) && known.full == deferred.full && known.rest.touches(deferred.rest)
+        };
         match self.deferred_ranges.iter_mut().find(fits) {
             Some(known) => known.take_in(deferred),
             None => self.keep(deferred),

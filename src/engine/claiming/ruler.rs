@@ -60,7 +60,12 @@ impl Ruler {
             ..VERSION => 0,
             VERSION => match self.shards.binary_search(&TaskId::from_uuid(id).shard()) {
                 // The next shard follows the last id of a shard.
-                Ok(index) => index_of(index) + u128::from(id.as_u64_pair().1.saturating_sub(1 << 63).min(1 << RANDOM_BITS)),
+                Ok(index) => {
+                    index_of(index)
+                        + u128::from(
+                            id.as_u64_pair().1.saturating_sub(1 << 63).min(1 << RANDOM_BITS),
+                        )
+                }
                 Err(index) => index_of(index),
             },
             _ => self.count() << RANDOM_BITS,
@@ -72,9 +77,11 @@ impl Ruler {
     fn id_at(&self, position: u128) -> Uuid {
         let (millisecond, within) = (position & !(MILLISECOND - 1), position & (MILLISECOND - 1));
         let before = (within * self.count()) >> FINENESS;
-        let index = usize::try_from(before >> RANDOM_BITS).unwrap_or(usize::MAX).min(self.shards.len() - 1);
+        let index =
+            usize::try_from(before >> RANDOM_BITS).unwrap_or(usize::MAX).min(self.shards.len() - 1);
         let random = u64::try_from(before & ((1 << RANDOM_BITS) - 1)).unwrap_or(u64::MAX);
-        let due_at = Timestamp::from_millis(i64::try_from(millisecond / MILLISECOND).unwrap_or(i64::MAX));
+        let due_at =
+            Timestamp::from_millis(i64::try_from(millisecond / MILLISECOND).unwrap_or(i64::MAX));
         TaskId::new(due_at, self.shards[index], random).uuid()
     }
 }
@@ -96,7 +103,10 @@ mod tests {
     fn the_width_between_milliseconds_is_what_it_is_by_number() {
         let ruler = Ruler::new([3, 9, 700].map(Shard::new));
         assert_eq!(ruler.width(floor_of(at(5)), floor_of(at(12))), 7 * MILLISECOND);
-        assert_eq!(ruler.above(floor_of(at(5)), 7 * MILLISECOND), TaskId::new(at(12), Shard::new(3), 0).uuid());
+        assert_eq!(
+            ruler.above(floor_of(at(5)), 7 * MILLISECOND),
+            TaskId::new(at(12), Shard::new(3), 0).uuid()
+        );
     }
 
     #[test]
@@ -112,12 +122,23 @@ mod tests {
         let ruler = Ruler::new(shards.clone());
         let count = 1 << 14;
         let ids: BTreeSet<Uuid> = (0..count)
-            .map(|number: u64| TaskId::new(at(7), shards[usize::try_from(number % 16).unwrap()], (number / 16) << 52).uuid())
+            .map(|number: u64| {
+                TaskId::new(
+                    at(7),
+                    shards[usize::try_from(number % 16).unwrap()],
+                    (number / 16) << 52,
+                )
+                .uuid()
+            })
             .collect();
         let mut from = floor_of(at(7));
         for piece in 0..64 {
             let to = ruler.above(from, MILLISECOND / 64);
-            assert_eq!(ids.range(from..to).count(), usize::try_from(count).unwrap() / 64, "piece {piece}");
+            assert_eq!(
+                ids.range(from..to).count(),
+                usize::try_from(count).unwrap() / 64,
+                "piece {piece}"
+            );
             from = to;
         }
         assert_eq!(from, TaskId::new(at(8), shards[0], 0).uuid());

@@ -49,7 +49,10 @@ fn carry_out(claiming: &mut Claiming, claim: &Claim, table: &mut BTreeSet<Uuid>)
 /// deferred ranges.
 fn tick(claiming: &mut Claiming, now: Timestamp, table: &mut BTreeSet<Uuid>, turns: usize) {
     while let Some(claim) = claiming.next_at_watermark(now) {
-        assert!(claim.range.to <= floor_of(now.plus(SETTINGS.window)), "no claim reaches past now + window");
+        assert!(
+            claim.range.to <= floor_of(now.plus(SETTINGS.window)),
+            "no claim reaches past now + window"
+        );
         carry_out(claiming, &claim, table);
     }
     for _ in 0..turns {
@@ -79,19 +82,31 @@ fn a_hot_millisecond_is_divided_and_the_watermark_goes_on() {
         tick(&mut claiming, at(millis), &mut table, 0);
     }
     tick(&mut claiming, at(920), &mut table, 0);
-    assert_eq!(table.len(), 100_000, "the task behind the hotspot has been claimed, the hotspot waits");
+    assert_eq!(
+        table.len(),
+        100_000,
+        "the task behind the hotspot has been claimed, the hotspot waits"
+    );
     tick(&mut claiming, at(940), &mut table, 1_000);
     assert!(table.is_empty(), "and is claimed in turns: {} are left", table.len());
 }
 
 #[test]
-fn what_becomes_due_while_there_is_no_room_after_the_shards_have_changed_is_claimed_once_there_is() {
+fn what_becomes_due_while_there_is_no_room_after_the_shards_have_changed_is_claimed_once_there_is()
+{
     let mut claiming = Claiming::new(SETTINGS, &SHARDS);
     tick(&mut claiming, at(0), &mut BTreeSet::new(), 0);
     claiming.restart(&SHARDS, &SHARDS);
     claiming.sweep(at(-900_000), at(10), Scope::Mine);
     // There was no room for claims until now.
-    let mut table = BTreeSet::from([id(-100, 1), id(9, 1), id(10, 1), id(2_000, 1), id(4_900, 1), id(5_100, 1)]);
+    let mut table = BTreeSet::from([
+        id(-100, 1),
+        id(9, 1),
+        id(10, 1),
+        id(2_000, 1),
+        id(4_900, 1),
+        id(5_100, 1),
+    ]);
     tick(&mut claiming, at(5_000), &mut table, 100);
     assert_eq!(table, BTreeSet::new());
 }
@@ -103,7 +118,10 @@ fn what_others_left_late_in_their_shards_is_kept_when_the_shards_change() {
     claiming.sweep(at(-900_000), at(0), Scope::Others);
     claiming.restart(&SHARDS, &SHARDS);
     let claim = claiming.next_deferred().unwrap();
-    assert_eq!((claim.range, claim.scope), (IdRange { from: id(-100, 0), to: id(-90, 0) }, Scope::All));
+    assert_eq!(
+        (claim.range, claim.scope),
+        (IdRange { from: id(-100, 0), to: id(-90, 0) }, Scope::All)
+    );
     claiming.took(&claim, &taken(0));
     assert_eq!(claiming.next_deferred(), None, "the sweep begins anew with that of the new shards");
 }
@@ -127,10 +145,17 @@ fn what_is_overdue_in_the_shards_of_others_comes_behind_ones_own_and_not_never()
     }
     let last_of = |wanted: Scope| scopes.iter().rposition(|scope| *scope == wanted).unwrap();
     let meanwhile = &scopes[..last_of(Scope::Mine)];
-    let others: Vec<usize> = (0..meanwhile.len()).filter(|index| meanwhile[*index] == Scope::Others).collect();
+    let others: Vec<usize> =
+        (0..meanwhile.len()).filter(|index| meanwhile[*index] == Scope::Others).collect();
     assert_eq!(others.first(), Some(&64), "what is one's own goes first");
-    assert!(others.windows(2).all(|pair| pair[1] - pair[0] == 65), "and each 65th piece is of the others: {others:?}");
-    assert!(last_of(Scope::Others) > meanwhile.len(), "the rest of theirs comes when one's own is done");
+    assert!(
+        others.windows(2).all(|pair| pair[1] - pair[0] == 65),
+        "and each 65th piece is of the others: {others:?}"
+    );
+    assert!(
+        last_of(Scope::Others) > meanwhile.len(),
+        "the rest of theirs comes when one's own is done"
+    );
 }
 
 #[test]
@@ -149,8 +174,10 @@ fn an_idle_time_gives_the_others_no_turn_before_ones_own() {
 fn rows_that_nobody_has_named_hold_up_no_sweep() {
     let mut claiming = Claiming::new(SETTINGS, &SHARDS);
     // More ids of another UUID version than one claim takes, inserted by hand.
-    let strange: Vec<Uuid> = (0..5_000).map(|n| Uuid::from_u128(floor_of(at(0)).as_u128() + (4 << 76) + n)).collect();
-    let mut table: BTreeSet<Uuid> = strange.iter().copied().chain([id(-5, 1), id(0, 1), id(5, 1)]).collect();
+    let strange: Vec<Uuid> =
+        (0..5_000).map(|n| Uuid::from_u128(floor_of(at(0)).as_u128() + (4 << 76) + n)).collect();
+    let mut table: BTreeSet<Uuid> =
+        strange.iter().copied().chain([id(-5, 1), id(0, 1), id(5, 1)]).collect();
     claiming.sweep(at(-10_000), at(20_000), Scope::Mine);
     for _ in 0..2_000 {
         let Some(claim) = claiming.next_deferred() else { break };
@@ -163,7 +190,10 @@ fn rows_that_nobody_has_named_hold_up_no_sweep() {
     for _ in 0..2_000 {
         let Some(claim) = claiming.next_deferred() else { break };
         if claim.range.contains(strange[0]) {
-            assert_eq!(claiming.was_poisoned(&claim, lowest(&table, claim.range)), Poison::Narrowed);
+            assert_eq!(
+                claiming.was_poisoned(&claim, lowest(&table, claim.range)),
+                Poison::Narrowed
+            );
         } else {
             claiming.took(&claim, &taken(0));
         }
@@ -175,7 +205,8 @@ fn rows_that_nobody_has_named_hold_up_no_sweep() {
 fn what_is_due_just_before_a_hotspot_is_not_set_aside_with_it() {
     let mut claiming = Claiming::new(SETTINGS, &SHARDS);
     let alone = id(999, (1 << 62) - 1);
-    let mut table: BTreeSet<Uuid> = (0..50_000_u64).map(|n| id(1_000, n << 46)).chain([alone]).collect();
+    let mut table: BTreeSet<Uuid> =
+        (0..50_000_u64).map(|n| id(1_000, n << 46)).chain([alone]).collect();
     (0..900).step_by(20).for_each(|millis| tick(&mut claiming, at(millis), &mut table, 0));
     assert!(!table.contains(&alone));
     assert_eq!(claiming.deferred_count(), 1, "the hotspot alone waits");
@@ -189,18 +220,24 @@ fn what_is_overdue_in_the_shards_of_others_is_all_that_an_idle_node_looks_after(
     while let Some(claim) = claiming.next_deferred() {
         carry_out(&mut claiming, &claim, &mut table);
     }
-    assert_eq!(table, BTreeSet::from([id(-9_999, 1)]), "what is overdue by less than 10 s is its owner's");
+    assert_eq!(
+        table,
+        BTreeSet::from([id(-9_999, 1)]),
+        "what is overdue by less than 10 s is its owner's"
+    );
 }
 
 #[test]
 fn a_sweep_reaches_up_to_the_watermark_however_wide_the_window() {
-    let mut claiming = Claiming::new(Settings { window: Duration::from_secs(10), ..SETTINGS }, &SHARDS);
+    let mut claiming =
+        Claiming::new(Settings { window: Duration::from_secs(10), ..SETTINGS }, &SHARDS);
     while let Some(claim) = claiming.next_at_watermark(at(0)) {
         claiming.took(&claim, &taken(0));
     }
     // A topic accepts records again. The sweep, or the next look behind the watermark, finds the
     // tasks that those claims left out.
-    let mut left = BTreeSet::from([id(-5_000, 1), id(1, 1), id(3_000, 1), id(9_240, 1), id(9_990, 1)]);
+    let mut left =
+        BTreeSet::from([id(-5_000, 1), id(1, 1), id(3_000, 1), id(9_240, 1), id(9_990, 1)]);
     claiming.sweep(at(-900_000), at(0), Scope::Mine);
     while let Some(claim) = claiming.next_deferred() {
         assert!(claim.range.to <= floor_of(at(10_000)), "no claim reaches past now + window");
@@ -252,7 +289,11 @@ fn a_lock_that_lasts_holds_up_no_sweep() {
             carry_out(&mut claiming, &claim, &mut table);
         }
     }
-    assert_eq!(table, BTreeSet::from([locked]), "what is due behind it is claimed, and the sweep has ended");
+    assert_eq!(
+        table,
+        BTreeSet::from([locked]),
+        "what is due behind it is claimed, and the sweep has ended"
+    );
     assert!(!claiming.is_sweeping(Scope::Mine));
 }
 
@@ -277,7 +318,12 @@ fn a_claim_that_took_long_for_what_it_left_is_followed_by_a_smaller_one() {
     let first = claiming.next_deferred().unwrap();
     claiming.took(&first, &Taken { spent: Duration::from_millis(500), ..taken(0) });
     let second = claiming.next_deferred().unwrap();
-    assert!(second.range.width() <= first.range.width() / 9, "{} after {}", second.range.width(), first.range.width());
+    assert!(
+        second.range.width() <= first.range.width() / 9,
+        "{} after {}",
+        second.range.width(),
+        first.range.width()
+    );
     claiming.took(&second, &Taken { spent: Duration::from_millis(1), ..taken(0) });
     assert!(claiming.next_deferred().unwrap().range.width() > second.range.width());
 }
@@ -286,8 +332,13 @@ fn a_claim_that_took_long_for_what_it_left_is_followed_by_a_smaller_one() {
 fn a_hotspot_over_many_shards_is_claimed_in_pieces_of_one_size() {
     let shards: Vec<Shard> = (0..64).step_by(2).map(Shard::new).collect();
     let mut claiming = Claiming::new(SETTINGS, &shards);
-    let ids = (0..50_000_u64)
-        .map(|n| TaskId::new(at(1_000), shards[usize::try_from(n % 32).unwrap()], n.wrapping_mul(0x9e37_79b9_7f4a_7c15)));
+    let ids = (0..50_000_u64).map(|n| {
+        TaskId::new(
+            at(1_000),
+            shards[usize::try_from(n % 32).unwrap()],
+            n.wrapping_mul(0x9e37_79b9_7f4a_7c15),
+        )
+    });
     let mut table: BTreeSet<Uuid> = ids.map(TaskId::uuid).collect();
     let (mut too_large, mut empty, mut sizes) = (0, 0, Vec::new());
     for millis in (0..1_200).step_by(20) {
@@ -315,7 +366,8 @@ fn what_is_due_beside_a_hotspot_does_not_wait_for_it() {
     let mut claiming = Claiming::new(SETTINGS, &SHARDS);
     let hotspot = |millis: i64| (0..50_000_u64).map(move |n| id(millis, n << 45));
     let mut table: BTreeSet<Uuid> = hotspot(1_000).chain(hotspot(1_001)).collect();
-    let beside: BTreeSet<Uuid> = (900..1_100).filter(|n| ![1_000, 1_001].contains(n)).map(|n| id(n, 7)).collect();
+    let beside: BTreeSet<Uuid> =
+        (900..1_100).filter(|n| ![1_000, 1_001].contains(n)).map(|n| id(n, 7)).collect();
     table.extend(&beside);
     for millis in (0..=940).step_by(20) {
         tick(&mut claiming, at(millis), &mut table, 0);
@@ -372,11 +424,14 @@ fn sweep_dead_rows(claiming: &mut Claiming, now: i64, held_from: i64) -> (Durati
 #[test]
 fn dead_rows_that_an_old_snapshot_keeps_are_swept_in_pieces_that_the_watermark_can_wait_for() {
     let mut claiming = Claiming::new(SETTINGS, &SHARDS);
-    let mut sweeps: Vec<(Duration, usize)> = (1..40).map(|number| sweep_dead_rows(&mut claiming, number * 15_000, 0)).collect();
+    let mut sweeps: Vec<(Duration, usize)> =
+        (1..40).map(|number| sweep_dead_rows(&mut claiming, number * 15_000, 0)).collect();
     assert!(sweeps.iter().all(|(longest, _)| *longest < SETTINGS.window), "{sweeps:?}");
     assert!(sweeps.iter().all(|(_, count)| *count < 2_000), "{sweeps:?}");
     // The snapshot is gone, and vacuum has run, so a few pieces are enough again.
-    sweeps = (40..55).map(|number| sweep_dead_rows(&mut claiming, number * 15_000, number * 15_000)).collect();
+    sweeps = (40..55)
+        .map(|number| sweep_dead_rows(&mut claiming, number * 15_000, number * 15_000))
+        .collect();
     assert!(sweeps.last().is_some_and(|(_, count)| *count < 10), "{sweeps:?}");
 }
 
@@ -429,7 +484,8 @@ fn a_range_that_cannot_be_read_makes_no_rows_of_ids_and_ends_no_sweep() {
     let mut claiming = Claiming::new(SETTINGS, &SHARDS);
     // A damaged page of the index: every claim of its range fails, whether or not there is a row.
     let damaged = IdRange { from: id(1_100, 5), to: id(1_300, 9) };
-    let mut table: BTreeSet<Uuid> = (0..1_000).map(|n| id(1_000 + n, 7)).filter(|id| !damaged.contains(*id)).collect();
+    let mut table: BTreeSet<Uuid> =
+        (0..1_000).map(|n| id(1_000 + n, 7)).filter(|id| !damaged.contains(*id)).collect();
     claiming.sweep(at(0), at(20_000), Scope::Others);
     let mut failed_count = 0;
     while let Some(claim) = claiming.next_deferred() {

@@ -44,11 +44,18 @@ impl Alone {
 
     /// Takes in which nodes live at `now`, by observations without a gap since `observed_since`.
     /// `is_revived` means that this node had been declared dead.
-    pub fn take_in(&mut self, decision: &Decision, observed_since: Monotonic, is_revived: bool, now: Monotonic) -> Finding {
+    pub fn take_in(
+        &mut self,
+        decision: &Decision,
+        observed_since: Monotonic,
+        is_revived: bool,
+        now: Monotonic,
+    ) -> Finding {
         let known = std::mem::take(&mut self.living_since);
         let living = decision.standings.iter().filter(|(_, standing)| standing.is_in());
-        self.living_since =
-            living.map(|(node, _)| (*node, known.get(node).copied().unwrap_or(now).max(observed_since))).collect();
+        self.living_since = living
+            .map(|(node, _)| (*node, known.get(node).copied().unwrap_or(now).max(observed_since)))
+            .collect();
         let Some((&other, &since)) = self.living_since.first_key_value() else {
             self.is_alone = true;
             return Finding::Alone;
@@ -98,7 +105,12 @@ mod tests {
         fn read(&mut self, rows: Vec<(NodeId, Sign)>, is_revived: bool, millis: u64) -> Finding {
             self.liveness.take_in(rows, at(millis), at(millis));
             let decision = self.liveness.decide(&EtcdView::Known([].into()));
-            self.alone.take_in(&decision, self.liveness.observed_since().unwrap(), is_revived, at(millis))
+            self.alone.take_in(
+                &decision,
+                self.liveness.observed_since().unwrap(),
+                is_revived,
+                at(millis),
+            )
         }
     }
 
@@ -111,14 +123,20 @@ mod tests {
     fn heartbeats_that_say_dead_or_left_are_not_waited_for() {
         let dead = Sign { is_dead: true, ..sign(4) };
         let left = Sign { has_left: true, ..sign(4) };
-        assert_eq!(Reader::new(node(3)).read(vec![(node(1), dead), (node(2), left)], false, 0), Finding::Alone);
+        assert_eq!(
+            Reader::new(node(3)).read(vec![(node(1), dead), (node(2), left)], false, 0),
+            Finding::Alone
+        );
     }
 
     #[test]
     fn the_heartbeat_of_a_killed_node_is_waited_for_until_it_has_aged_a_ttl() {
         let mut reader = Reader::new(node(2));
         for millis in (0..3_000).step_by(500) {
-            assert_eq!(reader.read(vec![(node(1), sign(4))], false, millis), Finding::Wait { other: node(1) });
+            assert_eq!(
+                reader.read(vec![(node(1), sign(4))], false, millis),
+                Finding::Wait { other: node(1) }
+            );
         }
         assert_eq!(reader.read(vec![(node(1), sign(4))], false, 3_000), Finding::Alone);
     }
@@ -127,9 +145,15 @@ mod tests {
     fn a_node_that_lives_is_not_pushed_aside() {
         let mut reader = Reader::new(node(2));
         for (counter, millis) in (0..).zip((0..6_000).step_by(500)) {
-            assert_eq!(reader.read(vec![(node(1), sign(counter))], false, millis), Finding::Wait { other: node(1) });
+            assert_eq!(
+                reader.read(vec![(node(1), sign(counter))], false, millis),
+                Finding::Wait { other: node(1) }
+            );
         }
-        assert_eq!(reader.read(vec![(node(1), sign(99))], false, 6_000), Finding::NotAlone { other: node(1) });
+        assert_eq!(
+            reader.read(vec![(node(1), sign(99))], false, 6_000),
+            Finding::NotAlone { other: node(1) }
+        );
     }
 
     #[test]
@@ -137,7 +161,10 @@ mod tests {
         let mut reader = Reader::new(node(2));
         reader.read(vec![(node(1), sign(4))], false, 0);
         for millis in (60_000..63_000).step_by(500) {
-            assert_eq!(reader.read(vec![(node(1), sign(4))], false, millis), Finding::Wait { other: node(1) });
+            assert_eq!(
+                reader.read(vec![(node(1), sign(4))], false, millis),
+                Finding::Wait { other: node(1) }
+            );
         }
         assert_eq!(reader.read(vec![(node(1), sign(4))], false, 63_000), Finding::Alone);
     }
@@ -146,7 +173,10 @@ mod tests {
     fn a_node_that_was_declared_dead_ends_when_it_finds_another_in_its_place() {
         let mut reader = Reader::new(node(1));
         reader.read(vec![], false, 0);
-        assert_eq!(reader.read(vec![(node(2), sign(9))], true, 60_000), Finding::NotAlone { other: node(2) });
+        assert_eq!(
+            reader.read(vec![(node(2), sign(9))], true, 60_000),
+            Finding::NotAlone { other: node(2) }
+        );
     }
 
     #[test]
@@ -157,7 +187,11 @@ mod tests {
         for (counter, millis) in (0..).zip((500..=6_500).step_by(500)) {
             assert_eq!(early.read(vec![(node(2), sign(counter))], false, millis), Finding::Alone);
             let finding = late.read(vec![(node(1), sign(counter))], false, millis);
-            assert_eq!(finding == Finding::NotAlone { other: node(1) }, millis == 6_500, "{millis} ms");
+            assert_eq!(
+                finding == Finding::NotAlone { other: node(1) },
+                millis == 6_500,
+                "{millis} ms"
+            );
         }
     }
 

@@ -29,7 +29,12 @@ impl CutOff {
     }
 
     /// Takes in the contact at `now`. Returns true while the node is cut off.
-    pub fn take_in(&mut self, contact: BrokerContact, others_have_broker: bool, now: Monotonic) -> bool {
+    pub fn take_in(
+        &mut self,
+        contact: BrokerContact,
+        others_have_broker: bool,
+        now: Monotonic,
+    ) -> bool {
         if contact.has_broker {
             self.is_cut_off = false;
             self.waiting_since = None;
@@ -82,7 +87,10 @@ mod tests {
         for second in 0..100 {
             assert!(!cut_off.take_in(BrokerContact { has_due: false, ..AWAY }, true, at(second)));
         }
-        assert!(!cut_off.take_in(AWAY, true, at(100)), "the patience begins with the first record that waits");
+        assert!(
+            !cut_off.take_in(AWAY, true, at(100)),
+            "the patience begins with the first record that waits"
+        );
     }
 
     #[test]

@@ -66,7 +66,12 @@ impl Streak {
         let apart = self.pause + APART_MAX;
         let before = self.failing.take().filter(|failing| now.since(failing.last_at) < apart);
         let lasted = before.as_ref().is_some_and(Failing::lasts);
-        let failing = Failing { since: before.map_or(now, |failing| failing.since), last_at: now, why, blame };
+        let failing = Failing {
+            since: before.map_or(now, |failing| failing.since),
+            last_at: now,
+            why,
+            blame,
+        };
         if failing.lasts() && !lasted {
             self.pause = (self.pause * 2).min(PAUSE_MAX);
         }
@@ -77,7 +82,9 @@ impl Streak {
     /// shards, which goes on sweeping other nodes' shards: there, it ends a long streak only after
     /// the pause.
     pub fn claimed(&mut self, has_taken: bool, has_shards: bool, now: Monotonic) {
-        let is_proof = |failing: &Failing| has_taken || has_shards || !failing.lasts() || self.is_over(failing, now);
+        let is_proof = |failing: &Failing| {
+            has_taken || has_shards || !failing.lasts() || self.is_over(failing, now)
+        };
         if self.failing.as_ref().is_some_and(is_proof) {
             self.failing = None;
         }
@@ -89,7 +96,8 @@ impl Streak {
     /// Forgives the failures since `since`, when an outage of Postgres began. The pause after the
     /// next relapse is kept.
     pub fn forgive(&mut self, since: Monotonic) {
-        if self.failing.as_ref().is_some_and(|failing| since.since(failing.since) <= NOTICED_WITHIN) {
+        if self.failing.as_ref().is_some_and(|failing| since.since(failing.since) <= NOTICED_WITHIN)
+        {
             self.failing = None;
         }
     }
@@ -102,7 +110,9 @@ impl Streak {
 
     /// Returns the failed claims, if they have failed for longer than [`FAILING_MAX`].
     pub fn failing(&self, now: Monotonic) -> Option<&Failing> {
-        self.failing.as_ref().filter(|failing| failing.lasts() && now.since(failing.last_at) < self.pause + APART_MAX)
+        self.failing.as_ref().filter(|failing| {
+            failing.lasts() && now.since(failing.last_at) < self.pause + APART_MAX
+        })
     }
 
     fn is_over(&self, failing: &Failing, now: Monotonic) -> bool {
@@ -120,7 +130,9 @@ mod tests {
 
     /// Fails every second for five seconds.
     fn relapse(streak: &mut Streak, from: u64) {
-        (from..=from + 5).for_each(|second| streak.failed("too many connections".to_owned(), Blame::Unclear, at(second)));
+        (from..=from + 5).for_each(|second| {
+            streak.failed("too many connections".to_owned(), Blame::Unclear, at(second))
+        });
     }
 
     #[test]
@@ -171,12 +183,17 @@ mod tests {
     #[test]
     fn whoever_relapses_waits_longer_until_it_has_taken_something() {
         let mut streak = Streak::default();
-        let pause_from = |streak: &Streak, second: u64| (0..100).find(|pause| streak.is_to_try(at(second + pause))).unwrap();
+        let pause_from = |streak: &Streak, second: u64| {
+            (0..100).find(|pause| streak.is_to_try(at(second + pause))).unwrap()
+        };
         let mut pauses = Vec::new();
         for second in (0..800).step_by(100) {
             relapse(&mut streak, second);
             let pause = pause_from(&streak, second + 5);
-            assert!(streak.failing(at(second + 5 + pause)).is_some(), "until it tries it goes on failing");
+            assert!(
+                streak.failing(at(second + 5 + pause)).is_some(),
+                "until it tries it goes on failing"
+            );
             streak.claimed(false, false, at(second + 5 + pause));
             pauses.push(pause);
         }

@@ -69,7 +69,11 @@ fn the_table_of_the_design_holds() {
     ];
     for (sign, until, etcd, expected, is_declared) in table {
         let mut liveness = observe_standing_still(sign, until);
-        assert_eq!(standing(&mut liveness, &etcd), (expected, is_declared), "{sign:?} for {until} ms, {etcd:?}");
+        assert_eq!(
+            standing(&mut liveness, &etcd),
+            (expected, is_declared),
+            "{sign:?} for {until} ms, {etcd:?}"
+        );
     }
 }
 
@@ -121,7 +125,8 @@ fn a_node_that_could_not_be_declared_dead_is_observed_anew() {
 #[test]
 fn batches_are_looked_for_once_when_a_node_dies_leaves_or_loses_its_row() {
     let left = Sign { has_left: true, ..sign(7) };
-    for rows in [vec![(node(1), left)], vec![(node(1), Sign { is_dead: true, ..sign(7) })], vec![]] {
+    for rows in [vec![(node(1), left)], vec![(node(1), Sign { is_dead: true, ..sign(7) })], vec![]]
+    {
         let mut liveness = observe_standing_still(sign(7), 500);
         assert!(!liveness.decide(&with_key()).adopt);
         liveness.take_in(rows, at(1_000), at(1_000));
@@ -133,7 +138,10 @@ fn batches_are_looked_for_once_when_a_node_dies_leaves_or_loses_its_row() {
 #[test]
 fn once_declared_dead_a_node_is_not_declared_again() {
     let mut liveness = observe_standing_still(sign(7), 3_000);
-    assert_eq!(liveness.decide(&without_key()).declare_dead, [DeclareDead { node: node(1), counter: 7 }]);
+    assert_eq!(
+        liveness.decide(&without_key()).declare_dead,
+        [DeclareDead { node: node(1), counter: 7 }]
+    );
     liveness.declared_dead(node(1));
     assert_eq!(liveness.decide(&without_key()).declare_dead, []);
 }
@@ -158,8 +166,14 @@ fn who_cannot_publish_gets_no_shards_while_others_can() {
 fn only_living_nodes_vouch_for_the_brokers() {
     let left = Sign { has_left: true, ..sign(7) };
     let silent = Sign { has_broker: false, ..sign(7) };
-    for (sign, until, vouches) in [(sign(7), 0, true), (sign(7), 3_000, false), (left, 0, false), (silent, 0, false)] {
-        assert_eq!(observe_standing_still(sign, until).others_have_broker(), vouches, "{sign:?} for {until} ms");
+    for (sign, until, vouches) in
+        [(sign(7), 0, true), (sign(7), 3_000, false), (left, 0, false), (silent, 0, false)]
+    {
+        assert_eq!(
+            observe_standing_still(sign, until).others_have_broker(),
+            vouches,
+            "{sign:?} for {until} ms"
+        );
     }
 }
 

@@ -1,7 +1,11 @@
 use super::*;
 
-const SETTINGS: Settings =
-    Settings { silence_max: Duration::from_secs(5), denial_max: Duration::from_secs(300), tasks_max: 100, bytes_max: 1_000 };
+const SETTINGS: Settings = Settings {
+    silence_max: Duration::from_secs(5),
+    denial_max: Duration::from_secs(300),
+    tasks_max: 100,
+    bytes_max: 1_000,
+};
 
 fn second(n: u64) -> Monotonic {
     Monotonic::from_start(Duration::from_secs(n))
@@ -58,7 +62,8 @@ fn a_topic_that_refuses_what_it_is_probed_with_is_parked_again_at_once() {
 fn a_parked_topic_is_named_with_since_when_and_no_probe_ends_that() {
     let mut topics = silent_topics();
     let (name, other) = (topic(), TopicName::stored("refunds"));
-    let parked = |topic, since| OpenBreaker { topic, is_gone: false, since: second(since), reason: None };
+    let parked =
+        |topic, since| OpenBreaker { topic, is_gone: false, since: second(since), reason: None };
     assert_eq!(topics.open(), [parked(&name, 5)]);
     assert_eq!(topics.turn(second(10), true, |_| true), [Action::Look(topic())]);
     topics.looked(&name, Sight::There, second(10));
@@ -76,7 +81,10 @@ fn why_a_topic_takes_nothing_is_known_until_it_takes_something() {
     assert_eq!(topics.open()[0].reason, None, "its records wait, none has failed");
     topics.failed(&topic(), "no leader");
     topics.failed(&topic(), "timed out");
-    assert_eq!((topics.open()[0].reason, topics.reason(&topic())), (Some("timed out"), Some("timed out")));
+    assert_eq!(
+        (topics.open()[0].reason, topics.reason(&topic())),
+        (Some("timed out"), Some("timed out"))
+    );
     topics.acknowledged(&topic(), second(6));
     assert_eq!(topics.reason(&topic()), None);
 }
@@ -112,7 +120,10 @@ fn a_topic_that_metadata_denies_for_five_minutes_is_gone_and_may_come_back() {
         assert_eq!(topics.looked(&topic(), Sight::Denied, second(n)), None);
     }
     assert_eq!(topics.looked(&topic(), Sight::Denied, second(310)), Some(Action::Gone(topic())));
-    assert!(topics.is_gone(&topic()) && topics.is_open(&topic()), "its tasks are claimed, to become dead letters");
+    assert!(
+        topics.is_gone(&topic()) && topics.is_open(&topic()),
+        "its tasks are claimed, to become dead letters"
+    );
     assert_eq!(topics.looked(&topic(), Sight::There, second(400)), Some(Action::Closed(topic())));
     assert!(!topics.is_gone(&topic()));
 }
@@ -228,12 +239,19 @@ fn while_kafka_is_slow_silence_is_no_topics_fault_and_refusals_are() {
             assert_eq!(topics.turn(second(n), true, |_| true), [], "{pace:?}");
         }
         topics.set_pace(Pace::Steady);
-        assert_eq!(topics.turn(second(63), true, |_| true), [], "what was slow a moment ago gets its time");
+        assert_eq!(
+            topics.turn(second(63), true, |_| true),
+            [],
+            "what was slow a moment ago gets its time"
+        );
         assert_eq!(topics.turn(second(64), true, |_| true), [Action::Opened(topic())]);
         topics.set_pace(pace);
         let refusing = TopicName::stored("refusing");
         topics.refused(&refusing, second(70));
-        assert!(topics.turn(second(75), true, |_| false).contains(&Action::Opened(refusing)), "{pace:?}");
+        assert!(
+            topics.turn(second(75), true, |_| false).contains(&Action::Opened(refusing)),
+            "{pace:?}"
+        );
     }
 }
 
@@ -259,7 +277,11 @@ fn a_topic_is_silent_only_for_longer_than_twice_what_others_wait_for_an_acknowle
     topics.held(&topic(), 1, 10, second(0));
     topics.waited(Duration::from_secs(8));
     assert_eq!(topics.turn(second(5), true, |_| true), []);
-    assert_eq!(topics.turn(second(10), true, |_| true), [Action::Opened(topic())], "that was long ago");
+    assert_eq!(
+        topics.turn(second(10), true, |_| true),
+        [Action::Opened(topic())],
+        "that was long ago"
+    );
 }
 
 #[test]
@@ -269,7 +291,10 @@ fn while_kafka_throttles_a_topic_has_in_flight_what_went_out_of_it_lately() {
     topics.held(&topic(), 10, 1 << 20, second(0));
     assert!(topics.is_open(&topic()));
     topics.set_pace(Pace::Throttled);
-    assert!(!topics.is_open(&topic()) && topics.full().contains(&topic()), "nothing went out of it");
+    assert!(
+        !topics.is_open(&topic()) && topics.full().contains(&topic()),
+        "nothing went out of it"
+    );
     topics.released(&topic(), 8, 960 << 10);
     topics.held(&topic(), 8, 500 << 10, second(1));
     assert!(topics.is_open(&topic()), "564 KiB are in flight, and 960 went out");
@@ -283,26 +308,41 @@ fn while_kafka_throttles_a_topic_has_in_flight_what_went_out_of_it_lately() {
 fn a_topic_that_may_not_be_written_to_is_given_up_on_as_late_as_one_that_is_missing() {
     let mut topics = Topics::new(SETTINGS);
     topics.held(&topic(), 1, 10, second(0));
-    assert_eq!(topics.forbidden(&topic(), second(0)), Some(Action::Forbidden(topic(), SETTINGS.denial_max)));
+    assert_eq!(
+        topics.forbidden(&topic(), second(0)),
+        Some(Action::Forbidden(topic(), SETTINGS.denial_max))
+    );
     assert_eq!(topics.turn(second(5), true, |_| false), [Action::Opened(topic())]);
     for n in (10..300).step_by(10) {
         topics.turn(second(n), true, |_| false);
-        assert_eq!(topics.looked(&topic(), Sight::There, second(n)), Some(Action::Closed(topic())), "metadata does not tell");
+        assert_eq!(
+            topics.looked(&topic(), Sight::There, second(n)),
+            Some(Action::Closed(topic())),
+            "metadata does not tell"
+        );
         assert_eq!(topics.forbidden(&topic(), second(n + 1)), None);
         assert!(!topics.is_gone(&topic()) && !topics.is_open(&topic()), "parked at {n}");
     }
     topics.failed(&topic(), "not authorized");
     assert_eq!(topics.forbidden(&topic(), second(300)), Some(Action::Gone(topic())));
-    assert_eq!((topics.is_gone(&topic()), topics.forbidden_for(&topic())), (true, Some("not authorized")));
+    assert_eq!(
+        (topics.is_gone(&topic()), topics.forbidden_for(&topic())),
+        (true, Some("not authorized"))
+    );
     topics.looked(&topic(), Sight::There, second(305));
-    assert_eq!(topics.forbidden(&topic(), second(305)), Some(Action::StillGone(topic())), "that is not told again");
+    assert_eq!(
+        topics.forbidden(&topic(), second(305)),
+        Some(Action::StillGone(topic())),
+        "that is not told again"
+    );
     topics.looked(&topic(), Sight::There, second(306));
     assert_eq!(topics.acknowledged(&topic(), second(306)), Some(Action::Closed(topic())));
     assert_eq!((topics.is_gone(&topic()), topics.forbidden_for(&topic())), (false, None));
 }
 
 #[test]
-fn refusals_for_want_of_a_right_that_are_broken_by_an_acknowledgement_or_are_far_apart_do_not_add_up() {
+fn refusals_for_want_of_a_right_that_are_broken_by_an_acknowledgement_or_are_far_apart_do_not_add_up()
+ {
     let anew = Some(Action::Forbidden(topic(), SETTINGS.denial_max));
     let mut topics = Topics::new(SETTINGS);
     topics.held(&topic(), 1, 10, second(0));
@@ -318,7 +358,10 @@ fn refusals_for_want_of_a_right_that_are_broken_by_an_acknowledgement_or_are_far
 #[test]
 fn a_topic_that_is_not_shown_to_this_node_is_given_up_on_as_late_as_one_that_is_missing() {
     let mut topics = silent_topics();
-    assert_eq!(topics.looked(&topic(), Sight::Forbidden, second(10)), Some(Action::Forbidden(topic(), SETTINGS.denial_max)));
+    assert_eq!(
+        topics.looked(&topic(), Sight::Forbidden, second(10)),
+        Some(Action::Forbidden(topic(), SETTINGS.denial_max))
+    );
     for n in (20..310).step_by(10) {
         assert_eq!(topics.looked(&topic(), Sight::Forbidden, second(n)), None);
     }

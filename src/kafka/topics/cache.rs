@@ -56,7 +56,9 @@ impl Cache {
         let age = now.since(entry.learnt_at);
         match &entry.answer {
             Ok(facts) if age < FRESH_FOR => Some(Found::Fresh(Ok(*facts))),
-            Ok(facts) if age < STALE_FOR => Some(Found::Stale { facts: *facts, is_due: now >= entry.due_at }),
+            Ok(facts) if age < STALE_FOR => {
+                Some(Found::Stale { facts: *facts, is_due: now >= entry.due_at })
+            }
             Ok(facts) => Some(Found::Old(*facts)),
             Err(error) if age < UNKNOWN_FOR => Some(Found::Fresh(Err(error.clone()))),
             Err(_) => None,
@@ -79,19 +81,25 @@ impl Cache {
         if !self.entries.contains_key(topic) && self.entries.len() >= TOPICS_MAX {
             self.make_room(now);
         }
-        let entry =
-            Entry { answer: answer.clone(), learnt_at: now, due_at: now.plus(FRESH_FOR), used_at: AtomicU64::new(millis(now)) };
+        let entry = Entry {
+            answer: answer.clone(),
+            learnt_at: now,
+            due_at: now.plus(FRESH_FOR),
+            used_at: AtomicU64::new(millis(now)),
+        };
         self.entries.insert(topic.clone(), entry);
     }
 
     /// Forgets the topics that do not exist. When there are none, forgets the topic that was not
     /// asked about for longest.
     fn make_room(&mut self, now: Monotonic) {
-        self.entries.retain(|_, entry| entry.answer.is_ok() || now.since(entry.learnt_at) < UNKNOWN_FOR);
+        self.entries
+            .retain(|_, entry| entry.answer.is_ok() || now.since(entry.learnt_at) < UNKNOWN_FOR);
         if self.entries.len() < TOPICS_MAX {
             return;
         }
-        let idle = self.entries.iter().min_by_key(|(_, entry)| entry.used_at.load(Ordering::Relaxed));
+        let idle =
+            self.entries.iter().min_by_key(|(_, entry)| entry.used_at.load(Ordering::Relaxed));
         if let Some(topic) = idle.map(|(topic, _)| topic.clone()) {
             self.entries.remove(&topic);
         }
@@ -107,7 +115,11 @@ mod tests {
     use super::*;
     use crate::kafka::compression::TopicCompression;
 
-    const FACTS: TopicFacts = TopicFacts { record_bytes_max: 1000, needs_key: false, compression: TopicCompression::AsSent };
+    const FACTS: TopicFacts = TopicFacts {
+        record_bytes_max: 1000,
+        needs_key: false,
+        compression: TopicCompression::AsSent,
+    };
 
     fn at(millis: u64) -> Monotonic {
         Monotonic::from_start(Duration::from_millis(millis))
@@ -123,9 +135,15 @@ mod tests {
         assert_eq!(cache.find(&topic(0), at(0)), None);
         cache.keep(&topic(0), &Ok(FACTS), at(0));
         assert_eq!(cache.find(&topic(0), at(59_999)), Some(Found::Fresh(Ok(FACTS))));
-        assert_eq!(cache.find(&topic(0), at(60_000)), Some(Found::Stale { facts: FACTS, is_due: true }));
+        assert_eq!(
+            cache.find(&topic(0), at(60_000)),
+            Some(Found::Stale { facts: FACTS, is_due: true })
+        );
         assert_eq!(cache.find(&topic(0), at(600_000)), Some(Found::Old(FACTS)));
-        assert_eq!([999, 1_000].map(|millis| cache.is_recent(&topic(0), at(millis))), [true, false]);
+        assert_eq!(
+            [999, 1_000].map(|millis| cache.is_recent(&topic(0), at(millis))),
+            [true, false]
+        );
         assert!(!cache.is_recent(&topic(1), at(0)));
     }
 
@@ -133,9 +151,19 @@ mod tests {
     fn a_question_without_an_answer_leaves_what_is_known_and_is_not_repeated_at_once() {
         let mut cache = Cache::default();
         cache.keep(&topic(0), &Ok(FACTS), at(0));
-        cache.keep(&topic(0), &Err(LookUpError::Unavailable { reason: "away".to_owned() }), at(60_000));
-        assert_eq!(cache.find(&topic(0), at(60_999)), Some(Found::Stale { facts: FACTS, is_due: false }));
-        assert_eq!(cache.find(&topic(0), at(61_000)), Some(Found::Stale { facts: FACTS, is_due: true }));
+        cache.keep(
+            &topic(0),
+            &Err(LookUpError::Unavailable { reason: "away".to_owned() }),
+            at(60_000),
+        );
+        assert_eq!(
+            cache.find(&topic(0), at(60_999)),
+            Some(Found::Stale { facts: FACTS, is_due: false })
+        );
+        assert_eq!(
+            cache.find(&topic(0), at(61_000)),
+            Some(Found::Stale { facts: FACTS, is_due: true })
+        );
         cache.keep(&topic(1), &Err(LookUpError::Busy), at(0));
         assert_eq!(cache.find(&topic(1), at(0)), None);
     }

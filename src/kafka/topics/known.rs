@@ -27,11 +27,19 @@ impl Known {
 
     /// Returns true when the answer was learnt a moment ago.
     pub(super) fn is_recent(&self, topic: &TopicName) -> bool {
-        self.cache.read().unwrap_or_else(PoisonError::into_inner).is_recent(topic, clock::monotonic())
+        self.cache
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .is_recent(topic, clock::monotonic())
     }
 
     /// Keeps Kafka's answer, or the lack of one, and tells the waiting callers.
-    pub(super) fn settle(&self, topic: &TopicName, answer: Answer, sender: &watch::Sender<Option<Answer>>) {
+    pub(super) fn settle(
+        &self,
+        topic: &TopicName,
+        answer: Answer,
+        sender: &watch::Sender<Option<Answer>>,
+    ) {
         let mut cache = self.cache.write().unwrap_or_else(PoisonError::into_inner);
         cache.keep(topic, &answer, clock::monotonic());
         drop(cache);

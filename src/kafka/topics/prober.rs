@@ -121,7 +121,9 @@ impl Prober {
                 Ok(Request::LookUp { topic, until, answer }) => {
                     let learnt = self.look_up(&topic, until);
                     self.known.settle(&topic, learnt, &answer);
-                    self.metrics.topics_known.set(i64::try_from(self.known.topic_count()).unwrap_or(i64::MAX));
+                    self.metrics
+                        .topics_known
+                        .set(i64::try_from(self.known.topic_count()).unwrap_or(i64::MAX));
                 }
                 Ok(Request::Wake) | Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => break,
@@ -148,8 +150,16 @@ impl Prober {
                 // Existing contact is kept: a few unreachable brokers of many are no reason to
                 // stop.
                 let has_contact = self.contact.is_held() || self.has_new_acknowledgements();
-                let addresses: Vec<_> = metadata.brokers().iter().map(|broker| (broker.host(), broker.port())).collect();
-                match if has_contact { Ok(()) } else { reach_one(&addresses, self.contact.patience()) } {
+                let addresses: Vec<_> = metadata
+                    .brokers()
+                    .iter()
+                    .map(|broker| (broker.host(), broker.port()))
+                    .collect();
+                match if has_contact {
+                    Ok(())
+                } else {
+                    reach_one(&addresses, self.contact.patience())
+                } {
                     Ok(()) => self.hold(),
                     Err(reason) => {
                         self.probed_at = Some(clock::monotonic());
@@ -168,7 +178,8 @@ impl Prober {
     fn is_probe_due(&self) -> bool {
         let Some(probed_at) = self.probed_at else { return true };
         let is_urgent = self.contact.is_doubted() || !self.contact.is_held();
-        clock::monotonic().since(probed_at) >= if is_urgent { PROBE_AGAIN_AFTER } else { PROBE_AFTER }
+        clock::monotonic().since(probed_at)
+            >= if is_urgent { PROBE_AGAIN_AFTER } else { PROBE_AFTER }
     }
 
     fn has_new_acknowledgements(&mut self) -> bool {
@@ -224,7 +235,9 @@ impl Prober {
             Ok(_) => &self.metrics.look_ups.found,
             Err(LookUpError::Unknown) => &self.metrics.look_ups.unknown,
             Err(LookUpError::Denied { .. }) => &self.metrics.look_ups.denied,
-            Err(LookUpError::Unavailable { .. } | LookUpError::Busy) => &self.metrics.look_ups.unavailable,
+            Err(LookUpError::Unavailable { .. } | LookUpError::Busy) => {
+                &self.metrics.look_ups.unavailable
+            }
         };
         counter.inc();
         if learnt.is_ok() {
@@ -248,18 +261,25 @@ impl Prober {
         let described = self.runtime.block_on(self.admin.describe_configs(&resources, &options));
         let described = match described {
             Ok(described) => described.into_iter().next().unwrap_or(Err(Code::Unknown)),
-            Err(KafkaError::AdminOp(code @ (Code::UnsupportedFeature | Code::UnsupportedVersion))) => Err(code),
+            Err(KafkaError::AdminOp(
+                code @ (Code::UnsupportedFeature | Code::UnsupportedVersion),
+            )) => Err(code),
             Err(error) => return Err(self.unanswered_within(left, &error)),
         };
         self.answered();
         match described {
             Ok(resource) => {
-                let value = |name: &str| resource.get(name).and_then(|entry| entry.value.as_deref());
-                let record_bytes_max = value("max.message.bytes").and_then(|bytes| bytes.parse().ok());
+                let value =
+                    |name: &str| resource.get(name).and_then(|entry| entry.value.as_deref());
+                let record_bytes_max =
+                    value("max.message.bytes").and_then(|bytes| bytes.parse().ok());
                 Ok(TopicFacts {
                     record_bytes_max: record_bytes_max.unwrap_or(RECORD_BYTES_MAX_DEFAULT),
-                    needs_key: value("cleanup.policy").is_some_and(|policy| policy.contains("compact")),
-                    compression: value("compression.type").map(TopicCompression::of).unwrap_or_default(),
+                    needs_key: value("cleanup.policy")
+                        .is_some_and(|policy| policy.contains("compact")),
+                    compression: value("compression.type")
+                        .map(TopicCompression::of)
+                        .unwrap_or_default(),
                 })
             }
             // An unreadable configuration does not mean that the topic is missing. The metadata
@@ -310,7 +330,9 @@ impl Prober {
                 self.made_for = patience;
                 self.opened.clear();
             }
-            Err(error) => tracing::warn!(%error, "could not make a new Kafka admin client; the old one goes on"),
+            Err(error) => {
+                tracing::warn!(%error, "could not make a new Kafka admin client; the old one goes on")
+            }
         }
     }
 }
@@ -321,7 +343,8 @@ impl Prober {
 /// lists none.
 fn reach_one(addresses: &[(&str, i32)], patience: Patience) -> Result<(), String> {
     // Patience is the time of three answers, and a connection takes the time of one.
-    let (deadline, at_once) = (REACH_DEADLINE.max(patience.span()), CONNECT_DEADLINE.max(patience.span() / 2));
+    let (deadline, at_once) =
+        (REACH_DEADLINE.max(patience.span()), CONNECT_DEADLINE.max(patience.span() / 2));
     let begun_at = clock::monotonic();
     // The first address is random each time: unreachable ones must not use up the time of all
     // others.
@@ -349,14 +372,18 @@ fn reach_one(addresses: &[(&str, i32)], patience: Patience) -> Result<(), String
 fn can_connect(host: &str, port: i32, left: impl Fn() -> Duration) -> bool {
     let Ok(port) = u16::try_from(port) else { return false };
     let Ok(mut addresses) = (host, port).to_socket_addrs() else { return false };
-    addresses.any(|address| !left().is_zero() && TcpStream::connect_timeout(&address, left().max(CONNECT_MIN)).is_ok())
+    addresses.any(|address| {
+        !left().is_zero() && TcpStream::connect_timeout(&address, left().max(CONNECT_MIN)).is_ok()
+    })
 }
 
 /// Returns how long a question may take that must be answered by `until`.
 fn left(until: Monotonic, patience: Patience) -> Result<Duration, LookUpError> {
     let left = until.since(clock::monotonic()).min(QUESTION_DEADLINE.max(patience.span()));
     if left < Duration::from_millis(1) {
-        return Err(LookUpError::Unavailable { reason: "no answer to the questions before this one".to_owned() });
+        return Err(LookUpError::Unavailable {
+            reason: "no answer to the questions before this one".to_owned(),
+        });
     }
     Ok(left)
 }
@@ -365,14 +392,21 @@ fn left(until: Monotonic, patience: Patience) -> Result<Duration, LookUpError> {
 fn error_of(code: Code) -> LookUpError {
     let reason = Reason::new(code).to_string();
     match code {
-        Code::UnknownTopicOrPartition | Code::UnknownTopic | Code::UnknownTopicId | Code::InvalidTopic => LookUpError::Unknown,
-        Code::TopicAuthorizationFailed | Code::ClusterAuthorizationFailed => LookUpError::Denied { reason },
+        Code::UnknownTopicOrPartition
+        | Code::UnknownTopic
+        | Code::UnknownTopicId
+        | Code::InvalidTopic => LookUpError::Unknown,
+        Code::TopicAuthorizationFailed | Code::ClusterAuthorizationFailed => {
+            LookUpError::Denied { reason }
+        }
         _ => LookUpError::Unavailable { reason },
     }
 }
 
 fn reason_of(error: &KafkaError) -> String {
-    error.rdkafka_error_code().map_or_else(|| error.to_string(), |code| Reason::new(code).to_string())
+    error
+        .rdkafka_error_code()
+        .map_or_else(|| error.to_string(), |code| Reason::new(code).to_string())
 }
 
 #[cfg(test)]
@@ -385,7 +419,9 @@ mod tests {
     fn only_what_kafka_said_of_the_topic_counts_against_it() {
         assert_eq!(error_of(Code::UnknownTopicOrPartition), LookUpError::Unknown);
         assert!(matches!(error_of(Code::TopicAuthorizationFailed), LookUpError::Denied { .. }));
-        for code in [Code::LeaderNotAvailable, Code::RequestTimedOut, Code::NotController, Code::Unknown] {
+        for code in
+            [Code::LeaderNotAvailable, Code::RequestTimedOut, Code::NotController, Code::Unknown]
+        {
             assert!(matches!(error_of(code), LookUpError::Unavailable { .. }), "{code:?}");
         }
     }
@@ -398,9 +434,16 @@ mod tests {
             let listener = TcpListener::bind("127.0.0.1:0").unwrap();
             i32::from(listener.local_addr().unwrap().port())
         };
-        assert_eq!(reach_one(&[("127.0.0.1", closed), ("127.0.0.1", port)], Patience::default()), Ok(()));
-        let reason = reach_one(&[("127.0.0.1", closed), ("127.0.0.1", -1)], Patience::default()).unwrap_err();
-        assert!(reason.contains(&format!("127.0.0.1:{closed}")) && reason.contains("127.0.0.1:-1"), "{reason}");
+        assert_eq!(
+            reach_one(&[("127.0.0.1", closed), ("127.0.0.1", port)], Patience::default()),
+            Ok(())
+        );
+        let reason = reach_one(&[("127.0.0.1", closed), ("127.0.0.1", -1)], Patience::default())
+            .unwrap_err();
+        assert!(
+            reason.contains(&format!("127.0.0.1:{closed}")) && reason.contains("127.0.0.1:-1"),
+            "{reason}"
+        );
         assert_eq!(reach_one(&[], Patience::default()), Ok(()), "one that is just starting");
     }
 
@@ -408,8 +451,14 @@ mod tests {
     fn a_question_that_waited_too_long_is_not_asked() {
         let patience = Patience::default();
         assert!(left(Monotonic::default(), patience).is_err());
-        assert_eq!(left(clock::monotonic().plus(Duration::from_secs(60)), patience), Ok(QUESTION_DEADLINE));
+        assert_eq!(
+            left(clock::monotonic().plus(Duration::from_secs(60)), patience),
+            Ok(QUESTION_DEADLINE)
+        );
         let far_away = Patience::answered(Duration::from_secs(2));
-        assert_eq!(left(clock::monotonic().plus(Duration::from_secs(60)), far_away), Ok(far_away.span()));
+        assert_eq!(
+            left(clock::monotonic().plus(Duration::from_secs(60)), far_away),
+            Ok(far_away.span())
+        );
     }
 }

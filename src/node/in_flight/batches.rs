@@ -205,11 +205,14 @@ impl InFlightBatch {
         course.eased_at = course.left;
         let open = charges_of(&self.batch, |index| course.outcomes[index].is_none());
         let before = std::mem::replace(&mut course.charges, open);
-        let given_back = before.iter().zip(&course.charges).map(|(before, open)| before.less(*open)).collect();
+        let given_back =
+            before.iter().zip(&course.charges).map(|(before, open)| before.less(*open)).collect();
         // A task that was not published gets a row of its own at the settle.
         let is_over = |index: usize| matches!(course.outcomes[index], Some(Outcome::Published(_)));
-        let droppable: usize =
-            (0..self.batch.len()).filter(|index| is_over(*index)).map(|index| self.batch.task(index).bytes()).sum();
+        let droppable: usize = (0..self.batch.len())
+            .filter(|index| is_over(*index))
+            .map(|index| self.batch.task(index).bytes())
+            .sum();
         let is_worth_it = droppable > 0 && droppable.saturating_mul(4) >= self.batch.bytes();
         Some((given_back, is_worth_it.then(|| self.batch.without(is_over))))
     }
@@ -227,7 +230,10 @@ impl InFlightBatch {
 
 impl Charge {
     fn less(self, other: Self) -> Self {
-        Self { tasks: self.tasks.saturating_sub(other.tasks), bytes: self.bytes.saturating_sub(other.bytes) }
+        Self {
+            tasks: self.tasks.saturating_sub(other.tasks),
+            bytes: self.bytes.saturating_sub(other.bytes),
+        }
     }
 }
 
@@ -263,7 +269,12 @@ pub struct InFlightBatches {
 
 impl InFlightBatches {
     pub fn new(bounds: Bounds, topics: Topics) -> Self {
-        Self { bounds, state: Mutex::default(), topics: Mutex::new(topics), gone_count: AtomicUsize::new(0) }
+        Self {
+            bounds,
+            state: Mutex::default(),
+            topics: Mutex::new(topics),
+            gone_count: AtomicUsize::new(0),
+        }
     }
 
     /// Enters a batch that a statement is about to make or fetch. Returns false when the registry
@@ -327,7 +338,13 @@ impl InFlightBatches {
 
     /// Records the answer to a settle of the batch. A settlement that may have taken effect is
     /// remembered until it is durable.
-    pub fn settled(&self, held: &InFlightBatch, settlement: Arc<Settlement>, effect: Effect, now: Monotonic) {
+    pub fn settled(
+        &self,
+        held: &InFlightBatch,
+        settlement: Arc<Settlement>,
+        effect: Effect,
+        now: Monotonic,
+    ) {
         self.release(held, |registry| registry.settled(held.batch.id, settlement, effect, now));
     }
 
@@ -354,7 +371,11 @@ impl InFlightBatches {
 
     /// Compares the registry with Postgres: with the unsettled batches of this node, as of a
     /// question asked at `asked_at`.
-    pub fn compare(&self, own_unsettled: &[BatchId], asked_at: Monotonic) -> Comparison<Arc<Settlement>> {
+    pub fn compare(
+        &self,
+        own_unsettled: &[BatchId],
+        asked_at: Monotonic,
+    ) -> Comparison<Arc<Settlement>> {
         self.lock().registry.compare(own_unsettled, asked_at)
     }
 
@@ -364,8 +385,9 @@ impl InFlightBatches {
     /// has published it. Returns the batches that were given up.
     pub fn give_up_lost(&self, own: &[BatchId], asked_at: Monotonic) -> Vec<BatchId> {
         let own: HashSet<BatchId> = own.iter().copied().collect();
-        let lost =
-            self.all_held().into_iter().filter(|held| is_lost(held.batch.id, held.held_at, &own, asked_at) && held.give_up(true));
+        let lost = self.all_held().into_iter().filter(|held| {
+            is_lost(held.batch.id, held.held_at, &own, asked_at) && held.give_up(true)
+        });
         lost.map(|held| held.batch.id).collect()
     }
 
@@ -376,7 +398,11 @@ impl InFlightBatches {
 
     /// Gives up all incomplete batches in flight, and returns them.
     pub fn give_up_all(&self) -> Vec<BatchId> {
-        self.all_held().into_iter().filter(|held| held.give_up(false)).map(|held| held.batch.id).collect()
+        self.all_held()
+            .into_iter()
+            .filter(|held| held.give_up(false))
+            .map(|held| held.batch.id)
+            .collect()
     }
 
     fn all_held(&self) -> Vec<Arc<InFlightBatch>> {
@@ -395,23 +421,30 @@ impl InFlightBatches {
         self.held_for(now, age).iter().any(|held| {
             let course = held.lock();
             let mut outcomes = course.outcomes.iter().enumerate();
-            outcomes.any(|(index, outcome)| outcome.is_none() && held.batch.due_at(index) < due_before)
+            outcomes
+                .any(|(index, outcome)| outcome.is_none() && held.batch.due_at(index) < due_before)
         })
     }
 
     /// Returns the topics with a record that was due before `due_before` and has been in flight for
     /// longer than `age` without an outcome.
-    pub fn silent_topics(&self, due_before: Timestamp, now: Monotonic, age: Duration) -> HashSet<TopicName> {
+    pub fn silent_topics(
+        &self,
+        due_before: Timestamp,
+        now: Monotonic,
+        age: Duration,
+    ) -> HashSet<TopicName> {
         let mut silent = HashSet::new();
         for held in self.held_for(now, age) {
             let course = held.lock();
-            let without = course
-                .outcomes
-                .iter()
-                .enumerate()
-                .filter(|(index, outcome)| outcome.is_none() && held.batch.due_at(*index) < due_before);
-            let topics: HashSet<u16> = without.map(|(index, _)| held.batch.topic_index(index)).collect();
-            silent.extend(topics.into_iter().map(|topic| held.batch.topics()[usize::from(topic)].clone()));
+            let without = course.outcomes.iter().enumerate().filter(|(index, outcome)| {
+                outcome.is_none() && held.batch.due_at(*index) < due_before
+            });
+            let topics: HashSet<u16> =
+                without.map(|(index, _)| held.batch.topic_index(index)).collect();
+            silent.extend(
+                topics.into_iter().map(|topic| held.batch.topics()[usize::from(topic)].clone()),
+            );
         }
         silent
     }
@@ -444,9 +477,11 @@ impl InFlightBatches {
     pub fn has_room_behind_the_watermark(&self) -> bool {
         let (tasks, bytes) = self.topics().held_by_full();
         let (amount, bounds) = (self.amount(), self.bounds);
-        let (tasks, bytes) = (amount.tasks.saturating_sub(tasks), amount.bytes.saturating_sub(bytes));
-        let has_room =
-            tasks < bounds.tasks_max / 2 && bytes < bounds.bytes_max / 2 && amount.batches < bounds.batches_max / 4 * 3;
+        let (tasks, bytes) =
+            (amount.tasks.saturating_sub(tasks), amount.bytes.saturating_sub(bytes));
+        let has_room = tasks < bounds.tasks_max / 2
+            && bytes < bounds.bytes_max / 2
+            && amount.batches < bounds.batches_max / 4 * 3;
         has_room && self.has_room()
     }
 
@@ -467,7 +502,12 @@ impl InFlightBatches {
     }
 
     /// Records that a record was acknowledged after this wait.
-    pub fn acknowledged(&self, topic: &TopicName, waited: Duration, now: Monotonic) -> Option<Action> {
+    pub fn acknowledged(
+        &self,
+        topic: &TopicName,
+        waited: Duration,
+        now: Monotonic,
+    ) -> Option<Action> {
         let mut topics = self.topics();
         topics.waited(waited);
         topics.acknowledged(topic, now)
@@ -490,9 +530,19 @@ impl InFlightBatches {
     /// Puts a lighter batch in the place of the original, unless that was let go meanwhile.
     fn replace(&self, held: &InFlightBatch, batch: Batch) {
         let mut state = self.lock();
-        let Some(in_slot) = state.slots[place(held.slot)].clone().filter(|in_slot| in_slot.batch.id == batch.id) else { return };
-        state.amount.bytes = state.amount.bytes.saturating_sub(in_slot.batch.bytes()).saturating_add(batch.bytes());
-        let lighter = InFlightBatch { batch, slot: held.slot, held_at: held.held_at, course: Arc::clone(&held.course) };
+        let Some(in_slot) =
+            state.slots[place(held.slot)].clone().filter(|in_slot| in_slot.batch.id == batch.id)
+        else {
+            return;
+        };
+        state.amount.bytes =
+            state.amount.bytes.saturating_sub(in_slot.batch.bytes()).saturating_add(batch.bytes());
+        let lighter = InFlightBatch {
+            batch,
+            slot: held.slot,
+            held_at: held.held_at,
+            course: Arc::clone(&held.course),
+        };
         state.slots[place(held.slot)] = Some(Arc::new(lighter));
     }
 
@@ -508,12 +558,18 @@ impl InFlightBatches {
         }
     }
 
-    fn release(&self, held: &InFlightBatch, note: impl FnOnce(&mut BatchRegistry<Arc<Settlement>>)) {
+    fn release(
+        &self,
+        held: &InFlightBatch,
+        note: impl FnOnce(&mut BatchRegistry<Arc<Settlement>>),
+    ) {
         {
             let mut state = self.lock();
             note(&mut state.registry);
             // The batch in the slot may be a lighter copy by now.
-            let Some(in_slot) = state.slots[place(held.slot)].take_if(|in_slot| in_slot.batch.id == held.batch.id) else {
+            let Some(in_slot) =
+                state.slots[place(held.slot)].take_if(|in_slot| in_slot.batch.id == held.batch.id)
+            else {
                 return;
             };
             state.free.push(held.slot);
@@ -524,7 +580,13 @@ impl InFlightBatches {
     }
 
     fn held_for(&self, now: Monotonic, age: Duration) -> Vec<Arc<InFlightBatch>> {
-        self.lock().slots.iter().flatten().filter(|held| now.since(held.held_at) >= age).cloned().collect()
+        self.lock()
+            .slots
+            .iter()
+            .flatten()
+            .filter(|held| now.since(held.held_at) >= age)
+            .cloned()
+            .collect()
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

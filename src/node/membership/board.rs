@@ -62,7 +62,11 @@ impl Board {
                 missing: std::mem::take(&mut bulletin.missing),
             };
             if is_moved {
-                tracing::info!(nodes = found.nodes.len(), shards = bulletin.mine.len(), "shards assigned");
+                tracing::info!(
+                    nodes = found.nodes.len(),
+                    shards = bulletin.mine.len(),
+                    "shards assigned"
+                );
                 tracing::debug!(mine = ?bulletin.mine, "these shards are this node's");
             }
             is_changed
@@ -83,14 +87,18 @@ impl Board {
     fn nodes(&self, found: &Found, owned: &BTreeMap<NodeId, Vec<Shard>>) -> Vec<NodeView> {
         let answer = found.answer;
         let rows = answer.rows.iter().map(|row| {
-            let standing = found.decision.standings.get(&row.node).map_or("joining", |standing| standing.as_str());
+            let standing = found
+                .decision
+                .standings
+                .get(&row.node)
+                .map_or("joining", |standing| standing.as_str());
             of_row(row, standing, answer.postgres_now)
         });
-        let keys = found
-            .members
-            .iter()
-            .filter(|(node, _)| **node != self.settings.node && !answer.rows.iter().any(|row| row.node == **node));
-        let mut others: Vec<_> = rows.chain(keys.map(|(node, member)| of_member(*node, member))).collect();
+        let keys = found.members.iter().filter(|(node, _)| {
+            **node != self.settings.node && !answer.rows.iter().any(|row| row.node == **node)
+        });
+        let mut others: Vec<_> =
+            rows.chain(keys.map(|(node, member)| of_member(*node, member))).collect();
         others.sort_by_key(|view| view.id);
         others.insert(0, self.own(found));
         for view in &mut others {

@@ -34,7 +34,9 @@ const SAY_EVERY: Duration = Duration::from_secs(30);
 
 #[derive(Debug, Error)]
 pub enum Error {
-    #[error("node {name} ({address}, {node}) runs on this database already; to run more than one node, give each of them --etcd")]
+    #[error(
+        "node {name} ({address}, {node}) runs on this database already; to run more than one node, give each of them --etcd"
+    )]
     NotAlone { node: NodeId, name: String, address: String },
 }
 
@@ -182,8 +184,10 @@ impl Keeper {
     /// care of batches fail here but may succeed on other nodes.
     fn may_claim(&self) -> bool {
         let (progress, now) = (&self.parts.progress, clock::monotonic());
-        let failing = [progress.failing(now), progress.failing_adopter(now), progress.failing_settles(now)];
-        progress.has_begun() && failing.iter().flatten().all(|failing| failing.blame != Blame::Unclear)
+        let failing =
+            [progress.failing(now), progress.failing_adopter(now), progress.failing_settles(now)];
+        progress.has_begun()
+            && failing.iter().flatten().all(|failing| failing.blame != Blame::Unclear)
     }
 
     /// Logs repeatedly that claims fail, while they do. Returns the reason why this node is not
@@ -196,11 +200,18 @@ impl Keeper {
             return None;
         };
         let for_s = now.since(failing.since).as_secs();
-        let hint = if failing.blame == Blame::Lock { "; a lock is held: see pg_locks and pg_stat_activity" } else { "" };
+        let hint = if failing.blame == Blame::Lock {
+            "; a lock is held: see pg_locks and pg_stat_activity"
+        } else {
+            ""
+        };
         if self.failing_said.lets_through(now) {
             tracing::warn!(for_s, why = failing.why, "no claim succeeds{hint}");
         }
-        Some(NotReady { what: Requirement::Claims, why: format!("none has succeeded for {for_s} s: {}{hint}", failing.why) })
+        Some(NotReady {
+            what: Requirement::Claims,
+            why: format!("none has succeeded for {for_s} s: {}{hint}", failing.why),
+        })
     }
 
     /// Reads the clock, then writes this node's heartbeat and reads those of the others. While the
@@ -213,7 +224,11 @@ impl Keeper {
             self.parts.progress.forgive(since);
         }
         let sent_at = clock::monotonic();
-        let answer = if self.is_waiting { self.heartbeats.read(self.settings.node).await? } else { self.beat(sent_at).await? };
+        let answer = if self.is_waiting {
+            self.heartbeats.read(self.settings.node).await?
+        } else {
+            self.beat(sent_at).await?
+        };
         let arrived_at = clock::monotonic();
         self.parts.metrics.heartbeat_duration.observe(arrived_at.since(sent_at).as_secs_f64());
         Ok((answer, Exchange { sent_at, arrived_at }))
@@ -239,7 +254,10 @@ impl Keeper {
             version: self.settings.version.clone(),
             counter: self.counter,
             has_broker: contact.has_broker,
-            can_publish: contact.has_broker && !is_cut_off && self.parts.clock.is_steady() && self.may_claim(),
+            can_publish: contact.has_broker
+                && !is_cut_off
+                && self.parts.clock.is_steady()
+                && self.may_claim(),
             has_left: self.has_left,
         };
         let answer = self.heartbeats.beat(&beat).await?;
@@ -260,7 +278,9 @@ impl Keeper {
         let nodes = self.assignable(answer, &decision, at)?;
         let metrics = &self.parts.metrics;
         metrics.members.set(count(nodes.len()));
-        metrics.suspected.set(count(decision.standings.values().filter(|one| **one == Standing::Suspected).count()));
+        metrics.suspected.set(count(
+            decision.standings.values().filter(|one| **one == Standing::Suspected).count(),
+        ));
         let mine = self.out.board.show(&Found {
             answer,
             decision: &decision,
@@ -284,7 +304,11 @@ impl Keeper {
                     self.liveness.declared_dead(node);
                     must_adopt = true;
                     self.parts.metrics.declared_dead.inc();
-                    let name = answer.rows.iter().find(|row| row.node == node).map(|row| row.name.as_str());
+                    let name = answer
+                        .rows
+                        .iter()
+                        .find(|row| row.node == node)
+                        .map(|row| row.name.as_str());
                     tracing::warn!(%node, name, "declared dead: its heartbeat stands still");
                 }
                 // Another node was quicker, or the heartbeat has changed since. The next read
@@ -308,8 +332,17 @@ impl Keeper {
 
     /// Returns the nodes that share the shards: none while this node waits for another node without
     /// etcd.
-    fn assignable(&mut self, answer: &Answer, decision: &Decision, at: Exchange) -> Result<Vec<NodeId>, Error> {
-        let own = self.last.as_ref().filter(|(beat, _)| !beat.has_left).map(|(beat, _)| (beat.node, beat.can_publish));
+    fn assignable(
+        &mut self,
+        answer: &Answer,
+        decision: &Decision,
+        at: Exchange,
+    ) -> Result<Vec<NodeId>, Error> {
+        let own = self
+            .last
+            .as_ref()
+            .filter(|(beat, _)| !beat.has_left)
+            .map(|(beat, _)| (beat.node, beat.can_publish));
         let Some(alone) = &mut self.alone else {
             return Ok(self.liveness.assignable(decision, own));
         };
@@ -321,7 +354,8 @@ impl Keeper {
             }
             Finding::NotAlone { other } if !self.has_left => {
                 let row = answer.rows.iter().find(|row| row.node == other);
-                let (name, address) = row.map(|row| (row.name.clone(), row.address.clone())).unwrap_or_default();
+                let (name, address) =
+                    row.map(|row| (row.name.clone(), row.address.clone())).unwrap_or_default();
                 return Err(Error::NotAlone { node: other, name, address });
             }
             Finding::Wait { other } if self.waits_for != Some(other) => {
@@ -364,7 +398,9 @@ impl Keeper {
             let (what, why) = match self.waits_for {
                 _ if self.failures > 0 => (Requirement::Postgres, self.failure.clone()),
                 Some(other) => {
-                    let why = format!("node {other} may still be running, and there is no --etcd: its heartbeat must age first");
+                    let why = format!(
+                        "node {other} may still be running, and there is no --etcd: its heartbeat must age first"
+                    );
                     (Requirement::Heartbeat, why)
                 }
                 None => (Requirement::Heartbeat, "none has been written yet".to_owned()),
@@ -375,10 +411,14 @@ impl Keeper {
         if self.failures == 0 {
             missing.extend(self.failing_claims(now));
             let progress = &self.parts.progress;
-            let of_batches = [("looked after", progress.failing_adopter(now)), ("settled", progress.failing_settles(now))];
+            let of_batches = [
+                ("looked after", progress.failing_adopter(now)),
+                ("settled", progress.failing_settles(now)),
+            ];
             missing.extend(of_batches.into_iter().filter_map(|(deed, failing)| {
                 let Failing { since, why, .. } = failing?;
-                let why = format!("they could not be {deed} for {} s: {why}", now.since(since).as_secs());
+                let why =
+                    format!("they could not be {deed} for {} s: {why}", now.since(since).as_secs());
                 Some(NotReady { what: Requirement::Batches, why })
             }));
         }
@@ -387,13 +427,17 @@ impl Keeper {
         {
             missing.push(NotReady {
                 what: Requirement::Etcd,
-                why: format!("no answer of use for {} s; the log says why", now.since(since).as_secs()),
+                why: format!(
+                    "no answer of use for {} s; the log says why",
+                    now.since(since).as_secs()
+                ),
             });
         }
         if !self.parts.clock.is_steady() {
             missing.push(NotReady {
                 what: Requirement::Clock,
-                why: "the clock of Postgres is unknown, or was set within the last minute".to_owned(),
+                why: "the clock of Postgres is unknown, or was set within the last minute"
+                    .to_owned(),
             });
         }
         self.out.board.show_missing(missing);
@@ -430,7 +474,10 @@ impl Keeper {
         self.parts.metrics.heartbeat_failures.inc();
         self.failure = chain(error);
         if self.failures == 0 {
-            tracing::warn!(error = self.failure, "heartbeats do not reach Postgres; shards stay where they are");
+            tracing::warn!(
+                error = self.failure,
+                "heartbeats do not reach Postgres; shards stay where they are"
+            );
             self.away_since = error.is_away().then(clock::monotonic);
         }
         self.failures = self.failures.saturating_add(1);

@@ -33,7 +33,9 @@ impl Metrics {
             heartbeat_age: Seconds::default(),
             heartbeat_age_max: Seconds::default(),
             // From 0.5 ms to 2 s.
-            heartbeat_duration: Histogram::new((0..13).map(|power| 0.0005 * f64::from(1_u32 << power))),
+            heartbeat_duration: Histogram::new(
+                (0..13).map(|power| 0.0005 * f64::from(1_u32 << power)),
+            ),
             heartbeat_failures: Counter::default(),
             clock_offset: Seconds::default(),
             clock_steps: Family::default(),
@@ -47,7 +49,9 @@ impl Metrics {
     }
 
     pub(super) fn show_steps(&self, counts: StepCounts) {
-        for (step, count) in [("followed", counts.followed), ("ahead", counts.ahead), ("back", counts.back)] {
+        for (step, count) in
+            [("followed", counts.followed), ("ahead", counts.ahead), ("back", counts.back)]
+        {
             let shown = self.clock_steps.get_or_create(&[("step", step)]);
             shown.inc_by(count.saturating_sub(shown.get()));
         }
@@ -64,13 +68,21 @@ impl Metrics {
             "Other nodes whose heartbeat stands still but whose session is alive, or etcd away: waited for",
             self.suspected.clone(),
         );
-        registry.register("punctual_shards_owned", "Shards that this node claims from", self.shards_owned.clone());
+        registry.register(
+            "punctual_shards_owned",
+            "Shards that this node claims from",
+            self.shards_owned.clone(),
+        );
         registry.register(
             "punctual_cluster_shards",
             "Shards of the cluster, each of which has one owner",
             self.cluster_shards.clone(),
         );
-        registry.register("punctual_nodes_declared_dead", "Nodes that this node declared dead", self.declared_dead.clone());
+        registry.register(
+            "punctual_nodes_declared_dead",
+            "Nodes that this node declared dead",
+            self.declared_dead.clone(),
+        );
         registry.register(
             "punctual_trust_lost",
             "Times that this node had been declared dead, or was without a heartbeat for so long that it may have been",

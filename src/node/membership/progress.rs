@@ -55,7 +55,11 @@ struct Loop {
 impl Progress {
     pub fn new(loop_count: usize) -> Self {
         let one = |_index| Loop { ticked_at: AtomicU64::new(NOT_BEGUN), streak: Mutex::default() };
-        Self { loops: (0..loop_count).map(one).collect(), adopter: Arc::default(), settles: Arc::default() }
+        Self {
+            loops: (0..loop_count).map(one).collect(),
+            adopter: Arc::default(),
+            settles: Arc::default(),
+        }
     }
 
     /// Records a turn. A loop counts from its first turn on, and must make one every few seconds
@@ -84,7 +88,9 @@ impl Progress {
         });
         let is_stuck = || {
             let adopter = self.adopter();
-            let is_alone = |failing: &Failing| failing.blame == Blame::Unclear && now.since(failing.since) >= STILL_MAX;
+            let is_alone = |failing: &Failing| {
+                failing.blame == Blame::Unclear && now.since(failing.since) >= STILL_MAX
+            };
             adopter.has_doubt && adopter.streak.failing(now).is_some_and(is_alone)
         };
         still.map(Wedged::ClaimLoop).or_else(|| is_stuck().then_some(Wedged::Adopter))
@@ -149,7 +155,9 @@ impl Progress {
     /// Returns the claims that have failed for long. Among several loops, one that may be alone
     /// with its failure comes first, then the one with the oldest failure.
     pub fn failing(&self, now: Monotonic) -> Option<Failing> {
-        self.streaks().filter_map(|streak| streak.failing(now).cloned()).min_by_key(|failing| (failing.blame, failing.since))
+        self.streaks()
+            .filter_map(|streak| streak.failing(now).cloned())
+            .min_by_key(|failing| (failing.blame, failing.since))
     }
 
     fn streaks(&self) -> impl Iterator<Item = MutexGuard<'_, Streak>> {
@@ -206,14 +214,20 @@ mod tests {
     fn the_loop_that_may_be_alone_with_its_failures_tells_for_the_node() {
         let progress = Progress::new(3);
         let fail = |index: usize, from: u64, blame: Blame| {
-            (from..=from + 5).for_each(|second| progress.streak(index).unwrap().failed(format!("{blame:?}"), blame, at(second)));
+            (from..=from + 5).for_each(|second| {
+                progress.streak(index).unwrap().failed(format!("{blame:?}"), blame, at(second))
+            });
         };
         fail(0, 10, Blame::Lock);
         assert_eq!(progress.failing(at(15)).unwrap().why, "Lock");
         fail(1, 13, Blame::Unclear);
         assert_eq!(progress.failing(at(18)).unwrap().why, "Unclear");
         progress.streak(1).unwrap().claimed(true, true, at(18));
-        assert_eq!(progress.failing(at(18)).unwrap().why, "Lock", "the other loop's claims say nothing of this one's");
+        assert_eq!(
+            progress.failing(at(18)).unwrap().why,
+            "Lock",
+            "the other loop's claims say nothing of this one's"
+        );
         progress.forgive(at(11));
         assert_eq!(progress.failing(at(18)), None);
         assert!(progress.streak(3).is_none());
@@ -235,7 +249,9 @@ mod tests {
         let progress = Progress::new(0);
         let fail = |seconds: std::ops::RangeInclusive<u64>, has_doubt: bool| {
             let mut adopter = progress.adopter();
-            seconds.for_each(|second| adopter.streak.failed("no session".to_owned(), Blame::Unclear, at(second)));
+            seconds.for_each(|second| {
+                adopter.streak.failed("no session".to_owned(), Blame::Unclear, at(second))
+            });
             adopter.has_doubt = has_doubt;
         };
         fail(10..=14, true);

@@ -40,6 +40,9 @@ pub struct Parts {
 
 impl fmt::Debug for Parts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Parts").field("postgres", &self.postgres).field("has_etcd", &self.etcd.is_some()).finish_non_exhaustive()
+        f.debug_struct("Parts")
+            .field("postgres", &self.postgres)
+            .field("has_etcd", &self.etcd.is_some())
+            .finish_non_exhaustive()
     }
 }

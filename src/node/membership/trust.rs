@@ -88,7 +88,8 @@ impl TrustSource {
         self.pulse.send_modify(|pulse| {
             let has_lapsed = pulse.sent_at.is_some() && !self.rule.is_trusted(pulse.sent_at, now);
             is_new = is_revived || has_lapsed;
-            *pulse = Pulse { sent_at: Some(sent_at), generation: pulse.generation + u64::from(is_new) };
+            *pulse =
+                Pulse { sent_at: Some(sent_at), generation: pulse.generation + u64::from(is_new) };
         });
         is_new
     }
@@ -121,7 +122,11 @@ mod tests {
         let (source, trust) = channel(Duration::from_nanos(60));
         let long_ago = ago(Duration::from_secs(1));
         source.renew(long_ago, false, clock::monotonic());
-        assert!(source.renew(clock::monotonic(), false, clock::monotonic().plus(Duration::from_millis(1))));
+        assert!(source.renew(
+            clock::monotonic(),
+            false,
+            clock::monotonic().plus(Duration::from_millis(1))
+        ));
         assert_eq!(trust.generation(), 1);
     }
 }

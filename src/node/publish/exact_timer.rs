@@ -5,7 +5,10 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime};
+use rustix::time::{
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,
+    timerfd_settime,
+};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
@@ -23,7 +26,10 @@ impl ExactTimer {
         reason = "its successor is unsafe, for a type may answer another descriptor each time; an OwnedFd is one descriptor for life"
     )]
     pub fn new() -> io::Result<Self> {
-        let descriptor = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC)?;
+        let descriptor = timerfd_create(
+            TimerfdClockId::Monotonic,
+            TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC,
+        )?;
         Ok(Self { descriptor: AsyncFd::with_interest(descriptor, Interest::READABLE)? })
     }
 
@@ -31,8 +37,10 @@ impl ExactTimer {
     pub async fn wait(&self, span: Duration) -> io::Result<()> {
         // Zero would disarm the timer.
         let span = span.max(Duration::from_micros(1));
-        let value =
-            Timespec { tv_sec: i64::try_from(span.as_secs()).unwrap_or(i64::MAX), tv_nsec: i64::from(span.subsec_nanos()) };
+        let value = Timespec {
+            tv_sec: i64::try_from(span.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: i64::from(span.subsec_nanos()),
+        };
         let once = Itimerspec { it_interval: Timespec { tv_sec: 0, tv_nsec: 0 }, it_value: value };
         timerfd_settime(self.descriptor.get_ref(), TimerfdTimerFlags::empty(), &once)?;
         loop {
@@ -65,7 +73,11 @@ mod tests {
     #[tokio::test]
     async fn a_wait_that_was_given_up_does_not_shorten_the_next() {
         let timer = ExactTimer::new().unwrap();
-        assert!(tokio::time::timeout(Duration::from_millis(1), timer.wait(Duration::from_secs(3))).await.is_err());
+        assert!(
+            tokio::time::timeout(Duration::from_millis(1), timer.wait(Duration::from_secs(3)))
+                .await
+                .is_err()
+        );
         let began_at = clock::monotonic();
         timer.wait(Duration::from_millis(10)).await.unwrap();
         assert!(clock::monotonic().since(began_at) >= Duration::from_millis(10));

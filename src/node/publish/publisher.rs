@@ -74,13 +74,24 @@ impl Publisher {
         self.hand_over(&self.together.current(), held, index, now)
     }
 
-    fn hand_over(&self, producer: &Producer, held: &Arc<InFlightBatch>, index: u32, now: Timestamp) -> Handed {
+    fn hand_over(
+        &self,
+        producer: &Producer,
+        held: &Arc<InFlightBatch>,
+        index: u32,
+        now: Timestamp,
+    ) -> Handed {
         if self.reports.is_moot(held, index) {
             return Handed::Over;
         }
         let place = correlation_id::place(index);
         let task = held.batch.task(place);
-        match producer.inner.send(correlation_id::of(held.slot, index), held.topic_of(place).as_str(), &task, now) {
+        match producer.inner.send(
+            correlation_id::of(held.slot, index),
+            held.topic_of(place).as_str(),
+            &task,
+            now,
+        ) {
             Ok(()) => {
                 reach(Failpoint::RecordHandedOver);
                 Handed::Over
@@ -108,7 +119,8 @@ impl Publisher {
         }
         let producer = self.alone()?.current();
         for (held, index) in self.reports.alone.take() {
-            let is_early = held.batch.due_at(correlation_id::place(index)) > now && !self.reports.is_moot(&held, index);
+            let is_early = held.batch.due_at(correlation_id::place(index)) > now
+                && !self.reports.is_moot(&held, index);
             if is_early || self.hand_over(&producer, &held, index, now) == Handed::Full {
                 self.reports.alone.put((held, index));
             }

@@ -52,7 +52,12 @@ impl Entrance {
 ///
 /// # Errors
 /// When the thread, its runtime or its timer cannot be made.
-pub fn start(publisher: Arc<Publisher>, clock: Arc<ClusterClock>, precision: Duration, tasks: &Tasks) -> io::Result<Entrance> {
+pub fn start(
+    publisher: Arc<Publisher>,
+    clock: Arc<ClusterClock>,
+    precision: Duration,
+    tasks: &Tasks,
+) -> io::Result<Entrance> {
     let (sender, receiver) = mpsc::channel(QUEUE_MAX);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let (ended, end) = tokio::sync::oneshot::channel();
@@ -60,9 +65,16 @@ pub fn start(publisher: Arc<Publisher>, clock: Arc<ClusterClock>, precision: Dur
     thread::Builder::new().name("wheel".to_owned()).spawn(move || {
         let outcome = runtime.block_on(async {
             let timer = ExactTimer::new()?;
-            Wheel { publisher, clock, precision, timer, queue: DelayQueue::new(), near: Near::default() }
-                .run(receiver, stopping)
-                .await
+            Wheel {
+                publisher,
+                clock,
+                precision,
+                timer,
+                queue: DelayQueue::new(),
+                near: Near::default(),
+            }
+            .run(receiver, stopping)
+            .await
         });
         // The receiver is gone only when the process is ending.
         drop(ended.send(outcome));
@@ -86,7 +98,11 @@ struct Wheel {
 }
 
 impl Wheel {
-    async fn run(mut self, mut receiver: mpsc::Receiver<Arc<InFlightBatch>>, stopping: CancellationToken) -> io::Result<()> {
+    async fn run(
+        mut self,
+        mut receiver: mpsc::Receiver<Arc<InFlightBatch>>,
+        stopping: CancellationToken,
+    ) -> io::Result<()> {
         loop {
             let is_stalled = self.publish_due();
             let wait = self.next_wait(is_stalled);

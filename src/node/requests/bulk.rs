@@ -65,24 +65,39 @@ impl<'a> Progress<'a> {
 
     /// Ends the call with an error. Earlier pieces stay done. The answer reports them, and that
     /// there is more, unless the error leaves more in doubt.
-    fn end_with(mut self, error: &Error, searched_to: Option<Cursor>) -> Result<BulkDone, Unavailable> {
+    fn end_with(
+        mut self,
+        error: &Error,
+        searched_to: Option<Cursor>,
+    ) -> Result<BulkDone, Unavailable> {
         self.has_ended = true;
         match (self.task_count, error.is_unknown()) {
             (0, _) => Err(trouble_of(error)),
-            (count, true) => {
-                Err(Unavailable::Unknown { reason: format!("{}; {count} tasks were done for certain", chain(error)) })
-            }
+            (count, true) => Err(Unavailable::Unknown {
+                reason: format!("{}; {count} tasks were done for certain", chain(error)),
+            }),
             (_, false) => {
-                tracing::warn!(error = chain(error), "a call for many tasks ends early, and says so");
+                tracing::warn!(
+                    error = chain(error),
+                    "a call for many tasks ends early, and says so"
+                );
                 Ok(self.with_more(searched_to))
             }
         }
     }
 
     /// Ends the call with a failed read. A read changes nothing, so the earlier pieces are certain.
-    fn end_with_look(mut self, error: &Error, searched_to: Option<Cursor>) -> Result<BulkDone, Unavailable> {
+    fn end_with_look(
+        mut self,
+        error: &Error,
+        searched_to: Option<Cursor>,
+    ) -> Result<BulkDone, Unavailable> {
         self.has_ended = true;
-        if self.task_count == 0 { Err(trouble_of_look(error)) } else { Ok(self.with_more(searched_to)) }
+        if self.task_count == 0 {
+            Err(trouble_of_look(error))
+        } else {
+            Ok(self.with_more(searched_to))
+        }
     }
 
     fn with_more(mut self, searched_to: Option<Cursor>) -> BulkDone {
@@ -110,7 +125,11 @@ impl Bulks {
             };
             if progress.room() == 0 {
                 let has_more = page.next.is_some() || !page.tasks.is_empty();
-                return Ok(if has_more { progress.with_more(from) } else { progress.with_no_more() });
+                return Ok(if has_more {
+                    progress.with_more(from)
+                } else {
+                    progress.with_no_more()
+                });
             }
             if let Err(error) = self.cancel_page(bulk, &page, &mut progress).await {
                 return progress.end_with(&error, from);
@@ -123,13 +142,23 @@ impl Bulks {
         }
     }
 
-    async fn look(&self, selection: &Selection, from: Option<Cursor>, limit: usize) -> Result<TaskPage, Error> {
+    async fn look(
+        &self,
+        selection: &Selection,
+        from: Option<Cursor>,
+        limit: usize,
+    ) -> Result<TaskPage, Error> {
         let page = self.listing.page(selection, from, limit, LOOKED_MAX_OF_BULK).await?;
         self.shared.metrics.rows_looked_at.inc_by(page.looked);
         Ok(page)
     }
 
-    async fn cancel_page(&self, bulk: &Bulk, page: &TaskPage, progress: &mut Progress<'_>) -> Result<(), Error> {
+    async fn cancel_page(
+        &self,
+        bulk: &Bulk,
+        page: &TaskPage,
+        progress: &mut Progress<'_>,
+    ) -> Result<(), Error> {
         if bulk.is_dry_run {
             progress.task_count += self.cancels.count(&page.tasks).await?;
             return Ok(());
@@ -148,18 +177,29 @@ impl Bulks {
     }
 
     /// Redrives, drops or counts all selected dead letters, up to the limit of a call.
-    pub async fn change_all_dead(&self, change: Change, bulk: &Bulk) -> Result<BulkDone, Unavailable> {
+    pub async fn change_all_dead(
+        &self,
+        change: Change,
+        bulk: &Bulk,
+    ) -> Result<BulkDone, Unavailable> {
         let (topic, all) = (&bulk.topic, bulk.selection().ids());
         let mut from = bulk.from;
         if bulk.is_dry_run {
-            return self.count_dead(topic, all.behind(from)).await.map_err(|error| trouble_of_look(&error));
+            return self
+                .count_dead(topic, all.behind(from))
+                .await
+                .map_err(|error| trouble_of_look(&error));
         }
         let mut progress = Progress::new(bulk, self.request_deadline);
         let mut tries = Tries::default();
         // Each piece begins behind the one before: a redriven task may have died again, and under
         // an old snapshot the index still has all the changed rows.
         while progress.room() > 0 {
-            let changed = match self.dead_letters.change_some(change, topic, all.behind(from), progress.room()).await {
+            let changed = match self
+                .dead_letters
+                .change_some(change, topic, all.behind(from), progress.room())
+                .await
+            {
                 Err(error) if tries.again(&error) => continue,
                 Err(error) => return progress.end_with(&error, from),
                 Ok(changed) => changed,
@@ -194,7 +234,11 @@ impl Bulks {
         let has_more = ids.len() > count_max;
         ids.truncate(count_max);
         let searched_to = ids.last().filter(|_last| has_more).map(|last| Cursor { after: *last });
-        Ok(BulkDone { task_count: u64::try_from(ids.len()).unwrap_or(u64::MAX), has_more, searched_to })
+        Ok(BulkDone {
+            task_count: u64::try_from(ids.len()).unwrap_or(u64::MAX),
+            has_more,
+            searched_to,
+        })
     }
 
     /// Redrives one dead letter.
@@ -230,7 +274,9 @@ impl Bulks {
 }
 
 /// Changes one dead letter, and retries when the change gave way.
-async fn change<T, F: Future<Output = Result<T, Error>>>(make: impl Fn() -> F) -> Result<T, Unavailable> {
+async fn change<T, F: Future<Output = Result<T, Error>>>(
+    make: impl Fn() -> F,
+) -> Result<T, Unavailable> {
     let mut tries = Tries::default();
     loop {
         match make().await {

@@ -50,7 +50,10 @@ impl Canceller {
         stopping: CancellationToken,
     ) -> (Self, Lane) {
         let (sender, receiver) = mpsc::channel(queue_max.max(1));
-        (Self { sender, metrics: metrics.clone() }, Lane { receiver, cancels, kept, metrics, stopping })
+        (
+            Self { sender, metrics: metrics.clone() },
+            Lane { receiver, cancels, kept, metrics, stopping },
+        )
     }
 
     /// Cancels a task. Returns the task when this call removed it.
@@ -62,7 +65,9 @@ impl Canceller {
             mpsc::error::TrySendError::Closed(_) => Unavailable::Draining,
         })?;
         answered.await.unwrap_or_else(|_ended| {
-            Err(Unavailable::Unknown { reason: "the node stopped while it cancelled the task".to_owned() })
+            Err(Unavailable::Unknown {
+                reason: "the node stopped while it cancelled the task".to_owned(),
+            })
         })
     }
 }
@@ -112,7 +117,9 @@ impl Lane {
         let mut pieces: VecDeque<Range<usize>> = iter::once(0..ids.len()).collect();
         while let Some(piece) = pieces.pop_front() {
             let (cancelled, outcome) = self.cancels.cancel_group(&ids[piece.clone()]).await;
-            self.metrics.cancelled.inc_by(u64::try_from(cancelled.iter().flatten().count()).unwrap_or(u64::MAX));
+            self.metrics
+                .cancelled
+                .inc_by(u64::try_from(cancelled.iter().flatten().count()).unwrap_or(u64::MAX));
             // Tasks that were cancelled are reported even when the rest failed: a repetition would
             // not find them any more.
             for (answer, cancelled) in answers[piece.clone()].iter_mut().zip(cancelled) {
@@ -123,10 +130,18 @@ impl Lane {
             let Err(error) = outcome else { continue };
             let is_late = clock::monotonic() >= until;
             if matches!(error, Error::GaveWay { .. }) && !is_late {
-                tracing::debug!(error = chain(&error), ids = piece.len(), "cancelling again, by halves");
+                tracing::debug!(
+                    error = chain(&error),
+                    ids = piece.len(),
+                    "cancelling again, by halves"
+                );
                 // The halves go behind the other pieces, which are not held up and come first.
                 let middle = piece.start + piece.len() / 2;
-                pieces.extend([piece.start..middle, middle..piece.end].into_iter().filter(|half| !half.is_empty()));
+                pieces.extend(
+                    [piece.start..middle, middle..piece.end]
+                        .into_iter()
+                        .filter(|half| !half.is_empty()),
+                );
                 continue;
             }
             // When time is up, or Postgres is away, this applies to all pieces that are left.

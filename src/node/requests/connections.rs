@@ -48,7 +48,8 @@ impl Connections {
         self.with(|all| {
             let mut whys: Vec<&str> = all.iter().filter_map(Option::as_deref).collect();
             whys.dedup();
-            (!whys.is_empty()).then(|| NotReady { what: Requirement::Connections, why: whys.join("; ") })
+            (!whys.is_empty())
+                .then(|| NotReady { what: Requirement::Connections, why: whys.join("; ") })
         })
     }
 
@@ -99,7 +100,11 @@ pub struct Pools {
 
 impl Pools {
     /// Keeps one connection of each kind open until the node stops.
-    pub async fn keep(self, connections: Connections, stopping: CancellationToken) -> Result<(), Failure> {
+    pub async fn keep(
+        self,
+        connections: Connections,
+        stopping: CancellationToken,
+    ) -> Result<(), Failure> {
         let [mut look_up, mut names, mut replaces] = [(); 3].map(|()| connections.keep());
         let keeping = async {
             tokio::join!(
@@ -151,7 +156,11 @@ mod tests {
         first.show(Err(unreachable("too many")));
         let missing = connections.missing().unwrap();
         assert_eq!(missing.what, Requirement::Connections);
-        assert!(missing.why.starts_with("connect for submit: ") && missing.why.ends_with("too many"), "{}", missing.why);
+        assert!(
+            missing.why.starts_with("connect for submit: ") && missing.why.ends_with("too many"),
+            "{}",
+            missing.why
+        );
         first.show(Ok(()));
         assert!(connections.missing().is_none());
     }

@@ -87,17 +87,32 @@ struct Queue {
 impl Queue {
     fn new(bounds: Bounds) -> Self {
         let bytes = Semaphore::new(bounds.bytes_max.div_ceil(BYTES_UNIT));
-        Self { tasks: Arc::new(Semaphore::new(bounds.tasks_max)), tasks_max: bounds.tasks_max, bytes: Arc::new(bytes) }
+        Self {
+            tasks: Arc::new(Semaphore::new(bounds.tasks_max)),
+            tasks_max: bounds.tasks_max,
+            bytes: Arc::new(bytes),
+        }
     }
 
     /// Takes room for a request. The refusal names the limit that is reached, because each limit is
     /// a setting of its own.
-    fn room_for(&self, task_count: usize, bytes: usize, metrics: &Metrics) -> Result<Room, Refusal> {
+    fn room_for(
+        &self,
+        task_count: usize,
+        bytes: usize,
+        metrics: &Metrics,
+    ) -> Result<Room, Refusal> {
         let tasks = try_acquire(&self.tasks, task_count, "submit_queue")?;
         let shown = |gauge, amount| Counted::new(gauge, i64::try_from(amount).unwrap_or(i64::MAX));
         Ok(Room {
-            _permits: [tasks, try_acquire(&self.bytes, bytes.div_ceil(BYTES_UNIT), "submit_queue_bytes")?],
-            _shown: [shown(&metrics.submit_queue_tasks, task_count), shown(&metrics.submit_queue_bytes, bytes)],
+            _permits: [
+                tasks,
+                try_acquire(&self.bytes, bytes.div_ceil(BYTES_UNIT), "submit_queue_bytes")?,
+            ],
+            _shown: [
+                shown(&metrics.submit_queue_tasks, task_count),
+                shown(&metrics.submit_queue_bytes, bytes),
+            ],
         })
     }
 }
@@ -107,8 +122,12 @@ impl Intake {
     pub fn new(bounds: Bounds, parts: Parts) -> (Self, [Lane; 2]) {
         let (plain, plain_receiver) = mpsc::channel(bounds.tasks_max.max(1));
         let (named, named_receiver) = mpsc::channel(bounds.tasks_max.max(1));
-        let intake = Self { plain, named, queue: Queue::new(bounds), shared: Arc::clone(&parts.shared) };
-        let plain_store = Store::Plain(Box::new(PlainStore { shared: Arc::clone(&parts.shared), submits: parts.submits }));
+        let intake =
+            Self { plain, named, queue: Queue::new(bounds), shared: Arc::clone(&parts.shared) };
+        let plain_store = Store::Plain(Box::new(PlainStore {
+            shared: Arc::clone(&parts.shared),
+            submits: parts.submits,
+        }));
         let named_store = Store::Named(Box::new(parts.named));
         let lane = |receiver, store| {
             let (metrics, stopping) = (parts.shared.metrics.clone(), parts.stopping.clone());
@@ -134,13 +153,23 @@ impl Intake {
         }
         let is_named: Vec<bool> = tasks.iter().map(|task| task.name.is_some()).collect();
         let (named, plain) = tasks.into_iter().partition(|task| task.name.is_some());
-        let (plain, named) = tokio::join!(self.store_through(&self.plain, plain), self.store_through(&self.named, named));
+        let (plain, named) = tokio::join!(
+            self.store_through(&self.plain, plain),
+            self.store_through(&self.named, named)
+        );
         let (mut plain, mut named) = (plain.into_iter(), named.into_iter());
         // Each lane answers each of its tasks.
-        is_named.into_iter().filter_map(|is_named| if is_named { named.next() } else { plain.next() }).collect()
+        is_named
+            .into_iter()
+            .filter_map(|is_named| if is_named { named.next() } else { plain.next() })
+            .collect()
     }
 
-    async fn store_through(&self, lane: &mpsc::Sender<Request>, tasks: Vec<NewTask>) -> Vec<Result<Accepted, Refusal>> {
+    async fn store_through(
+        &self,
+        lane: &mpsc::Sender<Request>,
+        tasks: Vec<NewTask>,
+    ) -> Vec<Result<Accepted, Refusal>> {
         let count = tasks.len();
         let all = |refusal: Refusal| vec![Err(refusal); count];
         let bytes: usize = tasks.iter().map(NewTask::bytes).sum();
@@ -155,11 +184,17 @@ impl Intake {
         }
         let results = answered.await;
         // The lane answers every request, unless it ends in the middle of one.
-        results.unwrap_or_else(|_ended| all(Refusal::Unknown { reason: "the node stopped while it stored the task".to_owned() }))
+        results.unwrap_or_else(|_ended| {
+            all(Refusal::Unknown { reason: "the node stopped while it stored the task".to_owned() })
+        })
     }
 }
 
-fn try_acquire(semaphore: &Arc<Semaphore>, count: usize, bound: &'static str) -> Result<OwnedSemaphorePermit, Refusal> {
+fn try_acquire(
+    semaphore: &Arc<Semaphore>,
+    count: usize,
+    bound: &'static str,
+) -> Result<OwnedSemaphorePermit, Refusal> {
     let count = u32::try_from(count).unwrap_or(u32::MAX);
     Arc::clone(semaphore).try_acquire_many_owned(count).map_err(|_full| Refusal::Busy { bound })
 }
@@ -217,11 +252,18 @@ impl Store {
     }
 
     /// Stores all of `tasks`, or none of the new ones.
-    async fn store(&mut self, tasks: &mut [NewTask]) -> Result<Vec<Result<Accepted, Refusal>>, Error> {
+    async fn store(
+        &mut self,
+        tasks: &mut [NewTask],
+    ) -> Result<Vec<Result<Accepted, Refusal>>, Error> {
         match self {
             Self::Plain(store) => {
                 let states = store.store(tasks).await?;
-                Ok(tasks.iter().zip(states).map(|(task, state)| Ok(Accepted { id: task.id, state, is_new: true })).collect())
+                Ok(tasks
+                    .iter()
+                    .zip(states)
+                    .map(|(task, state)| Ok(Accepted { id: task.id, state, is_new: true }))
+                    .collect())
             }
             Self::Named(store) => store.store(tasks).await,
         }
@@ -305,7 +347,9 @@ impl Lane {
             let rest = is_late.then(|| std::mem::take(&mut pieces)).into_iter().flatten();
             for piece in iter::once(piece).chain(rest) {
                 if matches!(refusal, Refusal::Unknown { .. }) {
-                    self.metrics.submit_unknown.inc_by(u64::try_from(piece.len()).unwrap_or(u64::MAX));
+                    self.metrics
+                        .submit_unknown
+                        .inc_by(u64::try_from(piece.len()).unwrap_or(u64::MAX));
                 }
                 results[piece].fill(Err(refusal.clone()));
             }
@@ -315,12 +359,18 @@ impl Lane {
 
     /// Stores all of `tasks` or none. A group that gave way to another transaction is retried,
     /// unless it can be divided.
-    async fn store_together(&mut self, tasks: &mut [NewTask]) -> Result<Vec<Result<Accepted, Refusal>>, Error> {
+    async fn store_together(
+        &mut self,
+        tasks: &mut [NewTask],
+    ) -> Result<Vec<Result<Accepted, Refusal>>, Error> {
         let (mut tries, mut draws) = (Tries::default(), 0);
         loop {
             match self.store.store(tasks).await {
                 Err(error) if error.is_of_an_id() && draws < DRAWS_MAX => {
-                    tracing::debug!(error = chain(&error), "another task has the id of one of these: they get other ones");
+                    tracing::debug!(
+                        error = chain(&error),
+                        "another task has the id of one of these: they get other ones"
+                    );
                     draws += 1;
                     put_in_order(&self.store.shared(), tasks.iter_mut());
                 }
@@ -353,14 +403,23 @@ impl PlainStore {
         }
     }
 
-    async fn store_sorted(&mut self, tasks: &[NewTask], sorter: Sorter<'_>, now: Timestamp) -> Result<Vec<TaskState>, Error> {
+    async fn store_sorted(
+        &mut self,
+        tasks: &[NewTask],
+        sorter: Sorter<'_>,
+        now: Timestamp,
+    ) -> Result<Vec<TaskState>, Error> {
         let shared = &self.shared;
         let mut group = Group::default();
         let mut claimed = Vec::new();
         let mut states = Vec::with_capacity(tasks.len());
         for task in tasks.iter() {
             let place = sorter.place_of(task);
-            states.push(if place == Place::Claimed { TaskState::Claimed } else { TaskState::Scheduled });
+            states.push(if place == Place::Claimed {
+                TaskState::Claimed
+            } else {
+                TaskState::Scheduled
+            });
             match place {
                 Place::Claimed => claimed.push(task),
                 Place::Near => group.near.push(task),
@@ -417,7 +476,11 @@ mod tests {
         assert_eq!(room_for(1, 1).err(), full("submit_queue_bytes"));
         assert_eq!(room_for(2, 1).err(), full("submit_queue"));
         drop(held);
-        assert_eq!((metrics.submit_queue_tasks.get(), metrics.submit_queue_bytes.get()), (0, 0), "what is shown is what is held");
+        assert_eq!(
+            (metrics.submit_queue_tasks.get(), metrics.submit_queue_bytes.get()),
+            (0, 0),
+            "what is shown is what is held"
+        );
         // A refused request has taken no room.
         assert!(room_for(2, 3 * BYTES_UNIT).is_ok());
     }

@@ -26,7 +26,13 @@ pub struct Lists {
 }
 
 impl Lists {
-    pub async fn list(&self, list: List, selection: &Selection, from: Option<Cursor>, limit: usize) -> Result<Page, Unavailable> {
+    pub async fn list(
+        &self,
+        list: List,
+        selection: &Selection,
+        from: Option<Cursor>,
+        limit: usize,
+    ) -> Result<Page, Unavailable> {
         let page = match list {
             List::Tasks => self.pending(selection, from, limit).await,
             List::DeadLetters => self.dead_letters.page(selection, from, limit).await,
@@ -34,7 +40,12 @@ impl Lists {
         page.map_err(|error| trouble_of_look(&error))
     }
 
-    async fn pending(&self, selection: &Selection, from: Option<Cursor>, limit: usize) -> Result<Page, Error> {
+    async fn pending(
+        &self,
+        selection: &Selection,
+        from: Option<Cursor>,
+        limit: usize,
+    ) -> Result<Page, Error> {
         let page = self.listing.page(selection, from, limit, LOOKED_MAX).await?;
         self.metrics.rows_looked_at.inc_by(page.looked);
         Ok(Page { tasks: page.tasks.into_iter().map(|task| task.view).collect(), next: page.next })
@@ -69,7 +80,8 @@ impl Lists {
     }
 
     pub async fn counts(&self, topic: Option<&TopicName>) -> Result<Counts, Unavailable> {
-        let counted = self.counter.count(rand::random()).await.map_err(|error| trouble_of_look(&error))?;
+        let counted =
+            self.counter.count(rand::random()).await.map_err(|error| trouble_of_look(&error))?;
         Ok(counts_of(&counted, topic))
     }
 }
@@ -85,8 +97,14 @@ fn counts_of(counted: &Counted, topic: Option<&TopicName>) -> Counts {
     Counts {
         as_of: counted.as_of,
         pending: figure(topics.iter().map(|(_, count)| count).sum()),
-        topics: topics.iter().take(TOPICS_MAX).map(|(topic, count)| (TopicName::stored(topic), figure(*count))).collect(),
+        topics: topics
+            .iter()
+            .take(TOPICS_MAX)
+            .map(|(topic, count)| (TopicName::stored(topic), figure(*count)))
+            .collect(),
         has_more_topics,
-        minutes: minutes.map(|(index, count)| (counted.from.plus(MINUTE * index), of_hour(count))).collect(),
+        minutes: minutes
+            .map(|(index, count)| (counted.from.plus(MINUTE * index), of_hour(count)))
+            .collect(),
     }
 }

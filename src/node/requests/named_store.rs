@@ -45,15 +45,21 @@ impl NamedStore {
     /// # Errors
     /// When none of them has an answer. A later error is the answer only of the tasks that have
     /// none yet: the others are stored.
-    pub async fn store(&mut self, tasks: &mut [NewTask]) -> Result<Vec<Result<Accepted, Refusal>>, Error> {
+    pub async fn store(
+        &mut self,
+        tasks: &mut [NewTask],
+    ) -> Result<Vec<Result<Accepted, Refusal>>, Error> {
         clamp(tasks, self.shared.now());
         let leaders = leaders(tasks);
         // Every statement takes the names in the same order: otherwise two groups would wait for
         // each other.
-        let mut open: Vec<usize> = (0..tasks.len()).filter(|index| leaders[*index] == *index).collect();
+        let mut open: Vec<usize> =
+            (0..tasks.len()).filter(|index| leaders[*index] == *index).collect();
         open.sort_unstable_by_key(|index| key_of(&tasks[*index]));
         let mut answers: Vec<Option<Accepted>> = vec![None; tasks.len()];
-        let mut refusal = Refusal::ServerAway { reason: "the name was taken and freed again and again".to_owned() };
+        let mut refusal = Refusal::ServerAway {
+            reason: "the name was taken and freed again and again".to_owned(),
+        };
         for round in 0..ROUNDS_MAX {
             if open.is_empty() {
                 break;
@@ -79,23 +85,35 @@ impl NamedStore {
                 }
                 if matches!(refusal, Refusal::Unknown { .. }) {
                     let count = leaders.iter().filter(|leader| answers[**leader].is_none()).count();
-                    self.shared.metrics.submit_unknown.inc_by(u64::try_from(count).unwrap_or(u64::MAX));
+                    self.shared
+                        .metrics
+                        .submit_unknown
+                        .inc_by(u64::try_from(count).unwrap_or(u64::MAX));
                 }
                 break;
             }
         }
-        Ok((0..tasks.len()).map(|index| answer_of(index, &leaders, &answers).ok_or_else(|| refusal.clone())).collect())
+        Ok((0..tasks.len())
+            .map(|index| answer_of(index, &leaders, &answers).ok_or_else(|| refusal.clone()))
+            .collect())
     }
 
     /// Stores the `open` tasks whose name is new, and looks up the others. Afterwards, `open` holds
     /// the tasks that must be retried, or that failed.
-    async fn round(&mut self, tasks: &[NewTask], open: &mut Vec<usize>, answers: &mut [Option<Accepted>]) -> Result<(), Error> {
+    async fn round(
+        &mut self,
+        tasks: &[NewTask],
+        open: &mut Vec<usize>,
+        answers: &mut [Option<Accepted>],
+    ) -> Result<(), Error> {
         let group: Vec<&NewTask> = open.iter().map(|index| &tasks[*index]).collect();
         let stored = self.insert(&group).await?;
         let mut lost = Vec::new();
         for (&index, state) in open.iter().zip(stored) {
             match state {
-                Some(state) => answers[index] = Some(Accepted { id: tasks[index].id, state, is_new: true }),
+                Some(state) => {
+                    answers[index] = Some(Accepted { id: tasks[index].id, state, is_new: true })
+                }
                 None => lost.push(index),
             }
         }
@@ -108,7 +126,9 @@ impl NamedStore {
     async fn insert(&mut self, tasks: &[&NewTask]) -> Result<Vec<Option<TaskState>>, Error> {
         let shared = Arc::clone(&self.shared);
         let sorter = Sorter::new(&shared, shared.now());
-        let placed = |sorter: Sorter<'_>| -> Vec<Place> { tasks.iter().map(|task| sorter.place_of(task)).collect() };
+        let placed = |sorter: Sorter<'_>| -> Vec<Place> {
+            tasks.iter().map(|task| sorter.place_of(task)).collect()
+        };
         let places = placed(sorter);
         let has_claims = places.contains(&Place::Claimed);
         match self.insert_placed(tasks, places).await {
@@ -120,16 +140,26 @@ impl NamedStore {
         }
     }
 
-    async fn insert_placed(&mut self, tasks: &[&NewTask], places: Vec<Place>) -> Result<Vec<Option<TaskState>>, Error> {
+    async fn insert_placed(
+        &mut self,
+        tasks: &[&NewTask],
+        places: Vec<Place>,
+    ) -> Result<Vec<Option<TaskState>>, Error> {
         let shared = &self.shared;
         let now = shared.now();
-        let batch = places.contains(&Place::Claimed).then(|| BatchId::new(now, rand::random(), rand::random()));
+        let batch = places
+            .contains(&Place::Claimed)
+            .then(|| BatchId::new(now, rand::random(), rand::random()));
         if let Some(batch) = batch {
             shared.in_flight.ask_for(batch);
         }
         let began_at = clock::monotonic();
-        let group =
-            Group { tasks, is_far: &of_place(&places, Place::Far), is_claimed: &of_place(&places, Place::Claimed), batch };
+        let group = Group {
+            tasks,
+            is_far: &of_place(&places, Place::Far),
+            is_claimed: &of_place(&places, Place::Claimed),
+            batch,
+        };
         let (won, stamp) = match self.submits.store(&group).await {
             Ok(answer) => answer,
             Err(error) => {
@@ -142,14 +172,28 @@ impl NamedStore {
         reach(Failpoint::InsertCommitted);
         shared.group_stored(tasks.len(), won.len(), stamp, began_at);
         self.take_on(tasks, &places, &won, batch).await;
-        let state = |place| if place == Place::Claimed { TaskState::Claimed } else { TaskState::Scheduled };
-        Ok(tasks.iter().zip(places).map(|(task, place)| won.contains(&task.id).then(|| state(place))).collect())
+        let state =
+            |place| if place == Place::Claimed { TaskState::Claimed } else { TaskState::Scheduled };
+        Ok(tasks
+            .iter()
+            .zip(places)
+            .map(|(task, place)| won.contains(&task.id).then(|| state(place)))
+            .collect())
     }
 
     /// Puts claimed tasks on the wheel, and has tasks that are due soon claimed now.
-    async fn take_on(&self, tasks: &[&NewTask], places: &[Place], won: &HashSet<TaskId>, batch: Option<BatchId>) {
+    async fn take_on(
+        &self,
+        tasks: &[&NewTask],
+        places: &[Place],
+        won: &HashSet<TaskId>,
+        batch: Option<BatchId>,
+    ) {
         let winners = |wanted: Place| -> Vec<&NewTask> {
-            let each = tasks.iter().zip(places).filter(|(task, place)| **place == wanted && won.contains(&task.id));
+            let each = tasks
+                .iter()
+                .zip(places)
+                .filter(|(task, place)| **place == wanted && won.contains(&task.id));
             each.map(|(task, _)| *task).collect()
         };
         self.shared.look_after(IdRange::spanning(winners(Place::Near).iter().map(|task| task.id)));
@@ -159,12 +203,19 @@ impl NamedStore {
         if claimed.is_empty() {
             self.shared.in_flight.forget(batch);
         } else {
-            self.shared.take_in_on_insert(BatchBuilder::of_new_tasks(batch, claimed.into_iter())).await;
+            self.shared
+                .take_in_on_insert(BatchBuilder::of_new_tasks(batch, claimed.into_iter()))
+                .await;
         }
     }
 
     /// Answers the `lost` tasks whose name is known, and leaves the others in `lost`.
-    async fn find(&self, tasks: &[NewTask], lost: &mut Vec<usize>, answers: &mut [Option<Accepted>]) -> Result<(), Error> {
+    async fn find(
+        &self,
+        tasks: &[NewTask],
+        lost: &mut Vec<usize>,
+        answers: &mut [Option<Accepted>],
+    ) -> Result<(), Error> {
         if lost.is_empty() {
             return Ok(());
         }
@@ -193,7 +244,11 @@ fn key_of(task: &NewTask) -> (&str, &str) {
 /// Returns, for each task, the first task with the same name.
 fn leaders(tasks: &[NewTask]) -> Vec<usize> {
     let mut firsts = std::collections::HashMap::with_capacity(tasks.len());
-    tasks.iter().enumerate().map(|(index, task)| *firsts.entry(key_of(task)).or_insert(index)).collect()
+    tasks
+        .iter()
+        .enumerate()
+        .map(|(index, task)| *firsts.entry(key_of(task)).or_insert(index))
+        .collect()
 }
 
 fn of_place(places: &[Place], wanted: Place) -> Vec<bool> {
@@ -203,7 +258,9 @@ fn of_place(places: &[Place], wanted: Place) -> Vec<bool> {
 fn answer_of(index: usize, leaders: &[usize], answers: &[Option<Accepted>]) -> Option<Accepted> {
     let leader = leaders[index];
     let is_repeated = leader != index;
-    answers[leader].clone().map(|accepted| Accepted { is_new: accepted.is_new && !is_repeated, ..accepted })
+    answers[leader]
+        .clone()
+        .map(|accepted| Accepted { is_new: accepted.is_new && !is_repeated, ..accepted })
 }
 
 #[cfg(test)]
@@ -212,14 +269,20 @@ mod tests {
     use crate::domain::{Headers, Record, ShardCount, TaskName, Timestamp, TopicName};
 
     fn task(topic: &str, name: &str) -> NewTask {
-        let record = Record { topic: TopicName::new(topic).unwrap(), key: None, payload: None, headers: Headers::default() };
+        let record = Record {
+            topic: TopicName::new(topic).unwrap(),
+            key: None,
+            payload: None,
+            headers: Headers::default(),
+        };
         let name = Some(TaskName::new(name).unwrap());
         NewTask::new(record, name, Timestamp::EPOCH, ShardCount::DEFAULT, (0, rand::random()))
     }
 
     #[test]
     fn a_name_repeated_within_a_group_is_stored_once_and_answered_alike() {
-        let tasks = [task("t", "a"), task("t", "b"), task("t", "a"), task("u", "a"), task("t", "a")];
+        let tasks =
+            [task("t", "a"), task("t", "b"), task("t", "a"), task("u", "a"), task("t", "a")];
         let leaders = leaders(&tasks);
         assert_eq!(leaders, [0, 1, 0, 3, 0]);
         let first = Accepted { id: tasks[0].id, state: TaskState::Scheduled, is_new: true };

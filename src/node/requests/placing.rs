@@ -21,7 +21,11 @@ impl<'a> Sorter<'a> {
             may_claim: shared.fence.may_claim() && shared.in_flight.has_room_on_insert(),
             // Before the first look at the leaves, all tasks go to the far table. The mover brings
             // them back.
-            rule: placing::Rule::new(now, shared.cluster.window, shared.leaves.end().unwrap_or_default()),
+            rule: placing::Rule::new(
+                now,
+                shared.cluster.window,
+                shared.leaves.end().unwrap_or_default(),
+            ),
         }
     }
 

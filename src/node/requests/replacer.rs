@@ -43,7 +43,12 @@ enum Finding {
 impl Replacer {
     /// Replaces the task of a name by the given task, unless it is too late for that or `condition`
     /// does not allow it.
-    pub async fn replace(&self, mut task: NewTask, condition: &Precondition, look_up: &LookUp) -> Result<Placed, Refusal> {
+    pub async fn replace(
+        &self,
+        mut task: NewTask,
+        condition: &Precondition,
+        look_up: &LookUp,
+    ) -> Result<Placed, Refusal> {
         let mut over: Option<TaskId> = None;
         let mut looks = 0;
         put_in_order(&self.shared, [&mut task]);
@@ -66,11 +71,15 @@ impl Replacer {
                     }
                 }
                 Err(error) if error.is_of_an_id() => put_in_order(&self.shared, [&mut task]),
-                Err(error @ Error::GaveWay { .. }) => tracing::debug!(error = chain(&error), "replacing a task again"),
+                Err(error @ Error::GaveWay { .. }) => {
+                    tracing::debug!(error = chain(&error), "replacing a task again")
+                }
                 Err(error) => return Err(refusal_of(&error)),
             }
         }
-        Err(Refusal::ServerAway { reason: "others were replacing the task all the time; nothing was changed".to_owned() })
+        Err(Refusal::ServerAway {
+            reason: "others were replacing the task all the time; nothing was changed".to_owned(),
+        })
     }
 
     /// Cancels the task of a name, if `condition` allows it.
@@ -95,7 +104,12 @@ impl Replacer {
         }
     }
 
-    async fn try_replace(&self, task: &NewTask, over: Option<TaskId>, condition: &Precondition) -> Result<Replacement, Error> {
+    async fn try_replace(
+        &self,
+        task: &NewTask,
+        over: Option<TaskId>,
+        condition: &Precondition,
+    ) -> Result<Replacement, Error> {
         let is_far = Sorter::new(&self.shared, self.shared.now()).table_of(task) == Place::Far;
         let replacement = self.replaces.replace(task, is_far, over, condition).await?;
         if matches!(replacement, Replacement::Created | Replacement::Replaced) {
@@ -115,7 +129,9 @@ async fn look(entry: Entry, look_up: &LookUp, is_last: bool) -> Result<Finding, 
         Some(view) => match view.state {
             TaskState::Published | TaskState::Cancelled | TaskState::Dead => Finding::Final,
             TaskState::Scheduled if !is_last => Finding::Moving,
-            TaskState::Scheduled | TaskState::Claimed => Finding::TooLate(Placed::TooLate(Box::new(view))),
+            TaskState::Scheduled | TaskState::Claimed => {
+                Finding::TooLate(Placed::TooLate(Box::new(view)))
+            }
         },
     })
 }

@@ -40,7 +40,9 @@ pub fn refusal_of(error: &Error) -> Refusal {
     match error {
         Error::Unanswered { .. } => Refusal::Unknown { reason },
         Error::BadValue { .. } => Refusal::BadValue { reason },
-        Error::Unreachable { .. } | Error::GaveWay { .. } | Error::Refused { .. } => Refusal::ServerAway { reason },
+        Error::Unreachable { .. } | Error::GaveWay { .. } | Error::Refused { .. } => {
+            Refusal::ServerAway { reason }
+        }
     }
 }
 
@@ -53,7 +55,11 @@ pub fn refusal_of_look(error: &Error) -> Refusal {
 /// Returns the answer for a failed change.
 pub fn trouble_of(error: &Error) -> Unavailable {
     let reason = chain(error);
-    if error.is_unknown() { Unavailable::Unknown { reason } } else { Unavailable::ServerAway { reason } }
+    if error.is_unknown() {
+        Unavailable::Unknown { reason }
+    } else {
+        Unavailable::ServerAway { reason }
+    }
 }
 
 /// Returns the answer for a failed read, which has either a result or none.

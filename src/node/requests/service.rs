@@ -6,9 +6,12 @@ pub mod model;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use super::task_service::TaskService;
-use crate::domain::{Cursor, List, Page, Precondition, Selection, TaskId, TaskName, TaskView, Timestamp, TopicName};
+use crate::domain::{
+    Cursor, List, Page, Precondition, Selection, TaskId, TaskName, TaskView, Timestamp, TopicName,
+};
 use crate::node::messages::{
-    Accepted, Bulk, BulkDone, ClusterView, Counts, Draft, NotReady, Placed, Refusal, Requirement, Unavailable, Verdict,
+    Accepted, Bulk, BulkDone, ClusterView, Counts, Draft, NotReady, Placed, Refusal, Requirement,
+    Unavailable, Verdict,
 };
 
 /// The service that a node offers to its API. Cheap to clone.
@@ -36,7 +39,8 @@ struct Front {
 impl Front {
     fn open(&self) -> Result<&TaskService, String> {
         self.task_service.get().ok_or_else(|| {
-            let missing: Vec<String> = self.missing().into_iter().map(|missing| missing.to_string()).collect();
+            let missing: Vec<String> =
+                self.missing().into_iter().map(|missing| missing.to_string()).collect();
             format!("the node is starting ({})", missing.join("; "))
         })
     }
@@ -67,7 +71,12 @@ macro_rules! ask {
 impl Default for Service {
     fn default() -> Self {
         let starting = NotReady { what: Requirement::Postgres, why: "not reached yet".to_owned() };
-        Self { backing: Backing::Node(Arc::new(Front { task_service: OnceLock::new(), starting: Mutex::new(vec![starting]) })) }
+        Self {
+            backing: Backing::Node(Arc::new(Front {
+                task_service: OnceLock::new(),
+                starting: Mutex::new(vec![starting]),
+            })),
+        }
     }
 }
 
@@ -75,7 +84,9 @@ impl Service {
     /// Shows the requirements for which the node waits while it starts.
     pub fn waits_for(&self, missing: Vec<NotReady>) {
         match &self.backing {
-            Backing::Node(front) => *front.starting.lock().unwrap_or_else(PoisonError::into_inner) = missing,
+            Backing::Node(front) => {
+                *front.starting.lock().unwrap_or_else(PoisonError::into_inner) = missing
+            }
             #[cfg(test)]
             Backing::Model(_) => {}
         }
@@ -84,7 +95,9 @@ impl Service {
     /// Opens the service. Only one call is allowed.
     pub fn open(&self, task_service: TaskService) {
         match &self.backing {
-            Backing::Node(front) => assert!(front.task_service.set(task_service).is_ok(), "a node starts once"),
+            Backing::Node(front) => {
+                assert!(front.task_service.set(task_service).is_ok(), "a node starts once")
+            }
             #[cfg(test)]
             Backing::Model(_) => {}
         }
@@ -107,7 +120,11 @@ impl Service {
 
     /// Stores tasks of a request that arrived at `arrived_at`. Returns an answer for each task, in
     /// order.
-    pub async fn submit(&self, drafts: Vec<Draft>, arrived_at: Option<Timestamp>) -> Vec<Result<Accepted, Refusal>> {
+    pub async fn submit(
+        &self,
+        drafts: Vec<Draft>,
+        arrived_at: Option<Timestamp>,
+    ) -> Vec<Result<Accepted, Refusal>> {
         match &self.backing {
             Backing::Node(front) => match front.open() {
                 Ok(task_service) => task_service.submit(drafts, arrived_at).await,
@@ -138,7 +155,11 @@ impl Service {
     }
 
     /// Returns the task of a name.
-    pub async fn look_up_named(&self, topic: &TopicName, name: &TaskName) -> Result<Option<TaskView>, Unavailable> {
+    pub async fn look_up_named(
+        &self,
+        topic: &TopicName,
+        name: &TaskName,
+    ) -> Result<Option<TaskView>, Unavailable> {
         ask!(self.look_up_named(topic, name), Unavailable)
     }
 
@@ -154,7 +175,13 @@ impl Service {
 
     /// Lists at most `limit` pending tasks, or dead letters, in the order of their due times.
     /// `from` is the end of the previous page.
-    pub async fn list(&self, list: List, selection: &Selection, from: Option<Cursor>, limit: usize) -> Result<Page, Unavailable> {
+    pub async fn list(
+        &self,
+        list: List,
+        selection: &Selection,
+        from: Option<Cursor>,
+        limit: usize,
+    ) -> Result<Page, Unavailable> {
         ask!(self.list(list, selection, from, limit), Unavailable)
     }
 

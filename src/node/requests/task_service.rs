@@ -17,15 +17,16 @@ use super::replacer::Replacer;
 use super::retry_policy::{refusal_of_look, trouble_of_look};
 use crate::clock;
 use crate::domain::{
-    Backlog, Cursor, List, NewTask, Page, Precondition, Selection, TaskId, TaskName, TaskState, TaskView, Timestamp, TopicName,
+    Backlog, Cursor, List, NewTask, Page, Precondition, Selection, TaskId, TaskName, TaskState,
+    TaskView, Timestamp, TopicName,
 };
 use crate::engine::topics::{OpenBreaker, Pace};
 use crate::error_chain::chain;
 use crate::kafka::{self, LookUpError, TopicFacts};
 use crate::node::membership::Bulletin;
 use crate::node::messages::{
-    Accepted, Bulk, BulkDone, ClusterView, Counts, Draft, Due, NodeView, NotReady, Placed, Refusal, Requirement,
-    UNAVAILABLE_SHOWN_MAX, Unavailable, UnavailableTopic, Verdict,
+    Accepted, Bulk, BulkDone, ClusterView, Counts, Draft, Due, NodeView, NotReady, Placed, Refusal,
+    Requirement, UNAVAILABLE_SHOWN_MAX, Unavailable, UnavailableTopic, Verdict,
 };
 use crate::node::shared::Shared;
 use crate::postgres::lists::backlog::BacklogCounter;
@@ -86,13 +87,21 @@ impl TaskService {
     }
 
     /// Stores drafts. The answers are in their order.
-    pub async fn submit(&self, drafts: Vec<Draft>, arrived_at: Option<Timestamp>) -> Vec<Result<Accepted, Refusal>> {
+    pub async fn submit(
+        &self,
+        drafts: Vec<Draft>,
+        arrived_at: Option<Timestamp>,
+    ) -> Vec<Result<Accepted, Refusal>> {
         let answers = self.submit_all(drafts, arrived_at).await;
         self.shared.metrics.submits_refused.inc_by(refused_count(&answers));
         answers
     }
 
-    async fn submit_all(&self, drafts: Vec<Draft>, arrived_at: Option<Timestamp>) -> Vec<Result<Accepted, Refusal>> {
+    async fn submit_all(
+        &self,
+        drafts: Vec<Draft>,
+        arrived_at: Option<Timestamp>,
+    ) -> Vec<Result<Accepted, Refusal>> {
         let count = drafts.len();
         if self.is_draining() {
             return vec![Err(Refusal::Draining); count];
@@ -117,7 +126,11 @@ impl TaskService {
                     tasks.push(task);
                 }
                 Err(refusal) => {
-                    refused.extend(named.map(|(topic, name)| Refused { index: results.len(), topic, name }));
+                    refused.extend(named.map(|(topic, name)| Refused {
+                        index: results.len(),
+                        topic,
+                        name,
+                    }));
                     results.push(Some(Err(refusal)));
                 }
             }
@@ -125,7 +138,9 @@ impl TaskService {
         let mut stored = self.store(tasks).await.into_iter();
         let mut answers: Vec<Result<Accepted, Refusal>> = results
             .into_iter()
-            .map(|refusal| refusal.or_else(|| stored.next()).unwrap_or_else(|| Err(Refusal::lost())))
+            .map(|refusal| {
+                refusal.or_else(|| stored.next()).unwrap_or_else(|| Err(Refusal::lost()))
+            })
             .collect();
         if !refused.is_empty() {
             // The future is on the heap, as below.
@@ -139,7 +154,10 @@ impl TaskService {
     /// the name may have been new to one of them.
     async fn recall(&self, refused: &[Refused], answers: &mut [Result<Accepted, Refusal>]) {
         for (chunk, some) in refused.chunks(TASKS_MAX).enumerate() {
-            let names: Vec<(&str, &str)> = some.iter().map(|refused| (refused.topic.as_str(), refused.name.as_str())).collect();
+            let names: Vec<(&str, &str)> = some
+                .iter()
+                .map(|refused| (refused.topic.as_str(), refused.name.as_str()))
+                .collect();
             let known = match self.names.known(&names).await {
                 Ok(known) => known,
                 Err(error) => {
@@ -152,7 +170,8 @@ impl TaskService {
             };
             for (refused, known) in some.iter().zip(known) {
                 if let Some(known) = known {
-                    answers[refused.index] = Ok(Accepted { id: known.id, state: known.state, is_new: false });
+                    answers[refused.index] =
+                        Ok(Accepted { id: known.id, state: known.state, is_new: false });
                     self.shared.metrics.names_known.inc();
                 }
             }
@@ -167,7 +186,8 @@ impl TaskService {
     }
 
     async fn facts(&self, topic: &TopicName) -> Result<TopicFacts, Refusal> {
-        let facts = self.topics.look_up(topic).await.map_err(|error| refusal_of_look_up(topic, error))?;
+        let facts =
+            self.topics.look_up(topic).await.map_err(|error| refusal_of_look_up(topic, error))?;
         self.shared.found(topic);
         Ok(facts)
     }
@@ -185,7 +205,9 @@ impl TaskService {
     /// a draft for good.
     async fn held_against(&self, draft: &Draft, facts: Facts) -> (Facts, Result<(), Refusal>) {
         let facts = match facts {
-            Ok(facts) if fits(draft, draft.record.size(), facts).is_ok() => return (Ok(facts), Ok(())),
+            Ok(facts) if fits(draft, draft.record.size(), facts).is_ok() => {
+                return (Ok(facts), Ok(()));
+            }
             Ok(facts) => facts,
             Err(refusal) => return (Err(refusal.clone()), Err(refusal)),
         };
@@ -199,7 +221,12 @@ impl TaskService {
         if fits(draft, self.topics.size(record, facts).await, facts).is_ok() {
             return (Ok(facts), Ok(()));
         }
-        match self.topics.confirm(&record.topic).await.map_err(|error| refusal_of_look_up(&record.topic, error)) {
+        match self
+            .topics
+            .confirm(&record.topic)
+            .await
+            .map_err(|error| refusal_of_look_up(&record.topic, error))
+        {
             Ok(facts) => (Ok(facts), fits(draft, self.topics.size(record, facts).await, facts)),
             Err(refusal) => (Err(refusal.clone()), Err(refusal)),
         }
@@ -255,7 +282,11 @@ impl TaskService {
     }
 
     /// Returns the task of a name. An expired name has no task, unless its task is still pending.
-    pub async fn look_up_named(&self, topic: &TopicName, name: &TaskName) -> Result<Option<TaskView>, Unavailable> {
+    pub async fn look_up_named(
+        &self,
+        topic: &TopicName,
+        name: &TaskName,
+    ) -> Result<Option<TaskView>, Unavailable> {
         let Some(entry) = self.entry(topic, name).await? else { return Ok(None) };
         let view = self.look_up(entry.id).await?;
         Ok(view.filter(|view| !entry.is_expired || is_pending(view)))
@@ -288,11 +319,19 @@ impl TaskService {
                 None => clock::sleep(MOVING).await,
             }
         }
-        Err(Unavailable::ServerAway { reason: "others were replacing the task all the time; repeat the cancel".to_owned() })
+        Err(Unavailable::ServerAway {
+            reason: "others were replacing the task all the time; repeat the cancel".to_owned(),
+        })
     }
 
-    async fn cancel_of_name(&self, topic: &TopicName, name: &TaskName) -> Result<Option<Verdict>, Unavailable> {
-        let Some(entry) = self.entry(topic, name).await? else { return Ok(Some(Verdict::NotFound)) };
+    async fn cancel_of_name(
+        &self,
+        topic: &TopicName,
+        name: &TaskName,
+    ) -> Result<Option<Verdict>, Unavailable> {
+        let Some(entry) = self.entry(topic, name).await? else {
+            return Ok(Some(Verdict::NotFound));
+        };
         if entry.is_expired && !self.look_up(entry.id).await?.as_ref().is_some_and(is_pending) {
             return Ok(Some(Verdict::NotFound));
         }
@@ -315,7 +354,11 @@ impl TaskService {
         })
     }
 
-    async fn entry(&self, topic: &TopicName, name: &TaskName) -> Result<Option<Entry>, Unavailable> {
+    async fn entry(
+        &self,
+        topic: &TopicName,
+        name: &TaskName,
+    ) -> Result<Option<Entry>, Unavailable> {
         self.names.entry(topic, name).await.map_err(|error| trouble_of_look(&error))
     }
 
@@ -331,14 +374,22 @@ impl TaskService {
                 None => clock::sleep(MOVING).await,
             }
         }
-        Err(Unavailable::ServerAway { reason: "the task is being moved; repeat the cancel".to_owned() })
+        Err(Unavailable::ServerAway {
+            reason: "the task is being moved; repeat the cancel".to_owned(),
+        })
     }
 
     pub async fn look_up(&self, id: TaskId) -> Result<Option<TaskView>, Unavailable> {
         self.look_up.task(id).await.map_err(|error| trouble_of_look(&error))
     }
 
-    pub async fn list(&self, list: List, selection: &Selection, from: Option<Cursor>, limit: usize) -> Result<Page, Unavailable> {
+    pub async fn list(
+        &self,
+        list: List,
+        selection: &Selection,
+        from: Option<Cursor>,
+        limit: usize,
+    ) -> Result<Page, Unavailable> {
         self.lists.list(list, selection, from, limit).await
     }
 
@@ -352,7 +403,10 @@ impl TaskService {
         match tokio::time::timeout(TOPIC_ASIDE_MAX, self.topics.look_up(topic)).await {
             Ok(Ok(_facts)) => Some(true),
             Ok(Err(LookUpError::Unknown)) => Box::pin(self.lists.have_topic(topic, searched)).await,
-            Ok(Err(LookUpError::Denied { .. } | LookUpError::Unavailable { .. } | LookUpError::Busy)) | Err(_) => None,
+            Ok(Err(
+                LookUpError::Denied { .. } | LookUpError::Unavailable { .. } | LookUpError::Busy,
+            ))
+            | Err(_) => None,
         }
     }
 
@@ -445,7 +499,9 @@ impl TaskService {
     /// Returns the nodes as of this node's last heartbeat, with ages as of now.
     fn nodes(&self) -> Vec<NodeView> {
         let bulletin = self.bulletin.borrow();
-        let passed = bulletin.heartbeat_sent_at.map_or(Duration::ZERO, |sent_at| clock::monotonic().since(sent_at));
+        let passed = bulletin
+            .heartbeat_sent_at
+            .map_or(Duration::ZERO, |sent_at| clock::monotonic().since(sent_at));
         let mut nodes = bulletin.nodes.clone();
         for node in &mut nodes {
             node.heartbeat_age += passed;
@@ -459,12 +515,17 @@ impl TaskService {
         let bulletin = self.bulletin.borrow().clone();
         // Once etcd has been reached, its absence stops nothing and the node stays ready. Before
         // the first heartbeat, etcd has not been checked.
-        if bulletin.heartbeat_sent_at.is_some() && !bulletin.missing.iter().any(|missing| missing.what == Requirement::Etcd) {
+        if bulletin.heartbeat_sent_at.is_some()
+            && !bulletin.missing.iter().any(|missing| missing.what == Requirement::Etcd)
+        {
             self.has_seen_etcd.store(true, Ordering::Relaxed);
         }
-        let counts = |what: Requirement| what != Requirement::Etcd || !self.has_seen_etcd.load(Ordering::Relaxed);
+        let counts = |what: Requirement| {
+            what != Requirement::Etcd || !self.has_seen_etcd.load(Ordering::Relaxed)
+        };
         // The membership knows why there is no heartbeat. The fence knows only that there is none.
-        let mut missing: Vec<NotReady> = bulletin.missing.into_iter().filter(|missing| counts(missing.what)).collect();
+        let mut missing: Vec<NotReady> =
+            bulletin.missing.into_iter().filter(|missing| counts(missing.what)).collect();
         for more in self.shared.fence.missing() {
             if !missing.iter().any(|known| known.what == more.what) {
                 missing.push(more);
@@ -484,7 +545,9 @@ impl TaskService {
 
 /// Returns the refusal of a submit while the time is not known.
 fn no_time() -> Refusal {
-    let reason = "Postgres has not told the time since this node began, or since its machine was suspended".to_owned();
+    let reason =
+        "Postgres has not told the time since this node began, or since its machine was suspended"
+            .to_owned();
     Refusal::ServerAway { reason }
 }
 
@@ -516,20 +579,27 @@ fn due_at_of(due: Due, arrived_at: Timestamp, delay_max: Duration) -> Result<Tim
         Due::At(at) => at,
         Due::After(delay) => arrived_at.plus(delay).ceil_millis(),
     };
-    if due_at > arrived_at.plus(delay_max).ceil_millis() { Err(Refusal::TooFar { delay_max }) } else { Ok(due_at) }
+    if due_at > arrived_at.plus(delay_max).ceil_millis() {
+        Err(Refusal::TooFar { delay_max })
+    } else {
+        Ok(due_at)
+    }
 }
 
 /// Logs a call for many tasks, because it is an act of an operator.
 fn tell_of_bulk(what: &str, bulk: &Bulk, done: &Result<BulkDone, Unavailable>) {
     // Milliseconds since the epoch, as a request may give them.
-    let [due_from_ms, due_to_ms] = [bulk.due_from, bulk.due_to].map(|time| time.map(Timestamp::as_millis));
+    let [due_from_ms, due_to_ms] =
+        [bulk.due_from, bulk.due_to].map(|time| time.map(Timestamp::as_millis));
     let topic = &bulk.topic;
     match done {
         _ if bulk.is_dry_run => {}
         Ok(BulkDone { task_count, has_more, .. }) => {
             tracing::info!(%topic, due_from_ms, due_to_ms, task_count, has_more, "many tasks were {what}");
         }
-        Err(trouble) => tracing::info!(%topic, due_from_ms, due_to_ms, ?trouble, "many tasks were to be {what}"),
+        Err(trouble) => {
+            tracing::info!(%topic, due_from_ms, due_to_ms, ?trouble, "many tasks were to be {what}")
+        }
     }
 }
 
@@ -539,7 +609,8 @@ fn is_pending(view: &TaskView) -> bool {
 
 /// Returns the number of answers which certainly mean that nothing was stored.
 fn refused_count<T>(answers: &[Result<T, Refusal>]) -> u64 {
-    let is_refused = |answer: &&Result<T, Refusal>| !matches!(answer, Ok(_) | Err(Refusal::Unknown { .. }));
+    let is_refused =
+        |answer: &&Result<T, Refusal>| !matches!(answer, Ok(_) | Err(Refusal::Unknown { .. }));
     u64::try_from(answers.iter().filter(is_refused).count()).unwrap_or(u64::MAX)
 }
 
@@ -557,7 +628,10 @@ mod tests {
             assert!(latest >= now.plus(delay_max) && latest.since(now) < longer, "{micros}");
             assert_eq!(due_at_of(Due::At(latest), now, delay_max).unwrap(), latest, "{micros}");
             for beyond in [Due::After(longer), Due::At(latest.plus(Duration::from_millis(1)))] {
-                assert!(matches!(due_at_of(beyond, now, delay_max), Err(Refusal::TooFar { .. })), "{micros}");
+                assert!(
+                    matches!(due_at_of(beyond, now, delay_max), Err(Refusal::TooFar { .. })),
+                    "{micros}"
+                );
             }
         }
     }

@@ -110,7 +110,10 @@ impl Adopter {
                 Err(error) => {
                     self.progress.adopter_failed(&error, self.shared.fence.doubt().is_some());
                     if !is_failing {
-                        tracing::warn!(error = chain(&error), "look after batches; it will be tried again");
+                        tracing::warn!(
+                            error = chain(&error),
+                            "look after batches; it will be tried again"
+                        );
                     }
                     is_failing = true;
                     clock::sleep(RETRY).await;
@@ -135,7 +138,8 @@ impl Adopter {
         // A batch that a crash of Postgres made unsettled again may be older than all that were
         // unsettled before.
         let known = self.shared.in_flight.oldest_known();
-        let own_from = self.past.from().map_or(self.own_floor.get(), |past| past.max(self.own_floor.get()));
+        let own_from =
+            self.past.from().map_or(self.own_floor.get(), |past| past.max(self.own_floor.get()));
         let own_from = known.map_or(own_from, |known| known.min(own_from));
         let asked_at = clock::monotonic();
         let own = self.adoptions.own_unsettled(own_from).await?;
@@ -144,11 +148,15 @@ impl Adopter {
         }
         let comparison = self.shared.in_flight.compare(&own, asked_at);
         if let Some(durable_until) = durable_until {
-            let undone: HashSet<BatchId> = comparison.undone.iter().map(|(batch, _)| *batch).collect();
+            let undone: HashSet<BatchId> =
+                comparison.undone.iter().map(|(batch, _)| *batch).collect();
             self.shared.in_flight.durable_until(durable_until, &undone);
         }
         if !comparison.undone.is_empty() {
-            tracing::warn!(batches = comparison.undone.len(), "settles were undone by a crash of Postgres; they are repeated");
+            tracing::warn!(
+                batches = comparison.undone.len(),
+                "settles were undone by a crash of Postgres; they are repeated"
+            );
         }
         for (batch, settlement) in comparison.undone {
             tracing::debug!(%batch, "its settle was undone");
@@ -157,7 +165,10 @@ impl Adopter {
         let mut found = self.suspects.take_in(comparison.unknown);
         found.retain(|batch| !self.to_load.contains(batch));
         if !found.is_empty() {
-            tracing::info!(batches = found.len(), "found batches of this node's whose claims were not answered");
+            tracing::info!(
+                batches = found.len(),
+                "found batches of this node's whose claims were not answered"
+            );
             self.shared.metrics.recovered.inc_by(u64::try_from(found.len()).unwrap_or(u64::MAX));
             self.to_load.extend(found);
         }
@@ -177,7 +188,10 @@ impl Adopter {
                 reach(Failpoint::BatchAdopted);
                 adopted.iter().for_each(|batch| self.shared.in_flight.adopted(*batch));
                 tracing::info!(batches = adopted.len(), "adopted");
-                self.shared.metrics.adopted.inc_by(u64::try_from(adopted.len()).unwrap_or(u64::MAX));
+                self.shared
+                    .metrics
+                    .adopted
+                    .inc_by(u64::try_from(adopted.len()).unwrap_or(u64::MAX));
                 if adopted.len() == usize::try_from(BATCHES_MAX).unwrap_or(usize::MAX) {
                     self.adopt_now.notify_one();
                 }
@@ -203,7 +217,12 @@ impl Adopter {
         if self.past.is_due(began_at) {
             match self.adoptions.oldest().await {
                 Ok(oldest) => self.past.begin(oldest, now, began_at),
-                Err(error) => return tracing::warn!(error = chain(&error), "look for the oldest batch; it will be tried again"),
+                Err(error) => {
+                    return tracing::warn!(
+                        error = chain(&error),
+                        "look for the oldest batch; it will be tried again"
+                    );
+                }
             }
         }
         while let Some(slice) = self.past.slice() {
@@ -223,7 +242,10 @@ impl Adopter {
                     if matches!(error, Error::Unanswered { .. }) {
                         self.past.was_too_wide();
                     }
-                    return tracing::warn!(error = chain(&error), "look for the oldest unsettled batch; it will be tried again");
+                    return tracing::warn!(
+                        error = chain(&error),
+                        "look for the oldest unsettled batch; it will be tried again"
+                    );
                 }
             }
             if clock::monotonic().since(began_at) >= LOOK_BACK_SPAN_MAX {
@@ -237,7 +259,10 @@ impl Adopter {
     fn clear_up(&self, own: &[BatchId], asked_at: Monotonic, doubt: u64) {
         let lost = self.shared.in_flight.give_up_lost(own, asked_at);
         if !lost.is_empty() {
-            tracing::warn!(batches = lost.len(), "other nodes have adopted batches of this one; dropping them");
+            tracing::warn!(
+                batches = lost.len(),
+                "other nodes have adopted batches of this one; dropping them"
+            );
             self.purge();
         }
         self.shared.fence.clear(doubt);
@@ -245,7 +270,10 @@ impl Adopter {
 
     fn purge(&self) {
         if let Err(error) = self.publisher.purge() {
-            tracing::error!(error = chain(&error), "the producer could not be emptied; what it has may be published twice");
+            tracing::error!(
+                error = chain(&error),
+                "the producer could not be emptied; what it has may be published twice"
+            );
         }
     }
 

@@ -67,7 +67,16 @@ pub struct Settler {
 impl Settler {
     pub fn new(parts: Parts) -> Self {
         let Parts { settles, shared, reports, undone, progress, stopping } = parts;
-        Self { settles, shared, reports, undone, progress, stopping, batches_max: BATCHES_MAX, is_failing: false }
+        Self {
+            settles,
+            shared,
+            reports,
+            undone,
+            progress,
+            stopping,
+            batches_max: BATCHES_MAX,
+            is_failing: false,
+        }
     }
 
     /// Runs until the node stops. Other nodes adopt the batches that are unsettled then.
@@ -120,7 +129,8 @@ impl Settler {
         if count == 0 {
             return true;
         }
-        let group: Vec<&Settlement> = waiting[..count].iter().map(|one| one.settlement.as_ref()).collect();
+        let group: Vec<&Settlement> =
+            waiting[..count].iter().map(|one| one.settlement.as_ref()).collect();
         let began_at = clock::monotonic();
         reach(Failpoint::SettleReady);
         let (settled, outcome) = self.settles.settle(&group).await;
@@ -155,9 +165,15 @@ impl Settler {
             Ok(()) => {
                 self.progress.settle_succeeded();
                 self.batches_max = (self.batches_max * 2).min(BATCHES_MAX);
-                self.shared.metrics.settle_duration.observe(clock::monotonic().since(began_at).as_secs_f64());
+                self.shared
+                    .metrics
+                    .settle_duration
+                    .observe(clock::monotonic().since(began_at).as_secs_f64());
                 if count > settled.len() {
-                    tracing::info!(batches = count - settled.len(), "settled or adopted before, by others or unnoticed");
+                    tracing::info!(
+                        batches = count - settled.len(),
+                        "settled or adopted before, by others or unnoticed"
+                    );
                 }
                 if waiting.is_empty() && std::mem::take(&mut self.is_failing) {
                     tracing::info!("all that waited is settled");
@@ -183,7 +199,11 @@ impl Settler {
             self.batches_max = 1;
         }
         if !std::mem::replace(&mut self.is_failing, true) {
-            tracing::warn!(error = chain(error), batches = count, "settle failed; it will be repeated");
+            tracing::warn!(
+                error = chain(error),
+                batches = count,
+                "settle failed; it will be repeated"
+            );
         }
     }
 

@@ -123,8 +123,12 @@ impl Heartbeats {
     /// says what an answer proves. A node that had been declared dead is revived by a second
     /// heartbeat, so that no node adopts from it any more when the caller learns of the revival.
     pub async fn beat(&mut self, beat: &Beat) -> Result<Answer, Error> {
-        let rows = self.connection.run("write the heartbeat", async |connection| send(connection, beat).await).await?;
-        let (mut answer, was_dead) = decode(&rows).map_err(|source| Error::new("read the heartbeats", source.into()))?;
+        let rows = self
+            .connection
+            .run("write the heartbeat", async |connection| send(connection, beat).await)
+            .await?;
+        let (mut answer, was_dead) =
+            decode(&rows).map_err(|source| Error::new("read the heartbeats", source.into()))?;
         // A row that was deleted and created again has another start time.
         let was_forgotten = self.started_at.is_some() && self.started_at != answer.started_at;
         self.started_at = answer.started_at;
@@ -133,7 +137,10 @@ impl Heartbeats {
         self.is_revived |= was_dead || was_forgotten;
         if was_dead {
             let node = beat.node.uuid();
-            self.execute("revive this node", async |connection| sqlx::query(REVIVE).bind(node).execute(connection).await).await?;
+            self.execute("revive this node", async |connection| {
+                sqlx::query(REVIVE).bind(node).execute(connection).await
+            })
+            .await?;
         }
         answer.is_revived = std::mem::take(&mut self.is_revived);
         Ok(answer)
@@ -143,9 +150,12 @@ impl Heartbeats {
     pub async fn read(&mut self, node: NodeId) -> Result<Answer, Error> {
         let rows = self
             .connection
-            .run("read the heartbeats", async |connection| sqlx::query(READ).bind(node.uuid()).fetch_all(connection).await)
+            .run("read the heartbeats", async |connection| {
+                sqlx::query(READ).bind(node.uuid()).fetch_all(connection).await
+            })
             .await?;
-        let (answer, _) = decode(&rows).map_err(|source| Error::new("read the heartbeats", source.into()))?;
+        let (answer, _) =
+            decode(&rows).map_err(|source| Error::new("read the heartbeats", source.into()))?;
         Ok(answer)
     }
 
@@ -154,7 +164,9 @@ impl Heartbeats {
     pub async fn stamp(&mut self) -> Result<Timestamp, Error> {
         let micros: i64 = self
             .connection
-            .run("read the clock", async |connection| sqlx::query_scalar(STAMP).fetch_one(connection).await)
+            .run("read the clock", async |connection| {
+                sqlx::query_scalar(STAMP).fetch_one(connection).await
+            })
             .await?;
         Ok(Timestamp::from_micros(micros))
     }
@@ -174,7 +186,10 @@ impl Heartbeats {
     /// older than `age`. A node without a row counts as dead.
     pub async fn forget(&mut self, age: Duration) -> Result<u64, Error> {
         let seconds = age.as_secs_f64();
-        self.execute("forget dead nodes", async |connection| sqlx::query(FORGET).bind(seconds).execute(connection).await).await
+        self.execute("forget dead nodes", async |connection| {
+            sqlx::query(FORGET).bind(seconds).execute(connection).await
+        })
+        .await
     }
 
     async fn execute<F>(&mut self, what: &str, statement: F) -> Result<u64, Error>
@@ -211,7 +226,12 @@ fn decode(rows: &[PgRow]) -> Result<(Answer, bool), sqlx::Error> {
             others.push(other(row)?);
         }
     }
-    let answer = Answer { postgres_now: timestamp(first, "now")?, rows: others, started_at, is_revived: false };
+    let answer = Answer {
+        postgres_now: timestamp(first, "now")?,
+        rows: others,
+        started_at,
+        is_revived: false,
+    };
     Ok((answer, was_dead.unwrap_or(false)))
 }
 
@@ -238,9 +258,14 @@ fn timestamp(row: &PgRow, column: &str) -> Result<Timestamp, sqlx::Error> {
 /// Marks a node that has ended as dead, so that its unsettled batches are adopted at once. Returns
 /// false when it had no heartbeat.
 pub async fn retire(settings: &Settings, node: NodeId) -> Result<bool, Error> {
-    let mut connection = Connection::new(settings, Purpose { name: "retire", deadline: Duration::from_secs(2), settings: &[] });
+    let mut connection = Connection::new(
+        settings,
+        Purpose { name: "retire", deadline: Duration::from_secs(2), settings: &[] },
+    );
     let done = connection
-        .run("mark the heartbeat of this node as dead", async |open| sqlx::query(RETIRE).bind(node.uuid()).execute(open).await)
+        .run("mark the heartbeat of this node as dead", async |open| {
+            sqlx::query(RETIRE).bind(node.uuid()).execute(open).await
+        })
         .await?;
     Ok(done.rows_affected() == 1)
 }

@@ -23,7 +23,11 @@ static MIGRATIONS: Migrator = sqlx::migrate!();
 
 /// Migrations may rewrite tables, and wait for each other: with `--auto-migrate` all nodes migrate
 /// at once.
-const PURPOSE: Purpose = Purpose { name: "migrate", deadline: Duration::from_secs(600), settings: &[("lock_timeout", "60s")] };
+const PURPOSE: Purpose = Purpose {
+    name: "migrate",
+    deadline: Duration::from_secs(600),
+    settings: &[("lock_timeout", "60s")],
+};
 const CHECK: Purpose = Purpose { name: "check", deadline: Duration::from_secs(5), settings: &[] };
 
 /// The result of a migration.
@@ -45,9 +49,17 @@ impl fmt::Display for Report {
         }
         let ClusterSettings { shards, leaf, horizon, window } = self.cluster;
         let [leaf, horizon, window] = [leaf, horizon, window].map(spelled);
-        write!(f, "; {} shards, leaves of {leaf}, horizon {horizon}, window {window}", shards.get())?;
+        write!(
+            f,
+            "; {} shards, leaves of {leaf}, horizon {horizon}, window {window}",
+            shards.get()
+        )?;
         if !self.changed.is_empty() {
-            write!(f, "; changed: {}; nodes take it up at their next start", self.changed.join(", "))?;
+            write!(
+                f,
+                "; changed: {}; nodes take it up at their next start",
+                self.changed.join(", ")
+            )?;
         }
         write!(f, "; {} partitions made", self.partitions_made)
     }
@@ -94,7 +106,11 @@ pub async fn migrate(settings: &Settings, wishes: ClusterWishes) -> Result<Repor
     connection.run("set the storage of columns", set_storage).await?;
     cluster::write(&mut connection, &wished).await?;
     let partitions_made = make_partitions(&mut connection, &Rules::new(&wished)).await?;
-    let applied = MIGRATIONS.iter().map(|migration| migration.version).filter(|version| !before.contains(version)).collect();
+    let applied = MIGRATIONS
+        .iter()
+        .map(|migration| migration.version)
+        .filter(|version| !before.contains(version))
+        .collect();
     let changed = stored.map_or_else(Vec::new, |stored| cluster::changes(&stored, &wished));
     Ok(Report { applied, cluster: wished, changed, partitions_made })
 }
@@ -103,9 +119,12 @@ async fn run_migrations(connection: &mut Connection) -> Result<(), MigrateError>
     // Our own lock is held already. The lock of the library would be waited for without a deadline.
     let mut migrations = Migrator::with_migrations(MIGRATIONS.migrations.to_vec());
     migrations.set_locking(false);
-    let outcome = connection.run("migrate", async |open| Ok(migrations.run_direct(None, open, false).await)).await?;
+    let outcome = connection
+        .run("migrate", async |open| Ok(migrations.run_direct(None, open, false).await))
+        .await?;
     outcome.map_err(|error| match error {
-        sqlx::migrate::MigrateError::Execute(source) | sqlx::migrate::MigrateError::ExecuteMigration(source, _) => {
+        sqlx::migrate::MigrateError::Execute(source)
+        | sqlx::migrate::MigrateError::ExecuteMigration(source, _) => {
             MigrateError::Postgres(Error::new("migrate", source.into()))
         }
         sqlx::migrate::MigrateError::VersionMismatch(version) => MigrateError::OtherBuild(version),
@@ -116,9 +135,11 @@ async fn run_migrations(connection: &mut Connection) -> Result<(), MigrateError>
 /// Returns the versions that were applied successfully. Empty in a new database.
 async fn applied_versions(connection: &mut Connection) -> Result<Vec<i64>, Error> {
     let statement = async |open: &mut PgConnection| {
-        let is_there: bool = sqlx::query_scalar("-- is there a schema\nselect to_regclass('_sqlx_migrations') is not null")
-            .fetch_one(&mut *open)
-            .await?;
+        let is_there: bool = sqlx::query_scalar(
+            "-- is there a schema\nselect to_regclass('_sqlx_migrations') is not null",
+        )
+        .fetch_one(&mut *open)
+        .await?;
         if !is_there {
             return Ok(Vec::new());
         }
@@ -161,8 +182,13 @@ async fn set_storage(open: &mut PgConnection) -> Result<(), sqlx::Error> {
     let how = if has_lz4 { "compression lz4" } else { "storage external" };
     let mut transaction = open.begin().await?;
     for column in columns {
-        let (table, attribute): (String, String) = (column.try_get("name")?, column.try_get("attribute")?);
-        execute(&mut transaction, format!("alter table {table} alter column {attribute} set {how}")).await?;
+        let (table, attribute): (String, String) =
+            (column.try_get("name")?, column.try_get("attribute")?);
+        execute(
+            &mut transaction,
+            format!("alter table {table} alter column {attribute} set {how}"),
+        )
+        .await?;
     }
     transaction.commit().await
 }
@@ -180,7 +206,10 @@ async fn make_partitions(connection: &mut Connection, rules: &Rules) -> Result<u
             }
             if attempt == TRIES_MAX {
                 let what = format!("make the partitions of {}", parent.table());
-                return Err(Error::new(what, Cause::Fact("another node is at it and does not come to an end")));
+                return Err(Error::new(
+                    what,
+                    Cause::Fact("another node is at it and does not come to an end"),
+                ));
             }
             if partitions::create(connection, rules, &missing).await? {
                 made += missing.len();
@@ -211,13 +240,17 @@ pub enum CheckError {
     /// Postgres is away. Try again.
     #[error(transparent)]
     Postgres(#[from] Error),
-    #[error("the database has no schema yet: run `punctual migrate` (or serve with --auto-migrate)")]
+    #[error(
+        "the database has no schema yet: run `punctual migrate` (or serve with --auto-migrate)"
+    )]
     NoSchema,
     #[error(
         "the schema is at version {applied}, this program needs {needed}: run `punctual migrate` (or serve with --auto-migrate)"
     )]
     Older { applied: i64, needed: i64 },
-    #[error("the schema is at version {applied}, which this program does not know: this program is older than the schema")]
+    #[error(
+        "the schema is at version {applied}, which this program does not know: this program is older than the schema"
+    )]
     Newer { applied: i64 },
     #[error(transparent)]
     Refused(#[from] Refused),

@@ -73,7 +73,11 @@ impl Error {
         let what = what.into();
         let code = match &cause {
             Cause::Server(error) => error.code().map(|code| code.into_owned()),
-            Cause::Driver(sqlx::Error::ColumnDecode { .. } | sqlx::Error::Decode(_) | sqlx::Error::RowNotFound) => {
+            Cause::Driver(
+                sqlx::Error::ColumnDecode { .. }
+                | sqlx::Error::Decode(_)
+                | sqlx::Error::RowNotFound,
+            ) => {
                 return Self::Refused { what, source: cause };
             }
             Cause::Fact(_) => return Self::Refused { what, source: cause },
@@ -83,7 +87,9 @@ impl Error {
             // 57P01-57P05: the server is shutting down, or has crashed during the statement. 08:
             // connection exception. A failure to connect never gets here: no statement was sent.
             None => Self::Unanswered { what, source: cause },
-            Some(code) if code.starts_with("57P") || code.starts_with("08") => Self::Unanswered { what, source: cause },
+            Some(code) if code.starts_with("57P") || code.starts_with("08") => {
+                Self::Unanswered { what, source: cause }
+            }
             // Deadlock, serialization failure, lock timeout, statement cancelled.
             Some("40P01" | "40001" | "55P03" | "57014") => Self::GaveWay { what, source: cause },
             // No partition for the row: these tables have no other checks. The row is valid, and
@@ -109,7 +115,8 @@ impl Error {
     /// True when the statement failed because of its rows (values out of range, damaged data). A
     /// smaller range may succeed.
     pub fn is_of_the_data(&self) -> bool {
-        matches!(self, Self::BadValue { .. }) || self.code().is_some_and(|code| code.starts_with("XX"))
+        matches!(self, Self::BadValue { .. })
+            || self.code().is_some_and(|code| code.starts_with("XX"))
     }
 
     /// True when a row could not be inserted because another row has its key. Two ids are the same
@@ -126,7 +133,8 @@ impl Error {
     /// True when the server accepted the statement but did not finish it in time, or was told to
     /// cancel it.
     pub fn is_slow(&self) -> bool {
-        self.code().as_deref() == Some("57014") || matches!(self, Self::Unanswered { source: Cause::Deadline(_), .. })
+        self.code().as_deref() == Some("57014")
+            || matches!(self, Self::Unanswered { source: Cause::Deadline(_), .. })
     }
 
     /// Returns the five characters of the SQLSTATE, when Postgres sent one.

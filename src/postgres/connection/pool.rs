@@ -25,7 +25,12 @@ impl Pool {
     /// Creates a pool of at most `connections_max` connections. None is open before the first call
     /// of `run` or `keep_open`.
     pub fn new(settings: &Settings, purpose: Purpose, connections_max: usize) -> Self {
-        Self { settings: settings.clone(), purpose, permits: Arc::new(Semaphore::new(connections_max)), idle: Mutex::default() }
+        Self {
+            settings: settings.clone(),
+            purpose,
+            permits: Arc::new(Semaphore::new(connections_max)),
+            idle: Mutex::default(),
+        }
     }
 
     /// Runs a statement, as [`Connection::run`] does. The same deadline limits the wait for a
@@ -35,7 +40,8 @@ impl Pool {
         F: AsyncFnOnce(&mut PgConnection) -> Result<T, sqlx::Error>,
     {
         let mut taken = self.take(what).await?;
-        let connection = taken.connection.get_or_insert_with(|| Connection::new(&self.settings, self.purpose));
+        let connection =
+            taken.connection.get_or_insert_with(|| Connection::new(&self.settings, self.purpose));
         let outcome = connection.run(what, statement).await;
         taken.is_at_rest = true;
         outcome
@@ -45,7 +51,8 @@ impl Pool {
     pub async fn keep_open(&self) -> Result<(), Error> {
         let Ok(permit) = Arc::clone(&self.permits).try_acquire_owned() else { return Ok(()) };
         let mut taken = self.taken(permit);
-        let connection = taken.connection.get_or_insert_with(|| Connection::new(&self.settings, self.purpose));
+        let connection =
+            taken.connection.get_or_insert_with(|| Connection::new(&self.settings, self.purpose));
         let outcome = connection.keep_open().await;
         taken.is_at_rest = true;
         outcome
@@ -53,12 +60,20 @@ impl Pool {
 
     async fn take(&self, what: &str) -> Result<Taken<'_>, Error> {
         let deadline = self.purpose.deadline;
-        let permit = match tokio::time::timeout(deadline, Arc::clone(&self.permits).acquire_owned()).await {
-            Ok(Ok(permit)) => permit,
-            Ok(Err(_closed)) => return Err(Error::new(what, Cause::Fact("the connections are closed"))),
-            // No statement was sent.
-            Err(_elapsed) => return Err(Error::Unreachable { what: what.to_owned(), source: Cause::Deadline(deadline) }),
-        };
+        let permit =
+            match tokio::time::timeout(deadline, Arc::clone(&self.permits).acquire_owned()).await {
+                Ok(Ok(permit)) => permit,
+                Ok(Err(_closed)) => {
+                    return Err(Error::new(what, Cause::Fact("the connections are closed")));
+                }
+                // No statement was sent.
+                Err(_elapsed) => {
+                    return Err(Error::Unreachable {
+                        what: what.to_owned(),
+                        source: Cause::Deadline(deadline),
+                    });
+                }
+            };
         Ok(self.taken(permit))
     }
 
@@ -80,7 +95,9 @@ struct Taken<'a> {
 
 impl Drop for Taken<'_> {
     fn drop(&mut self) {
-        let (Some(connection), Some(permit)) = (self.connection.take(), self.permit.take()) else { return };
+        let (Some(connection), Some(permit)) = (self.connection.take(), self.permit.take()) else {
+            return;
+        };
         if self.is_at_rest {
             self.pool.idle.lock().unwrap_or_else(PoisonError::into_inner).push(connection);
         } else if let Ok(runtime) = Handle::try_current() {

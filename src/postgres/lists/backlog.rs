@@ -10,8 +10,11 @@ use crate::postgres::connection::Purpose;
 use crate::postgres::connection::pool::Pool;
 use crate::postgres::{Error, Settings};
 
-const PURPOSE: Purpose =
-    Purpose { name: "backlog", deadline: Duration::from_secs(2), settings: &[("plan_cache_mode", "force_custom_plan")] };
+const PURPOSE: Purpose = Purpose {
+    name: "backlog",
+    deadline: Duration::from_secs(2),
+    settings: &[("plan_cache_mode", "force_custom_plan")],
+};
 /// Maximum number of tasks counted in leaves, and in the far table.
 const COUNT_MAX: i64 = 10_000;
 
@@ -24,7 +27,10 @@ pub struct BacklogCounter {
 
 impl BacklogCounter {
     pub fn new(settings: &Settings, shards: ShardCount) -> Self {
-        Self { pool: Pool::new(settings, PURPOSE, 1), shards: shards.all().map(|shard| shard.as_smallint()).collect() }
+        Self {
+            pool: Pool::new(settings, PURPOSE, 1),
+            shards: shards.all().map(|shard| shard.as_smallint()).collect(),
+        }
     }
 
     /// Counts tasks due from `oldest` (the start of the oldest attached leaf) up to `now`.

@@ -26,7 +26,8 @@ pub struct CancelGroup {
 impl CancelGroup {
     /// Takes at most [`crate::postgres::tasks::cancel::GROUP_MAX`] tasks.
     pub fn new(tasks: &[Listed]) -> Self {
-        let wanted = tasks.iter().map(|task| Wanted { row: task.row, first: task.view.id }).collect();
+        let wanted =
+            tasks.iter().map(|task| Wanted { row: task.row, first: task.view.id }).collect();
         Self { wanted, cancelled_count: 0 }
     }
 }
@@ -55,9 +56,13 @@ impl CancelMany {
         }
         group.wanted.sort_unstable_by_key(table.order);
         let wanted = &group.wanted;
-        let deleted = self.pool.run(table.what, async |open| delete_rows(open, wanted, table.statement).await).await?;
+        let deleted = self
+            .pool
+            .run(table.what, async |open| delete_rows(open, wanted, table.statement).await)
+            .await?;
         group.cancelled_count += u64::try_from(deleted.len()).unwrap_or(u64::MAX);
-        let deleted: std::collections::HashSet<_> = deleted.into_iter().map(|view| view.id).collect();
+        let deleted: std::collections::HashSet<_> =
+            deleted.into_iter().map(|view| view.id).collect();
         group.wanted.retain(|wanted| !deleted.contains(&wanted.first));
         Ok(())
     }
@@ -65,11 +70,18 @@ impl CancelMany {
     /// Returns how many of `tasks` could be cancelled now: all except those that were perhaps sent.
     pub async fn count(&self, tasks: &[Listed]) -> Result<u64, Error> {
         let first_attempts = tasks.iter().filter(|task| task.row == task.view.id).count();
-        let others: Vec<Uuid> = tasks.iter().filter(|task| task.row != task.view.id).map(|task| task.view.id.uuid()).collect();
+        let others: Vec<Uuid> = tasks
+            .iter()
+            .filter(|task| task.row != task.view.id)
+            .map(|task| task.view.id.uuid())
+            .collect();
         let mut count = first_attempts;
         if !others.is_empty() {
-            let statement = async |open: &mut PgConnection| sqlx::query(FOLLOW).bind(others).fetch_all(open).await;
-            count += self.pool.run("find the follow-ups of tasks to cancel", statement).await?.len();
+            let statement = async |open: &mut PgConnection| {
+                sqlx::query(FOLLOW).bind(others).fetch_all(open).await
+            };
+            count +=
+                self.pool.run("find the follow-ups of tasks to cancel", statement).await?.len();
         }
         Ok(u64::try_from(count).unwrap_or(u64::MAX))
     }

@@ -26,7 +26,11 @@ use crate::postgres::{Error, Settings};
 const PURPOSE: Purpose = Purpose {
     name: "counts",
     deadline: Duration::from_secs(3),
-    settings: &[("plan_cache_mode", "force_custom_plan"), ("enable_seqscan", "off"), ("enable_bitmapscan", "off")],
+    settings: &[
+        ("plan_cache_mode", "force_custom_plan"),
+        ("enable_seqscan", "off"),
+        ("enable_bitmapscan", "off"),
+    ],
 };
 /// Maximum number of rows counted one by one: of the coming hour, and of everything else.
 const ROWS_MAX: u64 = 10_000;
@@ -84,10 +88,13 @@ impl Counted {
     /// Returns the number of pending tasks of each topic, or of one topic.
     pub fn topics(&self, topic: Option<&str>) -> Vec<(String, u64)> {
         let mut topics: HashMap<&str, f64> = HashMap::new();
-        for ((of, _), count) in self.tally.iter().filter(|((of, _), _)| topic.is_none_or(|topic| topic == of)) {
+        for ((of, _), count) in
+            self.tally.iter().filter(|((of, _), _)| topic.is_none_or(|topic| topic == of))
+        {
             *topics.entry(of).or_default() += count;
         }
-        let mut topics: Vec<(String, u64)> = topics.into_iter().map(|(of, count)| (of.to_owned(), whole(count))).collect();
+        let mut topics: Vec<(String, u64)> =
+            topics.into_iter().map(|(of, count)| (of.to_owned(), whole(count))).collect();
         topics.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
         topics
     }
@@ -107,7 +114,11 @@ impl Counted {
 
 impl Counter {
     pub fn new(settings: &Settings, cluster: &ClusterSettings) -> Self {
-        Self { pool: Pool::new(settings, PURPOSE, 1), rules: Rules::new(cluster), shards: shards_of(cluster.shards) }
+        Self {
+            pool: Pool::new(settings, PURPOSE, 1),
+            rules: Rules::new(cluster),
+            shards: shards_of(cluster.shards),
+        }
     }
 
     /// Counts pending tasks, or estimates their number. `chance`, from 0 to 1, decides which pages
@@ -116,13 +127,16 @@ impl Counter {
         let mut tries = 1;
         loop {
             let counting = async |open: &mut PgConnection| {
-                let mut snapshot = open.begin_with("begin isolation level repeatable read, read only").await?;
+                let mut snapshot =
+                    open.begin_with("begin isolation level repeatable read, read only").await?;
                 let counted = self.count_in(&mut snapshot, chance).await?;
                 snapshot.rollback().await?;
                 Ok(counted)
             };
             match self.pool.run("count the pending tasks", counting).await {
-                Err(error) if tries < TRIES_MAX && error.code().as_deref() == Some("42P01") => tries += 1,
+                Err(error) if tries < TRIES_MAX && error.code().as_deref() == Some("42P01") => {
+                    tries += 1
+                }
                 other => return other,
             }
         }
@@ -130,7 +144,8 @@ impl Counter {
 
     async fn count_in(&self, open: &mut PgConnection, chance: f64) -> Result<Counted, sqlx::Error> {
         let (now, strata) = strata(open, &self.rules).await?;
-        let minute = Timestamp::from_micros(now.as_micros().div_euclid(MICROS_OF_MINUTE) * MICROS_OF_MINUTE);
+        let minute =
+            Timestamp::from_micros(now.as_micros().div_euclid(MICROS_OF_MINUTE) * MICROS_OF_MINUTE);
         let mut count = Count { shards: &self.shards, now, minute, strata, tally: HashMap::new() };
         let has_hour = count.walk(open, &[count.hour()]).await?;
         let has_all = has_hour && count.walk(open, &count.all_but_the_hour()).await?;
@@ -171,16 +186,28 @@ impl Count<'_> {
     /// everything before now.
     fn bounds(&self) -> Vec<Uuid> {
         let minutes = (1..60).map(|number| self.minute.plus(MINUTE * number));
-        std::iter::once(self.now).chain(minutes).chain([self.hour_end()]).map(ids::floor_of).collect()
+        std::iter::once(self.now)
+            .chain(minutes)
+            .chain([self.hour_end()])
+            .map(ids::floor_of)
+            .collect()
     }
 
     /// Counts `ranges` by an index scan. If they hold more rows than the limit, counts none of them
     /// and returns false.
-    async fn walk(&mut self, open: &mut PgConnection, ranges: &[IdRange]) -> Result<bool, sqlx::Error> {
+    async fn walk(
+        &mut self,
+        open: &mut PgConnection,
+        ranges: &[IdRange],
+    ) -> Result<bool, sqlx::Error> {
         let (mut counted, mut looked) = (Vec::new(), 0);
         for range in ranges {
-            let names: Vec<&str> =
-                self.strata.iter().filter(|stratum| stratum.meets(*range)).map(|stratum| stratum.name.as_str()).collect();
+            let names: Vec<&str> = self
+                .strata
+                .iter()
+                .filter(|stratum| stratum.meets(*range))
+                .map(|stratum| stratum.name.as_str())
+                .collect();
             for names in names.chunks(LEAVES_MAX) {
                 let rows = sqlx::query(AssertSqlSafe(walk_text(names)))
                     .bind(self.shards)
@@ -208,10 +235,17 @@ impl Count<'_> {
     }
 
     /// Estimates everything, except the hour if it is counted already.
-    async fn sample(&mut self, open: &mut PgConnection, chance: f64, has_hour: bool) -> Result<Sampled, sqlx::Error> {
+    async fn sample(
+        &mut self,
+        open: &mut PgConnection,
+        chance: f64,
+        has_hour: bool,
+    ) -> Result<Sampled, sqlx::Error> {
         let hour = self.hour();
         let of_hour = |stratum: &Stratum| stratum.name != FAR && stratum.meets(hour);
-        let pages = |strata: &mut dyn Iterator<Item = &Stratum>| strata.map(|stratum| stratum.pages).sum::<u64>();
+        let pages = |strata: &mut dyn Iterator<Item = &Stratum>| {
+            strata.map(|stratum| stratum.pages).sum::<u64>()
+        };
         let all = pages(&mut self.strata.iter());
         let all_of_hour = pages(&mut self.strata.iter().filter(|stratum| of_hour(stratum)));
         let mut sampled = Sampled { is_all: true, is_all_of_hour: true };
@@ -221,7 +255,11 @@ impl Count<'_> {
                 .iter()
                 .map(|stratum| {
                     let share = share_of(stratum.pages, all, PAGES_MAX);
-                    if of_hour(stratum) { share.max(share_of(stratum.pages, all_of_hour, HOUR_PAGES_MAX)) } else { share }
+                    if of_hour(stratum) {
+                        share.max(share_of(stratum.pages, all_of_hour, HOUR_PAGES_MAX))
+                    } else {
+                        share
+                    }
                 })
                 .collect(),
         );
@@ -236,13 +274,23 @@ impl Count<'_> {
                 }
             }
             let query = sqlx::query(AssertSqlSafe(sample_text(strata)));
-            let rows = query.bind(blocks.0).bind(blocks.1).bind(&bounds).persistent(false).fetch_all(&mut *open).await?;
+            let rows = query
+                .bind(blocks.0)
+                .bind(blocks.1)
+                .bind(&bounds)
+                .persistent(false)
+                .fetch_all(&mut *open)
+                .await?;
             for row in &rows {
                 let (key, count) = tallied(row)?;
-                let index = usize::try_from(row.try_get::<i32, _>("stratum")?).unwrap_or(usize::MAX);
-                let (Some(stratum), Some(&share)) = (strata.get(index), shares.get(index)) else { continue };
+                let index =
+                    usize::try_from(row.try_get::<i32, _>("stratum")?).unwrap_or(usize::MAX);
+                let (Some(stratum), Some(&share)) = (strata.get(index), shares.get(index)) else {
+                    continue;
+                };
                 if !(has_hour && (1..=MINUTES).contains(&key.1)) {
-                    *self.tally.entry(key).or_default() += real(count) * real(stratum.pages) / real(share.max(1));
+                    *self.tally.entry(key).or_default() +=
+                        real(count) * real(stratum.pages) / real(share.max(1));
                 }
             }
         }
@@ -260,7 +308,9 @@ fn share_of(pages: u64, all: u64, budget: u64) -> u64 {
 fn spread(pages: u64, count: u64, chance: f64) -> impl Iterator<Item = u64> {
     // Calculated in thousandths of a page, in whole numbers.
     let shift = u128::from(whole(chance.clamp(0.0, 0.999) * 1000.0));
-    let place = move |index: u64| (u128::from(index) * 1000 + shift) * u128::from(pages) / (u128::from(count.max(1)) * 1000);
+    let place = move |index: u64| {
+        (u128::from(index) * 1000 + shift) * u128::from(pages) / (u128::from(count.max(1)) * 1000)
+    };
     (0..count).map(move |index| u64::try_from(place(index)).unwrap_or(u64::MAX))
 }
 
@@ -274,7 +324,10 @@ const FAR: &str = "task_far";
 
 /// Returns Postgres's clock, and the leaves that hold anything with their pages. The far table
 /// comes last.
-async fn strata(open: &mut PgConnection, rules: &Rules) -> Result<(Timestamp, Vec<Stratum>), sqlx::Error> {
+async fn strata(
+    open: &mut PgConnection,
+    rules: &Rules,
+) -> Result<(Timestamp, Vec<Stratum>), sqlx::Error> {
     let rows = sqlx::query(
         "-- sizes of leaves
         with leaf as materialized (
@@ -297,8 +350,13 @@ async fn strata(open: &mut PgConnection, rules: &Rules) -> Result<(Timestamp, Ve
         let pages = pages.and_then(|pages| u64::try_from(pages).ok()).unwrap_or(0);
         if name == FAR {
             far.push(Stratum { name, ids: IdRange { from: Uuid::nil(), to: Uuid::max() }, pages });
-        } else if let Some(leaf) = Partition::of_name(Parent::Task, &name).filter(|_leaf| pages > 0) {
-            strata.push(Stratum { name, ids: IdRange::of_times(leaf.start, rules.end_of(leaf)), pages });
+        } else if let Some(leaf) = Partition::of_name(Parent::Task, &name).filter(|_leaf| pages > 0)
+        {
+            strata.push(Stratum {
+                name,
+                ids: IdRange::of_times(leaf.start, rules.end_of(leaf)),
+                pages,
+            });
         }
     }
     strata.append(&mut far);
@@ -359,7 +417,10 @@ group by t.topic, place)
     text
 }
 
-#[expect(clippy::as_conversions, reason = "a count of tasks is far below 2^53, where a float ceases to be exact")]
+#[expect(
+    clippy::as_conversions,
+    reason = "a count of tasks is far below 2^53, where a float ceases to be exact"
+)]
 fn real(count: u64) -> f64 {
     count as f64
 }
@@ -393,7 +454,10 @@ mod tests {
 
     #[test]
     fn each_stratum_is_seen_and_no_more_than_all_of_it() {
-        assert_eq!((share_of(0, 10, 5), share_of(1, 1_000_000, 5), share_of(3, 3, 1000)), (0, 1, 3));
+        assert_eq!(
+            (share_of(0, 10, 5), share_of(1, 1_000_000, 5), share_of(3, 3, 1000)),
+            (0, 1, 3)
+        );
         assert_eq!(share_of(500_000, 1_000_000, 1000), 500);
     }
 }

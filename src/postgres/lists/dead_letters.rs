@@ -24,7 +24,11 @@ const PURPOSE: Purpose = Purpose {
     deadline: Duration::from_secs(5),
     // There may be few dead letters or many. Statements must use the index whatever the statistics
     // say.
-    settings: &[("plan_cache_mode", "force_custom_plan"), ("enable_seqscan", "off"), ("enable_bitmapscan", "off")],
+    settings: &[
+        ("plan_cache_mode", "force_custom_plan"),
+        ("enable_seqscan", "off"),
+        ("enable_bitmapscan", "off"),
+    ],
 };
 /// Maximum number of dead letters, and of their bytes, that one transaction redrives or drops. The
 /// one that exceeds the bytes is included.
@@ -76,7 +80,8 @@ macro_rules! next_few {
     };
 }
 
-const DROP_MANY: &str = concat!("-- drop dead letters\nwith ", next_few!(), "\nselect id, id as next_id from gone");
+const DROP_MANY: &str =
+    concat!("-- drop dead letters\nwith ", next_few!(), "\nselect id, id as next_id from gone");
 
 /// Redrives the deleted rows. The new id is the first id with another time, so the task stays on
 /// its shard. The time is a millisecond behind Postgres's clock, so the id differs from all former
@@ -125,7 +130,8 @@ const REDRIVE: &str = concat!(
     "(select id, topic, name, attempt, key, payload, headers, null::text as reason, null::bigint as died_at, next_id from put)"
 );
 
-const REDRIVE_MANY: &str = concat!(redrive!("dead letters", "$6", next_few!()), "(select id, next_id from put)");
+const REDRIVE_MANY: &str =
+    concat!(redrive!("dead letters", "$6", next_few!()), "(select id, next_id from put)");
 
 /// Works on dead letters, over a few connections of its own.
 #[derive(Debug)]
@@ -164,23 +170,35 @@ impl DeadLetters {
     }
 
     /// Returns the next `limit` dead letters after `from`, in the order of their due times.
-    pub async fn page(&self, selection: &Selection, from: Option<Cursor>, limit: usize) -> Result<Page, Error> {
+    pub async fn page(
+        &self,
+        selection: &Selection,
+        from: Option<Cursor>,
+        limit: usize,
+    ) -> Result<Page, Error> {
         let range = selection.ids().behind(from);
         let statement = async |open: &mut PgConnection| {
             // One row more shows whether there is another page.
             let count = i64::try_from(limit).unwrap_or(i64::MAX).saturating_add(1);
             let topic = selection.topic.as_ref().map(TopicName::as_str);
-            let query =
-                sqlx::query(if topic.is_some() { LIST_OF_TOPIC } else { LIST }).bind(range.from).bind(range.to).bind(count);
+            let query = sqlx::query(if topic.is_some() { LIST_OF_TOPIC } else { LIST })
+                .bind(range.from)
+                .bind(range.to)
+                .bind(count);
             let query = match topic {
                 Some(topic) => query.bind(topic),
                 None => query,
             };
             let rows = query.fetch_all(open).await?;
-            rows.iter().take(limit).map(dead_of).collect::<Result<Vec<_>, _>>().map(|tasks| (tasks, rows.len() > limit))
+            rows.iter()
+                .take(limit)
+                .map(dead_of)
+                .collect::<Result<Vec<_>, _>>()
+                .map(|tasks| (tasks, rows.len() > limit))
         };
         let (tasks, has_more) = self.pool.run("list dead letters", statement).await?;
-        let next = tasks.last().filter(|_last| has_more).map(|last| Cursor { after: last.id.uuid() });
+        let next =
+            tasks.last().filter(|_last| has_more).map(|last| Cursor { after: last.id.uuid() });
         Ok(Page { tasks, next })
     }
 
@@ -203,7 +221,8 @@ impl DeadLetters {
     pub async fn redrive(&self, id: TaskId) -> Result<Option<Redriven>, Error> {
         let retention = self.name_retention.as_secs_f64();
         let statement = async |open: &mut PgConnection| {
-            let row = sqlx::query(REDRIVE).bind(id.uuid()).bind(retention).fetch_optional(open).await?;
+            let row =
+                sqlx::query(REDRIVE).bind(id.uuid()).bind(retention).fetch_optional(open).await?;
             row.map(|row| {
                 let first = TaskId::from_uuid(row.try_get("id")?);
                 let view = view_of_row(&row, first, TaskState::Scheduled)?;
@@ -219,7 +238,13 @@ impl DeadLetters {
     ///
     /// # Errors
     /// As [`Self::redrive`].
-    pub async fn change_some(&self, change: Change, topic: &TopicName, range: IdRange, count_max: u64) -> Result<Changed, Error> {
+    pub async fn change_some(
+        &self,
+        change: Change,
+        topic: &TopicName,
+        range: IdRange,
+        count_max: u64,
+    ) -> Result<Changed, Error> {
         let (name, text) = match change {
             Change::Redrive => ("redrive dead letters", REDRIVE_MANY),
             Change::Drop => ("drop dead letters", DROP_MANY),
@@ -227,24 +252,43 @@ impl DeadLetters {
         let retention = self.name_retention.as_secs_f64();
         let count_max = i64::try_from(count_max.min(ROWS_MAX)).unwrap_or(0);
         let statement = async |open: &mut PgConnection| {
-            let query = sqlx::query_as(text).bind(topic.as_str()).bind(range.from).bind(range.to).bind(count_max).bind(BYTES_MAX);
+            let query = sqlx::query_as(text)
+                .bind(topic.as_str())
+                .bind(range.from)
+                .bind(range.to)
+                .bind(count_max)
+                .bind(BYTES_MAX);
             let query = match change {
                 Change::Redrive => query.bind(retention),
                 Change::Drop => query,
             };
             let changed: Vec<(Uuid, Uuid)> = query.fetch_all(open).await?;
             let last = changed.iter().map(|(id, _row)| *id).max();
-            Ok(Changed { rows: changed.into_iter().map(|(_id, row)| TaskId::from_uuid(row)).collect(), last })
+            Ok(Changed {
+                rows: changed.into_iter().map(|(_id, row)| TaskId::from_uuid(row)).collect(),
+                last,
+            })
         };
         self.pool.run(name, statement).await
     }
 
     /// Returns the first `count_max` dead letters of `topic` in `range`, in the order of their due
     /// times.
-    pub async fn ids(&self, topic: &TopicName, range: IdRange, count_max: u64) -> Result<Vec<Uuid>, Error> {
+    pub async fn ids(
+        &self,
+        topic: &TopicName,
+        range: IdRange,
+        count_max: u64,
+    ) -> Result<Vec<Uuid>, Error> {
         let count_max = i64::try_from(count_max).unwrap_or(i64::MAX);
         let statement = async |open: &mut PgConnection| {
-            sqlx::query_scalar(IDS).bind(topic.as_str()).bind(range.from).bind(range.to).bind(count_max).fetch_all(open).await
+            sqlx::query_scalar(IDS)
+                .bind(topic.as_str())
+                .bind(range.from)
+                .bind(range.to)
+                .bind(count_max)
+                .fetch_all(open)
+                .await
         };
         self.pool.run("look for dead letters", statement).await
     }

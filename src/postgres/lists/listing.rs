@@ -23,7 +23,8 @@ use uuid::Uuid;
 
 use crate::domain::leaves::{Parent, Partition, Rules};
 use crate::domain::{
-    ClusterSettings, Cursor, IdRange, Kept, Selection, Shard, ShardCount, TaskId, TaskState, TaskView, TopicName, ids,
+    ClusterSettings, Cursor, IdRange, Kept, Selection, Shard, ShardCount, TaskId, TaskState,
+    TaskView, TopicName, ids,
 };
 use crate::postgres::connection::Purpose;
 use crate::postgres::connection::pool::Pool;
@@ -108,13 +109,18 @@ impl Listing {
             let reading = async |open: &mut PgConnection| {
                 // The transaction only reads, so a rollback ends it. Dropping it rolls back as
                 // well.
-                let mut snapshot = open.begin_with("begin isolation level repeatable read, read only").await?;
-                let page = Walk::new(self, selection, from, (limit, looked_max)).run(&mut snapshot).await?;
+                let mut snapshot =
+                    open.begin_with("begin isolation level repeatable read, read only").await?;
+                let page = Walk::new(self, selection, from, (limit, looked_max))
+                    .run(&mut snapshot)
+                    .await?;
                 snapshot.rollback().await?;
                 Ok(page)
             };
             match self.pool.run("list pending tasks", reading).await {
-                Err(error) if tries < TRIES_MAX && error.code().as_deref() == Some("42P01") => tries += 1,
+                Err(error) if tries < TRIES_MAX && error.code().as_deref() == Some("42P01") => {
+                    tries += 1
+                }
                 other => return other,
             }
         }
@@ -155,9 +161,15 @@ struct Found {
 }
 
 impl<'a> Walk<'a> {
-    fn new(listing: &'a Listing, selection: &'a Selection, from: Option<Cursor>, (limit, looked_max): (usize, u64)) -> Self {
+    fn new(
+        listing: &'a Listing,
+        selection: &'a Selection,
+        from: Option<Cursor>,
+        (limit, looked_max): (usize, u64),
+    ) -> Self {
         let range = selection.ids();
-        let after = from.map_or_else(|| before(range.from), |from| from.after.max(before(range.from)));
+        let after =
+            from.map_or_else(|| before(range.from), |from| from.after.max(before(range.from)));
         Self {
             listing,
             topic: selection.topic.as_ref().map(TopicName::as_str),
@@ -180,7 +192,9 @@ impl<'a> Walk<'a> {
                 break;
             }
             let (group, others) = leaves.split_at(leaf_count.min(leaves.len()));
-            let end = group.last().map_or(self.rest.to, |last| ids::floor_of(self.listing.rules.end_of(*last)).min(self.rest.to));
+            let end = group.last().map_or(self.rest.to, |last| {
+                ids::floor_of(self.listing.rules.end_of(*last)).min(self.rest.to)
+            });
             let end_of_millisecond = end_of_millisecond(self.rest.from);
             let end = if self.is_in_hotspot { end.min(end_of_millisecond) } else { end };
             self.widen(group);
@@ -194,14 +208,17 @@ impl<'a> Walk<'a> {
                 self.share = 0;
             }
             match (found.bound, self.page.tasks.last()) {
-                (_, Some(last)) if self.page.tasks.len() >= self.limit => self.rest.from = last.row.uuid(),
+                (_, Some(last)) if self.page.tasks.len() >= self.limit => {
+                    self.rest.from = last.row.uuid()
+                }
                 (Some(bound), _) => self.rest.from = bound,
                 (None, _) if was_in_hotspot => self.rest.from = before(end),
                 (None, _) => {
                     self.rest.from = before(end);
                     leaves = others;
                     // Sparse leaves are read several at a time.
-                    leaf_count = if looked <= LITTLE { (leaf_count * 2).min(LEAVES_MAX) } else { 1 };
+                    leaf_count =
+                        if looked <= LITTLE { (leaf_count * 2).min(LEAVES_MAX) } else { 1 };
                 }
             }
         }
@@ -221,7 +238,12 @@ impl<'a> Walk<'a> {
         self.share = (self.share * 4).min(self.looked_max / streams).max(first);
     }
 
-    async fn look(&self, open: &mut PgConnection, group: &[Partition], end: Uuid) -> Result<Found, sqlx::Error> {
+    async fn look(
+        &self,
+        open: &mut PgConnection,
+        group: &[Partition],
+        end: Uuid,
+    ) -> Result<Found, sqlx::Error> {
         let limit = count_of(self.limit.saturating_sub(self.page.tasks.len()));
         let shards = match self.is_in_hotspot {
             true => self.listing.shards_from(TaskId::from_uuid(after(self.rest.from)).shard()),
@@ -241,14 +263,19 @@ impl<'a> Walk<'a> {
         let first = rows.first().ok_or(sqlx::Error::RowNotFound)?;
         let looked: i64 = first.try_get("looked")?;
         let bound = first.try_get("bound")?;
-        let tasks = rows.iter().map(listed_of).filter_map(Result::transpose).collect::<Result<_, _>>()?;
+        let tasks =
+            rows.iter().map(listed_of).filter_map(Result::transpose).collect::<Result<_, _>>()?;
         Ok(Found { bound, looked: u64::try_from(looked).unwrap_or(0), tasks })
     }
 }
 
 /// Returns the leaves with rows that may lie in `range`, in order. Finds them by their names, not
 /// by their parent, so that a leaf that is being detached is found as well.
-async fn leaves(open: &mut PgConnection, rules: &Rules, range: IdRange) -> Result<Vec<Partition>, sqlx::Error> {
+async fn leaves(
+    open: &mut PgConnection,
+    rules: &Rules,
+    range: IdRange,
+) -> Result<Vec<Partition>, sqlx::Error> {
     let first = rules.partition_of(Parent::Task, TaskId::from_uuid(range.from).due_at());
     let rows: Vec<String> = sqlx::query_scalar(
         "-- leaves with rows
@@ -273,12 +300,17 @@ const COLUMNS: &str = "id, first_id, topic, name, attempt, key";
 /// exclusive, `$4` rows of each stream, `$5` the topic, `$6` rows of the answer. In a hotspot the
 /// range lies within a millisecond, and the shards together are one stream.
 fn look_text(leaves: &[Partition], is_in_hotspot: bool) -> String {
-    let (shards_begin, shards_end) = if is_in_hotspot { (HOTSPOT_BEGIN, HOTSPOT_END) } else { (SHARDS_BEGIN, SHARDS_END) };
+    let (shards_begin, shards_end) =
+        if is_in_hotspot { (HOTSPOT_BEGIN, HOTSPOT_END) } else { (SHARDS_BEGIN, SHARDS_END) };
     let mut text = String::with_capacity(1200 + leaves.len() * 130);
     text.push_str("-- list pending tasks\nwith looked as materialized (\n");
     for (index, leaf) in leaves.iter().enumerate() {
-        let (begin, name) = (if index == 0 { shards_begin } else { "      union all\n" }, leaf.name());
-        let written = writeln!(text, "{begin}      (select {COLUMNS} from {name} where shard = s.shard and id > $2 and id < $3)");
+        let (begin, name) =
+            (if index == 0 { shards_begin } else { "      union all\n" }, leaf.name());
+        let written = writeln!(
+            text,
+            "{begin}      (select {COLUMNS} from {name} where shard = s.shard and id > $2 and id < $3)"
+        );
         debug_assert!(written.is_ok(), "to write to a String never fails");
     }
     if !leaves.is_empty() {
@@ -374,7 +406,11 @@ mod tests {
         let leaf = |start| Partition { parent: Parent::Task, start: Timestamp::from_millis(start) };
         for is_in_hotspot in [false, true] {
             let both = look_text(&[leaf(0), leaf(900_000)], is_in_hotspot);
-            assert_eq!((both.matches("from task_1970").count(), both.matches("from task_far").count()), (2, 1), "{both}");
+            assert_eq!(
+                (both.matches("from task_1970").count(), both.matches("from task_far").count()),
+                (2, 1),
+                "{both}"
+            );
             assert!(!look_text(&[], is_in_hotspot).contains("s.shard"));
         }
     }

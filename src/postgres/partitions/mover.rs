@@ -66,7 +66,8 @@ impl Mover {
     /// them (a full disk, a missing right, a lock on the table) becomes the error of the round
     /// after a few attempts.
     pub async fn round(&mut self, range: IdRange) -> Result<Moved, Error> {
-        let (mut moved, mut rest, mut rows_max, mut passed_by) = (Moved::default(), range, ROWS_MAX, 0);
+        let (mut moved, mut rest, mut rows_max, mut passed_by) =
+            (Moved::default(), range, ROWS_MAX, 0);
         while !rest.is_empty() {
             match self.move_chunk(rest, rows_max).await {
                 Ok(Chunk::Taken | Chunk::Nothing) => break,
@@ -76,7 +77,9 @@ impl Mover {
                     rest.from = after(last);
                     rows_max = ROWS_MAX;
                 }
-                Err(Error::BadValue { .. } | Error::Refused { .. } | Error::GaveWay { .. }) if rows_max > 1 => {
+                Err(Error::BadValue { .. } | Error::Refused { .. } | Error::GaveWay { .. })
+                    if rows_max > 1 =>
+                {
                     rows_max = (rows_max / 2).max(1)
                 }
                 // More than a few refusals mean that the table is locked, not some rows.
@@ -141,7 +144,11 @@ fn after(id: Uuid) -> Uuid {
 }
 
 /// Takes and locks rows in the order of the key, like cancels and claims of the far table.
-async fn move_rows(open: &mut PgConnection, range: IdRange, rows_max: i64) -> Result<Chunk, sqlx::Error> {
+async fn move_rows(
+    open: &mut PgConnection,
+    range: IdRange,
+    rows_max: i64,
+) -> Result<Chunk, sqlx::Error> {
     let row = sqlx::query(
         "-- move far tasks
         with mine as materialized (select pg_try_advisory_xact_lock($5, $6) as is_mine),

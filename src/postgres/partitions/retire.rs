@@ -83,7 +83,9 @@ impl Retirer {
         let mut retired = Retired::default();
         let (census, now) = take_census(&mut self.work, self.parent).await?;
         let past = self.rules.past(self.parent, &census.attached, now);
-        if (past.is_empty() && census.detaching.is_empty() && census.orphans.is_empty()) || !self.lock().await? {
+        if (past.is_empty() && census.detaching.is_empty() && census.orphans.is_empty())
+            || !self.lock().await?
+        {
             return Ok(retired);
         }
         // Another node may have retired partitions before this one got the lock.
@@ -107,7 +109,12 @@ impl Retirer {
         trouble.map_or(Ok(retired), Err)
     }
 
-    async fn retire(&mut self, partition: Partition, now: Timestamp, retired: &mut Retired) -> Result<(), Error> {
+    async fn retire(
+        &mut self,
+        partition: Partition,
+        now: Timestamp,
+        retired: &mut Retired,
+    ) -> Result<(), Error> {
         if self.prepare(partition).await? {
             reach(Failpoint::LeafTruncated);
             // A refused detach ends the session, and with it the lock.
@@ -140,7 +147,10 @@ impl Retirer {
 
     async fn unlock(&mut self) -> Result<(), Error> {
         let statement = async |open: &mut PgConnection| {
-            sqlx::query("-- unlock after retiring\nselect pg_advisory_unlock_all()").execute(open).await.map(|_done| ())
+            sqlx::query("-- unlock after retiring\nselect pg_advisory_unlock_all()")
+                .execute(open)
+                .await
+                .map(|_done| ())
         };
         if self.detach.is_open() {
             self.detach.run_in_session("give the lock for retiring back", statement).await
@@ -158,8 +168,12 @@ impl Retirer {
             .work
             .run(&what, async |open| match partition.parent {
                 Parent::Task => truncate_if_empty(open, partition).await,
-                Parent::ExeclogBatch | Parent::ExeclogPayload => Ok(!has_unsettled(open, "execlog_batch", range).await?),
-                Parent::ExeclogCancelled | Parent::ExeclogRedriven | Parent::ExeclogEnded => Ok(true),
+                Parent::ExeclogBatch | Parent::ExeclogPayload => {
+                    Ok(!has_unsettled(open, "execlog_batch", range).await?)
+                }
+                Parent::ExeclogCancelled | Parent::ExeclogRedriven | Parent::ExeclogEnded => {
+                    Ok(true)
+                }
             })
             .await;
         match outcome {
@@ -172,23 +186,43 @@ impl Retirer {
     /// Detaches the partition, in the session that has the lock.
     pub async fn detach(&mut self, partition: Partition) -> Result<(), Error> {
         let name = partition.name();
-        let statement = format!("alter table {} detach partition {name} concurrently", partition.parent.table());
-        self.detach.run_in_session(&format!("detach {name}"), async |open| execute(open, statement).await).await
+        let statement = format!(
+            "alter table {} detach partition {name} concurrently",
+            partition.parent.table()
+        );
+        self.detach
+            .run_in_session(&format!("detach {name}"), async |open| execute(open, statement).await)
+            .await
     }
 
     /// Finalizes a detach that was cut off. It can be cut off itself without harm, so it has a
     /// deadline, because its lock makes new leaves wait.
-    async fn finalize(&mut self, partition: Partition, now: Timestamp, retired: &mut Retired) -> Result<(), Error> {
+    async fn finalize(
+        &mut self,
+        partition: Partition,
+        now: Timestamp,
+        retired: &mut Retired,
+    ) -> Result<(), Error> {
         let name = partition.name();
-        let statement = format!("alter table {} detach partition {name} finalize", partition.parent.table());
-        self.work.run(&format!("finalize the detach of {name}"), async |open| execute(open, statement).await).await?;
+        let statement =
+            format!("alter table {} detach partition {name} finalize", partition.parent.table());
+        self.work
+            .run(&format!("finalize the detach of {name}"), async |open| {
+                execute(open, statement).await
+            })
+            .await?;
         retired.finalized_count += 1;
         self.drop_or_keep(partition, now, retired).await
     }
 
     /// Drops a detached partition that is past at `now`, or attaches it again when it is still
     /// needed.
-    pub async fn drop_or_keep(&mut self, partition: Partition, now: Timestamp, retired: &mut Retired) -> Result<(), Error> {
+    pub async fn drop_or_keep(
+        &mut self,
+        partition: Partition,
+        now: Timestamp,
+        retired: &mut Retired,
+    ) -> Result<(), Error> {
         let (name, rules, range) = (partition.name(), self.rules, self.range(partition));
         // An orphan whose time has not come, because the clock was set back, is kept, whatever it
         // contains.
@@ -197,15 +231,26 @@ impl Retirer {
             .work
             .run(&format!("drop {name}"), async |open| {
                 let mut transaction = open.begin().await?;
-                execute(&mut transaction, format!("lock table {name} in access exclusive mode")).await?;
+                execute(&mut transaction, format!("lock table {name} in access exclusive mode"))
+                    .await?;
                 let is_needed = !is_past
                     || match partition.parent {
                         Parent::Task => has_rows(&mut transaction, partition).await?,
-                        Parent::ExeclogBatch => has_unsettled(&mut transaction, &name, range).await?,
-                        Parent::ExeclogPayload => has_unsettled(&mut transaction, "execlog_batch", range).await?,
-                        Parent::ExeclogCancelled | Parent::ExeclogRedriven | Parent::ExeclogEnded => false,
+                        Parent::ExeclogBatch => {
+                            has_unsettled(&mut transaction, &name, range).await?
+                        }
+                        Parent::ExeclogPayload => {
+                            has_unsettled(&mut transaction, "execlog_batch", range).await?
+                        }
+                        Parent::ExeclogCancelled
+                        | Parent::ExeclogRedriven
+                        | Parent::ExeclogEnded => false,
                     };
-                let statement = if is_needed { attach_statement(&rules, partition) } else { format!("drop table {name}") };
+                let statement = if is_needed {
+                    attach_statement(&rules, partition)
+                } else {
+                    format!("drop table {name}")
+                };
                 execute(&mut transaction, statement).await?;
                 transaction.commit().await?;
                 Ok(!is_needed)
@@ -259,9 +304,18 @@ async fn has_rows(open: &mut PgConnection, leaf: Partition) -> Result<bool, sqlx
 }
 
 /// Returns whether `table` (the execlog or a day of it) has unsettled batches in `range`.
-async fn has_unsettled(open: &mut PgConnection, table: &str, range: (uuid::Uuid, uuid::Uuid)) -> Result<bool, sqlx::Error> {
+async fn has_unsettled(
+    open: &mut PgConnection,
+    table: &str,
+    range: (uuid::Uuid, uuid::Uuid),
+) -> Result<bool, sqlx::Error> {
     let statement = format!(
         "-- has unsettled batches\nselect exists (select from {table} where settled_at is null and batch >= $1 and batch < $2)"
     );
-    sqlx::query_scalar(AssertSqlSafe(statement)).bind(range.0).bind(range.1).persistent(false).fetch_one(open).await
+    sqlx::query_scalar(AssertSqlSafe(statement))
+        .bind(range.0)
+        .bind(range.1)
+        .persistent(false)
+        .fetch_one(open)
+        .await
 }

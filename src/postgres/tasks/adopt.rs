@@ -12,8 +12,11 @@ use crate::domain::{Batch, BatchId, NodeId, TopicName};
 use crate::postgres::connection::error::Error;
 use crate::postgres::connection::{Connection, Purpose, Settings};
 
-const PURPOSE: Purpose =
-    Purpose { name: "adopt", deadline: Duration::from_secs(10), settings: &[("plan_cache_mode", "force_custom_plan")] };
+const PURPOSE: Purpose = Purpose {
+    name: "adopt",
+    deadline: Duration::from_secs(10),
+    settings: &[("plan_cache_mode", "force_custom_plan")],
+};
 
 /// Maximum number of batches per round. The next round, or another node, adopts the rest.
 pub const BATCHES_MAX: i64 = 64;
@@ -79,7 +82,12 @@ impl Adoptions {
         let adopted = self
             .connection
             .run("adopt batches", async |connection| {
-                sqlx::query_scalar::<_, Uuid>(ADOPT).bind(node).bind(BATCHES_MAX).bind(from).fetch_all(connection).await
+                sqlx::query_scalar::<_, Uuid>(ADOPT)
+                    .bind(node)
+                    .bind(BATCHES_MAX)
+                    .bind(from)
+                    .fetch_all(connection)
+                    .await
             })
             .await?;
         Ok(adopted.into_iter().map(BatchId::from_uuid).collect())
@@ -102,14 +110,22 @@ impl Adoptions {
     ///
     /// # Errors
     /// [`Error::GaveWay`] when the server did not finish in time.
-    pub async fn oldest_unsettled(&mut self, ids: Range<BatchId>, patience: Duration) -> Result<Option<BatchId>, Error> {
+    pub async fn oldest_unsettled(
+        &mut self,
+        ids: Range<BatchId>,
+        patience: Duration,
+    ) -> Result<Option<BatchId>, Error> {
         // The server gives up before the client does, so that the session survives.
-        let (from, to, patience) = (ids.start.uuid(), ids.end.uuid(), patience.min(PURPOSE.deadline / 10 * 9));
+        let (from, to, patience) =
+            (ids.start.uuid(), ids.end.uuid(), patience.min(PURPOSE.deadline / 10 * 9));
         let oldest = self
             .connection
             .run("look for the oldest unsettled batch", async |connection| {
                 let mut transaction = connection.begin().await?;
-                sqlx::query(BOUND).bind(patience.as_millis().to_string()).execute(&mut *transaction).await?;
+                sqlx::query(BOUND)
+                    .bind(patience.as_millis().to_string())
+                    .execute(&mut *transaction)
+                    .await?;
                 let oldest = sqlx::query_scalar::<_, Uuid>(OLDEST_UNSETTLED).bind(from).bind(to);
                 let oldest = oldest.fetch_optional(&mut *transaction).await?;
                 transaction.commit().await?;
@@ -125,7 +141,11 @@ impl Adoptions {
         let own = self
             .connection
             .run("look for own unsettled batches", async |connection| {
-                sqlx::query_scalar::<_, Uuid>(OWN_UNSETTLED).bind(node).bind(from).fetch_all(connection).await
+                sqlx::query_scalar::<_, Uuid>(OWN_UNSETTLED)
+                    .bind(node)
+                    .bind(from)
+                    .fetch_all(connection)
+                    .await
             })
             .await?;
         Ok(own.into_iter().map(BatchId::from_uuid).collect())
@@ -138,7 +158,11 @@ impl Adoptions {
         let node = self.node.uuid();
         self.connection
             .run("load a batch", async |connection| {
-                let row = sqlx::query(LOAD).bind(batch.uuid()).bind(node).fetch_optional(connection).await?;
+                let row = sqlx::query(LOAD)
+                    .bind(batch.uuid())
+                    .bind(node)
+                    .fetch_optional(connection)
+                    .await?;
                 row.map_or(Ok(None), |row| read_batch(&row, 0, batch))
             })
             .await
@@ -158,7 +182,8 @@ impl Adoptions {
     }
 }
 
-const RECENT_PURPOSE: Purpose = Purpose { name: "recent topics", deadline: Duration::from_secs(2), settings: &[] };
+const RECENT_PURPOSE: Purpose =
+    Purpose { name: "recent topics", deadline: Duration::from_secs(2), settings: &[] };
 
 const RECENT: &str = "-- recent topics
 select distinct unnest(topic_names) as topic
@@ -170,7 +195,9 @@ limit 100";
 pub async fn recent_topics(settings: &Settings) -> Result<Vec<TopicName>, Error> {
     let mut connection = Connection::new(settings, RECENT_PURPOSE);
     let names = connection
-        .run("read the topics of the latest batches", async |open| sqlx::query_scalar::<_, String>(RECENT).fetch_all(open).await)
+        .run("read the topics of the latest batches", async |open| {
+            sqlx::query_scalar::<_, String>(RECENT).fetch_all(open).await
+        })
         .await?;
     Ok(names.iter().map(|name| TopicName::stored(name)).collect())
 }

@@ -63,17 +63,25 @@ impl Canceller {
     /// A group is several statements, and each of them commits. After an error, the tasks that were
     /// cancelled before it stay cancelled and are returned beside the error. The others are
     /// unchanged, unless the error is [unknown](Error::is_unknown).
-    pub async fn cancel_group(&mut self, firsts: &[TaskId]) -> (Vec<Option<TaskView>>, Result<(), Error>) {
+    pub async fn cancel_group(
+        &mut self,
+        firsts: &[TaskId],
+    ) -> (Vec<Option<TaskView>>, Result<(), Error>) {
         assert!(firsts.len() <= GROUP_MAX, "the lane that makes the groups bounds them");
         let mut cancelled = HashMap::with_capacity(firsts.len());
         let outcome = self.cancel_each(firsts, &mut cancelled).await;
         (firsts.iter().map(|first| cancelled.get(first).cloned()).collect(), outcome)
     }
 
-    async fn cancel_each(&mut self, firsts: &[TaskId], cancelled: &mut HashMap<TaskId, TaskView>) -> Result<(), Error> {
+    async fn cancel_each(
+        &mut self,
+        firsts: &[TaskId],
+        cancelled: &mut HashMap<TaskId, TaskView>,
+    ) -> Result<(), Error> {
         let mut rows: HashMap<TaskId, TaskId> = HashMap::new();
         let firsts: HashSet<TaskId> = firsts.iter().copied().collect();
-        let mut wanted: Vec<Wanted> = firsts.into_iter().map(|first| Wanted { row: first, first }).collect();
+        let mut wanted: Vec<Wanted> =
+            firsts.into_iter().map(|first| Wanted { row: first, first }).collect();
         for _round in 0..ROUNDS_MAX {
             // The far table comes first: a task moves from there to a leaf, never back.
             self.delete(&mut wanted, cancelled, FAR).await?;
@@ -102,7 +110,10 @@ impl Canceller {
             return Ok(());
         }
         wanted.sort_unstable_by_key(table.order);
-        let deleted = self.connection.run(table.what, async |open| delete_rows(open, wanted, table.statement).await).await?;
+        let deleted = self
+            .connection
+            .run(table.what, async |open| delete_rows(open, wanted, table.statement).await)
+            .await?;
         cancelled.extend(deleted.into_iter().map(|view| (view.id, view)));
         wanted.retain(|wanted| !cancelled.contains_key(&wanted.first));
         Ok(())
@@ -119,8 +130,7 @@ impl Canceller {
 }
 
 /// Finds the tasks that are another row by now and were certainly never sent.
-pub(in crate::postgres) const FOLLOW: &str =
-    "-- follow tasks to cancel\nselect first_id, row_id from task_follow where first_id = any($1) and not maybe_sent";
+pub(in crate::postgres) const FOLLOW: &str = "-- follow tasks to cancel\nselect first_id, row_id from task_follow where first_id = any($1) and not maybe_sent";
 
 fn follow_of(row: &PgRow) -> Result<Wanted, sqlx::Error> {
     let (first, row): (Uuid, Uuid) = (row.try_get("first_id")?, row.try_get("row_id")?);
@@ -182,10 +192,16 @@ macro_rules! cancel_in {
     };
 }
 
-pub(in crate::postgres) const FAR: Table =
-    Table { what: "cancel far tasks", statement: cancel_in!("task_far"), order: |wanted| (0, wanted.row) };
-pub(in crate::postgres) const NEAR: Table =
-    Table { what: "cancel tasks", statement: cancel_in!("task"), order: |wanted| (wanted.row.shard().as_smallint(), wanted.row) };
+pub(in crate::postgres) const FAR: Table = Table {
+    what: "cancel far tasks",
+    statement: cancel_in!("task_far"),
+    order: |wanted| (0, wanted.row),
+};
+pub(in crate::postgres) const NEAR: Table = Table {
+    what: "cancel tasks",
+    statement: cancel_in!("task"),
+    order: |wanted| (wanted.row.shard().as_smallint(), wanted.row),
+};
 
 /// Deletes those rows of `wanted` that exist and may be deleted. Returns a view of each task, as a
 /// look-up would from now on.
@@ -197,7 +213,8 @@ pub(in crate::postgres) async fn delete_rows(
     let shards: Vec<i16> = wanted.iter().map(|wanted| wanted.row.shard().as_smallint()).collect();
     let rows: Vec<Uuid> = wanted.iter().map(|wanted| wanted.row.uuid()).collect();
     let firsts: Vec<Uuid> = wanted.iter().map(|wanted| wanted.first.uuid()).collect();
-    let deleted = sqlx::query(statement).bind(shards).bind(rows).bind(firsts).fetch_all(open).await?;
+    let deleted =
+        sqlx::query(statement).bind(shards).bind(rows).bind(firsts).fetch_all(open).await?;
     deleted.iter().map(cancelled_of).collect()
 }
 

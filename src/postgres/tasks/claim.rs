@@ -8,7 +8,9 @@ use uuid::Uuid;
 
 use crate::domain::batch::TaskParts;
 use crate::domain::ids::floor_of;
-use crate::domain::{Batch, BatchBuilder, BatchId, IdRange, NodeId, Shard, TaskId, Timestamp, TopicName};
+use crate::domain::{
+    Batch, BatchBuilder, BatchId, IdRange, NodeId, Shard, TaskId, Timestamp, TopicName,
+};
 use crate::postgres::connection::arrays::{Elements, array};
 use crate::postgres::connection::error::Error;
 use crate::postgres::connection::{Connection, Purpose, Settings};
@@ -26,7 +28,11 @@ const PURPOSE: Purpose = Purpose {
     // one row from holding up all others: that row is claimed later. No bitmap scans: Postgres
     // builds a bitmap of the whole range before it counts the first row, 150,000 entries for a
     // hotspot of which 4,001 are looked at.
-    settings: &[("plan_cache_mode", "force_custom_plan"), ("enable_bitmapscan", "off"), ("lock_timeout", "200ms")],
+    settings: &[
+        ("plan_cache_mode", "force_custom_plan"),
+        ("enable_bitmapscan", "off"),
+        ("lock_timeout", "200ms"),
+    ],
 };
 
 /// The table to claim from.
@@ -57,7 +63,15 @@ pub struct Request<'a> {
 impl<'a> Request<'a> {
     /// Requests all tasks in a range of some shards.
     pub const fn of_all(batch: BatchId, owner: NodeId, shards: &'a [i16], range: IdRange) -> Self {
-        Self { batch, owner, shards, range, left_out: &[], quarantined: &[], is_beside_a_hotspot: false }
+        Self {
+            batch,
+            owner,
+            shards,
+            range,
+            left_out: &[],
+            quarantined: &[],
+            is_beside_a_hotspot: false,
+        }
     }
 }
 
@@ -99,8 +113,12 @@ impl Claims {
     /// check of the node's own unsettled batches decides.
     pub async fn claim(&mut self, source: Source, request: Request<'_>) -> Result<Answer, Error> {
         let what = format!("claim tasks {:?} of {} shards", request.range, request.shards.len());
-        let row = self.connection.run(&what, async |connection| carry_out(connection, source, request).await).await?;
-        let mut answer = read(&row, request.batch).map_err(|error| Error::new(what, error.into()))?;
+        let row = self
+            .connection
+            .run(&what, async |connection| carry_out(connection, source, request).await)
+            .await?;
+        let mut answer =
+            read(&row, request.batch).map_err(|error| Error::new(what, error.into()))?;
         if let Claimed::TooLarge { first } = &mut answer.claimed {
             *first = self.lowest(source, request).await?;
         }
@@ -109,7 +127,11 @@ impl Claims {
 
     /// Returns the lowest id of a range that is too large or cannot be claimed, so that the next,
     /// smaller claim begins at an existing row. The row may be one that is left out.
-    pub async fn lowest(&mut self, source: Source, request: Request<'_>) -> Result<Option<Uuid>, Error> {
+    pub async fn lowest(
+        &mut self,
+        source: Source,
+        request: Request<'_>,
+    ) -> Result<Option<Uuid>, Error> {
         let text = match source {
             Source::Task => LOWEST_IN_TASK,
             Source::Far => LOWEST_IN_FAR,
@@ -117,7 +139,12 @@ impl Claims {
         let range = request.range;
         self.connection
             .run("look for the lowest id of a range", async |connection| {
-                sqlx::query_scalar(text).bind(request.shards).bind(range.from).bind(range.to).fetch_optional(connection).await
+                sqlx::query_scalar(text)
+                    .bind(request.shards)
+                    .bind(range.from)
+                    .bind(range.to)
+                    .fetch_optional(connection)
+                    .await
             })
             .await
     }
@@ -145,7 +172,10 @@ impl Claims {
         let id = self
             .connection
             .run("look for the oldest far task", async |connection| {
-                sqlx::query_scalar::<_, Uuid>(OLDEST_FAR).bind(floor_of(before)).fetch_optional(connection).await
+                sqlx::query_scalar::<_, Uuid>(OLDEST_FAR)
+                    .bind(floor_of(before))
+                    .fetch_optional(connection)
+                    .await
             })
             .await?;
         Ok(id.map(|id| TaskId::from_uuid(id).due_at()))
@@ -167,7 +197,10 @@ impl Claims {
         let count_max = i64::try_from(count_max).unwrap_or(i64::MAX);
         self.connection
             .run("read the quarantine", async |connection| {
-                sqlx::query_scalar::<_, Uuid>(QUARANTINED).bind(count_max).fetch_all(connection).await
+                sqlx::query_scalar::<_, Uuid>(QUARANTINED)
+                    .bind(count_max)
+                    .fetch_all(connection)
+                    .await
             })
             .await
     }
@@ -254,7 +287,11 @@ from size left join batch on true left join payload on true"
     )
 }
 
-async fn statement(connection: &mut PgConnection, source: Source, request: Request<'_>) -> Result<PgRow, sqlx::Error> {
+async fn statement(
+    connection: &mut PgConnection,
+    source: Source,
+    request: Request<'_>,
+) -> Result<PgRow, sqlx::Error> {
     let which = if request.is_beside_a_hotspot { BY_PLACE } else { BY_SHARD };
     sqlx::query(AssertSqlSafe(claim_text(source, which)))
         .bind(request.shards)
@@ -282,7 +319,11 @@ const BY_PLACE: &str = "ctid = any(array(select place from found))";
 /// a smaller one follows.
 const IN_THE_ORDER_OF_THE_HEAP: &str = "set local enable_bitmapscan = on; set local enable_indexscan = off; set local enable_seqscan = off; set local statement_timeout = '200ms'";
 
-async fn carry_out(connection: &mut PgConnection, source: Source, request: Request<'_>) -> Result<PgRow, sqlx::Error> {
+async fn carry_out(
+    connection: &mut PgConnection,
+    source: Source,
+    request: Request<'_>,
+) -> Result<PgRow, sqlx::Error> {
     if !request.is_beside_a_hotspot {
         return statement(connection, source, request).await;
     }
@@ -309,7 +350,11 @@ fn read(row: &PgRow, batch: BatchId) -> Result<Answer, sqlx::Error> {
 
 /// Reads a batch from eight columns: ids, first_ids, attempts, names, topics, keys, payloads,
 /// headers. Returns `None` when the ids are NULL.
-pub(super) fn read_batch(row: &PgRow, first: usize, batch: BatchId) -> Result<Option<Batch>, sqlx::Error> {
+pub(super) fn read_batch(
+    row: &PgRow,
+    first: usize,
+    batch: BatchId,
+) -> Result<Option<Batch>, sqlx::Error> {
     let mut arrays = [None; 8];
     for (index, array_of) in arrays.iter_mut().enumerate() {
         *array_of = array(row, first + index)?;
@@ -317,7 +362,8 @@ pub(super) fn read_batch(row: &PgRow, first: usize, batch: BatchId) -> Result<Op
     if arrays[0].is_none() {
         return Ok(None);
     }
-    let wrong = || sqlx::Error::Decode("the arrays of a batch differ in length, or are none".into());
+    let wrong =
+        || sqlx::Error::Decode("the arrays of a batch differ in length, or are none".into());
     batch_of(batch, arrays).map(Some).ok_or_else(wrong)
 }
 
@@ -338,7 +384,8 @@ pub fn batch_of(batch: BatchId, arrays: [Option<&[u8]>; 8]) -> Option<Batch> {
         headers: Elements::new(headers?)?,
     };
     let bytes = columns.keys.bytes() + columns.payloads.bytes() + columns.headers.bytes();
-    let (count, mut builder) = (ids.declared_count(), BatchBuilder::new(batch, ids.count_max(), bytes));
+    let (count, mut builder) =
+        (ids.declared_count(), BatchBuilder::new(batch, ids.count_max(), bytes));
     for id in ids {
         builder.push(columns.next(id)?);
     }
@@ -361,7 +408,8 @@ impl<'a> Columns<'a> {
         Some(TaskParts {
             id: task_id(id?)?,
             first_id: optional(&mut self.first_ids)?.map(task_id).unwrap_or_default(),
-            attempt: optional(&mut self.attempts)?.and_then(|bytes| Some(i16::from_be_bytes(bytes.try_into().ok()?))),
+            attempt: optional(&mut self.attempts)?
+                .and_then(|bytes| Some(i16::from_be_bytes(bytes.try_into().ok()?))),
             name: optional(&mut self.names)?,
             topic: std::str::from_utf8(self.topics.next()??).ok()?,
             key: self.keys.next()?,

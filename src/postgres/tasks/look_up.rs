@@ -20,7 +20,8 @@ use uuid::Uuid;
 
 use crate::domain::leaves::{Parent, Partition, Rules};
 use crate::domain::{
-    ClusterSettings, Kept, Outcome, Receipt, TaskId, TaskState, TaskView, Timestamp, TopicName, WidthClass, ids,
+    ClusterSettings, Kept, Outcome, Receipt, TaskId, TaskState, TaskView, Timestamp, TopicName,
+    WidthClass, ids,
 };
 use crate::postgres::connection::Purpose;
 use crate::postgres::connection::error::Cause;
@@ -28,8 +29,11 @@ use crate::postgres::connection::pool::Pool;
 use crate::postgres::{Error, Settings};
 
 /// Purpose of statements over the places outside the batches. A generic plan would lock every leaf.
-const PLACES: Purpose =
-    Purpose { name: "look up", deadline: Duration::from_secs(2), settings: &[("plan_cache_mode", "force_custom_plan")] };
+const PLACES: Purpose = Purpose {
+    name: "look up",
+    deadline: Duration::from_secs(2),
+    settings: &[("plan_cache_mode", "force_custom_plan")],
+};
 /// Purpose of statements over the batches. Planning the statement anew for eleven days takes 1.5
 /// ms, running it 0.2 ms. A day that has just begun has no statistics yet, and a cached plan must
 /// not read whole days because of that.
@@ -140,12 +144,16 @@ impl LookUp {
             // After the first attempt, `task_follow` may know the latest one.
             if line.is_none() {
                 match self.outside_batches(row, first).await? {
-                    Whereabouts::Found(view) => return self.with_last_in_place(*view).await.map(Some),
+                    Whereabouts::Found(view) => {
+                        return self.with_last_in_place(*view).await.map(Some);
+                    }
                     Whereabouts::Follow(latest) if latest != row => {
                         row = latest;
                         continue;
                     }
-                    Whereabouts::Follow(_) | Whereabouts::Nowhere => line = self.in_batches(row).await?,
+                    Whereabouts::Follow(_) | Whereabouts::Nowhere => {
+                        line = self.in_batches(row).await?
+                    }
                 }
             }
             let Some(line) = line else {
@@ -159,12 +167,14 @@ impl LookUp {
                 continue;
             };
             let next = match line.next {
-                None if line.state() == TaskState::Dead => match self.after_death(row, first).await? {
-                    // The dead letter still exists and gives the reason.
-                    Whereabouts::Found(view) => return Ok(Some(*view)),
-                    Whereabouts::Follow(next) => Some(next),
-                    Whereabouts::Nowhere => None,
-                },
+                None if line.state() == TaskState::Dead => {
+                    match self.after_death(row, first).await? {
+                        // The dead letter still exists and gives the reason.
+                        Whereabouts::Found(view) => return Ok(Some(*view)),
+                        Whereabouts::Follow(next) => Some(next),
+                        Whereabouts::Nowhere => None,
+                    }
+                }
                 next => next,
             };
             let Some(next) = next else { return self.view_of_line(first, line).await.map(Some) };
@@ -205,8 +215,13 @@ impl LookUp {
 
     async fn view_of_line(&self, first: TaskId, line: Line) -> Result<TaskView, Error> {
         let carried = self.places.run(WHAT, async |open| carried(open, &line).await).await?;
-        let Some(topic) = line.topic.clone().or_else(|| carried.as_ref().map(|carried| carried.0.clone())) else {
-            return Err(Error::new(WHAT, Cause::Fact("the payload of an unsettled batch is out of sight for a moment")));
+        let Some(topic) =
+            line.topic.clone().or_else(|| carried.as_ref().map(|carried| carried.0.clone()))
+        else {
+            return Err(Error::new(
+                WHAT,
+                Cause::Fact("the payload of an unsettled batch is out of sight for a moment"),
+            ));
         };
         Ok(TaskView {
             id: first,
@@ -234,7 +249,11 @@ impl Line {
 }
 
 /// Looks for `row` everywhere except in the batches.
-async fn outside_batches(open: &mut PgConnection, row: TaskId, first: TaskId) -> Result<Whereabouts, sqlx::Error> {
+async fn outside_batches(
+    open: &mut PgConnection,
+    row: TaskId,
+    first: TaskId,
+) -> Result<Whereabouts, sqlx::Error> {
     let found = sqlx::query(
         "-- look up outside of batches
         select 'scheduled' as state, topic, name, attempt, key, payload, headers, null::text as reason, null::bigint as died_at,
@@ -269,14 +288,21 @@ async fn outside_batches(open: &mut PgConnection, row: TaskId, first: TaskId) ->
             _ => TaskState::Dead,
         };
         let replaced_by = found.try_get::<Option<Uuid>, _>("replaced_by")?.map(TaskId::from_uuid);
-        return Ok(Whereabouts::Found(Box::new(TaskView { replaced_by, ..view_of_row(&found, first, state)? })));
+        return Ok(Whereabouts::Found(Box::new(TaskView {
+            replaced_by,
+            ..view_of_row(&found, first, state)?
+        })));
     }
     Ok(place)
 }
 
 /// Finds the successor of the row `row`, which has died. The row is a dead letter, or was redriven
 /// as another row, or was dropped.
-async fn after_death(open: &mut PgConnection, row: TaskId, first: TaskId) -> Result<Whereabouts, sqlx::Error> {
+async fn after_death(
+    open: &mut PgConnection,
+    row: TaskId,
+    first: TaskId,
+) -> Result<Whereabouts, sqlx::Error> {
     let found = sqlx::query(
         "-- look up what came of a dead task
         select topic, name, attempts as attempt, key, payload, headers, reason, (extract(epoch from dead_at) * 1000000)::bigint as died_at,
@@ -296,7 +322,11 @@ async fn after_death(open: &mut PgConnection, row: TaskId, first: TaskId) -> Res
     })
 }
 
-pub(in crate::postgres) fn view_of_row(row: &PgRow, first: TaskId, state: TaskState) -> Result<TaskView, sqlx::Error> {
+pub(in crate::postgres) fn view_of_row(
+    row: &PgRow,
+    first: TaskId,
+    state: TaskState,
+) -> Result<TaskView, sqlx::Error> {
     let is_kept = state != TaskState::Cancelled;
     Ok(TaskView {
         id: first,
@@ -329,15 +359,22 @@ pub(super) fn lowest_batch_of(rows: impl Iterator<Item = TaskId>) -> Uuid {
 async fn in_batches(open: &mut PgConnection, row: TaskId) -> Result<Option<Line>, sqlx::Error> {
     let earliest = lowest_batch_of(std::iter::once(row));
     let width_classes: Vec<i16> = WidthClass::all().map(WidthClass::as_smallint).collect();
-    let starts: Vec<Uuid> = WidthClass::all().map(|width_class| width_class.lowest_start(row)).collect();
-    let found =
-        sqlx::query(IN_BATCHES).bind(earliest).bind(row.uuid()).bind(width_classes).bind(starts).fetch_optional(open).await?;
+    let starts: Vec<Uuid> =
+        WidthClass::all().map(|width_class| width_class.lowest_start(row)).collect();
+    let found = sqlx::query(IN_BATCHES)
+        .bind(earliest)
+        .bind(row.uuid())
+        .bind(width_classes)
+        .bind(starts)
+        .fetch_optional(open)
+        .await?;
     found.as_ref().map(line_of).transpose()
 }
 
 fn line_of(row: &PgRow) -> Result<Line, sqlx::Error> {
     let outcome: Option<i16> = row.try_get("outcome")?;
-    let (partition, offset): (Option<i32>, Option<i64>) = (row.try_get("partition")?, row.try_get("offset")?);
+    let (partition, offset): (Option<i32>, Option<i64>) =
+        (row.try_get("partition")?, row.try_get("offset")?);
     let published_at: Option<i64> = row.try_get("published_at")?;
     let receipt = match (outcome, partition, offset, published_at) {
         (Some(Outcome::PUBLISHED), Some(partition), Some(offset), Some(at)) => {
@@ -393,7 +430,10 @@ async fn last_in_place(open: &mut PgConnection, next: TaskId) -> Result<TaskId, 
 }
 
 /// Reads topic, key, payload and headers, while they are kept.
-async fn carried(open: &mut PgConnection, line: &Line) -> Result<Option<(String, Kept)>, sqlx::Error> {
+async fn carried(
+    open: &mut PgConnection,
+    line: &Line,
+) -> Result<Option<(String, Kept)>, sqlx::Error> {
     let carried = sqlx::query(
         "-- look up what a batch carries
         select topics[$2] as topic, keys[$2] as key, payloads[$2] as payload, headers[$2] as headers from execlog_payload where batch = $1",

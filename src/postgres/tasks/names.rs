@@ -151,7 +151,11 @@ impl Names {
     /// Returns the entry of a name, expired or not.
     pub async fn entry(&self, topic: &TopicName, name: &TaskName) -> Result<Option<Entry>, Error> {
         let statement = async |open: &mut PgConnection| {
-            let row = sqlx::query(ENTRY).bind(topic.as_str()).bind(name.as_str()).fetch_optional(open).await?;
+            let row = sqlx::query(ENTRY)
+                .bind(topic.as_str())
+                .bind(name.as_str())
+                .fetch_optional(open)
+                .await?;
             row.as_ref().map(entry_of).transpose()
         };
         self.pool.run("look up a name", statement).await
@@ -168,7 +172,9 @@ impl Names {
                     self.free_of(open, &topics, &names).await?;
                     // The entries were freed, or prolonged because their tasks are pending.
                     entries = entries_of(open, &topics, &names).await?;
-                    entries.iter_mut().for_each(|entry| *entry = entry.filter(|entry| !entry.is_expired));
+                    entries
+                        .iter_mut()
+                        .for_each(|entry| *entry = entry.filter(|entry| !entry.is_expired));
                 }
                 let found: Vec<Entry> = entries.iter().flatten().copied().collect();
                 let traces = traces_of(open, &found).await?;
@@ -184,7 +190,8 @@ impl Names {
         self.pool
             .run("free expired names", async |open| {
                 let mut transaction = open.begin().await?;
-                let rows = sqlx::query(LOCK_EXPIRED).bind(count_max).fetch_all(&mut *transaction).await?;
+                let rows =
+                    sqlx::query(LOCK_EXPIRED).bind(count_max).fetch_all(&mut *transaction).await?;
                 let swept = free(&mut transaction, &rows, self.retention).await?;
                 transaction.commit().await?;
                 Ok(swept)
@@ -192,9 +199,18 @@ impl Names {
             .await
     }
 
-    async fn free_of(&self, open: &mut PgConnection, topics: &[&str], names: &[&str]) -> Result<Swept, sqlx::Error> {
+    async fn free_of(
+        &self,
+        open: &mut PgConnection,
+        topics: &[&str],
+        names: &[&str],
+    ) -> Result<Swept, sqlx::Error> {
         let mut transaction = open.begin().await?;
-        let rows = sqlx::query(LOCK_EXPIRED_OF).bind(topics).bind(names).fetch_all(&mut *transaction).await?;
+        let rows = sqlx::query(LOCK_EXPIRED_OF)
+            .bind(topics)
+            .bind(names)
+            .fetch_all(&mut *transaction)
+            .await?;
         let swept = free(&mut transaction, &rows, self.retention).await?;
         transaction.commit().await?;
         Ok(swept)
@@ -224,12 +240,17 @@ pub(super) fn entry_of(row: &PgRow) -> Result<Entry, sqlx::Error> {
 
 /// Reads the entries of names, in the order of the names. `None` stands for a name without an
 /// entry.
-async fn entries_of(open: &mut PgConnection, topics: &[&str], names: &[&str]) -> Result<Vec<Option<Entry>>, sqlx::Error> {
+async fn entries_of(
+    open: &mut PgConnection,
+    topics: &[&str],
+    names: &[&str],
+) -> Result<Vec<Option<Entry>>, sqlx::Error> {
     let mut entries: Vec<Option<Entry>> = vec![None; names.len()];
     for row in &sqlx::query(ENTRIES).bind(topics).bind(names).fetch_all(open).await? {
         let position: i64 = row.try_get("position")?;
         let entry = usize::try_from(position).ok().and_then(|position| entries.get_mut(position));
-        *entry.ok_or_else(|| sqlx::Error::Decode("an entry that was not asked for".into()))? = Some(entry_of(row)?);
+        *entry.ok_or_else(|| sqlx::Error::Decode("an entry that was not asked for".into()))? =
+            Some(entry_of(row)?);
     }
     Ok(entries)
 }
@@ -258,7 +279,10 @@ impl Trace {
 
 /// Finds the traces of the tasks of `entries`, by the ids of their rows (scheduled, claimed) and by
 /// their first ids.
-async fn traces_of(open: &mut PgConnection, entries: &[Entry]) -> Result<HashMap<Uuid, Trace>, sqlx::Error> {
+async fn traces_of(
+    open: &mut PgConnection,
+    entries: &[Entry],
+) -> Result<HashMap<Uuid, Trace>, sqlx::Error> {
     let mut traces = HashMap::new();
     if entries.is_empty() {
         return Ok(traces);
@@ -266,7 +290,11 @@ async fn traces_of(open: &mut PgConnection, entries: &[Entry]) -> Result<HashMap
     let rows: Vec<Uuid> = entries.iter().map(|entry| entry.row.uuid()).collect();
     let firsts: Vec<Uuid> = entries.iter().map(|entry| entry.id.uuid()).collect();
     let from = lowest_batch_of(entries.iter().map(|entry| entry.row));
-    let found = sqlx::query(STATES).bind(rows).bind(shards_of(entries.iter().map(|entry| entry.row))).bind(firsts).bind(from);
+    let found = sqlx::query(STATES)
+        .bind(rows)
+        .bind(shards_of(entries.iter().map(|entry| entry.row)))
+        .bind(firsts)
+        .bind(from);
     for row in found.fetch_all(open).await? {
         let trace = match row.try_get("state")? {
             "scheduled" => Trace::Scheduled,
@@ -275,7 +303,10 @@ async fn traces_of(open: &mut PgConnection, entries: &[Entry]) -> Result<HashMap
             "dead" => Trace::Dead,
             _ => Trace::Follow,
         };
-        traces.entry(row.try_get("id")?).and_modify(|known: &mut Trace| *known = trace.min(*known)).or_insert(trace);
+        traces
+            .entry(row.try_get("id")?)
+            .and_modify(|known: &mut Trace| *known = trace.min(*known))
+            .or_insert(trace);
     }
     Ok(traces)
 }
@@ -290,7 +321,11 @@ fn shards_of(rows: impl Iterator<Item = TaskId>) -> Vec<i16> {
 }
 
 /// Frees those of the locked entries `rows` whose task is final, and prolongs the others.
-async fn free(open: &mut PgConnection, rows: &[PgRow], retention: Duration) -> Result<Swept, sqlx::Error> {
+async fn free(
+    open: &mut PgConnection,
+    rows: &[PgRow],
+    retention: Duration,
+) -> Result<Swept, sqlx::Error> {
     let mut expired = Vec::with_capacity(rows.len());
     for row in rows {
         let (topic, name) = (row.try_get("topic")?, row.try_get("name")?);
@@ -302,15 +337,22 @@ async fn free(open: &mut PgConnection, rows: &[PgRow], retention: Duration) -> R
     let ids: Vec<Uuid> = expired.iter().map(|entry| entry.row.uuid()).collect();
     let shards = shards_of(expired.iter().map(|entry| entry.row));
     let from = lowest_batch_of(expired.iter().map(|entry| entry.row));
-    let pending: Vec<Uuid> = sqlx::query_scalar(PENDING).bind(ids).bind(shards).bind(from).fetch_all(&mut *open).await?;
+    let pending: Vec<Uuid> =
+        sqlx::query_scalar(PENDING).bind(ids).bind(shards).bind(from).fetch_all(&mut *open).await?;
     let pending: HashSet<Uuid> = pending.into_iter().collect();
-    let (kept, free): (Vec<&Expired>, Vec<&Expired>) = expired.iter().partition(|entry| pending.contains(&entry.row.uuid()));
+    let (kept, free): (Vec<&Expired>, Vec<&Expired>) =
+        expired.iter().partition(|entry| pending.contains(&entry.row.uuid()));
     let keys = |entries: &[&Expired]| -> (Vec<String>, Vec<String>) {
         entries.iter().map(|entry| (entry.topic.clone(), entry.name.clone())).unzip()
     };
     if !kept.is_empty() {
         let (topics, names) = keys(&kept);
-        sqlx::query(PROLONG).bind(topics).bind(names).bind(retention.as_secs_f64()).execute(&mut *open).await?;
+        sqlx::query(PROLONG)
+            .bind(topics)
+            .bind(names)
+            .bind(retention.as_secs_f64())
+            .execute(&mut *open)
+            .await?;
     }
     if !free.is_empty() {
         let (topics, names) = keys(&free);

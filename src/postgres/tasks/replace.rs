@@ -32,8 +32,11 @@ use crate::postgres::connection::error::Error;
 use crate::postgres::connection::pool::Pool;
 use crate::postgres::connection::{Purpose, Settings};
 
-const PURPOSE: Purpose =
-    Purpose { name: "replace", deadline: Duration::from_secs(5), settings: &[("plan_cache_mode", "force_custom_plan")] };
+const PURPOSE: Purpose = Purpose {
+    name: "replace",
+    deadline: Duration::from_secs(5),
+    settings: &[("plan_cache_mode", "force_custom_plan")],
+};
 
 /// Replaces tasks, over a few connections of its own.
 #[derive(Debug)]
@@ -174,14 +177,21 @@ struct Change<'a> {
 }
 
 /// Locks the entry of a name until the transaction ends.
-async fn lock(open: &mut PgConnection, topic: &str, name: &str) -> Result<Option<Entry>, sqlx::Error> {
+async fn lock(
+    open: &mut PgConnection,
+    topic: &str,
+    name: &str,
+) -> Result<Option<Entry>, sqlx::Error> {
     let row = sqlx::query(LOCK).bind(topic).bind(name).fetch_optional(open).await?;
     row.as_ref().map(entry_of).transpose()
 }
 
 /// Returns the task that the name of a locked entry stands for. Returns `None` when the entry has
 /// expired and its task is final.
-async fn current_of(open: &mut PgConnection, entry: Option<Entry>) -> Result<Option<TaskId>, sqlx::Error> {
+async fn current_of(
+    open: &mut PgConnection,
+    entry: Option<Entry>,
+) -> Result<Option<TaskId>, sqlx::Error> {
     let Some(entry) = entry else { return Ok(None) };
     if !entry.is_expired {
         return Ok(Some(entry.id));
@@ -196,7 +206,11 @@ async fn current_of(open: &mut PgConnection, entry: Option<Entry>) -> Result<Opt
 }
 
 impl Change<'_> {
-    async fn run(&self, open: &mut PgConnection, over: Option<TaskId>) -> Result<Replacement, sqlx::Error> {
+    async fn run(
+        &self,
+        open: &mut PgConnection,
+        over: Option<TaskId>,
+    ) -> Result<Replacement, sqlx::Error> {
         let mut transaction = open.begin().await?;
         let entry = lock(&mut transaction, self.task.record.topic.as_str(), self.name()).await?;
         reach(Failpoint::NameLocked);
@@ -232,7 +246,9 @@ impl Change<'_> {
         };
         match done {
             Replacement::Created | Replacement::Replaced => transaction.commit().await?,
-            Replacement::Gone(_) | Replacement::Overtaken | Replacement::Unmet(_) => transaction.rollback().await?,
+            Replacement::Gone(_) | Replacement::Overtaken | Replacement::Unmet(_) => {
+                transaction.rollback().await?
+            }
         }
         reach(Failpoint::NameReplaced);
         Ok(done)
@@ -242,7 +258,11 @@ impl Change<'_> {
         self.task.name.as_ref().map_or("", |name| name.as_str())
     }
 
-    async fn take_out_far(&self, open: &mut PgConnection, entry: Entry) -> Result<bool, sqlx::Error> {
+    async fn take_out_far(
+        &self,
+        open: &mut PgConnection,
+        entry: Entry,
+    ) -> Result<bool, sqlx::Error> {
         let count: i64 = sqlx::query_scalar(TAKE_OUT_FAR)
             .bind(entry.row.uuid())
             .bind(entry.row.shard().as_smallint())
@@ -255,7 +275,12 @@ impl Change<'_> {
 
     async fn is_final(&self, open: &mut PgConnection, entry: Entry) -> Result<bool, sqlx::Error> {
         let from = lowest_batch_of(std::iter::once(entry.row));
-        sqlx::query_scalar(IS_FINAL).bind(entry.row.uuid()).bind(entry.id.uuid()).bind(from).fetch_one(open).await
+        sqlx::query_scalar(IS_FINAL)
+            .bind(entry.row.uuid())
+            .bind(entry.id.uuid())
+            .bind(from)
+            .fetch_one(open)
+            .await
     }
 
     /// The entry cannot be missing here, because it is locked.
@@ -264,7 +289,12 @@ impl Change<'_> {
     }
 
     /// Stores the new task if `statement` provides its entry. Returns true when it does.
-    async fn place(&self, open: &mut PgConnection, statement: &str, former: Option<Entry>) -> Result<bool, sqlx::Error> {
+    async fn place(
+        &self,
+        open: &mut PgConnection,
+        statement: &str,
+        former: Option<Entry>,
+    ) -> Result<bool, sqlx::Error> {
         let (task, record) = (self.task, &self.task.record);
         let text = format!("{statement}{PLACE}");
         let query = sqlx::query_scalar::<_, i64>(AssertSqlSafe(text))
@@ -279,7 +309,10 @@ impl Change<'_> {
             .bind(self.is_far);
         let query = match former {
             None => query,
-            Some(entry) => query.bind(entry.row.uuid()).bind(entry.row.shard().as_smallint()).bind(entry.id.uuid()),
+            Some(entry) => query
+                .bind(entry.row.uuid())
+                .bind(entry.row.shard().as_smallint())
+                .bind(entry.id.uuid()),
         };
         Ok(query.fetch_one(open).await? == 1)
     }

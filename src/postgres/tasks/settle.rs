@@ -8,7 +8,9 @@ use sqlx::postgres::{PgArguments, PgConnection};
 use sqlx::query::QueryScalar;
 use uuid::Uuid;
 
-use crate::domain::{Batch, BatchId, IdRange, NodeId, Outcome, TaskId, Timestamp, width_class::Reach};
+use crate::domain::{
+    Batch, BatchId, IdRange, NodeId, Outcome, TaskId, Timestamp, width_class::Reach,
+};
 use crate::postgres::connection::error::Error;
 use crate::postgres::connection::{Connection, Purpose, Settings};
 
@@ -98,18 +100,27 @@ impl Settlement {
     /// # Panics
     /// When there is not exactly one outcome per task.
     pub fn new(batch: &Batch, outcomes: &[Outcome]) -> Self {
-        assert_eq!(batch.len(), outcomes.len(), "a batch is settled when each of its tasks has an outcome");
+        assert_eq!(
+            batch.len(),
+            outcomes.len(),
+            "a batch is settled when each of its tasks has an outcome"
+        );
         let reach = Reach::of((0..batch.len()).map(|index| batch.id_of(index)));
         let has_one_topic = batch.topics().len() == 1;
-        let has_deferred = outcomes.iter().any(|outcome| matches!(outcome, Outcome::Deferred { .. }));
+        let has_deferred =
+            outcomes.iter().any(|outcome| matches!(outcome, Outcome::Deferred { .. }));
         let mut settlement = Self {
             batch: batch.id,
             width_class: reach.map_or(0, |reach| reach.width_class.as_smallint()),
             id_from: reach.map_or_else(Uuid::nil, |reach| reach.from.uuid()),
             id_to: reach.map_or_else(Uuid::nil, |reach| reach.to.uuid()),
             topic_names: batch.topics().iter().map(ToString::to_string).collect(),
-            topic_indexes: (!has_one_topic)
-                .then(|| batch.tasks().map(|task| i16::try_from(task.topic).unwrap_or(i16::MAX).saturating_add(1)).collect()),
+            topic_indexes: (!has_one_topic).then(|| {
+                batch
+                    .tasks()
+                    .map(|task| i16::try_from(task.topic).unwrap_or(i16::MAX).saturating_add(1))
+                    .collect()
+            }),
             outcomes: outcomes.iter().map(Outcome::code).collect(),
             partitions: Vec::with_capacity(outcomes.len()),
             offsets: Vec::with_capacity(outcomes.len()),
@@ -131,7 +142,9 @@ impl Settlement {
     fn add(&mut self, batch: &Batch, index: usize, outcome: &Outcome) {
         let task = batch.task(index);
         let (partition, offset, published_at) = match outcome {
-            Outcome::Published(receipt) => (receipt.partition, receipt.offset, receipt.published_at.as_millis()),
+            Outcome::Published(receipt) => {
+                (receipt.partition, receipt.offset, receipt.published_at.as_millis())
+            }
             Outcome::Deferred { .. } | Outcome::Dead { .. } => (-1, -1, 0),
         };
         self.partitions.push(partition);
@@ -158,7 +171,11 @@ impl Settlement {
             }
             Outcome::Dead { reason } => {
                 let row = Row::of(batch, index, task.attempt);
-                self.dead.push(Dead { row_id: task.id.uuid(), reason: reason.replace('\0', " "), row });
+                self.dead.push(Dead {
+                    row_id: task.id.uuid(),
+                    reason: reason.replace('\0', " "),
+                    row,
+                });
             }
         }
         if is_later_attempt {
@@ -171,7 +188,11 @@ impl Settlement {
     fn keep_name(&mut self, batch: &Batch, index: usize, outcome: &Outcome, name: &[u8]) {
         let task = batch.task(index);
         let next = match outcome {
-            Outcome::Published(receipt) if receipt.published_at <= task.first_id.due_at().plus(LATE) => return,
+            Outcome::Published(receipt)
+                if receipt.published_at <= task.first_id.due_at().plus(LATE) =>
+            {
+                return;
+            }
             Outcome::Published(_) | Outcome::Dead { .. } => None,
             Outcome::Deferred { next, .. } => Some(next.uuid()),
         };
@@ -195,7 +216,10 @@ impl Settlement {
 
     /// Returns true when only the row of the batch itself is written.
     fn is_plain(&self) -> bool {
-        self.follow_ups.is_empty() && self.dead.is_empty() && self.ended.is_empty() && self.moves.is_empty()
+        self.follow_ups.is_empty()
+            && self.dead.is_empty()
+            && self.ended.is_empty()
+            && self.moves.is_empty()
     }
 
     pub fn task_count(&self) -> usize {
@@ -305,19 +329,30 @@ impl Settles {
     ///
     /// There are several statements, and each commits. On an error, batches that were settled
     /// before it are part of the answer. Nothing is known about the others.
-    pub async fn settle(&mut self, settlements: &[&Settlement]) -> (HashSet<BatchId>, Result<(), Error>) {
+    pub async fn settle(
+        &mut self,
+        settlements: &[&Settlement],
+    ) -> (HashSet<BatchId>, Result<(), Error>) {
         let mut settled = HashSet::new();
         let outcome = self.settle_each(settlements, &mut settled).await;
         (settled, outcome)
     }
 
-    async fn settle_each(&mut self, settlements: &[&Settlement], settled: &mut HashSet<BatchId>) -> Result<(), Error> {
+    async fn settle_each(
+        &mut self,
+        settlements: &[&Settlement],
+        settled: &mut HashSet<BatchId>,
+    ) -> Result<(), Error> {
         let (plain, others): (Vec<&Settlement>, Vec<&Settlement>) =
             settlements.iter().partition(|settlement| settlement.is_plain());
         let (node, name_retention) = (self.node.uuid(), self.name_retention);
         if !plain.is_empty() {
-            let rows =
-                self.connection.run("settle batches", async |connection| settle_plain(connection, node, &plain).await).await?;
+            let rows = self
+                .connection
+                .run("settle batches", async |connection| {
+                    settle_plain(connection, node, &plain).await
+                })
+                .await?;
             settled.extend(rows.into_iter().map(BatchId::from_uuid));
         }
         for settlement in others {
@@ -333,15 +368,21 @@ impl Settles {
     }
 }
 
-async fn settle_plain(connection: &mut PgConnection, node: Uuid, settlements: &[&Settlement]) -> Result<Vec<Uuid>, sqlx::Error> {
-    let (mut lows, mut highs, mut topic_lows, mut topic_highs) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+async fn settle_plain(
+    connection: &mut PgConnection,
+    node: Uuid,
+    settlements: &[&Settlement],
+) -> Result<Vec<Uuid>, sqlx::Error> {
+    let (mut lows, mut highs, mut topic_lows, mut topic_highs) =
+        (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     let (mut end, mut topic_end) = (0_i32, 0_i32);
     for settlement in settlements {
         lows.push(end.saturating_add(1));
         end = end.saturating_add(i32::try_from(settlement.outcomes.len()).unwrap_or(i32::MAX));
         highs.push(end);
         topic_lows.push(topic_end.saturating_add(1));
-        topic_end = topic_end.saturating_add(i32::try_from(settlement.topic_names.len()).unwrap_or(i32::MAX));
+        topic_end = topic_end
+            .saturating_add(i32::try_from(settlement.topic_names.len()).unwrap_or(i32::MAX));
         topic_highs.push(topic_end);
     }
     let each = settlements;
@@ -352,7 +393,9 @@ async fn settle_plain(connection: &mut PgConnection, node: Uuid, settlements: &[
         .bind(each.iter().map(|s| s.id_from).collect::<Vec<_>>())
         .bind(each.iter().map(|s| s.id_to).collect::<Vec<_>>())
         .bind(each.iter().map(|s| s.topic_indexes.is_some()).collect::<Vec<_>>())
-        .bind(each.iter().flat_map(|s| s.topic_names.iter().map(String::as_str)).collect::<Vec<_>>())
+        .bind(
+            each.iter().flat_map(|s| s.topic_names.iter().map(String::as_str)).collect::<Vec<_>>(),
+        )
         .bind(each.iter().flat_map(|s| indexes_of(s)).collect::<Vec<_>>())
         .bind(each.iter().flat_map(|s| s.outcomes.iter().copied()).collect::<Vec<_>>())
         .bind(each.iter().flat_map(|s| s.partitions.iter().copied()).collect::<Vec<_>>())
@@ -369,7 +412,8 @@ async fn settle_plain(connection: &mut PgConnection, node: Uuid, settlements: &[
 /// Returns the topic indexes of a batch, as many as it has outcomes, so that the slices of all
 /// arrays agree.
 fn indexes_of(settlement: &Settlement) -> impl Iterator<Item = i16> {
-    (0..settlement.outcomes.len()).map(|index| settlement.topic_indexes.as_ref().map_or(1, |indexes| indexes[index]))
+    (0..settlement.outcomes.len())
+        .map(|index| settlement.topic_indexes.as_ref().map_or(1, |indexes| indexes[index]))
 }
 
 async fn settle_with_follow_ups(
@@ -392,12 +436,15 @@ async fn settle_with_follow_ups(
         .bind(&settlement.published_ats)
         .bind(&settlement.next_ids);
     let follow_ups = || settlement.follow_ups.iter();
-    let query =
-        query.bind(follow_ups().map(|f| f.id).collect::<Vec<_>>()).bind(follow_ups().map(|f| f.shard).collect::<Vec<_>>());
-    let query = bind_rows(query, follow_ups().map(|f| &f.row)).bind(follow_ups().map(|f| f.maybe_sent).collect::<Vec<_>>());
+    let query = query
+        .bind(follow_ups().map(|f| f.id).collect::<Vec<_>>())
+        .bind(follow_ups().map(|f| f.shard).collect::<Vec<_>>());
+    let query = bind_rows(query, follow_ups().map(|f| &f.row))
+        .bind(follow_ups().map(|f| f.maybe_sent).collect::<Vec<_>>());
     let dead = || settlement.dead.iter();
     let query = query.bind(dead().map(|d| d.row_id).collect::<Vec<_>>());
-    let query = bind_rows(query, dead().map(|d| &d.row)).bind(dead().map(|d| d.reason.as_str()).collect::<Vec<_>>());
+    let query = bind_rows(query, dead().map(|d| &d.row))
+        .bind(dead().map(|d| d.reason.as_str()).collect::<Vec<_>>());
     let moves = || settlement.moves.iter();
     let ended = || settlement.ended.iter();
     query
@@ -447,15 +494,33 @@ mod tests {
         let mut builder = BatchBuilder::new(BatchId::new(at(1), 0, 1), 1, 16);
         let (key, payload, headers) = (None, Some(&b"p"[..]), None);
         let name = Some(&b"n"[..]);
-        builder.push(TaskParts { id: id(1), first_id: None, attempt: None, topic: "t", key, payload, headers, name });
-        let mut settlement = Settlement::new(&builder.build(), &[Outcome::Deferred { next: id(5), maybe_sent: false }]);
+        builder.push(TaskParts {
+            id: id(1),
+            first_id: None,
+            attempt: None,
+            topic: "t",
+            key,
+            payload,
+            headers,
+            name,
+        });
+        let mut settlement = Settlement::new(
+            &builder.build(),
+            &[Outcome::Deferred { next: id(5), maybe_sent: false }],
+        );
         let before = settlement.clone();
         settlement.put_off_until(at(5));
         assert_eq!(settlement, before, "what is not overdue stays");
         settlement.put_off_until(at(9));
         let next = id(9).uuid();
-        assert_eq!(settlement.follow_ups.iter().map(|follow_up| follow_up.id).collect::<Vec<_>>(), [next]);
+        assert_eq!(
+            settlement.follow_ups.iter().map(|follow_up| follow_up.id).collect::<Vec<_>>(),
+            [next]
+        );
         assert_eq!(settlement.next_ids, Some(vec![Some(next)]));
-        assert_eq!(settlement.moves.iter().map(|moved| moved.next).collect::<Vec<_>>(), [Some(next)]);
+        assert_eq!(
+            settlement.moves.iter().map(|moved| moved.next).collect::<Vec<_>>(),
+            [Some(next)]
+        );
     }
 }

@@ -13,7 +13,11 @@ use crate::postgres::connection::{Connection, Purpose, Settings};
 
 /// A lock must not delay tasks that it does not concern. A group that meets a lock is split in
 /// halves, which are stored one by one.
-const PURPOSE: Purpose = Purpose { name: "submit", deadline: Duration::from_secs(5), settings: &[("lock_timeout", "200ms")] };
+const PURPOSE: Purpose = Purpose {
+    name: "submit",
+    deadline: Duration::from_secs(5),
+    settings: &[("lock_timeout", "200ms")],
+};
 
 /// Maximum number of tasks and of bytes in a group. A group is one statement and one commit.
 pub const TASKS_MAX: usize = 1_000;
@@ -56,12 +60,19 @@ impl Submits {
         let claimed_count = group.claimed.as_ref().map_or(0, |(_, tasks)| tasks.len());
         let what = format!("store {} tasks", group.near.len() + group.far.len() + claimed_count);
         let node = self.node.uuid();
-        let now = self.connection.run(&what, async |connection| statement(connection, node, group).await).await?;
+        let now = self
+            .connection
+            .run(&what, async |connection| statement(connection, node, group).await)
+            .await?;
         Ok(Timestamp::from_micros(now))
     }
 }
 
-async fn statement(connection: &mut PgConnection, node: Uuid, group: &Group<'_>) -> Result<i64, sqlx::Error> {
+async fn statement(
+    connection: &mut PgConnection,
+    node: Uuid,
+    group: &Group<'_>,
+) -> Result<i64, sqlx::Error> {
     let text = text_of(group);
     let mut query = sqlx::query_scalar::<_, i64>(AssertSqlSafe(text));
     if !group.near.is_empty() {
@@ -108,7 +119,8 @@ fn text_of(group: &Group<'_>) -> String {
             p(7)
         ));
     }
-    let with = if parts.is_empty() { String::new() } else { format!("with {}\n", parts.join(", ")) };
+    let with =
+        if parts.is_empty() { String::new() } else { format!("with {}\n", parts.join(", ")) };
     format!("-- submit\n{with}select (extract(epoch from clock_timestamp()) * 1000000)::bigint")
 }
 
@@ -137,14 +149,25 @@ fn bind_tasks<'q>(query: Query<'q>, tasks: &[&'q NewTask]) -> Query<'q> {
     bind_records(query, tasks)
 }
 
-fn bind_batch<'q>(query: Query<'q>, node: Uuid, batch: BatchId, tasks: &[&'q NewTask]) -> Query<'q> {
-    let query = query.bind(batch.uuid()).bind(node).bind(tasks.iter().map(|task| task.id.uuid()).collect::<Vec<_>>());
+fn bind_batch<'q>(
+    query: Query<'q>,
+    node: Uuid,
+    batch: BatchId,
+    tasks: &[&'q NewTask],
+) -> Query<'q> {
+    let query = query
+        .bind(batch.uuid())
+        .bind(node)
+        .bind(tasks.iter().map(|task| task.id.uuid()).collect::<Vec<_>>());
     bind_records(query, tasks)
 }
 
 /// Binds four arrays: topics, keys, payloads, headers.
 fn bind_records<'q>(query: Query<'q>, tasks: &[&'q NewTask]) -> Query<'q> {
-    assert!(tasks.iter().all(|task| task.name.is_none()), "a task with a name goes another way, or its entry is missing");
+    assert!(
+        tasks.iter().all(|task| task.name.is_none()),
+        "a task with a name goes another way, or its entry is missing"
+    );
     query
         .bind(tasks.iter().map(|task| task.record.topic.as_str()).collect::<Vec<_>>())
         .bind(tasks.iter().map(|task| task.record.key.as_deref()).collect::<Vec<_>>())

@@ -12,8 +12,11 @@ use crate::postgres::connection::error::Error;
 use crate::postgres::connection::{Connection, Purpose, Settings};
 
 /// The same purpose as for submits without a name.
-const PURPOSE: Purpose =
-    Purpose { name: "submit named", deadline: Duration::from_secs(5), settings: &[("lock_timeout", "200ms")] };
+const PURPOSE: Purpose = Purpose {
+    name: "submit named",
+    deadline: Duration::from_secs(5),
+    settings: &[("lock_timeout", "200ms")],
+};
 
 /// Named tasks that one statement stores. Each name occurs once. The tasks are sorted by topic and
 /// name, so that groups wait for each other's entries in the same order.
@@ -101,15 +104,26 @@ impl NamedSubmits {
     /// # Errors
     /// After [`Error::Unanswered`] it is unknown which tasks were stored. After any other error
     /// none was.
-    pub async fn store(&mut self, group: &Group<'_>) -> Result<(HashSet<TaskId>, Timestamp), Error> {
+    pub async fn store(
+        &mut self,
+        group: &Group<'_>,
+    ) -> Result<(HashSet<TaskId>, Timestamp), Error> {
         let what = format!("store {} named tasks", group.tasks.len());
         let (node, retention) = (self.node.uuid(), self.retention.as_secs_f64());
-        let row = self.connection.run(&what, async |connection| statement(connection, group, node, retention).await).await?;
+        let row = self
+            .connection
+            .run(&what, async |connection| statement(connection, group, node, retention).await)
+            .await?;
         read(&row).map_err(|error| Error::new(what, error.into()))
     }
 }
 
-async fn statement(connection: &mut PgConnection, group: &Group<'_>, node: Uuid, retention: f64) -> Result<PgRow, sqlx::Error> {
+async fn statement(
+    connection: &mut PgConnection,
+    group: &Group<'_>,
+    node: Uuid,
+    retention: f64,
+) -> Result<PgRow, sqlx::Error> {
     let each = || group.tasks.iter();
     let mut query = sqlx::query(AssertSqlSafe(store_text(group.batch.is_some())))
         .bind(each().map(|task| task.id.shard().as_smallint()).collect::<Vec<_>>())

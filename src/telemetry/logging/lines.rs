@@ -69,7 +69,10 @@ impl Log {
             let mut state = self.state();
             state.is_writing = false;
             self.changed.notify_all();
-            state = self.changed.wait_while(state, |state| state.waiting.is_empty()).unwrap_or_else(PoisonError::into_inner);
+            state = self
+                .changed
+                .wait_while(state, |state| state.waiting.is_empty())
+                .unwrap_or_else(PoisonError::into_inner);
             std::mem::swap(&mut state.waiting, &mut lines);
             state.is_writing = true;
             let lost = state.lost;
@@ -78,7 +81,10 @@ impl Log {
                 // The pipe has no reader. There may be one again later.
                 self.state().lose(&lines);
             } else if lost > std::mem::replace(&mut said, lost) {
-                tracing::warn!(lines = lost, "lines of this log are lost: they came faster than they were read");
+                tracing::warn!(
+                    lines = lost,
+                    "lines of this log are lost: they came faster than they were read"
+                );
             }
             lines.clear();
         }
@@ -142,7 +148,12 @@ impl Collector for Lost {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let metric = ConstCounter::new(LOG.state().lost);
         let help = "Lines of the log that nobody read in time, and that were not written";
-        metric.encode(encoder.encode_descriptor("punctual_log_lines_lost", help, None, metric.metric_type())?)
+        metric.encode(encoder.encode_descriptor(
+            "punctual_log_lines_lost",
+            help,
+            None,
+            metric.metric_type(),
+        )?)
     }
 }
 

@@ -80,11 +80,18 @@ async fn a_cancel_in_one_statement_misses_a_task_that_is_being_moved() {
     assert_eq!(with_rule.await, (true, 0));
 
     let (mut stage, ids, mut mover) = amid_a_move().await;
-    let text = format!("with far as ({} returning t.id) {}", delete("task_far", &ids), delete("task", &ids));
+    let text = format!(
+        "with far as ({} returning t.id) {}",
+        delete("task_far", &ids),
+        delete("task", &ids)
+    );
     let cancelling = in_background(stage.another().await, text);
     stage.wait_blocked(1).await;
     run(&mut mover, "commit").await;
-    assert_eq!((cancelling.await.unwrap().unwrap(), stage.number("select count(*) from task").await), (0, 1));
+    assert_eq!(
+        (cancelling.await.unwrap().unwrap(), stage.number("select count(*) from task").await),
+        (0, 1)
+    );
 }
 
 /// Three tasks, and somebody who has locked the one in the middle: whoever comes has got one row,
@@ -106,8 +113,11 @@ async fn cancels_that_take_rows_in_different_orders_deadlock() {
         let (mut stage, ids, mut holder) = with_the_middle_locked().await;
         let (mut one, mut other) = (canceller(&stage).await, canceller(&stage).await);
         let backwards = backwards(&ids);
-        let ((first, one_ended), (second, other_ended), is_staged) =
-            tokio::join!(one.cancel_group(&ids), other.cancel_group(&backwards), stage.release(2, &mut holder, "rollback"));
+        let ((first, one_ended), (second, other_ended), is_staged) = tokio::join!(
+            one.cancel_group(&ids),
+            other.cancel_group(&backwards),
+            stage.release(2, &mut holder, "rollback")
+        );
         if !is_staged {
             return None;
         }
@@ -122,7 +132,8 @@ async fn cancels_that_take_rows_in_different_orders_deadlock() {
     let other = in_background(stage.another().await, text(&backwards(&ids)));
     stage.wait_blocked(2).await;
     run(&mut holder, "rollback").await;
-    let failures: Vec<_> = [one.await.unwrap(), other.await.unwrap()].into_iter().filter_map(Result::err).collect();
+    let failures: Vec<_> =
+        [one.await.unwrap(), other.await.unwrap()].into_iter().filter_map(Result::err).collect();
     let codes: Vec<_> = failures.iter().map(code_of).collect();
     assert_eq!(codes, [Some(DEADLOCK.to_owned())]);
 }

@@ -17,10 +17,17 @@ const LEAVES_LOCKED: &str = "select count(distinct relation) from pg_locks l
 async fn prepared_claim(stage: &mut Stage, plans: &str) -> (PgConnection, String) {
     let now = stage.now().await;
     let range = IdRange::of_times(now, now.plus(Duration::from_secs(5)));
-    let (batch, owner) = (BatchId::new(now, 0, rand::random()).uuid(), NodeId::new(now, 0, rand::random()).uuid());
+    let (batch, owner) =
+        (BatchId::new(now, 0, rand::random()).uuid(), NodeId::new(now, 0, rand::random()).uuid());
     let mut claimer = stage.another().await;
     let text = statement("claim").replace("{table}", "task").replace("{which}", "shard = any($1)");
-    run(&mut claimer, &format!("set plan_cache_mode = {plans}; set lock_timeout = '300ms'; prepare claim as {text}")).await;
+    run(
+        &mut claimer,
+        &format!(
+            "set plan_cache_mode = {plans}; set lock_timeout = '300ms'; prepare claim as {text}"
+        ),
+    )
+    .await;
     let execute = format!(
         "execute claim ('{{7}}', '{}', '{}', '{{}}', '{{}}', '{batch}', '{owner}', 4000, 16777216)",
         range.from, range.to
@@ -52,7 +59,8 @@ async fn with_generic_plans_the_lock_on_an_unrelated_leaf_fails_a_claim() {
     let now = stage.now().await;
     let unrelated = stage.rules.partition_of(Parent::Task, now.plus(Duration::from_secs(3600)));
     let mut retirer = stage.another().await;
-    run(&mut retirer, &format!("begin; lock table {} in access exclusive mode", unrelated.name())).await;
+    run(&mut retirer, &format!("begin; lock table {} in access exclusive mode", unrelated.name()))
+        .await;
     let (mut claimer, execute) = prepared_claim(&mut stage, "force_generic_plan").await;
     let failed = try_run(&mut claimer, &execute).await.unwrap_err();
     assert_eq!(code_of(&failed).as_deref(), Some(LOCK_TIMEOUT));
@@ -61,8 +69,10 @@ async fn with_generic_plans_the_lock_on_an_unrelated_leaf_fails_a_claim() {
 
     // The product's own connection says so by itself.
     stage.insert("task", now, 3).await;
-    let range = IdRange::of_times(now.minus(Duration::from_secs(1)), now.plus(Duration::from_secs(5)));
-    let (batch, owner) = (BatchId::new(now, 0, rand::random()), NodeId::new(now, 0, rand::random()));
+    let range =
+        IdRange::of_times(now.minus(Duration::from_secs(1)), now.plus(Duration::from_secs(5)));
+    let (batch, owner) =
+        (BatchId::new(now, 0, rand::random()), NodeId::new(now, 0, rand::random()));
     let request = Request::of_all(batch, owner, &[7], range);
     let claimed = Claims::new(&stage.settings).claim(Source::Task, request).await.unwrap().claimed;
     assert!(matches!(claimed, Claimed::Batch(batch) if batch.len() == 3));

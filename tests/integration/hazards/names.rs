@@ -2,22 +2,34 @@
 
 use std::time::Duration;
 
-use punctual::domain::{Headers, NewTask, NodeId, Precondition, Record, ShardCount, TaskName, Timestamp, TopicName};
+use punctual::domain::{
+    Headers, NewTask, NodeId, Precondition, Record, ShardCount, TaskName, Timestamp, TopicName,
+};
 use punctual::postgres::tasks::replace::{Replacement, Replaces};
 use punctual::postgres::tasks::submit_named::{Group, NamedSubmits};
 use punctual::postgres::{Error, Settings};
 
-use super::{DEADLOCK, LOCK_TIMEOUT, PATIENCE, STAGED_WITHIN_A_SECOND, Stage, in_background, run, staged};
+use super::{
+    DEADLOCK, LOCK_TIMEOUT, PATIENCE, STAGED_WITHIN_A_SECOND, Stage, in_background, run, staged,
+};
 
 fn task(name: &str, due_at: Timestamp) -> NewTask {
     let topic = TopicName::new("orders").unwrap();
-    let record = Record { topic, key: None, payload: Some(Box::from(*b"p")), headers: Headers::default() };
-    NewTask::new(record, Some(TaskName::new(name).unwrap()), due_at, ShardCount::DEFAULT, (0, rand::random()))
+    let record =
+        Record { topic, key: None, payload: Some(Box::from(*b"p")), headers: Headers::default() };
+    NewTask::new(
+        record,
+        Some(TaskName::new(name).unwrap()),
+        due_at,
+        ShardCount::DEFAULT,
+        (0, rand::random()),
+    )
 }
 
 /// Stores tasks in the order in which they are given; how many of the names were new.
 async fn store(settings: &Settings, tasks: &[NewTask]) -> Result<usize, Error> {
-    let (tasks, nowhere): (Vec<&NewTask>, Vec<bool>) = tasks.iter().map(|task| (task, false)).unzip();
+    let (tasks, nowhere): (Vec<&NewTask>, Vec<bool>) =
+        tasks.iter().map(|task| (task, false)).unzip();
     let group = Group { tasks: &tasks, is_far: &nowhere, is_claimed: &nowhere, batch: None };
     let node = NodeId::new(Timestamp::EPOCH, 0, rand::random());
     NamedSubmits::new(settings, node, PATIENCE).store(&group).await.map(|(won, _)| won.len())
@@ -47,7 +59,8 @@ async fn two_replacements_in_one_statement_each_leave_two_live_tasks() {
             run(&mut holder, "begin; select from task_name for update").await;
             let news = [task("n", due_at), task("n", due_at)];
             if has_rule {
-                let (replaces, any) = (Replaces::new(&stage.settings, PATIENCE, 2), Precondition::default());
+                let (replaces, any) =
+                    (Replaces::new(&stage.settings, PATIENCE, 2), Precondition::default());
                 let (one, other, is_staged) = tokio::join!(
                     replaces.replace(&news[0], false, None, &any),
                     replaces.replace(&news[1], false, None, &any),
@@ -56,7 +69,10 @@ async fn two_replacements_in_one_statement_each_leave_two_live_tasks() {
                 if !is_staged {
                     return None;
                 }
-                assert_eq!((one.unwrap(), other.unwrap()), (Replacement::Replaced, Replacement::Replaced));
+                assert_eq!(
+                    (one.unwrap(), other.unwrap()),
+                    (Replacement::Replaced, Replacement::Replaced)
+                );
             } else {
                 let one = in_background(stage.another().await, in_one_statement(&news[0]));
                 let other = in_background(stage.another().await, in_one_statement(&news[1]));
@@ -80,8 +96,15 @@ async fn groups_that_take_names_in_different_orders_deadlock() {
             let due_at = stage.now().await.plus(Duration::from_secs(600));
             let id = task("m", due_at).id;
             let mut holder = stage.another().await;
-            run(&mut holder, &format!("begin; insert into task_name values ('orders', 'm', '{id}', '{id}', now())")).await;
-            let groups = [["a", "m", "z"], second].map(|names| names.map(|name| task(name, due_at)));
+            run(
+                &mut holder,
+                &format!(
+                    "begin; insert into task_name values ('orders', 'm', '{id}', '{id}', now())"
+                ),
+            )
+            .await;
+            let groups =
+                [["a", "m", "z"], second].map(|names| names.map(|name| task(name, due_at)));
             let (settings, [first, second]) = (stage.settings.clone(), groups);
             // Let go when both have what they could get.
             let (one, other, is_staged) = tokio::join!(
@@ -98,8 +121,12 @@ async fn groups_that_take_names_in_different_orders_deadlock() {
             true => assert!(failures.is_empty(), "{failures:?}"),
             false => {
                 assert!(!failures.is_empty());
-                let codes: Vec<_> = failures.iter().map(|error| error.code().unwrap_or_default()).collect();
-                assert!(codes.iter().all(|code| [DEADLOCK, LOCK_TIMEOUT].contains(&code.as_str())), "{codes:?}");
+                let codes: Vec<_> =
+                    failures.iter().map(|error| error.code().unwrap_or_default()).collect();
+                assert!(
+                    codes.iter().all(|code| [DEADLOCK, LOCK_TIMEOUT].contains(&code.as_str())),
+                    "{codes:?}"
+                );
             }
         }
     }

@@ -26,7 +26,11 @@ fn retire(stage: &Stage, parent: Parent) -> JoinHandle<Retired> {
 }
 
 /// A claim that began in `hour` and has not committed.
-async fn claim_under_way(stage: &mut Stage, hour: Partition, owner: NodeId) -> (PgConnection, BatchId) {
+async fn claim_under_way(
+    stage: &mut Stage,
+    hour: Partition,
+    owner: NodeId,
+) -> (PgConnection, BatchId) {
     let day = stage.rules.partition_of(Parent::ExeclogBatch, hour.start);
     // It may be there already: the hour may be of today.
     create(&mut stage.connection(), &stage.rules, &[day]).await.unwrap();
@@ -55,14 +59,18 @@ async fn payloads_that_are_looked_after_before_they_are_detached_go_from_under_a
         let hour = past(&mut stage, Parent::ExeclogPayload, 4).await;
         let (mut claimer, batch) = claim_under_way(&mut stage, hour, owner).await;
         // Whoever looks now sees no unsettled batch.
-        assert_eq!(stage.number("select count(*) from execlog_batch where settled_at is null").await, 0);
+        assert_eq!(
+            stage.number("select count(*) from execlog_batch where settled_at is null").await,
+            0
+        );
         if has_rule {
             let retiring = retire(&stage, Parent::ExeclogPayload);
             stage.wait_detaching().await;
             run(&mut claimer, "commit").await;
             assert_eq!(retiring.await.unwrap().kept_count, 1);
         } else {
-            let detaching = in_background(stage.another().await, detach(Parent::ExeclogPayload, hour));
+            let detaching =
+                in_background(stage.another().await, detach(Parent::ExeclogPayload, hour));
             stage.wait_detaching().await;
             run(&mut claimer, "commit").await;
             detaching.await.unwrap().unwrap();
@@ -97,7 +105,11 @@ async fn a_leaf_that_is_dropped_without_a_second_look_takes_a_task_with_it() {
             detaching.await.unwrap().unwrap();
             stage.run(&format!("drop table {}", leaf.name())).await;
         }
-        assert_eq!(stage.number("select count(*) from task").await, i64::from(has_rule), "the late task");
+        assert_eq!(
+            stage.number("select count(*) from task").await,
+            i64::from(has_rule),
+            "the late task"
+        );
     }
 }
 
@@ -106,7 +118,8 @@ async fn a_leaf_that_is_dropped_without_a_second_look_takes_a_task_with_it() {
 #[tokio::test]
 async fn a_detach_that_was_cut_off_hides_its_leaf_and_forbids_all_others_until_it_is_finalized() {
     let mut stage = Stage::new().await;
-    let (leaf, other) = (past(&mut stage, Parent::Task, 4).await, past(&mut stage, Parent::Task, 3).await);
+    let (leaf, other) =
+        (past(&mut stage, Parent::Task, 4).await, past(&mut stage, Parent::Task, 3).await);
     let mut reader = stage.another().await;
     run(&mut reader, "begin; lock table only task in access share mode").await;
     stage.insert(&leaf.name(), leaf.start, 1).await;

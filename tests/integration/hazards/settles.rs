@@ -3,7 +3,9 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
-use punctual::domain::{Batch, BatchId, ClusterSettings, NodeId, Outcome, Receipt, TaskId, TaskState};
+use punctual::domain::{
+    Batch, BatchId, ClusterSettings, NodeId, Outcome, Receipt, TaskId, TaskState,
+};
 use punctual::postgres::Error;
 use punctual::postgres::tasks::adopt::Adoptions;
 use punctual::postgres::tasks::look_up::LookUp;
@@ -36,7 +38,8 @@ fn deferred(batch: &Batch, next: TaskId) -> Settlement {
 
 /// The settle of a batch of one task that is deferred to `next`, with its parameters.
 fn settle(text: &str, owner: NodeId, batch: &Batch, next: TaskId) -> String {
-    let (owner, id, first, shard) = (owner.uuid(), batch.id.uuid(), batch.id_of(0), next.shard().as_smallint());
+    let (owner, id, first, shard) =
+        (owner.uuid(), batch.id.uuid(), batch.id_of(0), next.shard().as_smallint());
     let nothing = "'{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}'";
     format!(
         "prepare settle as {text};
@@ -103,7 +106,10 @@ async fn a_task_is_found_for_as_long_as_the_receipt_of_its_last_attempt_is_kept(
     let another = TaskId::new(next.due_at(), next.shard(), rand::random());
     stage.run(&format!("insert into execlog_ended values ('{first}', '{another}', now())")).await;
     let receipt = Receipt { partition: 3, offset: 7, published_at: stage.now().await };
-    assert_eq!(settles.settle(&[&Settlement::new(&last, &[Outcome::Published(receipt)])]).await.0.len(), 1);
+    assert_eq!(
+        settles.settle(&[&Settlement::new(&last, &[Outcome::Published(receipt)])]).await.0.len(),
+        1
+    );
     assert_eq!(stage.number("select count(*) from task_follow").await, 0);
     let view = look_up.task(first).await.unwrap().unwrap();
     assert_eq!(
@@ -124,7 +130,8 @@ async fn what_was_settled_before_a_statement_failed_is_said_to_be_settled() {
     let (plain, _) = claimed(&mut stage, owner).await;
     let (put_off, next) = claimed(&mut stage, owner).await;
     let receipt = Receipt { partition: 0, offset: 7, published_at: stage.now().await };
-    let settlements = [deferred(&put_off, next), Settlement::new(&plain, &[Outcome::Published(receipt)])];
+    let settlements =
+        [deferred(&put_off, next), Settlement::new(&plain, &[Outcome::Published(receipt)])];
     // The follow-up does not get in.
     stage.run("begin; lock table task in access exclusive mode").await;
     let mut settles = Settles::new(&stage.settings, owner, PATIENCE);
@@ -142,7 +149,8 @@ async fn what_was_settled_before_a_statement_failed_is_said_to_be_settled() {
 #[tokio::test]
 async fn without_the_owner_a_zombie_settles_what_another_node_has_adopted() {
     let with_rule = statement("settle with follow-ups");
-    let without_rule = without(&with_rule, " and owner = $1").replace("batch = $2", "batch = $2 and $1::uuid is not null");
+    let without_rule = without(&with_rule, " and owner = $1")
+        .replace("batch = $2", "batch = $2 and $1::uuid is not null");
     for (text, follow_ups) in [(with_rule, 0), (without_rule, 1)] {
         let mut stage = Stage::new().await;
         let zombie = node();
@@ -213,8 +221,13 @@ async fn two_nodes_that_adopt_at_once_do_not_take_the_same_batches() {
     for _round in 0..100 {
         stage.run("update execlog_batch set owner = null").await;
         let (one, other) = tokio::join!(first.adopt(BatchId::MIN), second.adopt(BatchId::MIN));
-        let (one, other): (HashSet<_>, HashSet<_>) = (one.unwrap().into_iter().collect(), other.unwrap().into_iter().collect());
-        assert!(one.is_disjoint(&other), "{} batches have two owners", one.intersection(&other).count());
+        let (one, other): (HashSet<_>, HashSet<_>) =
+            (one.unwrap().into_iter().collect(), other.unwrap().into_iter().collect());
+        assert!(
+            one.is_disjoint(&other),
+            "{} batches have two owners",
+            one.intersection(&other).count()
+        );
     }
 }
 
@@ -225,7 +238,8 @@ async fn a_look_back_that_takes_long_gives_way_and_its_bound_ends_with_it() {
     let mut stage = Stage::new().await;
     let batch = claimed(&mut stage, node()).await.0.id;
     let mut adoptions = Adoptions::new(&stage.settings, node());
-    let (all, patience) = (BatchId::MIN..BatchId::from_uuid(Uuid::max()), Duration::from_millis(100));
+    let (all, patience) =
+        (BatchId::MIN..BatchId::from_uuid(Uuid::max()), Duration::from_millis(100));
     stage.run("begin; lock table execlog_batch in access exclusive mode").await;
     let late = adoptions.oldest_unsettled(all.clone(), patience).await.unwrap_err();
     assert!(matches!(late, Error::GaveWay { .. }) && late.is_slow(), "{late:?}");
@@ -260,12 +274,16 @@ async fn a_settle_does_not_come_by_all_that_was_settled_before() {
                '{{0}}', '{{7}}', '{{0}}', '{{1}}', '{{1}}', '{{1}}', '{{1}}')"
         );
         stage.run("begin").await;
-        let plan: Vec<String> =
-            sqlx::query_scalar(AssertSqlSafe(explain)).persistent(false).fetch_all(&mut stage.sql).await.unwrap();
+        let plan: Vec<String> = sqlx::query_scalar(AssertSqlSafe(explain))
+            .persistent(false)
+            .fetch_all(&mut stage.sql)
+            .await
+            .unwrap();
         stage.run("rollback; deallocate settle").await;
         // The first line with figures is of the whole.
         let figures = plan.iter().find(|line| line.contains("Buffers: shared")).unwrap();
-        let count: u64 = figures.split(['=', ' ']).filter_map(|word| word.parse::<u64>().ok()).sum();
+        let count: u64 =
+            figures.split(['=', ' ']).filter_map(|word| word.parse::<u64>().ok()).sum();
         pages.push(count);
     }
     assert!(pages[0] * 10 < pages[1], "pages with and without: {pages:?}");

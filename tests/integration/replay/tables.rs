@@ -21,7 +21,8 @@ union all select 'name ' || id || ' ' || row_id from task_name
 union all select 'heart ' || node || ' ' || case when dead then 'dead' else 'alive' end from heartbeat";
 
 /// Tables that a settle writes.
-const SETTLED: [&str; 6] = ["execlog_batch", "task", "task_follow", "execlog_ended", "dead_letter", "task_name"];
+const SETTLED: [&str; 6] =
+    ["execlog_batch", "task", "task_follow", "execlog_ended", "dead_letter", "task_name"];
 const ALL: [&str; 10] = [
     "task",
     "task_far",
@@ -40,10 +41,13 @@ pub type Kept = Vec<(&'static str, String)>;
 
 pub async fn lines(sql: &mut PgConnection, hidden: Option<&str>) -> Vec<String> {
     let hidden = hidden.map_or_else(String::new, |leaf| {
-        format!("union all select 'near ' || id || ' ' || coalesce(first_id::text, '-') from {leaf}")
+        format!(
+            "union all select 'near ' || id || ' ' || coalesce(first_id::text, '-') from {leaf}"
+        )
     });
     let text = LINES.replace("{hidden}", &hidden);
-    let mut lines: Vec<String> = sqlx::query_scalar(AssertSqlSafe(text)).persistent(false).fetch_all(sql).await.unwrap();
+    let mut lines: Vec<String> =
+        sqlx::query_scalar(AssertSqlSafe(text)).persistent(false).fetch_all(sql).await.unwrap();
     lines.sort_unstable();
     lines
 }
@@ -52,7 +56,10 @@ pub async fn keep(sql: &mut PgConnection) -> Kept {
     let mut kept = Vec::new();
     for table in SETTLED {
         let text = format!("select coalesce(jsonb_agg(to_jsonb(t)), '[]')::text from {table} t");
-        kept.push((table, sqlx::query_scalar(AssertSqlSafe(text)).fetch_one(&mut *sql).await.unwrap()));
+        kept.push((
+            table,
+            sqlx::query_scalar(AssertSqlSafe(text)).fetch_one(&mut *sql).await.unwrap(),
+        ));
     }
     kept
 }
@@ -60,7 +67,9 @@ pub async fn keep(sql: &mut PgConnection) -> Kept {
 pub async fn put_back(sql: &mut PgConnection, kept: Kept) {
     for (table, rows) in kept {
         execute(sql, &format!("delete from {table}")).await;
-        let text = format!("insert into {table} select * from jsonb_populate_recordset(null::{table}, $1::text::jsonb)");
+        let text = format!(
+            "insert into {table} select * from jsonb_populate_recordset(null::{table}, $1::text::jsonb)"
+        );
         sqlx::query(AssertSqlSafe(text)).bind(rows).execute(&mut *sql).await.unwrap();
     }
 }

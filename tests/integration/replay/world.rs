@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use punctual::domain::leaves::{Parent, Partition, Rules};
 use punctual::domain::{
-    Batch, BatchBuilder, BatchId, ClusterWishes, Headers, IdRange, NewTask, NodeId, Outcome, Precondition, Receipt, Record,
-    Shard, ShardCount, TaskId, TaskName, TaskState, Timestamp, TopicName,
+    Batch, BatchBuilder, BatchId, ClusterWishes, Headers, IdRange, NewTask, NodeId, Outcome,
+    Precondition, Receipt, Record, Shard, ShardCount, TaskId, TaskName, TaskState, Timestamp,
+    TopicName,
 };
 use punctual::node::maintenance::{Leaves, Maintenance, Metrics};
 use punctual::postgres::cluster::heartbeat::{Beat, Heartbeats};
@@ -28,8 +29,8 @@ use sqlx::postgres::PgConnection;
 
 use super::protocol::decisions::EPOCH;
 use super::protocol::state::{
-    ATTEMPTS, BATCHES, Database as Tables, Heart, IDENTITIES, Late, Leaf, NOBODY, Progress, Put, State, TASKS, each, row_of,
-    task_of,
+    ATTEMPTS, BATCHES, Database as Tables, Heart, IDENTITIES, Late, Leaf, NOBODY, Progress, Put,
+    State, TASKS, each, row_of, task_of,
 };
 use super::protocol::{Action, Protocol};
 use super::tables::{self, Kept};
@@ -84,15 +85,22 @@ impl World {
         };
         let cluster = schema::migrate(&settings, wishes).await.unwrap().cluster;
         let rules = Rules::new(&cluster);
-        let mut maintenance = Maintenance::new(&settings, rules, Leaves::default().into(), Metrics::default());
+        let mut maintenance =
+            Maintenance::new(&settings, rules, Leaves::default().into(), Metrics::default());
         assert!(maintenance.make_all().await.unwrap());
         let mut sql = own.connect().await;
-        let now: i64 = sqlx::query_scalar("select (extract(epoch from clock_timestamp()) * 1000)::bigint")
-            .fetch_one(&mut sql)
-            .await
-            .unwrap();
+        let now: i64 =
+            sqlx::query_scalar("select (extract(epoch from clock_timestamp()) * 1000)::bigint")
+                .fetch_one(&mut sql)
+                .await
+                .unwrap();
         // An hour ahead: nothing of it is past by the server's clock, whatever the model's says.
-        let epoch = rules.partition_of(Parent::Task, Timestamp::from_millis(now).plus(Duration::from_secs(3_600))).start;
+        let epoch = rules
+            .partition_of(
+                Parent::Task,
+                Timestamp::from_millis(now).plus(Duration::from_secs(3_600)),
+            )
+            .start;
         let identities = (0..IDENTITIES).map(|_| {
             let node = NodeId::new(epoch, 0, rand::random());
             Identity {
@@ -107,7 +115,10 @@ impl World {
         });
         Self {
             sql,
-            connection: Connection::new(&settings, Purpose { name: "replay", deadline: Duration::from_secs(10), settings: &[] }),
+            connection: Connection::new(
+                &settings,
+                Purpose { name: "replay", deadline: Duration::from_secs(10), settings: &[] },
+            ),
             rules,
             epoch,
             identities: identities.collect(),
@@ -157,18 +168,34 @@ impl World {
         let first = |task: usize| id(row_of(task, 0));
         for (place, rows) in [("far", db.far), ("near", db.near)] {
             lines.extend(each(rows).map(|row| {
-                let first = if row % ATTEMPTS == 0 { "-".to_owned() } else { first(task_of(row)).uuid().to_string() };
+                let first = if row % ATTEMPTS == 0 {
+                    "-".to_owned()
+                } else {
+                    first(task_of(row)).uuid().to_string()
+                };
                 format!("{place} {} {first}", id(row).uuid())
             }));
         }
         for (number, batch) in db.batches.iter().enumerate().filter(|(_, batch)| batch.rows != 0) {
             let mut tasks: Vec<(TaskId, i16)> = each(batch.rows)
-                .map(|row| (id(row), if batch.is_settled { code(batch.outcomes[task_of(row)]) } else { 0 }))
+                .map(|row| {
+                    (id(row), if batch.is_settled { code(batch.outcomes[task_of(row)]) } else { 0 })
+                })
                 .collect();
             tasks.sort_unstable();
-            let tasks: Vec<String> = tasks.iter().map(|(id, outcome)| format!("{}:{outcome}", id.uuid())).collect();
-            let owner = if batch.owner == NOBODY { "-".to_owned() } else { self.node(batch.owner).uuid().to_string() };
-            lines.push(format!("batch {} {owner} {} {}", self.batch_id(number).uuid(), batch.is_settled, tasks.join(",")));
+            let tasks: Vec<String> =
+                tasks.iter().map(|(id, outcome)| format!("{}:{outcome}", id.uuid())).collect();
+            let owner = if batch.owner == NOBODY {
+                "-".to_owned()
+            } else {
+                self.node(batch.owner).uuid().to_string()
+            };
+            lines.push(format!(
+                "batch {} {owner} {} {}",
+                self.batch_id(number).uuid(),
+                batch.is_settled,
+                tasks.join(",")
+            ));
             lines.push(format!("payload {} {}", self.batch_id(number).uuid(), tasks.len()));
         }
         for task in 0..TASKS {
@@ -176,16 +203,32 @@ impl World {
                 0 => "-".to_owned(),
                 successor => first(usize::from(successor)).uuid().to_string(),
             };
-            lines.extend((0..db.cancelled[task]).map(|_| format!("cancelled {} {successor}", first(task).uuid())));
-            lines.extend((db.dead_letters >> task & 1 == 1).then(|| format!("dead {}", first(task).uuid())));
+            lines.extend(
+                (0..db.cancelled[task])
+                    .map(|_| format!("cancelled {} {successor}", first(task).uuid())),
+            );
+            lines.extend(
+                (db.dead_letters >> task & 1 == 1).then(|| format!("dead {}", first(task).uuid())),
+            );
             lines.extend(db.follow[task].map(|follow| {
-                format!("follow {} {} {}", first(task).uuid(), id(usize::from(follow.row)).uuid(), follow.maybe_sent)
+                format!(
+                    "follow {} {} {}",
+                    first(task).uuid(),
+                    id(usize::from(follow.row)).uuid(),
+                    follow.maybe_sent
+                )
             }));
         }
-        lines.extend(
-            db.entry.map(|row| format!("name {} {}", first(task_of(usize::from(row))).uuid(), id(usize::from(row)).uuid())),
-        );
-        for (identity, heart) in db.hearts.iter().enumerate().filter(|(_, heart)| **heart != Heart::None) {
+        lines.extend(db.entry.map(|row| {
+            format!(
+                "name {} {}",
+                first(task_of(usize::from(row))).uuid(),
+                id(usize::from(row)).uuid()
+            )
+        }));
+        for (identity, heart) in
+            db.hearts.iter().enumerate().filter(|(_, heart)| **heart != Heart::None)
+        {
             let heart = if *heart == Heart::Dead { "dead" } else { "alive" };
             lines.push(format!("heart {} {heart}", self.identities[identity].node.uuid()));
         }
@@ -194,26 +237,48 @@ impl World {
     }
 
     /// Takes a step; false when it needs no statement.
-    pub async fn take(&mut self, protocol: &Protocol, (state, action, next): (&State, Action, &State), has_crash: bool) -> bool {
+    pub async fn take(
+        &mut self,
+        protocol: &Protocol,
+        (state, action, next): (&State, Action, &State),
+        has_crash: bool,
+    ) -> bool {
         if has_crash && state.undo.is_none() && next.undo.is_some() {
             self.undo = Some(tables::keep(&mut self.sql).await);
         }
         match action {
-            Action::Submit { slot, task } => self.submit(protocol, (state, next), (slot, task)).await,
+            Action::Submit { slot, task } => {
+                self.submit(protocol, (state, next), (slot, task)).await
+            }
             Action::Cancel | Action::CancelUnanswered => self.cancel(protocol, state, next).await,
             Action::PutLock { put } => self.put(protocol, (state, next), usize::from(put)).await,
-            Action::PutVerdict { put } => self.verdict(protocol, (state, next), usize::from(put)).await,
+            Action::PutVerdict { put } => {
+                self.verdict(protocol, (state, next), usize::from(put)).await
+            }
             Action::Claim { slot, kind } => {
-                self.claim(protocol, (state, next), (state.nodes[usize::from(slot)].identity, kind, state.next_batch)).await
+                self.claim(
+                    protocol,
+                    (state, next),
+                    (state.nodes[usize::from(slot)].identity, kind, state.next_batch),
+                )
+                .await
             }
             Action::Settle { slot, batch } | Action::SettleAgain { slot, batch } => {
                 let is_again = matches!(action, Action::SettleAgain { .. });
                 let node = &state.nodes[usize::from(slot)];
                 let settlement = self.settlement(protocol, state, (slot, batch), is_again);
-                let (settled, outcome) = self.identities[usize::from(node.identity)].settles.settle(&[&settlement]).await;
+                let (settled, outcome) = self.identities[usize::from(node.identity)]
+                    .settles
+                    .settle(&[&settlement])
+                    .await;
                 outcome.unwrap();
-                let is_done = !state.db.batches[usize::from(batch)].is_settled && next.db.batches[usize::from(batch)].is_settled;
-                assert_eq!(settled.contains(&self.batch_id(usize::from(batch))), is_done, "{action:?}");
+                let is_done = !state.db.batches[usize::from(batch)].is_settled
+                    && next.db.batches[usize::from(batch)].is_settled;
+                assert_eq!(
+                    settled.contains(&self.batch_id(usize::from(batch))),
+                    is_done,
+                    "{action:?}"
+                );
             }
             Action::SettleUnanswered { slot, batch } => {
                 self.late = Some(self.settlement(protocol, state, (slot, batch), false));
@@ -221,9 +286,11 @@ impl World {
             }
             Action::Ask { slot } => {
                 let identity = usize::from(state.nodes[usize::from(slot)].identity);
-                let mut own = self.identities[identity].adoptions.own_unsettled(BatchId::MIN).await.unwrap();
+                let mut own =
+                    self.identities[identity].adoptions.own_unsettled(BatchId::MIN).await.unwrap();
                 let check = next.nodes[usize::from(slot)].check.unwrap();
-                let mut expected: Vec<BatchId> = each(u16::from(check.own)).map(|batch| self.batch_id(batch)).collect();
+                let mut expected: Vec<BatchId> =
+                    each(u16::from(check.own)).map(|batch| self.batch_id(batch)).collect();
                 own.sort_unstable();
                 expected.sort_unstable();
                 assert_eq!(own, expected, "own unsettled");
@@ -232,20 +299,28 @@ impl World {
                 let identity = usize::from(state.nodes[usize::from(slot)].identity);
                 self.identities[identity].adoptions.adopt(BatchId::MIN).await.unwrap();
             }
-            Action::Load { slot, batch } => self.load(protocol, (state, next), (slot, usize::from(batch))).await,
+            Action::Load { slot, batch } => {
+                self.load(protocol, (state, next), (slot, usize::from(batch))).await
+            }
             Action::Move { .. } => self.move_far(protocol, state, next).await,
-            Action::Prepare { .. } => assert!(self.retirer.prepare(self.leaf()).await.unwrap(), "the leaf is empty"),
+            Action::Prepare { .. } => {
+                assert!(self.retirer.prepare(self.leaf()).await.unwrap(), "the leaf is empty")
+            }
             Action::DetachBegins { .. } => {
                 assert!(self.retirer.lock().await.unwrap(), "nobody else retires here");
                 self.retirer.detach(self.leaf()).await.unwrap();
                 self.is_hidden = true;
             }
             Action::DropOrKeep { .. } => self.drop_or_keep(protocol, state, next).await,
-            Action::Beat { slot } => self.beat(usize::from(state.nodes[usize::from(slot)].identity)).await,
+            Action::Beat { slot } => {
+                self.beat(usize::from(state.nodes[usize::from(slot)].identity)).await
+            }
             Action::Restart { .. } => self.beat(usize::from(state.started)).await,
             Action::DeclareDead { slot } => self.declare_dead(state, next, usize::from(slot)).await,
             Action::LateCommit => self.late_commit(protocol, state, next).await,
-            Action::PostgresCrash => tables::put_back(&mut self.sql, self.undo.take().unwrap()).await,
+            Action::PostgresCrash => {
+                tables::put_back(&mut self.sql, self.undo.take().unwrap()).await
+            }
             _ => return false,
         }
         true
@@ -264,21 +339,36 @@ impl World {
     }
 
     fn moment(&self, protocol: &Protocol, tick: u8) -> Timestamp {
-        Timestamp::from_millis(self.epoch.as_millis() + protocol.decisions.times.ticks[usize::from(tick)])
+        Timestamp::from_millis(
+            self.epoch.as_millis() + protocol.decisions.times.ticks[usize::from(tick)],
+        )
     }
 
     fn id(&self, protocol: &Protocol, row: usize, due: u8) -> TaskId {
         let since = protocol.decisions.dues[usize::from(due)].as_millis() - EPOCH.as_millis();
         let due_at = Timestamp::from_millis(self.epoch.as_millis() + since);
         // A follow-up keeps the random bits of its row when it is put off.
-        TaskId::new(due_at, Shard::new(u16::try_from(task_of(row) % 2).unwrap()), self.trace << 8 | u64::try_from(row).unwrap())
+        TaskId::new(
+            due_at,
+            Shard::new(u16::try_from(task_of(row) % 2).unwrap()),
+            self.trace << 8 | u64::try_from(row).unwrap(),
+        )
     }
 
     fn new_task(&self, protocol: &Protocol, task: usize) -> NewTask {
         let payload = Some(format!("task {task}").into_bytes().into_boxed_slice());
-        let record = Record { topic: TopicName::new(TOPIC).unwrap(), key: None, payload, headers: Headers::default() };
+        let record = Record {
+            topic: TopicName::new(TOPIC).unwrap(),
+            key: None,
+            payload,
+            headers: Headers::default(),
+        };
         let name = protocol.scope.is_named.then(|| TaskName::new("the-one").unwrap());
-        NewTask { id: self.id(protocol, row_of(task, 0), u8::try_from(task).unwrap()), name, record }
+        NewTask {
+            id: self.id(protocol, row_of(task, 0), u8::try_from(task).unwrap()),
+            name,
+            record,
+        }
     }
 
     async fn beat(&mut self, identity: usize) {
@@ -299,32 +389,56 @@ impl World {
 
     async fn declare_dead(&mut self, state: &State, next: &State, slot: usize) {
         let declare = state.nodes[slot].declare.unwrap();
-        let (node, counter) = (self.node(declare.node), self.identities[usize::from(declare.node)].counter);
+        let (node, counter) =
+            (self.node(declare.node), self.identities[usize::from(declare.node)].counter);
         // What was read before its last beat.
         let counter = counter - i64::from(declare.is_outdated);
-        let is_done =
-            self.identities[usize::from(state.nodes[slot].identity)].heartbeats.declare_dead(node, counter).await.unwrap();
+        let is_done = self.identities[usize::from(state.nodes[slot].identity)]
+            .heartbeats
+            .declare_dead(node, counter)
+            .await
+            .unwrap();
         assert_eq!(is_done, state.db.hearts != next.db.hearts, "declare dead");
     }
 
-    async fn submit(&mut self, protocol: &Protocol, (state, next): (&State, &State), (slot, task): (u8, u8)) {
+    async fn submit(
+        &mut self,
+        protocol: &Protocol,
+        (state, next): (&State, &State),
+        (slot, task): (u8, u8),
+    ) {
         let identity = state.nodes[usize::from(slot)].identity;
         let batch = usize::from(state.next_batch);
         if next.next_batch > state.next_batch {
             self.store(protocol, identity, usize::from(task), (false, Some(batch))).await;
             let new = self.new_task(protocol, usize::from(task));
-            self.held.insert((identity, batch), BatchBuilder::of_new_tasks(self.batch_id(batch), [&new].into_iter()));
+            self.held.insert(
+                (identity, batch),
+                BatchBuilder::of_new_tasks(self.batch_id(batch), [&new].into_iter()),
+            );
         } else {
-            self.store(protocol, identity, usize::from(task), (next.db.far != state.db.far, None)).await;
+            self.store(protocol, identity, usize::from(task), (next.db.far != state.db.far, None))
+                .await;
         }
     }
 
-    async fn store(&mut self, protocol: &Protocol, identity: u8, task: usize, (is_far, batch): (bool, Option<usize>)) {
+    async fn store(
+        &mut self,
+        protocol: &Protocol,
+        identity: u8,
+        task: usize,
+        (is_far, batch): (bool, Option<usize>),
+    ) {
         let new = self.new_task(protocol, task);
         let batch = batch.map(|batch| self.batch_id(batch));
         let own = &mut self.identities[usize::from(identity)];
         if protocol.scope.is_named {
-            let group = submit_named::Group { tasks: &[&new], is_far: &[is_far], is_claimed: &[batch.is_some()], batch };
+            let group = submit_named::Group {
+                tasks: &[&new],
+                is_far: &[is_far],
+                is_claimed: &[batch.is_some()],
+                batch,
+            };
             let (won, _) = own.named.store(&group).await.unwrap();
             assert!(won.contains(&new.id));
             return;
@@ -338,11 +452,17 @@ impl World {
         own.submits.store(&group).await.unwrap();
     }
 
-    async fn claim(&mut self, protocol: &Protocol, (state, next): (&State, &State), (identity, kind, batch): (u8, u8, u8)) {
+    async fn claim(
+        &mut self,
+        protocol: &Protocol,
+        (state, next): (&State, &State),
+        (identity, kind, batch): (u8, u8, u8),
+    ) {
         let kind = protocol.decisions.claims[usize::from(kind)];
         let slot = (0..2).find(|slot| state.nodes[usize::from(*slot)].identity == identity);
         let mine = slot.map_or(0b11, |slot| protocol.standing(state, slot).mine);
-        let shards: Vec<i16> = [0, 1].into_iter().filter(|shard| kind.is_for_all || mine >> shard & 1 == 1).collect();
+        let shards: Vec<i16> =
+            [0, 1].into_iter().filter(|shard| kind.is_for_all || mine >> shard & 1 == 1).collect();
         let (batch, id) = (usize::from(batch), self.batch_id(usize::from(batch)));
         let range = range_at(self.epoch, kind.range);
         let request = Request::of_all(id, self.node(identity), &shards, range);
@@ -360,13 +480,19 @@ impl World {
     }
 
     fn ids(&self, protocol: &Protocol, state: &State, batch: usize) -> Vec<TaskId> {
-        let mut ids: Vec<TaskId> =
-            each(state.db.batches[batch].rows).map(|row| self.id(protocol, row, state.db.due[row])).collect();
+        let mut ids: Vec<TaskId> = each(state.db.batches[batch].rows)
+            .map(|row| self.id(protocol, row, state.db.due[row]))
+            .collect();
         ids.sort_unstable();
         ids
     }
 
-    async fn load(&mut self, protocol: &Protocol, (state, next): (&State, &State), (slot, batch): (u8, usize)) {
+    async fn load(
+        &mut self,
+        protocol: &Protocol,
+        (state, next): (&State, &State),
+        (slot, batch): (u8, usize),
+    ) {
         let identity = state.nodes[usize::from(slot)].identity;
         let id = self.batch_id(batch);
         let loaded = self.identities[usize::from(identity)].adoptions.load(id).await.unwrap();
@@ -379,7 +505,13 @@ impl World {
     }
 
     /// As the node writes it, from the batch as it was claimed or loaded.
-    fn settlement(&self, protocol: &Protocol, state: &State, (slot, batch): (u8, u8), is_again: bool) -> Settlement {
+    fn settlement(
+        &self,
+        protocol: &Protocol,
+        state: &State,
+        (slot, batch): (u8, u8),
+        is_again: bool,
+    ) -> Settlement {
         let node = &state.nodes[usize::from(slot)];
         let progress = node.progress[usize::from(batch)];
         let now = self.moment(protocol, state.tick);
@@ -391,7 +523,10 @@ impl World {
                 match progress[task_of(row)] {
                     Progress::Deferred { maybe_sent, due } => {
                         let next = self.id(protocol, row + 1, due);
-                        Outcome::Deferred { next: if is_again { next } else { next.due_at_least(now) }, maybe_sent }
+                        Outcome::Deferred {
+                            next: if is_again { next } else { next.due_at_least(now) },
+                            maybe_sent,
+                        }
                     }
                     Progress::Dead => Outcome::Dead { reason: "refused".into() },
                     _ => Outcome::Published(Receipt { partition: 0, offset: 1, published_at: now }),
@@ -406,23 +541,38 @@ impl World {
     }
 
     async fn cancel(&mut self, protocol: &Protocol, state: &State, next: &State) {
-        let first = self.id(protocol, row_of(usize::from(protocol.scope.cancels.unwrap()), 0), protocol.scope.cancels.unwrap());
+        let first = self.id(
+            protocol,
+            row_of(usize::from(protocol.scope.cancels.unwrap()), 0),
+            protocol.scope.cancels.unwrap(),
+        );
         let (cancelled, outcome) = self.canceller.cancel_group(&[first]).await;
         outcome.unwrap();
-        assert_eq!(cancelled[0].is_some(), state.db.cancelled != next.db.cancelled, "the verdict of a cancel");
+        assert_eq!(
+            cancelled[0].is_some(),
+            state.db.cancelled != next.db.cancelled,
+            "the verdict of a cancel"
+        );
     }
 
     async fn put(&mut self, protocol: &Protocol, (state, next): (&State, &State), put: usize) {
         let over = match state.puts[put] {
-            Put::Again { over, .. } => over.map(|row| self.id(protocol, usize::from(row), state.db.due[usize::from(row)])),
+            Put::Again { over, .. } => {
+                over.map(|row| self.id(protocol, usize::from(row), state.db.due[usize::from(row)]))
+            }
             _ => None,
         };
         let new = self.new_task(protocol, put + 1);
         let is_far = next.db.far & !state.db.far != 0;
-        let done = self.replaces.replace(&new, is_far, over, &Precondition::default()).await.unwrap();
+        let done =
+            self.replaces.replace(&new, is_far, over, &Precondition::default()).await.unwrap();
         let is_as_expected = match done {
-            Replacement::Created => next.puts[put] == Put::Done && next.db.cancelled == state.db.cancelled,
-            Replacement::Replaced => next.puts[put] == Put::Done && next.db.cancelled != state.db.cancelled,
+            Replacement::Created => {
+                next.puts[put] == Put::Done && next.db.cancelled == state.db.cancelled
+            }
+            Replacement::Replaced => {
+                next.puts[put] == Put::Done && next.db.cancelled != state.db.cancelled
+            }
             Replacement::Gone(_) => matches!(next.puts[put], Put::Gone { .. }),
             Replacement::Overtaken | Replacement::Unmet(_) => false,
         };
@@ -432,15 +582,28 @@ impl World {
     async fn verdict(&mut self, protocol: &Protocol, (state, next): (&State, &State), put: usize) {
         let Put::Gone { row, .. } = state.puts[put] else { panic!("no verdict was asked for") };
         let task = task_of(usize::from(row));
-        let view = self.look_up.task(self.id(protocol, row_of(task, 0), u8::try_from(task).unwrap())).await.unwrap();
-        let is_final =
-            view.as_ref().is_none_or(|view| matches!(view.state, TaskState::Published | TaskState::Cancelled | TaskState::Dead));
-        assert_eq!(is_final, matches!(next.puts[put], Put::Again { over: Some(_), .. }), "{view:?}");
+        let view = self
+            .look_up
+            .task(self.id(protocol, row_of(task, 0), u8::try_from(task).unwrap()))
+            .await
+            .unwrap();
+        let is_final = view.as_ref().is_none_or(|view| {
+            matches!(view.state, TaskState::Published | TaskState::Cancelled | TaskState::Dead)
+        });
+        assert_eq!(
+            is_final,
+            matches!(next.puts[put], Put::Again { over: Some(_), .. }),
+            "{view:?}"
+        );
     }
 
     async fn move_far(&mut self, protocol: &Protocol, state: &State, next: &State) {
         let now = self.moment(protocol, state.tick);
-        let moved = self.mover.round(IdRange::of_times(now, now.plus(Duration::from_secs(1_800)))).await.unwrap();
+        let moved = self
+            .mover
+            .round(IdRange::of_times(now, now.plus(Duration::from_secs(1_800))))
+            .await
+            .unwrap();
         assert_eq!(moved.task_count, u64::from((state.db.far & !next.db.far).count_ones()));
     }
 
@@ -456,17 +619,27 @@ impl World {
     /// Takes effect, and nobody learns of it.
     async fn late_commit(&mut self, protocol: &Protocol, state: &State, next: &State) {
         match state.late.unwrap() {
-            Late::Claim { slot: _, identity, kind, batch } => self.claim(protocol, (state, next), (identity, kind, batch)).await,
+            Late::Claim { slot: _, identity, kind, batch } => {
+                self.claim(protocol, (state, next), (identity, kind, batch)).await
+            }
             Late::Submit { task, is_far } => {
                 self.store(protocol, 0, usize::from(task), (is_far, None)).await;
             }
             Late::SubmitClaimed { task, identity, batch } => {
-                self.store(protocol, identity, usize::from(task), (false, Some(usize::from(batch)))).await;
+                self.store(
+                    protocol,
+                    identity,
+                    usize::from(task),
+                    (false, Some(usize::from(batch))),
+                )
+                .await;
             }
             Late::Settle { identity, batch, .. } => {
                 let settlement = self.late.take().unwrap();
-                let (settled, _outcome) = self.identities[usize::from(identity)].settles.settle(&[&settlement]).await;
-                let is_done = !state.db.batches[usize::from(batch)].is_settled && next.db.batches[usize::from(batch)].is_settled;
+                let (settled, _outcome) =
+                    self.identities[usize::from(identity)].settles.settle(&[&settlement]).await;
+                let is_done = !state.db.batches[usize::from(batch)].is_settled
+                    && next.db.batches[usize::from(batch)].is_settled;
                 assert_eq!(settled.contains(&self.batch_id(usize::from(batch))), is_done);
             }
         }

@@ -9,12 +9,17 @@ async fn the_mover_passes_by_a_row_that_somebody_has_locked() {
     let (mut database, rules) = Database::with_long_leaves().await;
     let (census, now) = take_census(&mut database.connection(), Parent::Task).await.unwrap();
     let range = IdRange::of_times(now, rules.end_of_run(Parent::Task, &census.attached, now));
-    let near: Vec<TaskId> = (0..20_u64).map(|number| task(now.plus(Duration::from_millis(60_000 + number)))).collect();
+    let near: Vec<TaskId> =
+        (0..20_u64).map(|number| task(now.plus(Duration::from_millis(60_000 + number)))).collect();
     for id in &near {
         database.insert("task_far", *id, b"x").await;
     }
     let mut holder = database.another().await;
-    execute(&mut holder, &format!("begin; select from task_far where id = '{}' for update", near[7])).await;
+    execute(
+        &mut holder,
+        &format!("begin; select from task_far where id = '{}' for update", near[7]),
+    )
+    .await;
     let mut mover = Mover::new(&database.settings);
     assert_eq!(mover.round(range).await.unwrap(), Moved { task_count: 19, stuck_count: 0 });
     execute(&mut holder, "rollback").await;
@@ -26,20 +31,29 @@ async fn the_mover_moves_what_comes_within_the_horizon_and_passes_by_what_it_can
     let (mut database, rules) = Database::with_long_leaves().await;
     let (census, now) = take_census(&mut database.connection(), Parent::Task).await.unwrap();
     let end = rules.end_of_run(Parent::Task, &census.attached, now);
-    let near: Vec<TaskId> = (0..2500_u64).map(|number| task(now.plus(Duration::from_millis(5000 + number)))).collect();
+    let near: Vec<TaskId> =
+        (0..2500_u64).map(|number| task(now.plus(Duration::from_millis(5000 + number)))).collect();
     for id in &near {
         database.insert("task_far", *id, b"x").await;
     }
     // Due within the horizon but large, due beyond it, and due already.
     for number in 0..9 {
-        database.insert("task_far", task(now.plus(Duration::from_millis(9000 + number))), &vec![b'x'; 2 << 20]).await;
+        database
+            .insert(
+                "task_far",
+                task(now.plus(Duration::from_millis(9000 + number))),
+                &vec![b'x'; 2 << 20],
+            )
+            .await;
     }
     let (far, overdue) = (task(end.plus(seconds(1))), task(now.minus(seconds(3600))));
     for id in [far, overdue] {
         database.insert("task_far", id, b"x").await;
     }
     let poison = near[1234];
-    database.run(&format!("alter table task add constraint no_poison check (id <> '{poison}')")).await;
+    database
+        .run(&format!("alter table task add constraint no_poison check (id <> '{poison}')"))
+        .await;
     let mut mover = Mover::new(&database.settings);
     // A round ends early while Postgres has not let go yet of the lock of a statement that it
     // refused; the next one goes on.
@@ -66,7 +80,8 @@ async fn what_stops_every_move_is_the_rounds_error_and_no_tasks_fault() {
     let (mut database, rules) = Database::with_long_leaves().await;
     let (census, now) = take_census(&mut database.connection(), Parent::Task).await.unwrap();
     let range = IdRange::of_times(now, rules.end_of_run(Parent::Task, &census.attached, now));
-    let near: Vec<TaskId> = (0..40_u64).map(|number| task(now.plus(Duration::from_millis(60_000 + number)))).collect();
+    let near: Vec<TaskId> =
+        (0..40_u64).map(|number| task(now.plus(Duration::from_millis(60_000 + number)))).collect();
     for id in &near {
         database.insert("task_far", *id, b"x").await;
     }
@@ -79,7 +94,10 @@ async fn what_stops_every_move_is_the_rounds_error_and_no_tasks_fault() {
         .await;
     let mut mover = Mover::new(&database.settings);
     // A round may end early, as above.
-    let error = eventually_some("a round says why", Duration::from_secs(60), async || mover.round(range).await.err()).await;
+    let error = eventually_some("a round says why", Duration::from_secs(60), async || {
+        mover.round(range).await.err()
+    })
+    .await;
     assert!(punctual::error_chain::chain(&error).contains("no room"), "{error:?}");
     database.run("drop trigger full_disk on task").await;
     let mut moved_count = 0;

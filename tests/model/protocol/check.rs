@@ -14,9 +14,13 @@ impl Protocol {
     pub fn ask(&self, state: &mut State, slot: u8) -> Option<()> {
         let node = &mut state.nodes[usize::from(slot)];
         let own = state.db.unsettled_of(node.identity);
-        let in_book =
-            |book: Book| (0..BATCHES).filter(|batch| node.registry[*batch] == book).fold(0, |all, batch| all | bit(batch));
-        let (held, settled, durable) = (in_book(Book::Held), in_book(Book::Settled), in_book(Book::Durable));
+        let in_book = |book: Book| {
+            (0..BATCHES)
+                .filter(|batch| node.registry[*batch] == book)
+                .fold(0, |all, batch| all | bit(batch))
+        };
+        let (held, settled, durable) =
+            (in_book(Book::Held), in_book(Book::Settled), in_book(Book::Durable));
         // A query whose answer would tell nothing is not a step.
         if node.doubt == 0 && own & !held == 0 && settled | durable | node.suspects == 0 {
             return None;
@@ -70,7 +74,10 @@ impl Protocol {
             let held_at = if node.fresh >> batch & 1 == 1 { AFTER } else { LONG_AGO };
             let rows = state.db.batches[batch].rows;
             let is_complete = each(rows).all(|row| node.progress[batch][task_of(row)].is_outcome());
-            if node.registry[batch] == Book::Held && !is_complete && is_lost(id_of(batch), held_at, &own, ASKED) {
+            if node.registry[batch] == Book::Held
+                && !is_complete
+                && is_lost(id_of(batch), held_at, &own, ASKED)
+            {
                 drop_batch(state, slot, batch);
             }
         }
@@ -101,7 +108,9 @@ fn registry_of(node: &Node, check: &Check) -> BatchRegistry<()> {
         match node.registry[batch] {
             Book::None => {}
             Book::Held => registry.hold(id_of(batch)),
-            Book::Settled | Book::Durable => registry.settled(id_of(batch), (), Effect::Certain, answered_at),
+            Book::Settled | Book::Durable => {
+                registry.settled(id_of(batch), (), Effect::Certain, answered_at)
+            }
         }
     }
     registry
@@ -112,5 +121,8 @@ fn id_of(batch: usize) -> BatchId {
 }
 
 fn set_of(batches: impl IntoIterator<Item = BatchId>) -> Set {
-    batches.into_iter().filter_map(|id| (0..BATCHES).find(|batch| id_of(*batch) == id)).fold(0, |all, batch| all | bit(batch))
+    batches
+        .into_iter()
+        .filter_map(|id| (0..BATCHES).find(|batch| id_of(*batch) == id))
+        .fold(0, |all, batch| all | bit(batch))
 }

@@ -2,7 +2,9 @@
 
 use punctual::engine::placing::Place;
 
-use super::state::{Cancel, Late, Look, Property, Put, Rows, State, Status, bit, row_bit, row_of, task_of};
+use super::state::{
+    Cancel, Late, Look, Property, Put, Rows, State, Status, bit, row_bit, row_of, task_of,
+};
 use super::{Action, Mistake, Protocol, no_more};
 
 /// The number of times that a cancel looks for a task: first under the id that its submitter knows,
@@ -16,7 +18,10 @@ impl Protocol {
     pub fn client_actions(&self, state: &State, actions: &mut Vec<Action>) {
         let next = state.accepted.count_ones();
         let asked_for = self.scope.submits.contains(&state.tick) && state.late.is_none();
-        if asked_for && next < u32::from(self.scope.task_count) && !(self.scope.is_named && next > 0) {
+        if asked_for
+            && next < u32::from(self.scope.task_count)
+            && !(self.scope.is_named && next > 0)
+        {
             let task = u8::try_from(next).unwrap();
             // The nodes are alike, so the first running one stands for all.
             if state.nodes[0].status == Status::Running {
@@ -60,7 +65,11 @@ impl Protocol {
 
     fn submit(&self, state: &mut State, slot: u8, task: u8, is_answered: bool) -> Option<()> {
         let at = usize::from(task);
-        let place = self.decisions.place(at, state.tick, self.may_claim(state, slot) && self.scope.claims_on_insert);
+        let place = self.decisions.place(
+            at,
+            state.tick,
+            self.may_claim(state, slot) && self.scope.claims_on_insert,
+        );
         let identity = state.nodes[usize::from(slot)].identity;
         if place == Place::Claimed {
             let batch = state.next_batch;
@@ -111,7 +120,8 @@ impl Protocol {
     fn look(&self, state: &mut State) -> Option<()> {
         if state.cancel == Cancel::NotAsked {
             let row = u8::try_from(row_of(usize::from(self.scope.cancels?), 0)).unwrap();
-            state.cancel = Cancel::Looking { row, look: Look::First, round: 1, was_too_late: false };
+            state.cancel =
+                Cancel::Looking { row, look: Look::First, round: 1, was_too_late: false };
             self.watch_the_cancel(state);
         }
         loop {
@@ -129,18 +139,23 @@ impl Protocol {
         let looking = |row, look, round| Cancel::Looking { row, look, round, was_too_late };
         let is_far = (look == Look::First) != self.is(Mistake::CancelLooksNearFirst);
         state.cancel = match look {
-            Look::First | Look::Second if self.take_out(&mut state.db, usize::from(row), is_far) => {
+            Look::First | Look::Second
+                if self.take_out(&mut state.db, usize::from(row), is_far) =>
+            {
                 self.commit(state);
                 Cancel::Answered
             }
             Look::First => looking(row, Look::Second, round),
             Look::Second => looking(row, Look::Follow, round),
             Look::Follow => {
-                let may_go = |maybe_sent: bool| !maybe_sent || self.is(Mistake::CancelTakesWhatMayBeSent);
+                let may_go =
+                    |maybe_sent: bool| !maybe_sent || self.is(Mistake::CancelTakesWhatMayBeSent);
                 let follow = state.db.follow[task_of(usize::from(row))];
                 let follow = follow.filter(|follow| may_go(follow.maybe_sent) && follow.row != row);
                 match follow {
-                    Some(follow) if round < ROUNDS_MAX => looking(follow.row, Look::First, round + 1),
+                    Some(follow) if round < ROUNDS_MAX => {
+                        looking(follow.row, Look::First, round + 1)
+                    }
                     _ => {
                         if !was_too_late {
                             state.broken = Some(Property::UntrueVerdict);
@@ -159,7 +174,8 @@ impl Protocol {
         let Cancel::Looking { row, was_too_late: false, .. } = state.cancel else { return };
         let task = task_of(usize::from(row));
         let pending = state.db.far | self.visible(&state.db);
-        let is_pending = pending & state.db.rows_of(task) != 0 && !state.db.follow[task].is_some_and(|follow| follow.maybe_sent);
+        let is_pending = pending & state.db.rows_of(task) != 0
+            && !state.db.follow[task].is_some_and(|follow| follow.maybe_sent);
         if let Cancel::Looking { was_too_late, .. } = &mut state.cancel {
             *was_too_late = !is_pending;
         }
@@ -176,7 +192,8 @@ impl Protocol {
 
     /// Returns true while another transaction holds the lock on the entry of the name.
     pub fn is_locked(&self, state: &State) -> bool {
-        !self.is(Mistake::ReplaceWithoutLock) && state.puts.iter().any(|put| matches!(put, Put::LookedFar { .. }))
+        !self.is(Mistake::ReplaceWithoutLock)
+            && state.puts.iter().any(|put| matches!(put, Put::LookedFar { .. }))
     }
 
     fn put_lock(&self, state: &mut State, put: usize) -> Option<()> {

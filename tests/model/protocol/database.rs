@@ -3,8 +3,8 @@
 
 use super::decisions::is_visible;
 use super::state::{
-    ATTEMPTS, BATCHES, Batch, Database, Follow, Heart, Leaf, NOBODY, Progress, Rows, Set, State, TASKS, bit, each, row_bit,
-    row_of, task_of,
+    ATTEMPTS, BATCHES, Batch, Database, Follow, Heart, Leaf, NOBODY, Progress, Rows, Set, State,
+    TASKS, bit, each, row_bit, row_of, task_of,
 };
 use super::{Mistake, Protocol};
 
@@ -45,7 +45,9 @@ impl Protocol {
 
     /// Returns the rows in the leaf whose time passes.
     pub fn in_leaf(&self, db: &Database) -> Rows {
-        each(db.near).filter(|row| self.decisions.is_in_leaf(db.due[*row])).fold(0, |all, row| all | row_bit(row))
+        each(db.near)
+            .filter(|row| self.decisions.is_in_leaf(db.due[*row]))
+            .fold(0, |all, row| all | row_bit(row))
     }
 
     /// A synchronous commit also makes all earlier commits durable.
@@ -74,7 +76,8 @@ impl Protocol {
         } else {
             db.near &= !rows;
         }
-        db.batches[batch] = Batch { rows, owner, is_settled: false, outcomes: [Progress::Waiting; TASKS] };
+        db.batches[batch] =
+            Batch { rows, owner, is_settled: false, outcomes: [Progress::Waiting; TASKS] };
     }
 
     /// Returns the rows that a claim of this kind would take for a node with the shards `mine`.
@@ -90,7 +93,13 @@ impl Protocol {
 
     /// `settle` and `settle with follow-ups`. Returns true when the batch belonged to the settler
     /// and was unsettled.
-    pub fn settle(&self, db: &mut Database, owner: u8, batch: usize, outcomes: [Progress; TASKS]) -> Result<bool, Refused> {
+    pub fn settle(
+        &self,
+        db: &mut Database,
+        owner: u8,
+        batch: usize,
+        outcomes: [Progress; TASKS],
+    ) -> Result<bool, Refused> {
         let found = db.batches[batch];
         let is_own = found.owner == owner || self.is(Mistake::SettleWithoutOwner);
         let is_open = !found.is_settled || self.is(Mistake::SettleWhatIsSettled);
@@ -120,9 +129,10 @@ impl Protocol {
         if (db.near | db.far) & row_bit(next) != 0 || !self.insert(db, next, due, false) {
             return false;
         }
-        let before =
-            db.follow[task].is_some_and(|follow| follow.maybe_sent) && !self.is(Mistake::DoubtOfAnEarlierAttemptForgotten);
-        db.follow[task] = Some(Follow { row: u8::try_from(next).unwrap(), maybe_sent: maybe_sent || before });
+        let before = db.follow[task].is_some_and(|follow| follow.maybe_sent)
+            && !self.is(Mistake::DoubtOfAnEarlierAttemptForgotten);
+        db.follow[task] =
+            Some(Follow { row: u8::try_from(next).unwrap(), maybe_sent: maybe_sent || before });
         if db.entry.is_some_and(|entry| task_of(usize::from(entry)) == task) {
             db.entry = Some(u8::try_from(next).unwrap());
         }
@@ -149,7 +159,8 @@ impl Protocol {
         let rows = if is_far { db.far } else { self.visible(db) };
         let may_go = row == row_of(task, 0)
             || db.follow[task].is_some_and(|follow| {
-                usize::from(follow.row) == row && (!follow.maybe_sent || self.is(Mistake::CancelTakesWhatMayBeSent))
+                usize::from(follow.row) == row
+                    && (!follow.maybe_sent || self.is(Mistake::CancelTakesWhatMayBeSent))
             });
         if rows & row_bit(row) == 0 || !may_go {
             return false;
@@ -166,7 +177,10 @@ impl Protocol {
 
     /// `adopt`: returns the batches that change their owner.
     pub fn adoptable(&self, db: &Database, identity: u8) -> Set {
-        let is_free = |owner| !db.has_live_heart(owner) || (self.is(Mistake::AdoptWithoutHeartbeat) && owner != identity);
+        let is_free = |owner| {
+            !db.has_live_heart(owner)
+                || (self.is(Mistake::AdoptWithoutHeartbeat) && owner != identity)
+        };
         db.batches_with(|batch| !batch.is_settled && is_free(batch.owner))
     }
 }

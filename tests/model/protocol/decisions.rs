@@ -7,7 +7,9 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use punctual::domain::leaves::{Parent, Rules};
-use punctual::domain::{ClusterSettings, IdRange, Monotonic, NodeId, Shard, ShardCount, TaskId, Timestamp};
+use punctual::domain::{
+    ClusterSettings, IdRange, Monotonic, NodeId, Shard, ShardCount, TaskId, Timestamp,
+};
 use punctual::engine::assignment::assign;
 use punctual::engine::claiming::{Claiming, Scope, Settings, Taken};
 use punctual::engine::failure::retry_delay;
@@ -91,29 +93,39 @@ impl Decisions {
             dues.push(at(*ms).plus(delay));
         }
         dues.extend(times.ticks.iter().map(|ms| at(*ms)));
-        let rules = Rules::new(&ClusterSettings { leaf: LEAF, horizon: LEAF * 2, ..ClusterSettings::DEFAULT });
-        let is_past = |ms: &i64| !rules.past(Parent::Task, &BTreeSet::from([EPOCH]), at(*ms)).is_empty();
+        let rules = Rules::new(&ClusterSettings {
+            leaf: LEAF,
+            horizon: LEAF * 2,
+            ..ClusterSettings::DEFAULT
+        });
+        let is_past =
+            |ms: &i64| !rules.past(Parent::Task, &BTreeSet::from([EPOCH]), at(*ms)).is_empty();
         let mask = |range: IdRange| {
             (0..dues.len())
                 .filter(|due| range.contains(TaskId::new(dues[*due], Shard::new(0), 1).uuid()))
                 .fold(0, |all, due| all | 1 << due)
         };
         let attached = |tick: usize| {
-            let leaves = (-2..8).map(|n| at(n * 900_000)).filter(|leaf| tick >= usize::from(times.leaf_at) || *leaf < EPOCH);
+            let leaves = (-2..8)
+                .map(|n| at(n * 900_000))
+                .filter(|leaf| tick >= usize::from(times.leaf_at) || *leaf < EPOCH);
             leaves.collect::<BTreeSet<_>>()
         };
         let movable = (0..times.ticks.len()).map(|tick| {
             let now = at(times.ticks[tick]);
             mask(IdRange::of_times(now, rules.end_of_run(Parent::Task, &attached(tick), now)))
         });
-        let claims = (0..times.ticks.len()).flat_map(|tick| claims_at(tick, at(times.ticks[tick]), &mask)).collect();
+        let claims = (0..times.ticks.len())
+            .flat_map(|tick| claims_at(tick, at(times.ticks[tick]), &mask))
+            .collect();
         let trust = Trust::new(TTL);
         Self {
             movable: movable.collect(),
             claims,
             is_past: times.ticks.iter().map(is_past).collect(),
             in_leaf: mask(IdRange::of_times(EPOCH, EPOCH.plus(LEAF))),
-            trusted: [0, 1, 2, 3].map(|age| trust.is_trusted(Some(moment(END - age_of(age))), moment(END))),
+            trusted: [0, 1, 2, 3]
+                .map(|age| trust.is_trusted(Some(moment(END - age_of(age))), moment(END))),
             standings: Mutex::default(),
             times,
             dues,
@@ -160,9 +172,19 @@ impl Decisions {
     }
 
     /// Returns the decisions of `identity` about the others.
-    pub fn standing(&self, identity: u8, is_etcd_away: bool, others: [Option<Other>; IDENTITIES]) -> Standing {
+    pub fn standing(
+        &self,
+        identity: u8,
+        is_etcd_away: bool,
+        others: [Option<Other>; IDENTITIES],
+    ) -> Standing {
         let seen = (identity, is_etcd_away, others);
-        self.standings.lock().unwrap().entry(seen).or_insert_with(|| decide(identity, is_etcd_away, &others)).clone()
+        self.standings
+            .lock()
+            .unwrap()
+            .entry(seen)
+            .or_insert_with(|| decide(identity, is_etcd_away, &others))
+            .clone()
     }
 }
 
@@ -178,15 +200,20 @@ fn moment(span: Duration) -> Monotonic {
 /// watermark, sweeps of its own shards, claims of long overdue tasks of other shards, and claims of
 /// the far table. The long overdue claims cover all shards here, more than a node covers.
 fn claims_at(tick: usize, now: Timestamp, mask: &impl Fn(IdRange) -> u16) -> Vec<ClaimKind> {
-    let settings =
-        Settings { window: ClusterSettings::DEFAULT.window, slack: Duration::from_millis(750), leaf: LEAF, rows_target: 1000 };
+    let settings = Settings {
+        window: ClusterSettings::DEFAULT.window,
+        slack: Duration::from_millis(750),
+        leaf: LEAF,
+        rows_target: 1000,
+    };
     let oldest = at(-60_000);
     let shards: Vec<Shard> = ClusterSettings::DEFAULT.shards.all().collect();
     let fresh = || Claiming::new(settings, &shards);
     let mut claims = Vec::new();
     let mut add = |range: IdRange, scope: Scope, is_far: bool| {
         let offset = |id: uuid::Uuid| {
-            i128::try_from(id.as_u128()).unwrap() - i128::try_from(IdRange::of_times(EPOCH, EPOCH).from.as_u128()).unwrap()
+            i128::try_from(id.as_u128()).unwrap()
+                - i128::try_from(IdRange::of_times(EPOCH, EPOCH).from.as_u128()).unwrap()
         };
         let kind = ClaimKind {
             tick: u8::try_from(tick).unwrap(),
@@ -195,8 +222,10 @@ fn claims_at(tick: usize, now: Timestamp, mask: &impl Fn(IdRange) -> u16) -> Vec
             range: (offset(range.from), offset(range.to)),
             dues: mask(range),
         };
-        let is_known =
-            |other: &ClaimKind| (other.is_far, other.is_for_all, other.dues) == (kind.is_far, kind.is_for_all, kind.dues);
+        let is_known = |other: &ClaimKind| {
+            (other.is_far, other.is_for_all, other.dues)
+                == (kind.is_far, kind.is_for_all, kind.dues)
+        };
         if kind.dues != 0 && !claims.iter().any(is_known) {
             claims.push(kind);
         }
@@ -206,9 +235,11 @@ fn claims_at(tick: usize, now: Timestamp, mask: &impl Fn(IdRange) -> u16) -> Vec
         add(claim.range, claim.scope, false);
         watermark.took(&claim, &Taken { got: 1, ..Taken::default() });
     }
-    for (mut sweeping, scope, is_far) in
-        [(watermark, Scope::Mine, false), (fresh(), Scope::Others, false), (fresh(), Scope::All, true)]
-    {
+    for (mut sweeping, scope, is_far) in [
+        (watermark, Scope::Mine, false),
+        (fresh(), Scope::Others, false),
+        (fresh(), Scope::All, true),
+    ] {
         sweeping.sweep(oldest, now, scope);
         while let Some(claim) = sweeping.next_deferred() {
             add(claim.range, claim.scope, is_far);
@@ -238,11 +269,25 @@ fn decide(identity: u8, is_etcd_away: bool, others: &[Option<Other>]) -> Standin
             let last_beat = END - age_of(other.age);
             let counter = i64::try_from(now.min(last_beat).as_millis()).unwrap();
             let is_dead = other.heart == Heart::Dead;
-            (node_id(other.identity), Sign { counter, has_left: false, is_dead, can_publish: true, has_broker: true })
+            (
+                node_id(other.identity),
+                Sign { counter, has_left: false, is_dead, can_publish: true, has_broker: true },
+            )
         };
-        liveness.take_in(others.iter().flatten().filter(|other| other.heart != Heart::None).map(sign), moment(now), moment(now));
+        liveness.take_in(
+            others.iter().flatten().filter(|other| other.heart != Heart::None).map(sign),
+            moment(now),
+            moment(now),
+        );
     }
-    let members = || others.iter().flatten().filter(|other| other.has_key).map(|other| node_id(other.identity)).collect();
+    let members = || {
+        others
+            .iter()
+            .flatten()
+            .filter(|other| other.has_key)
+            .map(|other| node_id(other.identity))
+            .collect()
+    };
     let view = if is_etcd_away { EtcdView::Away } else { EtcdView::Known(members()) };
     let decision = liveness.decide(&view);
     let nodes = liveness.assignable(&decision, Some((node_id(identity), true)));

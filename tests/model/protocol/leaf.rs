@@ -11,7 +11,11 @@ impl Protocol {
             // The server continues a detach whose node is paused, and ends a session that has been
             // silent for long.
             let is_detaching = state.db.leaf == Leaf::Detaching;
-            actions.push(if is_detaching { Action::DetachEnds { slot } } else { Action::LockExpires { slot } });
+            actions.push(if is_detaching {
+                Action::DetachEnds { slot }
+            } else {
+                Action::LockExpires { slot }
+            });
         }
         if status != Status::Running {
             return;
@@ -26,11 +30,17 @@ impl Protocol {
             (Leaf::Attached, Retirer::Nobody) if self.decisions.is_leaf_past(state.tick) => {
                 actions.push(Action::Prepare { slot })
             }
-            (Leaf::Attached, Retirer::Prepared(by)) if by == slot => actions.push(Action::DetachBegins { slot }),
-            (Leaf::Detaching, Retirer::Detaching(by)) if by == slot => actions.push(Action::DetachEnds { slot }),
+            (Leaf::Attached, Retirer::Prepared(by)) if by == slot => {
+                actions.push(Action::DetachBegins { slot })
+            }
+            (Leaf::Detaching, Retirer::Detaching(by)) if by == slot => {
+                actions.push(Action::DetachEnds { slot })
+            }
             (Leaf::Detaching, Retirer::Nobody) => actions.push(Action::Finalize { slot }),
             (Leaf::Orphan, Retirer::Nobody) => actions.push(Action::DropOrKeep { slot }),
-            (Leaf::Orphan, Retirer::Holding(by)) if by == slot => actions.push(Action::DropOrKeep { slot }),
+            (Leaf::Orphan, Retirer::Holding(by)) if by == slot => {
+                actions.push(Action::DropOrKeep { slot })
+            }
             _ => {}
         }
     }
@@ -38,15 +48,17 @@ impl Protocol {
     /// Returns the far rows whose leaf exists by now.
     pub fn movable(&self, state: &State) -> Rows {
         let dues = self.decisions.movable(state.tick);
-        each(state.db.far).filter(|row| dues >> state.db.due[*row] & 1 == 1).fold(0, |all, row| all | row_bit(row))
+        each(state.db.far)
+            .filter(|row| dues >> state.db.due[*row] & 1 == 1)
+            .fold(0, |all, row| all | row_bit(row))
     }
 
     pub fn leaf_step(&self, state: &mut State, action: Action) -> Option<()> {
         match action {
             Action::Move { .. } => {
                 let rows = self.movable(state);
-                let is_hidden =
-                    state.db.leaf != Leaf::Attached && each(rows).any(|row| self.decisions.is_in_leaf(state.db.due[row]));
+                let is_hidden = state.db.leaf != Leaf::Attached
+                    && each(rows).any(|row| self.decisions.is_in_leaf(state.db.due[row]));
                 if is_hidden {
                     return None;
                 }
@@ -65,7 +77,8 @@ impl Protocol {
             Action::DetachBegins { slot } => {
                 let is_stepwise = self.scope.is_stepwise;
                 state.db.leaf = if is_stepwise { Leaf::Detaching } else { Leaf::Orphan };
-                state.retirer = if is_stepwise { Retirer::Detaching(slot) } else { Retirer::Holding(slot) };
+                state.retirer =
+                    if is_stepwise { Retirer::Detaching(slot) } else { Retirer::Holding(slot) };
                 self.commit(state);
             }
             Action::DetachEnds { slot } | Action::Finalize { slot } => {

@@ -16,7 +16,9 @@ pub mod world;
 use decisions::Decisions;
 use scopes::Scope;
 use state::{BATCHES, IDENTITIES, NOBODY, PUTS, ROWS, Retirer, SLOTS, State, Status, TASKS};
-use state::{Batch, Book, Cancel, Check, Database, Declare, Etcd, Heart, Leaf, Node, Progress, Property, Put};
+use state::{
+    Batch, Book, Cancel, Check, Database, Declare, Etcd, Heart, Leaf, Node, Progress, Property, Put,
+};
 
 use super::checker::Model;
 
@@ -118,7 +120,8 @@ impl Protocol {
     }
 }
 
-const NO_BATCH: Batch = Batch { rows: 0, owner: NOBODY, is_settled: false, outcomes: [Progress::Waiting; TASKS] };
+const NO_BATCH: Batch =
+    Batch { rows: 0, owner: NOBODY, is_settled: false, outcomes: [Progress::Waiting; TASKS] };
 
 pub const fn node_of(identity: u8, status: Status) -> Node {
     Node {
@@ -202,10 +205,15 @@ impl Model for Protocol {
         let mut next = *state;
         match action {
             Action::Tick => next.tick += 1,
-            Action::Submit { .. } | Action::SubmitUnanswered { .. } | Action::Cancel | Action::CancelUnanswered => {
+            Action::Submit { .. }
+            | Action::SubmitUnanswered { .. }
+            | Action::Cancel
+            | Action::CancelUnanswered => {
                 self.client_step(&mut next, action)?;
             }
-            Action::PutLock { .. } | Action::PutNear { .. } | Action::PutVerdict { .. } => self.put_step(&mut next, action)?,
+            Action::PutLock { .. } | Action::PutNear { .. } | Action::PutVerdict { .. } => {
+                self.put_step(&mut next, action)?
+            }
             Action::Prepare { .. }
             | Action::DetachBegins { .. }
             | Action::DetachEnds { .. }
@@ -267,7 +275,9 @@ impl Model for Protocol {
     }
 
     fn is_end(&self, state: &State) -> bool {
-        (0..TASKS).all(|task| state.accepted >> task & 1 == 0 || properties::final_lines(&state.db, task) == 1)
+        (0..TASKS).all(|task| {
+            state.accepted >> task & 1 == 0 || properties::final_lines(&state.db, task) == 1
+        })
     }
 }
 
@@ -276,7 +286,8 @@ impl Protocol {
     /// Later actions then change nothing for the tasks.
     fn is_all_over(&self, state: &State) -> bool {
         let is_blank = |node: &Node| {
-            let is_idle = node.registry.iter().all(|book| *book == Book::None) && node.check.is_none();
+            let is_idle =
+                node.registry.iter().all(|book| *book == Book::None) && node.check.is_none();
             is_idle && node.to_load | node.undone | node.suspects == 0 && node.owed == 0
         };
         let all = (1 << self.scope.task_count) - 1;
@@ -425,7 +436,8 @@ fn forget_what_does_not_matter(state: &mut State) {
             // be missing.
             let found = &state.db.batches[batch];
             let is_missed = !found.is_settled && found.owner == node.identity;
-            let is_asked_for = node.check.is_some_and(|check| check.own >> batch & 1 == 1) || node.undone >> batch & 1 == 1;
+            let is_asked_for = node.check.is_some_and(|check| check.own >> batch & 1 == 1)
+                || node.undone >> batch & 1 == 1;
             let is_over = matches!(node.registry[batch], Book::Settled | Book::Durable);
             if is_over && !can_be_undone && !is_missed && !is_asked_for {
                 node.registry[batch] = Book::None;

@@ -6,8 +6,8 @@ use punctual::engine::failure::{Circumstances, Remedy, remedy};
 
 use super::decisions::{Other, Standing};
 use super::state::{
-    ATTEMPTS, BATCHES, Book, Declare, Etcd, Heart, IDENTITIES, Late, Progress, State, Status, TASKS, bit, each, row_bit, row_of,
-    task_of,
+    ATTEMPTS, BATCHES, Book, Declare, Etcd, Heart, IDENTITIES, Late, Progress, State, Status,
+    TASKS, bit, each, row_bit, row_of, task_of,
 };
 use super::{Action, Mistake, Protocol, no_more, to_declare};
 
@@ -15,7 +15,9 @@ impl Protocol {
     /// Returns true when the node trusts itself and is not in doubt.
     pub fn may_publish(&self, state: &State, slot: u8) -> bool {
         let node = &state.nodes[usize::from(slot)];
-        node.status == Status::Running && node.doubt == 0 && self.decisions.is_trusted(state.age[usize::from(node.identity)])
+        node.status == Status::Running
+            && node.doubt == 0
+            && self.decisions.is_trusted(state.age[usize::from(node.identity)])
     }
 
     pub fn may_claim(&self, state: &State, slot: u8) -> bool {
@@ -35,7 +37,8 @@ impl Protocol {
                 Etcd::Away | Etcd::Empty => false,
                 Etcd::Stuck => true,
             };
-            others[at] = Some(Other { identity, heart: state.db.hearts[at], age: state.age[at], has_key });
+            others[at] =
+                Some(Other { identity, heart: state.db.hearts[at], age: state.age[at], has_key });
         }
         self.decisions.standing(own, state.etcd == Etcd::Away, others)
     }
@@ -54,16 +57,27 @@ impl Protocol {
             actions.push(Action::AdoptUnanswered { slot });
         }
         if self.is(Mistake::PublishBeforeTheClaimCommits) {
-            let tasks = (0..TASKS).filter(|task| self.visible(&state.db) & state.db.rows_of(*task) != 0);
-            actions.extend(tasks.map(|task| Action::HandOverUncommitted { slot, task: as_u8(task) }));
+            let tasks =
+                (0..TASKS).filter(|task| self.visible(&state.db) & state.db.rows_of(*task) != 0);
+            actions
+                .extend(tasks.map(|task| Action::HandOverUncommitted { slot, task: as_u8(task) }));
         }
-        actions.extend(each(u16::from(node.undone)).map(|batch| Action::SettleAgain { slot, batch: as_u8(batch) }));
-        actions.extend(each(u16::from(node.to_load)).map(|batch| Action::Load { slot, batch: as_u8(batch) }));
+        actions.extend(
+            each(u16::from(node.undone))
+                .map(|batch| Action::SettleAgain { slot, batch: as_u8(batch) }),
+        );
+        actions.extend(
+            each(u16::from(node.to_load)).map(|batch| Action::Load { slot, batch: as_u8(batch) }),
+        );
         if node.owed != 0 {
             actions.push(Action::InsertOwed { slot });
         }
         if !self.is(Mistake::NoLookForOwnBatches) {
-            actions.push(if node.check.is_some() { Action::TakeIn { slot } } else { Action::Ask { slot } });
+            actions.push(if node.check.is_some() {
+                Action::TakeIn { slot }
+            } else {
+                Action::Ask { slot }
+            });
         }
         actions.push(Action::Beat { slot });
         if node.declare.is_some() {
@@ -129,7 +143,9 @@ impl Protocol {
         match action {
             Action::Claim { slot, kind } => self.claim_step(state, slot, kind, true),
             Action::ClaimUnanswered { slot, kind } => self.claim_step(state, slot, kind, false),
-            Action::HandOver { slot, batch, task } => self.hand_over(state, slot, usize::from(batch), usize::from(task)),
+            Action::HandOver { slot, batch, task } => {
+                self.hand_over(state, slot, usize::from(batch), usize::from(task))
+            }
             Action::HandOverUncommitted { task, .. } => {
                 // The claim is rolled back, but the record is in the topic.
                 append(state, usize::from(task));
@@ -138,11 +154,13 @@ impl Protocol {
             }
             Action::Append { slot, batch, task } => {
                 append(state, usize::from(task));
-                state.nodes[usize::from(slot)].progress[usize::from(batch)][usize::from(task)] = Progress::Appended;
+                state.nodes[usize::from(slot)].progress[usize::from(batch)][usize::from(task)] =
+                    Progress::Appended;
                 Some(())
             }
             Action::Acknowledge { slot, batch, task } => {
-                state.nodes[usize::from(slot)].progress[usize::from(batch)][usize::from(task)] = Progress::Published;
+                state.nodes[usize::from(slot)].progress[usize::from(batch)][usize::from(task)] =
+                    Progress::Published;
                 Some(())
             }
             Action::AcknowledgementLost { .. }
@@ -157,7 +175,9 @@ impl Protocol {
                 let late = Late::Settle { identity: node.identity, batch, outcomes };
                 state.late.replace(late).is_none().then_some(())
             }
-            Action::SettleAgain { slot, batch } => self.settle_again(state, slot, usize::from(batch)),
+            Action::SettleAgain { slot, batch } => {
+                self.settle_again(state, slot, usize::from(batch))
+            }
             Action::InsertOwed { slot } => self.insert_owed(state, slot),
             Action::Ask { slot } => self.ask(state, slot),
             Action::TakeIn { slot } => self.take_in(state, slot),
@@ -207,7 +227,11 @@ impl Protocol {
         state.next_batch += 1;
         if !is_answered {
             no_more(&mut state.faults.answers)?;
-            return state.late.replace(Late::Claim { slot, identity, kind, batch }).is_none().then_some(());
+            return state
+                .late
+                .replace(Late::Claim { slot, identity, kind, batch })
+                .is_none()
+                .then_some(());
         }
         self.claim_now(state, slot, identity, (kind, batch));
         self.hold(state, slot, batch, false);
@@ -219,7 +243,11 @@ impl Protocol {
             return;
         }
         let is_far = self.decisions.claims[usize::from(kind)].is_far;
-        let mine = if state.nodes[usize::from(slot)].identity == identity { self.standing(state, slot).mine } else { 0b11 };
+        let mine = if state.nodes[usize::from(slot)].identity == identity {
+            self.standing(state, slot).mine
+        } else {
+            0b11
+        };
         let rows = self.claimable(&state.db, usize::from(kind), mine);
         if rows != 0 {
             self.claim(&mut state.db, identity, usize::from(batch), (rows, is_far));
@@ -260,13 +288,17 @@ impl Protocol {
     fn fail(&self, state: &mut State, action: Action) -> Option<()> {
         let mut circumstances = Circumstances::default();
         let (failure, slot, batch, task) = match action {
-            Action::AcknowledgementLost { slot, batch, task } => (Failure::Unknown, slot, batch, task),
+            Action::AcknowledgementLost { slot, batch, task } => {
+                (Failure::Unknown, slot, batch, task)
+            }
             Action::ProducerReplaced { slot, batch, task } => {
                 circumstances.is_blameless = true;
                 (Failure::Unknown, slot, batch, task)
             }
             Action::NotSent { slot, batch, task } => (Failure::NotSent, slot, batch, task),
-            Action::RefusedForGood { slot, batch, task } => (Failure::RefusedForGood, slot, batch, task),
+            Action::RefusedForGood { slot, batch, task } => {
+                (Failure::RefusedForGood, slot, batch, task)
+            }
             _ => return None,
         };
         let (batch, task) = (usize::from(batch), usize::from(task));
@@ -277,9 +309,10 @@ impl Protocol {
                 state.excused |= bit(task);
             }
             Failure::RefusedForGood => no_more(&mut state.faults.refusals_for_good)?,
-            Failure::NotSent | Failure::BatchRefused | Failure::Unavailable | Failure::Forbidden => {
-                no_more(&mut state.faults.refusals)?
-            }
+            Failure::NotSent
+            | Failure::BatchRefused
+            | Failure::Unavailable
+            | Failure::Forbidden => no_more(&mut state.faults.refusals)?,
         }
         let was_sent = state.nodes[usize::from(slot)].maybe_sent >> batch & 1 == 1;
         let queued = &mut state.nodes[usize::from(slot)].progress[batch][task];
@@ -292,7 +325,9 @@ impl Protocol {
             Remedy::Alone | Remedy::Later => Progress::Waiting,
             Remedy::GiveUp => Progress::Dead,
             Remedy::Defer if row + 1 >= row_of(task, ATTEMPTS) => return None,
-            Remedy::Defer => Progress::Deferred { maybe_sent: was_sent || failure == Failure::Unknown, due },
+            Remedy::Defer => {
+                Progress::Deferred { maybe_sent: was_sent || failure == Failure::Unknown, due }
+            }
         };
         if *queued == Progress::Waiting {
             // The record is handed over again, and an earlier attempt may be in the topic.
@@ -313,12 +348,17 @@ impl Protocol {
 
     /// A settle with a follow-up moves the entry of its name, so it waits for the lock on that
     /// entry.
-    pub fn waits_for_the_name(&self, state: &State, batch: usize, outcomes: &[Progress; TASKS]) -> bool {
-        let is_deferred = outcomes.iter().any(|outcome| matches!(outcome, Progress::Deferred { .. }));
-        let has_entry = state
-            .db
-            .entry
-            .is_some_and(|row| each(state.db.batches[batch].rows).any(|own| task_of(own) == task_of(usize::from(row))));
+    pub fn waits_for_the_name(
+        &self,
+        state: &State,
+        batch: usize,
+        outcomes: &[Progress; TASKS],
+    ) -> bool {
+        let is_deferred =
+            outcomes.iter().any(|outcome| matches!(outcome, Progress::Deferred { .. }));
+        let has_entry = state.db.entry.is_some_and(|row| {
+            each(state.db.batches[batch].rows).any(|own| task_of(own) == task_of(usize::from(row)))
+        });
         is_deferred && has_entry && self.is_locked(state)
     }
 
@@ -337,7 +377,8 @@ impl Protocol {
         }
         // The batch was settled before by this node, with a settle whose answer was lost.
         let is_in_doubt = state.db.batches[batch].owner == state.nodes[at].identity;
-        let is_forgotten = self.is(Mistake::SettleForgottenAtItsAnswer) || Effect::of(is_done, is_in_doubt) == Effect::None;
+        let is_forgotten = self.is(Mistake::SettleForgottenAtItsAnswer)
+            || Effect::of(is_done, is_in_doubt) == Effect::None;
         let node = &mut state.nodes[at];
         node.registry[batch] = if is_forgotten { Book::None } else { Book::Settled };
         node.progress[batch] = outcomes;
@@ -347,8 +388,11 @@ impl Protocol {
 
     pub fn owe(&self, state: &mut State, slot: usize, batch: usize, outcomes: &[Progress; TASKS]) {
         if self.is(Mistake::FollowUpOutsideTheSettle) {
-            let is_deferred = |row: &usize| matches!(outcomes[task_of(*row)], Progress::Deferred { .. });
-            let owed = each(state.db.batches[batch].rows).filter(is_deferred).fold(0, |all, row| all | row_bit(row));
+            let is_deferred =
+                |row: &usize| matches!(outcomes[task_of(*row)], Progress::Deferred { .. });
+            let owed = each(state.db.batches[batch].rows)
+                .filter(is_deferred)
+                .fold(0, |all, row| all | row_bit(row));
             state.nodes[slot].owed |= owed;
         }
     }
@@ -357,7 +401,11 @@ impl Protocol {
     fn settle_again(&self, state: &mut State, slot: u8, batch: usize) -> Option<()> {
         let at = usize::from(slot);
         let known = state.nodes[at].progress[batch];
-        let outcomes = if self.is(Mistake::SettleRepeatedAsItWas) { known } else { self.put_off(known, state.tick) };
+        let outcomes = if self.is(Mistake::SettleRepeatedAsItWas) {
+            known
+        } else {
+            self.put_off(known, state.tick)
+        };
         if self.waits_for_the_name(state, batch, &outcomes) {
             return None;
         }
@@ -383,7 +431,8 @@ impl Protocol {
         for batch in each(u16::from(adopted)) {
             let owner = state.db.batches[batch].owner;
             if !state.db.has_live_heart(owner) {
-                each(state.db.batches[batch].rows).for_each(|row| state.excused |= bit(task_of(row)));
+                each(state.db.batches[batch].rows)
+                    .for_each(|row| state.excused |= bit(task_of(row)));
             }
             state.db.batches[batch].owner = identity;
         }

@@ -3,15 +3,16 @@
 use super::Protocol;
 use super::state::{Database, Progress, Property, State, TASKS, each};
 
-pub const IN_ONE_PLACE: &str =
-    "never lost: each accepted task is in exactly one place: a table, an unsettled batch, or one final line";
+pub const IN_ONE_PLACE: &str = "never lost: each accepted task is in exactly one place: a table, an unsettled batch, or one final line";
 pub const CLAIMED_ONCE: &str = "never two claims of one task";
 pub const CANCELLED_UNSENT: &str = "a cancelled task is never published";
-pub const FROM_A_CLAIM: &str = "a record is handed over only from a committed claim: an unsettled batch of its node";
+pub const FROM_A_CLAIM: &str =
+    "a record is handed over only from a committed claim: an unsettled batch of its node";
 pub const ONE_FINAL_LINE: &str = "each task ends in exactly one final line";
 pub const DUPLICATES: &str = "a duplicate only after a lost acknowledgement or a declared death";
 pub const TRUE_VERDICT: &str = "a cancel says too late only when it was";
-pub const REPLACED_BY: &str = "what was replaced is cancelled, and what is in its place was accepted";
+pub const REPLACED_BY: &str =
+    "what was replaced is cancelled, and what is in its place was accepted";
 pub const TRUE_RECEIPT: &str = "what is settled as published is in the topic";
 pub const ONE_OF_A_NAME: &str = "a name has one live task";
 pub const IN_BOUNDS: &str = "the bounds of the model are wide enough";
@@ -23,13 +24,19 @@ pub fn final_lines(db: &Database, task: usize) -> u32 {
             && batch.rows & db.rows_of(task) != 0
             && matches!(batch.outcomes[task], Progress::Published | Progress::Dead)
     };
-    u32::try_from(db.batches.iter().filter(is_final).count()).unwrap() + u32::from(db.cancelled[task])
+    u32::try_from(db.batches.iter().filter(is_final).count()).unwrap()
+        + u32::from(db.cancelled[task])
 }
 
 /// Returns the number of rows and batches that still contain a task.
 fn pending_places(db: &Database, task: usize) -> u32 {
     let rows = db.rows_of(task);
-    let claimed: u32 = db.batches.iter().filter(|batch| !batch.is_settled).map(|batch| (batch.rows & rows).count_ones()).sum();
+    let claimed: u32 = db
+        .batches
+        .iter()
+        .filter(|batch| !batch.is_settled)
+        .map(|batch| (batch.rows & rows).count_ones())
+        .sum();
     (db.far & rows).count_ones() + (db.near & rows).count_ones() + claimed
 }
 
@@ -69,7 +76,9 @@ impl Protocol {
                 return Some(DUPLICATES);
             }
             let is_published = |batch: &super::Batch| {
-                batch.is_settled && batch.rows & db.rows_of(task) != 0 && batch.outcomes[task] == Progress::Published
+                batch.is_settled
+                    && batch.rows & db.rows_of(task) != 0
+                    && batch.outcomes[task] == Progress::Published
             };
             if db.batches.iter().any(is_published) && state.sent[task] == 0 {
                 return Some(TRUE_RECEIPT);

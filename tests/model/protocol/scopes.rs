@@ -28,16 +28,27 @@ pub struct Scope {
     pub faults: Faults,
 }
 
-pub const NO_FAULTS: Faults =
-    Faults { nodes: 0, answers: 0, acknowledgements: 0, refusals: 0, refusals_for_good: 0, postgres: 0, heartbeats: 0, etcd: 0 };
+pub const NO_FAULTS: Faults = Faults {
+    nodes: 0,
+    answers: 0,
+    acknowledgements: 0,
+    refusals: 0,
+    refusals_for_good: 0,
+    postgres: 0,
+    heartbeats: 0,
+    etcd: 0,
+};
 
 /// Four moments: before the leaf exists, one window before the due time, just after the due time,
 /// and when the task is long overdue.
-const SHORT: Times = Times { ticks: &[-600_000, 0, 1_000, 20_000], due: [100, 100, 100], leaf_at: 1 };
+const SHORT: Times =
+    Times { ticks: &[-600_000, 0, 1_000, 20_000], due: [100, 100, 100], leaf_at: 1 };
 /// As [`SHORT`], until the leaf's time is over.
-const PAST: Times = Times { ticks: &[-600_000, 0, 1_000, 961_000], due: [100, 100, 100], leaf_at: 1 };
+const PAST: Times =
+    Times { ticks: &[-600_000, 0, 1_000, 961_000], due: [100, 100, 100], leaf_at: 1 };
 /// As [`PAST`], and a moment later.
-const LONG: Times = Times { ticks: &[-600_000, 0, 1_000, 961_000, 981_000], due: [100, 100, 100], leaf_at: 1 };
+const LONG: Times =
+    Times { ticks: &[-600_000, 0, 1_000, 961_000, 981_000], due: [100, 100, 100], leaf_at: 1 };
 
 const PLAIN: Scope = Scope {
     name: "",
@@ -57,7 +68,14 @@ const PLAIN: Scope = Scope {
 /// Claim, publish, settle, adopt, while a node dies or is paused and an answer is lost.
 pub fn life_and_death() -> Scope {
     let faults = Faults { nodes: 1, answers: 1, ..NO_FAULTS };
-    Scope { name: "life and death", first_tick: 0, submits: 0..=2, claims_on_insert: true, faults, ..PLAIN }
+    Scope {
+        name: "life and death",
+        first_tick: 0,
+        submits: 0..=2,
+        claims_on_insert: true,
+        faults,
+        ..PLAIN
+    }
 }
 
 /// A node is paused, or its heartbeats do not get through. It goes on with the tasks in its memory.
@@ -81,13 +99,27 @@ pub fn two_tasks() -> Scope {
 /// A task is deferred after its node died or was paused, and is cancelled.
 pub fn adopted_and_cancelled() -> Scope {
     let faults = Faults { nodes: 1, refusals: 1, ..NO_FAULTS };
-    Scope { name: "adopted and cancelled", first_tick: 2, submits: 2..=2, cancels: Some(0), faults, ..PLAIN }
+    Scope {
+        name: "adopted and cancelled",
+        first_tick: 2,
+        submits: 2..=2,
+        cancels: Some(0),
+        faults,
+        ..PLAIN
+    }
 }
 
 /// A task is deferred twice, for different reasons, and is cancelled.
 pub fn deferral_and_cancel() -> Scope {
     let faults = Faults { acknowledgements: 1, refusals: 1, ..NO_FAULTS };
-    Scope { name: "deferral and cancel", first_tick: 2, submits: 2..=2, cancels: Some(0), faults, ..PLAIN }
+    Scope {
+        name: "deferral and cancel",
+        first_tick: 2,
+        submits: 2..=2,
+        cancels: Some(0),
+        faults,
+        ..PLAIN
+    }
 }
 
 /// Settles whose answers are lost are retried.
@@ -99,20 +131,44 @@ pub fn late_settles() -> Scope {
 /// Far tasks are moved while they are cancelled and claimed.
 pub fn far_and_cancel() -> Scope {
     let faults = Faults { answers: 1, ..NO_FAULTS };
-    Scope { name: "far and cancel", first_tick: 0, submits: 0..=1, task_count: 2, cancels: Some(0), faults, ..PLAIN }
+    Scope {
+        name: "far and cancel",
+        first_tick: 0,
+        submits: 0..=1,
+        task_count: 2,
+        cancels: Some(0),
+        faults,
+        ..PLAIN
+    }
 }
 
 /// A leaf is retired while a submit commits late and a node dies.
 pub fn leaves() -> Scope {
     let faults = Faults { nodes: 1, answers: 1, ..NO_FAULTS };
-    Scope { name: "leaves", times: PAST, retires: true, first_tick: 2, submits: 2..=2, faults, ..PLAIN }
+    Scope {
+        name: "leaves",
+        times: PAST,
+        retires: true,
+        first_tick: 2,
+        submits: 2..=2,
+        faults,
+        ..PLAIN
+    }
 }
 
 /// Postgres crashes and undoes settles and their follow-ups. The follow-ups' leaf is retired
 /// meanwhile.
 pub fn undone_settles() -> Scope {
     let faults = Faults { refusals: 1, postgres: 1, ..NO_FAULTS };
-    Scope { name: "undone settles", times: LONG, retires: true, first_tick: 2, submits: 2..=2, faults, ..PLAIN }
+    Scope {
+        name: "undone settles",
+        times: LONG,
+        retires: true,
+        first_tick: 2,
+        submits: 2..=2,
+        faults,
+        ..PLAIN
+    }
 }
 
 /// Postgres crashes, and a node with it or after it.

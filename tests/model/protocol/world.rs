@@ -1,7 +1,9 @@
 //! Faults of nodes and servers, and statements that take effect after their caller has given up.
 
 use super::node::{append, as_u8, drop_batch};
-use super::state::{BATCHES, Book, Etcd, Heart, IDENTITIES, Late, NOBODY, SLOTS, State, Status, TASKS};
+use super::state::{
+    BATCHES, Book, Etcd, Heart, IDENTITIES, Late, NOBODY, SLOTS, State, Status, TASKS,
+};
 use super::{Action, Protocol, no_more, node_of, started};
 
 impl Protocol {
@@ -14,11 +16,21 @@ impl Protocol {
             }
         }
         for identity in 0..state.started {
-            let is_running = state.nodes.iter().any(|node| node.identity == identity && node.status == Status::Running);
-            actions.push(if is_running { Action::AgeOfTheLiving { identity } } else { Action::Age { identity } });
+            let is_running = state
+                .nodes
+                .iter()
+                .any(|node| node.identity == identity && node.status == Status::Running);
+            actions.push(if is_running {
+                Action::AgeOfTheLiving { identity }
+            } else {
+                Action::Age { identity }
+            });
         }
-        actions
-            .extend((0..TASKS).filter(|task| state.ghosts[*task] > 0).map(|task| Action::AppendOfTheDead { task: as_u8(task) }));
+        actions.extend(
+            (0..TASKS)
+                .filter(|task| state.ghosts[*task] > 0)
+                .map(|task| Action::AppendOfTheDead { task: as_u8(task) }),
+        );
         if state.late.is_some() {
             actions.extend([Action::LateCommit, Action::LateAbort]);
         }
@@ -100,9 +112,13 @@ impl Protocol {
 
     fn late_commit(&self, state: &mut State) -> Option<()> {
         match state.late.take()? {
-            Late::Claim { slot, identity, kind, batch } => self.claim_now(state, slot, identity, (kind, batch)),
+            Late::Claim { slot, identity, kind, batch } => {
+                self.claim_now(state, slot, identity, (kind, batch))
+            }
             Late::Submit { task, is_far } => self.accept(state, usize::from(task), is_far)?,
-            Late::SubmitClaimed { task, identity, batch } => self.insert_claimed(state, usize::from(task), identity, batch),
+            Late::SubmitClaimed { task, identity, batch } => {
+                self.insert_claimed(state, usize::from(task), identity, batch)
+            }
             Late::Settle { identity, batch, outcomes } => {
                 let batch = usize::from(batch);
                 if self.waits_for_the_name(state, batch, &outcomes) {

@@ -46,7 +46,11 @@ pub const PROBLEM: Operation = Operation {
     tag: Tag::Cluster,
     summary: "One type of problem",
     description: "Where the header `Link` (rel=\"help\") of a problem leads.",
-    parameters: &[Parameter::path("slug", "What stands after `urn:punctual:problem:` in the `type`.", "ProblemSlug")],
+    parameters: &[Parameter::path(
+        "slug",
+        "What stands after `urn:punctual:problem:` in the `type`.",
+        "ProblemSlug",
+    )],
     body: None,
     answers: &[Answer::text("text/markdown", "What it means, and what to do then.")],
     problems: &[P::NotFound],

@@ -2,7 +2,9 @@
 
 use axum::http::StatusCode;
 
-use super::parameters::{CURSOR, DUE_FROM, DUE_TO, ID, IF_MATCH_OF_ID, IF_NONE_MATCH_OF_ID, LIMIT, OF_TOPIC};
+use super::parameters::{
+    CURSOR, DUE_FROM, DUE_TO, ID, IF_MATCH_OF_ID, IF_NONE_MATCH_OF_ID, LIMIT, OF_TOPIC,
+};
 use crate::api::openapi::operation::{Answer, Example, Operation, RequestBody, Sample, Tag};
 use crate::api::problems::problem_type::ProblemType as P;
 
@@ -63,7 +65,13 @@ pub const DROP: Operation = Operation {
     parameters: &[ID, IF_MATCH_OF_ID, IF_NONE_MATCH_OF_ID],
     body: None,
     answers: &[Answer::json(StatusCode::OK, "Task", "The dead letter that was dropped.")],
-    problems: &[P::TaskNotFound, P::RequestTimeout, P::PreconditionFailed, P::Unavailable, P::OutcomeUnknown],
+    problems: &[
+        P::TaskNotFound,
+        P::RequestTimeout,
+        P::PreconditionFailed,
+        P::Unavailable,
+        P::OutcomeUnknown,
+    ],
     sample: Sample { before: A_DEAD_LETTER, path: "/v1/dead/$id" },
 };
 

@@ -17,7 +17,10 @@ pub const TASKS: Operation = Operation {
     body: None,
     answers: &[Answer::json(StatusCode::OK, "Page", "A page.")],
     problems: &[P::DuplicateField, P::InvalidValue, P::Unavailable],
-    sample: Sample { before: "", path: "/v1/tasks?topic=demo&due_from=2026-01-01T00:00:00Z&limit=10" },
+    sample: Sample {
+        before: "",
+        path: "/v1/tasks?topic=demo&due_from=2026-01-01T00:00:00Z&limit=10",
+    },
 };
 
 pub const COUNTS: Operation = Operation {

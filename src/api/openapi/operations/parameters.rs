@@ -21,10 +21,16 @@ pub const IF_NONE_MATCH: Parameter = Parameter::header(
     "EntityTags",
 );
 /// The tag of a task is its id.
-pub const IF_MATCH_OF_ID: Parameter =
-    Parameter::header("If-Match", "Only if the id is one of these, in quotes, or `*`, else 412.", "EntityTags");
-pub const IF_NONE_MATCH_OF_ID: Parameter =
-    Parameter::header("If-None-Match", "Only if the id is none of these, in quotes, else 412; `*` is any.", "EntityTags");
+pub const IF_MATCH_OF_ID: Parameter = Parameter::header(
+    "If-Match",
+    "Only if the id is one of these, in quotes, or `*`, else 412.",
+    "EntityTags",
+);
+pub const IF_NONE_MATCH_OF_ID: Parameter = Parameter::header(
+    "If-None-Match",
+    "Only if the id is none of these, in quotes, else 412; `*` is any.",
+    "EntityTags",
+);
 pub const IDEMPOTENCY_KEY: Parameter = Parameter::header(
     "Idempotency-Key",
     "The name of the task, if its body has none; with both they must be the same. In quotes (a string of RFC 8941) or bare.",
@@ -32,7 +38,10 @@ pub const IDEMPOTENCY_KEY: Parameter = Parameter::header(
 );
 
 pub const OF_TOPIC: Parameter = Parameter::query("topic", "Of this topic alone.", "TopicName");
-pub const DUE_FROM: Parameter = Parameter::query("due_from", "Due then or later; as `due_at` of a task.", "DueAt");
-pub const DUE_TO: Parameter = Parameter::query("due_to", "Due before then; as `due_at` of a task.", "DueAt");
+pub const DUE_FROM: Parameter =
+    Parameter::query("due_from", "Due then or later; as `due_at` of a task.", "DueAt");
+pub const DUE_TO: Parameter =
+    Parameter::query("due_to", "Due before then; as `due_at` of a task.", "DueAt");
 pub const LIMIT: Parameter = Parameter::query("limit", "How many a page has at most.", "Limit");
-pub const CURSOR: Parameter = Parameter::query("cursor", "That of the page before, with the same filters.", "Cursor");
+pub const CURSOR: Parameter =
+    Parameter::query("cursor", "That of the page before, with the same filters.", "Cursor");

@@ -76,7 +76,11 @@ fn receipt() -> Value {
         "published_at": described("Moment", "The broker's append time on topics with LogAppendTime, else when the acknowledgement came."),
         "lateness_ms": { "type": "integer", "format": "int64", "description": "`published_at` less `due_at`. Negative when the broker's clock is behind." },
     });
-    object("Where a task went, once it was published.", &["partition", "offset", "published_at", "lateness_ms"], &properties)
+    object(
+        "Where a task went, once it was published.",
+        &["partition", "offset", "published_at", "lateness_ms"],
+        &properties,
+    )
 }
 
 fn batch_answer() -> Value {
@@ -129,7 +133,11 @@ fn many(done: &str, description: &str) -> Value {
         "cursor": nullable("Cursor", "Where the next request goes on, where there is more. Null: it begins anew."),
         "topic_known": topic_known(),
     });
-    object(description, &[done, "more", "dry_run", "searched_to", "cursor", "topic_known"], &properties)
+    object(
+        description,
+        &[done, "more", "dry_run", "searched_to", "cursor", "topic_known"],
+        &properties,
+    )
 }
 
 fn page() -> Value {
@@ -138,7 +146,11 @@ fn page() -> Value {
         "cursor": nullable("Cursor", "Asks for the next page; null at the end of the list."),
         "topic_known": topic_known(),
     });
-    object("A page of tasks that wait, or of dead letters.", &["tasks", "cursor", "topic_known"], &properties)
+    object(
+        "A page of tasks that wait, or of dead letters.",
+        &["tasks", "cursor", "topic_known"],
+        &properties,
+    )
 }
 
 fn counts() -> Value {
@@ -170,7 +182,11 @@ fn counts() -> Value {
         },
         "topic_known": topic_known(),
     });
-    object("How many tasks wait.", &["as_of", "pending", "topics", "more_topics", "minutes", "topic_known"], &properties)
+    object(
+        "How many tasks wait.",
+        &["as_of", "pending", "topics", "more_topics", "minutes", "topic_known"],
+        &properties,
+    )
 }
 
 fn cluster() -> Value {
@@ -228,7 +244,17 @@ fn node() -> Value {
     });
     object(
         "One node.",
-        &["id", "name", "address", "version", "started_at", "heartbeat_age_ms", "has_broker", "standing", "shards"],
+        &[
+            "id",
+            "name",
+            "address",
+            "version",
+            "started_at",
+            "heartbeat_age_ms",
+            "has_broker",
+            "standing",
+            "shards",
+        ],
         &properties,
     )
 }
@@ -243,7 +269,11 @@ fn unavailable_topic() -> Value {
             "description": "Why the last record that failed did, in the words of Kafka or its client; null while records only wait.",
         },
     });
-    object("A topic that takes no records.", &["topic", "gone", "unavailable_ms", "reason"], &properties)
+    object(
+        "A topic that takes no records.",
+        &["topic", "gone", "unavailable_ms", "reason"],
+        &properties,
+    )
 }
 
 fn backlog() -> Value {
@@ -252,11 +282,19 @@ fn backlog() -> Value {
         "exact": boolean("False when there are more: counting stops at a bound."),
         "oldest_due_at": { "oneOf": [reference("Moment"), { "type": "null" }], "description": "The due time of the oldest." },
     });
-    object("Tasks that are overdue and unclaimed.", &["count", "exact", "oldest_due_at"], &properties)
+    object(
+        "Tasks that are overdue and unclaimed.",
+        &["count", "exact", "oldest_due_at"],
+        &properties,
+    )
 }
 
 fn health() -> Value {
-    object("Well.", &["status"], &json!({ "status": { "enum": ["alive", "ready"], "description": "What was asked for." } }))
+    object(
+        "Well.",
+        &["status"],
+        &json!({ "status": { "enum": ["alive", "ready"], "description": "What was asked for." } }),
+    )
 }
 
 fn interface() -> Value {
@@ -277,7 +315,8 @@ fn problem_slug() -> Value {
 }
 
 fn problem() -> Value {
-    let types: Vec<String> = ProblemType::ALL.iter().map(|kind| format!("{TYPE_PREFIX}{}", kind.slug())).collect();
+    let types: Vec<String> =
+        ProblemType::ALL.iter().map(|kind| format!("{TYPE_PREFIX}{}", kind.slug())).collect();
     let properties = json!({
         "type": { "type": "string", "enum": types, "description": "What to decide by: it keeps its meaning. More may be added. docs/problems.md has all of them." },
         "title": { "type": "string", "description": "The type, for people." },

@@ -85,8 +85,12 @@ fn property(name: &str) -> Value {
         ),
         "due_at" => reference("DueAt"),
         "delay" => reference("Delay"),
-        "payload" => json!({ "description": "Any JSON, `null` included. The record's value is this text, byte for byte." }),
-        "payload_text" => json!({ "type": "string", "description": "Text: the record's value in UTF-8." }),
+        "payload" => {
+            json!({ "description": "Any JSON, `null` included. The record's value is this text, byte for byte." })
+        }
+        "payload_text" => {
+            json!({ "type": "string", "description": "Text: the record's value in UTF-8." })
+        }
         "payload_base64" => described("Base64", "The record's value as bytes in base64."),
         "tombstone" => json!({
             "type": "boolean",
@@ -110,11 +114,15 @@ fn new_task() -> Value {
 }
 
 fn new_named_task() -> Value {
-    draft("A task whose topic and name stand in the path. The rest is that of `NewTask`.", &FIELDS_OF_NAMED)
+    draft(
+        "A task whose topic and name stand in the path. The rest is that of `NewTask`.",
+        &FIELDS_OF_NAMED,
+    )
 }
 
 fn draft(description: &str, fields: &[&str]) -> Value {
-    let properties: Map<String, Value> = fields.iter().map(|name| ((*name).to_owned(), property(name))).collect();
+    let properties: Map<String, Value> =
+        fields.iter().map(|name| ((*name).to_owned(), property(name))).collect();
     let with_payload = |field: &str| json!({ "required": [field], "properties": { "tombstone": { "const": false } } });
     json!({
         "type": "object",
@@ -194,7 +202,9 @@ mod tests {
 
     #[test]
     fn the_schema_has_the_fields_that_are_read() {
-        for (schema, fields) in [(new_task(), FIELDS.as_slice()), (new_named_task(), FIELDS_OF_NAMED.as_slice())] {
+        for (schema, fields) in
+            [(new_task(), FIELDS.as_slice()), (new_named_task(), FIELDS_OF_NAMED.as_slice())]
+        {
             let properties = schema["properties"].as_object().unwrap();
             assert_eq!(properties.len(), fields.len());
             for field in fields {

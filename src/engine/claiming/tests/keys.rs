@@ -15,8 +15,13 @@ fn hotspot_of(key_count: usize) -> BTreeSet<Uuid> {
         let record = Record { topic, key, payload: None, headers: Headers::default() };
         let mut task = NewTask::new(record, None, due_at, ShardCount::DEFAULT, (0, 0));
         let passed = Duration::from_micros(u64::try_from(number).unwrap() * 200);
-        let chance = |salt: u64| (u64::try_from(number).unwrap() + salt).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        task.submitted(&order, due_at.minus(Duration::from_secs(86_400)).plus(passed), (chance(1), chance(2)));
+        let chance =
+            |salt: u64| (u64::try_from(number).unwrap() + salt).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        task.submitted(
+            &order,
+            due_at.minus(Duration::from_secs(86_400)).plus(passed),
+            (chance(1), chance(2)),
+        );
         task.id.uuid()
     };
     (0..HOTSPOT).map(submitted).collect()
@@ -31,7 +36,9 @@ fn claims_for(key_count: usize) -> [usize; 3] {
     let mut counts = [0; 3];
     tick(&mut claiming, at(0), &mut table, 0);
     for millis in (20..=1_200).step_by(20) {
-        while let Some(claim) = claiming.next_at_watermark(at(millis)).or_else(|| claiming.next_deferred()) {
+        while let Some(claim) =
+            claiming.next_at_watermark(at(millis)).or_else(|| claiming.next_deferred())
+        {
             let found = table.range(claim.range.from..claim.range.to).count();
             counts[if found > ROWS_MAX { 1 } else { 2 * usize::from(found == 0) }] +=
                 usize::from(found > 0 || !claim.is_at_watermark());
@@ -43,7 +50,8 @@ fn claims_for(key_count: usize) -> [usize; 3] {
 }
 
 #[test]
-fn a_hotspot_of_many_keys_is_claimed_in_pieces_of_one_size_and_one_of_few_keys_takes_some_claims_more_for_each() {
+fn a_hotspot_of_many_keys_is_claimed_in_pieces_of_one_size_and_one_of_few_keys_takes_some_claims_more_for_each()
+ {
     for (key_count, brought_max, vain_max) in
         [(HOTSPOT, 60, 4), (5_000, 60, 4), (500, 60, 4), (100, 60, 30), (20, 60, 60), (1, 60, 40)]
     {

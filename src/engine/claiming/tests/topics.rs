@@ -32,7 +32,12 @@ impl Busy {
             pace: *pace,
         };
         let topics = topics.iter().enumerate().map(bounded).collect();
-        Self { claiming: Claiming::new(SETTINGS, &SHARDS), topics, table: BTreeMap::new(), claims: 0 }
+        Self {
+            claiming: Claiming::new(SETTINGS, &SHARDS),
+            topics,
+            table: BTreeMap::new(),
+            claims: 0,
+        }
     }
 
     fn full(&self) -> BTreeSet<TopicName> {
@@ -43,10 +48,15 @@ impl Busy {
         self.claims += 1;
         let range = self.table.range(claim.range.from..claim.range.to);
         let is_open = |topic: &Bounded| !topic.is_full && !claim.left_out.contains(&topic.name);
-        let open: Vec<(Uuid, usize)> =
-            range.filter(|(_, topic)| is_open(&self.topics[**topic])).map(|(id, topic)| (*id, *topic)).collect();
+        let open: Vec<(Uuid, usize)> = range
+            .filter(|(_, topic)| is_open(&self.topics[**topic]))
+            .map(|(id, topic)| (*id, *topic))
+            .collect();
         if open.len() > ROWS_MAX {
-            return self.claiming.was_too_large(claim, Some(*self.table.range(claim.range.from..).next().unwrap().0));
+            return self.claiming.was_too_large(
+                claim,
+                Some(*self.table.range(claim.range.from..).next().unwrap().0),
+            );
         }
         let full = self.full();
         let mut counts = vec![0; self.topics.len()];
@@ -55,7 +65,8 @@ impl Busy {
             self.topics[*topic].in_flight += 1;
             counts[*topic] += 1;
         }
-        let hotspot_topics = hotspot_topics(self.topics.iter().map(|topic| &topic.name).zip(counts));
+        let hotspot_topics =
+            hotspot_topics(self.topics.iter().map(|topic| &topic.name).zip(counts));
         self.topics.iter_mut().for_each(|topic| topic.is_full |= topic.in_flight >= topic.max);
         self.claiming.took(claim, &Taken { full, hotspot_topics, ..taken(open.len()) });
     }
@@ -94,10 +105,14 @@ fn what_is_passed_by_for_a_full_topic_is_claimed_as_soon_as_there_is_room_and_ot
     busy.table.extend(others.iter().map(|id| (*id, 1)));
     for millis in (0..2_000).step_by(20) {
         busy.tick(at(millis));
-        let is_late = |other: &&Uuid| **other < floor_of(at(millis)) && busy.table.contains_key(other);
+        let is_late =
+            |other: &&Uuid| **other < floor_of(at(millis)) && busy.table.contains_key(other);
         assert_eq!(others.iter().filter(is_late).count(), 0, "at {millis} ms");
         let in_flight = busy.topics[0].in_flight;
-        assert!(busy.left_of(0) == 0 || in_flight >= 10_000 || millis < 850, "at {millis} ms only {in_flight} are in flight");
+        assert!(
+            busy.left_of(0) == 0 || in_flight >= 10_000 || millis < 850,
+            "at {millis} ms only {in_flight} are in flight"
+        );
     }
     assert!(busy.table.is_empty(), "{} are left", busy.table.len());
     assert!(busy.claims < 1_000, "{} claims", busy.claims);
@@ -122,7 +137,10 @@ fn what_is_due_in_the_very_millisecond_of_a_hotspot_does_not_wait_for_it() {
     // No topic is ever full. A few tasks of the last topic are among the hotspot.
     for hotspot_topics in [1, 2, 4] {
         let mut busy = Busy::new(&vec![(usize::MAX, 0); hotspot_topics + 1]);
-        busy.table.extend((0..200_000).map(|n: usize| (id(1_000, u64::try_from(n).unwrap() << 44), n % hotspot_topics)));
+        busy.table.extend(
+            (0..200_000)
+                .map(|n: usize| (id(1_000, u64::try_from(n).unwrap() << 44), n % hotspot_topics)),
+        );
         busy.table.extend((0..50_u64).map(|n| (id(1_000, (n << 56) + 1), hotspot_topics)));
         let before = claimed_before(&mut busy, hotspot_topics);
         assert!(before <= 20_000, "{before} of {hotspot_topics} topics before them");
@@ -156,7 +174,8 @@ fn a_hotspot_that_goes_on_for_many_milliseconds_is_looked_past_to_its_end() {
     busy.table.extend(others.iter().map(|id| (*id, 1)));
     for millis in (0..1_200).step_by(20) {
         busy.turn(at(millis), 10);
-        let is_late = |other: &&Uuid| **other < floor_of(at(millis)) && busy.table.contains_key(other);
+        let is_late =
+            |other: &&Uuid| **other < floor_of(at(millis)) && busy.table.contains_key(other);
         assert_eq!(others.iter().filter(is_late).count(), 0, "at {millis} ms");
     }
     assert!(busy.left_of(0) > 100_000, "most of the hotspot is still to come");
@@ -190,17 +209,27 @@ fn a_hotspot_does_not_wait_for_the_sweep_that_ends_where_it_begins() {
     busy.table.extend((0..50_000_u64).map(|n| (id(1_001, n << 46), 0)));
     busy.turn(at(802), 0);
     let end_of = |kind: Kind| {
-        busy.claiming.deferred_ranges.all().filter(|deferred| deferred.kind == kind).map(|deferred| deferred.rest.to).max()
+        busy.claiming
+            .deferred_ranges
+            .all()
+            .filter(|deferred| deferred.kind == kind)
+            .map(|deferred| deferred.rest.to)
+            .max()
     };
     assert_eq!(end_of(Kind::Sweep), Some(floor_of(at(1_001))));
-    assert_eq!(end_of(Kind::Deferred), Some(floor_of(at(1_002))), "the hotspots are one deferred range, the sweep another");
+    assert_eq!(
+        end_of(Kind::Deferred),
+        Some(floor_of(at(1_002))),
+        "the hotspots are one deferred range, the sweep another"
+    );
 }
 
 #[test]
 fn many_small_topics_are_no_hotspot_of_any() {
     let names: Vec<TopicName> = (0..20).map(|n| TopicName::stored(&format!("topic-{n}"))).collect();
     assert_eq!(hotspot_topics(names.iter().map(|name| (name, 50))), BTreeSet::new());
-    let counts = names.iter().enumerate().map(|(index, name)| (name, if index < 2 { 300 } else { 20 }));
+    let counts =
+        names.iter().enumerate().map(|(index, name)| (name, if index < 2 { 300 } else { 20 }));
     assert_eq!(hotspot_topics(counts), names[..2].iter().cloned().collect());
 }
 
@@ -215,7 +244,11 @@ fn a_topic_that_stays_full_does_not_hold_up_what_was_passed_by_for_another() {
         busy.tick(at(millis));
     }
     assert_eq!(busy.left_of(1), 0);
-    assert!((30_000..=35_000).contains(&busy.left_of(0)), "{} are left of the other", busy.left_of(0));
+    assert!(
+        (30_000..=35_000).contains(&busy.left_of(0)),
+        "{} are left of the other",
+        busy.left_of(0)
+    );
     assert!(busy.claiming.passed_count() > 0, "and it is remembered where they are");
 }
 
@@ -239,7 +272,10 @@ fn what_is_remembered_has_a_bound_and_nothing_of_it_is_dropped() {
     busy.table.extend((0..2_000).map(|n| (id(1_000 + n * 10, 1), 0)));
     // The late ranges do not touch.
     for n in 0..2_000 {
-        busy.claiming.inserted_late(IdRange { from: id(1_000 + n * 10, 0), to: id(1_000 + n * 10, 9) }, at(30_000));
+        busy.claiming.inserted_late(
+            IdRange { from: id(1_000 + n * 10, 0), to: id(1_000 + n * 10, 9) },
+            at(30_000),
+        );
         busy.tick(at(0));
     }
     assert!(busy.claiming.passed_count() + busy.claiming.deferred_count() < 70 * 2);

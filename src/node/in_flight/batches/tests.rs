@@ -19,7 +19,15 @@ fn in_flight(tasks_max: usize) -> InFlightBatches {
 
 fn within(bounds: Bounds) -> InFlightBatches {
     let Bounds { tasks_max, bytes_max, .. } = bounds;
-    InFlightBatches::new(bounds, Topics::new(topics::Settings { silence_max: SECOND, denial_max: SECOND, tasks_max, bytes_max }))
+    InFlightBatches::new(
+        bounds,
+        Topics::new(topics::Settings {
+            silence_max: SECOND,
+            denial_max: SECOND,
+            tasks_max,
+            bytes_max,
+        }),
+    )
 }
 
 fn batch(task_count: u64) -> Batch {
@@ -27,7 +35,16 @@ fn batch(task_count: u64) -> Batch {
     for number in 0..task_count {
         let id = TaskId::new(Timestamp::from_millis(1_000), Shard::new(0), number);
         let (key, payload) = (None, Some(b"payload".as_slice()));
-        builder.push(TaskParts { id, first_id: None, attempt: None, topic: "t", key, payload, headers: None, name: None });
+        builder.push(TaskParts {
+            id,
+            first_id: None,
+            attempt: None,
+            topic: "t",
+            key,
+            payload,
+            headers: None,
+            name: None,
+        });
     }
     builder.build()
 }
@@ -76,15 +93,20 @@ fn what_is_known_of_a_batch_that_others_have_adopted_is_void() {
     for held in [&lost, &own, &since] {
         assert_eq!(held.note(0, published()), Noted::Complete);
     }
-    assert!(in_flight.give_up_lost(&[own.batch.id], at(1)).is_empty(), "nothing of it is still to come");
+    assert!(
+        in_flight.give_up_lost(&[own.batch.id], at(1)).is_empty(),
+        "nothing of it is still to come"
+    );
     assert_eq!([&lost, &own, &since].map(|held| held.is_void()), [true, false, false]);
 }
 
 #[test]
 fn what_is_complete_was_asked_for_since_or_is_still_its_own_is_not_given_up() {
     let in_flight = in_flight(10);
-    let (complete, own) =
-        (in_flight.hold(batch(1), Past::Fresh, at(0)).unwrap(), in_flight.hold(batch(1), Past::Fresh, at(0)).unwrap());
+    let (complete, own) = (
+        in_flight.hold(batch(1), Past::Fresh, at(0)).unwrap(),
+        in_flight.hold(batch(1), Past::Fresh, at(0)).unwrap(),
+    );
     complete.note(0, published());
     in_flight.hold(batch(1), Past::Fresh, at(2)).unwrap();
     assert!(in_flight.give_up_lost(&[own.batch.id], at(1)).is_empty());
@@ -110,20 +132,27 @@ fn an_unsettled_batch_is_unknown_only_when_nothing_is_under_way_for_it() {
 #[test]
 fn a_settle_is_remembered_until_a_heartbeat_that_was_sent_after_it() {
     let in_flight = in_flight(10);
-    let (early, late, undone) = (settled(&in_flight, at(1)), settled(&in_flight, at(3)), settled(&in_flight, at(1)));
+    let (early, late, undone) =
+        (settled(&in_flight, at(1)), settled(&in_flight, at(3)), settled(&in_flight, at(1)));
     in_flight.durable_until(at(2), &HashSet::from([undone]));
     let comparison = in_flight.compare(&[early, late, undone], at(4));
     assert_eq!(comparison.unknown, [early], "forgotten");
     assert_eq!(comparison.undone.len(), 2);
     in_flight.settled_again(undone, at(5));
-    assert!(in_flight.compare(&[undone], at(4)).undone.is_empty(), "it was not settled again when the question was asked");
+    assert!(
+        in_flight.compare(&[undone], at(4)).undone.is_empty(),
+        "it was not settled again when the question was asked"
+    );
 }
 
 #[test]
 fn room_is_what_the_bounds_leave_and_comes_back() {
     let in_flight = in_flight(4);
     let one = in_flight.hold(batch(2), Past::Fresh, at(0)).unwrap();
-    assert!(in_flight.has_room() && !in_flight.has_room_behind_the_watermark(), "half of it is for what is on time");
+    assert!(
+        in_flight.has_room() && !in_flight.has_room_behind_the_watermark(),
+        "half of it is for what is on time"
+    );
     let other = in_flight.hold(batch(2), Past::Fresh, at(0)).unwrap();
     assert!(!in_flight.has_room());
     assert_eq!((in_flight.amount().tasks, in_flight.amount().batches), (4, 2));
@@ -131,16 +160,25 @@ fn room_is_what_the_bounds_leave_and_comes_back() {
         in_flight.let_go(held);
     }
     assert_eq!(in_flight.amount(), Amount::default(), "a second release frees nothing");
-    assert!([one.slot, other.slot].contains(&in_flight.hold(batch(1), Past::Fresh, at(0)).unwrap().slot), "slots are used again");
+    assert!(
+        [one.slot, other.slot]
+            .contains(&in_flight.hold(batch(1), Past::Fresh, at(0)).unwrap().slot),
+        "slots are used again"
+    );
 }
 
 #[test]
 fn what_another_owner_may_have_sent_stays_perhaps_sent() {
     let in_flight = in_flight(10);
-    let (fresh, loaded) =
-        (in_flight.hold(batch(1), Past::Fresh, at(0)).unwrap(), in_flight.hold(batch(1), Past::MaybeSent, at(0)).unwrap());
+    let (fresh, loaded) = (
+        in_flight.hold(batch(1), Past::Fresh, at(0)).unwrap(),
+        in_flight.hold(batch(1), Past::MaybeSent, at(0)).unwrap(),
+    );
     assert!(!fresh.note_maybe_sent(0, false) && loaded.note_maybe_sent(0, false));
-    assert!(fresh.note_maybe_sent(0, true) && fresh.note_maybe_sent(0, false), "once perhaps sent, always perhaps sent");
+    assert!(
+        fresh.note_maybe_sent(0, true) && fresh.note_maybe_sent(0, false),
+        "once perhaps sent, always perhaps sent"
+    );
 }
 
 #[test]
@@ -159,14 +197,25 @@ fn a_topic_is_silent_when_a_due_record_of_it_has_waited_for_long() {
 #[test]
 fn small_batches_claimed_on_insert_leave_room_for_the_claim_loops() {
     let in_flight = within(Bounds { tasks_max: usize::MAX, bytes_max: usize::MAX, batches_max: 8 });
-    let rooms = || (in_flight.has_room_on_insert(), in_flight.has_room_behind_the_watermark(), in_flight.has_room());
+    let rooms = || {
+        (
+            in_flight.has_room_on_insert(),
+            in_flight.has_room_behind_the_watermark(),
+            in_flight.has_room(),
+        )
+    };
     let mut seen = vec![rooms()];
     for _ in 0..8 {
         in_flight.hold(batch(1), Past::Fresh, at(0)).unwrap();
         seen.push(rooms());
     }
-    let until = |count: usize, room: fn(&(bool, bool, bool)) -> bool| seen.iter().map(room).eq((0..9).map(|held| held < count));
-    assert!(until(2, |rooms| rooms.0) && until(6, |rooms| rooms.1) && until(8, |rooms| rooms.2), "{seen:?}");
+    let until = |count: usize, room: fn(&(bool, bool, bool)) -> bool| {
+        seen.iter().map(room).eq((0..9).map(|held| held < count))
+    };
+    assert!(
+        until(2, |rooms| rooms.0) && until(6, |rooms| rooms.1) && until(8, |rooms| rooms.2),
+        "{seen:?}"
+    );
 }
 
 const PAYLOAD: &[u8] = b"a payload that is worth to be dropped, for it is longer than what a task takes besides: some ninety bytes or so, as of today";
@@ -177,20 +226,34 @@ fn batch_of(topics: &[&str]) -> Batch {
     for (number, topic) in (0_u64..).zip(topics) {
         let id = TaskId::new(Timestamp::from_millis(1_000), Shard::new(0), number);
         let (payload, name) = (Some(PAYLOAD), Some(b"name".as_slice()));
-        builder.push(TaskParts { id, first_id: None, attempt: None, topic, key: None, payload, headers: None, name });
+        builder.push(TaskParts {
+            id,
+            first_id: None,
+            attempt: None,
+            topic,
+            key: None,
+            payload,
+            headers: None,
+            name,
+        });
     }
     builder.build()
 }
 
 fn deferred() -> Outcome {
-    Outcome::Deferred { next: TaskId::new(Timestamp::from_millis(2_000), Shard::new(0), 7), maybe_sent: true }
+    Outcome::Deferred {
+        next: TaskId::new(Timestamp::from_millis(2_000), Shard::new(0), 7),
+        maybe_sent: true,
+    }
 }
 
 #[test]
 fn what_was_acknowledged_beside_a_record_without_an_answer_gives_its_room_back() {
     let in_flight = in_flight(4);
     let healthy = TopicName::stored("healthy");
-    let held = in_flight.hold(batch_of(&["healthy", "healthy", "healthy", "healthy", "dead"]), Past::Fresh, at(0)).unwrap();
+    let held = in_flight
+        .hold(batch_of(&["healthy", "healthy", "healthy", "healthy", "dead"]), Past::Fresh, at(0))
+        .unwrap();
     assert!(!in_flight.has_room() && !in_flight.topics().is_open(&healthy));
     for index in 0..4 {
         assert_eq!(held.note(index, published()), Noted::MoreToCome);

@@ -84,7 +84,9 @@ impl Maker {
                     marked.acknowledged.fetch_add(1, Ordering::Relaxed);
                 }
                 DeliveryOutcome::Failed(failed)
-                    if failed.failure == Failure::Unknown && !failed.is_taken_back() && contact.is_held() =>
+                    if failed.failure == Failure::Unknown
+                        && !failed.is_taken_back()
+                        && contact.is_held() =>
                 {
                     marked.is_doubted.store(true, Ordering::Relaxed);
                 }
@@ -93,7 +95,13 @@ impl Maker {
             reports.take_in(report, marked.is_retired.load(Ordering::Relaxed));
         };
         let hooks = Hooks::new(take_in, move || clock.now().unwrap_or_default());
-        let inner = kafka::Producer::new(&self.settings, mode, self.contact.clone(), self.metrics.clone(), hooks)?;
+        let inner = kafka::Producer::new(
+            &self.settings,
+            mode,
+            self.contact.clone(),
+            self.metrics.clone(),
+            hooks,
+        )?;
         let pulse = Mutex::new(Pulse { acknowledged: 0, since: clock::monotonic() });
         Ok(Arc::new(Producer { inner, marks, pulse }))
     }
@@ -106,7 +114,13 @@ impl Line {
     /// When the settings for Kafka are wrong, or no producer can be made now.
     pub(super) fn new(maker: &Arc<Maker>, mode: Mode) -> Result<Self, kafka::Error> {
         let current = RwLock::new(maker.make(mode)?);
-        Ok(Self { maker: Arc::clone(maker), mode, current, renewals: Mutex::default(), retired: Mutex::default() })
+        Ok(Self {
+            maker: Arc::clone(maker),
+            mode,
+            current,
+            renewals: Mutex::default(),
+            retired: Mutex::default(),
+        })
     }
 
     pub(super) fn current(&self) -> Arc<Producer> {
@@ -125,7 +139,11 @@ impl Line {
         let (has_worked, now) = (producer.acknowledged() > 0, clock::monotonic());
         if renewals.is_due(defect, has_worked, now) && self.replace(&producer, retire)? {
             renewals.made(defect, has_worked, now);
-            tracing::warn!(producer = self.name(), reason, "a new producer was made in the place of one with a defect");
+            tracing::warn!(
+                producer = self.name(),
+                reason,
+                "a new producer was made in the place of one with a defect"
+            );
         }
         Ok(())
     }
@@ -144,7 +162,11 @@ impl Line {
         }
         // Records on their way may still be acknowledged.
         if producer.inner.is_stuck() {
-            return Some((Defect::Failed, "it has lost track of a partition's leader".to_owned(), Retire::Queue));
+            return Some((
+                Defect::Failed,
+                "it has lost track of a partition's leader".to_owned(),
+                Retire::Queue,
+            ));
         }
         let is_doubted = producer.marks.is_doubted.load(Ordering::Relaxed);
         // The producer may be right. Its records wait to be sent again in a way that the broker
@@ -152,7 +174,8 @@ impl Line {
         is_doubted.then(|| {
             (
                 Defect::Doubt,
-                "a record had no answer until its deadline, though Kafka is there and not slow".to_owned(),
+                "a record had no answer until its deadline, though Kafka is there and not slow"
+                    .to_owned(),
                 Retire::None,
             )
         })
@@ -168,8 +191,9 @@ impl Line {
     /// When no new producer can be made.
     pub(super) async fn check(&self) -> Result<(), kafka::Error> {
         let (producer, contact) = (self.current(), &self.maker.contact);
-        let is_unanswered =
-            producer.is_suspect(contact) && !producer.inner.is_answered(ANSWER_DEADLINE).await && contact.is_held();
+        let is_unanswered = producer.is_suspect(contact)
+            && !producer.inner.is_answered(ANSWER_DEADLINE).await
+            && contact.is_held();
         // The producer may have connected meanwhile.
         let is_unanswered = is_unanswered && producer.inner.has_no_way();
         if is_unanswered && self.replace(&producer, Retire::All)? {
@@ -244,7 +268,11 @@ impl Line {
     pub(super) async fn tidy(&self) {
         let done: Vec<Arc<Producer>> = {
             let mut retired = self.retired.lock().unwrap_or_else(PoisonError::into_inner);
-            retired.extract_if(.., |producer| Arc::strong_count(producer) == 1 && producer.inner.in_flight() == 0).collect()
+            retired
+                .extract_if(.., |producer| {
+                    Arc::strong_count(producer) == 1 && producer.inner.in_flight() == 0
+                })
+                .collect()
         };
         for producer in done {
             if let Some(producer) = Arc::into_inner(producer) {
@@ -257,7 +285,8 @@ impl Line {
     /// panicked, and its batches would never be complete.
     pub(super) fn is_deaf(&self) -> bool {
         let is_deaf = |producer: &Arc<Producer>| producer.inner.is_deaf();
-        is_deaf(&self.current()) || self.retired.lock().unwrap_or_else(PoisonError::into_inner).iter().any(is_deaf)
+        is_deaf(&self.current())
+            || self.retired.lock().unwrap_or_else(PoisonError::into_inner).iter().any(is_deaf)
     }
 
     const fn name(&self) -> &'static str {
@@ -288,7 +317,8 @@ impl Producer {
     fn is_suspect(&self, contact: &Contact) -> bool {
         let (acknowledged, now) = (self.acknowledged(), clock::monotonic());
         let mut pulse = self.pulse.lock().unwrap_or_else(PoisonError::into_inner);
-        let has_nothing_to_say = self.inner.in_flight() == 0 || !contact.is_held() || !self.inner.has_no_way();
+        let has_nothing_to_say =
+            self.inner.in_flight() == 0 || !contact.is_held() || !self.inner.has_no_way();
         let is_alive = acknowledged != pulse.acknowledged || has_nothing_to_say;
         let is_suspect = !is_alive && now.since(pulse.since) >= PULSE_MAX;
         if is_alive || is_suspect {

@@ -95,8 +95,11 @@ impl Reports {
         if held.is_news(place, now) {
             // The wait is the shorter of two: since the due time, because a window may be long, and
             // since the claim, because a task may be overdue.
-            let overdue = self.clock.now().map_or(Duration::ZERO, |now| now.since(held.batch.due_at(place)));
-            if let Some(action) = self.in_flight.acknowledged(held.topic_of(place), overdue.min(held.age(now)), now) {
+            let overdue =
+                self.clock.now().map_or(Duration::ZERO, |now| now.since(held.batch.due_at(place)));
+            if let Some(action) =
+                self.in_flight.acknowledged(held.topic_of(place), overdue.min(held.age(now)), now)
+            {
                 self.topic_actions.put(action);
             }
         }
@@ -105,11 +108,18 @@ impl Reports {
         self.note(held, place, Outcome::Published(receipt));
     }
 
-    pub(super) fn failed(&self, held: Arc<InFlightBatch>, index: u32, failed: Failed, is_retired: bool) {
+    pub(super) fn failed(
+        &self,
+        held: Arc<InFlightBatch>,
+        index: u32,
+        failed: Failed,
+        is_retired: bool,
+    ) {
         let place = correlation_id::place(index);
         let maybe_sent = held.note_maybe_sent(place, failed.maybe_sent);
         // Records of a line are taken back together because some of them have waited too long.
-        let is_early = failed.is_taken_back() && held.age(clock::monotonic()) < self.publish_deadline;
+        let is_early =
+            failed.is_taken_back() && held.age(clock::monotonic()) < self.publish_deadline;
         let failed = if failed.is_taken_back() { failed.timed_out() } else { failed };
         let circumstances = Circumstances {
             is_given_up: held.is_given_up(),
@@ -119,7 +129,9 @@ impl Reports {
         match remedy(failed.failure, circumstances) {
             Remedy::Alone => self.alone.put((held, index)),
             Remedy::Later => self.later.put((held, index)),
-            Remedy::GiveUp if failed.failure != Failure::RefusedForGood => self.dead_with_its_topic(&held, place),
+            Remedy::GiveUp if failed.failure != Failure::RefusedForGood => {
+                self.dead_with_its_topic(&held, place)
+            }
             Remedy::GiveUp => self.dead(&held, place, &failed.reason.to_string()),
             Remedy::Defer => {
                 if !circumstances.is_given_up {
@@ -134,7 +146,8 @@ impl Reports {
     /// Records why a record was not acknowledged. The reason is in the log, and is shown for the
     /// topic while its breaker is open.
     fn blame(&self, held: &InFlightBatch, place: usize, failed: Failed) {
-        let (id, topic, now) = (held.batch.task(place).first_id, held.topic_of(place), clock::monotonic());
+        let (id, topic, now) =
+            (held.batch.task(place).first_id, held.topic_of(place), clock::monotonic());
         let reason = failed.reason.to_string();
         let mut topics = self.in_flight.topics();
         let action = match failed.failure {
@@ -180,13 +193,19 @@ impl Reports {
     }
 
     fn dead_with_its_topic(&self, held: &Arc<InFlightBatch>, place: usize) {
-        let reason = self.in_flight.topics().forbidden_for(held.topic_of(place)).unwrap_or(TOPIC_GONE).to_owned();
+        let reason = self
+            .in_flight
+            .topics()
+            .forbidden_for(held.topic_of(place))
+            .unwrap_or(TOPIC_GONE)
+            .to_owned();
         self.dead(held, place, &reason);
     }
 
     fn dead(&self, held: &Arc<InFlightBatch>, place: usize, reason: &str) {
         self.metrics.dead.inc();
-        let (id, topic, now) = (held.batch.task(place).first_id, held.topic_of(place), clock::monotonic());
+        let (id, topic, now) =
+            (held.batch.task(place).first_id, held.topic_of(place), clock::monotonic());
         if self.dead_said.lock().unwrap_or_else(PoisonError::into_inner).lets_through(now) {
             tracing::warn!(task = %id, %topic, reason, "a task has become a dead letter; others within a minute are counted, not said");
         } else {

@@ -43,7 +43,11 @@ pub(super) struct Near {
 impl Near {
     /// Keeps a slice that is due within the lead. Otherwise returns the slice, and how long it may
     /// wait elsewhere.
-    pub(super) fn keep(&mut self, slice: Slice, now: Option<Timestamp>) -> Option<(Slice, Duration)> {
+    pub(super) fn keep(
+        &mut self,
+        slice: Slice,
+        now: Option<Timestamp>,
+    ) -> Option<(Slice, Duration)> {
         let wait = now.map_or(Duration::ZERO, |now| slice.due_at.since(now));
         if wait > LEAD {
             // The wait is limited because the cluster's clock may be set meanwhile.
@@ -73,7 +77,11 @@ impl Near {
     }
 
     /// Hands over due records, up to a limit. Returns true when the producer takes no more now.
-    pub(super) fn hand_over(&mut self, now: Timestamp, mut publish: impl FnMut(&Arc<InFlightBatch>, u32) -> Handed) -> bool {
+    pub(super) fn hand_over(
+        &mut self,
+        now: Timestamp,
+        mut publish: impl FnMut(&Arc<InFlightBatch>, u32) -> Handed,
+    ) -> bool {
         let mut left = RECORDS_AT_ONCE;
         while let Some(first) = self.due.front() {
             if first.due_at > now {
@@ -84,7 +92,8 @@ impl Near {
             let (place, until) = self.next_run();
             let slice = &mut self.due[place];
             while slice.next_id().is_some_and(|id| until.is_none_or(|until| id < until)) {
-                let is_full = left > 0 && publish(&slice.held, slice.order[slice.position]) == Handed::Full;
+                let is_full =
+                    left > 0 && publish(&slice.held, slice.order[slice.position]) == Handed::Full;
                 if left == 0 || is_full {
                     return is_full;
                 }
@@ -107,7 +116,9 @@ impl Near {
             return (0, None);
         }
         let (mut lowest, mut place, mut until) = (None, 0, None);
-        for (index, slice) in self.due.iter().take_while(|slice| Some(slice.due_at) == due_at).enumerate() {
+        for (index, slice) in
+            self.due.iter().take_while(|slice| Some(slice.due_at) == due_at).enumerate()
+        {
             let Some(id) = slice.next_id() else { continue };
             if lowest.is_none_or(|lowest| id < lowest) {
                 (until, lowest, place) = (lowest, Some(id), index);
@@ -143,7 +154,8 @@ mod tests {
 
     impl Server {
         fn at(&self, micros: u64) -> Timestamp {
-            let step: i64 = self.steps.iter().filter(|(at, _)| *at <= micros).map(|(_, step)| step).sum();
+            let step: i64 =
+                self.steps.iter().filter(|(at, _)| *at <= micros).map(|(_, step)| step).sum();
             Timestamp::from_micros(START + step + i64::try_from(micros).unwrap())
         }
 
@@ -179,32 +191,64 @@ mod tests {
         let questions = prop::collection::vec((moment(), way(), way()), 1..40);
         let dues = prop::collection::vec(prop_oneof![0_i64..4_000_000, 0_i64..20_000], 1..60);
         let batches = prop::collection::vec((moment(), dues), 1..6);
-        let sleeps = prop::collection::vec(prop_oneof![20 => 0_u64..500, 2 => 0_u64..50_000, 1 => 0_u64..2_000_000], 1..300);
-        let room = prop::collection::vec(prop_oneof![4 => Just(None), 1 => (0_usize..5).prop_map(Some)], 1..50);
+        let sleeps = prop::collection::vec(
+            prop_oneof![20 => 0_u64..500, 2 => 0_u64..50_000, 1 => 0_u64..2_000_000],
+            1..300,
+        );
+        let room = prop::collection::vec(
+            prop_oneof![4 => Just(None), 1 => (0_usize..5).prop_map(Some)],
+            1..50,
+        );
         let precision = prop_oneof![Just(1_u64), Just(7), Just(50)].prop_map(Duration::from_millis);
-        (steps, questions, batches, sleeps, room, precision).prop_map(|(steps, questions, batches, sleeps, room, precision)| {
-            Plan { server: Server { steps }, questions, batches, sleeps, room, precision }
-        })
+        (steps, questions, batches, sleeps, room, precision).prop_map(
+            |(steps, questions, batches, sleeps, room, precision)| Plan {
+                server: Server { steps },
+                questions,
+                batches,
+                sleeps,
+                room,
+                precision,
+            },
+        )
     }
 
     fn batch_of(dues: &[i64]) -> Batch {
-        let mut builder = BatchBuilder::new(BatchId::new(Timestamp::EPOCH, 0, rand::random()), dues.len(), 0);
+        let mut builder =
+            BatchBuilder::new(BatchId::new(Timestamp::EPOCH, 0, rand::random()), dues.len(), 0);
         for due in dues {
-            push(&mut builder, TaskId::new(Timestamp::from_micros(START + due), Shard::new(0), rand::random()));
+            push(
+                &mut builder,
+                TaskId::new(Timestamp::from_micros(START + due), Shard::new(0), rand::random()),
+            );
         }
         builder.build()
     }
 
     fn push(builder: &mut BatchBuilder, id: TaskId) {
-        let nothing =
-            TaskParts { id, first_id: None, attempt: None, topic: "t", key: None, payload: None, headers: None, name: None };
+        let nothing = TaskParts {
+            id,
+            first_id: None,
+            attempt: None,
+            topic: "t",
+            key: None,
+            payload: None,
+            headers: None,
+            name: None,
+        };
         builder.push(nothing);
     }
 
     /// Returns a plan without events.
     fn no_plan() -> Plan {
         let server = Server { steps: vec![] };
-        Plan { server, questions: vec![], batches: vec![], sleeps: vec![], room: vec![], precision: MILLISECOND }
+        Plan {
+            server,
+            questions: vec![],
+            batches: vec![],
+            sleeps: vec![],
+            room: vec![],
+            precision: MILLISECOND,
+        }
     }
 
     /// A wheel without threads: the `DelayQueue` is a list, and the monotonic clock is a number.
@@ -223,11 +267,25 @@ mod tests {
 
     impl Bench {
         fn new(plan: Plan) -> Self {
-            let bounds = Bounds { tasks_max: usize::MAX, bytes_max: usize::MAX, batches_max: usize::MAX };
-            let settings = Settings { silence_max: HOUR, denial_max: HOUR, tasks_max: usize::MAX, bytes_max: usize::MAX };
+            let bounds =
+                Bounds { tasks_max: usize::MAX, bytes_max: usize::MAX, batches_max: usize::MAX };
+            let settings = Settings {
+                silence_max: HOUR,
+                denial_max: HOUR,
+                tasks_max: usize::MAX,
+                bytes_max: usize::MAX,
+            };
             let in_flight = InFlightBatches::new(bounds, Topics::new(settings));
             let (clock, near) = (StampedClock::default(), Near::default());
-            Self { plan, in_flight, clock, near, elsewhere: Vec::new(), handed: Vec::new(), stamps: Vec::new() }
+            Self {
+                plan,
+                in_flight,
+                clock,
+                near,
+                elsewhere: Vec::new(),
+                handed: Vec::new(),
+                stamps: Vec::new(),
+            }
         }
 
         fn bound(&self, micros: u64) -> Option<Timestamp> {
@@ -259,11 +317,15 @@ mod tests {
             }
             for (at, dues) in self.plan.batches.clone() {
                 if is_new(at) {
-                    let held = self.in_flight.hold(batch_of(&dues), Past::Fresh, monotonic(at)).unwrap();
-                    slices_of(&held, self.plan.precision).into_iter().for_each(|slice| self.keep(slice, to));
+                    let held =
+                        self.in_flight.hold(batch_of(&dues), Past::Fresh, monotonic(at)).unwrap();
+                    slices_of(&held, self.plan.precision)
+                        .into_iter()
+                        .for_each(|slice| self.keep(slice, to));
                 }
             }
-            let (expired, waiting) = std::mem::take(&mut self.elsewhere).into_iter().partition(|(at, _)| *at <= to);
+            let (expired, waiting) =
+                std::mem::take(&mut self.elsewhere).into_iter().partition(|(at, _)| *at <= to);
             self.elsewhere = waiting;
             let expired: Vec<(u64, Slice)> = expired;
             expired.into_iter().for_each(|(_, slice)| self.keep(slice, to));
@@ -292,8 +354,13 @@ mod tests {
         fn check(&self, from: usize) -> Result<(), TestCaseError> {
             for (id, at) in &self.handed[from..] {
                 let bound = self.bound(*at).unwrap();
-                prop_assert!(id.due_at() <= bound, "due at {:?}, the clock's lower bound is {bound:?}", id.due_at());
-                if self.stamps.iter().any(|asked| *asked >= self.plan.server.last_step_before(*at)) {
+                prop_assert!(
+                    id.due_at() <= bound,
+                    "due at {:?}, the clock's lower bound is {bound:?}",
+                    id.due_at()
+                );
+                if self.stamps.iter().any(|asked| *asked >= self.plan.server.last_step_before(*at))
+                {
                     let early = id.due_at().micros_after(self.plan.server.at(*at));
                     prop_assert!(early <= self.unsure(), "{id:?} is early by {early} us");
                 }
@@ -304,7 +371,8 @@ mod tests {
         /// Returns the uncertainty: none without a step back, otherwise the longest round trip.
         fn unsure(&self) -> i64 {
             let has_step_back = self.plan.server.steps.iter().any(|(_, step)| *step < 0);
-            let longest = self.plan.questions.iter().map(|(_, there, back)| there + back).max().unwrap_or(0);
+            let longest =
+                self.plan.questions.iter().map(|(_, there, back)| there + back).max().unwrap_or(0);
             if has_step_back { i64::try_from(longest + longest / 1_000 + 2).unwrap() } else { 0 }
         }
 
@@ -331,10 +399,15 @@ mod tests {
         fn finish(&mut self, from: u64) -> Result<(), TestCaseError> {
             let mut now = from;
             let task_count: usize = self.plan.batches.iter().map(|(_, dues)| dues.len()).sum();
-            let steps: i64 = self.plan.server.steps.iter().map(|(_, step)| step.min(&0).abs()).sum();
+            let steps: i64 =
+                self.plan.server.steps.iter().map(|(_, step)| step.min(&0).abs()).sum();
             let end = from + 8_000_000 + u64::try_from(steps).unwrap();
             while now < end && self.handed.len() < task_count {
-                let stamp = Stamp { at: self.plan.server.at(now), asked_at: monotonic(now), arrived_at: monotonic(now).into() };
+                let stamp = Stamp {
+                    at: self.plan.server.at(now),
+                    asked_at: monotonic(now),
+                    arrived_at: monotonic(now).into(),
+                };
                 self.clock.take_in(stamp);
                 self.stamps.push(now);
                 self.happen(Some(now), now);
@@ -343,7 +416,8 @@ mod tests {
                 self.check(handed_before)?;
                 now += 10_000 + u64::try_from(steps).unwrap() / 100;
             }
-            let distinct: std::collections::HashSet<TaskId> = self.handed.iter().map(|(id, _)| *id).collect();
+            let distinct: std::collections::HashSet<TaskId> =
+                self.handed.iter().map(|(id, _)| *id).collect();
             prop_assert_eq!((self.handed.len(), distinct.len()), (task_count, task_count));
             Ok(())
         }

@@ -40,7 +40,13 @@ pub(super) fn slices_of(held: &Arc<InFlightBatch>, precision: Duration) -> Vec<S
     while position < order.len() {
         let due_at = end_of(order[position]);
         let end = position + order[position..].partition_point(|index| end_of(*index) <= due_at);
-        slices.push(Slice { due_at, held: Arc::clone(held), order: Arc::clone(&order), position, end });
+        slices.push(Slice {
+            due_at,
+            held: Arc::clone(held),
+            order: Arc::clone(&order),
+            position,
+            end,
+        });
         position = end;
     }
     slices

@@ -20,12 +20,12 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::domain::{
-    Cursor, Kept, List, NewTask, NodeId, Page, Precondition, Receipt, Selection, Shard, ShardCount, TaskId, TaskName, TaskState,
-    TaskView, Timestamp, TopicName,
+    Cursor, Kept, List, NewTask, NodeId, Page, Precondition, Receipt, Selection, Shard, ShardCount,
+    TaskId, TaskName, TaskState, TaskView, Timestamp, TopicName,
 };
 use crate::node::messages::{
-    Accepted, Bulk, BulkDone, ClusterView, Counts, Draft, Due, Figure, NodeView, NotReady, Placed, Refusal, Requirement,
-    Unavailable, UnavailableTopic, Verdict,
+    Accepted, Bulk, BulkDone, ClusterView, Counts, Draft, Due, Figure, NodeView, NotReady, Placed,
+    Refusal, Requirement, Unavailable, UnavailableTopic, Verdict,
 };
 
 /// The model's clock stands still: 2026-01-01T00:00:00Z.
@@ -76,12 +76,14 @@ impl Model {
         if due_at.since(now) > DELAY_MAX {
             return Err(Refusal::TooFar { delay_max: DELAY_MAX });
         }
-        let name = draft.name.as_ref().map(|name| (draft.record.topic.to_string(), name.to_string()));
+        let name =
+            draft.name.as_ref().map(|name| (draft.record.topic.to_string(), name.to_string()));
         if let Some(id) = name.as_ref().and_then(|name| lock(&self.names).get(name).copied()) {
             return Ok(Accepted { id, state: TaskState::Scheduled, is_new: false });
         }
         let random = self.random.fetch_add(1, Ordering::Relaxed);
-        let shards = ShardCount::new(64).map_err(|error| Refusal::BadValue { reason: error.to_string() })?;
+        let shards =
+            ShardCount::new(64).map_err(|error| Refusal::BadValue { reason: error.to_string() })?;
         let task = NewTask::new(draft.record, draft.name, due_at, shards, (random, random));
         let (id, view) = (task.id, view_of(task));
         let state = view.state;
@@ -107,7 +109,8 @@ impl Model {
         if let Some(task) = former.filter(|task| task.state == TaskState::Claimed) {
             return Ok(Placed::TooLate(Box::new(task)));
         }
-        let key = draft.name.as_ref().map(|name| (draft.record.topic.to_string(), name.to_string()));
+        let key =
+            draft.name.as_ref().map(|name| (draft.record.topic.to_string(), name.to_string()));
         let old = key.and_then(|key| lock(&self.names).remove_entry(&key));
         match self.submit_one(draft) {
             Ok(accepted) if is_pending => {
@@ -130,17 +133,27 @@ impl Model {
     }
 
     fn set_state(&self, id: TaskId, state: TaskState) {
-        lock(&self.tasks).iter_mut().filter(|task| task.id == id).for_each(|task| task.state = state);
+        lock(&self.tasks)
+            .iter_mut()
+            .filter(|task| task.id == id)
+            .for_each(|task| task.state = state);
     }
 
     /// Sets the last replacement, also for the tasks that `id` had replaced: each shows the last
     /// one.
     fn set_replaced_by(&self, id: TaskId, last: TaskId) {
         let is_before = |task: &&mut TaskView| task.id == id || task.replaced_by == Some(id);
-        lock(&self.tasks).iter_mut().filter(is_before).for_each(|task| task.replaced_by = Some(last));
+        lock(&self.tasks)
+            .iter_mut()
+            .filter(is_before)
+            .for_each(|task| task.replaced_by = Some(last));
     }
 
-    pub async fn look_up_named(&self, topic: &TopicName, name: &TaskName) -> Result<Option<TaskView>, Unavailable> {
+    pub async fn look_up_named(
+        &self,
+        topic: &TopicName,
+        name: &TaskName,
+    ) -> Result<Option<TaskView>, Unavailable> {
         match self.named(topic, name) {
             Some(id) => self.look_up(id).await,
             None => Ok(None),
@@ -168,7 +181,8 @@ impl Model {
         if task.state == TaskState::Scheduled {
             task.state = TaskState::Cancelled;
         }
-        Verdict::of_look(Some(task.clone())).ok_or_else(|| Unavailable::ServerAway { reason: "never in a model".to_owned() })
+        Verdict::of_look(Some(task.clone()))
+            .ok_or_else(|| Unavailable::ServerAway { reason: "never in a model".to_owned() })
     }
 
     pub async fn look_up(&self, id: TaskId) -> Result<Option<TaskView>, Unavailable> {
@@ -177,7 +191,11 @@ impl Model {
 
     /// Returns the selected tasks in `state`, in due order. The topics `away` and `lost` fail as
     /// they do for a submit.
-    fn selected(&self, selection: &Selection, state: TaskState) -> Result<Vec<TaskView>, Unavailable> {
+    fn selected(
+        &self,
+        selection: &Selection,
+        state: TaskState,
+    ) -> Result<Vec<TaskView>, Unavailable> {
         let reason = "this topic is for tests of outages".to_owned();
         match selection.topic.as_ref().map(TopicName::as_str) {
             Some("away") => return Err(Unavailable::ServerAway { reason }),
@@ -195,7 +213,13 @@ impl Model {
         Ok(tasks)
     }
 
-    pub async fn list(&self, list: List, selection: &Selection, from: Option<Cursor>, limit: usize) -> Result<Page, Unavailable> {
+    pub async fn list(
+        &self,
+        list: List,
+        selection: &Selection,
+        from: Option<Cursor>,
+        limit: usize,
+    ) -> Result<Page, Unavailable> {
         let state = match list {
             List::Tasks => TaskState::Scheduled,
             List::DeadLetters => TaskState::Dead,
@@ -204,14 +228,18 @@ impl Model {
         tasks.retain(|task| from.is_none_or(|from| task.id.uuid() > from.after));
         let has_more = tasks.len() > limit;
         tasks.truncate(limit);
-        let next = tasks.last().filter(|_last| has_more).map(|last| Cursor { after: last.id.uuid() });
+        let next =
+            tasks.last().filter(|_last| has_more).map(|last| Cursor { after: last.id.uuid() });
         Ok(Page { tasks, next })
     }
 
     pub async fn counts(&self, topic: Option<&TopicName>) -> Result<Counts, Unavailable> {
         let selection = Selection { topic: topic.cloned(), ..Selection::default() };
         let tasks = self.selected(&selection, TaskState::Scheduled)?;
-        let figure = |count: usize| Figure { task_count: u64::try_from(count).unwrap_or(u64::MAX), is_exact: true };
+        let figure = |count: usize| Figure {
+            task_count: u64::try_from(count).unwrap_or(u64::MAX),
+            is_exact: true,
+        };
         let now = Timestamp::from_millis(NOW_MILLIS);
         let mut topics: Vec<TopicName> = tasks.iter().map(|task| task.topic.clone()).collect();
         topics.sort();
@@ -219,7 +247,9 @@ impl Model {
         let of_topic = |topic: &TopicName| tasks.iter().filter(|task| task.topic == *topic).count();
         let minute = |number: u32| {
             let from = now.plus(Duration::from_secs(60) * number);
-            let is_due = |task: &&TaskView| (from..from.plus(Duration::from_secs(60))).contains(&task.id.due_at());
+            let is_due = |task: &&TaskView| {
+                (from..from.plus(Duration::from_secs(60))).contains(&task.id.due_at())
+            };
             (from, figure(tasks.iter().filter(is_due).count()))
         };
         Ok(Counts {
@@ -244,7 +274,11 @@ impl Model {
         for task in tasks.iter().filter(|_task| !bulk.is_dry_run) {
             self.set_state(task.id, to);
         }
-        Ok(BulkDone { task_count: u64::try_from(tasks.len()).unwrap_or(u64::MAX), has_more: false, searched_to: None })
+        Ok(BulkDone {
+            task_count: u64::try_from(tasks.len()).unwrap_or(u64::MAX),
+            has_more: false,
+            searched_to: None,
+        })
     }
 
     pub async fn cancel_all(&self, bulk: &Bulk) -> Result<BulkDone, Unavailable> {
@@ -270,7 +304,11 @@ impl Model {
         if !bulk.is_dry_run {
             lock(&self.tasks).retain(|task| !dead.iter().any(|dropped| dropped.id == task.id));
         }
-        Ok(BulkDone { task_count: u64::try_from(dead.len()).unwrap_or(u64::MAX), has_more: false, searched_to: None })
+        Ok(BulkDone {
+            task_count: u64::try_from(dead.len()).unwrap_or(u64::MAX),
+            has_more: false,
+            searched_to: None,
+        })
     }
 
     pub async fn drop_dead(&self, id: TaskId) -> Result<Option<TaskView>, Unavailable> {
@@ -313,7 +351,8 @@ impl Model {
     }
 
     pub fn missing(&self) -> Vec<NotReady> {
-        let draining = NotReady { what: Requirement::Draining, why: "the node is about to leave".to_owned() };
+        let draining =
+            NotReady { what: Requirement::Draining, why: "the node is about to leave".to_owned() };
         if self.is_draining() { vec![draining] } else { Vec::new() }
     }
 
@@ -323,7 +362,11 @@ impl Model {
 }
 
 fn view_of(task: NewTask) -> TaskView {
-    let receipt = Receipt { partition: 1, offset: 2, published_at: task.id.due_at().plus(Duration::from_millis(3)) };
+    let receipt = Receipt {
+        partition: 1,
+        offset: 2,
+        published_at: task.id.due_at().plus(Duration::from_millis(3)),
+    };
     let state = match task.record.topic.as_str() {
         "published" => TaskState::Published,
         "claimed" => TaskState::Claimed,

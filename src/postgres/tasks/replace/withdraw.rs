@@ -29,8 +29,14 @@ impl Replaces {
     /// # Errors
     /// After [`Error::Unanswered`] the cancel may or may not have taken effect. After any other
     /// error it has not.
-    pub async fn withdraw(&self, topic: &TopicName, name: &TaskName, condition: &Precondition) -> Result<Withdrawal, Error> {
-        let statement = async |open: &mut PgConnection| withdraw(open, (topic, name), condition).await;
+    pub async fn withdraw(
+        &self,
+        topic: &TopicName,
+        name: &TaskName,
+        condition: &Precondition,
+    ) -> Result<Withdrawal, Error> {
+        let statement =
+            async |open: &mut PgConnection| withdraw(open, (topic, name), condition).await;
         self.pool.run("cancel a task by its name", statement).await
     }
 }
