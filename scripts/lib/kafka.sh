@@ -111,11 +111,19 @@ share.coordinator.state.topic.replication.factor=1
 share.coordinator.state.topic.min.isr=1
 group.initial.rebalance.delay.ms=0
 $(kafka_quota_windows)
+$(kafka_authorizer)
 END
 }
 
 # A quota is counted over 11 s by default, and holds nobody back before 10 s. One of the fault runner is shorter than that.
 kafka_quota_windows() { ! is_breakable || say "quota.window.num=3"; }
+
+# Tests take rights away from a topic. Without a rule about it, everybody has all rights. Benchmarks have no rights to check.
+kafka_authorizer() {
+  [[ $STACK != */bench ]] || return 0
+  say "authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer"
+  say "allow.everyone.if.no.acl.found=true"
+}
 
 # To standard output, which is the log file.
 kafka_log4j() {

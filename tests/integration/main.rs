@@ -25,6 +25,7 @@ mod command_line;
 mod compressed_records;
 mod dead_letters;
 mod delays;
+mod denied_topics;
 mod durability;
 mod etcd_login;
 mod examples;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::support::kafka_way::KafkaWay;
-use crate::support::{Cluster, Consumer, Ledger, NONE, Node, eventually, now_ms, quota};
+use crate::support::{Cluster, Consumer, Ledger, NONE, Node, eventually, kafka_admin, now_ms};
 
 const DEADLINE: Duration = Duration::from_secs(120);
 
@@ -61,7 +61,7 @@ async fn each_once(cluster: &Cluster, node: &Node, ledger: &Ledger, consumers: &
 async fn a_quota_makes_records_late_and_nothing_else() {
     let cluster = Cluster::start("quota").await;
     let client = format!("quota-{:016x}", rand::random::<u64>());
-    quota::set(&cluster.stack.kafka, &client, 20_000.0).await;
+    kafka_admin::set_quota(&cluster.stack.kafka, &client, 20_000.0).await;
     let client = format!("client.id={client}");
     let more = ["--kafka-property", &client, "--publish-deadline", "4s"];
     let node = node(&cluster, &cluster.stack.kafka, &more).await;

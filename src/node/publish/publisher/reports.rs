@@ -135,7 +135,12 @@ impl Reports {
             Remedy::GiveUp => self.dead(&held, place, &failed.reason.to_string()),
             Remedy::Defer => {
                 if !circumstances.is_given_up {
-                    self.blame(&held, place, failed);
+                    let is_last_denial = self.blame(&held, place, failed);
+                    if is_last_denial {
+                        // Otherwise the task that probes a denied topic would never end.
+                        self.dead_with_its_topic(&held, place);
+                        return;
+                    }
                     self.metrics.deferred.inc();
                 }
                 self.note(&held, place, self.deferred(&held, place, maybe_sent));
@@ -144,8 +149,8 @@ impl Reports {
     }
 
     /// Records why a record was not acknowledged. The reason is in the log, and is shown for the
-    /// topic while its breaker is open.
-    fn blame(&self, held: &InFlightBatch, place: usize, failed: Failed) {
+    /// topic while its breaker is open. Returns true when this failure has the topic given up.
+    fn blame(&self, held: &InFlightBatch, place: usize, failed: Failed) -> bool {
         let (id, topic, now) =
             (held.batch.task(place).first_id, held.topic_of(place), clock::monotonic());
         let reason = failed.reason.to_string();
@@ -160,14 +165,19 @@ impl Reports {
         };
         topics.failed(topic, &reason);
         drop(topics);
+        let gives_up = matches!(action, Some(Action::Gone(_) | Action::StillGone(_)));
         if let Some(action) = action {
             self.topic_actions.put(action);
+        }
+        if gives_up {
+            return true;
         }
         if self.deferred_said.lock().unwrap_or_else(PoisonError::into_inner).lets_through(now) {
             tracing::warn!(task = %id, %topic, reason, "a record was not acknowledged; it is tried again, and others within a minute are counted, not said");
         } else {
             tracing::debug!(task = %id, %topic, reason, "not acknowledged");
         }
+        false
     }
 
     /// Resolves a task that need not be handed over: its batch is no longer this node's, or its
