@@ -4,7 +4,8 @@
 FROM rust:1.95-bookworm AS build
 RUN apt-get update \
     && apt-get install -y --no-install-recommends \
-        build-essential pkg-config zlib1g-dev libssl-dev protobuf-compiler libprotobuf-dev \
+        build-essential pkg-config python3 zlib1g-dev libssl-dev protobuf-compiler \
+        libprotobuf-dev \
     && rm -rf /var/lib/apt/lists/*
 WORKDIR /src
 COPY . .
@@ -13,16 +14,19 @@ ARG PUNCTUAL_COMMIT=unknown
 RUN --mount=type=cache,target=/usr/local/cargo/registry \
     --mount=type=cache,target=/src/target \
     PUNCTUAL_COMMIT="$PUNCTUAL_COMMIT" cargo build --release --locked --bin punctual \
-    && install -D target/release/punctual /out/punctual
+    && install -D target/release/punctual /out/punctual \
+    && scripts/notices /out/THIRD-PARTY-NOTICES.txt
 
 # The same Debian as above: the binary is linked to its glibc, OpenSSL and zlib.
 FROM debian:bookworm-slim
 RUN apt-get update \
     && apt-get install -y --no-install-recommends ca-certificates libssl3 zlib1g \
     && rm -rf /var/lib/apt/lists/* \
-    && useradd --system --uid 10001 --no-create-home --shell /usr/sbin/nologin punctual
+    && groupadd --system --gid 10001 punctual \
+    && useradd --system --uid 10001 --gid 10001 --no-create-home --shell /usr/sbin/nologin punctual
 COPY --from=build /out/punctual /usr/local/bin/punctual
-USER 10001
+COPY --from=build /out/THIRD-PARTY-NOTICES.txt /usr/share/doc/punctual/
+USER 10001:10001
 # There is no authentication yet: publish this port to trusted networks only.
 ENV PUNCTUAL_LISTEN=0.0.0.0:7070
 EXPOSE 7070
