@@ -72,6 +72,9 @@ pub async fn serve(settings: Settings) -> Result<(), Failure> {
     let mut registry = telemetry::registry(config::RELEASE, config::COMMIT);
     limits::register(&mut registry, &settings.bounds);
     limits::make_room(settings.bounds.connections_max);
+    if !settings.core_dumps {
+        limits::forbid_core_dumps();
+    }
     let listener = listen(settings.listen).map_err(|error| {
         format!("listen on {}: {error}{}", settings.listen, advice_on(error.kind()))
     })?;

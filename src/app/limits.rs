@@ -33,6 +33,14 @@ pub fn register(registry: &mut Registry, bounds: &Bounds) {
     );
 }
 
+/// Forbids core dumps of this process: they hold payloads and passwords.
+pub(super) fn forbid_core_dumps() {
+    let none = Rlimit { current: Some(0), maximum: Some(0) };
+    if let Err(error) = setrlimit(Resource::Core, none) {
+        tracing::warn!(%error, "forbid core dumps");
+    }
+}
+
 /// Open files of the node itself, in addition to those of callers: sessions of Postgres,
 /// connections to brokers and to etcd, the log.
 const OWN: u64 = 256;

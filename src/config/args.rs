@@ -288,6 +288,13 @@ pub(super) struct Node {
     /// adopted by other nodes. From 0s to 1h.
     #[arg(long, env = "PUNCTUAL_DRAIN_TIMEOUT", value_name = "SPAN", default_value = "30s")]
     pub drain_timeout: String,
+    /// Lets a crash of the node write a core dump, which holds payloads and passwords. true or
+    /// false; the flag alone means true.
+    #[arg(
+        long, env = "PUNCTUAL_CORE_DUMPS", value_name = "BOOL", num_args = 0..=1, require_equals = true,
+        default_value = "false", default_missing_value = "true"
+    )]
+    pub core_dumps: String,
 }
 
 #[derive(Args, Debug)]

@@ -16,6 +16,8 @@ use super::units::{has_port, printable};
 pub struct Settings {
     pub database_url: Secret,
     pub auto_migrate: bool,
+    /// A crash may write a core dump.
+    pub core_dumps: bool,
     pub kafka: Kafka,
     /// `None` when this node is the only one.
     pub etcd: Option<Etcd>,
@@ -147,6 +149,7 @@ pub(super) fn read(args: &args::Serve, host: &Host<'_>) -> Result<Settings, Vec<
     let settings = Settings {
         database_url: host.database_url(&args.database, &mut reader),
         auto_migrate: truth("--auto-migrate", &args.schema.auto_migrate, &mut reader),
+        core_dumps: truth("--core-dumps", &args.node.core_dumps, &mut reader),
         kafka: kafka(&args.kafka, host, &mut reader),
         etcd: etcd::read(&args.etcd, host, &mut reader),
         listen,

@@ -302,6 +302,8 @@ fn auto_migrate_is_a_flag_or_a_word() {
     assert!(serve_with(&["--auto-migrate"]).unwrap().auto_migrate);
     assert!(serve_with(&["--auto-migrate=true"]).unwrap().auto_migrate);
     assert!(!serve_with(&["--auto-migrate=false"]).unwrap().auto_migrate);
+    assert!(serve_with(&["--core-dumps"]).unwrap().core_dumps);
+    assert!(!serve_with(&[]).unwrap().core_dumps, "a core dump holds payloads and passwords");
     assert!(serve_with(&["--auto-migrate=perhaps"]).is_err());
 }
 

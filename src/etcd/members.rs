@@ -7,6 +7,8 @@
 //! loss.
 
 use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 use etcd_client::{Event, EventType, GetOptions, KeyValue, WatchOptions, WatchStream};
 use serde::{Deserialize, Serialize};
@@ -18,8 +20,15 @@ use super::contact::Contact;
 use super::metrics::Metrics;
 use super::settings::Settings;
 use crate::clock;
-use crate::domain::{Monotonic, NodeId};
+use crate::domain::{Monotonic, NodeId, Throttle};
 use crate::shutdown::Failure;
+
+/// The maximum number of members, and the maximum bytes of a member's value. Whoever can write to
+/// etcd must not be able to fill the memory of all nodes.
+const MEMBERS_MAX: usize = 1024;
+const MEMBER_BYTES_MAX: usize = 4096;
+/// The interval of warnings about foreign data in etcd.
+const WARN_EVERY: Duration = Duration::from_secs(60);
 
 /// The value of a node's key.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -48,8 +57,13 @@ pub(super) async fn run(
     metrics: Metrics,
 ) -> Result<(), Failure> {
     let mut endpoints = Endpoints::new(&settings);
-    let mut follower =
-        Follower { settings, view, metrics, contact: Contact::new("the view of the members") };
+    let mut follower = Follower {
+        settings,
+        view,
+        metrics,
+        contact: Contact::new("the view of the members"),
+        warned: Mutex::new(Throttle::new(WARN_EVERY)),
+    };
     loop {
         let error = tokio::select! {
             () = stopping.cancelled() => return Ok(()),
@@ -68,6 +82,7 @@ struct Follower {
     view: watch::Sender<View>,
     metrics: Metrics,
     contact: Contact,
+    warned: Mutex<Throttle>,
 }
 
 impl Follower {
@@ -89,7 +104,7 @@ impl Follower {
         let read = within(deadline, "read the members", get).await?;
         let revision = read.header().map_or(0, etcd_client::ResponseHeader::revision);
         let mut members: BTreeMap<_, _> =
-            read.kvs().iter().filter_map(|pair| self.member(pair)).collect();
+            read.kvs().iter().filter_map(|pair| self.member(pair)).take(MEMBERS_MAX).collect();
         // The watch starts at the revision that was read, although its events are known. etcd does
         // not answer progress requests for a watch that starts in the future, and there may never
         // be another write.
@@ -137,7 +152,11 @@ impl Follower {
     fn apply(&self, event: &Event, members: &mut BTreeMap<NodeId, Member>) {
         let Some(pair) = event.kv() else { return };
         match event.event_type() {
-            EventType::Put => members.extend(self.member(pair)),
+            EventType::Put if members.len() < MEMBERS_MAX => members.extend(self.member(pair)),
+            EventType::Put => {
+                // Known members may still change.
+                members.extend(self.member(pair).filter(|(node, _)| members.contains_key(node)));
+            }
             EventType::Delete => {
                 if let Some(node) = self.node(pair) {
                     members.remove(&node);
@@ -155,11 +174,30 @@ impl Follower {
     /// later release, and this release need not understand it.
     fn member(&self, pair: &KeyValue) -> Option<(NodeId, Member)> {
         let Some(node) = self.node(pair) else {
-            tracing::warn!(key = %String::from_utf8_lossy(pair.key()), "etcd: a key that is no node's; it is passed over");
+            self.warn(|| {
+                // Debug output escapes line breaks: the writer of a key writes no log lines.
+                let key = String::from_utf8_lossy(pair.key());
+                tracing::warn!(
+                    ?key,
+                    "etcd: a key below the nodes' prefix is not a node's; skipped"
+                );
+            });
             return None;
         };
-        let member = serde_json::from_slice(pair.value()).unwrap_or_else(|error| {
-            tracing::warn!(%node, %error, "etcd: the value of a member's key cannot be read");
+        Some((node, self.decode(node, pair.value())))
+    }
+
+    fn decode(&self, node: NodeId, value: &[u8]) -> Member {
+        let decoded = match value.len() {
+            0..=MEMBER_BYTES_MAX => {
+                serde_json::from_slice(value).map_err(|error| error.to_string())
+            }
+            bytes => Err(format!("it has {bytes} bytes, more than {MEMBER_BYTES_MAX}")),
+        };
+        decoded.unwrap_or_else(|error| {
+            self.warn(|| {
+                tracing::warn!(%node, error, "etcd: the value of a member's key cannot be read");
+            });
             Member {
                 name: String::new(),
                 address: String::new(),
@@ -167,8 +205,19 @@ impl Follower {
                 started_at: 0,
                 can_publish: true,
             }
-        });
-        Some((node, member))
+        })
+    }
+
+    /// Logs a warning about foreign data in etcd, at most once a minute.
+    fn warn(&self, log: impl FnOnce()) {
+        if self
+            .warned
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .lets_through(clock::monotonic())
+        {
+            log();
+        }
     }
 
     fn show(&self, members: &BTreeMap<NodeId, Member>) {

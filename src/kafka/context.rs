@@ -1,5 +1,6 @@
 //! The callbacks of librdkafka: delivery reports, errors, and its log.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -102,8 +103,25 @@ impl ProducerContext for Context {
     }
 }
 
+/// Returns the text with its control characters escaped. A broker must not be able to write lines
+/// of its own into the log.
+fn one_line(text: &str) -> Cow<'_, str> {
+    if text.contains(char::is_control) {
+        text.chars()
+            .flat_map(|char| match char.is_control() {
+                true => char.escape_default().collect::<Vec<_>>(),
+                false => vec![char],
+            })
+            .collect::<String>()
+            .into()
+    } else {
+        text.into()
+    }
+}
+
 impl ClientContext for Context {
     fn log(&self, level: RDKafkaLogLevel, facility: &str, line: &str) {
+        let line = &one_line(line);
         if tells_of_a_lost_leader(facility, line) {
             self.shown.is_stuck.store(true, Ordering::Relaxed);
         }
@@ -186,6 +204,12 @@ impl Said {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_line_of_a_broker_stays_one_line() {
+        assert_eq!(one_line("Broker: out of order"), "Broker: out of order");
+        assert_eq!(one_line("a\nINFO forged\u{1b}[2J\r"), "a\\nINFO forged\\u{1b}[2J\\r");
+    }
 
     #[test]
     fn the_line_about_a_lost_leader_is_known() {

@@ -104,7 +104,7 @@ const FORBIDDEN: [(&str, &str, &str); 1] =
     [("partitioner", "random", "records of one key would lose their order")];
 
 /// Properties that have a setting of their own, or no place here.
-const REFUSED: [(&str, &str); 8] = [
+const REFUSED: [(&str, &str); 13] = [
     ("linger.ms", "how long records are gathered is --linger"),
     ("bootstrap.servers", "give the servers as --kafka"),
     ("message.timeout.ms", "the publish deadline is a setting of its own"),
@@ -120,7 +120,14 @@ const REFUSED: [(&str, &str); 8] = [
         "statistics.interval.ms",
         "the node reads them at an interval of its own, and has metrics of its own",
     ),
+    // Whoever may write the file of properties must not be able to run code as the node.
+    ("plugin.library.paths", RUNS_CODE),
+    ("ssl.engine.location", RUNS_CODE),
+    ("ssl.providers", RUNS_CODE),
+    ("sasl.kerberos.kinit.cmd", RUNS_CODE),
+    ("debug", "librdkafka's debug log shows logins; use --log for the node's own"),
 ];
+const RUNS_CODE: &str = "it makes the client load or run other programs";
 
 impl Settings {
     /// Returns how long librdkafka keeps a record before it gives up.
@@ -436,6 +443,11 @@ mod tests {
             ("partitioner", "random"),
             ("message.max.bytes", "1000000"),
             ("statistics.interval.ms", "1000"),
+            ("plugin.library.paths", "elsewhere"),
+            ("ssl.engine.location", "elsewhere"),
+            ("ssl.providers", "elsewhere"),
+            ("sasl.kerberos.kinit.cmd", "elsewhere"),
+            ("debug", "security"),
         ] {
             let problems = problems(&[(name, value)]);
             assert!(problems.len() == 1 && problems[0].contains(name), "{name}: {problems:?}");

@@ -144,6 +144,10 @@ pub(super) async fn check_server(connection: &mut Connection) -> Result<Faults, 
             select current_setting('server_version_num')::int as number, current_setting('server_version') as version,
               current_setting('fsync')::bool as has_fsync, current_setting('full_page_writes')::bool as has_full_page_writes,
               current_setting('wal_compression') as wal_compression, current_setting('commit_delay') <> '0' as has_commit_delay,
+              current_setting('log_parameter_max_length') <> '0'
+                and (current_setting('log_statement') in ('mod', 'all')
+                  or current_setting('log_min_duration_statement') <> '-1'
+                  or current_setting('log_min_duration_sample') <> '-1') as logs_payloads,
               pg_is_in_recovery() as is_standby, current_setting('server_encoding') as encoding,
               coalesce(current_setting($1, true), '') = 'on' as is_pinned",
         )
@@ -165,6 +169,8 @@ struct ServerFacts {
     has_full_page_writes: bool,
     wal_compression: String,
     has_commit_delay: bool,
+    /// The server's log may hold the parameters of statements, which are payloads.
+    logs_payloads: bool,
     is_standby: bool,
     encoding: String,
     /// The parameters that a session sets when it starts have reached the server.
@@ -215,6 +221,13 @@ fn judge(facts: &ServerFacts) -> Faults {
     if facts.has_commit_delay {
         faults.warnings.push("commit_delay is not 0: every claim waits for it".to_owned());
     }
+    if facts.logs_payloads {
+        faults.warnings.push(
+            "Postgres logs slow or all statements with their parameters, which are payloads: \
+             set log_parameter_max_length to 0"
+                .to_owned(),
+        );
+    }
     faults
 }
 
@@ -230,6 +243,7 @@ mod tests {
             has_full_page_writes: true,
             wal_compression: "lz4".to_owned(),
             has_commit_delay: false,
+            logs_payloads: false,
             is_standby: false,
             encoding: "UTF8".to_owned(),
             is_pinned: true,
@@ -264,6 +278,7 @@ mod tests {
             (ServerFacts { wal_compression: "on".to_owned(), ..good() }, "pglz"),
             (ServerFacts { wal_compression: "pglz".to_owned(), ..good() }, "pglz"),
             (ServerFacts { has_commit_delay: true, ..good() }, "commit_delay"),
+            (ServerFacts { logs_payloads: true, ..good() }, "log_parameter_max_length"),
         ];
         for (facts, why) in slow {
             let warnings = judge(&facts).tolerated().unwrap();
