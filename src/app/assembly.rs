@@ -32,8 +32,10 @@ use crate::node::requests::intake::{self, Intake};
 use crate::node::requests::lists::Lists;
 use crate::node::requests::named_store::NamedStore;
 use crate::node::requests::replacer::Replacer;
-use crate::node::requests::service::Service;
-use crate::node::requests::task_service::TaskService;
+use crate::node::requests::service::reporter::Reporter;
+use crate::node::requests::service::stored_tasks::StoredTasks;
+use crate::node::requests::service::submitter::Submitter;
+use crate::node::requests::service::{self, Service};
 use crate::node::settle::adopter::{self, Adopter};
 use crate::node::settle::settler::{self, Settler, Undone};
 use crate::node::shared::{Calls, Shared};
@@ -239,22 +241,30 @@ pub async fn start(
     let (canceller, lane) =
         Canceller::new(settings.bounds.cancel_queue, cancels, kept, metrics, stopping);
     tasks.spawn("cancel", lane.run());
-    service.open(TaskService {
+    let submitter = Submitter {
         shared: Arc::clone(&core.shared),
         delay_max: settings.delay_max,
-        intake: intake.clone(),
-        canceller,
-        replacer: Replacer { shared: Arc::clone(&core.shared), replaces },
-        names,
-        look_up,
-        lists,
-        bulks,
-        backlog: BacklogCounter::new(&parts.postgres, cluster.shards),
         topics: parts.topics.clone(),
+        names: Arc::clone(&names),
+        intake: intake.clone(),
+        draining: tasks.draining.clone(),
+    };
+    let replacer = Replacer { shared: Arc::clone(&core.shared), replaces };
+    let reporter = Reporter {
+        shared: Arc::clone(&core.shared),
+        backlog: BacklogCounter::new(&parts.postgres, cluster.shards),
         connections,
         bulletin: core.membership.bulletin(),
-        draining: tasks.draining.clone(),
         has_seen_etcd: AtomicBool::new(false),
+    };
+    service.open(service::Parts {
+        shared: Arc::clone(&core.shared),
+        submitter,
+        stored: StoredTasks { canceller, replacer, names, look_up },
+        lists,
+        bulks,
+        reporter,
+        draining: tasks.draining.clone(),
     });
     let in_flight = Arc::clone(&core.shared.in_flight);
     Ok(Running { membership: core.membership, in_flight, publisher: core.publisher, intake })

@@ -9,7 +9,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use super::connections::Kept;
-use super::retry_policy::trouble_of;
+use super::retry_policy::unavailable_of;
 use crate::clock;
 use crate::domain::{TaskId, TaskView};
 use crate::error_chain::chain;
@@ -149,7 +149,7 @@ impl Lane {
                 answers[piece]
                     .iter_mut()
                     .filter(|answer| matches!(answer, Ok(None)))
-                    .for_each(|answer| *answer = Err(trouble_of(&error)));
+                    .for_each(|answer| *answer = Err(unavailable_of(&error)));
             }
         }
         answers

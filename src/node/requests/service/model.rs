@@ -94,12 +94,7 @@ impl Model {
         Ok(Accepted { id, state, is_new: true })
     }
 
-    pub async fn replace(
-        &self,
-        draft: Draft,
-        condition: &Precondition,
-        _arrived_at: Option<Timestamp>,
-    ) -> Result<Placed, Refusal> {
+    pub async fn replace(&self, draft: Draft, condition: &Precondition) -> Result<Placed, Refusal> {
         let former = draft.name.as_ref().and_then(|name| self.named(&draft.record.topic, name));
         if !condition.allows(former) {
             return Ok(Placed::Unmet(former));
