@@ -28,9 +28,9 @@ use crate::node::publish::wheel;
 use crate::node::requests::bulk::Bulks;
 use crate::node::requests::canceller::Canceller;
 use crate::node::requests::connections::{Connections, Pools};
+use crate::node::requests::intake::named_store::NamedStore;
 use crate::node::requests::intake::{self, Intake};
 use crate::node::requests::lists::Lists;
-use crate::node::requests::named_store::NamedStore;
 use crate::node::requests::replacer::Replacer;
 use crate::node::requests::service::reporter::Reporter;
 use crate::node::requests::service::stored_tasks::StoredTasks;
@@ -48,7 +48,7 @@ use crate::postgres::lists::dead_letters::DeadLetters;
 use crate::postgres::lists::listing::Listing;
 use crate::postgres::tasks::adopt::Adoptions;
 use crate::postgres::tasks::adopt::recent_topics;
-use crate::postgres::tasks::cancel;
+use crate::postgres::tasks::cancel::Cancels;
 use crate::postgres::tasks::claim::Claims;
 use crate::postgres::tasks::look_up::LookUp;
 use crate::postgres::tasks::names::Names;
@@ -235,7 +235,7 @@ pub async fn start(
         replaces: Arc::clone(&replaces),
     };
     tasks.spawn("keep connections", pools.keep(connections.clone(), tasks.stopping.clone()));
-    let cancels = cancel::Canceller::new(&parts.postgres);
+    let cancels = Cancels::new(&parts.postgres);
     let (kept, metrics, stopping) =
         (connections.keep(), parts.metrics.clone(), tasks.stopping.clone());
     let (canceller, lane) =

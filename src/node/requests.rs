@@ -6,7 +6,7 @@ pub mod connections;
 pub mod intake;
 pub mod lists;
 mod moving;
-pub mod named_store;
+mod pieces;
 pub mod placing;
 pub mod replacer;
 mod retry_policy;

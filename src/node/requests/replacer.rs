@@ -4,9 +4,10 @@
 use std::sync::Arc;
 
 use super::moving::{self, Looks};
-use super::placing::{Place, Sorter, clamp, put_in_order};
+use super::placing::{Sorter, clamp, put_in_order};
 use super::retry_policy::{Tries, refusal_of, refusal_of_look, unavailable_of};
 use crate::domain::{IdRange, NewTask, Precondition, TaskId, TaskName, TaskState, TopicName};
+use crate::engine::placing::Place;
 use crate::error_chain::chain;
 use crate::node::messages::{Placed, Refusal, Unavailable};
 use crate::node::shared::Shared;
@@ -47,7 +48,7 @@ impl Replacer {
         let mut looks = Looks::default();
         put_in_order(&self.shared, [&mut task]);
         for _try in 0..TRIES_MAX {
-            clamp(std::slice::from_mut(&mut task), self.shared.now());
+            clamp(&mut task, self.shared.now());
             match self.try_replace(&task, over, condition).await {
                 Ok(Replacement::Created) => return Ok(Placed::Created(task.id)),
                 Ok(Replacement::Replaced) => {

@@ -38,7 +38,7 @@ impl Tries {
 pub fn refusal_of(error: &Error) -> Refusal {
     let reason = chain(error);
     match error {
-        Error::Unanswered { .. } => Refusal::Unknown { reason },
+        Error::Unanswered { .. } => Refusal::Unknown { reason: reason.into() },
         Error::BadValue { .. } => Refusal::BadValue { reason },
         Error::Unreachable { .. } | Error::GaveWay { .. } | Error::Refused { .. } => {
             Refusal::ServerAway { reason }

@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use self::reporter::Reporter;
 use self::stored_tasks::StoredTasks;
-use self::submitter::{Submitter, refused_count};
+use self::submitter::{Submitter, refused_count, unanswered};
 use super::bulk::Bulks;
 use super::lists::Lists;
 use crate::domain::{
@@ -21,8 +21,8 @@ use crate::domain::{
 };
 use crate::kafka::LookUpError;
 use crate::node::messages::{
-    Accepted, Bulk, BulkDone, ClusterView, Counts, Draft, NotReady, Placed, Refusal, Requirement,
-    Unavailable, Verdict,
+    Bulk, BulkDone, ClusterView, Counts, Draft, NotReady, Placed, Refusal, Requirement,
+    SubmitAnswer, Unavailable, Verdict,
 };
 use crate::node::shared::Shared;
 use crate::postgres::lists::dead_letters::Change;
@@ -138,21 +138,35 @@ impl Service {
         self.state.parts.get()?.shared.clock.arrival()
     }
 
-    /// Stores tasks of a request that arrived at `arrived_at`. Returns an answer for each task, in
-    /// order.
-    pub async fn submit(
-        &self,
-        drafts: Vec<Draft>,
-        arrived_at: Option<Timestamp>,
-    ) -> Vec<Result<Accepted, Refusal>> {
-        answer_by_model!(self, model => model.submit(drafts).await);
-        let parts = match self.opened() {
-            Ok(parts) => parts,
-            Err(starting) => return vec![Err(starting.into()); drafts.len()],
-        };
-        let answers = parts.submitter.submit_all(drafts, arrived_at).await;
+    /// Stores the task of a request that arrived at `arrived_at`.
+    pub async fn submit(&self, draft: Draft, arrived_at: Option<Timestamp>) -> SubmitAnswer {
+        answer_by_model!(self, model => model.submit(draft).await);
+        let parts = self.opened()?;
+        let mut answers = [unanswered()];
+        parts.submitter.admit([draft], arrived_at, &mut answers).await;
         parts.shared.metrics.submits_refused.inc_by(refused_count(&answers));
-        answers
+        let [answer] = answers;
+        answer
+    }
+
+    /// Stores the tasks of a request that arrived at `arrived_at`. Each draft comes with something
+    /// of its caller, which is returned with the answer.
+    pub async fn submit_many<T>(
+        &self,
+        drafts: Vec<(T, Draft)>,
+        arrived_at: Option<Timestamp>,
+    ) -> Vec<(T, SubmitAnswer)> {
+        answer_by_model!(self, model => model.submit_many(drafts).await);
+        let (callers, drafts): (Vec<T>, Vec<Draft>) = drafts.into_iter().unzip();
+        let mut answers = vec![unanswered(); drafts.len()];
+        match self.opened() {
+            Ok(parts) => {
+                parts.submitter.admit(drafts, arrived_at, &mut answers).await;
+                parts.shared.metrics.submits_refused.inc_by(refused_count(&answers));
+            }
+            Err(starting) => answers.fill(Err(starting.into())),
+        }
+        callers.into_iter().zip(answers).collect()
     }
 
     /// Replaces the task of a name by a draft with that name, if `condition` allows it.

@@ -7,8 +7,9 @@ use tokio_util::sync::CancellationToken;
 
 use crate::domain::{NewTask, TaskName, Timestamp, TopicName};
 use crate::kafka::{self, LookUpError, TopicFacts};
-use crate::node::messages::{Accepted, Draft, Due, Refusal};
+use crate::node::messages::{Accepted, Draft, Due, Refusal, SubmitAnswer};
 use crate::node::requests::intake::Intake;
+use crate::node::requests::intake::submission::Submission;
 use crate::node::requests::retry_policy::refusal_of_look;
 use crate::node::shared::Shared;
 use crate::postgres::tasks::names::Names;
@@ -53,22 +54,22 @@ impl Submitter {
         self.check(draft, arrived_at)
     }
 
-    /// Stores drafts. The answers are in their order.
-    pub async fn submit_all(
+    /// Stores drafts, and writes the answer to each of them to its place in `answers`, which begin
+    /// as [`unanswered`].
+    pub async fn admit(
         &self,
-        drafts: Vec<Draft>,
+        drafts: impl IntoIterator<Item = Draft>,
         arrived_at: Option<Timestamp>,
-    ) -> Vec<Result<Accepted, Refusal>> {
-        let count = drafts.len();
+        answers: &mut [SubmitAnswer],
+    ) {
         if self.draining.is_cancelled() {
-            return vec![Err(Refusal::Draining); count];
+            return answers.fill(Err(Refusal::Draining));
         }
-        let Some(arrived_at) = arrived_at else { return vec![Err(no_time()); count] };
-        let mut results = Vec::with_capacity(count);
-        let mut tasks = Vec::with_capacity(count);
+        let Some(arrived_at) = arrived_at else { return answers.fill(Err(no_time())) };
+        let mut submissions = Vec::with_capacity(answers.len());
         let mut refused = Vec::new();
         let mut known: Option<(TopicName, Facts)> = None;
-        for draft in drafts {
+        for (index, draft) in drafts.into_iter().enumerate() {
             let topic = draft.record.topic.clone();
             let named = draft.name.clone().map(|name| (topic.clone(), name));
             let facts = match known.take() {
@@ -78,38 +79,30 @@ impl Submitter {
             let (facts, fits) = self.held_against(&draft, facts).await;
             known = Some((topic, facts));
             match fits.and_then(|()| self.check(draft, arrived_at)) {
-                Ok(task) => {
-                    results.push(None);
-                    tasks.push(task);
-                }
+                Ok(task) => submissions.push(Submission::new(index, task)),
                 Err(refusal) => {
-                    refused.extend(named.map(|(topic, name)| Refused {
-                        index: results.len(),
-                        topic,
-                        name,
-                    }));
-                    results.push(Some(Err(refusal)));
+                    refused.extend(named.map(|(topic, name)| Refused { index, topic, name }));
+                    answers[index] = Err(refusal);
                 }
             }
         }
-        let mut stored = self.store(tasks).await.into_iter();
-        let mut answers: Vec<Result<Accepted, Refusal>> = results
-            .into_iter()
-            .map(|refusal| {
-                refusal.or_else(|| stored.next()).unwrap_or_else(|| Err(Refusal::lost()))
-            })
-            .collect();
+        while !submissions.is_empty() {
+            let rest = submissions.split_off(group_len(&submissions));
+            let group = std::mem::replace(&mut submissions, rest);
+            for (index, answer) in self.intake.enqueue(group).await {
+                answers[index] = answer;
+            }
+        }
         if !refused.is_empty() {
             // The future is on the heap, as below.
-            Box::pin(self.recall(&refused, &mut answers)).await;
+            Box::pin(self.recall(&refused, answers)).await;
         }
-        answers
     }
 
     /// Answers refused drafts whose name is known with the task of that name: an earlier submit
     /// whose answer was lost may have been accepted. This runs after the others are stored, because
     /// the name may have been new to one of them.
-    async fn recall(&self, refused: &[Refused], answers: &mut [Result<Accepted, Refusal>]) {
+    async fn recall(&self, refused: &[Refused], answers: &mut [SubmitAnswer]) {
         for (chunk, some) in refused.chunks(TASKS_MAX).enumerate() {
             let names: Vec<(&str, &str)> = some
                 .iter()
@@ -188,25 +181,21 @@ impl Submitter {
             Err(refusal) => (Err(refusal.clone()), Err(refusal)),
         }
     }
+}
 
-    /// Hands tasks to the intake in pieces that fit a group.
-    async fn store(&self, tasks: Vec<NewTask>) -> Vec<Result<Accepted, Refusal>> {
-        let mut results = Vec::with_capacity(tasks.len());
-        let mut piece = Vec::new();
-        let mut bytes = 0;
-        for task in tasks {
-            if !piece.is_empty() && (piece.len() == TASKS_MAX || bytes + task.bytes() > BYTES_MAX) {
-                results.extend(self.intake.store(std::mem::take(&mut piece)).await);
-                bytes = 0;
-            }
-            bytes += task.bytes();
-            piece.push(task);
-        }
-        if !piece.is_empty() {
-            results.extend(self.intake.store(piece).await);
-        }
-        results
-    }
+/// Returns the answer for a task that no lane has answered: the node has stopped meanwhile.
+pub fn unanswered() -> SubmitAnswer {
+    Err(Refusal::Unknown { reason: "the node stopped while it stored the task".into() })
+}
+
+/// Returns how many of the first `submissions` fit in one group. At least one does.
+fn group_len(submissions: &[Submission]) -> usize {
+    let mut bytes = 0;
+    let fits = |submission: &&Submission| {
+        bytes += submission.task.bytes();
+        bytes <= BYTES_MAX
+    };
+    submissions.iter().take(TASKS_MAX).take_while(fits).count().max(1)
 }
 
 /// Returns the refusal of a submit while the time is not known.
@@ -296,7 +285,7 @@ mod tests {
         ];
         let mut answers: Vec<Result<(), Refusal>> = refusals.into_iter().map(Err).collect();
         assert_eq!(refused_count(&answers), 8);
-        answers.extend([Ok(()), Err(Refusal::Unknown { reason: reason() })]);
+        answers.extend([Ok(()), unanswered().map(drop)]);
         assert_eq!(refused_count(&answers), 8);
     }
 }
