@@ -12,7 +12,7 @@ use tokio::time::error::Elapsed;
 use super::line::Purpose;
 use super::metrics::Metrics;
 use super::problems::problem::Problem;
-use super::problems::refusal::of_trouble;
+use super::problems::refusal::of_unavailable;
 use crate::clock;
 use crate::domain::{List, Monotonic, Throttle, TopicName};
 use crate::node::messages::Unavailable;
@@ -183,7 +183,7 @@ impl Shared {
         let call = Box::pin(call);
         async move {
             let answer = self.in_time(deadline.hold(call).await, &unknown)?;
-            answer.map_err(|trouble| of_trouble(trouble, unknown))
+            answer.map_err(|unavailable| of_unavailable(unavailable, unknown))
         }
     }
 

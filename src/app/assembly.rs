@@ -28,12 +28,14 @@ use crate::node::publish::wheel;
 use crate::node::requests::bulk::Bulks;
 use crate::node::requests::canceller::Canceller;
 use crate::node::requests::connections::{Connections, Pools};
+use crate::node::requests::intake::named_store::NamedStore;
 use crate::node::requests::intake::{self, Intake};
 use crate::node::requests::lists::Lists;
-use crate::node::requests::named_store::NamedStore;
 use crate::node::requests::replacer::Replacer;
-use crate::node::requests::service::Service;
-use crate::node::requests::task_service::TaskService;
+use crate::node::requests::service::reporter::Reporter;
+use crate::node::requests::service::stored_tasks::StoredTasks;
+use crate::node::requests::service::submitter::Submitter;
+use crate::node::requests::service::{self, Service};
 use crate::node::settle::adopter::{self, Adopter};
 use crate::node::settle::settler::{self, Settler, Undone};
 use crate::node::shared::{Calls, Shared};
@@ -46,7 +48,7 @@ use crate::postgres::lists::dead_letters::DeadLetters;
 use crate::postgres::lists::listing::Listing;
 use crate::postgres::tasks::adopt::Adoptions;
 use crate::postgres::tasks::adopt::recent_topics;
-use crate::postgres::tasks::cancel;
+use crate::postgres::tasks::cancel::Cancels;
 use crate::postgres::tasks::claim::Claims;
 use crate::postgres::tasks::look_up::LookUp;
 use crate::postgres::tasks::names::Names;
@@ -233,28 +235,36 @@ pub async fn start(
         replaces: Arc::clone(&replaces),
     };
     tasks.spawn("keep connections", pools.keep(connections.clone(), tasks.stopping.clone()));
-    let cancels = cancel::Canceller::new(&parts.postgres);
+    let cancels = Cancels::new(&parts.postgres);
     let (kept, metrics, stopping) =
         (connections.keep(), parts.metrics.clone(), tasks.stopping.clone());
     let (canceller, lane) =
         Canceller::new(settings.bounds.cancel_queue, cancels, kept, metrics, stopping);
     tasks.spawn("cancel", lane.run());
-    service.open(TaskService {
+    let submitter = Submitter {
         shared: Arc::clone(&core.shared),
         delay_max: settings.delay_max,
-        intake: intake.clone(),
-        canceller,
-        replacer: Replacer { shared: Arc::clone(&core.shared), replaces },
-        names,
-        look_up,
-        lists,
-        bulks,
-        backlog: BacklogCounter::new(&parts.postgres, cluster.shards),
         topics: parts.topics.clone(),
+        names: Arc::clone(&names),
+        intake: intake.clone(),
+        draining: tasks.draining.clone(),
+    };
+    let replacer = Replacer { shared: Arc::clone(&core.shared), replaces };
+    let reporter = Reporter {
+        shared: Arc::clone(&core.shared),
+        backlog: BacklogCounter::new(&parts.postgres, cluster.shards),
         connections,
         bulletin: core.membership.bulletin(),
-        draining: tasks.draining.clone(),
         has_seen_etcd: AtomicBool::new(false),
+    };
+    service.open(service::Parts {
+        shared: Arc::clone(&core.shared),
+        submitter,
+        stored: StoredTasks { canceller, replacer, names, look_up },
+        lists,
+        bulks,
+        reporter,
+        draining: tasks.draining.clone(),
     });
     let in_flight = Arc::clone(&core.shared.in_flight);
     Ok(Running { membership: core.membership, in_flight, publisher: core.publisher, intake })

@@ -1,5 +1,6 @@
 //! The messages between a node and its API.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::time::Duration;
 
@@ -33,6 +34,9 @@ pub struct Accepted {
     /// False when the name was known: this is the first task.
     pub is_new: bool,
 }
+
+/// The answer to the submit of one task.
+pub type SubmitAnswer = Result<Accepted, Refusal>;
 
 /// The answer to a replacement. The new task is scheduled.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -77,16 +81,8 @@ pub enum Refusal {
     },
     /// Postgres did not answer. The task may or may not be stored.
     Unknown {
-        reason: String,
+        reason: Cow<'static, str>,
     },
-}
-
-impl Refusal {
-    /// Returns the refusal for a task without an answer. Each submitted task is answered, but if
-    /// one ever is not, it may be stored.
-    pub fn lost() -> Self {
-        Self::Unknown { reason: "the node lost the answer".to_owned() }
-    }
 }
 
 /// The answer to a cancel.

@@ -14,7 +14,7 @@ use punctual::node::maintenance::{Leaves, Maintenance, Metrics};
 use punctual::postgres;
 use punctual::postgres::cluster::schema;
 use punctual::postgres::lists::dead_letters::DeadLetters;
-use punctual::postgres::tasks::cancel::Canceller;
+use punctual::postgres::tasks::cancel::Cancels;
 use punctual::postgres::tasks::look_up::LookUp;
 use punctual::postgres::tasks::names::{Names, Swept};
 use punctual::postgres::tasks::replace::{Replacement, Replaces};
@@ -534,7 +534,7 @@ async fn a_name_knows_how_its_task_has_ended_when_nothing_else_does() {
         .await
         .unwrap();
     let ids = waiting.each_ref().map(|task| task.id);
-    let (cancelled, outcome) = Canceller::new(&claimed.settings).cancel_group(&ids).await;
+    let (cancelled, outcome) = Cancels::new(&claimed.settings).cancel_group(&ids).await;
     outcome.unwrap();
     assert!(cancelled.iter().all(Option::is_some));
     holder.rollback().await.unwrap();

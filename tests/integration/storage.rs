@@ -17,7 +17,7 @@ use punctual::postgres::lists::backlog::BacklogCounter;
 use punctual::postgres::partitions::mover::Mover;
 use punctual::postgres::partitions::retire::{Retired, Retirer};
 use punctual::postgres::partitions::{create, take_census};
-use punctual::postgres::tasks::cancel::Canceller;
+use punctual::postgres::tasks::cancel::Cancels;
 use punctual::postgres::tasks::look_up::LookUp;
 use punctual::postgres::{Connection, Error, Settings};
 use sqlx::AssertSqlSafe;
@@ -489,7 +489,7 @@ async fn a_task_that_is_being_moved_is_cancelled_or_moved_never_both() {
         .execute(&mut database.sql)
         .await
         .unwrap();
-    let (settings, mut canceller) = (database.settings.clone(), Canceller::new(&database.settings));
+    let (settings, mut canceller) = (database.settings.clone(), Cancels::new(&database.settings));
     let moving = tokio::spawn(async move {
         Mover::new(&settings).round(IdRange::of_times(now, end)).await.unwrap()
     });
@@ -514,7 +514,7 @@ async fn a_task_that_is_being_moved_is_cancelled_or_moved_never_both() {
     );
 }
 
-async fn cancel(canceller: &mut Canceller, firsts: &[TaskId]) -> Vec<bool> {
+async fn cancel(canceller: &mut Cancels, firsts: &[TaskId]) -> Vec<bool> {
     let mut taken = vec![false; firsts.len()];
     // As a lane does: who gave way to somebody's lock asks again.
     eventually("nobody's lock is in the way", PATIENCE, async || {
@@ -540,7 +540,7 @@ async fn what_a_group_has_cancelled_before_it_failed_is_said_to_be_cancelled() {
     database.insert("task", near, b"x").await;
     database.insert("task_far", far, b"x").await;
     // The second statement does not get its lock; the first has committed.
-    let mut canceller = Canceller::new(&database.settings);
+    let mut canceller = Cancels::new(&database.settings);
     database.run("begin").await;
     database.run("lock table task in access exclusive mode").await;
     let (cancelled, outcome) = canceller.cancel_group(&[near, far]).await;
@@ -575,7 +575,7 @@ async fn a_cancel_takes_what_waits_and_leaves_what_is_claimed_or_perhaps_sent() 
             .run(&format!("insert into task_follow values ('{first}', '{row}', {maybe_sent})"))
             .await;
     }
-    let mut canceller = Canceller::new(&database.settings);
+    let mut canceller = Cancels::new(&database.settings);
     let wanted = [unknown, firsts[1], near, rows[0], claimed, far, firsts[0], firsts[2], near];
     let (shown, outcome) = canceller.cancel_group(&wanted).await;
     outcome.unwrap();

@@ -19,9 +19,9 @@ use crate::api::request::draft::DraftReader;
 use crate::api::request::fields::{Array, array, members};
 use crate::api::request::share::Share;
 use crate::api::request::{body, idempotency, preconditions, query};
-use crate::api::shared::{Deadline, Shared};
-use crate::domain::{TaskId, TaskState, Timestamp};
-use crate::node::messages::{Accepted, Draft, Refusal, Verdict};
+use crate::api::shared::Shared;
+use crate::domain::{TaskId, TaskState};
+use crate::node::messages::{Accepted, Draft, SubmitAnswer, Verdict};
 
 /// Memory of a task in a bulk submit besides its bytes, until the answer is made: the task as read,
 /// as stored, and the fields that its answer repeats.
@@ -49,8 +49,8 @@ pub async fn submit(
     drop(bytes);
     let draft = idempotency::name(draft, key)?;
     let echo = echo_of(&draft);
-    let mut answers = ask_to_store(&shared, vec![draft], arrived_at, deadline).await?.into_iter();
-    let answer = answers.next().unwrap_or_else(|| Err(Refusal::lost()));
+    let submitting = deadline.hold(shared.service.submit(draft, arrived_at));
+    let answer = shared.in_time(submitting.await, Problem::submit_unknown)?;
     let accepted = answer.map_err(|refusal| of_refusal(refusal, origin))?;
     if accepted.is_new {
         return Ok(created(accepted.id, &TaskJson::of_new(accepted.id, accepted.state, &echo)));
@@ -72,18 +72,6 @@ pub fn echo_of(draft: &Draft) -> Echo {
         name: draft.name.clone(),
         key: draft.record.key.clone(),
     }
-}
-
-async fn ask_to_store(
-    shared: &Shared,
-    drafts: Vec<Draft>,
-    arrived_at: Option<Timestamp>,
-    deadline: Deadline,
-) -> Result<Vec<Result<Accepted, Refusal>>, Problem> {
-    shared.in_time(
-        deadline.hold(shared.service.submit(drafts, arrived_at)).await,
-        Problem::submit_unknown,
-    )
 }
 
 /// Returns the answer for a new task, with its `Location`.
@@ -125,30 +113,54 @@ pub async fn submit_batch(
     idempotency::refuse(request.headers(), NO_KEY_OF_BATCH)?;
     let reader = DraftReader::of(request.headers());
     let (bytes, mut share) = body::read(&shared, request, deadline).await?;
-    let (items, drafts) = read_batch(&shared, &mut share, reader, body::text_of(&bytes)?).await?;
+    let (drafts, mut done) =
+        read_batch(&shared, &mut share, reader, body::text_of(&bytes)?).await?;
     drop(bytes);
-    let answers = if drafts.is_empty() {
-        Vec::new()
-    } else {
-        ask_to_store(&shared, drafts, arrived_at, deadline).await?
-    };
-    let done = settle(items, answers);
+    if !drafts.is_empty() {
+        let submitting = deadline.hold(shared.service.submit_many(drafts, arrived_at));
+        let answers = shared.in_time(submitting.await, Problem::submit_unknown)?;
+        done.extend(answers.into_iter().map(|(item, answer)| item.with_answer(answer)));
+        done.sort_by_key(|(index, _)| *index);
+    }
+    let done: Vec<DoneItem> = done.into_iter().map(|(_, item)| item).collect();
     count(&shared.metrics, &done);
     let results: Vec<ItemJson<'_>> = done.iter().map(item_json).collect();
     let capacity = results.len().saturating_mul(RESULT_BYTES);
     Ok(answers::json_of(StatusCode::OK, &BatchJson { results }, capacity))
 }
 
-/// An item of a bulk submit after reading.
-type ReadItem = Result<(Echo, Origin), Problem>;
+/// A valid item of a bulk submit, besides its draft.
+struct ReadItem {
+    index: usize,
+    echo: Echo,
+    origin: Origin,
+}
 
-/// Reads the items of a bulk submit in order. Returns them with the drafts of the valid ones.
+impl ReadItem {
+    /// Returns the item with the answer to its draft, and its index.
+    fn with_answer(self, answer: SubmitAnswer) -> (usize, DoneItem) {
+        let Self { index, echo, origin } = self;
+        let done = match answer {
+            Ok(accepted) => Ok((echo, accepted)),
+            Err(refusal) => {
+                let problem = of_refusal(refusal, origin);
+                Err(if problem.has_field() { problem.within(&item_path(index)) } else { problem })
+            }
+        };
+        (index, done)
+    }
+}
+
+/// The valid items of a bulk submit with their drafts, and the others, each with its index.
+type ReadBatch = (Vec<(ReadItem, Draft)>, Vec<(usize, DoneItem)>);
+
+/// Reads the items of a bulk submit.
 async fn read_batch(
     shared: &Shared,
     share: &mut Share<'_>,
     mut reader: DraftReader,
     text: &str,
-) -> Result<(Vec<ReadItem>, Vec<Draft>), Problem> {
+) -> Result<ReadBatch, Problem> {
     let [tasks] = members(text, &["tasks"])?;
     let Some(tasks) = tasks else {
         return Err(Problem::new(ProblemType::MissingField, "the array of the tasks is required")
@@ -165,20 +177,20 @@ async fn read_batch(
         return Err(Problem::new(ProblemType::BatchTooLarge, detail).at("tasks"));
     }
     share.grow(tasks.count.saturating_mul(ITEM_BYTES))?;
-    let mut items = Vec::with_capacity(tasks.items.len());
     let mut drafts = Vec::with_capacity(tasks.items.len());
+    let mut done = Vec::with_capacity(tasks.items.len());
     for (index, task) in tasks.items.iter().enumerate() {
         if index % ITEMS_AT_ONCE == ITEMS_AT_ONCE - 1 {
             tokio::task::yield_now().await;
         }
-        let item = reader.read(task.get()).map_err(|problem| problem.within(&item_path(index)));
-        items.push(item.map(|(draft, origin)| {
-            let echo = echo_of(&draft);
-            drafts.push(draft);
-            (echo, origin)
-        }));
+        match reader.read(task.get()) {
+            Ok((draft, origin)) => {
+                drafts.push((ReadItem { index, echo: echo_of(&draft), origin }, draft));
+            }
+            Err(problem) => done.push((index, Err(problem.within(&item_path(index))))),
+        }
     }
-    Ok((items, drafts))
+    Ok((drafts, done))
 }
 
 fn item_path(index: usize) -> String {
@@ -187,23 +199,6 @@ fn item_path(index: usize) -> String {
 
 /// An item of a bulk submit after the service has answered.
 type DoneItem = Result<(Echo, Accepted), Problem>;
-
-/// Joins each valid item with its answer, in order.
-fn settle(items: Vec<ReadItem>, answers: Vec<Result<Accepted, Refusal>>) -> Vec<DoneItem> {
-    let mut answers = answers.into_iter();
-    let mut done = Vec::with_capacity(items.len());
-    for (index, item) in items.into_iter().enumerate() {
-        done.push(item.and_then(|(echo, origin)| {
-            let answer = answers.next().unwrap_or_else(|| Err(Refusal::lost()));
-            let accepted = answer.map_err(|refusal| {
-                let problem = of_refusal(refusal, origin);
-                if problem.has_field() { problem.within(&item_path(index)) } else { problem }
-            })?;
-            Ok((echo, accepted))
-        }));
-    }
-    done
-}
 
 fn status_of(item: &DoneItem) -> StatusCode {
     match item {

@@ -49,8 +49,8 @@ pub fn of_refusal(refusal: Refusal, origin: Origin) -> Problem {
 
 /// Returns the problem of a call without an answer. `unknown` makes it when the call may have taken
 /// effect.
-pub fn of_trouble(trouble: Unavailable, unknown: impl FnOnce(&str) -> Problem) -> Problem {
-    match trouble {
+pub fn of_unavailable(unavailable: Unavailable, unknown: impl FnOnce(&str) -> Problem) -> Problem {
+    match unavailable {
         Unavailable::Busy { bound } => Problem::busy(bound),
         Unavailable::ServerAway { reason } => Problem::unavailable(&reason),
         Unavailable::Unknown { reason } => unknown(&reason),

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::retry_policy::{Tries, trouble_of, trouble_of_look};
+use super::retry_policy::{Tries, unavailable_of, unavailable_of_look};
 use crate::clock;
 use crate::domain::{Cursor, IdRange, Monotonic, Selection, TaskId, TaskView, TopicName};
 use crate::error_chain::chain;
@@ -72,7 +72,7 @@ impl<'a> Progress<'a> {
     ) -> Result<BulkDone, Unavailable> {
         self.has_ended = true;
         match (self.task_count, error.is_unknown()) {
-            (0, _) => Err(trouble_of(error)),
+            (0, _) => Err(unavailable_of(error)),
             (count, true) => Err(Unavailable::Unknown {
                 reason: format!("{}; {count} tasks were done for certain", chain(error)),
             }),
@@ -94,7 +94,7 @@ impl<'a> Progress<'a> {
     ) -> Result<BulkDone, Unavailable> {
         self.has_ended = true;
         if self.task_count == 0 {
-            Err(trouble_of_look(error))
+            Err(unavailable_of_look(error))
         } else {
             Ok(self.with_more(searched_to))
         }
@@ -188,7 +188,7 @@ impl Bulks {
             return self
                 .count_dead(topic, all.behind(from))
                 .await
-                .map_err(|error| trouble_of_look(&error));
+                .map_err(|error| unavailable_of_look(&error));
         }
         let mut progress = Progress::new(bulk, self.request_deadline);
         let mut tries = Tries::default();
@@ -281,7 +281,7 @@ async fn change<T, F: Future<Output = Result<T, Error>>>(
     loop {
         match make().await {
             Err(error) if tries.again(&error) => {}
-            outcome => return outcome.map_err(|error| trouble_of(&error)),
+            outcome => return outcome.map_err(|error| unavailable_of(&error)),
         }
     }
 }

@@ -1,22 +1,20 @@
 //! Commits cancels in groups by group commit, like submits.
 
-use std::collections::VecDeque;
-use std::iter;
-use std::ops::Range;
 use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use super::connections::Kept;
-use super::retry_policy::trouble_of;
+use super::pieces::Pieces;
+use super::retry_policy::unavailable_of;
 use crate::clock;
 use crate::domain::{TaskId, TaskView};
 use crate::error_chain::chain;
 use crate::node::messages::Unavailable;
 use crate::node::metrics::Metrics;
 use crate::postgres::Error;
-use crate::postgres::tasks::cancel;
+use crate::postgres::tasks::cancel::Cancels;
 use crate::shutdown::Failure;
 use crate::telemetry::Counted;
 
@@ -29,7 +27,9 @@ const GROUP_SPAN_MAX: Duration = Duration::from_secs(3);
 #[derive(Debug)]
 struct Request {
     id: TaskId,
-    answer: oneshot::Sender<Result<Option<TaskView>, Unavailable>>,
+    /// The task when this request removed it. `Ok(None)` also while nothing is known.
+    answer: Result<Option<TaskView>, Unavailable>,
+    reply: oneshot::Sender<Result<Option<TaskView>, Unavailable>>,
     _shown: Counted,
 }
 
@@ -44,7 +44,7 @@ impl Canceller {
     /// Makes a canceller in whose queue `queue_max` cancels may wait.
     pub fn new(
         queue_max: usize,
-        cancels: cancel::Canceller,
+        cancels: Cancels,
         kept: Kept,
         metrics: Metrics,
         stopping: CancellationToken,
@@ -58,13 +58,14 @@ impl Canceller {
 
     /// Cancels a task. Returns the task when this call removed it.
     pub async fn cancel(&self, id: TaskId) -> Result<Option<TaskView>, Unavailable> {
-        let (answer, answered) = oneshot::channel();
+        let (reply, replied) = oneshot::channel();
         let _shown = Counted::new(&self.metrics.cancel_queue, 1);
-        self.sender.try_send(Request { id, answer, _shown }).map_err(|error| match error {
+        let request = Request { id, answer: Ok(None), reply, _shown };
+        self.sender.try_send(request).map_err(|error| match error {
             mpsc::error::TrySendError::Full(_) => Unavailable::Busy { bound: "cancel_queue" },
             mpsc::error::TrySendError::Closed(_) => Unavailable::Draining,
         })?;
-        answered.await.unwrap_or_else(|_ended| {
+        replied.await.unwrap_or_else(|_ended| {
             Err(Unavailable::Unknown {
                 reason: "the node stopped while it cancelled the task".to_owned(),
             })
@@ -76,7 +77,7 @@ impl Canceller {
 #[derive(Debug)]
 pub struct Lane {
     receiver: mpsc::Receiver<Request>,
-    cancels: cancel::Canceller,
+    cancels: Cancels,
     /// Keeps the connection for cancels open.
     kept: Kept,
     metrics: Metrics,
@@ -99,59 +100,58 @@ impl Lane {
             if count == 0 {
                 return Ok(());
             }
-            let ids: Vec<TaskId> = requests.iter().map(|request| request.id).collect();
-            let answers = self.cancel(&ids).await;
-            for (request, answer) in requests.drain(..).zip(answers) {
-                if request.answer.send(answer).is_err() {
+            self.commit(&mut requests).await;
+            for request in requests.drain(..) {
+                if request.reply.send(request.answer).is_err() {
                     tracing::debug!("the canceller did not wait for its answer");
                 }
             }
         }
     }
 
-    /// Cancels tasks, and returns an answer for each id. A group that gave way to another
+    /// Cancels the tasks of a group, and answers each request. A group that gave way to another
     /// transaction is retried by halves, so that one locked row does not hold up the others.
-    async fn cancel(&mut self, ids: &[TaskId]) -> Vec<Result<Option<TaskView>, Unavailable>> {
-        let mut answers: Vec<Result<Option<TaskView>, Unavailable>> = vec![Ok(None); ids.len()];
-        let until = clock::monotonic().plus(GROUP_SPAN_MAX);
-        let mut pieces: VecDeque<Range<usize>> = iter::once(0..ids.len()).collect();
-        while let Some(piece) = pieces.pop_front() {
-            let (cancelled, outcome) = self.cancels.cancel_group(&ids[piece.clone()]).await;
-            self.metrics
-                .cancelled
-                .inc_by(u64::try_from(cancelled.iter().flatten().count()).unwrap_or(u64::MAX));
-            // Tasks that were cancelled are reported even when the rest failed: a repetition would
-            // not find them any more.
-            for (answer, cancelled) in answers[piece.clone()].iter_mut().zip(cancelled) {
-                if cancelled.is_some() {
-                    *answer = Ok(cancelled);
-                }
-            }
-            let Err(error) = outcome else { continue };
-            let is_late = clock::monotonic() >= until;
-            if matches!(error, Error::GaveWay { .. }) && !is_late {
+    async fn commit(&mut self, requests: &mut [Request]) {
+        let mut pieces = Pieces::new(requests.len(), clock::monotonic().plus(GROUP_SPAN_MAX));
+        while let Some(piece) = pieces.take() {
+            let Err(error) = self.attempt(&mut requests[piece.clone()]).await else { continue };
+            if matches!(error, Error::GaveWay { .. }) && !pieces.is_late(clock::monotonic()) {
                 tracing::debug!(
                     error = chain(&error),
                     ids = piece.len(),
                     "cancelling again, by halves"
                 );
-                // The halves go behind the other pieces, which are not held up and come first.
-                let middle = piece.start + piece.len() / 2;
-                pieces.extend(
-                    [piece.start..middle, middle..piece.end]
-                        .into_iter()
-                        .filter(|half| !half.is_empty()),
-                );
+                pieces.halve(piece);
                 continue;
             }
             // When time is up, or Postgres is away, this applies to all pieces that are left.
-            for piece in pieces.drain(..).chain([piece]) {
-                answers[piece]
-                    .iter_mut()
-                    .filter(|answer| matches!(answer, Ok(None)))
-                    .for_each(|answer| *answer = Err(trouble_of(&error)));
+            let unavailable = unavailable_of(&error);
+            fail(&mut requests[piece], &unavailable);
+            while let Some(piece) = pieces.take() {
+                fail(&mut requests[piece], &unavailable);
             }
         }
-        answers
+    }
+
+    /// Cancels the tasks of a piece. Tasks that were cancelled are answered even when the rest
+    /// failed: a repetition would not find them any more.
+    async fn attempt(&mut self, piece: &mut [Request]) -> Result<(), Error> {
+        let ids: Vec<TaskId> = piece.iter().map(|request| request.id).collect();
+        let (cancelled, outcome) = self.cancels.cancel_group(&ids).await;
+        let count = cancelled.iter().flatten().count();
+        self.metrics.cancelled.inc_by(u64::try_from(count).unwrap_or(u64::MAX));
+        for (request, cancelled) in piece.iter_mut().zip(cancelled) {
+            if cancelled.is_some() {
+                request.answer = Ok(cancelled);
+            }
+        }
+        outcome
+    }
+}
+
+/// Answers the requests whose tasks were not cancelled.
+fn fail(piece: &mut [Request], unavailable: &Unavailable) {
+    for request in piece.iter_mut().filter(|request| matches!(request.answer, Ok(None))) {
+        request.answer = Err(unavailable.clone());
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::retry_policy::trouble_of_look;
+use super::retry_policy::unavailable_of_look;
 use crate::domain::{Cursor, List, Page, Selection, TopicName};
 use crate::node::messages::{Counts, Figure, Unavailable};
 use crate::node::metrics::Metrics;
@@ -37,7 +37,7 @@ impl Lists {
             List::Tasks => self.pending(selection, from, limit).await,
             List::DeadLetters => self.dead_letters.page(selection, from, limit).await,
         };
-        page.map_err(|error| trouble_of_look(&error))
+        page.map_err(|error| unavailable_of_look(&error))
     }
 
     async fn pending(
@@ -80,8 +80,11 @@ impl Lists {
     }
 
     pub async fn counts(&self, topic: Option<&TopicName>) -> Result<Counts, Unavailable> {
-        let counted =
-            self.counter.count(rand::random()).await.map_err(|error| trouble_of_look(&error))?;
+        let counted = self
+            .counter
+            .count(rand::random())
+            .await
+            .map_err(|error| unavailable_of_look(&error))?;
         Ok(counts_of(&counted, topic))
     }
 }

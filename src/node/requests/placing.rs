@@ -2,9 +2,8 @@
 
 use crate::domain::{NewTask, Timestamp};
 use crate::engine::placing;
-pub use crate::engine::placing::Place;
+use crate::engine::placing::Place;
 use crate::node::shared::Shared;
-use crate::postgres::Error;
 
 /// The facts that decide about the tasks of one group.
 #[derive(Clone, Copy, Debug)]
@@ -29,9 +28,9 @@ impl<'a> Sorter<'a> {
         }
     }
 
-    /// Returns the same rule without claims, for a group that could not be claimed.
-    pub fn without_claims(self) -> Self {
-        Self { may_claim: false, ..self }
+    /// Returns the rule of the group.
+    pub fn rule(&self) -> placing::Rule {
+        self.rule
     }
 
     pub fn place_of(&self, task: &NewTask) -> Place {
@@ -45,26 +44,19 @@ impl<'a> Sorter<'a> {
     }
 }
 
-/// Returns true when a claim on insert took no effect and may have caused the error: a lock on the
-/// execlog, or a missing partition of it. The task tables may still accept the tasks when the
-/// execlog does not.
-pub fn may_do_without_claim(error: &Error) -> bool {
-    matches!(error, Error::GaveWay { .. } | Error::Refused { .. })
-}
-
 /// Assigns ids to tasks that are submitted now: in their order, behind all tasks that this node was
 /// given before.
 pub fn put_in_order<'a>(shared: &Shared, tasks: impl IntoIterator<Item = &'a mut NewTask>) {
     let now = shared.now();
     for task in tasks {
-        clamp(std::slice::from_mut(task), now);
+        clamp(task, now);
         task.submitted(&shared.submit_order, now, (rand::random(), rand::random()));
     }
 }
 
-/// Makes overdue tasks due now, because a leaf of the past may be retired already.
-pub fn clamp(tasks: &mut [NewTask], now: Timestamp) {
-    for task in tasks.iter_mut().filter(|task| task.id.due_at() < now.floor_millis()) {
+/// Makes an overdue task due now, because a leaf of the past may be retired already.
+pub fn clamp(task: &mut NewTask, now: Timestamp) {
+    if task.id.due_at() < now.floor_millis() {
         task.id = task.id.due_at_least(now.floor_millis());
     }
 }

@@ -2,12 +2,12 @@
 //! task stays.
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use super::placing::{Place, Sorter, clamp, put_in_order};
-use super::retry_policy::{Tries, refusal_of, refusal_of_look, trouble_of};
-use crate::clock;
+use super::moving::{self, Looks};
+use super::placing::{Sorter, clamp, put_in_order};
+use super::retry_policy::{Tries, refusal_of, refusal_of_look, unavailable_of};
 use crate::domain::{IdRange, NewTask, Precondition, TaskId, TaskName, TaskState, TopicName};
+use crate::engine::placing::Place;
 use crate::error_chain::chain;
 use crate::node::messages::{Placed, Refusal, Unavailable};
 use crate::node::shared::Shared;
@@ -17,11 +17,6 @@ use crate::postgres::tasks::names::Entry;
 use crate::postgres::tasks::replace::withdraw::Withdrawal;
 use crate::postgres::tasks::replace::{Replacement, Replaces};
 
-/// The pause between looks at a task that is being moved.
-const MOVING: Duration = Duration::from_millis(5);
-/// The number of looks at a task that is in a table but cannot be removed: an earlier attempt of it
-/// may be in the topic.
-const LOOKS_MAX: usize = 3;
 /// The maximum number of tries when other requests replace the same name, or the call gives way to
 /// them.
 const TRIES_MAX: usize = 10;
@@ -50,10 +45,10 @@ impl Replacer {
         look_up: &LookUp,
     ) -> Result<Placed, Refusal> {
         let mut over: Option<TaskId> = None;
-        let mut looks = 0;
+        let mut looks = Looks::default();
         put_in_order(&self.shared, [&mut task]);
         for _try in 0..TRIES_MAX {
-            clamp(std::slice::from_mut(&mut task), self.shared.now());
+            clamp(&mut task, self.shared.now());
             match self.try_replace(&task, over, condition).await {
                 Ok(Replacement::Created) => return Ok(Placed::Created(task.id)),
                 Ok(Replacement::Replaced) => {
@@ -63,11 +58,10 @@ impl Replacer {
                 Ok(Replacement::Overtaken) => {}
                 Ok(Replacement::Unmet(current)) => return Ok(Placed::Unmet(current)),
                 Ok(Replacement::Gone(entry)) => {
-                    looks += 1;
-                    match look(entry, look_up, looks >= LOOKS_MAX).await? {
+                    match look(entry, look_up, looks.is_last()).await? {
                         Finding::Final => over = Some(entry.row),
                         Finding::TooLate(placed) => return Ok(placed),
-                        Finding::Moving => clock::sleep(MOVING).await,
+                        Finding::Moving => moving::pause().await,
                     }
                 }
                 Err(error) if error.is_of_an_id() => put_in_order(&self.shared, [&mut task]),
@@ -99,7 +93,7 @@ impl Replacer {
                     return Ok(done);
                 }
                 Err(error) if tries.again(&error) => {}
-                Err(error) => return Err(trouble_of(&error)),
+                Err(error) => return Err(unavailable_of(&error)),
             }
         }
     }

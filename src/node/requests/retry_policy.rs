@@ -38,7 +38,7 @@ impl Tries {
 pub fn refusal_of(error: &Error) -> Refusal {
     let reason = chain(error);
     match error {
-        Error::Unanswered { .. } => Refusal::Unknown { reason },
+        Error::Unanswered { .. } => Refusal::Unknown { reason: reason.into() },
         Error::BadValue { .. } => Refusal::BadValue { reason },
         Error::Unreachable { .. } | Error::GaveWay { .. } | Error::Refused { .. } => {
             Refusal::ServerAway { reason }
@@ -53,7 +53,7 @@ pub fn refusal_of_look(error: &Error) -> Refusal {
 }
 
 /// Returns the answer for a failed change.
-pub fn trouble_of(error: &Error) -> Unavailable {
+pub fn unavailable_of(error: &Error) -> Unavailable {
     let reason = chain(error);
     if error.is_unknown() {
         Unavailable::Unknown { reason }
@@ -63,7 +63,7 @@ pub fn trouble_of(error: &Error) -> Unavailable {
 }
 
 /// Returns the answer for a failed read, which has either a result or none.
-pub fn trouble_of_look(error: &Error) -> Unavailable {
+pub fn unavailable_of_look(error: &Error) -> Unavailable {
     Unavailable::ServerAway { reason: chain(error) }
 }
 

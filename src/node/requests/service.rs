@@ -2,146 +2,171 @@
 
 #[cfg(test)]
 pub mod model;
+pub mod reporter;
+pub mod stored_tasks;
+pub mod submitter;
 
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
 
-use super::task_service::TaskService;
+use tokio_util::sync::CancellationToken;
+
+use self::reporter::Reporter;
+use self::stored_tasks::StoredTasks;
+use self::submitter::{Submitter, refused_count, unanswered};
+use super::bulk::Bulks;
+use super::lists::Lists;
 use crate::domain::{
     Cursor, List, Page, Precondition, Selection, TaskId, TaskName, TaskView, Timestamp, TopicName,
 };
+use crate::kafka::LookUpError;
 use crate::node::messages::{
-    Accepted, Bulk, BulkDone, ClusterView, Counts, Draft, NotReady, Placed, Refusal, Requirement,
-    Unavailable, Verdict,
+    Bulk, BulkDone, ClusterView, Counts, Draft, NotReady, Placed, Refusal, Requirement,
+    SubmitAnswer, Unavailable, Verdict,
 };
+use crate::node::shared::Shared;
+use crate::postgres::lists::dead_letters::Change;
 
-/// The service that a node offers to its API. Cheap to clone.
-#[derive(Clone, Debug)]
+/// How long an answer that found no task waits to learn whether its topic exists. A submit waits as
+/// long.
+const TOPIC_ASIDE_MAX: Duration = Duration::from_secs(3);
+
+/// The service that a node offers to its API. It opens when the node has found its servers. Cheap
+/// to clone.
+#[derive(Clone, Debug, Default)]
 pub struct Service {
-    backing: Backing,
+    state: Arc<State>,
 }
 
-#[derive(Clone, Debug)]
-enum Backing {
-    Node(Arc<Front>),
+#[derive(Debug)]
+struct State {
+    /// Set once the service is open.
+    parts: OnceLock<Parts>,
+    /// The requirements for which the node waits while it starts.
+    starting: Mutex<Vec<NotReady>>,
     /// Tests of the API need no servers.
     #[cfg(test)]
-    Model(Arc<model::Model>),
+    model: Option<Arc<model::Model>>,
 }
 
-/// The task service opens when the node has found its servers. Until then, callers get the missing
-/// requirements.
-#[derive(Debug)]
-struct Front {
-    task_service: OnceLock<TaskService>,
-    starting: Mutex<Vec<NotReady>>,
-}
-
-impl Front {
-    fn open(&self) -> Result<&TaskService, String> {
-        self.task_service.get().ok_or_else(|| {
-            let missing: Vec<String> =
-                self.missing().into_iter().map(|missing| missing.to_string()).collect();
-            format!("the node is starting ({})", missing.join("; "))
-        })
-    }
-
-    fn missing(&self) -> Vec<NotReady> {
-        match self.task_service.get() {
-            Some(task_service) => task_service.missing(),
-            None => self.starting.lock().unwrap_or_else(PoisonError::into_inner).clone(),
-        }
-    }
-}
-
-/// Asks the task service, or returns an `Unavailable` while it is not open yet. Tests of the API
-/// ask the model.
-macro_rules! ask {
-    ($self:ident.$method:ident($($argument:expr),*), $refusal:ident) => {
-        match &$self.backing {
-            Backing::Node(front) => match front.open() {
-                Ok(task_service) => task_service.$method($($argument),*).await,
-                Err(reason) => Err($refusal::ServerAway { reason }),
-            },
-            #[cfg(test)]
-            Backing::Model(model) => model.$method($($argument),*).await,
-        }
-    };
-}
-
-impl Default for Service {
+impl Default for State {
     fn default() -> Self {
         let starting = NotReady { what: Requirement::Postgres, why: "not reached yet".to_owned() };
         Self {
-            backing: Backing::Node(Arc::new(Front {
-                task_service: OnceLock::new(),
-                starting: Mutex::new(vec![starting]),
-            })),
+            parts: OnceLock::new(),
+            starting: Mutex::new(vec![starting]),
+            #[cfg(test)]
+            model: None,
         }
     }
+}
+
+/// The parts of an open service.
+#[derive(Debug)]
+pub struct Parts {
+    pub shared: Arc<Shared>,
+    pub submitter: Submitter,
+    pub stored: StoredTasks,
+    pub lists: Lists,
+    pub bulks: Bulks,
+    pub reporter: Reporter,
+    pub draining: CancellationToken,
+}
+
+impl Parts {
+    fn takes_changes(&self) -> Result<&Self, Unavailable> {
+        if self.draining.is_cancelled() { Err(Unavailable::Draining) } else { Ok(self) }
+    }
+}
+
+/// The node is still starting, and this is the reason.
+struct Starting {
+    reason: String,
+}
+
+impl From<Starting> for Refusal {
+    fn from(Starting { reason }: Starting) -> Self {
+        Self::ServerAway { reason }
+    }
+}
+
+impl From<Starting> for Unavailable {
+    fn from(Starting { reason }: Starting) -> Self {
+        Self::ServerAway { reason }
+    }
+}
+
+/// Lets the model answer a method of a service that has one. Only tests have a model.
+macro_rules! answer_by_model {
+    ($self:ident, $model:ident => $answer:expr) => {
+        #[cfg(test)]
+        if let Some($model) = &$self.state.model {
+            return $answer;
+        }
+    };
 }
 
 impl Service {
     /// Shows the requirements for which the node waits while it starts.
     pub fn waits_for(&self, missing: Vec<NotReady>) {
-        match &self.backing {
-            Backing::Node(front) => {
-                *front.starting.lock().unwrap_or_else(PoisonError::into_inner) = missing
-            }
-            #[cfg(test)]
-            Backing::Model(_) => {}
-        }
+        *self.state.starting.lock().unwrap_or_else(PoisonError::into_inner) = missing;
     }
 
     /// Opens the service. Only one call is allowed.
-    pub fn open(&self, task_service: TaskService) {
-        match &self.backing {
-            Backing::Node(front) => {
-                assert!(front.task_service.set(task_service).is_ok(), "a node starts once")
-            }
-            #[cfg(test)]
-            Backing::Model(_) => {}
-        }
+    pub fn open(&self, parts: Parts) {
+        assert!(self.state.parts.set(parts).is_ok(), "a node starts once");
     }
 
     #[cfg(test)]
     pub fn of_model(model: Arc<model::Model>) -> Self {
-        Self { backing: Backing::Model(model) }
+        Self { state: Arc::new(State { model: Some(model), ..State::default() }) }
+    }
+
+    /// Returns the parts of the service, or the missing requirements while the node starts.
+    fn opened(&self) -> Result<&Parts, Starting> {
+        self.state.parts.get().ok_or_else(|| {
+            let missing: Vec<String> =
+                self.missing().into_iter().map(|missing| missing.to_string()).collect();
+            Starting { reason: format!("the node is starting ({})", missing.join("; ")) }
+        })
     }
 
     /// Returns the upper bound of the cluster's clock for a request that arrives now: its `delay`
     /// counts from this time. Returns `None` while the time is not known.
     pub fn arrival(&self) -> Option<Timestamp> {
-        match &self.backing {
-            Backing::Node(front) => front.task_service.get()?.arrival(),
-            #[cfg(test)]
-            Backing::Model(model) => model.arrival(),
-        }
+        answer_by_model!(self, model => model.arrival());
+        self.state.parts.get()?.shared.clock.arrival()
     }
 
-    /// Stores tasks of a request that arrived at `arrived_at`. Returns an answer for each task, in
-    /// order.
-    pub async fn submit(
+    /// Stores the task of a request that arrived at `arrived_at`.
+    pub async fn submit(&self, draft: Draft, arrived_at: Option<Timestamp>) -> SubmitAnswer {
+        answer_by_model!(self, model => model.submit(draft).await);
+        let parts = self.opened()?;
+        let mut answers = [unanswered()];
+        parts.submitter.admit([draft], arrived_at, &mut answers).await;
+        parts.shared.metrics.submits_refused.inc_by(refused_count(&answers));
+        let [answer] = answers;
+        answer
+    }
+
+    /// Stores the tasks of a request that arrived at `arrived_at`. Each draft comes with something
+    /// of its caller, which is returned with the answer.
+    pub async fn submit_many<T>(
         &self,
-        drafts: Vec<Draft>,
+        drafts: Vec<(T, Draft)>,
         arrived_at: Option<Timestamp>,
-    ) -> Vec<Result<Accepted, Refusal>> {
-        match &self.backing {
-            Backing::Node(front) => match front.open() {
-                Ok(task_service) => task_service.submit(drafts, arrived_at).await,
-                Err(reason) => vec![Err(Refusal::ServerAway { reason }); drafts.len()],
-            },
-            #[cfg(test)]
-            Backing::Model(model) => model.submit(drafts).await,
+    ) -> Vec<(T, SubmitAnswer)> {
+        answer_by_model!(self, model => model.submit_many(drafts).await);
+        let (callers, drafts): (Vec<T>, Vec<Draft>) = drafts.into_iter().unzip();
+        let mut answers = vec![unanswered(); drafts.len()];
+        match self.opened() {
+            Ok(parts) => {
+                parts.submitter.admit(drafts, arrived_at, &mut answers).await;
+                parts.shared.metrics.submits_refused.inc_by(refused_count(&answers));
+            }
+            Err(starting) => answers.fill(Err(starting.into())),
         }
-    }
-
-    /// Cancels a task.
-    pub async fn cancel(&self, id: TaskId) -> Result<Verdict, Unavailable> {
-        ask!(self.cancel(id), Unavailable)
-    }
-
-    pub async fn look_up(&self, id: TaskId) -> Result<Option<TaskView>, Unavailable> {
-        ask!(self.look_up(id), Unavailable)
+        callers.into_iter().zip(answers).collect()
     }
 
     /// Replaces the task of a name by a draft with that name, if `condition` allows it.
@@ -151,16 +176,20 @@ impl Service {
         condition: &Precondition,
         arrived_at: Option<Timestamp>,
     ) -> Result<Placed, Refusal> {
-        ask!(self.replace(draft, condition, arrived_at), Refusal)
+        answer_by_model!(self, model => model.replace(draft, condition).await);
+        let parts = self.opened()?;
+        let placed = match parts.submitter.check_one(draft, arrived_at).await {
+            Ok(task) => parts.stored.put_in_place(task, condition).await,
+            Err(refusal) => Err(refusal),
+        };
+        parts.shared.metrics.submits_refused.inc_by(refused_count(std::slice::from_ref(&placed)));
+        placed
     }
 
-    /// Returns the task of a name.
-    pub async fn look_up_named(
-        &self,
-        topic: &TopicName,
-        name: &TaskName,
-    ) -> Result<Option<TaskView>, Unavailable> {
-        ask!(self.look_up_named(topic, name), Unavailable)
+    /// Cancels a task.
+    pub async fn cancel(&self, id: TaskId) -> Result<Verdict, Unavailable> {
+        answer_by_model!(self, model => model.cancel(id).await);
+        self.opened()?.takes_changes()?.stored.cancel_by_id(id).await
     }
 
     /// Cancels the task of a name, if `condition` allows it.
@@ -170,7 +199,24 @@ impl Service {
         name: &TaskName,
         condition: &Precondition,
     ) -> Result<Verdict, Unavailable> {
-        ask!(self.cancel_named(topic, name, condition), Unavailable)
+        answer_by_model!(self, model => model.cancel_named(topic, name, condition).await);
+        self.opened()?.takes_changes()?.stored.cancel_by_name(topic, name, condition).await
+    }
+
+    /// Looks a task up.
+    pub async fn look_up(&self, id: TaskId) -> Result<Option<TaskView>, Unavailable> {
+        answer_by_model!(self, model => model.look_up(id).await);
+        self.opened()?.stored.by_id(id).await
+    }
+
+    /// Returns the task of a name.
+    pub async fn look_up_named(
+        &self,
+        topic: &TopicName,
+        name: &TaskName,
+    ) -> Result<Option<TaskView>, Unavailable> {
+        answer_by_model!(self, model => model.look_up_named(topic, name).await);
+        self.opened()?.stored.by_name(topic, name).await
     }
 
     /// Lists at most `limit` pending tasks, or dead letters, in the order of their due times.
@@ -182,49 +228,91 @@ impl Service {
         from: Option<Cursor>,
         limit: usize,
     ) -> Result<Page, Unavailable> {
-        ask!(self.list(list, selection, from, limit), Unavailable)
+        answer_by_model!(self, model => model.list(list, selection, from, limit).await);
+        self.opened()?.lists.list(list, selection, from, limit).await
     }
 
     /// Returns the number of pending tasks, of one topic or of all.
     pub async fn counts(&self, topic: Option<&TopicName>) -> Result<Counts, Unavailable> {
-        ask!(self.counts(topic), Unavailable)
+        answer_by_model!(self, model => model.counts(topic).await);
+        self.opened()?.lists.counts(topic).await
     }
 
     /// Returns whether a topic exists for which a request has found no task: Kafka has it, or tasks
     /// or dead letters are for it. `None` means that this cannot be told now. `searched` is a list
     /// that was searched for the topic without any other filter, and has none.
     pub async fn knows_topic(&self, topic: &TopicName, searched: Option<List>) -> Option<bool> {
-        match &self.backing {
-            Backing::Node(front) => front.open().ok()?.knows_topic(topic, searched).await,
-            #[cfg(test)]
-            Backing::Model(model) => model.knows_topic(topic),
+        answer_by_model!(self, model => model.knows_topic(topic));
+        let parts = self.opened().ok()?;
+        // Kafka is asked first, and for a short time only, because the question is an aside of
+        // another answer.
+        match tokio::time::timeout(TOPIC_ASIDE_MAX, parts.submitter.topics.look_up(topic)).await {
+            Ok(Ok(_facts)) => Some(true),
+            Ok(Err(LookUpError::Unknown)) => {
+                Box::pin(parts.lists.have_topic(topic, searched)).await
+            }
+            Ok(Err(
+                LookUpError::Denied { .. } | LookUpError::Unavailable { .. } | LookUpError::Busy,
+            ))
+            | Err(_) => None,
         }
     }
 
+    // The futures of the calls for many tasks and for dead letters are on the heap, because callers
+    // keep them in futures of their own.
+
     /// Cancels all selected tasks, up to a limit.
     pub async fn cancel_all(&self, bulk: &Bulk) -> Result<BulkDone, Unavailable> {
-        ask!(self.cancel_all(bulk), Unavailable)
+        answer_by_model!(self, model => model.cancel_all(bulk).await);
+        let parts = self.opened()?.takes_changes()?;
+        let done = Box::pin(parts.bulks.cancel_all(bulk)).await;
+        log_bulk("cancelled", bulk, &done);
+        done
+    }
+
+    /// Redrives all selected dead letters, up to a limit.
+    pub async fn redrive_all(&self, bulk: &Bulk) -> Result<BulkDone, Unavailable> {
+        answer_by_model!(self, model => model.redrive_all(bulk).await);
+        let parts = self.opened()?.takes_changes()?;
+        parts.submitter.look_for(&bulk.topic).await;
+        let done = Box::pin(parts.bulks.change_all_dead(Change::Redrive, bulk)).await;
+        log_bulk("put back", bulk, &done);
+        done
+    }
+
+    /// Drops all selected dead letters, up to a limit.
+    pub async fn drop_all_dead(&self, bulk: &Bulk) -> Result<BulkDone, Unavailable> {
+        answer_by_model!(self, model => model.drop_all_dead(bulk).await);
+        let parts = self.opened()?.takes_changes()?;
+        let done = Box::pin(parts.bulks.change_all_dead(Change::Drop, bulk)).await;
+        log_bulk("dropped as dead letters", bulk, &done);
+        done
     }
 
     /// Redrives a dead letter: its task is due now. Returns `None` when there is no such dead
     /// letter.
     pub async fn redrive(&self, id: TaskId) -> Result<Option<TaskView>, Unavailable> {
-        ask!(self.redrive(id), Unavailable)
-    }
-
-    /// Redrives all selected dead letters, up to a limit.
-    pub async fn redrive_all(&self, bulk: &Bulk) -> Result<BulkDone, Unavailable> {
-        ask!(self.redrive_all(bulk), Unavailable)
-    }
-
-    /// Drops all selected dead letters, up to a limit.
-    pub async fn drop_all_dead(&self, bulk: &Bulk) -> Result<BulkDone, Unavailable> {
-        ask!(self.drop_all_dead(bulk), Unavailable)
+        answer_by_model!(self, model => model.redrive(id).await);
+        let parts = self.opened()?.takes_changes()?;
+        if let Some(task) = parts.stored.by_id(id).await? {
+            parts.submitter.look_for(&task.topic).await;
+        }
+        let task = Box::pin(parts.bulks.redrive(id)).await?;
+        if task.is_some() {
+            tracing::info!(%id, "a dead letter was put back");
+        }
+        Ok(task)
     }
 
     /// Drops a dead letter, and returns it. Returns `None` when there is no such dead letter.
     pub async fn drop_dead(&self, id: TaskId) -> Result<Option<TaskView>, Unavailable> {
-        ask!(self.drop_dead(id), Unavailable)
+        answer_by_model!(self, model => model.drop_dead(id).await);
+        let parts = self.opened()?.takes_changes()?;
+        let task = Box::pin(parts.bulks.drop_dead(id)).await?;
+        if task.is_some() {
+            tracing::info!(%id, "a dead letter was dropped");
+        }
+        Ok(task)
     }
 
     /// Returns the cluster as this node sees it.
@@ -232,31 +320,54 @@ impl Service {
     /// # Errors
     /// While the node starts: it knows nothing of the cluster yet.
     pub async fn cluster(&self) -> Result<ClusterView, Unavailable> {
-        match &self.backing {
-            Backing::Node(front) => match front.open() {
-                Ok(task_service) => Ok(task_service.cluster().await),
-                Err(reason) => Err(Unavailable::ServerAway { reason }),
-            },
-            #[cfg(test)]
-            Backing::Model(model) => Ok(model.cluster()),
-        }
+        answer_by_model!(self, model => Ok(model.cluster()));
+        Ok(self.opened()?.reporter.view().await)
     }
 
     /// Returns the requirements that the node lacks to be ready. The list is empty when the node is
     /// ready.
     pub fn missing(&self) -> Vec<NotReady> {
-        match &self.backing {
-            Backing::Node(front) => front.missing(),
-            #[cfg(test)]
-            Backing::Model(model) => model.missing(),
+        answer_by_model!(self, model => model.missing());
+        match self.state.parts.get() {
+            Some(parts) => parts.reporter.missing(),
+            None => self.state.starting.lock().unwrap_or_else(PoisonError::into_inner).clone(),
         }
     }
 
     pub fn is_draining(&self) -> bool {
-        match &self.backing {
-            Backing::Node(front) => front.task_service.get().is_some_and(TaskService::is_draining),
-            #[cfg(test)]
-            Backing::Model(model) => model.is_draining(),
+        answer_by_model!(self, model => model.is_draining());
+        self.state.parts.get().is_some_and(|parts| parts.draining.is_cancelled())
+    }
+}
+
+/// Logs a call for many tasks, because it is an act of an operator.
+fn log_bulk(what: &str, bulk: &Bulk, done: &Result<BulkDone, Unavailable>) {
+    // Milliseconds since the epoch, as a request may give them.
+    let [due_from_ms, due_to_ms] =
+        [bulk.due_from, bulk.due_to].map(|time| time.map(Timestamp::as_millis));
+    let topic = &bulk.topic;
+    match done {
+        _ if bulk.is_dry_run => {}
+        Ok(BulkDone { task_count, has_more, .. }) => {
+            tracing::info!(%topic, due_from_ms, due_to_ms, task_count, has_more, "many tasks were {what}");
         }
+        Err(unavailable) => {
+            tracing::info!(%topic, due_from_ms, due_to_ms, ?unavailable, "many tasks were to be {what}")
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_starting_service_names_its_missing_requirements() {
+        let service = Service::default();
+        let why = "no route".to_owned();
+        service.waits_for(vec![NotReady { what: Requirement::Kafka, why }]);
+        let reason = "the node is starting (kafka: no route)".to_owned();
+        assert_eq!(service.counts(None).await, Err(Unavailable::ServerAway { reason }));
+        assert!(!service.is_draining() && service.arrival().is_none());
     }
 }

@@ -35,7 +35,7 @@ const ROUNDS_MAX: usize = 3;
 
 /// Cancels tasks over its own connection.
 #[derive(Debug)]
-pub struct Canceller {
+pub struct Cancels {
     connection: Connection,
 }
 
@@ -46,7 +46,7 @@ pub(in crate::postgres) struct Wanted {
     pub(in crate::postgres) first: TaskId,
 }
 
-impl Canceller {
+impl Cancels {
     pub fn new(settings: &Settings) -> Self {
         Self { connection: Connection::new(settings, PURPOSE) }
     }

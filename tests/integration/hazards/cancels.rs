@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use punctual::domain::{IdRange, Shard, TaskId, Timestamp};
 use punctual::postgres::partitions::mover::Mover;
-use punctual::postgres::tasks::cancel::Canceller;
+use punctual::postgres::tasks::cancel::Cancels;
 use sqlx::postgres::PgConnection;
 
 use super::{DEADLOCK, Stage, code_of, in_background, run, staged, try_run};
@@ -40,8 +40,8 @@ async fn a_cancel_that_looks_near_first_and_far_second_misses_a_task_that_is_mov
 }
 
 /// A session of its own, open already, so that nothing but the statements takes time.
-async fn canceller(stage: &Stage) -> Canceller {
-    let mut canceller = Canceller::new(&stage.settings);
+async fn canceller(stage: &Stage) -> Cancels {
+    let mut canceller = Cancels::new(&stage.settings);
     let nobody = TaskId::new(Timestamp::from_millis(1), Shard::new(7), 7);
     let (cancelled, outcome) = canceller.cancel_group(&[nobody]).await;
     outcome.unwrap();

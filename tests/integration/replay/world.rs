@@ -17,7 +17,7 @@ use punctual::postgres::partitions::create;
 use punctual::postgres::partitions::mover::Mover;
 use punctual::postgres::partitions::retire::{Retired, Retirer};
 use punctual::postgres::tasks::adopt::Adoptions;
-use punctual::postgres::tasks::cancel::Canceller;
+use punctual::postgres::tasks::cancel::Cancels;
 use punctual::postgres::tasks::claim::{Answer, Claimed, Claims, Request, Source};
 use punctual::postgres::tasks::look_up::LookUp;
 use punctual::postgres::tasks::replace::{Replacement, Replaces};
@@ -58,7 +58,7 @@ pub struct World {
     epoch: Timestamp,
     identities: Vec<Identity>,
     claims: Claims,
-    canceller: Canceller,
+    canceller: Cancels,
     replaces: Replaces,
     look_up: LookUp,
     mover: Mover,
@@ -123,7 +123,7 @@ impl World {
             epoch,
             identities: identities.collect(),
             claims: Claims::new(&settings),
-            canceller: Canceller::new(&settings),
+            canceller: Cancels::new(&settings),
             replaces: Replaces::new(&settings, RETENTION, 1),
             look_up: LookUp::new(&settings, &cluster, 1),
             mover: Mover::new(&settings),

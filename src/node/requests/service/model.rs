@@ -25,7 +25,7 @@ use crate::domain::{
 };
 use crate::node::messages::{
     Accepted, Bulk, BulkDone, ClusterView, Counts, Draft, Due, Figure, NodeView, NotReady, Placed,
-    Refusal, Requirement, Unavailable, UnavailableTopic, Verdict,
+    Refusal, Requirement, SubmitAnswer, Unavailable, UnavailableTopic, Verdict,
 };
 
 /// The model's clock stands still: 2026-01-01T00:00:00Z.
@@ -46,14 +46,22 @@ impl Model {
         Some(Timestamp::from_millis(NOW_MILLIS))
     }
 
-    pub async fn submit(&self, drafts: Vec<Draft>) -> Vec<Result<Accepted, Refusal>> {
-        if drafts.iter().any(|draft| draft.record.topic.as_str() == "slow") {
+    pub async fn submit(&self, draft: Draft) -> SubmitAnswer {
+        if draft.record.topic.as_str() == "slow" {
             std::future::pending::<()>().await;
         }
-        drafts.into_iter().map(|draft| self.submit_one(draft)).collect()
+        self.submit_one(draft)
     }
 
-    fn submit_one(&self, draft: Draft) -> Result<Accepted, Refusal> {
+    pub async fn submit_many<T>(&self, drafts: Vec<(T, Draft)>) -> Vec<(T, SubmitAnswer)> {
+        let mut answers = Vec::new();
+        for (context, draft) in drafts {
+            answers.push((context, self.submit(draft).await));
+        }
+        answers
+    }
+
+    fn submit_one(&self, draft: Draft) -> SubmitAnswer {
         let reason = "tried".to_owned();
         match draft.record.topic.as_str() {
             "no-such-topic" => return Err(Refusal::UnknownTopic),
@@ -64,7 +72,7 @@ impl Model {
             "bad" => return Err(Refusal::BadValue { reason }),
             "full" => return Err(Refusal::Busy { bound: "submit_queue" }),
             "away" => return Err(Refusal::ServerAway { reason }),
-            "lost" => return Err(Refusal::Unknown { reason }),
+            "lost" => return Err(Refusal::Unknown { reason: reason.into() }),
             "leaving" => return Err(Refusal::Draining),
             topic => assert!(topic != "panic", "this topic is for a test of panics"),
         }
@@ -94,12 +102,7 @@ impl Model {
         Ok(Accepted { id, state, is_new: true })
     }
 
-    pub async fn replace(
-        &self,
-        draft: Draft,
-        condition: &Precondition,
-        _arrived_at: Option<Timestamp>,
-    ) -> Result<Placed, Refusal> {
+    pub async fn replace(&self, draft: Draft, condition: &Precondition) -> Result<Placed, Refusal> {
         let former = draft.name.as_ref().and_then(|name| self.named(&draft.record.topic, name));
         if !condition.allows(former) {
             return Ok(Placed::Unmet(former));

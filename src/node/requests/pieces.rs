@@ -1,0 +1,97 @@
+//! Divides a group that is committed together, so that one item does not fail the others.
+//!
+//! A statement fails as a whole: for one value that is refused, or for one row that another
+//! transaction has locked. The caller then halves the group until the cause is alone.
+
+use std::collections::VecDeque;
+use std::iter;
+use std::ops::Range;
+
+use crate::domain::Monotonic;
+
+/// The pieces of a group that are still to be committed, as ranges of its items.
+#[derive(Debug)]
+pub struct Pieces {
+    waiting: VecDeque<Range<usize>>,
+    until: Monotonic,
+}
+
+impl Pieces {
+    /// Begins with a group of `count` items as one piece. Waiting for locks ends at `until`.
+    pub fn new(count: usize, until: Monotonic) -> Self {
+        Self { waiting: iter::once(0..count).collect(), until }
+    }
+
+    /// Takes the next piece. There is none when all items are done.
+    pub fn take(&mut self) -> Option<Range<usize>> {
+        self.waiting.pop_front()
+    }
+
+    /// Returns true when the group has waited for the locks of others for long enough.
+    pub fn is_late(&self, now: Monotonic) -> bool {
+        now >= self.until
+    }
+
+    /// Puts the halves of a failed piece behind the other pieces, which are not held up and come
+    /// first. A piece of one item comes again as it is.
+    pub fn halve(&mut self, piece: Range<usize>) {
+        let middle = piece.start + piece.len() / 2;
+        let halves = [piece.start..middle, middle..piece.end];
+        self.waiting.extend(halves.into_iter().filter(|half| !half.is_empty()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn at(seconds: u64) -> Monotonic {
+        Monotonic::from_start(Duration::from_secs(seconds))
+    }
+
+    /// Commits all pieces, and fails those that contain `bad`. Returns the committed pieces in
+    /// order, and the number of tries.
+    fn commit_without(bad: usize, count: usize) -> (Vec<Range<usize>>, usize) {
+        let (mut pieces, mut done, mut tries) = (Pieces::new(count, at(3)), Vec::new(), 0);
+        while let Some(piece) = pieces.take() {
+            tries += 1;
+            match piece.contains(&bad) {
+                false => done.push(piece),
+                true if piece.len() > 1 => pieces.halve(piece),
+                true => {}
+            }
+        }
+        (done, tries)
+    }
+
+    #[test]
+    fn one_bad_item_fails_alone_and_within_few_tries() {
+        assert_eq!(commit_without(5, 8), (vec![0..4, 6..8, 4..5], 7));
+        for bad in [0, 1, 499, 998, 999] {
+            let (done, tries) = commit_without(bad, 1000);
+            let count: usize = done.iter().map(ExactSizeIterator::len).sum();
+            assert!(count == 999 && tries <= 21, "{bad}: {count} of 999 in {tries} tries");
+            assert!(done.iter().all(|piece| !piece.contains(&bad)), "{bad}");
+        }
+    }
+
+    #[test]
+    fn one_item_comes_again_as_it_is_until_time_is_up() {
+        let mut pieces = Pieces::new(1, at(3));
+        for _ in 0..3 {
+            assert_eq!(pieces.take(), Some(0..1));
+            pieces.halve(0..1);
+        }
+        assert!(!pieces.is_late(at(2)) && pieces.is_late(at(3)));
+    }
+
+    #[test]
+    fn the_other_pieces_come_before_the_halves_of_a_failed_one() {
+        let mut pieces = Pieces::new(4, at(3));
+        pieces.halve(0..2);
+        let order: Vec<_> = iter::from_fn(|| pieces.take()).collect();
+        assert_eq!(order, [0..4, 0..1, 1..2]);
+    }
+}

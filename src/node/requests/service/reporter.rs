@@ -1,0 +1,115 @@
+//! Reports the cluster as this node sees it, and the requirements that the node lacks.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use tokio::sync::watch;
+
+use crate::clock;
+use crate::domain::{Backlog, Timestamp};
+use crate::engine::topics::{OpenBreaker, Pace};
+use crate::error_chain::chain;
+use crate::node::membership::Bulletin;
+use crate::node::messages::{
+    ClusterView, NodeView, NotReady, Requirement, UNAVAILABLE_SHOWN_MAX, UnavailableTopic,
+};
+use crate::node::requests::connections::Connections;
+use crate::node::shared::Shared;
+use crate::postgres::lists::backlog::BacklogCounter;
+
+/// Reports on the cluster and the node.
+#[derive(Debug)]
+pub struct Reporter {
+    pub shared: Arc<Shared>,
+    pub backlog: BacklogCounter,
+    pub connections: Connections,
+    pub bulletin: watch::Receiver<Bulletin>,
+    /// etcd was reached once. Its absence stops nothing from then on.
+    pub has_seen_etcd: AtomicBool,
+}
+
+impl Reporter {
+    async fn overdue(&self, now: Option<Timestamp>) -> Option<Backlog> {
+        match self.backlog.count(self.shared.leaves.oldest()?, now?).await {
+            Ok(backlog) => Some(backlog),
+            Err(error) => {
+                tracing::debug!(error = chain(&error), "count the overdue tasks");
+                None
+            }
+        }
+    }
+
+    /// Returns the cluster as this node sees it.
+    pub async fn view(&self) -> ClusterView {
+        let now = self.shared.clock.now();
+        let backlog = self.overdue(now).await;
+        ClusterView {
+            node: self.shared.node,
+            now,
+            shard_count: self.shared.cluster.shards.get(),
+            window: self.shared.cluster.window,
+            horizon: self.shared.cluster.horizon,
+            leaf: self.shared.cluster.leaf,
+            nodes: self.nodes(),
+            backlog,
+            unavailable_topics: self.unavailable_topics(),
+            is_throttled: self.shared.in_flight.topics().pace() == Pace::Throttled,
+            missing: self.missing(),
+        }
+    }
+
+    fn unavailable_topics(&self) -> Vec<UnavailableTopic> {
+        let now = clock::monotonic();
+        let topics = self.shared.in_flight.topics();
+        let shown = |open: OpenBreaker<'_>| UnavailableTopic {
+            topic: open.topic.clone(),
+            is_gone: open.is_gone,
+            unavailable_for: now.since(open.since),
+            reason: open.reason.map(String::from),
+        };
+        topics.open().into_iter().take(UNAVAILABLE_SHOWN_MAX).map(shown).collect()
+    }
+
+    /// Returns the nodes as of this node's last heartbeat, with ages as of now.
+    fn nodes(&self) -> Vec<NodeView> {
+        let bulletin = self.bulletin.borrow();
+        let passed = bulletin
+            .heartbeat_sent_at
+            .map_or(Duration::ZERO, |sent_at| clock::monotonic().since(sent_at));
+        let mut nodes = bulletin.nodes.clone();
+        for node in &mut nodes {
+            node.heartbeat_age += passed;
+        }
+        nodes
+    }
+
+    /// Returns the requirements that the node lacks to be ready. The list is empty when the node is
+    /// ready.
+    pub fn missing(&self) -> Vec<NotReady> {
+        let bulletin = self.bulletin.borrow().clone();
+        // Once etcd has been reached, its absence stops nothing and the node stays ready. Before
+        // the first heartbeat, etcd has not been checked.
+        if bulletin.heartbeat_sent_at.is_some()
+            && !bulletin.missing.iter().any(|missing| missing.what == Requirement::Etcd)
+        {
+            self.has_seen_etcd.store(true, Ordering::Relaxed);
+        }
+        let counts = |what: Requirement| {
+            what != Requirement::Etcd || !self.has_seen_etcd.load(Ordering::Relaxed)
+        };
+        // The membership knows why there is no heartbeat. The fence knows only that there is none.
+        let mut missing: Vec<NotReady> =
+            bulletin.missing.into_iter().filter(|missing| counts(missing.what)).collect();
+        for more in self.shared.fence.missing() {
+            if !missing.iter().any(|known| known.what == more.what) {
+                missing.push(more);
+            }
+        }
+        // Without Postgres no connection can be opened, and the list says so already.
+        if !missing.iter().any(|known| known.what == Requirement::Postgres) {
+            missing.extend(self.connections.missing());
+        }
+        missing
+    }
+}

@@ -1,0 +1,143 @@
+//! Looks up and cancels stored tasks, by their ids and by their names.
+
+use std::sync::Arc;
+
+use crate::domain::{NewTask, Precondition, TaskId, TaskName, TaskState, TaskView, TopicName};
+use crate::node::messages::{Placed, Refusal, Unavailable, Verdict};
+use crate::node::requests::canceller::Canceller;
+use crate::node::requests::moving::{self, Looks};
+use crate::node::requests::replacer::Replacer;
+use crate::node::requests::retry_policy::unavailable_of_look;
+use crate::postgres::tasks::look_up::LookUp;
+use crate::postgres::tasks::names::{Entry, Names};
+use crate::postgres::tasks::replace::withdraw::Withdrawal;
+
+/// The maximum number of times that other requests may replace the task of a name while it is
+/// cancelled by that name.
+const CANCELS_OF_NAME_MAX: usize = 10;
+
+/// The tasks that this cluster has stored.
+#[derive(Debug)]
+pub struct StoredTasks {
+    pub canceller: Canceller,
+    pub replacer: Replacer,
+    pub names: Arc<Names>,
+    pub look_up: Arc<LookUp>,
+}
+
+impl StoredTasks {
+    /// Looks a task up.
+    pub async fn by_id(&self, id: TaskId) -> Result<Option<TaskView>, Unavailable> {
+        self.look_up.task(id).await.map_err(|error| unavailable_of_look(&error))
+    }
+
+    /// Returns the task of a name. An expired name has no task, unless its task is still pending.
+    pub async fn by_name(
+        &self,
+        topic: &TopicName,
+        name: &TaskName,
+    ) -> Result<Option<TaskView>, Unavailable> {
+        let Some(entry) = self.entry(topic, name).await? else { return Ok(None) };
+        let view = self.by_id(entry.id).await?;
+        Ok(view.filter(|view| !entry.is_expired || is_pending(view)))
+    }
+
+    /// Stores a named task in the place of the task that has its name.
+    pub async fn put_in_place(
+        &self,
+        task: NewTask,
+        condition: &Precondition,
+    ) -> Result<Placed, Refusal> {
+        // The future is on the heap, because callers keep it in futures of their own.
+        Box::pin(self.replacer.replace(task, condition, &self.look_up)).await
+    }
+
+    /// Cancels a task by its id.
+    pub async fn cancel_by_id(&self, id: TaskId) -> Result<Verdict, Unavailable> {
+        let mut looks = Looks::default();
+        loop {
+            if let Some(task) = self.canceller.cancel(id).await? {
+                return Ok(Verdict::Cancelled(task));
+            }
+            if let Some(verdict) = Verdict::of_look(self.by_id(id).await?) {
+                return Ok(verdict);
+            }
+            if looks.is_last() {
+                return Err(Unavailable::ServerAway {
+                    reason: "the task is being moved; repeat the cancel".to_owned(),
+                });
+            }
+            moving::pause().await;
+        }
+    }
+
+    /// Cancels the task of a name, if `condition` allows it. When the task is replaced meanwhile,
+    /// its replacement is meant instead.
+    pub async fn cancel_by_name(
+        &self,
+        topic: &TopicName,
+        name: &TaskName,
+        condition: &Precondition,
+    ) -> Result<Verdict, Unavailable> {
+        for _try in 0..CANCELS_OF_NAME_MAX {
+            let verdict = if condition.is_none() {
+                self.cancel_current(topic, name).await?
+            } else {
+                // The future is on the heap: it is rarely needed, and would make the future of
+                // every cancel larger.
+                Box::pin(self.withdraw(topic, name, condition)).await?
+            };
+            match verdict {
+                Some(Verdict::Replaced(_)) => {}
+                Some(verdict) => return Ok(verdict),
+                None => moving::pause().await,
+            }
+        }
+        Err(Unavailable::ServerAway {
+            reason: "others were replacing the task all the time; repeat the cancel".to_owned(),
+        })
+    }
+
+    /// Cancels the task that a name stands for now.
+    async fn cancel_current(
+        &self,
+        topic: &TopicName,
+        name: &TaskName,
+    ) -> Result<Option<Verdict>, Unavailable> {
+        let Some(entry) = self.entry(topic, name).await? else {
+            return Ok(Some(Verdict::NotFound));
+        };
+        if entry.is_expired && !self.by_id(entry.id).await?.as_ref().is_some_and(is_pending) {
+            return Ok(Some(Verdict::NotFound));
+        }
+        self.cancel_by_id(entry.id).await.map(Some)
+    }
+
+    /// Cancels the task of a name. The entry is locked meanwhile, so that exactly the task that
+    /// `condition` allows is cancelled. `None` means that the task is being moved.
+    async fn withdraw(
+        &self,
+        topic: &TopicName,
+        name: &TaskName,
+        condition: &Precondition,
+    ) -> Result<Option<Verdict>, Unavailable> {
+        Ok(match self.replacer.withdraw(topic, name, condition).await? {
+            Withdrawal::Cancelled(task) => Some(Verdict::Cancelled(*task)),
+            Withdrawal::Unmet(entry) => Some(Verdict::Unmet(entry.id)),
+            Withdrawal::NotFound => Some(Verdict::NotFound),
+            Withdrawal::Gone(entry) => Verdict::of_look(self.by_id(entry.id).await?),
+        })
+    }
+
+    async fn entry(
+        &self,
+        topic: &TopicName,
+        name: &TaskName,
+    ) -> Result<Option<Entry>, Unavailable> {
+        self.names.entry(topic, name).await.map_err(|error| unavailable_of_look(&error))
+    }
+}
+
+fn is_pending(view: &TaskView) -> bool {
+    matches!(view.state, TaskState::Scheduled | TaskState::Claimed)
+}

@@ -1,0 +1,291 @@
+//! Submits and checks drafts: against the clock, the topic and the limits.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+
+use crate::domain::{NewTask, TaskName, Timestamp, TopicName};
+use crate::kafka::{self, LookUpError, TopicFacts};
+use crate::node::messages::{Accepted, Draft, Due, Refusal, SubmitAnswer};
+use crate::node::requests::intake::Intake;
+use crate::node::requests::intake::submission::Submission;
+use crate::node::requests::retry_policy::refusal_of_look;
+use crate::node::shared::Shared;
+use crate::postgres::tasks::names::Names;
+use crate::postgres::tasks::submit::{BYTES_MAX, TASKS_MAX};
+
+/// The facts about a topic, or the reason why its drafts are refused.
+type Facts = Result<TopicFacts, Refusal>;
+
+/// A draft with a name that cannot become a task.
+struct Refused {
+    /// Index among the drafts.
+    index: usize,
+    topic: TopicName,
+    name: TaskName,
+}
+
+/// Turns drafts into stored tasks.
+#[derive(Debug)]
+pub struct Submitter {
+    pub shared: Arc<Shared>,
+    pub delay_max: Duration,
+    pub topics: kafka::Topics,
+    pub names: Arc<Names>,
+    pub intake: Intake,
+    pub draining: CancellationToken,
+}
+
+impl Submitter {
+    /// Checks one draft.
+    pub async fn check_one(
+        &self,
+        draft: Draft,
+        arrived_at: Option<Timestamp>,
+    ) -> Result<NewTask, Refusal> {
+        if self.draining.is_cancelled() {
+            return Err(Refusal::Draining);
+        }
+        let arrived_at = arrived_at.ok_or_else(no_time)?;
+        let facts = self.facts(&draft.record.topic).await;
+        let (_facts, fits) = self.held_against(&draft, facts).await;
+        fits?;
+        self.check(draft, arrived_at)
+    }
+
+    /// Stores drafts, and writes the answer to each of them to its place in `answers`, which begin
+    /// as [`unanswered`].
+    pub async fn admit(
+        &self,
+        drafts: impl IntoIterator<Item = Draft>,
+        arrived_at: Option<Timestamp>,
+        answers: &mut [SubmitAnswer],
+    ) {
+        if self.draining.is_cancelled() {
+            return answers.fill(Err(Refusal::Draining));
+        }
+        let Some(arrived_at) = arrived_at else { return answers.fill(Err(no_time())) };
+        let mut submissions = Vec::with_capacity(answers.len());
+        let mut refused = Vec::new();
+        let mut known: Option<(TopicName, Facts)> = None;
+        for (index, draft) in drafts.into_iter().enumerate() {
+            let topic = draft.record.topic.clone();
+            let named = draft.name.clone().map(|name| (topic.clone(), name));
+            let facts = match known.take() {
+                Some((name, facts)) if name == topic => facts,
+                _ => self.facts(&topic).await,
+            };
+            let (facts, fits) = self.held_against(&draft, facts).await;
+            known = Some((topic, facts));
+            match fits.and_then(|()| self.check(draft, arrived_at)) {
+                Ok(task) => submissions.push(Submission::new(index, task)),
+                Err(refusal) => {
+                    refused.extend(named.map(|(topic, name)| Refused { index, topic, name }));
+                    answers[index] = Err(refusal);
+                }
+            }
+        }
+        while !submissions.is_empty() {
+            let rest = submissions.split_off(group_len(&submissions));
+            let group = std::mem::replace(&mut submissions, rest);
+            for (index, answer) in self.intake.enqueue(group).await {
+                answers[index] = answer;
+            }
+        }
+        if !refused.is_empty() {
+            // The future is on the heap, as below.
+            Box::pin(self.recall(&refused, answers)).await;
+        }
+    }
+
+    /// Answers refused drafts whose name is known with the task of that name: an earlier submit
+    /// whose answer was lost may have been accepted. This runs after the others are stored, because
+    /// the name may have been new to one of them.
+    async fn recall(&self, refused: &[Refused], answers: &mut [SubmitAnswer]) {
+        for (chunk, some) in refused.chunks(TASKS_MAX).enumerate() {
+            let names: Vec<(&str, &str)> = some
+                .iter()
+                .map(|refused| (refused.topic.as_str(), refused.name.as_str()))
+                .collect();
+            let known = match self.names.known(&names).await {
+                Ok(known) => known,
+                Err(error) => {
+                    // The names may or may not be known, so the drafts are not refused for good.
+                    let refusal = refusal_of_look(&error);
+                    let unsure = refused.iter().skip(chunk * TASKS_MAX);
+                    unsure.for_each(|refused| answers[refused.index] = Err(refusal.clone()));
+                    return;
+                }
+            };
+            for (refused, known) in some.iter().zip(known) {
+                if let Some(known) = known {
+                    answers[refused.index] =
+                        Ok(Accepted { id: known.id, state: known.state, is_new: false });
+                    self.shared.metrics.names_known.inc();
+                }
+            }
+        }
+    }
+
+    /// Checks a draft against the clock.
+    fn check(&self, draft: Draft, arrived_at: Timestamp) -> Result<NewTask, Refusal> {
+        let due_at = due_at_of(draft.due, arrived_at, self.delay_max)?;
+        let random = (rand::random(), rand::random());
+        Ok(NewTask::new(draft.record, draft.name, due_at, self.shared.cluster.shards, random))
+    }
+
+    async fn facts(&self, topic: &TopicName) -> Result<TopicFacts, Refusal> {
+        let facts =
+            self.topics.look_up(topic).await.map_err(|error| refusal_of_look_up(topic, error))?;
+        self.shared.found(topic);
+        Ok(facts)
+    }
+
+    /// Looks the topic up before its dead letters are redriven: it may exist again although it was
+    /// given up.
+    pub async fn look_for(&self, topic: &TopicName) {
+        if let Err(refusal) = self.facts(topic).await {
+            tracing::debug!(%topic, ?refusal, "dead letters are put back for it");
+        }
+    }
+
+    /// Checks a draft against its topic. Returns the facts about the topic, too. When a draft does
+    /// not fit, Kafka is asked again: a limit may have been raised, and an old one must not refuse
+    /// a draft for good.
+    async fn held_against(&self, draft: &Draft, facts: Facts) -> (Facts, Result<(), Refusal>) {
+        let facts = match facts {
+            Ok(facts) if fits(draft, draft.record.size(), facts).is_ok() => {
+                return (Ok(facts), Ok(()));
+            }
+            Ok(facts) => facts,
+            Err(refusal) => return (Err(refusal.clone()), Err(refusal)),
+        };
+        // The future is on the heap: it is rarely needed, and would make the future of every submit
+        // larger.
+        Box::pin(self.held_again(draft, facts)).await
+    }
+
+    async fn held_again(&self, draft: &Draft, facts: TopicFacts) -> (Facts, Result<(), Refusal>) {
+        let record = &draft.record;
+        if fits(draft, self.topics.size(record, facts).await, facts).is_ok() {
+            return (Ok(facts), Ok(()));
+        }
+        match self
+            .topics
+            .confirm(&record.topic)
+            .await
+            .map_err(|error| refusal_of_look_up(&record.topic, error))
+        {
+            Ok(facts) => (Ok(facts), fits(draft, self.topics.size(record, facts).await, facts)),
+            Err(refusal) => (Err(refusal.clone()), Err(refusal)),
+        }
+    }
+}
+
+/// Returns the answer for a task that no lane has answered: the node has stopped meanwhile.
+pub fn unanswered() -> SubmitAnswer {
+    Err(Refusal::Unknown { reason: "the node stopped while it stored the task".into() })
+}
+
+/// Returns how many of the first `submissions` fit in one group. At least one does.
+fn group_len(submissions: &[Submission]) -> usize {
+    let mut bytes = 0;
+    let fits = |submission: &&Submission| {
+        bytes += submission.task.bytes();
+        bytes <= BYTES_MAX
+    };
+    submissions.iter().take(TASKS_MAX).take_while(fits).count().max(1)
+}
+
+/// Returns the refusal of a submit while the time is not known.
+fn no_time() -> Refusal {
+    let reason =
+        "Postgres has not told the time since this node began, or since its machine was suspended"
+            .to_owned();
+    Refusal::ServerAway { reason }
+}
+
+/// Checks a draft of `size` bytes against the limits of its topic.
+fn fits(draft: &Draft, size: usize, facts: TopicFacts) -> Result<(), Refusal> {
+    let size_max = facts.record_bytes_max;
+    if size > size_max {
+        return Err(Refusal::TooLarge { size, size_max });
+    }
+    if facts.needs_key && draft.record.key.is_none() { Err(Refusal::NoKey) } else { Ok(()) }
+}
+
+fn refusal_of_look_up(topic: &TopicName, error: LookUpError) -> Refusal {
+    match error {
+        LookUpError::Unknown => Refusal::UnknownTopic,
+        LookUpError::Busy => Refusal::Busy { bound: "topic_look_ups" },
+        LookUpError::Denied { reason } | LookUpError::Unavailable { reason } => {
+            Refusal::ServerAway { reason: format!("look up topic {topic}: {reason}") }
+        }
+    }
+}
+
+/// Returns the due time of a task whose request arrived at `arrived_at`, an upper bound: a delay is
+/// never shorter than requested. The delay is longer by the distance between the bounds of the
+/// clock, and is rounded up to the next whole millisecond. The maximum delay is counted and rounded
+/// in the same way.
+fn due_at_of(due: Due, arrived_at: Timestamp, delay_max: Duration) -> Result<Timestamp, Refusal> {
+    let due_at = match due {
+        Due::At(at) => at,
+        Due::After(delay) => arrived_at.plus(delay).ceil_millis(),
+    };
+    if due_at > arrived_at.plus(delay_max).ceil_millis() {
+        Err(Refusal::TooFar { delay_max })
+    } else {
+        Ok(due_at)
+    }
+}
+
+/// Returns the number of answers which certainly mean that nothing was stored.
+pub fn refused_count<T>(answers: &[Result<T, Refusal>]) -> u64 {
+    let is_refused =
+        |answer: &&Result<T, Refusal>| !matches!(answer, Ok(_) | Err(Refusal::Unknown { .. }));
+    u64::try_from(answers.iter().filter(is_refused).count()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_longest_delay_is_taken_at_any_microsecond_and_a_longer_one_is_not() {
+        let delay_max = Duration::from_secs(1825 * 86_400);
+        let longer = delay_max + Duration::from_millis(1);
+        for micros in [0, 1, 500, 999] {
+            let now = Timestamp::from_millis(1_767_225_600_000).plus(Duration::from_micros(micros));
+            let latest = due_at_of(Due::After(delay_max), now, delay_max).unwrap();
+            assert!(latest >= now.plus(delay_max) && latest.since(now) < longer, "{micros}");
+            assert_eq!(due_at_of(Due::At(latest), now, delay_max).unwrap(), latest, "{micros}");
+            for beyond in [Due::After(longer), Due::At(latest.plus(Duration::from_millis(1)))] {
+                assert!(
+                    matches!(due_at_of(beyond, now, delay_max), Err(Refusal::TooFar { .. })),
+                    "{micros}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_refused_is_counted_whatever_the_reason_and_what_may_be_stored_is_not() {
+        let reason = || "tried".to_owned();
+        let refusals = [
+            Refusal::UnknownTopic,
+            Refusal::TooLarge { size: 2, size_max: 1 },
+            Refusal::NoKey,
+            Refusal::TooFar { delay_max: Duration::ZERO },
+            Refusal::Busy { bound: "submit_queue" },
+            Refusal::BadValue { reason: reason() },
+            Refusal::Draining,
+            Refusal::ServerAway { reason: reason() },
+        ];
+        let mut answers: Vec<Result<(), Refusal>> = refusals.into_iter().map(Err).collect();
+        assert_eq!(refused_count(&answers), 8);
+        answers.extend([Ok(()), unanswered().map(drop)]);
+        assert_eq!(refused_count(&answers), 8);
+    }
+}
