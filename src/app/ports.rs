@@ -117,3 +117,30 @@ const fn advice_on(kind: ErrorKind) -> &'static str {
         _ => "",
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::OsString;
+
+    use crate::config::{self, Refusal};
+
+    #[test]
+    fn a_certificate_that_cannot_be_used_is_a_problem_of_the_settings() {
+        for (certificate, reason) in [
+            ("/no/such/file.pem", "--tls-certificate-file: cannot read /no/such/file.pem"),
+            ("/dev/null", "--tls-certificate-file: there is no certificate in it"),
+        ] {
+            let words = ["punctual", "serve", "--database-url", "postgres://localhost/punctual"];
+            let more = ["--kafka", "localhost:1", "--tls-certificate-file", certificate];
+            let key = ["--tls-key-file", "/dev/null"];
+            let words = words.iter().chain(&more).chain(&key).map(OsString::from);
+            match config::read(words, crate::app::problems) {
+                Err(Refusal::Problems(problems)) => {
+                    assert_eq!(problems.len(), 1, "{problems:?}");
+                    assert!(problems[0].to_string().starts_with(reason), "{problems:?}");
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+}

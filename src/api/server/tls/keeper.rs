@@ -147,8 +147,11 @@ impl Keeper {
                 () = tasks.stopping.cancelled() => return Ok(()),
             }
             let settings = self.settings.clone();
-            let read = tokio::task::spawn_blocking(move || Files::read(&settings)).await?;
-            self.look(read, clock::wall());
+            let reading = tokio::task::spawn_blocking(move || Files::read(&settings));
+            match tasks.stopping.run_until_cancelled(reading).await {
+                Some(read) => self.look(read?, clock::wall()),
+                None => return Ok(()),
+            }
         }
     }
 
