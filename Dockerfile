@@ -30,8 +30,8 @@ USER 10001:10001
 # There is no authentication yet: publish this port to trusted networks only.
 ENV PUNCTUAL_LISTEN=0.0.0.0:7070
 EXPOSE 7070
-# bash speaks TCP by itself: no HTTP client needs to be in the image.
+# bash speaks TCP by itself: no HTTP client needs to be in the image. With TLS, a node that is alive answers 400.
 HEALTHCHECK --interval=5s --timeout=3s --start-period=10s --retries=3 \
-    CMD ["bash", "-c", "exec 3<>/dev/tcp/127.0.0.1/7070 && printf 'GET /livez HTTP/1.0\\r\\n\\r\\n' >&3 && grep -q '200 OK' <&3"]
+    CMD ["bash", "-c", "exec 3<>/dev/tcp/127.0.0.1/7070 && printf 'GET /livez HTTP/1.0\\r\\n\\r\\n' >&3 && grep -qE '200 OK|400 Bad Request' <&3"]
 ENTRYPOINT ["punctual"]
 CMD ["serve"]

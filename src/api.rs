@@ -3,6 +3,7 @@
 //! ```text
 //! server     serve: accepts connections, within limits
 //!            connection, watched: cut off slow callers, close idle connections
+//!            tls: handshakes, and the certificate, which is replaced while the node runs
 //!            rest, linger: bytes that a caller still sends after its answer. Small rests are read;
 //!                    larger ones are thrown away, and the connection is closed
 //!            router, answer: admit requests, within limits; measure; catch panics; route;
@@ -42,4 +43,5 @@ pub use metrics::Metrics;
 pub use problems::problem_type::ProblemType;
 pub use server::router::Api;
 pub use server::serve::serve;
-pub use shared::Settings;
+pub use server::tls;
+pub use shared::{Port, Settings};

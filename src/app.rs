@@ -1,18 +1,17 @@
 //! The composition root: builds the modules in order, runs them, and ends them in reverse order.
 
 mod assembly;
+mod exposure;
 mod kafka_settings;
 mod limits;
+mod ports;
 mod readiness;
 mod startup;
 
-use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use tokio::net::{TcpListener, TcpSocket};
-
-use crate::api::{self, Api};
+use crate::api::{self, Api, Port};
 use crate::clock;
 use crate::config::{self, Command, MigrationSettings, Problem, Settings, Wanted};
 use crate::domain::NodeId;
@@ -40,12 +39,22 @@ pub fn problems(wanted: Wanted<'_>) -> Vec<Problem> {
     let settings = match wanted {
         Wanted::Node(settings) => settings,
         Wanted::Consumer(properties) => return kafka_settings::problems(properties),
+        Wanted::Migration(settings) => {
+            return exposure::of_postgres(&settings.database_url, settings.postgres_plaintext);
+        }
     };
-    let mut problems = Vec::new();
-    if let Err(text) = postgres::Settings::new(settings.database_url.expose()) {
-        problems.push(Problem { flag: "--database-url", text });
-    }
+    // Required TLS wins over the consent to do without.
+    let may_be_plain = settings.postgres_plaintext && !settings.require_tls;
+    let mut problems = exposure::of_postgres(&settings.database_url, may_be_plain);
     problems.extend(kafka_settings::problems(&settings.kafka.properties));
+    if settings.require_tls {
+        problems.extend(exposure::of_other_servers(settings));
+    }
+    if let Some(tls) = ports::tls_settings(settings)
+        && let Err(error) = api::tls::Keeper::check(&tls)
+    {
+        problems.push(Problem { flag: error.flag, text: error.text });
+    }
     problems
 }
 
@@ -65,33 +74,30 @@ pub async fn migrate(settings: MigrationSettings) -> Result<(), Failure> {
 /// waited for.
 pub async fn serve(settings: Settings) -> Result<(), Failure> {
     settings.warnings().iter().for_each(|warning| tracing::warn!("{warning}"));
+    exposure::of_other_servers(&settings).iter().for_each(|exposed| tracing::warn!("{exposed}"));
     telemetry::logging::uncouple()
         .map_err(|error| format!("the thread that writes the log: {error}"))?;
     let tasks = Tasks::default();
     watch_signals(&tasks)?;
     let mut registry = telemetry::registry(config::RELEASE, config::COMMIT);
     limits::register(&mut registry, &settings.bounds);
-    limits::make_room(settings.bounds.connections_max);
+    limits::make_room(settings.bounds.connections_max.saturating_add(ports::OPERATORS_MAX));
     if !settings.core_dumps {
         limits::forbid_core_dumps();
     }
-    let listener = listen(settings.listen).map_err(|error| {
-        format!("listen on {}: {error}{}", settings.listen, advice_on(error.kind()))
-    })?;
-    let address = listener.local_addr()?;
+    let ports = ports::Ports::open(&settings, &mut registry)?;
+    let address = ports.address()?;
     let node = NodeId::new(clock::wall(), rand::random(), rand::random());
     let advertise = advertised(&settings.advertise, address);
     let assembled = assembly::Parts::new(&settings, node, &advertise, &mut registry, &tasks)?;
     let service = Service::default();
     let api_metrics = api::Metrics::register(&mut registry);
     let readiness_metrics = readiness::Metrics::register(&mut registry);
-    let api = Api::new(
-        service.clone(),
-        api_settings(&settings),
-        api_metrics,
-        std::sync::Arc::new(registry),
-    );
-    tasks.spawn("api", api::serve(listener, api, tasks.clone()));
+    let registry = std::sync::Arc::new(registry);
+    let api = |settings| {
+        Api::new(service.clone(), settings, api_metrics.clone(), std::sync::Arc::clone(&registry))
+    };
+    ports.serve(api_settings(&settings), api, &tasks)?;
     tasks.spawn("readiness", readiness::say(service.clone(), readiness_metrics, tasks.clone()));
     tracing::info!(%address, %node, name = settings.node_name, version = config::RELEASE, commit = config::COMMIT, "listening");
 
@@ -110,28 +116,6 @@ pub async fn serve(settings: Settings) -> Result<(), Failure> {
     match tasks.failure() {
         Some(failure) => Err(failure.into()),
         None => Ok(()),
-    }
-}
-
-/// Maximum number of connections that wait to be accepted, as far as the kernel allows. A refused
-/// client waits a second before it retries, and after a restart all clients connect at once.
-const BACKLOG: u32 = 4096;
-
-fn listen(address: SocketAddr) -> std::io::Result<TcpListener> {
-    let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
-    socket.set_reuseaddr(true)?;
-    socket.bind(address)?;
-    socket.listen(BACKLOG)
-}
-
-/// Returns advice for an address that cannot be listened on.
-const fn advice_on(kind: ErrorKind) -> &'static str {
-    match kind {
-        ErrorKind::AddrInUse => "; is another node running there?",
-        ErrorKind::AddrNotAvailable => {
-            "; --listen takes an address of this machine, or 0.0.0.0 for all of them"
-        }
-        _ => "",
     }
 }
 
@@ -256,6 +240,7 @@ fn advertised(advertise: &str, address: SocketAddr) -> String {
 fn api_settings(settings: &Settings) -> api::Settings {
     let bounds = &settings.bounds;
     api::Settings {
+        port: if settings.operator_listen.is_some() { Port::Public } else { Port::Sole },
         body_bytes_max: bounds.body_bytes_max,
         body_memory_max: bounds.body_memory_bytes,
         header_bytes_max: bounds.header_bytes_max,

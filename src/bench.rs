@@ -25,6 +25,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use args::{Bench, Common, Scenario, Steady};
+use load::http::Trust;
 use load::record::Records;
 use load::rest::{Due, Rest};
 use results::report::Report;
@@ -69,7 +70,8 @@ async fn measure(bench: &Bench, kafka_properties: Vec<(String, String)>) -> Resu
     let setup = setup_of(common, kafka_properties);
     let due = if matches!(bench.scenario, Scenario::Immediate(_)) { Due::Now } else { Due::At };
     let records = Records::new(usize::try_from(common.payload_bytes).unwrap_or(0));
-    let rest = Rest::new(&common.urls, common.topic.as_str(), records, due);
+    let trust = Trust::new(common.ca_file.as_deref()).map_err(|why| format!("--ca-file: {why}"))?;
+    let rest = Rest::new(&common.urls, trust.clone(), common.topic.as_str(), records, due);
     match &bench.scenario {
         Scenario::Lateness(args) => {
             Box::pin(lateness::lateness(
@@ -109,8 +111,8 @@ async fn measure(bench: &Bench, kafka_properties: Vec<(String, String)>) -> Resu
                 spread: args.spread,
                 order,
             };
-            drain::drain(&setup, &plan, &rest, &mut nodes::ByHand { urls: common.urls.clone() })
-                .await
+            let mut nodes = nodes::ByHand { urls: common.urls.clone(), trust };
+            drain::drain(&setup, &plan, &rest, &mut nodes).await
         }
         Scenario::Submit(args) => {
             let call = usize::try_from(args.batch).unwrap_or(1);

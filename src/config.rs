@@ -9,6 +9,7 @@ mod properties;
 mod reader;
 mod secret;
 mod settings;
+mod tls;
 mod units;
 
 #[cfg(test)]
@@ -28,6 +29,7 @@ pub use self::properties::Property;
 pub use self::reader::Problem;
 pub use self::secret::Secret;
 pub use self::settings::{Bounds, Kafka, Retention, Settings};
+pub use self::tls::{Clients, Tls};
 use crate::bench::args::Bench;
 use crate::client::args as client;
 use crate::telemetry::logging;
@@ -85,6 +87,7 @@ fn say(problems: &[Problem]) -> io::Result<()> {
 #[derive(Clone, Copy, Debug)]
 pub enum Wanted<'a> {
     Node(&'a Settings),
+    Migration(&'a MigrationSettings),
     /// The consumer of a benchmark.
     Consumer(&'a [Property]),
 }
@@ -115,9 +118,10 @@ fn interpret(
         args::Words::Serve(args) => settings::read(&args, host).and_then(|settings| {
             fault(check(Wanted::Node(&settings))).map(|()| Command::Serve(Box::new(settings)))
         }),
-        args::Words::Migrate(args) => {
-            migration::read(&args, host).map(|settings| Command::Migrate(Box::new(settings)))
-        }
+        args::Words::Migrate(args) => migration::read(&args, host).and_then(|settings| {
+            fault(check(Wanted::Migration(&settings)))
+                .map(|()| Command::Migrate(Box::new(settings)))
+        }),
         args::Words::Client(command) => Ok(Command::Client(command)),
         args::Words::Completions(args) => Ok(Command::Completions(completions(args.shell))),
         args::Words::Bench(words) => bench(*words, host).and_then(|(args, kafka)| {

@@ -3,6 +3,7 @@
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
+use punctual::bench::load::http::Trust;
 use punctual::bench::load::intake::Intake;
 use punctual::bench::load::record::Records;
 use punctual::bench::load::rest::{Due, Rest};
@@ -197,6 +198,7 @@ impl One<'_> {
             Job::Idle { pending, seconds } => {
                 let rest = Rest::new(
                     &running.urls,
+                    Trust::new(None)?,
                     &self.place.topic,
                     Records::new(PAYLOAD_BYTES),
                     Due::At,

@@ -25,18 +25,21 @@ etcd_leftovers() { return 1; }
 etcd_prepare() { mkdir -p "$STACK/etcd"; }
 
 etcd_spawn() {
-  local client peer
-  client=http://$(address_of etcd)
+  local client peer tls
+  mapfile -t tls < <(tls_etcd_words)
+  client=$(etcd_url)
   peer=http://127.0.0.1:$(port_of etcd 1)
   spawn etcd "$(etcd_binary)" --name=stack "$(etcd_mark)" --auto-compaction-retention=1h \
-    --listen-client-urls="$client" --advertise-client-urls="$client" \
+    --listen-client-urls="$client" --advertise-client-urls="$client" "${tls[@]}" \
     --listen-peer-urls="$peer" --initial-advertise-peer-urls="$peer" --initial-cluster="stack=$peer"
 }
 
 # The log line first: without it, whoever answers on the port might be another's etcd.
 etcd_ready() {
+  local tls
+  mapfile -t tls < <(tls_curl_words)
   grep -q 'ready to serve client requests' "$(log_file etcd)" &&
-    [[ $(curl -s --noproxy '*' --max-time 2 "http://$(address_of etcd)/health") == *'"health":"true"'* ]]
+    [[ $(curl -s --noproxy '*' --max-time 2 "${tls[@]}" "$(etcd_url)/health") == *'"health":"true"'* ]]
 }
 
 etcd_stop() { signal etcd TERM 20; }

@@ -58,14 +58,15 @@ kafka_prepare() {
 
 # Made aside and then renamed: an interrupted one leaves nothing that looks whole.
 kafka_format() {
-  local new=$STACK/kafka/data.new id
+  local new=$STACK/kafka/data.new id users
   rm -rf "$new"
   kafka_properties "$new" >"$STACK/kafka/format.properties"
   id=$(head -c 16 /dev/urandom | base64 | tr '+/' 'ab' | tr -d '=') # a Kafka uuid: 22 characters
+  mapfile -t users < <(tls_kafka_users)
   # Eligible leader replicas: with them, a crash of the only broker while a topic wants two replicas in
   # sync leaves the topic without a leader for good.
   kafka_tool kafka.tools.StorageTool format -t "$id" -c "$STACK/kafka/format.properties" \
-    --feature eligible.leader.replicas.version=0 \
+    --feature eligible.leader.replicas.version=0 "${users[@]}" \
     >"$STACK/logs/kafka-format.log" 2>&1 ||
     die "kafka: format failed: $(tail -n 3 "$STACK/logs/kafka-format.log")"
   mv "$new" "$STACK/kafka/data"
@@ -85,10 +86,10 @@ kafka_properties() { # DATA-FOLDER
 process.roles=broker,controller
 node.id=1
 controller.quorum.voters=1@127.0.0.1:$(port_of kafka 1)
-listeners=PLAINTEXT://$(address_of kafka),CONTROLLER://127.0.0.1:$(port_of kafka 1)$(kafka_ways kafka_listener_of)
-advertised.listeners=PLAINTEXT://$(address_of kafka)$(kafka_ways kafka_way_of)
+listeners=PLAINTEXT://$(address_of kafka),CONTROLLER://127.0.0.1:$(port_of kafka 1)$(kafka_ways kafka_listener_of)$(tls_kafka_listeners)
+advertised.listeners=PLAINTEXT://$(address_of kafka)$(kafka_ways kafka_way_of)$(tls_kafka_listeners)
 controller.listener.names=CONTROLLER
-listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT$(kafka_way_protocols)
+listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT$(kafka_way_protocols)$(tls_kafka_protocols)
 log.dirs=$1
 
 # After a crash the controller refuses the broker until its former session has run out. A machine that
@@ -112,6 +113,7 @@ share.coordinator.state.topic.min.isr=1
 group.initial.rebalance.delay.ms=0
 $(kafka_quota_windows)
 $(kafka_authorizer)
+$(tls_kafka_properties)
 END
 }
 

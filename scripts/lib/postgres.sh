@@ -105,6 +105,7 @@ postgres_prepare() {
   socket=$(postgres_socket_folder)
   [[ -d $socket ]] || make_outside "$socket"
   postgres_owns "$socket"
+  tls_for_postgres
   postgres_settings >"$STACK/postgres/settings.conf"
   postgres_owns "$STACK/postgres/settings.conf"
 }
@@ -159,6 +160,7 @@ log_line_prefix = '%m [%p] %a '
 # pglz costs more CPU than all the rest of a small insert; not every build has lz4.
 wal_compression = $(postgres_takes wal_compression lz4 || echo off)
 default_toast_compression = $(postgres_takes default_toast_compression lz4 || echo pglz)
+$(tls_postgres_settings)
 END
 }
 

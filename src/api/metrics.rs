@@ -44,6 +44,7 @@ pub struct Metrics {
     cut_off: Family<Labels<1>, Counter>,
     pub connections: Gauge,
     pub body_memory: Gauge,
+    handshakes_failed: Counter,
 }
 
 impl Metrics {
@@ -57,6 +58,7 @@ impl Metrics {
             cut_off: Family::default(),
             connections: Gauge::default(),
             body_memory: Gauge::default(),
+            handshakes_failed: Counter::default(),
         };
         registry.register(
             "punctual_api_requests",
@@ -100,6 +102,11 @@ impl Metrics {
             Unit::Bytes,
             metrics.body_memory.clone(),
         );
+        registry.register(
+            "punctual_api_handshakes_failed",
+            "Connections that ended in their TLS handshake, those of slow callers included",
+            metrics.handshakes_failed.clone(),
+        );
         for bound in BOUNDS {
             drop(metrics.rejected.get_or_create(&[("bound", bound)]));
         }
@@ -124,6 +131,11 @@ impl Metrics {
             ])
             .inc();
         self.duration.get_or_create(&[("route", route)]).observe(took.as_secs_f64());
+    }
+
+    /// Counts a connection that ended in its TLS handshake.
+    pub fn handshake_failed(&self) {
+        self.handshakes_failed.inc();
     }
 
     /// Counts tasks of a bulk submit that were answered with `status`.

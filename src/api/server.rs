@@ -6,4 +6,5 @@ mod linger;
 mod rest;
 pub mod router;
 pub mod serve;
+pub mod tls;
 mod watched;

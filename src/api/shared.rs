@@ -19,12 +19,37 @@ use crate::node::messages::Unavailable;
 use crate::node::requests::service::Service;
 use crate::telemetry::Registry;
 
+/// The port that an [`Api`](super::Api) answers at. Each port has its own routes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Port {
+    /// The only port of the node.
+    Sole,
+    /// The port for callers, beside one for operators: without metrics, the state of the cluster
+    /// and the reasons why the node is not ready.
+    Public,
+    /// Health with its reasons, metrics, and the state of the cluster.
+    Operator,
+}
+
+impl Port {
+    /// True when the port answers at this path.
+    pub fn has(self, path: &str) -> bool {
+        let is_internal = ["/metrics", "/v1/cluster"].contains(&path);
+        match self {
+            Self::Sole => true,
+            Self::Public => !is_internal,
+            Self::Operator => is_internal || ["/livez", "/readyz"].contains(&path),
+        }
+    }
+}
+
 /// The limits of the API, each with the status of a request that exceeds it.
 /// docs/reference/limits.md lists them in one table. `/livez`, `/readyz` and `/metrics` obey only
 /// the limits on connections and headers. They have places of their own, whose number is not a
 /// setting.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Settings {
+    pub port: Port,
     /// Bytes of one body, both compressed and unpacked: 413. At most 4 GiB.
     pub body_bytes_max: usize,
     /// Total bytes of the bodies that are being read, unpacked, parsed or stored, and of answers

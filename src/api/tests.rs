@@ -24,7 +24,7 @@ use serde_json::Value;
 
 use super::line::{Callers, Line};
 use super::server::answer::Answer;
-use super::{Api, Metrics, Settings};
+use super::{Api, Metrics, Port, Settings};
 use crate::domain::Monotonic;
 use crate::node::requests::service::Service;
 use crate::node::requests::service::model::Model;
@@ -50,6 +50,7 @@ impl Api {
 impl Default for Settings {
     fn default() -> Self {
         Self {
+            port: Port::Sole,
             body_bytes_max: 16 << 20,
             body_memory_max: 256 << 20,
             header_bytes_max: 16 << 10,

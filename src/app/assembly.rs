@@ -552,6 +552,7 @@ fn etcd_settings(settings: &Settings) -> Option<etcd::Settings> {
     };
     let credentials = etcd::Credentials {
         login: wanted.login.as_ref().map(login),
+        ca: wanted.ca.as_ref().map(|ca| ca.expose().to_owned()),
         identity: wanted.identity.as_ref().map(identity),
     };
     Some(etcd::Settings::new(

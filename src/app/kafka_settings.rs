@@ -45,7 +45,7 @@ mod tests {
 
     fn said(flags: [&str; 2]) -> Vec<String> {
         let servers = if flags[0] == "--kafka" { &[][..] } else { &["--kafka", "b:1"] };
-        let words = ["punctual", "serve", "--database-url", "postgres://db/punctual"];
+        let words = ["punctual", "serve", "--database-url", "postgres://localhost/punctual"];
         let words = words.iter().chain(servers).chain(&flags).map(OsString::from);
         match config::read(words, crate::app::problems) {
             Ok(_) => Vec::new(),

@@ -43,6 +43,10 @@ pub struct Common {
         default_value = "http://127.0.0.1:7070"
     )]
     pub urls: Vec<String>,
+    /// The authorities that the certificates of https:// nodes are checked against, in PEM, in place
+    /// of the public ones.
+    #[arg(long = "ca-file", global = true, env = "PUNCTUAL_CA_FILE", value_name = "FILE")]
+    pub ca_file: Option<PathBuf>,
     /// Kafka's bootstrap servers, for the consumer.
     #[arg(
         long,

@@ -5,7 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use hyper::Method;
 
-use super::load::http::Http;
+use super::load::http::{Http, Trust};
 use super::run::say;
 use super::scenarios::drain::Publishers;
 use crate::clock;
@@ -21,6 +21,7 @@ pub const START: &str = "drain: now START the nodes";
 #[derive(Clone, Debug)]
 pub struct ByHand {
     pub urls: Vec<String>,
+    pub trust: Trust,
 }
 
 impl ByHand {
@@ -31,7 +32,10 @@ impl ByHand {
             let mut there_count = 0;
             for url in &self.urls {
                 there_count += usize::from(
-                    Http::new(url)?.call(Method::GET, "/livez", Bytes::new()).await.is_ok(),
+                    Http::new(url, &self.trust)?
+                        .call(Method::GET, "/livez", Bytes::new())
+                        .await
+                        .is_ok(),
                 );
             }
             if there_count == if is_there { self.urls.len() } else { 0 } {

@@ -51,7 +51,7 @@ async fn node() -> args::Node {
         Arc::new(registry),
     );
     let tasks = Tasks::default();
-    tasks.spawn("api", api::serve(listener, api, tasks.clone()));
+    tasks.spawn("api", api::serve(listener, api, None, tasks.clone()));
     args::Node { url: format!("http://{address}/"), json: false, timeout: Duration::from_secs(30) }
 }
 

@@ -15,8 +15,8 @@ pub fn monotonic() -> Monotonic {
     Monotonic::from_start(now.saturating_sub(*START.get_or_init(|| now)))
 }
 
-/// Returns this machine's wall clock, for log lines and the metric of its offset, never for a
-/// decision.
+/// Returns this machine's wall clock, for log lines, the metric of its offset, and the validity of
+/// certificates; never for a decision about tasks.
 #[expect(clippy::disallowed_methods, reason = "this is the one exempt place")]
 pub fn wall() -> Timestamp {
     let since_epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();

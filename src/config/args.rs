@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 
 use super::secret::Secret;
+use super::tls::TlsWords;
 use crate::bench::args::Bench;
 use crate::client::args as client;
 
@@ -63,12 +64,12 @@ pub(super) enum Words {
 
 const SERVE_EXAMPLES: &str = "\
 Examples:
-  punctual serve --database-url postgres://punctual@db/punctual --kafka kafka-1:9092,kafka-2:9092 --auto-migrate
-  punctual serve --database-url-file /run/secrets/database-url --kafka kafka-1:9092 --etcd etcd-1:2379,etcd-2:2379 --listen 0.0.0.0:7070";
+  punctual serve --database-url postgres://punctual@localhost/punctual --kafka localhost:9092 --auto-migrate
+  punctual serve --database-url-file /run/secrets/database-url --kafka kafka-1:9092 --etcd etcd-1:2379,etcd-2:2379 --listen 0.0.0.0:7070 --tls-certificate-file tls.crt --tls-key-file tls.key";
 
 const MIGRATE_EXAMPLES: &str = "\
 Examples:
-  punctual migrate --database-url postgres://punctual@db/punctual
+  punctual migrate --database-url 'postgres://punctual@db/punctual?sslmode=verify-full'
   punctual migrate --database-url-file /run/secrets/database-url --window 500ms";
 
 const COMPLETIONS_EXAMPLES: &str = "\
@@ -127,13 +128,23 @@ pub(super) struct Database {
     ///
     /// `?host=/folder` names the folder of a Unix socket, which is quicker than TCP.
     /// `?sslmode=verify-full&sslrootcert=/path/ca.pem` asks for TLS and checks the server's
-    /// certificate. Percent-encode special characters of the password. Whoever may list the
-    /// processes of this machine sees flags: prefer the variable or the file.
+    /// certificate, which a server on another machine must pass. Percent-encode special characters
+    /// of the password. Whoever may list the processes of this machine sees flags: prefer the
+    /// variable or the file.
     #[arg(long, env = "PUNCTUAL_DATABASE_URL", value_name = "URL")]
     pub database_url: Option<Secret>,
     /// A file that holds the URL instead, and nothing else.
     #[arg(long, env = "PUNCTUAL_DATABASE_URL_FILE", value_name = "FILE")]
     pub database_url_file: Option<PathBuf>,
+    /// Accepts a connection that others can read or answer: over TCP to another machine, without
+    /// sslmode=verify-full in the URL. true or false; the flag alone means true.
+    ///
+    /// Whoever sits between the node and the server then gets the password of the node's user.
+    #[arg(
+        long, env = "PUNCTUAL_POSTGRES_PLAINTEXT", value_name = "BOOL", num_args = 0..=1, require_equals = true,
+        default_value = "false", default_missing_value = "true"
+    )]
+    pub postgres_plaintext: String,
 }
 
 #[derive(Args, Debug)]
@@ -148,6 +159,8 @@ pub(super) struct Serve {
     pub etcd: Etcd,
     #[command(flatten)]
     pub node: Node,
+    #[command(flatten)]
+    pub tls: TlsWords,
     #[command(flatten)]
     pub timing: Timing,
     #[command(flatten)]
@@ -232,8 +245,7 @@ pub(super) struct Etcd {
     /// Endpoints of etcd, comma-separated: host:port, http:// or https://. Without it, this node is
     /// the only one and owns all shards.
     ///
-    /// https:// trusts the machine's certificates, or those of the file that the variable
-    /// SSL_CERT_FILE names.
+    /// https:// trusts the machine's certificates, or those of --etcd-ca-file alone.
     #[arg(long = "etcd", env = "PUNCTUAL_ETCD", value_name = "ENDPOINTS")]
     pub endpoints: Option<String>,
     /// The user to log in to etcd as, where its authentication is enabled. It must read and write
@@ -247,6 +259,10 @@ pub(super) struct Etcd {
     /// A file that holds the password instead, and nothing else.
     #[arg(long = "etcd-password-file", env = "PUNCTUAL_ETCD_PASSWORD_FILE", value_name = "FILE")]
     pub password_file: Option<PathBuf>,
+    /// The authorities that etcd's certificates are checked against, in PEM, in place of the
+    /// machine's. Needs https:// endpoints; it is read once, at start.
+    #[arg(long = "etcd-ca-file", env = "PUNCTUAL_ETCD_CA_FILE", value_name = "FILE")]
+    pub ca_file: Option<PathBuf>,
     /// A certificate to show to etcd, in PEM, with those that vouch for it. Needs its key and
     /// https:// endpoints; it is read once, at start.
     #[arg(
@@ -276,8 +292,8 @@ pub(super) struct Node {
     /// [default: the host's name]
     #[arg(long, env = "PUNCTUAL_NODE_NAME", value_name = "NAME")]
     pub node_name: Option<String>,
-    /// The URL under which people and other nodes reach this node's API. [default: http:// and what
-    /// --listen says; where that is all addresses (0.0.0.0), with this node's name]
+    /// The URL under which people and other nodes reach this node's API. [default: http:// (https://
+    /// with a certificate) and what --listen says; where that is all addresses (0.0.0.0), with this node's name]
     #[arg(long, env = "PUNCTUAL_ADVERTISE", value_name = "URL")]
     pub advertise: Option<String>,
     /// After how long without a sign of life a node counts as stale; take-over follows within about

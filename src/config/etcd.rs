@@ -1,10 +1,17 @@
 //! The addresses of etcd, and the credentials of a node.
 
+use std::path::Path;
+
 use super::args;
 use super::host::Host;
 use super::reader::Reader;
 use super::secret::Secret;
 use super::units::{has_port, printable};
+
+const CA: &str = "--etcd-ca-file";
+const CERTIFICATE: &str = "--etcd-certificate-file";
+const KEY: &str = "--etcd-key-file";
+const CERTIFICATE_MARK: &str = "BEGIN CERTIFICATE-----";
 
 /// The settings of etcd.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -12,6 +19,9 @@ pub struct Etcd {
     /// At least one endpoint: `host:port`, or a URL without a slash at its end.
     pub endpoints: Vec<String>,
     pub login: Option<Login>,
+    /// The trusted authorities, in PEM, in place of the machine's. With them, all endpoints are
+    /// `https://`.
+    pub ca: Option<Secret>,
     /// The client certificate. With it, all endpoints are `https://`.
     pub identity: Option<Identity>,
 }
@@ -33,23 +43,29 @@ pub struct Identity {
 pub(super) fn read(args: &args::Etcd, host: &Host<'_>, reader: &mut Reader) -> Option<Etcd> {
     let endpoints = endpoints(args.endpoints.as_deref(), reader);
     let (login, identity) = (login(args, host, reader), identity(args, host, reader));
+    let ca = args.ca_file.as_deref().and_then(|path| pem(CA, path, CERTIFICATE_MARK, host, reader));
     let Some(endpoints) = endpoints else {
-        for (flag, is_given) in
-            [("--etcd-user", login.is_some()), ("--etcd-certificate-file", identity.is_some())]
-        {
+        for (flag, is_given) in [
+            ("--etcd-user", login.is_some()),
+            (CERTIFICATE, identity.is_some()),
+            (CA, ca.is_some()),
+        ] {
             if is_given {
-                reader.problem(flag, "it says who this node is to etcd, but not where etcd is: give --etcd, or leave this out");
+                reader.problem(flag, "it says how this node and etcd know each other, but not where etcd is: give --etcd, or leave this out");
             }
         }
         return None;
     };
-    if identity.is_some() && !endpoints.iter().all(|endpoint| endpoint.starts_with("https://")) {
-        reader.problem(
-            "--etcd-certificate-file",
-            "a certificate is shown over TLS alone: each endpoint of --etcd must be an https:// URL",
-        );
+    let is_secure = endpoints.iter().all(|endpoint| endpoint.starts_with("https://"));
+    for (flag, is_given) in [(CERTIFICATE, identity.is_some()), (CA, ca.is_some())] {
+        if is_given && !is_secure {
+            reader.problem(
+                flag,
+                "certificates are shown over TLS alone: each endpoint of --etcd must be an https:// URL",
+            );
+        }
     }
-    Some(Etcd { endpoints, login, identity })
+    Some(Etcd { endpoints, login, ca, identity })
 }
 
 fn endpoints(text: Option<&str>, reader: &mut Reader) -> Option<Vec<String>> {
@@ -96,8 +112,6 @@ fn login(args: &args::Etcd, host: &Host<'_>, reader: &mut Reader) -> Option<Logi
 }
 
 fn identity(args: &args::Etcd, host: &Host<'_>, reader: &mut Reader) -> Option<Identity> {
-    const CERTIFICATE: &str = "--etcd-certificate-file";
-    const KEY: &str = "--etcd-key-file";
     let [certificate, key] = [&args.certificate_file, &args.key_file]
         .map(|path| path.as_deref().filter(|path| !path.as_os_str().is_empty()));
     let (certificate, key) = match (certificate, key) {
@@ -112,14 +126,22 @@ fn identity(args: &args::Etcd, host: &Host<'_>, reader: &mut Reader) -> Option<I
             return None;
         }
     };
-    let mut pem = |flag, path, mark| {
-        let text = host.read_secret(flag, path, reader)?;
-        if !text.expose().contains(mark) {
-            reader.problem(flag, format!("no PEM: there is no line that ends with `{mark}` in it"));
-        }
-        Some(text)
-    };
-    let certificate = pem(CERTIFICATE, certificate, "BEGIN CERTIFICATE-----");
-    let key = pem(KEY, key, "PRIVATE KEY-----");
+    let certificate = pem(CERTIFICATE, certificate, CERTIFICATE_MARK, host, reader);
+    let key = pem(KEY, key, "PRIVATE KEY-----", host, reader);
     certificate.zip(key).map(|(certificate, key)| Identity { certificate, key })
+}
+
+/// Reads a file in PEM with a line that ends with `mark`.
+fn pem(
+    flag: &'static str,
+    path: &Path,
+    mark: &str,
+    host: &Host<'_>,
+    reader: &mut Reader,
+) -> Option<Secret> {
+    let text = host.read_secret(flag, path, reader)?;
+    if !text.expose().contains(mark) {
+        reader.problem(flag, format!("no PEM: there is no line that ends with `{mark}` in it"));
+    }
+    Some(text)
 }

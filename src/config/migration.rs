@@ -6,6 +6,7 @@ use super::args;
 use super::host::Host;
 use super::reader::{Limits, Problem, Reader};
 use super::secret::Secret;
+use super::settings;
 use crate::domain::cluster::{LEAVES_MAX, is_leaf};
 use crate::domain::{ClusterWishes, ShardCount};
 
@@ -13,6 +14,8 @@ use crate::domain::{ClusterWishes, ShardCount};
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MigrationSettings {
     pub database_url: Secret,
+    /// True when the connection may be readable by others.
+    pub postgres_plaintext: bool,
     pub cluster: ClusterWishes,
 }
 
@@ -27,6 +30,7 @@ pub(super) fn read(
 ) -> Result<MigrationSettings, Vec<Problem>> {
     let mut reader = Reader::default();
     let database_url = host.database_url(&args.database, &mut reader);
+    let postgres_plaintext = settings::postgres_plaintext(&args.database, &mut reader);
     let cluster = ClusterWishes {
         shards: shards(args.cluster.shards.as_deref(), &mut reader),
         leaf: span(LEAF, args.cluster.leaf.as_deref(), &mut reader),
@@ -45,7 +49,7 @@ pub(super) fn read(
     {
         reader.problem(HORIZON.flag, format!("more than {LEAVES_MAX} leaves (--leaf) up to it"));
     }
-    reader.finish(MigrationSettings { database_url, cluster })
+    reader.finish(MigrationSettings { database_url, postgres_plaintext, cluster })
 }
 
 fn shards(text: Option<&str>, reader: &mut Reader) -> Option<ShardCount> {

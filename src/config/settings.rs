@@ -9,12 +9,15 @@ use super::host::Host;
 use super::properties::{self, Property};
 use super::reader::{Limits, Problem, Reader};
 use super::secret::Secret;
+use super::tls::{self, Tls};
 use super::units::{has_port, printable};
 
 /// A node's settings, within their limits and consistent with each other.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Settings {
     pub database_url: Secret,
+    /// True when a connection to Postgres may be readable by others.
+    pub postgres_plaintext: bool,
     pub auto_migrate: bool,
     /// A crash may write a core dump.
     pub core_dumps: bool,
@@ -22,6 +25,12 @@ pub struct Settings {
     /// `None` when this node is the only one.
     pub etcd: Option<Etcd>,
     pub listen: SocketAddr,
+    /// `None` for an API without TLS.
+    pub tls: Option<Tls>,
+    /// `None` when one port is for everybody.
+    pub operator_listen: Option<SocketAddr>,
+    /// True when no connection to a server may be readable by others.
+    pub require_tls: bool,
     pub cluster: String,
     pub node_name: String,
     /// A URL without a slash at its end. Its port is 0 when the port of `listen` is 0. The code
@@ -141,20 +150,39 @@ const IDLE_TIMEOUT: Limits = limits("--idle-timeout", "1s", "1h");
 const REQUEST_TIMEOUT: Limits = limits("--request-timeout", "1s", "10m");
 const ANSWER_TIMEOUT: Limits = limits("--answer-timeout", "1s", "10m");
 
+/// True when callers prove who they are by tokens.
+const HAS_TOKENS: bool = false;
+
 /// Parses `args` on `host`. Returns the settings, or all problems.
 pub(super) fn read(args: &args::Serve, host: &Host<'_>) -> Result<Settings, Vec<Problem>> {
     let mut reader = Reader::default();
     let listen = listen(&args.node.listen, &mut reader);
     let node_name = node_name(args.node.node_name.as_deref(), host, &mut reader);
+    let tls = tls::read(&args.tls, &mut reader);
+    let is_behind_proxy =
+        truth("--plaintext-behind-proxy", &args.tls.plaintext_behind_proxy, &mut reader);
+    if let Some(problem) =
+        tls::plaintext_problem(listen, HAS_TOKENS, tls.is_some(), is_behind_proxy)
+    {
+        reader.problem("--listen", problem);
+    }
+    let is_operator_anonymous =
+        truth("--operator-anonymous", &args.tls.operator_anonymous, &mut reader);
+    let advertise =
+        advertise(args.node.advertise.as_deref(), (listen, tls.is_some()), &node_name, &mut reader);
     let settings = Settings {
         database_url: host.database_url(&args.database, &mut reader),
+        postgres_plaintext: postgres_plaintext(&args.database, &mut reader),
         auto_migrate: truth("--auto-migrate", &args.schema.auto_migrate, &mut reader),
         core_dumps: truth("--core-dumps", &args.node.core_dumps, &mut reader),
         kafka: kafka(&args.kafka, host, &mut reader),
         etcd: etcd::read(&args.etcd, host, &mut reader),
         listen,
+        tls,
+        operator_listen: tls::operator_listen(&args.tls, is_operator_anonymous, &mut reader),
+        require_tls: truth("--require-tls", &args.tls.require_tls, &mut reader),
         cluster: cluster(&args.node.cluster, &mut reader),
-        advertise: advertise(args.node.advertise.as_deref(), listen, &node_name, &mut reader),
+        advertise,
         node_name,
         precision: reader.whole_millis(PRECISION, &args.timing.precision),
         session_ttl: reader.duration(SESSION_TTL, &args.node.session_ttl),
@@ -229,17 +257,18 @@ fn node_name(text: Option<&str>, host: &Host<'_>, reader: &mut Reader) -> String
 
 fn advertise(
     text: Option<&str>,
-    listen: SocketAddr,
+    (listen, has_tls): (SocketAddr, bool),
     node_name: &str,
     reader: &mut Reader,
 ) -> String {
+    let scheme = if has_tls { "https" } else { "http" };
     let Some(text) = text.map(str::trim).filter(|text| !text.is_empty()) else {
         // Other machines cannot connect to "all addresses". The name of the host is the better
         // guess.
         return if listen.ip().is_unspecified() {
-            format!("http://{node_name}:{}", listen.port())
+            format!("{scheme}://{node_name}:{}", listen.port())
         } else {
-            format!("http://{listen}")
+            format!("{scheme}://{listen}")
         };
     };
     let place =
@@ -251,6 +280,11 @@ fn advertise(
         );
     }
     text.trim_end_matches('/').to_owned()
+}
+
+/// Reads whether a connection to Postgres may be readable by others.
+pub(super) fn postgres_plaintext(args: &args::Database, reader: &mut Reader) -> bool {
+    truth("--postgres-plaintext", &args.postgres_plaintext, reader)
 }
 
 fn truth(flag: &'static str, text: &str, reader: &mut Reader) -> bool {

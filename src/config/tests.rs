@@ -291,6 +291,54 @@ fn a_node_proves_to_etcd_who_it_is_by_a_password_a_certificate_or_both() {
 }
 
 #[test]
+fn a_private_authority_of_etcd_takes_https_endpoints() {
+    let settings = serve_with(&["--etcd", "https://etcd:2379", "--etcd-ca-file", "pem"]).unwrap();
+    assert!(settings.etcd.is_some_and(|etcd| etcd.ca.is_some() && etcd.identity.is_none()));
+    for words in [&["--etcd", "etcd:2379", "--etcd-ca-file", "pem"][..], &["--etcd-ca-file", "pem"]]
+    {
+        let problems = serve_with(words).unwrap_err();
+        assert!(problems.len() == 1 && problems[0].starts_with("--etcd-ca-file"), "{problems:?}");
+    }
+    let problems =
+        serve_with(&["--etcd", "https://etcd:2379", "--etcd-ca-file", "password"]).unwrap_err();
+    assert!(!problems[0].contains("hunter2"), "{problems:?}");
+}
+
+#[test]
+fn a_certificate_and_its_key_come_together() {
+    let pair = ["--tls-certificate-file", "c.pem", "--tls-key-file", "k.pem"];
+    let with = |words: &[&str]| serve_with(&[&pair, words].concat());
+    let settings = with(&["--listen", "0.0.0.0:7070"]).unwrap();
+    assert_eq!(settings.advertise, "https://host-1:7070");
+    let tls = settings.tls.unwrap();
+    assert_eq!((tls.certificate_file.to_str(), tls.clients), (Some("c.pem"), None));
+    for (auth, is_required) in [
+        (&[][..], true),
+        (&["--tls-client-auth", "required"], true),
+        (&["--tls-client-auth", "optional"], false),
+    ] {
+        let settings = with(&[&["--tls-client-ca-file", "ca.pem"], auth].concat()).unwrap();
+        assert_eq!(settings.tls.unwrap().clients.unwrap().is_required, is_required);
+    }
+    let ca = ["--tls-client-ca-file", "ca.pem", "--tls-client-auth", "off"];
+    for (problems, flag) in [
+        (serve_with(&pair[..2]), "--tls-key-file"),
+        (serve_with(&pair[2..]), "--tls-certificate-file"),
+        (serve_with(&ca[..2]), "--tls-client-ca-file"),
+        (with(&ca), "--tls-client-auth"),
+        (with(&["--tls-client-auth", "required"]), "--tls-client-auth"),
+        (with(&["--operator-listen", "localhost"]), "--operator-listen"),
+        (with(&["--operator-listen", "0.0.0.0:7071"]), "--operator-listen"),
+        (with(&["--require-tls=maybe"]), "--require-tls"),
+    ] {
+        let problems = problems.unwrap_err();
+        assert!(problems.len() == 1 && problems[0].starts_with(flag), "{flag}: {problems:?}");
+    }
+    let operators = ["--operator-listen", "0.0.0.0:7071", "--operator-anonymous"];
+    assert!(with(&operators).unwrap().operator_listen.is_some());
+}
+
+#[test]
 fn endpoints_of_etcd_are_listed_with_or_without_a_scheme() {
     let settings = serve_with(&["--etcd", "127.0.0.1:2379, https://etcd:2379/"]).unwrap();
     assert_eq!(settings.etcd.unwrap().endpoints, ["127.0.0.1:2379", "https://etcd:2379"]);

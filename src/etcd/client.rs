@@ -3,7 +3,7 @@
 use std::future::Future;
 use std::time::Duration;
 
-use etcd_client::{Client, ConnectOptions, Identity, TlsOptions};
+use etcd_client::{Certificate, Client, ConnectOptions, Identity, TlsOptions};
 use thiserror::Error;
 
 use super::settings::Settings;
@@ -78,8 +78,12 @@ impl Endpoints {
             .with_require_leader(true);
         let endpoint = self.settings.endpoint(self.next).to_owned();
         if endpoint.starts_with("https://") {
-            // Without native roots the driver trusts no certificate.
-            let tls = TlsOptions::new().with_native_roots();
+            // Without roots the driver trusts no certificate. A private authority replaces those of
+            // the machine.
+            let tls = match &credentials.ca {
+                Some(ca) => TlsOptions::new().ca_certificate(Certificate::from_pem(ca)),
+                None => TlsOptions::new().with_native_roots(),
+            };
             options = options.with_tls(match &credentials.identity {
                 Some((certificate, key)) => tls.identity(Identity::from_pem(certificate, key)),
                 None => tls,

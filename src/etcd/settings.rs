@@ -8,6 +8,9 @@ use std::time::Duration;
 pub struct Credentials {
     /// A user and its password.
     pub login: Option<(String, String)>,
+    /// The authorities that the servers' certificates are checked against, in PEM. `None` for those
+    /// of the machine.
+    pub ca: Option<String>,
     /// A certificate with its chain, and its key, both in PEM. Shown to `https://` endpoints.
     pub identity: Option<(String, String)>,
 }
@@ -93,7 +96,7 @@ mod tests {
             Vec::new(),
             "punctual",
             TTL,
-            Credentials { login: pair.clone(), identity: pair },
+            Credentials { login: pair.clone(), ca: None, identity: pair },
         );
         assert!(!format!("{settings:?}").contains("hunter"));
     }

@@ -2,6 +2,7 @@
 
 pub mod arrays;
 pub mod error;
+mod link;
 pub mod pool;
 
 use std::fmt;
@@ -54,6 +55,9 @@ const PARAMETERS: [&str; 18] = [
     "statement-cache-capacity",
 ];
 
+/// The parameters that name an authority.
+const ROOTS: [&str; 3] = ["sslrootcert", "ssl-root-cert", "ssl-ca"];
+
 /// The address of Postgres. The password is never printed.
 #[derive(Clone)]
 pub struct Settings {
@@ -73,11 +77,20 @@ impl Settings {
         if options.get_socket().is_none() && options.get_host().contains(',') {
             return Err("it names several hosts: one is wanted, a name or an address that follows the primary".to_owned());
         }
+        let has_root = parameters(url).any(|(name, _)| ROOTS.contains(&name));
+        if let Some(reason) = link::refusal(options.get_ssl_mode(), has_root) {
+            return Err(reason.to_owned());
+        }
         // Slow statements are logged by this module, without their text.
         let options = options
             .log_statements(LevelFilter::Off)
             .log_slow_statements(LevelFilter::Off, Duration::MAX);
         Ok(Self { options })
+    }
+
+    /// Returns the host of a connection over TCP that others on the way could read or answer.
+    pub fn unverified_host(&self) -> Option<&str> {
+        link::unverified_host(&self.options)
     }
 
     /// Returns the host (or socket folder), port and database, for messages.
@@ -402,7 +415,7 @@ mod tests {
             assert!(said.contains(reason) && !said.contains("hunter2"), "{url}: {said}");
         }
         let settings =
-            Settings::new("postgres://me:hunter2@db/punctual?sslmode=Verify-CA").unwrap();
+            Settings::new("postgres://me:hunter2@db/punctual?sslmode=Verify-Full").unwrap();
         assert_eq!(settings.place(), "db:5432/punctual");
     }
 }

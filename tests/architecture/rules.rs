@@ -102,13 +102,16 @@ const HOMES: &[(&str, &[&str])] = &[
     ("rdkafka", &["kafka"]),
     ("reqwest", &["client"]),
     ("rustix", &["app", "node", "clock", "client"]),
-    ("rustls", &["main"]),
+    ("rustls", &["main", "api::server::tls", "bench::load"]),
     ("serde", &["api", "bench", "client", "etcd", "kafka"]),
     ("serde_json", &["api", "bench", "client", "etcd", "kafka"]),
     ("snap", &["kafka::compression"]),
     ("sqlx", &["postgres"]),
+    ("tokio_rustls", &["api::server::tls", "bench::load"]),
     ("tower", &["api"]),
     ("tracing_subscriber", &["telemetry"]),
+    ("webpki_roots", &["bench::load"]),
+    ("x509_cert", &["api::server::tls"]),
     ("zstd", &["api", "kafka::compression"]),
 ];
 

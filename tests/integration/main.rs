@@ -64,3 +64,4 @@ mod slow_kafka;
 mod storage;
 mod submit_order;
 mod take_over;
+mod tls;

@@ -39,18 +39,33 @@ pub struct Task {
 
 /// Returns an HTTP client whose requests end after `deadline`.
 pub fn client(deadline: Duration) -> reqwest::Client {
+    builder(deadline).build().unwrap()
+}
+
+fn builder(deadline: Duration) -> reqwest::ClientBuilder {
     static PROVIDER: Once = Once::new();
     PROVIDER.call_once(|| {
         rustls::crypto::ring::default_provider()
             .install_default()
             .expect("nobody else has installed a provider");
     });
-    reqwest::Client::builder().timeout(deadline).build().unwrap()
+    reqwest::Client::builder().timeout(deadline)
 }
 
 impl Api {
     pub fn new(base: String) -> Self {
         let http = client(Duration::from_secs(90));
+        Self { base, http }
+    }
+
+    /// Returns a client of a node with TLS, which trusts the authority of the PEM text `ca` alone.
+    pub fn secure(base: String, ca: &str) -> Self {
+        let ca = reqwest::Certificate::from_pem(ca.as_bytes()).unwrap();
+        let http = builder(Duration::from_secs(90))
+            .tls_built_in_root_certs(false)
+            .add_root_certificate(ca)
+            .build()
+            .unwrap();
         Self { base, http }
     }
 

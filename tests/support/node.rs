@@ -93,6 +93,18 @@ impl Node {
 
     /// Waits until the node reports its address. It may not be ready yet.
     pub async fn wait_listening(&mut self) {
+        let address = self.wait_address().await;
+        self.api = Some(Api::new(format!("http://{address}")));
+    }
+
+    /// As [`Self::wait_listening`], for a node with TLS whose certificate is of the authority `ca`,
+    /// in PEM.
+    pub async fn wait_listening_securely(&mut self, ca: &str) {
+        let address = self.wait_address().await;
+        self.api = Some(Api::secure(format!("https://{address}"), ca));
+    }
+
+    async fn wait_address(&mut self) -> String {
         let what = format!("node {} says where it listens", self.name);
         let address = eventually_some(&what, START_DEADLINE, async || {
             let ended = self.child.try_wait().unwrap();
@@ -104,7 +116,7 @@ impl Node {
             );
             self.address()
         });
-        self.api = Some(Api::new(format!("http://{}", address.await)));
+        address.await
     }
 
     pub async fn wait_ready(&mut self) {
@@ -208,9 +220,18 @@ impl Node {
 
     /// Returns its address, once the node has reported it.
     pub fn address(&self) -> Option<String> {
+        self.address_of("listening")
+    }
+
+    /// Returns the address of its operator port.
+    pub fn operator_address(&self) -> Option<String> {
+        self.address_of("listening for operators")
+    }
+
+    fn address_of(&self, message: &str) -> Option<String> {
         self.log().lines().find_map(|line| {
             let line: Value = serde_json::from_str(line).ok()?;
-            (line["message"] == "listening").then(|| line["address"].as_str().map(str::to_owned))?
+            (line["message"] == message).then(|| line["address"].as_str().map(str::to_owned))?
         })
     }
 

@@ -44,6 +44,20 @@ pub struct OwnStack {
     pub stack: Stack,
     /// The extras of a breakable stack.
     pub extras: Option<Extras>,
+    /// The additional parts of a stack with TLS.
+    pub secure: Option<Secure>,
+}
+
+/// The encrypted ways to the servers of a stack with TLS.
+#[derive(Clone, Debug)]
+pub struct Secure {
+    /// Files in PEM: the authority, and a certificate for 127.0.0.1 with its key.
+    pub ca: String,
+    pub certificate: String,
+    pub key: String,
+    /// The TCP address of the server's first database, with `sslmode=verify-full`.
+    pub database_url: String,
+    pub kafka_sasl_ssl: String,
 }
 
 /// The additional parts of a breakable stack.
@@ -66,6 +80,11 @@ impl OwnStack {
     /// up.
     pub async fn start_breakable(name: &str) -> Self {
         Self::up(name, &["--breakable"]).await
+    }
+
+    /// Starts a stack whose servers have certificates.
+    pub async fn start_secure(name: &str) -> Self {
+        Self::up(name, &["--tls"]).await
     }
 
     async fn up(name: &str, options: &[&str]) -> Self {
@@ -91,7 +110,14 @@ impl OwnStack {
             disk: value("PUNCTUAL_TEST_DISK"),
             clock: value("PUNCTUAL_TEST_CLOCK"),
         });
-        Self { name, stack, extras }
+        let secure = find("PUNCTUAL_TEST_CA").map(|ca| Secure {
+            ca,
+            certificate: value("PUNCTUAL_TEST_CERTIFICATE"),
+            key: value("PUNCTUAL_TEST_KEY"),
+            database_url: value("PUNCTUAL_TEST_DATABASE_TLS_URL"),
+            kafka_sasl_ssl: value("PUNCTUAL_TEST_KAFKA_SASL_SSL"),
+        });
+        Self { name, stack, extras, secure }
     }
 
     /// Returns the folder of the servers' logs.

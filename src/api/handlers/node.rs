@@ -13,7 +13,7 @@ use crate::api::problems::pages;
 use crate::api::problems::problem::Problem;
 use crate::api::problems::problem_type::ProblemType;
 use crate::api::request::query;
-use crate::api::shared::Shared;
+use crate::api::shared::{Port, Shared};
 use crate::telemetry;
 
 #[derive(Serialize)]
@@ -27,11 +27,15 @@ pub async fn livez() -> Response {
     answers::json(StatusCode::OK, &Health { status: "alive" })
 }
 
-/// Answers 200 once the node can claim and publish, and 503 with the reasons until then.
+/// Answers 200 once the node can claim and publish, and 503 with the reasons until then. Beside an
+/// operator port the reasons stay there, because they name inner addresses.
 pub async fn readyz(State(shared): State<Arc<Shared>>) -> Response {
     let missing = shared.service.missing();
     if missing.is_empty() {
         return answers::json(StatusCode::OK, &Health { status: "ready" });
+    }
+    if shared.settings.port == Port::Public {
+        return Problem::not_ready_for_unsaid_reasons().into_response();
     }
     Problem::not_ready(missing).into_response()
 }

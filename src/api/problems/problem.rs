@@ -135,6 +135,11 @@ impl Problem {
         Self { more: Some(Box::new(more)), ..Self::new(ProblemType::NotReady, lacks.join("; ")) }
     }
 
+    /// Makes the problem of a node that is not ready, for callers who may not know why.
+    pub fn not_ready_for_unsaid_reasons() -> Self {
+        Self::new(ProblemType::NotReady, "the reasons are at the operator port of this node")
+    }
+
     /// Makes the problem of a caller with too many requests. `set_by` names the source of the
     /// limit.
     pub fn too_many_requests(caller: IpAddr, requests_max: usize, set_by: &str) -> Self {

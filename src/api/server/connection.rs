@@ -1,4 +1,5 @@
-//! One connection, from its first byte to its end: HTTP/1.1, or HTTP/2 by prior knowledge.
+//! One connection, from its first byte to its end: HTTP/1.1, or HTTP/2 by prior knowledge or by
+//! the protocol that a TLS handshake has agreed on.
 //!
 //! Slow callers are cut off (see [`super::watched`]). Idle connections are closed. An HTTP/2 stream
 //! whose caller does not open its window is reset alone, because the rest of the connection may be
@@ -18,13 +19,15 @@ use hyper::rt::Executor;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
-use tokio::io::AsyncWriteExt as _;
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio_util::sync::CancellationToken;
 
 use super::linger::{End, Limits, Linger};
 use super::rest::{LeavingBody, Left};
 use super::router::{Api, FIELD_BYTES};
+use super::tls::handshake::{Secured, shake_hands};
+use super::tls::{Acceptor, PeerCertificate};
 use super::watched::Watched;
 use crate::api::line::{Caller, Line};
 use crate::api::shared::Settings;
@@ -54,15 +57,29 @@ const RESET_STREAMS_MAX: usize = 20;
 const LINGER_AT_END_MAX: Duration = Duration::from_secs(1);
 
 /// Answers the requests of `stream` until it ends, then lingers if the other side may still be
-/// sending.
-pub async fn converse(stream: TcpStream, caller: Caller, api: Api, stopping: CancellationToken) {
+/// sending. With an acceptor, the connection begins with a TLS handshake.
+pub async fn converse(
+    stream: TcpStream,
+    caller: Caller,
+    api: Api,
+    acceptor: Option<Acceptor>,
+    stopping: CancellationToken,
+) {
     // With Nagle's algorithm an answer may wait 40 ms for the caller's delayed acknowledgement.
     if let Err(error) = stream.set_nodelay(true) {
         tracing::debug!(%error, "set TCP_NODELAY");
     }
     let _counted = Counted::new(&api.metrics().connections, 1);
     let line = Arc::new(Line::new(caller, clock::monotonic()));
-    serve(stream, &api, &line, &stopping).await;
+    let watched = Watched::new(stream, api.clone(), line.clone());
+    match acceptor {
+        None => serve(watched, None, &api, &line, &stopping).await,
+        // The state of TLS is large, and connections without it should not carry its size.
+        Some(acceptor) => {
+            let served = serve_securely(watched, &acceptor, &api, &line, &stopping);
+            Box::pin(served).await;
+        }
+    }
     if let Some(stream) = line.take_left() {
         linger(stream, &api, &stopping).await;
     }
@@ -90,16 +107,41 @@ async fn linger(mut stream: TcpStream, api: &Api, stopping: &CancellationToken) 
     }
 }
 
-async fn serve(stream: TcpStream, api: &Api, line: &Arc<Line>, stopping: &CancellationToken) {
+async fn serve_securely(
+    stream: Watched,
+    acceptor: &Acceptor,
+    api: &Api,
+    line: &Arc<Line>,
+    stopping: &CancellationToken,
+) {
+    let shaken = stopping.run_until_cancelled(shake_hands(stream, acceptor)).await;
+    match shaken {
+        Some(Ok(Some(Secured { stream, peer }))) => serve(stream, peer, api, line, stopping).await,
+        Some(Err(error)) => {
+            api.metrics().handshake_failed();
+            tracing::debug!(%error, caller = %line.caller.address(), "a TLS handshake failed");
+        }
+        Some(Ok(None)) | None => {}
+    }
+}
+
+async fn serve<S>(
+    stream: S,
+    peer: Option<Arc<PeerCertificate>>,
+    api: &Api,
+    line: &Arc<Line>,
+    stopping: &CancellationToken,
+) where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
     let (metrics, settings) = (api.metrics().clone(), api.settings().clone());
     let builder = builder_of(&settings, Streams { api: api.clone() });
-    let watched = Watched::new(stream, api.clone(), line.clone());
     let (asked_on, api) = (line.clone(), api.clone());
     let answer = service_fn(move |request: Request<Incoming>| {
         let is_multiplexed = request.version() >= Version::HTTP_2;
         let mut place = api.place(&asked_on, is_multiplexed);
         let api = api.clone();
-        let request = request.map(|body| {
+        let mut request = request.map(|body| {
             if body.is_end_stream() {
                 return Body::empty();
             }
@@ -107,9 +149,12 @@ async fn serve(stream: TcpStream, api: &Api, line: &Arc<Line>, stopping: &Cancel
             place.may_have_rest(left.clone());
             Body::new(LeavingBody::new(body, left))
         });
+        if let Some(peer) = &peer {
+            request.extensions_mut().insert(Arc::clone(peer));
+        }
         async move { Ok::<_, Infallible>(api.answer(place, request).await) }
     });
-    let mut connection = pin!(builder.serve_connection(TokioIo::new(watched), answer));
+    let mut connection = pin!(builder.serve_connection(TokioIo::new(stream), answer));
     let mut look_again = pin!(clock::sleep(settings.idle_timeout));
     let (mut is_stopping, mut is_leaving) = (false, false);
     loop {

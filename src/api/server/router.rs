@@ -95,7 +95,9 @@ impl Api {
         metrics: Metrics,
         registry: Arc<Registry>,
     ) -> Self {
-        let routes = routes();
+        let port = settings.port;
+        let routes: Vec<Route> =
+            routes().into_iter().filter(|route| port.has(route.path)).collect();
         let shared =
             Arc::new(Shared::new(service, settings, metrics, registry, document_of(&routes)));
         let paths = routes.iter().map(|route| route.path).collect();

@@ -19,6 +19,7 @@ use tokio::sync::Semaphore;
 use super::connection::converse;
 use super::linger::{Limits, Linger};
 use super::router::Api;
+use super::tls::Acceptor;
 use crate::api::line::Callers;
 use crate::api::problems::problem::Problem;
 use crate::api::request::request_id::{REQUEST_ID, RequestId};
@@ -37,12 +38,18 @@ const TURN_AWAY_MAX: Duration = Duration::from_secs(2);
 /// retry.
 const SAY_ACCEPT_EVERY: Duration = Duration::from_secs(60);
 
-/// Serves `api` at `listener` until the node stops. Open connections end by themselves, as tasks of
+/// Serves `api` at `listener` until the node stops, over TLS when there is an acceptor. Open connections end by themselves, as tasks of
 /// `tasks`.
-pub async fn serve(listener: TcpListener, api: Api, tasks: Tasks) -> Result<(), Failure> {
+pub async fn serve(
+    listener: TcpListener,
+    api: Api,
+    acceptor: Option<Acceptor>,
+    tasks: Tasks,
+) -> Result<(), Failure> {
     let connections =
         Arc::new(Semaphore::new(api.settings().connections_max.min(Semaphore::MAX_PERMITS)));
     let (callers, turned_away) = (Callers::default(), TurnedAway::new(&api, &tasks));
+    let is_secure = acceptor.is_some();
     let mut said = Throttle::new(SAY_ACCEPT_EVERY);
     loop {
         let accepted = tokio::select! {
@@ -60,17 +67,19 @@ pub async fn serve(listener: TcpListener, api: Api, tasks: Tasks) -> Result<(), 
         let Some(caller) = callers.enter(peer.ip(), connections_max) else {
             api.metrics().rejected("caller_connections");
             api.say_caller("caller_connections", peer.ip());
-            turned_away.answer(stream, &Problem::too_many_connections(peer.ip(), connections_max));
+            let problem = Problem::too_many_connections(peer.ip(), connections_max);
+            turned_away.answer(stream, is_secure, &problem);
             continue;
         };
         let Ok(permit) = connections.clone().try_acquire_owned() else {
             api.metrics().rejected("connections");
-            turned_away.answer(stream, &Problem::busy("connections"));
+            turned_away.answer(stream, is_secure, &Problem::busy("connections"));
             continue;
         };
-        let (api, stopping) = (api.clone(), tasks.stopping.clone());
+        let (api, acceptor) = (api.clone(), acceptor.clone());
+        let stopping = tasks.stopping.clone();
         tasks.spawn("connection", async move {
-            converse(stream, caller, api, stopping).await;
+            converse(stream, caller, api, acceptor, stopping).await;
             drop(permit);
             Ok(())
         });
@@ -105,8 +114,12 @@ impl TurnedAway {
         Self { body_bytes_max: api.settings().body_bytes_max, places, tasks: tasks.clone() }
     }
 
-    /// Answers at once, and closes the connection when the caller has finished sending.
-    fn answer(&self, mut stream: TcpStream, problem: &Problem) {
+    /// Answers at once, and closes the connection when the caller has finished sending. With TLS,
+    /// an answer would cost the handshake that the limit saves, so the connection is closed.
+    fn answer(&self, mut stream: TcpStream, is_secure: bool, problem: &Problem) {
+        if is_secure {
+            return;
+        }
         // A fresh socket usually has room for this answer. If not, the caller sees a closed
         // connection.
         if let Err(error) = stream.try_write(&answer_of(problem)) {

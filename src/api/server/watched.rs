@@ -2,7 +2,7 @@
 //!
 //! | wait for | limited by |
 //! |---|---|
-//! | the first request, its header | `header_timeout`, here |
+//! | the first request, its header, the TLS handshake before it | `header_timeout`, here |
 //! | the next request | `idle_timeout`, by [`super::connection`] |
 //! | the rest of a header (HTTP/1) | `header_timeout`, here |
 //! | the rest of a body | `request_deadline`, by [`crate::api::request::body`] |
@@ -13,7 +13,7 @@
 //! socket waits. A request that arrives whole needs none, nor an answer that the socket takes at
 //! once.
 
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -60,6 +60,24 @@ impl Watched {
 
     fn stream(&mut self) -> io::Result<&mut TcpStream> {
         self.stream.as_mut().ok_or_else(|| io::ErrorKind::NotConnected.into())
+    }
+
+    /// Waits for the first byte of the connection, and leaves it to be read again. Returns `None`
+    /// when the other side closes instead.
+    pub async fn first_byte(&mut self) -> io::Result<Option<u8>> {
+        poll_fn(|cx| {
+            let mut byte = [0];
+            let mut buffer = ReadBuf::new(&mut byte);
+            match self.stream()?.poll_peek(cx, &mut buffer) {
+                Poll::Pending => self.poll_header(cx).map_ok(|()| None),
+                Poll::Ready(peeked) => {
+                    self.begun = Some(self.line.asked());
+                    self.is_at_end = buffer.filled().is_empty();
+                    Poll::Ready(peeked.map(|_length| buffer.filled().first().copied()))
+                }
+            }
+        })
+        .await
     }
 
     /// True while the connection waits for a header: one that has begun, or that of its first

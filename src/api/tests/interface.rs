@@ -191,3 +191,35 @@ fn settings_that_the_papers_name_are_there_with_the_defaults_that_they_say() {
         assert!(preface.contains(&format!("`--{flag}`, {default}")), "--{flag}: {default}");
     }
 }
+
+#[tokio::test]
+async fn each_port_has_its_own_routes() {
+    let all = json_of(api().ask(bare("GET", "/openapi.json")).await).await;
+    let paths: Vec<String> = all["paths"].as_object().unwrap().keys().cloned().collect();
+    let internal = ["/metrics", "/v1/cluster"];
+    let of_operators = ["/livez", "/metrics", "/readyz", "/v1/cluster"];
+    for port in [Port::Public, Port::Operator] {
+        let (api, model) = api_of(Settings { port, ..Settings::default() });
+        for path in &paths {
+            let response = api.ask(bare("GET", path)).await;
+            let is_unknown = response.status() == StatusCode::NOT_FOUND
+                && text_of(response).await.contains("there is no such path");
+            let is_there = match port {
+                Port::Operator => of_operators.contains(&path.as_str()),
+                _ => !internal.contains(&path.as_str()),
+            };
+            assert_eq!(!is_unknown, is_there, "{port:?} {path}");
+        }
+        model.is_draining.store(true, Ordering::Relaxed);
+        let response = api.ask(bare("GET", "/readyz")).await;
+        assert_eq!(response.status(), StatusCode::SERVICE_UNAVAILABLE);
+        let problem = json_of(response).await;
+        assert_eq!(problem["type"], "urn:punctual:problem:not-ready");
+        let has_reasons = problem["missing"].is_array();
+        assert_eq!(has_reasons, port == Port::Operator, "{problem}");
+        assert_eq!(problem["detail"].as_str().unwrap().contains("draining"), has_reasons);
+    }
+    let (api, _) = api_of(Settings { port: Port::Public, ..Settings::default() });
+    let told = json_of(api.ask(bare("GET", "/openapi.json")).await).await;
+    assert_eq!(told["paths"].as_object().unwrap().len(), paths.len() - internal.len());
+}

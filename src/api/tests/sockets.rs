@@ -1,5 +1,7 @@
 //! The API at a real socket.
 
+mod tls;
+
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -18,7 +20,7 @@ pub async fn served(settings: Settings) -> (SocketAddr, Tasks, Api) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let (tasks, api) = (Tasks::default(), api_of(settings).0);
-    tasks.spawn("api", serve(listener, api.clone(), tasks.clone()));
+    tasks.spawn("api", serve(listener, api.clone(), None, tasks.clone()));
     (address, tasks, api)
 }
 

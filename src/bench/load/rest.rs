@@ -5,7 +5,7 @@ use bytes::Bytes;
 use hyper::Method;
 use serde::Deserialize;
 
-use super::http::{Answer, Http};
+use super::http::{Answer, Http, Trust};
 use super::intake::{Answered, Intake, Lane};
 use super::record::Records;
 use crate::bench::ledger::{Planned, Reply};
@@ -23,20 +23,21 @@ pub enum Due {
 #[derive(Clone, Debug)]
 pub struct Rest {
     urls: Vec<String>,
+    trust: Trust,
     topic: String,
     records: Records,
     due: Due,
 }
 
 impl Rest {
-    pub fn new(urls: &[String], topic: &str, records: Records, due: Due) -> Self {
-        Self { urls: urls.to_vec(), topic: topic.to_owned(), records, due }
+    pub fn new(urls: &[String], trust: Trust, topic: &str, records: Records, due: Due) -> Self {
+        Self { urls: urls.to_vec(), trust, topic: topic.to_owned(), records, due }
     }
 
     /// Returns a connection to one of the nodes.
     pub fn connection(&self, number: usize) -> Result<Http, String> {
         let url = self.urls.get(number % self.urls.len().max(1)).ok_or("no URL of a node")?;
-        Http::new(url)
+        Http::new(url, &self.trust)
     }
 }
 
@@ -187,7 +188,8 @@ mod tests {
     use super::*;
 
     fn lane(due: Due) -> RestLane {
-        let rest = Rest::new(&["http://127.0.0.1:1".to_owned()], "orders", Records::new(4), due);
+        let urls = ["http://127.0.0.1:1".to_owned()];
+        let rest = Rest::new(&urls, Trust::new(None).unwrap(), "orders", Records::new(4), due);
         RestLane { http: rest.connection(0).unwrap(), rest, body: Vec::new() }
     }
 

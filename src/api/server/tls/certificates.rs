@@ -1,0 +1,275 @@
+//! The certificate files: read, checked, and made into the configurations of rustls.
+
+use std::fmt;
+use std::fs::File;
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustls::crypto::ring;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::danger::ClientCertVerifier;
+use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
+use rustls::version::{TLS12, TLS13};
+use rustls::{RootCertStore, ServerConfig};
+use x509_cert::Certificate;
+use x509_cert::der::Decode as _;
+
+use crate::domain::Timestamp;
+
+pub const CERTIFICATE_FLAG: &str = "--tls-certificate-file";
+pub const KEY_FLAG: &str = "--tls-key-file";
+pub const CLIENT_CA_FLAG: &str = "--tls-client-ca-file";
+
+/// The largest file that is read. A bundle with all public authorities has about 250 KiB.
+const FILE_BYTES_MAX: u64 = 1 << 20;
+/// The protocols above TLS, the preferred one first.
+const PROTOCOLS: [&[u8]; 2] = [b"h2", b"http/1.1"];
+
+/// Whether a caller must show a certificate.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ClientAuth {
+    /// A caller may come without one. One that is shown must be valid.
+    Optional,
+    Required,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Settings {
+    /// The server's certificate, followed by those between it and its root, in PEM.
+    pub certificate_file: PathBuf,
+    pub key_file: PathBuf,
+    /// The authorities that sign client certificates, and whether these are required.
+    pub clients: Option<(PathBuf, ClientAuth)>,
+    /// The interval at which the files are read again.
+    pub look_every: Duration,
+}
+
+/// The reason why the files cannot be used, for the person who wrote them. It never holds a key.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("{flag}: {text}")]
+pub struct Error {
+    pub flag: &'static str,
+    pub text: String,
+}
+
+impl Error {
+    fn new(flag: &'static str, text: impl Into<String>) -> Self {
+        Self { flag, text: text.into() }
+    }
+}
+
+/// The contents of the files at one time.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Files {
+    certificate: Vec<u8>,
+    key: Vec<u8>,
+    clients: Option<(Vec<u8>, ClientAuth)>,
+}
+
+impl fmt::Debug for Files {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("(secret)")
+    }
+}
+
+impl Files {
+    pub fn read(settings: &Settings) -> Result<Self, Error> {
+        let clients = match &settings.clients {
+            Some((path, auth)) => Some((contents(CLIENT_CA_FLAG, path)?, *auth)),
+            None => None,
+        };
+        Ok(Self {
+            certificate: contents(CERTIFICATE_FLAG, &settings.certificate_file)?,
+            key: contents(KEY_FLAG, &settings.key_file)?,
+            clients,
+        })
+    }
+}
+
+fn contents(flag: &'static str, path: &Path) -> Result<Vec<u8>, Error> {
+    let mut bytes = Vec::new();
+    File::open(path)
+        .and_then(|file| file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes))
+        .map_err(|error| Error::new(flag, format!("cannot read {}: {error}", path.display())))?;
+    if u64::try_from(bytes.len()).is_ok_and(|length| length > FILE_BYTES_MAX) {
+        return Err(Error::new(flag, format!("{} has more than 1 MiB", path.display())));
+    }
+    Ok(bytes)
+}
+
+/// The configurations of one version of the files.
+#[derive(Clone, Debug)]
+pub struct Loaded {
+    pub public: Arc<ServerConfig>,
+    /// Never requires a client certificate: a platform's probes have none.
+    pub operator: Arc<ServerConfig>,
+    /// The end of the server certificate's validity.
+    pub expires_at: Timestamp,
+}
+
+impl Loaded {
+    /// Checks the files and makes the configurations. `now` is this machine's time, because that is
+    /// what callers compare a certificate with.
+    pub fn new(files: &Files, now: Timestamp) -> Result<Self, Error> {
+        let chain = certificates(CERTIFICATE_FLAG, &files.certificate)?;
+        let expires_at = check_validity(&chain, now)?;
+        let config = |clients| config_of(&chain, &files.key, clients).map(Arc::new);
+        let clients = files.clients.as_ref();
+        let public = config(clients.map(|(roots, auth)| (roots.as_slice(), *auth)))?;
+        let operator = match clients {
+            None => Arc::clone(&public),
+            Some((roots, _)) => config(Some((roots.as_slice(), ClientAuth::Optional)))?,
+        };
+        Ok(Self { public, operator, expires_at })
+    }
+}
+
+fn certificates(flag: &'static str, pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, Error> {
+    let chain: Vec<_> = CertificateDer::pem_slice_iter(pem)
+        .collect::<Result<_, _>>()
+        .map_err(|error| Error::new(flag, format!("no valid PEM: {error}")))?;
+    if chain.is_empty() {
+        return Err(Error::new(flag, "there is no certificate in it"));
+    }
+    for (index, certificate) in chain.iter().enumerate() {
+        parsed(certificate).map_err(|error| {
+            Error::new(flag, format!("certificate {} of the file: {error}", index + 1))
+        })?;
+    }
+    Ok(chain)
+}
+
+fn parsed(certificate: &CertificateDer<'_>) -> Result<Certificate, x509_cert::der::Error> {
+    Certificate::from_der(certificate)
+}
+
+/// Refuses a certificate that callers would refuse. Returns the end of its validity. An
+/// intermediate certificate may have expired: callers can know another way to the root.
+fn check_validity(chain: &[CertificateDer<'_>], now: Timestamp) -> Result<Timestamp, Error> {
+    let wrong = |text: String| Error::new(CERTIFICATE_FLAG, text);
+    let Some(Ok(leaf)) = chain.first().map(parsed) else {
+        return Err(wrong("there is no certificate in it".to_owned()));
+    };
+    let validity = &leaf.tbs_certificate.validity;
+    let [begins_at, expires_at] = [validity.not_before, validity.not_after]
+        .map(|time| Timestamp::EPOCH.plus(time.to_unix_duration()));
+    if now >= expires_at {
+        return Err(wrong(format!("the certificate has expired: {}", validity.not_after)));
+    }
+    if now < begins_at {
+        return Err(wrong(format!("the certificate is not valid before {}", validity.not_before)));
+    }
+    Ok(expires_at)
+}
+
+fn config_of(
+    chain: &[CertificateDer<'static>],
+    key: &[u8],
+    clients: Option<(&[u8], ClientAuth)>,
+) -> Result<ServerConfig, Error> {
+    let key = PrivateKeyDer::from_pem_slice(key)
+        .map_err(|error| Error::new(KEY_FLAG, format!("no private key in PEM: {error}")))?;
+    let of_key = |error: rustls::Error| {
+        Error::new(KEY_FLAG, format!("it does not belong to the certificate: {error}"))
+    };
+    let builder = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_protocol_versions(&[&TLS13, &TLS12])
+        .map_err(of_key)?;
+    let (has_clients, builder) = match clients {
+        None => (false, builder.with_no_client_auth()),
+        Some((roots, auth)) => (true, builder.with_client_cert_verifier(verifier(roots, auth)?)),
+    };
+    let mut config = builder.with_single_cert(chain.to_vec(), key).map_err(of_key)?;
+    config.alpn_protocols = PROTOCOLS.map(<[u8]>::to_vec).to_vec();
+    if has_clients {
+        // A resumed session is not verified again, so it would outlive its certificate.
+        config.send_tls13_tickets = 0;
+        config.session_storage = Arc::new(NoServerSessionStorage {});
+    }
+    Ok(config)
+}
+
+fn verifier(pem: &[u8], auth: ClientAuth) -> Result<Arc<dyn ClientCertVerifier>, Error> {
+    let mut roots = RootCertStore::empty();
+    for certificate in certificates(CLIENT_CA_FLAG, pem)? {
+        roots.add(certificate).map_err(|error| {
+            Error::new(CLIENT_CA_FLAG, format!("an authority of the file: {error}"))
+        })?;
+    }
+    let builder = WebPkiClientVerifier::builder_with_provider(
+        Arc::new(roots),
+        Arc::new(ring::default_provider()),
+    );
+    let builder = match auth {
+        ClientAuth::Optional => builder.allow_unauthenticated(),
+        ClientAuth::Required => builder,
+    };
+    builder.build().map_err(|error| Error::new(CLIENT_CA_FLAG, error.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use rcgen::{CertificateParams, KeyPair};
+
+    use super::*;
+
+    const DAY: Duration = Duration::from_hours(24);
+
+    fn pair(from_day: i64, to_day: i64) -> (String, String) {
+        let key = KeyPair::generate().unwrap();
+        let mut params = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
+        let epoch = rcgen::date_time_ymd(1970, 1, 1);
+        params.not_before = epoch + DAY * u32::try_from(from_day).unwrap();
+        params.not_after = epoch + DAY * u32::try_from(to_day).unwrap();
+        (params.self_signed(&key).unwrap().pem(), key.serialize_pem())
+    }
+
+    fn load(certificate: &str, key: &str, clients: Option<&str>) -> Result<Loaded, Error> {
+        let clients = clients.map(|roots| (roots.as_bytes().to_vec(), ClientAuth::Required));
+        let files = Files { certificate: certificate.into(), key: key.into(), clients };
+        Loaded::new(&files, Timestamp::EPOCH.plus(DAY * 100))
+    }
+
+    fn reason(certificate: &str, key: &str, clients: Option<&str>) -> String {
+        load(certificate, key, clients).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn a_pair_is_loaded_with_the_end_of_its_validity() {
+        let (certificate, key) = pair(99, 101);
+        let loaded = load(&certificate, &key, None).unwrap();
+        assert_eq!(loaded.expires_at, Timestamp::EPOCH.plus(DAY * 101));
+        assert!(loaded.public.send_tls13_tickets > 0);
+        assert_eq!(loaded.public.max_early_data_size, 0);
+        let loaded = load(&certificate, &key, Some(&certificate)).unwrap();
+        for config in [&loaded.public, &loaded.operator] {
+            assert_eq!(config.send_tls13_tickets, 0);
+            assert!(!config.session_storage.can_cache());
+        }
+    }
+
+    #[test]
+    fn files_that_callers_would_refuse_are_not_loaded() {
+        let (certificate, key) = pair(99, 101);
+        for (certificate, key, clients, wanted) in [
+            (pair(98, 100).0.as_str(), key.as_str(), None, "has expired"),
+            (&pair(101, 102).0, &key, None, "not valid before"),
+            (&certificate, &pair(99, 101).1, None, "does not belong"),
+            (&certificate, &key[..key.len() / 2], None, "no private key in PEM"),
+            (&certificate, "", None, "no private key in PEM"),
+            ("", &key, None, "no certificate"),
+            (&certificate[..certificate.len() / 2], &key, None, "--tls-certificate-file: no"),
+            (&certificate, &key, Some(""), "--tls-client-ca-file: there is no certificate"),
+        ] {
+            let said = reason(certificate, key, clients);
+            assert!(said.contains(wanted), "{wanted}: {said}");
+            assert!(!said.contains("PRIVATE"), "{said}");
+        }
+        let garbage = "-----BEGIN CERTIFICATE-----\nTUlJ\n-----END CERTIFICATE-----\n";
+        let said = reason(&format!("{certificate}{garbage}"), &key, None);
+        assert!(said.contains("certificate 2 of the file"), "{said}");
+    }
+}

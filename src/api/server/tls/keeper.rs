@@ -1,0 +1,317 @@
+//! Keeps the certificate of a running node: looks at the files, and loads them when they have
+//! changed.
+//!
+//! Only new connections get the new certificate. Files that cannot be used leave the old one in
+//! place, with a log line and a metric, and are tried again. A certificate and its key cannot be
+//! replaced at the same instant, so a change is loaded only after two looks have seen the same
+//! contents.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustls::ServerConfig;
+use tokio::sync::watch;
+
+use super::certificates::{Error, Files, Loaded, Settings};
+use crate::clock;
+use crate::domain::time::duration::spelled;
+use crate::domain::{Monotonic, Throttle, Timestamp};
+use crate::shutdown::{Failure, Tasks};
+use crate::telemetry::{Counter, Family, Gauge, Registry, Unit};
+
+/// A certificate is warned about when less than this is left of its validity.
+const EXPIRES_SOON: Duration = Duration::from_hours(14 * 24);
+/// The interval of that warning.
+const WARN_EVERY: Duration = Duration::from_hours(24);
+
+#[derive(Clone, Debug, Default)]
+pub struct Metrics {
+    expires: Gauge,
+    loads: Family<[(&'static str, &'static str); 1], Counter>,
+    is_refused: Gauge,
+}
+
+impl Metrics {
+    pub fn register(registry: &mut Registry) -> Self {
+        let metrics = Self::default();
+        registry.register_with_unit(
+            "punctual_tls_certificate_expires",
+            "When the certificate of the API expires, in seconds since 1970",
+            Unit::Seconds,
+            metrics.expires.clone(),
+        );
+        registry.register(
+            "punctual_tls_certificate_loads",
+            "Certificate files that were loaded, or refused and the old ones kept",
+            metrics.loads.clone(),
+        );
+        registry.register(
+            "punctual_tls_certificate_refused",
+            "1 while the certificate files cannot be used and an older version is kept",
+            metrics.is_refused.clone(),
+        );
+        for outcome in ["loaded", "refused"] {
+            drop(metrics.loads.get_or_create(&[("outcome", outcome)]));
+        }
+        metrics
+    }
+
+    fn loaded(&self, expires_at: Timestamp) {
+        self.expires.set(expires_at.as_millis() / 1000);
+        self.loads.get_or_create(&[("outcome", "loaded")]).inc();
+        self.is_refused.set(0);
+    }
+
+    fn refused(&self) {
+        self.loads.get_or_create(&[("outcome", "refused")]).inc();
+        self.is_refused.set(1);
+    }
+}
+
+/// Gives each new connection of a port its configuration.
+#[derive(Clone, Debug)]
+pub struct Acceptor {
+    current: watch::Receiver<Loaded>,
+    is_operator: bool,
+}
+
+impl Acceptor {
+    pub fn config(&self) -> Arc<ServerConfig> {
+        let current = self.current.borrow();
+        Arc::clone(if self.is_operator { &current.operator } else { &current.public })
+    }
+
+    /// Returns the acceptor of the operator port.
+    pub fn of_operators(self) -> Self {
+        Self { is_operator: true, ..self }
+    }
+}
+
+/// The contents that the last look has found.
+#[derive(Debug)]
+struct Seen {
+    files: Files,
+    is_loaded: bool,
+}
+
+/// Owns the certificate.
+#[derive(Debug)]
+pub struct Keeper {
+    settings: Settings,
+    current: watch::Sender<Loaded>,
+    seen: Option<Seen>,
+    /// The reason that was logged last, while the files cannot be used.
+    said: Option<Error>,
+    soon_said: Throttle,
+    metrics: Metrics,
+}
+
+impl Keeper {
+    /// Loads the files for the first time.
+    ///
+    /// # Errors
+    /// When the files cannot be used.
+    pub fn new(settings: Settings, metrics: Metrics) -> Result<Self, Error> {
+        let (files, loaded) = Self::check(&settings)?;
+        metrics.loaded(loaded.expires_at);
+        Ok(Self {
+            settings,
+            current: watch::Sender::new(loaded),
+            seen: Some(Seen { files, is_loaded: true }),
+            said: None,
+            soon_said: Throttle::new(WARN_EVERY),
+            metrics,
+        })
+    }
+
+    /// Reads and checks the files.
+    ///
+    /// # Errors
+    /// When the files cannot be used.
+    pub fn check(settings: &Settings) -> Result<(Files, Loaded), Error> {
+        let files = Files::read(settings)?;
+        let loaded = Loaded::new(&files, clock::wall())?;
+        Ok((files, loaded))
+    }
+
+    pub fn acceptor(&self) -> Acceptor {
+        Acceptor { current: self.current.subscribe(), is_operator: false }
+    }
+
+    /// Looks at the files until the node stops.
+    pub async fn run(mut self, tasks: Tasks) -> Result<(), Failure> {
+        loop {
+            self.say_expiry(clock::wall(), clock::monotonic());
+            tokio::select! {
+                () = clock::sleep(self.settings.look_every) => {}
+                () = tasks.stopping.cancelled() => return Ok(()),
+            }
+            let settings = self.settings.clone();
+            let reading = tokio::task::spawn_blocking(move || Files::read(&settings));
+            match tasks.stopping.run_until_cancelled(reading).await {
+                Some(read) => self.look(read?, clock::wall()),
+                None => return Ok(()),
+            }
+        }
+    }
+
+    /// Compares the files with those of the last look, and loads them when they have settled.
+    fn look(&mut self, read: Result<Files, Error>, now: Timestamp) {
+        let files = match read {
+            Ok(files) => files,
+            Err(error) => {
+                self.seen = None;
+                return self.refuse(error);
+            }
+        };
+        let is_loaded = match self.seen.take() {
+            Some(seen) if seen.files != files => false,
+            None => false,
+            Some(Seen { is_loaded: true, .. }) => true,
+            // Refused files are tried again, because a certificate that is not valid yet will be.
+            Some(Seen { is_loaded: false, .. }) => match Loaded::new(&files, now) {
+                Ok(loaded) => {
+                    self.replace(loaded, now);
+                    true
+                }
+                Err(error) => {
+                    self.refuse(error);
+                    false
+                }
+            },
+        };
+        self.seen = Some(Seen { files, is_loaded });
+    }
+
+    fn replace(&mut self, loaded: Loaded, now: Timestamp) {
+        let expires_in = left(loaded.expires_at, now);
+        tracing::info!(expires_in, "loaded the certificate of the API; new connections get it");
+        self.metrics.loaded(loaded.expires_at);
+        self.current.send_replace(loaded);
+        self.said = None;
+        self.soon_said.reset();
+    }
+
+    fn refuse(&mut self, error: Error) {
+        if self.said.as_ref() == Some(&error) {
+            return;
+        }
+        tracing::error!(%error, "the certificate files cannot be used; the former certificate is kept, and the files are tried again");
+        self.metrics.refused();
+        self.said = Some(error);
+    }
+
+    fn say_expiry(&mut self, now: Timestamp, at: Monotonic) {
+        let expires_at = self.current.borrow().expires_at;
+        if now.plus(EXPIRES_SOON) > expires_at && self.soon_said.lets_through(at) {
+            let expires_in = left(expires_at, now);
+            tracing::warn!(expires_in, "the certificate of the API expires within 14 days");
+        }
+    }
+}
+
+/// Returns the time until `expires_at`, in whole hours.
+fn left(expires_at: Timestamp, now: Timestamp) -> String {
+    spelled(Duration::from_hours(expires_at.since(now).as_secs() / 3600))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use rcgen::{CertificateParams, KeyPair};
+
+    use super::*;
+
+    /// The files of a test, deleted when it ends.
+    struct Place(PathBuf);
+
+    impl Place {
+        fn new(name: &str) -> Self {
+            let folder =
+                std::env::temp_dir().join(format!("punctual-{name}-{}", std::process::id()));
+            std::fs::create_dir_all(&folder).unwrap();
+            Self(folder)
+        }
+
+        fn write(&self, name: &str, text: &str) {
+            std::fs::write(self.0.join(name), text).unwrap();
+        }
+
+        fn settings(&self) -> Settings {
+            let [certificate_file, key_file] = ["c.pem", "k.pem"].map(|name| self.0.join(name));
+            let look_every = Duration::from_millis(1);
+            Settings { certificate_file, key_file, clients: None, look_every }
+        }
+    }
+
+    impl Drop for Place {
+        fn drop(&mut self) {
+            std::fs::remove_dir_all(&self.0).unwrap();
+        }
+    }
+
+    fn pair(year: i32) -> (String, String) {
+        let key = KeyPair::generate().unwrap();
+        let mut params = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
+        params.not_after = rcgen::date_time_ymd(year, 1, 1);
+        (params.self_signed(&key).unwrap().pem(), key.serialize_pem())
+    }
+
+    /// Looks once, and returns the end of the current certificate and the metrics: the loads, the
+    /// refusals, and whether the files are refused.
+    fn look(keeper: &mut Keeper) -> (Timestamp, u64, u64, i64) {
+        keeper.look(Files::read(&keeper.settings), clock::wall());
+        let count = |outcome| keeper.metrics.loads.get_or_create(&[("outcome", outcome)]).get();
+        let expires_at = keeper.current.borrow().expires_at;
+        assert_eq!(keeper.metrics.expires.get(), expires_at.as_millis() / 1000);
+        (expires_at, count("loaded"), count("refused"), keeper.metrics.is_refused.get())
+    }
+
+    #[test]
+    fn a_changed_pair_is_loaded_and_a_half_written_one_is_tried_again() {
+        let place = Place::new("keeper");
+        let ((first, first_key), (second, second_key)) = (pair(2090), pair(2091));
+        place.write("c.pem", &first);
+        place.write("k.pem", &first_key);
+        let mut keeper = Keeper::new(place.settings(), Metrics::default()).unwrap();
+        let old = keeper.acceptor().config();
+        let (at_first, ..) = look(&mut keeper);
+
+        place.write("c.pem", &second);
+        assert_eq!(look(&mut keeper), (at_first, 1, 0, 0), "it may still be written");
+        assert_eq!(look(&mut keeper), (at_first, 1, 1, 1), "the key is not there yet");
+        assert_eq!(look(&mut keeper), (at_first, 1, 1, 1), "said and counted once");
+        place.write("k.pem", &second_key);
+        assert_eq!(look(&mut keeper), (at_first, 1, 1, 1));
+        let (at_last, loads, refusals, is_refused) = look(&mut keeper);
+        assert_eq!((loads, refusals, is_refused), (2, 1, 0));
+        assert!(at_last > at_first);
+        assert!(!Arc::ptr_eq(&old, &keeper.acceptor().config()));
+        assert!(
+            !Arc::ptr_eq(&old.session_storage, &keeper.acceptor().config().session_storage),
+            "no session goes from one certificate to the next"
+        );
+
+        std::fs::remove_file(place.0.join("k.pem")).unwrap();
+        assert_eq!(look(&mut keeper), (at_last, 2, 2, 1));
+        place.write("k.pem", &second_key);
+        look(&mut keeper);
+        assert_eq!(look(&mut keeper), (at_last, 3, 2, 0));
+    }
+
+    #[test]
+    fn a_certificate_near_its_end_is_said_once_a_day() {
+        let place = Place::new("expiry");
+        let (certificate, key) = pair(2090);
+        place.write("c.pem", &certificate);
+        place.write("k.pem", &key);
+        let mut keeper = Keeper::new(place.settings(), Metrics::default()).unwrap();
+        let expires_at = keeper.current.borrow().expires_at;
+        let at = Monotonic::from_start(Duration::from_secs(1));
+        keeper.say_expiry(expires_at.minus(EXPIRES_SOON + Duration::from_secs(1)), at);
+        assert!(!keeper.soon_said.reset(), "there is more time left");
+        keeper.say_expiry(expires_at.minus(EXPIRES_SOON - Duration::from_secs(1)), at);
+        assert!(keeper.soon_said.reset());
+    }
+}

@@ -1,0 +1,146 @@
+//! The ports of a node: the one of its REST API, and the one for operators.
+
+use std::io::{self, ErrorKind};
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use tokio::net::{TcpListener, TcpSocket};
+
+use crate::api::tls::{self, ClientAuth, Keeper};
+use crate::api::{self, Api, Port};
+use crate::config::Settings;
+use crate::shutdown::{Failure, Tasks};
+use crate::telemetry::Registry;
+
+/// Connections of the operator port, which has few callers.
+pub const OPERATORS_MAX: usize = 64;
+/// The interval at which the files of the certificate are read again. A change takes two looks.
+const LOOK_EVERY: Duration = Duration::from_secs(5);
+
+/// Returns the settings of TLS as the API takes them.
+pub fn tls_settings(settings: &Settings) -> Option<tls::Settings> {
+    let tls = settings.tls.as_ref()?;
+    let clients = tls.clients.as_ref().map(|clients| {
+        let auth = if clients.is_required { ClientAuth::Required } else { ClientAuth::Optional };
+        (clients.ca_file.clone(), auth)
+    });
+    Some(tls::Settings {
+        certificate_file: tls.certificate_file.clone(),
+        key_file: tls.key_file.clone(),
+        clients,
+        look_every: LOOK_EVERY,
+    })
+}
+
+/// The ports, open but not served yet.
+#[derive(Debug)]
+pub struct Ports {
+    public: TcpListener,
+    operators: Option<TcpListener>,
+    certificate: Option<Keeper>,
+}
+
+impl Ports {
+    pub fn open(settings: &Settings, registry: &mut Registry) -> Result<Self, Failure> {
+        let certificate = tls_settings(settings)
+            .map(|tls| Keeper::new(tls, tls::Metrics::register(registry)))
+            .transpose()?;
+        let public = listen("--listen", settings.listen)?;
+        let operators = settings
+            .operator_listen
+            .map(|address| listen("--operator-listen", address))
+            .transpose()?;
+        Ok(Self { public, operators, certificate })
+    }
+
+    /// Returns the address of the REST API.
+    pub fn address(&self) -> io::Result<SocketAddr> {
+        self.public.local_addr()
+    }
+
+    /// Serves all ports in the background. `settings` are those of the public one, and `api` makes
+    /// the API of a port.
+    pub fn serve(
+        self,
+        settings: api::Settings,
+        api: impl Fn(api::Settings) -> Api,
+        tasks: &Tasks,
+    ) -> Result<(), Failure> {
+        let acceptor = self.certificate.as_ref().map(Keeper::acceptor);
+        if let Some(keeper) = self.certificate {
+            tasks.spawn("certificate", keeper.run(tasks.clone()));
+        }
+        if let Some(listener) = self.operators {
+            let settings = api::Settings {
+                port: Port::Operator,
+                connections_max: OPERATORS_MAX,
+                caller_connections_max: OPERATORS_MAX,
+                ..settings.clone()
+            };
+            let acceptor = acceptor.clone().map(tls::Acceptor::of_operators);
+            let address = listener.local_addr()?;
+            tasks.spawn(
+                "operator api",
+                api::serve(listener, api(settings), acceptor, tasks.clone()),
+            );
+            tracing::info!(%address, "listening for operators");
+        }
+        tasks.spawn("api", api::serve(self.public, api(settings), acceptor, tasks.clone()));
+        Ok(())
+    }
+}
+
+/// Maximum number of connections that wait to be accepted, as far as the kernel allows. A refused
+/// client waits a second before it retries, and after a restart all clients connect at once.
+const BACKLOG: u32 = 4096;
+
+fn listen(flag: &str, address: SocketAddr) -> Result<TcpListener, Failure> {
+    Ok(try_listen(address).map_err(|error| {
+        format!("listen on {address} ({flag}): {error}{}", advice_on(error.kind()))
+    })?)
+}
+
+fn try_listen(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
+}
+
+/// Returns advice for an address that cannot be listened on.
+const fn advice_on(kind: ErrorKind) -> &'static str {
+    match kind {
+        ErrorKind::AddrInUse => "; is another node running there?",
+        ErrorKind::AddrNotAvailable => {
+            "; it takes an address of this machine, or 0.0.0.0 for all of them"
+        }
+        _ => "",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::OsString;
+
+    use crate::config::{self, Refusal};
+
+    #[test]
+    fn a_certificate_that_cannot_be_used_is_a_problem_of_the_settings() {
+        for (certificate, reason) in [
+            ("/no/such/file.pem", "--tls-certificate-file: cannot read /no/such/file.pem"),
+            ("/dev/null", "--tls-certificate-file: there is no certificate in it"),
+        ] {
+            let words = ["punctual", "serve", "--database-url", "postgres://localhost/punctual"];
+            let more = ["--kafka", "localhost:1", "--tls-certificate-file", certificate];
+            let key = ["--tls-key-file", "/dev/null"];
+            let words = words.iter().chain(&more).chain(&key).map(OsString::from);
+            match config::read(words, crate::app::problems) {
+                Err(Refusal::Problems(problems)) => {
+                    assert_eq!(problems.len(), 1, "{problems:?}");
+                    assert!(problems[0].to_string().starts_with(reason), "{problems:?}");
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+}

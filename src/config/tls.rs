@@ -1,0 +1,211 @@
+//! The encryption of the node's ports, and the rules for ports without it.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+
+use super::reader::Reader;
+
+#[derive(Args, Debug)]
+#[command(next_help_heading = "TLS and the operator port")]
+pub(super) struct TlsWords {
+    /// The certificate of the REST API, in PEM, followed by those between it and its root. With it
+    /// the API takes https:// alone.
+    ///
+    /// The files are looked at every five seconds. A new pair is used for new connections; one that
+    /// does not fit, or has expired, is refused and the old one kept.
+    #[arg(long, env = "PUNCTUAL_TLS_CERTIFICATE_FILE", value_name = "FILE")]
+    pub tls_certificate_file: Option<PathBuf>,
+    /// The certificate's private key, in PEM, without a passphrase.
+    #[arg(long, env = "PUNCTUAL_TLS_KEY_FILE", value_name = "FILE")]
+    pub tls_key_file: Option<PathBuf>,
+    /// The authorities that sign the certificates of callers, in PEM.
+    #[arg(long, env = "PUNCTUAL_TLS_CLIENT_CA_FILE", value_name = "FILE")]
+    pub tls_client_ca_file: Option<PathBuf>,
+    /// Whether a caller must show a certificate: optional or required. [default: required, with
+    /// --tls-client-ca-file]
+    ///
+    /// The operator port never requires one, for a platform's probes have none.
+    #[arg(long, env = "PUNCTUAL_TLS_CLIENT_AUTH", value_name = "optional|required")]
+    pub tls_client_auth: Option<String>,
+    /// Allows --listen beyond loopback without a certificate where callers have tokens, because a
+    /// proxy in front has TLS. true or false; the flag alone means true.
+    #[arg(
+        long, env = "PUNCTUAL_PLAINTEXT_BEHIND_PROXY", value_name = "BOOL", num_args = 0..=1, require_equals = true,
+        default_value = "false", default_missing_value = "true"
+    )]
+    pub plaintext_behind_proxy: String,
+    /// Refuses to start while a connection to Postgres, Kafka or etcd on another machine can be
+    /// read or answered by others. Without it there are warnings. true or false; the flag alone
+    /// means true.
+    #[arg(
+        long, env = "PUNCTUAL_REQUIRE_TLS", value_name = "BOOL", num_args = 0..=1, require_equals = true,
+        default_value = "false", default_missing_value = "true"
+    )]
+    pub require_tls: String,
+    /// A second port, for operators: /livez, /readyz with its reasons, /metrics and /v1/cluster.
+    /// The first port then has no metrics, no cluster and no reasons.
+    #[arg(long, env = "PUNCTUAL_OPERATOR_LISTEN", value_name = "ADDRESS")]
+    pub operator_listen: Option<String>,
+    /// Allows the operator port beyond loopback, where whoever reaches it is answered. true or
+    /// false; the flag alone means true.
+    #[arg(
+        long, env = "PUNCTUAL_OPERATOR_ANONYMOUS", value_name = "BOOL", num_args = 0..=1, require_equals = true,
+        default_value = "false", default_missing_value = "true"
+    )]
+    pub operator_anonymous: String,
+}
+
+/// The certificate of the API, by the paths of its files. The files are read by the API itself,
+/// again and again.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Tls {
+    pub certificate_file: PathBuf,
+    pub key_file: PathBuf,
+    pub clients: Option<Clients>,
+}
+
+/// Which client certificates are accepted.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Clients {
+    pub ca_file: PathBuf,
+    /// False when a caller may come without a certificate.
+    pub is_required: bool,
+}
+
+const CERTIFICATE: &str = "--tls-certificate-file";
+const KEY: &str = "--tls-key-file";
+const CLIENT_CA: &str = "--tls-client-ca-file";
+const CLIENT_AUTH: &str = "--tls-client-auth";
+
+/// Reads the settings of TLS. Returns `None` for an API without TLS.
+pub(super) fn read(args: &TlsWords, reader: &mut Reader) -> Option<Tls> {
+    let path = |path: &Option<PathBuf>| path.clone().filter(|path| !path.as_os_str().is_empty());
+    let clients = clients(args, reader);
+    match (path(&args.tls_certificate_file), path(&args.tls_key_file)) {
+        (Some(certificate_file), Some(key_file)) => {
+            Some(Tls { certificate_file, key_file, clients })
+        }
+        (Some(_), None) => {
+            reader.problem(KEY, format!("required beside {CERTIFICATE}"));
+            None
+        }
+        (None, Some(_)) => {
+            reader.problem(CERTIFICATE, format!("required beside {KEY}"));
+            None
+        }
+        (None, None) => {
+            if clients.is_some() {
+                reader.problem(
+                    CLIENT_CA,
+                    format!(
+                        "callers show certificates over TLS alone: give {CERTIFICATE} and {KEY}"
+                    ),
+                );
+            }
+            None
+        }
+    }
+}
+
+fn clients(args: &TlsWords, reader: &mut Reader) -> Option<Clients> {
+    let ca_file = args.tls_client_ca_file.as_deref().filter(|path| !path.as_os_str().is_empty());
+    let auth = args.tls_client_auth.as_deref().map(str::trim).filter(|auth| !auth.is_empty());
+    let is_required = match auth {
+        None | Some("required") => true,
+        Some("optional") => false,
+        Some(other) => {
+            reader.problem(CLIENT_AUTH, format!("`{other}` is neither optional nor required"));
+            true
+        }
+    };
+    if auth.is_some() && ca_file.is_none() {
+        reader
+            .problem(CLIENT_AUTH, format!("it takes the authorities of the clients: {CLIENT_CA}"));
+    }
+    ca_file.map(Path::to_owned).map(|ca_file| Clients { ca_file, is_required })
+}
+
+/// Reads the address of the operator port.
+pub(super) fn operator_listen(
+    args: &TlsWords,
+    is_anonymous: bool,
+    reader: &mut Reader,
+) -> Option<SocketAddr> {
+    const FLAG: &str = "--operator-listen";
+    let text = args.operator_listen.as_deref().map(str::trim).filter(|text| !text.is_empty())?;
+    let Ok(listen) = text.parse() else {
+        reader.problem(
+            FLAG,
+            format!("`{text}` is no address with a port; write it like 127.0.0.1:7071"),
+        );
+        return None;
+    };
+    if let Some(problem) = operator_port_problem(listen, is_anonymous) {
+        reader.problem(FLAG, problem);
+    }
+    Some(listen)
+}
+
+/// Returns why an API may not listen without encryption: whoever sees the traffic would have the
+/// tokens. `has_tokens` is true when callers prove who they are by tokens.
+pub(super) fn plaintext_problem(
+    listen: SocketAddr,
+    has_tokens: bool,
+    has_tls: bool,
+    is_behind_proxy: bool,
+) -> Option<&'static str> {
+    let is_exposed = !listen.ip().is_loopback() && has_tokens && !has_tls && !is_behind_proxy;
+    is_exposed.then_some(
+        "beyond loopback, tokens would go over the network as they are: give --tls-certificate-file and --tls-key-file, or, \
+         behind a proxy that has TLS, --plaintext-behind-proxy (docs/operate/tls.md)",
+    )
+}
+
+/// Returns why the operator port may not listen: it asks nobody for a token.
+fn operator_port_problem(listen: SocketAddr, is_anonymous: bool) -> Option<&'static str> {
+    let is_exposed = !listen.ip().is_loopback() && !is_anonymous;
+    is_exposed.then_some(
+        "beyond loopback, whoever reaches it would see the metrics and the state of the cluster: keep it on 127.0.0.1, or \
+         accept that with --operator-anonymous (docs/operate/tls.md)",
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokens_leave_this_machine_over_tls_alone() {
+        for (listen, has_tokens, has_tls, is_behind_proxy, may_start) in [
+            ("127.0.0.1:1", true, false, false, true),
+            ("127.8.0.1:1", true, false, false, true),
+            ("[::1]:1", true, false, false, true),
+            ("0.0.0.0:1", false, false, false, true),
+            ("0.0.0.0:1", true, false, false, false),
+            ("0.0.0.0:1", true, false, true, true),
+            ("0.0.0.0:1", true, true, false, true),
+            ("[::]:1", true, false, false, false),
+            ("10.0.0.1:1", true, false, false, false),
+            ("10.0.0.1:1", false, true, false, true),
+        ] {
+            let listen = listen.parse().unwrap();
+            let problem = plaintext_problem(listen, has_tokens, has_tls, is_behind_proxy);
+            assert_eq!(problem.is_none(), may_start, "{listen} {has_tokens} {has_tls}");
+        }
+    }
+
+    #[test]
+    fn operators_are_served_beyond_loopback_only_when_that_is_accepted() {
+        for (listen, is_anonymous, may_start) in [
+            ("127.0.0.1:1", false, true),
+            ("[::1]:1", false, true),
+            ("0.0.0.0:1", false, false),
+            ("0.0.0.0:1", true, true),
+        ] {
+            let problem = operator_port_problem(listen.parse().unwrap(), is_anonymous);
+            assert_eq!(problem.is_none(), may_start, "{listen} {is_anonymous}");
+        }
+    }
+}
