@@ -3,10 +3,11 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::net::{IpAddr, Ipv6Addr};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use parking_lot::{Mutex, MutexGuard};
 use tokio::net::TcpStream;
 
 use crate::domain::Monotonic;
@@ -61,12 +62,12 @@ impl Line {
 
     /// Keeps the socket of the connection for the lingering close.
     pub fn leave(&self, stream: TcpStream) {
-        *self.left.lock().unwrap_or_else(PoisonError::into_inner) = Some(stream);
+        *self.left.lock() = Some(stream);
     }
 
     /// Returns the socket after the connection has ended, if the other side may still be sending.
     pub fn take_left(&self) -> Option<TcpStream> {
-        self.left.lock().unwrap_or_else(PoisonError::into_inner).take()
+        self.left.lock().take()
     }
 
     /// True for an HTTP/2 connection that has had a request.
@@ -153,7 +154,7 @@ impl Callers {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<IpAddr, Entered>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 

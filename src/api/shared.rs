@@ -2,10 +2,11 @@
 
 use std::future::Future;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Bytes;
+use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 use tokio::time::error::Elapsed;
 
@@ -101,12 +102,7 @@ const SAY_CALLER_EVERY: Duration = Duration::from_secs(60);
 impl Shared {
     /// Logs a caller that is at its limit. Further ones within a minute are counted, not logged.
     pub fn say_caller(&self, bound: &'static str, caller: IpAddr) {
-        if self
-            .caller_said
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .lets_through(clock::monotonic())
-        {
+        if self.caller_said.lock().lets_through(clock::monotonic()) {
             tracing::warn!(%caller, bound, "a caller is at its bound and is turned away; others within a minute are counted, not said");
         }
     }

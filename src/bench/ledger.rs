@@ -4,7 +4,7 @@
 //! A task is identified by the key of its record: sixteen hexadecimal digits. The first half
 //! identifies the run, so that records of other runs can be ignored.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use parking_lot::{Mutex, MutexGuard};
 
 use super::results::quantiles::Spans;
 use super::results::report::{Counts, Moment};
@@ -265,7 +265,7 @@ impl Ledger {
     fn pages(&self) -> MutexGuard<'_, Pages> {
         // A poisoned lock is safe to use: a page is consistent after every statement that changes
         // it.
-        self.pages.lock().unwrap_or_else(PoisonError::into_inner)
+        self.pages.lock()
     }
 }
 

@@ -6,9 +6,10 @@
 //! existing partitions last for days, and the next round continues.
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::RwLock;
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::{self, ClusterClock};
@@ -60,13 +61,13 @@ impl Leaves {
     }
 
     fn read(&self) -> Attached {
-        *self.now.read().unwrap_or_else(PoisonError::into_inner)
+        *self.now.read()
     }
 
     fn take_in(&self, rules: &Rules, attached: &BTreeSet<Timestamp>, now: Timestamp) {
         let end = rules.end_of_run(Parent::Task, attached, now);
         let oldest = attached.first().copied().unwrap_or(now);
-        let mut known = self.now.write().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.now.write();
         known.oldest = Some(oldest);
         // Without the leaf of the present, nothing is known about later ones.
         let is_known = end > now;

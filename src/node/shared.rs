@@ -1,7 +1,8 @@
 //! The state that the loops of a node share with each other, and with the requests of its API.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use tokio::sync::watch;
 use uuid::Uuid;
 
@@ -48,11 +49,11 @@ pub struct Calls {
 impl Calls {
     /// Returns the ids that cannot be claimed.
     pub fn quarantined(&self) -> Vec<Uuid> {
-        self.quarantine.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.quarantine.lock().clone()
     }
 
     pub fn set_quarantined(&self, ids: Vec<Uuid>) {
-        *self.quarantine.lock().unwrap_or_else(PoisonError::into_inner) = ids;
+        *self.quarantine.lock() = ids;
     }
 }
 

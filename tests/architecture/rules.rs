@@ -113,8 +113,17 @@ const HOMES: &[(&str, &[&str])] = &[
 ];
 
 /// Libraries that all modules except the pure ones may use.
-const EVERYWHERE: &[&str] =
-    &["bytes", "futures_util", "rand", "thiserror", "tokio", "tokio_util", "tracing", "uuid"];
+const EVERYWHERE: &[&str] = &[
+    "bytes",
+    "futures_util",
+    "parking_lot",
+    "rand",
+    "thiserror",
+    "tokio",
+    "tokio_util",
+    "tracing",
+    "uuid",
+];
 
 /// Modules without input, output and clock, and the libraries that they may use, which contain only
 /// values and their arithmetic.

@@ -8,13 +8,14 @@
 
 use std::mem;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use axum::body::Bytes;
 use http_body_util::BodyExt as _;
 use hyper::body::{Body, Frame, Incoming, SizeHint};
+use parking_lot::Mutex;
 
 use super::linger::Limits;
 
@@ -40,11 +41,11 @@ pub struct Left(Arc<Mutex<Rest>>);
 
 impl Left {
     pub fn take(&self) -> Rest {
-        mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
+        mem::take(&mut *self.0.lock())
     }
 
     fn put(&self, rest: Rest) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = rest;
+        *self.0.lock() = rest;
     }
 }
 

@@ -1,9 +1,9 @@
 //! Shows the progress of a run on stderr: a bar on a terminal, otherwise a line every few seconds.
 
 use std::io::{self, IsTerminal as _, Write as _};
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use serde_json::json;
 
 use super::tally::Counts;
@@ -66,7 +66,7 @@ impl Screen {
             return;
         }
         let now = clock::monotonic();
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.lock();
         if self.has_bar {
             let mut line = bar(snapshot);
             if let Some((end, _)) = line.char_indices().nth(width().saturating_sub(1)) {
@@ -99,7 +99,7 @@ impl Screen {
     /// Reports why requests fail, with a throttle.
     pub fn trouble(&self, why: &str) {
         let now = clock::monotonic();
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.lock();
         let is_due = state.last_trouble_at.is_none_or(|last| now.since(last) >= TROUBLE_INTERVAL);
         if is_due {
             state.last_trouble_at = Some(now);
@@ -113,7 +113,7 @@ impl Screen {
 
     /// Removes the bar, so that other output can be written.
     pub fn wipe(&self) {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.lock();
         if std::mem::take(&mut state.is_drawn) {
             write!(io::stderr(), "\r\x1b[2K").ok();
         }

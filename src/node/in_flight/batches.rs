@@ -8,9 +8,11 @@
 mod tests;
 
 use std::collections::HashSet;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::domain::{Batch, BatchId, Monotonic, Outcome, Timestamp, TopicName};
 use crate::engine::batch_registry::{BatchRegistry, Comparison, Effect, is_lost};
@@ -224,7 +226,7 @@ impl InFlightBatch {
     }
 
     fn lock(&self) -> MutexGuard<'_, Course> {
-        self.course.lock().unwrap_or_else(PoisonError::into_inner)
+        self.course.lock()
     }
 }
 
@@ -487,7 +489,7 @@ impl InFlightBatches {
 
     /// Returns the state of the topics. The caller must hold the lock for a moment only.
     pub fn topics(&self) -> MutexGuard<'_, Topics> {
-        self.topics.lock().unwrap_or_else(PoisonError::into_inner)
+        self.topics.lock()
     }
 
     /// Sets the number of topics that are given up. The caller must do so before it looks for their
@@ -592,7 +594,7 @@ impl InFlightBatches {
     fn lock(&self) -> MutexGuard<'_, State> {
         // No panic can separate two changes that belong together, unless the registry is wrong
         // already.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 }
 

@@ -3,9 +3,11 @@
 //! claim must not keep shards that others could claim. Nor must a node that cannot settle: its
 //! published batches stay with it until it is full, and are published again if it dies.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::clock;
 use crate::domain::Monotonic;
@@ -133,16 +135,16 @@ impl Progress {
     }
 
     fn settles(&self) -> MutexGuard<'_, Streak> {
-        self.settles.lock().unwrap_or_else(PoisonError::into_inner)
+        self.settles.lock()
     }
 
     fn adopter(&self) -> MutexGuard<'_, Adopter> {
-        self.adopter.lock().unwrap_or_else(PoisonError::into_inner)
+        self.adopter.lock()
     }
 
     /// Returns the streak of a loop, or `None` when there is no such loop.
     pub fn streak(&self, loop_index: usize) -> Option<MutexGuard<'_, Streak>> {
-        Some(self.loops.get(loop_index)?.streak.lock().unwrap_or_else(PoisonError::into_inner))
+        Some(self.loops.get(loop_index)?.streak.lock())
     }
 
     /// Forgives failures since `since`, when an outage of Postgres began.

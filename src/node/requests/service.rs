@@ -3,7 +3,9 @@
 #[cfg(test)]
 pub mod model;
 
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
+
+use parking_lot::Mutex;
 
 use super::task_service::TaskService;
 use crate::domain::{
@@ -48,7 +50,7 @@ impl Front {
     fn missing(&self) -> Vec<NotReady> {
         match self.task_service.get() {
             Some(task_service) => task_service.missing(),
-            None => self.starting.lock().unwrap_or_else(PoisonError::into_inner).clone(),
+            None => self.starting.lock().clone(),
         }
     }
 }
@@ -84,9 +86,7 @@ impl Service {
     /// Shows the requirements for which the node waits while it starts.
     pub fn waits_for(&self, missing: Vec<NotReady>) {
         match &self.backing {
-            Backing::Node(front) => {
-                *front.starting.lock().unwrap_or_else(PoisonError::into_inner) = missing
-            }
+            Backing::Node(front) => *front.starting.lock() = missing,
             #[cfg(test)]
             Backing::Model(_) => {}
         }

@@ -1,8 +1,10 @@
 //! Takes in delivery reports: it records each outcome, and passes a batch to the settler when all
 //! its outcomes are known.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
+
+use parking_lot::Mutex;
 
 use crate::clock::{self, ClusterClock};
 use crate::domain::{Failure, Outcome, Receipt, TaskId, Throttle};
@@ -163,7 +165,7 @@ impl Reports {
         if let Some(action) = action {
             self.topic_actions.put(action);
         }
-        if self.deferred_said.lock().unwrap_or_else(PoisonError::into_inner).lets_through(now) {
+        if self.deferred_said.lock().lets_through(now) {
             tracing::warn!(task = %id, %topic, reason, "a record was not acknowledged; it is tried again, and others within a minute are counted, not said");
         } else {
             tracing::debug!(task = %id, %topic, reason, "not acknowledged");
@@ -206,7 +208,7 @@ impl Reports {
         self.metrics.dead.inc();
         let (id, topic, now) =
             (held.batch.task(place).first_id, held.topic_of(place), clock::monotonic());
-        if self.dead_said.lock().unwrap_or_else(PoisonError::into_inner).lets_through(now) {
+        if self.dead_said.lock().lets_through(now) {
             tracing::warn!(task = %id, %topic, reason, "a task has become a dead letter; others within a minute are counted, not said");
         } else {
             tracing::debug!(task = %id, %topic, reason, "dead letter");
