@@ -105,6 +105,7 @@ const HOMES: &[(&str, &[&str])] = &[
     ("rustls", &["main"]),
     ("serde", &["api", "bench", "client", "etcd", "kafka"]),
     ("serde_json", &["api", "bench", "client", "etcd", "kafka"]),
+    ("slab", &["node::in_flight"]),
     ("snap", &["kafka::compression"]),
     ("sqlx", &["postgres"]),
     ("tower", &["api"]),

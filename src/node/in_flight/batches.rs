@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use parking_lot::{Mutex, MutexGuard};
+use slab::Slab;
 
 use crate::domain::{Batch, BatchId, Monotonic, Outcome, Timestamp, TopicName};
 use crate::engine::batch_registry::{BatchRegistry, Comparison, Effect, is_lost};
@@ -253,8 +254,7 @@ fn charges_of(batch: &Batch, counts: impl Fn(usize) -> bool) -> Vec<Charge> {
 #[derive(Debug, Default)]
 struct State {
     amount: Amount,
-    slots: Vec<Option<Arc<InFlightBatch>>>,
-    free: Vec<u32>,
+    slots: Slab<Arc<InFlightBatch>>,
     registry: BatchRegistry<Arc<Settlement>>,
 }
 
@@ -320,12 +320,10 @@ impl InFlightBatches {
         state.amount.tasks += batch.len();
         state.amount.bytes += batch.bytes();
         state.amount.batches += 1;
-        let slot = state.free.pop().unwrap_or_else(|| {
-            state.slots.push(None);
-            u32::try_from(state.slots.len() - 1).unwrap_or(u32::MAX)
-        });
+        let entry = state.slots.vacant_entry();
+        let slot = u32::try_from(entry.key()).unwrap_or(u32::MAX);
         let held = Arc::new(InFlightBatch::new(batch, slot, past, now));
-        state.slots[place(slot)] = Some(Arc::clone(&held));
+        entry.insert(Arc::clone(&held));
         Some(held)
     }
 
@@ -335,7 +333,7 @@ impl InFlightBatches {
     }
 
     pub fn in_slot(&self, slot: u32) -> Option<Arc<InFlightBatch>> {
-        self.lock().slots.get(place(slot))?.clone()
+        self.lock().slots.get(place(slot)).cloned()
     }
 
     /// Records the answer to a settle of the batch. A settlement that may have taken effect is
@@ -408,7 +406,7 @@ impl InFlightBatches {
     }
 
     fn all_held(&self) -> Vec<Arc<InFlightBatch>> {
-        self.lock().slots.iter().flatten().cloned().collect()
+        self.lock().slots.iter().map(|(_slot, held)| Arc::clone(held)).collect()
     }
 
     /// Returns true when no batch is in flight, and none was asked for.
@@ -532,20 +530,21 @@ impl InFlightBatches {
     /// Puts a lighter batch in the place of the original, unless that was let go meanwhile.
     fn replace(&self, held: &InFlightBatch, batch: Batch) {
         let mut state = self.lock();
+        let State { amount, slots, .. } = &mut *state;
         let Some(in_slot) =
-            state.slots[place(held.slot)].clone().filter(|in_slot| in_slot.batch.id == batch.id)
+            slots.get_mut(place(held.slot)).filter(|in_slot| in_slot.batch.id == batch.id)
         else {
             return;
         };
-        state.amount.bytes =
-            state.amount.bytes.saturating_sub(in_slot.batch.bytes()).saturating_add(batch.bytes());
+        amount.bytes =
+            amount.bytes.saturating_sub(in_slot.batch.bytes()).saturating_add(batch.bytes());
         let lighter = InFlightBatch {
             batch,
             slot: held.slot,
             held_at: held.held_at,
             course: Arc::clone(&held.course),
         };
-        state.slots[place(held.slot)] = Some(Arc::new(lighter));
+        *in_slot = Arc::new(lighter);
     }
 
     fn give_back(&self, held: &InFlightBatch, charges: &[Charge]) {
@@ -568,13 +567,13 @@ impl InFlightBatches {
         {
             let mut state = self.lock();
             note(&mut state.registry);
-            // The batch in the slot may be a lighter copy by now.
-            let Some(in_slot) =
-                state.slots[place(held.slot)].take_if(|in_slot| in_slot.batch.id == held.batch.id)
-            else {
+            // The batch in the slot may be a lighter copy by now, or another batch after a first
+            // release.
+            let slot = place(held.slot);
+            if state.slots.get(slot).is_none_or(|in_slot| in_slot.batch.id != held.batch.id) {
                 return;
-            };
-            state.free.push(held.slot);
+            }
+            let in_slot = state.slots.remove(slot);
             state.amount.bytes = state.amount.bytes.saturating_sub(in_slot.batch.bytes());
             state.amount.batches -= 1;
         }
@@ -582,13 +581,9 @@ impl InFlightBatches {
     }
 
     fn held_for(&self, now: Monotonic, age: Duration) -> Vec<Arc<InFlightBatch>> {
-        self.lock()
-            .slots
-            .iter()
-            .flatten()
-            .filter(|held| now.since(held.held_at) >= age)
-            .cloned()
-            .collect()
+        let state = self.lock();
+        let held = state.slots.iter().map(|(_slot, held)| held);
+        held.filter(|held| now.since(held.held_at) >= age).cloned().collect()
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
