@@ -10,6 +10,7 @@ use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use az::SaturatingAs as _;
 use tokio::net::{TcpListener, TcpSocket};
 
 use crate::api::{self, Api};
@@ -259,7 +260,7 @@ fn api_settings(settings: &Settings) -> api::Settings {
         batch_tasks_max: bounds.batch_tasks_max,
         requests_in_flight_max: bounds.requests_max,
         caller_requests_max: bounds.caller_requests_max,
-        streams_max: u32::try_from(bounds.streams_max).unwrap_or(u32::MAX),
+        streams_max: bounds.streams_max.saturating_as::<u32>(),
         connections_max: bounds.connections_max,
         caller_connections_max: bounds.caller_connections_max,
         header_timeout: bounds.header_timeout,

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
+use az::SaturatingAs as _;
 use parking_lot::{Mutex, MutexGuard};
 use tokio::net::TcpStream;
 
@@ -96,7 +97,7 @@ impl Line {
 }
 
 fn millis_of(moment: Monotonic) -> u64 {
-    u64::try_from(moment.since_start().as_millis()).unwrap_or(u64::MAX)
+    moment.since_start().as_millis().saturating_as::<u64>()
 }
 
 /// The callers that are connected. Each address with an open connection has one entry, so the limit

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Bytes;
+use az::SaturatingAs as _;
 use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 use tokio::time::error::Elapsed;
@@ -116,8 +117,7 @@ impl Shared {
     ) -> Self {
         // One body of the largest size always fits, whatever the settings are.
         let body_memory_max = settings.body_memory_max.max(settings.body_bytes_max);
-        let body_memory_max =
-            u32::try_from(body_memory_max.min(Semaphore::MAX_PERMITS)).unwrap_or(u32::MAX);
+        let body_memory_max = body_memory_max.min(Semaphore::MAX_PERMITS).saturating_as::<u32>();
         let body_memory = Arc::new(Semaphore::new(
             usize::try_from(body_memory_max).unwrap_or(Semaphore::MAX_PERMITS),
         ));

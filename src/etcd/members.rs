@@ -8,6 +8,7 @@
 
 use std::collections::BTreeMap;
 
+use az::SaturatingAs as _;
 use etcd_client::{Event, EventType, GetOptions, KeyValue, WatchOptions, WatchStream};
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
@@ -173,7 +174,7 @@ impl Follower {
 
     fn show(&self, members: &BTreeMap<NodeId, Member>) {
         self.metrics.watch_up.set(1);
-        self.metrics.members.set(i64::try_from(members.len()).unwrap_or(i64::MAX));
+        self.metrics.members.set(members.len().saturating_as::<i64>());
         self.view.send_if_modified(|view| {
             let is_new = !matches!(view, View::Members(known) if known == members);
             if is_new {

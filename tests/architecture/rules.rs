@@ -129,8 +129,8 @@ const EVERYWHERE: &[&str] = &[
 /// Modules without input, output and clock, and the libraries that they may use, which contain only
 /// values and their arithmetic.
 const PURE: &[(&str, &[&str])] = &[
-    ("domain", &["jiff", "thiserror", "uuid", "xxhash_rust"]),
-    ("engine", &["uuid", "xxhash_rust"]),
+    ("domain", &["az", "jiff", "thiserror", "uuid", "xxhash_rust"]),
+    ("engine", &["az", "uuid", "xxhash_rust"]),
 ];
 
 /// The impure modules of the standard library.

@@ -3,6 +3,7 @@
 use std::io::{self, IsTerminal as _, Write as _};
 use std::time::Duration;
 
+use az::SaturatingAs as _;
 use parking_lot::Mutex;
 use serde_json::json;
 
@@ -137,7 +138,7 @@ fn bar(snapshot: Snapshot) -> String {
     };
     let percent = usize::try_from(read.saturating_mul(100) / total).unwrap_or(100).min(100);
     let full = percent * BAR_CHARS / 100;
-    let millis = u64::try_from(snapshot.took.as_millis()).unwrap_or(u64::MAX);
+    let millis = snapshot.took.as_millis().saturating_as::<u64>();
     let left =
         Duration::from_millis(millis.saturating_mul(total.saturating_sub(read)) / read.max(1));
     let left = if percent < 100 && millis > 2000 {

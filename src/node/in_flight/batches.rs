@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use az::SaturatingAs as _;
 use parking_lot::{Mutex, MutexGuard};
 use slab::Slab;
 
@@ -321,7 +322,7 @@ impl InFlightBatches {
         state.amount.bytes += batch.bytes();
         state.amount.batches += 1;
         let entry = state.slots.vacant_entry();
-        let slot = u32::try_from(entry.key()).unwrap_or(u32::MAX);
+        let slot = entry.key().saturating_as::<u32>();
         let held = Arc::new(InFlightBatch::new(batch, slot, past, now));
         entry.insert(Arc::clone(&held));
         Some(held)
@@ -333,7 +334,7 @@ impl InFlightBatches {
     }
 
     pub fn in_slot(&self, slot: u32) -> Option<Arc<InFlightBatch>> {
-        self.lock().slots.get(place(slot)).cloned()
+        self.lock().slots.get(slot.saturating_as()).cloned()
     }
 
     /// Records the answer to a settle of the batch. A settlement that may have taken effect is
@@ -532,7 +533,7 @@ impl InFlightBatches {
         let mut state = self.lock();
         let State { amount, slots, .. } = &mut *state;
         let Some(in_slot) =
-            slots.get_mut(place(held.slot)).filter(|in_slot| in_slot.batch.id == batch.id)
+            slots.get_mut(held.slot.saturating_as()).filter(|in_slot| in_slot.batch.id == batch.id)
         else {
             return;
         };
@@ -569,7 +570,7 @@ impl InFlightBatches {
             note(&mut state.registry);
             // The batch in the slot may be a lighter copy by now, or another batch after a first
             // release.
-            let slot = place(held.slot);
+            let slot = held.slot.saturating_as();
             if state.slots.get(slot).is_none_or(|in_slot| in_slot.batch.id != held.batch.id) {
                 return;
             }
@@ -591,8 +592,4 @@ impl InFlightBatches {
         // already.
         self.state.lock()
     }
-}
-
-fn place(slot: u32) -> usize {
-    usize::try_from(slot).unwrap_or(usize::MAX)
 }

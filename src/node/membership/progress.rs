@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use az::SaturatingAs as _;
 use parking_lot::{Mutex, MutexGuard};
 
 use crate::clock;
@@ -189,7 +190,7 @@ pub fn blame_of(error: &Error) -> Blame {
 }
 
 fn micros(at: Monotonic) -> u64 {
-    u64::try_from(at.since_start().as_micros()).unwrap_or(u64::MAX)
+    at.since_start().as_micros().saturating_as::<u64>()
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ use std::fmt;
 use std::io::{self, Write};
 use std::time::Duration;
 
+use az::SaturatingAs as _;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
@@ -52,7 +53,7 @@ impl State {
 
     fn lose(&mut self, lines: &[u8]) {
         let count = lines.iter().filter(|byte| **byte == b'\n').count();
-        self.lost = self.lost.saturating_add(u64::try_from(count).unwrap_or(u64::MAX));
+        self.lost = self.lost.saturating_add(count.saturating_as::<u64>());
     }
 }
 

@@ -240,6 +240,8 @@ impl Reports {
 /// The correlation id names a record to a producer, and comes back with its delivery report. It
 /// holds the slot of the batch, and the place in the batch.
 pub(super) mod correlation_id {
+    use az::SaturatingAs as _;
+
     /// Returns the correlation id. The low half is the place in the batch, the high half the slot.
     pub fn of(slot: u32, index: u32) -> usize {
         place(slot) << 32 | place(index)
@@ -247,11 +249,11 @@ pub(super) mod correlation_id {
 
     /// Returns the slot and the place.
     pub fn parts(correlation_id: usize) -> (u32, u32) {
-        let low = u32::try_from(correlation_id & place(u32::MAX)).unwrap_or(u32::MAX);
-        (u32::try_from(correlation_id >> 32).unwrap_or(u32::MAX), low)
+        let low = (correlation_id & place(u32::MAX)).saturating_as::<u32>();
+        ((correlation_id >> 32).saturating_as::<u32>(), low)
     }
 
     pub fn place(index: u32) -> usize {
-        usize::try_from(index).unwrap_or(usize::MAX)
+        index.saturating_as::<usize>()
     }
 }
