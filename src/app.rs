@@ -11,6 +11,8 @@ mod startup;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use az::SaturatingAs as _;
+
 use crate::api::{self, Api, Port};
 use crate::clock;
 use crate::config::{self, Command, MigrationSettings, Problem, Settings, Wanted};
@@ -247,7 +249,7 @@ fn api_settings(settings: &Settings) -> api::Settings {
         batch_tasks_max: bounds.batch_tasks_max,
         requests_in_flight_max: bounds.requests_max,
         caller_requests_max: bounds.caller_requests_max,
-        streams_max: u32::try_from(bounds.streams_max).unwrap_or(u32::MAX),
+        streams_max: bounds.streams_max.saturating_as::<u32>(),
         connections_max: bounds.connections_max,
         caller_connections_max: bounds.caller_connections_max,
         header_timeout: bounds.header_timeout,

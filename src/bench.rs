@@ -25,6 +25,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use args::{Bench, Common, Scenario, Steady};
+use az::SaturatingAs as _;
 use load::http::Trust;
 use load::record::Records;
 use load::rest::{Due, Rest};
@@ -131,7 +132,7 @@ async fn measure(bench: &Bench, kafka_properties: Vec<(String, String)>) -> Resu
             Ok(report)
         }
         Scenario::Cancel(args) => {
-            let count = |count| usize::try_from(count).unwrap_or(usize::MAX);
+            let count = |count: u32| count.saturating_as::<usize>();
             let plan = cancel::Plan {
                 count: count(args.count),
                 warm_up: count(args.warmup),

@@ -4,9 +4,10 @@
 use std::collections::BTreeSet;
 use std::error::Error;
 use std::future::Future;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::{Mutex, MutexGuard};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -77,7 +78,7 @@ impl Tasks {
     }
 
     fn failed(&self) -> MutexGuard<'_, Failed> {
-        self.failed.lock().unwrap_or_else(PoisonError::into_inner)
+        self.failed.lock()
     }
 
     /// Ends all tasks. Returns true when all have ended within `deadline`.

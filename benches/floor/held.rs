@@ -1,7 +1,9 @@
 //! Batches in flight: claimed and not yet settled.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, OnceLock};
+
+use parking_lot::Mutex;
 
 use punctual::domain::{Batch, Outcome};
 use punctual::kafka::{DeliveryOutcome, DeliveryReport, Producer};
@@ -44,7 +46,7 @@ impl Held {
     }
 
     pub fn settlement(&self) -> Settlement {
-        let outcomes = std::mem::take(&mut *self.outcomes.lock().expect("whole"));
+        let outcomes = std::mem::take(&mut *self.outcomes.lock());
         let outcomes: Vec<Outcome> =
             outcomes.into_iter().map(|outcome| outcome.expect("all reports came")).collect();
         Settlement::new(&self.batch, &outcomes)
@@ -67,11 +69,11 @@ impl Default for Slots {
 
 impl Slots {
     pub fn put(&self, held: Held) -> Arc<Held> {
-        let slot = self.free.lock().expect("whole").pop().expect("fewer batches than slots");
+        let slot = self.free.lock().pop().expect("fewer batches than slots");
         held.slot.set(slot).expect("a batch is put once");
         self.in_flight.fetch_add(held.batch.len(), Ordering::Relaxed);
         let held = Arc::new(held);
-        *self.held[slot].lock().expect("whole") = Some(Arc::clone(&held));
+        *self.held[slot].lock() = Some(Arc::clone(&held));
         held
     }
 
@@ -82,16 +84,16 @@ impl Slots {
         let DeliveryOutcome::Acknowledged(receipt) = report.outcome else {
             unreachable!("not acknowledged: {:?}", report.outcome)
         };
-        let mut entry = self.held[slot].lock().expect("whole");
+        let mut entry = self.held[slot].lock();
         let held = entry.as_ref().expect("a report comes once");
-        held.outcomes.lock().expect("whole")[place] = Some(Outcome::Published(receipt));
+        held.outcomes.lock()[place] = Some(Outcome::Published(receipt));
         self.in_flight.fetch_sub(1, Ordering::Relaxed);
         if held.left.fetch_sub(1, Ordering::AcqRel) > 1 {
             return None;
         }
         let whole = entry.take();
         drop(entry);
-        self.free.lock().expect("whole").push(slot);
+        self.free.lock().push(slot);
         whole
     }
 }

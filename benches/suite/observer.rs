@@ -1,9 +1,10 @@
 //! Observes a long run: the rows that it leaves behind in Postgres, and the time of its claims. The
 //! report compares the parts of the run that a soak compares.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use punctual::bench::results::report::Report;
 use punctual::bench::scenarios::lateness;
 use punctual::shutdown::Failure;
@@ -61,9 +62,7 @@ impl Observer {
             return Err("the observer of the run ended before it".into());
         }
         self.looking.abort();
-        let looks = std::mem::take(
-            &mut *self.looks.lock().map_err(|_poisoned| "the observer has panicked")?,
-        );
+        let looks = std::mem::take(&mut *self.looks.lock());
         for (name, range) in lateness::spans(&report.scenario, measured) {
             let range = lead + range.start..lead + range.end;
             let within: Vec<&Look> = looks.iter().filter(|look| range.contains(&look.at)).collect();
@@ -115,7 +114,7 @@ async fn look(url: String, node: Option<String>, looks: Looks) -> Result<(), Fai
             mebibytes: number("mebibytes")?,
             claims,
         };
-        looks.lock().map_err(|_poisoned| "the observer has panicked")?.push(look);
+        looks.lock().push(look);
     }
 }
 

@@ -1,10 +1,11 @@
 //! The consumer. It stands for any Kafka client, and records when each task arrived.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::message::{Headers as _, Message as _};
 use rdkafka::{ClientConfig, Offset, TopicPartitionList};
@@ -51,7 +52,7 @@ impl Consumer {
 
     /// Returns all records that have arrived so far.
     pub fn arrivals(&self) -> Vec<Arrival> {
-        self.arrivals.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.arrivals.lock().clone()
     }
 }
 
@@ -85,7 +86,7 @@ fn read(consumer: &BaseConsumer, arrivals: &Mutex<Vec<Arrival>>, is_done: &Atomi
                     offset: message.offset(),
                     appended_at,
                 };
-                arrivals.lock().unwrap_or_else(PoisonError::into_inner).push(arrival);
+                arrivals.lock().push(arrival);
             }
         }
     }

@@ -2,6 +2,8 @@
 
 use std::time::{Duration, SystemTime};
 
+use az::SaturatingAs as _;
+
 use crate::Failure;
 
 const POLL: Duration = Duration::from_millis(10);
@@ -9,7 +11,7 @@ const POLL: Duration = Duration::from_millis(10);
 /// Returns milliseconds since the epoch by this machine's clock, which Postgres and Kafka share.
 pub fn now_ms() -> i64 {
     let since_epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    i64::try_from(since_epoch.as_millis()).unwrap_or(i64::MAX)
+    since_epoch.as_millis().saturating_as::<i64>()
 }
 
 pub async fn until_ms(moment: i64) {

@@ -3,10 +3,12 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::net::{IpAddr, Ipv6Addr};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use az::SaturatingAs as _;
+use parking_lot::{Mutex, MutexGuard};
 use tokio::net::TcpStream;
 
 use crate::domain::Monotonic;
@@ -61,12 +63,12 @@ impl Line {
 
     /// Keeps the socket of the connection for the lingering close.
     pub fn leave(&self, stream: TcpStream) {
-        *self.left.lock().unwrap_or_else(PoisonError::into_inner) = Some(stream);
+        *self.left.lock() = Some(stream);
     }
 
     /// Returns the socket after the connection has ended, if the other side may still be sending.
     pub fn take_left(&self) -> Option<TcpStream> {
-        self.left.lock().unwrap_or_else(PoisonError::into_inner).take()
+        self.left.lock().take()
     }
 
     /// True for an HTTP/2 connection that has had a request.
@@ -95,7 +97,7 @@ impl Line {
 }
 
 fn millis_of(moment: Monotonic) -> u64 {
-    u64::try_from(moment.since_start().as_millis()).unwrap_or(u64::MAX)
+    moment.since_start().as_millis().saturating_as::<u64>()
 }
 
 /// The callers that are connected. Each address with an open connection has one entry, so the limit
@@ -153,7 +155,7 @@ impl Callers {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<IpAddr, Entered>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 

@@ -2,10 +2,12 @@
 
 use std::future::Future;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Bytes;
+use az::SaturatingAs as _;
+use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 use tokio::time::error::Elapsed;
 
@@ -126,12 +128,7 @@ const SAY_CALLER_EVERY: Duration = Duration::from_secs(60);
 impl Shared {
     /// Logs a caller that is at its limit. Further ones within a minute are counted, not logged.
     pub fn say_caller(&self, bound: &'static str, caller: IpAddr) {
-        if self
-            .caller_said
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .lets_through(clock::monotonic())
-        {
+        if self.caller_said.lock().lets_through(clock::monotonic()) {
             tracing::warn!(%caller, bound, "a caller is at its bound and is turned away; others within a minute are counted, not said");
         }
     }
@@ -145,8 +142,7 @@ impl Shared {
     ) -> Self {
         // One body of the largest size always fits, whatever the settings are.
         let body_memory_max = settings.body_memory_max.max(settings.body_bytes_max);
-        let body_memory_max =
-            u32::try_from(body_memory_max.min(Semaphore::MAX_PERMITS)).unwrap_or(u32::MAX);
+        let body_memory_max = body_memory_max.min(Semaphore::MAX_PERMITS).saturating_as::<u32>();
         let body_memory = Arc::new(Semaphore::new(
             usize::try_from(body_memory_max).unwrap_or(Semaphore::MAX_PERMITS),
         ));

@@ -1,6 +1,7 @@
 //! The limits of a node. They are exported as metrics, so that an alarm can say "nine tenths of it"
 //! for any setting. The module also makes room for the open files of the node.
 
+use az::SaturatingAs as _;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::assembly::IN_FLIGHT_BATCHES_MAX;
@@ -24,7 +25,7 @@ pub fn register(registry: &mut Registry, bounds: &Bounds) {
         ("api_body_memory_bytes", bounds.body_memory_bytes),
     ];
     for (bounded, bound) in all {
-        family.get_or_create(&[("of", bounded)]).set(i64::try_from(bound).unwrap_or(i64::MAX));
+        family.get_or_create(&[("of", bounded)]).set(bound.saturating_as::<i64>());
     }
     registry.register(
         "punctual_bound",
@@ -49,7 +50,7 @@ const OWN: u64 = 256;
 /// allows. At the limit the node accepts no connections and cannot reopen its own, and callers get
 /// no error.
 pub(super) fn make_room(connections_max: usize) {
-    let needed = u64::try_from(connections_max).unwrap_or(u64::MAX).saturating_add(OWN);
+    let needed = connections_max.saturating_as::<u64>().saturating_add(OWN);
     let limit = getrlimit(Resource::Nofile);
     let is_enough = |limit: Option<u64>| limit.is_none_or(|limit| limit >= needed);
     if is_enough(limit.current) {

@@ -4,7 +4,8 @@
 //! A task is identified by the key of its record: sixteen hexadecimal digits. The first half
 //! identifies the run, so that records of other runs can be ignored.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use az::SaturatingAs as _;
+use parking_lot::{Mutex, MutexGuard};
 
 use super::results::quantiles::Spans;
 use super::results::report::{Counts, Moment};
@@ -84,7 +85,7 @@ impl Ledger {
     /// Records a task that is about to be submitted.
     pub fn plan(&self, due_at: i64) -> Planned {
         let mut pages = self.pages();
-        let serial = u64::try_from(pages.entries.len()).unwrap_or(u64::MAX) & u64::from(u32::MAX);
+        let serial = pages.entries.len().saturating_as::<u64>() & u64::from(u32::MAX);
         pages.entries.push(Entry { due_at: self.since_start(due_at), ..Entry::default() });
         Planned { key: (u64::from(self.run) << 32) | serial, due_at }
     }
@@ -212,7 +213,7 @@ impl Ledger {
             .iter()
             .filter(|entry| entry.record_count > 0 && due.contains(&entry.due_at))
         {
-            let step = usize::try_from((entry.due_at - due.start) / step_ms).unwrap_or(usize::MAX);
+            let step = ((entry.due_at - due.start) / step_ms).saturating_as::<usize>();
             if let Some(step) = steps.get_mut(step) {
                 step.push(entry.appended_at.saturating_sub(entry.due_at));
             }
@@ -240,8 +241,7 @@ impl Ledger {
         let length = usize::try_from((last - first) / step_ms).unwrap_or(0) + 1;
         let mut moments: Vec<Moment> = vec![Moment::default(); length];
         for entry in pages.entries.iter().filter(|entry| entry.record_count > 0) {
-            let step = usize::try_from(entry.appended_at.saturating_sub(first) / step_ms)
-                .unwrap_or(usize::MAX);
+            let step = (entry.appended_at.saturating_sub(first) / step_ms).saturating_as::<usize>();
             if let Some(moment) = moments.get_mut(step) {
                 moment.count += 1;
             }
@@ -259,13 +259,13 @@ impl Ledger {
     }
 
     fn since_start(&self, at: i64) -> u32 {
-        u32::try_from(at.saturating_sub(self.started_at).max(0)).unwrap_or(u32::MAX)
+        at.saturating_sub(self.started_at).max(0).saturating_as::<u32>()
     }
 
     fn pages(&self) -> MutexGuard<'_, Pages> {
         // A poisoned lock is safe to use: a page is consistent after every statement that changes
         // it.
-        self.pages.lock().unwrap_or_else(PoisonError::into_inner)
+        self.pages.lock()
     }
 }
 

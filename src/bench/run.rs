@@ -6,6 +6,7 @@ use std::io::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
 
+use az::SaturatingAs as _;
 use tokio::task::JoinSet;
 
 use super::cpu::{Sample, Watched};
@@ -64,7 +65,7 @@ pub fn now() -> i64 {
 }
 
 pub fn millis(span: Duration) -> i64 {
-    i64::try_from(span.as_millis()).unwrap_or(i64::MAX)
+    span.as_millis().saturating_as::<i64>()
 }
 
 /// Prints a line of progress. A failed write is ignored, because a closed stderr has no reader.
@@ -174,7 +175,7 @@ impl Run {
         report.spans = self.ledger.lateness(due).quantiles();
         let span = due.end.saturating_sub(due.start);
         // One second, or more so that the series has at most 600 points.
-        let step = u32::try_from((span / 600).max(1000)).unwrap_or(u32::MAX);
+        let step = (span / 600).max(1000).saturating_as::<u32>();
         report.series = self.ledger.series(due, step);
         report
     }
@@ -216,7 +217,7 @@ pub async fn fill<I: Intake>(
 /// Takes up to `most` from the remaining count.
 pub fn take(left: &std::sync::atomic::AtomicU64, most: usize) -> usize {
     use std::sync::atomic::Ordering::Relaxed;
-    let most = u64::try_from(most).unwrap_or(u64::MAX);
+    let most = most.saturating_as::<u64>();
     let before =
         left.fetch_update(Relaxed, Relaxed, |left| Some(left.saturating_sub(most))).unwrap_or(0);
     usize::try_from(before.min(most)).unwrap_or(0)
@@ -227,7 +228,7 @@ async fn tell(scenario: &'static str, ledger: Arc<Ledger>) {
     loop {
         clock::sleep(TELL_EVERY).await;
         let snapshot = ledger.snapshot();
-        let count = |count: usize| grouped(u64::try_from(count).unwrap_or(u64::MAX));
+        let count = |count: usize| grouped(count.saturating_as::<u64>());
         let seconds = clock::monotonic().since(started_at).as_secs();
         let (accepted, arrived) = (count(snapshot.accepted_count), count(snapshot.arrived_count));
         say(&format!(

@@ -4,6 +4,7 @@ use std::error::Error as _;
 use std::fmt::Write as _;
 use std::time::Duration;
 
+use az::SaturatingAs as _;
 use bytes::Bytes;
 use reqwest::header::{ACCEPT, CONTENT_TYPE, HeaderName, IF_MATCH, IF_NONE_MATCH, RETRY_AFTER};
 use reqwest::redirect::Policy;
@@ -262,7 +263,7 @@ impl Caller {
         }
         // A node refuses an oversized body at its first bytes. This client reads no answer while it
         // is still writing.
-        let bytes = |bytes: usize| grouped(u64::try_from(bytes).unwrap_or(u64::MAX));
+        let bytes = |bytes: usize| grouped(bytes.saturating_as::<u64>());
         let hint = if body_bytes > BODY_USUAL {
             let (has, usual) = (bytes(body_bytes), bytes(BODY_USUAL));
             format!(

@@ -3,6 +3,7 @@
 
 use std::path::Path;
 
+use az::SaturatingAs as _;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde::ser::SerializeMap as _;
@@ -140,7 +141,7 @@ async fn bytes_of(path: &Path) -> Result<Vec<u8>, String> {
     };
     let bytes =
         read.map_err(|error| format!("read {}: {error} (--payload-file)", path.display()))?;
-    if u64::try_from(bytes.len()).unwrap_or(u64::MAX) > FILE_BYTES_MAX {
+    if bytes.len().saturating_as::<u64>() > FILE_BYTES_MAX {
         return Err(format!(
             "{} has over 1 GiB, more than any node takes (--payload-file)",
             path.display()

@@ -23,6 +23,7 @@ use std::process::ExitCode;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use az::SaturatingAs as _;
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 use serde::{Deserialize, Serialize};
@@ -206,7 +207,7 @@ impl<'a> Run<'a> {
                     Some(Err(error)) => self.lost(&error),
                     Some(Ok(batch)) => {
                         self.report_wrong(&batch.wrong, delivery.screen);
-                        let refused = u64::try_from(batch.wrong.len()).unwrap_or(u64::MAX);
+                        let refused = batch.wrong.len().saturating_as::<u64>();
                         self.tally.passed(refused, batch.last_number);
                         if let Some(first) = batch.lines.first().map(|line| line.number) {
                             self.tally.taken(first, batch.last_number);
@@ -415,7 +416,7 @@ impl<'a> Run<'a> {
         if !self.plan.manner.is_json {
             return self.tally.lines(&self.plan.run_id, took);
         }
-        let millis = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
+        let millis = took.as_millis().saturating_as::<u64>();
         let resume = (!self.is_complete()).then(|| self.tally.resume_line());
         let summary = json!({ "run_id": self.plan.run_id, "counts": self.tally.counts, "took_ms": millis, "resume_line": resume });
         json!({ "summary": summary }).to_string()

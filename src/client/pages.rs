@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use az::SaturatingAs as _;
 use serde::Deserialize;
 use serde_json::json;
 use serde_json::value::RawValue;
@@ -79,7 +80,7 @@ impl Listing<'_> {
                 return Err(Answered::Problem(answer));
             }
             let page: Page = answer.read()?;
-            let count = u64::try_from(page.tasks.len()).unwrap_or(u64::MAX);
+            let count = page.tasks.len().saturating_as::<u64>();
             empty_count = if count == 0 { empty_count + 1 } else { 0 };
             listed.count = listed.count.saturating_add(count);
             if !show(&page.tasks)? {

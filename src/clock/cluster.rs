@@ -5,7 +5,8 @@
 //! ([`crate::engine::cluster_clock`] decides). The wall clock of this machine decides nothing.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use parking_lot::{Mutex, MutexGuard};
 
 use super::machine::moment;
 use crate::domain::{Monotonic, Timestamp};
@@ -114,6 +115,6 @@ impl ClusterClock {
     fn lock(&self) -> MutexGuard<'_, StampedClock> {
         // The state is consistent after every statement that changes it, so a panic elsewhere does
         // not corrupt it.
-        self.stamped.lock().unwrap_or_else(PoisonError::into_inner)
+        self.stamped.lock()
     }
 }

@@ -2,6 +2,8 @@
 
 use std::ops::Range;
 
+use az::SaturatingAs as _;
+
 use super::{BatchId, NewTask, TaskId, Timestamp, TopicName};
 
 /// The tasks of one claim, in the order of its arrays. The keys, payloads and headers of all tasks
@@ -131,12 +133,8 @@ impl Batch {
     }
 
     fn slice(&self, range: Option<&Range<u32>>) -> Option<&[u8]> {
-        range.map(|range| &self.buffer[index(range.start)..index(range.end)])
+        range.map(|range| &self.buffer[range.start.saturating_as()..range.end.saturating_as()])
     }
-}
-
-fn index(offset: u32) -> usize {
-    usize::try_from(offset).unwrap_or(usize::MAX)
 }
 
 /// Builds a [`Batch`] task by task, in the order of the claim's arrays.
@@ -228,7 +226,7 @@ impl BatchBuilder {
             self.batch.topics.len() - 1
         });
         assert!(position < usize::from(u16::MAX), "a batch has at most 65534 topics");
-        u16::try_from(position).unwrap_or(u16::MAX)
+        position.saturating_as::<u16>()
     }
 
     fn keep(&mut self, bytes: Option<&[u8]>) -> Option<Range<u32>> {
@@ -240,7 +238,7 @@ impl BatchBuilder {
 
     fn offset(&self) -> u32 {
         let length = self.batch.buffer.len();
-        assert!(length < index(u32::MAX), "a batch has less than 4 GiB");
-        u32::try_from(length).unwrap_or(u32::MAX)
+        assert!(length < u32::MAX.saturating_as(), "a batch has less than 4 GiB");
+        length.saturating_as::<u32>()
     }
 }

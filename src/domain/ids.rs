@@ -18,6 +18,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use az::SaturatingAs as _;
 use thiserror::Error;
 use uuid::Uuid;
 
@@ -60,7 +61,7 @@ fn compose(millis: i64, twelve_bits: u16, random: u64) -> Uuid {
 }
 
 fn millis_of(id: Uuid) -> i64 {
-    i64::try_from(id.as_u128() >> 80).unwrap_or(i64::MAX)
+    (id.as_u128() >> 80).saturating_as::<i64>()
 }
 
 fn parse(text: &str) -> Result<Uuid, IdError> {

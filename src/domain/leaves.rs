@@ -14,6 +14,8 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::time::Duration;
 
+use az::SaturatingAs as _;
+
 use super::{ClusterSettings, Timestamp};
 
 /// A table that is partitioned by time.
@@ -262,7 +264,7 @@ impl Rules {
 }
 
 fn micros(span: Duration) -> i64 {
-    i64::try_from(span.as_micros()).unwrap_or(i64::MAX).max(1)
+    span.as_micros().saturating_as::<i64>().max(1)
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use az::SaturatingAs as _;
 use thiserror::Error;
 use xxhash_rust::xxh3::Xxh3;
 
@@ -35,7 +36,7 @@ impl Shard {
 
     /// Returns the number as the column `shard` (a `smallint`) holds it.
     pub fn as_smallint(self) -> i16 {
-        i16::try_from(self.0).unwrap_or(i16::MAX)
+        self.0.saturating_as::<i16>()
     }
 }
 

@@ -33,6 +33,7 @@ mod tests;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use az::SaturatingAs as _;
 use uuid::Uuid;
 
 pub use self::deferred_ranges::Scope;
@@ -119,7 +120,7 @@ impl Taken {
         let mut counts = vec![0; batch.topics().len()];
         batch.tasks().for_each(|task| counts[usize::from(task.topic)] += 1);
         let hotspot_topics = hotspot_topics(batch.topics().iter().zip(counts));
-        Self { got: u64::try_from(batch.len()).unwrap_or(u64::MAX), spent, full, hotspot_topics }
+        Self { got: batch.len().saturating_as::<u64>(), spent, full, hotspot_topics }
     }
 }
 
@@ -538,7 +539,7 @@ impl Claiming {
 
     /// Returns the width that would have taken exactly the time limit of a claim.
     fn by_time(&self, width: u128, taken: &Taken) -> u128 {
-        let micros = |span: Duration| u64::try_from(span.as_micros()).unwrap_or(u64::MAX);
+        let micros = |span: Duration| span.as_micros().saturating_as::<u64>();
         scaled(width, micros(SPENT_MAX), micros(taken.spent))
     }
 

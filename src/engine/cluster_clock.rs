@@ -32,6 +32,8 @@
 
 use std::time::Duration;
 
+use az::SaturatingAs as _;
+
 use crate::domain::{Monotonic, Timestamp};
 
 /// A reading of Postgres's clock, taken somewhere between the question and the answer.
@@ -251,11 +253,11 @@ fn after_at_most(at: Timestamp, span: Duration) -> Timestamp {
 /// Returns the maximum drift of two clocks after `span`, rounded up to whole microseconds.
 fn drift(span: Duration) -> Duration {
     let nanos = (span.as_nanos() * u128::from(DRIFT_PPM_MAX)).div_ceil(1_000_000);
-    Duration::from_micros(u64::try_from(nanos.div_ceil(1_000)).unwrap_or(u64::MAX))
+    Duration::from_micros(nanos.div_ceil(1_000).saturating_as::<u64>())
 }
 
 fn micros(span: Duration) -> i64 {
-    i64::try_from(span.as_micros()).unwrap_or(i64::MAX)
+    span.as_micros().saturating_as::<i64>()
 }
 
 fn span_of(micros: i64) -> Duration {

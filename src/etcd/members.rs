@@ -7,10 +7,11 @@
 //! loss.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use az::SaturatingAs as _;
 use etcd_client::{Event, EventType, GetOptions, KeyValue, WatchOptions, WatchStream};
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -210,19 +211,14 @@ impl Follower {
 
     /// Logs a warning about foreign data in etcd, at most once a minute.
     fn warn(&self, log: impl FnOnce()) {
-        if self
-            .warned
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .lets_through(clock::monotonic())
-        {
+        if self.warned.lock().lets_through(clock::monotonic()) {
             log();
         }
     }
 
     fn show(&self, members: &BTreeMap<NodeId, Member>) {
         self.metrics.watch_up.set(1);
-        self.metrics.members.set(i64::try_from(members.len()).unwrap_or(i64::MAX));
+        self.metrics.members.set(members.len().saturating_as::<i64>());
         self.view.send_if_modified(|view| {
             let is_new = !matches!(view, View::Members(known) if known == members);
             if is_new {

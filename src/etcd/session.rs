@@ -12,6 +12,7 @@
 
 use std::time::Duration;
 
+use az::SaturatingAs as _;
 use etcd_client::{Client, LeaseKeepAliveStream, LeaseKeeper, PutOptions};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -174,8 +175,7 @@ impl Keeper {
                 return Ok(lease);
             }
         }
-        let asked =
-            i64::try_from(self.settings.ttl().as_millis().div_ceil(1000)).unwrap_or(i64::MAX);
+        let asked = self.settings.ttl().as_millis().div_ceil(1000).saturating_as::<i64>();
         let grant = client.lease_grant(asked, None);
         let granted = within(deadline, "start a session", grant).await?;
         // etcd grants at least 1.5 times its election timeout.

@@ -9,10 +9,11 @@
 //! broker that hangs is noticed within 2 s, if its answers took less than a third of a second
 //! before.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::SyncSender;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::watch;
 
 use super::Metrics;
@@ -121,11 +122,11 @@ impl Contact {
 
     /// Returns how long an answer may take.
     pub(super) fn patience(&self) -> Patience {
-        *self.shared.patience.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.shared.patience.lock()
     }
 
     pub(super) fn set_patience(&self, patience: Patience) {
-        *self.shared.patience.lock().unwrap_or_else(PoisonError::into_inner) = patience;
+        *self.shared.patience.lock() = patience;
     }
 
     pub(super) fn is_doubted(&self) -> bool {
@@ -165,7 +166,7 @@ impl Contact {
     }
 
     fn trouble_lock(&self) -> MutexGuard<'_, Option<String>> {
-        self.shared.trouble.lock().unwrap_or_else(PoisonError::into_inner)
+        self.shared.trouble.lock()
     }
 }
 

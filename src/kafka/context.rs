@@ -3,10 +3,11 @@
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use rdkafka::client::ClientContext;
 use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
@@ -137,7 +138,7 @@ impl ClientContext for Context {
         // While no broker answers, the log says so already. librdkafka repeats its reasons at each
         // attempt to connect.
         let is_told = is_trouble && !self.contact.is_lost();
-        let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut said = self.said.lock();
         // A line that is not logged must not use up the turn of another one.
         match is_told.then(|| said.allow(facility, clock::monotonic())).flatten() {
             Some(unsaid) => tracing::warn!(target: "librdkafka", facility, unsaid, "{line}"),
@@ -149,7 +150,7 @@ impl ClientContext for Context {
     fn error(&self, error: KafkaError, reason: &str) {
         match error.rdkafka_error_code() {
             Some(RDKafkaErrorCode::Fatal) => {
-                let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut said = self.said.lock();
                 if said.allow("fatal", clock::monotonic()).is_some() {
                     tracing::error!(target: "librdkafka", reason, "the producer is finished and must be made anew");
                 }
@@ -165,7 +166,7 @@ impl ClientContext for Context {
     }
 
     fn stats_raw(&self, statistics: &[u8]) {
-        let mut signs = self.shown.signs.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut signs = self.shown.signs.lock();
         signs.take_in(statistics, clock::monotonic(), self.interval);
     }
 }

@@ -2,11 +2,12 @@
 
 use std::fmt;
 use std::io::Write;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use rdkafka::error::RDKafkaErrorCode;
 use rdkafka::message::{Header, OwnedHeaders};
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _, PurgeConfig};
@@ -196,7 +197,7 @@ impl Producer {
     }
 
     fn signs<T>(&self, ask: impl FnOnce(&Signs) -> T) -> T {
-        ask(&self.shown.signs.lock().unwrap_or_else(PoisonError::into_inner))
+        ask(&self.shown.signs.lock())
     }
 
     /// Returns true once no reports are taken in any more, because their thread has panicked. The

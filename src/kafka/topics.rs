@@ -11,8 +11,8 @@ mod known;
 mod prober;
 pub(super) mod question;
 
+use std::sync::Arc;
 use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
-use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::watch;
@@ -189,7 +189,7 @@ impl Topics {
 
     /// Joins the question about `topic` that is under way, or begins one.
     fn question(&self, topic: &TopicName) -> Result<watch::Receiver<Option<Answer>>, LookUpError> {
-        let mut pending = self.known.pending.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut pending = self.known.pending.lock();
         if let Some(answer) = pending.get(topic) {
             return Ok(answer.clone());
         }

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use az::SaturatingAs as _;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
@@ -49,7 +50,7 @@ impl Pace {
     /// Returns the time from the beginning of a look that took `got` tasks to the beginning of the
     /// next.
     fn after(&self, got: u64) -> Duration {
-        let got = u32::try_from(got.max(1)).unwrap_or(u32::MAX);
+        let got = got.max(1).saturating_as::<u32>();
         let stretched = self.tick_calm.saturating_mul(ROWS_CALM) / got;
         stretched.min(self.tick_calm).max(self.tick)
     }
@@ -290,7 +291,7 @@ impl Claimer {
     fn show(&mut self) {
         let deferred_ranges = self.claiming.deferred_count() + self.far.deferred_count();
         let passed = self.claiming.passed_count() + self.far.passed_count();
-        let now = [deferred_ranges, passed].map(|count| i64::try_from(count).unwrap_or(i64::MAX));
+        let now = [deferred_ranges, passed].map(|count| count.saturating_as::<i64>());
         let metrics = &self.shared.metrics;
         for (gauge, (now, shown)) in [&metrics.deferred_ranges, &metrics.passed]
             .into_iter()
@@ -358,7 +359,7 @@ impl Claimer {
 
     async fn load_quarantine(&mut self) -> Result<(), Error> {
         let ids = self.claims.quarantined(QUARANTINE_MAX).await?;
-        self.shared.metrics.in_quarantine.set(i64::try_from(ids.len()).unwrap_or(i64::MAX));
+        self.shared.metrics.in_quarantine.set(ids.len().saturating_as::<i64>());
         self.shared.calls.set_quarantined(ids);
         Ok(())
     }
@@ -446,14 +447,11 @@ impl Claimer {
     }
 
     async fn take_in(&mut self, batch: Batch, claim: &Claim) {
-        let count = u64::try_from(batch.len()).unwrap_or(u64::MAX);
+        let count = batch.len().saturating_as::<u64>();
         self.shared.metrics.claimed.inc_by(count);
         if let Some(now) = self.shared.clock.now().filter(|_| claim.is_at_watermark()) {
             let after_due = batch.tasks().filter(|task| task.id.due_at() < now).count();
-            self.shared
-                .metrics
-                .claimed_after_due
-                .inc_by(u64::try_from(after_due).unwrap_or(u64::MAX));
+            self.shared.metrics.claimed_after_due.inc_by(after_due.saturating_as::<u64>());
         }
         self.shared.take_in(batch, Past::Fresh).await;
     }

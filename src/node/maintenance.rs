@@ -6,9 +6,11 @@
 //! existing partitions last for days, and the next round continues.
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 use std::time::Duration;
 
+use az::SaturatingAs as _;
+use parking_lot::RwLock;
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::{self, ClusterClock};
@@ -60,13 +62,13 @@ impl Leaves {
     }
 
     fn read(&self) -> Attached {
-        *self.now.read().unwrap_or_else(PoisonError::into_inner)
+        *self.now.read()
     }
 
     fn take_in(&self, rules: &Rules, attached: &BTreeSet<Timestamp>, now: Timestamp) {
         let end = rules.end_of_run(Parent::Task, attached, now);
         let oldest = attached.first().copied().unwrap_or(now);
-        let mut known = self.now.write().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.now.write();
         known.oldest = Some(oldest);
         // Without the leaf of the present, nothing is known about later ones.
         let is_known = end > now;
@@ -269,9 +271,12 @@ impl Maintenance {
         if parent == Parent::Task {
             self.leaves.take_in(&self.rules, &census.attached, now);
         }
-        self.metrics.attached.get_or_create(&label(parent)).set(count(census.attached.len()));
-        self.metrics.missing.get_or_create(&label(parent)).set(count(missing_count));
-        let ahead_seconds = i64::try_from(end.since(now).as_secs()).unwrap_or(i64::MAX);
+        self.metrics
+            .attached
+            .get_or_create(&label(parent))
+            .set(census.attached.len().saturating_as());
+        self.metrics.missing.get_or_create(&label(parent)).set(missing_count.saturating_as());
+        let ahead_seconds = end.since(now).as_secs().saturating_as::<i64>();
         self.metrics.ahead_seconds.get_or_create(&label(parent)).set(ahead_seconds);
         if ahead_seconds == 0 {
             tracing::error!(table = parent.table(), "there is no partition for what comes next");
@@ -285,19 +290,15 @@ impl Maintenance {
         let end = self.rules.end_of_run(Parent::Task, &census.attached, now);
         let moved = self.mover.round(IdRange::of_times(now, end)).await?;
         self.metrics.far_moved.inc_by(moved.task_count);
-        self.metrics.far_stuck.set(i64::try_from(moved.stuck_count).unwrap_or(i64::MAX));
+        self.metrics.far_stuck.set(moved.stuck_count.saturating_as::<i64>());
         let far_count = self.mover.count().await?;
-        self.metrics.far_tasks.set(i64::try_from(far_count).unwrap_or(i64::MAX));
+        self.metrics.far_tasks.set(far_count.saturating_as::<i64>());
         Ok(())
     }
 }
 
 /// Interval between two looks at whether the clock is steady.
 const STEADY_POLL: Duration = Duration::from_secs(1);
-
-fn count(length: usize) -> i64 {
-    i64::try_from(length).unwrap_or(i64::MAX)
-}
 
 /// Frees expired names until `stopping`. Pauses while Postgres's clock may be wrong, because freed
 /// names cannot be restored.
@@ -311,14 +312,10 @@ pub async fn sweep_names(
     loop {
         let chunks_max = if clock.is_steady() { CHUNKS_MAX } else { 0 };
         for _chunk in 0..chunks_max {
-            match names.sweep(i64::try_from(NAMES_MAX).unwrap_or(i64::MAX)).await {
+            match names.sweep(NAMES_MAX.saturating_as::<i64>()).await {
                 Ok(swept) => {
-                    metrics
-                        .names_freed
-                        .inc_by(u64::try_from(swept.freed_count).unwrap_or(u64::MAX));
-                    metrics
-                        .names_prolonged
-                        .inc_by(u64::try_from(swept.prolonged_count).unwrap_or(u64::MAX));
+                    metrics.names_freed.inc_by(swept.freed_count.saturating_as::<u64>());
+                    metrics.names_prolonged.inc_by(swept.prolonged_count.saturating_as::<u64>());
                     if swept.freed_count + swept.prolonged_count < NAMES_MAX
                         || stopping.is_cancelled()
                     {

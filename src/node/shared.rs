@@ -1,7 +1,9 @@
 //! The state that the loops of a node share with each other, and with the requests of its API.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
+use az::SaturatingAs as _;
+use parking_lot::Mutex;
 use tokio::sync::watch;
 use uuid::Uuid;
 
@@ -48,11 +50,11 @@ pub struct Calls {
 impl Calls {
     /// Returns the ids that cannot be claimed.
     pub fn quarantined(&self) -> Vec<Uuid> {
-        self.quarantine.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.quarantine.lock().clone()
     }
 
     pub fn set_quarantined(&self, ids: Vec<Uuid>) {
-        *self.quarantine.lock().unwrap_or_else(PoisonError::into_inner) = ids;
+        *self.quarantine.lock() = ids;
     }
 }
 
@@ -72,7 +74,7 @@ impl Shared {
 
     /// Takes in a batch that was claimed on insert.
     pub async fn take_in_on_insert(&self, batch: Batch) {
-        let count = u64::try_from(batch.len()).unwrap_or(u64::MAX);
+        let count = batch.len().saturating_as::<u64>();
         self.metrics.claimed.inc_by(count);
         self.metrics.claimed_on_insert.inc_by(count);
         self.take_in(batch, Past::Fresh).await;
@@ -89,10 +91,8 @@ impl Shared {
     ) {
         self.clock.take_in(stamp, asked_at);
         self.metrics.submit_duration.observe(clock::monotonic().since(asked_at).as_secs_f64());
-        self.metrics
-            .submit_group_tasks
-            .observe(f64::from(u32::try_from(task_count).unwrap_or(u32::MAX)));
-        self.metrics.submitted.inc_by(u64::try_from(stored_count).unwrap_or(u64::MAX));
+        self.metrics.submit_group_tasks.observe(f64::from(task_count.saturating_as::<u32>()));
+        self.metrics.submitted.inc_by(stored_count.saturating_as::<u64>());
     }
 
     /// Has late inserts claimed now: tasks that were stored behind the watermark, or close before

@@ -5,6 +5,7 @@ use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
+use az::SaturatingAs as _;
 use futures_util::future::{self, BoxFuture};
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use tokio_util::sync::CancellationToken;
@@ -133,8 +134,7 @@ impl TopicKeeper {
         self.shared.metrics.throttled.set(i64::from(pace == Pace::Throttled));
         match (before == Pace::Throttled, throttle) {
             (false, Some(throttle)) => {
-                let held_back_ms =
-                    as_i64(usize::try_from(throttle.as_millis()).unwrap_or(usize::MAX));
+                let held_back_ms: u64 = throttle.as_millis().saturating_as();
                 tracing::warn!(
                     held_back_ms,
                     "Kafka throttles this node: it is over a quota; claims slow down to what goes out"
@@ -222,11 +222,11 @@ impl TopicKeeper {
         self.shared.in_flight.set_gone_count(gone);
         let amount = self.shared.in_flight.amount();
         let metrics = &self.shared.metrics;
-        metrics.unavailable_topics.set(as_i64(parked));
-        metrics.in_flight_tasks.set(as_i64(amount.tasks));
-        metrics.in_flight_bytes.set(as_i64(amount.bytes));
-        metrics.in_flight_batches.set(as_i64(amount.batches));
-        metrics.remembered_batches.set(as_i64(amount.remembered));
+        metrics.unavailable_topics.set(parked.saturating_as());
+        metrics.in_flight_tasks.set(amount.tasks.saturating_as());
+        metrics.in_flight_bytes.set(amount.bytes.saturating_as());
+        metrics.in_flight_batches.set(amount.batches.saturating_as());
+        metrics.remembered_batches.set(amount.remembered.saturating_as());
     }
 }
 
@@ -299,10 +299,6 @@ async fn look(topics: Topics, topic: TopicName) -> (TopicName, Sight) {
         Err(LookUpError::Unavailable { .. } | LookUpError::Busy) => Sight::Unknown,
     };
     (topic, sight)
-}
-
-fn as_i64(count: usize) -> i64 {
-    i64::try_from(count).unwrap_or(i64::MAX)
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@ use std::time::Duration;
 use sqlx::Row;
 use sqlx::postgres::{PgConnection, PgRow};
 
+use az::SaturatingAs as _;
 use thiserror::Error as ThisError;
 
 use super::connection::PINNED;
@@ -95,7 +96,7 @@ pub(super) async fn write(
     connection: &mut Connection,
     settings: &ClusterSettings,
 ) -> Result<(), Error> {
-    let ms = |span: Duration| i64::try_from(span.as_millis()).unwrap_or(i64::MAX);
+    let ms = |span: Duration| span.as_millis().saturating_as::<i64>();
     let statement = async |open: &mut PgConnection| {
         sqlx::query(
             "-- write the settings of the cluster

@@ -105,6 +105,7 @@ const HOMES: &[(&str, &[&str])] = &[
     ("rustls", &["main", "api::server::tls", "bench::load"]),
     ("serde", &["api", "bench", "client", "etcd", "kafka"]),
     ("serde_json", &["api", "bench", "client", "etcd", "kafka"]),
+    ("slab", &["node::in_flight"]),
     ("snap", &["kafka::compression"]),
     ("sqlx", &["postgres"]),
     ("tokio_rustls", &["api::server::tls", "bench::load"]),
@@ -116,14 +117,23 @@ const HOMES: &[(&str, &[&str])] = &[
 ];
 
 /// Libraries that all modules except the pure ones may use.
-const EVERYWHERE: &[&str] =
-    &["bytes", "futures_util", "rand", "thiserror", "tokio", "tokio_util", "tracing", "uuid"];
+const EVERYWHERE: &[&str] = &[
+    "bytes",
+    "futures_util",
+    "parking_lot",
+    "rand",
+    "thiserror",
+    "tokio",
+    "tokio_util",
+    "tracing",
+    "uuid",
+];
 
 /// Modules without input, output and clock, and the libraries that they may use, which contain only
 /// values and their arithmetic.
 const PURE: &[(&str, &[&str])] = &[
-    ("domain", &["jiff", "thiserror", "uuid", "xxhash_rust"]),
-    ("engine", &["uuid", "xxhash_rust"]),
+    ("domain", &["az", "jiff", "thiserror", "uuid", "xxhash_rust"]),
+    ("engine", &["az", "uuid", "xxhash_rust"]),
 ];
 
 /// The impure modules of the standard library.

@@ -7,6 +7,8 @@
 //! it was made. Within that interval either offset may count, and there is no uncertainty anywhere
 //! else.
 
+use az::SaturatingAs as _;
+
 /// A change of Postgres's clock. Times are microseconds since the epoch by the machine's clock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Change {
@@ -59,8 +61,8 @@ impl Change {
             return self.before_us.max(shown_us - self.offset_us);
         }
         self.before_us
-            + i64::try_from(i128::from(ahead) * 1_000_000 / i128::from(1_000_000 + self.ppm))
-                .unwrap_or(i64::MAX)
+            + (i128::from(ahead) * 1_000_000 / i128::from(1_000_000 + self.ppm))
+                .saturating_as::<i64>()
     }
 }
 

@@ -1,10 +1,10 @@
 //! A separate cluster for each test: a database, topics, a name.
 
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use rdkafka::ClientConfig;
 use rdkafka::admin::{
     AdminClient, AdminOptions, AlterConfig, NewTopic, ResourceSpecifier, TopicReplication,
@@ -197,7 +197,7 @@ impl Cluster {
     pub async fn topic_with(&self, suffix: &str, settings: &[(&str, &str)]) -> String {
         let topic = format!("{}.{suffix}", self.name);
         self.create_topic(&topic, settings).await;
-        self.topics.lock().unwrap().push(topic.clone());
+        self.topics.lock().push(topic.clone());
         topic
     }
 
@@ -209,7 +209,7 @@ impl Cluster {
         let replicas: Vec<&[i32]> = (0..PARTITIONS).map(|_| [1, 2].as_slice()).collect();
         self.create(&topic, TopicReplication::Variable(&replicas), &[("min.insync.replicas", "1")])
             .await;
-        self.topics.lock().unwrap().push(topic.clone());
+        self.topics.lock().push(topic.clone());
         topic
     }
 
@@ -398,9 +398,7 @@ impl std::fmt::Debug for Cluster {
 
 impl Drop for Cluster {
     fn drop(&mut self) {
-        let topics = std::mem::take(
-            &mut *self.topics.lock().unwrap_or_else(std::sync::PoisonError::into_inner),
-        );
+        let topics = std::mem::take(&mut *self.topics.lock());
         let (admin, topics) = (&self.admin, topics.iter().map(String::as_str).collect::<Vec<_>>());
         // A separate runtime in a separate thread, because the test's runtime may be shutting down.
         std::thread::scope(|scope| {

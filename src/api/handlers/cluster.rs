@@ -6,6 +6,7 @@ use std::time::Duration;
 use axum::extract::State;
 use axum::http::{StatusCode, Uri};
 use axum::response::Response;
+use az::SaturatingAs as _;
 use serde::Serialize;
 
 use crate::api::json::answers::{self, Shown};
@@ -119,5 +120,5 @@ fn backlog_of(backlog: &Backlog) -> BacklogJson {
 }
 
 fn millis_of(span: Duration) -> u64 {
-    u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
+    span.as_millis().saturating_as::<u64>()
 }

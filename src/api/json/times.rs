@@ -4,6 +4,7 @@
 use std::fmt;
 use std::time::Duration;
 
+use az::SaturatingAs as _;
 use jiff::civil::DateTime;
 use serde::{Serialize, Serializer};
 use serde_json::value::RawValue;
@@ -71,7 +72,7 @@ pub fn delay(value: &RawValue) -> Result<Duration, String> {
 
 fn due_at_of_millis(text: &str) -> Result<Timestamp, String> {
     let millis = whole_number(text, DUE_AT)?;
-    let millis = i64::try_from(millis).unwrap_or(i64::MAX);
+    let millis = millis.saturating_as::<i64>();
     if millis < MILLIS_MIN {
         return Err(
             "this is before March 1973, in milliseconds since the epoch: were seconds meant?"
@@ -108,14 +109,14 @@ fn whole_number(text: &str, right: &str) -> Result<u64, String> {
     }
     let beyond = || format!("this is beyond all bounds; right is {right}");
     let exponent: i64 = exponent.parse().map_err(|_beyond| beyond())?;
-    let decimals = i64::try_from(fraction.len()).unwrap_or(i64::MAX).saturating_sub(exponent);
+    let decimals = fraction.len().saturating_as::<i64>().saturating_sub(exponent);
     if let Ok(zeros) = usize::try_from(decimals.saturating_neg()) {
         if zeros > DIGITS_MAX {
             return Err(beyond());
         }
         digits.push_str(&"0".repeat(zeros));
     } else {
-        let decimals = usize::try_from(decimals).unwrap_or(usize::MAX);
+        let decimals = decimals.saturating_as::<usize>();
         let end = digits.len().saturating_sub(decimals);
         if digits[end..].bytes().any(|digit| digit != b'0') {
             return Err(format!("this is no whole number; right is {right}"));

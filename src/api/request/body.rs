@@ -6,6 +6,7 @@ use std::{io, iter};
 
 use axum::body::{Body, Bytes};
 use axum::http::{HeaderMap, Request, header};
+use az::SaturatingAs as _;
 use http_body_util::BodyExt as _;
 use hyper::body::Body as _;
 
@@ -100,7 +101,7 @@ fn broken(error: axum::Error) -> Problem {
 }
 
 async fn collect(shared: &Shared, mut body: Body) -> Result<(Bytes, Share<'_>), Problem> {
-    let declared = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
+    let declared = body.size_hint().lower().saturating_as::<usize>();
     if declared > shared.settings.body_bytes_max {
         return Err(too_large(shared));
     }

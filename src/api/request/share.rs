@@ -1,6 +1,7 @@
 //! The share of a body in the memory for bodies, both as it arrives and unpacked, and the problem
 //! when it is too large.
 
+use az::SaturatingAs as _;
 use tokio::sync::SemaphorePermit;
 
 use crate::api::problems::problem::Problem;
@@ -26,9 +27,8 @@ impl<'a> Share<'a> {
     /// otherwise be told for ever that the node is busy.
     pub fn grow(&mut self, bytes: usize) -> Result<(), Problem> {
         let held = self.permit.as_ref().map_or(0, SemaphorePermit::num_permits);
-        let room =
-            usize::try_from(self.shared.body_memory_max).unwrap_or(usize::MAX).saturating_sub(held);
-        let permits = u32::try_from(bytes.min(room)).unwrap_or(u32::MAX);
+        let room = self.shared.body_memory_max.saturating_as::<usize>().saturating_sub(held);
+        let permits = bytes.min(room).saturating_as::<u32>();
         let Ok(permit) = self.shared.body_memory.try_acquire_many(permits) else {
             return Err(Problem::busy("body_memory"));
         };

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use axum::body::{Body, Bytes};
+use az::SaturatingAs as _;
 use hyper::body::{Body as HttpBody, Frame, Incoming, SizeHint};
 use hyper::rt::Executor as _;
 use hyper_util::rt::TokioExecutor;
@@ -138,7 +139,7 @@ impl Place {
         bytes: u64,
         has_changed_nothing: bool,
     ) -> Result<(), Problem> {
-        let permits = u32::try_from(bytes).unwrap_or(u32::MAX).min(self.shared.body_memory_max);
+        let permits = bytes.saturating_as::<u32>().min(self.shared.body_memory_max);
         let permit = match self.shared.body_memory.clone().try_acquire_many_owned(permits) {
             Ok(permit) => permit,
             Err(_none_left) if has_changed_nothing => return Err(Problem::busy("body_memory")),
@@ -246,7 +247,7 @@ impl HttpBody for Answer {
     }
 
     fn size_hint(&self) -> SizeHint {
-        let rest = u64::try_from(self.rest.len()).unwrap_or(u64::MAX);
+        let rest = self.rest.len().saturating_as::<u64>();
         let mut hint = self.body.size_hint();
         if let Some(upper) = hint.upper() {
             hint.set_upper(upper.saturating_add(rest));

@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use axum::body::Body;
 use axum::http::{Request, Version};
+use az::SaturatingAs as _;
 use hyper::body::{Body as _, Incoming};
 use hyper::rt::Executor;
 use hyper::service::service_fn;
@@ -222,7 +223,7 @@ fn builder_of(settings: &Settings, streams: Streams) -> Builder<Streams> {
         // hyper takes the next piece of a stream's answer only when the piece before is with the
         // connection: see [`super::answer`].
         .max_send_buf_size(1)
-        .max_header_list_size(u32::try_from(header_bytes).unwrap_or(u32::MAX));
+        .max_header_list_size(header_bytes.saturating_as::<u32>());
     builder
 }
 

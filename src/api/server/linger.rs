@@ -11,6 +11,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use az::SaturatingAs as _;
 use tokio::io::{AsyncRead, ReadBuf};
 
 use crate::clock;
@@ -49,7 +50,7 @@ impl Limits {
     /// Returns limits for a close that takes `longest` at most; `body_bytes_max` is the limit on
     /// bodies.
     pub fn new(body_bytes_max: usize, longest: Duration) -> Self {
-        let bodies = u64::try_from(body_bytes_max).unwrap_or(u64::MAX).saturating_mul(BODIES_MAX);
+        let bodies = body_bytes_max.saturating_as::<u64>().saturating_mul(BODIES_MAX);
         Self { bytes_max: bodies.max(BYTES_MIN), longest, quiet_max: QUIET_MAX }
     }
 }
@@ -86,9 +87,8 @@ impl Linger {
                 return Poll::Ready(End::Closed);
             }
             self.quiet = None;
-            self.bytes_left = self
-                .bytes_left
-                .saturating_sub(u64::try_from(buffer.filled().len()).unwrap_or(u64::MAX));
+            self.bytes_left =
+                self.bytes_left.saturating_sub(buffer.filled().len().saturating_as::<u64>());
             if self.bytes_left == 0 {
                 return Poll::Ready(End::CutOff);
             }

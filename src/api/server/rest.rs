@@ -8,13 +8,15 @@
 
 use std::mem;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use axum::body::Bytes;
+use az::SaturatingAs as _;
 use http_body_util::BodyExt as _;
 use hyper::body::{Body, Frame, Incoming, SizeHint};
+use parking_lot::Mutex;
 
 use super::linger::Limits;
 
@@ -40,11 +42,11 @@ pub struct Left(Arc<Mutex<Rest>>);
 
 impl Left {
     pub fn take(&self) -> Rest {
-        mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
+        mem::take(&mut *self.0.lock())
     }
 
     fn put(&self, rest: Rest) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = rest;
+        *self.0.lock() = rest;
     }
 }
 
@@ -117,7 +119,7 @@ pub async fn is_read(rest: &mut Incoming) -> bool {
 
 /// True while the bytes read, plus those known to come, stay within [`BYTES_MAX`].
 fn is_small(rest: &Incoming, read: usize) -> bool {
-    let to_come = usize::try_from(rest.size_hint().lower()).unwrap_or(usize::MAX);
+    let to_come = rest.size_hint().lower().saturating_as::<usize>();
     read.saturating_add(to_come) <= BYTES_MAX
 }
 
@@ -132,7 +134,7 @@ pub async fn read_on(mut rest: Incoming, limits: Limits, goes_on: impl Fn() -> b
             };
             let Some(Ok(frame)) = frame else { return true };
             let read = frame.data_ref().map_or(0, Bytes::len);
-            bytes_left = bytes_left.saturating_sub(u64::try_from(read).unwrap_or(u64::MAX));
+            bytes_left = bytes_left.saturating_sub(read.saturating_as::<u64>());
             if bytes_left == 0 {
                 return false;
             }

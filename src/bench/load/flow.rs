@@ -4,9 +4,10 @@
 //! answered. The wait for a free connection counts as part of the call (no coordinated omission).
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
@@ -35,7 +36,7 @@ struct Call {
 
 impl Queue {
     fn push(&self, call: Call) {
-        self.calls.lock().unwrap_or_else(PoisonError::into_inner).push_back(call);
+        self.calls.lock().push_back(call);
         self.ready.add_permits(1);
     }
 
@@ -44,7 +45,7 @@ impl Queue {
         if let Ok(permit) = self.ready.acquire().await {
             permit.forget();
         }
-        self.calls.lock().unwrap_or_else(PoisonError::into_inner).pop_front()
+        self.calls.lock().pop_front()
     }
 }
 
@@ -194,7 +195,7 @@ mod tests {
         let planned = Arc::clone(&ledger);
         let left = Mutex::new(7);
         let next = move || {
-            let mut left = left.lock().unwrap();
+            let mut left = left.lock();
             *left -= 1;
             (*left >= 0).then(|| vec![planned.plan(0), planned.plan(0)])
         };

@@ -1,10 +1,11 @@
 //! Measures cancels: answers per second, and their latency.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use hyper::Method;
+use parking_lot::Mutex;
 use tokio::task::JoinSet;
 
 use crate::bench::ledger::Reply;
@@ -98,7 +99,7 @@ async fn cancel_all(ids: Vec<String>, lanes: usize, rest: &Rest) -> Result<Verdi
         let (mut http, ids) = (rest.connection(number)?, Arc::clone(&ids));
         workers.spawn(async move {
             let mut verdicts = Verdicts::default();
-            let next = || ids.lock().unwrap_or_else(PoisonError::into_inner).pop();
+            let next = || ids.lock().pop();
             while let Some(id) = next() {
                 let sent_at = clock::monotonic();
                 let answer =

@@ -6,6 +6,8 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicU64, AtomicUsize};
 use std::time::Duration;
 
+use az::SaturatingAs as _;
+
 use crate::bench::load::flow;
 use crate::bench::load::intake::Intake;
 use crate::bench::results::report::Report;
@@ -105,6 +107,6 @@ pub async fn drain<I: Intake>(
 /// Returns the position in `span` at which the task with this number is due, when the tasks are due
 /// in order.
 fn portion(number: usize, count: u64, span: i64) -> i64 {
-    let number = i64::try_from(number).unwrap_or(i64::MAX);
-    number.saturating_mul(span) / i64::try_from(count).unwrap_or(i64::MAX).max(1)
+    let number = number.saturating_as::<i64>();
+    number.saturating_mul(span) / count.saturating_as::<i64>().max(1)
 }

@@ -1,9 +1,10 @@
 //! Shows the progress of a run on stderr: a bar on a terminal, otherwise a line every few seconds.
 
 use std::io::{self, IsTerminal as _, Write as _};
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use az::SaturatingAs as _;
+use parking_lot::Mutex;
 use serde_json::json;
 
 use super::tally::Counts;
@@ -66,7 +67,7 @@ impl Screen {
             return;
         }
         let now = clock::monotonic();
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.lock();
         if self.has_bar {
             let mut line = bar(snapshot);
             if let Some((end, _)) = line.char_indices().nth(width().saturating_sub(1)) {
@@ -99,7 +100,7 @@ impl Screen {
     /// Reports why requests fail, with a throttle.
     pub fn trouble(&self, why: &str) {
         let now = clock::monotonic();
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.lock();
         let is_due = state.last_trouble_at.is_none_or(|last| now.since(last) >= TROUBLE_INTERVAL);
         if is_due {
             state.last_trouble_at = Some(now);
@@ -113,7 +114,7 @@ impl Screen {
 
     /// Removes the bar, so that other output can be written.
     pub fn wipe(&self) {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.lock();
         if std::mem::take(&mut state.is_drawn) {
             write!(io::stderr(), "\r\x1b[2K").ok();
         }
@@ -137,7 +138,7 @@ fn bar(snapshot: Snapshot) -> String {
     };
     let percent = usize::try_from(read.saturating_mul(100) / total).unwrap_or(100).min(100);
     let full = percent * BAR_CHARS / 100;
-    let millis = u64::try_from(snapshot.took.as_millis()).unwrap_or(u64::MAX);
+    let millis = snapshot.took.as_millis().saturating_as::<u64>();
     let left =
         Duration::from_millis(millis.saturating_mul(total.saturating_sub(read)) / read.max(1));
     let left = if percent < 100 && millis > 2000 {

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use az::SaturatingAs as _;
+
 /// Formats `1234567` as `1,234,567`.
 pub fn grouped(number: u64) -> String {
     let digits = number.to_string();
@@ -33,7 +35,7 @@ pub fn span(span: Duration) -> String {
 
 /// Returns the rate per second, or `None` while it cannot be told.
 pub fn rate(count: u64, span: Duration) -> Option<u64> {
-    let millis = u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
+    let millis = span.as_millis().saturating_as::<u64>();
     (millis >= 100 && count > 0).then(|| count.saturating_mul(1000) / millis)
 }
 

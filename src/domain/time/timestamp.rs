@@ -3,6 +3,8 @@
 use std::fmt;
 use std::time::Duration;
 
+use az::SaturatingAs as _;
+
 /// Microseconds since the Unix epoch by the clock of the cluster (Postgres's `clock_timestamp()`).
 ///
 /// Due times are whole milliseconds. Microseconds exist because the clock that due times are
@@ -85,7 +87,7 @@ impl fmt::Debug for Timestamp {
 }
 
 fn micros_of(span: Duration) -> i64 {
-    i64::try_from(span.as_micros()).unwrap_or(i64::MAX)
+    span.as_micros().saturating_as::<i64>()
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@
 //! and 119 that were empty. The ruler gives a millisecond the same width as the numbers do, and
 //! divides it between the shards of the loop alone.
 
+use az::SaturatingAs as _;
 use uuid::Uuid;
 
 use crate::domain::{Shard, TaskId, Timestamp};
@@ -49,12 +50,12 @@ impl Ruler {
     }
 
     fn count(&self) -> u128 {
-        u128::try_from(self.shards.len()).unwrap_or(u128::MAX)
+        self.shards.len().saturating_as::<u128>()
     }
 
     fn position(&self, id: Uuid) -> u128 {
         let millisecond = id.as_u128() & !(MILLISECOND - 1);
-        let index_of = |found: usize| u128::try_from(found).unwrap_or(u128::MAX) << RANDOM_BITS;
+        let index_of = |found: usize| found.saturating_as::<u128>() << RANDOM_BITS;
         let before = match id.get_version_num() {
             // The floor of a millisecond lies below all ids of the millisecond.
             ..VERSION => 0,
@@ -77,11 +78,9 @@ impl Ruler {
     fn id_at(&self, position: u128) -> Uuid {
         let (millisecond, within) = (position & !(MILLISECOND - 1), position & (MILLISECOND - 1));
         let before = (within * self.count()) >> FINENESS;
-        let index =
-            usize::try_from(before >> RANDOM_BITS).unwrap_or(usize::MAX).min(self.shards.len() - 1);
-        let random = u64::try_from(before & ((1 << RANDOM_BITS) - 1)).unwrap_or(u64::MAX);
-        let due_at =
-            Timestamp::from_millis(i64::try_from(millisecond / MILLISECOND).unwrap_or(i64::MAX));
+        let index = (before >> RANDOM_BITS).saturating_as::<usize>().min(self.shards.len() - 1);
+        let random = (before & ((1 << RANDOM_BITS) - 1)).saturating_as::<u64>();
+        let due_at = Timestamp::from_millis((millisecond / MILLISECOND).saturating_as::<i64>());
         TaskId::new(due_at, self.shards[index], random).uuid()
     }
 }

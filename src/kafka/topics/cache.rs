@@ -4,6 +4,8 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use az::SaturatingAs as _;
+
 use super::question::{Answer, LookUpError, TopicFacts};
 use crate::domain::{Monotonic, TopicName};
 
@@ -107,7 +109,7 @@ impl Cache {
 }
 
 fn millis(now: Monotonic) -> u64 {
-    u64::try_from(now.since_start().as_millis()).unwrap_or(u64::MAX)
+    now.since_start().as_millis().saturating_as::<u64>()
 }
 
 #[cfg(test)]

@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError, RwLock};
 
+use parking_lot::{Mutex, RwLock};
 use tokio::sync::watch;
 
 use super::cache::{Cache, Found};
@@ -22,15 +22,12 @@ pub(super) struct Known {
 impl Known {
     /// Returns the cached answer about `topic`.
     pub(super) fn find(&self, topic: &TopicName) -> Option<Found> {
-        self.cache.read().unwrap_or_else(PoisonError::into_inner).find(topic, clock::monotonic())
+        self.cache.read().find(topic, clock::monotonic())
     }
 
     /// Returns true when the answer was learnt a moment ago.
     pub(super) fn is_recent(&self, topic: &TopicName) -> bool {
-        self.cache
-            .read()
-            .unwrap_or_else(PoisonError::into_inner)
-            .is_recent(topic, clock::monotonic())
+        self.cache.read().is_recent(topic, clock::monotonic())
     }
 
     /// Keeps Kafka's answer, or the lack of one, and tells the waiting callers.
@@ -40,15 +37,15 @@ impl Known {
         answer: Answer,
         sender: &watch::Sender<Option<Answer>>,
     ) {
-        let mut cache = self.cache.write().unwrap_or_else(PoisonError::into_inner);
+        let mut cache = self.cache.write();
         cache.keep(topic, &answer, clock::monotonic());
         drop(cache);
-        self.pending.lock().unwrap_or_else(PoisonError::into_inner).remove(topic);
+        self.pending.lock().remove(topic);
         sender.send_replace(Some(answer));
     }
 
     pub(super) fn topic_count(&self) -> usize {
-        self.cache.read().unwrap_or_else(PoisonError::into_inner).len()
+        self.cache.read().len()
     }
 
     /// Tells the thread to end.

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Duration;
 
+use az::SaturatingAs as _;
 use rdkafka::admin::{AdminClient, AdminOptions, ResourceSpecifier};
 use rdkafka::client::DefaultClientContext;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
@@ -121,9 +122,7 @@ impl Prober {
                 Ok(Request::LookUp { topic, until, answer }) => {
                     let learnt = self.look_up(&topic, until);
                     self.known.settle(&topic, learnt, &answer);
-                    self.metrics
-                        .topics_known
-                        .set(i64::try_from(self.known.topic_count()).unwrap_or(i64::MAX));
+                    self.metrics.topics_known.set(self.known.topic_count().saturating_as::<i64>());
                 }
                 Ok(Request::Wake) | Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => break,

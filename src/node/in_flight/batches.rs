@@ -8,9 +8,13 @@
 mod tests;
 
 use std::collections::HashSet;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+
+use az::SaturatingAs as _;
+use parking_lot::{Mutex, MutexGuard};
+use slab::Slab;
 
 use crate::domain::{Batch, BatchId, Monotonic, Outcome, Timestamp, TopicName};
 use crate::engine::batch_registry::{BatchRegistry, Comparison, Effect, is_lost};
@@ -224,7 +228,7 @@ impl InFlightBatch {
     }
 
     fn lock(&self) -> MutexGuard<'_, Course> {
-        self.course.lock().unwrap_or_else(PoisonError::into_inner)
+        self.course.lock()
     }
 }
 
@@ -251,8 +255,7 @@ fn charges_of(batch: &Batch, counts: impl Fn(usize) -> bool) -> Vec<Charge> {
 #[derive(Debug, Default)]
 struct State {
     amount: Amount,
-    slots: Vec<Option<Arc<InFlightBatch>>>,
-    free: Vec<u32>,
+    slots: Slab<Arc<InFlightBatch>>,
     registry: BatchRegistry<Arc<Settlement>>,
 }
 
@@ -318,12 +321,10 @@ impl InFlightBatches {
         state.amount.tasks += batch.len();
         state.amount.bytes += batch.bytes();
         state.amount.batches += 1;
-        let slot = state.free.pop().unwrap_or_else(|| {
-            state.slots.push(None);
-            u32::try_from(state.slots.len() - 1).unwrap_or(u32::MAX)
-        });
+        let entry = state.slots.vacant_entry();
+        let slot = entry.key().saturating_as::<u32>();
         let held = Arc::new(InFlightBatch::new(batch, slot, past, now));
-        state.slots[place(slot)] = Some(Arc::clone(&held));
+        entry.insert(Arc::clone(&held));
         Some(held)
     }
 
@@ -333,7 +334,7 @@ impl InFlightBatches {
     }
 
     pub fn in_slot(&self, slot: u32) -> Option<Arc<InFlightBatch>> {
-        self.lock().slots.get(place(slot))?.clone()
+        self.lock().slots.get(slot.saturating_as()).cloned()
     }
 
     /// Records the answer to a settle of the batch. A settlement that may have taken effect is
@@ -406,7 +407,7 @@ impl InFlightBatches {
     }
 
     fn all_held(&self) -> Vec<Arc<InFlightBatch>> {
-        self.lock().slots.iter().flatten().cloned().collect()
+        self.lock().slots.iter().map(|(_slot, held)| Arc::clone(held)).collect()
     }
 
     /// Returns true when no batch is in flight, and none was asked for.
@@ -487,7 +488,7 @@ impl InFlightBatches {
 
     /// Returns the state of the topics. The caller must hold the lock for a moment only.
     pub fn topics(&self) -> MutexGuard<'_, Topics> {
-        self.topics.lock().unwrap_or_else(PoisonError::into_inner)
+        self.topics.lock()
     }
 
     /// Sets the number of topics that are given up. The caller must do so before it looks for their
@@ -530,20 +531,21 @@ impl InFlightBatches {
     /// Puts a lighter batch in the place of the original, unless that was let go meanwhile.
     fn replace(&self, held: &InFlightBatch, batch: Batch) {
         let mut state = self.lock();
+        let State { amount, slots, .. } = &mut *state;
         let Some(in_slot) =
-            state.slots[place(held.slot)].clone().filter(|in_slot| in_slot.batch.id == batch.id)
+            slots.get_mut(held.slot.saturating_as()).filter(|in_slot| in_slot.batch.id == batch.id)
         else {
             return;
         };
-        state.amount.bytes =
-            state.amount.bytes.saturating_sub(in_slot.batch.bytes()).saturating_add(batch.bytes());
+        amount.bytes =
+            amount.bytes.saturating_sub(in_slot.batch.bytes()).saturating_add(batch.bytes());
         let lighter = InFlightBatch {
             batch,
             slot: held.slot,
             held_at: held.held_at,
             course: Arc::clone(&held.course),
         };
-        state.slots[place(held.slot)] = Some(Arc::new(lighter));
+        *in_slot = Arc::new(lighter);
     }
 
     fn give_back(&self, held: &InFlightBatch, charges: &[Charge]) {
@@ -566,13 +568,13 @@ impl InFlightBatches {
         {
             let mut state = self.lock();
             note(&mut state.registry);
-            // The batch in the slot may be a lighter copy by now.
-            let Some(in_slot) =
-                state.slots[place(held.slot)].take_if(|in_slot| in_slot.batch.id == held.batch.id)
-            else {
+            // The batch in the slot may be a lighter copy by now, or another batch after a first
+            // release.
+            let slot = held.slot.saturating_as();
+            if state.slots.get(slot).is_none_or(|in_slot| in_slot.batch.id != held.batch.id) {
                 return;
-            };
-            state.free.push(held.slot);
+            }
+            let in_slot = state.slots.remove(slot);
             state.amount.bytes = state.amount.bytes.saturating_sub(in_slot.batch.bytes());
             state.amount.batches -= 1;
         }
@@ -580,22 +582,14 @@ impl InFlightBatches {
     }
 
     fn held_for(&self, now: Monotonic, age: Duration) -> Vec<Arc<InFlightBatch>> {
-        self.lock()
-            .slots
-            .iter()
-            .flatten()
-            .filter(|held| now.since(held.held_at) >= age)
-            .cloned()
-            .collect()
+        let state = self.lock();
+        let held = state.slots.iter().map(|(_slot, held)| held);
+        held.filter(|held| now.since(held.held_at) >= age).cloned().collect()
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
         // No panic can separate two changes that belong together, unless the registry is wrong
         // already.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
-}
-
-fn place(slot: u32) -> usize {
-    usize::try_from(slot).unwrap_or(usize::MAX)
 }

@@ -1,8 +1,7 @@
 //! An inbox for items that must not wait: a sender never blocks, and the receiver takes all items
 //! at once.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
 
 /// The inbox is bounded by its items: tasks and batches in flight, topics whose state has changed,
@@ -53,7 +52,7 @@ impl<T> Inbox<T> {
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<T>> {
-        self.items.lock().unwrap_or_else(PoisonError::into_inner)
+        self.items.lock()
     }
 }
 

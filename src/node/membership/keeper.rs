@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use az::SaturatingAs as _;
 use thiserror::Error;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
@@ -277,10 +278,15 @@ impl Keeper {
         let decision = self.decide(answer).await;
         let nodes = self.assignable(answer, &decision, at)?;
         let metrics = &self.parts.metrics;
-        metrics.members.set(count(nodes.len()));
-        metrics.suspected.set(count(
-            decision.standings.values().filter(|one| **one == Standing::Suspected).count(),
-        ));
+        metrics.members.set(nodes.len().saturating_as());
+        metrics.suspected.set(
+            decision
+                .standings
+                .values()
+                .filter(|one| **one == Standing::Suspected)
+                .count()
+                .saturating_as(),
+        );
         let mine = self.out.board.show(&Found {
             answer,
             decision: &decision,
@@ -289,7 +295,7 @@ impl Keeper {
             last: self.last.as_ref(),
             is_cut_off: self.is_cut_off,
         });
-        self.parts.metrics.shards_owned.set(count(mine));
+        self.parts.metrics.shards_owned.set(mine.saturating_as());
         Ok(())
     }
 
@@ -534,8 +540,4 @@ fn sign(row: &HeartbeatRow) -> (NodeId, Sign) {
         has_broker: row.has_broker,
     };
     (row.node, sign)
-}
-
-fn count(count: usize) -> i64 {
-    i64::try_from(count).unwrap_or(i64::MAX)
 }

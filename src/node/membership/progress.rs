@@ -3,9 +3,12 @@
 //! claim must not keep shards that others could claim. Nor must a node that cannot settle: its
 //! published batches stay with it until it is full, and are published again if it dies.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+
+use az::SaturatingAs as _;
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::clock;
 use crate::domain::Monotonic;
@@ -133,16 +136,16 @@ impl Progress {
     }
 
     fn settles(&self) -> MutexGuard<'_, Streak> {
-        self.settles.lock().unwrap_or_else(PoisonError::into_inner)
+        self.settles.lock()
     }
 
     fn adopter(&self) -> MutexGuard<'_, Adopter> {
-        self.adopter.lock().unwrap_or_else(PoisonError::into_inner)
+        self.adopter.lock()
     }
 
     /// Returns the streak of a loop, or `None` when there is no such loop.
     pub fn streak(&self, loop_index: usize) -> Option<MutexGuard<'_, Streak>> {
-        Some(self.loops.get(loop_index)?.streak.lock().unwrap_or_else(PoisonError::into_inner))
+        Some(self.loops.get(loop_index)?.streak.lock())
     }
 
     /// Forgives failures since `since`, when an outage of Postgres began.
@@ -187,7 +190,7 @@ pub fn blame_of(error: &Error) -> Blame {
 }
 
 fn micros(at: Monotonic) -> u64 {
-    u64::try_from(at.since_start().as_micros()).unwrap_or(u64::MAX)
+    at.since_start().as_micros().saturating_as::<u64>()
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
+use az::SaturatingAs as _;
 use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,
     timerfd_settime,
@@ -38,7 +39,7 @@ impl ExactTimer {
         // Zero would disarm the timer.
         let span = span.max(Duration::from_micros(1));
         let value = Timespec {
-            tv_sec: i64::try_from(span.as_secs()).unwrap_or(i64::MAX),
+            tv_sec: span.as_secs().saturating_as::<i64>(),
             tv_nsec: i64::from(span.subsec_nanos()),
         };
         let once = Itimerspec { it_interval: Timespec { tv_sec: 0, tv_nsec: 0 }, it_value: value };

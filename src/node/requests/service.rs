@@ -6,9 +6,10 @@ pub mod reporter;
 pub mod stored_tasks;
 pub mod submitter;
 
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
 use self::reporter::Reporter;
@@ -109,7 +110,7 @@ macro_rules! answer_by_model {
 impl Service {
     /// Shows the requirements for which the node waits while it starts.
     pub fn waits_for(&self, missing: Vec<NotReady>) {
-        *self.state.starting.lock().unwrap_or_else(PoisonError::into_inner) = missing;
+        *self.state.starting.lock() = missing;
     }
 
     /// Opens the service. Only one call is allowed.
@@ -330,7 +331,7 @@ impl Service {
         answer_by_model!(self, model => model.missing());
         match self.state.parts.get() {
             Some(parts) => parts.reporter.missing(),
-            None => self.state.starting.lock().unwrap_or_else(PoisonError::into_inner).clone(),
+            None => self.state.starting.lock().clone(),
         }
     }
 

@@ -14,6 +14,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use az::SaturatingAs as _;
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
@@ -169,7 +170,7 @@ impl Adopter {
                 batches = found.len(),
                 "found batches of this node's whose claims were not answered"
             );
-            self.shared.metrics.recovered.inc_by(u64::try_from(found.len()).unwrap_or(u64::MAX));
+            self.shared.metrics.recovered.inc_by(found.len().saturating_as::<u64>());
             self.to_load.extend(found);
         }
         if self.past.from().is_none() {
@@ -188,11 +189,8 @@ impl Adopter {
                 reach(Failpoint::BatchAdopted);
                 adopted.iter().for_each(|batch| self.shared.in_flight.adopted(*batch));
                 tracing::info!(batches = adopted.len(), "adopted");
-                self.shared
-                    .metrics
-                    .adopted
-                    .inc_by(u64::try_from(adopted.len()).unwrap_or(u64::MAX));
-                if adopted.len() == usize::try_from(BATCHES_MAX).unwrap_or(usize::MAX) {
+                self.shared.metrics.adopted.inc_by(adopted.len().saturating_as::<u64>());
+                if adopted.len() == BATCHES_MAX.saturating_as::<usize>() {
                     self.adopt_now.notify_one();
                 }
             }
@@ -203,7 +201,7 @@ impl Adopter {
         // so no batch is missed.
         self.look_back().await;
         if let Some(now) = self.shared.clock.now() {
-            let age = i64::try_from(self.past.age(now).as_secs()).unwrap_or(i64::MAX);
+            let age = self.past.age(now).as_secs().saturating_as::<i64>();
             self.shared.metrics.oldest_unsettled.set(age);
         }
         Ok(())

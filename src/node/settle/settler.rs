@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use az::SaturatingAs as _;
 use tokio_util::sync::CancellationToken;
 
 use crate::clock;
@@ -148,7 +149,7 @@ impl Settler {
         for Waiting { held, settlement, is_in_doubt } in over {
             let effect = Effect::of(settled.contains(&held.batch.id), is_in_doubt);
             if effect == Effect::Certain {
-                self.shared.metrics.settled.inc_by(as_u64(settlement.task_count()));
+                self.shared.metrics.settled.inc_by(settlement.task_count().saturating_as());
                 // After an outage of Postgres, follow-ups may be overdue when they are stored.
                 self.shared.look_after(settlement.follow_up_ids());
             } else {
@@ -232,8 +233,4 @@ impl Settler {
             }
         }
     }
-}
-
-fn as_u64(count: usize) -> u64 {
-    u64::try_from(count).unwrap_or(u64::MAX)
 }

@@ -1,7 +1,8 @@
 //! A few shared connections. A caller has one for the time of a call.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use sqlx::postgres::PgConnection;
 use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -78,7 +79,7 @@ impl Pool {
     }
 
     fn taken(&self, permit: OwnedSemaphorePermit) -> Taken<'_> {
-        let connection = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let connection = self.idle.lock().pop();
         Taken { pool: self, connection, permit: Some(permit), is_at_rest: false }
     }
 }
@@ -99,7 +100,7 @@ impl Drop for Taken<'_> {
             return;
         };
         if self.is_at_rest {
-            self.pool.idle.lock().unwrap_or_else(PoisonError::into_inner).push(connection);
+            self.pool.idle.lock().push(connection);
         } else if let Ok(runtime) = Handle::try_current() {
             // The permits limit the number of these tasks, and the deadline their time. A failed
             // close ends the task as well.

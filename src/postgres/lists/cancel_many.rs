@@ -1,5 +1,6 @@
 //! Cancels the tasks on a page of a list, with the same deletes as single cancels, and counts them.
 
+use az::SaturatingAs as _;
 use sqlx::postgres::PgConnection;
 use uuid::Uuid;
 
@@ -60,7 +61,7 @@ impl CancelMany {
             .pool
             .run(table.what, async |open| delete_rows(open, wanted, table.statement).await)
             .await?;
-        group.cancelled_count += u64::try_from(deleted.len()).unwrap_or(u64::MAX);
+        group.cancelled_count += deleted.len().saturating_as::<u64>();
         let deleted: std::collections::HashSet<_> =
             deleted.into_iter().map(|view| view.id).collect();
         group.wanted.retain(|wanted| !deleted.contains(&wanted.first));
@@ -83,6 +84,6 @@ impl CancelMany {
             count +=
                 self.pool.run("find the follow-ups of tasks to cancel", statement).await?.len();
         }
-        Ok(u64::try_from(count).unwrap_or(u64::MAX))
+        Ok(count.saturating_as::<u64>())
     }
 }

@@ -12,6 +12,7 @@ use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::time::Duration;
 
+use az::SaturatingAs as _;
 use sqlx::postgres::{PgConnection, PgRow};
 use sqlx::{AssertSqlSafe, Connection as _, Row};
 use uuid::Uuid;
@@ -213,7 +214,7 @@ impl Count<'_> {
                     .bind(self.shards)
                     .bind(range.from)
                     .bind(range.to)
-                    .bind(i64::try_from(ROWS_MAX - looked + 1).unwrap_or(i64::MAX))
+                    .bind((ROWS_MAX - looked + 1).saturating_as::<i64>())
                     .bind(self.bounds())
                     .persistent(false)
                     .fetch_all(&mut *open)
@@ -269,8 +270,8 @@ impl Count<'_> {
                 sampled.is_all &= share == stratum.pages;
                 sampled.is_all_of_hour &= share == stratum.pages || !stratum.meets(hour);
                 for block in spread(stratum.pages, share, chance) {
-                    blocks.0.push(i32::try_from(index).unwrap_or(i32::MAX));
-                    blocks.1.push(i64::try_from(block).unwrap_or(i64::MAX));
+                    blocks.0.push(index.saturating_as::<i32>());
+                    blocks.1.push(block.saturating_as::<i64>());
                 }
             }
             let query = sqlx::query(AssertSqlSafe(sample_text(strata)));
@@ -301,7 +302,7 @@ impl Count<'_> {
 /// Returns the share of `budget` for `pages` out of `all`, at least one.
 fn share_of(pages: u64, all: u64, budget: u64) -> u64 {
     let share = u128::from(pages) * u128::from(budget) / u128::from(all.max(1));
-    u64::try_from(share).unwrap_or(u64::MAX).clamp(1, pages.max(1)).min(pages)
+    share.saturating_as::<u64>().clamp(1, pages.max(1)).min(pages)
 }
 
 /// Returns `count` evenly spread numbers below `pages`.
@@ -311,7 +312,7 @@ fn spread(pages: u64, count: u64, chance: f64) -> impl Iterator<Item = u64> {
     let place = move |index: u64| {
         (u128::from(index) * 1000 + shift) * u128::from(pages) / (u128::from(count.max(1)) * 1000)
     };
-    (0..count).map(move |index| u64::try_from(place(index)).unwrap_or(u64::MAX))
+    (0..count).map(move |index| place(index).saturating_as::<u64>())
 }
 
 impl Stratum {

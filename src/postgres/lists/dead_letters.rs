@@ -9,6 +9,7 @@
 
 use std::time::Duration;
 
+use az::SaturatingAs as _;
 use sqlx::Row;
 use sqlx::postgres::{PgConnection, PgRow};
 use uuid::Uuid;
@@ -179,7 +180,7 @@ impl DeadLetters {
         let range = selection.ids().behind(from);
         let statement = async |open: &mut PgConnection| {
             // One row more shows whether there is another page.
-            let count = i64::try_from(limit).unwrap_or(i64::MAX).saturating_add(1);
+            let count = limit.saturating_as::<i64>().saturating_add(1);
             let topic = selection.topic.as_ref().map(TopicName::as_str);
             let query = sqlx::query(if topic.is_some() { LIST_OF_TOPIC } else { LIST })
                 .bind(range.from)
@@ -280,7 +281,7 @@ impl DeadLetters {
         range: IdRange,
         count_max: u64,
     ) -> Result<Vec<Uuid>, Error> {
-        let count_max = i64::try_from(count_max).unwrap_or(i64::MAX);
+        let count_max = count_max.saturating_as::<i64>();
         let statement = async |open: &mut PgConnection| {
             sqlx::query_scalar(IDS)
                 .bind(topic.as_str())

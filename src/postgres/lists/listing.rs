@@ -17,6 +17,7 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
+use az::SaturatingAs as _;
 use sqlx::postgres::{PgConnection, PgRow};
 use sqlx::{AssertSqlSafe, Connection as _, Row};
 use uuid::Uuid;
@@ -231,9 +232,9 @@ impl<'a> Walk<'a> {
         let streams = match group {
             [] => 1,
             _ if self.is_in_hotspot => 2,
-            _ => count_of(self.listing.shards.len()) + 1,
+            _ => self.listing.shards.len().saturating_as::<u64>() + 1,
         };
-        let missing = count_of(self.limit.saturating_sub(self.page.tasks.len()));
+        let missing: u64 = self.limit.saturating_sub(self.page.tasks.len()).saturating_as();
         let first = missing.saturating_mul(2).div_ceil(streams) + SHARE_MIN;
         self.share = (self.share * 4).min(self.looked_max / streams).max(first);
     }
@@ -244,7 +245,7 @@ impl<'a> Walk<'a> {
         group: &[Partition],
         end: Uuid,
     ) -> Result<Found, sqlx::Error> {
-        let limit = count_of(self.limit.saturating_sub(self.page.tasks.len()));
+        let limit = self.limit.saturating_sub(self.page.tasks.len());
         let shards = match self.is_in_hotspot {
             true => self.listing.shards_from(TaskId::from_uuid(after(self.rest.from)).shard()),
             false => &self.listing.shards,
@@ -254,9 +255,9 @@ impl<'a> Walk<'a> {
             .bind(shards)
             .bind(self.rest.from)
             .bind(end)
-            .bind(i64::try_from(self.share).unwrap_or(i64::MAX))
+            .bind(self.share.saturating_as::<i64>())
             .bind(self.topic)
-            .bind(i64::try_from(limit).unwrap_or(i64::MAX))
+            .bind(limit.saturating_as::<i64>())
             .persistent(false)
             .fetch_all(open)
             .await?;
@@ -390,10 +391,6 @@ fn after(id: Uuid) -> Uuid {
 /// Returns the end of the millisecond in which the ids behind `id` begin.
 fn end_of_millisecond(id: Uuid) -> Uuid {
     ids::floor_of(TaskId::from_uuid(after(id)).due_at().plus(Duration::from_millis(1)))
-}
-
-fn count_of(length: usize) -> u64 {
-    u64::try_from(length).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use az::SaturatingAs as _;
 use sqlx::postgres::{PgConnection, PgRow};
 use sqlx::{AssertSqlSafe, Connection as _, Row};
 use uuid::Uuid;
@@ -194,7 +195,7 @@ impl Claims {
 
     /// Returns the quarantined ids, at most `count_max`.
     pub async fn quarantined(&mut self, count_max: usize) -> Result<Vec<Uuid>, Error> {
-        let count_max = i64::try_from(count_max).unwrap_or(i64::MAX);
+        let count_max = count_max.saturating_as::<i64>();
         self.connection
             .run("read the quarantine", async |connection| {
                 sqlx::query_scalar::<_, Uuid>(QUARANTINED)

@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
+use az::SaturatingAs as _;
 use sqlx::Postgres;
 use sqlx::postgres::{PgArguments, PgConnection};
 use sqlx::query::QueryScalar;
@@ -118,7 +119,7 @@ impl Settlement {
             topic_indexes: (!has_one_topic).then(|| {
                 batch
                     .tasks()
-                    .map(|task| i16::try_from(task.topic).unwrap_or(i16::MAX).saturating_add(1))
+                    .map(|task| task.topic.saturating_as::<i16>().saturating_add(1))
                     .collect()
             }),
             outcomes: outcomes.iter().map(Outcome::code).collect(),
@@ -378,11 +379,10 @@ async fn settle_plain(
     let (mut end, mut topic_end) = (0_i32, 0_i32);
     for settlement in settlements {
         lows.push(end.saturating_add(1));
-        end = end.saturating_add(i32::try_from(settlement.outcomes.len()).unwrap_or(i32::MAX));
+        end = end.saturating_add(settlement.outcomes.len().saturating_as::<i32>());
         highs.push(end);
         topic_lows.push(topic_end.saturating_add(1));
-        topic_end = topic_end
-            .saturating_add(i32::try_from(settlement.topic_names.len()).unwrap_or(i32::MAX));
+        topic_end = topic_end.saturating_add(settlement.topic_names.len().saturating_as::<i32>());
         topic_highs.push(topic_end);
     }
     let each = settlements;

@@ -7,9 +7,10 @@
 use std::backtrace::{Backtrace, BacktraceStatus};
 use std::fmt;
 use std::io::{self, Write};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use az::SaturatingAs as _;
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::counter::ConstCounter;
@@ -52,13 +53,13 @@ impl State {
 
     fn lose(&mut self, lines: &[u8]) {
         let count = lines.iter().filter(|byte| **byte == b'\n').count();
-        self.lost = self.lost.saturating_add(u64::try_from(count).unwrap_or(u64::MAX));
+        self.lost = self.lost.saturating_add(count.saturating_as::<u64>());
     }
 }
 
 impl Log {
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// Writes the buffered lines, for as long as the process lives.
@@ -69,10 +70,7 @@ impl Log {
             let mut state = self.state();
             state.is_writing = false;
             self.changed.notify_all();
-            state = self
-                .changed
-                .wait_while(state, |state| state.waiting.is_empty())
-                .unwrap_or_else(PoisonError::into_inner);
+            self.changed.wait_while(&mut state, |state| state.waiting.is_empty());
             std::mem::swap(&mut state.waiting, &mut lines);
             state.is_writing = true;
             let lost = state.lost;
@@ -136,8 +134,7 @@ pub fn uncouple() -> io::Result<()> {
 /// Waits until all logged lines are written, at most one second.
 pub fn flush() {
     let is_busy = |state: &mut State| state.is_writing || !state.waiting.is_empty();
-    let waited = LOG.changed.wait_timeout_while(LOG.state(), FLUSH_DEADLINE, is_busy);
-    drop(waited.unwrap_or_else(PoisonError::into_inner));
+    LOG.changed.wait_while_for(&mut LOG.state(), is_busy, FLUSH_DEADLINE);
 }
 
 /// Exports the number of lost log lines.

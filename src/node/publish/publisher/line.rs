@@ -1,8 +1,10 @@
 //! Keeps a line to Kafka: a producer, and its successors after failures.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
+
+use parking_lot::{Mutex, RwLock};
 
 use super::Reports;
 use crate::clock;
@@ -124,7 +126,7 @@ impl Line {
     }
 
     pub(super) fn current(&self) -> Arc<Producer> {
-        Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner))
+        Arc::clone(&self.current.read())
     }
 
     /// Makes a new producer when the current one has failed for good, or has lost track of a
@@ -135,7 +137,7 @@ impl Line {
     pub(super) fn mend(&self) -> Result<(), kafka::Error> {
         let producer = self.current();
         let Some((defect, reason, retire)) = self.defect(&producer) else { return Ok(()) };
-        let mut renewals = self.renewals.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut renewals = self.renewals.lock();
         let (has_worked, now) = (producer.acknowledged() > 0, clock::monotonic());
         if renewals.is_due(defect, has_worked, now) && self.replace(&producer, retire)? {
             renewals.made(defect, has_worked, now);
@@ -232,7 +234,7 @@ impl Line {
     /// Returns the current producer, and those that were replaced and still have reports to come.
     fn all(&self) -> Vec<Arc<Producer>> {
         let mut all = vec![self.current()];
-        all.extend(self.retired.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned());
+        all.extend(self.retired.lock().iter().cloned());
         all
     }
 
@@ -251,7 +253,7 @@ impl Line {
     /// Replaces `old` by a new producer. Returns false when another one has replaced it already.
     fn replace(&self, old: &Arc<Producer>, retire: Retire) -> Result<bool, kafka::Error> {
         let new = self.maker.make(self.mode)?;
-        let mut current = self.current.write().unwrap_or_else(PoisonError::into_inner);
+        let mut current = self.current.write();
         let is_current = Arc::ptr_eq(&current, old);
         let replaced = if is_current { std::mem::replace(&mut *current, new) } else { new };
         drop(current);
@@ -261,13 +263,13 @@ impl Line {
 
     fn retire(&self, producer: Arc<Producer>, retire: Retire) {
         producer.give_up(retire);
-        self.retired.lock().unwrap_or_else(PoisonError::into_inner).push(producer);
+        self.retired.lock().push(producer);
     }
 
     /// Closes the replaced producers that have no reports left. The caller must do so regularly.
     pub(super) async fn tidy(&self) {
         let done: Vec<Arc<Producer>> = {
-            let mut retired = self.retired.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut retired = self.retired.lock();
             retired
                 .extract_if(.., |producer| {
                     Arc::strong_count(producer) == 1 && producer.inner.in_flight() == 0
@@ -285,8 +287,7 @@ impl Line {
     /// panicked, and its batches would never be complete.
     pub(super) fn is_deaf(&self) -> bool {
         let is_deaf = |producer: &Arc<Producer>| producer.inner.is_deaf();
-        is_deaf(&self.current())
-            || self.retired.lock().unwrap_or_else(PoisonError::into_inner).iter().any(is_deaf)
+        is_deaf(&self.current()) || self.retired.lock().iter().any(is_deaf)
     }
 
     const fn name(&self) -> &'static str {
@@ -316,7 +317,7 @@ impl Producer {
     /// there is no connection. It does so at most once in that time.
     fn is_suspect(&self, contact: &Contact) -> bool {
         let (acknowledged, now) = (self.acknowledged(), clock::monotonic());
-        let mut pulse = self.pulse.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut pulse = self.pulse.lock();
         let has_nothing_to_say =
             self.inner.in_flight() == 0 || !contact.is_held() || !self.inner.has_no_way();
         let is_alive = acknowledged != pulse.acknowledged || has_nothing_to_say;

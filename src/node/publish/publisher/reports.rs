@@ -1,8 +1,10 @@
 //! Takes in delivery reports: it records each outcome, and passes a batch to the settler when all
 //! its outcomes are known.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
+
+use parking_lot::Mutex;
 
 use crate::clock::{self, ClusterClock};
 use crate::domain::{Failure, Outcome, Receipt, TaskId, Throttle};
@@ -172,7 +174,7 @@ impl Reports {
         if gives_up {
             return true;
         }
-        if self.deferred_said.lock().unwrap_or_else(PoisonError::into_inner).lets_through(now) {
+        if self.deferred_said.lock().lets_through(now) {
             tracing::warn!(task = %id, %topic, reason, "a record was not acknowledged; it is tried again, and others within a minute are counted, not said");
         } else {
             tracing::debug!(task = %id, %topic, reason, "not acknowledged");
@@ -216,7 +218,7 @@ impl Reports {
         self.metrics.dead.inc();
         let (id, topic, now) =
             (held.batch.task(place).first_id, held.topic_of(place), clock::monotonic());
-        if self.dead_said.lock().unwrap_or_else(PoisonError::into_inner).lets_through(now) {
+        if self.dead_said.lock().lets_through(now) {
             tracing::warn!(task = %id, %topic, reason, "a task has become a dead letter; others within a minute are counted, not said");
         } else {
             tracing::debug!(task = %id, %topic, reason, "dead letter");
@@ -248,6 +250,8 @@ impl Reports {
 /// The correlation id names a record to a producer, and comes back with its delivery report. It
 /// holds the slot of the batch, and the place in the batch.
 pub(super) mod correlation_id {
+    use az::SaturatingAs as _;
+
     /// Returns the correlation id. The low half is the place in the batch, the high half the slot.
     pub fn of(slot: u32, index: u32) -> usize {
         place(slot) << 32 | place(index)
@@ -255,11 +259,11 @@ pub(super) mod correlation_id {
 
     /// Returns the slot and the place.
     pub fn parts(correlation_id: usize) -> (u32, u32) {
-        let low = u32::try_from(correlation_id & place(u32::MAX)).unwrap_or(u32::MAX);
-        (u32::try_from(correlation_id >> 32).unwrap_or(u32::MAX), low)
+        let low = (correlation_id & place(u32::MAX)).saturating_as::<u32>();
+        ((correlation_id >> 32).saturating_as::<u32>(), low)
     }
 
     pub fn place(index: u32) -> usize {
-        usize::try_from(index).unwrap_or(usize::MAX)
+        index.saturating_as::<usize>()
     }
 }

@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use az::SaturatingAs as _;
+
 use crate::domain::{TaskId, Timestamp};
 use crate::node::in_flight::batches::InFlightBatch;
 
@@ -19,12 +21,13 @@ pub(super) struct Slice {
 impl Slice {
     /// Returns the id of the next task, or `None` when all are handed over.
     pub(super) fn next_id(&self) -> Option<TaskId> {
-        (self.position < self.end).then(|| self.held.batch.id_of(place(self.order[self.position])))
+        (self.position < self.end)
+            .then(|| self.held.batch.id_of(self.order[self.position].saturating_as()))
     }
 
     /// Makes a slice of one task of a batch, given by its place in the batch.
     pub(super) fn of_one(held: Arc<InFlightBatch>, index: u32) -> Self {
-        let due_at = held.batch.due_at(place(index));
+        let due_at = held.batch.due_at(index.saturating_as());
         Self { due_at, held, order: Arc::new([index]), position: 0, end: 1 }
     }
 }
@@ -32,10 +35,10 @@ impl Slice {
 /// Divides a batch into slices of one `precision` each, in due order.
 pub(super) fn slices_of(held: &Arc<InFlightBatch>, precision: Duration) -> Vec<Slice> {
     let batch = &held.batch;
-    let mut order: Vec<u32> = (0..u32::try_from(batch.len()).unwrap_or(u32::MAX)).collect();
-    order.sort_by_key(|index| batch.id_of(place(*index)));
+    let mut order: Vec<u32> = (0..batch.len().saturating_as::<u32>()).collect();
+    order.sort_by_key(|index| batch.id_of((*index).saturating_as()));
     let order: Arc<[u32]> = order.into();
-    let end_of = |index: u32| end_of_slice(batch.due_at(place(index)), precision);
+    let end_of = |index: u32| end_of_slice(batch.due_at(index.saturating_as()), precision);
     let (mut slices, mut position) = (Vec::new(), 0);
     while position < order.len() {
         let due_at = end_of(order[position]);
@@ -54,11 +57,7 @@ pub(super) fn slices_of(held: &Arc<InFlightBatch>, precision: Duration) -> Vec<S
 
 /// Returns the end of the slice that contains a due time: the next multiple of the precision.
 fn end_of_slice(due_at: Timestamp, precision: Duration) -> Timestamp {
-    let width = i64::try_from(precision.as_millis()).unwrap_or(i64::MAX).max(1);
+    let width = precision.as_millis().saturating_as::<i64>().max(1);
     let millis = due_at.as_millis();
     Timestamp::from_millis(millis.saturating_add(width - 1) / width * width)
-}
-
-fn place(index: u32) -> usize {
-    usize::try_from(index).unwrap_or(usize::MAX)
 }
