@@ -17,9 +17,9 @@ use punctual::domain::{
     WidthClass, ids,
 };
 use punctual::postgres::cluster::schema;
-use punctual::postgres::connection::Purpose;
+use punctual::postgres::connection::ConnectionPurpose;
 use punctual::postgres::tasks::look_up::{IN_BATCHES, LookUp};
-use punctual::postgres::{Connection, Settings, partitions};
+use punctual::postgres::{Connection, PostgresSettings, partitions};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use sqlx::postgres::PgConnection;
@@ -64,12 +64,12 @@ async fn run(connection: &mut PgConnection, statement: String) {
 }
 
 async fn measure(url: &str, task_count: u64) {
-    let settings = Settings::new(url).unwrap();
+    let settings = PostgresSettings::new(url).unwrap();
     schema::migrate(&settings, ClusterWishes::default()).await.unwrap();
     let rules = Rules::new(&ClusterSettings::DEFAULT);
     let mut maker = Connection::new(
         &settings,
-        Purpose { name: "partitions", deadline: Duration::from_secs(10), settings: &[] },
+        ConnectionPurpose { name: "partitions", deadline: Duration::from_secs(10), settings: &[] },
     );
     let (_, now) = partitions::take_census(&mut maker, Parent::ExeclogBatch).await.unwrap();
     let past = (1..=7).rev().map(|days| now.minus(Duration::from_secs(days * 86_400)));

@@ -24,7 +24,7 @@
 //!
 //! The API decides nothing about tasks and calls no other server. The API turns requests into the
 //! types of [`crate::node::messages`] and writes the answers as JSON. Limits apply to each request
-//! (see [`Settings`]). A caller that reaches one is told at once. Payloads, keys and headers are
+//! (see [`ApiSettings`]). A caller that reaches one is told at once. Payloads, keys and headers are
 //! never logged.
 
 mod handlers;
@@ -39,9 +39,9 @@ mod shared;
 #[cfg(test)]
 mod tests;
 
-pub use metrics::Metrics;
+pub use metrics::ApiMetrics;
 pub use problems::problem_type::ProblemType;
 pub use server::router::Api;
 pub use server::serve::serve;
 pub use server::tls;
-pub use shared::{Port, Settings};
+pub use shared::{ApiSettings, Port};

@@ -13,16 +13,19 @@ use std::time::Duration;
 
 use az::SaturatingAs as _;
 
-use crate::api::{self, Api, Port};
+use crate::api::{self, Api, ApiMetrics, ApiSettings, Port};
 use crate::clock;
-use crate::config::{self, Command, MigrationSettings, Problem, Settings, Wanted};
+use crate::config::{self, CheckedSettings, Command, MigrationSettings, SettingProblem, Settings};
 use crate::domain::NodeId;
 use crate::error_chain::chain;
 use crate::node::requests::service::Service;
 use crate::postgres::cluster::schema;
-use crate::shutdown::{Failure, Tasks};
+use crate::shutdown::{TaskFailure, Tasks};
 use crate::signals::{self, EndSignal, Signals};
-use crate::{postgres, telemetry};
+use crate::{
+    postgres::{self, PostgresSettings},
+    telemetry,
+};
 
 /// Maximum time to tell the other nodes that this node leaves.
 const LEAVE_DEADLINE: Duration = Duration::from_secs(2);
@@ -37,11 +40,11 @@ const HOPELESS_GRACE: Duration = Duration::from_secs(1);
 const DRAIN_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Returns the problems that the modules find in their settings.
-pub fn problems(wanted: Wanted<'_>) -> Vec<Problem> {
+pub fn problems(wanted: CheckedSettings<'_>) -> Vec<SettingProblem> {
     let settings = match wanted {
-        Wanted::Node(settings) => settings,
-        Wanted::Consumer(properties) => return kafka_settings::problems(properties),
-        Wanted::Migration(settings) => {
+        CheckedSettings::Node(settings) => settings,
+        CheckedSettings::Consumer(properties) => return kafka_settings::problems(properties),
+        CheckedSettings::Migration(settings) => {
             return exposure::of_postgres(&settings.database_url, settings.postgres_plaintext);
         }
     };
@@ -55,14 +58,14 @@ pub fn problems(wanted: Wanted<'_>) -> Vec<Problem> {
     if let Some(tls) = ports::tls_settings(settings)
         && let Err(error) = api::tls::Keeper::check(&tls)
     {
-        problems.push(Problem { flag: error.flag, text: error.text });
+        problems.push(SettingProblem { flag: error.flag, text: error.text });
     }
     problems
 }
 
 /// Brings the schema up to date and logs the changes.
-pub async fn migrate(settings: MigrationSettings) -> Result<(), Failure> {
-    let postgres = postgres::Settings::new(settings.database_url.expose())
+pub async fn migrate(settings: MigrationSettings) -> Result<(), TaskFailure> {
+    let postgres = PostgresSettings::new(settings.database_url.expose())
         .map_err(|text| format!("--database-url: {text}"))?;
     let report = schema::migrate(&postgres, settings.cluster).await?;
     tracing::info!(database = postgres.place(), "{report}");
@@ -74,7 +77,7 @@ pub async fn migrate(settings: MigrationSettings) -> Result<(), Failure> {
 /// # Errors
 /// When the node cannot start, or when a background task failed. A server that is only away is
 /// waited for.
-pub async fn serve(settings: Settings) -> Result<(), Failure> {
+pub async fn serve(settings: Settings) -> Result<(), TaskFailure> {
     settings.warnings().iter().for_each(|warning| tracing::warn!("{warning}"));
     exposure::of_other_servers(&settings).iter().for_each(|exposed| tracing::warn!("{exposed}"));
     telemetry::logging::uncouple()
@@ -82,8 +85,8 @@ pub async fn serve(settings: Settings) -> Result<(), Failure> {
     let tasks = Tasks::default();
     watch_signals(&tasks)?;
     let mut registry = telemetry::registry(config::RELEASE, config::COMMIT);
-    limits::register(&mut registry, &settings.bounds);
-    limits::make_room(settings.bounds.connections_max.saturating_add(ports::OPERATORS_MAX));
+    limits::register(&mut registry, &settings.limits);
+    limits::make_room(settings.limits.connections_max.saturating_add(ports::OPERATORS_MAX));
     if !settings.core_dumps {
         limits::forbid_core_dumps();
     }
@@ -91,10 +94,10 @@ pub async fn serve(settings: Settings) -> Result<(), Failure> {
     let address = ports.address()?;
     let node = NodeId::new(clock::wall(), rand::random(), rand::random());
     let advertise = advertised(&settings.advertise, address);
-    let assembled = assembly::Parts::new(&settings, node, &advertise, &mut registry, &tasks)?;
+    let assembled = assembly::NodeParts::new(&settings, node, &advertise, &mut registry, &tasks)?;
     let service = Service::default();
-    let api_metrics = api::Metrics::register(&mut registry);
-    let readiness_metrics = readiness::Metrics::register(&mut registry);
+    let api_metrics = ApiMetrics::register(&mut registry);
+    let readiness_metrics = readiness::ReadinessMetrics::register(&mut registry);
     let registry = std::sync::Arc::new(registry);
     let api = |settings| {
         Api::new(service.clone(), settings, api_metrics.clone(), std::sync::Arc::clone(&registry))
@@ -124,11 +127,11 @@ pub async fn serve(settings: Settings) -> Result<(), Failure> {
 /// Starts the loops, waits for the signal to drain, and drains.
 async fn run(
     settings: &Settings,
-    parts: assembly::Parts,
+    parts: assembly::NodeParts,
     checked: schema::Checked,
     service: &Service,
     tasks: &Tasks,
-) -> Result<(), Failure> {
+) -> Result<(), TaskFailure> {
     for warning in &checked.warnings {
         tracing::warn!("{warning}");
     }
@@ -185,7 +188,7 @@ const SAME_WISH: Duration = Duration::from_millis(500);
 
 /// Watches signals. The first SIGTERM, SIGINT or SIGHUP drains. A second one ends the process at
 /// once, if it comes later than [`SAME_WISH`] after the first.
-fn watch_signals(tasks: &Tasks) -> Result<(), Failure> {
+fn watch_signals(tasks: &Tasks) -> Result<(), TaskFailure> {
     let mut signals = Signals::listen(&EndSignal::ALL)?;
     let tasks = tasks.clone();
     tasks.clone().spawn("signals", async move {
@@ -213,7 +216,7 @@ fn watch_signals(tasks: &Tasks) -> Result<(), Failure> {
 ///
 /// # Errors
 /// When the system does not accept a handler.
-pub fn end_on_signals(command: &Command) -> Result<(), Failure> {
+pub fn end_on_signals(command: &Command) -> Result<(), TaskFailure> {
     let ends_by_itself = match command {
         Command::Serve(_) => true,
         Command::Client(command) => command.ends_by_itself(),
@@ -239,22 +242,22 @@ fn advertised(advertise: &str, address: SocketAddr) -> String {
         .map_or_else(|| advertise.to_owned(), |host| format!("{host}:{}", address.port()))
 }
 
-fn api_settings(settings: &Settings) -> api::Settings {
-    let bounds = &settings.bounds;
-    api::Settings {
+fn api_settings(settings: &Settings) -> ApiSettings {
+    let limits = &settings.limits;
+    ApiSettings {
         port: if settings.operator_listen.is_some() { Port::Public } else { Port::Sole },
-        body_bytes_max: bounds.body_bytes_max,
-        body_memory_max: bounds.body_memory_bytes,
-        header_bytes_max: bounds.header_bytes_max,
-        batch_tasks_max: bounds.batch_tasks_max,
-        requests_in_flight_max: bounds.requests_max,
-        caller_requests_max: bounds.caller_requests_max,
-        streams_max: bounds.streams_max.saturating_as::<u32>(),
-        connections_max: bounds.connections_max,
-        caller_connections_max: bounds.caller_connections_max,
-        header_timeout: bounds.header_timeout,
-        idle_timeout: bounds.idle_timeout,
-        request_deadline: bounds.request_timeout,
-        answer_timeout: bounds.answer_timeout,
+        body_bytes_max: limits.body_bytes_max,
+        body_memory_max: limits.body_memory_bytes,
+        header_bytes_max: limits.header_bytes_max,
+        batch_tasks_max: limits.batch_tasks_max,
+        requests_in_flight_max: limits.requests_max,
+        caller_requests_max: limits.caller_requests_max,
+        streams_max: limits.streams_max.saturating_as::<u32>(),
+        connections_max: limits.connections_max,
+        caller_connections_max: limits.caller_connections_max,
+        header_timeout: limits.header_timeout,
+        idle_timeout: limits.idle_timeout,
+        request_deadline: limits.request_timeout,
+        answer_timeout: limits.answer_timeout,
     }
 }

@@ -24,24 +24,31 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use args::{Bench, Common, Scenario, Steady};
+use args::{BenchArgs, Common, Scenario, Steady};
 use az::SaturatingAs as _;
 use load::http::Trust;
 use load::record::Records;
-use load::rest::{Due, Rest};
-use results::report::Report;
+use load::rest::{RestTarget, WrittenDue};
+use results::report::BenchReport;
 use results::svg;
 use run::{Setup, say};
-use scenarios::{burst, cancel, drain, immediate, lateness, submit};
+use scenarios::{
+    burst::{self, BurstPlan},
+    cancel::{self, CancelPlan},
+    drain::{self, DrainPlan},
+    immediate::{self, ImmediatePlan},
+    lateness::{self, LatenessPlan},
+    submit::{self, SubmitPlan},
+};
 
 use crate::error_chain::chain;
-use crate::kafka;
-use crate::postgres::connection;
+use crate::kafka::KafkaSettings;
 use crate::postgres::connection::OldSnapshot;
+use crate::postgres::connection::PostgresSettings;
 
 /// Runs a scenario and prints its report. `kafka_properties` are librdkafka properties for the
 /// consumer.
-pub async fn run(bench: Bench, kafka_properties: Vec<(String, String)>) -> ExitCode {
+pub async fn run(bench: BenchArgs, kafka_properties: Vec<(String, String)>) -> ExitCode {
     if let Err(wrong) = bench.check() {
         say(&format!("bench: {wrong}"));
         return ExitCode::from(2);
@@ -66,13 +73,20 @@ pub async fn run(bench: Bench, kafka_properties: Vec<(String, String)>) -> ExitC
     }
 }
 
-async fn measure(bench: &Bench, kafka_properties: Vec<(String, String)>) -> Result<Report, String> {
+async fn measure(
+    bench: &BenchArgs,
+    kafka_properties: Vec<(String, String)>,
+) -> Result<BenchReport, String> {
     let common = &bench.common;
     let setup = setup_of(common, kafka_properties);
-    let due = if matches!(bench.scenario, Scenario::Immediate(_)) { Due::Now } else { Due::At };
+    let due = if matches!(bench.scenario, Scenario::Immediate(_)) {
+        WrittenDue::Now
+    } else {
+        WrittenDue::At
+    };
     let records = Records::new(usize::try_from(common.payload_bytes).unwrap_or(0));
     let trust = Trust::new(common.ca_file.as_deref()).map_err(|why| format!("--ca-file: {why}"))?;
-    let rest = Rest::new(&common.urls, trust.clone(), common.topic.as_str(), records, due);
+    let rest = RestTarget::new(&common.urls, trust.clone(), common.topic.as_str(), records, due);
     match &bench.scenario {
         Scenario::Lateness(args) => {
             Box::pin(lateness::lateness(
@@ -99,14 +113,14 @@ async fn measure(bench: &Bench, kafka_properties: Vec<(String, String)>) -> Resu
         Scenario::Burst(args) => {
             burst::burst(
                 &setup,
-                &burst::Plan { count: u64::from(args.count), lead: args.lead },
+                &BurstPlan { count: u64::from(args.count), lead: args.lead },
                 &rest,
             )
             .await
         }
         Scenario::Drain(args) => {
             let order = drain::Order::Random;
-            let plan = drain::Plan {
+            let plan = DrainPlan {
                 count: u64::from(args.count),
                 lead: args.lead,
                 spread: args.spread,
@@ -119,12 +133,9 @@ async fn measure(bench: &Bench, kafka_properties: Vec<(String, String)>) -> Resu
             let call = usize::try_from(args.batch).unwrap_or(1);
             let (lanes, rate, measured, warm_up) =
                 (usize::from(args.connections), args.rate, args.measured, args.warmup);
-            let report = submit::submit(
-                &setup,
-                &submit::Plan { lanes, call, rate, measured, warm_up },
-                &rest,
-            )
-            .await?;
+            let report =
+                submit::submit(&setup, &SubmitPlan { lanes, call, rate, measured, warm_up }, &rest)
+                    .await?;
             let topic = &common.topic;
             say(&format!(
                 "bench: what was stored is due in two to four hours: `punctual cancel --topic {topic} --yes` withdraws it"
@@ -133,7 +144,7 @@ async fn measure(bench: &Bench, kafka_properties: Vec<(String, String)>) -> Resu
         }
         Scenario::Cancel(args) => {
             let count = |count: u32| count.saturating_as::<usize>();
-            let plan = cancel::Plan {
+            let plan = CancelPlan {
                 count: count(args.count),
                 warm_up: count(args.warmup),
                 lanes: usize::from(args.connections),
@@ -142,15 +153,14 @@ async fn measure(bench: &Bench, kafka_properties: Vec<(String, String)>) -> Resu
         }
         Scenario::Immediate(args) => {
             let (rate, lanes) = (args.rate, usize::from(args.connections));
-            let plan =
-                immediate::Plan { rate, lanes, measured: args.measured, warm_up: args.warmup };
+            let plan = ImmediatePlan { rate, lanes, measured: args.measured, warm_up: args.warmup };
             immediate::immediate(&setup, &plan, &rest).await
         }
     }
 }
 
-fn steady(scenario: &'static str, args: &Steady, measured: Duration) -> lateness::Plan {
-    lateness::Plan {
+fn steady(scenario: &'static str, args: &Steady, measured: Duration) -> LatenessPlan {
+    LatenessPlan {
         scenario,
         rate: args.rate,
         measured,
@@ -164,13 +174,13 @@ fn steady(scenario: &'static str, args: &Steady, measured: Duration) -> lateness
 
 async fn hold_snapshot(url: &str) -> Result<OldSnapshot, String> {
     let settings =
-        connection::Settings::new(url).map_err(|wrong| format!("--hold-snapshot: {wrong}"))?;
+        PostgresSettings::new(url).map_err(|wrong| format!("--hold-snapshot: {wrong}"))?;
     OldSnapshot::hold(&settings).await.map_err(|error| chain(&error))
 }
 
 /// Returns the Kafka settings for a consumer. The remaining settings apply only to producers.
-pub fn kafka_settings(bootstrap: &str, properties: Vec<(String, String)>) -> kafka::Settings {
-    kafka::Settings {
+pub fn kafka_settings(bootstrap: &str, properties: Vec<(String, String)>) -> KafkaSettings {
+    KafkaSettings {
         bootstrap: bootstrap.to_owned(),
         properties,
         client_id: "punctual-bench".to_owned(),
@@ -197,7 +207,7 @@ fn setup_of(common: &Common, kafka_properties: Vec<(String, String)>) -> Setup {
     }
 }
 
-fn tell(report: &Report, common: &Common) -> Result<(), String> {
+fn tell(report: &BenchReport, common: &Common) -> Result<(), String> {
     let printed = writeln!(std::io::stdout(), "{}", report.table());
     printed.map_err(|error| format!("print the report: {error}"))?;
     if let Some(path) = &common.json {

@@ -19,30 +19,30 @@ mod tests;
 
 use std::process::ExitCode;
 
-use answer::{Answer, Deed, Ending};
+use answer::{Deed, Ending, NodeAnswer};
 use args::DeadCommand;
 use bulk::Bulk;
-use caller::{Call, Caller, Condition, Repeating};
+use caller::{Call, Condition, NodeCaller, Repeating};
 use output::{counts, print};
-use pages::{Answered, Listing};
+use pages::{ListFailure, ListParameters};
 use task::Task;
 
 const TASKS: [&str; 2] = ["v1", "tasks"];
 const DEAD: [&str; 2] = ["v1", "dead"];
 
 /// Runs one client command.
-pub async fn run(command: args::Command) -> ExitCode {
+pub async fn run(command: args::ClientCommand) -> ExitCode {
     match command {
-        args::Command::Submit(args) => Box::pin(submit(*args)).await,
-        args::Command::Show(args) => show(args).await,
-        args::Command::Cancel(args) => cancel(args).await,
-        args::Command::List(args) => list(args).await,
-        args::Command::Dead(args) => dead(args).await,
+        args::ClientCommand::Submit(args) => Box::pin(submit(*args)).await,
+        args::ClientCommand::Show(args) => show(args).await,
+        args::ClientCommand::Cancel(args) => cancel(args).await,
+        args::ClientCommand::List(args) => list(args).await,
+        args::ClientCommand::Dead(args) => dead(args).await,
     }
 }
 
 /// Submits a task, or the tasks of a file.
-async fn submit(args: args::Submit) -> ExitCode {
+async fn submit(args: args::SubmitArgs) -> ExitCode {
     if let Some(file) = &args.file {
         return lines::submit(&args, file).await;
     }
@@ -53,8 +53,8 @@ async fn submit(args: args::Submit) -> ExitCode {
     end(asked, args.node.json, Deed::Submit { is_named: args.name.is_some() }, print::submitted)
 }
 
-async fn submit_one(args: &args::Submit) -> Result<Answer, Ending> {
-    let caller = Caller::new(&args.node)?;
+async fn submit_one(args: &args::SubmitArgs) -> Result<NodeAnswer, Ending> {
+    let caller = NodeCaller::new(&args.node)?;
     let body = draft::body_of(args).await.map_err(Ending::usage)?;
     let call = match (&args.topic, &args.name) {
         (Some(topic), Some(name)) if args.replace => {
@@ -81,14 +81,14 @@ async fn show(args: args::Show) -> ExitCode {
 }
 
 /// Cancels a task, or all tasks of a topic.
-async fn cancel(args: args::Cancel) -> ExitCode {
+async fn cancel(args: args::CancelArgs) -> ExitCode {
     if let (Some(topic), None) = (&args.topic, &args.name) {
         return cancel_many(&args, topic).await;
     }
     end(cancel_one(&args).await, args.node.json, Deed::Cancel, print::cancelled)
 }
 
-async fn cancel_one(args: &args::Cancel) -> Result<Answer, Ending> {
+async fn cancel_one(args: &args::CancelArgs) -> Result<NodeAnswer, Ending> {
     ask(&args.node, |caller| match (&args.id, &args.topic, &args.name) {
         (None, Some(topic), Some(name)) => {
             let call = caller.delete(&["v1", "topics", topic, "tasks", name])?;
@@ -99,7 +99,7 @@ async fn cancel_one(args: &args::Cancel) -> Result<Answer, Ending> {
     .await
 }
 
-async fn cancel_many(args: &args::Cancel, topic: &str) -> ExitCode {
+async fn cancel_many(args: &args::CancelArgs, topic: &str) -> ExitCode {
     if !args.yes && !args.dry_run {
         return unconfirmed(
             &format!("cancel all tasks of {topic} in this range that can still be cancelled"),
@@ -128,7 +128,7 @@ fn unconfirmed(deed: &str, is_json: bool) -> ExitCode {
 }
 
 /// Lists pending tasks in the order of their due times.
-async fn list(args: args::List) -> ExitCode {
+async fn list(args: args::ListArgs) -> ExitCode {
     if args.counts {
         let filters = given(&[("topic", &args.topic)]);
         let asked = ask(&args.node, |caller| caller.get(&["v1", "tasks", "counts"], &filters));
@@ -137,8 +137,13 @@ async fn list(args: args::List) -> ExitCode {
         });
     }
     let filters = filters_of(&args.topic, &args.range);
-    let listing =
-        Listing { path: &TASKS, filters, part: &args.part, is_json: args.node.json, what: "task" };
+    let listing = ListParameters {
+        path: &TASKS,
+        filters,
+        part: &args.part,
+        is_json: args.node.json,
+        what: "task",
+    };
     let cells = |task: Task| {
         let key = task
             .key
@@ -146,7 +151,7 @@ async fn list(args: args::List) -> ExitCode {
             .unwrap_or_default();
         [task.due_at, task.id, task.topic, task.name.unwrap_or_default(), key]
     };
-    let printed = match Caller::new(&args.node) {
+    let printed = match NodeCaller::new(&args.node) {
         Ok(caller) => listing.print(&caller, ["DUE", "ID", "TOPIC", "NAME", "KEY"], cells).await,
         Err(ending) => Err(ending.into()),
     };
@@ -154,7 +159,7 @@ async fn list(args: args::List) -> ExitCode {
 }
 
 /// Lists, redrives or drops dead letters.
-async fn dead(args: args::Dead) -> ExitCode {
+async fn dead(args: args::DeadArgs) -> ExitCode {
     match args.command {
         DeadCommand::List(args) => dead_list(&args).await,
         DeadCommand::Redrive(args) => dead_redrive(&args).await,
@@ -164,7 +169,7 @@ async fn dead(args: args::Dead) -> ExitCode {
 
 async fn dead_list(args: &args::DeadList) -> ExitCode {
     let filters = filters_of(&args.topic, &args.range);
-    let listing = Listing {
+    let listing = ListParameters {
         path: &DEAD,
         filters,
         part: &args.part,
@@ -175,7 +180,7 @@ async fn dead_list(args: &args::DeadList) -> ExitCode {
         let attempts = task.attempt.map(|attempt| attempt.to_string()).unwrap_or_default();
         [task.due_at, task.id, task.topic, attempts, task.reason.unwrap_or_default()]
     };
-    let printed = match Caller::new(&args.node) {
+    let printed = match NodeCaller::new(&args.node) {
         Ok(caller) => {
             listing.print(&caller, ["DUE", "ID", "TOPIC", "ATTEMPTS", "REASON"], cells).await
         }
@@ -226,16 +231,19 @@ async fn dead_many(
     run_bulk(&args.node, bulk).await
 }
 
-async fn run_bulk(node: &args::Node, bulk: Bulk<'_>) -> ExitCode {
+async fn run_bulk(node: &args::NodeOptions, bulk: Bulk<'_>) -> ExitCode {
     let deed = if bulk.is_dry_run { Deed::Look } else { Deed::Bulk };
-    let done = match Caller::new(node) {
+    let done = match NodeCaller::new(node) {
         Ok(caller) => bulk.run(&caller).await,
         Err(ending) => Err(ending.into()),
     };
     finish(done.map(|text| put_out(&text, node.json, deed)), node.json, deed)
 }
 
-fn filters_of<'a>(topic: &'a Option<String>, range: &'a args::Range) -> Vec<(&'a str, &'a str)> {
+fn filters_of<'a>(
+    topic: &'a Option<String>,
+    range: &'a args::RangeArgs,
+) -> Vec<(&'a str, &'a str)> {
     given(&[("topic", topic), ("due_from", &range.due_from), ("due_to", &range.due_to)])
 }
 
@@ -252,26 +260,26 @@ fn id_text(id: Option<crate::domain::TaskId>) -> String {
 }
 
 async fn ask(
-    node: &args::Node,
-    call: impl FnOnce(&Caller) -> Result<Call, Ending>,
-) -> Result<Answer, Ending> {
-    let caller = Caller::new(node)?;
+    node: &args::NodeOptions,
+    call: impl FnOnce(&NodeCaller) -> Result<Call, Ending>,
+) -> Result<NodeAnswer, Ending> {
+    let caller = NodeCaller::new(node)?;
     caller.ask(&call(&caller)?).await
 }
 
 /// Prints the result of a call and returns its exit code.
 fn end(
-    ended: Result<Answer, Ending>,
+    ended: Result<NodeAnswer, Ending>,
     is_json: bool,
     deed: Deed,
-    show: impl FnOnce(&Answer) -> Result<String, Ending>,
+    show: impl FnOnce(&NodeAnswer) -> Result<String, Ending>,
 ) -> ExitCode {
     let shown = match ended {
-        Ok(answer) if answer.problem().is_some() => Err(Answered::Problem(answer)),
+        Ok(answer) if answer.problem().is_some() => Err(ListFailure::Problem(answer)),
         // The answer is parsed with `--json`, too: an answer that does not parse is not a node's.
         Ok(answer) => show(&answer)
             .map(|text| if is_json { answer.text } else { text })
-            .map_err(Answered::from),
+            .map_err(ListFailure::from),
         Err(ending) => Err(ending.into()),
     };
     finish(shown.map(|text| put_out(&text, is_json, deed)), is_json, deed)
@@ -286,11 +294,11 @@ fn put_out(text: &str, is_json: bool, deed: Deed) -> ExitCode {
 }
 
 /// Reports why there is no answer, or only a part of it.
-fn finish(done: Result<ExitCode, Answered>, is_json: bool, deed: Deed) -> ExitCode {
+fn finish(done: Result<ExitCode, ListFailure>, is_json: bool, deed: Deed) -> ExitCode {
     match done {
         Ok(code) => code,
-        Err(Answered::Ending(ending)) => deed.end(ending).report(is_json),
-        Err(Answered::Problem(answer)) => {
+        Err(ListFailure::Ending(ending)) => deed.end(ending).report(is_json),
+        Err(ListFailure::Problem(answer)) => {
             let problem = answer.problem().unwrap_or_default();
             let ending = deed.end(problem.ending());
             // A script knows the problems of nodes, not the JSON of some proxy.

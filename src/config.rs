@@ -26,30 +26,30 @@ pub use self::args::{COMMIT, RELEASE};
 pub use self::etcd::{Etcd, Identity, Login};
 pub use self::migration::MigrationSettings;
 pub use self::properties::Property;
-pub use self::reader::Problem;
+pub use self::reader::SettingProblem;
 pub use self::secret::Secret;
-pub use self::settings::{Bounds, Kafka, Retention, Settings};
+pub use self::settings::{Kafka, NodeLimits, Retention, Settings};
 pub use self::tls::{Clients, Tls};
-use crate::bench::args::Bench;
+use crate::bench::args::BenchArgs;
 use crate::client::args as client;
-use crate::telemetry::logging;
+use crate::telemetry::logging::LogSettings;
 
 /// The parsed command line: a command, and the settings of the log.
 #[derive(Debug)]
 pub struct Invocation {
     pub command: Command,
-    pub log: logging::Settings,
+    pub log: LogSettings,
 }
 
 #[derive(Debug)]
 pub enum Command {
     Serve(Box<Settings>),
     Migrate(Box<MigrationSettings>),
-    Client(client::Command),
+    Client(client::ClientCommand),
     /// A completion script to print.
     Completions(Vec<u8>),
     Bench {
-        args: Box<Bench>,
+        args: Box<BenchArgs>,
         /// Properties of the consumer.
         kafka: Vec<Property>,
     },
@@ -57,15 +57,15 @@ pub enum Command {
 
 /// The reason why no command runs.
 #[derive(Debug)]
-pub enum Refusal {
+pub enum CommandRefusal {
     /// Wrong usage, or `--help` and `--version`, which end here, too.
     Usage(clap::Error),
     /// The command line was understood, but its settings are wrong. The list has at least one
     /// problem.
-    Problems(Vec<Problem>),
+    Problems(Vec<SettingProblem>),
 }
 
-impl Refusal {
+impl CommandRefusal {
     /// Prints the reason, each problem on its own line. Returns the exit code: 2, but 0 after
     /// `--help` and `--version`.
     pub fn report(&self) -> ExitCode {
@@ -78,14 +78,14 @@ impl Refusal {
     }
 }
 
-fn say(problems: &[Problem]) -> io::Result<()> {
+fn say(problems: &[SettingProblem]) -> io::Result<()> {
     let mut out = io::stderr().lock();
     problems.iter().try_for_each(|problem| writeln!(out, "punctual: {problem}"))
 }
 
 /// Settings that were parsed without a problem. The modules that will use them check them, too.
 #[derive(Clone, Copy, Debug)]
-pub enum Wanted<'a> {
+pub enum CheckedSettings<'a> {
     Node(&'a Settings),
     Migration(&'a MigrationSettings),
     /// The consumer of a benchmark.
@@ -96,8 +96,8 @@ pub enum Wanted<'a> {
 /// the settings find.
 pub fn read(
     words: impl IntoIterator<Item = OsString>,
-    check: impl Fn(Wanted<'_>) -> Vec<Problem>,
-) -> Result<Invocation, Refusal> {
+    check: impl Fn(CheckedSettings<'_>) -> Vec<SettingProblem>,
+) -> Result<Invocation, CommandRefusal> {
     interpret(command(), words, &host::Host::here(), check)
 }
 
@@ -105,47 +105,48 @@ fn interpret(
     mut command: clap::Command,
     words: impl IntoIterator<Item = OsString>,
     host: &host::Host<'_>,
-    check: impl Fn(Wanted<'_>) -> Vec<Problem>,
-) -> Result<Invocation, Refusal> {
-    let matches = command.try_get_matches_from_mut(words).map_err(Refusal::Usage)?;
+    check: impl Fn(CheckedSettings<'_>) -> Vec<SettingProblem>,
+) -> Result<Invocation, CommandRefusal> {
+    let matches = command.try_get_matches_from_mut(words).map_err(CommandRefusal::Usage)?;
     let cli = args::Cli::from_arg_matches(&matches)
-        .map_err(|error| Refusal::Usage(error.format(&mut command)))?;
+        .map_err(|error| CommandRefusal::Usage(error.format(&mut command)))?;
     let mut problems = Vec::new();
-    let log = logging::Settings::new(&cli.log.log, &cli.log.log_format)
-        .map_err(|wrong| problems.push(Problem { flag: wrong.flag, text: wrong.text }))
+    let log = LogSettings::new(&cli.log.log, &cli.log.log_format)
+        .map_err(|wrong| problems.push(SettingProblem { flag: wrong.flag, text: wrong.text }))
         .ok();
     let command = match cli.command {
-        args::Words::Serve(args) => settings::read(&args, host).and_then(|settings| {
-            fault(check(Wanted::Node(&settings))).map(|()| Command::Serve(Box::new(settings)))
+        args::CommandArgs::Serve(args) => settings::read(&args, host).and_then(|settings| {
+            fault(check(CheckedSettings::Node(&settings)))
+                .map(|()| Command::Serve(Box::new(settings)))
         }),
-        args::Words::Migrate(args) => migration::read(&args, host).and_then(|settings| {
-            fault(check(Wanted::Migration(&settings)))
+        args::CommandArgs::Migrate(args) => migration::read(&args, host).and_then(|settings| {
+            fault(check(CheckedSettings::Migration(&settings)))
                 .map(|()| Command::Migrate(Box::new(settings)))
         }),
-        args::Words::Client(command) => Ok(Command::Client(command)),
-        args::Words::Completions(args) => Ok(Command::Completions(completions(args.shell))),
-        args::Words::Bench(words) => bench(*words, host).and_then(|(args, kafka)| {
-            fault(check(Wanted::Consumer(&kafka))).map(|()| Command::Bench { args, kafka })
+        args::CommandArgs::Client(command) => Ok(Command::Client(command)),
+        args::CommandArgs::Completions(args) => Ok(Command::Completions(completions(args.shell))),
+        args::CommandArgs::Bench(args) => bench(*args, host).and_then(|(args, kafka)| {
+            fault(check(CheckedSettings::Consumer(&kafka))).map(|()| Command::Bench { args, kafka })
         }),
     };
     match (command, log) {
         (Ok(command), Some(log)) => Ok(Invocation { command, log }),
         (command, _) => {
             problems.extend(command.err().unwrap_or_default());
-            Err(Refusal::Problems(problems))
+            Err(CommandRefusal::Problems(problems))
         }
     }
 }
 
-fn fault(problems: Vec<Problem>) -> Result<(), Vec<Problem>> {
+fn fault(problems: Vec<SettingProblem>) -> Result<(), Vec<SettingProblem>> {
     if problems.is_empty() { Ok(()) } else { Err(problems) }
 }
 
 fn bench(
     words: args::BenchWords,
     host: &host::Host<'_>,
-) -> Result<(Box<Bench>, Vec<Property>), Vec<Problem>> {
-    let mut reader = reader::Reader::default();
+) -> Result<(Box<BenchArgs>, Vec<Property>), Vec<SettingProblem>> {
+    let mut reader = reader::SettingsReader::default();
     let kafka_properties = properties::read(&words.kafka_properties, host, &mut reader);
     reader.finish((Box::new(words.bench), kafka_properties))
 }

@@ -18,19 +18,19 @@ use crate::clock;
 use crate::domain::NodeId;
 use crate::shutdown::Tasks;
 
-pub use client::Error;
+pub use client::EtcdError;
 pub use members::{Member, View};
-pub use metrics::Metrics;
-pub use session::{Session, State};
-pub use settings::{Credentials, Settings};
+pub use metrics::EtcdMetrics;
+pub use session::{Session, SessionState};
+pub use settings::{Credentials, EtcdSettings};
 
 /// Starts the watch and the session of `node`. The session is not held before
 /// [`Session::announce`].
 pub fn start(
-    settings: &Settings,
+    settings: &EtcdSettings,
     node: NodeId,
     tasks: &Tasks,
-    metrics: Metrics,
+    metrics: EtcdMetrics,
 ) -> (Session, watch::Receiver<View>) {
     let (view_in, view) = watch::channel(View::Away { since: clock::monotonic() });
     tasks.spawn(

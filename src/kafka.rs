@@ -3,9 +3,9 @@
 //! - A [`Producer`] takes records without blocking and reports the [`DeliveryOutcome`] of each
 //!   exactly once, on a thread of its own. A node has two of them: one that batches, and one of
 //!   [`Mode::Alone`] for records whose batch was refused.
-//! - [`Topics`] knows which topics exist and which records they take. Its one thread also finds out
-//!   whether a broker can be reached at all: [`Contact`].
-//! - A [`Reader`] reads a topic. Only `bench` uses it.
+//! - [`TopicCache`] knows which topics exist and which records they take. Its one thread also finds
+//!   out whether a broker can be reached at all: [`KafkaContact`].
+//! - A [`TopicReader`] reads a topic. Only `bench` uses it.
 //!
 //! This module does not retry beyond librdkafka's own retries, which end when a record is taken
 //! back. It does not decide what an outcome means for a task.
@@ -23,11 +23,11 @@ mod signs;
 mod topics;
 
 pub use compression::{Codec, TopicCompression};
-pub use contact::Contact;
+pub use contact::KafkaContact;
 pub use context::Hooks;
-pub use delivery::{DeliveryOutcome, DeliveryReport, Failed, Reason, SendError};
-pub use metrics::Metrics;
+pub use delivery::{DeliveryFailure, DeliveryOutcome, DeliveryReport, Reason, SendError};
+pub use metrics::KafkaMetrics;
 pub use producer::Producer;
-pub use reader::{Appended, ReadError, Reader};
-pub use settings::{Error, Mode, Settings, is_property, problems_of_properties};
-pub use topics::{LookUpError, TopicFacts, Topics};
+pub use reader::{Appended, ReadError, TopicReader};
+pub use settings::{ClientError, KafkaSettings, Mode, is_property, problems_of_properties};
+pub use topics::{LookUpError, TopicCache, TopicFacts};

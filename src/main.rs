@@ -4,7 +4,7 @@ use std::io::Write as _;
 use std::process::ExitCode;
 
 use punctual::config::{self, Command, Property};
-use punctual::shutdown::Failure;
+use punctual::shutdown::TaskFailure;
 use punctual::{app, bench, client, error_chain, telemetry};
 
 fn main() -> ExitCode {
@@ -15,7 +15,7 @@ fn main() -> ExitCode {
     telemetry::logging::start(&invocation.log);
     rustls::crypto::ring::default_provider().install_default().ok(); // Fails only when one is installed already.
     let runtime =
-        tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(Failure::from);
+        tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(TaskFailure::from);
     let ended = runtime.and_then(|runtime| runtime.block_on(run(invocation.command)));
     let code = ended.unwrap_or_else(|failure| {
         tracing::error!("{}", error_chain::chain(failure.as_ref()));
@@ -25,7 +25,7 @@ fn main() -> ExitCode {
     code
 }
 
-async fn run(command: Command) -> Result<ExitCode, Failure> {
+async fn run(command: Command) -> Result<ExitCode, TaskFailure> {
     app::end_on_signals(&command)?;
     match command {
         Command::Serve(settings) => Box::pin(app::serve(*settings)).await?,

@@ -7,5 +7,5 @@ pub mod lists;
 pub mod partitions;
 pub mod tasks;
 
-pub use connection::error::Error;
-pub use connection::{Connection, Settings};
+pub use connection::error::PostgresError;
+pub use connection::{Connection, PostgresSettings};

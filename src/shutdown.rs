@@ -15,7 +15,7 @@ use crate::clock;
 use crate::error_chain::chain;
 
 /// The error type of background tasks.
-pub type Failure = Box<dyn Error + Send + Sync>;
+pub type TaskFailure = Box<dyn Error + Send + Sync>;
 
 /// The background tasks of a node. The policy for a failure or a panic: log it, drain, exit
 /// non-zero, and let the platform restart the node. An outage of a server is never a failure: tasks
@@ -27,11 +27,11 @@ pub struct Tasks {
     pub draining: CancellationToken,
     /// Cancelled when nothing is in flight any more, or the drain timeout has passed: end.
     pub stopping: CancellationToken,
-    failed: Arc<Mutex<Failed>>,
+    failed: Arc<Mutex<FailedTask>>,
 }
 
 #[derive(Debug, Default)]
-struct Failed {
+struct FailedTask {
     /// The first failure, as text.
     first: Option<String>,
     /// The names of the tasks that have failed.
@@ -43,7 +43,7 @@ impl Tasks {
     /// cancelled.
     pub fn spawn<F>(&self, name: &'static str, future: F)
     where
-        F: Future<Output = Result<(), Failure>> + Send + 'static,
+        F: Future<Output = Result<(), TaskFailure>> + Send + 'static,
     {
         let inner = self.tracker.spawn(future);
         let tasks = self.clone();
@@ -77,7 +77,7 @@ impl Tasks {
         names.iter().any(|name| failed.names.contains(name))
     }
 
-    fn failed(&self) -> MutexGuard<'_, Failed> {
+    fn failed(&self) -> MutexGuard<'_, FailedTask> {
         self.failed.lock()
     }
 

@@ -16,4 +16,4 @@ pub use prometheus_client::metrics::histogram::Histogram;
 pub use prometheus_client::registry::{Registry, Unit};
 
 pub use self::exposition::{CONTENT_TYPE, encode, registry};
-pub use self::instruments::{Counted, durations, lateness};
+pub use self::instruments::{CountGuard, durations, lateness};

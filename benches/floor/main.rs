@@ -20,10 +20,10 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use punctual::domain::{BatchId, IdRange, NodeId, Timestamp};
-use punctual::kafka::{self, Hooks, Mode, Producer, Topics};
-use punctual::postgres;
-use punctual::postgres::tasks::claim::{Claimed, Claims, Request, Source};
+use punctual::kafka::{Hooks, KafkaMetrics, Mode, Producer, TopicCache};
+use punctual::postgres::tasks::claim::{ClaimRequest, Claimed, Claims, Source};
 use punctual::postgres::tasks::settle::{Settlement, Settles};
+use punctual::postgres::{self, PostgresSettings};
 use tokio::sync::mpsc;
 use uuid::Uuid;
 
@@ -46,7 +46,7 @@ async fn main() {
         std::process::exit(2);
     };
     let from = from.parse().expect("milliseconds since the epoch");
-    let settings = postgres::Settings::new(database).expect("a URL of a database");
+    let settings = PostgresSettings::new(database).expect("a URL of a database");
     let cluster =
         postgres::cluster::schema::check(&settings).await.expect("a migrated database").cluster;
     let node = NodeId::new(now(), rand::random(), rand::random());
@@ -74,8 +74,8 @@ async fn main() {
 /// Creates the product's producer with the product's settings.
 fn producer(bootstrap: &str, slots: &Arc<Slots>, settled: mpsc::Sender<Arc<Held>>) -> Producer {
     let settings = punctual::bench::kafka_settings(bootstrap, Vec::new());
-    let metrics = kafka::Metrics::register(&mut punctual::telemetry::registry("floor", "floor"));
-    let topics = Topics::start(&settings, metrics.clone()).expect("the thread of the topics");
+    let metrics = KafkaMetrics::register(&mut punctual::telemetry::registry("floor", "floor"));
+    let topics = TopicCache::start(&settings, metrics.clone()).expect("the thread of the topics");
     let slots = Arc::clone(slots);
     let on_report = move |report| {
         if let Some(whole) = slots.take_in(report) {
@@ -134,7 +134,7 @@ impl Claiming {
 
     async fn claim(&mut self, low: u128, to: u128) -> Claimed {
         let range = IdRange { from: Uuid::from_u128(low), to: Uuid::from_u128(to) };
-        let request = Request::of_all(
+        let request = ClaimRequest::of_all(
             BatchId::new(now(), rand::random(), rand::random()),
             self.node,
             &self.shards,

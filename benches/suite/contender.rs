@@ -5,9 +5,9 @@ use std::path::PathBuf;
 use std::process::Stdio;
 use std::time::Duration;
 
-use punctual::bench::cpu::{Process, Watched};
+use punctual::bench::cpu::{WatchedId, WatchedProcess};
 use punctual::bench::scenarios::drain::Publishers;
-use punctual::shutdown::Failure;
+use punctual::shutdown::TaskFailure;
 use tokio::process::{Child, Command};
 
 use crate::servers::{Place, Servers};
@@ -63,7 +63,7 @@ pub struct Running {
     pid_files: Vec<PathBuf>,
     pub urls: Vec<String>,
     children: Vec<Child>,
-    watched: Vec<Watched>,
+    watched: Vec<WatchedProcess>,
 }
 
 impl Running {
@@ -74,7 +74,7 @@ impl Running {
         place: &Place,
         who: Who,
         cluster: &[&str],
-    ) -> Result<Self, Failure> {
+    ) -> Result<Self, TaskFailure> {
         let mut urls = Vec::new();
         let (name, command) = match who {
             Who::Nodes(_) | Who::Precise(_) => {
@@ -110,30 +110,30 @@ impl Running {
         let pid_files: Vec<PathBuf> = (0..command.len())
             .map(|number| servers.folder.join(format!("{}-{number}.pid", place.name)))
             .collect();
-        let mut watched: Vec<Watched> = Vec::new();
+        let mut watched: Vec<WatchedProcess> = Vec::new();
         for (number, file) in pid_files.iter().enumerate() {
             let name =
                 if command.len() > 1 { format!("{name} {}", number + 1) } else { name.to_owned() };
-            watched.push(Watched { name, process: Process::File(file.clone()) });
+            watched.push(WatchedProcess { name, process: WatchedId::File(file.clone()) });
         }
-        watched.extend(servers.pids.iter().map(|(name, pid)| Watched {
+        watched.extend(servers.pids.iter().map(|(name, pid)| WatchedProcess {
             name: (*name).to_owned(),
-            process: Process::Number(*pid),
+            process: WatchedId::Number(*pid),
         }));
         let log = servers.folder.join(format!("{}.log", place.name));
         let program = servers.program(name);
         Ok(Self { who, command, program, log, pid_files, urls, children: Vec::new(), watched })
     }
 
-    pub fn watched(&self) -> &[Watched] {
+    pub fn watched(&self) -> &[WatchedProcess] {
         &self.watched
     }
 
     /// Returns the process ids in the form that `--pid` takes.
     pub fn pids(&self) -> Vec<String> {
-        let shown = |process: &Process| match process {
-            Process::Number(number) => number.to_string(),
-            Process::File(path) => path.display().to_string(),
+        let shown = |process: &WatchedId| match process {
+            WatchedId::Number(number) => number.to_string(),
+            WatchedId::File(path) => path.display().to_string(),
         };
         self.watched
             .iter()
@@ -142,7 +142,7 @@ impl Running {
     }
 
     /// Starts the processes.
-    pub fn spawn(&mut self) -> Result<(), Failure> {
+    pub fn spawn(&mut self) -> Result<(), TaskFailure> {
         for (command, pid_file) in self.command.iter().zip(&self.pid_files) {
             let log = File::options().create(true).append(true).open(&self.log)?;
             let mut process = Command::new(&self.program);
@@ -165,7 +165,7 @@ impl Running {
     }
 
     /// Waits until the nodes are ready. Other contenders do not report readiness.
-    pub async fn ready(&self) -> Result<(), Failure> {
+    pub async fn ready(&self) -> Result<(), TaskFailure> {
         let client = reqwest::Client::builder().no_proxy().build()?;
         for url in &self.urls {
             let ready = async {
@@ -187,7 +187,7 @@ impl Running {
     }
 
     /// Ends the processes. Nodes drain first.
-    pub async fn end(&mut self) -> Result<(), Failure> {
+    pub async fn end(&mut self) -> Result<(), TaskFailure> {
         // Some processes may have ended before.
         self.children.retain(|child| child.id().is_some());
         for child in &mut self.children {
@@ -206,17 +206,17 @@ impl Running {
     }
 
     /// Kills one process with SIGKILL.
-    pub async fn kill(&mut self, number: usize) -> Result<(), Failure> {
+    pub async fn kill(&mut self, number: usize) -> Result<(), TaskFailure> {
         Ok(self.children.get_mut(number).ok_or("no such process")?.kill().await?)
     }
 
-    pub fn signal(&self, number: usize, name: &str) -> Result<(), Failure> {
+    pub fn signal(&self, number: usize, name: &str) -> Result<(), TaskFailure> {
         let pid = self.children.get(number).and_then(Child::id).ok_or("no such process")?;
         signal(pid, name)
     }
 
     /// Sends SIGTERM to one process, and waits until it has ended.
-    pub async fn terminate(&mut self, number: usize) -> Result<(), Failure> {
+    pub async fn terminate(&mut self, number: usize) -> Result<(), TaskFailure> {
         let child = self.children.get_mut(number).ok_or("no such process")?;
         signal(child.id().ok_or("it has ended already")?, "TERM")?;
         child.wait().await?;
@@ -242,7 +242,7 @@ impl Drop for Running {
     }
 }
 
-fn signal(pid: u32, signal: &str) -> Result<(), Failure> {
+fn signal(pid: u32, signal: &str) -> Result<(), TaskFailure> {
     let status =
         std::process::Command::new("kill").args(["-s", signal, &pid.to_string()]).status()?;
     if status.success() { Ok(()) } else { Err(format!("kill -s {signal} {pid} failed").into()) }
@@ -271,7 +271,7 @@ fn serve(servers: &Servers, place: &Place, who: Who, listen: &str) -> Vec<String
     .to_vec()
 }
 
-async fn migrate(servers: &Servers, place: &Place, cluster: &[&str]) -> Result<(), Failure> {
+async fn migrate(servers: &Servers, place: &Place, cluster: &[&str]) -> Result<(), TaskFailure> {
     let mut command = Command::new(servers.program("punctual"));
     let output =
         command.args(["migrate", "--database-url", &place.url]).args(cluster).output().await?;
@@ -282,7 +282,7 @@ async fn migrate(servers: &Servers, place: &Place, cluster: &[&str]) -> Result<(
     }
 }
 
-async fn free_address() -> Result<String, Failure> {
+async fn free_address() -> Result<String, TaskFailure> {
     Ok(tokio::net::TcpListener::bind("127.0.0.1:0").await?.local_addr()?.to_string())
 }
 

@@ -2,11 +2,11 @@
 //! HTTP.
 
 use punctual::bench::ledger::Planned;
-use punctual::bench::load::intake::{Answered, Intake, Lane};
+use punctual::bench::load::intake::{CallResult, Lane, LoadTarget};
 use punctual::bench::load::record::Records;
 use punctual::domain::{Headers, NewTask, NodeId, Record, ShardCount, Timestamp, TopicName};
-use punctual::postgres;
 use punctual::postgres::tasks::submit::{Group, Submits};
+use punctual::postgres::{self, PostgresSettings};
 use sqlx::{Connection as _, PgConnection};
 
 /// Inserts into the poller's table: an insert for one task, one statement for many, COPY for more
@@ -33,7 +33,7 @@ const COPY: &str = "copy poll_task (topic, key, payload, due_at) from stdin";
 /// Larger calls use COPY.
 const UNNEST_MAX: usize = 1_000;
 
-impl Intake for PollerIntake {
+impl LoadTarget for PollerIntake {
     type Lane = PollerLane;
 
     async fn open(&self, _number: usize) -> Result<PollerLane, String> {
@@ -84,9 +84,9 @@ impl PollerLane {
 }
 
 impl Lane for PollerLane {
-    async fn submit(&mut self, tasks: &[Planned]) -> Result<Answered, String> {
+    async fn submit(&mut self, tasks: &[Planned]) -> Result<CallResult, String> {
         self.insert(tasks).await.map_err(|error| error.to_string())?;
-        Ok(Answered::All)
+        Ok(CallResult::All)
     }
 }
 
@@ -103,11 +103,11 @@ pub struct FloorLane {
     records: Records,
 }
 
-impl Intake for FloorIntake {
+impl LoadTarget for FloorIntake {
     type Lane = FloorLane;
 
     async fn open(&self, _number: usize) -> Result<FloorLane, String> {
-        let settings = postgres::Settings::new(&self.url)?;
+        let settings = PostgresSettings::new(&self.url)?;
         let node = NodeId::new(Timestamp::EPOCH, rand::random(), rand::random());
         Ok(FloorLane {
             submits: Submits::new(&settings, node),
@@ -136,12 +136,12 @@ impl FloorLane {
 }
 
 impl Lane for FloorLane {
-    async fn submit(&mut self, tasks: &[Planned]) -> Result<Answered, String> {
+    async fn submit(&mut self, tasks: &[Planned]) -> Result<CallResult, String> {
         let tasks: Vec<NewTask> = tasks.iter().map(|task| self.new_task(task)).collect();
         for group in tasks.chunks(postgres::tasks::submit::TASKS_MAX) {
             let group = Group { near: group.iter().collect(), ..Group::default() };
             self.submits.store(&group).await.map_err(|error| error.to_string())?;
         }
-        Ok(Answered::All)
+        Ok(CallResult::All)
     }
 }

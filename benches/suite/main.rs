@@ -26,7 +26,7 @@ mod take_over;
 use std::process::ExitCode;
 
 use plan::Size;
-use punctual::shutdown::Failure;
+use punctual::shutdown::TaskFailure;
 
 #[tokio::main]
 async fn main() -> ExitCode {
@@ -40,7 +40,7 @@ async fn main() -> ExitCode {
     }
 }
 
-async fn run(arguments: &[String]) -> Result<(), Failure> {
+async fn run(arguments: &[String]) -> Result<(), TaskFailure> {
     let (mut size, mut only, mut again, mut page_only) = (Size::Short, Vec::new(), false, false);
     let mut words = arguments.iter();
     while let Some(word) = words.next() {

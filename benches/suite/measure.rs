@@ -4,19 +4,25 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use punctual::bench::load::http::Trust;
-use punctual::bench::load::intake::Intake;
+use punctual::bench::load::intake::LoadTarget;
 use punctual::bench::load::record::Records;
-use punctual::bench::load::rest::{Due, Rest};
+use punctual::bench::load::rest::{RestTarget, WrittenDue};
 use punctual::bench::nodes;
-use punctual::bench::results::report::Report;
+use punctual::bench::results::report::BenchReport;
 use punctual::bench::run::{Setup, fill};
 use punctual::bench::scenarios::drain::Order;
-use punctual::bench::scenarios::{burst, drain, immediate, lateness, submit};
-use punctual::bench::{cpu, kafka_settings};
+use punctual::bench::scenarios::{
+    burst::{self, BurstPlan},
+    drain::{self, DrainPlan},
+    immediate::{self, ImmediatePlan},
+    lateness::{self, LatenessPlan},
+    submit::{self, SubmitPlan},
+};
+use punctual::bench::{cpu::CpuSample, kafka_settings};
 use punctual::domain::TopicName;
-use punctual::postgres;
+use punctual::postgres::PostgresSettings;
 use punctual::postgres::connection::OldSnapshot;
-use punctual::shutdown::Failure;
+use punctual::shutdown::TaskFailure;
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 
 use crate::contender::{Running, Who, bench, words};
@@ -43,7 +49,7 @@ pub async fn all(
     size: Size,
     only: &[String],
     again: bool,
-) -> Result<(), Failure> {
+) -> Result<(), TaskFailure> {
     let begun_at = Instant::now();
     let cells = plan::cells(size);
     if let Some(unknown) = only.iter().find(|name| !cells.iter().any(|cell| cell.name == *name)) {
@@ -91,7 +97,7 @@ pub async fn all(
 
 /// Publishes without measuring until two rounds in a row cost the broker about the same. Its JVM
 /// compiles hot code, and costs more until it has finished.
-async fn warm_up(servers: &Servers, results: &Results, size: Size) -> Result<(), Failure> {
+async fn warm_up(servers: &Servers, results: &Results, size: Size) -> Result<(), TaskFailure> {
     let mut before = f64::INFINITY;
     for round in 1..=WARM_UP_ROUNDS_MAX {
         println!(
@@ -118,7 +124,7 @@ async fn one(
     size: Size,
     cell: &Cell,
     who: Who,
-) -> Result<Report, Failure> {
+) -> Result<BenchReport, TaskFailure> {
     if let Job::TakeOver { rounds, is_kill } = cell.job {
         return take_over::rounds(servers, rounds, is_kill).await;
     }
@@ -162,7 +168,7 @@ impl One<'_> {
     }
 
     /// Measures Punctual with the subcommand `bench`, as any user would.
-    async fn ours(&self, running: &mut Running) -> Result<Report, Failure> {
+    async fn ours(&self, running: &mut Running) -> Result<BenchReport, TaskFailure> {
         let json = self.servers.folder.join(format!("{}.json", self.place.name));
         let arguments = match &self.cell.job {
             Job::Drain { count, lead, spread } => words(
@@ -196,12 +202,12 @@ impl One<'_> {
                 "immediate",
             ),
             Job::Idle { pending, seconds } => {
-                let rest = Rest::new(
+                let rest = RestTarget::new(
                     &running.urls,
                     Trust::new(None)?,
                     &self.place.topic,
                     Records::new(PAYLOAD_BYTES),
-                    Due::At,
+                    WrittenDue::At,
                 );
                 return self.idle(running, &rest, *pending, *seconds).await;
             }
@@ -258,7 +264,7 @@ impl One<'_> {
     async fn begin_burst(
         &self,
         running: &Running,
-    ) -> Result<Option<tokio::process::Child>, Failure> {
+    ) -> Result<Option<tokio::process::Child>, TaskFailure> {
         let Job::Steady(Steady { burst: count @ 1.., seconds, ahead, .. }) = self.cell.job else {
             return Ok(None);
         };
@@ -275,14 +281,14 @@ impl One<'_> {
     }
 
     /// Returns half of the rate that this contender reached in another scenario.
-    fn half_of(&self, cell: &str) -> Result<u32, Failure> {
+    fn half_of(&self, cell: &str) -> Result<u32, TaskFailure> {
         let report =
             self.results.load(cell, self.who)?.ok_or_else(|| format!("measure {cell} first"))?;
         Ok(format!("{:.0}", report.rate / 2.0).parse()?)
     }
 
     /// Runs the same scenarios with another intake.
-    async fn theirs(&self, running: &mut Running) -> Result<Report, Failure> {
+    async fn theirs(&self, running: &mut Running) -> Result<BenchReport, TaskFailure> {
         let records = Records::new(PAYLOAD_BYTES);
         let (url, topic) = (self.place.url.clone(), self.place.topic.clone());
         match self.who {
@@ -296,7 +302,11 @@ impl One<'_> {
         }
     }
 
-    async fn by<I: Intake>(&self, running: &mut Running, intake: &I) -> Result<Report, Failure> {
+    async fn by<I: LoadTarget>(
+        &self,
+        running: &mut Running,
+        intake: &I,
+    ) -> Result<BenchReport, TaskFailure> {
         let setup = Setup {
             topic: TopicName::new(&self.place.topic)?,
             kafka: kafka_settings(&self.servers.kafka, Vec::new()),
@@ -307,7 +317,7 @@ impl One<'_> {
         let report = match &self.cell.job {
             Job::Drain { count, lead, spread } => {
                 let order = if self.who == Who::FloorInOrder { Order::Due } else { Order::Random };
-                let plan = drain::Plan {
+                let plan = DrainPlan {
                     count: u64::from(*count),
                     lead: span(*lead),
                     spread: span(*spread),
@@ -318,7 +328,7 @@ impl One<'_> {
             Job::Burst { count, lead } => {
                 burst::burst(
                     &setup,
-                    &burst::Plan { count: u64::from(*count), lead: span(*lead) },
+                    &BurstPlan { count: u64::from(*count), lead: span(*lead) },
                     intake,
                 )
                 .await?
@@ -326,7 +336,7 @@ impl One<'_> {
             Job::Steady(steady) => {
                 let held = match steady.is_held {
                     true => {
-                        Some(OldSnapshot::hold(&postgres::Settings::new(&self.place.url)?).await?)
+                        Some(OldSnapshot::hold(&PostgresSettings::new(&self.place.url)?).await?)
                     }
                     false => None,
                 };
@@ -338,7 +348,7 @@ impl One<'_> {
             Job::Submit { call, poller_call, poller_lanes, seconds, .. } => {
                 let (call, lanes) =
                     if self.who == Who::Floor { (call, &1) } else { (poller_call, poller_lanes) };
-                let plan = submit::Plan {
+                let plan = SubmitPlan {
                     lanes: *lanes,
                     call: *call,
                     rate: None,
@@ -349,7 +359,7 @@ impl One<'_> {
             }
             Job::Immediate { rate, seconds } => {
                 let plan =
-                    immediate::Plan { rate: *rate, lanes: 16, measured: span(*seconds), warm_up };
+                    ImmediatePlan { rate: *rate, lanes: 16, measured: span(*seconds), warm_up };
                 immediate::immediate(&setup, &plan, intake).await?
             }
             Job::Idle { pending, seconds } => {
@@ -363,35 +373,35 @@ impl One<'_> {
     }
 
     /// Measures the cost of an idle contender.
-    async fn idle<I: Intake>(
+    async fn idle<I: LoadTarget>(
         &self,
         running: &Running,
         intake: &I,
         pending: u64,
         seconds: u64,
-    ) -> Result<Report, Failure> {
+    ) -> Result<BenchReport, TaskFailure> {
         fill(intake, pending, Duration::from_secs(7_200)..Duration::from_secs(93_600)).await?;
         // The load has after-effects (a checkpoint's writes, the vacuum of the loaded rows) that
         // would distort the idle cost.
         tokio::time::sleep(plan::warm_up(self.size)).await;
-        let before = cpu::Sample::take(running.watched());
+        let before = CpuSample::take(running.watched());
         tokio::time::sleep(Duration::from_secs(seconds)).await;
-        let after = cpu::Sample::take(running.watched());
+        let after = CpuSample::take(running.watched());
         let usage = after.since(&before, running.watched(), 0, Duration::from_secs(seconds));
         let settings =
             [("pending".to_owned(), pending.to_string()), ("measured".to_owned(), secs(seconds))];
-        Ok(Report {
+        Ok(BenchReport {
             scenario: "idle".to_owned(),
             usage,
             settings: settings.into(),
-            ..Report::default()
+            ..BenchReport::default()
         })
     }
 }
 
-fn steady_plan(steady: &Steady, warm_up: Duration) -> lateness::Plan {
+fn steady_plan(steady: &Steady, warm_up: Duration) -> LatenessPlan {
     let span = Duration::from_secs;
-    lateness::Plan {
+    LatenessPlan {
         scenario: if steady.is_held || steady.is_soak { lateness::SOAK } else { "lateness" },
         rate: steady.rate,
         measured: span(steady.seconds),

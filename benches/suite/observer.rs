@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use punctual::bench::results::report::Report;
+use punctual::bench::results::report::BenchReport;
 use punctual::bench::scenarios::lateness;
-use punctual::shutdown::Failure;
+use punctual::shutdown::TaskFailure;
 use sqlx::{Connection as _, PgConnection, Row as _};
 
 const LOOK_EVERY: Duration = Duration::from_secs(5);
@@ -37,7 +37,7 @@ type Looks = Arc<Mutex<Vec<Look>>>;
 
 /// Takes observations until it is ended.
 pub struct Observer {
-    looking: tokio::task::JoinHandle<Result<(), Failure>>,
+    looking: tokio::task::JoinHandle<Result<(), TaskFailure>>,
     looks: Looks,
 }
 
@@ -53,10 +53,10 @@ impl Observer {
     /// Adds the observations to a report. `measured` began `lead` after the observer.
     pub async fn end(
         self,
-        report: &mut Report,
+        report: &mut BenchReport,
         lead: Duration,
         measured: Duration,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), TaskFailure> {
         if self.looking.is_finished() {
             self.looking.await??;
             return Err("the observer of the run ended before it".into());
@@ -90,7 +90,7 @@ impl Observer {
     }
 }
 
-async fn look(url: String, node: Option<String>, looks: Looks) -> Result<(), Failure> {
+async fn look(url: String, node: Option<String>, looks: Looks) -> Result<(), TaskFailure> {
     let mut connection = PgConnection::connect(&url).await?;
     let client = reqwest::Client::builder().no_proxy().timeout(LOOK_EVERY).build()?;
     let began = Instant::now();
@@ -119,8 +119,8 @@ async fn look(url: String, node: Option<String>, looks: Looks) -> Result<(), Fai
 }
 
 /// Returns the total time in seconds and the count of the claims that took tasks.
-fn claims(metrics: &str) -> Result<(f64, f64), Failure> {
-    let value = |name: &str| -> Result<f64, Failure> {
+fn claims(metrics: &str) -> Result<(f64, f64), TaskFailure> {
+    let value = |name: &str| -> Result<f64, TaskFailure> {
         let line = metrics.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
         Ok(line.ok_or_else(|| format!("the node does not tell {name}"))?.trim().parse()?)
     };

@@ -6,9 +6,9 @@ use std::fs;
 use std::path::PathBuf;
 
 use punctual::bench::results::quantiles::shown;
-use punctual::bench::results::report::Report;
+use punctual::bench::results::report::BenchReport;
 use punctual::bench::results::svg::{Curve, picture};
-use punctual::shutdown::Failure;
+use punctual::shutdown::TaskFailure;
 
 use crate::contender::Who;
 use crate::plan::{self, Cell, Job, Size};
@@ -27,14 +27,14 @@ const NOT_MEASURED: &str = "Not measured.";
 const METHOD: &str = include_str!("method.txt");
 
 /// Prints the tables.
-pub fn show(results: &Results) -> Result<(), Failure> {
+pub fn show(results: &Results) -> Result<(), TaskFailure> {
     println!("{}", tables(results, Size::Tiny)?);
     Ok(())
 }
 
 /// Writes the page and its pictures. A scenario without a full result shows the result of the short
 /// run. Without that, too, its section stays as it is on the page.
-pub async fn write(servers: &Servers, results: &Results, size: Size) -> Result<(), Failure> {
+pub async fn write(servers: &Servers, results: &Results, size: Size) -> Result<(), TaskFailure> {
     let docs = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("docs");
     fs::create_dir_all(docs.join("benchmarks"))?;
     let earlier = fs::read_to_string(docs.join("benchmarks.md")).unwrap_or_default();
@@ -78,11 +78,11 @@ fn is_measured(results: &Results, cell: &Cell) -> bool {
     cell.contenders.iter().any(|who| results.path(cell.name, *who).exists())
 }
 
-fn tables(results: &Results, size: Size) -> Result<String, Failure> {
+fn tables(results: &Results, size: Size) -> Result<String, TaskFailure> {
     plan::cells(size).iter().map(|cell| section(results, cell)).collect()
 }
 
-async fn circumstances(servers: &Servers, size: Size) -> Result<String, Failure> {
+async fn circumstances(servers: &Servers, size: Size) -> Result<String, TaskFailure> {
     let mut text = String::from("## This run\n\n");
     let line = |name: &str, value: &str| format!("| {name} | {value} |\n");
     text.push_str("| | |\n|---|---|\n");
@@ -127,8 +127,9 @@ async fn circumstances(servers: &Servers, size: Size) -> Result<String, Failure>
 
 /// Checks that the opponents performed as expected, in this run, or in the short one where this run
 /// has no result.
-fn verdict(results: &Results, short: &Results) -> Result<String, Failure> {
-    let load = |cell, who| Ok::<_, Failure>(results.load(cell, who)?.or(short.load(cell, who)?));
+fn verdict(results: &Results, short: &Results) -> Result<String, TaskFailure> {
+    let load =
+        |cell, who| Ok::<_, TaskFailure>(results.load(cell, who)?.or(short.load(cell, who)?));
     let floor = load("drain", Who::FloorInOrder)?.map(|report| report.us_per_task());
     let poller = [Who::Poller(10), Who::Poller(100)]
         .into_iter()
@@ -161,8 +162,8 @@ fn verdict(results: &Results, short: &Results) -> Result<String, Failure> {
     ))
 }
 
-fn section(results: &Results, cell: &Cell) -> Result<String, Failure> {
-    let mut rows: Vec<(Who, Report)> = Vec::new();
+fn section(results: &Results, cell: &Cell) -> Result<String, TaskFailure> {
+    let mut rows: Vec<(Who, BenchReport)> = Vec::new();
     for who in &cell.contenders {
         rows.extend(results.load(cell.name, *who)?.map(|report| (*who, report)));
     }
@@ -201,7 +202,7 @@ fn section(results: &Results, cell: &Cell) -> Result<String, Failure> {
 }
 
 /// Returns the values of a setting in these reports. Usually there is only one.
-fn settings(rows: &[(Who, Report)], name: &str) -> Option<String> {
+fn settings(rows: &[(Who, BenchReport)], name: &str) -> Option<String> {
     let mut values: Vec<&str> = rows
         .iter()
         .filter_map(|(_, report)| report.settings.get(name))
@@ -212,7 +213,7 @@ fn settings(rows: &[(Who, Report)], name: &str) -> Option<String> {
     (!values.is_empty()).then(|| values.join("; "))
 }
 
-fn table(cell: &Cell, rows: &[(Who, Report)]) -> String {
+fn table(cell: &Cell, rows: &[(Who, BenchReport)]) -> String {
     let is_idle = matches!(cell.job, Job::Idle { .. });
     let cpu = if is_idle { "CPU, % of a core" } else { "CPU, us/task" };
     let measured = match measured(rows) {
@@ -267,7 +268,7 @@ fn without_sixth(name: &str) -> Option<(String, usize)> {
 }
 
 /// Returns a table of the other facts, with a row for each contender.
-fn facts_side_by_side(rows: &[(Who, Report)]) -> String {
+fn facts_side_by_side(rows: &[(Who, BenchReport)]) -> String {
     let mut names: Vec<&str> = Vec::new();
     for name in rows.iter().flat_map(|(_, report)| report.facts.keys()) {
         if !names.contains(&name.as_str()) && without_sixth(name).is_none() {
@@ -290,7 +291,7 @@ fn facts_side_by_side(rows: &[(Who, Report)]) -> String {
 
 /// Returns a table of a contender's facts over a long run, with a column for each part, so that
 /// growth is visible.
-fn facts_over_time(who: &Who, report: &Report) -> String {
+fn facts_over_time(who: &Who, report: &BenchReport) -> String {
     let mut facts: BTreeMap<String, [Option<f64>; SIXTHS.len()]> = BTreeMap::new();
     for (name, value) in &report.facts {
         if let Some((name, at)) = without_sixth(name) {
@@ -313,7 +314,7 @@ fn facts_over_time(who: &Who, report: &Report) -> String {
     text
 }
 
-fn measured(rows: &[(Who, Report)]) -> &str {
+fn measured(rows: &[(Who, BenchReport)]) -> &str {
     rows.iter()
         .map(|(_, report)| report.measured.as_str())
         .find(|measured| !measured.is_empty())
@@ -321,7 +322,7 @@ fn measured(rows: &[(Who, Report)]) -> &str {
 }
 
 /// Compares our first contender with the others: rate and CPU.
-fn ratios(cell: &Cell, rows: &[(Who, Report)]) -> String {
+fn ratios(cell: &Cell, rows: &[(Who, BenchReport)]) -> String {
     let Some((_, ours)) = rows.iter().find(|(who, _)| *who == Who::Nodes(1)) else {
         return String::new();
     };
@@ -361,7 +362,7 @@ fn ratios(cell: &Cell, rows: &[(Who, Report)]) -> String {
     }
 }
 
-fn picture_of(results: &Results, cell: &Cell) -> Result<Option<String>, Failure> {
+fn picture_of(results: &Results, cell: &Cell) -> Result<Option<String>, TaskFailure> {
     let mut drawn = Vec::new();
     for who in &cell.contenders {
         let report = results

@@ -4,8 +4,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use punctual::bench::results::report::Report;
-use punctual::shutdown::Failure;
+use punctual::bench::results::report::BenchReport;
+use punctual::shutdown::TaskFailure;
 
 use crate::contender::Who;
 use crate::plan::Size;
@@ -15,7 +15,7 @@ pub struct Results {
 }
 
 impl Results {
-    pub fn open(folder: &Path, size: Size) -> Result<Self, Failure> {
+    pub fn open(folder: &Path, size: Size) -> Result<Self, TaskFailure> {
         let folder = folder.join(size.name());
         fs::create_dir_all(&folder)?;
         Ok(Self { folder })
@@ -25,7 +25,7 @@ impl Results {
         self.folder.join(format!("{cell}--{}.json", who.slug()))
     }
 
-    pub fn load(&self, cell: &str, who: Who) -> Result<Option<Report>, Failure> {
+    pub fn load(&self, cell: &str, who: Who) -> Result<Option<BenchReport>, TaskFailure> {
         let path = self.path(cell, who);
         if !path.exists() {
             return Ok(None);
@@ -33,13 +33,13 @@ impl Results {
         Ok(Some(serde_json::from_str(&fs::read_to_string(path)?)?))
     }
 
-    pub fn store(&self, cell: &str, who: Who, report: &Report) -> Result<(), Failure> {
+    pub fn store(&self, cell: &str, who: Who, report: &BenchReport) -> Result<(), TaskFailure> {
         Ok(fs::write(self.path(cell, who), serde_json::to_string_pretty(report)?)?)
     }
 }
 
 /// Formats a report in one line.
-pub fn short(report: &Report) -> String {
+pub fn short(report: &BenchReport) -> String {
     let spans = report
         .spans
         .as_ref()

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
-use punctual::shutdown::Failure;
+use punctual::shutdown::TaskFailure;
 use rdkafka::ClientConfig;
 use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
 use rdkafka::client::DefaultClientContext;
@@ -38,20 +38,20 @@ pub struct Place {
     pub topic: String,
 }
 
-pub fn setting(name: &str) -> Result<String, Failure> {
+pub fn setting(name: &str) -> Result<String, TaskFailure> {
     std::env::var(name)
         .map_err(|_unset| format!("{name} is not set: run this by `make bench`").into())
 }
 
 impl Servers {
-    pub fn from_environment() -> Result<Self, Failure> {
+    pub fn from_environment() -> Result<Self, TaskFailure> {
         let programs = std::env::current_exe()?
             .parent()
             .and_then(|examples| examples.parent())
             .ok_or("no folder of programs")?
             .to_owned();
         let stack = PathBuf::from(setting("PUNCTUAL_STACK")?);
-        let pid = |service: &str| -> Result<u32, Failure> {
+        let pid = |service: &str| -> Result<u32, TaskFailure> {
             let text = std::fs::read_to_string(stack.join(format!("{service}.pid")))?;
             Ok(text.split_whitespace().next().unwrap_or_default().parse()?)
         };
@@ -75,7 +75,7 @@ impl Servers {
     }
 
     /// Creates an empty database and a topic with append times.
-    pub async fn place(&self, partitions: i32) -> Result<Place, Failure> {
+    pub async fn place(&self, partitions: i32) -> Result<Place, TaskFailure> {
         let name = format!("bench_{:08x}", rand::random::<u32>());
         self.administer(format!("create database {name}")).await?;
         let mut url = reqwest::Url::parse(&self.database_url)?;
@@ -85,7 +85,7 @@ impl Servers {
         Ok(Place { name, url: url.to_string(), topic })
     }
 
-    pub async fn topic(&self, name: &str, partitions: i32) -> Result<(), Failure> {
+    pub async fn topic(&self, name: &str, partitions: i32) -> Result<(), TaskFailure> {
         let new = NewTopic::new(name, partitions, TopicReplication::Fixed(1))
             .set("message.timestamp.type", "LogAppendTime");
         let made = self.admin()?.create_topics(&[new], &AdminOptions::new()).await?;
@@ -96,7 +96,7 @@ impl Servers {
         Ok(())
     }
 
-    pub async fn forget(&self, place: &Place) -> Result<(), Failure> {
+    pub async fn forget(&self, place: &Place) -> Result<(), TaskFailure> {
         self.admin()?.delete_topics(&[&place.topic], &AdminOptions::new()).await?;
         self.administer(format!("drop database if exists {} with (force)", place.name)).await?;
         // A checkpoint now, so that the next run does not pay for the writes of this one.
@@ -104,14 +104,14 @@ impl Servers {
     }
 
     /// Runs statements in a database.
-    pub async fn run_in(&self, place: &Place, statements: &'static str) -> Result<(), Failure> {
+    pub async fn run_in(&self, place: &Place, statements: &'static str) -> Result<(), TaskFailure> {
         let mut connection = PgConnection::connect(&place.url).await?;
         sqlx::raw_sql(statements).execute(&mut connection).await?;
         Ok(connection.close().await?)
     }
 
     /// Returns the single value of a query.
-    pub async fn ask(&self, url: &str, query: &str) -> Result<String, Failure> {
+    pub async fn ask(&self, url: &str, query: &str) -> Result<String, TaskFailure> {
         let mut connection = PgConnection::connect(url).await?;
         let value = sqlx::query_scalar::<_, String>(AssertSqlSafe(query))
             .fetch_one(&mut connection)
@@ -120,24 +120,24 @@ impl Servers {
         Ok(value)
     }
 
-    pub async fn version(&self) -> Result<String, Failure> {
+    pub async fn version(&self) -> Result<String, TaskFailure> {
         self.ask(&self.database_url, "select current_setting('server_version')").await
     }
 
     /// Returns the server settings that affect durability and speed.
-    pub async fn settings(&self) -> Result<String, Failure> {
+    pub async fn settings(&self) -> Result<String, TaskFailure> {
         let query = "select string_agg(name || ' ' || current_setting(name), ', ' order by name) from pg_settings
             where name in ('fsync', 'full_page_writes', 'synchronous_commit', 'shared_buffers', 'max_wal_size', 'checkpoint_timeout', 'wal_compression', 'jit')";
         self.ask(&self.database_url, query).await
     }
 
-    async fn administer(&self, statement: String) -> Result<(), Failure> {
+    async fn administer(&self, statement: String) -> Result<(), TaskFailure> {
         let mut connection = PgConnection::connect(&self.database_url).await?;
         sqlx::raw_sql(AssertSqlSafe(statement)).execute(&mut connection).await?;
         Ok(connection.close().await?)
     }
 
-    fn admin(&self) -> Result<AdminClient<DefaultClientContext>, Failure> {
+    fn admin(&self) -> Result<AdminClient<DefaultClientContext>, TaskFailure> {
         Ok(ClientConfig::new()
             .set("bootstrap.servers", &self.kafka)
             .set("request.timeout.ms", millis(Duration::from_secs(20)))

@@ -5,8 +5,8 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use punctual::bench::results::quantiles::Spans;
-use punctual::bench::results::report::Report;
-use punctual::shutdown::Failure;
+use punctual::bench::results::report::BenchReport;
+use punctual::shutdown::TaskFailure;
 
 use crate::contender::{Running, Who, bench, words};
 use crate::servers::{Place, Servers};
@@ -19,9 +19,13 @@ const UNSETTLED_DEADLINE: Duration = Duration::from_secs(20);
 
 /// Runs `count` rounds, each with its own cluster. The report's distribution is that of the worst
 /// lateness of each round.
-pub async fn rounds(servers: &Servers, count: u32, is_kill: bool) -> Result<Report, Failure> {
+pub async fn rounds(
+    servers: &Servers,
+    count: u32,
+    is_kill: bool,
+) -> Result<BenchReport, TaskFailure> {
     let mut worst = Spans::default();
-    let mut all: Option<Report> = None;
+    let mut all: Option<BenchReport> = None;
     for number in 1..=count {
         let place = servers.place(8).await?;
         let mut running = Running::prepare(servers, &place, Who::Nodes(2), &[]).await?;
@@ -62,7 +66,7 @@ async fn round(
     place: &Place,
     running: &mut Running,
     is_kill: bool,
-) -> Result<Report, Failure> {
+) -> Result<BenchReport, TaskFailure> {
     let json = servers.folder.join(format!("{}.json", place.name));
     let victim = running.urls.pop().ok_or("there are two nodes")?;
     let mut bench = bench(servers, running, &place.topic);
@@ -91,7 +95,7 @@ async fn kill_with_unsettled_work(
     place: &Place,
     running: &mut Running,
     victim: &str,
-) -> Result<(), Failure> {
+) -> Result<(), TaskFailure> {
     let client = reqwest::Client::builder().no_proxy().build()?;
     let cluster: serde_json::Value =
         client.get(format!("{victim}/v1/cluster")).send().await?.json().await?;
@@ -103,7 +107,7 @@ async fn kill_with_unsettled_work(
         loop {
             running.signal(1, "STOP")?;
             if servers.ask(&place.url, &query).await? != "0" {
-                return Ok::<(), Failure>(());
+                return Ok::<(), TaskFailure>(());
             }
             running.signal(1, "CONT")?;
             tokio::time::sleep(Duration::from_millis(13)).await;

@@ -2,7 +2,7 @@
 # A small disk for Postgres, of a breakable stack: a tmpfs for a tablespace, which can be made full and
 # free again. To mount one takes root; where that is not to be had, the stack does not come up.
 
-DISK_SIZE=4g # a bound, not a reservation: it takes what is in it
+DISK_SIZE=4g # a limit, not a reservation: it takes what is in it
 
 disk_folder() { printf '%s' "$(postgres_home)/disk"; }
 disk_is_mounted() { mountpoint -q "$(disk_folder)"; }

@@ -15,7 +15,7 @@ use crate::domain::Monotonic;
 
 /// The counters of one connection: its requests, its open requests, and the time since it is idle.
 #[derive(Debug)]
-pub struct Line {
+pub struct CallerConnection {
     pub caller: Caller,
     is_multiplexed: AtomicBool,
     asked: AtomicU64,
@@ -25,7 +25,7 @@ pub struct Line {
     left: Mutex<Option<TcpStream>>,
 }
 
-impl Line {
+impl CallerConnection {
     pub fn new(caller: Caller, now: Monotonic) -> Self {
         Self {
             caller,
@@ -114,7 +114,7 @@ struct Entered {
 /// The use of a place. Each purpose has its own places, so callers that take all places of one kind
 /// cannot block the platform's health checks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Purpose {
+pub enum PlacePurpose {
     Work,
     /// `/livez` and `/readyz`.
     Health,
@@ -131,11 +131,11 @@ struct Places {
 }
 
 impl Places {
-    fn of(&self, purpose: Purpose) -> &AtomicUsize {
+    fn of(&self, purpose: PlacePurpose) -> &AtomicUsize {
         match purpose {
-            Purpose::Work => &self.work,
-            Purpose::Health => &self.health,
-            Purpose::Metrics => &self.metrics,
+            PlacePurpose::Work => &self.work,
+            PlacePurpose::Health => &self.health,
+            PlacePurpose::Metrics => &self.metrics,
         }
     }
 }
@@ -185,12 +185,12 @@ impl Caller {
     }
 
     /// Takes one of the caller's `max` places for `purpose`. Returns false when all are taken.
-    pub fn take_place(&self, purpose: Purpose, max: usize) -> bool {
+    pub fn take_place(&self, purpose: PlacePurpose, max: usize) -> bool {
         let more = |taken: usize| (taken < max).then_some(taken + 1);
         self.places.of(purpose).fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
     }
 
-    pub fn free_place(&self, purpose: Purpose) {
+    pub fn free_place(&self, purpose: PlacePurpose) {
         self.places.of(purpose).fetch_sub(1, Ordering::Relaxed);
     }
 }
@@ -216,11 +216,11 @@ mod tests {
         let [first, second] = ["::ffff:10.0.0.1", "10.0.0.1"]
             .map(|address| callers.enter(address.parse().unwrap(), 2).unwrap());
         assert!(
-            first.take_place(Purpose::Work, 1) && !second.take_place(Purpose::Work, 1),
+            first.take_place(PlacePurpose::Work, 1) && !second.take_place(PlacePurpose::Work, 1),
             "they are one caller"
         );
-        second.free_place(Purpose::Work);
-        assert!(second.take_place(Purpose::Work, 1));
+        second.free_place(PlacePurpose::Work);
+        assert!(second.take_place(PlacePurpose::Work, 1));
         drop(first);
         assert_eq!(callers.lock().len(), 1);
         drop(second);
@@ -232,7 +232,7 @@ mod tests {
         let callers = Callers::default();
         let [first, second, other] = ["2001:db8::1", "2001:db8::2:3", "2001:db8:0:1::1"]
             .map(|address| callers.enter(address.parse().unwrap(), 2).unwrap());
-        let take = |caller: &Caller| caller.take_place(Purpose::Work, 1);
+        let take = |caller: &Caller| caller.take_place(PlacePurpose::Work, 1);
         assert!(take(&first) && !take(&second) && take(&other));
     }
 
@@ -253,7 +253,7 @@ mod tests {
     #[test]
     fn each_purpose_has_places_of_its_own() {
         let caller = Callers::default().enter(Ipv6Addr::LOCALHOST.into(), 1).unwrap();
-        for purpose in [Purpose::Work, Purpose::Metrics, Purpose::Health] {
+        for purpose in [PlacePurpose::Work, PlacePurpose::Metrics, PlacePurpose::Health] {
             assert!(caller.take_place(purpose, 1) && !caller.take_place(purpose, 1), "{purpose:?}");
         }
     }
@@ -261,8 +261,10 @@ mod tests {
     #[test]
     fn a_line_is_idle_from_the_end_of_its_last_request() {
         let at = |seconds| Monotonic::from_start(Duration::from_secs(seconds));
-        let line =
-            Line::new(Callers::default().enter(Ipv6Addr::LOCALHOST.into(), 1).unwrap(), at(1));
+        let line = CallerConnection::new(
+            Callers::default().enter(Ipv6Addr::LOCALHOST.into(), 1).unwrap(),
+            at(1),
+        );
         assert_eq!(line.idle_for(at(3)), Some(Duration::from_secs(2)));
         line.opened(true);
         line.opened(true);

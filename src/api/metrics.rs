@@ -12,7 +12,7 @@ type Labels<const N: usize> = [(&'static str, &'static str); N];
 
 /// The limits that reject something, those of the service included. Each has a series from the
 /// start, so that a rate does not miss its first event.
-const BOUNDS: [&str; 17] = [
+const LIMITS: [&str; 17] = [
     "requests_in_flight",
     "caller_requests",
     "caller_probes",
@@ -35,7 +35,7 @@ const BOUNDS: [&str; 17] = [
 const DEADLINES: [&str; 4] = ["header", "answer", "idle", "rest"];
 
 #[derive(Clone, Debug)]
-pub struct Metrics {
+pub struct ApiMetrics {
     requests: Family<Labels<3>, Counter>,
     duration: Family<Labels<1>, Histogram>,
     pub in_flight: Gauge,
@@ -47,7 +47,7 @@ pub struct Metrics {
     handshakes_failed: Counter,
 }
 
-impl Metrics {
+impl ApiMetrics {
     pub fn register(registry: &mut Registry) -> Self {
         let metrics = Self {
             requests: Family::default(),
@@ -83,7 +83,7 @@ impl Metrics {
         );
         registry.register(
             "punctual_api_rejected",
-            "Requests, batches of which a part, and connections that were turned away because a bound was reached, by bound",
+            "Requests, batches of which a part, and connections that were turned away because a limit was reached, by limit",
             metrics.rejected.clone(),
         );
         registry.register(
@@ -107,8 +107,8 @@ impl Metrics {
             "Connections that ended in their TLS handshake, those of slow callers included",
             metrics.handshakes_failed.clone(),
         );
-        for bound in BOUNDS {
-            drop(metrics.rejected.get_or_create(&[("bound", bound)]));
+        for limit in LIMITS {
+            drop(metrics.rejected.get_or_create(&[("limit", limit)]));
         }
         for deadline in DEADLINES {
             drop(metrics.cut_off.get_or_create(&[("deadline", deadline)]));
@@ -150,9 +150,9 @@ impl Metrics {
         self.cut_off.get_or_create(&[("deadline", deadline)]).inc();
     }
 
-    pub fn rejected(&self, bound: &'static str) {
-        debug_assert!(BOUNDS.contains(&bound), "{bound} is not in the list of bounds");
-        self.rejected.get_or_create(&[("bound", bound)]).inc();
+    pub fn rejected(&self, limit: &'static str) {
+        debug_assert!(LIMITS.contains(&limit), "{limit} is not in the list of limits");
+        self.rejected.get_or_create(&[("limit", limit)]).inc();
     }
 }
 
@@ -191,9 +191,9 @@ mod tests {
 
     /// The words in backticks in the docs' table row of a metric.
     fn told(metric: &str) -> BTreeSet<&'static str> {
-        let paper = include_str!("../../docs/reference/metrics.md");
+        let page = include_str!("../../docs/reference/metrics.md");
         let row =
-            paper.lines().find(|line| line.starts_with(&format!("| `{metric}` |"))).expect(metric);
+            page.lines().find(|line| line.starts_with(&format!("| `{metric}` |"))).expect(metric);
         row.split('`').skip(3).step_by(2).collect()
     }
 
@@ -205,16 +205,16 @@ mod tests {
     }
 
     #[test]
-    fn every_bound_and_deadline_has_a_series_from_the_start_and_is_told() {
-        assert_eq!(told("punctual_api_rejected_total{bound}"), BTreeSet::from(BOUNDS));
+    fn every_limit_and_deadline_has_a_series_from_the_start_and_is_told() {
+        assert_eq!(told("punctual_api_rejected_total{limit}"), BTreeSet::from(LIMITS));
         assert_eq!(told("punctual_api_cut_off_total{deadline}"), BTreeSet::from(DEADLINES));
         let mut registry = Registry::default();
-        let _metrics = Metrics::register(&mut registry);
+        let _metrics = ApiMetrics::register(&mut registry);
         let text = crate::telemetry::encode(&registry).unwrap();
-        for bound in BOUNDS {
+        for limit in LIMITS {
             assert!(
-                text.contains(&format!("punctual_api_rejected_total{{bound=\"{bound}\"}} 0\n")),
-                "{bound}: {text}"
+                text.contains(&format!("punctual_api_rejected_total{{limit=\"{limit}\"}} 0\n")),
+                "{limit}: {text}"
             );
         }
         for deadline in DEADLINES {

@@ -11,8 +11,8 @@ use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 use tokio::time::error::Elapsed;
 
-use super::line::Purpose;
-use super::metrics::Metrics;
+use super::line::PlacePurpose;
+use super::metrics::ApiMetrics;
 use super::problems::problem::Problem;
 use super::problems::refusal::of_unavailable;
 use crate::clock;
@@ -50,7 +50,7 @@ impl Port {
 /// the limits on connections and headers. They have places of their own, whose number is not a
 /// setting.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Settings {
+pub struct ApiSettings {
     pub port: Port,
     /// Bytes of one body, both compressed and unpacked: 413. At most 4 GiB.
     pub body_bytes_max: usize,
@@ -99,10 +99,10 @@ const METRICS_AT_ONCE_MAX: usize = 128;
 
 /// The state that the handlers share.
 #[derive(Debug)]
-pub struct Shared {
+pub struct ApiShared {
     pub service: Service,
-    pub settings: Settings,
-    pub metrics: Metrics,
+    pub settings: ApiSettings,
+    pub metrics: ApiMetrics,
     pub registry: Arc<Registry>,
     /// The OpenAPI document.
     pub document: Bytes,
@@ -125,18 +125,18 @@ pub struct Shared {
 /// The shortest interval between two log lines about callers at their limit.
 const SAY_CALLER_EVERY: Duration = Duration::from_secs(60);
 
-impl Shared {
+impl ApiShared {
     /// Logs a caller that is at its limit. Further ones within a minute are counted, not logged.
-    pub fn say_caller(&self, bound: &'static str, caller: IpAddr) {
+    pub fn say_caller(&self, limit: &'static str, caller: IpAddr) {
         if self.caller_said.lock().lets_through(clock::monotonic()) {
-            tracing::warn!(%caller, bound, "a caller is at its bound and is turned away; others within a minute are counted, not said");
+            tracing::warn!(%caller, limit, "a caller is at its limit and is turned away; others within a minute are counted, not said");
         }
     }
 
     pub fn new(
         service: Service,
-        settings: Settings,
-        metrics: Metrics,
+        settings: ApiSettings,
+        metrics: ApiMetrics,
         registry: Arc<Registry>,
         document: Bytes,
     ) -> Self {
@@ -170,11 +170,11 @@ impl Shared {
 
     /// Returns the places that all callers together have for `purpose`, and the name of their
     /// limit. Health checks are limited by the connections alone.
-    pub fn places(&self, purpose: Purpose) -> Option<(&Semaphore, &'static str)> {
+    pub fn places(&self, purpose: PlacePurpose) -> Option<(&Semaphore, &'static str)> {
         match purpose {
-            Purpose::Work => Some((&self.requests, "requests_in_flight")),
-            Purpose::Health => None,
-            Purpose::Metrics => Some((&self.metrics_texts, "metrics_in_flight")),
+            PlacePurpose::Work => Some((&self.requests, "requests_in_flight")),
+            PlacePurpose::Health => None,
+            PlacePurpose::Metrics => Some((&self.metrics_texts, "metrics_in_flight")),
         }
     }
 

@@ -1,11 +1,11 @@
 //! Tests of the API as its callers see it, over a model of the node's service.
 
 mod answers;
-mod bounds;
 mod conditions;
 mod connections;
 mod early_answers;
 mod interface;
+mod limits;
 mod packed;
 mod slow_callers;
 mod sockets;
@@ -22,9 +22,9 @@ use axum::http::{Request, StatusCode, header};
 use http_body_util::BodyExt as _;
 use serde_json::Value;
 
-use super::line::{Callers, Line};
+use super::line::{CallerConnection, Callers};
 use super::server::answer::Answer;
-use super::{Api, Metrics, Port, Settings};
+use super::{Api, ApiMetrics, ApiSettings, Port};
 use crate::domain::Monotonic;
 use crate::node::requests::service::Service;
 use crate::node::requests::service::model::Model;
@@ -40,14 +40,14 @@ impl Api {
 
     async fn ask_of(&self, callers: &Callers, request: Request<Body>) -> Response {
         let caller = callers.enter([127, 0, 0, 1].into(), usize::MAX).unwrap();
-        let line = Arc::new(Line::new(caller, Monotonic::default()));
+        let line = Arc::new(CallerConnection::new(caller, Monotonic::default()));
         let place = self.place(&line, false);
         self.answer(place, request).await
     }
 }
 
 /// Limits that are wide enough for tests which do not set them.
-impl Default for Settings {
+impl Default for ApiSettings {
     fn default() -> Self {
         Self {
             port: Port::Sole,
@@ -68,19 +68,19 @@ impl Default for Settings {
     }
 }
 
-fn api_of(settings: Settings) -> (Api, Arc<Model>) {
+fn api_of(settings: ApiSettings) -> (Api, Arc<Model>) {
     let model = Arc::new(Model::default());
     let mut registry = Registry::default();
-    let metrics = Metrics::register(&mut registry);
+    let metrics = ApiMetrics::register(&mut registry);
     (Api::new(Service::of_model(model.clone()), settings, metrics, Arc::new(registry)), model)
 }
 
 fn api() -> Api {
-    api_of(Settings::default()).0
+    api_of(ApiSettings::default()).0
 }
 
 fn draining_api() -> Api {
-    let (api, model) = api_of(Settings::default());
+    let (api, model) = api_of(ApiSettings::default());
     model.is_draining.store(true, Ordering::Relaxed);
     api
 }

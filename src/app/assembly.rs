@@ -12,38 +12,40 @@ use crate::clock::{self, ClusterClock};
 use crate::config::{self, Identity, Login, Settings};
 use crate::domain::leaves::Rules;
 use crate::domain::{ClusterSettings, NodeId, SubmitOrder};
-use crate::engine::claiming;
+use crate::engine::claiming::ClaimSettings;
 use crate::engine::liveness::broker::BrokerContact;
-use crate::engine::topics::{self, Topics};
+use crate::engine::topics::{TopicBreakers, TopicSettings};
 use crate::error_chain::chain;
-use crate::node::claim::{self, Claimer, Pace};
+use crate::node::claim::{ClaimPace, ClaimParts, Claimer};
 use crate::node::fence::Fence;
-use crate::node::in_flight::batches::{self, InFlightBatches};
-use crate::node::maintenance::{self, Leaves, Maintenance};
-use crate::node::membership::{self, Membership, Progress};
+use crate::node::in_flight::batches::{InFlightBatches, InFlightLimits};
+use crate::node::maintenance::{self, Leaves, Maintenance, MaintenanceMetrics};
+use crate::node::membership::{
+    self, LoopProgress, Membership, MembershipMetrics, MembershipParts, MembershipSettings,
+};
 use crate::node::messages::{NotReady, Requirement};
-use crate::node::metrics::Metrics;
+use crate::node::metrics::NodeMetrics;
 use crate::node::publish::publisher::{Publisher, Reports};
 use crate::node::publish::wheel;
 use crate::node::requests::bulk::Bulks;
 use crate::node::requests::canceller::Canceller;
 use crate::node::requests::connections::{Connections, Pools};
 use crate::node::requests::intake::named_store::NamedStore;
-use crate::node::requests::intake::{self, Intake};
+use crate::node::requests::intake::{Intake, IntakeLimits, IntakeParts};
 use crate::node::requests::lists::Lists;
 use crate::node::requests::replacer::Replacer;
 use crate::node::requests::service::reporter::Reporter;
 use crate::node::requests::service::stored_tasks::StoredTasks;
 use crate::node::requests::service::submitter::Submitter;
 use crate::node::requests::service::{self, Service};
-use crate::node::settle::adopter::{self, Adopter};
-use crate::node::settle::settler::{self, Settler, Undone};
-use crate::node::shared::{Calls, Shared};
+use crate::node::settle::adopter::{Adopter, AdopterParts};
+use crate::node::settle::settler::{Settler, SettlerParts, Undone};
+use crate::node::shared::{Calls, NodeShared};
 use crate::node::topic_keeper::TopicKeeper;
-use crate::postgres;
+use crate::postgres::PostgresSettings;
 use crate::postgres::lists::backlog::BacklogCounter;
 use crate::postgres::lists::cancel_many::CancelMany;
-use crate::postgres::lists::counts::Counter;
+use crate::postgres::lists::counts::TaskCounter;
 use crate::postgres::lists::dead_letters::DeadLetters;
 use crate::postgres::lists::listing::Listing;
 use crate::postgres::tasks::adopt::Adoptions;
@@ -56,9 +58,12 @@ use crate::postgres::tasks::replace::Replaces;
 use crate::postgres::tasks::settle::Settles;
 use crate::postgres::tasks::submit::Submits;
 use crate::postgres::tasks::submit_named::NamedSubmits;
-use crate::shutdown::{Failure, Tasks};
+use crate::shutdown::{TaskFailure, Tasks};
 use crate::telemetry::Registry;
-use crate::{etcd, kafka};
+use crate::{
+    etcd::{self, EtcdMetrics, EtcdSettings},
+    kafka::{KafkaContact, KafkaMetrics, KafkaSettings, TopicCache},
+};
 
 /// How far behind the watermark a claim looks again. The slack must be longer than an insert takes
 /// to commit.
@@ -89,18 +94,18 @@ const PARTITIONS_RETRY: Duration = Duration::from_millis(500);
 
 /// The parts that can be built before the servers are reachable.
 #[derive(Debug)]
-pub struct Parts {
+pub struct NodeParts {
     pub node: NodeId,
-    pub postgres: postgres::Settings,
-    pub kafka: kafka::Settings,
-    pub contact: kafka::Contact,
-    topics: kafka::Topics,
-    kafka_metrics: kafka::Metrics,
+    pub postgres: PostgresSettings,
+    pub kafka: KafkaSettings,
+    pub contact: KafkaContact,
+    topics: TopicCache,
+    kafka_metrics: KafkaMetrics,
     /// `None` when this node is the only one.
     pub etcd: Option<(etcd::Session, watch::Receiver<etcd::View>)>,
-    membership_metrics: membership::Metrics,
-    maintenance_metrics: maintenance::Metrics,
-    metrics: Metrics,
+    membership_metrics: MembershipMetrics,
+    maintenance_metrics: MaintenanceMetrics,
+    metrics: NodeMetrics,
     advertise: String,
 }
 
@@ -115,39 +120,39 @@ pub struct Running {
 
 /// Fails when the thread that probes Kafka has panicked. Only that thread sees whether Kafka is
 /// reachable.
-async fn watch_prober(topics: kafka::Topics, stopping: CancellationToken) -> Result<(), Failure> {
+async fn watch_prober(topics: TopicCache, stopping: CancellationToken) -> Result<(), TaskFailure> {
     tokio::select! {
         () = stopping.cancelled() => Ok(()),
         () = topics.failure() => Err("the thread that asks Kafka about topics has panicked".into()),
     }
 }
 
-impl Parts {
+impl NodeParts {
     pub fn new(
         settings: &Settings,
         node: NodeId,
         advertise: &str,
         registry: &mut Registry,
         tasks: &Tasks,
-    ) -> Result<Self, Failure> {
+    ) -> Result<Self, TaskFailure> {
         let kafka = kafka_settings::of(settings);
-        let kafka_metrics = kafka::Metrics::register(registry);
-        let topics = kafka::Topics::start(&kafka, kafka_metrics.clone())?;
+        let kafka_metrics = KafkaMetrics::register(registry);
+        let topics = TopicCache::start(&kafka, kafka_metrics.clone())?;
         tasks.spawn("kafka prober", watch_prober(topics.clone(), tasks.stopping.clone()));
-        let etcd_metrics = etcd::Metrics::register(registry);
+        let etcd_metrics = EtcdMetrics::register(registry);
         let etcd =
             etcd_settings(settings).map(|etcd| etcd::start(&etcd, node, tasks, etcd_metrics));
         Ok(Self {
             node,
-            postgres: postgres::Settings::new(settings.database_url.expose())?,
+            postgres: PostgresSettings::new(settings.database_url.expose())?,
             contact: topics.contact(),
             kafka,
             topics,
             kafka_metrics,
             etcd,
-            membership_metrics: membership::Metrics::register(registry),
-            maintenance_metrics: maintenance::Metrics::register(registry),
-            metrics: Metrics::register(registry),
+            membership_metrics: MembershipMetrics::register(registry),
+            maintenance_metrics: MaintenanceMetrics::register(registry),
+            metrics: NodeMetrics::register(registry),
             advertise: advertise.to_owned(),
         })
     }
@@ -194,27 +199,27 @@ impl Running {
 /// The inputs of the assembly of a node.
 struct Site<'a> {
     settings: &'a Settings,
-    parts: &'a Parts,
+    parts: &'a NodeParts,
     cluster: ClusterSettings,
     tasks: &'a Tasks,
 }
 
 /// The parts that most loops of the node share.
 struct Core {
-    shared: Arc<Shared>,
+    shared: Arc<NodeShared>,
     membership: Membership,
     publisher: Arc<Publisher>,
-    progress: Progress,
+    progress: LoopProgress,
 }
 
 /// Starts all loops of a node, and opens the service.
 pub async fn start(
     settings: &Settings,
-    parts: Parts,
+    parts: NodeParts,
     cluster: ClusterSettings,
     service: &Service,
     tasks: &Tasks,
-) -> Result<Running, Failure> {
+) -> Result<Running, TaskFailure> {
     let site = Site { settings, parts: &parts, cluster, tasks };
     let (leaves, clock) = (Arc::new(Leaves::default()), Arc::new(ClusterClock::default()));
     let names = Arc::new(Names::new(&parts.postgres, settings.retention.names, NAMES_MAX));
@@ -239,7 +244,7 @@ pub async fn start(
     let (kept, metrics, stopping) =
         (connections.keep(), parts.metrics.clone(), tasks.stopping.clone());
     let (canceller, lane) =
-        Canceller::new(settings.bounds.cancel_queue, cancels, kept, metrics, stopping);
+        Canceller::new(settings.limits.cancel_queue, cancels, kept, metrics, stopping);
     tasks.spawn("cancel", lane.run());
     let submitter = Submitter {
         shared: Arc::clone(&core.shared),
@@ -336,28 +341,28 @@ impl Site<'_> {
         SILENCE_MAX.min(self.settings.kafka.publish_deadline / 2)
     }
 
-    fn core(&self, leaves: Arc<Leaves>, clock: Arc<ClusterClock>) -> Result<Core, Failure> {
+    fn core(&self, leaves: Arc<Leaves>, clock: Arc<ClusterClock>) -> Result<Core, TaskFailure> {
         let (settings, parts, tasks) = (self.settings, self.parts, self.tasks);
-        let bounds = batches::Bounds {
-            tasks_max: settings.bounds.in_flight_tasks,
-            bytes_max: settings.bounds.in_flight_bytes,
+        let limits = InFlightLimits {
+            tasks_max: settings.limits.in_flight_tasks,
+            bytes_max: settings.limits.in_flight_bytes,
             batches_max: IN_FLIGHT_BATCHES_MAX,
         };
-        let topic_rules = topics::Settings {
+        let topic_rules = TopicSettings {
             silence_max: self.silence_max(),
             denial_max: settings.kafka.topic_denial_max,
-            tasks_max: settings.bounds.topic_in_flight_tasks,
-            bytes_max: settings.bounds.in_flight_bytes / 4,
+            tasks_max: settings.limits.topic_in_flight_tasks,
+            bytes_max: settings.limits.in_flight_bytes / 4,
         };
-        let in_flight = Arc::new(InFlightBatches::new(bounds, Topics::new(topic_rules)));
-        let progress = Progress::new(settings.claim_loops);
+        let in_flight = Arc::new(InFlightBatches::new(limits, TopicBreakers::new(topic_rules)));
+        let progress = LoopProgress::new(settings.claim_loops);
         let membership = self.start_membership(&clock, &in_flight, &progress);
         let contact = parts.contact.clone();
         let fence = Arc::new(Fence::new(
             Arc::clone(&clock),
             contact.clone(),
             tasks.draining.clone(),
-            membership.trust(),
+            membership.fencing(),
         ));
         let deadline = settings.kafka.publish_deadline;
         let reports = Reports::new(
@@ -376,7 +381,7 @@ impl Site<'_> {
         )?);
         let wheel =
             wheel::start(Arc::clone(&publisher), Arc::clone(&clock), settings.precision, tasks)?;
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(NodeShared {
             node: parts.node,
             cluster: self.cluster,
             clock,
@@ -395,7 +400,7 @@ impl Site<'_> {
         &self,
         clock: &Arc<ClusterClock>,
         in_flight: &Arc<InFlightBatches>,
-        progress: &Progress,
+        progress: &LoopProgress,
     ) -> Membership {
         let (settings, parts) = (self.settings, self.parts);
         let (contact, held) = (parts.contact.clone(), Arc::clone(in_flight));
@@ -403,7 +408,7 @@ impl Site<'_> {
             has_broker: contact.is_held(),
             has_due: held.amount().tasks > 0,
         };
-        let identity = membership::Settings {
+        let identity = MembershipSettings {
             node: parts.node,
             name: settings.node_name.clone(),
             address: parts.advertise.clone(),
@@ -412,7 +417,7 @@ impl Site<'_> {
             ttl: settings.session_ttl,
             shards: self.cluster.shards,
         };
-        let works_with = membership::Parts {
+        let works_with = MembershipParts {
             postgres: parts.postgres.clone(),
             etcd: parts.etcd.clone(),
             clock: Arc::clone(clock),
@@ -425,7 +430,7 @@ impl Site<'_> {
 
     fn start_claimers(&self, core: &Core) {
         let (settings, cluster) = (self.settings, self.cluster);
-        let pace = Pace {
+        let pace = ClaimPace {
             tick: settings.tick,
             // A claim has taken 80 to 130 ms on a bad disk. A window of 200 ms still hides that.
             tick_calm: (cluster.window / 4).clamp(settings.tick, TICK_MAX),
@@ -433,14 +438,14 @@ impl Site<'_> {
             tick_idle: (cluster.window * 2 / 5).clamp(settings.tick, TICK_MAX),
             loop_count: settings.claim_loops,
         };
-        let rules = claiming::Settings {
+        let rules = ClaimSettings {
             window: cluster.window,
             slack: SLACK,
             leaf: cluster.leaf,
             rows_target: CLAIM_TARGET,
         };
         for index in 0..settings.claim_loops {
-            let parts = claim::Parts {
+            let parts = ClaimParts {
                 pace,
                 settings: rules,
                 bulletin: core.membership.bulletin(),
@@ -455,7 +460,7 @@ impl Site<'_> {
     fn start_settling(&self, core: &Core) {
         let (parts, tasks) = (self.parts, self.tasks);
         let undone = Arc::new(Undone::default());
-        let settler = settler::Parts {
+        let settler = SettlerParts {
             settles: Settles::new(&parts.postgres, parts.node, self.settings.retention.names),
             shared: Arc::clone(&core.shared),
             reports: Arc::clone(&core.publisher.reports),
@@ -464,7 +469,7 @@ impl Site<'_> {
             stopping: tasks.stopping.clone(),
         };
         tasks.spawn("settle", Settler::new(settler).run());
-        let adopter = adopter::Parts {
+        let adopter = AdopterParts {
             adoptions: Adoptions::new(&parts.postgres, parts.node),
             shared: Arc::clone(&core.shared),
             publisher: Arc::clone(&core.publisher),
@@ -490,7 +495,7 @@ impl Site<'_> {
         tasks.spawn("topics", topic_keeper.run());
     }
 
-    fn lists_and_bulks(&self, shared: &Arc<Shared>) -> (Lists, Bulks) {
+    fn lists_and_bulks(&self, shared: &Arc<NodeShared>) -> (Lists, Bulks) {
         let (postgres, cluster) = (&self.parts.postgres, &self.cluster);
         let listing = Arc::new(Listing::new(postgres, cluster, LISTS_MAX));
         let dead_letters =
@@ -498,7 +503,7 @@ impl Site<'_> {
         let lists = Lists {
             listing: Arc::clone(&listing),
             dead_letters: Arc::clone(&dead_letters),
-            counter: Counter::new(postgres, cluster),
+            counter: TaskCounter::new(postgres, cluster),
             metrics: self.parts.metrics.clone(),
         };
         let bulks = Bulks {
@@ -506,21 +511,21 @@ impl Site<'_> {
             dead_letters,
             cancels: CancelMany::new(postgres),
             shared: Arc::clone(shared),
-            request_deadline: self.settings.bounds.request_timeout,
+            request_deadline: self.settings.limits.request_timeout,
         };
         (lists, bulks)
     }
 
     fn start_intake(
         &self,
-        shared: &Arc<Shared>,
+        shared: &Arc<NodeShared>,
         names: &Arc<Names>,
         connections: &Connections,
     ) -> Intake {
-        let (parts, bounds) = (self.parts, &self.settings.bounds);
-        let bounds = intake::Bounds {
-            tasks_max: bounds.submit_queue_tasks,
-            bytes_max: bounds.submit_queue_bytes,
+        let (parts, limits) = (self.parts, &self.settings.limits);
+        let limits = IntakeLimits {
+            tasks_max: limits.submit_queue_tasks,
+            bytes_max: limits.submit_queue_bytes,
         };
         let named = NamedStore {
             shared: Arc::clone(shared),
@@ -529,14 +534,14 @@ impl Site<'_> {
         };
         let submits = Submits::new(&parts.postgres, parts.node);
         let stopping = self.tasks.stopping.clone();
-        let lanes = intake::Parts {
+        let lanes = IntakeParts {
             shared: Arc::clone(shared),
             submits,
             named,
             connections: connections.clone(),
             stopping,
         };
-        let (intake, [plain, named]) = Intake::new(bounds, lanes);
+        let (intake, [plain, named]) = Intake::new(limits, lanes);
         self.tasks.spawn("submit", plain.run());
         self.tasks.spawn("submit named", named.run());
         intake
@@ -544,7 +549,7 @@ impl Site<'_> {
 }
 
 /// Converts the settings of a node for etcd. Returns `None` when this node is the only one.
-fn etcd_settings(settings: &Settings) -> Option<etcd::Settings> {
+fn etcd_settings(settings: &Settings) -> Option<EtcdSettings> {
     let wanted = settings.etcd.as_ref()?;
     let login = |Login { user, password }: &Login| (user.clone(), password.expose().to_owned());
     let identity = |Identity { certificate, key }: &Identity| {
@@ -555,7 +560,7 @@ fn etcd_settings(settings: &Settings) -> Option<etcd::Settings> {
         ca: wanted.ca.as_ref().map(|ca| ca.expose().to_owned()),
         identity: wanted.identity.as_ref().map(identity),
     };
-    Some(etcd::Settings::new(
+    Some(EtcdSettings::new(
         wanted.endpoints.clone(),
         &settings.cluster,
         settings.session_ttl,

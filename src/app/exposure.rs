@@ -6,8 +6,8 @@
 
 use std::net::IpAddr;
 
-use crate::config::{Problem, Secret, Settings};
-use crate::postgres;
+use crate::config::{Secret, SettingProblem, Settings};
+use crate::postgres::PostgresSettings;
 
 /// Properties of librdkafka that switch a check of the server off, each with that value.
 const CHECKS_OFF: [(&str, &[&str], &str); 2] = [
@@ -25,9 +25,9 @@ const CHECKS_OFF: [(&str, &[&str], &str); 2] = [
 
 /// Returns the problems of the URL of Postgres. Beyond this machine it must ask for a verified
 /// server, unless `may_be_plain`.
-pub fn of_postgres(url: &Secret, may_be_plain: bool) -> Vec<Problem> {
-    let problem = |text| vec![Problem { flag: "--database-url", text }];
-    match postgres::Settings::new(url.expose()) {
+pub fn of_postgres(url: &Secret, may_be_plain: bool) -> Vec<SettingProblem> {
+    let problem = |text| vec![SettingProblem { flag: "--database-url", text }];
+    match PostgresSettings::new(url.expose()) {
         Err(text) => problem(text),
         Ok(postgres) => match postgres.unverified_host() {
             Some(host) if !is_local(host) && !may_be_plain => problem(format!(
@@ -42,16 +42,18 @@ pub fn of_postgres(url: &Secret, may_be_plain: bool) -> Vec<Problem> {
 
 /// Returns how Kafka and etcd can be read or answered by others. These are warnings, unless TLS is
 /// required.
-pub fn of_other_servers(settings: &Settings) -> Vec<Problem> {
-    let mut exposed: Vec<Problem> =
-        of_kafka(settings).into_iter().map(|text| Problem { flag: "--kafka", text }).collect();
+pub fn of_other_servers(settings: &Settings) -> Vec<SettingProblem> {
+    let mut exposed: Vec<SettingProblem> = of_kafka(settings)
+        .into_iter()
+        .map(|text| SettingProblem { flag: "--kafka", text })
+        .collect();
     let endpoints = settings.etcd.iter().flat_map(|etcd| &etcd.endpoints);
     let plain = endpoints.filter(|endpoint| !endpoint.starts_with("https://"));
     if let Some(host) = plain.map(|endpoint| host_of(endpoint)).find(|host| !is_local(host)) {
         let text = format!(
             "whoever is on the way to {host} can read and change the list of nodes: use https:// endpoints (docs/operate/etcd.md)"
         );
-        exposed.push(Problem { flag: "--etcd", text });
+        exposed.push(SettingProblem { flag: "--etcd", text });
     }
     exposed
 }
@@ -105,19 +107,20 @@ mod tests {
     use std::ffi::OsString;
 
     use super::*;
-    use crate::config::{self, Command, Refusal};
+    use crate::config::{self, Command, CommandRefusal};
 
     /// Returns the problems of these words, or what the node would warn of.
     fn read(words: &[&str]) -> Result<Vec<String>, Vec<String>> {
         let words = ["punctual"].iter().chain(words).map(OsString::from);
-        let texts = |problems: Vec<Problem>| problems.iter().map(ToString::to_string).collect();
+        let texts =
+            |problems: Vec<SettingProblem>| problems.iter().map(ToString::to_string).collect();
         match config::read(words, crate::app::problems) {
             Ok(invocation) => match invocation.command {
                 Command::Serve(settings) => Ok(texts(of_other_servers(&settings))),
                 _ => Ok(Vec::new()),
             },
-            Err(Refusal::Problems(problems)) => Err(texts(problems)),
-            Err(Refusal::Usage(error)) => panic!("{error}"),
+            Err(CommandRefusal::Problems(problems)) => Err(texts(problems)),
+            Err(CommandRefusal::Usage(error)) => panic!("{error}"),
         }
     }
 

@@ -1,31 +1,31 @@
 //! Converts the settings of a node for Kafka.
 
-use crate::config::{Problem, Property, Settings};
-use crate::kafka;
+use crate::config::{Property, SettingProblem, Settings};
+use crate::kafka::{self, KafkaSettings};
 
 /// Headroom of the producer's queue above the in-flight limit of the node, so that a full queue is
 /// rare. A claim may exceed the limit by its own size.
 const HEADROOM_TASKS: usize = 20_000;
 
-pub fn of(settings: &Settings) -> kafka::Settings {
-    kafka::Settings {
+pub fn of(settings: &Settings) -> KafkaSettings {
+    KafkaSettings {
         bootstrap: settings.kafka.bootstrap.clone(),
         properties: Property::pairs(&settings.kafka.properties),
         client_id: format!("punctual-{}", settings.node_name),
         linger: settings.kafka.linger,
         publish_deadline: settings.kafka.publish_deadline,
-        records_in_flight_max: settings.bounds.in_flight_tasks.saturating_add(HEADROOM_TASKS),
-        bytes_in_flight_max: settings.bounds.in_flight_bytes.saturating_mul(2),
+        records_in_flight_max: settings.limits.in_flight_tasks.saturating_add(HEADROOM_TASKS),
+        bytes_in_flight_max: settings.limits.in_flight_bytes.saturating_mul(2),
     }
 }
 
 /// Returns all problems of librdkafka properties. No value is repeated.
-pub fn problems(properties: &[Property]) -> Vec<Problem> {
-    let of_property = |text| Problem { flag: "--kafka-property", text };
+pub fn problems(properties: &[Property]) -> Vec<SettingProblem> {
+    let of_property = |text| SettingProblem { flag: "--kafka-property", text };
     let is_nameless =
         |property: &&Property| property.is_from_list && !kafka::is_property(&property.name);
     let named = Property::pairs(properties.iter().filter(|property| !is_nameless(property)));
-    let mut problems: Vec<Problem> =
+    let mut problems: Vec<SettingProblem> =
         kafka::problems_of_properties(&named).into_iter().map(of_property).collect();
     if properties.iter().any(|property| is_nameless(&property)) {
         problems.push(of_property(
@@ -41,7 +41,7 @@ pub fn problems(properties: &[Property]) -> Vec<Problem> {
 mod tests {
     use std::ffi::OsString;
 
-    use crate::config::{self, Refusal};
+    use crate::config::{self, CommandRefusal};
 
     fn said(flags: [&str; 2]) -> Vec<String> {
         let servers = if flags[0] == "--kafka" { &[][..] } else { &["--kafka", "b:1"] };
@@ -49,8 +49,10 @@ mod tests {
         let words = words.iter().chain(servers).chain(&flags).map(OsString::from);
         match config::read(words, crate::app::problems) {
             Ok(_) => Vec::new(),
-            Err(Refusal::Problems(problems)) => problems.iter().map(ToString::to_string).collect(),
-            Err(Refusal::Usage(error)) => panic!("{error}"),
+            Err(CommandRefusal::Problems(problems)) => {
+                problems.iter().map(ToString::to_string).collect()
+            }
+            Err(CommandRefusal::Usage(error)) => panic!("{error}"),
         }
     }
 

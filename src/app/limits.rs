@@ -5,31 +5,31 @@ use az::SaturatingAs as _;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::assembly::IN_FLIGHT_BATCHES_MAX;
-use crate::config::Bounds;
+use crate::config::NodeLimits;
 use crate::telemetry::{Family, Gauge, Registry};
 
 /// Registers one sample for each limit. Its label is the metric that it limits, without
 /// `punctual_`.
-pub fn register(registry: &mut Registry, bounds: &Bounds) {
+pub fn register(registry: &mut Registry, limits: &NodeLimits) {
     let family: Family<[(&'static str, &'static str); 1], Gauge> = Family::default();
     let all = [
-        ("in_flight_tasks", bounds.in_flight_tasks),
-        ("in_flight_bytes", bounds.in_flight_bytes),
+        ("in_flight_tasks", limits.in_flight_tasks),
+        ("in_flight_bytes", limits.in_flight_bytes),
         ("in_flight_batches", IN_FLIGHT_BATCHES_MAX),
         ("remembered_batches", IN_FLIGHT_BATCHES_MAX),
-        ("submit_queue_tasks", bounds.submit_queue_tasks),
-        ("submit_queue_bytes", bounds.submit_queue_bytes),
-        ("cancel_queue_tasks", bounds.cancel_queue),
-        ("api_requests_in_flight", bounds.requests_max),
-        ("api_connections", bounds.connections_max),
-        ("api_body_memory_bytes", bounds.body_memory_bytes),
+        ("submit_queue_tasks", limits.submit_queue_tasks),
+        ("submit_queue_bytes", limits.submit_queue_bytes),
+        ("cancel_queue_tasks", limits.cancel_queue),
+        ("api_requests_in_flight", limits.requests_max),
+        ("api_connections", limits.connections_max),
+        ("api_body_memory_bytes", limits.body_memory_bytes),
     ];
-    for (bounded, bound) in all {
-        family.get_or_create(&[("of", bounded)]).set(bound.saturating_as::<i64>());
+    for (bounded, limit) in all {
+        family.get_or_create(&[("of", bounded)]).set(limit.saturating_as::<i64>());
     }
     registry.register(
-        "punctual_bound",
-        "What this node has set as the bound of another metric, in that one's unit",
+        "punctual_limit",
+        "What this node has set as the limit of another metric, in that one's unit",
         family,
     );
 }

@@ -7,9 +7,9 @@ use std::time::Duration;
 use tokio::net::{TcpListener, TcpSocket};
 
 use crate::api::tls::{self, ClientAuth, Keeper};
-use crate::api::{self, Api, Port};
+use crate::api::{self, Api, ApiSettings, Port};
 use crate::config::Settings;
-use crate::shutdown::{Failure, Tasks};
+use crate::shutdown::{TaskFailure, Tasks};
 use crate::telemetry::Registry;
 
 /// Connections of the operator port, which has few callers.
@@ -41,7 +41,7 @@ pub struct Ports {
 }
 
 impl Ports {
-    pub fn open(settings: &Settings, registry: &mut Registry) -> Result<Self, Failure> {
+    pub fn open(settings: &Settings, registry: &mut Registry) -> Result<Self, TaskFailure> {
         let certificate = tls_settings(settings)
             .map(|tls| Keeper::new(tls, tls::Metrics::register(registry)))
             .transpose()?;
@@ -62,16 +62,16 @@ impl Ports {
     /// the API of a port.
     pub fn serve(
         self,
-        settings: api::Settings,
-        api: impl Fn(api::Settings) -> Api,
+        settings: ApiSettings,
+        api: impl Fn(ApiSettings) -> Api,
         tasks: &Tasks,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), TaskFailure> {
         let acceptor = self.certificate.as_ref().map(Keeper::acceptor);
         if let Some(keeper) = self.certificate {
             tasks.spawn("certificate", keeper.run(tasks.clone()));
         }
         if let Some(listener) = self.operators {
-            let settings = api::Settings {
+            let settings = ApiSettings {
                 port: Port::Operator,
                 connections_max: OPERATORS_MAX,
                 caller_connections_max: OPERATORS_MAX,
@@ -94,7 +94,7 @@ impl Ports {
 /// client waits a second before it retries, and after a restart all clients connect at once.
 const BACKLOG: u32 = 4096;
 
-fn listen(flag: &str, address: SocketAddr) -> Result<TcpListener, Failure> {
+fn listen(flag: &str, address: SocketAddr) -> Result<TcpListener, TaskFailure> {
     Ok(try_listen(address).map_err(|error| {
         format!("listen on {address} ({flag}): {error}{}", advice_on(error.kind()))
     })?)
@@ -122,7 +122,7 @@ const fn advice_on(kind: ErrorKind) -> &'static str {
 mod tests {
     use std::ffi::OsString;
 
-    use crate::config::{self, Refusal};
+    use crate::config::{self, CommandRefusal};
 
     #[test]
     fn a_certificate_that_cannot_be_used_is_a_problem_of_the_settings() {
@@ -135,7 +135,7 @@ mod tests {
             let key = ["--tls-key-file", "/dev/null"];
             let words = words.iter().chain(&more).chain(&key).map(OsString::from);
             match config::read(words, crate::app::problems) {
-                Err(Refusal::Problems(problems)) => {
+                Err(CommandRefusal::Problems(problems)) => {
                     assert_eq!(problems.len(), 1, "{problems:?}");
                     assert!(problems[0].to_string().starts_with(reason), "{problems:?}");
                 }

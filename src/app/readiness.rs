@@ -7,19 +7,19 @@ use crate::clock;
 use crate::domain::Monotonic;
 use crate::node::messages::{NotReady, Requirement};
 use crate::node::requests::service::Service;
-use crate::shutdown::{Failure, Tasks};
+use crate::shutdown::{TaskFailure, Tasks};
 use crate::telemetry::{Family, Gauge, Registry};
 
 /// Interval of the checks. A shorter interruption is logged by the module that has it.
 const INTERVAL: Duration = Duration::from_millis(500);
 
 #[derive(Clone, Debug, Default)]
-pub struct Metrics {
+pub struct ReadinessMetrics {
     ready: Gauge,
     missing: Family<[(&'static str, &'static str); 1], Gauge>,
 }
 
-impl Metrics {
+impl ReadinessMetrics {
     pub fn register(registry: &mut Registry) -> Self {
         let metrics = Self::default();
         metrics.show(&[NotReady { what: Requirement::Postgres, why: String::new() }]);
@@ -42,8 +42,12 @@ impl Metrics {
 }
 
 /// Reports readiness until the node drains. The drain has its own log line.
-pub async fn say(service: Service, metrics: Metrics, tasks: Tasks) -> Result<(), Failure> {
-    let mut said = Said { lacked: None, changed_at: clock::monotonic() };
+pub async fn say(
+    service: Service,
+    metrics: ReadinessMetrics,
+    tasks: Tasks,
+) -> Result<(), TaskFailure> {
+    let mut said = SaidReadiness { lacked: None, changed_at: clock::monotonic() };
     loop {
         let missing = service.missing();
         metrics.show(&missing);
@@ -59,14 +63,14 @@ pub async fn say(service: Service, metrics: Metrics, tasks: Tasks) -> Result<(),
     }
 }
 
-struct Said {
+struct SaidReadiness {
     /// `None` before the node was ready for the first time. During a start, the waiting module logs
     /// the reason.
     lacked: Option<Vec<Requirement>>,
     changed_at: Monotonic,
 }
 
-impl Said {
+impl SaidReadiness {
     fn say(&mut self, missing: &[NotReady], now: Monotonic) {
         let lacks: Vec<Requirement> = missing.iter().map(|missing| missing.what).collect();
         if self.lacked.as_ref().map_or(!lacks.is_empty(), |lacked| *lacked == lacks) {

@@ -2,16 +2,16 @@
 
 use std::time::Duration;
 
-use super::assembly::Parts;
+use super::assembly::NodeParts;
 use crate::clock;
 use crate::config::Settings;
 use crate::domain::ClusterWishes;
 use crate::domain::time::duration::spelled;
 use crate::error_chain::chain;
 use crate::node::requests::service::Service;
-use crate::postgres::Error;
+use crate::postgres::PostgresError;
 use crate::postgres::cluster::schema::{self, CheckError, Checked, MigrateError};
-use crate::shutdown::{Failure, Tasks};
+use crate::shutdown::{TaskFailure, Tasks};
 
 const RETRY_MIN: Duration = Duration::from_millis(200);
 const RETRY_MAX: Duration = Duration::from_secs(5);
@@ -22,10 +22,10 @@ const RETRY_MAX: Duration = Duration::from_secs(5);
 /// When waiting would not help: an old schema, or server settings that break a guarantee.
 pub async fn wait_for_postgres(
     settings: &Settings,
-    parts: &Parts,
+    parts: &NodeParts,
     service: &Service,
     tasks: &Tasks,
-) -> Result<Option<Checked>, Failure> {
+) -> Result<Option<Checked>, TaskFailure> {
     let mut pause = RETRY_MIN;
     let mut said = None;
     loop {
@@ -61,7 +61,7 @@ enum Attempt {
     Refused(String),
 }
 
-async fn try_postgres(settings: &Settings, parts: &Parts) -> Result<Checked, Attempt> {
+async fn try_postgres(settings: &Settings, parts: &NodeParts) -> Result<Checked, Attempt> {
     if settings.auto_migrate {
         schema::migrate(&parts.postgres, ClusterWishes::default()).await.map_err(|error| {
             match &error {
@@ -86,6 +86,6 @@ async fn try_postgres(settings: &Settings, parts: &Parts) -> Result<Checked, Att
 
 /// Returns true for errors that pass: Postgres is away, or another node holds a lock. That node may
 /// be migrating, which may take longer than a lock timeout.
-fn passes(error: &Error) -> bool {
-    error.is_away() || matches!(error, Error::GaveWay { .. })
+fn passes(error: &PostgresError) -> bool {
+    error.is_away() || matches!(error, PostgresError::GaveWay { .. })
 }

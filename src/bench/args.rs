@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 
-use super::cpu::Watched;
+use super::cpu::WatchedProcess;
 use crate::domain::TopicName;
 use crate::domain::time::duration;
 
@@ -23,7 +23,7 @@ Exit codes: 0 done and every promise kept; 1 it could not be measured, or someth
 
 #[derive(Args, Clone, Debug)]
 #[command(after_help = EXAMPLES)]
-pub struct Bench {
+pub struct BenchArgs {
     #[command(subcommand)]
     pub scenario: Scenario,
     #[command(flatten)]
@@ -65,7 +65,7 @@ pub struct Common {
     /// A process whose processor time (with that of its children) and memory are told: node=123, or
     /// node=FILE with a file that holds the number. Repeatable.
     #[arg(long = "pid", global = true, value_name = "NAME=PID")]
-    pub pids: Vec<Watched>,
+    pub pids: Vec<WatchedProcess>,
     /// Writes the report as JSON.
     #[arg(long, global = true, value_name = "FILE")]
     pub json: Option<PathBuf>,
@@ -74,7 +74,7 @@ pub struct Common {
     pub svg: Option<PathBuf>,
 }
 
-impl Bench {
+impl BenchArgs {
     /// Refuses command lines that cannot give a meaningful result, before the run starts.
     ///
     /// # Errors
@@ -124,9 +124,9 @@ pub enum Scenario {
     Drain(Drain),
     /// How many submits a second are taken, and how long their answers take. What it stores is due
     /// two to four hours later, and left there.
-    Submit(Submit),
+    Submit(SubmitBenchArgs),
     /// How many cancels a second are answered.
-    Cancel(Cancel),
+    Cancel(CancelBenchArgs),
     /// Tasks without a delay: from the request to the append.
     Immediate(Immediate),
     /// Lateness for hours: the first, the second and the last sixth of it beside each other, with
@@ -218,7 +218,7 @@ pub struct Drain {
 
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "Examples:\n  punctual bench submit --topic demo --connections 64")]
-pub struct Submit {
+pub struct SubmitBenchArgs {
     /// Calls in progress at once, each on a connection of its own.
     #[arg(long, value_name = "COUNT", default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=4096))]
     pub connections: u16,
@@ -238,7 +238,7 @@ pub struct Submit {
 
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "Examples:\n  punctual bench cancel --topic demo")]
-pub struct Cancel {
+pub struct CancelBenchArgs {
     /// Tasks that are submitted and cancelled.
     #[arg(long, value_name = "COUNT", default_value_t = 50_000, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
     pub count: u32,
@@ -280,7 +280,7 @@ mod tests {
     #[derive(clap::Parser)]
     struct Line {
         #[command(flatten)]
-        bench: Bench,
+        bench: BenchArgs,
     }
 
     #[test]

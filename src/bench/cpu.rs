@@ -15,20 +15,20 @@ const TICK: Duration = Duration::from_millis(10);
 /// A watched process: a name for people, and the process id or a file that holds it. The file is
 /// read at each sample, because the process may start later.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Watched {
+pub struct WatchedProcess {
     pub name: String,
-    pub process: Process,
+    pub process: WatchedId,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Process {
+pub enum WatchedId {
     Number(u32),
     File(PathBuf),
 }
 
 /// CPU time and memory of all watched processes at one moment.
 #[derive(Clone, Debug, Default)]
-pub struct Sample {
+pub struct CpuSample {
     used: Vec<Option<Used>>,
 }
 
@@ -38,7 +38,7 @@ struct Used {
     bytes: u64,
 }
 
-impl std::str::FromStr for Watched {
+impl std::str::FromStr for WatchedProcess {
     type Err = String;
 
     /// Parses `node=123`, or `node=FILE` with a file that holds the process id.
@@ -51,16 +51,16 @@ impl std::str::FromStr for Watched {
             .ok_or_else(wrong)?;
         let process = process
             .parse()
-            .map_or_else(|_no_number| Process::File(process.into()), Process::Number);
+            .map_or_else(|_no_number| WatchedId::File(process.into()), WatchedId::Number);
         Ok(Self { name: name.to_owned(), process })
     }
 }
 
-impl Watched {
+impl WatchedProcess {
     fn number(&self) -> Option<u32> {
         match &self.process {
-            Process::Number(number) => Some(*number),
-            Process::File(path) => fs::read_to_string(path).ok()?.trim().parse().ok(),
+            WatchedId::Number(number) => Some(*number),
+            WatchedId::File(path) => fs::read_to_string(path).ok()?.trim().parse().ok(),
         }
     }
 
@@ -70,11 +70,11 @@ impl Watched {
     }
 }
 
-impl Sample {
+impl CpuSample {
     /// Takes a sample. A process that does not exist has none.
-    pub fn take(watched: &[Watched]) -> Self {
+    pub fn take(watched: &[WatchedProcess]) -> Self {
         let children = if watched.is_empty() { HashMap::new() } else { children() };
-        let used = |watched: &Watched| {
+        let used = |watched: &WatchedProcess| {
             let number = watched.number()?;
             let own = stat_of(number)?;
             let mut used = Used { cpu: own.cpu + own.ended_children, bytes: resident(number) };
@@ -92,12 +92,12 @@ impl Sample {
     pub fn since(
         &self,
         earlier: &Self,
-        watched: &[Watched],
+        watched: &[WatchedProcess],
         task_count: u64,
         span: Duration,
     ) -> Vec<Usage> {
         let pairs = watched.iter().zip(self.used.iter().zip(&earlier.used));
-        let usage = |(watched, (now, then)): (&Watched, (&Option<Used>, &Option<Used>))| {
+        let usage = |(watched, (now, then)): (&WatchedProcess, (&Option<Used>, &Option<Used>))| {
             let now = (*now)?;
             let cpu = now.cpu.saturating_sub(then.unwrap_or_default().cpu);
             Some(Usage {
@@ -111,7 +111,7 @@ impl Sample {
     }
 
     /// Returns the resident memory of the watched processes by name.
-    pub fn resident(&self, watched: &[Watched]) -> Vec<(String, u64)> {
+    pub fn resident(&self, watched: &[WatchedProcess]) -> Vec<(String, u64)> {
         watched
             .iter()
             .zip(&self.used)
@@ -174,13 +174,15 @@ mod tests {
 
     #[test]
     fn a_process_is_named_by_its_number_or_by_a_file() {
-        let number = Watched { name: "node".to_owned(), process: Process::Number(12) };
+        let number = WatchedProcess { name: "node".to_owned(), process: WatchedId::Number(12) };
         assert_eq!("node=12".parse(), Ok(number));
-        let file =
-            Watched { name: "node".to_owned(), process: Process::File("run/node.pid".into()) };
+        let file = WatchedProcess {
+            name: "node".to_owned(),
+            process: WatchedId::File("run/node.pid".into()),
+        };
         assert_eq!("node=run/node.pid".parse(), Ok(file));
         for wrong in ["node", "=1", "node="] {
-            assert!(wrong.parse::<Watched>().is_err(), "{wrong}");
+            assert!(wrong.parse::<WatchedProcess>().is_err(), "{wrong}");
         }
     }
 
@@ -197,8 +199,8 @@ mod tests {
 
     #[test]
     fn what_was_used_is_told_by_task_and_by_core() {
-        let watched = [Watched { name: "node".to_owned(), process: Process::Number(1) }];
-        let sample = |millis| Sample {
+        let watched = [WatchedProcess { name: "node".to_owned(), process: WatchedId::Number(1) }];
+        let sample = |millis| CpuSample {
             used: vec![Some(Used { cpu: Duration::from_millis(millis), bytes: 7 })],
         };
         let usage = sample(1500).since(&sample(500), &watched, 1000, Duration::from_secs(10));
@@ -213,8 +215,8 @@ mod tests {
     fn this_process_can_be_watched_and_one_that_is_not_there_is_left_out() {
         let watched = [format!("me={}", std::process::id()), "gone=4294967295".to_owned()]
             .map(|text| text.parse().unwrap());
-        let sample = Sample::take(&watched);
-        let usage = sample.since(&Sample::take(&watched), &watched, 1, Duration::from_secs(1));
+        let sample = CpuSample::take(&watched);
+        let usage = sample.since(&CpuSample::take(&watched), &watched, 1, Duration::from_secs(1));
         assert_eq!(usage.iter().map(|usage| usage.name.as_str()).collect::<Vec<_>>(), ["me"]);
         assert!(usage[0].resident_bytes > 0);
     }

@@ -8,7 +8,7 @@ use az::SaturatingAs as _;
 use parking_lot::{Mutex, MutexGuard};
 
 use super::results::quantiles::Spans;
-use super::results::report::{Counts, Moment};
+use super::results::report::{GuaranteeCounts, SeriesPoint};
 use super::results::{float, float_of, ratio};
 
 /// A task to be submitted.
@@ -33,7 +33,7 @@ pub enum Reply {
 
 /// The state of a task. It takes twelve bytes, because a soak has millions of tasks.
 #[derive(Clone, Copy, Debug, Default)]
-struct Entry {
+struct LedgerEntry {
     /// Milliseconds after the ledger's start. An earlier due time is stored as the start.
     due_at: u32,
     appended_at: u32,
@@ -52,7 +52,7 @@ pub struct Ledger {
 
 #[derive(Debug, Default)]
 struct Pages {
-    entries: Vec<Entry>,
+    entries: Vec<LedgerEntry>,
     accepted_count: usize,
     /// Number of tasks that arrived and were accepted, or may have been.
     arrived_count: usize,
@@ -66,7 +66,7 @@ pub type Range = std::ops::Range<i64>;
 
 /// The figures of a run in progress.
 #[derive(Clone, Copy, Debug)]
-pub struct Snapshot {
+pub struct LedgerFigures {
     pub planned_count: usize,
     pub accepted_count: usize,
     pub arrived_count: usize,
@@ -86,7 +86,9 @@ impl Ledger {
     pub fn plan(&self, due_at: i64) -> Planned {
         let mut pages = self.pages();
         let serial = pages.entries.len().saturating_as::<u64>() & u64::from(u32::MAX);
-        pages.entries.push(Entry { due_at: self.since_start(due_at), ..Entry::default() });
+        pages
+            .entries
+            .push(LedgerEntry { due_at: self.since_start(due_at), ..LedgerEntry::default() });
         Planned { key: (u64::from(self.run) << 32) | serial, due_at }
     }
 
@@ -134,9 +136,9 @@ impl Ledger {
         pages.last_at = Some(pages.last_at.map_or(appended_at, |at| at.max(appended_at)));
     }
 
-    pub fn snapshot(&self) -> Snapshot {
+    pub fn snapshot(&self) -> LedgerFigures {
         let pages = self.pages();
-        Snapshot {
+        LedgerFigures {
             planned_count: pages.entries.len(),
             accepted_count: pages.accepted_count,
             arrived_count: pages.arrived_count,
@@ -148,7 +150,7 @@ impl Ledger {
     /// Returns the number of accepted tasks due before `before` that have no record yet.
     pub fn missing_count(&self, before: i64) -> usize {
         let before = self.since_start(before);
-        let is_missing = |entry: &&Entry| {
+        let is_missing = |entry: &&LedgerEntry| {
             entry.reply == Reply::Accepted && entry.record_count == 0 && entry.due_at < before
         };
         self.pages().entries.iter().filter(is_missing).count()
@@ -160,14 +162,14 @@ impl Ledger {
     }
 
     /// Returns how well the guarantees were kept over the whole run.
-    pub fn counts(&self) -> Counts {
+    pub fn counts(&self) -> GuaranteeCounts {
         self.counts_before(i64::MAX)
     }
 
     /// Returns how well the guarantees were kept for the tasks due before `due`.
-    pub fn counts_before(&self, due: i64) -> Counts {
+    pub fn counts_before(&self, due: i64) -> GuaranteeCounts {
         let due = self.since_start(due);
-        let mut counts = Counts::default();
+        let mut counts = GuaranteeCounts::default();
         for entry in self.pages().entries.iter().filter(|entry| entry.due_at < due) {
             counts.submitted += 1;
             let has_arrived = entry.record_count > 0;
@@ -201,7 +203,7 @@ impl Ledger {
     }
 
     /// Returns the lateness over time: one point for each `step_ms` of due time.
-    pub fn series(&self, due: &Range, step_ms: u32) -> Vec<Moment> {
+    pub fn series(&self, due: &Range, step_ms: u32) -> Vec<SeriesPoint> {
         let step_ms = step_ms.max(1);
         let due = self.since_start(due.start)..self.since_start(due.end);
         let length =
@@ -227,19 +229,21 @@ impl Ledger {
         steps
             .iter()
             .enumerate()
-            .map(|(number, step)| Moment::of(at(number), &spans(step), f64::from(step_ms) / 1000.0))
+            .map(|(number, step)| {
+                SeriesPoint::of(at(number), &spans(step), f64::from(step_ms) / 1000.0)
+            })
             .collect()
     }
 
     /// Returns the number of appends in each `step_ms`, from the first append on.
-    pub fn appends(&self, step_ms: u32) -> Vec<Moment> {
+    pub fn appends(&self, step_ms: u32) -> Vec<SeriesPoint> {
         let pages = self.pages();
         let (Some(first), Some(last)) = (pages.first_at, pages.last_at) else { return Vec::new() };
         let (first, last, step_ms) =
             (self.since_start(first), self.since_start(last), step_ms.max(1));
         let seconds = f64::from(step_ms) / 1000.0;
         let length = usize::try_from((last - first) / step_ms).unwrap_or(0) + 1;
-        let mut moments: Vec<Moment> = vec![Moment::default(); length];
+        let mut moments: Vec<SeriesPoint> = vec![SeriesPoint::default(); length];
         for entry in pages.entries.iter().filter(|entry| entry.record_count > 0) {
             let step = (entry.appended_at.saturating_sub(first) / step_ms).saturating_as::<usize>();
             if let Some(moment) = moments.get_mut(step) {

@@ -9,16 +9,16 @@ use std::time::Duration;
 use az::SaturatingAs as _;
 use tokio::task::JoinSet;
 
-use super::cpu::{Sample, Watched};
+use super::cpu::{CpuSample, WatchedProcess};
 use super::ledger::{Ledger, Planned, Range};
 use super::load::flow;
-use super::load::intake::Intake;
-use super::results::report::{Report, Usage};
+use super::load::intake::LoadTarget;
+use super::results::report::{BenchReport, Usage};
 use crate::client::output::figures::grouped;
 use crate::clock;
 use crate::domain::{Monotonic, TopicName};
 use crate::error_chain::chain;
-use crate::kafka::{self, Reader};
+use crate::kafka::{KafkaSettings, TopicReader};
 
 /// Interval of progress messages.
 const TELL_EVERY: Duration = Duration::from_secs(2);
@@ -34,28 +34,28 @@ pub const BULK_LANES: usize = 4;
 #[derive(Clone, Debug)]
 pub struct Setup {
     pub topic: TopicName,
-    pub kafka: kafka::Settings,
-    pub watched: Vec<Watched>,
+    pub kafka: KafkaSettings,
+    pub watched: Vec<WatchedProcess>,
     /// Parameters of the tasks, for the report.
     pub settings: BTreeMap<String, String>,
 }
 
 /// A run in progress.
 #[derive(Debug)]
-pub struct Run {
+pub struct BenchRun {
     pub ledger: Arc<Ledger>,
     /// Milliseconds since the epoch, by this machine's clock.
     pub started_at: i64,
     scenario: &'static str,
     setup: Setup,
-    _reader: Reader,
+    _reader: TopicReader,
     _teller: JoinSet<()>,
 }
 
 /// A sample of the processes with its time.
 #[derive(Debug)]
 pub struct Mark {
-    sample: Sample,
+    sample: CpuSample,
     at: Monotonic,
 }
 
@@ -73,7 +73,7 @@ pub fn say(line: &str) {
     writeln!(std::io::stderr(), "{line}").ok();
 }
 
-impl Run {
+impl BenchRun {
     /// Starts to read the topic.
     ///
     /// # Errors
@@ -82,7 +82,7 @@ impl Run {
         let started_at = now();
         let ledger = Arc::new(Ledger::new(rand::random(), started_at));
         let book = Arc::clone(&ledger);
-        let reader = Reader::start(&setup.kafka, &setup.topic, move |record| {
+        let reader = TopicReader::start(&setup.kafka, &setup.topic, move |record| {
             book.arrived(record.key, record.at)
         })
         .await;
@@ -108,7 +108,7 @@ impl Run {
 
     /// Samples the processes.
     pub fn mark(&self) -> Mark {
-        Mark { sample: Sample::take(&self.setup.watched), at: clock::monotonic() }
+        Mark { sample: CpuSample::take(&self.setup.watched), at: clock::monotonic() }
     }
 
     /// Returns the resources that the processes used between two samples, for `task_count` tasks.
@@ -152,23 +152,23 @@ impl Run {
     }
 
     /// Returns a report of the guarantees. The scenario adds its figures.
-    pub fn report(&self, settings: &[(&str, String)]) -> Report {
+    pub fn report(&self, settings: &[(&str, String)]) -> BenchReport {
         let mut all = self.setup.settings.clone();
         all.extend(settings.iter().map(|(name, value)| ((*name).to_owned(), value.clone())));
-        Report {
+        BenchReport {
             scenario: self.scenario.to_owned(),
             taken_at: taken_at(self.started_at),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             settings: all,
             counts: self.ledger.counts(),
             reason: self.ledger.reason(),
-            ..Report::default()
+            ..BenchReport::default()
         }
     }
 
     /// Returns a report of the lateness of the tasks due within `due`. The guarantees are counted
     /// over all tasks that were due before its end.
-    pub fn lateness_report(&self, settings: &[(&str, String)], due: &Range) -> Report {
+    pub fn lateness_report(&self, settings: &[(&str, String)], due: &Range) -> BenchReport {
         let mut report = self.report(settings);
         report.counts = self.ledger.counts_before(due.end);
         report.measured = "append - due".to_owned();
@@ -185,7 +185,7 @@ impl Run {
 ///
 /// # Errors
 /// Returns an error when not all tasks were accepted.
-pub async fn fill<I: Intake>(
+pub async fn fill<I: LoadTarget>(
     intake: &I,
     count: u64,
     due: std::ops::Range<Duration>,

@@ -148,7 +148,7 @@ impl Deed {
 
 /// An answer of a node.
 #[derive(Debug)]
-pub struct Answer {
+pub struct NodeAnswer {
     pub status: u16,
     /// How long the node asks the client to wait.
     pub retry_after: Option<Duration>,
@@ -156,25 +156,25 @@ pub struct Answer {
     pub text: String,
 }
 
-impl Answer {
+impl NodeAnswer {
     /// Returns the problem, or `None` for a success.
-    pub fn problem(&self) -> Option<Problem> {
+    pub fn problem(&self) -> Option<NodeProblem> {
         if (200..300).contains(&self.status) {
             return None;
         }
-        let read: Option<Problem> = serde_json::from_str(&self.text).ok();
-        let says_something = |problem: &Problem| {
+        let read: Option<NodeProblem> = serde_json::from_str(&self.text).ok();
+        let says_something = |problem: &NodeProblem| {
             problem.slug().is_some() || !problem.title.is_empty() || !problem.detail.is_empty()
         };
-        let problem = read.filter(says_something).unwrap_or_else(|| Problem {
+        let problem = read.filter(says_something).unwrap_or_else(|| NodeProblem {
             // The answer comes from a proxy, or from another server than a node.
             detail: format!(
                 "status {} without a problem in JSON; is this URL a node's?",
                 self.status
             ),
-            ..Problem::default()
+            ..NodeProblem::default()
         });
-        Some(Problem { status: self.status, ..problem })
+        Some(NodeProblem { status: self.status, ..problem })
     }
 
     /// Parses the body of the answer.
@@ -193,7 +193,7 @@ impl Answer {
 /// because later versions may add some.
 #[derive(Deserialize, Debug, Default)]
 #[serde(default)]
-pub struct Problem {
+pub struct NodeProblem {
     #[serde(rename = "type")]
     kind: String,
     #[serde(skip_deserializing)]
@@ -207,7 +207,7 @@ pub struct Problem {
     task: Option<Task>,
 }
 
-impl Problem {
+impl NodeProblem {
     pub fn exit(&self) -> Exit {
         match (self.status, self.slug()) {
             (409, _) if self.verdict.as_deref() == Some("too_late") => Exit::TooLate,

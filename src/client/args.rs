@@ -10,8 +10,8 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 
 use self::manual::{EXIT_CODES, SHOW_EXIT_CODES, with_codes};
-pub use self::many::{Dead, DeadChange, DeadCommand, DeadList, List, Part, Range};
-pub use self::node::Node;
+pub use self::many::{DeadArgs, DeadChange, DeadCommand, DeadList, ListArgs, PartArgs, RangeArgs};
+pub use self::node::NodeOptions;
 use self::node::{count, delay, header, name, no_flag, run_id, span, which};
 
 use crate::domain::TaskId;
@@ -21,20 +21,20 @@ pub const RETRY_FOR_OF_LINES: Duration = Duration::from_secs(300);
 
 /// The subcommands that call a node.
 #[derive(Subcommand, Debug)]
-pub enum Command {
+pub enum ClientCommand {
     /// Submits a task to a node, or many from a file.
-    Submit(Box<Submit>),
+    Submit(Box<SubmitArgs>),
     /// Shows a task: its state, and its receipt once it was published.
     Show(Show),
     /// Cancels a task and prints the verdict, or cancels all tasks of a topic.
-    Cancel(Cancel),
+    Cancel(CancelArgs),
     /// Lists pending tasks in the order of their due times.
-    List(List),
+    List(ListArgs),
     /// Dead letters, the tasks that were given up on: lists them, puts them back, drops them.
-    Dead(Dead),
+    Dead(DeadArgs),
 }
 
-impl Command {
+impl ClientCommand {
     /// Returns true for commands that handle a stop signal themselves: they report how far they
     /// got.
     pub fn ends_by_itself(&self) -> bool {
@@ -48,7 +48,7 @@ impl Command {
     after_help = manual::SUBMIT_EXIT_CODES,
     after_long_help = format!("{}\n\n{}", manual::SUBMIT_EXAMPLES, manual::SUBMIT_EXIT_CODES)
 )]
-pub struct Submit {
+pub struct SubmitArgs {
     /// Many tasks: a file with a task in JSON on each line, as POST /v1/tasks takes it; - is
     /// standard input.
     ///
@@ -56,13 +56,13 @@ pub struct Submit {
     /// RUN-ID/NUMBER, by which it is recognised when it is sent again. A line that is refused is
     /// reported by its number (on stderr; with --json on stdout), the others go on. The order of
     /// lines is not kept.
-    #[arg(value_name = "FILE", groups = ["Due", "Payload"])]
+    #[arg(value_name = "FILE", groups = ["DueArgs", "Payload"])]
     pub file: Option<PathBuf>,
     /// The Kafka topic to publish to. It must exist. With FILE: the topic of lines that bring none.
     #[arg(long, value_name = "TOPIC", required_unless_present = "file")]
     pub topic: Option<String>,
     #[command(flatten)]
-    pub due: Due,
+    pub due: DueArgs,
     #[command(flatten)]
     pub payload: Payload,
     /// The record's key.
@@ -103,16 +103,16 @@ pub struct Submit {
     #[arg(long, value_name = "SPAN", value_parser = span(Duration::ZERO, Duration::from_hours(7 * 24)))]
     pub retry_for: Option<Duration>,
     #[command(flatten)]
-    pub lines: Lines,
+    pub lines: LinesArgs,
     #[command(flatten)]
-    pub node: Node,
+    pub node: NodeOptions,
 }
 
 /// Flags that apply only to a file of tasks. clap ignores `requires = "file"` here: an argument
 /// that conflicts with a given one is not required. The flags therefore declare conflicts.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Many tasks (with FILE)")]
-pub struct Lines {
+pub struct LinesArgs {
     /// What names the lines: line 17 is RUN-ID/17. Repeat a run with its id, and the same input, to
     /// go on where it was left. [default: random, and printed]
     #[arg(long, value_name = "RUN-ID", conflicts_with_all = ["due_at", "delay"], value_parser = run_id)]
@@ -134,7 +134,7 @@ pub struct Lines {
 /// The due time: exactly one of these.
 #[derive(Args, Clone, Debug)]
 #[group(required = true, multiple = false)]
-pub struct Due {
+pub struct DueArgs {
     /// When to publish: 2030-01-31T09:30:00+01:00 (RFC 3339, with a zone),
     /// 2030-01-31T09:30[Europe/Berlin], or milliseconds since the epoch.
     #[arg(long, value_name = "TIME", allow_negative_numbers = true)]
@@ -180,7 +180,7 @@ pub struct Show {
     #[arg(long, value_name = "NAME", allow_hyphen_values = true, value_parser = name, requires = "topic")]
     pub name: Option<String>,
     #[command(flatten)]
-    pub node: Node,
+    pub node: NodeOptions,
 }
 
 #[derive(Args, Clone, Debug)]
@@ -190,7 +190,7 @@ pub struct Show {
     after_help = EXIT_CODES,
     after_long_help = with_codes(manual::CANCEL_EXAMPLES, EXIT_CODES)
 )]
-pub struct Cancel {
+pub struct CancelArgs {
     /// The task's id, as it was answered when the task was submitted.
     #[arg(value_name = "ID", conflicts_with_all = ["topic", "name", "due_from", "due_to", "dry_run", "yes"])]
     pub id: Option<TaskId>,
@@ -205,7 +205,7 @@ pub struct Cancel {
     #[arg(long, value_name = "ID", requires = "name", conflicts_with_all = ["id", "due_from", "due_to", "dry_run", "yes"])]
     pub if_match: Option<TaskId>,
     #[command(flatten)]
-    pub range: Range,
+    pub range: RangeArgs,
     /// Says how many tasks it would be, and cancels none.
     #[arg(long, requires = "topic", conflicts_with = "name")]
     pub dry_run: bool,
@@ -213,5 +213,5 @@ pub struct Cancel {
     #[arg(long, requires = "topic", conflicts_with_all = ["name", "dry_run"])]
     pub yes: bool,
     #[command(flatten)]
-    pub node: Node,
+    pub node: NodeOptions,
 }

@@ -8,12 +8,12 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use super::answer::{Ending, Exit};
-use super::args;
-use super::caller::{Asked, Call, Caller, Repeating};
+use super::args::RangeArgs;
+use super::caller::{Asked, Call, NodeCaller, Repeating};
 use super::draft::NumberOrText;
 use super::output::figures::{counted, grouped};
-use super::pages::{Answered, unknown_topic};
-use super::retry::Patience;
+use super::pages::{ListFailure, unknown_topic};
+use super::retry::RetryBudget;
 use crate::clock;
 use crate::domain::time::duration::spelled;
 
@@ -25,7 +25,7 @@ pub const RETRY_FOR: Duration = Duration::from_secs(60);
 pub struct Bulk<'a> {
     pub path: &'a [&'a str],
     pub topic: &'a str,
-    pub range: &'a args::Range,
+    pub range: &'a RangeArgs,
     pub is_dry_run: bool,
     pub is_json: bool,
     /// How long the second and later calls are retried. Also how long the operation continues while
@@ -38,7 +38,7 @@ pub struct Bulk<'a> {
 }
 
 #[derive(Serialize)]
-struct Request<'a> {
+struct BulkRequest<'a> {
     topic: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
     due_from: Option<NumberOrText<'a>>,
@@ -50,7 +50,7 @@ struct Request<'a> {
 }
 
 #[derive(Deserialize)]
-struct Progress {
+struct BulkProgress {
     #[serde(alias = "cancelled", alias = "redriven", alias = "dropped")]
     count: u64,
     more: bool,
@@ -63,17 +63,17 @@ struct Progress {
 
 impl Bulk<'_> {
     /// Calls the node until no task is left. Returns the text to print.
-    pub async fn run(&self, caller: &Caller) -> Result<String, Answered> {
+    pub async fn run(&self, caller: &NodeCaller) -> Result<String, ListFailure> {
         let ended = self.run_shown(caller).await;
         self.wipe();
         ended
     }
 
-    async fn run_shown(&self, caller: &Caller) -> Result<String, Answered> {
+    async fn run_shown(&self, caller: &NodeCaller) -> Result<String, ListFailure> {
         let mut from: Option<String> = None;
         let mut total = 0_u64;
         let (mut is_first, mut is_exact) = (true, true);
-        let mut patience = Patience::new(self.retry_for);
+        let mut patience = RetryBudget::new(self.retry_for);
         loop {
             let call = self.call(caller, from.as_deref())?;
             let retry_for = if is_first { Duration::ZERO } else { self.retry_for };
@@ -82,13 +82,13 @@ impl Bulk<'_> {
                 asked.map_err(|ending| self.broken_off(ending, total, is_exact))?;
             if let Some(problem) = answer.problem() {
                 return Err(if is_first {
-                    Answered::Problem(answer)
+                    ListFailure::Problem(answer)
                 } else {
                     self.broken_off(problem.ending(), total, is_exact).into()
                 });
             }
             is_first = false;
-            let progress: Progress =
+            let progress: BulkProgress =
                 answer.read().map_err(|ending| self.broken_off(ending, total, is_exact))?;
             total = total.saturating_add(progress.count);
             // An attempt without an answer may have affected tasks that are not counted. A dry run
@@ -125,8 +125,8 @@ impl Bulk<'_> {
         }
     }
 
-    fn call(&self, caller: &Caller, cursor: Option<&str>) -> Result<Call, Ending> {
-        let request = Request {
+    fn call(&self, caller: &NodeCaller, cursor: Option<&str>) -> Result<Call, Ending> {
+        let request = BulkRequest {
             topic: self.topic,
             due_from: self.range.due_from.as_deref().map(NumberOrText),
             due_to: self.range.due_to.as_deref().map(NumberOrText),

@@ -10,10 +10,10 @@ use reqwest::header::{ACCEPT, CONTENT_TYPE, HeaderName, IF_MATCH, IF_NONE_MATCH,
 use reqwest::redirect::Policy;
 use reqwest::{Client, Response, Url};
 
-use super::answer::{Answer, Ending, Exit, Problem};
-use super::args;
+use super::answer::{Ending, Exit, NodeAnswer, NodeProblem};
+use super::args::NodeOptions;
 use super::output::figures::grouped;
-use super::retry::Patience;
+use super::retry::RetryBudget;
 use crate::clock;
 use crate::domain::TaskId;
 use crate::domain::time::duration::spelled;
@@ -84,14 +84,14 @@ pub enum Repeating {
 /// The result of a call with its retries.
 #[derive(Debug)]
 pub struct Asked {
-    pub answer: Answer,
+    pub answer: NodeAnswer,
     /// True when an earlier attempt got no answer: it may have taken effect as well.
     pub is_in_doubt: bool,
 }
 
 /// Calls one node over kept-alive connections.
 #[derive(Clone, Debug)]
-pub struct Caller {
+pub struct NodeCaller {
     http: Client,
     base: Url,
     /// The base URL as given, without a password, for messages.
@@ -100,10 +100,10 @@ pub struct Caller {
     timeout: Duration,
 }
 
-impl Caller {
+impl NodeCaller {
     /// # Errors
     /// Returns wrong usage when the URL is not valid.
-    pub fn new(node: &args::Node) -> Result<Self, Ending> {
+    pub fn new(node: &NodeOptions) -> Result<Self, Ending> {
         let given = node.url.trim_end_matches('/');
         let shown = without_user(given);
         let base = Url::parse(given).ok().filter(|url| matches!(url.scheme(), "http" | "https"));
@@ -167,7 +167,7 @@ impl Caller {
     }
 
     /// Makes one attempt. Returns an `Ending` with the error to report when no answer came.
-    pub async fn ask(&self, call: &Call) -> Result<Answer, Ending> {
+    pub async fn ask(&self, call: &Call) -> Result<NodeAnswer, Ending> {
         let url = call.url.clone();
         let request = match &call.method {
             Method::Get => self.http.get(url),
@@ -195,7 +195,7 @@ impl Caller {
             .map_err(failed)?;
         let (status, retry_after) = (response.status().as_u16(), retry_after(&response));
         let text = response.text().await.map_err(failed)?;
-        Ok(Answer { status, retry_after, text })
+        Ok(NodeAnswer { status, retry_after, text })
     }
 
     /// Makes a call, and retries it with growing pauses while the node is away or busy, for up to
@@ -209,7 +209,7 @@ impl Caller {
         limit: Duration,
         repeating: Repeating,
     ) -> Result<Asked, Ending> {
-        let mut patience = Patience::new(limit);
+        let mut patience = RetryBudget::new(limit);
         let mut is_in_doubt = false;
         loop {
             let asked = self.ask(call).await;
@@ -219,7 +219,7 @@ impl Caller {
             };
             let exit = problem
                 .as_ref()
-                .map(Problem::exit)
+                .map(NodeProblem::exit)
                 .or(asked.as_ref().err().map(|ending| ending.exit));
             let may_repeat = match exit {
                 Some(Exit::NothingDone) => true,
@@ -279,7 +279,7 @@ impl Caller {
 /// Returns true when a problem is the final outcome of a call although an earlier attempt got no
 /// answer. A node that refuses this call has not carried it out in an earlier attempt, either. 'Too
 /// late' is different: the task in flight may be the one that the earlier attempt stored.
-fn stands(problem: &Problem) -> bool {
+fn stands(problem: &NodeProblem) -> bool {
     match problem.exit() {
         Exit::Refused => problem.slug().is_some(),
         Exit::NotFound | Exit::Unknown => true,

@@ -11,13 +11,13 @@ use serde::{Serialize, Serializer};
 use serde_json::value::RawValue;
 use tokio::io::{AsyncRead, AsyncReadExt as _};
 
-use super::args;
+use super::args::SubmitArgs;
 
 /// No node accepts a larger body.
 const FILE_BYTES_MAX: u64 = 1 << 30;
 
 #[derive(Serialize, Default)]
-struct Draft<'a> {
+struct DraftBody<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     topic: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -37,7 +37,7 @@ struct Draft<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     key_base64: Option<&'a str>,
     #[serde(skip_serializing_if = "Vec::is_empty", serialize_with = "headers")]
-    headers: Vec<(&'a str, HeaderValue<'a>)>,
+    headers: Vec<(&'a str, DraftHeaderValue<'a>)>,
     #[serde(skip_serializing_if = "Option::is_none")]
     name: Option<&'a str>,
 }
@@ -58,7 +58,7 @@ impl Serialize for NumberOrText<'_> {
 
 #[derive(Serialize, Clone, Copy, Debug)]
 #[serde(untagged)]
-enum HeaderValue<'a> {
+enum DraftHeaderValue<'a> {
     Text(&'a str),
     Binary { base64: &'a str },
     Null,
@@ -66,7 +66,7 @@ enum HeaderValue<'a> {
 
 /// A name that occurs several times gets a list of its values.
 fn headers<S: Serializer>(
-    headers: &[(&str, HeaderValue<'_>)],
+    headers: &[(&str, DraftHeaderValue<'_>)],
     serializer: S,
 ) -> Result<S::Ok, S::Error> {
     let mut map = serializer.serialize_map(None)?;
@@ -74,7 +74,7 @@ fn headers<S: Serializer>(
         if headers[..index].iter().any(|(known, _)| known == name) {
             continue;
         }
-        let values: Vec<HeaderValue<'_>> = headers[index..]
+        let values: Vec<DraftHeaderValue<'_>> = headers[index..]
             .iter()
             .filter(|(other, _)| other == name)
             .map(|(_, value)| *value)
@@ -87,26 +87,27 @@ fn headers<S: Serializer>(
     map.end()
 }
 
-fn headers_of(args: &args::Submit) -> Vec<(&str, HeaderValue<'_>)> {
-    let texts = args.headers.iter().map(|(name, value)| (name.as_str(), HeaderValue::Text(value)));
+fn headers_of(args: &SubmitArgs) -> Vec<(&str, DraftHeaderValue<'_>)> {
+    let texts =
+        args.headers.iter().map(|(name, value)| (name.as_str(), DraftHeaderValue::Text(value)));
     let binaries = args
         .header_base64
         .iter()
-        .map(|(name, base64)| (name.as_str(), HeaderValue::Binary { base64 }));
-    let nulls = args.header_null.iter().map(|name| (name.as_str(), HeaderValue::Null));
+        .map(|(name, base64)| (name.as_str(), DraftHeaderValue::Binary { base64 }));
+    let nulls = args.header_null.iter().map(|name| (name.as_str(), DraftHeaderValue::Null));
     texts.chain(binaries).chain(nulls).collect()
 }
 
 /// Returns the body of the submit, or an error of the command line. The body of a replacement has
 /// no topic and no name, because the path holds them.
-pub async fn body_of(args: &args::Submit) -> Result<Vec<u8>, String> {
+pub async fn body_of(args: &SubmitArgs) -> Result<Vec<u8>, String> {
     let file = match &args.payload.payload_file {
         Some(path) => Some(bytes_of(path).await?),
         None => None,
     };
     let json = args.payload.payload.as_deref().map(json_of).transpose()?;
     let text_of_file = file.as_deref().and_then(|bytes| std::str::from_utf8(bytes).ok());
-    let draft = Draft {
+    let draft = DraftBody {
         topic: args.topic.as_deref().filter(|_| !args.replace),
         due_at: args.due.due_at.as_deref().map(NumberOrText),
         delay: args.due.delay.as_deref(),

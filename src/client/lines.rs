@@ -34,15 +34,15 @@ use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
 use self::delivery::{Delivered, Delivery};
-use self::difference::Member;
-use self::judge::{Outcome, Refused, Settled};
+use self::difference::DifferingMember;
+use self::judge::{LineOutcome, RefusedLine, SettledLine};
 use self::line::{Naming, WrongKind, WrongLine};
-use self::reader::{Chunk, Input, Reading};
-use self::screen::{Manner, Screen, Snapshot, TICK};
+use self::reader::{Input, LineChunk, Reading};
+use self::screen::{Manner, RunProgress, Screen, TICK};
 use self::tally::Tally;
 use super::answer::{Ending, Exit};
-use super::args;
-use super::caller::Caller;
+use super::args::{self, SubmitArgs};
+use super::caller::NodeCaller;
 use super::output::print;
 use super::task::printable;
 use crate::clock;
@@ -59,7 +59,7 @@ const STOPPED_BY: [signals::EndSignal; 2] =
     [signals::EndSignal::Interrupt, signals::EndSignal::Terminate];
 
 /// Submits the tasks of a file or of standard input.
-pub async fn submit(args: &args::Submit, file: &Path) -> ExitCode {
+pub async fn submit(args: &SubmitArgs, file: &Path) -> ExitCode {
     let is_json = args.node.json;
     let (plan, input, caller) = match prepare(args, file) {
         Ok(prepared) => prepared,
@@ -81,7 +81,7 @@ pub async fn submit(args: &args::Submit, file: &Path) -> ExitCode {
         screen: &screen,
         last_through: &last_through,
     };
-    let mut run = Run::new(&plan);
+    let mut run = LinesRun::new(&plan);
     run.deliver_all(input, delivery).await;
     screen.wipe();
     run.report(file)
@@ -89,7 +89,7 @@ pub async fn submit(args: &args::Submit, file: &Path) -> ExitCode {
 
 /// The parameters of a run.
 #[derive(Debug)]
-struct Plan {
+struct RunPlan {
     run_id: String,
     manner: Manner,
     batch_lines_max: usize,
@@ -99,9 +99,9 @@ struct Plan {
     from_line: u64,
 }
 
-fn prepare(args: &args::Submit, file: &Path) -> Result<(Plan, Input, Caller), Ending> {
+fn prepare(args: &SubmitArgs, file: &Path) -> Result<(RunPlan, Input, NodeCaller), Ending> {
     let lines = &args.lines;
-    let caller = Caller::new(&args.node)?;
+    let caller = NodeCaller::new(&args.node)?;
     let run_id =
         lines.run_id.clone().unwrap_or_else(|| format!("run-{:016x}", rand::random::<u64>()));
     let (source, bytes_total) =
@@ -117,7 +117,7 @@ fn prepare(args: &args::Submit, file: &Path) -> Result<(Plan, Input, Caller), En
         .map_err(|error| Ending::new(Exit::NothingDone, format!("start to read: {error}")))?;
     let manner = Manner { is_json: args.node.json, is_quiet: lines.quiet };
     let retry_for = args.retry_for.unwrap_or(args::RETRY_FOR_OF_LINES);
-    let plan = Plan {
+    let plan = RunPlan {
         run_id,
         manner,
         batch_lines_max: lines.batch,
@@ -154,20 +154,20 @@ const fn words_for(signal: signals::EndSignal) -> &'static str {
 
 /// A run in progress.
 #[derive(Debug)]
-struct Run<'a> {
-    plan: &'a Plan,
+struct LinesRun<'a> {
+    plan: &'a RunPlan,
     tally: Tally,
     /// The reason why the run ended before its input.
     ending: Option<Ending>,
     /// A chunk that did not fit into the last batch.
-    left: Option<Chunk>,
+    left: Option<LineChunk>,
     /// The first error while writing results to stdout.
     unwritten: Option<io::Error>,
     started_at: Monotonic,
 }
 
-impl<'a> Run<'a> {
-    fn new(plan: &'a Plan) -> Self {
+impl<'a> LinesRun<'a> {
+    fn new(plan: &'a RunPlan) -> Self {
         Self {
             plan,
             tally: Tally::from_line(plan.from_line),
@@ -221,7 +221,7 @@ impl<'a> Run<'a> {
 
     /// Returns all chunks that are ready and fit into one batch. Waits when no chunk is ready.
     /// Cancel-safe: a cancelled wait has taken no chunk.
-    async fn next_batch(&mut self, input: &mut Input) -> Option<io::Result<Chunk>> {
+    async fn next_batch(&mut self, input: &mut Input) -> Option<io::Result<LineChunk>> {
         let mut batch = match self.left.take() {
             Some(left) => left,
             None => match input.chunks.recv().await? {
@@ -290,7 +290,7 @@ impl<'a> Run<'a> {
     fn show(&self, input: &Input, screen: &Screen) {
         let bytes_read = input.bytes_read.load(Ordering::Relaxed);
         let took = clock::monotonic().since(self.started_at);
-        screen.show(Snapshot {
+        screen.show(RunProgress {
             counts: self.tally.counts,
             bytes_read,
             bytes_total: self.plan.bytes_total,
@@ -310,30 +310,32 @@ impl<'a> Run<'a> {
                 json!({ "type": kind, "title": title, "status": status, "detail": line.detail });
             self.report_refused(
                 line.number,
-                &Refused { status, text: format!("{title}: {}", line.detail), problem },
+                &RefusedLine { status, text: format!("{title}: {}", line.detail), problem },
                 screen,
             );
         }
     }
 
-    fn report_line(&mut self, line: &Settled, screen: &Screen) {
+    fn report_line(&mut self, line: &SettledLine, screen: &Screen) {
         let shown = match &line.outcome {
-            Outcome::Refused(refused) => return self.report_refused(line.number, refused, screen),
-            Outcome::Differs(task, members) => {
+            LineOutcome::Refused(refused) => {
+                return self.report_refused(line.number, refused, screen);
+            }
+            LineOutcome::Differs(task, members) => {
                 return self.report_differing(line.number, task, members, screen);
             }
-            Outcome::Accepted(task) => LineJson {
+            LineOutcome::Accepted(task) => LineJson {
                 status: Some(201),
                 task: Some(task),
                 ..LineJson::of(line.number, "accepted")
             },
-            Outcome::Known(task) => LineJson {
+            LineOutcome::Known(task) => LineJson {
                 status: Some(200),
                 task: Some(task),
                 ..LineJson::of(line.number, "known")
             },
-            Outcome::Unknown => LineJson::of(line.number, "unknown"),
-            Outcome::NotSubmitted => LineJson::of(line.number, "not_submitted"),
+            LineOutcome::Unknown => LineJson::of(line.number, "unknown"),
+            LineOutcome::NotSubmitted => LineJson::of(line.number, "not_submitted"),
         };
         // People get counts, and the ranges of unsettled lines, at the end.
         if self.plan.manner.is_json {
@@ -345,7 +347,7 @@ impl<'a> Run<'a> {
         &mut self,
         number: u64,
         task: &RawValue,
-        members: &[Member],
+        members: &[DifferingMember],
         screen: &Screen,
     ) {
         if self.plan.manner.is_json {
@@ -355,7 +357,7 @@ impl<'a> Run<'a> {
                 screen,
             );
         }
-        let members = members.iter().map(Member::to_string).collect::<Vec<_>>().join(", ");
+        let members = members.iter().map(DifferingMember::to_string).collect::<Vec<_>>().join(", ");
         let task: NamedTask = serde_json::from_str(task.get()).unwrap_or_default();
         let text = format!(
             "line {number}: not stored: its name `{}` stands for task {}, which differs from it ({members})",
@@ -365,7 +367,7 @@ impl<'a> Run<'a> {
         screen.note("differs", &text);
     }
 
-    fn report_refused(&mut self, number: u64, refused: &Refused, screen: &Screen) {
+    fn report_refused(&mut self, number: u64, refused: &RefusedLine, screen: &Screen) {
         if self.plan.manner.is_json {
             let (status, problem) = (Some(refused.status), Some(&refused.problem));
             self.print(&LineJson { status, problem, ..LineJson::of(number, "refused") }, screen);
@@ -473,7 +475,7 @@ struct LineJson<'a> {
     task: Option<&'a RawValue>,
     /// The members in which the line differs from `task`.
     #[serde(skip_serializing_if = "Option::is_none")]
-    differs: Option<&'a [Member]>,
+    differs: Option<&'a [DifferingMember]>,
     #[serde(skip_serializing_if = "Option::is_none")]
     problem: Option<&'a serde_json::Value>,
 }

@@ -7,9 +7,9 @@ use serde::Deserialize;
 use serde_json::json;
 use serde_json::value::RawValue;
 
-use super::answer::{Answer, Ending, Exit};
-use super::args;
-use super::caller::{Call, Caller, Repeating};
+use super::answer::{Ending, Exit, NodeAnswer};
+use super::args::PartArgs;
+use super::caller::{Call, NodeCaller, Repeating};
 use super::output::figures::counted;
 use super::output::print;
 use super::output::table::Table;
@@ -25,17 +25,17 @@ const EMPTY_PAGES_MAX: u32 = 100_000;
 
 /// The parameters of a list.
 #[derive(Debug)]
-pub struct Listing<'a> {
+pub struct ListParameters<'a> {
     pub path: &'a [&'a str],
     pub filters: Vec<(&'a str, &'a str)>,
-    pub part: &'a args::Part,
+    pub part: &'a PartArgs,
     pub is_json: bool,
     /// The noun for one line.
     pub what: &'static str,
 }
 
 #[derive(Deserialize)]
-struct Page {
+struct ListPage {
     tasks: Vec<Box<RawValue>>,
     cursor: Option<String>,
     /// Present when no task of the topic was found. Null when the node cannot tell.
@@ -54,22 +54,22 @@ pub fn unknown_topic(topic: &str) -> Ending {
 
 /// The end of a list.
 #[derive(PartialEq, Eq, Debug)]
-pub struct Listed {
+pub struct ListEnd {
     pub count: u64,
     /// The position of the next page, when there are more tasks.
     pub cursor: Option<String>,
 }
 
-impl Listing<'_> {
+impl ListParameters<'_> {
     /// Requests page after page and passes the lines of each to `show`. Ends at the limit, at the
     /// last page, or when `show` returns false.
     pub async fn walk(
         &self,
-        caller: &Caller,
+        caller: &NodeCaller,
         mut show: impl FnMut(&[Box<RawValue>]) -> Result<bool, Ending>,
-    ) -> Result<Listed, Answered> {
+    ) -> Result<ListEnd, ListFailure> {
         let limit = if self.part.all { u64::MAX } else { self.part.limit };
-        let mut listed = Listed { count: 0, cursor: self.part.cursor.clone() };
+        let mut listed = ListEnd { count: 0, cursor: self.part.cursor.clone() };
         let (mut is_first, mut empty_count) = (true, 0);
         loop {
             let call = self.call(caller, limit - listed.count, listed.cursor.as_deref())?;
@@ -77,14 +77,14 @@ impl Listing<'_> {
             is_first = false;
             let answer = caller.ask_for(&call, retry_for, Repeating::IsSafe).await?.answer;
             if answer.problem().is_some() {
-                return Err(Answered::Problem(answer));
+                return Err(ListFailure::Problem(answer));
             }
-            let page: Page = answer.read()?;
+            let page: ListPage = answer.read()?;
             let count = page.tasks.len().saturating_as::<u64>();
             empty_count = if count == 0 { empty_count + 1 } else { 0 };
             listed.count = listed.count.saturating_add(count);
             if !show(&page.tasks)? {
-                return Ok(Listed { cursor: None, ..listed });
+                return Ok(ListEnd { cursor: None, ..listed });
             }
             if page.cursor.is_some()
                 && (page.cursor == listed.cursor || empty_count > EMPTY_PAGES_MAX)
@@ -107,7 +107,7 @@ impl Listing<'_> {
         }
     }
 
-    fn call(&self, caller: &Caller, left: u64, cursor: Option<&str>) -> Result<Call, Ending> {
+    fn call(&self, caller: &NodeCaller, left: u64, cursor: Option<&str>) -> Result<Call, Ending> {
         let limit = left.min(PAGE_LINES_MAX).to_string();
         let mut query = self.filters.clone();
         query.push(("limit", &limit));
@@ -118,10 +118,10 @@ impl Listing<'_> {
     /// Prints the list: a table, or one line of JSON for each task.
     pub async fn print<const N: usize>(
         &self,
-        caller: &Caller,
+        caller: &NodeCaller,
         heads: [&'static str; N],
         cells: impl Fn(Task) -> [String; N],
-    ) -> Result<(), Answered> {
+    ) -> Result<(), ListFailure> {
         let mut table = Table::new(heads);
         let listed = self.walk(caller, |tasks| {
             if self.is_json {
@@ -130,7 +130,7 @@ impl Listing<'_> {
                 );
             }
             let read = |task: &RawValue| {
-                Answer { status: 200, retry_after: None, text: task.get().to_owned() }
+                NodeAnswer { status: 200, retry_after: None, text: task.get().to_owned() }
                     .read::<Task>()
             };
             let rows: Vec<_> =
@@ -155,12 +155,12 @@ impl Listing<'_> {
 
 /// The reason why a list is missing or incomplete.
 #[derive(Debug)]
-pub enum Answered {
-    Problem(Answer),
+pub enum ListFailure {
+    Problem(NodeAnswer),
     Ending(Ending),
 }
 
-impl From<Ending> for Answered {
+impl From<Ending> for ListFailure {
     fn from(ending: Ending) -> Self {
         Self::Ending(ending)
     }

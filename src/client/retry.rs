@@ -12,13 +12,13 @@ const RETRY_AFTER_MAX: Duration = Duration::from_secs(60);
 
 /// The retry time that is left while no call succeeds.
 #[derive(Clone, Debug)]
-pub struct Patience {
+pub struct RetryBudget {
     limit: Duration,
     failing_since: Option<Monotonic>,
     failure_count: u32,
 }
 
-impl Patience {
+impl RetryBudget {
     /// Allows retries for `limit` after the first failure. A limit of zero allows none.
     pub const fn new(limit: Duration) -> Self {
         Self { limit, failing_since: None, failure_count: 0 }
@@ -71,13 +71,13 @@ mod tests {
     }
 
     #[test]
-    fn pauses_grow_to_a_bound_and_are_spread() {
-        let mut patience = Patience::new(Duration::from_secs(3600));
+    fn pauses_grow_to_a_limit_and_are_spread() {
+        let mut patience = RetryBudget::new(Duration::from_secs(3600));
         let pauses: Vec<Duration> =
             (0..40).map(|_| patience.pause(at(0), None, 0).unwrap()).collect();
         assert_eq!(pauses[..3], [ms(50), ms(100), ms(200)]);
         assert_eq!(pauses[39], ms(5000));
-        let mut patience = Patience::new(Duration::from_secs(3600));
+        let mut patience = RetryBudget::new(Duration::from_secs(3600));
         let pause = patience.pause(at(0), None, 1023).unwrap();
         assert!(pause > ms(99) && pause <= ms(100), "{pause:?}");
     }
@@ -85,16 +85,16 @@ mod tests {
     #[test]
     fn a_pause_is_never_shorter_than_the_node_asks_for() {
         for chance in [0, 512, u32::MAX] {
-            let pause = Patience::new(ms(90_000)).pause(at(0), Some(ms(2000)), chance).unwrap();
+            let pause = RetryBudget::new(ms(90_000)).pause(at(0), Some(ms(2000)), chance).unwrap();
             assert!(pause >= ms(2000) && pause < ms(2100), "{pause:?}");
         }
-        let pause = Patience::new(ms(90_000)).pause(at(0), Some(ms(86_400_000)), 0).unwrap();
+        let pause = RetryBudget::new(ms(90_000)).pause(at(0), Some(ms(86_400_000)), 0).unwrap();
         assert!(pause <= RETRY_AFTER_MAX + PAUSE_MIN, "an absurd wish is cut: {pause:?}");
     }
 
     #[test]
     fn patience_ends_after_its_limit_and_begins_anew_with_a_success() {
-        let mut patience = Patience::new(ms(1000));
+        let mut patience = RetryBudget::new(ms(1000));
         assert!(patience.pause(at(5000), None, 0).is_some());
         assert!(patience.pause(at(5990), None, 0).is_none());
         patience.others_succeeded(at(5500));
@@ -103,6 +103,6 @@ mod tests {
         assert!(patience.pause(at(6500), None, 0).is_none(), "what was before does not count");
         patience.succeeded();
         assert_eq!(patience.pause(at(9000), None, 0), Some(ms(50)));
-        assert_eq!(Patience::new(ms(0)).pause(at(0), None, 0), None);
+        assert_eq!(RetryBudget::new(ms(0)).pause(at(0), None, 0), None);
     }
 }

@@ -21,7 +21,7 @@ pub struct Task {
     /// The task that replaced this one.
     pub replaced_by: Option<String>,
     pub attempt: Option<i64>,
-    pub receipt: Option<Receipt>,
+    pub receipt: Option<TaskReceipt>,
     #[serde(default)]
     pub headers: BTreeMap<String, Header>,
     #[serde(default, deserialize_with = "given")]
@@ -66,7 +66,7 @@ impl Header {
 }
 
 #[derive(Deserialize, Debug)]
-pub struct Receipt {
+pub struct TaskReceipt {
     pub partition: i64,
     pub offset: i64,
     pub published_at: String,

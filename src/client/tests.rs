@@ -1,7 +1,7 @@
 //! Tests of the clients: against the API over a model of a node's service, and against a scripted
 //! server for everything that the model does not do.
 
-mod doubt;
+mod in_doubt;
 mod many;
 mod scripted;
 
@@ -12,63 +12,66 @@ use std::time::Duration;
 use clap::Parser;
 use tokio::net::TcpListener;
 
-use super::answer::{Answer, Deed, Ending, Exit};
-use super::args::{Dead, DeadCommand};
+use super::answer::{Deed, Ending, Exit, NodeAnswer};
+use super::args::{DeadArgs, DeadCommand};
 use super::output::print;
-use super::{args, draft};
-use crate::api;
+use super::{
+    args::{self, CancelArgs, NodeOptions, SubmitArgs},
+    draft,
+};
+use crate::api::{self, ApiMetrics, ApiSettings};
 use crate::node::requests::service::Service;
 use crate::node::requests::service::model::Model;
 use crate::shutdown::Tasks;
 use crate::telemetry::Registry;
 
 #[derive(Parser)]
-enum Line {
-    Submit(Box<args::Submit>),
+enum CommandLine {
+    Submit(Box<SubmitArgs>),
     Show(args::Show),
-    Cancel(args::Cancel),
-    Dead(args::Dead),
+    Cancel(CancelArgs),
+    Dead(DeadArgs),
 }
 
-fn submit_args(line: &str) -> Result<args::Submit, clap::Error> {
+fn submit_args(line: &str) -> Result<SubmitArgs, clap::Error> {
     let words = ["punctual", "submit", "--topic"].into_iter().chain(line.split(' '));
-    Line::try_parse_from(words).map(|line| match line {
-        Line::Submit(args) => *args,
+    CommandLine::try_parse_from(words).map(|line| match line {
+        CommandLine::Submit(args) => *args,
         _ => panic!("this is a submit"),
     })
 }
 
-async fn node() -> args::Node {
+async fn node() -> NodeOptions {
     rustls::crypto::ring::default_provider().install_default().ok();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address: SocketAddr = listener.local_addr().unwrap();
     let mut registry = Registry::default();
-    let metrics = api::Metrics::register(&mut registry);
+    let metrics = ApiMetrics::register(&mut registry);
     let api = api::Api::new(
         Service::of_model(Arc::new(Model::default())),
-        api::Settings::default(),
+        ApiSettings::default(),
         metrics,
         Arc::new(registry),
     );
     let tasks = Tasks::default();
     tasks.spawn("api", api::serve(listener, api, None, tasks.clone()));
-    args::Node { url: format!("http://{address}/"), json: false, timeout: Duration::from_secs(30) }
+    NodeOptions { url: format!("http://{address}/"), json: false, timeout: Duration::from_secs(30) }
 }
 
-async fn submit(node: &args::Node, line: &str) -> Answer {
-    let args = args::Submit { node: node.clone(), ..submit_args(line).unwrap() };
+async fn submit(node: &NodeOptions, line: &str) -> NodeAnswer {
+    let args = SubmitArgs { node: node.clone(), ..submit_args(line).unwrap() };
     super::submit_one(&args).await.unwrap()
 }
 
-async fn show(node: &args::Node, id: &str) -> Answer {
+async fn show(node: &NodeOptions, id: &str) -> NodeAnswer {
     super::ask(node, |caller| caller.get(&["v1", "tasks", id], &[])).await.unwrap()
 }
 
-async fn cancel(node: &args::Node, id: &str) -> Answer {
+async fn cancel(node: &NodeOptions, id: &str) -> NodeAnswer {
     super::ask(node, |caller| caller.delete(&["v1", "tasks", id])).await.unwrap()
 }
 
-async fn livez(node: &args::Node) -> Result<Answer, Ending> {
+async fn livez(node: &NodeOptions) -> Result<NodeAnswer, Ending> {
     super::ask(node, |caller| caller.get(&["livez"], &[])).await
 }
 
@@ -121,18 +124,18 @@ async fn every_refusal_has_its_exit_code() {
 }
 
 /// Cancels as `punctual cancel` does.
-async fn cancel_by(node: &args::Node, line: &str) -> Answer {
+async fn cancel_by(node: &NodeOptions, line: &str) -> NodeAnswer {
     let words = ["punctual", "cancel"].into_iter().chain(line.split(' '));
-    let Ok(Line::Cancel(args)) = Line::try_parse_from(words) else {
+    let Ok(CommandLine::Cancel(args)) = CommandLine::try_parse_from(words) else {
         panic!("this is a cancel: {line}")
     };
-    super::cancel_one(&args::Cancel { node: node.clone(), ..args }).await.unwrap()
+    super::cancel_one(&CancelArgs { node: node.clone(), ..args }).await.unwrap()
 }
 
 #[tokio::test]
 async fn what_was_replaced_is_shown_with_the_task_in_its_place() {
     let node = node().await;
-    let id_of = |answer: &Answer| answer.read::<super::task::Task>().unwrap().id;
+    let id_of = |answer: &NodeAnswer| answer.read::<super::task::Task>().unwrap().id;
     let first =
         id_of(&submit(&node, "t --name n --delay 1h --payload 1 --replace --if-absent").await);
     let second = id_of(
@@ -176,7 +179,7 @@ async fn what_was_replaced_is_shown_with_the_task_in_its_place() {
         [format!("{first} --if-match {first}"), format!("--topic t --if-match {first} --yes")]
     {
         assert!(
-            Line::try_parse_from(["punctual", "cancel"].into_iter().chain(wrong.split(' ')))
+            CommandLine::try_parse_from(["punctual", "cancel"].into_iter().chain(wrong.split(' ')))
                 .is_err(),
             "{wrong}"
         );
@@ -189,10 +192,10 @@ async fn a_node_that_is_not_there_has_done_nothing() {
     let url = format!("http://{}", listener.local_addr().unwrap());
     drop(listener);
     rustls::crypto::ring::default_provider().install_default().ok();
-    let nowhere = args::Node { url, json: false, timeout: Duration::from_secs(30) };
+    let nowhere = NodeOptions { url, json: false, timeout: Duration::from_secs(30) };
     let ending = livez(&nowhere).await.unwrap_err();
     assert_eq!(ending.exit, Exit::NothingDone, "{}", ending.text);
-    let no_url = args::Node { url: "localhost:7070".to_owned(), ..nowhere };
+    let no_url = NodeOptions { url: "localhost:7070".to_owned(), ..nowhere };
     assert_eq!(livez(&no_url).await.unwrap_err().exit, Exit::Usage);
 }
 
@@ -200,7 +203,7 @@ async fn a_node_that_is_not_there_has_done_nothing() {
 async fn a_node_that_does_not_answer_leaves_it_unknown() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     rustls::crypto::ring::default_provider().install_default().ok();
-    let silent = args::Node {
+    let silent = NodeOptions {
         url: format!("http://{}", listener.local_addr().unwrap()),
         json: false,
         timeout: Duration::from_secs(1),
@@ -241,7 +244,7 @@ fn only_a_node_says_that_nothing_was_done() {
         (404, problem("task-not-found"), Exit::NotFound),
         (501, String::new(), Exit::Refused),
     ] {
-        let answer = Answer { status, retry_after: None, text };
+        let answer = NodeAnswer { status, retry_after: None, text };
         assert_eq!(answer.problem().unwrap().exit(), exit, "{answer:?}");
     }
 }
@@ -280,7 +283,7 @@ fn a_command_line_says_when_and_what_exactly_once() {
     ] {
         assert_eq!(submit_args(line).unwrap_err().exit_code(), 2, "{line}");
     }
-    let shown = Line::try_parse_from(["punctual", "show", "17"]);
+    let shown = CommandLine::try_parse_from(["punctual", "show", "17"]);
     assert!(shown.err().unwrap().to_string().contains("UUID"));
     let lines = submit_args("t tasks.jsonl --run-id r --concurrency 64").unwrap();
     assert_eq!((lines.lines.concurrency, lines.lines.batch, lines.lines.from_line), (64, 1000, 1));
@@ -290,15 +293,15 @@ fn a_command_line_says_when_and_what_exactly_once() {
 fn a_task_is_named_by_its_id_or_by_topic_and_name() {
     const ID: &str = "01b9774e-55c0-8003-8000-000000000007";
     let parse = |line: &str| {
-        Line::try_parse_from(std::iter::once("punctual").chain(line.split(' '))).map(|line| {
-            match line {
-                Line::Cancel(args) => args.dry_run || args.yes,
-                Line::Dead(Dead {
+        CommandLine::try_parse_from(std::iter::once("punctual").chain(line.split(' '))).map(
+            |line| match line {
+                CommandLine::Cancel(args) => args.dry_run || args.yes,
+                CommandLine::Dead(DeadArgs {
                     command: DeadCommand::Redrive(args) | DeadCommand::Drop(args),
                 }) => args.yes,
-                Line::Submit(_) | Line::Show(_) | Line::Dead(_) => false,
-            }
-        })
+                CommandLine::Submit(_) | CommandLine::Show(_) | CommandLine::Dead(_) => false,
+            },
+        )
     };
     for line in [
         format!("show {ID}"),
@@ -345,8 +348,9 @@ fn a_task_is_named_by_its_id_or_by_topic_and_name() {
 fn a_delay_needs_a_unit() {
     for number in ["30", "0", "+30", "-30", "1.5", " 30"] {
         let words = ["punctual", "submit", "--topic", "t", "--payload", "1", "--delay", number];
-        let error =
-            Line::try_parse_from(words).err().unwrap_or_else(|| panic!("`{number}` was taken"));
+        let error = CommandLine::try_parse_from(words)
+            .err()
+            .unwrap_or_else(|| panic!("`{number}` was taken"));
         let right = format!("{0}ms, {0}s, {0}m", number.trim());
         assert!(error.exit_code() == 2 && error.to_string().contains(&right), "{number}: {error}");
     }
@@ -357,7 +361,7 @@ fn a_delay_needs_a_unit() {
 }
 
 fn said(line: &str) -> String {
-    Line::try_parse_from(line.split(' '))
+    CommandLine::try_parse_from(line.split(' '))
         .err()
         .unwrap_or_else(|| panic!("{line} was taken"))
         .to_string()
@@ -406,7 +410,7 @@ fn keys_and_names_may_begin_with_a_hyphen() {
         "the value of --name was forgotten"
     );
     for line in ["punctual show --topic t --name -n", "punctual cancel --topic t --name -n"] {
-        assert!(Line::try_parse_from(line.split(' ')).is_ok(), "{line}");
+        assert!(CommandLine::try_parse_from(line.split(' ')).is_ok(), "{line}");
     }
 }
 

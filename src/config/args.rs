@@ -8,7 +8,7 @@ use clap::{Args, Parser, Subcommand};
 
 use super::secret::Secret;
 use super::tls::TlsWords;
-use crate::bench::args::Bench;
+use crate::bench::args::BenchArgs;
 use crate::client::args as client;
 
 /// The release, `0.1.0`.
@@ -34,13 +34,13 @@ pub(super) const VERSION: &str =
 #[command(name = "punctual", version, long_version = VERSION, max_term_width = 110, disable_help_subcommand = true)]
 pub(super) struct Cli {
     #[command(subcommand)]
-    pub command: Words,
+    pub command: CommandArgs,
     #[command(flatten)]
-    pub log: Log,
+    pub log: LogArgs,
 }
 
 #[derive(Subcommand, Debug)]
-pub(super) enum Words {
+pub(super) enum CommandArgs {
     /// Runs a node: takes tasks over REST and publishes each at its due time.
     ///
     /// Start as many nodes as you like with the same database, Kafka and etcd. SIGTERM drains: the
@@ -54,7 +54,7 @@ pub(super) enum Words {
     #[command(after_long_help = MIGRATE_EXAMPLES)]
     Migrate(Migrate),
     #[command(flatten)]
-    Client(client::Command),
+    Client(client::ClientCommand),
     /// Measures a running cluster: tasks go in over REST, records are read from the topic.
     Bench(Box<BenchWords>),
     /// Prints what a shell must know to complete command lines of this program.
@@ -81,7 +81,7 @@ Examples:
 #[derive(Args, Debug)]
 pub(super) struct BenchWords {
     #[command(flatten)]
-    pub bench: Bench,
+    pub bench: BenchArgs,
     #[command(flatten, next_help_heading = "Of every scenario")]
     pub kafka_properties: KafkaProperties,
 }
@@ -95,7 +95,7 @@ pub(super) struct Completions {
 
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Logs (to stderr)")]
-pub(super) struct Log {
+pub(super) struct LogArgs {
     /// What is logged: a level (error, warn, info, debug, trace, off), or a filter such as
     /// info,punctual::node=debug.
     ///
@@ -154,19 +154,19 @@ pub(super) struct Serve {
     #[command(flatten)]
     pub schema: Schema,
     #[command(flatten)]
-    pub kafka: Kafka,
+    pub kafka: KafkaArgs,
     #[command(flatten)]
-    pub etcd: Etcd,
+    pub etcd: EtcdArgs,
     #[command(flatten)]
-    pub node: Node,
+    pub node: NodeArgs,
     #[command(flatten)]
     pub tls: TlsWords,
     #[command(flatten)]
     pub timing: Timing,
     #[command(flatten)]
-    pub retention: Retention,
+    pub retention: RetentionArgs,
     #[command(flatten)]
-    pub bounds: Bounds,
+    pub limits: LimitArgs,
 }
 
 #[derive(Args, Debug)]
@@ -217,7 +217,7 @@ pub(super) struct KafkaProperties {
 
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Kafka")]
-pub(super) struct Kafka {
+pub(super) struct KafkaArgs {
     /// Bootstrap servers, host:port, comma-separated. Required.
     #[arg(long = "kafka", env = "PUNCTUAL_KAFKA", value_name = "SERVERS")]
     pub bootstrap: Option<String>,
@@ -241,7 +241,7 @@ pub(super) struct Kafka {
 
 #[derive(Args, Debug)]
 #[command(next_help_heading = "etcd")]
-pub(super) struct Etcd {
+pub(super) struct EtcdArgs {
     /// Endpoints of etcd, comma-separated: host:port, http:// or https://. Without it, this node is
     /// the only one and owns all shards.
     ///
@@ -278,7 +278,7 @@ pub(super) struct Etcd {
 
 #[derive(Args, Debug)]
 #[command(next_help_heading = "The node and its cluster")]
-pub(super) struct Node {
+pub(super) struct NodeArgs {
     /// Where the REST API listens: address:port. Port 0 takes a free one.
     ///
     /// There is no authentication yet: beyond loopback, keep it behind something that has one. The
@@ -293,7 +293,8 @@ pub(super) struct Node {
     #[arg(long, env = "PUNCTUAL_NODE_NAME", value_name = "NAME")]
     pub node_name: Option<String>,
     /// The URL under which people and other nodes reach this node's API. [default: http:// (https://
-    /// with a certificate) and what --listen says; where that is all addresses (0.0.0.0), with this node's name]
+    /// with a certificate) and what --listen says; where that is all addresses (0.0.0.0), with this
+    /// node's name]
     #[arg(long, env = "PUNCTUAL_ADVERTISE", value_name = "URL")]
     pub advertise: Option<String>,
     /// After how long without a sign of life a node counts as stale; take-over follows within about
@@ -339,7 +340,7 @@ pub(super) struct Timing {
 
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Retention")]
-pub(super) struct Retention {
+pub(super) struct RetentionArgs {
     /// How long receipts (the execlog) can be looked up. From 1h to 3650d; dropped by the day.
     #[arg(long, env = "PUNCTUAL_RECEIPT_RETENTION", value_name = "SPAN", default_value = "7d")]
     pub receipt_retention: String,
@@ -353,9 +354,9 @@ pub(super) struct Retention {
 }
 
 #[derive(Args, Debug)]
-#[command(next_help_heading = "Bounds (of this node)")]
-pub(super) struct Bounds {
-    /// Tasks claimed and not yet settled. At the bound, claims pause. From 1000 to 10000000.
+#[command(next_help_heading = "Limits (of this node)")]
+pub(super) struct LimitArgs {
+    /// Tasks claimed and not yet settled. At the limit, claims pause. From 1000 to 10000000.
     #[arg(long, env = "PUNCTUAL_IN_FLIGHT_TASKS", value_name = "COUNT", default_value = "100000")]
     pub in_flight_tasks: String,
     /// Bytes of these tasks. From 1MiB to 512GiB; at least --body-max.
@@ -370,14 +371,14 @@ pub(super) struct Bounds {
         default_value = "25000"
     )]
     pub topic_in_flight_tasks: String,
-    /// Tasks that were submitted and wait for their insert. At the bound, 503 with Retry-After.
+    /// Tasks that were submitted and wait for their insert. At the limit, 503 with Retry-After.
     /// From 1000 to 10000000.
     #[arg(long, env = "PUNCTUAL_SUBMIT_QUEUE", value_name = "COUNT", default_value = "20000")]
     pub submit_queue: String,
     /// Bytes of these tasks. From 1MiB to 1024GiB; at least --body-max.
     #[arg(long, env = "PUNCTUAL_SUBMIT_QUEUE_BYTES", value_name = "SIZE", default_value = "64MiB")]
     pub submit_queue_bytes: String,
-    /// Cancels that wait for their statement. At the bound, 503 with Retry-After. From 100 to
+    /// Cancels that wait for their statement. At the limit, 503 with Retry-After. From 100 to
     /// 1000000.
     #[arg(long, env = "PUNCTUAL_CANCEL_QUEUE", value_name = "COUNT", default_value = "10000")]
     pub cancel_queue: String,
@@ -385,7 +386,7 @@ pub(super) struct Bounds {
     /// From 1KiB to 1GiB.
     #[arg(long, env = "PUNCTUAL_BODY_MAX", value_name = "SIZE", default_value = "16MiB")]
     pub body_max: String,
-    /// Bytes of all bodies in progress, and of large answers that are being written. At the bound,
+    /// Bytes of all bodies in progress, and of large answers that are being written. At the limit,
     /// 503 with Retry-After. From 1MiB to 4GiB; at least twice --body-max, for a compressed body is
     /// there twice.
     #[arg(long, env = "PUNCTUAL_BODY_MEMORY", value_name = "SIZE", default_value = "256MiB")]
@@ -397,11 +398,11 @@ pub(super) struct Bounds {
     /// 64KiB.
     #[arg(long, env = "PUNCTUAL_HEADER_MAX", value_name = "SIZE", default_value = "16KiB")]
     pub header_max: String,
-    /// Requests in progress, until their answers are written. At the bound, 503 with Retry-After.
+    /// Requests in progress, until their answers are written. At the limit, 503 with Retry-After.
     /// From 1 to 1000000.
     #[arg(long, env = "PUNCTUAL_REQUESTS_MAX", value_name = "COUNT", default_value = "1024")]
     pub requests_max: String,
-    /// Of these, requests of one caller, which is an address (of IPv6, a /64). At the bound, 429
+    /// Of these, requests of one caller, which is an address (of IPv6, a /64). At the limit, 429
     /// with Retry-After. From 1 to 1000000.
     ///
     /// A proxy in front is one caller: give it what --requests-max says.

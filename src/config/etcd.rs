@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
-use super::args;
+use super::args::EtcdArgs;
 use super::host::Host;
-use super::reader::Reader;
+use super::reader::SettingsReader;
 use super::secret::Secret;
 use super::units::{has_port, printable};
 
@@ -40,7 +40,7 @@ pub struct Identity {
 }
 
 /// Reads the settings of etcd. Returns `None` when this node is the only one.
-pub(super) fn read(args: &args::Etcd, host: &Host<'_>, reader: &mut Reader) -> Option<Etcd> {
+pub(super) fn read(args: &EtcdArgs, host: &Host<'_>, reader: &mut SettingsReader) -> Option<Etcd> {
     let endpoints = endpoints(args.endpoints.as_deref(), reader);
     let (login, identity) = (login(args, host, reader), identity(args, host, reader));
     let ca = args.ca_file.as_deref().and_then(|path| pem(CA, path, CERTIFICATE_MARK, host, reader));
@@ -68,7 +68,7 @@ pub(super) fn read(args: &args::Etcd, host: &Host<'_>, reader: &mut Reader) -> O
     Some(Etcd { endpoints, login, ca, identity })
 }
 
-fn endpoints(text: Option<&str>, reader: &mut Reader) -> Option<Vec<String>> {
+fn endpoints(text: Option<&str>, reader: &mut SettingsReader) -> Option<Vec<String>> {
     let text = text.map(str::trim).filter(|text| !text.is_empty())?;
     let endpoints: Vec<String> =
         text.split(',').map(|endpoint| endpoint.trim().trim_end_matches('/').to_owned()).collect();
@@ -90,7 +90,7 @@ fn endpoints(text: Option<&str>, reader: &mut Reader) -> Option<Vec<String>> {
     Some(endpoints)
 }
 
-fn login(args: &args::Etcd, host: &Host<'_>, reader: &mut Reader) -> Option<Login> {
+fn login(args: &EtcdArgs, host: &Host<'_>, reader: &mut SettingsReader) -> Option<Login> {
     let (given, path) = (args.password.as_ref(), args.password_file.as_deref());
     let password =
         host.secret(["--etcd-password", "--etcd-password-file"], given, path, reader).ok()?;
@@ -111,7 +111,7 @@ fn login(args: &args::Etcd, host: &Host<'_>, reader: &mut Reader) -> Option<Logi
     }
 }
 
-fn identity(args: &args::Etcd, host: &Host<'_>, reader: &mut Reader) -> Option<Identity> {
+fn identity(args: &EtcdArgs, host: &Host<'_>, reader: &mut SettingsReader) -> Option<Identity> {
     let [certificate, key] = [&args.certificate_file, &args.key_file]
         .map(|path| path.as_deref().filter(|path| !path.as_os_str().is_empty()));
     let (certificate, key) = match (certificate, key) {
@@ -137,7 +137,7 @@ fn pem(
     path: &Path,
     mark: &str,
     host: &Host<'_>,
-    reader: &mut Reader,
+    reader: &mut SettingsReader,
 ) -> Option<Secret> {
     let text = host.read_secret(flag, path, reader)?;
     if !text.expose().contains(mark) {

@@ -5,7 +5,7 @@ use std::io;
 use std::path::Path;
 
 use super::args;
-use super::reader::Reader;
+use super::reader::SettingsReader;
 use super::secret::Secret;
 
 /// The machine, as far as settings depend on it.
@@ -39,7 +39,7 @@ impl Host<'_> {
         &self,
         flag: &'static str,
         path: &Path,
-        reader: &mut Reader,
+        reader: &mut SettingsReader,
     ) -> Option<Secret> {
         if path.as_os_str().is_empty() {
             return None;
@@ -59,7 +59,7 @@ impl Host<'_> {
         [flag, file_flag]: [&'static str; 2],
         given: Option<&Secret>,
         path: Option<&Path>,
-        reader: &mut Reader,
+        reader: &mut SettingsReader,
     ) -> Result<Option<Secret>, Told> {
         let given = given.filter(|secret| !secret.expose().trim().is_empty());
         match (given, path.filter(|path| !path.as_os_str().is_empty())) {
@@ -83,7 +83,7 @@ impl Host<'_> {
     }
 
     /// Returns the database URL. A missing URL is a problem, too.
-    pub fn database_url(&self, args: &args::Database, reader: &mut Reader) -> Secret {
+    pub fn database_url(&self, args: &args::Database, reader: &mut SettingsReader) -> Secret {
         const FLAG: &str = "--database-url";
         let (given, path) = (args.database_url.as_ref(), args.database_url_file.as_deref());
         match self.secret([FLAG, "--database-url-file"], given, path, reader) {

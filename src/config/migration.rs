@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::args;
 use super::host::Host;
-use super::reader::{Limits, Problem, Reader};
+use super::reader::{FlagRange, SettingProblem, SettingsReader};
 use super::secret::Secret;
 use super::settings;
 use crate::domain::cluster::{LEAVES_MAX, is_leaf};
@@ -19,16 +19,16 @@ pub struct MigrationSettings {
     pub cluster: ClusterWishes,
 }
 
-const LEAF: Limits = Limits { flag: "--leaf", from: "1s", to: "1d" };
-const HORIZON: Limits = Limits { flag: "--horizon", from: "1s", to: "300d" };
-const WINDOW: Limits = Limits { flag: "--window", from: "20ms", to: "10s" };
+const LEAF: FlagRange = FlagRange { flag: "--leaf", from: "1s", to: "1d" };
+const HORIZON: FlagRange = FlagRange { flag: "--horizon", from: "1s", to: "300d" };
+const WINDOW: FlagRange = FlagRange { flag: "--window", from: "20ms", to: "10s" };
 
 /// Parses `args` on `host`. Returns the settings, or all problems.
 pub(super) fn read(
     args: &args::Migrate,
     host: &Host<'_>,
-) -> Result<MigrationSettings, Vec<Problem>> {
-    let mut reader = Reader::default();
+) -> Result<MigrationSettings, Vec<SettingProblem>> {
+    let mut reader = SettingsReader::default();
     let database_url = host.database_url(&args.database, &mut reader);
     let postgres_plaintext = settings::postgres_plaintext(&args.database, &mut reader);
     let cluster = ClusterWishes {
@@ -52,7 +52,7 @@ pub(super) fn read(
     reader.finish(MigrationSettings { database_url, postgres_plaintext, cluster })
 }
 
-fn shards(text: Option<&str>, reader: &mut Reader) -> Option<ShardCount> {
+fn shards(text: Option<&str>, reader: &mut SettingsReader) -> Option<ShardCount> {
     let text = text.map(str::trim).filter(|text| !text.is_empty())?;
     let count = text
         .parse::<u64>()
@@ -64,10 +64,10 @@ fn shards(text: Option<&str>, reader: &mut Reader) -> Option<ShardCount> {
     count.ok()
 }
 
-fn span(limits: Limits, text: Option<&str>, reader: &mut Reader) -> Option<Duration> {
+fn span(limits: FlagRange, text: Option<&str>, reader: &mut SettingsReader) -> Option<Duration> {
     let text = text.map(str::trim).filter(|text| !text.is_empty())?;
     Some(reader.whole_millis(limits, text))
 }
 
 #[cfg(test)]
-pub(super) const ALL_LIMITS: [Limits; 3] = [LEAF, HORIZON, WINDOW];
+pub(super) const ALL_LIMITS: [FlagRange; 3] = [LEAF, HORIZON, WINDOW];

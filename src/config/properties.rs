@@ -5,7 +5,7 @@ use std::fmt;
 
 use super::args;
 use super::host::Host;
-use super::reader::Reader;
+use super::reader::SettingsReader;
 use super::secret::Secret;
 
 pub(super) const FLAG: &str = "--kafka-property";
@@ -54,7 +54,7 @@ struct Sources<'a> {
 pub(super) fn read(
     args: &args::KafkaProperties,
     host: &Host<'_>,
-    reader: &mut Reader,
+    reader: &mut SettingsReader,
 ) -> Vec<Property> {
     let file = args.file.as_deref().and_then(|path| host.read_secret(FILE_FLAG, path, reader));
     let variable = args.list.as_ref().filter(|list| !list.expose().trim().is_empty());
@@ -63,7 +63,7 @@ pub(super) fn read(
 
 /// Reads the properties of `sources`. A key that is given twice is a problem, wherever it stands,
 /// because the program cannot know which one is meant.
-fn read_sources(sources: &Sources<'_>, reader: &mut Reader) -> Vec<Property> {
+fn read_sources(sources: &Sources<'_>, reader: &mut SettingsReader) -> Vec<Property> {
     let flags = sources.flags.iter().map(|pair| (FLAG, None, pair.expose()));
     let variable = sources
         .variable
@@ -126,7 +126,7 @@ mod tests {
     ) -> (Vec<(String, String)>, Vec<String>) {
         let flags: Vec<Secret> = flags.iter().copied().map(Secret::from).collect();
         let (variable, file) = (variable.map(Secret::from), file.map(Secret::from));
-        let mut reader = Reader::default();
+        let mut reader = SettingsReader::default();
         let sources = Sources { flags: &flags, variable: variable.as_ref(), file: file.as_ref() };
         let properties = read_sources(&sources, &mut reader);
         let problems = reader.finish(()).err().unwrap_or_default();

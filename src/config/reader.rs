@@ -8,13 +8,13 @@ use crate::domain::time::duration;
 
 /// A problem of the settings, described for the person who wrote them. It never holds a secret.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Problem {
+pub struct SettingProblem {
     /// The flag, such as `--tick`.
     pub flag: &'static str,
     pub text: String,
 }
 
-impl fmt::Display for Problem {
+impl fmt::Display for SettingProblem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.flag, self.text)
     }
@@ -22,7 +22,7 @@ impl fmt::Display for Problem {
 
 /// The range of a flag, both ends included, as its help shows it.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Limits {
+pub(super) struct FlagRange {
     pub flag: &'static str,
     pub from: &'static str,
     pub to: &'static str,
@@ -31,20 +31,20 @@ pub(super) struct Limits {
 /// Collects problems while settings are read. A setting that could not be read gets a placeholder
 /// value, which is never used.
 #[derive(Debug, Default)]
-pub(super) struct Reader {
-    problems: Vec<Problem>,
+pub(super) struct SettingsReader {
+    problems: Vec<SettingProblem>,
 }
 
-impl Reader {
+impl SettingsReader {
     pub fn problem(&mut self, flag: &'static str, text: impl Into<String>) {
-        self.problems.push(Problem { flag, text: text.into() });
+        self.problems.push(SettingProblem { flag, text: text.into() });
     }
 
-    pub fn duration(&mut self, limits: Limits, text: &str) -> Duration {
+    pub fn duration(&mut self, limits: FlagRange, text: &str) -> Duration {
         self.bounded(limits, text, duration::parse)
     }
 
-    pub fn whole_millis(&mut self, limits: Limits, text: &str) -> Duration {
+    pub fn whole_millis(&mut self, limits: FlagRange, text: &str) -> Duration {
         let span = self.duration(limits, text);
         if !span.subsec_nanos().is_multiple_of(1_000_000) {
             self.problem(limits.flag, format!("`{text}` is not a whole number of milliseconds"));
@@ -52,23 +52,28 @@ impl Reader {
         span
     }
 
-    pub fn size(&mut self, limits: Limits, text: &str) -> usize {
+    pub fn size(&mut self, limits: FlagRange, text: &str) -> usize {
         self.bounded(limits, text, units::size)
     }
 
-    pub fn count(&mut self, limits: Limits, text: &str) -> usize {
+    pub fn count(&mut self, limits: FlagRange, text: &str) -> usize {
         self.bounded(limits, text, units::count)
     }
 
-    fn bounded<T>(&mut self, limits: Limits, text: &str, read: fn(&str) -> Result<T, String>) -> T
+    fn bounded<T>(
+        &mut self,
+        limits: FlagRange,
+        text: &str,
+        read: fn(&str) -> Result<T, String>,
+    ) -> T
     where
         T: PartialOrd + Default,
     {
-        let Limits { flag, from, to } = limits;
+        let FlagRange { flag, from, to } = limits;
         match (read(text), read(from), read(to)) {
             (Ok(value), Ok(least), Ok(most)) if least <= value && value <= most => return value,
             (Err(reason), ..) => self.problem(flag, reason),
-            _ => self.problem(flag, format!("`{text}` is out of bounds; it takes {from} to {to}")),
+            _ => self.problem(flag, format!("`{text}` is out of range; it takes {from} to {to}")),
         }
         T::default()
     }
@@ -79,7 +84,7 @@ impl Reader {
     }
 
     /// Returns `settings`, unless there was a problem.
-    pub fn finish<T>(self, settings: T) -> Result<T, Vec<Problem>> {
+    pub fn finish<T>(self, settings: T) -> Result<T, Vec<SettingProblem>> {
         if self.problems.is_empty() { Ok(settings) } else { Err(self.problems) }
     }
 }
@@ -88,11 +93,11 @@ impl Reader {
 mod tests {
     use super::*;
 
-    const TICK: Limits = Limits { flag: "--tick", from: "1ms", to: "1s" };
+    const TICK: FlagRange = FlagRange { flag: "--tick", from: "1ms", to: "1s" };
 
     #[test]
     fn both_ends_of_the_limits_are_taken() {
-        let mut reader = Reader::default();
+        let mut reader = SettingsReader::default();
         assert_eq!(reader.duration(TICK, "1ms"), Duration::from_millis(1));
         assert_eq!(reader.duration(TICK, "1s"), Duration::from_secs(1));
         assert!(reader.finish(()).is_ok());
@@ -100,11 +105,11 @@ mod tests {
 
     #[test]
     fn every_problem_is_kept_and_names_its_flag() {
-        let mut reader = Reader::default();
+        let mut reader = SettingsReader::default();
         reader.duration(TICK, "2s");
         reader.duration(TICK, "x");
         let problems = reader.finish(()).unwrap_err();
         assert_eq!(problems.len(), 2);
-        assert_eq!(problems[0].to_string(), "--tick: `2s` is out of bounds; it takes 1ms to 1s");
+        assert_eq!(problems[0].to_string(), "--tick: `2s` is out of range; it takes 1ms to 1s");
     }
 }

@@ -3,11 +3,11 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use super::args;
+use super::args::{self, KafkaArgs, LimitArgs, RetentionArgs};
 use super::etcd::{self, Etcd};
 use super::host::Host;
 use super::properties::{self, Property};
-use super::reader::{Limits, Problem, Reader};
+use super::reader::{FlagRange, SettingProblem, SettingsReader};
 use super::secret::Secret;
 use super::tls::{self, Tls};
 use super::units::{has_port, printable};
@@ -43,7 +43,7 @@ pub struct Settings {
     pub claim_loops: usize,
     pub delay_max: Duration,
     pub retention: Retention,
-    pub bounds: Bounds,
+    pub limits: NodeLimits,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -68,7 +68,7 @@ pub struct Retention {
 
 /// Limits of one node: counts, or bytes and durations where the name says so.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Bounds {
+pub struct NodeLimits {
     pub in_flight_tasks: usize,
     pub in_flight_bytes: usize,
     pub topic_in_flight_tasks: usize,
@@ -114,48 +114,48 @@ impl Settings {
     }
 }
 
-const fn limits(flag: &'static str, from: &'static str, to: &'static str) -> Limits {
-    Limits { flag, from, to }
+const fn limits(flag: &'static str, from: &'static str, to: &'static str) -> FlagRange {
+    FlagRange { flag, from, to }
 }
 
-const LINGER: Limits = limits("--linger", "0s", "1s");
-const PUBLISH_DEADLINE: Limits = limits("--publish-deadline", "1s", "10m");
-const TOPIC_DENIAL_MAX: Limits = limits("--topic-denial-max", "1s", "30d");
-const SESSION_TTL: Limits = limits("--session-ttl", "1s", "60s");
-const DRAIN_TIMEOUT: Limits = limits("--drain-timeout", "0s", "1h");
-const PRECISION: Limits = limits("--precision", "1ms", "1s");
-const TICK: Limits = limits("--tick", "1ms", "1s");
-const CLAIM_LOOPS: Limits = limits("--claim-loops", "1", "16");
-const DELAY_MAX: Limits = limits("--delay-max", "1s", "36500d");
-const RECEIPT_RETENTION: Limits = limits("--receipt-retention", "1h", "3650d");
-const PAYLOAD_RETENTION: Limits = limits("--payload-retention", "0s", "30d");
-const NAME_RETENTION: Limits = limits("--name-retention", "1s", "3650d");
-const IN_FLIGHT_TASKS: Limits = limits("--in-flight-tasks", "1000", "10000000");
-const IN_FLIGHT_BYTES: Limits = limits("--in-flight-bytes", "1MiB", "512GiB");
-const TOPIC_IN_FLIGHT_TASKS: Limits = limits("--topic-in-flight-tasks", "100", "10000000");
-const SUBMIT_QUEUE: Limits = limits("--submit-queue", "1000", "10000000");
-const SUBMIT_QUEUE_BYTES: Limits = limits("--submit-queue-bytes", "1MiB", "1024GiB");
-const CANCEL_QUEUE: Limits = limits("--cancel-queue", "100", "1000000");
-const BODY_MAX: Limits = limits("--body-max", "1KiB", "1GiB");
-const REQUESTS_MAX: Limits = limits("--requests-max", "1", "1000000");
-const CONNECTIONS_MAX: Limits = limits("--connections-max", "1", "1000000");
-const CALLER_CONNECTIONS_MAX: Limits = limits("--caller-connections-max", "1", "1000000");
-const BODY_MEMORY: Limits = limits("--body-memory", "1MiB", "4GiB");
-const BATCH_MAX: Limits = limits("--batch-max", "1", "10000");
-const HEADER_MAX: Limits = limits("--header-max", "1KiB", "64KiB");
-const CALLER_REQUESTS_MAX: Limits = limits("--caller-requests-max", "1", "1000000");
-const STREAMS_MAX: Limits = limits("--streams-max", "1", "10000");
-const HEADER_TIMEOUT: Limits = limits("--header-timeout", "100ms", "10m");
-const IDLE_TIMEOUT: Limits = limits("--idle-timeout", "1s", "1h");
-const REQUEST_TIMEOUT: Limits = limits("--request-timeout", "1s", "10m");
-const ANSWER_TIMEOUT: Limits = limits("--answer-timeout", "1s", "10m");
+const LINGER: FlagRange = limits("--linger", "0s", "1s");
+const PUBLISH_DEADLINE: FlagRange = limits("--publish-deadline", "1s", "10m");
+const TOPIC_DENIAL_MAX: FlagRange = limits("--topic-denial-max", "1s", "30d");
+const SESSION_TTL: FlagRange = limits("--session-ttl", "1s", "60s");
+const DRAIN_TIMEOUT: FlagRange = limits("--drain-timeout", "0s", "1h");
+const PRECISION: FlagRange = limits("--precision", "1ms", "1s");
+const TICK: FlagRange = limits("--tick", "1ms", "1s");
+const CLAIM_LOOPS: FlagRange = limits("--claim-loops", "1", "16");
+const DELAY_MAX: FlagRange = limits("--delay-max", "1s", "36500d");
+const RECEIPT_RETENTION: FlagRange = limits("--receipt-retention", "1h", "3650d");
+const PAYLOAD_RETENTION: FlagRange = limits("--payload-retention", "0s", "30d");
+const NAME_RETENTION: FlagRange = limits("--name-retention", "1s", "3650d");
+const IN_FLIGHT_TASKS: FlagRange = limits("--in-flight-tasks", "1000", "10000000");
+const IN_FLIGHT_BYTES: FlagRange = limits("--in-flight-bytes", "1MiB", "512GiB");
+const TOPIC_IN_FLIGHT_TASKS: FlagRange = limits("--topic-in-flight-tasks", "100", "10000000");
+const SUBMIT_QUEUE: FlagRange = limits("--submit-queue", "1000", "10000000");
+const SUBMIT_QUEUE_BYTES: FlagRange = limits("--submit-queue-bytes", "1MiB", "1024GiB");
+const CANCEL_QUEUE: FlagRange = limits("--cancel-queue", "100", "1000000");
+const BODY_MAX: FlagRange = limits("--body-max", "1KiB", "1GiB");
+const REQUESTS_MAX: FlagRange = limits("--requests-max", "1", "1000000");
+const CONNECTIONS_MAX: FlagRange = limits("--connections-max", "1", "1000000");
+const CALLER_CONNECTIONS_MAX: FlagRange = limits("--caller-connections-max", "1", "1000000");
+const BODY_MEMORY: FlagRange = limits("--body-memory", "1MiB", "4GiB");
+const BATCH_MAX: FlagRange = limits("--batch-max", "1", "10000");
+const HEADER_MAX: FlagRange = limits("--header-max", "1KiB", "64KiB");
+const CALLER_REQUESTS_MAX: FlagRange = limits("--caller-requests-max", "1", "1000000");
+const STREAMS_MAX: FlagRange = limits("--streams-max", "1", "10000");
+const HEADER_TIMEOUT: FlagRange = limits("--header-timeout", "100ms", "10m");
+const IDLE_TIMEOUT: FlagRange = limits("--idle-timeout", "1s", "1h");
+const REQUEST_TIMEOUT: FlagRange = limits("--request-timeout", "1s", "10m");
+const ANSWER_TIMEOUT: FlagRange = limits("--answer-timeout", "1s", "10m");
 
 /// True when callers prove who they are by tokens.
 const HAS_TOKENS: bool = false;
 
 /// Parses `args` on `host`. Returns the settings, or all problems.
-pub(super) fn read(args: &args::Serve, host: &Host<'_>) -> Result<Settings, Vec<Problem>> {
-    let mut reader = Reader::default();
+pub(super) fn read(args: &args::Serve, host: &Host<'_>) -> Result<Settings, Vec<SettingProblem>> {
+    let mut reader = SettingsReader::default();
     let listen = listen(&args.node.listen, &mut reader);
     let node_name = node_name(args.node.node_name.as_deref(), host, &mut reader);
     let tls = tls::read(&args.tls, &mut reader);
@@ -191,12 +191,12 @@ pub(super) fn read(args: &args::Serve, host: &Host<'_>) -> Result<Settings, Vec<
         claim_loops: reader.count(CLAIM_LOOPS, &args.timing.claim_loops),
         delay_max: reader.duration(DELAY_MAX, &args.timing.delay_max),
         retention: retention(&args.retention, &mut reader),
-        bounds: bounds(&args.bounds, &mut reader),
+        limits: node_limits(&args.limits, &mut reader),
     };
     reader.finish(settings)
 }
 
-fn kafka(args: &args::Kafka, host: &Host<'_>, reader: &mut Reader) -> Kafka {
+fn kafka(args: &KafkaArgs, host: &Host<'_>, reader: &mut SettingsReader) -> Kafka {
     let bootstrap = args.bootstrap.as_deref().unwrap_or_default().trim();
     if bootstrap.is_empty() {
         reader.problem("--kafka", "required: the bootstrap servers, host:port (or PUNCTUAL_KAFKA)");
@@ -219,7 +219,7 @@ fn kafka(args: &args::Kafka, host: &Host<'_>, reader: &mut Reader) -> Kafka {
     }
 }
 
-fn listen(text: &str, reader: &mut Reader) -> SocketAddr {
+fn listen(text: &str, reader: &mut SettingsReader) -> SocketAddr {
     text.trim().parse().unwrap_or_else(|_not_an_address| {
         reader.problem(
             "--listen",
@@ -232,7 +232,7 @@ fn listen(text: &str, reader: &mut Reader) -> SocketAddr {
     })
 }
 
-fn cluster(text: &str, reader: &mut Reader) -> String {
+fn cluster(text: &str, reader: &mut SettingsReader) -> String {
     let is_name = (1..=64).contains(&text.len())
         && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte));
     if !is_name {
@@ -244,7 +244,7 @@ fn cluster(text: &str, reader: &mut Reader) -> String {
     text.to_owned()
 }
 
-fn node_name(text: Option<&str>, host: &Host<'_>, reader: &mut Reader) -> String {
+fn node_name(text: Option<&str>, host: &Host<'_>, reader: &mut SettingsReader) -> String {
     let name = text.map(str::trim).filter(|name| !name.is_empty()).unwrap_or(&host.name);
     if name.chars().count() > 255 || name.chars().any(char::is_control) {
         reader.problem(
@@ -259,7 +259,7 @@ fn advertise(
     text: Option<&str>,
     (listen, has_tls): (SocketAddr, bool),
     node_name: &str,
-    reader: &mut Reader,
+    reader: &mut SettingsReader,
 ) -> String {
     let scheme = if has_tls { "https" } else { "http" };
     let Some(text) = text.map(str::trim).filter(|text| !text.is_empty()) else {
@@ -283,11 +283,11 @@ fn advertise(
 }
 
 /// Reads whether a connection to Postgres may be readable by others.
-pub(super) fn postgres_plaintext(args: &args::Database, reader: &mut Reader) -> bool {
+pub(super) fn postgres_plaintext(args: &args::Database, reader: &mut SettingsReader) -> bool {
     truth("--postgres-plaintext", &args.postgres_plaintext, reader)
 }
 
-fn truth(flag: &'static str, text: &str, reader: &mut Reader) -> bool {
+fn truth(flag: &'static str, text: &str, reader: &mut SettingsReader) -> bool {
     match text.trim() {
         "true" | "1" | "yes" => true,
         "false" | "0" | "no" | "" => false,
@@ -298,7 +298,7 @@ fn truth(flag: &'static str, text: &str, reader: &mut Reader) -> bool {
     }
 }
 
-fn retention(args: &args::Retention, reader: &mut Reader) -> Retention {
+fn retention(args: &RetentionArgs, reader: &mut SettingsReader) -> Retention {
     let receipts = reader.duration(RECEIPT_RETENTION, &args.receipt_retention);
     let payloads = reader.duration(PAYLOAD_RETENTION, &args.payload_retention);
     if reader.took(RECEIPT_RETENTION.flag) && payloads > receipts {
@@ -310,8 +310,8 @@ fn retention(args: &args::Retention, reader: &mut Reader) -> Retention {
     Retention { receipts, payloads, names: reader.duration(NAME_RETENTION, &args.name_retention) }
 }
 
-fn bounds(args: &args::Bounds, reader: &mut Reader) -> Bounds {
-    let bounds = Bounds {
+fn node_limits(args: &LimitArgs, reader: &mut SettingsReader) -> NodeLimits {
+    let limits = NodeLimits {
         in_flight_tasks: reader.count(IN_FLIGHT_TASKS, &args.in_flight_tasks),
         in_flight_bytes: reader.size(IN_FLIGHT_BYTES, &args.in_flight_bytes),
         topic_in_flight_tasks: reader.count(TOPIC_IN_FLIGHT_TASKS, &args.topic_in_flight_tasks),
@@ -332,31 +332,31 @@ fn bounds(args: &args::Bounds, reader: &mut Reader) -> Bounds {
         request_timeout: reader.duration(REQUEST_TIMEOUT, &args.request_timeout),
         answer_timeout: reader.duration(ANSWER_TIMEOUT, &args.answer_timeout),
     };
-    if reader.took(IN_FLIGHT_TASKS.flag) && bounds.topic_in_flight_tasks > bounds.in_flight_tasks {
+    if reader.took(IN_FLIGHT_TASKS.flag) && limits.topic_in_flight_tasks > limits.in_flight_tasks {
         reader.problem(
             TOPIC_IN_FLIGHT_TASKS.flag,
             "one topic cannot have more in flight than the node (--in-flight-tasks)",
         );
     }
     // With a lower limit, a task could be accepted that never fits.
-    for (limits, bytes) in
-        [(IN_FLIGHT_BYTES, bounds.in_flight_bytes), (SUBMIT_QUEUE_BYTES, bounds.submit_queue_bytes)]
+    for (range, bytes) in
+        [(IN_FLIGHT_BYTES, limits.in_flight_bytes), (SUBMIT_QUEUE_BYTES, limits.submit_queue_bytes)]
     {
-        if reader.took(limits.flag) && bytes < bounds.body_bytes_max {
-            reader.problem(limits.flag, "less than one request may hold (--body-max)");
+        if reader.took(range.flag) && bytes < limits.body_bytes_max {
+            reader.problem(range.flag, "less than one request may hold (--body-max)");
         }
     }
-    if reader.took(BODY_MEMORY.flag) && bounds.body_memory_bytes / 2 < bounds.body_bytes_max {
+    if reader.took(BODY_MEMORY.flag) && limits.body_memory_bytes / 2 < limits.body_bytes_max {
         reader.problem(
             BODY_MEMORY.flag,
             "less than one request may hold, compressed and unpacked (twice --body-max)",
         );
     }
-    bounds
+    limits
 }
 
 #[cfg(test)]
-pub(super) const ALL_LIMITS: [Limits; 31] = [
+pub(super) const ALL_LIMITS: [FlagRange; 31] = [
     LINGER,
     PUBLISH_DEADLINE,
     TOPIC_DENIAL_MAX,

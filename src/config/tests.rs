@@ -39,7 +39,7 @@ fn deaf() -> clap::Command {
     command().mut_args(forget).mut_subcommands(|command| command.mut_args(forget))
 }
 
-fn invoke(words: &[&str]) -> Result<Command, Refusal> {
+fn invoke(words: &[&str]) -> Result<Command, CommandRefusal> {
     let words = std::iter::once("punctual").chain(words.iter().copied()).map(OsString::from);
     let host = Host { name: "host-1".to_owned(), read_file: &files };
     interpret(deaf(), words, &host, |_| Vec::new()).map(|invocation| invocation.command)
@@ -49,8 +49,10 @@ fn serve(words: &[&str]) -> Result<Settings, Vec<String>> {
     match invoke(&[&["serve"], words].concat()) {
         Ok(Command::Serve(settings)) => Ok(*settings),
         Ok(other) => panic!("{other:?}"),
-        Err(Refusal::Problems(problems)) => Err(problems.iter().map(ToString::to_string).collect()),
-        Err(Refusal::Usage(error)) => panic!("{error}"),
+        Err(CommandRefusal::Problems(problems)) => {
+            Err(problems.iter().map(ToString::to_string).collect())
+        }
+        Err(CommandRefusal::Usage(error)) => panic!("{error}"),
     }
 }
 
@@ -61,7 +63,9 @@ fn serve_with(words: &[&str]) -> Result<Settings, Vec<String>> {
 fn migrate(words: &[&str]) -> Result<MigrationSettings, Vec<String>> {
     match invoke(&[&["migrate", "--database-url", "postgres://db/punctual"], words].concat()) {
         Ok(Command::Migrate(settings)) => Ok(*settings),
-        Err(Refusal::Problems(problems)) => Err(problems.iter().map(ToString::to_string).collect()),
+        Err(CommandRefusal::Problems(problems)) => {
+            Err(problems.iter().map(ToString::to_string).collect())
+        }
         other => panic!("{other:?}"),
     }
 }
@@ -80,7 +84,7 @@ fn the_two_required_settings_are_enough() {
     assert_eq!(settings.cluster, "punctual");
     assert_eq!(settings.session_ttl, Duration::from_secs(3));
     assert_eq!(settings.delay_max, Duration::from_hours(1825 * 24));
-    assert_eq!(settings.bounds.in_flight_bytes, 256 << 20);
+    assert_eq!(settings.limits.in_flight_bytes, 256 << 20);
     assert_eq!(settings.kafka.linger, Duration::from_micros(500));
     assert!(!settings.auto_migrate);
     assert_eq!(settings.warnings(), Vec::<String>::new());
@@ -109,7 +113,7 @@ fn all_problems_are_reported_at_once() {
 
 #[test]
 fn a_wrong_log_setting_is_reported_together_with_the_others() {
-    let Err(Refusal::Problems(problems)) =
+    let Err(CommandRefusal::Problems(problems)) =
         invoke(&["serve", "--log", "punctual=loud=er", "--log-format", "xml"])
     else {
         panic!("it was taken")
@@ -122,8 +126,8 @@ fn a_wrong_log_setting_is_reported_together_with_the_others() {
 fn what_the_modules_say_of_their_settings_is_a_problem_too() {
     let words = ["punctual", "serve"].iter().chain(&ENOUGH).map(OsString::from);
     let host = Host { name: "host-1".to_owned(), read_file: &files };
-    let problem = Problem { flag: "--kafka-property", text: "unknown".to_owned() };
-    let Err(Refusal::Problems(problems)) =
+    let problem = SettingProblem { flag: "--kafka-property", text: "unknown".to_owned() };
+    let Err(CommandRefusal::Problems(problems)) =
         interpret(deaf(), words, &host, |_| vec![problem.clone()])
     else {
         panic!("it was taken")
@@ -190,7 +194,7 @@ fn a_measurement_takes_the_properties_of_kafka_as_a_node_does() {
         "--kafka-properties-file",
         "properties",
     ];
-    let Err(Refusal::Problems(problems)) = invoke(&twice) else { panic!("it was taken") };
+    let Err(CommandRefusal::Problems(problems)) = invoke(&twice) else { panic!("it was taken") };
     assert!(
         problems[0].text.contains("given twice") && !format!("{problems:?}").contains("hunter2"),
         "{problems:?}"
@@ -379,7 +383,9 @@ fn an_unknown_flag_ends_with_code_2_and_help_with_0() {
     for (words, code) in
         [(["serve", "--nope"], 2), (["serve", "--help"], 0), (["migrate", "--help"], 0)]
     {
-        let Err(Refusal::Usage(error)) = invoke(&words) else { panic!("{words:?} was taken") };
+        let Err(CommandRefusal::Usage(error)) = invoke(&words) else {
+            panic!("{words:?} was taken")
+        };
         assert_eq!(error.exit_code(), code);
     }
 }
@@ -412,12 +418,12 @@ fn manual() -> Vec<(String, String, String, String)> {
 }
 
 #[test]
-fn the_manual_says_the_bounds_that_are_enforced() {
+fn the_manual_says_the_limits_that_are_enforced() {
     let manual = manual();
     for limits in settings::ALL_LIMITS.into_iter().chain(migration::ALL_LIMITS) {
         let (.., text) = manual.iter().find(|(flag, ..)| flag == limits.flag).expect(limits.flag);
-        let bounds = format!("From {} to {}", limits.from, limits.to);
-        assert!(text.contains(&bounds), "{}: its help does not say `{bounds}`", limits.flag);
+        let from_to = format!("From {} to {}", limits.from, limits.to);
+        assert!(text.contains(&from_to), "{}: its help does not say `{from_to}`", limits.flag);
     }
 }
 
@@ -434,10 +440,10 @@ fn every_setting_has_a_variable_named_like_it() {
 }
 
 #[test]
-fn the_papers_list_every_setting_with_its_variable_and_default() {
-    let paper = include_str!("../../docs/reference/settings.md");
+fn the_docs_list_every_setting_with_its_variable_and_default() {
+    let page = include_str!("../../docs/reference/settings.md");
     for (flag, variable, default, _) in manual() {
-        let row = paper
+        let row = page
             .lines()
             .find(|line| line.starts_with(&format!("| `{flag}`")))
             .unwrap_or_else(|| panic!("{flag} is missing"));

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 
-use super::reader::Reader;
+use super::reader::SettingsReader;
 
 #[derive(Args, Debug)]
 #[command(next_help_heading = "TLS and the operator port")]
@@ -80,7 +80,7 @@ const CLIENT_CA: &str = "--tls-client-ca-file";
 const CLIENT_AUTH: &str = "--tls-client-auth";
 
 /// Reads the settings of TLS. Returns `None` for an API without TLS.
-pub(super) fn read(args: &TlsWords, reader: &mut Reader) -> Option<Tls> {
+pub(super) fn read(args: &TlsWords, reader: &mut SettingsReader) -> Option<Tls> {
     let path = |path: &Option<PathBuf>| path.clone().filter(|path| !path.as_os_str().is_empty());
     let clients = clients(args, reader);
     match (path(&args.tls_certificate_file), path(&args.tls_key_file)) {
@@ -109,7 +109,7 @@ pub(super) fn read(args: &TlsWords, reader: &mut Reader) -> Option<Tls> {
     }
 }
 
-fn clients(args: &TlsWords, reader: &mut Reader) -> Option<Clients> {
+fn clients(args: &TlsWords, reader: &mut SettingsReader) -> Option<Clients> {
     let ca_file = args.tls_client_ca_file.as_deref().filter(|path| !path.as_os_str().is_empty());
     let auth = args.tls_client_auth.as_deref().map(str::trim).filter(|auth| !auth.is_empty());
     let is_required = match auth {
@@ -131,7 +131,7 @@ fn clients(args: &TlsWords, reader: &mut Reader) -> Option<Clients> {
 pub(super) fn operator_listen(
     args: &TlsWords,
     is_anonymous: bool,
-    reader: &mut Reader,
+    reader: &mut SettingsReader,
 ) -> Option<SocketAddr> {
     const FLAG: &str = "--operator-listen";
     let text = args.operator_listen.as_deref().map(str::trim).filter(|text| !text.is_empty())?;

@@ -12,13 +12,13 @@ use super::{BatchId, NewTask, TaskId, Timestamp, TopicName};
 #[derive(Debug)]
 pub struct Batch {
     pub id: BatchId,
-    tasks: Vec<Entry>,
+    tasks: Vec<TaskEntry>,
     topics: Vec<TopicName>,
     buffer: Vec<u8>,
 }
 
 #[derive(Debug)]
-struct Entry {
+struct TaskEntry {
     id: TaskId,
     first_id: TaskId,
     attempt: i16,
@@ -65,7 +65,7 @@ impl Batch {
 
     /// Returns the memory that the batch takes in bytes, including its index.
     pub fn bytes(&self) -> usize {
-        self.buffer.len() + self.tasks.len() * size_of::<Entry>()
+        self.buffer.len() + self.tasks.len() * size_of::<TaskEntry>()
     }
 
     /// Returns the same batch without the key, payload and headers of every task that `is_over`.
@@ -82,8 +82,8 @@ impl Batch {
             let [key, payload, headers] = [&entry.key, &entry.payload, &entry.headers]
                 .map(|range| if is_over { None } else { builder.keep(self.slice(range.as_ref())) });
             let name = builder.keep(task.name);
-            let Entry { id, first_id, attempt, topic, .. } = *entry;
-            builder.batch.tasks.push(Entry {
+            let TaskEntry { id, first_id, attempt, topic, .. } = *entry;
+            builder.batch.tasks.push(TaskEntry {
                 id,
                 first_id,
                 attempt,
@@ -173,7 +173,7 @@ impl BatchBuilder {
     /// When the batch exceeds 4 GiB or 65,534 topics. A claim is limited to 16 MiB and a few
     /// thousand tasks.
     pub fn push(&mut self, parts: TaskParts<'_>) {
-        let entry = Entry {
+        let entry = TaskEntry {
             id: parts.id,
             first_id: parts.first_id.unwrap_or(parts.id),
             attempt: parts.attempt.unwrap_or(1),

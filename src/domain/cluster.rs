@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_defaults_are_within_the_bounds() {
+    fn the_defaults_are_within_the_limits() {
         assert_eq!(
             ClusterSettings::DEFAULT.with(ClusterWishes::default()),
             Ok(ClusterSettings::DEFAULT)

@@ -6,7 +6,7 @@
 //!   asked for --answer--> in flight --all outcomes known--> in flight --settle answered--> settled --durable--> (forgotten)
 //!       |  |                                                                                  |
 //!       |  +--no, or no answer--> (forgotten)                            seen unsettled again: settled again
-//!       +--this node is fenced--> doubted --any answer--> (forgotten)
+//!       +--this node is fenced--> in doubt --any answer--> (forgotten)
 //! ```
 //!
 //! A batch that was asked for before the node was fenced, and is answered afterwards, is forgotten:
@@ -17,16 +17,16 @@ use std::collections::{HashMap, HashSet};
 use crate::domain::{BatchId, Monotonic};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Entry {
+enum RegistryEntry {
     /// A statement that creates or fetches the batch is running.
     Asked,
     /// Such a statement is running, and the node was fenced since: its answer proves nothing.
-    Doubted,
+    InDoubt,
     Held,
 }
 
 #[derive(Debug)]
-struct Settled<S> {
+struct SettledBatch<S> {
     settlement: S,
     answered_at: Monotonic,
 }
@@ -57,10 +57,10 @@ impl Effect {
 /// `S` holds the values that a repeated settle needs.
 #[derive(Debug)]
 pub struct BatchRegistry<S> {
-    entries: HashMap<BatchId, Entry>,
+    entries: HashMap<BatchId, RegistryEntry>,
     /// Settles that are not yet known to be durable. A batch is either here or in `entries`, never
     /// in both.
-    settled: HashMap<BatchId, Settled<S>>,
+    settled: HashMap<BatchId, SettledBatch<S>>,
 }
 
 /// The result of a comparison with the node's unsettled batches in Postgres.
@@ -87,7 +87,7 @@ impl<S: Clone> BatchRegistry<S> {
         if self.entries.contains_key(&batch) || self.settled.contains_key(&batch) {
             return false;
         }
-        self.entries.insert(batch, Entry::Asked);
+        self.entries.insert(batch, RegistryEntry::Asked);
         true
     }
 
@@ -100,23 +100,23 @@ impl<S: Clone> BatchRegistry<S> {
 
     /// Returns true and forgets the batch when its answer cannot be relied on.
     pub fn decline(&mut self, batch: BatchId) -> bool {
-        let is_doubted = matches!(self.entries.get(&batch), Some(Entry::Doubted));
-        if is_doubted {
+        let is_in_doubt = matches!(self.entries.get(&batch), Some(RegistryEntry::InDoubt));
+        if is_in_doubt {
             self.entries.remove(&batch);
         }
-        is_doubted
+        is_in_doubt
     }
 
     pub fn hold(&mut self, batch: BatchId) {
         self.settled.remove(&batch);
-        self.entries.insert(batch, Entry::Held);
+        self.entries.insert(batch, RegistryEntry::Held);
     }
 
-    /// Marks all statements that are running as doubted. The node is about to ask which batches are
-    /// its own; an answer that arrives later may be about a batch of another node.
-    pub fn doubt(&mut self) {
-        for entry in self.entries.values_mut().filter(|entry| **entry == Entry::Asked) {
-            *entry = Entry::Doubted;
+    /// Marks all statements that are running as in doubt. The node is about to ask which batches
+    /// are its own; an answer that arrives later may be about a batch of another node.
+    pub fn mark_in_doubt(&mut self) {
+        for entry in self.entries.values_mut().filter(|entry| **entry == RegistryEntry::Asked) {
+            *entry = RegistryEntry::InDoubt;
         }
     }
 
@@ -133,7 +133,7 @@ impl<S: Clone> BatchRegistry<S> {
         self.entries.remove(&batch);
         match effect {
             Effect::Certain | Effect::Perhaps => {
-                self.settled.insert(batch, Settled { settlement, answered_at })
+                self.settled.insert(batch, SettledBatch { settlement, answered_at })
             }
             Effect::None => self.settled.remove(&batch),
         };
@@ -165,7 +165,7 @@ impl<S: Clone> BatchRegistry<S> {
         let mut comparison = Comparison { unknown: Vec::new(), undone: Vec::new() };
         for batch in own_unsettled {
             match self.settled.get(batch) {
-                Some(Settled { settlement, answered_at }) if *answered_at < asked_at => {
+                Some(SettledBatch { settlement, answered_at }) if *answered_at < asked_at => {
                     comparison.undone.push((*batch, settlement.clone()));
                 }
                 None if !self.entries.contains_key(batch) => comparison.unknown.push(*batch),
@@ -187,7 +187,9 @@ impl<S: Clone> BatchRegistry<S> {
 
     /// Returns true when a statement that creates or fetches a batch is running.
     pub fn has_asked(&self) -> bool {
-        self.entries.values().any(|entry| matches!(entry, Entry::Asked | Entry::Doubted))
+        self.entries
+            .values()
+            .any(|entry| matches!(entry, RegistryEntry::Asked | RegistryEntry::InDoubt))
     }
 }
 
@@ -310,11 +312,11 @@ mod tests {
     }
 
     #[test]
-    fn what_is_answered_after_a_doubt_is_declined_once_and_looked_for() {
+    fn an_answer_to_a_statement_in_doubt_is_declined_once_and_looked_for() {
         let mut registry = BatchRegistry::<()>::default();
         assert!(registry.ask_for(batch(1)));
         registry.hold(batch(2));
-        registry.doubt();
+        registry.mark_in_doubt();
         assert!(registry.ask_for(batch(3)), "asked for since");
         assert!(
             registry.has_asked() && registry.compare(&[batch(1)], at(1)).unknown.is_empty(),

@@ -44,7 +44,7 @@ use crate::domain::{Batch, IdRange, Shard, TaskId, Timestamp, TopicName};
 
 /// The parameters of claim sizes.
 #[derive(Clone, Copy, Debug)]
-pub struct Settings {
+pub struct ClaimSettings {
     /// How far ahead of its due time a task is claimed.
     pub window: Duration,
     /// How far behind the watermark each tick looks again. The slack must be longer than an insert
@@ -154,7 +154,7 @@ pub enum Poison {
 /// The claims of one claim loop.
 #[derive(Debug)]
 pub struct Claiming {
-    settings: Settings,
+    settings: ClaimSettings,
     rulers: Rulers,
     /// All ids below have been claimed or deferred, except late inserts. `None` before the first
     /// turn.
@@ -177,12 +177,12 @@ pub struct Claiming {
 impl Claiming {
     /// `all` are the shards of the cluster. Every scope covers all of them until [`Self::restart`]
     /// assigns them.
-    pub fn new(settings: Settings, all: &[Shard]) -> Self {
+    pub fn new(settings: ClaimSettings, all: &[Shard]) -> Self {
         let ruler = || Ruler::new(all.iter().copied());
         Self::measured(settings, Rulers { mine: ruler(), others: ruler(), all: ruler() })
     }
 
-    fn measured(settings: Settings, rulers: Rulers) -> Self {
+    fn measured(settings: ClaimSettings, rulers: Rulers) -> Self {
         let step = width_of(settings.window);
         let (deferred_ranges, passed) = (DeferredRanges::default(), DeferredRanges::default());
         let leaf = width_of(settings.leaf);
@@ -292,7 +292,7 @@ impl Claiming {
                 };
                 deferred.rest.from = claim.range.to;
                 if deferred.kind == Kind::Sweep {
-                    self.bound_sweep(&mut deferred, width, taken);
+                    self.limit_sweep(&mut deferred, width, taken);
                 }
                 self.look_past(&mut deferred, width, taken);
                 self.deferred_ranges.keep(deferred);
@@ -328,7 +328,7 @@ impl Claiming {
     /// Adapts the maximum width of sweep pieces. A piece that was slow and found almost nothing has
     /// met dead rows: later pieces of the last hour are at most a sixteenth as wide. A sweep
     /// without a slow piece doubles the maximum for the next sweep.
-    fn bound_sweep(&mut self, deferred: &mut DeferredRange, width: u128, taken: &Taken) {
+    fn limit_sweep(&mut self, deferred: &mut DeferredRange, width: u128, taken: &Taken) {
         deferred.slowest = deferred.slowest.max(taken.spent);
         if taken.spent > SPENT_MAX && taken.got < self.settings.rows_target / 16 {
             self.sweep_max = self.sweep_max.min(narrowed(width)).max(width_of(SWEEP_MIN));

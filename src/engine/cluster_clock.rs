@@ -71,21 +71,21 @@ const PAUSE_END: Duration = Duration::from_secs(2);
 /// The clock of the cluster as one node knows it.
 #[derive(Debug, Default)]
 pub struct StampedClock {
-    bounds: Option<Bounds>,
+    bounds: Option<ClockBounds>,
     /// Arrival of the last answer that agreed with the bounds.
     agreed_at: Monotonic,
     /// Time of the first step forward of a pause.
     set_ahead_at: Option<Monotonic>,
     /// Time of the last step back.
     set_back_at: Option<Monotonic>,
-    doubt: Option<Doubt>,
+    in_doubt: Option<StepInDoubt>,
 }
 
 /// An answer has shown that Postgres's clock was set back, but may be older than these bounds.
 #[derive(Clone, Copy, Debug)]
-struct Doubt {
-    bounds: Bounds,
-    /// Arrival of that answer. A later question settles the doubt.
+struct StepInDoubt {
+    bounds: ClockBounds,
+    /// Arrival of that answer. A later question decides.
     since: Monotonic,
 }
 
@@ -103,7 +103,7 @@ pub enum Step {
 
 /// Postgres's clock at `at` of this node's monotonic clock: not before `low`, not after `high`.
 #[derive(Clone, Copy, Debug)]
-struct Bounds {
+struct ClockBounds {
     low: Timestamp,
     high: Timestamp,
     at: Moment,
@@ -147,19 +147,19 @@ impl StampedClock {
     pub fn at_most(&self, now: Moment) -> Option<Timestamp> {
         // While a possibly older answer is in doubt, the bounds from before it may be the right
         // ones.
-        let doubted = self.doubt.map(|doubt| doubt.bounds);
-        self.bounds.into_iter().chain(doubted).map(|bounds| bounds.run_on(now).high).max()
+        let in_doubt = self.in_doubt.map(|it| it.bounds);
+        self.bounds.into_iter().chain(in_doubt).map(|bounds| bounds.run_on(now).high).max()
     }
 
     /// Takes in a stamp, and returns the step of Postgres's clock that it shows.
     pub fn take_in(&mut self, stamp: Stamp) -> Option<Step> {
-        let (shown, arrived_at) = (Bounds::of(stamp), stamp.arrived_at.at);
+        let (shown, arrived_at) = (ClockBounds::of(stamp), stamp.arrived_at.at);
         let Some(known) = self.bounds.map(|bounds| bounds.run_on(stamp.arrived_at)) else {
             self.agree(shown, arrived_at);
             return None;
         };
-        if let Some(doubt) = self.doubt.take_if(|doubt| stamp.asked_at >= doubt.since) {
-            let step = self.step_of(doubt.bounds.run_on(stamp.arrived_at), shown, arrived_at);
+        if let Some(step) = self.in_doubt.take_if(|it| stamp.asked_at >= it.since) {
+            let step = self.step_of(step.bounds.run_on(stamp.arrived_at), shown, arrived_at);
             self.agree(shown, arrived_at);
             return step;
         }
@@ -175,14 +175,14 @@ impl StampedClock {
         }
         if shown.low < known.low {
             if behind > micros(STEP_MIN) {
-                self.doubt.get_or_insert(Doubt { bounds: known, since: arrived_at });
+                self.in_doubt.get_or_insert(StepInDoubt { bounds: known, since: arrived_at });
             }
             self.agree(shown, arrived_at);
         }
         None
     }
 
-    fn agree(&mut self, bounds: Bounds, arrived_at: Monotonic) {
+    fn agree(&mut self, bounds: ClockBounds, arrived_at: Monotonic) {
         (self.bounds, self.agreed_at) = (Some(bounds), arrived_at);
         for since in [&mut self.set_ahead_at, &mut self.set_back_at] {
             *since = since.filter(|since| arrived_at.since(*since) < HOLD);
@@ -190,7 +190,12 @@ impl StampedClock {
     }
 
     /// Returns the step from `known` to `shown`, and starts the pause that follows from it.
-    fn step_of(&mut self, known: Bounds, shown: Bounds, arrived_at: Monotonic) -> Option<Step> {
+    fn step_of(
+        &mut self,
+        known: ClockBounds,
+        shown: ClockBounds,
+        arrived_at: Monotonic,
+    ) -> Option<Step> {
         let (back, forward) =
             (span_of(shown.micros_behind(known)), span_of(known.micros_behind(shown)));
         if back > STEP_MIN {
@@ -215,11 +220,11 @@ impl StampedClock {
         self.bounds.is_some()
             && self.set_ahead_at.is_none()
             && self.set_back_at.is_none()
-            && self.doubt.is_none()
+            && self.in_doubt.is_none()
     }
 }
 
-impl Bounds {
+impl ClockBounds {
     fn of(stamp: Stamp) -> Self {
         let round_trip = stamp.arrived_at.at.since(stamp.asked_at);
         Self { low: stamp.at, high: after_at_most(stamp.at, round_trip), at: stamp.arrived_at }

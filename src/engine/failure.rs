@@ -9,8 +9,8 @@ use crate::domain::{Failure, Monotonic};
 /// pause doubles from one to the next.
 const PAUSE: Duration = Duration::from_secs(1);
 const PAUSE_MAX: Duration = Duration::from_secs(30);
-/// The pause between two new producers that were made because of a doubt alone.
-const DOUBT_PAUSE: Duration = Duration::from_secs(300);
+/// The pause between two new producers that were made that are only in doubt.
+const IN_DOUBT_PAUSE: Duration = Duration::from_secs(300);
 
 /// The circumstances in which the record failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -68,18 +68,18 @@ pub enum Defect {
     /// A record of the producer had no answer until its deadline, although Kafka is there and not
     /// slow. Either its partition is in trouble, or this producer is wrong about a partition that
     /// others can reach. No sign tells the two cases apart.
-    Doubt,
+    InDoubt,
 }
 
 /// Decides when to replace a defective producer: normally at once. If the producer got no
 /// acknowledgement at all, the cause of its failure (a missing right, for example) probably
-/// persists, so the replacement waits for a growing pause. Replacements because of a doubt alone
+/// persists, so the replacement waits for a growing pause. Replacements that are only in doubt
 /// are throttled.
 #[derive(Debug, Default)]
 pub struct Renewals {
     /// When a failed producer was last replaced, and the pause until the next replacement.
     last: Option<(Monotonic, Duration)>,
-    doubted_at: Option<Monotonic>,
+    in_doubt_at: Option<Monotonic>,
 }
 
 impl Renewals {
@@ -90,8 +90,8 @@ impl Renewals {
             Defect::Failed => {
                 has_worked || self.last.is_none_or(|(made_at, pause)| now.since(made_at) >= pause)
             }
-            Defect::Doubt => {
-                self.doubted_at.is_none_or(|made_at| now.since(made_at) >= DOUBT_PAUSE)
+            Defect::InDoubt => {
+                self.in_doubt_at.is_none_or(|made_at| now.since(made_at) >= IN_DOUBT_PAUSE)
             }
         }
     }
@@ -106,7 +106,7 @@ impl Renewals {
                 };
                 self.last = Some((now, pause));
             }
-            Defect::Doubt => self.doubted_at = Some(now),
+            Defect::InDoubt => self.in_doubt_at = Some(now),
         }
     }
 }
@@ -202,12 +202,15 @@ mod tests {
     }
 
     #[test]
-    fn for_a_doubt_alone_a_producer_is_made_anew_seldom() {
+    fn replacements_of_producers_in_doubt_are_throttled() {
         let mut renewals = Renewals::default();
-        assert!(renewals.is_due(Defect::Doubt, true, at(100)));
-        renewals.made(Defect::Doubt, true, at(100));
-        assert!(!renewals.is_due(Defect::Doubt, true, at(399)));
-        assert!(renewals.is_due(Defect::Failed, false, at(101)), "a failure waits for no doubt");
-        assert!(renewals.is_due(Defect::Doubt, true, at(400)));
+        assert!(renewals.is_due(Defect::InDoubt, true, at(100)));
+        renewals.made(Defect::InDoubt, true, at(100));
+        assert!(!renewals.is_due(Defect::InDoubt, true, at(399)));
+        assert!(
+            renewals.is_due(Defect::Failed, false, at(101)),
+            "a failure does not wait for that pause"
+        );
+        assert!(renewals.is_due(Defect::InDoubt, true, at(400)));
     }
 }

@@ -20,8 +20,8 @@
 
 pub mod alone;
 pub mod broker;
+pub mod fencing;
 pub mod streak;
-pub mod trust;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -159,7 +159,7 @@ impl Liveness {
     pub fn decide(&mut self, etcd: &EtcdView) -> Decision {
         let mut decision = Decision::default();
         for (&node, observed) in &self.nodes {
-            let is_due = self.is_beyond_doubt(node, observed, etcd);
+            let is_due = self.is_certainly_dead(node, observed, etcd);
             if is_due && !observed.sign.is_dead {
                 decision.declare_dead.push(DeclareDead { node, counter: observed.sign.counter });
             }
@@ -213,10 +213,10 @@ impl Liveness {
             .collect()
     }
 
-    fn standing(&self, observed: &Observed, is_beyond_doubt: bool) -> Standing {
+    fn standing(&self, observed: &Observed, is_certainly_dead: bool) -> Standing {
         if observed.sign.has_left {
             Standing::Left
-        } else if observed.sign.is_dead || is_beyond_doubt {
+        } else if observed.sign.is_dead || is_certainly_dead {
             Standing::Dead
         } else if observed.stale_for >= self.ttl {
             Standing::Suspected
@@ -225,7 +225,7 @@ impl Liveness {
         }
     }
 
-    fn is_beyond_doubt(&self, node: NodeId, observed: &Observed, etcd: &EtcdView) -> bool {
+    fn is_certainly_dead(&self, node: NodeId, observed: &Observed, etcd: &EtcdView) -> bool {
         let is_gone = matches!(etcd, EtcdView::Known(members) if !members.contains(&node));
         observed.stale_for >= self.ttl * 3 || (observed.stale_for >= self.ttl && is_gone)
     }

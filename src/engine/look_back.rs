@@ -50,7 +50,7 @@ struct Search {
 
 /// A range of batch ids to search.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Slice {
+pub struct LookBackSlice {
     pub ids: Range<BatchId>,
     /// This slice is not narrowed further, however long it takes.
     pub is_narrowest: bool,
@@ -99,7 +99,7 @@ impl LookBack {
     }
 
     /// Returns the next slice to search, or `None` when the search is done.
-    pub fn slice(&mut self) -> Option<Slice> {
+    pub fn slice(&mut self) -> Option<LookBackSlice> {
         let Search { next, end } = self.search?;
         if next >= end {
             self.found(BatchId::from_uuid(floor_of(end)), None);
@@ -107,7 +107,7 @@ impl LookBack {
         }
         let ids = BatchId::from_uuid(floor_of(next))
             ..BatchId::from_uuid(floor_of(self.slice_end(next, end)));
-        Some(Slice { ids, is_narrowest: self.span <= SPAN_MIN })
+        Some(LookBackSlice { ids, is_narrowest: self.span <= SPAN_MIN })
     }
 
     fn slice_end(&self, next: Timestamp, end: Timestamp) -> Timestamp {
@@ -197,7 +197,7 @@ mod tests {
         span_max: Duration,
     ) -> (u32, u32) {
         let (mut unanswered, mut answered) = (0, 0);
-        while let Some(Slice { ids, is_narrowest }) = look_back.slice() {
+        while let Some(LookBackSlice { ids, is_narrowest }) = look_back.slice() {
             assert!(ids.start < ids.end);
             let [low, high] = [ids.start, ids.end].map(|id| TaskId::from_uuid(id.uuid()).due_at());
             if high.since(low) > span_max && !is_narrowest {

@@ -6,7 +6,7 @@ use crate::domain::Timestamp;
 
 /// The destination of a new task.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Place {
+pub enum Destination {
     /// `task`: due within the attached leaves.
     Near,
     /// `task_far`: due beyond the last leaf.
@@ -31,13 +31,17 @@ impl Rule {
 
     /// Returns the destination of a task. `may_claim` tells whether this node has room and its
     /// topic is available; it is only called for tasks due within the window.
-    pub fn place_of(&self, due_at: Timestamp, may_claim: impl FnOnce() -> bool) -> Place {
-        if due_at <= self.soon && may_claim() { Place::Claimed } else { self.table_of(due_at) }
+    pub fn place_of(&self, due_at: Timestamp, may_claim: impl FnOnce() -> bool) -> Destination {
+        if due_at <= self.soon && may_claim() {
+            Destination::Claimed
+        } else {
+            self.table_of(due_at)
+        }
     }
 
     /// Returns the table of a task that is not claimed on insert.
-    pub fn table_of(&self, due_at: Timestamp) -> Place {
-        if due_at < self.end { Place::Near } else { Place::Far }
+    pub fn table_of(&self, due_at: Timestamp) -> Destination {
+        if due_at < self.end { Destination::Near } else { Destination::Far }
     }
 }
 
@@ -54,8 +58,23 @@ mod tests {
         };
         assert_eq!(
             places(true),
-            [Place::Claimed, Place::Claimed, Place::Near, Place::Near, Place::Far]
+            [
+                Destination::Claimed,
+                Destination::Claimed,
+                Destination::Near,
+                Destination::Near,
+                Destination::Far
+            ]
         );
-        assert_eq!(places(false), [Place::Near, Place::Near, Place::Near, Place::Near, Place::Far]);
+        assert_eq!(
+            places(false),
+            [
+                Destination::Near,
+                Destination::Near,
+                Destination::Near,
+                Destination::Near,
+                Destination::Far
+            ]
+        );
     }
 }

@@ -12,8 +12,8 @@
 //! While the breaker of a topic is open, claims skip its tasks. A half-open breaker lets the tasks
 //! of one claim through.
 //!
-//! A slow Kafka is not a dead topic ([`Pace`]). Silence counts against a topic only while Kafka
-//! keeps its pace. The silence must also be longer than twice the longest wait of recently
+//! A slow Kafka is not a dead topic ([`KafkaPace`]). Silence counts against a topic only while
+//! Kafka keeps its pace. The silence must also be longer than twice the longest wait of recently
 //! acknowledged records. While Kafka throttles this node, each topic may have about as many bytes
 //! in flight as it has sent lately.
 
@@ -23,7 +23,7 @@ use std::time::Duration;
 use crate::domain::{Monotonic, TopicName};
 
 #[derive(Clone, Copy, Debug)]
-pub struct Settings {
+pub struct TopicSettings {
     /// The breaker of a topic opens after this time without an acknowledgement while records wait.
     /// An open breaker looks its topic up at the same interval.
     pub silence_max: Duration,
@@ -37,7 +37,7 @@ pub struct Settings {
 
 /// The pace at which Kafka takes records. The slowest pace comes last.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
-pub enum Pace {
+pub enum KafkaPace {
     /// Kafka answers.
     #[default]
     Steady,
@@ -61,7 +61,7 @@ const REFUSALS_APART_MAX: Duration = Duration::from_secs(90);
 const REMEMBERED_MIN: Duration = Duration::from_secs(120);
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum State {
+enum BreakerState {
     Closed,
     Open { probe_at: Monotonic },
     HalfOpen { since: Monotonic },
@@ -69,8 +69,8 @@ enum State {
 }
 
 #[derive(Debug)]
-struct Topic {
-    state: State,
+struct TopicRecord {
+    state: BreakerState,
     tasks: usize,
     bytes: usize,
     /// The time of the last sign of life: an acknowledgement, or metadata while the breaker was
@@ -99,7 +99,7 @@ struct Topic {
 /// An action that the caller takes for a topic.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Action {
-    /// Ask Kafka for the topic's metadata, and pass the answer to [`Topics::looked`].
+    /// Ask Kafka for the topic's metadata, and pass the answer to [`TopicBreakers::looked`].
     Look(TopicName),
     Opened(TopicName),
     /// Kafka says that the topic does not exist. If Kafka goes on saying so for this long, the
@@ -129,12 +129,12 @@ pub struct OpenBreaker<'a> {
     pub reason: Option<&'a str>,
 }
 
-impl Topic {
+impl TopicRecord {
     fn takes_none(&self) -> bool {
         match self.state {
-            State::Closed => false,
-            State::HalfOpen { .. } => self.tasks > 0,
-            State::Open { .. } | State::Gone { .. } => true,
+            BreakerState::Closed => false,
+            BreakerState::HalfOpen { .. } => self.tasks > 0,
+            BreakerState::Open { .. } | BreakerState::Gone { .. } => true,
         }
     }
 
@@ -148,26 +148,26 @@ impl Topic {
     }
 
     fn is_gone(&self) -> bool {
-        matches!(self.state, State::Gone { .. })
+        matches!(self.state, BreakerState::Gone { .. })
     }
 
     /// Returns the number of bytes that the topic may have in flight.
-    fn bytes_max(&self, settings: Settings, pace: Pace) -> usize {
+    fn bytes_max(&self, settings: TopicSettings, pace: KafkaPace) -> usize {
         match pace {
-            Pace::Steady | Pace::Stalled => settings.bytes_max,
-            Pace::Throttled => {
+            KafkaPace::Steady | KafkaPace::Stalled => settings.bytes_max,
+            KafkaPace::Throttled => {
                 let lately = self.bytes_out[0].saturating_add(self.bytes_out[1]);
                 lately.max(THROTTLED_BYTES_MIN).min(settings.bytes_max)
             }
         }
     }
 
-    fn fill(&mut self, settings: Settings, pace: Pace) {
+    fn fill(&mut self, settings: TopicSettings, pace: KafkaPace) {
         self.is_full |=
             self.tasks >= settings.tasks_max || self.bytes >= self.bytes_max(settings, pace);
     }
 
-    fn drain(&mut self, settings: Settings, pace: Pace) {
+    fn drain(&mut self, settings: TopicSettings, pace: KafkaPace) {
         self.is_full &= self.tasks > settings.tasks_max / 4 * 3
             || self.bytes > self.bytes_max(settings, pace) / 4 * 3;
     }
@@ -175,13 +175,13 @@ impl Topic {
     /// Excuses the silence until `now`: it says nothing about the topic.
     const fn excuse(&mut self, now: Monotonic) {
         self.heard_at = now;
-        if let State::HalfOpen { since } = &mut self.state {
+        if let BreakerState::HalfOpen { since } = &mut self.state {
             *since = now;
         }
     }
 
     fn give_up(&mut self, now: Monotonic, silence_max: Duration) {
-        self.state = State::Gone { look_at: now.plus(silence_max) };
+        self.state = BreakerState::Gone { look_at: now.plus(silence_max) };
         self.open_since.get_or_insert(now);
         // A sweep finds the tasks to give up. Until then this entry must not be forgotten, even
         // when the topic is idle.
@@ -189,7 +189,7 @@ impl Topic {
     }
 
     fn is_left_out_for_now(&self) -> bool {
-        self.is_full && matches!(self.state, State::Closed | State::Gone { .. })
+        self.is_full && matches!(self.state, BreakerState::Closed | BreakerState::Gone { .. })
     }
 
     fn is_left_out(&self) -> bool {
@@ -210,29 +210,29 @@ pub enum Sight {
 
 /// The topics of which this node has had records in flight.
 #[derive(Debug)]
-pub struct Topics {
-    settings: Settings,
-    topics: HashMap<TopicName, Topic>,
-    pace: Pace,
+pub struct TopicBreakers {
+    settings: TopicSettings,
+    topics: HashMap<TopicName, TopicRecord>,
+    pace: KafkaPace,
     /// The longest wait for an acknowledgement, over the records of all topics that were
     /// acknowledged in this period, and in the one before.
     waits: [Duration; 2],
     period_began_at: Monotonic,
 }
 
-impl Topics {
-    pub fn new(settings: Settings) -> Self {
+impl TopicBreakers {
+    pub fn new(settings: TopicSettings) -> Self {
         Self {
             settings,
             topics: HashMap::new(),
-            pace: Pace::Steady,
+            pace: KafkaPace::Steady,
             waits: [Duration::ZERO; 2],
             period_began_at: Monotonic::default(),
         }
     }
 
     /// Sets the pace at which Kafka takes records from now on.
-    pub fn set_pace(&mut self, pace: Pace) {
+    pub fn set_pace(&mut self, pace: KafkaPace) {
         self.pace = pace;
         for topic in self.topics.values_mut() {
             topic.fill(self.settings, pace);
@@ -240,7 +240,7 @@ impl Topics {
         }
     }
 
-    pub const fn pace(&self) -> Pace {
+    pub const fn pace(&self) -> KafkaPace {
         self.pace
     }
 
@@ -250,7 +250,7 @@ impl Topics {
         let entry = self.entry(topic, now);
         if entry.tasks == 0 {
             entry.heard_at = now;
-            if let State::HalfOpen { since } = &mut entry.state {
+            if let BreakerState::HalfOpen { since } = &mut entry.state {
                 *since = now;
             }
         }
@@ -267,8 +267,8 @@ impl Topics {
         entry.refused_since.get_or_insert(now);
         // The refusal answers the probe. Without this, claim after claim would be let through and
         // deferred. An acknowledgement from another partition is stronger.
-        if matches!(entry.state, State::HalfOpen { .. }) {
-            entry.state = State::Open { probe_at };
+        if matches!(entry.state, BreakerState::HalfOpen { .. }) {
+            entry.state = BreakerState::Open { probe_at };
         }
     }
 
@@ -277,7 +277,7 @@ impl Topics {
     /// refused without a break for `denial_max` is given up, like a missing one.
     pub fn forbidden(&mut self, topic: &TopicName, now: Monotonic) -> Option<Action> {
         self.refused(topic, now);
-        let Settings { silence_max, denial_max, .. } = self.settings;
+        let TopicSettings { silence_max, denial_max, .. } = self.settings;
         let entry = self.topics.get_mut(topic)?;
         let unbroken = entry
             .forbidden
@@ -311,9 +311,9 @@ impl Topics {
         self.topics.get(topic)?.reason.as_deref()
     }
 
-    fn entry(&mut self, topic: &TopicName, now: Monotonic) -> &mut Topic {
-        self.topics.entry(topic.clone()).or_insert_with(|| Topic {
-            state: State::Closed,
+    fn entry(&mut self, topic: &TopicName, now: Monotonic) -> &mut TopicRecord {
+        self.topics.entry(topic.clone()).or_insert_with(|| TopicRecord {
+            state: BreakerState::Closed,
             tasks: 0,
             bytes: 0,
             heard_at: now,
@@ -357,10 +357,10 @@ impl Topics {
         entry.forbidden = None;
         entry.refused_since = None;
         entry.reason = None;
-        if entry.state == State::Closed {
+        if entry.state == BreakerState::Closed {
             return None;
         }
-        entry.state = State::Closed;
+        entry.state = BreakerState::Closed;
         entry.open_since = None;
         Some(Action::Closed(topic.clone()))
     }
@@ -374,7 +374,7 @@ impl Topics {
         has_contact: bool,
         waiting: impl Fn(&TopicName) -> bool,
     ) -> Vec<Action> {
-        let Settings { silence_max, denial_max, .. } = self.settings;
+        let TopicSettings { silence_max, denial_max, .. } = self.settings;
         let is_new_period = now.since(self.period_began_at) >= PERIOD;
         if is_new_period {
             self.period_began_at = now;
@@ -393,30 +393,30 @@ impl Topics {
                 topic.refused_since = None;
                 continue;
             }
-            if pace != Pace::Steady {
+            if pace != KafkaPace::Steady {
                 topic.excuse(now);
             }
             let is_refused =
                 topic.refused_since.is_some_and(|since| now.since(since) >= silence_max);
             let is_silent = is_refused || (waiting(name) && now.since(topic.heard_at) >= patience);
             match topic.state {
-                State::Closed if is_silent => {
-                    topic.state = State::Open { probe_at: now.plus(silence_max) };
+                BreakerState::Closed if is_silent => {
+                    topic.state = BreakerState::Open { probe_at: now.plus(silence_max) };
                     topic.open_since = Some(now);
                     actions.push(Action::Opened(name.clone()));
                 }
                 // A probe lasts until a task comes, and until that task is due.
-                State::HalfOpen { since }
+                BreakerState::HalfOpen { since }
                     if topic.tasks > 0 && waiting(name) && now.since(since) >= patience =>
                 {
-                    topic.state = State::Open { probe_at: now.plus(silence_max) };
+                    topic.state = BreakerState::Open { probe_at: now.plus(silence_max) };
                 }
-                State::Open { probe_at } if probe_at <= now => {
-                    topic.state = State::Open { probe_at: now.plus(silence_max) };
+                BreakerState::Open { probe_at } if probe_at <= now => {
+                    topic.state = BreakerState::Open { probe_at: now.plus(silence_max) };
                     actions.push(Action::Look(name.clone()));
                 }
-                State::Gone { look_at } if look_at <= now => {
-                    topic.state = State::Gone { look_at: now.plus(silence_max) };
+                BreakerState::Gone { look_at } if look_at <= now => {
+                    topic.state = BreakerState::Gone { look_at: now.plus(silence_max) };
                     actions.push(Action::Look(name.clone()));
                 }
                 _ => {}
@@ -426,11 +426,11 @@ impl Topics {
         // The size of the table is thus limited by the topics that are in use or in trouble.
         self.topics.retain(|_, topic| {
             let is_forgotten = match topic.state {
-                State::Closed => topic.refused_since.is_none(),
-                State::HalfOpen { .. } | State::Gone { .. } => {
+                BreakerState::Closed => topic.refused_since.is_none(),
+                BreakerState::HalfOpen { .. } | BreakerState::Gone { .. } => {
                     now.since(topic.heard_at) > denial_max.max(REMEMBERED_MIN)
                 }
-                State::Open { .. } => false,
+                BreakerState::Open { .. } => false,
             };
             topic.tasks > 0 || !is_forgotten
         });
@@ -441,12 +441,12 @@ impl Topics {
     pub fn looked(&mut self, topic: &TopicName, sight: Sight, now: Monotonic) -> Option<Action> {
         let entry = self.topics.get_mut(topic)?;
         match (sight, entry.state) {
-            (Sight::Unknown, _) | (_, State::Closed | State::HalfOpen { .. }) => None,
+            (Sight::Unknown, _) | (_, BreakerState::Closed | BreakerState::HalfOpen { .. }) => None,
             (Sight::There, _) => {
                 entry.denied = None;
                 entry.refused_since = None;
                 entry.heard_at = now;
-                entry.state = State::HalfOpen { since: now };
+                entry.state = BreakerState::HalfOpen { since: now };
                 Some(Action::Closed(topic.clone()))
             }
             (Sight::Denied | Sight::Forbidden, _) => {
@@ -460,7 +460,7 @@ impl Topics {
                 if sight == Sight::Forbidden {
                     entry.forbidden.get_or_insert((since, now)).1 = now;
                 }
-                if matches!(entry.state, State::Gone { .. }) {
+                if matches!(entry.state, BreakerState::Gone { .. }) {
                     return None;
                 }
                 let left = self.settings.denial_max.saturating_sub(now.since(since));
@@ -507,7 +507,7 @@ impl Topics {
 
     /// Returns true when the topic is given up: its tasks become dead letters.
     pub fn is_gone(&self, topic: &TopicName) -> bool {
-        self.topics.get(topic).is_some_and(|topic| matches!(topic.state, State::Gone { .. }))
+        self.topics.get(topic).is_some_and(|topic| matches!(topic.state, BreakerState::Gone { .. }))
     }
 
     /// Returns the reason why the topic takes no records, if a right is missing.

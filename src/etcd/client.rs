@@ -6,12 +6,12 @@ use std::time::Duration;
 use etcd_client::{Certificate, Client, ConnectOptions, Identity, TlsOptions};
 use thiserror::Error;
 
-use super::settings::Settings;
+use super::settings::EtcdSettings;
 use crate::error_chain::chain;
 
 /// An error of etcd. `what` names the attempt.
 #[derive(Debug, Error)]
-pub enum Error {
+pub enum EtcdError {
     #[error("{what}: no answer within {deadline:?}")]
     Late { what: &'static str, deadline: Duration },
     #[error("{what}")]
@@ -31,7 +31,7 @@ pub enum Error {
     Ended { what: &'static str },
 }
 
-impl Error {
+impl EtcdError {
     pub(super) fn new(what: &'static str, source: etcd_client::Error) -> Self {
         // The driver reports an expired lease in two ways: by the status of the call, or, for a
         // keep-alive, by its own message.
@@ -57,17 +57,17 @@ impl Error {
 /// fails switches to the next one.
 #[derive(Debug)]
 pub(super) struct Endpoints {
-    settings: Settings,
+    settings: EtcdSettings,
     next: usize,
 }
 
 impl Endpoints {
-    pub(super) fn new(settings: &Settings) -> Self {
+    pub(super) fn new(settings: &EtcdSettings) -> Self {
         Self { settings: settings.clone(), next: 0 }
     }
 
     /// Returns a client of the next endpoint. The client connects with its first call.
-    pub(super) async fn next(&mut self) -> Result<Client, Error> {
+    pub(super) async fn next(&mut self) -> Result<Client, EtcdError> {
         let (pulse, credentials) = (self.settings.pulse(), self.settings.credentials());
         // A follower that has lost its leader must refuse calls, not stay silent. The client itself
         // must detect a dead connection.
@@ -104,9 +104,9 @@ pub(super) async fn within<T>(
     deadline: Duration,
     what: &'static str,
     call: impl Future<Output = Result<T, etcd_client::Error>>,
-) -> Result<T, Error> {
+) -> Result<T, EtcdError> {
     match tokio::time::timeout(deadline, call).await {
-        Ok(answer) => answer.map_err(|source| Error::new(what, source)),
-        Err(_elapsed) => Err(Error::Late { what, deadline }),
+        Ok(answer) => answer.map_err(|source| EtcdError::new(what, source)),
+        Err(_elapsed) => Err(EtcdError::Late { what, deadline }),
     }
 }

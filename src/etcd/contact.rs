@@ -2,23 +2,23 @@
 
 use std::time::Duration;
 
-use super::client::Error;
+use super::client::EtcdError;
 use crate::error_chain::chain;
 
 /// Logs once that contact is lost, and once that contact is back.
 #[derive(Debug)]
-pub(super) struct Contact {
+pub(super) struct EtcdContact {
     what: &'static str,
     is_lost: bool,
     tries: u32,
 }
 
-impl Contact {
+impl EtcdContact {
     pub(super) fn new(what: &'static str) -> Self {
         Self { what, is_lost: false, tries: 0 }
     }
 
-    pub(super) fn lost(&mut self, error: &Error) {
+    pub(super) fn lost(&mut self, error: &EtcdError) {
         self.tries = self.tries.saturating_add(1);
         if !self.is_lost {
             self.is_lost = true;
@@ -46,10 +46,10 @@ mod tests {
 
     #[test]
     fn the_pause_between_tries_grows_to_a_second() {
-        let mut contact = Contact::new("x");
+        let mut contact = EtcdContact::new("x");
         let pauses: Vec<_> = (0..7)
             .map(|_| {
-                contact.lost(&Error::Ended { what: "x" });
+                contact.lost(&EtcdError::Ended { what: "x" });
                 contact.pause().as_millis()
             })
             .collect();

@@ -16,13 +16,13 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::client::{Endpoints, Error, within};
-use super::contact::Contact;
-use super::metrics::Metrics;
-use super::settings::Settings;
+use super::client::{Endpoints, EtcdError, within};
+use super::contact::EtcdContact;
+use super::metrics::EtcdMetrics;
+use super::settings::EtcdSettings;
 use crate::clock;
 use crate::domain::{Monotonic, NodeId, Throttle};
-use crate::shutdown::Failure;
+use crate::shutdown::TaskFailure;
 
 /// The maximum number of members, and the maximum bytes of a member's value. Whoever can write to
 /// etcd must not be able to fill the memory of all nodes.
@@ -52,17 +52,17 @@ pub enum View {
 }
 
 pub(super) async fn run(
-    settings: Settings,
+    settings: EtcdSettings,
     view: watch::Sender<View>,
     stopping: CancellationToken,
-    metrics: Metrics,
-) -> Result<(), Failure> {
+    metrics: EtcdMetrics,
+) -> Result<(), TaskFailure> {
     let mut endpoints = Endpoints::new(&settings);
     let mut follower = Follower {
         settings,
         view,
         metrics,
-        contact: Contact::new("the view of the members"),
+        contact: EtcdContact::new("the view of the members"),
         warned: Mutex::new(Throttle::new(WARN_EVERY)),
     };
     loop {
@@ -79,16 +79,16 @@ pub(super) async fn run(
 }
 
 struct Follower {
-    settings: Settings,
+    settings: EtcdSettings,
     view: watch::Sender<View>,
-    metrics: Metrics,
-    contact: Contact,
+    metrics: EtcdMetrics,
+    contact: EtcdContact,
     warned: Mutex<Throttle>,
 }
 
 impl Follower {
     /// Follows the members until an error occurs.
-    async fn follow(&mut self, endpoints: &mut Endpoints) -> Error {
+    async fn follow(&mut self, endpoints: &mut Endpoints) -> EtcdError {
         match Box::pin(self.try_follow(endpoints)).await {
             Ok(never) => match never {},
             Err(error) => error,
@@ -98,7 +98,7 @@ impl Follower {
     async fn try_follow(
         &mut self,
         endpoints: &mut Endpoints,
-    ) -> Result<std::convert::Infallible, Error> {
+    ) -> Result<std::convert::Infallible, EtcdError> {
         let mut client = endpoints.next().await?;
         let (deadline, prefix) = (self.settings.deadline(), self.settings.nodes_prefix());
         let get = client.get(prefix.clone(), Some(GetOptions::new().with_prefix()));
@@ -124,7 +124,7 @@ impl Follower {
 
     /// Returns the next events, within half a TTL. The list is empty when etcd only showed that it
     /// is alive.
-    async fn next_events(&self, stream: &mut WatchStream) -> Result<Vec<Event>, Error> {
+    async fn next_events(&self, stream: &mut WatchStream) -> Result<Vec<Event>, EtcdError> {
         const WHAT: &str = "follow the members";
         let wait = async {
             loop {
@@ -138,14 +138,14 @@ impl Follower {
         };
         let message = within(self.settings.deadline(), WHAT, wait)
             .await?
-            .ok_or(Error::Ended { what: WHAT })?;
+            .ok_or(EtcdError::Ended { what: WHAT })?;
         if message.canceled() {
             tracing::debug!(
                 reason = message.cancel_reason(),
                 compacted_to = message.compact_revision(),
                 "etcd ended the watch"
             );
-            return Err(Error::Ended { what: WHAT });
+            return Err(EtcdError::Ended { what: WHAT });
         }
         Ok(message.events().to_vec())
     }
@@ -228,7 +228,7 @@ impl Follower {
         });
     }
 
-    fn lost(&mut self, error: &Error) {
+    fn lost(&mut self, error: &EtcdError) {
         self.contact.lost(error);
         self.metrics.watch_up.set(0);
         self.metrics.failures.inc();

@@ -4,14 +4,14 @@ use crate::telemetry::{Counter, Gauge, Registry};
 
 /// The metrics of the session and of the watch.
 #[derive(Clone, Debug, Default)]
-pub struct Metrics {
+pub struct EtcdMetrics {
     pub(super) session_up: Gauge,
     pub(super) members: Gauge,
     pub(super) watch_up: Gauge,
     pub(super) failures: Counter,
 }
 
-impl Metrics {
+impl EtcdMetrics {
     pub fn register(registry: &mut Registry) -> Self {
         let metrics = Self::default();
         registry.register(

@@ -17,17 +17,17 @@ use etcd_client::{Client, LeaseKeepAliveStream, LeaseKeeper, PutOptions};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::client::{Endpoints, Error, within};
-use super::contact::Contact;
+use super::client::{Endpoints, EtcdError, within};
+use super::contact::EtcdContact;
 use super::members::{Member, View};
-use super::metrics::Metrics;
-use super::settings::Settings;
+use super::metrics::EtcdMetrics;
+use super::settings::EtcdSettings;
 use crate::clock;
 use crate::domain::NodeId;
-use crate::shutdown::{Failure, Tasks};
+use crate::shutdown::{TaskFailure, Tasks};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum State {
+pub enum SessionState {
     /// No session is wanted.
     Ended,
     /// A session is wanted and etcd does not have it. The background task is trying to get one.
@@ -40,20 +40,20 @@ pub enum State {
 #[derive(Clone, Debug)]
 pub struct Session {
     wanted: watch::Sender<Option<Member>>,
-    state: watch::Receiver<State>,
+    state: watch::Receiver<SessionState>,
 }
 
 impl Session {
     pub(super) fn start(
-        settings: &Settings,
+        settings: &EtcdSettings,
         node: NodeId,
         view: watch::Receiver<View>,
         tasks: &Tasks,
-        metrics: Metrics,
+        metrics: EtcdMetrics,
     ) -> Self {
         let (wanted, wanted_out) = watch::channel(None);
-        let (state_in, state) = watch::channel(State::Ended);
-        let keeper = Keeper {
+        let (state_in, state) = watch::channel(SessionState::Ended);
+        let keeper = SessionKeeper {
             key: format!("{}{node}", settings.nodes_prefix()),
             node,
             settings: settings.clone(),
@@ -86,32 +86,32 @@ impl Session {
     pub async fn end_session(&self, deadline: Duration) -> bool {
         self.end();
         let mut state = self.state.clone();
-        let ended = state.wait_for(|state| *state == State::Ended);
+        let ended = state.wait_for(|state| *state == SessionState::Ended);
         tokio::time::timeout(deadline, ended).await.is_ok_and(|ended| ended.is_ok())
     }
 
-    pub fn state(&self) -> State {
+    pub fn state(&self) -> SessionState {
         *self.state.borrow()
     }
 }
 
-struct Keeper {
+struct SessionKeeper {
     key: String,
     node: NodeId,
-    settings: Settings,
+    settings: EtcdSettings,
     wanted: watch::Receiver<Option<Member>>,
     view: watch::Receiver<View>,
-    state: watch::Sender<State>,
+    state: watch::Sender<SessionState>,
     /// The lease that may still be alive.
     lease: Option<i64>,
     has_warned: bool,
-    metrics: Metrics,
+    metrics: EtcdMetrics,
 }
 
-impl Keeper {
-    async fn run(mut self, stopping: CancellationToken) -> Result<(), Failure> {
+impl SessionKeeper {
+    async fn run(mut self, stopping: CancellationToken) -> Result<(), TaskFailure> {
         let mut endpoints = Endpoints::new(&self.settings);
-        let mut contact = Contact::new("the session");
+        let mut contact = EtcdContact::new("the session");
         while !stopping.is_cancelled() {
             // A turn that is cut off leaves a lease behind at worst, and the lease expires.
             let turn = tokio::select! {
@@ -121,10 +121,10 @@ impl Keeper {
             let Err(error) = turn else { continue };
             contact.lost(&error);
             self.metrics.failures.inc();
-            if matches!(error, Error::LeaseGone { .. }) {
+            if matches!(error, EtcdError::LeaseGone { .. }) {
                 self.lease = None;
             }
-            self.set(State::Lost);
+            self.set(SessionState::Lost);
             tokio::select! {
                 () = stopping.cancelled() => break,
                 () = clock::sleep(contact.pause()) => {}
@@ -139,16 +139,16 @@ impl Keeper {
     async fn turn(
         &mut self,
         endpoints: &mut Endpoints,
-        contact: &mut Contact,
-    ) -> Result<(), Error> {
+        contact: &mut EtcdContact,
+    ) -> Result<(), EtcdError> {
         if self.wanted.borrow_and_update().is_none() {
             self.revoke(endpoints).await;
-            self.set(State::Ended);
+            self.set(SessionState::Ended);
             // An error means that all handles are gone.
             if self.wanted.wait_for(Option::is_some).await.is_err() {
                 std::future::pending::<()>().await;
             }
-            self.set(State::Lost);
+            self.set(SessionState::Lost);
         }
         let mut client = endpoints.next().await?;
         let lease = self.grant(&mut client).await?;
@@ -160,12 +160,12 @@ impl Keeper {
         )
         .await?;
         contact.back();
-        self.set(State::Held);
+        self.set(SessionState::Held);
         self.keep(client, lease, keeping).await
     }
 
     /// Returns the lease that is still alive, or a new one.
-    async fn grant(&mut self, client: &mut Client) -> Result<i64, Error> {
+    async fn grant(&mut self, client: &mut Client) -> Result<i64, EtcdError> {
         let deadline = self.settings.deadline();
         if let Some(lease) = self.lease {
             let known =
@@ -191,7 +191,7 @@ impl Keeper {
         Ok(granted.id())
     }
 
-    async fn put(&self, client: &mut Client, lease: i64) -> Result<(), Error> {
+    async fn put(&self, client: &mut Client, lease: i64) -> Result<(), EtcdError> {
         let member = self.wanted.borrow().clone();
         let Some(member) = member else { return Ok(()) };
         let value = serde_json::to_vec(&member).unwrap_or_default();
@@ -206,7 +206,7 @@ impl Keeper {
         mut client: Client,
         lease: i64,
         (mut keeper, mut answers): (LeaseKeeper, LeaseKeepAliveStream),
-    ) -> Result<(), Error> {
+    ) -> Result<(), EtcdError> {
         loop {
             let must_put = tokio::select! {
                 changed = self.wanted.changed() => {
@@ -230,7 +230,7 @@ impl Keeper {
         &self,
         keeper: &mut LeaseKeeper,
         answers: &mut LeaseKeepAliveStream,
-    ) -> Result<(), Error> {
+    ) -> Result<(), EtcdError> {
         const WHAT: &str = "keep the session alive";
         let exchange = async {
             // This call only queues the request. The answer decides.
@@ -239,8 +239,8 @@ impl Keeper {
         };
         match within(self.settings.deadline(), WHAT, exchange).await? {
             Some(answer) if answer.ttl() > 0 => Ok(()),
-            Some(_) => Err(Error::LeaseGone { what: WHAT }),
-            None => Err(Error::Ended { what: WHAT }),
+            Some(_) => Err(EtcdError::LeaseGone { what: WHAT }),
+            None => Err(EtcdError::Ended { what: WHAT }),
         }
     }
 
@@ -256,15 +256,15 @@ impl Keeper {
             within(self.settings.deadline(), "end the session", client.lease_revoke(lease)).await
         };
         match revoke.await {
-            Ok(_) | Err(Error::LeaseGone { .. }) => {}
+            Ok(_) | Err(EtcdError::LeaseGone { .. }) => {}
             Err(error) => {
                 tracing::debug!(error = %crate::error_chain::chain(&error), "the session runs out by itself");
             }
         }
     }
 
-    fn set(&self, new: State) {
-        self.metrics.session_up.set(i64::from(new == State::Held));
+    fn set(&self, new: SessionState) {
+        self.metrics.session_up.set(i64::from(new == SessionState::Held));
         self.state.send_if_modified(|state| {
             let is_new = *state != new;
             *state = new;

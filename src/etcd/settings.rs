@@ -23,14 +23,14 @@ impl fmt::Debug for Credentials {
 
 /// The endpoints of etcd, and the prefix of the cluster's keys.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Settings {
+pub struct EtcdSettings {
     endpoints: Vec<String>,
     prefix: String,
     ttl: Duration,
     credentials: Credentials,
 }
 
-impl Settings {
+impl EtcdSettings {
     /// `endpoints` are `host:port` or URLs, at least one. `prefix` is the name of the cluster; its
     /// keys are `<prefix>/nodes/<node>`. `ttl` is how long a key outlives its node, rounded up to
     /// whole seconds for etcd.
@@ -81,7 +81,7 @@ mod tests {
     #[test]
     fn endpoints_take_turns() {
         let endpoints = vec!["http://a:2379".to_owned(), "b:2379".to_owned()];
-        let settings = Settings::new(endpoints, "punctual", TTL, Credentials::default());
+        let settings = EtcdSettings::new(endpoints, "punctual", TTL, Credentials::default());
         assert_eq!(
             [0, 1, 2].map(|turn| settings.endpoint(turn)),
             ["http://a:2379", "b:2379", "http://a:2379"]
@@ -92,7 +92,7 @@ mod tests {
     #[test]
     fn credentials_are_not_printed() {
         let pair = Some(("hunter1".to_owned(), "hunter2".to_owned()));
-        let settings = Settings::new(
+        let settings = EtcdSettings::new(
             Vec::new(),
             "punctual",
             TTL,

@@ -11,7 +11,7 @@ use flate2::write::GzEncoder;
 use lz4_flex::frame::{BlockMode, BlockSize, FrameEncoder, FrameInfo};
 use tokio::sync::Semaphore;
 
-use super::Settings;
+use super::KafkaSettings;
 use crate::domain::Record;
 
 /// A compression codec of Kafka.
@@ -76,7 +76,7 @@ pub(super) struct Compression {
 }
 
 impl Compression {
-    pub(super) fn of(settings: &Settings) -> Self {
+    pub(super) fn of(settings: &KafkaSettings) -> Self {
         let codec = settings.property("compression.codec").and_then(Codec::of);
         let level = settings
             .property("compression.level")
@@ -128,7 +128,7 @@ fn compressed_size(record: &Record, codec: Codec, level: i32) -> usize {
 }
 
 fn compress(parts: &[&[u8]], codec: Codec, level: i32) -> io::Result<usize> {
-    let counter = Counter::default();
+    let counter = ByteCounter::default();
     match codec {
         Codec::Gzip => {
             let level = u32::try_from(level).map_or(flate2::Compression::default(), |level| {
@@ -170,9 +170,9 @@ fn snappy(parts: &[&[u8]]) -> io::Result<usize> {
 
 /// Counts the bytes that are written, and keeps none of them.
 #[derive(Debug, Default)]
-struct Counter(usize);
+struct ByteCounter(usize);
 
-impl Write for Counter {
+impl Write for ByteCounter {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.0 = self.0.saturating_add(bytes.len());
         Ok(bytes.len())

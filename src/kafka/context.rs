@@ -15,7 +15,7 @@ use rdkafka::message::{DeliveryResult, Message, Timestamp as RecordTime};
 use rdkafka::producer::ProducerContext;
 
 use super::signs::Signs;
-use super::{Contact, DeliveryOutcome, DeliveryReport, Metrics, Mode, Reason};
+use super::{DeliveryOutcome, DeliveryReport, KafkaContact, KafkaMetrics, Mode, Reason};
 use crate::clock;
 use crate::domain::{Monotonic, Receipt, Throttle, Timestamp};
 
@@ -45,17 +45,17 @@ impl fmt::Debug for Hooks {
 pub(super) struct Context {
     pub(super) hooks: Hooks,
     pub(super) mode: Mode,
-    pub(super) contact: Contact,
-    pub(super) metrics: Metrics,
-    pub(super) said: Mutex<Said>,
-    pub(super) shown: Arc<Shown>,
+    pub(super) contact: KafkaContact,
+    pub(super) metrics: KafkaMetrics,
+    pub(super) said: Mutex<LogThrottles>,
+    pub(super) shown: Arc<ProducerSigns>,
     /// The interval between two statistics.
     pub(super) interval: Duration,
 }
 
 /// The observations of a producer's callbacks.
 #[derive(Debug, Default)]
-pub(super) struct Shown {
+pub(super) struct ProducerSigns {
     /// Set when librdkafka has lost track of a partition for good.
     pub(super) is_stuck: AtomicBool,
     pub(super) signs: Mutex<Signs>,
@@ -159,7 +159,7 @@ impl ClientContext for Context {
                 tracing::debug!(target: "librdkafka", reason, "{}", Reason::new(code));
                 // "All brokers are down" says less than the errors before it.
                 let trouble = (code != RDKafkaErrorCode::AllBrokersDown).then_some(reason);
-                self.contact.doubt(trouble);
+                self.contact.mark_in_doubt(trouble);
             }
             None => tracing::debug!(target: "librdkafka", reason, "{error}"),
         }
@@ -173,7 +173,7 @@ impl ClientContext for Context {
 
 /// Throttles log lines: one line of each kind per minute.
 #[derive(Debug, Default)]
-pub(super) struct Said {
+pub(super) struct LogThrottles {
     /// Each kind has its throttle, and the number of lines that were held back.
     kinds: HashMap<String, (Throttle, u64)>,
 }
@@ -182,7 +182,7 @@ const SAID_AGAIN_AFTER: Duration = Duration::from_secs(60);
 /// librdkafka has some dozens of facilities.
 const KINDS_MAX: usize = 256;
 
-impl Said {
+impl LogThrottles {
     /// Returns how many lines of this `kind` were held back since the last one that was let
     /// through. Returns `None` when this line is held back, too.
     fn allow(&mut self, kind: &str, now: Monotonic) -> Option<u64> {
@@ -221,7 +221,7 @@ mod tests {
 
     #[test]
     fn one_line_of_a_kind_is_said_per_minute_and_tells_how_many_were_not() {
-        let mut said = Said::default();
+        let mut said = LogThrottles::default();
         let at = |seconds| Monotonic::from_start(Duration::from_secs(seconds));
         assert_eq!(said.allow("FAIL", at(0)), Some(0));
         assert_eq!(said.allow("FAIL", at(1)), None);

@@ -4,7 +4,8 @@
 //! not show that, so the codes must do. The codes do not tell everything. When the first attempt of
 //! a record loses its connection, the record goes back to the queue. It is then purged or times out
 //! *in the queue*, although it may be in the topic. Only a record without a partition has certainly
-//! never left. Doubt is therefore the default, and every other answer is a line in a list.
+//! never left. An unknown outcome is therefore the default, and every other answer is a line in a
+//! list.
 
 use std::fmt;
 
@@ -25,12 +26,12 @@ pub struct DeliveryReport {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DeliveryOutcome {
     Acknowledged(Receipt),
-    Failed(Failed),
+    Failed(DeliveryFailure),
 }
 
 /// The reason why a record was not acknowledged, from librdkafka or a broker.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Failed {
+pub struct DeliveryFailure {
     pub failure: Failure,
     pub reason: Reason,
     /// When false, the record certainly is not in its topic.
@@ -43,7 +44,7 @@ pub struct Failed {
 pub enum SendError {
     /// A limit of the producer is reached: wait for reports.
     Full,
-    Failed(Failed),
+    Failed(DeliveryFailure),
 }
 
 /// The reason of librdkafka or the broker. `Display` gives it in words.
@@ -79,7 +80,7 @@ impl DeliveryOutcome {
         if receipt.offset >= 0 {
             Self::Acknowledged(receipt)
         } else {
-            Self::Failed(Failed::unknown(Reason(Code::DuplicateSequenceNumber)))
+            Self::Failed(DeliveryFailure::unknown(Reason(Code::DuplicateSequenceNumber)))
         }
     }
 
@@ -90,23 +91,23 @@ impl DeliveryOutcome {
         let has_partition = partition >= 0;
         Self::Failed(match Meaning::of(code) {
             Meaning::BadRecord if mode == Mode::Together => {
-                Failed::certain(Failure::BatchRefused, reason)
+                DeliveryFailure::certain(Failure::BatchRefused, reason)
             }
             Meaning::BadRecord | Meaning::BadName => {
-                Failed::certain(Failure::RefusedForGood, reason)
+                DeliveryFailure::certain(Failure::RefusedForGood, reason)
             }
-            Meaning::BadNeighbour => Failed::certain(Failure::BatchRefused, reason),
-            Meaning::Forbidden => Failed::certain(Failure::Forbidden, reason),
+            Meaning::BadNeighbour => DeliveryFailure::certain(Failure::BatchRefused, reason),
+            Meaning::Forbidden => DeliveryFailure::certain(Failure::Forbidden, reason),
             Meaning::NotNow => {
-                Failed { failure: Failure::Unavailable, reason, maybe_sent: has_partition }
+                DeliveryFailure { failure: Failure::Unavailable, reason, maybe_sent: has_partition }
             }
-            Meaning::Doubt if has_partition => Failed::unknown(reason),
-            Meaning::Doubt => Failed::certain(Failure::NotSent, reason),
+            Meaning::InDoubt if has_partition => DeliveryFailure::unknown(reason),
+            Meaning::InDoubt => DeliveryFailure::certain(Failure::NotSent, reason),
         })
     }
 }
 
-impl Failed {
+impl DeliveryFailure {
     /// Makes the failure of a record that certainly is not in its topic.
     const fn certain(failure: Failure, reason: Reason) -> Self {
         Self { failure, reason, maybe_sent: false }
@@ -137,11 +138,13 @@ impl SendError {
         }
         Self::Failed(match Meaning::of(code) {
             Meaning::BadRecord | Meaning::BadName => {
-                Failed::certain(Failure::RefusedForGood, reason)
+                DeliveryFailure::certain(Failure::RefusedForGood, reason)
             }
-            Meaning::Forbidden => Failed::certain(Failure::Forbidden, reason),
-            Meaning::NotNow => Failed::certain(Failure::Unavailable, reason),
-            Meaning::BadNeighbour | Meaning::Doubt => Failed::certain(Failure::NotSent, reason),
+            Meaning::Forbidden => DeliveryFailure::certain(Failure::Forbidden, reason),
+            Meaning::NotNow => DeliveryFailure::certain(Failure::Unavailable, reason),
+            Meaning::BadNeighbour | Meaning::InDoubt => {
+                DeliveryFailure::certain(Failure::NotSent, reason)
+            }
         })
     }
 }
@@ -161,7 +164,7 @@ enum Meaning {
     /// attempt.
     NotNow,
     /// The record may have been written.
-    Doubt,
+    InDoubt,
 }
 
 impl Meaning {
@@ -206,7 +209,7 @@ impl Meaning {
             | Code::UnsupportedVersion => Self::NotNow,
             // Timed out, purged, connection lost, sequence lost, appended but not replicated
             // (NotEnoughReplicasAfterAppend), fatal, and any code that a later librdkafka adds.
-            _ => Self::Doubt,
+            _ => Self::InDoubt,
         }
     }
 }
@@ -220,11 +223,11 @@ mod tests {
     }
 
     fn failed(failure: Failure, code: Code) -> DeliveryOutcome {
-        DeliveryOutcome::Failed(Failed::certain(failure, Reason(code)))
+        DeliveryOutcome::Failed(DeliveryFailure::certain(failure, Reason(code)))
     }
 
     fn unknown(code: Code) -> DeliveryOutcome {
-        DeliveryOutcome::Failed(Failed {
+        DeliveryOutcome::Failed(DeliveryFailure {
             failure: Failure::Unknown,
             reason: Reason(code),
             maybe_sent: true,
@@ -293,7 +296,7 @@ mod tests {
                 DeliveryOutcome::of_report(code, Mode::Alone, 0),
                 failed(Failure::RefusedForGood, code)
             );
-            let refused = Failed::certain(Failure::RefusedForGood, Reason(code));
+            let refused = DeliveryFailure::certain(Failure::RefusedForGood, Reason(code));
             assert_eq!(SendError::of_send(code), SendError::Failed(refused));
         }
         assert_eq!(
@@ -308,7 +311,7 @@ mod tests {
         assert_eq!(outcome(of_the_topic), failed(Failure::Forbidden, of_the_topic));
         assert_eq!(
             SendError::of_send(of_the_topic),
-            SendError::Failed(Failed::certain(Failure::Forbidden, Reason(of_the_topic)))
+            SendError::Failed(DeliveryFailure::certain(Failure::Forbidden, Reason(of_the_topic)))
         );
         assert_eq!(
             outcome(Code::InvalidTopic),
@@ -321,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_queue_is_no_fate() {
+    fn a_full_queue_is_no_outcome() {
         assert_eq!(SendError::of_send(Code::QueueFull), SendError::Full);
     }
 

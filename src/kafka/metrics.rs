@@ -7,7 +7,7 @@ use crate::telemetry::{Counter, Family, Gauge, Registry};
 type Labels = [(&'static str, &'static str); 1];
 
 #[derive(Clone, Debug)]
-pub struct Metrics {
+pub struct KafkaMetrics {
     pub(super) producers: Counter,
     pub(super) sent: Counter,
     pub(super) queue_full: Counter,
@@ -40,14 +40,14 @@ pub(super) struct LookUps {
     pub(super) busy: Counter,
 }
 
-impl Metrics {
+impl KafkaMetrics {
     pub fn register(registry: &mut Registry) -> Self {
         let outcomes: Family<Labels, Counter> = Family::default();
         let look_ups: Family<Labels, Counter> = Family::default();
         let (producers, sent, queue_full, contact_losses): (Counter, Counter, Counter, Counter) =
             Default::default();
         let (has_contact, topics_known): (Gauge, Gauge) = (Gauge::default(), Gauge::default());
-        let help = "Kafka producers made since the start; beyond the first two, one had failed, was doubted, or its records were taken back";
+        let help = "Kafka producers made since the start; beyond the first two, one had failed, was in doubt, or its records were taken back";
         registry.register("punctual_kafka_producers", help, producers.clone());
         let help = "Records handed to a Kafka producer; each ends as one of punctual_kafka_reports";
         registry.register("punctual_kafka_sent_records", help, sent.clone());

@@ -11,15 +11,15 @@ const MIN: Duration = Duration::from_secs(1);
 const MAX: Duration = Duration::from_secs(15);
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Patience(Duration);
+pub(super) struct KafkaPatience(Duration);
 
-impl Default for Patience {
+impl Default for KafkaPatience {
     fn default() -> Self {
         Self(MIN)
     }
 }
 
-impl Patience {
+impl KafkaPatience {
     pub(super) const fn span(self) -> Duration {
         self.0
     }
@@ -51,22 +51,22 @@ mod tests {
 
     #[test]
     fn patience_grows_until_there_is_an_answer_and_then_follows_it() {
-        let mut patience = Patience::default();
+        let mut patience = KafkaPatience::default();
         let mut spans = Vec::new();
         for _ in 0..6 {
             spans.push(patience.span().as_secs());
             patience = patience.unanswered();
         }
         assert_eq!(spans, [1, 2, 4, 8, 15, 15]);
-        assert_eq!(Patience::answered(seconds(2)).span(), seconds(6));
-        assert_eq!(Patience::answered(Duration::from_millis(3)).span(), seconds(1));
-        assert_eq!(Patience::answered(seconds(60)).span(), seconds(15));
+        assert_eq!(KafkaPatience::answered(seconds(2)).span(), seconds(6));
+        assert_eq!(KafkaPatience::answered(Duration::from_millis(3)).span(), seconds(1));
+        assert_eq!(KafkaPatience::answered(seconds(60)).span(), seconds(15));
     }
 
     #[test]
     fn a_client_is_made_anew_for_more_patience_and_for_much_less() {
         let (little, some, much) =
-            (Patience(seconds(1)), Patience(seconds(3)), Patience(seconds(4)));
+            (KafkaPatience(seconds(1)), KafkaPatience(seconds(3)), KafkaPatience(seconds(4)));
         assert!(little.is_far_from(some) && much.is_far_from(little));
         assert!(!much.is_far_from(some) && !some.is_far_from(little) && !some.is_far_from(some));
     }

@@ -13,9 +13,11 @@ use rdkafka::message::{Header, OwnedHeaders};
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _, PurgeConfig};
 
 use super::contact::PROBE_TOPIC;
-use super::context::{Context, Said, Shown};
+use super::context::{Context, LogThrottles, ProducerSigns};
 use super::signs::Signs;
-use super::{Contact, Error, Hooks, Metrics, Mode, Reason, SendError, Settings};
+use super::{
+    ClientError, Hooks, KafkaContact, KafkaMetrics, KafkaSettings, Mode, Reason, SendError,
+};
 use crate::clock;
 use crate::domain::task::headers;
 use crate::domain::{BatchTask, Timestamp, TopicName};
@@ -34,7 +36,7 @@ const POLLING_THREAD: &str = "kafka-reports";
 
 /// An idempotent producer. Each record that [`Self::send`] took gets exactly one
 /// [`super::DeliveryReport`], also when the producer is purged or dropped. By itself, librdkafka
-/// gives up a record only after [`Settings::give_up_after`]: see there.
+/// gives up a record only after [`KafkaSettings::give_up_after`]: see there.
 ///
 /// Dropping a producer blocks for up to a second. Its last reports then come on the dropping
 /// thread: see [`Self::close`].
@@ -42,8 +44,8 @@ const POLLING_THREAD: &str = "kafka-reports";
 pub struct Producer {
     inner: Arc<BaseProducer<Context>>,
     polling: Polling,
-    metrics: Metrics,
-    shown: Arc<Shown>,
+    metrics: KafkaMetrics,
+    shown: Arc<ProducerSigns>,
 }
 
 impl Producer {
@@ -52,15 +54,15 @@ impl Producer {
     /// # Errors
     /// When the settings are wrong, or files that they name (certificates) cannot be used.
     pub fn new(
-        settings: &Settings,
+        settings: &KafkaSettings,
         mode: Mode,
-        contact: Contact,
-        metrics: Metrics,
+        contact: KafkaContact,
+        metrics: KafkaMetrics,
         hooks: Hooks,
-    ) -> Result<Self, Error> {
+    ) -> Result<Self, ClientError> {
         let (shown, said, interval) = (
-            Arc::new(Shown::default()),
-            Mutex::new(Said::default()),
+            Arc::new(ProducerSigns::default()),
+            Mutex::new(LogThrottles::default()),
             settings.statistics_interval(),
         );
         let context = Context {
@@ -75,10 +77,10 @@ impl Producer {
         let inner: BaseProducer<Context> = settings
             .producer_config(mode)
             .create_with_context(context)
-            .map_err(|source| Error::Create { what: "Kafka producer", source })?;
+            .map_err(|source| ClientError::Create { what: "Kafka producer", source })?;
         let inner = Arc::new(inner);
         let polling = Polling::start(Arc::clone(&inner))
-            .map_err(|source| Error::Thread { name: POLLING_THREAD, source })?;
+            .map_err(|source| ClientError::Thread { name: POLLING_THREAD, source })?;
         metrics.producers.inc();
         Ok(Self { inner, polling, metrics, shown })
     }

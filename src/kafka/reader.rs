@@ -15,7 +15,7 @@ use rdkafka::message::Message as _;
 use rdkafka::{Offset, Timestamp, TopicPartitionList};
 use thiserror::Error as ThisError;
 
-use super::{Error, Settings};
+use super::{ClientError, KafkaSettings};
 use crate::clock;
 use crate::domain::TopicName;
 
@@ -50,23 +50,23 @@ pub enum ReadError {
         source: KafkaError,
     },
     #[error(transparent)]
-    Client(#[from] Error),
+    Client(#[from] ClientError),
 }
 
 /// Reads a topic from its present end, in a thread of its own, until it is dropped.
-pub struct Reader {
+pub struct TopicReader {
     is_done: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Reader {
+impl TopicReader {
     /// Starts to read `topic`. The reader's thread calls `on_record` for each record with a key, in
     /// the order of each partition.
     ///
     /// # Errors
     /// When Kafka cannot be asked, or the topic has no append times.
     pub async fn start(
-        settings: &Settings,
+        settings: &KafkaSettings,
         topic: &TopicName,
         on_record: impl FnMut(Appended<'_>) + Send + 'static,
     ) -> Result<Self, ReadError> {
@@ -80,18 +80,18 @@ impl Reader {
             let is_done = Arc::clone(&is_done);
             move || read(&consumer, on_record, &is_done)
         });
-        let thread = thread.map_err(|source| Error::Thread { name: THREAD, source })?;
+        let thread = thread.map_err(|source| ClientError::Thread { name: THREAD, source })?;
         Ok(Self { is_done, thread: Some(thread) })
     }
 }
 
-impl fmt::Debug for Reader {
+impl fmt::Debug for TopicReader {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Reader")
     }
 }
 
-impl Drop for Reader {
+impl Drop for TopicReader {
     fn drop(&mut self) {
         self.is_done.store(true, Ordering::Relaxed);
         if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
@@ -100,8 +100,8 @@ impl Drop for Reader {
     }
 }
 
-async fn check_append_time(settings: &Settings, topic: &TopicName) -> Result<(), ReadError> {
-    let create = |source| Error::Create { what: "Kafka admin client", source };
+async fn check_append_time(settings: &KafkaSettings, topic: &TopicName) -> Result<(), ReadError> {
+    let create = |source| ClientError::Create { what: "Kafka admin client", source };
     let admin: AdminClient<DefaultClientContext> =
         settings.admin_config(DEADLINE).create().map_err(create)?;
     let options = AdminOptions::new().request_timeout(Some(DEADLINE));
@@ -121,7 +121,7 @@ async fn check_append_time(settings: &Settings, topic: &TopicName) -> Result<(),
 }
 
 /// Makes a consumer at the present end of all partitions.
-fn open(settings: &Settings, topic: &TopicName) -> Result<BaseConsumer, ReadError> {
+fn open(settings: &KafkaSettings, topic: &TopicName) -> Result<BaseConsumer, ReadError> {
     let ask = |source| ReadError::Ask { topic: topic.clone(), source };
     let mut config = settings.consumer_config();
     config
@@ -134,7 +134,7 @@ fn open(settings: &Settings, topic: &TopicName) -> Result<BaseConsumer, ReadErro
         .set("fetch.message.max.bytes", "8388608")
         .set("queued.min.messages", "1000000")
         .set("check.crcs", "false");
-    let create = |source| Error::Create { what: "Kafka consumer", source };
+    let create = |source| ClientError::Create { what: "Kafka consumer", source };
     let consumer: BaseConsumer = config.create().map_err(create)?;
     let begun_at = clock::monotonic();
     let assignment = loop {

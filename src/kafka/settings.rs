@@ -20,7 +20,7 @@ pub enum Mode {
 /// The settings for Kafka. Values of properties are never printed, because any of them may be a
 /// secret.
 #[derive(Clone)]
-pub struct Settings {
+pub struct KafkaSettings {
     /// `host:port`, comma-separated.
     pub bootstrap: String,
     /// librdkafka's properties, as the operator gave them. The last one of a name counts.
@@ -129,7 +129,7 @@ const REFUSED: [(&str, &str); 13] = [
 ];
 const RUNS_CODE: &str = "it makes the client load or run other programs";
 
-impl Settings {
+impl KafkaSettings {
     /// Returns how long librdkafka keeps a record before it gives up.
     pub fn give_up_after(&self) -> Duration {
         (self.publish_deadline * GIVE_UP_FACTOR).clamp(GIVE_UP_MIN, GIVE_UP_MAX)
@@ -247,7 +247,7 @@ impl Settings {
     }
 }
 
-impl fmt::Debug for Settings {
+impl fmt::Debug for KafkaSettings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let names: Vec<&str> = self.properties.iter().map(|(name, _)| name.as_str()).collect();
         f.debug_struct("Settings")
@@ -334,7 +334,7 @@ fn millis(span: Duration) -> String {
 /// A client could not be made. No broker was contacted yet: the cause is in the settings, or on
 /// this machine.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
+pub enum ClientError {
     #[error("create the {what}")]
     Create {
         what: &'static str,
@@ -353,8 +353,8 @@ pub enum Error {
 mod tests {
     use super::*;
 
-    fn settings(properties: &[(&str, &str)]) -> Settings {
-        Settings {
+    fn settings(properties: &[(&str, &str)]) -> KafkaSettings {
+        KafkaSettings {
             bootstrap: "localhost:9092".to_owned(),
             properties: properties
                 .iter()
@@ -372,7 +372,7 @@ mod tests {
         problems_of_properties(&settings(properties).properties)
     }
 
-    fn value(settings: &Settings, mode: Mode, name: &str) -> String {
+    fn value(settings: &KafkaSettings, mode: Mode, name: &str) -> String {
         settings.producer_config(mode).create_native_config().unwrap().get(name).unwrap()
     }
 

@@ -20,12 +20,12 @@ pub(super) struct Signs {
     throttled_until: Option<Monotonic>,
     /// How long the broker delays requests, from its last report.
     throttle: Duration,
-    brokers: HashMap<String, Connection>,
+    brokers: HashMap<String, BrokerConnection>,
     is_stalled: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Connection {
+struct BrokerConnection {
     has_way: bool,
     is_waiting: bool,
     answers: u64,
@@ -82,7 +82,7 @@ impl Signs {
         }
         let before = std::mem::take(&mut self.brokers);
         let connections = statistics.brokers.into_iter().map(|(name, broker)| {
-            let connection = Connection {
+            let connection = BrokerConnection {
                 has_way: !NO_WAY.contains(&broker.state.as_str()),
                 is_waiting: UP.contains(&broker.state.as_str()) && broker.waitresp_cnt > 0,
                 answers: broker.rx,
@@ -91,7 +91,7 @@ impl Signs {
         });
         self.brokers = connections.collect();
         // Requests wait now and waited at the last look, and no answer came in between.
-        let is_stalled = |(name, connection): (&String, &Connection)| {
+        let is_stalled = |(name, connection): (&String, &BrokerConnection)| {
             connection.is_waiting
                 && before
                     .get(name)

@@ -17,12 +17,12 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
-use self::cache::Found;
-use self::known::Known;
+use self::cache::CachedAnswer;
+use self::known::KnownTopics;
 use self::prober::Prober;
-use self::question::{Answer, Request};
+use self::question::{TopicAnswer, TopicRequest};
 use super::compression::Compression;
-use super::{Contact, Error, Metrics, Settings};
+use super::{ClientError, KafkaContact, KafkaMetrics, KafkaSettings};
 use crate::clock;
 use crate::domain::{Record, TopicName};
 
@@ -37,11 +37,11 @@ const QUEUE_MAX: usize = 512;
 
 /// The topics of Kafka. Cheap to clone. The thread ends soon after the last clone is dropped.
 #[derive(Clone, Debug)]
-pub struct Topics {
-    known: Arc<Known>,
+pub struct TopicCache {
+    known: Arc<KnownTopics>,
     handle: Arc<Handle>,
-    contact: Contact,
-    metrics: Metrics,
+    contact: KafkaContact,
+    metrics: KafkaMetrics,
     compression: Arc<Compression>,
     /// The thread keeps the other end.
     thread: watch::Receiver<()>,
@@ -49,28 +49,29 @@ pub struct Topics {
 
 #[derive(Debug)]
 struct Handle {
-    known: Arc<Known>,
-    requests: SyncSender<Request>,
+    known: Arc<KnownTopics>,
+    requests: SyncSender<TopicRequest>,
 }
 
 impl Drop for Handle {
     fn drop(&mut self) {
         self.known.stop();
         // When the queue is full, the thread is busy, and checks the flag after its next answer.
-        let woken = self.requests.try_send(Request::Wake);
+        let woken = self.requests.try_send(TopicRequest::Wake);
         tracing::trace!(?woken, "topics are no longer looked up");
     }
 }
 
-impl Topics {
-    /// Starts the thread that looks topics up and keeps [`Contact`]. It connects in the background.
+impl TopicCache {
+    /// Starts the thread that looks topics up and keeps [`KafkaContact`]. It connects in the
+    /// background.
     ///
     /// # Errors
     /// When the settings are wrong, or files that they name cannot be used.
-    pub fn start(settings: &Settings, metrics: Metrics) -> Result<Self, Error> {
+    pub fn start(settings: &KafkaSettings, metrics: KafkaMetrics) -> Result<Self, ClientError> {
         let (requests, receiver) = sync_channel(QUEUE_MAX);
-        let contact = Contact::new(requests.clone(), metrics.clone());
-        let known = Arc::new(Known::default());
+        let contact = KafkaContact::new(requests.clone(), metrics.clone());
+        let known = Arc::new(KnownTopics::default());
         let thread = Prober::start(
             settings,
             receiver,
@@ -84,14 +85,14 @@ impl Topics {
     }
 
     /// Completes when the thread has ended: contact is then no longer watched. While there is a
-    /// [`Topics`], the thread ends only by a panic.
+    /// [`TopicCache`], the thread ends only by a panic.
     pub async fn failure(&self) {
         let mut thread = self.thread.clone();
         while thread.changed().await.is_ok() {}
     }
 
     /// Returns the contact: whether a broker can be reached.
-    pub fn contact(&self) -> Contact {
+    pub fn contact(&self) -> KafkaContact {
         self.contact.clone()
     }
 
@@ -100,7 +101,7 @@ impl Topics {
     /// # Errors
     /// When the topic does not exist, this node may not see it, or Kafka does not answer within 3
     /// s.
-    pub async fn look_up(&self, topic: &TopicName) -> Answer {
+    pub async fn look_up(&self, topic: &TopicName) -> TopicAnswer {
         if let Some(answer) = self.recall(topic) {
             return answer;
         }
@@ -113,7 +114,7 @@ impl Topics {
     ///
     /// # Errors
     /// As [`Self::look_up`].
-    pub async fn confirm(&self, topic: &TopicName) -> Answer {
+    pub async fn confirm(&self, topic: &TopicName) -> TopicAnswer {
         if self.known.is_recent(topic) {
             self.look_up(topic).await
         } else {
@@ -127,7 +128,7 @@ impl Topics {
         self.compression.size(record, facts.record_bytes_max, facts.compression).await
     }
 
-    async fn ask_or_remember(&self, topic: &TopicName) -> Answer {
+    async fn ask_or_remember(&self, topic: &TopicName) -> TopicAnswer {
         match self.ask(topic).await {
             // An old answer is better than none.
             Err(error @ (LookUpError::Unavailable { .. } | LookUpError::Busy)) => {
@@ -141,7 +142,7 @@ impl Topics {
     ///
     /// # Errors
     /// As [`Self::look_up`].
-    pub async fn ask(&self, topic: &TopicName) -> Answer {
+    pub async fn ask(&self, topic: &TopicName) -> TopicAnswer {
         if self.contact.is_lost() {
             return Err(LookUpError::Unavailable { reason: self.contact.trouble() });
         }
@@ -164,10 +165,10 @@ impl Topics {
 
     /// Returns the cached answer for `topic`, with one hash look-up. An old answer starts a
     /// question in the background.
-    fn recall(&self, topic: &TopicName) -> Option<Answer> {
+    fn recall(&self, topic: &TopicName) -> Option<TopicAnswer> {
         match self.known.find(topic)? {
-            Found::Fresh(answer) => Some(answer),
-            Found::Stale { facts, is_due } => {
+            CachedAnswer::Fresh(answer) => Some(answer),
+            CachedAnswer::Stale { facts, is_due } => {
                 if is_due && !self.contact.is_lost() {
                     // No caller waits for the answer. A full queue only leaves the cached answer
                     // stale for longer.
@@ -176,19 +177,22 @@ impl Topics {
                 }
                 Some(Ok(facts))
             }
-            Found::Old(facts) => self.contact.is_lost().then_some(Ok(facts)),
+            CachedAnswer::Old(facts) => self.contact.is_lost().then_some(Ok(facts)),
         }
     }
 
     fn remembered(&self, topic: &TopicName) -> Option<TopicFacts> {
         match self.known.find(topic)? {
-            Found::Fresh(answer) => answer.ok(),
-            Found::Stale { facts, .. } | Found::Old(facts) => Some(facts),
+            CachedAnswer::Fresh(answer) => answer.ok(),
+            CachedAnswer::Stale { facts, .. } | CachedAnswer::Old(facts) => Some(facts),
         }
     }
 
     /// Joins the question about `topic` that is under way, or begins one.
-    fn question(&self, topic: &TopicName) -> Result<watch::Receiver<Option<Answer>>, LookUpError> {
+    fn question(
+        &self,
+        topic: &TopicName,
+    ) -> Result<watch::Receiver<Option<TopicAnswer>>, LookUpError> {
         let mut pending = self.known.pending.lock();
         if let Some(answer) = pending.get(topic) {
             return Ok(answer.clone());
@@ -197,7 +201,7 @@ impl Topics {
         let until = clock::monotonic().plus(self.deadline());
         // The question is sent under the lock: the thread can remove it from `pending` only after
         // it was added.
-        match self.handle.requests.try_send(Request::LookUp {
+        match self.handle.requests.try_send(TopicRequest::LookUp {
             topic: topic.clone(),
             until,
             answer: sender,

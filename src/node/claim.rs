@@ -10,18 +10,20 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use super::in_flight::batches::Past;
-use super::membership::{Bulletin, Progress, blame_of};
-use super::shared::Shared;
+use super::membership::{Bulletin, LoopProgress, blame_of};
+use super::shared::NodeShared;
 use crate::clock;
 use crate::domain::ids::floor_of;
 use crate::domain::{Batch, BatchId, IdRange, Shard, Timestamp};
-use crate::engine::claiming::{Claim, Claiming, Poison, Scope, Settings, Taken};
+use crate::engine::claiming::{Claim, ClaimSettings, Claiming, Poison, Scope, Taken};
 use crate::engine::sweeping::Sweeping;
 use crate::error_chain::chain;
 use crate::failpoint::{Failpoint, reach};
-use crate::postgres::Error;
-use crate::postgres::tasks::claim::{Answer, Claimed, Claims, Request, Source, smallints};
-use crate::shutdown::Failure;
+use crate::postgres::PostgresError;
+use crate::postgres::tasks::claim::{
+    ClaimAnswer, ClaimRequest, Claimed, Claims, Source, smallints,
+};
+use crate::shutdown::TaskFailure;
 
 /// Pauses after failed claims, from the first to the longest.
 const RETRY_MIN: Duration = Duration::from_millis(50);
@@ -32,7 +34,7 @@ const QUARANTINE_MAX: usize = 1_000;
 
 /// How often the claim loops look.
 #[derive(Clone, Copy, Debug)]
-pub struct Pace {
+pub struct ClaimPace {
     /// While many tasks are due.
     pub tick: Duration,
     /// While few tasks are due. A claim and the settle of its batch cost Postgres the same for one
@@ -46,7 +48,7 @@ pub struct Pace {
 /// A claim of this many tasks is worth its cost. After a smaller one, the next claim waits longer.
 const ROWS_CALM: u32 = 250;
 
-impl Pace {
+impl ClaimPace {
     /// Returns the time from the beginning of a look that took `got` tasks to the beginning of the
     /// next.
     fn after(&self, got: u64) -> Duration {
@@ -60,10 +62,10 @@ impl Pace {
 #[derive(Debug)]
 pub struct Claimer {
     index: usize,
-    pace: Pace,
-    shared: Arc<Shared>,
+    pace: ClaimPace,
+    shared: Arc<NodeShared>,
     bulletin: watch::Receiver<Bulletin>,
-    progress: Progress,
+    progress: LoopProgress,
     draining: CancellationToken,
     claims: Claims,
     claiming: Claiming,
@@ -89,17 +91,17 @@ pub struct Claimer {
 
 /// The parts of a loop that are its own.
 #[derive(Debug)]
-pub struct Parts {
-    pub pace: Pace,
-    pub settings: Settings,
+pub struct ClaimParts {
+    pub pace: ClaimPace,
+    pub settings: ClaimSettings,
     pub bulletin: watch::Receiver<Bulletin>,
-    pub progress: Progress,
+    pub progress: LoopProgress,
     pub draining: CancellationToken,
     pub claims: Claims,
 }
 
 impl Claimer {
-    pub fn new(index: usize, shared: Arc<Shared>, parts: Parts) -> Self {
+    pub fn new(index: usize, shared: Arc<NodeShared>, parts: ClaimParts) -> Self {
         let cluster_shards: Vec<Shard> = shared.cluster.shards.all().collect();
         let all = smallints(&cluster_shards);
         Self {
@@ -125,7 +127,7 @@ impl Claimer {
     }
 
     /// Claims until the node drains.
-    pub async fn run(mut self) -> Result<(), Failure> {
+    pub async fn run(mut self) -> Result<(), TaskFailure> {
         let mut sweeps = self.shared.calls.sweep.subscribe();
         let mut wait = self.pace.tick;
         let mut began_at = clock::monotonic();
@@ -154,14 +156,14 @@ impl Claimer {
                 Ok(next) => {
                     self.retry = RETRY_MIN;
                     match next {
-                        Next::Now => Duration::ZERO,
-                        Next::Soon => {
+                        NextLook::Now => Duration::ZERO,
+                        NextLook::Soon => {
                             self.pace.tick.saturating_sub(clock::monotonic().since(began_at))
                         }
-                        Next::Tick { got } => {
+                        NextLook::Tick { got } => {
                             self.pace.after(got).saturating_sub(clock::monotonic().since(began_at))
                         }
-                        Next::Idle => self.pace.tick_idle,
+                        NextLook::Idle => self.pace.tick_idle,
                     }
                 }
                 Err(error) => self.back_off(&error),
@@ -175,13 +177,13 @@ impl Claimer {
         }
     }
 
-    fn note_failure(&self, error: &Error) {
+    fn note_failure(&self, error: &PostgresError) {
         if let Some(mut streak) = self.progress.streak(self.index) {
             streak.failed(chain(error), blame_of(error), clock::monotonic());
         }
     }
 
-    fn back_off(&mut self, error: &Error) -> Duration {
+    fn back_off(&mut self, error: &PostgresError) -> Duration {
         self.shared.metrics.claim_failures.inc();
         self.note_failure(error);
         if self.retry == RETRY_MIN {
@@ -224,8 +226,8 @@ impl Claimer {
     }
 
     /// Runs one turn: claims at the watermark up to now + window, then some of the deferred ranges.
-    async fn turn(&mut self) -> Result<Next, Error> {
-        let Some(now) = self.now() else { return Ok(Next::Idle) };
+    async fn turn(&mut self) -> Result<NextLook, PostgresError> {
+        let Some(now) = self.now() else { return Ok(NextLook::Idle) };
         if self.index == 0 {
             for ids in self.shared.calls.late.take() {
                 self.claiming.inserted_late(ids, now);
@@ -242,7 +244,7 @@ impl Claimer {
             self.claim_nothing(now).await?;
         }
         if self.mine.is_empty() && self.index > 0 {
-            return Ok(Next::Idle);
+            return Ok(NextLook::Idle);
         }
         if self.claiming.passed_count() + self.far.passed_count() > 0 {
             let full = self.shared.in_flight.topics().full();
@@ -259,16 +261,16 @@ impl Claimer {
         let is_busy = self.claim_deferred(now).await?;
         let waits_for_room = self.claiming.passed_count() + self.far.passed_count() > 0;
         Ok(match (is_busy, got) {
-            (true, _) => Next::Now,
-            (false, 0) if !waits_for_room => Next::Idle,
-            (false, _) if waits_for_room => Next::Soon,
-            (false, got) => Next::Tick { got },
+            (true, _) => NextLook::Now,
+            (false, 0) if !waits_for_room => NextLook::Idle,
+            (false, _) if waits_for_room => NextLook::Soon,
+            (false, got) => NextLook::Tick { got },
         })
     }
 
     /// Claims deferred ranges until the next tick is due. Returns true when there is more, and room
     /// for it.
-    async fn claim_deferred(&mut self, now: Timestamp) -> Result<bool, Error> {
+    async fn claim_deferred(&mut self, now: Timestamp) -> Result<bool, PostgresError> {
         let began_at = clock::monotonic();
         while clock::monotonic().since(began_at) < self.pace.tick {
             if !self.shared.in_flight.has_room_behind_the_watermark() {
@@ -303,7 +305,7 @@ impl Claimer {
 
     /// Starts a sweep of this loop's shards. The first loop also sweeps the shards of other nodes
     /// for long-overdue tasks.
-    async fn plan_sweep(&mut self, now: Timestamp) -> Result<(), Error> {
+    async fn plan_sweep(&mut self, now: Timestamp) -> Result<(), PostgresError> {
         self.show();
         let Some(oldest) = self.shared.leaves.oldest() else { return Ok(()) };
         let at = clock::monotonic();
@@ -330,7 +332,7 @@ impl Claimer {
 
     /// Reads the quarantine and finds due tasks in the far table. The watermark does not wait for a
     /// lock on one of them: the next sweep looks again.
-    async fn look_aside(&mut self, now: Timestamp) -> Result<(), Error> {
+    async fn look_aside(&mut self, now: Timestamp) -> Result<(), PostgresError> {
         for looked in [self.load_quarantine().await, self.plan_far(now).await] {
             match looked {
                 Err(error) if error.is_of_a_lock() => {
@@ -347,7 +349,7 @@ impl Claimer {
     }
 
     /// Finds due tasks in `task_far`, which no node was there to move in time.
-    async fn plan_far(&mut self, now: Timestamp) -> Result<(), Error> {
+    async fn plan_far(&mut self, now: Timestamp) -> Result<(), PostgresError> {
         if self.far.deferred_count() > 0 {
             return Ok(());
         }
@@ -357,7 +359,7 @@ impl Claimer {
         Ok(())
     }
 
-    async fn load_quarantine(&mut self) -> Result<(), Error> {
+    async fn load_quarantine(&mut self) -> Result<(), PostgresError> {
         let ids = self.claims.quarantined(QUARANTINE_MAX).await?;
         self.shared.metrics.in_quarantine.set(ids.len().saturating_as::<i64>());
         self.shared.calls.set_quarantined(ids);
@@ -365,7 +367,12 @@ impl Claimer {
     }
 
     /// Makes one claim and returns the number of tasks that it took.
-    async fn claim(&mut self, source: Source, claim: &Claim, now: Timestamp) -> Result<u64, Error> {
+    async fn claim(
+        &mut self,
+        source: Source,
+        claim: &Claim,
+        now: Timestamp,
+    ) -> Result<u64, PostgresError> {
         let batch = BatchId::new(now, rand::random(), rand::random());
         let (left_out, full) = {
             let topics = self.shared.in_flight.topics();
@@ -379,11 +386,11 @@ impl Claimer {
             Scope::Others => &self.others,
             Scope::All => &self.all,
         };
-        let request = Request {
+        let request = ClaimRequest {
             left_out: &left_out,
             quarantined: &quarantined,
             is_beside_a_hotspot: !claim.left_out.is_empty(),
-            ..Request::of_all(batch, self.shared.node, shards, claim.range)
+            ..ClaimRequest::of_all(batch, self.shared.node, shards, claim.range)
         };
         let may_be_idle = std::mem::take(&mut self.is_idle);
         if may_be_idle && claim.is_at_watermark() && self.claims.is_empty(request).await? {
@@ -397,7 +404,7 @@ impl Claimer {
         // A loop that waits for a slow disk is not wedged.
         self.progress.tick(self.index);
         let (claimed, spent) = match answer {
-            Ok(Answer { claimed, now, spent }) => {
+            Ok(ClaimAnswer { claimed, now, spent }) => {
                 self.shared.clock.take_in(now, began_at);
                 self.note_success(matches!(claimed, Claimed::Batch(_)));
                 (claimed, spent)
@@ -437,10 +444,10 @@ impl Claimer {
         }
     }
 
-    async fn claim_nothing(&mut self, now: Timestamp) -> Result<(), Error> {
+    async fn claim_nothing(&mut self, now: Timestamp) -> Result<(), PostgresError> {
         let range = IdRange { from: floor_of(now), to: floor_of(now) };
         let batch = BatchId::new(now, rand::random(), rand::random());
-        let request = Request::of_all(batch, self.shared.node, &self.all, range);
+        let request = ClaimRequest::of_all(batch, self.shared.node, &self.all, range);
         self.claims.claim(Source::Task, request).await?;
         self.note_success(false);
         Ok(())
@@ -464,9 +471,9 @@ impl Claimer {
         source: Source,
         claim: &Claim,
         first: Option<Uuid>,
-        error: Error,
-    ) -> Result<u64, Error> {
-        if matches!(error, Error::GaveWay { .. }) {
+        error: PostgresError,
+    ) -> Result<u64, PostgresError> {
+        if matches!(error, PostgresError::GaveWay { .. }) {
             tracing::debug!(error = chain(&error), range = ?claim.range, "a claim gave way");
             self.shared.metrics.claim_failures.inc();
             self.note_failure(&error);
@@ -476,7 +483,7 @@ impl Claimer {
         if !error.is_of_the_data() {
             // A claim that missed the deadline must not be repeated unchanged, nor before all
             // others.
-            if matches!(error, Error::Unanswered { .. }) && !claim.is_at_watermark() {
+            if matches!(error, PostgresError::Unanswered { .. }) && !claim.is_at_watermark() {
                 self.claiming_of(source).gave_way(claim);
             }
             return Err(error);
@@ -509,7 +516,7 @@ impl Claimer {
 }
 
 /// Returns `None` when not even an id can be read.
-fn readable(answer: Result<Option<Uuid>, Error>) -> Result<Option<Uuid>, Error> {
+fn readable(answer: Result<Option<Uuid>, PostgresError>) -> Result<Option<Uuid>, PostgresError> {
     match answer {
         Err(error) if error.is_of_the_data() => Ok(None),
         other => other,
@@ -518,7 +525,7 @@ fn readable(answer: Result<Option<Uuid>, Error>) -> Result<Option<Uuid>, Error> 
 
 /// When the loop looks again.
 #[derive(Clone, Copy, Debug)]
-enum Next {
+enum NextLook {
     Now,
     /// At the next tick, when there may be room.
     Soon,

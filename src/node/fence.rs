@@ -10,17 +10,17 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use tokio_util::sync::CancellationToken;
 
-use super::membership::TrustHandle;
+use super::membership::FencingHandle;
 use super::messages::{NotReady, Requirement};
 use crate::clock::ClusterClock;
-use crate::kafka::Contact;
+use crate::kafka::KafkaContact;
 
 #[derive(Debug)]
 pub struct Fence {
     clock: Arc<ClusterClock>,
-    contact: Contact,
+    contact: KafkaContact,
     draining: CancellationToken,
-    trust: TrustHandle,
+    fencing: FencingHandle,
     /// The generation in which this node last asked which batches are its own. At the start it has
     /// none.
     checked: AtomicU64,
@@ -29,37 +29,37 @@ pub struct Fence {
 impl Fence {
     pub fn new(
         clock: Arc<ClusterClock>,
-        contact: Contact,
+        contact: KafkaContact,
         draining: CancellationToken,
-        trust: TrustHandle,
+        fencing: FencingHandle,
     ) -> Self {
-        Self { clock, contact, draining, trust, checked: AtomicU64::new(0) }
+        Self { clock, contact, draining, fencing, checked: AtomicU64::new(0) }
     }
 
     /// Returns true while this node's batches are certainly its own.
     pub fn may_publish(&self) -> bool {
-        self.trust.holds(self.checked.load(Ordering::Acquire))
+        self.fencing.holds(self.checked.load(Ordering::Acquire))
     }
 
     /// Returns the generation in which the node must check its batches, if the node is fenced.
-    pub fn doubt(&self) -> Option<u64> {
-        let generation = self.trust.generation();
+    pub fn fenced_generation(&self) -> Option<u64> {
+        let generation = self.fencing.generation();
         (generation != self.checked.load(Ordering::Acquire)).then_some(generation)
     }
 
     /// Lifts the fence: the node has asked which batches are its own, and dropped the others.
-    pub fn clear(&self, doubt: u64) {
-        self.checked.store(doubt, Ordering::Release);
+    pub fn lift(&self, checked: u64) {
+        self.checked.store(checked, Ordering::Release);
     }
 
     /// Waits until the node is fenced and Postgres can be asked.
-    pub async fn doubted(&self) {
-        let mut trust = self.trust.clone();
+    pub async fn until_fenced(&self) {
+        let mut fencing = self.fencing.clone();
         loop {
-            if trust.regained().await != self.checked.load(Ordering::Acquire) {
+            if fencing.regained().await != self.checked.load(Ordering::Acquire) {
                 return;
             }
-            trust.changed().await;
+            fencing.changed().await;
         }
     }
 

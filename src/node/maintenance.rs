@@ -17,17 +17,17 @@ use crate::clock::{self, ClusterClock};
 use crate::domain::leaves::{Parent, Rules};
 use crate::domain::{IdRange, Timestamp};
 use crate::error_chain::chain;
-use crate::postgres::connection::Purpose;
+use crate::postgres::connection::ConnectionPurpose;
 use crate::postgres::partitions::mover::Mover;
 use crate::postgres::partitions::retire::Retirer;
 use crate::postgres::partitions::{self, Census};
 use crate::postgres::tasks::names::Names;
-use crate::postgres::{Connection, Error, Settings};
-use crate::shutdown::{Failure, Tasks};
+use crate::postgres::{Connection, PostgresError, PostgresSettings};
+use crate::shutdown::{TaskFailure, Tasks};
 use crate::telemetry::{Counter, Family, Gauge, Registry};
 
-const PURPOSE: Purpose =
-    Purpose { name: "maintenance", deadline: Duration::from_secs(10), settings: &[] };
+const PURPOSE: ConnectionPurpose =
+    ConnectionPurpose { name: "maintenance", deadline: Duration::from_secs(10), settings: &[] };
 /// Maximum pause after a failed round.
 const RETRY: Duration = Duration::from_secs(5);
 /// Maximum number of expired names that one transaction frees, and of such transactions per round.
@@ -81,7 +81,7 @@ type CountOfTable = Family<Vec<(&'static str, &'static str)>, Counter>;
 
 /// The metrics of maintenance.
 #[derive(Clone, Debug, Default)]
-pub struct Metrics {
+pub struct MaintenanceMetrics {
     attached: OfTable,
     ahead_seconds: OfTable,
     missing: OfTable,
@@ -95,7 +95,7 @@ pub struct Metrics {
     names_prolonged: Counter,
 }
 
-impl Metrics {
+impl MaintenanceMetrics {
     pub fn register(registry: &mut Registry) -> Self {
         let metrics = Self::default();
         let Self {
@@ -188,11 +188,16 @@ pub struct Maintenance {
     leaves: Arc<Leaves>,
     connection: Connection,
     mover: Mover,
-    metrics: Metrics,
+    metrics: MaintenanceMetrics,
 }
 
 impl Maintenance {
-    pub fn new(settings: &Settings, rules: Rules, leaves: Arc<Leaves>, metrics: Metrics) -> Self {
+    pub fn new(
+        settings: &PostgresSettings,
+        rules: Rules,
+        leaves: Arc<Leaves>,
+        metrics: MaintenanceMetrics,
+    ) -> Self {
         Self {
             rules,
             leaves,
@@ -203,7 +208,7 @@ impl Maintenance {
     }
 
     /// Runs rounds until `stopping`.
-    pub async fn run(mut self, stopping: CancellationToken) -> Result<(), Failure> {
+    pub async fn run(mut self, stopping: CancellationToken) -> Result<(), TaskFailure> {
         let interval = self.rules.interval();
         loop {
             // A round may be cut off anywhere, because every statement commits by itself.
@@ -229,7 +234,7 @@ impl Maintenance {
     }
 
     /// Runs one round: creates partitions and moves far tasks.
-    pub async fn round(&mut self) -> Result<(), Error> {
+    pub async fn round(&mut self) -> Result<(), PostgresError> {
         let made = self.make_all().await;
         // A table whose partitions cannot be created must not keep far tasks from the existing
         // leaves.
@@ -239,7 +244,7 @@ impl Maintenance {
 
     /// Creates partitions. Returns true when the partitions of the present exist for all tables.
     /// Before that, a node can neither claim nor insert.
-    pub async fn make_all(&mut self) -> Result<bool, Error> {
+    pub async fn make_all(&mut self) -> Result<bool, PostgresError> {
         let mut outcome = Ok(true);
         for parent in Parent::ALL {
             // A failure for one table must not stop the others.
@@ -252,7 +257,7 @@ impl Maintenance {
     }
 
     /// Returns true when tasks that are due now have a partition.
-    async fn make_ahead(&mut self, parent: Parent) -> Result<bool, Error> {
+    async fn make_ahead(&mut self, parent: Parent) -> Result<bool, PostgresError> {
         let (census, now) = partitions::take_census(&mut self.connection, parent).await?;
         let missing = self.rules.missing(parent, &census.attached, now);
         let made = partitions::create(&mut self.connection, &self.rules, &missing).await;
@@ -283,7 +288,7 @@ impl Maintenance {
         }
     }
 
-    async fn move_far(&mut self) -> Result<(), Error> {
+    async fn move_far(&mut self) -> Result<(), PostgresError> {
         let (census, now) = partitions::take_census(&mut self.connection, Parent::Task).await?;
         // Tasks that are due already are claimed from the far table itself, because their leaf may
         // be gone.
@@ -306,9 +311,9 @@ pub async fn sweep_names(
     names: Arc<Names>,
     clock: Arc<ClusterClock>,
     interval: Duration,
-    metrics: Metrics,
+    metrics: MaintenanceMetrics,
     stopping: CancellationToken,
-) -> Result<(), Failure> {
+) -> Result<(), TaskFailure> {
     loop {
         let chunks_max = if clock.is_steady() { CHUNKS_MAX } else { 0 };
         for _chunk in 0..chunks_max {
@@ -344,7 +349,7 @@ pub async fn sweep_names(
 /// that retires, because a detach may wait hours for a reader.
 pub fn start(
     tasks: &Tasks,
-    settings: &Settings,
+    settings: &PostgresSettings,
     maintenance: Maintenance,
     clock: &Arc<ClusterClock>,
 ) {
@@ -373,7 +378,7 @@ async fn retire(
     clock: Arc<ClusterClock>,
     parent: Parent,
     rules: Rules,
-    metrics: Metrics,
+    metrics: MaintenanceMetrics,
 ) {
     loop {
         if !clock.is_steady() {

@@ -7,8 +7,8 @@
 //!
 //! | event | consequence |
 //! |---|---|
-//! | Postgres is away | shards stay; after 5/6 of a TTL trust ends, after a TTL the etcd session; retried, at first at once |
-//! | Postgres is back | if trust had ended: a new generation, so that the adopter asks which batches are still its own |
+//! | Postgres is away | shards stay; after 5/6 of a TTL the node is fenced, after a TTL the etcd session; retried, at first at once |
+//! | Postgres is back | if the node was fenced: a new generation, so that the adopter asks which batches are still its own |
 //! | this node was declared dead | it revives itself, and a new generation begins |
 //! | etcd is away | nothing |
 //! | another node dies or leaves | shards are assigned again, `adopt_now` is notified |
@@ -19,11 +19,11 @@
 //! | a second node without etcd | it waits for the other's heartbeat to age, then takes over or fails |
 
 mod board;
+mod fencing;
 mod keeper;
 mod metrics;
 mod progress;
 mod settings;
-mod trust;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -34,35 +34,35 @@ use tokio_util::sync::CancellationToken;
 use crate::clock;
 use crate::error_chain::chain;
 use crate::postgres::cluster::heartbeat::Heartbeats;
-use crate::shutdown::{Failure, Tasks};
-use crate::{etcd, postgres};
+use crate::shutdown::{TaskFailure, Tasks};
+use crate::{etcd, postgres::PostgresSettings};
 
 pub use board::Bulletin;
-pub use keeper::Error;
-pub use metrics::Metrics;
-pub use progress::{Progress, blame_of};
-pub use settings::{Parts, Settings};
-pub use trust::TrustHandle;
+pub use fencing::FencingHandle;
+pub use keeper::MembershipError;
+pub use metrics::MembershipMetrics;
+pub use progress::{LoopProgress, blame_of};
+pub use settings::{MembershipParts, MembershipSettings};
 
 /// The handle of the membership.
 #[derive(Clone, Debug)]
 pub struct Membership {
     bulletin: watch::Receiver<Bulletin>,
-    trust: TrustHandle,
+    fencing: FencingHandle,
     adopt_now: Arc<Notify>,
     leave: mpsc::Sender<oneshot::Sender<bool>>,
     session: Option<etcd::Session>,
 }
 
 /// Starts the membership. The bulletin has no shards until the first heartbeat is committed.
-pub fn start(settings: Settings, parts: Parts, tasks: &Tasks) -> Membership {
+pub fn start(settings: MembershipSettings, parts: MembershipParts, tasks: &Tasks) -> Membership {
     let (bulletin_in, bulletin) = watch::channel(Bulletin::default());
-    let (trust_in, trust) = trust::channel(settings.ttl);
+    let (fencing_in, fencing) = fencing::channel(settings.ttl);
     let (leave, leave_out) = mpsc::channel(1);
     let adopt_now = Arc::new(Notify::new());
     let membership = Membership {
         bulletin,
-        trust,
+        fencing,
         adopt_now: Arc::clone(&adopt_now),
         leave,
         session: parts.etcd.as_ref().map(|(session, _)| session.clone()),
@@ -72,10 +72,10 @@ pub fn start(settings: Settings, parts: Parts, tasks: &Tasks) -> Membership {
         forget(parts.postgres.clone(), settings.ttl, tasks.stopping.clone()),
     );
     let board = board::Board::new(settings.clone(), bulletin_in);
-    let outputs = keeper::Outputs { board, trust: trust_in, adopt_now, leave: leave_out };
+    let outputs = keeper::Outputs { board, fencing: fencing_in, adopt_now, leave: leave_out };
     tasks.spawn(
         "membership",
-        keeper::Keeper::new(settings, parts, outputs).run(tasks.stopping.clone()),
+        keeper::MembershipKeeper::new(settings, parts, outputs).run(tasks.stopping.clone()),
     );
     membership
 }
@@ -85,9 +85,9 @@ impl Membership {
         self.bulletin.clone()
     }
 
-    /// Returns the trust: whether the in-flight batches of this node are certainly still its own.
-    pub fn trust(&self) -> TrustHandle {
-        self.trust.clone()
+    /// Returns the fencing: whether the in-flight batches of this node are certainly still its own.
+    pub fn fencing(&self) -> FencingHandle {
+        self.fencing.clone()
     }
 
     /// Returns the notice that a node was declared dead or has left: look for batches without a
@@ -121,10 +121,10 @@ const FORGET_AGE_MIN: Duration = Duration::from_secs(3600);
 /// Deletes the heartbeats of nodes that died long ago and own no batches any more. It opens a
 /// connection of its own each time, because it must not delay a heartbeat.
 async fn forget(
-    settings: postgres::Settings,
+    settings: PostgresSettings,
     ttl: Duration,
     stopping: CancellationToken,
-) -> Result<(), Failure> {
+) -> Result<(), TaskFailure> {
     loop {
         tokio::select! {
             () = stopping.cancelled() => return Ok(()),

@@ -68,7 +68,7 @@ pub enum Refusal {
     },
     /// A limit of this node is reached.
     Busy {
-        bound: &'static str,
+        limit: &'static str,
     },
     /// Postgres refused the values.
     BadValue {
@@ -123,7 +123,7 @@ impl Verdict {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Unavailable {
     Busy {
-        bound: &'static str,
+        limit: &'static str,
     },
     ServerAway {
         reason: String,
@@ -137,7 +137,7 @@ pub enum Unavailable {
 
 /// The number of pending tasks. With a topic, all figures are of that topic.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Counts {
+pub struct PendingCounts {
     pub as_of: Timestamp,
     pub pending: Figure,
     /// The topics with the most tasks first.
@@ -158,7 +158,7 @@ pub struct Figure {
 
 /// A selection of many tasks: those of one topic that are due in a range.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Bulk {
+pub struct BulkSelection {
     pub topic: TopicName,
     pub due_from: Option<Timestamp>,
     pub due_to: Option<Timestamp>,
@@ -168,7 +168,7 @@ pub struct Bulk {
     pub from: Option<Cursor>,
 }
 
-impl Bulk {
+impl BulkSelection {
     /// The maximum number of tasks that one call changes.
     pub const TASKS_MAX: u64 = 10_000;
 

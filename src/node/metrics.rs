@@ -6,7 +6,7 @@ use crate::telemetry::{self, Counter, Gauge, Histogram, Registry, Unit};
 
 /// Counters of every stage, and the durations of claims and settles. Cheap to clone.
 #[derive(Clone, Debug)]
-pub struct Metrics {
+pub struct NodeMetrics {
     pub submitted: Counter,
     pub submits_refused: Counter,
     pub submit_unknown: Counter,
@@ -50,7 +50,7 @@ pub struct Metrics {
     pub throttled: Gauge,
 }
 
-impl Metrics {
+impl NodeMetrics {
     pub fn register(registry: &mut Registry) -> Self {
         let mut to = Registrar(registry);
         Self {

@@ -11,7 +11,7 @@ use super::fence::Fence;
 use super::in_flight::batches::{InFlightBatches, Past};
 use super::in_flight::inbox::Inbox;
 use super::maintenance::Leaves;
-use super::metrics::Metrics;
+use super::metrics::NodeMetrics;
 use super::publish::wheel::Entrance;
 use crate::clock::{self, ClusterClock};
 use crate::domain::{
@@ -23,7 +23,7 @@ use crate::engine::topics::Sight;
 const LATE_MAX: usize = 64;
 
 #[derive(Debug)]
-pub struct Shared {
+pub struct NodeShared {
     pub node: NodeId,
     pub cluster: ClusterSettings,
     pub clock: Arc<ClusterClock>,
@@ -31,7 +31,7 @@ pub struct Shared {
     pub fence: Arc<Fence>,
     pub leaves: Arc<Leaves>,
     pub wheel: Entrance,
-    pub metrics: Metrics,
+    pub metrics: NodeMetrics,
     pub calls: Calls,
     pub submit_order: SubmitOrder,
 }
@@ -58,7 +58,7 @@ impl Calls {
     }
 }
 
-impl Shared {
+impl NodeShared {
     /// Returns the cluster's clock, or the epoch before the clock is known.
     pub fn now(&self) -> Timestamp {
         self.clock.now().unwrap_or_default()
@@ -111,8 +111,8 @@ impl Shared {
         if !self.in_flight.is_topic_gone(topic) {
             return;
         }
-        let unparked = self.in_flight.topics().looked(topic, Sight::There, clock::monotonic());
-        if unparked.is_some() {
+        let closed = self.in_flight.topics().looked(topic, Sight::There, clock::monotonic());
+        if closed.is_some() {
             tracing::info!(%topic, "the topic is there again, and is tried again");
             self.sweep();
         }

@@ -11,13 +11,13 @@ use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use tokio_util::sync::CancellationToken;
 
 use super::publish::publisher::Publisher;
-use super::shared::Shared;
+use super::shared::NodeShared;
 use crate::clock;
 use crate::domain::{Monotonic, TopicName};
-use crate::engine::topics::{Action, Pace, Sight};
+use crate::engine::topics::{Action, KafkaPace, Sight};
 use crate::error_chain::chain;
-use crate::kafka::{self, LookUpError, Topics};
-use crate::shutdown::Failure;
+use crate::kafka::{ClientError, LookUpError, TopicCache};
+use crate::shutdown::TaskFailure;
 
 const INTERVAL: Duration = Duration::from_millis(250);
 /// The publish deadline is compared with waiting records this many times per deadline.
@@ -31,9 +31,9 @@ const EASED_AFTER: Duration = Duration::from_millis(500);
 
 #[derive(Debug)]
 pub struct TopicKeeper {
-    pub shared: Arc<Shared>,
+    pub shared: Arc<NodeShared>,
     pub publisher: Arc<Publisher>,
-    pub topics: Topics,
+    pub topics: TopicCache,
     /// A topic is silent when one of its records has waited for this time.
     pub silence_max: Duration,
     /// A record that has waited for this time is taken back, unless Kafka is slow.
@@ -47,7 +47,7 @@ impl TopicKeeper {
     pub async fn close_retired(
         publisher: Arc<Publisher>,
         stopping: CancellationToken,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), TaskFailure> {
         loop {
             tokio::select! {
                 () = stopping.cancelled() => return Ok(()),
@@ -58,7 +58,7 @@ impl TopicKeeper {
 
     /// Runs until the node stops, or the delivery reports of a producer stop. Its batches are then
     /// published by the node that adopts them.
-    pub async fn run(self) -> Result<(), Failure> {
+    pub async fn run(self) -> Result<(), TaskFailure> {
         // The last turn could not replace the producers. This is logged once.
         let mut is_failing = false;
         let mut looks = Looks::default();
@@ -96,7 +96,7 @@ impl TopicKeeper {
             let has_broker = self.shared.fence.has_broker();
             let now = clock::monotonic();
             let pace = self.keep_pace();
-            if deadline.is_to_be_held(has_broker && pace == Pace::Steady, now) {
+            if deadline.is_to_be_held(has_broker && pace == KafkaPace::Steady, now) {
                 self.take_back_overdue(now);
             }
             let due_before = self.shared.now().minus(self.silence_max);
@@ -123,7 +123,7 @@ impl TopicKeeper {
     }
 
     /// Records the pace at which Kafka takes records, and shows it in the metrics.
-    fn keep_pace(&self) -> Pace {
+    fn keep_pace(&self) -> KafkaPace {
         let (pace, throttle) = self.publisher.pace();
         let before = {
             let mut topics = self.shared.in_flight.topics();
@@ -131,8 +131,8 @@ impl TopicKeeper {
             topics.set_pace(pace);
             before
         };
-        self.shared.metrics.throttled.set(i64::from(pace == Pace::Throttled));
-        match (before == Pace::Throttled, throttle) {
+        self.shared.metrics.throttled.set(i64::from(pace == KafkaPace::Throttled));
+        match (before == KafkaPace::Throttled, throttle) {
             (false, Some(throttle)) => {
                 let held_back_ms: u64 = throttle.as_millis().saturating_as();
                 tracing::warn!(
@@ -155,7 +155,7 @@ impl TopicKeeper {
         }
     }
 
-    async fn mend(&self) -> Result<(), kafka::Error> {
+    async fn mend(&self) -> Result<(), ClientError> {
         // A failure of one producer must not keep the others from their turn.
         let mended = self.publisher.mend().await;
         mended.and(self.publisher.publish_alone())
@@ -215,14 +215,14 @@ impl TopicKeeper {
     }
 
     fn show(&self) {
-        let (parked, gone) = {
+        let (unavailable, gone) = {
             let topics = self.shared.in_flight.topics();
             (topics.open_count(), topics.gone_count())
         };
         self.shared.in_flight.set_gone_count(gone);
         let amount = self.shared.in_flight.amount();
         let metrics = &self.shared.metrics;
-        metrics.unavailable_topics.set(parked.saturating_as());
+        metrics.unavailable_topics.set(unavailable.saturating_as());
         metrics.in_flight_tasks.set(amount.tasks.saturating_as());
         metrics.in_flight_bytes.set(amount.bytes.saturating_as());
         metrics.in_flight_batches.set(amount.batches.saturating_as());
@@ -277,7 +277,7 @@ impl Looks {
 
     /// Returns the next answered look-up. The future can be dropped and called again without a
     /// loss.
-    async fn next(&mut self, topics: &Topics) -> (TopicName, Sight) {
+    async fn next(&mut self, topics: &TopicCache) -> (TopicName, Sight) {
         while self.under_way.len() < LOOKS_MAX
             && let Some(topic) = self.waiting.pop_front()
         {
@@ -291,7 +291,7 @@ impl Looks {
     }
 }
 
-async fn look(topics: Topics, topic: TopicName) -> (TopicName, Sight) {
+async fn look(topics: TopicCache, topic: TopicName) -> (TopicName, Sight) {
     let sight = match topics.ask(&topic).await {
         Ok(_) => Sight::There,
         Err(LookUpError::Unknown) => Sight::Denied,

@@ -12,14 +12,14 @@ use az::SaturatingAs as _;
 use thiserror::Error as ThisError;
 
 use super::connection::PINNED;
-use super::{Connection, Error};
+use super::{Connection, PostgresError};
 use crate::domain::cluster::ClusterSettingsError;
 use crate::domain::time::duration::spelled;
 use crate::domain::{ClusterSettings, ClusterWishes, ShardCount};
 
 /// Why a database, or settings of the cluster, are refused.
 #[derive(Debug, ThisError)]
-pub enum Refused {
+pub enum RefusedCluster {
     #[error("{}", .0.join("; "))]
     Server(Vec<String>),
     #[error("the settings of the cluster are refused: {}", join(.0))]
@@ -33,7 +33,9 @@ fn join(problems: &[ClusterSettingsError]) -> String {
 }
 
 /// Reads the stored settings. `None` before the first migration.
-pub(super) async fn read(connection: &mut Connection) -> Result<Option<ClusterSettings>, Error> {
+pub(super) async fn read(
+    connection: &mut Connection,
+) -> Result<Option<ClusterSettings>, PostgresError> {
     let statement = async |open: &mut PgConnection| {
         let is_there: bool =
             sqlx::query_scalar("-- is there a cluster\nselect to_regclass('cluster') is not null")
@@ -69,11 +71,12 @@ fn settings_of(row: &PgRow) -> Result<ClusterSettings, sqlx::Error> {
 pub(super) fn resolve(
     stored: Option<ClusterSettings>,
     wishes: ClusterWishes,
-) -> Result<ClusterSettings, Refused> {
+) -> Result<ClusterSettings, RefusedCluster> {
     let wished =
-        stored.unwrap_or(ClusterSettings::DEFAULT).with(wishes).map_err(Refused::Invalid)?;
+        stored.unwrap_or(ClusterSettings::DEFAULT).with(wishes).map_err(RefusedCluster::Invalid)?;
     let Some(stored) = stored else { return Ok(wished) };
-    let fixed = |name, stored: String, wished: String| Err(Refused::Fixed { name, stored, wished });
+    let fixed =
+        |name, stored: String, wished: String| Err(RefusedCluster::Fixed { name, stored, wished });
     if wished.shards != stored.shards {
         return fixed("shards", stored.shards.get().to_string(), wished.shards.get().to_string());
     }
@@ -95,7 +98,7 @@ pub(super) fn changes(stored: &ClusterSettings, wished: &ClusterSettings) -> Vec
 pub(super) async fn write(
     connection: &mut Connection,
     settings: &ClusterSettings,
-) -> Result<(), Error> {
+) -> Result<(), PostgresError> {
     let ms = |span: Duration| span.as_millis().saturating_as::<i64>();
     let statement = async |open: &mut PgConnection| {
         sqlx::query(
@@ -129,16 +132,16 @@ pub(super) struct Faults {
 
 impl Faults {
     /// Returns the warnings, or fails when a promise would be broken.
-    pub(super) fn tolerated(self) -> Result<Vec<String>, Refused> {
+    pub(super) fn tolerated(self) -> Result<Vec<String>, RefusedCluster> {
         if self.refusals.is_empty() {
             Ok(self.warnings)
         } else {
-            Err(Refused::Server(self.refusals))
+            Err(RefusedCluster::Server(self.refusals))
         }
     }
 }
 
-pub(super) async fn check_server(connection: &mut Connection) -> Result<Faults, Error> {
+pub(super) async fn check_server(connection: &mut Connection) -> Result<Faults, PostgresError> {
     let statement = async |open: &mut PgConnection| {
         sqlx::query_as(
             "-- check the server

@@ -15,7 +15,7 @@ use sqlx::postgres::{PgConnectOptions, PgConnection, PgSslMode};
 use sqlx::{ConnectOptions, Connection as _};
 use tracing::log::LevelFilter;
 
-use self::error::{Cause, Error};
+use self::error::{Cause, PostgresError};
 use crate::clock;
 use crate::domain::{Monotonic, Throttle};
 
@@ -60,11 +60,11 @@ const ROOTS: [&str; 3] = ["sslrootcert", "ssl-root-cert", "ssl-ca"];
 
 /// The address of Postgres. The password is never printed.
 #[derive(Clone)]
-pub struct Settings {
+pub struct PostgresSettings {
     options: PgConnectOptions,
 }
 
-impl Settings {
+impl PostgresSettings {
     /// Parses a `postgres://` URL. `?host=/folder` names the folder of a Unix socket.
     pub fn new(url: &str) -> Result<Self, String> {
         // The driver's own message may repeat parts of the URL, including the password.
@@ -143,7 +143,7 @@ fn reason_against(url: &str) -> &'static str {
     )
 }
 
-impl fmt::Debug for Settings {
+impl fmt::Debug for PostgresSettings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.place())
     }
@@ -152,7 +152,7 @@ impl fmt::Debug for Settings {
 /// The purpose of a connection: its name in `pg_stat_activity`, its deadline, and its additional
 /// settings.
 #[derive(Clone, Copy, Debug)]
-pub struct Purpose {
+pub struct ConnectionPurpose {
     pub name: &'static str,
     /// Deadline for connecting and for each statement. Postgres itself cancels a statement at the
     /// same deadline.
@@ -165,7 +165,7 @@ pub struct Purpose {
 /// interrupts a statement. Connections of a [`pool::Pool`] are the exception.
 #[derive(Debug)]
 pub struct Connection {
-    purpose: Purpose,
+    purpose: ConnectionPurpose,
     options: PgConnectOptions,
     /// First statement of each session.
     beginning: Option<&'static str>,
@@ -180,7 +180,7 @@ pub struct Connection {
 pub(super) const PINNED: &str = "punctual.pinned";
 
 impl Connection {
-    pub fn new(settings: &Settings, purpose: Purpose) -> Self {
+    pub fn new(settings: &PostgresSettings, purpose: ConnectionPurpose) -> Self {
         // Defaults of a role or a database must not break a guarantee. So each connection pins
         // every setting that it relies on.
         let deadline = purpose.deadline.as_millis().to_string();
@@ -221,7 +221,7 @@ impl Connection {
     }
 
     /// Returns the open connection, and opens it first if necessary.
-    pub async fn open(&mut self) -> Result<&mut PgConnection, Error> {
+    pub async fn open(&mut self) -> Result<&mut PgConnection, PostgresError> {
         let connection = match self.living().await {
             Some(open) => open,
             None => {
@@ -229,7 +229,7 @@ impl Connection {
                 within(self.connect_deadline(), self.connect())
                     .await
                     // Callers wait and retry, whatever the reason is.
-                    .map_err(|source| Error::Unreachable { what, source })?
+                    .map_err(|source| PostgresError::Unreachable { what, source })?
             }
         };
         self.used_at = clock::monotonic();
@@ -237,7 +237,7 @@ impl Connection {
     }
 
     /// Opens the connection when it is closed, or when it has died silently.
-    pub async fn keep_open(&mut self) -> Result<(), Error> {
+    pub async fn keep_open(&mut self) -> Result<(), PostgresError> {
         self.open().await.map(drop)
     }
 
@@ -266,7 +266,7 @@ impl Connection {
 
     /// Runs a statement on the open connection within the deadline. Closes the connection after a
     /// failure that leaves its state uncertain.
-    pub async fn run<T, F>(&mut self, what: &str, statement: F) -> Result<T, Error>
+    pub async fn run<T, F>(&mut self, what: &str, statement: F) -> Result<T, PostgresError>
     where
         F: AsyncFnOnce(&mut PgConnection) -> Result<T, sqlx::Error>,
     {
@@ -278,25 +278,31 @@ impl Connection {
     /// lock, is still held.
     ///
     /// # Errors
-    /// [`Error::Unreachable`] when the session has ended.
-    pub async fn run_in_session<T, F>(&mut self, what: &str, statement: F) -> Result<T, Error>
+    /// [`PostgresError::Unreachable`] when the session has ended.
+    pub async fn run_in_session<T, F>(
+        &mut self,
+        what: &str,
+        statement: F,
+    ) -> Result<T, PostgresError>
     where
         F: AsyncFnOnce(&mut PgConnection) -> Result<T, sqlx::Error>,
     {
         let deadline = self.purpose.deadline;
         let Some(connection) = self.open.as_mut() else {
-            return Err(Error::Unreachable {
+            return Err(PostgresError::Unreachable {
                 what: what.to_owned(),
                 source: Cause::Fact("the session has ended"),
             });
         };
         self.used_at = clock::monotonic();
-        let outcome =
-            within(deadline, statement(connection)).await.map_err(|cause| Error::new(what, cause));
+        let outcome = within(deadline, statement(connection))
+            .await
+            .map_err(|cause| PostgresError::new(what, cause));
         self.took(what, deadline);
         // The cause of a refusal may be this server (it has become a standby) or this connection. A
         // new connection may succeed.
-        if matches!(outcome, Err(Error::Unanswered { .. } | Error::Refused { .. })) {
+        if matches!(outcome, Err(PostgresError::Unanswered { .. } | PostgresError::Refused { .. }))
+        {
             self.close();
         }
         outcome
@@ -354,7 +360,7 @@ async fn within<T>(
 }
 
 /// The time between two statements of the session has no limit.
-const OLD_SNAPSHOT: Purpose = Purpose {
+const OLD_SNAPSHOT: ConnectionPurpose = ConnectionPurpose {
     name: "old snapshot",
     deadline: Duration::from_secs(5),
     settings: &[("idle_in_transaction_session_timeout", "0")],
@@ -372,7 +378,7 @@ impl OldSnapshot {
     ///
     /// # Errors
     /// When Postgres cannot be reached.
-    pub async fn hold(settings: &Settings) -> Result<Self, Error> {
+    pub async fn hold(settings: &PostgresSettings) -> Result<Self, PostgresError> {
         let mut connection = Connection::new(settings, OLD_SNAPSHOT);
         connection
             .run("hold an old snapshot", async |open| {
@@ -411,11 +417,11 @@ mod tests {
             ("postgres://me:hunter2@one,two/punctual", "several hosts"),
             ("postgres:///punctual?host=127.0.0.1,127.0.0.2&password=hunter2", "several hosts"),
         ] {
-            let said = Settings::new(url).unwrap_err();
+            let said = PostgresSettings::new(url).unwrap_err();
             assert!(said.contains(reason) && !said.contains("hunter2"), "{url}: {said}");
         }
         let settings =
-            Settings::new("postgres://me:hunter2@db/punctual?sslmode=Verify-Full").unwrap();
+            PostgresSettings::new("postgres://me:hunter2@db/punctual?sslmode=Verify-Full").unwrap();
         assert_eq!(settings.place(), "db:5432/punctual");
     }
 }

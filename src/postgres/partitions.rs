@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use sqlx::postgres::PgConnection;
 use sqlx::{AssertSqlSafe, Connection as _, Row};
 
-use super::{Connection, Error};
+use super::{Connection, PostgresError};
 use crate::domain::leaves::{Parent, Partition, Rules};
 use crate::domain::{Timestamp, ids};
 
@@ -17,7 +17,7 @@ use crate::domain::{Timestamp, ids};
 const LOCK_CLASS: i32 = 0x7075_6e63;
 /// Second keys. This one is taken for a transaction that creates partitions or moves tasks out of
 /// the far table.
-const LOCK_UPKEEP: i32 = 1;
+const LOCK_MAINTENANCE: i32 = 1;
 /// Taken by `migrate`, for its session.
 const LOCK_MIGRATE: i32 = 2;
 
@@ -25,7 +25,7 @@ const LOCK_MIGRATE: i32 = 2;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Lock(pub(super) i32, pub(super) i32);
 
-pub(super) const UPKEEP: Lock = Lock(LOCK_CLASS, LOCK_UPKEEP);
+pub(super) const MAINTENANCE: Lock = Lock(LOCK_CLASS, LOCK_MAINTENANCE);
 pub(super) const MIGRATE: Lock = Lock(LOCK_CLASS, LOCK_MIGRATE);
 
 /// Returns the lock for retiring partitions of `parent`. It is taken for a session, because a
@@ -56,7 +56,7 @@ pub struct Census {
 pub async fn take_census(
     connection: &mut Connection,
     parent: Parent,
-) -> Result<(Census, Timestamp), Error> {
+) -> Result<(Census, Timestamp), PostgresError> {
     let what = format!("read the partitions of {}", parent.table());
     connection.run(&what, async |open| census_of(open, parent).await).await
 }
@@ -106,7 +106,7 @@ pub async fn create(
     connection: &mut Connection,
     rules: &Rules,
     partitions: &[Partition],
-) -> Result<bool, Error> {
+) -> Result<bool, PostgresError> {
     for some in partitions.chunks(CREATE_MAX) {
         if !create_some(connection, rules, some).await? {
             return Ok(false);
@@ -119,14 +119,14 @@ async fn create_some(
     connection: &mut Connection,
     rules: &Rules,
     partitions: &[Partition],
-) -> Result<bool, Error> {
+) -> Result<bool, PostgresError> {
     let what = partitions.first().map_or_else(String::new, |first| {
         format!("make {} partitions from {} on", partitions.len(), first.name())
     });
     connection
         .run(&what, async |open| {
             let mut transaction = open.begin().await?;
-            if !try_lock(&mut transaction, UPKEEP).await? {
+            if !try_lock(&mut transaction, MAINTENANCE).await? {
                 transaction.rollback().await?;
                 return Ok(false);
             }
@@ -161,7 +161,7 @@ async fn create_one(
     .await?;
     match parents.first() {
         None => {
-            let (table, bounds) = (partition.parent.table(), Bounds::of(rules, partition));
+            let (table, bounds) = (partition.parent.table(), PartitionBounds::of(rules, partition));
             let check = bounds.check();
             let storage = storage_of(partition.parent);
             execute(
@@ -207,7 +207,7 @@ pub(super) async fn execute(open: &mut PgConnection, statement: String) -> Resul
 }
 
 pub(super) fn attach_statement(rules: &Rules, partition: Partition) -> String {
-    let Bounds { from, to, .. } = Bounds::of(rules, partition);
+    let PartitionBounds { from, to, .. } = PartitionBounds::of(rules, partition);
     format!(
         "alter table {} attach partition {} for values from ({from}) to ({to})",
         partition.parent.table(),
@@ -232,13 +232,13 @@ const fn storage_of(parent: Parent) -> &'static str {
 }
 
 /// The bounds of a partition as SQL.
-struct Bounds {
+struct PartitionBounds {
     column: &'static str,
     from: String,
     to: String,
 }
 
-impl Bounds {
+impl PartitionBounds {
     fn of(rules: &Rules, partition: Partition) -> Self {
         let (from, to) = (partition.start, rules.end_of(partition));
         let id = |at| format!("'{}'", ids::floor_of(at));

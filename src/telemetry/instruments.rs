@@ -28,12 +28,12 @@ pub fn lateness() -> Histogram {
 /// Counts something for as long as it lives, however it ends: an HTTP/2 stream that is reset drops
 /// its request at any point.
 #[derive(Debug)]
-pub struct Counted {
+pub struct CountGuard {
     gauge: Gauge,
     amount: i64,
 }
 
-impl Counted {
+impl CountGuard {
     pub fn new(gauge: &Gauge, amount: i64) -> Self {
         gauge.inc_by(amount);
         Self { gauge: gauge.clone(), amount }
@@ -45,7 +45,7 @@ impl Counted {
     }
 }
 
-impl Drop for Counted {
+impl Drop for CountGuard {
     fn drop(&mut self) {
         self.gauge.dec_by(self.amount);
     }

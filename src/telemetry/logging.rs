@@ -12,7 +12,7 @@ pub use self::lines::{flush, uncouple};
 
 /// Format and filter of the logs.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Settings {
+pub struct LogSettings {
     filter: String,
     format: Format,
 }
@@ -32,7 +32,7 @@ pub struct Wrong {
     pub text: String,
 }
 
-impl Settings {
+impl LogSettings {
     /// `filter` is a level or a list of `target=level`. `format` is `text` or `json`.
     pub fn new(filter: &str, format: &str) -> Result<Self, Wrong> {
         let wrong = |text: String| Wrong { flag: "--log", text };
@@ -81,7 +81,7 @@ impl Settings {
 }
 
 /// Starts the logs of this process. A second call changes nothing.
-pub fn start(settings: &Settings) {
+pub fn start(settings: &LogSettings) {
     let layer = tracing_subscriber::fmt()
         .with_env_filter(EnvFilter::new(settings.directives()))
         .with_writer(|| lines::Writer)
@@ -103,22 +103,25 @@ mod tests {
 
     #[test]
     fn filters_and_formats_are_checked_before_they_are_used() {
-        assert!(Settings::new("info", "text").is_ok());
-        assert!(Settings::new("info,punctual::node=debug", "json").is_ok());
+        assert!(LogSettings::new("info", "text").is_ok());
+        assert!(LogSettings::new("info,punctual::node=debug", "json").is_ok());
         assert_eq!(
-            Settings::new("punctual=loud=er", "text").map_err(|wrong| wrong.flag),
+            LogSettings::new("punctual=loud=er", "text").map_err(|wrong| wrong.flag),
             Err("--log")
         );
-        assert_eq!(Settings::new("info", "xml").map_err(|wrong| wrong.flag), Err("--log-format"));
+        assert_eq!(
+            LogSettings::new("info", "xml").map_err(|wrong| wrong.flag),
+            Err("--log-format")
+        );
         for silent in ["warning", "verbose", "", " , ", "info,loud", "punctual"] {
-            let wrong = Settings::new(silent, "text").unwrap_err();
+            let wrong = LogSettings::new(silent, "text").unwrap_err();
             assert!(wrong.flag == "--log" && wrong.text.contains("error, warn, info"), "{wrong:?}");
         }
     }
 
     #[test]
     fn a_level_alone_is_that_of_this_program() {
-        let directives = |filter: &str| Settings::new(filter, "text").unwrap().directives();
+        let directives = |filter: &str| LogSettings::new(filter, "text").unwrap().directives();
         assert_eq!(directives("debug"), "warn,punctual=debug,librdkafka=debug");
         assert_eq!(directives(" debug ,"), directives("debug"));
         assert_eq!(directives("error "), "error");

@@ -34,11 +34,11 @@ pub struct Scenario {
 pub struct Figure {
     what: String,
     measured: i64,
-    bound: Bound,
+    limit: Limit,
     unit: &'static str,
 }
 
-enum Bound {
+enum Limit {
     AtMost(i64),
     AtLeast(i64),
     None,
@@ -126,7 +126,7 @@ fn topic_unavailable(history: &History) -> Vec<Figure> {
     figures.push(figure(
         "the last of them arrived after the end of the outage by",
         last - outage.end,
-        Bound::None,
+        Limit::None,
         "ms",
     ));
     figures
@@ -263,10 +263,10 @@ fn same_lateness(
 ) -> Vec<Figure> {
     let base =
         p99(history, (history.started_at + BASE_MS.0, history.started_at + BASE_MS.1), is_wanted);
-    let bound = (base + more_ms).max(base * 6 / 5);
+    let limit = (base + more_ms).max(base * 6 / 5);
     vec![
-        figure(&format!("{what}: p99 before"), base, Bound::None, "ms"),
-        at_most(&format!("{what}: p99 meanwhile"), p99(history, during, is_wanted), bound, "ms"),
+        figure(&format!("{what}: p99 before"), base, Limit::None, "ms"),
+        at_most(&format!("{what}: p99 meanwhile"), p99(history, during, is_wanted), limit, "ms"),
     ]
 }
 
@@ -278,33 +278,33 @@ fn overdue_until(history: &History, span: (i64, i64)) -> i64 {
     late.map(|(_, at)| at).max().unwrap_or(span.0)
 }
 
-fn taken_over(history: &History, span: &Span, bound: i64) -> Figure {
+fn taken_over(history: &History, span: &Span, limit: i64) -> Figure {
     let until = overdue_until(history, (span.begin - 500, span.end));
-    at_most("its share was published by the others after", until - span.begin, bound, "ms")
+    at_most("its share was published by the others after", until - span.begin, limit, "ms")
 }
 
 fn count(of: &[(i64, i64)]) -> i64 {
     i64::try_from(of.len()).unwrap()
 }
 
-fn figure(what: &str, measured: i64, bound: Bound, unit: &'static str) -> Figure {
-    Figure { what: what.to_owned(), measured, bound, unit }
+fn figure(what: &str, measured: i64, limit: Limit, unit: &'static str) -> Figure {
+    Figure { what: what.to_owned(), measured, limit, unit }
 }
 
-fn at_most(what: &str, measured: i64, bound: i64, unit: &'static str) -> Figure {
-    figure(what, measured, Bound::AtMost(bound), unit)
+fn at_most(what: &str, measured: i64, limit: i64, unit: &'static str) -> Figure {
+    figure(what, measured, Limit::AtMost(limit), unit)
 }
 
-fn at_least(what: &str, measured: i64, bound: i64, unit: &'static str) -> Figure {
-    figure(what, measured, Bound::AtLeast(bound), unit)
+fn at_least(what: &str, measured: i64, limit: i64, unit: &'static str) -> Figure {
+    figure(what, measured, Limit::AtLeast(limit), unit)
 }
 
 impl Figure {
     pub fn is_met(&self) -> bool {
-        match self.bound {
-            Bound::AtMost(bound) => self.measured <= bound,
-            Bound::AtLeast(bound) => self.measured >= bound,
-            Bound::None => true,
+        match self.limit {
+            Limit::AtMost(limit) => self.measured <= limit,
+            Limit::AtLeast(limit) => self.measured >= limit,
+            Limit::None => true,
         }
     }
 }
@@ -314,10 +314,10 @@ impl fmt::Display for Figure {
         let Self { what, measured, unit, .. } = self;
         write!(f, "{what} {measured} {unit}")?;
         let verdict = if self.is_met() { "ok" } else { "BROKEN" };
-        match self.bound {
-            Bound::AtMost(bound) => write!(f, " (at most {bound}: {verdict})"),
-            Bound::AtLeast(bound) => write!(f, " (at least {bound}: {verdict})"),
-            Bound::None => Ok(()),
+        match self.limit {
+            Limit::AtMost(limit) => write!(f, " (at most {limit}: {verdict})"),
+            Limit::AtLeast(limit) => write!(f, " (at least {limit}: {verdict})"),
+            Limit::None => Ok(()),
         }
     }
 }

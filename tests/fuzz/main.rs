@@ -17,7 +17,7 @@ use std::ffi::OsString;
 use harness::fuzz;
 use punctual::api::json::times;
 use punctual::api::request::draft::DraftReader;
-use punctual::client::answer::Answer;
+use punctual::client::answer::NodeAnswer;
 use punctual::client::lines::line::Naming;
 use punctual::client::task::Task;
 use punctual::domain::task::headers;
@@ -216,7 +216,7 @@ fn settings_are_understood_or_refused_with_a_problem() {
         // Arguments that name a file would make the program read it.
         let lines = text.lines().filter(|line| !line.contains("file"));
         let words = ["punctual", "serve"].into_iter().chain(lines).map(OsString::from);
-        if let Err(punctual::config::Refusal::Problems(problems)) =
+        if let Err(punctual::config::CommandRefusal::Problems(problems)) =
             punctual::config::read(words, punctual::app::problems)
         {
             assert!(!problems.is_empty());
@@ -249,8 +249,11 @@ fn what_a_client_is_answered_is_understood_or_explained() {
         let (status, text) = input.split_first_chunk::<3>().unwrap_or((b"200", input));
         let status =
             std::str::from_utf8(status).ok().and_then(|status| status.parse().ok()).unwrap_or(502);
-        let answer =
-            Answer { status, retry_after: None, text: String::from_utf8_lossy(text).into_owned() };
+        let answer = NodeAnswer {
+            status,
+            retry_after: None,
+            text: String::from_utf8_lossy(text).into_owned(),
+        };
         match answer.problem() {
             Some(problem) => drop(problem.ending()),
             None => drop(answer.read::<Task>().map(|task| task.lines())),

@@ -12,7 +12,7 @@ use crate::support::{Answer, Call, Cluster, Node, Oracle, eventually, now_ms};
 #[path = "../../src/api/tests/wrong_requests/rows.rs"]
 mod rows;
 
-use rows::{BATCHES, BULKS, ITEMS, NO_FIELD, REPLACEMENTS, REQUESTS, TASK, TASKS, Wanted};
+use rows::{BATCHES, BULKS, ITEMS, NO_FIELD, REPLACEMENTS, REQUESTS, TASK, TASKS, WantedProblem};
 
 const DEADLINE: Duration = Duration::from_secs(120);
 
@@ -22,10 +22,10 @@ struct Wrong {
     path: String,
     content_type: Option<&'static str>,
     body: String,
-    wanted: Wanted,
+    wanted: WantedProblem,
 }
 
-fn wrong(method: Method, path: &str, body: impl Into<String>, wanted: Wanted) -> Wrong {
+fn wrong(method: Method, path: &str, body: impl Into<String>, wanted: WantedProblem) -> Wrong {
     Wrong {
         method,
         path: path.to_owned(),
@@ -61,7 +61,7 @@ fn table() -> Vec<Wrong> {
 
 /// What only a topic with a limit, one that is compacted, or very much, brings about.
 fn of_topics(small_topic: &str, compacted_topic: &str) -> Vec<Wrong> {
-    let post = |body: String, wanted: Wanted| wrong(Method::POST, "/v1/tasks", body, wanted);
+    let post = |body: String, wanted: WantedProblem| wrong(Method::POST, "/v1/tasks", body, wanted);
     let long = "x".repeat(20_000);
     let batch = format!(r#"{{"tasks":[{}0]}}"#, "0,".repeat(10_000));
     vec![
@@ -171,7 +171,7 @@ async fn bad_input_is_refused_with_a_reason_and_nothing_of_it_is_stored() {
     assert_eq!(node.api().get("/livez").await.status, 200);
 }
 
-fn check_answer(what: &str, answer: &Answer, wanted: Wanted) {
+fn check_answer(what: &str, answer: &Answer, wanted: WantedProblem) {
     assert_eq!(answer.status, wanted.0, "{what}: {}", answer.text);
     assert_eq!(
         answer.header("content-type"),
@@ -184,7 +184,7 @@ fn check_answer(what: &str, answer: &Answer, wanted: Wanted) {
     check_problem(what, &answer.json(), wanted);
 }
 
-fn check_problem(what: &str, problem: &Value, (status, kind, field): Wanted) {
+fn check_problem(what: &str, problem: &Value, (status, kind, field): WantedProblem) {
     let found = (
         problem["status"].as_u64(),
         problem["type"].as_str(),

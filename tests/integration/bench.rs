@@ -3,7 +3,7 @@
 use std::process::Output;
 use std::time::Duration;
 
-use punctual::bench::results::report::Report;
+use punctual::bench::results::report::BenchReport;
 
 use crate::support::node::program;
 use crate::support::{Cluster, Node};
@@ -18,7 +18,7 @@ async fn bench(cluster: &Cluster, url: &str, arguments: &[&str]) -> Output {
 }
 
 /// Runs a scenario against a node, and reads its report and its picture.
-async fn report(cluster: &Cluster, node: &Node, scenario: &[&str]) -> (Report, String) {
+async fn report(cluster: &Cluster, node: &Node, scenario: &[&str]) -> (BenchReport, String) {
     let folder = std::env::temp_dir().join(format!("{}-{}", cluster.name, scenario[0]));
     let (json, svg) = (folder.with_extension("json"), folder.with_extension("svg"));
     let topic = cluster.topic(scenario[0]).await;

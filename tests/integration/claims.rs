@@ -6,8 +6,8 @@ use punctual::domain::{
     Batch, BatchId, ClusterWishes, IdRange, NodeId, Shard, TaskId, Timestamp, TopicName,
 };
 use punctual::postgres::cluster::schema;
-use punctual::postgres::tasks::claim::{Claimed, Claims, Request, Source};
-use punctual::postgres::{Error, Settings};
+use punctual::postgres::tasks::claim::{ClaimRequest, Claimed, Claims, Source};
+use punctual::postgres::{PostgresError, PostgresSettings};
 use sqlx::postgres::PgConnection;
 use uuid::Uuid;
 
@@ -42,7 +42,8 @@ struct Stage {
 impl Stage {
     async fn new() -> Self {
         let database = Database::create(&Stack::shared(), "claims").await;
-        let (mut sql, settings) = (database.connect().await, Settings::new(&database.url).unwrap());
+        let (mut sql, settings) =
+            (database.connect().await, PostgresSettings::new(&database.url).unwrap());
         let hour = Duration::from_secs(3600);
         let wishes =
             ClusterWishes { leaf: Some(hour), horizon: Some(2 * hour), ..ClusterWishes::default() };
@@ -92,7 +93,7 @@ impl Stage {
         let batch = BatchId::new(self.now, 0, rand::random());
         let owner = NodeId::new(self.now, 0, 1);
         let range = IdRange::of_times(from, to);
-        let request = Request::of_all(batch, owner, &self.shards, range);
+        let request = ClaimRequest::of_all(batch, owner, &self.shards, range);
         (batch, self.claims.claim(source, request).await.unwrap().claimed)
     }
 
@@ -109,11 +110,11 @@ impl Stage {
             Duration::from_secs(30),
             async || {
                 let batch = BatchId::new(self.now, 0, rand::random());
-                let all = Request::of_all(batch, owner, &self.shards, range);
-                let request = Request { left_out: hotspot, is_beside_a_hotspot: true, ..all };
+                let all = ClaimRequest::of_all(batch, owner, &self.shards, range);
+                let request = ClaimRequest { left_out: hotspot, is_beside_a_hotspot: true, ..all };
                 match self.claims.claim(Source::Task, request).await {
                     Ok(answer) => Some((batch, answer.claimed)),
-                    Err(Error::GaveWay { .. }) => None,
+                    Err(PostgresError::GaveWay { .. }) => None,
                     Err(error) => panic!("{error}"),
                 }
             },

@@ -316,7 +316,7 @@ async fn many_that_are_dropped_and_put_back_at_the_same_time_have_one_end_each()
     assert_eq!(
         change_many(first.api(), DROP, &json!({ "topic": topic })).await,
         (10_000, true),
-        "the bound of a call"
+        "the limit of a call"
     );
     assert_eq!(change_all(second.api(), DROP, json!({ "topic": topic })).await, 1_000);
     load(&cluster, &topic, 11_000).await;

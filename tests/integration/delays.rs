@@ -33,7 +33,7 @@ async fn a_delay_counts_from_the_arrival_of_the_request_however_far_behind_the_c
     let check = |what: &str, began: i64, due_at: i64| {
         let ended = now_ms();
         assert!(due_at >= began + DELAY_MS, "{what}: shorter by {} ms", began + DELAY_MS - due_at);
-        // The answer was on its way for longer than the bounds are apart.
+        // The answer was on its way for longer than the limits are apart.
         assert!(
             due_at <= ended + DELAY_MS + 1,
             "{what}: longer by {} ms",

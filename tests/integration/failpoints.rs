@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 use punctual::domain::leaves::{Parent, Rules};
 use punctual::domain::{ClusterSettings, Shard, TaskId, Timestamp};
 use punctual::failpoint::Failpoint;
-use punctual::postgres::connection::Purpose;
+use punctual::postgres::connection::ConnectionPurpose;
 use punctual::postgres::partitions::create;
-use punctual::postgres::{Connection, Settings};
+use punctual::postgres::{Connection, PostgresSettings};
 use reqwest::Method;
 use serde_json::{Value, json};
 use sqlx::AssertSqlSafe;
@@ -260,14 +260,15 @@ impl Stage {
     async fn retire(&self) {
         let heir = self.heir_beforehand().await;
         self.freeze(heir.as_ref()).await;
-        let settings = Settings::new(&self.cluster.database.url).unwrap();
+        let settings = PostgresSettings::new(&self.cluster.database.url).unwrap();
         let rules = Rules::new(&ClusterSettings {
             leaf: LEAF,
             horizon: Duration::from_secs(20),
             ..ClusterSettings::DEFAULT
         });
         let leaf = rules.partition_of(Parent::Task, Timestamp::from_millis(now_ms() - 7_200_000));
-        let purpose = Purpose { name: "test", deadline: Duration::from_secs(10), settings: &[] };
+        let purpose =
+            ConnectionPurpose { name: "test", deadline: Duration::from_secs(10), settings: &[] };
         assert!(create(&mut Connection::new(&settings, purpose), &rules, &[leaf]).await.unwrap());
         let mut victim = self.cluster.spawn_to_die_at(&self.kill_at);
         victim.wait_listening().await;

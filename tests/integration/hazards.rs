@@ -18,9 +18,9 @@ use std::time::{Duration, Instant};
 use punctual::domain::leaves::Rules;
 use punctual::domain::{BatchId, ClusterWishes, IdRange, NodeId, Shard, TaskId, Timestamp};
 use punctual::postgres::cluster::schema;
-use punctual::postgres::connection::Purpose;
-use punctual::postgres::tasks::claim::{Claimed, Claims, Request, Source};
-use punctual::postgres::{Connection, Settings};
+use punctual::postgres::connection::ConnectionPurpose;
+use punctual::postgres::tasks::claim::{ClaimRequest, Claimed, Claims, Source};
+use punctual::postgres::{Connection, PostgresSettings};
 use sqlx::postgres::PgConnection;
 use sqlx::{AssertSqlSafe, Connection as _};
 use tokio::task::JoinHandle;
@@ -38,7 +38,7 @@ const STAGINGS_MAX: usize = 20;
 /// A database of its own, with leaves of a quarter of an hour.
 struct Stage {
     own: support::Database,
-    settings: Settings,
+    settings: PostgresSettings,
     rules: Rules,
     sql: PgConnection,
 }
@@ -46,7 +46,7 @@ struct Stage {
 impl Stage {
     async fn new() -> Self {
         let own = support::Database::create(&Stack::shared(), "hazards").await;
-        let (sql, settings) = (own.connect().await, Settings::new(&own.url).unwrap());
+        let (sql, settings) = (own.connect().await, PostgresSettings::new(&own.url).unwrap());
         let hours = |count: u64| Duration::from_secs(count * 3600);
         let wishes = ClusterWishes {
             leaf: Some(hours(1) / 4),
@@ -68,7 +68,10 @@ impl Stage {
     }
 
     fn connection(&self) -> Connection {
-        Connection::new(&self.settings, Purpose { name: "test", deadline: PATIENCE, settings: &[] })
+        Connection::new(
+            &self.settings,
+            ConnectionPurpose { name: "test", deadline: PATIENCE, settings: &[] },
+        )
     }
 
     async fn run(&mut self, statement: &str) {
@@ -108,7 +111,7 @@ impl Stage {
             now.plus(Duration::from_secs(3600)),
         );
         let batch = BatchId::new(now, 0, rand::random());
-        let request = Request::of_all(batch, owner, &[7], range);
+        let request = ClaimRequest::of_all(batch, owner, &[7], range);
         match Claims::new(&self.settings).claim(Source::Task, request).await.unwrap().claimed {
             Claimed::Batch(batch) => batch,
             other => panic!("{other:?}"),

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use punctual::domain::NodeId;
-use punctual::postgres;
+use punctual::postgres::PostgresSettings;
 use punctual::postgres::cluster::heartbeat::{Beat, Heartbeats};
 
 use crate::membership_support::{Cluster, some_node};
@@ -25,7 +25,7 @@ fn beat(node: NodeId, counter: i64) -> Beat {
 }
 
 fn heartbeats(cluster: &Cluster) -> Heartbeats {
-    Heartbeats::new(&postgres::Settings::new(&cluster.database.url).unwrap(), TTL)
+    Heartbeats::new(&PostgresSettings::new(&cluster.database.url).unwrap(), TTL)
 }
 
 #[tokio::test]

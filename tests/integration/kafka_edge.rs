@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use punctual::domain::{Failure, Headers, TopicName};
 use punctual::kafka::{
-    DeliveryOutcome, Failed, Hooks, LookUpError, Mode, Producer, SendError, TopicCompression,
-    TopicFacts,
+    DeliveryFailure, DeliveryOutcome, Hooks, LookUpError, Mode, Producer, SendError,
+    TopicCompression, TopicFacts,
 };
 use rdkafka::message::{Headers as _, Message, Timestamp as RecordTime};
 
@@ -44,9 +44,9 @@ async fn a_record_arrives_byte_for_byte_and_its_receipt_is_where_a_consumer_find
     let outcomes = edge.outcomes(records.len()).await;
     let read = consume(&bootstrap, &topic, 3, records.len()).await;
 
-    for (ticket, (key, payload, own)) in records.iter().enumerate() {
-        let DeliveryOutcome::Acknowledged(receipt) = outcomes[&ticket] else {
-            panic!("{:?}", outcomes[&ticket])
+    for (correlation_id, (key, payload, own)) in records.iter().enumerate() {
+        let DeliveryOutcome::Acknowledged(receipt) = outcomes[&correlation_id] else {
+            panic!("{:?}", outcomes[&correlation_id])
         };
         let here = |message: &&rdkafka::message::OwnedMessage| {
             (message.partition(), message.offset()) == (receipt.partition, receipt.offset)
@@ -67,8 +67,10 @@ async fn a_record_arrives_byte_for_byte_and_its_receipt_is_where_a_consumer_find
             .collect();
         let mut expected: Vec<(String, Option<Vec<u8>>)> =
             punctual::domain::task::headers::decode(own.as_bytes()).map(owned).collect();
-        expected
-            .push(("punctual-task-id".to_owned(), Some(task_id(ticket).to_string().into_bytes())));
+        expected.push((
+            "punctual-task-id".to_owned(),
+            Some(task_id(correlation_id).to_string().into_bytes()),
+        ));
         expected.push(("punctual-due-at".to_owned(), Some(b"1700000000000".to_vec())));
         assert_eq!(found, expected);
     }
@@ -144,7 +146,11 @@ async fn a_topic_that_does_not_exist_takes_nothing_and_is_not_made() {
     assert!(
         matches!(
             refused,
-            Err(SendError::Failed(Failed { failure: Failure::Unavailable, maybe_sent: false, .. }))
+            Err(SendError::Failed(DeliveryFailure {
+                failure: Failure::Unavailable,
+                maybe_sent: false,
+                ..
+            }))
         ),
         "{refused:?}"
     );
@@ -163,7 +169,7 @@ async fn a_batch_that_is_too_large_condemns_only_the_record_that_is_too_large_al
     let narrow = topic(&bootstrap, "edge-narrow", 1, &[("max.message.bytes", "2000")]).await;
     let wide = topic(&bootstrap, "edge-wide", 1, &[("max.message.bytes", "10000000")]).await;
     // Long enough for all of them to meet in one batch.
-    let settings = punctual::kafka::Settings {
+    let settings = punctual::kafka::KafkaSettings {
         linger: Duration::from_millis(100),
         ..settings(&bootstrap, &[])
     };
@@ -175,19 +181,19 @@ async fn a_batch_that_is_too_large_condemns_only_the_record_that_is_too_large_al
 
     let (alone, mut reports) = producer(&settings, Mode::Alone, &edge.topics, &edge.metrics);
     let small = plain_batch(&narrow, 50, 500);
-    for (ticket, task) in small.tasks().enumerate() {
-        alone.send(ticket, narrow.as_str(), &task, stamp()).unwrap();
+    for (correlation_id, task) in small.tasks().enumerate() {
+        alone.send(correlation_id, narrow.as_str(), &task, stamp()).unwrap();
     }
     let large = plain_batch(&narrow, 1, 3000);
     alone.send(50, narrow.as_str(), &large.task(0), stamp()).unwrap();
     let alone_outcomes = outcomes(&mut reports, 51).await;
-    for (ticket, outcome) in &alone_outcomes {
-        let is_expected = if *ticket == 50 {
+    for (correlation_id, outcome) in &alone_outcomes {
+        let is_expected = if *correlation_id == 50 {
             outcome.is(Failure::RefusedForGood)
         } else {
             matches!(outcome, DeliveryOutcome::Acknowledged(_))
         };
-        assert!(is_expected, "{ticket}: {outcome:?}");
+        assert!(is_expected, "{correlation_id}: {outcome:?}");
     }
 
     // Both producers live on, on this topic and on others; a large record goes where it is welcome.
@@ -211,7 +217,7 @@ async fn a_batch_that_is_too_large_condemns_only_the_record_that_is_too_large_al
 async fn a_record_that_the_topic_refuses_is_refused_for_good_and_its_neighbours_are_not() {
     let bootstrap = bootstrap();
     let compacted = topic(&bootstrap, "edge-compacted", 1, &[("cleanup.policy", "compact")]).await;
-    let settings = punctual::kafka::Settings {
+    let settings = punctual::kafka::KafkaSettings {
         linger: Duration::from_millis(100),
         ..settings(&bootstrap, &[])
     };
@@ -224,8 +230,8 @@ async fn a_record_that_the_topic_refuses_is_refused_for_good_and_its_neighbours_
     let together = edge.outcomes(3).await;
     assert!(together.values().all(|outcome| outcome.is(Failure::BatchRefused)), "{together:?}");
     let (alone, mut reports) = producer(&settings, Mode::Alone, &edge.topics, &edge.metrics);
-    for (ticket, task) in records.tasks().enumerate() {
-        alone.send(ticket, compacted.as_str(), &task, stamp()).unwrap();
+    for (correlation_id, task) in records.tasks().enumerate() {
+        alone.send(correlation_id, compacted.as_str(), &task, stamp()).unwrap();
     }
     let outcomes = outcomes(&mut reports, 3).await;
     assert!(
@@ -300,7 +306,7 @@ async fn a_full_queue_is_told_and_takes_records_again() {
     let bootstrap = bootstrap();
     let topic = topic(&bootstrap, "edge-full", 1, &[]).await;
     let linger = Duration::from_millis(200);
-    let few = punctual::kafka::Settings {
+    let few = punctual::kafka::KafkaSettings {
         records_in_flight_max: 10,
         linger,
         ..settings(&bootstrap, &[])

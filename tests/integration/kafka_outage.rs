@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use punctual::clock;
 use punctual::domain::{Batch, Failure, TopicName};
-use punctual::kafka::{Contact, DeliveryOutcome, LookUpError, Mode, Settings};
+use punctual::kafka::{DeliveryOutcome, KafkaContact, KafkaSettings, LookUpError, Mode};
 
 use crate::kafka_support::{Edge, Is as _, plain_batch, settings, topic};
 use crate::support::eventually;
@@ -60,7 +60,7 @@ async fn publishes(edge: &mut Edge, topic: &TopicName, count: usize) {
 /// A broker that is just starting may lead librdkafka astray for good (its issues 5301 and 5430). A
 /// node then makes a new producer, and hands over again what the old one did not get through
 /// (`Publisher::mend`, `Publisher::check`); so does this.
-async fn arrives(edge: &mut Edge, settings: &Settings, batch: &Batch) {
+async fn arrives(edge: &mut Edge, settings: &KafkaSettings, batch: &Batch) {
     let outcomes = edge.outcomes(batch.len()).await;
     if !outcomes.values().all(|outcome| matches!(outcome, DeliveryOutcome::Acknowledged(_))) {
         eprintln!("led astray: is_stuck {}", edge.producer.is_stuck());
@@ -80,11 +80,11 @@ const BACK_MAX: Duration = Duration::from_secs(60);
 /// made anew after 10 s.
 const NOTICED_MAX: Duration = Duration::from_secs(8);
 
-async fn held(contact: &Contact, deadline: Duration) -> Duration {
+async fn held(contact: &KafkaContact, deadline: Duration) -> Duration {
     timed("contact is held", deadline, || contact.is_held()).await
 }
 
-async fn not_held(contact: &Contact, what: &str) -> Duration {
+async fn not_held(contact: &KafkaContact, what: &str) -> Duration {
     timed(what, NOTICED_MAX, || !contact.is_held()).await
 }
 
@@ -123,7 +123,8 @@ async fn a_broker_that_goes_is_noticed_and_what_was_sent_arrives_when_it_is_back
 
     // It stops in good order, and is away for longer than the publish deadline. What the producer
     // keeps meanwhile arrives.
-    let brief = Settings { publish_deadline: Duration::from_secs(2), ..settings(&bootstrap, &[]) };
+    let brief =
+        KafkaSettings { publish_deadline: Duration::from_secs(2), ..settings(&bootstrap, &[]) };
     let mut impatient = Edge::new(&brief, Mode::Together);
     // That the broker takes its first records within two seconds is more than a busy machine can
     // promise.

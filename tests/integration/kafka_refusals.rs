@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use punctual::domain::{Failure, TopicName};
-use punctual::kafka::{DeliveryOutcome, Failed, Mode, SendError};
+use punctual::kafka::{DeliveryFailure, DeliveryOutcome, Mode, SendError};
 use rdkafka::mocking::MockCluster;
 use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr};
 
@@ -82,14 +82,17 @@ async fn a_producer_that_may_not_be_idempotent_is_finished_and_its_records_are_n
             );
         }
         Err(error) => assert!(
-            matches!(error, SendError::Failed(Failed { failure: Failure::NotSent, .. })),
+            matches!(error, SendError::Failed(DeliveryFailure { failure: Failure::NotSent, .. })),
             "{error:?}"
         ),
     }
     assert!(edge.producer.fatal().is_some());
     let refused = edge.producer.send(1, topic.as_str(), &batch.task(0), stamp());
     assert!(
-        matches!(refused, Err(SendError::Failed(Failed { failure: Failure::NotSent, .. }))),
+        matches!(
+            refused,
+            Err(SendError::Failed(DeliveryFailure { failure: Failure::NotSent, .. }))
+        ),
         "{refused:?}"
     );
 }

@@ -12,7 +12,7 @@ use punctual::domain::{
     Batch, BatchBuilder, BatchId, Failure, Headers, Shard, TaskId, Timestamp, TopicName,
 };
 use punctual::kafka::{
-    DeliveryOutcome, DeliveryReport, Hooks, Metrics, Mode, Producer, Settings, Topics,
+    DeliveryOutcome, DeliveryReport, Hooks, KafkaMetrics, KafkaSettings, Mode, Producer, TopicCache,
 };
 use punctual::telemetry::Registry;
 use rdkafka::ClientConfig;
@@ -56,15 +56,15 @@ impl Is for DeliveryOutcome {
 
 /// A Kafka edge with one producer.
 pub struct Edge {
-    pub topics: Topics,
+    pub topics: TopicCache,
     pub producer: Arc<Producer>,
     pub registry: Registry,
-    pub metrics: Metrics,
+    pub metrics: KafkaMetrics,
     reports: Receiver<DeliveryReport>,
 }
 
-pub fn settings(bootstrap: &str, properties: &[(&str, &str)]) -> Settings {
-    Settings {
+pub fn settings(bootstrap: &str, properties: &[(&str, &str)]) -> KafkaSettings {
+    KafkaSettings {
         bootstrap: bootstrap.to_owned(),
         properties: properties
             .iter()
@@ -86,17 +86,17 @@ pub fn bootstrap() -> String {
 }
 
 impl Edge {
-    pub fn new(settings: &Settings, mode: Mode) -> Self {
+    pub fn new(settings: &KafkaSettings, mode: Mode) -> Self {
         let mut registry = Registry::default();
-        let metrics = Metrics::register(&mut registry);
-        let topics = Topics::start(settings, metrics.clone()).unwrap();
+        let metrics = KafkaMetrics::register(&mut registry);
+        let topics = TopicCache::start(settings, metrics.clone()).unwrap();
         let (producer, reports) = producer(settings, mode, &topics, &metrics);
         Self { topics, producer: Arc::new(producer), registry, metrics, reports }
     }
 
     /// Another producer in the place of this one, as a node makes it of one that librdkafka has led
     /// astray.
-    pub fn renew(&mut self, settings: &Settings, mode: Mode) {
+    pub fn renew(&mut self, settings: &KafkaSettings, mode: Mode) {
         let (producer, reports) = producer(settings, mode, &self.topics, &self.metrics);
         (self.producer, self.reports) = (Arc::new(producer), reports);
     }
@@ -121,17 +121,17 @@ impl Edge {
 }
 
 pub fn producer(
-    settings: &Settings,
+    settings: &KafkaSettings,
     mode: Mode,
-    topics: &Topics,
-    metrics: &Metrics,
+    topics: &TopicCache,
+    metrics: &KafkaMetrics,
 ) -> (Producer, Receiver<DeliveryReport>) {
     let (sender, reports) = channel(200_000);
     let hooks = Hooks::new(move |report| sender.try_send(report).unwrap(), || NOW);
     (Producer::new(settings, mode, topics.contact(), metrics.clone(), hooks).unwrap(), reports)
 }
 
-/// The outcomes of `count` tickets, each of which must be reported once.
+/// The outcomes of `count` correlation ids, each of which must be reported once.
 pub async fn outcomes(
     reports: &mut Receiver<DeliveryReport>,
     count: usize,

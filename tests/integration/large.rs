@@ -12,7 +12,7 @@ const DEADLINE: Duration = Duration::from_secs(90);
 const TASK_COUNT: usize = 2000;
 const PAYLOAD_BYTES: i32 = 1_000_000;
 const SHARDS: u16 = 16;
-/// The default bound on bytes in flight is 256 MiB; librdkafka and the answers of claims hold
+/// The default limit on bytes in flight is 256 MiB; librdkafka and the answers of claims hold
 /// copies of what is in it.
 const MEMORY_MAX: u64 = 1 << 30;
 

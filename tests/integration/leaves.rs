@@ -11,7 +11,7 @@ use crate::support::{Cluster, Ledger, NONE, Traffic, Wishes, eventually};
 const DEADLINE: Duration = Duration::from_secs(120);
 /// A leaf goes a minute after its end, at the earliest.
 const RETIRE_DEADLINE: Duration = Duration::from_secs(100);
-/// Design.md's own bound on leaves.
+/// Design.md's own limit on leaves.
 const LEAVES_MAX: usize = 300;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -90,7 +90,7 @@ async fn a_trace_reaches_the_record_and_a_request_id_the_answer_and_the_log() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn each_limit_has_its_status_its_problem_and_its_metric() {
     let cluster = Cluster::start("limits").await;
-    let mut bounds = vec![
+    let mut limits = vec![
         "--header-max",
         "1KiB",
         "--batch-max",
@@ -100,10 +100,10 @@ async fn each_limit_has_its_status_its_problem_and_its_metric() {
         "--requests-max",
         "2",
     ];
-    bounds.extend(["--caller-requests-max", "1", "--caller-connections-max", "8"]);
-    let node = cluster.node_with(&bounds).await;
+    limits.extend(["--caller-requests-max", "1", "--caller-connections-max", "8"]);
+    let node = cluster.node_with(&limits).await;
     let http = Client::new();
-    let check = async |request: RequestBuilder, status: u16, kind: &str, bound: &str| {
+    let check = async |request: RequestBuilder, status: u16, kind: &str, limit: &str| {
         let response = request.send().await.unwrap();
         assert_eq!(response.status(), StatusCode::from_u16(status).unwrap(), "{kind}");
         assert_eq!(
@@ -114,7 +114,7 @@ async fn each_limit_has_its_status_its_problem_and_its_metric() {
         let problem: Value = response.json().await.unwrap();
         assert_eq!(problem["type"], format!("urn:punctual:problem:{kind}"));
         assert_eq!(
-            metric(&node, &format!("punctual_api_rejected_total{{bound=\"{bound}\"}}"))
+            metric(&node, &format!("punctual_api_rejected_total{{limit=\"{limit}\"}}"))
                 .await
                 .as_deref(),
             Some("1")
@@ -155,7 +155,7 @@ async fn each_limit_has_its_status_its_problem_and_its_metric() {
         node.api().get("/v1/cluster").await.status == 200
     })
     .await;
-    // At least one is open already: so the last of these is beyond the bound.
+    // At least one is open already: so the last of these is beyond the limit.
     let mut open = Vec::new();
     for _ in 0..8 {
         open.push(connect(&node, "").await);
@@ -167,7 +167,7 @@ async fn each_limit_has_its_status_its_problem_and_its_metric() {
         "{turned_away}"
     );
     drop(open);
-    let count = metric(&node, r#"punctual_api_rejected_total{bound="caller_connections"}"#).await;
+    let count = metric(&node, r#"punctual_api_rejected_total{limit="caller_connections"}"#).await;
     assert!(count.is_some_and(|count| count.parse::<u64>().unwrap() >= 1));
 }
 
@@ -211,7 +211,7 @@ async fn slow_callers_are_cut_off_and_leave_nothing_behind() {
         (r#"punctual_api_cut_off_total{deadline="header"}"#, 2),
         (r#"punctual_api_cut_off_total{deadline="idle"}"#, 1),
         (r#"punctual_api_cut_off_total{deadline="answer"}"#, 1),
-        (r#"punctual_api_rejected_total{bound="request_deadline"}"#, 1),
+        (r#"punctual_api_rejected_total{limit="request_deadline"}"#, 1),
     ] {
         eventually(line, DEADLINE, async || {
             metric(&node, line).await.is_some_and(|count| count.parse::<u64>().unwrap() >= least)

@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use punctual::domain::leaves::{Parent, Rules};
 use punctual::domain::{ClusterSettings, IdRange, Timestamp};
-use punctual::postgres::connection::Purpose;
+use punctual::postgres::connection::ConnectionPurpose;
 use punctual::postgres::partitions::mover::Mover;
 use punctual::postgres::partitions::{create, take_census};
-use punctual::postgres::{Connection, Settings};
+use punctual::postgres::{Connection, PostgresSettings};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
@@ -102,12 +102,13 @@ async fn a_list_misses_nothing_and_repeats_nothing_under_submits_cancels_and_mov
 /// Makes leaf after leaf beyond the last, and moves the far tasks there, as the maintenance does;
 /// in small pieces.
 async fn move_far_tasks(url: String) -> u64 {
-    let settings = Settings::new(&url).unwrap();
+    let settings = PostgresSettings::new(&url).unwrap();
     let rules = Rules::new(&ClusterSettings {
         horizon: Duration::from_secs(7200),
         ..ClusterSettings::DEFAULT
     });
-    let purpose = Purpose { name: "test", deadline: Duration::from_secs(10), settings: &[] };
+    let purpose =
+        ConnectionPurpose { name: "test", deadline: Duration::from_secs(10), settings: &[] };
     let (mut connection, mut mover, mut moved) =
         (Connection::new(&settings, purpose), Mover::new(&settings), 0);
     let end = Timestamp::from_millis(now_ms() + 280 * MINUTE_MS);

@@ -371,13 +371,13 @@ async fn every_stage_can_be_seen_in_the_metrics() {
         );
     }
     alarms_name_what_there_is(&described);
-    // Each bound is that of a metric that there is.
-    let bounds: Vec<&str> = text
+    // Each limit is that of a metric that there is.
+    let limits: Vec<&str> = text
         .lines()
-        .filter_map(|line| line.strip_prefix("punctual_bound{of=\"")?.split('"').next())
+        .filter_map(|line| line.strip_prefix("punctual_limit{of=\"")?.split('"').next())
         .collect();
-    assert_eq!(bounds.len(), 10, "{text}");
-    for bounded in bounds {
+    assert_eq!(limits.len(), 10, "{text}");
+    for bounded in limits {
         assert!(
             text.lines().any(|line| line.starts_with(&format!("punctual_{bounded} "))),
             "there is no {bounded} in:\n{text}"

@@ -138,18 +138,18 @@ async fn a_node_that_is_cut_off_from_postgres_alone_is_replaced_and_asks_before_
     let second = Node::start(&cluster, "second", &cluster.database.url_by(proxy.address()), true);
     first.wait_for_shards(32, SOON).await;
     second.wait_for_shards(32, SOON).await;
-    let mut trust = second.membership.trust();
-    assert!(trust.holds(0));
+    let mut fencing = second.membership.fencing();
+    assert!(fencing.holds(0));
     proxy.close().await;
     // It ends its own session, so nobody has to wait for three TTL.
     let taken_over = first.wait_for_shards(64, SOON).await;
     assert!(taken_over < LONG_TTL * 2, "{taken_over:?}");
-    assert!(!trust.holds(0));
+    assert!(!fencing.holds(0));
     assert_eq!(second.bulletin().mine.len(), 32, "it cannot know, and does no harm");
     assert_eq!(second.bulletin().missing[0].what, Requirement::Postgres);
     proxy.open().await;
-    let generation = tokio::time::timeout(SOON, trust.regained()).await.unwrap();
-    assert!(generation > 0 && trust.holds(generation) && !trust.holds(0));
+    let generation = tokio::time::timeout(SOON, fencing.regained()).await.unwrap();
+    assert!(generation > 0 && fencing.holds(generation) && !fencing.holds(0));
     first.wait_for_shards(32, SOON).await;
     assert_eq!(cluster.row(second.id).await.map(|row| row.1), Some(false));
     eventually("its session is back", SOON, async || {
@@ -163,15 +163,15 @@ async fn a_node_that_was_declared_dead_revives_itself_and_asks_which_batches_are
     let cluster = Cluster::new(TTL).await;
     let node = cluster.node("first");
     node.wait_for_shards(64, SOON).await;
-    let trust = node.membership.trust();
-    let before = trust.generation();
+    let fencing = node.membership.fencing();
+    let before = fencing.generation();
     cluster.execute("update heartbeat set dead = true").await;
     eventually("revived", SOON, async || !cluster.row(node.id).await.unwrap().1).await;
     eventually("a new generation", SOON, async || {
-        trust.generation() > before && trust.holds(trust.generation())
+        fencing.generation() > before && fencing.holds(fencing.generation())
     })
     .await;
-    assert!(!trust.holds(before));
+    assert!(!fencing.holds(before));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -186,7 +186,7 @@ async fn a_node_whose_claim_loop_stands_still_stops_beating_and_is_replaced() {
     assert_eq!(standing_of(&first, &second), "dead");
     second.progress.tick(0);
     first.wait_for_shards(32, SOON).await;
-    assert!(second.membership.trust().generation() > 0);
+    assert!(second.membership.fencing().generation() > 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use punctual::etcd::State;
+use punctual::etcd::SessionState;
 use punctual::node::messages::Requirement;
 
 use crate::membership_support::{Cluster, Node};
@@ -21,7 +21,7 @@ async fn pair(cluster: &Cluster) -> [Node; 2] {
 }
 
 fn is_held(node: &Node) -> bool {
-    matches!(node.session.as_ref().unwrap().state(), State::Held)
+    matches!(node.session.as_ref().unwrap().state(), SessionState::Held)
 }
 
 async fn nothing_moves(nodes: &[Node; 2], span: Duration) {
@@ -41,9 +41,12 @@ async fn outages_of_etcd_and_of_postgres_move_nothing_and_kill_nobody() {
         nodes[0].bulletin().missing.iter().map(|missing| missing.what).eq([Requirement::Etcd])
     })
     .await;
-    let trust = nodes[0].membership.trust();
-    // A slow disk may have cost it its trust for a moment.
-    eventually("heartbeats alone keep trust", SOON, async || trust.holds(trust.generation())).await;
+    let fencing = nodes[0].membership.fencing();
+    // A slow disk may have fenced it for a moment.
+    eventually("heartbeats alone keep a node unfenced", SOON, async || {
+        fencing.holds(fencing.generation())
+    })
+    .await;
     own.start_again("etcd").await;
     for node in &nodes {
         eventually("the session is back", SOON, async || is_held(node)).await;
@@ -53,8 +56,8 @@ async fn outages_of_etcd_and_of_postgres_move_nothing_and_kill_nobody() {
     own.stop("postgres").await;
     nothing_moves(&nodes, TTL * 4).await;
     assert!(!is_held(&nodes[0]), "who cannot reach Postgres ends its session");
-    let generation = trust.generation();
-    assert!(!trust.holds(generation));
+    let generation = fencing.generation();
+    assert!(!fencing.holds(generation));
     own.start_again("postgres").await;
     for node in &nodes {
         eventually("heartbeats again", SOON, async || node.bulletin().missing.is_empty()).await;
@@ -63,7 +66,7 @@ async fn outages_of_etcd_and_of_postgres_move_nothing_and_kill_nobody() {
     for node in &nodes {
         assert_eq!(node.metric("punctual_nodes_declared_dead_total"), 0.0);
         assert!(
-            node.membership.trust().generation() > 0,
+            node.membership.fencing().generation() > 0,
             "after so long it asks which batches are its own"
         );
         eventually("the session is back", SOON, async || is_held(node)).await;

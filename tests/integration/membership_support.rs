@@ -7,10 +7,17 @@ use etcd_client::{Client, GetOptions};
 use punctual::clock::{self, ClusterClock};
 use punctual::domain::{ClusterWishes, NodeId, ShardCount, Timestamp};
 use punctual::engine::liveness::broker::BrokerContact;
-use punctual::node::membership::{self, Bulletin, Membership, Metrics, Parts, Progress, Settings};
+use punctual::node::membership::{
+    self, Bulletin, LoopProgress, Membership, MembershipMetrics, MembershipParts,
+    MembershipSettings,
+};
 use punctual::postgres::cluster::schema;
 use punctual::shutdown::Tasks;
-use punctual::{etcd, postgres, telemetry};
+use punctual::{
+    etcd::{self, EtcdMetrics, EtcdSettings},
+    postgres::PostgresSettings,
+    telemetry,
+};
 use sqlx::AssertSqlSafe;
 use tokio::runtime::Runtime;
 
@@ -40,7 +47,7 @@ impl Cluster {
             horizon: Some(Duration::from_secs(3600)),
             ..ClusterWishes::default()
         };
-        schema::migrate(&postgres::Settings::new(&database.url).unwrap(), wishes).await.unwrap();
+        schema::migrate(&PostgresSettings::new(&database.url).unwrap(), wishes).await.unwrap();
         Self { database, etcd: stack.etcd.clone(), ttl }
     }
 
@@ -90,7 +97,7 @@ pub struct Node {
     pub tasks: Tasks,
     pub session: Option<etcd::Session>,
     pub broker: Arc<Mutex<BrokerContact>>,
-    pub progress: Progress,
+    pub progress: LoopProgress,
     pub clock: Arc<ClusterClock>,
     pub registry: Arc<telemetry::Registry>,
     runtime: Option<Runtime>,
@@ -109,21 +116,21 @@ impl Node {
         let id = NodeId::new(started_at, 0, rand::random());
         let mut registry = telemetry::Registry::default();
         let etcd = has_etcd.then(|| {
-            let settings = etcd::Settings::new(
+            let settings = EtcdSettings::new(
                 vec![cluster.etcd.clone()],
                 &cluster.database.name,
                 cluster.ttl,
                 etcd::Credentials::default(),
             );
-            etcd::start(&settings, id, &tasks, etcd::Metrics::register(&mut registry))
+            etcd::start(&settings, id, &tasks, EtcdMetrics::register(&mut registry))
         });
         let broker = Arc::new(Mutex::new(BrokerContact { has_broker: true, has_due: false }));
         let (asked, progress, clock) =
-            (Arc::clone(&broker), Progress::new(1), Arc::new(ClusterClock::default()));
+            (Arc::clone(&broker), LoopProgress::new(1), Arc::new(ClusterClock::default()));
         // As of a claim loop that has turned, and of which nothing more is expected.
         progress.tick(0);
         progress.end(0);
-        let settings = Settings {
+        let settings = MembershipSettings {
             node: id,
             name: name.to_owned(),
             address: "http://127.0.0.1:7070".to_owned(),
@@ -133,13 +140,13 @@ impl Node {
             shards: ShardCount::new(SHARDS).unwrap(),
         };
         let session = etcd.as_ref().map(|(session, _)| session.clone());
-        let parts = Parts {
-            postgres: postgres::Settings::new(url).unwrap(),
+        let parts = MembershipParts {
+            postgres: PostgresSettings::new(url).unwrap(),
             etcd,
             clock: Arc::clone(&clock),
             progress: progress.clone(),
             broker: Arc::new(move || *asked.lock().unwrap()),
-            metrics: Metrics::register(&mut registry),
+            metrics: MembershipMetrics::register(&mut registry),
         };
         let membership = membership::start(settings, parts, &tasks);
         drop(_within);

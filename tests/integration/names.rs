@@ -10,8 +10,8 @@ use punctual::domain::{
     BatchBuilder, BatchId, ClusterSettings, ClusterWishes, Headers, NewTask, NodeId, Outcome,
     Precondition, Receipt, Record, ShardCount, TaskId, TaskName, TaskState, Timestamp, TopicName,
 };
-use punctual::node::maintenance::{Leaves, Maintenance, Metrics};
-use punctual::postgres;
+use punctual::node::maintenance::{Leaves, Maintenance, MaintenanceMetrics};
+use punctual::postgres::PostgresSettings;
 use punctual::postgres::cluster::schema;
 use punctual::postgres::lists::dead_letters::DeadLetters;
 use punctual::postgres::tasks::cancel::Cancels;
@@ -19,7 +19,7 @@ use punctual::postgres::tasks::look_up::LookUp;
 use punctual::postgres::tasks::names::{Names, Swept};
 use punctual::postgres::tasks::replace::{Replacement, Replaces};
 use punctual::postgres::tasks::settle::{Settlement, Settles};
-use punctual::postgres::tasks::submit_named::{Group, NamedSubmits};
+use punctual::postgres::tasks::submit_named::{NamedGroup, NamedSubmits};
 use reqwest::Method;
 use serde_json::{Value, json};
 use sqlx::AssertSqlSafe;
@@ -294,7 +294,7 @@ async fn a_name_is_free_after_its_retention_and_never_while_its_task_is_pending(
     );
 }
 
-/// A submit whose answer was lost is repeated as it was, whatever has changed since: the bounds of
+/// A submit whose answer was lost is repeated as it was, whatever has changed since: the limits of
 /// its topic, the clock.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_known_name_is_answered_with_its_task_also_when_the_submit_would_be_refused_now() {
@@ -356,7 +356,7 @@ async fn a_known_name_is_answered_with_its_task_also_when_the_submit_would_be_re
 /// A database with a batch of named tasks, as claimed on insert.
 struct Claimed {
     cluster: Cluster,
-    settings: postgres::Settings,
+    settings: PostgresSettings,
     batch: punctual::domain::Batch,
     tasks: Vec<NewTask>,
     node: NodeId,
@@ -383,7 +383,7 @@ fn named_task(name: &str, due_at: Timestamp) -> NewTask {
 impl Claimed {
     async fn start(name: &str, names: &[&str]) -> Self {
         let cluster = Cluster::unmigrated(&Stack::shared(), name, Wishes::default()).await;
-        let settings = postgres::Settings::new(&cluster.database.url).unwrap();
+        let settings = PostgresSettings::new(&cluster.database.url).unwrap();
         let wishes =
             ClusterWishes { horizon: Some(Duration::from_secs(7200)), ..ClusterWishes::default() };
         let report = schema::migrate(&settings, wishes).await.unwrap();
@@ -391,7 +391,7 @@ impl Claimed {
             &settings,
             Rules::new(&report.cluster),
             Arc::new(Leaves::default()),
-            Metrics::default(),
+            MaintenanceMetrics::default(),
         );
         let mut maintenance = maintenance;
         maintenance.round().await.unwrap();
@@ -401,8 +401,12 @@ impl Claimed {
         let all: Vec<&NewTask> = tasks.iter().collect();
         let batch = BatchId::new(now, 0, rand::random());
         let (is_far, is_claimed) = (vec![false; all.len()], vec![true; all.len()]);
-        let group =
-            Group { tasks: &all, is_far: &is_far, is_claimed: &is_claimed, batch: Some(batch) };
+        let group = NamedGroup {
+            tasks: &all,
+            is_far: &is_far,
+            is_claimed: &is_claimed,
+            batch: Some(batch),
+        };
         let (won, _now) = NamedSubmits::new(&settings, node, DAY).store(&group).await.unwrap();
         assert_eq!(won.len(), tasks.len());
         let batch = BatchBuilder::of_new_tasks(batch, tasks.iter());
@@ -589,7 +593,7 @@ trait States {
     fn map_states(&self) -> Vec<Option<TaskState>>;
 }
 
-impl States for Vec<Option<punctual::postgres::tasks::names::Known>> {
+impl States for Vec<Option<punctual::postgres::tasks::names::NameHolder>> {
     fn map_states(&self) -> Vec<Option<TaskState>> {
         self.iter().map(|known| known.map(|known| known.state)).collect()
     }

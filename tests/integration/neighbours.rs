@@ -59,7 +59,7 @@ async fn leaves_room(own: &OwnStack) {
         "they were claimed together: {batches} batches have something to come"
     );
 
-    // By now the silent topic is parked: however much of it is due, it stays where it is, and
+    // By now the silent topic is unavailable: however much of it is due, it stays where it is, and
     // leaves room for the others.
     let begin = now_ms() + 2_000;
     let more: Vec<Value> = (0..2_000)
@@ -70,7 +70,7 @@ async fn leaves_room(own: &OwnStack) {
     consumer.wait_count(usize::try_from(HEALTHY).unwrap() + 200, Duration::from_secs(20)).await;
     let stays = "select count(*) from task where punctual_time(id) < clock_timestamp()";
     let count = cluster.count(stays).await;
-    assert!(count >= 1_500, "{count} of 2,000 tasks of the parked topic stay in their table");
+    assert!(count >= 1_500, "{count} of 2,000 tasks of the unavailable topic stay in their table");
 }
 
 /// For longer than the publish deadline: its records come to nothing again and again, and no other
@@ -94,10 +94,10 @@ async fn comes_to_its_deadline(own: &OwnStack) {
     let was_deferred = async || node.api().metric("punctual_tasks_deferred_total").await >= 50.0;
     eventually("those of the silent topic came to their deadline", DEADLINE, was_deferred).await;
     // Between two probes, and while one is under way.
-    eventually("it is named as parked, and why", DEADLINE, async || {
-        let parked = node.api().cluster().await["unavailable_topics"].clone();
-        parked[0]["topic"] == silent.as_str()
-            && parked[0]["reason"].as_str().is_some_and(|reason| !reason.is_empty())
+    eventually("it is named as unavailable, and why", DEADLINE, async || {
+        let unavailable = node.api().cluster().await["unavailable_topics"].clone();
+        unavailable[0]["topic"] == silent.as_str()
+            && unavailable[0]["reason"].as_str().is_some_and(|reason| !reason.is_empty())
     })
     .await;
     eventually("the log says so, too", DEADLINE, async || {

@@ -3,8 +3,8 @@
 use std::pin::pin;
 use std::time::Duration;
 
-use punctual::postgres::Settings;
-use punctual::postgres::connection::Purpose;
+use punctual::postgres::PostgresSettings;
+use punctual::postgres::connection::ConnectionPurpose;
 use punctual::postgres::connection::pool::Pool;
 use sqlx::postgres::PgConnection;
 
@@ -14,8 +14,11 @@ const PATIENCE: Duration = Duration::from_secs(120);
 /// Enough for a session to be opened, and for a count.
 const ASIDE: Duration = Duration::from_millis(500);
 /// What waits for a lock waits until it is released.
-const PURPOSE: Purpose =
-    Purpose { name: "impatience", deadline: PATIENCE, settings: &[("lock_timeout", "0")] };
+const PURPOSE: ConnectionPurpose = ConnectionPurpose {
+    name: "impatience",
+    deadline: PATIENCE,
+    settings: &[("lock_timeout", "0")],
+};
 const AT_WORK: &str = "select count(*) from pg_stat_activity where datname = current_database() and application_name = 'punctual impatience'";
 const WAITING: &str = "select count(*) from pg_locks where locktype = 'advisory' and not granted
     and database = (select oid from pg_database where datname = current_database())";
@@ -29,7 +32,7 @@ async fn a_session_whose_caller_is_gone_counts_until_the_server_has_ended_its_st
     let database = Database::create(&Stack::shared(), "pool").await;
     let mut holder = database.connect().await;
     sqlx::raw_sql("select pg_advisory_lock(7)").execute(&mut holder).await.unwrap();
-    let pool = Pool::new(&Settings::new(&database.url).unwrap(), PURPOSE, 2);
+    let pool = Pool::new(&PostgresSettings::new(&database.url).unwrap(), PURPOSE, 2);
     // Two callers that lose patience while their statements wait for a lock.
     let waiting = async |open: &mut PgConnection| {
         number(open, "select 1::bigint from pg_advisory_xact_lock(7)").await

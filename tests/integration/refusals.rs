@@ -103,17 +103,22 @@ async fn what_waits_for_a_topic_that_is_given_up_on_becomes_dead_letters() {
     node.api().learn(&gone).await;
     cluster.delete_topic(&gone).await;
     let now = now_ms();
-    // One of them tells the node that the topic is gone; the others fall due while it is parked,
-    // and nothing of it is in anybody's hands then.
+    // One of them tells the node that the topic is gone; the others fall due while it is
+    // unavailable, and nothing of it is in anybody's hands then.
     let mut tasks = small_tasks(&gone, now + 12_000, 30);
     tasks.push(json!({ "topic": gone, "due_at": now + 2000, "payload_text": "the first" }));
     node.api().submit_all(&tasks).await;
-    let is_parked = async |is_gone: bool| {
-        let parked = node.api().cluster().await["unavailable_topics"].clone();
-        parked.as_array().unwrap().iter().any(|one| one["topic"] == gone && one["gone"] == is_gone)
+    let is_unavailable = async |is_gone: bool| {
+        let unavailable = node.api().cluster().await["unavailable_topics"].clone();
+        unavailable
+            .as_array()
+            .unwrap()
+            .iter()
+            .any(|one| one["topic"] == gone && one["gone"] == is_gone)
     };
-    eventually("it is named as parked", RETURN_DEADLINE, async || is_parked(false).await).await;
-    eventually("it is counted as parked", RETURN_DEADLINE, async || {
+    eventually("it is named as unavailable", RETURN_DEADLINE, async || is_unavailable(false).await)
+        .await;
+    eventually("it is counted as unavailable", RETURN_DEADLINE, async || {
         node.api().metric("punctual_unavailable_topics").await == 1.0
     })
     .await;
@@ -121,7 +126,7 @@ async fn what_waits_for_a_topic_that_is_given_up_on_becomes_dead_letters() {
         cluster.count("select count(*) from dead_letter").await == 31
     })
     .await;
-    assert!(is_parked(true).await, "it is named as gone");
+    assert!(is_unavailable(true).await, "it is named as gone");
 
     // Made again, it is tried at once: nothing that a node has accepted for it then is given up on
     // for what it was before.

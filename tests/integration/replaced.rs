@@ -7,11 +7,11 @@ use punctual::domain::{
     ClusterSettings, Headers, NewTask, Precondition, Record, Shard, ShardCount, TaskId, TaskName,
     TaskSet, TaskState, Timestamp, TopicName,
 };
+use punctual::postgres::PostgresSettings;
 use punctual::postgres::lists::dead_letters::DeadLetters;
 use punctual::postgres::tasks::look_up::LookUp;
 use punctual::postgres::tasks::replace::withdraw::Withdrawal;
 use punctual::postgres::tasks::replace::{Replacement, Replaces};
-use punctual::postgres::{self};
 use reqwest::Method;
 use serde_json::{Value, json};
 use sqlx::AssertSqlSafe;
@@ -146,7 +146,7 @@ async fn what_was_final_or_on_its_way_is_not_replaced() {
         .await;
     let other = put_id(api, &path_of(&topic, "d"), "1h", 201).await;
     cluster.alter_topic(&topic, &[("max.message.bytes", "1000000")]).await;
-    let settings = postgres::Settings::new(&cluster.database.url).unwrap();
+    let settings = PostgresSettings::new(&cluster.database.url).unwrap();
     assert!(
         DeadLetters::new(&settings, DEADLINE, 1)
             .redrive(TaskId::from_uuid(dead))
@@ -166,9 +166,9 @@ async fn what_was_final_or_on_its_way_is_not_replaced() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_long_chain_is_followed_to_its_end_and_an_endless_one_up_to_a_bound() {
+async fn a_long_chain_is_followed_to_its_end_and_an_endless_one_up_to_a_limit() {
     let cluster = Cluster::start("long-chain").await;
-    let settings = postgres::Settings::new(&cluster.database.url).unwrap();
+    let settings = PostgresSettings::new(&cluster.database.url).unwrap();
     let look_up = LookUp::new(&settings, &ClusterSettings::DEFAULT, 1);
     let id = |number: u64| {
         TaskId::new(Timestamp::from_millis(now_ms() + 3_600_000), Shard::new(0), number)
@@ -326,7 +326,7 @@ async fn a_precondition_on_an_expired_name_is_about_its_task_only_while_that_is_
     let cluster = Cluster::start("expired-names").await;
     // It makes the partitions, and does not come round so soon again.
     let _node = cluster.node().await;
-    let settings = postgres::Settings::new(&cluster.database.url).unwrap();
+    let settings = PostgresSettings::new(&cluster.database.url).unwrap();
     let replaces = Replaces::new(&settings, DEADLINE, 1);
     let sql = async |text: &str| {
         sqlx::query(AssertSqlSafe(text.to_owned())).execute(&cluster.sql).await.unwrap()

@@ -50,7 +50,7 @@ async fn each_once(cluster: &Cluster, node: &Node, ledger: &Ledger, consumers: &
     );
     assert!(
         !node.log().contains("the topic is unavailable"),
-        "no topic was parked:\n{}",
+        "no topic was unavailable:\n{}",
         node.log_tail()
     );
 }

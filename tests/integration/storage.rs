@@ -10,16 +10,16 @@ use punctual::domain::{
     BatchId, ClusterSettings, ClusterWishes, IdRange, Reach, Receipt, Shard, ShardCount, TaskId,
     TaskState, TaskView, Timestamp, ids,
 };
-use punctual::node::maintenance::{Leaves, Maintenance, Metrics};
-use punctual::postgres::cluster::schema::{self, CheckError, MigrateError, Refused};
-use punctual::postgres::connection::Purpose;
+use punctual::node::maintenance::{Leaves, Maintenance, MaintenanceMetrics};
+use punctual::postgres::cluster::schema::{self, CheckError, MigrateError, RefusedCluster};
+use punctual::postgres::connection::ConnectionPurpose;
 use punctual::postgres::lists::backlog::BacklogCounter;
 use punctual::postgres::partitions::mover::Mover;
 use punctual::postgres::partitions::retire::{Retired, Retirer};
 use punctual::postgres::partitions::{create, take_census};
 use punctual::postgres::tasks::cancel::Cancels;
 use punctual::postgres::tasks::look_up::LookUp;
-use punctual::postgres::{Connection, Error, Settings};
+use punctual::postgres::{Connection, PostgresError, PostgresSettings};
 use sqlx::AssertSqlSafe;
 use sqlx::postgres::PgConnection;
 use uuid::Uuid;
@@ -33,7 +33,7 @@ const PATIENCE: Duration = Duration::from_secs(120);
 /// A database of its own, and what tests do in it.
 struct Database {
     own: support::Database,
-    settings: Settings,
+    settings: PostgresSettings,
     sql: PgConnection,
     look_up: LookUp,
 }
@@ -46,7 +46,7 @@ impl Database {
     /// Made with these words of `create database`.
     async fn empty_as(words: &str) -> Self {
         let own = support::Database::create_as(&Stack::shared(), "storage", words).await;
-        let (sql, settings) = (own.connect().await, Settings::new(&own.url).unwrap());
+        let (sql, settings) = (own.connect().await, PostgresSettings::new(&own.url).unwrap());
         let look_up = LookUp::new(&settings, &ClusterSettings::DEFAULT, 1);
         Self { own, settings, sql, look_up }
     }
@@ -87,7 +87,7 @@ impl Database {
     fn connection(&self) -> Connection {
         Connection::new(
             &self.settings,
-            Purpose { name: "test", deadline: Duration::from_secs(10), settings: &[] },
+            ConnectionPurpose { name: "test", deadline: Duration::from_secs(10), settings: &[] },
         )
     }
 
@@ -225,7 +225,7 @@ async fn a_new_database_is_ready_after_one_migration_and_unchanged_by_another() 
 async fn a_database_of_another_encoding_is_refused_before_anything_is_made_in_it() {
     let mut database = Database::empty_as("encoding 'LATIN1' locale 'C' template template0").await;
     let refused = schema::migrate(&database.settings, ClusterWishes::default()).await.unwrap_err();
-    assert!(matches!(refused, MigrateError::Refused(Refused::Server(_))), "{refused:?}");
+    assert!(matches!(refused, MigrateError::Refused(RefusedCluster::Server(_))), "{refused:?}");
     assert!(refused.to_string().contains("encoded in LATIN1"), "{refused}");
     assert_eq!(
         database.number("select count(*) from pg_tables where schemaname = 'public'").await,
@@ -233,7 +233,7 @@ async fn a_database_of_another_encoding_is_refused_before_anything_is_made_in_it
     );
     assert!(matches!(
         schema::check(&database.settings).await,
-        Err(CheckError::Refused(Refused::Server(_)))
+        Err(CheckError::Refused(RefusedCluster::Server(_)))
     ));
 }
 
@@ -264,15 +264,18 @@ async fn horizon_and_window_may_change_shards_and_leaf_may_not() {
         ClusterWishes { shards: ShardCount::new(16).ok(), ..ClusterWishes::default() };
     assert!(matches!(
         migrate(other_shards).await,
-        Err(MigrateError::Refused(Refused::Fixed { name: "shards", .. }))
+        Err(MigrateError::Refused(RefusedCluster::Fixed { name: "shards", .. }))
     ));
     let other_leaf = ClusterWishes { leaf: Some(seconds(1800)), ..ClusterWishes::default() };
     assert!(matches!(
         migrate(other_leaf).await,
-        Err(MigrateError::Refused(Refused::Fixed { name: "leaf", .. }))
+        Err(MigrateError::Refused(RefusedCluster::Fixed { name: "leaf", .. }))
     ));
     let absurd = ClusterWishes { window: Some(seconds(60)), ..ClusterWishes::default() };
-    assert!(matches!(migrate(absurd).await, Err(MigrateError::Refused(Refused::Invalid(_)))));
+    assert!(matches!(
+        migrate(absurd).await,
+        Err(MigrateError::Refused(RefusedCluster::Invalid(_)))
+    ));
 }
 
 #[tokio::test]
@@ -297,7 +300,7 @@ async fn leaves_come_and_go_under_inserts_and_claims_and_no_task_is_lost() {
     let tasks = punctual::shutdown::Tasks::default();
     let leaves = Arc::new(Leaves::default());
     let mut maintenance =
-        Maintenance::new(&database.settings, rules, leaves.clone(), Metrics::default());
+        Maintenance::new(&database.settings, rules, leaves.clone(), MaintenanceMetrics::default());
     maintenance.round().await.unwrap();
     let clock = Arc::new(ClusterClock::default());
     clock.take_in(database.now().await, punctual::clock::monotonic());
@@ -521,7 +524,7 @@ async fn cancel(canceller: &mut Cancels, firsts: &[TaskId]) -> Vec<bool> {
         let (cancelled, outcome) = canceller.cancel_group(firsts).await;
         taken.iter_mut().zip(&cancelled).for_each(|(taken, view)| *taken |= view.is_some());
         match outcome {
-            Err(Error::GaveWay { .. }) => false,
+            Err(PostgresError::GaveWay { .. }) => false,
             other => {
                 other.unwrap();
                 true

@@ -366,7 +366,8 @@ impl Cluster {
         let id = node.id().await;
         let (frozen_at, mut orphans) =
             eventually_some("the node has unsettled work", SERVER_DEADLINE, async || {
-                // The node is frozen before the query, so its result still holds when the node dies.
+                // The node is frozen before the query, so its result still holds when the node
+                // dies.
                 let frozen_at = now_ms();
                 node.freeze();
                 let unsettled = self.unsettled(id).await;

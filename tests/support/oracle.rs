@@ -34,7 +34,7 @@ pub struct Call {
 
 /// The state of a task, as far as the answers tell.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Fate {
+enum Ending {
     /// The task waits, is on its way, or was published.
     Open,
     Cancelled,
@@ -60,7 +60,7 @@ struct Accepted {
     key: Option<Vec<u8>>,
     payload: Option<Vec<u8>>,
     headers: Vec<Header>,
-    fate: Fate,
+    ending: Ending,
 }
 
 #[derive(Debug, Default)]
@@ -112,10 +112,10 @@ impl Oracle {
             }
             ("POST", ["v1", "tasks", "batch"]) => self.submitted_many(call),
             ("POST", ["v1", "tasks", "cancel"]) => self.cancelled_many(call),
-            ("POST", ["v1", "dead", "redrive"]) => self.were_dead(call, "redriven", Fate::Open),
-            ("POST", ["v1", "dead", "drop"]) => self.were_dead(call, "dropped", Fate::Dropped),
-            ("POST", ["v1", "dead", id, "redrive"]) => self.was_dead(id, Fate::Open),
-            ("DELETE", ["v1", "dead", id]) => self.was_dead(id, Fate::Dropped),
+            ("POST", ["v1", "dead", "redrive"]) => self.were_dead(call, "redriven", Ending::Open),
+            ("POST", ["v1", "dead", "drop"]) => self.were_dead(call, "dropped", Ending::Dropped),
+            ("POST", ["v1", "dead", id, "redrive"]) => self.was_dead(id, Ending::Open),
+            ("DELETE", ["v1", "dead", id]) => self.was_dead(id, Ending::Dropped),
             ("PUT", ["v1", "topics", topic, "tasks", name]) => self.replaced(call, topic, name),
             ("DELETE", ["v1", "tasks", id]) => {
                 let id = id.parse().unwrap();
@@ -178,10 +178,10 @@ impl Oracle {
         if call.status == 200 {
             let old = self.names[&(topic.to_owned(), name.to_owned())];
             let old = self.tasks.get_mut(&old).expect("what is replaced was accepted");
-            let fate = std::mem::replace(&mut old.fate, Fate::Cancelled);
+            let ending = std::mem::replace(&mut old.ending, Ending::Cancelled);
             assert!(
-                matches!(fate, Fate::Open | Fate::PerhapsCancelled),
-                "what is replaced waited, and was {fate:?}"
+                matches!(ending, Ending::Open | Ending::PerhapsCancelled),
+                "what is replaced waited, and was {ending:?}"
             );
         }
         let members = serde_json::from_slice(&call.body).unwrap();
@@ -207,7 +207,7 @@ impl Oracle {
             key: text("key").or_else(|| bytes("key_base64")),
             payload: json.or_else(|| text("payload_text")).or_else(|| bytes("payload_base64")),
             headers: headers.unwrap_or_default(),
-            fate: Fate::Open,
+            ending: Ending::Open,
         };
         assert!(self.tasks.insert(id, accepted).is_none(), "two tasks got the id {id}");
     }
@@ -218,10 +218,10 @@ impl Oracle {
         assert_eq!(id_of(&answer["task"]), id);
         let task = self.tasks.get_mut(&id).expect("what is cancelled was accepted");
         assert!(
-            !matches!(task.fate, Fate::Dead | Fate::Dropped),
+            !matches!(task.ending, Ending::Dead | Ending::Dropped),
             "what is dead is not cancelled: {task:?}"
         );
-        task.fate = Fate::Cancelled;
+        task.ending = Ending::Cancelled;
     }
 
     fn cancelled_many(&mut self, call: &Call) {
@@ -231,7 +231,7 @@ impl Oracle {
         let meant = self
             .tasks
             .iter_mut()
-            .filter(|(id, task)| range.holds(**id, &task.topic) && task.fate == Fate::Open);
+            .filter(|(id, task)| range.holds(**id, &task.topic) && task.ending == Ending::Open);
         let meant: Vec<(Uuid, &mut Accepted)> =
             meant.map(|(id, task)| (*id, task)).filter(|(id, _)| may_wait(*id)).collect();
         let certain = meant.iter().filter(|(id, _)| waits(*id)).count();
@@ -244,7 +244,7 @@ impl Oracle {
         );
         if answer["dry_run"] == false {
             for (id, task) in meant {
-                task.fate = if waits(id) { Fate::Cancelled } else { Fate::PerhapsCancelled };
+                task.ending = if waits(id) { Ending::Cancelled } else { Ending::PerhapsCancelled };
             }
         }
     }
@@ -252,28 +252,28 @@ impl Oracle {
     /// Records tasks that died since they were accepted. No answer tells this.
     pub fn died(&mut self, ids: impl IntoIterator<Item = Uuid>) {
         for id in ids {
-            self.tasks.get_mut(&id).expect("what died was accepted").fate = Fate::Dead;
+            self.tasks.get_mut(&id).expect("what died was accepted").ending = Ending::Dead;
         }
     }
 
-    fn was_dead(&mut self, id: &str, fate: Fate) {
+    fn was_dead(&mut self, id: &str, ending: Ending) {
         let task = self.tasks.get_mut(&id.parse().unwrap()).expect("what is dead was accepted");
-        assert_eq!(std::mem::replace(&mut task.fate, fate), Fate::Dead, "{task:?}");
+        assert_eq!(std::mem::replace(&mut task.ending, ending), Ending::Dead, "{task:?}");
     }
 
-    fn were_dead(&mut self, call: &Call, counted: &str, fate: Fate) {
+    fn were_dead(&mut self, call: &Call, counted: &str, ending: Ending) {
         let (answer, range) = (answer_of(call), Range::of(&call.body));
         let dead = self
             .tasks
             .iter_mut()
-            .filter(|(id, task)| range.holds(**id, &task.topic) && task.fate == Fate::Dead);
+            .filter(|(id, task)| range.holds(**id, &task.topic) && task.ending == Ending::Dead);
         let dead: Vec<&mut Accepted> = dead.map(|(_, task)| task).collect();
         assert_eq!(
             (&answer[counted], &answer["more"]),
             (&Value::from(dead.len()), &Value::from(false))
         );
         if answer["dry_run"] == false {
-            dead.into_iter().for_each(|task| task.fate = fate);
+            dead.into_iter().for_each(|task| task.ending = ending);
         }
     }
 
@@ -312,7 +312,7 @@ impl Oracle {
         let mut wanted: Vec<Uuid> = self
             .tasks
             .iter()
-            .filter(|(_, task)| task.fate == Fate::Dead)
+            .filter(|(_, task)| task.ending == Ending::Dead)
             .map(|(id, _)| *id)
             .collect();
         wanted.sort_unstable();
@@ -326,11 +326,11 @@ impl Oracle {
 impl Accepted {
     fn check(&self, row: &Row) {
         assert_eq!(row.topic, self.topic, "the topic of {}", row.id);
-        let is_right = match self.fate {
-            Fate::Open => matches!(row.state.as_str(), "scheduled" | "claimed" | "published"),
-            Fate::Cancelled => row.state == "cancelled",
-            Fate::PerhapsCancelled => row.state != "dead",
-            Fate::Dead | Fate::Dropped => row.state == "dead",
+        let is_right = match self.ending {
+            Ending::Open => matches!(row.state.as_str(), "scheduled" | "claimed" | "published"),
+            Ending::Cancelled => row.state == "cancelled",
+            Ending::PerhapsCancelled => row.state != "dead",
+            Ending::Dead | Ending::Dropped => row.state == "dead",
         };
         assert!(is_right, "{row:?}; {self:?}");
         if let Some((name, key, payload, headers)) = &row.kept {

@@ -47,11 +47,11 @@ async fn at_500_tasks_a_second_they_are_on_time() {
         lateness.len() >= UNDISTURBED_MIN,
         "this machine stands still too often: nothing can be said"
     );
-    let bound = P99_MAX_MS.max(COMMITS * stalls.p99_ms());
-    let late = lateness.iter().filter(|late| **late > bound).count();
+    let limit = P99_MAX_MS.max(COMMITS * stalls.p99_ms());
+    let late = lateness.iter().filter(|late| **late > limit).count();
     assert!(
         late * 100 <= lateness.len(),
-        "{late} of {} tasks are over {bound} ms late",
+        "{late} of {} tasks are over {limit} ms late",
         lateness.len()
     );
 }

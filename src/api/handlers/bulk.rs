@@ -19,15 +19,15 @@ use crate::api::problems::problem::Problem;
 use crate::api::problems::problem_type::ProblemType;
 use crate::api::request::fields::{boolean, members, string};
 use crate::api::request::{body, preconditions, query};
-use crate::api::shared::Shared;
+use crate::api::shared::ApiShared;
 use crate::domain::{List, TaskId, TaskView, Timestamp, TopicName};
-use crate::node::messages::Bulk;
+use crate::node::messages::BulkSelection;
 
 const FIELDS: [&str; 5] = ["topic", "due_from", "due_to", "dry_run", "cursor"];
 
 /// Reads the selection of tasks. The topic is required, so that a forgotten field cannot empty a
 /// cluster.
-fn bulk_of(text: &str, list: List) -> Result<Bulk, Problem> {
+fn bulk_of(text: &str, list: List) -> Result<BulkSelection, Problem> {
     let [topic, due_from, due_to, dry_run, cursor] = members(text, &FIELDS)?;
     let Some(topic) = topic else {
         return Err(Problem::new(
@@ -43,7 +43,7 @@ fn bulk_of(text: &str, list: List) -> Result<Bulk, Problem> {
             value.map(times::due_at).transpose().map_err(|wrong| Problem::invalid(field, wrong))
         };
     let is_dry_run = dry_run.map(|value| boolean(value, "dry_run")).transpose()?.unwrap_or(false);
-    let bulk = Bulk {
+    let bulk = BulkSelection {
         topic,
         due_from: time(due_from, "due_from")?,
         due_to: time(due_to, "due_to")?,
@@ -56,18 +56,18 @@ fn bulk_of(text: &str, list: List) -> Result<Bulk, Problem> {
         .map(|cursor| string(cursor, "cursor"))
         .transpose()?;
     let from = cursor.map(|cursor| cursor_of(&cursor, list, &bulk.selection())).transpose()?;
-    Ok(Bulk { from, ..bulk })
+    Ok(BulkSelection { from, ..bulk })
 }
 
 /// The change that a call makes to many tasks.
 #[derive(Clone, Copy)]
-enum Change {
+enum BulkChange {
     Cancel,
     Redrive,
     Drop,
 }
 
-impl Change {
+impl BulkChange {
     const fn list(self) -> List {
         match self {
             Self::Cancel => List::Tasks,
@@ -102,9 +102,9 @@ struct DoneJson {
 }
 
 async fn change_many(
-    shared: &Shared,
+    shared: &ApiShared,
     request: Request<Body>,
-    change: Change,
+    change: BulkChange,
 ) -> Result<Response, Problem> {
     let deadline = shared.deadline();
     query::refuse(request.uri())?;
@@ -121,9 +121,9 @@ async fn change_many(
     };
     let service = &shared.service;
     let done = match change {
-        Change::Cancel => shared.ask(deadline, service.cancel_all(&bulk), unknown).await?,
-        Change::Redrive => shared.ask(deadline, service.redrive_all(&bulk), unknown).await?,
-        Change::Drop => shared.ask(deadline, service.drop_all_dead(&bulk), unknown).await?,
+        BulkChange::Cancel => shared.ask(deadline, service.cancel_all(&bulk), unknown).await?,
+        BulkChange::Redrive => shared.ask(deadline, service.redrive_all(&bulk), unknown).await?,
+        BulkChange::Drop => shared.ask(deadline, service.drop_all_dead(&bulk), unknown).await?,
     };
     let topic_known = if done.task_count == 0 && !done.has_more {
         let searched = searched(change.list(), &bulk.selection());
@@ -146,26 +146,26 @@ async fn change_many(
 
 /// Handles `POST /v1/tasks/cancel`.
 pub async fn cancel(
-    State(shared): State<Arc<Shared>>,
+    State(shared): State<Arc<ApiShared>>,
     request: Request<Body>,
 ) -> Result<Response, Problem> {
-    change_many(&shared, request, Change::Cancel).await
+    change_many(&shared, request, BulkChange::Cancel).await
 }
 
 /// Handles `POST /v1/dead/redrive`.
 pub async fn redrive_all(
-    State(shared): State<Arc<Shared>>,
+    State(shared): State<Arc<ApiShared>>,
     request: Request<Body>,
 ) -> Result<Response, Problem> {
-    change_many(&shared, request, Change::Redrive).await
+    change_many(&shared, request, BulkChange::Redrive).await
 }
 
 /// Handles `POST /v1/dead/drop`.
 pub async fn drop_all_dead(
-    State(shared): State<Arc<Shared>>,
+    State(shared): State<Arc<ApiShared>>,
     request: Request<Body>,
 ) -> Result<Response, Problem> {
-    change_many(&shared, request, Change::Drop).await
+    change_many(&shared, request, BulkChange::Drop).await
 }
 
 /// Returns the answer to a change of one dead letter.
@@ -178,7 +178,7 @@ fn answer_of(task: Option<TaskView>) -> Result<Response, Problem> {
 
 /// Handles `POST /v1/dead/{id}/redrive`.
 pub async fn redrive(
-    State(shared): State<Arc<Shared>>,
+    State(shared): State<Arc<ApiShared>>,
     path: IdInPath,
     request: Request<Body>,
 ) -> Result<Response, Problem> {
@@ -193,7 +193,7 @@ pub async fn redrive(
 
 /// Handles `DELETE /v1/dead/{id}`.
 pub async fn drop_dead(
-    State(shared): State<Arc<Shared>>,
+    State(shared): State<Arc<ApiShared>>,
     path: IdInPath,
     request: Request<Body>,
 ) -> Result<Response, Problem> {

@@ -9,17 +9,17 @@ use axum::response::Response;
 use az::SaturatingAs as _;
 use serde::Serialize;
 
-use crate::api::json::answers::{self, Shown};
+use crate::api::json::answers::{self, DisplayJson};
 use crate::api::json::times::Rfc3339;
 use crate::api::problems::problem::{NotReadyJson, Problem};
 use crate::api::request::query;
-use crate::api::shared::Shared;
+use crate::api::shared::ApiShared;
 use crate::domain::{Backlog, NodeId};
 use crate::node::messages::{ClusterView, NodeView, UnavailableTopic};
 
 #[derive(Serialize)]
 struct ClusterJson<'a> {
-    node: Shown<NodeId>,
+    node: DisplayJson<NodeId>,
     /// The cluster's clock; null until Postgres has answered.
     now: Option<Rfc3339>,
     shard_count: u16,
@@ -46,7 +46,7 @@ struct UnavailableTopicJson<'a> {
 
 #[derive(Serialize)]
 struct NodeJson<'a> {
-    id: Shown<NodeId>,
+    id: DisplayJson<NodeId>,
     name: &'a str,
     address: &'a str,
     version: &'a str,
@@ -65,7 +65,7 @@ struct BacklogJson {
     oldest_due_at: Option<Rfc3339>,
 }
 
-pub async fn show(State(shared): State<Arc<Shared>>, uri: Uri) -> Result<Response, Problem> {
+pub async fn show(State(shared): State<Arc<ApiShared>>, uri: Uri) -> Result<Response, Problem> {
     let deadline = shared.deadline();
     query::refuse(&uri)?;
     let view = shared.ask(deadline, shared.service.cluster(), Problem::unavailable).await?;
@@ -74,7 +74,7 @@ pub async fn show(State(shared): State<Arc<Shared>>, uri: Uri) -> Result<Respons
 
 fn json_of(view: &ClusterView) -> ClusterJson<'_> {
     ClusterJson {
-        node: Shown(view.node),
+        node: DisplayJson(view.node),
         now: view.now.map(Rfc3339),
         shard_count: view.shard_count,
         window_ms: millis_of(view.window),
@@ -82,24 +82,24 @@ fn json_of(view: &ClusterView) -> ClusterJson<'_> {
         leaf_ms: millis_of(view.leaf),
         nodes: view.nodes.iter().map(node_of).collect(),
         backlog: view.backlog.as_ref().map(backlog_of),
-        unavailable_topics: view.unavailable_topics.iter().map(parked_of).collect(),
+        unavailable_topics: view.unavailable_topics.iter().map(unavailable_topic).collect(),
         throttled: view.is_throttled,
         missing: view.missing.iter().map(NotReadyJson::of).collect(),
     }
 }
 
-fn parked_of(parked: &UnavailableTopic) -> UnavailableTopicJson<'_> {
+fn unavailable_topic(topic: &UnavailableTopic) -> UnavailableTopicJson<'_> {
     UnavailableTopicJson {
-        topic: parked.topic.as_str(),
-        gone: parked.is_gone,
-        unavailable_ms: millis_of(parked.unavailable_for),
-        reason: parked.reason.as_deref(),
+        topic: topic.topic.as_str(),
+        gone: topic.is_gone,
+        unavailable_ms: millis_of(topic.unavailable_for),
+        reason: topic.reason.as_deref(),
     }
 }
 
 fn node_of(node: &NodeView) -> NodeJson<'_> {
     NodeJson {
-        id: Shown(node.id),
+        id: DisplayJson(node.id),
         name: &node.name,
         address: &node.address,
         version: &node.version,

@@ -13,9 +13,9 @@ use crate::api::json::answers::{self, TaskJson};
 use crate::api::json::times::Rfc3339;
 use crate::api::problems::problem::Problem;
 use crate::api::request::query::Parameters;
-use crate::api::shared::Shared;
+use crate::api::shared::ApiShared;
 use crate::domain::{Cursor, List, Page, Selection, Timestamp};
-use crate::node::messages::{Counts, Figure};
+use crate::node::messages::{Figure, PendingCounts};
 
 const FILTERS: [&str; 5] = ["topic", "due_from", "due_to", "limit", "cursor"];
 
@@ -27,14 +27,14 @@ const TASK_BYTES: usize = 250;
 const MINUTE_BYTES: usize = 80;
 
 /// The parameters of a request for a page.
-struct Wanted {
+struct PageRequest {
     list: List,
     selection: Selection,
     from: Option<Cursor>,
     limit: usize,
 }
 
-impl Wanted {
+impl PageRequest {
     fn read(list: List, parameters: &Parameters) -> Result<Self, Problem> {
         let selection = Selection {
             topic: parameters.topic()?,
@@ -73,19 +73,19 @@ struct PageJson<'a> {
 }
 
 /// Handles `GET /v1/tasks`.
-pub async fn tasks(State(shared): State<Arc<Shared>>, uri: Uri) -> Result<Response, Problem> {
+pub async fn tasks(State(shared): State<Arc<ApiShared>>, uri: Uri) -> Result<Response, Problem> {
     page(&shared, &uri, List::Tasks).await
 }
 
 /// Handles `GET /v1/dead`.
-pub async fn dead(State(shared): State<Arc<Shared>>, uri: Uri) -> Result<Response, Problem> {
+pub async fn dead(State(shared): State<Arc<ApiShared>>, uri: Uri) -> Result<Response, Problem> {
     page(&shared, &uri, List::DeadLetters).await
 }
 
-async fn page(shared: &Shared, uri: &Uri, list: List) -> Result<Response, Problem> {
+async fn page(shared: &ApiShared, uri: &Uri, list: List) -> Result<Response, Problem> {
     let deadline = shared.deadline();
     let parameters = Parameters::read(uri, &FILTERS)?;
-    let wanted = Wanted::read(list, &parameters)?;
+    let wanted = PageRequest::read(list, &parameters)?;
     let listing = shared.service.list(list, &wanted.selection, wanted.from, wanted.limit);
     let page: Page = shared.ask(deadline, listing, Problem::unavailable).await?;
     let topic_known = match &wanted.selection.topic {
@@ -142,7 +142,7 @@ struct CountsJson<'a> {
 }
 
 impl<'a> CountsJson<'a> {
-    fn of(counts: &'a Counts) -> Self {
+    fn of(counts: &'a PendingCounts) -> Self {
         let minute = |&(from, figure): &(Timestamp, Figure)| MinuteJson {
             from: Rfc3339(from),
             figure: FigureJson::of(figure),
@@ -166,7 +166,7 @@ impl<'a> CountsJson<'a> {
 }
 
 /// Handles `GET /v1/tasks/counts`.
-pub async fn counts(State(shared): State<Arc<Shared>>, uri: Uri) -> Result<Response, Problem> {
+pub async fn counts(State(shared): State<Arc<ApiShared>>, uri: Uri) -> Result<Response, Problem> {
     let deadline = shared.deadline();
     let topic = Parameters::read(&uri, &["topic"])?.topic()?;
     let counting = shared.service.counts(topic.as_ref());

@@ -15,7 +15,7 @@ use crate::api::problems::problem::Problem;
 use crate::api::problems::refusal::of_refusal;
 use crate::api::request::draft::DraftReader;
 use crate::api::request::{body, idempotency, preconditions, query};
-use crate::api::shared::Shared;
+use crate::api::shared::ApiShared;
 use crate::domain::{TaskName, TaskState, TopicName};
 use crate::node::messages::{Placed, Refusal};
 
@@ -36,7 +36,7 @@ fn name_of(path: NameInPath) -> Result<(TopicName, TaskName), Problem> {
 
 /// Handles `PUT /v1/topics/{topic}/tasks/{name}`.
 pub async fn replace(
-    State(shared): State<Arc<Shared>>,
+    State(shared): State<Arc<ApiShared>>,
     path: NameInPath,
     request: Request<Body>,
 ) -> Result<Response, Problem> {
@@ -71,7 +71,7 @@ pub async fn replace(
 
 /// Handles `GET /v1/topics/{topic}/tasks/{name}`.
 pub async fn look_up(
-    State(shared): State<Arc<Shared>>,
+    State(shared): State<Arc<ApiShared>>,
     path: NameInPath,
     uri: Uri,
 ) -> Result<Response, Problem> {
@@ -89,7 +89,7 @@ pub async fn look_up(
 
 /// Handles `DELETE /v1/topics/{topic}/tasks/{name}`.
 pub async fn cancel(
-    State(shared): State<Arc<Shared>>,
+    State(shared): State<Arc<ApiShared>>,
     path: NameInPath,
     request: Request<Body>,
 ) -> Result<Response, Problem> {

@@ -13,7 +13,7 @@ use crate::api::problems::pages;
 use crate::api::problems::problem::Problem;
 use crate::api::problems::problem_type::ProblemType;
 use crate::api::request::query;
-use crate::api::shared::{Port, Shared};
+use crate::api::shared::{ApiShared, Port};
 use crate::telemetry;
 
 #[derive(Serialize)]
@@ -29,7 +29,7 @@ pub async fn livez() -> Response {
 
 /// Answers 200 once the node can claim and publish, and 503 with the reasons until then. Beside an
 /// operator port the reasons stay there, because they name inner addresses.
-pub async fn readyz(State(shared): State<Arc<Shared>>) -> Response {
+pub async fn readyz(State(shared): State<Arc<ApiShared>>) -> Response {
     let missing = shared.service.missing();
     if missing.is_empty() {
         return answers::json(StatusCode::OK, &Health { status: "ready" });
@@ -41,7 +41,7 @@ pub async fn readyz(State(shared): State<Arc<Shared>>) -> Response {
 }
 
 /// Answers all metrics of the process, as OpenMetrics.
-pub async fn metrics(State(shared): State<Arc<Shared>>) -> Response {
+pub async fn metrics(State(shared): State<Arc<ApiShared>>) -> Response {
     match telemetry::encode(&shared.registry) {
         Ok(text) => answers::text(StatusCode::OK, telemetry::CONTENT_TYPE, text),
         Err(error) => {
@@ -54,7 +54,7 @@ pub async fn metrics(State(shared): State<Arc<Shared>>) -> Response {
 const MARKDOWN: &str = "text/markdown; charset=utf-8";
 
 /// Handles `GET /openapi.json`.
-pub async fn document(State(shared): State<Arc<Shared>>, uri: Uri) -> Result<Response, Problem> {
+pub async fn document(State(shared): State<Arc<ApiShared>>, uri: Uri) -> Result<Response, Problem> {
     query::refuse(&uri)?;
     Ok(answers::text(StatusCode::OK, "application/json", shared.document.clone()))
 }

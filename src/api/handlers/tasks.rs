@@ -11,15 +11,15 @@ use axum::response::Response;
 use serde::Serialize;
 
 use crate::api::json::answers::{self, Echo, TaskJson};
-use crate::api::metrics::Metrics;
+use crate::api::metrics::ApiMetrics;
 use crate::api::problems::problem::{Problem, ProblemJson};
 use crate::api::problems::problem_type::ProblemType;
-use crate::api::problems::refusal::{Origin, of_refusal};
+use crate::api::problems::refusal::{FieldOrigin, of_refusal};
 use crate::api::request::draft::DraftReader;
 use crate::api::request::fields::{Array, array, members};
 use crate::api::request::share::Share;
 use crate::api::request::{body, idempotency, preconditions, query};
-use crate::api::shared::Shared;
+use crate::api::shared::ApiShared;
 use crate::domain::{TaskId, TaskState};
 use crate::node::messages::{Accepted, Draft, SubmitAnswer, Verdict};
 
@@ -36,7 +36,7 @@ const NO_KEY_OF_BATCH: &str = "nothing was done: a batch as a whole has no key; 
 
 /// Handles `POST /v1/tasks`.
 pub async fn submit(
-    State(shared): State<Arc<Shared>>,
+    State(shared): State<Arc<ApiShared>>,
     request: Request<Body>,
 ) -> Result<Response, Problem> {
     let (deadline, arrived_at) = (shared.deadline(), shared.service.arrival());
@@ -104,7 +104,7 @@ struct BatchJson<'a> {
 /// Handles `POST /v1/tasks/batch`. Each task gets its own answer. The whole bulk submit is refused
 /// only if its items cannot be told apart.
 pub async fn submit_batch(
-    State(shared): State<Arc<Shared>>,
+    State(shared): State<Arc<ApiShared>>,
     request: Request<Body>,
 ) -> Result<Response, Problem> {
     let (deadline, arrived_at) = (shared.deadline(), shared.service.arrival());
@@ -133,7 +133,7 @@ pub async fn submit_batch(
 struct ReadItem {
     index: usize,
     echo: Echo,
-    origin: Origin,
+    origin: FieldOrigin,
 }
 
 impl ReadItem {
@@ -156,7 +156,7 @@ type ReadBatch = (Vec<(ReadItem, Draft)>, Vec<(usize, DoneItem)>);
 
 /// Reads the items of a bulk submit.
 async fn read_batch(
-    shared: &Shared,
+    shared: &ApiShared,
     share: &mut Share<'_>,
     mut reader: DraftReader,
     text: &str,
@@ -210,18 +210,18 @@ fn status_of(item: &DoneItem) -> StatusCode {
 
 /// Counts the tasks of a bulk submit by status, and each limit that rejected some of them once. The
 /// bulk submit itself is always answered 200.
-fn count(metrics: &Metrics, done: &[DoneItem]) {
+fn count(metrics: &ApiMetrics, done: &[DoneItem]) {
     let mut counts: BTreeMap<StatusCode, u64> = BTreeMap::new();
-    let mut bounds: BTreeSet<&'static str> = BTreeSet::new();
+    let mut limits: BTreeSet<&'static str> = BTreeSet::new();
     for item in done {
         *counts.entry(status_of(item)).or_default() += 1;
-        bounds.extend(item.as_ref().err().and_then(Problem::bound));
+        limits.extend(item.as_ref().err().and_then(Problem::limit));
     }
     for (status, count) in counts {
         metrics.batch_tasks(status, count);
     }
-    for bound in bounds {
-        metrics.rejected(bound);
+    for limit in limits {
+        metrics.rejected(limit);
     }
 }
 
@@ -250,7 +250,7 @@ pub fn id_of(path: IdInPath) -> Option<TaskId> {
 
 /// Handles `GET /v1/tasks/{id}`.
 pub async fn look_up(
-    State(shared): State<Arc<Shared>>,
+    State(shared): State<Arc<ApiShared>>,
     path: IdInPath,
     uri: Uri,
 ) -> Result<Response, Problem> {
@@ -265,7 +265,7 @@ pub async fn look_up(
 
 /// Handles `DELETE /v1/tasks/{id}`.
 pub async fn cancel(
-    State(shared): State<Arc<Shared>>,
+    State(shared): State<Arc<ApiShared>>,
     path: IdInPath,
     request: Request<Body>,
 ) -> Result<Response, Problem> {

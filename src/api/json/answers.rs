@@ -127,7 +127,7 @@ fn json_or_other(bytes: &[u8]) -> Bytes<'_> {
 impl Serialize for TaskJson<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut map = serializer.serialize_map(None)?;
-        map.serialize_entry("id", &Shown(self.id))?;
+        map.serialize_entry("id", &DisplayJson(self.id))?;
         map.serialize_entry("topic", self.topic)?;
         if let Some(name) = self.name {
             map.serialize_entry("name", name)?;
@@ -138,7 +138,7 @@ impl Serialize for TaskJson<'_> {
         map.serialize_entry("due_at", &Rfc3339(self.id.due_at()))?;
         map.serialize_entry("state", self.state.as_str())?;
         if let Some(id) = self.replaced_by {
-            map.serialize_entry("replaced_by", &Shown(id))?;
+            map.serialize_entry("replaced_by", &DisplayJson(id))?;
         }
         if let Some(attempt) = self.attempt {
             map.serialize_entry("attempt", &attempt)?;
@@ -174,16 +174,16 @@ fn entry<M: SerializeMap>(
         Bytes::Json(value) => map.serialize_entry(json, value),
         Bytes::Text(value) => map.serialize_entry(text, value),
         Bytes::Binary(value) => {
-            map.serialize_entry(binary, &Shown(Base64Display::new(value, &STANDARD)))
+            map.serialize_entry(binary, &DisplayJson(Base64Display::new(value, &STANDARD)))
         }
     }
 }
 
 /// Serialises a value by its `Display`, without a string in between.
 #[derive(Debug)]
-pub struct Shown<T>(pub T);
+pub struct DisplayJson<T>(pub T);
 
-impl<T: fmt::Display> Serialize for Shown<T> {
+impl<T: fmt::Display> Serialize for DisplayJson<T> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(&self.0)
     }
@@ -243,7 +243,7 @@ impl Serialize for ValueJson<'_> {
             Ok(text) => serializer.serialize_str(text),
             Err(_not_utf_8) => {
                 let mut map = serializer.serialize_map(Some(1))?;
-                map.serialize_entry("base64", &Shown(Base64Display::new(bytes, &STANDARD)))?;
+                map.serialize_entry("base64", &DisplayJson(Base64Display::new(bytes, &STANDARD)))?;
                 map.end()
             }
         }

@@ -107,7 +107,7 @@ fn whole_number(text: &str, right: &str) -> Result<u64, String> {
     if is_negative {
         return Err(format!("this is negative; right is {right}"));
     }
-    let beyond = || format!("this is beyond all bounds; right is {right}");
+    let beyond = || format!("this is out of range; right is {right}");
     let exponent: i64 = exponent.parse().map_err(|_beyond| beyond())?;
     let decimals = fraction.len().saturating_as::<i64>().saturating_sub(exponent);
     if let Ok(zeros) = usize::try_from(decimals.saturating_neg()) {
@@ -139,13 +139,13 @@ fn due_at_of_text(text: &str) -> Result<Timestamp, String> {
     let seconds =
         match (shape.offset().ok_or_else(|| wrong("is no date and time that there is"))?, zone) {
             // The moment is fixed. The zone only says how to show it.
-            (Given::Utc, _) => 0,
-            (Given::Offset(seconds), Some(zone)) => {
+            (GivenOffset::Utc, _) => 0,
+            (GivenOffset::Offset(seconds), Some(zone)) => {
                 zone.check(seconds, at).map(|()| seconds).map_err(|why| wrong(&why))?
             }
-            (Given::Offset(seconds), None) => seconds,
-            (Given::Nothing, Some(zone)) => zone.offset_at(at).map_err(|why| wrong(&why))?,
-            (Given::Nothing, None) => {
+            (GivenOffset::Offset(seconds), None) => seconds,
+            (GivenOffset::Nothing, Some(zone)) => zone.offset_at(at).map_err(|why| wrong(&why))?,
+            (GivenOffset::Nothing, None) => {
                 return Err(wrong("has no zone, without which it is no moment"));
             }
         };
@@ -160,13 +160,13 @@ fn due_at_of_text(text: &str) -> Result<Timestamp, String> {
 /// A text in the form of RFC 3339, with up to nine digits of a fraction. The seconds may be
 /// missing, as in Java's output, and so may the offset. jiff alone accepts more forms, and its
 /// timestamps end some hours before the year 9999 does.
-struct Shape<'a> {
+struct TimeText<'a> {
     date_time: &'a str,
     offset: &'a [u8],
 }
 
 /// The offset that follows a time.
-enum Given {
+enum GivenOffset {
     Nothing,
     /// `Z` or `-00:00`: the moment is known, but not where it was written.
     Utc,
@@ -174,7 +174,7 @@ enum Given {
     Offset(i32),
 }
 
-fn shape_of(text: &str) -> Option<Shape<'_>> {
+fn shape_of(text: &str) -> Option<TimeText<'_>> {
     let (minutes, rest) = text.as_bytes().split_at_checked(16)?;
     let is_shaped = minutes.iter().enumerate().all(|(at, byte)| match at {
         4 | 7 => *byte == b'-',
@@ -194,7 +194,7 @@ fn shape_of(text: &str) -> Option<Shape<'_>> {
         _ => false,
     };
     (is_shaped && is_offset)
-        .then(|| Shape { date_time: &text[..text.len() - rest.len()], offset: rest })
+        .then(|| TimeText { date_time: &text[..text.len() - rest.len()], offset: rest })
 }
 
 fn after_fraction(text: &[u8]) -> Option<&[u8]> {
@@ -203,18 +203,18 @@ fn after_fraction(text: &[u8]) -> Option<&[u8]> {
     (1..=9).contains(&digits).then(|| &fraction[digits..])
 }
 
-impl Shape<'_> {
+impl TimeText<'_> {
     /// Returns `None` if there is no such date or time.
     fn date_time(&self) -> Option<DateTime> {
         self.date_time.parse().ok()
     }
 
     /// Returns `None` if there is no such offset.
-    fn offset(&self) -> Option<Given> {
+    fn offset(&self) -> Option<GivenOffset> {
         match self.offset {
-            b"" => Some(Given::Nothing),
-            b"Z" | b"z" | b"-00:00" => Some(Given::Utc),
-            offset => offset_of(offset).map(Given::Offset),
+            b"" => Some(GivenOffset::Nothing),
+            b"Z" | b"z" | b"-00:00" => Some(GivenOffset::Utc),
+            offset => offset_of(offset).map(GivenOffset::Offset),
         }
     }
 
@@ -376,8 +376,8 @@ mod tests {
             let by_jiff = text.parse::<jiff::Timestamp>().ok().map(jiff::Timestamp::as_nanosecond);
             let shape = shape_of(&text).unwrap();
             let seconds = |given| match given {
-                Given::Offset(seconds) => seconds,
-                Given::Nothing | Given::Utc => 0,
+                GivenOffset::Offset(seconds) => seconds,
+                GivenOffset::Nothing | GivenOffset::Utc => 0,
             };
             let nanos = shape.date_time().zip(shape.offset()).map(|(at, given)| shape.nanos_since_epoch(at, seconds(given)));
             prop_assert_eq!(nanos, by_jiff);
@@ -409,15 +409,15 @@ mod tests {
             ("1896082200000.5", "whole"),
             ("1896082200000.00000000000000000000001", "whole"),
             ("1e-3", "whole"),
-            ("1e99", "bounds"),
-            ("1e99999999999999999999", "bounds"),
+            ("1e99", "out of range"),
+            ("1e99999999999999999999", "out of range"),
             ("0.0", "seconds"),
             ("-1", "negative"),
             ("0", "seconds"),
             ("1896082200", "seconds"),
             ("253402300800000", "after the year 9999"),
             ("9999999999999999", "after the year 9999"),
-            ("99999999999999999999999999", "bounds"),
+            ("99999999999999999999999999", "out of range"),
             ("null", "null"),
             ("true", "boolean"),
         ] {
@@ -539,7 +539,7 @@ mod tests {
             ("1.5", "whole"),
             (r#""200000000h""#, "1000 years"),
             ("99999999999999", "1000 years"),
-            ("18446744073709551615", "bounds"),
+            ("18446744073709551615", "out of range"),
             ("[]", "array"),
         ] {
             let wrong = delay(raw(json)).unwrap_err();

@@ -4,7 +4,9 @@ use axum::http::Method;
 use serde::ser::{Serialize, SerializeMap, Serializer};
 use serde_json::{Value, json};
 
-use super::operation::{Answer, Content, Location, Operation, Parameter, RequestBody, Tag};
+use super::operation::{
+    Content, Location, Operation, OperationAnswer, Parameter, RequestBody, Tag,
+};
 use super::schemas;
 use crate::api::problems::problem_type::{ProblemType, TYPE_PREFIX};
 
@@ -14,17 +16,17 @@ pub type PathOperations<'a> = (&'static str, &'a [(Method, &'static Operation)])
 /// Writes the document, indented and with a line feed at its end, for both people and programs.
 pub fn write(paths: &[PathOperations<'_>]) -> Result<String, serde_json::Error> {
     let document = Members(vec![
-        ("openapi".to_owned(), Part::Value(json!("3.1.0"))),
-        ("info".to_owned(), Part::Value(info())),
+        ("openapi".to_owned(), DocumentPart::Value(json!("3.1.0"))),
+        ("info".to_owned(), DocumentPart::Value(info())),
         (
             "servers".to_owned(),
-            Part::Value(
+            DocumentPart::Value(
                 json!([{ "url": "/", "description": "The node that serves this document." }]),
             ),
         ),
         (
             "tags".to_owned(),
-            Part::Value(
+            DocumentPart::Value(
                 Tag::ALL
                     .iter()
                     .map(|tag| json!({ "name": tag.name(), "description": tag.description() }))
@@ -33,7 +35,7 @@ pub fn write(paths: &[PathOperations<'_>]) -> Result<String, serde_json::Error> 
         ),
         (
             "paths".to_owned(),
-            Part::Members(
+            DocumentPart::Members(
                 paths
                     .iter()
                     .map(|(path, operations)| ((*path).to_owned(), path_item(operations)))
@@ -42,9 +44,9 @@ pub fn write(paths: &[PathOperations<'_>]) -> Result<String, serde_json::Error> 
         ),
         (
             "components".to_owned(),
-            Part::Members(Members(vec![
+            DocumentPart::Members(Members(vec![
                 ("schemas".to_owned(), schemas_of_all()),
-                ("headers".to_owned(), Part::Value(headers())),
+                ("headers".to_owned(), DocumentPart::Value(headers())),
             ])),
         ),
     ]);
@@ -54,15 +56,15 @@ pub fn write(paths: &[PathOperations<'_>]) -> Result<String, serde_json::Error> 
 }
 
 /// A JSON object whose members keep their order, as far as the order helps a reader.
-struct Members(Vec<(String, Part)>);
+struct Members(Vec<(String, DocumentPart)>);
 
-enum Part {
+enum DocumentPart {
     Value(Value),
     Members(Members),
 }
 
-impl FromIterator<(String, Part)> for Members {
-    fn from_iter<T: IntoIterator<Item = (String, Part)>>(members: T) -> Self {
+impl FromIterator<(String, DocumentPart)> for Members {
+    fn from_iter<T: IntoIterator<Item = (String, DocumentPart)>>(members: T) -> Self {
         Self(members.into_iter().collect())
     }
 }
@@ -72,8 +74,8 @@ impl Serialize for Members {
         let mut map = serializer.serialize_map(Some(self.0.len()))?;
         for (name, part) in &self.0 {
             match part {
-                Part::Value(value) => map.serialize_entry(name, value)?,
-                Part::Members(members) => map.serialize_entry(name, members)?,
+                DocumentPart::Value(value) => map.serialize_entry(name, value)?,
+                DocumentPart::Members(members) => map.serialize_entry(name, members)?,
             }
         }
         map.end()
@@ -112,42 +114,42 @@ fn headers() -> Value {
     })
 }
 
-fn schemas_of_all() -> Part {
-    Part::Members(
+fn schemas_of_all() -> DocumentPart {
+    DocumentPart::Members(
         schemas::all()
             .into_iter()
-            .map(|(name, schema)| (name.to_owned(), Part::Value(schema)))
+            .map(|(name, schema)| (name.to_owned(), DocumentPart::Value(schema)))
             .collect(),
     )
 }
 
-fn path_item(operations: &[(Method, &'static Operation)]) -> Part {
+fn path_item(operations: &[(Method, &'static Operation)]) -> DocumentPart {
     let member = |(method, operation): &(Method, &'static Operation)| {
         (method.as_str().to_ascii_lowercase(), operation_of(method, operation))
     };
-    Part::Members(operations.iter().map(member).collect())
+    DocumentPart::Members(operations.iter().map(member).collect())
 }
 
-fn operation_of(method: &Method, operation: &Operation) -> Part {
+fn operation_of(method: &Method, operation: &Operation) -> DocumentPart {
     let mut members = vec![
-        ("operationId".to_owned(), Part::Value(json!(operation.id))),
-        ("tags".to_owned(), Part::Value(json!([operation.tag.name()]))),
-        ("summary".to_owned(), Part::Value(json!(operation.summary))),
-        ("description".to_owned(), Part::Value(json!(operation.description))),
+        ("operationId".to_owned(), DocumentPart::Value(json!(operation.id))),
+        ("tags".to_owned(), DocumentPart::Value(json!([operation.tag.name()]))),
+        ("summary".to_owned(), DocumentPart::Value(json!(operation.summary))),
+        ("description".to_owned(), DocumentPart::Value(json!(operation.description))),
     ];
     if !operation.parameters.is_empty() {
         members.push((
             "parameters".to_owned(),
-            Part::Value(operation.parameters.iter().map(parameter).collect()),
+            DocumentPart::Value(operation.parameters.iter().map(parameter).collect()),
         ));
     }
     if let Some(body) = &operation.body {
-        members.push(("requestBody".to_owned(), Part::Value(request_body(body))));
+        members.push(("requestBody".to_owned(), DocumentPart::Value(request_body(body))));
     }
-    members.push(("responses".to_owned(), Part::Members(responses(operation))));
+    members.push(("responses".to_owned(), DocumentPart::Members(responses(operation))));
     let sample = json!([{ "lang": "Shell", "label": "curl", "source": sample(method, operation) }]);
-    members.push(("x-codeSamples".to_owned(), Part::Value(sample)));
-    Part::Members(Members(members))
+    members.push(("x-codeSamples".to_owned(), DocumentPart::Value(sample)));
+    DocumentPart::Members(Members(members))
 }
 
 fn parameter(parameter: &Parameter) -> Value {
@@ -190,23 +192,23 @@ fn value_of(text: &str) -> Value {
 
 /// Returns the answers by status, successes first.
 fn responses(operation: &Operation) -> Members {
-    let mut responses: Vec<(String, Part)> = Vec::new();
+    let mut responses: Vec<(String, DocumentPart)> = Vec::new();
     for answer in operation.answers {
-        responses.push((answer.status.as_str().to_owned(), Part::Value(response(answer))));
+        responses.push((answer.status.as_str().to_owned(), DocumentPart::Value(response(answer))));
     }
     let problems = operation.all_problems();
     for same_status in problems.chunk_by(|one, other| one.status() == other.status()) {
         if let Some(first) = same_status.first() {
             responses.push((
                 first.status().as_str().to_owned(),
-                Part::Value(problem_response(same_status)),
+                DocumentPart::Value(problem_response(same_status)),
             ));
         }
     }
     Members(responses)
 }
 
-fn response(answer: &Answer) -> Value {
+fn response(answer: &OperationAnswer) -> Value {
     let content = match answer.content {
         Content::Json(schema) => {
             json!({ "application/json": { "schema": schemas::reference(schema) } })

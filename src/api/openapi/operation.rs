@@ -18,10 +18,10 @@ pub struct Operation {
     pub description: &'static str,
     pub parameters: &'static [Parameter],
     pub body: Option<RequestBody>,
-    pub answers: &'static [Answer],
+    pub answers: &'static [OperationAnswer],
     /// The problems of this operation alone. [`Operation::all_problems`] adds the common ones.
     pub problems: &'static [ProblemType],
-    pub sample: Sample,
+    pub sample: ShellSample,
 }
 
 /// The subject of an operation. The tag also says whether a busy or draining node answers it.
@@ -74,7 +74,7 @@ pub struct Example {
 
 /// A successful answer.
 #[derive(Debug)]
-pub struct Answer {
+pub struct OperationAnswer {
     pub status: StatusCode,
     pub description: &'static str,
     pub content: Content,
@@ -92,7 +92,7 @@ pub enum Content {
 
 /// Lines for a shell. They work when pasted, on a node whose cluster has the topic `demo`.
 #[derive(Debug)]
-pub struct Sample {
+pub struct ShellSample {
     /// Lines that must run first. They may set variables.
     pub before: &'static str,
     /// The path as the shell reads it within double quotes.
@@ -191,7 +191,7 @@ impl Parameter {
     }
 }
 
-impl Answer {
+impl OperationAnswer {
     pub const fn json(status: StatusCode, schema: &'static str, description: &'static str) -> Self {
         Self { status, description, content: Content::Json(schema), has_location: false }
     }

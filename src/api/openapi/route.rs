@@ -6,13 +6,13 @@ use axum::routing::{MethodFilter, MethodRouter};
 use std::sync::Arc;
 
 use super::operation::Operation;
-use crate::api::shared::Shared;
+use crate::api::shared::ApiShared;
 
 /// One path. Each handler comes with its [`Operation`].
 #[derive(Debug)]
 pub struct Route {
     pub path: &'static str,
-    pub handlers: MethodRouter<Arc<Shared>>,
+    pub handlers: MethodRouter<Arc<ApiShared>>,
     pub operations: Vec<(Method, &'static Operation)>,
 }
 
@@ -21,7 +21,7 @@ impl Route {
         Self { path, handlers: MethodRouter::new(), operations: Vec::new() }
     }
 
-    pub fn get<H: Handler<T, Arc<Shared>>, T: 'static>(
+    pub fn get<H: Handler<T, Arc<ApiShared>>, T: 'static>(
         self,
         handler: H,
         operation: &'static Operation,
@@ -29,7 +29,7 @@ impl Route {
         self.on(Method::GET, MethodFilter::GET, handler, operation)
     }
 
-    pub fn put<H: Handler<T, Arc<Shared>>, T: 'static>(
+    pub fn put<H: Handler<T, Arc<ApiShared>>, T: 'static>(
         self,
         handler: H,
         operation: &'static Operation,
@@ -37,7 +37,7 @@ impl Route {
         self.on(Method::PUT, MethodFilter::PUT, handler, operation)
     }
 
-    pub fn post<H: Handler<T, Arc<Shared>>, T: 'static>(
+    pub fn post<H: Handler<T, Arc<ApiShared>>, T: 'static>(
         self,
         handler: H,
         operation: &'static Operation,
@@ -45,7 +45,7 @@ impl Route {
         self.on(Method::POST, MethodFilter::POST, handler, operation)
     }
 
-    pub fn delete<H: Handler<T, Arc<Shared>>, T: 'static>(
+    pub fn delete<H: Handler<T, Arc<ApiShared>>, T: 'static>(
         self,
         handler: H,
         operation: &'static Operation,
@@ -61,7 +61,7 @@ impl Route {
         operation: &'static Operation,
     ) -> Self
     where
-        H: Handler<T, Arc<Shared>>,
+        H: Handler<T, Arc<ApiShared>>,
         T: 'static,
     {
         self.handlers = self.handlers.on(filter, handler);

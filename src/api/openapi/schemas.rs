@@ -7,16 +7,16 @@
 //! closed.
 
 mod answers;
+mod parts;
 mod requests;
-mod words;
 
-pub use words::reference;
+pub use parts::reference;
 
 use serde_json::Value;
 
 /// Returns all components, in the order of the document.
 pub fn all() -> Vec<(&'static str, Value)> {
-    let mut all = words::all();
+    let mut all = parts::all();
     all.extend(requests::all());
     all.extend(answers::all());
     all

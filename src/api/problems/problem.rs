@@ -10,7 +10,7 @@ use hyper::body::Body as _;
 use serde::Serialize;
 
 use super::problem_type::{ProblemType, TYPE_PREFIX};
-use crate::api::json::answers::{Shown, TaskJson};
+use crate::api::json::answers::{DisplayJson, TaskJson};
 use crate::domain::{TaskId, TaskView};
 use crate::node::messages::NotReady;
 
@@ -24,7 +24,7 @@ pub struct Problem {
     detail: Cow<'static, str>,
     field: Option<Cow<'static, str>>,
     /// The limit that is reached, for [`ProblemType::Busy`].
-    bound: Option<&'static str>,
+    limit: Option<&'static str>,
     more: Option<Box<More>>,
 }
 
@@ -39,7 +39,7 @@ struct More {
 
 impl Problem {
     pub fn new(kind: ProblemType, detail: impl Into<Cow<'static, str>>) -> Self {
-        Self { kind, detail: detail.into(), field: None, bound: None, more: None }
+        Self { kind, detail: detail.into(), field: None, limit: None, more: None }
     }
 
     /// Makes the problem of a wrong value in `field`; `detail` names the right form.
@@ -172,18 +172,18 @@ impl Problem {
 
     /// Makes the problem of a request whose outcome is unknown because its answer was lost.
     pub fn answer_lost() -> Self {
-        let detail = "it may have been done, or not: the bound body_memory left no room for the answer. Look before repeating it";
+        let detail = "it may have been done, or not: the limit body_memory left no room for the answer. Look before repeating it";
         Self::new(ProblemType::OutcomeUnknown, detail)
     }
 
     /// Makes the problem of a limit that is reached. The router counts the limit when it answers,
     /// so that those of the service are counted, too.
-    pub fn busy(bound: &'static str) -> Self {
+    pub fn busy(limit: &'static str) -> Self {
         let detail = format!(
-            "nothing was done: the bound {bound}{} is reached; ask again, or ask another node",
-            setting_of(bound)
+            "nothing was done: the limit {limit}{} is reached; ask again, or ask another node",
+            setting_of(limit)
         );
-        Self { bound: Some(bound), ..Self::new(ProblemType::Busy, detail) }
+        Self { limit: Some(limit), ..Self::new(ProblemType::Busy, detail) }
     }
 
     pub fn draining() -> Self {
@@ -250,8 +250,8 @@ impl Problem {
     }
 
     /// Returns the limit that is reached, if that is the problem.
-    pub const fn bound(&self) -> Option<&'static str> {
-        self.bound
+    pub const fn limit(&self) -> Option<&'static str> {
+        self.limit
     }
 
     pub const fn kind(&self) -> ProblemType {
@@ -295,8 +295,8 @@ impl Problem {
             replaced_by: more
                 .and_then(|more| more.task.as_ref())
                 .and_then(|task| task.replaced_by)
-                .map(Shown),
-            current_id: more.and_then(|more| more.current).map(Shown),
+                .map(DisplayJson),
+            current_id: more.and_then(|more| more.current).map(DisplayJson),
             task: more.and_then(|more| more.task.as_ref()).map(TaskJson::of_view),
             missing: more
                 .map(|more| more.missing.as_slice())
@@ -310,8 +310,8 @@ impl Problem {
 
 /// Returns the flag that sets a limit, in brackets. Returns an empty text for a limit that is not a
 /// setting.
-fn setting_of(bound: &str) -> &'static str {
-    match bound {
+fn setting_of(limit: &str) -> &'static str {
+    match limit {
         "requests_in_flight" => " (--requests-max)",
         "connections" => " (--connections-max)",
         "body_memory" => " (--body-memory)",
@@ -340,9 +340,9 @@ pub struct ProblemJson<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     verdict: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    replaced_by: Option<Shown<TaskId>>,
+    replaced_by: Option<DisplayJson<TaskId>>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    current_id: Option<Shown<TaskId>>,
+    current_id: Option<DisplayJson<TaskId>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     task: Option<TaskJson<'a>>,
     #[serde(skip_serializing_if = "Vec::is_empty")]

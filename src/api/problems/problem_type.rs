@@ -15,7 +15,7 @@ pub(in crate::api) const TYPE_PREFIX: &str = "urn:punctual:problem:";
 
 /// One row of the table: the description of a problem type.
 #[derive(Debug)]
-pub struct Row {
+pub struct ProblemRow {
     /// The last part of the `type`.
     pub slug: &'static str,
     pub status: u16,
@@ -36,9 +36,9 @@ macro_rules! problem_types {
             /// All types, by status.
             pub const ALL: &[Self] = &[$(Self::$kind),*];
 
-            pub(in crate::api) const fn row(self) -> Row {
+            pub(in crate::api) const fn row(self) -> ProblemRow {
                 match self {
-                    $(Self::$kind => Row { slug: $slug, status: $status, title: $title, when: $when, then: $then },)*
+                    $(Self::$kind => ProblemRow { slug: $slug, status: $status, title: $title, when: $when, then: $then },)*
                 }
             }
 
@@ -110,7 +110,7 @@ problem_types! {
         then: "Somebody else has put another task there, or none is left. Look the name up, decide again, and repeat the request with the `ETag` of that answer."
     }
     BodyTooLarge(413, "body-too-large", "The body is too large") {
-        when: "The body is over the bound of the node (`--body-max`), as it came or unpacked. It was refused without being read to its end, and nothing was done.",
+        when: "The body is over the limit of the node (`--body-max`), as it came or unpacked. It was refused without being read to its end, and nothing was done.",
         then: "Send the tasks in several batches. One record that large is refused by its topic, too."
     }
     BatchTooLarge(413, "batch-too-large", "The batch has too many tasks") {
@@ -150,16 +150,16 @@ problem_types! {
         then: "Wait for answers before asking more: batches instead of many requests, fewer at a time, over few connections that are kept. Repeating is safe. A proxy in front of a node is one caller: the operator should give it what `--requests-max` and `--connections-max` say."
     }
     HeaderTooLarge(431, "header-too-large", "The header of the request is too large") {
-        when: "The header of the request, with 32 bytes for each of its fields, is over the bound (`--header-max`). Nothing was done.",
+        when: "The header of the request, with 32 bytes for each of its fields, is over the limit (`--header-max`). Nothing was done.",
         then: "Send less of it: cookies and tokens of others are the usual reason."
     }
     Internal(500, "internal", "The node failed to answer") {
         when: "The node met a bug. Whether anything was done is unknown.",
         then: "Report it, with what the log of the node says. To repeat the request is as safe as after `outcome-unknown`."
     }
-    Busy(503, "busy", "A bound of this node is reached") {
-        when: "A bound of this node is reached: requests, bodies or answers in flight, connections, or a queue; `detail` names it. Nothing was done.",
-        then: "Repeat the request after `Retry-After` seconds, or ask another node: it is safe. When it happens often, the operator sees which bound it is in `punctual_api_rejected_total`."
+    Busy(503, "busy", "A limit of this node is reached") {
+        when: "A limit of this node is reached: requests, bodies or answers in flight, connections, or a queue; `detail` names it. Nothing was done.",
+        then: "Repeat the request after `Retry-After` seconds, or ask another node: it is safe. When it happens often, the operator sees which limit it is in `punctual_api_rejected_total`."
     }
     Draining(503, "draining", "The node is about to leave") {
         when: "The node was told to end, and takes no more requests. Nothing was done.",

@@ -7,13 +7,13 @@ use crate::node::messages::{Refusal, Unavailable};
 
 /// The fields that the parts of a task came from, so that a refusal can name the right one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Origin {
+pub struct FieldOrigin {
     pub due: &'static str,
     pub payload: &'static str,
 }
 
 /// Returns the problem of a task that the service did not store.
-pub fn of_refusal(refusal: Refusal, origin: Origin) -> Problem {
+pub fn of_refusal(refusal: Refusal, origin: FieldOrigin) -> Problem {
     match refusal {
         Refusal::UnknownTopic => Problem::new(
             ProblemType::UnknownTopic,
@@ -40,7 +40,7 @@ pub fn of_refusal(refusal: Refusal, origin: Origin) -> Problem {
         Refusal::BadValue { reason } => {
             Problem::new(ProblemType::RefusedValue, format!("the database refused the task: {reason}"))
         }
-        Refusal::Busy { bound } => Problem::busy(bound),
+        Refusal::Busy { limit } => Problem::busy(limit),
         Refusal::Draining => Problem::draining(),
         Refusal::ServerAway { reason } => Problem::new(ProblemType::Unavailable, format!("nothing is stored: {reason}")),
         Refusal::Unknown { reason } => Problem::submit_unknown(&reason),
@@ -51,7 +51,7 @@ pub fn of_refusal(refusal: Refusal, origin: Origin) -> Problem {
 /// effect.
 pub fn of_unavailable(unavailable: Unavailable, unknown: impl FnOnce(&str) -> Problem) -> Problem {
     match unavailable {
-        Unavailable::Busy { bound } => Problem::busy(bound),
+        Unavailable::Busy { limit } => Problem::busy(limit),
         Unavailable::ServerAway { reason } => Problem::unavailable(&reason),
         Unavailable::Unknown { reason } => unknown(&reason),
         Unavailable::Draining => Problem::draining(),

@@ -16,7 +16,7 @@ use super::unpack::{Encoding, unpack};
 use crate::api::json::values::shown;
 use crate::api::problems::problem::Problem;
 use crate::api::problems::problem_type::ProblemType;
-use crate::api::shared::{Deadline, Shared, UNPACKED_AT_ONCE};
+use crate::api::shared::{ApiShared, Deadline, UNPACKED_AT_ONCE};
 
 /// The most memory that is reserved for a body before its bytes arrive, whatever its declared
 /// length.
@@ -26,7 +26,7 @@ const UNWANTED_BYTES_MAX: usize = 4096;
 
 /// Reads a body that says it is JSON, and unpacks it.
 pub async fn read<'a>(
-    shared: &'a Shared,
+    shared: &'a ApiShared,
     request: Request<Body>,
     deadline: Deadline,
 ) -> Result<(Bytes, Share<'a>), Problem> {
@@ -43,7 +43,7 @@ pub async fn read<'a>(
 /// Refuses a body on a call that takes none: ignoring a `{"dry_run":true}` would do harm. An empty
 /// object passes, and so does `null`, which some clients send for no body.
 pub async fn refuse(
-    shared: &Shared,
+    shared: &ApiShared,
     request: Request<Body>,
     deadline: Deadline,
 ) -> Result<(), Problem> {
@@ -77,7 +77,7 @@ async fn beginning_of(mut body: Body) -> Result<Vec<u8>, Problem> {
     Ok(bytes)
 }
 
-fn late(shared: &Shared) -> Problem {
+fn late(shared: &ApiShared) -> Problem {
     shared.metrics.rejected("request_deadline");
     Problem::new(ProblemType::RequestTimeout, "the body did not arrive in time; nothing was done")
 }
@@ -100,7 +100,7 @@ fn broken(error: axum::Error) -> Problem {
     }
 }
 
-async fn collect(shared: &Shared, mut body: Body) -> Result<(Bytes, Share<'_>), Problem> {
+async fn collect(shared: &ApiShared, mut body: Body) -> Result<(Bytes, Share<'_>), Problem> {
     let declared = body.size_hint().lower().saturating_as::<usize>();
     if declared > shared.settings.body_bytes_max {
         return Err(too_large(shared));

@@ -13,7 +13,7 @@ use super::trace::TraceParent;
 use crate::api::json::times;
 use crate::api::problems::problem::Problem;
 use crate::api::problems::problem_type::ProblemType;
-use crate::api::problems::refusal::Origin;
+use crate::api::problems::refusal::FieldOrigin;
 use crate::domain::{Record, TaskName, TopicName};
 use crate::node::messages::{Draft, Due};
 
@@ -44,7 +44,7 @@ pub const FIELDS_OF_NAMED: [&str; 9] = [
     "headers",
 ];
 
-type Member<'a> = Option<&'a RawValue>;
+type RawMember<'a> = Option<&'a RawValue>;
 
 /// Reads the tasks of a request one after the other. Neighbours usually have the same topic, and
 /// then share its memory.
@@ -61,7 +61,7 @@ impl DraftReader {
         Self { last_topic: None, trace: TraceParent::of(headers) }
     }
 
-    pub fn read(&mut self, text: &str) -> Result<(Draft, Origin), Problem> {
+    pub fn read(&mut self, text: &str) -> Result<(Draft, FieldOrigin), Problem> {
         let [topic, name, rest @ ..] = members(text, &FIELDS)?;
         let topic = self.topic(topic)?;
         let (draft, origin) = draft_of(topic, rest, self.trace.as_ref())?;
@@ -74,13 +74,13 @@ impl DraftReader {
         text: &str,
         topic: TopicName,
         name: TaskName,
-    ) -> Result<(Draft, Origin), Problem> {
+    ) -> Result<(Draft, FieldOrigin), Problem> {
         let (draft, origin) =
             draft_of(topic, members(text, &FIELDS_OF_NAMED)?, self.trace.as_ref())?;
         Ok((Draft { name: Some(name), ..draft }, origin))
     }
 
-    fn topic(&mut self, topic: Member<'_>) -> Result<TopicName, Problem> {
+    fn topic(&mut self, topic: RawMember<'_>) -> Result<TopicName, Problem> {
         let Some(topic) = topic else {
             return Err(Problem::new(
                 ProblemType::MissingField,
@@ -102,9 +102,9 @@ impl DraftReader {
 /// Makes a draft without a name.
 fn draft_of(
     topic: TopicName,
-    members: [Member<'_>; 9],
+    members: [RawMember<'_>; 9],
     trace: Option<&TraceParent>,
-) -> Result<(Draft, Origin), Problem> {
+) -> Result<(Draft, FieldOrigin), Problem> {
     if topic.is_internal() {
         return Err(Problem::invalid(
             "topic",
@@ -133,10 +133,10 @@ fn draft_of(
     };
     let record = Record { topic, key, payload, headers: given_headers::read(headers, trace)? };
     let draft = Draft { record, name: None, due };
-    Ok((draft, Origin { due: due_origin, payload: payload_origin }))
+    Ok((draft, FieldOrigin { due: due_origin, payload: payload_origin }))
 }
 
-fn due_of(due_at: Member<'_>, delay: Member<'_>) -> Result<(Due, &'static str), Problem> {
+fn due_of(due_at: RawMember<'_>, delay: RawMember<'_>) -> Result<(Due, &'static str), Problem> {
     match (due_at, delay) {
         (Some(due_at), None) => {
             let at = times::due_at(due_at).map_err(|wrong| Problem::invalid("due_at", wrong))?;
@@ -157,7 +157,7 @@ fn due_of(due_at: Member<'_>, delay: Member<'_>) -> Result<(Due, &'static str), 
     }
 }
 
-fn key_of(key: Member<'_>, key_base64: Member<'_>) -> Result<Option<Box<[u8]>>, Problem> {
+fn key_of(key: RawMember<'_>, key_base64: RawMember<'_>) -> Result<Option<Box<[u8]>>, Problem> {
     match (key, key_base64) {
         (None, None) => Ok(None),
         (Some(key), None) => Ok(Some(bytes_of(string(key, "key")?))),
@@ -170,9 +170,9 @@ fn key_of(key: Member<'_>, key_base64: Member<'_>) -> Result<Option<Box<[u8]>>, 
 }
 
 fn payload_of(
-    json: Member<'_>,
-    text: Member<'_>,
-    base64: Member<'_>,
+    json: RawMember<'_>,
+    text: RawMember<'_>,
+    base64: RawMember<'_>,
 ) -> Result<(Box<[u8]>, &'static str), Problem> {
     match (json, text, base64) {
         // The record's value is the JSON exactly as written, with its inner white space.
@@ -191,7 +191,7 @@ fn payload_of(
     }
 }
 
-fn refuse_second_payload(payloads: [Member<'_>; 3]) -> Result<(), Problem> {
+fn refuse_second_payload(payloads: [RawMember<'_>; 3]) -> Result<(), Problem> {
     if payloads.iter().all(Option::is_none) {
         return Ok(());
     }

@@ -86,14 +86,14 @@ fn tags_of(
     }
 }
 
-struct Tag {
+struct EntityTag {
     is_weak: bool,
     /// `None` for a tag that is not a task's.
     task: Option<TaskId>,
 }
 
 /// Returns the first tag of a list, and the text after it: empty, or beginning with a comma.
-fn first_tag(text: &[u8]) -> Option<(Tag, &[u8])> {
+fn first_tag(text: &[u8]) -> Option<(EntityTag, &[u8])> {
     let (is_weak, quoted) = text.strip_prefix(b"W/").map_or((false, text), |quoted| (true, quoted));
     let opaque = quoted.strip_prefix(b"\"")?;
     let length = opaque.iter().position(|byte| *byte == b'"')?;
@@ -106,7 +106,7 @@ fn first_tag(text: &[u8]) -> Option<(Tag, &[u8])> {
     let id: Option<TaskId> = std::str::from_utf8(opaque).ok().and_then(|text| text.parse().ok());
     let task =
         id.filter(|id| id.uuid().hyphenated().encode_lower(&mut [0; 36]).as_bytes() == opaque);
-    Some((Tag { is_weak, task }, after))
+    Some((EntityTag { is_weak, task }, after))
 }
 
 #[cfg(test)]

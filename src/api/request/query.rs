@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn a_count_is_a_number_within_its_bounds() {
+    fn a_count_is_a_number_within_its_limits() {
         let count = |query: &str| read(query).unwrap().count("limit", 100, 1000);
         assert_eq!(
             (count("").unwrap(), count("limit=1").unwrap(), count("limit=1000").unwrap()),

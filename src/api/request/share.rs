@@ -6,21 +6,21 @@ use tokio::sync::SemaphorePermit;
 
 use crate::api::problems::problem::Problem;
 use crate::api::problems::problem_type::ProblemType;
-use crate::api::shared::Shared;
-use crate::telemetry::Counted;
+use crate::api::shared::ApiShared;
+use crate::telemetry::CountGuard;
 
 /// The memory that a body takes of the limit. The share outlives the parsed body, because the tasks
 /// made from the body have as many bytes. The structures that hold many tasks are added on top.
 #[derive(Debug)]
 pub struct Share<'a> {
-    shared: &'a Shared,
+    shared: &'a ApiShared,
     permit: Option<SemaphorePermit<'a>>,
-    counted: Counted,
+    counted: CountGuard,
 }
 
 impl<'a> Share<'a> {
-    pub fn none(shared: &'a Shared) -> Self {
-        Self { shared, permit: None, counted: Counted::new(&shared.metrics.body_memory, 0) }
+    pub fn none(shared: &'a ApiShared) -> Self {
+        Self { shared, permit: None, counted: CountGuard::new(&shared.metrics.body_memory, 0) }
     }
 
     /// Takes `bytes` more, but at most the whole memory. A body that could never fit would
@@ -42,7 +42,7 @@ impl<'a> Share<'a> {
 }
 
 /// Returns the problem for a body over the limit, as it arrives or unpacked.
-pub fn too_large(shared: &Shared) -> Problem {
+pub fn too_large(shared: &ApiShared) -> Problem {
     shared.metrics.rejected("body_bytes");
     let detail = format!(
         "a body has at most {} bytes, also when it is unpacked; send fewer tasks at a time",

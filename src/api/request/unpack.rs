@@ -14,7 +14,7 @@ use zstd::stream::read::Decoder as ZstdDecoder;
 use super::share::{Share, too_large};
 use crate::api::problems::problem::Problem;
 use crate::api::problems::problem_type::ProblemType;
-use crate::api::shared::{Shared, UNPACKED_AT_ONCE};
+use crate::api::shared::{ApiShared, UNPACKED_AT_ONCE};
 
 /// The largest zstd window for a content encoding (RFC 9659): 8 MiB, as a logarithm.
 const WINDOW_LOG_MAX: u32 = 23;
@@ -92,7 +92,7 @@ impl Read for Turns<'_> {
 
 /// Unpacks the body `packed`.
 pub async fn unpack<'a>(
-    shared: &'a Shared,
+    shared: &'a ApiShared,
     encoding: Encoding,
     packed: &Bytes,
 ) -> Result<(Bytes, Share<'a>), Problem> {

@@ -12,11 +12,11 @@ use hyper::rt::Executor as _;
 use hyper_util::rt::TokioExecutor;
 use tokio::sync::OwnedSemaphorePermit;
 
-use super::linger::Limits;
-use super::rest::{self, Left, Rest};
-use crate::api::line::{Line, Purpose};
+use super::linger::LingerLimits;
+use super::rest::{self, Left, UnreadBody};
+use crate::api::line::{CallerConnection, PlacePurpose};
 use crate::api::problems::problem::Problem;
-use crate::api::shared::Shared;
+use crate::api::shared::ApiShared;
 use crate::clock;
 
 /// The largest piece of an answer that its connection gets at once. The next piece follows when the
@@ -35,18 +35,18 @@ const PROBES_AT_ONCE_MAX: usize = 16;
 /// The resources that a request holds, from its header until its answer is written or its caller
 /// has gone.
 #[derive(Debug)]
-pub struct Place {
-    shared: Arc<Shared>,
-    line: Arc<Line>,
+pub struct RequestPlace {
+    shared: Arc<ApiShared>,
+    line: Arc<CallerConnection>,
     /// The purpose of the place, once the place is taken.
-    admitted: Option<Purpose>,
+    admitted: Option<PlacePurpose>,
     memory: Option<(OwnedSemaphorePermit, u32)>,
     /// Only for requests with a body.
     left: Option<Left>,
 }
 
-impl Place {
-    pub fn new(shared: Arc<Shared>, line: Arc<Line>, is_multiplexed: bool) -> Self {
+impl RequestPlace {
+    pub fn new(shared: Arc<ApiShared>, line: Arc<CallerConnection>, is_multiplexed: bool) -> Self {
         line.opened(is_multiplexed);
         shared.metrics.in_flight.inc();
         Self { shared, line, admitted: None, memory: None, left: None }
@@ -66,9 +66,9 @@ impl Place {
     /// no other request can follow.
     pub async fn settle_rest(&mut self, may_read: bool) -> bool {
         let mut rest = match self.left.take().map(|left| left.take()) {
-            None | Some(Rest::Nothing) => return false,
-            Some(Rest::Unread(rest)) if may_read => rest,
-            Some(Rest::Broken | Rest::Unread(_)) => return self.leaves_rest(),
+            None | Some(UnreadBody::Nothing) => return false,
+            Some(UnreadBody::Unread(rest)) if may_read => rest,
+            Some(UnreadBody::Broken | UnreadBody::Unread(_)) => return self.leaves_rest(),
         };
         if rest::is_read(&mut rest).await {
             return false;
@@ -92,7 +92,8 @@ impl Place {
     /// readers, too; they hold no place.
     fn read_on(&self, rest: Incoming) {
         let shared = self.shared.clone();
-        let limits = Limits::new(shared.settings.body_bytes_max, shared.settings.answer_timeout);
+        let limits =
+            LingerLimits::new(shared.settings.body_bytes_max, shared.settings.answer_timeout);
         TokioExecutor::new().execute(async move {
             let is_at_end = rest::read_on(rest, limits, || !shared.service.is_draining()).await;
             if !is_at_end {
@@ -102,28 +103,28 @@ impl Place {
     }
 
     /// Takes one of the caller's places for `purpose`, and one of the node's.
-    pub fn admit(&mut self, purpose: Purpose) -> Result<(), Problem> {
+    pub fn admit(&mut self, purpose: PlacePurpose) -> Result<(), Problem> {
         let shared = &self.shared;
-        let (caller_max, caller_bound, set_by) = match purpose {
-            Purpose::Work => {
+        let (caller_max, caller_limit, set_by) = match purpose {
+            PlacePurpose::Work => {
                 (shared.settings.caller_requests_max, "caller_requests", "--caller-requests-max")
             }
-            Purpose::Health => {
+            PlacePurpose::Health => {
                 (PROBES_AT_ONCE_MAX, "caller_probes", "for /livez and /readyz, not a setting")
             }
-            Purpose::Metrics => {
+            PlacePurpose::Metrics => {
                 (PROBES_AT_ONCE_MAX, "caller_probes", "for /metrics, not a setting")
             }
         };
         if !self.line.caller.take_place(purpose, caller_max) {
-            shared.metrics.rejected(caller_bound);
-            shared.say_caller(caller_bound, self.caller());
+            shared.metrics.rejected(caller_limit);
+            shared.say_caller(caller_limit, self.caller());
             return Err(Problem::too_many_requests(self.caller(), caller_max, set_by));
         }
-        if let Some((places, bound)) = shared.places(purpose) {
+        if let Some((places, limit)) = shared.places(purpose) {
             let Ok(permit) = places.try_acquire() else {
                 self.line.caller.free_place(purpose);
-                return Err(Problem::busy(bound));
+                return Err(Problem::busy(limit));
             };
             permit.forget();
         }
@@ -173,12 +174,12 @@ impl Place {
     /// answers. The same holds for answers to probes, which are sent even when the memory is used
     /// up.
     pub fn must_hold(&self, bytes: u64) -> bool {
-        let is_probe = matches!(self.admitted, Some(Purpose::Health | Purpose::Metrics));
+        let is_probe = matches!(self.admitted, Some(PlacePurpose::Health | PlacePurpose::Metrics));
         !is_probe && u64::try_from(PIECE_BYTES).is_ok_and(|piece| bytes > piece)
     }
 }
 
-impl Drop for Place {
+impl Drop for RequestPlace {
     fn drop(&mut self) {
         if let Some(purpose) = self.admitted {
             if let Some((places, _)) = self.shared.places(purpose) {
@@ -200,11 +201,11 @@ pub struct Answer {
     body: Body,
     /// The unsent rest of a large piece of `body`.
     rest: Bytes,
-    _place: Place,
+    _place: RequestPlace,
 }
 
 impl Answer {
-    pub fn new(body: Body, place: Place) -> Self {
+    pub fn new(body: Body, place: RequestPlace) -> Self {
         Self { body, rest: Bytes::new(), _place: place }
     }
 

@@ -24,16 +24,16 @@ use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio_util::sync::CancellationToken;
 
-use super::linger::{End, Limits, Linger};
+use super::linger::{End, Linger, LingerLimits};
 use super::rest::{LeavingBody, Left};
 use super::router::{Api, FIELD_BYTES};
 use super::tls::handshake::{Secured, shake_hands};
 use super::tls::{Acceptor, PeerCertificate};
-use super::watched::Watched;
-use crate::api::line::{Caller, Line};
-use crate::api::shared::Settings;
+use super::watched::WatchedStream;
+use crate::api::line::{Caller, CallerConnection};
+use crate::api::shared::ApiSettings;
 use crate::clock;
-use crate::telemetry::Counted;
+use crate::telemetry::CountGuard;
 
 /// Bytes that one HTTP/2 connection may send before they are read. The limit on bodies counts only
 /// bytes that are read.
@@ -70,9 +70,9 @@ pub async fn converse(
     if let Err(error) = stream.set_nodelay(true) {
         tracing::debug!(%error, "set TCP_NODELAY");
     }
-    let _counted = Counted::new(&api.metrics().connections, 1);
-    let line = Arc::new(Line::new(caller, clock::monotonic()));
-    let watched = Watched::new(stream, api.clone(), line.clone());
+    let _counted = CountGuard::new(&api.metrics().connections, 1);
+    let line = Arc::new(CallerConnection::new(caller, clock::monotonic()));
+    let watched = WatchedStream::new(stream, api.clone(), line.clone());
     match acceptor {
         None => serve(watched, None, &api, &line, &stopping).await,
         // The state of TLS is large, and connections without it should not carry its size.
@@ -95,7 +95,7 @@ async fn linger(mut stream: TcpStream, api: &Api, stopping: &CancellationToken) 
     } else {
         settings.answer_timeout
     };
-    let mut linger = Linger::new(Limits::new(settings.body_bytes_max, longest));
+    let mut linger = Linger::new(LingerLimits::new(settings.body_bytes_max, longest));
     if stream.shutdown().await.is_err() {
         // The other side is gone.
         return;
@@ -109,10 +109,10 @@ async fn linger(mut stream: TcpStream, api: &Api, stopping: &CancellationToken) 
 }
 
 async fn serve_securely(
-    stream: Watched,
+    stream: WatchedStream,
     acceptor: &Acceptor,
     api: &Api,
-    line: &Arc<Line>,
+    line: &Arc<CallerConnection>,
     stopping: &CancellationToken,
 ) {
     let shaken = stopping.run_until_cancelled(shake_hands(stream, acceptor)).await;
@@ -130,7 +130,7 @@ async fn serve<S>(
     stream: S,
     peer: Option<Arc<PeerCertificate>>,
     api: &Api,
-    line: &Arc<Line>,
+    line: &Arc<CallerConnection>,
     stopping: &CancellationToken,
 ) where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -198,7 +198,7 @@ fn is_header_too_large(error: &(dyn Error + Send + Sync + 'static)) -> bool {
     error.downcast_ref::<hyper::Error>().is_some_and(hyper::Error::is_parse_too_large)
 }
 
-fn builder_of(settings: &Settings, streams: Streams) -> Builder<Streams> {
+fn builder_of(settings: &ApiSettings, streams: Streams) -> Builder<Streams> {
     let header_bytes = settings.header_bytes_max.saturating_mul(HEADER_SLACK);
     let mut builder = Builder::new(streams);
     builder

@@ -40,13 +40,13 @@ pub enum End {
 
 /// The limits of a lingering close.
 #[derive(Clone, Copy, Debug)]
-pub struct Limits {
+pub struct LingerLimits {
     pub bytes_max: u64,
     pub longest: Duration,
     pub quiet_max: Duration,
 }
 
-impl Limits {
+impl LingerLimits {
     /// Returns limits for a close that takes `longest` at most; `body_bytes_max` is the limit on
     /// bodies.
     pub fn new(body_bytes_max: usize, longest: Duration) -> Self {
@@ -63,7 +63,7 @@ pub struct Linger {
 }
 
 impl Linger {
-    pub fn new(limits: Limits) -> Self {
+    pub fn new(limits: LingerLimits) -> Self {
         let longest = Box::pin(clock::sleep(limits.longest));
         Self { bytes_left: limits.bytes_max, quiet_max: limits.quiet_max, longest, quiet: None }
     }
@@ -113,7 +113,7 @@ mod tests {
     #[tokio::test]
     async fn a_caller_that_closes_its_side_is_waited_for() {
         let (mut caller, mut node) = duplex(64 << 10);
-        let mut linger = Linger::new(Limits::new(1, LONG));
+        let mut linger = Linger::new(LingerLimits::new(1, LONG));
         caller.write_all(&[b'x'; 60 << 10]).await.unwrap();
         drop(caller);
         assert_eq!(poll_fn(|cx| linger.poll(&mut node, cx)).await, End::Closed);
@@ -122,7 +122,8 @@ mod tests {
     #[tokio::test]
     async fn a_silent_caller_is_cut_off() {
         let (_caller, mut node) = duplex(64);
-        let mut linger = Linger::new(Limits { bytes_max: 10, longest: LONG, quiet_max: SOON });
+        let mut linger =
+            Linger::new(LingerLimits { bytes_max: 10, longest: LONG, quiet_max: SOON });
         assert_eq!(poll_fn(|cx| linger.poll(&mut node, cx)).await, End::CutOff);
     }
 
@@ -130,7 +131,7 @@ mod tests {
     async fn a_caller_that_trickles_is_cut_off() {
         let (mut caller, mut node) = duplex(64);
         let mut linger =
-            Linger::new(Limits { bytes_max: 1 << 20, longest: 4 * SOON, quiet_max: LONG });
+            Linger::new(LingerLimits { bytes_max: 1 << 20, longest: 4 * SOON, quiet_max: LONG });
         let trickle = async {
             loop {
                 caller.write_all(b"x").await.unwrap();
@@ -146,7 +147,7 @@ mod tests {
     #[tokio::test]
     async fn a_caller_that_never_stops_is_cut_off_at_so_many_bytes() {
         let (mut caller, mut node) = duplex(256 << 10);
-        let mut linger = Linger::new(Limits::new(20 << 20, LONG));
+        let mut linger = Linger::new(LingerLimits::new(20 << 20, LONG));
         let mut sent: usize = 0;
         let send = async {
             loop {

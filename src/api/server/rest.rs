@@ -18,7 +18,7 @@ use http_body_util::BodyExt as _;
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 use parking_lot::Mutex;
 
-use super::linger::Limits;
+use super::linger::LingerLimits;
 
 /// Bytes of a rest that are read before the answer is sent.
 const BYTES_MAX: usize = 64 << 10;
@@ -28,7 +28,7 @@ const WAIT_MAX: Duration = Duration::from_millis(50);
 
 /// The unread part of a body.
 #[derive(Debug, Default)]
-pub enum Rest {
+pub enum UnreadBody {
     #[default]
     Nothing,
     /// The body failed and cannot be read further.
@@ -38,28 +38,28 @@ pub enum Rest {
 
 /// The slot in which a dropped body leaves its rest.
 #[derive(Clone, Debug, Default)]
-pub struct Left(Arc<Mutex<Rest>>);
+pub struct Left(Arc<Mutex<UnreadBody>>);
 
 impl Left {
-    pub fn take(&self) -> Rest {
+    pub fn take(&self) -> UnreadBody {
         mem::take(&mut *self.0.lock())
     }
 
-    fn put(&self, rest: Rest) {
+    fn put(&self, rest: UnreadBody) {
         *self.0.lock() = rest;
     }
 }
 
 /// The body of a request. When dropped, it leaves its unread rest in `left`.
 pub struct LeavingBody {
-    rest: Rest,
+    rest: UnreadBody,
     is_at_end: bool,
     left: Left,
 }
 
 impl LeavingBody {
     pub const fn new(body: Incoming, left: Left) -> Self {
-        Self { rest: Rest::Unread(body), is_at_end: false, left }
+        Self { rest: UnreadBody::Unread(body), is_at_end: false, left }
     }
 }
 
@@ -71,24 +71,24 @@ impl Body for LeavingBody {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
-        let Rest::Unread(body) = &mut self.rest else { return Poll::Ready(None) };
+        let UnreadBody::Unread(body) = &mut self.rest else { return Poll::Ready(None) };
         let frame = ready!(Pin::new(body).poll_frame(cx));
         match &frame {
             None => self.is_at_end = true,
-            Some(Err(_)) => self.rest = Rest::Broken,
+            Some(Err(_)) => self.rest = UnreadBody::Broken,
             Some(Ok(_)) => {}
         }
         Poll::Ready(frame)
     }
 
     fn is_end_stream(&self) -> bool {
-        self.is_at_end || matches!(&self.rest, Rest::Unread(body) if body.is_end_stream())
+        self.is_at_end || matches!(&self.rest, UnreadBody::Unread(body) if body.is_end_stream())
     }
 
     fn size_hint(&self) -> SizeHint {
         match &self.rest {
-            Rest::Unread(body) => body.size_hint(),
-            Rest::Nothing | Rest::Broken => SizeHint::default(),
+            UnreadBody::Unread(body) => body.size_hint(),
+            UnreadBody::Nothing | UnreadBody::Broken => SizeHint::default(),
         }
     }
 }
@@ -125,7 +125,7 @@ fn is_small(rest: &Incoming, read: usize) -> bool {
 
 /// Reads and discards the rest, within `limits` and while `goes_on` is true. Returns false when a
 /// limit or a timeout stopped it.
-pub async fn read_on(mut rest: Incoming, limits: Limits, goes_on: impl Fn() -> bool) -> bool {
+pub async fn read_on(mut rest: Incoming, limits: LingerLimits, goes_on: impl Fn() -> bool) -> bool {
     let reading = async {
         let mut bytes_left = limits.bytes_max;
         while goes_on() {

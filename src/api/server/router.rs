@@ -13,17 +13,17 @@ use hyper::body::Body as _;
 use tower::ServiceExt as _;
 use tracing::Instrument as _;
 
-use super::answer::{Answer, Place};
+use super::answer::{Answer, RequestPlace};
 use crate::api::handlers::{bulk, cluster, lists, names, node, tasks};
-use crate::api::line::{Line, Purpose};
-use crate::api::metrics::{Metrics, method_label};
+use crate::api::line::{CallerConnection, PlacePurpose};
+use crate::api::metrics::{ApiMetrics, method_label};
 use crate::api::openapi::operation::Operation;
 use crate::api::openapi::route::Route;
 use crate::api::openapi::{document, operations};
 use crate::api::problems::problem::Problem;
 use crate::api::problems::problem_type::ProblemType;
 use crate::api::request::request_id::{REQUEST_ID, RequestId};
-use crate::api::shared::{Settings, Shared};
+use crate::api::shared::{ApiSettings, ApiShared};
 use crate::clock;
 use crate::node::requests::service::Service;
 use crate::telemetry::Registry;
@@ -31,7 +31,7 @@ use crate::telemetry::Registry;
 /// The REST API, ready to answer requests. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Api {
-    shared: Arc<Shared>,
+    shared: Arc<ApiShared>,
     router: Router,
     /// The paths of all routes, in order.
     paths: Arc<[&'static str]>,
@@ -91,15 +91,15 @@ const OF_NO_OPERATION: [ProblemType; 7] = [
 impl Api {
     pub fn new(
         service: Service,
-        settings: Settings,
-        metrics: Metrics,
+        settings: ApiSettings,
+        metrics: ApiMetrics,
         registry: Arc<Registry>,
     ) -> Self {
         let port = settings.port;
         let routes: Vec<Route> =
             routes().into_iter().filter(|route| port.has(route.path)).collect();
         let shared =
-            Arc::new(Shared::new(service, settings, metrics, registry, document_of(&routes)));
+            Arc::new(ApiShared::new(service, settings, metrics, registry, document_of(&routes)));
         let paths = routes.iter().map(|route| route.path).collect();
         let operations = routes.iter().flat_map(operations_of).collect();
         let router = routes
@@ -110,27 +110,27 @@ impl Api {
         Self { shared, router, paths, operations }
     }
 
-    pub fn settings(&self) -> &Settings {
+    pub fn settings(&self) -> &ApiSettings {
         &self.shared.settings
     }
 
-    pub fn metrics(&self) -> &Metrics {
+    pub fn metrics(&self) -> &ApiMetrics {
         &self.shared.metrics
     }
 
-    pub fn say_caller(&self, bound: &'static str, address: IpAddr) {
-        self.shared.say_caller(bound, address);
+    pub fn say_caller(&self, limit: &'static str, address: IpAddr) {
+        self.shared.say_caller(limit, address);
     }
 
     /// Makes the place of a request whose header came over `line`.
-    pub fn place(&self, line: &Arc<Line>, is_multiplexed: bool) -> Place {
-        Place::new(self.shared.clone(), line.clone(), is_multiplexed)
+    pub fn place(&self, line: &Arc<CallerConnection>, is_multiplexed: bool) -> RequestPlace {
+        RequestPlace::new(self.shared.clone(), line.clone(), is_multiplexed)
     }
 
     /// Answers one request. Never fails, and survives a panic of its handler.
     pub async fn answer(
         &self,
-        mut place: Place,
+        mut place: RequestPlace,
         request: Request<Body>,
     ) -> axum::http::Response<Answer> {
         let started = clock::monotonic();
@@ -154,8 +154,8 @@ impl Api {
                 "{route} {method} does not tell of {status}, {problem:?}"
             );
             if let Some(problem) = problem {
-                if let Some(bound) = problem.bound() {
-                    self.shared.metrics.rejected(bound);
+                if let Some(limit) = problem.limit() {
+                    self.shared.metrics.rejected(limit);
                 }
                 problem.write(response, id.as_str(), is_head);
             }
@@ -188,7 +188,7 @@ impl Api {
 
     async fn respond(
         &self,
-        place: &mut Place,
+        place: &mut RequestPlace,
         route: &'static str,
         request: Request<Body>,
         id: &RequestId,
@@ -217,7 +217,7 @@ impl Api {
     /// even while the node drains.
     fn admit(
         &self,
-        place: &mut Place,
+        place: &mut RequestPlace,
         route: &'static str,
         request: &Request<Body>,
     ) -> Result<(), Problem> {
@@ -227,11 +227,11 @@ impl Api {
             return Err(Problem::header_too_large(header_bytes_max));
         }
         let purpose = match route {
-            "/livez" | "/readyz" => Purpose::Health,
-            "/metrics" => Purpose::Metrics,
-            _ => Purpose::Work,
+            "/livez" | "/readyz" => PlacePurpose::Health,
+            "/metrics" => PlacePurpose::Metrics,
+            _ => PlacePurpose::Work,
         };
-        if purpose == Purpose::Work && self.shared.service.is_draining() {
+        if purpose == PlacePurpose::Work && self.shared.service.is_draining() {
             self.shared.metrics.rejected("draining");
             return Err(Problem::draining());
         }

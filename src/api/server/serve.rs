@@ -17,7 +17,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 
 use super::connection::converse;
-use super::linger::{Limits, Linger};
+use super::linger::{Linger, LingerLimits};
 use super::router::Api;
 use super::tls::Acceptor;
 use crate::api::line::Callers;
@@ -25,7 +25,7 @@ use crate::api::problems::problem::Problem;
 use crate::api::request::request_id::{REQUEST_ID, RequestId};
 use crate::clock;
 use crate::domain::Throttle;
-use crate::shutdown::{Failure, Tasks};
+use crate::shutdown::{TaskFailure, Tasks};
 
 /// The pause after accepting failed for lack of file descriptors. Descriptors become free when a
 /// connection ends.
@@ -38,14 +38,14 @@ const TURN_AWAY_MAX: Duration = Duration::from_secs(2);
 /// retry.
 const SAY_ACCEPT_EVERY: Duration = Duration::from_secs(60);
 
-/// Serves `api` at `listener` until the node stops, over TLS when there is an acceptor. Open connections end by themselves, as tasks of
-/// `tasks`.
+/// Serves `api` at `listener` until the node stops, over TLS when there is an acceptor. Open
+/// connections end by themselves, as tasks of `tasks`.
 pub async fn serve(
     listener: TcpListener,
     api: Api,
     acceptor: Option<Acceptor>,
     tasks: Tasks,
-) -> Result<(), Failure> {
+) -> Result<(), TaskFailure> {
     let connections =
         Arc::new(Semaphore::new(api.settings().connections_max.min(Semaphore::MAX_PERMITS)));
     let (callers, turned_away) = (Callers::default(), TurnedAway::new(&api, &tasks));
@@ -129,7 +129,7 @@ impl TurnedAway {
         let Ok(place) = self.places.clone().try_acquire_owned() else { return };
         let (stopping, body_bytes_max) = (self.tasks.stopping.clone(), self.body_bytes_max);
         self.tasks.spawn("turned away", async move {
-            let mut linger = Linger::new(Limits::new(body_bytes_max, TURN_AWAY_MAX));
+            let mut linger = Linger::new(LingerLimits::new(body_bytes_max, TURN_AWAY_MAX));
             let leave = async {
                 stream.shutdown().await.ok()?;
                 Some(poll_fn(|cx| linger.poll(&mut stream, cx)).await)

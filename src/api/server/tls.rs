@@ -8,8 +8,8 @@
 //! ```
 //!
 //! A connection counts against the limits before its handshake, and the handshake counts as a part
-//! of its first header. The socket below the TLS stream is still [`super::watched::Watched`], so
-//! slow callers are cut off with TLS as without.
+//! of its first header. The socket below the TLS stream is still [`super::watched::WatchedStream`],
+//! so slow callers are cut off with TLS as without.
 
 mod certificates;
 pub(super) mod handshake;

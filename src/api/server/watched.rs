@@ -23,16 +23,16 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
 use super::router::Api;
-use crate::api::line::Line;
+use crate::api::line::CallerConnection;
 use crate::clock;
 
 type Timer = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-pub struct Watched {
+pub struct WatchedStream {
     /// `None` after the socket was left for a lingering close.
     stream: Option<TcpStream>,
     api: Api,
-    line: Arc<Line>,
+    line: Arc<CallerConnection>,
     /// The number of requests at the time when bytes last came outside of a request. If no request
     /// has begun since, the bytes belong to a header.
     begun: Option<u64>,
@@ -44,8 +44,8 @@ pub struct Watched {
     is_cut_off: bool,
 }
 
-impl Watched {
-    pub fn new(stream: TcpStream, api: Api, line: Arc<Line>) -> Self {
+impl WatchedStream {
+    pub fn new(stream: TcpStream, api: Api, line: Arc<CallerConnection>) -> Self {
         Self {
             stream: Some(stream),
             api,
@@ -121,7 +121,7 @@ impl Watched {
     }
 }
 
-impl AsyncRead for Watched {
+impl AsyncRead for WatchedStream {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -140,7 +140,7 @@ impl AsyncRead for Watched {
     }
 }
 
-impl AsyncWrite for Watched {
+impl AsyncWrite for WatchedStream {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -179,7 +179,7 @@ impl AsyncWrite for Watched {
     }
 }
 
-impl Drop for Watched {
+impl Drop for WatchedStream {
     /// The socket is left here and not in `poll_shutdown`: hyper does not call that for a
     /// connection whose request asked for an upgrade.
     fn drop(&mut self) {

@@ -11,7 +11,7 @@ use super::*;
 
 #[tokio::test]
 async fn a_connection_is_kept_for_the_next_request_and_ends_with_the_node() {
-    let (address, tasks, _) = served(Settings::default()).await;
+    let (address, tasks, _) = served(ApiSettings::default()).await;
     let mut stream = TcpStream::connect(address).await.unwrap();
     for _ in 0..2 {
         stream.write_all(LIVEZ).await.unwrap();
@@ -23,8 +23,9 @@ async fn a_connection_is_kept_for_the_next_request_and_ends_with_the_node() {
 }
 
 #[tokio::test]
-async fn connections_beyond_the_bound_are_told_so() {
-    let (address, _tasks, _) = served(Settings { connections_max: 1, ..Settings::default() }).await;
+async fn connections_beyond_the_limit_are_told_so() {
+    let (address, _tasks, _) =
+        served(ApiSettings { connections_max: 1, ..ApiSettings::default() }).await;
     let mut first = TcpStream::connect(address).await.unwrap();
     first.write_all(LIVEZ).await.unwrap();
     assert!(one_answer(&mut first).await.starts_with("HTTP/1.1 200 OK"));
@@ -53,14 +54,14 @@ fn check_turned_away(answer: &str, status: &str, kind: &str) {
 #[tokio::test]
 async fn a_caller_with_too_many_connections_is_told_so_and_others_are_not() {
     let (address, _tasks, api) =
-        served(Settings { caller_connections_max: 1, ..Settings::default() }).await;
+        served(ApiSettings { caller_connections_max: 1, ..ApiSettings::default() }).await;
     let mut first = TcpStream::connect(address).await.unwrap();
     first.write_all(LIVEZ).await.unwrap();
     assert!(one_answer(&mut first).await.starts_with("HTTP/1.1 200 OK"));
     let answer = rest_of(&mut TcpStream::connect(address).await.unwrap()).await;
     check_turned_away(&answer, "HTTP/1.1 429 Too Many Requests", "too-many-requests");
     assert_eq!(
-        metric(&api, r#"punctual_api_rejected_total{bound="caller_connections"}"#).await.as_deref(),
+        metric(&api, r#"punctual_api_rejected_total{limit="caller_connections"}"#).await.as_deref(),
         Some("1")
     );
     // Another address of this machine.
@@ -85,7 +86,8 @@ async fn ask_slowly(address: std::net::SocketAddr) -> TcpStream {
 
 #[tokio::test]
 async fn a_caller_that_has_said_all_and_closed_its_side_is_answered() {
-    let settings = Settings { request_deadline: Duration::from_millis(100), ..Settings::default() };
+    let settings =
+        ApiSettings { request_deadline: Duration::from_millis(100), ..ApiSettings::default() };
     let (address, _tasks, api) = served(settings).await;
     let mut stream = ask_slowly(address).await;
     stream.shutdown().await.unwrap();
@@ -96,7 +98,8 @@ async fn a_caller_that_has_said_all_and_closed_its_side_is_answered() {
 
 #[tokio::test]
 async fn a_caller_that_is_gone_is_let_go_at_the_deadline_of_its_request() {
-    let settings = Settings { request_deadline: Duration::from_secs(2), ..Settings::default() };
+    let settings =
+        ApiSettings { request_deadline: Duration::from_secs(2), ..ApiSettings::default() };
     let (address, _tasks, api) = served(settings).await;
     let stream = ask_slowly(address).await;
     wait_metric(&api, "punctual_api_requests_in_flight", "2").await;
@@ -108,7 +111,8 @@ async fn a_caller_that_is_gone_is_let_go_at_the_deadline_of_its_request() {
 #[tokio::test]
 async fn who_is_slow_to_ask_is_cut_off() {
     let (address, _tasks, _) =
-        served(Settings { header_timeout: Duration::from_millis(50), ..Settings::default() }).await;
+        served(ApiSettings { header_timeout: Duration::from_millis(50), ..ApiSettings::default() })
+            .await;
     for beginning in ["", "P", "PRI * HTTP/2.0\r\n\r\n", "GET /livez HTTP/1.1\r\nhost:"] {
         let mut stream = TcpStream::connect(address).await.unwrap();
         stream.write_all(beginning.as_bytes()).await.unwrap();
@@ -119,7 +123,7 @@ async fn who_is_slow_to_ask_is_cut_off() {
 
 #[tokio::test]
 async fn http_2_is_spoken_by_prior_knowledge() {
-    let (address, _tasks, _) = served(Settings::default()).await;
+    let (address, _tasks, _) = served(ApiSettings::default()).await;
     let mut stream = TcpStream::connect(address).await.unwrap();
     // The preface and an empty SETTINGS frame; the server answers with its own.
     stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").await.unwrap();
@@ -130,7 +134,8 @@ async fn http_2_is_spoken_by_prior_knowledge() {
 
 #[tokio::test]
 async fn a_request_in_flight_is_answered_when_the_node_ends() {
-    let settings = Settings { request_deadline: Duration::from_millis(200), ..Settings::default() };
+    let settings =
+        ApiSettings { request_deadline: Duration::from_millis(200), ..ApiSettings::default() };
     let (address, tasks, _) = served(settings).await;
     let mut stream = TcpStream::connect(address).await.unwrap();
     let body = r#"{"topic":"slow","delay":1,"payload":1}"#;

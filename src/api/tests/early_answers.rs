@@ -32,7 +32,7 @@ async fn send_all(address: SocketAddr, header: &str, length: usize) -> String {
 #[tokio::test]
 async fn an_answer_that_does_not_wait_for_its_body_says_that_it_is_the_last() {
     let (address, _tasks, api) =
-        served(Settings { body_bytes_max: MIB, ..Settings::default() }).await;
+        served(ApiSettings { body_bytes_max: MIB, ..ApiSettings::default() }).await;
     for (path, content_type, status) in [
         ("/v1/tasks", "text/plain", "415 "),
         ("/v1/tasks", "application/json", "413 "),
@@ -51,9 +51,9 @@ async fn an_answer_that_does_not_wait_for_its_body_says_that_it_is_the_last() {
 }
 
 #[tokio::test]
-async fn chunks_over_the_bound_are_read_on() {
+async fn chunks_over_the_limit_are_read_on() {
     let (address, _tasks, _api) =
-        served(Settings { body_bytes_max: MIB, ..Settings::default() }).await;
+        served(ApiSettings { body_bytes_max: MIB, ..ApiSettings::default() }).await;
     let mut stream = TcpStream::connect(address).await.unwrap();
     let header = "POST /v1/tasks HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n";
     stream.write_all(header.as_bytes()).await.unwrap();
@@ -72,7 +72,7 @@ async fn chunks_over_the_bound_are_read_on() {
 /// As Python's `http.client`: the header in one packet, the body in the next.
 #[tokio::test]
 async fn a_small_body_in_a_packet_of_its_own_is_read_and_the_connection_kept() {
-    let (address, _tasks, _api) = served(Settings::default()).await;
+    let (address, _tasks, _api) = served(ApiSettings::default()).await;
     let mut stream = TcpStream::connect(address).await.unwrap();
     for length in [1 << 10, 60 << 10] {
         stream.write_all(header("/v1/tasks", "text/plain", length).as_bytes()).await.unwrap();
@@ -92,7 +92,7 @@ async fn a_small_body_in_a_packet_of_its_own_is_read_and_the_connection_kept() {
 
 #[tokio::test]
 async fn a_small_body_that_does_not_come_is_not_waited_for() {
-    let (address, _tasks, api) = served(Settings::default()).await;
+    let (address, _tasks, api) = served(ApiSettings::default()).await;
     let mut stream = TcpStream::connect(address).await.unwrap();
     stream.write_all(header("/v1/tasks", "text/plain", 10).as_bytes()).await.unwrap();
     let answer = rest_of(&mut stream).await;
@@ -106,7 +106,7 @@ async fn a_small_body_that_does_not_come_is_not_waited_for() {
 /// Who asks first whether its body is wanted is not asked for it.
 #[tokio::test]
 async fn a_caller_that_expects_a_go_ahead_gets_its_answer_instead() {
-    let (address, _tasks, _api) = served(Settings::default()).await;
+    let (address, _tasks, _api) = served(ApiSettings::default()).await;
     let mut stream = TcpStream::connect(address).await.unwrap();
     let header = header("/v1/tasks", "text/plain", 1000)
         .replace("\r\n\r\n", "\r\nexpect: 100-continue\r\n\r\n");
@@ -120,7 +120,8 @@ async fn a_caller_that_expects_a_go_ahead_gets_its_answer_instead() {
 
 #[tokio::test]
 async fn who_goes_on_sending_is_cut_off_in_its_time_and_holds_no_place() {
-    let settings = Settings { answer_timeout: Duration::from_millis(300), ..Settings::default() };
+    let settings =
+        ApiSettings { answer_timeout: Duration::from_millis(300), ..ApiSettings::default() };
     let (address, _tasks, api) = served(settings).await;
     let mut stream = TcpStream::connect(address).await.unwrap();
     stream.write_all(header("/v1/tasks", "text/plain", 100 * MIB).as_bytes()).await.unwrap();
@@ -133,7 +134,7 @@ async fn who_goes_on_sending_is_cut_off_in_its_time_and_holds_no_place() {
 
 #[tokio::test]
 async fn a_connection_that_lingers_does_not_hold_up_the_end_of_the_node() {
-    let (address, tasks, api) = served(Settings::default()).await;
+    let (address, tasks, api) = served(ApiSettings::default()).await;
     let mut stream = TcpStream::connect(address).await.unwrap();
     stream.write_all(header("/v1/tasks", "text/plain", 100 * MIB).as_bytes()).await.unwrap();
     assert!(one_answer(&mut stream).await.starts_with("HTTP/1.1 415 "));
@@ -142,11 +143,11 @@ async fn a_connection_that_lingers_does_not_hold_up_the_end_of_the_node() {
 }
 
 #[tokio::test]
-async fn who_is_over_a_bound_reads_it_after_all_of_its_body() {
+async fn who_is_over_a_limit_reads_it_after_all_of_its_body() {
     for settings in [
-        Settings { requests_in_flight_max: 0, ..Settings::default() },
-        Settings { caller_requests_max: 0, ..Settings::default() },
-        Settings { header_bytes_max: 10, ..Settings::default() },
+        ApiSettings { requests_in_flight_max: 0, ..ApiSettings::default() },
+        ApiSettings { caller_requests_max: 0, ..ApiSettings::default() },
+        ApiSettings { header_bytes_max: 10, ..ApiSettings::default() },
     ] {
         let (address, _tasks, _api) = served(settings).await;
         let length = 40 * MIB;
@@ -160,9 +161,9 @@ async fn who_is_over_a_bound_reads_it_after_all_of_its_body() {
 }
 
 #[tokio::test]
-async fn a_connection_beyond_the_bound_reads_it_after_all_of_its_body() {
+async fn a_connection_beyond_the_limit_reads_it_after_all_of_its_body() {
     let (address, _tasks, api) =
-        served(Settings { connections_max: 1, ..Settings::default() }).await;
+        served(ApiSettings { connections_max: 1, ..ApiSettings::default() }).await;
     let _first = TcpStream::connect(address).await.unwrap();
     wait_metric(&api, "punctual_api_connections", "1").await;
     let length = 40 * MIB;
@@ -176,7 +177,7 @@ async fn a_connection_beyond_the_bound_reads_it_after_all_of_its_body() {
 /// The library answers by itself what is no request at all.
 #[tokio::test]
 async fn what_is_no_request_is_answered_after_all_of_it() {
-    let (address, _tasks, _api) = served(Settings::default()).await;
+    let (address, _tasks, _api) = served(ApiSettings::default()).await;
     let answer = send_all(address, "this is no request\r\n\r\n", 40 * MIB).await;
     assert!(
         answer.starts_with("HTTP/1.1 400 ") && answer.contains("connection: close\r\n"),

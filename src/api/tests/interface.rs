@@ -7,8 +7,8 @@ use std::path::Path;
 use super::*;
 use crate::api::problems::problem_type::ProblemType;
 
-/// Compares a paper with what the code says, or, when `PUNCTUAL_WRITE_DOCS` is set, writes it.
-fn check_paper(path: &str, wanted: &str) {
+/// Compares a document with what the code says, or, when `PUNCTUAL_WRITE_DOCS` is set, writes it.
+fn check_document(path: &str, wanted: &str) {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
     if std::env::var_os("PUNCTUAL_WRITE_DOCS").is_some() {
         std::fs::write(&file, wanted).unwrap();
@@ -32,14 +32,14 @@ async fn the_document_that_is_checked_in_is_the_one_that_is_served() {
         (response.status(), header_of(&response, "content-type")),
         (StatusCode::OK, Some("application/json"))
     );
-    check_paper("docs/openapi.json", &text_of(response).await);
+    check_document("docs/openapi.json", &text_of(response).await);
 }
 
 #[tokio::test]
 async fn the_page_of_problems_that_is_checked_in_is_the_one_that_is_served() {
     let response = api().ask(bare("GET", "/problems")).await;
     assert_eq!(header_of(&response, "content-type"), Some("text/markdown; charset=utf-8"));
-    check_paper("docs/problems.md", &text_of(response).await);
+    check_document("docs/problems.md", &text_of(response).await);
 }
 
 #[tokio::test]
@@ -152,7 +152,7 @@ async fn examples_are_json_that_a_shell_takes_in_single_quotes_and_the_api_takes
 }
 
 #[test]
-fn settings_that_the_papers_name_are_there_with_the_defaults_that_they_say() {
+fn settings_that_the_docs_name_are_there_with_the_defaults_that_they_say() {
     let operations = include_str!("../../../docs/reference/settings.md");
     let preface = include_str!("../openapi/preface.md");
     let flags = |text: &str| -> BTreeSet<String> {
@@ -166,13 +166,14 @@ fn settings_that_the_papers_name_are_there_with_the_defaults_that_they_say() {
     for flag in flags(preface).union(&flags(&crate::api::problems::pages::all())) {
         assert!(operations.contains(&format!("| `--{flag}` |")), "--{flag} is no setting");
     }
-    let Settings { body_bytes_max, batch_tasks_max, header_bytes_max, .. } = Settings::default();
+    let ApiSettings { body_bytes_max, batch_tasks_max, header_bytes_max, .. } =
+        ApiSettings::default();
     assert_eq!((body_bytes_max >> 20, batch_tasks_max, header_bytes_max >> 10), (16, 10_000, 16));
-    let Settings { caller_requests_max, requests_in_flight_max, body_memory_max, .. } =
-        Settings::default();
-    let Settings { connections_max, caller_connections_max, .. } = Settings::default();
-    let Settings { request_deadline, header_timeout, answer_timeout, idle_timeout, .. } =
-        Settings::default();
+    let ApiSettings { caller_requests_max, requests_in_flight_max, body_memory_max, .. } =
+        ApiSettings::default();
+    let ApiSettings { connections_max, caller_connections_max, .. } = ApiSettings::default();
+    let ApiSettings { request_deadline, header_timeout, answer_timeout, idle_timeout, .. } =
+        ApiSettings::default();
     let seconds = |span: std::time::Duration| format!("{} s", span.as_secs());
     for (flag, default) in [
         ("body-max", "16 MiB".to_owned()),
@@ -199,7 +200,7 @@ async fn each_port_has_its_own_routes() {
     let internal = ["/metrics", "/v1/cluster"];
     let of_operators = ["/livez", "/metrics", "/readyz", "/v1/cluster"];
     for port in [Port::Public, Port::Operator] {
-        let (api, model) = api_of(Settings { port, ..Settings::default() });
+        let (api, model) = api_of(ApiSettings { port, ..ApiSettings::default() });
         for path in &paths {
             let response = api.ask(bare("GET", path)).await;
             let is_unknown = response.status() == StatusCode::NOT_FOUND
@@ -219,7 +220,7 @@ async fn each_port_has_its_own_routes() {
         assert_eq!(has_reasons, port == Port::Operator, "{problem}");
         assert_eq!(problem["detail"].as_str().unwrap().contains("draining"), has_reasons);
     }
-    let (api, _) = api_of(Settings { port: Port::Public, ..Settings::default() });
+    let (api, _) = api_of(ApiSettings { port: Port::Public, ..ApiSettings::default() });
     let told = json_of(api.ask(bare("GET", "/openapi.json")).await).await;
     assert_eq!(told["paths"].as_object().unwrap().len(), paths.len() - internal.len());
 }

@@ -107,9 +107,12 @@ async fn what_is_not_what_it_says_is_refused() {
 }
 
 #[tokio::test]
-async fn a_bomb_is_refused_at_the_bound_on_a_body() {
-    let (api, _) =
-        api_of(Settings { body_bytes_max: MIB, body_memory_max: 2 * MIB, ..Settings::default() });
+async fn a_bomb_is_refused_at_the_limit_on_a_body() {
+    let (api, _) = api_of(ApiSettings {
+        body_bytes_max: MIB,
+        body_memory_max: 2 * MIB,
+        ..ApiSettings::default()
+    });
     let bomb = vec![b' '; 256 * MIB];
     for (encoding, body) in [("gzip", gzip(&bomb)), ("zstd", zstd(&bomb))] {
         assert!(body.len() < MIB, "{} bytes of {encoding}", body.len());
@@ -143,8 +146,10 @@ async fn unpacking_lets_others_have_their_turn_also_when_nothing_comes_out() {
 
 #[tokio::test]
 async fn a_body_that_came_and_could_not_be_unpacked_in_time_is_no_fault_of_its_caller() {
-    let (api, _) =
-        api_of(Settings { request_deadline: Duration::from_millis(50), ..Settings::default() });
+    let (api, _) = api_of(ApiSettings {
+        request_deadline: Duration::from_millis(50),
+        ..ApiSettings::default()
+    });
     let empty = gzip(b"");
     let long = [empty.repeat(MIB / empty.len()), gzip(TASK.as_bytes())].concat();
     // Each has its turn for a moment, and then nobody asks for more of it: so the others wait.
@@ -156,7 +161,7 @@ async fn a_body_that_came_and_could_not_be_unpacked_in_time_is_no_fault_of_its_c
     let response = api.ask(packed(&["gzip"], gzip(TASK.as_bytes()))).await;
     assert_eq!(header_of(&response, "retry-after"), Some("1"));
     assert_eq!(json_of(response).await["type"], "urn:punctual:problem:busy");
-    let line = r#"punctual_api_rejected_total{bound="bodies_unpacked_at_once"}"#;
+    let line = r#"punctual_api_rejected_total{limit="bodies_unpacked_at_once"}"#;
     assert_eq!(metric(&api, line).await.as_deref(), Some("1"));
     drop(unpacked);
     check(&api, &["gzip"], gzip(TASK.as_bytes()), "201").await;
@@ -166,10 +171,10 @@ async fn a_body_that_came_and_could_not_be_unpacked_in_time_is_no_fault_of_its_c
 async fn what_is_unpacked_counts_against_the_memory_for_bodies() {
     let slow = r#"{"topic":"slow","delay":1,"payload":1}"#;
     let large = gzip(format!("{slow}{}", " ".repeat(MIB - slow.len())).as_bytes());
-    let (api, _) = api_of(Settings {
+    let (api, _) = api_of(ApiSettings {
         body_bytes_max: MIB,
         body_memory_max: MIB + 2000,
-        ..Settings::default()
+        ..ApiSettings::default()
     });
     let mut first = Box::pin(api.ask(packed(&["gzip"], large.clone())));
     assert!(futures_util::poll!(&mut first).is_pending());

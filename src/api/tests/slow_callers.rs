@@ -29,7 +29,7 @@ async fn check_all_is_free(api: &Api) {
 #[tokio::test]
 async fn half_a_header_is_not_waited_for_also_after_a_whole_request() {
     let (address, _tasks, api) =
-        served(Settings { header_timeout: SOON, ..Settings::default() }).await;
+        served(ApiSettings { header_timeout: SOON, ..ApiSettings::default() }).await;
     let mut stream = TcpStream::connect(address).await.unwrap();
     stream.write_all(LIVEZ).await.unwrap();
     assert!(one_answer(&mut stream).await.starts_with("HTTP/1.1 200 OK"));
@@ -42,7 +42,7 @@ async fn half_a_header_is_not_waited_for_also_after_a_whole_request() {
 #[tokio::test]
 async fn a_header_that_trickles_in_is_not_waited_for() {
     let (address, _tasks, api) =
-        served(Settings { header_timeout: SOON, ..Settings::default() }).await;
+        served(ApiSettings { header_timeout: SOON, ..ApiSettings::default() }).await;
     let mut stream = TcpStream::connect(address).await.unwrap();
     stream.write_all(b"GET /livez HTTP/1.1\r\nname: ").await.unwrap();
     let (mut from, mut to) = stream.split();
@@ -62,7 +62,7 @@ async fn a_header_that_trickles_in_is_not_waited_for() {
 
 #[tokio::test]
 async fn a_header_that_comes_in_two_pieces_is_answered() {
-    let (address, _tasks, _api) = served(Settings::default()).await;
+    let (address, _tasks, _api) = served(ApiSettings::default()).await;
     let mut stream = TcpStream::connect(address).await.unwrap();
     for _ in 0..2 {
         stream.write_all(&LIVEZ[..20]).await.unwrap();
@@ -75,7 +75,7 @@ async fn a_header_that_comes_in_two_pieces_is_answered() {
 #[tokio::test]
 async fn a_connection_without_requests_is_closed_and_not_before_its_time() {
     let settings =
-        Settings { idle_timeout: 4 * SOON, header_timeout: SOON / 2, ..Settings::default() };
+        ApiSettings { idle_timeout: 4 * SOON, header_timeout: SOON / 2, ..ApiSettings::default() };
     let (address, _tasks, api) = served(settings).await;
     let mut stream = TcpStream::connect(address).await.unwrap();
     let asked_at = crate::clock::monotonic();
@@ -90,20 +90,20 @@ async fn a_connection_without_requests_is_closed_and_not_before_its_time() {
 #[tokio::test]
 async fn half_a_body_is_answered_408_and_frees_what_it_held() {
     let (address, _tasks, api) =
-        served(Settings { request_deadline: SOON, ..Settings::default() }).await;
+        served(ApiSettings { request_deadline: SOON, ..ApiSettings::default() }).await;
     let mut stream = TcpStream::connect(address).await.unwrap();
     let half = "POST /v1/tasks HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\ncontent-length: 100\r\n\r\n{\"topic\":";
     stream.write_all(half.as_bytes()).await.unwrap();
     let answer = rest_of(&mut stream).await;
     assert!(answer.starts_with("HTTP/1.1 408 ") && answer.contains("request-timeout"), "{answer}");
-    wait_metric(&api, r#"punctual_api_rejected_total{bound="request_deadline"}"#, "1").await;
+    wait_metric(&api, r#"punctual_api_rejected_total{limit="request_deadline"}"#, "1").await;
     check_all_is_free(&api).await;
 }
 
 #[tokio::test]
 async fn who_does_not_read_a_large_answer_is_cut_off() {
     let (address, _tasks, api) =
-        served(Settings { answer_timeout: SOON, ..Settings::default() }).await;
+        served(ApiSettings { answer_timeout: SOON, ..ApiSettings::default() }).await;
     let bytes = 14 << 20;
     let task = format!(r#"{{"topic":"t","delay":1,"payload_text":"{}"}}"#, "x".repeat(bytes));
     let path = format!("/v1/tasks/{}", submit(&api, &task).await["id"].as_str().unwrap());
@@ -120,9 +120,9 @@ async fn who_does_not_read_a_large_answer_is_cut_off() {
 }
 
 #[tokio::test]
-async fn a_header_over_the_bound_is_answered_431() {
+async fn a_header_over_the_limit_is_answered_431() {
     let (address, _tasks, api) =
-        served(Settings { header_bytes_max: 32 << 10, ..Settings::default() }).await;
+        served(ApiSettings { header_bytes_max: 32 << 10, ..ApiSettings::default() }).await;
     for (length, has_problem) in [(33 << 10, true), (80 << 10, false)] {
         let mut stream = TcpStream::connect(address).await.unwrap();
         let header = format!(
@@ -139,13 +139,13 @@ async fn a_header_over_the_bound_is_answered_431() {
             "{length}: {answer}"
         );
     }
-    wait_metric(&api, r#"punctual_api_rejected_total{bound="header_bytes"}"#, "2").await;
+    wait_metric(&api, r#"punctual_api_rejected_total{limit="header_bytes"}"#, "2").await;
     check_all_is_free(&api).await;
 }
 
 #[tokio::test]
 async fn a_header_of_many_fields_is_held_by_its_bytes_alone() {
-    let (address, _tasks, api) = served(Settings::default()).await;
+    let (address, _tasks, api) = served(ApiSettings::default()).await;
     // Of 37 bytes each, with the 32 that each counts for besides.
     for (count, status, has_problem) in
         [(400, "200 OK", false), (500, "431 ", true), (2000, "431 ", false)]
@@ -167,17 +167,17 @@ async fn a_header_of_many_fields_is_held_by_its_bytes_alone() {
             "{count}: {answer}"
         );
     }
-    wait_metric(&api, r#"punctual_api_rejected_total{bound="header_bytes"}"#, "2").await;
+    wait_metric(&api, r#"punctual_api_rejected_total{limit="header_bytes"}"#, "2").await;
 }
 
 #[tokio::test]
-async fn connections_beyond_the_bound_are_counted() {
+async fn connections_beyond_the_limit_are_counted() {
     let (address, _tasks, api) =
-        served(Settings { connections_max: 1, ..Settings::default() }).await;
+        served(ApiSettings { connections_max: 1, ..ApiSettings::default() }).await;
     let _first = TcpStream::connect(address).await.unwrap();
     wait_metric(&api, "punctual_api_connections", "1").await;
     assert!(
         rest_of(&mut TcpStream::connect(address).await.unwrap()).await.starts_with("HTTP/1.1 503 ")
     );
-    wait_metric(&api, r#"punctual_api_rejected_total{bound="connections"}"#, "1").await;
+    wait_metric(&api, r#"punctual_api_rejected_total{limit="connections"}"#, "1").await;
 }

@@ -16,7 +16,7 @@ use crate::shutdown::Tasks;
 pub const PATIENCE: Duration = Duration::from_secs(10);
 pub const LIVEZ: &[u8] = b"GET /livez HTTP/1.1\r\nhost: a\r\n\r\n";
 
-pub async fn served(settings: Settings) -> (SocketAddr, Tasks, Api) {
+pub async fn served(settings: ApiSettings) -> (SocketAddr, Tasks, Api) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let (tasks, api) = (Tasks::default(), api_of(settings).0);

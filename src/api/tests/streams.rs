@@ -55,7 +55,8 @@ async fn body_of(response: axum::http::Response<h2::RecvStream>) -> Result<Strin
 
 #[tokio::test]
 async fn many_requests_share_one_connection_within_what_it_may_have() {
-    let (address, tasks, _) = served(Settings { streams_max: 7, ..Settings::default() }).await;
+    let (address, tasks, _) =
+        served(ApiSettings { streams_max: 7, ..ApiSettings::default() }).await;
     let caller = connect(address, &tasks, &Builder::new()).await;
     // By its answer the caller has learnt how many it may have.
     assert_eq!(ask(&caller, asked("GET", "/livez")).await.await.unwrap().status(), StatusCode::OK);
@@ -70,9 +71,9 @@ async fn many_requests_share_one_connection_within_what_it_may_have() {
 }
 
 #[tokio::test]
-async fn requests_of_one_connection_over_the_callers_bound_get_429() {
+async fn requests_of_one_connection_over_the_callers_limit_get_429() {
     let (address, tasks, _) =
-        served(Settings { caller_requests_max: 1, ..Settings::default() }).await;
+        served(ApiSettings { caller_requests_max: 1, ..ApiSettings::default() }).await;
     let caller = connect(address, &tasks, &Builder::new()).await;
     let (slow, mut sender) = caller
         .clone()
@@ -92,7 +93,8 @@ async fn requests_of_one_connection_over_the_callers_bound_get_429() {
 
 #[tokio::test]
 async fn a_stream_whose_window_stays_shut_is_reset_and_the_others_go_on() {
-    let settings = Settings { request_deadline: SOON, answer_timeout: SOON, ..Settings::default() };
+    let settings =
+        ApiSettings { request_deadline: SOON, answer_timeout: SOON, ..ApiSettings::default() };
     let (address, tasks, api) = served(settings).await;
     let caller = connect(address, &tasks, Builder::new().initial_window_size(0)).await;
     let stalled = ask(&caller, asked("GET", "/v1/cluster")).await.await.unwrap();
@@ -107,7 +109,7 @@ async fn a_stream_whose_window_stays_shut_is_reset_and_the_others_go_on() {
 #[tokio::test]
 async fn half_a_body_is_answered_408() {
     let (address, tasks, api) =
-        served(Settings { request_deadline: SOON, ..Settings::default() }).await;
+        served(ApiSettings { request_deadline: SOON, ..ApiSettings::default() }).await;
     let caller = connect(address, &tasks, &Builder::new()).await;
     let (answer, mut sender) = caller
         .clone()
@@ -127,7 +129,7 @@ async fn half_a_body_is_answered_408() {
 #[tokio::test]
 async fn a_connection_without_requests_is_told_to_go() {
     let (address, tasks, api) =
-        served(Settings { idle_timeout: SOON, ..Settings::default() }).await;
+        served(ApiSettings { idle_timeout: SOON, ..ApiSettings::default() }).await;
     let caller = connect(address, &tasks, &Builder::new()).await;
     assert_eq!(ask(&caller, asked("HEAD", "/livez")).await.await.unwrap().status(), StatusCode::OK);
     wait_metric(&api, r#"punctual_api_cut_off_total{deadline="idle"}"#, "1").await;
@@ -142,7 +144,7 @@ fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
 
 #[tokio::test]
 async fn who_opens_and_resets_in_a_loop_is_cut_off() {
-    let (address, _tasks, api) = served(Settings::default()).await;
+    let (address, _tasks, api) = served(ApiSettings::default()).await;
     let mut bytes = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
     bytes.extend(frame(4, 0, 0, b""));
     for stream in (1..400).step_by(2) {
@@ -172,7 +174,7 @@ async fn who_opens_and_resets_in_a_loop_is_cut_off() {
 #[tokio::test]
 async fn answers_that_nobody_reads_keep_their_places_however_wide_their_windows_are() {
     const ASKED: u32 = 60;
-    let (address, _tasks, api) = served(Settings::default()).await;
+    let (address, _tasks, api) = served(ApiSettings::default()).await;
     let payload = "x".repeat(300 << 10);
     let created =
         submit(&api, &format!(r#"{{"topic":"t","delay":1,"payload_text":"{payload}"}}"#)).await;
@@ -214,7 +216,7 @@ async fn answers_that_nobody_reads_keep_their_places_however_wide_their_windows_
 /// among them.
 #[tokio::test]
 async fn a_body_that_nobody_reads_is_taken_to_its_end_beside_its_answer() {
-    let (address, tasks, api) = served(Settings::default()).await;
+    let (address, tasks, api) = served(ApiSettings::default()).await;
     let caller = connect(address, &tasks, &Builder::new()).await;
     for length in [1 << 10, 300 << 10, 4 << 20] {
         let mut request = asked("POST", "/v1/tasks");
@@ -240,11 +242,11 @@ async fn a_body_that_nobody_reads_is_taken_to_its_end_beside_its_answer() {
 }
 
 #[tokio::test]
-async fn a_header_over_the_bound_is_answered_431() {
+async fn a_header_over_the_limit_is_answered_431() {
     let (address, tasks, api) =
-        served(Settings { header_bytes_max: 4 << 10, ..Settings::default() }).await;
+        served(ApiSettings { header_bytes_max: 4 << 10, ..ApiSettings::default() }).await;
     let caller = connect(address, &tasks, &Builder::new()).await;
-    // Twice the bound and more is answered by the library.
+    // Twice the limit and more is answered by the library.
     for (length, has_problem) in [(5 << 10, true), (10 << 10, false)] {
         let mut request = asked("GET", "/livez");
         request.headers_mut().insert("name", "x".repeat(length).parse().unwrap());
@@ -257,14 +259,14 @@ async fn a_header_over_the_bound_is_answered_431() {
         );
     }
     assert_eq!(
-        metric(&api, r#"punctual_api_rejected_total{bound="header_bytes"}"#).await.as_deref(),
+        metric(&api, r#"punctual_api_rejected_total{limit="header_bytes"}"#).await.as_deref(),
         Some("1")
     );
 }
 
 #[tokio::test]
 async fn large_answers_come_whole() {
-    let (address, tasks, api) = served(Settings::default()).await;
+    let (address, tasks, api) = served(ApiSettings::default()).await;
     let payload = "x".repeat(3 << 20);
     let created =
         submit(&api, &format!(r#"{{"topic":"t","delay":1,"payload_text":"{payload}"}}"#)).await;

@@ -12,7 +12,7 @@ fn with(mut request: Request<Body>, name: &'static str, value: &str) -> Request<
 
 #[tokio::test]
 async fn every_answer_carries_the_id_of_its_request() {
-    let (api, _) = api_of(Settings { header_bytes_max: 400, ..Settings::default() });
+    let (api, _) = api_of(ApiSettings { header_bytes_max: 400, ..ApiSettings::default() });
     for (request, status) in [
         (post("/v1/tasks", r#"{"topic":"t","delay":1,"payload":1}"#), 201),
         (post("/v1/tasks", "{"), 400),

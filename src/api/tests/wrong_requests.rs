@@ -11,7 +11,7 @@ use rows::*;
 const ID: &str = "01b977ea-f4c0-8003-8000-000000000007";
 
 /// Topics of the model that refuse, or cannot do, what is asked.
-const TASKS_OF_MODEL: &[Row] = &[
+const TASKS_OF_MODEL: &[WrongBody] = &[
     (r#"{"topic":"bad","delay":1,"payload":1}"#, 422, "refused-value", NO_FIELD),
     (r#"{"topic":"full","delay":1,"payload":1}"#, 503, "busy", NO_FIELD),
     (r#"{"topic":"away","delay":1,"payload":1}"#, 503, "unavailable", NO_FIELD),
@@ -25,13 +25,13 @@ const REQUESTS_OF_MODEL: &[RequestRow] = &[
     ("GET", "/v1/tasks/counts?topic=away", None, (503, "unavailable", NO_FIELD)),
 ];
 
-const BULKS_OF_MODEL: &[Row] = &[
+const BULKS_OF_MODEL: &[WrongBody] = &[
     (r#"{"topic":"away"}"#, 503, "unavailable", NO_FIELD),
     (r#"{"topic":"lost"}"#, 503, "outcome-unknown", NO_FIELD),
 ];
 
 /// The same, of one of three tasks of a batch.
-const ITEMS_OF_MODEL: &[Row] = &[
+const ITEMS_OF_MODEL: &[WrongBody] = &[
     (r#"{"topic":"full","delay":1,"payload":1}"#, 503, "busy", NO_FIELD),
     (r#"{"topic":"lost","delay":1,"payload":1}"#, 503, "outcome-unknown", NO_FIELD),
 ];
@@ -109,7 +109,7 @@ async fn a_wrong_task_of_a_batch_has_a_result_of_its_own_and_the_others_are_take
 }
 
 #[tokio::test]
-async fn values_beyond_their_bounds_are_refused() {
+async fn values_beyond_their_limits_are_refused() {
     let api = api();
     let with = |field: &str, value: String| {
         format!(r#"{{"topic":"t","delay":1,"payload":1,"{field}":{value}}}"#)
@@ -200,7 +200,7 @@ async fn wrong_paths_methods_and_content_types_are_refused() {
 }
 
 /// Topic of the model, the body of a `PUT` by name there, and what it gets.
-const REPLACEMENTS_OF_MODEL: &[Replacement] = &[
+const REPLACEMENTS_OF_MODEL: &[WrongBodyOfTopic] = &[
     ("bad", r#"{"delay":1,"payload":1}"#, 422, "refused-value", NO_FIELD),
     ("full", r#"{"delay":1,"payload":1}"#, 503, "busy", NO_FIELD),
     ("away", r#"{"delay":1,"payload":1}"#, 503, "unavailable", NO_FIELD),

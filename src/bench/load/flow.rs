@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
-use super::intake::{Intake, Lane};
+use super::intake::{Lane, LoadTarget};
 use crate::bench::ledger::{Ledger, Planned};
 use crate::bench::results::quantiles::Spans;
 use crate::clock;
@@ -23,25 +23,25 @@ const TICK: Duration = Duration::from_millis(1);
 /// Calls that wait for a connection. The queue is bounded only by the number of tasks in the run,
 /// because an open loop does not slow down when the other side does.
 #[derive(Debug)]
-struct Queue {
-    calls: Mutex<VecDeque<Call>>,
+struct CallQueue {
+    calls: Mutex<VecDeque<PlannedCall>>,
     ready: Semaphore,
 }
 
 #[derive(Debug)]
-struct Call {
+struct PlannedCall {
     tasks: Vec<Planned>,
     released_at: Monotonic,
 }
 
-impl Queue {
-    fn push(&self, call: Call) {
+impl CallQueue {
+    fn push(&self, call: PlannedCall) {
         self.calls.lock().push_back(call);
         self.ready.add_permits(1);
     }
 
     /// Returns the next call, or `None` once the queue is closed and empty.
-    async fn pop(&self) -> Option<Call> {
+    async fn pop(&self) -> Option<PlannedCall> {
         if let Ok(permit) = self.ready.acquire().await {
             permit.forget();
         }
@@ -55,13 +55,13 @@ impl Queue {
 ///
 /// # Errors
 /// Returns an error when a connection cannot be opened.
-pub async fn open_loop<I: Intake>(
+pub async fn open_loop<I: LoadTarget>(
     intake: &I,
     lane_count: usize,
     ledger: &Arc<Ledger>,
-    mut next: impl FnMut(Duration) -> Next,
+    mut next: impl FnMut(Duration) -> NextStep,
 ) -> Result<Spans, String> {
-    let queue = Arc::new(Queue { calls: Mutex::default(), ready: Semaphore::new(0) });
+    let queue = Arc::new(CallQueue { calls: Mutex::default(), ready: Semaphore::new(0) });
     let mut workers = JoinSet::new();
     for number in 0..lane_count {
         let (mut lane, queue, ledger) =
@@ -79,9 +79,9 @@ pub async fn open_loop<I: Intake>(
     loop {
         let now = clock::monotonic();
         match next(now.since(started_at)) {
-            Next::Call(tasks) => queue.push(Call { tasks, released_at: now }),
-            Next::Wait => clock::sleep(TICK).await,
-            Next::Over => break,
+            NextStep::Call(tasks) => queue.push(PlannedCall { tasks, released_at: now }),
+            NextStep::Wait => clock::sleep(TICK).await,
+            NextStep::Over => break,
         }
     }
     queue.ready.close();
@@ -90,7 +90,7 @@ pub async fn open_loop<I: Intake>(
 
 /// The next step of an open loop.
 #[derive(Debug)]
-pub enum Next {
+pub enum NextStep {
     /// Submit these tasks in one call, now.
     Call(Vec<Planned>),
     /// The next call is not due yet.
@@ -103,7 +103,7 @@ pub enum Next {
 ///
 /// # Errors
 /// Returns an error when a connection cannot be opened.
-pub async fn closed_loop<I: Intake>(
+pub async fn closed_loop<I: LoadTarget>(
     intake: &I,
     lane_count: usize,
     ledger: &Arc<Ledger>,
@@ -148,11 +148,11 @@ async fn together(mut workers: JoinSet<Spans>) -> Spans {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bench::load::intake::Answered;
+    use crate::bench::load::intake::CallResult;
 
     struct Slow;
 
-    impl Intake for Slow {
+    impl LoadTarget for Slow {
         type Lane = Self;
 
         async fn open(&self, _number: usize) -> Result<Self, String> {
@@ -161,11 +161,11 @@ mod tests {
     }
 
     impl Lane for Slow {
-        async fn submit(&mut self, _tasks: &[Planned]) -> Result<Answered, String> {
+        async fn submit(&mut self, _tasks: &[Planned]) -> Result<CallResult, String> {
             tokio::time::timeout(Duration::from_millis(20), std::future::pending::<()>())
                 .await
                 .unwrap_err();
-            Ok(Answered::All)
+            Ok(CallResult::All)
         }
     }
 
@@ -178,7 +178,7 @@ mod tests {
         // for the nine before it.
         let next = move |_elapsed| {
             calls += 1;
-            if calls > 10 { Next::Over } else { Next::Call(vec![planned.plan(0)]) }
+            if calls > 10 { NextStep::Over } else { NextStep::Call(vec![planned.plan(0)]) }
         };
         let spans = open_loop(&Slow, 1, &ledger, next).await.unwrap();
         assert_eq!(ledger.snapshot().accepted_count, 10);

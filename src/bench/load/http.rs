@@ -25,7 +25,7 @@ const DEADLINE: Duration = Duration::from_secs(35);
 
 /// A node's answer.
 #[derive(Debug)]
-pub struct Answer {
+pub struct HttpAnswer {
     pub status: u16,
     pub body: Bytes,
 }
@@ -120,7 +120,7 @@ impl Http {
         method: Method,
         path: &str,
         body: Bytes,
-    ) -> Result<Answer, String> {
+    ) -> Result<HttpAnswer, String> {
         let outcome = tokio::time::timeout(DEADLINE, self.exchange(method, path, body)).await;
         let outcome =
             outcome.unwrap_or_else(|_elapsed| Err(format!("no answer within {DEADLINE:?}")));
@@ -135,7 +135,7 @@ impl Http {
         method: Method,
         path: &str,
         body: Bytes,
-    ) -> Result<Answer, String> {
+    ) -> Result<HttpAnswer, String> {
         let broke = |error: hyper::Error| format!("{}: {error}", self.authority);
         let request = Request::builder().method(method).uri(path).header(HOST, &self.authority);
         let request = if body.is_empty() {
@@ -152,7 +152,7 @@ impl Http {
         let response = open.sender.send_request(request).await.map_err(broke)?;
         let status = response.status().as_u16();
         let body = response.into_body().collect().await.map_err(broke)?.to_bytes();
-        Ok(Answer { status, body })
+        Ok(HttpAnswer { status, body })
     }
 }
 

@@ -6,7 +6,7 @@ use std::future::Future;
 use crate::bench::ledger::{Planned, Reply};
 
 /// A program that accepts tasks.
-pub trait Intake: Send + Sync + 'static {
+pub trait LoadTarget: Send + Sync + 'static {
     type Lane: Lane;
 
     /// Opens one more lane. All lanes are used at the same time.
@@ -22,19 +22,19 @@ pub trait Lane: Send + 'static {
     fn submit(
         &mut self,
         tasks: &[Planned],
-    ) -> impl Future<Output = Result<Answered, String>> + Send;
+    ) -> impl Future<Output = Result<CallResult, String>> + Send;
 }
 
 /// The answer to a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Answered {
+pub enum CallResult {
     All,
     /// The answer for each task, and the reason for the first that was not accepted.
     Some(Vec<Reply>, String),
     None(String),
 }
 
-impl Answered {
+impl CallResult {
     pub fn reply(&self, index: usize) -> Reply {
         match self {
             Self::All => Reply::Accepted,

@@ -5,14 +5,14 @@ use bytes::Bytes;
 use hyper::Method;
 use serde::Deserialize;
 
-use super::http::{Answer, Http, Trust};
-use super::intake::{Answered, Intake, Lane};
+use super::http::{Http, HttpAnswer, Trust};
+use super::intake::{CallResult, Lane, LoadTarget};
 use super::record::Records;
 use crate::bench::ledger::{Planned, Reply};
 
 /// How the due time is written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Due {
+pub enum WrittenDue {
     /// As the planned due time.
     At,
     /// As `"delay": 0`.
@@ -21,16 +21,22 @@ pub enum Due {
 
 /// A cluster, given by the URLs of some of its nodes. Connections are spread over them.
 #[derive(Clone, Debug)]
-pub struct Rest {
+pub struct RestTarget {
     urls: Vec<String>,
     trust: Trust,
     topic: String,
     records: Records,
-    due: Due,
+    due: WrittenDue,
 }
 
-impl Rest {
-    pub fn new(urls: &[String], trust: Trust, topic: &str, records: Records, due: Due) -> Self {
+impl RestTarget {
+    pub fn new(
+        urls: &[String],
+        trust: Trust,
+        topic: &str,
+        records: Records,
+        due: WrittenDue,
+    ) -> Self {
         Self { urls: urls.to_vec(), trust, topic: topic.to_owned(), records, due }
     }
 
@@ -41,7 +47,7 @@ impl Rest {
     }
 }
 
-impl Intake for Rest {
+impl LoadTarget for RestTarget {
     type Lane = RestLane;
 
     async fn open(&self, number: usize) -> Result<RestLane, String> {
@@ -53,7 +59,7 @@ impl Intake for Rest {
 #[derive(Debug)]
 pub struct RestLane {
     http: Http,
-    rest: Rest,
+    rest: RestTarget,
     body: Vec<u8>,
 }
 
@@ -85,11 +91,11 @@ impl RestLane {
         body.extend_from_slice(b"\",\"key\":\"");
         body.extend_from_slice(&self.rest.records.key(task.key));
         match self.rest.due {
-            Due::At => {
+            WrittenDue::At => {
                 body.extend_from_slice(b"\",\"due_at\":");
                 body.extend_from_slice(task.due_at.to_string().as_bytes());
             }
-            Due::Now => body.extend_from_slice(b"\",\"delay\":0"),
+            WrittenDue::Now => body.extend_from_slice(b"\",\"delay\":0"),
         }
         body.extend_from_slice(b",\"payload_text\":\"");
         body.extend_from_slice(self.rest.records.payload(task.key).as_bytes());
@@ -98,7 +104,7 @@ impl RestLane {
 }
 
 impl Lane for RestLane {
-    async fn submit(&mut self, tasks: &[Planned]) -> Result<Answered, String> {
+    async fn submit(&mut self, tasks: &[Planned]) -> Result<CallResult, String> {
         self.body.clear();
         if let [task] = tasks {
             self.write_task(task);
@@ -107,8 +113,8 @@ impl Lane for RestLane {
                 .call(Method::POST, "/v1/tasks", Bytes::copy_from_slice(&self.body))
                 .await?;
             return match reply_of(answer.status, &kind_of(&answer)) {
-                Reply::Accepted => Ok(Answered::All),
-                Reply::Refused => Ok(Answered::None(told(&answer))),
+                Reply::Accepted => Ok(CallResult::All),
+                Reply::Refused => Ok(CallResult::None(told(&answer))),
                 Reply::Unknown => Err(told(&answer)),
             };
         }
@@ -128,7 +134,7 @@ impl Lane for RestLane {
     }
 }
 
-fn answered(answer: &Answer, count: usize) -> Result<Answered, String> {
+fn answered(answer: &HttpAnswer, count: usize) -> Result<CallResult, String> {
     #[derive(Deserialize)]
     struct Results {
         results: Vec<One>,
@@ -137,36 +143,36 @@ fn answered(answer: &Answer, count: usize) -> Result<Answered, String> {
     struct One {
         status: u16,
         #[serde(default)]
-        problem: Kind,
+        problem: ProblemKind,
     }
     let Ok(Results { results }) = serde_json::from_slice(&answer.body) else {
         return match reply_of(answer.status, &kind_of(answer)) {
-            Reply::Refused => Ok(Answered::None(told(answer))),
+            Reply::Refused => Ok(CallResult::None(told(answer))),
             Reply::Accepted | Reply::Unknown => Err(told(answer)),
         };
     };
     let replies: Vec<Reply> =
         results.iter().map(|one| reply_of(one.status, &one.problem)).collect();
     if replies.len() == count && replies.iter().all(|reply| *reply == Reply::Accepted) {
-        return Ok(Answered::All);
+        return Ok(CallResult::All);
     }
-    Ok(Answered::Some(replies, told(answer)))
+    Ok(CallResult::Some(replies, told(answer)))
 }
 
 /// The type of a problem. Empty for any other answer.
 #[derive(Default, Deserialize)]
-struct Kind {
+struct ProblemKind {
     #[serde(default, rename = "type")]
     name: String,
 }
 
-fn kind_of(answer: &Answer) -> Kind {
+fn kind_of(answer: &HttpAnswer) -> ProblemKind {
     serde_json::from_slice(&answer.body).unwrap_or_default()
 }
 
 /// Classifies the answer for a task. After some server errors it is unknown whether the task was
 /// stored.
-fn reply_of(status: u16, kind: &Kind) -> Reply {
+fn reply_of(status: u16, kind: &ProblemKind) -> Reply {
     let is_open = kind.name.is_empty() || kind.name.ends_with(":outcome-unknown");
     match status {
         200 | 201 => Reply::Accepted,
@@ -177,7 +183,7 @@ fn reply_of(status: u16, kind: &Kind) -> Reply {
 }
 
 /// Returns the beginning of an answer, for people.
-fn told(answer: &Answer) -> String {
+fn told(answer: &HttpAnswer) -> String {
     let text = String::from_utf8_lossy(&answer.body);
     let detail = text.find("\"detail\"").map_or(text.as_ref(), |start| &text[start..]);
     format!("{} {}", answer.status, detail.chars().take(200).collect::<String>())
@@ -187,16 +193,17 @@ fn told(answer: &Answer) -> String {
 mod tests {
     use super::*;
 
-    fn lane(due: Due) -> RestLane {
+    fn lane(due: WrittenDue) -> RestLane {
         let urls = ["http://127.0.0.1:1".to_owned()];
-        let rest = Rest::new(&urls, Trust::new(None).unwrap(), "orders", Records::new(4), due);
+        let rest =
+            RestTarget::new(&urls, Trust::new(None).unwrap(), "orders", Records::new(4), due);
         RestLane { http: rest.connection(0).unwrap(), rest, body: Vec::new() }
     }
 
     #[test]
     fn a_task_is_written_as_the_api_reads_it() {
         for (due, field, value) in
-            [(Due::At, "due_at", 1_700_000_000_000_i64), (Due::Now, "delay", 0)]
+            [(WrittenDue::At, "due_at", 1_700_000_000_000_i64), (WrittenDue::Now, "delay", 0)]
         {
             let mut lane = lane(due);
             lane.write_task(&Planned { key: 0xab, due_at: 1_700_000_000_000 });
@@ -214,23 +221,23 @@ mod tests {
 
     #[test]
     fn a_batch_is_answered_task_by_task() {
-        let answer = |status, body: &'static str| Answer {
+        let answer = |status, body: &'static str| HttpAnswer {
             status,
             body: Bytes::from_static(body.as_bytes()),
         };
         let all = answer(200, r#"{"results":[{"status":201,"task":{"id":"x"}},{"status":201}]}"#);
-        assert_eq!(answered(&all, 2), Ok(Answered::All));
+        assert_eq!(answered(&all, 2), Ok(CallResult::All));
         let unknown = r#"{"status":503,"problem":{"type":"urn:punctual:problem:outcome-unknown"}}"#;
         let busy = r#"{"status":503,"problem":{"type":"urn:punctual:problem:busy"}}"#;
         let text = format!(r#"{{"results":[{{"status":201}},{{"status":422}},{unknown},{busy}]}}"#);
-        let some = answered(&Answer { status: 200, body: Bytes::from(text) }, 4).unwrap();
+        let some = answered(&HttpAnswer { status: 200, body: Bytes::from(text) }, 4).unwrap();
         let replies = [Reply::Accepted, Reply::Refused, Reply::Unknown, Reply::Refused];
         assert_eq!([0, 1, 2, 3].map(|index| some.reply(index)), replies);
         let none = answered(
             &answer(503, r#"{"type":"urn:punctual:problem:busy","detail":"try later"}"#),
             2,
         );
-        assert_eq!(none, Ok(Answered::None("503 \"detail\":\"try later\"}".to_owned())));
+        assert_eq!(none, Ok(CallResult::None("503 \"detail\":\"try later\"}".to_owned())));
         // The task may be stored. Counting it as refused would report its record as a fault of the
         // cluster.
         for body in [r#"{"type":"urn:punctual:problem:outcome-unknown"}"#, "a proxy's page"] {

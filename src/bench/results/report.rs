@@ -11,7 +11,7 @@ use crate::client::output::figures::grouped;
 
 /// The report of one run of one scenario.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Report {
+pub struct BenchReport {
     pub scenario: String,
     /// Start of the run by this machine's clock (RFC 3339). `version` is the release.
     pub taken_at: String,
@@ -20,20 +20,20 @@ pub struct Report {
     /// The quantity whose distribution is in `spans`.
     pub measured: String,
     pub spans: Option<Quantiles>,
-    pub counts: Counts,
+    pub counts: GuaranteeCounts,
     /// Per second.
     pub rate: f64,
     /// Single figures by name. The name contains the unit.
     pub facts: BTreeMap<String, f64>,
     pub usage: Vec<Usage>,
-    pub series: Vec<Moment>,
+    pub series: Vec<SeriesPoint>,
     /// The reason for the first refusal or missing answer, if there was one.
     pub reason: Option<String>,
 }
 
 /// How well the guarantees were kept.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Counts {
+pub struct GuaranteeCounts {
     pub submitted: u64,
     pub accepted: u64,
     pub refused: u64,
@@ -62,7 +62,7 @@ pub struct Usage {
 
 /// One point of a time series.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Moment {
+pub struct SeriesPoint {
     /// Seconds since the start of the measurement.
     pub at: f64,
     pub count: u64,
@@ -73,7 +73,7 @@ pub struct Moment {
     pub max: f64,
 }
 
-impl Moment {
+impl SeriesPoint {
     /// Summarises a step of `seconds` seconds.
     pub fn of(at: f64, spans: &Spans, seconds: f64) -> Self {
         let Some(quantiles) = spans.quantiles() else { return Self { at, ..Self::default() } };
@@ -82,7 +82,7 @@ impl Moment {
     }
 }
 
-impl Counts {
+impl GuaranteeCounts {
     /// Returns true when no task was early, lost, published twice, or published although it was
     /// refused.
     pub fn are_clean(&self) -> bool {
@@ -90,7 +90,7 @@ impl Counts {
     }
 }
 
-impl Report {
+impl BenchReport {
     pub fn fact(&mut self, name: &str, value: f64) {
         self.facts.insert(name.to_owned(), value);
     }
@@ -141,7 +141,7 @@ impl Report {
     }
 
     fn promises(&self) -> String {
-        let Counts {
+        let GuaranteeCounts {
             submitted,
             accepted,
             refused,
@@ -182,15 +182,15 @@ fn say(text: &mut String, line: &str) {
 mod tests {
     use super::*;
 
-    fn report() -> Report {
+    fn report() -> BenchReport {
         let mut spans = Spans::default();
         (1..=1000).for_each(|millis| spans.record_millis(millis));
-        let counts = Counts {
+        let counts = GuaranteeCounts {
             submitted: 1000,
             accepted: 1000,
             arrived: 1000,
             duplicates: 2,
-            ..Counts::default()
+            ..GuaranteeCounts::default()
         };
         let usage = Usage {
             name: "node".to_owned(),
@@ -198,13 +198,13 @@ mod tests {
             cores: 0.125,
             resident_bytes: 1 << 20,
         };
-        Report {
+        BenchReport {
             scenario: "lateness".to_owned(),
             measured: "append - due".to_owned(),
             spans: spans.quantiles(),
             counts,
             usage: vec![usage],
-            ..Report::default()
+            ..BenchReport::default()
         }
     }
 
@@ -219,12 +219,12 @@ mod tests {
     #[test]
     fn a_report_is_read_as_it_was_written() {
         let text = serde_json::to_string(&report()).unwrap();
-        assert_eq!(serde_json::from_str::<Report>(&text).unwrap(), report());
+        assert_eq!(serde_json::from_str::<BenchReport>(&text).unwrap(), report());
     }
 
     #[test]
     fn a_duplicate_is_not_clean() {
         assert!(!report().counts.are_clean());
-        assert!(Counts::default().are_clean());
+        assert!(GuaranteeCounts::default().are_clean());
     }
 }

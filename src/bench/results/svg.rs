@@ -4,7 +4,7 @@
 use std::fmt::Write as _;
 
 use super::quantiles::{Quantiles, shown};
-use super::report::{Moment, Report};
+use super::report::{BenchReport, SeriesPoint};
 
 /// One curve of a picture.
 #[derive(Clone, Debug)]
@@ -12,7 +12,7 @@ pub struct Curve<'a> {
     pub label: &'a str,
     /// The distribution. With `None` only the course over time is drawn.
     pub spans: Option<&'a Quantiles>,
-    pub series: &'a [Moment],
+    pub series: &'a [SeriesPoint],
 }
 
 const WIDTH: f64 = 1080.0;
@@ -30,7 +30,7 @@ const MILLIS_MIN: f64 = 0.5;
 const NINES_MAX: f64 = 4.2;
 
 /// Draws one report. Returns `None` when it has no data to draw.
-pub fn of_report(report: &Report) -> Option<String> {
+pub fn of_report(report: &BenchReport) -> Option<String> {
     let spans = report.spans.as_ref();
     if spans.is_none() && report.series.is_empty() {
         return None;
@@ -85,7 +85,7 @@ pub fn picture(title: &str, measured: &str, curves: &[Curve<'_>]) -> String {
             .map(|(share, millis)| (nines(*share) / NINES_MAX, *millis));
         distribution.line(&mut svg, colour, 2.0, points);
         let moments = || curve.series.iter().filter(|moment| moment.count > 0 || !has_lateness);
-        let bold = |moment: &Moment| if has_lateness { moment.p99 } else { moment.rate };
+        let bold = |moment: &SeriesPoint| if has_lateness { moment.p99 } else { moment.rate };
         series.line(&mut svg, colour, 2.0, moments().map(|moment| (moment.at / end, bold(moment))));
         if has_lateness {
             series.line(
@@ -272,7 +272,7 @@ mod tests {
     #[test]
     fn each_run_has_its_line_in_both_panels_and_its_figures() {
         let (ours, theirs) = (quantiles(0..100), quantiles(0..3000));
-        let series = [Moment { count: 1, p99: 3.0, max: 3.0, ..Moment::default() }];
+        let series = [SeriesPoint { count: 1, p99: 3.0, max: 3.0, ..SeriesPoint::default() }];
         let curve = |label, spans, series| Curve { label, spans: Some(spans), series };
         let curves = [curve("ours", &ours, &series[..]), curve("theirs", &theirs, &[])];
         let svg = picture("a < b & c", "append - due", &curves);
@@ -285,14 +285,15 @@ mod tests {
     #[test]
     fn every_point_is_inside_of_the_picture() {
         let wide = quantiles([0, 1, 10, 100, 3_000_000]);
-        let moment = |at, p99| Moment { at, count: 1, p99, max: p99, ..Moment::default() };
+        let moment =
+            |at, p99| SeriesPoint { at, count: 1, p99, max: p99, ..SeriesPoint::default() };
         let series = [moment(0.0, 0.0), moment(60.0, 3_000_000.0)];
         inside(&picture("t", "m", &[Curve { label: "l", spans: Some(&wide), series: &series }]));
     }
 
     #[test]
     fn a_series_without_lateness_shows_its_rates() {
-        let moment = |at, rate| Moment { at, rate, ..Moment::default() };
+        let moment = |at, rate| SeriesPoint { at, rate, ..SeriesPoint::default() };
         let series = [moment(0.0, 0.0), moment(0.2, 150_000.0), moment(0.4, 80_000.0)];
         let svg = picture("t", "m", &[Curve { label: "l", spans: None, series: &series }]);
         assert!(svg.contains("tasks per second") && svg.contains(">150000<"));

@@ -6,16 +6,16 @@ use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use crate::bench::load::flow;
-use crate::bench::load::intake::Intake;
-use crate::bench::results::report::Report;
+use crate::bench::load::intake::LoadTarget;
+use crate::bench::results::report::BenchReport;
 use crate::bench::results::{float, ratio};
-use crate::bench::run::{BULK_CALL, BULK_LANES, Run, Setup, millis, now, take};
+use crate::bench::run::{BULK_CALL, BULK_LANES, BenchRun, Setup, millis, now, take};
 
 /// Minimum time from the last submit to the instant: the claims must find all tasks.
 const MARGIN: Duration = Duration::from_millis(1500);
 
 #[derive(Clone, Copy, Debug)]
-pub struct Plan {
+pub struct BurstPlan {
     pub count: u64,
     /// Time from the first submit to the instant.
     pub lead: Duration,
@@ -26,8 +26,12 @@ pub struct Plan {
 /// # Errors
 /// Returns the reason as text when the scenario cannot be run, or when the tasks were not stored in
 /// time.
-pub async fn burst<I: Intake>(setup: &Setup, plan: &Plan, intake: &I) -> Result<Report, String> {
-    let run = Run::start(setup, "burst").await?;
+pub async fn burst<I: LoadTarget>(
+    setup: &Setup,
+    plan: &BurstPlan,
+    intake: &I,
+) -> Result<BenchReport, String> {
+    let run = BenchRun::start(setup, "burst").await?;
     let instant = now() + millis(plan.lead);
     let (book, left) = (Arc::clone(&run.ledger), AtomicU64::new(plan.count));
     let next = move || {

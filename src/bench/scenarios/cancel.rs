@@ -9,16 +9,16 @@ use parking_lot::Mutex;
 use tokio::task::JoinSet;
 
 use crate::bench::ledger::Reply;
-use crate::bench::load::intake::Intake as _;
-use crate::bench::load::rest::Rest;
+use crate::bench::load::intake::LoadTarget as _;
+use crate::bench::load::rest::RestTarget;
 use crate::bench::results::quantiles::Spans;
-use crate::bench::results::report::Report;
+use crate::bench::results::report::BenchReport;
 use crate::bench::results::{float, ratio};
-use crate::bench::run::{Run, Setup, millis, now};
+use crate::bench::run::{BenchRun, Setup, millis, now};
 use crate::clock;
 
 #[derive(Clone, Copy, Debug)]
-pub struct Plan {
+pub struct CancelPlan {
     /// Number of tasks to cancel.
     pub count: usize,
     /// Number of tasks at the beginning that are not measured.
@@ -40,8 +40,12 @@ struct Verdicts {
 ///
 /// # Errors
 /// Returns the reason as text when the scenario cannot be run.
-pub async fn cancel(setup: &Setup, plan: &Plan, rest: &Rest) -> Result<Report, String> {
-    let run = Run::start(setup, "cancel").await?;
+pub async fn cancel(
+    setup: &Setup,
+    plan: &CancelPlan,
+    rest: &RestTarget,
+) -> Result<BenchReport, String> {
+    let run = BenchRun::start(setup, "cancel").await?;
     run.say(&format!("submitting {} tasks", plan.count));
     let mut ids = submit_all(&run, plan, rest).await?;
     run.say("cancelling them");
@@ -71,7 +75,11 @@ pub async fn cancel(setup: &Setup, plan: &Plan, rest: &Rest) -> Result<Report, S
     Ok(report)
 }
 
-async fn submit_all(run: &Run, plan: &Plan, rest: &Rest) -> Result<Vec<String>, String> {
+async fn submit_all(
+    run: &BenchRun,
+    plan: &CancelPlan,
+    rest: &RestTarget,
+) -> Result<Vec<String>, String> {
     let mut workers = JoinSet::new();
     let lanes = plan.lanes.max(1);
     for number in 0..lanes {
@@ -92,7 +100,7 @@ async fn submit_all(run: &Run, plan: &Plan, rest: &Rest) -> Result<Vec<String>, 
     Ok(workers.join_all().await.into_iter().flatten().collect())
 }
 
-async fn cancel_all(ids: Vec<String>, lanes: usize, rest: &Rest) -> Result<Verdicts, String> {
+async fn cancel_all(ids: Vec<String>, lanes: usize, rest: &RestTarget) -> Result<Verdicts, String> {
     let ids = Arc::new(Mutex::new(ids));
     let mut workers = JoinSet::new();
     for number in 0..lanes.max(1) {

@@ -9,13 +9,13 @@ use std::time::Duration;
 use az::SaturatingAs as _;
 
 use crate::bench::load::flow;
-use crate::bench::load::intake::Intake;
-use crate::bench::results::report::Report;
+use crate::bench::load::intake::LoadTarget;
+use crate::bench::results::report::BenchReport;
 use crate::bench::results::{float, ratio};
-use crate::bench::run::{BULK_CALL, BULK_LANES, Run, Setup, millis, now, take};
+use crate::bench::run::{BULK_CALL, BULK_LANES, BenchRun, Setup, millis, now, take};
 
 #[derive(Clone, Copy, Debug)]
-pub struct Plan {
+pub struct DrainPlan {
     pub count: u64,
     /// Time from the first submit to the first due time. All tasks must be stored by then.
     pub lead: Duration,
@@ -47,13 +47,13 @@ pub trait Publishers {
 /// # Errors
 /// Returns the reason as text when the scenario cannot be run, or when the tasks were not stored in
 /// time.
-pub async fn drain<I: Intake>(
+pub async fn drain<I: LoadTarget>(
     setup: &Setup,
-    plan: &Plan,
+    plan: &DrainPlan,
     intake: &I,
     publishers: &mut impl Publishers,
-) -> Result<Report, String> {
-    let run = Run::start(setup, "drain").await?;
+) -> Result<BenchReport, String> {
+    let run = BenchRun::start(setup, "drain").await?;
     let from = now() + millis(plan.lead);
     let to = from + millis(plan.spread).max(1);
     let (book, left, turn, plan) =

@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use crate::bench::load::flow::{self, Next};
-use crate::bench::load::intake::Intake;
-use crate::bench::results::report::Report;
+use crate::bench::load::flow::{self, NextStep};
+use crate::bench::load::intake::LoadTarget;
+use crate::bench::results::report::BenchReport;
 use crate::bench::results::{float, ratio};
-use crate::bench::run::{Run, Setup, millis, now};
+use crate::bench::run::{BenchRun, Setup, millis, now};
 
 #[derive(Clone, Copy, Debug)]
-pub struct Plan {
+pub struct ImmediatePlan {
     pub rate: u32,
     pub lanes: usize,
     pub measured: Duration,
@@ -21,12 +21,12 @@ pub struct Plan {
 ///
 /// # Errors
 /// Returns the reason as text when the scenario cannot be run.
-pub async fn immediate<I: Intake>(
+pub async fn immediate<I: LoadTarget>(
     setup: &Setup,
-    plan: &Plan,
+    plan: &ImmediatePlan,
     intake: &I,
-) -> Result<Report, String> {
-    let run = Run::start(setup, "immediate").await?;
+) -> Result<BenchReport, String> {
+    let run = BenchRun::start(setup, "immediate").await?;
     let from = run.started_at + millis(plan.warm_up);
     let due = from..from + millis(plan.measured);
     let interval = Duration::from_secs(1) / plan.rate.max(1);
@@ -34,13 +34,13 @@ pub async fn immediate<I: Intake>(
     let next = |elapsed: Duration| {
         let at = now();
         if at >= due.end {
-            return Next::Over;
+            return NextStep::Over;
         }
         if elapsed < interval * count {
-            return Next::Wait;
+            return NextStep::Wait;
         }
         count += 1;
-        Next::Call(vec![run.ledger.plan(at)])
+        NextStep::Call(vec![run.ledger.plan(at)])
     };
     let looks = async {
         run.wait_until(due.start).await;

@@ -6,11 +6,11 @@ use std::ops::Range;
 use std::time::Duration;
 
 use crate::bench::ledger;
-use crate::bench::load::flow::{self, Next};
-use crate::bench::load::intake::Intake;
-use crate::bench::results::report::Report;
+use crate::bench::load::flow::{self, NextStep};
+use crate::bench::load::intake::LoadTarget;
+use crate::bench::results::report::BenchReport;
 use crate::bench::results::{float, ratio};
-use crate::bench::run::{Mark, Run, Setup, fill, millis};
+use crate::bench::run::{BenchRun, Mark, Setup, fill, millis};
 
 /// The name of the scenario that runs for hours.
 pub const SOAK: &str = "soak";
@@ -21,7 +21,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(5);
 const BACKGROUND: Range<Duration> = Duration::from_secs(2 * 3600)..Duration::from_secs(26 * 3600);
 
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub struct LatenessPlan {
     /// `lateness` or [`SOAK`].
     pub scenario: &'static str,
     /// Tasks per second, submitted and due.
@@ -43,9 +43,13 @@ pub struct Plan {
 ///
 /// # Errors
 /// Returns the reason as text when the scenario cannot be run.
-pub async fn lateness<I: Intake>(setup: &Setup, plan: &Plan, intake: &I) -> Result<Report, String> {
+pub async fn lateness<I: LoadTarget>(
+    setup: &Setup,
+    plan: &LatenessPlan,
+    intake: &I,
+) -> Result<BenchReport, String> {
     fill(intake, plan.pending, BACKGROUND).await?;
-    let run = Run::start(setup, plan.scenario).await?;
+    let run = BenchRun::start(setup, plan.scenario).await?;
     // The time until `ahead.end` is a ramp: the tasks due then are not all submitted yet.
     let from = run.started_at + millis(plan.ahead.end) + millis(plan.warm_up);
     let due = from..from + millis(plan.measured);
@@ -67,7 +71,7 @@ pub async fn lateness<I: Intake>(setup: &Setup, plan: &Plan, intake: &I) -> Resu
     Ok(report)
 }
 
-fn settings_of(plan: &Plan) -> Vec<(&'static str, String)> {
+fn settings_of(plan: &LatenessPlan) -> Vec<(&'static str, String)> {
     vec![
         ("rate", plan.rate.to_string()),
         ("measured", format!("{:?}", plan.measured)),
@@ -78,16 +82,20 @@ fn settings_of(plan: &Plan) -> Vec<(&'static str, String)> {
 }
 
 /// Splits the tasks into calls that are small enough to arrive evenly.
-fn submitter<'a>(plan: &'a Plan, run: &'a Run, end: i64) -> impl FnMut(Duration) -> Next + 'a {
+fn submitter<'a>(
+    plan: &'a LatenessPlan,
+    run: &'a BenchRun,
+    end: i64,
+) -> impl FnMut(Duration) -> NextStep + 'a {
     let size = (plan.rate / 20).clamp(1, plan.call_max.max(1));
     let interval = Duration::from_secs(u64::from(size)) / plan.rate.max(1);
     let (start, mut call) = (run.started_at, 0_u32);
     move |elapsed| {
         if start + millis(elapsed) >= end {
-            return Next::Over;
+            return NextStep::Over;
         }
         if elapsed < interval * call {
-            return Next::Wait;
+            return NextStep::Wait;
         }
         call += 1;
         let ahead = plan.ahead.start.as_secs_f64()
@@ -95,13 +103,13 @@ fn submitter<'a>(plan: &'a Plan, run: &'a Run, end: i64) -> impl FnMut(Duration)
         let due_at = |_| {
             start + millis(elapsed + Duration::from_secs_f64(rand::random_range(ahead.clone())))
         };
-        Next::Call((0..size).map(due_at).map(|due_at| run.ledger.plan(due_at)).collect())
+        NextStep::Call((0..size).map(due_at).map(|due_at| run.ledger.plan(due_at)).collect())
     }
 }
 
 /// Samples the processes at the start and the end of the measurement, and every few seconds in
 /// between.
-async fn watch(run: &Run, due: &ledger::Range) -> Vec<Mark> {
+async fn watch(run: &BenchRun, due: &ledger::Range) -> Vec<Mark> {
     let mut looks = Vec::new();
     let mut at = due.start;
     while at < due.end {
@@ -131,7 +139,13 @@ pub fn spans(scenario: &str, measured: Duration) -> Vec<(&'static str, Range<Dur
     vec![("first fifth", Duration::ZERO..fifth), ("last fifth", measured - fifth..measured)]
 }
 
-fn compare_spans(report: &mut Report, run: &Run, plan: &Plan, due: &ledger::Range, looks: &[Mark]) {
+fn compare_spans(
+    report: &mut BenchReport,
+    run: &BenchRun,
+    plan: &LatenessPlan,
+    due: &ledger::Range,
+    looks: &[Mark],
+) {
     for (name, range) in spans(plan.scenario, plan.measured) {
         let dues = due.start + millis(range.start)..due.start + millis(range.end);
         report.fact(&format!("p99 of the {name}, ms"), run.ledger.lateness(&dues).at(0.99));
@@ -148,7 +162,7 @@ fn compare_spans(report: &mut Report, run: &Run, plan: &Plan, due: &ledger::Rang
 }
 
 /// Adds the mean memory of the samples to the report.
-fn remember_memory(report: &mut Report, run: &Run, when: &str, looks: &[&Mark]) {
+fn remember_memory(report: &mut BenchReport, run: &BenchRun, when: &str, looks: &[&Mark]) {
     let mut sums: BTreeMap<String, (f64, f64)> = BTreeMap::new();
     for (name, bytes) in looks.iter().flat_map(|look| run.resident(look)) {
         let (sum, count) = sums.entry(name).or_default();

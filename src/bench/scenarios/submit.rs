@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::bench::ledger::{Ledger, Planned};
-use crate::bench::load::flow::{self, Next};
-use crate::bench::load::intake::Intake;
+use crate::bench::load::flow::{self, NextStep};
+use crate::bench::load::intake::LoadTarget;
 use crate::bench::results::quantiles::Spans;
-use crate::bench::results::report::Report;
+use crate::bench::results::report::BenchReport;
 use crate::bench::results::{float, ratio};
-use crate::bench::run::{Run, Setup, millis, now};
+use crate::bench::run::{BenchRun, Setup, millis, now};
 use crate::clock;
 
 /// How far ahead tasks are due: none is due during the run.
@@ -18,7 +18,7 @@ const AHEAD: std::ops::Range<Duration> =
     Duration::from_secs(2 * 3600)..Duration::from_secs(4 * 3600);
 
 #[derive(Clone, Copy, Debug)]
-pub struct Plan {
+pub struct SubmitPlan {
     /// Number of concurrent calls.
     pub lanes: usize,
     /// Tasks in one call. A call of one task uses the single submit.
@@ -33,8 +33,12 @@ pub struct Plan {
 ///
 /// # Errors
 /// Returns the reason as text when the scenario cannot be run.
-pub async fn submit<I: Intake>(setup: &Setup, plan: &Plan, intake: &I) -> Result<Report, String> {
-    let run = Run::start(setup, "submit").await?;
+pub async fn submit<I: LoadTarget>(
+    setup: &Setup,
+    plan: &SubmitPlan,
+    intake: &I,
+) -> Result<BenchReport, String> {
+    let run = BenchRun::start(setup, "submit").await?;
     for_a_while(&run, plan, plan.warm_up, intake).await?;
     let (before, from) = (run.mark(), run.ledger.counts());
     let started_at = clock::monotonic();
@@ -61,9 +65,9 @@ pub async fn submit<I: Intake>(setup: &Setup, plan: &Plan, intake: &I) -> Result
     Ok(report)
 }
 
-async fn for_a_while<I: Intake>(
-    run: &Run,
-    plan: &Plan,
+async fn for_a_while<I: LoadTarget>(
+    run: &BenchRun,
+    plan: &SubmitPlan,
     span: Duration,
     intake: &I,
 ) -> Result<Spans, String> {
@@ -76,13 +80,13 @@ async fn for_a_while<I: Intake>(
     let mut count = 0_u32;
     let next = move |elapsed: Duration| {
         if elapsed >= span {
-            return Next::Over;
+            return NextStep::Over;
         }
         if elapsed < interval * count {
-            return Next::Wait;
+            return NextStep::Wait;
         }
         count += 1;
-        Next::Call(tasks(&ledger, call))
+        NextStep::Call(tasks(&ledger, call))
     };
     flow::open_loop(intake, plan.lanes, &run.ledger, next).await
 }

@@ -3,12 +3,12 @@
 use clap::{Args, Subcommand};
 
 use super::manual::{self, EXIT_CODES, LIST_EXIT_CODES, with_codes};
-use super::node::{Node, which};
+use super::node::{NodeOptions, which};
 use crate::domain::TaskId;
 
 /// A range of due times.
 #[derive(Args, Clone, Debug)]
-pub struct Range {
+pub struct RangeArgs {
     /// Due at this moment or later: 2030-01-31T09:30:00+01:00 (RFC 3339, with a zone), or
     /// milliseconds since the epoch.
     #[arg(long, value_name = "TIME")]
@@ -20,7 +20,7 @@ pub struct Range {
 
 /// The part of a list to show.
 #[derive(Args, Clone, Debug)]
-pub struct Part {
+pub struct PartArgs {
     /// How many are shown at most, over as many requests as it takes.
     #[arg(long, value_name = "COUNT", default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..))]
     pub limit: u64,
@@ -38,24 +38,24 @@ pub struct Part {
     after_help = LIST_EXIT_CODES,
     after_long_help = with_codes(manual::LIST_EXAMPLES, LIST_EXIT_CODES)
 )]
-pub struct List {
+pub struct ListArgs {
     /// Only tasks of this topic.
     #[arg(long, value_name = "TOPIC")]
     pub topic: Option<String>,
     #[command(flatten)]
-    pub range: Range,
+    pub range: RangeArgs,
     #[command(flatten)]
-    pub part: Part,
+    pub part: PartArgs,
     /// Says how many tasks are pending instead: in all, by topic, and by minute of the coming hour;
     /// and what of it is an estimate.
     #[arg(long, conflicts_with_all = ["due_from", "due_to", "limit", "all", "cursor"])]
     pub counts: bool,
     #[command(flatten)]
-    pub node: Node,
+    pub node: NodeOptions,
 }
 
 #[derive(Args, Clone, Debug)]
-pub struct Dead {
+pub struct DeadArgs {
     #[command(subcommand)]
     pub command: DeadCommand,
 }
@@ -87,11 +87,11 @@ pub struct DeadList {
     #[arg(long, value_name = "TOPIC")]
     pub topic: Option<String>,
     #[command(flatten)]
-    pub range: Range,
+    pub range: RangeArgs,
     #[command(flatten)]
-    pub part: Part,
+    pub part: PartArgs,
     #[command(flatten)]
-    pub node: Node,
+    pub node: NodeOptions,
 }
 
 /// Selects the dead letters to redrive or drop.
@@ -109,7 +109,7 @@ pub struct DeadChange {
     #[arg(long, value_name = "TOPIC")]
     pub topic: Option<String>,
     #[command(flatten)]
-    pub range: Range,
+    pub range: RangeArgs,
     /// Says how many it would be, and does nothing to them.
     #[arg(long, requires = "topic")]
     pub dry_run: bool,
@@ -117,5 +117,5 @@ pub struct DeadChange {
     #[arg(long, requires = "topic", conflicts_with = "dry_run")]
     pub yes: bool,
     #[command(flatten)]
-    pub node: Node,
+    pub node: NodeOptions,
 }

@@ -13,7 +13,7 @@ const RUN_ID_BYTES_MAX: usize = 200;
 
 /// The node to call, and the form of its answer.
 #[derive(Args, Clone, Debug)]
-pub struct Node {
+pub struct NodeOptions {
     /// Any node of the cluster.
     #[arg(long, env = "PUNCTUAL_URL", value_name = "URL", default_value = "http://127.0.0.1:7070")]
     pub url: String,

@@ -10,12 +10,12 @@ use serde_json::value::RawValue;
 use tokio_util::sync::CancellationToken;
 
 use super::difference::differences;
-use super::judge::{Again, Next, Outcome, Pending, Settled, judge};
-use super::line::Line;
+use super::judge::{Again, LineOutcome, NextAttempt, Pending, SettledLine, judge};
+use super::line::TaskLine;
 use super::screen::Screen;
-use crate::client::answer::{Answer, Ending, Exit};
-use crate::client::caller::{Caller, Repeating};
-use crate::client::retry::Patience;
+use crate::client::answer::{Ending, Exit, NodeAnswer};
+use crate::client::caller::{NodeCaller, Repeating};
+use crate::client::retry::RetryBudget;
 use crate::clock;
 use crate::domain::Monotonic;
 
@@ -28,7 +28,7 @@ const BREAKS_BEFORE_SPLIT: u32 = 2;
 /// The state that all batches of a run share.
 #[derive(Clone, Copy, Debug)]
 pub struct Delivery<'a> {
-    pub caller: &'a Caller,
+    pub caller: &'a NodeCaller,
     /// How long a batch is retried while no request gets through.
     pub retry_for: Duration,
     /// Once cancelled, no batch is retried.
@@ -42,14 +42,14 @@ pub struct Delivery<'a> {
 #[derive(Debug, Default)]
 pub struct Delivered {
     /// One outcome for each line.
-    pub settled: Vec<Settled>,
+    pub settled: Vec<SettledLine>,
     /// The reason why some lines were given up.
     pub trouble: Option<Ending>,
 }
 
 impl Delivery<'_> {
     /// Sends `lines` until each line is settled. Retries are safe, because each line has a name.
-    pub async fn deliver(&self, lines: Vec<Line>) -> Delivered {
+    pub async fn deliver(&self, lines: Vec<TaskLine>) -> Delivered {
         let mut delivered = Delivered::default();
         // A stack: the next part is the last element.
         let mut parts = vec![
@@ -58,7 +58,7 @@ impl Delivery<'_> {
                 .map(|line| Pending { line, may_be_stored: false })
                 .collect::<Vec<_>>(),
         ];
-        let mut patience = Patience::new(self.retry_for);
+        let mut patience = RetryBudget::new(self.retry_for);
         let mut break_count = 0;
         while let Some(part) = parts.pop() {
             let asked = match self.caller.post(&BATCH, body_of(&part)) {
@@ -74,9 +74,9 @@ impl Delivery<'_> {
                 self.last_through.set(Some(clock::monotonic()));
             }
             match round.next {
-                Next::Done => break_count = 0,
-                Next::Split(lines) => push_halves(&mut parts, lines),
-                Next::Again(Again { lines, why, retry_after, is_unanswered }) => {
+                NextAttempt::Done => break_count = 0,
+                NextAttempt::Split(lines) => push_halves(&mut parts, lines),
+                NextAttempt::Again(Again { lines, why, retry_after, is_unanswered }) => {
                     break_count = if is_unanswered { break_count + 1 } else { 0 };
                     if break_count >= BREAKS_BEFORE_SPLIT {
                         push_halves(&mut parts, lines);
@@ -99,16 +99,20 @@ impl Delivery<'_> {
                         break;
                     }
                 }
-                Next::GiveUp(lines, ending) => {
+                NextAttempt::GiveUp(lines, ending) => {
                     parts.push(lines);
                     delivered.trouble = Some(ending);
                     break;
                 }
             }
         }
-        delivered.settled.extend(parts.into_iter().flatten().map(|pending| Settled {
+        delivered.settled.extend(parts.into_iter().flatten().map(|pending| SettledLine {
             number: pending.line.number,
-            outcome: if pending.may_be_stored { Outcome::Unknown } else { Outcome::NotSubmitted },
+            outcome: if pending.may_be_stored {
+                LineOutcome::Unknown
+            } else {
+                LineOutcome::NotSubmitted
+            },
         }));
         delivered
     }
@@ -120,7 +124,7 @@ const LOOK_UPS_MAX: usize = 8;
 impl Delivery<'_> {
     /// Settles lines whose names already stood for a task: each line is the same task or differs
     /// from it.
-    async fn compare(&self, known: Vec<(Line, Box<RawValue>)>, delivered: &mut Delivered) {
+    async fn compare(&self, known: Vec<(TaskLine, Box<RawValue>)>, delivered: &mut Delivered) {
         let looks = known
             .into_iter()
             .map(|(line, task)| async move { (line.number, self.compare_one(&line, task).await) });
@@ -128,24 +132,32 @@ impl Delivery<'_> {
         while let Some((number, compared)) = looks.next().await {
             let outcome = compared.unwrap_or_else(|why| {
                 delivered.trouble.get_or_insert(why);
-                Outcome::Unknown
+                LineOutcome::Unknown
             });
-            delivered.settled.push(Settled { number, outcome });
+            delivered.settled.push(SettledLine { number, outcome });
         }
     }
 
     /// Compares one line with its known task. The answer to a submit shows only the due time, so
     /// the other members need a look-up.
-    async fn compare_one(&self, line: &Line, task: Box<RawValue>) -> Result<Outcome, Ending> {
+    async fn compare_one(
+        &self,
+        line: &TaskLine,
+        task: Box<RawValue>,
+    ) -> Result<LineOutcome, Ending> {
         let found = self.looked_up(&task).await?;
         let full = found.as_ref().map_or(task.get(), |answer| answer.text.as_str());
         let members = differences(&line.json, full, clock::wall());
-        Ok(if members.is_empty() { Outcome::Known(task) } else { Outcome::Differs(task, members) })
+        Ok(if members.is_empty() {
+            LineOutcome::Known(task)
+        } else {
+            LineOutcome::Differs(task, members)
+        })
     }
 
     /// Looks up all that a node knows of a task. Returns `None` when the node no longer knows it.
-    async fn looked_up(&self, task: &RawValue) -> Result<Option<Answer>, Ending> {
-        let id = serde_json::from_str::<Known>(task.get()).map(|known| known.id);
+    async fn looked_up(&self, task: &RawValue) -> Result<Option<NodeAnswer>, Ending> {
+        let id = serde_json::from_str::<KnownNode>(task.get()).map(|known| known.id);
         let Ok(id) = id else { return Ok(None) };
         let call = self.caller.get(&["v1", "tasks", &id], &[])?;
         let asking = self.caller.ask_for(&call, self.retry_for, Repeating::IsSafe);
@@ -165,7 +177,7 @@ impl Delivery<'_> {
 }
 
 #[derive(Deserialize)]
-struct Known {
+struct KnownNode {
     id: String,
 }
 

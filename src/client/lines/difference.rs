@@ -23,14 +23,14 @@ const CLOCKS_APART_MAX: Duration = Duration::from_secs(300);
 /// A member in which a line and its task differ.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Debug)]
 #[serde(rename_all = "snake_case")]
-pub enum Member {
+pub enum DifferingMember {
     DueAt,
     Payload,
     Key,
     Headers,
 }
 
-impl fmt::Display for Member {
+impl fmt::Display for DifferingMember {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::DueAt => "due time",
@@ -44,7 +44,7 @@ impl fmt::Display for Member {
 /// The members that a line and a task in an answer have in common. Other members are ignored.
 #[derive(Deserialize, Default)]
 #[serde(default)]
-struct Task<'a> {
+struct ComparedTask<'a> {
     due_at: Option<Value>,
     #[serde(borrow, deserialize_with = "given")]
     payload: Option<&'a RawValue>,
@@ -67,7 +67,7 @@ fn given<'de: 'a, 'a, D: Deserializer<'de>>(
     <&RawValue>::deserialize(deserializer).map(Some)
 }
 
-impl<'a> Task<'a> {
+impl<'a> ComparedTask<'a> {
     fn due_at(&self) -> Option<Timestamp> {
         match self.due_at.as_ref()? {
             Value::String(text) => Timestamp::of_rfc3339(text),
@@ -132,35 +132,36 @@ fn header_values(value: &Value) -> Option<Vec<Option<Vec<u8>>>> {
 ///
 /// A line with a delay has no fixed due time to compare. Members that the node has already deleted
 /// cannot be compared, either. `now` is this machine's clock.
-pub fn differences(line: &str, task: &str, now: Timestamp) -> Vec<Member> {
-    let (Ok(line), Ok(task)) =
-        (serde_json::from_str::<Task<'_>>(line), serde_json::from_str::<Task<'_>>(task))
-    else {
+pub fn differences(line: &str, task: &str, now: Timestamp) -> Vec<DifferingMember> {
+    let (Ok(line), Ok(task)) = (
+        serde_json::from_str::<ComparedTask<'_>>(line),
+        serde_json::from_str::<ComparedTask<'_>>(task),
+    ) else {
         return Vec::new();
     };
     let mut members = Vec::new();
     if let (Some(asked), Some(stored)) = (line.due_at(), task.due_at()) {
         let may_be_moved = stored > asked && stored <= now.plus(CLOCKS_APART_MAX);
         if stored != asked && !may_be_moved {
-            members.push(Member::DueAt);
+            members.push(DifferingMember::DueAt);
         }
     }
     // An answer without the payload lacks the key and the headers as well.
     let Some(payload) = task.payload() else { return members };
     if line.payload().is_some_and(|asked| asked != payload) {
-        members.push(Member::Payload);
+        members.push(DifferingMember::Payload);
     }
     if let (Some(asked), Some(stored)) = (line.key(), task.key())
         && asked != stored
     {
-        members.push(Member::Key);
+        members.push(DifferingMember::Key);
     }
     if let (Some(asked), Some(mut stored)) = (line.headers(), task.headers()) {
         if !asked.contains_key(TRACE) {
             stored.remove(TRACE);
         }
         if asked != stored {
-            members.push(Member::Headers);
+            members.push(DifferingMember::Headers);
         }
     }
     members
@@ -174,7 +175,7 @@ mod tests {
     const DUE_AT: i64 = 1_896_082_200_000;
     const TASK: &str = r#"{"id":"i","topic":"t","due_at":"2030-01-31T09:30:00.000Z","state":"scheduled","attempt":1,"key":"k","headers":{"a":"1"},"payload":{"n": 1}}"#;
 
-    fn differ(line: &str, task: &str) -> Vec<Member> {
+    fn differ(line: &str, task: &str) -> Vec<DifferingMember> {
         differences(line, task, Timestamp::from_millis(DUE_AT - 3_600_000))
     }
 
@@ -200,7 +201,7 @@ mod tests {
 
     #[test]
     fn every_member_that_differs_is_named() {
-        use Member::{DueAt, Headers, Key, Payload};
+        use DifferingMember::{DueAt, Headers, Key, Payload};
         for (line, members) in [
             (
                 r#"{"due_at":1896082200001,"key":"k","headers":{"a":"1"},"payload":{"n": 1}}"#,
@@ -233,7 +234,7 @@ mod tests {
         let line = r#"{"due_at":1896000000000,"payload":1}"#;
         let task = r#"{"due_at":"2030-01-31T09:30:00.000Z","payload":1}"#;
         assert_eq!(differences(line, task, Timestamp::from_millis(DUE_AT)), []);
-        assert_eq!(differ(line, task), [Member::DueAt]);
+        assert_eq!(differ(line, task), [DifferingMember::DueAt]);
         for line in [
             r#"{"due_at":"soon","payload":{"n": 1},"key":"k","headers":{"a":"1"}}"#,
             r#"{"key":7}"#,

@@ -6,41 +6,41 @@ use std::time::Duration;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::difference::Member;
-use super::line::Line;
-use crate::client::answer::{Answer, Ending, Exit, Problem};
+use super::difference::DifferingMember;
+use super::line::TaskLine;
+use crate::client::answer::{Ending, Exit, NodeAnswer, NodeProblem};
 
 /// A line in flight.
 #[derive(PartialEq, Eq, Debug)]
 pub struct Pending {
-    pub line: Line,
+    pub line: TaskLine,
     /// True once an attempt failed in a way that leaves open whether the task was stored.
     pub may_be_stored: bool,
 }
 
 /// The final outcome of a line.
 #[derive(Debug)]
-pub struct Settled {
+pub struct SettledLine {
     pub number: u64,
-    pub outcome: Outcome,
+    pub outcome: LineOutcome,
 }
 
 #[derive(Debug)]
-pub enum Outcome {
+pub enum LineOutcome {
     /// The new task.
     Accepted(Box<RawValue>),
     /// The line is already stored: its name stands for this task.
     Known(Box<RawValue>),
     /// The line is not stored: its name stands for a task that differs from it in these members.
-    Differs(Box<RawValue>, Vec<Member>),
-    Refused(Refused),
+    Differs(Box<RawValue>, Vec<DifferingMember>),
+    Refused(RefusedLine),
     /// The task may be stored.
     Unknown,
     NotSubmitted,
 }
 
 #[derive(PartialEq, Eq, Debug)]
-pub struct Refused {
+pub struct RefusedLine {
     pub status: u16,
     /// The message for people.
     pub text: String,
@@ -51,14 +51,14 @@ pub struct Refused {
 /// The result of one attempt.
 #[derive(Debug, Default)]
 pub struct Round {
-    pub settled: Vec<Settled>,
+    pub settled: Vec<SettledLine>,
     /// Lines whose names stood for these tasks before this run sent them. The caller compares them.
-    pub known: Vec<(Line, Box<RawValue>)>,
-    pub next: Next,
+    pub known: Vec<(TaskLine, Box<RawValue>)>,
+    pub next: NextAttempt,
 }
 
 #[derive(Debug, Default)]
-pub enum Next {
+pub enum NextAttempt {
     #[default]
     Done,
     /// The batch is too large, or one line spoils the others: send each half separately.
@@ -81,25 +81,25 @@ pub struct Again {
 
 #[derive(Deserialize)]
 struct BatchAnswer {
-    results: Vec<Item>,
+    results: Vec<ResultItem>,
 }
 
 #[derive(Deserialize)]
-struct Item {
+struct ResultItem {
     status: u16,
     task: Option<Box<RawValue>>,
     problem: Option<Box<RawValue>>,
 }
 
 /// Sorts the lines of a batch by the answer.
-pub fn judge(asked: Result<Answer, Ending>, lines: Vec<Pending>) -> Round {
+pub fn judge(asked: Result<NodeAnswer, Ending>, lines: Vec<Pending>) -> Round {
     let unsettled = |next| Round { next, ..Round::default() };
     let answer = match asked {
         Ok(answer) => answer,
         Err(why) if matches!(why.exit, Exit::NothingDone | Exit::Unknown) => {
             return unsettled(again(lines, why, None));
         }
-        Err(ending) => return unsettled(Next::GiveUp(lines, ending)),
+        Err(ending) => return unsettled(NextAttempt::GiveUp(lines, ending)),
     };
     if let Some(problem) = answer.problem() {
         return judge_whole(&problem, &answer, lines);
@@ -112,9 +112,9 @@ pub fn judge(asked: Result<Answer, Ending>, lines: Vec<Pending>) -> Round {
                 lines.len(),
                 batch.results.len()
             );
-            unsettled(Next::GiveUp(spoiled(lines), Ending::new(Exit::Unknown, text)))
+            unsettled(NextAttempt::GiveUp(spoiled(lines), Ending::new(Exit::Unknown, text)))
         }
-        Err(ending) => unsettled(Next::GiveUp(spoiled(lines), ending)),
+        Err(ending) => unsettled(NextAttempt::GiveUp(spoiled(lines), ending)),
     }
 }
 
@@ -122,14 +122,14 @@ fn spoiled(lines: Vec<Pending>) -> Vec<Pending> {
     lines.into_iter().map(|pending| Pending { may_be_stored: true, ..pending }).collect()
 }
 
-fn again(lines: Vec<Pending>, why: Ending, retry_after: Option<Duration>) -> Next {
+fn again(lines: Vec<Pending>, why: Ending, retry_after: Option<Duration>) -> NextAttempt {
     let is_unanswered = why.exit == Exit::Unknown;
     let lines = if is_unanswered { spoiled(lines) } else { lines };
-    Next::Again(Again { lines, why, retry_after, is_unanswered })
+    NextAttempt::Again(Again { lines, why, retry_after, is_unanswered })
 }
 
 /// Handles an answer that rejects the batch as a whole.
-fn judge_whole(problem: &Problem, answer: &Answer, mut lines: Vec<Pending>) -> Round {
+fn judge_whole(problem: &NodeProblem, answer: &NodeAnswer, mut lines: Vec<Pending>) -> Round {
     let exit = problem.exit();
     if matches!(exit, Exit::NothingDone | Exit::Unknown) {
         return Round {
@@ -138,35 +138,35 @@ fn judge_whole(problem: &Problem, answer: &Answer, mut lines: Vec<Pending>) -> R
         };
     }
     if !matches!(answer.status, 400 | 413 | 422) {
-        return Round { next: Next::GiveUp(lines, problem.ending()), ..Round::default() };
+        return Round { next: NextAttempt::GiveUp(lines, problem.ending()), ..Round::default() };
     }
     if lines.len() > 1 {
-        return Round { next: Next::Split(lines), ..Round::default() };
+        return Round { next: NextAttempt::Split(lines), ..Round::default() };
     }
-    let refused = |pending: Pending| Settled {
+    let refused = |pending: Pending| SettledLine {
         number: pending.line.number,
-        outcome: Outcome::Refused(refused(answer.status, problem, &answer.text)),
+        outcome: LineOutcome::Refused(refused(answer.status, problem, &answer.text)),
     };
     Round { settled: lines.pop().map(refused).into_iter().collect(), ..Round::default() }
 }
 
-fn judge_each(results: Vec<Item>, lines: Vec<Pending>) -> Round {
+fn judge_each(results: Vec<ResultItem>, lines: Vec<Pending>) -> Round {
     let mut settled = Vec::with_capacity(lines.len());
     let (mut known, mut left) = (Vec::new(), Vec::new());
     let mut why: Option<(Ending, Option<Duration>)> = None;
     for (item, mut pending) in results.into_iter().zip(lines) {
         let number = pending.line.number;
         let outcome = match (item.status, item.task) {
-            (201, Some(task)) => Outcome::Accepted(task),
+            (201, Some(task)) => LineOutcome::Accepted(task),
             // An earlier attempt without an answer may have stored this task.
-            (200, Some(task)) if pending.may_be_stored => Outcome::Known(task),
+            (200, Some(task)) if pending.may_be_stored => LineOutcome::Known(task),
             (200, Some(task)) => {
                 known.push((pending.line, task));
                 continue;
             }
             (status, _) => {
                 let text = item.problem.as_deref().map_or("{}", RawValue::get);
-                let problem = Answer { status, retry_after: None, text: text.to_owned() }
+                let problem = NodeAnswer { status, retry_after: None, text: text.to_owned() }
                     .problem()
                     .unwrap_or_default();
                 if let exit @ (Exit::NothingDone | Exit::Unknown) = problem.exit() {
@@ -176,15 +176,15 @@ fn judge_each(results: Vec<Item>, lines: Vec<Pending>) -> Round {
                     left.push(pending);
                     continue;
                 }
-                Outcome::Refused(refused(status, &problem, text))
+                LineOutcome::Refused(refused(status, &problem, text))
             }
         };
-        settled.push(Settled { number, outcome });
+        settled.push(SettledLine { number, outcome });
     }
     let next = match why {
-        None => Next::Done,
+        None => NextAttempt::Done,
         Some((why, retry_after)) => {
-            Next::Again(Again { lines: left, why, retry_after, is_unanswered: false })
+            NextAttempt::Again(Again { lines: left, why, retry_after, is_unanswered: false })
         }
     };
     Round { settled, known, next }
@@ -192,7 +192,7 @@ fn judge_each(results: Vec<Item>, lines: Vec<Pending>) -> Round {
 
 /// Rewrites a refusal for a file of lines: the line's position in its batch means little to the
 /// user.
-fn refused(status: u16, problem: &Problem, text: &str) -> Refused {
+fn refused(status: u16, problem: &NodeProblem, text: &str) -> RefusedLine {
     let mut json = serde_json::from_str(text)
         .unwrap_or_else(|_not_ours| serde_json::json!({ "detail": problem.detail }));
     let field = problem.field.as_deref().and_then(field_of_task);
@@ -202,7 +202,7 @@ fn refused(status: u16, problem: &Problem, text: &str) -> Refused {
             object.insert("field".to_owned(), serde_json::Value::from(field.as_str()));
         }
     }
-    Refused { status, text: problem.line(field.as_deref()), problem: json }
+    RefusedLine { status, text: problem.line(field.as_deref()), problem: json }
 }
 
 /// Returns the field within the task: `tasks[3].due_at` is `due_at`. The task itself is no field.
@@ -220,14 +220,14 @@ mod tests {
     fn lines(numbers: std::ops::Range<u64>) -> Vec<Pending> {
         numbers
             .map(|number| Pending {
-                line: Line { number, json: "{}".to_owned() },
+                line: TaskLine { number, json: "{}".to_owned() },
                 may_be_stored: false,
             })
             .collect()
     }
 
-    fn answer(status: u16, text: &str) -> Result<Answer, Ending> {
-        Ok(Answer { status, retry_after: Some(Duration::from_secs(3)), text: text.to_owned() })
+    fn answer(status: u16, text: &str) -> Result<NodeAnswer, Ending> {
+        Ok(NodeAnswer { status, retry_after: Some(Duration::from_secs(3)), text: text.to_owned() })
     }
 
     fn numbers(lines: &[Pending]) -> Vec<(u64, bool)> {
@@ -247,17 +247,22 @@ mod tests {
         assert!(
             matches!(
                 outcomes[..],
-                [(11, Outcome::Accepted(_)), (13, Outcome::Refused(Refused { status: 422, .. }))]
+                [
+                    (11, LineOutcome::Accepted(_)),
+                    (13, LineOutcome::Refused(RefusedLine { status: 422, .. }))
+                ]
             ),
             "{outcomes:?}"
         );
         assert_eq!(round.known.iter().map(|(line, _)| line.number).collect::<Vec<_>>(), [12]);
-        let Outcome::Refused(refused) = &round.settled[1].outcome else { panic!("not refused") };
+        let LineOutcome::Refused(refused) = &round.settled[1].outcome else {
+            panic!("not refused")
+        };
         assert_eq!(
             (refused.text.as_str(), refused.problem["field"].as_str()),
             ("T (topic): D", Some("topic"))
         );
-        let Next::Again(again) = round.next else { panic!("{:?}", round.next) };
+        let NextAttempt::Again(again) = round.next else { panic!("{:?}", round.next) };
         assert_eq!(numbers(&again.lines), [(14, false), (15, true)]);
         assert_eq!(again.retry_after, Some(Duration::from_secs(2)));
     }
@@ -275,7 +280,9 @@ mod tests {
             (answer(504, ""), true),
         ] {
             let shown = format!("{asked:?}");
-            let Next::Again(again) = judge(asked, lines(1..3)).next else { panic!("{shown}") };
+            let NextAttempt::Again(again) = judge(asked, lines(1..3)).next else {
+                panic!("{shown}")
+            };
             assert_eq!(numbers(&again.lines), [(1, may_be_stored), (2, may_be_stored)], "{shown}");
         }
     }
@@ -284,13 +291,16 @@ mod tests {
     fn a_batch_that_is_not_taken_whole_is_halved_down_to_the_line() {
         let too_large = r#"{"type":"urn:punctual:problem:body-too-large","title":"The body is too large","detail":"d"}"#;
         assert!(
-            matches!(judge(answer(413, too_large), lines(1..3)).next, Next::Split(lines) if lines.len() == 2)
+            matches!(judge(answer(413, too_large), lines(1..3)).next, NextAttempt::Split(lines) if lines.len() == 2)
         );
         let round = judge(answer(413, too_large), lines(5..6));
-        assert!(matches!(round.next, Next::Done));
+        assert!(matches!(round.next, NextAttempt::Done));
         assert!(matches!(
             &round.settled[..],
-            [Settled { number: 5, outcome: Outcome::Refused(Refused { status: 413, .. }) }]
+            [SettledLine {
+                number: 5,
+                outcome: LineOutcome::Refused(RefusedLine { status: 413, .. })
+            }]
         ));
     }
 
@@ -304,7 +314,7 @@ mod tests {
         ] {
             let shown = format!("{asked:?}");
             assert!(
-                matches!(judge(asked, lines(1..3)).next, Next::GiveUp(lines, _) if lines.len() == 2),
+                matches!(judge(asked, lines(1..3)).next, NextAttempt::GiveUp(lines, _) if lines.len() == 2),
                 "{shown}"
             );
         }
@@ -312,19 +322,23 @@ mod tests {
 
     #[test]
     fn what_a_lost_answer_has_stored_is_known_without_a_look() {
-        let doubted = vec![Pending { may_be_stored: true, ..lines(1..2).pop().unwrap() }];
+        let in_doubt = vec![Pending { may_be_stored: true, ..lines(1..2).pop().unwrap() }];
         let round =
-            judge(answer(200, r#"{"results":[{"status":200,"task":{"id":"a"}}]}"#), doubted);
+            judge(answer(200, r#"{"results":[{"status":200,"task":{"id":"a"}}]}"#), in_doubt);
         assert!(
-            matches!(round.settled[..], [Settled { number: 1, outcome: Outcome::Known(_) }]),
+            matches!(
+                round.settled[..],
+                [SettledLine { number: 1, outcome: LineOutcome::Known(_) }]
+            ),
             "{round:?}"
         );
     }
 
     #[test]
-    fn a_doubt_stays_until_the_line_is_settled() {
-        let doubted = vec![Pending { may_be_stored: true, ..lines(1..2).pop().unwrap() }];
-        let Next::Again(again) = judge(Err(Ending::new(Exit::NothingDone, "away")), doubted).next
+    fn a_line_stays_in_doubt_until_it_is_settled() {
+        let in_doubt = vec![Pending { may_be_stored: true, ..lines(1..2).pop().unwrap() }];
+        let NextAttempt::Again(again) =
+            judge(Err(Ending::new(Exit::NothingDone, "away")), in_doubt).next
         else {
             panic!("again")
         };

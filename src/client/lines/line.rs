@@ -8,7 +8,7 @@ use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
 
 /// A valid line: a JSON object with a name.
 #[derive(PartialEq, Eq, Debug)]
-pub struct Line {
+pub struct TaskLine {
     /// Counts from 1, as editors do. Empty lines count, too.
     pub number: u64,
     pub json: String,
@@ -47,7 +47,7 @@ impl Naming {
 
     /// Returns the task of a line, or `None` for an empty line. The line's own members go to the
     /// node byte for byte: this function only adds members.
-    pub fn line_of(&self, number: u64, bytes: &[u8]) -> Result<Option<Line>, WrongLine> {
+    pub fn line_of(&self, number: u64, bytes: &[u8]) -> Result<Option<TaskLine>, WrongLine> {
         let not_json = |detail| WrongLine { number, kind: WrongKind::NotJson, detail };
         let not_a_task = || WrongLine {
             number,
@@ -84,7 +84,7 @@ impl Naming {
         json.push_str(&added);
         json.push_str(comma);
         json.push_str(members);
-        Ok(Some(Line { number, json }))
+        Ok(Some(TaskLine { number, json }))
     }
 }
 
@@ -104,7 +104,7 @@ struct Shape {
 
 #[derive(Deserialize)]
 #[serde(field_identifier, rename_all = "lowercase")]
-enum Member {
+enum LineMember {
     Name,
     Topic,
     #[serde(other)]
@@ -123,10 +123,10 @@ impl<'de> Deserialize<'de> for Shape {
 
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
                 let mut shape = Shape { is_empty: true, ..Shape::default() };
-                while let Some((member, IgnoredAny)) = map.next_entry::<Member, IgnoredAny>()? {
+                while let Some((member, IgnoredAny)) = map.next_entry::<LineMember, IgnoredAny>()? {
                     shape.is_empty = false;
-                    shape.has_name |= matches!(member, Member::Name);
-                    shape.has_topic |= matches!(member, Member::Topic);
+                    shape.has_name |= matches!(member, LineMember::Name);
+                    shape.has_topic |= matches!(member, LineMember::Topic);
                 }
                 Ok(shape)
             }

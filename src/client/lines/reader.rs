@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use tokio::sync::mpsc;
 
-use super::line::{Line, Naming, WrongKind, WrongLine};
+use super::line::{Naming, TaskLine, WrongKind, WrongLine};
 
 /// Maximum length of a line. Equals a node's default limit on a body, so hardly any node would
 /// accept a longer line.
@@ -22,8 +22,8 @@ const BUFFER_BYTES: usize = 64 << 10;
 
 /// Consecutive lines of the input.
 #[derive(Debug, Default)]
-pub struct Chunk {
-    pub lines: Vec<Line>,
+pub struct LineChunk {
+    pub lines: Vec<TaskLine>,
     pub wrong: Vec<WrongLine>,
     /// Size of `lines` in bytes.
     pub bytes: usize,
@@ -31,7 +31,7 @@ pub struct Chunk {
     pub last_number: u64,
 }
 
-impl Chunk {
+impl LineChunk {
     /// Returns the number of lines that are not empty.
     pub fn line_count(&self) -> usize {
         self.lines.len() + self.wrong.len()
@@ -58,7 +58,7 @@ pub struct Reading {
 /// The chunks of the input, in order. A read error is the last item.
 #[derive(Debug)]
 pub struct Input {
-    pub chunks: mpsc::Receiver<io::Result<Chunk>>,
+    pub chunks: mpsc::Receiver<io::Result<LineChunk>>,
     /// Number of bytes read so far.
     pub bytes_read: Arc<AtomicU64>,
 }
@@ -71,7 +71,7 @@ impl Input {
     pub fn start(source: impl Read + Send + 'static, reading: Reading) -> io::Result<Self> {
         let (sender, chunks) = mpsc::channel(CHUNKS_MAX);
         let bytes_read = Arc::new(AtomicU64::new(0));
-        let lines = Lines::new(source, bytes_read.clone());
+        let lines = LineReader::new(source, bytes_read.clone());
         // Nobody joins this thread. It ends with its input, with the channel, or with the process.
         std::thread::Builder::new()
             .name("input".to_owned())
@@ -81,11 +81,11 @@ impl Input {
 }
 
 fn read_all<R: Read>(
-    mut lines: Lines<R>,
+    mut lines: LineReader<R>,
     reading: &Reading,
-    sender: &mpsc::Sender<io::Result<Chunk>>,
+    sender: &mpsc::Sender<io::Result<LineChunk>>,
 ) {
-    let mut chunk = Chunk::default();
+    let mut chunk = LineChunk::default();
     loop {
         let more = lines.advance();
         if let Ok(true) = more {
@@ -113,7 +113,7 @@ fn read_all<R: Read>(
     }
 }
 
-fn take_in<R>(chunk: &mut Chunk, lines: &Lines<R>, reading: &Reading) {
+fn take_in<R>(chunk: &mut LineChunk, lines: &LineReader<R>, reading: &Reading) {
     let number = lines.number;
     if number < reading.from_line {
         return;
@@ -135,7 +135,7 @@ fn take_in<R>(chunk: &mut Chunk, lines: &Lines<R>, reading: &Reading) {
 }
 
 /// Splits the input into lines of at most [`LINE_BYTES_MAX`]. Longer lines are dropped.
-struct Lines<R> {
+struct LineReader<R> {
     source: BufReader<R>,
     bytes_read: Arc<AtomicU64>,
     /// The current line, without its line break.
@@ -145,7 +145,7 @@ struct Lines<R> {
     number: u64,
 }
 
-impl<R: Read> Lines<R> {
+impl<R: Read> LineReader<R> {
     fn new(source: R, bytes_read: Arc<AtomicU64>) -> Self {
         let source = BufReader::with_capacity(BUFFER_BYTES, source);
         Self { source, bytes_read, line: Vec::new(), is_too_long: false, number: 0 }
@@ -194,7 +194,10 @@ impl<R: Read> Lines<R> {
 mod tests {
     use super::*;
 
-    fn read(source: impl Read + Send + 'static, from_line: u64) -> (Vec<Chunk>, Option<io::Error>) {
+    fn read(
+        source: impl Read + Send + 'static,
+        from_line: u64,
+    ) -> (Vec<LineChunk>, Option<io::Error>) {
         let reading = Reading { naming: Naming::new("r", None), from_line, chunk_lines_max: 3 };
         let mut input = Input::start(source, reading).unwrap();
         let mut chunks = Vec::new();
@@ -207,7 +210,7 @@ mod tests {
         (chunks, None)
     }
 
-    fn numbers(chunks: &[Chunk]) -> Vec<u64> {
+    fn numbers(chunks: &[LineChunk]) -> Vec<u64> {
         chunks.iter().flat_map(|chunk| &chunk.lines).map(|line| line.number).collect()
     }
 

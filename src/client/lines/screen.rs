@@ -7,7 +7,7 @@ use az::SaturatingAs as _;
 use parking_lot::Mutex;
 use serde_json::json;
 
-use super::tally::Counts;
+use super::tally::LineCounts;
 use crate::client::output::figures::{grouped, rate, span};
 use crate::clock;
 use crate::domain::Monotonic;
@@ -33,8 +33,8 @@ pub struct Manner {
 
 /// The progress of a run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Snapshot {
-    pub counts: Counts,
+pub struct RunProgress {
+    pub counts: LineCounts,
     pub bytes_read: u64,
     /// `None` for a pipe.
     pub bytes_total: Option<u64>,
@@ -45,11 +45,11 @@ pub struct Snapshot {
 pub struct Screen {
     manner: Manner,
     has_bar: bool,
-    state: Mutex<State>,
+    state: Mutex<ScreenState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct ScreenState {
     is_drawn: bool,
     last_line_at: Option<Monotonic>,
     last_trouble_at: Option<Monotonic>,
@@ -62,7 +62,7 @@ impl Screen {
     }
 
     /// Shows the progress, if an update is due.
-    pub fn show(&self, snapshot: Snapshot) {
+    pub fn show(&self, snapshot: RunProgress) {
         if self.manner.is_quiet {
             return;
         }
@@ -130,7 +130,7 @@ fn width() -> usize {
 }
 
 /// Returns the figures, with a bar when the size of the input is known.
-fn bar(snapshot: Snapshot) -> String {
+fn bar(snapshot: RunProgress) -> String {
     let (read, Some(total)) =
         (snapshot.bytes_read, snapshot.bytes_total.filter(|total| *total > 0))
     else {
@@ -150,7 +150,7 @@ fn bar(snapshot: Snapshot) -> String {
     format!("[{done}{open}] {percent:>3} %  {}{left}", figures(snapshot))
 }
 
-fn figures(snapshot: Snapshot) -> String {
+fn figures(snapshot: RunProgress) -> String {
     let counts = snapshot.counts;
     let speed = rate(counts.total(), snapshot.took)
         .map(|rate| format!(" ({}/s)", grouped(rate)))
@@ -170,8 +170,8 @@ mod tests {
 
     #[test]
     fn a_bar_says_how_far_it_is_and_how_long_it_takes() {
-        let counts = Counts { accepted: 4_800, refused: 200, ..Counts::default() };
-        let mut snapshot = Snapshot {
+        let counts = LineCounts { accepted: 4_800, refused: 200, ..LineCounts::default() };
+        let mut snapshot = RunProgress {
             counts,
             bytes_read: 50,
             bytes_total: Some(200),

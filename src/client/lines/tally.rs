@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::judge::{Outcome, Settled};
+use super::judge::{LineOutcome, SettledLine};
 use crate::client::answer::Exit;
 use crate::client::output::figures::{grouped, rate, span};
 
@@ -15,7 +15,7 @@ const RANGES_MAX: usize = 8;
 /// The outcomes of a run so far.
 #[derive(Debug, Default)]
 pub struct Tally {
-    pub counts: Counts,
+    pub counts: LineCounts,
     /// The last line that was taken from the input.
     last_taken: u64,
     /// The first line of each batch in flight.
@@ -24,7 +24,7 @@ pub struct Tally {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
-pub struct Counts {
+pub struct LineCounts {
     pub accepted: u64,
     pub known: u64,
     pub differs: u64,
@@ -33,7 +33,7 @@ pub struct Counts {
     pub not_submitted: u64,
 }
 
-impl Counts {
+impl LineCounts {
     /// Returns the number of lines that have an outcome.
     pub const fn total(self) -> u64 {
         self.accepted + self.known + self.differs + self.refused + self.unknown + self.not_submitted
@@ -53,18 +53,18 @@ impl Tally {
     }
 
     /// Records the outcomes of a batch, line by line.
-    pub fn settled(&mut self, first: u64, lines: &[Settled]) {
+    pub fn settled(&mut self, first: u64, lines: &[SettledLine]) {
         self.on_their_way.remove(&first);
         for line in lines {
             match line.outcome {
-                Outcome::Accepted(_) => self.counts.accepted += 1,
-                Outcome::Known(_) => self.counts.known += 1,
-                Outcome::Differs(..) => self.counts.differs += 1,
-                Outcome::Refused(_) => self.counts.refused += 1,
-                Outcome::Unknown => self.counts.unknown += 1,
-                Outcome::NotSubmitted => self.counts.not_submitted += 1,
+                LineOutcome::Accepted(_) => self.counts.accepted += 1,
+                LineOutcome::Known(_) => self.counts.known += 1,
+                LineOutcome::Differs(..) => self.counts.differs += 1,
+                LineOutcome::Refused(_) => self.counts.refused += 1,
+                LineOutcome::Unknown => self.counts.unknown += 1,
+                LineOutcome::NotSubmitted => self.counts.not_submitted += 1,
             }
-            if matches!(line.outcome, Outcome::Unknown | Outcome::NotSubmitted) {
+            if matches!(line.outcome, LineOutcome::Unknown | LineOutcome::NotSubmitted) {
                 self.unsettled.insert(line.number);
             }
         }
@@ -93,9 +93,11 @@ impl Tally {
     pub fn exit(&self) -> Option<Exit> {
         match self.counts {
             _ if self.is_under_way() => Some(Exit::Unknown),
-            Counts { unknown: 1.., .. } => Some(Exit::Unknown),
-            Counts { not_submitted: 1.., .. } => Some(Exit::NothingDone),
-            Counts { refused: 1.., .. } | Counts { differs: 1.., .. } => Some(Exit::Refused),
+            LineCounts { unknown: 1.., .. } => Some(Exit::Unknown),
+            LineCounts { not_submitted: 1.., .. } => Some(Exit::NothingDone),
+            LineCounts { refused: 1.., .. } | LineCounts { differs: 1.., .. } => {
+                Some(Exit::Refused)
+            }
             _ => None,
         }
     }
@@ -170,8 +172,8 @@ fn range_text(first: u64, last: u64) -> String {
 mod tests {
     use super::*;
 
-    fn settled(number: u64, outcome: Outcome) -> Settled {
-        Settled { number, outcome }
+    fn settled(number: u64, outcome: LineOutcome) -> SettledLine {
+        SettledLine { number, outcome }
     }
 
     #[test]
@@ -186,11 +188,14 @@ mod tests {
         assert_eq!((tally.resume_line(), tally.exit()), (1, Some(Exit::Unknown)));
         tally.settled(1, &[]);
         assert_eq!(tally.resume_line(), 21);
-        tally.settled(21, &[settled(25, Outcome::NotSubmitted), settled(26, Outcome::Unknown)]);
+        tally.settled(
+            21,
+            &[settled(25, LineOutcome::NotSubmitted), settled(26, LineOutcome::Unknown)],
+        );
         assert_eq!((tally.resume_line(), tally.exit()), (25, Some(Exit::Unknown)));
         let mut tally = Tally::default();
         tally.taken(1, 10);
-        tally.settled(1, &[settled(10, Outcome::NotSubmitted)]);
+        tally.settled(1, &[settled(10, LineOutcome::NotSubmitted)]);
         assert_eq!((tally.resume_line(), tally.exit()), (10, Some(Exit::NothingDone)));
         let mut tally = Tally::default();
         tally.passed(1, 3);
@@ -212,7 +217,7 @@ mod tests {
 
     #[test]
     fn a_summary_is_aligned_and_leaves_out_what_did_not_happen() {
-        let counts = Counts { accepted: 9_998, refused: 2, ..Counts::default() };
+        let counts = LineCounts { accepted: 9_998, refused: 2, ..LineCounts::default() };
         let text = Tally { counts, ..Tally::default() }.lines("r", Duration::from_millis(4_130));
         assert_eq!(
             text,

@@ -16,11 +16,11 @@ use super::delivery::Delivery;
 use super::line::Naming;
 use super::reader::{Input, Reading};
 use super::screen::{Manner, Screen};
-use super::tally::Counts;
-use super::{Plan, Run};
+use super::tally::LineCounts;
+use super::{LinesRun, RunPlan};
 use crate::client::answer::{Ending, Exit};
-use crate::client::args;
-use crate::client::caller::Caller;
+use crate::client::args::NodeOptions;
+use crate::client::caller::NodeCaller;
 use crate::shutdown::Tasks;
 
 const BATCH: usize = 10;
@@ -32,7 +32,7 @@ type Manners = dyn Fn(usize, &[String]) -> Option<(u16, Value)> + Send + Sync;
 
 /// Starts a server that records the names of each request. The server answers a look-up of a known
 /// task with 'not found'.
-async fn server(manners: Box<Manners>) -> (args::Node, Arc<Mutex<Vec<Vec<String>>>>) {
+async fn server(manners: Box<Manners>) -> (NodeOptions, Arc<Mutex<Vec<Vec<String>>>>) {
     rustls::crypto::ring::default_provider().install_default().ok();
     let asked: Arc<Mutex<Vec<Vec<String>>>> = Arc::default();
     let (seen, manners) = (asked.clone(), Arc::new(manners));
@@ -53,7 +53,7 @@ async fn server(manners: Box<Manners>) -> (args::Node, Arc<Mutex<Vec<Vec<String>
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     Tasks::default().spawn("server", async move { Ok(axum::serve(listener, app).await?) });
-    (args::Node { url, json: false, timeout: Duration::from_secs(1) }, asked)
+    (NodeOptions { url, json: false, timeout: Duration::from_secs(1) }, asked)
 }
 
 fn answer_of(
@@ -97,8 +97,8 @@ fn input_of(source: impl Read + Send + 'static) -> Input {
     Input::start(source, reading).unwrap()
 }
 
-fn plan(retry_for: u64) -> Plan {
-    Plan {
+fn plan(retry_for: u64) -> RunPlan {
+    RunPlan {
         run_id: "r".to_owned(),
         manner: Manner { is_json: false, is_quiet: true },
         batch_lines_max: BATCH,
@@ -110,15 +110,15 @@ fn plan(retry_for: u64) -> Plan {
 }
 
 /// Runs an input to its end. Returns the counts, the exit, and the line to resume from.
-async fn run(node: &args::Node, input: Input, retry_for: u64) -> (Counts, Option<Exit>, u64) {
+async fn run(node: &NodeOptions, input: Input, retry_for: u64) -> (LineCounts, Option<Exit>, u64) {
     let (plan, caller, stopping) =
-        (plan(retry_for), Caller::new(node).unwrap(), CancellationToken::new());
+        (plan(retry_for), NodeCaller::new(node).unwrap(), CancellationToken::new());
     let screen = Screen::new(plan.manner);
     let last_through = Cell::new(None);
     let (retry_for, caller, last_through) = (plan.retry_for, &caller, &last_through);
     let delivery =
         Delivery { caller, retry_for, stopping: &stopping, screen: &screen, last_through };
-    let mut run = Run::new(&plan);
+    let mut run = LinesRun::new(&plan);
     run.deliver_all(input, delivery).await;
     (run.tally.counts, run.exit(), run.tally.resume_line())
 }
@@ -134,7 +134,7 @@ async fn lines_without_an_answer_are_sent_again_under_the_same_names() {
     }))
     .await;
     let (counts, exit, _) = run(&node, input_of(lines(95)), 60).await;
-    assert_eq!((counts, exit), (Counts { accepted: 95, ..Counts::default() }, None));
+    assert_eq!((counts, exit), (LineCounts { accepted: 95, ..LineCounts::default() }, None));
     let mut names: Vec<String> = asked.lock().unwrap().concat();
     assert!(names.len() > 95, "some were sent again");
     names.sort_unstable();
@@ -188,7 +188,7 @@ async fn a_line_that_spoils_its_batch_is_found_by_halves() {
     let (counts, exit, _) = run(&node, input_of(lines(10)), 60).await;
     assert_eq!(
         (counts, exit),
-        (Counts { accepted: 9, refused: 1, ..Counts::default() }, Some(Exit::Refused))
+        (LineCounts { accepted: 9, refused: 1, ..LineCounts::default() }, Some(Exit::Refused))
     );
 }
 
@@ -210,7 +210,7 @@ async fn a_node_that_stays_away_ends_the_run_and_the_run_says_where_to_go_on() {
     let (counts, exit, resume) = run(&node, input_of(lines(1)), 0).await;
     assert_eq!(
         (counts, exit, resume),
-        (Counts { unknown: 1, ..Counts::default() }, Some(Exit::Unknown), 1)
+        (LineCounts { unknown: 1, ..LineCounts::default() }, Some(Exit::Unknown), 1)
     );
 }
 
@@ -221,7 +221,7 @@ async fn a_run_that_is_turned_away_is_not_one_of_which_some_lines_were_refused()
         let (counts, exit, resume) = run(&node, input_of(lines(3)), 0).await;
         assert_eq!(
             (counts, exit, resume),
-            (Counts { not_submitted: 3, ..Counts::default() }, Some(Exit::NothingDone), 1),
+            (LineCounts { not_submitted: 3, ..LineCounts::default() }, Some(Exit::NothingDone), 1),
             "{status}"
         );
     }
@@ -230,7 +230,7 @@ async fn a_run_that_is_turned_away_is_not_one_of_which_some_lines_were_refused()
 #[test]
 fn what_could_not_be_written_comes_before_all_but_an_interruption() {
     let plan = plan(0);
-    let mut run = Run::new(&plan);
+    let mut run = LinesRun::new(&plan);
     assert_eq!(run.exit(), None);
     run.note_unwritten(Err(io::ErrorKind::StorageFull.into()));
     run.note_unwritten(Err(io::ErrorKind::Other.into()));
@@ -267,7 +267,7 @@ async fn lines_that_are_no_tasks_do_not_stop_the_others() {
             .await;
     assert_eq!(
         (counts, exit),
-        (Counts { accepted: 3, refused: 2, ..Counts::default() }, Some(Exit::Refused))
+        (LineCounts { accepted: 3, refused: 2, ..LineCounts::default() }, Some(Exit::Refused))
     );
     let mut names = asked.lock().unwrap().concat();
     names.sort_unstable();

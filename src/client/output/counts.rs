@@ -4,14 +4,14 @@ use serde::Deserialize;
 
 use super::figures::grouped;
 use super::table::Table;
-use crate::client::answer::{Answer, Ending};
+use crate::client::answer::{Ending, NodeAnswer};
 use crate::client::pages::unknown_topic;
 
 #[derive(Deserialize)]
-struct Counts {
+struct CountsTable {
     as_of: String,
-    pending: Figure,
-    topics: Vec<Topic>,
+    pending: ShownFigure,
+    topics: Vec<TopicRow>,
     more_topics: bool,
     minutes: Vec<Minute>,
     #[serde(default)]
@@ -19,26 +19,26 @@ struct Counts {
 }
 
 #[derive(Deserialize)]
-struct Figure {
+struct ShownFigure {
     count: u64,
     exact: bool,
 }
 
 #[derive(Deserialize)]
-struct Topic {
+struct TopicRow {
     topic: String,
     #[serde(flatten)]
-    figure: Figure,
+    figure: ShownFigure,
 }
 
 #[derive(Deserialize)]
 struct Minute {
     from: String,
     #[serde(flatten)]
-    figure: Figure,
+    figure: ShownFigure,
 }
 
-impl Figure {
+impl ShownFigure {
     fn text(&self) -> String {
         let about = if self.exact { "" } else { "about " };
         format!("{about}{}", grouped(self.count))
@@ -46,8 +46,8 @@ impl Figure {
 }
 
 /// Returns all counts, without the minutes in which no task is due. `topic` is the requested topic.
-pub fn shown(answer: &Answer, topic: Option<&str>) -> Result<String, Ending> {
-    let counts: Counts = answer.read()?;
+pub fn shown(answer: &NodeAnswer, topic: Option<&str>) -> Result<String, Ending> {
+    let counts: CountsTable = answer.read()?;
     if let Some(topic) = topic.filter(|_| counts.topic_known == Some(false)) {
         return Err(unknown_topic(topic));
     }

@@ -2,7 +2,7 @@
 
 use std::io::{self, Write as _};
 
-use crate::client::answer::{Answer, Cancelled, Ending, Exit};
+use crate::client::answer::{Cancelled, Ending, Exit, NodeAnswer};
 use crate::client::task::Task;
 
 /// Writes `text` to stdout as complete lines. A reader that has closed the pipe (`| head`) is not
@@ -31,7 +31,7 @@ pub fn aside(text: &str) {
 }
 
 /// Describes a task that was just submitted.
-pub fn submitted(answer: &Answer) -> Result<String, Ending> {
+pub fn submitted(answer: &NodeAnswer) -> Result<String, Ending> {
     let task: Task = answer.read()?;
     let verb = if answer.status == 201 { "submitted" } else { "known by its name" };
     let advice = match task.state.as_str() {
@@ -47,7 +47,7 @@ pub fn submitted(answer: &Answer) -> Result<String, Ending> {
 }
 
 /// Describes a task that was just stored under its name.
-pub fn replaced(answer: &Answer) -> Result<String, Ending> {
+pub fn replaced(answer: &NodeAnswer) -> Result<String, Ending> {
     let task: Task = answer.read()?;
     let verb =
         if answer.status == 201 { "submitted" } else { "submitted in place of the one before" };
@@ -55,23 +55,23 @@ pub fn replaced(answer: &Answer) -> Result<String, Ending> {
 }
 
 /// Describes a task with all its members.
-pub fn shown(answer: &Answer) -> Result<String, Ending> {
+pub fn shown(answer: &NodeAnswer) -> Result<String, Ending> {
     answer.read().map(|task: Task| task.lines())
 }
 
 /// Returns the verdict of a cancel that took effect, and its task.
-pub fn cancelled(answer: &Answer) -> Result<String, Ending> {
+pub fn cancelled(answer: &NodeAnswer) -> Result<String, Ending> {
     let cancelled: Cancelled = answer.read()?;
     Ok(format!("{}  {}", cancelled.task.id, cancelled.verdict))
 }
 
 /// Describes a dead letter that was dropped.
-pub fn dropped(answer: &Answer) -> Result<String, Ending> {
+pub fn dropped(answer: &NodeAnswer) -> Result<String, Ending> {
     answer.read().map(|task: Task| format!("{}  dropped", task.id))
 }
 
 /// Describes a dead letter that was redriven.
-pub fn redriven(answer: &Answer) -> Result<String, Ending> {
+pub fn redriven(answer: &NodeAnswer) -> Result<String, Ending> {
     let task: Task = answer.read()?;
     Ok(format!("{}  put back, {}, due {} to {}", task.id, task.state, task.due_at, task.topic))
 }

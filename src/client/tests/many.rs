@@ -4,20 +4,21 @@ use std::time::Duration;
 
 use super::scripted::Scripted;
 use crate::client::Call;
-use crate::client::answer::{Answer, Ending, Exit};
-use crate::client::args::{Part, Range};
+use crate::client::answer::{Ending, Exit, NodeAnswer};
+use crate::client::args::{PartArgs, RangeArgs};
 use crate::client::bulk::Bulk;
-use crate::client::caller::{Caller, Repeating};
+use crate::client::caller::{NodeCaller, Repeating};
 use crate::client::output::print;
-use crate::client::pages::{Answered, Listed, Listing};
+use crate::client::pages::{ListEnd, ListFailure, ListParameters};
 
 const BUSY: &str =
     r#"{"type":"urn:punctual:problem:busy","title":"B","status":503,"detail":"nothing was done"}"#;
 
-async fn walk(server: &Scripted, part: &Part) -> (Vec<String>, Result<Listed, Answered>) {
+async fn walk(server: &Scripted, part: &PartArgs) -> (Vec<String>, Result<ListEnd, ListFailure>) {
     let mut seen = Vec::new();
     let filters = vec![("topic", "a&b"), ("due_from", "2030-01-31T09:30:00+01:00")];
-    let listing = Listing { path: &["v1", "tasks"], filters, part, is_json: false, what: "task" };
+    let listing =
+        ListParameters { path: &["v1", "tasks"], filters, part, is_json: false, what: "task" };
     let caller = server.caller();
     let listed = listing.walk(&caller, |tasks| {
         seen.extend(tasks.iter().map(|task| task.get().to_owned()));
@@ -27,8 +28,8 @@ async fn walk(server: &Scripted, part: &Part) -> (Vec<String>, Result<Listed, An
     (seen, listed)
 }
 
-fn part(limit: u64) -> Part {
-    Part { limit, all: false, cursor: None }
+fn part(limit: u64) -> PartArgs {
+    PartArgs { limit, all: false, cursor: None }
 }
 
 #[tokio::test]
@@ -42,7 +43,7 @@ async fn a_list_goes_from_page_to_page_also_over_empty_ones() {
     .await;
     let (seen, listed) = walk(&server, &part(1500)).await;
     assert_eq!(seen, [r#"{"id":1}"#, r#"{"id":2}"#, r#"{"id":3}"#]);
-    assert_eq!(listed.unwrap(), Listed { count: 3, cursor: None });
+    assert_eq!(listed.unwrap(), ListEnd { count: 3, cursor: None });
     let query = "GET /base/v1/tasks?topic=a%26b&due_from=2030-01-31T09%3A30%3A00%2B01%3A00";
     let expected = [
         format!("{query}&limit=1000"),
@@ -61,7 +62,7 @@ async fn a_list_ends_at_its_limit_and_says_where_it_goes_on() {
     ])
     .await;
     let (_, listed) = walk(&server, &part(3)).await;
-    assert_eq!(listed.unwrap(), Listed { count: 3, cursor: Some("c2".to_owned()) });
+    assert_eq!(listed.unwrap(), ListEnd { count: 3, cursor: Some("c2".to_owned()) });
     assert!(server.asked()[1].ends_with("&limit=1&cursor=c1"), "{:?}", server.asked());
 }
 
@@ -70,7 +71,7 @@ async fn a_list_that_does_not_move_is_given_up() {
     let server = Scripted::start([(200, r#"{"tasks":[],"cursor":"c"}"#)]).await;
     let (_, listed) = walk(&server, &part(3)).await;
     assert!(
-        matches!(listed, Err(Answered::Ending(Ending { exit: Exit::Unknown, .. }))),
+        matches!(listed, Err(ListFailure::Ending(Ending { exit: Exit::Unknown, .. }))),
         "{listed:?}"
     );
     let refused = Scripted::start([(
@@ -78,10 +79,10 @@ async fn a_list_that_does_not_move_is_given_up() {
         r#"{"type":"urn:punctual:problem:invalid-value","detail":"no such cursor"}"#,
     )])
     .await;
-    assert!(matches!(walk(&refused, &part(3)).await.1, Err(Answered::Problem(_))));
+    assert!(matches!(walk(&refused, &part(3)).await.1, Err(ListFailure::Problem(_))));
 }
 
-fn bulk(range: &Range, is_dry_run: bool) -> Bulk<'_> {
+fn bulk(range: &RangeArgs, is_dry_run: bool) -> Bulk<'_> {
     let path = &["v1", "tasks", "cancel"];
     Bulk {
         path,
@@ -103,7 +104,7 @@ async fn a_bulk_cancel_goes_on_until_none_is_left() {
         (200, r#"{"cancelled":17,"more":false,"dry_run":false}"#),
     ])
     .await;
-    let range = Range { due_from: None, due_to: Some("5".to_owned()) };
+    let range = RangeArgs { due_from: None, due_to: Some("5".to_owned()) };
     assert_eq!(bulk(&range, false).run(&server.caller()).await.unwrap(), "10,017 tasks cancelled");
     let request = r#"POST /base/v1/tasks/cancel {"topic":"t","due_to":5,"dry_run":false}"#;
     assert_eq!(server.asked(), [request; 3]);
@@ -115,7 +116,7 @@ async fn a_bulk_cancel_goes_on_until_none_is_left() {
 async fn a_dry_run_asks_once_and_says_when_there_is_more() {
     let server =
         Scripted::start([(200, r#"{"cancelled":10000,"more":true,"dry_run":true}"#)]).await;
-    let range = Range { due_from: None, due_to: None };
+    let range = RangeArgs { due_from: None, due_to: None };
     let said = bulk(&range, true).run(&server.caller()).await.unwrap();
     assert_eq!(said, "10,000 tasks and more would be cancelled; nothing was done");
     assert_eq!(server.asked(), [r#"POST /base/v1/tasks/cancel {"topic":"t","dry_run":true}"#]);
@@ -129,7 +130,7 @@ async fn a_bulk_cancel_goes_on_where_the_search_has_ended() {
         (200, r#"{"cancelled":3,"more":false,"dry_run":true}"#),
     ])
     .await;
-    let range = Range { due_from: Some("7".to_owned()), due_to: None };
+    let range = RangeArgs { due_from: Some("7".to_owned()), due_to: None };
     let said = bulk(&range, true).run(&server.caller()).await.unwrap();
     assert_eq!(said, "10,003 tasks would be cancelled; nothing was done");
     let expected = ["", r#","cursor":"c1""#, r#","cursor":"c2""#].map(|cursor| {
@@ -143,15 +144,15 @@ async fn a_bulk_cancel_that_breaks_off_says_what_was_done() {
     let server =
         Scripted::start([(200, r#"{"cancelled":10000,"more":true,"dry_run":false}"#), (400, "{}")])
             .await;
-    let range = Range { due_from: None, due_to: None };
-    let Err(Answered::Ending(ending)) = bulk(&range, false).run(&server.caller()).await else {
+    let range = RangeArgs { due_from: None, due_to: None };
+    let Err(ListFailure::Ending(ending)) = bulk(&range, false).run(&server.caller()).await else {
         panic!("it broke off")
     };
     assert!(ending.text.contains("10,000 tasks cancelled before that"), "{}", ending.text);
     let endless = Scripted::start([(200, r#"{"redriven":0,"more":true,"dry_run":false}"#)]).await;
     let ended = bulk(&range, false).run(&endless.caller()).await;
     assert!(
-        matches!(ended, Err(Answered::Ending(Ending { exit: Exit::NothingDone, .. }))),
+        matches!(ended, Err(ListFailure::Ending(Ending { exit: Exit::NothingDone, .. }))),
         "{ended:?}"
     );
 }
@@ -161,7 +162,7 @@ async fn counts_say_what_is_an_estimate() {
     let text = r#"{"as_of":"2030-01-31T09:30:12.345Z","pending":{"count":1234567,"exact":false},
         "topics":[{"topic":"orders","count":1234000,"exact":false},{"topic":"t","count":567,"exact":true}],"more_topics":true,
         "minutes":[{"from":"2030-01-31T09:30:00.000Z","count":0,"exact":true},{"from":"2030-01-31T09:31:00.000Z","count":42,"exact":true}]}"#;
-    let answer = Answer { status: 200, retry_after: None, text: text.to_owned() };
+    let answer = NodeAnswer { status: 200, retry_after: None, text: text.to_owned() };
     assert_eq!(
         crate::client::output::counts::shown(&answer, None).unwrap(),
         "pending  about 1,234,567\nas of    2030-01-31T09:30:12.345Z\n\n\
@@ -172,9 +173,9 @@ async fn counts_say_what_is_an_estimate() {
 
 #[tokio::test]
 async fn a_topic_that_nobody_knows_is_refused_only_when_nothing_was_found_of_it() {
-    let range = Range { due_from: None, due_to: None };
-    let refused = |ended: Result<String, Answered>| match ended {
-        Err(Answered::Ending(ending)) => {
+    let range = RangeArgs { due_from: None, due_to: None };
+    let refused = |ended: Result<String, ListFailure>| match ended {
+        Err(ListFailure::Ending(ending)) => {
             ending.exit == Exit::Refused && ending.text.contains("the topic t is not known")
         }
         _ => false,
@@ -198,9 +199,9 @@ async fn a_topic_that_nobody_knows_is_refused_only_when_nothing_was_found_of_it(
 
 async fn ask(
     server: &Scripted,
-    call: impl FnOnce(&Caller) -> Result<Call, Ending>,
+    call: impl FnOnce(&NodeCaller) -> Result<Call, Ending>,
     repeating: Repeating,
-) -> Answer {
+) -> NodeAnswer {
     let caller = server.caller();
     caller
         .ask_for(&call(&caller).unwrap(), Duration::from_secs(20), repeating)
@@ -242,7 +243,7 @@ async fn a_replacement_says_which_one_it_is() {
     let task = r#"{"id":"i","topic":"t","state":"scheduled","due_at":"d"}"#;
     let server = Scripted::start([(200, task)]).await;
     let args = super::submit_args("t --name order/17 --replace --delay 5ms --payload 1").unwrap();
-    let answer = crate::client::submit_one(&crate::client::args::Submit {
+    let answer = crate::client::submit_one(&crate::client::args::SubmitArgs {
         node: server.node.clone(),
         ..args
     })

@@ -9,12 +9,12 @@ use axum::body::Bytes;
 use axum::http::{Method, StatusCode, Uri};
 use tokio::net::TcpListener;
 
-use crate::client::args;
-use crate::client::caller::Caller;
+use crate::client::args::NodeOptions;
+use crate::client::caller::NodeCaller;
 
 /// A server that gives its answers one after the other, and repeats the last one forever.
 pub struct Scripted {
-    pub node: args::Node,
+    pub node: NodeOptions,
     asked: Arc<Mutex<Vec<String>>>,
 }
 
@@ -43,11 +43,11 @@ impl Scripted {
         let url = format!("http://{}/base/", listener.local_addr().unwrap());
         crate::shutdown::Tasks::default()
             .spawn("scripted", async move { Ok(axum::serve(listener, app).await?) });
-        Self { node: args::Node { url, json: false, timeout: Duration::from_secs(30) }, asked }
+        Self { node: NodeOptions { url, json: false, timeout: Duration::from_secs(30) }, asked }
     }
 
-    pub fn caller(&self) -> Caller {
-        Caller::new(&self.node).unwrap()
+    pub fn caller(&self) -> NodeCaller {
+        NodeCaller::new(&self.node).unwrap()
     }
 
     /// Returns the method, path and body of each request so far.

@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_bound_is_in_bytes() {
+    fn the_limit_is_in_bytes() {
         assert!(TaskName::new(&"ä".repeat(127)).is_ok());
         assert_eq!(TaskName::new(&"ä".repeat(128)), Err(TaskNameError::TooLong(256)));
         assert_eq!(TaskName::new(""), Err(TaskNameError::Empty));

@@ -10,7 +10,7 @@ use crate::domain::{Shard, TaskId};
 mod keys;
 mod topics;
 
-const SETTINGS: Settings = Settings {
+const SETTINGS: ClaimSettings = ClaimSettings {
     window: Duration::from_millis(200),
     slack: Duration::from_millis(750),
     leaf: Duration::from_secs(900),
@@ -230,7 +230,7 @@ fn what_is_overdue_in_the_shards_of_others_is_all_that_an_idle_node_looks_after(
 #[test]
 fn a_sweep_reaches_up_to_the_watermark_however_wide_the_window() {
     let mut claiming =
-        Claiming::new(Settings { window: Duration::from_secs(10), ..SETTINGS }, &SHARDS);
+        Claiming::new(ClaimSettings { window: Duration::from_secs(10), ..SETTINGS }, &SHARDS);
     while let Some(claim) = claiming.next_at_watermark(at(0)) {
         claiming.took(&claim, &taken(0));
     }

@@ -1,6 +1,6 @@
 use super::*;
 
-const SETTINGS: Settings = Settings {
+const SETTINGS: TopicSettings = TopicSettings {
     silence_max: Duration::from_secs(5),
     denial_max: Duration::from_secs(300),
     tasks_max: 100,
@@ -15,8 +15,8 @@ fn topic() -> TopicName {
     TopicName::stored("orders")
 }
 
-fn silent_topics() -> Topics {
-    let mut topics = Topics::new(SETTINGS);
+fn silent_topics() -> TopicBreakers {
+    let mut topics = TopicBreakers::new(SETTINGS);
     topics.held(&topic(), 1, 10, second(0));
     assert_eq!(topics.turn(second(4), true, |_| true), []);
     assert_eq!(topics.turn(second(5), true, |_| true), [Action::Opened(topic())]);
@@ -24,7 +24,7 @@ fn silent_topics() -> Topics {
 }
 
 /// Returns topics whose topic is half-open from second 10 on, with no task in flight.
-fn probed_topics() -> Topics {
+fn probed_topics() -> TopicBreakers {
     let mut topics = silent_topics();
     topics.released(&topic(), 1, 10);
     assert_eq!(topics.turn(second(10), true, |_| false), [Action::Look(topic())]);
@@ -34,7 +34,7 @@ fn probed_topics() -> Topics {
 }
 
 #[test]
-fn a_silent_topic_is_parked_and_an_acknowledgement_unparks_it() {
+fn a_silent_topic_becomes_unavailable_and_an_acknowledgement_ends_that() {
     let mut topics = silent_topics();
     assert_eq!(topics.left_out(), [topic()]);
     assert_eq!(topics.acknowledged(&topic(), second(6)), Some(Action::Closed(topic())));
@@ -42,7 +42,7 @@ fn a_silent_topic_is_parked_and_an_acknowledgement_unparks_it() {
 }
 
 #[test]
-fn a_topic_that_refuses_what_it_is_probed_with_is_parked_again_at_once() {
+fn a_topic_that_refuses_what_it_is_probed_with_becomes_unavailable_again_at_once() {
     let mut topics = probed_topics();
     topics.held(&topic(), 1, 10, second(10));
     topics.refused(&topic(), second(10));
@@ -59,20 +59,20 @@ fn a_topic_that_refuses_what_it_is_probed_with_is_parked_again_at_once() {
 }
 
 #[test]
-fn a_parked_topic_is_named_with_since_when_and_no_probe_ends_that() {
+fn an_unavailable_topic_is_named_with_since_when_and_no_probe_ends_that() {
     let mut topics = silent_topics();
     let (name, other) = (topic(), TopicName::stored("refunds"));
-    let parked =
+    let unavailable =
         |topic, since| OpenBreaker { topic, is_gone: false, since: second(since), reason: None };
-    assert_eq!(topics.open(), [parked(&name, 5)]);
+    assert_eq!(topics.open(), [unavailable(&name, 5)]);
     assert_eq!(topics.turn(second(10), true, |_| true), [Action::Look(topic())]);
     topics.looked(&name, Sight::There, second(10));
-    assert_eq!(topics.open(), [parked(&name, 5)], "it has tasks, and nothing is acknowledged");
+    assert_eq!(topics.open(), [unavailable(&name, 5)], "it has tasks, and nothing is acknowledged");
     topics.held(&other, 1, 10, second(11));
     topics.turn(second(16), true, |_| true);
-    assert_eq!(topics.open(), [parked(&name, 5), parked(&other, 16)]);
+    assert_eq!(topics.open(), [unavailable(&name, 5), unavailable(&other, 16)]);
     topics.acknowledged(&name, second(17));
-    assert_eq!(topics.open(), [parked(&other, 16)]);
+    assert_eq!(topics.open(), [unavailable(&other, 16)]);
 }
 
 #[test]
@@ -96,7 +96,7 @@ fn a_probe_lets_one_claim_through() {
     assert!(!topics.is_open(&topic()), "one claim is enough for a probe");
     assert_eq!(topics.turn(second(16), true, |_| false), []);
     assert_eq!(topics.turn(second(17), true, |_| true), []);
-    assert_eq!(topics.left_out(), [topic()], "parked again");
+    assert_eq!(topics.left_out(), [topic()], "unavailable again");
     assert_eq!(topics.turn(second(22), true, |_| true), [Action::Look(topic())]);
 }
 
@@ -143,7 +143,8 @@ fn a_topic_that_is_gone_stays_so_though_nothing_of_it_is_held() {
 
 #[test]
 fn a_topic_is_given_up_on_for_longer_than_any_attempt_is_put_off() {
-    let mut topics = Topics::new(Settings { denial_max: Duration::from_secs(6), ..SETTINGS });
+    let mut topics =
+        TopicBreakers::new(TopicSettings { denial_max: Duration::from_secs(6), ..SETTINGS });
     topics.refused(&topic(), second(0));
     topics.turn(second(5), true, |_| false);
     for n in [10, 15, 20] {
@@ -165,8 +166,8 @@ fn denials_with_a_gap_between_do_not_add_up() {
 }
 
 #[test]
-fn a_topic_that_refuses_at_once_is_parked_though_nothing_waits() {
-    let mut topics = Topics::new(SETTINGS);
+fn a_topic_that_refuses_at_once_becomes_unavailable_though_nothing_waits() {
+    let mut topics = TopicBreakers::new(SETTINGS);
     topics.refused(&topic(), second(0));
     assert_eq!(topics.turn(second(4), true, |_| false), []);
     topics.refused(&topic(), second(4));
@@ -185,7 +186,7 @@ fn a_probe_without_a_task_goes_on() {
 
 #[test]
 fn no_topic_is_to_blame_while_all_of_kafka_is_away() {
-    let mut topics = Topics::new(SETTINGS);
+    let mut topics = TopicBreakers::new(SETTINGS);
     topics.held(&topic(), 1, 10, second(0));
     assert_eq!(topics.turn(second(60), false, |_| true), []);
     assert_eq!(topics.turn(second(64), true, |_| true), []);
@@ -193,8 +194,8 @@ fn no_topic_is_to_blame_while_all_of_kafka_is_away() {
 }
 
 #[test]
-fn a_topic_at_its_bound_is_left_out_until_there_is_room() {
-    let mut topics = Topics::new(SETTINGS);
+fn a_topic_at_its_limit_is_left_out_until_there_is_room() {
+    let mut topics = TopicBreakers::new(SETTINGS);
     topics.held(&topic(), 100, 10, second(0));
     assert!(!topics.is_open(&topic()) && topics.full().contains(&topic()));
     assert_eq!(topics.held_by_full(), (100, 10));
@@ -231,14 +232,14 @@ fn a_topic_that_was_in_trouble_and_has_no_tasks_is_forgotten_after_a_while() {
 
 #[test]
 fn while_kafka_is_slow_silence_is_no_topics_fault_and_refusals_are() {
-    for pace in [Pace::Stalled, Pace::Throttled] {
-        let mut topics = Topics::new(SETTINGS);
+    for pace in [KafkaPace::Stalled, KafkaPace::Throttled] {
+        let mut topics = TopicBreakers::new(SETTINGS);
         topics.set_pace(pace);
         topics.held(&topic(), 1, 10, second(0));
         for n in 1..60 {
             assert_eq!(topics.turn(second(n), true, |_| true), [], "{pace:?}");
         }
-        topics.set_pace(Pace::Steady);
+        topics.set_pace(KafkaPace::Steady);
         assert_eq!(
             topics.turn(second(63), true, |_| true),
             [],
@@ -259,21 +260,21 @@ fn while_kafka_is_slow_silence_is_no_topics_fault_and_refusals_are() {
 fn a_probe_is_not_unanswered_while_kafka_is_slow() {
     let mut topics = probed_topics();
     topics.held(&topic(), 1, 10, second(11));
-    topics.set_pace(Pace::Throttled);
+    topics.set_pace(KafkaPace::Throttled);
     assert_eq!(topics.turn(second(40), true, |_| true), []);
     assert_eq!(topics.acknowledged(&topic(), second(50)), Some(Action::Closed(topic())));
 }
 
 #[test]
 fn a_topic_is_silent_only_for_longer_than_twice_what_others_wait_for_an_acknowledgement() {
-    let mut topics = Topics::new(SETTINGS);
+    let mut topics = TopicBreakers::new(SETTINGS);
     topics.held(&topic(), 1, 10, second(0));
     topics.waited(Duration::from_secs(8));
     assert_eq!(topics.turn(second(5), true, |_| true), []);
     topics.waited(Duration::from_secs(8));
     assert_eq!(topics.turn(second(15), true, |_| true), []);
     assert_eq!(topics.turn(second(16), true, |_| true), [Action::Opened(topic())]);
-    let mut topics = Topics::new(SETTINGS);
+    let mut topics = TopicBreakers::new(SETTINGS);
     topics.held(&topic(), 1, 10, second(0));
     topics.waited(Duration::from_secs(8));
     assert_eq!(topics.turn(second(5), true, |_| true), []);
@@ -286,11 +287,11 @@ fn a_topic_is_silent_only_for_longer_than_twice_what_others_wait_for_an_acknowle
 
 #[test]
 fn while_kafka_throttles_a_topic_has_in_flight_what_went_out_of_it_lately() {
-    let settings = Settings { tasks_max: 1_000_000, bytes_max: 100 << 20, ..SETTINGS };
-    let mut topics = Topics::new(settings);
+    let settings = TopicSettings { tasks_max: 1_000_000, bytes_max: 100 << 20, ..SETTINGS };
+    let mut topics = TopicBreakers::new(settings);
     topics.held(&topic(), 10, 1 << 20, second(0));
     assert!(topics.is_open(&topic()));
-    topics.set_pace(Pace::Throttled);
+    topics.set_pace(KafkaPace::Throttled);
     assert!(
         !topics.is_open(&topic()) && topics.full().contains(&topic()),
         "nothing went out of it"
@@ -300,13 +301,13 @@ fn while_kafka_throttles_a_topic_has_in_flight_what_went_out_of_it_lately() {
     assert!(topics.is_open(&topic()), "564 KiB are in flight, and 960 went out");
     topics.held(&topic(), 8, 500 << 10, second(2));
     assert!(!topics.is_open(&topic()));
-    topics.set_pace(Pace::Steady);
+    topics.set_pace(KafkaPace::Steady);
     assert!(topics.is_open(&topic()));
 }
 
 #[test]
 fn a_topic_that_may_not_be_written_to_is_given_up_on_as_late_as_one_that_is_missing() {
-    let mut topics = Topics::new(SETTINGS);
+    let mut topics = TopicBreakers::new(SETTINGS);
     topics.held(&topic(), 1, 10, second(0));
     assert_eq!(
         topics.forbidden(&topic(), second(0)),
@@ -321,7 +322,7 @@ fn a_topic_that_may_not_be_written_to_is_given_up_on_as_late_as_one_that_is_miss
             "metadata does not tell"
         );
         assert_eq!(topics.forbidden(&topic(), second(n + 1)), None);
-        assert!(!topics.is_gone(&topic()) && !topics.is_open(&topic()), "parked at {n}");
+        assert!(!topics.is_gone(&topic()) && !topics.is_open(&topic()), "unavailable at {n}");
     }
     topics.failed(&topic(), "not authorized");
     assert_eq!(topics.forbidden(&topic(), second(300)), Some(Action::Gone(topic())));
@@ -344,7 +345,7 @@ fn a_topic_that_may_not_be_written_to_is_given_up_on_as_late_as_one_that_is_miss
 fn refusals_for_want_of_a_right_that_are_broken_by_an_acknowledgement_or_are_far_apart_do_not_add_up()
  {
     let anew = Some(Action::Forbidden(topic(), SETTINGS.denial_max));
-    let mut topics = Topics::new(SETTINGS);
+    let mut topics = TopicBreakers::new(SETTINGS);
     topics.held(&topic(), 1, 10, second(0));
     assert_eq!(topics.forbidden(&topic(), second(0)), anew);
     assert_eq!(topics.forbidden(&topic(), second(80)), None);

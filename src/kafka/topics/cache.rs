@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use az::SaturatingAs as _;
 
-use super::question::{Answer, LookUpError, TopicFacts};
+use super::question::{LookUpError, TopicAnswer, TopicFacts};
 use crate::domain::{Monotonic, TopicName};
 
 /// An answer counts as fresh for this long.
@@ -22,12 +22,12 @@ const TOPICS_MAX: usize = 10_000;
 
 #[derive(Debug, Default)]
 pub(super) struct Cache {
-    entries: HashMap<TopicName, Entry>,
+    entries: HashMap<TopicName, CachedTopic>,
 }
 
 #[derive(Debug)]
-struct Entry {
-    answer: Answer,
+struct CachedTopic {
+    answer: TopicAnswer,
     learnt_at: Monotonic,
     /// When Kafka should be asked again.
     due_at: Monotonic,
@@ -37,8 +37,8 @@ struct Entry {
 
 /// The cached answer about a topic.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) enum Found {
-    Fresh(Answer),
+pub(super) enum CachedAnswer {
+    Fresh(TopicAnswer),
     /// The answer still counts, but Kafka should be asked: now, when `is_due`.
     Stale {
         facts: TopicFacts,
@@ -52,17 +52,17 @@ impl Cache {
         self.entries.len()
     }
 
-    pub(super) fn find(&self, topic: &TopicName, now: Monotonic) -> Option<Found> {
+    pub(super) fn find(&self, topic: &TopicName, now: Monotonic) -> Option<CachedAnswer> {
         let entry = self.entries.get(topic)?;
         entry.used_at.store(millis(now), Ordering::Relaxed);
         let age = now.since(entry.learnt_at);
         match &entry.answer {
-            Ok(facts) if age < FRESH_FOR => Some(Found::Fresh(Ok(*facts))),
+            Ok(facts) if age < FRESH_FOR => Some(CachedAnswer::Fresh(Ok(*facts))),
             Ok(facts) if age < STALE_FOR => {
-                Some(Found::Stale { facts: *facts, is_due: now >= entry.due_at })
+                Some(CachedAnswer::Stale { facts: *facts, is_due: now >= entry.due_at })
             }
-            Ok(facts) => Some(Found::Old(*facts)),
-            Err(error) if age < UNKNOWN_FOR => Some(Found::Fresh(Err(error.clone()))),
+            Ok(facts) => Some(CachedAnswer::Old(*facts)),
+            Err(error) if age < UNKNOWN_FOR => Some(CachedAnswer::Fresh(Err(error.clone()))),
             Err(_) => None,
         }
     }
@@ -73,7 +73,7 @@ impl Cache {
     }
 
     /// Keeps an answer of Kafka. An answer without facts about the topic leaves the known ones.
-    pub(super) fn keep(&mut self, topic: &TopicName, answer: &Answer, now: Monotonic) {
+    pub(super) fn keep(&mut self, topic: &TopicName, answer: &TopicAnswer, now: Monotonic) {
         if let Err(LookUpError::Unavailable { .. } | LookUpError::Busy) = answer {
             if let Some(entry) = self.entries.get_mut(topic) {
                 entry.due_at = now.plus(ASKED_AGAIN_AFTER);
@@ -83,7 +83,7 @@ impl Cache {
         if !self.entries.contains_key(topic) && self.entries.len() >= TOPICS_MAX {
             self.make_room(now);
         }
-        let entry = Entry {
+        let entry = CachedTopic {
             answer: answer.clone(),
             learnt_at: now,
             due_at: now.plus(FRESH_FOR),
@@ -136,12 +136,12 @@ mod tests {
         let mut cache = Cache::default();
         assert_eq!(cache.find(&topic(0), at(0)), None);
         cache.keep(&topic(0), &Ok(FACTS), at(0));
-        assert_eq!(cache.find(&topic(0), at(59_999)), Some(Found::Fresh(Ok(FACTS))));
+        assert_eq!(cache.find(&topic(0), at(59_999)), Some(CachedAnswer::Fresh(Ok(FACTS))));
         assert_eq!(
             cache.find(&topic(0), at(60_000)),
-            Some(Found::Stale { facts: FACTS, is_due: true })
+            Some(CachedAnswer::Stale { facts: FACTS, is_due: true })
         );
-        assert_eq!(cache.find(&topic(0), at(600_000)), Some(Found::Old(FACTS)));
+        assert_eq!(cache.find(&topic(0), at(600_000)), Some(CachedAnswer::Old(FACTS)));
         assert_eq!(
             [999, 1_000].map(|millis| cache.is_recent(&topic(0), at(millis))),
             [true, false]
@@ -160,11 +160,11 @@ mod tests {
         );
         assert_eq!(
             cache.find(&topic(0), at(60_999)),
-            Some(Found::Stale { facts: FACTS, is_due: false })
+            Some(CachedAnswer::Stale { facts: FACTS, is_due: false })
         );
         assert_eq!(
             cache.find(&topic(0), at(61_000)),
-            Some(Found::Stale { facts: FACTS, is_due: true })
+            Some(CachedAnswer::Stale { facts: FACTS, is_due: true })
         );
         cache.keep(&topic(1), &Err(LookUpError::Busy), at(0));
         assert_eq!(cache.find(&topic(1), at(0)), None);
@@ -175,7 +175,10 @@ mod tests {
         let mut cache = Cache::default();
         cache.keep(&topic(0), &Ok(FACTS), at(0));
         cache.keep(&topic(0), &Err(LookUpError::Unknown), at(5));
-        assert_eq!(cache.find(&topic(0), at(1_004)), Some(Found::Fresh(Err(LookUpError::Unknown))));
+        assert_eq!(
+            cache.find(&topic(0), at(1_004)),
+            Some(CachedAnswer::Fresh(Err(LookUpError::Unknown)))
+        );
         assert_eq!(cache.find(&topic(0), at(1_005)), None);
     }
 

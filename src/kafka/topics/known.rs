@@ -6,22 +6,22 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::watch;
 
-use super::cache::{Cache, Found};
-use super::question::Answer;
+use super::cache::{Cache, CachedAnswer};
+use super::question::TopicAnswer;
 use crate::clock;
 use crate::domain::TopicName;
 
 #[derive(Debug, Default)]
-pub(super) struct Known {
+pub(super) struct KnownTopics {
     cache: RwLock<Cache>,
     /// Questions under way.
-    pub(super) pending: Mutex<HashMap<TopicName, watch::Receiver<Option<Answer>>>>,
+    pub(super) pending: Mutex<HashMap<TopicName, watch::Receiver<Option<TopicAnswer>>>>,
     is_stopping: AtomicBool,
 }
 
-impl Known {
+impl KnownTopics {
     /// Returns the cached answer about `topic`.
-    pub(super) fn find(&self, topic: &TopicName) -> Option<Found> {
+    pub(super) fn find(&self, topic: &TopicName) -> Option<CachedAnswer> {
         self.cache.read().find(topic, clock::monotonic())
     }
 
@@ -34,8 +34,8 @@ impl Known {
     pub(super) fn settle(
         &self,
         topic: &TopicName,
-        answer: Answer,
-        sender: &watch::Sender<Option<Answer>>,
+        answer: TopicAnswer,
+        sender: &watch::Sender<Option<TopicAnswer>>,
     ) {
         let mut cache = self.cache.write();
         cache.keep(topic, &answer, clock::monotonic());

@@ -13,14 +13,14 @@ use rdkafka::client::DefaultClientContext;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 use tokio::sync::watch;
 
-use super::known::Known;
-use super::question::{Answer, LookUpError, Request, TopicFacts};
+use super::known::KnownTopics;
+use super::question::{LookUpError, TopicAnswer, TopicFacts, TopicRequest};
 use crate::clock;
 use crate::domain::{Monotonic, TopicName};
 use crate::kafka::compression::TopicCompression;
 use crate::kafka::contact::PROBE_TOPIC;
-use crate::kafka::patience::Patience;
-use crate::kafka::{Contact, Error, Metrics, Reason, Settings};
+use crate::kafka::patience::KafkaPatience;
+use crate::kafka::{ClientError, KafkaContact, KafkaMetrics, KafkaSettings, Reason};
 
 const THREAD: &str = "kafka-prober";
 /// The interval of checks for new acknowledgements.
@@ -50,16 +50,16 @@ const TOPICS_OPENED_MAX: usize = 10_000;
 type Admin = AdminClient<DefaultClientContext>;
 
 pub(super) struct Prober {
-    settings: Settings,
+    settings: KafkaSettings,
     admin: Admin,
     /// The patience for which the admin client was made.
-    made_for: Patience,
+    made_for: KafkaPatience,
     /// Drives the admin client's futures. It has neither timers nor sockets.
     runtime: tokio::runtime::Runtime,
-    requests: Receiver<Request>,
-    known: Arc<Known>,
-    contact: Contact,
-    metrics: Metrics,
+    requests: Receiver<TopicRequest>,
+    known: Arc<KnownTopics>,
+    contact: KafkaContact,
+    metrics: KafkaMetrics,
     opened: HashSet<TopicName>,
     probe_topic: Option<TopicName>,
     /// When the last question was answered or given up.
@@ -73,18 +73,18 @@ pub(super) struct Prober {
 impl Prober {
     /// The thread drops the other end of the answer when it ends, for any reason.
     pub(super) fn start(
-        settings: &Settings,
-        requests: Receiver<Request>,
-        known: Arc<Known>,
-        contact: Contact,
-        metrics: Metrics,
-    ) -> Result<watch::Receiver<()>, Error> {
+        settings: &KafkaSettings,
+        requests: Receiver<TopicRequest>,
+        known: Arc<KnownTopics>,
+        contact: KafkaContact,
+        metrics: KafkaMetrics,
+    ) -> Result<watch::Receiver<()>, ClientError> {
         let made_for = contact.patience();
         let admin = settings
             .admin_config(made_for.span())
             .create()
-            .map_err(|source| Error::Create { what: "Kafka admin client", source })?;
-        let failed = |source| Error::Thread { name: THREAD, source };
+            .map_err(|source| ClientError::Create { what: "Kafka admin client", source })?;
+        let failed = |source| ClientError::Thread { name: THREAD, source };
         let runtime = tokio::runtime::Builder::new_current_thread().build().map_err(failed)?;
         let prober = Self {
             settings: settings.clone(),
@@ -110,7 +110,7 @@ impl Prober {
         Ok(thread)
     }
 
-    /// Runs until the last [`super::Topics`] is dropped.
+    /// Runs until the last [`super::TopicCache`] is dropped.
     fn run(mut self) {
         self.watch();
         loop {
@@ -119,12 +119,12 @@ impl Prober {
                 break;
             }
             match request {
-                Ok(Request::LookUp { topic, until, answer }) => {
+                Ok(TopicRequest::LookUp { topic, until, answer }) => {
                     let learnt = self.look_up(&topic, until);
                     self.known.settle(&topic, learnt, &answer);
                     self.metrics.topics_known.set(self.known.topic_count().saturating_as::<i64>());
                 }
-                Ok(Request::Wake) | Err(RecvTimeoutError::Timeout) => {}
+                Ok(TopicRequest::Wake) | Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => break,
             }
             self.watch();
@@ -134,7 +134,7 @@ impl Prober {
     /// Watches the contact. Acknowledgements prove contact, unless they came before the trouble.
     /// Otherwise a broker is asked when a probe is due.
     fn watch(&mut self) {
-        if self.has_new_acknowledgements() && !self.contact.is_doubted() {
+        if self.has_new_acknowledgements() && !self.contact.is_in_doubt() {
             return self.hold();
         }
         if !self.is_probe_due() {
@@ -145,7 +145,8 @@ impl Prober {
         match self.admin.inner().fetch_metadata(Some(topic), patience) {
             Ok(metadata) => {
                 self.unanswered_since = None;
-                self.contact.set_patience(Patience::answered(clock::monotonic().since(asked_at)));
+                self.contact
+                    .set_patience(KafkaPatience::answered(clock::monotonic().since(asked_at)));
                 // Existing contact is kept: a few unreachable brokers of many are no reason to
                 // stop.
                 let has_contact = self.contact.is_held() || self.has_new_acknowledgements();
@@ -176,7 +177,7 @@ impl Prober {
 
     fn is_probe_due(&self) -> bool {
         let Some(probed_at) = self.probed_at else { return true };
-        let is_urgent = self.contact.is_doubted() || !self.contact.is_held();
+        let is_urgent = self.contact.is_in_doubt() || !self.contact.is_held();
         clock::monotonic().since(probed_at)
             >= if is_urgent { PROBE_AGAIN_AFTER } else { PROBE_AFTER }
     }
@@ -228,7 +229,7 @@ impl Prober {
         LookUpError::Unavailable { reason }
     }
 
-    fn look_up(&mut self, topic: &TopicName, until: Monotonic) -> Answer {
+    fn look_up(&mut self, topic: &TopicName, until: Monotonic) -> TopicAnswer {
         let learnt = self.facts(topic, until);
         let counter = match &learnt {
             Ok(_) => &self.metrics.look_ups.found,
@@ -247,13 +248,13 @@ impl Prober {
 
     /// Asks for the configuration first, then for the metadata. The first question leaves no trace
     /// of a missing topic in the client.
-    fn facts(&mut self, topic: &TopicName, until: Monotonic) -> Answer {
+    fn facts(&mut self, topic: &TopicName, until: Monotonic) -> TopicAnswer {
         let facts = self.configuration(topic, until)?;
         self.find(topic, until)?;
         Ok(facts)
     }
 
-    fn configuration(&mut self, topic: &TopicName, until: Monotonic) -> Answer {
+    fn configuration(&mut self, topic: &TopicName, until: Monotonic) -> TopicAnswer {
         let left = left(until, self.contact.patience())?;
         let options = AdminOptions::new().request_timeout(Some(left));
         let resources = [ResourceSpecifier::Topic(topic.as_str())];
@@ -340,7 +341,7 @@ impl Prober {
 /// answers a client under any name by which the client has found it, but records go to the
 /// advertised address. An empty list proves nothing against the brokers, because a starting broker
 /// lists none.
-fn reach_one(addresses: &[(&str, i32)], patience: Patience) -> Result<(), String> {
+fn reach_one(addresses: &[(&str, i32)], patience: KafkaPatience) -> Result<(), String> {
     // Patience is the time of three answers, and a connection takes the time of one.
     let (deadline, at_once) =
         (REACH_DEADLINE.max(patience.span()), CONNECT_DEADLINE.max(patience.span() / 2));
@@ -377,7 +378,7 @@ fn can_connect(host: &str, port: i32, left: impl Fn() -> Duration) -> bool {
 }
 
 /// Returns how long a question may take that must be answered by `until`.
-fn left(until: Monotonic, patience: Patience) -> Result<Duration, LookUpError> {
+fn left(until: Monotonic, patience: KafkaPatience) -> Result<Duration, LookUpError> {
     let left = until.since(clock::monotonic()).min(QUESTION_DEADLINE.max(patience.span()));
     if left < Duration::from_millis(1) {
         return Err(LookUpError::Unavailable {
@@ -434,27 +435,28 @@ mod tests {
             i32::from(listener.local_addr().unwrap().port())
         };
         assert_eq!(
-            reach_one(&[("127.0.0.1", closed), ("127.0.0.1", port)], Patience::default()),
+            reach_one(&[("127.0.0.1", closed), ("127.0.0.1", port)], KafkaPatience::default()),
             Ok(())
         );
-        let reason = reach_one(&[("127.0.0.1", closed), ("127.0.0.1", -1)], Patience::default())
-            .unwrap_err();
+        let reason =
+            reach_one(&[("127.0.0.1", closed), ("127.0.0.1", -1)], KafkaPatience::default())
+                .unwrap_err();
         assert!(
             reason.contains(&format!("127.0.0.1:{closed}")) && reason.contains("127.0.0.1:-1"),
             "{reason}"
         );
-        assert_eq!(reach_one(&[], Patience::default()), Ok(()), "one that is just starting");
+        assert_eq!(reach_one(&[], KafkaPatience::default()), Ok(()), "one that is just starting");
     }
 
     #[test]
     fn a_question_that_waited_too_long_is_not_asked() {
-        let patience = Patience::default();
+        let patience = KafkaPatience::default();
         assert!(left(Monotonic::default(), patience).is_err());
         assert_eq!(
             left(clock::monotonic().plus(Duration::from_secs(60)), patience),
             Ok(QUESTION_DEADLINE)
         );
-        let far_away = Patience::answered(Duration::from_secs(2));
+        let far_away = KafkaPatience::answered(Duration::from_secs(2));
         assert_eq!(
             left(clock::monotonic().plus(Duration::from_secs(60)), far_away),
             Ok(far_away.span())

@@ -29,15 +29,15 @@ pub enum LookUpError {
     Busy,
 }
 
-pub type Answer = Result<TopicFacts, LookUpError>;
+pub type TopicAnswer = Result<TopicFacts, LookUpError>;
 
 /// A request to the thread.
 #[derive(Debug)]
-pub enum Request {
+pub enum TopicRequest {
     LookUp {
         topic: TopicName,
         until: Monotonic,
-        answer: watch::Sender<Option<Answer>>,
+        answer: watch::Sender<Option<TopicAnswer>>,
     },
     /// Check the flags.
     Wake,

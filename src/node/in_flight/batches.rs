@@ -18,13 +18,13 @@ use slab::Slab;
 
 use crate::domain::{Batch, BatchId, Monotonic, Outcome, Timestamp, TopicName};
 use crate::engine::batch_registry::{BatchRegistry, Comparison, Effect, is_lost};
-use crate::engine::topics::{Action, Topics};
+use crate::engine::topics::{Action, TopicBreakers};
 use crate::postgres::tasks::settle::Settlement;
 
 /// The in-flight limits. A claim that began below a limit may exceed it by its own size (4000
 /// tasks, 16 MiB).
 #[derive(Clone, Copy, Debug)]
-pub struct Bounds {
+pub struct InFlightLimits {
     pub tasks_max: usize,
     pub bytes_max: usize,
     pub batches_max: usize,
@@ -253,7 +253,7 @@ fn charges_of(batch: &Batch, counts: impl Fn(usize) -> bool) -> Vec<Charge> {
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct InFlightState {
     amount: Amount,
     slots: Slab<Arc<InFlightBatch>>,
     registry: BatchRegistry<Arc<Settlement>>,
@@ -262,18 +262,18 @@ struct State {
 /// All batches in flight, with their registry and limits.
 #[derive(Debug)]
 pub struct InFlightBatches {
-    bounds: Bounds,
-    state: Mutex<State>,
-    topics: Mutex<Topics>,
+    limits: InFlightLimits,
+    state: Mutex<InFlightState>,
+    topics: Mutex<TopicBreakers>,
     /// The number of topics that are given up, as last told; mostly zero. Each record and each
     /// submit reads it, hence without a lock.
     gone_count: AtomicUsize,
 }
 
 impl InFlightBatches {
-    pub fn new(bounds: Bounds, topics: Topics) -> Self {
+    pub fn new(limits: InFlightLimits, topics: TopicBreakers) -> Self {
         Self {
-            bounds,
+            limits,
             state: Mutex::default(),
             topics: Mutex::new(topics),
             gone_count: AtomicUsize::new(0),
@@ -329,8 +329,8 @@ impl InFlightBatches {
     }
 
     /// Records that this node does not know which batches are its own, and is about to ask.
-    pub fn doubt(&self) {
-        self.lock().registry.doubt();
+    pub fn mark_in_doubt(&self) {
+        self.lock().registry.mark_in_doubt();
     }
 
     pub fn in_slot(&self, slot: u32) -> Option<Arc<InFlightBatch>> {
@@ -456,11 +456,11 @@ impl InFlightBatches {
     }
 
     pub fn has_room(&self) -> bool {
-        let (amount, bounds) = (self.amount(), self.bounds);
-        amount.tasks < bounds.tasks_max
-            && amount.bytes < bounds.bytes_max
-            && amount.batches < bounds.batches_max
-            && amount.remembered < bounds.batches_max
+        let (amount, limits) = (self.amount(), self.limits);
+        amount.tasks < limits.tasks_max
+            && amount.bytes < limits.bytes_max
+            && amount.batches < limits.batches_max
+            && amount.remembered < limits.batches_max
     }
 
     /// Returns true when there is room for claims on insert. Such claims make small batches,
@@ -468,7 +468,7 @@ impl InFlightBatches {
     /// publish deadline, they may take a quarter of the room for batches. The claim loops gather
     /// the rest in far fewer batches.
     pub fn has_room_on_insert(&self) -> bool {
-        self.has_room() && self.amount().batches < self.bounds.batches_max / 4
+        self.has_room() && self.amount().batches < self.limits.batches_max / 4
     }
 
     /// Returns true when there is room for tasks behind the watermark. They may take half of the
@@ -477,17 +477,17 @@ impl InFlightBatches {
     /// from their tasks behind the watermark.
     pub fn has_room_behind_the_watermark(&self) -> bool {
         let (tasks, bytes) = self.topics().held_by_full();
-        let (amount, bounds) = (self.amount(), self.bounds);
+        let (amount, limits) = (self.amount(), self.limits);
         let (tasks, bytes) =
             (amount.tasks.saturating_sub(tasks), amount.bytes.saturating_sub(bytes));
-        let has_room = tasks < bounds.tasks_max / 2
-            && bytes < bounds.bytes_max / 2
-            && amount.batches < bounds.batches_max / 4 * 3;
+        let has_room = tasks < limits.tasks_max / 2
+            && bytes < limits.bytes_max / 2
+            && amount.batches < limits.batches_max / 4 * 3;
         has_room && self.has_room()
     }
 
     /// Returns the state of the topics. The caller must hold the lock for a moment only.
-    pub fn topics(&self) -> MutexGuard<'_, Topics> {
+    pub fn topics(&self) -> MutexGuard<'_, TopicBreakers> {
         self.topics.lock()
     }
 
@@ -531,7 +531,7 @@ impl InFlightBatches {
     /// Puts a lighter batch in the place of the original, unless that was let go meanwhile.
     fn replace(&self, held: &InFlightBatch, batch: Batch) {
         let mut state = self.lock();
-        let State { amount, slots, .. } = &mut *state;
+        let InFlightState { amount, slots, .. } = &mut *state;
         let Some(in_slot) =
             slots.get_mut(held.slot.saturating_as()).filter(|in_slot| in_slot.batch.id == batch.id)
         else {
@@ -587,7 +587,7 @@ impl InFlightBatches {
         held.filter(|held| now.since(held.held_at) >= age).cloned().collect()
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, InFlightState> {
         // No panic can separate two changes that belong together, unless the registry is wrong
         // already.
         self.state.lock()

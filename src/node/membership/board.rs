@@ -5,17 +5,17 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
-use super::settings::Settings;
+use super::settings::MembershipSettings;
 use crate::domain::{Monotonic, NodeId, Shard, Timestamp};
 use crate::engine::assignment::assign;
 use crate::engine::liveness::Decision;
 use crate::etcd;
 use crate::node::messages::{NodeView, NotReady};
-use crate::postgres::cluster::heartbeat::{Answer, Beat, HeartbeatRow};
+use crate::postgres::cluster::heartbeat::{Beat, HeartbeatAnswer, HeartbeatRow};
 
 /// The findings of one turn.
-pub(super) struct Found<'a> {
-    pub answer: &'a Answer,
+pub(super) struct BoardFindings<'a> {
+    pub answer: &'a HeartbeatAnswer,
     pub decision: &'a Decision,
     pub members: BTreeMap<NodeId, etcd::Member>,
     /// The nodes that share the shards.
@@ -26,19 +26,19 @@ pub(super) struct Found<'a> {
 }
 
 pub(super) struct Board {
-    settings: Settings,
+    settings: MembershipSettings,
     bulletin: watch::Sender<Bulletin>,
     /// The nodes of the last assignment, and the owners that it gave.
     assigned: (Vec<NodeId>, Vec<NodeId>),
 }
 
 impl Board {
-    pub(super) fn new(settings: Settings, bulletin: watch::Sender<Bulletin>) -> Self {
+    pub(super) fn new(settings: MembershipSettings, bulletin: watch::Sender<Bulletin>) -> Self {
         Self { settings, bulletin, assigned: Default::default() }
     }
 
     /// Publishes the findings. Returns the number of this node's shards.
-    pub(super) fn show(&mut self, found: &Found) -> usize {
+    pub(super) fn show(&mut self, found: &BoardFindings) -> usize {
         if self.assigned.0 != found.nodes {
             self.assigned = (found.nodes.clone(), assign(self.settings.shards, &found.nodes));
         }
@@ -84,7 +84,7 @@ impl Board {
 
     /// Returns this node first, then all nodes with a heartbeat or a key in etcd, in the order of
     /// their start.
-    fn nodes(&self, found: &Found, owned: &BTreeMap<NodeId, Vec<Shard>>) -> Vec<NodeView> {
+    fn nodes(&self, found: &BoardFindings, owned: &BTreeMap<NodeId, Vec<Shard>>) -> Vec<NodeView> {
         let answer = found.answer;
         let rows = answer.rows.iter().map(|row| {
             let standing = found
@@ -107,7 +107,7 @@ impl Board {
         others
     }
 
-    fn own(&self, found: &Found) -> NodeView {
+    fn own(&self, found: &BoardFindings) -> NodeView {
         let standing = match found.last {
             None => "joining",
             Some((beat, _)) if beat.has_left => "left",

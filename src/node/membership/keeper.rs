@@ -9,22 +9,22 @@ use thiserror::Error;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
-use super::board::{Board, Found};
+use super::board::{Board, BoardFindings};
+use super::fencing::FencingSource;
 use super::progress::Wedged;
-use super::settings::{Parts, Settings};
-use super::trust::TrustSource;
+use super::settings::{MembershipParts, MembershipSettings};
 use crate::clock;
 use crate::domain::{Monotonic, NodeId, Throttle};
 use crate::engine::liveness::alone::{Alone, Finding};
 use crate::engine::liveness::broker::CutOff;
+use crate::engine::liveness::fencing::FencingRule;
 use crate::engine::liveness::streak::{Blame, Failing};
-use crate::engine::liveness::trust::Trust;
 use crate::engine::liveness::{Decision, DeclareDead, EtcdView, Liveness, Sign, Standing};
 use crate::error_chain::chain;
 use crate::node::messages::{NotReady, Requirement};
-use crate::postgres::cluster::heartbeat::{Answer, Beat, HeartbeatRow, Heartbeats};
-use crate::shutdown::Failure;
-use crate::{etcd, postgres};
+use crate::postgres::cluster::heartbeat::{Beat, HeartbeatAnswer, HeartbeatRow, Heartbeats};
+use crate::shutdown::TaskFailure;
+use crate::{etcd, postgres::PostgresError};
 
 /// A warning is logged when the wall clock differs more than this from the cluster's clock.
 const OFFSET_MAX_SECONDS: f64 = 1.0;
@@ -34,7 +34,7 @@ const PAUSE_MIN: Duration = Duration::from_millis(20);
 const SAY_EVERY: Duration = Duration::from_secs(30);
 
 #[derive(Debug, Error)]
-pub enum Error {
+pub enum MembershipError {
     #[error(
         "node {name} ({address}, {node}) runs on this database already; to run more than one node, give each of them --etcd"
     )]
@@ -44,14 +44,14 @@ pub enum Error {
 /// The channels that the loop feeds.
 pub(super) struct Outputs {
     pub board: Board,
-    pub trust: TrustSource,
+    pub fencing: FencingSource,
     pub adopt_now: Arc<Notify>,
     pub leave: mpsc::Receiver<oneshot::Sender<bool>>,
 }
 
-pub(super) struct Keeper {
-    settings: Settings,
-    parts: Parts,
+pub(super) struct MembershipKeeper {
+    settings: MembershipSettings,
+    parts: MembershipParts,
     out: Outputs,
     heartbeats: Heartbeats,
     liveness: Liveness,
@@ -80,16 +80,16 @@ pub(super) struct Keeper {
 
 /// When a heartbeat was sent, and when its answer arrived.
 #[derive(Clone, Copy)]
-struct Exchange {
+struct HeartbeatExchange {
     sent_at: Monotonic,
     arrived_at: Monotonic,
 }
 
-impl Keeper {
-    pub(super) fn new(settings: Settings, parts: Parts, out: Outputs) -> Self {
+impl MembershipKeeper {
+    pub(super) fn new(settings: MembershipSettings, parts: MembershipParts, out: Outputs) -> Self {
         let ttl = settings.ttl;
         parts.metrics.cluster_shards.set(i64::from(settings.shards.get()));
-        parts.metrics.heartbeat_age_max.set(Trust::new(ttl).span().as_secs_f64());
+        parts.metrics.heartbeat_age_max.set(FencingRule::new(ttl).span().as_secs_f64());
         let alone = parts.etcd.is_none().then(|| Alone::new(settings.node, ttl));
         Self {
             heartbeats: Heartbeats::new(&parts.postgres, ttl),
@@ -116,7 +116,7 @@ impl Keeper {
     }
 
     /// Runs until `stopping`. Fails only when this node must not run beside another one.
-    pub(super) async fn run(mut self, stopping: CancellationToken) -> Result<(), Failure> {
+    pub(super) async fn run(mut self, stopping: CancellationToken) -> Result<(), TaskFailure> {
         let mut leaver: Option<oneshot::Sender<bool>> = None;
         // The missing requirements are known before the first heartbeat.
         self.show_state(clock::monotonic());
@@ -143,7 +143,7 @@ impl Keeper {
     }
 
     /// Performs one heartbeat and its consequences.
-    async fn turn(&mut self) -> Result<(), Error> {
+    async fn turn(&mut self) -> Result<(), MembershipError> {
         if self.is_standing_still() {
             self.liveness.read_failed();
         } else {
@@ -217,7 +217,7 @@ impl Keeper {
 
     /// Reads the clock, then writes this node's heartbeat and reads those of the others. While the
     /// node waits to be alone, it only reads.
-    async fn exchange(&mut self) -> Result<(Answer, Exchange), postgres::Error> {
+    async fn exchange(&mut self) -> Result<(HeartbeatAnswer, HeartbeatExchange), PostgresError> {
         let asked_at = clock::monotonic();
         let stamp = self.heartbeats.stamp().await?;
         self.parts.clock.take_in(stamp, asked_at);
@@ -232,10 +232,10 @@ impl Keeper {
         };
         let arrived_at = clock::monotonic();
         self.parts.metrics.heartbeat_duration.observe(arrived_at.since(sent_at).as_secs_f64());
-        Ok((answer, Exchange { sent_at, arrived_at }))
+        Ok((answer, HeartbeatExchange { sent_at, arrived_at }))
     }
 
-    async fn beat(&mut self, sent_at: Monotonic) -> Result<Answer, postgres::Error> {
+    async fn beat(&mut self, sent_at: Monotonic) -> Result<HeartbeatAnswer, PostgresError> {
         let contact = (self.parts.broker)();
         let is_cut_off = self.cut_off.take_in(contact, self.liveness.others_have_broker(), sent_at);
         if is_cut_off != self.is_cut_off {
@@ -262,8 +262,8 @@ impl Keeper {
             has_left: self.has_left,
         };
         let answer = self.heartbeats.beat(&beat).await?;
-        if self.out.trust.renew(sent_at, answer.is_revived, clock::monotonic()) {
-            self.parts.metrics.trust_lost.inc();
+        if self.out.fencing.renew(sent_at, answer.is_revived, clock::monotonic()) {
+            self.parts.metrics.fenced.inc();
             tracing::warn!(
                 was_declared_dead = answer.is_revived,
                 "this node was without a heartbeat for too long: before it publishes more it asks which batches are still its own"
@@ -273,7 +273,11 @@ impl Keeper {
         Ok(answer)
     }
 
-    async fn take_in(&mut self, answer: &Answer, at: Exchange) -> Result<(), Error> {
+    async fn take_in(
+        &mut self,
+        answer: &HeartbeatAnswer,
+        at: HeartbeatExchange,
+    ) -> Result<(), MembershipError> {
         self.liveness.take_in(answer.rows.iter().map(sign), at.sent_at, at.arrived_at);
         let decision = self.decide(answer).await;
         let nodes = self.assignable(answer, &decision, at)?;
@@ -287,7 +291,7 @@ impl Keeper {
                 .count()
                 .saturating_as(),
         );
-        let mine = self.out.board.show(&Found {
+        let mine = self.out.board.show(&BoardFindings {
             answer,
             decision: &decision,
             members: self.members().unwrap_or_default(),
@@ -300,7 +304,7 @@ impl Keeper {
     }
 
     /// Decides which nodes live, and declares the others dead in Postgres.
-    async fn decide(&mut self, answer: &Answer) -> Decision {
+    async fn decide(&mut self, answer: &HeartbeatAnswer) -> Decision {
         let etcd = self.etcd_view();
         let mut decision = self.liveness.decide(&etcd);
         let mut must_adopt = decision.adopt;
@@ -340,10 +344,10 @@ impl Keeper {
     /// etcd.
     fn assignable(
         &mut self,
-        answer: &Answer,
+        answer: &HeartbeatAnswer,
         decision: &Decision,
-        at: Exchange,
-    ) -> Result<Vec<NodeId>, Error> {
+        at: HeartbeatExchange,
+    ) -> Result<Vec<NodeId>, MembershipError> {
         let own = self
             .last
             .as_ref()
@@ -362,7 +366,7 @@ impl Keeper {
                 let row = answer.rows.iter().find(|row| row.node == other);
                 let (name, address) =
                     row.map(|row| (row.name.clone(), row.address.clone())).unwrap_or_default();
-                return Err(Error::NotAlone { node: other, name, address });
+                return Err(MembershipError::NotAlone { node: other, name, address });
             }
             Finding::Wait { other } if self.waits_for != Some(other) => {
                 self.waits_for = Some(other);
@@ -475,7 +479,7 @@ impl Keeper {
         }
     }
 
-    fn failed(&mut self, error: &postgres::Error) {
+    fn failed(&mut self, error: &PostgresError) {
         self.liveness.read_failed();
         self.parts.metrics.heartbeat_failures.inc();
         self.failure = chain(error);
@@ -490,7 +494,8 @@ impl Keeper {
     }
 
     /// Returns the pause until the next turn: a sixth of a TTL after the last one began, or earlier
-    /// when a node may be stale. After a failure the pause is short, because trust runs out.
+    /// when a node may be stale. After a failure the pause is short, because the fence comes
+    /// closer.
     fn pause(&mut self, began_at: Monotonic, now: Monotonic) -> Duration {
         let ttl = self.settings.ttl;
         if self.failures > 0 {

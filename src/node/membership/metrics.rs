@@ -8,7 +8,7 @@ use crate::telemetry::{Counter, Family, Gauge, Histogram, Registry, Unit};
 type Seconds = Gauge<f64, AtomicU64>;
 
 #[derive(Clone, Debug)]
-pub struct Metrics {
+pub struct MembershipMetrics {
     pub(super) members: Gauge,
     pub(super) suspected: Gauge,
     pub(super) shards_owned: Gauge,
@@ -20,10 +20,10 @@ pub struct Metrics {
     pub(super) clock_offset: Seconds,
     clock_steps: Family<[(&'static str, &'static str); 1], Counter>,
     pub(super) declared_dead: Counter,
-    pub(super) trust_lost: Counter,
+    pub(super) fenced: Counter,
 }
 
-impl Metrics {
+impl MembershipMetrics {
     pub fn register(registry: &mut Registry) -> Self {
         let metrics = Self {
             members: Gauge::default(),
@@ -40,7 +40,7 @@ impl Metrics {
             clock_offset: Seconds::default(),
             clock_steps: Family::default(),
             declared_dead: Counter::default(),
-            trust_lost: Counter::default(),
+            fenced: Counter::default(),
         };
         metrics.register_counts(registry);
         metrics.register_times(registry);
@@ -84,9 +84,9 @@ impl Metrics {
             self.declared_dead.clone(),
         );
         registry.register(
-            "punctual_trust_lost",
+            "punctual_fenced",
             "Times that this node had been declared dead, or was without a heartbeat for so long that it may have been",
-            self.trust_lost.clone(),
+            self.fenced.clone(),
         );
         registry.register(
             "punctual_heartbeat_failures",

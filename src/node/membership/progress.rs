@@ -14,7 +14,7 @@ use crate::clock;
 use crate::domain::Monotonic;
 use crate::engine::liveness::streak::{Blame, Failing, Streak};
 use crate::error_chain::chain;
-use crate::postgres::Error;
+use crate::postgres::PostgresError;
 
 /// Maximum time without a turn of a loop. Above the deadlines of a claim: 5 s to connect and 5 s
 /// for the statement.
@@ -25,9 +25,9 @@ const ENDED: u64 = u64::MAX;
 
 /// Shared by the loops, which record their turns, and the heartbeat, which checks them.
 #[derive(Clone, Debug)]
-pub struct Progress {
+pub struct LoopProgress {
     loops: Arc<[Loop]>,
-    adopter: Arc<Mutex<Adopter>>,
+    adopter: Arc<Mutex<AdopterRecord>>,
     settles: Arc<Mutex<Streak>>,
 }
 
@@ -42,10 +42,10 @@ pub enum Wedged {
 
 /// The record of the adopter.
 #[derive(Debug, Default)]
-struct Adopter {
+struct AdopterRecord {
     streak: Streak,
     /// The node is fenced: it publishes nothing before the adopter succeeds.
-    has_doubt: bool,
+    is_fenced: bool,
 }
 
 #[derive(Debug)]
@@ -55,7 +55,7 @@ struct Loop {
     streak: Mutex<Streak>,
 }
 
-impl Progress {
+impl LoopProgress {
     pub fn new(loop_count: usize) -> Self {
         let one = |_index| Loop { ticked_at: AtomicU64::new(NOT_BEGUN), streak: Mutex::default() };
         Self {
@@ -94,22 +94,22 @@ impl Progress {
             let is_alone = |failing: &Failing| {
                 failing.blame == Blame::Unclear && now.since(failing.since) >= STILL_MAX
             };
-            adopter.has_doubt && adopter.streak.failing(now).is_some_and(is_alone)
+            adopter.is_fenced && adopter.streak.failing(now).is_some_and(is_alone)
         };
         still.map(Wedged::ClaimLoop).or_else(|| is_stuck().then_some(Wedged::Adopter))
     }
 
     /// Records a success of the adopter.
     pub fn adopter_succeeded(&self) {
-        *self.adopter() = Adopter::default();
+        *self.adopter() = AdopterRecord::default();
     }
 
-    /// Records a failure of the adopter. `has_doubt` means that the node is fenced and publishes
+    /// Records a failure of the adopter. `is_fenced` means that the node is fenced and publishes
     /// nothing until the adopter succeeds.
-    pub fn adopter_failed(&self, error: &Error, has_doubt: bool) {
+    pub fn adopter_failed(&self, error: &PostgresError, is_fenced: bool) {
         let mut adopter = self.adopter();
         adopter.streak.failed(chain(error), blame_of(error), clock::monotonic());
-        adopter.has_doubt = has_doubt;
+        adopter.is_fenced = is_fenced;
     }
 
     /// Returns why the adopter has failed for long, if it has.
@@ -124,7 +124,7 @@ impl Progress {
 
     /// Records a failed settle. A failure because of a value says nothing about this node: no other
     /// node could settle the batch either.
-    pub fn settle_failed(&self, error: &Error) {
+    pub fn settle_failed(&self, error: &PostgresError) {
         if !error.is_of_the_data() {
             self.settles().failed(chain(error), blame_of(error), clock::monotonic());
         }
@@ -139,7 +139,7 @@ impl Progress {
         self.settles.lock()
     }
 
-    fn adopter(&self) -> MutexGuard<'_, Adopter> {
+    fn adopter(&self) -> MutexGuard<'_, AdopterRecord> {
         self.adopter.lock()
     }
 
@@ -179,7 +179,7 @@ impl Progress {
 }
 
 /// Returns which nodes a Postgres failure affects.
-pub fn blame_of(error: &Error) -> Blame {
+pub fn blame_of(error: &PostgresError) -> Blame {
     if error.is_of_a_lock() {
         Blame::Lock
     } else if error.is_slow() {
@@ -203,7 +203,7 @@ mod tests {
 
     #[test]
     fn a_loop_that_stands_still_for_fifteen_seconds_is_wedged() {
-        let progress = Progress::new(2);
+        let progress = LoopProgress::new(2);
         progress.tick_at(0, at(5));
         progress.tick_at(1, at(1));
         assert_eq!(progress.wedged(at(15)), None);
@@ -215,7 +215,7 @@ mod tests {
 
     #[test]
     fn the_loop_that_may_be_alone_with_its_failures_tells_for_the_node() {
-        let progress = Progress::new(3);
+        let progress = LoopProgress::new(3);
         let fail = |index: usize, from: u64, blame: Blame| {
             (from..=from + 5).for_each(|second| {
                 progress.streak(index).unwrap().failed(format!("{blame:?}"), blame, at(second))
@@ -238,7 +238,7 @@ mod tests {
 
     #[test]
     fn a_loop_that_has_not_begun_or_has_ended_does_not_count() {
-        let progress = Progress::new(2);
+        let progress = LoopProgress::new(2);
         progress.tick_at(1, at(0));
         assert!(!progress.has_begun());
         progress.end(1);
@@ -249,13 +249,13 @@ mod tests {
 
     #[test]
     fn a_node_that_cannot_find_out_which_batches_are_its_own_is_wedged_after_fifteen_seconds() {
-        let progress = Progress::new(0);
-        let fail = |seconds: std::ops::RangeInclusive<u64>, has_doubt: bool| {
+        let progress = LoopProgress::new(0);
+        let fail = |seconds: std::ops::RangeInclusive<u64>, is_fenced: bool| {
             let mut adopter = progress.adopter();
             seconds.for_each(|second| {
                 adopter.streak.failed("no session".to_owned(), Blame::Unclear, at(second))
             });
-            adopter.has_doubt = has_doubt;
+            adopter.is_fenced = is_fenced;
         };
         fail(10..=14, true);
         assert_eq!(progress.failing_adopter(at(14)), None);

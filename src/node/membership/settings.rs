@@ -6,16 +6,16 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
-use super::metrics::Metrics;
-use super::progress::Progress;
+use super::metrics::MembershipMetrics;
+use super::progress::LoopProgress;
 use crate::clock::ClusterClock;
 use crate::domain::{NodeId, ShardCount, Timestamp};
 use crate::engine::liveness::broker::BrokerContact;
-use crate::{etcd, postgres};
+use crate::{etcd, postgres::PostgresSettings};
 
 /// The identity of this node, and the settings of the cluster.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Settings {
+pub struct MembershipSettings {
     pub node: NodeId,
     pub name: String,
     pub address: String,
@@ -27,18 +27,18 @@ pub struct Settings {
 }
 
 /// The parts of the membership.
-pub struct Parts {
-    pub postgres: postgres::Settings,
+pub struct MembershipParts {
+    pub postgres: PostgresSettings,
     /// `None`: this node must be alone.
     pub etcd: Option<(etcd::Session, watch::Receiver<etcd::View>)>,
     pub clock: Arc<ClusterClock>,
-    pub progress: Progress,
+    pub progress: LoopProgress,
     /// Called before each heartbeat. It must answer at once.
     pub broker: Arc<dyn Fn() -> BrokerContact + Send + Sync>,
-    pub metrics: Metrics,
+    pub metrics: MembershipMetrics,
 }
 
-impl fmt::Debug for Parts {
+impl fmt::Debug for MembershipParts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Parts")
             .field("postgres", &self.postgres)

@@ -10,12 +10,12 @@ mod reports;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use self::line::{Line, Maker, Producer};
+use self::line::{LineProducer, Maker, PublishLine};
 use self::reports::correlation_id;
 use crate::domain::{Timestamp, TopicName};
-use crate::engine::topics::Pace;
+use crate::engine::topics::KafkaPace;
 use crate::failpoint::{Failpoint, reach};
-use crate::kafka::{self, Contact, Mode, SendError};
+use crate::kafka::{ClientError, KafkaContact, KafkaMetrics, KafkaSettings, Mode, SendError};
 use crate::node::fence::Fence;
 use crate::node::in_flight::batches::InFlightBatch;
 
@@ -35,10 +35,10 @@ pub struct Publisher {
     pub reports: Arc<Reports>,
     fence: Arc<Fence>,
     maker: Arc<Maker>,
-    together: Line,
+    together: PublishLine,
     /// The line for records whose Kafka batch was refused. It is made when that happens for the
     /// first time.
-    alone: OnceLock<Line>,
+    alone: OnceLock<PublishLine>,
 }
 
 impl std::fmt::Debug for Publisher {
@@ -54,13 +54,13 @@ impl Publisher {
     /// When the settings for Kafka are wrong.
     pub fn new(
         reports: Arc<Reports>,
-        settings: kafka::Settings,
-        metrics: kafka::Metrics,
-        contact: Contact,
+        settings: KafkaSettings,
+        metrics: KafkaMetrics,
+        contact: KafkaContact,
         fence: Arc<Fence>,
-    ) -> Result<Self, kafka::Error> {
+    ) -> Result<Self, ClientError> {
         let maker = Arc::new(Maker { reports: Arc::clone(&reports), settings, metrics, contact });
-        let together = Line::new(&maker, Mode::Together)?;
+        let together = PublishLine::new(&maker, Mode::Together)?;
         Ok(Self { reports, fence, maker, together, alone: OnceLock::new() })
     }
 
@@ -76,7 +76,7 @@ impl Publisher {
 
     fn hand_over(
         &self,
-        producer: &Producer,
+        producer: &LineProducer,
         held: &Arc<InFlightBatch>,
         index: u32,
         now: Timestamp,
@@ -112,7 +112,7 @@ impl Publisher {
     ///
     /// # Errors
     /// When the producer for them cannot be made.
-    pub fn publish_alone(&self) -> Result<(), kafka::Error> {
+    pub fn publish_alone(&self) -> Result<(), ClientError> {
         let Some(now) = self.reports.clock.now() else { return Ok(()) };
         if !self.may_publish() || self.reports.alone.is_empty() {
             return Ok(());
@@ -128,15 +128,15 @@ impl Publisher {
         Ok(())
     }
 
-    fn alone(&self) -> Result<&Line, kafka::Error> {
+    fn alone(&self) -> Result<&PublishLine, ClientError> {
         if let Some(line) = self.alone.get() {
             return Ok(line);
         }
-        let made = Line::new(&self.maker, Mode::Alone)?;
+        let made = PublishLine::new(&self.maker, Mode::Alone)?;
         Ok(self.alone.get_or_init(|| made))
     }
 
-    fn lines(&self) -> impl Iterator<Item = &Line> {
+    fn lines(&self) -> impl Iterator<Item = &PublishLine> {
         std::iter::once(&self.together).chain(self.alone.get())
     }
 
@@ -144,7 +144,7 @@ impl Publisher {
     ///
     /// # Errors
     /// When no new producer can be made. The other line has had its turn all the same.
-    pub async fn mend(&self) -> Result<(), kafka::Error> {
+    pub async fn mend(&self) -> Result<(), ClientError> {
         let mut outcome = Ok(());
         for line in self.lines() {
             outcome = outcome.and(line.mend()).and(line.check().await);
@@ -163,8 +163,8 @@ impl Publisher {
 
     /// Returns the pace at which Kafka takes records, and for how long brokers delay them if this
     /// node is over a quota.
-    pub fn pace(&self) -> (Pace, Option<Duration>) {
-        let paces = self.lines().map(Line::pace);
+    pub fn pace(&self) -> (KafkaPace, Option<Duration>) {
+        let paces = self.lines().map(PublishLine::pace);
         paces.max_by_key(|(pace, throttle)| (*pace, *throttle)).unwrap_or_default()
     }
 
@@ -173,7 +173,7 @@ impl Publisher {
     ///
     /// # Errors
     /// When no new producer can be made.
-    pub fn purge(&self) -> Result<(), kafka::Error> {
+    pub fn purge(&self) -> Result<(), ClientError> {
         let mut outcome = Ok(());
         for line in self.lines() {
             outcome = outcome.and(line.purge());
@@ -190,7 +190,7 @@ impl Publisher {
 
     /// Returns true when the delivery reports of a producer have stopped.
     pub fn is_deaf(&self) -> bool {
-        self.lines().any(Line::is_deaf)
+        self.lines().any(PublishLine::is_deaf)
     }
 
     /// Fetches the metadata of `topics`, so that their first records need not wait for it.

@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::time::DelayQueue;
 
 use self::near::{LOOK_AGAIN, Near};
-use self::slice::{Slice, slices_of};
+use self::slice::{DueSlice, slices_of};
 use super::exact_timer::ExactTimer;
 use super::publisher::Publisher;
 use crate::clock::ClusterClock;
@@ -93,7 +93,7 @@ struct Wheel {
     clock: Arc<ClusterClock>,
     precision: Duration,
     timer: ExactTimer,
-    queue: DelayQueue<Slice>,
+    queue: DelayQueue<DueSlice>,
     near: Near,
 }
 
@@ -141,11 +141,11 @@ impl Wheel {
     /// Takes the tasks whose record was not published and must be handed over again.
     fn take_again(&mut self) {
         for (held, index) in self.publisher.reports.again.take() {
-            self.keep(Slice::of_one(held, index));
+            self.keep(DueSlice::of_one(held, index));
         }
     }
 
-    fn keep(&mut self, slice: Slice) {
+    fn keep(&mut self, slice: DueSlice) {
         if let Some((slice, wait)) = self.near.keep(slice, self.clock.now()) {
             self.queue.insert(slice, wait);
         }
@@ -175,7 +175,7 @@ impl Wheel {
     }
 }
 
-async fn next_expired(queue: &mut DelayQueue<Slice>) -> Slice {
+async fn next_expired(queue: &mut DelayQueue<DueSlice>) -> DueSlice {
     loop {
         if let Some(expired) = poll_fn(|context| queue.poll_expired(context)).await {
             return expired.into_inner();

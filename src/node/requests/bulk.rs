@@ -9,11 +9,11 @@ use super::retry_policy::{Tries, unavailable_of, unavailable_of_look};
 use crate::clock;
 use crate::domain::{Cursor, IdRange, Monotonic, Selection, TaskId, TaskView, TopicName};
 use crate::error_chain::chain;
-use crate::node::messages::{Bulk, BulkDone, Unavailable};
-use crate::node::shared::Shared;
-use crate::postgres::Error;
+use crate::node::messages::{BulkDone, BulkSelection, Unavailable};
+use crate::node::shared::NodeShared;
+use crate::postgres::PostgresError;
 use crate::postgres::lists::cancel_many::{CancelGroup, CancelMany};
-use crate::postgres::lists::dead_letters::{Change, DeadLetters};
+use crate::postgres::lists::dead_letters::{DeadLetterChange, DeadLetters};
 use crate::postgres::lists::listing::{LOOKED_MAX_OF_BULK, Listing, TaskPage};
 use crate::postgres::tasks::cancel::GROUP_MAX;
 
@@ -26,21 +26,21 @@ pub struct Bulks {
     pub listing: Arc<Listing>,
     pub dead_letters: Arc<DeadLetters>,
     pub cancels: CancelMany,
-    pub shared: Arc<Shared>,
+    pub shared: Arc<NodeShared>,
     /// The deadline of a request. A call ends by itself at half of it: otherwise its caller would
     /// not learn how much was done.
     pub request_deadline: Duration,
 }
 
 /// The progress of a call.
-struct Progress<'a> {
-    bulk: &'a Bulk,
+struct CallProgress<'a> {
+    bulk: &'a BulkSelection,
     begins_until: Monotonic,
     task_count: u64,
     has_ended: bool,
 }
 
-impl Drop for Progress<'_> {
+impl Drop for CallProgress<'_> {
     fn drop(&mut self) {
         if !self.has_ended && !self.bulk.is_dry_run {
             let (topic, task_count) = (&self.bulk.topic, self.task_count);
@@ -49,14 +49,14 @@ impl Drop for Progress<'_> {
     }
 }
 
-impl<'a> Progress<'a> {
-    fn new(bulk: &'a Bulk, request_deadline: Duration) -> Self {
+impl<'a> CallProgress<'a> {
+    fn new(bulk: &'a BulkSelection, request_deadline: Duration) -> Self {
         let begins_until = clock::monotonic().plus(SPAN_MAX.min(request_deadline / 2));
         Self { bulk, begins_until, task_count: 0, has_ended: false }
     }
 
     fn room(&self) -> u64 {
-        Bulk::TASKS_MAX.saturating_sub(self.task_count)
+        BulkSelection::TASKS_MAX.saturating_sub(self.task_count)
     }
 
     fn has_time(&self) -> bool {
@@ -67,7 +67,7 @@ impl<'a> Progress<'a> {
     /// there is more, unless the error leaves more in doubt.
     fn end_with(
         mut self,
-        error: &Error,
+        error: &PostgresError,
         searched_to: Option<Cursor>,
     ) -> Result<BulkDone, Unavailable> {
         self.has_ended = true;
@@ -89,7 +89,7 @@ impl<'a> Progress<'a> {
     /// Ends the call with a failed read. A read changes nothing, so the earlier pieces are certain.
     fn end_with_look(
         mut self,
-        error: &Error,
+        error: &PostgresError,
         searched_to: Option<Cursor>,
     ) -> Result<BulkDone, Unavailable> {
         self.has_ended = true;
@@ -113,9 +113,9 @@ impl<'a> Progress<'a> {
 
 impl Bulks {
     /// Cancels all selected pending tasks, or counts them, up to the limit of a call.
-    pub async fn cancel_all(&self, bulk: &Bulk) -> Result<BulkDone, Unavailable> {
+    pub async fn cancel_all(&self, bulk: &BulkSelection) -> Result<BulkDone, Unavailable> {
         let selection = bulk.selection();
-        let (mut progress, mut from) = (Progress::new(bulk, self.request_deadline), bulk.from);
+        let (mut progress, mut from) = (CallProgress::new(bulk, self.request_deadline), bulk.from);
         loop {
             // One task beyond the limit is looked for.
             let limit = usize::try_from(progress.room()).unwrap_or(GROUP_MAX).clamp(1, GROUP_MAX);
@@ -147,7 +147,7 @@ impl Bulks {
         selection: &Selection,
         from: Option<Cursor>,
         limit: usize,
-    ) -> Result<TaskPage, Error> {
+    ) -> Result<TaskPage, PostgresError> {
         let page = self.listing.page(selection, from, limit, LOOKED_MAX_OF_BULK).await?;
         self.shared.metrics.rows_looked_at.inc_by(page.looked);
         Ok(page)
@@ -155,10 +155,10 @@ impl Bulks {
 
     async fn cancel_page(
         &self,
-        bulk: &Bulk,
+        bulk: &BulkSelection,
         page: &TaskPage,
-        progress: &mut Progress<'_>,
-    ) -> Result<(), Error> {
+        progress: &mut CallProgress<'_>,
+    ) -> Result<(), PostgresError> {
         if bulk.is_dry_run {
             progress.task_count += self.cancels.count(&page.tasks).await?;
             return Ok(());
@@ -179,8 +179,8 @@ impl Bulks {
     /// Redrives, drops or counts all selected dead letters, up to the limit of a call.
     pub async fn change_all_dead(
         &self,
-        change: Change,
-        bulk: &Bulk,
+        change: DeadLetterChange,
+        bulk: &BulkSelection,
     ) -> Result<BulkDone, Unavailable> {
         let (topic, all) = (&bulk.topic, bulk.selection().ids());
         let mut from = bulk.from;
@@ -190,7 +190,7 @@ impl Bulks {
                 .await
                 .map_err(|error| unavailable_of_look(&error));
         }
-        let mut progress = Progress::new(bulk, self.request_deadline);
+        let mut progress = CallProgress::new(bulk, self.request_deadline);
         let mut tries = Tries::default();
         // Each piece begins behind the one before: a redriven task may have died again, and under
         // an old snapshot the index still has all the changed rows.
@@ -207,8 +207,8 @@ impl Bulks {
             let Some(last) = changed.last else { break };
             from = Some(Cursor { after: last });
             progress.task_count += match change {
-                Change::Redrive => self.put_back(&changed.rows),
-                Change::Drop => self.dropped(changed.rows.len()),
+                DeadLetterChange::Redrive => self.put_back(&changed.rows),
+                DeadLetterChange::Drop => self.dropped(changed.rows.len()),
             };
             if !progress.has_time() {
                 return Ok(progress.with_more(from));
@@ -217,7 +217,7 @@ impl Bulks {
         // One dead letter beyond the limit is looked for. When dead letters are dropped, the search
         // also includes skipped ones: another transaction had them locked and may have left them.
         // (A redriven task may have died again, so starting over with it would never end.)
-        let passed_by = (change == Change::Drop).then_some((all, None));
+        let passed_by = (change == DeadLetterChange::Drop).then_some((all, None));
         for (rest, searched_to) in [(all.behind(from), from)].into_iter().chain(passed_by) {
             match self.dead_letters.ids(topic, rest, 1).await {
                 Ok(left) if left.is_empty() => {}
@@ -228,9 +228,13 @@ impl Bulks {
         Ok(progress.with_no_more())
     }
 
-    async fn count_dead(&self, topic: &TopicName, range: IdRange) -> Result<BulkDone, Error> {
-        let mut ids = self.dead_letters.ids(topic, range, Bulk::TASKS_MAX + 1).await?;
-        let count_max = usize::try_from(Bulk::TASKS_MAX).unwrap_or(usize::MAX);
+    async fn count_dead(
+        &self,
+        topic: &TopicName,
+        range: IdRange,
+    ) -> Result<BulkDone, PostgresError> {
+        let mut ids = self.dead_letters.ids(topic, range, BulkSelection::TASKS_MAX + 1).await?;
+        let count_max = usize::try_from(BulkSelection::TASKS_MAX).unwrap_or(usize::MAX);
         let has_more = ids.len() > count_max;
         ids.truncate(count_max);
         let searched_to = ids.last().filter(|_last| has_more).map(|last| Cursor { after: *last });
@@ -274,7 +278,7 @@ impl Bulks {
 }
 
 /// Changes one dead letter, and retries when the change gave way.
-async fn change<T, F: Future<Output = Result<T, Error>>>(
+async fn change<T, F: Future<Output = Result<T, PostgresError>>>(
     make: impl Fn() -> F,
 ) -> Result<T, Unavailable> {
     let mut tries = Tries::default();

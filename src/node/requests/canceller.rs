@@ -5,18 +5,18 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
-use super::connections::Kept;
+use super::connections::KeptConnection;
 use super::pieces::Pieces;
 use super::retry_policy::unavailable_of;
 use crate::clock;
 use crate::domain::{TaskId, TaskView};
 use crate::error_chain::chain;
 use crate::node::messages::Unavailable;
-use crate::node::metrics::Metrics;
-use crate::postgres::Error;
+use crate::node::metrics::NodeMetrics;
+use crate::postgres::PostgresError;
 use crate::postgres::tasks::cancel::Cancels;
-use crate::shutdown::Failure;
-use crate::telemetry::Counted;
+use crate::shutdown::TaskFailure;
+use crate::telemetry::CountGuard;
 
 /// The maximum number of ids in one statement.
 const IDS_MAX: usize = 500;
@@ -25,19 +25,19 @@ const IDS_MAX: usize = 500;
 const GROUP_SPAN_MAX: Duration = Duration::from_secs(3);
 
 #[derive(Debug)]
-struct Request {
+struct CancelRequest {
     id: TaskId,
     /// The task when this request removed it. `Ok(None)` also while nothing is known.
     answer: Result<Option<TaskView>, Unavailable>,
     reply: oneshot::Sender<Result<Option<TaskView>, Unavailable>>,
-    _shown: Counted,
+    _shown: CountGuard,
 }
 
 /// The entrance for cancels.
 #[derive(Clone, Debug)]
 pub struct Canceller {
-    sender: mpsc::Sender<Request>,
-    metrics: Metrics,
+    sender: mpsc::Sender<CancelRequest>,
+    metrics: NodeMetrics,
 }
 
 impl Canceller {
@@ -45,24 +45,24 @@ impl Canceller {
     pub fn new(
         queue_max: usize,
         cancels: Cancels,
-        kept: Kept,
-        metrics: Metrics,
+        kept: KeptConnection,
+        metrics: NodeMetrics,
         stopping: CancellationToken,
-    ) -> (Self, Lane) {
+    ) -> (Self, CancelLane) {
         let (sender, receiver) = mpsc::channel(queue_max.max(1));
         (
             Self { sender, metrics: metrics.clone() },
-            Lane { receiver, cancels, kept, metrics, stopping },
+            CancelLane { receiver, cancels, kept, metrics, stopping },
         )
     }
 
     /// Cancels a task. Returns the task when this call removed it.
     pub async fn cancel(&self, id: TaskId) -> Result<Option<TaskView>, Unavailable> {
         let (reply, replied) = oneshot::channel();
-        let _shown = Counted::new(&self.metrics.cancel_queue, 1);
-        let request = Request { id, answer: Ok(None), reply, _shown };
+        let _shown = CountGuard::new(&self.metrics.cancel_queue, 1);
+        let request = CancelRequest { id, answer: Ok(None), reply, _shown };
         self.sender.try_send(request).map_err(|error| match error {
-            mpsc::error::TrySendError::Full(_) => Unavailable::Busy { bound: "cancel_queue" },
+            mpsc::error::TrySendError::Full(_) => Unavailable::Busy { limit: "cancel_queue" },
             mpsc::error::TrySendError::Closed(_) => Unavailable::Draining,
         })?;
         replied.await.unwrap_or_else(|_ended| {
@@ -75,17 +75,17 @@ impl Canceller {
 
 /// The one connection through which tasks are cancelled.
 #[derive(Debug)]
-pub struct Lane {
-    receiver: mpsc::Receiver<Request>,
+pub struct CancelLane {
+    receiver: mpsc::Receiver<CancelRequest>,
     cancels: Cancels,
     /// Keeps the connection for cancels open.
-    kept: Kept,
-    metrics: Metrics,
+    kept: KeptConnection,
+    metrics: NodeMetrics,
     stopping: CancellationToken,
 }
 
-impl Lane {
-    pub async fn run(mut self) -> Result<(), Failure> {
+impl CancelLane {
+    pub async fn run(mut self) -> Result<(), TaskFailure> {
         let mut requests = Vec::with_capacity(IDS_MAX);
         loop {
             let count = tokio::select! {
@@ -111,11 +111,12 @@ impl Lane {
 
     /// Cancels the tasks of a group, and answers each request. A group that gave way to another
     /// transaction is retried by halves, so that one locked row does not hold up the others.
-    async fn commit(&mut self, requests: &mut [Request]) {
+    async fn commit(&mut self, requests: &mut [CancelRequest]) {
         let mut pieces = Pieces::new(requests.len(), clock::monotonic().plus(GROUP_SPAN_MAX));
         while let Some(piece) = pieces.take() {
             let Err(error) = self.attempt(&mut requests[piece.clone()]).await else { continue };
-            if matches!(error, Error::GaveWay { .. }) && !pieces.is_late(clock::monotonic()) {
+            if matches!(error, PostgresError::GaveWay { .. }) && !pieces.is_late(clock::monotonic())
+            {
                 tracing::debug!(
                     error = chain(&error),
                     ids = piece.len(),
@@ -135,7 +136,7 @@ impl Lane {
 
     /// Cancels the tasks of a piece. Tasks that were cancelled are answered even when the rest
     /// failed: a repetition would not find them any more.
-    async fn attempt(&mut self, piece: &mut [Request]) -> Result<(), Error> {
+    async fn attempt(&mut self, piece: &mut [CancelRequest]) -> Result<(), PostgresError> {
         let ids: Vec<TaskId> = piece.iter().map(|request| request.id).collect();
         let (cancelled, outcome) = self.cancels.cancel_group(&ids).await;
         let count = cancelled.iter().flatten().count();
@@ -150,7 +151,7 @@ impl Lane {
 }
 
 /// Answers the requests whose tasks were not cancelled.
-fn fail(piece: &mut [Request], unavailable: &Unavailable) {
+fn fail(piece: &mut [CancelRequest], unavailable: &Unavailable) {
     for request in piece.iter_mut().filter(|request| matches!(request.answer, Ok(None))) {
         request.answer = Err(unavailable.clone());
     }

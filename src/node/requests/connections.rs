@@ -17,11 +17,11 @@ use tokio_util::sync::CancellationToken;
 use crate::clock;
 use crate::error_chain::chain;
 use crate::node::messages::{NotReady, Requirement};
-use crate::postgres::Error;
+use crate::postgres::PostgresError;
 use crate::postgres::tasks::look_up::LookUp;
 use crate::postgres::tasks::names::Names;
 use crate::postgres::tasks::replace::Replaces;
-use crate::shutdown::Failure;
+use crate::shutdown::TaskFailure;
 
 /// The interval of checks: a third of the time in which a load balancer makes three probes.
 const INTERVAL: Duration = Duration::from_secs(2);
@@ -36,12 +36,12 @@ pub struct Connections(Arc<Mutex<Vec<Option<String>>>>);
 
 impl Connections {
     /// Adds a connection, which is missing until it is shown to be open.
-    pub fn keep(&self) -> Kept {
+    pub fn keep(&self) -> KeptConnection {
         let index = self.with(|all| {
             all.push(Some("a connection that callers need is being opened".to_owned()));
             all.len() - 1
         });
-        Kept { all: self.clone(), index, timer: Box::pin(async {}) }
+        KeptConnection { all: self.clone(), index, timer: Box::pin(async {}) }
     }
 
     /// Returns the missing requirement while one of the connections cannot be opened.
@@ -60,13 +60,13 @@ impl Connections {
 }
 
 /// A connection, or the first of several, that its owner keeps open.
-pub struct Kept {
+pub struct KeptConnection {
     all: Connections,
     index: usize,
     timer: Timer,
 }
 
-impl Kept {
+impl KeptConnection {
     /// Waits until the connection must be checked. The first check is at once. The caller calls
     /// `show` afterwards.
     pub async fn due(&mut self) {
@@ -74,7 +74,7 @@ impl Kept {
     }
 
     /// Shows whether the connection is open.
-    pub fn show(&mut self, opened: Result<(), Error>) {
+    pub fn show(&mut self, opened: Result<(), PostgresError>) {
         let pause = if opened.is_ok() { INTERVAL } else { RETRY };
         let why = opened.err().map(|error| chain(&error));
         if let Some(why) = &why {
@@ -85,7 +85,7 @@ impl Kept {
     }
 }
 
-impl fmt::Debug for Kept {
+impl fmt::Debug for KeptConnection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Kept").field("index", &self.index).finish_non_exhaustive()
     }
@@ -105,7 +105,7 @@ impl Pools {
         self,
         connections: Connections,
         stopping: CancellationToken,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), TaskFailure> {
         let [mut look_up, mut names, mut replaces] = [(); 3].map(|()| connections.keep());
         let keeping = async {
             tokio::join!(
@@ -140,8 +140,11 @@ mod tests {
     use super::*;
     use crate::postgres::connection::error::Cause;
 
-    fn unreachable(why: &'static str) -> Error {
-        Error::Unreachable { what: "connect for submit".to_owned(), source: Cause::Fact(why) }
+    fn unreachable(why: &'static str) -> PostgresError {
+        PostgresError::Unreachable {
+            what: "connect for submit".to_owned(),
+            source: Cause::Fact(why),
+        }
     }
 
     #[tokio::test]

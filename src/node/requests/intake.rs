@@ -27,17 +27,17 @@ use self::submission::Submission;
 use super::connections::Connections;
 use super::placing::put_in_order;
 use crate::node::messages::{Refusal, SubmitAnswer};
-use crate::node::metrics::Metrics;
-use crate::node::shared::Shared;
+use crate::node::metrics::NodeMetrics;
+use crate::node::shared::NodeShared;
 use crate::postgres::tasks::submit::Submits;
-use crate::telemetry::Counted;
+use crate::telemetry::CountGuard;
 
 /// The unit in which the bytes of the queue are counted: a semaphore counts only up to 2^32.
 const BYTES_UNIT: usize = 1024;
 
 /// The limits of the queue.
 #[derive(Clone, Copy, Debug)]
-pub struct Bounds {
+pub struct IntakeLimits {
     pub tasks_max: usize,
     pub bytes_max: usize,
 }
@@ -46,7 +46,7 @@ pub struct Bounds {
 #[derive(Debug)]
 pub struct Room {
     _permits: [OwnedSemaphorePermit; 2],
-    _shown: [Counted; 2],
+    _shown: [CountGuard; 2],
 }
 
 /// The entrance for tasks.
@@ -54,24 +54,24 @@ pub struct Room {
 pub struct Intake {
     plain: mpsc::Sender<Request>,
     named: mpsc::Sender<Request>,
-    queue: Queue,
-    shared: Arc<Shared>,
+    queue: IntakeQueue,
+    shared: Arc<NodeShared>,
 }
 
 /// The room for tasks that wait to be stored, or are being stored.
 #[derive(Clone, Debug)]
-struct Queue {
+struct IntakeQueue {
     tasks: Arc<Semaphore>,
     tasks_max: usize,
     bytes: Arc<Semaphore>,
 }
 
-impl Queue {
-    fn new(bounds: Bounds) -> Self {
-        let bytes = Semaphore::new(bounds.bytes_max.div_ceil(BYTES_UNIT));
+impl IntakeQueue {
+    fn new(limits: IntakeLimits) -> Self {
+        let bytes = Semaphore::new(limits.bytes_max.div_ceil(BYTES_UNIT));
         Self {
-            tasks: Arc::new(Semaphore::new(bounds.tasks_max)),
-            tasks_max: bounds.tasks_max,
+            tasks: Arc::new(Semaphore::new(limits.tasks_max)),
+            tasks_max: limits.tasks_max,
             bytes: Arc::new(bytes),
         }
     }
@@ -82,10 +82,11 @@ impl Queue {
         &self,
         task_count: usize,
         bytes: usize,
-        metrics: &Metrics,
+        metrics: &NodeMetrics,
     ) -> Result<Room, Refusal> {
         let tasks = try_acquire(&self.tasks, task_count, "submit_queue")?;
-        let shown = |gauge, amount| Counted::new(gauge, i64::try_from(amount).unwrap_or(i64::MAX));
+        let shown =
+            |gauge, amount| CountGuard::new(gauge, i64::try_from(amount).unwrap_or(i64::MAX));
         Ok(Room {
             _permits: [
                 tasks,
@@ -101,8 +102,8 @@ impl Queue {
 
 /// The parts from which lanes are made.
 #[derive(Debug)]
-pub struct Parts {
-    pub shared: Arc<Shared>,
+pub struct IntakeParts {
+    pub shared: Arc<NodeShared>,
     pub submits: Submits,
     pub named: NamedStore,
     pub connections: Connections,
@@ -111,10 +112,10 @@ pub struct Parts {
 
 impl Intake {
     /// Makes the intake, and the lanes that store its tasks.
-    pub fn new(bounds: Bounds, parts: Parts) -> (Self, [Lane; 2]) {
-        let (plain, plain_receiver) = mpsc::channel(bounds.tasks_max.max(1));
-        let (named, named_receiver) = mpsc::channel(bounds.tasks_max.max(1));
-        let Parts { shared, submits, named: named_store, connections, stopping } = parts;
+    pub fn new(limits: IntakeLimits, parts: IntakeParts) -> (Self, [Lane; 2]) {
+        let (plain, plain_receiver) = mpsc::channel(limits.tasks_max.max(1));
+        let (named, named_receiver) = mpsc::channel(limits.tasks_max.max(1));
+        let IntakeParts { shared, submits, named: named_store, connections, stopping } = parts;
         let plain_store = PlainStore { shared: Arc::clone(&shared), submits };
         let lane = |receiver, store| Lane {
             store,
@@ -128,7 +129,7 @@ impl Intake {
             lane(plain_receiver, Store::Plain(Box::new(plain_store))),
             lane(named_receiver, Store::Named(Box::new(named_store))),
         ];
-        (Self { plain, named, queue: Queue::new(bounds), shared }, lanes)
+        (Self { plain, named, queue: IntakeQueue::new(limits), shared }, lanes)
     }
 
     /// Returns true when no task waits to be stored.
@@ -185,10 +186,10 @@ fn refused(submissions: Vec<Submission>, refusal: &Refusal) -> Vec<(usize, Submi
 fn try_acquire(
     semaphore: &Arc<Semaphore>,
     count: usize,
-    bound: &'static str,
+    limit: &'static str,
 ) -> Result<OwnedSemaphorePermit, Refusal> {
     let count = u32::try_from(count).unwrap_or(u32::MAX);
-    Arc::clone(semaphore).try_acquire_many_owned(count).map_err(|_full| Refusal::Busy { bound })
+    Arc::clone(semaphore).try_acquire_many_owned(count).map_err(|_full| Refusal::Busy { limit })
 }
 
 #[cfg(test)]
@@ -197,11 +198,11 @@ mod tests {
     use crate::telemetry::Registry;
 
     #[test]
-    fn the_bound_that_is_reached_is_named() {
-        let queue = Queue::new(Bounds { tasks_max: 2, bytes_max: 3 * BYTES_UNIT });
-        let metrics = Metrics::register(&mut Registry::default());
+    fn the_limit_that_is_reached_is_named() {
+        let queue = IntakeQueue::new(IntakeLimits { tasks_max: 2, bytes_max: 3 * BYTES_UNIT });
+        let metrics = NodeMetrics::register(&mut Registry::default());
         let room_for = |tasks, bytes| queue.room_for(tasks, bytes, &metrics);
-        let full = |bound| Some(Refusal::Busy { bound });
+        let full = |limit| Some(Refusal::Busy { limit });
         assert_eq!(room_for(3, 1).err(), full("submit_queue"));
         assert_eq!(room_for(1, 3 * BYTES_UNIT + 1).err(), full("submit_queue_bytes"));
         let held = room_for(1, 2 * BYTES_UNIT + 1);

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use super::retry_policy::unavailable_of_look;
 use crate::domain::{Cursor, List, Page, Selection, TopicName};
-use crate::node::messages::{Counts, Figure, Unavailable};
-use crate::node::metrics::Metrics;
-use crate::postgres::Error;
-use crate::postgres::lists::counts::{Counted, Counter};
+use crate::node::messages::{Figure, PendingCounts, Unavailable};
+use crate::node::metrics::NodeMetrics;
+use crate::postgres::PostgresError;
+use crate::postgres::lists::counts::{CountResult, TaskCounter};
 use crate::postgres::lists::dead_letters::DeadLetters;
 use crate::postgres::lists::listing::{LOOKED_MAX, LOOKED_MAX_OF_BULK, Listing};
 
@@ -21,8 +21,8 @@ const MINUTE: Duration = Duration::from_secs(60);
 pub struct Lists {
     pub listing: Arc<Listing>,
     pub dead_letters: Arc<DeadLetters>,
-    pub counter: Counter,
-    pub metrics: Metrics,
+    pub counter: TaskCounter,
+    pub metrics: NodeMetrics,
 }
 
 impl Lists {
@@ -45,7 +45,7 @@ impl Lists {
         selection: &Selection,
         from: Option<Cursor>,
         limit: usize,
-    ) -> Result<Page, Error> {
+    ) -> Result<Page, PostgresError> {
         let page = self.listing.page(selection, from, limit, LOOKED_MAX).await?;
         self.metrics.rows_looked_at.inc_by(page.looked);
         Ok(Page { tasks: page.tasks.into_iter().map(|task| task.view).collect(), next: page.next })
@@ -79,7 +79,7 @@ impl Lists {
         Some(false)
     }
 
-    pub async fn counts(&self, topic: Option<&TopicName>) -> Result<Counts, Unavailable> {
+    pub async fn counts(&self, topic: Option<&TopicName>) -> Result<PendingCounts, Unavailable> {
         let counted = self
             .counter
             .count(rand::random())
@@ -89,7 +89,7 @@ impl Lists {
     }
 }
 
-fn counts_of(counted: &Counted, topic: Option<&TopicName>) -> Counts {
+fn counts_of(counted: &CountResult, topic: Option<&TopicName>) -> PendingCounts {
     let topic = topic.map(TopicName::as_str);
     let figure = |task_count| Figure { task_count, is_exact: counted.is_exact };
     let of_hour = |task_count| Figure { task_count, is_exact: counted.is_exact_of_hour };
@@ -97,7 +97,7 @@ fn counts_of(counted: &Counted, topic: Option<&TopicName>) -> Counts {
     // A topic with few tasks may be on no page of a sample.
     let has_more_topics = topics.len() > TOPICS_MAX || (!counted.is_exact && topic.is_none());
     let minutes = (0_u32..).zip(counted.minutes(topic));
-    Counts {
+    PendingCounts {
         as_of: counted.as_of,
         pending: figure(topics.iter().map(|(_, count)| count).sum()),
         topics: topics

@@ -1,7 +1,7 @@
 //! Waits for a task that is being moved from one table to another.
 //!
-//! While a task moves, it is in no table that a statement has looked at, and yet it is not final. It
-//! arrives within milliseconds, so the caller repeats the whole call.
+//! While a task moves, it is in no table that a statement has looked at, and yet it is not final.
+//! It arrives within milliseconds, so the caller repeats the whole call.
 
 use std::time::Duration;
 

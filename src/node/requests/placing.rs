@@ -2,19 +2,19 @@
 
 use crate::domain::{NewTask, Timestamp};
 use crate::engine::placing;
-use crate::engine::placing::Place;
-use crate::node::shared::Shared;
+use crate::engine::placing::Destination;
+use crate::node::shared::NodeShared;
 
 /// The facts that decide about the tasks of one group.
 #[derive(Clone, Copy, Debug)]
 pub struct Sorter<'a> {
-    shared: &'a Shared,
+    shared: &'a NodeShared,
     may_claim: bool,
     rule: placing::Rule,
 }
 
 impl<'a> Sorter<'a> {
-    pub fn new(shared: &'a Shared, now: Timestamp) -> Self {
+    pub fn new(shared: &'a NodeShared, now: Timestamp) -> Self {
         Self {
             shared,
             may_claim: shared.fence.may_claim() && shared.in_flight.has_room_on_insert(),
@@ -33,20 +33,20 @@ impl<'a> Sorter<'a> {
         self.rule
     }
 
-    pub fn place_of(&self, task: &NewTask) -> Place {
+    pub fn place_of(&self, task: &NewTask) -> Destination {
         let is_open = || self.shared.in_flight.topics().is_open(&task.record.topic);
         self.rule.place_of(task.id.due_at(), || self.may_claim && is_open())
     }
 
     /// Returns the table for a task that is not claimed.
-    pub fn table_of(&self, task: &NewTask) -> Place {
+    pub fn table_of(&self, task: &NewTask) -> Destination {
         self.rule.table_of(task.id.due_at())
     }
 }
 
 /// Assigns ids to tasks that are submitted now: in their order, behind all tasks that this node was
 /// given before.
-pub fn put_in_order<'a>(shared: &Shared, tasks: impl IntoIterator<Item = &'a mut NewTask>) {
+pub fn put_in_order<'a>(shared: &NodeShared, tasks: impl IntoIterator<Item = &'a mut NewTask>) {
     let now = shared.now();
     for task in tasks {
         clamp(task, now);

@@ -7,13 +7,13 @@ use super::moving::{self, Looks};
 use super::placing::{Sorter, clamp, put_in_order};
 use super::retry_policy::{Tries, refusal_of, refusal_of_look, unavailable_of};
 use crate::domain::{IdRange, NewTask, Precondition, TaskId, TaskName, TaskState, TopicName};
-use crate::engine::placing::Place;
+use crate::engine::placing::Destination;
 use crate::error_chain::chain;
 use crate::node::messages::{Placed, Refusal, Unavailable};
-use crate::node::shared::Shared;
-use crate::postgres::Error;
+use crate::node::shared::NodeShared;
+use crate::postgres::PostgresError;
 use crate::postgres::tasks::look_up::LookUp;
-use crate::postgres::tasks::names::Entry;
+use crate::postgres::tasks::names::NameEntry;
 use crate::postgres::tasks::replace::withdraw::Withdrawal;
 use crate::postgres::tasks::replace::{Replacement, Replaces};
 
@@ -24,12 +24,12 @@ const TRIES_MAX: usize = 10;
 /// Replaces tasks by their names.
 #[derive(Debug)]
 pub struct Replacer {
-    pub shared: Arc<Shared>,
+    pub shared: Arc<NodeShared>,
     pub replaces: Arc<Replaces>,
 }
 
 /// The state of a name's task that was not found where it could be removed.
-enum Finding {
+enum NameFinding {
     Final,
     TooLate(Placed),
     Moving,
@@ -59,13 +59,13 @@ impl Replacer {
                 Ok(Replacement::Unmet(current)) => return Ok(Placed::Unmet(current)),
                 Ok(Replacement::Gone(entry)) => {
                     match look(entry, look_up, looks.is_last()).await? {
-                        Finding::Final => over = Some(entry.row),
-                        Finding::TooLate(placed) => return Ok(placed),
-                        Finding::Moving => moving::pause().await,
+                        NameFinding::Final => over = Some(entry.row),
+                        NameFinding::TooLate(placed) => return Ok(placed),
+                        NameFinding::Moving => moving::pause().await,
                     }
                 }
                 Err(error) if error.is_of_an_id() => put_in_order(&self.shared, [&mut task]),
-                Err(error @ Error::GaveWay { .. }) => {
+                Err(error @ PostgresError::GaveWay { .. }) => {
                     tracing::debug!(error = chain(&error), "replacing a task again")
                 }
                 Err(error) => return Err(refusal_of(&error)),
@@ -103,8 +103,9 @@ impl Replacer {
         task: &NewTask,
         over: Option<TaskId>,
         condition: &Precondition,
-    ) -> Result<Replacement, Error> {
-        let is_far = Sorter::new(&self.shared, self.shared.now()).table_of(task) == Place::Far;
+    ) -> Result<Replacement, PostgresError> {
+        let is_far =
+            Sorter::new(&self.shared, self.shared.now()).table_of(task) == Destination::Far;
         let replacement = self.replaces.replace(task, is_far, over, condition).await?;
         if matches!(replacement, Replacement::Created | Replacement::Replaced) {
             self.shared.metrics.submitted.inc();
@@ -115,16 +116,16 @@ impl Replacer {
     }
 }
 
-async fn look(entry: Entry, look_up: &LookUp, is_last: bool) -> Result<Finding, Refusal> {
+async fn look(entry: NameEntry, look_up: &LookUp, is_last: bool) -> Result<NameFinding, Refusal> {
     let view = look_up.task(entry.id).await.map_err(|error| refusal_of_look(&error))?;
     Ok(match view {
         // No trace of the task is left: it has been final for longer than receipts are kept.
-        None => Finding::Final,
+        None => NameFinding::Final,
         Some(view) => match view.state {
-            TaskState::Published | TaskState::Cancelled | TaskState::Dead => Finding::Final,
-            TaskState::Scheduled if !is_last => Finding::Moving,
+            TaskState::Published | TaskState::Cancelled | TaskState::Dead => NameFinding::Final,
+            TaskState::Scheduled if !is_last => NameFinding::Moving,
             TaskState::Scheduled | TaskState::Claimed => {
-                Finding::TooLate(Placed::TooLate(Box::new(view)))
+                NameFinding::TooLate(Placed::TooLate(Box::new(view)))
             }
         },
     })

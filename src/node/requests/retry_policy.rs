@@ -3,7 +3,7 @@
 
 use crate::error_chain::chain;
 use crate::node::messages::{Refusal, Unavailable};
-use crate::postgres::Error;
+use crate::postgres::PostgresError;
 
 /// The total number of tries for a call that gives way to other transactions.
 const TRIES_MAX: usize = 5;
@@ -17,8 +17,8 @@ pub struct Tries {
 impl Tries {
     /// Returns true when a call that failed with `error` must be retried: it gave way, and not too
     /// often.
-    pub fn again(&mut self, error: &Error) -> bool {
-        if !matches!(error, Error::GaveWay { .. }) {
+    pub fn again(&mut self, error: &PostgresError) -> bool {
+        if !matches!(error, PostgresError::GaveWay { .. }) {
             return false;
         }
         self.gave_way_count += 1;
@@ -35,25 +35,25 @@ impl Tries {
 }
 
 /// Returns the refusal for a task that Postgres did not store.
-pub fn refusal_of(error: &Error) -> Refusal {
+pub fn refusal_of(error: &PostgresError) -> Refusal {
     let reason = chain(error);
     match error {
-        Error::Unanswered { .. } => Refusal::Unknown { reason: reason.into() },
-        Error::BadValue { .. } => Refusal::BadValue { reason },
-        Error::Unreachable { .. } | Error::GaveWay { .. } | Error::Refused { .. } => {
-            Refusal::ServerAway { reason }
-        }
+        PostgresError::Unanswered { .. } => Refusal::Unknown { reason: reason.into() },
+        PostgresError::BadValue { .. } => Refusal::BadValue { reason },
+        PostgresError::Unreachable { .. }
+        | PostgresError::GaveWay { .. }
+        | PostgresError::Refused { .. } => Refusal::ServerAway { reason },
     }
 }
 
 /// Returns the refusal for a failed read on the way to a submit. A read changes nothing, answered
 /// or not.
-pub fn refusal_of_look(error: &Error) -> Refusal {
+pub fn refusal_of_look(error: &PostgresError) -> Refusal {
     Refusal::ServerAway { reason: chain(error) }
 }
 
 /// Returns the answer for a failed change.
-pub fn unavailable_of(error: &Error) -> Unavailable {
+pub fn unavailable_of(error: &PostgresError) -> Unavailable {
     let reason = chain(error);
     if error.is_unknown() {
         Unavailable::Unknown { reason }
@@ -63,7 +63,7 @@ pub fn unavailable_of(error: &Error) -> Unavailable {
 }
 
 /// Returns the answer for a failed read, which has either a result or none.
-pub fn unavailable_of_look(error: &Error) -> Unavailable {
+pub fn unavailable_of_look(error: &PostgresError) -> Unavailable {
     Unavailable::ServerAway { reason: chain(error) }
 }
 
@@ -75,10 +75,10 @@ mod tests {
     #[test]
     fn what_gave_way_is_tried_five_times_and_nothing_else_twice() {
         let what = || "store".to_owned();
-        let gave_way = Error::GaveWay { what: what(), source: Cause::Fact("a deadlock") };
+        let gave_way = PostgresError::GaveWay { what: what(), source: Cause::Fact("a deadlock") };
         let mut tries = Tries::default();
         assert_eq!([(); 5].map(|()| tries.again(&gave_way)), [true, true, true, true, false]);
-        let unanswered = Error::Unanswered { what: what(), source: Cause::Fact("cut") };
+        let unanswered = PostgresError::Unanswered { what: what(), source: Cause::Fact("cut") };
         assert!(!Tries::default().again(&unanswered));
     }
 }

@@ -22,11 +22,11 @@ use crate::domain::{
 };
 use crate::kafka::LookUpError;
 use crate::node::messages::{
-    Bulk, BulkDone, ClusterView, Counts, Draft, NotReady, Placed, Refusal, Requirement,
-    SubmitAnswer, Unavailable, Verdict,
+    BulkDone, BulkSelection, ClusterView, Draft, NotReady, PendingCounts, Placed, Refusal,
+    Requirement, SubmitAnswer, Unavailable, Verdict,
 };
-use crate::node::shared::Shared;
-use crate::postgres::lists::dead_letters::Change;
+use crate::node::shared::NodeShared;
+use crate::postgres::lists::dead_letters::DeadLetterChange;
 
 /// How long an answer that found no task waits to learn whether its topic exists. A submit waits as
 /// long.
@@ -65,7 +65,7 @@ impl Default for State {
 /// The parts of an open service.
 #[derive(Debug)]
 pub struct Parts {
-    pub shared: Arc<Shared>,
+    pub shared: Arc<NodeShared>,
     pub submitter: Submitter,
     pub stored: StoredTasks,
     pub lists: Lists,
@@ -234,7 +234,7 @@ impl Service {
     }
 
     /// Returns the number of pending tasks, of one topic or of all.
-    pub async fn counts(&self, topic: Option<&TopicName>) -> Result<Counts, Unavailable> {
+    pub async fn counts(&self, topic: Option<&TopicName>) -> Result<PendingCounts, Unavailable> {
         answer_by_model!(self, model => model.counts(topic).await);
         self.opened()?.lists.counts(topic).await
     }
@@ -263,7 +263,7 @@ impl Service {
     // keep them in futures of their own.
 
     /// Cancels all selected tasks, up to a limit.
-    pub async fn cancel_all(&self, bulk: &Bulk) -> Result<BulkDone, Unavailable> {
+    pub async fn cancel_all(&self, bulk: &BulkSelection) -> Result<BulkDone, Unavailable> {
         answer_by_model!(self, model => model.cancel_all(bulk).await);
         let parts = self.opened()?.takes_changes()?;
         let done = Box::pin(parts.bulks.cancel_all(bulk)).await;
@@ -272,20 +272,20 @@ impl Service {
     }
 
     /// Redrives all selected dead letters, up to a limit.
-    pub async fn redrive_all(&self, bulk: &Bulk) -> Result<BulkDone, Unavailable> {
+    pub async fn redrive_all(&self, bulk: &BulkSelection) -> Result<BulkDone, Unavailable> {
         answer_by_model!(self, model => model.redrive_all(bulk).await);
         let parts = self.opened()?.takes_changes()?;
         parts.submitter.look_for(&bulk.topic).await;
-        let done = Box::pin(parts.bulks.change_all_dead(Change::Redrive, bulk)).await;
+        let done = Box::pin(parts.bulks.change_all_dead(DeadLetterChange::Redrive, bulk)).await;
         log_bulk("put back", bulk, &done);
         done
     }
 
     /// Drops all selected dead letters, up to a limit.
-    pub async fn drop_all_dead(&self, bulk: &Bulk) -> Result<BulkDone, Unavailable> {
+    pub async fn drop_all_dead(&self, bulk: &BulkSelection) -> Result<BulkDone, Unavailable> {
         answer_by_model!(self, model => model.drop_all_dead(bulk).await);
         let parts = self.opened()?.takes_changes()?;
-        let done = Box::pin(parts.bulks.change_all_dead(Change::Drop, bulk)).await;
+        let done = Box::pin(parts.bulks.change_all_dead(DeadLetterChange::Drop, bulk)).await;
         log_bulk("dropped as dead letters", bulk, &done);
         done
     }
@@ -342,7 +342,7 @@ impl Service {
 }
 
 /// Logs a call for many tasks, because it is an act of an operator.
-fn log_bulk(what: &str, bulk: &Bulk, done: &Result<BulkDone, Unavailable>) {
+fn log_bulk(what: &str, bulk: &BulkSelection, done: &Result<BulkDone, Unavailable>) {
     // Milliseconds since the epoch, as a request may give them.
     let [due_from_ms, due_to_ms] =
         [bulk.due_from, bulk.due_to].map(|time| time.map(Timestamp::as_millis));

@@ -26,12 +26,12 @@ use crate::engine::look_back::{LookBack, OwnFloor};
 use crate::error_chain::chain;
 use crate::failpoint::{Failpoint, reach};
 use crate::node::in_flight::batches::Past;
-use crate::node::membership::{Bulletin, Progress};
+use crate::node::membership::{Bulletin, LoopProgress};
 use crate::node::publish::publisher::Publisher;
-use crate::node::shared::Shared;
-use crate::postgres::Error;
+use crate::node::shared::NodeShared;
+use crate::postgres::PostgresError;
 use crate::postgres::tasks::adopt::{Adoptions, BATCHES_MAX};
-use crate::shutdown::Failure;
+use crate::shutdown::TaskFailure;
 
 const INTERVAL: Duration = Duration::from_secs(1);
 /// Pause after a failed look, so that a fence that cannot be lifted does not cause a storm of
@@ -43,28 +43,28 @@ const LOOK_BACK_SPAN_MAX: Duration = Duration::from_secs(1);
 
 /// The parts of an adopter.
 #[derive(Debug)]
-pub struct Parts {
+pub struct AdopterParts {
     pub adoptions: Adoptions,
-    pub shared: Arc<Shared>,
+    pub shared: Arc<NodeShared>,
     pub publisher: Arc<Publisher>,
     pub undone: Arc<Undone>,
     /// Notified when a member has left or died: look at once.
     pub adopt_now: Arc<Notify>,
     pub stopping: CancellationToken,
     pub bulletin: watch::Receiver<Bulletin>,
-    pub progress: Progress,
+    pub progress: LoopProgress,
 }
 
 #[derive(Debug)]
 pub struct Adopter {
     adoptions: Adoptions,
-    shared: Arc<Shared>,
+    shared: Arc<NodeShared>,
     publisher: Arc<Publisher>,
     undone: Arc<Undone>,
     adopt_now: Arc<Notify>,
     stopping: CancellationToken,
     bulletin: watch::Receiver<Bulletin>,
-    progress: Progress,
+    progress: LoopProgress,
     suspects: Suspects,
     /// Batches that were adopted or found, and are not loaded yet.
     to_load: Vec<BatchId>,
@@ -75,7 +75,7 @@ pub struct Adopter {
 }
 
 impl Adopter {
-    pub fn new(parts: Parts) -> Self {
+    pub fn new(parts: AdopterParts) -> Self {
         Self {
             adoptions: parts.adoptions,
             shared: parts.shared,
@@ -94,13 +94,13 @@ impl Adopter {
     }
 
     /// Runs until the node stops.
-    pub async fn run(mut self) -> Result<(), Failure> {
+    pub async fn run(mut self) -> Result<(), TaskFailure> {
         let mut is_failing = false;
         loop {
             tokio::select! {
                 () = self.stopping.cancelled() => return Ok(()),
                 () = self.adopt_now.notified() => {}
-                () = self.shared.fence.doubted() => {}
+                () = self.shared.fence.until_fenced() => {}
                 () = clock::sleep(INTERVAL) => {}
             }
             match self.turn().await {
@@ -109,7 +109,8 @@ impl Adopter {
                     self.progress.adopter_succeeded();
                 }
                 Err(error) => {
-                    self.progress.adopter_failed(&error, self.shared.fence.doubt().is_some());
+                    self.progress
+                        .adopter_failed(&error, self.shared.fence.fenced_generation().is_some());
                     if !is_failing {
                         tracing::warn!(
                             error = chain(&error),
@@ -123,11 +124,11 @@ impl Adopter {
         }
     }
 
-    async fn turn(&mut self) -> Result<(), Error> {
+    async fn turn(&mut self) -> Result<(), PostgresError> {
         self.free_all().await?;
-        let doubt = self.shared.fence.doubt();
-        if doubt.is_some() {
-            self.shared.in_flight.doubt();
+        let fenced = self.shared.fence.fenced_generation();
+        if fenced.is_some() {
+            self.shared.in_flight.mark_in_doubt();
         }
         // A heartbeat commits synchronously, so it makes every settle durable that was answered
         // before it was sent, unless Postgres crashed in between. A settle that such a crash undid
@@ -144,8 +145,8 @@ impl Adopter {
         let own_from = known.map_or(own_from, |known| known.min(own_from));
         let asked_at = clock::monotonic();
         let own = self.adoptions.own_unsettled(own_from).await?;
-        if let Some(doubt) = doubt {
-            self.clear_up(&own, asked_at, doubt);
+        if let Some(generation) = fenced {
+            self.clear_up(&own, asked_at, generation);
         }
         let comparison = self.shared.in_flight.compare(&own, asked_at);
         if let Some(durable_until) = durable_until {
@@ -229,7 +230,7 @@ impl Adopter {
             let patience = if slice.is_narrowest { Duration::MAX } else { LOOK_BACK_SPAN_MAX };
             match self.adoptions.oldest_unsettled(slice.ids, patience).await {
                 Ok(oldest) => self.past.answered(oldest),
-                Err(error @ Error::GaveWay { .. }) => {
+                Err(error @ PostgresError::GaveWay { .. }) => {
                     self.past.was_too_wide();
                     return tracing::debug!(
                         error = chain(&error),
@@ -237,7 +238,7 @@ impl Adopter {
                     );
                 }
                 Err(error) => {
-                    if matches!(error, Error::Unanswered { .. }) {
+                    if matches!(error, PostgresError::Unanswered { .. }) {
                         self.past.was_too_wide();
                     }
                     return tracing::warn!(
@@ -252,9 +253,9 @@ impl Adopter {
         }
     }
 
-    /// Lifts the fence: the node was out of touch for longer than it may trust itself, so it gives
-    /// up the batches that are no longer its own.
-    fn clear_up(&self, own: &[BatchId], asked_at: Monotonic, doubt: u64) {
+    /// Lifts the fence: the node was out of touch for longer than its heartbeat vouches for, so it
+    /// gives up the batches that are no longer its own.
+    fn clear_up(&self, own: &[BatchId], asked_at: Monotonic, generation: u64) {
         let lost = self.shared.in_flight.give_up_lost(own, asked_at);
         if !lost.is_empty() {
             tracing::warn!(
@@ -263,7 +264,7 @@ impl Adopter {
             );
             self.purge();
         }
-        self.shared.fence.clear(doubt);
+        self.shared.fence.lift(generation);
     }
 
     fn purge(&self) {
@@ -277,7 +278,7 @@ impl Adopter {
 
     /// Frees all batches when no broker answers this node while other nodes have contact: the
     /// others publish them.
-    async fn free_all(&mut self) -> Result<(), Error> {
+    async fn free_all(&mut self) -> Result<(), PostgresError> {
         if !self.bulletin.borrow().is_cut_off {
             // A batch that could not be freed in time still belongs to this node, and the regular
             // check finds it. Freeing it at a later occasion might happen just before its settle.
@@ -297,7 +298,7 @@ impl Adopter {
         Ok(())
     }
 
-    async fn load(&mut self) -> Result<(), Error> {
+    async fn load(&mut self) -> Result<(), PostgresError> {
         while self.shared.in_flight.has_room() {
             let Some(batch) = self.to_load.pop() else { return Ok(()) };
             if !self.shared.in_flight.ask_for(batch) {

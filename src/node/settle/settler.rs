@@ -12,12 +12,12 @@ use crate::error_chain::chain;
 use crate::failpoint::{Failpoint, reach};
 use crate::node::in_flight::batches::InFlightBatch;
 use crate::node::in_flight::inbox::Inbox;
-use crate::node::membership::Progress;
+use crate::node::membership::LoopProgress;
 use crate::node::publish::publisher::Reports;
-use crate::node::shared::Shared;
-use crate::postgres::Error;
+use crate::node::shared::NodeShared;
+use crate::postgres::PostgresError;
 use crate::postgres::tasks::settle::{Settlement, Settles};
-use crate::shutdown::Failure;
+use crate::shutdown::TaskFailure;
 
 /// Maximum number of batches per statement, and the approximate maximum of tasks.
 const BATCHES_MAX: usize = 64;
@@ -41,22 +41,22 @@ struct Waiting {
 
 /// The parts of a settler.
 #[derive(Debug)]
-pub struct Parts {
+pub struct SettlerParts {
     pub settles: Settles,
-    pub shared: Arc<Shared>,
+    pub shared: Arc<NodeShared>,
     pub reports: Arc<Reports>,
     pub undone: Arc<Undone>,
-    pub progress: Progress,
+    pub progress: LoopProgress,
     pub stopping: CancellationToken,
 }
 
 #[derive(Debug)]
 pub struct Settler {
     settles: Settles,
-    shared: Arc<Shared>,
+    shared: Arc<NodeShared>,
     reports: Arc<Reports>,
     undone: Arc<Undone>,
-    progress: Progress,
+    progress: LoopProgress,
     stopping: CancellationToken,
     /// Maximum number of batches in the next statement: one, after a failure that one of the
     /// batches may have caused.
@@ -66,8 +66,8 @@ pub struct Settler {
 }
 
 impl Settler {
-    pub fn new(parts: Parts) -> Self {
-        let Parts { settles, shared, reports, undone, progress, stopping } = parts;
+    pub fn new(parts: SettlerParts) -> Self {
+        let SettlerParts { settles, shared, reports, undone, progress, stopping } = parts;
         Self {
             settles,
             shared,
@@ -81,7 +81,7 @@ impl Settler {
     }
 
     /// Runs until the node stops. Other nodes adopt the batches that are unsettled then.
-    pub async fn run(mut self) -> Result<(), Failure> {
+    pub async fn run(mut self) -> Result<(), TaskFailure> {
         let mut waiting: Vec<Waiting> = Vec::new();
         loop {
             if waiting.is_empty() {
@@ -158,7 +158,7 @@ impl Settler {
             }
             self.shared.in_flight.settled(&held, settlement, effect, clock::monotonic());
         }
-        if outcome.as_ref().is_err_and(Error::is_unknown) {
+        if outcome.as_ref().is_err_and(PostgresError::is_unknown) {
             left.iter_mut().for_each(|one| one.is_in_doubt = true);
         }
         waiting.splice(..0, left);
@@ -187,7 +187,7 @@ impl Settler {
 
     /// Handles a failure to settle `count` batches. The unsettled ones are at the head of `waiting`
     /// again.
-    fn failed(&mut self, error: &Error, count: usize, waiting: &mut [Waiting]) {
+    fn failed(&mut self, error: &PostgresError, count: usize, waiting: &mut [Waiting]) {
         self.shared.metrics.settle_failures.inc();
         self.progress.settle_failed(error);
         if !error.is_away() {

@@ -11,8 +11,8 @@ use sqlx::postgres::{PgConnection, PgRow};
 use uuid::Uuid;
 
 use crate::domain::{NodeId, Timestamp};
-use crate::postgres::connection::error::Error;
-use crate::postgres::connection::{Connection, Purpose, Settings};
+use crate::postgres::connection::error::PostgresError;
+use crate::postgres::connection::{Connection, ConnectionPurpose, PostgresSettings};
 
 const BEAT: &str = "-- heartbeat
 with mine as (
@@ -88,7 +88,7 @@ pub struct HeartbeatRow {
 
 /// The answer to a heartbeat, or to a read.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Answer {
+pub struct HeartbeatAnswer {
     /// Postgres's clock, read between the question and the answer.
     pub postgres_now: Timestamp,
     /// The rows of all other nodes. Of more than 1,000 rows, far above any number of nodes, the
@@ -113,22 +113,22 @@ pub struct Heartbeats {
 impl Heartbeats {
     /// `ttl` is the TTL of sessions. The deadline of each call is half of it. A later answer would
     /// be useless, because it is a gap that restarts the observation of all others. Half a TTL also
-    /// leaves time for a second attempt before this node stops trusting itself at 5/6 of the TTL.
-    pub fn new(settings: &Settings, ttl: Duration) -> Self {
-        let purpose = Purpose { name: "heartbeat", deadline: ttl / 2, settings: &[] };
+    /// leaves time for a second attempt before this node is fenced at 5/6 of the TTL.
+    pub fn new(settings: &PostgresSettings, ttl: Duration) -> Self {
+        let purpose = ConnectionPurpose { name: "heartbeat", deadline: ttl / 2, settings: &[] };
         Self { connection: Connection::new(settings, purpose), started_at: None, is_revived: false }
     }
 
     /// Writes the row of this node and reads all others, in one round trip. The top of this file
     /// says what an answer proves. A node that had been declared dead is revived by a second
     /// heartbeat, so that no node adopts from it any more when the caller learns of the revival.
-    pub async fn beat(&mut self, beat: &Beat) -> Result<Answer, Error> {
+    pub async fn beat(&mut self, beat: &Beat) -> Result<HeartbeatAnswer, PostgresError> {
         let rows = self
             .connection
             .run("write the heartbeat", async |connection| send(connection, beat).await)
             .await?;
-        let (mut answer, was_dead) =
-            decode(&rows).map_err(|source| Error::new("read the heartbeats", source.into()))?;
+        let (mut answer, was_dead) = decode(&rows)
+            .map_err(|source| PostgresError::new("read the heartbeats", source.into()))?;
         // A row that was deleted and created again has another start time.
         let was_forgotten = self.started_at.is_some() && self.started_at != answer.started_at;
         self.started_at = answer.started_at;
@@ -147,21 +147,21 @@ impl Heartbeats {
     }
 
     /// Reads the rows of all nodes except `node`, and writes nothing.
-    pub async fn read(&mut self, node: NodeId) -> Result<Answer, Error> {
+    pub async fn read(&mut self, node: NodeId) -> Result<HeartbeatAnswer, PostgresError> {
         let rows = self
             .connection
             .run("read the heartbeats", async |connection| {
                 sqlx::query(READ).bind(node.uuid()).fetch_all(connection).await
             })
             .await?;
-        let (answer, _) =
-            decode(&rows).map_err(|source| Error::new("read the heartbeats", source.into()))?;
+        let (answer, _) = decode(&rows)
+            .map_err(|source| PostgresError::new("read the heartbeats", source.into()))?;
         Ok(answer)
     }
 
     /// Reads Postgres's clock only. A heartbeat waits for the disk between its stamp and its
     /// answer, which would make the estimate of the clock late.
-    pub async fn stamp(&mut self) -> Result<Timestamp, Error> {
+    pub async fn stamp(&mut self) -> Result<Timestamp, PostgresError> {
         let micros: i64 = self
             .connection
             .run("read the clock", async |connection| {
@@ -173,7 +173,11 @@ impl Heartbeats {
 
     /// Declares `node` dead, provided that its counter is still `counter`. Returns false when it is
     /// not, or when another node was quicker.
-    pub async fn declare_dead(&mut self, node: NodeId, counter: i64) -> Result<bool, Error> {
+    pub async fn declare_dead(
+        &mut self,
+        node: NodeId,
+        counter: i64,
+    ) -> Result<bool, PostgresError> {
         let touched = self
             .execute("declare a node dead", async |connection| {
                 sqlx::query(DECLARE_DEAD).bind(node.uuid()).bind(counter).execute(connection).await
@@ -184,7 +188,7 @@ impl Heartbeats {
 
     /// Deletes the rows of dead nodes that no unsettled batch names and whose last heartbeat is
     /// older than `age`. A node without a row counts as dead.
-    pub async fn forget(&mut self, age: Duration) -> Result<u64, Error> {
+    pub async fn forget(&mut self, age: Duration) -> Result<u64, PostgresError> {
         let seconds = age.as_secs_f64();
         self.execute("forget dead nodes", async |connection| {
             sqlx::query(FORGET).bind(seconds).execute(connection).await
@@ -192,7 +196,7 @@ impl Heartbeats {
         .await
     }
 
-    async fn execute<F>(&mut self, what: &str, statement: F) -> Result<u64, Error>
+    async fn execute<F>(&mut self, what: &str, statement: F) -> Result<u64, PostgresError>
     where
         F: AsyncFnOnce(&mut PgConnection) -> Result<sqlx::postgres::PgQueryResult, sqlx::Error>,
     {
@@ -216,7 +220,7 @@ async fn send(connection: &mut PgConnection, beat: &Beat) -> Result<Vec<PgRow>, 
 
 /// Decodes the answer, and whether the row of this node says that it is dead. A statement that
 /// wrote or read nothing still returns one row.
-fn decode(rows: &[PgRow]) -> Result<(Answer, bool), sqlx::Error> {
+fn decode(rows: &[PgRow]) -> Result<(HeartbeatAnswer, bool), sqlx::Error> {
     let first = rows.first().ok_or(sqlx::Error::RowNotFound)?;
     let was_dead: Option<bool> = first.try_get("was_dead")?;
     let started_at = first.try_get::<Option<i64>, _>("my_started_at")?.map(Timestamp::from_micros);
@@ -226,7 +230,7 @@ fn decode(rows: &[PgRow]) -> Result<(Answer, bool), sqlx::Error> {
             others.push(other(row)?);
         }
     }
-    let answer = Answer {
+    let answer = HeartbeatAnswer {
         postgres_now: timestamp(first, "now")?,
         rows: others,
         started_at,
@@ -257,10 +261,10 @@ fn timestamp(row: &PgRow, column: &str) -> Result<Timestamp, sqlx::Error> {
 
 /// Marks a node that has ended as dead, so that its unsettled batches are adopted at once. Returns
 /// false when it had no heartbeat.
-pub async fn retire(settings: &Settings, node: NodeId) -> Result<bool, Error> {
+pub async fn retire(settings: &PostgresSettings, node: NodeId) -> Result<bool, PostgresError> {
     let mut connection = Connection::new(
         settings,
-        Purpose { name: "retire", deadline: Duration::from_secs(2), settings: &[] },
+        ConnectionPurpose { name: "retire", deadline: Duration::from_secs(2), settings: &[] },
     );
     let done = connection
         .run("mark the heartbeat of this node as dead", async |open| {

@@ -8,31 +8,32 @@ use sqlx::postgres::PgConnection;
 use sqlx::{Connection as _, Row};
 use thiserror::Error as ThisError;
 
-pub use super::Refused;
+pub use super::RefusedCluster;
 use crate::clock;
 use crate::domain::leaves::{Parent, Rules};
 use crate::domain::time::duration::spelled;
 use crate::domain::{ClusterSettings, ClusterWishes};
-use crate::postgres::connection::Purpose;
+use crate::postgres::connection::ConnectionPurpose;
 use crate::postgres::connection::error::Cause;
 use crate::postgres::partitions::{self, MIGRATE, execute, take_census};
-use crate::postgres::{Connection, Error, Settings, cluster};
+use crate::postgres::{Connection, PostgresError, PostgresSettings, cluster};
 
 /// The migrations are embedded in the program.
 static MIGRATIONS: Migrator = sqlx::migrate!();
 
 /// Migrations may rewrite tables, and wait for each other: with `--auto-migrate` all nodes migrate
 /// at once.
-const PURPOSE: Purpose = Purpose {
+const PURPOSE: ConnectionPurpose = ConnectionPurpose {
     name: "migrate",
     deadline: Duration::from_secs(600),
     settings: &[("lock_timeout", "60s")],
 };
-const CHECK: Purpose = Purpose { name: "check", deadline: Duration::from_secs(5), settings: &[] };
+const CHECK: ConnectionPurpose =
+    ConnectionPurpose { name: "check", deadline: Duration::from_secs(5), settings: &[] };
 
 /// The result of a migration.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Report {
+pub struct MigrationReport {
     /// The versions that were applied. Empty when the schema was up to date.
     pub applied: Vec<i64>,
     pub cluster: ClusterSettings,
@@ -41,7 +42,7 @@ pub struct Report {
     pub partitions_made: usize,
 }
 
-impl fmt::Display for Report {
+impl fmt::Display for MigrationReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.applied.last() {
             Some(version) => write!(f, "the schema is at version {version} now")?,
@@ -68,9 +69,9 @@ impl fmt::Display for Report {
 #[derive(Debug, ThisError)]
 pub enum MigrateError {
     #[error(transparent)]
-    Postgres(#[from] Error),
+    Postgres(#[from] PostgresError),
     #[error(transparent)]
-    Refused(#[from] Refused),
+    Refused(#[from] RefusedCluster),
     #[error("this program is older than the schema (version {0}): use the newer program")]
     Newer(i64),
     #[error(
@@ -84,7 +85,10 @@ pub enum MigrateError {
 /// Updates the schema, the settings of the cluster, the storage of columns and the first
 /// partitions. Repeating it is harmless, and two at once wait for each other. Nothing is done when
 /// the server or the settings are refused.
-pub async fn migrate(settings: &Settings, wishes: ClusterWishes) -> Result<Report, MigrateError> {
+pub async fn migrate(
+    settings: &PostgresSettings,
+    wishes: ClusterWishes,
+) -> Result<MigrationReport, MigrateError> {
     let mut connection = Connection::new(settings, PURPOSE);
     // Nodes report server settings that only cost time.
     cluster::check_server(&mut connection).await?.tolerated()?;
@@ -112,7 +116,7 @@ pub async fn migrate(settings: &Settings, wishes: ClusterWishes) -> Result<Repor
         .filter(|version| !before.contains(version))
         .collect();
     let changed = stored.map_or_else(Vec::new, |stored| cluster::changes(&stored, &wished));
-    Ok(Report { applied, cluster: wished, changed, partitions_made })
+    Ok(MigrationReport { applied, cluster: wished, changed, partitions_made })
 }
 
 async fn run_migrations(connection: &mut Connection) -> Result<(), MigrateError> {
@@ -125,7 +129,7 @@ async fn run_migrations(connection: &mut Connection) -> Result<(), MigrateError>
     outcome.map_err(|error| match error {
         sqlx::migrate::MigrateError::Execute(source)
         | sqlx::migrate::MigrateError::ExecuteMigration(source, _) => {
-            MigrateError::Postgres(Error::new("migrate", source.into()))
+            MigrateError::Postgres(PostgresError::new("migrate", source.into()))
         }
         sqlx::migrate::MigrateError::VersionMismatch(version) => MigrateError::OtherBuild(version),
         other => MigrateError::Mismatch(other.to_string()),
@@ -133,7 +137,7 @@ async fn run_migrations(connection: &mut Connection) -> Result<(), MigrateError>
 }
 
 /// Returns the versions that were applied successfully. Empty in a new database.
-async fn applied_versions(connection: &mut Connection) -> Result<Vec<i64>, Error> {
+async fn applied_versions(connection: &mut Connection) -> Result<Vec<i64>, PostgresError> {
     let statement = async |open: &mut PgConnection| {
         let is_there: bool = sqlx::query_scalar(
             "-- is there a schema\nselect to_regclass('_sqlx_migrations') is not null",
@@ -194,7 +198,10 @@ async fn set_storage(open: &mut PgConnection) -> Result<(), sqlx::Error> {
 }
 
 /// Creates partitions until none is missing. Other nodes may be creating some at the same time.
-async fn make_partitions(connection: &mut Connection, rules: &Rules) -> Result<usize, Error> {
+async fn make_partitions(
+    connection: &mut Connection,
+    rules: &Rules,
+) -> Result<usize, PostgresError> {
     const TRIES_MAX: u32 = 100;
     let mut made = 0;
     for parent in Parent::ALL {
@@ -206,7 +213,7 @@ async fn make_partitions(connection: &mut Connection, rules: &Rules) -> Result<u
             }
             if attempt == TRIES_MAX {
                 let what = format!("make the partitions of {}", parent.table());
-                return Err(Error::new(
+                return Err(PostgresError::new(
                     what,
                     Cause::Fact("another node is at it and does not come to an end"),
                 ));
@@ -222,7 +229,7 @@ async fn make_partitions(connection: &mut Connection, rules: &Rules) -> Result<u
 }
 
 /// Returns the owner of the tables, when this role lacks the rights of an owner.
-async fn foreign_owner(connection: &mut Connection) -> Result<Option<String>, Error> {
+async fn foreign_owner(connection: &mut Connection) -> Result<Option<String>, PostgresError> {
     let statement = async |open: &mut PgConnection| {
         sqlx::query_scalar(
             "-- does somebody else own the tables
@@ -239,7 +246,7 @@ async fn foreign_owner(connection: &mut Connection) -> Result<Option<String>, Er
 pub enum CheckError {
     /// Postgres is away. Try again.
     #[error(transparent)]
-    Postgres(#[from] Error),
+    Postgres(#[from] PostgresError),
     #[error(
         "the database has no schema yet: run `punctual migrate` (or serve with --auto-migrate)"
     )]
@@ -253,7 +260,7 @@ pub enum CheckError {
     )]
     Newer { applied: i64 },
     #[error(transparent)]
-    Refused(#[from] Refused),
+    Refused(#[from] RefusedCluster),
     #[error(
         "the tables belong to the role {owner}, whose rights this one does not have: partitions could be neither made nor dropped. See \"Rights\" in docs/operate/postgres.md"
     )]
@@ -269,7 +276,7 @@ pub struct Checked {
 }
 
 /// Checks the server's settings, the version of the schema and the settings of the cluster.
-pub async fn check(settings: &Settings) -> Result<Checked, CheckError> {
+pub async fn check(settings: &PostgresSettings) -> Result<Checked, CheckError> {
     let mut connection = Connection::new(settings, CHECK);
     let warnings = cluster::check_server(&mut connection).await?.tolerated()?;
     let applied = applied_versions(&mut connection).await?;
@@ -284,6 +291,6 @@ pub async fn check(settings: &Settings) -> Result<Checked, CheckError> {
         return Err(CheckError::NotOwner { owner });
     }
     let cluster = cluster::read(&mut connection).await?.ok_or(CheckError::NoSchema)?;
-    let cluster = cluster.with(ClusterWishes::default()).map_err(Refused::Invalid)?;
+    let cluster = cluster.with(ClusterWishes::default()).map_err(RefusedCluster::Invalid)?;
     Ok(Checked { cluster, warnings })
 }

@@ -5,7 +5,7 @@ use thiserror::Error;
 
 /// An error of Postgres. `what` names the attempt and its object.
 #[derive(Debug, Error)]
-pub enum Error {
+pub enum PostgresError {
     /// The connection broke, or the answer did not come in time. **The statement may or may not
     /// have taken effect.**
     #[error("{what}: Postgres did not answer")]
@@ -68,7 +68,7 @@ impl From<sqlx::Error> for Cause {
     }
 }
 
-impl Error {
+impl PostgresError {
     pub fn new(what: impl Into<String>, cause: Cause) -> Self {
         let what = what.into();
         let code = match &cause {

@@ -48,8 +48,8 @@ mod tests {
     use tokio_rustls::TlsAcceptor;
 
     use crate::error_chain::chain;
-    use crate::postgres::Settings;
-    use crate::postgres::connection::{Connection, Purpose};
+    use crate::postgres::PostgresSettings;
+    use crate::postgres::connection::{Connection, ConnectionPurpose};
 
     #[test]
     fn a_mode_that_gives_less_than_its_name_says_is_refused() {
@@ -62,13 +62,13 @@ mod tests {
             for host in ["db", "127.0.0.1"] {
                 let root = if has_root { "&sslrootcert=/ca.pem" } else { "" };
                 let url = format!("postgres://me:hunter2@{host}/punctual?sslmode={mode}{root}");
-                let said = Settings::new(&url).unwrap_err();
+                let said = PostgresSettings::new(&url).unwrap_err();
                 assert!(said.contains(reason) && !said.contains("hunter2"), "{mode}: {said}");
             }
         }
         for other in ["disable", "prefer", "require", "verify-full", "verify-full&sslrootcert=/ca"]
         {
-            Settings::new(&format!("postgres://me@db/punctual?sslmode={other}")).unwrap();
+            PostgresSettings::new(&format!("postgres://me@db/punctual?sslmode={other}")).unwrap();
         }
     }
 
@@ -83,12 +83,12 @@ mod tests {
             ("postgres:///punctual?host=/run/postgresql", None),
             ("postgres://me@%2Frun%2Fpostgresql/punctual", None),
         ] {
-            assert_eq!(Settings::new(url).unwrap().unverified_host(), host, "{url}");
+            assert_eq!(PostgresSettings::new(url).unwrap().unverified_host(), host, "{url}");
         }
     }
 
-    const PURPOSE: Purpose =
-        Purpose { name: "test", deadline: Duration::from_secs(10), settings: &[] };
+    const PURPOSE: ConnectionPurpose =
+        ConnectionPurpose { name: "test", deadline: Duration::from_secs(10), settings: &[] };
 
     /// Answers the request for TLS of one connection with `answer`. With `certificate`, performs
     /// the handshake. Returns all bytes that the client sends afterwards.
@@ -125,7 +125,7 @@ mod tests {
             "postgres://me:hunter2@localhost:{}/punctual?sslmode=verify-full{root}",
             address.port()
         );
-        let mut connection = Connection::new(&Settings::new(&url).unwrap(), PURPOSE);
+        let mut connection = Connection::new(&PostgresSettings::new(&url).unwrap(), PURPOSE);
         let error = connection.open().await.map(|_| ()).unwrap_err();
         chain(&error)
     }

@@ -7,8 +7,8 @@ use sqlx::postgres::PgConnection;
 use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use super::error::{Cause, Error};
-use super::{Connection, Purpose, Settings};
+use super::error::{Cause, PostgresError};
+use super::{Connection, ConnectionPurpose, PostgresSettings};
 
 /// Connections with one purpose. A caller may be dropped in the middle of a statement. Its
 /// connection is then closed after the server has ended the statement. Until then the connection
@@ -16,8 +16,8 @@ use super::{Connection, Purpose, Settings};
 /// give up.
 #[derive(Debug)]
 pub struct Pool {
-    settings: Settings,
-    purpose: Purpose,
+    settings: PostgresSettings,
+    purpose: ConnectionPurpose,
     permits: Arc<Semaphore>,
     idle: Mutex<Vec<Connection>>,
 }
@@ -25,7 +25,11 @@ pub struct Pool {
 impl Pool {
     /// Creates a pool of at most `connections_max` connections. None is open before the first call
     /// of `run` or `keep_open`.
-    pub fn new(settings: &Settings, purpose: Purpose, connections_max: usize) -> Self {
+    pub fn new(
+        settings: &PostgresSettings,
+        purpose: ConnectionPurpose,
+        connections_max: usize,
+    ) -> Self {
         Self {
             settings: settings.clone(),
             purpose,
@@ -36,7 +40,7 @@ impl Pool {
 
     /// Runs a statement, as [`Connection::run`] does. The same deadline limits the wait for a
     /// connection.
-    pub async fn run<T, F>(&self, what: &str, statement: F) -> Result<T, Error>
+    pub async fn run<T, F>(&self, what: &str, statement: F) -> Result<T, PostgresError>
     where
         F: AsyncFnOnce(&mut PgConnection) -> Result<T, sqlx::Error>,
     {
@@ -49,7 +53,7 @@ impl Pool {
     }
 
     /// Ensures that one of the connections is open, unless all are in use.
-    pub async fn keep_open(&self) -> Result<(), Error> {
+    pub async fn keep_open(&self) -> Result<(), PostgresError> {
         let Ok(permit) = Arc::clone(&self.permits).try_acquire_owned() else { return Ok(()) };
         let mut taken = self.taken(permit);
         let connection =
@@ -59,33 +63,34 @@ impl Pool {
         outcome
     }
 
-    async fn take(&self, what: &str) -> Result<Taken<'_>, Error> {
+    async fn take(&self, what: &str) -> Result<PooledConnection<'_>, PostgresError> {
         let deadline = self.purpose.deadline;
-        let permit =
-            match tokio::time::timeout(deadline, Arc::clone(&self.permits).acquire_owned()).await {
-                Ok(Ok(permit)) => permit,
-                Ok(Err(_closed)) => {
-                    return Err(Error::new(what, Cause::Fact("the connections are closed")));
-                }
-                // No statement was sent.
-                Err(_elapsed) => {
-                    return Err(Error::Unreachable {
-                        what: what.to_owned(),
-                        source: Cause::Deadline(deadline),
-                    });
-                }
-            };
+        let permit = match tokio::time::timeout(deadline, Arc::clone(&self.permits).acquire_owned())
+            .await
+        {
+            Ok(Ok(permit)) => permit,
+            Ok(Err(_closed)) => {
+                return Err(PostgresError::new(what, Cause::Fact("the connections are closed")));
+            }
+            // No statement was sent.
+            Err(_elapsed) => {
+                return Err(PostgresError::Unreachable {
+                    what: what.to_owned(),
+                    source: Cause::Deadline(deadline),
+                });
+            }
+        };
         Ok(self.taken(permit))
     }
 
-    fn taken(&self, permit: OwnedSemaphorePermit) -> Taken<'_> {
+    fn taken(&self, permit: OwnedSemaphorePermit) -> PooledConnection<'_> {
         let connection = self.idle.lock().pop();
-        Taken { pool: self, connection, permit: Some(permit), is_at_rest: false }
+        PooledConnection { pool: self, connection, permit: Some(permit), is_at_rest: false }
     }
 }
 
 /// A connection that a caller is using, and the permit for it.
-struct Taken<'a> {
+struct PooledConnection<'a> {
     pool: &'a Pool,
     /// `None` before the connection is made.
     connection: Option<Connection>,
@@ -94,7 +99,7 @@ struct Taken<'a> {
     is_at_rest: bool,
 }
 
-impl Drop for Taken<'_> {
+impl Drop for PooledConnection<'_> {
     fn drop(&mut self) {
         let (Some(connection), Some(permit)) = (self.connection.take(), self.permit.take()) else {
             return;

@@ -6,11 +6,11 @@ use sqlx::Row;
 use uuid::Uuid;
 
 use crate::domain::{Backlog, IdRange, ShardCount, TaskId, Timestamp};
-use crate::postgres::connection::Purpose;
+use crate::postgres::connection::ConnectionPurpose;
 use crate::postgres::connection::pool::Pool;
-use crate::postgres::{Error, Settings};
+use crate::postgres::{PostgresError, PostgresSettings};
 
-const PURPOSE: Purpose = Purpose {
+const PURPOSE: ConnectionPurpose = ConnectionPurpose {
     name: "backlog",
     deadline: Duration::from_secs(2),
     settings: &[("plan_cache_mode", "force_custom_plan")],
@@ -26,7 +26,7 @@ pub struct BacklogCounter {
 }
 
 impl BacklogCounter {
-    pub fn new(settings: &Settings, shards: ShardCount) -> Self {
+    pub fn new(settings: &PostgresSettings, shards: ShardCount) -> Self {
         Self {
             pool: Pool::new(settings, PURPOSE, 1),
             shards: shards.all().map(|shard| shard.as_smallint()).collect(),
@@ -34,7 +34,7 @@ impl BacklogCounter {
     }
 
     /// Counts tasks due from `oldest` (the start of the oldest attached leaf) up to `now`.
-    pub async fn count(&self, oldest: Timestamp, now: Timestamp) -> Result<Backlog, Error> {
+    pub async fn count(&self, oldest: Timestamp, now: Timestamp) -> Result<Backlog, PostgresError> {
         let range = IdRange::of_times(oldest, now);
         self.pool
             .run("count the overdue tasks", async |open| {

@@ -4,11 +4,13 @@ use az::SaturatingAs as _;
 use sqlx::postgres::PgConnection;
 use uuid::Uuid;
 
-use super::listing::Listed;
-use crate::postgres::connection::Purpose;
+use super::listing::ListedTask;
+use crate::postgres::connection::ConnectionPurpose;
 use crate::postgres::connection::pool::Pool;
-use crate::postgres::tasks::cancel::{FAR, FOLLOW, NEAR, PURPOSE, Table, Wanted, delete_rows};
-use crate::postgres::{Error, Settings};
+use crate::postgres::tasks::cancel::{
+    CancelRow, FAR, FOLLOW, NEAR, PURPOSE, TaskTable, delete_rows,
+};
+use crate::postgres::{PostgresError, PostgresSettings};
 
 /// Cancels many tasks, on a connection beside that of single cancels.
 #[derive(Debug)]
@@ -19,24 +21,24 @@ pub struct CancelMany {
 /// A group of tasks that is being cancelled.
 #[derive(Clone, Debug)]
 pub struct CancelGroup {
-    wanted: Vec<Wanted>,
+    wanted: Vec<CancelRow>,
     /// Number of tasks cancelled so far, whatever becomes of the others.
     pub cancelled_count: u64,
 }
 
 impl CancelGroup {
     /// Takes at most [`crate::postgres::tasks::cancel::GROUP_MAX`] tasks.
-    pub fn new(tasks: &[Listed]) -> Self {
+    pub fn new(tasks: &[ListedTask]) -> Self {
         let wanted =
-            tasks.iter().map(|task| Wanted { row: task.row, first: task.view.id }).collect();
+            tasks.iter().map(|task| CancelRow { row: task.row, first: task.view.id }).collect();
         Self { wanted, cancelled_count: 0 }
     }
 }
 
 impl CancelMany {
     /// Cancels one group at a time.
-    pub fn new(settings: &Settings) -> Self {
-        Self { pool: Pool::new(settings, Purpose { name: "cancel many", ..PURPOSE }, 1) }
+    pub fn new(settings: &PostgresSettings) -> Self {
+        Self { pool: Pool::new(settings, ConnectionPurpose { name: "cancel many", ..PURPOSE }, 1) }
     }
 
     /// Cancels the tasks of the group that are neither claimed nor perhaps sent, each with its line
@@ -45,13 +47,13 @@ impl CancelMany {
     ///
     /// # Errors
     /// After an [unknown](Error::is_unknown) error, more tasks may be cancelled than are counted.
-    pub async fn cancel(&self, group: &mut CancelGroup) -> Result<(), Error> {
+    pub async fn cancel(&self, group: &mut CancelGroup) -> Result<(), PostgresError> {
         // The far table comes first: a task moves from there to a leaf, never back.
         self.delete(group, FAR).await?;
         self.delete(group, NEAR).await
     }
 
-    async fn delete(&self, group: &mut CancelGroup, table: Table) -> Result<(), Error> {
+    async fn delete(&self, group: &mut CancelGroup, table: TaskTable) -> Result<(), PostgresError> {
         if group.wanted.is_empty() {
             return Ok(());
         }
@@ -69,7 +71,7 @@ impl CancelMany {
     }
 
     /// Returns how many of `tasks` could be cancelled now: all except those that were perhaps sent.
-    pub async fn count(&self, tasks: &[Listed]) -> Result<u64, Error> {
+    pub async fn count(&self, tasks: &[ListedTask]) -> Result<u64, PostgresError> {
         let first_attempts = tasks.iter().filter(|task| task.row == task.view.id).count();
         let others: Vec<Uuid> = tasks
             .iter()

@@ -20,11 +20,11 @@ use uuid::Uuid;
 use super::listing::shards_of;
 use crate::domain::leaves::{Parent, Partition, Rules};
 use crate::domain::{ClusterSettings, IdRange, Timestamp, ids};
-use crate::postgres::connection::Purpose;
+use crate::postgres::connection::ConnectionPurpose;
 use crate::postgres::connection::pool::Pool;
-use crate::postgres::{Error, Settings};
+use crate::postgres::{PostgresError, PostgresSettings};
 
-const PURPOSE: Purpose = Purpose {
+const PURPOSE: ConnectionPurpose = ConnectionPurpose {
     name: "counts",
     deadline: Duration::from_secs(3),
     settings: &[
@@ -48,7 +48,7 @@ pub const MINUTES: usize = 60;
 
 /// Counts, one call at a time, because a call may lock all leaves.
 #[derive(Debug)]
-pub struct Counter {
+pub struct TaskCounter {
     pool: Pool,
     rules: Rules,
     shards: Vec<i16>,
@@ -56,7 +56,7 @@ pub struct Counter {
 
 /// The result of a count.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Counted {
+pub struct CountResult {
     pub as_of: Timestamp,
     /// The start of the current minute, the first of the [`MINUTES`].
     pub from: Timestamp,
@@ -85,7 +85,7 @@ struct Count<'a> {
     tally: HashMap<(String, usize), f64>,
 }
 
-impl Counted {
+impl CountResult {
     /// Returns the number of pending tasks of each topic, or of one topic.
     pub fn topics(&self, topic: Option<&str>) -> Vec<(String, u64)> {
         let mut topics: HashMap<&str, f64> = HashMap::new();
@@ -113,8 +113,8 @@ impl Counted {
     }
 }
 
-impl Counter {
-    pub fn new(settings: &Settings, cluster: &ClusterSettings) -> Self {
+impl TaskCounter {
+    pub fn new(settings: &PostgresSettings, cluster: &ClusterSettings) -> Self {
         Self {
             pool: Pool::new(settings, PURPOSE, 1),
             rules: Rules::new(cluster),
@@ -124,7 +124,7 @@ impl Counter {
 
     /// Counts pending tasks, or estimates their number. `chance`, from 0 to 1, decides which pages
     /// the sample reads.
-    pub async fn count(&self, chance: f64) -> Result<Counted, Error> {
+    pub async fn count(&self, chance: f64) -> Result<CountResult, PostgresError> {
         let mut tries = 1;
         loop {
             let counting = async |open: &mut PgConnection| {
@@ -143,7 +143,11 @@ impl Counter {
         }
     }
 
-    async fn count_in(&self, open: &mut PgConnection, chance: f64) -> Result<Counted, sqlx::Error> {
+    async fn count_in(
+        &self,
+        open: &mut PgConnection,
+        chance: f64,
+    ) -> Result<CountResult, sqlx::Error> {
         let (now, strata) = strata(open, &self.rules).await?;
         let minute =
             Timestamp::from_micros(now.as_micros().div_euclid(MICROS_OF_MINUTE) * MICROS_OF_MINUTE);
@@ -156,7 +160,7 @@ impl Counter {
             is_exact = sampled.is_all;
             is_exact_of_hour = has_hour || sampled.is_all_of_hour;
         }
-        Ok(Counted { as_of: now, from: minute, tally: count.tally, is_exact, is_exact_of_hour })
+        Ok(CountResult { as_of: now, from: minute, tally: count.tally, is_exact, is_exact_of_hour })
     }
 }
 

@@ -15,12 +15,12 @@ use sqlx::postgres::{PgConnection, PgRow};
 use uuid::Uuid;
 
 use crate::domain::{Cursor, IdRange, Page, Selection, TaskId, TaskState, TaskView, TopicName};
-use crate::postgres::connection::Purpose;
+use crate::postgres::connection::ConnectionPurpose;
 use crate::postgres::connection::pool::Pool;
 use crate::postgres::tasks::look_up::view_of_row;
-use crate::postgres::{Error, Settings};
+use crate::postgres::{PostgresError, PostgresSettings};
 
-const PURPOSE: Purpose = Purpose {
+const PURPOSE: ConnectionPurpose = ConnectionPurpose {
     name: "dead letters",
     deadline: Duration::from_secs(5),
     // There may be few dead letters or many. Statements must use the index whatever the statistics
@@ -150,7 +150,7 @@ pub struct Redriven {
 
 /// The change to make to many dead letters.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Change {
+pub enum DeadLetterChange {
     Redrive,
     Drop,
 }
@@ -166,7 +166,11 @@ pub struct Changed {
 
 impl DeadLetters {
     /// A redriven task keeps its name for at least `name_retention`.
-    pub fn new(settings: &Settings, name_retention: Duration, connections_max: usize) -> Self {
+    pub fn new(
+        settings: &PostgresSettings,
+        name_retention: Duration,
+        connections_max: usize,
+    ) -> Self {
         Self { pool: Pool::new(settings, PURPOSE, connections_max), name_retention }
     }
 
@@ -176,7 +180,7 @@ impl DeadLetters {
         selection: &Selection,
         from: Option<Cursor>,
         limit: usize,
-    ) -> Result<Page, Error> {
+    ) -> Result<Page, PostgresError> {
         let range = selection.ids().behind(from);
         let statement = async |open: &mut PgConnection| {
             // One row more shows whether there is another page.
@@ -206,8 +210,8 @@ impl DeadLetters {
     /// Drops a dead letter and returns it.
     ///
     /// # Errors
-    /// After [`Error::Unanswered`] the effect is unknown.
-    pub async fn discard(&self, id: TaskId) -> Result<Option<TaskView>, Error> {
+    /// After [`PostgresError::Unanswered`] the effect is unknown.
+    pub async fn discard(&self, id: TaskId) -> Result<Option<TaskView>, PostgresError> {
         let statement = async |open: &mut PgConnection| {
             let row = sqlx::query(DROP).bind(id.uuid()).fetch_optional(open).await?;
             row.as_ref().map(dead_of).transpose()
@@ -218,8 +222,8 @@ impl DeadLetters {
     /// Redrives a dead letter: its task is due now.
     ///
     /// # Errors
-    /// After [`Error::Unanswered`] the effect is unknown.
-    pub async fn redrive(&self, id: TaskId) -> Result<Option<Redriven>, Error> {
+    /// After [`PostgresError::Unanswered`] the effect is unknown.
+    pub async fn redrive(&self, id: TaskId) -> Result<Option<Redriven>, PostgresError> {
         let retention = self.name_retention.as_secs_f64();
         let statement = async |open: &mut PgConnection| {
             let row =
@@ -241,14 +245,14 @@ impl DeadLetters {
     /// As [`Self::redrive`].
     pub async fn change_some(
         &self,
-        change: Change,
+        change: DeadLetterChange,
         topic: &TopicName,
         range: IdRange,
         count_max: u64,
-    ) -> Result<Changed, Error> {
+    ) -> Result<Changed, PostgresError> {
         let (name, text) = match change {
-            Change::Redrive => ("redrive dead letters", REDRIVE_MANY),
-            Change::Drop => ("drop dead letters", DROP_MANY),
+            DeadLetterChange::Redrive => ("redrive dead letters", REDRIVE_MANY),
+            DeadLetterChange::Drop => ("drop dead letters", DROP_MANY),
         };
         let retention = self.name_retention.as_secs_f64();
         let count_max = i64::try_from(count_max.min(ROWS_MAX)).unwrap_or(0);
@@ -260,8 +264,8 @@ impl DeadLetters {
                 .bind(count_max)
                 .bind(BYTES_MAX);
             let query = match change {
-                Change::Redrive => query.bind(retention),
-                Change::Drop => query,
+                DeadLetterChange::Redrive => query.bind(retention),
+                DeadLetterChange::Drop => query,
             };
             let changed: Vec<(Uuid, Uuid)> = query.fetch_all(open).await?;
             let last = changed.iter().map(|(id, _row)| *id).max();
@@ -280,7 +284,7 @@ impl DeadLetters {
         topic: &TopicName,
         range: IdRange,
         count_max: u64,
-    ) -> Result<Vec<Uuid>, Error> {
+    ) -> Result<Vec<Uuid>, PostgresError> {
         let count_max = count_max.saturating_as::<i64>();
         let statement = async |open: &mut PgConnection| {
             sqlx::query_scalar(IDS)

@@ -27,12 +27,12 @@ use crate::domain::{
     ClusterSettings, Cursor, IdRange, Kept, Selection, Shard, ShardCount, TaskId, TaskState,
     TaskView, TopicName, ids,
 };
-use crate::postgres::connection::Purpose;
+use crate::postgres::connection::ConnectionPurpose;
 use crate::postgres::connection::pool::Pool;
-use crate::postgres::{Error, Settings};
+use crate::postgres::{PostgresError, PostgresSettings};
 
 /// Without statistics of leaves, the planner must be kept from reading and sorting whole leaves.
-const PURPOSE: Purpose = Purpose {
+const PURPOSE: ConnectionPurpose = ConnectionPurpose {
     name: "list",
     deadline: Duration::from_secs(3),
     settings: &[
@@ -71,7 +71,7 @@ pub struct Listing {
 
 /// A pending task, and its current row.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Listed {
+pub struct ListedTask {
     pub row: TaskId,
     /// Holds only the key of the record, and only if the key is not long.
     pub view: TaskView,
@@ -80,7 +80,7 @@ pub struct Listed {
 /// A page of pending tasks.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TaskPage {
-    pub tasks: Vec<Listed>,
+    pub tasks: Vec<ListedTask>,
     /// `None` when no tasks follow.
     pub next: Option<Cursor>,
     /// Number of rows that were read for the page.
@@ -88,7 +88,11 @@ pub struct TaskPage {
 }
 
 impl Listing {
-    pub fn new(settings: &Settings, cluster: &ClusterSettings, connections_max: usize) -> Self {
+    pub fn new(
+        settings: &PostgresSettings,
+        cluster: &ClusterSettings,
+        connections_max: usize,
+    ) -> Self {
         Self {
             pool: Pool::new(settings, PURPOSE, connections_max),
             rules: Rules::new(cluster),
@@ -104,7 +108,7 @@ impl Listing {
         from: Option<Cursor>,
         limit: usize,
         looked_max: u64,
-    ) -> Result<TaskPage, Error> {
+    ) -> Result<TaskPage, PostgresError> {
         let mut tries = 1;
         loop {
             let reading = async |open: &mut PgConnection| {
@@ -154,11 +158,11 @@ struct Walk<'a> {
 }
 
 /// The result of one statement.
-struct Found {
+struct PageRows {
     /// The statement has read everything up to this id, inclusive. `None` means up to the end.
     bound: Option<Uuid>,
     looked: u64,
-    tasks: Vec<Listed>,
+    tasks: Vec<ListedTask>,
 }
 
 impl<'a> Walk<'a> {
@@ -244,7 +248,7 @@ impl<'a> Walk<'a> {
         open: &mut PgConnection,
         group: &[Partition],
         end: Uuid,
-    ) -> Result<Found, sqlx::Error> {
+    ) -> Result<PageRows, sqlx::Error> {
         let limit = self.limit.saturating_sub(self.page.tasks.len());
         let shards = match self.is_in_hotspot {
             true => self.listing.shards_from(TaskId::from_uuid(after(self.rest.from)).shard()),
@@ -266,7 +270,7 @@ impl<'a> Walk<'a> {
         let bound = first.try_get("bound")?;
         let tasks =
             rows.iter().map(listed_of).filter_map(Result::transpose).collect::<Result<_, _>>()?;
-        Ok(Found { bound, looked: u64::try_from(looked).unwrap_or(0), tasks })
+        Ok(PageRows { bound, looked: u64::try_from(looked).unwrap_or(0), tasks })
     }
 }
 
@@ -361,7 +365,7 @@ order by t.id";
 
 /// Decodes a row of the answer. Returns `None` for the row of an empty answer, which only carries
 /// the number of rows read.
-fn listed_of(row: &PgRow) -> Result<Option<Listed>, sqlx::Error> {
+fn listed_of(row: &PgRow) -> Result<Option<ListedTask>, sqlx::Error> {
     let Some(id) = row.try_get::<Option<Uuid>, _>("id")? else { return Ok(None) };
     let first: Option<Uuid> = row.try_get("first_id")?;
     let view = TaskView {
@@ -376,7 +380,7 @@ fn listed_of(row: &PgRow) -> Result<Option<Listed>, sqlx::Error> {
         reason: None,
         died_at: None,
     };
-    Ok(Some(Listed { row: TaskId::from_uuid(id), view }))
+    Ok(Some(ListedTask { row: TaskId::from_uuid(id), view }))
 }
 
 /// Returns the greatest id below `id`.

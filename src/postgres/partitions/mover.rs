@@ -9,14 +9,14 @@ use sqlx::Row;
 use sqlx::postgres::PgConnection;
 use uuid::Uuid;
 
-use super::UPKEEP;
+use super::MAINTENANCE;
 use crate::domain::IdRange;
 use crate::error_chain::chain;
 use crate::failpoint::{Failpoint, reach};
-use crate::postgres::connection::Purpose;
-use crate::postgres::{Connection, Error, Settings};
+use crate::postgres::connection::ConnectionPurpose;
+use crate::postgres::{Connection, PostgresError, PostgresSettings};
 
-const PURPOSE: Purpose = Purpose {
+const PURPOSE: ConnectionPurpose = ConnectionPurpose {
     name: "mover",
     deadline: Duration::from_secs(10),
     // A locked row is separated from the others by halving the chunk ten times.
@@ -46,7 +46,7 @@ pub struct Moved {
 }
 
 /// The result of one statement.
-enum Chunk {
+enum MovedChunk {
     /// Another node is moving tasks.
     Taken,
     Nothing,
@@ -57,7 +57,7 @@ enum Chunk {
 }
 
 impl Mover {
-    pub fn new(settings: &Settings) -> Self {
+    pub fn new(settings: &PostgresSettings) -> Self {
         Self { connection: Connection::new(settings, PURPOSE) }
     }
 
@@ -65,32 +65,32 @@ impl Mover {
     /// whole range. A task that cannot be moved does not stop the others. A cause that stops all of
     /// them (a full disk, a missing right, a lock on the table) becomes the error of the round
     /// after a few attempts.
-    pub async fn round(&mut self, range: IdRange) -> Result<Moved, Error> {
+    pub async fn round(&mut self, range: IdRange) -> Result<Moved, PostgresError> {
         let (mut moved, mut rest, mut rows_max, mut passed_by) =
             (Moved::default(), range, ROWS_MAX, 0);
         while !rest.is_empty() {
             match self.move_chunk(rest, rows_max).await {
-                Ok(Chunk::Taken | Chunk::Nothing) => break,
-                Ok(Chunk::Moved { task_count, last }) => {
+                Ok(MovedChunk::Taken | MovedChunk::Nothing) => break,
+                Ok(MovedChunk::Moved { task_count, last }) => {
                     reach(Failpoint::FarChunkMoved);
                     moved.task_count += task_count;
                     rest.from = after(last);
                     rows_max = ROWS_MAX;
                 }
-                Err(Error::BadValue { .. } | Error::Refused { .. } | Error::GaveWay { .. })
-                    if rows_max > 1 =>
-                {
-                    rows_max = (rows_max / 2).max(1)
-                }
+                Err(
+                    PostgresError::BadValue { .. }
+                    | PostgresError::Refused { .. }
+                    | PostgresError::GaveWay { .. },
+                ) if rows_max > 1 => rows_max = (rows_max / 2).max(1),
                 // More than a few refusals mean that the table is locked, not some rows.
-                Err(Error::GaveWay { .. }) if passed_by < PASSED_BY_MAX => {
+                Err(PostgresError::GaveWay { .. }) if passed_by < PASSED_BY_MAX => {
                     passed_by += 1;
                     let Some(locked) = self.first_of(rest).await? else { break };
                     tracing::info!(id = %locked, "a far task is locked by somebody; it is passed by until the next round");
                     rest.from = after(locked);
                 }
                 // The same holds for refusals that have other causes than values.
-                Err(error @ (Error::BadValue { .. } | Error::Refused { .. }))
+                Err(error @ (PostgresError::BadValue { .. } | PostgresError::Refused { .. }))
                     if error.is_of_the_data() || passed_by < PASSED_BY_MAX =>
                 {
                     passed_by += u32::from(!error.is_of_the_data());
@@ -105,12 +105,16 @@ impl Mover {
         Ok(moved)
     }
 
-    async fn move_chunk(&mut self, range: IdRange, rows_max: i64) -> Result<Chunk, Error> {
+    async fn move_chunk(
+        &mut self,
+        range: IdRange,
+        rows_max: i64,
+    ) -> Result<MovedChunk, PostgresError> {
         let what = format!("move far tasks of {range:?}");
         self.connection.run(&what, async |open| move_rows(open, range, rows_max).await).await
     }
 
-    async fn first_of(&mut self, range: IdRange) -> Result<Option<Uuid>, Error> {
+    async fn first_of(&mut self, range: IdRange) -> Result<Option<Uuid>, PostgresError> {
         let statement = async |open: &mut PgConnection| {
             sqlx::query_scalar("-- first far task\nselect id from task_far where id >= $1 and id < $2 order by id limit 1")
                 .bind(range.from)
@@ -122,7 +126,7 @@ impl Mover {
     }
 
     /// Returns the number of far tasks: exact up to 10,000, otherwise Postgres's estimate.
-    pub async fn count(&mut self) -> Result<u64, Error> {
+    pub async fn count(&mut self) -> Result<u64, PostgresError> {
         let statement = async |open: &mut PgConnection| {
             sqlx::query_scalar(
                 "-- count far tasks
@@ -148,7 +152,7 @@ async fn move_rows(
     open: &mut PgConnection,
     range: IdRange,
     rows_max: i64,
-) -> Result<Chunk, sqlx::Error> {
+) -> Result<MovedChunk, sqlx::Error> {
     let row = sqlx::query(
         "-- move far tasks
         with mine as materialized (select pg_try_advisory_xact_lock($5, $6) as is_mine),
@@ -178,15 +182,17 @@ async fn move_rows(
     .bind(range.to)
     .bind(rows_max)
     .bind(BYTES_MAX)
-    .bind(UPKEEP.0)
-    .bind(UPKEEP.1)
+    .bind(MAINTENANCE.0)
+    .bind(MAINTENANCE.1)
     .fetch_one(open)
     .await?;
     let (is_mine, last): (bool, Option<Uuid>) = (row.try_get("is_mine")?, row.try_get("last")?);
     let task_count: i64 = row.try_get("moved")?;
     Ok(match last {
-        None if is_mine => Chunk::Nothing,
-        None => Chunk::Taken,
-        Some(last) => Chunk::Moved { task_count: u64::try_from(task_count).unwrap_or(0), last },
+        None if is_mine => MovedChunk::Nothing,
+        None => MovedChunk::Taken,
+        Some(last) => {
+            MovedChunk::Moved { task_count: u64::try_from(task_count).unwrap_or(0), last }
+        }
     })
 }

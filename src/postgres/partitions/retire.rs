@@ -25,15 +25,16 @@ use super::{attach_statement, execute, retire_lock, take_census};
 use crate::domain::leaves::{Parent, Partition, Rules};
 use crate::domain::{Timestamp, ids};
 use crate::failpoint::{Failpoint, reach};
-use crate::postgres::connection::Purpose;
-use crate::postgres::{Connection, Error, Settings};
+use crate::postgres::connection::ConnectionPurpose;
+use crate::postgres::{Connection, PostgresError, PostgresSettings};
 
-const WORK: Purpose = Purpose { name: "retire", deadline: Duration::from_secs(30), settings: &[] };
+const WORK: ConnectionPurpose =
+    ConnectionPurpose { name: "retire", deadline: Duration::from_secs(30), settings: &[] };
 /// A detach waits for the readers of the table, and should not be cut off, because it must then be
 /// finalized. The deadline is for a server that has vanished silently. The session holds the lock
 /// for retiring, and detached rows are invisible. So the session of a node that stalls between two
 /// steps ends, and another node continues. No step between two uses of the session takes that long.
-const DETACH: Purpose = Purpose {
+const DETACH: ConnectionPurpose = ConnectionPurpose {
     name: "detach",
     deadline: Duration::from_secs(3600),
     settings: &[("lock_timeout", "0"), ("idle_session_timeout", "5min")],
@@ -59,14 +60,14 @@ pub struct Retired {
 }
 
 impl Retirer {
-    pub fn new(settings: &Settings, parent: Parent, rules: Rules) -> Self {
+    pub fn new(settings: &PostgresSettings, parent: Parent, rules: Rules) -> Self {
         let (work, detach) = (Connection::new(settings, WORK), Connection::new(settings, DETACH));
         Self { parent, rules, work, detach }
     }
 
     /// Retires all partitions that may go. It may take as long as an open transaction that has read
     /// the table, so run it in its own task.
-    pub async fn round(&mut self) -> Result<Retired, Error> {
+    pub async fn round(&mut self) -> Result<Retired, PostgresError> {
         let retired = self.retire_all().await;
         // The lock is released explicitly: a connection that is merely closed keeps it until the
         // server notices.
@@ -79,7 +80,7 @@ impl Retirer {
         retired
     }
 
-    async fn retire_all(&mut self) -> Result<Retired, Error> {
+    async fn retire_all(&mut self) -> Result<Retired, PostgresError> {
         let mut retired = Retired::default();
         let (census, now) = take_census(&mut self.work, self.parent).await?;
         let past = self.rules.past(self.parent, &census.attached, now);
@@ -114,7 +115,7 @@ impl Retirer {
         partition: Partition,
         now: Timestamp,
         retired: &mut Retired,
-    ) -> Result<(), Error> {
+    ) -> Result<(), PostgresError> {
         if self.prepare(partition).await? {
             reach(Failpoint::LeafTruncated);
             // A refused detach ends the session, and with it the lock.
@@ -133,7 +134,7 @@ impl Retirer {
     }
 
     /// Takes the lock for the session, so that one node retires at a time.
-    pub async fn lock(&mut self) -> Result<bool, Error> {
+    pub async fn lock(&mut self) -> Result<bool, PostgresError> {
         let lock = retire_lock(self.parent);
         let statement = async |open: &mut PgConnection| {
             sqlx::query_scalar("-- lock for retiring\nselect pg_try_advisory_lock($1, $2)")
@@ -145,7 +146,7 @@ impl Retirer {
         self.detach.run("take the lock for retiring", statement).await
     }
 
-    async fn unlock(&mut self) -> Result<(), Error> {
+    async fn unlock(&mut self) -> Result<(), PostgresError> {
         let statement = async |open: &mut PgConnection| {
             sqlx::query("-- unlock after retiring\nselect pg_advisory_unlock_all()")
                 .execute(open)
@@ -161,7 +162,7 @@ impl Retirer {
 
     /// Returns whether the partition should be detached. Empties a leaf, so that its space is free
     /// at once.
-    pub async fn prepare(&mut self, partition: Partition) -> Result<bool, Error> {
+    pub async fn prepare(&mut self, partition: Partition) -> Result<bool, PostgresError> {
         let what = format!("see whether {} can go", partition.name());
         let range = self.range(partition);
         let outcome = self
@@ -178,13 +179,13 @@ impl Retirer {
             .await;
         match outcome {
             // The leaf is being read. The next round tries again.
-            Err(Error::GaveWay { .. }) => Ok(false),
+            Err(PostgresError::GaveWay { .. }) => Ok(false),
             other => other,
         }
     }
 
     /// Detaches the partition, in the session that has the lock.
-    pub async fn detach(&mut self, partition: Partition) -> Result<(), Error> {
+    pub async fn detach(&mut self, partition: Partition) -> Result<(), PostgresError> {
         let name = partition.name();
         let statement = format!(
             "alter table {} detach partition {name} concurrently",
@@ -202,7 +203,7 @@ impl Retirer {
         partition: Partition,
         now: Timestamp,
         retired: &mut Retired,
-    ) -> Result<(), Error> {
+    ) -> Result<(), PostgresError> {
         let name = partition.name();
         let statement =
             format!("alter table {} detach partition {name} finalize", partition.parent.table());
@@ -222,7 +223,7 @@ impl Retirer {
         partition: Partition,
         now: Timestamp,
         retired: &mut Retired,
-    ) -> Result<(), Error> {
+    ) -> Result<(), PostgresError> {
         let (name, rules, range) = (partition.name(), self.rules, self.range(partition));
         // An orphan whose time has not come, because the clock was set back, is kept, whatever it
         // contains.
@@ -271,7 +272,10 @@ impl Retirer {
 }
 
 /// Keeps the first error and continues, unless Postgres is away.
-fn keep_first(first: &mut Option<Error>, outcome: Result<(), Error>) -> Result<(), Error> {
+fn keep_first(
+    first: &mut Option<PostgresError>,
+    outcome: Result<(), PostgresError>,
+) -> Result<(), PostgresError> {
     match outcome {
         Ok(()) => Ok(()),
         Err(error) if error.is_away() => Err(error),

@@ -9,10 +9,10 @@ use uuid::Uuid;
 
 use super::claim::read_batch;
 use crate::domain::{Batch, BatchId, NodeId, TopicName};
-use crate::postgres::connection::error::Error;
-use crate::postgres::connection::{Connection, Purpose, Settings};
+use crate::postgres::connection::error::PostgresError;
+use crate::postgres::connection::{Connection, ConnectionPurpose, PostgresSettings};
 
-const PURPOSE: Purpose = Purpose {
+const PURPOSE: ConnectionPurpose = ConnectionPurpose {
     name: "adopt",
     deadline: Duration::from_secs(10),
     settings: &[("plan_cache_mode", "force_custom_plan")],
@@ -50,7 +50,7 @@ select batch from execlog_batch order by batch limit 1";
 const OLDEST_UNSETTLED: &str = "-- oldest unsettled
 select batch from execlog_batch where settled_at is null and batch >= $1 and batch < $2 order by batch limit 1";
 
-const BOUND: &str = "-- bound a look back
+const LIMIT_LOOK_BACK: &str = "-- limit a look back
 select set_config('statement_timeout', $1, true)";
 
 const LOAD: &str = "-- load
@@ -70,14 +70,14 @@ pub struct Adoptions {
 }
 
 impl Adoptions {
-    pub fn new(settings: &Settings, node: NodeId) -> Self {
+    pub fn new(settings: &PostgresSettings, node: NodeId) -> Self {
         Self { connection: Connection::new(settings, PURPOSE), node }
     }
 
     /// Makes this node the owner of unsettled batches without a living owner, from `from` on, at
     /// most [`BATCHES_MAX`]. The condition is the absence of a living owner, not a list of the
     /// dead: a batch of an unknown node is adopted as well.
-    pub async fn adopt(&mut self, from: BatchId) -> Result<Vec<BatchId>, Error> {
+    pub async fn adopt(&mut self, from: BatchId) -> Result<Vec<BatchId>, PostgresError> {
         let (node, from) = (self.node.uuid(), from.uuid());
         let adopted = self
             .connection
@@ -94,7 +94,7 @@ impl Adoptions {
     }
 
     /// Returns the oldest batch, settled or not.
-    pub async fn oldest(&mut self) -> Result<Option<BatchId>, Error> {
+    pub async fn oldest(&mut self) -> Result<Option<BatchId>, PostgresError> {
         let oldest = self
             .connection
             .run("look for the oldest batch", async |connection| {
@@ -109,12 +109,12 @@ impl Adoptions {
     /// told, and at most the deadline of any statement here.
     ///
     /// # Errors
-    /// [`Error::GaveWay`] when the server did not finish in time.
+    /// [`PostgresError::GaveWay`] when the server did not finish in time.
     pub async fn oldest_unsettled(
         &mut self,
         ids: Range<BatchId>,
         patience: Duration,
-    ) -> Result<Option<BatchId>, Error> {
+    ) -> Result<Option<BatchId>, PostgresError> {
         // The server gives up before the client does, so that the session survives.
         let (from, to, patience) =
             (ids.start.uuid(), ids.end.uuid(), patience.min(PURPOSE.deadline / 10 * 9));
@@ -122,7 +122,7 @@ impl Adoptions {
             .connection
             .run("look for the oldest unsettled batch", async |connection| {
                 let mut transaction = connection.begin().await?;
-                sqlx::query(BOUND)
+                sqlx::query(LIMIT_LOOK_BACK)
                     .bind(patience.as_millis().to_string())
                     .execute(&mut *transaction)
                     .await?;
@@ -136,7 +136,7 @@ impl Adoptions {
     }
 
     /// Returns all unsettled batches of this node from `from` on.
-    pub async fn own_unsettled(&mut self, from: BatchId) -> Result<Vec<BatchId>, Error> {
+    pub async fn own_unsettled(&mut self, from: BatchId) -> Result<Vec<BatchId>, PostgresError> {
         let (node, from) = (self.node.uuid(), from.uuid());
         let own = self
             .connection
@@ -154,7 +154,7 @@ impl Adoptions {
     /// Reads a batch of this node. Returns `None` when the batch is not, or no longer, unsettled
     /// and owned by this node, or when its payload is being detached. In the latter case the caller
     /// tries again: a missing payload never means that there is nothing to publish.
-    pub async fn load(&mut self, batch: BatchId) -> Result<Option<Batch>, Error> {
+    pub async fn load(&mut self, batch: BatchId) -> Result<Option<Batch>, PostgresError> {
         let node = self.node.uuid();
         self.connection
             .run("load a batch", async |connection| {
@@ -169,7 +169,7 @@ impl Adoptions {
     }
 
     /// Releases batches for other nodes to adopt. Returns the ids of those that this node owned.
-    pub async fn free(&mut self, batches: &[BatchId]) -> Result<Vec<BatchId>, Error> {
+    pub async fn free(&mut self, batches: &[BatchId]) -> Result<Vec<BatchId>, PostgresError> {
         let ids: Vec<Uuid> = batches.iter().map(|batch| batch.uuid()).collect();
         let node = self.node.uuid();
         let freed = self
@@ -182,8 +182,8 @@ impl Adoptions {
     }
 }
 
-const RECENT_PURPOSE: Purpose =
-    Purpose { name: "recent topics", deadline: Duration::from_secs(2), settings: &[] };
+const RECENT_PURPOSE: ConnectionPurpose =
+    ConnectionPurpose { name: "recent topics", deadline: Duration::from_secs(2), settings: &[] };
 
 const RECENT: &str = "-- recent topics
 select distinct unnest(topic_names) as topic
@@ -192,7 +192,7 @@ limit 100";
 
 /// Returns at most 100 topics of the latest 200 batches. A starting node fetches their metadata
 /// before it publishes, because the first second is the slowest.
-pub async fn recent_topics(settings: &Settings) -> Result<Vec<TopicName>, Error> {
+pub async fn recent_topics(settings: &PostgresSettings) -> Result<Vec<TopicName>, PostgresError> {
     let mut connection = Connection::new(settings, RECENT_PURPOSE);
     let names = connection
         .run("read the topics of the latest batches", async |open| {

@@ -9,12 +9,12 @@ use uuid::Uuid;
 
 use crate::domain::{TaskId, TaskState, TaskView, TopicName};
 use crate::failpoint::{Failpoint, reach};
-use crate::postgres::connection::Purpose;
-use crate::postgres::{Connection, Error, Settings};
+use crate::postgres::connection::ConnectionPurpose;
+use crate::postgres::{Connection, PostgresError, PostgresSettings};
 
 /// Hash joins, merge joins and scans of whole leaves would lock the rows in another order than the
 /// claims do. They also cost more, because a group is small.
-pub(in crate::postgres) const PURPOSE: Purpose = Purpose {
+pub(in crate::postgres) const PURPOSE: ConnectionPurpose = ConnectionPurpose {
     name: "cancel",
     deadline: Duration::from_secs(5),
     settings: &[
@@ -41,17 +41,17 @@ pub struct Cancels {
 
 /// A row to delete. The task `first` is now the row `row`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(in crate::postgres) struct Wanted {
+pub(in crate::postgres) struct CancelRow {
     pub(in crate::postgres) row: TaskId,
     pub(in crate::postgres) first: TaskId,
 }
 
 impl Cancels {
-    pub fn new(settings: &Settings) -> Self {
+    pub fn new(settings: &PostgresSettings) -> Self {
         Self { connection: Connection::new(settings, PURPOSE) }
     }
 
-    pub async fn keep_open(&mut self) -> Result<(), Error> {
+    pub async fn keep_open(&mut self) -> Result<(), PostgresError> {
         self.connection.keep_open().await
     }
 
@@ -66,7 +66,7 @@ impl Cancels {
     pub async fn cancel_group(
         &mut self,
         firsts: &[TaskId],
-    ) -> (Vec<Option<TaskView>>, Result<(), Error>) {
+    ) -> (Vec<Option<TaskView>>, Result<(), PostgresError>) {
         assert!(firsts.len() <= GROUP_MAX, "the lane that makes the groups bounds them");
         let mut cancelled = HashMap::with_capacity(firsts.len());
         let outcome = self.cancel_each(firsts, &mut cancelled).await;
@@ -77,11 +77,11 @@ impl Cancels {
         &mut self,
         firsts: &[TaskId],
         cancelled: &mut HashMap<TaskId, TaskView>,
-    ) -> Result<(), Error> {
+    ) -> Result<(), PostgresError> {
         let mut rows: HashMap<TaskId, TaskId> = HashMap::new();
         let firsts: HashSet<TaskId> = firsts.iter().copied().collect();
-        let mut wanted: Vec<Wanted> =
-            firsts.into_iter().map(|first| Wanted { row: first, first }).collect();
+        let mut wanted: Vec<CancelRow> =
+            firsts.into_iter().map(|first| CancelRow { row: first, first }).collect();
         for _round in 0..ROUNDS_MAX {
             // The far table comes first: a task moves from there to a leaf, never back.
             self.delete(&mut wanted, cancelled, FAR).await?;
@@ -102,10 +102,10 @@ impl Cancels {
     /// Deletes the rows that it finds. The others stay in `wanted`.
     async fn delete(
         &mut self,
-        wanted: &mut Vec<Wanted>,
+        wanted: &mut Vec<CancelRow>,
         cancelled: &mut HashMap<TaskId, TaskView>,
-        table: Table,
-    ) -> Result<(), Error> {
+        table: TaskTable,
+    ) -> Result<(), PostgresError> {
         if wanted.is_empty() {
             return Ok(());
         }
@@ -119,7 +119,7 @@ impl Cancels {
         Ok(())
     }
 
-    async fn follow(&mut self, wanted: &[Wanted]) -> Result<Vec<Wanted>, Error> {
+    async fn follow(&mut self, wanted: &[CancelRow]) -> Result<Vec<CancelRow>, PostgresError> {
         let firsts: Vec<Uuid> = wanted.iter().map(|wanted| wanted.first.uuid()).collect();
         let statement = async |open: &mut PgConnection| {
             let rows = sqlx::query(FOLLOW).bind(firsts).fetch_all(open).await?;
@@ -132,20 +132,20 @@ impl Cancels {
 /// Finds the tasks that are another row by now and were certainly never sent.
 pub(in crate::postgres) const FOLLOW: &str = "-- follow tasks to cancel\nselect first_id, row_id from task_follow where first_id = any($1) and not maybe_sent";
 
-fn follow_of(row: &PgRow) -> Result<Wanted, sqlx::Error> {
+fn follow_of(row: &PgRow) -> Result<CancelRow, sqlx::Error> {
     let (first, row): (Uuid, Uuid) = (row.try_get("first_id")?, row.try_get("row_id")?);
-    Ok(Wanted { row: TaskId::from_uuid(row), first: TaskId::from_uuid(first) })
+    Ok(CancelRow { row: TaskId::from_uuid(row), first: TaskId::from_uuid(first) })
 }
 
 /// One of the two tables in which a task waits.
 #[derive(Clone, Copy)]
-pub(in crate::postgres) struct Table {
+pub(in crate::postgres) struct TaskTable {
     pub(in crate::postgres) what: &'static str,
     pub(in crate::postgres) statement: &'static str,
     /// The order in which the mover and the claims lock rows of this table. Any other order can
     /// deadlock. A claim beside a hotspot may do so, because it goes by place. A statement that
     /// waits for 200 ms gives way and is repeated.
-    pub(in crate::postgres) order: fn(&Wanted) -> (i16, TaskId),
+    pub(in crate::postgres) order: fn(&CancelRow) -> (i16, TaskId),
 }
 
 /// Builds the statement that cancels tasks in one of the two tables.
@@ -192,12 +192,12 @@ macro_rules! cancel_in {
     };
 }
 
-pub(in crate::postgres) const FAR: Table = Table {
+pub(in crate::postgres) const FAR: TaskTable = TaskTable {
     what: "cancel far tasks",
     statement: cancel_in!("task_far"),
     order: |wanted| (0, wanted.row),
 };
-pub(in crate::postgres) const NEAR: Table = Table {
+pub(in crate::postgres) const NEAR: TaskTable = TaskTable {
     what: "cancel tasks",
     statement: cancel_in!("task"),
     order: |wanted| (wanted.row.shard().as_smallint(), wanted.row),
@@ -207,7 +207,7 @@ pub(in crate::postgres) const NEAR: Table = Table {
 /// look-up would from now on.
 pub(in crate::postgres) async fn delete_rows(
     open: &mut PgConnection,
-    wanted: &[Wanted],
+    wanted: &[CancelRow],
     statement: &'static str,
 ) -> Result<Vec<TaskView>, sqlx::Error> {
     let shards: Vec<i16> = wanted.iter().map(|wanted| wanted.row.shard().as_smallint()).collect();

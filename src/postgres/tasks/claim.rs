@@ -13,15 +13,15 @@ use crate::domain::{
     Batch, BatchBuilder, BatchId, IdRange, NodeId, Shard, TaskId, Timestamp, TopicName,
 };
 use crate::postgres::connection::arrays::{Elements, array};
-use crate::postgres::connection::error::Error;
-use crate::postgres::connection::{Connection, Purpose, Settings};
+use crate::postgres::connection::error::PostgresError;
+use crate::postgres::connection::{Connection, ConnectionPurpose, PostgresSettings};
 
 /// Maximum number of rows of a claim. A larger claim takes nothing.
 pub const ROWS_MAX: i64 = 4_000;
 /// Maximum size of a claim of more than one row, in bytes. A larger claim takes nothing.
 pub const BYTES_MAX: i64 = 16 << 20;
 
-const PURPOSE: Purpose = Purpose {
+const PURPOSE: ConnectionPurpose = ConnectionPurpose {
     name: "claim",
     deadline: Duration::from_secs(5),
     // Custom plans: a generic plan locks every leaf (602 locks at 300 leaves), and one retirement
@@ -47,7 +47,7 @@ pub enum Source {
 
 /// The tasks to claim.
 #[derive(Clone, Copy, Debug)]
-pub struct Request<'a> {
+pub struct ClaimRequest<'a> {
     pub batch: BatchId,
     pub owner: NodeId,
     pub shards: &'a [i16],
@@ -61,7 +61,7 @@ pub struct Request<'a> {
     pub is_beside_a_hotspot: bool,
 }
 
-impl<'a> Request<'a> {
+impl<'a> ClaimRequest<'a> {
     /// Requests all tasks in a range of some shards.
     pub const fn of_all(batch: BatchId, owner: NodeId, shards: &'a [i16], range: IdRange) -> Self {
         Self {
@@ -88,7 +88,7 @@ pub enum Claimed {
 
 /// The answer to a claim.
 #[derive(Debug)]
-pub struct Answer {
+pub struct ClaimAnswer {
     pub claimed: Claimed,
     /// Postgres's clock.
     pub now: Timestamp,
@@ -103,23 +103,27 @@ pub struct Claims {
 }
 
 impl Claims {
-    pub fn new(settings: &Settings) -> Self {
+    pub fn new(settings: &PostgresSettings) -> Self {
         Self { connection: Connection::new(settings, PURPOSE).beginning_with(KEEP_MEMORY) }
     }
 
     /// Claims the tasks that `request` names.
     ///
     /// # Errors
-    /// After [`Error::Unanswered`] the batch may exist, or may be committed seconds later: the
-    /// check of the node's own unsettled batches decides.
-    pub async fn claim(&mut self, source: Source, request: Request<'_>) -> Result<Answer, Error> {
+    /// After [`PostgresError::Unanswered`] the batch may exist, or may be committed seconds later:
+    /// the check of the node's own unsettled batches decides.
+    pub async fn claim(
+        &mut self,
+        source: Source,
+        request: ClaimRequest<'_>,
+    ) -> Result<ClaimAnswer, PostgresError> {
         let what = format!("claim tasks {:?} of {} shards", request.range, request.shards.len());
         let row = self
             .connection
             .run(&what, async |connection| carry_out(connection, source, request).await)
             .await?;
         let mut answer =
-            read(&row, request.batch).map_err(|error| Error::new(what, error.into()))?;
+            read(&row, request.batch).map_err(|error| PostgresError::new(what, error.into()))?;
         if let Claimed::TooLarge { first } = &mut answer.claimed {
             *first = self.lowest(source, request).await?;
         }
@@ -131,8 +135,8 @@ impl Claims {
     pub async fn lowest(
         &mut self,
         source: Source,
-        request: Request<'_>,
-    ) -> Result<Option<Uuid>, Error> {
+        request: ClaimRequest<'_>,
+    ) -> Result<Option<Uuid>, PostgresError> {
         let text = match source {
             Source::Task => LOWEST_IN_TASK,
             Source::Far => LOWEST_IN_FAR,
@@ -152,7 +156,7 @@ impl Claims {
 
     /// Returns true when nothing can be claimed. This look costs a third of a claim; idle nodes use
     /// it.
-    pub async fn is_empty(&mut self, request: Request<'_>) -> Result<bool, Error> {
+    pub async fn is_empty(&mut self, request: ClaimRequest<'_>) -> Result<bool, PostgresError> {
         let left_out = names(request.left_out);
         self.connection
             .run("look whether there is anything to claim", async |connection| {
@@ -169,7 +173,10 @@ impl Claims {
     }
 
     /// Returns the due time of the first task in `task_far` that is due before `before`.
-    pub async fn oldest_far(&mut self, before: Timestamp) -> Result<Option<Timestamp>, Error> {
+    pub async fn oldest_far(
+        &mut self,
+        before: Timestamp,
+    ) -> Result<Option<Timestamp>, PostgresError> {
         let id = self
             .connection
             .run("look for the oldest far task", async |connection| {
@@ -183,7 +190,7 @@ impl Claims {
     }
 
     /// Quarantines a task that cannot be claimed.
-    pub async fn quarantine(&mut self, id: Uuid, reason: &str) -> Result<(), Error> {
+    pub async fn quarantine(&mut self, id: Uuid, reason: &str) -> Result<(), PostgresError> {
         let shard = TaskId::from_uuid(id).shard().as_smallint();
         self.connection
             .run("put a task into quarantine", async |connection| {
@@ -194,7 +201,7 @@ impl Claims {
     }
 
     /// Returns the quarantined ids, at most `count_max`.
-    pub async fn quarantined(&mut self, count_max: usize) -> Result<Vec<Uuid>, Error> {
+    pub async fn quarantined(&mut self, count_max: usize) -> Result<Vec<Uuid>, PostgresError> {
         let count_max = count_max.saturating_as::<i64>();
         self.connection
             .run("read the quarantine", async |connection| {
@@ -291,7 +298,7 @@ from size left join batch on true left join payload on true"
 async fn statement(
     connection: &mut PgConnection,
     source: Source,
-    request: Request<'_>,
+    request: ClaimRequest<'_>,
 ) -> Result<PgRow, sqlx::Error> {
     let which = if request.is_beside_a_hotspot { BY_PLACE } else { BY_SHARD };
     sqlx::query(AssertSqlSafe(claim_text(source, which)))
@@ -323,7 +330,7 @@ const IN_THE_ORDER_OF_THE_HEAP: &str = "set local enable_bitmapscan = on; set lo
 async fn carry_out(
     connection: &mut PgConnection,
     source: Source,
-    request: Request<'_>,
+    request: ClaimRequest<'_>,
 ) -> Result<PgRow, sqlx::Error> {
     if !request.is_beside_a_hotspot {
         return statement(connection, source, request).await;
@@ -339,14 +346,14 @@ fn names(topics: &[TopicName]) -> Vec<&str> {
     topics.iter().map(TopicName::as_str).collect()
 }
 
-fn read(row: &PgRow, batch: BatchId) -> Result<Answer, sqlx::Error> {
+fn read(row: &PgRow, batch: BatchId) -> Result<ClaimAnswer, sqlx::Error> {
     let now = Timestamp::from_micros(row.try_get(0)?);
     let spent = Duration::from_micros(u64::try_from(row.try_get::<i64, _>(1)?).unwrap_or(0));
     let claimed = match row.try_get(2)? {
         true => Claimed::TooLarge { first: None },
         false => read_batch(row, 3, batch)?.map_or(Claimed::Nothing, Claimed::Batch),
     };
-    Ok(Answer { claimed, now, spent })
+    Ok(ClaimAnswer { claimed, now, spent })
 }
 
 /// Reads a batch from eight columns: ids, first_ids, attempts, names, topics, keys, payloads,

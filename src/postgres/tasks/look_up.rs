@@ -23,13 +23,13 @@ use crate::domain::{
     ClusterSettings, Kept, Outcome, Receipt, TaskId, TaskState, TaskView, Timestamp, TopicName,
     WidthClass, ids,
 };
-use crate::postgres::connection::Purpose;
+use crate::postgres::connection::ConnectionPurpose;
 use crate::postgres::connection::error::Cause;
 use crate::postgres::connection::pool::Pool;
-use crate::postgres::{Error, Settings};
+use crate::postgres::{PostgresError, PostgresSettings};
 
 /// Purpose of statements over the places outside the batches. A generic plan would lock every leaf.
-const PLACES: Purpose = Purpose {
+const PLACES: ConnectionPurpose = ConnectionPurpose {
     name: "look up",
     deadline: Duration::from_secs(2),
     settings: &[("plan_cache_mode", "force_custom_plan")],
@@ -37,7 +37,7 @@ const PLACES: Purpose = Purpose {
 /// Purpose of statements over the batches. Planning the statement anew for eleven days takes 1.5
 /// ms, running it 0.2 ms. A day that has just begun has no statistics yet, and a cached plan must
 /// not read whole days because of that.
-const BATCHES: Purpose = Purpose {
+const BATCHES: ConnectionPurpose = ConnectionPurpose {
     name: "look up batches",
     deadline: Duration::from_secs(2),
     settings: &[("plan_cache_mode", "force_generic_plan"), ("enable_seqscan", "off")],
@@ -100,7 +100,7 @@ enum Whereabouts {
 }
 
 /// The entry of one row in its batch.
-struct Line {
+struct BatchEntry {
     batch: Uuid,
     /// 1-based.
     position: i32,
@@ -116,29 +116,33 @@ struct Line {
 impl LookUp {
     /// Allows at most `connections_max` look-ups at a time, over twice as many connections. Further
     /// look-ups wait.
-    pub fn new(settings: &Settings, cluster: &ClusterSettings, connections_max: usize) -> Self {
+    pub fn new(
+        settings: &PostgresSettings,
+        cluster: &ClusterSettings,
+        connections_max: usize,
+    ) -> Self {
         let pool = |purpose| Pool::new(settings, purpose, connections_max);
         Self { places: pool(PLACES), batches: pool(BATCHES), rules: Rules::new(cluster) }
     }
 
-    pub async fn keep_open(&self) -> Result<(), Error> {
+    pub async fn keep_open(&self) -> Result<(), PostgresError> {
         self.places.keep_open().await?;
         self.batches.keep_open().await
     }
 
     /// Returns everything known about the task that was submitted as `first`. Returns `None` when
     /// it never existed, or when its receipt is no longer kept.
-    pub async fn task(&self, first: TaskId) -> Result<Option<TaskView>, Error> {
+    pub async fn task(&self, first: TaskId) -> Result<Option<TaskView>, PostgresError> {
         // On the heap, because callers hold it in futures of their own.
         let walk = Box::pin(self.walk(first));
         let outcome = tokio::time::timeout(DEADLINE, walk).await;
-        outcome.unwrap_or_else(|_elapsed| Err(Error::new(WHAT, Cause::Deadline(DEADLINE))))
+        outcome.unwrap_or_else(|_elapsed| Err(PostgresError::new(WHAT, Cause::Deadline(DEADLINE))))
     }
 
-    async fn walk(&self, first: TaskId) -> Result<Option<TaskView>, Error> {
+    async fn walk(&self, first: TaskId) -> Result<Option<TaskView>, PostgresError> {
         let mut row = first;
         // The entry of the last batch, in case the walk loses the trace behind it.
-        let mut behind: Option<Line> = None;
+        let mut behind: Option<BatchEntry> = None;
         for hop in 0..HOPS_MAX {
             let mut line = if hop == 1 { None } else { self.in_batches(row).await? };
             // After the first attempt, `task_follow` may know the latest one.
@@ -184,41 +188,53 @@ impl LookUp {
         Ok(behind.map(|line| deferred(first, line)))
     }
 
-    async fn outside_batches(&self, row: TaskId, first: TaskId) -> Result<Whereabouts, Error> {
+    async fn outside_batches(
+        &self,
+        row: TaskId,
+        first: TaskId,
+    ) -> Result<Whereabouts, PostgresError> {
         self.places.run(WHAT, async |open| outside_batches(open, row, first).await).await
     }
 
-    async fn after_death(&self, row: TaskId, first: TaskId) -> Result<Whereabouts, Error> {
+    async fn after_death(&self, row: TaskId, first: TaskId) -> Result<Whereabouts, PostgresError> {
         self.places.run(WHAT, async |open| after_death(open, row, first).await).await
     }
 
     /// Replaces the task that took the place of this one by the last task in the chain of
     /// replacements.
-    async fn with_last_in_place(&self, view: TaskView) -> Result<TaskView, Error> {
+    async fn with_last_in_place(&self, view: TaskView) -> Result<TaskView, PostgresError> {
         let Some(next) = view.replaced_by else { return Ok(view) };
         let last = self.batches.run(WHAT, async |open| last_in_place(open, next).await).await?;
         Ok(TaskView { replaced_by: Some(last), ..view })
     }
 
-    async fn in_batches(&self, row: TaskId) -> Result<Option<Line>, Error> {
+    async fn in_batches(&self, row: TaskId) -> Result<Option<BatchEntry>, PostgresError> {
         self.batches.run(WHAT, async |open| in_batches(open, row).await).await
     }
 
-    async fn end_of(&self, first: TaskId) -> Result<Option<TaskId>, Error> {
+    async fn end_of(&self, first: TaskId) -> Result<Option<TaskId>, PostgresError> {
         self.batches.run(WHAT, async |open| end_of(open, first).await).await
     }
 
-    async fn in_hidden_leaf(&self, row: TaskId, first: TaskId) -> Result<Option<TaskView>, Error> {
+    async fn in_hidden_leaf(
+        &self,
+        row: TaskId,
+        first: TaskId,
+    ) -> Result<Option<TaskView>, PostgresError> {
         let leaf = self.rules.partition_of(Parent::Task, row.due_at());
         self.places.run(WHAT, async |open| in_hidden_leaf(open, leaf, row, first).await).await
     }
 
-    async fn view_of_line(&self, first: TaskId, line: Line) -> Result<TaskView, Error> {
+    async fn view_of_line(
+        &self,
+        first: TaskId,
+        line: BatchEntry,
+    ) -> Result<TaskView, PostgresError> {
         let carried = self.places.run(WHAT, async |open| carried(open, &line).await).await?;
         let Some(topic) =
             line.topic.clone().or_else(|| carried.as_ref().map(|carried| carried.0.clone()))
         else {
-            return Err(Error::new(
+            return Err(PostgresError::new(
                 WHAT,
                 Cause::Fact("the payload of an unsettled batch is out of sight for a moment"),
             ));
@@ -238,7 +254,7 @@ impl LookUp {
     }
 }
 
-impl Line {
+impl BatchEntry {
     fn state(&self) -> TaskState {
         match (self.is_settled, self.outcome) {
             (false, _) => TaskState::Claimed,
@@ -356,7 +372,10 @@ pub(super) fn lowest_batch_of(rows: impl Iterator<Item = TaskId>) -> Uuid {
     ids::floor_of(earliest.minus(CLAIMED_BEFORE_DUE_MAX).max(Timestamp::EPOCH))
 }
 
-async fn in_batches(open: &mut PgConnection, row: TaskId) -> Result<Option<Line>, sqlx::Error> {
+async fn in_batches(
+    open: &mut PgConnection,
+    row: TaskId,
+) -> Result<Option<BatchEntry>, sqlx::Error> {
     let earliest = lowest_batch_of(std::iter::once(row));
     let width_classes: Vec<i16> = WidthClass::all().map(WidthClass::as_smallint).collect();
     let starts: Vec<Uuid> =
@@ -371,7 +390,7 @@ async fn in_batches(open: &mut PgConnection, row: TaskId) -> Result<Option<Line>
     found.as_ref().map(line_of).transpose()
 }
 
-fn line_of(row: &PgRow) -> Result<Line, sqlx::Error> {
+fn line_of(row: &PgRow) -> Result<BatchEntry, sqlx::Error> {
     let outcome: Option<i16> = row.try_get("outcome")?;
     let (partition, offset): (Option<i32>, Option<i64>) =
         (row.try_get("partition")?, row.try_get("offset")?);
@@ -382,7 +401,7 @@ fn line_of(row: &PgRow) -> Result<Line, sqlx::Error> {
         }
         _ => None,
     };
-    Ok(Line {
+    Ok(BatchEntry {
         batch: row.try_get("batch")?,
         position: row.try_get("position")?,
         is_settled: row.try_get("is_settled")?,
@@ -432,7 +451,7 @@ async fn last_in_place(open: &mut PgConnection, next: TaskId) -> Result<TaskId, 
 /// Reads topic, key, payload and headers, while they are kept.
 async fn carried(
     open: &mut PgConnection,
-    line: &Line,
+    line: &BatchEntry,
 ) -> Result<Option<(String, Kept)>, sqlx::Error> {
     let carried = sqlx::query(
         "-- look up what a batch carries
@@ -446,7 +465,7 @@ async fn carried(
 }
 
 /// Builds the view of a deferred task whose next row was not found.
-fn deferred(first: TaskId, line: Line) -> TaskView {
+fn deferred(first: TaskId, line: BatchEntry) -> TaskView {
     TaskView {
         id: first,
         topic: TopicName::stored(&line.topic.unwrap_or_default()),

@@ -13,12 +13,12 @@ use uuid::Uuid;
 
 use super::look_up::lowest_batch_of;
 use crate::domain::{Outcome, TaskId, TaskName, TaskState, TopicName};
-use crate::postgres::connection::error::Error;
+use crate::postgres::connection::error::PostgresError;
 use crate::postgres::connection::pool::Pool;
-use crate::postgres::connection::{Purpose, Settings};
+use crate::postgres::connection::{ConnectionPurpose, PostgresSettings};
 
 /// Plans as for cancels. A group is small, and only leaves that its ids name are read and locked.
-const PURPOSE: Purpose = Purpose {
+const PURPOSE: ConnectionPurpose = ConnectionPurpose {
     name: "names",
     deadline: Duration::from_secs(5),
     settings: &[
@@ -32,7 +32,7 @@ const PURPOSE: Purpose = Purpose {
 
 /// The entry of a name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Entry {
+pub struct NameEntry {
     /// The id of the task as its submitter knows it.
     pub id: TaskId,
     /// The row that the task is now.
@@ -51,7 +51,7 @@ const CANCELLED: i16 = 4;
 
 /// The task of a name that is taken.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Known {
+pub struct NameHolder {
     pub id: TaskId,
     pub state: TaskState,
 }
@@ -140,16 +140,20 @@ where n.topic = w.topic and n.name = w.name";
 impl Names {
     /// Creates the reader. An entry whose task is still pending when it expires is kept for another
     /// `retention`.
-    pub fn new(settings: &Settings, retention: Duration, connections_max: usize) -> Self {
+    pub fn new(settings: &PostgresSettings, retention: Duration, connections_max: usize) -> Self {
         Self { pool: Pool::new(settings, PURPOSE, connections_max), retention }
     }
 
-    pub async fn keep_open(&self) -> Result<(), Error> {
+    pub async fn keep_open(&self) -> Result<(), PostgresError> {
         self.pool.keep_open().await
     }
 
     /// Returns the entry of a name, expired or not.
-    pub async fn entry(&self, topic: &TopicName, name: &TaskName) -> Result<Option<Entry>, Error> {
+    pub async fn entry(
+        &self,
+        topic: &TopicName,
+        name: &TaskName,
+    ) -> Result<Option<NameEntry>, PostgresError> {
         let statement = async |open: &mut PgConnection| {
             let row = sqlx::query(ENTRY)
                 .bind(topic.as_str())
@@ -163,7 +167,10 @@ impl Names {
 
     /// Returns the tasks of names, `(topic, name)`, in the same order. `None` stands for a free
     /// name.
-    pub async fn known(&self, wanted: &[(&str, &str)]) -> Result<Vec<Option<Known>>, Error> {
+    pub async fn known(
+        &self,
+        wanted: &[(&str, &str)],
+    ) -> Result<Vec<Option<NameHolder>>, PostgresError> {
         let (topics, names): (Vec<&str>, Vec<&str>) = wanted.iter().copied().unzip();
         self.pool
             .run("look up names", async |open| {
@@ -176,9 +183,10 @@ impl Names {
                         .iter_mut()
                         .for_each(|entry| *entry = entry.filter(|entry| !entry.is_expired));
                 }
-                let found: Vec<Entry> = entries.iter().flatten().copied().collect();
+                let found: Vec<NameEntry> = entries.iter().flatten().copied().collect();
                 let traces = traces_of(open, &found).await?;
-                let known = |entry: Entry| Known { id: entry.id, state: state_of(&traces, entry) };
+                let known =
+                    |entry: NameEntry| NameHolder { id: entry.id, state: state_of(&traces, entry) };
                 Ok(entries.into_iter().map(|entry| entry.map(known)).collect())
             })
             .await
@@ -186,7 +194,7 @@ impl Names {
 
     /// Frees at most `count_max` expired names whose tasks are final. Returns the counts of freed
     /// and prolonged entries.
-    pub async fn sweep(&self, count_max: i64) -> Result<Swept, Error> {
+    pub async fn sweep(&self, count_max: i64) -> Result<Swept, PostgresError> {
         self.pool
             .run("free expired names", async |open| {
                 let mut transaction = open.begin().await?;
@@ -225,8 +233,8 @@ pub struct Swept {
     pub prolonged_count: usize,
 }
 
-pub(super) fn entry_of(row: &PgRow) -> Result<Entry, sqlx::Error> {
-    Ok(Entry {
+pub(super) fn entry_of(row: &PgRow) -> Result<NameEntry, sqlx::Error> {
+    Ok(NameEntry {
         id: TaskId::from_uuid(row.try_get("id")?),
         row: TaskId::from_uuid(row.try_get("row_id")?),
         is_expired: row.try_get("is_expired")?,
@@ -244,8 +252,8 @@ async fn entries_of(
     open: &mut PgConnection,
     topics: &[&str],
     names: &[&str],
-) -> Result<Vec<Option<Entry>>, sqlx::Error> {
-    let mut entries: Vec<Option<Entry>> = vec![None; names.len()];
+) -> Result<Vec<Option<NameEntry>>, sqlx::Error> {
+    let mut entries: Vec<Option<NameEntry>> = vec![None; names.len()];
     for row in &sqlx::query(ENTRIES).bind(topics).bind(names).fetch_all(open).await? {
         let position: i64 = row.try_get("position")?;
         let entry = usize::try_from(position).ok().and_then(|position| entries.get_mut(position));
@@ -281,7 +289,7 @@ impl Trace {
 /// their first ids.
 async fn traces_of(
     open: &mut PgConnection,
-    entries: &[Entry],
+    entries: &[NameEntry],
 ) -> Result<HashMap<Uuid, Trace>, sqlx::Error> {
     let mut traces = HashMap::new();
     if entries.is_empty() {
@@ -311,7 +319,7 @@ async fn traces_of(
     Ok(traces)
 }
 
-fn state_of(traces: &HashMap<Uuid, Trace>, entry: Entry) -> TaskState {
+fn state_of(traces: &HashMap<Uuid, Trace>, entry: NameEntry) -> TaskState {
     let found = [entry.row, entry.id].iter().filter_map(|id| traces.get(&id.uuid())).min();
     found.map_or_else(|| entry.outcome.unwrap_or(TaskState::Published), |trace| trace.state())
 }

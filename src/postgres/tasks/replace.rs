@@ -25,14 +25,14 @@ use sqlx::postgres::PgConnection;
 use sqlx::{AssertSqlSafe, Connection as _};
 
 use super::look_up::lowest_batch_of;
-use super::names::{Entry, entry_of};
+use super::names::{NameEntry, entry_of};
 use crate::domain::{NewTask, Precondition, TaskId};
 use crate::failpoint::{Failpoint, reach};
-use crate::postgres::connection::error::Error;
+use crate::postgres::connection::error::PostgresError;
 use crate::postgres::connection::pool::Pool;
-use crate::postgres::connection::{Purpose, Settings};
+use crate::postgres::connection::{ConnectionPurpose, PostgresSettings};
 
-const PURPOSE: Purpose = Purpose {
+const PURPOSE: ConnectionPurpose = ConnectionPurpose {
     name: "replace",
     deadline: Duration::from_secs(5),
     settings: &[("plan_cache_mode", "force_custom_plan")],
@@ -54,7 +54,7 @@ pub enum Replacement {
     Replaced,
     /// No change: the task of the entry is claimed, perhaps sent, or already final. A look-up
     /// tells.
-    Gone(Entry),
+    Gone(NameEntry),
     /// No change: another transaction made an entry just now.
     Overtaken,
     /// No change: the precondition does not allow this task, for which the name stands.
@@ -143,11 +143,11 @@ select count(*) from place";
 impl Replaces {
     /// Creates the replacer. An entry expires `retention` after the due time of its task, unless it
     /// is moved later.
-    pub fn new(settings: &Settings, retention: Duration, connections_max: usize) -> Self {
+    pub fn new(settings: &PostgresSettings, retention: Duration, connections_max: usize) -> Self {
         Self { pool: Pool::new(settings, PURPOSE, connections_max), retention }
     }
 
-    pub async fn keep_open(&self) -> Result<(), Error> {
+    pub async fn keep_open(&self) -> Result<(), PostgresError> {
         self.pool.keep_open().await
     }
 
@@ -155,21 +155,21 @@ impl Replaces {
     /// task. `over` is the row of a task of this name that is known to be final.
     ///
     /// # Errors
-    /// After [`Error::Unanswered`] the replacement may or may not have taken effect. After any
-    /// other error it has not.
+    /// After [`PostgresError::Unanswered`] the replacement may or may not have taken effect. After
+    /// any other error it has not.
     pub async fn replace(
         &self,
         task: &NewTask,
         is_far: bool,
         over: Option<TaskId>,
         condition: &Precondition,
-    ) -> Result<Replacement, Error> {
-        let change = Change { task, is_far, retention: self.retention, condition };
+    ) -> Result<Replacement, PostgresError> {
+        let change = NameChange { task, is_far, retention: self.retention, condition };
         self.pool.run("replace a task by its name", async |open| change.run(open, over).await).await
     }
 }
 
-struct Change<'a> {
+struct NameChange<'a> {
     task: &'a NewTask,
     is_far: bool,
     retention: Duration,
@@ -181,7 +181,7 @@ async fn lock(
     open: &mut PgConnection,
     topic: &str,
     name: &str,
-) -> Result<Option<Entry>, sqlx::Error> {
+) -> Result<Option<NameEntry>, sqlx::Error> {
     let row = sqlx::query(LOCK).bind(topic).bind(name).fetch_optional(open).await?;
     row.as_ref().map(entry_of).transpose()
 }
@@ -190,7 +190,7 @@ async fn lock(
 /// expired and its task is final.
 async fn current_of(
     open: &mut PgConnection,
-    entry: Option<Entry>,
+    entry: Option<NameEntry>,
 ) -> Result<Option<TaskId>, sqlx::Error> {
     let Some(entry) = entry else { return Ok(None) };
     if !entry.is_expired {
@@ -205,7 +205,7 @@ async fn current_of(
     Ok(is_pending.then_some(entry.id))
 }
 
-impl Change<'_> {
+impl NameChange<'_> {
     async fn run(
         &self,
         open: &mut PgConnection,
@@ -261,7 +261,7 @@ impl Change<'_> {
     async fn take_out_far(
         &self,
         open: &mut PgConnection,
-        entry: Entry,
+        entry: NameEntry,
     ) -> Result<bool, sqlx::Error> {
         let count: i64 = sqlx::query_scalar(TAKE_OUT_FAR)
             .bind(entry.row.uuid())
@@ -273,7 +273,11 @@ impl Change<'_> {
         Ok(count == 1)
     }
 
-    async fn is_final(&self, open: &mut PgConnection, entry: Entry) -> Result<bool, sqlx::Error> {
+    async fn is_final(
+        &self,
+        open: &mut PgConnection,
+        entry: NameEntry,
+    ) -> Result<bool, sqlx::Error> {
         let from = lowest_batch_of(std::iter::once(entry.row));
         sqlx::query_scalar(IS_FINAL)
             .bind(entry.row.uuid())
@@ -293,7 +297,7 @@ impl Change<'_> {
         &self,
         open: &mut PgConnection,
         statement: &str,
-        former: Option<Entry>,
+        former: Option<NameEntry>,
     ) -> Result<bool, sqlx::Error> {
         let (task, record) = (self.task, &self.task.record);
         let text = format!("{statement}{PLACE}");

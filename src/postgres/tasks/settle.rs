@@ -12,10 +12,10 @@ use uuid::Uuid;
 use crate::domain::{
     Batch, BatchId, IdRange, NodeId, Outcome, TaskId, Timestamp, width_class::Reach,
 };
-use crate::postgres::connection::error::Error;
-use crate::postgres::connection::{Connection, Purpose, Settings};
+use crate::postgres::connection::error::PostgresError;
+use crate::postgres::connection::{Connection, ConnectionPurpose, PostgresSettings};
 
-const PURPOSE: Purpose = Purpose {
+const PURPOSE: ConnectionPurpose = ConnectionPurpose {
     name: "settle",
     deadline: Duration::from_secs(10),
     // A settle that a crash of Postgres undoes is repeated from memory, or its batch is published
@@ -42,7 +42,7 @@ pub struct Settlement {
     published_ats: Vec<i64>,
     next_ids: Option<Vec<Option<Uuid>>>,
     follow_ups: Vec<FollowUp>,
-    dead: Vec<Dead>,
+    dead: Vec<DeadTask>,
     /// Later attempts that are final now.
     ended: Vec<Ended>,
     /// Names that are kept for longer than their due time requires.
@@ -70,7 +70,7 @@ struct Ended {
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
-struct Row {
+struct SettleRow {
     first_id: Uuid,
     topic: String,
     key: Option<Vec<u8>>,
@@ -85,14 +85,14 @@ struct FollowUp {
     id: Uuid,
     shard: i16,
     maybe_sent: bool,
-    row: Row,
+    row: SettleRow,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
-struct Dead {
+struct DeadTask {
     row_id: Uuid,
     reason: String,
-    row: Row,
+    row: SettleRow,
 }
 
 impl Settlement {
@@ -161,7 +161,7 @@ impl Settlement {
                 if let Some(next_ids) = &mut self.next_ids {
                     next_ids[index] = Some(next.uuid());
                 }
-                let row = Row::of(batch, index, task.attempt.saturating_add(1));
+                let row = SettleRow::of(batch, index, task.attempt.saturating_add(1));
                 self.follow_ups.push(FollowUp {
                     id: next.uuid(),
                     shard: next.shard().as_smallint(),
@@ -171,8 +171,8 @@ impl Settlement {
                 return;
             }
             Outcome::Dead { reason } => {
-                let row = Row::of(batch, index, task.attempt);
-                self.dead.push(Dead {
+                let row = SettleRow::of(batch, index, task.attempt);
+                self.dead.push(DeadTask {
                     row_id: task.id.uuid(),
                     reason: reason.replace('\0', " "),
                     row,
@@ -233,7 +233,7 @@ impl Settlement {
     }
 }
 
-impl Row {
+impl SettleRow {
     fn of(batch: &Batch, index: usize, attempt: i16) -> Self {
         let task = batch.task(index);
         Self {
@@ -320,7 +320,7 @@ pub struct Settles {
 
 impl Settles {
     /// A name is kept for `name_retention` after its task is final.
-    pub fn new(settings: &Settings, node: NodeId, name_retention: Duration) -> Self {
+    pub fn new(settings: &PostgresSettings, node: NodeId, name_retention: Duration) -> Self {
         Self { connection: Connection::new(settings, PURPOSE), node, name_retention }
     }
 
@@ -333,7 +333,7 @@ impl Settles {
     pub async fn settle(
         &mut self,
         settlements: &[&Settlement],
-    ) -> (HashSet<BatchId>, Result<(), Error>) {
+    ) -> (HashSet<BatchId>, Result<(), PostgresError>) {
         let mut settled = HashSet::new();
         let outcome = self.settle_each(settlements, &mut settled).await;
         (settled, outcome)
@@ -343,7 +343,7 @@ impl Settles {
         &mut self,
         settlements: &[&Settlement],
         settled: &mut HashSet<BatchId>,
-    ) -> Result<(), Error> {
+    ) -> Result<(), PostgresError> {
         let (plain, others): (Vec<&Settlement>, Vec<&Settlement>) =
             settlements.iter().partition(|settlement| settlement.is_plain());
         let (node, name_retention) = (self.node.uuid(), self.name_retention);
@@ -463,7 +463,7 @@ async fn settle_with_follow_ups(
 type Query<'q> = QueryScalar<'q, Postgres, Uuid, PgArguments>;
 
 /// Binds seven arrays: first ids, topics, keys, payloads, headers, names, attempts.
-fn bind_rows<'q>(query: Query<'q>, rows: impl Iterator<Item = &'q Row> + Clone) -> Query<'q> {
+fn bind_rows<'q>(query: Query<'q>, rows: impl Iterator<Item = &'q SettleRow> + Clone) -> Query<'q> {
     let each = || rows.clone();
     query
         .bind(each().map(|row| row.first_id).collect::<Vec<_>>())

@@ -8,12 +8,12 @@ use sqlx::{AssertSqlSafe, Postgres};
 use uuid::Uuid;
 
 use crate::domain::{BatchId, NewTask, NodeId, Timestamp};
-use crate::postgres::connection::error::Error;
-use crate::postgres::connection::{Connection, Purpose, Settings};
+use crate::postgres::connection::error::PostgresError;
+use crate::postgres::connection::{Connection, ConnectionPurpose, PostgresSettings};
 
 /// A lock must not delay tasks that it does not concern. A group that meets a lock is split in
 /// halves, which are stored one by one.
-const PURPOSE: Purpose = Purpose {
+const PURPOSE: ConnectionPurpose = ConnectionPurpose {
     name: "submit",
     deadline: Duration::from_secs(5),
     settings: &[("lock_timeout", "200ms")],
@@ -43,20 +43,20 @@ pub struct Submits {
 }
 
 impl Submits {
-    pub fn new(settings: &Settings, node: NodeId) -> Self {
+    pub fn new(settings: &PostgresSettings, node: NodeId) -> Self {
         Self { connection: Connection::new(settings, PURPOSE), node }
     }
 
-    pub async fn keep_open(&mut self) -> Result<(), Error> {
+    pub async fn keep_open(&mut self) -> Result<(), PostgresError> {
         self.connection.keep_open().await
     }
 
     /// Stores all tasks of the group, or none. Returns the time of Postgres's clock.
     ///
     /// # Errors
-    /// After [`Error::Unanswered`] the group may or may not have been stored. After any other error
-    /// no task of it was.
-    pub async fn store(&mut self, group: &Group<'_>) -> Result<Timestamp, Error> {
+    /// After [`PostgresError::Unanswered`] the group may or may not have been stored. After any
+    /// other error no task of it was.
+    pub async fn store(&mut self, group: &Group<'_>) -> Result<Timestamp, PostgresError> {
         let claimed_count = group.claimed.as_ref().map_or(0, |(_, tasks)| tasks.len());
         let what = format!("store {} tasks", group.near.len() + group.far.len() + claimed_count);
         let node = self.node.uuid();

@@ -8,11 +8,11 @@ use sqlx::{AssertSqlSafe, Row};
 use uuid::Uuid;
 
 use crate::domain::{BatchId, NewTask, NodeId, TaskId, Timestamp};
-use crate::postgres::connection::error::Error;
-use crate::postgres::connection::{Connection, Purpose, Settings};
+use crate::postgres::connection::error::PostgresError;
+use crate::postgres::connection::{Connection, ConnectionPurpose, PostgresSettings};
 
 /// The same purpose as for submits without a name.
-const PURPOSE: Purpose = Purpose {
+const PURPOSE: ConnectionPurpose = ConnectionPurpose {
     name: "submit named",
     deadline: Duration::from_secs(5),
     settings: &[("lock_timeout", "200ms")],
@@ -21,7 +21,7 @@ const PURPOSE: Purpose = Purpose {
 /// Named tasks that one statement stores. Each name occurs once. The tasks are sorted by topic and
 /// name, so that groups wait for each other's entries in the same order.
 #[derive(Clone, Copy, Debug)]
-pub struct Group<'a> {
+pub struct NamedGroup<'a> {
     pub tasks: &'a [&'a NewTask],
     /// For each task: true when it is due beyond the last leaf.
     pub is_far: &'a [bool],
@@ -90,11 +90,11 @@ const CLAIMED: &str = ", claimed as materialized (
 impl NamedSubmits {
     /// Creates the connection. An entry expires `retention` after the due time of its task, unless
     /// it is moved later.
-    pub fn new(settings: &Settings, node: NodeId, retention: Duration) -> Self {
+    pub fn new(settings: &PostgresSettings, node: NodeId, retention: Duration) -> Self {
         Self { connection: Connection::new(settings, PURPOSE), node, retention }
     }
 
-    pub async fn keep_open(&mut self) -> Result<(), Error> {
+    pub async fn keep_open(&mut self) -> Result<(), PostgresError> {
         self.connection.keep_open().await
     }
 
@@ -102,25 +102,25 @@ impl NamedSubmits {
     /// of Postgres's clock.
     ///
     /// # Errors
-    /// After [`Error::Unanswered`] it is unknown which tasks were stored. After any other error
-    /// none was.
+    /// After [`PostgresError::Unanswered`] it is unknown which tasks were stored. After any other
+    /// error none was.
     pub async fn store(
         &mut self,
-        group: &Group<'_>,
-    ) -> Result<(HashSet<TaskId>, Timestamp), Error> {
+        group: &NamedGroup<'_>,
+    ) -> Result<(HashSet<TaskId>, Timestamp), PostgresError> {
         let what = format!("store {} named tasks", group.tasks.len());
         let (node, retention) = (self.node.uuid(), self.retention.as_secs_f64());
         let row = self
             .connection
             .run(&what, async |connection| statement(connection, group, node, retention).await)
             .await?;
-        read(&row).map_err(|error| Error::new(what, error.into()))
+        read(&row).map_err(|error| PostgresError::new(what, error.into()))
     }
 }
 
 async fn statement(
     connection: &mut PgConnection,
-    group: &Group<'_>,
+    group: &NamedGroup<'_>,
     node: Uuid,
     retention: f64,
 ) -> Result<PgRow, sqlx::Error> {

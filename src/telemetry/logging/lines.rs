@@ -21,14 +21,14 @@ const BYTES_MAX: usize = 1 << 20;
 const FLUSH_DEADLINE: Duration = Duration::from_secs(1);
 
 /// The log of this process. There is one, because there is one stderr.
-static LOG: Log = Log { state: Mutex::new(State::new()), changed: Condvar::new() };
+static LOG: Log = Log { state: Mutex::new(LogState::new()), changed: Condvar::new() };
 
 struct Log {
-    state: Mutex<State>,
+    state: Mutex<LogState>,
     changed: Condvar,
 }
 
-struct State {
+struct LogState {
     /// Whole lines, in the order in which they came.
     waiting: Vec<u8>,
     /// True when the writer thread exists. Without it, each thread writes its own lines.
@@ -38,7 +38,7 @@ struct State {
     lost: u64,
 }
 
-impl State {
+impl LogState {
     const fn new() -> Self {
         Self { waiting: Vec::new(), has_thread: false, is_writing: false, lost: 0 }
     }
@@ -58,7 +58,7 @@ impl State {
 }
 
 impl Log {
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, LogState> {
         self.state.lock()
     }
 
@@ -133,7 +133,7 @@ pub fn uncouple() -> io::Result<()> {
 
 /// Waits until all logged lines are written, at most one second.
 pub fn flush() {
-    let is_busy = |state: &mut State| state.is_writing || !state.waiting.is_empty();
+    let is_busy = |state: &mut LogState| state.is_writing || !state.waiting.is_empty();
     LOG.changed.wait_while_for(&mut LOG.state(), is_busy, FLUSH_DEADLINE);
 }
 
@@ -160,7 +160,7 @@ mod tests {
 
     #[test]
     fn what_does_not_fit_is_counted() {
-        let mut state = State::new();
+        let mut state = LogState::new();
         let half = [vec![b'x'; BYTES_MAX / 2 - 1], vec![b'\n']].concat();
         state.put(&half);
         state.put(&half);

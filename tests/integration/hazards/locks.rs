@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use punctual::domain::leaves::Parent;
 use punctual::domain::{BatchId, IdRange, NodeId};
-use punctual::postgres::tasks::claim::{Claimed, Claims, Request, Source};
+use punctual::postgres::tasks::claim::{ClaimRequest, Claimed, Claims, Source};
 use sqlx::postgres::PgConnection;
 
 use super::{LOCK_TIMEOUT, Stage, code_of, number, run, statement, try_run};
@@ -73,7 +73,7 @@ async fn with_generic_plans_the_lock_on_an_unrelated_leaf_fails_a_claim() {
         IdRange::of_times(now.minus(Duration::from_secs(1)), now.plus(Duration::from_secs(5)));
     let (batch, owner) =
         (BatchId::new(now, 0, rand::random()), NodeId::new(now, 0, rand::random()));
-    let request = Request::of_all(batch, owner, &[7], range);
+    let request = ClaimRequest::of_all(batch, owner, &[7], range);
     let claimed = Claims::new(&stage.settings).claim(Source::Task, request).await.unwrap().claimed;
     assert!(matches!(claimed, Claimed::Batch(batch) if batch.len() == 3));
 }

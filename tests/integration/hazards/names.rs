@@ -6,8 +6,8 @@ use punctual::domain::{
     Headers, NewTask, NodeId, Precondition, Record, ShardCount, TaskName, Timestamp, TopicName,
 };
 use punctual::postgres::tasks::replace::{Replacement, Replaces};
-use punctual::postgres::tasks::submit_named::{Group, NamedSubmits};
-use punctual::postgres::{Error, Settings};
+use punctual::postgres::tasks::submit_named::{NamedGroup, NamedSubmits};
+use punctual::postgres::{PostgresError, PostgresSettings};
 
 use super::{
     DEADLOCK, LOCK_TIMEOUT, PATIENCE, STAGED_WITHIN_A_SECOND, Stage, in_background, run, staged,
@@ -27,10 +27,10 @@ fn task(name: &str, due_at: Timestamp) -> NewTask {
 }
 
 /// Stores tasks in the order in which they are given; how many of the names were new.
-async fn store(settings: &Settings, tasks: &[NewTask]) -> Result<usize, Error> {
+async fn store(settings: &PostgresSettings, tasks: &[NewTask]) -> Result<usize, PostgresError> {
     let (tasks, nowhere): (Vec<&NewTask>, Vec<bool>) =
         tasks.iter().map(|task| (task, false)).unzip();
-    let group = Group { tasks: &tasks, is_far: &nowhere, is_claimed: &nowhere, batch: None };
+    let group = NamedGroup { tasks: &tasks, is_far: &nowhere, is_claimed: &nowhere, batch: None };
     let node = NodeId::new(Timestamp::EPOCH, 0, rand::random());
     NamedSubmits::new(settings, node, PATIENCE).store(&group).await.map(|(won, _)| won.len())
 }
@@ -91,7 +91,7 @@ async fn two_replacements_in_one_statement_each_leave_two_live_tasks() {
 #[tokio::test]
 async fn groups_that_take_names_in_different_orders_deadlock() {
     for (has_rule, second) in [(true, ["a", "m", "z"]), (false, ["z", "m", "a"])] {
-        let failures: Vec<Error> = staged(async || {
+        let failures: Vec<PostgresError> = staged(async || {
             let mut stage = Stage::new().await;
             let due_at = stage.now().await.plus(Duration::from_secs(600));
             let id = task("m", due_at).id;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use punctual::domain::{
     Batch, BatchId, ClusterSettings, NodeId, Outcome, Receipt, TaskId, TaskState,
 };
-use punctual::postgres::Error;
+use punctual::postgres::PostgresError;
 use punctual::postgres::tasks::adopt::Adoptions;
 use punctual::postgres::tasks::look_up::LookUp;
 use punctual::postgres::tasks::settle::{Settlement, Settles};
@@ -86,7 +86,7 @@ async fn neither_a_zombie_nor_a_repetition_settles_anything() {
 
 /// The rule: who settles a later attempt says as which row the task has ended. The batch that leads
 /// there goes a receipt's time after the *first* attempt; a task that waited for longer (its topic
-/// was parked, it was a dead letter) would be unknown from the moment of its end.
+/// was unavailable, it was a dead letter) would be unknown from the moment of its end.
 #[tokio::test]
 async fn a_task_is_found_for_as_long_as_the_receipt_of_its_last_attempt_is_kept() {
     let mut stage = Stage::new().await;
@@ -234,7 +234,7 @@ async fn two_nodes_that_adopt_at_once_do_not_take_the_same_batches() {
 /// The rule: a look back has a patience of its own, for on its connection doubts are cleared, and
 /// the batches of the dead adopted. What follows has not.
 #[tokio::test]
-async fn a_look_back_that_takes_long_gives_way_and_its_bound_ends_with_it() {
+async fn a_look_back_that_takes_long_gives_way_and_its_limit_ends_with_it() {
     let mut stage = Stage::new().await;
     let batch = claimed(&mut stage, node()).await.0.id;
     let mut adoptions = Adoptions::new(&stage.settings, node());
@@ -242,7 +242,7 @@ async fn a_look_back_that_takes_long_gives_way_and_its_bound_ends_with_it() {
         (BatchId::MIN..BatchId::from_uuid(Uuid::max()), Duration::from_millis(100));
     stage.run("begin; lock table execlog_batch in access exclusive mode").await;
     let late = adoptions.oldest_unsettled(all.clone(), patience).await.unwrap_err();
-    assert!(matches!(late, Error::GaveWay { .. }) && late.is_slow(), "{late:?}");
+    assert!(matches!(late, PostgresError::GaveWay { .. }) && late.is_slow(), "{late:?}");
     let next = adoptions.own_unsettled(BatchId::MIN).await.unwrap_err();
     assert!(next.is_of_a_lock(), "after the second that a lock may take: {next:?}");
     stage.run("commit").await;

@@ -9,22 +9,22 @@ use punctual::domain::{
     Precondition, Receipt, Record, Shard, ShardCount, TaskId, TaskName, TaskState, Timestamp,
     TopicName,
 };
-use punctual::node::maintenance::{Leaves, Maintenance, Metrics};
+use punctual::node::maintenance::{Leaves, Maintenance, MaintenanceMetrics};
 use punctual::postgres::cluster::heartbeat::{Beat, Heartbeats};
 use punctual::postgres::cluster::schema;
-use punctual::postgres::connection::Purpose;
+use punctual::postgres::connection::ConnectionPurpose;
 use punctual::postgres::partitions::create;
 use punctual::postgres::partitions::mover::Mover;
 use punctual::postgres::partitions::retire::{Retired, Retirer};
 use punctual::postgres::tasks::adopt::Adoptions;
 use punctual::postgres::tasks::cancel::Cancels;
-use punctual::postgres::tasks::claim::{Answer, Claimed, Claims, Request, Source};
+use punctual::postgres::tasks::claim::{ClaimAnswer, ClaimRequest, Claimed, Claims, Source};
 use punctual::postgres::tasks::look_up::LookUp;
 use punctual::postgres::tasks::replace::{Replacement, Replaces};
 use punctual::postgres::tasks::settle::{Settlement, Settles};
 use punctual::postgres::tasks::submit::{self, Submits};
-use punctual::postgres::tasks::submit_named::{self, NamedSubmits};
-use punctual::postgres::{Connection, Settings};
+use punctual::postgres::tasks::submit_named::{NamedGroup, NamedSubmits};
+use punctual::postgres::{Connection, PostgresSettings};
 use sqlx::postgres::PgConnection;
 
 use super::protocol::decisions::EPOCH;
@@ -77,7 +77,7 @@ pub struct World {
 impl World {
     pub async fn create() -> Self {
         let own = Database::create(&Stack::shared(), "replay").await;
-        let settings = Settings::new(&own.url).unwrap();
+        let settings = PostgresSettings::new(&own.url).unwrap();
         let wishes = ClusterWishes {
             shards: ShardCount::new(2).ok(),
             horizon: Some(Duration::from_secs(7_200)),
@@ -85,8 +85,12 @@ impl World {
         };
         let cluster = schema::migrate(&settings, wishes).await.unwrap().cluster;
         let rules = Rules::new(&cluster);
-        let mut maintenance =
-            Maintenance::new(&settings, rules, Leaves::default().into(), Metrics::default());
+        let mut maintenance = Maintenance::new(
+            &settings,
+            rules,
+            Leaves::default().into(),
+            MaintenanceMetrics::default(),
+        );
         assert!(maintenance.make_all().await.unwrap());
         let mut sql = own.connect().await;
         let now: i64 =
@@ -117,7 +121,11 @@ impl World {
             sql,
             connection: Connection::new(
                 &settings,
-                Purpose { name: "replay", deadline: Duration::from_secs(10), settings: &[] },
+                ConnectionPurpose {
+                    name: "replay",
+                    deadline: Duration::from_secs(10),
+                    settings: &[],
+                },
             ),
             rules,
             epoch,
@@ -433,7 +441,7 @@ impl World {
         let batch = batch.map(|batch| self.batch_id(batch));
         let own = &mut self.identities[usize::from(identity)];
         if protocol.scope.is_named {
-            let group = submit_named::Group {
+            let group = NamedGroup {
                 tasks: &[&new],
                 is_far: &[is_far],
                 is_claimed: &[batch.is_some()],
@@ -465,9 +473,9 @@ impl World {
             [0, 1].into_iter().filter(|shard| kind.is_for_all || mine >> shard & 1 == 1).collect();
         let (batch, id) = (usize::from(batch), self.batch_id(usize::from(batch)));
         let range = range_at(self.epoch, kind.range);
-        let request = Request::of_all(id, self.node(identity), &shards, range);
+        let request = ClaimRequest::of_all(id, self.node(identity), &shards, range);
         let source = if kind.is_far { Source::Far } else { Source::Task };
-        let Answer { claimed, .. } = self.claims.claim(source, request).await.unwrap();
+        let ClaimAnswer { claimed, .. } = self.claims.claim(source, request).await.unwrap();
         let expected = self.ids(protocol, next, batch);
         match claimed {
             Claimed::Batch(batch_found) => {

@@ -7,20 +7,25 @@ use punctual::domain::{BatchId, Monotonic, Timestamp};
 use punctual::engine::batch_registry::{BatchRegistry, Effect, Suspects, is_lost};
 
 use super::node::drop_batch;
-use super::state::{BATCHES, Book, Check, Node, Progress, Set, State, TASKS, bit, each, task_of};
+use super::state::{
+    BATCHES, Check, Node, Progress, RegistryEntry, Set, State, TASKS, bit, each, task_of,
+};
 use super::{Protocol, check_of};
 
 impl Protocol {
     pub fn ask(&self, state: &mut State, slot: u8) -> Option<()> {
         let node = &mut state.nodes[usize::from(slot)];
         let own = state.db.unsettled_of(node.identity);
-        let in_book = |book: Book| {
+        let in_registry = |registered: RegistryEntry| {
             (0..BATCHES)
-                .filter(|batch| node.registry[*batch] == book)
+                .filter(|batch| node.registry[*batch] == registered)
                 .fold(0, |all, batch| all | bit(batch))
         };
-        let (held, settled, durable) =
-            (in_book(Book::Held), in_book(Book::Settled), in_book(Book::Durable));
+        let (held, settled, durable) = (
+            in_registry(RegistryEntry::Held),
+            in_registry(RegistryEntry::Settled),
+            in_registry(RegistryEntry::Durable),
+        );
         // A query whose answer would tell nothing is not a step.
         if node.doubt == 0 && own & !held == 0 && settled | durable | node.suspects == 0 {
             return None;
@@ -56,7 +61,7 @@ impl Protocol {
         node.to_load |= set_of(found);
         node.suspects = set_of(comparison.unknown);
         for batch in each(u16::from(set_of(forgotten))) {
-            node.registry[batch] = Book::None;
+            node.registry[batch] = RegistryEntry::None;
             node.progress[batch] = [Progress::Waiting; TASKS];
             node.maybe_sent &= !bit(batch);
         }
@@ -74,7 +79,7 @@ impl Protocol {
             let held_at = if node.fresh >> batch & 1 == 1 { AFTER } else { LONG_AGO };
             let rows = state.db.batches[batch].rows;
             let is_complete = each(rows).all(|row| node.progress[batch][task_of(row)].is_outcome());
-            if node.registry[batch] == Book::Held
+            if node.registry[batch] == RegistryEntry::Held
                 && !is_complete
                 && is_lost(id_of(batch), held_at, &own, ASKED)
             {
@@ -106,9 +111,9 @@ fn registry_of(node: &Node, check: &Check) -> BatchRegistry<()> {
             (false, false) => UNBEATEN,
         };
         match node.registry[batch] {
-            Book::None => {}
-            Book::Held => registry.hold(id_of(batch)),
-            Book::Settled | Book::Durable => {
+            RegistryEntry::None => {}
+            RegistryEntry::Held => registry.hold(id_of(batch)),
+            RegistryEntry::Settled | RegistryEntry::Durable => {
                 registry.settled(id_of(batch), (), Effect::Certain, answered_at)
             }
         }

@@ -1,6 +1,6 @@
 //! The clients: submits, cancels and replacements by name.
 
-use punctual::engine::placing::Place;
+use punctual::engine::placing::Destination;
 
 use super::state::{
     Cancel, Late, Look, Property, Put, Rows, State, Status, bit, row_bit, row_of, task_of,
@@ -71,7 +71,7 @@ impl Protocol {
             self.may_claim(state, slot) && self.scope.claims_on_insert,
         );
         let identity = state.nodes[usize::from(slot)].identity;
-        if place == Place::Claimed {
+        if place == Destination::Claimed {
             let batch = state.next_batch;
             state.next_batch += 1;
             if !is_answered {
@@ -81,7 +81,7 @@ impl Protocol {
             self.insert_claimed(state, at, identity, batch);
             self.hold(state, slot, batch, false);
         } else {
-            let is_far = place == Place::Far;
+            let is_far = place == Destination::Far;
             if !is_answered {
                 state.late = Some(Late::Submit { task, is_far });
                 return Some(());
@@ -254,7 +254,7 @@ impl Protocol {
     /// Inserts the new task and points the entry of the name at it.
     fn put_in_place(&self, state: &mut State, put: usize) -> Option<()> {
         let task = put + 1;
-        let is_far = self.decisions.place(task, state.tick, false) == Place::Far;
+        let is_far = self.decisions.place(task, state.tick, false) == Destination::Far;
         state.puts[put] = Put::Done;
         self.accept(state, task, is_far)
     }

@@ -11,11 +11,11 @@ use punctual::domain::{
     ClusterSettings, IdRange, Monotonic, NodeId, Shard, ShardCount, TaskId, Timestamp,
 };
 use punctual::engine::assignment::assign;
-use punctual::engine::claiming::{Claiming, Scope, Settings, Taken};
+use punctual::engine::claiming::{ClaimSettings, Claiming, Scope, Taken};
 use punctual::engine::failure::retry_delay;
-use punctual::engine::liveness::trust::Trust;
+use punctual::engine::liveness::fencing::FencingRule;
 use punctual::engine::liveness::{EtcdView, Liveness, Sign};
-use punctual::engine::placing::{Place, Rule};
+use punctual::engine::placing::{Destination, Rule};
 
 use super::state::{Heart, IDENTITIES, Leaf, TASKS};
 
@@ -79,7 +79,7 @@ pub struct Decisions {
     movable: Vec<u16>,
     is_past: Vec<bool>,
     in_leaf: u16,
-    trusted: [bool; 4],
+    vouched: [bool; 4],
     standings: Mutex<HashMap<Seen, Standing>>,
 }
 
@@ -118,14 +118,14 @@ impl Decisions {
         let claims = (0..times.ticks.len())
             .flat_map(|tick| claims_at(tick, at(times.ticks[tick]), &mask))
             .collect();
-        let trust = Trust::new(TTL);
+        let rule = FencingRule::new(TTL);
         Self {
             movable: movable.collect(),
             claims,
             is_past: times.ticks.iter().map(is_past).collect(),
             in_leaf: mask(IdRange::of_times(EPOCH, EPOCH.plus(LEAF))),
-            trusted: [0, 1, 2, 3]
-                .map(|age| trust.is_trusted(Some(moment(END - age_of(age))), moment(END))),
+            vouched: [0, 1, 2, 3]
+                .map(|age| rule.vouches(Some(moment(END - age_of(age))), moment(END))),
             standings: Mutex::default(),
             times,
             dues,
@@ -161,11 +161,11 @@ impl Decisions {
         self.is_past[usize::from(tick)]
     }
 
-    pub fn is_trusted(&self, age: u8) -> bool {
-        self.trusted[usize::from(age)]
+    pub fn vouches(&self, age: u8) -> bool {
+        self.vouched[usize::from(age)]
     }
 
-    pub fn place(&self, task: usize, tick: u8, may_claim: bool) -> Place {
+    pub fn place(&self, task: usize, tick: u8, may_claim: bool) -> Destination {
         let now = at(self.times.ticks[usize::from(tick)]);
         let end = if tick >= self.times.leaf_at { EPOCH.plus(LEAF * 4) } else { EPOCH };
         Rule::new(now, ClusterSettings::DEFAULT.window, end).place_of(self.dues[task], || may_claim)
@@ -200,7 +200,7 @@ fn moment(span: Duration) -> Monotonic {
 /// watermark, sweeps of its own shards, claims of long overdue tasks of other shards, and claims of
 /// the far table. The long overdue claims cover all shards here, more than a node covers.
 fn claims_at(tick: usize, now: Timestamp, mask: &impl Fn(IdRange) -> u16) -> Vec<ClaimKind> {
-    let settings = Settings {
+    let settings = ClaimSettings {
         window: ClusterSettings::DEFAULT.window,
         slack: Duration::from_millis(750),
         leaf: LEAF,

@@ -17,7 +17,8 @@ use decisions::Decisions;
 use scopes::Scope;
 use state::{BATCHES, IDENTITIES, NOBODY, PUTS, ROWS, Retirer, SLOTS, State, Status, TASKS};
 use state::{
-    Batch, Book, Cancel, Check, Database, Declare, Etcd, Heart, Leaf, Node, Progress, Property, Put,
+    Batch, Cancel, Check, Database, Declare, Etcd, Heart, Leaf, Node, Progress, Property, Put,
+    RegistryEntry,
 };
 
 use super::checker::Model;
@@ -128,7 +129,7 @@ pub const fn node_of(identity: u8, status: Status) -> Node {
         identity,
         status,
         doubt: 0,
-        registry: [Book::None; BATCHES],
+        registry: [RegistryEntry::None; BATCHES],
         maybe_sent: 0,
         progress: [[Progress::Waiting; TASKS]; BATCHES],
         check: None,
@@ -286,8 +287,8 @@ impl Protocol {
     /// Later actions then change nothing for the tasks.
     fn is_all_over(&self, state: &State) -> bool {
         let is_blank = |node: &Node| {
-            let is_idle =
-                node.registry.iter().all(|book| *book == Book::None) && node.check.is_none();
+            let is_idle = node.registry.iter().all(|registered| *registered == RegistryEntry::None)
+                && node.check.is_none();
             is_idle && node.to_load | node.undone | node.suspects == 0 && node.owed == 0
         };
         let all = (1 << self.scope.task_count) - 1;
@@ -438,11 +439,12 @@ fn forget_what_does_not_matter(state: &mut State) {
             let is_missed = !found.is_settled && found.owner == node.identity;
             let is_asked_for = node.check.is_some_and(|check| check.own >> batch & 1 == 1)
                 || node.undone >> batch & 1 == 1;
-            let is_over = matches!(node.registry[batch], Book::Settled | Book::Durable);
+            let is_over =
+                matches!(node.registry[batch], RegistryEntry::Settled | RegistryEntry::Durable);
             if is_over && !can_be_undone && !is_missed && !is_asked_for {
-                node.registry[batch] = Book::None;
+                node.registry[batch] = RegistryEntry::None;
             }
-            if node.registry[batch] == Book::None {
+            if node.registry[batch] == RegistryEntry::None {
                 node.progress[batch] = [Progress::Waiting; TASKS];
                 node.maybe_sent &= !state::bit(batch);
             }

@@ -6,18 +6,18 @@ use punctual::engine::failure::{Circumstances, Remedy, remedy};
 
 use super::decisions::{Other, Standing};
 use super::state::{
-    ATTEMPTS, BATCHES, Book, Declare, Etcd, Heart, IDENTITIES, Late, Progress, State, Status,
-    TASKS, bit, each, row_bit, row_of, task_of,
+    ATTEMPTS, BATCHES, Declare, Etcd, Heart, IDENTITIES, Late, Progress, RegistryEntry, State,
+    Status, TASKS, bit, each, row_bit, row_of, task_of,
 };
 use super::{Action, Mistake, Protocol, no_more, to_declare};
 
 impl Protocol {
-    /// Returns true when the node trusts itself and is not in doubt.
+    /// Returns true when the node is not fenced.
     pub fn may_publish(&self, state: &State, slot: u8) -> bool {
         let node = &state.nodes[usize::from(slot)];
         node.status == Status::Running
             && node.doubt == 0
-            && self.decisions.is_trusted(state.age[usize::from(node.identity)])
+            && self.decisions.vouches(state.age[usize::from(node.identity)])
     }
 
     pub fn may_claim(&self, state: &State, slot: u8) -> bool {
@@ -45,7 +45,7 @@ impl Protocol {
 
     pub fn node_actions(&self, state: &State, slot: u8, actions: &mut Vec<Action>) {
         let node = &state.nodes[usize::from(slot)];
-        for batch in (0..BATCHES).filter(|batch| node.registry[*batch] == Book::Held) {
+        for batch in (0..BATCHES).filter(|batch| node.registry[*batch] == RegistryEntry::Held) {
             self.batch_actions(state, slot, batch, actions);
         }
         if node.status != Status::Running {
@@ -190,7 +190,7 @@ impl Protocol {
                 let node = &mut state.nodes[usize::from(slot)];
                 node.to_load &= !bit(usize::from(batch));
                 let is_own = state.db.unsettled_of(node.identity) >> batch & 1 == 1;
-                if is_own && node.registry[usize::from(batch)] == Book::None {
+                if is_own && node.registry[usize::from(batch)] == RegistryEntry::None {
                     self.hold(state, slot, batch, true);
                 }
                 Some(())
@@ -262,7 +262,7 @@ impl Protocol {
             return;
         }
         let node = &mut state.nodes[usize::from(slot)];
-        node.registry[at] = Book::Held;
+        node.registry[at] = RegistryEntry::Held;
         node.progress[at] = [Progress::Waiting; TASKS];
         node.fresh |= bit(at);
         if is_loaded && !self.is(Mistake::AdoptedIsTakenForFresh) {
@@ -380,7 +380,8 @@ impl Protocol {
         let is_forgotten = self.is(Mistake::SettleForgottenAtItsAnswer)
             || Effect::of(is_done, is_in_doubt) == Effect::None;
         let node = &mut state.nodes[at];
-        node.registry[batch] = if is_forgotten { Book::None } else { Book::Settled };
+        node.registry[batch] =
+            if is_forgotten { RegistryEntry::None } else { RegistryEntry::Settled };
         node.progress[batch] = outcomes;
         node.fresh |= bit(batch);
         Some(())
@@ -417,8 +418,8 @@ impl Protocol {
             if is_done {
                 state.undo.get_or_insert(before);
             }
-            if state.nodes[at].registry[batch] != Book::None {
-                state.nodes[at].registry[batch] = Book::Settled;
+            if state.nodes[at].registry[batch] != RegistryEntry::None {
+                state.nodes[at].registry[batch] = RegistryEntry::Settled;
                 state.nodes[at].fresh |= bit(batch);
             }
         }
@@ -445,8 +446,12 @@ impl Protocol {
             node.to_load |= adopted;
             // Settles from before another node had the batch are void.
             for batch in each(u16::from(adopted)) {
-                let book = &mut node.registry[batch];
-                *book = if *book == Book::Held { Book::Held } else { Book::None };
+                let registered = &mut node.registry[batch];
+                *registered = if *registered == RegistryEntry::Held {
+                    RegistryEntry::Held
+                } else {
+                    RegistryEntry::None
+                };
             }
         }
         Some(())
@@ -455,7 +460,7 @@ impl Protocol {
     fn beat(&self, state: &mut State, slot: u8) -> Option<()> {
         let identity = usize::from(state.nodes[usize::from(slot)].identity);
         let was_dead = state.db.hearts[identity] == Heart::Dead;
-        let is_in_doubt = was_dead || !self.decisions.is_trusted(state.age[identity]);
+        let is_in_doubt = was_dead || !self.decisions.vouches(state.age[identity]);
         state.db.hearts[identity] = Heart::Alive;
         state.age[identity] = 0;
         self.commit(state);
@@ -470,8 +475,10 @@ impl Protocol {
         if is_in_doubt && !self.is(Mistake::ZombieDoesNotAsk) {
             node.doubt = if node.check.is_some() { 2 } else { 1 };
         }
-        for book in node.registry.iter_mut().filter(|book| **book == Book::Settled) {
-            *book = Book::Durable;
+        for registered in
+            node.registry.iter_mut().filter(|registered| **registered == RegistryEntry::Settled)
+        {
+            *registered = RegistryEntry::Durable;
         }
         Some(())
     }
@@ -488,7 +495,7 @@ pub fn drop_batch(state: &mut State, slot: usize, batch: usize) {
         }
     }
     let node = &mut state.nodes[slot];
-    node.registry[batch] = Book::None;
+    node.registry[batch] = RegistryEntry::None;
     node.progress[batch] = [Progress::Waiting; TASKS];
     node.maybe_sent &= !bit(batch);
 }

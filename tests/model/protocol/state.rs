@@ -123,7 +123,7 @@ pub enum Status {
 
 /// The state of a batch in a node's registry.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Book {
+pub enum RegistryEntry {
     None,
     Held,
     Settled,
@@ -155,7 +155,7 @@ pub struct Node {
     /// 1: the node does not know whether its batches are still its own. 2: again, since its last
     /// query.
     pub doubt: u8,
-    pub registry: [Book; BATCHES],
+    pub registry: [RegistryEntry; BATCHES],
     /// Batches that another node may have published.
     pub maybe_sent: Set,
     pub progress: [[Progress; TASKS]; BATCHES],

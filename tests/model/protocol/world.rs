@@ -2,7 +2,7 @@
 
 use super::node::{append, as_u8, drop_batch};
 use super::state::{
-    BATCHES, Book, Etcd, Heart, IDENTITIES, Late, NOBODY, SLOTS, State, Status, TASKS,
+    BATCHES, Etcd, Heart, IDENTITIES, Late, NOBODY, RegistryEntry, SLOTS, State, Status, TASKS,
 };
 use super::{Action, Protocol, no_more, node_of, started};
 
@@ -58,7 +58,7 @@ impl Protocol {
                 no_more(&mut state.faults.nodes)?;
                 let slot = usize::from(slot);
                 (0..BATCHES)
-                    .filter(|batch| state.nodes[slot].registry[*batch] == Book::Held)
+                    .filter(|batch| state.nodes[slot].registry[*batch] == RegistryEntry::Held)
                     .collect::<Vec<_>>()
                     .into_iter()
                     .for_each(|batch| {

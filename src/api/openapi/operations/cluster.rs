@@ -2,7 +2,7 @@
 
 use axum::http::StatusCode;
 
-use crate::api::openapi::operation::{Answer, Operation, Parameter, Sample, Tag};
+use crate::api::openapi::operation::{Operation, OperationAnswer, Parameter, ShellSample, Tag};
 use crate::api::problems::problem_type::ProblemType as P;
 
 pub const SHOW: Operation = Operation {
@@ -12,9 +12,9 @@ pub const SHOW: Operation = Operation {
     description: "The nodes, their shards and heartbeats, and the backlog, as the node that answers sees them.",
     parameters: &[],
     body: None,
-    answers: &[Answer::json(StatusCode::OK, "Cluster", "The cluster.")],
+    answers: &[OperationAnswer::json(StatusCode::OK, "Cluster", "The cluster.")],
     problems: &[P::Unavailable],
-    sample: Sample { before: "", path: "/v1/cluster" },
+    sample: ShellSample { before: "", path: "/v1/cluster" },
 };
 
 pub const INTERFACE: Operation = Operation {
@@ -24,9 +24,9 @@ pub const INTERFACE: Operation = Operation {
     description: "The interface of this node, as OpenAPI 3.1. The same as docs/openapi.json of its version.",
     parameters: &[],
     body: None,
-    answers: &[Answer::json(StatusCode::OK, "Interface", "The document.")],
+    answers: &[OperationAnswer::json(StatusCode::OK, "Interface", "The document.")],
     problems: &[],
-    sample: Sample { before: "", path: "/openapi.json" },
+    sample: ShellSample { before: "", path: "/openapi.json" },
 };
 
 pub const PROBLEMS: Operation = Operation {
@@ -36,9 +36,9 @@ pub const PROBLEMS: Operation = Operation {
     description: "What each `type` means, and what to do then. The same as docs/problems.md of this version.",
     parameters: &[],
     body: None,
-    answers: &[Answer::text("text/markdown", "The page.")],
+    answers: &[OperationAnswer::text("text/markdown", "The page.")],
     problems: &[],
-    sample: Sample { before: "", path: "/problems" },
+    sample: ShellSample { before: "", path: "/problems" },
 };
 
 pub const PROBLEM: Operation = Operation {
@@ -52,7 +52,7 @@ pub const PROBLEM: Operation = Operation {
         "ProblemSlug",
     )],
     body: None,
-    answers: &[Answer::text("text/markdown", "What it means, and what to do then.")],
+    answers: &[OperationAnswer::text("text/markdown", "What it means, and what to do then.")],
     problems: &[P::NotFound],
-    sample: Sample { before: "", path: "/problems/too-late" },
+    sample: ShellSample { before: "", path: "/problems/too-late" },
 };

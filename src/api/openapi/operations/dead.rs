@@ -5,7 +5,9 @@ use axum::http::StatusCode;
 use super::parameters::{
     CURSOR, DUE_FROM, DUE_TO, ID, IF_MATCH_OF_ID, IF_NONE_MATCH_OF_ID, LIMIT, OF_TOPIC,
 };
-use crate::api::openapi::operation::{Answer, Example, Operation, RequestBody, Sample, Tag};
+use crate::api::openapi::operation::{
+    Example, Operation, OperationAnswer, RequestBody, ShellSample, Tag,
+};
 use crate::api::problems::problem_type::ProblemType as P;
 
 pub const LIST: Operation = Operation {
@@ -15,9 +17,13 @@ pub const LIST: Operation = Operation {
     description: "In the order of their due time, with the reason of each. Headers and payload are not listed; a look-up of the task shows them.",
     parameters: &[OF_TOPIC, DUE_FROM, DUE_TO, LIMIT, CURSOR],
     body: None,
-    answers: &[Answer::json(StatusCode::OK, "Page", "A page; a cursor of null is the end.")],
+    answers: &[OperationAnswer::json(
+        StatusCode::OK,
+        "Page",
+        "A page; a cursor of null is the end.",
+    )],
     problems: &[P::DuplicateField, P::InvalidValue, P::Unavailable],
-    sample: Sample { before: "", path: "/v1/dead?topic=demo&limit=10" },
+    sample: ShellSample { before: "", path: "/v1/dead?topic=demo&limit=10" },
 };
 
 /// Shell lines that take the id of a dead letter from the list. Without one, the sample asks for no
@@ -32,9 +38,9 @@ pub const REDRIVE: Operation = Operation {
     description: "The task is due at once, with its next attempt, under the same id. It can no longer be cancelled: an earlier attempt may be in the topic.",
     parameters: &[ID],
     body: None,
-    answers: &[Answer::json(StatusCode::OK, "Task", "The task that was put back.")],
+    answers: &[OperationAnswer::json(StatusCode::OK, "Task", "The task that was put back.")],
     problems: &[P::TaskNotFound, P::RequestTimeout, P::Unavailable, P::OutcomeUnknown],
-    sample: Sample { before: A_DEAD_LETTER, path: "/v1/dead/$id/redrive" },
+    sample: ShellSample { before: A_DEAD_LETTER, path: "/v1/dead/$id/redrive" },
 };
 
 /// A dry run: a call for many that only counts and changes nothing.
@@ -52,9 +58,9 @@ pub const REDRIVE_MANY: Operation = Operation {
                   the `cursor`. With `dry_run` they are counted, and nothing is done.",
     parameters: &[],
     body: Some(RequestBody { schema: "Range", examples: DRY }),
-    answers: &[Answer::json(StatusCode::OK, "Redriven", "How many, exactly.")],
+    answers: &[OperationAnswer::json(StatusCode::OK, "Redriven", "How many, exactly.")],
     problems: &[P::MissingField, P::Unavailable, P::OutcomeUnknown],
-    sample: Sample { before: "", path: "/v1/dead/redrive" },
+    sample: ShellSample { before: "", path: "/v1/dead/redrive" },
 };
 
 pub const DROP: Operation = Operation {
@@ -64,7 +70,7 @@ pub const DROP: Operation = Operation {
     description: "For good: it cannot be put back any more, and why it died is gone. The task can still be looked up, with what it carried until that is forgotten.",
     parameters: &[ID, IF_MATCH_OF_ID, IF_NONE_MATCH_OF_ID],
     body: None,
-    answers: &[Answer::json(StatusCode::OK, "Task", "The dead letter that was dropped.")],
+    answers: &[OperationAnswer::json(StatusCode::OK, "Task", "The dead letter that was dropped.")],
     problems: &[
         P::TaskNotFound,
         P::RequestTimeout,
@@ -72,7 +78,7 @@ pub const DROP: Operation = Operation {
         P::Unavailable,
         P::OutcomeUnknown,
     ],
-    sample: Sample { before: A_DEAD_LETTER, path: "/v1/dead/$id" },
+    sample: ShellSample { before: A_DEAD_LETTER, path: "/v1/dead/$id" },
 };
 
 pub const DROP_MANY: Operation = Operation {
@@ -83,7 +89,7 @@ pub const DROP_MANY: Operation = Operation {
                   goes on with the `cursor`. With `dry_run` they are counted, and nothing is done.",
     parameters: &[],
     body: Some(RequestBody { schema: "Range", examples: DRY }),
-    answers: &[Answer::json(StatusCode::OK, "Dropped", "How many, exactly.")],
+    answers: &[OperationAnswer::json(StatusCode::OK, "Dropped", "How many, exactly.")],
     problems: &[P::MissingField, P::Unavailable, P::OutcomeUnknown],
-    sample: Sample { before: "", path: "/v1/dead/drop" },
+    sample: ShellSample { before: "", path: "/v1/dead/drop" },
 };

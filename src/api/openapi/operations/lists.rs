@@ -3,7 +3,7 @@
 use axum::http::StatusCode;
 
 use super::parameters::{CURSOR, DUE_FROM, DUE_TO, LIMIT, OF_TOPIC};
-use crate::api::openapi::operation::{Answer, Operation, Sample, Tag};
+use crate::api::openapi::operation::{Operation, OperationAnswer, ShellSample, Tag};
 use crate::api::problems::problem_type::ProblemType as P;
 
 pub const TASKS: Operation = Operation {
@@ -15,9 +15,9 @@ pub const TASKS: Operation = Operation {
                   listed exactly once, whatever is submitted meanwhile. Headers and payload are not listed.",
     parameters: &[OF_TOPIC, DUE_FROM, DUE_TO, LIMIT, CURSOR],
     body: None,
-    answers: &[Answer::json(StatusCode::OK, "Page", "A page.")],
+    answers: &[OperationAnswer::json(StatusCode::OK, "Page", "A page.")],
     problems: &[P::DuplicateField, P::InvalidValue, P::Unavailable],
-    sample: Sample {
+    sample: ShellSample {
         before: "",
         path: "/v1/tasks?topic=demo&due_from=2026-01-01T00:00:00Z&limit=10",
     },
@@ -30,7 +30,7 @@ pub const COUNTS: Operation = Operation {
     description: "How many wait: in all, by topic, and by minute of the coming hour. Each figure says whether it is exact or an estimate.",
     parameters: &[OF_TOPIC],
     body: None,
-    answers: &[Answer::json(StatusCode::OK, "Counts", "The figures.")],
+    answers: &[OperationAnswer::json(StatusCode::OK, "Counts", "The figures.")],
     problems: &[P::DuplicateField, P::InvalidValue, P::Unavailable],
-    sample: Sample { before: "", path: "/v1/tasks/counts?topic=demo" },
+    sample: ShellSample { before: "", path: "/v1/tasks/counts?topic=demo" },
 };

@@ -3,7 +3,9 @@
 use axum::http::StatusCode;
 
 use super::parameters::{IF_MATCH, IF_NONE_MATCH, NAME, TOPIC};
-use crate::api::openapi::operation::{Answer, Example, Operation, RequestBody, Sample, Tag};
+use crate::api::openapi::operation::{
+    Example, Operation, OperationAnswer, RequestBody, ShellSample, Tag,
+};
 use crate::api::problems::problem_type::ProblemType as P;
 
 const A_NAMED_TASK: &str = r#"curl --silent --show-error --fail --output /dev/null --request PUT "http://127.0.0.1:7070/v1/topics/demo/tasks/order-20" \
@@ -28,8 +30,12 @@ pub const REPLACE: Operation = Operation {
         }],
     }),
     answers: &[
-        Answer::created("The new task: the name was unknown, or its task was final."),
-        Answer::json(StatusCode::OK, "Task", "The new task, in the place of the one that waited."),
+        OperationAnswer::created("The new task: the name was unknown, or its task was final."),
+        OperationAnswer::json(
+            StatusCode::OK,
+            "Task",
+            "The new task, in the place of the one that waited.",
+        ),
     ],
     problems: &[
         P::TooLate,
@@ -44,7 +50,7 @@ pub const REPLACE: Operation = Operation {
         P::Unavailable,
         P::OutcomeUnknown,
     ],
-    sample: Sample { before: "", path: PATH },
+    sample: ShellSample { before: "", path: PATH },
 };
 
 pub const LOOK_UP: Operation = Operation {
@@ -54,9 +60,9 @@ pub const LOOK_UP: Operation = Operation {
     description: "The task that the name stands for at that moment, as by its id.",
     parameters: &[TOPIC, NAME],
     body: None,
-    answers: &[Answer::json(StatusCode::OK, "Task", "The task.")],
+    answers: &[OperationAnswer::json(StatusCode::OK, "Task", "The task.")],
     problems: &[P::InvalidValue, P::TaskNotFound, P::Unavailable],
-    sample: Sample { before: A_NAMED_TASK, path: PATH },
+    sample: ShellSample { before: A_NAMED_TASK, path: PATH },
 };
 
 pub const CANCEL: Operation = Operation {
@@ -67,7 +73,11 @@ pub const CANCEL: Operation = Operation {
                   the place of another is the one that is meant. With `If-Match`, only if it is that task.",
     parameters: &[TOPIC, NAME, IF_MATCH, IF_NONE_MATCH],
     body: None,
-    answers: &[Answer::json(StatusCode::OK, "Cancelled", "It is cancelled, now or before.")],
+    answers: &[OperationAnswer::json(
+        StatusCode::OK,
+        "Cancelled",
+        "It is cancelled, now or before.",
+    )],
     problems: &[
         P::InvalidValue,
         P::TaskNotFound,
@@ -77,5 +87,5 @@ pub const CANCEL: Operation = Operation {
         P::Unavailable,
         P::OutcomeUnknown,
     ],
-    sample: Sample { before: A_NAMED_TASK, path: PATH },
+    sample: ShellSample { before: A_NAMED_TASK, path: PATH },
 };

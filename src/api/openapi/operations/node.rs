@@ -2,7 +2,7 @@
 
 use axum::http::StatusCode;
 
-use crate::api::openapi::operation::{Answer, Operation, Sample, Tag};
+use crate::api::openapi::operation::{Operation, OperationAnswer, ShellSample, Tag};
 use crate::api::problems::problem_type::ProblemType as P;
 use crate::telemetry;
 
@@ -13,9 +13,9 @@ pub const LIVEZ: Operation = Operation {
     description: "200 as long as the process answers. No server that it needs is asked: a restart would heal none of them.",
     parameters: &[],
     body: None,
-    answers: &[Answer::json(StatusCode::OK, "Health", "It is.")],
+    answers: &[OperationAnswer::json(StatusCode::OK, "Health", "It is.")],
     problems: &[],
-    sample: Sample { before: "", path: "/livez" },
+    sample: ShellSample { before: "", path: "/livez" },
 };
 
 pub const READYZ: Operation = Operation {
@@ -25,9 +25,9 @@ pub const READYZ: Operation = Operation {
     description: "200 once it can claim and publish; else 503, with what is missing. Beside an operator port (`--operator-listen`), only that port says what is missing.",
     parameters: &[],
     body: None,
-    answers: &[Answer::json(StatusCode::OK, "Health", "It is.")],
+    answers: &[OperationAnswer::json(StatusCode::OK, "Health", "It is.")],
     problems: &[P::NotReady],
-    sample: Sample { before: "", path: "/readyz" },
+    sample: ShellSample { before: "", path: "/readyz" },
 };
 
 pub const METRICS: Operation = Operation {
@@ -37,7 +37,10 @@ pub const METRICS: Operation = Operation {
     description: "docs/reference/metrics.md says what each of them means. With `--operator-listen`, only the operator port has them.",
     parameters: &[],
     body: None,
-    answers: &[Answer::text(telemetry::CONTENT_TYPE, "OpenMetrics, as Prometheus reads it.")],
+    answers: &[OperationAnswer::text(
+        telemetry::CONTENT_TYPE,
+        "OpenMetrics, as Prometheus reads it.",
+    )],
     problems: &[],
-    sample: Sample { before: "", path: "/metrics" },
+    sample: ShellSample { before: "", path: "/metrics" },
 };

@@ -3,7 +3,9 @@
 use axum::http::StatusCode;
 
 use super::parameters::{ID, IDEMPOTENCY_KEY, IF_MATCH_OF_ID, IF_NONE_MATCH_OF_ID};
-use crate::api::openapi::operation::{Answer, Example, Operation, RequestBody, Sample, Tag};
+use crate::api::openapi::operation::{
+    Example, Operation, OperationAnswer, RequestBody, ShellSample, Tag,
+};
 use crate::api::problems::problem_type::ProblemType as P;
 
 pub const SUBMIT: Operation = Operation {
@@ -41,8 +43,8 @@ pub const SUBMIT: Operation = Operation {
         ],
     }),
     answers: &[
-        Answer::created("The new task."),
-        Answer::json(
+        OperationAnswer::created("The new task."),
+        OperationAnswer::json(
             StatusCode::OK,
             "Task",
             "The name is known: the first task of it, which `state` may call cancelled or dead. Nothing was changed.",
@@ -59,7 +61,7 @@ pub const SUBMIT: Operation = Operation {
         P::Unavailable,
         P::OutcomeUnknown,
     ],
-    sample: Sample { before: "", path: "/v1/tasks" },
+    sample: ShellSample { before: "", path: "/v1/tasks" },
 };
 
 pub const SUBMIT_BATCH: Operation = Operation {
@@ -78,9 +80,13 @@ pub const SUBMIT_BATCH: Operation = Operation {
             json: r#"{"tasks":[{"topic":"demo","delay":"1h","payload":1},{"topic":"demo","delay":"2h","name":"order-19","payload":{"remind":"order-19"}}]}"#,
         }],
     }),
-    answers: &[Answer::json(StatusCode::OK, "BatchAnswer", "What became of each task, in order.")],
+    answers: &[OperationAnswer::json(
+        StatusCode::OK,
+        "BatchAnswer",
+        "What became of each task, in order.",
+    )],
     problems: &[P::MissingField, P::BatchTooLarge, P::OutcomeUnknown],
-    sample: Sample { before: "", path: "/v1/tasks/batch" },
+    sample: ShellSample { before: "", path: "/v1/tasks/batch" },
 };
 
 /// Shell lines that submit a task for a sample, and take its path from the header `Location`.
@@ -95,9 +101,9 @@ pub const LOOK_UP: Operation = Operation {
                   (`--receipt-retention`), also when it was cancelled. Of one that a PUT by name has replaced, `replaced_by` names the task in its place.",
     parameters: &[ID],
     body: None,
-    answers: &[Answer::json(StatusCode::OK, "Task", "The task.")],
+    answers: &[OperationAnswer::json(StatusCode::OK, "Task", "The task.")],
     problems: &[P::TaskNotFound, P::Unavailable],
-    sample: Sample { before: A_TASK, path: "$task" },
+    sample: ShellSample { before: A_TASK, path: "$task" },
 };
 
 pub const CANCEL: Operation = Operation {
@@ -109,7 +115,11 @@ pub const CANCEL: Operation = Operation {
                   (409): a PUT by name has put another task in its place, which `replaced_by` names and which was not cancelled. `not_found` (404).",
     parameters: &[ID, IF_MATCH_OF_ID, IF_NONE_MATCH_OF_ID],
     body: None,
-    answers: &[Answer::json(StatusCode::OK, "Cancelled", "It is cancelled, now or before.")],
+    answers: &[OperationAnswer::json(
+        StatusCode::OK,
+        "Cancelled",
+        "It is cancelled, now or before.",
+    )],
     problems: &[
         P::TaskNotFound,
         P::RequestTimeout,
@@ -119,7 +129,7 @@ pub const CANCEL: Operation = Operation {
         P::Unavailable,
         P::OutcomeUnknown,
     ],
-    sample: Sample { before: A_TASK, path: "$task" },
+    sample: ShellSample { before: A_TASK, path: "$task" },
 };
 
 pub const CANCEL_MANY: Operation = Operation {
@@ -137,7 +147,7 @@ pub const CANCEL_MANY: Operation = Operation {
             json: r#"{"topic":"demo","due_from":"2027-01-01T00:00:00Z","due_to":"2027-02-01T00:00:00Z","dry_run":true}"#,
         }],
     }),
-    answers: &[Answer::json(StatusCode::OK, "CancelledMany", "How many, exactly.")],
+    answers: &[OperationAnswer::json(StatusCode::OK, "CancelledMany", "How many, exactly.")],
     problems: &[P::MissingField, P::Unavailable, P::OutcomeUnknown],
-    sample: Sample { before: "", path: "/v1/tasks/cancel" },
+    sample: ShellSample { before: "", path: "/v1/tasks/cancel" },
 };

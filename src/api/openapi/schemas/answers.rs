@@ -3,7 +3,7 @@
 
 use serde_json::{Value, json};
 
-use super::words::{described, nullable, reference};
+use super::parts::{described, nullable, reference};
 use crate::api::problems::problem_type::{ProblemType, TYPE_PREFIX};
 
 pub fn all() -> Vec<(&'static str, Value)> {
@@ -279,7 +279,7 @@ fn unavailable_topic() -> Value {
 fn backlog() -> Value {
     let properties = json!({
         "count": count("How many."),
-        "exact": boolean("False when there are more: counting stops at a bound."),
+        "exact": boolean("False when there are more: counting stops at a limit."),
         "oldest_due_at": { "oneOf": [reference("Moment"), { "type": "null" }], "description": "The due time of the oldest." },
     });
     object(

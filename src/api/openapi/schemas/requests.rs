@@ -3,7 +3,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::words::{described, nullable, reference};
+use super::parts::{described, nullable, reference};
 use crate::api::handlers::lists::{LIMIT, LIMIT_MAX};
 use crate::api::request::draft::{FIELDS, FIELDS_OF_NAMED};
 use crate::api::request::fields::Array;

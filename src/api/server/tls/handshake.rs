@@ -9,7 +9,7 @@ use tokio_rustls::server::TlsStream;
 
 use super::keeper::Acceptor;
 use super::peer::PeerCertificate;
-use crate::api::server::watched::Watched;
+use crate::api::server::watched::WatchedStream;
 
 /// The first byte of a connection that begins with a TLS handshake.
 const HANDSHAKE: u8 = 0x16;
@@ -23,20 +23,23 @@ const PLAIN: &str = "HTTP/1.1 400 Bad Request\r\n\
 
 /// A connection after its handshake.
 pub struct Secured {
-    pub stream: TlsStream<Watched>,
+    pub stream: TlsStream<WatchedStream>,
     /// `None` when the caller has shown no certificate.
     pub peer: Option<Arc<PeerCertificate>>,
 }
 
 /// Performs the handshake of `stream`. Its time counts as that of the first header, because
-/// [`Watched`] waits for both with one timer.
+/// [`WatchedStream`] waits for both with one timer.
 ///
 /// Returns `None` when the caller closes the connection without a byte, as a check of a load
 /// balancer does.
 ///
 /// # Errors
 /// When the caller is too slow, does not speak TLS, or the two sides do not come to terms.
-pub async fn shake_hands(mut stream: Watched, acceptor: &Acceptor) -> io::Result<Option<Secured>> {
+pub async fn shake_hands(
+    mut stream: WatchedStream,
+    acceptor: &Acceptor,
+) -> io::Result<Option<Secured>> {
     match stream.first_byte().await? {
         Some(HANDSHAKE) => {}
         // The first letter of a method.
@@ -65,9 +68,9 @@ mod tests {
     use tokio_rustls::TlsConnector;
 
     use super::*;
-    use crate::api::line::{Callers, Line};
+    use crate::api::line::{CallerConnection, Callers};
     use crate::api::server::tls::{ClientAuth, Keeper, Metrics, PeerName, Settings};
-    use crate::api::{self, Api};
+    use crate::api::{Api, ApiMetrics, ApiSettings};
     use crate::domain::Monotonic;
     use crate::node::requests::service::Service;
     use crate::telemetry::Registry;
@@ -119,11 +122,11 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let mut registry = Registry::default();
-        let metrics = api::Metrics::register(&mut registry);
-        let (service, settings) = (Service::default(), api::Settings::default());
+        let metrics = ApiMetrics::register(&mut registry);
+        let (service, settings) = (Service::default(), ApiSettings::default());
         let api = Api::new(service, settings, metrics, Arc::new(registry));
         let caller = Callers::default().enter([127, 0, 0, 1].into(), 1).unwrap();
-        let line = Arc::new(Line::new(caller, Monotonic::default()));
+        let line = Arc::new(CallerConnection::new(caller, Monotonic::default()));
         let client = async {
             let stream = TcpStream::connect(address).await.unwrap();
             let name = ServerName::try_from("localhost").unwrap();
@@ -131,7 +134,7 @@ mod tests {
         };
         let server = async {
             let (stream, _) = listener.accept().await.unwrap();
-            let watched = Watched::new(stream, api, line);
+            let watched = WatchedStream::new(stream, api, line);
             shake_hands(watched, &keeper.acceptor()).await.unwrap().unwrap()
         };
         tokio::join!(client, server).1

@@ -16,7 +16,7 @@ use super::certificates::{Error, Files, Loaded, Settings};
 use crate::clock;
 use crate::domain::time::duration::spelled;
 use crate::domain::{Monotonic, Throttle, Timestamp};
-use crate::shutdown::{Failure, Tasks};
+use crate::shutdown::{TaskFailure, Tasks};
 use crate::telemetry::{Counter, Family, Gauge, Registry, Unit};
 
 /// A certificate is warned about when less than this is left of its validity.
@@ -139,7 +139,7 @@ impl Keeper {
     }
 
     /// Looks at the files until the node stops.
-    pub async fn run(mut self, tasks: Tasks) -> Result<(), Failure> {
+    pub async fn run(mut self, tasks: Tasks) -> Result<(), TaskFailure> {
         loop {
             self.say_expiry(clock::wall(), clock::monotonic());
             tokio::select! {

@@ -78,7 +78,7 @@ impl Authority {
     /// Serves an API with this authority's certificate, which is watched.
     async fn serve(
         &self,
-        settings: Settings,
+        settings: ApiSettings,
         auth: Option<ClientAuth>,
     ) -> (SocketAddr, Tasks, Api) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -151,7 +151,7 @@ async fn status_by_http2(stream: Secure) -> StatusCode {
 #[tokio::test]
 async fn both_versions_of_tls_and_of_http_are_served() {
     let authority = Authority::new();
-    let (address, _tasks, api) = authority.serve(Settings::default(), None).await;
+    let (address, _tasks, api) = authority.serve(ApiSettings::default(), None).await;
     for (versions, name) in [(&[&TLS12][..], "1.2"), (&[&TLS13][..], "1.3")] {
         for protocols in [&[][..], &["http/1.1"], &["h2", "http/1.1"]] {
             let mut config = authority.client_of(versions, None);
@@ -188,7 +188,7 @@ fn hello_of(version: [u8; 2]) -> Vec<u8> {
 #[tokio::test]
 async fn older_versions_are_refused() {
     let authority = Authority::new();
-    let (address, _tasks, api) = authority.serve(Settings::default(), None).await;
+    let (address, _tasks, api) = authority.serve(ApiSettings::default(), None).await;
     for (version, failures) in [([3, 0], "1"), ([3, 1], "2"), ([3, 2], "3")] {
         let mut stream = TcpStream::connect(address).await.unwrap();
         stream.write_all(&hello_of(version)).await.unwrap();
@@ -203,7 +203,7 @@ async fn older_versions_are_refused() {
 #[tokio::test]
 async fn http_without_tls_is_told_so_and_other_bytes_are_not_answered() {
     let authority = Authority::new();
-    let (address, _tasks, api) = authority.serve(Settings::default(), None).await;
+    let (address, _tasks, api) = authority.serve(ApiSettings::default(), None).await;
     let mut stream = TcpStream::connect(address).await.unwrap();
     stream.write_all(LIVEZ).await.unwrap();
     let answer = rest_of(&mut stream).await;
@@ -222,7 +222,7 @@ async fn http_without_tls_is_told_so_and_other_bytes_are_not_answered() {
 #[tokio::test]
 async fn a_slow_handshake_is_cut_off_in_the_time_of_a_header() {
     let authority = Authority::new();
-    let settings = Settings { header_timeout: SOON, ..Settings::default() };
+    let settings = ApiSettings { header_timeout: SOON, ..ApiSettings::default() };
     let (address, _tasks, api) = authority.serve(settings, None).await;
     let hello = hello_of([3, 3]);
     let began_at = crate::clock::monotonic();
@@ -256,7 +256,8 @@ async fn a_slow_handshake_is_cut_off_in_the_time_of_a_header() {
 #[tokio::test]
 async fn half_handshakes_hold_no_more_than_the_limits_and_not_for_ever() {
     let authority = Authority::new();
-    let settings = Settings { connections_max: 8, header_timeout: 4 * SOON, ..Settings::default() };
+    let settings =
+        ApiSettings { connections_max: 8, header_timeout: 4 * SOON, ..ApiSettings::default() };
     let (address, _tasks, api) = authority.serve(settings, None).await;
     let mut half = Vec::new();
     for turn in 0..8 {
@@ -268,7 +269,7 @@ async fn half_handshakes_hold_no_more_than_the_limits_and_not_for_ever() {
     wait_metric(&api, "punctual_api_connections", "8").await;
     // One beyond the limit is closed without an answer: that would cost a handshake.
     assert_eq!(rest_of(&mut TcpStream::connect(address).await.unwrap()).await, "");
-    wait_metric(&api, "punctual_api_rejected_total{bound=\"connections\"}", "1").await;
+    wait_metric(&api, "punctual_api_rejected_total{limit=\"connections\"}", "1").await;
     wait_metric(&api, "punctual_api_cut_off_total{deadline=\"header\"}", "8").await;
     wait_metric(&api, "punctual_api_connections", "0").await;
     let mut stream = connect(address, authority.client(None)).await.unwrap();
@@ -278,7 +279,7 @@ async fn half_handshakes_hold_no_more_than_the_limits_and_not_for_ever() {
 #[tokio::test]
 async fn who_does_not_read_a_large_answer_is_cut_off_over_tls_as_well() {
     let authority = Authority::new();
-    let settings = Settings { answer_timeout: SOON, ..Settings::default() };
+    let settings = ApiSettings { answer_timeout: SOON, ..ApiSettings::default() };
     let (address, _tasks, api) = authority.serve(settings, None).await;
     let bytes = 14 << 20;
     let task = format!(r#"{{"topic":"t","delay":1,"payload_text":"{}"}}"#, "x".repeat(bytes));
@@ -297,7 +298,7 @@ async fn who_does_not_read_a_large_answer_is_cut_off_over_tls_as_well() {
 #[tokio::test]
 async fn connections_end_with_the_node_also_in_their_handshake() {
     let authority = Authority::new();
-    let (address, tasks, api) = authority.serve(Settings::default(), None).await;
+    let (address, tasks, api) = authority.serve(ApiSettings::default(), None).await;
     let mut open = connect(address, authority.client(None)).await.unwrap();
     assert!(ask(&mut open, LIVEZ).await.unwrap().starts_with("HTTP/1.1 200 OK"));
     let _half = TcpStream::connect(address).await.unwrap();
@@ -313,7 +314,7 @@ async fn connections_end_with_the_node_also_in_their_handshake() {
 async fn a_certificate_is_swapped_under_load_without_one_failed_request() {
     const SWAPS: usize = 5;
     let authority = Authority::new();
-    let (address, _tasks, _api) = authority.serve(Settings::default(), None).await;
+    let (address, _tasks, _api) = authority.serve(ApiSettings::default(), None).await;
     let first = served_certificate(address, &authority).await;
     let mut kept = connect(address, authority.client(None)).await.unwrap();
     let mut last = first.clone();
@@ -345,7 +346,7 @@ async fn served_certificate(address: SocketAddr, authority: &Authority) -> Vec<u
 async fn a_required_certificate_is_of_the_authority_and_valid() {
     let authority = Authority::new();
     let (address, _tasks, _api) =
-        authority.serve(Settings::default(), Some(ClientAuth::Required)).await;
+        authority.serve(ApiSettings::default(), Some(ClientAuth::Required)).await;
     let own = authority.sign(vec![SanType::URI("spiffe://shop/orders".try_into().unwrap())]);
     let mut stream = connect(address, authority.client(Some(&own))).await.unwrap();
     assert!(ask(&mut stream, LIVEZ).await.unwrap().starts_with("HTTP/1.1 200 OK"));
@@ -371,7 +372,7 @@ async fn a_required_certificate_is_of_the_authority_and_valid() {
 async fn an_optional_certificate_may_be_absent_and_not_wrong() {
     let authority = Authority::new();
     let (address, _tasks, _api) =
-        authority.serve(Settings::default(), Some(ClientAuth::Optional)).await;
+        authority.serve(ApiSettings::default(), Some(ClientAuth::Optional)).await;
     let mut stream = connect(address, authority.client(None)).await.unwrap();
     assert!(ask(&mut stream, LIVEZ).await.unwrap().starts_with("HTTP/1.1 200 OK"));
     let of_other = Authority::new().sign(Vec::new());
@@ -383,7 +384,7 @@ async fn an_optional_certificate_may_be_absent_and_not_wrong() {
 async fn with_client_certificates_no_session_is_resumed() {
     let authority = Authority::new();
     for (auth, is_resumed) in [(None, true), (Some(ClientAuth::Optional), false)] {
-        let (address, _tasks, _api) = authority.serve(Settings::default(), auth).await;
+        let (address, _tasks, _api) = authority.serve(ApiSettings::default(), auth).await;
         for versions in [&[&TLS12][..], &[&TLS13][..]] {
             let config = authority.client_of(versions, None);
             for turn in 0..2 {
@@ -405,7 +406,7 @@ async fn the_operator_port_never_requires_a_certificate() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let tasks = Tasks::default();
-    let api = api_of(Settings { port: Port::Operator, ..Settings::default() }).0;
+    let api = api_of(ApiSettings { port: Port::Operator, ..ApiSettings::default() }).0;
     let acceptor = keeper.acceptor().of_operators();
     tasks.spawn("api", serve(listener, api, Some(acceptor), tasks.clone()));
     let mut stream = connect(address, authority.client(None)).await.unwrap();

@@ -3,20 +3,20 @@
 //! `t` stands for a topic that is there.
 
 /// Status, end of the `type`, and `field`.
-pub type Wanted = (u16, &'static str, &'static str);
+pub type WantedProblem = (u16, &'static str, &'static str);
 /// A body, and what it gets.
-pub type Row = (&'static str, u16, &'static str, &'static str);
+pub type WrongBody = (&'static str, u16, &'static str, &'static str);
 /// Method, path, content type, and what it gets.
-pub type RequestRow = (&'static str, &'static str, Option<&'static str>, Wanted);
+pub type RequestRow = (&'static str, &'static str, Option<&'static str>, WantedProblem);
 /// Topic of the path, a body, and what it gets.
-pub type Replacement = (&'static str, &'static str, u16, &'static str, &'static str);
+pub type WrongBodyOfTopic = (&'static str, &'static str, u16, &'static str, &'static str);
 
 pub const NO_FIELD: &str = "";
 pub const TASK: &str = r#"{"topic":"t","delay":1,"payload":1}"#;
 const JSON: Option<&str> = Some("application/json");
 
 /// Body of a `POST /v1/tasks`, and what it gets.
-pub const TASKS: &[Row] = &[
+pub const TASKS: &[WrongBody] = &[
     // Not JSON, or not an object.
     ("", 400, "malformed-json", NO_FIELD),
     ("{", 400, "malformed-json", NO_FIELD),
@@ -153,7 +153,7 @@ pub const TASKS: &[Row] = &[
 ];
 
 /// Body of a `POST /v1/tasks/batch`, and what it gets as a whole.
-pub const BATCHES: &[Row] = &[
+pub const BATCHES: &[WrongBody] = &[
     ("[]", 400, "invalid-value", NO_FIELD),
     ("{}", 400, "missing-field", "tasks"),
     (r#"{"tasks":{}}"#, 400, "invalid-value", "tasks"),
@@ -164,7 +164,7 @@ pub const BATCHES: &[Row] = &[
 ];
 
 /// One of three tasks of a batch, and what it gets.
-pub const ITEMS: &[Row] = &[
+pub const ITEMS: &[WrongBody] = &[
     ("7", 400, "invalid-value", "tasks[1]"),
     ("{}", 400, "missing-field", "tasks[1].topic"),
     (r#"{"topic":"t","due_at":"soon","payload":1}"#, 400, "invalid-value", "tasks[1].due_at"),
@@ -323,7 +323,7 @@ pub const REQUESTS: &[RequestRow] = &[
 ];
 
 /// Topic of a `PUT` by name, its body, and what it gets.
-pub const REPLACEMENTS: &[Replacement] = &[
+pub const REPLACEMENTS: &[WrongBodyOfTopic] = &[
     ("t", "[]", 400, "invalid-value", NO_FIELD),
     ("t", "{}", 400, "missing-field", "due_at"),
     ("t", r#"{"delay":1,"payload":1,"name":"n"}"#, 400, "unknown-field", "name"),
@@ -333,7 +333,7 @@ pub const REPLACEMENTS: &[Replacement] = &[
 ];
 
 /// Body of a call for many tasks, and what it gets.
-pub const BULKS: &[Row] = &[
+pub const BULKS: &[WrongBody] = &[
     ("[]", 400, "invalid-value", NO_FIELD),
     ("{", 400, "malformed-json", NO_FIELD),
     ("{}", 400, "missing-field", "topic"),

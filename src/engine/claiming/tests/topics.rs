@@ -253,7 +253,7 @@ fn a_topic_that_stays_full_does_not_hold_up_what_was_passed_by_for_another() {
 }
 
 #[test]
-fn the_front_keeps_up_beside_a_topic_that_stays_full() {
+fn the_watermark_keeps_up_beside_a_topic_that_stays_full() {
     let mut busy = Busy::new(&[(1, 0), (usize::MAX, 0)]);
     busy.table.insert(id(0, 1), 0);
     busy.tick(at(0));
@@ -267,7 +267,7 @@ fn the_front_keeps_up_beside_a_topic_that_stays_full() {
 }
 
 #[test]
-fn what_is_remembered_has_a_bound_and_nothing_of_it_is_dropped() {
+fn what_is_remembered_has_a_limit_and_nothing_of_it_is_dropped() {
     let mut busy = Busy::new(&[(1, 0)]);
     busy.table.extend((0..2_000).map(|n| (id(1_000 + n * 10, 1), 0)));
     // The late ranges do not touch.
@@ -293,10 +293,10 @@ proptest! {
         // The time of insert, the delay until the due time, the topic, and the number of tasks.
         hotspots in proptest::collection::vec((0_i64..1_500, 300_i64..900, 0_usize..3, 0_u64..20_000), 1..5),
         lone in proptest::collection::vec((0_i64..1_500, 300_i64..900, 0_usize..3, any::<u64>()), 1..50),
-        bounds in proptest::collection::vec(prop_oneof![Just(3_000_usize), Just(25_000), Just(usize::MAX)], 3),
+        limits in proptest::collection::vec(prop_oneof![Just(3_000_usize), Just(25_000), Just(usize::MAX)], 3),
         pieces in 1_usize..20,
     ) {
-        let topics: Vec<(usize, usize)> = bounds.iter().map(|max| (*max, 2_000)).collect();
+        let topics: Vec<(usize, usize)> = limits.iter().map(|max| (*max, 2_000)).collect();
         let mut busy = Busy::new(&topics);
         for tick in 0..2_000 {
             let now = tick * 20;

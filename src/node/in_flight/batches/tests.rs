@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::domain::batch::TaskParts;
 use crate::domain::{BatchBuilder, Receipt, Shard, TaskId};
-use crate::engine::topics;
+use crate::engine::topics::TopicSettings;
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -14,14 +14,14 @@ fn at(seconds: u64) -> Monotonic {
 }
 
 fn in_flight(tasks_max: usize) -> InFlightBatches {
-    within(Bounds { tasks_max, bytes_max: usize::MAX, batches_max: usize::MAX })
+    within(InFlightLimits { tasks_max, bytes_max: usize::MAX, batches_max: usize::MAX })
 }
 
-fn within(bounds: Bounds) -> InFlightBatches {
-    let Bounds { tasks_max, bytes_max, .. } = bounds;
+fn within(limits: InFlightLimits) -> InFlightBatches {
+    let InFlightLimits { tasks_max, bytes_max, .. } = limits;
     InFlightBatches::new(
-        bounds,
-        Topics::new(topics::Settings {
+        limits,
+        TopicBreakers::new(TopicSettings {
             silence_max: SECOND,
             denial_max: SECOND,
             tasks_max,
@@ -146,7 +146,7 @@ fn a_settle_is_remembered_until_a_heartbeat_that_was_sent_after_it() {
 }
 
 #[test]
-fn room_is_what_the_bounds_leave_and_comes_back() {
+fn room_is_what_the_limits_leave_and_comes_back() {
     let in_flight = in_flight(4);
     let one = in_flight.hold(batch(2), Past::Fresh, at(0)).unwrap();
     assert!(
@@ -196,7 +196,8 @@ fn a_topic_is_silent_when_a_due_record_of_it_has_waited_for_long() {
 
 #[test]
 fn small_batches_claimed_on_insert_leave_room_for_the_claim_loops() {
-    let in_flight = within(Bounds { tasks_max: usize::MAX, bytes_max: usize::MAX, batches_max: 8 });
+    let in_flight =
+        within(InFlightLimits { tasks_max: usize::MAX, bytes_max: usize::MAX, batches_max: 8 });
     let rooms = || {
         (
             in_flight.has_room_on_insert(),
@@ -281,8 +282,8 @@ fn what_was_acknowledged_beside_a_record_without_an_answer_gives_its_room_back()
 }
 
 #[test]
-fn what_is_settled_and_not_known_to_be_durable_has_a_bound() {
-    let in_flight = within(Bounds { tasks_max: 10, bytes_max: usize::MAX, batches_max: 2 });
+fn what_is_settled_and_not_known_to_be_durable_has_a_limit() {
+    let in_flight = within(InFlightLimits { tasks_max: 10, bytes_max: usize::MAX, batches_max: 2 });
     settled(&in_flight, at(1));
     assert!(in_flight.has_room());
     settled(&in_flight, at(3));

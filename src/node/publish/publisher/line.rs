@@ -10,8 +10,11 @@ use super::Reports;
 use crate::clock;
 use crate::domain::{Failure, Monotonic};
 use crate::engine::failure::{Defect, Renewals};
-use crate::engine::topics::Pace;
-use crate::kafka::{self, Contact, DeliveryOutcome, DeliveryReport, Hooks, Mode};
+use crate::engine::topics::KafkaPace;
+use crate::kafka::{
+    self, ClientError, DeliveryOutcome, DeliveryReport, Hooks, KafkaContact, KafkaMetrics,
+    KafkaSettings, Mode,
+};
 
 /// A producer is checked after this time without an acknowledgement, if records wait, other clients
 /// reach Kafka, and the producer has no connection.
@@ -21,26 +24,26 @@ const ANSWER_DEADLINE: Duration = Duration::from_secs(2);
 /// The parts from which producers are made.
 pub(super) struct Maker {
     pub reports: Arc<Reports>,
-    pub settings: kafka::Settings,
-    pub metrics: kafka::Metrics,
-    pub contact: Contact,
+    pub settings: KafkaSettings,
+    pub metrics: KafkaMetrics,
+    pub contact: KafkaContact,
 }
 
 /// A line for records. It always has a producer.
-pub(super) struct Line {
+pub(super) struct PublishLine {
     maker: Arc<Maker>,
     mode: Mode,
-    current: RwLock<Arc<Producer>>,
+    current: RwLock<Arc<LineProducer>>,
     renewals: Mutex<Renewals>,
     /// Producers that were replaced and are not yet closed.
-    retired: Mutex<Vec<Arc<Producer>>>,
+    retired: Mutex<Vec<Arc<LineProducer>>>,
 }
 
 /// One producer of a line, and its observations.
-pub(super) struct Producer {
+pub(super) struct LineProducer {
     pub inner: kafka::Producer,
     marks: Arc<Marks>,
-    pulse: Mutex<Pulse>,
+    pulse: Mutex<AckProgress>,
 }
 
 /// The flags that a producer shares with the thread of its delivery reports.
@@ -52,13 +55,13 @@ struct Marks {
     acknowledged: AtomicU64,
     /// A record of the producer had no answer until its deadline, although Kafka was there and not
     /// slow.
-    is_doubted: AtomicBool,
+    is_in_doubt: AtomicBool,
 }
 
 /// The number of acknowledged records, and the time since which it has stood still while records
 /// wait.
 #[derive(Clone, Copy)]
-struct Pulse {
+struct AckProgress {
     acknowledged: u64,
     since: Monotonic,
 }
@@ -75,7 +78,7 @@ pub(super) enum Retire {
 }
 
 impl Maker {
-    fn make(&self, mode: Mode) -> Result<Arc<Producer>, kafka::Error> {
+    fn make(&self, mode: Mode) -> Result<Arc<LineProducer>, ClientError> {
         let (reports, clock) = (Arc::clone(&self.reports), Arc::clone(&self.reports.clock));
         let marks = Arc::new(Marks::default());
         let marked = Arc::clone(&marks);
@@ -90,7 +93,7 @@ impl Maker {
                         && !failed.is_taken_back()
                         && contact.is_held() =>
                 {
-                    marked.is_doubted.store(true, Ordering::Relaxed);
+                    marked.is_in_doubt.store(true, Ordering::Relaxed);
                 }
                 DeliveryOutcome::Failed(_) => {}
             }
@@ -104,17 +107,17 @@ impl Maker {
             self.metrics.clone(),
             hooks,
         )?;
-        let pulse = Mutex::new(Pulse { acknowledged: 0, since: clock::monotonic() });
-        Ok(Arc::new(Producer { inner, marks, pulse }))
+        let pulse = Mutex::new(AckProgress { acknowledged: 0, since: clock::monotonic() });
+        Ok(Arc::new(LineProducer { inner, marks, pulse }))
     }
 }
 
-impl Line {
+impl PublishLine {
     /// Makes a line with its first producer.
     ///
     /// # Errors
     /// When the settings for Kafka are wrong, or no producer can be made now.
-    pub(super) fn new(maker: &Arc<Maker>, mode: Mode) -> Result<Self, kafka::Error> {
+    pub(super) fn new(maker: &Arc<Maker>, mode: Mode) -> Result<Self, ClientError> {
         let current = RwLock::new(maker.make(mode)?);
         Ok(Self {
             maker: Arc::clone(maker),
@@ -125,7 +128,7 @@ impl Line {
         })
     }
 
-    pub(super) fn current(&self) -> Arc<Producer> {
+    pub(super) fn current(&self) -> Arc<LineProducer> {
         Arc::clone(&self.current.read())
     }
 
@@ -134,7 +137,7 @@ impl Line {
     ///
     /// # Errors
     /// When no new producer can be made.
-    pub(super) fn mend(&self) -> Result<(), kafka::Error> {
+    pub(super) fn mend(&self) -> Result<(), ClientError> {
         let producer = self.current();
         let Some((defect, reason, retire)) = self.defect(&producer) else { return Ok(()) };
         let mut renewals = self.renewals.lock();
@@ -151,7 +154,7 @@ impl Line {
     }
 
     /// Returns why the producer must be replaced, and how to treat its records.
-    fn defect(&self, producer: &Producer) -> Option<(Defect, String, Retire)> {
+    fn defect(&self, producer: &LineProducer) -> Option<(Defect, String, Retire)> {
         if let Some(reason) = producer.inner.fatal() {
             return Some((Defect::Failed, reason, Retire::All));
         }
@@ -170,12 +173,12 @@ impl Line {
                 Retire::Queue,
             ));
         }
-        let is_doubted = producer.marks.is_doubted.load(Ordering::Relaxed);
+        let is_in_doubt = producer.marks.is_in_doubt.load(Ordering::Relaxed);
         // The producer may be right. Its records wait to be sent again in a way that the broker
         // recognises, and taking them back would send them twice.
-        is_doubted.then(|| {
+        is_in_doubt.then(|| {
             (
-                Defect::Doubt,
+                Defect::InDoubt,
                 "a record had no answer until its deadline, though Kafka is there and not slow"
                     .to_owned(),
                 Retire::None,
@@ -191,7 +194,7 @@ impl Line {
     ///
     /// # Errors
     /// When no new producer can be made.
-    pub(super) async fn check(&self) -> Result<(), kafka::Error> {
+    pub(super) async fn check(&self) -> Result<(), ClientError> {
         let (producer, contact) = (self.current(), &self.maker.contact);
         let is_unanswered = producer.is_suspect(contact)
             && !producer.inner.is_answered(ANSWER_DEADLINE).await
@@ -210,9 +213,9 @@ impl Line {
     /// Takes back the records that wait to be sent, or to be sent again, because some of them have
     /// waited for the publish deadline while Kafka was not slow. Younger records are handed over
     /// again. A request that is under way is left to be answered. The producer is marked as
-    /// doubted, because it may be wrong about a partition.
+    /// in doubt, because it may be wrong about a partition.
     pub(super) fn take_back_overdue(&self) {
-        self.current().marks.is_doubted.store(true, Ordering::Relaxed);
+        self.current().marks.is_in_doubt.store(true, Ordering::Relaxed);
         for producer in self.all() {
             producer.inner.purge_queue();
         }
@@ -220,19 +223,21 @@ impl Line {
 
     /// Returns the slowest pace of the line's producers, and for how long brokers delay their
     /// requests.
-    pub(super) fn pace(&self) -> (Pace, Option<Duration>) {
+    pub(super) fn pace(&self) -> (KafkaPace, Option<Duration>) {
         let producers = self.all();
         let throttle = producers.iter().filter_map(|producer| producer.inner.throttle()).max();
         let pace = match throttle {
-            Some(_) => Pace::Throttled,
-            None if producers.iter().any(|producer| producer.inner.is_stalled()) => Pace::Stalled,
-            None => Pace::Steady,
+            Some(_) => KafkaPace::Throttled,
+            None if producers.iter().any(|producer| producer.inner.is_stalled()) => {
+                KafkaPace::Stalled
+            }
+            None => KafkaPace::Steady,
         };
         (pace, throttle)
     }
 
     /// Returns the current producer, and those that were replaced and still have reports to come.
-    fn all(&self) -> Vec<Arc<Producer>> {
+    fn all(&self) -> Vec<Arc<LineProducer>> {
         let mut all = vec![self.current()];
         all.extend(self.retired.lock().iter().cloned());
         all
@@ -243,7 +248,7 @@ impl Line {
     ///
     /// # Errors
     /// When no new producer can be made.
-    pub(super) fn purge(&self) -> Result<(), kafka::Error> {
+    pub(super) fn purge(&self) -> Result<(), ClientError> {
         // No further record of this producer may leave, even if no successor can be made.
         self.current().give_up(Retire::All);
         while !self.replace(&self.current(), Retire::All)? {}
@@ -251,7 +256,7 @@ impl Line {
     }
 
     /// Replaces `old` by a new producer. Returns false when another one has replaced it already.
-    fn replace(&self, old: &Arc<Producer>, retire: Retire) -> Result<bool, kafka::Error> {
+    fn replace(&self, old: &Arc<LineProducer>, retire: Retire) -> Result<bool, ClientError> {
         let new = self.maker.make(self.mode)?;
         let mut current = self.current.write();
         let is_current = Arc::ptr_eq(&current, old);
@@ -261,14 +266,14 @@ impl Line {
         Ok(is_current)
     }
 
-    fn retire(&self, producer: Arc<Producer>, retire: Retire) {
+    fn retire(&self, producer: Arc<LineProducer>, retire: Retire) {
         producer.give_up(retire);
         self.retired.lock().push(producer);
     }
 
     /// Closes the replaced producers that have no reports left. The caller must do so regularly.
     pub(super) async fn tidy(&self) {
-        let done: Vec<Arc<Producer>> = {
+        let done: Vec<Arc<LineProducer>> = {
             let mut retired = self.retired.lock();
             retired
                 .extract_if(.., |producer| {
@@ -286,7 +291,7 @@ impl Line {
     /// Returns true when the delivery reports of a producer have stopped: its report thread has
     /// panicked, and its batches would never be complete.
     pub(super) fn is_deaf(&self) -> bool {
-        let is_deaf = |producer: &Arc<Producer>| producer.inner.is_deaf();
+        let is_deaf = |producer: &Arc<LineProducer>| producer.inner.is_deaf();
         is_deaf(&self.current()) || self.retired.lock().iter().any(is_deaf)
     }
 
@@ -298,7 +303,7 @@ impl Line {
     }
 }
 
-impl Producer {
+impl LineProducer {
     /// Retires the producer. Records that fail in it from now on go to its successor.
     fn give_up(&self, retire: Retire) {
         self.marks.is_retired.store(true, Ordering::Relaxed);
@@ -315,7 +320,7 @@ impl Producer {
 
     /// Returns true when, for [`PULSE_MAX`], records have waited without an acknowledgement and
     /// there is no connection. It does so at most once in that time.
-    fn is_suspect(&self, contact: &Contact) -> bool {
+    fn is_suspect(&self, contact: &KafkaContact) -> bool {
         let (acknowledged, now) = (self.acknowledged(), clock::monotonic());
         let mut pulse = self.pulse.lock();
         let has_nothing_to_say =
@@ -323,7 +328,7 @@ impl Producer {
         let is_alive = acknowledged != pulse.acknowledged || has_nothing_to_say;
         let is_suspect = !is_alive && now.since(pulse.since) >= PULSE_MAX;
         if is_alive || is_suspect {
-            *pulse = Pulse { acknowledged, since: now };
+            *pulse = AckProgress { acknowledged, since: now };
         }
         is_suspect
     }

@@ -11,10 +11,10 @@ use crate::domain::{Failure, Outcome, Receipt, TaskId, Throttle};
 use crate::engine::failure::{Circumstances, Remedy, remedy, retry_delay};
 use crate::engine::topics::Action;
 use crate::failpoint::{Failpoint, reach};
-use crate::kafka::{Contact, DeliveryOutcome, DeliveryReport, Failed};
+use crate::kafka::{DeliveryFailure, DeliveryOutcome, DeliveryReport, KafkaContact};
 use crate::node::in_flight::batches::{InFlightBatch, InFlightBatches, Noted};
 use crate::node::in_flight::inbox::Inbox;
-use crate::node::metrics::Metrics;
+use crate::node::metrics::NodeMetrics;
 
 /// The interval of log lines about dead letters, however many there are, and about failed attempts.
 const SAY_EVERY: Duration = Duration::from_secs(60);
@@ -26,8 +26,8 @@ const TOPIC_GONE: &str = "the topic does not exist";
 pub struct Reports {
     pub in_flight: Arc<InFlightBatches>,
     pub(super) clock: Arc<ClusterClock>,
-    contact: Contact,
-    metrics: Metrics,
+    contact: KafkaContact,
+    metrics: NodeMetrics,
     /// A record that was taken back and is younger than this is handed over again.
     publish_deadline: Duration,
     /// Tasks whose record is handed over again at the next turn of the topic keeper. The pause
@@ -49,8 +49,8 @@ impl Reports {
     pub fn new(
         in_flight: Arc<InFlightBatches>,
         clock: Arc<ClusterClock>,
-        contact: Contact,
-        metrics: Metrics,
+        contact: KafkaContact,
+        metrics: NodeMetrics,
         publish_deadline: Duration,
     ) -> Self {
         Self {
@@ -114,7 +114,7 @@ impl Reports {
         &self,
         held: Arc<InFlightBatch>,
         index: u32,
-        failed: Failed,
+        failed: DeliveryFailure,
         is_retired: bool,
     ) {
         let place = correlation_id::place(index);
@@ -152,7 +152,7 @@ impl Reports {
 
     /// Records why a record was not acknowledged. The reason is in the log, and is shown for the
     /// topic while its breaker is open. Returns true when this failure has the topic given up.
-    fn blame(&self, held: &InFlightBatch, place: usize, failed: Failed) -> bool {
+    fn blame(&self, held: &InFlightBatch, place: usize, failed: DeliveryFailure) -> bool {
         let (id, topic, now) =
             (held.batch.task(place).first_id, held.topic_of(place), clock::monotonic());
         let reason = failed.reason.to_string();

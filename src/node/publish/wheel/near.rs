@@ -17,7 +17,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::slice::Slice;
+use super::slice::DueSlice;
 use crate::domain::{TaskId, Timestamp};
 use crate::node::in_flight::batches::InFlightBatch;
 use crate::node::publish::publisher::Handed;
@@ -34,9 +34,9 @@ const RECORDS_AT_ONCE: usize = 128;
 #[derive(Debug, Default)]
 pub(super) struct Near {
     /// The number keeps slices of one millisecond in the order of their arrival.
-    soon: BTreeMap<(Timestamp, u64), Slice>,
+    soon: BTreeMap<(Timestamp, u64), DueSlice>,
     /// Slices that were due at the last look, and are not completely handed over.
-    due: VecDeque<Slice>,
+    due: VecDeque<DueSlice>,
     count: u64,
 }
 
@@ -45,9 +45,9 @@ impl Near {
     /// wait elsewhere.
     pub(super) fn keep(
         &mut self,
-        slice: Slice,
+        slice: DueSlice,
         now: Option<Timestamp>,
-    ) -> Option<(Slice, Duration)> {
+    ) -> Option<(DueSlice, Duration)> {
         let wait = now.map_or(Duration::ZERO, |now| slice.due_at.since(now));
         if wait > LEAD {
             // The wait is limited because the cluster's clock may be set meanwhile.
@@ -57,7 +57,7 @@ impl Near {
         None
     }
 
-    fn keep_soon(&mut self, slice: Slice) {
+    fn keep_soon(&mut self, slice: DueSlice) {
         self.count += 1;
         self.soon.insert((slice.due_at, self.count), slice);
     }
@@ -138,8 +138,8 @@ mod tests {
     use crate::domain::batch::TaskParts;
     use crate::domain::{Batch, BatchBuilder, BatchId, Monotonic, Shard};
     use crate::engine::cluster_clock::{Stamp, StampedClock};
-    use crate::engine::topics::{Settings, Topics};
-    use crate::node::in_flight::batches::{Bounds, InFlightBatches, Past};
+    use crate::engine::topics::{TopicBreakers, TopicSettings};
+    use crate::node::in_flight::batches::{InFlightBatches, InFlightLimits, Past};
     use crate::node::publish::wheel::slice::slices_of;
 
     const START: i64 = 1_700_000_000_000_000;
@@ -257,7 +257,7 @@ mod tests {
         in_flight: InFlightBatches,
         clock: StampedClock,
         near: Near,
-        elsewhere: Vec<(u64, Slice)>,
+        elsewhere: Vec<(u64, DueSlice)>,
         /// Each record: its task, and the moment at which it was handed over.
         handed: Vec<(TaskId, u64)>,
         /// The question times of the answers that have arrived. An answer whose question came
@@ -267,15 +267,18 @@ mod tests {
 
     impl Bench {
         fn new(plan: Plan) -> Self {
-            let bounds =
-                Bounds { tasks_max: usize::MAX, bytes_max: usize::MAX, batches_max: usize::MAX };
-            let settings = Settings {
+            let limits = InFlightLimits {
+                tasks_max: usize::MAX,
+                bytes_max: usize::MAX,
+                batches_max: usize::MAX,
+            };
+            let settings = TopicSettings {
                 silence_max: HOUR,
                 denial_max: HOUR,
                 tasks_max: usize::MAX,
                 bytes_max: usize::MAX,
             };
-            let in_flight = InFlightBatches::new(bounds, Topics::new(settings));
+            let in_flight = InFlightBatches::new(limits, TopicBreakers::new(settings));
             let (clock, near) = (StampedClock::default(), Near::default());
             Self {
                 plan,
@@ -288,12 +291,12 @@ mod tests {
             }
         }
 
-        fn bound(&self, micros: u64) -> Option<Timestamp> {
+        fn clock_bound(&self, micros: u64) -> Option<Timestamp> {
             self.clock.now(monotonic(micros).into())
         }
 
-        fn keep(&mut self, slice: Slice, micros: u64) {
-            if let Some((slice, wait)) = self.near.keep(slice, self.bound(micros)) {
+        fn keep(&mut self, slice: DueSlice, micros: u64) {
+            if let Some((slice, wait)) = self.near.keep(slice, self.clock_bound(micros)) {
                 self.elsewhere.push((micros + u64::try_from(wait.as_micros()).unwrap(), slice));
             }
         }
@@ -327,12 +330,12 @@ mod tests {
             let (expired, waiting) =
                 std::mem::take(&mut self.elsewhere).into_iter().partition(|(at, _)| *at <= to);
             self.elsewhere = waiting;
-            let expired: Vec<(u64, Slice)> = expired;
+            let expired: Vec<(u64, DueSlice)> = expired;
             expired.into_iter().for_each(|(_, slice)| self.keep(slice, to));
         }
 
         fn turn(&mut self, micros: u64, room: Option<usize>) {
-            let Some(now) = self.bound(micros) else { return };
+            let Some(now) = self.clock_bound(micros) else { return };
             if !self.near.ripen(now) || room == Some(0) {
                 return;
             }
@@ -353,10 +356,10 @@ mod tests {
         /// trip.
         fn check(&self, from: usize) -> Result<(), TestCaseError> {
             for (id, at) in &self.handed[from..] {
-                let bound = self.bound(*at).unwrap();
+                let clock_bound = self.clock_bound(*at).unwrap();
                 prop_assert!(
-                    id.due_at() <= bound,
-                    "due at {:?}, the clock's lower bound is {bound:?}",
+                    id.due_at() <= clock_bound,
+                    "due at {:?}, the clock's lower bound is {clock_bound:?}",
                     id.due_at()
                 );
                 if self.stamps.iter().any(|asked| *asked >= self.plan.server.last_step_before(*at))
@@ -447,7 +450,7 @@ mod tests {
     }
 
     /// Returns slices of one batch, due in 10 ms.
-    fn slices() -> (Timestamp, Vec<Slice>) {
+    fn slices() -> (Timestamp, Vec<DueSlice>) {
         let bench = Bench::new(no_plan());
         let held = bench.in_flight.hold(batch_of(&[10_000]), Past::Fresh, monotonic(0)).unwrap();
         (Timestamp::from_micros(START + 10_000), slices_of(&held, MILLISECOND))

@@ -10,7 +10,7 @@ use crate::node::in_flight::batches::InFlightBatch;
 
 /// A due millisecond of a batch: tasks `order[position..end]`.
 #[derive(Debug)]
-pub(super) struct Slice {
+pub(super) struct DueSlice {
     pub(super) due_at: Timestamp,
     pub(super) held: Arc<InFlightBatch>,
     pub(super) order: Arc<[u32]>,
@@ -18,7 +18,7 @@ pub(super) struct Slice {
     pub(super) end: usize,
 }
 
-impl Slice {
+impl DueSlice {
     /// Returns the id of the next task, or `None` when all are handed over.
     pub(super) fn next_id(&self) -> Option<TaskId> {
         (self.position < self.end)
@@ -33,7 +33,7 @@ impl Slice {
 }
 
 /// Divides a batch into slices of one `precision` each, in due order.
-pub(super) fn slices_of(held: &Arc<InFlightBatch>, precision: Duration) -> Vec<Slice> {
+pub(super) fn slices_of(held: &Arc<InFlightBatch>, precision: Duration) -> Vec<DueSlice> {
     let batch = &held.batch;
     let mut order: Vec<u32> = (0..batch.len().saturating_as::<u32>()).collect();
     order.sort_by_key(|index| batch.id_of((*index).saturating_as()));
@@ -43,7 +43,7 @@ pub(super) fn slices_of(held: &Arc<InFlightBatch>, precision: Duration) -> Vec<S
     while position < order.len() {
         let due_at = end_of(order[position]);
         let end = position + order[position..].partition_point(|index| end_of(*index) <= due_at);
-        slices.push(Slice {
+        slices.push(DueSlice {
             due_at,
             held: Arc::clone(held),
             order: Arc::clone(&order),

@@ -13,15 +13,15 @@ use super::submission::Submission;
 use crate::clock;
 use crate::error_chain::chain;
 use crate::node::messages::{Refusal, SubmitAnswer};
-use crate::node::metrics::Metrics;
-use crate::node::requests::connections::Kept;
+use crate::node::metrics::NodeMetrics;
+use crate::node::requests::connections::KeptConnection;
 use crate::node::requests::pieces::Pieces;
 use crate::node::requests::placing::put_in_order;
 use crate::node::requests::retry_policy::{Tries, refusal_of};
-use crate::node::shared::Shared;
-use crate::postgres::Error;
+use crate::node::shared::NodeShared;
+use crate::postgres::PostgresError;
 use crate::postgres::tasks::submit::{BYTES_MAX, TASKS_MAX};
-use crate::shutdown::Failure;
+use crate::shutdown::TaskFailure;
 
 /// The maximum number of times that ids are drawn when one is taken. More collisions cannot be
 /// chance.
@@ -44,7 +44,7 @@ pub struct Request {
 
 impl Request {
     /// Sends the answers to the caller, and gives the room back.
-    fn send_answers(self, metrics: &Metrics) {
+    fn send_answers(self, metrics: &NodeMetrics) {
         let answers: Vec<(usize, SubmitAnswer)> =
             self.submissions.into_iter().filter_map(Submission::into_answer).collect();
         let is_unknown =
@@ -65,8 +65,8 @@ impl Request {
 pub struct Lane {
     pub(super) store: Store,
     /// Keeps the store's connection open.
-    pub(super) kept: Kept,
-    pub(super) shared: Arc<Shared>,
+    pub(super) kept: KeptConnection,
+    pub(super) shared: Arc<NodeShared>,
     pub(super) receiver: mpsc::Receiver<Request>,
     /// A request that was taken from the queue, but did not fit in the previous group.
     pub(super) next: Option<Request>,
@@ -81,7 +81,7 @@ pub enum Store {
 }
 
 impl Store {
-    async fn keep_open(&mut self) -> Result<(), Error> {
+    async fn keep_open(&mut self) -> Result<(), PostgresError> {
         match self {
             Self::Plain(store) => store.submits.keep_open().await,
             Self::Named(store) => store.submits.keep_open().await,
@@ -91,7 +91,7 @@ impl Store {
 
 impl Lane {
     /// Runs until the node stops.
-    pub async fn run(mut self) -> Result<(), Failure> {
+    pub async fn run(mut self) -> Result<(), TaskFailure> {
         loop {
             let first = match self.next.take() {
                 Some(next) => next,
@@ -164,7 +164,7 @@ impl Lane {
 
     /// Stores all tasks of a piece, or none. A piece that gave way to another transaction is
     /// retried, unless it can be divided.
-    async fn attempt(&mut self, piece: &mut [&mut Submission]) -> Result<(), Error> {
+    async fn attempt(&mut self, piece: &mut [&mut Submission]) -> Result<(), PostgresError> {
         let (mut tries, mut draws) = (Tries::default(), 0);
         loop {
             let outcome = match &mut self.store {
@@ -189,6 +189,6 @@ impl Lane {
 }
 
 /// Returns true for an error that some tasks of a group may have caused, and not the others.
-fn is_of_some(error: &Error) -> bool {
-    matches!(error, Error::BadValue { .. }) || error.is_of_a_lock()
+fn is_of_some(error: &PostgresError) -> bool {
+    matches!(error, PostgresError::BadValue { .. }) || error.is_of_a_lock()
 }

@@ -16,15 +16,15 @@ use std::time::Duration;
 use super::submission::{Submission, WriteGroup, write_with_or_without_claims};
 use crate::clock;
 use crate::domain::{BatchBuilder, BatchId, IdRange, NewTask, TaskId};
-use crate::engine::placing::Place;
+use crate::engine::placing::Destination;
 use crate::failpoint::{Failpoint, reach};
 use crate::node::messages::{Accepted, Refusal};
 use crate::node::requests::placing::{Sorter, clamp, put_in_order};
 use crate::node::requests::retry_policy::refusal_of;
-use crate::node::shared::Shared;
-use crate::postgres::Error;
+use crate::node::shared::NodeShared;
+use crate::postgres::PostgresError;
 use crate::postgres::tasks::names::Names;
-use crate::postgres::tasks::submit_named::{Group, NamedSubmits};
+use crate::postgres::tasks::submit_named::{NamedGroup, NamedSubmits};
 
 /// The maximum number of rounds when a name expires just when it is used. More cannot be chance.
 const ROUNDS_MAX: usize = 5;
@@ -35,7 +35,7 @@ const ROUND_PAUSE: Duration = Duration::from_millis(10);
 /// Stores tasks that have a name.
 #[derive(Debug)]
 pub struct NamedStore {
-    pub shared: Arc<Shared>,
+    pub shared: Arc<NodeShared>,
     pub submits: NamedSubmits,
     pub names: Arc<Names>,
 }
@@ -46,7 +46,7 @@ impl NamedStore {
     /// # Errors
     /// When no task has an answer. A later error is the answer only of the tasks that have none
     /// yet: the others are stored.
-    pub async fn insert_new(&mut self, group: &mut [&mut Submission]) -> Result<(), Error> {
+    pub async fn insert_new(&mut self, group: &mut [&mut Submission]) -> Result<(), PostgresError> {
         let now = self.shared.now();
         group.iter_mut().for_each(|submission| clamp(&mut submission.task, now));
         // Every statement takes the names in the same order: otherwise two groups would wait for
@@ -72,7 +72,7 @@ impl NamedStore {
     async fn insert_in_rounds(
         &mut self,
         open: &mut Vec<&mut Submission>,
-    ) -> Result<Refusal, Error> {
+    ) -> Result<Refusal, PostgresError> {
         let count = open.len();
         for round in 0..ROUNDS_MAX {
             if open.is_empty() {
@@ -91,7 +91,7 @@ impl NamedStore {
                     put_in_order(&self.shared, open.iter_mut().map(|one| &mut one.task));
                 }
                 // A round that gave way to another transaction is retried.
-                Err(Error::GaveWay { .. }) => {}
+                Err(PostgresError::GaveWay { .. }) => {}
                 Err(error) => return Ok(refusal_of(&error)),
             }
         }
@@ -102,7 +102,7 @@ impl NamedStore {
 
     /// Stores the `open` tasks whose name is new, and looks up the others. A task that must be
     /// retried, or that failed, has no answer afterwards.
-    async fn round(&mut self, open: &mut [&mut Submission]) -> Result<(), Error> {
+    async fn round(&mut self, open: &mut [&mut Submission]) -> Result<(), PostgresError> {
         let shared = Arc::clone(&self.shared);
         let sorter = Sorter::new(&shared, shared.now());
         for submission in open.iter_mut() {
@@ -119,14 +119,15 @@ impl NamedStore {
         won: &HashSet<TaskId>,
         batch: Option<BatchId>,
     ) {
-        let winners = |wanted: Place| -> Vec<&NewTask> {
+        let winners = |wanted: Destination| -> Vec<&NewTask> {
             let is_one = |one: &&&mut Submission| one.place == wanted && won.contains(&one.task.id);
             group.iter().filter(is_one).map(|submission| &submission.task).collect()
         };
-        self.shared.look_after(IdRange::spanning(winners(Place::Near).iter().map(|task| task.id)));
+        self.shared
+            .look_after(IdRange::spanning(winners(Destination::Near).iter().map(|task| task.id)));
         let Some(batch) = batch else { return };
         // The tasks are in the order of the statement's arrays.
-        let claimed = winners(Place::Claimed);
+        let claimed = winners(Destination::Claimed);
         if claimed.is_empty() {
             self.shared.in_flight.forget(batch);
         } else {
@@ -137,7 +138,7 @@ impl NamedStore {
     }
 
     /// Answers the tasks that are not stored and whose name is known.
-    async fn find(&self, open: &mut [&mut Submission]) -> Result<(), Error> {
+    async fn find(&self, open: &mut [&mut Submission]) -> Result<(), PostgresError> {
         let mut lost: Vec<&mut &mut Submission> =
             open.iter_mut().filter(|submission| submission.answer.is_none()).collect();
         if lost.is_empty() {
@@ -157,10 +158,10 @@ impl NamedStore {
 
 impl WriteGroup for NamedStore {
     /// Writes each task whose name is new to its place, and answers it.
-    async fn write(&mut self, group: &mut [&mut Submission]) -> Result<(), Error> {
+    async fn write(&mut self, group: &mut [&mut Submission]) -> Result<(), PostgresError> {
         let shared = &self.shared;
         let tasks: Vec<&NewTask> = group.iter().map(|submission| &submission.task).collect();
-        let is_claimed = are_at(group, Place::Claimed);
+        let is_claimed = are_at(group, Destination::Claimed);
         let batch = is_claimed
             .contains(&true)
             .then(|| BatchId::new(shared.now(), rand::random(), rand::random()));
@@ -168,9 +169,9 @@ impl WriteGroup for NamedStore {
             shared.in_flight.ask_for(batch);
         }
         let began_at = clock::monotonic();
-        let rows = Group {
+        let rows = NamedGroup {
             tasks: &tasks,
-            is_far: &are_at(group, Place::Far),
+            is_far: &are_at(group, Destination::Far),
             is_claimed: &is_claimed,
             batch,
         };
@@ -197,7 +198,7 @@ fn key_of(task: &NewTask) -> (&str, &str) {
     (task.record.topic.as_str(), task.name.as_ref().map_or("", |name| name.as_str()))
 }
 
-fn are_at(group: &[&mut Submission], wanted: Place) -> Vec<bool> {
+fn are_at(group: &[&mut Submission], wanted: Destination) -> Vec<bool> {
     group.iter().map(|submission| submission.place == wanted).collect()
 }
 

@@ -5,23 +5,23 @@ use std::sync::Arc;
 use super::submission::{Submission, WriteGroup, write_with_or_without_claims};
 use crate::clock;
 use crate::domain::{BatchBuilder, BatchId, IdRange};
-use crate::engine::placing::Place;
+use crate::engine::placing::Destination;
 use crate::failpoint::{Failpoint, reach};
 use crate::node::requests::placing::{Sorter, clamp};
-use crate::node::shared::Shared;
-use crate::postgres::Error;
+use crate::node::shared::NodeShared;
+use crate::postgres::PostgresError;
 use crate::postgres::tasks::submit::{Group, Submits};
 
 /// Stores tasks that have no name.
 #[derive(Debug)]
 pub struct PlainStore {
-    pub shared: Arc<Shared>,
+    pub shared: Arc<NodeShared>,
     pub submits: Submits,
 }
 
 impl PlainStore {
     /// Stores and answers all tasks of the group, or none.
-    pub async fn insert(&mut self, group: &mut [&mut Submission]) -> Result<(), Error> {
+    pub async fn insert(&mut self, group: &mut [&mut Submission]) -> Result<(), PostgresError> {
         let shared = Arc::clone(&self.shared);
         let now = shared.now();
         let sorter = Sorter::new(&shared, now);
@@ -34,15 +34,15 @@ impl PlainStore {
 }
 
 impl WriteGroup for PlainStore {
-    async fn write(&mut self, group: &mut [&mut Submission]) -> Result<(), Error> {
+    async fn write(&mut self, group: &mut [&mut Submission]) -> Result<(), PostgresError> {
         let shared = &self.shared;
         let mut rows = Group::default();
         let mut claimed = Vec::new();
         for submission in group.iter() {
             match submission.place {
-                Place::Claimed => claimed.push(&submission.task),
-                Place::Near => rows.near.push(&submission.task),
-                Place::Far => rows.far.push(&submission.task),
+                Destination::Claimed => claimed.push(&submission.task),
+                Destination::Near => rows.near.push(&submission.task),
+                Destination::Far => rows.far.push(&submission.task),
             }
         }
         let batch = (!claimed.is_empty()).then(|| {

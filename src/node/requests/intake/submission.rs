@@ -1,10 +1,10 @@
 //! A task on its way from its request into the tables, together with its answer.
 
 use crate::domain::{NewTask, TaskState};
-use crate::engine::placing::{Place, Rule};
+use crate::engine::placing::{Destination, Rule};
 use crate::error_chain::chain;
 use crate::node::messages::{Accepted, Refusal, SubmitAnswer};
-use crate::postgres::Error;
+use crate::postgres::PostgresError;
 
 /// A task that is being submitted. It keeps its answer, so that no step on its way has to match
 /// answers with tasks.
@@ -14,7 +14,7 @@ pub struct Submission {
     /// The number of its draft in the request.
     index: usize,
     /// The destination of the task. Each insert decides it anew.
-    pub place: Place,
+    pub place: Destination,
     /// `None` until the task is stored or refused.
     pub answer: Option<SubmitAnswer>,
 }
@@ -22,14 +22,14 @@ pub struct Submission {
 impl Submission {
     /// Makes a submission of the draft number `index` of a request.
     pub fn new(index: usize, task: NewTask) -> Self {
-        Self { task, index, place: Place::Near, answer: None }
+        Self { task, index, place: Destination::Near, answer: None }
     }
 
     /// Answers that the task was stored at its place.
     pub fn accept(&mut self) {
         let state = match self.place {
-            Place::Claimed => TaskState::Claimed,
-            Place::Near | Place::Far => TaskState::Scheduled,
+            Destination::Claimed => TaskState::Claimed,
+            Destination::Near | Destination::Far => TaskState::Scheduled,
         };
         self.answer = Some(Ok(Accepted { id: self.task.id, state, is_new: true }));
     }
@@ -50,7 +50,7 @@ pub trait WriteGroup {
     fn write(
         &mut self,
         group: &mut [&mut Submission],
-    ) -> impl Future<Output = Result<(), Error>> + Send;
+    ) -> impl Future<Output = Result<(), PostgresError>> + Send;
 }
 
 /// Writes a group whose places are decided. When the claims on insert may be what failed, writes it
@@ -59,7 +59,7 @@ pub async fn write_with_or_without_claims(
     store: &mut impl WriteGroup,
     group: &mut [&mut Submission],
     rule: Rule,
-) -> Result<(), Error> {
+) -> Result<(), PostgresError> {
     match store.write(group).await {
         Err(error) if may_do_without_claims(&error) && group.iter().any(|one| is_claimed(one)) => {
             tracing::debug!(error = chain(&error), "not claimed as they are inserted");
@@ -73,13 +73,13 @@ pub async fn write_with_or_without_claims(
 }
 
 fn is_claimed(submission: &Submission) -> bool {
-    submission.place == Place::Claimed
+    submission.place == Destination::Claimed
 }
 
 /// Returns true when a claim on insert took no effect and may have caused the error: a lock on the
 /// execlog, or a missing partition of it.
-fn may_do_without_claims(error: &Error) -> bool {
-    matches!(error, Error::GaveWay { .. } | Error::Refused { .. })
+fn may_do_without_claims(error: &PostgresError) -> bool {
+    matches!(error, PostgresError::GaveWay { .. } | PostgresError::Refused { .. })
 }
 
 #[cfg(test)]
@@ -90,7 +90,7 @@ mod tests {
     use crate::domain::{Headers, Record, ShardCount, Timestamp, TopicName};
     use crate::postgres::connection::error::Cause;
 
-    fn submission(index: usize, place: Place) -> Submission {
+    fn submission(index: usize, place: Destination) -> Submission {
         let record = Record {
             topic: TopicName::new("t").unwrap(),
             key: None,
@@ -101,25 +101,28 @@ mod tests {
         Submission { place, ..Submission::new(index, task) }
     }
 
-    fn gave_way() -> Error {
-        Error::GaveWay { what: "store".to_owned(), source: Cause::Fact("a lock") }
+    fn gave_way() -> PostgresError {
+        PostgresError::GaveWay { what: "store".to_owned(), source: Cause::Fact("a lock") }
     }
 
     /// A store that fails with its errors, one for each try. It keeps the places of each try.
     struct Failing {
-        errors: Vec<Error>,
-        tries: Vec<Vec<Place>>,
+        errors: Vec<PostgresError>,
+        tries: Vec<Vec<Destination>>,
     }
 
     impl WriteGroup for Failing {
-        async fn write(&mut self, group: &mut [&mut Submission]) -> Result<(), Error> {
+        async fn write(&mut self, group: &mut [&mut Submission]) -> Result<(), PostgresError> {
             self.tries.push(group.iter().map(|one| one.place).collect());
             self.errors.pop().map_or(Ok(()), Err)
         }
     }
 
     /// Inserts two tasks. Returns their places at each try, and whether the last try succeeded.
-    async fn insert(errors: Vec<Error>, places: [Place; 2]) -> (Vec<Vec<Place>>, bool) {
+    async fn insert(
+        errors: Vec<PostgresError>,
+        places: [Destination; 2],
+    ) -> (Vec<Vec<Destination>>, bool) {
         let [mut first, mut second] = [submission(0, places[0]), submission(1, places[1])];
         let mut store = Failing { errors, tries: Vec::new() };
         // No leaf is attached, so all tasks that are not claimed are far.
@@ -131,27 +134,28 @@ mod tests {
 
     #[tokio::test]
     async fn a_group_with_claims_is_inserted_again_without_them_and_any_other_once() {
-        let mixed = [Place::Near, Place::Claimed];
-        let without = vec![Place::Far, Place::Far];
+        let mixed = [Destination::Near, Destination::Claimed];
+        let without = vec![Destination::Far, Destination::Far];
         let expected = vec![mixed.to_vec(), without];
         assert_eq!(insert(vec![gave_way()], mixed).await, (expected.clone(), true));
         assert_eq!(insert(vec![gave_way(), gave_way()], mixed).await, (expected, false));
         assert_eq!(insert(vec![], mixed).await, (vec![mixed.to_vec()], true));
-        let near = [Place::Near, Place::Far];
+        let near = [Destination::Near, Destination::Far];
         assert_eq!(insert(vec![gave_way()], near).await, (vec![near.to_vec()], false));
-        let unanswered = Error::Unanswered { what: "store".to_owned(), source: Cause::Fact("cut") };
+        let unanswered =
+            PostgresError::Unanswered { what: "store".to_owned(), source: Cause::Fact("cut") };
         assert_eq!(insert(vec![unanswered], mixed).await, (vec![mixed.to_vec()], false));
     }
 
     #[test]
     fn an_answer_keeps_the_number_of_its_draft_and_a_task_without_one_has_none() {
-        let mut stored = submission(7, Place::Claimed);
+        let mut stored = submission(7, Destination::Claimed);
         stored.accept();
         let (index, answer) = stored.into_answer().unwrap();
         assert_eq!((index, answer.unwrap().state), (7, TaskState::Claimed));
-        let mut refused = submission(8, Place::Near);
+        let mut refused = submission(8, Destination::Near);
         refused.refuse(&Refusal::Draining);
         assert_eq!(refused.into_answer(), Some((8, Err(Refusal::Draining))));
-        assert_eq!(submission(9, Place::Near).into_answer(), None);
+        assert_eq!(submission(9, Destination::Near).into_answer(), None);
     }
 }

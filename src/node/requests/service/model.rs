@@ -25,8 +25,9 @@ use crate::domain::{
     TaskId, TaskName, TaskState, TaskView, Timestamp, TopicName,
 };
 use crate::node::messages::{
-    Accepted, Bulk, BulkDone, ClusterView, Counts, Draft, Due, Figure, NodeView, NotReady, Placed,
-    Refusal, Requirement, SubmitAnswer, Unavailable, UnavailableTopic, Verdict,
+    Accepted, BulkDone, BulkSelection, ClusterView, Draft, Due, Figure, NodeView, NotReady,
+    PendingCounts, Placed, Refusal, Requirement, SubmitAnswer, Unavailable, UnavailableTopic,
+    Verdict,
 };
 
 /// The model's clock stands still: 2026-01-01T00:00:00Z.
@@ -71,7 +72,7 @@ impl Model {
             }
             "compacted" if draft.record.key.is_none() => return Err(Refusal::NoKey),
             "bad" => return Err(Refusal::BadValue { reason }),
-            "full" => return Err(Refusal::Busy { bound: "submit_queue" }),
+            "full" => return Err(Refusal::Busy { limit: "submit_queue" }),
             "away" => return Err(Refusal::ServerAway { reason }),
             "lost" => return Err(Refusal::Unknown { reason: reason.into() }),
             "leaving" => return Err(Refusal::Draining),
@@ -237,7 +238,7 @@ impl Model {
         Ok(Page { tasks, next })
     }
 
-    pub async fn counts(&self, topic: Option<&TopicName>) -> Result<Counts, Unavailable> {
+    pub async fn counts(&self, topic: Option<&TopicName>) -> Result<PendingCounts, Unavailable> {
         let selection = Selection { topic: topic.cloned(), ..Selection::default() };
         let tasks = self.selected(&selection, TaskState::Scheduled)?;
         let figure = |count: usize| Figure {
@@ -256,7 +257,7 @@ impl Model {
             };
             (from, figure(tasks.iter().filter(is_due).count()))
         };
-        Ok(Counts {
+        Ok(PendingCounts {
             as_of: now,
             pending: figure(tasks.len()),
             topics: topics.iter().map(|topic| (topic.clone(), figure(of_topic(topic)))).collect(),
@@ -273,7 +274,12 @@ impl Model {
         }
     }
 
-    fn all(&self, bulk: &Bulk, from: TaskState, to: TaskState) -> Result<BulkDone, Unavailable> {
+    fn all(
+        &self,
+        bulk: &BulkSelection,
+        from: TaskState,
+        to: TaskState,
+    ) -> Result<BulkDone, Unavailable> {
         let tasks = self.selected(&bulk.selection(), from)?;
         for task in tasks.iter().filter(|_task| !bulk.is_dry_run) {
             self.set_state(task.id, to);
@@ -285,11 +291,11 @@ impl Model {
         })
     }
 
-    pub async fn cancel_all(&self, bulk: &Bulk) -> Result<BulkDone, Unavailable> {
+    pub async fn cancel_all(&self, bulk: &BulkSelection) -> Result<BulkDone, Unavailable> {
         self.all(bulk, TaskState::Scheduled, TaskState::Cancelled)
     }
 
-    pub async fn redrive_all(&self, bulk: &Bulk) -> Result<BulkDone, Unavailable> {
+    pub async fn redrive_all(&self, bulk: &BulkSelection) -> Result<BulkDone, Unavailable> {
         self.all(bulk, TaskState::Dead, TaskState::Scheduled)
     }
 
@@ -303,7 +309,7 @@ impl Model {
         }))
     }
 
-    pub async fn drop_all_dead(&self, bulk: &Bulk) -> Result<BulkDone, Unavailable> {
+    pub async fn drop_all_dead(&self, bulk: &BulkSelection) -> Result<BulkDone, Unavailable> {
         let dead = self.selected(&bulk.selection(), TaskState::Dead)?;
         if !bulk.is_dry_run {
             lock(&self.tasks).retain(|task| !dead.iter().any(|dropped| dropped.id == task.id));

@@ -8,20 +8,20 @@ use tokio::sync::watch;
 
 use crate::clock;
 use crate::domain::{Backlog, Timestamp};
-use crate::engine::topics::{OpenBreaker, Pace};
+use crate::engine::topics::{KafkaPace, OpenBreaker};
 use crate::error_chain::chain;
 use crate::node::membership::Bulletin;
 use crate::node::messages::{
     ClusterView, NodeView, NotReady, Requirement, UNAVAILABLE_SHOWN_MAX, UnavailableTopic,
 };
 use crate::node::requests::connections::Connections;
-use crate::node::shared::Shared;
+use crate::node::shared::NodeShared;
 use crate::postgres::lists::backlog::BacklogCounter;
 
 /// Reports on the cluster and the node.
 #[derive(Debug)]
 pub struct Reporter {
-    pub shared: Arc<Shared>,
+    pub shared: Arc<NodeShared>,
     pub backlog: BacklogCounter,
     pub connections: Connections,
     pub bulletin: watch::Receiver<Bulletin>,
@@ -54,7 +54,7 @@ impl Reporter {
             nodes: self.nodes(),
             backlog,
             unavailable_topics: self.unavailable_topics(),
-            is_throttled: self.shared.in_flight.topics().pace() == Pace::Throttled,
+            is_throttled: self.shared.in_flight.topics().pace() == KafkaPace::Throttled,
             missing: self.missing(),
         }
     }

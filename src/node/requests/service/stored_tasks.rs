@@ -9,7 +9,7 @@ use crate::node::requests::moving::{self, Looks};
 use crate::node::requests::replacer::Replacer;
 use crate::node::requests::retry_policy::unavailable_of_look;
 use crate::postgres::tasks::look_up::LookUp;
-use crate::postgres::tasks::names::{Entry, Names};
+use crate::postgres::tasks::names::{NameEntry, Names};
 use crate::postgres::tasks::replace::withdraw::Withdrawal;
 
 /// The maximum number of times that other requests may replace the task of a name while it is
@@ -133,7 +133,7 @@ impl StoredTasks {
         &self,
         topic: &TopicName,
         name: &TaskName,
-    ) -> Result<Option<Entry>, Unavailable> {
+    ) -> Result<Option<NameEntry>, Unavailable> {
         self.names.entry(topic, name).await.map_err(|error| unavailable_of_look(&error))
     }
 }

@@ -6,12 +6,12 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use crate::domain::{NewTask, TaskName, Timestamp, TopicName};
-use crate::kafka::{self, LookUpError, TopicFacts};
+use crate::kafka::{LookUpError, TopicCache, TopicFacts};
 use crate::node::messages::{Accepted, Draft, Due, Refusal, SubmitAnswer};
 use crate::node::requests::intake::Intake;
 use crate::node::requests::intake::submission::Submission;
 use crate::node::requests::retry_policy::refusal_of_look;
-use crate::node::shared::Shared;
+use crate::node::shared::NodeShared;
 use crate::postgres::tasks::names::Names;
 use crate::postgres::tasks::submit::{BYTES_MAX, TASKS_MAX};
 
@@ -29,9 +29,9 @@ struct Refused {
 /// Turns drafts into stored tasks.
 #[derive(Debug)]
 pub struct Submitter {
-    pub shared: Arc<Shared>,
+    pub shared: Arc<NodeShared>,
     pub delay_max: Duration,
-    pub topics: kafka::Topics,
+    pub topics: TopicCache,
     pub names: Arc<Names>,
     pub intake: Intake,
     pub draining: CancellationToken,
@@ -218,7 +218,7 @@ fn fits(draft: &Draft, size: usize, facts: TopicFacts) -> Result<(), Refusal> {
 fn refusal_of_look_up(topic: &TopicName, error: LookUpError) -> Refusal {
     match error {
         LookUpError::Unknown => Refusal::UnknownTopic,
-        LookUpError::Busy => Refusal::Busy { bound: "topic_look_ups" },
+        LookUpError::Busy => Refusal::Busy { limit: "topic_look_ups" },
         LookUpError::Denied { reason } | LookUpError::Unavailable { reason } => {
             Refusal::ServerAway { reason: format!("look up topic {topic}: {reason}") }
         }
@@ -226,7 +226,7 @@ fn refusal_of_look_up(topic: &TopicName, error: LookUpError) -> Refusal {
 }
 
 /// Returns the due time of a task whose request arrived at `arrived_at`, an upper bound: a delay is
-/// never shorter than requested. The delay is longer by the distance between the bounds of the
+/// never shorter than requested. The delay is longer by the distance between the limits of the
 /// clock, and is rounded up to the next whole millisecond. The maximum delay is counted and rounded
 /// in the same way.
 fn due_at_of(due: Due, arrived_at: Timestamp, delay_max: Duration) -> Result<Timestamp, Refusal> {
@@ -278,7 +278,7 @@ mod tests {
             Refusal::TooLarge { size: 2, size_max: 1 },
             Refusal::NoKey,
             Refusal::TooFar { delay_max: Duration::ZERO },
-            Refusal::Busy { bound: "submit_queue" },
+            Refusal::Busy { limit: "submit_queue" },
             Refusal::BadValue { reason: reason() },
             Refusal::Draining,
             Refusal::ServerAway { reason: reason() },

@@ -6,9 +6,9 @@ use sqlx::postgres::PgConnection;
 
 use super::{Replaces, current_of, lock};
 use crate::domain::{Precondition, TaskName, TaskView, TopicName};
-use crate::postgres::connection::error::Error;
-use crate::postgres::tasks::cancel::{FAR, NEAR, Wanted, delete_rows};
-use crate::postgres::tasks::names::Entry;
+use crate::postgres::connection::error::PostgresError;
+use crate::postgres::tasks::cancel::{CancelRow, FAR, NEAR, delete_rows};
+use crate::postgres::tasks::names::NameEntry;
 
 /// The result of a cancel by name that has a precondition.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -16,9 +16,9 @@ pub enum Withdrawal {
     Cancelled(Box<TaskView>),
     /// No change: the precondition allows the cancel, but the task is claimed, perhaps sent, or
     /// final. A look-up tells.
-    Gone(Entry),
+    Gone(NameEntry),
     /// No change: the name stands for a task that the precondition does not allow.
-    Unmet(Entry),
+    Unmet(NameEntry),
     /// The name stands for no task.
     NotFound,
 }
@@ -27,14 +27,14 @@ impl Replaces {
     /// Cancels the task that a name stands for, if `condition` allows it.
     ///
     /// # Errors
-    /// After [`Error::Unanswered`] the cancel may or may not have taken effect. After any other
-    /// error it has not.
+    /// After [`PostgresError::Unanswered`] the cancel may or may not have taken effect. After any
+    /// other error it has not.
     pub async fn withdraw(
         &self,
         topic: &TopicName,
         name: &TaskName,
         condition: &Precondition,
-    ) -> Result<Withdrawal, Error> {
+    ) -> Result<Withdrawal, PostgresError> {
         let statement =
             async |open: &mut PgConnection| withdraw(open, (topic, name), condition).await;
         self.pool.run("cancel a task by its name", statement).await
@@ -57,7 +57,7 @@ async fn withdraw(
         transaction.rollback().await?;
         return Ok(Withdrawal::Unmet(entry));
     }
-    let wanted = [Wanted { row: entry.row, first: entry.id }];
+    let wanted = [CancelRow { row: entry.row, first: entry.id }];
     // The far table comes first: a task moves from there to a leaf, never back.
     for table in [FAR, NEAR] {
         let deleted = delete_rows(&mut transaction, &wanted, table.statement).await?;

@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use super::scripted::Scripted;
 use super::submit_args;
-use crate::client::answer::{Answer, Deed, Ending, Exit};
-use crate::client::args::{self, Range};
+use crate::client::answer::{Deed, Ending, Exit, NodeAnswer};
+use crate::client::args::{NodeOptions, RangeArgs, SubmitArgs};
 use crate::client::bulk::Bulk;
-use crate::client::caller::{Asked, Caller, Repeating};
+use crate::client::caller::{Asked, NodeCaller, Repeating};
 use crate::client::output::print;
-use crate::client::pages::Answered;
+use crate::client::pages::ListFailure;
 use crate::client::{end, finish, submit_one};
 
 const BUSY: &str =
@@ -25,10 +25,10 @@ const REFUSED: &str =
     r#"{"type":"urn:punctual:problem:unknown-topic","title":"T","detail":"no such topic"}"#;
 
 /// Submits a task with a name to a server that gives these answers, and retries for a second.
-async fn submit_named<const N: usize>(answers: [(u16, &str); N]) -> Result<Answer, Ending> {
+async fn submit_named<const N: usize>(answers: [(u16, &str); N]) -> Result<NodeAnswer, Ending> {
     let server = Scripted::start(answers).await;
     let args = submit_args("t --name n --delay 5ms --payload 1 --retry-for 1s").unwrap();
-    submit_one(&args::Submit { node: server.node.clone(), ..args }).await
+    submit_one(&SubmitArgs { node: server.node.clone(), ..args }).await
 }
 
 #[tokio::test]
@@ -106,7 +106,7 @@ async fn a_name_reaches_the_node_as_it_is_whatever_is_in_it() {
 #[test]
 fn no_value_can_be_taken_for_another_member() {
     let text = r#"{"id":"i","topic":"t","due_at":"d","state":"scheduled","payload_text":"one\nstate       published\u202e"}"#;
-    let answer = Answer { status: 200, retry_after: None, text: text.to_owned() };
+    let answer = NodeAnswer { status: 200, retry_after: None, text: text.to_owned() };
     let shown = print::shown(&answer).unwrap();
     assert!(
         shown.ends_with("payload     one\n            state       published\\u{202e}"),
@@ -121,7 +121,7 @@ async fn a_replacement_whose_outcome_is_unknown_is_not_repeated() {
         let server = Scripted::start([first, (201, "{}")]).await;
         let args =
             submit_args("t --name n --replace --delay 5ms --payload 1 --retry-for 1m").unwrap();
-        submit_one(&args::Submit { node: server.node.clone(), ..args }).await.unwrap();
+        submit_one(&SubmitArgs { node: server.node.clone(), ..args }).await.unwrap();
         assert_eq!(server.asked().len(), asked_count, "{first:?}");
     }
 }
@@ -129,7 +129,7 @@ async fn a_replacement_whose_outcome_is_unknown_is_not_repeated() {
 #[test]
 fn what_is_no_nodes_answer_is_none_also_as_json() {
     for text in ["<html>", "{}", r#"{"ok":true}"#, r#"{"id":"x"}"#] {
-        let answer = || Answer { status: 200, retry_after: None, text: text.to_owned() };
+        let answer = || NodeAnswer { status: 200, retry_after: None, text: text.to_owned() };
         for is_json in [false, true] {
             assert_eq!(
                 end(Ok(answer()), is_json, Deed::Submit { is_named: true }, print::submitted),
@@ -150,11 +150,11 @@ fn what_is_no_nodes_answer_is_none_also_as_json() {
     }
 }
 
-fn call_of(caller: &Caller) -> crate::client::caller::Call {
+fn call_of(caller: &NodeCaller) -> crate::client::caller::Call {
     caller.get(&["v1", "tasks"], &[]).unwrap()
 }
 
-fn bulk(range: &Range, is_dry_run: bool) -> Bulk<'_> {
+fn bulk(range: &RangeArgs, is_dry_run: bool) -> Bulk<'_> {
     let path = &["v1", "tasks", "cancel"];
     Bulk {
         path,
@@ -168,7 +168,7 @@ fn bulk(range: &Range, is_dry_run: bool) -> Bulk<'_> {
     }
 }
 
-const NO_RANGE: Range = Range { due_from: None, due_to: None };
+const NO_RANGE: RangeArgs = RangeArgs { due_from: None, due_to: None };
 
 #[tokio::test]
 async fn a_count_of_which_an_answer_was_lost_is_not_exact() {
@@ -191,9 +191,9 @@ async fn nothing_was_done_is_not_said_of_a_bulk_that_may_have_done_something() {
     let stuck = r#"{"cancelled":0,"more":true,"dry_run":false}"#;
     let moved = r#"{"cancelled":0,"more":true,"dry_run":false,"cursor":"c1"}"#;
     let counted = Scripted::start([(200, more), (200, stuck)]).await;
-    let doubted = Scripted::start([(200, moved), (502, ""), (200, moved)]).await;
-    for server in [counted, doubted] {
-        let Err(Answered::Ending(ending)) = bulk(&NO_RANGE, false).run(&server.caller()).await
+    let in_doubt = Scripted::start([(200, moved), (502, ""), (200, moved)]).await;
+    for server in [counted, in_doubt] {
+        let Err(ListFailure::Ending(ending)) = bulk(&NO_RANGE, false).run(&server.caller()).await
         else {
             panic!("it broke off")
         };
@@ -214,10 +214,10 @@ async fn what_somebody_else_has_in_hand_is_asked_for_again() {
 async fn a_look_that_fails_has_done_nothing_whatever_fails() {
     for (status, text) in [(502, "bad gateway"), (503, UNKNOWN), (500, "")] {
         for is_json in [false, true] {
-            let answer = || Answer { status, retry_after: None, text: text.to_owned() };
+            let answer = || NodeAnswer { status, retry_after: None, text: text.to_owned() };
             let looked = end(Ok(answer()), is_json, Deed::Look, |_| Ok(String::new()));
             assert_eq!(looked, ExitCode::from(Exit::NothingDone), "{status}");
-            let listed = finish(Err(Answered::Problem(answer())), is_json, Deed::Look);
+            let listed = finish(Err(ListFailure::Problem(answer())), is_json, Deed::Look);
             assert_eq!(listed, ExitCode::from(Exit::NothingDone), "{status}");
             let cancelled = end(Ok(answer()), is_json, Deed::Cancel, |_| Ok(String::new()));
             assert_eq!(cancelled, ExitCode::from(Exit::Unknown), "{status}");
@@ -231,7 +231,7 @@ async fn a_look_that_fails_has_done_nothing_whatever_fails() {
 #[test]
 fn json_that_is_no_problem_is_told_from_one() {
     for text in ["<html>", "{}", r#"{"message":"no healthy upstream"}"#, "[]", "\"no\""] {
-        let answer = Answer { status: 502, retry_after: None, text: text.to_owned() };
+        let answer = NodeAnswer { status: 502, retry_after: None, text: text.to_owned() };
         let ending = answer.problem().unwrap().ending();
         assert!(
             ending.text.contains("status 502 without a problem in JSON"),
@@ -243,7 +243,8 @@ fn json_that_is_no_problem_is_told_from_one() {
 
 #[test]
 fn whoever_is_left_in_doubt_is_told_whether_to_repeat() {
-    let problem = Answer { status: 502, retry_after: None, text: String::new() }.problem().unwrap();
+    let problem =
+        NodeAnswer { status: 502, retry_after: None, text: String::new() }.problem().unwrap();
     for (deed, advice) in [
         (Deed::Submit { is_named: true }, "the same name makes no second task"),
         (Deed::Submit { is_named: false }, "may publish it twice"),
@@ -283,7 +284,7 @@ fn what_was_done_and_cannot_be_told_is_neither_refused_nor_undone() {
 async fn no_message_repeats_the_password_of_a_url() {
     rustls::crypto::ring::default_provider().install_default().ok();
     let caller = |url: &str| {
-        Caller::new(&args::Node {
+        NodeCaller::new(&NodeOptions {
             url: url.to_owned(),
             json: false,
             timeout: Duration::from_secs(1),

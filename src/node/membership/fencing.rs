@@ -6,7 +6,7 @@ use tokio::sync::watch;
 
 use crate::clock;
 use crate::domain::Monotonic;
-use crate::engine::liveness::trust::Trust;
+use crate::engine::liveness::fencing::FencingRule;
 
 /// Tells whether the batches of this node are certainly still its own.
 ///
@@ -16,31 +16,31 @@ use crate::engine::liveness::trust::Trust;
 /// are still its own, gives up the others, and continues with the new generation. At the start the
 /// node has no batches, and the generation is 0.
 #[derive(Clone, Debug)]
-pub struct TrustHandle {
-    rule: Trust,
-    pulse: watch::Receiver<Pulse>,
+pub struct FencingHandle {
+    rule: FencingRule,
+    pulse: watch::Receiver<LastHeartbeat>,
 }
 
 /// The side that the heartbeats update.
 #[derive(Debug)]
-pub(super) struct TrustSource {
-    rule: Trust,
-    pulse: watch::Sender<Pulse>,
+pub(super) struct FencingSource {
+    rule: FencingRule,
+    pulse: watch::Sender<LastHeartbeat>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Pulse {
+struct LastHeartbeat {
     sent_at: Option<Monotonic>,
     generation: u64,
 }
 
-pub(super) fn channel(ttl: Duration) -> (TrustSource, TrustHandle) {
-    let (source, pulse) = watch::channel(Pulse::default());
-    let rule = Trust::new(ttl);
-    (TrustSource { rule, pulse: source }, TrustHandle { rule, pulse })
+pub(super) fn channel(ttl: Duration) -> (FencingSource, FencingHandle) {
+    let (source, pulse) = watch::channel(LastHeartbeat::default());
+    let rule = FencingRule::new(ttl);
+    (FencingSource { rule, pulse: source }, FencingHandle { rule, pulse })
 }
 
-impl TrustHandle {
+impl FencingHandle {
     /// Returns the generation. It increases when the node had been declared dead, or was without a
     /// heartbeat for too long.
     pub fn generation(&self) -> u64 {
@@ -51,7 +51,7 @@ impl TrustHandle {
     /// certainly still are.
     pub fn holds(&self, checked: u64) -> bool {
         let pulse = *self.pulse.borrow();
-        pulse.generation == checked && self.rule.is_trusted(pulse.sent_at, clock::monotonic())
+        pulse.generation == checked && self.rule.vouches(pulse.sent_at, clock::monotonic())
     }
 
     /// Waits for the next heartbeat. Never returns once the membership has ended.
@@ -67,7 +67,7 @@ impl TrustHandle {
         let rule = self.rule;
         let generation = self
             .pulse
-            .wait_for(|pulse| rule.is_trusted(pulse.sent_at, clock::monotonic()))
+            .wait_for(|pulse| rule.vouches(pulse.sent_at, clock::monotonic()))
             .await
             .ok()
             .map(|pulse| pulse.generation);
@@ -78,7 +78,7 @@ impl TrustHandle {
     }
 }
 
-impl TrustSource {
+impl FencingSource {
     /// Records that the heartbeat sent at `sent_at` was answered at `now`. Returns true when a new
     /// generation begins with it.
     pub(super) fn renew(&self, sent_at: Monotonic, is_revived: bool, now: Monotonic) -> bool {
@@ -86,10 +86,12 @@ impl TrustSource {
         // Both change at once, so that no reader combines the new heartbeat with the old
         // generation.
         self.pulse.send_modify(|pulse| {
-            let has_lapsed = pulse.sent_at.is_some() && !self.rule.is_trusted(pulse.sent_at, now);
+            let has_lapsed = pulse.sent_at.is_some() && !self.rule.vouches(pulse.sent_at, now);
             is_new = is_revived || has_lapsed;
-            *pulse =
-                Pulse { sent_at: Some(sent_at), generation: pulse.generation + u64::from(is_new) };
+            *pulse = LastHeartbeat {
+                sent_at: Some(sent_at),
+                generation: pulse.generation + u64::from(is_new),
+            };
         });
         is_new
     }
@@ -106,20 +108,20 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_was_declared_dead_is_trusted_only_after_a_check() {
-        let (source, trust) = channel(TTL);
-        assert!(!trust.holds(0));
+    fn a_node_that_was_declared_dead_is_unfenced_only_after_a_check() {
+        let (source, fencing) = channel(TTL);
+        assert!(!fencing.holds(0));
         let now = clock::monotonic();
         assert!(!source.renew(now, false, now));
-        assert!(trust.holds(0));
+        assert!(fencing.holds(0));
         assert!(source.renew(now, true, now));
-        assert!(!trust.holds(0));
-        assert!(trust.holds(trust.generation()));
+        assert!(!fencing.holds(0));
+        assert!(fencing.holds(fencing.generation()));
     }
 
     #[test]
-    fn a_pause_longer_than_trust_lasts_begins_a_new_generation() {
-        let (source, trust) = channel(Duration::from_nanos(60));
+    fn a_pause_that_fences_the_node_begins_a_new_generation() {
+        let (source, fencing) = channel(Duration::from_nanos(60));
         let long_ago = ago(Duration::from_secs(1));
         source.renew(long_ago, false, clock::monotonic());
         assert!(source.renew(
@@ -127,6 +129,6 @@ mod tests {
             false,
             clock::monotonic().plus(Duration::from_millis(1))
         ));
-        assert_eq!(trust.generation(), 1);
+        assert_eq!(fencing.generation(), 1);
     }
 }

@@ -17,7 +17,7 @@ pub fn nullable(component: &str, description: &str) -> Value {
 }
 
 pub fn all() -> Vec<(&'static str, Value)> {
-    let mut all = words();
+    let mut all = formats();
     all.extend(header_values());
     all
 }
@@ -57,7 +57,7 @@ fn header_values() -> Vec<(&'static str, Value)> {
     ]
 }
 
-fn words() -> Vec<(&'static str, Value)> {
+fn formats() -> Vec<(&'static str, Value)> {
     vec![
         (
             "TaskId",

@@ -1,4 +1,4 @@
-//! What happens at the bounds.
+//! What happens at the limits.
 
 use std::time::Duration;
 
@@ -30,7 +30,7 @@ fn in_pieces(first: &'static str, second: &'static str) -> Body {
 
 #[tokio::test]
 async fn a_body_over_the_limit_is_refused_whether_it_says_its_length_or_not() {
-    let (api, _) = api_of(Settings { body_bytes_max: TASK.len(), ..Settings::default() });
+    let (api, _) = api_of(ApiSettings { body_bytes_max: TASK.len(), ..ApiSettings::default() });
     assert_eq!(api.ask(post("/v1/tasks", TASK)).await.status(), StatusCode::CREATED);
     assert_eq!(
         type_of(api.ask(post("/v1/tasks", format!("{TASK} "))).await).await,
@@ -52,11 +52,11 @@ async fn a_body_in_pieces_is_put_together() {
 }
 
 #[tokio::test]
-async fn bodies_over_the_bound_on_memory_are_refused_until_the_others_are_answered() {
-    let (api, _) = api_of(Settings {
+async fn bodies_over_the_limit_on_memory_are_refused_until_the_others_are_answered() {
+    let (api, _) = api_of(ApiSettings {
         body_bytes_max: SLOW_TASK.len(),
         body_memory_max: SLOW_TASK.len() + TASK.len() - 1,
-        ..Settings::default()
+        ..ApiSettings::default()
     });
     let mut slow = Box::pin(api.ask(post("/v1/tasks", SLOW_TASK)));
     assert!(poll!(&mut slow).is_pending());
@@ -66,8 +66,8 @@ async fn bodies_over_the_bound_on_memory_are_refused_until_the_others_are_answer
 }
 
 #[tokio::test]
-async fn requests_over_the_bound_in_flight_are_refused_and_probes_are_not() {
-    let (api, _) = api_of(Settings { requests_in_flight_max: 1, ..Settings::default() });
+async fn requests_over_the_limit_in_flight_are_refused_and_probes_are_not() {
+    let (api, _) = api_of(ApiSettings { requests_in_flight_max: 1, ..ApiSettings::default() });
     let mut slow = Box::pin(api.ask(post("/v1/tasks", SLOW_TASK)));
     assert!(poll!(&mut slow).is_pending());
     assert_eq!(type_of(api.ask(bare("GET", "/v1/cluster")).await).await, "503 busy");
@@ -80,10 +80,10 @@ async fn requests_over_the_bound_in_flight_are_refused_and_probes_are_not() {
 
 #[tokio::test]
 async fn a_caller_with_too_many_requests_is_told_so_and_others_are_not() {
-    let (api, _) = api_of(Settings {
+    let (api, _) = api_of(ApiSettings {
         caller_requests_max: 1,
         requests_in_flight_max: 2,
-        ..Settings::default()
+        ..ApiSettings::default()
     });
     let (callers, others, third) = (Callers::default(), Callers::default(), Callers::default());
     let mut slow = Box::pin(api.ask_of(&callers, post("/v1/tasks", SLOW_TASK)));
@@ -99,14 +99,14 @@ async fn a_caller_with_too_many_requests_is_told_so_and_others_are_not() {
     assert!(detail.contains("(1: --caller-requests-max)"), "{detail}");
     let mut other = Box::pin(api.ask_of(&others, post("/v1/tasks", SLOW_TASK)));
     assert!(poll!(&mut other).is_pending());
-    // The node's own bound: what the third caller could not help.
+    // The node's own limit: what the third caller could not help.
     assert_eq!(type_of(api.ask_of(&third, bare("GET", "/v1/cluster")).await).await, "503 busy");
     assert_eq!(
-        metric(&api, r#"punctual_api_rejected_total{bound="caller_requests"}"#).await.as_deref(),
+        metric(&api, r#"punctual_api_rejected_total{limit="caller_requests"}"#).await.as_deref(),
         Some("1")
     );
     assert_eq!(
-        metric(&api, r#"punctual_api_rejected_total{bound="requests_in_flight"}"#).await.as_deref(),
+        metric(&api, r#"punctual_api_rejected_total{limit="requests_in_flight"}"#).await.as_deref(),
         Some("1")
     );
     drop((slow, other));
@@ -115,7 +115,7 @@ async fn a_caller_with_too_many_requests_is_told_so_and_others_are_not() {
 
 #[tokio::test]
 async fn a_request_keeps_its_place_until_its_answer_is_written() {
-    let (api, _) = api_of(Settings { requests_in_flight_max: 1, ..Settings::default() });
+    let (api, _) = api_of(ApiSettings { requests_in_flight_max: 1, ..ApiSettings::default() });
     let unread = api.ask(bare("GET", "/v1/cluster")).await;
     assert_eq!(type_of(api.ask(bare("GET", "/v1/cluster")).await).await, "503 busy");
     drop(unread);
@@ -125,10 +125,10 @@ async fn a_request_keeps_its_place_until_its_answer_is_written() {
 #[tokio::test]
 async fn large_answers_count_against_the_memory_until_they_are_written() {
     let bytes = 100_000;
-    let (api, _) = api_of(Settings {
+    let (api, _) = api_of(ApiSettings {
         body_bytes_max: 2 * bytes,
         body_memory_max: 2 * bytes,
-        ..Settings::default()
+        ..ApiSettings::default()
     });
     let path = format!(
         "/v1/tasks/{}",
@@ -153,10 +153,10 @@ fn large_task(topic: &str, bytes: usize) -> String {
 #[tokio::test]
 async fn a_problem_that_shows_a_large_task_counts_against_the_memory_until_it_is_written() {
     let bytes = 100_000;
-    let (api, _) = api_of(Settings {
+    let (api, _) = api_of(ApiSettings {
         body_bytes_max: 2 * bytes,
         body_memory_max: 2 * bytes,
-        ..Settings::default()
+        ..ApiSettings::default()
     });
     let id = submit(&api, &large_task("published", bytes)).await["id"].as_str().unwrap().to_owned();
     let put = || {
@@ -200,7 +200,7 @@ async fn a_caller_with_many_unread_metrics_is_told_so_and_can_ask_for_the_nodes_
     }
     assert_eq!(api.ask_of(&others, bare("GET", "/metrics")).await.status(), StatusCode::OK);
     assert_eq!(
-        metric(&api, r#"punctual_api_rejected_total{bound="caller_probes"}"#).await.as_deref(),
+        metric(&api, r#"punctual_api_rejected_total{limit="caller_probes"}"#).await.as_deref(),
         Some("1")
     );
     drop(unread);
@@ -217,7 +217,7 @@ async fn metrics_that_nobody_reads_are_bounded_for_all_callers_together() {
     assert_eq!(type_of(api.ask(bare("GET", "/metrics")).await).await, "503 busy");
     drop(unread);
     assert_eq!(
-        metric(&api, r#"punctual_api_rejected_total{bound="metrics_in_flight"}"#).await.as_deref(),
+        metric(&api, r#"punctual_api_rejected_total{limit="metrics_in_flight"}"#).await.as_deref(),
         Some("1")
     );
 }
@@ -225,10 +225,10 @@ async fn metrics_that_nobody_reads_are_bounded_for_all_callers_together() {
 #[tokio::test]
 async fn long_metrics_are_answered_when_the_memory_is_full() {
     let task = large_task("t", 100_000);
-    let (api, _) = api_of(Settings {
+    let (api, _) = api_of(ApiSettings {
         body_bytes_max: task.len(),
         body_memory_max: task.len(),
-        ..Settings::default()
+        ..ApiSettings::default()
     });
     for number in 0..100 {
         let route = Box::leak(format!("{number:0>50}").into_boxed_str());
@@ -245,10 +245,10 @@ async fn long_metrics_are_answered_when_the_memory_is_full() {
 #[tokio::test]
 async fn answers_that_wait_for_memory_are_few() {
     let bytes = 100_000;
-    let (api, _) = api_of(Settings {
+    let (api, _) = api_of(ApiSettings {
         body_bytes_max: 2 * bytes,
         body_memory_max: 2 * bytes,
-        ..Settings::default()
+        ..ApiSettings::default()
     });
     let path = format!(
         "/v1/tasks/{}",
@@ -267,8 +267,8 @@ async fn answers_that_wait_for_memory_are_few() {
 }
 
 #[tokio::test]
-async fn a_header_over_the_bound_is_refused_and_counted() {
-    let (api, _) = api_of(Settings { header_bytes_max: 1000, ..Settings::default() });
+async fn a_header_over_the_limit_is_refused_and_counted() {
+    let (api, _) = api_of(ApiSettings { header_bytes_max: 1000, ..ApiSettings::default() });
     let with = |name: &'static str, length: usize| {
         let mut request = bare("GET", "/livez");
         request.headers_mut().insert(name, "x".repeat(length).parse().unwrap());
@@ -281,21 +281,21 @@ async fn a_header_over_the_bound_is_refused_and_counted() {
         "431 header-too-large"
     );
     assert_eq!(
-        metric(&api, r#"punctual_api_rejected_total{bound="header_bytes"}"#).await.as_deref(),
+        metric(&api, r#"punctual_api_rejected_total{limit="header_bytes"}"#).await.as_deref(),
         Some("1")
     );
 }
 
 #[tokio::test]
 async fn a_batch_over_its_setting_is_refused_and_counted() {
-    let (api, _) = api_of(Settings { batch_tasks_max: 2, ..Settings::default() });
+    let (api, _) = api_of(ApiSettings { batch_tasks_max: 2, ..ApiSettings::default() });
     let batch = |count| {
         post("/v1/tasks/batch", format!(r#"{{"tasks":[{}]}}"#, vec![TASK; count].join(",")))
     };
     assert_eq!(api.ask(batch(2)).await.status(), StatusCode::OK);
     assert_eq!(type_of(api.ask(batch(3)).await).await, "413 batch-too-large");
     assert_eq!(
-        metric(&api, r#"punctual_api_rejected_total{bound="batch_tasks"}"#).await.as_deref(),
+        metric(&api, r#"punctual_api_rejected_total{limit="batch_tasks"}"#).await.as_deref(),
         Some("1")
     );
 }
@@ -305,10 +305,10 @@ async fn a_batch_over_its_setting_is_refused_and_counted() {
 async fn the_tasks_of_a_batch_count_against_the_memory_for_more_than_their_bytes() {
     let batch = |count: usize| format!(r#"{{"tasks":[{}]}}"#, vec![SLOW_TASK; count].join(","));
     let bytes = batch(100).len();
-    let (api, _) = api_of(Settings {
+    let (api, _) = api_of(ApiSettings {
         body_bytes_max: 4 * bytes,
         body_memory_max: 4 * bytes,
-        ..Settings::default()
+        ..ApiSettings::default()
     });
     let mut slow = Box::pin(api.ask(post("/v1/tasks/batch", batch(100))));
     assert!(poll!(&mut slow).is_pending());
@@ -322,9 +322,9 @@ async fn the_tasks_of_a_batch_count_against_the_memory_for_more_than_their_bytes
 }
 
 #[tokio::test]
-async fn a_full_queue_is_counted_by_its_bound_and_the_tasks_of_a_batch_by_their_status() {
+async fn a_full_queue_is_counted_by_its_limit_and_the_tasks_of_a_batch_by_their_status() {
     let api = api();
-    let rejected = || metric(&api, r#"punctual_api_rejected_total{bound="submit_queue"}"#);
+    let rejected = || metric(&api, r#"punctual_api_rejected_total{limit="submit_queue"}"#);
     let full = TASK.replace(r#""t""#, r#""full""#);
     assert_eq!(type_of(api.ask(post("/v1/tasks", full.clone())).await).await, "503 busy");
     assert_eq!(rejected().await.as_deref(), Some("1"));
@@ -340,15 +340,19 @@ async fn a_full_queue_is_counted_by_its_bound_and_the_tasks_of_a_batch_by_their_
 
 #[tokio::test]
 async fn a_submit_without_an_answer_within_the_deadline_has_an_unknown_outcome() {
-    let (api, _) =
-        api_of(Settings { request_deadline: Duration::from_millis(10), ..Settings::default() });
+    let (api, _) = api_of(ApiSettings {
+        request_deadline: Duration::from_millis(10),
+        ..ApiSettings::default()
+    });
     assert_eq!(type_of(api.ask(post("/v1/tasks", SLOW_TASK)).await).await, "503 outcome-unknown");
 }
 
 #[tokio::test]
 async fn a_body_that_does_not_arrive_within_the_deadline_is_given_up() {
-    let (api, _) =
-        api_of(Settings { request_deadline: Duration::from_millis(10), ..Settings::default() });
+    let (api, _) = api_of(ApiSettings {
+        request_deadline: Duration::from_millis(10),
+        ..ApiSettings::default()
+    });
     let stalled = Body::from_stream(stream::pending::<Result<Bytes, std::io::Error>>());
     assert_eq!(type_of(api.ask(post("/v1/tasks", stalled)).await).await, "408 request-timeout");
 }
