@@ -13,9 +13,8 @@ fn main() -> ExitCode {
         Err(refusal) => return refusal.report(),
     };
     telemetry::logging::start(&invocation.log);
-    rustls::crypto::ring::default_provider().install_default().ok(); // Fails only when one is installed already.
-    let runtime =
-        tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(TaskFailure::from);
+    rustls::crypto::ring::default_provider().install_default().ok(); // Fails when one is there.
+    let runtime = tokio::runtime::Runtime::new().map_err(TaskFailure::from);
     let ended = runtime.and_then(|runtime| runtime.block_on(run(invocation.command)));
     let code = ended.unwrap_or_else(|failure| {
         tracing::error!("{}", error_chain::chain(failure.as_ref()));

@@ -402,8 +402,8 @@ fn a_library_without_a_home_is_seen() {
 fn a_long_file_is_seen() {
     assert_eq!(
         said(rules::lengths(&example(&[
-            ("src/a.rs", &"\n".repeat(601)),
-            ("src/b.rs", &"\n".repeat(600))
+            ("src/a.rs", &"\n".repeat(701)),
+            ("src/b.rs", &"\n".repeat(700))
         ]))),
         1
     );

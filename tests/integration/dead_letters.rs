@@ -146,25 +146,26 @@ async fn a_dead_letter_is_listed_put_back_and_published_and_its_history_is_right
         api.get(&format!("/v1/topics/{topic}/tasks/n1")).await.json()["id"],
         answer.json()["id"]
     );
-    // Dropped, it stays dead, without a dead letter.
-    let dropped = drop_dead(api, ids[2]).await;
-    assert_eq!((dropped.status, &dropped.json()["id"]), (200, &json!(ids[2].to_string())));
-    assert_eq!(
-        (drop_dead(api, ids[2]).await.status, redrive(api, ids[2]).await.status),
-        (404, 404)
-    );
-    assert_eq!(change_many(api, ("drop", "dropped"), &json!({ "topic": topic })).await, (1, false));
-    for id in &ids[2..] {
-        assert_eq!(
-            (api.task(*id).await.state.as_str(), states(&cluster, *id).await),
-            ("dead", vec!["dead".to_owned()])
-        );
-    }
+    drops_leave_dead_tasks(&cluster, api, &topic, [ids[2], ids[3]]).await;
     assert_eq!(
         cluster.count("select count(*) from dead_letter").await
             + cluster.count("select count(*) from task_follow").await,
         0
     );
+}
+
+/// Drops the dead letters of a topic: first the one, then all others. Their tasks stay dead.
+async fn drops_leave_dead_tasks(cluster: &Cluster, api: &Api, topic: &str, [id, last]: [Uuid; 2]) {
+    let dropped = drop_dead(api, id).await;
+    assert_eq!((dropped.status, &dropped.json()["id"]), (200, &json!(id.to_string())));
+    assert_eq!((drop_dead(api, id).await.status, redrive(api, id).await.status), (404, 404));
+    assert_eq!(change_many(api, ("drop", "dropped"), &json!({ "topic": topic })).await, (1, false));
+    for id in [id, last] {
+        assert_eq!(
+            (api.task(id).await.state.as_str(), states(cluster, id).await),
+            ("dead", vec!["dead".to_owned()])
+        );
+    }
 }
 
 /// A dead letter is kept for ever, the receipts of its first attempts are not.

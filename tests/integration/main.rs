@@ -50,6 +50,7 @@ mod membership;
 mod membership_outages;
 mod membership_support;
 mod names;
+mod names_race;
 mod neighbours;
 mod outages;
 mod pool;
