@@ -8,6 +8,8 @@
 //!                    larger ones are thrown away, and the connection is closed
 //!            router, answer: admit requests, within limits; measure; catch panics; route;
 //!                    keep a place until the answer is written
+//! access     hosts, guard: who may send a request, and the permits for what it does;
+//!                    cursors: sealed positions in lists
 //! handlers   tasks, names: submit, look up, cancel; by name: replace, look up, cancel
 //!                    (draft <- fields <- body <- unpack)
 //!            lists, bulk: pages of tasks and of dead letters, counts; change many tasks at once,
@@ -27,6 +29,7 @@
 //! (see [`ApiSettings`]). A caller that reaches one is told at once. Payloads, keys and headers are
 //! never logged.
 
+pub mod access;
 mod handlers;
 pub mod json;
 mod line;
@@ -39,6 +42,8 @@ mod shared;
 #[cfg(test)]
 mod tests;
 
+pub use access::cursors::Cursors;
+pub use access::hosts::Hosts;
 pub use metrics::ApiMetrics;
 pub use problems::problem_type::ProblemType;
 pub use server::router::Api;

@@ -13,7 +13,8 @@ use std::time::Duration;
 
 use az::SaturatingAs as _;
 
-use crate::api::{self, Api, ApiMetrics, ApiSettings, Port};
+use crate::access::{Policy, PolicyHandle};
+use crate::api::{self, Api, ApiMetrics, ApiSettings, Hosts, Port};
 use crate::clock;
 use crate::config::{self, CheckedSettings, Command, MigrationSettings, SettingProblem, Settings};
 use crate::domain::NodeId;
@@ -99,15 +100,21 @@ pub async fn serve(settings: Settings) -> Result<(), TaskFailure> {
     let api_metrics = ApiMetrics::register(&mut registry);
     let readiness_metrics = readiness::ReadinessMetrics::register(&mut registry);
     let registry = std::sync::Arc::new(registry);
+    let policy = PolicyHandle::new(Policy::open());
     let api = |settings| {
-        Api::new(service.clone(), settings, api_metrics.clone(), std::sync::Arc::clone(&registry))
+        let (metrics, registry) = (api_metrics.clone(), std::sync::Arc::clone(&registry));
+        Api::new(service.clone(), settings, metrics, registry, policy.clone())
     };
-    ports.serve(api_settings(&settings), api, &tasks)?;
+    let hosts = Hosts::new(address, &advertise, &settings.hosts);
+    let cursors = ports.serve(api_settings(&settings, hosts), api, &tasks)?;
     tasks.spawn("readiness", readiness::say(service.clone(), readiness_metrics, tasks.clone()));
     tracing::info!(%address, %node, name = settings.node_name, version = config::RELEASE, commit = config::COMMIT, "listening");
 
     let outcome = match startup::wait_for_postgres(&settings, &assembled, &service, &tasks).await {
-        Ok(Some(checked)) => run(&settings, assembled, checked, &service, &tasks).await,
+        Ok(Some(checked)) => {
+            cursors.set_secret(checked.secret.bytes());
+            run(&settings, assembled, checked, &service, &tasks).await
+        }
         Ok(None) => {
             tracing::info!("told to stop before it had begun");
             Ok(())
@@ -242,10 +249,11 @@ fn advertised(advertise: &str, address: SocketAddr) -> String {
         .map_or_else(|| advertise.to_owned(), |host| format!("{host}:{}", address.port()))
 }
 
-fn api_settings(settings: &Settings) -> ApiSettings {
+fn api_settings(settings: &Settings, hosts: Hosts) -> ApiSettings {
     let limits = &settings.limits;
     ApiSettings {
         port: if settings.operator_listen.is_some() { Port::Public } else { Port::Sole },
+        hosts,
         body_bytes_max: limits.body_bytes_max,
         body_memory_max: limits.body_memory_bytes,
         header_bytes_max: limits.header_bytes_max,

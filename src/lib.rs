@@ -1,5 +1,6 @@
 //! Punctual: a delay scheduler for Kafka. See ARCHITECTURE.md for an overview.
 
+pub mod access;
 pub mod api;
 pub mod app;
 pub mod bench;

@@ -6,3 +6,4 @@ pub mod lists;
 pub mod names;
 pub mod node;
 pub mod tasks;
+pub mod who_am_i;

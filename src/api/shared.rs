@@ -11,10 +11,14 @@ use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 use tokio::time::error::Elapsed;
 
+use super::access::cursors::Cursors;
+use super::access::guard::Guard;
+use super::access::hosts::Hosts;
 use super::line::PlacePurpose;
 use super::metrics::ApiMetrics;
 use super::problems::problem::Problem;
 use super::problems::refusal::of_unavailable;
+use crate::access::PolicyHandle;
 use crate::clock;
 use crate::domain::{List, Monotonic, Throttle, TopicName};
 use crate::node::messages::Unavailable;
@@ -52,6 +56,8 @@ impl Port {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ApiSettings {
     pub port: Port,
+    /// The hosts that a request may name: 421 for others.
+    pub hosts: Hosts,
     /// Bytes of one body, both compressed and unpacked: 413. At most 4 GiB.
     pub body_bytes_max: usize,
     /// Total bytes of the bodies that are being read, unpacked, parsed or stored, and of answers
@@ -104,6 +110,8 @@ pub struct ApiShared {
     pub settings: ApiSettings,
     pub metrics: ApiMetrics,
     pub registry: Arc<Registry>,
+    pub policy: PolicyHandle,
+    pub cursors: Arc<Cursors>,
     /// The OpenAPI document.
     pub document: Bytes,
     /// Bytes still free for bodies and large answers.
@@ -138,7 +146,7 @@ impl ApiShared {
         settings: ApiSettings,
         metrics: ApiMetrics,
         registry: Arc<Registry>,
-        document: Bytes,
+        policy: PolicyHandle,
     ) -> Self {
         // One body of the largest size always fits, whatever the settings are.
         let body_memory_max = settings.body_memory_max.max(settings.body_bytes_max);
@@ -156,7 +164,9 @@ impl ApiShared {
             settings,
             metrics,
             registry,
-            document,
+            policy,
+            cursors: Arc::default(),
+            document: Bytes::new(),
             body_memory,
             body_memory_max,
             waiting_answers,
@@ -166,6 +176,11 @@ impl ApiShared {
             metrics_texts: Semaphore::new(METRICS_AT_ONCE_MAX),
             caller_said: Mutex::new(Throttle::new(SAY_CALLER_EVERY)),
         }
+    }
+
+    /// Sets the OpenAPI document.
+    pub fn with_document(self, document: Bytes) -> Self {
+        Self { document, ..self }
     }
 
     /// Returns the places that all callers together have for `purpose`, and the name of their
@@ -195,6 +210,7 @@ impl ApiShared {
     /// is unknown.
     pub fn ask<T>(
         &self,
+        guard: &Guard,
         deadline: Deadline,
         call: impl Future<Output = Result<T, Unavailable>>,
         unknown: impl Fn(&str) -> Problem,
@@ -202,9 +218,12 @@ impl ApiShared {
         // The future is large, so it is on the heap: otherwise every future that awaits it would be
         // as large.
         let call = Box::pin(call);
+        let guard = guard.clone();
         async move {
             let answer = self.in_time(deadline.hold(call).await, &unknown)?;
-            answer.map_err(|unavailable| of_unavailable(unavailable, unknown))
+            answer.map_err(|unavailable| {
+                of_unavailable(unavailable.with_reason(|reason| guard.tells(reason)), unknown)
+            })
         }
     }
 

@@ -18,13 +18,14 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use axum::body::Body;
-use axum::http::{Request, StatusCode, header};
+use axum::http::{HeaderValue, Request, StatusCode, header};
 use http_body_util::BodyExt as _;
 use serde_json::Value;
 
 use super::line::{CallerConnection, Callers};
 use super::server::answer::Answer;
-use super::{Api, ApiMetrics, ApiSettings, Port};
+use super::{Api, ApiMetrics, ApiSettings, Hosts, Port};
+use crate::access::{Policy, PolicyHandle};
 use crate::domain::Monotonic;
 use crate::node::requests::service::Service;
 use crate::node::requests::service::model::Model;
@@ -38,7 +39,12 @@ impl Api {
         self.ask_of(&Callers::default(), request).await
     }
 
-    async fn ask_of(&self, callers: &Callers, request: Request<Body>) -> Response {
+    async fn ask_of(&self, callers: &Callers, mut request: Request<Body>) -> Response {
+        let is_probe = request.method() == "GET" && request.uri().path() == "/livez";
+        if !is_probe && request.uri().authority().is_none() {
+            let host = HeaderValue::from_static("a");
+            request.headers_mut().entry(header::HOST).or_insert(host);
+        }
         let caller = callers.enter([127, 0, 0, 1].into(), usize::MAX).unwrap();
         let line = Arc::new(CallerConnection::new(caller, Monotonic::default()));
         let place = self.place(&line, false);
@@ -51,6 +57,7 @@ impl Default for ApiSettings {
     fn default() -> Self {
         Self {
             port: Port::Sole,
+            hosts: Hosts::new(([127, 0, 0, 1], 7070).into(), "http://a", &[]),
             body_bytes_max: 16 << 20,
             body_memory_max: 256 << 20,
             header_bytes_max: 16 << 10,
@@ -69,10 +76,17 @@ impl Default for ApiSettings {
 }
 
 fn api_of(settings: ApiSettings) -> (Api, Arc<Model>) {
+    api_with(settings, PolicyHandle::new(Policy::open()))
+}
+
+fn api_with(settings: ApiSettings, policy: PolicyHandle) -> (Api, Arc<Model>) {
     let model = Arc::new(Model::default());
     let mut registry = Registry::default();
     let metrics = ApiMetrics::register(&mut registry);
-    (Api::new(Service::of_model(model.clone()), settings, metrics, Arc::new(registry)), model)
+    let service = Service::of_model(model.clone());
+    let api = Api::new(service, settings, metrics, Arc::new(registry), policy);
+    api.cursors().set_secret(b"a secret of tests");
+    (api, model)
 }
 
 fn api() -> Api {

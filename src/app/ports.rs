@@ -2,12 +2,13 @@
 
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::net::{TcpListener, TcpSocket};
 
 use crate::api::tls::{self, ClientAuth, Keeper};
-use crate::api::{self, Api, ApiSettings, Port};
+use crate::api::{self, Api, ApiSettings, Cursors, Port};
 use crate::config::Settings;
 use crate::shutdown::{TaskFailure, Tasks};
 use crate::telemetry::Registry;
@@ -59,13 +60,13 @@ impl Ports {
     }
 
     /// Serves all ports in the background. `settings` are those of the public one, and `api` makes
-    /// the API of a port.
+    /// the API of a port. Returns the seal of cursors, which waits for the secret of the cluster.
     pub fn serve(
         self,
         settings: ApiSettings,
         api: impl Fn(ApiSettings) -> Api,
         tasks: &Tasks,
-    ) -> Result<(), TaskFailure> {
+    ) -> Result<Arc<Cursors>, TaskFailure> {
         let acceptor = self.certificate.as_ref().map(Keeper::acceptor);
         if let Some(keeper) = self.certificate {
             tasks.spawn("certificate", keeper.run(tasks.clone()));
@@ -79,14 +80,19 @@ impl Ports {
             };
             let acceptor = acceptor.clone().map(tls::Acceptor::of_operators);
             let address = listener.local_addr()?;
+            let settings =
+                ApiSettings { hosts: settings.hosts.clone().and(address.ip()), ..settings };
             tasks.spawn(
                 "operator api",
                 api::serve(listener, api(settings), acceptor, tasks.clone()),
             );
             tracing::info!(%address, "listening for operators");
         }
-        tasks.spawn("api", api::serve(self.public, api(settings), acceptor, tasks.clone()));
-        Ok(())
+        let public = api(settings);
+        // The operator port has no lists, and so no cursors.
+        let cursors = public.cursors();
+        tasks.spawn("api", api::serve(self.public, public, acceptor, tasks.clone()));
+        Ok(cursors)
     }
 }
 

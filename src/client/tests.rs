@@ -19,6 +19,7 @@ use super::{
     args::{self, CancelArgs, NodeOptions, SubmitArgs},
     draft,
 };
+use crate::access::{Policy, PolicyHandle};
 use crate::api::{self, ApiMetrics, ApiSettings};
 use crate::node::requests::service::Service;
 use crate::node::requests::service::model::Model;
@@ -52,7 +53,9 @@ async fn node() -> NodeOptions {
         ApiSettings::default(),
         metrics,
         Arc::new(registry),
+        PolicyHandle::new(Policy::open()),
     );
+    api.cursors().set_secret(b"a secret of tests");
     let tasks = Tasks::default();
     tasks.spawn("api", api::serve(listener, api, None, tasks.clone()));
     NodeOptions { url: format!("http://{address}/"), json: false, timeout: Duration::from_secs(30) }

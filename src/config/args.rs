@@ -285,6 +285,14 @@ pub(super) struct NodeArgs {
     /// node warns about it.
     #[arg(long, env = "PUNCTUAL_LISTEN", value_name = "ADDRESS", default_value = "127.0.0.1:7070")]
     pub listen: String,
+    /// A name under which this node is reached, without a port; repeat the flag, or separate names
+    /// by commas. One that begins with a dot stands for all names that end in it.
+    ///
+    /// Requests for other hosts are refused (421), so that no web page can point its own name at
+    /// this node. Always taken: localhost, the address that is listened on (any address of the
+    /// machine, for 0.0.0.0), and the host of --advertise.
+    #[arg(long, env = "PUNCTUAL_HOST", value_name = "NAME", value_delimiter = ',')]
+    pub host: Vec<String>,
     /// The cluster's name, the prefix of its keys in etcd. 1 to 64 of a-z A-Z 0-9 . _ and -.
     #[arg(long, env = "PUNCTUAL_CLUSTER", value_name = "NAME", default_value = "punctual")]
     pub cluster: String,

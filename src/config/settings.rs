@@ -31,6 +31,8 @@ pub struct Settings {
     pub operator_listen: Option<SocketAddr>,
     /// True when no connection to a server may be readable by others.
     pub require_tls: bool,
+    /// Further names of this node. One that begins with a dot stands for all names that end in it.
+    pub hosts: Vec<String>,
     pub cluster: String,
     pub node_name: String,
     /// A URL without a slash at its end. Its port is 0 when the port of `listen` is 0. The code
@@ -181,6 +183,7 @@ pub(super) fn read(args: &args::Serve, host: &Host<'_>) -> Result<Settings, Vec<
         tls,
         operator_listen: tls::operator_listen(&args.tls, is_operator_anonymous, &mut reader),
         require_tls: truth("--require-tls", &args.tls.require_tls, &mut reader),
+        hosts: hosts(&args.node.host, &mut reader),
         cluster: cluster(&args.node.cluster, &mut reader),
         advertise,
         node_name,
@@ -230,6 +233,19 @@ fn listen(text: &str, reader: &mut SettingsReader) -> SocketAddr {
         );
         SocketAddr::from(([127, 0, 0, 1], 0))
     })
+}
+
+fn hosts(names: &[String], reader: &mut SettingsReader) -> Vec<String> {
+    let is_name = |name: &str| {
+        let legal = |byte: u8| byte.is_ascii_alphanumeric() || b".-_[]:".contains(&byte);
+        !name.trim_matches('.').is_empty() && name.bytes().all(legal) && !has_port(name)
+    };
+    let names: Vec<String> = names.iter().map(|name| name.trim().to_owned()).collect();
+    if let Some(wrong) = names.iter().find(|name| !is_name(name)) {
+        reader
+            .problem("--host", format!("{} is no host; write it without a port", printable(wrong)));
+    }
+    names
 }
 
 fn cluster(text: &str, reader: &mut SettingsReader) -> String {

@@ -85,6 +85,21 @@ pub enum Refusal {
     },
 }
 
+impl Refusal {
+    /// Replaces the reason of a server, if there is one.
+    #[must_use]
+    pub fn with_reason(self, replace: impl FnOnce(String) -> String) -> Self {
+        match self {
+            Self::ServerAway { reason } => Self::ServerAway { reason: replace(reason) },
+            Self::Unknown { reason } => {
+                Self::Unknown { reason: replace(reason.into_owned()).into() }
+            }
+            Self::BadValue { reason } => Self::BadValue { reason: replace(reason) },
+            other => other,
+        }
+    }
+}
+
 /// The answer to a cancel.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Verdict {
@@ -133,6 +148,18 @@ pub enum Unavailable {
         reason: String,
     },
     Draining,
+}
+
+impl Unavailable {
+    /// Replaces the reason, if there is one.
+    #[must_use]
+    pub fn with_reason(self, replace: impl FnOnce(String) -> String) -> Self {
+        match self {
+            Self::ServerAway { reason } => Self::ServerAway { reason: replace(reason) },
+            Self::Unknown { reason } => Self::Unknown { reason: replace(reason) },
+            other => other,
+        }
+    }
 }
 
 /// The number of pending tasks. With a topic, all figures are of that topic.

@@ -3,6 +3,7 @@
 pub mod heartbeat;
 pub mod schema;
 
+use std::fmt;
 use std::time::Duration;
 
 use sqlx::Row;
@@ -50,6 +51,33 @@ pub(super) async fn read(
         row.as_ref().map(settings_of).transpose()
     };
     connection.run("read the settings of the cluster", statement).await
+}
+
+/// A secret, which no message shows.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(Vec<u8>);
+
+impl Secret {
+    pub fn bytes(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret")
+    }
+}
+
+/// Reads the secret that the nodes of the cluster share.
+pub(super) async fn read_secret(connection: &mut Connection) -> Result<Secret, PostgresError> {
+    let statement = async |open: &mut PgConnection| {
+        sqlx::query_scalar("-- read the secret of the cluster\nselect secret from cluster")
+            .fetch_one(open)
+            .await
+            .map(Secret)
+    };
+    connection.run("read the secret of the cluster", statement).await
 }
 
 fn settings_of(row: &PgRow) -> Result<ClusterSettings, sqlx::Error> {

@@ -17,12 +17,14 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("signals", &[]),
     ("telemetry", &[]),
     ("failpoint", &[]),
+    ("access", &["domain", "clock", "error_chain", "shutdown", "telemetry"]),
     ("postgres", &["domain", "clock", "failpoint", "error_chain", "shutdown"]),
     ("kafka", &["domain", "clock", "telemetry"]),
     ("etcd", &["domain", "clock", "error_chain", "shutdown", "telemetry"]),
     (
         "node",
         &[
+            "access",
             "domain",
             "engine",
             "postgres",
@@ -38,6 +40,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     (
         "api",
         &[
+            "access",
             "domain",
             "clock",
             "error_chain",
@@ -66,6 +69,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     (
         "app",
         &[
+            "access",
             "domain",
             "engine",
             "postgres",
@@ -86,13 +90,16 @@ const LAYERS: &[(&str, &[&str])] = &[
 
 /// Libraries that may be used only in their folders.
 const HOMES: &[(&str, &[&str])] = &[
+    ("arc_swap", &["access"]),
     ("axum", &["api"]),
-    ("base64", &["api", "client"]),
+    ("base64", &["access", "api", "client"]),
     ("clap", &["config", "client::args", "bench::args"]),
     ("clap_complete", &["config"]),
+    ("crc32fast", &["access::token"]),
     ("etcd_client", &["etcd"]),
     ("flate2", &["api", "kafka::compression"]),
     ("hdrhistogram", &["bench::results::quantiles"]),
+    ("hex", &["access"]),
     ("http_body_util", &["api", "bench::load::http"]),
     ("hyper", &["api", "bench"]),
     ("hyper_util", &["api", "bench::load::http"]),
@@ -101,14 +108,18 @@ const HOMES: &[(&str, &[&str])] = &[
     ("prometheus_client", &["telemetry"]),
     ("rdkafka", &["kafka"]),
     ("reqwest", &["client"]),
+    ("ring", &["api::access::cursors"]),
     ("rustix", &["app", "node", "clock", "client"]),
     ("rustls", &["main", "api::server::tls", "bench::load"]),
     ("serde", &["api", "bench", "client", "etcd", "kafka"]),
     ("serde_json", &["api", "bench", "client", "etcd", "kafka"]),
+    ("sha2", &["access"]),
     ("slab", &["node::in_flight"]),
     ("snap", &["kafka::compression"]),
     ("sqlx", &["postgres"]),
+    ("subtle", &["access::token"]),
     ("tokio_rustls", &["api::server::tls", "bench::load"]),
+    ("toml", &["access::file"]),
     ("tower", &["api"]),
     ("tracing_subscriber", &["telemetry"]),
     ("webpki_roots", &["bench::load"]),

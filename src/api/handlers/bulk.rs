@@ -11,8 +11,10 @@ use axum::response::Response;
 use serde::Serialize;
 use serde_json::value::RawValue;
 
-use super::lists::{cursor_of, searched, text_of};
-use super::tasks::{IdInPath, id_of};
+use super::lists::{binding_of, searched};
+use super::tasks::{IdInPath, id_of, may_change};
+use crate::access::permit::{Cancel, Drop, Read, Redrive};
+use crate::api::access::guard::Guard;
 use crate::api::json::answers::{self, TaskJson};
 use crate::api::json::times::{self, Rfc3339};
 use crate::api::problems::problem::Problem;
@@ -20,14 +22,19 @@ use crate::api::problems::problem_type::ProblemType;
 use crate::api::request::fields::{boolean, members, string};
 use crate::api::request::{body, preconditions, query};
 use crate::api::shared::ApiShared;
-use crate::domain::{List, TaskId, TaskView, Timestamp, TopicName};
+use crate::domain::{Cursor, List, TaskId, TaskView, Timestamp, TopicName};
 use crate::node::messages::BulkSelection;
 
 const FIELDS: [&str; 5] = ["topic", "due_from", "due_to", "dry_run", "cursor"];
 
 /// Reads the selection of tasks. The topic is required, so that a forgotten field cannot empty a
 /// cluster.
-fn bulk_of(text: &str, list: List) -> Result<BulkSelection, Problem> {
+fn bulk_of(
+    shared: &ApiShared,
+    guard: &Guard,
+    text: &str,
+    change: BulkChange,
+) -> Result<BulkSelection, Problem> {
     let [topic, due_from, due_to, dry_run, cursor] = members(text, &FIELDS)?;
     let Some(topic) = topic else {
         return Err(Problem::new(
@@ -55,7 +62,10 @@ fn bulk_of(text: &str, list: List) -> Result<BulkSelection, Problem> {
         .filter(|cursor| cursor.get() != "null")
         .map(|cursor| string(cursor, "cursor"))
         .transpose()?;
-    let from = cursor.map(|cursor| cursor_of(&cursor, list, &bulk.selection())).transpose()?;
+    change.check(guard, &bulk)?;
+    let selection = bulk.selection();
+    let binding = binding_of(guard, change.list(), &selection);
+    let from = cursor.map(|cursor| shared.cursors.open(&cursor, binding)).transpose()?;
     Ok(BulkSelection { from, ..bulk })
 }
 
@@ -68,6 +78,16 @@ enum BulkChange {
 }
 
 impl BulkChange {
+    /// Checks the right to the change, or to its dry run.
+    fn check(self, guard: &Guard, bulk: &BulkSelection) -> Result<(), Problem> {
+        match self {
+            _ if bulk.is_dry_run => guard.permit::<Read>(&bulk.topic).map(drop),
+            Self::Cancel => guard.permit::<Cancel>(&bulk.topic).map(drop),
+            Self::Redrive => guard.permit::<Redrive>(&bulk.topic).map(drop),
+            Self::Drop => guard.permit::<Drop>(&bulk.topic).map(drop),
+        }
+    }
+
     const fn list(self) -> List {
         match self {
             Self::Cancel => List::Tasks,
@@ -103,6 +123,7 @@ struct DoneJson {
 
 async fn change_many(
     shared: &ApiShared,
+    guard: &Guard,
     request: Request<Body>,
     change: BulkChange,
 ) -> Result<Response, Problem> {
@@ -110,7 +131,7 @@ async fn change_many(
     query::refuse(request.uri())?;
     preconditions::refuse(request.headers())?;
     let (bytes, _share) = body::read(shared, request, deadline).await?;
-    let bulk = bulk_of(body::text_of(&bytes)?, change.list())?;
+    let bulk = bulk_of(shared, guard, body::text_of(&bytes)?, change)?;
     // A dry run never changes anything.
     let unknown = |reason: &str| {
         if bulk.is_dry_run {
@@ -121,9 +142,15 @@ async fn change_many(
     };
     let service = &shared.service;
     let done = match change {
-        BulkChange::Cancel => shared.ask(deadline, service.cancel_all(&bulk), unknown).await?,
-        BulkChange::Redrive => shared.ask(deadline, service.redrive_all(&bulk), unknown).await?,
-        BulkChange::Drop => shared.ask(deadline, service.drop_all_dead(&bulk), unknown).await?,
+        BulkChange::Cancel => {
+            shared.ask(guard, deadline, service.cancel_all(&bulk), unknown).await?
+        }
+        BulkChange::Redrive => {
+            shared.ask(guard, deadline, service.redrive_all(&bulk), unknown).await?
+        }
+        BulkChange::Drop => {
+            shared.ask(guard, deadline, service.drop_all_dead(&bulk), unknown).await?
+        }
     };
     let topic_known = if done.task_count == 0 && !done.has_more {
         let searched = searched(change.list(), &bulk.selection());
@@ -131,47 +158,64 @@ async fn change_many(
     } else {
         None
     };
+    let selection = bulk.selection();
+    let binding = binding_of(guard, change.list(), &selection);
     let answer = DoneJson {
         count: BTreeMap::from([(change.done(), done.task_count)]),
         more: done.has_more,
         dry_run: bulk.is_dry_run,
-        searched_to: done
-            .searched_to
-            .map(|cursor| Rfc3339(TaskId::from_uuid(cursor.after).due_at())),
-        cursor: done.searched_to.map(|cursor| text_of(cursor, change.list(), &bulk.selection())),
+        searched_to: done.searched_to.map(|cursor| searched_to(guard, cursor)),
+        cursor: done.searched_to.map(|cursor| shared.cursors.seal(cursor, binding)).transpose()?,
         topic_known,
     };
     Ok(answers::json(StatusCode::OK, &answer))
 }
 
+/// Returns the time up to which all tasks were looked at. It is that of some row, perhaps of a
+/// topic that the caller may not see. Such a caller gets the beginning of its minute.
+fn searched_to(guard: &Guard, cursor: Cursor) -> Rfc3339 {
+    const MINUTE_MILLIS: i64 = 60_000;
+    let exact = TaskId::from_uuid(cursor.after).due_at();
+    if guard.reads_everywhere() {
+        return Rfc3339(exact);
+    }
+    let millis = exact.as_millis();
+    Rfc3339(Timestamp::from_millis(millis - millis.rem_euclid(MINUTE_MILLIS)))
+}
+
 /// Handles `POST /v1/tasks/cancel`.
 pub async fn cancel(
     State(shared): State<Arc<ApiShared>>,
+    guard: Guard,
     request: Request<Body>,
 ) -> Result<Response, Problem> {
-    change_many(&shared, request, BulkChange::Cancel).await
+    change_many(&shared, &guard, request, BulkChange::Cancel).await
 }
 
 /// Handles `POST /v1/dead/redrive`.
 pub async fn redrive_all(
     State(shared): State<Arc<ApiShared>>,
+    guard: Guard,
     request: Request<Body>,
 ) -> Result<Response, Problem> {
-    change_many(&shared, request, BulkChange::Redrive).await
+    change_many(&shared, &guard, request, BulkChange::Redrive).await
 }
 
 /// Handles `POST /v1/dead/drop`.
 pub async fn drop_all_dead(
     State(shared): State<Arc<ApiShared>>,
+    guard: Guard,
     request: Request<Body>,
 ) -> Result<Response, Problem> {
-    change_many(&shared, request, BulkChange::Drop).await
+    change_many(&shared, &guard, request, BulkChange::Drop).await
 }
 
 /// Returns the answer to a change of one dead letter.
-fn answer_of(task: Option<TaskView>) -> Result<Response, Problem> {
+fn answer_of(guard: &Guard, task: Option<TaskView>) -> Result<Response, Problem> {
     match task {
-        Some(view) => Ok(answers::task(StatusCode::OK, &TaskJson::of_view(&view))),
+        Some(view) => {
+            Ok(answers::task(StatusCode::OK, &TaskJson::of_view(&view, guard.shows(&view.topic))))
+        }
         None => Err(Problem::dead_not_found()),
     }
 }
@@ -179,6 +223,7 @@ fn answer_of(task: Option<TaskView>) -> Result<Response, Problem> {
 /// Handles `POST /v1/dead/{id}/redrive`.
 pub async fn redrive(
     State(shared): State<Arc<ApiShared>>,
+    guard: Guard,
     path: IdInPath,
     request: Request<Body>,
 ) -> Result<Response, Problem> {
@@ -188,12 +233,16 @@ pub async fn redrive(
     body::refuse(&shared, request, deadline).await?;
     let Some(id) = id_of(path) else { return Err(Problem::task_not_found(false)) };
     let unknown = |reason: &str| Problem::dead_unknown("redriven", reason);
-    answer_of(shared.ask(deadline, shared.service.redrive(id), unknown).await?)
+    if !may_change::<Redrive>(&shared, &guard, id, deadline).await? {
+        return Err(Problem::dead_not_found());
+    }
+    answer_of(&guard, shared.ask(&guard, deadline, shared.service.redrive(id), unknown).await?)
 }
 
 /// Handles `DELETE /v1/dead/{id}`.
 pub async fn drop_dead(
     State(shared): State<Arc<ApiShared>>,
+    guard: Guard,
     path: IdInPath,
     request: Request<Body>,
 ) -> Result<Response, Problem> {
@@ -204,5 +253,8 @@ pub async fn drop_dead(
     let Some(id) = id_of(path) else { return Err(Problem::task_not_found(false)) };
     preconditions::check(&condition, id)?;
     let unknown = |reason: &str| Problem::dead_unknown("dropped", reason);
-    answer_of(shared.ask(deadline, shared.service.drop_dead(id), unknown).await?)
+    if !may_change::<Drop>(&shared, &guard, id, deadline).await? {
+        return Err(Problem::dead_not_found());
+    }
+    answer_of(&guard, shared.ask(&guard, deadline, shared.service.drop_dead(id), unknown).await?)
 }

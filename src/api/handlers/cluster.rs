@@ -9,6 +9,7 @@ use axum::response::Response;
 use az::SaturatingAs as _;
 use serde::Serialize;
 
+use crate::api::access::guard::Guard;
 use crate::api::json::answers::{self, DisplayJson};
 use crate::api::json::times::Rfc3339;
 use crate::api::problems::problem::{NotReadyJson, Problem};
@@ -65,10 +66,14 @@ struct BacklogJson {
     oldest_due_at: Option<Rfc3339>,
 }
 
-pub async fn show(State(shared): State<Arc<ApiShared>>, uri: Uri) -> Result<Response, Problem> {
+pub async fn show(
+    State(shared): State<Arc<ApiShared>>,
+    guard: Guard,
+    uri: Uri,
+) -> Result<Response, Problem> {
     let deadline = shared.deadline();
     query::refuse(&uri)?;
-    let view = shared.ask(deadline, shared.service.cluster(), Problem::unavailable).await?;
+    let view = shared.ask(&guard, deadline, shared.service.cluster(), Problem::unavailable).await?;
     Ok(answers::json(StatusCode::OK, &json_of(&view)))
 }
 

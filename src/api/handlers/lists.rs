@@ -5,16 +5,17 @@ use std::sync::Arc;
 use axum::extract::State;
 use axum::http::{StatusCode, Uri};
 use axum::response::Response;
-use base64::Engine as _;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde::Serialize;
 
+use crate::access::permit::Read;
+use crate::api::access::cursors::Binding;
+use crate::api::access::guard::Guard;
 use crate::api::json::answers::{self, TaskJson};
 use crate::api::json::times::Rfc3339;
 use crate::api::problems::problem::Problem;
 use crate::api::request::query::Parameters;
 use crate::api::shared::ApiShared;
-use crate::domain::{Cursor, List, Page, Selection, Timestamp};
+use crate::domain::{Cursor, List, Page, Selection, Timestamp, TopicName};
 use crate::node::messages::{Figure, PendingCounts};
 
 const FILTERS: [&str; 5] = ["topic", "due_from", "due_to", "limit", "cursor"];
@@ -28,40 +29,34 @@ const MINUTE_BYTES: usize = 80;
 
 /// The parameters of a request for a page.
 struct PageRequest {
-    list: List,
     selection: Selection,
     from: Option<Cursor>,
     limit: usize,
 }
 
 impl PageRequest {
-    fn read(list: List, parameters: &Parameters) -> Result<Self, Problem> {
+    fn read(
+        shared: &ApiShared,
+        guard: &Guard,
+        list: List,
+        parameters: &Parameters,
+    ) -> Result<Self, Problem> {
         let selection = Selection {
             topic: parameters.topic()?,
             due_from: parameters.time("due_from")?,
             due_to: parameters.time("due_to")?,
         };
-        let from =
-            parameters.get("cursor").map(|text| cursor_of(text, list, &selection)).transpose()?;
-        Ok(Self { list, limit: parameters.count("limit", LIMIT, LIMIT_MAX)?, selection, from })
-    }
-
-    fn text_of(&self, cursor: Cursor) -> String {
-        text_of(cursor, self.list, &self.selection)
+        guard.permit_or_all::<Read>(selection.topic.as_ref())?;
+        let binding = binding_of(guard, list, &selection);
+        let open = |text| shared.cursors.open(text, binding);
+        let from = parameters.get("cursor").map(open).transpose()?;
+        Ok(Self { limit: parameters.count("limit", LIMIT, LIMIT_MAX)?, selection, from })
     }
 }
 
-pub fn text_of(cursor: Cursor, list: List, selection: &Selection) -> String {
-    URL_SAFE_NO_PAD.encode(cursor.to_bytes(list, selection))
-}
-
-/// Reads a cursor that [`text_of`] has written for the same list and filters.
-pub fn cursor_of(text: &str, list: List, selection: &Selection) -> Result<Cursor, Problem> {
-    let bytes = URL_SAFE_NO_PAD.decode(text).ok();
-    bytes.and_then(|bytes| Cursor::of_bytes(&bytes, list, selection)).ok_or_else(|| {
-        let detail = "this cursor was not given for this list with these filters; repeat the filters of the page that gave it, or begin without a cursor";
-        Problem::invalid("cursor", detail)
-    })
+/// Returns what a cursor of this list is bound to.
+pub fn binding_of<'a>(guard: &'a Guard, list: List, selection: &'a Selection) -> Binding<'a> {
+    Binding { list, selection, principal: &guard.caller().principal.name }
 }
 
 #[derive(Serialize)]
@@ -73,30 +68,47 @@ struct PageJson<'a> {
 }
 
 /// Handles `GET /v1/tasks`.
-pub async fn tasks(State(shared): State<Arc<ApiShared>>, uri: Uri) -> Result<Response, Problem> {
-    page(&shared, &uri, List::Tasks).await
+pub async fn tasks(
+    State(shared): State<Arc<ApiShared>>,
+    guard: Guard,
+    uri: Uri,
+) -> Result<Response, Problem> {
+    page(&shared, &guard, &uri, List::Tasks).await
 }
 
 /// Handles `GET /v1/dead`.
-pub async fn dead(State(shared): State<Arc<ApiShared>>, uri: Uri) -> Result<Response, Problem> {
-    page(&shared, &uri, List::DeadLetters).await
+pub async fn dead(
+    State(shared): State<Arc<ApiShared>>,
+    guard: Guard,
+    uri: Uri,
+) -> Result<Response, Problem> {
+    page(&shared, &guard, &uri, List::DeadLetters).await
 }
 
-async fn page(shared: &ApiShared, uri: &Uri, list: List) -> Result<Response, Problem> {
+async fn page(
+    shared: &ApiShared,
+    guard: &Guard,
+    uri: &Uri,
+    list: List,
+) -> Result<Response, Problem> {
     let deadline = shared.deadline();
     let parameters = Parameters::read(uri, &FILTERS)?;
-    let wanted = PageRequest::read(list, &parameters)?;
+    let wanted = PageRequest::read(shared, guard, list, &parameters)?;
     let listing = shared.service.list(list, &wanted.selection, wanted.from, wanted.limit);
-    let page: Page = shared.ask(deadline, listing, Problem::unavailable).await?;
+    let page: Page = shared.ask(guard, deadline, listing, Problem::unavailable).await?;
     let topic_known = match &wanted.selection.topic {
         Some(topic) if page.tasks.is_empty() && page.next.is_none() => {
             shared.knows_topic(deadline, topic, searched(list, &wanted.selection)).await
         }
         _ => None,
     };
-    let tasks: Vec<TaskJson<'_>> = page.tasks.iter().map(TaskJson::of_listed).collect();
+    // `*` does not include topics whose names begin with `_`.
+    let listed = page.tasks.iter().filter(|task| guard.reads(&task.topic));
+    let tasks: Vec<TaskJson<'_>> =
+        listed.map(|task| TaskJson::of_listed(task, guard.shows(&task.topic))).collect();
     let capacity = tasks.len().saturating_mul(TASK_BYTES);
-    let cursor = page.next.map(|next| wanted.text_of(next));
+    let binding = binding_of(guard, list, &wanted.selection);
+    let cursor = page.next.map(|next| shared.cursors.seal(next, binding)).transpose()?;
     Ok(answers::json_of(StatusCode::OK, &PageJson { tasks, cursor, topic_known }, capacity))
 }
 
@@ -166,14 +178,20 @@ impl<'a> CountsJson<'a> {
 }
 
 /// Handles `GET /v1/tasks/counts`.
-pub async fn counts(State(shared): State<Arc<ApiShared>>, uri: Uri) -> Result<Response, Problem> {
+pub async fn counts(
+    State(shared): State<Arc<ApiShared>>,
+    guard: Guard,
+    uri: Uri,
+) -> Result<Response, Problem> {
     let deadline = shared.deadline();
     let topic = Parameters::read(&uri, &["topic"])?.topic()?;
+    guard.permit_or_all::<Read>(topic.as_ref())?;
     let counting = shared.service.counts(topic.as_ref());
-    let counts = shared.ask(deadline, counting, Problem::unavailable).await?;
+    let counts = shared.ask(&guard, deadline, counting, Problem::unavailable).await?;
     let capacity =
         counts.minutes.len().saturating_add(counts.topics.len()).saturating_mul(MINUTE_BYTES);
     let mut answer = CountsJson::of(&counts);
+    answer.topics.retain(|counted| guard.reads(&TopicName::stored(counted.topic)));
     if let Some(topic) = topic.filter(|_| counts.pending.task_count == 0) {
         // A sample may have missed tasks of the topic.
         let searched = counts.pending.is_exact.then_some(List::Tasks);

@@ -10,6 +10,8 @@ use axum::http::{Request, StatusCode, Uri};
 use axum::response::Response;
 
 use super::tasks::{answer_of, created, echo_of};
+use crate::access::permit::{Cancel, Read, Submit};
+use crate::api::access::guard::Guard;
 use crate::api::json::answers::{self, TaskJson};
 use crate::api::problems::problem::Problem;
 use crate::api::problems::refusal::of_refusal;
@@ -37,12 +39,16 @@ fn name_of(path: NameInPath) -> Result<(TopicName, TaskName), Problem> {
 /// Handles `PUT /v1/topics/{topic}/tasks/{name}`.
 pub async fn replace(
     State(shared): State<Arc<ApiShared>>,
+    guard: Guard,
     path: NameInPath,
     request: Request<Body>,
 ) -> Result<Response, Problem> {
     let (deadline, arrived_at) = (shared.deadline(), shared.service.arrival());
     query::refuse(request.uri())?;
     let (topic, name) = name_of(path)?;
+    // It withdraws the task of the name, so it needs both rights, whether there is one or not.
+    guard.permit::<Submit>(&topic)?;
+    guard.permit::<Cancel>(&topic)?;
     idempotency::refuse(request.headers(), NO_KEY)?;
     let condition = preconditions::of(request.headers())?;
     let reader = DraftReader::of(request.headers());
@@ -53,8 +59,8 @@ pub async fn replace(
     let replaced = shared.service.replace(draft, &condition, arrived_at);
     let answer = shared.in_time(deadline.hold(replaced).await, Problem::replace_unknown)?;
     let placed = answer.map_err(|refusal| match refusal {
-        Refusal::Unknown { reason } => Problem::replace_unknown(&reason),
-        other => of_refusal(other, origin),
+        Refusal::Unknown { reason } => Problem::replace_unknown(&guard.tells(reason.into_owned())),
+        other => of_refusal(other.with_reason(|reason| guard.tells(reason)), origin),
     })?;
     match placed {
         Placed::Created(id) => Ok(created(id, &TaskJson::of_new(id, TaskState::Scheduled, &echo))),
@@ -64,7 +70,8 @@ pub async fn replace(
         }
         Placed::TooLate(task) => {
             let detail = "the task of this name is on its way, or was perhaps published: it was not replaced, nothing was changed";
-            Err(Problem::too_late(detail, *task))
+            let shows = guard.shows(&task.topic);
+            Err(Problem::too_late(detail, *task, shows))
         }
     }
 }
@@ -72,17 +79,21 @@ pub async fn replace(
 /// Handles `GET /v1/topics/{topic}/tasks/{name}`.
 pub async fn look_up(
     State(shared): State<Arc<ApiShared>>,
+    guard: Guard,
     path: NameInPath,
     uri: Uri,
 ) -> Result<Response, Problem> {
     let deadline = shared.deadline();
     query::refuse(&uri)?;
     let (topic, name) = name_of(path)?;
+    guard.permit::<Read>(&topic)?;
     match shared
-        .ask(deadline, shared.service.look_up_named(&topic, &name), Problem::unavailable)
+        .ask(&guard, deadline, shared.service.look_up_named(&topic, &name), Problem::unavailable)
         .await?
     {
-        Some(view) => Ok(answers::task(StatusCode::OK, &TaskJson::of_view(&view))),
+        Some(view) => {
+            Ok(answers::task(StatusCode::OK, &TaskJson::of_view(&view, guard.shows(&view.topic))))
+        }
         None => Err(Problem::name_not_found()),
     }
 }
@@ -90,20 +101,26 @@ pub async fn look_up(
 /// Handles `DELETE /v1/topics/{topic}/tasks/{name}`.
 pub async fn cancel(
     State(shared): State<Arc<ApiShared>>,
+    guard: Guard,
     path: NameInPath,
     request: Request<Body>,
 ) -> Result<Response, Problem> {
     let deadline = shared.deadline();
     query::refuse(request.uri())?;
     let condition = preconditions::of(request.headers())?;
+    let named = name_of(path);
+    if let Ok((topic, _)) = &named {
+        guard.permit::<Cancel>(topic)?;
+    }
     body::refuse(&shared, request, deadline).await?;
-    let (topic, name) = name_of(path)?;
+    let (topic, name) = named?;
     let verdict = shared
         .ask(
+            &guard,
             deadline,
             shared.service.cancel_named(&topic, &name, &condition),
             Problem::cancel_unknown,
         )
         .await?;
-    answer_of(verdict, Problem::name_not_found)
+    answer_of(&guard, verdict, Problem::name_not_found)
 }

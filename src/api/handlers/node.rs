@@ -8,6 +8,7 @@ use axum::http::{StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 
+use crate::api::access::guard::Guard;
 use crate::api::json::answers;
 use crate::api::problems::pages;
 use crate::api::problems::problem::Problem;
@@ -27,9 +28,10 @@ pub async fn livez() -> Response {
     answers::json(StatusCode::OK, &Health { status: "alive" })
 }
 
-/// Answers 200 once the node can claim and publish, and 503 with the reasons until then. Beside an
-/// operator port the reasons stay there, because they name inner addresses.
-pub async fn readyz(State(shared): State<Arc<ApiShared>>) -> Response {
+/// Answers 200 once the node can claim and publish, and 503 with the reasons until then. Only
+/// operators get the reasons, because they hold inner addresses and messages of servers. Beside an
+/// operator port the reasons stay there.
+pub async fn readyz(State(shared): State<Arc<ApiShared>>, guard: Guard) -> Response {
     let missing = shared.service.missing();
     if missing.is_empty() {
         return answers::json(StatusCode::OK, &Health { status: "ready" });
@@ -37,7 +39,7 @@ pub async fn readyz(State(shared): State<Arc<ApiShared>>) -> Response {
     if shared.settings.port == Port::Public {
         return Problem::not_ready_for_unsaid_reasons().into_response();
     }
-    Problem::not_ready(missing).into_response()
+    Problem::not_ready(missing, !guard.operates()).into_response()
 }
 
 /// Answers all metrics of the process, as OpenMetrics.

@@ -10,6 +10,8 @@ use axum::http::{HeaderValue, Request, StatusCode, Uri, header};
 use axum::response::Response;
 use serde::Serialize;
 
+use crate::access::permit::{Cancel, Right, Submit};
+use crate::api::access::guard::Guard;
 use crate::api::json::answers::{self, Echo, TaskJson};
 use crate::api::metrics::ApiMetrics;
 use crate::api::problems::problem::{Problem, ProblemJson};
@@ -19,8 +21,8 @@ use crate::api::request::draft::DraftReader;
 use crate::api::request::fields::{Array, array, members};
 use crate::api::request::share::Share;
 use crate::api::request::{body, idempotency, preconditions, query};
-use crate::api::shared::ApiShared;
-use crate::domain::{TaskId, TaskState};
+use crate::api::shared::{ApiShared, Deadline};
+use crate::domain::{TaskId, TaskState, TaskView};
 use crate::node::messages::{Accepted, Draft, SubmitAnswer, Verdict};
 
 /// Memory of a task in a bulk submit besides its bytes, until the answer is made: the task as read,
@@ -37,6 +39,7 @@ const NO_KEY_OF_BATCH: &str = "nothing was done: a batch as a whole has no key; 
 /// Handles `POST /v1/tasks`.
 pub async fn submit(
     State(shared): State<Arc<ApiShared>>,
+    guard: Guard,
     request: Request<Body>,
 ) -> Result<Response, Problem> {
     let (deadline, arrived_at) = (shared.deadline(), shared.service.arrival());
@@ -47,18 +50,26 @@ pub async fn submit(
     let (bytes, _share) = body::read(&shared, request, deadline).await?;
     let (draft, origin) = reader.read(body::text_of(&bytes)?)?;
     drop(bytes);
+    guard.permit::<Submit>(&draft.record.topic)?;
     let draft = idempotency::name(draft, key)?;
     let echo = echo_of(&draft);
     let submitting = deadline.hold(shared.service.submit(draft, arrived_at));
     let answer = shared.in_time(submitting.await, Problem::submit_unknown)?;
-    let accepted = answer.map_err(|refusal| of_refusal(refusal, origin))?;
+    let accepted = answer
+        .map_err(|refusal| of_refusal(refusal.with_reason(|reason| guard.tells(reason)), origin))?;
     if accepted.is_new {
         return Ok(created(accepted.id, &TaskJson::of_new(accepted.id, accepted.state, &echo)));
+    }
+    if !guard.reads(&echo.topic) {
+        let known = TaskJson::of_known(accepted.id, accepted.state, &echo).redacted();
+        return Ok(answers::task(StatusCode::OK, &known));
     }
     // The answer shows the first task completely if the look-up succeeds. Otherwise the state that
     // the submit has seen is enough.
     match deadline.hold(shared.service.look_up(accepted.id)).await {
-        Ok(Ok(Some(view))) => Ok(answers::task(StatusCode::OK, &TaskJson::of_view(&view))),
+        Ok(Ok(Some(view))) => {
+            Ok(answers::task(StatusCode::OK, &TaskJson::of_view(&view, guard.shows(&view.topic))))
+        }
         _ => Ok(answers::task(
             StatusCode::OK,
             &TaskJson::of_known(accepted.id, accepted.state, &echo),
@@ -105,6 +116,7 @@ struct BatchJson<'a> {
 /// only if its items cannot be told apart.
 pub async fn submit_batch(
     State(shared): State<Arc<ApiShared>>,
+    guard: Guard,
     request: Request<Body>,
 ) -> Result<Response, Problem> {
     let (deadline, arrived_at) = (shared.deadline(), shared.service.arrival());
@@ -114,12 +126,12 @@ pub async fn submit_batch(
     let reader = DraftReader::of(request.headers());
     let (bytes, mut share) = body::read(&shared, request, deadline).await?;
     let (drafts, mut done) =
-        read_batch(&shared, &mut share, reader, body::text_of(&bytes)?).await?;
+        read_batch((&shared, &guard), &mut share, reader, body::text_of(&bytes)?).await?;
     drop(bytes);
     if !drafts.is_empty() {
         let submitting = deadline.hold(shared.service.submit_many(drafts, arrived_at));
         let answers = shared.in_time(submitting.await, Problem::submit_unknown)?;
-        done.extend(answers.into_iter().map(|(item, answer)| item.with_answer(answer)));
+        done.extend(answers.into_iter().map(|(item, answer)| item.with_answer(&guard, answer)));
         done.sort_by_key(|(index, _)| *index);
     }
     let done: Vec<DoneItem> = done.into_iter().map(|(_, item)| item).collect();
@@ -138,12 +150,12 @@ struct ReadItem {
 
 impl ReadItem {
     /// Returns the item with the answer to its draft, and its index.
-    fn with_answer(self, answer: SubmitAnswer) -> (usize, DoneItem) {
+    fn with_answer(self, guard: &Guard, answer: SubmitAnswer) -> (usize, DoneItem) {
         let Self { index, echo, origin } = self;
         let done = match answer {
             Ok(accepted) => Ok((echo, accepted)),
             Err(refusal) => {
-                let problem = of_refusal(refusal, origin);
+                let problem = of_refusal(refusal.with_reason(|reason| guard.tells(reason)), origin);
                 Err(if problem.has_field() { problem.within(&item_path(index)) } else { problem })
             }
         };
@@ -156,7 +168,7 @@ type ReadBatch = (Vec<(ReadItem, Draft)>, Vec<(usize, DoneItem)>);
 
 /// Reads the items of a bulk submit.
 async fn read_batch(
-    shared: &ApiShared,
+    (shared, guard): (&ApiShared, &Guard),
     share: &mut Share<'_>,
     mut reader: DraftReader,
     text: &str,
@@ -183,7 +195,11 @@ async fn read_batch(
         if index % ITEMS_AT_ONCE == ITEMS_AT_ONCE - 1 {
             tokio::task::yield_now().await;
         }
-        match reader.read(task.get()) {
+        let read = reader.read(task.get()).and_then(|(draft, origin)| {
+            guard.permit::<Submit>(&draft.record.topic)?;
+            Ok((draft, origin))
+        });
+        match read {
             Ok((draft, origin)) => {
                 drafts.push((ReadItem { index, echo: echo_of(&draft), origin }, draft));
             }
@@ -242,6 +258,22 @@ fn item_json(item: &DoneItem) -> ItemJson<'_> {
     }
 }
 
+/// Returns false when no task has the id, or when the caller has no right on its topic: for the
+/// caller these are the same. The topic of an id never changes, so it can be looked up first.
+pub async fn may_change<R: Right>(
+    shared: &ApiShared,
+    guard: &Guard,
+    id: TaskId,
+    deadline: Deadline,
+) -> Result<bool, Problem> {
+    if guard.unlimited::<R>().is_some() {
+        return Ok(true);
+    }
+    let look_up = shared.service.look_up(id);
+    let found = shared.ask(guard, deadline, look_up, Problem::unavailable).await?;
+    Ok(found.is_some_and(|task| guard.permit_of_task::<R>(&task.topic).is_some()))
+}
+
 pub type IdInPath = Result<Path<String>, PathRejection>;
 
 pub fn id_of(path: IdInPath) -> Option<TaskId> {
@@ -251,14 +283,18 @@ pub fn id_of(path: IdInPath) -> Option<TaskId> {
 /// Handles `GET /v1/tasks/{id}`.
 pub async fn look_up(
     State(shared): State<Arc<ApiShared>>,
+    guard: Guard,
     path: IdInPath,
     uri: Uri,
 ) -> Result<Response, Problem> {
     let deadline = shared.deadline();
     query::refuse(&uri)?;
     let Some(id) = id_of(path) else { return Err(Problem::task_not_found(false)) };
-    match shared.ask(deadline, shared.service.look_up(id), Problem::unavailable).await? {
-        Some(view) => Ok(answers::task(StatusCode::OK, &TaskJson::of_view(&view))),
+    match shared.ask(&guard, deadline, shared.service.look_up(id), Problem::unavailable).await? {
+        Some(view) if !guard.reads(&view.topic) => Err(Problem::task_not_found(true)),
+        Some(view) => {
+            Ok(answers::task(StatusCode::OK, &TaskJson::of_view(&view, guard.shows(&view.topic))))
+        }
         None => Err(Problem::task_not_found(true)),
     }
 }
@@ -266,6 +302,7 @@ pub async fn look_up(
 /// Handles `DELETE /v1/tasks/{id}`.
 pub async fn cancel(
     State(shared): State<Arc<ApiShared>>,
+    guard: Guard,
     path: IdInPath,
     request: Request<Body>,
 ) -> Result<Response, Problem> {
@@ -277,8 +314,12 @@ pub async fn cancel(
         return Err(Problem::task_not_found(false).with_verdict_not_found());
     };
     preconditions::check(&condition, id)?;
-    let verdict = shared.ask(deadline, shared.service.cancel(id), Problem::cancel_unknown).await?;
-    answer_of(verdict, || Problem::task_not_found(true))
+    if !may_change::<Cancel>(&shared, &guard, id, deadline).await? {
+        return Err(Problem::task_not_found(true).with_verdict_not_found());
+    }
+    let verdict =
+        shared.ask(&guard, deadline, shared.service.cancel(id), Problem::cancel_unknown).await?;
+    answer_of(&guard, verdict, || Problem::task_not_found(true))
 }
 
 /// The answer to a cancel that took effect, now or before.
@@ -290,17 +331,28 @@ struct CancelledJson<'a> {
 
 /// Returns the answer to a cancel; `not_found` makes the problem when there is no such task.
 pub fn answer_of(
+    guard: &Guard,
     verdict: Verdict,
     not_found: impl FnOnce() -> Problem,
 ) -> Result<Response, Problem> {
+    let shows_of = |task: &TaskView| guard.shows(&task.topic);
     match verdict {
         Verdict::Cancelled(task) => {
-            let answer = CancelledJson { verdict: "cancelled", task: TaskJson::of_view(&task) };
+            let answer = CancelledJson {
+                verdict: "cancelled",
+                task: TaskJson::of_view(&task, shows_of(&task)),
+            };
             Ok(answers::json(StatusCode::OK, &answer))
         }
-        Verdict::Replaced(task) => Err(Problem::replaced(task)),
+        Verdict::Replaced(task) => {
+            let shows = shows_of(&task);
+            Err(Problem::replaced(task, shows))
+        }
         Verdict::Unmet(current) => Err(Problem::unmet(Some(current))),
-        Verdict::TooLate(task) => Err(Problem::too_late(too_late_for(task.state), task)),
+        Verdict::TooLate(task) => {
+            let shows = shows_of(&task);
+            Err(Problem::too_late(too_late_for(task.state), task, shows))
+        }
         Verdict::NotFound => Err(not_found().with_verdict_not_found()),
     }
 }

@@ -23,6 +23,15 @@ enum Bytes<'a> {
     Binary(&'a [u8]),
 }
 
+/// Which members of a task an answer has. There is no default: each answer decides.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Shows {
+    /// All but key, headers and payload. The answer says that they are left out, so that nobody
+    /// takes the task for a tombstone.
+    Metadata,
+    All,
+}
+
 /// A task in JSON. The payload is in `payload` if the bytes are JSON, in `payload_text` if they are
 /// other UTF-8, and in `payload_base64` otherwise. A task that is submitted again from an answer is
 /// published with the same bytes.
@@ -42,6 +51,7 @@ pub struct TaskJson<'a> {
     is_tombstone: bool,
     reason: Option<&'a str>,
     died_at: Option<Timestamp>,
+    is_redacted: bool,
 }
 
 /// The fields of a submitted task that its answer repeats.
@@ -82,12 +92,19 @@ impl<'a> TaskJson<'a> {
             is_tombstone: false,
             reason: None,
             died_at: None,
+            is_redacted: false,
         }
     }
 
-    /// Shows a task with all known fields.
-    pub fn of_view(view: &'a TaskView) -> Self {
-        let kept = view.kept.as_ref();
+    /// Says that the other fields are known, and not for this caller.
+    #[must_use]
+    pub fn redacted(self) -> Self {
+        Self { is_redacted: true, ..self }
+    }
+
+    /// Shows a task with the known fields that the caller may see.
+    pub fn of_view(view: &'a TaskView, shows: Shows) -> Self {
+        let kept = view.kept.as_ref().filter(|_kept| shows == Shows::All);
         Self {
             id: view.id,
             topic: view.topic.as_str(),
@@ -102,13 +119,14 @@ impl<'a> TaskJson<'a> {
             is_tombstone: kept.is_some_and(|kept| kept.payload.is_none()),
             reason: view.reason.as_deref(),
             died_at: view.died_at,
+            is_redacted: shows == Shows::Metadata,
         }
     }
 
     /// Shows a task as in a list: without headers and payload, which may be large. A look-up shows
     /// those.
-    pub fn of_listed(view: &'a TaskView) -> Self {
-        Self { headers: None, payload: None, is_tombstone: false, ..Self::of_view(view) }
+    pub fn of_listed(view: &'a TaskView, shows: Shows) -> Self {
+        Self { headers: None, payload: None, is_tombstone: false, ..Self::of_view(view, shows) }
     }
 }
 
@@ -160,6 +178,9 @@ impl Serialize for TaskJson<'_> {
         }
         if let Some(died_at) = self.died_at {
             map.serialize_entry("died_at", &Rfc3339(died_at))?;
+        }
+        if self.is_redacted {
+            map.serialize_entry("redacted", &true)?;
         }
         map.end()
     }
@@ -329,7 +350,7 @@ mod tests {
     }
 
     fn json(payload: Option<&[u8]>) -> String {
-        serde_json::to_string(&TaskJson::of_view(&view(payload))).unwrap()
+        serde_json::to_string(&TaskJson::of_view(&view(payload), Shows::All)).unwrap()
     }
 
     #[test]
@@ -355,6 +376,16 @@ mod tests {
             assert!(json(Some(payload)).ends_with(&format!("{member}}}")), "{payload:?}");
         }
         assert!(json(None).ends_with(r#""tombstone":true}"#));
+    }
+
+    #[test]
+    fn metadata_are_all_but_key_headers_and_payload_and_say_so() {
+        let (shown, tombstone) = (view(Some(b"marker")), view(None));
+        for task in [&shown, &tombstone] {
+            let json = serde_json::to_string(&TaskJson::of_view(task, Shows::Metadata)).unwrap();
+            assert!(json.ends_with(r#""lateness_ms":3},"redacted":true}"#), "{json}");
+            assert!(!json.contains("marker") && !json.contains("key"), "{json}");
+        }
     }
 
     fn value() -> impl Strategy<Value = Option<Vec<u8>>> {

@@ -8,7 +8,11 @@ use super::operation::{
     Content, Location, Operation, OperationAnswer, Parameter, RequestBody, Tag,
 };
 use super::schemas;
+use crate::api::access::required::Access;
 use crate::api::problems::problem_type::{ProblemType, TYPE_PREFIX};
+
+/// The name of the security scheme.
+const TOKEN: &str = "token";
 
 /// A path with its operations.
 pub type PathOperations<'a> = (&'static str, &'a [(Method, &'static Operation)]);
@@ -47,6 +51,7 @@ pub fn write(paths: &[PathOperations<'_>]) -> Result<String, serde_json::Error> 
             DocumentPart::Members(Members(vec![
                 ("schemas".to_owned(), schemas_of_all()),
                 ("headers".to_owned(), DocumentPart::Value(headers())),
+                ("securitySchemes".to_owned(), DocumentPart::Value(security_schemes())),
             ])),
         ),
     ]);
@@ -105,6 +110,10 @@ fn headers() -> Value {
             "required": true,
             "schema": schemas::reference("EntityTag"),
         },
+        "WWW-Authenticate": {
+            "description": "`Bearer`, with the `error` where a token was sent, or a right is missing.",
+            "schema": text,
+        },
         "Accept-Encoding": { "description": "What a body may be compressed with; of `unsupported-encoding`.", "schema": text },
         "Retry-After": {
             "description": "Seconds after which it is worth to ask again.",
@@ -112,6 +121,25 @@ fn headers() -> Value {
             "schema": { "type": "integer", "minimum": 1 },
         },
     })
+}
+
+fn security_schemes() -> Value {
+    json!({
+        TOKEN: {
+            "type": "http",
+            "scheme": "bearer",
+            "description": "A token of the auth file. A node without an auth file asks for none.",
+        },
+    })
+}
+
+/// Returns the rights that an operation needs, as roles of the scheme. A node without an auth file
+/// takes requests without a token, too.
+fn security(operation: &Operation) -> Value {
+    if operation.access == Access::Open {
+        return json!([]);
+    }
+    json!([{}, { TOKEN: operation.access.rights() }])
 }
 
 fn schemas_of_all() -> DocumentPart {
@@ -135,7 +163,8 @@ fn operation_of(method: &Method, operation: &Operation) -> DocumentPart {
         ("operationId".to_owned(), DocumentPart::Value(json!(operation.id))),
         ("tags".to_owned(), DocumentPart::Value(json!([operation.tag.name()]))),
         ("summary".to_owned(), DocumentPart::Value(json!(operation.summary))),
-        ("description".to_owned(), DocumentPart::Value(json!(operation.description))),
+        ("description".to_owned(), DocumentPart::Value(json!(description_of(operation)))),
+        ("security".to_owned(), DocumentPart::Value(security(operation))),
     ];
     if !operation.parameters.is_empty() {
         members.push((
@@ -150,6 +179,13 @@ fn operation_of(method: &Method, operation: &Operation) -> DocumentPart {
     let sample = json!([{ "lang": "Shell", "label": "curl", "source": sample(method, operation) }]);
     members.push(("x-codeSamples".to_owned(), DocumentPart::Value(sample)));
     DocumentPart::Members(Members(members))
+}
+
+fn description_of(operation: &Operation) -> String {
+    match operation.access.sentence() {
+        Some(sentence) => format!("{}\n\n{sentence}", operation.description),
+        None => operation.description.to_owned(),
+    }
 }
 
 fn parameter(parameter: &Parameter) -> Value {
@@ -239,6 +275,9 @@ fn problem_response(problems: &[ProblemType]) -> Value {
     let mut headers = json!({ "Link": header("Link") });
     if problems.contains(&ProblemType::UnsupportedEncoding) {
         headers["Accept-Encoding"] = header("Accept-Encoding");
+    }
+    if problems.iter().any(|kind| matches!(kind.row().status, 401 | 403)) {
+        headers["WWW-Authenticate"] = header("WWW-Authenticate");
     }
     if problems.iter().all(|kind| kind.retry_after().is_some()) {
         headers["Retry-After"] = header("Retry-After");

@@ -6,6 +6,7 @@
 
 use axum::http::StatusCode;
 
+use crate::api::access::required::Access;
 use crate::api::problems::problem_type::ProblemType;
 
 /// One method of one path.
@@ -14,6 +15,8 @@ pub struct Operation {
     /// A unique id, from which generated clients take the name.
     pub id: &'static str,
     pub tag: Tag,
+    /// The right that it needs. It has no default, so that no route is open by mistake.
+    pub access: Access,
     pub summary: &'static str,
     pub description: &'static str,
     pub parameters: &'static [Parameter],
@@ -134,6 +137,12 @@ impl Operation {
         let mut problems = self.problems.to_vec();
         // `Busy` is also answered when there is no memory left for a large answer.
         problems.extend([P::TooManyRequests, P::HeaderTooLarge, P::Internal, P::Busy]);
+        if self.access != Access::Open {
+            problems.extend([P::Unauthenticated, P::Forbidden, P::InvalidValue]);
+        }
+        if !self.answers_any_host() {
+            problems.push(P::WrongHost);
+        }
         if self.tag != Tag::Node {
             problems.extend([P::UnknownField, P::Draining]);
         }
@@ -158,6 +167,11 @@ impl Operation {
         problems.sort_unstable();
         problems.dedup();
         problems
+    }
+
+    /// True for probes: a platform asks them by the address of a container.
+    pub fn answers_any_host(&self) -> bool {
+        self.tag == Tag::Node && self.access == Access::Open
     }
 
     /// True when the operation lists this answer.

@@ -10,8 +10,9 @@ use hyper::body::Body as _;
 use serde::Serialize;
 
 use super::problem_type::{ProblemType, TYPE_PREFIX};
-use crate::api::json::answers::{DisplayJson, TaskJson};
-use crate::domain::{TaskId, TaskView};
+use crate::access::Action;
+use crate::api::json::answers::{DisplayJson, Shows, TaskJson};
+use crate::domain::{TaskId, TaskView, TopicName};
 use crate::node::messages::NotReady;
 
 /// The `Accept-Encoding` that a caller gets back whose encoding is not supported (see `unpack`).
@@ -32,9 +33,15 @@ pub struct Problem {
 #[derive(Debug, Default)]
 struct More {
     verdict: Option<&'static str>,
-    task: Option<TaskView>,
+    task: Option<(TaskView, Shows)>,
     current: Option<TaskId>,
     missing: Vec<NotReady>,
+    /// True when the reasons of `missing` are not for this caller.
+    hides_reasons: bool,
+    action: Option<Action>,
+    topic: Option<TopicName>,
+    /// The error of `WWW-Authenticate`.
+    error: Option<&'static str>,
 }
 
 impl Problem {
@@ -85,15 +92,15 @@ impl Problem {
 
     /// Makes the problem of a cancel or a replacement that had no effect, because the state of
     /// `task` forbids it.
-    pub fn too_late(detail: &'static str, task: TaskView) -> Self {
-        let more = More { verdict: Some("too_late"), task: Some(task), ..More::default() };
+    pub fn too_late(detail: &'static str, task: TaskView, shows: Shows) -> Self {
+        let more = More { verdict: Some("too_late"), task: Some((task, shows)), ..More::default() };
         Self { more: Some(Box::new(more)), ..Self::new(ProblemType::TooLate, detail) }
     }
 
     /// Makes the problem of a cancel whose task another one has replaced.
-    pub fn replaced(task: TaskView) -> Self {
+    pub fn replaced(task: TaskView, shows: Shows) -> Self {
         let detail = "a PUT by name has put another task in the place of this one, and that one was not cancelled: cancel the task that replaced_by names";
-        let more = More { verdict: Some("replaced"), task: Some(task), ..More::default() };
+        let more = More { verdict: Some("replaced"), task: Some((task, shows)), ..More::default() };
         Self { more: Some(Box::new(more)), ..Self::new(ProblemType::Replaced, detail) }
     }
 
@@ -128,10 +135,55 @@ impl Problem {
         self
     }
 
-    /// Makes the problem of a node that is not ready, with the reasons.
-    pub fn not_ready(missing: Vec<NotReady>) -> Self {
-        let lacks: Vec<String> = missing.iter().map(NotReady::to_string).collect();
-        let more = More { missing, ..More::default() };
+    /// Makes the problem of a caller without a valid credential. Wrong, unknown and expired ones
+    /// have one text.
+    pub fn unauthenticated(was_given: bool) -> Self {
+        let (error, detail) = if was_given {
+            let detail = "nothing was done: the token is not valid here, or no longer";
+            (Some("invalid_token"), detail)
+        } else {
+            (None, "nothing was done: this needs a token, in the header `Authorization: Bearer`")
+        };
+        let more = More { error, ..More::default() };
+        Self { more: Some(Box::new(more)), ..Self::new(ProblemType::Unauthenticated, detail) }
+    }
+
+    /// Makes the problem of a caller that lacks a right, on the topic that it named.
+    pub fn forbidden(action: Action, topic: Option<TopicName>) -> Self {
+        let place =
+            topic.as_ref().map(|topic| format!(" on the topic {topic}")).unwrap_or_default();
+        let detail = format!("nothing was done: the right `{action}`{place} is missing");
+        let error = Some("insufficient_scope");
+        let more = More { action: Some(action), topic, error, ..More::default() };
+        Self { more: Some(Box::new(more)), ..Self::new(ProblemType::Forbidden, detail) }
+    }
+
+    /// Makes the problem of a list of all topics, for a caller that may see some of them.
+    pub fn forbidden_without_topic(action: Action) -> Self {
+        let detail = format!(
+            "without a topic this needs the right `{action}` on `*`: name a topic of yours"
+        );
+        Self { detail: detail.into(), ..Self::forbidden(action, None) }
+    }
+
+    /// Makes the problem of a request that a browser sends for a page of another origin.
+    pub fn foreign_origin(header: &'static str) -> Self {
+        let detail = format!("nothing was done: {header} says that a page of another origin asks");
+        Self::new(ProblemType::Forbidden, detail)
+    }
+
+    /// Makes the problem of a request for another host.
+    pub fn wrong_host(detail: &'static str) -> Self {
+        Self::new(ProblemType::WrongHost, detail)
+    }
+
+    /// Makes the problem of a node that is not ready. Only operators get the reasons.
+    pub fn not_ready(missing: Vec<NotReady>, hides_reasons: bool) -> Self {
+        let text = |missing: &NotReady| {
+            if hides_reasons { missing.what.name().to_owned() } else { missing.to_string() }
+        };
+        let lacks: Vec<String> = missing.iter().map(text).collect();
+        let more = More { missing, hides_reasons, ..More::default() };
         Self { more: Some(Box::new(more)), ..Self::new(ProblemType::NotReady, lacks.join("; ")) }
     }
 
@@ -271,12 +323,24 @@ impl Problem {
         if let Some(seconds) = self.kind.retry_after() {
             headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
         }
+        if let Some(challenge) = self.challenge() {
+            headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static(challenge));
+        }
         if self.kind == ProblemType::UnsupportedEncoding {
             headers.insert(header::ACCEPT_ENCODING, HeaderValue::from_static(ENCODINGS));
         }
         *response.status_mut() = parts.status;
         if !is_head {
             *response.body_mut() = body;
+        }
+    }
+
+    fn challenge(&self) -> Option<&'static str> {
+        match (self.kind, self.more.as_deref().and_then(|more| more.error)) {
+            (_, Some("invalid_token")) => Some(r#"Bearer realm="punctual", error="invalid_token""#),
+            (_, Some(_)) => Some(r#"Bearer realm="punctual", error="insufficient_scope""#),
+            (ProblemType::Unauthenticated, None) => Some(r#"Bearer realm="punctual""#),
+            (_, None) => None,
         }
     }
 
@@ -294,15 +358,21 @@ impl Problem {
             verdict: more.and_then(|more| more.verdict),
             replaced_by: more
                 .and_then(|more| more.task.as_ref())
-                .and_then(|task| task.replaced_by)
+                .and_then(|(task, _)| task.replaced_by)
                 .map(DisplayJson),
             current_id: more.and_then(|more| more.current).map(DisplayJson),
-            task: more.and_then(|more| more.task.as_ref()).map(TaskJson::of_view),
+            action: more.and_then(|more| more.action).map(Action::name),
+            topic: more.and_then(|more| more.topic.as_ref()).map(TopicName::as_str),
+            task: more
+                .and_then(|more| more.task.as_ref())
+                .map(|(task, shows)| TaskJson::of_view(task, *shows)),
             missing: more
                 .map(|more| more.missing.as_slice())
                 .unwrap_or_default()
                 .iter()
-                .map(NotReadyJson::of)
+                .map(|missing| {
+                    NotReadyJson::new(missing, more.is_some_and(|more| more.hides_reasons))
+                })
                 .collect(),
         }
     }
@@ -344,6 +414,10 @@ pub struct ProblemJson<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     current_id: Option<DisplayJson<TaskId>>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    action: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    topic: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     task: Option<TaskJson<'a>>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     missing: Vec<NotReadyJson<'a>>,
@@ -362,12 +436,18 @@ impl Serialize for TypeUri {
 #[derive(Serialize, Debug)]
 pub struct NotReadyJson<'a> {
     what: &'static str,
-    why: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    why: Option<&'a str>,
 }
 
 impl<'a> NotReadyJson<'a> {
     pub fn of(missing: &'a NotReady) -> Self {
-        Self { what: missing.what.name(), why: &missing.why }
+        Self::new(missing, false)
+    }
+
+    fn new(missing: &'a NotReady, hides_reasons: bool) -> Self {
+        let why = Some(missing.why.as_str()).filter(|_why| !hides_reasons);
+        Self { what: missing.what.name(), why }
     }
 }
 

@@ -81,6 +81,14 @@ problem_types! {
         when: "A field has a value of the wrong type, or one that it cannot have on any cluster: a name of a topic that Kafka would not take, a time without a zone, a delay in months. `field` names it, as a path from the top of the body (`tasks[3].headers.a`), and is missing where it is the body itself.",
         then: "Correct the value. `detail` says what would be right."
     }
+    Unauthenticated(401, "unauthenticated", "The caller is not known") {
+        when: "The node has an auth file, and the request has no `Authorization`, or a token that is none, unknown, expired or withdrawn. All of these get the same answer. Nothing was done.",
+        then: "Send `Authorization: Bearer` and a token. With `error=\"invalid_token\"` in `WWW-Authenticate`, ask the operator for another token."
+    }
+    Forbidden(403, "forbidden", "The caller has no right to this") {
+        when: "The caller is known and lacks the right that `action` names, on the topic that `topic` names if there is one. No server was asked, so the answer does not tell whether the topic exists. Or a browser sent the request for a page of another origin. Nothing was done.",
+        then: "Ask the operator for the right; `GET /v1/whoami` shows those you have. A list without a topic needs the right on `*`: name a topic."
+    }
     NotFound(404, "not-found", "There is no such path") {
         when: "The path is none of this API.",
         then: "Correct the path. `GET /openapi.json` has all of them. A name in a path is percent-encoded: `a/b` is `a%2Fb`."
@@ -124,6 +132,10 @@ problem_types! {
     UnsupportedEncoding(415, "unsupported-encoding", "The body is compressed in an unsupported way") {
         when: "`Content-Encoding` is neither `gzip` nor `zstd`, or names several. `Accept-Encoding` of the answer lists what the node unpacks.",
         then: "Use one of these, or none."
+    }
+    WrongHost(421, "wrong-host", "This node does not have that name") {
+        when: "The host of the request is none of this node's names (`--host`), or the request names no host, or several. It protects against web pages that point a name of their own at the node. Nothing was done.",
+        then: "Use an address of the node, or `localhost`. For another name, the operator adds it: `--host`. `/livez` and `/readyz` answer to any name."
     }
     UnknownTopic(422, "unknown-topic", "Kafka has no such topic") {
         when: "Kafka says that there is no such topic. Punctual never creates one.",

@@ -14,7 +14,12 @@ use tower::ServiceExt as _;
 use tracing::Instrument as _;
 
 use super::answer::{Answer, RequestPlace};
-use crate::api::handlers::{bulk, cluster, lists, names, node, tasks};
+use crate::access::PolicyHandle;
+use crate::api::access::cursors::Cursors;
+use crate::api::access::guard::Guard;
+use crate::api::access::hosts;
+use crate::api::access::required::Access;
+use crate::api::handlers::{bulk, cluster, lists, names, node, tasks, who_am_i};
 use crate::api::line::{CallerConnection, PlacePurpose};
 use crate::api::metrics::{ApiMetrics, method_label};
 use crate::api::openapi::operation::Operation;
@@ -40,7 +45,7 @@ pub struct Api {
 
 /// Returns all routes. Literal ones come before those with a parameter that would match them, too:
 /// the label of a request is the first match.
-fn routes() -> [Route; 18] {
+fn routes() -> [Route; 19] {
     use operations as ops;
     [
         Route::at("/v1/tasks")
@@ -62,6 +67,7 @@ fn routes() -> [Route; 18] {
         Route::at("/v1/dead/{id}").delete(bulk::drop_dead, &ops::dead::DROP),
         Route::at("/v1/dead/{id}/redrive").post(bulk::redrive, &ops::dead::REDRIVE),
         Route::at("/v1/cluster").get(cluster::show, &ops::cluster::SHOW),
+        Route::at("/v1/whoami").get(who_am_i::show, &ops::cluster::WHO_AM_I),
         Route::at("/openapi.json").get(node::document, &ops::cluster::INTERFACE),
         Route::at("/problems").get(node::problems, &ops::cluster::PROBLEMS),
         Route::at("/problems/{slug}").get(node::problem, &ops::cluster::PROBLEM),
@@ -78,7 +84,11 @@ pub const FIELD_BYTES: usize = 32;
 const NO_ROUTE: &str = "none";
 
 /// The problems that an unknown path or method may be answered with.
-const OF_NO_OPERATION: [ProblemType; 7] = [
+const OF_NO_OPERATION: [ProblemType; 11] = [
+    ProblemType::InvalidValue,
+    ProblemType::Unauthenticated,
+    ProblemType::Forbidden,
+    ProblemType::WrongHost,
     ProblemType::NotFound,
     ProblemType::MethodNotAllowed,
     ProblemType::TooManyRequests,
@@ -94,12 +104,13 @@ impl Api {
         settings: ApiSettings,
         metrics: ApiMetrics,
         registry: Arc<Registry>,
+        policy: PolicyHandle,
     ) -> Self {
         let port = settings.port;
         let routes: Vec<Route> =
             routes().into_iter().filter(|route| port.has(route.path)).collect();
-        let shared =
-            Arc::new(ApiShared::new(service, settings, metrics, registry, document_of(&routes)));
+        let shared = ApiShared::new(service, settings, metrics, registry, policy);
+        let shared = Arc::new(shared.with_document(document_of(&routes)));
         let paths = routes.iter().map(|route| route.path).collect();
         let operations = routes.iter().flat_map(operations_of).collect();
         let router = routes
@@ -108,6 +119,11 @@ impl Api {
         let router =
             router.method_not_allowed_fallback(method_not_allowed).with_state(shared.clone());
         Self { shared, router, paths, operations }
+    }
+
+    /// Returns the seal of cursors, which waits for the secret of the cluster.
+    pub fn cursors(&self) -> Arc<Cursors> {
+        self.shared.cursors.clone()
     }
 
     pub fn settings(&self) -> &ApiSettings {
@@ -138,6 +154,7 @@ impl Api {
         let method = method_label(request.method());
         let (version, is_head) = (request.version(), request.method() == Method::HEAD);
         let operation = self.operation_of(route, request.method());
+        let is_api = request.uri().path().starts_with("/v1/");
         let only_shows = is_head || request.method() == Method::GET;
         // A caller with `Expect: 100-continue` waits for permission to send its body. An unneeded
         // body is not asked for.
@@ -160,8 +177,10 @@ impl Api {
                 problem.write(response, id.as_str(), is_head);
             }
         };
-        let mut response =
-            self.respond(&mut place, route, request, &id).instrument(span.clone()).await;
+        let mut response = self
+            .respond(&mut place, (route, operation), request, &id)
+            .instrument(span.clone())
+            .await;
         // The problem is written before the size is measured: it may show a task with its payload.
         tell(&mut response);
         let size = response.body().size_hint().lower();
@@ -179,6 +198,13 @@ impl Api {
             response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
         }
         response.headers_mut().insert(REQUEST_ID, id.into_header());
+        if is_api {
+            // Answers may hold payloads, which belong into no cache.
+            let headers = response.headers_mut();
+            headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+            let no_sniff = HeaderValue::from_static("nosniff");
+            headers.insert(header::X_CONTENT_TYPE_OPTIONS, no_sniff);
+        }
         let took = clock::monotonic().since(started);
         self.shared.metrics.answered(route, method, response.status(), took);
         let _in_span = span.enter();
@@ -189,18 +215,21 @@ impl Api {
     async fn respond(
         &self,
         place: &mut RequestPlace,
-        route: &'static str,
-        request: Request<Body>,
+        (route, operation): (&'static str, Option<&'static Operation>),
+        mut request: Request<Body>,
         id: &RequestId,
     ) -> Response {
-        match self.admit(place, route, &request) {
+        match self.admit(place, route, operation, &request) {
             // axum would take an empty part of a path for an id.
-            Ok(()) if route == NO_ROUTE => Problem::new(
+            Ok(_) if route == NO_ROUTE => Problem::new(
                 ProblemType::NotFound,
                 "there is no such path; /openapi.json has all there are",
             )
             .into_response(),
-            Ok(()) => self.route(request, id).await,
+            Ok(guard) => {
+                request.extensions_mut().insert(guard);
+                self.route(request, id).await
+            }
             Err(problem) => problem.into_response(),
         }
     }
@@ -213,18 +242,26 @@ impl Api {
             .map(|(_, _, operation)| *operation)
     }
 
-    /// Takes a place among the requests in flight. Probes have their own places, and are answered
-    /// even while the node drains.
+    /// Takes a place among the requests in flight, and identifies the caller. Probes have their own
+    /// places, and are answered even while the node drains.
     fn admit(
         &self,
         place: &mut RequestPlace,
         route: &'static str,
+        operation: Option<&'static Operation>,
         request: &Request<Body>,
-    ) -> Result<(), Problem> {
+    ) -> Result<Guard, Problem> {
         let header_bytes_max = self.shared.settings.header_bytes_max;
         if size_of(request) > header_bytes_max {
             self.shared.metrics.rejected("header_bytes");
             return Err(Problem::header_too_large(header_bytes_max));
+        }
+        let access = operation.map_or(Access::Known, |operation| operation.access);
+        if !operation.is_some_and(Operation::answers_any_host) {
+            self.shared.settings.hosts.check(request)?;
+        }
+        if access != Access::Open {
+            hosts::check_origin(request)?;
         }
         let purpose = match route {
             "/livez" | "/readyz" => PlacePurpose::Health,
@@ -235,7 +272,12 @@ impl Api {
             self.shared.metrics.rejected("draining");
             return Err(Problem::draining());
         }
-        place.admit(purpose)
+        place.admit(purpose)?;
+        let policy = self.shared.policy.current();
+        // Until Postgres has answered, only the machine's clock is known, and nothing but the state
+        // of the node can be asked for.
+        let now = || self.shared.service.arrival().unwrap_or_else(clock::wall);
+        Guard::of(&policy, access, request.headers(), now)
     }
 
     async fn route(&self, request: Request<Body>, id: &RequestId) -> Response {

@@ -29,7 +29,7 @@ async fn connect(
 }
 
 fn asked(method: &str, path: &str) -> Request<()> {
-    let uri = format!("http://node{path}");
+    let uri = format!("http://a{path}");
     Request::builder()
         .method(method)
         .uri(uri)

@@ -4,6 +4,7 @@
 
 use super::*;
 
+mod rights;
 mod rows;
 
 use rows::*;

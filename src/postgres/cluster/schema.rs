@@ -8,7 +8,7 @@ use sqlx::postgres::PgConnection;
 use sqlx::{Connection as _, Row};
 use thiserror::Error as ThisError;
 
-pub use super::RefusedCluster;
+pub use super::{RefusedCluster, Secret};
 use crate::clock;
 use crate::domain::leaves::{Parent, Rules};
 use crate::domain::time::duration::spelled;
@@ -271,6 +271,8 @@ pub enum CheckError {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Checked {
     pub cluster: ClusterSettings,
+    /// The secret that the nodes of the cluster share.
+    pub secret: Secret,
     /// Server settings that cost time, but break no promise.
     pub warnings: Vec<String>,
 }
@@ -292,5 +294,6 @@ pub async fn check(settings: &PostgresSettings) -> Result<Checked, CheckError> {
     }
     let cluster = cluster::read(&mut connection).await?.ok_or(CheckError::NoSchema)?;
     let cluster = cluster.with(ClusterWishes::default()).map_err(RefusedCluster::Invalid)?;
-    Ok(Checked { cluster, warnings })
+    let secret = cluster::read_secret(&mut connection).await?;
+    Ok(Checked { cluster, secret, warnings })
 }

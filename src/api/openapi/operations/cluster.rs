@@ -2,12 +2,14 @@
 
 use axum::http::StatusCode;
 
+use crate::api::access::required::Access;
 use crate::api::openapi::operation::{Operation, OperationAnswer, Parameter, ShellSample, Tag};
 use crate::api::problems::problem_type::ProblemType as P;
 
 pub const SHOW: Operation = Operation {
     id: "getCluster",
     tag: Tag::Cluster,
+    access: Access::Operate,
     summary: "The cluster",
     description: "The nodes, their shards and heartbeats, and the backlog, as the node that answers sees them.",
     parameters: &[],
@@ -17,9 +19,23 @@ pub const SHOW: Operation = Operation {
     sample: ShellSample { before: "", path: "/v1/cluster" },
 };
 
+pub const WHO_AM_I: Operation = Operation {
+    id: "getWhoAmI",
+    tag: Tag::Cluster,
+    access: Access::Known,
+    summary: "The caller and its rights",
+    description: "The principal of the credential, the public id of the credential, and the rights. Without an auth file, every caller is `anonymous` and has all rights.",
+    parameters: &[],
+    body: None,
+    answers: &[OperationAnswer::json(StatusCode::OK, "WhoAmI", "The caller.")],
+    problems: &[],
+    sample: ShellSample { before: "", path: "/v1/whoami" },
+};
+
 pub const INTERFACE: Operation = Operation {
     id: "getInterface",
     tag: Tag::Cluster,
+    access: Access::Open,
     summary: "This document",
     description: "The interface of this node, as OpenAPI 3.1. The same as docs/openapi.json of its version.",
     parameters: &[],
@@ -32,6 +48,7 @@ pub const INTERFACE: Operation = Operation {
 pub const PROBLEMS: Operation = Operation {
     id: "getProblems",
     tag: Tag::Cluster,
+    access: Access::Open,
     summary: "All types of problems",
     description: "What each `type` means, and what to do then. The same as docs/problems.md of this version.",
     parameters: &[],
@@ -44,6 +61,7 @@ pub const PROBLEMS: Operation = Operation {
 pub const PROBLEM: Operation = Operation {
     id: "getProblem",
     tag: Tag::Cluster,
+    access: Access::Open,
     summary: "One type of problem",
     description: "Where the header `Link` (rel=\"help\") of a problem leads.",
     parameters: &[Parameter::path(

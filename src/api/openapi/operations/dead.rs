@@ -5,6 +5,8 @@ use axum::http::StatusCode;
 use super::parameters::{
     CURSOR, DUE_FROM, DUE_TO, ID, IF_MATCH_OF_ID, IF_NONE_MATCH_OF_ID, LIMIT, OF_TOPIC,
 };
+use crate::access::Action;
+use crate::api::access::required::Access;
 use crate::api::openapi::operation::{
     Example, Operation, OperationAnswer, RequestBody, ShellSample, Tag,
 };
@@ -13,6 +15,7 @@ use crate::api::problems::problem_type::ProblemType as P;
 pub const LIST: Operation = Operation {
     id: "listDead",
     tag: Tag::Dead,
+    access: Access::OnTopicOrAll(Action::Read),
     summary: "List dead letters",
     description: "In the order of their due time, with the reason of each. Headers and payload are not listed; a look-up of the task shows them.",
     parameters: &[OF_TOPIC, DUE_FROM, DUE_TO, LIMIT, CURSOR],
@@ -34,6 +37,7 @@ test -n "$id" &&"#;
 pub const REDRIVE: Operation = Operation {
     id: "redriveDead",
     tag: Tag::Dead,
+    access: Access::OnTask(Action::Redrive),
     summary: "Put a dead letter back",
     description: "The task is due at once, with its next attempt, under the same id. It can no longer be cancelled: an earlier attempt may be in the topic.",
     parameters: &[ID],
@@ -53,6 +57,7 @@ const DRY: &[Example] = &[Example {
 pub const REDRIVE_MANY: Operation = Operation {
     id: "redriveManyDead",
     tag: Tag::Dead,
+    access: Access::OnMany(Action::Redrive),
     summary: "Put many dead letters back",
     description: "Those of a topic and a range of due times, 10,000 in a call at most: `more` says whether there are more, and the next call goes on with \
                   the `cursor`. With `dry_run` they are counted, and nothing is done.",
@@ -66,6 +71,7 @@ pub const REDRIVE_MANY: Operation = Operation {
 pub const DROP: Operation = Operation {
     id: "dropDead",
     tag: Tag::Dead,
+    access: Access::OnTask(Action::Drop),
     summary: "Drop a dead letter",
     description: "For good: it cannot be put back any more, and why it died is gone. The task can still be looked up, with what it carried until that is forgotten.",
     parameters: &[ID, IF_MATCH_OF_ID, IF_NONE_MATCH_OF_ID],
@@ -84,6 +90,7 @@ pub const DROP: Operation = Operation {
 pub const DROP_MANY: Operation = Operation {
     id: "dropManyDead",
     tag: Tag::Dead,
+    access: Access::OnMany(Action::Drop),
     summary: "Drop many dead letters",
     description: "For good. Those of a topic and a range of due times, 10,000 in a call at most: `more` says whether there are more, and the next call \
                   goes on with the `cursor`. With `dry_run` they are counted, and nothing is done.",

@@ -3,12 +3,15 @@
 use axum::http::StatusCode;
 
 use super::parameters::{CURSOR, DUE_FROM, DUE_TO, LIMIT, OF_TOPIC};
+use crate::access::Action;
+use crate::api::access::required::Access;
 use crate::api::openapi::operation::{Operation, OperationAnswer, ShellSample, Tag};
 use crate::api::problems::problem_type::ProblemType as P;
 
 pub const TASKS: Operation = Operation {
     id: "listTasks",
     tag: Tag::Tasks,
+    access: Access::OnTopicOrAll(Action::Read),
     summary: "List pending tasks",
     description: "What waits, in the order of its due time. A page may be short, or empty, and still have a cursor: it is bounded in the work that it does, \
                   not in what it finds. Repeat the request with the cursor, and the same filters, until the cursor is null. A task that is there throughout is \
@@ -26,6 +29,7 @@ pub const TASKS: Operation = Operation {
 pub const COUNTS: Operation = Operation {
     id: "countTasks",
     tag: Tag::Tasks,
+    access: Access::OnTopicOrAll(Action::Read),
     summary: "Count pending tasks",
     description: "How many wait: in all, by topic, and by minute of the coming hour. Each figure says whether it is exact or an estimate.",
     parameters: &[OF_TOPIC],

@@ -3,6 +3,8 @@
 use axum::http::StatusCode;
 
 use super::parameters::{IF_MATCH, IF_NONE_MATCH, NAME, TOPIC};
+use crate::access::Action;
+use crate::api::access::required::Access;
 use crate::api::openapi::operation::{
     Example, Operation, OperationAnswer, RequestBody, ShellSample, Tag,
 };
@@ -15,6 +17,7 @@ const PATH: &str = "/v1/topics/demo/tasks/order-20";
 pub const REPLACE: Operation = Operation {
     id: "putTask",
     tag: Tag::Names,
+    access: Access::OnTopic(&[Action::Submit, Action::Cancel]),
     summary: "Create or replace the task of a name",
     description: "The way to move a task to another time, or to change its payload. In one transaction the old task is withdrawn for good (it ends as \
                   `cancelled`) and the new one, with an id of its own, is there. When the old one is on its way already, nothing is changed (409). When it is \
@@ -56,6 +59,7 @@ pub const REPLACE: Operation = Operation {
 pub const LOOK_UP: Operation = Operation {
     id: "getTaskByName",
     tag: Tag::Names,
+    access: Access::OnTopic(&[Action::Read]),
     summary: "Look up the task of a name",
     description: "The task that the name stands for at that moment, as by its id.",
     parameters: &[TOPIC, NAME],
@@ -68,6 +72,7 @@ pub const LOOK_UP: Operation = Operation {
 pub const CANCEL: Operation = Operation {
     id: "cancelTaskByName",
     tag: Tag::Names,
+    access: Access::OnTopic(&[Action::Cancel]),
     summary: "Cancel the task of a name",
     description: "The task that the name stands for at that moment, with the same verdicts as by its id, but for `replaced`: the task in \
                   the place of another is the one that is meant. With `If-Match`, only if it is that task.",

@@ -3,6 +3,8 @@
 use axum::http::StatusCode;
 
 use super::parameters::{ID, IDEMPOTENCY_KEY, IF_MATCH_OF_ID, IF_NONE_MATCH_OF_ID};
+use crate::access::Action;
+use crate::api::access::required::Access;
 use crate::api::openapi::operation::{
     Example, Operation, OperationAnswer, RequestBody, ShellSample, Tag,
 };
@@ -11,6 +13,7 @@ use crate::api::problems::problem_type::ProblemType as P;
 pub const SUBMIT: Operation = Operation {
     id: "submitTask",
     tag: Tag::Tasks,
+    access: Access::OnTopic(&[Action::Submit]),
     summary: "Submit a task",
     description: "The answer comes when the task is durable. A task without a name is a new one each time; with a name that is known, the first task of the \
                   name is answered, whatever the body says, so that a submit can be repeated: 200 does not say that it will be published, its `state` does (a task that \
@@ -67,6 +70,7 @@ pub const SUBMIT: Operation = Operation {
 pub const SUBMIT_BATCH: Operation = Operation {
     id: "submitBatch",
     tag: Tag::Tasks,
+    access: Access::EachItem(Action::Submit),
     summary: "Submit up to 10,000 tasks",
     description: "Each task is answered on its own, in order, as a POST of it alone would be: the good ones are accepted, also beside bad ones. The batch is \
                   refused as a whole only where its tasks cannot be told apart, or when there are too many. `field` of a problem says which task it is: \
@@ -96,6 +100,7 @@ const A_TASK: &str = r#"task=$(curl --silent --show-error --fail --output /dev/n
 pub const LOOK_UP: Operation = Operation {
     id: "getTask",
     tag: Tag::Tasks,
+    access: Access::OnTask(Action::Read),
     summary: "Look a task up",
     description: "Its state, and its receipt once it was published; headers and payload while they are kept. A task can be looked up for days after its end \
                   (`--receipt-retention`), also when it was cancelled. Of one that a PUT by name has replaced, `replaced_by` names the task in its place.",
@@ -109,6 +114,7 @@ pub const LOOK_UP: Operation = Operation {
 pub const CANCEL: Operation = Operation {
     id: "cancelTask",
     tag: Tag::Tasks,
+    access: Access::OnTask(Action::Cancel),
     summary: "Cancel a task",
     description: "The answer has a verdict. `cancelled` (200): no record of the task exists, or ever will; a repeated cancel says so again. `too_late` (409): it \
                   was published, is on its way, is a dead letter, or waits for another attempt while an earlier one may be in its topic. `replaced` \
@@ -135,6 +141,7 @@ pub const CANCEL: Operation = Operation {
 pub const CANCEL_MANY: Operation = Operation {
     id: "cancelTasks",
     tag: Tag::Tasks,
+    access: Access::OnMany(Action::Cancel),
     summary: "Cancel many tasks",
     description: "Those that wait, of a topic and a range of due times, 10,000 in a call at most: `more` says whether there may be more. Each one ends as \
                   `cancelled`, with its line in the execlog. What is on its way already is left. With `dry_run` they are counted, and nothing is done.",

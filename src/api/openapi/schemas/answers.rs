@@ -24,6 +24,7 @@ pub fn all() -> Vec<(&'static str, Value)> {
         ("Backlog", backlog()),
         ("UnavailableTopic", unavailable_topic()),
         ("Health", health()),
+        ("WhoAmI", who_am_i()),
         ("Interface", interface()),
         ("ProblemSlug", problem_slug()),
         ("Problem", problem()),
@@ -56,6 +57,7 @@ fn task() -> Value {
         "tombstone": { "const": true, "description": "The record's value is null." },
         "reason": { "type": "string", "description": "Why it was given up, of a dead letter." },
         "died_at": described("Moment", "When it was given up, of a dead letter."),
+        "redacted": { "const": true, "description": "Key, headers and payload are not shown: the caller lacks `read-payload` on the topic, or, after a submit, `read`." },
     });
     object(description, &["id", "topic", "due_at", "state"], &properties)
 }
@@ -289,6 +291,30 @@ fn backlog() -> Value {
     )
 }
 
+fn who_am_i() -> Value {
+    let patterns = |description: &str| json!({ "type": "array", "items": { "type": "string" }, "description": description });
+    let right = object(
+        "The topics of one action.",
+        &["action", "topics", "except"],
+        &json!({
+            "action": { "type": "string", "description": "The action, such as `submit`." },
+            "topics": patterns("Patterns of topics: a name, a prefix with `*`, or `*`."),
+            "except": patterns("Patterns that are denied. They win."),
+        }),
+    );
+    let properties = json!({
+        "principal": { "type": "string", "description": "The name of the principal." },
+        "credential": { "type": "string", "description": "The public id of the token, or `anonymous`." },
+        "operate": boolean("True when the caller may see the state of the cluster."),
+        "rights": { "type": "array", "items": right, "description": "The actions that are allowed on some topic." },
+    });
+    object(
+        "The caller of the request.",
+        &["principal", "credential", "operate", "rights"],
+        &properties,
+    )
+}
+
 fn health() -> Value {
     object(
         "Well.",
@@ -328,6 +354,8 @@ fn problem() -> Value {
         "verdict": { "enum": ["too_late", "replaced", "not_found"], "description": "Of a cancel, or a replacement, that did not take effect." },
         "replaced_by": described("TaskId", "Of `replaced`: the task that stands in the place of the one that was meant."),
         "current_id": described("TaskId", "Of `precondition-failed`: the task that the name stands for. Missing when it stands for none."),
+        "action": { "type": "string", "description": "Of `forbidden`: the right that is missing." },
+        "topic": described("TopicName", "Of `forbidden`: the topic, as it was given."),
         "task": described("Task", "The task that could not be stopped, or that was replaced."),
         "missing": { "type": "array", "items": reference("NotReady"), "description": "Of `/readyz`: what is missing." },
     });
@@ -337,7 +365,7 @@ fn problem() -> Value {
 fn missing() -> Value {
     let properties = json!({
         "what": { "type": "string", "description": "What is missing, such as `postgres` or `kafka`." },
-        "why": { "type": "string", "description": "What is known of it." },
+        "why": { "type": "string", "description": "What is known of it; only for callers with the right `operate`." },
     });
-    object("Something that a node lacks to be ready.", &["what", "why"], &properties)
+    object("Something that a node lacks to be ready.", &["what"], &properties)
 }

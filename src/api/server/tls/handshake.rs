@@ -68,6 +68,7 @@ mod tests {
     use tokio_rustls::TlsConnector;
 
     use super::*;
+    use crate::access::{Policy, PolicyHandle};
     use crate::api::line::{CallerConnection, Callers};
     use crate::api::server::tls::{ClientAuth, Keeper, Metrics, PeerName, Settings};
     use crate::api::{Api, ApiMetrics, ApiSettings};
@@ -124,7 +125,13 @@ mod tests {
         let mut registry = Registry::default();
         let metrics = ApiMetrics::register(&mut registry);
         let (service, settings) = (Service::default(), ApiSettings::default());
-        let api = Api::new(service, settings, metrics, Arc::new(registry));
+        let api = Api::new(
+            service,
+            settings,
+            metrics,
+            Arc::new(registry),
+            PolicyHandle::new(Policy::open()),
+        );
         let caller = Callers::default().enter([127, 0, 0, 1].into(), 1).unwrap();
         let line = Arc::new(CallerConnection::new(caller, Monotonic::default()));
         let client = async {

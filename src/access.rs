@@ -1,0 +1,23 @@
+//! Who may do what: principals, their rights, and the credentials that prove them.
+//!
+//! `file` reads the auth file into a [`Policy`], an immutable snapshot. `reload` keeps the current
+//! one in a [`PolicyHandle`]. A request is identified by [`Policy::identify`], and each change or
+//! read asks the [`Rights`] of its [`Caller`]. Everything is denied unless a rule allows it, and a
+//! rule that denies wins over every rule that allows.
+
+pub mod action;
+pub mod file;
+pub mod pattern;
+pub mod permit;
+pub mod policy;
+pub mod principal;
+pub mod reload;
+pub mod rights;
+pub mod token;
+
+pub use action::Action;
+pub use permit::Permit;
+pub use policy::{Policy, Unidentified};
+pub use principal::{Caller, CredentialId, Principal};
+pub use reload::PolicyHandle;
+pub use rights::Rights;

@@ -1,0 +1,11 @@
+//! Who may send a request, and what it may do.
+//!
+//! - `required`: the right that an operation needs, in the table beside the routes.
+//! - `hosts`: the names under which a node answers, against DNS rebinding and foreign pages.
+//! - `guard`: identifies the caller, and gives handlers the permits that the node asks for.
+//! - `cursors`: seals the positions in lists.
+
+pub mod cursors;
+pub mod guard;
+pub mod hosts;
+pub mod required;

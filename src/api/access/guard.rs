@@ -1,0 +1,155 @@
+//! The guard of a request: who sends it, and what that caller may do.
+
+use axum::extract::FromRequestParts;
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, header};
+
+use super::required::Access;
+use crate::access::permit::{Denied, Permit, Read, Right};
+use crate::access::{Action, Caller, Policy, Rights};
+use crate::api::json::answers::Shows;
+use crate::api::problems::problem::Problem;
+use crate::api::problems::problem_type::ProblemType;
+use crate::domain::{Timestamp, TopicName};
+
+/// The caller of a request. Handlers ask it for the permits that the node wants.
+#[derive(Clone, Debug)]
+pub struct Guard {
+    caller: Caller,
+}
+
+impl Guard {
+    /// Identifies the caller, and refuses one whose rights rule the operation out. `now` is asked
+    /// only when there are credentials.
+    ///
+    /// # Errors
+    /// 401 without a valid credential where one is needed, 403 without the right, and 400 for a
+    /// header that holds no token.
+    pub fn of(
+        policy: &Policy,
+        access: Access,
+        headers: &HeaderMap,
+        now: impl FnOnce() -> Timestamp,
+    ) -> Result<Self, Problem> {
+        let caller = match identify(policy, headers, now) {
+            Ok(caller) => caller,
+            // A probe must not fail for a credential. It is told no reasons.
+            Err(_) if access == Access::Open => Caller::anonymous(Rights::default()),
+            Err(problem) => return Err(problem),
+        };
+        match access.ruled_out(&caller.principal.rights) {
+            Some(action) => Err(Problem::forbidden(action, None)),
+            None => Ok(Self { caller }),
+        }
+    }
+
+    pub fn caller(&self) -> &Caller {
+        &self.caller
+    }
+
+    /// Returns the permit for a topic that the caller has named.
+    pub fn permit<R: Right>(&self, topic: &TopicName) -> Result<Permit<R>, Problem> {
+        let denied = |Denied(action)| Problem::forbidden(action, Some(topic.clone()));
+        Permit::on(&self.caller, topic).map_err(denied)
+    }
+
+    /// Returns the permit for a topic, or without one for `*`.
+    pub fn permit_or_all<R: Right>(&self, topic: Option<&TopicName>) -> Result<Permit<R>, Problem> {
+        match topic {
+            Some(topic) => self.permit(topic),
+            None => Permit::everywhere(&self.caller)
+                .map_err(|Denied(action)| Problem::forbidden_without_topic(action)),
+        }
+    }
+
+    /// Returns the permit that does not depend on the topic of a task, if the caller has it.
+    pub fn unlimited<R: Right>(&self) -> Option<Permit<R>> {
+        Permit::unlimited(&self.caller)
+    }
+
+    /// Returns the permit for the topic of a task that the caller has named by its id. `None` means
+    /// that the task does not exist for this caller.
+    pub fn permit_of_task<R: Right>(&self, topic: &TopicName) -> Option<Permit<R>> {
+        Permit::on(&self.caller, topic).ok()
+    }
+
+    /// Returns true when the caller may see the tasks of a topic.
+    pub fn reads(&self, topic: &TopicName) -> bool {
+        self.permit_of_task::<Read>(topic).is_some()
+    }
+
+    /// Returns true when the caller may see the tasks of all topics.
+    pub fn reads_everywhere(&self) -> bool {
+        self.caller.principal.rights.allows_everywhere(Action::Read)
+    }
+
+    /// Returns which members of a topic's tasks the caller may see.
+    pub fn shows(&self, topic: &TopicName) -> Shows {
+        let rights = &self.caller.principal.rights;
+        let sees_all =
+            rights.allows(Action::Read, topic) && rights.allows(Action::ReadPayload, topic);
+        if sees_all { Shows::All } else { Shows::Metadata }
+    }
+
+    /// Returns true when the caller may see the state of the cluster.
+    pub fn operates(&self) -> bool {
+        self.caller.principal.rights.operates()
+    }
+
+    /// Returns the reason of a failure as the caller may see it. Reasons hold the addresses and the
+    /// messages of servers, which concern operators alone; the log has them for the others.
+    pub fn tells(&self, reason: String) -> String {
+        if self.operates() {
+            return reason;
+        }
+        tracing::info!(
+            principal = %self.caller.principal.name,
+            reason,
+            "a request failed; its caller is not told the reason"
+        );
+        "a server that this node needs is away; the log of the node says which one".to_owned()
+    }
+}
+
+/// The router puts the guard beside each request before it calls a handler.
+impl<S: Sync> FromRequestParts<S> for Guard {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Self, Problem> {
+        let missing = || Problem::new(ProblemType::Internal, "the request was not checked");
+        parts.extensions.get::<Self>().cloned().ok_or_else(missing)
+    }
+}
+
+fn identify(
+    policy: &Policy,
+    headers: &HeaderMap,
+    now: impl FnOnce() -> Timestamp,
+) -> Result<Caller, Problem> {
+    if policy.is_open() {
+        // The header may be for a proxy in front of the node.
+        return policy
+            .identify(None, Timestamp::EPOCH)
+            .map_err(|_never| Problem::unauthenticated(false));
+    }
+    let mut fields = headers.get_all(header::AUTHORIZATION).iter();
+    let (field, second) = (fields.next(), fields.next());
+    if second.is_some() {
+        let detail = "the header is given twice; send one token";
+        return Err(Problem::invalid("authorization", detail));
+    }
+    let Some(field) = field else {
+        let caller = policy.identify(None, Timestamp::EPOCH);
+        return caller.map_err(|_missing| Problem::unauthenticated(false));
+    };
+    let text = field.to_str().map_err(|_not_ascii| Problem::unauthenticated(true))?;
+    let scheme = text.split(' ').next().unwrap_or_default();
+    if !scheme.is_empty() && !scheme.eq_ignore_ascii_case("bearer") {
+        let detail = "the only scheme is Bearer: `Authorization: Bearer` and a token";
+        return Err(Problem::invalid("authorization", detail));
+    }
+    policy.identify(Some(text), now()).map_err(|reason| {
+        tracing::debug!(%reason, "a caller was not identified");
+        Problem::unauthenticated(true)
+    })
+}

@@ -1,0 +1,108 @@
+//! The right that an operation needs.
+
+use crate::access::{Action, Rights};
+
+/// The right that an operation needs, and where its topic comes from. There is no default, so an
+/// operation without one does not compile.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Access {
+    /// Everybody may, without a credential: probes, and the documents of the interface.
+    Open,
+    /// Every identified caller may.
+    Known,
+    /// Callers who operate the cluster may.
+    Operate,
+    /// The caller names one topic, in the path or the body, and needs all of these rights on it.
+    OnTopic(&'static [Action]),
+    /// Each task of the body names its topic. Tasks without the right are refused alone.
+    EachItem(Action),
+    /// The caller names a task by its id. A task without the right does not exist for the caller.
+    OnTask(Action),
+    /// A topic is optional. Without one, the right is needed on `*`.
+    OnTopicOrAll(Action),
+    /// Many tasks of the topic in the body. A dry run needs [`Action::Read`] instead.
+    OnMany(Action),
+}
+
+impl Access {
+    /// Returns the action that rules out every call of the operation, because the rights allow it
+    /// on no topic at all. Then the answer needs neither the body nor a look-up.
+    pub fn ruled_out(self, rights: &Rights) -> Option<Action> {
+        let lacks = |action: Action| !rights.allows_anywhere(action);
+        match self {
+            Self::Open | Self::Known => None,
+            Self::Operate => Some(Action::Operate).filter(|action| lacks(*action)),
+            Self::OnTopic(actions) => actions.iter().copied().find(|action| lacks(*action)),
+            Self::EachItem(action) | Self::OnTask(action) | Self::OnTopicOrAll(action) => {
+                Some(action).filter(|action| lacks(*action))
+            }
+            Self::OnMany(action) => Some(action).filter(|_| lacks(action) && lacks(Action::Read)),
+        }
+    }
+
+    /// Returns the names of the rights, as the interface document lists them.
+    pub fn rights(self) -> Vec<&'static str> {
+        match self {
+            Self::Open | Self::Known => Vec::new(),
+            Self::Operate => vec![Action::Operate.name()],
+            Self::OnTopic(actions) => actions.iter().map(|action| action.name()).collect(),
+            Self::EachItem(action)
+            | Self::OnTask(action)
+            | Self::OnTopicOrAll(action)
+            | Self::OnMany(action) => vec![action.name()],
+        }
+    }
+
+    /// Returns a sentence for the description of the operation.
+    pub fn sentence(self) -> Option<String> {
+        let names: Vec<String> = self.rights().iter().map(|name| format!("`{name}`")).collect();
+        let names = names.join(" and ");
+        Some(match self {
+            Self::Open => return None,
+            Self::Known => "Needs no right.".to_owned(),
+            Self::Operate => format!("Needs {names}."),
+            Self::OnTopic(_) => format!("Needs {names} on the topic."),
+            Self::EachItem(_) => {
+                format!("Needs {names} on the topic of each task; others are answered 403 alone.")
+            }
+            Self::OnTask(_) => format!(
+                "Needs {names} on the topic of the task; without it, the task does not exist."
+            ),
+            Self::OnTopicOrAll(_) => format!("Needs {names} on the topic, or on `*` without one."),
+            Self::OnMany(_) => format!("Needs {names} on the topic; a dry run needs `read`."),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::access::pattern::Pattern;
+    use crate::access::rights::Rule;
+
+    #[test]
+    fn a_caller_who_can_never_pass_is_told_the_missing_right() {
+        let rule = Rule {
+            actions: vec![Action::Submit, Action::Read],
+            topics: vec![Pattern::new("orders").unwrap()],
+        };
+        let rights = Rights::new(&[rule], &[], false);
+        for (access, missing) in [
+            (Access::Open, None),
+            (Access::Known, None),
+            (Access::Operate, Some(Action::Operate)),
+            (Access::OnTopic(&[Action::Submit]), None),
+            (Access::OnTopic(&[Action::Submit, Action::Cancel]), Some(Action::Cancel)),
+            (Access::EachItem(Action::Submit), None),
+            (Access::OnTask(Action::Drop), Some(Action::Drop)),
+            (Access::OnTopicOrAll(Action::Read), None),
+            // Its dry run is allowed.
+            (Access::OnMany(Action::Cancel), None),
+        ] {
+            assert_eq!(access.ruled_out(&rights), missing, "{access:?}");
+            assert_eq!(access.ruled_out(&Rights::everything()), None, "{access:?}");
+        }
+        let none = Rights::default();
+        assert_eq!(Access::OnMany(Action::Cancel).ruled_out(&none), Some(Action::Cancel));
+    }
+}

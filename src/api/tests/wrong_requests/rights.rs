@@ -1,0 +1,229 @@
+//! Callers without a right: nothing changes, and nothing is shown.
+
+use std::collections::HashMap;
+
+use super::super::*;
+use crate::access::pattern::Pattern;
+use crate::access::policy::TokenEntry;
+use crate::access::principal::Principal;
+use crate::access::rights::Rule;
+use crate::access::token::Token;
+use crate::access::{Action, Rights};
+use crate::domain::PrincipalName;
+
+const MARKER: &str = "marker-of-a-payload";
+
+/// An API whose only token has these rights, and another one without limits on the same tasks.
+struct World {
+    api: Api,
+    all: Api,
+    token: String,
+}
+
+impl World {
+    fn new(actions: &[Action], topic: &str) -> Self {
+        Self::with(&[(actions, topic)])
+    }
+
+    fn with(rules: &[(&[Action], &str)]) -> Self {
+        let rule = |(actions, topic): &(&[Action], &str)| Rule {
+            actions: actions.to_vec(),
+            topics: vec![Pattern::new(topic).unwrap()],
+        };
+        let rules: Vec<Rule> = rules.iter().map(rule).collect();
+        let rights = Rights::new(&rules, &[], false);
+        let principal = Principal { name: PrincipalName::new("ann").unwrap(), rights };
+        let (token, principal) = (Token::generate().unwrap(), Arc::new(principal));
+        let entry = TokenEntry {
+            principal: principal.clone(),
+            hash: token.hash(),
+            not_before: None,
+            expires: None,
+        };
+        let tokens = HashMap::from([(token.id(), entry)]);
+        let model = Arc::new(Model::default());
+        let api_of = |policy: Policy| {
+            let mut registry = Registry::default();
+            let metrics = ApiMetrics::register(&mut registry);
+            let service = Service::of_model(model.clone());
+            let policy = PolicyHandle::new(policy);
+            let settings = ApiSettings::default();
+            let api = Api::new(service, settings, metrics, Arc::new(registry), policy);
+            api.cursors().set_secret(b"a secret of tests");
+            api
+        };
+        let api = api_of(Policy::new(vec![principal], tokens, None));
+        Self { api, all: api_of(Policy::open()), token: token.expose().to_owned() }
+    }
+
+    async fn ask(&self, mut request: Request<Body>) -> Response {
+        let value = format!("Bearer {}", self.token).parse().unwrap();
+        request.headers_mut().insert(header::AUTHORIZATION, value);
+        self.api.ask(request).await
+    }
+
+    /// Submits a task with a marker as its payload, by the caller who may do everything.
+    async fn task(&self, topic: &str, name: &str) -> String {
+        let task = format!(
+            r#"{{"topic":"{topic}","delay":"1h","name":"{name}","key":"{MARKER}","headers":{{"h":"{MARKER}"}},"payload":"{MARKER}"}}"#
+        );
+        submit(&self.all, &task).await["id"].as_str().unwrap().to_owned()
+    }
+
+    /// All tasks and dead letters, as the caller who may do everything sees them.
+    async fn state(&self) -> String {
+        let mut state = String::new();
+        for path in ["/v1/tasks", "/v1/dead"] {
+            state.push_str(&text_of(self.all.ask(bare("GET", path)).await).await);
+        }
+        state
+    }
+}
+
+/// A request of every operation of the document, for the task `id` of the topic `topic`.
+async fn requests(api: &Api, topic: &str, id: &str) -> Vec<(String, Request<Body>)> {
+    let document = json_of(api.ask(bare("GET", "/openapi.json")).await).await;
+    let mut all = Vec::new();
+    for (path, methods) in document["paths"].as_object().unwrap() {
+        let target = path.replace("{topic}", topic).replace("{name}", "n").replace("{id}", id);
+        for (method, operation) in methods.as_object().unwrap() {
+            let is_open = operation["security"].as_array().unwrap().is_empty();
+            let examples = &operation["requestBody"]["content"]["application/json"]["examples"];
+            let bodies: Vec<String> = examples.as_object().map_or_else(
+                || vec![String::new()],
+                |examples| {
+                    let text = |example: &Value| example["value"].to_string();
+                    let of_topic = |text: String| text.replace("\"demo\"", &format!("{topic:?}"));
+                    examples.values().map(text).map(of_topic).collect()
+                },
+            );
+            if is_open {
+                continue;
+            }
+            for body in bodies {
+                let kind = (!body.is_empty()).then_some("application/json");
+                let method = method.to_uppercase();
+                let what = format!("{method} {target} {body}");
+                all.push((what.clone(), request(&method, &target, kind, body)));
+                if method == "GET" {
+                    all.push((format!("HEAD {target}"), bare("HEAD", &target)));
+                }
+            }
+        }
+    }
+    assert!(all.len() > 20, "{all:?}");
+    all
+}
+
+#[tokio::test]
+async fn without_a_token_or_a_right_nothing_is_done_on_any_route() {
+    let world = World::new(&Action::ON_TOPICS, "other");
+    for topic in ["secret", "dead"] {
+        let id = world.task(topic, "n").await;
+        let before = world.state().await;
+        for (what, request) in requests(&world.all, topic, &id).await {
+            let response = world.api.ask(request).await;
+            assert_eq!(response.status(), 401, "{what}");
+            let challenge = header_of(&response, "www-authenticate");
+            assert_eq!(challenge, Some(r#"Bearer realm="punctual""#), "{what}");
+        }
+        for (what, request) in requests(&world.all, topic, &id).await {
+            let response = world.ask(request).await;
+            let status = response.status().as_u16();
+            let text = text_of(response).await;
+            let is_alone = what.contains("/v1/tasks/batch") && !text.contains(r#""status":201"#);
+            let is_own = what.contains("/v1/whoami");
+            assert!(
+                [401, 403, 404].contains(&status) || is_alone || is_own,
+                "{what}: {status} {text}"
+            );
+            assert!(!text.contains(MARKER), "{what}: {text}");
+        }
+        assert_eq!(world.state().await, before);
+    }
+}
+
+#[tokio::test]
+async fn without_read_payload_no_answer_has_key_headers_or_payload() {
+    let actions = [Action::Submit, Action::Cancel, Action::Read, Action::Redrive, Action::Drop];
+    for topic in ["open", "claimed", "published", "dead"] {
+        let world = World::new(&actions, topic);
+        let id = world.task(topic, "n").await;
+        let known = format!(r#"{{"topic":"{topic}","delay":"2h","name":"n","payload":1}}"#);
+        let known = text_of(world.ask(post("/v1/tasks", known)).await).await;
+        assert!(known.contains(&id) && known.contains(r#""redacted":true"#), "{known}");
+        assert!(!known.contains(MARKER), "{known}");
+        for (what, request) in requests(&world.all, topic, &id).await {
+            let text = text_of(world.ask(request).await).await;
+            assert!(!text.contains(MARKER), "{what}: {text}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn the_task_of_a_foreign_topic_is_as_absent_as_one_that_never_was() {
+    let world = World::new(&Action::ON_TOPICS, "other");
+    let id = world.task("dead", "n").await;
+    let fresh = "01b977ea-f4c0-8003-8000-000000000007";
+    for (method, path) in [
+        ("GET", "/v1/tasks/{id}"),
+        ("HEAD", "/v1/tasks/{id}"),
+        ("DELETE", "/v1/tasks/{id}"),
+        ("DELETE", "/v1/dead/{id}"),
+        ("POST", "/v1/dead/{id}/redrive"),
+    ] {
+        let mut answers = Vec::new();
+        for id in [&id, fresh] {
+            let mut request = bare(method, &path.replace("{id}", id));
+            request.headers_mut().insert("x-request-id", HeaderValue::from_static("same"));
+            let response = world.ask(request).await;
+            assert_eq!(response.status(), 404, "{method} {path}");
+            let headers = response.headers().clone();
+            answers.push((headers, text_of(response).await));
+        }
+        assert_eq!(answers[0], answers[1], "{method} {path}");
+    }
+}
+
+#[tokio::test]
+async fn a_put_needs_both_rights_and_a_batch_refuses_only_what_is_forbidden() {
+    let world = World::with(&[(&[Action::Submit], "open"), (&[Action::Cancel], "elsewhere")]);
+    let id = world.task("open", "n").await;
+    let put = request(
+        "PUT",
+        "/v1/topics/open/tasks/n",
+        Some("application/json"),
+        r#"{"delay":1,"payload":1}"#,
+    );
+    assert_eq!(world.ask(put).await.status(), 403);
+    let task = json_of(world.all.ask(bare("GET", &format!("/v1/tasks/{id}"))).await).await;
+    assert_eq!(task["state"], "scheduled");
+    let item = |topic: &str| format!(r#"{{"{}opic":"{topic}","delay":1,"payload":1}}"#, "\\u0074");
+    let body = format!(r#"{{"tasks":[{},{},{}]}}"#, item("open"), item("secret"), item("open"));
+    let answer = json_of(world.ask(post("/v1/tasks/batch", body)).await).await;
+    let statuses: Vec<&Value> =
+        answer["results"].as_array().unwrap().iter().map(|result| &result["status"]).collect();
+    assert_eq!(statuses, [201, 403, 201]);
+    let problem = &answer["results"][1]["problem"];
+    assert_eq!((&problem["action"], &problem["topic"]), (&"submit".into(), &"secret".into()));
+}
+
+#[tokio::test]
+async fn foreign_hosts_and_pages_are_refused_and_probes_answer_to_any_name() {
+    let api = api();
+    for (path, name, value, status) in [
+        ("/v1/tasks", "host", "evil.example", 421),
+        ("/metrics", "host", "evil.example", 421),
+        ("/none", "host", "evil.example", 421),
+        ("/livez", "host", "evil.example", 200),
+        ("/readyz", "host", "evil.example", 200),
+        ("/v1/tasks", "host", "LOCALHOST:7070", 200),
+        ("/v1/tasks", "origin", "https://evil.example", 403),
+        ("/v1/tasks", "sec-fetch-site", "cross-site", 403),
+        ("/v1/tasks", "sec-fetch-site", "none", 200),
+    ] {
+        let mut request = bare("GET", path);
+        request.headers_mut().insert(name, value.parse().unwrap());
+        assert_eq!(api.ask(request).await.status(), status, "{path} {name}: {value}");
+    }
+}

@@ -1,0 +1,82 @@
+//! The name of a principal: who submits, cancels or reads tasks.
+
+use std::fmt;
+use std::sync::Arc;
+
+use thiserror::Error;
+
+/// A principal name: 1 to 100 bytes of `a-z A-Z 0-9 . _ @ : / -`. Cheap to clone.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PrincipalName(Arc<str>);
+
+const BYTES_MAX: usize = 100;
+
+#[derive(Debug, Error, PartialEq, Eq)]
+pub enum PrincipalNameError {
+    #[error("a principal's name may not be empty")]
+    Empty,
+    #[error("a principal's name has at most {BYTES_MAX} bytes, this one has {0}")]
+    TooLong(usize),
+    #[error(
+        "a principal's name has only letters, digits, '.', '_', '@', ':', '/' and '-', this one has {0:?}"
+    )]
+    Illegal(char),
+}
+
+impl PrincipalName {
+    pub fn new(name: &str) -> Result<Self, PrincipalNameError> {
+        let is_legal = |c: char| c.is_ascii_alphanumeric() || "._@:/-".contains(c);
+        match name.chars().find(|c| !is_legal(*c)) {
+            Some(illegal) => Err(PrincipalNameError::Illegal(illegal)),
+            None if name.is_empty() => Err(PrincipalNameError::Empty),
+            None if name.len() > BYTES_MAX => Err(PrincipalNameError::TooLong(name.len())),
+            None => Ok(Self(name.into())),
+        }
+    }
+
+    /// Returns the name of all callers without a credential.
+    pub fn anonymous() -> Self {
+        Self("anonymous".into())
+    }
+
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for PrincipalName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Debug for PrincipalName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}", &*self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_services_accounts_and_certificates_are_taken() {
+        for name in
+            ["order-service", "ann@shop.example", "jwt:k8s/system:serviceaccount:shop:orders", "a"]
+        {
+            assert_eq!(PrincipalName::new(name).unwrap().to_string(), name);
+        }
+    }
+
+    #[test]
+    fn both_ends_of_the_length_hold_and_other_characters_are_refused() {
+        assert!(PrincipalName::new(&"x".repeat(100)).is_ok());
+        assert_eq!(PrincipalName::new(&"x".repeat(101)), Err(PrincipalNameError::TooLong(101)));
+        assert_eq!(PrincipalName::new(""), Err(PrincipalNameError::Empty));
+        for illegal in ['*', ' ', '\n', '\0', '"', 'ä', ','] {
+            let name = format!("a{illegal}");
+            assert_eq!(PrincipalName::new(&name), Err(PrincipalNameError::Illegal(illegal)));
+        }
+    }
+}
