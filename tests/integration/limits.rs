@@ -144,7 +144,7 @@ async fn each_limit_has_its_status_its_problem_and_its_metric() {
         "body_bytes",
     )
     .await;
-    let head = "POST /v1/tasks HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 9\r\nexpect: 100-continue\r\n\r\n";
+    let head = "POST /v1/tasks HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: 9\r\nexpect: 100-continue\r\n\r\n";
     let mut half = connect(&node, head).await;
     // The node asks for the body: so the request is in progress.
     assert_eq!(half.read(&mut [0; 100]).await.unwrap(), "HTTP/1.1 100 Continue\r\n\r\n".len());
@@ -194,14 +194,14 @@ async fn slow_callers_are_cut_off_and_leave_nothing_behind() {
         (answer.status == 201).then(|| answer.json()["id"].as_str().unwrap().to_owned())
     });
     let path = format!("/v1/tasks/{}", id.await);
-    let mut idle = connect(&node, "GET /livez HTTP/1.1\r\nhost: x\r\n\r\n").await;
+    let mut idle = connect(&node, "GET /livez HTTP/1.1\r\nhost: localhost\r\n\r\n").await;
     let mut nothing = connect(&node, "").await;
     let mut half_header = connect(&node, "GET /livez HTTP/1.1\r\nhost:").await;
-    let half_body = "POST /v1/tasks HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 9\r\n\r\n{";
+    let half_body = "POST /v1/tasks HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: 9\r\n\r\n{";
     let mut half_body = connect(&node, half_body).await;
     // Asked for often enough, it fills every buffer on its way.
     let unread =
-        connect(&node, &format!("GET {path} HTTP/1.1\r\nhost: x\r\n\r\n").repeat(40)).await;
+        connect(&node, &format!("GET {path} HTTP/1.1\r\nhost: localhost\r\n\r\n").repeat(40)).await;
     assert_eq!(rest_of(&mut nothing).await, "");
     assert_eq!(rest_of(&mut half_header).await, "");
     assert!(rest_of(&mut half_body).await.starts_with("HTTP/1.1 408 "));
