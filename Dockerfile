@@ -27,7 +27,7 @@ RUN apt-get update \
 COPY --from=build /out/punctual /usr/local/bin/punctual
 COPY --from=build /out/THIRD-PARTY-NOTICES.txt /usr/share/doc/punctual/
 USER 10001:10001
-# There is no authentication yet: publish this port to trusted networks only.
+# Beyond loopback, a node starts only with PUNCTUAL_AUTH_FILE or PUNCTUAL_ALLOW_ANONYMOUS.
 ENV PUNCTUAL_LISTEN=0.0.0.0:7070
 EXPOSE 7070
 # bash speaks TCP by itself: no HTTP client needs to be in the image. With TLS, a node that is alive answers 400.

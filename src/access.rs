@@ -6,7 +6,9 @@
 //! rule that denies wins over every rule that allows.
 
 pub mod action;
+pub mod document;
 pub mod file;
+mod metrics;
 pub mod pattern;
 pub mod permit;
 pub mod policy;
@@ -16,7 +18,7 @@ pub mod rights;
 pub mod token;
 
 pub use action::Action;
-pub use permit::Permit;
+pub use metrics::Metrics;
 pub use policy::{Policy, Unidentified};
 pub use principal::{Caller, CredentialId, Principal};
 pub use reload::PolicyHandle;

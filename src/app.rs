@@ -1,5 +1,6 @@
 //! The composition root: builds the modules in order, runs them, and ends them in reverse order.
 
+mod access;
 mod assembly;
 mod exposure;
 mod kafka_settings;
@@ -7,6 +8,7 @@ mod limits;
 mod ports;
 mod readiness;
 mod startup;
+pub mod tokens;
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -61,6 +63,7 @@ pub fn problems(wanted: CheckedSettings<'_>) -> Vec<SettingProblem> {
     {
         problems.push(SettingProblem { flag: error.flag, text: error.text });
     }
+    problems.extend(access::problems(&settings.access));
     problems
 }
 
@@ -93,6 +96,7 @@ pub async fn serve(settings: Settings) -> Result<(), TaskFailure> {
     }
     let ports = ports::Ports::open(&settings, &mut registry)?;
     let address = ports.address()?;
+    let policy = access::start(&settings, &mut registry, &tasks)?;
     let node = NodeId::new(clock::wall(), rand::random(), rand::random());
     let advertise = advertised(&settings.advertise, address);
     let assembled = assembly::NodeParts::new(&settings, node, &advertise, &mut registry, &tasks)?;
@@ -100,15 +104,22 @@ pub async fn serve(settings: Settings) -> Result<(), TaskFailure> {
     let api_metrics = ApiMetrics::register(&mut registry);
     let readiness_metrics = readiness::ReadinessMetrics::register(&mut registry);
     let registry = std::sync::Arc::new(registry);
-    let policy = PolicyHandle::new(Policy::open());
-    let api = |settings| {
+    let operators = match settings.operator_listen {
+        Some(listen) if !listen.ip().is_loopback() && !settings.operator_anonymous => {
+            policy.clone()
+        }
+        _ => PolicyHandle::new(Policy::open()),
+    };
+    let api = |settings: ApiSettings| {
+        let policy = if settings.port == Port::Operator { &operators } else { &policy };
         let (metrics, registry) = (api_metrics.clone(), std::sync::Arc::clone(&registry));
         Api::new(service.clone(), settings, metrics, registry, policy.clone())
     };
     let hosts = Hosts::new(address, &advertise, &settings.hosts);
     let cursors = ports.serve(api_settings(&settings, hosts), api, &tasks)?;
     tasks.spawn("readiness", readiness::say(service.clone(), readiness_metrics, tasks.clone()));
-    tracing::info!(%address, %node, name = settings.node_name, version = config::RELEASE, commit = config::COMMIT, "listening");
+    let principals = policy.current().principals().len();
+    tracing::info!(%address, %node, principals, name = settings.node_name, version = config::RELEASE, commit = config::COMMIT, "listening");
 
     let outcome = match startup::wait_for_postgres(&settings, &assembled, &service, &tasks).await {
         Ok(Some(checked)) => {
@@ -227,7 +238,11 @@ pub fn end_on_signals(command: &Command) -> Result<(), TaskFailure> {
     let ends_by_itself = match command {
         Command::Serve(_) => true,
         Command::Client(command) => command.ends_by_itself(),
-        Command::Migrate(_) | Command::Completions(_) | Command::Bench { .. } => false,
+        Command::Migrate(_)
+        | Command::Token(_)
+        | Command::Auth(_)
+        | Command::Completions(_)
+        | Command::Bench { .. } => false,
     };
     if ends_by_itself || !signals::needs_handlers() {
         return Ok(());

@@ -26,7 +26,7 @@ use std::time::Duration;
 
 use args::{BenchArgs, Common, Scenario, Steady};
 use az::SaturatingAs as _;
-use load::http::Trust;
+use load::http::{Http, Trust};
 use load::record::Records;
 use load::rest::{RestTarget, WrittenDue};
 use results::report::BenchReport;
@@ -41,6 +41,7 @@ use scenarios::{
     submit::{self, SubmitPlan},
 };
 
+use crate::client::access::{Credential, check_plaintext};
 use crate::error_chain::chain;
 use crate::kafka::KafkaSettings;
 use crate::postgres::connection::OldSnapshot;
@@ -49,11 +50,14 @@ use crate::postgres::connection::PostgresSettings;
 /// Runs a scenario and prints its report. `kafka_properties` are librdkafka properties for the
 /// consumer.
 pub async fn run(bench: BenchArgs, kafka_properties: Vec<(String, String)>) -> ExitCode {
-    if let Err(wrong) = bench.check() {
-        say(&format!("bench: {wrong}"));
-        return ExitCode::from(2);
-    }
-    let outcome = match measure(&bench, kafka_properties).await {
+    let credential = match bench.check().and_then(|()| credential_of(&bench.common)) {
+        Ok(credential) => credential,
+        Err(wrong) => {
+            say(&format!("bench: {wrong}"));
+            return ExitCode::from(2);
+        }
+    };
+    let outcome = match measure(&bench, kafka_properties, credential).await {
         Ok(report) if report.counts.accepted == 0 => {
             Err(format!("no task was accepted: {}", report.reason.unwrap_or_default()))
         }
@@ -76,6 +80,7 @@ pub async fn run(bench: BenchArgs, kafka_properties: Vec<(String, String)>) -> E
 async fn measure(
     bench: &BenchArgs,
     kafka_properties: Vec<(String, String)>,
+    credential: Option<Credential>,
 ) -> Result<BenchReport, String> {
     let common = &bench.common;
     let setup = setup_of(common, kafka_properties);
@@ -85,8 +90,10 @@ async fn measure(
         WrittenDue::At
     };
     let records = Records::new(usize::try_from(common.payload_bytes).unwrap_or(0));
-    let trust = Trust::new(common.ca_file.as_deref()).map_err(|why| format!("--ca-file: {why}"))?;
-    let rest = RestTarget::new(&common.urls, trust.clone(), common.topic.as_str(), records, due);
+    let ca_file = common.ca_file.as_deref();
+    let trust = Trust::new(ca_file).map_err(|why| format!("--ca-file: {why}"))?;
+    let rest = RestTarget::new(&common.urls, trust.clone(), common.topic.as_str(), records, due)
+        .authorized(credential.map(|credential| credential.header()));
     match &bench.scenario {
         Scenario::Lateness(args) => {
             Box::pin(lateness::lateness(
@@ -157,6 +164,19 @@ async fn measure(
             immediate::immediate(&setup, &plan, &rest).await
         }
     }
+}
+
+/// Returns the credential, if one is given and may be sent to all nodes.
+fn credential_of(common: &Common) -> Result<Option<Credential>, String> {
+    let credential = Credential::read(&common.credentials)?;
+    if credential.is_some() {
+        let trust = Trust::new(None)?;
+        for url in common.urls.iter().filter(|url| url.starts_with("http://")) {
+            check_plaintext(Http::new(url, &trust)?.host(), &common.credentials)
+                .map_err(|text| format!("{url}: {text}"))?;
+        }
+    }
+    Ok(credential)
 }
 
 fn steady(scenario: &'static str, args: &Steady, measured: Duration) -> LatenessPlan {

@@ -4,6 +4,7 @@
 //! what to do next. A command repeats a call only where that is safe: the task has a name, the call
 //! was certainly not carried out, or the repetition changes nothing.
 
+pub mod access;
 pub mod answer;
 pub mod args;
 mod bulk;

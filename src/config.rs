@@ -1,6 +1,7 @@
 //! Reads settings in two steps. `args` holds them as written (all text). [`Settings`] holds them as
 //! parsed, and reports every problem at once.
 
+mod access;
 mod args;
 mod etcd;
 mod host;
@@ -22,6 +23,8 @@ use std::process::ExitCode;
 use clap::builder::Resettable;
 use clap::{CommandFactory, FromArgMatches};
 
+pub use self::access::Access;
+pub use self::args::{AuthCommand, CheckAuth, CheckToken, NewToken, TokenCommand};
 pub use self::args::{COMMIT, RELEASE};
 pub use self::etcd::{Etcd, Identity, Login};
 pub use self::migration::MigrationSettings;
@@ -46,6 +49,8 @@ pub enum Command {
     Serve(Box<Settings>),
     Migrate(Box<MigrationSettings>),
     Client(client::ClientCommand),
+    Token(TokenCommand),
+    Auth(AuthCommand),
     /// A completion script to print.
     Completions(Vec<u8>),
     Bench {
@@ -108,6 +113,13 @@ fn interpret(
     check: impl Fn(CheckedSettings<'_>) -> Vec<SettingProblem>,
 ) -> Result<Invocation, CommandRefusal> {
     let matches = command.try_get_matches_from_mut(words).map_err(CommandRefusal::Usage)?;
+    if is_token_on_command_line(&matches) {
+        let text = "a token on a command line stands in the list of processes and in the shell's history; use PUNCTUAL_TOKEN or --token-file";
+        return Err(CommandRefusal::Problems(vec![SettingProblem {
+            flag: "--token",
+            text: text.to_owned(),
+        }]));
+    }
     let cli = args::Cli::from_arg_matches(&matches)
         .map_err(|error| CommandRefusal::Usage(error.format(&mut command)))?;
     let mut problems = Vec::new();
@@ -124,6 +136,8 @@ fn interpret(
                 .map(|()| Command::Migrate(Box::new(settings)))
         }),
         args::CommandArgs::Client(command) => Ok(Command::Client(command)),
+        args::CommandArgs::Token(args) => Ok(Command::Token(args.command)),
+        args::CommandArgs::Auth(args) => Ok(Command::Auth(args.command)),
         args::CommandArgs::Completions(args) => Ok(Command::Completions(completions(args.shell))),
         args::CommandArgs::Bench(args) => bench(*args, host).and_then(|(args, kafka)| {
             fault(check(CheckedSettings::Consumer(&kafka))).map(|()| Command::Bench { args, kafka })
@@ -136,6 +150,14 @@ fn interpret(
             Err(CommandRefusal::Problems(problems))
         }
     }
+}
+
+/// Returns true when the token of a client was given as a flag. The flag exists for its variable.
+fn is_token_on_command_line(matches: &clap::ArgMatches) -> bool {
+    const ID: &str = "token";
+    let is_here = matches.try_contains_id(ID).is_ok()
+        && matches.value_source(ID) == Some(clap::parser::ValueSource::CommandLine);
+    is_here || matches.subcommand().is_some_and(|(_, below)| is_token_on_command_line(below))
 }
 
 fn fault(problems: Vec<SettingProblem>) -> Result<(), Vec<SettingProblem>> {

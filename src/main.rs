@@ -29,6 +29,8 @@ async fn run(command: Command) -> Result<ExitCode, TaskFailure> {
     match command {
         Command::Serve(settings) => Box::pin(app::serve(*settings)).await?,
         Command::Migrate(settings) => app::migrate(*settings).await?,
+        Command::Token(command) => return Ok(app::tokens::run(&command)),
+        Command::Auth(command) => return Ok(app::tokens::run_auth(&command)),
         Command::Client(command) => return Ok(client::run(command).await),
         Command::Completions(script) => std::io::stdout().write_all(&script)?,
         Command::Bench { args, kafka } => {

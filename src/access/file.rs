@@ -1,1 +1,210 @@
-//! Reads the auth file.
+//! The auth file on disk.
+
+use std::fs::{self, File, Metadata};
+use std::io::{self, Read as _};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+
+use sha2::{Digest as _, Sha256};
+use thiserror::Error;
+
+use super::document::{self, Remark};
+use super::policy::Policy;
+
+/// A file of 1,000 principals has about 250 KiB.
+const BYTES_MAX: u64 = 4 << 20;
+
+/// Bits of the mode with which others than the owner may change the file.
+const WRITABLE: u32 = 0o022;
+const READABLE: u32 = 0o004;
+
+/// Identifies one state of the file, as far as its metadata tells.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Stamp {
+    device: u64,
+    inode: u64,
+    bytes: u64,
+    mode: u32,
+    modified: (i64, i64),
+    changed: (i64, i64),
+}
+
+impl Stamp {
+    fn new(metadata: &Metadata) -> Self {
+        Self {
+            device: metadata.dev(),
+            inode: metadata.ino(),
+            bytes: metadata.size(),
+            mode: metadata.mode(),
+            modified: (metadata.mtime(), metadata.mtime_nsec()),
+            changed: (metadata.ctime(), metadata.ctime_nsec()),
+        }
+    }
+
+    /// Returns the stamp of the file at `path`. Symbolic links are followed, because Kubernetes
+    /// replaces a mounted file by changing a link.
+    pub fn of(path: &Path) -> io::Result<Self> {
+        fs::metadata(path).map(|metadata| Self::new(&metadata))
+    }
+}
+
+/// The SHA-256 of the file's bytes.
+pub type Content = [u8; 32];
+
+/// A file that was read without a problem.
+#[derive(Debug)]
+pub struct Loaded {
+    pub policy: Policy,
+    pub content: Content,
+    pub warnings: Vec<String>,
+}
+
+#[derive(Debug, Error)]
+pub enum FileError {
+    #[error("cannot read {path}: {error}")]
+    Unreadable { path: String, error: io::Error },
+    #[error("{0} is not a regular file")]
+    NotAFile(String),
+    #[error("{path} has mode {mode:04o}: others than its owner may change it; chmod go-w {path}")]
+    Writable { path: String, mode: u32 },
+    #[error("{0} has more than {BYTES_MAX} bytes")]
+    TooLarge(String),
+    #[error("{0} is not UTF-8")]
+    NotText(String),
+    #[error("{}", told(path, problems))]
+    Wrong { path: String, problems: Vec<Remark> },
+}
+
+impl FileError {
+    /// Returns the problems one by one.
+    pub fn lines(&self) -> Vec<String> {
+        match self {
+            Self::Wrong { path, problems } => {
+                problems.iter().map(|problem| format!("{path}: {problem}")).collect()
+            }
+            other => vec![other.to_string()],
+        }
+    }
+}
+
+fn told(path: &str, problems: &[Remark]) -> String {
+    let problems: Vec<String> = problems.iter().map(ToString::to_string).collect();
+    format!("{path}: {}", problems.join("; "))
+}
+
+/// Reads the file at `path`. It blocks.
+///
+/// # Errors
+/// When the file cannot be read, when its group or others may write it, or when its text has
+/// problems.
+pub fn load(path: &Path) -> Result<Loaded, FileError> {
+    let shown = path.display().to_string();
+    let unreadable = |error| FileError::Unreadable { path: shown.clone(), error };
+    // Opening a pipe would wait for its writer.
+    if !fs::metadata(path).map_err(unreadable)?.is_file() {
+        return Err(FileError::NotAFile(shown));
+    }
+    let file = File::open(path).map_err(unreadable)?;
+    // Of the open file: the path may lead to another one by now.
+    let mode = file.metadata().map_err(unreadable)?.mode() & 0o7777;
+    if mode & WRITABLE != 0 {
+        return Err(FileError::Writable { path: shown, mode });
+    }
+    let mut bytes = Vec::new();
+    file.take(BYTES_MAX.saturating_add(1)).read_to_end(&mut bytes).map_err(unreadable)?;
+    if u64::try_from(bytes.len()).unwrap_or(u64::MAX) > BYTES_MAX {
+        return Err(FileError::TooLarge(shown));
+    }
+    let content = Sha256::digest(&bytes).into();
+    let text = String::from_utf8(bytes).map_err(|_bytes| FileError::NotText(shown.clone()))?;
+    let read = document::read(&text)
+        .map_err(|problems| FileError::Wrong { path: shown.clone(), problems })?;
+    let mut warnings: Vec<String> =
+        read.warnings.iter().map(|warning| format!("{shown}: {warning}")).collect();
+    if mode & READABLE != 0 {
+        warnings
+            .push(format!("{shown} has mode {mode:04o}: everybody on this machine may read it"));
+    }
+    Ok(Loaded { policy: read.policy, content, warnings })
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+    use std::path::PathBuf;
+
+    use super::*;
+
+    /// A file that is deleted with the test.
+    pub(in crate::access) struct Temporary(pub(in crate::access) PathBuf);
+
+    impl Temporary {
+        pub(in crate::access) fn new(text: &str) -> Self {
+            let name = format!("punctual-auth-{:032x}", rand::random::<u128>());
+            let path = std::env::temp_dir().join(name);
+            let file = Self(path);
+            file.write(text);
+            file
+        }
+
+        pub(in crate::access) fn write(&self, text: &str) {
+            fs::write(&self.0, text).unwrap();
+            self.chmod(0o600);
+        }
+
+        pub(in crate::access) fn chmod(&self, mode: u32) {
+            fs::set_permissions(&self.0, fs::Permissions::from_mode(mode)).unwrap();
+        }
+    }
+
+    impl Drop for Temporary {
+        fn drop(&mut self) {
+            fs::remove_file(&self.0).ok();
+        }
+    }
+
+    pub(in crate::access) const OPERATOR: &str = "version = 1\n[principals.ann]\noperate = true\n";
+
+    #[test]
+    fn a_file_that_others_may_write_is_refused() {
+        let file = Temporary::new(OPERATOR);
+        for mode in [0o620, 0o602, 0o666, 0o777] {
+            file.chmod(mode);
+            let error = load(&file.0).unwrap_err();
+            assert!(matches!(error, FileError::Writable { .. }), "{error}");
+            assert!(error.to_string().contains("chmod go-w"), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_file_that_everybody_may_read_is_taken_with_a_warning() {
+        let file = Temporary::new(OPERATOR);
+        let is_warned = |mode| {
+            file.chmod(mode);
+            let warnings = load(&file.0).unwrap().warnings;
+            warnings.iter().any(|warning| warning.contains("may read it"))
+        };
+        assert!(is_warned(0o644));
+        assert!(!is_warned(0o640) && !is_warned(0o400));
+    }
+
+    #[test]
+    fn what_is_no_auth_file_is_told() {
+        assert!(matches!(load(Path::new("/nowhere")), Err(FileError::Unreadable { .. })));
+        assert!(matches!(load(Path::new("/dev/null")), Err(FileError::NotAFile(_))));
+        let file = Temporary::new("");
+        fs::write(&file.0, b"version = 1 # \xff").unwrap();
+        assert!(matches!(load(&file.0), Err(FileError::NotText(_))));
+        file.write("versio = 1\nx = 2\n");
+        let lines = load(&file.0).unwrap_err().lines();
+        assert_eq!(lines.len(), 3, "{lines:?}");
+        assert!(lines.iter().all(|line| line.contains("line ")), "{lines:?}");
+    }
+
+    #[test]
+    fn a_file_without_an_end_is_not_read_whole() {
+        let file = Temporary::new("");
+        File::options().write(true).open(&file.0).unwrap().set_len(BYTES_MAX + 1).unwrap();
+        assert!(matches!(load(&file.0), Err(FileError::TooLarge(_))));
+    }
+}

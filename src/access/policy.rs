@@ -139,3 +139,119 @@ fn bearer(authorization: &str) -> Option<&str> {
         !credential.is_empty() && credential.bytes().all(|byte| byte.is_ascii_graphic());
     (scheme.eq_ignore_ascii_case("bearer") && is_one_word).then_some(credential)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::token::tests::HASHED;
+    use super::*;
+    use crate::domain::PrincipalName;
+
+    fn policy(token: &Token, times: [Option<i64>; 2], anonymous: Option<Rights>) -> Policy {
+        let principal = Arc::new(Principal {
+            name: PrincipalName::new("orders").unwrap(),
+            rights: Rights::default(),
+        });
+        let [not_before, expires] = times.map(|time| time.map(Timestamp::from_millis));
+        let entry =
+            TokenEntry { principal: principal.clone(), hash: token.hash(), not_before, expires };
+        Policy::new(vec![principal], HashMap::from([(token.id(), entry)]), anonymous)
+    }
+
+    fn at(millis: i64) -> Timestamp {
+        Timestamp::from_millis(millis)
+    }
+
+    fn name(caller: Result<Caller, Unidentified>) -> Result<String, Unidentified> {
+        caller.map(|caller| format!("{} {}", caller.principal.name, caller.credential))
+    }
+
+    #[test]
+    fn a_token_proves_its_principal() {
+        let token = Token::generate().unwrap();
+        let policy = policy(&token, [None, None], None);
+        for scheme in ["Bearer", "bearer", "BEARER", "Bearer "] {
+            let header = format!("{scheme} {}", token.expose());
+            let expected = format!("orders {}", token.id());
+            assert_eq!(name(policy.identify(Some(&header), at(1))), Ok(expected), "{scheme}");
+        }
+    }
+
+    #[test]
+    fn headers_that_are_no_bearer_are_malformed() {
+        let token = Token::generate().unwrap();
+        let policy = policy(&token, [None, None], Some(Rights::default()));
+        let text = token.expose();
+        let headers = [
+            String::new(),
+            "Bearer".to_owned(),
+            "Bearer ".to_owned(),
+            text.to_owned(),
+            format!("Basic {text}"),
+            format!("Bearer {text}, Bearer {text}"),
+            format!("Bearer {text} {text}"),
+            format!("Bearer\t{text}"),
+            format!("Bearer {text}\0"),
+            format!("Bearer {text}\r\n"),
+            format!("Bearer {text}ä"),
+        ];
+        for header in headers {
+            let identified = policy.identify(Some(&header), at(1));
+            assert_eq!(name(identified), Err(Unidentified::Malformed), "{header:?}");
+        }
+    }
+
+    #[test]
+    fn no_credential_is_anonymous_only_where_the_file_says_so() {
+        let token = Token::generate().unwrap();
+        let strict = policy(&token, [None, None], None);
+        assert_eq!(name(strict.identify(None, at(1))), Err(Unidentified::NoCredential));
+        let lenient = policy(&token, [None, None], Some(Rights::default()));
+        assert_eq!(name(lenient.identify(None, at(1))), Ok("anonymous anonymous".to_owned()));
+        let wrong = format!("Bearer {}", Token::generate().unwrap().expose());
+        assert_eq!(name(lenient.identify(Some(&wrong), at(1))), Err(Unidentified::Unknown));
+    }
+
+    #[test]
+    fn wrong_tokens_have_one_answer_and_the_work_does_not_tell_known_ids() {
+        let token = Token::generate().unwrap();
+        let policy = policy(&token, [None, None], None);
+        let (unknown, other) = (Token::generate().unwrap(), Token::generate().unwrap());
+        // The id of the known token with the secret of another one, and a checksum that is right.
+        let mixed = Token::with_id_of(&token, &other);
+        let hashed = |token: &Token| {
+            let before = HASHED.get();
+            let header = format!("Bearer {}", token.expose());
+            let identified = name(policy.identify(Some(&header), at(1)));
+            assert_eq!(identified, Err(Unidentified::Unknown));
+            HASHED.get() - before
+        };
+        assert_eq!((hashed(&unknown), hashed(&mixed)), (1, 1));
+        let broken = token.expose().replace("pt_", "pt-");
+        for text in [broken, "x".repeat(8192), "pt_".to_owned(), "*".to_owned()] {
+            let header = format!("Bearer {text}");
+            let identified = name(policy.identify(Some(&header), at(1)));
+            assert_eq!(identified, Err(Unidentified::Unknown), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_token_is_valid_from_its_beginning_until_its_end() {
+        let token = Token::generate().unwrap();
+        let policy = policy(&token, [Some(1000), Some(2000)], None);
+        let header = format!("Bearer {}", token.expose());
+        let ask = |millis| policy.identify(Some(&header), at(millis)).map(drop);
+        assert_eq!(ask(999), Err(Unidentified::NotYet));
+        assert_eq!(ask(1000), Ok(()));
+        assert_eq!(ask(1999), Ok(()));
+        assert_eq!(ask(2000), Err(Unidentified::Expired));
+    }
+
+    #[test]
+    fn without_an_auth_file_every_caller_is_anonymous() {
+        for header in [None, Some("Basic eDp5"), Some("Bearer x")] {
+            let caller = Policy::open().identify(header, at(1)).unwrap();
+            assert_eq!(caller.credential, CredentialId::Anonymous);
+            assert!(caller.principal.rights.operates());
+        }
+    }
+}

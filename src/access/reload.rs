@@ -1,10 +1,23 @@
-//! The current policy.
+//! The current policy, and the background task that reads a changed auth file.
 
+use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use arc_swap::ArcSwap;
 
+use super::file::{self, Content, FileError, Loaded, Stamp};
+use super::metrics::Metrics;
 use super::policy::Policy;
+use crate::clock;
+use crate::domain::{Monotonic, Throttle};
+use crate::shutdown::{TaskFailure, Tasks};
+
+/// Interval at which the file's metadata is read.
+const INTERVAL: Duration = Duration::from_secs(1);
+
+/// Interval of the log lines about a file that stays wrong.
+const TOLD_EVERY: Duration = Duration::from_secs(60);
 
 /// The policy that holds now. Cheap to clone, and to read without a lock.
 #[derive(Clone, Debug)]
@@ -23,5 +36,256 @@ impl PolicyHandle {
     /// Replaces the policy. Requests in progress keep theirs.
     pub fn replace(&self, policy: Policy) {
         self.0.store(Arc::new(policy));
+    }
+}
+
+/// Keeps the policy that the auth file says. A file that is gone or wrong changes nothing: the
+/// rights from before hold until it is right again.
+#[derive(Debug)]
+pub struct Reloader {
+    path: PathBuf,
+    policy: PolicyHandle,
+    metrics: Metrics,
+    content: Content,
+    /// The file's stamp before it was last read, and whether it was read a second time since. A
+    /// write within the resolution of the file's times leaves the stamp as it is.
+    seen: Option<Stamp>,
+    is_settled: bool,
+    failure: Option<String>,
+    said: Throttle,
+}
+
+impl Reloader {
+    /// Reads the file at `path` for the first time. It blocks.
+    ///
+    /// # Errors
+    /// When the file cannot be read or has problems.
+    pub fn start(path: PathBuf, metrics: Metrics) -> Result<Self, FileError> {
+        let loaded = file::load(&path)?;
+        let content = loaded.content;
+        let reloader = Self {
+            path,
+            policy: PolicyHandle::new(Policy::open()),
+            metrics,
+            content,
+            seen: None,
+            is_settled: false,
+            failure: None,
+            said: Throttle::new(TOLD_EVERY),
+        };
+        reloader.take(loaded);
+        Ok(reloader)
+    }
+
+    pub fn policy(&self) -> PolicyHandle {
+        self.policy.clone()
+    }
+
+    /// Checks the file each second until the node stops.
+    ///
+    /// # Errors
+    /// When the check itself panics. A file that is gone or wrong is no failure.
+    pub async fn run(mut self, tasks: Tasks) -> Result<(), TaskFailure> {
+        loop {
+            tokio::select! {
+                () = clock::sleep(INTERVAL) => {}
+                () = tasks.stopping.cancelled() => return Ok(()),
+            }
+            // A network file system may take its time. A stop does not wait for it.
+            let turn = tokio::task::spawn_blocking(move || {
+                self.check(clock::monotonic());
+                self
+            });
+            tokio::select! {
+                turned = turn => self = turned?,
+                () = tasks.stopping.cancelled() => return Ok(()),
+            }
+        }
+    }
+
+    /// Reads the file if it may have changed.
+    fn check(&mut self, now: Monotonic) {
+        let stamp = Stamp::of(&self.path).ok();
+        if stamp.is_some() && stamp == self.seen && self.is_settled {
+            self.failed_still(now);
+            return;
+        }
+        self.is_settled = stamp.is_some() && stamp == self.seen;
+        self.seen = stamp;
+        match file::load(&self.path) {
+            Ok(loaded) => {
+                if self.failure.take().is_some() {
+                    tracing::info!(file = %self.path.display(), "the auth file is right again");
+                }
+                if loaded.content != self.content {
+                    self.content = loaded.content;
+                    self.take(loaded);
+                }
+            }
+            Err(error) => {
+                let told = error.to_string();
+                if self.failure.as_ref() != Some(&told) {
+                    self.said.reset();
+                    self.failure = Some(told);
+                }
+                self.failed_still(now);
+            }
+        }
+    }
+
+    /// Counts a failure that lasts, and logs it now and then.
+    fn failed_still(&mut self, now: Monotonic) {
+        let Some(failure) = &self.failure else { return };
+        self.metrics.reload_failures.inc();
+        if self.said.lets_through(now) {
+            tracing::error!(
+                error = failure,
+                "the auth file is not taken; the rights from before hold on"
+            );
+        }
+    }
+
+    fn take(&self, loaded: Loaded) {
+        let Loaded { policy, warnings, .. } = loaded;
+        for warning in warnings {
+            tracing::warn!("{warning}");
+        }
+        let (principals, tokens) = (policy.principals().len(), policy.tokens());
+        let amount = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
+        self.metrics.principals.set(amount(principals));
+        self.metrics.tokens.set(amount(tokens));
+        self.metrics.loaded_at.set(clock::wall().as_millis().div_euclid(1000));
+        self.policy.replace(policy);
+        tracing::info!(file = %self.path.display(), principals, tokens, "read the auth file");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::super::file::tests::{OPERATOR, Temporary};
+    use super::super::policy::Unidentified;
+    use super::super::token::Token;
+    use super::*;
+    use crate::domain::Timestamp;
+
+    struct Bench {
+        file: Temporary,
+        reloader: Reloader,
+        seconds: u64,
+    }
+
+    impl Bench {
+        fn new(text: &str) -> Self {
+            let file = Temporary::new(text);
+            let reloader = Reloader::start(file.0.clone(), Metrics::default()).unwrap();
+            Self { file, reloader, seconds: 0 }
+        }
+
+        fn check(&mut self) {
+            self.seconds += 1;
+            self.reloader.check(Monotonic::from_start(Duration::from_secs(self.seconds)));
+        }
+
+        fn names(&self) -> Vec<String> {
+            let policy = self.reloader.policy().current();
+            policy.principals().iter().map(|principal| principal.name.to_string()).collect()
+        }
+
+        fn failures(&self) -> u64 {
+            self.reloader.metrics.reload_failures.get()
+        }
+    }
+
+    fn with_token(token: &Token) -> String {
+        format!(
+            "{OPERATOR}tokens = [ {{ id = \"{}\", sha256 = \"{}\" }} ]\n",
+            token.id(),
+            token.hash()
+        )
+    }
+
+    #[test]
+    fn a_token_that_was_taken_out_of_the_file_is_no_credential_any_more() {
+        let token = Token::generate().unwrap();
+        let mut bench = Bench::new(&with_token(&token));
+        let handle = bench.reloader.policy();
+        let header = format!("Bearer {}", token.expose());
+        let ask = || handle.current().identify(Some(&header), Timestamp::EPOCH).map(drop);
+        assert_eq!(ask(), Ok(()));
+        bench.file.write(OPERATOR);
+        assert_eq!(ask(), Ok(()));
+        bench.check();
+        assert_eq!(ask(), Err(Unidentified::Unknown));
+        assert_eq!(bench.failures(), 0);
+    }
+
+    #[test]
+    fn a_file_that_is_wrong_gone_or_writable_changes_no_rights_and_is_counted() {
+        let mut bench = Bench::new(OPERATOR);
+        let whole = "version = 1\n[principals.bob]\noperate = true\n";
+        let breaks: [(&str, &dyn Fn(&Temporary)); 5] = [
+            ("half", &|file| file.write(&whole[..whole.len() - 8])),
+            ("wrong", &|file| file.write("version = 3\n")),
+            ("gone", &|file| fs::remove_file(&file.0).unwrap()),
+            ("empty", &|file| file.write("")),
+            ("writable", &|file| {
+                file.write(whole);
+                file.chmod(0o666);
+            }),
+        ];
+        for (broken, (what, break_it)) in breaks.iter().enumerate() {
+            break_it(&bench.file);
+            bench.check();
+            bench.check();
+            bench.check();
+            assert_eq!(bench.names(), ["ann"], "{what}");
+            assert_eq!(bench.failures(), 3 * (u64::try_from(broken).unwrap() + 1), "{what}");
+        }
+        bench.file.chmod(0o600);
+        bench.check();
+        assert_eq!(bench.names(), ["bob"]);
+        bench.check();
+        assert_eq!(bench.failures(), 15);
+    }
+
+    #[test]
+    fn a_file_behind_a_link_is_read_when_the_link_is_swapped() {
+        let (one, other) = (
+            Temporary::new(OPERATOR),
+            Temporary::new("version = 1\n[principals.bob]\noperate = true\n"),
+        );
+        let link = Temporary::new("");
+        let swap = |target: &Temporary| {
+            fs::remove_file(&link.0).unwrap();
+            std::os::unix::fs::symlink(&target.0, &link.0).unwrap();
+        };
+        swap(&one);
+        let mut reloader = Reloader::start(link.0.clone(), Metrics::default()).unwrap();
+        swap(&other);
+        reloader.check(Monotonic::from_start(Duration::from_secs(1)));
+        assert_eq!(reloader.policy().current().principals()[0].name.as_str(), "bob");
+    }
+
+    #[test]
+    fn a_write_right_after_the_last_read_is_seen_although_the_times_are_equal() {
+        let mut bench = Bench::new(OPERATOR);
+        bench.check();
+        assert!(!bench.reloader.is_settled);
+        // What a write within the resolution of the file's times looks like.
+        bench.file.write(&OPERATOR.replace("ann", "bob"));
+        bench.reloader.seen = Some(Stamp::of(&bench.file.0).unwrap());
+        bench.check();
+        assert_eq!(bench.names(), ["bob"]);
+    }
+
+    #[tokio::test]
+    async fn the_task_ends_with_the_node() {
+        let bench = Bench::new(OPERATOR);
+        let tasks = Tasks::default();
+        tasks.spawn("auth file", bench.reloader.run(tasks.clone()));
+        assert!(tasks.stop(Duration::from_secs(5)).await);
+        assert_eq!(tasks.failure(), None);
     }
 }

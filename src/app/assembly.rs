@@ -31,7 +31,7 @@ use crate::node::requests::bulk::Bulks;
 use crate::node::requests::canceller::Canceller;
 use crate::node::requests::connections::{Connections, Pools};
 use crate::node::requests::intake::named_store::NamedStore;
-use crate::node::requests::intake::{Intake, IntakeLimits, IntakeParts};
+use crate::node::requests::intake::{self, Intake, IntakeParts};
 use crate::node::requests::lists::Lists;
 use crate::node::requests::replacer::Replacer;
 use crate::node::requests::service::reporter::Reporter;
@@ -523,7 +523,7 @@ impl Site<'_> {
         connections: &Connections,
     ) -> Intake {
         let (parts, limits) = (self.parts, &self.settings.limits);
-        let limits = IntakeLimits {
+        let limits = intake::queue::Bounds {
             tasks_max: limits.submit_queue_tasks,
             bytes_max: limits.submit_queue_bytes,
         };

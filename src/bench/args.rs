@@ -6,6 +6,7 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 
 use super::cpu::WatchedProcess;
+use crate::client::args::Credentials;
 use crate::domain::TopicName;
 use crate::domain::time::duration;
 
@@ -47,6 +48,8 @@ pub struct Common {
     /// of the public ones.
     #[arg(long = "ca-file", global = true, env = "PUNCTUAL_CA_FILE", value_name = "FILE")]
     pub ca_file: Option<PathBuf>,
+    #[command(flatten)]
+    pub credentials: Credentials,
     /// Kafka's bootstrap servers, for the consumer.
     #[arg(
         long,

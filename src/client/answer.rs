@@ -8,7 +8,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::json;
 
-use super::task::Task;
+use super::task::{Task, printable};
 
 /// Exit codes; `--help` lists them. Their meaning never changes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -79,7 +79,8 @@ impl Ending {
             let error = json!({ "type": kind, "detail": self.text, "exit_code": self.exit.code() });
             writeln!(io::stderr(), "{error}").ok();
         } else {
-            writeln!(io::stderr(), "{}", self.text).ok();
+            // Parts of it may be foreign: of a node, a proxy or a file.
+            writeln!(io::stderr(), "{}", printable(&self.text)).ok();
         }
         self.exit.into()
     }
@@ -233,6 +234,9 @@ impl NodeProblem {
         if let Some(task) = &self.task {
             text = format!("{text}\n{}", task.lines());
         }
+        if self.status == 401 {
+            text = format!("{text}\na token is given by PUNCTUAL_TOKEN or --token-file");
+        }
         Ending::new(self.exit(), text)
     }
 
@@ -240,7 +244,8 @@ impl NodeProblem {
     pub fn line(&self, field: Option<&str>) -> String {
         let field = field.map(|field| format!(" ({field})")).unwrap_or_default();
         let title = if self.title.is_empty() { "The node answered otherwise" } else { &self.title };
-        format!("{title}{field}: {}", self.detail)
+        // The answer may be of anybody: it must neither steer the terminal nor begin a line.
+        printable(&format!("{title}{field}: {}", self.detail)).replace(['\n', '\t'], " ")
     }
 }
 

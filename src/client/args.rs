@@ -1,5 +1,6 @@
 //! The command lines of the clients. The comments on the fields are the text of `--help`.
 
+mod access;
 mod manual;
 mod many;
 mod node;
@@ -9,6 +10,7 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 
+pub use self::access::Credentials;
 use self::manual::{EXIT_CODES, SHOW_EXIT_CODES, with_codes};
 pub use self::many::{DeadArgs, DeadChange, DeadCommand, DeadList, ListArgs, PartArgs, RangeArgs};
 pub use self::node::NodeOptions;

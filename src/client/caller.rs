@@ -2,14 +2,19 @@
 
 use std::error::Error as _;
 use std::fmt::Write as _;
+use std::path::Path;
 use std::time::Duration;
 
 use az::SaturatingAs as _;
 use bytes::Bytes;
-use reqwest::header::{ACCEPT, CONTENT_TYPE, HeaderName, IF_MATCH, IF_NONE_MATCH, RETRY_AFTER};
+use reqwest::header::{
+    ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderName, HeaderValue, IF_MATCH, IF_NONE_MATCH,
+    RETRY_AFTER,
+};
 use reqwest::redirect::Policy;
-use reqwest::{Client, Response, Url};
+use reqwest::{Certificate, Client, ClientBuilder, Response, Url};
 
+use super::access::{self, Credential};
 use super::answer::{Ending, Exit, NodeAnswer, NodeProblem};
 use super::args::NodeOptions;
 use super::output::figures::grouped;
@@ -98,11 +103,13 @@ pub struct NodeCaller {
     shown: String,
     /// Timeout of one call.
     timeout: Duration,
+    credential: Option<Credential>,
 }
 
 impl NodeCaller {
     /// # Errors
-    /// Returns wrong usage when the URL is not valid.
+    /// Returns wrong usage when the URL, the token or the certificates are not valid, and when the
+    /// token must not be sent to this URL.
     pub fn new(node: &NodeOptions) -> Result<Self, Ending> {
         let given = node.url.trim_end_matches('/');
         let shown = without_user(given);
@@ -110,7 +117,17 @@ impl NodeCaller {
         let base = base.ok_or_else(|| {
             Ending::usage(format!("`{shown}` is no URL of a node; write it like http://127.0.0.1:7070 (--url, PUNCTUAL_URL)"))
         })?;
-        let http = Client::builder()
+        if !base.username().is_empty() || base.password().is_some() {
+            let text = "a user or password in a URL stands in the list of processes and in the shell's history; give a token by PUNCTUAL_TOKEN or --token-file";
+            return Err(Ending::usage(format!("{shown}: {text}")));
+        }
+        let credential = Credential::read(&node.credentials).map_err(Ending::usage)?;
+        if credential.is_some() && base.scheme() == "http" {
+            access::check_plaintext(base.host_str().unwrap_or_default(), &node.credentials)
+                .map_err(|text| Ending::usage(format!("{shown}: {text}")))?;
+        }
+        let http = trusting(node.ca_file.as_deref(), base.scheme())
+            .map_err(Ending::usage)?
             .connect_timeout(CONNECT_TIMEOUT)
             .timeout(node.timeout)
             .redirect(Policy::none())
@@ -122,7 +139,7 @@ impl NodeCaller {
             .map_err(|error| {
                 Ending::new(Exit::NothingDone, format!("set up the client: {}", causes(&error)))
             })?;
-        Ok(Self { http, base, shown, timeout: node.timeout })
+        Ok(Self { http, base, shown, timeout: node.timeout, credential })
     }
 
     pub fn get(&self, path: &[&str], query: &[(&str, &str)]) -> Result<Call, Ending> {
@@ -166,8 +183,24 @@ impl NodeCaller {
         Ok(url)
     }
 
-    /// Makes one attempt. Returns an `Ending` with the error to report when no answer came.
+    /// Makes one attempt. Returns an `Ending` with the error to report when no answer came. A token
+    /// that was refused is replaced once, if its file has another one by now. A refused request had
+    /// no effect.
     pub async fn ask(&self, call: &Call) -> Result<NodeAnswer, Ending> {
+        let Some(credential) = &self.credential else { return self.send(call, None).await };
+        let header = credential.header();
+        let answer = self.send(call, Some(&header)).await?;
+        if answer.status == 401 && credential.renew(&header) {
+            return self.send(call, Some(&credential.header())).await;
+        }
+        Ok(answer)
+    }
+
+    async fn send(
+        &self,
+        call: &Call,
+        authorization: Option<&HeaderValue>,
+    ) -> Result<NodeAnswer, Ending> {
         let url = call.url.clone();
         let request = match &call.method {
             Method::Get => self.http.get(url),
@@ -181,6 +214,10 @@ impl NodeCaller {
         };
         let request = match call.condition.map(Condition::header) {
             Some((name, value)) => request.header(name, value),
+            None => request,
+        };
+        let request = match authorization {
+            Some(value) => request.header(AUTHORIZATION, value),
             None => request,
         };
         let body_bytes = match &call.method {
@@ -274,6 +311,24 @@ impl NodeCaller {
         };
         Ending::new(Exit::Unknown, format!("the call to {base} broke off: {}{hint}", causes(error)))
     }
+}
+
+/// Returns a client that trusts the authorities of `ca_file`, or those of this machine.
+fn trusting(ca_file: Option<&Path>, scheme: &str) -> Result<ClientBuilder, String> {
+    let builder = Client::builder();
+    let Some(path) = ca_file.filter(|path| !path.as_os_str().is_empty()) else {
+        // Over http:// no certificate is looked at, and reading those of the machine takes a while.
+        return Ok(builder.tls_built_in_root_certs(scheme == "https"));
+    };
+    let shown = path.display();
+    let text = std::fs::read(path).map_err(|error| format!("--ca-file {shown}: {error}"))?;
+    let certificates = Certificate::from_pem_bundle(&text)
+        .map_err(|error| format!("--ca-file {shown}: {}", causes(&error)))?;
+    if certificates.is_empty() {
+        return Err(format!("--ca-file {shown}: there is no certificate in PEM in it"));
+    }
+    let builder = builder.tls_built_in_root_certs(false);
+    Ok(certificates.into_iter().fold(builder, ClientBuilder::add_root_certificate))
 }
 
 /// Returns true when a problem is the final outcome of a call although an earlier attempt got no

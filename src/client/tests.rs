@@ -1,6 +1,7 @@
 //! Tests of the clients: against the API over a model of a node's service, and against a scripted
 //! server for everything that the model does not do.
 
+mod access;
 mod in_doubt;
 mod many;
 mod scripted;
@@ -58,7 +59,7 @@ async fn node() -> NodeOptions {
     api.cursors().set_secret(b"a secret of tests");
     let tasks = Tasks::default();
     tasks.spawn("api", api::serve(listener, api, None, tasks.clone()));
-    NodeOptions { url: format!("http://{address}/"), json: false, timeout: Duration::from_secs(30) }
+    NodeOptions::at(format!("http://{address}/"), Duration::from_secs(30))
 }
 
 async fn submit(node: &NodeOptions, line: &str) -> NodeAnswer {
@@ -195,7 +196,7 @@ async fn a_node_that_is_not_there_has_done_nothing() {
     let url = format!("http://{}", listener.local_addr().unwrap());
     drop(listener);
     rustls::crypto::ring::default_provider().install_default().ok();
-    let nowhere = NodeOptions { url, json: false, timeout: Duration::from_secs(30) };
+    let nowhere = NodeOptions::at(url, Duration::from_secs(30));
     let ending = livez(&nowhere).await.unwrap_err();
     assert_eq!(ending.exit, Exit::NothingDone, "{}", ending.text);
     let no_url = NodeOptions { url: "localhost:7070".to_owned(), ..nowhere };
@@ -206,11 +207,10 @@ async fn a_node_that_is_not_there_has_done_nothing() {
 async fn a_node_that_does_not_answer_leaves_it_unknown() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     rustls::crypto::ring::default_provider().install_default().ok();
-    let silent = NodeOptions {
-        url: format!("http://{}", listener.local_addr().unwrap()),
-        json: false,
-        timeout: Duration::from_secs(1),
-    };
+    let silent = NodeOptions::at(
+        format!("http://{}", listener.local_addr().unwrap()),
+        Duration::from_secs(1),
+    );
     let ending = livez(&silent).await.unwrap_err();
     assert_eq!(ending.exit, Exit::Unknown, "{}", ending.text);
     assert_eq!(Deed::Look.end(ending).exit, Exit::NothingDone);

@@ -2,9 +2,14 @@
 //! [`super::migration`] say what they mean. The comments on the fields are the manual that `--help`
 //! prints.
 
+mod access;
+
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
+
+pub(super) use self::access::{Access, Auth, Token};
+pub use self::access::{AuthCommand, CheckAuth, CheckToken, NewToken, TokenCommand};
 
 use super::secret::Secret;
 use super::tls::TlsWords;
@@ -55,6 +60,10 @@ pub(super) enum CommandArgs {
     Migrate(Migrate),
     #[command(flatten)]
     Client(client::ClientCommand),
+    /// Makes and checks the tokens by which callers prove who they are.
+    Token(Token),
+    /// Checks auth files, the principals and rights of a cluster.
+    Auth(Auth),
     /// Measures a running cluster: tasks go in over REST, records are read from the topic.
     Bench(Box<BenchWords>),
     /// Prints what a shell must know to complete command lines of this program.
@@ -65,7 +74,8 @@ pub(super) enum CommandArgs {
 const SERVE_EXAMPLES: &str = "\
 Examples:
   punctual serve --database-url postgres://punctual@localhost/punctual --kafka localhost:9092 --auto-migrate
-  punctual serve --database-url-file /run/secrets/database-url --kafka kafka-1:9092 --etcd etcd-1:2379,etcd-2:2379 --listen 0.0.0.0:7070 --tls-certificate-file tls.crt --tls-key-file tls.key";
+  punctual serve --database-url-file /run/secrets/database-url --kafka kafka-1:9092 --etcd etcd-1:2379,etcd-2:2379 \
+    --listen 0.0.0.0:7070 --auth-file /etc/punctual/auth.toml --tls-certificate-file tls.crt --tls-key-file tls.key";
 
 const MIGRATE_EXAMPLES: &str = "\
 Examples:
@@ -161,6 +171,8 @@ pub(super) struct Serve {
     pub node: NodeArgs,
     #[command(flatten)]
     pub tls: TlsWords,
+    #[command(flatten)]
+    pub access: Access,
     #[command(flatten)]
     pub timing: Timing,
     #[command(flatten)]
@@ -281,8 +293,7 @@ pub(super) struct EtcdArgs {
 pub(super) struct NodeArgs {
     /// Where the REST API listens: address:port. Port 0 takes a free one.
     ///
-    /// There is no authentication yet: beyond loopback, keep it behind something that has one. The
-    /// node warns about it.
+    /// Beyond loopback, a node starts only with --auth-file or --allow-anonymous.
     #[arg(long, env = "PUNCTUAL_LISTEN", value_name = "ADDRESS", default_value = "127.0.0.1:7070")]
     pub listen: String,
     /// A name under which this node is reached, without a port; repeat the flag, or separate names

@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use super::access::{self, Access};
 use super::args::{self, KafkaArgs, LimitArgs, RetentionArgs};
 use super::etcd::{self, Etcd};
 use super::host::Host;
@@ -29,10 +30,13 @@ pub struct Settings {
     pub tls: Option<Tls>,
     /// `None` when one port is for everybody.
     pub operator_listen: Option<SocketAddr>,
+    /// True when the operator port asks nobody for a token, also beyond loopback.
+    pub operator_anonymous: bool,
     /// True when no connection to a server may be readable by others.
     pub require_tls: bool,
     /// Further names of this node. One that begins with a dot stands for all names that end in it.
     pub hosts: Vec<String>,
+    pub access: Access,
     pub cluster: String,
     pub node_name: String,
     /// A URL without a slash at its end. Its port is 0 when the port of `listen` is 0. The code
@@ -96,12 +100,6 @@ impl Settings {
     /// Returns warnings, one line each, about settings that are allowed but risky.
     pub fn warnings(&self) -> Vec<String> {
         let mut warnings = Vec::new();
-        if !self.listen.ip().is_loopback() {
-            warnings.push(format!(
-                "listening on {}, beyond loopback, and there is no authentication yet: whoever reaches this address can submit, read and cancel tasks",
-                self.listen
-            ));
-        }
         let is_open = |endpoint: &String| !endpoint.starts_with("https://");
         if self
             .etcd
@@ -152,24 +150,17 @@ const IDLE_TIMEOUT: FlagRange = limits("--idle-timeout", "1s", "1h");
 const REQUEST_TIMEOUT: FlagRange = limits("--request-timeout", "1s", "10m");
 const ANSWER_TIMEOUT: FlagRange = limits("--answer-timeout", "1s", "10m");
 
-/// True when callers prove who they are by tokens.
-const HAS_TOKENS: bool = false;
-
 /// Parses `args` on `host`. Returns the settings, or all problems.
 pub(super) fn read(args: &args::Serve, host: &Host<'_>) -> Result<Settings, Vec<SettingProblem>> {
     let mut reader = SettingsReader::default();
     let listen = listen(&args.node.listen, &mut reader);
     let node_name = node_name(args.node.node_name.as_deref(), host, &mut reader);
     let tls = tls::read(&args.tls, &mut reader);
-    let is_behind_proxy =
-        truth("--plaintext-behind-proxy", &args.tls.plaintext_behind_proxy, &mut reader);
-    if let Some(problem) =
-        tls::plaintext_problem(listen, HAS_TOKENS, tls.is_some(), is_behind_proxy)
-    {
-        reader.problem("--listen", problem);
-    }
+    let access = access::read(&args.access, (listen, tls.is_some()), &mut reader);
     let is_operator_anonymous =
         truth("--operator-anonymous", &args.tls.operator_anonymous, &mut reader);
+    let may_ask = is_operator_anonymous || access.auth_file.is_some();
+    let operator_listen = tls::operator_listen(&args.tls, may_ask, &mut reader);
     let advertise =
         advertise(args.node.advertise.as_deref(), (listen, tls.is_some()), &node_name, &mut reader);
     let settings = Settings {
@@ -181,8 +172,10 @@ pub(super) fn read(args: &args::Serve, host: &Host<'_>) -> Result<Settings, Vec<
         etcd: etcd::read(&args.etcd, host, &mut reader),
         listen,
         tls,
-        operator_listen: tls::operator_listen(&args.tls, is_operator_anonymous, &mut reader),
+        operator_listen: operator_listen,
         require_tls: truth("--require-tls", &args.tls.require_tls, &mut reader),
+        access,
+        operator_anonymous: is_operator_anonymous,
         hosts: hosts(&args.node.host, &mut reader),
         cluster: cluster(&args.node.cluster, &mut reader),
         advertise,
@@ -303,7 +296,7 @@ pub(super) fn postgres_plaintext(args: &args::Database, reader: &mut SettingsRea
     truth("--postgres-plaintext", &args.postgres_plaintext, reader)
 }
 
-fn truth(flag: &'static str, text: &str, reader: &mut SettingsReader) -> bool {
+pub(super) fn truth(flag: &'static str, text: &str, reader: &mut SettingsReader) -> bool {
     match text.trim() {
         "true" | "1" | "yes" => true,
         "false" | "0" | "no" | "" => false,

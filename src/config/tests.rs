@@ -230,11 +230,39 @@ fn a_file_that_cannot_be_read_is_one_problem() {
 }
 
 #[test]
-fn listening_beyond_loopback_is_warned_about_and_advertised_by_name() {
-    let settings = serve_with(&["--listen", "0.0.0.0:7070"]).unwrap();
-    assert_eq!(settings.warnings().len(), 1);
+fn listening_beyond_loopback_needs_a_decision_and_is_advertised_by_name() {
+    const BEYOND: [&str; 2] = ["--listen", "0.0.0.0:7070"];
+    let refused = serve_with(&BEYOND).unwrap_err();
+    assert!(refused.len() == 1 && refused[0].contains("--allow-anonymous"), "{refused:?}");
+    let settings = serve_with(&[&BEYOND[..], &["--allow-anonymous"]].concat()).unwrap();
     assert_eq!(settings.advertise, "http://host-1:7070");
-    assert!(serve_with(&["--listen", "[::1]:0"]).unwrap().warnings().is_empty());
+    assert_eq!(settings.access.auth_file, None);
+    let refused = serve_with(&[&BEYOND[..], &["--auth-file", "auth.toml"]].concat()).unwrap_err();
+    assert!(refused[0].contains("--plaintext-behind-proxy"), "{refused:?}");
+    let words = ["--auth-file", "auth.toml", "--plaintext-behind-proxy=true"];
+    let settings = serve_with(&[&BEYOND[..], &words].concat()).unwrap();
+    assert_eq!(settings.access.auth_file.as_deref(), Some(Path::new("auth.toml")));
+    assert!(serve_with(&["--listen", "[::1]:0"]).is_ok());
+    assert_eq!(serve_with(&["--auth-file", ""]).unwrap().access.auth_file, None);
+}
+
+#[test]
+fn a_token_is_no_flag() {
+    const TOKEN: &str = "pt_k3v9q0ab_hunter2";
+    for command in [
+        &["show", "--token", TOKEN, "--topic", "t", "--name", "n"][..],
+        &["dead", "list", "--token", TOKEN],
+        &["bench", "burst", "--token", TOKEN],
+    ] {
+        match invoke(command) {
+            Err(CommandRefusal::Problems(problems)) => {
+                let told: Vec<String> = problems.iter().map(ToString::to_string).collect();
+                assert!(told.len() == 1 && told[0].contains("PUNCTUAL_TOKEN"), "{told:?}");
+                assert!(!told[0].contains(TOKEN), "{told:?}");
+            }
+            other => panic!("{other:?}"),
+        }
+    }
 }
 
 #[test]

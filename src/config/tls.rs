@@ -29,13 +29,6 @@ pub(super) struct TlsWords {
     /// The operator port never requires one, for a platform's probes have none.
     #[arg(long, env = "PUNCTUAL_TLS_CLIENT_AUTH", value_name = "optional|required")]
     pub tls_client_auth: Option<String>,
-    /// Allows --listen beyond loopback without a certificate where callers have tokens, because a
-    /// proxy in front has TLS. true or false; the flag alone means true.
-    #[arg(
-        long, env = "PUNCTUAL_PLAINTEXT_BEHIND_PROXY", value_name = "BOOL", num_args = 0..=1, require_equals = true,
-        default_value = "false", default_missing_value = "true"
-    )]
-    pub plaintext_behind_proxy: String,
     /// Refuses to start while a connection to Postgres, Kafka or etcd on another machine can be
     /// read or answered by others. Without it there are warnings. true or false; the flag alone
     /// means true.
@@ -148,21 +141,6 @@ pub(super) fn operator_listen(
     Some(listen)
 }
 
-/// Returns why an API may not listen without encryption: whoever sees the traffic would have the
-/// tokens. `has_tokens` is true when callers prove who they are by tokens.
-pub(super) fn plaintext_problem(
-    listen: SocketAddr,
-    has_tokens: bool,
-    has_tls: bool,
-    is_behind_proxy: bool,
-) -> Option<&'static str> {
-    let is_exposed = !listen.ip().is_loopback() && has_tokens && !has_tls && !is_behind_proxy;
-    is_exposed.then_some(
-        "beyond loopback, tokens would go over the network as they are: give --tls-certificate-file and --tls-key-file, or, \
-         behind a proxy that has TLS, --plaintext-behind-proxy (docs/operate/tls.md)",
-    )
-}
-
 /// Returns why the operator port may not listen: it asks nobody for a token.
 fn operator_port_problem(listen: SocketAddr, is_anonymous: bool) -> Option<&'static str> {
     let is_exposed = !listen.ip().is_loopback() && !is_anonymous;
@@ -175,26 +153,6 @@ fn operator_port_problem(listen: SocketAddr, is_anonymous: bool) -> Option<&'sta
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn tokens_leave_this_machine_over_tls_alone() {
-        for (listen, has_tokens, has_tls, is_behind_proxy, may_start) in [
-            ("127.0.0.1:1", true, false, false, true),
-            ("127.8.0.1:1", true, false, false, true),
-            ("[::1]:1", true, false, false, true),
-            ("0.0.0.0:1", false, false, false, true),
-            ("0.0.0.0:1", true, false, false, false),
-            ("0.0.0.0:1", true, false, true, true),
-            ("0.0.0.0:1", true, true, false, true),
-            ("[::]:1", true, false, false, false),
-            ("10.0.0.1:1", true, false, false, false),
-            ("10.0.0.1:1", false, true, false, true),
-        ] {
-            let listen = listen.parse().unwrap();
-            let problem = plaintext_problem(listen, has_tokens, has_tls, is_behind_proxy);
-            assert_eq!(problem.is_none(), may_start, "{listen} {has_tokens} {has_tls}");
-        }
-    }
 
     #[test]
     fn operators_are_served_beyond_loopback_only_when_that_is_accepted() {

@@ -66,3 +66,4 @@ mod storage;
 mod submit_order;
 mod take_over;
 mod tls;
+mod tokens;

@@ -8,7 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http_body_util::{BodyExt as _, Full};
 use hyper::client::conn::http1;
-use hyper::header::{CONTENT_TYPE, HOST};
+use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST, HeaderValue};
 use hyper::{Method, Request};
 use hyper_util::rt::TokioIo;
 use rustls::crypto::ring;
@@ -72,6 +72,7 @@ pub struct Http {
     authority: String,
     /// `None` for `http://`.
     trust: Option<Trust>,
+    authorization: Option<HeaderValue>,
     open: Option<Open>,
 }
 
@@ -108,7 +109,18 @@ impl Http {
         }
         let has_port = !authority.ends_with(']') && authority.contains(':');
         let authority = if has_port { authority.to_owned() } else { format!("{authority}:{port}") };
-        Ok(Self { authority, trust, open: None })
+        Ok(Self { authority, trust, authorization: None, open: None })
+    }
+
+    /// Returns the host without its port.
+    pub fn host(&self) -> &str {
+        self.authority.rsplit_once(':').map_or(&self.authority, |(host, _port)| host)
+    }
+
+    /// Sends this header with each call.
+    #[must_use]
+    pub fn authorized(self, authorization: Option<HeaderValue>) -> Self {
+        Self { authorization, ..self }
     }
 
     /// Makes a call. The body is JSON.
@@ -138,6 +150,10 @@ impl Http {
     ) -> Result<HttpAnswer, String> {
         let broke = |error: hyper::Error| format!("{}: {error}", self.authority);
         let request = Request::builder().method(method).uri(path).header(HOST, &self.authority);
+        let request = match &self.authorization {
+            Some(value) => request.header(AUTHORIZATION, value),
+            None => request,
+        };
         let request = if body.is_empty() {
             request
         } else {

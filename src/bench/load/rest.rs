@@ -3,6 +3,7 @@
 
 use bytes::Bytes;
 use hyper::Method;
+use hyper::header::HeaderValue;
 use serde::Deserialize;
 
 use super::http::{Http, HttpAnswer, Trust};
@@ -27,6 +28,7 @@ pub struct RestTarget {
     topic: String,
     records: Records,
     due: WrittenDue,
+    authorization: Option<HeaderValue>,
 }
 
 impl RestTarget {
@@ -37,13 +39,20 @@ impl RestTarget {
         records: Records,
         due: WrittenDue,
     ) -> Self {
-        Self { urls: urls.to_vec(), trust, topic: topic.to_owned(), records, due }
+        let (urls, topic) = (urls.to_vec(), topic.to_owned());
+        Self { urls, trust, topic, records, due, authorization: None }
+    }
+
+    /// Sends this header with each call.
+    #[must_use]
+    pub fn authorized(self, authorization: Option<HeaderValue>) -> Self {
+        Self { authorization, ..self }
     }
 
     /// Returns a connection to one of the nodes.
     pub fn connection(&self, number: usize) -> Result<Http, String> {
         let url = self.urls.get(number % self.urls.len().max(1)).ok_or("no URL of a node")?;
-        Http::new(url, &self.trust)
+        Http::new(url, &self.trust).map(|http| http.authorized(self.authorization.clone()))
     }
 }
 

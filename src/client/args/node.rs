@@ -1,9 +1,11 @@
 //! The flags that select a node, and the parsers of flag values.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{ArgGroup, Args};
 
+use super::access::Credentials;
 use crate::domain::TaskName;
 use crate::domain::time::duration::{self, spelled};
 
@@ -24,6 +26,21 @@ pub struct NodeOptions {
     /// How long the call may take, from 1s to 1h. A node itself answers within 30s.
     #[arg(long, env = "PUNCTUAL_TIMEOUT", value_name = "SPAN", default_value = "35s", value_parser = span(Duration::from_secs(1), Duration::from_hours(1)))]
     pub timeout: Duration,
+    #[command(flatten)]
+    pub credentials: Credentials,
+    /// Certificates of the authorities that vouch for the node, in PEM, for https://. They take the
+    /// place of those that this machine trusts.
+    #[arg(long, env = "PUNCTUAL_CA_FILE", value_name = "FILE")]
+    pub ca_file: Option<PathBuf>,
+}
+
+#[cfg(test)]
+impl NodeOptions {
+    /// Returns the flags for the node at `url`, without a credential.
+    pub fn at(url: impl Into<String>, timeout: Duration) -> Self {
+        let (url, credentials) = (url.into(), Credentials::default());
+        Self { url, json: false, timeout, credentials, ca_file: None }
+    }
 }
 
 /// Requires at least one of these arguments. Each argument itself declares its conflicts and

@@ -53,7 +53,7 @@ async fn server(manners: Box<Manners>) -> (NodeOptions, Arc<Mutex<Vec<Vec<String
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     Tasks::default().spawn("server", async move { Ok(axum::serve(listener, app).await?) });
-    (NodeOptions { url, json: false, timeout: Duration::from_secs(1) }, asked)
+    (NodeOptions::at(url, Duration::from_secs(1)), asked)
 }
 
 fn answer_of(

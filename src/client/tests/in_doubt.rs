@@ -281,20 +281,17 @@ fn what_was_done_and_cannot_be_told_is_neither_refused_nor_undone() {
 }
 
 #[tokio::test]
-async fn no_message_repeats_the_password_of_a_url() {
+async fn a_password_in_a_url_is_refused_and_never_repeated() {
     rustls::crypto::ring::default_provider().install_default().ok();
-    let caller = |url: &str| {
-        NodeCaller::new(&NodeOptions {
-            url: url.to_owned(),
-            json: false,
-            timeout: Duration::from_secs(1),
-        })
-    };
+    let caller = |url: &str| NodeCaller::new(&NodeOptions::at(url, Duration::from_secs(1)));
     for url in [
         "me:s3cret@proxy:7070",
         "https://me:s3/cret@proxy",
         "ftp://me:s3cret@proxy",
         "https://me:p@s3cret@ proxy",
+        "http://me:s3cret@proxy",
+        "https://me@proxy",
+        "http://:s3cret@proxy",
     ] {
         let ending = caller(url).unwrap_err();
         assert!(ending.exit == Exit::Usage && ending.text.contains("proxy"), "{}", ending.text);
@@ -302,7 +299,7 @@ async fn no_message_repeats_the_password_of_a_url() {
     }
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    let silent = caller(&format!("http://me:s3cret@{address}/base/")).unwrap();
+    let silent = caller(&format!("http://{address}/base/")).unwrap();
     let call = call_of(&silent);
     let late = silent.ask(&call).await.unwrap_err();
     assert_eq!(late.text, format!("http://{address}/base did not answer within 1s (--timeout)"));
@@ -313,5 +310,4 @@ async fn no_message_repeats_the_password_of_a_url() {
         "{}",
         gone.text
     );
-    assert!(!gone.text.contains("s3cret"), "{}", gone.text);
 }

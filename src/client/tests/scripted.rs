@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::body::Bytes;
-use axum::http::{Method, StatusCode, Uri};
+use axum::http::header::AUTHORIZATION;
+use axum::http::{HeaderMap, Method, StatusCode, Uri};
 use tokio::net::TcpListener;
 
 use crate::client::args::NodeOptions;
@@ -16,6 +17,7 @@ use crate::client::caller::NodeCaller;
 pub struct Scripted {
     pub node: NodeOptions,
     asked: Arc<Mutex<Vec<String>>>,
+    authorized: Arc<Mutex<Vec<Option<String>>>>,
 }
 
 impl Scripted {
@@ -26,28 +28,44 @@ impl Scripted {
             answers.iter().map(|(status, text)| (*status, (*text).to_owned())).collect();
         let answers = Arc::new(Mutex::new(answers));
         let seen = asked.clone();
-        let app = Router::new().fallback(move |method: Method, uri: Uri, body: Bytes| {
-            seen.lock().unwrap().push(
-                format!("{method} {uri} {}", String::from_utf8_lossy(&body)).trim_end().to_owned(),
-            );
-            let mut answers = answers.lock().unwrap();
-            let answer =
-                if answers.len() > 1 { answers.pop_front() } else { answers.front().cloned() };
-            drop(answers);
-            async move {
-                let (status, text) = answer.unwrap();
-                (StatusCode::from_u16(status).unwrap(), [("retry-after", "0")], text)
-            }
-        });
+        let authorized: Arc<Mutex<Vec<Option<String>>>> = Arc::default();
+        let tokens = authorized.clone();
+        let app = Router::new().fallback(
+            move |method: Method, uri: Uri, headers: HeaderMap, body: Bytes| {
+                let authorization = headers.get(AUTHORIZATION).cloned();
+                tokens
+                    .lock()
+                    .unwrap()
+                    .push(authorization.map(|value| value.to_str().unwrap().to_owned()));
+                seen.lock().unwrap().push(
+                    format!("{method} {uri} {}", String::from_utf8_lossy(&body))
+                        .trim_end()
+                        .to_owned(),
+                );
+                let mut answers = answers.lock().unwrap();
+                let answer =
+                    if answers.len() > 1 { answers.pop_front() } else { answers.front().cloned() };
+                drop(answers);
+                async move {
+                    let (status, text) = answer.unwrap();
+                    (StatusCode::from_u16(status).unwrap(), [("retry-after", "0")], text)
+                }
+            },
+        );
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}/base/", listener.local_addr().unwrap());
         crate::shutdown::Tasks::default()
             .spawn("scripted", async move { Ok(axum::serve(listener, app).await?) });
-        Self { node: NodeOptions { url, json: false, timeout: Duration::from_secs(30) }, asked }
+        Self { node: NodeOptions::at(url, Duration::from_secs(30)), asked, authorized }
     }
 
     pub fn caller(&self) -> NodeCaller {
         NodeCaller::new(&self.node).unwrap()
+    }
+
+    /// Returns the header `Authorization` of each request so far.
+    pub fn authorized(&self) -> Vec<Option<String>> {
+        self.authorized.lock().unwrap().clone()
     }
 
     /// Returns the method, path and body of each request so far.

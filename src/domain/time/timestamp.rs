@@ -80,6 +80,16 @@ impl Timestamp {
     }
 }
 
+impl fmt::Display for Timestamp {
+    /// Writes RFC 3339 in UTC, or the microseconds when no calendar has the moment.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match jiff::Timestamp::from_microsecond(self.0) {
+            Ok(at) => write!(f, "{at}"),
+            Err(_beyond_the_calendar) => write!(f, "{} us", self.0),
+        }
+    }
+}
+
 impl fmt::Debug for Timestamp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}.{:03}ms", self.as_millis(), self.0.rem_euclid(1000))
@@ -114,6 +124,14 @@ mod tests {
         ] {
             assert_eq!(Timestamp::of_rfc3339(text).map(Timestamp::as_millis), millis, "{text}");
         }
+    }
+
+    #[test]
+    fn a_moment_is_written_as_rfc_3339() {
+        let told = |millis| Timestamp::from_millis(millis).to_string();
+        assert_eq!(told(1_896_082_200_000), "2030-01-31T09:30:00Z");
+        assert_eq!(told(1_896_082_200_251), "2030-01-31T09:30:00.251Z");
+        assert_eq!(Timestamp::from_micros(i64::MAX).to_string(), "9223372036854775807 us");
     }
 
     #[test]

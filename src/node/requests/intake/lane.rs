@@ -6,9 +6,9 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
-use super::Room;
 use super::named_store::NamedStore;
 use super::plain_store::PlainStore;
+use super::queue::Room;
 use super::submission::Submission;
 use crate::clock;
 use crate::error_chain::chain;

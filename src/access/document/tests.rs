@@ -1,0 +1,177 @@
+use super::*;
+use crate::access::policy::Unidentified;
+use crate::access::token::Token;
+use crate::domain::TopicName;
+
+const EXAMPLE: &str = r#"
+version = 1
+
+[roles.orders-producer]
+allow = [ { actions = ["submit", "cancel", "read"], topics = ["orders.*", "orders-retry"] } ]
+deny  = [ { actions = ["*"], topics = ["orders.audit"] } ]
+
+[roles.support]
+allow = [ { actions = ["read", "redrive"], topics = ["*"] } ]
+
+[principals.order-service]
+roles  = ["orders-producer"]
+tokens = [ { id = "k3v9q0ab", sha256 = "HASH", expires = 2027-03-01T00:00:00Z },
+           { id = "7h2m1x9c", sha256 = "8888888888888888888888888888888888888888888888888888888888888888" } ]
+
+[principals."ann@shop.example"]
+roles  = ["support"]
+allow  = [ { actions = ["read-payload"], topics = ["orders-retry"] } ]
+tokens = [ { id = "aaaaaaaa", sha256 = "9999999999999999999999999999999999999999999999999999999999999999", not_before = 2026-01-01T00:00:00+01:00 } ]
+
+[principals.prometheus]
+operate = true
+tokens  = [ { id = "p0r0m0e0", sha256 = "7777777777777777777777777777777777777777777777777777777777777777" } ]
+
+[anonymous]
+allow = [ { actions = ["read"], topics = ["status"] } ]
+"#;
+
+fn example() -> (Policy, Token) {
+    let text = "pt_k3v9q0ab_BwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwc1PmrQz";
+    let token = Token::parse(text).unwrap();
+    let read = read(&EXAMPLE.replace("HASH", &token.hash().to_string())).unwrap();
+    assert_eq!(read.warnings, []);
+    (read.policy, token)
+}
+
+fn problems(text: &str) -> Vec<String> {
+    read(text).unwrap_err().iter().map(ToString::to_string).collect()
+}
+
+fn topic(name: &str) -> TopicName {
+    TopicName::new(name).unwrap()
+}
+
+#[test]
+fn the_example_of_the_docs_means_what_it_says() {
+    let (policy, token) = example();
+    let authorization = format!("Bearer {}", token.expose());
+    let at = |text| Timestamp::of_rfc3339(text).unwrap();
+    let caller = policy.identify(Some(&authorization), at("2026-12-01T00:00:00Z")).unwrap();
+    assert_eq!(caller.principal.name.as_str(), "order-service");
+    assert_eq!(caller.credential.to_string(), "k3v9q0ab");
+    let rights = &caller.principal.rights;
+    assert!(rights.allows(Action::Submit, &topic("orders.new")));
+    assert!(!rights.allows(Action::Submit, &topic("orders.audit")));
+    assert!(!rights.allows(Action::ReadPayload, &topic("orders.new")));
+    assert!(!rights.operates());
+    let late = policy.identify(Some(&authorization), at("2027-03-01T00:00:00Z"));
+    assert_eq!(late.unwrap_err(), Unidentified::Expired);
+
+    let named = |name: &str| {
+        policy.principals().iter().find(|other| other.name.as_str() == name).unwrap().rights.clone()
+    };
+    let support = named("ann@shop.example");
+    assert!(support.allows_everywhere(Action::Redrive));
+    assert!(support.allows(Action::ReadPayload, &topic("orders-retry")));
+    assert!(!support.allows(Action::ReadPayload, &topic("orders.new")));
+    assert!(named("prometheus").operates());
+    let anonymous = policy.identify(None, Timestamp::EPOCH).unwrap();
+    assert!(anonymous.principal.rights.allows(Action::Read, &topic("status")));
+    assert!(!anonymous.principal.rights.allows_anywhere(Action::Submit));
+}
+
+#[test]
+fn all_problems_are_told_at_once_each_with_its_line() {
+    let text = r#"version = 2
+surprise = 1
+[roles.a]
+allow = [ { actions = ["sumbit", "operate"], topics = ["_x*", "a*b"] } ]
+deny = [ { actions = ["read"] } ]
+[principals."a:b"]
+roles = ["b", "a", "a"]
+operate = "yes"
+limits = {}
+[principals.c]
+tokens = [ { id = "SHORT", sha256 = "x", expires = 2027-03-01 },
+           { sha256 = 1 } ]
+"#;
+    let told = problems(text);
+    let lines: Vec<&str> =
+        told.iter().map(|line| line.split(':').next().unwrap_or_default()).collect();
+    let expected = [
+        "line 1", "line 2", "line 4", "line 4", "line 4", "line 4", "line 5", "line 6", "line 7",
+        "line 7", "line 8", "line 9", "line 11", "line 11", "line 11", "line 12", "line 12",
+    ];
+    assert_eq!(lines, expected, "{told:#?}");
+}
+
+#[test]
+fn what_a_problem_says_helps() {
+    for (text, part) in [
+        ("", "`version = 1` is missing"),
+        ("version = 1", "no principal"),
+        ("version = 1\n[roles.a]\n[roles.a]\n", "line 3"),
+        ("version = 1\n[principals.anonymous]\noperate = true", "[anonymous]"),
+        ("version = 1\n[principals.a]\nroles = 'x'", "`roles` is no array"),
+        ("version = 1\nroles = 3", "`roles` is no table"),
+        (
+            "version = 1\n[anonymous]\nallow = [{ actions = ['operate'], topics = ['*'] }]",
+            "operate = true",
+        ),
+        ("version = 1\n[anonymous]\nallow = [{ actions = [], topics = ['*'] }]", "without actions"),
+        ("version = 1\n[principals", "line 2"),
+        (
+            "version = 1\n[anonymous]\nallow = [{ actions = ['read'], topics = ['a\u{1}'] }]",
+            "line 3",
+        ),
+        (
+            "version = 1\n[anonymous]\nallow = [{ actions = ['read'], topics = [\"a\\u001b\"] }]",
+            "matches no topic",
+        ),
+    ] {
+        let told = problems(text);
+        assert!(told.iter().any(|line| line.contains(part)), "{text}: {told:?}");
+        assert!(told.iter().all(|line| !line.contains(char::is_control)), "{told:?}");
+    }
+}
+
+#[test]
+fn an_id_or_a_hash_that_two_tokens_have_is_refused() {
+    let token =
+        |id: &str, digit: &str| format!("{{ id = \"{id}\", sha256 = \"{}\" }}", digit.repeat(64));
+    let text = |one: String, other: String| {
+        format!(
+            "version = 1\n[principals.a]\noperate = true\ntokens = [{one}]\n[principals.b]\noperate = true\ntokens = [{other}]\n"
+        )
+    };
+    assert!(read(&text(token("aaaaaaaa", "1"), token("bbbbbbbb", "2"))).is_ok());
+    let same_id = problems(&text(token("aaaaaaaa", "1"), token("aaaaaaaa", "2")));
+    assert!(same_id.len() == 1 && same_id[0].contains("the id aaaaaaaa"), "{same_id:?}");
+    let same_hash = problems(&text(token("aaaaaaaa", "1"), token("bbbbbbbb", "1")));
+    assert!(same_hash.len() == 1 && same_hash[0].contains("this hash"), "{same_hash:?}");
+}
+
+#[test]
+fn a_token_that_expires_before_it_begins_is_refused() {
+    let text = format!(
+        "version = 1\n[principals.a]\noperate = true\ntokens = [{{ id = \"aaaaaaaa\", sha256 = \"{}\", not_before = 2027-01-01T00:00:00Z, expires = 2027-01-01T00:00:00Z }}]",
+        "1".repeat(64)
+    );
+    assert_eq!(problems(&text), ["line 4: the token expires before it is valid"]);
+}
+
+#[test]
+fn what_the_author_may_not_have_meant_is_a_warning() {
+    let text = r#"version = 1
+[roles.unused]
+allow = [ { actions = ["*"], topics = ["orders*"] } ]
+[principals.idle]
+"#;
+    let read = read(text).unwrap();
+    let warnings: Vec<String> = read.warnings.iter().map(ToString::to_string).collect();
+    assert_eq!(
+        warnings,
+        [
+            "line 2: nobody has the role \"unused\"",
+            "line 3: `orders*` covers `orders-secret` as well",
+            "line 4: the principal \"idle\" has no rights",
+            "line 4: the principal \"idle\" has no token",
+        ]
+    );
+}

@@ -1,0 +1,39 @@
+//! Metrics of the auth file.
+
+use crate::telemetry::{Counter, Gauge, Registry};
+
+/// The state of the auth file as this node sees it.
+#[derive(Clone, Debug, Default)]
+pub struct Metrics {
+    pub(super) reload_failures: Counter,
+    pub(super) loaded_at: Gauge,
+    pub(super) principals: Gauge,
+    pub(super) tokens: Gauge,
+}
+
+impl Metrics {
+    pub fn register(registry: &mut Registry) -> Self {
+        let metrics = Self::default();
+        registry.register(
+            "punctual_auth_reload_failures",
+            "Checks of the auth file, one a second, that found it unreadable or wrong; the rights from before hold on",
+            metrics.reload_failures.clone(),
+        );
+        registry.register(
+            "punctual_auth_loaded_seconds",
+            "When the rights that hold were read from the auth file, in seconds since 1970; 0 without a file",
+            metrics.loaded_at.clone(),
+        );
+        registry.register(
+            "punctual_auth_principals",
+            "Principals of the auth file",
+            metrics.principals.clone(),
+        );
+        registry.register(
+            "punctual_auth_tokens",
+            "Tokens of the auth file, expired ones included",
+            metrics.tokens.clone(),
+        );
+        metrics
+    }
+}

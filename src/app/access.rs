@@ -1,0 +1,59 @@
+//! The policy of a node: read from its auth file and kept current, or open to everybody.
+
+use std::time::Duration;
+
+use crate::access::reload::Reloader;
+use crate::access::{Metrics, Policy, PolicyHandle, file};
+use crate::clock;
+use crate::config::{Access, SettingProblem, Settings};
+use crate::shutdown::{TaskFailure, Tasks};
+use crate::telemetry::Registry;
+
+/// Interval of the reminders that a node beyond loopback is open to everybody.
+const REMINDER: Duration = Duration::from_secs(3600);
+
+/// Returns the problems of the auth file.
+pub(super) fn problems(access: &Access) -> Vec<SettingProblem> {
+    let Some(path) = &access.auth_file else { return Vec::new() };
+    let lines = file::load(path).err().map(|error| error.lines()).unwrap_or_default();
+    lines.into_iter().map(|text| SettingProblem { flag: "--auth-file", text }).collect()
+}
+
+/// Reads the auth file and keeps the policy current in the background.
+///
+/// # Errors
+/// When the auth file has become wrong since it was checked.
+pub(super) fn start(
+    settings: &Settings,
+    registry: &mut Registry,
+    tasks: &Tasks,
+) -> Result<PolicyHandle, TaskFailure> {
+    let metrics = Metrics::register(registry);
+    if let Some(path) = &settings.access.auth_file {
+        let reloader = Reloader::start(path.clone(), metrics)
+            .map_err(|error| format!("--auth-file: {error}"))?;
+        let policy = reloader.policy();
+        tasks.spawn("auth file", reloader.run(tasks.clone()));
+        return Ok(policy);
+    }
+    if settings.listen.ip().is_loopback() {
+        tracing::info!("no --auth-file: everybody on this machine may do everything");
+    } else {
+        tasks.spawn("open access", remind(settings.listen.to_string(), tasks.clone()));
+    }
+    Ok(PolicyHandle::new(Policy::open()))
+}
+
+/// Warns again and again, because a line at the start is read once.
+async fn remind(listen: String, tasks: Tasks) -> Result<(), TaskFailure> {
+    loop {
+        tracing::warn!(
+            listen,
+            "open to everybody (--allow-anonymous): whoever reaches this address may submit, read and cancel everything"
+        );
+        tokio::select! {
+            () = clock::sleep(REMINDER) => {}
+            () = tasks.stopping.cancelled() => return Ok(()),
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! Whether a node may start, given where it listens and what its callers must prove.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use super::args;
+use super::reader::SettingsReader;
+use super::settings::truth;
+
+/// The page that the messages name.
+const PAGE: &str = "docs/operate/access.md";
+
+/// The settings of access.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Access {
+    /// `None`: every caller may do everything.
+    pub auth_file: Option<PathBuf>,
+}
+
+/// What callers must prove.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Auth {
+    Nothing,
+    /// Tokens, by the auth file.
+    File,
+}
+
+/// Flags that allow a start which is refused without them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) struct Waivers {
+    pub allow_anonymous: bool,
+    pub plaintext_behind_proxy: bool,
+}
+
+/// Reads the settings, and refuses a start that would be open by accident.
+pub(super) fn read(
+    args: &args::Access,
+    (listen, has_tls): (SocketAddr, bool),
+    reader: &mut SettingsReader,
+) -> Access {
+    let auth_file = args.auth_file.clone().filter(|path| !path.as_os_str().is_empty());
+    let waivers = Waivers {
+        allow_anonymous: truth("--allow-anonymous", &args.allow_anonymous, reader),
+        plaintext_behind_proxy: truth(
+            "--plaintext-behind-proxy",
+            &args.plaintext_behind_proxy,
+            reader,
+        ),
+    };
+    let auth = if auth_file.is_some() { Auth::File } else { Auth::Nothing };
+    if reader.took("--listen")
+        && let Err(text) = may_start(listen, auth, has_tls, waivers)
+    {
+        reader.problem("--listen", text);
+    }
+    Access { auth_file }
+}
+
+/// Decides whether a node may start.
+///
+/// # Errors
+/// With the reason, the flag to use and the page to read.
+pub(super) fn may_start(
+    listen: SocketAddr,
+    auth: Auth,
+    has_tls: bool,
+    waivers: Waivers,
+) -> Result<(), String> {
+    if auth == Auth::File && waivers.allow_anonymous {
+        return Err(format!(
+            "--allow-anonymous does not go with --auth-file: list the rights of anonymous callers in the file, under [anonymous] ({PAGE})"
+        ));
+    }
+    if listen.ip().is_loopback() {
+        return Ok(());
+    }
+    match auth {
+        Auth::Nothing if !waivers.allow_anonymous => Err(format!(
+            "{listen} is beyond loopback, and without --auth-file whoever reaches it may submit, read and cancel everything; give --auth-file, or --allow-anonymous to start all the same ({PAGE})"
+        )),
+        Auth::File if !has_tls && !waivers.plaintext_behind_proxy => Err(format!(
+            "{listen} is beyond loopback, and without TLS tokens go over the network as they are; give --tls-certificate-file and --tls-key-file, or, behind a proxy with TLS on a trusted network, --plaintext-behind-proxy ({PAGE})"
+        )),
+        Auth::Nothing | Auth::File => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_cell_of_the_table_of_starts() {
+        let none = Waivers::default();
+        let open = Waivers { allow_anonymous: true, ..none };
+        let proxied = Waivers { plaintext_behind_proxy: true, ..none };
+        let both = Waivers { allow_anonymous: true, plaintext_behind_proxy: true };
+        // Listening address, auth, TLS, waivers, and a part of the reason or that it starts.
+        let table = [
+            ("127.0.0.1:7070", Auth::Nothing, false, none, None),
+            ("127.0.0.1:7070", Auth::Nothing, true, none, None),
+            ("127.0.0.1:7070", Auth::Nothing, false, open, None),
+            ("127.0.0.1:7070", Auth::File, false, none, None),
+            ("[::1]:7070", Auth::Nothing, false, none, None),
+            ("[::1]:7070", Auth::File, true, none, None),
+            ("127.0.0.1:7070", Auth::File, false, open, Some("[anonymous]")),
+            ("0.0.0.0:7070", Auth::Nothing, false, none, Some("--allow-anonymous")),
+            ("0.0.0.0:7070", Auth::Nothing, true, none, Some("--allow-anonymous")),
+            ("0.0.0.0:7070", Auth::Nothing, false, proxied, Some("--allow-anonymous")),
+            ("0.0.0.0:7070", Auth::Nothing, false, open, None),
+            ("0.0.0.0:7070", Auth::Nothing, true, open, None),
+            ("[::]:7070", Auth::Nothing, false, none, Some("--auth-file")),
+            ("10.0.0.1:7070", Auth::Nothing, false, none, Some("--auth-file")),
+            ("10.0.0.1:7070", Auth::File, false, none, Some("--plaintext-behind-proxy")),
+            ("10.0.0.1:7070", Auth::File, false, proxied, None),
+            ("10.0.0.1:7070", Auth::File, true, none, None),
+            ("10.0.0.1:7070", Auth::File, true, open, Some("[anonymous]")),
+            ("10.0.0.1:7070", Auth::File, false, both, Some("[anonymous]")),
+        ];
+        for (listen, auth, has_tls, waivers, reason) in table {
+            let started = may_start(listen.parse().unwrap(), auth, has_tls, waivers);
+            let cell = format!("{listen} {auth:?} {has_tls} {waivers:?}: {started:?}");
+            match reason {
+                None => assert!(started.is_ok(), "{cell}"),
+                Some(part) => {
+                    let text = started.expect_err(&cell);
+                    assert!(text.contains(part) && text.contains(PAGE), "{cell}");
+                }
+            }
+        }
+    }
+}
