@@ -48,7 +48,7 @@ pub struct Invocation {
 pub enum Command {
     Serve(Box<Settings>),
     Migrate(Box<MigrationSettings>),
-    Client(client::ClientCommand),
+    Client(Box<client::ClientCommand>),
     Token(TokenCommand),
     Auth(AuthCommand),
     /// A completion script to print.
@@ -135,7 +135,7 @@ fn interpret(
             fault(check(CheckedSettings::Migration(&settings)))
                 .map(|()| Command::Migrate(Box::new(settings)))
         }),
-        args::CommandArgs::Client(command) => Ok(Command::Client(command)),
+        args::CommandArgs::Client(command) => Ok(Command::Client(Box::new(command))),
         args::CommandArgs::Token(args) => Ok(Command::Token(args.command)),
         args::CommandArgs::Auth(args) => Ok(Command::Auth(args.command)),
         args::CommandArgs::Completions(args) => Ok(Command::Completions(completions(args.shell))),

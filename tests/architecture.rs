@@ -216,9 +216,9 @@ fn every_sabotage_still_applies() {
 }
 
 #[test]
-fn main_is_under_40_lines() {
+fn main_is_under_50_lines() {
     let main = fs::read_to_string(root().join("src/main.rs")).unwrap();
-    assert!(main.lines().count() < 40);
+    assert!(main.lines().count() < 50);
 }
 
 // The rules, tested on examples that break them.

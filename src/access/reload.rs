@@ -225,7 +225,8 @@ mod tests {
     fn a_file_that_is_wrong_gone_or_writable_changes_no_rights_and_is_counted() {
         let mut bench = Bench::new(OPERATOR);
         let whole = "version = 1\n[principals.bob]\noperate = true\n";
-        let breaks: [(&str, &dyn Fn(&Temporary)); 5] = [
+        type Break<'a> = (&'a str, &'a dyn Fn(&Temporary));
+        let breaks: [Break<'_>; 5] = [
             ("half", &|file| file.write(&whole[..whole.len() - 8])),
             ("wrong", &|file| file.write("version = 3\n")),
             ("gone", &|file| fs::remove_file(&file.0).unwrap()),

@@ -5,7 +5,6 @@ use std::path::PathBuf;
 
 use super::args;
 use super::reader::SettingsReader;
-use super::settings::truth;
 
 /// The page that the messages name.
 const PAGE: &str = "docs/operate/access.md";
@@ -40,12 +39,9 @@ pub(super) fn read(
 ) -> Access {
     let auth_file = args.auth_file.clone().filter(|path| !path.as_os_str().is_empty());
     let waivers = Waivers {
-        allow_anonymous: truth("--allow-anonymous", &args.allow_anonymous, reader),
-        plaintext_behind_proxy: truth(
-            "--plaintext-behind-proxy",
-            &args.plaintext_behind_proxy,
-            reader,
-        ),
+        allow_anonymous: reader.truth("--allow-anonymous", &args.allow_anonymous),
+        plaintext_behind_proxy: reader
+            .truth("--plaintext-behind-proxy", &args.plaintext_behind_proxy),
     };
     let auth = if auth_file.is_some() { Auth::File } else { Auth::Nothing };
     if reader.took("--listen")

@@ -36,6 +36,18 @@ pub(super) struct SettingsReader {
 }
 
 impl SettingsReader {
+    /// Reads true or false, as people write them.
+    pub fn truth(&mut self, flag: &'static str, text: &str) -> bool {
+        match text.trim() {
+            "true" | "1" | "yes" => true,
+            "false" | "0" | "no" | "" => false,
+            other => {
+                self.problem(flag, format!("`{other}` is neither true nor false"));
+                false
+            }
+        }
+    }
+
     pub fn problem(&mut self, flag: &'static str, text: impl Into<String>) {
         self.problems.push(SettingProblem { flag, text: text.into() });
     }

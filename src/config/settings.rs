@@ -157,8 +157,7 @@ pub(super) fn read(args: &args::Serve, host: &Host<'_>) -> Result<Settings, Vec<
     let node_name = node_name(args.node.node_name.as_deref(), host, &mut reader);
     let tls = tls::read(&args.tls, &mut reader);
     let access = access::read(&args.access, (listen, tls.is_some()), &mut reader);
-    let is_operator_anonymous =
-        truth("--operator-anonymous", &args.tls.operator_anonymous, &mut reader);
+    let is_operator_anonymous = reader.truth("--operator-anonymous", &args.tls.operator_anonymous);
     let may_ask = is_operator_anonymous || access.auth_file.is_some();
     let operator_listen = tls::operator_listen(&args.tls, may_ask, &mut reader);
     let advertise =
@@ -166,14 +165,14 @@ pub(super) fn read(args: &args::Serve, host: &Host<'_>) -> Result<Settings, Vec<
     let settings = Settings {
         database_url: host.database_url(&args.database, &mut reader),
         postgres_plaintext: postgres_plaintext(&args.database, &mut reader),
-        auto_migrate: truth("--auto-migrate", &args.schema.auto_migrate, &mut reader),
-        core_dumps: truth("--core-dumps", &args.node.core_dumps, &mut reader),
+        auto_migrate: reader.truth("--auto-migrate", &args.schema.auto_migrate),
+        core_dumps: reader.truth("--core-dumps", &args.node.core_dumps),
         kafka: kafka(&args.kafka, host, &mut reader),
         etcd: etcd::read(&args.etcd, host, &mut reader),
         listen,
         tls,
-        operator_listen: operator_listen,
-        require_tls: truth("--require-tls", &args.tls.require_tls, &mut reader),
+        operator_listen,
+        require_tls: reader.truth("--require-tls", &args.tls.require_tls),
         access,
         operator_anonymous: is_operator_anonymous,
         hosts: hosts(&args.node.host, &mut reader),
@@ -293,18 +292,7 @@ fn advertise(
 
 /// Reads whether a connection to Postgres may be readable by others.
 pub(super) fn postgres_plaintext(args: &args::Database, reader: &mut SettingsReader) -> bool {
-    truth("--postgres-plaintext", &args.postgres_plaintext, reader)
-}
-
-pub(super) fn truth(flag: &'static str, text: &str, reader: &mut SettingsReader) -> bool {
-    match text.trim() {
-        "true" | "1" | "yes" => true,
-        "false" | "0" | "no" | "" => false,
-        other => {
-            reader.problem(flag, format!("`{other}` is neither true nor false"));
-            false
-        }
-    }
+    reader.truth("--postgres-plaintext", &args.postgres_plaintext)
 }
 
 fn retention(args: &RetentionArgs, reader: &mut SettingsReader) -> Retention {

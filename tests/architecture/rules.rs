@@ -110,7 +110,7 @@ const HOMES: &[(&str, &[&str])] = &[
     ("prometheus_client", &["telemetry"]),
     ("rdkafka", &["kafka"]),
     ("reqwest", &["client"]),
-    ("ring", &["api::access::cursors"]),
+    ("ring", &["api::access::cursors", "api::server::tls", "bench::load"]),
     ("rustix", &["app", "node", "clock", "client"]),
     ("rustls", &["main", "api::server::tls", "bench::load"]),
     ("serde", &["api", "bench", "client", "etcd", "kafka"]),
