@@ -1,11 +1,12 @@
 //! Who may do what: principals, their rights, and the credentials that prove them.
 //!
 //! `file` reads the auth file into a [`Policy`], an immutable snapshot. `reload` keeps the current
-//! one in a [`PolicyHandle`]. A request is identified by [`Policy::identify`], and each change or
-//! read asks the [`Rights`] of its [`Caller`]. Everything is denied unless a rule allows it, and a
+//! one in a [`PolicyHandle`]. A request is identified by [`Policy::identify`] or, without a token,
+//! by [`Policy::identify_peer`]. Each change or read asks the [`Rights`] of its [`Caller`]. Everything is denied unless a rule allows it, and a
 //! rule that denies wins over every rule that allows.
 
 pub mod action;
+pub mod credential;
 pub mod document;
 pub mod file;
 mod metrics;
@@ -15,7 +16,6 @@ pub mod policy;
 pub mod principal;
 pub mod reload;
 pub mod rights;
-pub mod token;
 
 pub use action::Action;
 pub use metrics::Metrics;

@@ -63,7 +63,7 @@ pub fn problems(wanted: CheckedSettings<'_>) -> Vec<SettingProblem> {
     {
         problems.push(SettingProblem { flag: error.flag, text: error.text });
     }
-    problems.extend(access::problems(&settings.access));
+    problems.extend(access::problems(settings));
     problems
 }
 

@@ -59,7 +59,7 @@ impl<R: Right> Permit<R> {
     /// Returns a permit for all topics without exception, if the caller has every right there is.
     /// Then no task must be looked up to know its topic.
     pub fn unlimited(caller: &Caller) -> Option<Self> {
-        let is_unlimited = caller.principal.rights == Rights::everything();
+        let is_unlimited = *caller.principal.rights == Rights::everything();
         Self::of(caller, None, is_unlimited).ok()
     }
 

@@ -5,9 +5,10 @@ use std::sync::Arc;
 
 use thiserror::Error;
 
+use super::credential::certificate::{self, CertificateEntry, PeerCertificate};
+use super::credential::token::{Token, TokenHash, TokenId};
 use super::principal::{Caller, CredentialId, Principal};
 use super::rights::Rights;
-use super::token::{Token, TokenHash, TokenId};
 use crate::domain::Timestamp;
 
 /// A token of the auth file. The times are of the cluster's clock.
@@ -29,6 +30,7 @@ pub struct Policy {
     anonymous: Option<Caller>,
     principals: Vec<Arc<Principal>>,
     tokens: HashMap<TokenId, TokenEntry>,
+    certificates: Vec<CertificateEntry>,
 }
 
 /// Why a request has no caller. The first two may be told to the caller. The others have the same
@@ -56,6 +58,7 @@ impl Policy {
             principals: vec![anonymous.principal.clone()],
             anonymous: Some(anonymous),
             tokens: HashMap::new(),
+            certificates: Vec::new(),
         }
     }
 
@@ -67,25 +70,40 @@ impl Policy {
         anonymous: Option<Rights>,
     ) -> Self {
         let anonymous = anonymous.map(Caller::anonymous);
-        Self { is_open: false, anonymous, principals, tokens }
+        Self { is_open: false, anonymous, principals, tokens, certificates: Vec::new() }
     }
 
-    /// Returns the caller of a request with this `Authorization` header. `now` is
-    /// [`crate::clock::ClusterClock::at_most`], so that no token is taken after its end.
+    /// Adds entries for client certificates. No two of them cover the same name.
+    #[must_use]
+    pub fn with_certificates(mut self, certificates: Vec<CertificateEntry>) -> Self {
+        self.certificates = certificates;
+        self
+    }
+
+    /// Returns the caller of a request without an `Authorization` header. `peer` is the certificate
+    /// of its connection. A certificate that proves no principal is like none: a caller can always
+    /// come without it.
     ///
     /// # Errors
-    /// When the credential is missing or proves nobody. A wrong credential is never anonymous.
-    pub fn identify(
-        &self,
-        authorization: Option<&str>,
-        now: Timestamp,
-    ) -> Result<Caller, Unidentified> {
+    /// When there is no identity, and anonymous callers have no rights.
+    pub fn identify_peer(&self, peer: Option<&PeerCertificate>) -> Result<Caller, Unidentified> {
+        let proven = peer.filter(|_| !self.is_open).and_then(|peer| {
+            let principal = certificate::principal_of(&self.certificates, &peer.names)?;
+            Some(Caller { principal, credential: CredentialId::Certificate(peer.id) })
+        });
+        proven.or_else(|| self.anonymous.clone()).ok_or(Unidentified::NoCredential)
+    }
+
+    /// Returns the caller of a request with this `Authorization` header, which wins over the
+    /// certificate of the connection. `now` is [`crate::clock::ClusterClock::at_most`], so that no
+    /// token is taken after its end.
+    ///
+    /// # Errors
+    /// When the token proves nobody. A wrong token is never anonymous.
+    pub fn identify(&self, authorization: &str, now: Timestamp) -> Result<Caller, Unidentified> {
         if let (true, Some(anonymous)) = (self.is_open, &self.anonymous) {
             return Ok(anonymous.clone());
         }
-        let Some(authorization) = authorization else {
-            return self.anonymous.clone().ok_or(Unidentified::NoCredential);
-        };
         let text = bearer(authorization).ok_or(Unidentified::Malformed)?;
         let token = Token::parse(text).map_err(|_told_by_the_reason| Unidentified::Unknown)?;
         self.verify(&token, now)
@@ -118,7 +136,11 @@ impl Policy {
 
     /// Returns the rights of callers without a credential, if they have any.
     pub fn anonymous_rights(&self) -> Option<&Rights> {
-        self.anonymous.as_ref().map(|caller| &caller.principal.rights)
+        self.anonymous.as_ref().map(|caller| &*caller.principal.rights)
+    }
+
+    pub fn certificates(&self) -> &[CertificateEntry] {
+        &self.certificates
     }
 
     pub fn tokens(&self) -> usize {
@@ -142,14 +164,16 @@ fn bearer(authorization: &str) -> Option<&str> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::token::tests::HASHED;
+    use super::super::credential::certificate::{NamePattern, PeerName};
+    use super::super::credential::token::tests::HASHED;
+    use super::super::principal::Fingerprint;
     use super::*;
     use crate::domain::PrincipalName;
 
     fn policy(token: &Token, times: [Option<i64>; 2], anonymous: Option<Rights>) -> Policy {
         let principal = Arc::new(Principal {
             name: PrincipalName::new("orders").unwrap(),
-            rights: Rights::default(),
+            rights: Arc::default(),
         });
         let [not_before, expires] = times.map(|time| time.map(Timestamp::from_millis));
         let entry =
@@ -172,7 +196,7 @@ mod tests {
         for scheme in ["Bearer", "bearer", "BEARER", "Bearer "] {
             let header = format!("{scheme} {}", token.expose());
             let expected = format!("orders {}", token.id());
-            assert_eq!(name(policy.identify(Some(&header), at(1))), Ok(expected), "{scheme}");
+            assert_eq!(name(policy.identify(&header, at(1))), Ok(expected), "{scheme}");
         }
     }
 
@@ -195,7 +219,7 @@ mod tests {
             format!("Bearer {text}ä"),
         ];
         for header in headers {
-            let identified = policy.identify(Some(&header), at(1));
+            let identified = policy.identify(&header, at(1));
             assert_eq!(name(identified), Err(Unidentified::Malformed), "{header:?}");
         }
     }
@@ -204,11 +228,11 @@ mod tests {
     fn no_credential_is_anonymous_only_where_the_file_says_so() {
         let token = Token::generate().unwrap();
         let strict = policy(&token, [None, None], None);
-        assert_eq!(name(strict.identify(None, at(1))), Err(Unidentified::NoCredential));
+        assert_eq!(name(strict.identify_peer(None)), Err(Unidentified::NoCredential));
         let lenient = policy(&token, [None, None], Some(Rights::default()));
-        assert_eq!(name(lenient.identify(None, at(1))), Ok("anonymous anonymous".to_owned()));
+        assert_eq!(name(lenient.identify_peer(None)), Ok("anonymous anonymous".to_owned()));
         let wrong = format!("Bearer {}", Token::generate().unwrap().expose());
-        assert_eq!(name(lenient.identify(Some(&wrong), at(1))), Err(Unidentified::Unknown));
+        assert_eq!(name(lenient.identify(&wrong, at(1))), Err(Unidentified::Unknown));
     }
 
     #[test]
@@ -221,7 +245,7 @@ mod tests {
         let hashed = |token: &Token| {
             let before = HASHED.get();
             let header = format!("Bearer {}", token.expose());
-            let identified = name(policy.identify(Some(&header), at(1)));
+            let identified = name(policy.identify(&header, at(1)));
             assert_eq!(identified, Err(Unidentified::Unknown));
             HASHED.get() - before
         };
@@ -229,7 +253,7 @@ mod tests {
         let broken = token.expose().replace("pt_", "pt-");
         for text in [broken, "x".repeat(8192), "pt_".to_owned(), "*".to_owned()] {
             let header = format!("Bearer {text}");
-            let identified = name(policy.identify(Some(&header), at(1)));
+            let identified = name(policy.identify(&header, at(1)));
             assert_eq!(identified, Err(Unidentified::Unknown), "{text}");
         }
     }
@@ -239,7 +263,7 @@ mod tests {
         let token = Token::generate().unwrap();
         let policy = policy(&token, [Some(1000), Some(2000)], None);
         let header = format!("Bearer {}", token.expose());
-        let ask = |millis| policy.identify(Some(&header), at(millis)).map(drop);
+        let ask = |millis| policy.identify(&header, at(millis)).map(drop);
         assert_eq!(ask(999), Err(Unidentified::NotYet));
         assert_eq!(ask(1000), Ok(()));
         assert_eq!(ask(1999), Ok(()));
@@ -248,10 +272,39 @@ mod tests {
 
     #[test]
     fn without_an_auth_file_every_caller_is_anonymous() {
-        for header in [None, Some("Basic eDp5"), Some("Bearer x")] {
-            let caller = Policy::open().identify(header, at(1)).unwrap();
+        let peer = peer("spiffe://shop/orders");
+        let open = Policy::open();
+        for caller in [
+            open.identify("Basic eDp5", at(1)),
+            open.identify("Bearer x", at(1)),
+            open.identify_peer(None),
+            open.identify_peer(Some(&peer)),
+        ] {
+            let caller = caller.unwrap();
             assert_eq!(caller.credential, CredentialId::Anonymous);
             assert!(caller.principal.rights.operates());
         }
+    }
+
+    fn peer(uri: &str) -> PeerCertificate {
+        let names = vec![PeerName::uri(uri).unwrap()];
+        PeerCertificate { id: Fingerprint::of(b"a certificate"), names }
+    }
+
+    #[test]
+    fn a_certificate_proves_its_principal_and_a_token_wins_over_it() {
+        let token = Token::generate().unwrap();
+        let names = NamePattern::uri("spiffe://shop/*").unwrap();
+        let entry = CertificateEntry { names, rights: Arc::default() };
+        let strict = policy(&token, [None, None], None).with_certificates(vec![entry.clone()]);
+        let (known, other) = (peer("spiffe://shop/orders"), peer("spiffe://bank/orders"));
+        let expected = "cert:spiffe://shop/orders certificate-81acd762";
+        assert_eq!(name(strict.identify_peer(Some(&known))), Ok(expected.to_owned()));
+        let refused = name(strict.identify_peer(Some(&other)));
+        assert_eq!(refused, Err(Unidentified::NoCredential));
+        let lenient = policy(&token, [None, None], Some(Rights::default()));
+        let lenient = lenient.with_certificates(vec![entry]);
+        let anonymous = name(lenient.identify_peer(Some(&other)));
+        assert_eq!(anonymous, Ok("anonymous anonymous".to_owned()));
     }
 }

@@ -3,15 +3,17 @@
 use std::fmt;
 use std::sync::Arc;
 
+use sha2::{Digest as _, Sha256};
+
+use super::credential::token::TokenId;
 use super::rights::Rights;
-use super::token::TokenId;
 use crate::domain::PrincipalName;
 
 /// Someone with rights: a service, a person, or everybody without a credential.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Principal {
     pub name: PrincipalName,
-    pub rights: Rights,
+    pub rights: Arc<Rights>,
 }
 
 /// Who sends a request, and the credential that proved it.
@@ -24,17 +26,18 @@ pub struct Caller {
 impl Caller {
     /// Returns the caller of a request without a credential.
     pub fn anonymous(rights: Rights) -> Self {
+        let rights = Arc::new(rights);
         let principal = Arc::new(Principal { name: PrincipalName::anonymous(), rights });
         Self { principal, credential: CredentialId::Anonymous }
     }
 }
 
-/// The public name of a credential, for logs and the audit trail: the id of a token, or
-/// `anonymous`.
+/// The public name of a credential, for logs and the audit trail.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum CredentialId {
     Anonymous,
     Token(TokenId),
+    Certificate(Fingerprint),
 }
 
 impl fmt::Display for CredentialId {
@@ -42,6 +45,26 @@ impl fmt::Display for CredentialId {
         match self {
             Self::Anonymous => f.write_str("anonymous"),
             Self::Token(id) => write!(f, "{id}"),
+            Self::Certificate(fingerprint) => write!(f, "certificate-{fingerprint}"),
         }
+    }
+}
+
+/// The first bytes of the SHA-256 of a credential that has no id. They lead from a log line to the
+/// credential, but not the other way.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Fingerprint([u8; 4]);
+
+impl Fingerprint {
+    pub fn of(credential: &[u8]) -> Self {
+        let hash: [u8; 32] = Sha256::digest(credential).into();
+        let [first, second, third, fourth, ..] = hash;
+        Self([first, second, third, fourth])
+    }
+}
+
+impl fmt::Display for Fingerprint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&hex::encode(self.0))
     }
 }

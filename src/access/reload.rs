@@ -164,9 +164,9 @@ impl Reloader {
 mod tests {
     use std::fs;
 
+    use super::super::credential::token::Token;
     use super::super::file::tests::{OPERATOR, Temporary};
     use super::super::policy::Unidentified;
-    use super::super::token::Token;
     use super::*;
     use crate::domain::Timestamp;
 
@@ -212,7 +212,7 @@ mod tests {
         let mut bench = Bench::new(&with_token(&token));
         let handle = bench.reloader.policy();
         let header = format!("Bearer {}", token.expose());
-        let ask = || handle.current().identify(Some(&header), Timestamp::EPOCH).map(drop);
+        let ask = || handle.current().identify(&header, Timestamp::EPOCH).map(drop);
         assert_eq!(ask(), Ok(()));
         bench.file.write(OPERATOR);
         assert_eq!(ask(), Ok(()));

@@ -11,6 +11,35 @@ pub struct Rule {
     pub topics: Vec<Pattern>,
 }
 
+/// Rules that allow, rules that deny, and the right to operate, before they are made into
+/// [`Rights`].
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct Grants {
+    pub allow: Vec<Rule>,
+    pub deny: Vec<Rule>,
+    pub operates: bool,
+}
+
+impl Grants {
+    /// Adds those of `other`.
+    pub fn extend(&mut self, other: &Self) {
+        self.allow.extend(other.allow.iter().cloned());
+        self.deny.extend(other.deny.iter().cloned());
+        self.operates |= other.operates;
+    }
+
+    pub fn rights(&self) -> Rights {
+        Rights::new(&self.allow, &self.deny, self.operates)
+    }
+
+    /// Returns true when they give no right at all.
+    pub fn is_nothing(&self) -> bool {
+        let rights = self.rights();
+        !rights.operates()
+            && Action::ON_TOPICS.iter().all(|action| !rights.allows_anywhere(*action))
+    }
+}
+
 /// What a principal may do. The order of rules does not matter, and a narrow pattern is no stronger
 /// than a wide one: an action on a topic is allowed when a rule allows it and no rule denies it.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]

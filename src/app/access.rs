@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::access::reload::Reloader;
 use crate::access::{Metrics, Policy, PolicyHandle, file};
 use crate::clock;
-use crate::config::{Access, SettingProblem, Settings};
+use crate::config::{SettingProblem, Settings};
 use crate::shutdown::{TaskFailure, Tasks};
 use crate::telemetry::Registry;
 
@@ -13,9 +13,19 @@ use crate::telemetry::Registry;
 const REMINDER: Duration = Duration::from_secs(3600);
 
 /// Returns the problems of the auth file.
-pub(super) fn problems(access: &Access) -> Vec<SettingProblem> {
-    let Some(path) = &access.auth_file else { return Vec::new() };
-    let lines = file::load(path).err().map(|error| error.lines()).unwrap_or_default();
+pub(super) fn problems(settings: &Settings) -> Vec<SettingProblem> {
+    let Some(path) = &settings.access.auth_file else { return Vec::new() };
+    let takes_certificates = settings.tls.as_ref().is_some_and(|tls| tls.clients.is_some());
+    let lines = match file::load(path) {
+        Err(error) => error.lines(),
+        Ok(loaded) if !takes_certificates && !loaded.policy.certificates().is_empty() => {
+            vec![format!(
+                "{} has entries for client certificates, which no caller can show without --tls-client-ca-file",
+                path.display()
+            )]
+        }
+        Ok(_) => Vec::new(),
+    };
     lines.into_iter().map(|text| SettingProblem { flag: "--auth-file", text }).collect()
 }
 

@@ -5,9 +5,9 @@ use std::io::{self, Read as _, Write as _};
 use std::path::Path;
 use std::process::ExitCode;
 
+use crate::access::credential::token::{Token, TokenError};
 use crate::access::document::principal_name;
 use crate::access::file::{self, Loaded};
-use crate::access::token::{Token, TokenError};
 use crate::access::{Action, Rights};
 use crate::clock;
 use crate::config::{AuthCommand, CheckAuth, CheckToken, NewToken, TokenCommand};
@@ -127,12 +127,19 @@ fn check(args: &CheckToken, input: impl io::Read) -> Result<String, Ended> {
 fn check_file(path: &Path) -> Result<String, Ended> {
     let Loaded { policy, .. } = load(path)?;
     let (count, tokens) = (policy.principals().len(), policy.tokens());
-    let mut text = format!("principals {count}, tokens {tokens}\n");
+    let certificates = policy.certificates();
+    let mut text = format!(
+        "principals {count}, tokens {tokens}, certificate entries {}\n",
+        certificates.len()
+    );
     let anonymous = policy.anonymous_rights().map(|rights| (PrincipalName::anonymous(), rights));
-    let named = policy.principals().iter().map(|one| (one.name.clone(), &one.rights));
+    let named = policy.principals().iter().map(|one| (one.name.clone(), &*one.rights));
     for (name, rights) in named.chain(anonymous) {
         // A write to a string cannot fail.
         write!(text, "\n{name}\n{}", rights_of(rights)).ok();
+    }
+    for entry in certificates {
+        write!(text, "\ncert:{}\n{}", entry.names, rights_of(&entry.rights)).ok();
     }
     Ok(text)
 }
@@ -225,7 +232,11 @@ mod tests {
             "{told}"
         );
         assert_eq!(code(&in_file, other.expose()).0, 1);
-        assert!(check_file(&path).unwrap().starts_with("principals 1, tokens 1\n\norders\n"));
+        assert!(
+            check_file(&path)
+                .unwrap()
+                .starts_with("principals 1, tokens 1, certificate entries 0\n\norders\n")
+        );
         set(0o666);
         assert_eq!(code(&in_file, token.expose()).0, 2);
         std::fs::remove_file(&path).unwrap();

@@ -2,7 +2,7 @@
 
 use std::error::Error as _;
 use std::fmt::Write as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use az::SaturatingAs as _;
@@ -12,7 +12,7 @@ use reqwest::header::{
     RETRY_AFTER,
 };
 use reqwest::redirect::Policy;
-use reqwest::{Certificate, Client, ClientBuilder, Response, Url};
+use reqwest::{Certificate, Client, ClientBuilder, Identity, Response, Url};
 
 use super::access::{self, Credential};
 use super::answer::{Ending, Exit, NodeAnswer, NodeProblem};
@@ -126,8 +126,11 @@ impl NodeCaller {
             access::check_plaintext(base.host_str().unwrap_or_default(), &node.credentials)
                 .map_err(|text| Ending::usage(format!("{shown}: {text}")))?;
         }
-        let http = trusting(node.ca_file.as_deref(), base.scheme())
-            .map_err(Ending::usage)?
+        let mut http = trusting(node.ca_file.as_deref(), base.scheme()).map_err(Ending::usage)?;
+        if let Some(identity) = identity(node).map_err(Ending::usage)? {
+            http = http.identity(identity);
+        }
+        let http = http
             .connect_timeout(CONNECT_TIMEOUT)
             .timeout(node.timeout)
             .redirect(Policy::none())
@@ -329,6 +332,27 @@ fn trusting(ca_file: Option<&Path>, scheme: &str) -> Result<ClientBuilder, Strin
     }
     let builder = builder.tls_built_in_root_certs(false);
     Ok(certificates.into_iter().fold(builder, ClientBuilder::add_root_certificate))
+}
+
+/// Returns the client certificate with its key, if they are given.
+fn identity(node: &NodeOptions) -> Result<Option<Identity>, String> {
+    let given = |path: &Option<PathBuf>| path.clone().filter(|path| !path.as_os_str().is_empty());
+    let (Some(certificate), Some(key)) = (given(&node.certificate_file), given(&node.key_file))
+    else {
+        return Ok(None);
+    };
+    let read = |flag, path: &Path| {
+        std::fs::read(path).map_err(|error| format!("{flag} {}: {error}", path.display()))
+    };
+    let mut pem = read("--key-file", &key)?;
+    pem.push(b'\n');
+    pem.extend(read("--certificate-file", &certificate)?);
+    let identity = Identity::from_pem(&pem).map_err(|error| {
+        let files =
+            format!("--certificate-file {}, --key-file {}", certificate.display(), key.display());
+        format!("{files}: {}", causes(&error))
+    })?;
+    Ok(Some(identity))
 }
 
 /// Returns true when a problem is the final outcome of a call although an earlier attempt got no

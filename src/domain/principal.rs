@@ -5,11 +5,12 @@ use std::sync::Arc;
 
 use thiserror::Error;
 
-/// A principal name: 1 to 100 bytes of `a-z A-Z 0-9 . _ @ : / -`. Cheap to clone.
+/// A principal name: 1 to 300 bytes of `a-z A-Z 0-9 . _ @ : / - ~ | + =`. Cheap to clone.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PrincipalName(Arc<str>);
 
-const BYTES_MAX: usize = 100;
+/// Enough for a prefix and an identity of 255 bytes that a token or a certificate proves.
+const BYTES_MAX: usize = 300;
 
 #[derive(Debug, Error, PartialEq, Eq)]
 pub enum PrincipalNameError {
@@ -18,14 +19,14 @@ pub enum PrincipalNameError {
     #[error("a principal's name has at most {BYTES_MAX} bytes, this one has {0}")]
     TooLong(usize),
     #[error(
-        "a principal's name has only letters, digits, '.', '_', '@', ':', '/' and '-', this one has {0:?}"
+        "a principal's name has only letters, digits, and . _ @ : / - ~ | + =, this one has {0:?}"
     )]
     Illegal(char),
 }
 
 impl PrincipalName {
     pub fn new(name: &str) -> Result<Self, PrincipalNameError> {
-        let is_legal = |c: char| c.is_ascii_alphanumeric() || "._@:/-".contains(c);
+        let is_legal = |c: char| c.is_ascii_alphanumeric() || "._@:/-~|+=".contains(c);
         match name.chars().find(|c| !is_legal(*c)) {
             Some(illegal) => Err(PrincipalNameError::Illegal(illegal)),
             None if name.is_empty() => Err(PrincipalNameError::Empty),
@@ -62,17 +63,21 @@ mod tests {
 
     #[test]
     fn names_of_services_accounts_and_certificates_are_taken() {
-        for name in
-            ["order-service", "ann@shop.example", "jwt:k8s/system:serviceaccount:shop:orders", "a"]
-        {
+        for name in [
+            "order-service",
+            "ann@shop.example",
+            "jwt:k8s/system:serviceaccount:shop:orders",
+            "jwt:web/auth0|5f7c",
+            "a",
+        ] {
             assert_eq!(PrincipalName::new(name).unwrap().to_string(), name);
         }
     }
 
     #[test]
     fn both_ends_of_the_length_hold_and_other_characters_are_refused() {
-        assert!(PrincipalName::new(&"x".repeat(100)).is_ok());
-        assert_eq!(PrincipalName::new(&"x".repeat(101)), Err(PrincipalNameError::TooLong(101)));
+        assert!(PrincipalName::new(&"x".repeat(300)).is_ok());
+        assert_eq!(PrincipalName::new(&"x".repeat(301)), Err(PrincipalNameError::TooLong(301)));
         assert_eq!(PrincipalName::new(""), Err(PrincipalNameError::Empty));
         for illegal in ['*', ' ', '\n', '\0', '"', 'ä', ','] {
             let name = format!("a{illegal}");

@@ -1,7 +1,10 @@
 use super::*;
+use crate::access::action::Action;
+use crate::access::credential::certificate::{PeerCertificate, PeerName};
+use crate::access::credential::token::Token;
 use crate::access::policy::Unidentified;
-use crate::access::token::Token;
-use crate::domain::TopicName;
+use crate::access::principal::Fingerprint;
+use crate::domain::{Timestamp, TopicName};
 
 const EXAMPLE: &str = r#"
 version = 1
@@ -52,7 +55,7 @@ fn the_example_of_the_docs_means_what_it_says() {
     let (policy, token) = example();
     let authorization = format!("Bearer {}", token.expose());
     let at = |text| Timestamp::of_rfc3339(text).unwrap();
-    let caller = policy.identify(Some(&authorization), at("2026-12-01T00:00:00Z")).unwrap();
+    let caller = policy.identify(&authorization, at("2026-12-01T00:00:00Z")).unwrap();
     assert_eq!(caller.principal.name.as_str(), "order-service");
     assert_eq!(caller.credential.to_string(), "k3v9q0ab");
     let rights = &caller.principal.rights;
@@ -60,7 +63,7 @@ fn the_example_of_the_docs_means_what_it_says() {
     assert!(!rights.allows(Action::Submit, &topic("orders.audit")));
     assert!(!rights.allows(Action::ReadPayload, &topic("orders.new")));
     assert!(!rights.operates());
-    let late = policy.identify(Some(&authorization), at("2027-03-01T00:00:00Z"));
+    let late = policy.identify(&authorization, at("2027-03-01T00:00:00Z"));
     assert_eq!(late.unwrap_err(), Unidentified::Expired);
 
     let named = |name: &str| {
@@ -71,7 +74,7 @@ fn the_example_of_the_docs_means_what_it_says() {
     assert!(support.allows(Action::ReadPayload, &topic("orders-retry")));
     assert!(!support.allows(Action::ReadPayload, &topic("orders.new")));
     assert!(named("prometheus").operates());
-    let anonymous = policy.identify(None, Timestamp::EPOCH).unwrap();
+    let anonymous = policy.identify_peer(None).unwrap();
     assert!(anonymous.principal.rights.allows(Action::Read, &topic("status")));
     assert!(!anonymous.principal.rights.allows_anywhere(Action::Submit));
 }
@@ -174,4 +177,61 @@ allow = [ { actions = ["*"], topics = ["orders*"] } ]
             "line 4: the principal \"idle\" has no token",
         ]
     );
+}
+
+#[test]
+fn certificates_have_names_and_rights() {
+    let text = r#"version = 1
+[roles.orders]
+allow = [ { actions = ["submit"], topics = ["orders"] } ]
+[[certificate]]
+uri = "spiffe://shop.example/ns/orders/*"
+roles = ["orders"]
+[[certificate]]
+dns = "metrics.shop.svc"
+operate = true
+"#;
+    let read = read(text).unwrap();
+    assert_eq!(read.warnings, []);
+    let caller = |name| {
+        let peer = PeerCertificate { id: Fingerprint::of(b""), names: vec![name] };
+        read.policy.identify_peer(Some(&peer)).unwrap().principal
+    };
+    let orders = caller(PeerName::uri("spiffe://shop.example/ns/orders/sa/web").unwrap());
+    assert_eq!(orders.name.as_str(), "cert:spiffe://shop.example/ns/orders/sa/web");
+    assert!(orders.rights.allows(Action::Submit, &topic("orders")) && !orders.rights.operates());
+    assert!(caller(PeerName::dns("metrics.shop.svc").unwrap()).rights.operates());
+}
+
+#[test]
+fn wrong_entries_for_certificates_are_told() {
+    let text = r#"version = 1
+[[certificate]]
+operate = true
+[[certificate]]
+uri = "spiffe://shop/*"
+dns = "a"
+[[certificate]]
+uri = "spiffe://shop*"
+cn = "orders"
+[[certificate]]
+uri = "spiffe://shop/*"
+roles = ["none"]
+[[certificate]]
+uri = "spiffe://shop/ns/*"
+operate = true
+"#;
+    let told = problems(text);
+    let parts = [
+        ("line 2", "either `uri` or `dns`"),
+        ("line 4", "either `uri` or `dns`"),
+        ("line 8", "a `*` only after the last `/`"),
+        ("line 9", "unknown key \"cn\""),
+        ("line 12", "no role \"none\""),
+        ("line 14", "another entry, spiffe://shop/*, covers names of spiffe://shop/ns/*"),
+    ];
+    assert_eq!(told.len(), parts.len(), "{told:#?}");
+    for (line, (start, part)) in told.iter().zip(parts) {
+        assert!(line.starts_with(&format!("{start}: ")) && line.contains(part), "{line}");
+    }
 }

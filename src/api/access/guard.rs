@@ -1,16 +1,34 @@
 //! The guard of a request: who sends it, and what that caller may do.
 
+use std::sync::Arc;
+
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, header};
+use axum::http::{HeaderMap, Request, header};
 
 use super::required::Access;
+use crate::access::credential::certificate::PeerCertificate;
 use crate::access::permit::{Denied, Permit, Read, Right};
 use crate::access::{Action, Caller, Policy, Rights};
 use crate::api::json::answers::Shows;
 use crate::api::problems::problem::Problem;
 use crate::api::problems::problem_type::ProblemType;
 use crate::domain::{Timestamp, TopicName};
+
+/// What a request brings to prove who sends it.
+#[derive(Clone, Copy, Debug)]
+pub struct Proofs<'a> {
+    pub headers: &'a HeaderMap,
+    /// The certificate of the connection's caller. A token wins over it.
+    pub peer: Option<&'a PeerCertificate>,
+}
+
+impl<'a> Proofs<'a> {
+    pub fn of<B>(request: &'a Request<B>) -> Self {
+        let peer = request.extensions().get::<Arc<PeerCertificate>>().map(Arc::as_ref);
+        Self { headers: request.headers(), peer }
+    }
+}
 
 /// The caller of a request. Handlers ask it for the permits that the node wants.
 #[derive(Clone, Debug)]
@@ -28,10 +46,10 @@ impl Guard {
     pub fn of(
         policy: &Policy,
         access: Access,
-        headers: &HeaderMap,
+        proofs: Proofs<'_>,
         now: impl FnOnce() -> Timestamp,
     ) -> Result<Self, Problem> {
-        let caller = match identify(policy, headers, now) {
+        let caller = match identify(policy, proofs, now) {
             Ok(caller) => caller,
             // A probe must not fail for a credential. It is told no reasons.
             Err(_) if access == Access::Open => Caller::anonymous(Rights::default()),
@@ -123,14 +141,12 @@ impl<S: Sync> FromRequestParts<S> for Guard {
 
 fn identify(
     policy: &Policy,
-    headers: &HeaderMap,
+    Proofs { headers, peer }: Proofs<'_>,
     now: impl FnOnce() -> Timestamp,
 ) -> Result<Caller, Problem> {
     if policy.is_open() {
         // The header may be for a proxy in front of the node.
-        return policy
-            .identify(None, Timestamp::EPOCH)
-            .map_err(|_never| Problem::unauthenticated(false));
+        return policy.identify_peer(None).map_err(|_never| Problem::unauthenticated(false));
     }
     let mut fields = headers.get_all(header::AUTHORIZATION).iter();
     let (field, second) = (fields.next(), fields.next());
@@ -139,8 +155,13 @@ fn identify(
         return Err(Problem::invalid("authorization", detail));
     }
     let Some(field) = field else {
-        let caller = policy.identify(None, Timestamp::EPOCH);
-        return caller.map_err(|_missing| Problem::unauthenticated(false));
+        return policy.identify_peer(peer).map_err(|_missing| match peer {
+            None => Problem::unauthenticated(false),
+            Some(peer) => {
+                tracing::debug!(names = ?peer.names, "a client certificate proves no principal");
+                Problem::unknown_certificate()
+            }
+        });
     };
     let text = field.to_str().map_err(|_not_ascii| Problem::unauthenticated(true))?;
     let scheme = text.split(' ').next().unwrap_or_default();
@@ -148,7 +169,7 @@ fn identify(
         let detail = "the only scheme is Bearer: `Authorization: Bearer` and a token";
         return Err(Problem::invalid("authorization", detail));
     }
-    policy.identify(Some(text), now()).map_err(|reason| {
+    policy.identify(text, now()).map_err(|reason| {
         tracing::debug!(%reason, "a caller was not identified");
         Problem::unauthenticated(true)
     })

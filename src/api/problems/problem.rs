@@ -148,6 +148,12 @@ impl Problem {
         Self { more: Some(Box::new(more)), ..Self::new(ProblemType::Unauthenticated, detail) }
     }
 
+    /// Makes the problem of a caller without a token whose certificate proves no principal.
+    pub fn unknown_certificate() -> Self {
+        let detail = "nothing was done: the client certificate proves no principal of this node, and there is no token in the header `Authorization: Bearer`";
+        Self::new(ProblemType::Unauthenticated, detail)
+    }
+
     /// Makes the problem of a caller that lacks a right, on the topic that it named.
     pub fn forbidden(action: Action, topic: Option<TopicName>) -> Self {
         let place =

@@ -16,7 +16,7 @@ use tracing::Instrument as _;
 use super::answer::{Answer, RequestPlace};
 use crate::access::PolicyHandle;
 use crate::api::access::cursors::Cursors;
-use crate::api::access::guard::Guard;
+use crate::api::access::guard::{Guard, Proofs};
 use crate::api::access::hosts;
 use crate::api::access::required::Access;
 use crate::api::handlers::{bulk, cluster, lists, names, node, tasks, who_am_i};
@@ -277,7 +277,7 @@ impl Api {
         // Until Postgres has answered, only the machine's clock is known, and nothing but the state
         // of the node can be asked for.
         let now = || self.shared.service.arrival().unwrap_or_else(clock::wall);
-        Guard::of(&policy, access, request.headers(), now)
+        Guard::of(&policy, access, Proofs::of(request), now)
     }
 
     async fn route(&self, request: Request<Body>, id: &RequestId) -> Response {

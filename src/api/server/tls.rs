@@ -18,4 +18,3 @@ mod peer;
 
 pub use self::certificates::{ClientAuth, Error, Settings};
 pub use self::keeper::{Acceptor, Keeper, Metrics};
-pub use self::peer::{PeerCertificate, PeerName};

@@ -32,6 +32,13 @@ pub struct NodeOptions {
     /// place of those that this machine trusts.
     #[arg(long, env = "PUNCTUAL_CA_FILE", value_name = "FILE")]
     pub ca_file: Option<PathBuf>,
+    /// A client certificate, followed by those between it and its root, in PEM, for https://. A
+    /// token is sent as well, if there is one, and wins.
+    #[arg(long, env = "PUNCTUAL_CERTIFICATE_FILE", value_name = "FILE", requires = "key_file")]
+    pub certificate_file: Option<PathBuf>,
+    /// The key of --certificate-file, in PEM.
+    #[arg(long, env = "PUNCTUAL_KEY_FILE", value_name = "FILE", requires = "certificate_file")]
+    pub key_file: Option<PathBuf>,
 }
 
 #[cfg(test)]
@@ -39,7 +46,8 @@ impl NodeOptions {
     /// Returns the flags for the node at `url`, without a credential.
     pub fn at(url: impl Into<String>, timeout: Duration) -> Self {
         let (url, credentials) = (url.into(), Credentials::default());
-        Self { url, json: false, timeout, credentials, ca_file: None }
+        let (ca_file, certificate_file, key_file) = (None, None, None);
+        Self { url, json: false, timeout, credentials, ca_file, certificate_file, key_file }
     }
 }
 

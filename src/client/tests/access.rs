@@ -103,6 +103,19 @@ fn a_ca_file_without_certificates_is_refused() {
 }
 
 #[test]
+fn a_client_certificate_that_is_none_is_refused() {
+    rustls::crypto::ring::default_provider().install_default().ok();
+    let file = TokenFile::new("no certificate");
+    for path in [file.0.clone(), PathBuf::from("/nowhere/me.pem")] {
+        let mut node = NodeOptions::at("https://node", Duration::from_secs(1));
+        node.certificate_file = Some(path.clone());
+        node.key_file = Some(path);
+        let ending = NodeCaller::new(&node).unwrap_err();
+        assert!(ending.exit == Exit::Usage && ending.text.contains("--key-file "), "{ending:?}");
+    }
+}
+
+#[test]
 fn foreign_text_cannot_steer_the_terminal_or_begin_a_line() {
     let text = r#"{"type":"urn:punctual:problem:invalid-value","title":"T\u001b[2J","detail":"d\r\nforged\u202e","field":"f\u0007"}"#;
     let problem = NodeAnswer { status: 400, retry_after: None, text: text.to_owned() }.problem();

@@ -8,7 +8,8 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
 use super::keeper::Acceptor;
-use super::peer::PeerCertificate;
+use super::peer::peer_of;
+use crate::access::credential::certificate::PeerCertificate;
 use crate::api::server::watched::WatchedStream;
 
 /// The first byte of a connection that begins with a TLS handshake.
@@ -52,74 +53,141 @@ pub async fn shake_hands(
     }
     let stream = TlsAcceptor::from(acceptor.config()).accept(stream).await?;
     let certificates = stream.get_ref().1.peer_certificates();
-    let peer = certificates.and_then(<[_]>::first).map(|own| Arc::new(PeerCertificate::of(own)));
+    let peer = certificates.and_then(<[_]>::first).map(|own| Arc::new(peer_of(own)));
     Ok(Some(Secured { stream, peer }))
 }
 
 #[cfg(test)]
 mod tests {
+    use std::path::PathBuf;
     use std::time::Duration;
 
-    use rcgen::{CertificateParams, CertifiedIssuer, IsCa, KeyPair, SanType};
+    use rcgen::{CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, SanType};
+    use rustls::client::WantsClientCert;
     use rustls::crypto::ring;
     use rustls::pki_types::{PrivateKeyDer, ServerName};
-    use rustls::{ClientConfig, RootCertStore};
+    use rustls::{ClientConfig, ConfigBuilder, RootCertStore};
+    use tokio::io::AsyncReadExt as _;
     use tokio::net::{TcpListener, TcpStream};
     use tokio_rustls::TlsConnector;
 
     use super::*;
+    use crate::access::credential::certificate::PeerName;
     use crate::access::{Policy, PolicyHandle};
     use crate::api::line::{CallerConnection, Callers};
-    use crate::api::server::tls::{ClientAuth, Keeper, Metrics, PeerName, Settings};
+    use crate::api::server::tls::{ClientAuth, Keeper, Metrics, Settings};
     use crate::api::{Api, ApiMetrics, ApiSettings};
     use crate::domain::Monotonic;
     use crate::node::requests::service::Service;
     use crate::telemetry::Registry;
 
-    #[tokio::test]
-    async fn a_caller_is_known_by_the_names_of_its_certificate() {
+    type Authority = CertifiedIssuer<'static, KeyPair>;
+
+    fn authority() -> Authority {
         let mut params = CertificateParams::default();
         params.is_ca = IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
-        let issuer = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
-        let server_key = KeyPair::generate().unwrap();
-        let server = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
-        let server = server.signed_by(&server_key, &issuer).unwrap();
-        let folder = std::env::temp_dir().join(format!("punctual-peer-{}", std::process::id()));
-        std::fs::create_dir_all(&folder).unwrap();
-        let [certificate_file, key_file, ca_file] =
-            ["c.pem", "k.pem", "ca.pem"].map(|name| folder.join(name));
-        std::fs::write(&certificate_file, server.pem()).unwrap();
-        std::fs::write(&key_file, server_key.serialize_pem()).unwrap();
-        std::fs::write(&ca_file, issuer.pem()).unwrap();
-        let clients = Some((ca_file, ClientAuth::Optional));
-        let look_every = Duration::from_secs(1);
-        let settings = Settings { certificate_file, key_file, clients, look_every };
-        let keeper = Keeper::new(settings, Metrics::default()).unwrap();
-        std::fs::remove_dir_all(&folder).unwrap();
+        CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap()
+    }
 
-        let mut roots = RootCertStore::empty();
-        roots.add(issuer.der().clone()).unwrap();
-        let mut own = CertificateParams::default();
-        own.subject_alt_names = vec![SanType::URI("spiffe://shop/orders".try_into().unwrap())];
-        let own_key = KeyPair::generate().unwrap();
-        let own = own.signed_by(&own_key, &issuer).unwrap().der().clone();
-        let builder = || {
+    /// A server of a test, whose files are deleted with it.
+    struct Server {
+        keeper: Keeper,
+        ca_file: PathBuf,
+        roots: RootCertStore,
+    }
+
+    impl Server {
+        /// Makes a server that takes the client certificates of `issuer`.
+        fn new(name: &str, issuer: &Authority) -> Self {
+            let server_key = KeyPair::generate().unwrap();
+            let server = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
+            let server = server.signed_by(&server_key, issuer).unwrap();
+            let folder =
+                std::env::temp_dir().join(format!("punctual-{name}-{}", std::process::id()));
+            std::fs::create_dir_all(&folder).unwrap();
+            let [certificate_file, key_file, ca_file] =
+                ["c.pem", "k.pem", "ca.pem"].map(|name| folder.join(name));
+            std::fs::write(&certificate_file, server.pem()).unwrap();
+            std::fs::write(&key_file, server_key.serialize_pem()).unwrap();
+            std::fs::write(&ca_file, issuer.pem()).unwrap();
+            let clients = Some((ca_file.clone(), ClientAuth::Optional));
+            let look_every = Duration::from_secs(1);
+            let settings = Settings { certificate_file, key_file, clients, look_every };
+            let mut roots = RootCertStore::empty();
+            roots.add(issuer.der().clone()).unwrap();
+            Self { keeper: Keeper::new(settings, Metrics::default()).unwrap(), ca_file, roots }
+        }
+
+        fn client(&self) -> ConfigBuilder<ClientConfig, WantsClientCert> {
             ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
                 .with_safe_default_protocol_versions()
                 .unwrap()
-                .with_root_certificates(roots.clone())
-        };
-        let own_key = PrivateKeyDer::try_from(own_key.serialize_der()).unwrap();
-        let known = builder().with_client_auth_cert(vec![own], own_key).unwrap();
-        let uri = PeerName::Uri("spiffe://shop/orders".to_owned());
-        for (config, names) in [(known, Some(vec![uri])), (builder().with_no_client_auth(), None)] {
-            let secured = secured(&keeper, config).await;
-            assert_eq!(secured.peer.map(|peer| peer.names.clone()), names);
+                .with_root_certificates(self.roots.clone())
+        }
+
+        /// Returns a client with a certificate of `issuer`.
+        fn client_of(&self, issuer: &Authority, uri: &str, until_year: i32) -> ClientConfig {
+            let mut params = CertificateParams::default();
+            params.distinguished_name.push(DnType::CommonName, "orders");
+            params.not_after = rcgen::date_time_ymd(until_year, 1, 1);
+            if !uri.is_empty() {
+                params.subject_alt_names = vec![SanType::URI(uri.try_into().unwrap())];
+            }
+            let key = KeyPair::generate().unwrap();
+            let own = params.signed_by(&key, issuer).unwrap().der().clone();
+            let key = PrivateKeyDer::try_from(key.serialize_der()).unwrap();
+            self.client().with_client_auth_cert(vec![own], key).unwrap()
+        }
+
+        async fn names(&self, config: ClientConfig) -> Result<Option<Vec<PeerName>>, String> {
+            let secured = secured(&self.keeper, Arc::new(config)).await;
+            let secured = secured.map_err(|error| error.to_string())?;
+            Ok(secured.peer.map(|peer| peer.names.clone()))
         }
     }
 
+    impl Drop for Server {
+        fn drop(&mut self) {
+            std::fs::remove_dir_all(self.ca_file.parent().unwrap()).unwrap();
+        }
+    }
+
+    #[tokio::test]
+    async fn a_caller_is_known_by_the_names_of_its_certificate() {
+        let (issuer, other) = (authority(), authority());
+        let server = Server::new("peer", &issuer);
+        let uri = "spiffe://shop/orders";
+        let known = server.client_of(&issuer, uri, 2090);
+        assert_eq!(server.names(known).await, Ok(Some(vec![PeerName::uri(uri).unwrap()])));
+        let nameless = server.client_of(&issuer, "", 2090);
+        assert_eq!(server.names(nameless).await, Ok(Some(Vec::new())), "a common name alone");
+        let without = server.client().with_no_client_auth();
+        assert_eq!(server.names(without).await, Ok(None));
+        for (wrong, reason) in [
+            (server.client_of(&issuer, uri, 2001), "expired"),
+            (server.client_of(&other, uri, 2090), "BadSignature"),
+        ] {
+            let refused = server.names(wrong).await.unwrap_err();
+            assert!(refused.contains(reason), "{refused}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_session_does_not_outlive_the_authority_of_its_certificate() {
+        let (issuer, next) = (authority(), authority());
+        let mut server = Server::new("swap", &issuer);
+        let client = Arc::new(server.client_of(&issuer, "spiffe://shop/orders", 2090));
+        assert!(secured(&server.keeper, client.clone()).await.unwrap().peer.is_some());
+        std::fs::write(&server.ca_file, next.pem()).unwrap();
+        server.keeper.look_now();
+        server.keeper.look_now();
+        // The client would resume its session if the server had one.
+        let refused = secured(&server.keeper, client).await.map(drop).unwrap_err().to_string();
+        assert!(refused.contains("BadSignature"), "{refused}");
+    }
+
     /// Performs a handshake between `config` and the server.
-    async fn secured(keeper: &Keeper, config: ClientConfig) -> Secured {
+    async fn secured(keeper: &Keeper, config: Arc<ClientConfig>) -> io::Result<Secured> {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let mut registry = Registry::default();
@@ -137,12 +205,17 @@ mod tests {
         let client = async {
             let stream = TcpStream::connect(address).await.unwrap();
             let name = ServerName::try_from("localhost").unwrap();
-            TlsConnector::from(Arc::new(config)).connect(name, stream).await.unwrap()
+            let mut stream = TlsConnector::from(config).connect(name, stream).await?;
+            // With TLS 1.3, a client learns only by reading that its certificate was refused.
+            stream.read(&mut [0]).await
         };
         let server = async {
             let (stream, _) = listener.accept().await.unwrap();
             let watched = WatchedStream::new(stream, api, line);
-            shake_hands(watched, &keeper.acceptor()).await.unwrap().unwrap()
+            let mut secured = shake_hands(watched, &keeper.acceptor()).await?.unwrap();
+            secured.stream.write_all(b"x").await.unwrap();
+            secured.stream.flush().await.unwrap();
+            Ok(secured)
         };
         tokio::join!(client, server).1
     }

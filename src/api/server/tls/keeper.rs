@@ -155,6 +155,12 @@ impl Keeper {
         }
     }
 
+    /// Looks at the files at once.
+    #[cfg(test)]
+    pub fn look_now(&mut self) {
+        self.look(Files::read(&self.settings), clock::wall());
+    }
+
     /// Compares the files with those of the last look, and loads them when they have settled.
     fn look(&mut self, read: Result<Files, Error>, now: Timestamp) {
         let files = match read {

@@ -1,46 +1,26 @@
 //! The names that a client certificate proves.
 //!
 //! A name is a URI or a DNS name of the certificate's subject alternative names, never its common
-//! name. A name that could be read in two ways is no name: comparing it with a pattern would mean
-//! different things to different readers.
+//! name.
 
 use x509_cert::Certificate;
 use x509_cert::der::Decode as _;
 use x509_cert::ext::pkix::SubjectAltName;
 use x509_cert::ext::pkix::name::GeneralName;
 
-/// The longest name, in bytes. SPIFFE has the same limit.
-const NAME_BYTES_MAX: usize = 2048;
+use crate::access::credential::certificate::{PeerCertificate, PeerName};
+use crate::access::principal::Fingerprint;
 
-/// The verified certificate of a caller. Requests over its connection have it as an extension,
-/// inside an `Arc`.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct PeerCertificate {
-    /// The names without those that are malformed. Empty when the certificate proves no identity.
-    pub names: Vec<PeerName>,
-}
-
-/// One name of a certificate.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum PeerName {
-    /// `scheme://host/path`, as it stands in the certificate.
-    Uri(String),
-    /// In lower case.
-    Dns(String),
-}
-
-impl PeerCertificate {
-    /// Reads the names of a certificate whose signature and validity were verified.
-    pub fn of(certificate: &[u8]) -> Self {
-        let names = match alternative_names(certificate) {
-            Ok(names) => names.iter().filter_map(name_of).collect(),
-            Err(error) => {
-                tracing::debug!(%error, "a client certificate's names cannot be read");
-                Vec::new()
-            }
-        };
-        Self { names }
-    }
+/// Reads the names of a certificate whose signature and validity were verified.
+pub fn peer_of(certificate: &[u8]) -> PeerCertificate {
+    let names = match alternative_names(certificate) {
+        Ok(names) => names.iter().filter_map(name_of).collect(),
+        Err(error) => {
+            tracing::debug!(%error, "a client certificate's names cannot be read");
+            Vec::new()
+        }
+    };
+    PeerCertificate { id: Fingerprint::of(certificate), names }
 }
 
 fn alternative_names(certificate: &[u8]) -> Result<Vec<GeneralName>, x509_cert::der::Error> {
@@ -51,43 +31,10 @@ fn alternative_names(certificate: &[u8]) -> Result<Vec<GeneralName>, x509_cert::
 
 fn name_of(name: &GeneralName) -> Option<PeerName> {
     match name {
-        GeneralName::UniformResourceIdentifier(uri) => {
-            is_uri(uri.as_str()).then(|| PeerName::Uri(uri.as_str().to_owned()))
-        }
-        GeneralName::DnsName(name) => {
-            let name = name.as_str().to_ascii_lowercase();
-            is_dns(&name).then_some(PeerName::Dns(name))
-        }
+        GeneralName::UniformResourceIdentifier(uri) => PeerName::uri(uri.as_str()),
+        GeneralName::DnsName(name) => PeerName::dns(name.as_str()),
         _ => None,
     }
-}
-
-/// True for `scheme://host/path` of plain characters: without a query, a fragment, a user, an
-/// escape, and segments that are empty or dots.
-fn is_uri(uri: &str) -> bool {
-    let Some((scheme, rest)) = uri.split_once("://") else { return false };
-    let (host, path) = rest.split_once('/').map_or((rest, None), |(host, path)| (host, Some(path)));
-    let is_segment = |segment: &str| {
-        !["", ".", ".."].contains(&segment)
-            && segment.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._~:".contains(&byte))
-    };
-    uri.len() <= NAME_BYTES_MAX
-        && scheme.starts_with(|first: char| first.is_ascii_lowercase())
-        && scheme.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit())
-        && !host.is_empty()
-        && host.bytes().all(|byte| {
-            byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-._:".contains(&byte)
-        })
-        && path.is_none_or(|path| path.split('/').all(is_segment))
-}
-
-/// True for a host name. A wildcard names no caller.
-fn is_dns(name: &str) -> bool {
-    let is_label = |label: &str| {
-        (1..=63).contains(&label.len())
-            && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte))
-    };
-    name.len() <= 253 && name.split('.').all(is_label)
 }
 
 #[cfg(test)]
@@ -101,7 +48,7 @@ mod tests {
         params.distinguished_name.push(DnType::CommonName, "orders");
         params.subject_alt_names = sans;
         let key = KeyPair::generate().unwrap();
-        PeerCertificate::of(params.self_signed(&key).unwrap().der()).names
+        peer_of(params.self_signed(&key).unwrap().der()).names
     }
 
     fn uri(text: &str) -> SanType {
@@ -156,6 +103,6 @@ mod tests {
 
     #[test]
     fn bytes_that_are_no_certificate_prove_nothing() {
-        assert_eq!(PeerCertificate::of(b"no certificate").names, []);
+        assert_eq!(peer_of(b"no certificate").names, []);
     }
 }

@@ -3,11 +3,14 @@
 use std::collections::HashMap;
 
 use super::super::*;
+use crate::access::credential::certificate::{
+    CertificateEntry, NamePattern, PeerCertificate, PeerName,
+};
+use crate::access::credential::token::Token;
 use crate::access::pattern::Pattern;
 use crate::access::policy::TokenEntry;
-use crate::access::principal::Principal;
+use crate::access::principal::{Fingerprint, Principal};
 use crate::access::rights::Rule;
-use crate::access::token::Token;
 use crate::access::{Action, Rights};
 use crate::domain::PrincipalName;
 
@@ -17,6 +20,7 @@ const MARKER: &str = "marker-of-a-payload";
 struct World {
     api: Api,
     all: Api,
+    policy: PolicyHandle,
     token: String,
 }
 
@@ -31,7 +35,7 @@ impl World {
             topics: vec![Pattern::new(topic).unwrap()],
         };
         let rules: Vec<Rule> = rules.iter().map(rule).collect();
-        let rights = Rights::new(&rules, &[], false);
+        let rights = Arc::new(Rights::new(&rules, &[], false));
         let principal = Principal { name: PrincipalName::new("ann").unwrap(), rights };
         let (token, principal) = (Token::generate().unwrap(), Arc::new(principal));
         let entry = TokenEntry {
@@ -42,18 +46,18 @@ impl World {
         };
         let tokens = HashMap::from([(token.id(), entry)]);
         let model = Arc::new(Model::default());
-        let api_of = |policy: Policy| {
+        let api_of = |policy: PolicyHandle| {
             let mut registry = Registry::default();
             let metrics = ApiMetrics::register(&mut registry);
             let service = Service::of_model(model.clone());
-            let policy = PolicyHandle::new(policy);
             let settings = ApiSettings::default();
             let api = Api::new(service, settings, metrics, Arc::new(registry), policy);
             api.cursors().set_secret(b"a secret of tests");
             api
         };
-        let api = api_of(Policy::new(vec![principal], tokens, None));
-        Self { api, all: api_of(Policy::open()), token: token.expose().to_owned() }
+        let policy = PolicyHandle::new(Policy::new(vec![principal], tokens, None));
+        let all = api_of(PolicyHandle::new(Policy::open()));
+        Self { api: api_of(policy.clone()), all, policy, token: token.expose().to_owned() }
     }
 
     async fn ask(&self, mut request: Request<Body>) -> Response {
@@ -141,6 +145,43 @@ async fn without_a_token_or_a_right_nothing_is_done_on_any_route() {
         }
         assert_eq!(world.state().await, before);
     }
+}
+
+#[tokio::test]
+async fn a_token_wins_over_the_certificate_of_its_connection() {
+    let world = World::new(&Action::ON_TOPICS, "orders");
+    let names = NamePattern::uri("spiffe://shop/*").unwrap();
+    let entry = CertificateEntry { names, rights: Arc::new(Rights::new(&[], &[], true)) };
+    let current = world.policy.current();
+    let [ann] = current.principals() else { panic!("one principal") };
+    let token = Token::parse(&world.token).unwrap();
+    let tokens = HashMap::from([(token.id(), current.entry(token.id()).unwrap().clone())]);
+    let policy = Policy::new(vec![ann.clone()], tokens, None).with_certificates(vec![entry]);
+    world.policy.replace(policy);
+
+    let shown = |mut request: Request<Body>, uri: &str| {
+        let names = vec![PeerName::uri(uri).unwrap()];
+        let peer = PeerCertificate { id: Fingerprint::of(b"certificate"), names };
+        request.extensions_mut().insert(Arc::new(peer));
+        request
+    };
+    let who = || bare("GET", "/v1/whoami");
+    let known = world.api.ask(shown(who(), "spiffe://shop/orders")).await;
+    let known = json_of(known).await;
+    assert_eq!(known["principal"], "cert:spiffe://shop/orders");
+    assert_eq!(
+        (&known["credential"], &known["operate"]),
+        (&Value::from("certificate-03d66dd0"), &Value::from(true))
+    );
+    let both = json_of(world.ask(shown(who(), "spiffe://shop/orders")).await).await;
+    assert_eq!(both["principal"], "ann");
+    let other = world.api.ask(shown(who(), "spiffe://bank/orders")).await;
+    assert_eq!(other.status(), 401);
+    assert!(text_of(other).await.contains("client certificate"));
+    // A wrong token is not made good by a certificate.
+    let mut wrong = shown(who(), "spiffe://shop/orders");
+    wrong.headers_mut().insert(header::AUTHORIZATION, "Bearer x".parse().unwrap());
+    assert_eq!(world.api.ask(wrong).await.status(), 401);
 }
 
 #[tokio::test]

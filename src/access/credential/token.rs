@@ -175,7 +175,7 @@ fn checksum(text: &str) -> String {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+pub(in crate::access) mod tests {
     use std::cell::Cell;
 
     use proptest::prelude::*;
