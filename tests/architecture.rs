@@ -127,6 +127,11 @@ fn production_code_does_not_panic_on_errors() {
 }
 
 #[test]
+fn permits_come_out_of_checks() {
+    holds(rules::permits(&rust(&["src/"])));
+}
+
+#[test]
 fn no_test_is_skipped() {
     holds(rules::ignored(&rust(&["src/", "tests/"])));
 }
@@ -424,6 +429,24 @@ fn a_panic_is_seen_outside_tests_only() {
         said(rules::panics(&example(&[("src/a.rs", "// x.unwrap()\nfn f() { x.unwrap_or(1) }")]))),
         0
     );
+}
+
+#[test]
+fn a_permit_without_a_check_is_seen() {
+    let permit = "#[derive(Clone, Debug)]\npub struct Permit<R> {\n    right: R,\n}\n";
+    for (made, used, count) in [
+        (permit.to_owned(), "fn f(permit: Permit) { permit.topic(); Permit::clone(p); }", 0),
+        (permit.to_owned(), "fn f() { Permit::<Read>::on(caller, topic) }", 1),
+        (permit.to_owned(), "#[cfg(test)]\nmod tests { fn f() { Permit::on(caller, topic) } }", 0),
+        (permit.replace("    right", "    pub right"), "", 1),
+        (permit.replace("Debug", "Default"), "", 1),
+        ("pub struct TaskPermit(pub TaskId);\n".to_owned(), "", 1),
+        ("pub struct Denied(pub Action);\n".to_owned(), "", 0),
+    ] {
+        let sources =
+            [("src/access/permit.rs", made.as_str()), ("src/api/handlers/tasks.rs", used)];
+        assert_eq!(said(rules::permits(&example(&sources))), count, "{made} {used}");
+    }
 }
 
 #[test]

@@ -1,17 +1,19 @@
 //! Permits: proofs that the rights of a caller were checked.
 //!
-//! The node takes a permit for each call, and a permit comes only out of a successful check. So a
-//! handler that forgets to check does not compile. The constructors here are the only ones.
+//! The service of the node takes a permit for each call that a caller may be denied, and a permit
+//! comes only out of a successful check. So a handler that forgets to check does not compile. Only
+//! this file makes permits. A permit for a task that is named by its id needs the topic of the
+//! task, so `node::messages::permitted` makes it, out of one of these.
 
 use std::marker::PhantomData;
+use std::ops::Deref;
 use std::sync::Arc;
 
 use super::action::Action;
 use super::principal::{Caller, Principal};
-use super::rights::Rights;
 use crate::domain::TopicName;
 
-/// An action, as a type.
+/// An action on a topic, as a type.
 pub trait Right {
     const ACTION: Action;
 }
@@ -28,44 +30,25 @@ macro_rules! rights {
     )*};
 }
 
-rights!(Submit, Cancel, Read, Redrive, Drop, Operate);
-
-/// The proof that a caller may do `R` to the tasks of a topic, or of all topics.
-#[derive(Clone, Debug)]
-pub struct Permit<R> {
-    principal: Arc<Principal>,
-    /// `None` for all topics.
-    topic: Option<TopicName>,
-    right: PhantomData<R>,
-}
+rights!(Submit, Cancel, Read, Redrive, Drop);
 
 /// The caller lacks the right.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Denied(pub Action);
 
-impl<R: Right> Permit<R> {
-    /// Checks the right on one topic.
-    pub fn on(caller: &Caller, topic: &TopicName) -> Result<Self, Denied> {
-        let is_allowed = caller.principal.rights.allows(R::ACTION, topic);
-        Self::of(caller, Some(topic.clone()), is_allowed)
-    }
+/// The proof that a caller has some right on a topic. Every permit on a topic is one.
+#[derive(Clone, Debug)]
+pub struct Grant {
+    principal: Arc<Principal>,
+    topic: TopicName,
+}
 
-    /// Checks the right on `*`. Topics whose names begin with `_` are not included: the caller of
-    /// this function leaves out what [`Rights::allows`] does not allow.
-    pub fn everywhere(caller: &Caller) -> Result<Self, Denied> {
-        Self::of(caller, None, caller.principal.rights.allows_everywhere(R::ACTION))
-    }
-
-    /// Returns a permit for all topics without exception, if the caller has every right there is.
-    /// Then no task must be looked up to know its topic.
-    pub fn unlimited(caller: &Caller) -> Option<Self> {
-        let is_unlimited = *caller.principal.rights == Rights::everything();
-        Self::of(caller, None, is_unlimited).ok()
-    }
-
-    fn of(caller: &Caller, topic: Option<TopicName>, is_allowed: bool) -> Result<Self, Denied> {
-        let permit = || Self { principal: caller.principal.clone(), topic, right: PhantomData };
-        if is_allowed { Ok(permit()) } else { Err(Denied(R::ACTION)) }
+impl Grant {
+    fn new(caller: &Caller, action: Action, topic: &TopicName) -> Result<Self, Denied> {
+        if !caller.principal.rights.allows(action, topic) {
+            return Err(Denied(action));
+        }
+        Ok(Self { principal: caller.principal.clone(), topic: topic.clone() })
     }
 
     /// Returns the caller whose rights were checked.
@@ -73,17 +56,137 @@ impl<R: Right> Permit<R> {
         &self.principal
     }
 
-    /// Returns true when the permit is for this topic. The node asserts it in debug builds: the
-    /// topic that was checked is the one that is used.
-    pub fn covers(&self, topic: &TopicName) -> bool {
-        self.topic.as_ref().is_none_or(|permitted| permitted == topic)
+    /// Returns the topic for which they were checked. The node takes the topic from here where it
+    /// can, so that it is the one that was checked.
+    pub fn topic(&self) -> &TopicName {
+        &self.topic
+    }
+}
+
+/// The proof that a caller may do `R` to the tasks of a topic.
+#[derive(Clone, Debug)]
+pub struct Permit<R> {
+    grant: Grant,
+    right: PhantomData<R>,
+}
+
+impl<R: Right> Permit<R> {
+    pub fn on(caller: &Caller, topic: &TopicName) -> Result<Self, Denied> {
+        Ok(Self { grant: Grant::new(caller, R::ACTION, topic)?, right: PhantomData })
+    }
+}
+
+/// The proof that a caller may replace tasks of a topic: it may cancel them, and submit others.
+#[derive(Clone, Debug)]
+pub struct ReplacePermit {
+    grant: Grant,
+}
+
+impl ReplacePermit {
+    pub fn on(caller: &Caller, topic: &TopicName) -> Result<Self, Denied> {
+        Grant::new(caller, Action::Submit, topic)?;
+        Ok(Self { grant: Grant::new(caller, Action::Cancel, topic)? })
+    }
+}
+
+/// The proof that a caller may do `R` to many tasks of a topic, or only count them.
+#[derive(Clone, Debug)]
+pub struct BulkPermit<R> {
+    grant: Grant,
+    is_dry_run: bool,
+    right: PhantomData<R>,
+}
+
+impl<R: Right> BulkPermit<R> {
+    /// Checks `R`, or for a dry run [`Action::Read`].
+    pub fn on(caller: &Caller, topic: &TopicName, is_dry_run: bool) -> Result<Self, Denied> {
+        let action = if is_dry_run { Action::Read } else { R::ACTION };
+        let grant = Grant::new(caller, action, topic)?;
+        Ok(Self { grant, is_dry_run, right: PhantomData })
     }
 
-    /// Returns a permit for all topics, for tests of the node.
-    #[cfg(test)]
-    pub fn for_tests() -> Self {
-        let caller = Caller::anonymous(Rights::everything());
-        Self { principal: caller.principal, topic: None, right: PhantomData }
+    /// True when nothing may be changed.
+    pub fn is_dry_run(&self) -> bool {
+        self.is_dry_run
+    }
+}
+
+impl<R> Deref for Permit<R> {
+    type Target = Grant;
+
+    fn deref(&self) -> &Grant {
+        &self.grant
+    }
+}
+
+impl<R> Deref for BulkPermit<R> {
+    type Target = Grant;
+
+    fn deref(&self) -> &Grant {
+        &self.grant
+    }
+}
+
+impl Deref for ReplacePermit {
+    type Target = Grant;
+
+    fn deref(&self) -> &Grant {
+        &self.grant
+    }
+}
+
+/// The proof that a caller may see the tasks of one topic, or of all topics.
+#[derive(Clone, Debug)]
+pub struct ListPermit {
+    principal: Arc<Principal>,
+    /// `None` for all topics.
+    grant: Option<Grant>,
+}
+
+impl ListPermit {
+    /// Checks [`Action::Read`] on the topic, or without one on `*`.
+    pub fn on(caller: &Caller, topic: Option<&TopicName>) -> Result<Self, Denied> {
+        let grant = topic.map(|topic| Grant::new(caller, Action::Read, topic)).transpose()?;
+        if grant.is_none() && !caller.principal.rights.allows_everywhere(Action::Read) {
+            return Err(Denied(Action::Read));
+        }
+        Ok(Self { principal: caller.principal.clone(), grant })
+    }
+
+    /// Returns the permit for its topic, unless it is for all topics.
+    pub fn grant(&self) -> Option<&Grant> {
+        self.grant.as_ref()
+    }
+
+    /// Returns true for the topics whose tasks may be shown. `*` does not include topics whose
+    /// names begin with `_`, so every single task of a list is to be asked for.
+    pub fn covers(&self, topic: &TopicName) -> bool {
+        match &self.grant {
+            Some(grant) => grant.topic == *topic,
+            None => self.principal.rights.allows(Action::Read, topic),
+        }
+    }
+}
+
+/// The proof that a caller may see the state of the cluster.
+#[derive(Clone, Debug)]
+pub struct OperatePermit {
+    principal: Arc<Principal>,
+}
+
+impl OperatePermit {
+    pub fn of(caller: &Caller) -> Result<Self, Denied> {
+        let principal = caller.principal.clone();
+        if principal.rights.operates() {
+            Ok(Self { principal })
+        } else {
+            Err(Denied(Action::Operate))
+        }
+    }
+
+    /// Returns the caller whose rights were checked.
+    pub fn principal(&self) -> &Arc<Principal> {
+        &self.principal
     }
 }
 
@@ -91,31 +194,64 @@ impl<R: Right> Permit<R> {
 mod tests {
     use super::*;
     use crate::access::pattern::Pattern;
-    use crate::access::rights::Rule;
+    use crate::access::rights::{Rights, Rule};
 
     fn caller(actions: &[Action], topic: &str) -> Caller {
         let topics = vec![Pattern::new(topic).unwrap()];
         Caller::anonymous(Rights::new(&[Rule { actions: actions.to_vec(), topics }], &[], false))
     }
 
-    #[test]
-    fn a_permit_comes_out_of_a_check_of_its_own_action_and_topic() {
-        let [orders, other] = ["orders", "other"].map(|name| TopicName::new(name).unwrap());
-        let caller = caller(&[Action::Cancel], "orders");
-        let permit = Permit::<Cancel>::on(&caller, &orders).unwrap();
-        assert!(permit.covers(&orders) && !permit.covers(&other));
-        assert_eq!(Permit::<Cancel>::on(&caller, &other).unwrap_err(), Denied(Action::Cancel));
-        assert_eq!(Permit::<Submit>::on(&caller, &orders).unwrap_err(), Denied(Action::Submit));
-        assert!(Permit::<Cancel>::everywhere(&caller).is_err());
-        assert!(Permit::<Cancel>::unlimited(&caller).is_none());
+    fn topics<const N: usize>(names: [&str; N]) -> [TopicName; N] {
+        names.map(|name| TopicName::new(name).unwrap())
     }
 
     #[test]
-    fn a_star_is_everywhere_but_not_without_a_limit() {
-        let all = caller(&Action::ON_TOPICS, "*");
-        assert!(Permit::<Read>::everywhere(&all).is_ok());
-        assert!(Permit::<Read>::unlimited(&all).is_none());
-        assert!(Permit::<Operate>::everywhere(&all).is_err());
-        assert!(Permit::<Operate>::unlimited(&Caller::anonymous(Rights::everything())).is_some());
+    fn a_permit_comes_out_of_a_check_of_its_own_action_and_topic() {
+        let [orders, other] = topics(["orders", "other"]);
+        let caller = caller(&[Action::Cancel], "orders");
+        let permit = Permit::<Cancel>::on(&caller, &orders).unwrap();
+        assert_eq!((permit.topic(), permit.principal()), (&orders, &caller.principal));
+        assert_eq!(Permit::<Cancel>::on(&caller, &other).unwrap_err(), Denied(Action::Cancel));
+        assert_eq!(Permit::<Submit>::on(&caller, &orders).unwrap_err(), Denied(Action::Submit));
+        assert_eq!(OperatePermit::of(&caller).unwrap_err(), Denied(Action::Operate));
+    }
+
+    #[test]
+    fn a_replacement_needs_both_rights() {
+        let [orders] = topics(["orders"]);
+        let replace =
+            |actions: &[Action]| ReplacePermit::on(&caller(actions, "orders"), &orders).map(drop);
+        assert_eq!(replace(&[Action::Submit]), Err(Denied(Action::Cancel)));
+        assert_eq!(replace(&[Action::Cancel]), Err(Denied(Action::Submit)));
+        assert_eq!(replace(&[Action::Cancel, Action::Submit]), Ok(()));
+    }
+
+    #[test]
+    fn many_tasks_are_changed_by_the_right_to_it_and_counted_by_the_right_to_read() {
+        let [orders] = topics(["orders"]);
+        let bulk = |action, is_dry_run| {
+            let permit =
+                BulkPermit::<Cancel>::on(&caller(&[action], "orders"), &orders, is_dry_run);
+            permit.map(|permit| permit.is_dry_run())
+        };
+        assert_eq!(bulk(Action::Cancel, false), Ok(false));
+        assert_eq!(bulk(Action::Cancel, true), Err(Denied(Action::Read)));
+        assert_eq!(bulk(Action::Read, true), Ok(true));
+        assert_eq!(bulk(Action::Read, false), Err(Denied(Action::Cancel)));
+    }
+
+    #[test]
+    fn a_list_of_all_topics_leaves_out_the_hidden_ones_unless_they_are_written_out() {
+        let [orders, schemas] = topics(["orders", "_schemas"]);
+        let all = caller(&[Action::Read], "*");
+        let permit = ListPermit::on(&all, None).unwrap();
+        assert!(permit.covers(&orders) && !permit.covers(&schemas) && permit.grant().is_none());
+        assert!(ListPermit::on(&all, Some(&schemas)).is_err());
+        let one = caller(&[Action::Read], "_schemas");
+        assert!(ListPermit::on(&one, None).is_err());
+        let permit = ListPermit::on(&one, Some(&schemas)).unwrap();
+        assert!(permit.covers(&schemas) && !permit.covers(&orders));
+        let everybody = Caller::anonymous(Rights::everything());
+        assert!(ListPermit::on(&everybody, None).unwrap().covers(&schemas));
     }
 }

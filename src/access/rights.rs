@@ -87,6 +87,11 @@ impl Rights {
         Self { is_everything: true, operates: true, ..Self::default() }
     }
 
+    /// Returns true when every action is allowed on every topic, without exception.
+    pub fn is_everything(&self) -> bool {
+        self.is_everything
+    }
+
     /// Returns true when `action` is allowed on `topic`. [`Action::Operate`] does not depend on the
     /// topic.
     pub fn allows(&self, action: Action, topic: &TopicName) -> bool {

@@ -19,8 +19,9 @@ use super::metrics::ApiMetrics;
 use super::problems::problem::Problem;
 use super::problems::refusal::of_unavailable;
 use crate::access::PolicyHandle;
+use crate::access::permit::Grant;
 use crate::clock;
-use crate::domain::{List, Monotonic, Throttle, TopicName};
+use crate::domain::{List, Monotonic, Throttle};
 use crate::node::messages::Unavailable;
 use crate::node::requests::service::Service;
 use crate::telemetry::Registry;
@@ -227,15 +228,15 @@ impl ApiShared {
         }
     }
 
-    /// Returns whether `topic` exists, for an answer that found no tasks of it; `None` when this is
-    /// unknown. For `searched` see [`Service::knows_topic`].
+    /// Returns whether the topic of `grant` exists, for an answer that found no tasks of it; `None`
+    /// when this is unknown. For `searched` see [`Service::knows_topic`].
     pub async fn knows_topic(
         &self,
         deadline: Deadline,
-        topic: &TopicName,
+        grant: &Grant,
         searched: Option<List>,
     ) -> Option<bool> {
-        deadline.hold(Box::pin(self.service.knows_topic(topic, searched))).await.ok().flatten()
+        deadline.hold(Box::pin(self.service.knows_topic(grant, searched))).await.ok().flatten()
     }
 
     /// Returns the deadline of a request that has just arrived.

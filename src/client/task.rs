@@ -30,6 +30,9 @@ pub struct Task {
     pub payload_base64: Option<String>,
     #[serde(default)]
     pub tombstone: bool,
+    /// True when key, headers and payload were left out, for lack of the right `read-payload`.
+    #[serde(default)]
+    pub redacted: bool,
     pub reason: Option<String>,
     /// Only dead letters have it.
     pub died_at: Option<String>,
@@ -122,6 +125,8 @@ impl Task {
         );
         line("  in base64", self.payload_base64.as_deref());
         line("payload", self.tombstone.then_some("none: a tombstone"));
+        let is_redacted = "key, headers and payload: they need the right read-payload";
+        line("redacted", self.redacted.then_some(is_redacted));
         lines.truncate(lines.trim_end().len());
         lines
     }
@@ -149,4 +154,18 @@ pub fn printable(text: &str) -> Cow<'_, str> {
             safe
         })
         .into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_payload_that_was_left_out_is_not_shown_as_absent() {
+        let json = r#"{"id":"i","topic":"t","due_at":"d","state":"scheduled","redacted":true}"#;
+        let lines = serde_json::from_str::<Task>(json).unwrap().lines();
+        assert!(lines.contains("redacted    key, headers and payload"), "{lines}");
+        let lines = serde_json::from_str::<Task>(&json.replace("true", "false")).unwrap().lines();
+        assert!(!lines.contains("redacted"), "{lines}");
+    }
 }

@@ -1,9 +1,14 @@
 //! The messages between a node and its API.
 
+pub mod permitted;
+
 use std::borrow::Cow;
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
+use crate::access::Principal;
+use crate::access::permit::{BulkPermit, Grant, Right};
 use crate::domain::{
     Backlog, Cursor, NodeId, Record, Selection, Shard, TaskId, TaskName, TaskState, TaskView,
     Timestamp, TopicName,
@@ -183,14 +188,33 @@ pub struct Figure {
     pub is_exact: bool,
 }
 
-/// A selection of many tasks: those of one topic that are due in a range.
-#[derive(Clone, PartialEq, Eq, Debug)]
+/// A selection of many tasks: those of one topic that are due in a range. The caller may change
+/// them, or for a dry run count them.
+#[derive(Clone, Debug)]
 pub struct BulkSelection {
-    pub topic: TopicName,
-    pub due_from: Option<Timestamp>,
-    pub due_to: Option<Timestamp>,
+    grant: Grant,
     /// Only report what would be done.
     pub is_dry_run: bool,
+    pub due_from: Option<Timestamp>,
+    pub due_to: Option<Timestamp>,
+    /// The end of an earlier call.
+    pub from: Option<Cursor>,
+}
+
+/// The place of a page in its list.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PageRange {
+    /// The end of the previous page.
+    pub from: Option<Cursor>,
+    /// The most tasks of the page.
+    pub limit: usize,
+}
+
+/// A range of due times for a call for many tasks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct BulkRange {
+    pub due_from: Option<Timestamp>,
+    pub due_to: Option<Timestamp>,
     /// The end of an earlier call.
     pub from: Option<Cursor>,
 }
@@ -199,8 +223,24 @@ impl BulkSelection {
     /// The maximum number of tasks that one call changes.
     pub const TASKS_MAX: u64 = 10_000;
 
+    pub fn new<R: Right>(permit: &BulkPermit<R>, range: BulkRange) -> Self {
+        let (grant, is_dry_run) = (Grant::clone(permit), permit.is_dry_run());
+        let BulkRange { due_from, due_to, from } = range;
+        Self { grant, is_dry_run, due_from, due_to, from }
+    }
+
+    pub fn topic(&self) -> &TopicName {
+        self.grant.topic()
+    }
+
+    /// Returns the caller who may make the change.
+    pub fn principal(&self) -> &Arc<Principal> {
+        self.grant.principal()
+    }
+
     pub fn selection(&self) -> Selection {
-        Selection { topic: Some(self.topic.clone()), due_from: self.due_from, due_to: self.due_to }
+        let topic = Some(self.topic().clone());
+        Selection { topic, due_from: self.due_from, due_to: self.due_to }
     }
 }
 

@@ -129,6 +129,20 @@ const HOMES: &[(&str, &[&str])] = &[
     ("zstd", &["api", "kafka::compression"]),
 ];
 
+/// The files that make permits, out of a check of rights.
+const PERMITS: &[&str] = &["src/access/permit.rs", "src/node/messages/permitted.rs"];
+
+/// The files that may ask for a permit. Handlers ask the guard of their request. The service knows
+/// that a task was found by its id, or is of the topic of its name.
+const ASK_FOR_PERMITS: &[&str] = &[
+    "src/api/access/guard.rs",
+    "src/node/requests/service.rs",
+    "src/node/requests/service/stored_tasks.rs",
+];
+
+/// The functions that make permits.
+const MAKE_PERMITS: &[&str] = &["new", "of", "of_topic", "on", "unlimited"];
+
 /// Libraries that all modules except the pure ones may use.
 const EVERYWHERE: &[&str] = &[
     "bytes",
@@ -168,6 +182,55 @@ const WIDE_FOLDER: &str = "src";
 
 /// Files that may be longer, each with its reason. The list is empty and should stay so.
 const LONG_FILES: &[(&str, &str)] = &[];
+
+/// Returns ways to a permit without a check: public fields and derived constructors, and calls from
+/// files that are no part of the checks.
+pub fn permits(sources: &[Source]) -> Vec<String> {
+    let (makers, others): (Vec<&Source>, Vec<&Source>) =
+        sources.iter().partition(|source| PERMITS.contains(&source.path.as_str()));
+    let mut broken = Vec::new();
+    let mut names = BTreeSet::new();
+    if makers.is_empty() {
+        broken.push(format!("none of {PERMITS:?} is there"));
+    }
+    for source in makers {
+        let (mut name, mut derived) = ("", "");
+        for (index, line) in source.text.lines().enumerate() {
+            if let Some(list) = line.strip_prefix("#[derive(") {
+                derived = list;
+            }
+            if let Some(rest) = line.strip_prefix("pub struct ") {
+                name = rest.split(|c: char| !c.is_alphanumeric()).next().unwrap_or_default();
+                names.insert(name);
+                let is_made = derived.split([',', ')']).any(|one| one.trim() == "Default");
+                if is_made || derived.contains("Deserialize") {
+                    broken.push(at(source, index + 1, &format!("derives a way to make `{name}`")));
+                }
+            }
+            let is_open = line.starts_with("    pub ") && line.ends_with(',');
+            // The missing right is no permit.
+            if (is_open || line.contains("(pub ")) && name != "Denied" && !name.is_empty() {
+                broken.push(at(source, index + 1, &format!("a field of `{name}` is public")));
+            }
+            if line.starts_with('}') || line.ends_with(");") {
+                name = "";
+            }
+        }
+    }
+    for source in others.into_iter().filter(|source| source.path.starts_with("src/")) {
+        let may_ask = ASK_FOR_PERMITS.contains(&source.path.as_str());
+        for path in source.production().filter(|_path| !may_ask) {
+            if let [.., of, function] = path.segments.as_slice()
+                && names.contains(of.as_str())
+                && MAKE_PERMITS.contains(&function.as_str())
+            {
+                let what = format!("`{of}::{function}`: ask the guard of the request for a permit");
+                broken.push(at(source, path.place.line, &what));
+            }
+        }
+    }
+    broken
+}
 
 fn at(source: &Source, line: usize, what: &str) -> String {
     format!("{}:{line}: {what}", source.path)

@@ -8,12 +8,16 @@ use axum::http::{HeaderMap, Request, header};
 
 use super::required::Access;
 use crate::access::credential::certificate::PeerCertificate;
-use crate::access::permit::{Denied, Permit, Read, Right};
+use crate::access::permit::{
+    BulkPermit, Denied, ListPermit, OperatePermit, Permit, Read, ReplacePermit, Right,
+};
 use crate::access::{Action, Caller, Policy, Rights};
 use crate::api::json::answers::Shows;
 use crate::api::problems::problem::Problem;
 use crate::api::problems::problem_type::ProblemType;
-use crate::domain::{Timestamp, TopicName};
+use crate::domain::{TaskId, Timestamp, TopicName};
+use crate::node::messages::Draft;
+use crate::node::messages::permitted::{PermittedDraft, TaskPermit};
 
 /// What a request brings to prove who sends it.
 #[derive(Clone, Copy, Debug)]
@@ -67,33 +71,50 @@ impl Guard {
 
     /// Returns the permit for a topic that the caller has named.
     pub fn permit<R: Right>(&self, topic: &TopicName) -> Result<Permit<R>, Problem> {
-        let denied = |Denied(action)| Problem::forbidden(action, Some(topic.clone()));
-        Permit::on(&self.caller, topic).map_err(denied)
+        Permit::on(&self.caller, topic).map_err(denied_on(topic))
     }
 
-    /// Returns the permit for a topic, or without one for `*`.
-    pub fn permit_or_all<R: Right>(&self, topic: Option<&TopicName>) -> Result<Permit<R>, Problem> {
-        match topic {
-            Some(topic) => self.permit(topic),
-            None => Permit::everywhere(&self.caller)
-                .map_err(|Denied(action)| Problem::forbidden_without_topic(action)),
-        }
+    /// Returns the permit to replace tasks of a topic.
+    pub fn replace_permit(&self, topic: &TopicName) -> Result<ReplacePermit, Problem> {
+        ReplacePermit::on(&self.caller, topic).map_err(denied_on(topic))
     }
 
-    /// Returns the permit that does not depend on the topic of a task, if the caller has it.
-    pub fn unlimited<R: Right>(&self) -> Option<Permit<R>> {
-        Permit::unlimited(&self.caller)
+    /// Returns the permit to change many tasks of a topic, or to count them.
+    pub fn bulk_permit<R: Right>(
+        &self,
+        topic: &TopicName,
+        is_dry_run: bool,
+    ) -> Result<BulkPermit<R>, Problem> {
+        BulkPermit::on(&self.caller, topic, is_dry_run).map_err(denied_on(topic))
     }
 
-    /// Returns the permit for the topic of a task that the caller has named by its id. `None` means
-    /// that the task does not exist for this caller.
-    pub fn permit_of_task<R: Right>(&self, topic: &TopicName) -> Option<Permit<R>> {
-        Permit::on(&self.caller, topic).ok()
+    /// Returns the permit to list the tasks of a topic, or without one of `*`.
+    pub fn list_permit(&self, topic: Option<&TopicName>) -> Result<ListPermit, Problem> {
+        ListPermit::on(&self.caller, topic).map_err(|denied| match topic {
+            Some(topic) => denied_on(topic)(denied),
+            None => Problem::forbidden_without_topic(denied.0),
+        })
+    }
+
+    /// Returns the permit to see the state of the cluster.
+    pub fn operate_permit(&self) -> Result<OperatePermit, Problem> {
+        OperatePermit::of(&self.caller).map_err(|Denied(action)| Problem::forbidden(action, None))
+    }
+
+    /// Returns the permit for the task of an id, if it depends on no topic.
+    pub fn unlimited<R: Right>(&self, id: TaskId) -> Option<TaskPermit<R>> {
+        TaskPermit::unlimited(&self.caller, id)
+    }
+
+    /// Returns the draft with the permit for its topic.
+    pub fn permit_draft(&self, draft: Draft) -> Result<PermittedDraft, Problem> {
+        let topic = draft.record.topic.clone();
+        PermittedDraft::new(&self.caller, draft).map_err(denied_on(&topic))
     }
 
     /// Returns true when the caller may see the tasks of a topic.
     pub fn reads(&self, topic: &TopicName) -> bool {
-        self.permit_of_task::<Read>(topic).is_some()
+        Permit::<Read>::on(&self.caller, topic).is_ok()
     }
 
     /// Returns true when the caller may see the tasks of all topics.
@@ -127,6 +148,11 @@ impl Guard {
         );
         "a server that this node needs is away; the log of the node says which one".to_owned()
     }
+}
+
+/// Returns the problem of a caller without the right on a topic that it has named.
+fn denied_on(topic: &TopicName) -> impl Fn(Denied) -> Problem {
+    |Denied(action)| Problem::forbidden(action, Some(topic.clone()))
 }
 
 /// The router puts the guard beside each request before it calls a handler.

@@ -12,8 +12,8 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 
 use super::lists::{binding_of, searched};
-use super::tasks::{IdInPath, id_of, may_change};
-use crate::access::permit::{Cancel, Drop, Read, Redrive};
+use super::tasks::{IdInPath, id_of, permit_of_task};
+use crate::access::permit::{BulkPermit, Cancel, Drop, Grant, Redrive};
 use crate::api::access::guard::Guard;
 use crate::api::json::answers::{self, TaskJson};
 use crate::api::json::times::{self, Rfc3339};
@@ -22,51 +22,59 @@ use crate::api::problems::problem_type::ProblemType;
 use crate::api::request::fields::{boolean, members, string};
 use crate::api::request::{body, preconditions, query};
 use crate::api::shared::ApiShared;
-use crate::domain::{Cursor, List, TaskId, TaskView, Timestamp, TopicName};
-use crate::node::messages::BulkSelection;
+use crate::domain::{Cursor, List, Selection, TaskId, TaskView, Timestamp, TopicName};
+use crate::node::messages::{BulkDone, BulkRange, Unavailable};
+use crate::node::requests::service::Service;
 
 const FIELDS: [&str; 5] = ["topic", "due_from", "due_to", "dry_run", "cursor"];
 
-/// Reads the selection of tasks. The topic is required, so that a forgotten field cannot empty a
-/// cluster.
-fn bulk_of(
-    shared: &ApiShared,
-    guard: &Guard,
-    text: &str,
-    change: BulkChange,
-) -> Result<BulkSelection, Problem> {
-    let [topic, due_from, due_to, dry_run, cursor] = members(text, &FIELDS)?;
-    let Some(topic) = topic else {
-        return Err(Problem::new(
-            ProblemType::MissingField,
-            "the topic whose tasks are meant is required",
-        )
-        .at("topic"));
-    };
-    let topic = TopicName::new(&string(topic, "topic")?)
-        .map_err(|error| Problem::invalid("topic", error.to_string()))?;
-    let time =
-        |value: Option<&RawValue>, field: &'static str| -> Result<Option<Timestamp>, Problem> {
-            value.map(times::due_at).transpose().map_err(|wrong| Problem::invalid(field, wrong))
+/// The tasks of a call, with the permit to change or to count them.
+struct BulkRequest {
+    permit: ChangePermit,
+    range: BulkRange,
+    /// The same range, as cursors are bound to it.
+    selection: Selection,
+    is_dry_run: bool,
+}
+
+impl BulkRequest {
+    /// Reads the selection of tasks. The topic is required, so that a forgotten field cannot empty
+    /// a cluster.
+    fn read(
+        shared: &ApiShared,
+        guard: &Guard,
+        text: &str,
+        change: BulkChange,
+    ) -> Result<Self, Problem> {
+        let [topic, due_from, due_to, dry_run, cursor] = members(text, &FIELDS)?;
+        let Some(topic) = topic else {
+            return Err(Problem::new(
+                ProblemType::MissingField,
+                "the topic whose tasks are meant is required",
+            )
+            .at("topic"));
         };
-    let is_dry_run = dry_run.map(|value| boolean(value, "dry_run")).transpose()?.unwrap_or(false);
-    let bulk = BulkSelection {
-        topic,
-        due_from: time(due_from, "due_from")?,
-        due_to: time(due_to, "due_to")?,
-        is_dry_run,
-        from: None,
-    };
-    // Answers write a missing cursor as null, so null is accepted here.
-    let cursor = cursor
-        .filter(|cursor| cursor.get() != "null")
-        .map(|cursor| string(cursor, "cursor"))
-        .transpose()?;
-    change.check(guard, &bulk)?;
-    let selection = bulk.selection();
-    let binding = binding_of(guard, change.list(), &selection);
-    let from = cursor.map(|cursor| shared.cursors.open(&cursor, binding)).transpose()?;
-    Ok(BulkSelection { from, ..bulk })
+        let topic = TopicName::new(&string(topic, "topic")?)
+            .map_err(|error| Problem::invalid("topic", error.to_string()))?;
+        let time =
+            |value: Option<&RawValue>, field: &'static str| -> Result<Option<Timestamp>, Problem> {
+                value.map(times::due_at).transpose().map_err(|wrong| Problem::invalid(field, wrong))
+            };
+        let is_dry_run =
+            dry_run.map(|value| boolean(value, "dry_run")).transpose()?.unwrap_or(false);
+        let (due_from, due_to) = (time(due_from, "due_from")?, time(due_to, "due_to")?);
+        // Answers write a missing cursor as null, so null is accepted here.
+        let cursor = cursor
+            .filter(|cursor| cursor.get() != "null")
+            .map(|cursor| string(cursor, "cursor"))
+            .transpose()?;
+        let permit = change.permit(guard, &topic, is_dry_run)?;
+        let selection = Selection { topic: Some(topic), due_from, due_to };
+        let binding = binding_of(guard, change.list(), &selection);
+        let from = cursor.map(|cursor| shared.cursors.open(&cursor, binding)).transpose()?;
+        let range = BulkRange { due_from, due_to, from };
+        Ok(Self { permit, range, selection, is_dry_run })
+    }
 }
 
 /// The change that a call makes to many tasks.
@@ -77,15 +85,44 @@ enum BulkChange {
     Drop,
 }
 
+/// A change with the permit for it.
+enum ChangePermit {
+    Cancel(BulkPermit<Cancel>),
+    Redrive(BulkPermit<Redrive>),
+    Drop(BulkPermit<Drop>),
+}
+
+impl ChangePermit {
+    fn grant(&self) -> &Grant {
+        match self {
+            Self::Cancel(permit) => permit,
+            Self::Redrive(permit) => permit,
+            Self::Drop(permit) => permit,
+        }
+    }
+
+    async fn change(&self, service: &Service, range: BulkRange) -> Result<BulkDone, Unavailable> {
+        match self {
+            Self::Cancel(permit) => service.cancel_all(permit, range).await,
+            Self::Redrive(permit) => service.redrive_all(permit, range).await,
+            Self::Drop(permit) => service.drop_all_dead(permit, range).await,
+        }
+    }
+}
+
 impl BulkChange {
     /// Checks the right to the change, or to its dry run.
-    fn check(self, guard: &Guard, bulk: &BulkSelection) -> Result<(), Problem> {
-        match self {
-            _ if bulk.is_dry_run => guard.permit::<Read>(&bulk.topic).map(drop),
-            Self::Cancel => guard.permit::<Cancel>(&bulk.topic).map(drop),
-            Self::Redrive => guard.permit::<Redrive>(&bulk.topic).map(drop),
-            Self::Drop => guard.permit::<Drop>(&bulk.topic).map(drop),
-        }
+    fn permit(
+        self,
+        guard: &Guard,
+        topic: &TopicName,
+        is_dry_run: bool,
+    ) -> Result<ChangePermit, Problem> {
+        Ok(match self {
+            Self::Cancel => ChangePermit::Cancel(guard.bulk_permit(topic, is_dry_run)?),
+            Self::Redrive => ChangePermit::Redrive(guard.bulk_permit(topic, is_dry_run)?),
+            Self::Drop => ChangePermit::Drop(guard.bulk_permit(topic, is_dry_run)?),
+        })
     }
 
     const fn list(self) -> List {
@@ -131,39 +168,30 @@ async fn change_many(
     query::refuse(request.uri())?;
     preconditions::refuse(request.headers())?;
     let (bytes, _share) = body::read(shared, request, deadline).await?;
-    let bulk = bulk_of(shared, guard, body::text_of(&bytes)?, change)?;
+    let text = body::text_of(&bytes)?;
+    let BulkRequest { permit, range, selection, is_dry_run } =
+        BulkRequest::read(shared, guard, text, change)?;
     // A dry run never changes anything.
     let unknown = |reason: &str| {
-        if bulk.is_dry_run {
+        if is_dry_run {
             Problem::unavailable(reason)
         } else {
             Problem::bulk_unknown(change.done(), reason)
         }
     };
-    let service = &shared.service;
-    let done = match change {
-        BulkChange::Cancel => {
-            shared.ask(guard, deadline, service.cancel_all(&bulk), unknown).await?
-        }
-        BulkChange::Redrive => {
-            shared.ask(guard, deadline, service.redrive_all(&bulk), unknown).await?
-        }
-        BulkChange::Drop => {
-            shared.ask(guard, deadline, service.drop_all_dead(&bulk), unknown).await?
-        }
-    };
+    let changing = permit.change(&shared.service, range);
+    let done = shared.ask(guard, deadline, changing, unknown).await?;
     let topic_known = if done.task_count == 0 && !done.has_more {
-        let searched = searched(change.list(), &bulk.selection());
-        shared.knows_topic(deadline, &bulk.topic, searched).await
+        let searched = searched(change.list(), &selection);
+        shared.knows_topic(deadline, permit.grant(), searched).await
     } else {
         None
     };
-    let selection = bulk.selection();
     let binding = binding_of(guard, change.list(), &selection);
     let answer = DoneJson {
         count: BTreeMap::from([(change.done(), done.task_count)]),
         more: done.has_more,
-        dry_run: bulk.is_dry_run,
+        dry_run: is_dry_run,
         searched_to: done.searched_to.map(|cursor| searched_to(guard, cursor)),
         cursor: done.searched_to.map(|cursor| shared.cursors.seal(cursor, binding)).transpose()?,
         topic_known,
@@ -233,10 +261,11 @@ pub async fn redrive(
     body::refuse(&shared, request, deadline).await?;
     let Some(id) = id_of(path) else { return Err(Problem::task_not_found(false)) };
     let unknown = |reason: &str| Problem::dead_unknown("redriven", reason);
-    if !may_change::<Redrive>(&shared, &guard, id, deadline).await? {
+    let Some(permit) = permit_of_task(&shared, &guard, id, deadline).await? else {
         return Err(Problem::dead_not_found());
-    }
-    answer_of(&guard, shared.ask(&guard, deadline, shared.service.redrive(id), unknown).await?)
+    };
+    let redriving = shared.service.redrive(&permit);
+    answer_of(&guard, shared.ask(&guard, deadline, redriving, unknown).await?)
 }
 
 /// Handles `DELETE /v1/dead/{id}`.
@@ -253,8 +282,9 @@ pub async fn drop_dead(
     let Some(id) = id_of(path) else { return Err(Problem::task_not_found(false)) };
     preconditions::check(&condition, id)?;
     let unknown = |reason: &str| Problem::dead_unknown("dropped", reason);
-    if !may_change::<Drop>(&shared, &guard, id, deadline).await? {
+    let Some(permit) = permit_of_task(&shared, &guard, id, deadline).await? else {
         return Err(Problem::dead_not_found());
-    }
-    answer_of(&guard, shared.ask(&guard, deadline, shared.service.drop_dead(id), unknown).await?)
+    };
+    let dropping = shared.service.drop_dead(&permit);
+    answer_of(&guard, shared.ask(&guard, deadline, dropping, unknown).await?)
 }

@@ -73,7 +73,9 @@ pub async fn show(
 ) -> Result<Response, Problem> {
     let deadline = shared.deadline();
     query::refuse(&uri)?;
-    let view = shared.ask(&guard, deadline, shared.service.cluster(), Problem::unavailable).await?;
+    let permit = guard.operate_permit()?;
+    let asking = shared.service.cluster(&permit);
+    let view = shared.ask(&guard, deadline, asking, Problem::unavailable).await?;
     Ok(answers::json(StatusCode::OK, &json_of(&view)))
 }
 

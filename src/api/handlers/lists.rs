@@ -7,7 +7,7 @@ use axum::http::{StatusCode, Uri};
 use axum::response::Response;
 use serde::Serialize;
 
-use crate::access::permit::Read;
+use crate::access::permit::ListPermit;
 use crate::api::access::cursors::Binding;
 use crate::api::access::guard::Guard;
 use crate::api::json::answers::{self, TaskJson};
@@ -15,8 +15,8 @@ use crate::api::json::times::Rfc3339;
 use crate::api::problems::problem::Problem;
 use crate::api::request::query::Parameters;
 use crate::api::shared::ApiShared;
-use crate::domain::{Cursor, List, Page, Selection, Timestamp, TopicName};
-use crate::node::messages::{Figure, PendingCounts};
+use crate::domain::{List, Page, Selection, Timestamp};
+use crate::node::messages::{Figure, PageRange, PendingCounts};
 
 const FILTERS: [&str; 5] = ["topic", "due_from", "due_to", "limit", "cursor"];
 
@@ -29,9 +29,9 @@ const MINUTE_BYTES: usize = 80;
 
 /// The parameters of a request for a page.
 struct PageRequest {
+    permit: ListPermit,
     selection: Selection,
-    from: Option<Cursor>,
-    limit: usize,
+    range: PageRange,
 }
 
 impl PageRequest {
@@ -46,11 +46,12 @@ impl PageRequest {
             due_from: parameters.time("due_from")?,
             due_to: parameters.time("due_to")?,
         };
-        guard.permit_or_all::<Read>(selection.topic.as_ref())?;
+        let permit = guard.list_permit(selection.topic.as_ref())?;
         let binding = binding_of(guard, list, &selection);
         let open = |text| shared.cursors.open(text, binding);
         let from = parameters.get("cursor").map(open).transpose()?;
-        Ok(Self { limit: parameters.count("limit", LIMIT, LIMIT_MAX)?, selection, from })
+        let limit = parameters.count("limit", LIMIT, LIMIT_MAX)?;
+        Ok(Self { permit, selection, range: PageRange { from, limit } })
     }
 }
 
@@ -93,21 +94,21 @@ async fn page(
 ) -> Result<Response, Problem> {
     let deadline = shared.deadline();
     let parameters = Parameters::read(uri, &FILTERS)?;
-    let wanted = PageRequest::read(shared, guard, list, &parameters)?;
-    let listing = shared.service.list(list, &wanted.selection, wanted.from, wanted.limit);
+    let PageRequest { permit, selection, range } =
+        PageRequest::read(shared, guard, list, &parameters)?;
+    let listing = shared.service.list(&permit, list, &selection, range);
     let page: Page = shared.ask(guard, deadline, listing, Problem::unavailable).await?;
-    let topic_known = match &wanted.selection.topic {
-        Some(topic) if page.tasks.is_empty() && page.next.is_none() => {
-            shared.knows_topic(deadline, topic, searched(list, &wanted.selection)).await
+    let topic_known = match permit.grant() {
+        Some(grant) if page.tasks.is_empty() && page.next.is_none() => {
+            shared.knows_topic(deadline, grant, searched(list, &selection)).await
         }
         _ => None,
     };
-    // `*` does not include topics whose names begin with `_`.
-    let listed = page.tasks.iter().filter(|task| guard.reads(&task.topic));
+    let listed = page.tasks.iter();
     let tasks: Vec<TaskJson<'_>> =
         listed.map(|task| TaskJson::of_listed(task, guard.shows(&task.topic))).collect();
     let capacity = tasks.len().saturating_mul(TASK_BYTES);
-    let binding = binding_of(guard, list, &wanted.selection);
+    let binding = binding_of(guard, list, &selection);
     let cursor = page.next.map(|next| shared.cursors.seal(next, binding)).transpose()?;
     Ok(answers::json_of(StatusCode::OK, &PageJson { tasks, cursor, topic_known }, capacity))
 }
@@ -185,17 +186,16 @@ pub async fn counts(
 ) -> Result<Response, Problem> {
     let deadline = shared.deadline();
     let topic = Parameters::read(&uri, &["topic"])?.topic()?;
-    guard.permit_or_all::<Read>(topic.as_ref())?;
-    let counting = shared.service.counts(topic.as_ref());
+    let permit = guard.list_permit(topic.as_ref())?;
+    let counting = shared.service.counts(&permit);
     let counts = shared.ask(&guard, deadline, counting, Problem::unavailable).await?;
     let capacity =
         counts.minutes.len().saturating_add(counts.topics.len()).saturating_mul(MINUTE_BYTES);
     let mut answer = CountsJson::of(&counts);
-    answer.topics.retain(|counted| guard.reads(&TopicName::stored(counted.topic)));
-    if let Some(topic) = topic.filter(|_| counts.pending.task_count == 0) {
+    if let Some(grant) = permit.grant().filter(|_| counts.pending.task_count == 0) {
         // A sample may have missed tasks of the topic.
         let searched = counts.pending.is_exact.then_some(List::Tasks);
-        answer.topic_known = shared.knows_topic(deadline, &topic, searched).await;
+        answer.topic_known = shared.knows_topic(deadline, grant, searched).await;
     }
     Ok(answers::json_of(StatusCode::OK, &answer, capacity))
 }

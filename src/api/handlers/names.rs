@@ -10,7 +10,6 @@ use axum::http::{Request, StatusCode, Uri};
 use axum::response::Response;
 
 use super::tasks::{answer_of, created, echo_of};
-use crate::access::permit::{Cancel, Read, Submit};
 use crate::api::access::guard::Guard;
 use crate::api::json::answers::{self, TaskJson};
 use crate::api::problems::problem::Problem;
@@ -47,8 +46,7 @@ pub async fn replace(
     query::refuse(request.uri())?;
     let (topic, name) = name_of(path)?;
     // It withdraws the task of the name, so it needs both rights, whether there is one or not.
-    guard.permit::<Submit>(&topic)?;
-    guard.permit::<Cancel>(&topic)?;
+    let permit = guard.replace_permit(&topic)?;
     idempotency::refuse(request.headers(), NO_KEY)?;
     let condition = preconditions::of(request.headers())?;
     let reader = DraftReader::of(request.headers());
@@ -56,7 +54,7 @@ pub async fn replace(
     let (draft, origin) = reader.read_named(body::text_of(&bytes)?, topic, name)?;
     drop(bytes);
     let echo = echo_of(&draft);
-    let replaced = shared.service.replace(draft, &condition, arrived_at);
+    let replaced = shared.service.replace(&permit, draft, &condition, arrived_at);
     let answer = shared.in_time(deadline.hold(replaced).await, Problem::replace_unknown)?;
     let placed = answer.map_err(|refusal| match refusal {
         Refusal::Unknown { reason } => Problem::replace_unknown(&guard.tells(reason.into_owned())),
@@ -86,11 +84,9 @@ pub async fn look_up(
     let deadline = shared.deadline();
     query::refuse(&uri)?;
     let (topic, name) = name_of(path)?;
-    guard.permit::<Read>(&topic)?;
-    match shared
-        .ask(&guard, deadline, shared.service.look_up_named(&topic, &name), Problem::unavailable)
-        .await?
-    {
+    let permit = guard.permit(&topic)?;
+    let look_up = shared.service.look_up_named(&permit, &name);
+    match shared.ask(&guard, deadline, look_up, Problem::unavailable).await? {
         Some(view) => {
             Ok(answers::task(StatusCode::OK, &TaskJson::of_view(&view, guard.shows(&view.topic))))
         }
@@ -108,19 +104,10 @@ pub async fn cancel(
     let deadline = shared.deadline();
     query::refuse(request.uri())?;
     let condition = preconditions::of(request.headers())?;
-    let named = name_of(path);
-    if let Ok((topic, _)) = &named {
-        guard.permit::<Cancel>(topic)?;
-    }
+    let (topic, name) = name_of(path)?;
+    let permit = guard.permit(&topic)?;
     body::refuse(&shared, request, deadline).await?;
-    let (topic, name) = named?;
-    let verdict = shared
-        .ask(
-            &guard,
-            deadline,
-            shared.service.cancel_named(&topic, &name, &condition),
-            Problem::cancel_unknown,
-        )
-        .await?;
+    let cancelling = shared.service.cancel_named(&permit, &name, &condition);
+    let verdict = shared.ask(&guard, deadline, cancelling, Problem::cancel_unknown).await?;
     answer_of(&guard, verdict, Problem::name_not_found)
 }

@@ -10,7 +10,7 @@ use axum::http::{HeaderValue, Request, StatusCode, Uri, header};
 use axum::response::Response;
 use serde::Serialize;
 
-use crate::access::permit::{Cancel, Right, Submit};
+use crate::access::permit::Right;
 use crate::api::access::guard::Guard;
 use crate::api::json::answers::{self, Echo, TaskJson};
 use crate::api::metrics::ApiMetrics;
@@ -23,6 +23,7 @@ use crate::api::request::share::Share;
 use crate::api::request::{body, idempotency, preconditions, query};
 use crate::api::shared::{ApiShared, Deadline};
 use crate::domain::{TaskId, TaskState, TaskView};
+use crate::node::messages::permitted::{PermittedDraft, TaskPermit};
 use crate::node::messages::{Accepted, Draft, SubmitAnswer, Verdict};
 
 /// Memory of a task in a bulk submit besides its bytes, until the answer is made: the task as read,
@@ -50,9 +51,8 @@ pub async fn submit(
     let (bytes, _share) = body::read(&shared, request, deadline).await?;
     let (draft, origin) = reader.read(body::text_of(&bytes)?)?;
     drop(bytes);
-    guard.permit::<Submit>(&draft.record.topic)?;
-    let draft = idempotency::name(draft, key)?;
-    let echo = echo_of(&draft);
+    let draft = guard.permit_draft(idempotency::name(draft, key)?)?;
+    let echo = echo_of(draft.draft());
     let submitting = deadline.hold(shared.service.submit(draft, arrived_at));
     let answer = shared.in_time(submitting.await, Problem::submit_unknown)?;
     let accepted = answer
@@ -66,15 +66,15 @@ pub async fn submit(
     }
     // The answer shows the first task completely if the look-up succeeds. Otherwise the state that
     // the submit has seen is enough.
-    match deadline.hold(shared.service.look_up(accepted.id)).await {
-        Ok(Ok(Some(view))) => {
-            Ok(answers::task(StatusCode::OK, &TaskJson::of_view(&view, guard.shows(&view.topic))))
+    let found = deadline.hold(shared.service.find(accepted.id)).await.ok().and_then(Result::ok);
+    Ok(match found.flatten().and_then(|task| task.show(guard.caller())) {
+        Some(view) => {
+            answers::task(StatusCode::OK, &TaskJson::of_view(&view, guard.shows(&view.topic)))
         }
-        _ => Ok(answers::task(
-            StatusCode::OK,
-            &TaskJson::of_known(accepted.id, accepted.state, &echo),
-        )),
-    }
+        None => {
+            answers::task(StatusCode::OK, &TaskJson::of_known(accepted.id, accepted.state, &echo))
+        }
+    })
 }
 
 pub fn echo_of(draft: &Draft) -> Echo {
@@ -164,7 +164,7 @@ impl ReadItem {
 }
 
 /// The valid items of a bulk submit with their drafts, and the others, each with its index.
-type ReadBatch = (Vec<(ReadItem, Draft)>, Vec<(usize, DoneItem)>);
+type ReadBatch = (Vec<(ReadItem, PermittedDraft)>, Vec<(usize, DoneItem)>);
 
 /// Reads the items of a bulk submit.
 async fn read_batch(
@@ -195,13 +195,12 @@ async fn read_batch(
         if index % ITEMS_AT_ONCE == ITEMS_AT_ONCE - 1 {
             tokio::task::yield_now().await;
         }
-        let read = reader.read(task.get()).and_then(|(draft, origin)| {
-            guard.permit::<Submit>(&draft.record.topic)?;
-            Ok((draft, origin))
-        });
+        let read = reader
+            .read(task.get())
+            .and_then(|(draft, origin)| Ok((guard.permit_draft(draft)?, origin)));
         match read {
             Ok((draft, origin)) => {
-                drafts.push((ReadItem { index, echo: echo_of(&draft), origin }, draft));
+                drafts.push((ReadItem { index, echo: echo_of(draft.draft()), origin }, draft));
             }
             Err(problem) => done.push((index, Err(problem.within(&item_path(index))))),
         }
@@ -258,20 +257,20 @@ fn item_json(item: &DoneItem) -> ItemJson<'_> {
     }
 }
 
-/// Returns false when no task has the id, or when the caller has no right on its topic: for the
-/// caller these are the same. The topic of an id never changes, so it can be looked up first.
-pub async fn may_change<R: Right>(
+/// Returns the permit for the task with this id. Returns `None` when no task has the id, or when
+/// the caller has no right on its topic: for the caller these are the same.
+pub async fn permit_of_task<R: Right>(
     shared: &ApiShared,
     guard: &Guard,
     id: TaskId,
     deadline: Deadline,
-) -> Result<bool, Problem> {
-    if guard.unlimited::<R>().is_some() {
-        return Ok(true);
+) -> Result<Option<TaskPermit<R>>, Problem> {
+    if let Some(permit) = guard.unlimited(id) {
+        return Ok(Some(permit));
     }
-    let look_up = shared.service.look_up(id);
-    let found = shared.ask(guard, deadline, look_up, Problem::unavailable).await?;
-    Ok(found.is_some_and(|task| guard.permit_of_task::<R>(&task.topic).is_some()))
+    let finding = shared.service.find(id);
+    let found = shared.ask(guard, deadline, finding, Problem::unavailable).await?;
+    Ok(found.and_then(|task| task.permit(guard.caller())))
 }
 
 pub type IdInPath = Result<Path<String>, PathRejection>;
@@ -290,8 +289,8 @@ pub async fn look_up(
     let deadline = shared.deadline();
     query::refuse(&uri)?;
     let Some(id) = id_of(path) else { return Err(Problem::task_not_found(false)) };
-    match shared.ask(&guard, deadline, shared.service.look_up(id), Problem::unavailable).await? {
-        Some(view) if !guard.reads(&view.topic) => Err(Problem::task_not_found(true)),
+    let found = shared.ask(&guard, deadline, shared.service.find(id), Problem::unavailable).await?;
+    match found.and_then(|task| task.show(guard.caller())) {
         Some(view) => {
             Ok(answers::task(StatusCode::OK, &TaskJson::of_view(&view, guard.shows(&view.topic))))
         }
@@ -314,11 +313,11 @@ pub async fn cancel(
         return Err(Problem::task_not_found(false).with_verdict_not_found());
     };
     preconditions::check(&condition, id)?;
-    if !may_change::<Cancel>(&shared, &guard, id, deadline).await? {
+    let Some(permit) = permit_of_task(&shared, &guard, id, deadline).await? else {
         return Err(Problem::task_not_found(true).with_verdict_not_found());
-    }
-    let verdict =
-        shared.ask(&guard, deadline, shared.service.cancel(id), Problem::cancel_unknown).await?;
+    };
+    let cancelling = shared.service.cancel(&permit);
+    let verdict = shared.ask(&guard, deadline, cancelling, Problem::cancel_unknown).await?;
     answer_of(&guard, verdict, || Problem::task_not_found(true))
 }
 

@@ -180,6 +180,9 @@ impl Problem {
 
     /// Makes the problem of a request for another host.
     pub fn wrong_host(detail: &'static str) -> Self {
+        let detail = format!(
+            "nothing was done: {detail}; a node answers to its addresses, to the host of --advertise, and to each --host"
+        );
         Self::new(ProblemType::WrongHost, detail)
     }
 

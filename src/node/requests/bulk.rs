@@ -6,9 +6,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::retry_policy::{Tries, unavailable_of, unavailable_of_look};
+use crate::access::permit::{self, Redrive};
 use crate::clock;
 use crate::domain::{Cursor, IdRange, Monotonic, Selection, TaskId, TaskView, TopicName};
 use crate::error_chain::chain;
+use crate::node::messages::permitted::TaskPermit;
 use crate::node::messages::{BulkDone, BulkSelection, Unavailable};
 use crate::node::shared::NodeShared;
 use crate::postgres::PostgresError;
@@ -43,7 +45,7 @@ struct CallProgress<'a> {
 impl Drop for CallProgress<'_> {
     fn drop(&mut self) {
         if !self.has_ended && !self.bulk.is_dry_run {
-            let (topic, task_count) = (&self.bulk.topic, self.task_count);
+            let (topic, task_count) = (self.bulk.topic(), self.task_count);
             tracing::warn!(%topic, task_count, "a call for many tasks was cut off, by its caller or its deadline; at least so many were done");
         }
     }
@@ -182,7 +184,7 @@ impl Bulks {
         change: DeadLetterChange,
         bulk: &BulkSelection,
     ) -> Result<BulkDone, Unavailable> {
-        let (topic, all) = (&bulk.topic, bulk.selection().ids());
+        let (topic, all) = (bulk.topic(), bulk.selection().ids());
         let mut from = bulk.from;
         if bulk.is_dry_run {
             return self
@@ -246,8 +248,11 @@ impl Bulks {
     }
 
     /// Redrives one dead letter.
-    pub async fn redrive(&self, id: TaskId) -> Result<Option<TaskView>, Unavailable> {
-        let redriven = change(|| self.dead_letters.redrive(id)).await?;
+    pub async fn redrive(
+        &self,
+        permit: &TaskPermit<Redrive>,
+    ) -> Result<Option<TaskView>, Unavailable> {
+        let redriven = change(|| self.dead_letters.redrive(permit.id())).await?;
         Ok(redriven.map(|redriven| {
             self.put_back(&[redriven.row]);
             redriven.view
@@ -255,8 +260,11 @@ impl Bulks {
     }
 
     /// Drops one dead letter.
-    pub async fn drop_dead(&self, id: TaskId) -> Result<Option<TaskView>, Unavailable> {
-        let dropped = change(|| self.dead_letters.discard(id)).await?;
+    pub async fn drop_dead(
+        &self,
+        permit: &TaskPermit<permit::Drop>,
+    ) -> Result<Option<TaskView>, Unavailable> {
+        let dropped = change(|| self.dead_letters.discard(permit.id())).await?;
         self.dropped(usize::from(dropped.is_some()));
         Ok(dropped)
     }

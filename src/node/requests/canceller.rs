@@ -8,10 +8,12 @@ use tokio_util::sync::CancellationToken;
 use super::connections::KeptConnection;
 use super::pieces::Pieces;
 use super::retry_policy::unavailable_of;
+use crate::access::permit::Cancel;
 use crate::clock;
 use crate::domain::{TaskId, TaskView};
 use crate::error_chain::chain;
 use crate::node::messages::Unavailable;
+use crate::node::messages::permitted::TaskPermit;
 use crate::node::metrics::NodeMetrics;
 use crate::postgres::PostgresError;
 use crate::postgres::tasks::cancel::Cancels;
@@ -26,7 +28,7 @@ const GROUP_SPAN_MAX: Duration = Duration::from_secs(3);
 
 #[derive(Debug)]
 struct CancelRequest {
-    id: TaskId,
+    permit: TaskPermit<Cancel>,
     /// The task when this request removed it. `Ok(None)` also while nothing is known.
     answer: Result<Option<TaskView>, Unavailable>,
     reply: oneshot::Sender<Result<Option<TaskView>, Unavailable>>,
@@ -57,10 +59,13 @@ impl Canceller {
     }
 
     /// Cancels a task. Returns the task when this call removed it.
-    pub async fn cancel(&self, id: TaskId) -> Result<Option<TaskView>, Unavailable> {
+    pub async fn cancel(
+        &self,
+        permit: &TaskPermit<Cancel>,
+    ) -> Result<Option<TaskView>, Unavailable> {
         let (reply, replied) = oneshot::channel();
         let _shown = CountGuard::new(&self.metrics.cancel_queue, 1);
-        let request = CancelRequest { id, answer: Ok(None), reply, _shown };
+        let request = CancelRequest { permit: permit.clone(), answer: Ok(None), reply, _shown };
         self.sender.try_send(request).map_err(|error| match error {
             mpsc::error::TrySendError::Full(_) => Unavailable::Busy { limit: "cancel_queue" },
             mpsc::error::TrySendError::Closed(_) => Unavailable::Draining,
@@ -137,7 +142,7 @@ impl CancelLane {
     /// Cancels the tasks of a piece. Tasks that were cancelled are answered even when the rest
     /// failed: a repetition would not find them any more.
     async fn attempt(&mut self, piece: &mut [CancelRequest]) -> Result<(), PostgresError> {
-        let ids: Vec<TaskId> = piece.iter().map(|request| request.id).collect();
+        let ids: Vec<TaskId> = piece.iter().map(|request| request.permit.id()).collect();
         let (cancelled, outcome) = self.cancels.cancel_group(&ids).await;
         let count = cancelled.iter().flatten().count();
         self.metrics.cancelled.inc_by(u64::try_from(count).unwrap_or(u64::MAX));

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::retry_policy::unavailable_of_look;
+use crate::access::permit::ListPermit;
 use crate::domain::{Cursor, List, Page, Selection, TopicName};
 use crate::node::messages::{Figure, PendingCounts, Unavailable};
 use crate::node::metrics::NodeMetrics;
@@ -79,24 +80,25 @@ impl Lists {
         Some(false)
     }
 
-    pub async fn counts(&self, topic: Option<&TopicName>) -> Result<PendingCounts, Unavailable> {
+    pub async fn counts(&self, permit: &ListPermit) -> Result<PendingCounts, Unavailable> {
         let counted = self
             .counter
             .count(rand::random())
             .await
             .map_err(|error| unavailable_of_look(&error))?;
-        Ok(counts_of(&counted, topic))
+        Ok(counts_of(&counted, permit))
     }
 }
 
-fn counts_of(counted: &CountResult, topic: Option<&TopicName>) -> PendingCounts {
-    let topic = topic.map(TopicName::as_str);
+fn counts_of(counted: &CountResult, permit: &ListPermit) -> PendingCounts {
+    let is_meant = |topic: &str| permit.covers(&TopicName::stored(topic));
     let figure = |task_count| Figure { task_count, is_exact: counted.is_exact };
     let of_hour = |task_count| Figure { task_count, is_exact: counted.is_exact_of_hour };
-    let topics = counted.topics(topic);
+    let topics = counted.topics(is_meant);
     // A topic with few tasks may be on no page of a sample.
-    let has_more_topics = topics.len() > TOPICS_MAX || (!counted.is_exact && topic.is_none());
-    let minutes = (0_u32..).zip(counted.minutes(topic));
+    let has_more_topics =
+        topics.len() > TOPICS_MAX || (!counted.is_exact && permit.grant().is_none());
+    let minutes = (0_u32..).zip(counted.minutes(is_meant));
     PendingCounts {
         as_of: counted.as_of,
         pending: figure(topics.iter().map(|(_, count)| count).sum()),

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use super::moving::{self, Looks};
 use super::placing::{Sorter, clamp, put_in_order};
 use super::retry_policy::{Tries, refusal_of, refusal_of_look, unavailable_of};
-use crate::domain::{IdRange, NewTask, Precondition, TaskId, TaskName, TaskState, TopicName};
+use crate::access::permit::{Cancel, Permit};
+use crate::domain::{IdRange, NewTask, Precondition, TaskId, TaskName, TaskState};
 use crate::engine::placing::Destination;
 use crate::error_chain::chain;
 use crate::node::messages::{Placed, Refusal, Unavailable};
@@ -79,13 +80,13 @@ impl Replacer {
     /// Cancels the task of a name, if `condition` allows it.
     pub async fn withdraw(
         &self,
-        topic: &TopicName,
+        permit: &Permit<Cancel>,
         name: &TaskName,
         condition: &Precondition,
     ) -> Result<Withdrawal, Unavailable> {
         let mut tries = Tries::default();
         loop {
-            match self.replaces.withdraw(topic, name, condition).await {
+            match self.replaces.withdraw(permit.topic(), name, condition).await {
                 Ok(done) => {
                     if matches!(done, Withdrawal::Cancelled(_)) {
                         self.shared.metrics.cancelled.inc();

@@ -17,13 +17,16 @@ use self::stored_tasks::StoredTasks;
 use self::submitter::{Submitter, refused_count, unanswered};
 use super::bulk::Bulks;
 use super::lists::Lists;
-use crate::domain::{
-    Cursor, List, Page, Precondition, Selection, TaskId, TaskName, TaskView, Timestamp, TopicName,
+use crate::access::permit::{
+    BulkPermit, Cancel, Drop, Grant, ListPermit, OperatePermit, Permit, Read, Redrive,
+    ReplacePermit,
 };
+use crate::domain::{List, Page, Precondition, Selection, TaskId, TaskName, TaskView, Timestamp};
 use crate::kafka::LookUpError;
+use crate::node::messages::permitted::{FoundTask, PermittedDraft, TaskPermit};
 use crate::node::messages::{
-    BulkDone, BulkSelection, ClusterView, Draft, NotReady, PendingCounts, Placed, Refusal,
-    Requirement, SubmitAnswer, Unavailable, Verdict,
+    BulkDone, BulkRange, BulkSelection, ClusterView, Draft, NotReady, PageRange, PendingCounts,
+    Placed, Refusal, Requirement, SubmitAnswer, Unavailable, Verdict,
 };
 use crate::node::shared::NodeShared;
 use crate::postgres::lists::dead_letters::DeadLetterChange;
@@ -34,6 +37,41 @@ const TOPIC_ASIDE_MAX: Duration = Duration::from_secs(3);
 
 /// The service that a node offers to its API. It opens when the node has found its servers. Cheap
 /// to clone.
+///
+/// A call that a caller may be denied takes the proof that the right was checked:
+///
+/// ```
+/// use punctual::access::permit::Cancel;
+/// use punctual::node::messages::permitted::TaskPermit;
+/// use punctual::node::requests::service::Service;
+///
+/// async fn cancel(service: &Service, permit: &TaskPermit<Cancel>) {
+///     drop(service.cancel(permit).await);
+/// }
+/// ```
+///
+/// A forgotten check does not compile:
+///
+/// ```compile_fail
+/// use punctual::domain::TaskId;
+/// use punctual::node::requests::service::Service;
+///
+/// async fn cancel(service: &Service, id: &TaskId) {
+///     drop(service.cancel(id).await);
+/// }
+/// ```
+///
+/// Neither does the check of another right:
+///
+/// ```compile_fail
+/// use punctual::access::permit::Read;
+/// use punctual::node::messages::permitted::TaskPermit;
+/// use punctual::node::requests::service::Service;
+///
+/// async fn cancel(service: &Service, permit: &TaskPermit<Read>) {
+///     drop(service.cancel(permit).await);
+/// }
+/// ```
 #[derive(Clone, Debug, Default)]
 pub struct Service {
     state: Arc<State>,
@@ -140,7 +178,11 @@ impl Service {
     }
 
     /// Stores the task of a request that arrived at `arrived_at`.
-    pub async fn submit(&self, draft: Draft, arrived_at: Option<Timestamp>) -> SubmitAnswer {
+    pub async fn submit(
+        &self,
+        draft: PermittedDraft,
+        arrived_at: Option<Timestamp>,
+    ) -> SubmitAnswer {
         answer_by_model!(self, model => model.submit(draft).await);
         let parts = self.opened()?;
         let mut answers = [unanswered()];
@@ -154,11 +196,11 @@ impl Service {
     /// of its caller, which is returned with the answer.
     pub async fn submit_many<T>(
         &self,
-        drafts: Vec<(T, Draft)>,
+        drafts: Vec<(T, PermittedDraft)>,
         arrived_at: Option<Timestamp>,
     ) -> Vec<(T, SubmitAnswer)> {
         answer_by_model!(self, model => model.submit_many(drafts).await);
-        let (callers, drafts): (Vec<T>, Vec<Draft>) = drafts.into_iter().unzip();
+        let (callers, drafts): (Vec<T>, Vec<PermittedDraft>) = drafts.into_iter().unzip();
         let mut answers = vec![unanswered(); drafts.len()];
         match self.opened() {
             Ok(parts) => {
@@ -173,10 +215,12 @@ impl Service {
     /// Replaces the task of a name by a draft with that name, if `condition` allows it.
     pub async fn replace(
         &self,
+        permit: &ReplacePermit,
         draft: Draft,
         condition: &Precondition,
         arrived_at: Option<Timestamp>,
     ) -> Result<Placed, Refusal> {
+        debug_assert_eq!(permit.topic(), &draft.record.topic);
         answer_by_model!(self, model => model.replace(draft, condition).await);
         let parts = self.opened()?;
         let placed = match parts.submitter.check_one(draft, arrived_at).await {
@@ -188,61 +232,73 @@ impl Service {
     }
 
     /// Cancels a task.
-    pub async fn cancel(&self, id: TaskId) -> Result<Verdict, Unavailable> {
-        answer_by_model!(self, model => model.cancel(id).await);
-        self.opened()?.takes_changes()?.stored.cancel_by_id(id).await
+    pub async fn cancel(&self, permit: &TaskPermit<Cancel>) -> Result<Verdict, Unavailable> {
+        answer_by_model!(self, model => model.cancel(permit.id()).await);
+        self.opened()?.takes_changes()?.stored.cancel_by_id(permit).await
     }
 
     /// Cancels the task of a name, if `condition` allows it.
     pub async fn cancel_named(
         &self,
-        topic: &TopicName,
+        permit: &Permit<Cancel>,
         name: &TaskName,
         condition: &Precondition,
     ) -> Result<Verdict, Unavailable> {
-        answer_by_model!(self, model => model.cancel_named(topic, name, condition).await);
-        self.opened()?.takes_changes()?.stored.cancel_by_name(topic, name, condition).await
+        answer_by_model!(self, model => model.cancel_named(permit.topic(), name, condition).await);
+        self.opened()?.takes_changes()?.stored.cancel_by_name(permit, name, condition).await
     }
 
-    /// Looks a task up.
-    pub async fn look_up(&self, id: TaskId) -> Result<Option<TaskView>, Unavailable> {
-        answer_by_model!(self, model => model.look_up(id).await);
-        self.opened()?.stored.by_id(id).await
+    /// Finds a task by its id. Only the rights on its topic let anything be told of it.
+    pub async fn find(&self, id: TaskId) -> Result<Option<FoundTask>, Unavailable> {
+        answer_by_model!(self, model => Ok(model.look_up(id).await?.map(FoundTask::new)));
+        Ok(self.opened()?.stored.by_id(id).await?.map(FoundTask::new))
     }
 
     /// Returns the task of a name.
     pub async fn look_up_named(
         &self,
-        topic: &TopicName,
+        permit: &Permit<Read>,
         name: &TaskName,
     ) -> Result<Option<TaskView>, Unavailable> {
-        answer_by_model!(self, model => model.look_up_named(topic, name).await);
-        self.opened()?.stored.by_name(topic, name).await
+        answer_by_model!(self, model => model.look_up_named(permit.topic(), name).await);
+        self.opened()?.stored.by_name(permit.topic(), name).await
     }
 
-    /// Lists at most `limit` pending tasks, or dead letters, in the order of their due times.
-    /// `from` is the end of the previous page.
+    /// Lists pending tasks, or dead letters, in the order of their due times.
     pub async fn list(
+        &self,
+        permit: &ListPermit,
+        list: List,
+        selection: &Selection,
+        range: PageRange,
+    ) -> Result<Page, Unavailable> {
+        debug_assert_eq!(permit.grant().map(Grant::topic), selection.topic.as_ref());
+        let mut page = self.page(list, selection, range).await?;
+        page.tasks.retain(|task| permit.covers(&task.topic));
+        Ok(page)
+    }
+
+    async fn page(
         &self,
         list: List,
         selection: &Selection,
-        from: Option<Cursor>,
-        limit: usize,
+        PageRange { from, limit }: PageRange,
     ) -> Result<Page, Unavailable> {
         answer_by_model!(self, model => model.list(list, selection, from, limit).await);
         self.opened()?.lists.list(list, selection, from, limit).await
     }
 
-    /// Returns the number of pending tasks, of one topic or of all.
-    pub async fn counts(&self, topic: Option<&TopicName>) -> Result<PendingCounts, Unavailable> {
-        answer_by_model!(self, model => model.counts(topic).await);
-        self.opened()?.lists.counts(topic).await
+    /// Returns the number of pending tasks, of one topic or of all that the caller may see.
+    pub async fn counts(&self, permit: &ListPermit) -> Result<PendingCounts, Unavailable> {
+        answer_by_model!(self, model => model.counts(permit).await);
+        self.opened()?.lists.counts(permit).await
     }
 
-    /// Returns whether a topic exists for which a request has found no task: Kafka has it, or tasks
-    /// or dead letters are for it. `None` means that this cannot be told now. `searched` is a list
-    /// that was searched for the topic without any other filter, and has none.
-    pub async fn knows_topic(&self, topic: &TopicName, searched: Option<List>) -> Option<bool> {
+    /// Returns whether the topic of a grant exists, for which a request has found no task: Kafka
+    /// has it, or tasks or dead letters are for it. `None` means that this cannot be told now.
+    /// `searched` is a list that was searched for the topic without any other filter, and has none.
+    pub async fn knows_topic(&self, grant: &Grant, searched: Option<List>) -> Option<bool> {
+        let topic = grant.topic();
         answer_by_model!(self, model => model.knows_topic(topic));
         let parts = self.opened().ok()?;
         // Kafka is asked first, and for a short time only, because the question is an aside of
@@ -263,7 +319,12 @@ impl Service {
     // keep them in futures of their own.
 
     /// Cancels all selected tasks, up to a limit.
-    pub async fn cancel_all(&self, bulk: &BulkSelection) -> Result<BulkDone, Unavailable> {
+    pub async fn cancel_all(
+        &self,
+        permit: &BulkPermit<Cancel>,
+        range: BulkRange,
+    ) -> Result<BulkDone, Unavailable> {
+        let bulk = &BulkSelection::new(permit, range);
         answer_by_model!(self, model => model.cancel_all(bulk).await);
         let parts = self.opened()?.takes_changes()?;
         let done = Box::pin(parts.bulks.cancel_all(bulk)).await;
@@ -272,17 +333,27 @@ impl Service {
     }
 
     /// Redrives all selected dead letters, up to a limit.
-    pub async fn redrive_all(&self, bulk: &BulkSelection) -> Result<BulkDone, Unavailable> {
+    pub async fn redrive_all(
+        &self,
+        permit: &BulkPermit<Redrive>,
+        range: BulkRange,
+    ) -> Result<BulkDone, Unavailable> {
+        let bulk = &BulkSelection::new(permit, range);
         answer_by_model!(self, model => model.redrive_all(bulk).await);
         let parts = self.opened()?.takes_changes()?;
-        parts.submitter.look_for(&bulk.topic).await;
+        parts.submitter.look_for(bulk.topic()).await;
         let done = Box::pin(parts.bulks.change_all_dead(DeadLetterChange::Redrive, bulk)).await;
         log_bulk("put back", bulk, &done);
         done
     }
 
     /// Drops all selected dead letters, up to a limit.
-    pub async fn drop_all_dead(&self, bulk: &BulkSelection) -> Result<BulkDone, Unavailable> {
+    pub async fn drop_all_dead(
+        &self,
+        permit: &BulkPermit<Drop>,
+        range: BulkRange,
+    ) -> Result<BulkDone, Unavailable> {
+        let bulk = &BulkSelection::new(permit, range);
         answer_by_model!(self, model => model.drop_all_dead(bulk).await);
         let parts = self.opened()?.takes_changes()?;
         let done = Box::pin(parts.bulks.change_all_dead(DeadLetterChange::Drop, bulk)).await;
@@ -292,26 +363,36 @@ impl Service {
 
     /// Redrives a dead letter: its task is due now. Returns `None` when there is no such dead
     /// letter.
-    pub async fn redrive(&self, id: TaskId) -> Result<Option<TaskView>, Unavailable> {
+    pub async fn redrive(
+        &self,
+        permit: &TaskPermit<Redrive>,
+    ) -> Result<Option<TaskView>, Unavailable> {
+        let id = permit.id();
         answer_by_model!(self, model => model.redrive(id).await);
         let parts = self.opened()?.takes_changes()?;
         if let Some(task) = parts.stored.by_id(id).await? {
             parts.submitter.look_for(&task.topic).await;
         }
-        let task = Box::pin(parts.bulks.redrive(id)).await?;
+        let task = Box::pin(parts.bulks.redrive(permit)).await?;
         if task.is_some() {
-            tracing::info!(%id, "a dead letter was put back");
+            let principal = &permit.principal().name;
+            tracing::info!(%id, %principal, "a dead letter was put back");
         }
         Ok(task)
     }
 
     /// Drops a dead letter, and returns it. Returns `None` when there is no such dead letter.
-    pub async fn drop_dead(&self, id: TaskId) -> Result<Option<TaskView>, Unavailable> {
+    pub async fn drop_dead(
+        &self,
+        permit: &TaskPermit<Drop>,
+    ) -> Result<Option<TaskView>, Unavailable> {
+        let id = permit.id();
         answer_by_model!(self, model => model.drop_dead(id).await);
         let parts = self.opened()?.takes_changes()?;
-        let task = Box::pin(parts.bulks.drop_dead(id)).await?;
+        let task = Box::pin(parts.bulks.drop_dead(permit)).await?;
         if task.is_some() {
-            tracing::info!(%id, "a dead letter was dropped");
+            let principal = &permit.principal().name;
+            tracing::info!(%id, %principal, "a dead letter was dropped");
         }
         Ok(task)
     }
@@ -320,7 +401,8 @@ impl Service {
     ///
     /// # Errors
     /// While the node starts: it knows nothing of the cluster yet.
-    pub async fn cluster(&self) -> Result<ClusterView, Unavailable> {
+    pub async fn cluster(&self, permit: &OperatePermit) -> Result<ClusterView, Unavailable> {
+        tracing::debug!(principal = %permit.principal().name, "the state of the cluster is shown");
         answer_by_model!(self, model => Ok(model.cluster()));
         Ok(self.opened()?.reporter.view().await)
     }
@@ -346,14 +428,14 @@ fn log_bulk(what: &str, bulk: &BulkSelection, done: &Result<BulkDone, Unavailabl
     // Milliseconds since the epoch, as a request may give them.
     let [due_from_ms, due_to_ms] =
         [bulk.due_from, bulk.due_to].map(|time| time.map(Timestamp::as_millis));
-    let topic = &bulk.topic;
+    let (topic, principal) = (bulk.topic(), &bulk.principal().name);
     match done {
         _ if bulk.is_dry_run => {}
         Ok(BulkDone { task_count, has_more, .. }) => {
-            tracing::info!(%topic, due_from_ms, due_to_ms, task_count, has_more, "many tasks were {what}");
+            tracing::info!(%principal, %topic, due_from_ms, due_to_ms, task_count, has_more, "many tasks were {what}");
         }
         Err(unavailable) => {
-            tracing::info!(%topic, due_from_ms, due_to_ms, ?unavailable, "many tasks were to be {what}")
+            tracing::info!(%principal, %topic, due_from_ms, due_to_ms, ?unavailable, "many tasks were to be {what}")
         }
     }
 }
@@ -361,6 +443,7 @@ fn log_bulk(what: &str, bulk: &BulkSelection, done: &Result<BulkDone, Unavailabl
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::access::{Caller, Rights};
 
     #[tokio::test]
     async fn a_starting_service_names_its_missing_requirements() {
@@ -368,7 +451,8 @@ mod tests {
         let why = "no route".to_owned();
         service.waits_for(vec![NotReady { what: Requirement::Kafka, why }]);
         let reason = "the node is starting (kafka: no route)".to_owned();
-        assert_eq!(service.counts(None).await, Err(Unavailable::ServerAway { reason }));
+        let permit = ListPermit::on(&Caller::anonymous(Rights::everything()), None).unwrap();
+        assert_eq!(service.counts(&permit).await, Err(Unavailable::ServerAway { reason }));
         assert!(!service.is_draining() && service.arrival().is_none());
     }
 }

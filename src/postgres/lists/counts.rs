@@ -86,12 +86,10 @@ struct Count<'a> {
 }
 
 impl CountResult {
-    /// Returns the number of pending tasks of each topic, or of one topic.
-    pub fn topics(&self, topic: Option<&str>) -> Vec<(String, u64)> {
+    /// Returns the number of pending tasks of each topic that is meant.
+    pub fn topics(&self, is_meant: impl Fn(&str) -> bool) -> Vec<(String, u64)> {
         let mut topics: HashMap<&str, f64> = HashMap::new();
-        for ((of, _), count) in
-            self.tally.iter().filter(|((of, _), _)| topic.is_none_or(|topic| topic == of))
-        {
+        for ((of, _), count) in self.tally.iter().filter(|((of, _), _)| is_meant(of)) {
             *topics.entry(of).or_default() += count;
         }
         let mut topics: Vec<(String, u64)> =
@@ -100,12 +98,13 @@ impl CountResult {
         topics
     }
 
-    /// Returns the number of tasks of each minute from [`Self::from`] on, of one topic or of all.
-    pub fn minutes(&self, topic: Option<&str>) -> [u64; MINUTES] {
+    /// Returns the number of tasks of each minute from [`Self::from`] on, of the topics that are
+    /// meant.
+    pub fn minutes(&self, is_meant: impl Fn(&str) -> bool) -> [u64; MINUTES] {
         let mut minutes = [0.0; MINUTES];
         for ((of, place), count) in &self.tally {
             let minute = place.checked_sub(1).and_then(|index| minutes.get_mut(index));
-            if let Some(minute) = minute.filter(|_minute| topic.is_none_or(|topic| topic == of)) {
+            if let Some(minute) = minute.filter(|_minute| is_meant(of)) {
                 *minute += count;
             }
         }

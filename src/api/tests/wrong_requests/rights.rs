@@ -227,6 +227,26 @@ async fn the_task_of_a_foreign_topic_is_as_absent_as_one_that_never_was() {
 }
 
 #[tokio::test]
+async fn all_topics_do_not_include_hidden_ones_unless_they_are_written_out() {
+    let read: &[Action] = &[Action::Read];
+    for (rules, count) in [(vec![(read, "*")], 1), (vec![(read, "*"), (read, "_hidden")], 2)] {
+        let world = World::with(&rules);
+        for topic in ["open", "_hidden"] {
+            let task = format!(r#"{{"topic":"{topic}","delay":"2m","payload":1}}"#);
+            submit(&world.all, &task).await;
+        }
+        let counts = json_of(world.ask(bare("GET", "/v1/tasks/counts")).await).await;
+        let topics = counts["topics"].as_array().unwrap();
+        let minutes = counts["minutes"].as_array().unwrap().iter();
+        let of_minutes: u64 = minutes.map(|minute| minute["count"].as_u64().unwrap()).sum();
+        let shown = (counts["pending"]["count"].as_u64().unwrap(), topics.len(), of_minutes);
+        assert_eq!(shown, (count, usize::try_from(count).unwrap(), count), "{counts}");
+        let list = json_of(world.ask(bare("GET", "/v1/tasks")).await).await;
+        assert_eq!(list["tasks"].as_array().unwrap().len(), topics.len(), "{list}");
+    }
+}
+
+#[tokio::test]
 async fn a_put_needs_both_rights_and_a_batch_refuses_only_what_is_forbidden() {
     let world = World::with(&[(&[Action::Submit], "open"), (&[Action::Cancel], "elsewhere")]);
     let id = world.task("open", "n").await;
@@ -265,6 +285,11 @@ async fn foreign_hosts_and_pages_are_refused_and_probes_answer_to_any_name() {
     ] {
         let mut request = bare("GET", path);
         request.headers_mut().insert(name, value.parse().unwrap());
-        assert_eq!(api.ask(request).await.status(), status, "{path} {name}: {value}");
+        let response = api.ask(request).await;
+        assert_eq!(response.status(), status, "{path} {name}: {value}");
+        if status == 421 {
+            let text = text_of(response).await;
+            assert!(text.contains("none of this node's") && text.contains("--host"), "{text}");
+        }
     }
 }

@@ -20,10 +20,12 @@ use std::time::Duration;
 
 use parking_lot::{Mutex, MutexGuard};
 
+use crate::access::permit::ListPermit;
 use crate::domain::{
     Cursor, Kept, List, NewTask, NodeId, Page, Precondition, Receipt, Selection, Shard, ShardCount,
     TaskId, TaskName, TaskState, TaskView, Timestamp, TopicName,
 };
+use crate::node::messages::permitted::PermittedDraft;
 use crate::node::messages::{
     Accepted, BulkDone, BulkSelection, ClusterView, Draft, Due, Figure, NodeView, NotReady,
     PendingCounts, Placed, Refusal, Requirement, SubmitAnswer, Unavailable, UnavailableTopic,
@@ -48,14 +50,15 @@ impl Model {
         Some(Timestamp::from_millis(NOW_MILLIS))
     }
 
-    pub async fn submit(&self, draft: Draft) -> SubmitAnswer {
+    pub async fn submit(&self, draft: PermittedDraft) -> SubmitAnswer {
+        let (draft, _permit) = draft.into_parts();
         if draft.record.topic.as_str() == "slow" {
             std::future::pending::<()>().await;
         }
         self.submit_one(draft)
     }
 
-    pub async fn submit_many<T>(&self, drafts: Vec<(T, Draft)>) -> Vec<(T, SubmitAnswer)> {
+    pub async fn submit_many<T>(&self, drafts: Vec<(T, PermittedDraft)>) -> Vec<(T, SubmitAnswer)> {
         let mut answers = Vec::new();
         for (context, draft) in drafts {
             answers.push((context, self.submit(draft).await));
@@ -238,9 +241,11 @@ impl Model {
         Ok(Page { tasks, next })
     }
 
-    pub async fn counts(&self, topic: Option<&TopicName>) -> Result<PendingCounts, Unavailable> {
-        let selection = Selection { topic: topic.cloned(), ..Selection::default() };
-        let tasks = self.selected(&selection, TaskState::Scheduled)?;
+    pub async fn counts(&self, permit: &ListPermit) -> Result<PendingCounts, Unavailable> {
+        let topic = permit.grant().map(|grant| grant.topic().clone());
+        let selection = Selection { topic, ..Selection::default() };
+        let mut tasks = self.selected(&selection, TaskState::Scheduled)?;
+        tasks.retain(|task| permit.covers(&task.topic));
         let figure = |count: usize| Figure {
             task_count: u64::try_from(count).unwrap_or(u64::MAX),
             is_exact: true,

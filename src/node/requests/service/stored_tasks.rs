@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
+use crate::access::permit::{Cancel, Permit};
 use crate::domain::{NewTask, Precondition, TaskId, TaskName, TaskState, TaskView, TopicName};
+use crate::node::messages::permitted::TaskPermit;
 use crate::node::messages::{Placed, Refusal, Unavailable, Verdict};
 use crate::node::requests::canceller::Canceller;
 use crate::node::requests::moving::{self, Looks};
@@ -53,13 +55,13 @@ impl StoredTasks {
     }
 
     /// Cancels a task by its id.
-    pub async fn cancel_by_id(&self, id: TaskId) -> Result<Verdict, Unavailable> {
+    pub async fn cancel_by_id(&self, permit: &TaskPermit<Cancel>) -> Result<Verdict, Unavailable> {
         let mut looks = Looks::default();
         loop {
-            if let Some(task) = self.canceller.cancel(id).await? {
+            if let Some(task) = self.canceller.cancel(permit).await? {
                 return Ok(Verdict::Cancelled(task));
             }
-            if let Some(verdict) = Verdict::of_look(self.by_id(id).await?) {
+            if let Some(verdict) = Verdict::of_look(self.by_id(permit.id()).await?) {
                 return Ok(verdict);
             }
             if looks.is_last() {
@@ -75,17 +77,17 @@ impl StoredTasks {
     /// its replacement is meant instead.
     pub async fn cancel_by_name(
         &self,
-        topic: &TopicName,
+        permit: &Permit<Cancel>,
         name: &TaskName,
         condition: &Precondition,
     ) -> Result<Verdict, Unavailable> {
         for _try in 0..CANCELS_OF_NAME_MAX {
             let verdict = if condition.is_none() {
-                self.cancel_current(topic, name).await?
+                self.cancel_current(permit, name).await?
             } else {
                 // The future is on the heap: it is rarely needed, and would make the future of
                 // every cancel larger.
-                Box::pin(self.withdraw(topic, name, condition)).await?
+                Box::pin(self.withdraw(permit, name, condition)).await?
             };
             match verdict {
                 Some(Verdict::Replaced(_)) => {}
@@ -101,27 +103,28 @@ impl StoredTasks {
     /// Cancels the task that a name stands for now.
     async fn cancel_current(
         &self,
-        topic: &TopicName,
+        permit: &Permit<Cancel>,
         name: &TaskName,
     ) -> Result<Option<Verdict>, Unavailable> {
-        let Some(entry) = self.entry(topic, name).await? else {
+        let Some(entry) = self.entry(permit.topic(), name).await? else {
             return Ok(Some(Verdict::NotFound));
         };
         if entry.is_expired && !self.by_id(entry.id).await?.as_ref().is_some_and(is_pending) {
             return Ok(Some(Verdict::NotFound));
         }
-        self.cancel_by_id(entry.id).await.map(Some)
+        // The task of a name is of the topic of the name.
+        self.cancel_by_id(&TaskPermit::of_topic(permit, entry.id)).await.map(Some)
     }
 
     /// Cancels the task of a name. The entry is locked meanwhile, so that exactly the task that
     /// `condition` allows is cancelled. `None` means that the task is being moved.
     async fn withdraw(
         &self,
-        topic: &TopicName,
+        permit: &Permit<Cancel>,
         name: &TaskName,
         condition: &Precondition,
     ) -> Result<Option<Verdict>, Unavailable> {
-        Ok(match self.replacer.withdraw(topic, name, condition).await? {
+        Ok(match self.replacer.withdraw(permit, name, condition).await? {
             Withdrawal::Cancelled(task) => Some(Verdict::Cancelled(*task)),
             Withdrawal::Unmet(entry) => Some(Verdict::Unmet(entry.id)),
             Withdrawal::NotFound => Some(Verdict::NotFound),

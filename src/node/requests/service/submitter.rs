@@ -7,6 +7,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::domain::{NewTask, TaskName, Timestamp, TopicName};
 use crate::kafka::{LookUpError, TopicCache, TopicFacts};
+use crate::node::messages::permitted::PermittedDraft;
 use crate::node::messages::{Accepted, Draft, Due, Refusal, SubmitAnswer};
 use crate::node::requests::intake::Intake;
 use crate::node::requests::intake::submission::Submission;
@@ -58,7 +59,7 @@ impl Submitter {
     /// as [`unanswered`].
     pub async fn admit(
         &self,
-        drafts: impl IntoIterator<Item = Draft>,
+        drafts: impl IntoIterator<Item = PermittedDraft>,
         arrived_at: Option<Timestamp>,
         answers: &mut [SubmitAnswer],
     ) {
@@ -70,6 +71,7 @@ impl Submitter {
         let mut refused = Vec::new();
         let mut known: Option<(TopicName, Facts)> = None;
         for (index, draft) in drafts.into_iter().enumerate() {
+            let (draft, _permit) = draft.into_parts();
             let topic = draft.record.topic.clone();
             let named = draft.name.clone().map(|name| (topic.clone(), name));
             let facts = match known.take() {

@@ -1,0 +1,123 @@
+//! Requests together with the proof that their caller may make them.
+
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+use super::Draft;
+use crate::access::permit::{Denied, Permit, Read, Right, Submit};
+use crate::access::{Caller, Principal};
+use crate::domain::{TaskId, TaskView};
+
+/// A draft whose caller may submit it. The right was checked on the draft's own topic.
+#[derive(Clone, Debug)]
+pub struct PermittedDraft {
+    draft: Draft,
+    permit: Permit<Submit>,
+}
+
+impl PermittedDraft {
+    pub fn new(caller: &Caller, draft: Draft) -> Result<Self, Denied> {
+        Ok(Self { permit: Permit::on(caller, &draft.record.topic)?, draft })
+    }
+
+    pub fn draft(&self) -> &Draft {
+        &self.draft
+    }
+
+    pub fn into_parts(self) -> (Draft, Permit<Submit>) {
+        (self.draft, self.permit)
+    }
+}
+
+/// A task that was found by its id. It tells nothing before the right on its topic is checked: for
+/// a caller without the right, the task does not exist.
+#[derive(Clone, Debug)]
+pub struct FoundTask(TaskView);
+
+impl FoundTask {
+    pub(in crate::node) fn new(view: TaskView) -> Self {
+        Self(view)
+    }
+
+    /// Returns the task, if the caller may read it.
+    pub fn show(self, caller: &Caller) -> Option<TaskView> {
+        Permit::<Read>::on(caller, &self.0.topic).ok().map(|_permit| self.0)
+    }
+
+    /// Returns the permit to do `R` to the task, if the caller has the right. The topic of an id
+    /// never changes, so the permit stays right.
+    pub fn permit<R: Right>(&self, caller: &Caller) -> Option<TaskPermit<R>> {
+        let permit = Permit::on(caller, &self.0.topic).ok()?;
+        Some(TaskPermit::of_topic(&permit, self.0.id))
+    }
+}
+
+/// The proof that a caller may do `R` to the task with an id.
+#[derive(Clone, Debug)]
+pub struct TaskPermit<R> {
+    principal: Arc<Principal>,
+    id: TaskId,
+    right: PhantomData<R>,
+}
+
+impl<R: Right> TaskPermit<R> {
+    /// Returns the permit of a caller who may do everything to every task, which need not be found
+    /// first.
+    pub fn unlimited(caller: &Caller, id: TaskId) -> Option<Self> {
+        let principal = caller.principal.clone();
+        principal.rights.is_everything().then_some(Self { principal, id, right: PhantomData })
+    }
+
+    /// Returns the permit for a task that is known to be of the topic of `permit`.
+    pub(in crate::node) fn of_topic(permit: &Permit<R>, id: TaskId) -> Self {
+        Self { principal: permit.principal().clone(), id, right: PhantomData }
+    }
+
+    pub fn id(&self) -> TaskId {
+        self.id
+    }
+
+    /// Returns the caller whose rights were checked.
+    pub fn principal(&self) -> &Arc<Principal> {
+        &self.principal
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::access::permit::Cancel;
+    use crate::access::rights::{Rights, Rule};
+    use crate::access::{Action, pattern::Pattern};
+    use crate::domain::{Shard, TaskState, Timestamp, TopicName};
+
+    fn found(topic: &str) -> FoundTask {
+        FoundTask::new(TaskView {
+            id: TaskId::new(Timestamp::EPOCH, Shard::new(0), 1),
+            topic: TopicName::new(topic).unwrap(),
+            name: None,
+            state: TaskState::Scheduled,
+            replaced_by: None,
+            attempt: 1,
+            receipt: None,
+            kept: None,
+            reason: None,
+            died_at: None,
+        })
+    }
+
+    #[test]
+    fn a_found_task_is_shown_and_changed_by_the_rights_on_its_own_topic_alone() {
+        let topics = vec![Pattern::new("orders").unwrap()];
+        let rule = Rule { actions: vec![Action::Cancel], topics };
+        let caller = Caller::anonymous(Rights::new(&[rule], &[], false));
+        let own = found("orders");
+        let permit = own.permit::<Cancel>(&caller).unwrap();
+        assert_eq!((permit.id(), permit.principal()), (own.0.id, &caller.principal));
+        assert!(own.show(&caller).is_none());
+        assert!(found("other").permit::<Cancel>(&caller).is_none());
+        assert!(TaskPermit::<Cancel>::unlimited(&caller, permit.id()).is_none());
+        let everybody = Caller::anonymous(Rights::everything());
+        assert!(TaskPermit::<Cancel>::unlimited(&everybody, permit.id()).is_some());
+    }
+}
