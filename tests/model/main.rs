@@ -1,4 +1,5 @@
-//! Searches the protocol exhaustively at a small scope, without a server or a clock.
+//! Searches the protocol exhaustively at a small scope, without a server or a clock. `feedback`
+//! does so for tracked tasks and their consumers.
 //! docs/testing.md lists the scope.
 #![expect(
     clippy::unwrap_used,
@@ -10,6 +11,7 @@
 
 mod checker;
 mod controls;
+mod feedback;
 mod protocol;
 
 use std::collections::BTreeSet;

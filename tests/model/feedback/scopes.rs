@@ -1,0 +1,165 @@
+//! The scopes of the search: a few small worlds, each with the calls and faults that matter there.
+
+use super::state::{Faults, What};
+
+/// A call and the attempt that it names. 0: it names none.
+pub type Asked = (What, u8);
+
+#[derive(Clone, Debug)]
+pub struct Scope {
+    pub name: &'static str,
+    pub attempts_max: u8,
+    /// The number of nodes.
+    pub slot_count: u8,
+    /// The calls that a consumer may make, in any state of the task.
+    pub asks: &'static [Asked],
+    pub call_count: u8,
+    /// The number of calls at the same time.
+    pub connection_count: u8,
+    /// True when a client cancels the task, or replaces it if it has a name.
+    pub is_removed: bool,
+    pub is_named: bool,
+    /// True when rows are inserted into the far table, and a mover moves them.
+    pub is_far: bool,
+    pub faults: Faults,
+}
+
+const FINISH: What = What::Finish;
+const FAIL: What = What::Fail { is_final: false };
+const FAIL_FOR_GOOD: What = What::Fail { is_final: true };
+const EXTEND: What = What::Extend;
+
+/// Every call, with the attempts that a task of two attempts has, and one more.
+const ALL: &[Asked] = &[
+    (FINISH, 0),
+    (FINISH, 1),
+    (FINISH, 2),
+    (FINISH, 3),
+    (FAIL, 1),
+    (FAIL, 2),
+    (FAIL, 3),
+    (FAIL_FOR_GOOD, 1),
+    (FAIL_FOR_GOOD, 2),
+    (EXTEND, 1),
+    (EXTEND, 2),
+    (EXTEND, 3),
+];
+const SOME: &[Asked] = &[(FINISH, 0), (FAIL, 1), (FAIL_FOR_GOOD, 1), (EXTEND, 1)];
+const ONLY_FINISH: &[Asked] = &[(FINISH, 0)];
+
+const NO_FAULTS: Faults = Faults {
+    adoptions: 0,
+    answers: 0,
+    acknowledgements: 0,
+    refusals: 0,
+    refusals_for_good: 0,
+    postgres: 0,
+};
+
+const PLAIN: Scope = Scope {
+    name: "",
+    attempts_max: 2,
+    slot_count: 1,
+    asks: ALL,
+    call_count: 1,
+    connection_count: 1,
+    is_removed: false,
+    is_named: false,
+    is_far: false,
+    faults: NO_FAULTS,
+};
+
+/// Three calls, one after another.
+pub fn calls_in_turn() -> Scope {
+    let faults = Faults { refusals: 1, acknowledgements: 1, ..NO_FAULTS };
+    Scope { name: "calls in turn", call_count: 3, faults, ..PLAIN }
+}
+
+/// Two calls, one after another, and three attempts.
+pub fn three_attempts() -> Scope {
+    let faults = Faults { acknowledgements: 1, refusals_for_good: 1, ..NO_FAULTS };
+    Scope { name: "three attempts", attempts_max: 3, call_count: 2, faults, ..PLAIN }
+}
+
+/// The only attempt is the last one.
+pub fn one_attempt() -> Scope {
+    let faults = Faults { refusals: 1, acknowledgements: 1, ..NO_FAULTS };
+    Scope { name: "one attempt", attempts_max: 1, call_count: 3, faults, ..PLAIN }
+}
+
+/// Two calls at the same time.
+pub fn calls_at_once() -> Scope {
+    let faults = Faults { refusals: 1, ..NO_FAULTS };
+    Scope { name: "calls at once", call_count: 2, connection_count: 2, faults, ..PLAIN }
+}
+
+/// A batch is adopted, and the node that had it goes on.
+pub fn adopted() -> Scope {
+    let faults = Faults { adoptions: 1, refusals: 1, ..NO_FAULTS };
+    Scope { name: "adopted while called", slot_count: 2, call_count: 2, faults, ..PLAIN }
+}
+
+/// Settles and calls are rolled back, or commit without an answer.
+pub fn unanswered() -> Scope {
+    let faults = Faults { answers: 1, adoptions: 1, ..NO_FAULTS };
+    Scope {
+        name: "unanswered settles and calls",
+        slot_count: 2,
+        asks: SOME,
+        call_count: 2,
+        faults,
+        ..PLAIN
+    }
+}
+
+/// Rows are inserted into the far table, and moved, while two consumers call.
+pub fn far() -> Scope {
+    Scope { name: "far rows and calls", is_far: true, call_count: 2, connection_count: 2, ..PLAIN }
+}
+
+/// The task is cancelled while two consumers call.
+pub fn cancelled() -> Scope {
+    let faults = Faults { refusals: 1, ..NO_FAULTS };
+    Scope {
+        name: "a cancel and calls",
+        is_removed: true,
+        is_far: true,
+        asks: SOME,
+        call_count: 2,
+        connection_count: 2,
+        faults,
+        ..PLAIN
+    }
+}
+
+/// The task is replaced by name while two consumers call.
+pub fn replaced() -> Scope {
+    Scope { name: "a replacement and calls", is_named: true, ..cancelled() }
+}
+
+/// Postgres crashes and undoes settles.
+pub fn undone() -> Scope {
+    let faults = Faults { postgres: 1, refusals: 1, ..NO_FAULTS };
+    Scope { name: "undone settles and calls", call_count: 2, faults, ..PLAIN }
+}
+
+/// One finish, and nothing else. Only controls use it.
+pub fn one_finish() -> Scope {
+    let faults = Faults { answers: 1, refusals: 1, postgres: 1, ..NO_FAULTS };
+    Scope { asks: ONLY_FINISH, faults, ..PLAIN }
+}
+
+pub fn all() -> Vec<Scope> {
+    vec![
+        calls_in_turn(),
+        three_attempts(),
+        one_attempt(),
+        calls_at_once(),
+        adopted(),
+        unanswered(),
+        far(),
+        cancelled(),
+        replaced(),
+        undone(),
+    ]
+}

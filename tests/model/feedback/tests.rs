@@ -1,0 +1,111 @@
+//! Searches the scopes of feedback, and tests the checker with deliberate mistakes.
+
+use std::collections::BTreeSet;
+use std::time::Instant;
+
+use super::scopes::{self, Scope};
+use super::{
+    ATTEMPTS_MAX, BROKEN_TABLE, CANCELLED_UNSENT, COUNTED, DEAD_IN_TIME, FINISHED_IS_OVER,
+    Feedback, HEARD_IS_OVER, IN_ONE_PLACE, KINDS, Mistake, ONE_FINAL_LINE, ONE_OF_A_NAME,
+};
+use crate::checker::{NEVER_LOST, search};
+
+/// The number of states of each scope. A change shows that an action was lost from the model, or
+/// added to it.
+const STATES: [(&str, usize); 10] = [
+    ("calls in turn", 223_148),
+    ("three attempts", 93_027),
+    ("one attempt", 76_118),
+    ("calls at once", 755_316),
+    ("adopted while called", 855_323),
+    ("unanswered settles and calls", 231_301),
+    ("far rows and calls", 293_254),
+    ("a cancel and calls", 601_674),
+    ("a replacement and calls", 542_034),
+    ("undone settles and calls", 49_944),
+];
+
+/// The number of different cells of the table that some call met: the state of the task with its
+/// current attempt, the call with the attempt that it names, and the verdict.
+const CELLS: usize = 212;
+
+#[test]
+fn every_call_gets_the_verdict_of_the_table_and_every_tracked_task_can_end_from_everywhere() {
+    let began = Instant::now();
+    let (mut kinds, mut met, mut total) = (BTreeSet::new(), BTreeSet::new(), 0);
+    let mut wrong = Vec::new();
+    assert_eq!(
+        scopes::all().iter().map(|scope| scope.name).collect::<Vec<_>>(),
+        STATES.map(|(name, _)| name)
+    );
+    for (scope, (name, state_count)) in scopes::all().into_iter().zip(STATES) {
+        let began = Instant::now();
+        let model = Feedback::new(scope, None);
+        let found = search(&model);
+        eprintln!(
+            "{name}: {} states, {} steps, {:.1?}",
+            found.state_count,
+            found.step_count,
+            began.elapsed()
+        );
+        if let Some(broken) = &found.broken {
+            wrong.push(format!("{name} breaks {}", broken.story()));
+        } else if found.state_count != state_count {
+            wrong.push(format!(
+                "{name} has {} states, not {state_count}: what was lost, or is new?",
+                found.state_count
+            ));
+        }
+        total += found.state_count;
+        kinds.extend(found.kinds.into_keys());
+        met.extend(model.met.into_inner().unwrap());
+    }
+    eprintln!("{total} states and {} cells in {:.1?}", met.len(), began.elapsed());
+    let missing: Vec<_> = KINDS.iter().filter(|kind| !kinds.contains(**kind)).collect();
+    assert!(missing.is_empty(), "never taken: {missing:?}");
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert_eq!(met.len(), CELLS, "the cells that were met are {met:#?}");
+}
+
+/// A mistake, the scope in which it takes effect, and the property that it breaks.
+type Control = (Mistake, fn() -> Scope, &'static str);
+
+const CONTROLS: [Control; 21] = [
+    (Mistake::FinishWithoutLock, scopes::one_finish, FINISHED_IS_OVER),
+    (Mistake::LockOnlyWhatMayBeSent, scopes::one_finish, BROKEN_TABLE),
+    (Mistake::FarAndNearInOneStatement, scopes::far, FINISHED_IS_OVER),
+    (Mistake::SettleIgnoresTheMark, scopes::one_finish, FINISHED_IS_OVER),
+    (Mistake::SettleReadsTheMarkInItsSnapshot, scopes::one_finish, FINISHED_IS_OVER),
+    (Mistake::SettleForgetsAFail, scopes::calls_in_turn, BROKEN_TABLE),
+    (Mistake::OldNoteIsTakenForANewOne, scopes::calls_in_turn, NEVER_LOST),
+    (Mistake::NoCheckAfterTheMark, scopes::one_finish, ONE_FINAL_LINE),
+    (Mistake::FollowUpTwice, scopes::one_finish, IN_ONE_PLACE),
+    (Mistake::VerdictRowIsPublished, scopes::one_finish, ATTEMPTS_MAX),
+    (Mistake::OldFailCounts, scopes::calls_in_turn, BROKEN_TABLE),
+    (Mistake::PerhapsSentIsNotCounted, scopes::calls_in_turn, BROKEN_TABLE),
+    (Mistake::FinalIsForgotten, scopes::calls_in_turn, BROKEN_TABLE),
+    (Mistake::DeferredVerdictIsOpen, scopes::calls_in_turn, BROKEN_TABLE),
+    (Mistake::NameIsAlwaysLocked, scopes::replaced, NEVER_LOST),
+    (Mistake::CallsDoNotWaitForTheDisk, scopes::one_finish, FINISHED_IS_OVER),
+    (Mistake::NoteIsNoEvidence, scopes::calls_in_turn, HEARD_IS_OVER),
+    (Mistake::OneAttemptTooFew, scopes::one_finish, DEAD_IN_TIME),
+    (Mistake::DeferralIsCounted, scopes::one_finish, COUNTED),
+    (Mistake::RemovalTakesWhatMayBeSent, scopes::replaced, CANCELLED_UNSENT),
+    (Mistake::AwaitingLooksFinal, scopes::replaced, ONE_OF_A_NAME),
+];
+
+#[test]
+fn each_deliberate_mistake_of_feedback_is_found_and_breaks_what_it_is_about() {
+    let mut wrong = Vec::new();
+    for (mistake, scope, property) in CONTROLS {
+        let found = search(&Feedback::new(scope(), Some(mistake)));
+        let said = found.broken.as_ref().map_or("nothing", |broken| broken.property);
+        let length = found.broken.as_ref().map_or(0, |broken| broken.trace.len());
+        eprintln!("{mistake:?}: {said}; {} states, a trace of {length} steps", found.state_count);
+        if said != property {
+            let story = found.broken.map_or_else(String::new, |broken| broken.story());
+            wrong.push(format!("{mistake:?} should break \"{property}\": {story}"));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
