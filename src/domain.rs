@@ -24,6 +24,7 @@ pub use shard::{Shard, ShardCount};
 pub use task::headers::Headers;
 pub use task::name::TaskName;
 pub use task::precondition::{Precondition, TaskSet};
+pub use task::retry_policy::{RetryPolicy, Ttr};
 pub use task::submit_order::{Position, SubmitOrder};
 pub use task::{Backlog, Kept, NewTask, Record, TaskState, TaskView};
 pub use time::Monotonic;

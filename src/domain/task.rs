@@ -3,6 +3,7 @@
 pub mod headers;
 pub mod name;
 pub mod precondition;
+pub mod retry_policy;
 pub mod submit_order;
 
 use self::submit_order::ORDER_BITS;

@@ -1,76 +1,61 @@
 //! The calls of consumers: finish, fail and extend. Each step is one statement. A call locks in the
-//! order of all transactions: `task_follow`, the row of the task, the entry of the name.
+//! order of all transactions: `task_follow`, the row of the task, the entry of the name. What it
+//! then decides is `punctual::engine::feedback`.
 
-use super::state::{Ask, Call, Follow, Note, Phase, Place, Row, State, What, bit};
-use super::table::{Cell, Verdict, cell_of, verdict_of};
+use punctual::engine::feedback::{Call, Effect, FIRST_IN_FLIGHT, Note, Place, Verdict};
+
+use super::state::{Followed, Found, OpenCall, Phase, State, bit};
+use super::table::{Cell, cell_of, verdict_of};
 use super::{BROKEN_TABLE, Feedback, Mistake};
 
 /// The number of times that a call begins with transaction 1.
 const ROUNDS_MAX: u8 = 3;
 
-/// The writes of a call, which commit together with its answer.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Effect {
-    Nothing,
-    /// The pending row is deleted, and the task is finished.
-    End,
-    /// The claimed task is finished. Its settle finds the mark.
-    Mark,
-    /// The pending row is deleted, and another one inserted.
-    Replace {
-        note: Option<Note>,
-        is_verdict: bool,
-    },
-    /// The settle of the claimed row is to insert another row than its own.
-    Note {
-        note: Note,
-        is_verdict: bool,
-    },
-}
-
-impl Effect {
-    fn takes_the_row(self) -> bool {
-        matches!(self, Self::End | Self::Replace { .. })
-    }
-}
-
 impl Feedback {
-    pub fn begin(&self, state: &mut State, index: u8, ask: Ask) -> Option<()> {
+    pub fn begin(&self, state: &mut State, index: u8, call: Call) -> Option<()> {
         state.calls_left = state.calls_left.checked_sub(1)?;
         state.calls[usize::from(index)] =
-            Some(Call { ask, phase: Phase::Locking, round: 1, seen: None });
+            Some(OpenCall { call, phase: Phase::Locking, round: 1, seen: None });
         Some(())
     }
 
     pub fn look(&self, state: &mut State, index: u8) -> Option<()> {
-        let call = state.calls[usize::from(index)]?;
+        let open = state.calls[usize::from(index)]?;
         let turn_to = |state: &mut State, phase| {
-            state.calls[usize::from(index)] = Some(Call { phase, ..call });
+            state.calls[usize::from(index)] = Some(OpenCall { phase, ..open });
             Some(())
         };
-        match call.phase {
+        match open.phase {
             Phase::Locking => match self.lock(state, index)? {
-                Some(follow) if self.goes_without_lock(state, index) => {
-                    let (phase, seen) = (Phase::LookingFar, Some(follow));
-                    state.calls[usize::from(index)] = Some(Call { phase, seen, ..call });
+                Some(found) if self.goes_without_lock(state, index) => {
+                    let (phase, seen) = (Phase::LookingFar, Some(found));
+                    state.calls[usize::from(index)] = Some(OpenCall { phase, seen, ..open });
                     Some(())
                 }
                 Some(_) => turn_to(state, Phase::LookingFar),
                 None if self.is(Mistake::NoCheckAfterTheMark) => turn_to(state, Phase::Asking),
                 None => turn_to(state, Phase::Marking),
             },
-            Phase::LookingFar => {
-                let follow = call.seen.or(state.db.follow)?;
-                if state.db.far & bit(follow.row) == 0 {
-                    return turn_to(state, Phase::LookingNear);
+            Phase::LookingFar | Phase::LookingNear => {
+                let is_far = open.phase == Phase::LookingFar;
+                let row = open.seen.or(state.db.follow)?.row;
+                let rows = if is_far { state.db.far } else { state.db.near };
+                if rows & bit(row) == 0 {
+                    return if is_far {
+                        turn_to(state, Phase::LookingNear)
+                    } else {
+                        self.found(state, index, Found::At(Place::Claimed))
+                    };
                 }
-                if self.decide(follow, Place::Far, call.ask).1.takes_the_row()
-                    && self.is_row_locked(state, follow.row, Some(index))
+                // A row that the call does not take is read and not locked.
+                let pending = Found::At(Place::Pending);
+                if self.decided(state, open, pending).1.takes_the_row()
+                    && self.is_row_locked(state, row, Some(index))
                 {
-                    let waits = self.is(Mistake::FarAndNearInOneStatement);
-                    return if waits { turn_to(state, Phase::LookingOld) } else { None };
+                    let goes_on = is_far && self.is(Mistake::FarAndNearInOneStatement);
+                    return if goes_on { turn_to(state, Phase::LookingOld) } else { None };
                 }
-                self.found(state, index, Place::Far)
+                self.found(state, index, pending)
             }
             Phase::LookingOld => {
                 let row = state.db.follow?.row;
@@ -78,21 +63,10 @@ impl Feedback {
                     return None;
                 }
                 let is_far = state.db.far & bit(row) != 0;
-                self.found(state, index, if is_far { Place::Far } else { Place::Claimed })
+                let place = if is_far { Place::Pending } else { Place::Claimed };
+                self.found(state, index, Found::At(place))
             }
-            Phase::LookingNear => {
-                let follow = call.seen.or(state.db.follow)?;
-                if state.db.near & bit(follow.row) == 0 {
-                    return self.found(state, index, Place::Claimed);
-                }
-                if self.decide(follow, Place::Near, call.ask).1.takes_the_row()
-                    && self.is_row_locked(state, follow.row, Some(index))
-                {
-                    return None;
-                }
-                self.found(state, index, Place::Near)
-            }
-            Phase::Naming(place) => self.finish_up(state, index, place),
+            Phase::Naming(found) => self.commit(state, index, found),
             Phase::Marking => self.mark(state, index),
             Phase::Asking => {
                 if state.db.claimed() == 0 {
@@ -101,88 +75,104 @@ impl Feedback {
                 if self.is(Mistake::NoCheckAfterTheMark) {
                     return turn_to(state, Phase::Marking);
                 }
-                self.found(state, index, Place::New)
+                self.found(state, index, Found::New)
             }
             Phase::Seeking => self.seek(state, index),
         }
     }
 
-    /// `lock tasks to finish`. Returns the committed row, or `None` when there is none. A row that
-    /// another transaction has inserted and not committed is not seen.
-    fn lock(&self, state: &State, index: u8) -> Option<Option<Follow>> {
-        let Some(follow) = state.db.follow else { return Some(None) };
-        if self.is(Mistake::LockOnlyWhatMayBeSent) && follow.attempt == 0 && follow.note.is_none() {
+    /// Locks the row of `task_follow`. Returns the committed row, or `None` when there is none. A
+    /// row that another transaction has inserted and not committed is not seen.
+    fn lock(&self, state: &State, index: u8) -> Option<Option<Followed>> {
+        let Some(found) = state.db.follow else { return Some(None) };
+        let is_left_out = found.follow.attempt == 0 && found.follow.note.is_none();
+        if is_left_out && self.is(Mistake::LockOnlyWhatMayBeSent) {
             return Some(None);
         }
         if self.is_follow_locked(state, Some(index)) && !self.goes_without_lock(state, index) {
             return None;
         }
-        Some(Some(follow))
+        Some(Some(found))
     }
 
     pub fn goes_without_lock(&self, state: &State, index: u8) -> bool {
+        let is_finish = |open: OpenCall| matches!(open.call, Call::Finish { .. });
         self.is(Mistake::FinishWithoutLock)
-            && state.calls[usize::from(index)].is_some_and(|call| call.ask.what == What::Finish)
+            && state.calls[usize::from(index)].is_some_and(is_finish)
     }
 
     /// Goes on to the entry of the name, or commits.
-    fn found(&self, state: &mut State, index: u8, place: Place) -> Option<()> {
-        let call = state.calls[usize::from(index)]?;
+    fn found(&self, state: &mut State, index: u8, found: Found) -> Option<()> {
+        let open = state.calls[usize::from(index)]?;
         let changes_the_name =
-            self.scope.is_named && self.decided(state, call, place).1 != Effect::Nothing;
+            self.scope.is_named && self.decided(state, open, found).1 != Effect::Nothing;
         // Without the lock, there is time between the last look and the mark.
-        if changes_the_name || call.seen.is_some() {
-            state.calls[usize::from(index)] = Some(Call { phase: Phase::Naming(place), ..call });
+        if changes_the_name || open.seen.is_some() {
+            state.calls[usize::from(index)] =
+                Some(OpenCall { phase: Phase::Naming(found), ..open });
             return Some(());
         }
-        self.finish_up(state, index, place)
+        self.commit(state, index, found)
     }
 
-    fn decided(&self, state: &State, call: Call, place: Place) -> (Verdict, Effect) {
-        match call.seen.or(state.db.follow) {
-            Some(follow) => self.decide(follow, place, call.ask),
-            None => self.decide(new_follow(state), place, call.ask),
-        }
+    fn decided(&self, state: &State, open: OpenCall, found: Found) -> (Verdict, Effect) {
+        let followed = open.seen.or(state.db.follow);
+        let follow = followed.map_or(FIRST_IN_FLIGHT, |followed| followed.follow);
+        let place = match found {
+            Found::At(place) => place,
+            Found::New => Place::Claimed,
+        };
+        let call = match open.call {
+            Call::Fail { attempt, is_final } if self.is(Mistake::OldFailCounts) => {
+                Call::Fail { attempt: attempt.max(follow.current(place)), is_final }
+            }
+            call => call,
+        };
+        follow.hear(call, place, self.scope.attempts_max)
     }
 
     /// Writes what the call decides, commits and answers.
-    fn finish_up(&self, state: &mut State, index: u8, place: Place) -> Option<()> {
-        let call = state.calls[usize::from(index)]?;
-        if call.seen.is_some() && self.is_follow_locked(state, Some(index)) {
+    fn commit(&self, state: &mut State, index: u8, found: Found) -> Option<()> {
+        let open = state.calls[usize::from(index)]?;
+        if open.seen.is_some() && self.is_follow_locked(state, Some(index)) {
             return None;
         }
-        let (verdict, effect) = self.decided(state, call, place);
+        let (verdict, effect) = self.decided(state, open, found);
         let changes_the_name = effect != Effect::Nothing || self.is(Mistake::NameIsAlwaysLocked);
         if self.scope.is_named && changes_the_name && self.is_name_locked(state) {
             return None;
         }
-        let mut follow = state.db.follow.unwrap_or_else(|| new_follow(state));
         let before = *state;
+        let mut followed = state.db.follow.unwrap_or_else(|| new_followed(state));
         match effect {
             Effect::Nothing => {}
             Effect::End => {
-                self.take_out(state, follow.row);
+                self.take_out(state, followed.row);
                 state.db.lines.finished += 1;
                 state.db.follow = None;
             }
             Effect::Mark => {
-                follow.note = Some(Note::Finished);
-                follow.next = None;
+                followed.next = None;
+                followed.follow.has_next = false;
+                followed.follow.note = Some(Note::Finished);
                 state.db.lines.finished += 1;
-                state.db.follow = Some(follow);
+                state.db.follow = Some(followed);
             }
-            Effect::Replace { note, is_verdict } => {
-                self.take_out(state, follow.row);
-                let row = self.new_row(state)?;
-                let attempt = (follow.attempt + 1).min(self.scope.attempts_max);
-                self.insert(state, row, Row { attempt, is_verdict });
-                let is_again = false;
-                state.db.follow =
-                    Some(Follow { row, is_again, note, next: None, is_verdict, ..follow });
+            Effect::Replace { note, row: contents } => {
+                self.take_out(state, followed.row);
+                followed.row = self.new_row(state)?;
+                self.insert(state, followed.row, contents);
+                followed.follow.is_again = false;
+                followed.follow.note = note;
+                followed.follow.is_verdict = contents.is_verdict;
+                state.db.follow = Some(followed);
             }
             Effect::Note { note, is_verdict } => {
-                let next = follow.next.or_else(|| self.new_row(state));
-                state.db.follow = Some(Follow { note: Some(note), next, is_verdict, ..follow });
+                followed.next = Some(followed.next.or_else(|| self.new_row(state))?);
+                followed.follow.has_next = true;
+                followed.follow.note = Some(note);
+                followed.follow.is_verdict = is_verdict;
+                state.db.follow = Some(followed);
             }
         }
         if self.is(Mistake::CallsDoNotWaitForTheDisk) {
@@ -195,38 +185,30 @@ impl Feedback {
 
     /// Ends the call, and compares its verdict with the table. `before` is the state at the commit.
     fn answer(&self, state: &mut State, before: &State, index: u8, verdict: Verdict) -> Option<()> {
-        let Ask { what, attempt } = state.calls[usize::from(index)].take()?.ask;
+        let call = state.calls[usize::from(index)].take()?.call;
         let cell = cell_of(before);
-        let expected = verdict_of(cell, Ask { what, attempt }, self.scope.attempts_max);
-        if expected != verdict {
+        if verdict_of(cell, call, self.scope.attempts_max) != verdict {
             state.broken = Some(BROKEN_TABLE);
             return Some(());
         }
-        self.meet(cell, what, attempt, verdict);
-        let current = match cell {
-            Cell::InFlight(attempt) | Cell::PerhapsSent(attempt) | Cell::Awaiting(attempt) => {
-                attempt
-            }
-            _ => 0,
+        self.meet(cell, call, verdict);
+        let (Cell::InFlight(current) | Cell::PerhapsSent(current) | Cell::Awaiting(current)) = cell
+        else {
+            state.is_finished |= verdict == Verdict::Finished;
+            return Some(());
         };
-        match what {
-            What::Finish => {
-                state.is_finished |= matches!(
-                    verdict,
-                    Verdict::Finished | Verdict::FinishedInFlight | Verdict::FinishedSuperseded
-                );
+        match verdict {
+            Verdict::Finished | Verdict::FinishedInFlight | Verdict::FinishedSuperseded => {
+                state.is_finished = true;
             }
-            What::Fail { is_final }
-                if matches!(verdict, Verdict::Noted | Verdict::Retrying | Verdict::Dying) =>
-            {
+            Verdict::Noted | Verdict::Retrying | Verdict::Dying | Verdict::Extended => {
                 state.heard = state.heard.max(current);
-                state.failed = state.failed.max(current);
-                state.is_dead_said |= is_final || current == self.scope.attempts_max;
+                if let Call::Fail { is_final, .. } = call {
+                    state.failed = state.failed.max(current);
+                    state.is_dead_said |= is_final || current == self.scope.attempts_max;
+                }
             }
-            What::Extend if matches!(verdict, Verdict::Noted | Verdict::Extended) => {
-                state.heard = state.heard.max(current);
-            }
-            What::Fail { .. } | What::Extend => {}
+            _ => {}
         }
         Some(())
     }
@@ -235,104 +217,50 @@ impl Feedback {
     /// transaction that has inserted or changed the row, and not for one that has locked it.
     fn mark(&self, state: &mut State, index: u8) -> Option<()> {
         let at = usize::from(index);
-        let call = state.calls[at]?;
+        let open = state.calls[at]?;
         if self.is_follow_written(state, Some(index)) {
             return None;
         }
         if state.db.follow.is_some() {
-            let is_last = call.round == ROUNDS_MAX;
+            let is_last = open.round == ROUNDS_MAX;
             let phase = if is_last { Phase::Seeking } else { Phase::Locking };
-            state.calls[at] = Some(Call { phase, round: call.round + u8::from(!is_last), ..call });
+            let round = open.round + u8::from(!is_last);
+            state.calls[at] = Some(OpenCall { phase, round, ..open });
             return Some(());
         }
         if self.is(Mistake::NoCheckAfterTheMark) {
-            return self.found(state, index, Place::New);
+            return self.found(state, index, Found::New);
         }
-        state.calls[at] = Some(Call { phase: Phase::Asking, ..call });
+        state.calls[at] = Some(OpenCall { phase: Phase::Asking, ..open });
         Some(())
     }
 
     /// Looks up a task that is in no unsettled batch, as transaction 2 has seen it.
     fn seek(&self, state: &mut State, index: u8) -> Option<()> {
         let at = usize::from(index);
-        let call = state.calls[at]?;
-        let verdict = match (state.db.lines, call.ask.what) {
-            (lines, What::Finish) if lines.finished > 0 => Verdict::Finished,
-            (lines, _) if lines.finished > 0 => Verdict::AlreadyFinished,
-            (lines, _) if lines.dead > 0 => Verdict::IsDead,
-            (lines, _) if lines.cancelled > 0 => Verdict::IsCancelled,
-            _ if state.db.claimed() == 0 && state.db.follow.is_none() => Verdict::NotPublishedYet,
-            _ if call.round < ROUNDS_MAX => {
-                state.calls[at] =
-                    Some(Call { phase: Phase::Locking, round: call.round + 1, ..call });
+        let open = state.calls[at]?;
+        let is_finish = matches!(open.call, Call::Finish { .. });
+        let lines = state.db.lines;
+        let verdict = match () {
+            () if lines.finished > 0 && is_finish => Verdict::Finished,
+            () if lines.finished > 0 => Verdict::AlreadyFinished,
+            () if lines.dead > 0 => Verdict::Dead,
+            () if lines.cancelled > 0 => Verdict::Cancelled,
+            () if state.db.claimed() == 0 && state.db.follow.is_none() => Verdict::NotPublishedYet,
+            () if open.round < ROUNDS_MAX => {
+                let (phase, round) = (Phase::Locking, open.round + 1);
+                state.calls[at] = Some(OpenCall { phase, round, ..open });
                 return Some(());
             }
-            _ => Verdict::Busy,
+            () => Verdict::Busy,
         };
         let before = *state;
         self.answer(state, &before, index, verdict)
     }
-
-    /// Decides about a call by the locked row of `task_follow` and the place of the task's row.
-    fn decide(&self, follow: Follow, place: Place, ask: Ask) -> (Verdict, Effect) {
-        let is_claimed = matches!(place, Place::Claimed | Place::New);
-        let is_noted = follow.next.is_some();
-        let is_failed = follow.note == Some(Note::Failed);
-        let nothing = |verdict| (verdict, Effect::Nothing);
-        match (follow.note, ask.what) {
-            (Some(Note::Finished), What::Finish) => return nothing(Verdict::Finished),
-            (Some(Note::Finished), _) => return nothing(Verdict::AlreadyFinished),
-            _ => {}
-        }
-        if follow.is_verdict && (is_claimed || is_failed) {
-            return nothing(Verdict::IsDead);
-        }
-        if follow.attempt == 0 && !is_claimed {
-            return nothing(Verdict::NotPublishedYet);
-        }
-        let is_next_in_flight = is_claimed && !follow.is_again;
-        let current = follow.attempt + u8::from(is_next_in_flight);
-        if ask.attempt > current {
-            return nothing(Verdict::AttemptTooHigh);
-        }
-        let is_old = ask.attempt != 0 && ask.attempt < current;
-        let counts = !is_old || self.is(Mistake::OldFailCounts);
-        let is_last = current == self.scope.attempts_max;
-        match ask.what {
-            What::Finish => {
-                let verdict = match () {
-                    () if is_old => Verdict::FinishedSuperseded,
-                    () if is_claimed || follow.is_again => Verdict::FinishedInFlight,
-                    () => Verdict::Finished,
-                };
-                (verdict, if is_claimed { Effect::Mark } else { Effect::End })
-            }
-            _ if !counts => nothing(Verdict::AttemptSuperseded),
-            // A note without a next row is about the attempt before that in flight.
-            What::Fail { .. } if is_failed && is_noted == is_claimed => {
-                nothing(Verdict::RetryingAsBefore)
-            }
-            What::Extend if is_failed && is_noted == is_claimed => nothing(Verdict::AlreadyFailed),
-            What::Fail { is_final } => {
-                let is_verdict = is_final || is_last;
-                if is_claimed {
-                    return (Verdict::Noted, Effect::Note { note: Note::Failed, is_verdict });
-                }
-                let verdict = if is_verdict { Verdict::Dying } else { Verdict::Retrying };
-                (verdict, Effect::Replace { note: Some(Note::Failed), is_verdict })
-            }
-            What::Extend if is_claimed => {
-                (Verdict::Noted, Effect::Note { note: Note::Extended, is_verdict: false })
-            }
-            What::Extend => {
-                (Verdict::Extended, Effect::Replace { note: None, is_verdict: is_last })
-            }
-        }
-    }
 }
 
 /// The mark of a first attempt in flight, before it says anything.
-fn new_follow(state: &State) -> Follow {
+fn new_followed(state: &State) -> Followed {
     let row = u8::try_from((state.db.claimed() | 1 << 7).trailing_zeros()).unwrap();
-    Follow { row, attempt: 0, is_again: false, note: None, next: None, is_verdict: false }
+    Followed { row, next: None, follow: FIRST_IN_FLIGHT }
 }

@@ -1,6 +1,6 @@
 //! Feedback as a state machine: a tracked task, its attempts, and consumers that finish, fail or
-//! extend it at any time. Unlike in `protocol`, a transaction takes several steps here: one for each
-//! statement that may wait for another transaction's lock. `docs/testing.md` lists the scope.
+//! extend it at any time. Unlike in `protocol`, a transaction takes several steps here: one for
+//! each statement that may wait for another transaction's lock. `docs/testing.md` lists the scope.
 //!
 //! There are no moments of time. A pending row may be claimed at any step, and a batch adopted at
 //! any step, so each order that times could cause is among those searched.
@@ -17,12 +17,14 @@ mod tests;
 use std::collections::BTreeSet;
 use std::sync::Mutex;
 
+use punctual::engine::feedback::{AttemptRow, Call, Place, Verdict};
+
 use scopes::Scope;
 use state::{
-    CALLS, Database, FIRST, Lines, Node, Phase, Place, Progress, ROWS, Removal, Row, SLOTS, Set,
-    State, What, bit,
+    CALLS, Database, FIRST, Found, Lines, Node, OpenCall, Phase, Progress, ROWS, Removal, SLOTS,
+    Set, State, bit,
 };
-use table::{Cell, Verdict};
+use table::Cell;
 
 use super::checker::Model;
 
@@ -80,20 +82,19 @@ pub enum Mistake {
     AwaitingLooksFinal,
 }
 
-/// The actions. `slot` is a node, and `call` a connection of a consumer.
+/// The actions. `slot` is a node, and `connection` one of a consumer.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Action {
     // Consumers.
     Ask {
-        call: u8,
-        what: What,
-        attempt: u8,
+        connection: u8,
+        call: Call,
     },
     Look {
-        call: u8,
+        connection: u8,
     },
     CallAborted {
-        call: u8,
+        connection: u8,
     },
     // The client that cancels or replaces.
     Remove,
@@ -151,7 +152,7 @@ pub enum Action {
 }
 
 /// A cell of the table that was met: the state, the call, and the verdict.
-pub type Met = (Cell, &'static str, u8, Verdict);
+pub type Met = (Cell, &'static str, Option<u16>, Verdict);
 
 pub struct Feedback {
     pub scope: Scope,
@@ -168,24 +169,22 @@ impl Feedback {
         self.mistake == Some(mistake)
     }
 
-    pub fn meet(&self, cell: Cell, what: What, attempt: u8, verdict: Verdict) {
-        let what = match what {
-            What::Finish => "finish",
-            What::Fail { is_final: false } => "fail",
-            What::Fail { is_final: true } => "fail for good",
-            What::Extend => "extend",
+    pub fn meet(&self, cell: Cell, call: Call, verdict: Verdict) {
+        let what = match call {
+            Call::Finish { .. } => "finish",
+            Call::Fail { is_final: false, .. } => "fail",
+            Call::Fail { is_final: true, .. } => "fail for good",
+            Call::Extend { .. } => "extend",
         };
-        self.met.lock().unwrap().insert((cell, what, attempt, verdict));
+        self.met.lock().unwrap().insert((cell, what, table::attempt_of(call), verdict));
     }
 
     /// Returns true when another transaction has deleted or locked the row.
     pub fn is_row_locked(&self, state: &State, row: u8, except: Option<u8>) -> bool {
-        let is_taken = |(index, call): (usize, &Option<state::Call>)| {
+        let is_taken = |(index, open): (usize, &Option<OpenCall>)| {
             let is_other = except.is_none_or(|except| usize::from(except) != index);
-            is_other
-                && call.is_some_and(|call| {
-                    matches!(call.phase, Phase::Naming(Place::Far | Place::Near))
-                })
+            let takes = Phase::Naming(Found::At(Place::Pending));
+            is_other && open.is_some_and(|open| open.phase == takes)
         };
         state.is_moving && state.db.far & bit(row) != 0
             || matches!(state.removal, Removal::Following { row: taken } if taken == row)
@@ -205,7 +204,7 @@ impl Feedback {
     pub fn is_follow_written(&self, state: &State, except: Option<u8>) -> bool {
         self.holds_follow(state, except, |phase| match phase {
             Phase::Asking => !self.is(Mistake::NoCheckAfterTheMark),
-            phase => phase == Phase::Naming(Place::New),
+            phase => phase == Phase::Naming(Found::New),
         })
     }
 
@@ -217,10 +216,10 @@ impl Feedback {
     ) -> bool {
         let is_settling = |node: &Node| node.settle.is_some_and(|settle| settle.has_upserted);
         let is_calling = |index: u8| {
-            let call = state.calls[usize::from(index)];
+            let open = state.calls[usize::from(index)];
             except != Some(index)
                 && !self.goes_without_lock(state, index)
-                && call.is_some_and(|call| is_meant(call.phase))
+                && open.is_some_and(|open| is_meant(open.phase))
         };
         state.nodes.iter().any(is_settling) || (0..CALLS as u8).any(is_calling)
     }
@@ -240,7 +239,7 @@ impl Model for Feedback {
 
     fn initial(&self) -> State {
         let node = Node { progress: [Progress::Unknown; ROWS], maybe_sent: 0, settle: None };
-        let mut rows = [Row::default(); ROWS];
+        let mut rows = [AttemptRow::default(); ROWS];
         rows[usize::from(FIRST)].attempt = 1;
         let (far, near) = if self.scope.is_far { (bit(FIRST), 0) } else { (0, bit(FIRST)) };
         let db = Database {
@@ -273,16 +272,16 @@ impl Model for Feedback {
     }
 
     fn actions(&self, state: &State, actions: &mut Vec<Action>) {
-        for call in 0..self.scope.connection_count {
-            if state.calls[usize::from(call)].is_some() {
-                actions.extend([Action::Look { call }, Action::CallAborted { call }]);
+        for connection in 0..self.scope.connection_count {
+            if state.calls[usize::from(connection)].is_some() {
+                actions.extend([Action::Look { connection }, Action::CallAborted { connection }]);
                 continue;
             }
             // The connections are alike, so the first free one stands for all.
-            let is_first = state.calls[..usize::from(call)].iter().all(Option::is_some);
+            let is_first = state.calls[..usize::from(connection)].iter().all(Option::is_some);
             if is_first {
-                let asks = self.scope.asks.iter();
-                actions.extend(asks.map(|&(what, attempt)| Action::Ask { call, what, attempt }));
+                let calls = self.scope.calls.iter();
+                actions.extend(calls.map(|&call| Action::Ask { connection, call }));
             }
         }
         if state.removal != Removal::Done {
@@ -300,11 +299,9 @@ impl Model for Feedback {
     fn step(&self, state: &State, action: Action) -> Option<State> {
         let mut next = *state;
         match action {
-            Action::Ask { call, what, attempt } => {
-                self.begin(&mut next, call, state::Ask { what, attempt })?
-            }
-            Action::Look { call } => self.look(&mut next, call)?,
-            Action::CallAborted { call } => self.call_aborted(&mut next, call)?,
+            Action::Ask { connection, call } => self.begin(&mut next, connection, call)?,
+            Action::Look { connection } => self.look(&mut next, connection)?,
+            Action::CallAborted { connection } => self.call_aborted(&mut next, connection)?,
             Action::Remove => self.remove(&mut next)?,
             Action::Move => self.move_begins(&mut next)?,
             Action::MoveEnds => self.move_ends(&mut next)?,
@@ -441,7 +438,7 @@ fn forget_what_does_not_matter(state: &mut State) {
     let known = known(state);
     for row in 0..ROWS {
         if known & bit(row as u8) == 0 {
-            state.db.rows[row] = Row::default();
+            state.db.rows[row] = AttemptRow::default();
         }
     }
 }

@@ -1,8 +1,8 @@
 //! The actions of nodes: claim, publish, settle, adopt, move a far row.
 
-use super::state::{
-    Batch, Database, Follow, Note, Outcome, Progress, ROWS, Row, SLOTS, Settle, State, bit,
-};
+use punctual::engine::feedback::{AttemptRow, Delivery, Note, Proposal, noted_row};
+
+use super::state::{Batch, Database, Followed, Progress, ROWS, SLOTS, Settle, State, bit};
 use super::{Action, FINISHED_IS_OVER, Feedback, HEARD_IS_OVER, Mistake, no_more};
 
 impl Feedback {
@@ -78,7 +78,7 @@ impl Feedback {
         if state.is_finished {
             state.broken = Some(FINISHED_IS_OVER);
         }
-        let Row { attempt, is_verdict } = state.db.rows[usize::from(row)];
+        let AttemptRow { attempt, is_verdict } = state.db.rows[usize::from(row)];
         if !is_verdict && attempt <= state.heard {
             state.broken = Some(HEARD_IS_OVER);
         }
@@ -92,7 +92,7 @@ impl Feedback {
     /// A record goes to the topic, and something is learnt of it.
     fn deliver(&self, state: &mut State, action: Action, slot: u8, row: u8) -> Option<()> {
         let (at, row_at) = (usize::from(slot), usize::from(row));
-        let Row { attempt, is_verdict } = state.db.rows[row_at];
+        let AttemptRow { attempt, is_verdict } = state.db.rows[row_at];
         let is_sent = state.nodes[at].progress[row_at] == Progress::Sent;
         let stays_here = is_verdict && !self.is(Mistake::VerdictRowIsPublished);
         let progress = match action {
@@ -101,27 +101,28 @@ impl Feedback {
                 if !stays_here {
                     return None;
                 }
-                Progress::Done(Outcome::Dead)
+                Progress::Done(Delivery::Dead)
             }
             Action::NotSent { .. } => {
                 no_more(&mut state.faults.refusals)?;
+                // Another node may have sent what this one did not.
                 let maybe_sent = state.nodes[at].maybe_sent & bit(row) != 0;
-                Progress::Done(Outcome::Deferred { maybe_sent })
+                Progress::Done(if maybe_sent { Delivery::PerhapsSent } else { Delivery::NotSent })
             }
             Action::Unacknowledged { .. } => {
                 no_more(&mut state.faults.acknowledgements)?;
-                Progress::Done(Outcome::Deferred { maybe_sent: true })
+                Progress::Done(Delivery::PerhapsSent)
             }
             Action::RefusedForGood { .. } => {
                 no_more(&mut state.faults.refusals_for_good)?;
-                Progress::Done(Outcome::Dead)
+                Progress::Done(Delivery::Dead)
             }
             Action::Publish { .. } if stays_here => return None,
             Action::Publish { .. } => {
-                state.sent |= bit(attempt + u8::from(is_verdict));
+                state.sent |= bit(u8::try_from(attempt).unwrap() + u8::from(is_verdict));
                 Progress::Sent
             }
-            Action::Acknowledge { .. } if is_sent => Progress::Done(Outcome::Published),
+            Action::Acknowledge { .. } if is_sent => Progress::Done(Delivery::Published),
             _ => return None,
         };
         state.nodes[at].progress[row_at] = progress;
@@ -140,7 +141,7 @@ impl Feedback {
             batch.owner == slot && (!batch.is_settled || self.is(Mistake::FollowUpTwice))
         };
         let saw_finished =
-            state.db.follow.is_some_and(|follow| follow.note == Some(Note::Finished));
+            state.db.follow.is_some_and(|found| found.follow.note == Some(Note::Finished));
         let node = &mut state.nodes[usize::from(slot)];
         if batch.is_some_and(is_open) {
             node.settle = Some(Settle { row, has_upserted: false, saw_finished });
@@ -169,34 +170,33 @@ impl Feedback {
         }
         let settle = state.nodes[at].settle?;
         let row_at = usize::from(settle.row);
-        let Progress::Done(outcome) = state.nodes[at].progress[row_at] else { return None };
+        let Progress::Done(delivery) = state.nodes[at].progress[row_at] else { return None };
         let before = state.db;
-        self.settle(state, settle, outcome)?;
+        self.settle(state, settle, delivery)?;
         if state.faults.postgres > 0 {
             state.undo.get_or_insert(before);
         }
         let node = &mut state.nodes[at];
         node.settle = None;
         if is_answered {
-            node.progress[row_at] = Progress::Settled(outcome);
+            node.progress[row_at] = Progress::Settled(delivery);
         }
         Some(())
     }
 
     /// `settle tracked batches`. Returns `None` when Postgres refuses it.
-    fn settle(&self, state: &mut State, settle: Settle, outcome: Outcome) -> Option<()> {
+    fn settle(&self, state: &mut State, settle: Settle, delivery: Delivery) -> Option<()> {
         let row_at = usize::from(settle.row);
-        let Row { attempt, is_verdict } = state.db.rows[row_at];
-        let mut follow = state.db.follow.unwrap_or(Follow {
-            row: settle.row,
-            attempt: 0,
-            is_again: false,
-            note: None,
-            next: None,
-            is_verdict,
-        });
+        let row = state.db.rows[row_at];
+        let attempts_max = self.scope.attempts_max - u16::from(self.is(Mistake::OneAttemptTooFew));
         state.db.batches[row_at].as_mut()?.is_settled = true;
-        let is_finished = match follow.note == Some(Note::Finished) {
+        let mut proposal = Proposal::new(row, delivery, attempts_max);
+        self.spoil(&mut proposal, row);
+        let Some(before) = state.db.follow else {
+            self.goes_on(state, delivery, row);
+            return self.write(state, proposal);
+        };
+        let is_finished = match before.follow.note == Some(Note::Finished) {
             _ if self.is(Mistake::SettleIgnoresTheMark) => false,
             _ if self.is(Mistake::SettleReadsTheMarkInItsSnapshot) => settle.saw_finished,
             is_finished => is_finished,
@@ -205,50 +205,67 @@ impl Feedback {
             state.db.follow = None;
             return Some(());
         }
-        let (maybe_sent, is_deferred) = match outcome {
-            Outcome::Dead => {
-                state.db.lines.dead += 1;
-                state.db.follow = None;
-                return Some(());
-            }
-            Outcome::Published => (true, false),
-            Outcome::Deferred { maybe_sent } => (maybe_sent, true),
-        };
-        if maybe_sent && !is_verdict {
-            state.db.settled_attempt = state.db.settled_attempt.max(attempt);
-        }
-        state.db.was_verdict_claimed |= is_verdict;
-        let has_note = matches!(follow.note, Some(Note::Failed | Note::Extended));
-        if has_note && follow.next.is_none() && self.is(Mistake::OldNoteIsTakenForANewOne) {
+        self.goes_on(state, delivery, row);
+        let has_note = matches!(before.follow.note, Some(Note::Failed | Note::Extended));
+        if has_note && before.next.is_none() && self.is(Mistake::OldNoteIsTakenForANewOne) {
             return None;
         }
-        let is_noted = has_note && follow.next.is_some();
-        let row = follow.next.or_else(|| self.new_row(state))?;
-        let is_evidence = is_noted && !self.is(Mistake::NoteIsNoEvidence);
-        if is_evidence || !is_deferred {
-            // A consumer that has an opinion has the record.
-            let is_failed = is_noted && follow.note == Some(Note::Failed);
-            let is_final = is_failed && follow.is_verdict && !self.is(Mistake::FinalIsForgotten);
-            let too_few = u8::from(self.is(Mistake::OneAttemptTooFew));
-            let is_verdict = is_final || attempt + too_few == self.scope.attempts_max;
-            let next = (attempt + 1).min(self.scope.attempts_max);
-            self.insert(state, row, Row { attempt: next, is_verdict });
-            let keeps = is_failed && !self.is(Mistake::SettleForgetsAFail);
-            let note = keeps.then_some(Note::Failed);
-            follow = Follow { row, attempt, is_again: false, note, next: None, is_verdict };
-        } else {
-            let counted = u8::from(self.is(Mistake::DeferralIsCounted));
-            self.insert(state, row, Row { attempt: attempt + counted, is_verdict });
-            follow.row = row;
-            follow.is_verdict = is_verdict;
-            if is_verdict && !self.is(Mistake::DeferredVerdictIsOpen) {
-                follow.note = Some(Note::Failed);
-            } else if !is_verdict && maybe_sent && !self.is(Mistake::PerhapsSentIsNotCounted) {
-                follow = Follow { attempt, is_again: true, note: None, ..follow };
-            }
+        let Some(next) = before.next.filter(|_| delivery != Delivery::Dead) else {
+            proposal.follow = proposal.merged_with(before.follow);
+            return self.write(state, proposal);
+        };
+        let mut noted = before.follow;
+        noted.is_verdict &= !self.is(Mistake::FinalIsForgotten);
+        let (mut contents, mut follow) = noted_row(row, noted, attempts_max);
+        if self.is(Mistake::NoteIsNoEvidence) && delivery == Delivery::NotSent {
+            contents = row;
         }
-        state.db.follow = Some(follow);
+        if self.is(Mistake::SettleForgetsAFail) {
+            follow.note = None;
+        }
+        self.insert(state, next, contents);
+        state.db.follow = Some(Followed { row: next, next: None, follow });
         Some(())
+    }
+
+    /// Notes what the execlog says of the attempt from now on.
+    fn goes_on(&self, state: &mut State, delivery: Delivery, row: AttemptRow) {
+        if matches!(delivery, Delivery::Published | Delivery::PerhapsSent) && !row.is_verdict {
+            state.db.settled_attempt = state.db.settled_attempt.max(row.attempt);
+        }
+        state.db.was_verdict_claimed |= row.is_verdict;
+    }
+
+    /// Inserts the next row, or the final line of a task that is given up.
+    fn write(&self, state: &mut State, proposal: Proposal) -> Option<()> {
+        let Some(contents) = proposal.next else {
+            state.db.lines.dead += 1;
+            state.db.follow = None;
+            return Some(());
+        };
+        let row = self.new_row(state)?;
+        self.insert(state, row, contents);
+        state.db.follow = Some(Followed { row, next: None, follow: proposal.follow });
+        Some(())
+    }
+
+    /// Makes the deliberate mistake.
+    fn spoil(&self, proposal: &mut Proposal, row: AttemptRow) {
+        let Proposal { follow, next } = proposal;
+        if self.is(Mistake::PerhapsSentIsNotCounted) && follow.is_again {
+            follow.is_again = false;
+            follow.attempt -= 1;
+        }
+        if self.is(Mistake::DeferredVerdictIsOpen) {
+            follow.note = None;
+        }
+        if let Some(next) = next
+            && self.is(Mistake::DeferralIsCounted)
+            && next.attempt == row.attempt
+            && !row.is_verdict
+        {
+            next.attempt += 1;
+        }
     }
 
     /// `adopt`, which skips locked batches.
@@ -280,8 +297,8 @@ impl Feedback {
                 let is_open = state.db.batches[row]
                     .is_some_and(|batch| !batch.is_settled && usize::from(batch.owner) == slot);
                 // The settle is repeated from memory.
-                if let (true, Progress::Settled(outcome)) = (is_open, node.progress[row]) {
-                    node.progress[row] = Progress::Done(outcome);
+                if let (true, Progress::Settled(delivery)) = (is_open, node.progress[row]) {
+                    node.progress[row] = Progress::Done(delivery);
                 }
             }
         }
@@ -289,7 +306,7 @@ impl Feedback {
     }
 
     /// Inserts a row into the table that the scope says.
-    pub fn insert(&self, state: &mut State, row: u8, contents: Row) {
+    pub fn insert(&self, state: &mut State, row: u8, contents: AttemptRow) {
         let db: &mut Database = &mut state.db;
         db.rows[usize::from(row)] = contents;
         if self.scope.is_far {

@@ -26,8 +26,7 @@ impl Feedback {
         if db.lines.dead + db.lines.cancelled > 0 && live != 0 {
             return Some(IN_ONE_PLACE);
         }
-        let attempts = (bit(self.scope.attempts_max + 1) - 1) & !1;
-        if state.sent & !attempts != 0 {
+        if state.sent >> (self.scope.attempts_max + 1) != 0 {
             return Some(ATTEMPTS_MAX);
         }
         if db.lines.cancelled > 0 && state.sent != 0 {

@@ -10,8 +10,8 @@ impl Feedback {
             Removal::NotAsked => {
                 // A cancel looks for the follow-up of a task that was not sent. A replacement knows
                 // the row from the entry.
-                let is_sent = |attempt: u8| attempt != 0 && !self.scope.is_named;
-                let follow = state.db.follow.filter(|follow| !is_sent(follow.attempt));
+                let is_sent = |attempt: u16| attempt != 0 && !self.scope.is_named;
+                let follow = state.db.follow.filter(|found| !is_sent(found.follow.attempt));
                 let row = follow.map_or(FIRST, |follow| follow.row);
                 state.removal = Removal::LookingFar { row };
             }
@@ -53,8 +53,9 @@ impl Feedback {
     /// never sent.
     fn may_remove(&self, state: &State, rows: u8, row: u8) -> bool {
         let follow = state.db.follow;
-        let may_go = |attempt: u8| attempt == 0 || self.is(Mistake::RemovalTakesWhatMayBeSent);
-        let is_unsent = follow.is_some_and(|follow| follow.row == row && may_go(follow.attempt));
+        let may_go = |attempt: u16| attempt == 0 || self.is(Mistake::RemovalTakesWhatMayBeSent);
+        let is_unsent =
+            follow.is_some_and(|found| found.row == row && may_go(found.follow.attempt));
         rows & bit(row) != 0 && (row == FIRST || is_unsent)
     }
 

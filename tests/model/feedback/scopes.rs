@@ -1,18 +1,17 @@
 //! The scopes of the search: a few small worlds, each with the calls and faults that matter there.
 
-use super::state::{Faults, What};
+use punctual::engine::feedback::Call;
 
-/// A call and the attempt that it names. 0: it names none.
-pub type Asked = (What, u8);
+use super::state::Faults;
 
 #[derive(Clone, Debug)]
 pub struct Scope {
     pub name: &'static str,
-    pub attempts_max: u8,
+    pub attempts_max: u16,
     /// The number of nodes.
     pub slot_count: u8,
     /// The calls that a consumer may make, in any state of the task.
-    pub asks: &'static [Asked],
+    pub calls: &'static [Call],
     pub call_count: u8,
     /// The number of calls at the same time.
     pub connection_count: u8,
@@ -24,28 +23,41 @@ pub struct Scope {
     pub faults: Faults,
 }
 
-const FINISH: What = What::Finish;
-const FAIL: What = What::Fail { is_final: false };
-const FAIL_FOR_GOOD: What = What::Fail { is_final: true };
-const EXTEND: What = What::Extend;
+const FINISH: Call = Call::Finish { attempt: None };
+
+const fn finish(attempt: u16) -> Call {
+    Call::Finish { attempt: Some(attempt) }
+}
+
+const fn fail(attempt: u16) -> Call {
+    Call::Fail { attempt, is_final: false }
+}
+
+const fn fail_for_good(attempt: u16) -> Call {
+    Call::Fail { attempt, is_final: true }
+}
+
+const fn extend(attempt: u16) -> Call {
+    Call::Extend { attempt }
+}
 
 /// Every call, with the attempts that a task of two attempts has, and one more.
-const ALL: &[Asked] = &[
-    (FINISH, 0),
-    (FINISH, 1),
-    (FINISH, 2),
-    (FINISH, 3),
-    (FAIL, 1),
-    (FAIL, 2),
-    (FAIL, 3),
-    (FAIL_FOR_GOOD, 1),
-    (FAIL_FOR_GOOD, 2),
-    (EXTEND, 1),
-    (EXTEND, 2),
-    (EXTEND, 3),
+const ALL: &[Call] = &[
+    FINISH,
+    finish(1),
+    finish(2),
+    finish(3),
+    fail(1),
+    fail(2),
+    fail(3),
+    fail_for_good(1),
+    fail_for_good(2),
+    extend(1),
+    extend(2),
+    extend(3),
 ];
-const SOME: &[Asked] = &[(FINISH, 0), (FAIL, 1), (FAIL_FOR_GOOD, 1), (EXTEND, 1)];
-const ONLY_FINISH: &[Asked] = &[(FINISH, 0)];
+const SOME: &[Call] = &[FINISH, fail(1), fail_for_good(1), extend(1)];
+const ONLY_FINISH: &[Call] = &[FINISH];
 
 const NO_FAULTS: Faults = Faults {
     adoptions: 0,
@@ -60,7 +72,7 @@ const PLAIN: Scope = Scope {
     name: "",
     attempts_max: 2,
     slot_count: 1,
-    asks: ALL,
+    calls: ALL,
     call_count: 1,
     connection_count: 1,
     is_removed: false,
@@ -105,7 +117,7 @@ pub fn unanswered() -> Scope {
     Scope {
         name: "unanswered settles and calls",
         slot_count: 2,
-        asks: SOME,
+        calls: SOME,
         call_count: 2,
         faults,
         ..PLAIN
@@ -124,7 +136,7 @@ pub fn cancelled() -> Scope {
         name: "a cancel and calls",
         is_removed: true,
         is_far: true,
-        asks: SOME,
+        calls: SOME,
         call_count: 2,
         connection_count: 2,
         faults,
@@ -146,7 +158,7 @@ pub fn undone() -> Scope {
 /// One finish, and nothing else. Only controls use it.
 pub fn one_finish() -> Scope {
     let faults = Faults { answers: 1, refusals: 1, postgres: 1, ..NO_FAULTS };
-    Scope { asks: ONLY_FINISH, faults, ..PLAIN }
+    Scope { calls: ONLY_FINISH, faults, ..PLAIN }
 }
 
 pub fn all() -> Vec<Scope> {

@@ -2,6 +2,8 @@
 //! cancels or replaces the task. There is one task. All fields are small numbers and bits, because
 //! the search holds millions of states.
 
+use punctual::engine::feedback::{AttemptRow, Call, Delivery, Follow, Place};
+
 /// The number of row ids. A row id is used again once nothing refers to it.
 pub const ROWS: usize = 8;
 pub const SLOTS: usize = 2;
@@ -17,14 +19,6 @@ pub const fn bit(number: u8) -> Set {
     1 << number
 }
 
-/// The contents of a row, wherever it is.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
-pub struct Row {
-    /// The number of the attempt that the row is. A verdict row has the number of the last one.
-    pub attempt: u8,
-    pub is_verdict: bool,
-}
-
 /// The batch of one row.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Batch {
@@ -32,28 +26,13 @@ pub struct Batch {
     pub is_settled: bool,
 }
 
-/// The consumer's word about an attempt, as `task_follow` keeps it.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Note {
-    Finished,
-    Failed,
-    Extended,
-}
-
 /// The row of `task_follow`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Follow {
+pub struct Followed {
     pub row: u8,
-    /// The last attempt that was published or perhaps sent. 0: none.
-    pub attempt: u8,
-    /// True when `row` is this same attempt once more, because it was perhaps sent.
-    pub is_again: bool,
-    pub note: Option<Note>,
-    /// The row that the settle is to insert. A note with it is about the claimed row, and a note
-    /// without it about the attempt before the pending row.
+    /// The row that the settle is to insert.
     pub next: Option<u8>,
-    /// True when `row` is a verdict row, or when the settle is to make one of `next`.
-    pub is_verdict: bool,
+    pub follow: Follow,
 }
 
 /// The numbers of final lines.
@@ -75,12 +54,12 @@ impl Lines {
 pub struct Database {
     pub far: Set,
     pub near: Set,
-    pub rows: [Row; ROWS],
+    pub rows: [AttemptRow; ROWS],
     pub batches: [Option<Batch>; ROWS],
-    pub follow: Option<Follow>,
+    pub follow: Option<Followed>,
     pub lines: Lines,
     /// The highest attempt that a settled batch says was published or perhaps sent.
-    pub settled_attempt: u8,
+    pub settled_attempt: u16,
     /// A verdict row was claimed, and then deferred.
     pub was_verdict_claimed: bool,
 }
@@ -107,14 +86,6 @@ impl Database {
     }
 }
 
-/// The outcome of a record.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Outcome {
-    Published,
-    Deferred { maybe_sent: bool },
-    Dead,
-}
-
 /// The progress of a batch in the memory of a node.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Progress {
@@ -123,9 +94,9 @@ pub enum Progress {
     Waiting,
     /// In the topic. The acknowledgement is on its way.
     Sent,
-    Done(Outcome),
+    Done(Delivery),
     /// Settled, as this node knows.
-    Settled(Outcome),
+    Settled(Delivery),
 }
 
 /// A settle, between its statements.
@@ -146,28 +117,11 @@ pub struct Node {
     pub settle: Option<Settle>,
 }
 
+/// What a call is to write, once its row is found.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum What {
-    Finish,
-    Fail { is_final: bool },
-    Extend,
-}
-
-/// A call of a consumer.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Ask {
-    pub what: What,
-    /// 0: the call names no attempt.
-    pub attempt: u8,
-}
-
-/// The place of the current row, as a call has found it.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Place {
-    Far,
-    Near,
-    Claimed,
-    /// Claimed, and without a row of `task_follow`: the first attempt is in flight.
+pub enum Found {
+    At(Place),
+    /// Without a row of `task_follow`, and in an unsettled batch.
     New,
 }
 
@@ -181,7 +135,7 @@ pub enum Phase {
     /// The far table was locked while the statement waited. Only a mistake comes here.
     LookingOld,
     /// All rows are locked or deleted. The entry of the name is next, then the commit.
-    Naming(Place),
+    Naming(Found),
     /// Transaction 2: insert the mark.
     Marking,
     /// The mark is inserted. Is the task in an unsettled batch?
@@ -192,13 +146,13 @@ pub enum Phase {
 
 /// A call in progress.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Call {
-    pub ask: Ask,
+pub struct OpenCall {
+    pub call: Call,
     pub phase: Phase,
     /// The number of times that transaction 1 found nothing and something was there all the same.
     pub round: u8,
     /// The row of `task_follow` as it was read without a lock, which only a mistake does.
-    pub seen: Option<Follow>,
+    pub seen: Option<Followed>,
 }
 
 /// A cancel or a replacement by name.
@@ -242,7 +196,7 @@ pub struct State {
     pub nodes: [Node; SLOTS],
     /// A far row is being moved. Its transaction holds the lock of the row.
     pub is_moving: bool,
-    pub calls: [Option<Call>; CALLS],
+    pub calls: [Option<OpenCall>; CALLS],
     pub calls_left: u8,
     pub removal: Removal,
     /// A replacement has put another task in the place of this one.
@@ -252,9 +206,9 @@ pub struct State {
     /// `finished` was answered.
     pub is_finished: bool,
     /// The highest attempt that a fail or an extend was answered for.
-    pub heard: u8,
+    pub heard: u16,
     /// The highest attempt that a fail was answered for.
-    pub failed: u8,
+    pub failed: u16,
     /// A fail of the last attempt, or a final one, was answered.
     pub is_dead_said: bool,
     pub faults: Faults,

@@ -2,51 +2,28 @@
 //! from the execlog, the tables and the earlier answers. `task_follow` is not asked, because the
 //! calls themselves decide by it.
 
-use super::state::{Ask, State, What};
+use punctual::engine::feedback::{Call, Verdict};
+
+use super::state::State;
 
 /// The state of a task, as its consumer would describe it. The number is the current attempt.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Cell {
     /// Certainly never sent.
     Scheduled,
-    InFlight(u8),
+    InFlight(u16),
     /// In flight, and failed by the consumer already.
-    InFlightAndFailed(u8),
+    InFlightAndFailed(u16),
     /// Perhaps sent, and pending to be sent once more.
-    PerhapsSent(u8),
-    Awaiting(u8),
+    PerhapsSent(u16),
+    Awaiting(u16),
     /// Failed, and waiting for the next attempt.
-    Failed(u8),
+    Failed(u16),
     /// The verdict row was claimed, `final` was said, or the last attempt was failed.
     DeadDecided,
     Finished,
     Dead,
     Cancelled,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum Verdict {
-    Finished,
-    FinishedInFlight,
-    FinishedSuperseded,
-    /// Takes effect with the settle.
-    Noted,
-    Retrying,
-    /// Failed already: the same due time again.
-    RetryingAsBefore,
-    /// The dead letter is next.
-    Dying,
-    Extended,
-    NotPublishedYet,
-    AttemptTooHigh,
-    AttemptSuperseded,
-    AlreadyFailed,
-    AlreadyFinished,
-    /// 409 with the state of a task that is dead, or is about to be.
-    IsDead,
-    IsCancelled,
-    /// The call gave up after its last round.
-    Busy,
 }
 
 /// Returns the cell of the task.
@@ -76,17 +53,18 @@ pub fn cell_of(state: &State) -> Cell {
 }
 
 /// Returns the last attempt that the consumer may have got, other than that in flight.
-pub fn current_attempt(state: &State) -> u8 {
+pub fn current_attempt(state: &State) -> u16 {
     state.db.settled_attempt.max(state.heard)
 }
 
 /// Returns the verdict that a call must get.
-pub fn verdict_of(cell: Cell, ask: Ask, attempts_max: u8) -> Verdict {
+pub fn verdict_of(cell: Cell, call: Call, attempts_max: u16) -> Verdict {
+    let is_finish = matches!(call, Call::Finish { .. });
     let current = match cell {
         Cell::Scheduled => return Verdict::NotPublishedYet,
-        Cell::DeadDecided | Cell::Dead => return Verdict::IsDead,
-        Cell::Cancelled => return Verdict::IsCancelled,
-        Cell::Finished if ask.what == What::Finish => return Verdict::Finished,
+        Cell::DeadDecided | Cell::Dead => return Verdict::Dead,
+        Cell::Cancelled => return Verdict::Cancelled,
+        Cell::Finished if is_finish => return Verdict::Finished,
         Cell::Finished => return Verdict::AlreadyFinished,
         Cell::InFlight(attempt)
         | Cell::InFlightAndFailed(attempt)
@@ -94,28 +72,33 @@ pub fn verdict_of(cell: Cell, ask: Ask, attempts_max: u8) -> Verdict {
         | Cell::Awaiting(attempt)
         | Cell::Failed(attempt) => attempt,
     };
-    let names_attempt = ask.attempt != 0;
-    if ask.attempt > current {
-        return Verdict::AttemptTooHigh;
-    }
-    if names_attempt && ask.attempt < current {
-        return match ask.what {
-            What::Finish => Verdict::FinishedSuperseded,
-            What::Fail { .. } | What::Extend => Verdict::AttemptSuperseded,
-        };
+    match attempt_of(call) {
+        Some(attempt) if attempt > current => return Verdict::AttemptTooHigh,
+        Some(attempt) if attempt < current && is_finish => return Verdict::FinishedSuperseded,
+        Some(attempt) if attempt < current => return Verdict::AttemptSuperseded,
+        Some(_) | None => {}
     }
     let is_last = current == attempts_max;
-    match (ask.what, cell) {
-        (What::Finish, Cell::Awaiting(_) | Cell::Failed(_)) => Verdict::Finished,
-        (What::Finish, _) => Verdict::FinishedInFlight,
-        (What::Fail { .. }, Cell::InFlight(_)) => Verdict::Noted,
-        (What::Fail { .. }, Cell::InFlightAndFailed(_) | Cell::Failed(_)) => {
+    match (call, cell) {
+        (Call::Finish { .. }, Cell::Awaiting(_) | Cell::Failed(_)) => Verdict::Finished,
+        (Call::Finish { .. }, _) => Verdict::FinishedInFlight,
+        (Call::Fail { .. } | Call::Extend { .. }, Cell::InFlight(_)) => Verdict::Noted,
+        (Call::Fail { .. }, Cell::InFlightAndFailed(_) | Cell::Failed(_)) => {
             Verdict::RetryingAsBefore
         }
-        (What::Fail { is_final }, _) if is_final || is_last => Verdict::Dying,
-        (What::Fail { .. }, _) => Verdict::Retrying,
-        (What::Extend, Cell::InFlight(_)) => Verdict::Noted,
-        (What::Extend, Cell::InFlightAndFailed(_) | Cell::Failed(_)) => Verdict::AlreadyFailed,
-        (What::Extend, _) => Verdict::Extended,
+        (Call::Fail { is_final, .. }, _) if is_final || is_last => Verdict::Dying,
+        (Call::Fail { .. }, _) => Verdict::Retrying,
+        (Call::Extend { .. }, Cell::InFlightAndFailed(_) | Cell::Failed(_)) => {
+            Verdict::AlreadyFailed
+        }
+        (Call::Extend { .. }, _) => Verdict::Extended,
+    }
+}
+
+/// Returns the attempt that a call names.
+pub fn attempt_of(call: Call) -> Option<u16> {
+    match call {
+        Call::Finish { attempt } => attempt,
+        Call::Fail { attempt, .. } | Call::Extend { attempt } => Some(attempt),
     }
 }
