@@ -26,7 +26,8 @@ use sqlx::postgres::PgConnection;
 use sqlx::{AssertSqlSafe, Connection as _, Row};
 
 const HOUR: i64 = 3_600_000;
-const BATCH_COLUMNS: &str = "batch, owner, claimed_at, settled_at, task_count, ids, first_ids, attempts, width_class, id_from, id_to, topic_names, outcomes, \
+const BATCH_COLUMNS: &str = "batch, owner, claimed_at, settled_at, task_count, ids, first_ids, \
+                             attempts, width_class, id_from, id_to, topic_names, outcomes, \
                              partitions, offsets, published_ats, next_ids";
 
 /// A batch to be written.
@@ -150,7 +151,8 @@ async fn explain(connection: &mut PgConnection, id: TaskId) {
     .await;
     run(connection, format!("prepare p (uuid, uuid, smallint[], uuid[]) as {IN_BATCHES}")).await;
     let statement = format!(
-        "explain (analyze, buffers, costs off, timing off) execute p ('{earliest}', '{id}', '{{{}}}', '{{{}}}')",
+        "explain (analyze, buffers, costs off, timing off) execute p ('{earliest}', '{id}', \
+         '{{{}}}', '{{{}}}')",
         spans.join(","),
         starts.join(",")
     );

@@ -398,7 +398,13 @@ fn a_library_outside_its_folder_is_seen() {
 
 #[test]
 fn a_library_without_a_home_is_seen() {
-    let manifest = "[package]\nname = \"x\"\n\n[dependencies]\nserde-json5 = \"1\"\nthiserror = { version = \"2\" }\n\n[dev-dependencies]\ny = \"1\"\n";
+    let manifest = "[package]\n\
+                    name = \"x\"\n\n\
+                    [dependencies]\n\
+                    serde-json5 = \"1\"\n\
+                    thiserror = { version = \"2\" }\n\n\
+                    [dev-dependencies]\n\
+                    y = \"1\"\n";
     assert_eq!(rules::dependencies(manifest), ["serde_json5", "thiserror"]);
     assert_eq!(said(rules::libraries(&[], &rules::dependencies(manifest))), 1);
 }
@@ -416,7 +422,9 @@ fn a_long_file_is_seen() {
 
 #[test]
 fn a_panic_is_seen_outside_tests_only() {
-    let text = "fn f() { g().unwrap(); assert!(h().expect(\"x\")) }\n#[cfg(test)]\nmod tests { fn f() { g().unwrap() } }";
+    let text = "fn f() { g().unwrap(); assert!(h().expect(\"x\")) }\n\
+                #[cfg(test)]\n\
+                mod tests { fn f() { g().unwrap() } }";
     assert_eq!(
         said(rules::panics(&example(&[
             ("src/a.rs", text),

@@ -9,7 +9,8 @@
     clippy::as_conversions,
     clippy::disallowed_methods,
     clippy::expect_used,
-    reason = "a program of the benchmarks: it ends where something is not as it should be, and reads the clock by itself"
+    reason = "a program of the benchmarks: it ends where something is not as it should be, and \
+              reads the clock by itself"
 )]
 
 mod held;

@@ -23,10 +23,12 @@ pub struct PollerLane {
     records: Records,
 }
 
-const ONE: &str = "insert into poll_task (topic, key, payload, due_at) values ($1, $2, $3, to_timestamp($4::float8 / 1000))";
+const ONE: &str = "insert into poll_task (topic, key, payload, due_at) values ($1, $2, $3, \
+                   to_timestamp($4::float8 / 1000))";
 
 const MANY: &str = "insert into poll_task (topic, key, payload, due_at)
-select $1, t.key, t.payload, to_timestamp(t.due_at::float8 / 1000) from unnest($2::bytea[], $3::bytea[], $4::bigint[]) as t(key, payload, due_at)";
+select $1, t.key, t.payload, to_timestamp(t.due_at::float8 / 1000)
+  from unnest($2::bytea[], $3::bytea[], $4::bigint[]) as t(key, payload, due_at)";
 
 const COPY: &str = "copy poll_task (topic, key, payload, due_at) from stdin";
 

@@ -10,7 +10,8 @@
     clippy::disallowed_methods,
     clippy::print_stdout,
     clippy::print_stderr,
-    reason = "a program of the benchmarks: it reads the environment and waits by itself, and is there to be read"
+    reason = "a program of the benchmarks: it reads the environment and waits by itself, and is \
+              there to be read"
 )]
 
 mod contender;

@@ -101,7 +101,8 @@ async fn warm_up(servers: &Servers, results: &Results, size: Size) -> Result<(),
     let mut before = f64::INFINITY;
     for round in 1..=WARM_UP_ROUNDS_MAX {
         println!(
-            "   warming up the servers, which is not measured: round {round}, {WARM_UP_ROUNDS_MAX} at most"
+            "   warming up the servers, which is not measured: round {round}, {WARM_UP_ROUNDS_MAX} \
+             at most"
         );
         let report = one(servers, results, size, &plan::warm_up_cell(), Who::FloorInOrder).await?;
         let broker = report

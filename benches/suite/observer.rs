@@ -16,7 +16,8 @@ const LOOK_EVERY: Duration = Duration::from_secs(5);
 /// of dead rows is exact up to the counters' delay of a second.
 const LOOK: &str = "-- look at a long run
 select
-  (select count(*)::float8 from pg_class where relkind = 'r' and relnamespace = 'public'::regnamespace) as tables,
+  (select count(*)::float8 from pg_class where relkind = 'r'
+    and relnamespace = 'public'::regnamespace) as tables,
   (select count(*)::float8 from pg_inherits where inhparent = to_regclass('task')) as leaves,
   (select coalesce(sum(n_dead_tup), 0)::float8 from pg_stat_user_tables) as dead_rows,
   pg_database_size(current_database()) / 1048576.0::float8 as mebibytes";

@@ -88,7 +88,8 @@ async fn circumstances(servers: &Servers, size: Size) -> Result<String, TaskFail
     text.push_str("| | |\n|---|---|\n");
     let made_by = match size {
         Size::Full => {
-            "`make bench FULL=1`; what it did not get to is from `make bench`: the sizes are in the titles"
+            "`make bench FULL=1`; what it did not get to is from `make bench`: the sizes are in \
+             the titles"
         }
         Size::Short | Size::Tiny => "`make bench`",
     };
@@ -96,7 +97,8 @@ async fn circumstances(servers: &Servers, size: Size) -> Result<String, TaskFail
     text.push_str(&line("finished", &said("date", &["-u", "+%Y-%m-%d %H:%M UTC"])));
     text.push_str(&line(
         "measured",
-        "when, at which commit and on which machine stands in each section; what this run did not get to is as an earlier one left it",
+        "when, at which commit and on which machine stands in each section; what this run did not \
+         get to is as an earlier one left it",
     ));
     text.push_str(&line(
         "on the machine",
@@ -116,7 +118,8 @@ async fn circumstances(servers: &Servers, size: Size) -> Result<String, TaskFail
     ));
     text.push_str(&line(
         "records",
-        "256 bytes of payload, 16 of key; Punctual's and the floor's with their two headers, the poller's without",
+        "256 bytes of payload, 16 of key; Punctual's and the floor's with their two headers, the \
+         poller's without",
     ));
     let warm_up =
         format!("{:?} at the full rate, not measured, for all the same", plan::warm_up(size));
@@ -153,7 +156,8 @@ fn verdict(results: &Results, short: &Results) -> Result<String, TaskFailure> {
     if problems.is_empty() {
         let us = floor.unwrap_or_default();
         return Ok(format!(
-            "**The comparison counts**: the floor took {us:.1} us of CPU per task, the poller published {poller:.0} a second in its burst.\n\n"
+            "**The comparison counts**: the floor took {us:.1} us of CPU per task, the poller \
+             published {poller:.0} a second in its burst.\n\n"
         ));
     }
     Ok(format!(

@@ -161,9 +161,11 @@ fn drain(size: Size) -> Cell {
     Cell {
         name: "drain",
         title: format!("{count} overdue tasks"),
-        goal: "at least 0.8 of the floor on the same data, 3x the poller; CPU of the node at most 1.5x the floor's",
-        limit: "The two cores: Postgres takes about half of them (the claim's delete and the two inserts of its batch), the node and the broker share the rest. \
-                A machine for Postgres of its own would move it first.",
+        goal: "at least 0.8 of the floor on the same data, 3x the poller; CPU of the node at most \
+               1.5x the floor's",
+        limit: "The two cores: Postgres takes about half of them (the claim's delete and the two \
+                inserts of its batch), the node and the broker share the rest. A machine for \
+                Postgres of its own would move it first.",
         partitions: 8,
         contenders: vec![
             Who::FloorInOrder,
@@ -183,8 +185,9 @@ fn burst(size: Size) -> Cell {
         name: "burst",
         title: format!("{count} tasks due at one instant"),
         goal: "at least 100 k/s, the first one out within 10 ms, 3x the poller",
-        limit: "Claims: what is due at the instant is claimed from a window before it on, so a part is in memory at the instant, as much as `--topic-in-flight-tasks` \
-                lets one topic have; the rest is claimed at the speed of a drain.",
+        limit: "Claims: what is due at the instant is claimed from a window before it on, so a \
+                part is in memory at the instant, as much as `--topic-in-flight-tasks` lets one \
+                topic have; the rest is claimed at the speed of a drain.",
         partitions: 8,
         contenders: vec![
             Who::Floor,
@@ -207,7 +210,8 @@ fn lateness(size: Size, name: &'static str, rate: u32, pending: u64, contenders:
         name,
         title: format!("Lateness at {rate} tasks/s{background}"),
         goal: "p50 at most 2 ms, p99 5, p99.9 15; nothing early",
-        limit: "The linger (0.5 ms), the timer, and the broker's answer make the median. The tail is whatever stalls a core or the disk: a window of 200 ms hides a slow claim, \
+        limit: "The linger (0.5 ms), the timer, and the broker's answer make the median. The tail \
+                is whatever stalls a core or the disk: a window of 200 ms hides a slow claim, \
                 nothing hides a slow append.",
         partitions: 8,
         contenders: contenders.to_vec(),
@@ -229,8 +233,10 @@ fn precision(size: Size) -> Cell {
         [&[Who::Floor, Who::Nodes(1)], &precise[..], &[Who::Poller(10), Who::Poller(100)]].concat();
     Cell {
         title: "What precision costs, 2,000 tasks/s".to_owned(),
-        goal: "CPU of all processes below the 10 ms poller's at the default precision, below the 100 ms poller's at 50 ms",
-        limit: "Wake-ups and requests: at 2,000/s and 1 ms nearly every record is a request of its own. `--precision` gathers them.",
+        goal: "CPU of all processes below the 10 ms poller's at the default precision, below the \
+               100 ms poller's at 50 ms",
+        limit: "Wake-ups and requests: at 2,000/s and 1 ms nearly every record is a request of its \
+                own. `--precision` gathers them.",
         job: Job::Steady(Steady {
             rate: size.of(500, 2_000, 2_000),
             seconds: size.of(3, 12, 60),
@@ -250,7 +256,8 @@ fn neighbour(size: Size) -> Cell {
     Cell {
         title: format!("500 tasks/s on one topic while {burst} are due at one instant on another"),
         goal: "the p99 of the quiet topic at most 50 ms",
-        limit: "What the broker and Postgres have left. The burst's claims take turns with the front, and one topic may have only so many tasks in flight.",
+        limit: "What the broker and Postgres have left. The burst's claims take turns with the \
+                front, and one topic may have only so many tasks in flight.",
         job: Job::Steady(Steady {
             rate: 500,
             seconds,
@@ -270,7 +277,8 @@ fn immediate(size: Size) -> Cell {
         name: "immediate",
         title: format!("Tasks without a delay, {rate} requests/s"),
         goal: "from the request to the append p50 at most 3 ms, p99 10",
-        limit: "One commit of Postgres and one append of Kafka, one after the other; at 2,000/s the submits of a commit's time share the next one.",
+        limit: "One commit of Postgres and one append of Kafka, one after the other; at 2,000/s \
+                the submits of a commit's time share the next one.",
         partitions: 8,
         contenders: vec![Who::Nodes(1), Who::Nodes(2), Who::Poller(10), Who::Poller(100)],
         job: Job::Immediate { rate, seconds: size.of(3, 10, 30) },
@@ -279,7 +287,9 @@ fn immediate(size: Size) -> Cell {
 
 const SUBMIT_GOAL: &str =
     "at least as many as bare INSERTs over 16 connections into the poller's table";
-const SUBMIT_LIMIT: &str = "The node's and the load generator's HTTP, a request each, beside Postgres on the same two cores; commits are shared (natural batching on one connection).";
+const SUBMIT_LIMIT: &str = "The node's and the load generator's HTTP, a request each, beside \
+                            Postgres on the same two cores; commits are shared (natural batching \
+                            on one connection).";
 
 fn submit_one(size: Size) -> Cell {
     Cell {
@@ -376,7 +386,8 @@ fn take_over(size: Size, is_kill: bool) -> Cell {
             "leave",
             "One of two nodes leaves (SIGTERM), 500 tasks/s",
             "worst lateness at most 100 ms",
-            "It says that it leaves; the other one claims its shards from its next look at the heartbeats on.",
+            "It says that it leaves; the other one claims its shards from its next look at the \
+             heartbeats on.",
         )
     };
     Cell {
@@ -396,7 +407,8 @@ fn old_snapshot(size: Size) -> Cell {
     Cell {
         title: format!("5,000 tasks/s for {seconds} s while an old snapshot is held in Postgres"),
         goal: "lateness and claims of the last sixth as of the first",
-        limit: "Postgres cannot clean up: whoever reads through dead entries slows down. A claim reads only from a slack behind the front.",
+        limit: "Postgres cannot clean up: whoever reads through dead entries slows down. A claim \
+                reads only from a slack behind the front.",
         job: Job::Steady(Steady {
             rate: size.of(500, 5_000, 5_000),
             seconds,
@@ -414,7 +426,8 @@ fn soak(size: Size) -> Cell {
     let seconds = size.of(4, 40, 1800);
     Cell {
         title: format!("Soak: 3,000 tasks/s for {seconds} s, leaves of 2 minutes"),
-        goal: "lateness and memory of the last sixth as of the second; dead rows and tables bounded, leaves retired",
+        goal: "lateness and memory of the last sixth as of the second; dead rows and tables \
+               bounded, leaves retired",
         limit: "Nothing grows: leaves are retired, payloads dropped by the hour.",
         job: Job::Steady(Steady {
             rate: size.of(500, 3_000, 3_000),

@@ -126,8 +126,10 @@ impl Servers {
 
     /// Returns the server settings that affect durability and speed.
     pub async fn settings(&self) -> Result<String, TaskFailure> {
-        let query = "select string_agg(name || ' ' || current_setting(name), ', ' order by name) from pg_settings
-            where name in ('fsync', 'full_page_writes', 'synchronous_commit', 'shared_buffers', 'max_wal_size', 'checkpoint_timeout', 'wal_compression', 'jit')";
+        let query = "select string_agg(name || ' ' || current_setting(name), ', ' order by name)
+            from pg_settings
+            where name in ('fsync', 'full_page_writes', 'synchronous_commit', 'shared_buffers',
+              'max_wal_size', 'checkpoint_timeout', 'wal_compression', 'jit')";
         self.ask(&self.database_url, query).await
     }
 

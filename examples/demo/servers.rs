@@ -86,12 +86,14 @@ async fn administer(url: &str, statement: String) -> Result<(), sqlx::Error> {
 
 /// Returns the tasks that a node has claimed and not settled.
 pub async fn unsettled(sql: &mut PgConnection, owner: Uuid) -> Result<Vec<Uuid>, Failure> {
-    let query = "select coalesce(b.first_ids[i], b.ids[i]) from execlog_batch b cross join generate_series(1, b.task_count) i
+    let query = "select coalesce(b.first_ids[i], b.ids[i])
+        from execlog_batch b cross join generate_series(1, b.task_count) i
         where b.settled_at is null and b.owner = $1";
     Ok(sqlx::query_scalar(query).bind(owner).fetch_all(sql).await?)
 }
 
 pub async fn final_lines(sql: &mut PgConnection) -> Result<Vec<FinalLine>, Failure> {
-    let query = "select id, state, partition, \"offset\" from execlog where state in ('published', 'cancelled', 'dead')";
+    let query = "select id, state, partition, \"offset\" from execlog where state in ('published', \
+                 'cancelled', 'dead')";
     Ok(sqlx::query_as(query).fetch_all(sql).await?)
 }

@@ -111,11 +111,18 @@ async fn submit(
 ) -> Result<HashMap<Uuid, i64>, Failure> {
     let submits = (0..TASK_COUNT).zip(nodes.iter().cycle()).map(|(number, node)| async move {
         let due_at = start + number * SPAN_MS / TASK_COUNT;
-        let task = json!({ "topic": topic, "due_at": due_at, "key": format!("customer-{}", number % 97), "payload": { "number": number } });
+        let task = json!({
+            "topic": topic,
+            "due_at": due_at,
+            "key": format!("customer-{}", number % 97),
+            "payload": { "number": number },
+        });
         let request = http.post(format!("{}/v1/tasks", node.base)).json(&task);
-        let answer: Value = serde_json::from_str(&request.send().await?.error_for_status()?.text().await?)?;
+        let answer: Value =
+            serde_json::from_str(&request.send().await?.error_for_status()?.text().await?)?;
         let id: Uuid = answer["id"].as_str().ok_or("a task without an id")?.parse()?;
-        let answered: jiff::Timestamp = answer["due_at"].as_str().ok_or("a task without a due time")?.parse()?;
+        let answered: jiff::Timestamp =
+            answer["due_at"].as_str().ok_or("a task without a due time")?.parse()?;
         Ok::<_, Failure>((id, answered.as_millisecond()))
     });
     futures_util::stream::iter(submits).buffer_unordered(SUBMITTERS).try_collect().await
@@ -186,7 +193,8 @@ async fn gather(
 ) -> Result<Facts, Failure> {
     let is_over = async || -> Result<Option<()>, Failure> {
         let open: i64 = sqlx::query_scalar(
-            "select (select count(*) from task) + (select count(*) from execlog_batch where settled_at is null)",
+            "select (select count(*) from task) + (select count(*) from execlog_batch where \
+             settled_at is null)",
         )
         .fetch_one(&mut *sql)
         .await?;

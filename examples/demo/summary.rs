@@ -76,7 +76,8 @@ impl Facts {
             self.kill.in_flight.len()
         );
         println!(
-            "  final lines   {:>6} in the execlog, one for each task, its receipt where its record is",
+            "  final lines   {:>6} in the execlog, one for each task, its receipt where its record \
+             is",
             self.final_lines.len()
         );
         let (undisturbed, disturbed): (Vec<_>, Vec<_>) =

@@ -469,7 +469,8 @@ pub fn statements(sources: &[Source]) -> Vec<String> {
                 let (name, has_more) =
                     rest.split_once('\n').map_or((rest, false), |(name, _)| (name, true));
                 if name.trim().is_empty() || !has_more {
-                    let what = "the name of a statement needs a line of its own, else all of it is a comment";
+                    let what = "the name of a statement needs a line of its own, else all of it is \
+                                a comment";
                     broken.push(at(source, place.line, what));
                 }
             } else if is_statement(text) {

@@ -265,7 +265,8 @@ impl Field {
     /// with any due time, and unsettled batches.
     pub async fn undone(&self, until: i64) -> Result<(i64, i64), sqlx::Error> {
         let query = "select
-              (select count(*) from (select id, first_id from task union all select id, first_id from task_far) waiting
+              (select count(*) from (select id, first_id from task union all select id, first_id
+                from task_far) waiting
                 where punctual_time(id) < to_timestamp($1 / 1000.0) or first_id is not null),
               (select count(*) from execlog_batch where settled_at is null)";
         sqlx::query_as(query).bind(until).fetch_one(&self.cluster.sql).await
@@ -289,7 +290,8 @@ impl Field {
     /// Returns the first ids and the due times of waiting tasks.
     pub async fn pending(&self) -> Vec<(Uuid, i64)> {
         let query = "select coalesce(first_id, id), round(extract(epoch from punctual_time(id)) * 1000)::bigint
-            from (select id, first_id from task union all select id, first_id from task_far) waiting";
+            from (select id, first_id from task union all select id, first_id
+              from task_far) waiting";
         sqlx::query_as(query).fetch_all(&self.cluster.sql).await.expect("read what waits")
     }
 

@@ -9,7 +9,8 @@
     clippy::print_stdout,
     clippy::print_stderr,
     clippy::disallowed_methods,
-    reason = "a program that tests: it ends where its own means fail, and reads this machine's clock itself"
+    reason = "a program that tests: it ends where its own means fail, and reads this machine's \
+              clock itself"
 )]
 
 #[path = "../support/mod.rs"]

@@ -193,14 +193,22 @@ async fn restart(field: &Field, service: &str, stop: Stop, lasts: i64) {
 async fn crash_postgres(field: &Field) {
     // The node of the backend may be killed or cut off at this moment. The backend is then gone,
     // and another one is chosen.
-    let pid = eventually_some("the backend of a claim loop is killed", RESTART_DEADLINE, async || {
-        let query =
-            "select pid from pg_stat_activity where datname = current_database() and application_name = 'punctual claim' limit 1";
-        let pid = sqlx::query_scalar::<_, i32>(query).fetch_optional(&field.cluster.sql).await.ok().flatten()?;
-        let status = tokio::process::Command::new("kill").args(["-s", "KILL", &pid.to_string()]).status().await;
-        status.is_ok_and(|status| status.success()).then_some(pid)
-    })
-    .await;
+    let pid =
+        eventually_some("the backend of a claim loop is killed", RESTART_DEADLINE, async || {
+            let query = "select pid from pg_stat_activity where datname = current_database() and \
+                         application_name = 'punctual claim' limit 1";
+            let pid = sqlx::query_scalar::<_, i32>(query)
+                .fetch_optional(&field.cluster.sql)
+                .await
+                .ok()
+                .flatten()?;
+            let status = tokio::process::Command::new("kill")
+                .args(["-s", "KILL", &pid.to_string()])
+                .status()
+                .await;
+            status.is_ok_and(|status| status.success()).then_some(pid)
+        })
+        .await;
     eventually_some("Postgres has recovered", RESTART_DEADLINE, async || {
         // The pool may have returned a connection that was about to end. An answer now comes from
         // after the crash.

@@ -446,9 +446,12 @@ fn steps_of(line: &str) -> Result<[u16; STEPS_MAX], String> {
     let Some(text) = value::<String>(line, "steps")? else { return Ok(steps) };
     for (index, step) in text.split(',').enumerate() {
         let step = step.parse().ok().filter(|step| *step > 0);
-        let (step, place) = step
-            .zip(steps.get_mut(index))
-            .ok_or_else(|| format!("steps are up to {STEPS_MAX} spans in milliseconds, with commas between them: {line}"))?;
+        let (step, place) = step.zip(steps.get_mut(index)).ok_or_else(|| {
+            format!(
+                "steps are up to {STEPS_MAX} spans in milliseconds, with commas between them: \
+                 {line}"
+            )
+        })?;
         *place = step;
     }
     Ok(steps)
@@ -488,7 +491,8 @@ impl FromStr for Operation {
         };
         if !is_right {
             return Err(format!(
-                "a quota has bytes a second (by=), Postgres's clock steps=, nothing else has: {line}"
+                "a quota has bytes a second (by=), Postgres's clock steps=, nothing else has: \
+                 {line}"
             ));
         }
         Ok(Self { at, kind, node, lasts, by, steps })

@@ -42,7 +42,8 @@ pub fn table(round: &Round) -> String {
     line(
         "submits",
         format!(
-            "{} ({} accepted, of these {} in the place of another; {} refused; {} without an answer, of which {} were stored and published)",
+            "{} ({} accepted, of these {} in the place of another; {} refused; {} without an \
+             answer, of which {} were stored and published)",
             counts.asked,
             counts.accepted,
             counts.replaced,
@@ -119,16 +120,25 @@ pub fn summary(round: &Round) -> Value {
         "seconds": round.plan.seconds,
         "took_seconds": round.took.as_secs_f64(),
         "drained_after_seconds": round.drained_after.map(|after| after.as_secs_f64()),
-        "submits": counts.asked, "accepted": counts.accepted, "replaced": counts.replaced, "refused": counts.refused,
+        "submits": counts.asked, "accepted": counts.accepted, "replaced": counts.replaced,
+        "refused": counts.refused,
         "unknown": counts.unknown, "unknown_stored": counts.unknown_stored,
-        "cancels": counts.cancels, "cancelled": counts.cancelled, "too_late": counts.too_late, "cancels_unknown": counts.cancels_unknown,
+        "cancels": counts.cancels, "cancelled": counts.cancelled, "too_late": counts.too_late,
+        "cancels_unknown": counts.cancels_unknown,
         "records": counts.records, "published": counts.published, "by_receipt": counts.by_receipt,
         "withdrawn": counts.withdrawn, "dead": counts.dead, "pending": counts.pending,
-        "lateness_ms": { "p50": found.lateness_at(0.5), "p99": found.lateness_at(0.99), "max": found.lateness_at(1.0) },
+        "lateness_ms": {
+            "p50": found.lateness_at(0.5),
+            "p99": found.lateness_at(0.99),
+            "max": found.lateness_at(1.0),
+        },
         "unexplained_wait_max_ms": found.unexplained_max,
         "duplicates": by_kind(found.duplicates.iter().map(|(kind, count)| (*kind, json!(count))).collect()),
         "operations": by_kind(
-            found.stakes.iter().map(|(kind, (count, records))| (*kind, json!({ "done": count, "records": records }))).collect()
+            found.stakes.iter().map(|(kind, (count, records))| (*kind, json!({
+                "done": count,
+                "records": records,
+            }))).collect()
         ),
         "violations": Value::Object(rules),
     })

@@ -160,7 +160,8 @@ async fn drain(field: &Field, ended_at: i64) -> Option<String> {
             Ok((0, 0)) => Some(()),
             Ok((waiting, batches)) => {
                 last = format!(
-                    "{waiting} tasks wait and {batches} batches are not settled {DRAIN_DEADLINE:?} after the end"
+                    "{waiting} tasks wait and {batches} batches are not settled {DRAIN_DEADLINE:?} \
+                     after the end"
                 );
                 None
             }

@@ -47,7 +47,9 @@ enum Limit {
 const SCENARIOS: [Scenario; 6] = [
     Scenario {
         name: "etcd-stopped",
-        operations: "# seed=1 seconds=110\n30000 etcd-stop for=60000\n60000 kill-node node=2 for=25000\n",
+        operations: "# seed=1 seconds=110\n\
+                     30000 etcd-stop for=60000\n\
+                     60000 kill-node node=2 for=25000\n",
         measure: etcd_stopped,
     },
     Scenario {

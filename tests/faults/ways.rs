@@ -84,7 +84,12 @@ impl Ways {
     }
 
     async fn poison(&self, server: Server, node: u8, kind: &str, attributes: Value) {
-        let toxic = json!({ "name": "fault", "type": kind, "stream": "downstream", "attributes": attributes });
+        let toxic = json!({
+            "name": "fault",
+            "type": kind,
+            "stream": "downstream",
+            "attributes": attributes,
+        });
         self.call(Method::POST, &format!("/proxies/{}/toxics", name_of(server, node)), Some(toxic))
             .await;
     }

@@ -5,7 +5,8 @@
     clippy::panic,
     clippy::print_stderr,
     clippy::disallowed_methods,
-    reason = "a test ends where something is not as it should be, and reads this machine's clock and settings itself"
+    reason = "a test ends where something is not as it should be, and reads this machine's clock \
+              and settings itself"
 )]
 
 mod extremes;

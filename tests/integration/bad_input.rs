@@ -205,14 +205,21 @@ async fn a_body_over_the_limit_is_refused_before_it_is_read() {
     // It says how much it is going to send, and is told not to.
     let answer = raw(
         &node,
-        "POST /v1/tasks HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: 1099511627776\r\n\r\n{",
+        "POST /v1/tasks HTTP/1.1\r\n\
+         host: localhost\r\n\
+         content-type: application/json\r\n\
+         content-length: 1099511627776\r\n\r\n\
+         {",
     )
     .await;
     assert!(answer.starts_with("HTTP/1.1 413 "), "{answer}");
     assert!(answer.contains("application/problem+json"), "{answer}");
     // It does not say: the limit holds all the same.
     let chunk = format!("{:x}\r\n{}\r\n", 16 << 10, " ".repeat(16 << 10));
-    let head = "POST /v1/tasks HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n";
+    let head = "POST /v1/tasks HTTP/1.1\r\n\
+                host: localhost\r\n\
+                content-type: application/json\r\n\
+                transfer-encoding: chunked\r\n\r\n";
     let answer = raw(&node, &format!("{head}{}", chunk.repeat(5))).await;
     assert!(answer.starts_with("HTTP/1.1 413 "), "{answer}");
     eventually("the node is ready", DEADLINE, async || node.api().is_ready().await).await;
@@ -234,7 +241,10 @@ async fn bytes_that_are_no_http_do_not_harm_the_node() {
         );
     }
     // What cannot be right when it is repeated is not answered as if it could.
-    let head = "POST /v1/tasks HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n";
+    let head = "POST /v1/tasks HTTP/1.1\r\n\
+                host: localhost\r\n\
+                content-type: application/json\r\n\
+                transfer-encoding: chunked\r\n\r\n";
     for chunks in ["zz\r\n{}\r\n0\r\n\r\n", "2\r\n{}XX0\r\n\r\n"] {
         let answer = raw(&node, &format!("{head}{chunks}")).await;
         assert!(
@@ -246,7 +256,9 @@ async fn bytes_that_are_no_http_do_not_harm_the_node() {
         let answer = raw(
             &node,
             &format!(
-                "GET /v1/topics/t/tasks/{name} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"
+                "GET /v1/topics/t/tasks/{name} HTTP/1.1\r\n\
+                 host: localhost\r\n\
+                 connection: close\r\n\r\n"
             ),
         )
         .await;

@@ -28,7 +28,13 @@ async fn verdicts_are_true_while_claims_run() {
     let ledger = Arc::new(Ledger::default());
     let start = now_ms() + 2000;
     let tasks: Vec<Value> = (0..TASK_COUNT)
-        .map(|number| json!({ "topic": topic, "due_at": start + rand::random_range(0..SPAN_MS), "payload_text": format!("task {number}") }))
+        .map(|number| {
+            json!({
+                "topic": topic,
+                "due_at": start + rand::random_range(0..SPAN_MS),
+                "payload_text": format!("task {number}"),
+            })
+        })
         .collect();
     let accepted = first.api().submit_all(&tasks).await;
     ledger.accept_all(&accepted, &tasks);

@@ -17,18 +17,24 @@ const SHARDS: i16 = 64;
 
 /// Tasks with a payload that begins with their id; every third has a key, every fifth a name, and
 /// every seventh is a second attempt.
-const STORE: &str = "insert into task (shard, id, topic, key, payload, headers, name, first_id, attempt)
-  select shard, id, 'topic-' || n % 4, case when n % 3 = 0 then uuid_send(id) end, uuid_send(id) || $3, case when n % 2 = 0 then uuid_send(id) end,
-    case when n % 5 = 0 then id::text end, case when n % 7 = 0 then id end, case when n % 7 = 0 then 2 end
+const STORE: &str =
+    "insert into task (shard, id, topic, key, payload, headers, name, first_id, attempt)
+  select shard, id, 'topic-' || n % 4, case when n % 3 = 0 then uuid_send(id) end,
+    uuid_send(id) || $3, case when n % 2 = 0 then uuid_send(id) end,
+    case when n % 5 = 0 then id::text end, case when n % 7 = 0 then id end, case when n % 7 = 0
+      then 2 end
   from unnest($1::smallint[], $2::uuid[]) with ordinality as tasks (shard, id, n)";
 /// How many of the tasks are kept just as STORE made them.
 const KEPT: &str = "select count(*)
   from execlog_batch join execlog_payload using (batch),
-    unnest(ids, names, first_ids, attempts, topics, keys, payloads, headers) as u (id, name, first_id, attempt, topic, key, payload, header)
-  where batch = $1 and payload = uuid_send(id) || $2 and topic ~ '^topic-[0-3]$' and coalesce(key, uuid_send(id)) = uuid_send(id)
+    unnest(ids, names, first_ids, attempts, topics, keys, payloads, headers) as u (id, name,
+      first_id, attempt, topic, key, payload, header)
+  where batch = $1 and payload = uuid_send(id) || $2 and topic ~ '^topic-[0-3]$'
+    and coalesce(key, uuid_send(id)) = uuid_send(id)
     and coalesce(header, uuid_send(id)) = uuid_send(id) and coalesce(name, id::text) = id::text
     and coalesce(first_id, id) = id and (first_id is null) = (attempt is null)";
-const SESSION: &str = "select pid from pg_stat_activity where datname = current_database() and application_name = 'punctual claim'";
+const SESSION: &str = "select pid from pg_stat_activity where datname = current_database() and \
+                       application_name = 'punctual claim'";
 
 struct Stage {
     /// Gone with the stage.
@@ -233,8 +239,10 @@ async fn a_claim_that_is_too_large_takes_nothing_and_tells_the_lowest_id() {
 }
 
 async fn assert_too_large(stage: &mut Stage, source: Source) {
-    const LOWEST: &str = "select id from (select id from task union all select id from task_far) waiting order by id limit 1";
-    const COUNTS: &str = "select (select count(*) from task) + (select count(*) from task_far), (select count(*) from execlog_batch)";
+    const LOWEST: &str = "select id from (select id from task union all select id from task_far) \
+                          waiting order by id limit 1";
+    const COUNTS: &str = "select (select count(*) from task) + (select count(*) from task_far), \
+                          (select count(*) from execlog_batch)";
     let lowest: Uuid = sqlx::query_scalar(LOWEST).fetch_one(&mut stage.sql).await.unwrap();
     let (_, claimed) = stage.claim_from(source, 0).await;
     assert!(

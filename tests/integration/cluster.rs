@@ -31,7 +31,14 @@ async fn nodes_share_the_shards_within_the_cap_and_move_only_what_they_must() {
     let ledger = Ledger::default();
     for node in [&first, &second] {
         let tasks: Vec<Value> = (0..200)
-            .map(|number| json!({ "topic": topic, "delay": rand::random_range(0..2000), "payload_text": number.to_string(), "key": number.to_string() }))
+            .map(|number| {
+                json!({
+                    "topic": topic,
+                    "delay": rand::random_range(0..2000),
+                    "payload_text": number.to_string(),
+                    "key": number.to_string(),
+                })
+            })
             .collect();
         ledger.accept_all(&node.api().submit_all(&tasks).await, &tasks);
     }

@@ -94,7 +94,14 @@ async fn a_record_over_the_limit_is_taken_when_it_is_not_once_it_is_compressed()
     let node = cluster.node_with(&["--kafka-property", "compression.type=zstd"]).await;
     let consumer = cluster.consumer(&topic);
     let letters = "x".repeat(3_000_000);
-    let task = |topic: &str, text: &str| json!({ "topic": topic, "delay": "0s", "payload_text": text, "name": "n" });
+    let task = |topic: &str, text: &str| {
+        json!({
+            "topic": topic,
+            "delay": "0s",
+            "payload_text": text,
+            "name": "n",
+        })
+    };
 
     let sent = node.api().submit(&task(&topic, &letters)).await;
     let records = consumer.wait_count(1, DEADLINE).await;

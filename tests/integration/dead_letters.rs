@@ -52,7 +52,13 @@ fn is_whole(record: &Record, id: Uuid) {
 }
 
 fn large_task(topic: &str, start: i64, n: i64, text: &str) -> Value {
-    json!({ "topic": topic, "due_at": start + n, "payload_text": text, "name": format!("n{n}"), "headers": headers() })
+    json!({
+        "topic": topic,
+        "due_at": start + n,
+        "payload_text": text,
+        "name": format!("n{n}"),
+        "headers": headers(),
+    })
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -178,7 +184,8 @@ async fn a_dead_letter_that_is_older_than_the_receipts_is_put_back_and_its_end_i
     let days = 30 * 86_400_000;
     let id: Uuid =
         format!("{:012x}80018{:015x}", now_ms() - days, rand::random::<u32>()).parse().unwrap();
-    let query = "insert into dead_letter (id, row_id, topic, payload, attempts, reason) values ($1, $1, $2, 'x', 1, 'tried')";
+    let query = "insert into dead_letter (id, row_id, topic, payload, attempts, reason) values \
+                 ($1, $1, $2, 'x', 1, 'tried')";
     sqlx::query(query).bind(id).bind(&topic).execute(&cluster.sql).await.unwrap();
     assert_eq!(redrive(api, id).await.status, 200);
     cluster.wait_final(1, DEADLINE).await;
@@ -197,7 +204,8 @@ async fn a_dead_letter_that_is_older_than_the_receipts_is_put_back_and_its_end_i
 async fn load(cluster: &Cluster, topic: &str, count: i64) {
     let query = "insert into dead_letter (id, row_id, topic, payload, name, attempts, reason)
         select id, id, $2, 'x', case when n % 2 = 0 then 'name' end, 1, 'tried'
-        from (select n, (lpad(to_hex($3 - n), 12, '0') || '8' || lpad(to_hex(n % 16), 3, '0') || '8' || substr(md5(n::text), 1, 15))::uuid as id
+        from (select n, (lpad(to_hex($3 - n), 12, '0') || '8' ||
+          lpad(to_hex(n % 16), 3, '0') || '8' || substr(md5(n::text), 1, 15))::uuid as id
               from generate_series(1, $1) n) t";
     let query = sqlx::query(query).bind(count).bind(topic).bind(now_ms());
     assert_eq!(
@@ -298,7 +306,8 @@ async fn many_that_are_dropped_and_put_back_at_the_same_time_have_one_end_each()
     load(&cluster, &topic, 11_000).await;
     load(&cluster, "other", 3).await;
     // Large ones end a transaction by their bytes.
-    let large = "update dead_letter set payload = repeat('x', 3 << 20)::bytea where id in (select id from dead_letter where topic = $1 order by id limit 5)";
+    let large = "update dead_letter set payload = repeat('x', 3 << 20)::bytea where id in (select \
+                 id from dead_letter where topic = $1 order by id limit 5)";
     assert_eq!(
         sqlx::query(large).bind(&topic).execute(&cluster.sql).await.unwrap().rows_affected(),
         5

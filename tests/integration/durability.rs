@@ -14,7 +14,8 @@ const DEADLINE: Duration = Duration::from_secs(120);
 /// Notes for each statement that changes a table of the cluster how its transaction will commit.
 const WATCH: &str = "create table seen (what text, commits text, primary key (what, commits));
 create function note_commit() returns trigger language plpgsql as $$ begin
-  insert into seen values (lower(tg_op) || ' ' || tg_table_name, current_setting('synchronous_commit')) on conflict do nothing;
+  insert into seen values (lower(tg_op) || ' ' || tg_table_name,
+    current_setting('synchronous_commit')) on conflict do nothing;
   return null;
 end $$;
 do $$ declare name text; begin

@@ -401,7 +401,8 @@ impl Stage {
         assert_eq!(status.signal(), Some(SIGABRT), "{}", victim.log());
         // Of this life's unsettled batches, before anybody adopts them; a claim that was under way
         // comes to its end at once.
-        let query = "select coalesce(b.first_ids[i], b.ids[i]) from execlog_batch b cross join generate_series(1, b.task_count) i
+        let query = "select coalesce(b.first_ids[i], b.ids[i])
+            from execlog_batch b cross join generate_series(1, b.task_count) i
             join heartbeat h on h.node = b.owner and h.name = $1 where b.settled_at is null";
         let ids = sqlx::query_scalar::<_, Uuid>(query)
             .bind(&victim.name)
@@ -429,7 +430,12 @@ impl Stage {
 
     fn numbered(&self, number: i64, fields: Value) -> Value {
         let text = format!("{} {number}", self.topic);
-        let mut task = json!({ "topic": self.topic, "payload_text": text, "key": number.to_string(), "headers": { SERIAL_HEADER: text } });
+        let mut task = json!({
+            "topic": self.topic,
+            "payload_text": text,
+            "key": number.to_string(),
+            "headers": { SERIAL_HEADER: text },
+        });
         task.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
         task
     }
@@ -457,7 +463,8 @@ impl Stage {
             .map(|at| TaskId::new(*at, Shard::new(rand::random_range(0..16)), rand::random()))
             .collect();
         let statement = format!(
-            "insert into {table} (shard, id, topic, payload) select s, i, $3, 'x'::bytea from unnest($1, $2) x (s, i)"
+            "insert into {table} (shard, id, topic, payload) select s, i, $3, 'x'::bytea from \
+             unnest($1, $2) x (s, i)"
         );
         sqlx::query(AssertSqlSafe(statement))
             .bind(ids.iter().map(|id| id.shard().as_smallint()).collect::<Vec<_>>())

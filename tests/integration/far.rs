@@ -18,8 +18,15 @@ async fn a_task_a_year_ahead_waits_in_the_far_table_and_comes_through_the_mover(
     let topic = cluster.topic("orders").await;
     let node = cluster.node().await;
     let consumer = cluster.consumer(&topic);
-    let tasks: Vec<Value> =
-        (0..TASK_COUNT).map(|number| json!({ "topic": topic, "delay": "8760h", "payload_text": number.to_string() })).collect();
+    let tasks: Vec<Value> = (0..TASK_COUNT)
+        .map(|number| {
+            json!({
+                "topic": topic,
+                "delay": "8760h",
+                "payload_text": number.to_string(),
+            })
+        })
+        .collect();
     let accepted = node.api().submit_all(&tasks).await;
     assert!(accepted.iter().all(|task| task.state == "scheduled"));
     assert_eq!(
@@ -70,7 +77,8 @@ async fn what_fell_due_in_the_far_table_while_no_node_ran_comes_when_one_does() 
             TaskId::new(due_at, Shard::new(number % 16), rand::random())
         })
         .collect();
-    let query = "insert into task_far (shard, id, topic, payload) select shard, id, $3, 'p' from unnest($1::smallint[], $2::uuid[]) t (shard, id)";
+    let query = "insert into task_far (shard, id, topic, payload) select shard, id, $3, 'p' from \
+                 unnest($1::smallint[], $2::uuid[]) t (shard, id)";
     let inserted = sqlx::query(query)
         .bind(tasks.iter().map(|id| id.shard().as_smallint()).collect::<Vec<_>>())
         .bind(tasks.iter().map(|id| id.uuid()).collect::<Vec<Uuid>>())

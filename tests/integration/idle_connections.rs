@@ -14,7 +14,12 @@ const DEADLINE: Duration = Duration::from_secs(120);
 /// One call of each kind, each over a connection of its own; what was answered instead of 2xx.
 async fn one_of_each(api: &Api, topic: &str, turn: u32) -> Vec<String> {
     let task = json!({ "topic": topic, "delay": "1h", "payload_text": "idle" });
-    let named = json!({ "topic": topic, "delay": "1h", "payload_text": "idle", "name": format!("named {turn}") });
+    let named = json!({
+        "topic": topic,
+        "delay": "1h",
+        "payload_text": "idle",
+        "name": format!("named {turn}"),
+    });
     let unnamed = api.post("/v1/tasks", task.to_string()).await;
     let id =
         unnamed.json()["id"].as_str().unwrap_or("00000000-0000-0000-0000-000000000000").to_owned();
@@ -45,9 +50,11 @@ async fn calls_after_postgres_has_closed_idle_sessions_are_answered_at_once() {
     let node = cluster.node().await;
     assert_eq!(one_of_each(node.api(), &topic, 1).await, Vec::<String>::new());
     // Those that are kept open are opened again soon: each time some are missing.
-    eventually("the sessions that serve callers are idle for more than a second, and closed", DEADLINE, async || {
+    eventually("the sessions that serve callers are idle for more than a second, and \
+                closed", DEADLINE, async || {
         let close = "select count(pg_terminate_backend(pid)) from pg_stat_activity
-            where datname = current_database() and application_name like 'punctual %' and state = 'idle'
+            where datname = current_database() and application_name like 'punctual %'
+              and state = 'idle'
               and state_change < now() - interval '1.2 s'";
         let left = "select count(*) from pg_stat_activity where datname = current_database() and application_name = any(array['punctual list',
             'punctual counts', 'punctual dead letters'])";

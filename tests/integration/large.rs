@@ -62,7 +62,8 @@ async fn insert(cluster: &Cluster, topic: &str, due_at: i64, count: usize) -> Ve
     let shards: Vec<i16> =
         ids.iter().map(|id| TaskId::from_uuid(*id).shard().as_smallint()).collect();
     let mut transaction = cluster.sql.begin().await.unwrap();
-    let first = "insert into task (shard, id, topic, payload) values ($1, $2, $3, convert_to(repeat('x', $4), 'UTF8'))";
+    let first = "insert into task (shard, id, topic, payload) values ($1, $2, $3, \
+                 convert_to(repeat('x', $4), 'UTF8'))";
     let first = sqlx::query(first).bind(shards[0]).bind(ids[0]).bind(topic).bind(PAYLOAD_BYTES);
     assert_eq!(first.execute(&mut *transaction).await.unwrap().rows_affected(), 1);
     let others = "insert into task (shard, id, topic, payload)

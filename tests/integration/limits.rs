@@ -52,7 +52,14 @@ async fn a_trace_reaches_the_record_and_a_request_id_the_answer_and_the_log() {
     let http = Client::new();
     let own = TRACE.replace("4bf9", "aaaa");
     let task = |text: &str| json!({"topic": topic, "delay": 300, "payload_text": text});
-    let with_own = |text: &str| json!({"topic": topic, "delay": 300, "payload_text": text, "headers": {"traceparent": own}});
+    let with_own = |text: &str| {
+        json!({
+            "topic": topic,
+            "delay": 300,
+            "payload_text": text,
+            "headers": {"traceparent": own},
+        })
+    };
     let send = async |method: Method, path: &str, body: Vec<u8>, encoding: &str| {
         let request = json_request(&http, &node, method, path).header("traceparent", TRACE);
         let request =
@@ -144,7 +151,11 @@ async fn each_limit_has_its_status_its_problem_and_its_metric() {
         "body_bytes",
     )
     .await;
-    let head = "POST /v1/tasks HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: 9\r\nexpect: 100-continue\r\n\r\n";
+    let head = "POST /v1/tasks HTTP/1.1\r\n\
+                host: localhost\r\n\
+                content-type: application/json\r\n\
+                content-length: 9\r\n\
+                expect: 100-continue\r\n\r\n";
     let mut half = connect(&node, head).await;
     // The node asks for the body: so the request is in progress.
     assert_eq!(half.read(&mut [0; 100]).await.unwrap(), "HTTP/1.1 100 Continue\r\n\r\n".len());
@@ -197,7 +208,11 @@ async fn slow_callers_are_cut_off_and_leave_nothing_behind() {
     let mut idle = connect(&node, "GET /livez HTTP/1.1\r\nhost: localhost\r\n\r\n").await;
     let mut nothing = connect(&node, "").await;
     let mut half_header = connect(&node, "GET /livez HTTP/1.1\r\nhost:").await;
-    let half_body = "POST /v1/tasks HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: 9\r\n\r\n{";
+    let half_body = "POST /v1/tasks HTTP/1.1\r\n\
+                     host: localhost\r\n\
+                     content-type: application/json\r\n\
+                     content-length: 9\r\n\r\n\
+                     {";
     let mut half_body = connect(&node, half_body).await;
     // Asked for often enough, it fills every buffer on its way.
     let unread =

@@ -46,7 +46,14 @@ fn ids(tasks: &[Value]) -> Vec<Uuid> {
 fn tasks_due(topic: &str, count: usize, minutes: std::ops::Range<i64>) -> Vec<Value> {
     let due = || now_ms() + rand::random_range(minutes.start * MINUTE_MS..minutes.end * MINUTE_MS);
     (0..count)
-        .map(|number| json!({ "topic": topic, "due_at": due(), "payload_text": "x", "key": (number % 7).to_string() }))
+        .map(|number| {
+            json!({
+                "topic": topic,
+                "due_at": due(),
+                "payload_text": "x",
+                "key": (number % 7).to_string(),
+            })
+        })
         .collect()
 }
 
@@ -94,7 +101,8 @@ async fn a_list_misses_nothing_and_repeats_nothing_under_submits_cancels_and_mov
     moving.store(true, Ordering::Relaxed);
     let (moved, cancelled) = (mover.await.unwrap(), stirrer.await.unwrap());
     eprintln!(
-        "{pages_read_while_moving} times read; {moved} tasks moved and {cancelled} cancelled meanwhile"
+        "{pages_read_while_moving} times read; {moved} tasks moved and {cancelled} cancelled \
+         meanwhile"
     );
     assert!(moved > 500 && cancelled > 20, "{moved} moved, {cancelled} cancelled");
 }
@@ -136,8 +144,16 @@ async fn a_list_keeps_to_its_range_and_says_where_a_deferred_task_is_now() {
     let node = cluster.node().await;
     let api = node.api();
     let due = now_ms() / 1000 * 1000 + 40 * MINUTE_MS;
-    let tasks: Vec<Value> =
-        (0..5).map(|n| json!({ "topic": topic, "due_at": due + n, "payload_text": "x", "name": format!("n{n}") })).collect();
+    let tasks: Vec<Value> = (0..5)
+        .map(|n| {
+            json!({
+                "topic": topic,
+                "due_at": due + n,
+                "payload_text": "x",
+                "name": format!("n{n}"),
+            })
+        })
+        .collect();
     let accepted = api.submit_all(&tasks).await;
     let far = api.submit(&json!({ "topic": topic, "delay": "5000h", "payload_text": "x" })).await;
     let of_range = |from: i64, to: i64| format!("/v1/tasks?due_from={from}&due_to={to}&");
@@ -152,7 +168,8 @@ async fn a_list_keeps_to_its_range_and_says_where_a_deferred_task_is_now() {
     let first = accepted[0].id;
     sqlx::query(
         "with d as (delete from task where id = $1 returning *), f as (insert into task_follow values ($1, $2, false))
-         insert into task (shard, id, topic, payload, name, first_id, attempt) select shard, $2, topic, payload, name, $1, 2 from d",
+         insert into task (shard, id, topic, payload, name, first_id, attempt) select shard, $2,
+           topic, payload, name, $1, 2 from d",
     )
     .bind(first)
     .bind(Uuid::from_u128(first.as_u128() + (10_u128 << 80)))
@@ -180,7 +197,8 @@ async fn load(cluster: &Cluster, topic: &str, count: i64) {
     for (table, from) in [("task", 60 * MINUTE_MS), ("task_far", LEAVES_END_MS + 60 * MINUTE_MS)] {
         let query = format!(
             "insert into {table} (shard, id, topic, payload)
-             select shard, (lpad(to_hex(due), 12, '0') || '8' || lpad(to_hex(shard), 3, '0') || '8' || substr(md5(n::text || $2), 1, 15))::uuid, $2, 'x'
+             select shard, (lpad(to_hex(due), 12, '0') || '8' ||
+               lpad(to_hex(shard), 3, '0') || '8' || substr(md5(n::text || $2), 1, 15))::uuid, $2, 'x'
              from (select n, n % 16 as shard, $3 + n as due from generate_series(1, $1) n) t"
         );
         let query =
@@ -223,10 +241,13 @@ async fn a_cancel_of_many_counts_each_task_once_and_writes_its_line() {
     for (id, maybe_sent) in [sent, unsent] {
         sqlx::query(
             "with f as (insert into task_follow values ($1, $2, $3))
-             insert into task (shard, id, topic, payload, first_id, attempt) values (1, $2, $4, 'x', $1, 2)",
+             insert into task (shard, id, topic, payload, first_id, attempt)
+               values (1, $2, $4, 'x', $1, 2)",
         )
         .bind(id)
-        .bind(Uuid::from_u128(id.as_u128() + (u128::try_from(now_ms() + 50 * MINUTE_MS).unwrap() << 80)))
+        .bind(Uuid::from_u128(
+            id.as_u128() + (u128::try_from(now_ms() + 50 * MINUTE_MS).unwrap() << 80),
+        ))
         .bind(maybe_sent)
         .bind(&topic)
         .execute(&cluster.sql)
@@ -317,7 +338,8 @@ async fn a_hotspot_of_one_millisecond_is_looked_through_once_and_left_behind() {
     ] {
         let query = format!(
             "insert into {table} (shard, id, topic, payload)
-             select shard, (lpad(to_hex($3::bigint), 12, '0') || '8' || lpad(to_hex(shard), 3, '0') || '8' || substr(md5(n::text || $2 || '{table}'), 1, 15))::uuid, $2, 'x'
+             select shard, (lpad(to_hex($3::bigint), 12, '0') || '8' ||
+               lpad(to_hex(shard), 3, '0') || '8' || substr(md5(n::text || $2 || '{table}'), 1, 15))::uuid, $2, 'x'
              from (select n, n % 16 as shard from generate_series(1, $1) n) t"
         );
         let inserted = sqlx::query(sqlx::AssertSqlSafe(query))

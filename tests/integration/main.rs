@@ -7,7 +7,8 @@
     clippy::as_conversions,
     clippy::print_stderr,
     clippy::disallowed_methods,
-    reason = "a test ends where something is not as it should be, and reads this machine's clock and settings itself"
+    reason = "a test ends where something is not as it should be, and reads this machine's clock \
+              and settings itself"
 )]
 
 #[path = "../support/mod.rs"]

@@ -143,7 +143,12 @@ async fn nothing_is_early_nothing_is_lost_and_every_receipt_is_true() {
     // Past, now, within the window, just beyond it, seconds ahead.
     let task = |number: usize| {
         let delay = [-60_000, 0, 1, 100, 190, 200, 250, 1000, 3000][number % 9];
-        json!({ "topic": topic, "due_at": now_ms() + delay, "payload_text": format!("task {number}"), "key": format!("{}", number % 10) })
+        json!({
+            "topic": topic,
+            "due_at": now_ms() + delay,
+            "payload_text": format!("task {number}"),
+            "key": format!("{}", number % 10),
+        })
     };
     for chunk in 0..20 {
         let tasks: Vec<Value> = (0..100).map(|index| task(chunk * 100 + index)).collect();
@@ -213,7 +218,12 @@ async fn records_of_one_key_due_more_than_50_ms_apart_arrive_in_due_order() {
         .map(|number| {
             // Ten keys; those of one key are 60 ms apart.
             let due_at = start + 60 * (number / 10) + number % 10;
-            json!({ "topic": topic, "due_at": due_at, "payload_text": "x", "key": format!("key {}", number % 10) })
+            json!({
+                "topic": topic,
+                "due_at": due_at,
+                "payload_text": "x",
+                "key": format!("key {}", number % 10),
+            })
         })
         .collect();
     tasks.shuffle(&mut rand::rng());
@@ -294,7 +304,13 @@ async fn a_look_up_says_where_a_task_stands() {
     let node = cluster.node().await;
     let consumer = cluster.consumer(&topic);
     let api = node.api();
-    let later = json!({ "topic": topic, "delay": "1h", "payload": {"a": 1}, "key": "k", "headers": {"h": "v"} });
+    let later = json!({
+        "topic": topic,
+        "delay": "1h",
+        "payload": {"a": 1},
+        "key": "k",
+        "headers": {"h": "v"},
+    });
     let scheduled = api.submit(&later).await;
     assert_eq!(scheduled.state, "scheduled");
     let shown = api.task(scheduled.id).await;

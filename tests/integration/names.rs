@@ -90,7 +90,8 @@ async fn prepare(cluster: &Cluster, node: &Node, topic: &str) -> HashMap<String,
         );
     }
     cluster.wait_final(16, DEADLINE).await;
-    let expire = "update task_name set expires_at = clock_timestamp() - interval '1 second' where name like 'expired-%'";
+    let expire = "update task_name set expires_at = clock_timestamp() - interval '1 second' where \
+                  name like 'expired-%'";
     assert_eq!(sqlx::query(expire).execute(&cluster.sql).await.unwrap().rows_affected(), 4);
     // The window of this cluster is ten seconds.
     let claimed: Vec<Value> = names("claimed")
@@ -193,7 +194,12 @@ async fn each_cell_of_the_table_of_names_is_true() {
             task.shown
         );
     }
-    let lines = cluster.count("select count(*) from execlog_cancelled where name in ('scheduled-PUT', 'scheduled-DELETE')").await;
+    let lines = cluster
+        .count(
+            "select count(*) from execlog_cancelled where name in ('scheduled-PUT', \
+             'scheduled-DELETE')",
+        )
+        .await;
     assert_eq!(lines, 2, "each has its line");
 }
 
@@ -206,7 +212,14 @@ async fn a_name_makes_one_task_within_a_batch_between_batches_and_between_nodes(
     // Due at once, soon, beyond the window and far; each name three times, and tasks without a name
     // between them.
     let delays = [0, 100, 1500, 20_000_000];
-    let task = |number: usize| json!({ "topic": topic, "delay": delays[number % 4], "payload_text": number.to_string(), "name": format!("n{number}") });
+    let task = |number: usize| {
+        json!({
+            "topic": topic,
+            "delay": delays[number % 4],
+            "payload_text": number.to_string(),
+            "name": format!("n{number}"),
+        })
+    };
     let named: Vec<Value> = (0..400).map(task).collect();
     let plain: Vec<Value> =
         (0..100).map(|_| json!({ "topic": topic, "delay": 10, "payload_text": "plain" })).collect();
@@ -267,15 +280,25 @@ async fn a_name_is_free_after_its_retention_and_never_while_its_task_is_pending(
             .await;
     let topic = cluster.topic("orders").await;
     let node = cluster.node_with(&["--name-retention", "1s"]).await;
-    let task = |name: &str, delay: &str| json!({ "topic": topic, "delay": delay, "payload_text": "x", "name": name });
+    let task = |name: &str, delay: &str| {
+        json!({
+            "topic": topic,
+            "delay": delay,
+            "payload_text": "x",
+            "name": name,
+        })
+    };
     let (short, pending) = (
         node.api().submit(&task("short", "0s")).await,
         node.api().submit(&task("pending", "1h")).await,
     );
-    sqlx::query("update task_name set expires_at = clock_timestamp() - interval '1 hour' where name = 'pending'")
-        .execute(&cluster.sql)
-        .await
-        .unwrap();
+    sqlx::query(
+        "update task_name set expires_at = clock_timestamp() - interval '1 hour' where name = \
+         'pending'",
+    )
+    .execute(&cluster.sql)
+    .await
+    .unwrap();
     let known = node.api().post("/v1/tasks", task("pending", "1h").to_string()).await;
     assert_eq!(
         (known.status, Task::new(known.json()).id),
@@ -423,7 +446,8 @@ impl Claimed {
 
     /// Row and remaining time of an entry.
     async fn entry(&self, name: &str) -> (Uuid, f64) {
-        let query = "select row_id, extract(epoch from expires_at - clock_timestamp())::float8 from task_name where name = $1";
+        let query = "select row_id, extract(epoch from expires_at - clock_timestamp())::float8 \
+                     from task_name where name = $1";
         sqlx::query_as(query).bind(name).fetch_one(&self.cluster.sql).await.unwrap()
     }
 }

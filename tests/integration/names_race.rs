@@ -98,7 +98,8 @@ async fn of_all_that_is_put_under_a_name_each_is_published_once_or_cancelled() {
     assert!(told.cancel_too_late.is_subset(&published), "said to be too late");
     let by_put = cancelled.difference(&told.cancelled).count();
     eprintln!(
-        "accepted {} in {} s, records {}, replaced {}, put too late {}, cancelled {}, cancel too late {}, not found {}",
+        "accepted {} in {} s, records {}, replaced {}, put too late {}, cancelled {}, cancel too \
+         late {}, not found {}",
         told.accepted.len(),
         took.as_secs(),
         records.len(),

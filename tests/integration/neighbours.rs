@@ -83,7 +83,13 @@ async fn comes_to_its_deadline(own: &OwnStack) {
     cluster.alter_topic(&silent, &[("min.insync.replicas", "2")]).await;
     let (of_silent, of_healthy) = (cluster.consumer(&silent), cluster.consumer(&healthy));
     let begin = now_ms() + 3_000;
-    let task = |topic: &str, due_at: i64| json!({ "topic": topic, "due_at": due_at, "payload_text": due_at.to_string() });
+    let task = |topic: &str, due_at: i64| {
+        json!({
+            "topic": topic,
+            "due_at": due_at,
+            "payload_text": due_at.to_string(),
+        })
+    };
     let waiting: Vec<Value> = (0..50).map(|number| task(&silent, begin + number)).collect();
     let steady: Vec<Value> = (0..1_200).map(|number| task(&healthy, begin + number * 10)).collect();
     let ledger = Ledger::default();
@@ -133,7 +139,8 @@ const BESIDE: usize = 32;
 /// Tasks of a topic that are claimed no later than the last one of another topic.
 const CLAIMED_BEFORE: &str =
     "with claimed as (select claimed_at, unnest(topics) as topic from execlog_batch join execlog_payload using (batch))
-  select count(*) from claimed where topic = $1 and claimed_at < (select max(claimed_at) from claimed where topic = $2)";
+  select count(*) from claimed where topic = $1
+    and claimed_at < (select max(claimed_at) from claimed where topic = $2)";
 
 /// How often it is staged on a machine on which a look past the hotspot takes longer than it may
 /// (`IN_THE_ORDER_OF_THE_HEAP` in `postgres::claim`).
@@ -151,7 +158,8 @@ async fn what_is_due_in_the_very_millisecond_of_a_hotspot_is_claimed_before_most
         let before = claimed_before_the_last_of_the_others(&cluster, staged).await;
         let gave_way = node.api().metric("punctual_claim_failures_total").await - gave_way;
         eprintln!(
-            "{before} of the hotspot were claimed before the last of the others; {gave_way} looks gave way"
+            "{before} of the hotspot were claimed before the last of the others; {gave_way} looks \
+             gave way"
         );
         // Each of the two loops has half of both.
         if before < i64::try_from(HOTSPOT / 4 * 3).unwrap() {
@@ -201,7 +209,8 @@ async fn insert(cluster: &Cluster, topic: &str, due_at: i64, count: usize) {
     let ids: Vec<TaskId> = (0..count)
         .map(|index| TaskId::new(Timestamp::from_millis(due_at), shard(index), rand::random()))
         .collect();
-    let query = "insert into task (shard, id, topic, payload) select shard, id, $3, 'p' from unnest($1::smallint[], $2::uuid[]) t (shard, id)";
+    let query = "insert into task (shard, id, topic, payload) select shard, id, $3, 'p' from \
+                 unnest($1::smallint[], $2::uuid[]) t (shard, id)";
     let inserted = sqlx::query(query)
         .bind(ids.iter().map(|id| id.shard().as_smallint()).collect::<Vec<_>>())
         .bind(ids.iter().map(|id| id.uuid()).collect::<Vec<Uuid>>())

@@ -19,7 +19,8 @@ const PURPOSE: ConnectionPurpose = ConnectionPurpose {
     deadline: PATIENCE,
     settings: &[("lock_timeout", "0")],
 };
-const AT_WORK: &str = "select count(*) from pg_stat_activity where datname = current_database() and application_name = 'punctual impatience'";
+const AT_WORK: &str = "select count(*) from pg_stat_activity where datname = current_database() \
+                       and application_name = 'punctual impatience'";
 const WAITING: &str = "select count(*) from pg_locks where locktype = 'advisory' and not granted
     and database = (select oid from pg_database where datname = current_database())";
 

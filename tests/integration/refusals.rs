@@ -16,7 +16,13 @@ const HELD_UP_MS: i64 = 9_000;
 fn small_tasks(topic: &str, start: i64, count: i64) -> Vec<Value> {
     let due_at = |number: i64| start + number * 2000 / count;
     (0..count)
-        .map(|number| json!({ "topic": topic, "due_at": due_at(number), "payload_text": format!("small {number}") }))
+        .map(|number| {
+            json!({
+                "topic": topic,
+                "due_at": due_at(number),
+                "payload_text": format!("small {number}"),
+            })
+        })
         .collect()
 }
 
@@ -32,7 +38,13 @@ async fn a_record_that_the_broker_refuses_for_good_is_a_dead_letter_and_stops_no
     let start = now_ms() + 3000;
     // Accepted, for the node goes by what it has learned.
     let large: Vec<Value> = (0..20)
-        .map(|number| json!({ "topic": strict, "due_at": start + number * 100, "payload_text": "x".repeat(100_000) }))
+        .map(|number| {
+            json!({
+                "topic": strict,
+                "due_at": start + number * 100,
+                "payload_text": "x".repeat(100_000),
+            })
+        })
         .collect();
     let mut doomed = node.api().submit_all(&large).await;
     ledger.accept_all(&doomed, &large);

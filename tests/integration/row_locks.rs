@@ -30,7 +30,13 @@ async fn what_is_overdue_behind_a_locked_row_is_published_and_the_row_when_it_is
     let mut first = cluster.node().await;
     let start = now_ms() + 8000;
     let tasks: Vec<Value> = (0..50)
-        .map(|number| json!({ "topic": topic, "due_at": start + number * 20, "payload_text": format!("task {number}") }))
+        .map(|number| {
+            json!({
+                "topic": topic,
+                "due_at": start + number * 20,
+                "payload_text": format!("task {number}"),
+            })
+        })
         .collect();
     let accepted = first.api().submit_all(&tasks).await;
     let ledger = Ledger::default();
@@ -55,8 +61,15 @@ async fn cancels_beside_a_locked_row_take_effect() {
     let cluster = Cluster::start("locked-cancel").await;
     let topic = cluster.topic("orders").await;
     let node = cluster.node().await;
-    let tasks: Vec<Value> =
-        (0..200).map(|number| json!({ "topic": topic, "delay": "1h", "payload_text": format!("task {number}") })).collect();
+    let tasks: Vec<Value> = (0..200)
+        .map(|number| {
+            json!({
+                "topic": topic,
+                "delay": "1h",
+                "payload_text": format!("task {number}"),
+            })
+        })
+        .collect();
     let accepted = node.api().submit_all(&tasks).await;
     let holder = lock(&cluster, accepted[100].id).await;
     let cancels = accepted.iter().map(|task| {
@@ -90,7 +103,14 @@ async fn submits_beside_a_locked_name_are_stored() {
     let cluster = Cluster::start("locked-name").await;
     let topic = cluster.topic("orders").await;
     let node = cluster.node().await;
-    let task = |number: usize| json!({ "topic": topic, "name": format!("n{number}"), "delay": "1h", "payload": number });
+    let task = |number: usize| {
+        json!({
+            "topic": topic,
+            "name": format!("n{number}"),
+            "delay": "1h",
+            "payload": number,
+        })
+    };
     node.api().submit(&task(100)).await;
     // Whoever deletes it may put it back: nobody can know whether the name is free.
     let mut holder = cluster.database.connect().await;
@@ -141,7 +161,11 @@ async fn submits_beside_a_lock_on_the_execlog_are_stored() {
         .await
         .unwrap();
     let task = |number: usize| {
-        let mut task = json!({ "topic": topic, "delay": if number.is_multiple_of(10) { "0s" } else { "1h" }, "payload": number });
+        let mut task = json!({
+            "topic": topic,
+            "delay": if number.is_multiple_of(10) { "0s" } else { "1h" },
+            "payload": number,
+        });
         if number >= 50 {
             task["name"] = json!(format!("n{number}"));
         }

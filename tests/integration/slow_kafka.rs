@@ -29,7 +29,12 @@ async fn submit(
     let begin = now_ms() + 1_000;
     let task = |number: i64| {
         let text = format!("{number:0>bytes$}");
-        json!({ "topic": topic, "due_at": begin + number * apart_ms, "payload_text": text, "key": number.to_string() })
+        json!({
+            "topic": topic,
+            "due_at": begin + number * apart_ms,
+            "payload_text": text,
+            "key": number.to_string(),
+        })
     };
     let tasks: Vec<Value> = (0..count).map(task).collect();
     ledger.accept_all(&node.api().submit_all(&tasks).await, &tasks);

@@ -117,7 +117,8 @@ impl Database {
         payload: &[u8],
     ) {
         let statement = format!(
-            "insert into {table} (shard, id, topic, payload, first_id, attempt) values ($1, $2, 'orders', $3, $4, $5)"
+            "insert into {table} (shard, id, topic, payload, first_id, attempt) values ($1, $2, \
+             'orders', $3, $4, $5)"
         );
         sqlx::query(AssertSqlSafe(statement))
             .bind(id.shard().as_smallint())
@@ -135,16 +136,14 @@ impl Database {
         let batch = BatchId::new(claimed_at, 0, rand::random());
         let ids: Vec<Uuid> = tasks.iter().map(|id| id.uuid()).collect();
         let count = i32::try_from(ids.len()).unwrap();
-        sqlx::query("insert into execlog_batch (batch, owner, claimed_at, task_count, ids) values ($1, $1, now(), $2, $3)")
-            .bind(batch.uuid())
-            .bind(count)
-            .bind(ids)
-            .execute(&mut self.sql)
-            .await
-            .unwrap();
+        let insert = "insert into execlog_batch (batch, owner, claimed_at, task_count, ids)
+                      values ($1, $1, now(), $2, $3)";
+        let insert = sqlx::query(insert).bind(batch.uuid()).bind(count).bind(ids);
+        insert.execute(&mut self.sql).await.unwrap();
         sqlx::query(
             "insert into execlog_payload (batch, topics, keys, payloads, headers)
-             select $1, array_fill('orders'::text, array[$2]), array_fill('k'::bytea, array[$2]), array_fill('p'::bytea, array[$2]),
+             select $1, array_fill('orders'::text, array[$2]), array_fill('k'::bytea, array[$2]),
+               array_fill('p'::bytea, array[$2]),
                array_fill(null::bytea, array[$2])",
         )
         .bind(batch.uuid())
@@ -161,7 +160,8 @@ impl Database {
         let next: Option<Vec<Uuid>> = next.map(|next| next.iter().map(|id| id.uuid()).collect());
         sqlx::query(
             "update execlog_batch set settled_at = now(), width_class = $2, id_from = $3, id_to = $4, topic_names = '{orders}', next_ids = $5,
-               outcomes = array_fill(case when $5 is null then 1 else 2 end::smallint, array[task_count]),
+               outcomes = array_fill(case when $5 is null then 1 else 2 end::smallint,
+                 array[task_count]),
                partitions = array_fill(case when $5 is null then 3 else -1 end, array[task_count]),
                offsets = (select array_agg(o::bigint) from generate_series(100, 99 + task_count) o),
                published_ats = array_fill(1795252500000, array[task_count])
@@ -215,9 +215,12 @@ async fn a_new_database_is_ready_after_one_migration_and_unchanged_by_another() 
     assert_eq!(schema::check(&database.settings).await.unwrap().cluster, ClusterSettings::DEFAULT);
     // Of the columns that hold much, none is left to pglz.
     let slow = "select count(*) from pg_attribute a join pg_type t on t.oid = a.atttypid
-                where attrelid in (select inhrelid from pg_inherits union select unnest(array['task_far', 'dead_letter']::regclass[]))
-                  and attnum > 0 and attlen = -1 and (typcategory = 'A' or typname = 'bytea') and attcompression <> 'l' and attstorage <> 'e'
-                  and attrelid::regclass::text not like '%idx' and attrelid::regclass::text not like '%pkey'";
+                where attrelid in (select inhrelid from pg_inherits
+                  union select unnest(array['task_far', 'dead_letter']::regclass[]))
+                  and attnum > 0 and attlen = -1 and (typcategory = 'A' or typname = 'bytea')
+                    and attcompression <> 'l' and attstorage <> 'e'
+                  and attrelid::regclass::text not like '%idx'
+                    and attrelid::regclass::text not like '%pkey'";
     assert_eq!(database.number(slow).await, 0);
 }
 
@@ -282,7 +285,10 @@ async fn horizon_and_window_may_change_shards_and_leaf_may_not() {
 async fn a_schema_of_another_version_is_refused() {
     let (mut database, _rules) = Database::with_long_leaves().await;
     database
-        .run("insert into _sqlx_migrations (version, description, success, checksum, execution_time) values (9999, 'later', true, '', 0)")
+        .run(
+            "insert into _sqlx_migrations (version, description, success, checksum, \
+             execution_time) values (9999, 'later', true, '', 0)",
+        )
         .await;
     assert!(matches!(
         schema::check(&database.settings).await,
@@ -315,8 +321,9 @@ async fn leaves_come_and_go_under_inserts_and_claims_and_no_task_is_lost() {
         for delay in [0, 100, 1500, 4000] {
             let count = sqlx::query(
                 "insert into task (shard, id, topic)
-                 select 0, (lpad(to_hex((extract(epoch from clock_timestamp()) * 1000)::bigint + $1), 12, '0') || '8000' ||
-                   right(gen_random_uuid()::text, 17))::uuid, 'orders' from generate_series(1, 25)",
+                 select 0, (lpad(to_hex(
+                   (extract(epoch from clock_timestamp()) * 1000)::bigint + $1), 12, '0') ||
+                   '8000' || right(gen_random_uuid()::text, 17))::uuid, 'orders' from generate_series(1, 25)",
             )
             .bind(delay)
             .execute(&mut inserter)
@@ -324,14 +331,18 @@ async fn leaves_come_and_go_under_inserts_and_claims_and_no_task_is_lost() {
             .unwrap();
             inserted += count.rows_affected();
         }
-        let now: i64 = sqlx::query_scalar("select (extract(epoch from clock_timestamp()) * 1000000)::bigint")
-            .fetch_one(&mut claimer)
-            .await
-            .unwrap();
+        let now: i64 =
+            sqlx::query_scalar("select (extract(epoch from clock_timestamp()) * 1000000)::bigint")
+                .fetch_one(&mut claimer)
+                .await
+                .unwrap();
         let range = IdRange::of_times(leaves.oldest().unwrap(), Timestamp::from_micros(now));
-        let delete = sqlx::query("delete from task where id >= $1 and id < $2").bind(range.from).bind(range.to);
+        let delete = sqlx::query("delete from task where id >= $1 and id < $2")
+            .bind(range.from)
+            .bind(range.to);
         claimed += delete.execute(&mut claimer).await.unwrap().rows_affected();
-        leaves.oldest().unwrap() >= first_leaf.plus(rules.leaf * 3) && Timestamp::from_micros(now) > start.plus(rules.leaf * 4)
+        leaves.oldest().unwrap() >= first_leaf.plus(rules.leaf * 3)
+            && Timestamp::from_micros(now) > start.plus(rules.leaf * 4)
     })
     .await;
     let left = u64::try_from(database.number("select count(*) from task").await).unwrap();
@@ -383,7 +394,8 @@ async fn a_detach_that_was_killed_is_finalized_by_whoever_comes_next() {
     );
     let due_at = database.now().await;
     database.insert("task", task(due_at), b"x").await;
-    let kill = "select count(pg_terminate_backend(pid)) from pg_stat_activity where datname = current_database() and application_name = 'punctual detach'";
+    let kill = "select count(pg_terminate_backend(pid)) from pg_stat_activity where datname = \
+                current_database() and application_name = 'punctual detach'";
     assert_eq!(database.number(kill).await, 1);
     assert!(killed.await.unwrap().is_err());
     execute(&mut reader, "commit").await;
@@ -486,12 +498,9 @@ async fn a_task_that_is_being_moved_is_cancelled_or_moved_never_both() {
         .collect();
     let uuids: Vec<Uuid> = all.iter().map(|id| id.uuid()).collect();
     let shards: Vec<i16> = all.iter().map(|id| id.shard().as_smallint()).collect();
-    sqlx::query("insert into task_far (shard, id, topic) select s, i, 'orders' from unnest($1, $2) x (s, i)")
-        .bind(shards)
-        .bind(uuids)
-        .execute(&mut database.sql)
-        .await
-        .unwrap();
+    let insert = "insert into task_far (shard, id, topic)
+                  select s, i, 'orders' from unnest($1, $2) x (s, i)";
+    sqlx::query(insert).bind(shards).bind(uuids).execute(&mut database.sql).await.unwrap();
     let (settings, mut canceller) = (database.settings.clone(), Cancels::new(&database.settings));
     let moving = tokio::spawn(async move {
         Mover::new(&settings).round(IdRange::of_times(now, end)).await.unwrap()
@@ -654,7 +663,8 @@ async fn a_dead_letter_says_why() {
     assert_eq!(database.state(id).await, Some((TaskState::Dead, 1)));
     database
         .run(&format!(
-            "insert into dead_letter (id, row_id, topic, attempts, reason) values ('{id}', '{id}', 'orders', 1, 'too large')"
+            "insert into dead_letter (id, row_id, topic, attempts, reason) values ('{id}', '{id}', \
+             'orders', 1, 'too large')"
         ))
         .await;
     let view = database.view(id).await.unwrap();

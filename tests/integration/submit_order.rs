@@ -14,7 +14,13 @@ fn task(topic: &str, key: &str, due_at: i64, number: usize) -> Value {
 }
 
 fn named(topic: &str, key: &str, due_at: i64, number: usize) -> Value {
-    json!({ "topic": topic, "key": key, "due_at": due_at, "payload": number, "name": format!("{key} {number}") })
+    json!({
+        "topic": topic,
+        "key": key,
+        "due_at": due_at,
+        "payload": number,
+        "name": format!("{key} {number}"),
+    })
 }
 
 /// One after the other; every third one has a name.

@@ -59,7 +59,14 @@ async fn a_node_that_wakes_after_it_was_declared_dead_settles_nothing_twice() {
     let zombie_id = zombie.id().await;
     let start = now_ms();
     let tasks: Vec<Value> = (0..1000)
-        .map(|number| json!({ "topic": topic, "due_at": start + 500 + number * 5, "payload_text": number.to_string(), "key": number.to_string() }))
+        .map(|number| {
+            json!({
+                "topic": topic,
+                "due_at": start + 500 + number * 5,
+                "payload_text": number.to_string(),
+                "key": number.to_string(),
+            })
+        })
         .collect();
     ledger.accept_all(&survivor.api().submit_all(&tasks).await, &tasks);
     consumer.wait_count(100, DEADLINE).await;

@@ -322,8 +322,10 @@ impl Cluster {
     }
 
     pub async fn execlog(&self) -> Vec<ExeclogLine> {
-        let query = "select id, topic, round(extract(epoch from due_at) * 1000)::bigint as due_at, state,
-              round(extract(epoch from published_at) * 1000)::bigint as published_at, partition, \"offset\",
+        let query =
+            "select id, topic, round(extract(epoch from due_at) * 1000)::bigint as due_at, state,
+              round(extract(epoch from published_at) * 1000)::bigint as published_at, partition,
+                \"offset\",
               lateness_ms::bigint as lateness_ms, node
             from execlog";
         sqlx::query_as(query).fetch_all(&self.sql).await.expect("read the execlog")
@@ -351,7 +353,8 @@ impl Cluster {
 
     /// Returns the ids of the tasks that a node has claimed and not settled.
     pub async fn unsettled(&self, owner: Uuid) -> Vec<Uuid> {
-        let query = "select coalesce(b.first_ids[i], b.ids[i]) from execlog_batch b cross join generate_series(1, b.task_count) i
+        let query = "select coalesce(b.first_ids[i], b.ids[i])
+            from execlog_batch b cross join generate_series(1, b.task_count) i
             where b.settled_at is null and b.owner = $1";
         sqlx::query_scalar(query)
             .bind(owner)

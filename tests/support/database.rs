@@ -7,7 +7,8 @@ use sqlx::{AssertSqlSafe, Connection, PgConnection};
 use super::stack::Stack;
 
 /// Counts the sessions of the current database that wait for a lock.
-pub const BLOCKED: &str = "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'";
+pub const BLOCKED: &str = "select count(*) from pg_stat_activity where datname = \
+                           current_database() and wait_event_type = 'Lock'";
 
 /// A database that is dropped with the test.
 #[derive(Debug)]

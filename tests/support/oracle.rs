@@ -352,8 +352,10 @@ fn has_ended(state: &str) -> bool {
 /// Returns all tasks of all tables, as of one moment.
 async fn rows_of(cluster: &Cluster) -> Vec<Row> {
     let query = "select coalesce(first_id, id) as id, 'scheduled' as state, topic, true as is_kept, name, key, payload, headers from task
-        union all select coalesce(first_id, id), 'scheduled', topic, true, name, key, payload, headers from task_far
-        union all select id, state, topic, false, null, null, null, null from execlog where state not in ('deferred', 'redriven')";
+        union all select coalesce(first_id, id), 'scheduled', topic, true, name, key, payload,
+          headers from task_far
+        union all select id, state, topic, false, null, null, null, null from execlog
+          where state not in ('deferred', 'redriven')";
     let rows = sqlx::query(query).fetch_all(&cluster.sql).await.unwrap();
     let row = |row: sqlx::postgres::PgRow| {
         let headers: Option<Vec<u8>> = row.get("headers");

@@ -33,7 +33,10 @@ impl Stack {
 fn setting(first: &str, second: &str) -> String {
     let value = std::env::var(first).or_else(|_unset| std::env::var(second));
     value.unwrap_or_else(|_unset| {
-        panic!("no servers to test against ({second} is not set): run `scripts/stack up`, then `eval \"$(scripts/stack env)\"`")
+        panic!(
+            "no servers to test against ({second} is not set): run `scripts/stack up`, then `eval \
+             \"$(scripts/stack env)\"`"
+        )
     })
 }
 

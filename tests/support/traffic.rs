@@ -68,7 +68,13 @@ fn task(plan: &Plan, serial: &mut u64) -> Value {
     *serial += 1;
     let due_at = now_ms() + rand::random_range(plan.ahead.clone());
     let text = format!("{} {serial}", plan.topic);
-    json!({ "topic": plan.topic, "due_at": due_at, "payload_text": text, "key": (*serial % 500).to_string(), "headers": { SERIAL_HEADER: text } })
+    json!({
+        "topic": plan.topic,
+        "due_at": due_at,
+        "payload_text": text,
+        "key": (*serial % 500).to_string(),
+        "headers": { SERIAL_HEADER: text },
+    })
 }
 
 /// Returns false when the node has certainly stored no tasks.

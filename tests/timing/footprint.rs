@@ -84,7 +84,8 @@ async fn share_of_a_core(node: u32, sessions: &[u32]) -> (f64, f64) {
 
 /// Returns the Postgres processes that serve the cluster's nodes.
 async fn sessions(cluster: &Cluster) -> Vec<u32> {
-    let query = "select pid from pg_stat_activity where datname = current_database() and application_name like 'punctual%'";
+    let query = "select pid from pg_stat_activity where datname = current_database() and \
+                 application_name like 'punctual%'";
     let pids: Vec<i32> = sqlx::query_scalar(query).fetch_all(&cluster.sql).await.unwrap();
     pids.into_iter().map(|pid| u32::try_from(pid).unwrap()).collect()
 }
@@ -163,9 +164,11 @@ async fn load(cluster: &Cluster, topic: &str, count: i64) {
     // Ids have the format of `domain::ids`: 48 bits of due time, the version, 12 bits of shard, the
     // variant, random bits.
     let query = "insert into task (shard, id, topic, payload)
-        select shard, (lpad(to_hex(due), 12, '0') || '8' || lpad(to_hex(shard), 3, '0') || '8' || substr(md5(n::text), 1, 15))::uuid,
+        select shard, (lpad(to_hex(due), 12, '0') || '8' ||
+          lpad(to_hex(shard), 3, '0') || '8' || substr(md5(n::text), 1, 15))::uuid,
           $2, convert_to(repeat(md5(n::text), 8), 'UTF8')
-        from (select n, n % 16 as shard, $3 + 1200000 + n * 4800000 / $1 as due from generate_series(1, $1) n) t";
+        from (select n, n % 16 as shard, $3 + 1200000 + n * 4800000 / $1 as due
+          from generate_series(1, $1) n) t";
     let inserted = sqlx::query(query)
         .bind(count)
         .bind(topic)

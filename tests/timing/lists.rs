@@ -25,7 +25,8 @@ async fn a_page_and_the_counts_of_a_million_pending_tasks_come_at_once() {
     let of_none = milliseconds(node.api(), "/v1/tasks?topic=none").await;
     let counts = milliseconds(node.api(), "/v1/tasks/counts").await;
     eprintln!(
-        "ms: none {bare:.1}, a page {page:.1}, of 1000 {large:.1}, of a topic {of_topic:.1}, of a topic without tasks {of_none:.1}; counts {counts:.1}"
+        "ms: none {bare:.1}, a page {page:.1}, of 1000 {large:.1}, of a topic {of_topic:.1}, of a \
+         topic without tasks {of_none:.1}; counts {counts:.1}"
     );
     assert!(
         page < page_max && of_topic < page_max && of_none < page_max,
@@ -66,9 +67,11 @@ async fn milliseconds(api: &Api, path: &str) -> f64 {
 /// times.
 async fn load(cluster: &Cluster) {
     let query = "insert into task (shard, id, topic, payload)
-        select shard, (lpad(to_hex(due), 12, '0') || '8' || lpad(to_hex(shard), 3, '0') || '8' || substr(md5(n::text), 1, 15))::uuid,
+        select shard, (lpad(to_hex(due), 12, '0') || '8' ||
+          lpad(to_hex(shard), 3, '0') || '8' || substr(md5(n::text), 1, 15))::uuid,
           'topic-' || n % 10, '\\x78'
-        from (select n, n % 16 as shard, $2 + 300000 + (n * 7919) % $1 * 6 as due from generate_series(1, $1) n) t";
+        from (select n, n % 16 as shard, $2 + 300000 + (n * 7919) % $1 * 6 as due
+          from generate_series(1, $1) n) t";
     let inserted =
         sqlx::query(query).bind(PENDING).bind(now_ms()).execute(&cluster.sql).await.unwrap();
     assert_eq!(inserted.rows_affected(), u64::try_from(PENDING).unwrap());

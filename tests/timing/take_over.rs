@@ -63,7 +63,8 @@ async fn after_kill_9_the_orphaned_shards_publish_again_within_the_ttl_and_a_sec
     let stalled = stalls.total_ms(observed_from, taken_over_at);
     let waits: Vec<i64> = firsts.iter().map(|first| first - observed_from).collect();
     eprintln!(
-        "orphaned shards published again after {waits:?} ms, of which the machine stood still for {stalled}"
+        "orphaned shards published again after {waits:?} ms, of which the machine stood still for \
+         {stalled}"
     );
     assert!(
         waits.iter().all(|wait| *wait <= TAKE_OVER_MS + stalled),

@@ -10,7 +10,8 @@ use sqlx::postgres::PgConnection;
 use super::{DEADLOCK, Stage, code_of, in_background, run, staged, try_run};
 
 /// As the canceller has them: rows are looked for one by one, in the order of the array.
-const PLAN: &str = "set enable_hashjoin = off; set enable_mergejoin = off; set enable_seqscan = off; set enable_bitmapscan = off";
+const PLAN: &str = "set enable_hashjoin = off; set enable_mergejoin = off; set enable_seqscan = \
+                    off; set enable_bitmapscan = off";
 
 fn delete(table: &str, ids: &[TaskId]) -> String {
     let ids: Vec<String> = ids.iter().map(|id| format!("'{id}'::uuid")).collect();

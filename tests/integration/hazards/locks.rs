@@ -11,7 +11,8 @@ use super::{LOCK_TIMEOUT, Stage, code_of, number, run, statement, try_run};
 
 const LEAVES: &str = "select count(*) from pg_inherits where inhparent = 'task'::regclass";
 const LEAVES_LOCKED: &str = "select count(distinct relation) from pg_locks l
-    join pg_inherits i on i.inhrelid = l.relation and i.inhparent = 'task'::regclass where l.pid = pg_backend_pid()";
+    join pg_inherits i on i.inhrelid = l.relation and i.inhparent = 'task'::regclass
+      where l.pid = pg_backend_pid()";
 
 /// The product's claim of what is due within five seconds, ready to be executed.
 async fn prepared_claim(stage: &mut Stage, plans: &str) -> (PgConnection, String) {

@@ -41,8 +41,10 @@ fn in_one_statement(task: &NewTask) -> String {
     format!(
         "with entry as (select row_id from task_name where topic = 'orders' and name = 'n' for update),
            gone as (delete from task using entry where task.id = entry.row_id),
-           moved as (update task_name set id = '{id}', row_id = '{id}' from entry where topic = 'orders' and name = 'n')
-         insert into task (shard, id, topic, payload, name) select {shard}, '{id}', 'orders', 'p', 'n' from entry"
+           moved as (update task_name set id = '{id}', row_id = '{id}' from entry
+             where topic = 'orders' and name = 'n')
+         insert into task (shard, id, topic, payload, name) select {shard}, '{id}', 'orders', 'p',
+           'n' from entry"
     )
 }
 

@@ -39,7 +39,8 @@ async fn claim_under_way(
     let mut claimer = stage.another().await;
     let claim = format!(
         "begin;
-         insert into execlog_batch (batch, owner, claimed_at, task_count, ids) values ('{id}', '{owner}', now(), 1, array['{id}'::uuid]);
+         insert into execlog_batch (batch, owner, claimed_at, task_count, ids)
+           values ('{id}', '{owner}', now(), 1, array['{id}'::uuid]);
          insert into execlog_payload values ('{id}', '{{orders}}', '{{k}}', '{{p}}', '{{NULL}}')"
     );
     run(&mut claimer, &claim).await;
@@ -126,7 +127,8 @@ async fn a_detach_that_was_cut_off_hides_its_leaf_and_forbids_all_others_until_i
     let detaching = in_background(stage.another().await, detach(Parent::Task, leaf));
     stage.wait_detaching().await;
     let cancel = "select count(pg_cancel_backend(pid)) from pg_stat_activity
-                  where datname = current_database() and query ilike 'alter table%detach%' and pid <> pg_backend_pid()";
+                  where datname = current_database() and query ilike 'alter table%detach%'
+                    and pid <> pg_backend_pid()";
     assert_eq!(stage.number(cancel).await, 1);
     let cut_off = detaching.await.unwrap().unwrap_err();
     assert_eq!(code_of(&cut_off).as_deref(), Some("57014"), "as by a timeout");

@@ -200,7 +200,8 @@ fn heartbeat_of(node: NodeId) -> String {
 fn many_batches(like: BatchId, count: usize) -> String {
     format!(
         "insert into execlog_batch (batch, claimed_at, task_count, ids)
-         select (left('{}', 24) || lpad(to_hex(n), 12, '0'))::uuid, now(), 1, '{{}}' from generate_series(1, {count}) n",
+         select (left('{}', 24) || lpad(to_hex(n), 12, '0'))::uuid, now(), 1, '{{}}'
+           from generate_series(1, {count}) n",
         like.uuid()
     )
 }

@@ -10,15 +10,19 @@ select 'far ' || id || ' ' || coalesce(first_id::text, '-') from task_far
 union all select 'near ' || id || ' ' || coalesce(first_id::text, '-') from task
 {hidden}
 union all
-select 'batch ' || batch || ' ' || coalesce(owner::text, '-') || ' ' || (settled_at is not null) || ' ' ||
-  (select string_agg(u.id || ':' || coalesce(u.outcome, 0), ',' order by u.id) from unnest(ids, outcomes) as u (id, outcome))
+select 'batch ' || batch || ' ' || coalesce(owner::text,
+  '-') || ' ' || (settled_at is not null) || ' ' ||
+  (select string_agg(u.id || ':' || coalesce(u.outcome, 0), ',' order by u.id)
+    from unnest(ids, outcomes) as u (id, outcome))
 from execlog_batch
 union all select 'payload ' || batch || ' ' || cardinality(topics) from execlog_payload
-union all select 'cancelled ' || id || ' ' || coalesce(replaced_by::text, '-') from execlog_cancelled
+union all select 'cancelled ' || id || ' ' || coalesce(replaced_by::text, '-')
+  from execlog_cancelled
 union all select 'dead ' || id from dead_letter
 union all select 'follow ' || first_id || ' ' || row_id || ' ' || maybe_sent from task_follow
 union all select 'name ' || id || ' ' || row_id from task_name
-union all select 'heart ' || node || ' ' || case when dead then 'dead' else 'alive' end from heartbeat";
+union all select 'heart ' || node || ' ' || case when dead then 'dead' else 'alive' end
+  from heartbeat";
 
 /// Tables that a settle writes.
 const SETTLED: [&str; 6] =
@@ -68,7 +72,8 @@ pub async fn put_back(sql: &mut PgConnection, kept: Kept) {
     for (table, rows) in kept {
         execute(sql, &format!("delete from {table}")).await;
         let text = format!(
-            "insert into {table} select * from jsonb_populate_recordset(null::{table}, $1::text::jsonb)"
+            "insert into {table} select * from jsonb_populate_recordset(null::{table}, \
+             $1::text::jsonb)"
         );
         sqlx::query(AssertSqlSafe(text)).bind(rows).execute(&mut *sql).await.unwrap();
     }

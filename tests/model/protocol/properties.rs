@@ -3,7 +3,8 @@
 use super::Protocol;
 use super::state::{Database, Progress, Property, State, TASKS, each};
 
-pub const IN_ONE_PLACE: &str = "never lost: each accepted task is in exactly one place: a table, an unsettled batch, or one final line";
+pub const IN_ONE_PLACE: &str = "never lost: each accepted task is in exactly one place: a table, \
+                                an unsettled batch, or one final line";
 pub const CLAIMED_ONCE: &str = "never two claims of one task";
 pub const CANCELLED_UNSENT: &str = "a cancelled task is never published";
 pub const FROM_A_CLAIM: &str =
