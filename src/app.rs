@@ -85,7 +85,7 @@ pub async fn serve(settings: Settings) -> Result<(), TaskFailure> {
     settings.warnings().iter().for_each(|warning| tracing::warn!("{warning}"));
     exposure::of_other_servers(&settings).iter().for_each(|exposed| tracing::warn!("{exposed}"));
     telemetry::logging::uncouple()
-        .map_err(|error| format!("the thread that writes the log: {error}"))?;
+        .map_err(|error| format!("cannot start the thread that writes the log: {error}"))?;
     let tasks = Tasks::default();
     watch_signals(&tasks)?;
     let mut registry = telemetry::registry(config::RELEASE, config::COMMIT);
@@ -119,7 +119,15 @@ pub async fn serve(settings: Settings) -> Result<(), TaskFailure> {
     let cursors = ports.serve(api_settings(&settings, hosts), api, &tasks)?;
     tasks.spawn("readiness", readiness::say(service.clone(), readiness_metrics, tasks.clone()));
     let principals = policy.current().principals().len();
-    tracing::info!(%address, %node, principals, name = settings.node_name, version = config::RELEASE, commit = config::COMMIT, "listening");
+    tracing::info!(
+        %address,
+        %node,
+        principals,
+        name = settings.node_name,
+        version = config::RELEASE,
+        commit = config::COMMIT,
+        "listening"
+    );
 
     let outcome = match startup::wait_for_postgres(&settings, &assembled, &service, &tasks).await {
         Ok(Some(checked)) => {
@@ -127,7 +135,7 @@ pub async fn serve(settings: Settings) -> Result<(), TaskFailure> {
             run(&settings, assembled, checked, &service, &tasks).await
         }
         Ok(None) => {
-            tracing::info!("told to stop before it had begun");
+            tracing::info!("stopped before the start was complete");
             Ok(())
         }
         Err(failure) => Err(failure),
@@ -163,7 +171,10 @@ async fn run(
         tracing::warn!("some background tasks did not end in time");
     }
     if let Err(error) = postgres::cluster::heartbeat::retire(&postgres, node).await {
-        tracing::info!(error = chain(&error), "the heartbeat of this node is left to age");
+        tracing::info!(
+            error = chain(&error),
+            "cannot withdraw the heartbeat of this node; it expires by itself"
+        );
     }
     tracing::info!("stopped");
     Ok(())
@@ -175,7 +186,8 @@ async fn drain(settings: &Settings, running: &assembly::Running, tasks: &Tasks) 
     let began_at = clock::monotonic();
     if !running.membership.leave(LEAVE_DEADLINE).await {
         tracing::warn!(
-            "the others could not be told that this node leaves; they take over when its heartbeat has aged"
+            "cannot tell other nodes that this node leaves; they take over when its heartbeat has \
+             expired"
         );
     }
     while !running.is_idle() {
@@ -183,7 +195,7 @@ async fn drain(settings: &Settings, running: &assembly::Running, tasks: &Tasks) 
         if is_hopeless && span >= HOPELESS_GRACE || span >= settings.drain_timeout {
             let amount = running.in_flight.amount();
             let reason = if is_hopeless {
-                "this node cannot publish or settle it"
+                "this node cannot publish or settle"
             } else {
                 "the drain timeout has passed"
             };
@@ -191,7 +203,7 @@ async fn drain(settings: &Settings, running: &assembly::Running, tasks: &Tasks) 
                 batches = amount.batches,
                 tasks = amount.tasks,
                 reason,
-                "given up what is left: other nodes adopt it"
+                "stopping with batches in flight; other nodes adopt them"
             );
             running.give_up();
             return;
@@ -218,7 +230,7 @@ fn watch_signals(tasks: &Tasks) -> Result<(), TaskFailure> {
             }
             let now = clock::monotonic();
             if now.since(*told_at.get_or_insert(now)) > SAME_WISH {
-                tracing::warn!("told to stop again: ending at once");
+                tracing::warn!("second stop signal: stopping at once");
                 telemetry::logging::flush();
                 std::process::exit(130);
             }

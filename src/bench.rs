@@ -67,7 +67,7 @@ pub async fn run(bench: BenchArgs, kafka_properties: Vec<(String, String)>) -> E
     match outcome {
         Ok(report) if report.counts.are_clean() => ExitCode::SUCCESS,
         Ok(_) => {
-            say("bench: a promise was broken, see above");
+            say("bench: a guarantee was broken, see above");
             ExitCode::FAILURE
         }
         Err(failure) => {
@@ -145,7 +145,8 @@ async fn measure(
                     .await?;
             let topic = &common.topic;
             say(&format!(
-                "bench: what was stored is due in two to four hours: `punctual cancel --topic {topic} --yes` withdraws it"
+                "bench: the stored tasks are due in two to four hours; `punctual cancel --topic \
+                 {topic} --yes` cancels them"
             ));
             Ok(report)
         }
@@ -229,10 +230,10 @@ fn setup_of(common: &Common, kafka_properties: Vec<(String, String)>) -> Setup {
 
 fn tell(report: &BenchReport, common: &Common) -> Result<(), String> {
     let printed = writeln!(std::io::stdout(), "{}", report.table());
-    printed.map_err(|error| format!("print the report: {error}"))?;
+    printed.map_err(|error| format!("cannot print the report: {error}"))?;
     if let Some(path) = &common.json {
         let text = serde_json::to_string_pretty(report)
-            .map_err(|error| format!("write the report as JSON: {error}"))?;
+            .map_err(|error| format!("cannot write the report as JSON: {error}"))?;
         write(path, &text)?;
     }
     if let Some(path) = &common.svg {

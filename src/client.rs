@@ -122,9 +122,8 @@ async fn cancel_many(args: &args::CancelArgs, topic: &str) -> ExitCode {
 
 /// Refuses an irreversible bulk operation that was not confirmed.
 fn unconfirmed(deed: &str, is_json: bool) -> ExitCode {
-    let text = format!(
-        "this would {deed}; nothing was done\nsay --dry-run to see how many, --yes to do it"
-    );
+    let text =
+        format!("this would {deed}; nothing was done\nadd --dry-run to count, or --yes to do it");
     Ending::usage(text).report(is_json)
 }
 
@@ -192,7 +191,7 @@ async fn dead_list(args: &args::DeadList) -> ExitCode {
 
 async fn dead_redrive(args: &args::DeadChange) -> ExitCode {
     if let Some(topic) = &args.topic {
-        let deed = format!("put all dead letters of {topic} in this range back");
+        let deed = format!("redrive all dead letters of {topic} in this range");
         return dead_many(args, topic, &deed, &["v1", "dead", "redrive"], "redriven").await;
     }
     let asked =

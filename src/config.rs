@@ -114,7 +114,8 @@ fn interpret(
 ) -> Result<Invocation, CommandRefusal> {
     let matches = command.try_get_matches_from_mut(words).map_err(CommandRefusal::Usage)?;
     if is_token_on_command_line(&matches) {
-        let text = "a token on a command line stands in the list of processes and in the shell's history; use PUNCTUAL_TOKEN or --token-file";
+        let text = "a token on a command line is visible in the list of processes and in the \
+                    shell's history; use PUNCTUAL_TOKEN or --token-file";
         return Err(CommandRefusal::Problems(vec![SettingProblem {
             flag: "--token",
             text: text.to_owned(),

@@ -75,7 +75,7 @@ pub fn reach(point: Failpoint) {
     if let Some(armed) = armed::ARMED.as_ref()
         && armed.is_due(point)
     {
-        tracing::error!(point = point.name(), "aborting, as a test wants it");
+        tracing::error!(point = point.name(), "aborting at a failpoint of a test");
         std::process::abort();
     }
 }

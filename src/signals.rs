@@ -112,7 +112,10 @@ mod tests {
 
     #[test]
     fn what_is_ignored_is_read_from_the_mask_of_the_kernel() {
-        let status = "Name:\tpunctual\nSigBlk:\t0000000000000000\nSigIgn:\t0000000000001001\nSigCgt:\t0000000000000002\n";
+        let status = "Name:\tpunctual\n\
+                      SigBlk:\t0000000000000000\n\
+                      SigIgn:\t0000000000001001\n\
+                      SigCgt:\t0000000000000002\n";
         let mask = ignored_mask(status);
         assert_eq!(EndSignal::ALL.map(|ending| has(mask, ending.kind())), [true, false, false]);
         assert_eq!(

@@ -49,7 +49,7 @@ fn policy(reader: &mut Reader<'_>, root: &Table<'_>) -> Policy {
     reader.known_keys(table, &["version", "roles", "principals", "certificate", "anonymous"]);
     match table.get("version") {
         Some(version) if is_one(version.get_ref()) => {}
-        Some(version) => reader.problem(&version.span(), "`version` is not 1"),
+        Some(version) => reader.problem(&version.span(), "`version` must be 1"),
         None => reader.problem(&(0..0), "`version = 1` is missing"),
     }
     let mut roles = Roles::read(reader, table.get("roles"));
@@ -59,7 +59,7 @@ fn policy(reader: &mut Reader<'_>, root: &Table<'_>) -> Policy {
     let certificates = certificates::read(reader, table.get("certificate"), &mut roles);
     let is_empty = principals.is_empty() && certificates.is_empty() && anonymous.is_none();
     if is_empty && reader.problems.is_empty() {
-        reader.problem(&(0..0), "there is no principal, so nobody could do anything");
+        reader.problem(&(0..0), "there is no principal, so nobody has any rights");
     }
     roles.warn_of_unused(reader, table.get("roles"));
     Policy::new(principals, tokens, anonymous).with_certificates(certificates)

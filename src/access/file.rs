@@ -65,9 +65,11 @@ pub enum FileError {
     Unreadable { path: String, error: io::Error },
     #[error("{0} is not a regular file")]
     NotAFile(String),
-    #[error("{path} has mode {mode:04o}: others than its owner may change it; chmod go-w {path}")]
+    #[error(
+        "{path} has mode {mode:04o}: others than its owner may write to it; run chmod go-w {path}"
+    )]
     Writable { path: String, mode: u32 },
-    #[error("{0} has more than {BYTES_MAX} bytes")]
+    #[error("{0} is larger than {BYTES_MAX} bytes")]
     TooLarge(String),
     #[error("{0} is not UTF-8")]
     NotText(String),
@@ -122,8 +124,7 @@ pub fn load(path: &Path) -> Result<Loaded, FileError> {
     let mut warnings: Vec<String> =
         read.warnings.iter().map(|warning| format!("{shown}: {warning}")).collect();
     if mode & READABLE != 0 {
-        warnings
-            .push(format!("{shown} has mode {mode:04o}: everybody on this machine may read it"));
+        warnings.push(format!("{shown} has mode {mode:04o}: everyone on this machine may read it"));
     }
     Ok(Loaded { policy: read.policy, content, warnings })
 }

@@ -16,12 +16,14 @@ impl Metrics {
         let metrics = Self::default();
         registry.register(
             "punctual_auth_reload_failures",
-            "Checks of the auth file, one a second, that found it unreadable or wrong; the rights from before hold on",
+            "Checks of the auth file (one per second) that found it unreadable or wrong; the \
+             previous rights stay in force",
             metrics.reload_failures.clone(),
         );
         registry.register(
             "punctual_auth_loaded_seconds",
-            "When the rights that hold were read from the auth file, in seconds since 1970; 0 without a file",
+            "Time at which the current rights were read from the auth file, in seconds since 1970; \
+             0 without a file",
             metrics.loaded_at.clone(),
         );
         registry.register(
@@ -31,7 +33,7 @@ impl Metrics {
         );
         registry.register(
             "punctual_auth_tokens",
-            "Tokens of the auth file, expired ones included",
+            "Tokens of the auth file, including expired ones",
             metrics.tokens.clone(),
         );
         metrics

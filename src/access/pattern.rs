@@ -24,7 +24,7 @@ pub enum PatternError {
     Star(String),
     #[error("`{0}` matches no topic: {1}")]
     Illegal(String, String),
-    #[error("`{0}` matches no topic: nobody may write to Kafka's own topics")]
+    #[error("`{0}` matches no topic: internal topics of Kafka cannot be written to")]
     Internal(String),
     #[error("`{0}` matches no topic: names that begin with `_` must be written out")]
     Underscore(String),

@@ -39,9 +39,9 @@ pub struct Policy {
 pub enum Unidentified {
     #[error("no credential was sent, and anonymous callers have no rights here")]
     NoCredential,
-    #[error("the authorization is not `Bearer` and one token")]
+    #[error("the Authorization header is not `Bearer` and one token")]
     Malformed,
-    #[error("the token is of no principal")]
+    #[error("no principal has this token")]
     Unknown,
     #[error("the token has expired")]
     Expired,

@@ -115,7 +115,7 @@ impl Reloader {
         match file::load(&self.path) {
             Ok(loaded) => {
                 if self.failure.take().is_some() {
-                    tracing::info!(file = %self.path.display(), "the auth file is right again");
+                    tracing::info!(file = %self.path.display(), "the auth file is valid again");
                 }
                 if loaded.content != self.content {
                     self.content = loaded.content;
@@ -140,7 +140,7 @@ impl Reloader {
         if self.said.lets_through(now) {
             tracing::error!(
                 error = failure,
-                "the auth file is not taken; the rights from before hold on"
+                "the auth file is refused; the previous rights stay in force"
             );
         }
     }

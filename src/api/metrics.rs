@@ -73,22 +73,24 @@ impl ApiMetrics {
         );
         registry.register(
             "punctual_api_requests_in_flight",
-            "Requests from their header until their answer is written",
+            "Requests in progress, from their header until their answer is written",
             metrics.in_flight.clone(),
         );
         registry.register(
             "punctual_api_batch_tasks",
-            "Tasks of batches that were answered, by the status of each",
+            "Tasks of answered bulk submits, by their status",
             metrics.batch_tasks.clone(),
         );
         registry.register(
             "punctual_api_rejected",
-            "Requests, batches of which a part, and connections that were turned away because a limit was reached, by limit",
+            "Requests, parts of bulk submits and connections that were refused because a limit was \
+             reached, by limit",
             metrics.rejected.clone(),
         );
         registry.register(
             "punctual_api_cut_off",
-            "Connections, and streams of HTTP/2, that were ended because their caller was slow or silent, by what it was waited for",
+            "Connections and HTTP/2 streams that were ended because their caller was slow or \
+             silent, by deadline",
             metrics.cut_off.clone(),
         );
         registry.register(
@@ -98,13 +100,14 @@ impl ApiMetrics {
         );
         registry.register_with_unit(
             "punctual_api_body_memory",
-            "Request bodies that are being read, unpacked, parsed or stored, and large answers that are being written",
+            "Bytes of request bodies from reading until they are stored, and of large answers \
+             until they are written",
             Unit::Bytes,
             metrics.body_memory.clone(),
         );
         registry.register(
             "punctual_api_handshakes_failed",
-            "Connections that ended in their TLS handshake, those of slow callers included",
+            "Connections that failed in their TLS handshake, including slow callers",
             metrics.handshakes_failed.clone(),
         );
         for limit in LIMITS {

@@ -138,7 +138,11 @@ impl ApiShared {
     /// Logs a caller that is at its limit. Further ones within a minute are counted, not logged.
     pub fn say_caller(&self, limit: &'static str, caller: IpAddr) {
         if self.caller_said.lock().lets_through(clock::monotonic()) {
-            tracing::warn!(%caller, limit, "a caller is at its limit and is turned away; others within a minute are counted, not said");
+            tracing::warn!(
+                %caller, limit,
+                "a caller has reached its limit; its request was refused (logged once a minute at \
+                 most; the metric counts all)"
+            );
         }
     }
 

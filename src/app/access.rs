@@ -47,7 +47,7 @@ pub(super) fn start(
         return Ok(policy);
     }
     if settings.listen.ip().is_loopback() {
-        tracing::info!("no --auth-file: everybody on this machine may do everything");
+        tracing::info!("no --auth-file: everyone on this machine may do everything");
     } else {
         tasks.spawn("open access", remind(settings.listen.to_string(), tasks.clone()));
     }
@@ -59,7 +59,8 @@ async fn remind(listen: String, tasks: Tasks) -> Result<(), TaskFailure> {
     loop {
         tracing::warn!(
             listen,
-            "open to everybody (--allow-anonymous): whoever reaches this address may submit, read and cancel everything"
+            "open to everyone (--allow-anonymous): anyone who reaches this address may submit, \
+             read and cancel all tasks"
         );
         tokio::select! {
             () = clock::sleep(REMINDER) => {}

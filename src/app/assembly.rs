@@ -169,7 +169,7 @@ impl NodeParts {
         {
             missing.push(NotReady {
                 what: Requirement::Etcd,
-                why: "no answer of use so far; the log says why".to_owned(),
+                why: "no usable answer yet; the log has the reason".to_owned(),
             });
         }
         missing
@@ -190,7 +190,7 @@ impl Running {
             tracing::warn!(
                 error = chain(&error),
                 batches = batches.len(),
-                "the producer could not be emptied"
+                "cannot empty the producer"
             );
         }
     }
@@ -297,13 +297,13 @@ impl Site<'_> {
             let reason = match maintenance.make_all().await {
                 Ok(true) => break,
                 Ok(false) => {
-                    tracing::info!("another node makes the partitions; waiting for them");
-                    "another node makes the partitions".to_owned()
+                    tracing::info!("another node creates the partitions; waiting for them");
+                    "another node creates the partitions".to_owned()
                 }
                 Err(error) => {
                     let reason = chain(&error);
                     tracing::warn!(error = reason, "make partitions; trying again");
-                    format!("the partitions cannot be made: {reason}")
+                    format!("cannot create the partitions: {reason}")
                 }
             };
             service.waits_for(self.parts.missing(reason));

@@ -19,7 +19,7 @@ const CHECKS_OFF: [(&str, &[&str], &str); 2] = [
     (
         "ssl.endpoint.identification.algorithm",
         &["none"],
-        "a certificate of any name passes for a broker's",
+        "a certificate for any name is accepted from a broker",
     ),
 ];
 
@@ -31,8 +31,9 @@ pub fn of_postgres(url: &Secret, may_be_plain: bool) -> Vec<SettingProblem> {
         Err(text) => problem(text),
         Ok(postgres) => match postgres.unverified_host() {
             Some(host) if !is_local(host) && !may_be_plain => problem(format!(
-                "whoever is on the way to {host} can read the connection, or take the password by answering in its place: \
-                 add sslmode=verify-full (and sslrootcert), or accept that with --postgres-plaintext, which --require-tls rules out \
+                "others on the network can read the connection to {host}, or answer in its place \
+                 and get the password: add sslmode=verify-full (and sslrootcert) to the URL, or \
+                 accept the risk with --postgres-plaintext, which --require-tls excludes \
                  (docs/operate/postgres.md)"
             )),
             _ => Vec::new(),
@@ -51,7 +52,8 @@ pub fn of_other_servers(settings: &Settings) -> Vec<SettingProblem> {
     let plain = endpoints.filter(|endpoint| !endpoint.starts_with("https://"));
     if let Some(host) = plain.map(|endpoint| host_of(endpoint)).find(|host| !is_local(host)) {
         let text = format!(
-            "whoever is on the way to {host} can read and change the list of nodes: use https:// endpoints (docs/operate/etcd.md)"
+            "others on the network can read and change the list of nodes on {host}: use https:// \
+             endpoints (docs/operate/etcd.md)"
         );
         exposed.push(SettingProblem { flag: "--etcd", text });
     }
@@ -72,7 +74,10 @@ fn of_kafka(settings: &Settings) -> Vec<String> {
             .into_iter()
             .filter(is_off)
             .map(|(name, _, effect)| {
-                format!("{effect} (the Kafka property {name}): another machine can pass for it, and tasks count as published that are in no topic")
+                format!(
+                    "{effect} (the Kafka property {name}): another machine can pass for a broker \
+                     and acknowledge records that it does not store"
+                )
             })
             .collect();
     }
@@ -82,8 +87,9 @@ fn of_kafka(settings: &Settings) -> Vec<String> {
         .take(1)
         .map(|host| {
             format!(
-                "whoever is on the way to {host} can read records and passwords, or acknowledge records that are in no topic: \
-                 set the Kafka property security.protocol to SSL or SASL_SSL (docs/operate/kafka.md)"
+                "others on the network can read records and passwords on their way to {host}, or \
+                 acknowledge records that no topic has: set the Kafka property security.protocol \
+                 to SSL or SASL_SSL (docs/operate/kafka.md)"
             )
         })
         .collect()
@@ -176,15 +182,15 @@ mod tests {
         ];
         let off = |property| [&ssl[..], &["--kafka-property", property]].concat();
         for (words, wanted) in [
-            (vec!["--kafka", "localhost:1,kafka:1"], "way to kafka "),
+            (vec!["--kafka", "localhost:1,kafka:1"], "way to kafka,"),
             (
                 vec!["--kafka", "kafka:1", "--kafka-property", "security.protocol=plaintext"],
-                "way to kafka ",
+                "way to kafka,",
             ),
             (off("enable.ssl.certificate.verification=false"), "certificate of a broker"),
             (off("ssl.endpoint.identification.algorithm=none"), "any name"),
-            (vec!["--etcd", "https://etcd:1,http://10.0.0.1:2"], "way to 10.0.0.1 "),
-            (vec!["--etcd", "etcd:1"], "way to etcd "),
+            (vec!["--etcd", "https://etcd:1,http://10.0.0.1:2"], "on 10.0.0.1:"),
+            (vec!["--etcd", "etcd:1"], "on etcd:"),
         ] {
             let warned = serve(&words).unwrap();
             assert!(warned.len() == 1 && warned[0].contains(wanted), "{words:?}: {warned:?}");

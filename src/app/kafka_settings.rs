@@ -29,8 +29,9 @@ pub fn problems(properties: &[Property]) -> Vec<SettingProblem> {
         kafka::problems_of_properties(&named).into_iter().map(of_property).collect();
     if properties.iter().any(|property| is_nameless(&property)) {
         problems.push(of_property(
-            "PUNCTUAL_KAFKA_PROPERTIES has a property that librdkafka does not have; its name is not repeated, for it may be part of a password: \
-             a value with commas goes into --kafka-property or --kafka-properties-file"
+            "PUNCTUAL_KAFKA_PROPERTIES has a property that librdkafka does not know; its name is \
+             not shown, because it may be part of a password. A value with commas goes into \
+             --kafka-property or --kafka-properties-file"
                 .to_owned(),
         ));
     }

@@ -29,7 +29,7 @@ pub fn register(registry: &mut Registry, limits: &NodeLimits) {
     }
     registry.register(
         "punctual_limit",
-        "What this node has set as the limit of another metric, in that one's unit",
+        "The limit of this node for another metric, in the unit of that metric",
         family,
     );
 }
@@ -38,7 +38,7 @@ pub fn register(registry: &mut Registry, limits: &NodeLimits) {
 pub(super) fn forbid_core_dumps() {
     let none = Rlimit { current: Some(0), maximum: Some(0) };
     if let Err(error) = setrlimit(Resource::Core, none) {
-        tracing::warn!(%error, "forbid core dumps");
+        tracing::warn!(%error, "cannot forbid core dumps");
     }
 }
 
@@ -60,7 +60,7 @@ pub(super) fn make_room(connections_max: usize) {
     if let Err(error) =
         setrlimit(Resource::Nofile, Rlimit { current: Some(wished), maximum: limit.maximum })
     {
-        tracing::warn!(%error, "raise the limit on open files");
+        tracing::warn!(%error, "cannot raise the limit on open files");
     }
     let limit = getrlimit(Resource::Nofile).current;
     if !is_enough(limit) {
@@ -68,8 +68,9 @@ pub(super) fn make_room(connections_max: usize) {
         tracing::warn!(
             limit,
             needed,
-            "the limit on open files is too low for --connections-max: beyond it nobody is accepted, and Kafka and Postgres cannot be reached again; raise it \
-             (ulimit -n, LimitNOFILE), or lower --connections-max"
+            "the limit on open files is too low for --connections-max: at the limit, the node \
+             accepts no connection and cannot reconnect to Kafka and Postgres; raise it (ulimit \
+             -n, LimitNOFILE), or lower --connections-max"
         );
     }
 }

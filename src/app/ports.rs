@@ -86,7 +86,7 @@ impl Ports {
                 "operator api",
                 api::serve(listener, api(settings), acceptor, tasks.clone()),
             );
-            tracing::info!(%address, "listening for operators");
+            tracing::info!(%address, "listening on the operator port");
         }
         let public = api(settings);
         // The operator port has no lists, and so no cursors.
@@ -116,9 +116,9 @@ fn try_listen(address: SocketAddr) -> io::Result<TcpListener> {
 /// Returns advice for an address that cannot be listened on.
 const fn advice_on(kind: ErrorKind) -> &'static str {
     match kind {
-        ErrorKind::AddrInUse => "; is another node running there?",
+        ErrorKind::AddrInUse => "; another node may be running there",
         ErrorKind::AddrNotAvailable => {
-            "; it takes an address of this machine, or 0.0.0.0 for all of them"
+            "; give an address of this machine, or 0.0.0.0 for all of them"
         }
         _ => "",
     }
@@ -134,7 +134,7 @@ mod tests {
     fn a_certificate_that_cannot_be_used_is_a_problem_of_the_settings() {
         for (certificate, reason) in [
             ("/no/such/file.pem", "--tls-certificate-file: cannot read /no/such/file.pem"),
-            ("/dev/null", "--tls-certificate-file: there is no certificate in it"),
+            ("/dev/null", "--tls-certificate-file: the file has no certificate"),
         ] {
             let words = ["punctual", "serve", "--database-url", "postgres://localhost/punctual"];
             let more = ["--kafka", "localhost:1", "--tls-certificate-file", certificate];

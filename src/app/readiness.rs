@@ -26,7 +26,7 @@ impl ReadinessMetrics {
         registry.register("punctual_ready", "1 while /readyz answers 200", metrics.ready.clone());
         registry.register(
             "punctual_missing",
-            "1 while this is what the node lacks to be ready",
+            "1 while the node is not ready for this reason; else 0",
             metrics.missing.clone(),
         );
         metrics

@@ -43,7 +43,7 @@ pub async fn wait_for_postgres(
             tracing::warn!(
                 database = parts.postgres.place(),
                 reason,
-                "Postgres cannot be used yet; trying again"
+                "cannot use Postgres yet; retrying"
             );
             said = Some(reason.clone());
         }
@@ -78,7 +78,8 @@ async fn try_postgres(settings: &Settings, parts: &NodeParts) -> Result<Checked,
     if settings.tick >= window {
         let [tick, window] = [settings.tick, window].map(spelled);
         return Err(Attempt::Refused(format!(
-            "--tick {tick} is not shorter than the window of this cluster, {window}: tasks would be claimed after they are due"
+            "--tick {tick} must be shorter than the window of this cluster, {window}, or tasks are \
+             claimed after they are due"
         )));
     }
     Ok(checked)

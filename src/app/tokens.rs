@@ -59,19 +59,19 @@ fn report(done: Result<(), Ended>) -> ExitCode {
 fn print(text: &str) -> Result<(), Ended> {
     let mut out = io::stdout().lock();
     let written = out.write_all(text.as_bytes()).and_then(|()| out.flush());
-    written.map_err(|error| Ended::wrong(format!("write to stdout: {error}")))
+    written.map_err(|error| Ended::wrong(format!("cannot write to stdout: {error}")))
 }
 
 fn new(args: &NewToken) -> Result<(), Ended> {
     let name = principal_name(&args.principal)
         .map_err(|text| Ended::usage(format!("--principal: {text}")))?;
     let token = Token::generate()
-        .map_err(|error| Ended::wrong(format!("no random numbers of the system: {error}")))?;
+        .map_err(|error| Ended::wrong(format!("the system gives no random numbers: {error}")))?;
     let expires = args.expires.map(|span| clock::wall().plus(span));
     let lines = lines_for_file(&name, &token, expires);
-    io::stderr()
-        .write_all(lines.as_bytes())
-        .map_err(|error| Ended::wrong(format!("write the lines for the auth file: {error}")))?;
+    io::stderr().write_all(lines.as_bytes()).map_err(|error| {
+        Ended::wrong(format!("cannot write the lines for the auth file: {error}"))
+    })?;
     print(&format!("{}\n", token.expose()))
 }
 
@@ -83,7 +83,7 @@ fn lines_for_file(name: &PrincipalName, token: &Token, expires: Option<Timestamp
     let expires = expires.map(|at| Timestamp::from_millis(at.as_millis() / 1000 * 1000));
     let expires = expires.map(|at| format!(", expires = {at}")).unwrap_or_default();
     format!(
-        "# For the auth file of each node, if this principal is new; else add the token to its list:\n\
+        "# For the auth file of each node. If the principal exists, add only its token:\n\
          [principals.{key}]\n\
          roles  = []\n\
          tokens = [\n  {{ id = \"{}\", sha256 = \"{}\"{expires} }},\n]\n",
@@ -98,13 +98,13 @@ fn check(args: &CheckToken, input: impl io::Read) -> Result<String, Ended> {
     input
         .take(INPUT_MAX)
         .read_to_string(&mut text)
-        .map_err(|error| Ended::usage(format!("read the token from stdin: {error}")))?;
+        .map_err(|error| Ended::usage(format!("cannot read the token from stdin: {error}")))?;
     let token = Token::parse(text.trim()).map_err(|error: TokenError| Ended::wrong(error))?;
     let path = args.auth_file.as_deref().filter(|path| !path.as_os_str().is_empty());
     let id = token.id();
     let Some(path) = path else {
         return Ok(format!(
-            "token {id}: format and checksum are right\nwith --auth-file FILE: whose it is\n"
+            "token {id}: format and checksum are right\nadd --auth-file FILE to see its principal\n"
         ));
     };
     let loaded = load(path)?;
@@ -118,7 +118,10 @@ fn check(args: &CheckToken, input: impl io::Read) -> Result<String, Ended> {
     let principal = &caller.principal;
     let rights = rights_of(&principal.rights);
     Ok(format!(
-        "token {id}: format and checksum are right\nprincipal     {}\nexpires       {expires}\n{rights}",
+        "token {id}: format and checksum are right\n\
+         principal     {}\n\
+         expires       {expires}\n\
+         {rights}",
         principal.name
     ))
 }
@@ -244,7 +247,10 @@ mod tests {
 
     #[test]
     fn rights_are_told_by_action() {
-        let text = "version = 1\n[anonymous]\nallow = [{ actions = ['read'], topics = ['b', 'a.*'] }]\ndeny = [{ actions = ['*'], topics = ['a.x'] }]\n";
+        let text = "version = 1\n\
+                    [anonymous]\n\
+                    allow = [{ actions = ['read'], topics = ['b', 'a.*'] }]\n\
+                    deny = [{ actions = ['*'], topics = ['a.x'] }]\n";
         let read = document::read(text).unwrap();
         let told = rights_of(read.policy.anonymous_rights().unwrap());
         assert!(told.contains("  read        b, a.*; not a.x\n"), "{told}");

@@ -12,15 +12,16 @@ use crate::domain::time::duration;
 
 const EXAMPLES: &str = "\
 Examples:
-  punctual bench lateness --topic demo --rate 2000 --for 60s --pid node=$(pidof punctual) --svg lateness.svg
+  punctual bench lateness --topic demo --rate 2000 --for 60s \\
+    --pid node=$(pidof punctual) --svg lateness.svg
   punctual bench burst --topic demo --count 100000
   punctual bench submit --topic demo --connections 64 --json submit.json
 
-The topic must keep append times (message.timestamp.type=LogAppendTime). Postgres's, Kafka's and this machine's clocks
-should agree: due times are told by this machine's.
+The topic must keep append times (message.timestamp.type=LogAppendTime). Due times are by this
+machine's clock, so the clocks of Postgres, Kafka and this machine should agree.
 
-Exit codes: 0 done and every promise kept; 1 it could not be measured, or something was early, lost or published twice;
-2 wrong usage.";
+Exit codes: 0 done, with every guarantee kept; 1 the measurement failed, or a task was early, lost
+or published twice; 2 wrong usage.";
 
 #[derive(Args, Clone, Debug)]
 #[command(after_help = EXAMPLES)]
@@ -32,9 +33,9 @@ pub struct BenchArgs {
 }
 
 #[derive(Args, Clone, Debug)]
-#[command(next_help_heading = "Of every scenario")]
+#[command(next_help_heading = "For every scenario")]
 pub struct Common {
-    /// A node of the cluster; repeatable: connections are spread over them.
+    /// The URL of a node; repeatable. Connections are spread over all nodes.
     #[arg(
         long = "url",
         global = true,
@@ -44,8 +45,7 @@ pub struct Common {
         default_value = "http://127.0.0.1:7070"
     )]
     pub urls: Vec<String>,
-    /// The authorities that the certificates of https:// nodes are checked against, in PEM, in place
-    /// of the public ones.
+    /// The certificate authorities of https:// nodes, in PEM. They replace the public ones.
     #[arg(long = "ca-file", global = true, env = "PUNCTUAL_CA_FILE", value_name = "FILE")]
     pub ca_file: Option<PathBuf>,
     #[command(flatten)]
@@ -59,20 +59,32 @@ pub struct Common {
         default_value = "127.0.0.1:9092"
     )]
     pub kafka: String,
-    /// The topic, with append times. Give it to nobody else meanwhile.
-    #[arg(long, global = true, value_name = "TOPIC", value_parser = topic, default_value = "punctual-bench")]
+    /// The topic, with append times. Nothing else may write to it during the run.
+    #[arg(
+        long,
+        global = true,
+        value_name = "TOPIC",
+        value_parser = topic,
+        default_value = "punctual-bench"
+    )]
     pub topic: TopicName,
     /// Bytes of each payload, at most 131072.
-    #[arg(long, global = true, value_name = "BYTES", default_value_t = 256, value_parser = clap::value_parser!(u32).range(0..=131_072))]
+    #[arg(
+        long,
+        global = true,
+        value_name = "BYTES",
+        default_value_t = 256,
+        value_parser = clap::value_parser!(u32).range(0..=131_072)
+    )]
     pub payload_bytes: u32,
-    /// A process whose processor time (with that of its children) and memory are told: node=123, or
-    /// node=FILE with a file that holds the number. Repeatable.
+    /// Reports the CPU time (including children) and memory of a process: node=123, or node=FILE
+    /// with a file that has the process id. Repeatable.
     #[arg(long = "pid", global = true, value_name = "NAME=PID")]
     pub pids: Vec<WatchedProcess>,
     /// Writes the report as JSON.
     #[arg(long, global = true, value_name = "FILE")]
     pub json: Option<PathBuf>,
-    /// Draws the distribution and how it went on over time.
+    /// Draws the distribution, and the rate over time.
     #[arg(long, global = true, value_name = "FILE")]
     pub svg: Option<PathBuf>,
 }
@@ -97,7 +109,7 @@ impl BenchArgs {
             Scenario::Burst(_) | Scenario::Drain(_) | Scenario::Cancel(_) => (None, None),
         };
         if measured.is_some_and(|span| span < Duration::from_secs(1)) {
-            return Err("--for is less than a second: nothing would be measured".to_owned());
+            return Err("--for must be at least a second".to_owned());
         }
         if let Some(Steady { ahead_min, ahead_max, .. }) = steady
             && ahead_min > ahead_max
@@ -109,7 +121,7 @@ impl BenchArgs {
         for file in [&self.common.json, &self.common.svg].into_iter().flatten() {
             let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty());
             if folder.is_some_and(|folder| !folder.is_dir()) {
-                return Err(format!("{}: there is no such folder to write to", file.display()));
+                return Err(format!("{}: the folder does not exist", file.display()));
             }
         }
         Ok(())
@@ -118,49 +130,48 @@ impl BenchArgs {
 
 #[derive(Subcommand, Clone, Debug)]
 pub enum Scenario {
-    /// How late tasks are at a steady rate, submitted meanwhile at the same rate.
+    /// Measures lateness at a steady rate of submits and due tasks.
     Lateness(Lateness),
-    /// Many tasks due at one instant.
+    /// Measures many tasks that are due at one instant.
     Burst(Burst),
-    /// A backlog that is overdue when the nodes are started; says when to stop and when to start
-    /// them.
+    /// Measures a backlog that is overdue when the nodes start. Says when to stop and start them.
     Drain(Drain),
-    /// How many submits a second are taken, and how long their answers take. What it stores is due
-    /// two to four hours later, and left there.
+    /// Measures submits per second and the time of their answers. The tasks are due two to four
+    /// hours later, and stay stored.
     Submit(SubmitBenchArgs),
-    /// How many cancels a second are answered.
+    /// Measures cancels per second.
     Cancel(CancelBenchArgs),
-    /// Tasks without a delay: from the request to the append.
+    /// Measures tasks without a delay, from the request to the append.
     Immediate(Immediate),
-    /// Lateness for hours: the first, the second and the last sixth of it beside each other, with
+    /// Measures lateness for hours, and compares the first, second and last sixth of the run, with
     /// the memory of the processes.
     Soak(Soak),
 }
 
 #[derive(Args, Clone, Debug)]
-#[command(
-    after_help = "Examples:\n  punctual bench lateness --topic demo --rate 5000 --for 60s --ahead-min 5s --ahead-max 60s --svg lateness.svg"
-)]
+#[command(after_help = "Examples:\n  punctual bench lateness --topic demo --rate 5000 --for 60s \
+                        \\\n    --ahead-min 5s --ahead-max 60s --svg lateness.svg")]
 pub struct Lateness {
     #[command(flatten)]
     pub steady: Steady,
-    /// How long tasks are measured.
+    /// The measured time.
     #[arg(long = "for", value_name = "SPAN", value_parser = duration::parse, default_value = "60s")]
     pub measured: Duration,
 }
 
 #[derive(Args, Clone, Debug)]
 #[command(
-    after_help = "Examples:\n  punctual bench soak --topic demo --rate 3000 --for 30m --json soak.json"
+    after_help = "Examples:\n  punctual bench soak --topic demo --rate 3000 --for 30m --json \
+                  soak.json"
 )]
 pub struct Soak {
     #[command(flatten)]
     pub steady: Steady,
-    /// How long tasks are measured.
+    /// The measured time.
     #[arg(long = "for", value_name = "SPAN", value_parser = duration::parse, default_value = "30m")]
     pub measured: Duration,
-    /// Holds an old snapshot (a repeatable-read transaction) in this database all the while, as a
-    /// forgotten session or a long report does. The variable PGPASSWORD can hold the password.
+    /// Holds an old snapshot (a repeatable-read transaction) in this database during the run, like
+    /// a forgotten session or a long report. The variable PGPASSWORD may have the password.
     #[arg(long, value_name = "POSTGRES-URL")]
     pub hold_snapshot: Option<String>,
 }
@@ -169,24 +180,39 @@ pub struct Soak {
 #[derive(Args, Clone, Debug)]
 pub struct Steady {
     /// Tasks per second.
-    #[arg(long, value_name = "COUNT", default_value_t = 2_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    #[arg(
+        long,
+        value_name = "COUNT",
+        default_value_t = 2_000,
+        value_parser = clap::value_parser!(u32).range(1..=1_000_000)
+    )]
     pub rate: u32,
-    /// How far ahead tasks are submitted, at least.
+    /// Minimum time between a submit and its due time.
     #[arg(long, value_name = "SPAN", value_parser = duration::parse, default_value = "1s")]
     pub ahead_min: Duration,
-    /// How far ahead tasks are submitted, at most. What is measured begins so much later.
+    /// Maximum time between a submit and its due time. The measurement begins later by this time.
     #[arg(long, value_name = "SPAN", value_parser = duration::parse, default_value = "5s")]
     pub ahead_max: Duration,
-    /// Tasks in one call, at most.
-    #[arg(long, value_name = "COUNT", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    /// Maximum number of tasks per request.
+    #[arg(
+        long,
+        value_name = "COUNT",
+        default_value_t = 100,
+        value_parser = clap::value_parser!(u32).range(1..=10_000)
+    )]
     pub batch: u32,
-    /// Connections.
-    #[arg(long, value_name = "COUNT", default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=4096))]
+    /// Number of connections.
+    #[arg(
+        long,
+        value_name = "COUNT",
+        default_value_t = 8,
+        value_parser = clap::value_parser!(u16).range(1..=4096)
+    )]
     pub connections: u16,
-    /// Tasks that are stored first, due hours later, and left there.
+    /// Number of tasks to store first. They are due hours later, and stay stored.
     #[arg(long, value_name = "COUNT", default_value_t = 0)]
     pub pending: u64,
-    /// The first seconds at the full rate, which are not measured.
+    /// Time at the full rate before the measurement.
     #[arg(long, value_name = "SPAN", value_parser = duration::parse, default_value = "5s")]
     pub warmup: Duration,
 }
@@ -196,10 +222,15 @@ pub struct Steady {
     after_help = "Examples:\n  punctual bench burst --topic demo --count 100000 --json burst.json"
 )]
 pub struct Burst {
-    /// Tasks that are due at the instant.
-    #[arg(long, value_name = "COUNT", default_value_t = 100_000, value_parser = clap::value_parser!(u32).range(1..=20_000_000))]
+    /// Number of tasks due at the instant.
+    #[arg(
+        long,
+        value_name = "COUNT",
+        default_value_t = 100_000,
+        value_parser = clap::value_parser!(u32).range(1..=20_000_000)
+    )]
     pub count: u32,
-    /// From the first submit to the instant.
+    /// Time from the first submit to the instant.
     #[arg(long, value_name = "SPAN", value_parser = duration::parse, default_value = "20s")]
     pub lead: Duration,
 }
@@ -207,14 +238,19 @@ pub struct Burst {
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "Examples:\n  punctual bench drain --topic demo --count 500000")]
 pub struct Drain {
-    /// Tasks in the backlog.
-    #[arg(long, value_name = "COUNT", default_value_t = 500_000, value_parser = clap::value_parser!(u32).range(1..=20_000_000))]
+    /// Number of tasks in the backlog.
+    #[arg(
+        long,
+        value_name = "COUNT",
+        default_value_t = 500_000,
+        value_parser = clap::value_parser!(u32).range(1..=20_000_000)
+    )]
     pub count: u32,
-    /// From the first submit to the first due time: within it all are submitted and the nodes
-    /// stopped.
+    /// Time from the first submit to the first due time, in which all tasks are submitted and the
+    /// nodes are stopped.
     #[arg(long, value_name = "SPAN", value_parser = duration::parse, default_value = "60s")]
     pub lead: Duration,
-    /// The span in which the tasks are due, in random order.
+    /// Length of the range of due times. The order is random.
     #[arg(long, value_name = "SPAN", value_parser = duration::parse, default_value = "60s")]
     pub spread: Duration,
 }
@@ -222,19 +258,33 @@ pub struct Drain {
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "Examples:\n  punctual bench submit --topic demo --connections 64")]
 pub struct SubmitBenchArgs {
-    /// Calls in progress at once, each on a connection of its own.
-    #[arg(long, value_name = "COUNT", default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=4096))]
+    /// Requests in progress, each on a connection of its own.
+    #[arg(
+        long,
+        value_name = "COUNT",
+        default_value_t = 64,
+        value_parser = clap::value_parser!(u16).range(1..=4096)
+    )]
     pub connections: u16,
-    /// Tasks in one call.
-    #[arg(long, value_name = "COUNT", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    /// Tasks per request.
+    #[arg(
+        long,
+        value_name = "COUNT",
+        default_value_t = 1,
+        value_parser = clap::value_parser!(u32).range(1..=10_000)
+    )]
     pub batch: u32,
-    /// Tasks per second; as many as there can be unless told.
-    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
+    /// Tasks per second. [default: as many as possible]
+    #[arg(
+        long,
+        value_name = "COUNT",
+        value_parser = clap::value_parser!(u32).range(1..=10_000_000)
+    )]
     pub rate: Option<u32>,
-    /// How long submits are measured.
+    /// The measured time.
     #[arg(long = "for", value_name = "SPAN", value_parser = duration::parse, default_value = "20s")]
     pub measured: Duration,
-    /// The first seconds, which are not measured.
+    /// Time before the measurement.
     #[arg(long, value_name = "SPAN", value_parser = duration::parse, default_value = "5s")]
     pub warmup: Duration,
 }
@@ -242,14 +292,24 @@ pub struct SubmitBenchArgs {
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "Examples:\n  punctual bench cancel --topic demo")]
 pub struct CancelBenchArgs {
-    /// Tasks that are submitted and cancelled.
-    #[arg(long, value_name = "COUNT", default_value_t = 50_000, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
+    /// Number of tasks to submit and cancel.
+    #[arg(
+        long,
+        value_name = "COUNT",
+        default_value_t = 50_000,
+        value_parser = clap::value_parser!(u32).range(1..=10_000_000)
+    )]
     pub count: u32,
-    /// Of these, the first so many are not measured.
+    /// Number of cancels before the measurement.
     #[arg(long, value_name = "COUNT", default_value_t = 5_000)]
     pub warmup: u32,
-    /// Connections.
-    #[arg(long, value_name = "COUNT", default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=4096))]
+    /// Number of connections.
+    #[arg(
+        long,
+        value_name = "COUNT",
+        default_value_t = 64,
+        value_parser = clap::value_parser!(u16).range(1..=4096)
+    )]
     pub connections: u16,
 }
 
@@ -257,15 +317,25 @@ pub struct CancelBenchArgs {
 #[command(after_help = "Examples:\n  punctual bench immediate --topic demo --rate 2000 --for 30s")]
 pub struct Immediate {
     /// Requests per second.
-    #[arg(long, value_name = "COUNT", default_value_t = 2_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    #[arg(
+        long,
+        value_name = "COUNT",
+        default_value_t = 2_000,
+        value_parser = clap::value_parser!(u32).range(1..=1_000_000)
+    )]
     pub rate: u32,
-    /// Connections.
-    #[arg(long, value_name = "COUNT", default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=4096))]
+    /// Number of connections.
+    #[arg(
+        long,
+        value_name = "COUNT",
+        default_value_t = 64,
+        value_parser = clap::value_parser!(u16).range(1..=4096)
+    )]
     pub connections: u16,
     /// How long requests are measured.
     #[arg(long = "for", value_name = "SPAN", value_parser = duration::parse, default_value = "30s")]
     pub measured: Duration,
-    /// The first seconds, which are not measured.
+    /// Time before the measurement.
     #[arg(long, value_name = "SPAN", value_parser = duration::parse, default_value = "5s")]
     pub warmup: Duration,
 }

@@ -43,8 +43,9 @@ impl std::str::FromStr for WatchedProcess {
 
     /// Parses `node=123`, or `node=FILE` with a file that holds the process id.
     fn from_str(text: &str) -> Result<Self, String> {
-        let wrong =
-            || "write it like node=123, or node=FILE with a file that holds the number".to_owned();
+        let wrong = || {
+            "write it like node=123, or node=FILE with a file that has the process id".to_owned()
+        };
         let (name, process) = text
             .split_once('=')
             .filter(|(name, rest)| !name.is_empty() && !rest.is_empty())

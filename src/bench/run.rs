@@ -88,7 +88,7 @@ impl BenchRun {
         .await;
         let reader = reader.map_err(|error| chain(&error))?;
         for watched in setup.watched.iter().filter(|watched| !watched.is_there()) {
-            say(&format!("{scenario}: there is no process {} just now", watched.name));
+            say(&format!("{scenario}: there is no process {} now", watched.name));
         }
         let mut teller = JoinSet::new();
         teller.spawn(tell(scenario, Arc::clone(&ledger)));

@@ -28,14 +28,13 @@ impl Credential {
         let (header, file) = match (token, file) {
             (None, None) => return Ok(None),
             (Some(_), Some(_)) => {
-                return Err(
-                    "the token is given twice: by PUNCTUAL_TOKEN and by --token-file (PUNCTUAL_TOKEN_FILE); leave one out"
-                        .to_owned(),
-                );
+                return Err("the token is given twice, by PUNCTUAL_TOKEN and by --token-file \
+                            (PUNCTUAL_TOKEN_FILE); leave one out"
+                    .to_owned());
             }
             (Some(token), None) => {
                 let header = bearer(token.expose())
-                    .ok_or("PUNCTUAL_TOKEN: no token has spaces or control characters")?;
+                    .ok_or("PUNCTUAL_TOKEN: a token has no spaces or control characters")?;
                 (header, None)
             }
             (None, Some(path)) => (from_file(path)?, Some(path.to_owned())),
@@ -69,7 +68,7 @@ fn from_file(path: &Path) -> Result<HeaderValue, String> {
     let text =
         fs::read_to_string(path).map_err(|error| format!("--token-file {shown}: {error}"))?;
     bearer(text.trim())
-        .ok_or_else(|| format!("--token-file {shown}: there is no single token in it"))
+        .ok_or_else(|| format!("--token-file {shown}: the file must have exactly one token"))
 }
 
 fn bearer(token: &str) -> Option<HeaderValue> {
@@ -89,7 +88,9 @@ pub fn check_plaintext(host: &str, given: &Credentials) -> Result<(), String> {
     if given.plaintext || is_loopback(host) {
         return Ok(());
     }
-    Err("the token would go over http:// as it is, and everybody on the way could read it; use https:// (--ca-file for a private CA), or --plaintext to send it all the same".to_owned())
+    Err("over http://, others on the network can read the token; use https:// (--ca-file for a \
+         private CA), or accept that with --plaintext"
+        .to_owned())
 }
 
 fn is_loopback(host: &str) -> bool {

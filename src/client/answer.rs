@@ -113,21 +113,26 @@ impl Deed {
             // A failed read has changed no data, whatever the reason.
             Self::Look => return Ending { exit: Exit::NothingDone, ..ending },
             Self::Submit { is_named: true } => {
-                "the task may be stored, or not; repeat the command: the same name makes no second task"
+                "the task may be stored, or not; repeat the command: the same name makes no second \
+                 task"
             }
             Self::Submit { is_named: false } => {
-                "the task may be stored, or not, and repeating the command may publish it twice; with --name it could be repeated safely"
+                "the task may be stored, or not; repeating the command may publish the task twice, \
+                 but with --name repeating is safe"
             }
             Self::Replace => {
-                "the task may be replaced, or not; look with `punctual show --topic .. --name ..` before repeating the command: once the task was published, it would schedule another one"
+                "the task may be replaced, or not; before repeating the command, look with \
+                 `punctual show --topic .. --name ..`: if the task was published, repeating \
+                 schedules another one"
             }
             Self::Cancel => {
-                "the cancel may have taken effect, or not; repeat the command, it is safe"
+                "the task may be cancelled, or not; repeat the command: repeating is safe"
             }
             Self::TakeAway => {
-                "it may have been done, or not; repeat the command, it is safe: not found then means that it was done"
+                "it may have been done, or not; repeat the command: repeating is safe, and `not \
+                 found` then means that it was done"
             }
-            Self::Bulk => "repeat the command, it is safe",
+            Self::Bulk => "repeat the command: repeating is safe",
         };
         Ending { text: format!("{}\n{advice}", ending.text), ..ending }
     }
@@ -135,12 +140,14 @@ impl Deed {
     /// Returns the error for a command that succeeded but could not write the answer to stdout.
     pub fn unwritten(self, error: &io::Error) -> Ending {
         match self {
-            Self::Look => Ending::new(Exit::NothingDone, format!("write the answer: {error}")),
+            Self::Look => {
+                Ending::new(Exit::NothingDone, format!("cannot write the answer: {error}"))
+            }
             // A script that did not get the answer cannot tell whether the operation took effect.
             Self::Submit { .. } | Self::Replace | Self::Cancel | Self::TakeAway | Self::Bulk => {
                 Ending::new(
                     Exit::Unknown,
-                    format!("it was done; only the answer could not be written: {error}"),
+                    format!("it was done; only writing the answer failed: {error}"),
                 )
             }
         }
@@ -170,7 +177,7 @@ impl NodeAnswer {
         let problem = read.filter(says_something).unwrap_or_else(|| NodeProblem {
             // The answer comes from a proxy, or from another server than a node.
             detail: format!(
-                "status {} without a problem in JSON; is this URL a node's?",
+                "status {} without a problem in JSON; is this the URL of a node?",
                 self.status
             ),
             ..NodeProblem::default()
@@ -182,7 +189,7 @@ impl NodeAnswer {
     pub fn read<T: DeserializeOwned>(&self) -> Result<T, Ending> {
         serde_json::from_str(&self.text).map_err(|error| {
             let text = format!(
-                "the answer (status {}) is not what a node answers: {error}; is this URL a node's?",
+                "the answer (status {}) is not that of a node: {error}; is this the URL of a node?",
                 self.status
             );
             Ending::new(Exit::Unknown, text)
@@ -235,7 +242,7 @@ impl NodeProblem {
             text = format!("{text}\n{}", task.lines());
         }
         if self.status == 401 {
-            text = format!("{text}\na token is given by PUNCTUAL_TOKEN or --token-file");
+            text = format!("{text}\ngive the token by PUNCTUAL_TOKEN or --token-file");
         }
         Ending::new(self.exit(), text)
     }
@@ -243,7 +250,8 @@ impl NodeProblem {
     /// Describes the problem with `field` in one line.
     pub fn line(&self, field: Option<&str>) -> String {
         let field = field.map(|field| format!(" ({field})")).unwrap_or_default();
-        let title = if self.title.is_empty() { "The node answered otherwise" } else { &self.title };
+        let title =
+            if self.title.is_empty() { "The node gave an unexpected answer" } else { &self.title };
         // The answer may be of anybody: it must neither steer the terminal nor begin a line.
         printable(&format!("{title}{field}: {}", self.detail)).replace(['\n', '\t'], " ")
     }

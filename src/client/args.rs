@@ -26,13 +26,13 @@ pub const RETRY_FOR_OF_LINES: Duration = Duration::from_secs(300);
 pub enum ClientCommand {
     /// Submits a task to a node, or many from a file.
     Submit(Box<SubmitArgs>),
-    /// Shows a task: its state, and its receipt once it was published.
+    /// Shows a task: its state, and its receipt if it is published.
     Show(Show),
     /// Cancels a task and prints the verdict, or cancels all tasks of a topic.
     Cancel(CancelArgs),
-    /// Lists pending tasks in the order of their due times.
+    /// Lists pending tasks in order of due time.
     List(ListArgs),
-    /// Dead letters, the tasks that were given up on: lists them, puts them back, drops them.
+    /// Lists, redrives or drops dead letters, the tasks that Punctual gave up on.
     Dead(DeadArgs),
 }
 
@@ -51,16 +51,16 @@ impl ClientCommand {
     after_long_help = format!("{}\n\n{}", manual::SUBMIT_EXAMPLES, manual::SUBMIT_EXIT_CODES)
 )]
 pub struct SubmitArgs {
-    /// Many tasks: a file with a task in JSON on each line, as POST /v1/tasks takes it; - is
+    /// Submits many tasks: a file with one task per line, in JSON as for POST /v1/tasks; - is
     /// standard input.
     ///
-    /// Every line is submitted exactly once, whatever breaks: a line without a name gets one,
-    /// RUN-ID/NUMBER, by which it is recognised when it is sent again. A line that is refused is
-    /// reported by its number (on stderr; with --json on stdout), the others go on. The order of
-    /// lines is not kept.
+    /// Every line is submitted exactly once, even after failures: a line without a name gets the
+    /// name RUN-ID/NUMBER, so that sending it again makes no second task. A refused line is
+    /// reported with its number (on stderr; with --json on stdout) and does not stop the others.
+    /// The order of lines is not kept.
     #[arg(value_name = "FILE", groups = ["DueArgs", "Payload"])]
     pub file: Option<PathBuf>,
-    /// The Kafka topic to publish to. It must exist. With FILE: the topic of lines that bring none.
+    /// The Kafka topic to publish to. It must exist. With FILE: the topic of lines without one.
     #[arg(long, value_name = "TOPIC", required_unless_present = "file")]
     pub topic: Option<String>,
     #[command(flatten)]
@@ -68,41 +68,68 @@ pub struct SubmitArgs {
     #[command(flatten)]
     pub payload: Payload,
     /// The record's key.
-    #[arg(long, value_name = "TEXT", allow_hyphen_values = true, value_parser = no_flag, conflicts_with = "file")]
+    #[arg(
+        long,
+        value_name = "TEXT",
+        allow_hyphen_values = true,
+        value_parser = no_flag,
+        conflicts_with = "file"
+    )]
     pub key: Option<String>,
     /// The record's key, in base64.
     #[arg(long, value_name = "BASE64", conflicts_with_all = ["key", "file"])]
     pub key_base64: Option<String>,
-    /// A header of the record; repeatable, also for one name. Names that begin with punctual- are
-    /// reserved.
-    #[arg(long = "header", value_name = "NAME=VALUE", value_parser = header, conflicts_with = "file")]
+    /// A header of the record; repeatable, even with the same name. Names that begin with punctual-
+    /// are reserved.
+    #[arg(
+        long = "header",
+        value_name = "NAME=VALUE",
+        value_parser = header,
+        conflicts_with = "file"
+    )]
     pub headers: Vec<(String, String)>,
-    /// A header whose value is bytes, in base64; repeatable. These come after those of --header.
+    /// A header with a value in base64; repeatable. These headers follow those of --header.
     #[arg(long, value_name = "NAME=BASE64", value_parser = header, conflicts_with = "file")]
     pub header_base64: Vec<(String, String)>,
-    /// A header whose value is null; repeatable. These come last.
-    #[arg(long, value_name = "NAME", allow_hyphen_values = true, value_parser = no_flag, conflicts_with = "file")]
+    /// A header with a null value; repeatable. These headers come last.
+    #[arg(
+        long,
+        value_name = "NAME",
+        allow_hyphen_values = true,
+        value_parser = no_flag,
+        conflicts_with = "file"
+    )]
     pub header_null: Vec<String>,
-    /// Your own id for the task, unique within its topic: submitting it again makes no second task.
-    #[arg(long, value_name = "NAME", allow_hyphen_values = true, value_parser = name, conflicts_with = "file")]
+    /// A name for the task, your idempotency key, unique within its topic: submitting it again
+    /// makes no second task.
+    #[arg(
+        long,
+        value_name = "NAME",
+        allow_hyphen_values = true,
+        value_parser = name,
+        conflicts_with = "file"
+    )]
     pub name: Option<String>,
-    /// Puts this task in the place of the one of the same name, if there is one: new due time,
-    /// payload, key and headers. Needs --name.
+    /// Replaces the task of the same name, if there is one: its due time, payload, key and headers.
+    /// Needs --name.
     #[arg(long, requires = "name", conflicts_with = "file")]
     pub replace: bool,
-    /// With --replace: only if the name stands for this task now; else nothing is changed.
+    /// With --replace: only if the name stands for this task; otherwise nothing is changed.
     #[arg(long, value_name = "ID", requires = "replace", conflicts_with = "file")]
     pub if_match: Option<TaskId>,
-    /// With --replace: only if the name stands for no task, not even for one that has ended; else
+    /// With --replace: only if the name stands for no task, not even one that has ended; otherwise
     /// nothing is changed.
     #[arg(long, requires = "replace", conflicts_with_all = ["if_match", "file"])]
     pub if_absent: bool,
-    /// How long to ask again, with growing pauses, while the node is away or busy; up to 7d. 0s:
-    /// ask once. [default: 0s; with FILE: 5m]
+    /// How long to retry, with growing pauses, while the node is unavailable or busy; up to 7d. 0s:
+    /// no retry. [default: 0s; with FILE: 5m]
     ///
-    /// A task without a name, or with --replace, is asked for again only when it was certainly not
-    /// stored.
-    #[arg(long, value_name = "SPAN", value_parser = span(Duration::ZERO, Duration::from_hours(7 * 24)))]
+    /// A task without a name, or with --replace, is retried only if it was certainly not stored.
+    #[arg(
+        long,
+        value_name = "SPAN",
+        value_parser = span(Duration::ZERO, Duration::from_hours(7 * 24))
+    )]
     pub retry_for: Option<Duration>,
     #[command(flatten)]
     pub lines: LinesArgs,
@@ -115,20 +142,43 @@ pub struct SubmitArgs {
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Many tasks (with FILE)")]
 pub struct LinesArgs {
-    /// What names the lines: line 17 is RUN-ID/17. Repeat a run with its id, and the same input, to
-    /// go on where it was left. [default: random, and printed]
-    #[arg(long, value_name = "RUN-ID", conflicts_with_all = ["due_at", "delay"], value_parser = run_id)]
+    /// The prefix of the names of lines: line 17 is RUN-ID/17. To resume a run, repeat it with its
+    /// id and the same input. [default: random, and printed]
+    #[arg(
+        long,
+        value_name = "RUN-ID",
+        conflicts_with_all = ["due_at", "delay"],
+        value_parser = run_id
+    )]
     pub run_id: Option<String>,
-    /// Passes over the lines before this one.
-    #[arg(long, value_name = "NUMBER", conflicts_with_all = ["due_at", "delay"], default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
+    /// Skips to this line.
+    #[arg(
+        long,
+        value_name = "NUMBER",
+        conflicts_with_all = ["due_at", "delay"],
+        default_value_t = 1,
+        value_parser = clap::value_parser!(u64).range(1..)
+    )]
     pub from_line: u64,
-    /// Tasks of one request, at most; a request also ends at 4 MiB. From 1 to 10000.
-    #[arg(long, value_name = "COUNT", conflicts_with_all = ["due_at", "delay"], default_value_t = 1000, value_parser = count(10_000))]
+    /// Maximum number of tasks per request; a request also has at most 4 MiB. From 1 to 10000.
+    #[arg(
+        long,
+        value_name = "COUNT",
+        conflicts_with_all = ["due_at", "delay"],
+        default_value_t = 1000,
+        value_parser = count(10_000)
+    )]
     pub batch: usize,
-    /// Requests at the same time. From 1 to 64.
-    #[arg(long, value_name = "COUNT", conflicts_with_all = ["due_at", "delay"], default_value_t = 4, value_parser = count(64))]
+    /// Number of requests at the same time. From 1 to 64.
+    #[arg(
+        long,
+        value_name = "COUNT",
+        conflicts_with_all = ["due_at", "delay"],
+        default_value_t = 4,
+        value_parser = count(64)
+    )]
     pub concurrency: usize,
-    /// Shows no progress: only what went wrong, and the summary.
+    /// Shows no progress, only errors and the summary.
     #[arg(long, conflicts_with_all = ["due_at", "delay"])]
     pub quiet: bool,
 }
@@ -137,11 +187,11 @@ pub struct LinesArgs {
 #[derive(Args, Clone, Debug)]
 #[group(required = true, multiple = false)]
 pub struct DueArgs {
-    /// When to publish: 2030-01-31T09:30:00+01:00 (RFC 3339, with a zone),
+    /// The due time: 2030-01-31T09:30:00+01:00 (RFC 3339, with a zone),
     /// 2030-01-31T09:30[Europe/Berlin], or milliseconds since the epoch.
     #[arg(long, value_name = "TIME", allow_negative_numbers = true)]
     pub due_at: Option<String>,
-    /// In how long to publish: 250ms, 30s, 30m, "1h 30m", 2d or PT30M.
+    /// The time until the task is due: 250ms, 30s, 30m, "1h 30m", 2d or PT30M.
     #[arg(long, value_name = "SPAN", allow_hyphen_values = true, value_parser = delay)]
     pub delay: Option<String>,
 }
@@ -150,7 +200,7 @@ pub struct DueArgs {
 #[derive(Args, Clone, Debug)]
 #[group(required = true, multiple = false)]
 pub struct Payload {
-    /// JSON; it is published byte for byte.
+    /// JSON, published byte for byte.
     #[arg(long, value_name = "JSON", allow_hyphen_values = true)]
     pub payload: Option<String>,
     /// Text, published as UTF-8.
@@ -159,7 +209,7 @@ pub struct Payload {
     /// The bytes of a file; - is standard input.
     #[arg(long, value_name = "FILE")]
     pub payload_file: Option<PathBuf>,
-    /// A null value, with which Kafka's compaction deletes a key. Needs a key.
+    /// A null value, which makes Kafka's compaction delete the key. Needs a key.
     #[arg(long)]
     pub tombstone: bool,
 }
@@ -172,14 +222,20 @@ pub struct Payload {
     after_long_help = with_codes(manual::SHOW_EXAMPLES, SHOW_EXIT_CODES)
 )]
 pub struct Show {
-    /// The task's id, as it was answered when the task was submitted.
+    /// The task's id, from the answer to its submit.
     #[arg(value_name = "ID", conflicts_with_all = ["topic", "name"])]
     pub id: Option<TaskId>,
     /// The topic of the task, with --name.
     #[arg(long, value_name = "TOPIC", requires = "name")]
     pub topic: Option<String>,
     /// The task's name, with --topic.
-    #[arg(long, value_name = "NAME", allow_hyphen_values = true, value_parser = name, requires = "topic")]
+    #[arg(
+        long,
+        value_name = "NAME",
+        allow_hyphen_values = true,
+        value_parser = name,
+        requires = "topic"
+    )]
     pub name: Option<String>,
     #[command(flatten)]
     pub node: NodeOptions,
@@ -193,25 +249,40 @@ pub struct Show {
     after_long_help = with_codes(manual::CANCEL_EXAMPLES, EXIT_CODES)
 )]
 pub struct CancelArgs {
-    /// The task's id, as it was answered when the task was submitted.
-    #[arg(value_name = "ID", conflicts_with_all = ["topic", "name", "due_from", "due_to", "dry_run", "yes"])]
+    /// The task's id, from the answer to its submit.
+    #[arg(
+        value_name = "ID",
+        conflicts_with_all = ["topic", "name", "due_from", "due_to", "dry_run", "yes"]
+    )]
     pub id: Option<TaskId>,
     /// The topic of the task, with --name. Without --name: all tasks of the topic that can still be
     /// cancelled.
     #[arg(long, value_name = "TOPIC")]
     pub topic: Option<String>,
     /// The task's name, with --topic.
-    #[arg(long, value_name = "NAME", allow_hyphen_values = true, value_parser = no_flag, requires = "topic", conflicts_with_all = ["due_from", "due_to"])]
+    #[arg(
+        long,
+        value_name = "NAME",
+        allow_hyphen_values = true,
+        value_parser = no_flag,
+        requires = "topic",
+        conflicts_with_all = ["due_from", "due_to"]
+    )]
     pub name: Option<String>,
-    /// With --name: only if the name stands for this task now; else nothing is changed.
-    #[arg(long, value_name = "ID", requires = "name", conflicts_with_all = ["id", "due_from", "due_to", "dry_run", "yes"])]
+    /// With --name: only if the name stands for this task; otherwise nothing is changed.
+    #[arg(
+        long,
+        value_name = "ID",
+        requires = "name",
+        conflicts_with_all = ["id", "due_from", "due_to", "dry_run", "yes"]
+    )]
     pub if_match: Option<TaskId>,
     #[command(flatten)]
     pub range: RangeArgs,
-    /// Says how many tasks it would be, and cancels none.
+    /// Only counts the tasks.
     #[arg(long, requires = "topic", conflicts_with = "name")]
     pub dry_run: bool,
-    /// Cancels all of them: what is cancelled does not come back.
+    /// Cancels all of them. A cancel cannot be undone.
     #[arg(long, requires = "topic", conflicts_with_all = ["name", "dry_run"])]
     pub yes: bool,
     #[command(flatten)]

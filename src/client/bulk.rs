@@ -110,7 +110,7 @@ impl Bulk<'_> {
                 // Another caller is acting on the remaining tasks at this moment.
                 let Some(pause) = patience.pause(clock::monotonic(), None, rand::random()) else {
                     let text = format!(
-                        "the node says that there are more, and has {} none of them for {}",
+                        "the node says that there are more, but has {} none of them for {}",
                         self.done,
                         spelled(self.retry_for)
                     );
@@ -134,7 +134,7 @@ impl Bulk<'_> {
             cursor,
         };
         let body = serde_json::to_vec(&request)
-            .map_err(|error| Ending::usage(format!("put the request into JSON: {error}")))?;
+            .map_err(|error| Ending::usage(format!("cannot write the request as JSON: {error}")))?;
         caller.post(self.path, body)
     }
 
@@ -175,7 +175,13 @@ impl Bulk<'_> {
     fn summary(&self, total: u64, has_more: bool, is_exact: bool) -> String {
         if self.is_json {
             let dry_run = self.is_dry_run;
-            return json!({ self.done: total, "more": has_more, "dry_run": dry_run, "exact": is_exact }).to_string();
+            let answer = json!({
+                self.done: total,
+                "more": has_more,
+                "dry_run": dry_run,
+                "exact": is_exact,
+            });
+            return answer.to_string();
         }
         let about = match (is_exact, self.is_dry_run) {
             (true, _) => "",

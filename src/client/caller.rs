@@ -115,10 +115,14 @@ impl NodeCaller {
         let shown = without_user(given);
         let base = Url::parse(given).ok().filter(|url| matches!(url.scheme(), "http" | "https"));
         let base = base.ok_or_else(|| {
-            Ending::usage(format!("`{shown}` is no URL of a node; write it like http://127.0.0.1:7070 (--url, PUNCTUAL_URL)"))
+            Ending::usage(format!(
+                "`{shown}` is not the URL of a node; write it like http://127.0.0.1:7070 (--url, \
+                 PUNCTUAL_URL)"
+            ))
         })?;
         if !base.username().is_empty() || base.password().is_some() {
-            let text = "a user or password in a URL stands in the list of processes and in the shell's history; give a token by PUNCTUAL_TOKEN or --token-file";
+            let text = "a user or password in a URL is visible in the list of processes and in the \
+                        shell's history; give a token by PUNCTUAL_TOKEN or --token-file";
             return Err(Ending::usage(format!("{shown}: {text}")));
         }
         let credential = Credential::read(&node.credentials).map_err(Ending::usage)?;
@@ -140,7 +144,10 @@ impl NodeCaller {
             .user_agent(concat!("punctual/", env!("CARGO_PKG_VERSION")))
             .build()
             .map_err(|error| {
-                Ending::new(Exit::NothingDone, format!("set up the client: {}", causes(&error)))
+                Ending::new(
+                    Exit::NothingDone,
+                    format!("cannot set up the client: {}", causes(&error)),
+                )
             })?;
         Ok(Self { http, base, shown, timeout: node.timeout, credential })
     }
@@ -171,11 +178,11 @@ impl NodeCaller {
     fn url(&self, path: &[&str]) -> Result<Url, Ending> {
         if let Some(dots) = path.iter().find(|segment| matches!(**segment, "." | "..")) {
             return Err(Ending::usage(format!(
-                "`{dots}` cannot stand in a URL: it means a folder there; use the task's id"
+                "`{dots}` cannot be used in a URL, where it means a folder; use the task's id"
             )));
         }
         if path.contains(&"") {
-            return Err(Ending::usage("neither a topic nor a name is empty".to_owned()));
+            return Err(Ending::usage("the topic and the name must not be empty".to_owned()));
         }
         let mut url = self.base.clone();
         let whole =
@@ -291,7 +298,8 @@ impl NodeCaller {
         if error.is_connect() {
             let cause = causes(error);
             let text = format!(
-                "cannot reach {base}: {cause}\nnothing was done; is a node listening there? (--url, PUNCTUAL_URL)"
+                "cannot reach {base}: {cause}\n\
+                 nothing was done; check the URL of the node (--url, PUNCTUAL_URL)"
             );
             return Ending::new(Exit::NothingDone, text);
         }
@@ -307,7 +315,9 @@ impl NodeCaller {
         let hint = if body_bytes > BODY_USUAL {
             let (has, usual) = (bytes(body_bytes), bytes(BODY_USUAL));
             format!(
-                "\nthe body has {has} bytes, and a node takes {usual} unless it is told otherwise (--body-max): was it refused?"
+                "\n\
+                 the body has {has} bytes, and a node accepts {usual} by default (--body-max); it \
+                 may have been refused"
             )
         } else {
             String::new()
@@ -328,7 +338,7 @@ fn trusting(ca_file: Option<&Path>, scheme: &str) -> Result<ClientBuilder, Strin
     let certificates = Certificate::from_pem_bundle(&text)
         .map_err(|error| format!("--ca-file {shown}: {}", causes(&error)))?;
     if certificates.is_empty() {
-        return Err(format!("--ca-file {shown}: there is no certificate in PEM in it"));
+        return Err(format!("--ca-file {shown}: the file has no certificate in PEM"));
     }
     let builder = builder.tls_built_in_root_certs(false);
     Ok(certificates.into_iter().fold(builder, ClientBuilder::add_root_certificate))

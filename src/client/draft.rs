@@ -123,12 +123,13 @@ pub async fn body_of(args: &SubmitArgs) -> Result<Vec<u8>, String> {
         headers: headers_of(args),
         name: args.name.as_deref().filter(|_| !args.replace),
     };
-    serde_json::to_vec(&draft).map_err(|error| format!("put the task into JSON: {error}"))
+    serde_json::to_vec(&draft).map_err(|error| format!("cannot write the task as JSON: {error}"))
 }
 
 fn json_of(text: &str) -> Result<&RawValue, String> {
-    serde_json::from_str(text)
-        .map_err(|error| format!("--payload is not JSON: {error}; for text that is published as it is, use --payload-text"))
+    serde_json::from_str(text).map_err(|error| {
+        format!("--payload is not JSON: {error}; for plain text, use --payload-text")
+    })
 }
 
 async fn bytes_of(path: &Path) -> Result<Vec<u8>, String> {
@@ -144,7 +145,7 @@ async fn bytes_of(path: &Path) -> Result<Vec<u8>, String> {
         read.map_err(|error| format!("read {}: {error} (--payload-file)", path.display()))?;
     if bytes.len().saturating_as::<u64>() > FILE_BYTES_MAX {
         return Err(format!(
-            "{} has over 1 GiB, more than any node takes (--payload-file)",
+            "{} is larger than 1 GiB, and no node accepts that (--payload-file)",
             path.display()
         ));
     }

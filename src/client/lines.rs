@@ -113,8 +113,9 @@ fn prepare(args: &SubmitArgs, file: &Path) -> Result<(RunPlan, Input, NodeCaller
         // input's buffer.
         chunk_lines_max: lines.batch.div_ceil(4),
     };
-    let input = Input::start(source, reading)
-        .map_err(|error| Ending::new(Exit::NothingDone, format!("start to read: {error}")))?;
+    let input = Input::start(source, reading).map_err(|error| {
+        Ending::new(Exit::NothingDone, format!("cannot start reading: {error}"))
+    })?;
     let manner = Manner { is_json: args.node.json, is_quiet: lines.quiet };
     let retry_for = args.retry_for.unwrap_or(args::RETRY_FOR_OF_LINES);
     let plan = RunPlan {
@@ -190,6 +191,7 @@ impl<'a> LinesRun<'a> {
         let mut signals = Signals::listen(endings).unwrap_or_default();
         let mut has_more = true;
         while has_more || !under_way.is_empty() {
+            let has_room = under_way.len() < self.plan.concurrency;
             tokio::select! {
                 biased;
                 interrupted = signals.next() => {
@@ -199,10 +201,12 @@ impl<'a> LinesRun<'a> {
                         return;
                     }
                 }
-                Some((first, delivered)) = under_way.next() => self.take_in(first, delivered, &delivery),
+                Some((first, delivered)) = under_way.next() => {
+                    self.take_in(first, delivered, &delivery);
+                }
                 _ = ticks.tick() => self.show(&input, delivery.screen),
                 () = delivery.stopping.cancelled(), if has_more => has_more = false,
-                batch = self.next_batch(&mut input), if has_more && under_way.len() < self.plan.concurrency => match batch {
+                batch = self.next_batch(&mut input), if has_more && has_room => match batch {
                     None => has_more = false,
                     Some(Err(error)) => self.lost(&error),
                     Some(Ok(batch)) => {
@@ -211,7 +215,8 @@ impl<'a> LinesRun<'a> {
                         self.tally.passed(refused, batch.last_number);
                         if let Some(first) = batch.lines.first().map(|line| line.number) {
                             self.tally.taken(first, batch.last_number);
-                            under_way.push(async move { (first, delivery.deliver(batch.lines).await) });
+                            let lines = batch.lines;
+                            under_way.push(async move { (first, delivery.deliver(lines).await) });
                         }
                     }
                 },
@@ -265,8 +270,10 @@ impl<'a> LinesRun<'a> {
 
     /// Records a read error. The lines before it are still submitted.
     fn lost(&mut self, error: &io::Error) {
-        self.ending
-            .get_or_insert(Ending::new(Exit::NothingDone, format!("read the input: {error}")));
+        self.ending.get_or_insert(Ending::new(
+            Exit::NothingDone,
+            format!("cannot read the input: {error}"),
+        ));
     }
 
     /// Stops the run: no more input is read, and the batches in flight finish.
@@ -279,7 +286,9 @@ impl<'a> LinesRun<'a> {
         if !delivery.stopping.is_cancelled() && self.tally.is_under_way() {
             delivery.screen.note(
                 "stopping",
-                &format!("{signal}: waiting for what is under way; once more to leave at once"),
+                &format!(
+                    "{signal}: waiting for the requests in flight; a second signal stops at once"
+                ),
             );
         }
         // The user's signal takes precedence over an earlier error.
@@ -360,7 +369,8 @@ impl<'a> LinesRun<'a> {
         let members = members.iter().map(DifferingMember::to_string).collect::<Vec<_>>().join(", ");
         let task: NamedTask = serde_json::from_str(task.get()).unwrap_or_default();
         let text = format!(
-            "line {number}: not stored: its name `{}` stands for task {}, which differs from it ({members})",
+            "line {number}: not stored: its name `{}` stands for the task {}, which is different \
+             ({members})",
             printable(&task.name),
             printable(&task.id)
         );
@@ -420,7 +430,12 @@ impl<'a> LinesRun<'a> {
         }
         let millis = took.as_millis().saturating_as::<u64>();
         let resume = (!self.is_complete()).then(|| self.tally.resume_line());
-        let summary = json!({ "run_id": self.plan.run_id, "counts": self.tally.counts, "took_ms": millis, "resume_line": resume });
+        let summary = json!({
+            "run_id": self.plan.run_id,
+            "counts": self.tally.counts,
+            "took_ms": millis,
+            "resume_line": resume,
+        });
         json!({ "summary": summary }).to_string()
     }
 
@@ -436,20 +451,22 @@ impl<'a> LinesRun<'a> {
         let again = format!("repeat the command with {input} and --run-id {}", self.plan.run_id);
         let mut text = String::new();
         if let Some(error) = &self.unwritten {
-            text = format!("not all results could be written: {error}\n");
+            text = format!("cannot write all results: {error}\n");
         }
         match (self.is_complete(), &self.ending) {
             (true, _) if self.unwritten.is_none() => return exit.into(),
             (true, _) => {
-                text.push_str(&format!("to have them all, {again}; nothing is made twice"))
+                text.push_str(&format!("to get all results, {again}; no task is made twice"))
             }
             (false, ending) => {
                 let why = ending
                     .as_ref()
-                    .map_or("not all lines have an answer", |ending| ending.text.as_str());
+                    .map_or("some lines have no answer", |ending| ending.text.as_str());
                 let spared =
-                    format!("(--from-line {} spares what is done)", self.tally.resume_line());
-                text.push_str(&format!("{why}\nto go on, {again} {spared}; nothing is made twice"));
+                    format!("(--from-line {} skips the finished lines)", self.tally.resume_line());
+                text.push_str(&format!(
+                    "{why}\nto resume, {again} {spared}; no task is made twice"
+                ));
             }
         }
         Ending::new(exit, text).report(self.plan.manner.is_json)

@@ -47,7 +47,8 @@ struct ListPage {
 /// misspelt.
 pub fn unknown_topic(topic: &str) -> Ending {
     let text = format!(
-        "the topic {topic} is not known: Kafka has none of this name, and no pending task or dead letter is for it"
+        "the topic {topic} is not known: Kafka does not have it, and no pending task or dead \
+         letter is for it"
     );
     Ending::new(Exit::Refused, text)
 }
@@ -91,7 +92,7 @@ impl ListParameters<'_> {
             {
                 return Err(Ending::new(
                     Exit::Unknown,
-                    "the node's list does not come to an end; is this URL a node's?",
+                    "the list does not end; is this the URL of a node?",
                 )
                 .into());
             }
@@ -144,7 +145,7 @@ impl ListParameters<'_> {
             (Some(cursor), false) => {
                 let count = counted(listed.count, self.what);
                 print::aside(&format!(
-                    "{count}, and there are more: --all shows them, --cursor {cursor} goes on here"
+                    "{count}, and there are more: --all shows all, --cursor {cursor} continues here"
                 ));
             }
             (None, false) => print::aside(&counted(listed.count, self.what)),

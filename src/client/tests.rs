@@ -151,7 +151,7 @@ async fn what_was_replaced_is_shown_with_the_task_in_its_place() {
     let ending = cancel_by(&node, &first).await.problem().unwrap().ending();
     assert_eq!(ending.exit, Exit::Refused);
     assert!(
-        ending.text.contains("replaced_by names\n")
+        ending.text.contains("the id in replaced_by\n")
             && ending.text.contains(&format!("replaced by {second}")),
         "{}",
         ending.text
@@ -231,7 +231,9 @@ fn only_a_node_says_that_nothing_was_done() {
         // Answers of Envoy and of other proxies.
         (
             503,
-            "upstream connect error or disconnect/reset before headers. reset reason: connection termination".to_owned(),
+            "upstream connect error or disconnect/reset before headers. reset reason: connection \
+             termination"
+                .to_owned(),
             Exit::Unknown,
         ),
         (503, r#"{"type":"about:blank","title":"Service Unavailable"}"#.to_owned(), Exit::Unknown),

@@ -73,18 +73,16 @@ impl ClusterClock {
         let seconds = by.as_secs_f64();
         match step {
             Step::Followed(_) => {
-                tracing::warn!(
-                    seconds,
-                    "the clock of Postgres was set forward; it is followed at once"
-                );
+                tracing::warn!(seconds, "the clock of Postgres was set forward; following at once");
             }
             Step::Ahead(_) => tracing::error!(
                 seconds,
-                "the clock of Postgres was set forward by more than 10 s: nothing is claimed for a minute"
+                "the clock of Postgres was set forward by more than 10 s; claims pause for a minute"
             ),
             Step::Back(_) => tracing::error!(
                 seconds,
-                "the clock of Postgres was set back: nothing is claimed until it has not been for a minute"
+                "the clock of Postgres was set back; claims pause until a minute without another \
+                 step"
             ),
         }
     }

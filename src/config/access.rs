@@ -64,7 +64,8 @@ pub(super) fn may_start(
 ) -> Result<(), String> {
     if auth == Auth::File && waivers.allow_anonymous {
         return Err(format!(
-            "--allow-anonymous does not go with --auth-file: list the rights of anonymous callers in the file, under [anonymous] ({PAGE})"
+            "--allow-anonymous and --auth-file exclude each other: list the rights of anonymous \
+             callers in the file, under [anonymous] ({PAGE})"
         ));
     }
     if listen.ip().is_loopback() {
@@ -72,10 +73,14 @@ pub(super) fn may_start(
     }
     match auth {
         Auth::Nothing if !waivers.allow_anonymous => Err(format!(
-            "{listen} is beyond loopback, and without --auth-file whoever reaches it may submit, read and cancel everything; give --auth-file, or --allow-anonymous to start all the same ({PAGE})"
+            "{listen} is beyond loopback, and without --auth-file anyone who reaches it may \
+             submit, read and cancel all tasks; give --auth-file, or accept that with \
+             --allow-anonymous ({PAGE})"
         )),
         Auth::File if !has_tls && !waivers.plaintext_behind_proxy => Err(format!(
-            "{listen} is beyond loopback, and without TLS tokens go over the network as they are; give --tls-certificate-file and --tls-key-file, or, behind a proxy with TLS on a trusted network, --plaintext-behind-proxy ({PAGE})"
+            "{listen} is beyond loopback, and without TLS others on the network can read the \
+             tokens; give --tls-certificate-file and --tls-key-file, or, behind a proxy with TLS \
+             on a trusted network, --plaintext-behind-proxy ({PAGE})"
         )),
         Auth::Nothing | Auth::File => Ok(()),
     }

@@ -29,14 +29,20 @@ pub(super) const VERSION: &str =
 /// Delayed messages for Kafka: submit a record with a due time over REST, and it appears in its
 /// topic on time.
 ///
-/// Every setting is a flag or an environment variable; a flag wins over its variable. Spans of time
-/// are written like 200ms, 30s, 1h 30m or 7d; sizes like 16MiB, 1GiB or a number of bytes. All
-/// times of a cluster are those of Postgres's clock.
+/// Every setting is a flag or an environment variable; the flag takes precedence. Write spans of
+/// time like 200ms, 30s, 1h 30m or 7d, and sizes like 16MiB, 1GiB or a number of bytes. All times
+/// of a cluster are those of Postgres's clock.
 ///
-/// Exit codes: 0 done, 1 failed or refused, 2 wrong usage or settings; those of the clients are in
-/// their own help.
+/// Exit codes: 0 done, 1 failed or refused, 2 wrong usage or settings. The client commands have
+/// more; their help lists them.
 #[derive(Parser, Debug)]
-#[command(name = "punctual", version, long_version = VERSION, max_term_width = 110, disable_help_subcommand = true)]
+#[command(
+    name = "punctual",
+    version,
+    long_version = VERSION,
+    max_term_width = 110,
+    disable_help_subcommand = true
+)]
 pub(super) struct Cli {
     #[command(subcommand)]
     pub command: CommandArgs,
@@ -46,36 +52,39 @@ pub(super) struct Cli {
 
 #[derive(Subcommand, Debug)]
 pub(super) enum CommandArgs {
-    /// Runs a node: takes tasks over REST and publishes each at its due time.
+    /// Runs a node, which takes tasks over REST and publishes each one at its due time.
     ///
-    /// Start as many nodes as you like with the same database, Kafka and etcd. SIGTERM drains: the
-    /// node claims no more, publishes and settles what it holds, and leaves.
+    /// Start any number of nodes with the same database, Kafka and etcd. On SIGTERM, a node drains:
+    /// it stops claiming, publishes and settles the tasks in flight, and leaves the cluster.
     #[command(after_long_help = SERVE_EXAMPLES)]
     Serve(Box<Serve>),
-    /// Brings the database's schema up to date, and sets what all nodes of a cluster share.
+    /// Brings the database's schema up to date, and stores the settings that all nodes share.
     ///
-    /// Can be repeated at any time. Settings that are not given keep their stored values; at the
-    /// first migration they get their defaults. Nodes take up changed settings at their next start.
+    /// Can be repeated at any time. Settings that are not given keep their stored values; the first
+    /// migration stores their defaults. Nodes use changed settings from their next start on.
     #[command(after_long_help = MIGRATE_EXAMPLES)]
     Migrate(Migrate),
     #[command(flatten)]
     Client(client::ClientCommand),
-    /// Makes and checks the tokens by which callers prove who they are.
+    /// Makes and checks tokens, which identify callers.
     Token(Token),
-    /// Checks auth files, the principals and rights of a cluster.
+    /// Checks auth files, which list the principals of a cluster and their rights.
     Auth(Auth),
-    /// Measures a running cluster: tasks go in over REST, records are read from the topic.
+    /// Measures a running cluster: submits tasks over REST and reads their records from the topic.
     Bench(Box<BenchWords>),
-    /// Prints what a shell must know to complete command lines of this program.
+    /// Generates shell completions.
     #[command(after_help = COMPLETIONS_EXAMPLES)]
     Completions(Completions),
 }
 
 const SERVE_EXAMPLES: &str = "\
 Examples:
-  punctual serve --database-url postgres://punctual@localhost/punctual --kafka localhost:9092 --auto-migrate
-  punctual serve --database-url-file /run/secrets/database-url --kafka kafka-1:9092 --etcd etcd-1:2379,etcd-2:2379 \
-    --listen 0.0.0.0:7070 --auth-file /etc/punctual/auth.toml --tls-certificate-file tls.crt --tls-key-file tls.key";
+  punctual serve --database-url postgres://punctual@localhost/punctual \\
+    --kafka localhost:9092 --auto-migrate
+  punctual serve --database-url-file /run/secrets/database-url \\
+    --kafka kafka-1:9092 --etcd etcd-1:2379,etcd-2:2379 \\
+    --listen 0.0.0.0:7070 --auth-file /etc/punctual/auth.toml \\
+    --tls-certificate-file tls.crt --tls-key-file tls.key";
 
 const MIGRATE_EXAMPLES: &str = "\
 Examples:
@@ -92,13 +101,13 @@ Examples:
 pub(super) struct BenchWords {
     #[command(flatten)]
     pub bench: BenchArgs,
-    #[command(flatten, next_help_heading = "Of every scenario")]
+    #[command(flatten, next_help_heading = "For every scenario")]
     pub kafka_properties: KafkaProperties,
 }
 
 #[derive(Args, Debug)]
 pub(super) struct Completions {
-    /// Which shell.
+    /// The shell.
     #[arg(value_name = "SHELL")]
     pub shell: clap_complete::Shell,
 }
@@ -106,11 +115,11 @@ pub(super) struct Completions {
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Logs (to stderr)")]
 pub(super) struct LogArgs {
-    /// What is logged: a level (error, warn, info, debug, trace, off), or a filter such as
+    /// The log level (error, warn, info, debug, trace, off), or a filter such as
     /// info,punctual::node=debug.
     ///
-    /// A level alone is that of Punctual and its Kafka client; of other libraries there are
-    /// warnings then. Payloads and keys are never logged.
+    /// A level alone applies to Punctual and its Kafka client; other libraries then log warnings
+    /// and errors. Payloads and keys are never logged.
     #[arg(
         long,
         global = true,
@@ -119,7 +128,7 @@ pub(super) struct LogArgs {
         default_value = "info"
     )]
     pub log: String,
-    /// How a line looks: text or json.
+    /// The format of a line: text or json.
     #[arg(
         long,
         global = true,
@@ -133,26 +142,30 @@ pub(super) struct LogArgs {
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Postgres")]
 pub(super) struct Database {
-    /// Where the tasks are kept: postgres://user:password@host:port/database. Required, here or as
-    /// a file.
+    /// The database with the tasks: postgres://user:password@host:port/database. Required, here or
+    /// in a file.
     ///
-    /// `?host=/folder` names the folder of a Unix socket, which is quicker than TCP.
-    /// `?sslmode=verify-full&sslrootcert=/path/ca.pem` asks for TLS and checks the server's
-    /// certificate, which a server on another machine must pass. Percent-encode special characters
-    /// of the password. Whoever may list the processes of this machine sees flags: prefer the
-    /// variable or the file.
+    /// `?host=/folder` names the folder of a Unix socket, which is faster than TCP.
+    /// `?sslmode=verify-full&sslrootcert=/path/ca.pem` requires TLS and checks the server's
+    /// certificate; servers on other machines need it. Percent-encode special characters of the
+    /// password. Flags are visible in the list of processes: prefer the variable or the file.
     #[arg(long, env = "PUNCTUAL_DATABASE_URL", value_name = "URL")]
     pub database_url: Option<Secret>,
-    /// A file that holds the URL instead, and nothing else.
+    /// A file with the URL, and nothing else.
     #[arg(long, env = "PUNCTUAL_DATABASE_URL_FILE", value_name = "FILE")]
     pub database_url_file: Option<PathBuf>,
-    /// Accepts a connection that others can read or answer: over TCP to another machine, without
-    /// sslmode=verify-full in the URL. true or false; the flag alone means true.
+    /// Allows a TCP connection to another machine without sslmode=verify-full in the URL. true or
+    /// false; the flag alone means true.
     ///
-    /// Whoever sits between the node and the server then gets the password of the node's user.
+    /// Others on the network can then read the connection, and get the password of the node's user.
     #[arg(
-        long, env = "PUNCTUAL_POSTGRES_PLAINTEXT", value_name = "BOOL", num_args = 0..=1, require_equals = true,
-        default_value = "false", default_missing_value = "true"
+        long,
+        env = "PUNCTUAL_POSTGRES_PLAINTEXT",
+        value_name = "BOOL",
+        num_args = 0..=1,
+        require_equals = true,
+        default_value = "false",
+        default_missing_value = "true"
     )]
     pub postgres_plaintext: String,
 }
@@ -187,10 +200,15 @@ pub(super) struct Schema {
     /// Migrates the schema at start, as `punctual migrate` without flags does. true or false; the
     /// flag alone means true.
     ///
-    /// Without it, a node refuses to start on a schema that is not its own version's. With it, the
-    /// node's database user needs the rights to change the schema.
+    /// Without it, a node refuses to start on a schema of another version. With it, the node's
+    /// database user needs the rights to change the schema.
     #[arg(
-        long, env = "PUNCTUAL_AUTO_MIGRATE", value_name = "BOOL", num_args = 0..=1, require_equals = true, default_value = "false",
+        long,
+        env = "PUNCTUAL_AUTO_MIGRATE",
+        value_name = "BOOL",
+        num_args = 0..=1,
+        require_equals = true,
+        default_value = "false",
         default_missing_value = "true"
     )]
     pub auto_migrate: String,
@@ -200,14 +218,14 @@ pub(super) struct Schema {
 #[derive(Args, Debug)]
 pub(super) struct KafkaProperties {
     /// A property of librdkafka, key=value; repeatable. The variable PUNCTUAL_KAFKA_PROPERTIES
-    /// takes key=value,key=value; a value with commas goes into the flag or the file.
+    /// takes key=value,key=value; a value with commas must be in the flag or the file.
     ///
-    /// Any property can be set (TLS, SASL, compression.type ..) but those that a promise rests on,
-    /// such as acks and enable.idempotence, and those that have a setting of their own, such as
-    /// linger.ms.
+    /// Any property can be set (TLS, SASL, compression.type ..), except those that the guarantees
+    /// depend on, such as acks and enable.idempotence, and those with a setting of their own, such
+    /// as linger.ms.
     #[arg(long = "kafka-property", global = true, value_name = "K=V")]
     pub flags: Vec<Secret>,
-    /// What the variable says; not a flag for people.
+    /// The value of the variable; not a flag for people.
     #[arg(
         long = "kafka-properties",
         global = true,
@@ -216,8 +234,8 @@ pub(super) struct KafkaProperties {
         hide = true
     )]
     pub list: Option<Secret>,
-    /// A file of such properties, one key=value a line; lines that start with # are comments. For
-    /// secrets.
+    /// A file with properties, one key=value per line; lines that start with # are comments. Use it
+    /// for secrets.
     #[arg(
         long = "kafka-properties-file",
         global = true,
@@ -235,18 +253,18 @@ pub(super) struct KafkaArgs {
     pub bootstrap: Option<String>,
     #[command(flatten)]
     pub properties: KafkaProperties,
-    /// How long the producer gathers records into one request. From 0s to 1s.
+    /// How long the producer collects records for one request. From 0s to 1s.
     ///
-    /// At low rates the broker's work is per request: 500us halves it against 0s and costs half a
-    /// millisecond.
+    /// At low rates, the broker's work depends on the number of requests: 500us halves it compared
+    /// to 0s, and adds half a millisecond of lateness.
     #[arg(long, env = "PUNCTUAL_LINGER", value_name = "SPAN", default_value = "500us")]
     pub linger: String,
-    /// After this long without an acknowledgement, while Kafka answers others, a record's task is
-    /// deferred: it is tried again later, as a new attempt. From 1s to 10m.
+    /// A record without an acknowledgement after this time, while Kafka acknowledges others, is
+    /// retried later, as a new attempt of its task. From 1s to 10m.
     #[arg(long, env = "PUNCTUAL_PUBLISH_DEADLINE", value_name = "SPAN", default_value = "30s")]
     pub publish_deadline: String,
-    /// A topic that Kafka has denied, or refused this node the right to write to, for so long
-    /// without a break is given up on: its tasks become dead letters. From 1s to 30d.
+    /// If Kafka says for this long, without a break, that a topic does not exist or that this node
+    /// may not write to it, the topic's tasks become dead letters. From 1s to 30d.
     #[arg(long, env = "PUNCTUAL_TOPIC_DENIAL_MAX", value_name = "SPAN", default_value = "5m")]
     pub topic_denial_max: String,
 }
@@ -257,33 +275,33 @@ pub(super) struct EtcdArgs {
     /// Endpoints of etcd, comma-separated: host:port, http:// or https://. Without it, this node is
     /// the only one and owns all shards.
     ///
-    /// https:// trusts the machine's certificates, or those of --etcd-ca-file alone.
+    /// https:// trusts the certificates of --etcd-ca-file, or else those that this machine trusts.
     #[arg(long = "etcd", env = "PUNCTUAL_ETCD", value_name = "ENDPOINTS")]
     pub endpoints: Option<String>,
-    /// The user to log in to etcd as, where its authentication is enabled. It must read and write
-    /// the keys that begin with the cluster's name and a slash.
+    /// The user for etcd, if its authentication is enabled. The user needs the right to read and
+    /// write the keys that begin with the cluster's name and a slash.
     #[arg(long = "etcd-user", env = "PUNCTUAL_ETCD_USER", value_name = "NAME")]
     pub user: Option<String>,
-    /// That user's password. Whoever may list the processes of this machine sees flags: prefer the
+    /// The password of the user for etcd. Flags are visible in the list of processes: prefer the
     /// variable or the file.
     #[arg(long = "etcd-password", env = "PUNCTUAL_ETCD_PASSWORD", value_name = "PASSWORD")]
     pub password: Option<Secret>,
-    /// A file that holds the password instead, and nothing else.
+    /// A file with the password, and nothing else.
     #[arg(long = "etcd-password-file", env = "PUNCTUAL_ETCD_PASSWORD_FILE", value_name = "FILE")]
     pub password_file: Option<PathBuf>,
-    /// The authorities that etcd's certificates are checked against, in PEM, in place of the
-    /// machine's. Needs https:// endpoints; it is read once, at start.
+    /// The certificate authorities of etcd, in PEM. They replace those that this machine trusts.
+    /// Needs https:// endpoints; read once, at start.
     #[arg(long = "etcd-ca-file", env = "PUNCTUAL_ETCD_CA_FILE", value_name = "FILE")]
     pub ca_file: Option<PathBuf>,
-    /// A certificate to show to etcd, in PEM, with those that vouch for it. Needs its key and
-    /// https:// endpoints; it is read once, at start.
+    /// A client certificate for etcd, in PEM, with its intermediate certificates. Needs its key and
+    /// https:// endpoints; read once, at start.
     #[arg(
         long = "etcd-certificate-file",
         env = "PUNCTUAL_ETCD_CERTIFICATE_FILE",
         value_name = "FILE"
     )]
     pub certificate_file: Option<PathBuf>,
-    /// The certificate's private key, in PEM.
+    /// The private key of the client certificate, in PEM.
     #[arg(long = "etcd-key-file", env = "PUNCTUAL_ETCD_KEY_FILE", value_name = "FILE")]
     pub key_file: Option<PathBuf>,
 }
@@ -291,44 +309,49 @@ pub(super) struct EtcdArgs {
 #[derive(Args, Debug)]
 #[command(next_help_heading = "The node and its cluster")]
 pub(super) struct NodeArgs {
-    /// Where the REST API listens: address:port. Port 0 takes a free one.
+    /// The address of the REST API: address:port. Port 0 takes a free port.
     ///
     /// Beyond loopback, a node starts only with --auth-file or --allow-anonymous.
     #[arg(long, env = "PUNCTUAL_LISTEN", value_name = "ADDRESS", default_value = "127.0.0.1:7070")]
     pub listen: String,
-    /// A name under which this node is reached, without a port; repeat the flag, or separate names
-    /// by commas. One that begins with a dot stands for all names that end in it.
+    /// A host name of this node, without a port; repeat the flag, or separate names by commas. A
+    /// name that begins with a dot allows all names that end in it.
     ///
     /// Requests for other hosts are refused (421), so that no web page can point its own name at
-    /// this node. Always taken: localhost, the address that is listened on (any address of the
-    /// machine, for 0.0.0.0), and the host of --advertise.
+    /// this node. Always allowed: localhost, the address of --listen (any address of the machine,
+    /// for 0.0.0.0), and the host of --advertise.
     #[arg(long, env = "PUNCTUAL_HOST", value_name = "NAME", value_delimiter = ',')]
     pub host: Vec<String>,
     /// The cluster's name, the prefix of its keys in etcd. 1 to 64 of a-z A-Z 0-9 . _ and -.
     #[arg(long, env = "PUNCTUAL_CLUSTER", value_name = "NAME", default_value = "punctual")]
     pub cluster: String,
-    /// This node's name, for people; ids are made anew at every start. 1 to 255 characters.
-    /// [default: the host's name]
+    /// This node's name, for people; its id is new at every start. 1 to 255 characters. [default:
+    /// the host's name]
     #[arg(long, env = "PUNCTUAL_NODE_NAME", value_name = "NAME")]
     pub node_name: Option<String>,
-    /// The URL under which people and other nodes reach this node's API. [default: http:// (https://
-    /// with a certificate) and what --listen says; where that is all addresses (0.0.0.0), with this
-    /// node's name]
+    /// The URL at which people and other nodes reach this node's API. [default: http:// (with a
+    /// certificate https://) and the address of --listen, with this node's name in place of
+    /// 0.0.0.0]
     #[arg(long, env = "PUNCTUAL_ADVERTISE", value_name = "URL")]
     pub advertise: Option<String>,
-    /// After how long without a sign of life a node counts as stale; take-over follows within about
-    /// this and a second. From 1s to 60s.
+    /// How long a node may be without a heartbeat before others count it as dead. They take over
+    /// its shards within about one second more. From 1s to 60s.
     #[arg(long, env = "PUNCTUAL_SESSION_TTL", value_name = "SPAN", default_value = "3s")]
     pub session_ttl: String,
-    /// After SIGTERM, how long a node goes on to publish and settle what it holds. The rest is
-    /// adopted by other nodes. From 0s to 1h.
+    /// How long a node publishes and settles the tasks in flight after SIGTERM. Other nodes adopt
+    /// the rest. From 0s to 1h.
     #[arg(long, env = "PUNCTUAL_DRAIN_TIMEOUT", value_name = "SPAN", default_value = "30s")]
     pub drain_timeout: String,
-    /// Lets a crash of the node write a core dump, which holds payloads and passwords. true or
+    /// Allows a core dump when the node crashes. The dump has payloads and passwords. true or
     /// false; the flag alone means true.
     #[arg(
-        long, env = "PUNCTUAL_CORE_DUMPS", value_name = "BOOL", num_args = 0..=1, require_equals = true,
-        default_value = "false", default_missing_value = "true"
+        long,
+        env = "PUNCTUAL_CORE_DUMPS",
+        value_name = "BOOL",
+        num_args = 0..=1,
+        require_equals = true,
+        default_value = "false",
+        default_missing_value = "true"
     )]
     pub core_dumps: String,
 }
@@ -336,23 +359,25 @@ pub(super) struct NodeArgs {
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Timing")]
 pub(super) struct Timing {
-    /// Tasks due within one such slice are published together, at its end: never early, up to a
-    /// slice later. Those of one key keep the order of their due times and submits. From 1ms to 1s.
+    /// Tasks due within one slice of this length are published together at its end: never early, up
+    /// to one slice late. Tasks with the same key keep the order of their due times and submits.
+    /// From 1ms to 1s.
     ///
-    /// At low rates wake-ups and requests are most of the cost; who can wait 20ms saves most of it.
+    /// At low rates, wake-ups and requests are most of the cost: 20ms saves most of it.
     #[arg(long, env = "PUNCTUAL_PRECISION", value_name = "SPAN", default_value = "1ms")]
     pub precision: String,
-    /// How often due tasks are claimed while many are due; while few are, a quarter of the window
-    /// may pass, and two fifths while none is near. From 1ms to 1s; shorter than the window.
+    /// The time between two claims while many tasks are due. With few due tasks, up to a quarter of
+    /// the window passes; with none, up to two fifths. From 1ms to 1s; shorter than the window.
     ///
-    /// Lateness does not depend on it as long as the window is longer than the tick and the slowest
-    /// claim together.
+    /// Lateness does not depend on the tick while the window is longer than the tick plus the
+    /// slowest claim.
     #[arg(long, env = "PUNCTUAL_TICK", value_name = "SPAN", default_value = "20ms")]
     pub tick: String,
-    /// Loops (and connections) that claim, each for its part of the node's shards. From 1 to 16.
+    /// Number of claim loops. Each has its own connection and its part of the node's shards. From 1
+    /// to 16.
     #[arg(long, env = "PUNCTUAL_CLAIM_LOOPS", value_name = "COUNT", default_value = "2")]
     pub claim_loops: String,
-    /// How far ahead a task may be due; beyond it is refused. From 1s to 36500d.
+    /// How far ahead a task may be due. Tasks beyond it are refused. From 1s to 36500d.
     #[arg(long, env = "PUNCTUAL_DELAY_MAX", value_name = "SPAN", default_value = "1825d")]
     pub delay_max: String,
 }
@@ -360,14 +385,14 @@ pub(super) struct Timing {
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Retention")]
 pub(super) struct RetentionArgs {
-    /// How long receipts (the execlog) can be looked up. From 1h to 3650d; dropped by the day.
+    /// How long receipts (the execlog) are kept. From 1h to 3650d; dropped day by day.
     #[arg(long, env = "PUNCTUAL_RECEIPT_RETENTION", value_name = "SPAN", default_value = "7d")]
     pub receipt_retention: String,
-    /// How long payloads are kept once they are settled. From 0s to 30d; dropped by the hour.
+    /// How long payloads are kept after their settle. From 0s to 30d; dropped hour by hour.
     #[arg(long, env = "PUNCTUAL_PAYLOAD_RETENTION", value_name = "SPAN", default_value = "1h")]
     pub payload_retention: String,
-    /// How long a name stands for its task after the task's end (or its due time, if that is
-    /// later); then it is free again. From 1s to 3650d.
+    /// How long a name stands for its task after the task's end or due time, whichever is later.
+    /// Then the name is free again. From 1s to 3650d.
     #[arg(long, env = "PUNCTUAL_NAME_RETENTION", value_name = "SPAN", default_value = "24h")]
     pub name_retention: String,
 }
@@ -375,13 +400,14 @@ pub(super) struct RetentionArgs {
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Limits (of this node)")]
 pub(super) struct LimitArgs {
-    /// Tasks claimed and not yet settled. At the limit, claims pause. From 1000 to 10000000.
+    /// Tasks in flight (claimed and not yet settled). At the limit, claims pause. From 1000 to
+    /// 10000000.
     #[arg(long, env = "PUNCTUAL_IN_FLIGHT_TASKS", value_name = "COUNT", default_value = "100000")]
     pub in_flight_tasks: String,
-    /// Bytes of these tasks. From 1MiB to 512GiB; at least --body-max.
+    /// Bytes of the tasks in flight. From 1MiB to 512GiB; at least --body-max.
     #[arg(long, env = "PUNCTUAL_IN_FLIGHT_BYTES", value_name = "SIZE", default_value = "256MiB")]
     pub in_flight_bytes: String,
-    /// Of these, tasks of one topic, so that a slow topic leaves room for the others. From 100 to
+    /// Tasks in flight per topic, so that a slow topic leaves room for others. From 100 to
     /// 10000000; at most --in-flight-tasks.
     #[arg(
         long,
@@ -390,30 +416,31 @@ pub(super) struct LimitArgs {
         default_value = "25000"
     )]
     pub topic_in_flight_tasks: String,
-    /// Tasks that were submitted and wait for their insert. At the limit, 503 with Retry-After.
-    /// From 1000 to 10000000.
+    /// Submitted tasks that wait for their insert. At the limit, 503 with Retry-After. From 1000 to
+    /// 10000000.
     #[arg(long, env = "PUNCTUAL_SUBMIT_QUEUE", value_name = "COUNT", default_value = "20000")]
     pub submit_queue: String,
-    /// Bytes of these tasks. From 1MiB to 1024GiB; at least --body-max.
+    /// Bytes of the tasks that wait for their insert. From 1MiB to 1024GiB; at least --body-max.
     #[arg(long, env = "PUNCTUAL_SUBMIT_QUEUE_BYTES", value_name = "SIZE", default_value = "64MiB")]
     pub submit_queue_bytes: String,
     /// Cancels that wait for their statement. At the limit, 503 with Retry-After. From 100 to
     /// 1000000.
     #[arg(long, env = "PUNCTUAL_CANCEL_QUEUE", value_name = "COUNT", default_value = "10000")]
     pub cancel_queue: String,
-    /// A request's body, as it comes and, if it is compressed, unpacked; a larger one gets 413.
-    /// From 1KiB to 1GiB.
+    /// Size of a request's body, compressed and uncompressed; a larger one gets 413. From 1KiB to
+    /// 1GiB.
     #[arg(long, env = "PUNCTUAL_BODY_MAX", value_name = "SIZE", default_value = "16MiB")]
     pub body_max: String,
-    /// Bytes of all bodies in progress, and of large answers that are being written. At the limit,
-    /// 503 with Retry-After. From 1MiB to 4GiB; at least twice --body-max, for a compressed body is
-    /// there twice.
+    /// Bytes of all bodies in progress, and of large answers until they are written. At the limit,
+    /// 503 with Retry-After. From 1MiB to 4GiB; at least twice --body-max, because a compressed
+    /// body is in memory twice.
     #[arg(long, env = "PUNCTUAL_BODY_MEMORY", value_name = "SIZE", default_value = "256MiB")]
     pub body_memory: String,
-    /// Tasks of one batch; a larger one gets 413. From 1 to 10000.
+    /// Tasks of a bulk submit; a larger one gets 413. From 1 to 10000.
     #[arg(long, env = "PUNCTUAL_BATCH_MAX", value_name = "COUNT", default_value = "10000")]
     pub batch_max: String,
-    /// A request's header, counting 32 bytes for each field; a larger one gets 431. From 1KiB to
+    /// Size of a request's header, plus 32 bytes for each field; a larger one gets 431. From 1KiB
+    /// to
     /// 64KiB.
     #[arg(long, env = "PUNCTUAL_HEADER_MAX", value_name = "SIZE", default_value = "16KiB")]
     pub header_max: String,
@@ -421,24 +448,23 @@ pub(super) struct LimitArgs {
     /// From 1 to 1000000.
     #[arg(long, env = "PUNCTUAL_REQUESTS_MAX", value_name = "COUNT", default_value = "1024")]
     pub requests_max: String,
-    /// Of these, requests of one caller, which is an address (of IPv6, a /64). At the limit, 429
-    /// with Retry-After. From 1 to 1000000.
+    /// Requests in progress per caller, which is an IP address (with IPv6, a /64). At the limit,
+    /// 429 with Retry-After. From 1 to 1000000.
     ///
-    /// A proxy in front is one caller: give it what --requests-max says.
+    /// A proxy is one caller: behind one, set this to the value of --requests-max.
     #[arg(long, env = "PUNCTUAL_CALLER_REQUESTS_MAX", value_name = "COUNT", default_value = "512")]
     pub caller_requests_max: String,
-    /// Of these, requests of one connection of HTTP/2, which the caller is told beforehand. From 1
-    /// to 10000.
+    /// Requests in progress per HTTP/2 connection. The protocol tells the caller. From 1 to 10000.
     #[arg(long, env = "PUNCTUAL_STREAMS_MAX", value_name = "COUNT", default_value = "256")]
     pub streams_max: String,
-    /// Open connections of the API. Beyond it, new ones are answered 503 and closed. From 1 to
+    /// Open connections of the API. At the limit, new ones get 503 and are closed. From 1 to
     /// 1000000.
     #[arg(long, env = "PUNCTUAL_CONNECTIONS_MAX", value_name = "COUNT", default_value = "4096")]
     pub connections_max: String,
-    /// Of these, connections of one caller, which is an address (of IPv6, a /64). Beyond it, new
-    /// ones are answered 429 and closed. From 1 to 1000000.
+    /// Open connections per caller, which is an IP address (with IPv6, a /64). At the limit, new
+    /// ones get 429 and are closed. From 1 to 1000000.
     ///
-    /// A proxy in front is one caller: give it what --connections-max says.
+    /// A proxy is one caller: behind one, set this to the value of --connections-max.
     #[arg(
         long,
         env = "PUNCTUAL_CALLER_CONNECTIONS_MAX",
@@ -446,16 +472,16 @@ pub(super) struct LimitArgs {
         default_value = "2048"
     )]
     pub caller_connections_max: String,
-    /// How long a request's header may take, and the first one of a connection to come; then the
-    /// connection is closed. From 100ms to 10m.
+    /// How long a request's header may take to arrive, and how long a new connection may be without
+    /// one; then the connection is closed. From 100ms to 10m.
     #[arg(long, env = "PUNCTUAL_HEADER_TIMEOUT", value_name = "SPAN", default_value = "10s")]
     pub header_timeout: String,
-    /// How long a connection may be without a request; then it is closed. Longer than a load
-    /// balancer in front keeps its own. From 1s to 1h.
+    /// How long a connection may be without a request; then it is closed. Set it longer than the
+    /// idle timeout of a load balancer in front. From 1s to 1h.
     #[arg(long, env = "PUNCTUAL_IDLE_TIMEOUT", value_name = "SPAN", default_value = "75s")]
     pub idle_timeout: String,
-    /// How long a request may take from its header to its answer: 408 while its body is awaited,
-    /// 503 after. From 1s to 10m.
+    /// How long a request may take from its header to its answer; then 408 if its body has not
+    /// arrived, else 503. From 1s to 10m.
     #[arg(long, env = "PUNCTUAL_REQUEST_TIMEOUT", value_name = "SPAN", default_value = "30s")]
     pub request_timeout: String,
     /// How long a caller may take to read its answer, or 64 KiB of a longer one; then the
@@ -475,20 +501,21 @@ pub(super) struct Migrate {
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Settings of the whole cluster (stored in the database)")]
 pub(super) struct ClusterWide {
-    /// Slices of the tasks, the unit in which nodes share the work: a power of two from 1 to 4096.
-    /// Never changes. [default at first: 64]
+    /// Number of shards, the units in which nodes share the work: a power of two from 1 to 4096.
+    /// Cannot be changed later. [default at first: 64]
     #[arg(long, env = "PUNCTUAL_SHARDS", value_name = "COUNT")]
     pub shards: Option<String>,
-    /// How much due time one partition of the table `task` spans; no longer than a checkpoint
-    /// interval of Postgres. From 1s to 1d. Never changes. [default at first: 15m]
+    /// The range of due times in one partition (leaf) of the table `task`; no longer than a
+    /// checkpoint interval of Postgres. From 1s to 1d. Cannot be changed later. [default at first:
+    /// 15m]
     #[arg(long, env = "PUNCTUAL_LEAF", value_name = "SPAN")]
     pub leaf: Option<String>,
-    /// How far ahead tasks are kept in those partitions; what is due later waits in `task_far`.
-    /// From 1s to 300d; at most 300 leaves. [default at first: 3d]
+    /// How far ahead the table `task` reaches; tasks due later wait in `task_far`. From 1s to 300d;
+    /// at most 300 leaves. [default at first: 3d]
     #[arg(long, env = "PUNCTUAL_HORIZON", value_name = "SPAN")]
     pub horizon: Option<String>,
-    /// How far ahead of its due time a task is claimed into a node's memory; from then on it cannot
-    /// be cancelled. From 20ms to 10s. [default at first: 200ms]
+    /// How far ahead of its due time a node claims a task into memory. A claimed task cannot be
+    /// cancelled. From 20ms to 10s. [default at first: 200ms]
     #[arg(long, env = "PUNCTUAL_WINDOW", value_name = "SPAN")]
     pub window: Option<String>,
 }

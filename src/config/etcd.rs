@@ -51,7 +51,10 @@ pub(super) fn read(args: &EtcdArgs, host: &Host<'_>, reader: &mut SettingsReader
             (CA, ca.is_some()),
         ] {
             if is_given {
-                reader.problem(flag, "it says how this node and etcd know each other, but not where etcd is: give --etcd, or leave this out");
+                reader.problem(
+                    flag,
+                    "has no effect without the endpoints of etcd: give --etcd, or leave this out",
+                );
             }
         }
         return None;
@@ -61,7 +64,7 @@ pub(super) fn read(args: &EtcdArgs, host: &Host<'_>, reader: &mut SettingsReader
         if is_given && !is_secure {
             reader.problem(
                 flag,
-                "certificates are shown over TLS alone: each endpoint of --etcd must be an https:// URL",
+                "certificates need TLS: each endpoint of --etcd must be an https:// URL",
             );
         }
     }
@@ -82,7 +85,8 @@ fn endpoints(text: Option<&str>, reader: &mut SettingsReader) -> Option<Vec<Stri
             reader.problem(
                 "--etcd",
                 format!(
-                    "{endpoint} is no endpoint; write it like 127.0.0.1:2379 or https://etcd:2379"
+                    "{endpoint} is not an endpoint; write it like 127.0.0.1:2379 or \
+                     https://etcd:2379"
                 ),
             );
         }
@@ -100,12 +104,12 @@ fn login(args: &EtcdArgs, host: &Host<'_>, reader: &mut SettingsReader) -> Optio
         (Some(_), None) => {
             reader.problem(
                 "--etcd-user",
-                "a user without a password: give --etcd-password-file (or PUNCTUAL_ETCD_PASSWORD)",
+                "needs a password: give --etcd-password-file (or PUNCTUAL_ETCD_PASSWORD)",
             );
             None
         }
         (None, Some(_)) => {
-            reader.problem("--etcd-user", "required beside a password for etcd");
+            reader.problem("--etcd-user", "required with a password for etcd");
             None
         }
     }
@@ -141,7 +145,7 @@ fn pem(
 ) -> Option<Secret> {
     let text = host.read_secret(flag, path, reader)?;
     if !text.expose().contains(mark) {
-        reader.problem(flag, format!("no PEM: there is no line that ends with `{mark}` in it"));
+        reader.problem(flag, format!("not PEM: no line ends with `{mark}`"));
     }
     Some(text)
 }

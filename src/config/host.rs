@@ -68,7 +68,7 @@ impl Host<'_> {
             (None, Some(path)) => {
                 let secret = self.read_secret(file_flag, path, reader).ok_or(Told)?;
                 if secret.expose().is_empty() {
-                    reader.problem(file_flag, format!("there is nothing in {}", path.display()));
+                    reader.problem(file_flag, format!("the file {} is empty", path.display()));
                     return Err(Told);
                 }
                 Ok(Some(secret))
@@ -88,12 +88,20 @@ impl Host<'_> {
         let (given, path) = (args.database_url.as_ref(), args.database_url_file.as_deref());
         match self.secret([FLAG, "--database-url-file"], given, path, reader) {
             Err(Told) => {}
-            Ok(None) => reader
-                .problem(FLAG, "required: postgres://user:password@host:port/database (or PUNCTUAL_DATABASE_URL, or a file)"),
-            Ok(Some(url)) if ["postgres://", "postgresql://"].iter().any(|scheme| url.expose().starts_with(scheme)) => {
+            Ok(None) => reader.problem(
+                FLAG,
+                "required: postgres://user:password@host:port/database (or PUNCTUAL_DATABASE_URL, \
+                 or a file)",
+            ),
+            Ok(Some(url))
+                if ["postgres://", "postgresql://"]
+                    .iter()
+                    .any(|scheme| url.expose().starts_with(scheme)) =>
+            {
                 return url;
             }
-            Ok(Some(_)) => reader.problem(FLAG, "not a URL of the form postgres://user:password@host:port/database"),
+            Ok(Some(_)) => reader
+                .problem(FLAG, "not a URL of the form postgres://user:password@host:port/database"),
         }
         Secret::from("")
     }

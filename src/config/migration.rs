@@ -38,7 +38,7 @@ pub(super) fn read(
         window: span(WINDOW, args.cluster.window.as_deref(), &mut reader),
     };
     if cluster.leaf.is_some_and(|leaf| !is_leaf(leaf)) && reader.took(LEAF.flag) {
-        reader.problem(LEAF.flag, "a leaf is whole seconds, and divides a day: 1m, 15m, 1h");
+        reader.problem(LEAF.flag, "must be whole seconds and divide a day: 1m, 15m, 1h");
     }
     // When only one of the two is given, the stored value or the default of the other decides. The
     // migration checks the pair when it knows both.
@@ -47,7 +47,7 @@ pub(super) fn read(
         && reader.took(HORIZON.flag)
         && horizon > leaf.saturating_mul(LEAVES_MAX)
     {
-        reader.problem(HORIZON.flag, format!("more than {LEAVES_MAX} leaves (--leaf) up to it"));
+        reader.problem(HORIZON.flag, format!("must be at most {LEAVES_MAX} leaves (--leaf)"));
     }
     reader.finish(MigrationSettings { database_url, postgres_plaintext, cluster })
 }

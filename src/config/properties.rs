@@ -82,7 +82,10 @@ fn read_sources(sources: &Sources<'_>, reader: &mut SettingsReader) -> Vec<Prope
         let Some((key, value)) = pair.split_once('=') else {
             reader.problem(
                 flag,
-                format!("{subject} is not of the form key=value (a value with commas goes into a flag or the file)"),
+                format!(
+                    "{subject} is not of the form key=value (a value with commas must be in a flag \
+                     or the file)"
+                ),
             );
             continue;
         };
@@ -96,7 +99,7 @@ fn read_sources(sources: &Sources<'_>, reader: &mut SettingsReader) -> Vec<Prope
             Some(known) if known.is_from_list && is_from_list => {
                 reader.problem(
                     flag,
-                    "a property is given twice (a value with commas goes into a flag or the file)",
+                    "a property is given twice (a value with commas must be in a flag or the file)",
                 );
             }
             Some(_) => reader.problem(flag, format!("{subject}: `{key}` is given twice")),

@@ -85,7 +85,7 @@ impl SettingsReader {
         match (read(text), read(from), read(to)) {
             (Ok(value), Ok(least), Ok(most)) if least <= value && value <= most => return value,
             (Err(reason), ..) => self.problem(flag, reason),
-            _ => self.problem(flag, format!("`{text}` is out of range; it takes {from} to {to}")),
+            _ => self.problem(flag, format!("`{text}` is out of range; expected {from} to {to}")),
         }
         T::default()
     }
@@ -122,6 +122,6 @@ mod tests {
         reader.duration(TICK, "x");
         let problems = reader.finish(()).unwrap_err();
         assert_eq!(problems.len(), 2);
-        assert_eq!(problems[0].to_string(), "--tick: `2s` is out of range; it takes 1ms to 1s");
+        assert_eq!(problems[0].to_string(), "--tick: `2s` is out of range; expected 1ms to 1s");
     }
 }

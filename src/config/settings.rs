@@ -107,7 +107,8 @@ impl Settings {
             .is_some_and(|etcd| etcd.login.is_some() && etcd.endpoints.iter().any(is_open))
         {
             warnings.push(
-                "the password for etcd goes over the network as it is: not all endpoints of --etcd are https://".to_owned(),
+                "others on the network can read the password for etcd: not all endpoints of --etcd \
+                 are https://".to_owned(),
             );
         }
         warnings
@@ -203,7 +204,7 @@ fn kafka(args: &KafkaArgs, host: &Host<'_>, reader: &mut SettingsReader) -> Kafk
     let publish_deadline = reader.duration(PUBLISH_DEADLINE, &args.publish_deadline);
     if publish_deadline <= linger && reader.took(LINGER.flag) && reader.took(PUBLISH_DEADLINE.flag)
     {
-        reader.problem(PUBLISH_DEADLINE.flag, "it must be longer than --linger");
+        reader.problem(PUBLISH_DEADLINE.flag, "must be longer than --linger");
     }
     Kafka {
         bootstrap: bootstrap.to_owned(),
@@ -219,7 +220,7 @@ fn listen(text: &str, reader: &mut SettingsReader) -> SocketAddr {
         reader.problem(
             "--listen",
             format!(
-                "{} is no address with a port; write it like 127.0.0.1:7070 or [::1]:7070",
+                "{} is not an address with a port; write it like 127.0.0.1:7070 or [::1]:7070",
                 printable(text)
             ),
         );
@@ -234,8 +235,10 @@ fn hosts(names: &[String], reader: &mut SettingsReader) -> Vec<String> {
     };
     let names: Vec<String> = names.iter().map(|name| name.trim().to_owned()).collect();
     if let Some(wrong) = names.iter().find(|name| !is_name(name)) {
-        reader
-            .problem("--host", format!("{} is no host; write it without a port", printable(wrong)));
+        reader.problem(
+            "--host",
+            format!("{} is not a host name; write it without a port", printable(wrong)),
+        );
     }
     names
 }
@@ -246,7 +249,7 @@ fn cluster(text: &str, reader: &mut SettingsReader) -> String {
     if !is_name {
         reader.problem(
             "--cluster",
-            format!("`{text}` is no name of a cluster; it takes 1 to 64 of a-z A-Z 0-9 . _ and -"),
+            format!("`{text}` is not a valid name; expected 1 to 64 of a-z A-Z 0-9 . _ and -"),
         );
     }
     text.to_owned()
@@ -255,10 +258,7 @@ fn cluster(text: &str, reader: &mut SettingsReader) -> String {
 fn node_name(text: Option<&str>, host: &Host<'_>, reader: &mut SettingsReader) -> String {
     let name = text.map(str::trim).filter(|name| !name.is_empty()).unwrap_or(&host.name);
     if name.chars().count() > 255 || name.chars().any(char::is_control) {
-        reader.problem(
-            "--node-name",
-            "it takes 1 to 255 characters, none of them a control character",
-        );
+        reader.problem("--node-name", "expected 1 to 255 characters without control characters");
     }
     name.to_owned()
 }
@@ -284,7 +284,7 @@ fn advertise(
     if place.is_empty() || place.starts_with('/') || text.contains(char::is_whitespace) {
         reader.problem(
             "--advertise",
-            format!("{} is no URL; write it like http://node-1:7070", printable(text)),
+            format!("{} is not a URL; write it like http://node-1:7070", printable(text)),
         );
     }
     text.trim_end_matches('/').to_owned()
@@ -301,7 +301,7 @@ fn retention(args: &RetentionArgs, reader: &mut SettingsReader) -> Retention {
     if reader.took(RECEIPT_RETENTION.flag) && payloads > receipts {
         reader.problem(
             PAYLOAD_RETENTION.flag,
-            "payloads cannot outlive the receipts that lead to them (--receipt-retention)",
+            "must not be longer than --receipt-retention, because receipts lead to the payloads",
         );
     }
     Retention { receipts, payloads, names: reader.duration(NAME_RETENTION, &args.name_retention) }
@@ -330,23 +330,20 @@ fn node_limits(args: &LimitArgs, reader: &mut SettingsReader) -> NodeLimits {
         answer_timeout: reader.duration(ANSWER_TIMEOUT, &args.answer_timeout),
     };
     if reader.took(IN_FLIGHT_TASKS.flag) && limits.topic_in_flight_tasks > limits.in_flight_tasks {
-        reader.problem(
-            TOPIC_IN_FLIGHT_TASKS.flag,
-            "one topic cannot have more in flight than the node (--in-flight-tasks)",
-        );
+        reader.problem(TOPIC_IN_FLIGHT_TASKS.flag, "must not be more than --in-flight-tasks");
     }
     // With a lower limit, a task could be accepted that never fits.
     for (range, bytes) in
         [(IN_FLIGHT_BYTES, limits.in_flight_bytes), (SUBMIT_QUEUE_BYTES, limits.submit_queue_bytes)]
     {
         if reader.took(range.flag) && bytes < limits.body_bytes_max {
-            reader.problem(range.flag, "less than one request may hold (--body-max)");
+            reader.problem(range.flag, "must be at least --body-max");
         }
     }
     if reader.took(BODY_MEMORY.flag) && limits.body_memory_bytes / 2 < limits.body_bytes_max {
         reader.problem(
             BODY_MEMORY.flag,
-            "less than one request may hold, compressed and unpacked (twice --body-max)",
+            "must be at least twice --body-max, because a compressed body is in memory twice",
         );
     }
     limits

@@ -116,7 +116,7 @@ fn a_wrong_log_setting_is_reported_together_with_the_others() {
     let Err(CommandRefusal::Problems(problems)) =
         invoke(&["serve", "--log", "punctual=loud=er", "--log-format", "xml"])
     else {
-        panic!("it was taken")
+        panic!("the settings were accepted")
     };
     let flags: Vec<&str> = problems.iter().map(|problem| problem.flag).collect();
     assert_eq!(flags, ["--log", "--database-url", "--kafka"]);
@@ -130,7 +130,7 @@ fn what_the_modules_say_of_their_settings_is_a_problem_too() {
     let Err(CommandRefusal::Problems(problems)) =
         interpret(deaf(), words, &host, |_| vec![problem.clone()])
     else {
-        panic!("it was taken")
+        panic!("the settings were accepted")
     };
     assert_eq!(problems, [problem]);
 }
@@ -149,7 +149,7 @@ fn contradictions_are_problems() {
         assert_eq!(serve_with(&words).map_err(|problems| problems.len()), Err(1), "{words:?}");
     }
     let problems = serve_with(&["--publish-deadline", "1s", "--linger", "1s"]).unwrap_err();
-    assert_eq!(problems, ["--publish-deadline: it must be longer than --linger"]);
+    assert_eq!(problems, ["--publish-deadline: must be longer than --linger"]);
 }
 
 #[test]
@@ -182,7 +182,9 @@ fn a_measurement_takes_the_properties_of_kafka_as_a_node_does() {
         "--kafka-property",
         "ssl.ca.location=ca",
     ];
-    let Ok(Command::Bench { kafka, .. }) = invoke(&words) else { panic!("it was refused") };
+    let Ok(Command::Bench { kafka, .. }) = invoke(&words) else {
+        panic!("the settings were refused")
+    };
     let names: Vec<&str> = kafka.iter().map(|property| property.name.as_str()).collect();
     assert_eq!(names, ["ssl.ca.location", "sasl.password", "security.protocol"]);
     assert!(!format!("{:?}", invoke(&words)).contains("hunter2"));
@@ -194,7 +196,9 @@ fn a_measurement_takes_the_properties_of_kafka_as_a_node_does() {
         "--kafka-properties-file",
         "properties",
     ];
-    let Err(CommandRefusal::Problems(problems)) = invoke(&twice) else { panic!("it was taken") };
+    let Err(CommandRefusal::Problems(problems)) = invoke(&twice) else {
+        panic!("the settings were accepted")
+    };
     assert!(
         problems[0].text.contains("given twice") && !format!("{problems:?}").contains("hunter2"),
         "{problems:?}"
@@ -216,7 +220,7 @@ fn no_problem_repeats_the_password_of_a_place() {
         let problems = serve(&all).unwrap_err();
         assert!(problems.len() == 1 && problems[0].starts_with(words[0]), "{problems:?}");
         assert!(
-            !problems[0].contains("hunter2") && problems[0].contains("with a user or a password"),
+            !problems[0].contains("hunter2") && problems[0].contains("with a user or password"),
             "{problems:?}"
         );
     }

@@ -10,42 +10,52 @@ use super::reader::SettingsReader;
 #[derive(Args, Debug)]
 #[command(next_help_heading = "TLS and the operator port")]
 pub(super) struct TlsWords {
-    /// The certificate of the REST API, in PEM, followed by those between it and its root. With it
-    /// the API takes https:// alone.
+    /// The certificate of the REST API, in PEM, followed by its intermediate certificates. With a
+    /// certificate, the API speaks only https://.
     ///
-    /// The files are looked at every five seconds. A new pair is used for new connections; one that
-    /// does not fit, or has expired, is refused and the old one kept.
+    /// The node checks the files for changes every five seconds. New connections use the new pair;
+    /// a pair that does not match or has expired is refused, and the old one stays in use.
     #[arg(long, env = "PUNCTUAL_TLS_CERTIFICATE_FILE", value_name = "FILE")]
     pub tls_certificate_file: Option<PathBuf>,
-    /// The certificate's private key, in PEM, without a passphrase.
+    /// The private key of the certificate, in PEM, without a passphrase.
     #[arg(long, env = "PUNCTUAL_TLS_KEY_FILE", value_name = "FILE")]
     pub tls_key_file: Option<PathBuf>,
-    /// The authorities that sign the certificates of callers, in PEM.
+    /// The authorities that sign the client certificates of callers, in PEM.
     #[arg(long, env = "PUNCTUAL_TLS_CLIENT_CA_FILE", value_name = "FILE")]
     pub tls_client_ca_file: Option<PathBuf>,
-    /// Whether a caller must show a certificate: optional or required. [default: required, with
+    /// Whether callers need a client certificate: optional or required. [default: required, with
     /// --tls-client-ca-file]
     ///
-    /// The operator port never requires one, for a platform's probes have none.
+    /// The operator port never requires one, because the probes of a platform have none.
     #[arg(long, env = "PUNCTUAL_TLS_CLIENT_AUTH", value_name = "optional|required")]
     pub tls_client_auth: Option<String>,
-    /// Refuses to start while a connection to Postgres, Kafka or etcd on another machine can be
-    /// read or answered by others. Without it there are warnings. true or false; the flag alone
-    /// means true.
+    /// Refuses to start if a connection to Postgres, Kafka or etcd on another machine is not
+    /// encrypted and verified. Without this flag, the node only warns. true or false; the flag
+    /// alone means true.
     #[arg(
-        long, env = "PUNCTUAL_REQUIRE_TLS", value_name = "BOOL", num_args = 0..=1, require_equals = true,
-        default_value = "false", default_missing_value = "true"
+        long,
+        env = "PUNCTUAL_REQUIRE_TLS",
+        value_name = "BOOL",
+        num_args = 0..=1,
+        require_equals = true,
+        default_value = "false",
+        default_missing_value = "true"
     )]
     pub require_tls: String,
-    /// A second port, for operators: /livez, /readyz with its reasons, /metrics and /v1/cluster.
-    /// The first port then has no metrics, no cluster and no reasons.
+    /// The address of a second port, for operators: /livez, /readyz with its reasons, /metrics and
+    /// /v1/cluster. The first port then has no metrics, no cluster and no reasons.
     #[arg(long, env = "PUNCTUAL_OPERATOR_LISTEN", value_name = "ADDRESS")]
     pub operator_listen: Option<String>,
-    /// Allows the operator port beyond loopback, where whoever reaches it is answered. true or
+    /// Allows the operator port beyond loopback, where it answers anyone who reaches it. true or
     /// false; the flag alone means true.
     #[arg(
-        long, env = "PUNCTUAL_OPERATOR_ANONYMOUS", value_name = "BOOL", num_args = 0..=1, require_equals = true,
-        default_value = "false", default_missing_value = "true"
+        long,
+        env = "PUNCTUAL_OPERATOR_ANONYMOUS",
+        value_name = "BOOL",
+        num_args = 0..=1,
+        require_equals = true,
+        default_value = "false",
+        default_missing_value = "true"
     )]
     pub operator_anonymous: String,
 }
@@ -81,20 +91,18 @@ pub(super) fn read(args: &TlsWords, reader: &mut SettingsReader) -> Option<Tls> 
             Some(Tls { certificate_file, key_file, clients })
         }
         (Some(_), None) => {
-            reader.problem(KEY, format!("required beside {CERTIFICATE}"));
+            reader.problem(KEY, format!("required with {CERTIFICATE}"));
             None
         }
         (None, Some(_)) => {
-            reader.problem(CERTIFICATE, format!("required beside {KEY}"));
+            reader.problem(CERTIFICATE, format!("required with {KEY}"));
             None
         }
         (None, None) => {
             if clients.is_some() {
                 reader.problem(
                     CLIENT_CA,
-                    format!(
-                        "callers show certificates over TLS alone: give {CERTIFICATE} and {KEY}"
-                    ),
+                    format!("client certificates need TLS: give {CERTIFICATE} and {KEY}"),
                 );
             }
             None
@@ -114,8 +122,7 @@ fn clients(args: &TlsWords, reader: &mut SettingsReader) -> Option<Clients> {
         }
     };
     if auth.is_some() && ca_file.is_none() {
-        reader
-            .problem(CLIENT_AUTH, format!("it takes the authorities of the clients: {CLIENT_CA}"));
+        reader.problem(CLIENT_AUTH, format!("needs the authorities of the clients: {CLIENT_CA}"));
     }
     ca_file.map(Path::to_owned).map(|ca_file| Clients { ca_file, is_required })
 }
@@ -131,7 +138,7 @@ pub(super) fn operator_listen(
     let Ok(listen) = text.parse() else {
         reader.problem(
             FLAG,
-            format!("`{text}` is no address with a port; write it like 127.0.0.1:7071"),
+            format!("`{text}` is not an address with a port; write it like 127.0.0.1:7071"),
         );
         return None;
     };
@@ -145,8 +152,9 @@ pub(super) fn operator_listen(
 fn operator_port_problem(listen: SocketAddr, is_anonymous: bool) -> Option<&'static str> {
     let is_exposed = !listen.ip().is_loopback() && !is_anonymous;
     is_exposed.then_some(
-        "beyond loopback, whoever reaches it would see the metrics and the state of the cluster: keep it on 127.0.0.1, or \
-         accept that with --operator-anonymous (docs/operate/tls.md)",
+        "beyond loopback, anyone who reaches this port sees the metrics and the state of the \
+         cluster: keep it on 127.0.0.1, or accept that with --operator-anonymous \
+         (docs/operate/tls.md)",
     )
 }
 

@@ -2,7 +2,8 @@
 
 /// Parses bytes: `256MiB`, `64kB`, or a plain number. The error describes valid values.
 pub(super) fn size(text: &str) -> Result<usize, String> {
-    let wrong = || format!("`{text}` is no size; write it like 16MiB, 1GiB or a number of bytes");
+    let wrong =
+        || format!("`{text}` is not a size; write it like 16MiB, 1GiB or a number of bytes");
     let text = text.trim();
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();
     let (number, unit) = text.split_at(digits);
@@ -25,13 +26,13 @@ pub(super) fn count(text: &str) -> Result<usize, String> {
     text.trim()
         .replace('_', "")
         .parse()
-        .map_err(|_not_a_number| format!("`{text}` is no whole number"))
+        .map_err(|_not_a_number| format!("`{text}` is not a whole number"))
 }
 
 /// Returns an address for use in a message. A part that may hold a password is not repeated.
 pub(super) fn printable(place: &str) -> String {
     if place.contains('@') {
-        "what is given, with a user or a password,".to_owned()
+        "the value (not shown: with a user or password)".to_owned()
     } else {
         format!("`{place}`")
     }

@@ -40,13 +40,25 @@ const WINDOW_MAX: Duration = Duration::from_secs(10);
 
 #[derive(Debug, Error, PartialEq, Eq)]
 pub enum ClusterSettingsError {
-    #[error("--leaf: a leaf is 1 s to 1 day, in whole seconds, and divides a day; {} is not", spelled(*.0))]
+    #[error("--leaf: must be 1 s to 1 day, in whole seconds, and divide a day; not \
+             {}", spelled(*.0))]
     Leaf(Duration),
-    #[error("--horizon: it is at most {LEAVES_MAX} leaves, that is {}, not {}", spelled(*horizon_max), spelled(*horizon))]
+    #[error(
+        "--horizon: must be at most {LEAVES_MAX} leaves, that is {}; not {}",
+        spelled(*horizon_max),
+        spelled(*horizon)
+    )]
     HorizonTooFar { horizon: Duration, horizon_max: Duration },
-    #[error("--horizon: it is at least one leaf and twice the window, that is {}, not {}", spelled(*horizon_min), spelled(*horizon))]
+    #[error(
+        "--horizon: must be at least one leaf and twice the window, that is {}; not {}",
+        spelled(*horizon_min),
+        spelled(*horizon)
+    )]
     HorizonTooNear { horizon: Duration, horizon_min: Duration },
-    #[error("--window: it is {WINDOW_MIN:?} to {WINDOW_MAX:?} in whole milliseconds, not {}", spelled(*.0))]
+    #[error(
+        "--window: must be {WINDOW_MIN:?} to {WINDOW_MAX:?} in whole milliseconds; not {}",
+        spelled(*.0)
+    )]
     Window(Duration),
 }
 

@@ -28,7 +28,7 @@ use super::{Shard, Timestamp};
 const SHARD_BITS_MAX: u128 = 0xfff;
 
 #[derive(Debug, Error, PartialEq, Eq)]
-#[error("an id is a UUID of version 8, like 01934b2e-7d3c-8017-9f2b-6a1c0e4d5b7f")]
+#[error("an id must be a UUID of version 8, such as 01934b2e-7d3c-8017-9f2b-6a1c0e4d5b7f")]
 pub struct IdError;
 
 /// The id of a task row: its due time, its shard, and 62 more bits. In tasks with a key these bits
@@ -248,7 +248,11 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_task_id_tells_its_due_time_and_shard(millis in 0_i64..(1 << 48), shard in 0_u16..4096, random: u64) {
+        fn a_task_id_tells_its_due_time_and_shard(
+            millis in 0_i64..(1 << 48),
+            shard in 0_u16..4096,
+            random: u64,
+        ) {
             let id = TaskId::new(Timestamp::from_millis(millis), Shard::new(shard), random);
             prop_assert_eq!(id.due_at().as_millis(), millis);
             prop_assert_eq!(id.shard().number(), shard);
@@ -257,7 +261,14 @@ mod tests {
         }
 
         #[test]
-        fn ids_sort_by_due_time_then_by_shard(a in 0_i64..1000, b in 0_i64..1000, s in 0_u16..4096, t in 0_u16..4096, x: u64, y: u64) {
+        fn ids_sort_by_due_time_then_by_shard(
+            a in 0_i64..1000,
+            b in 0_i64..1000,
+            s in 0_u16..4096,
+            t in 0_u16..4096,
+            x: u64,
+            y: u64,
+        ) {
             let first = TaskId::new(Timestamp::from_millis(a), Shard::new(s), x);
             let second = TaskId::new(Timestamp::from_millis(b), Shard::new(t), y);
             if (a, s) != (b, t) {
@@ -266,16 +277,29 @@ mod tests {
         }
 
         #[test]
-        fn the_order_of_a_submit_leaves_due_time_shard_and_place_of_the_key_as_they_are(millis in 0_i64..(1 << 42), shard in 0_u16..4096, random: [u64; 3]) {
+        fn the_order_of_a_submit_leaves_due_time_shard_and_place_of_the_key_as_they_are(
+            millis in 0_i64..(1 << 42),
+            shard in 0_u16..4096,
+            random: [u64; 3],
+        ) {
             let id = TaskId::new(Timestamp::from_millis(millis), Shard::new(shard), random[0]);
-            let position = SubmitOrder::default().next(Timestamp::from_millis(1_800_000_000_000), id.due_at(), random[1]);
+            let position = SubmitOrder::default().next(
+                Timestamp::from_millis(1_800_000_000_000),
+                id.due_at(),
+                random[1],
+            );
             let own = id.submitted_at(position, random[2]);
             prop_assert_eq!(own.uuid().as_u128() >> ORDER_BITS, id.uuid().as_u128() >> ORDER_BITS);
             prop_assert_eq!(own.uuid().get_version_num(), 8);
         }
 
         #[test]
-        fn a_range_of_times_holds_exactly_the_ids_due_in_it(from in 0_i64..100, to in 0_i64..100, due in 0_i64..100, random: u64) {
+        fn a_range_of_times_holds_exactly_the_ids_due_in_it(
+            from in 0_i64..100,
+            to in 0_i64..100,
+            due in 0_i64..100,
+            random: u64,
+        ) {
             let range = IdRange::of_times(Timestamp::from_millis(from), Timestamp::from_millis(to));
             let id = TaskId::new(Timestamp::from_millis(due), Shard::new(4095), random);
             prop_assert_eq!(range.contains(id.uuid()), (from..to).contains(&due));

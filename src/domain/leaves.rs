@@ -349,17 +349,33 @@ mod tests {
         #[test]
         fn a_name_tells_its_partition(seconds in 0_i64..253_402_300_799, which in 0_usize..6) {
             let partition = Partition { parent: Parent::ALL[which], start: at(seconds) };
-            prop_assert_eq!(Partition::of_name(partition.parent, &partition.name()), Some(partition));
+            prop_assert_eq!(
+                Partition::of_name(partition.parent, &partition.name()),
+                Some(partition)
+            );
         }
 
         #[test]
-        fn nothing_goes_that_must_exist(now in 100_000_000_i64..4_000_000_000, leaf in prop::sample::select(vec![1_u64, 2, 60, 900, 86_400])) {
-            let rules = Rules { leaf: Duration::from_secs(leaf), horizon: Duration::from_secs(leaf * 10), ..rules() };
+        fn nothing_goes_that_must_exist(
+            now in 100_000_000_i64..4_000_000_000,
+            leaf in prop::sample::select(vec![1_u64, 2, 60, 900, 86_400]),
+        ) {
+            let rules = Rules {
+                leaf: Duration::from_secs(leaf),
+                horizon: Duration::from_secs(leaf * 10),
+                ..rules()
+            };
             for parent in Parent::ALL {
-                let made: BTreeSet<_> = rules.missing(parent, &BTreeSet::new(), at(now)).iter().map(|partition| partition.start).collect();
+                let made: BTreeSet<_> = rules
+                    .missing(parent, &BTreeSet::new(), at(now))
+                    .iter()
+                    .map(|partition| partition.start)
+                    .collect();
                 prop_assert!(rules.past(parent, &made, at(now)).is_empty());
                 prop_assert!(rules.missing(parent, &made, at(now)).is_empty());
-                prop_assert!(rules.end_of_run(parent, &made, at(now)) >= at(now).plus(rules.ahead(parent)));
+                prop_assert!(
+                    rules.end_of_run(parent, &made, at(now)) >= at(now).plus(rules.ahead(parent))
+                );
             }
         }
     }

@@ -16,11 +16,9 @@ const BYTES_MAX: usize = 300;
 pub enum PrincipalNameError {
     #[error("a principal's name may not be empty")]
     Empty,
-    #[error("a principal's name has at most {BYTES_MAX} bytes, this one has {0}")]
+    #[error("a principal's name may have {BYTES_MAX} bytes at most, but this one has {0}")]
     TooLong(usize),
-    #[error(
-        "a principal's name has only letters, digits, and . _ @ : / - ~ | + =, this one has {0:?}"
-    )]
+    #[error("a principal's name may have letters, digits, and . _ @ : / - ~ | + =, but not {0:?}")]
     Illegal(char),
 }
 

@@ -16,7 +16,7 @@ pub struct Shard(u16);
 pub struct ShardCount(u16);
 
 #[derive(Debug, Error, PartialEq, Eq)]
-#[error("the number of shards is a power of two from 1 to 4096, not {0}")]
+#[error("the number of shards must be a power of two from 1 to 4096, not {0}")]
 pub struct ShardCountError(u64);
 
 impl Shard {

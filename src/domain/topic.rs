@@ -20,9 +20,9 @@ const INTERNAL: [&str; 4] =
 pub enum TopicNameError {
     #[error("a topic name may not be empty")]
     Empty,
-    #[error("a topic name has at most {LENGTH_MAX} characters, this one has {0}")]
+    #[error("a topic name may have {LENGTH_MAX} characters at most, but this one has {0}")]
     TooLong(usize),
-    #[error("a topic name has only letters, digits, '.', '_' and '-', this one has {0:?}")]
+    #[error("a topic name may have letters, digits, '.', '_' and '-', but not {0:?}")]
     Illegal(char),
     #[error("'.' and '..' are not topic names")]
     Dots,

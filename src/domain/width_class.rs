@@ -79,7 +79,9 @@ mod tests {
         ) {
             let ids: Vec<TaskId> = dues
                 .iter()
-                .map(|&(due, shard, random)| TaskId::new(Timestamp::from_millis(due >> squeeze), Shard::new(shard), random))
+                .map(|&(due, shard, random)| {
+                    TaskId::new(Timestamp::from_millis(due >> squeeze), Shard::new(shard), random)
+                })
                 .collect();
             let reach = Reach::of(ids.iter().copied()).unwrap();
             for id in ids {

@@ -106,7 +106,9 @@ mod tests {
         }
 
         #[test]
-        fn the_order_in_which_members_are_seen_makes_no_difference(randoms in prop::collection::hash_set(any::<u64>(), 1..9)) {
+        fn the_order_in_which_members_are_seen_makes_no_difference(
+            randoms in prop::collection::hash_set(any::<u64>(), 1..9),
+        ) {
             let nodes: Vec<_> = randoms.into_iter().map(node).collect();
             let mut shuffled: Vec<_> = nodes.iter().rev().copied().collect();
             shuffled.extend(nodes.first());

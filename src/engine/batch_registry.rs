@@ -3,9 +3,9 @@
 //! node tells a forgotten batch from one that is on its way:
 //!
 //! ```text
-//!   asked for --answer--> in flight --all outcomes known--> in flight --settle answered--> settled --durable--> (forgotten)
-//!       |  |                                                                                  |
-//!       |  +--no, or no answer--> (forgotten)                            seen unsettled again: settled again
+//!   asked for --answer--> in flight --settle answered--> settled --durable--> (forgotten)
+//!       |  |                                                |
+//!       |  +--no, or no answer--> (forgotten)               +--seen unsettled: settled again
 //!       +--this node is fenced--> in doubt --any answer--> (forgotten)
 //! ```
 //!

@@ -13,7 +13,9 @@
 //! | stale for a TTL | there, or etcd is away | suspected: keeps its shards |
 //! | stale for 3 TTL | any | dead |
 //! | says "dead" | any | dead, until it revives itself |
-//! | says "left" | any | left: out at once; declared dead when stale like the others, so that its batches are adopted |
+//! | says "left" | any | left: out at once |
+//!
+//! A node that has left is declared dead when it is stale, so that others adopt its batches.
 //!
 //! Safety does not depend on any of this: a node that is wrongly declared dead finds that its
 //! batches belong to others.

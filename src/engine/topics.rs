@@ -1,12 +1,15 @@
 //! Keeps one circuit breaker per topic, so that one bad topic does not hold up the others.
 //!
 //! ```text
-//!            no acknowledgement for 5 s while records wait         5 s later, metadata is fine
-//!   closed -------------------------------------------------> open ---------------------------> half-open
-//!      ^                                                        ^ |                                |
-//!      |            an acknowledgement, at any time             | |  refused, or none for 5 s      |
-//!      +--------------------------------------------------------+-+--------------------------------+
-//!                                              denied by metadata for 5 min: gone (tasks become dead letters)
+//!        no acknowledgement for 5 s            5 s later,
+//!          while records wait                metadata is fine
+//!   closed -----------------------> open --------------------> half-open
+//!      ^                            ^  |                           |
+//!      |  an acknowledgement,       |  | refused, or none for 5 s  |
+//!      |  at any time               +--|---------------------------+
+//!      +-------------------------------+---------------------------+
+//!
+//!   denied by metadata for 5 min: gone (tasks become dead letters)
 //! ```
 //!
 //! While the breaker of a topic is open, claims skip its tasks. A half-open breaker lets the tasks

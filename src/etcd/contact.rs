@@ -22,7 +22,8 @@ impl EtcdContact {
         self.tries = self.tries.saturating_add(1);
         if !self.is_lost {
             self.is_lost = true;
-            tracing::warn!(error = %chain(error), "etcd: {} is lost; shards stay where they are", self.what);
+            tracing::warn!(error = %chain(error), "etcd: lost {}; shards keep their \
+                owners", self.what);
         }
     }
 
@@ -30,7 +31,7 @@ impl EtcdContact {
         self.tries = 0;
         if self.is_lost {
             self.is_lost = false;
-            tracing::info!("etcd: {} is back", self.what);
+            tracing::info!("etcd: {} is restored", self.what);
         }
     }
 

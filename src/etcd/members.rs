@@ -180,7 +180,7 @@ impl Follower {
                 let key = String::from_utf8_lossy(pair.key());
                 tracing::warn!(
                     ?key,
-                    "etcd: a key below the nodes' prefix is not a node's; skipped"
+                    "etcd: skipping a key under the prefix of the nodes that is not a node's"
                 );
             });
             return None;
@@ -193,11 +193,11 @@ impl Follower {
             0..=MEMBER_BYTES_MAX => {
                 serde_json::from_slice(value).map_err(|error| error.to_string())
             }
-            bytes => Err(format!("it has {bytes} bytes, more than {MEMBER_BYTES_MAX}")),
+            bytes => Err(format!("the value has {bytes} bytes, more than {MEMBER_BYTES_MAX}")),
         };
         decoded.unwrap_or_else(|error| {
             self.warn(|| {
-                tracing::warn!(%node, error, "etcd: the value of a member's key cannot be read");
+                tracing::warn!(%node, error, "etcd: cannot read the value of a member's key");
             });
             Member {
                 name: String::new(),

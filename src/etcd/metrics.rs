@@ -16,12 +16,13 @@ impl EtcdMetrics {
         let metrics = Self::default();
         registry.register(
             "punctual_etcd_session_up",
-            "1 while this node's session in etcd is alive: others then notice its death within a TTL",
+            "1 while this node's session in etcd is alive, so that others notice its death within \
+             a TTL",
             metrics.session_up.clone(),
         );
         registry.register(
             "punctual_etcd_watch_up",
-            "1 while this node sees the members in etcd",
+            "1 while this node can read the members in etcd",
             metrics.watch_up.clone(),
         );
         registry.register(
@@ -31,7 +32,7 @@ impl EtcdMetrics {
         );
         registry.register(
             "punctual_etcd_failures",
-            "Tries to hold the session, or the watch, that failed; both are repeated for ever",
+            "Failed attempts to keep the session or the watch; they are retried for ever",
             metrics.failures.clone(),
         );
         metrics

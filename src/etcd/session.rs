@@ -184,7 +184,7 @@ impl SessionKeeper {
             tracing::warn!(
                 asked,
                 granted = granted.ttl(),
-                "etcd raised the TTL of the session (seconds): a node's death is noticed that late"
+                "etcd raised the TTL of the session (in seconds), so a dead node is noticed later"
             );
         }
         self.lease = Some(granted.id());
@@ -258,7 +258,10 @@ impl SessionKeeper {
         match revoke.await {
             Ok(_) | Err(EtcdError::LeaseGone { .. }) => {}
             Err(error) => {
-                tracing::debug!(error = %crate::error_chain::chain(&error), "the session runs out by itself");
+                tracing::debug!(
+                    error = %crate::error_chain::chain(&error),
+                    "cannot end the session; it expires by itself"
+                );
             }
         }
     }

@@ -121,7 +121,7 @@ fn compressed_size(record: &Record, codec: Codec, level: i32) -> usize {
             bytes.saturating_add(bytes / ALLOWANCE).saturating_add(around).min(record.size())
         }
         Err(error) => {
-            tracing::debug!(?codec, %error, "a record could not be compressed");
+            tracing::debug!(?codec, %error, "cannot compress a record");
             record.size()
         }
     }

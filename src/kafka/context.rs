@@ -152,7 +152,10 @@ impl ClientContext for Context {
             Some(RDKafkaErrorCode::Fatal) => {
                 let mut said = self.said.lock();
                 if said.allow("fatal", clock::monotonic()).is_some() {
-                    tracing::error!(target: "librdkafka", reason, "the producer is finished and must be made anew");
+                    tracing::error!(
+                        target: "librdkafka", reason,
+                        "the producer has failed and must be replaced"
+                    );
                 }
             }
             Some(code) => {
@@ -214,7 +217,8 @@ mod tests {
 
     #[test]
     fn the_line_about_a_lost_leader_is_known() {
-        let line = "[thrd:main]: Partition orders(IuZS63c/Q0OuoFWS6avLHw)[1]: new leader-1 not found in cache";
+        let line = "[thrd:main]: Partition orders(IuZS63c/Q0OuoFWS6avLHw)[1]: new leader-1 not \
+                    found in cache";
         assert!(tells_of_a_lost_leader("METADATAUPDATE", line));
         assert!(!tells_of_a_lost_leader("FAIL", line));
     }

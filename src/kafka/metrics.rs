@@ -47,20 +47,24 @@ impl KafkaMetrics {
         let (producers, sent, queue_full, contact_losses): (Counter, Counter, Counter, Counter) =
             Default::default();
         let (has_contact, topics_known): (Gauge, Gauge) = (Gauge::default(), Gauge::default());
-        let help = "Kafka producers made since the start; beyond the first two, one had failed, was in doubt, or its records were taken back";
+        let help = "Kafka producers created since the start; each one after the first two replaced \
+                    a producer";
         registry.register("punctual_kafka_producers", help, producers.clone());
         let help = "Records handed to a Kafka producer; each ends as one of punctual_kafka_reports";
         registry.register("punctual_kafka_sent_records", help, sent.clone());
-        let help = "What became of records handed to a Kafka producer: acknowledged, not_sent, unknown (may be in the topic), batch_refused (to be \
-                    sent alone), refused (for good), unavailable (the topic takes none just now), forbidden (this node may not write to it)";
+        let help = "Outcomes of records handed to a Kafka producer: acknowledged, not_sent, \
+                    unknown (may be in the topic), batch_refused (to be sent alone), refused (for \
+                    good), unavailable (the topic takes none now), forbidden (this node may not \
+                    write to it)";
         registry.register("punctual_kafka_reports", help, outcomes.clone());
-        let help = "Records that a Kafka producer did not take because its queue was full";
+        let help = "Records that a Kafka producer refused because its queue was full";
         registry.register("punctual_kafka_queue_full", help, queue_full.clone());
-        let help = "1 while a Kafka broker can be reached, by its acknowledgements or its answer to a probe; else 0";
+        let help = "1 while a Kafka broker acknowledges records or answers probes; else 0";
         registry.register("punctual_kafka_contact", help, has_contact.clone());
-        let help = "Times that the contact with all Kafka brokers was lost";
+        let help = "Times that the contact to all Kafka brokers was lost";
         registry.register("punctual_kafka_contact_losses", help, contact_losses.clone());
-        let help = "Topics looked up in Kafka (not in the cache), by outcome: found, unknown, denied, unavailable, busy (the queue was full)";
+        let help = "Look-ups of topics in Kafka (not in the cache), by outcome: found, unknown, \
+                    denied, unavailable, busy (the queue was full)";
         registry.register("punctual_kafka_topic_look_ups", help, look_ups.clone());
         let help = "Topics in the cache of look-ups";
         registry.register("punctual_kafka_topics_known", help, topics_known.clone());

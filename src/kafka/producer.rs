@@ -148,8 +148,10 @@ impl Producer {
                     {
                         loaded_count += 1
                     }
-                    Ok(_) => tracing::debug!(%topic, "not there to preload"),
-                    Err(error) => tracing::debug!(%topic, %error, "could not be preloaded"),
+                    Ok(_) => {
+                        tracing::debug!(%topic, "the topic does not exist, so it is not preloaded")
+                    }
+                    Err(error) => tracing::debug!(%topic, %error, "cannot preload the topic"),
                 }
             }
             loaded_count
@@ -228,7 +230,7 @@ impl Producer {
     pub async fn close(self) {
         let closed = tokio::task::spawn_blocking(move || drop(self)).await;
         if closed.is_err() {
-            tracing::warn!("a Kafka producer did not close in good order");
+            tracing::warn!("a Kafka producer did not close cleanly");
         }
     }
 }
@@ -268,9 +270,7 @@ impl Drop for Polling {
     fn drop(&mut self) {
         self.is_done.store(true, Ordering::Relaxed);
         if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
-            tracing::error!(
-                "the thread that takes in the reports of a Kafka producer has panicked"
-            );
+            tracing::error!("the thread for the delivery reports of a Kafka producer has panicked");
         }
     }
 }

@@ -39,11 +39,12 @@ pub enum ReadError {
     #[error("Kafka has no topic {topic}")]
     Unknown { topic: TopicName },
     #[error(
-        "the topic {topic} keeps the time of the producer ({found}), not that of the append, so nothing can be said of lateness; set \
-         message.timestamp.type=LogAppendTime on it, or take another topic"
+        "the topic {topic} keeps the producer's times ({found}) instead of append times, so \
+         lateness cannot be measured; set message.timestamp.type=LogAppendTime on it, or take \
+         another topic"
     )]
     NotAppendTime { topic: TopicName, found: String },
-    #[error("ask Kafka about the topic {topic}")]
+    #[error("cannot ask Kafka about the topic {topic}")]
     Ask {
         topic: TopicName,
         #[source]
@@ -95,7 +96,7 @@ impl Drop for TopicReader {
     fn drop(&mut self) {
         self.is_done.store(true, Ordering::Relaxed);
         if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
-            tracing::warn!("the thread that read a topic has panicked");
+            tracing::warn!("the thread that reads a topic has panicked");
         }
     }
 }
@@ -143,7 +144,7 @@ fn open(settings: &KafkaSettings, topic: &TopicName) -> Result<BaseConsumer, Rea
             // A topic that was created a moment ago has no leaders yet. Each attempt asks for fresh
             // metadata.
             Err(error) if clock::monotonic().since(begun_at) < DEADLINE => {
-                tracing::debug!(%error, "the ends of a topic")
+                tracing::debug!(%error, "cannot read the end offsets of a topic")
             }
             Err(error) => return Err(ask(error)),
         }
@@ -179,7 +180,7 @@ fn read(consumer: &BaseConsumer, mut on_record: impl FnMut(Appended<'_>), is_don
                 }
             }
             // The client reconnects by itself.
-            Some(Err(error)) => tracing::debug!(%error, "the reader of a topic"),
+            Some(Err(error)) => tracing::debug!(%error, "the reader of a topic has an error"),
             None => {}
         }
     }

@@ -83,7 +83,7 @@ const PROMISED: [(&str, &[&str], &str); 5] = [
     (
         "enable.idempotence",
         &["true"],
-        "without it a retry of the client duplicates and reorders records",
+        "without it, a retry of the client duplicates and reorders records",
     ),
     (
         "acks",
@@ -105,29 +105,23 @@ const FORBIDDEN: [(&str, &str, &str); 1] =
 
 /// Properties that have a setting of their own, or no place here.
 const REFUSED: [(&str, &str); 13] = [
-    ("linger.ms", "how long records are gathered is --linger"),
-    ("bootstrap.servers", "give the servers as --kafka"),
-    ("message.timeout.ms", "the publish deadline is a setting of its own"),
-    ("transactional.id", "transactions are not the operator's to begin"),
-    ("queue.buffering.max.messages", "what may be in flight is --in-flight-tasks"),
-    ("queue.buffering.max.kbytes", "what may be in flight is --in-flight-bytes"),
-    (
-        "message.max.bytes",
-        "how large a record may be is its topic's to say, and is held against it at submit",
-    ),
+    ("linger.ms", "use --linger"),
+    ("bootstrap.servers", "use --kafka"),
+    ("message.timeout.ms", "use --publish-deadline"),
+    ("transactional.id", "Punctual does not use transactions"),
+    ("queue.buffering.max.messages", "use --in-flight-tasks"),
+    ("queue.buffering.max.kbytes", "use --in-flight-bytes"),
+    ("message.max.bytes", "the limit is max.message.bytes of each topic, checked at submit"),
     // In a client that only asks, the statistics would pile up in their queue, which has no limit.
-    (
-        "statistics.interval.ms",
-        "the node reads them at an interval of its own, and has metrics of its own",
-    ),
+    ("statistics.interval.ms", "the node needs an interval of its own"),
     // Whoever may write the file of properties must not be able to run code as the node.
     ("plugin.library.paths", RUNS_CODE),
     ("ssl.engine.location", RUNS_CODE),
     ("ssl.providers", RUNS_CODE),
     ("sasl.kerberos.kinit.cmd", RUNS_CODE),
-    ("debug", "librdkafka's debug log shows logins; use --log for the node's own"),
+    ("debug", "librdkafka's debug log shows passwords; use --log for the node's log"),
 ];
-const RUNS_CODE: &str = "it makes the client load or run other programs";
+const RUNS_CODE: &str = "it makes the client load or run other code";
 
 impl KafkaSettings {
     /// Returns how long librdkafka keeps a record before it gives up.
@@ -284,7 +278,7 @@ fn problem_of_sasl(properties: &[(String, String)]) -> Option<String> {
     let missing = match value_of("sasl.mechanisms").as_deref() {
         _ if !uses_sasl => return None,
         None | Some("GSSAPI") => {
-            "Kerberos is not built in, and is what SASL is without the Kafka property sasl.mechanism"
+            "without sasl.mechanism, SASL means Kerberos, which is not built in"
         }
         // No part of the node fetches a token, and librdkafka is silent while it waits for one.
         Some("OAUTHBEARER") => "OAUTHBEARER is not built in",
@@ -315,9 +309,7 @@ fn problem_of(given: &str, value: &str) -> Option<String> {
     }
     let taken = ClientConfig::new().set(given, value).create_native_config();
     // librdkafka's own words repeat the value.
-    taken
-        .is_err()
-        .then(|| format!("librdkafka does not take the value of the Kafka property {given}"))
+    taken.is_err().then(|| format!("librdkafka refuses the value of the Kafka property {given}"))
 }
 
 /// Returns true for a name that librdkafka knows.
@@ -335,13 +327,13 @@ fn millis(span: Duration) -> String {
 /// this machine.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    #[error("create the {what}")]
+    #[error("cannot create the {what}")]
     Create {
         what: &'static str,
         #[source]
         source: rdkafka::error::KafkaError,
     },
-    #[error("start the thread {name}")]
+    #[error("cannot start the thread {name}")]
     Thread {
         name: &'static str,
         #[source]

@@ -66,7 +66,7 @@ impl Signs {
     pub(super) fn take_in(&mut self, statistics: &[u8], now: Monotonic, interval: Duration) {
         match serde_json::from_slice(statistics) {
             Ok(statistics) => self.update(statistics, now, interval),
-            Err(error) => tracing::debug!(%error, "the statistics of a Kafka client"),
+            Err(error) => tracing::debug!(%error, "cannot read the statistics of a Kafka client"),
         }
     }
 

@@ -132,6 +132,7 @@ impl Claimer {
         let mut wait = self.pace.tick;
         let mut began_at = clock::monotonic();
         loop {
+            let takes_late = self.index == 0 && self.retry == RETRY_MIN && self.now().is_some();
             tokio::select! {
                 () = self.draining.cancelled() => {
                     self.progress.end(self.index);
@@ -140,8 +141,9 @@ impl Claimer {
                 // While a topic is unavailable or there is no room, every insert sends a wake-up. A
                 // turn for each would make as many claims as there are inserts. Wake-ups do not
                 // shorten the pause after a failure, either.
-                () = self.shared.calls.late.arrival(), if self.index == 0 && self.retry == RETRY_MIN && self.now().is_some() => {
-                    clock::sleep(self.pace.tick.saturating_sub(clock::monotonic().since(began_at))).await;
+                () = self.shared.calls.late.arrival(), if takes_late => {
+                    let since = clock::monotonic().since(began_at);
+                    clock::sleep(self.pace.tick.saturating_sub(since)).await;
                 }
                 changed = sweeps.changed() => {
                     changed?;
@@ -187,7 +189,7 @@ impl Claimer {
         self.shared.metrics.claim_failures.inc();
         self.note_failure(error);
         if self.retry == RETRY_MIN {
-            tracing::warn!(error = chain(error), "claim failed; it will be tried again");
+            tracing::warn!(error = chain(error), "a claim failed; retrying");
         }
         let wait = self.retry;
         self.retry = (self.retry * 2).min(RETRY_MAX);
@@ -338,7 +340,8 @@ impl Claimer {
                 Err(error) if error.is_of_a_lock() => {
                     tracing::warn!(
                         error = chain(&error),
-                        "a look gave way; the next sweep looks again"
+                        "a search for due tasks gave way to another transaction; the next sweep \
+                         repeats it"
                     );
                     self.shared.metrics.claim_failures.inc();
                 }
@@ -474,7 +477,10 @@ impl Claimer {
         error: PostgresError,
     ) -> Result<u64, PostgresError> {
         if matches!(error, PostgresError::GaveWay { .. }) {
-            tracing::debug!(error = chain(&error), range = ?claim.range, "a claim gave way");
+            tracing::debug!(
+                error = chain(&error), range = ?claim.range,
+                "a claim gave way to another transaction"
+            );
             self.shared.metrics.claim_failures.inc();
             self.note_failure(&error);
             self.claiming_of(source).gave_way(claim);
@@ -491,14 +497,23 @@ impl Claimer {
         let reason = chain(&error);
         match self.claiming_of(source).was_poisoned(claim, first) {
             Poison::Narrowed => {
-                tracing::warn!(error = reason, range = ?claim.range, "a claim fails for what is in it; narrowing it down")
+                tracing::warn!(
+                    error = reason, range = ?claim.range,
+                    "a claim fails because of a task in its range; narrowing the range"
+                )
             }
             Poison::Unreadable => {
                 self.shared.metrics.claim_failures.inc();
-                tracing::error!(error = reason, range = ?claim.range, "what is in a range of ids cannot be read; it is passed by until the next sweep")
+                tracing::error!(
+                    error = reason, range = ?claim.range,
+                    "cannot read a range of ids; skipping it until the next sweep"
+                )
             }
             Poison::Row(id) => {
-                tracing::error!(task = %id, error = reason, "this task cannot be claimed; it is in quarantine");
+                tracing::error!(
+                    task = %id, error = reason,
+                    "cannot claim this task; it is in quarantine now"
+                );
                 self.shared.metrics.quarantined.inc();
                 self.claims.quarantine(id, &reason).await?;
                 self.load_quarantine().await?;

@@ -95,7 +95,7 @@ impl Fence {
         add(
             !self.may_publish(),
             Requirement::Heartbeat,
-            "no heartbeat vouches for this node".to_owned(),
+            "this node has no recent heartbeat".to_owned(),
         );
         missing
     }

@@ -120,57 +120,59 @@ impl MaintenanceMetrics {
         }
         registry.register(
             "punctual_partitions",
-            "Partitions that are attached (of the table task: leaves)",
+            "Attached partitions (of the table task: leaves)",
             attached.clone(),
         );
         registry.register(
             "punctual_partitions_ahead_seconds",
-            "How far ahead of now partitions are attached without a gap; at 0 new tasks go to the far table (of task), or nothing can be claimed (of the execlog)",
+            "How far ahead of now partitions are attached without a gap; at 0, new tasks go to the \
+             far table (task), or nothing can be claimed (execlog)",
             ahead_seconds.clone(),
         );
         registry.register(
             "punctual_partitions_missing",
-            "Partitions that should exist and could not be made; anything but 0 is an alarm",
+            "Partitions that should exist but could not be created; should be 0",
             missing.clone(),
         );
         registry.register(
             "punctual_partitions_retired",
-            "Partitions that were dropped by this node, being past",
+            "Partitions that this node dropped after their retention",
             retired.clone(),
         );
         registry.register(
             "punctual_partitions_finalized",
-            "Detaches of partitions that somebody had left half-done and this node has ended",
+            "Interrupted detaches of partitions that this node completed",
             finalized.clone(),
         );
         registry.register(
             "punctual_partitions_failures",
-            "Rounds of maintenance that failed, Postgres being away or refusing; they are repeated",
+            "Rounds of maintenance that failed because Postgres was unavailable or refused; they \
+             are repeated",
             failures.clone(),
         );
         registry.register(
             "punctual_far_tasks",
-            "Tasks due beyond the last leaf; beyond 10,000 an estimate",
+            "Tasks due after the last leaf; above 10,000 an estimate",
             far_tasks.clone(),
         );
         registry.register(
             "punctual_far_moved_tasks",
-            "Tasks that this node has moved from the far table to their leaves",
+            "Tasks that this node moved from the far table to their leaves",
             far_moved.clone(),
         );
         registry.register(
             "punctual_far_stuck_tasks",
-            "Far tasks that Postgres refused to move to their leaves; anything but 0 is an alarm",
+            "Far tasks that Postgres refused to move to their leaves; should be 0",
             far_stuck.clone(),
         );
         registry.register(
             "punctual_names_freed",
-            "Expired names that this node has freed",
+            "Expired names that this node freed",
             names_freed.clone(),
         );
         registry.register(
             "punctual_names_prolonged",
-            "Names that were kept beyond their time because their task was still pending",
+            "Expired names that were kept because their task was still pending",
             names_prolonged.clone(),
         );
         metrics
@@ -221,7 +223,7 @@ impl Maintenance {
                     self.metrics.failures.get_or_create(&label(Parent::Task)).inc();
                     tracing::warn!(
                         error = chain(&error),
-                        "maintenance of the partitions failed; it is repeated"
+                        "maintenance of the partitions failed; retrying"
                     );
                     interval.min(RETRY)
                 }
@@ -284,7 +286,7 @@ impl Maintenance {
         let ahead_seconds = end.since(now).as_secs().saturating_as::<i64>();
         self.metrics.ahead_seconds.get_or_create(&label(parent)).set(ahead_seconds);
         if ahead_seconds == 0 {
-            tracing::error!(table = parent.table(), "there is no partition for what comes next");
+            tracing::error!(table = parent.table(), "there is no partition for new rows");
         }
     }
 
@@ -330,10 +332,7 @@ pub async fn sweep_names(
                 Err(error) => {
                     // An expired name counts as free before it is deleted, so nobody waits for
                     // this.
-                    tracing::warn!(
-                        error = chain(&error),
-                        "freeing expired names failed; it is repeated"
-                    );
+                    tracing::warn!(error = chain(&error), "freeing expired names failed; retrying");
                     break;
                 }
             }
@@ -395,7 +394,7 @@ async fn retire(
                 tracing::warn!(
                     table = parent.table(),
                     error = chain(&error),
-                    "retiring partitions failed; it is repeated"
+                    "retiring partitions failed; retrying"
                 );
             }
         }

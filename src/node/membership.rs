@@ -5,18 +5,24 @@
 //! [`crate::engine::liveness`] decides which nodes live, and [`crate::engine::assignment`] assigns
 //! the shards.
 //!
-//! | event | consequence |
-//! |---|---|
-//! | Postgres is away | shards stay; after 5/6 of a TTL the node is fenced, after a TTL the etcd session; retried, at first at once |
-//! | Postgres is back | if the node was fenced: a new generation, so that the adopter asks which batches are still its own |
-//! | this node was declared dead | it revives itself, and a new generation begins |
-//! | etcd is away | nothing |
-//! | another node dies or leaves | shards are assigned again, `adopt_now` is notified |
-//! | a claim loop stands still, or the node cannot find out which batches are its own | no heartbeats: a wedged node counts as dead |
-//! | no brokers for this node alone | it reports that it cannot publish, and is `is_cut_off` until a broker answers |
-//! | Postgres's clock was set back, or far ahead | it reports that it cannot publish until the clock is steady |
-//! | claims fail for 5 s, or it cannot look after its batches | it is not ready; it also reports that it cannot publish until a claim succeeds, unless the cause affects all nodes (a lock, a slow server) |
-//! | a second node without etcd | it waits for the other's heartbeat to age, then takes over or fails |
+//! - Postgres is unavailable: shards stay, and heartbeats are retried, at first at once. After 5/6
+//!   of a TTL the node is fenced. After a TTL its etcd session ends.
+//! - Postgres is back: if the node was fenced, a new generation begins, so that the adopter checks
+//!   which batches the node still owns.
+//! - This node was declared dead: it revives itself, and a new generation begins.
+//! - etcd is unavailable: no consequence.
+//! - Another node dies or leaves: shards are assigned again, and `adopt_now` is notified.
+//! - A claim loop is stuck, or the node cannot find out which batches it owns: no heartbeats, so
+//!   that a stuck node counts as dead.
+//! - No broker answers this node alone: the node reports that it cannot publish, and `is_cut_off`
+//!   is true until a broker answers.
+//! - Postgres's clock was set back, or far ahead: the node reports that it cannot publish until the
+//!   clock is steady.
+//! - Claims fail for 5 s, or the adopter fails: the node is not ready. It also reports that it
+//!   cannot publish until a claim succeeds, unless the cause affects all nodes (a lock, a slow
+//!   server).
+//! - A second node without etcd: it waits for the first one's heartbeat to expire, then takes over
+//!   or fails.
 
 mod board;
 mod fencing;
@@ -132,8 +138,13 @@ async fn forget(
         }
         match Heartbeats::new(&settings, ttl).forget(FORGET_AGE_MIN).await {
             Ok(0) => {}
-            Ok(count) => tracing::info!(count, "forgot the heartbeats of dead nodes"),
-            Err(error) => tracing::debug!(error = %chain(&error), "dead nodes are forgotten later"),
+            Ok(count) => tracing::info!(count, "deleted the heartbeats of dead nodes"),
+            Err(error) => {
+                tracing::debug!(
+                    error = %chain(&error),
+                    "cannot delete the heartbeats of dead nodes; retrying later"
+                )
+            }
         }
     }
 }

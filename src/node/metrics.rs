@@ -57,64 +57,101 @@ impl NodeMetrics {
             submitted: to.counter("tasks_submitted", "Tasks stored"),
             submits_refused: to.counter(
                 "tasks_refused",
-                "Well-formed tasks that were submitted and not stored, whatever the reason; not those of which it is unknown",
+                "Well-formed tasks that were refused, or certainly not stored for another reason",
             ),
-            submit_unknown: to.counter("submit_outcomes_unknown", "Tasks of groups whose commit was not answered"),
-            submit_group_tasks: to.sizes("submit_group_tasks", "Tasks that one commit stored"),
-            submit_duration: to.seconds("submit_duration", "Time of the statement that stores a group"),
+            submit_unknown: to
+                .counter("submit_outcomes_unknown", "Tasks of groups whose commit got no answer"),
+            submit_group_tasks: to.sizes("submit_group_tasks", "Tasks stored per commit"),
+            submit_duration: to
+                .seconds("submit_duration", "Time of the statement that stores a group"),
             submit_queue_tasks: to.gauge("submit_queue_tasks", "Tasks that wait to be stored"),
-            submit_queue_bytes: to.gauge("submit_queue_bytes", "Bytes of the tasks that wait to be stored"),
-            names_known: to.counter("names_known", "Submits whose name was known: they were answered with the first task"),
-            replaced: to.counter("tasks_replaced", "Pending tasks that a PUT put another one in the place of"),
-            cancel_queue: to.gauge("cancel_queue_tasks", "Cancels that wait"),
+            submit_queue_bytes: to
+                .gauge("submit_queue_bytes", "Bytes of the tasks that wait to be stored"),
+            names_known: to.counter(
+                "names_known",
+                "Submits with a known name, answered with the first task of that name",
+            ),
+            replaced: to.counter("tasks_replaced", "Pending tasks replaced by a PUT"),
+            cancel_queue: to.gauge("cancel_queue_tasks", "Cancels that wait for their statement"),
             cancelled: to.counter("tasks_cancelled", "Tasks cancelled"),
-            rows_looked_at: to.counter("listed_rows", "Rows looked at for lists of pending tasks and for cancels of many"),
-            redriven: to.counter("dead_letters_redriven", "Dead letters put back"),
+            rows_looked_at: to
+                .counter("listed_rows", "Rows read for lists and bulk cancels of pending tasks"),
+            redriven: to.counter("dead_letters_redriven", "Dead letters redriven"),
             dead_letters_dropped: to.counter("dead_letters_dropped", "Dead letters dropped"),
-            claimed: to.counter("tasks_claimed", "Tasks claimed, on insert or later"),
-            claimed_on_insert: to
-                .counter("tasks_claimed_on_insert", "Tasks claimed as they were inserted, being due within the window"),
+            claimed: to.counter("tasks_claimed", "Tasks claimed, including on insert"),
+            claimed_on_insert: to.counter(
+                "tasks_claimed_on_insert",
+                "Tasks claimed on insert, because they were due within the window",
+            ),
             claimed_after_due: to.counter(
                 "tasks_claimed_after_due",
-                "Tasks of the watermark that were claimed only after they were due: an alarm",
+                "Tasks at the watermark that were claimed after their due time; should be 0",
             ),
-            claim_duration: to.seconds("claim_duration", "Time of a claim that took tasks"),
-            claim_failures: to.counter("claim_failures", "Claims that failed or were not answered"),
-            claims_too_large: to.counter("claims_too_large", "Claims whose range held too much for one, and was divided"),
-            deferred_ranges: to
-                .gauge("claim_deferred_ranges", "Ranges of ids set aside, to be claimed in turns with the watermark"),
+            claim_duration: to.seconds("claim_duration", "Time of claims with tasks"),
+            claim_failures: to.counter("claim_failures", "Claims that failed or got no answer"),
+            claims_too_large: to.counter(
+                "claims_too_large",
+                "Claims whose range had too many tasks and was divided",
+            ),
+            deferred_ranges: to.gauge(
+                "claim_deferred_ranges",
+                "Deferred ranges of ids, claimed in turn with the watermark",
+            ),
             passed: to.gauge(
                 "claim_deferred_ranges_waiting",
-                "Ranges of ids passed by for topics that had as much in flight as they may, to be claimed when there is room",
+                "Skipped ranges of ids, whose topics are at their limit of tasks in flight; \
+                 claimed when there is room",
             ),
-            quarantined: to.counter("tasks_quarantined", "Tasks that cannot be claimed whatever is tried: an alarm"),
+            quarantined: to.counter(
+                "tasks_quarantined",
+                "Tasks that cannot be claimed in any way; should be 0",
+            ),
             in_quarantine: to.gauge(
                 "in_quarantine_tasks",
-                "Tasks of the cluster that are in quarantine, at most 1,000; anything but 0 is an alarm",
+                "Tasks of the cluster in quarantine, at most 1,000; should be 0",
             ),
             published: to.counter("tasks_published", "Tasks whose record was acknowledged"),
-            lateness: to.lateness("lateness", "Append or acknowledgement of a record after its due time"),
-            settled: to.counter("tasks_settled", "Tasks of the batches that this node settled"),
+            lateness: to.lateness(
+                "lateness",
+                "Time from the due time of a record to its append or acknowledgement",
+            ),
+            settled: to.counter("tasks_settled", "Tasks of batches that this node settled"),
             settled_by_others: to.counter(
                 "batches_settled_by_others",
-                "Batches that were settled or adopted by another node before this one settled them",
+                "Batches that another node had already settled or adopted",
             ),
-            settle_duration: to.seconds("settle_duration", "Time of the statement that settles batches"),
-            settle_failures: to.counter("settle_failures", "Settles that failed or were not answered; they are repeated"),
-            deferred: to.counter("tasks_deferred", "Attempts that ended without acknowledgement, and have a follow-up"),
-            dead: to.counter("tasks_dead", "Tasks given up on: dead letters"),
+            settle_duration: to
+                .seconds("settle_duration", "Time of the statement that settles batches"),
+            settle_failures: to.counter(
+                "settle_failures",
+                "Settles that failed or got no answer; they are repeated",
+            ),
+            deferred: to.counter(
+                "tasks_deferred",
+                "Attempts without an acknowledgement, which have a follow-up",
+            ),
+            dead: to.counter("tasks_dead", "Tasks that became dead letters"),
             adopted: to.counter("batches_adopted", "Unsettled batches taken over from a dead node"),
-            recovered: to.counter("batches_recovered", "Batches of this node whose claim was not answered, found by the check"),
+            recovered: to.counter(
+                "batches_recovered",
+                "Batches of this node whose claim got no answer, found by the check",
+            ),
             oldest_unsettled: to.gauge(
                 "oldest_unsettled_seconds",
-                "Age of the oldest unsettled batch of the cluster, looked for once a minute; 0: none is older than a minute",
+                "Age of the oldest unsettled batch of the cluster, checked once a minute; 0 if \
+                 none is older than a minute",
             ),
-            in_flight_tasks: to.gauge("in_flight_tasks", "Tasks claimed and without an outcome, or about to be settled"),
-            in_flight_bytes: to.gauge("in_flight_bytes", "Bytes of the batches claimed and not settled"),
-            in_flight_batches: to.gauge("in_flight_batches", "Batches claimed and not settled"),
-            remembered_batches: to.gauge("remembered_batches", "Batches settled, and remembered until that is durable"),
-            unavailable_topics: to.gauge("unavailable_topics", "Topics that Kafka does not take just now"),
-            throttled: to.gauge("kafka_throttled", "1 while Kafka brokers hold this node's records back by a quota; else 0"),
+            in_flight_tasks: to
+                .gauge("in_flight_tasks", "Tasks in flight: claimed and not yet settled"),
+            in_flight_bytes: to.gauge("in_flight_bytes", "Bytes of the batches in flight"),
+            in_flight_batches: to.gauge("in_flight_batches", "Batches in flight"),
+            remembered_batches: to.gauge(
+                "remembered_batches",
+                "Settled batches that are remembered until the settle is durable",
+            ),
+            unavailable_topics: to.gauge("unavailable_topics", "Unavailable topics"),
+            throttled: to
+                .gauge("kafka_throttled", "1 while Kafka throttles this node by a quota; else 0"),
         }
     }
 

@@ -68,7 +68,7 @@ impl NodeShared {
     pub async fn take_in(&self, batch: Batch, past: Past) {
         let Some(held) = self.in_flight.hold(batch, past, clock::monotonic()) else { return };
         if !self.wheel.put(held).await {
-            tracing::warn!("the wheel has ended; a batch is left for others to adopt");
+            tracing::warn!("the wheel has ended; a batch is left for other nodes to adopt");
         }
     }
 
@@ -113,7 +113,7 @@ impl NodeShared {
         }
         let closed = self.in_flight.topics().looked(topic, Sight::There, clock::monotonic());
         if closed.is_some() {
-            tracing::info!(%topic, "the topic is there again, and is tried again");
+            tracing::info!(%topic, "the topic exists again; retrying its tasks");
             self.sweep();
         }
     }

@@ -77,7 +77,7 @@ impl TopicKeeper {
             turn_at = clock::monotonic().plus(INTERVAL);
             if self.publisher.is_deaf() {
                 return Err(
-                    "the thread that takes in the reports of a Kafka producer has panicked".into(),
+                    "the thread for the delivery reports of a Kafka producer has panicked".into()
                 );
             }
             match self.mend().await {
@@ -85,10 +85,7 @@ impl TopicKeeper {
                 // The cause (a half-written file, or a lack of threads) may be gone at the next
                 // turn.
                 Err(error) if !std::mem::replace(&mut is_failing, true) => {
-                    tracing::warn!(
-                        error = chain(&error),
-                        "no new producer could be made; it is tried again"
-                    );
+                    tracing::warn!(error = chain(&error), "cannot create a new producer; retrying");
                 }
                 Err(_) => {}
             }
@@ -137,7 +134,8 @@ impl TopicKeeper {
                 let held_back_ms: u64 = throttle.as_millis().saturating_as();
                 tracing::warn!(
                     held_back_ms,
-                    "Kafka throttles this node: it is over a quota; claims slow down to what goes out"
+                    "Kafka throttles this node by a quota; claims slow down to the rate of \
+                     publishing"
                 );
             }
             (true, None) => tracing::info!("Kafka does not throttle this node any more"),
@@ -179,17 +177,28 @@ impl TopicKeeper {
                     .in_flight
                     .topics()
                     .reason(topic)
-                    .unwrap_or("its records wait")
+                    .unwrap_or("records wait without an acknowledgement")
                     .to_owned();
-                tracing::warn!(%topic, reason, "no acknowledgement; the topic is unavailable, its tasks stay where they are")
+                tracing::warn!(
+                    %topic, reason,
+                    "the topic is unavailable; its tasks wait in their table"
+                )
             }
             Action::Denied(topic, left) => {
                 let left_s = left.as_secs();
-                tracing::warn!(%topic, "Kafka has no such topic any more; unless it is made again its tasks become dead letters in {left_s} s");
+                tracing::warn!(
+                    %topic,
+                    "the topic does not exist any more; unless it is created again, its tasks \
+                     become dead letters in {left_s} s"
+                );
             }
             Action::Forbidden(topic, left) => {
                 let left_s = left.as_secs();
-                tracing::warn!(%topic, "this node may not write to the topic; unless it is allowed to, its tasks become dead letters in {left_s} s");
+                tracing::warn!(
+                    %topic,
+                    "this node may not write to the topic; unless it gets the right, the tasks \
+                     become dead letters in {left_s} s"
+                );
             }
             Action::Gone(topic) => {
                 let reason = self
@@ -199,15 +208,18 @@ impl TopicKeeper {
                     .forbidden_for(topic)
                     .unwrap_or("the topic does not exist")
                     .to_owned();
-                tracing::warn!(%topic, reason, "the topic is given up on; its tasks become dead letters");
+                tracing::warn!(
+                    %topic, reason,
+                    "the topic was denied for too long; its tasks become dead letters"
+                );
                 self.shared.sweep();
             }
             Action::StillGone(topic) => {
-                tracing::debug!(%topic, "the topic goes on refusing all records");
+                tracing::debug!(%topic, "the topic still refuses all records");
                 self.shared.sweep();
             }
             Action::Closed(topic) => {
-                tracing::info!(%topic, "the topic is tried again");
+                tracing::info!(%topic, "the topic is available for new attempts");
                 self.shared.sweep();
             }
             Action::Look(_) => {}

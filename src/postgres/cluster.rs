@@ -25,7 +25,7 @@ pub enum RefusedCluster {
     Server(Vec<String>),
     #[error("the settings of the cluster are refused: {}", join(.0))]
     Invalid(Vec<ClusterSettingsError>),
-    #[error("--{name} is {stored} in this database and can never change; {wished} was asked for")]
+    #[error("--{name} is {stored} in this database and cannot be changed to {wished}")]
     Fixed { name: &'static str, stored: String, wished: String },
 }
 
@@ -45,9 +45,12 @@ pub(super) async fn read(
         if !is_there {
             return Ok(None);
         }
-        let row = sqlx::query("-- read the settings of the cluster\nselect shards, leaf_ms, horizon_ms, window_ms from cluster")
-            .fetch_optional(open)
-            .await?;
+        let row = sqlx::query(
+            "-- read the settings of the cluster\n\
+                               select shards, leaf_ms, horizon_ms, window_ms from cluster",
+        )
+        .fetch_optional(open)
+        .await?;
         row.as_ref().map(settings_of).transpose()
     };
     connection.run("read the settings of the cluster", statement).await
@@ -133,8 +136,10 @@ pub(super) async fn write(
             "-- write the settings of the cluster
             insert into cluster (shards, leaf_ms, horizon_ms, window_ms)
             values ($1, $2, $3, $4)
-            on conflict (singleton) do update set horizon_ms = excluded.horizon_ms, window_ms = excluded.window_ms
-            where (cluster.horizon_ms, cluster.window_ms) <> (excluded.horizon_ms, excluded.window_ms)",
+            on conflict (singleton) do update set horizon_ms = excluded.horizon_ms,
+              window_ms = excluded.window_ms
+            where (cluster.horizon_ms, cluster.window_ms) <> (excluded.horizon_ms,
+              excluded.window_ms)",
         )
         .bind(i32::from(settings.shards.get()))
         .bind(ms(settings.leaf))
@@ -173,9 +178,12 @@ pub(super) async fn check_server(connection: &mut Connection) -> Result<Faults, 
     let statement = async |open: &mut PgConnection| {
         sqlx::query_as(
             "-- check the server
-            select current_setting('server_version_num')::int as number, current_setting('server_version') as version,
-              current_setting('fsync')::bool as has_fsync, current_setting('full_page_writes')::bool as has_full_page_writes,
-              current_setting('wal_compression') as wal_compression, current_setting('commit_delay') <> '0' as has_commit_delay,
+            select current_setting('server_version_num')::int as number,
+              current_setting('server_version') as version,
+              current_setting('fsync')::bool as has_fsync,
+                current_setting('full_page_writes')::bool as has_full_page_writes,
+              current_setting('wal_compression') as wal_compression,
+                current_setting('commit_delay') <> '0' as has_commit_delay,
               current_setting('log_parameter_max_length') <> '0'
                 and (current_setting('log_statement') in ('mod', 'all')
                   or current_setting('log_min_duration_statement') <> '-1'
@@ -218,44 +226,48 @@ fn judge(facts: &ServerFacts) -> Faults {
     };
     refuse(
         facts.number < VERSION_MIN,
-        format!("Postgres is {}, 15 or later is needed", facts.version),
+        format!("Postgres is {}, but 15 or later is required", facts.version),
     );
     refuse(
         !facts.is_pinned,
-        "the settings that a session asks for do not reach Postgres (synchronous_commit, deadlines, how statements are planned): a pooler in between drops them \
-         (PgBouncer's ignore_startup_parameters); connect to Postgres itself"
+        "the settings of a session (synchronous_commit, deadlines, planning) do not reach \
+         Postgres: a pooler in between drops them (PgBouncer's ignore_startup_parameters); connect \
+         to Postgres itself"
             .to_owned(),
     );
-    refuse(facts.is_standby, "Postgres is a standby: connect to the primary".to_owned());
+    refuse(facts.is_standby, "Postgres is a standby; connect to the primary".to_owned());
     refuse(
         facts.encoding != "UTF8",
         format!(
-            "the database is encoded in {}: make one with `encoding 'UTF8' template template0`",
+            "the encoding of the database is {}; create one with `encoding 'UTF8' template \
+             template0`",
             facts.encoding
         ),
     );
     refuse(
         !facts.has_fsync,
-        "fsync is off: what Postgres has confirmed can be lost, so nothing can be promised"
-            .to_owned(),
+        "fsync is off, so a crash can lose committed tasks; switch it on".to_owned(),
     );
     refuse(
         !facts.has_full_page_writes,
-        "full_page_writes is off: a crash can destroy what Postgres has confirmed, so nothing can be promised".to_owned(),
+        "full_page_writes is off, so a crash can destroy committed tasks; switch it on".to_owned(),
     );
     // "on" means pglz.
     if ["on", "pglz"].contains(&facts.wal_compression.as_str()) {
         faults.warnings.push(
-            "wal_compression is pglz, which costs more CPU than the rest of a task: set lz4 or off"
+            "wal_compression is pglz, which costs more CPU than all other work on a task; set it \
+             to lz4 or off"
                 .to_owned(),
         );
     }
     if facts.has_commit_delay {
-        faults.warnings.push("commit_delay is not 0: every claim waits for it".to_owned());
+        faults
+            .warnings
+            .push("commit_delay is not 0, so every claim waits for it; set it to 0".to_owned());
     }
     if facts.logs_payloads {
         faults.warnings.push(
-            "Postgres logs slow or all statements with their parameters, which are payloads: \
+            "Postgres logs slow or all statements with their parameters, which include payloads; \
              set log_parameter_max_length to 0"
                 .to_owned(),
         );
@@ -293,7 +305,7 @@ mod tests {
             (ServerFacts { has_fsync: false, ..good() }, "fsync is off"),
             (ServerFacts { has_full_page_writes: false, ..good() }, "full_page_writes is off"),
             (ServerFacts { is_standby: true, ..good() }, "a standby"),
-            (ServerFacts { encoding: "LATIN1".to_owned(), ..good() }, "encoded in LATIN1"),
+            (ServerFacts { encoding: "LATIN1".to_owned(), ..good() }, "database is LATIN1"),
             (ServerFacts { is_pinned: false, ..good() }, "a pooler in between"),
         ];
         for (facts, why) in refused {

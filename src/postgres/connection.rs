@@ -75,7 +75,10 @@ impl PostgresSettings {
             .map_err(|_may_hold_the_password| reason_against(url).to_owned())?;
         // The driver takes such a list for one host name, and would try to resolve it forever.
         if options.get_socket().is_none() && options.get_host().contains(',') {
-            return Err("it names several hosts: one is wanted, a name or an address that follows the primary".to_owned());
+            return Err(
+                "the URL names several hosts; give one name or address that follows the primary"
+                    .to_owned(),
+            );
         }
         let has_root = parameters(url).any(|(name, _)| ROOTS.contains(&name));
         if let Some(reason) = link::refusal(options.get_ssl_mode(), has_root) {
@@ -114,7 +117,9 @@ fn unknown_parameter(url: &str) -> Option<String> {
         PARAMETERS.contains(&name) || name.starts_with("options[") || name.starts_with("options%5B")
     };
     let is_unknown = parameters(url).any(|(name, _)| !is_known(name));
-    is_unknown.then(|| format!("it has a parameter that is none of {}", PARAMETERS.join(", ")))
+    is_unknown.then(|| {
+        format!("the URL has an unknown parameter; the valid ones are {}", PARAMETERS.join(", "))
+    })
 }
 
 fn parameters(url: &str) -> impl Iterator<Item = (&str, &str)> {
@@ -128,18 +133,21 @@ fn parameters(url: &str) -> impl Iterator<Item = (&str, &str)> {
 /// Explains why the driver does not accept a URL, without repeating any part of it.
 fn reason_against(url: &str) -> &'static str {
     let wrong = parameters(url).find_map(|(name, value)| match name {
-        "sslmode" | "ssl-mode" if value.parse::<PgSslMode>().is_err() => Some(
-            "its sslmode is none of disable, allow, prefer, require, verify-ca and verify-full",
-        ),
-        "port" if value.parse::<u16>().is_err() => Some("its port is no number up to 65535"),
-        "hostaddr" if value.parse::<IpAddr>().is_err() => Some("its hostaddr is no IP address"),
+        "sslmode" | "ssl-mode" if value.parse::<PgSslMode>().is_err() => {
+            Some("its sslmode must be disable, allow, prefer, require, verify-ca or verify-full")
+        }
+        "port" if value.parse::<u16>().is_err() => Some("its port must be a number up to 65535"),
+        "hostaddr" if value.parse::<IpAddr>().is_err() => {
+            Some("its hostaddr must be an IP address")
+        }
         "statement-cache-capacity" if value.parse::<usize>().is_err() => {
-            Some("its statement-cache-capacity is no number")
+            Some("its statement-cache-capacity must be a number")
         }
         _ => None,
     });
     wrong.unwrap_or(
-        "not a URL of the form postgres://user:password@host:port/database (in a password, / ? # and @ are written %2F %3F %23 %40)",
+        "not a URL of the form postgres://user:password@host:port/database (in a password, write / \
+         ? # and @ as %2F %3F %23 and %40)",
     )
 }
 
@@ -258,7 +266,10 @@ impl Connection {
         match within(SIGN_OF_LIFE_MAX, open.ping()).await {
             Ok(()) => Some(open),
             Err(cause) => {
-                tracing::debug!(purpose = self.purpose.name, %cause, "an idle connection to Postgres is gone; opening another one");
+                tracing::debug!(
+                    purpose = self.purpose.name, %cause,
+                    "an idle connection to Postgres has ended; opening another one"
+                );
                 None
             }
         }
@@ -339,7 +350,10 @@ impl Connection {
         // The answer to this ping comes after the answer to that statement. The session may be
         // inside a transaction, so the connection is not used again.
         if let Err(cause) = within(self.purpose.deadline, open.ping()).await {
-            tracing::debug!(purpose = self.purpose.name, %cause, "the end of a statement that nobody waits for was not awaited");
+            tracing::debug!(
+                purpose = self.purpose.name, %cause,
+                "did not wait for the end of a statement whose caller is gone"
+            );
         }
     }
 
@@ -411,9 +425,9 @@ mod tests {
             ("postgres://me:hunter2?sslmode=require@db/punctual", "verify-full"),
             (
                 "postgres://me@db/punctual?pasword=hunter2",
-                "a parameter that is none of host, hostaddr, port, dbname, user, password",
+                "the valid ones are host, hostaddr, port, dbname, user, password",
             ),
-            ("postgres://me@db/punctual?hunter2", "a parameter that is none of"),
+            ("postgres://me@db/punctual?hunter2", "an unknown parameter"),
             ("postgres://me:hunter2@one,two/punctual", "several hosts"),
             ("postgres:///punctual?host=127.0.0.1,127.0.0.2&password=hunter2", "several hosts"),
         ] {

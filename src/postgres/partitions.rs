@@ -73,9 +73,11 @@ async fn census_of(
     .await?;
     let rows = sqlx::query(
         "-- partitions
-        select c.relname::text as name, i.inhrelid is not null as is_part, coalesce(i.inhdetachpending, false) as is_detaching
+        select c.relname::text as name, i.inhrelid is not null as is_part,
+          coalesce(i.inhdetachpending, false) as is_detaching
         from pg_class p
-        join pg_class c on c.relnamespace = p.relnamespace and c.relkind = 'r' and starts_with(c.relname::text, $1 || '_')
+        join pg_class c on c.relnamespace = p.relnamespace and c.relkind = 'r'
+          and starts_with(c.relname::text, $1 || '_')
         left join pg_inherits i on i.inhrelid = c.oid
         where p.oid = to_regclass($1)",
     )
@@ -121,7 +123,7 @@ async fn create_some(
     partitions: &[Partition],
 ) -> Result<bool, PostgresError> {
     let what = partitions.first().map_or_else(String::new, |first| {
-        format!("make {} partitions from {} on", partitions.len(), first.name())
+        format!("create {} partitions from {} on", partitions.len(), first.name())
     });
     connection
         .run(&what, async |open| {
@@ -154,7 +156,9 @@ async fn create_one(
 ) -> Result<(), sqlx::Error> {
     let name = partition.name();
     let parents: Vec<bool> = sqlx::query_scalar(
-        "-- is there a partition\nselect exists (select from pg_inherits where inhrelid = c.oid) from pg_class c where c.oid = to_regclass($1)",
+        "-- is there a partition\n\
+         select exists (select from pg_inherits where inhrelid = c.oid) from pg_class c where \
+         c.oid = to_regclass($1)",
     )
     .bind(&name)
     .fetch_all(&mut *transaction)

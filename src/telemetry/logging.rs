@@ -41,7 +41,9 @@ impl LogSettings {
             filter.split(',').map(str::trim).filter(|directive| !directive.is_empty()).collect();
         if directives.is_empty() {
             return Err(wrong(
-                "it is empty: a level (error, warn, info, debug, trace, off) or target=level is wanted".to_owned(),
+                "it is empty: a level (error, warn, info, debug, trace, off) or target=level is \
+                 wanted"
+                    .to_owned(),
             ));
         }
         // A word that is not a level would be taken for a target, and all other lines would be
@@ -49,7 +51,8 @@ impl LogSettings {
         let mut bare = directives.iter().filter(|directive| !directive.contains(['=', '[']));
         if let Some(other) = bare.find(|directive| directive.parse::<LevelFilter>().is_err()) {
             return Err(wrong(format!(
-                "`{other}` is no level: error, warn, info, debug, trace, off; of one part it is target=level"
+                "`{other}` is no level: error, warn, info, debug, trace, off; of one part it is \
+                 target=level"
             )));
         }
         let filter = directives.join(",");

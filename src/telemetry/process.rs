@@ -30,7 +30,7 @@ impl Collector for Process {
         let read = |path: &str| fs::read_to_string(path).ok();
         if let Some(bytes) = read("/proc/self/status").as_deref().and_then(resident_bytes) {
             let metric = ConstGauge::new(bytes);
-            let help = "Memory of the process that is in RAM";
+            let help = "Resident memory of the process";
             metric.encode(encoder.encode_descriptor(
                 "process_resident_memory",
                 help,
@@ -40,7 +40,7 @@ impl Collector for Process {
         }
         let Some(times) = read("/proc/self/stat").as_deref().and_then(times) else { return Ok(()) };
         let metric = ConstCounter::new(times.cpu_seconds);
-        let help = "Processor time of the process, all threads";
+        let help = "CPU time of the process, all threads";
         metric.encode(encoder.encode_descriptor(
             "process_cpu",
             help,
@@ -51,7 +51,7 @@ impl Collector for Process {
             return Ok(());
         };
         let metric = ConstGauge::new(booted_at + times.started_seconds);
-        let help = "When the process was started, since the Unix epoch, by this machine's clock";
+        let help = "Start time of the process, since the Unix epoch, by this machine's clock";
         metric.encode(encoder.encode_descriptor(
             "process_start_time",
             help,

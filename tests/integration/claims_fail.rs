@@ -73,7 +73,8 @@ impl Limited {
         run(cluster, format!("alter role {role} connection limit 1")).await;
         let end = format!(
             "select pg_terminate_backend(pid) from pg_stat_activity
-             where usename = '{role}' and datname = current_database() and application_name = '{sessions}'"
+             where usename = '{role}' and datname = current_database()
+               and application_name = '{sessions}'"
         );
         run(cluster, end).await;
     }
@@ -114,9 +115,13 @@ async fn a_node_that_gets_no_sessions_for_its_claims_gives_its_shards_to_others_
     let ledger = Ledger::default();
     let consumer = cluster.consumer(&topic);
     let tasks: Vec<_> = (0..100)
-        .map(
-            |number| json!({ "topic": topic, "due_at": now_ms() + 1500 + number * 10, "payload_text": format!("task {number}") }),
-        )
+        .map(|number| {
+            json!({
+                "topic": topic,
+                "due_at": now_ms() + 1500 + number * 10,
+                "payload_text": format!("task {number}"),
+            })
+        })
         .collect();
     ledger.accept_all(&healthy.api().submit_all(&tasks).await, &tasks);
     let findings = ledger.settle_up(&cluster, || consumer.records(), DEADLINE).await;
@@ -141,7 +146,13 @@ async fn a_node_that_gets_no_session_for_its_settles_gives_its_shards_to_others_
     let (node, healthy) = (&limited.node, &limited.healthy);
     let (ledger, consumer) = (Ledger::default(), cluster.consumer(&topic));
     let submit = async |count: usize| {
-        let task = |number| json!({ "topic": topic, "delay": 0, "payload_text": format!("task {number}") });
+        let task = |number| {
+            json!({
+                "topic": topic,
+                "delay": 0,
+                "payload_text": format!("task {number}"),
+            })
+        };
         let tasks: Vec<_> = (0..count).map(task).collect();
         ledger.accept_all(&node.api().submit_all(&tasks).await, &tasks);
     };
@@ -180,9 +191,13 @@ async fn a_lock_on_a_table_is_named_and_what_was_due_meanwhile_comes_when_it_is_
     let consumer = cluster.consumer(&topic);
     let ledger = Ledger::default();
     let tasks: Vec<_> = (0..50)
-        .map(
-            |number| json!({ "topic": topic, "due_at": now_ms() + 1500 + number * 10, "payload_text": format!("task {number}") }),
-        )
+        .map(|number| {
+            json!({
+                "topic": topic,
+                "due_at": now_ms() + 1500 + number * 10,
+                "payload_text": format!("task {number}"),
+            })
+        })
         .collect();
     ledger.accept_all(&node.api().submit_all(&tasks).await, &tasks);
     let mut holder = cluster.database.connect().await;
@@ -195,7 +210,7 @@ async fn a_lock_on_a_table_is_named_and_what_was_due_meanwhile_comes_when_it_is_
     })
     .await;
     eventually("the log names it, too", DEADLINE, async || {
-        node.log().contains("no claim succeeds; a lock is held")
+        node.log().contains("all claims fail; a lock is in the way")
     })
     .await;
     eventually("the log says that the node is not ready, and why", DEADLINE, async || {

@@ -86,7 +86,14 @@ fn ids(results: &[Value]) -> HashSet<String> {
 }
 
 fn counts(accepted: usize, known: usize, refused: usize) -> Value {
-    json!({ "accepted": accepted, "known": known, "differs": 0, "refused": refused, "unknown": 0, "not_submitted": 0 })
+    json!({
+        "accepted": accepted,
+        "known": known,
+        "differs": 0,
+        "refused": refused,
+        "unknown": 0,
+        "not_submitted": 0,
+    })
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -273,14 +280,15 @@ async fn a_topic_that_nobody_knows_is_told_from_one_that_has_nothing() {
     for words in commands {
         let (code, said) = run(words, &gone).await;
         assert!(
-            code == Some(1) && said.contains("is not known: Kafka has none of this name"),
+            code == Some(1) && said.contains("is not known: Kafka does not have it"),
             "{words:?}: {code:?} {said}"
         );
         assert_eq!(run(words, &empty).await.0, Some(0), "{words:?}");
     }
     // A dead letter of a topic that was deleted.
     let id: uuid::Uuid = "01a1fe6e-c1f1-8001-80ed-000000000001".parse().unwrap();
-    let dead = "insert into dead_letter (id, row_id, topic, payload, attempts, reason) values ($1, $1, $2, '1', 3, 'tried')";
+    let dead = "insert into dead_letter (id, row_id, topic, payload, attempts, reason) values ($1, \
+                $1, $2, '1', 3, 'tried')";
     sqlx::query(dead).bind(id).bind(&gone).execute(&cluster.sql).await.unwrap();
     assert_eq!(run(&["list"], &gone).await.0, Some(0), "a task is for it");
 }
@@ -343,7 +351,7 @@ async fn a_task_is_replaced_shown_and_cancelled_by_its_name() {
     assert!(run(&submit).await.1.contains("  known by its name, "));
     let replaced = run(&[&submit[..], &["--replace"]].concat()).await.1;
     assert!(
-        replaced.contains("  submitted in place of the one before, ")
+        replaced.contains("  submitted, in place of the previous task, ")
             && replaced[..36] != first[..36],
         "{replaced}"
     );
@@ -381,18 +389,15 @@ async fn what_was_done_and_could_not_be_written_is_not_refused() {
     for submit in [&submit[..], &[&submit[..], &["--json"]].concat()] {
         let (code, said) = on_full_disk(submit).await;
         assert!(
-            code == Some(6) && said.contains("it was done; only the answer could not be written: "),
+            code == Some(6) && said.contains("it was done; only writing the answer failed: "),
             "{code:?}: {said}"
         );
     }
     let file = TaskFile::new(&cluster, "unwritten", &lines(&topic, 3, now_ms() + 3_600_000));
     for manner in ["--json", "--quiet"] {
         let (code, said) = on_full_disk(&["submit", file.path(), "--run-id", "r", manner]).await;
-        assert!(
-            code == Some(6) && said.contains("not all results could be written: "),
-            "{code:?}: {said}"
-        );
-        assert!(said.contains("--run-id r; nothing is made twice"), "{said}");
+        assert!(code == Some(6) && said.contains("cannot write all results: "), "{code:?}: {said}");
+        assert!(said.contains("--run-id r; no task is made twice"), "{said}");
     }
     assert_eq!(cluster.count("select count(*) from task").await, 5);
     let (code, said) = on_full_disk(&["list"]).await;
@@ -436,8 +441,16 @@ async fn what_is_pending_and_what_has_died_is_listed_and_dealt_with() {
     let node = cluster.node().await;
     let topic = cluster.topic("t").await;
     let due_at = now_ms() + 3_600_000;
-    let all: Vec<Value> =
-        (0..2_500).map(|n| json!({ "topic": topic, "due_at": due_at + n, "payload": n, "name": format!("n{n}") })).collect();
+    let all: Vec<Value> = (0..2_500)
+        .map(|n| {
+            json!({
+                "topic": topic,
+                "due_at": due_at + n,
+                "payload": n,
+                "name": format!("n{n}"),
+            })
+        })
+        .collect();
     node.api().submit_all(&all).await;
     let run = async |words: &[&str]| {
         let output = punctual(node.api().base(), words).await;
@@ -486,7 +499,8 @@ async fn what_is_pending_and_what_has_died_is_listed_and_dealt_with() {
         (1..=5).map(|n| format!("01a1fe6e-c1f{n}-8001-80ed-000000000001")).collect();
     for id in &ids {
         sqlx::query(
-            "insert into dead_letter (id, row_id, topic, payload, attempts, reason) values ($1, $1, $2, '1', 3, 'tried')",
+            "insert into dead_letter (id, row_id, topic, payload, attempts, reason) values ($1, \
+             $1, $2, '1', 3, 'tried')",
         )
         .bind(id.parse::<uuid::Uuid>().unwrap())
         .bind(&topic)
@@ -523,7 +537,7 @@ async fn what_is_pending_and_what_has_died_is_listed_and_dealt_with() {
         assert_eq!(refused.status.code(), Some(2), "{unconfirmed:?}");
         assert!(
             text(&refused.stderr)
-                .contains("nothing was done\nsay --dry-run to see how many, --yes to do it")
+                .contains("nothing was done\nadd --dry-run to count, or --yes to do it")
         );
     }
     assert_eq!(run(&[&redrive[..], &["--yes"]].concat()).await.0, "1 dead letter redriven\n");

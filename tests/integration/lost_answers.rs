@@ -13,7 +13,7 @@ const DEADLINE: Duration = Duration::from_secs(120);
 const ROUNDS: usize = 3;
 /// Until a claim was among what was not answered.
 const ROUNDS_MAX: usize = 12;
-const IN_DOUBT: &str = "whose claims were not answered";
+const IN_DOUBT: &str = "whose claims got no answer";
 const SILENCE: Duration = Duration::from_secs(1);
 
 /// Claims, submits and settles alike: whatever is on its way when Postgres can no longer be heard.

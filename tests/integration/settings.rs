@@ -304,7 +304,8 @@ async fn a_start_that_waits_for_a_lock_says_what_cannot_be_made() {
     let cluster = Cluster::start("locked-out").await;
     // A partition is missing, and somebody keeps it from being made.
     let gone: String = sqlx::query_scalar(
-        "select inhrelid::regclass::text from pg_inherits where inhparent = 'execlog_cancelled'::regclass order by 1 limit 1",
+        "select inhrelid::regclass::text from pg_inherits where inhparent = \
+         'execlog_cancelled'::regclass order by 1 limit 1",
     )
     .fetch_one(&cluster.sql)
     .await
@@ -321,7 +322,7 @@ async fn a_start_that_waits_for_a_lock_says_what_cannot_be_made() {
     let found = look_for(DEADLINE, async || {
         told = node.api().get("/readyz").await.json()["missing"].clone();
         let why = told.as_array()?.iter().find(|one| one["what"] == "postgres")?["why"].as_str()?;
-        why.starts_with("the partitions cannot be made: ").then_some(())
+        why.starts_with("cannot create the partitions: ").then_some(())
     });
     let is_found = found.await.is_some();
     assert!(is_found, "/readyz should say what cannot be made: {told}");
@@ -418,7 +419,7 @@ async fn a_node_goes_on_when_whoever_reads_its_log_stops_reading() {
     let told = async {
         loop {
             let line = log.next_line().await.unwrap().unwrap();
-            if line.contains("lines of this log are lost") {
+            if line.contains("log lines were lost") {
                 return;
             }
         }

@@ -107,7 +107,7 @@ async fn tasks_become_records_over_tls_everywhere() {
     .await
     .unwrap();
     assert_eq!(plain, 0, "connections to Postgres without TLS");
-    assert!(!node.log().contains("whoever is on the way"), "{}", node.log_tail());
+    assert!(!node.log().contains("others on the network"), "{}", node.log_tail());
 
     // A server whose certificate is of another authority is not spoken to.
     let other = cluster.folder().join("other.pem");

@@ -225,7 +225,7 @@ impl Node {
 
     /// Returns the address of its operator port.
     pub fn operator_address(&self) -> Option<String> {
-        self.address_of("listening for operators")
+        self.address_of("listening on the operator port")
     }
 
     fn address_of(&self, message: &str) -> Option<String> {

@@ -53,10 +53,11 @@ impl fmt::Debug for TokenId {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum TokenError {
     #[error(
-        "not a token of Punctual: one is `pt_`, 8 characters of an id, `_`, and 49 more characters"
+        "not a token of Punctual, which is `pt_`, an id of 8 characters, `_`, and 49 more \
+         characters"
     )]
     Format,
-    #[error("the checksum is wrong: a character was changed, or the text was cut and joined")]
+    #[error("the checksum is wrong: a character is wrong or missing")]
     Checksum,
 }
 

@@ -57,7 +57,7 @@ fn names(
             }
             _ => "a host name without a `*`",
         };
-        reader.problem(&at, format!("{text:?} is no `{key}` of a certificate: {form}"));
+        reader.problem(&at, format!("{text:?} is not a `{key}` of a certificate: {form}"));
     }
     names.map(|names| (names, at))
 }

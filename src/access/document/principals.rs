@@ -62,14 +62,20 @@ impl Principals {
             let id = reader.text(token, "id", item).and_then(|(text, at)| {
                 let id = TokenId::new(&text);
                 if id.is_none() {
-                    reader.problem(&at, format!("{text:?} is no token id: 8 of a-z and 0-9"));
+                    reader.problem(
+                        &at,
+                        format!("{text:?} is not a token id, which has 8 of a-z and 0-9"),
+                    );
                 }
                 id.map(|id| (id, at))
             });
             let hash = reader.text(token, "sha256", item).and_then(|(text, at)| {
                 let hash = TokenHash::new(&text);
                 if hash.is_none() {
-                    reader.problem(&at, "`sha256` has 64 hexadecimal digits; is this the token?");
+                    reader.problem(
+                        &at,
+                        "`sha256` must have 64 hexadecimal digits; this may be the token itself",
+                    );
                 }
                 hash.map(|hash| (hash, at))
             });
@@ -104,13 +110,11 @@ pub fn principal_name(name: &str) -> Result<PrincipalName, String> {
     }
     let read = PrincipalName::new(name).map_err(|error| error.to_string())?;
     if read == PrincipalName::anonymous() {
-        let text = "`anonymous` is the name of callers without a credential; their rights are in [anonymous]";
+        let text = "`anonymous` is reserved for callers without a credential; their rights go into [anonymous]";
         return Err(text.to_owned());
     }
     if name.contains(':') {
-        return Err(
-            "names with `:` are kept for identities that are proven in other ways".to_owned()
-        );
+        return Err("names with `:` are reserved for other kinds of identities".to_owned());
     }
     Ok(read)
 }

@@ -61,7 +61,7 @@ impl Reader<'_> {
         let time = value.get_ref().as_datetime().map(ToString::to_string);
         let time = time.and_then(|text| Timestamp::of_rfc3339(&text));
         if time.is_none() {
-            let text = format!("`{key}` is no time with a zone, such as 2027-03-01T00:00:00Z");
+            let text = format!("`{key}` is not a time with a zone, such as 2027-03-01T00:00:00Z");
             self.problem(&value.span(), text);
         }
         time
@@ -79,7 +79,7 @@ impl Reader<'_> {
         };
         let text = value.get_ref().as_str().map(str::to_owned);
         if text.is_none() {
-            self.problem(&value.span(), format!("`{key}` is no string"));
+            self.problem(&value.span(), format!("`{key}` is not a string"));
         }
         text.map(|text| (text, value.span()))
     }
@@ -90,7 +90,7 @@ impl Reader<'_> {
         for item in self.items(value, key) {
             match item.get_ref().as_str() {
                 Some(text) => texts.push((text.to_owned(), item.span())),
-                None => self.problem(&item.span(), format!("an item of `{key}` is no string")),
+                None => self.problem(&item.span(), format!("an item of `{key}` is not a string")),
             }
         }
         texts
@@ -101,7 +101,7 @@ impl Reader<'_> {
         match value.get_ref().as_array() {
             Some(array) => array.iter().collect(),
             None => {
-                self.problem(&value.span(), format!("`{key}` is no array"));
+                self.problem(&value.span(), format!("`{key}` is not an array"));
                 Vec::new()
             }
         }
@@ -120,7 +120,7 @@ impl Reader<'_> {
     pub fn table<'v, 'i>(&mut self, value: &'v Value<'i>, what: &str) -> Option<&'v DeTable<'i>> {
         let table = value.get_ref().as_table();
         if table.is_none() {
-            self.problem(&value.span(), format!("{what} is no table"));
+            self.problem(&value.span(), format!("{what} is not a table"));
         }
         table
     }
@@ -130,7 +130,10 @@ impl Reader<'_> {
             let name: &str = key.get_ref();
             if !known.contains(&name) {
                 let known = known.join(", ");
-                self.problem(&key.span(), format!("unknown key {name:?}; there are {known}"));
+                self.problem(
+                    &key.span(),
+                    format!("unknown key {name:?}; the valid keys are {known}"),
+                );
             }
         }
     }

@@ -52,7 +52,7 @@ impl Roles {
         grants.operates = match table.get("operate") {
             None => false,
             Some(value) => value.get_ref().as_bool().unwrap_or_else(|| {
-                reader.problem(&value.span(), "`operate` is neither true nor false");
+                reader.problem(&value.span(), "`operate` must be true or false");
                 false
             }),
         };
@@ -101,11 +101,14 @@ fn actions(reader: &mut Reader<'_>, value: Option<&Value<'_>>) -> Vec<Action> {
             (_, Some(action)) => actions.push(action),
             ("operate", None) => reader.problem(
                 &at,
-                "`operate` concerns no topic: write `operate = true` in the principal",
+                "`operate` is not a right on a topic: write `operate = true` in the principal",
             ),
             (_, None) => {
                 let known = Action::ON_TOPICS.map(Action::name).join(", ");
-                reader.problem(&at, format!("{name:?} is no action; there are {known}, and *"));
+                reader.problem(
+                    &at,
+                    format!("{name:?} is not an action; the actions are {known}, and *"),
+                );
             }
         }
     }
@@ -119,7 +122,7 @@ fn topics(reader: &mut Reader<'_>, value: Option<&Value<'_>>, is_allowed: bool) 
             Ok(pattern) => {
                 if is_allowed && pattern.is_ragged() {
                     let example = text.replace('*', "-secret");
-                    reader.warning(&at, format!("`{text}` covers `{example}` as well"));
+                    reader.warning(&at, format!("`{text}` covers `{example}`, too"));
                 }
                 topics.push(pattern);
             }

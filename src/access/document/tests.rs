@@ -111,8 +111,8 @@ fn what_a_problem_says_helps() {
         ("version = 1", "no principal"),
         ("version = 1\n[roles.a]\n[roles.a]\n", "line 3"),
         ("version = 1\n[principals.anonymous]\noperate = true", "[anonymous]"),
-        ("version = 1\n[principals.a]\nroles = 'x'", "`roles` is no array"),
-        ("version = 1\nroles = 3", "`roles` is no table"),
+        ("version = 1\n[principals.a]\nroles = 'x'", "`roles` is not an array"),
+        ("version = 1\nroles = 3", "`roles` is not a table"),
         (
             "version = 1\n[anonymous]\nallow = [{ actions = ['operate'], topics = ['*'] }]",
             "operate = true",
@@ -140,7 +140,13 @@ fn an_id_or_a_hash_that_two_tokens_have_is_refused() {
         |id: &str, digit: &str| format!("{{ id = \"{id}\", sha256 = \"{}\" }}", digit.repeat(64));
     let text = |one: String, other: String| {
         format!(
-            "version = 1\n[principals.a]\noperate = true\ntokens = [{one}]\n[principals.b]\noperate = true\ntokens = [{other}]\n"
+            "version = 1\n\
+             [principals.a]\n\
+             operate = true\n\
+             tokens = [{one}]\n\
+             [principals.b]\n\
+             operate = true\n\
+             tokens = [{other}]\n"
         )
     };
     assert!(read(&text(token("aaaaaaaa", "1"), token("bbbbbbbb", "2"))).is_ok());
@@ -153,7 +159,11 @@ fn an_id_or_a_hash_that_two_tokens_have_is_refused() {
 #[test]
 fn a_token_that_expires_before_it_begins_is_refused() {
     let text = format!(
-        "version = 1\n[principals.a]\noperate = true\ntokens = [{{ id = \"aaaaaaaa\", sha256 = \"{}\", not_before = 2027-01-01T00:00:00Z, expires = 2027-01-01T00:00:00Z }}]",
+        "version = 1\n\
+         [principals.a]\n\
+         operate = true\n\
+         tokens = [{{ id = \"aaaaaaaa\", sha256 = \"{}\", not_before = 2027-01-01T00:00:00Z, \
+         expires = 2027-01-01T00:00:00Z }}]",
         "1".repeat(64)
     );
     assert_eq!(problems(&text), ["line 4: the token expires before it is valid"]);
@@ -172,7 +182,7 @@ allow = [ { actions = ["*"], topics = ["orders*"] } ]
         warnings,
         [
             "line 2: nobody has the role \"unused\"",
-            "line 3: `orders*` covers `orders-secret` as well",
+            "line 3: `orders*` covers `orders-secret`, too",
             "line 4: the principal \"idle\" has no rights",
             "line 4: the principal \"idle\" has no token",
         ]

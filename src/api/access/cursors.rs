@@ -62,7 +62,8 @@ impl Cursors {
     pub fn open(&self, text: &str, binding: Binding<'_>) -> Result<Cursor, Problem> {
         let key = self.key.get().ok_or_else(|| Problem::unavailable("the node is starting"))?;
         opened(key, text, binding).ok_or_else(|| {
-            let detail = "this cursor was not given for this list with these filters; repeat the filters of the page that gave it, or begin without a cursor";
+            let detail = "this cursor is not valid for this list with these filters; repeat the \
+                          filters of its page, or begin without a cursor";
             Problem::invalid("cursor", detail)
         })
     }

@@ -144,9 +144,10 @@ impl Guard {
         tracing::info!(
             principal = %self.caller.principal.name,
             reason,
-            "a request failed; its caller is not told the reason"
+            "a request failed; the caller does not get the reason"
         );
-        "a server that this node needs is away; the log of the node says which one".to_owned()
+        "a server that this node needs is unavailable; the log of the node says which one"
+            .to_owned()
     }
 }
 

@@ -54,7 +54,7 @@ impl Hosts {
         let mut fields = request.headers().get_all(header::HOST).iter();
         let (field, second) = (fields.next(), fields.next());
         if second.is_some() {
-            return Err(Problem::wrong_host("the request has several headers Host"));
+            return Err(Problem::wrong_host("the request has several Host headers"));
         }
         let field = field.map(|value| value.to_str().ok().and_then(host_of));
         let target = request.uri().authority().map(|authority| host_of(authority.as_str()));
@@ -66,7 +66,7 @@ impl Hosts {
             }
             (Some(host), _) | (None, Some(host)) => match host {
                 Some(host) if self.has(&host) => Ok(()),
-                _ => Err(Problem::wrong_host("the host of the request is none of this node's")),
+                _ => Err(Problem::wrong_host("the host of the request is not a name of this node")),
             },
         }
     }

@@ -63,12 +63,14 @@ impl Access {
             Self::Operate => format!("Needs {names}."),
             Self::OnTopic(_) => format!("Needs {names} on the topic."),
             Self::EachItem(_) => {
-                format!("Needs {names} on the topic of each task; others are answered 403 alone.")
+                format!("Needs {names} on the topic of each task; a task without it gets 403.")
             }
-            Self::OnTask(_) => format!(
-                "Needs {names} on the topic of the task; without it, the task does not exist."
-            ),
-            Self::OnTopicOrAll(_) => format!("Needs {names} on the topic, or on `*` without one."),
+            Self::OnTask(_) => {
+                format!("Needs {names} on the topic of the task; without it, the answer is 404.")
+            }
+            Self::OnTopicOrAll(_) => {
+                format!("Needs {names} on the topic, or on `*` if the request has no topic.")
+            }
             Self::OnMany(_) => format!("Needs {names} on the topic; a dry run needs `read`."),
         })
     }

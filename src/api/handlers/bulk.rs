@@ -50,7 +50,7 @@ impl BulkRequest {
         let Some(topic) = topic else {
             return Err(Problem::new(
                 ProblemType::MissingField,
-                "the topic whose tasks are meant is required",
+                "the topic of the tasks is required",
             )
             .at("topic"));
         };

@@ -23,12 +23,13 @@ use crate::node::messages::{Placed, Refusal};
 type NameInPath = Result<Path<(String, String)>, PathRejection>;
 
 /// The reason why a PUT takes no `Idempotency-Key`.
-const NO_KEY: &str = "nothing was done: a PUT has the name in its path, and is repeated as docs/how-to/names.md says; the key of a POST is the name of its task";
+const NO_KEY: &str = "nothing was done: Idempotency-Key is only for a POST; a PUT has the name in \
+                      its path, and docs/how-to/names.md says how to repeat it";
 
 /// Reads topic and name from the path. Returns a problem where no task can have them.
 fn name_of(path: NameInPath) -> Result<(TopicName, TaskName), Problem> {
     let Path((topic, name)) = path
-        .map_err(|_not_utf_8| Problem::invalid("name", "the path is not UTF-8, percent-encoded"))?;
+        .map_err(|_not_utf_8| Problem::invalid("name", "the path is not percent-encoded UTF-8"))?;
     let topic =
         TopicName::new(&topic).map_err(|error| Problem::invalid("topic", error.to_string()))?;
     let name = TaskName::new(&name).map_err(|error| Problem::invalid("name", error.to_string()))?;
@@ -67,7 +68,8 @@ pub async fn replace(
             Ok(answers::task(StatusCode::OK, &TaskJson::of_new(id, TaskState::Scheduled, &echo)))
         }
         Placed::TooLate(task) => {
-            let detail = "the task of this name is on its way, or was perhaps published: it was not replaced, nothing was changed";
+            let detail = "nothing was changed: the task of this name is claimed, or an earlier \
+                          attempt may be in its topic";
             let shows = guard.shows(&task.topic);
             Err(Problem::too_late(detail, *task, shows))
         }

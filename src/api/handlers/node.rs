@@ -77,7 +77,7 @@ pub async fn problem(
     let page = page.ok_or_else(|| {
         Problem::new(
             ProblemType::NotFound,
-            "there is no such type of problem; GET /problems has all of them",
+            "there is no such type of problem; GET /problems lists all of them",
         )
     })?;
     Ok(answers::text(StatusCode::OK, MARKDOWN, page))

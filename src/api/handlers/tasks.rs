@@ -35,7 +35,8 @@ const ITEMS_AT_ONCE: usize = 256;
 const RESULT_BYTES: usize = 200;
 
 /// The reason why a bulk submit takes no `Idempotency-Key`.
-const NO_KEY_OF_BATCH: &str = "nothing was done: a batch as a whole has no key; give each task a name, and the batch can be repeated";
+const NO_KEY_OF_BATCH: &str = "nothing was done: Idempotency-Key is for one task; to repeat a bulk \
+                               submit safely, give each task a name";
 
 /// Handles `POST /v1/tasks`.
 pub async fn submit(
@@ -175,15 +176,16 @@ async fn read_batch(
 ) -> Result<ReadBatch, Problem> {
     let [tasks] = members(text, &["tasks"])?;
     let Some(tasks) = tasks else {
-        return Err(Problem::new(ProblemType::MissingField, "the array of the tasks is required")
-            .at("tasks"));
+        return Err(
+            Problem::new(ProblemType::MissingField, "the array tasks is required").at("tasks")
+        );
     };
     let tasks = array(tasks, "tasks")?;
     let tasks_max = shared.settings.batch_tasks_max.min(Array::ITEMS_MAX);
     if tasks.count > tasks_max {
         shared.metrics.rejected("batch_tasks");
         let detail = format!(
-            "a batch has at most {tasks_max} tasks, this one has {}; send several",
+            "a bulk submit may have {tasks_max} tasks at most, but this one has {}; send several",
             tasks.count
         );
         return Err(Problem::new(ProblemType::BatchTooLarge, detail).at("tasks"));
@@ -359,14 +361,15 @@ pub fn answer_of(
 const fn too_late_for(state: TaskState) -> &'static str {
     match state {
         TaskState::Scheduled => {
-            "the task waits for another attempt, and an earlier one may be in its topic already"
+            "the task waits for its next attempt, and an earlier one may be in its topic already"
         }
-        TaskState::Claimed => "the task is on its way",
+        TaskState::Claimed => "the task is claimed and about to be published",
         TaskState::Dead => {
-            "the task is a dead letter, of which nothing is due any more: DELETE /v1/dead/{id} drops it"
+            "the task is a dead letter, so there is nothing to cancel; DELETE /v1/dead/{id} drops \
+             it"
         }
         TaskState::Published | TaskState::Cancelled => {
-            "the task was published: its receipt says where"
+            "the task is published; its receipt says where"
         }
     }
 }

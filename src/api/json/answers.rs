@@ -356,9 +356,11 @@ mod tests {
     #[test]
     fn a_task_is_answered_in_full() {
         let wanted = concat!(
-            r#"{"id":"01b9774e-55c0-8003-8000-000000000007","topic":"orders","name":"order-17","key_base64":"/w==","#,
+            r#"{"id":"01b9774e-55c0-8003-8000-000000000007","topic":"orders","#,
+            r#""name":"order-17","key_base64":"/w==","#,
             r#""due_at":"2030-01-31T09:30:00.000Z","state":"published","attempt":1,"#,
-            r#""receipt":{"partition":2,"offset":9,"published_at":"2030-01-31T09:30:00.003Z","lateness_ms":3},"#,
+            r#""receipt":{"partition":2,"offset":9,"#,
+            r#""published_at":"2030-01-31T09:30:00.003Z","lateness_ms":3},"#,
             r#""headers":{"h":"1"},"payload":{"a": 1.0}}"#
         );
         assert_eq!(json(Some(br#"{"a": 1.0}"#)), wanted);
@@ -398,11 +400,22 @@ mod tests {
     proptest! {
         /// All values of one name stand together.
         #[test]
-        fn what_is_written_is_read_back(names in proptest::collection::hash_map("[a-z]{1,5}", proptest::collection::vec(value(), 1..4), 0..6)) {
-            let given = names.iter().flat_map(|(name, values)| values.iter().map(|value| (name.as_str(), value.as_deref())));
+        fn what_is_written_is_read_back(
+            names in proptest::collection::hash_map(
+                "[a-z]{1,5}",
+                proptest::collection::vec(value(), 1..4),
+                0..6,
+            ),
+        ) {
+            let given = names.iter().flat_map(|(name, values)| {
+                values.iter().map(|value| (name.as_str(), value.as_deref()))
+            });
             let headers = Headers::new(given).unwrap();
             let json = serde_json::to_string(&HeadersJson(headers.as_bytes())).unwrap();
-            prop_assert_eq!(given_headers::read(Some(serde_json::from_str(&json).unwrap()), None).unwrap(), headers);
+            prop_assert_eq!(
+                given_headers::read(Some(serde_json::from_str(&json).unwrap()), None).unwrap(),
+                headers
+            );
         }
     }
 }

@@ -32,8 +32,9 @@ const DUE_AT_CHARS_MAX: usize = 200;
 /// The characters of a date such as `2030-01-31`.
 const DATE_CHARS: usize = 10;
 
-const DUE_AT: &str = "RFC 3339 with a zone, such as \"2030-01-31T09:30:00Z\", \"2030-01-31T09:30:00.250+01:00\" or \"2030-01-31T09:30[Europe/Berlin]\", \
-                      or whole milliseconds since the epoch";
+const DUE_AT: &str = "RFC 3339 with a zone, such as \"2030-01-31T09:30:00Z\", \
+                      \"2030-01-31T09:30:00.250+01:00\" or \"2030-01-31T09:30[Europe/Berlin]\", or \
+                      whole milliseconds since the epoch";
 const DELAY: &str = "\"30m\", \"1h 30m\", ISO 8601 such as \"PT30M\", or whole milliseconds";
 
 /// Reads a due time. The error says why it is wrong.
@@ -75,12 +76,12 @@ fn due_at_of_millis(text: &str) -> Result<Timestamp, String> {
     let millis = millis.saturating_as::<i64>();
     if millis < MILLIS_MIN {
         return Err(
-            "this is before March 1973, in milliseconds since the epoch: were seconds meant?"
+            "as milliseconds since the epoch, this is before March 1973; are these seconds?"
                 .to_owned(),
         );
     }
     if millis > MILLIS_MAX {
-        return Err("this is after the year 9999 (UTC), in milliseconds since the epoch".to_owned());
+        return Err("as milliseconds since the epoch, this is after the year 9999 (UTC)".to_owned());
     }
     Ok(Timestamp::from_millis(millis))
 }
@@ -88,7 +89,7 @@ fn due_at_of_millis(text: &str) -> Result<Timestamp, String> {
 fn delay_of_millis(text: &str) -> Result<Duration, String> {
     let millis = whole_number(text, DELAY)?;
     if millis > DELAY_MILLIS_MAX {
-        return Err("this is more than 1000 years, in milliseconds".to_owned());
+        return Err("as milliseconds, this is more than 1000 years".to_owned());
     }
     Ok(Duration::from_millis(millis))
 }
@@ -105,9 +106,9 @@ fn whole_number(text: &str, right: &str) -> Result<u64, String> {
         return Ok(0);
     }
     if is_negative {
-        return Err(format!("this is negative; right is {right}"));
+        return Err(format!("this is negative; expected {right}"));
     }
-    let beyond = || format!("this is out of range; right is {right}");
+    let beyond = || format!("this is out of range; expected {right}");
     let exponent: i64 = exponent.parse().map_err(|_beyond| beyond())?;
     let decimals = fraction.len().saturating_as::<i64>().saturating_sub(exponent);
     if let Ok(zeros) = usize::try_from(decimals.saturating_neg()) {
@@ -119,7 +120,7 @@ fn whole_number(text: &str, right: &str) -> Result<u64, String> {
         let decimals = decimals.saturating_as::<usize>();
         let end = digits.len().saturating_sub(decimals);
         if digits[end..].bytes().any(|digit| digit != b'0') {
-            return Err(format!("this is no whole number; right is {right}"));
+            return Err(format!("this is not a whole number; expected {right}"));
         }
         digits.truncate(end);
     }
@@ -128,27 +129,27 @@ fn whole_number(text: &str, right: &str) -> Result<u64, String> {
 }
 
 fn due_at_of_text(text: &str) -> Result<Timestamp, String> {
-    let wrong = |why: &str| format!("{:?} {why}; right is {DUE_AT}", shown(text));
+    let wrong = |why: &str| format!("{:?} {why}; expected {DUE_AT}", shown(text));
     if text.len() > DUE_AT_CHARS_MAX {
         return Err(wrong("is too long for a time"));
     }
     let (given, suffix) = text.split_at(text.find('[').unwrap_or(text.len()));
     let shape = shape_of(given).ok_or_else(|| wrong(reason_against(given)))?;
     let zone = Zone::of_suffix(suffix).map_err(|why| wrong(&why))?;
-    let at = shape.date_time().ok_or_else(|| wrong("is no date and time that there is"))?;
-    let seconds =
-        match (shape.offset().ok_or_else(|| wrong("is no date and time that there is"))?, zone) {
-            // The moment is fixed. The zone only says how to show it.
-            (GivenOffset::Utc, _) => 0,
-            (GivenOffset::Offset(seconds), Some(zone)) => {
-                zone.check(seconds, at).map(|()| seconds).map_err(|why| wrong(&why))?
-            }
-            (GivenOffset::Offset(seconds), None) => seconds,
-            (GivenOffset::Nothing, Some(zone)) => zone.offset_at(at).map_err(|why| wrong(&why))?,
-            (GivenOffset::Nothing, None) => {
-                return Err(wrong("has no zone, without which it is no moment"));
-            }
-        };
+    let at = shape.date_time().ok_or_else(|| wrong("is not a valid date and time"))?;
+    let seconds = match (shape.offset().ok_or_else(|| wrong("is not a valid date and time"))?, zone)
+    {
+        // The moment is fixed. The zone only says how to show it.
+        (GivenOffset::Utc, _) => 0,
+        (GivenOffset::Offset(seconds), Some(zone)) => {
+            zone.check(seconds, at).map(|()| seconds).map_err(|why| wrong(&why))?
+        }
+        (GivenOffset::Offset(seconds), None) => seconds,
+        (GivenOffset::Nothing, Some(zone)) => zone.offset_at(at).map_err(|why| wrong(&why))?,
+        (GivenOffset::Nothing, None) => {
+            return Err(wrong("has no time zone"));
+        }
+    };
     let nanos = shape.nanos_since_epoch(at, seconds);
     match i64::try_from(nanos.saturating_add(999_999).div_euclid(1_000_000)) {
         Ok(millis) if (0..=MILLIS_MAX).contains(&millis) => Ok(Timestamp::from_millis(millis)),
@@ -229,16 +230,16 @@ impl TimeText<'_> {
 /// Returns the reason why a text is wrong. The most common mistakes have their own.
 fn reason_against(text: &str) -> &'static str {
     if is_digits(text) {
-        "is a number in quotes, and milliseconds are a number without them"
+        "is a number in quotes; write milliseconds without quotes"
     } else if let Some((_, [b'+' | b'-', zone @ ..])) = text.as_bytes().split_last_chunk::<5>()
         && zone.iter().all(u8::is_ascii_digit)
         && text.contains(':')
     {
-        "has a zone without a colon (+0100, where +01:00 is right)"
+        "has a zone without a colon (write +01:00, not +0100)"
     } else if text.len() == DATE_CHARS && text.parse::<jiff::civil::Date>().is_ok() {
-        "is a date, which has no time of day"
+        "is a date with no time of day"
     } else if text.parse::<DateTime>().is_ok() && text.parse::<jiff::Timestamp>().is_err() {
-        "has no zone, without which it is no moment"
+        "has no time zone"
     } else {
         "is not RFC 3339"
     }
@@ -249,19 +250,19 @@ fn is_digits(text: &str) -> bool {
 }
 
 fn delay_of_text(text: &str) -> Result<Duration, String> {
-    let wrong = |why: &str| format!("{:?} {why}; right is {DELAY}", shown(text));
+    let wrong = |why: &str| format!("{:?} {why}; expected {DELAY}", shown(text));
     if text.len() > DELAY_CHARS_MAX {
         return Err(wrong("is too long for a delay"));
     }
     if is_digits(text) {
         return Err(wrong(
-            "is a number in quotes: it has no unit, and milliseconds are a number without quotes",
+            "is a number without a unit; add one, or write milliseconds without quotes",
         ));
     }
-    let span: jiff::Span = text.parse().map_err(|_no_span: jiff::Error| wrong("is no delay"))?;
+    let span: jiff::Span = text.parse().map_err(|_no_span: jiff::Error| wrong("is not a delay"))?;
     if span.get_years() != 0 || span.get_months() != 0 {
         return Err(wrong(
-            "has months or years, which have no fixed length (days and weeks do: 24 h and 168 h)",
+            "has months or years, whose length varies; use days (24 h) or weeks (168 h)",
         ));
     }
     let span = span
@@ -372,14 +373,22 @@ mod tests {
 
     proptest! {
         #[test]
-        fn times_are_read_as_jiff_reads_them(text in "[12][0-9]{3}-[01][0-9]-[0-3][0-9][Tt ][0-2][0-9]:[0-5][0-9]:[0-5][0-9]([.][0-9]{1,9})?(Z|z|[-+][01][0-9]:[0-5][0-9])") {
+        fn times_are_read_as_jiff_reads_them(
+            text in concat!(
+                "[12][0-9]{3}-[01][0-9]-[0-3][0-9][Tt ][0-2][0-9]:[0-5][0-9]:[0-5][0-9]",
+                "([.][0-9]{1,9})?(Z|z|[-+][01][0-9]:[0-5][0-9])",
+            ),
+        ) {
             let by_jiff = text.parse::<jiff::Timestamp>().ok().map(jiff::Timestamp::as_nanosecond);
             let shape = shape_of(&text).unwrap();
             let seconds = |given| match given {
                 GivenOffset::Offset(seconds) => seconds,
                 GivenOffset::Nothing | GivenOffset::Utc => 0,
             };
-            let nanos = shape.date_time().zip(shape.offset()).map(|(at, given)| shape.nanos_since_epoch(at, seconds(given)));
+            let nanos = shape
+                .date_time()
+                .zip(shape.offset())
+                .map(|(at, given)| shape.nanos_since_epoch(at, seconds(given)));
             prop_assert_eq!(nanos, by_jiff);
         }
     }
@@ -394,15 +403,15 @@ mod tests {
             (r#""2030-01-31T09Z""#, "RFC 3339"),
             (r#""2030-01-31T09:30:Z""#, "RFC 3339"),
             (r#""2030-01-31T09:30.5Z""#, "RFC 3339"),
-            (r#""2030-02-30T09:30:00Z""#, "no date"),
-            (r#""2030-01-31T25:30:00Z""#, "no date"),
+            (r#""2030-02-30T09:30:00Z""#, "not a valid date"),
+            (r#""2030-01-31T25:30:00Z""#, "not a valid date"),
             (r#""2030-01-31T09:30:00.1234567890Z""#, "RFC 3339"),
             (r#""1969-12-31T23:59:59Z""#, "1970"),
             (r#""9999-12-31T23:59:59.9991Z""#, "after the year 9999"),
             (r#""9999-12-31T23:59:59-00:01""#, "after the year 9999"),
-            (r#""9999-12-31T24:00:00Z""#, "no date"),
-            (r#""2030-01-31T09:30:00+24:00""#, "no date"),
-            (r#""2030-01-31T09:30:00+01:60""#, "no date"),
+            (r#""9999-12-31T24:00:00Z""#, "not a valid date"),
+            (r#""2030-01-31T09:30:00+24:00""#, "not a valid date"),
+            (r#""2030-01-31T09:30:00+01:60""#, "not a valid date"),
             (r#""tomorrow""#, "RFC 3339"),
             (r#""1896082200000""#, "number in quotes"),
             (r#""2030-01-31T09:30:00+0100""#, "+01:00"),
@@ -462,27 +471,27 @@ mod tests {
         for (text, reason) in [
             (
                 "2030-01-31T10:30+02:00[Europe/Berlin]",
-                "it says +02:00, and Europe/Berlin has +01:00 then",
+                "its offset is +02:00, but Europe/Berlin has +01:00 then",
             ),
-            ("2030-01-31T10:30+02:00[!Europe/Berlin]", "it says +02:00"),
+            ("2030-01-31T10:30+02:00[!Europe/Berlin]", "its offset is +02:00"),
             ("2030-01-31T10:30+02:00[-03:30]", "-03:30 has -03:30 then"),
-            ("2030-03-31T02:30[Europe/Berlin]", "leave out when they go from +01:00 to +02:00"),
-            ("2030-03-31T02:30+01:00[Europe/Berlin]", "leave out"),
+            ("2030-03-31T02:30[Europe/Berlin]", "skip it when they change from +01:00 to +02:00"),
+            ("2030-03-31T02:30+01:00[Europe/Berlin]", "skip it"),
             (
                 "2030-10-27T02:30[Europe/Berlin]",
                 "twice in Europe/Berlin, with +02:00 and with +01:00",
             ),
-            ("2030-10-27T02:30+03:00[Europe/Berlin]", "it says +03:00"),
-            ("2030-01-31T10:30[Europe/Munich]", "not known, \"Europe/Munich\""),
-            ("2030-01-31T10:30[CET-1CEST]", "not known"),
-            ("2030-01-31T10:30[]", "not known"),
-            ("2030-01-31T10:30[../../etc/passwd]", "not known"),
-            ("2030-01-31T10:30[+25:00]", "not known"),
-            ("2030-01-31T10:30[Europe/Berlin", "no zone in brackets"),
-            ("2030-01-31T10:30[Europe/Berlin]Z", "no zone in brackets"),
+            ("2030-10-27T02:30+03:00[Europe/Berlin]", "its offset is +03:00"),
+            ("2030-01-31T10:30[Europe/Munich]", "unknown time zone, \"Europe/Munich\""),
+            ("2030-01-31T10:30[CET-1CEST]", "unknown time zone"),
+            ("2030-01-31T10:30[]", "unknown time zone"),
+            ("2030-01-31T10:30[../../etc/passwd]", "unknown time zone"),
+            ("2030-01-31T10:30[+25:00]", "unknown time zone"),
+            ("2030-01-31T10:30[Europe/Berlin", "not a zone in brackets"),
+            ("2030-01-31T10:30[Europe/Berlin]Z", "not a zone in brackets"),
             ("2030-01-31T10:30[Europe/Berlin][Europe/Paris]", "not the first"),
             ("2030-01-31T10:30Z[!u-ca=hebrew]", "critical"),
-            ("2030-01-31T10:30[u-ca=hebrew]", "no zone"),
+            ("2030-01-31T10:30[u-ca=hebrew]", "no time zone"),
         ] {
             let wrong = millis_of(&format!("{text:?}")).unwrap_err();
             assert!(wrong.contains(reason), "{text}: {wrong}");
@@ -534,7 +543,7 @@ mod tests {
             (r#""30m ago""#, "negative"),
             (r#""30""#, "quotes"),
             (r#""1800000""#, "unit"),
-            (r#""""#, "no delay"),
+            (r#""""#, "not a delay"),
             ("-1", "negative"),
             ("1.5", "whole"),
             (r#""200000000h""#, "1000 years"),
@@ -557,7 +566,12 @@ mod tests {
         }
 
         #[test]
-        fn no_zone_makes_the_parser_panic(text in "2030-0[1-9]-[0-3][0-9]T[0-2][0-9]:30(:[0-5][0-9])?(Z|[-+]0[0-9]:[03]0)?([\\[]!?(Europe/Berlin|Africa/Monrovia|[-+]?[0-9:]{1,6}|.{0,10})[\\]]?){0,3}") {
+        fn no_zone_makes_the_parser_panic(
+            text in concat!(
+                "2030-0[1-9]-[0-3][0-9]T[0-2][0-9]:30(:[0-5][0-9])?(Z|[-+]0[0-9]:[03]0)?",
+                "([\\[]!?(Europe/Berlin|Africa/Monrovia|[-+]?[0-9:]{1,6}|.{0,10})[\\]]?){0,3}",
+            ),
+        ) {
             let json = serde_json::to_string(&text).unwrap();
             if let Ok(at) = due_at(raw(&json)) {
                 prop_assert!(at.as_millis() > 0);
@@ -565,7 +579,12 @@ mod tests {
         }
 
         #[test]
-        fn no_delay_of_units_makes_the_parser_panic(text in "[-+]?(P|PT)?([0-9]{1,12}([.][0-9]{1,9})? ?(y|mo|w|d|h|m|s|ms|us|ns|H|M|S|D|W|Y),? ?){1,5}") {
+        fn no_delay_of_units_makes_the_parser_panic(
+            text in concat!(
+                "[-+]?(P|PT)?([0-9]{1,12}([.][0-9]{1,9})? ?",
+                "(y|mo|w|d|h|m|s|ms|us|ns|H|M|S|D|W|Y),? ?){1,5}",
+            ),
+        ) {
             let json = serde_json::to_string(&text).unwrap();
             if let Ok(span) = delay(raw(&json)) {
                 prop_assert!(span <= Duration::from_millis(DELAY_MILLIS_MAX));
@@ -573,10 +592,15 @@ mod tests {
         }
 
         #[test]
-        fn no_number_makes_the_parser_panic(number in "-?(0|[1-9][0-9]{0,30})([.][0-9]{1,30})?([eE][-+]?[0-9]{1,25})?") {
+        fn no_number_makes_the_parser_panic(
+            number in "-?(0|[1-9][0-9]{0,30})([.][0-9]{1,30})?([eE][-+]?[0-9]{1,25})?",
+        ) {
             if let Ok(span) = delay(raw(&number)) {
                 let value: f64 = number.parse().unwrap();
-                prop_assert!((value - span.as_secs_f64() * 1000.0).abs() < 1.0, "{number}: {span:?}");
+                prop_assert!(
+                    (value - span.as_secs_f64() * 1000.0).abs() < 1.0,
+                    "{number}: {span:?}"
+                );
             }
         }
 

@@ -19,15 +19,15 @@ pub fn string_of(value: &RawValue) -> Result<Cow<'_, str>, String> {
     }
     serde_json::from_str(text)
         .map(Cow::Owned)
-        .map_err(|error| format!("this is no string of Unicode: {}", reason_of(&error)))
+        .map_err(|error| format!("this is not a valid string: {}", reason_of(&error)))
 }
 
 /// Returns the error for a value of another kind than `right`.
 pub fn unlike(text: &str, right: &str) -> String {
     let kind = kind_of(text);
     // Serialisers write null for a field that nobody has set.
-    let leave_out = if kind == "null" { "; leave out a field that is not meant" } else { "" };
-    format!("this is {kind}; right is {right}{leave_out}")
+    let leave_out = if kind == "null" { "; leave out the field if it has no value" } else { "" };
+    format!("this is {kind}; expected {right}{leave_out}")
 }
 
 /// Returns the kind of a JSON value, by its first byte.

@@ -33,16 +33,13 @@ impl<'a> Zone<'a> {
         while !rest.is_empty() {
             let mark = rest.strip_prefix('[').and_then(|rest| rest.split_once(']'));
             let Some((mark, after)) = mark else {
-                return Err("has something behind its time that is no zone in brackets".to_owned());
+                return Err("has text after its time that is not a zone in brackets".to_owned());
             };
             let (is_critical, mark) =
                 mark.strip_prefix('!').map_or((false, mark), |mark| (true, mark));
             match mark.split_once('=') {
                 Some((key, _)) if is_critical => {
-                    return Err(format!(
-                        "has a critical mark that is not known here, {:?}",
-                        shown(key)
-                    ));
+                    return Err(format!("has an unknown critical suffix, {:?}", shown(key)));
                 }
                 Some(_) => {}
                 None if is_first => zone = Some(Self::named(mark)?),
@@ -58,8 +55,8 @@ impl<'a> Zone<'a> {
             Some(seconds) => Offset::from_seconds(seconds).ok().map(TimeZone::fixed),
             None => RULES.get(name).ok(),
         };
-        let rules = rules
-            .ok_or_else(|| format!("names a time zone that is not known, {:?}", shown(name)))?;
+        let rules =
+            rules.ok_or_else(|| format!("names an unknown time zone, {:?}", shown(name)))?;
         Ok(Self { name, rules })
     }
 
@@ -72,12 +69,16 @@ impl<'a> Zone<'a> {
             AmbiguousOffset::Gap { before, after } => {
                 let [before, after] = [before, after].map(Written);
                 Err(format!(
-                    "is a time that the clocks of {name} leave out when they go from {before} to {after}"
+                    "does not exist in {name}, where the clocks skip it when they change from \
+                     {before} to {after}"
                 ))
             }
             AmbiguousOffset::Fold { before, after } => {
                 let [before, after] = [before, after].map(Written);
-                Err(format!("is there twice in {name}, with {before} and with {after}: say which"))
+                Err(format!(
+                    "occurs twice in {name}, with {before} and with {after}: add one of these \
+                     offsets"
+                ))
             }
         }
     }
@@ -100,7 +101,8 @@ impl<'a> Zone<'a> {
             AmbiguousOffset::Gap { .. } => return self.offset_at(at).map(drop),
         };
         Err(format!(
-            "contradicts itself: it says {given}, and {name} has {} then; leave one of them out",
+            "contradicts itself: its offset is {given}, but {name} has {} then; give only one of \
+             them",
             Written(of_zone)
         ))
     }

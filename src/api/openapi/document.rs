@@ -104,19 +104,29 @@ fn header(component: &str) -> Value {
 fn headers() -> Value {
     let text = json!({ "type": "string" });
     json!({
-        "Link": { "description": "`</problems/..>; rel=\"help\"`: what the `type` means, and what to do.", "required": true, "schema": text },
+        "Link": {
+            "description": "`</problems/..>; rel=\"help\"`: the page of the `type`, with its \
+                            meaning and advice.",
+            "required": true,
+            "schema": text,
+        },
         "ETag": {
-            "description": "The `id` of the task in quotes, for `If-Match` and `If-None-Match` of a change. It stays the same whatever the task comes to: no cache can go by it.",
+            "description": "The `id` of the task in quotes, for `If-Match` and `If-None-Match`. It \
+                            does not change with the state of the task, so do not use it for \
+                            caching.",
             "required": true,
             "schema": schemas::reference("EntityTag"),
         },
         "WWW-Authenticate": {
-            "description": "`Bearer`, with the `error` where a token was sent, or a right is missing.",
+            "description": "`Bearer`, and `error` if a token was sent or a right is missing.",
             "schema": text,
         },
-        "Accept-Encoding": { "description": "What a body may be compressed with; of `unsupported-encoding`.", "schema": text },
+        "Accept-Encoding": {
+            "description": "The supported compressions, for `unsupported-encoding`.",
+            "schema": text,
+        },
         "Retry-After": {
-            "description": "Seconds after which it is worth to ask again.",
+            "description": "Seconds to wait before the next attempt.",
             "required": true,
             "schema": { "type": "integer", "minimum": 1 },
         },
@@ -217,7 +227,9 @@ fn request_body(body: &RequestBody) -> Value {
         .into();
     json!({
         "required": true,
-        "content": { "application/json": { "schema": schemas::reference(body.schema), "examples": examples } },
+        "content": {
+            "application/json": { "schema": schemas::reference(body.schema), "examples": examples },
+        },
     })
 }
 
@@ -256,11 +268,21 @@ fn response(answer: &OperationAnswer) -> Value {
         response["headers"] = json!({ "ETag": header("ETag") });
     }
     if answer.has_location {
-        response["headers"]["Location"] = json!({ "description": "Where the task can be looked up.", "required": true, "schema": { "type": "string" } });
-        let by_id = |operation: &str, description: &str| json!({ "operationId": operation, "parameters": { "id": "$response.body#/id" }, "description": description });
+        response["headers"]["Location"] = json!({
+            "description": "The path of the new task.",
+            "required": true,
+            "schema": { "type": "string" },
+        });
+        let by_id = |operation: &str, description: &str| {
+            json!({
+                "operationId": operation,
+                "parameters": { "id": "$response.body#/id" },
+                "description": description,
+            })
+        };
         response["links"] = json!({
-            "task": by_id("getTask", "The `id` of the new task looks it up."),
-            "cancel": by_id("cancelTask", "The `id` of the new task cancels it."),
+            "task": by_id("getTask", "Looks the new task up by its `id`."),
+            "cancel": by_id("cancelTask", "Cancels the new task by its `id`."),
         });
     }
     response
@@ -271,7 +293,9 @@ fn problem_response(problems: &[ProblemType]) -> Value {
         problems.iter().map(|kind| format!("`{}`: {}.", kind.slug(), kind.row().title)).collect();
     let types: Vec<String> =
         problems.iter().map(|kind| format!("{TYPE_PREFIX}{}", kind.slug())).collect();
-    let schema = json!({ "allOf": [schemas::reference("Problem"), { "properties": { "type": { "enum": types } } }] });
+    let schema = json!({
+        "allOf": [schemas::reference("Problem"), { "properties": { "type": { "enum": types } } }],
+    });
     let mut headers = json!({ "Link": header("Link") });
     if problems.contains(&ProblemType::UnsupportedEncoding) {
         headers["Accept-Encoding"] = header("Accept-Encoding");

@@ -119,12 +119,14 @@ impl Tag {
         match self {
             Self::Tasks => "Submit, look up and cancel tasks.",
             Self::Names => {
-                "Tasks by the submitter's own id: create or replace, look up, cancel. docs/how-to/names.md has the rules in a table."
+                "Tasks by name (your idempotency key): create or replace, look up, cancel. \
+                 docs/how-to/names.md has the rules in a table."
             }
-            Self::Dead => "Tasks that were given up on: list, put back, drop.",
-            Self::Cluster => "The cluster, and this interface itself.",
+            Self::Dead => "Tasks that Punctual gave up on: list, redrive, drop.",
+            Self::Cluster => "The cluster, and this API itself.",
             Self::Node => {
-                "What a platform asks a node. Answered also while the node is busy, starts, or drains; each caller may have 16 in progress."
+                "Probes and metrics. They are answered while the node is busy, starting or \
+                 draining, too. Each caller may have 16 in progress."
             }
         }
     }

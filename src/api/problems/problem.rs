@@ -77,16 +77,16 @@ impl Problem {
     /// Makes the problem for an id in the path that no task has.
     pub fn task_not_found(is_id: bool) -> Self {
         let detail = if is_id {
-            "no task has this id: it never had one, or what is known of it is no longer kept"
+            "no task has this id: there never was one, or its receipt has expired"
         } else {
-            "this is no id of a task: ids look like 01934b2e-7d3c-8017-9f2b-6a1c0e4d5b7f"
+            "this is not the id of a task: ids look like 01934b2e-7d3c-8017-9f2b-6a1c0e4d5b7f"
         };
         Self::new(ProblemType::TaskNotFound, detail).at("id")
     }
 
     /// Makes the problem for a name in the path that no task has.
     pub fn name_not_found() -> Self {
-        let detail = "no task has this name: none ever had, or the name is free again";
+        let detail = "no task has this name: there never was one, or the name is free again";
         Self::new(ProblemType::TaskNotFound, detail).at("name")
     }
 
@@ -99,7 +99,8 @@ impl Problem {
 
     /// Makes the problem of a cancel whose task another one has replaced.
     pub fn replaced(task: TaskView, shows: Shows) -> Self {
-        let detail = "a PUT by name has put another task in the place of this one, and that one was not cancelled: cancel the task that replaced_by names";
+        let detail = "a PUT by name has replaced this task; the task in its place is not \
+                      cancelled: to stop it, cancel the id in replaced_by";
         let more = More { verdict: Some("replaced"), task: Some((task, shows)), ..More::default() };
         Self { more: Some(Box::new(more)), ..Self::new(ProblemType::Replaced, detail) }
     }
@@ -109,10 +110,11 @@ impl Problem {
         let detail = match current {
             Some(id) => {
                 format!(
-                    "nothing was changed: the name stands for the task {id}, which If-Match or If-None-Match rules out"
+                    "nothing was changed: the name stands for the task {id}, which If-Match or \
+                     If-None-Match excludes"
                 )
             }
-            None => "nothing was changed: the name stands for no task, and If-Match asks for one"
+            None => "nothing was changed: the name stands for no task, and If-Match requires one"
                 .to_owned(),
         };
         let more = More { current, ..More::default() };
@@ -122,7 +124,8 @@ impl Problem {
     /// Makes the problem of a precondition that excludes the task whose id is in the path.
     pub fn unmet_by_id(id: TaskId) -> Self {
         let detail = format!(
-            "nothing was changed: the tag of the task is \"{id}\", which If-Match or If-None-Match rules out"
+            "nothing was changed: the ETag of the task is \"{id}\", which If-Match or \
+             If-None-Match excludes"
         );
         let more = More { current: Some(id), ..More::default() };
         Self { more: Some(Box::new(more)), ..Self::new(ProblemType::PreconditionFailed, detail) }
@@ -139,10 +142,14 @@ impl Problem {
     /// have one text.
     pub fn unauthenticated(was_given: bool) -> Self {
         let (error, detail) = if was_given {
-            let detail = "nothing was done: the token is not valid here, or no longer";
+            let detail = "nothing was done: the token is not valid, or not valid any more";
             (Some("invalid_token"), detail)
         } else {
-            (None, "nothing was done: this needs a token, in the header `Authorization: Bearer`")
+            (
+                None,
+                "nothing was done: this request needs a token in the header `Authorization: \
+                 Bearer`",
+            )
         };
         let more = More { error, ..More::default() };
         Self { more: Some(Box::new(more)), ..Self::new(ProblemType::Unauthenticated, detail) }
@@ -167,14 +174,17 @@ impl Problem {
     /// Makes the problem of a list of all topics, for a caller that may see some of them.
     pub fn forbidden_without_topic(action: Action) -> Self {
         let detail = format!(
-            "without a topic this needs the right `{action}` on `*`: name a topic of yours"
+            "without a topic, this request needs the right `{action}` on `*`: name a topic that \
+             you have the right to"
         );
         Self { detail: detail.into(), ..Self::forbidden(action, None) }
     }
 
     /// Makes the problem of a request that a browser sends for a page of another origin.
     pub fn foreign_origin(header: &'static str) -> Self {
-        let detail = format!("nothing was done: {header} says that a page of another origin asks");
+        let detail = format!(
+            "nothing was done: {header} says that the request is from a page of another origin"
+        );
         Self::new(ProblemType::Forbidden, detail)
     }
 
@@ -198,42 +208,45 @@ impl Problem {
 
     /// Makes the problem of a node that is not ready, for callers who may not know why.
     pub fn not_ready_for_unsaid_reasons() -> Self {
-        Self::new(ProblemType::NotReady, "the reasons are at the operator port of this node")
+        Self::new(ProblemType::NotReady, "the operator port of this node has the reasons")
     }
 
     /// Makes the problem of a caller with too many requests. `set_by` names the source of the
     /// limit.
     pub fn too_many_requests(caller: IpAddr, requests_max: usize, set_by: &str) -> Self {
         let detail = format!(
-            "nothing was done: of this caller, {caller}, as many requests are in progress as it may have at a time ({requests_max}: {set_by}); \
-             wait for their answers before asking more"
+            "nothing was done: the caller {caller} already has as many requests in progress as one \
+             caller may have ({requests_max}: {set_by}); wait for their answers first"
         );
         Self::new(ProblemType::TooManyRequests, detail)
     }
 
     pub fn too_many_connections(caller: IpAddr, connections_max: usize) -> Self {
         let detail = format!(
-            "nothing was done: of this caller, {caller}, as many connections are open as it may have at a time \
-             ({connections_max}: --caller-connections-max); close some, or send more requests over each"
+            "nothing was done: the caller {caller} already has as many open connections as one \
+             caller may have ({connections_max}: --caller-connections-max); close some, or send \
+             more requests over each"
         );
         Self::new(ProblemType::TooManyRequests, detail)
     }
 
     pub fn header_too_large(bytes_max: usize) -> Self {
         let detail = format!(
-            "nothing was done: a header has at most {bytes_max} bytes, counting 32 for each of its fields"
+            "nothing was done: the header may have {bytes_max} bytes at most, counting 32 extra \
+             bytes per field"
         );
         Self::new(ProblemType::HeaderTooLarge, detail)
     }
 
     pub fn unsupported_encoding() -> Self {
-        let detail = "the body may be compressed with gzip or with zstd, once, or not at all";
+        let detail = "compress the body with gzip or zstd, once, or not at all";
         Self::new(ProblemType::UnsupportedEncoding, detail).at("content-encoding")
     }
 
     /// Makes the problem of a request whose outcome is unknown because its answer was lost.
     pub fn answer_lost() -> Self {
-        let detail = "it may have been done, or not: the limit body_memory left no room for the answer. Look before repeating it";
+        let detail = "the request may have been done, or not: the limit body_memory left no room \
+                      for the answer. Look before you repeat it";
         Self::new(ProblemType::OutcomeUnknown, detail)
     }
 
@@ -241,7 +254,7 @@ impl Problem {
     /// so that those of the service are counted, too.
     pub fn busy(limit: &'static str) -> Self {
         let detail = format!(
-            "nothing was done: the limit {limit}{} is reached; ask again, or ask another node",
+            "nothing was done: the limit {limit}{} is reached; retry later, or ask another node",
             setting_of(limit)
         );
         Self { limit: Some(limit), ..Self::new(ProblemType::Busy, detail) }
@@ -250,22 +263,23 @@ impl Problem {
     pub fn draining() -> Self {
         Self::new(
             ProblemType::Draining,
-            "nothing was done: the node is about to leave; ask another node",
+            "nothing was done: the node is shutting down; ask another node",
         )
     }
 
     pub fn submit_unknown(reason: &str) -> Self {
         let detail = format!(
-            "the task may be stored, or not: {reason}. Repeating is safe for a task with a name: the same name makes no second task. \
-             Without a name, repeating may publish it twice"
+            "the task may be stored, or not: {reason}. Repeating is safe with a name: the same \
+             name makes no second task. Without a name, repeating may publish the task twice"
         );
         Self::new(ProblemType::OutcomeUnknown, detail)
     }
 
     pub fn replace_unknown(reason: &str) -> Self {
         let detail = format!(
-            "the task may be replaced, or not: {reason}. Repeating is safe until the task is due: the name never has two tasks that wait. \
-             From then on look first: a task that is on its way is answered as too late, but one that was published would be followed by another"
+            "the task may be replaced, or not: {reason}. Repeating is safe until the task is due: \
+             a name never has two pending tasks. After that, look first: a PUT after the task was \
+             published schedules another one"
         );
         Self::new(ProblemType::OutcomeUnknown, detail)
     }
@@ -277,14 +291,14 @@ impl Problem {
     }
 
     pub fn cancel_unknown(reason: &str) -> Self {
-        let detail =
-            format!("the cancel may have taken effect, or not: {reason}. Repeating it is safe");
+        let detail = format!("the task may be cancelled, or not: {reason}. Repeating is safe");
         Self::new(ProblemType::OutcomeUnknown, detail)
     }
 
     /// Makes the problem for an id in the path that no dead letter has.
     pub fn dead_not_found() -> Self {
-        let detail = "there is no dead letter of this id: its task is not dead, or the dead letter was redriven or dropped";
+        let detail = "there is no dead letter with this id: the task is not dead, or the dead \
+                      letter was redriven or dropped";
         Self::new(ProblemType::TaskNotFound, detail).at("id")
     }
 
@@ -292,7 +306,8 @@ impl Problem {
     /// change, such as `dropped`.
     pub fn dead_unknown(done: &str, reason: &str) -> Self {
         let detail = format!(
-            "the dead letter may be {done}, or not: {reason}. Repeating is safe: if it took effect the answer is that there is no such dead letter"
+            "the dead letter may be {done}, or not: {reason}. Repeating is safe: if it was, the \
+             answer is 404"
         );
         Self::new(ProblemType::OutcomeUnknown, detail)
     }
@@ -301,7 +316,8 @@ impl Problem {
     /// change, such as `cancelled`.
     pub fn bulk_unknown(done: &str, reason: &str) -> Self {
         let detail = format!(
-            "some of the tasks may be {done}, or none: {reason}. Repeating is safe: it goes on with those that are left, and counts them alone"
+            "some of the tasks may be {done}, or none: {reason}. Repeating is safe: it goes on \
+             with the remaining tasks, and counts only these"
         );
         Self::new(ProblemType::OutcomeUnknown, detail)
     }

@@ -27,7 +27,9 @@ pub struct ProblemRow {
 }
 
 macro_rules! problem_types {
-    ($($kind:ident($status:literal, $slug:literal, $title:literal) { when: $when:literal, then: $then:literal })*) => {
+    ($($kind:ident($status:literal, $slug:literal, $title:literal) {
+        when: $when:literal, then: $then:literal
+    })*) => {
         /// The types of problems. Callers decide by them, so their meaning never changes.
         #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
         pub enum ProblemType { $($kind),* }
@@ -38,14 +40,22 @@ macro_rules! problem_types {
 
             pub(in crate::api) const fn row(self) -> ProblemRow {
                 match self {
-                    $(Self::$kind => ProblemRow { slug: $slug, status: $status, title: $title, when: $when, then: $then },)*
+                    $(Self::$kind => ProblemRow {
+                        slug: $slug,
+                        status: $status,
+                        title: $title,
+                        when: $when,
+                        then: $then,
+                    },)*
                 }
             }
 
             /// Returns the header `Link` to the page of this type.
             pub(in crate::api) const fn help(self) -> HeaderValue {
                 match self {
-                    $(Self::$kind => HeaderValue::from_static(concat!("</problems/", $slug, ">; rel=\"help\"")),)*
+                    $(Self::$kind => HeaderValue::from_static(
+                        concat!("</problems/", $slug, ">; rel=\"help\"")
+                    ),)*
                 }
             }
         }
@@ -54,140 +64,215 @@ macro_rules! problem_types {
 
 problem_types! {
     MalformedJson(400, "malformed-json", "The body is not JSON in UTF-8") {
-        when: "The body is empty or no JSON, or its bytes are not UTF-8. `detail` has the line and the column, if there are any.",
-        then: "Correct the body. A byte order mark and trailing commas are no JSON."
+        when: "The body is empty, is not valid JSON, or is not UTF-8. `detail` gives the line and \
+               the column where it can.",
+        then: "Correct the body. Remove byte order marks and trailing commas."
     }
-    MalformedEncoding(400, "malformed-encoding", "The body is not what its encoding says") {
-        when: "The body is not what its `Content-Encoding` says, or ends before its end, or its chunks are not what its `Transfer-Encoding` says.",
-        then: "Correct the client. Send the body as it is to find out whether the rest is right."
+    MalformedEncoding(400, "malformed-encoding", "The body does not match its encoding") {
+        when: "The body does not match its `Content-Encoding` or its `Transfer-Encoding`, or ends \
+               too early.",
+        then: "Correct the client. To check the rest of the request, send the body without \
+               compression."
     }
     UnknownField(400, "unknown-field", "There is no such field") {
-        when: "The body has an unknown field, the query an unknown parameter, or there is a body where none is taken; `field` names it. Nothing is ignored: what you meant would be lost in silence.",
-        then: "Correct the name. `detail` has the names that there are."
+        when: "The body has an unknown field, the query has an unknown parameter, or the request \
+               has a body where none is allowed. `field` names it. Punctual ignores nothing, so \
+               that no mistake goes unnoticed.",
+        then: "Correct the name. `detail` lists the valid names."
     }
     DuplicateField(400, "duplicate-field", "A field is given twice") {
-        when: "An object has a field twice, or the query a parameter; `field` names it.",
+        when: "An object has the same field twice, or the query the same parameter. `field` names \
+               it.",
         then: "Give it once."
     }
     MissingField(400, "missing-field", "A required field is missing") {
-        when: "A required field is missing, or all of a set of which one is required, such as `due_at` and `delay`; `field` names it.",
-        then: "Add it."
+        when: "A required field is missing, or every field of a set of which one is required, such \
+               as `due_at` and `delay`. `field` names it.",
+        then: "Add the field."
     }
     ConflictingFields(400, "conflicting-fields", "Only one of these fields may be given") {
-        when: "Two fields are given that say the same thing in two ways, such as `due_at` and `delay`, or that exclude each other, such as `tombstone` and a payload.",
+        when: "Two fields say the same thing, such as `due_at` and `delay`, or exclude each other, \
+               such as `tombstone` and a payload.",
         then: "Give one of them. `detail` names both."
     }
-    InvalidValue(400, "invalid-value", "A field has a value that it cannot have") {
-        when: "A field has a value of the wrong type, or one that it cannot have on any cluster: a name of a topic that Kafka would not take, a time without a zone, a delay in months. `field` names it, as a path from the top of the body (`tasks[3].headers.a`), and is missing where it is the body itself.",
-        then: "Correct the value. `detail` says what would be right."
+    InvalidValue(400, "invalid-value", "A field has an invalid value") {
+        when: "A field has a value of the wrong type, or one that no cluster accepts: a topic name \
+               that Kafka does not allow, a time without a zone, a delay in months. `field` names \
+               it, as a path from the top of the body (`tasks[3].headers.a`). `field` is missing \
+               when the body itself is wrong.",
+        then: "Correct the value. `detail` says which values are valid."
     }
     Unauthenticated(401, "unauthenticated", "The caller is not known") {
-        when: "The node has an auth file, and the request has no `Authorization`, or a token that is none, unknown, expired or withdrawn. All of these get the same answer. Nothing was done.",
-        then: "Send `Authorization: Bearer` and a token. With `error=\"invalid_token\"` in `WWW-Authenticate`, ask the operator for another token."
+        when: "The node has an auth file, and the request has no `Authorization` header, or its \
+               token is malformed, unknown, expired or withdrawn. All of these get the same \
+               answer. Nothing was done.",
+        then: "Send `Authorization: Bearer` and a token. With `error=\"invalid_token\"` in \
+               `WWW-Authenticate`, ask the operator for another token."
     }
     Forbidden(403, "forbidden", "The caller has no right to this") {
-        when: "The caller is known and lacks the right that `action` names, on the topic that `topic` names if there is one. No server was asked, so the answer does not tell whether the topic exists. Or a browser sent the request for a page of another origin. Nothing was done.",
-        then: "Ask the operator for the right; `GET /v1/whoami` shows those you have. A list without a topic needs the right on `*`: name a topic."
+        when: "The caller is known but lacks the right that `action` names, on the topic that \
+               `topic` names if there is one. No server was asked, so the answer does not tell \
+               whether the topic exists. Or a browser sent the request for a page of another \
+               origin. Nothing was done.",
+        then: "Ask the operator for the right; `GET /v1/whoami` shows the rights you have. A list \
+               without a topic needs the right on `*`: name a topic."
     }
     NotFound(404, "not-found", "There is no such path") {
-        when: "The path is none of this API.",
-        then: "Correct the path. `GET /openapi.json` has all of them. A name in a path is percent-encoded: `a/b` is `a%2Fb`."
+        when: "The API has no such path.",
+        then: "Correct the path. `GET /openapi.json` lists all paths. Names in a path are \
+               percent-encoded: `a/b` is `a%2Fb`."
     }
     TaskNotFound(404, "task-not-found", "There is no such task") {
-        when: "No task has the id, or what was known of it is no longer kept; or the id is none; or no task has the name, or the name is free again; or there is no dead letter of this id: it was put back, or dropped. For a cancel, the member `verdict` is `not_found`.",
-        then: "Check the id, or the topic and the name. If they are right, a cancel has nothing to stop: the task is long over, or never was."
+        when: "No task has this id or name: there never was one, its receipt has expired, or the \
+               name is free again. For dead letters: the task was redriven or dropped, or never \
+               was a dead letter. A cancel has the member `verdict`: `not_found`.",
+        then: "Check the id, or the topic and the name. If they are right, a cancel has nothing to \
+               stop: the task ended long ago, or never existed."
     }
     MethodNotAllowed(405, "method-not-allowed", "The path does not take this method") {
-        when: "The path is there, the method is not for it.",
-        then: "Use one of the methods that the header `Allow` names."
+        when: "The path exists, but not with this method.",
+        then: "Use one of the methods in the header `Allow`."
     }
     RequestTimeout(408, "request-timeout", "The request did not arrive in time") {
-        when: "The body did not arrive before the deadline of the request (`--request-timeout`), or ended early. Nothing was done.",
+        when: "The body did not arrive before the deadline (`--request-timeout`), or ended early. \
+               Nothing was done.",
         then: "Repeat the request: it is safe."
     }
     TooLate(409, "too-late", "The task can no longer be stopped") {
-        when: "A cancel came when the task was published already, is on its way, is a dead letter, or waits for another attempt while an earlier one may be in its topic; or a PUT by name when its task is on its way, or waits so. Nothing was changed. The member `verdict` is `too_late`, and `task` is the task, with its receipt if there is one yet.",
-        then: "Look at the `state` of `task`: of one that is `dead` nothing is due any more, and it may be put back or dropped. Of any other take it that the record is published, or will be. What must undo it is a matter of the consumers. A cancel is possible until the window (200 ms unless set otherwise) before the due time."
+        when: "The task cannot be cancelled: it is published, claimed, or a dead letter, or an \
+               earlier attempt may be in the topic already. Or it cannot be replaced by a PUT: it \
+               is claimed, or an earlier attempt may be in the topic. Nothing was changed. The \
+               member `verdict` is `too_late`, and `task` is the task, with its receipt if there \
+               is one.",
+        then: "Look at the `state` of `task`. A `dead` task is not due any more; it can be \
+               redriven or dropped. In every other state, assume that the record is or will be \
+               published, and let the consumers undo it. Cancels are possible until one window \
+               (200 ms by default) before the due time."
     }
-    Replaced(409, "replaced", "Another task has taken the place of this one") {
-        when: "A cancel by id of a task that a PUT by name has replaced. The task itself is cancelled, but the one in its place is not: nothing was changed. The member `verdict` is `replaced`, `task` is the task that was meant, and `replaced_by` the last of those that took its place.",
-        then: "To stop what stands there now, cancel the task that `replaced_by` names, or cancel by the name. If you did not mean the new task, there is nothing left to do: the old one is never published."
+    Replaced(409, "replaced", "Another task has replaced this one") {
+        when: "The id to cancel belongs to a task that a PUT by name has replaced. That task is \
+               cancelled, but the task in its place is not: nothing was changed. The member \
+               `verdict` is `replaced`, `task` is the task of the id, and `replaced_by` is the \
+               newest task in its place.",
+        then: "To stop the newest task, cancel the id in `replaced_by`, or cancel by name. If you \
+               did not mean the newest task, do nothing: the old one is never published."
     }
     PreconditionFailed(412, "precondition-failed", "The name does not stand for that task") {
-        when: "The header `If-Match` of a PUT or a DELETE does not name the task of the path, or `If-None-Match` does; for `If-None-Match: *` it is enough that there is one. It was decided together with the change, and nothing was changed. The member `current_id` is the task that the name stands for, and is missing when it stands for none.",
-        then: "Somebody else has put another task there, or none is left. Look the name up, decide again, and repeat the request with the `ETag` of that answer."
+        when: "`If-Match` of a PUT or a DELETE does not name the current task, or `If-None-Match` \
+               names it; `If-None-Match: *` fails whenever there is a task. The check and the \
+               change are one transaction. Nothing was changed. The member `current_id` is the \
+               current task of the name, and is missing when there is none.",
+        then: "Somebody else has replaced the task, or it is gone. Look the name up, decide again, \
+               and repeat the request with the `ETag` of that answer."
     }
     BodyTooLarge(413, "body-too-large", "The body is too large") {
-        when: "The body is over the limit of the node (`--body-max`), as it came or unpacked. It was refused without being read to its end, and nothing was done.",
-        then: "Send the tasks in several batches. One record that large is refused by its topic, too."
+        when: "The body is over the limit of the node (`--body-max`), compressed or uncompressed. \
+               The node did not read all of it, and did nothing.",
+        then: "Send the tasks in several bulk submits. A single record of this size would also be \
+               over the limit of its topic."
     }
-    BatchTooLarge(413, "batch-too-large", "The batch has too many tasks") {
-        when: "A batch has more tasks than it may have (`--batch-max`). Nothing of it was done.",
-        then: "Send several."
+    BatchTooLarge(413, "batch-too-large", "The bulk submit has too many tasks") {
+        when: "A bulk submit has more tasks than the limit (`--batch-max`). None of them was \
+               stored.",
+        then: "Send several smaller ones."
     }
     UnsupportedMediaType(415, "unsupported-media-type", "The body is not of a supported type") {
-        when: "`Content-Type` is not `application/json`, names another charset than UTF-8, or is missing.",
+        when: "`Content-Type` is missing, is not `application/json`, or names a charset other than \
+               UTF-8.",
         then: "Send `content-type: application/json`."
     }
-    UnsupportedEncoding(415, "unsupported-encoding", "The body is compressed in an unsupported way") {
-        when: "`Content-Encoding` is neither `gzip` nor `zstd`, or names several. `Accept-Encoding` of the answer lists what the node unpacks.",
-        then: "Use one of these, or none."
+    UnsupportedEncoding(415, "unsupported-encoding", "The body has an unsupported compression") {
+        when: "`Content-Encoding` is neither `gzip` nor `zstd`, or names several encodings. \
+               `Accept-Encoding` of the answer lists the supported ones.",
+        then: "Use a supported encoding, or none."
     }
     WrongHost(421, "wrong-host", "This node does not have that name") {
-        when: "The host of the request is none of this node's names (`--host`), or the request names no host, or several. It protects against web pages that point a name of their own at the node. Nothing was done.",
-        then: "Use an address of the node, or `localhost`. For another name, the operator adds it: `--host`. `/livez` and `/readyz` answer to any name."
+        when: "The host of the request is not one of this node's names (`--host`), or the request \
+               has no host, or several. The check protects against web pages that point their own \
+               name at the node. Nothing was done.",
+        then: "Use an address of the node, or `localhost`. The operator can add another name with \
+               `--host`. `/livez` and `/readyz` answer to any name."
     }
     UnknownTopic(422, "unknown-topic", "Kafka has no such topic") {
         when: "Kafka says that there is no such topic. Punctual never creates one.",
-        then: "Correct the name, or create the topic: Punctual knows it within seconds, without a restart."
+        then: "Correct the name, or create the topic: Punctual sees it within seconds, without a \
+               restart."
     }
     RecordTooLarge(422, "record-too-large", "The record is larger than its topic takes") {
-        when: "The whole record (key, payload, headers, those of Punctual included, and what goes around them) is larger than `max.message.bytes` of its topic. Where the node compresses (`compression.type`), its size after compression counts.",
-        then: "Make it smaller, or raise the topic's limit."
+        when: "The whole record (key, payload, all headers and Kafka's framing) is larger than \
+               `max.message.bytes` of its topic. If the node compresses (`compression.type`), the \
+               compressed size counts.",
+        then: "Make the record smaller, or raise the topic's limit."
     }
     KeyRequired(422, "key-required", "The topic takes no record without a key") {
-        when: "The task has no key, and its topic is compacted (`cleanup.policy`): Kafka refuses a record without one there.",
+        when: "The task has no key, and its topic is compacted (`cleanup.policy`). Kafka refuses \
+               records without a key there.",
         then: "Give the task a `key`, or send it to another topic."
     }
     TooFarAhead(422, "too-far-ahead", "The due time is too far ahead") {
-        when: "The due time is further ahead than this node takes (`--delay-max`).",
-        then: "Correct the due time; a moment since the epoch that was given as `delay`, or nanoseconds that are taken for milliseconds, are the usual reasons. Else ask the operator for a longer one."
+        when: "The due time is further ahead than this node allows (`--delay-max`).",
+        then: "Correct the due time. The usual mistakes are a timestamp given as `delay`, and \
+               nanoseconds given as milliseconds. Otherwise ask the operator for a longer \
+               `--delay-max`."
     }
     RefusedValue(422, "refused-value", "The database refused a value") {
-        when: "Postgres refused the task for one of its values. No value that the API lets through is known to do that.",
+        when: "Postgres refused one of the task's values. The API should refuse every such value \
+               itself.",
         then: "Report it as a bug, with `detail`."
     }
-    TooManyRequests(429, "too-many-requests", "This caller asks too much at a time") {
-        when: "Too many requests of this caller, which is an address, are in progress (`--caller-requests-max`; 16 of `/metrics`, and 16 of `/livez` and `/readyz`), or too many connections of it are open (`--caller-connections-max`). Nothing was done.",
-        then: "Wait for answers before asking more: batches instead of many requests, fewer at a time, over few connections that are kept. Repeating is safe. A proxy in front of a node is one caller: the operator should give it what `--requests-max` and `--connections-max` say."
+    TooManyRequests(429, "too-many-requests", "The caller has too many requests in progress") {
+        when: "The caller (an IP address) has too many requests in progress \
+               (`--caller-requests-max`; 16 for `/metrics`, and 16 for `/livez` and `/readyz`), or \
+               too many open connections (`--caller-connections-max`). Nothing was done.",
+        then: "Wait for answers before sending more: use bulk submits, fewer requests at a time, \
+               and few connections that stay open. Repeating is safe. A proxy in front of a node \
+               is one caller: the operator should raise its limits to `--requests-max` and \
+               `--connections-max`."
     }
     HeaderTooLarge(431, "header-too-large", "The header of the request is too large") {
-        when: "The header of the request, with 32 bytes for each of its fields, is over the limit (`--header-max`). Nothing was done.",
-        then: "Send less of it: cookies and tokens of others are the usual reason."
+        when: "The header of the request, plus 32 bytes for each field, is over the limit \
+               (`--header-max`). Nothing was done.",
+        then: "Send fewer or smaller fields. Cookies and tokens for other services are the usual \
+               cause."
     }
     Internal(500, "internal", "The node failed to answer") {
-        when: "The node met a bug. Whether anything was done is unknown.",
-        then: "Report it, with what the log of the node says. To repeat the request is as safe as after `outcome-unknown`."
+        when: "The node hit a bug. Whether anything was done is unknown.",
+        then: "Report it, with the node's log. Repeating the request is as safe as after \
+               `outcome-unknown`."
     }
     Busy(503, "busy", "A limit of this node is reached") {
-        when: "A limit of this node is reached: requests, bodies or answers in flight, connections, or a queue; `detail` names it. Nothing was done.",
-        then: "Repeat the request after `Retry-After` seconds, or ask another node: it is safe. When it happens often, the operator sees which limit it is in `punctual_api_rejected_total`."
+        when: "A limit of this node is reached: requests, bodies or answers in flight, \
+               connections, or a queue. `detail` names it. Nothing was done.",
+        then: "Repeat the request after `Retry-After` seconds, or ask another node: it is safe. \
+               The metric `punctual_api_rejected_total` shows the operator which limit is reached, \
+               and how often."
     }
-    Draining(503, "draining", "The node is about to leave") {
-        when: "The node was told to end, and takes no more requests. Nothing was done.",
+    Draining(503, "draining", "The node is shutting down") {
+        when: "The node is shutting down and takes no more requests. Nothing was done.",
         then: "Ask another node, or this one after `Retry-After` seconds: it is safe."
     }
-    Unavailable(503, "unavailable", "A server that is needed is away") {
-        when: "Postgres is away, or Kafka is and the topic is not known to this node, or Kafka does not let this node see the topic, or the answer took too long; `detail` says which. Nothing was done.",
-        then: "Repeat the request after `Retry-After` seconds: it is safe. Where `detail` speaks of authorization that does not help: check the topic's name, and the node's right to describe it."
+    Unavailable(503, "unavailable", "A required server is unavailable") {
+        when: "Postgres is unavailable; or Kafka is, and this node has not seen the topic before; \
+               or Kafka does not let this node see the topic; or the answer took too long. \
+               `detail` says which. Nothing was done.",
+        then: "Repeat the request after `Retry-After` seconds: it is safe. If `detail` mentions \
+               authorization, check the topic's name and the node's right to describe the topic \
+               instead."
     }
     OutcomeUnknown(503, "outcome-unknown", "Whether it was done is unknown") {
-        when: "The answer of the database was lost, or took too long: what was asked for may have been done, or may be done yet.",
-        then: "Repeat it after `Retry-After` seconds. That is safe for everything but two things, after which a task may be published twice: a submit without a name; and a PUT whose task has become due meanwhile, for it schedules anew what was published. Look first there, if that matters. Else a name makes no second task; a dead letter that was put back or dropped is answered 404 then; a call for many goes on with what is left."
+        when: "The database's answer was lost or took too long: the request may have been done, or \
+               may still be done.",
+        then: "Repeat the request after `Retry-After` seconds. That is safe, with two exceptions \
+               that may publish a task twice: a submit without a name, and a PUT whose task has \
+               become due meanwhile, because the PUT then schedules another one. If that matters, \
+               look first. In all other cases: a name never makes a second task; a dead letter \
+               that is already redriven or dropped gets 404; a bulk change goes on with the rest."
     }
     NotReady(503, "not-ready", "The node is not ready") {
-        when: "`GET /readyz` of a node that cannot claim and publish just now. The member `missing` says what is missing, and why.",
-        then: "Send requests to another node. A node heals by itself once the server that it waits for is back."
+        when: "`GET /readyz` of a node that cannot claim and publish now. The member `missing` \
+               lists the missing parts, with reasons.",
+        then: "Send requests to another node. The node recovers by itself when the missing server \
+               is back."
     }
 }
 

@@ -17,19 +17,22 @@ pub fn of_refusal(refusal: Refusal, origin: FieldOrigin) -> Problem {
     match refusal {
         Refusal::UnknownTopic => Problem::new(
             ProblemType::UnknownTopic,
-            "Kafka has no topic of this name; create it first (Punctual sees it within seconds), or correct the name",
+            "Kafka has no topic of this name; correct the name, or create the topic (Punctual sees \
+             it within seconds)",
         )
         .at("topic"),
         Refusal::TooLarge { size, size_max } => Problem::new(
             ProblemType::RecordTooLarge,
             format!(
-                "the record takes up to {size} bytes, headers included, and compressed if the producer compresses; its topic takes {size_max} (max.message.bytes)"
+                "the record takes up to {size} bytes, with its headers and after compression, if \
+                 any; its topic takes at most {size_max} (max.message.bytes)"
             ),
         )
         .at(origin.payload),
         Refusal::NoKey => Problem::new(
             ProblemType::KeyRequired,
-            "the topic is compacted (cleanup.policy), and Kafka takes no record without a key there; give the task a key",
+            "the topic is compacted (cleanup.policy), and Kafka refuses records without a key \
+             there; give the task a key",
         )
         .at("key"),
         Refusal::TooFar { delay_max } => Problem::new(
@@ -37,12 +40,15 @@ pub fn of_refusal(refusal: Refusal, origin: FieldOrigin) -> Problem {
             format!("a task may be due at most {} ahead (--delay-max)", spelled(delay_max)),
         )
         .at(origin.due),
-        Refusal::BadValue { reason } => {
-            Problem::new(ProblemType::RefusedValue, format!("the database refused the task: {reason}"))
-        }
+        Refusal::BadValue { reason } => Problem::new(
+            ProblemType::RefusedValue,
+            format!("the database refused the task: {reason}"),
+        ),
         Refusal::Busy { limit } => Problem::busy(limit),
         Refusal::Draining => Problem::draining(),
-        Refusal::ServerAway { reason } => Problem::new(ProblemType::Unavailable, format!("nothing is stored: {reason}")),
+        Refusal::ServerAway { reason } => {
+            Problem::new(ProblemType::Unavailable, format!("nothing is stored: {reason}"))
+        }
         Refusal::Unknown { reason } => Problem::submit_unknown(&reason),
     }
 }

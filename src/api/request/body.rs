@@ -52,8 +52,10 @@ pub async fn refuse(
         return Ok(());
     }
     let bytes = deadline.hold(beginning_of(body)).await.map_err(|_elapsed| late(shared))??;
-    let unwanted =
-        Problem::new(ProblemType::UnknownField, "this call takes no body; nothing was done");
+    let unwanted = Problem::new(
+        ProblemType::UnknownField,
+        "nothing was done: this request may not have a body",
+    );
     let Ok(text) = std::str::from_utf8(&bytes) else { return Err(unwanted) };
     if ["", "null"].contains(&text.trim()) {
         return Ok(());
@@ -79,7 +81,7 @@ async fn beginning_of(mut body: Body) -> Result<Vec<u8>, Problem> {
 
 fn late(shared: &ApiShared) -> Problem {
     shared.metrics.rejected("request_deadline");
-    Problem::new(ProblemType::RequestTimeout, "the body did not arrive in time; nothing was done")
+    Problem::new(ProblemType::RequestTimeout, "nothing was done: the body did not arrive in time")
 }
 
 /// Returns the problem for a body that cannot be read to its end.
@@ -91,12 +93,11 @@ fn broken(error: axum::Error) -> Problem {
     match kind {
         Some(io::ErrorKind::InvalidInput | io::ErrorKind::InvalidData) => Problem::new(
             ProblemType::MalformedEncoding,
-            "the chunks of the body are not what RFC 9112 calls chunks; nothing was done",
+            "nothing was done: the chunks of the body are malformed (RFC 9112)",
         ),
-        _ => Problem::new(
-            ProblemType::RequestTimeout,
-            "the body ended before its end; nothing was done",
-        ),
+        _ => {
+            Problem::new(ProblemType::RequestTimeout, "nothing was done: the body ended too early")
+        }
     }
 }
 
@@ -137,7 +138,7 @@ fn check_content_type(headers: &HeaderMap) -> Result<(), Problem> {
     if is_json {
         return Ok(());
     }
-    let detail = "the header Content-Type should be application/json (UTF-8)";
+    let detail = "the header Content-Type must be application/json (UTF-8)";
     Err(Problem::new(ProblemType::UnsupportedMediaType, detail).at("content-type"))
 }
 

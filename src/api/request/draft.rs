@@ -108,7 +108,7 @@ fn draft_of(
     if topic.is_internal() {
         return Err(Problem::invalid(
             "topic",
-            format!("{topic} is Kafka's own: nobody else may write to it"),
+            format!("{topic} is an internal topic of Kafka, which nobody else may write to"),
         ));
     }
     let [due_at, delay, payload, payload_text, payload_base64, tombstone, key, key_base64, headers] =
@@ -122,7 +122,7 @@ fn draft_of(
         if key.is_none() {
             return Err(Problem::new(
                 ProblemType::MissingField,
-                "a tombstone is of a key: give key or key_base64",
+                "a tombstone needs a key: give key or key_base64",
             )
             .at("key"));
         }
@@ -180,12 +180,14 @@ fn payload_of(
         (None, Some(text), None) => Ok((bytes_of(string(text, "payload_text")?), "payload_text")),
         (None, None, Some(base64)) => Ok((base64_of(base64, "payload_base64")?, "payload_base64")),
         (None, None, None) => {
-            let detail = "one of payload, payload_text and payload_base64 is required (or \"tombstone\": true with a key, for a null value)";
+            let detail = "one of payload, payload_text and payload_base64 is required; for a null \
+                          value, give \"tombstone\": true and a key";
             Err(Problem::new(ProblemType::MissingField, detail).at("payload"))
         }
         _ => {
             let field = if base64.is_some() { "payload_base64" } else { "payload_text" };
-            let detail = "give one of payload, payload_text and payload_base64; a payload of null counts as given";
+            let detail = "give only one of payload, payload_text and payload_base64; a payload of \
+                          null counts, too";
             Err(Problem::new(ProblemType::ConflictingFields, detail).at(field))
         }
     }
@@ -278,13 +280,19 @@ mod tests {
     proptest! {
         #[test]
         fn payload_text_survives_exactly(text: String) {
-            let task = serde_json::json!({"topic": "t", "delay": 0, "payload_text": text}).to_string();
+            let task =
+                serde_json::json!({"topic": "t", "delay": 0, "payload_text": text}).to_string();
             prop_assert_eq!(payload_of(&task), Some(text.into_bytes()));
         }
 
         #[test]
         fn payload_and_key_in_base64_survive_exactly(payload: Vec<u8>, key: Vec<u8>) {
-            let task = serde_json::json!({"topic": "t", "delay": 0, "payload_base64": STANDARD.encode(&payload), "key_base64": STANDARD.encode(&key)});
+            let task = serde_json::json!({
+                "topic": "t",
+                "delay": 0,
+                "payload_base64": STANDARD.encode(&payload),
+                "key_base64": STANDARD.encode(&key),
+            });
             let record = read(&task.to_string()).unwrap().record;
             prop_assert_eq!(record.payload.map(Vec::from), Some(payload));
             prop_assert_eq!(record.key.map(Vec::from), Some(key));

@@ -22,7 +22,8 @@ pub fn members<'a, const N: usize>(
     let mut found = [None; N];
     for (name, value) in object(text)?.pairs {
         let Some(index) = names.iter().position(|known| *known == name) else {
-            let detail = format!("there is no such field; the fields are {}", names.join(", "));
+            let detail =
+                format!("there is no such field; the valid fields are {}", names.join(", "));
             return Err(Problem::new(ProblemType::UnknownField, detail).at(shown(&name)));
         };
         if found[index].replace(value).is_some() {
@@ -91,7 +92,7 @@ fn problem_of(error: &serde_json::Error, wanted: &str, text: &str) -> Problem {
     if text.trim().is_empty() {
         return Problem::new(
             ProblemType::MalformedJson,
-            format!("the body is empty, and {wanted} would be right"),
+            format!("the body is empty; expected {wanted}"),
         );
     }
     let (line, column) = (error.line(), error.column());

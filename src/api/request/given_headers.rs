@@ -34,7 +34,8 @@ pub fn read(value: Option<&RawValue>, trace: Option<&TraceParent>) -> Result<Hea
     {
         if headers.len() == COUNT_MAX {
             let detail = format!(
-                "a task has at most {COUNT_MAX} headers, and the traceparent of the request would be one more"
+                "a task may have {COUNT_MAX} headers at most, and the traceparent of the request \
+                 is one more"
             );
             return Err(Problem::invalid("headers", detail));
         }
@@ -62,7 +63,7 @@ fn given(value: &RawValue) -> Result<Given<'_>, Problem> {
     let mut headers: Given<'_> = Vec::with_capacity(given.pairs.len() + 1);
     for (name, value) in given.pairs {
         if headers.iter().any(|(known, _)| *known == name) {
-            let detail = "the header is given twice; a list of values gives it several";
+            let detail = "the header is given twice; to repeat it, give a list of values";
             return Err(Problem::new(ProblemType::DuplicateField, detail).at(path_of(&name)));
         }
         if kind_of(value.get()) == "an array" {
@@ -88,7 +89,7 @@ fn add_each<'a>(
     if list.count == 0 {
         return Err(Problem::invalid(
             path_of(&name),
-            "the list is empty; leave out a header that is not meant",
+            "the list is empty; leave out the header if it has no value",
         ));
     }
     for (index, value) in list.items.into_iter().enumerate() {
@@ -112,7 +113,7 @@ fn value_of(value: &RawValue) -> Result<Value<'_>, Problem> {
         }),
         "an object" => {
             let [Some(base64)] = members(value.get(), &["base64"])? else {
-                return Err(wrong(format!("this is an object without base64; right is {VALUE}")));
+                return Err(wrong(format!("this is an object without base64; expected {VALUE}")));
             };
             let text = string_of(base64).map_err(wrong)?;
             let bytes = STANDARD.decode(text.as_bytes());
@@ -153,8 +154,11 @@ mod tests {
 
     #[test]
     fn headers_keep_their_order_and_are_whatever_kafka_has() {
-        let headers =
-            parsed(r#"{"b":"1","a":"\u00e4","n":null,"x":{"base64":"/w=="},"r":["1",null,{"base64":""},"2"]}"#).unwrap();
+        let headers = parsed(concat!(
+            r#"{"b":"1","a":"\u00e4","n":null,"x":{"base64":"/w=="},"r":["1",null,"#,
+            r#"{"base64":""},"2"]}"#,
+        ))
+        .unwrap();
         let wanted: [(&str, Option<&[u8]>); 8] = [
             ("b", Some(b"1")),
             ("a", Some("ä".as_bytes())),
@@ -175,7 +179,7 @@ mod tests {
     fn values_that_are_none_are_refused_and_named() {
         for (json, field, reason) in [
             (r#"{"a":1}"#, "headers.a", "a number"),
-            (r#"{"a":true}"#, "headers.a", "right is a string, null"),
+            (r#"{"a":true}"#, "headers.a", "expected a string, null"),
             (r#"{"a":[]}"#, "headers.a", "empty"),
             (r#"{"a":["1",2]}"#, "headers.a[1]", "a number"),
             (r#"{"a":[["1"]]}"#, "headers.a[0]", "an array"),

@@ -25,19 +25,20 @@ pub fn key_of(headers: &HeaderMap) -> Result<Option<TaskName>, Problem> {
         .at(FIELD));
     }
     let text = std::str::from_utf8(value.as_bytes())
-        .map_err(|_error| Problem::invalid(FIELD, "it is not UTF-8"))?;
+        .map_err(|_error| Problem::invalid(FIELD, "the key is not UTF-8"))?;
     let text = text.trim();
     let key =
         if text.starts_with('"') { unquoted(text).ok_or_else(no_string)? } else { text.to_owned() };
     let name = TaskName::new(&key);
     name.map(Some).map_err(|error| {
-        Problem::invalid(FIELD, format!("the key is taken as the name of the task: {error}"))
+        Problem::invalid(FIELD, format!("the key becomes the name of the task: {error}"))
     })
 }
 
 fn no_string() -> Problem {
-    let detail = "a key in quotes is a string of RFC 8941: visible ASCII and blanks, with \\\" and \\\\ for \" and \\, and nothing behind it; without \
-                  quotes it is taken as it is";
+    let detail = "a key in quotes must be a string of RFC 8941: printable ASCII, with \\\" and \
+                  \\\\ for \" and \\, and nothing after the closing quote. A key without quotes is \
+                  used as given";
     Problem::invalid(FIELD, detail)
 }
 
@@ -66,7 +67,8 @@ pub fn name(draft: Draft, key: Option<TaskName>) -> Result<Draft, Problem> {
         (None, key) => Ok(Draft { name: key, ..draft }),
         (Some(name), Some(key)) if *name == key => Ok(draft),
         (Some(_), Some(_)) => {
-            let detail = "the header Idempotency-Key and the name of the task differ: give one of them, or the same twice";
+            let detail = "the header Idempotency-Key and the name in the body differ: give only \
+                          one of them, or the same twice";
             Err(Problem::new(ProblemType::ConflictingFields, detail).at(FIELD))
         }
     }

@@ -12,7 +12,7 @@ use crate::domain::{Precondition, TaskId, TaskSet};
 
 /// The right form of a header with tags.
 const RIGHT: &str =
-    "it is *, or a list of ids in quotes, such as \"01934b2e-7d3c-8017-9f2b-6a1c0e4d5b7f\"";
+    "expected *, or a list of ids in quotes, such as \"01934b2e-7d3c-8017-9f2b-6a1c0e4d5b7f\"";
 
 /// Reads the preconditions of a request that changes the task of its path.
 pub fn of(headers: &HeaderMap) -> Result<Precondition, Problem> {
@@ -29,7 +29,8 @@ pub fn refuse(headers: &HeaderMap) -> Result<(), Problem> {
     else {
         return Ok(());
     };
-    let detail = "nothing was done: a precondition is for a PUT or a DELETE of one task; a POST with a name never changes the task of this name";
+    let detail = "nothing was done: preconditions are only for a PUT or DELETE of one task; a POST \
+                  never changes an existing task";
     Err(Problem::invalid(String::from(given.as_str()), detail))
 }
 
@@ -53,7 +54,7 @@ fn tags_of(
         let value = String::from_utf8_lossy(value.as_bytes());
         Problem::invalid(
             String::from(name.as_str()),
-            format!("nothing was done: {} is no list of tags; {RIGHT}", shown(&value)),
+            format!("nothing was done: {} is not a list of tags; {RIGHT}", shown(&value)),
         )
     };
     let mut tasks = Vec::new();
@@ -181,7 +182,8 @@ mod tests {
         #[test]
         fn any_header_is_read_or_refused(text in r#"[ -~\t]{0,40}|((W/)?"[ -~]{0,4}"|[*, ]){0,6}"#) {
             if let Some(Ok(TaskSet::These(tasks))) = read(&[&text], true) {
-                assert!(tasks.is_empty() && text.contains('"'), "no tag of a task is so short: {text}");
+                assert!(tasks.is_empty() && text.contains('"'), "no tag of a task is so short: \
+                    {text}");
             }
         }
     }

@@ -13,7 +13,8 @@ use crate::domain::{Timestamp, TopicName};
 /// Refuses a path with a wrong percent-encoding, too. Otherwise two spellings would mean one name.
 pub fn refuse(uri: &Uri) -> Result<(), Problem> {
     if !is_percent_encoded(uri.path()) {
-        let detail = "a % in a path is followed by two hexadecimal digits: % itself is written %25";
+        let detail = "a % in a path must be followed by two hexadecimal digits; write % itself as \
+                      %25";
         return Err(Problem::new(ProblemType::InvalidValue, detail));
     }
     let Some(query) = uri.query().filter(|query| !query.is_empty()) else { return Ok(()) };
@@ -39,8 +40,10 @@ impl Parameters {
         })?;
         for (index, (name, _)) in pairs.iter().enumerate() {
             if !names.contains(&name.as_str()) {
-                let detail =
-                    format!("there is no such query parameter; there are {}", names.join(", "));
+                let detail = format!(
+                    "there is no such query parameter; the valid ones are {}",
+                    names.join(", ")
+                );
                 return Err(Problem::new(ProblemType::UnknownField, detail).at(shown(name)));
             }
             if pairs[..index].iter().any(|(known, _)| known == name) {
@@ -75,7 +78,10 @@ impl Parameters {
             (1..=most).contains(number) && text.bytes().all(|byte| byte.is_ascii_digit())
         });
         number.ok_or_else(|| {
-            Problem::invalid(name, format!("{:?} is no whole number from 1 to {most}", shown(text)))
+            Problem::invalid(
+                name,
+                format!("{:?} is not a whole number from 1 to {most}", shown(text)),
+            )
         })
     }
 }

@@ -45,7 +45,7 @@ impl<'a> Share<'a> {
 pub fn too_large(shared: &ApiShared) -> Problem {
     shared.metrics.rejected("body_bytes");
     let detail = format!(
-        "a body has at most {} bytes, also when it is unpacked; send fewer tasks at a time",
+        "a body may have {} bytes at most, compressed and uncompressed; send fewer tasks at a time",
         shared.settings.body_bytes_max
     );
     Problem::new(ProblemType::BodyTooLarge, detail)

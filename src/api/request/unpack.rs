@@ -100,7 +100,7 @@ pub async fn unpack<'a>(
         let name = if encoding == Encoding::Gzip { "gzip" } else { "zstd" };
         Problem::new(
             ProblemType::MalformedEncoding,
-            format!("the body is not {name}, or not all of it: {error}"),
+            format!("the body is not {name}, or is incomplete: {error}"),
         )
         .at("content-encoding")
     };

@@ -178,7 +178,8 @@ async fn serve<S>(
                 if is_leaving {
                     return;
                 }
-                let left = line.idle_for(clock::monotonic()).map(|idle| settings.idle_timeout.saturating_sub(idle));
+                let idle = line.idle_for(clock::monotonic());
+                let left = idle.map(|idle| settings.idle_timeout.saturating_sub(idle));
                 if left == Some(Duration::ZERO) {
                     // The graceful shutdown tells an HTTP/2 caller, so that it can safely repeat a
                     // request which was already under way.

@@ -208,7 +208,14 @@ impl Api {
         let took = clock::monotonic().since(started);
         self.shared.metrics.answered(route, method, response.status(), took);
         let _in_span = span.enter();
-        tracing::debug!(route, method, status = response.status().as_u16(), ?took, caller = %place.caller(), "answered");
+        tracing::debug!(
+            route,
+            method,
+            status = response.status().as_u16(),
+            ?took,
+            caller = %place.caller(),
+            "answered"
+        );
         response.map(|body| Answer::new(body, place))
     }
 
@@ -223,7 +230,7 @@ impl Api {
             // axum would take an empty part of a path for an id.
             Ok(_) if route == NO_ROUTE => Problem::new(
                 ProblemType::NotFound,
-                "there is no such path; /openapi.json has all there are",
+                "there is no such path; /openapi.json lists all paths",
             )
             .into_response(),
             Ok(guard) => {
@@ -288,10 +295,10 @@ impl Api {
             Err(_panic) => {
                 // The panic hook has logged the place. A request that meets a bug must not end this
                 // node, nor the next node when it is sent again.
-                tracing::error!(request_id = %id, "a handler panicked; the request is answered 500");
+                tracing::error!(request_id = %id, "a handler panicked; the answer is 500");
                 Problem::new(
                     ProblemType::Internal,
-                    "the node met a bug; whether anything was done is unknown",
+                    "the node hit a bug; whether anything was done is unknown",
                 )
                 .into_response()
             }
@@ -341,7 +348,7 @@ async fn method_not_allowed(method: Method) -> Problem {
     let method: String = method.as_str().chars().take(20).collect();
     Problem::new(
         ProblemType::MethodNotAllowed,
-        format!("{method} is not for this path; the header Allow names the methods that are"),
+        format!("this path does not support {method}; the header Allow lists the methods"),
     )
 }
 

@@ -95,7 +95,11 @@ async fn pause_after(error: &io::Error, said: &mut Throttle) {
     );
     if !is_of_one_connection {
         if said.lets_through(clock::monotonic()) {
-            tracing::warn!(%error, "accept a connection; is the limit on open files too low? (Others within a minute are not said)");
+            tracing::warn!(
+                %error,
+                "cannot accept a connection; the limit on open files may be too low (logged once a \
+                 minute at most)"
+            );
         }
         clock::sleep(ACCEPT_PAUSE).await;
     }

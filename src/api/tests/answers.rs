@@ -5,7 +5,10 @@ use super::*;
 #[tokio::test]
 async fn a_task_is_created_with_its_location_and_can_be_looked_up() {
     let api = api();
-    let task = r#"{"topic":"orders","due_at":"2030-01-31T10:30:00.25+01:00","payload":{"a" : 1.0},"key":"k","headers":{"h":"1"},"name":"order-17"}"#;
+    let task = concat!(
+        r#"{"topic":"orders","due_at":"2030-01-31T10:30:00.25+01:00","payload":{"a" : 1.0},"#,
+        r#""key":"k","headers":{"h":"1"},"name":"order-17"}"#,
+    );
     let response = api.ask(post("/v1/tasks", task)).await;
     assert_eq!(response.status(), StatusCode::CREATED);
     let location = header_of(&response, "location").unwrap().to_owned();
@@ -300,7 +303,10 @@ async fn counts_say_whether_they_are_exact() {
     assert_eq!(counts["pending"], serde_json::json!({"count": 3, "exact": true}));
     assert_eq!(
         counts["topics"],
-        serde_json::json!([{"topic": "a", "count": 2, "exact": true}, {"topic": "b", "count": 1, "exact": true}])
+        serde_json::json!([
+            {"topic": "a", "count": 2, "exact": true},
+            {"topic": "b", "count": 1, "exact": true},
+        ])
     );
     let minutes = counts["minutes"].as_array().unwrap();
     assert_eq!(
@@ -317,7 +323,14 @@ async fn counts_say_whether_they_are_exact() {
 /// The answer of a call for many that has left none.
 fn done(member: &str, count: u64, dry_run: bool) -> Value {
     let known = (count == 0).then_some(true);
-    serde_json::json!({ member: count, "more": false, "dry_run": dry_run, "searched_to": null, "cursor": null, "topic_known": known })
+    serde_json::json!({
+        member: count,
+        "more": false,
+        "dry_run": dry_run,
+        "searched_to": null,
+        "cursor": null,
+        "topic_known": known,
+    })
 }
 
 #[tokio::test]

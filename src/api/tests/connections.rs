@@ -77,7 +77,11 @@ async fn ask_slowly(address: std::net::SocketAddr) -> TcpStream {
     let mut stream = TcpStream::connect(address).await.unwrap();
     let body = r#"{"topic":"slow","delay":1,"payload":1}"#;
     let request = format!(
-        "POST /v1/tasks HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+        "POST /v1/tasks HTTP/1.1\r\n\
+         host: a\r\n\
+         content-type: application/json\r\n\
+         content-length: {}\r\n\r\n\
+         {body}",
         body.len()
     );
     stream.write_all(request.as_bytes()).await.unwrap();
@@ -140,7 +144,11 @@ async fn a_request_in_flight_is_answered_when_the_node_ends() {
     let mut stream = TcpStream::connect(address).await.unwrap();
     let body = r#"{"topic":"slow","delay":1,"payload":1}"#;
     let request = format!(
-        "POST /v1/tasks HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\ncontent-length: {}\r\nexpect: 100-continue\r\n\r\n",
+        "POST /v1/tasks HTTP/1.1\r\n\
+         host: a\r\n\
+         content-type: application/json\r\n\
+         content-length: {}\r\n\
+         expect: 100-continue\r\n\r\n",
         body.len()
     );
     stream.write_all(request.as_bytes()).await.unwrap();

@@ -14,7 +14,10 @@ const MIB: usize = 1 << 20;
 
 fn header(path: &str, content_type: &str, length: usize) -> String {
     format!(
-        "POST {path} HTTP/1.1\r\nhost: a\r\ncontent-type: {content_type}\r\ncontent-length: {length}\r\n\r\n"
+        "POST {path} HTTP/1.1\r\n\
+         host: a\r\n\
+         content-type: {content_type}\r\n\
+         content-length: {length}\r\n\r\n"
     )
 }
 
@@ -55,7 +58,10 @@ async fn chunks_over_the_limit_are_read_on() {
     let (address, _tasks, _api) =
         served(ApiSettings { body_bytes_max: MIB, ..ApiSettings::default() }).await;
     let mut stream = TcpStream::connect(address).await.unwrap();
-    let header = "POST /v1/tasks HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n";
+    let header = "POST /v1/tasks HTTP/1.1\r\n\
+                  host: a\r\n\
+                  content-type: application/json\r\n\
+                  transfer-encoding: chunked\r\n\r\n";
     stream.write_all(header.as_bytes()).await.unwrap();
     for _ in 0..40 {
         let chunk = [b"100000\r\n".as_slice(), &vec![b' '; MIB], b"\r\n"].concat();

@@ -18,7 +18,8 @@ fn check_document(path: &str, wanted: &str) {
     let line = differs.unwrap_or_else(|| found.lines().count().min(wanted.lines().count()));
     assert!(
         found == wanted,
-        "{path} is not what the code says, from line {} on:\n  {}\n  should be\n  {}\nIf the code is right, write it anew: make docs",
+        "{path} is not what the code says, from line {} on:\n  {}\n  should be\n  {}\n\
+         If the code is right, write it anew: make docs",
         line + 1,
         found.lines().nth(line).unwrap_or("(its end)"),
         wanted.lines().nth(line).unwrap_or("(its end)"),

@@ -92,7 +92,11 @@ async fn half_a_body_is_answered_408_and_frees_what_it_held() {
     let (address, _tasks, api) =
         served(ApiSettings { request_deadline: SOON, ..ApiSettings::default() }).await;
     let mut stream = TcpStream::connect(address).await.unwrap();
-    let half = "POST /v1/tasks HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\ncontent-length: 100\r\n\r\n{\"topic\":";
+    let half = "POST /v1/tasks HTTP/1.1\r\n\
+                host: a\r\n\
+                content-type: application/json\r\n\
+                content-length: 100\r\n\r\n\
+                {\"topic\":";
     stream.write_all(half.as_bytes()).await.unwrap();
     let answer = rest_of(&mut stream).await;
     assert!(answer.starts_with("HTTP/1.1 408 ") && answer.contains("request-timeout"), "{answer}");

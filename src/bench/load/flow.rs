@@ -139,7 +139,7 @@ async fn together(mut workers: JoinSet<Spans>) -> Spans {
     while let Some(ended) = workers.join_next().await {
         match ended {
             Ok(spans) => all.add(&spans),
-            Err(error) => tracing::error!(%error, "a connection's task has panicked"),
+            Err(error) => tracing::error!(%error, "the task of a connection has panicked"),
         }
     }
     all

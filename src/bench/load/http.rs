@@ -60,7 +60,7 @@ fn roots_of(path: &Path) -> Result<RootCertStore, String> {
         roots.add(certificate).map_err(|error| error.to_string())?;
     }
     if roots.is_empty() {
-        return Err("there is no certificate in it".to_owned());
+        return Err("the file has no certificate".to_owned());
     }
     Ok(roots)
 }
@@ -90,13 +90,11 @@ impl Http {
         let wrong = || {
             // A URL that may hold a password is not repeated.
             let given = if url.contains('@') {
-                "one with a user or password".to_owned()
+                "a URL with a user or password".to_owned()
             } else {
                 format!("`{url}`")
             };
-            format!(
-                "{given} is no URL of a node that can be measured; write it like http://127.0.0.1:7070"
-            )
+            format!("{given} is not the URL of a node; write it like http://127.0.0.1:7070")
         };
         let (scheme, authority) = url.trim_end_matches('/').split_once("://").ok_or_else(wrong)?;
         let (trust, port) = match scheme {

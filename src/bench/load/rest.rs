@@ -51,7 +51,8 @@ impl RestTarget {
 
     /// Returns a connection to one of the nodes.
     pub fn connection(&self, number: usize) -> Result<Http, String> {
-        let url = self.urls.get(number % self.urls.len().max(1)).ok_or("no URL of a node")?;
+        let url =
+            self.urls.get(number % self.urls.len().max(1)).ok_or("there is no URL of a node")?;
         Http::new(url, &self.trust).map(|http| http.authorized(self.authorization.clone()))
     }
 }

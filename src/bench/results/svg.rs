@@ -59,8 +59,7 @@ pub fn picture(title: &str, measured: &str, curves: &[Curve<'_>]) -> String {
         left: LEFT + PANEL_WIDTH + GAP,
         scale: if has_lateness { scale } else { Scale::of_rates(curves) },
     };
-    distribution
-        .frame(&mut svg, &format!("{measured} in ms; share of the tasks that it does not pass"));
+    distribution.frame(&mut svg, &format!("{measured} in ms; share of the tasks up to this value"));
     for (share, label) in
         [(0.0, "0"), (0.9, "90 %"), (0.99, "99 %"), (0.999, "99.9 %"), (0.9999, "99.99 %")]
     {
@@ -211,7 +210,10 @@ impl Svg {
     fn new(width: f64, height: f64) -> Self {
         let mut svg = Self(String::new());
         svg.add(format_args!(
-            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width:.0} {height:.0}\" font-family=\"sans-serif\" font-size=\"12\">\n<style>.title{{font-size:15px;font-weight:bold}}.caption{{font-weight:bold}}.tick-y{{text-anchor:end}}.tick-x{{text-anchor:middle}}</style>\n<rect width=\"100%\" height=\"100%\" fill=\"#ffffff\"/>\n"
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width:.0} {height:.0}\" \
+             font-family=\"sans-serif\" font-size=\"12\">\n\
+             <style>.title{{font-size:15px;font-weight:bold}}.caption{{font-weight:bold}}.tick-y{{text-anchor:end}}.tick-x{{text-anchor:middle}}</style>\n\
+             <rect width=\"100%\" height=\"100%\" fill=\"#ffffff\"/>\n"
         ));
         svg
     }
@@ -243,7 +245,8 @@ impl Svg {
         let places: Vec<String> = points.map(|(x, y)| format!("{x:.1},{y:.1}")).collect();
         let places = places.join(" ");
         self.add(format_args!(
-            "<polyline points=\"{places}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"{width:.1}\" stroke-linejoin=\"round\"/>\n"
+            "<polyline points=\"{places}\" fill=\"none\" stroke=\"{colour}\" \
+             stroke-width=\"{width:.1}\" stroke-linejoin=\"round\"/>\n"
         ));
     }
 

@@ -41,7 +41,8 @@ pub async fn burst<I: LoadTarget>(
     flow::closed_loop(intake, BULK_LANES, &run.ledger, next).await?;
     if now() > instant - millis(MARGIN) {
         return Err(format!(
-            "the tasks were not all stored {MARGIN:?} before the instant: give a longer --lead than {:?}",
+            "not all tasks were stored {MARGIN:?} before the instant: --lead must be longer than \
+             {:?}",
             plan.lead
         ));
     }

@@ -57,7 +57,7 @@ pub async fn cancel(
     let span = clock::monotonic().since(started_at);
     let after = run.mark();
     if verdicts.cancelled == 0 {
-        return Err(format!("none of {} cancels was answered \"cancelled\"", verdicts.others));
+        return Err(format!("none of {} cancels got the answer \"cancelled\"", verdicts.others));
     }
     let mut report = run.report(&[
         ("count", plan.count.to_string()),

@@ -73,11 +73,12 @@ pub async fn drain<I: LoadTarget>(
     publishers.stop().await?;
     if now() >= from - 300 {
         return Err(format!(
-            "the publishers were not stopped before the first task was due: give a longer --lead than {:?}",
+            "the publishers were not stopped before the first task was due: --lead must be longer \
+             than {:?}",
             plan.lead
         ));
     }
-    run.say("waiting until all of it is overdue");
+    run.say("waiting until all tasks are overdue");
     run.wait_until(to + 100).await;
     let before = run.mark();
     let started_at = now();

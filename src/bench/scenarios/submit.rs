@@ -50,7 +50,7 @@ pub async fn submit<I: LoadTarget>(
         ("tasks in a call", plan.call.to_string()),
         (
             "rate",
-            plan.rate.map_or_else(|| "as many as there can be".to_owned(), |rate| rate.to_string()),
+            plan.rate.map_or_else(|| "as many as possible".to_owned(), |rate| rate.to_string()),
         ),
         ("measured", format!("{:?}", plan.measured)),
         ("warm-up", format!("{:?}", plan.warm_up)),

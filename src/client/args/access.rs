@@ -11,15 +11,14 @@ use clap::builder::FalseyValueParser;
 /// A token, and where it may be sent.
 #[derive(Args, Clone, Default, Debug)]
 pub struct Credentials {
-    /// What the variable says; not a flag for people, because flags show in the process list.
+    /// The value of the variable; not a flag for people, because flags show in the process list.
     #[arg(long, global = true, env = "PUNCTUAL_TOKEN", value_name = "TOKEN", hide = true)]
     pub token: Option<Token>,
-    /// A file that holds the token, and nothing else. Read again once when the node refuses the
-    /// token. The variable PUNCTUAL_TOKEN holds the token itself.
+    /// A file with the token, and nothing else. If the node refuses the token, the file is read
+    /// once more. The variable PUNCTUAL_TOKEN has the token itself.
     #[arg(long, global = true, env = "PUNCTUAL_TOKEN_FILE", value_name = "FILE")]
     pub token_file: Option<PathBuf>,
-    /// Send the token over http:// beyond this machine as well, where everybody on the way can read
-    /// it.
+    /// Sends the token over http:// to other machines, too. Others on the network can read it.
     #[arg(long, global = true, env = "PUNCTUAL_PLAINTEXT", value_parser = FalseyValueParser::new())]
     pub plaintext: bool,
 }

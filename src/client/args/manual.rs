@@ -3,27 +3,27 @@
 pub const EXIT_CODES: &str = "\
 Exit codes:
   0  done
-  1  refused: the message says what would be right
+  1  refused: the message says why, and what would be right
   2  wrong usage
-  3  nothing was done: the node cannot be reached, is busy, or lacks a server; try again
+  3  nothing was done: the node is unreachable or busy, or a server is unavailable; retry
   4  no such task
   5  too late to cancel or to replace
-  6  unknown: it may have been done; the message says whether it is safe to repeat";
+  6  unknown whether it was done: the message says whether repeating is safe";
 
 pub const SHOW_EXIT_CODES: &str = "\
 Exit codes:
   0  done
-  1  refused: the message says what would be right
+  1  refused: the message says why, and what would be right
   2  wrong usage
-  3  not shown: the node cannot be reached, is busy, or lacks a server; try again
+  3  not shown: the node is unreachable or busy, or a server is unavailable; retry
   4  no such task";
 
 pub const LIST_EXIT_CODES: &str = "\
 Exit codes:
   0  done
-  1  refused: the message says what would be right
+  1  refused: the message says why, and what would be right
   2  wrong usage
-  3  not shown: the node cannot be reached, is busy, or lacks a server; try again";
+  3  not shown: the node is unreachable or busy, or a server is unavailable; retry";
 
 // Usage lines are written by hand: clap would show an argument as required although its environment
 // variable is set.
@@ -35,7 +35,8 @@ punctual show <ID> [OPTIONS]
 pub const CANCEL_USAGE: &str = "\
 punctual cancel <ID> [OPTIONS]
        punctual cancel --topic <TOPIC> --name <NAME> [OPTIONS]
-       punctual cancel --topic <TOPIC> [--due-from <TIME>] [--due-to <TIME>] <--dry-run|--yes> [OPTIONS]";
+       punctual cancel --topic <TOPIC> [--due-from <TIME>] [--due-to <TIME>]
+           <--dry-run|--yes> [OPTIONS]";
 
 pub const LIST_USAGE: &str = "\
 punctual list [--topic <TOPIC>] [--due-from <TIME>] [--due-to <TIME>] [OPTIONS]
@@ -46,39 +47,47 @@ pub const DEAD_LIST_USAGE: &str =
 
 pub const DEAD_REDRIVE_USAGE: &str = "\
 punctual dead redrive <ID> [OPTIONS]
-       punctual dead redrive --topic <TOPIC> [--due-from <TIME>] [--due-to <TIME>] <--dry-run|--yes> [OPTIONS]";
+       punctual dead redrive --topic <TOPIC> [--due-from <TIME>] [--due-to <TIME>]
+           <--dry-run|--yes> [OPTIONS]";
 
 pub const DEAD_DROP_USAGE: &str = "\
 punctual dead drop <ID> [OPTIONS]
-       punctual dead drop --topic <TOPIC> [--due-from <TIME>] [--due-to <TIME>] <--dry-run|--yes> [OPTIONS]";
+       punctual dead drop --topic <TOPIC> [--due-from <TIME>] [--due-to <TIME>]
+           <--dry-run|--yes> [OPTIONS]";
 
 pub const SUBMIT_USAGE: &str = "\
-punctual submit --topic <TOPIC> <--due-at <TIME>|--delay <SPAN>> <--payload <JSON>|--payload-text <TEXT>|--payload-file <FILE>|--tombstone> [OPTIONS]
+punctual submit --topic <TOPIC> <--due-at <TIME>|--delay <SPAN>>
+           <--payload <JSON>|--payload-text <TEXT>|--payload-file <FILE>|--tombstone> [OPTIONS]
        punctual submit <FILE|-> [OPTIONS]";
 
 pub const SUBMIT_EXIT_CODES: &str = "\
 Exit codes:
-  0    done; of lines: each is stored, by this run or by an earlier one
-  1    refused: the message says what would be right; of lines: some were refused, or differ from the tasks of their names
+  0    done; with FILE: each line is stored, by this run or an earlier one
+  1    refused: the message says why, and what would be right;
+       with FILE: some lines were refused, or differ from the tasks of their names
   2    wrong usage
-  3    nothing was done: the node cannot be reached, is busy, or lacks a server; of lines: some were not submitted
-  5    --replace: too late, the task of this name is on its way
-  6    unknown: it may have been done; the message says whether it is safe to repeat; of lines: so it is
-  130  interrupted; of lines: the message says how to go on";
+  3    nothing was done: the node is unreachable or busy, or a server is unavailable; retry;
+       with FILE: some lines were not submitted
+  5    --replace: too late, the task of this name is already claimed
+  6    unknown whether it was done: the message says whether repeating is safe;
+       with FILE: repeating the run is safe
+  130  interrupted; with FILE: the message says how to resume";
 
 pub const SUBMIT_EXAMPLES: &str = r#"Examples:
   punctual submit --topic orders --delay 30m --payload '{"order": 17}' --key 17
-  punctual submit --topic orders --due-at 2030-01-31T09:30:00+01:00 --payload-text hello --name order-17
+  punctual submit --topic orders --due-at 2030-01-31T09:30:00+01:00 \
+    --payload-text hello --name order-17
   punctual submit --topic orders --name order-17 --delay 2h --payload-text later --replace
-  punctual submit --topic orders --name order-17 --delay 2h --payload-text first --replace --if-absent
+  punctual submit --topic orders --name order-17 --delay 2h --payload-text first \
+    --replace --if-absent
   punctual submit --topic orders --delay 1d --tombstone --key 17
 
-  Many at once: a file with one task a line, as POST /v1/tasks takes it.
+  Many at once: a file with one task per line, as for POST /v1/tasks.
   {"topic":"orders","delay":"30m","payload":{"order":17}}
   {"topic":"orders","due_at":"2030-01-31T09:30:00Z","payload_text":"hello","name":"order-18"}
 
   punctual submit tasks.jsonl
-  punctual submit tasks.jsonl --run-id import-2030-01    # again: what is stored is known by its name
+  punctual submit tasks.jsonl --run-id import-2030-01    # resumes; stored lines are not repeated
   generate | punctual submit - --topic orders --json > results.jsonl"#;
 
 pub const SHOW_EXAMPLES: &str = "\
@@ -92,7 +101,7 @@ Examples:
   punctual cancel 01934b2e-7d3c-8017-9f2b-6a1c0e4d5b7f
   punctual cancel --topic orders --name order-17
   punctual cancel --topic orders --name order-17 --if-match 01934b2e-7d3c-8017-9f2b-6a1c0e4d5b7f
-  punctual cancel --topic orders --due-from 2030-01-31T00:00:00Z --due-to 2030-02-01T00:00:00Z --dry-run
+  punctual cancel --topic orders --due-to 2030-02-01T00:00:00Z --dry-run
   punctual cancel --topic orders --yes";
 
 pub const LIST_EXAMPLES: &str = "\

@@ -9,11 +9,11 @@ use crate::domain::TaskId;
 /// A range of due times.
 #[derive(Args, Clone, Debug)]
 pub struct RangeArgs {
-    /// Due at this moment or later: 2030-01-31T09:30:00+01:00 (RFC 3339, with a zone), or
+    /// Only tasks due at or after this time: 2030-01-31T09:30:00+01:00 (RFC 3339, with a zone), or
     /// milliseconds since the epoch.
     #[arg(long, value_name = "TIME")]
     pub due_from: Option<String>,
-    /// Due before this moment.
+    /// Only tasks due before this time.
     #[arg(long, value_name = "TIME")]
     pub due_to: Option<String>,
 }
@@ -21,13 +21,18 @@ pub struct RangeArgs {
 /// The part of a list to show.
 #[derive(Args, Clone, Debug)]
 pub struct PartArgs {
-    /// How many are shown at most, over as many requests as it takes.
-    #[arg(long, value_name = "COUNT", default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..))]
+    /// Maximum number to show, over several requests if necessary.
+    #[arg(
+        long,
+        value_name = "COUNT",
+        default_value_t = 100,
+        value_parser = clap::value_parser!(u64).range(1..)
+    )]
     pub limit: u64,
     /// Shows all of them.
     #[arg(long, conflicts_with = "limit")]
     pub all: bool,
-    /// Goes on where a list ended: the cursor that it has printed.
+    /// Continues a list: the cursor that it printed.
     #[arg(long, value_name = "CURSOR")]
     pub cursor: Option<String>,
 }
@@ -46,8 +51,8 @@ pub struct ListArgs {
     pub range: RangeArgs,
     #[command(flatten)]
     pub part: PartArgs,
-    /// Says how many tasks are pending instead: in all, by topic, and by minute of the coming hour;
-    /// and what of it is an estimate.
+    /// Shows the number of pending tasks instead: in total, by topic, and by minute of the next
+    /// hour. Estimates are marked.
     #[arg(long, conflicts_with_all = ["due_from", "due_to", "limit", "all", "cursor"])]
     pub counts: bool,
     #[command(flatten)]
@@ -62,16 +67,16 @@ pub struct DeadArgs {
 
 #[derive(Subcommand, Clone, Debug)]
 pub enum DeadCommand {
-    /// Lists dead letters: tasks that were given up on, each with the reason.
+    /// Lists dead letters, each with its reason.
     List(DeadList),
-    /// Puts dead letters back: each becomes a task again and is published as soon as may be.
+    /// Redrives dead letters: each becomes a task again, due at once.
     ///
-    /// One by its id, or all of a topic (and of a range of due times).
+    /// Redrives one by its id, or all of a topic, optionally in a range of due times.
     #[command(override_usage = manual::DEAD_REDRIVE_USAGE)]
     Redrive(DeadChange),
-    /// Drops dead letters, for good.
+    /// Drops dead letters for good.
     ///
-    /// One by its id, or all of a topic (and of a range of due times).
+    /// Drops one by its id, or all of a topic, optionally in a range of due times.
     #[command(override_usage = manual::DEAD_DROP_USAGE, alias = "delete")]
     Drop(DeadChange),
 }
@@ -103,17 +108,20 @@ pub struct DeadList {
 )]
 pub struct DeadChange {
     /// The task's id.
-    #[arg(value_name = "ID", conflicts_with_all = ["topic", "due_from", "due_to", "dry_run", "yes"])]
+    #[arg(
+        value_name = "ID",
+        conflicts_with_all = ["topic", "due_from", "due_to", "dry_run", "yes"]
+    )]
     pub id: Option<TaskId>,
     /// All dead letters of this topic.
     #[arg(long, value_name = "TOPIC")]
     pub topic: Option<String>,
     #[command(flatten)]
     pub range: RangeArgs,
-    /// Says how many it would be, and does nothing to them.
+    /// Only counts the dead letters.
     #[arg(long, requires = "topic")]
     pub dry_run: bool,
-    /// All of them: what is put back cannot be cancelled, what is dropped does not come back.
+    /// Changes all of them. A redriven task cannot be cancelled; a drop cannot be undone.
     #[arg(long, requires = "topic", conflicts_with = "dry_run")]
     pub yes: bool,
     #[command(flatten)]

@@ -16,20 +16,26 @@ const RUN_ID_BYTES_MAX: usize = 200;
 /// The node to call, and the form of its answer.
 #[derive(Args, Clone, Debug)]
 pub struct NodeOptions {
-    /// Any node of the cluster.
+    /// The URL of any node of the cluster.
     #[arg(long, env = "PUNCTUAL_URL", value_name = "URL", default_value = "http://127.0.0.1:7070")]
     pub url: String,
-    /// For scripts: the node's answer as JSON on stdout, and what went wrong as one JSON object on
+    /// For scripts: prints the node's answer as JSON on stdout, and errors as one JSON object on
     /// stderr.
     #[arg(long)]
     pub json: bool,
-    /// How long the call may take, from 1s to 1h. A node itself answers within 30s.
-    #[arg(long, env = "PUNCTUAL_TIMEOUT", value_name = "SPAN", default_value = "35s", value_parser = span(Duration::from_secs(1), Duration::from_hours(1)))]
+    /// Timeout of the call, from 1s to 1h. A node answers within 30s by default.
+    #[arg(
+        long,
+        env = "PUNCTUAL_TIMEOUT",
+        value_name = "SPAN",
+        default_value = "35s",
+        value_parser = span(Duration::from_secs(1), Duration::from_hours(1))
+    )]
     pub timeout: Duration,
     #[command(flatten)]
     pub credentials: Credentials,
-    /// Certificates of the authorities that vouch for the node, in PEM, for https://. They take the
-    /// place of those that this machine trusts.
+    /// The certificate authorities of the node, in PEM, for https://. They replace those that this
+    /// machine trusts.
     #[arg(long, env = "PUNCTUAL_CA_FILE", value_name = "FILE")]
     pub ca_file: Option<PathBuf>,
     /// A client certificate, followed by those between it and its root, in PEM, for https://. A
@@ -67,7 +73,7 @@ pub fn span(
         let is_within = (from..=to).contains(&span);
         is_within
             .then_some(span)
-            .ok_or_else(|| format!("it takes {} to {}", spelled(from), spelled(to)))
+            .ok_or_else(|| format!("expected {} to {}", spelled(from), spelled(to)))
     }
 }
 
@@ -80,7 +86,7 @@ pub fn header(text: &str) -> Result<(String, String), String> {
 /// was forgotten. One hyphen is allowed.
 pub fn no_flag(text: &str) -> Result<String, String> {
     if text.starts_with("--") {
-        return Err("it begins like a flag: was the value forgotten?".to_owned());
+        return Err("begins like a flag; is the value missing?".to_owned());
     }
     Ok(text.to_owned())
 }
@@ -110,12 +116,12 @@ pub fn run_id(text: &str) -> Result<String, String> {
         !text.is_empty() && text.len() <= RUN_ID_BYTES_MAX && !text.contains(char::is_control);
     is_right
         .then(|| text.to_owned())
-        .ok_or_else(|| format!("1 to {RUN_ID_BYTES_MAX} bytes, without control characters"))
+        .ok_or_else(|| format!("expected 1 to {RUN_ID_BYTES_MAX} bytes without control characters"))
 }
 
 pub fn count(max: usize) -> impl Fn(&str) -> Result<usize, String> + Clone + Send + Sync + 'static {
     move |text| {
         let count = text.parse().ok().filter(|count| (1..=max).contains(count));
-        count.ok_or_else(|| format!("a whole number from 1 to {max}"))
+        count.ok_or_else(|| format!("expected a whole number from 1 to {max}"))
     }
 }

@@ -164,7 +164,7 @@ impl Delivery<'_> {
         let Some(asked) = self.stopping.run_until_cancelled(asking).await else {
             return Err(Ending::new(
                 Exit::Unknown,
-                "interrupted while lines were compared with the tasks of their names",
+                "interrupted while comparing lines with the tasks of their names",
             ));
         };
         let answer = asked?.answer;

@@ -173,7 +173,10 @@ mod tests {
 
     /// 2030-01-31T09:30:00Z.
     const DUE_AT: i64 = 1_896_082_200_000;
-    const TASK: &str = r#"{"id":"i","topic":"t","due_at":"2030-01-31T09:30:00.000Z","state":"scheduled","attempt":1,"key":"k","headers":{"a":"1"},"payload":{"n": 1}}"#;
+    const TASK: &str = concat!(
+        r#"{"id":"i","topic":"t","due_at":"2030-01-31T09:30:00.000Z","state":"scheduled","#,
+        r#""attempt":1,"key":"k","headers":{"a":"1"},"payload":{"n": 1}}"#,
+    );
 
     fn differ(line: &str, task: &str) -> Vec<DifferingMember> {
         differences(line, task, Timestamp::from_millis(DUE_AT - 3_600_000))
@@ -182,9 +185,18 @@ mod tests {
     #[test]
     fn a_line_that_was_stored_is_the_task_that_is_answered() {
         for line in [
-            r#"{"due_at":"2030-01-31T10:30:00+01:00","key":"k","headers":{"a":"1"},"payload":{"n": 1},"name":"x"}"#,
-            r#"{"due_at":1896082200000,"key_base64":"aw==","headers":{"a":["1"]},"payload_text":"{\"n\": 1}"}"#,
-            r#"{"delay":"1h","k\u0065y":"k","headers":{"a":{"base64":"MQ=="}},"payload_base64":"eyJuIjogMX0="}"#,
+            concat!(
+                r#"{"due_at":"2030-01-31T10:30:00+01:00","key":"k","headers":{"a":"1"},"#,
+                r#""payload":{"n": 1},"name":"x"}"#,
+            ),
+            concat!(
+                r#"{"due_at":1896082200000,"key_base64":"aw==","headers":{"a":["1"]},"#,
+                r#""payload_text":"{\"n\": 1}"}"#,
+            ),
+            concat!(
+                r#"{"delay":"1h","k\u0065y":"k","headers":{"a":{"base64":"MQ=="}},"#,
+                r#""payload_base64":"eyJuIjogMX0="}"#,
+            ),
         ] {
             assert_eq!(differ(line, TASK), [], "{line}");
         }

@@ -108,7 +108,7 @@ pub fn judge(asked: Result<NodeAnswer, Ending>, lines: Vec<Pending>) -> Round {
         Ok(batch) if batch.results.len() == lines.len() => judge_each(batch.results, lines),
         Ok(batch) => {
             let text = format!(
-                "{} tasks were sent and {} answered; is this URL a node's?",
+                "{} tasks were sent, but {} were answered; is this the URL of a node?",
                 lines.len(),
                 batch.results.len()
             );
@@ -238,9 +238,12 @@ mod tests {
     fn each_line_is_judged_by_its_own_result() {
         let text = r#"{"results":[
             {"status":201,"task":{"id":"a"}}, {"status":200,"task":{"id":"b"}},
-            {"status":422,"problem":{"type":"urn:punctual:problem:unknown-topic","title":"T","detail":"D","field":"tasks[2].topic"}},
-            {"status":503,"problem":{"type":"urn:punctual:problem:busy","title":"B","detail":"nothing was done","retry_after":2}},
-            {"status":503,"problem":{"type":"urn:punctual:problem:outcome-unknown","title":"U","detail":"who knows"}}]}"#;
+            {"status":422,"problem":{"type":"urn:punctual:problem:unknown-topic","title":"T",
+              "detail":"D","field":"tasks[2].topic"}},
+            {"status":503,"problem":{"type":"urn:punctual:problem:busy","title":"B",
+              "detail":"nothing was done","retry_after":2}},
+            {"status":503,"problem":{"type":"urn:punctual:problem:outcome-unknown","title":"U",
+              "detail":"who knows"}}]}"#;
         let round = judge(answer(200, text), lines(11..16));
         let outcomes: Vec<_> =
             round.settled.iter().map(|settled| (settled.number, &settled.outcome)).collect();
@@ -289,10 +292,14 @@ mod tests {
 
     #[test]
     fn a_batch_that_is_not_taken_whole_is_halved_down_to_the_line() {
-        let too_large = r#"{"type":"urn:punctual:problem:body-too-large","title":"The body is too large","detail":"d"}"#;
-        assert!(
-            matches!(judge(answer(413, too_large), lines(1..3)).next, NextAttempt::Split(lines) if lines.len() == 2)
+        let too_large = concat!(
+            r#"{"type":"urn:punctual:problem:body-too-large","title":"The body is too large","#,
+            r#""detail":"d"}"#,
         );
+        assert!(matches!(
+            judge(answer(413, too_large), lines(1..3)).next,
+            NextAttempt::Split(lines) if lines.len() == 2
+        ));
         let round = judge(answer(413, too_large), lines(5..6));
         assert!(matches!(round.next, NextAttempt::Done));
         assert!(matches!(
@@ -314,7 +321,10 @@ mod tests {
         ] {
             let shown = format!("{asked:?}");
             assert!(
-                matches!(judge(asked, lines(1..3)).next, NextAttempt::GiveUp(lines, _) if lines.len() == 2),
+                matches!(
+                    judge(asked, lines(1..3)).next,
+                    NextAttempt::GiveUp(lines, _) if lines.len() == 2
+                ),
                 "{shown}"
             );
         }

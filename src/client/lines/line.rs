@@ -52,7 +52,7 @@ impl Naming {
         let not_a_task = || WrongLine {
             number,
             kind: WrongKind::NotATask,
-            detail: "a task is an object of JSON".to_owned(),
+            detail: "a task must be a JSON object".to_owned(),
         };
         let text = std::str::from_utf8(bytes).map_err(|error| {
             not_json(format!("not UTF-8 from byte {}", error.valid_up_to() + 1))

@@ -108,7 +108,7 @@ impl Screen {
         drop(state);
         if is_due {
             let first = why.lines().next().unwrap_or_default();
-            self.note("retry", &format!("{first}; it is sent again"));
+            self.note("retry", &format!("{first}; retrying"));
         }
     }
 
@@ -179,7 +179,8 @@ mod tests {
         };
         assert_eq!(
             bar(snapshot),
-            "[#####---------------]  25 %  5,000 done (1,000/s): 4,800 accepted, 0 known, 200 refused, 15.0 s left"
+            "[#####---------------]  25 %  5,000 done (1,000/s): 4,800 accepted, 0 known, 200 \
+             refused, 15.0 s left"
         );
         snapshot.bytes_total = None;
         assert_eq!(bar(snapshot), "5,000 done (1,000/s): 4,800 accepted, 0 known, 200 refused");

@@ -112,7 +112,7 @@ impl Tally {
         let rows = [
             ("accepted", counts.accepted, ""),
             ("already known", counts.known, ""),
-            ("differing", counts.differs, "not stored: their names stand for other tasks"),
+            ("differing", counts.differs, "not stored: their names stand for different tasks"),
             ("refused", counts.refused, ""),
             ("unknown", counts.unknown, "may be stored, or not"),
             ("not submitted", counts.not_submitted, ""),
@@ -127,7 +127,7 @@ impl Tally {
             }
         }
         if let Some(ranges) = self.unsettled.text() {
-            text.push_str(&format!("{:<14}{ranges}\n", "to do again"));
+            text.push_str(&format!("{:<14}{ranges}\n", "to repeat"));
         }
         text
     }
@@ -221,7 +221,11 @@ mod tests {
         let text = Tally { counts, ..Tally::default() }.lines("r", Duration::from_millis(4_130));
         assert_eq!(
             text,
-            "run id        r\ntook          4.1 s, 2,421 a second\naccepted      9,998\nalready known     0\nrefused           2\n"
+            "run id        r\n\
+             took          4.1 s, 2,421 a second\n\
+             accepted      9,998\n\
+             already known     0\n\
+             refused           2\n"
         );
     }
 }

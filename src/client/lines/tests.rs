@@ -38,14 +38,21 @@ async fn server(manners: Box<Manners>) -> (NodeOptions, Arc<Mutex<Vec<Vec<String
     let (seen, manners) = (asked.clone(), Arc::new(manners));
     let app = Router::new().fallback(move |method: Method, body: Bytes| {
         let look_up = (method == Method::GET).then(|| {
-            let forgotten = json!({"type": "urn:punctual:problem:task-not-found", "title": "T", "detail": "forgotten"});
+            let forgotten = json!({
+                "type": "urn:punctual:problem:task-not-found",
+                "title": "T",
+                "detail": "forgotten",
+            });
             (StatusCode::NOT_FOUND, [("retry-after", "0")], forgotten.to_string())
         });
         let answer = look_up.is_none().then(|| answer_of(&body, &seen, &**manners)).flatten();
         async move {
             match (look_up, answer) {
                 (Some(forgotten), _) => forgotten,
-                (None, Some((status, body))) => (StatusCode::from_u16(status).unwrap(), [("retry-after", "0")], body.to_string()),
+                (None, Some((status, body))) => {
+                    let status = StatusCode::from_u16(status).unwrap();
+                    (status, [("retry-after", "0")], body.to_string())
+                }
                 (None, None) => std::future::pending().await,
             }
         }
@@ -81,7 +88,13 @@ fn all_new(names: &[String]) -> Option<(u16, Value)> {
 }
 
 fn busy() -> Value {
-    json!({"type": "urn:punctual:problem:busy", "title": "Busy", "status": 503, "detail": "nothing was done", "retry_after": 0})
+    json!({
+        "type": "urn:punctual:problem:busy",
+        "title": "Busy",
+        "status": 503,
+        "detail": "nothing was done",
+        "retry_after": 0,
+    })
 }
 
 fn lines(count: usize) -> io::Cursor<String> {
@@ -153,7 +166,10 @@ async fn of_a_batch_only_what_was_not_taken_is_sent_again() {
             .enumerate()
             .map(|(index, name)| match index {
                 _ if name == "r/2" => {
-                    json!({"status": 422, "problem": {"title": "No", "detail": "never", "field": "tasks[1].topic"}})
+                    json!({
+                        "status": 422,
+                        "problem": { "title": "No", "detail": "never", "field": "tasks[1].topic" },
+                    })
                 }
                 0 if count == 0 => json!({"status": 503, "problem": busy()}),
                 3 => json!({"status": 200, "task": {"id": name}}),

@@ -54,7 +54,7 @@ pub fn shown(answer: &NodeAnswer, topic: Option<&str>) -> Result<String, Ending>
     let mut topics: Vec<[String; 2]> =
         counts.topics.iter().map(|topic| [topic.topic.clone(), topic.figure.text()]).collect();
     if counts.more_topics {
-        topics.push(["(more)".to_owned(), "there are other topics".to_owned()]);
+        topics.push(["(more)".to_owned(), "more topics have pending tasks".to_owned()]);
     }
     let minutes = counts.minutes.iter().filter(|minute| minute.figure.count > 0);
     let minutes: Vec<[String; 2]> =

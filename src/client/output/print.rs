@@ -21,7 +21,9 @@ pub fn lines(text: &str) -> Result<bool, Ending> {
     match io::stdout().write_all(text.as_bytes()) {
         Ok(()) => Ok(true),
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
-        Err(error) => Err(Ending::new(Exit::NothingDone, format!("write the answer: {error}"))),
+        Err(error) => {
+            Err(Ending::new(Exit::NothingDone, format!("cannot write the answer: {error}")))
+        }
     }
 }
 
@@ -50,7 +52,7 @@ pub fn submitted(answer: &NodeAnswer) -> Result<String, Ending> {
 pub fn replaced(answer: &NodeAnswer) -> Result<String, Ending> {
     let task: Task = answer.read()?;
     let verb =
-        if answer.status == 201 { "submitted" } else { "submitted in place of the one before" };
+        if answer.status == 201 { "submitted" } else { "submitted, in place of the previous task" };
     Ok(format!("{}  {verb}, {}, due {} to {}", task.id, task.state, task.due_at, task.topic))
 }
 

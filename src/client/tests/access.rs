@@ -8,7 +8,10 @@ use crate::client::answer::{Exit, NodeAnswer};
 use crate::client::args::NodeOptions;
 use crate::client::caller::NodeCaller;
 
-const UNAUTHENTICATED: &str = r#"{"type":"urn:punctual:problem:unauthenticated","title":"Unauthenticated","status":401,"detail":"the token is not valid"}"#;
+const UNAUTHENTICATED: &str = concat!(
+    r#"{"type":"urn:punctual:problem:unauthenticated","title":"Unauthenticated","status":401,"#,
+    r#""detail":"the token is not valid"}"#,
+);
 
 struct TokenFile(PathBuf);
 
@@ -117,7 +120,10 @@ fn a_client_certificate_that_is_none_is_refused() {
 
 #[test]
 fn foreign_text_cannot_steer_the_terminal_or_begin_a_line() {
-    let text = r#"{"type":"urn:punctual:problem:invalid-value","title":"T\u001b[2J","detail":"d\r\nforged\u202e","field":"f\u0007"}"#;
+    let text = concat!(
+        r#"{"type":"urn:punctual:problem:invalid-value","title":"T\u001b[2J","#,
+        r#""detail":"d\r\nforged\u202e","field":"f\u0007"}"#,
+    );
     let problem = NodeAnswer { status: 400, retry_after: None, text: text.to_owned() }.problem();
     let line = problem.unwrap().ending().text;
     assert!(!line.contains(|c: char| c.is_control() || c == '\u{202e}'), "{line:?}");

@@ -105,7 +105,10 @@ async fn a_name_reaches_the_node_as_it_is_whatever_is_in_it() {
 
 #[test]
 fn no_value_can_be_taken_for_another_member() {
-    let text = r#"{"id":"i","topic":"t","due_at":"d","state":"scheduled","payload_text":"one\nstate       published\u202e"}"#;
+    let text = concat!(
+        r#"{"id":"i","topic":"t","due_at":"d","state":"scheduled","#,
+        r#""payload_text":"one\nstate       published\u202e"}"#,
+    );
     let answer = NodeAnswer { status: 200, retry_after: None, text: text.to_owned() };
     let shown = print::shown(&answer).unwrap();
     assert!(
@@ -247,11 +250,11 @@ fn whoever_is_left_in_doubt_is_told_whether_to_repeat() {
         NodeAnswer { status: 502, retry_after: None, text: String::new() }.problem().unwrap();
     for (deed, advice) in [
         (Deed::Submit { is_named: true }, "the same name makes no second task"),
-        (Deed::Submit { is_named: false }, "may publish it twice"),
+        (Deed::Submit { is_named: false }, "may publish the task twice"),
         (Deed::Replace, "look with `punctual show"),
-        (Deed::Cancel, "it is safe"),
-        (Deed::TakeAway, "it is safe"),
-        (Deed::Bulk, "it is safe"),
+        (Deed::Cancel, "repeating is safe"),
+        (Deed::TakeAway, "repeating is safe"),
+        (Deed::Bulk, "repeating is safe"),
     ] {
         let ending = deed.end(problem.ending());
         assert!(

@@ -125,8 +125,20 @@ async fn a_dry_run_asks_once_and_says_when_there_is_more() {
 #[tokio::test]
 async fn a_bulk_cancel_goes_on_where_the_search_has_ended() {
     let server = Scripted::start([
-        (200, r#"{"cancelled":0,"more":true,"dry_run":true,"searched_to":"2030-01-01T00:00:00.000Z","cursor":"c1"}"#),
-        (200, r#"{"cancelled":10000,"more":true,"dry_run":true,"searched_to":"2030-01-01T00:00:00.000Z","cursor":"c2"}"#),
+        (
+            200,
+            concat!(
+                r#"{"cancelled":0,"more":true,"dry_run":true,"#,
+                r#""searched_to":"2030-01-01T00:00:00.000Z","cursor":"c1"}"#,
+            ),
+        ),
+        (
+            200,
+            concat!(
+                r#"{"cancelled":10000,"more":true,"dry_run":true,"#,
+                r#""searched_to":"2030-01-01T00:00:00.000Z","cursor":"c2"}"#,
+            ),
+        ),
         (200, r#"{"cancelled":3,"more":false,"dry_run":true}"#),
     ])
     .await;
@@ -160,14 +172,21 @@ async fn a_bulk_cancel_that_breaks_off_says_what_was_done() {
 #[tokio::test]
 async fn counts_say_what_is_an_estimate() {
     let text = r#"{"as_of":"2030-01-31T09:30:12.345Z","pending":{"count":1234567,"exact":false},
-        "topics":[{"topic":"orders","count":1234000,"exact":false},{"topic":"t","count":567,"exact":true}],"more_topics":true,
-        "minutes":[{"from":"2030-01-31T09:30:00.000Z","count":0,"exact":true},{"from":"2030-01-31T09:31:00.000Z","count":42,"exact":true}]}"#;
+        "topics":[{"topic":"orders","count":1234000,"exact":false},
+          {"topic":"t","count":567,"exact":true}],"more_topics":true,
+        "minutes":[{"from":"2030-01-31T09:30:00.000Z","count":0,"exact":true},
+          {"from":"2030-01-31T09:31:00.000Z","count":42,"exact":true}]}"#;
     let answer = NodeAnswer { status: 200, retry_after: None, text: text.to_owned() };
     assert_eq!(
         crate::client::output::counts::shown(&answer, None).unwrap(),
-        "pending  about 1,234,567\nas of    2030-01-31T09:30:12.345Z\n\n\
-         TOPIC   PENDING\norders  about 1,234,000\nt       567\n(more)  there are other topics\n\n\
-         DUE IN THE MINUTE FROM    PENDING\n2030-01-31T09:31:00.000Z  42\n"
+        "pending  about 1,234,567\n\
+         as of    2030-01-31T09:30:12.345Z\n\n\
+         TOPIC   PENDING\n\
+         orders  about 1,234,000\n\
+         t       567\n\
+         (more)  more topics have pending tasks\n\n\
+         DUE IN THE MINUTE FROM    PENDING\n\
+         2030-01-31T09:31:00.000Z  42\n"
     );
 }
 
@@ -255,6 +274,6 @@ async fn a_replacement_says_which_one_it_is() {
     );
     assert_eq!(
         print::replaced(&answer).unwrap(),
-        "i  submitted in place of the one before, scheduled, due d to t"
+        "i  submitted, in place of the previous task, scheduled, due d to t"
     );
 }

@@ -22,13 +22,13 @@ pub struct Headers(Vec<u8>);
 pub enum HeadersError {
     #[error("a header name may not be empty")]
     EmptyName,
-    #[error("header names that begin with '{RESERVED_PREFIX}' are reserved, {0:?} is one")]
+    #[error("header names that begin with '{RESERVED_PREFIX}' are reserved, such as {0:?}")]
     Reserved(String),
-    #[error("a header name has at most 65535 bytes and a value less than 4 GiB")]
+    #[error("a header name may have 65535 bytes at most, and a value less than 4 GiB")]
     TooLong,
     #[error("a header name may not contain the character NUL")]
     Nul,
-    #[error("a task has at most {COUNT_MAX} headers")]
+    #[error("a task may have {COUNT_MAX} headers at most")]
     TooMany,
 }
 
@@ -116,8 +116,17 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_encoded_is_decoded(headers in proptest::collection::vec(("[a-z]{1,20}", proptest::option::of(proptest::collection::vec(any::<u8>(), 0..50))), 0..10)) {
-            let pairs: Vec<(&str, Option<&[u8]>)> = headers.iter().map(|(name, value)| (name.as_str(), value.as_deref())).collect();
+        fn what_is_encoded_is_decoded(
+            headers in proptest::collection::vec(
+                (
+                    "[a-z]{1,20}",
+                    proptest::option::of(proptest::collection::vec(any::<u8>(), 0..50)),
+                ),
+                0..10,
+            ),
+        ) {
+            let pairs: Vec<(&str, Option<&[u8]>)> =
+                headers.iter().map(|(name, value)| (name.as_str(), value.as_deref())).collect();
             let encoded = Headers::new(pairs.iter().copied()).unwrap();
             prop_assert_eq!(decode(encoded.as_bytes()).collect::<Vec<_>>(), pairs);
         }

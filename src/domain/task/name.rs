@@ -15,12 +15,13 @@ const BYTES_MAX: usize = 255;
 pub enum TaskNameError {
     #[error("a name may not be empty")]
     Empty,
-    #[error("a name has at most {BYTES_MAX} bytes, this one has {0}")]
+    #[error("a name may have {BYTES_MAX} bytes at most, but this one has {0}")]
     TooLong(usize),
     #[error("a name may not contain the character NUL")]
     Nul,
     #[error(
-        "'.' and '..' are no names: in a path they mean a folder, and clients leave them out, percent-encoded or not"
+        "'.' and '..' are not allowed as names: in a path they mean a folder, and clients remove \
+         them"
     )]
     Dots,
 }

@@ -121,7 +121,10 @@ mod tests {
         fn a_later_submit_is_higher_among_those_due_at_the_same_time(
             ahead in ahead(),
             // Microseconds between one submit and the next. The gap is 0 in a bulk submit.
-            gaps in prop::collection::vec(prop_oneof![3 => Just(0_i64), 2 => 0_i64..100, 1 => 0_i64..1_000_000_000], 2..60),
+            gaps in prop::collection::vec(
+                prop_oneof![3 => Just(0_i64), 2 => 0_i64..100, 1 => 0_i64..1_000_000_000],
+                2..60,
+            ),
         ) {
             let order = SubmitOrder::default();
             let due_at = at(NOW + ahead).floor_millis();
@@ -132,7 +135,8 @@ mod tests {
                 if at(now).floor_millis() > due_at {
                     break;
                 }
-                let own = order_of(due_at, order.next(at(now), due_at, rand::random()), rand::random());
+                let own =
+                    order_of(due_at, order.next(at(now), due_at, rand::random()), rand::random());
                 prop_assert!(own < 1 << ORDER_BITS);
                 prop_assert!(before < Some(own), "{before:?} before {own}");
                 before = Some(own);
@@ -140,9 +144,14 @@ mod tests {
         }
 
         #[test]
-        fn a_submit_two_microseconds_later_on_another_node_is_higher(ahead in 1_000_i64..5 * YEAR, random: [u64; 4]) {
+        fn a_submit_two_microseconds_later_on_another_node_is_higher(
+            ahead in 1_000_i64..5 * YEAR,
+            random: [u64; 4],
+        ) {
             let due_at = at(NOW + ahead).ceil_millis();
-            let order = |now, random: &[u64]| order_of(due_at, SubmitOrder::default().next(at(now), due_at, random[0]), random[1]);
+            let order = |now, random: &[u64]| {
+                order_of(due_at, SubmitOrder::default().next(at(now), due_at, random[0]), random[1])
+            };
             // Within a microsecond, a moment is random.
             prop_assert!(order(NOW, &random[..2]) < order(NOW + 2, &random[2..]));
         }

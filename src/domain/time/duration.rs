@@ -18,7 +18,8 @@ const UNITS: [(u128, &str); 7] = [
 /// Parses `200ms`, `1h 30m`, `7d` or ISO 8601 (`PT30M`). A day has 24 hours. The error says what
 /// would be right.
 pub fn parse(text: &str) -> Result<Duration, String> {
-    let wrong = || format!("`{text}` is no span of time; write it like 200ms, 30s, 1h 30m or 7d");
+    let wrong =
+        || format!("`{text}` is not a span of time; write it like 200ms, 30s, 1h 30m or 7d");
     let span: Span = text.trim().parse().map_err(|_says_less_than_we_do| wrong())?;
     // Months and years are refused because they have no fixed length.
     let signed = span

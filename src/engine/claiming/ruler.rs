@@ -161,7 +161,10 @@ mod tests {
         }
 
         #[test]
-        fn the_smallest_steps_come_from_one_id_to_the_next(shards in proptest::collection::btree_set(0_u16..4096, 1..70), id: u128) {
+        fn the_smallest_steps_come_from_one_id_to_the_next(
+            shards in proptest::collection::btree_set(0_u16..4096, 1..70),
+            id: u128,
+        ) {
             let ruler = Ruler::new(shards.into_iter().map(Shard::new));
             // From any start, a few steps reach ids with a width between them: claims do not creep
             // through numbers that no task can have.
@@ -172,7 +175,11 @@ mod tests {
         }
 
         #[test]
-        fn what_lies_higher_is_not_measured_lower(shards in proptest::collection::btree_set(0_u16..4096, 0..70), a: u128, b: u128) {
+        fn what_lies_higher_is_not_measured_lower(
+            shards in proptest::collection::btree_set(0_u16..4096, 0..70),
+            a: u128,
+            b: u128,
+        ) {
             let ruler = Ruler::new(shards.into_iter().map(Shard::new));
             // Both ids lie within one millisecond in half of the cases.
             let [a, b] = [a, b].map(|id| Uuid::from_u128(id % (1 << 81)));
@@ -180,7 +187,11 @@ mod tests {
         }
 
         #[test]
-        fn each_id_of_a_shard_has_a_place_of_its_own(shards in proptest::collection::btree_set(0_u16..4096, 1..70), random: u64, pick: usize) {
+        fn each_id_of_a_shard_has_a_place_of_its_own(
+            shards in proptest::collection::btree_set(0_u16..4096, 1..70),
+            random: u64,
+            pick: usize,
+        ) {
             let shards: Vec<Shard> = shards.into_iter().map(Shard::new).collect();
             let ruler = Ruler::new(shards.clone());
             let id = TaskId::new(at(9), shards[pick % shards.len()], random | 1).uuid();

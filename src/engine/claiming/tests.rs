@@ -475,7 +475,8 @@ fn a_row_that_cannot_be_claimed_is_narrowed_down_and_passed_by() {
     assert!(table.is_empty(), "the rest of the shard is claimed: {} are left", table.len());
     assert!(
         failed_count <= 40,
-        "{failed_count} claims failed: a range shrinks by 16 at a time, and does not grow before it is passed"
+        "{failed_count} claims failed: a range shrinks by 16 at a time, and does not grow before \
+         it is passed"
     );
 }
 
@@ -529,7 +530,12 @@ proptest! {
         let mut table = BTreeSet::new();
         let mut now = 0;
         while now < 12_000 {
-            table.extend(inserts.iter().filter(|(when, ..)| (now - tick_millis..now).contains(when)).map(|(when, due, random)| id(*due.max(when), *random)));
+            table.extend(
+                inserts
+                    .iter()
+                    .filter(|(when, ..)| (now - tick_millis..now).contains(when))
+                    .map(|(when, due, random)| id(*due.max(when), *random)),
+            );
             tick(&mut claiming, at(now), &mut table, 3);
             if now % 1_000 < tick_millis {
                 claiming.sweep(at(0), at(now), Scope::Mine);

@@ -194,7 +194,10 @@ proptest! {
     #[test]
     fn a_node_that_beats_each_half_ttl_is_never_declared_dead(
         beats in prop::collection::vec(1_u64..=1_500, 40),
-        reads in prop::collection::vec((0_u64..4_000, 0_u64..2_000, 0_u8..10, any::<bool>()), 1..60),
+        reads in prop::collection::vec(
+            (0_u64..4_000, 0_u64..2_000, 0_u8..10, any::<bool>()),
+            1..60,
+        ),
     ) {
         let mut moments = Vec::new();
         let mut beat_at = 0;
@@ -202,7 +205,9 @@ proptest! {
             beat_at += pause;
             moments.push(beat_at);
         }
-        let counter_at = |millis: u64| i64::try_from(moments.iter().filter(|moment| **moment <= millis).count()).unwrap();
+        let counter_at = |millis: u64| {
+            i64::try_from(moments.iter().filter(|moment| **moment <= millis).count()).unwrap()
+        };
         let mut liveness = Liveness::new(TTL);
         let mut now = 0;
         for (pause, round_trip, luck, is_early) in reads {
@@ -225,7 +230,9 @@ proptest! {
     }
 
     #[test]
-    fn a_node_that_stands_still_is_declared_dead_whatever_the_moments_of_reading(pauses in prop::collection::vec(1_u64..=1_500, 40)) {
+    fn a_node_that_stands_still_is_declared_dead_whatever_the_moments_of_reading(
+        pauses in prop::collection::vec(1_u64..=1_500, 40),
+    ) {
         let mut liveness = Liveness::new(TTL);
         let mut now = 0;
         let mut died_at = None;
@@ -236,6 +243,8 @@ proptest! {
             }
             now += pause;
         }
-        prop_assert!(now < 4_500 || died_at.is_some_and(|died_at| (3_000..=4_500).contains(&died_at)));
+        prop_assert!(
+            now < 4_500 || died_at.is_some_and(|died_at| (3_000..=4_500).contains(&died_at))
+        );
     }
 }

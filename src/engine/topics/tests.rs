@@ -342,8 +342,7 @@ fn a_topic_that_may_not_be_written_to_is_given_up_on_as_late_as_one_that_is_miss
 }
 
 #[test]
-fn refusals_for_want_of_a_right_that_are_broken_by_an_acknowledgement_or_are_far_apart_do_not_add_up()
- {
+fn refusals_for_a_missing_right_with_an_acknowledgement_or_much_time_between_do_not_add_up() {
     let anew = Some(Action::Forbidden(topic(), SETTINGS.denial_max));
     let mut topics = TopicBreakers::new(SETTINGS);
     topics.held(&topic(), 1, 10, second(0));

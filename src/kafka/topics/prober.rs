@@ -213,7 +213,7 @@ impl Prober {
             self.contact.lose(reason);
         }
         if now.since(*self.unanswered_since.get_or_insert(now)) >= RENEW_AFTER {
-            tracing::debug!("no answer for long: making a new Kafka admin client");
+            tracing::debug!("no answer for a long time; creating a new Kafka admin client");
             self.unanswered_since = None;
             self.renew();
         }
@@ -331,7 +331,10 @@ impl Prober {
                 self.opened.clear();
             }
             Err(error) => {
-                tracing::warn!(%error, "could not make a new Kafka admin client; the old one goes on")
+                tracing::warn!(
+                    %error,
+                    "cannot create a new Kafka admin client; keeping the old one"
+                )
             }
         }
     }
@@ -364,7 +367,7 @@ fn reach_one(addresses: &[(&str, i32)], patience: KafkaPatience) -> Result<(), S
         return Ok(());
     }
     Err(format!(
-        "Kafka answers, but no connection can be made to what it advertises, {} (advertised.listeners)",
+        "Kafka answers, but its advertised address {} is unreachable (advertised.listeners)",
         tried.join(", ")
     ))
 }
@@ -382,7 +385,7 @@ fn left(until: Monotonic, patience: KafkaPatience) -> Result<Duration, LookUpErr
     let left = until.since(clock::monotonic()).min(QUESTION_DEADLINE.max(patience.span()));
     if left < Duration::from_millis(1) {
         return Err(LookUpError::Unavailable {
-            reason: "no answer to the questions before this one".to_owned(),
+            reason: "no answer to earlier look-ups".to_owned(),
         });
     }
     Ok(left)

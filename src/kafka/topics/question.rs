@@ -21,11 +21,11 @@ pub struct TopicFacts {
 pub enum LookUpError {
     #[error("Kafka has no such topic")]
     Unknown,
-    #[error("not allowed to see the topic: {reason}")]
+    #[error("this node may not see the topic: {reason}")]
     Denied { reason: String },
-    #[error("Kafka did not say whether there is such a topic: {reason}")]
+    #[error("Kafka did not say whether the topic exists: {reason}")]
     Unavailable { reason: String },
-    #[error("too many topics are being looked up")]
+    #[error("too many topics are being looked up; retry")]
     Busy,
 }
 

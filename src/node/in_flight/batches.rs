@@ -298,7 +298,11 @@ impl InFlightBatches {
     pub fn hold(&self, batch: Batch, past: Past, now: Monotonic) -> Option<Arc<InFlightBatch>> {
         let id = batch.id;
         let Some(held) = self.enter(batch, past, now) else {
-            tracing::warn!(batch = %id, "answered after this node was in doubt; it is taken in if it is this node's still");
+            tracing::warn!(
+                batch = %id,
+                "the claim was answered after this node was fenced; the batch is used if this node \
+                 still owns it"
+            );
             return None;
         };
         let charges = held.lock().charges.clone();

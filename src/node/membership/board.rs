@@ -67,7 +67,7 @@ impl Board {
                     shards = bulletin.mine.len(),
                     "shards assigned"
                 );
-                tracing::debug!(mine = ?bulletin.mine, "these shards are this node's");
+                tracing::debug!(mine = ?bulletin.mine, "this node owns these shards");
             }
             is_changed
         });

@@ -36,7 +36,8 @@ const SAY_EVERY: Duration = Duration::from_secs(30);
 #[derive(Debug, Error)]
 pub enum MembershipError {
     #[error(
-        "node {name} ({address}, {node}) runs on this database already; to run more than one node, give each of them --etcd"
+        "node {name} ({address}, {node}) already runs on this database; to run several nodes, give \
+         each of them --etcd"
     )]
     NotAlone { node: NodeId, name: String, address: String },
 }
@@ -126,7 +127,7 @@ impl MembershipKeeper {
             if let Some(leaver) = leaver.take()
                 && leaver.send(self.last.as_ref().is_none_or(|(beat, _)| beat.has_left)).is_err()
             {
-                tracing::debug!("who asked this node to leave has not waited for it");
+                tracing::debug!("the caller that asked this node to leave did not wait");
             }
             let pause = self.pause(began_at, clock::monotonic());
             tokio::select! {
@@ -169,12 +170,14 @@ impl MembershipKeeper {
             match wedged {
                 Some(Wedged::ClaimLoop(claim_loop)) => tracing::error!(
                     claim_loop,
-                    "a claim loop stands still: no heartbeats until it turns again, so that others take over"
+                    "a claim loop is stuck; no heartbeats until it runs again, so that other nodes \
+                     take over"
                 ),
                 Some(Wedged::Adopter) => tracing::error!(
-                    "this node cannot find out which batches are its own, and publishes nothing: no heartbeats until it can, so that others take over"
+                    "this node cannot find out which batches it owns, and publishes nothing; no \
+                     heartbeats until it can, so that other nodes take over"
                 ),
-                None => tracing::info!("heartbeats are written again"),
+                None => tracing::info!("heartbeats resume"),
             }
         }
         self.is_wedged = wedged.is_some();
@@ -202,16 +205,16 @@ impl MembershipKeeper {
         };
         let for_s = now.since(failing.since).as_secs();
         let hint = if failing.blame == Blame::Lock {
-            "; a lock is held: see pg_locks and pg_stat_activity"
+            "; a lock is in the way, see pg_locks and pg_stat_activity"
         } else {
             ""
         };
         if self.failing_said.lets_through(now) {
-            tracing::warn!(for_s, why = failing.why, "no claim succeeds{hint}");
+            tracing::warn!(for_s, why = failing.why, "all claims fail{hint}");
         }
         Some(NotReady {
             what: Requirement::Claims,
-            why: format!("none has succeeded for {for_s} s: {}{hint}", failing.why),
+            why: format!("all claims have failed for {for_s} s: {}{hint}", failing.why),
         })
     }
 
@@ -241,9 +244,9 @@ impl MembershipKeeper {
         if is_cut_off != self.is_cut_off {
             self.is_cut_off = is_cut_off;
             let words = if is_cut_off {
-                "no broker answers this node while others have contact: it leaves"
+                "no Kafka broker answers this node, but others have contact: this node leaves"
             } else {
-                "a broker answers again: it joins"
+                "a Kafka broker answers again: this node joins"
             };
             tracing::warn!("{words} the assignment");
         }
@@ -266,7 +269,8 @@ impl MembershipKeeper {
             self.parts.metrics.fenced.inc();
             tracing::warn!(
                 was_declared_dead = answer.is_revived,
-                "this node was without a heartbeat for too long: before it publishes more it asks which batches are still its own"
+                "this node was without a heartbeat for too long; it checks which batches it still \
+                 owns before it publishes more"
             );
         }
         self.last = Some((beat, sent_at));
@@ -319,7 +323,7 @@ impl MembershipKeeper {
                         .iter()
                         .find(|row| row.node == node)
                         .map(|row| row.name.as_str());
-                    tracing::warn!(%node, name, "declared dead: its heartbeat stands still");
+                    tracing::warn!(%node, name, "declared a node dead: its heartbeat stands still");
                 }
                 // Another node was quicker, or the heartbeat has changed since. The next read
                 // tells, and follows at once.
@@ -330,7 +334,10 @@ impl MembershipKeeper {
                 // The heartbeats that were read stay valid. The declaration is retried with the
                 // next ones.
                 Err(error) => {
-                    tracing::warn!(%node, error = chain(&error), "a node that is dead could not be declared so; it is tried again");
+                    tracing::warn!(
+                        %node, error = chain(&error),
+                        "cannot declare a node dead; retrying"
+                    );
                 }
             }
         }
@@ -371,7 +378,11 @@ impl MembershipKeeper {
             Finding::Wait { other } if self.waits_for != Some(other) => {
                 self.waits_for = Some(other);
                 let patience = self.settings.ttl * 2;
-                tracing::warn!(%other, ?patience, "without --etcd one node runs at a time: waiting whether the other one still lives");
+                tracing::warn!(
+                    %other, ?patience,
+                    "without --etcd only one node may run; waiting to see whether another one is \
+                     alive"
+                );
             }
             Finding::NotAlone { .. } | Finding::Wait { .. } => {}
         }
@@ -409,11 +420,12 @@ impl MembershipKeeper {
                 _ if self.failures > 0 => (Requirement::Postgres, self.failure.clone()),
                 Some(other) => {
                     let why = format!(
-                        "node {other} may still be running, and there is no --etcd: its heartbeat must age first"
+                        "without --etcd only one node may run, and node {other} may still be \
+                         alive; waiting for its heartbeat to expire"
                     );
                     (Requirement::Heartbeat, why)
                 }
-                None => (Requirement::Heartbeat, "none has been written yet".to_owned()),
+                None => (Requirement::Heartbeat, "no heartbeat was written yet".to_owned()),
             };
             missing.push(NotReady { what, why });
         }
@@ -422,13 +434,15 @@ impl MembershipKeeper {
             missing.extend(self.failing_claims(now));
             let progress = &self.parts.progress;
             let of_batches = [
-                ("looked after", progress.failing_adopter(now)),
+                ("looked up", progress.failing_adopter(now)),
                 ("settled", progress.failing_settles(now)),
             ];
             missing.extend(of_batches.into_iter().filter_map(|(deed, failing)| {
                 let Failing { since, why, .. } = failing?;
-                let why =
-                    format!("they could not be {deed} for {} s: {why}", now.since(since).as_secs());
+                let why = format!(
+                    "batches could not be {deed} for {} s: {why}",
+                    now.since(since).as_secs()
+                );
                 Some(NotReady { what: Requirement::Batches, why })
             }));
         }
@@ -438,7 +452,7 @@ impl MembershipKeeper {
             missing.push(NotReady {
                 what: Requirement::Etcd,
                 why: format!(
-                    "no answer of use for {} s; the log says why",
+                    "no usable answer for {} s; the log has the reason",
                     now.since(since).as_secs()
                 ),
             });
@@ -455,7 +469,8 @@ impl MembershipKeeper {
 
     #[expect(
         clippy::as_conversions,
-        reason = "microseconds of an offset become a float for people; a rounding error is of no matter"
+        reason = "microseconds of an offset become a float for people; a rounding error is of no \
+                  matter"
     )]
     fn show_offset(&mut self) {
         let Some(cluster) = self.parts.clock.now() else { return };
@@ -465,7 +480,8 @@ impl MembershipKeeper {
         if is_offset && !self.is_offset {
             tracing::warn!(
                 seconds,
-                "this machine's wall clock differs from Postgres's, which is the cluster's; due times go by Postgres's"
+                "this machine's wall clock differs from the cluster's clock, which is Postgres's; \
+                 due times follow Postgres"
             );
         }
         self.is_offset = is_offset;
@@ -486,7 +502,7 @@ impl MembershipKeeper {
         if self.failures == 0 {
             tracing::warn!(
                 error = self.failure,
-                "heartbeats do not reach Postgres; shards stay where they are"
+                "heartbeats do not reach Postgres; shards keep their owners"
             );
             self.away_since = error.is_away().then(clock::monotonic);
         }

@@ -60,22 +60,23 @@ impl MembershipMetrics {
     fn register_counts(&self, registry: &mut Registry) {
         registry.register(
             "punctual_members",
-            "Nodes among which the shards are divided, this one included",
+            "Nodes that share the shards, including this one",
             self.members.clone(),
         );
         registry.register(
             "punctual_members_suspected",
-            "Other nodes whose heartbeat stands still but whose session is alive, or etcd away: waited for",
+            "Other nodes whose heartbeat stands still, while their session is alive or etcd is \
+             unavailable",
             self.suspected.clone(),
         );
         registry.register(
             "punctual_shards_owned",
-            "Shards that this node claims from",
+            "Shards that this node owns",
             self.shards_owned.clone(),
         );
         registry.register(
             "punctual_cluster_shards",
-            "Shards of the cluster, each of which has one owner",
+            "Shards of the cluster",
             self.cluster_shards.clone(),
         );
         registry.register(
@@ -85,17 +86,19 @@ impl MembershipMetrics {
         );
         registry.register(
             "punctual_fenced",
-            "Times that this node had been declared dead, or was without a heartbeat for so long that it may have been",
+            "Times that this node was declared dead, or was without a heartbeat for so long that \
+             it may have been",
             self.fenced.clone(),
         );
         registry.register(
             "punctual_heartbeat_failures",
-            "Heartbeats that Postgres did not answer in time, or refused",
+            "Heartbeats that Postgres refused or did not answer in time",
             self.heartbeat_failures.clone(),
         );
         registry.register(
             "punctual_clock_steps",
-            "Times that Postgres's clock was set by more than 500 ms: forward and followed at once, ahead by more than 10 s or back with a pause of the claims",
+            "Times that Postgres's clock was set by more than 500 ms; after a step back, or \
+             forward by more than 10 s, claims pause",
             self.clock_steps.clone(),
         );
     }
@@ -103,25 +106,27 @@ impl MembershipMetrics {
     fn register_times(&self, registry: &mut Registry) {
         registry.register_with_unit(
             "punctual_heartbeat_age",
-            "Time since this node's last heartbeat that succeeded was sent",
+            "Time since this node sent its last successful heartbeat",
             Unit::Seconds,
             self.heartbeat_age.clone(),
         );
         registry.register_with_unit(
             "punctual_heartbeat_age_max",
-            "Age of its last heartbeat beyond which this node publishes nothing, until another one succeeds: 5/6 of --session-ttl",
+            "Age of the last successful heartbeat at which this node stops publishing until the \
+             next one: 5/6 of --session-ttl",
             Unit::Seconds,
             self.heartbeat_age_max.clone(),
         );
         registry.register_with_unit(
             "punctual_heartbeat_duration",
-            "Time that Postgres took for a heartbeat, the disk included",
+            "Time that Postgres took for a heartbeat, including the disk",
             Unit::Seconds,
             self.heartbeat_duration.clone(),
         );
         registry.register_with_unit(
             "punctual_clock_offset",
-            "This machine's wall clock minus the cluster's clock; decides nothing, but confuses who compares logs",
+            "This machine's wall clock minus the cluster's clock; it affects only the times in \
+             logs",
             Unit::Seconds,
             self.clock_offset.clone(),
         );

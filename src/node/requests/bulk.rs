@@ -46,7 +46,12 @@ impl Drop for CallProgress<'_> {
     fn drop(&mut self) {
         if !self.has_ended && !self.bulk.is_dry_run {
             let (topic, task_count) = (self.bulk.topic(), self.task_count);
-            tracing::warn!(%topic, task_count, "a call for many tasks was cut off, by its caller or its deadline; at least so many were done");
+            tracing::warn!(
+                %topic,
+                task_count,
+                "a bulk change was interrupted by its caller or its deadline; task_count is the \
+                 minimum of its changes"
+            );
         }
     }
 }
@@ -76,12 +81,12 @@ impl<'a> CallProgress<'a> {
         match (self.task_count, error.is_unknown()) {
             (0, _) => Err(unavailable_of(error)),
             (count, true) => Err(Unavailable::Unknown {
-                reason: format!("{}; {count} tasks were done for certain", chain(error)),
+                reason: format!("{}; {count} tasks were certainly changed", chain(error)),
             }),
             (_, false) => {
                 tracing::warn!(
                     error = chain(error),
-                    "a call for many tasks ends early, and says so"
+                    "a bulk change ended early; the answer says so"
                 );
                 Ok(self.with_more(searched_to))
             }

@@ -72,7 +72,7 @@ impl Canceller {
         })?;
         replied.await.unwrap_or_else(|_ended| {
             Err(Unavailable::Unknown {
-                reason: "the node stopped while it cancelled the task".to_owned(),
+                reason: "the node stopped while cancelling the task".to_owned(),
             })
         })
     }
@@ -108,7 +108,7 @@ impl CancelLane {
             self.commit(&mut requests).await;
             for request in requests.drain(..) {
                 if request.reply.send(request.answer).is_err() {
-                    tracing::debug!("the canceller did not wait for its answer");
+                    tracing::debug!("the caller of a cancel did not wait for the answer");
                 }
             }
         }
@@ -125,7 +125,7 @@ impl CancelLane {
                 tracing::debug!(
                     error = chain(&error),
                     ids = piece.len(),
-                    "cancelling again, by halves"
+                    "retrying the cancels in two halves"
                 );
                 pieces.halve(piece);
                 continue;

@@ -38,7 +38,7 @@ impl Connections {
     /// Adds a connection, which is missing until it is shown to be open.
     pub fn keep(&self) -> KeptConnection {
         let index = self.with(|all| {
-            all.push(Some("a connection that callers need is being opened".to_owned()));
+            all.push(Some("a connection to Postgres for requests is being opened".to_owned()));
             all.len() - 1
         });
         KeptConnection { all: self.clone(), index, timer: Box::pin(async {}) }
@@ -78,7 +78,7 @@ impl KeptConnection {
         let pause = if opened.is_ok() { INTERVAL } else { RETRY };
         let why = opened.err().map(|error| chain(&error));
         if let Some(why) = &why {
-            tracing::debug!(why, "a connection that callers need is not open");
+            tracing::debug!(why, "a connection to Postgres for requests is not open");
         }
         self.all.with(|all| all[self.index] = why);
         self.timer = Box::pin(clock::sleep(pause));

@@ -67,13 +67,13 @@ impl Replacer {
                 }
                 Err(error) if error.is_of_an_id() => put_in_order(&self.shared, [&mut task]),
                 Err(error @ PostgresError::GaveWay { .. }) => {
-                    tracing::debug!(error = chain(&error), "replacing a task again")
+                    tracing::debug!(error = chain(&error), "retrying a replacement")
                 }
                 Err(error) => return Err(refusal_of(&error)),
             }
         }
         Err(Refusal::ServerAway {
-            reason: "others were replacing the task all the time; nothing was changed".to_owned(),
+            reason: "other requests kept replacing the task; nothing was changed".to_owned(),
         })
     }
 

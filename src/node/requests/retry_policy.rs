@@ -27,7 +27,7 @@ impl Tries {
             tracing::debug!(
                 error = chain(error),
                 tries = self.gave_way_count,
-                "it gave way to another transaction, and is tried again"
+                "a statement gave way to another transaction; retrying"
             );
         }
         is_again

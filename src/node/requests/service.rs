@@ -432,10 +432,25 @@ fn log_bulk(what: &str, bulk: &BulkSelection, done: &Result<BulkDone, Unavailabl
     match done {
         _ if bulk.is_dry_run => {}
         Ok(BulkDone { task_count, has_more, .. }) => {
-            tracing::info!(%principal, %topic, due_from_ms, due_to_ms, task_count, has_more, "many tasks were {what}");
+            tracing::info!(
+                %principal,
+                %topic,
+                due_from_ms,
+                due_to_ms,
+                task_count,
+                has_more,
+                "many tasks were {what}"
+            );
         }
         Err(unavailable) => {
-            tracing::info!(%principal, %topic, due_from_ms, due_to_ms, ?unavailable, "many tasks were to be {what}")
+            tracing::info!(
+                %principal,
+                %topic,
+                due_from_ms,
+                due_to_ms,
+                ?unavailable,
+                "many tasks were to be {what}"
+            )
         }
     }
 }

@@ -114,7 +114,7 @@ impl Adopter {
                     if !is_failing {
                         tracing::warn!(
                             error = chain(&error),
-                            "look after batches; it will be tried again"
+                            "looking for batches to adopt failed; retrying"
                         );
                     }
                     is_failing = true;
@@ -157,11 +157,11 @@ impl Adopter {
         if !comparison.undone.is_empty() {
             tracing::warn!(
                 batches = comparison.undone.len(),
-                "settles were undone by a crash of Postgres; they are repeated"
+                "a crash of Postgres undid settles; repeating them"
             );
         }
         for (batch, settlement) in comparison.undone {
-            tracing::debug!(%batch, "its settle was undone");
+            tracing::debug!(%batch, "the settle of this batch was undone");
             self.undone.put(settlement);
         }
         let mut found = self.suspects.take_in(comparison.unknown);
@@ -169,7 +169,7 @@ impl Adopter {
         if !found.is_empty() {
             tracing::info!(
                 batches = found.len(),
-                "found batches of this node's whose claims were not answered"
+                "found batches of this node whose claims got no answer"
             );
             self.shared.metrics.recovered.inc_by(found.len().saturating_as::<u64>());
             self.to_load.extend(found);
@@ -219,7 +219,7 @@ impl Adopter {
                 Err(error) => {
                     return tracing::warn!(
                         error = chain(&error),
-                        "look for the oldest batch; it will be tried again"
+                        "looking for the oldest batch failed; retrying"
                     );
                 }
             }
@@ -234,7 +234,8 @@ impl Adopter {
                     self.past.was_too_wide();
                     return tracing::debug!(
                         error = chain(&error),
-                        "look for the oldest unsettled batch; less is looked through next"
+                        "looking for the oldest unsettled batch failed; retrying with a smaller \
+                         range"
                     );
                 }
                 Err(error) => {
@@ -243,7 +244,7 @@ impl Adopter {
                     }
                     return tracing::warn!(
                         error = chain(&error),
-                        "look for the oldest unsettled batch; it will be tried again"
+                        "looking for the oldest unsettled batch failed; retrying"
                     );
                 }
             }
@@ -260,7 +261,7 @@ impl Adopter {
         if !lost.is_empty() {
             tracing::warn!(
                 batches = lost.len(),
-                "other nodes have adopted batches of this one; dropping them"
+                "other nodes have adopted batches of this node; dropping them"
             );
             self.purge();
         }
@@ -271,7 +272,7 @@ impl Adopter {
         if let Err(error) = self.publisher.purge() {
             tracing::error!(
                 error = chain(&error),
-                "the producer could not be emptied; what it has may be published twice"
+                "cannot empty the producer; its records may be published twice"
             );
         }
     }
@@ -292,7 +293,7 @@ impl Adopter {
         self.to_free.extend(given_up);
         if !self.to_free.is_empty() {
             let freed = self.adoptions.free(&self.to_free).await?;
-            tracing::warn!(batches = freed.len(), "freed for other nodes to publish");
+            tracing::warn!(batches = freed.len(), "batches were released for other nodes to adopt");
             self.to_free.clear();
         }
         Ok(())
@@ -321,7 +322,10 @@ impl Adopter {
                 // this node, so the next check finds it again.
                 Err(error) => {
                     self.shared.in_flight.forget(batch);
-                    tracing::error!(%batch, error = chain(&error), "a batch cannot be loaded; its tasks are not published");
+                    tracing::error!(
+                        %batch, error = chain(&error),
+                        "cannot load a batch; its tasks are not published"
+                    );
                 }
             }
         }

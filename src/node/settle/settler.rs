@@ -154,7 +154,7 @@ impl Settler {
                 self.shared.look_after(settlement.follow_up_ids());
             } else {
                 self.shared.metrics.settled_by_others.inc();
-                tracing::debug!(batch = %held.batch.id, "the batch was settled or adopted before");
+                tracing::debug!(batch = %held.batch.id, "the batch was already settled or adopted");
             }
             self.shared.in_flight.settled(&held, settlement, effect, clock::monotonic());
         }
@@ -173,11 +173,11 @@ impl Settler {
                 if count > settled.len() {
                     tracing::info!(
                         batches = count - settled.len(),
-                        "settled or adopted before, by others or unnoticed"
+                        "batches were already settled, or adopted by others"
                     );
                 }
                 if waiting.is_empty() && std::mem::take(&mut self.is_failing) {
-                    tracing::info!("all that waited is settled");
+                    tracing::info!("all waiting batches are settled");
                 }
             }
             Err(error) => self.failed(&error, count, waiting),
@@ -200,11 +200,7 @@ impl Settler {
             self.batches_max = 1;
         }
         if !std::mem::replace(&mut self.is_failing, true) {
-            tracing::warn!(
-                error = chain(error),
-                batches = count,
-                "settle failed; it will be repeated"
-            );
+            tracing::warn!(error = chain(error), batches = count, "settle failed; retrying");
         }
     }
 
@@ -225,7 +221,10 @@ impl Settler {
                 // The next check sees the batch unsettled again, like all others that are left when
                 // Postgres is away.
                 Err(error) => {
-                    tracing::warn!(error = chain(&error), batch = %settlement.batch, "repeated settle failed");
+                    tracing::warn!(
+                        error = chain(&error), batch = %settlement.batch,
+                        "a repeated settle failed"
+                    );
                     if error.is_away() {
                         break;
                     }

@@ -16,10 +16,12 @@ use crate::postgres::connection::{Connection, ConnectionPurpose, PostgresSetting
 
 const BEAT: &str = "-- heartbeat
 with mine as (
-  insert into heartbeat as h (node, name, address, version, counter, has_broker, can_publish, has_left, started_at, beat_at)
+  insert into heartbeat as h (node, name, address, version, counter, has_broker, can_publish,
+    has_left, started_at, beat_at)
   values ($1, $2, $3, $4, $5, $6, $7, $8, clock_timestamp(), clock_timestamp())
   on conflict (node) do update
-  set name = excluded.name, address = excluded.address, counter = excluded.counter, has_broker = excluded.has_broker,
+  set name = excluded.name, address = excluded.address, counter = excluded.counter,
+    has_broker = excluded.has_broker,
     can_publish = excluded.can_publish, has_left = excluded.has_left, beat_at = excluded.beat_at
   returning h.dead, h.started_at
 ), others as (
@@ -33,11 +35,13 @@ select (extract(epoch from clock_timestamp()) * 1000000)::bigint as now, mine.de
 from mine left join others o on true";
 
 const READ: &str = "-- heartbeat: read
-select (extract(epoch from clock_timestamp()) * 1000000)::bigint as now, null::boolean as was_dead, null::bigint as my_started_at,
+select (extract(epoch from clock_timestamp()) * 1000000)::bigint as now, null::boolean as was_dead,
+  null::bigint as my_started_at,
   o.node, o.name, o.address, o.version, o.counter, o.has_broker, o.can_publish, o.has_left, o.dead,
   (extract(epoch from o.started_at) * 1000000)::bigint as started_at,
   (extract(epoch from o.beat_at) * 1000000)::bigint as beat_at
-from (select) one left join (select * from heartbeat where node <> $1 order by dead, beat_at desc limit 1000) o on true";
+from (select) one left join (select * from heartbeat where node <> $1 order by dead, beat_at desc
+  limit 1000) o on true";
 
 const REVIVE: &str = "-- heartbeat: revive
 update heartbeat set dead = false where node = $1 and dead";

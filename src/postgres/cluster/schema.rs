@@ -46,7 +46,7 @@ impl fmt::Display for MigrationReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.applied.last() {
             Some(version) => write!(f, "the schema is at version {version} now")?,
-            None => write!(f, "the schema was up to date")?,
+            None => write!(f, "the schema was already up to date")?,
         }
         let ClusterSettings { shards, leaf, horizon, window } = self.cluster;
         let [leaf, horizon, window] = [leaf, horizon, window].map(spelled);
@@ -58,7 +58,7 @@ impl fmt::Display for MigrationReport {
         if !self.changed.is_empty() {
             write!(
                 f,
-                "; changed: {}; nodes take it up at their next start",
+                "; changed: {}; nodes use the change from their next start on",
                 self.changed.join(", ")
             )?;
         }
@@ -72,10 +72,11 @@ pub enum MigrateError {
     Postgres(#[from] PostgresError),
     #[error(transparent)]
     Refused(#[from] RefusedCluster),
-    #[error("this program is older than the schema (version {0}): use the newer program")]
+    #[error("the schema (version {0}) is newer than this program; use the newer program")]
     Newer(i64),
     #[error(
-        "version {0} of the schema was made by another build of this program, and nothing was changed: use that build (a database without tasks may as well be made anew)"
+        "another build of this program made version {0} of the schema; nothing was changed. Use \
+         that build, or a new database"
     )]
     OtherBuild(i64),
     #[error("the storage of another program version: {0}")]
@@ -147,9 +148,12 @@ async fn applied_versions(connection: &mut Connection) -> Result<Vec<i64>, Postg
         if !is_there {
             return Ok(Vec::new());
         }
-        sqlx::query_scalar("-- applied versions\nselect version from _sqlx_migrations where success order by version")
-            .fetch_all(open)
-            .await
+        sqlx::query_scalar(
+            "-- applied versions\n\
+                            select version from _sqlx_migrations where success order by version",
+        )
+        .fetch_all(open)
+        .await
     };
     connection.run("read the version of the schema", statement).await
 }
@@ -165,7 +169,9 @@ fn check_newer(applied: &[i64]) -> Result<(), i64> {
 /// pglz, takes 11 us per task. New partitions inherit the setting.
 async fn set_storage(open: &mut PgConnection) -> Result<(), sqlx::Error> {
     let has_lz4: bool = sqlx::query_scalar(
-        "-- has the server lz4\nselect coalesce((select 'lz4' = any(enumvals) from pg_settings where name = 'default_toast_compression'), false)",
+        "-- has the server lz4\n\
+         select coalesce((select 'lz4' = any(enumvals) from pg_settings where name = \
+         'default_toast_compression'), false)",
     )
     .fetch_one(&mut *open)
     .await?;
@@ -176,7 +182,9 @@ async fn set_storage(open: &mut PgConnection) -> Result<(), sqlx::Error> {
         from pg_class c
         join pg_attribute a on a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped
         join pg_type t on t.oid = a.atttypid
-        where c.oid in (select to_regclass(n) from unnest(array['task', 'task_far', 'execlog_batch', 'execlog_payload', 'dead_letter']) n)
+        where c.oid in (select to_regclass(n)
+          from unnest(array['task', 'task_far', 'execlog_batch', 'execlog_payload',
+          'dead_letter']) n)
           and a.attlen = -1 and (t.typcategory = 'A' or t.typname = 'bytea')
           and case when $1 then a.attcompression <> 'l' else a.attstorage <> 'e' end",
     )
@@ -212,10 +220,10 @@ async fn make_partitions(
                 break;
             }
             if attempt == TRIES_MAX {
-                let what = format!("make the partitions of {}", parent.table());
+                let what = format!("create the partitions of {}", parent.table());
                 return Err(PostgresError::new(
                     what,
-                    Cause::Fact("another node is at it and does not come to an end"),
+                    Cause::Fact("another node is creating them and does not finish"),
                 ));
             }
             if partitions::create(connection, rules, &missing).await? {
@@ -233,7 +241,8 @@ async fn foreign_owner(connection: &mut Connection) -> Result<Option<String>, Po
     let statement = async |open: &mut PgConnection| {
         sqlx::query_scalar(
             "-- does somebody else own the tables
-            select pg_get_userbyid(relowner)::text from pg_class where oid = to_regclass('task') and not pg_has_role(relowner, 'usage')",
+            select pg_get_userbyid(relowner)::text from pg_class where oid = to_regclass('task')
+              and not pg_has_role(relowner, 'usage')",
         )
         .fetch_optional(open)
         .await
@@ -252,17 +261,17 @@ pub enum CheckError {
     )]
     NoSchema,
     #[error(
-        "the schema is at version {applied}, this program needs {needed}: run `punctual migrate` (or serve with --auto-migrate)"
+        "the schema is at version {applied}, this program needs {needed}: run `punctual migrate` \
+         (or serve with --auto-migrate)"
     )]
     Older { applied: i64, needed: i64 },
-    #[error(
-        "the schema is at version {applied}, which this program does not know: this program is older than the schema"
-    )]
+    #[error("the schema (version {applied}) is newer than this program; use the newer program")]
     Newer { applied: i64 },
     #[error(transparent)]
     Refused(#[from] RefusedCluster),
     #[error(
-        "the tables belong to the role {owner}, whose rights this one does not have: partitions could be neither made nor dropped. See \"Rights\" in docs/operate/postgres.md"
+        "the tables belong to the role {owner}, whose rights this role lacks, so it cannot create \
+         or drop partitions. See \"Rights\" in docs/operate/postgres.md"
     )]
     NotOwner { owner: String },
 }

@@ -20,7 +20,7 @@ pub fn array(row: &PgRow, index: usize) -> Result<Option<&[u8]>, sqlx::Error> {
         return Ok(None);
     }
     if value.format() != PgValueFormat::Binary {
-        return Err(sqlx::Error::Decode("an array came as text".into()));
+        return Err(sqlx::Error::Decode("an array arrived as text".into()));
     }
     value.as_bytes().map(Some).map_err(sqlx::Error::Decode)
 }
@@ -101,7 +101,9 @@ mod tests {
         #[test]
         fn any_bytes_are_read_without_panic(bytes: Vec<u8>) {
             if let Some(elements) = Elements::new(&bytes) {
-                prop_assert!(elements.take(100).flatten().map(<[u8]>::len).sum::<usize>() <= bytes.len());
+                prop_assert!(
+                    elements.take(100).flatten().map(<[u8]>::len).sum::<usize>() <= bytes.len()
+                );
             }
         }
     }

@@ -15,7 +15,7 @@ pub enum PostgresError {
         source: Cause,
     },
     /// No connection could be opened. No statement was sent, so no change took effect.
-    #[error("{what}: Postgres cannot be reached")]
+    #[error("{what}: Postgres is unreachable")]
     Unreachable {
         what: String,
         #[source]

@@ -43,11 +43,14 @@ impl BacklogCounter {
                 let row = sqlx::query(
                     "-- backlog
                     select
-                      (select count(*) from (select from task where shard = any($1) and id >= $2 and id < $3 limit $4 + 1) x) as near,
-                      (select count(*) from (select from task_far where id < $3 limit $4 + 1) x) as far,
+                      (select count(*) from (select from task where shard = any($1) and id >= $2
+                        and id < $3 limit $4 + 1) x) as near,
+                      (select count(*) from (select from task_far where id < $3
+                        limit $4 + 1) x) as far,
                       least(
                         (select o.id from unnest($1) as s (shard) cross join lateral (
-                           select id from task where shard = s.shard and id >= $2 and id < $3 order by id limit 1) o
+                           select id from task where shard = s.shard and id >= $2 and id < $3
+                             order by id limit 1) o
                          order by o.id limit 1),
                         (select id from task_far where id < $3 order by id limit 1)
                       ) as oldest",
@@ -61,7 +64,8 @@ impl BacklogCounter {
                 let (near, far): (i64, i64) = (row.try_get("near")?, row.try_get("far")?);
                 let oldest: Option<Uuid> = row.try_get("oldest")?;
                 Ok(Backlog {
-                    task_count: u64::try_from(near.min(COUNT_MAX) + far.min(COUNT_MAX)).unwrap_or(0),
+                    task_count: u64::try_from(near.min(COUNT_MAX) + far.min(COUNT_MAX))
+                        .unwrap_or(0),
                     is_exact: near <= COUNT_MAX && far <= COUNT_MAX,
                     oldest_due_at: oldest.map(|id| TaskId::from_uuid(id).due_at()),
                 })

@@ -337,12 +337,15 @@ async fn strata(
         with leaf as materialized (
           select c.oid, c.relname::text collate \"C\" as name
           from pg_class p
-          join pg_class c on c.relnamespace = p.relnamespace and c.relkind = 'r' and starts_with(c.relname::text, 'task_')
+          join pg_class c on c.relnamespace = p.relnamespace and c.relkind = 'r'
+            and starts_with(c.relname::text, 'task_')
           where p.oid = to_regclass('task')
         ), sized as materialized (
-          select name, pg_relation_size(oid) / current_setting('block_size')::bigint as pages from leaf
+          select name, pg_relation_size(oid) / current_setting('block_size')::bigint as pages
+            from leaf
         )
-        select (extract(epoch from clock_timestamp()) * 1000000)::bigint as now, name, pages from sized order by name",
+        select (extract(epoch from clock_timestamp()) * 1000000)::bigint as now, name, pages
+          from sized order by name",
     )
     .fetch_all(open)
     .await?;
@@ -397,7 +400,8 @@ group by topic, place",
 fn sample_text(strata: &[Stratum]) -> String {
     let mut text = String::from(
         "-- sample pending tasks
-with chosen as materialized (select * from unnest($1::integer[], $2::bigint[]) as c (stratum, block))
+with chosen as materialized (select * from unnest($1::integer[], $2::bigint[]) as c (stratum,
+  block))
 ",
     );
     for (index, stratum) in strata.iter().enumerate() {
@@ -447,7 +451,11 @@ mod tests {
 
     proptest! {
         #[test]
-        fn pages_of_a_sample_are_different_ones_of_the_table(pages in 1_u64..5_000_000, budget in 1_u64..2000, chance in 0.0..1.0) {
+        fn pages_of_a_sample_are_different_ones_of_the_table(
+            pages in 1_u64..5_000_000,
+            budget in 1_u64..2000,
+            chance in 0.0..1.0,
+        ) {
             let share = share_of(pages, pages, budget);
             let chosen: Vec<u64> = spread(pages, share, chance).collect();
             prop_assert_eq!(u64::try_from(chosen.len()), Ok(budget.min(pages)));

@@ -37,16 +37,20 @@ const ROWS_MAX: u64 = 1000;
 const BYTES_MAX: i64 = 8 << 20;
 
 const LIST: &str = "-- list dead letters
-select id, topic, name, attempts as attempt, case when octet_length(key) <= 1024 then key end as key,
-  null::bytea as payload, null::bytea as headers, reason, (extract(epoch from dead_at) * 1000000)::bigint as died_at
+select id, topic, name, attempts as attempt,
+  case when octet_length(key) <= 1024 then key end as key,
+  null::bytea as payload, null::bytea as headers, reason,
+    (extract(epoch from dead_at) * 1000000)::bigint as died_at
 from dead_letter
 where id >= $1 and id < $2
 order by id
 limit $3";
 
 const LIST_OF_TOPIC: &str = "-- list dead letters of a topic
-select id, topic, name, attempts as attempt, case when octet_length(key) <= 1024 then key end as key,
-  null::bytea as payload, null::bytea as headers, reason, (extract(epoch from dead_at) * 1000000)::bigint as died_at
+select id, topic, name, attempts as attempt,
+  case when octet_length(key) <= 1024 then key end as key,
+  null::bytea as payload, null::bytea as headers, reason,
+    (extract(epoch from dead_at) * 1000000)::bigint as died_at
 from dead_letter
 where topic = $4 and id >= $1 and id < $2
 order by id
@@ -55,7 +59,8 @@ limit $3";
 const DROP: &str = "-- drop a dead letter
 delete from dead_letter
 where id = $1
-returning id, topic, name, attempts as attempt, key, payload, headers, reason, (extract(epoch from dead_at) * 1000000)::bigint as died_at";
+returning id, topic, name, attempts as attempt, key, payload, headers, reason,
+  (extract(epoch from dead_at) * 1000000)::bigint as died_at";
 
 const IDS: &str = "-- dead letters: ids
 select id from dead_letter where topic = $1 and id >= $2 and id < $3 order by id limit $4";
@@ -65,7 +70,8 @@ select id from dead_letter where topic = $1 and id >= $2 and id < $3 order by id
 macro_rules! next_few {
     () => {
         "head as materialized (
-  select id, coalesce(octet_length(key), 0) + coalesce(octet_length(payload), 0) + coalesce(octet_length(headers), 0) as bytes
+  select id, coalesce(octet_length(key), 0) + coalesce(octet_length(payload), 0) +
+    coalesce(octet_length(headers), 0) as bytes
   from dead_letter
   where topic = $1 and id >= $2 and id < $3
   order by id
@@ -73,7 +79,8 @@ macro_rules! next_few {
   for update skip locked
 ), chosen as materialized (
   select array_agg(id) as ids
-  from (select id, sum(bytes) over (order by id rows unbounded preceding) - bytes as bytes_before from head) h
+  from (select id, sum(bytes) over (order by id rows unbounded preceding) - bytes as bytes_before
+    from head) h
   where bytes_before < $5
 ), gone as (
   delete from dead_letter where id = any((select ids from chosen)::uuid[]) returning *
@@ -94,15 +101,18 @@ macro_rules! redrive {
             $what,
             "
 with clock as materialized (
-  select lpad(to_hex(floor(extract(epoch from clock_timestamp()) * 1000)::bigint + 1), 12, '0') as now
+  select
+    lpad(to_hex(floor(extract(epoch from clock_timestamp()) * 1000)::bigint + 1), 12, '0') as now
 ), ",
             $gone,
             ", put as materialized (
-  select g.*, (c.now || right(replace(g.id::text, '-', ''), 20))::uuid as next_id, (least(g.attempts, 32766) + 1)::smallint as attempt
+  select g.*, (c.now || right(replace(g.id::text, '-', ''), 20))::uuid as next_id,
+    (least(g.attempts, 32766) + 1)::smallint as attempt
   from gone g cross join clock c
 ), near as (
   insert into task (shard, id, topic, key, payload, headers, name, first_id, attempt)
-  select (('x' || substr(replace(id::text, '-', ''), 14, 3))::bit(12)::integer)::smallint, next_id, topic, key, payload, headers, name, id, attempt
+  select (('x' || substr(replace(id::text, '-', ''), 14, 3))::bit(12)::integer)::smallint, next_id,
+    topic, key, payload, headers, name, id, attempt
   from put
 ), follow as (
   insert into task_follow (first_id, row_id, maybe_sent) select id, next_id, true from put
@@ -110,7 +120,8 @@ with clock as materialized (
   insert into execlog_redriven (id, row_id, next_id) select id, row_id, next_id from put
 ), named as (
   insert into task_name as n (topic, name, id, row_id, expires_at)
-  select distinct on (p.topic, p.name) p.topic, p.name, p.id, p.next_id, punctual_time(p.next_id) + make_interval(secs => ",
+  select distinct on (p.topic, p.name) p.topic, p.name, p.id, p.next_id,
+    punctual_time(p.next_id) + make_interval(secs => ",
             $retention,
             ")
   from put p
@@ -118,7 +129,8 @@ with clock as materialized (
   where p.name is not null
   order by p.topic, p.name, e.id is null, p.id desc
   on conflict (topic, name) do update
-    set row_id = excluded.row_id, outcome = null, expires_at = greatest(n.expires_at, excluded.expires_at)
+    set row_id = excluded.row_id, outcome = null,
+      expires_at = greatest(n.expires_at, excluded.expires_at)
   where n.id = excluded.id
 )
 "
@@ -128,7 +140,8 @@ with clock as materialized (
 
 const REDRIVE: &str = concat!(
     redrive!("a dead letter", "$2", "gone as (delete from dead_letter where id = $1 returning *)"),
-    "(select id, topic, name, attempt, key, payload, headers, null::text as reason, null::bigint as died_at, next_id from put)"
+    "(select id, topic, name, attempt, key, payload, headers, null::text as reason, null::bigint \
+     as died_at, next_id from put)"
 );
 
 const REDRIVE_MANY: &str =

@@ -287,7 +287,8 @@ async fn leaves(
         with leaf as materialized (
           select c.oid, c.relname::text collate \"C\" as name
           from pg_class p
-          join pg_class c on c.relnamespace = p.relnamespace and c.relkind = 'r' and starts_with(c.relname::text, 'task_')
+          join pg_class c on c.relnamespace = p.relnamespace and c.relkind = 'r'
+            and starts_with(c.relname::text, 'task_')
           where p.oid = to_regclass('task') and c.relname::text collate \"C\" >= $1
         )
         select name from leaf where pg_relation_size(oid) > 0 order by name",
@@ -314,7 +315,8 @@ fn look_text(leaves: &[Partition], is_in_hotspot: bool) -> String {
             (if index == 0 { shards_begin } else { "      union all\n" }, leaf.name());
         let written = writeln!(
             text,
-            "{begin}      (select {COLUMNS} from {name} where shard = s.shard and id > $2 and id < $3)"
+            "{begin}      (select {COLUMNS} from {name} where shard = s.shard and id > $2 and id < \
+             $3)"
         );
         debug_assert!(written.is_ok(), "to write to a String never fails");
     }
@@ -348,9 +350,11 @@ const HOTSPOT_END: &str = "    ) u order by u.id limit $4) x
 ";
 /// Keys of more than 1 KiB are not shown, so that a page is limited in bytes, too.
 const REST: &str = "  (select n.*, row_number() over (order by n.id) as place
-  from (select id, first_id, topic, name, attempt, key from task_far where id > $2 and id < $3 order by id limit $4) n)
+  from (select id, first_id, topic, name, attempt, key from task_far where id > $2 and id < $3
+    order by id limit $4) n)
 ), bound as materialized (
-  select (select id from looked where place = $4 order by id limit 1) as id, (select count(*) from looked) as looked
+  select (select id from looked where place = $4 order by id limit 1) as id,
+    (select count(*) from looked) as looked
 )
 select b.id as bound, b.looked, t.id, t.first_id, t.topic, t.name, t.attempt, t.key
 from bound b

@@ -86,7 +86,10 @@ impl Mover {
                 Err(PostgresError::GaveWay { .. }) if passed_by < PASSED_BY_MAX => {
                     passed_by += 1;
                     let Some(locked) = self.first_of(rest).await? else { break };
-                    tracing::info!(id = %locked, "a far task is locked by somebody; it is passed by until the next round");
+                    tracing::info!(
+                        id = %locked,
+                        "another transaction locks a far task; skipping it until the next round"
+                    );
                     rest.from = after(locked);
                 }
                 // The same holds for refusals that have other causes than values.
@@ -95,7 +98,10 @@ impl Mover {
                 {
                     passed_by += u32::from(!error.is_of_the_data());
                     let Some(stuck) = self.first_of(rest).await? else { break };
-                    tracing::error!(id = %stuck, error = chain(&error), "a far task cannot be moved to its leaf; it is passed by");
+                    tracing::error!(
+                        id = %stuck, error = chain(&error),
+                        "cannot move a far task to its leaf; skipping it"
+                    );
                     moved.stuck_count += 1;
                     rest.from = after(stuck);
                 }
@@ -116,11 +122,15 @@ impl Mover {
 
     async fn first_of(&mut self, range: IdRange) -> Result<Option<Uuid>, PostgresError> {
         let statement = async |open: &mut PgConnection| {
-            sqlx::query_scalar("-- first far task\nselect id from task_far where id >= $1 and id < $2 order by id limit 1")
-                .bind(range.from)
-                .bind(range.to)
-                .fetch_optional(open)
-                .await
+            sqlx::query_scalar(
+                "-- first far task\n\
+                                select id from task_far where id >= $1 and id < $2 order by id \
+                                limit 1",
+            )
+            .bind(range.from)
+            .bind(range.to)
+            .fetch_optional(open)
+            .await
         };
         self.connection.run("find the far task that cannot be moved", statement).await
     }
@@ -131,7 +141,8 @@ impl Mover {
             sqlx::query_scalar(
                 "-- count far tasks
                 select case when c.counted <= $1 then c.counted
-                  else greatest(c.counted, (select reltuples::bigint from pg_class where oid = 'task_far'::regclass)) end
+                  else greatest(c.counted, (select reltuples::bigint from pg_class
+                    where oid = 'task_far'::regclass)) end
                 from (select count(*) as counted from (select from task_far limit $1 + 1) x) c",
             )
             .bind(COUNT_MAX)
@@ -157,16 +168,19 @@ async fn move_rows(
         "-- move far tasks
         with mine as materialized (select pg_try_advisory_xact_lock($5, $6) as is_mine),
           head as materialized (
-            select id, row_number() over (order by id) as place, sum(bytes) over (order by id rows unbounded preceding) as bytes
+            select id, row_number() over (order by id) as place,
+              sum(bytes) over (order by id rows unbounded preceding) as bytes
             from (
-              select id, coalesce(octet_length(key), 0) + coalesce(octet_length(payload), 0) + coalesce(octet_length(headers), 0) as bytes
+              select id, coalesce(octet_length(key), 0) + coalesce(octet_length(payload), 0) +
+                coalesce(octet_length(headers), 0) as bytes
               from task_far
               where (select is_mine from mine) and id >= $1 and id < $2
               order by id
               limit $3
             ) h
           ),
-          last as materialized (select id from head where place = 1 or bytes <= $4 order by id desc limit 1),
+          last as materialized (select id from head where place = 1 or bytes <= $4
+            order by id desc limit 1),
           d as (
             delete from task_far
             where id >= $1 and id <= (select id from last)
@@ -176,7 +190,8 @@ async fn move_rows(
             insert into task (shard, id, topic, key, payload, headers, name, first_id, attempt)
             select shard, id, topic, key, payload, headers, name, first_id, attempt from d
           )
-        select (select is_mine from mine) as is_mine, (select id from last) as last, (select count(*) from d) as moved",
+        select (select is_mine from mine) as is_mine, (select id from last) as last,
+          (select count(*) from d) as moved",
     )
     .bind(range.from)
     .bind(range.to)

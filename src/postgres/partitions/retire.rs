@@ -2,7 +2,7 @@
 //! wait.
 //!
 //! ```text
-//! attached --(not needed)--> truncated (leaves only) --> detaching --> orphan --(still not needed)--> dropped
+//! attached --(not needed)--> truncated (leaves only) --> detaching --> orphan --> dropped
 //!     ^                                                      |            |
 //!     |                                            cut off: FINALIZE      |
 //!     +--------------------------- needed after all ----------------------+
@@ -154,7 +154,7 @@ impl Retirer {
                 .map(|_done| ())
         };
         if self.detach.is_open() {
-            self.detach.run_in_session("give the lock for retiring back", statement).await
+            self.detach.run_in_session("release the lock for retiring", statement).await
         } else {
             Ok(())
         }
@@ -163,7 +163,7 @@ impl Retirer {
     /// Returns whether the partition should be detached. Empties a leaf, so that its space is free
     /// at once.
     pub async fn prepare(&mut self, partition: Partition) -> Result<bool, PostgresError> {
-        let what = format!("see whether {} can go", partition.name());
+        let what = format!("check whether {} can be retired", partition.name());
         let range = self.range(partition);
         let outcome = self
             .work
@@ -260,7 +260,10 @@ impl Retirer {
         if is_dropped {
             retired.dropped_count += 1;
         } else {
-            tracing::warn!(partition = name, "detached, but still needed: attached again");
+            tracing::warn!(
+                partition = name,
+                "a detached partition is still needed; attached it again"
+            );
             retired.kept_count += 1;
         }
         Ok(())
@@ -314,7 +317,9 @@ async fn has_unsettled(
     range: (uuid::Uuid, uuid::Uuid),
 ) -> Result<bool, sqlx::Error> {
     let statement = format!(
-        "-- has unsettled batches\nselect exists (select from {table} where settled_at is null and batch >= $1 and batch < $2)"
+        "-- has unsettled batches\n\
+         select exists (select from {table} where settled_at is null and batch >= $1 and batch < \
+         $2)"
     );
     sqlx::query_scalar(AssertSqlSafe(statement))
         .bind(range.0)

@@ -34,7 +34,8 @@ where b.settled_at is null
     from execlog_batch u
     where u.settled_at is null
       and u.batch >= $3
-      and (u.owner is null or u.owner <> all (array(select h.node from heartbeat h where not h.dead)))
+      and (u.owner is null
+        or u.owner <> all (array(select h.node from heartbeat h where not h.dead)))
     order by u.batch
     limit $2
     for update skip locked))
@@ -48,7 +49,8 @@ const OLDEST: &str = "-- oldest batch
 select batch from execlog_batch order by batch limit 1";
 
 const OLDEST_UNSETTLED: &str = "-- oldest unsettled
-select batch from execlog_batch where settled_at is null and batch >= $1 and batch < $2 order by batch limit 1";
+select batch from execlog_batch where settled_at is null and batch >= $1 and batch < $2
+  order by batch limit 1";
 
 const LIMIT_LOOK_BACK: &str = "-- limit a look back
 select set_config('statement_timeout', $1, true)";
@@ -60,7 +62,8 @@ join execlog_payload p on p.batch = b.batch
 where b.batch = $1 and b.owner = $2 and b.settled_at is null";
 
 const FREE: &str = "-- free
-update execlog_batch set owner = null where batch = any($1) and owner = $2 and settled_at is null returning batch";
+update execlog_batch set owner = null where batch = any($1) and owner = $2 and settled_at is null
+  returning batch";
 
 /// The connection for batches that this node does not have in memory.
 #[derive(Debug)]
@@ -187,7 +190,8 @@ const RECENT_PURPOSE: ConnectionPurpose =
 
 const RECENT: &str = "-- recent topics
 select distinct unnest(topic_names) as topic
-from (select topic_names from execlog_batch where settled_at is not null order by batch desc limit 200) latest
+from (select topic_names from execlog_batch where settled_at is not null order by batch desc
+  limit 200) latest
 limit 100";
 
 /// Returns at most 100 topics of the latest 200 batches. A starting node fetches their metadata

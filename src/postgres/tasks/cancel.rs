@@ -130,7 +130,8 @@ impl Cancels {
 }
 
 /// Finds the tasks that are another row by now and were certainly never sent.
-pub(in crate::postgres) const FOLLOW: &str = "-- follow tasks to cancel\nselect first_id, row_id from task_follow where first_id = any($1) and not maybe_sent";
+pub(in crate::postgres) const FOLLOW: &str = "-- follow tasks to cancel\n\
+    select first_id, row_id from task_follow where first_id = any($1) and not maybe_sent";
 
 fn follow_of(row: &PgRow) -> Result<CancelRow, sqlx::Error> {
     let (first, row): (Uuid, Uuid) = (row.try_get("first_id")?, row.try_get("row_id")?);
@@ -172,7 +173,8 @@ macro_rules! cancel_in {
             where t.shard = w.shard and t.id = w.row_id and t.id = any($2)
               and case when w.row_id = w.first then t.first_id is null
                 else t.first_id = w.first
-                  and exists (select from task_follow f where f.first_id = w.first and f.row_id = w.row_id and not f.maybe_sent) end
+                  and exists (select from task_follow f where f.first_id = w.first
+                    and f.row_id = w.row_id and not f.maybe_sent) end
             returning w.first, t.id, t.topic, t.name, coalesce(t.attempt, 1::smallint) as attempt
           ),
           l as (
@@ -186,7 +188,8 @@ macro_rules! cancel_in {
             where n.id = d.first
             for update of n skip locked
           ),
-          o as (update task_name n set outcome = 4 from e where n.topic = e.topic and n.name = e.name)
+          o as (update task_name n set outcome = 4 from e where n.topic = e.topic
+            and n.name = e.name)
         select first, topic, name, attempt from d"
         )
     };

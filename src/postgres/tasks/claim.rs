@@ -159,7 +159,7 @@ impl Claims {
     pub async fn is_empty(&mut self, request: ClaimRequest<'_>) -> Result<bool, PostgresError> {
         let left_out = names(request.left_out);
         self.connection
-            .run("look whether there is anything to claim", async |connection| {
+            .run("look for anything to claim", async |connection| {
                 sqlx::query_scalar::<_, bool>(IS_EMPTY)
                     .bind(request.shards)
                     .bind(request.range.from)
@@ -216,10 +216,12 @@ impl Claims {
 
 const IS_EMPTY: &str = "-- is empty
 select not exists (
-  select from task where shard = any($1) and id >= $2 and id < $3 and topic <> all($4) and id <> all($5))";
+  select from task where shard = any($1) and id >= $2 and id < $3 and topic <> all($4)
+    and id <> all($5))";
 
 const QUARANTINE: &str = "-- quarantine
-insert into quarantine (id, shard, reason) values ($1, $2, $3) on conflict (id) do update set reason = excluded.reason";
+insert into quarantine (id, shard, reason) values ($1, $2, $3) on conflict (id) do update
+  set reason = excluded.reason";
 
 const QUARANTINED: &str = "-- quarantined
 select id from quarantine order by id limit $1";
@@ -261,7 +263,8 @@ fn claim_text(source: Source, which: &str) -> String {
     format!(
         "-- claim
 with found as (
-  select ctid as place, coalesce(octet_length(payload), 0) + coalesce(octet_length(headers), 0) + coalesce(octet_length(key), 0) as bytes
+  select ctid as place, coalesce(octet_length(payload), 0) + coalesce(octet_length(headers), 0) +
+    coalesce(octet_length(key), 0) as bytes
   from {table}
   where shard = any($1) and id >= $2 and id < $3 and topic <> all($4) and id <> all($5)
   limit $8 + 1
@@ -283,7 +286,8 @@ with found as (
   returning ids, first_ids, attempts, names
 ), payload as (
   insert into execlog_payload (batch, topics, keys, payloads, headers)
-  select $6, array_agg(topic), array_agg(key), array_agg(payload), array_agg(headers) from taken having count(*) > 0
+  select $6, array_agg(topic), array_agg(key), array_agg(payload), array_agg(headers) from taken
+    having count(*) > 0
   returning topics, keys, payloads, headers
 )
 select
@@ -325,7 +329,9 @@ const BY_PLACE: &str = "ctid = any(array(select place from found))";
 /// a row that is left in place, 0.4 us by a bitmap of all rows. The number of rows read is not
 /// limited, so the time is, because the watermark waits. When it runs out, the claim gives way and
 /// a smaller one follows.
-const IN_THE_ORDER_OF_THE_HEAP: &str = "set local enable_bitmapscan = on; set local enable_indexscan = off; set local enable_seqscan = off; set local statement_timeout = '200ms'";
+const IN_THE_ORDER_OF_THE_HEAP: &str = "set local enable_bitmapscan = on; set local \
+                                        enable_indexscan = off; set local enable_seqscan = off; \
+                                        set local statement_timeout = '200ms'";
 
 async fn carry_out(
     connection: &mut PgConnection,
@@ -371,7 +377,7 @@ pub(super) fn read_batch(
         return Ok(None);
     }
     let wrong =
-        || sqlx::Error::Decode("the arrays of a batch differ in length, or are none".into());
+        || sqlx::Error::Decode("the arrays of a batch differ in length, or are not arrays".into());
     batch_of(batch, arrays).map(Some).ok_or_else(wrong)
 }
 

@@ -62,16 +62,20 @@ const WHAT: &str = "look up a task";
 /// is the lowest batch id, `$2` the row, `$3` the classes, `$4` the lowest id with which a batch of
 /// each class can begin.
 pub const IN_BATCHES: &str = "-- look up in batches
-select f.batch, f.position, f.settled_at is not null as is_settled, f.outcomes[f.position] as outcome,
-  f.partitions[f.position] as partition, f.offsets[f.position] as offset, f.published_ats[f.position] as published_at,
-  f.next_ids[f.position] as next, f.names[f.position] as name, coalesce(f.attempts[f.position], 1::smallint) as attempt,
+select f.batch, f.position, f.settled_at is not null as is_settled,
+  f.outcomes[f.position] as outcome,
+  f.partitions[f.position] as partition, f.offsets[f.position] as offset,
+    f.published_ats[f.position] as published_at,
+  f.next_ids[f.position] as next, f.names[f.position] as name,
+    coalesce(f.attempts[f.position], 1::smallint) as attempt,
   f.topic_names[coalesce(f.topic_indexes[f.position], 1)] as topic
 from (
   (select b.*, array_position(b.ids, $2) as position
    from unnest($3::smallint[], $4::uuid[]) as c (width_class, lowest)
    cross join lateral (
      select * from execlog_batch
-     where batch >= $1 and width_class = c.width_class and id_from >= c.lowest and id_from <= $2 and id_to >= $2 and $2 = any(ids)
+     where batch >= $1 and width_class = c.width_class and id_from >= c.lowest and id_from <= $2
+       and id_to >= $2 and $2 = any(ids)
      limit 1
    ) b
    limit 1)
@@ -236,7 +240,7 @@ impl LookUp {
         else {
             return Err(PostgresError::new(
                 WHAT,
-                Cause::Fact("the payload of an unsettled batch is out of sight for a moment"),
+                Cause::Fact("the payload of an unsettled batch is not visible for a moment"),
             ));
         };
         Ok(TaskView {
@@ -272,7 +276,8 @@ async fn outside_batches(
 ) -> Result<Whereabouts, sqlx::Error> {
     let found = sqlx::query(
         "-- look up outside of batches
-        select 'scheduled' as state, topic, name, attempt, key, payload, headers, null::text as reason, null::bigint as died_at,
+        select 'scheduled' as state, topic, name, attempt, key, payload, headers,
+          null::text as reason, null::bigint as died_at,
           null::uuid as row_id, null::uuid as replaced_by
         from task_far where id = $1 and coalesce(first_id, id) = $3
         union all
@@ -282,10 +287,12 @@ async fn outside_batches(
         (select 'cancelled', topic, name, attempt, null, null, null, null, null, null, replaced_by
         from execlog_cancelled where id = $3 limit 1)
         union all
-        select 'dead', topic, name, attempts, key, payload, headers, reason, (extract(epoch from dead_at) * 1000000)::bigint, null, null
+        select 'dead', topic, name, attempts, key, payload, headers, reason,
+          (extract(epoch from dead_at) * 1000000)::bigint, null, null
         from dead_letter where id = $3
         union all
-        select 'follow', null, null, null, null, null, null, null, null, row_id, null from task_follow where first_id = $3",
+        select 'follow', null, null, null, null, null, null, null, null, row_id, null
+          from task_follow where first_id = $3",
     )
     .bind(row.uuid())
     .bind(row.shard().as_smallint())
@@ -321,11 +328,13 @@ async fn after_death(
 ) -> Result<Whereabouts, sqlx::Error> {
     let found = sqlx::query(
         "-- look up what came of a dead task
-        select topic, name, attempts as attempt, key, payload, headers, reason, (extract(epoch from dead_at) * 1000000)::bigint as died_at,
+        select topic, name, attempts as attempt, key, payload, headers, reason,
+          (extract(epoch from dead_at) * 1000000)::bigint as died_at,
           null::uuid as next
         from dead_letter where id = $2 and row_id = $1
         union all
-        (select null, null, null, null, null, null, null, null, next_id from execlog_redriven where id = $2 and row_id = $1 limit 1)",
+        (select null, null, null, null, null, null, null, null, next_id from execlog_redriven
+          where id = $2 and row_id = $1 limit 1)",
     )
     .bind(row.uuid())
     .bind(first.uuid())
@@ -455,7 +464,8 @@ async fn carried(
 ) -> Result<Option<(String, Kept)>, sqlx::Error> {
     let carried = sqlx::query(
         "-- look up what a batch carries
-        select topics[$2] as topic, keys[$2] as key, payloads[$2] as payload, headers[$2] as headers from execlog_payload where batch = $1",
+        select topics[$2] as topic, keys[$2] as key, payloads[$2] as payload,
+          headers[$2] as headers from execlog_payload where batch = $1",
     )
     .bind(line.batch)
     .bind(line.position)
@@ -492,7 +502,8 @@ async fn in_hidden_leaf(
     let name = leaf.name();
     let is_hidden: Option<bool> = sqlx::query_scalar(
         "-- is a leaf hidden
-        select not exists (select from pg_inherits where inhrelid = c.oid and not inhdetachpending) from pg_class c where c.oid = to_regclass($1)",
+        select not exists (select from pg_inherits where inhrelid = c.oid and not inhdetachpending)
+          from pg_class c where c.oid = to_regclass($1)",
     )
     .bind(&name)
     .fetch_optional(&mut *open)
@@ -501,7 +512,9 @@ async fn in_hidden_leaf(
         return Ok(None);
     }
     let statement = format!(
-        "-- look up in a hidden leaf\nselect topic, name, attempt, key, payload, headers, null::text as reason, null::bigint as died_at from {name} where shard = $1 and id = $2 and coalesce(first_id, id) = $3"
+        "-- look up in a hidden leaf\n\
+         select topic, name, attempt, key, payload, headers, null::text as reason, null::bigint as \
+         died_at from {name} where shard = $1 and id = $2 and coalesce(first_id, id) = $3"
     );
     let found = sqlx::query(AssertSqlSafe(statement))
         .bind(row.shard().as_smallint())

@@ -71,10 +71,12 @@ struct Expired {
 }
 
 const ENTRY: &str = "-- entry of a name
-select id, row_id, expires_at <= clock_timestamp() as is_expired, outcome from task_name where topic = $1 and name = $2";
+select id, row_id, expires_at <= clock_timestamp() as is_expired, outcome from task_name
+  where topic = $1 and name = $2";
 
 const ENTRIES: &str = "-- entries of names
-select w.position - 1 as position, n.id, n.row_id, n.expires_at <= clock_timestamp() as is_expired, n.outcome
+select w.position - 1 as position, n.id, n.row_id, n.expires_at <= clock_timestamp() as is_expired,
+  n.outcome
 from unnest($1::text[], $2::text[]) with ordinality as w (topic, name, position)
 join task_name n on n.topic = w.topic and n.name = w.name";
 
@@ -90,7 +92,8 @@ select 'scheduled', t.id
 from unnest($2::smallint[], $1::uuid[]) as w (shard, id)
 join task t on t.shard = w.shard and t.id = w.id and t.id = any($1)
 union all
-select 'claimed', u.id from execlog_batch b cross join unnest(b.ids) as u (id) where b.settled_at is null and b.batch >= $4 and b.ids && $1
+select 'claimed', u.id from execlog_batch b cross join unnest(b.ids) as u (id)
+  where b.settled_at is null and b.batch >= $4 and b.ids && $1
 union all
 select 'cancelled', id from execlog_cancelled where id = any($3)
 union all
@@ -124,7 +127,8 @@ select t.id
 from unnest($2::smallint[], $1::uuid[]) as w (shard, id)
 join task t on t.shard = w.shard and t.id = w.id and t.id = any($1)
 union all
-select u.id from execlog_batch b cross join unnest(b.ids) as u (id) where b.settled_at is null and b.batch >= $3 and b.ids && $1";
+select u.id from execlog_batch b cross join unnest(b.ids) as u (id) where b.settled_at is null
+  and b.batch >= $3 and b.ids && $1";
 
 const PROLONG: &str = "-- prolong names
 update task_name n
@@ -257,7 +261,7 @@ async fn entries_of(
     for row in &sqlx::query(ENTRIES).bind(topics).bind(names).fetch_all(open).await? {
         let position: i64 = row.try_get("position")?;
         let entry = usize::try_from(position).ok().and_then(|position| entries.get_mut(position));
-        *entry.ok_or_else(|| sqlx::Error::Decode("an entry that was not asked for".into()))? =
+        *entry.ok_or_else(|| sqlx::Error::Decode("an entry that was not requested".into()))? =
             Some(entry_of(row)?);
     }
     Ok(entries)

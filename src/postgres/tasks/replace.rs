@@ -62,7 +62,8 @@ pub enum Replacement {
 }
 
 const LOCK: &str = "-- lock the entry of a name
-select id, row_id, expires_at <= clock_timestamp() as is_expired, outcome from task_name where topic = $1 and name = $2 for update";
+select id, row_id, expires_at <= clock_timestamp() as is_expired, outcome from task_name
+  where topic = $1 and name = $2 for update";
 
 /// The row of a follow-up is deleted only while `task_follow` says that no attempt of it was sent,
 /// as in a cancel.
@@ -71,10 +72,12 @@ with d as (
   delete from task_far t
   where t.id = $1 and t.shard = $2
     and case when $1 = $3 then t.first_id is null
-      else t.first_id = $3 and exists (select from task_follow f where f.first_id = $3 and f.row_id = $1 and not f.maybe_sent) end
+      else t.first_id = $3 and exists (select from task_follow f where f.first_id = $3
+        and f.row_id = $1 and not f.maybe_sent) end
   returning t.id, t.topic, t.name, coalesce(t.attempt, 1::smallint) as attempt
 ), line as (
-  insert into execlog_cancelled (id, row_id, topic, name, attempt, replaced_by) select $3, id, topic, name, attempt, $4 from d
+  insert into execlog_cancelled (id, row_id, topic, name, attempt, replaced_by) select $3, id,
+    topic, name, attempt, $4 from d
 ), follow as (
   delete from task_follow using d where task_follow.first_id = $3
 )
@@ -86,14 +89,17 @@ with d as (
   delete from task t
   where t.id = $10 and t.shard = $11
     and case when $10 = $12 then t.first_id is null
-      else t.first_id = $12 and exists (select from task_follow f where f.first_id = $12 and f.row_id = $10 and not f.maybe_sent) end
+      else t.first_id = $12 and exists (select from task_follow f where f.first_id = $12
+        and f.row_id = $10 and not f.maybe_sent) end
   returning t.id, t.topic, t.name, coalesce(t.attempt, 1::smallint) as attempt
 ), line as (
-  insert into execlog_cancelled (id, row_id, topic, name, attempt, replaced_by) select $12, id, topic, name, attempt, $2 from d
+  insert into execlog_cancelled (id, row_id, topic, name, attempt, replaced_by) select $12, id,
+    topic, name, attempt, $2 from d
 ), follow as (
   delete from task_follow using d where task_follow.first_id = $12
 ), place as (
-  update task_name set id = $2, row_id = $2, outcome = null, expires_at = punctual_time($2) + make_interval(secs => $8) from d
+  update task_name set id = $2, row_id = $2, outcome = null,
+    expires_at = punctual_time($2) + make_interval(secs => $8) from d
   where task_name.topic = $3 and task_name.name = $7
   returning task_name.id
 )";
@@ -104,7 +110,8 @@ with d as (
 /// in a hidden leaf.
 const IS_FINAL: &str = "-- is the task of a name final
 select punctual_time($1) > clock_timestamp() - interval '30 seconds'
-  and not exists (select from execlog_batch where settled_at is null and batch >= $3 and $1 = any(ids))
+  and not exists (select from execlog_batch where settled_at is null and batch >= $3
+    and $1 = any(ids))
   and not exists (select from task_follow where first_id = $2)";
 
 /// Decides whether a name whose entry has expired still stands for its task. Runs under the lock of
@@ -117,7 +124,8 @@ select exists (select from task_far where id = $1)
 /// Makes the entry stand for the new task, however its former task has ended.
 const MOVE: &str = "-- move a name
 with place as (
-  update task_name set id = $2, row_id = $2, outcome = null, expires_at = punctual_time($2) + make_interval(secs => $8)
+  update task_name set id = $2, row_id = $2, outcome = null,
+    expires_at = punctual_time($2) + make_interval(secs => $8)
   where topic = $3 and name = $7
   returning id
 )";

@@ -262,7 +262,8 @@ set settled_at = clock_timestamp(),
   partitions = ($10::integer[])[s.low:s.high],
   offsets = ($11::bigint[])[s.low:s.high],
   published_ats = ($12::bigint[])[s.low:s.high]
-from unnest($2::uuid[], $3::smallint[], $4::uuid[], $5::uuid[], $6::boolean[], $13::integer[], $14::integer[], $15::integer[], $16::integer[])
+from unnest($2::uuid[], $3::smallint[], $4::uuid[], $5::uuid[], $6::boolean[], $13::integer[],
+  $14::integer[], $15::integer[], $16::integer[])
   as s(batch, width_class, id_from, id_to, has_indexes, low, high, topic_low, topic_high)
 where b.batch = any($2) and b.batch = s.batch and b.owner = $1 and b.settled_at is null
 returning b.batch";
@@ -273,7 +274,8 @@ returning b.batch";
 const SETTLE_WITH_FOLLOW_UPS: &str = "-- settle with follow-ups
 with settled as (
   update execlog_batch
-  set settled_at = clock_timestamp(), width_class = $3, id_from = $4, id_to = $5, topic_names = $6, topic_indexes = $7, outcomes = $8,
+  set settled_at = clock_timestamp(), width_class = $3, id_from = $4, id_to = $5, topic_names = $6,
+    topic_indexes = $7, outcomes = $8,
     partitions = $9, offsets = $10, published_ats = $11, next_ids = $12
   where batch = $2 and owner = $1 and settled_at is null
   returning batch
@@ -281,31 +283,37 @@ with settled as (
   insert into task (id, shard, first_id, topic, key, payload, headers, name, attempt)
   select f.id, f.shard, f.first_id, f.topic, f.key, f.payload, f.headers, f.name, f.attempt
   from settled
-  cross join unnest($13::uuid[], $14::smallint[], $15::uuid[], $16::text[], $17::bytea[], $18::bytea[], $19::bytea[], $20::text[], $21::smallint[])
+  cross join unnest($13::uuid[], $14::smallint[], $15::uuid[], $16::text[], $17::bytea[],
+    $18::bytea[], $19::bytea[], $20::text[], $21::smallint[])
     as f(id, shard, first_id, topic, key, payload, headers, name, attempt)
 ), moved as (
   insert into task_follow (first_id, row_id, maybe_sent)
   select f.first_id, f.id, f.maybe_sent
   from settled
   cross join unnest($13::uuid[], $15::uuid[], $22::boolean[]) as f(id, first_id, maybe_sent)
-  on conflict (first_id) do update set row_id = excluded.row_id, maybe_sent = task_follow.maybe_sent or excluded.maybe_sent
+  on conflict (first_id) do update set row_id = excluded.row_id,
+    maybe_sent = task_follow.maybe_sent or excluded.maybe_sent
 ), dead as (
   insert into dead_letter (row_id, id, topic, key, payload, headers, name, attempts, reason)
   select d.row_id, d.first_id, d.topic, d.key, d.payload, d.headers, d.name, d.attempt, d.reason
   from settled
-  cross join unnest($23::uuid[], $24::uuid[], $25::text[], $26::bytea[], $27::bytea[], $28::bytea[], $29::text[], $30::smallint[], $31::text[])
+  cross join unnest($23::uuid[], $24::uuid[], $25::text[], $26::bytea[], $27::bytea[],
+    $28::bytea[], $29::text[], $30::smallint[], $31::text[])
     as d(row_id, first_id, topic, key, payload, headers, name, attempt, reason)
 ), ended as (
   delete from task_follow using settled where first_id = any($32::uuid[])
 ), line as (
   insert into execlog_ended (id, row_id)
-  select e.first_id, e.row_id from settled cross join unnest($32::uuid[], $33::uuid[]) as e(first_id, row_id)
+  select e.first_id, e.row_id from settled
+    cross join unnest($32::uuid[], $33::uuid[]) as e(first_id, row_id)
 ), named as (
   update task_name n
   set row_id = coalesce(m.next, n.row_id), outcome = case when m.is_dead then 3 end,
-    expires_at = greatest(n.expires_at, coalesce(punctual_time(m.next), clock_timestamp()) + make_interval(secs => $39))
+    expires_at = greatest(n.expires_at,
+      coalesce(punctual_time(m.next), clock_timestamp()) + make_interval(secs => $39))
   from settled
-  cross join unnest($34::text[], $35::text[], $36::uuid[], $37::uuid[], $38::boolean[]) as m(topic, name, first_id, next, is_dead)
+  cross join unnest($34::text[], $35::text[], $36::uuid[], $37::uuid[], $38::boolean[])
+    as m(topic, name, first_id, next, is_dead)
   where n.topic = m.topic and n.name = m.name and n.id = m.first_id
 )
 select batch from settled";

@@ -129,7 +129,8 @@ fn insert_part(name: &str, table: &str, parameters: usize) -> String {
     format!(
         "{name} as (
   insert into {table} (shard, id, topic, key, payload, headers)
-  select * from unnest({}::smallint[], {}::uuid[], {}::text[], {}::bytea[], {}::bytea[], {}::bytea[])
+  select * from unnest({}::smallint[], {}::uuid[], {}::text[], {}::bytea[], {}::bytea[],
+    {}::bytea[])
 )",
         p(1),
         p(2),

@@ -48,8 +48,10 @@ fn store_text(has_batch: bool) -> String {
         "-- submit named
 with input as materialized (
   select *
-  from unnest($1::smallint[], $2::uuid[], $3::text[], $4::bytea[], $5::bytea[], $6::bytea[], $7::text[], $8::boolean[], $9::boolean[])
-    with ordinality as i (shard, id, topic, key, payload, headers, name, is_far, is_claimed, position)
+  from unnest($1::smallint[], $2::uuid[], $3::text[], $4::bytea[], $5::bytea[], $6::bytea[],
+    $7::text[], $8::boolean[], $9::boolean[])
+    with ordinality as i (shard, id, topic, key, payload, headers, name, is_far, is_claimed,
+      position)
 ), won as (
   insert into task_name (topic, name, id, row_id, expires_at)
   select topic, name, id, id, punctual_time(id) + make_interval(secs => $10)
@@ -68,7 +70,8 @@ with input as materialized (
   from won join input i using (id)
   where i.is_far and not i.is_claimed
 ){claimed}
-select (extract(epoch from clock_timestamp()) * 1000000)::bigint as now, (select array_agg(id) from won) as ids"
+select (extract(epoch from clock_timestamp()) * 1000000)::bigint as now,
+  (select array_agg(id) from won) as ids"
     )
 }
 
@@ -76,12 +79,14 @@ const CLAIMED: &str = ", claimed as materialized (
   select i.* from won join input i using (id) where i.is_claimed
 ), batch as (
   insert into execlog_batch (batch, owner, claimed_at, task_count, ids, names)
-  select $11, $12, clock_timestamp(), count(*), array_agg(id order by position), array_agg(name order by position)
+  select $11, $12, clock_timestamp(), count(*), array_agg(id order by position),
+    array_agg(name order by position)
   from claimed
   having count(*) > 0
 ), payload as (
   insert into execlog_payload (batch, topics, keys, payloads, headers)
-  select $11, array_agg(topic order by position), array_agg(key order by position), array_agg(payload order by position),
+  select $11, array_agg(topic order by position), array_agg(key order by position),
+    array_agg(payload order by position),
     array_agg(headers order by position)
   from claimed
   having count(*) > 0

@@ -81,7 +81,7 @@ impl Log {
             } else if lost > std::mem::replace(&mut said, lost) {
                 tracing::warn!(
                     lines = lost,
-                    "lines of this log are lost: they came faster than they were read"
+                    "log lines were lost, because they came faster than they were read"
                 );
             }
             lines.clear();
@@ -144,7 +144,7 @@ pub(in crate::telemetry) struct Lost;
 impl Collector for Lost {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let metric = ConstCounter::new(LOG.state().lost);
-        let help = "Lines of the log that nobody read in time, and that were not written";
+        let help = "Log lines that were lost because they came faster than they were read";
         metric.encode(encoder.encode_descriptor(
             "punctual_log_lines_lost",
             help,

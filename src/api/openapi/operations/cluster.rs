@@ -11,7 +11,8 @@ pub const SHOW: Operation = Operation {
     tag: Tag::Cluster,
     access: Access::Operate,
     summary: "The cluster",
-    description: "The nodes, their shards and heartbeats, and the backlog, as the node that answers sees them.",
+    description: "The nodes with their shards and heartbeats, and the backlog, as seen by the node \
+                  that answers.",
     parameters: &[],
     body: None,
     answers: &[OperationAnswer::json(StatusCode::OK, "Cluster", "The cluster.")],
@@ -24,7 +25,8 @@ pub const WHO_AM_I: Operation = Operation {
     tag: Tag::Cluster,
     access: Access::Known,
     summary: "The caller and its rights",
-    description: "The principal of the credential, the public id of the credential, and the rights. Without an auth file, every caller is `anonymous` and has all rights.",
+    description: "The principal of the credential, the public id of the credential, and the \
+                  rights. Without an auth file, every caller is `anonymous` and has all rights.",
     parameters: &[],
     body: None,
     answers: &[OperationAnswer::json(StatusCode::OK, "WhoAmI", "The caller.")],
@@ -37,7 +39,8 @@ pub const INTERFACE: Operation = Operation {
     tag: Tag::Cluster,
     access: Access::Open,
     summary: "This document",
-    description: "The interface of this node, as OpenAPI 3.1. The same as docs/openapi.json of its version.",
+    description: "The API of this node as OpenAPI 3.1, the same as docs/openapi.json of its \
+                  version.",
     parameters: &[],
     body: None,
     answers: &[OperationAnswer::json(StatusCode::OK, "Interface", "The document.")],
@@ -50,7 +53,8 @@ pub const PROBLEMS: Operation = Operation {
     tag: Tag::Cluster,
     access: Access::Open,
     summary: "All types of problems",
-    description: "What each `type` means, and what to do then. The same as docs/problems.md of this version.",
+    description: "The meaning of each `type`, and advice. The same as docs/problems.md of this \
+                  version.",
     parameters: &[],
     body: None,
     answers: &[OperationAnswer::text("text/markdown", "The page.")],
@@ -63,14 +67,14 @@ pub const PROBLEM: Operation = Operation {
     tag: Tag::Cluster,
     access: Access::Open,
     summary: "One type of problem",
-    description: "Where the header `Link` (rel=\"help\") of a problem leads.",
+    description: "The header `Link` (rel=\"help\") of a problem leads here.",
     parameters: &[Parameter::path(
         "slug",
-        "What stands after `urn:punctual:problem:` in the `type`.",
+        "The part of the `type` after `urn:punctual:problem:`.",
         "ProblemSlug",
     )],
     body: None,
-    answers: &[OperationAnswer::text("text/markdown", "What it means, and what to do then.")],
+    answers: &[OperationAnswer::text("text/markdown", "Its meaning, and advice.")],
     problems: &[P::NotFound],
     sample: ShellSample { before: "", path: "/problems/too-late" },
 };

@@ -13,9 +13,11 @@ pub const TASKS: Operation = Operation {
     tag: Tag::Tasks,
     access: Access::OnTopicOrAll(Action::Read),
     summary: "List pending tasks",
-    description: "What waits, in the order of its due time. A page may be short, or empty, and still have a cursor: it is bounded in the work that it does, \
-                  not in what it finds. Repeat the request with the cursor, and the same filters, until the cursor is null. A task that is there throughout is \
-                  listed exactly once, whatever is submitted meanwhile. Headers and payload are not listed.",
+    description: "In order of due time. The work per page is limited, so a page may be short or \
+                  even empty and still have a cursor. Repeat the request with the cursor and the \
+                  same filters until the cursor is null. A task that is pending all the time is \
+                  listed exactly once, whatever is submitted meanwhile. Headers and payload are \
+                  not listed.",
     parameters: &[OF_TOPIC, DUE_FROM, DUE_TO, LIMIT, CURSOR],
     body: None,
     answers: &[OperationAnswer::json(StatusCode::OK, "Page", "A page.")],
@@ -31,7 +33,8 @@ pub const COUNTS: Operation = Operation {
     tag: Tag::Tasks,
     access: Access::OnTopicOrAll(Action::Read),
     summary: "Count pending tasks",
-    description: "How many wait: in all, by topic, and by minute of the coming hour. Each figure says whether it is exact or an estimate.",
+    description: "The number of pending tasks: in total, by topic, and by minute of the next hour. \
+                  Each figure says whether it is exact or an estimate.",
     parameters: &[OF_TOPIC],
     body: None,
     answers: &[OperationAnswer::json(StatusCode::OK, "Counts", "The figures.")],

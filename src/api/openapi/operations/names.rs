@@ -10,7 +10,8 @@ use crate::api::openapi::operation::{
 };
 use crate::api::problems::problem_type::ProblemType as P;
 
-const A_NAMED_TASK: &str = r#"curl --silent --show-error --fail --output /dev/null --request PUT "http://127.0.0.1:7070/v1/topics/demo/tasks/order-20" \
+const A_NAMED_TASK: &str = r#"curl --silent --show-error --fail --output /dev/null \
+  --request PUT "http://127.0.0.1:7070/v1/topics/demo/tasks/order-20" \
   --header 'content-type: application/json' --data '{"delay":"1h","payload":1}'"#;
 const PATH: &str = "/v1/topics/demo/tasks/order-20";
 
@@ -19,10 +20,12 @@ pub const REPLACE: Operation = Operation {
     tag: Tag::Names,
     access: Access::OnTopic(&[Action::Submit, Action::Cancel]),
     summary: "Create or replace the task of a name",
-    description: "The way to move a task to another time, or to change its payload. In one transaction the old task is withdrawn for good (it ends as \
-                  `cancelled`) and the new one, with an id of its own, is there. When the old one is on its way already, nothing is changed (409). When it is \
-                  final, or the name is unknown, a new task is created (201). Repeating it is safe until the task is due. `If-None-Match: *` only creates, \
-                  `If-Match` only replaces the task that is meant; which task the name stands for is decided in that same transaction.",
+    description: "Moves a task to another time, or changes its payload. One transaction cancels \
+                  the old task for good and stores the new one under an id of its own. If the old \
+                  task is already claimed, nothing is changed (409). If it is final, or the name \
+                  is unknown, a new task is created (201). Repeating is safe until the task is \
+                  due. `If-None-Match: *` only creates; `If-Match` only replaces the task it \
+                  names. The same transaction checks both.",
     parameters: &[TOPIC, NAME, IF_MATCH, IF_NONE_MATCH],
     body: Some(RequestBody {
         schema: "NewNamedTask",
@@ -33,11 +36,11 @@ pub const REPLACE: Operation = Operation {
         }],
     }),
     answers: &[
-        OperationAnswer::created("The new task: the name was unknown, or its task was final."),
+        OperationAnswer::created("The new task. The name was unknown, or its task was final."),
         OperationAnswer::json(
             StatusCode::OK,
             "Task",
-            "The new task, in the place of the one that waited.",
+            "The new task. It has replaced the pending one.",
         ),
     ],
     problems: &[
@@ -61,7 +64,7 @@ pub const LOOK_UP: Operation = Operation {
     tag: Tag::Names,
     access: Access::OnTopic(&[Action::Read]),
     summary: "Look up the task of a name",
-    description: "The task that the name stands for at that moment, as by its id.",
+    description: "The task that the name stands for now, as if looked up by id.",
     parameters: &[TOPIC, NAME],
     body: None,
     answers: &[OperationAnswer::json(StatusCode::OK, "Task", "The task.")],
@@ -74,14 +77,15 @@ pub const CANCEL: Operation = Operation {
     tag: Tag::Names,
     access: Access::OnTopic(&[Action::Cancel]),
     summary: "Cancel the task of a name",
-    description: "The task that the name stands for at that moment, with the same verdicts as by its id, but for `replaced`: the task in \
-                  the place of another is the one that is meant. With `If-Match`, only if it is that task.",
+    description: "Cancels the task that the name stands for now. The verdicts are those of a \
+                  cancel by id, without `replaced`, because the name always means the newest task. \
+                  With `If-Match`, only that task is cancelled.",
     parameters: &[TOPIC, NAME, IF_MATCH, IF_NONE_MATCH],
     body: None,
     answers: &[OperationAnswer::json(
         StatusCode::OK,
         "Cancelled",
-        "It is cancelled, now or before.",
+        "The task is cancelled, by this request or before.",
     )],
     problems: &[
         P::InvalidValue,

@@ -12,10 +12,11 @@ pub const LIVEZ: Operation = Operation {
     tag: Tag::Node,
     access: Access::Open,
     summary: "Is the node alive?",
-    description: "200 as long as the process answers. No server that it needs is asked: a restart would heal none of them.",
+    description: "200 while the process answers. The check asks no other server, because a restart \
+                  of the node would repair none of them.",
     parameters: &[],
     body: None,
-    answers: &[OperationAnswer::json(StatusCode::OK, "Health", "It is.")],
+    answers: &[OperationAnswer::json(StatusCode::OK, "Health", "The node is alive.")],
     problems: &[],
     sample: ShellSample { before: "", path: "/livez" },
 };
@@ -25,10 +26,12 @@ pub const READYZ: Operation = Operation {
     tag: Tag::Node,
     access: Access::Open,
     summary: "Is the node ready?",
-    description: "200 once it can claim and publish; else 503, with what is missing. Beside an operator port (`--operator-listen`), only that port says what is missing.",
+    description: "200 while the node can claim and publish. Otherwise 503, with the missing parts; \
+                  on a node with an operator port (`--operator-listen`), only that port lists \
+                  them.",
     parameters: &[],
     body: None,
-    answers: &[OperationAnswer::json(StatusCode::OK, "Health", "It is.")],
+    answers: &[OperationAnswer::json(StatusCode::OK, "Health", "The node is ready.")],
     problems: &[P::NotReady],
     sample: ShellSample { before: "", path: "/readyz" },
 };
@@ -38,13 +41,11 @@ pub const METRICS: Operation = Operation {
     tag: Tag::Node,
     access: Access::Operate,
     summary: "All metrics of the node",
-    description: "docs/reference/metrics.md says what each of them means. With `--operator-listen`, only the operator port has them.",
+    description: "docs/reference/metrics.md describes each of them. With `--operator-listen`, only \
+                  the operator port serves them.",
     parameters: &[],
     body: None,
-    answers: &[OperationAnswer::text(
-        telemetry::CONTENT_TYPE,
-        "OpenMetrics, as Prometheus reads it.",
-    )],
+    answers: &[OperationAnswer::text(telemetry::CONTENT_TYPE, "OpenMetrics, for Prometheus.")],
     problems: &[],
     sample: ShellSample { before: "", path: "/metrics" },
 };

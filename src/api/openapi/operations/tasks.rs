@@ -15,10 +15,12 @@ pub const SUBMIT: Operation = Operation {
     tag: Tag::Tasks,
     access: Access::OnTopic(&[Action::Submit]),
     summary: "Submit a task",
-    description: "The answer comes when the task is durable. A task without a name is a new one each time; with a name that is known, the first task of the \
-                  name is answered, whatever the body says, so that a submit can be repeated: 200 does not say that it will be published, its `state` does (a task that \
-                  was cancelled stays so; PUT by name schedules anew). A task that is due within the window (200 ms unless set \
-                  otherwise) is `claimed` from the start and can no longer be cancelled.",
+    description: "The answer comes when the task is durable. Without a name, each submit makes a \
+                  new task. With a known name, the answer is 200 and the first task of that name, \
+                  whatever the body says, so that a submit can be repeated. Look at its `state`: a \
+                  cancelled task stays cancelled, and a PUT by name schedules a new one. A task \
+                  due within the window (200 ms by default) is `claimed` at once and cannot be \
+                  cancelled.",
     parameters: &[IDEMPOTENCY_KEY],
     body: Some(RequestBody {
         schema: "NewTask",
@@ -26,17 +28,27 @@ pub const SUBMIT: Operation = Operation {
             Example {
                 name: "reminder",
                 summary: "JSON, in five seconds",
-                json: r#"{"topic":"demo","delay":"5s","key":"order-17","payload":{"remind":"order-17"}}"#,
+                json: concat!(
+                    r#"{"topic":"demo","delay":"5s","key":"order-17","#,
+                    r#""payload":{"remind":"order-17"}}"#,
+                ),
             },
             Example {
                 name: "named",
-                summary: "With a name, at a moment",
-                json: r#"{"topic":"demo","name":"order-18","due_at":"2027-01-31T09:30:00.250+01:00","payload_text":"pay order 18","headers":{"source":"orders"}}"#,
+                summary: "With a name and a due time",
+                json: concat!(
+                    r#"{"topic":"demo","name":"order-18","#,
+                    r#""due_at":"2027-01-31T09:30:00.250+01:00","#,
+                    r#""payload_text":"pay order 18","headers":{"source":"orders"}}"#,
+                ),
             },
             Example {
                 name: "bytes",
-                summary: "Bytes, in milliseconds",
-                json: r#"{"topic":"demo","delay":1800000,"key_base64":"/w==","payload_base64":"AAEC"}"#,
+                summary: "Bytes, with a delay in milliseconds",
+                json: concat!(
+                    r#"{"topic":"demo","delay":1800000,"#,
+                    r#""key_base64":"/w==","payload_base64":"AAEC"}"#,
+                ),
             },
             Example {
                 name: "tombstone",
@@ -50,7 +62,8 @@ pub const SUBMIT: Operation = Operation {
         OperationAnswer::json(
             StatusCode::OK,
             "Task",
-            "The name is known: the first task of it, which `state` may call cancelled or dead. Nothing was changed.",
+            "The name is known: the first task of that name, whose `state` may be cancelled or \
+             dead. Nothing was changed.",
         ),
     ],
     problems: &[
@@ -72,8 +85,9 @@ pub const SUBMIT_BATCH: Operation = Operation {
     tag: Tag::Tasks,
     access: Access::EachItem(Action::Submit),
     summary: "Submit up to 10,000 tasks",
-    description: "Each task is answered on its own, in order, as a POST of it alone would be: the good ones are accepted, also beside bad ones. The batch is \
-                  refused as a whole only where its tasks cannot be told apart, or when there are too many. `field` of a problem says which task it is: \
+    description: "Each task gets its own result, in order, as if it were submitted alone: bad \
+                  tasks do not stop good ones. The whole request is refused only if the tasks \
+                  cannot be told apart, or are too many. `field` of a problem names the task: \
                   `tasks[3].due_at`.",
     parameters: &[],
     body: Some(RequestBody {
@@ -81,20 +95,25 @@ pub const SUBMIT_BATCH: Operation = Operation {
         examples: &[Example {
             name: "two",
             summary: "Two tasks",
-            json: r#"{"tasks":[{"topic":"demo","delay":"1h","payload":1},{"topic":"demo","delay":"2h","name":"order-19","payload":{"remind":"order-19"}}]}"#,
+            json: concat!(
+                r#"{"tasks":[{"topic":"demo","delay":"1h","payload":1},"#,
+                r#"{"topic":"demo","delay":"2h","name":"order-19","#,
+                r#""payload":{"remind":"order-19"}}]}"#,
+            ),
         }],
     }),
     answers: &[OperationAnswer::json(
         StatusCode::OK,
         "BatchAnswer",
-        "What became of each task, in order.",
+        "The result of each task, in order.",
     )],
     problems: &[P::MissingField, P::BatchTooLarge, P::OutcomeUnknown],
     sample: ShellSample { before: "", path: "/v1/tasks/batch" },
 };
 
 /// Shell lines that submit a task for a sample, and take its path from the header `Location`.
-const A_TASK: &str = r#"task=$(curl --silent --show-error --fail --output /dev/null --write-out '%header{location}' "http://127.0.0.1:7070/v1/tasks" \
+const A_TASK: &str = r#"task=$(curl --silent --show-error --fail --output /dev/null \
+  --write-out '%header{location}' "http://127.0.0.1:7070/v1/tasks" \
   --header 'content-type: application/json' --data '{"topic":"demo","delay":"1h","payload":1}')"#;
 
 pub const LOOK_UP: Operation = Operation {
@@ -102,8 +121,10 @@ pub const LOOK_UP: Operation = Operation {
     tag: Tag::Tasks,
     access: Access::OnTask(Action::Read),
     summary: "Look a task up",
-    description: "Its state, and its receipt once it was published; headers and payload while they are kept. A task can be looked up for days after its end \
-                  (`--receipt-retention`), also when it was cancelled. Of one that a PUT by name has replaced, `replaced_by` names the task in its place.",
+    description: "The state, the receipt once the task is published, and headers and payload while \
+                  they are kept. Tasks can be looked up for days after their end \
+                  (`--receipt-retention`), cancelled ones, too. If a PUT by name has replaced the \
+                  task, `replaced_by` names the task in its place.",
     parameters: &[ID],
     body: None,
     answers: &[OperationAnswer::json(StatusCode::OK, "Task", "The task.")],
@@ -116,15 +137,17 @@ pub const CANCEL: Operation = Operation {
     tag: Tag::Tasks,
     access: Access::OnTask(Action::Cancel),
     summary: "Cancel a task",
-    description: "The answer has a verdict. `cancelled` (200): no record of the task exists, or ever will; a repeated cancel says so again. `too_late` (409): it \
-                  was published, is on its way, is a dead letter, or waits for another attempt while an earlier one may be in its topic. `replaced` \
-                  (409): a PUT by name has put another task in its place, which `replaced_by` names and which was not cancelled. `not_found` (404).",
+    description: "The answer has a verdict. `cancelled` (200): no record of the task exists or \
+                  ever will; repeating the cancel gives the same answer. `too_late` (409): the \
+                  task is published, claimed or a dead letter, or an earlier attempt may be in its \
+                  topic. `replaced` (409): a PUT by name has replaced the task; the task in its \
+                  place, `replaced_by`, is not cancelled. `not_found` (404).",
     parameters: &[ID, IF_MATCH_OF_ID, IF_NONE_MATCH_OF_ID],
     body: None,
     answers: &[OperationAnswer::json(
         StatusCode::OK,
         "Cancelled",
-        "It is cancelled, now or before.",
+        "The task is cancelled, by this request or before.",
     )],
     problems: &[
         P::TaskNotFound,
@@ -143,18 +166,23 @@ pub const CANCEL_MANY: Operation = Operation {
     tag: Tag::Tasks,
     access: Access::OnMany(Action::Cancel),
     summary: "Cancel many tasks",
-    description: "Those that wait, of a topic and a range of due times, 10,000 in a call at most: `more` says whether there may be more. Each one ends as \
-                  `cancelled`, with its line in the execlog. What is on its way already is left. With `dry_run` they are counted, and nothing is done.",
+    description: "Cancels the pending tasks of a topic in a range of due times, at most 10,000 per \
+                  call; `more` says whether there may be more. Each one ends as `cancelled`, with \
+                  a line in the execlog. Claimed tasks are left alone. With `dry_run`, only counts \
+                  them.",
     parameters: &[],
     body: Some(RequestBody {
         schema: "Range",
         examples: &[Example {
             name: "dry",
-            summary: "How many there would be",
-            json: r#"{"topic":"demo","due_from":"2027-01-01T00:00:00Z","due_to":"2027-02-01T00:00:00Z","dry_run":true}"#,
+            summary: "Only count",
+            json: concat!(
+                r#"{"topic":"demo","due_from":"2027-01-01T00:00:00Z","#,
+                r#""due_to":"2027-02-01T00:00:00Z","dry_run":true}"#,
+            ),
         }],
     }),
-    answers: &[OperationAnswer::json(StatusCode::OK, "CancelledMany", "How many, exactly.")],
+    answers: &[OperationAnswer::json(StatusCode::OK, "CancelledMany", "The exact number.")],
     problems: &[P::MissingField, P::Unavailable, P::OutcomeUnknown],
     sample: ShellSample { before: "", path: "/v1/tasks/cancel" },
 };

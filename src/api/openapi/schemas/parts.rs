@@ -39,7 +39,8 @@ fn header_values() -> Vec<(&'static str, Value)> {
             json!({
                 "type": "string",
                 "pattern": "^(\\*|(W/)?\"[!#-~]*\"( *, *(W/)?\"[!#-~]*\")*)$",
-                "description": "A list of entity tags, or `*` (RFC 9110, 13.1). The tag of a task is its id in quotes; a weak one never counts for `If-Match`.",
+                "description": "A list of entity tags, or `*` (RFC 9110, 13.1). The tag of a task \
+                                is its id in quotes; weak tags never match `If-Match`.",
                 "examples": ["\"01934b2e-7d3c-8017-9f2b-6a1c0e4d5b7f\"", "*"],
             }),
         ),
@@ -50,7 +51,8 @@ fn header_values() -> Vec<(&'static str, Value)> {
                 "minLength": 1,
                 "maxLength": 255,
                 "pattern": "^(\"([ !#-\\[\\]-~]|\\\\[\"\\\\])+\"|[!#-~]([ -~]*[!-~])?)$",
-                "description": "A name for the task: as it is, or as a string of RFC 8941, in quotes, with `\\\"` and `\\\\` for `\"` and `\\`.",
+                "description": "A name for the task: bare, or as a string of RFC 8941, in quotes, \
+                                with `\\\"` and `\\\\` for `\"` and `\\`.",
                 "examples": ["\"order-17\"", "order-17"],
             }),
         ),
@@ -64,7 +66,8 @@ fn formats() -> Vec<(&'static str, Value)> {
             json!({
                 "type": "string",
                 "format": "uuid",
-                "description": "A UUID of version 8 that begins with the due time. It stays the same however often the task is tried.",
+                "description": "A UUID of version 8 that begins with the due time. It is the same \
+                                for all attempts.",
                 "examples": ["01934b2e-7d3c-8017-9f2b-6a1c0e4d5b7f"],
             }),
         ),
@@ -74,7 +77,7 @@ fn formats() -> Vec<(&'static str, Value)> {
                 "type": "string",
                 "pattern": "^[a-zA-Z0-9._-]{1,249}$",
                 "not": { "enum": [".", ".."] },
-                "description": "A Kafka topic. It must be there: Punctual creates none.",
+                "description": "A Kafka topic. It must exist: Punctual creates none.",
                 "examples": ["demo"],
             }),
         ),
@@ -85,7 +88,8 @@ fn formats() -> Vec<(&'static str, Value)> {
                 "minLength": 1,
                 "maxLength": 255,
                 "pattern": "^[^\\u0000]+$",
-                "description": "The submitter's own id of a task, unique within its topic: 1 to 255 bytes of UTF-8, without NUL.",
+                "description": "The name of a task, your idempotency key, unique within its topic: \
+                                1 to 255 bytes of UTF-8, without NUL.",
                 "examples": ["order-17"],
             }),
         ),
@@ -93,7 +97,7 @@ fn formats() -> Vec<(&'static str, Value)> {
             "NameInPath",
             json!({
                 "allOf": [reference("TaskName"), { "not": { "enum": [".", ".."] } }],
-                "description": "A name as it stands in a path, percent-encoded.",
+                "description": "A name in a path, percent-encoded.",
             }),
         ),
         (
@@ -101,7 +105,10 @@ fn formats() -> Vec<(&'static str, Value)> {
             json!({
                 "type": "string",
                 "contentEncoding": "base64",
-                "pattern": "^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/][AQgw]==|[A-Za-z0-9+/]{2}[AEIMQUYcgkosw048]=)?$",
+                "pattern": concat!(
+                    "^([A-Za-z0-9+/]{4})*",
+                    "([A-Za-z0-9+/][AQgw]==|[A-Za-z0-9+/]{2}[AEIMQUYcgkosw048]=)?$",
+                ),
                 "description": "Bytes in base64 (RFC 4648, section 4, with padding).",
                 "examples": ["/w=="],
             }),

@@ -26,14 +26,23 @@ pub fn all() -> Vec<(&'static str, Value)> {
 
 fn due_at() -> Value {
     json!({
-        "description": "The moment before which the task is not published: RFC 3339 with an offset (`2030-01-31T09:30:00+01:00`; seconds may be left out), with the name of a zone (RFC 9557: `2030-01-31T09:30[Europe/Berlin]`), or with both if they agree; or whole milliseconds since the epoch. What is past is due at once.",
+        "description": "The time before which the task is not published: RFC 3339 with an offset \
+                        (`2030-01-31T09:30:00+01:00`; seconds are optional), with the name of a \
+                        zone (RFC 9557: `2030-01-31T09:30[Europe/Berlin]`), or with both if they \
+                        agree; or whole milliseconds since the epoch. A time in the past is due at \
+                        once.",
         "oneOf": [
-            { "type": "string", "format": "date-time", "description": "From 1970 to 9999. Finer than a millisecond is rounded up." },
+            {
+                "type": "string",
+                "format": "date-time",
+                "description": "From 1970 to 9999. Fractions of a millisecond are rounded up.",
+            },
             {
                 "type": "integer",
                 "minimum": 100_000_000_000_i64,
                 "maximum": 253_402_300_799_999_i64,
-                "description": "Milliseconds. Numbers before March 1973 are refused: they are seconds.",
+                "description": "Milliseconds. Numbers before March 1973 are refused, because they \
+                                are seconds by mistake.",
             },
         ],
         "examples": ["2030-01-31T09:30:00.250+01:00", 1_896_082_200_000_i64],
@@ -42,10 +51,21 @@ fn due_at() -> Value {
 
 fn delay() -> Value {
     json!({
-        "description": "How long from now, by the clock of the cluster: in words, as ISO 8601, or whole milliseconds. Days are 24 h; months and years are refused.",
+        "description": "The time from now, by the cluster's clock: in units, as ISO 8601, or in \
+                        whole milliseconds. A day is 24 h; months and years are refused.",
         "oneOf": [
-            { "type": "string", "format": "delay", "maxLength": 200, "description": "`30m`, `1h 30m`, `PT30M`." },
-            { "type": "integer", "minimum": 0, "maximum": 31_622_400_000_000_i64, "description": "Milliseconds." },
+            {
+                "type": "string",
+                "format": "delay",
+                "maxLength": 200,
+                "description": "`30m`, `1h 30m`, `PT30M`.",
+            },
+            {
+                "type": "integer",
+                "minimum": 0,
+                "maximum": 31_622_400_000_000_i64,
+                "description": "Milliseconds.",
+            },
         ],
         "examples": ["30m", "PT30M", 1_800_000],
     })
@@ -54,13 +74,31 @@ fn delay() -> Value {
 fn headers() -> Value {
     json!({
         "type": "object",
-        "description": "Headers of the record, in the order in which they are given; a list gives a name several times. At most 128, each value of a list counts. Names that begin with `punctual-` are Punctual's own.",
+        "description": "The record's headers, in the given order. A list repeats a name with \
+                        several values. At most 128; each value of a list counts. Names that begin \
+                        with `punctual-` are reserved.",
         "maxProperties": COUNT_MAX,
-        "propertyNames": { "minLength": 1, "pattern": "^(?![pP][uU][nN][cC][tT][uU][aA][lL]-)[^\\u0000]+$" },
-        "additionalProperties": {
-            "oneOf": [reference("HeaderValue"), { "type": "array", "minItems": 1, "maxItems": COUNT_MAX, "items": reference("HeaderValue") }],
+        "propertyNames": {
+            "minLength": 1,
+            "pattern": "^(?![pP][uU][nN][cC][tT][uU][aA][lL]-)[^\\u0000]+$",
         },
-        "examples": [{ "source": "orders", "retried": null, "tag": ["a", "b"], "trace": { "base64": "/w==" } }],
+        "additionalProperties": {
+            "oneOf": [
+                reference("HeaderValue"),
+                {
+                    "type": "array",
+                    "minItems": 1,
+                    "maxItems": COUNT_MAX,
+                    "items": reference("HeaderValue"),
+                },
+            ],
+        },
+        "examples": [{
+            "source": "orders",
+            "retried": null,
+            "tag": ["a", "b"],
+            "trace": { "base64": "/w==" },
+        }],
     })
 }
 
@@ -70,7 +108,12 @@ fn header_value() -> Value {
         "oneOf": [
             { "type": "string" },
             { "type": "null" },
-            { "type": "object", "required": ["base64"], "properties": { "base64": reference("Base64") }, "additionalProperties": false },
+            {
+                "type": "object",
+                "required": ["base64"],
+                "properties": { "base64": reference("Base64") },
+                "additionalProperties": false,
+            },
         ],
     })
 }
@@ -81,23 +124,31 @@ fn property(name: &str) -> Value {
         "topic" => described("TopicName", "The Kafka topic to publish to."),
         "name" => described(
             "TaskName",
-            "Makes the submit repeatable: a name that is known is answered with the first task. 1 to 255 bytes of UTF-8, unique within the topic.",
+            "Your idempotency key, which makes the submit repeatable: a known name is answered \
+             with its first task. 1 to 255 bytes of UTF-8, unique within the topic.",
         ),
         "due_at" => reference("DueAt"),
         "delay" => reference("Delay"),
         "payload" => {
-            json!({ "description": "Any JSON, `null` included. The record's value is this text, byte for byte." })
+            json!({ "description": "Any JSON, including `null`. The record's value is this text, \
+                                    byte for byte." })
         }
         "payload_text" => {
-            json!({ "type": "string", "description": "Text: the record's value in UTF-8." })
+            json!({ "type": "string", "description": "The record's value as text in UTF-8." })
         }
         "payload_base64" => described("Base64", "The record's value as bytes in base64."),
         "tombstone" => json!({
             "type": "boolean",
-            "description": "True, with a key and without a payload: the record's value is null, which deletes the key from a compacted topic.",
+            "description": "True, with a key and without a payload: the record's value is null. \
+                            Such a record deletes the key from a compacted topic.",
         }),
         "key" => {
-            json!({ "type": "string", "description": "The record's key in UTF-8. Tasks of one key go to one partition; a compacted topic takes no record without a key." })
+            json!({
+                "type": "string",
+                "description": "The record's key as text in UTF-8. Tasks with the same key go to \
+                                the same partition. A compacted topic takes no record without a \
+                                key.",
+            })
         }
         "key_base64" => described("Base64", "The record's key as bytes in base64."),
         "headers" => reference("Headers"),
@@ -106,7 +157,8 @@ fn property(name: &str) -> Value {
 }
 
 fn new_task() -> Value {
-    let description = "A task: what to publish, where, and when. One of `due_at` and `delay`; one of `payload`, `payload_text`, `payload_base64` and \
+    let description = "A task: a record, its topic, and its due time. Give one of `due_at` and \
+                       `delay`; one of `payload`, `payload_text`, `payload_base64` and \
                        `\"tombstone\": true`; at most one of `key` and `key_base64`.";
     let mut schema = draft(description, &FIELDS);
     schema["required"] = json!(["topic"]);
@@ -115,7 +167,7 @@ fn new_task() -> Value {
 
 fn new_named_task() -> Value {
     draft(
-        "A task whose topic and name stand in the path. The rest is that of `NewTask`.",
+        "A task whose topic and name are in the path. The rest is as in `NewTask`.",
         &FIELDS_OF_NAMED,
     )
 }
@@ -123,7 +175,12 @@ fn new_named_task() -> Value {
 fn draft(description: &str, fields: &[&str]) -> Value {
     let properties: Map<String, Value> =
         fields.iter().map(|name| ((*name).to_owned(), property(name))).collect();
-    let with_payload = |field: &str| json!({ "required": [field], "properties": { "tombstone": { "const": false } } });
+    let with_payload = |field: &str| {
+        json!({
+            "required": [field],
+            "properties": { "tombstone": { "const": false } },
+        })
+    };
     json!({
         "type": "object",
         "description": description,
@@ -156,14 +213,15 @@ fn draft(description: &str, fields: &[&str]) -> Value {
 fn new_batch() -> Value {
     json!({
         "type": "object",
-        "description": "Many tasks at once. Each is answered on its own: the good ones are accepted.",
+        "description": "Many tasks at once. Each gets its own result; bad tasks do not stop good \
+                        ones.",
         "required": ["tasks"],
         "properties": {
             "tasks": {
                 "type": "array",
                 "maxItems": Array::ITEMS_MAX,
                 "items": reference("NewTask"),
-                "description": "The tasks, answered in this order.",
+                "description": "The tasks. The results have the same order.",
             },
         },
         "additionalProperties": false,
@@ -171,29 +229,45 @@ fn new_batch() -> Value {
 }
 
 fn range() -> Value {
-    let description = "Tasks of a topic, by their due time. Without `due_from` from the first on, without `due_to` to the last. The topic is required, so \
-                       that a forgotten field does not empty a cluster.";
+    let description = "The tasks of a topic, by due time: from the first one without `due_from`, \
+                       to the last one without `due_to`. The topic is required, so that a \
+                       forgotten field does not empty a cluster.";
     json!({
         "type": "object",
         "description": description,
         "required": ["topic"],
         "properties": {
             "topic": reference("TopicName"),
-            "due_from": described("DueAt", "Due then or later. RFC 3339 with a zone, or whole milliseconds since the epoch."),
-            "due_to": described("DueAt", "Due before then. RFC 3339 with a zone, or whole milliseconds since the epoch."),
-            "dry_run": { "type": "boolean", "description": "True: count, and do nothing." },
-            "cursor": nullable("Cursor", "Where an earlier call of the same kind, for the same topic and times, has ended: it said so. Not that of a dry run, unless this is one. Null, as without it: from the beginning."),
+            "due_from": described("DueAt", "Only tasks due at or after this time: RFC 3339 with a \
+                                            zone, or whole milliseconds since the epoch."),
+            "due_to": described("DueAt", "Only tasks due before this time: RFC 3339 with a zone, \
+                                          or whole milliseconds since the epoch."),
+            "dry_run": { "type": "boolean", "description": "True: only count." },
+            "cursor": nullable("Cursor", "The `cursor` of the previous answer to the same call, \
+                                          with the same topic and times. A cursor of a dry run is \
+                                          only for dry runs. Null or missing: from the beginning."),
         },
         "additionalProperties": false,
     })
 }
 
 fn limit() -> Value {
-    json!({ "type": "integer", "minimum": 1, "maximum": LIMIT_MAX, "default": LIMIT, "description": "How many a page has at most." })
+    json!({
+        "type": "integer",
+        "minimum": 1,
+        "maximum": LIMIT_MAX,
+        "default": LIMIT,
+        "description": "The maximum number of tasks of a page.",
+    })
 }
 
 fn cursor() -> Value {
-    json!({ "type": "string", "format": "cursor", "description": "Where the next page begins. It is worth nothing for another list, or with other filters." })
+    json!({
+        "type": "string",
+        "format": "cursor",
+        "description": "The beginning of the next page. Valid only for the same list with the same \
+                        filters.",
+    })
 }
 
 #[cfg(test)]

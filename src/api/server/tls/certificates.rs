@@ -95,7 +95,7 @@ fn contents(flag: &'static str, path: &Path) -> Result<Vec<u8>, Error> {
         .and_then(|file| file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes))
         .map_err(|error| Error::new(flag, format!("cannot read {}: {error}", path.display())))?;
     if u64::try_from(bytes.len()).is_ok_and(|length| length > FILE_BYTES_MAX) {
-        return Err(Error::new(flag, format!("{} has more than 1 MiB", path.display())));
+        return Err(Error::new(flag, format!("{} is larger than 1 MiB", path.display())));
     }
     Ok(bytes)
 }
@@ -132,7 +132,7 @@ fn certificates(flag: &'static str, pem: &[u8]) -> Result<Vec<CertificateDer<'st
         .collect::<Result<_, _>>()
         .map_err(|error| Error::new(flag, format!("no valid PEM: {error}")))?;
     if chain.is_empty() {
-        return Err(Error::new(flag, "there is no certificate in it"));
+        return Err(Error::new(flag, "the file has no certificate"));
     }
     for (index, certificate) in chain.iter().enumerate() {
         parsed(certificate).map_err(|error| {
@@ -151,7 +151,7 @@ fn parsed(certificate: &CertificateDer<'_>) -> Result<Certificate, x509_cert::de
 fn check_validity(chain: &[CertificateDer<'_>], now: Timestamp) -> Result<Timestamp, Error> {
     let wrong = |text: String| Error::new(CERTIFICATE_FLAG, text);
     let Some(Ok(leaf)) = chain.first().map(parsed) else {
-        return Err(wrong("there is no certificate in it".to_owned()));
+        return Err(wrong("the file has no certificate".to_owned()));
     };
     let validity = &leaf.tbs_certificate.validity;
     let [begins_at, expires_at] = [validity.not_before, validity.not_after]
@@ -170,10 +170,11 @@ fn config_of(
     key: &[u8],
     clients: Option<(&[u8], ClientAuth)>,
 ) -> Result<ServerConfig, Error> {
-    let key = PrivateKeyDer::from_pem_slice(key)
-        .map_err(|error| Error::new(KEY_FLAG, format!("no private key in PEM: {error}")))?;
+    let key = PrivateKeyDer::from_pem_slice(key).map_err(|error| {
+        Error::new(KEY_FLAG, format!("the file has no private key in PEM: {error}"))
+    })?;
     let of_key = |error: rustls::Error| {
-        Error::new(KEY_FLAG, format!("it does not belong to the certificate: {error}"))
+        Error::new(KEY_FLAG, format!("the key does not belong to the certificate: {error}"))
     };
     let builder = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_protocol_versions(&[&TLS13, &TLS12])
@@ -262,7 +263,7 @@ mod tests {
             (&certificate, "", None, "no private key in PEM"),
             ("", &key, None, "no certificate"),
             (&certificate[..certificate.len() / 2], &key, None, "--tls-certificate-file: no"),
-            (&certificate, &key, Some(""), "--tls-client-ca-file: there is no certificate"),
+            (&certificate, &key, Some(""), "--tls-client-ca-file: the file has no certificate"),
         ] {
             let said = reason(certificate, key, clients);
             assert!(said.contains(wanted), "{wanted}: {said}");

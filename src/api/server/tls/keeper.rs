@@ -36,18 +36,19 @@ impl Metrics {
         let metrics = Self::default();
         registry.register_with_unit(
             "punctual_tls_certificate_expires",
-            "When the certificate of the API expires, in seconds since 1970",
+            "Expiry of the certificate of the API, in seconds since 1970",
             Unit::Seconds,
             metrics.expires.clone(),
         );
         registry.register(
             "punctual_tls_certificate_loads",
-            "Certificate files that were loaded, or refused and the old ones kept",
+            "Reloads of the certificate files, by result; refused files leave the old certificate \
+             in use",
             metrics.loads.clone(),
         );
         registry.register(
             "punctual_tls_certificate_refused",
-            "1 while the certificate files cannot be used and an older version is kept",
+            "1 while the certificate files are refused and an older certificate is in use; else 0",
             metrics.is_refused.clone(),
         );
         for outcome in ["loaded", "refused"] {
@@ -191,7 +192,7 @@ impl Keeper {
 
     fn replace(&mut self, loaded: Loaded, now: Timestamp) {
         let expires_in = left(loaded.expires_at, now);
-        tracing::info!(expires_in, "loaded the certificate of the API; new connections get it");
+        tracing::info!(expires_in, "loaded the certificate of the API; new connections use it");
         self.metrics.loaded(loaded.expires_at);
         self.current.send_replace(loaded);
         self.said = None;
@@ -202,7 +203,11 @@ impl Keeper {
         if self.said.as_ref() == Some(&error) {
             return;
         }
-        tracing::error!(%error, "the certificate files cannot be used; the former certificate is kept, and the files are tried again");
+        tracing::error!(
+            %error,
+            "the certificate files are refused; the old certificate stays in use, and the files \
+             are read again later"
+        );
         self.metrics.refused();
         self.said = Some(error);
     }

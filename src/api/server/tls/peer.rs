@@ -16,7 +16,7 @@ pub fn peer_of(certificate: &[u8]) -> PeerCertificate {
     let names = match alternative_names(certificate) {
         Ok(names) => names.iter().filter_map(name_of).collect(),
         Err(error) => {
-            tracing::debug!(%error, "a client certificate's names cannot be read");
+            tracing::debug!(%error, "cannot read the names of a client certificate");
             Vec::new()
         }
     };

@@ -50,15 +50,15 @@ fn claims_for(key_count: usize) -> [usize; 3] {
 }
 
 #[test]
-fn a_hotspot_of_many_keys_is_claimed_in_pieces_of_one_size_and_one_of_few_keys_takes_some_claims_more_for_each()
- {
+fn a_hotspot_of_many_keys_is_claimed_in_equal_pieces_and_one_of_few_keys_takes_a_few_more() {
     for (key_count, brought_max, vain_max) in
         [(HOTSPOT, 60, 4), (5_000, 60, 4), (500, 60, 4), (100, 60, 30), (20, 60, 60), (1, 60, 40)]
     {
         let [brought, too_large, empty] = claims_for(key_count);
         assert!(
             brought <= brought_max && too_large + empty <= vain_max,
-            "{key_count} keys: {brought} brought something, {too_large} were too large, {empty} brought nothing"
+            "{key_count} keys: {brought} brought something, {too_large} were too large, {empty} \
+             brought nothing"
         );
     }
 }

@@ -291,24 +291,40 @@ proptest! {
     #[test]
     fn everything_is_claimed_of_whichever_topic_without_a_sweep(
         // The time of insert, the delay until the due time, the topic, and the number of tasks.
-        hotspots in proptest::collection::vec((0_i64..1_500, 300_i64..900, 0_usize..3, 0_u64..20_000), 1..5),
-        lone in proptest::collection::vec((0_i64..1_500, 300_i64..900, 0_usize..3, any::<u64>()), 1..50),
-        limits in proptest::collection::vec(prop_oneof![Just(3_000_usize), Just(25_000), Just(usize::MAX)], 3),
+        hotspots in proptest::collection::vec(
+            (0_i64..1_500, 300_i64..900, 0_usize..3, 0_u64..20_000),
+            1..5,
+        ),
+        lone in proptest::collection::vec(
+            (0_i64..1_500, 300_i64..900, 0_usize..3, any::<u64>()),
+            1..50,
+        ),
+        limits in proptest::collection::vec(
+            prop_oneof![Just(3_000_usize), Just(25_000), Just(usize::MAX)],
+            3,
+        ),
         pieces in 1_usize..20,
     ) {
         let topics: Vec<(usize, usize)> = limits.iter().map(|max| (*max, 2_000)).collect();
         let mut busy = Busy::new(&topics);
         for tick in 0..2_000 {
             let now = tick * 20;
-            for (_, after, topic, count) in hotspots.iter().filter(|(when, ..)| (now..now + 20).contains(when)) {
+            for (_, after, topic, count) in
+                hotspots.iter().filter(|(when, ..)| (now..now + 20).contains(when))
+            {
                 // The due times are the same few instants for all topics, so that their hotspots
                 // coincide.
                 let due = (now + after) / 400 * 400 + 400;
-                let random = |n: u64| n.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(u64::try_from(*topic).unwrap());
+                let random = |n: u64| {
+                    n.wrapping_mul(0x9e37_79b9_7f4a_7c15)
+                        .wrapping_add(u64::try_from(*topic).unwrap())
+                };
                 busy.table.extend((0..*count).map(|n| (id(due, random(n)), *topic)));
             }
             let alone = lone.iter().filter(|(when, ..)| (now..now + 20).contains(when));
-            busy.table.extend(alone.map(|(_, after, topic, random)| (id((now + after) / 400 * 400 + 400, *random), *topic)));
+            busy.table.extend(alone.map(|(_, after, topic, random)| {
+                (id((now + after) / 400 * 400 + 400, *random), *topic)
+            }));
             for topic in &mut busy.topics {
                 topic.in_flight -= topic.pace.min(topic.in_flight);
                 topic.is_full &= topic.in_flight > topic.max / 4 * 3;
@@ -320,7 +336,12 @@ proptest! {
                 break;
             }
         }
-        prop_assert!(busy.table.is_empty(), "{} are left after {} claims", busy.table.len(), busy.claims);
+        prop_assert!(
+            busy.table.is_empty(),
+            "{} are left after {} claims",
+            busy.table.len(),
+            busy.claims
+        );
         prop_assert!(busy.claiming.deferred_count() <= 64 && busy.claiming.passed_count() <= 66);
     }
 }

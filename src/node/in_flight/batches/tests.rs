@@ -219,7 +219,8 @@ fn small_batches_claimed_on_insert_leave_room_for_the_claim_loops() {
     );
 }
 
-const PAYLOAD: &[u8] = b"a payload that is worth to be dropped, for it is longer than what a task takes besides: some ninety bytes or so, as of today";
+const PAYLOAD: &[u8] = b"a payload that is worth to be dropped, for it is longer than what a task \
+                         takes besides: some ninety bytes or so, as of today";
 
 /// Returns a batch with one task for each topic name.
 fn batch_of(topics: &[&str]) -> Batch {
@@ -303,7 +304,9 @@ proptest! {
         let topics: Vec<&str> = tasks.iter().map(|(topic, _)| names[*topic]).collect();
         let held = in_flight.hold(batch_of(&topics), Past::Fresh, at(0)).unwrap();
         for (index, ((_, outcome), is_eased)) in tasks.iter().zip(eased_after).enumerate() {
-            let outcome = [published(), deferred(), Outcome::Dead { reason: "gone".into() }][*outcome].clone();
+            let outcome = [published(), deferred(), Outcome::Dead { reason: "gone".into() }]
+                [*outcome]
+                .clone();
             // The outcomes are recorded in turns through the original batch and the current one.
             let current = in_flight.in_slot(held.slot).unwrap();
             if is_eased { &held } else { &current }.note(index, outcome);
@@ -315,7 +318,12 @@ proptest! {
         }
         let current = in_flight.in_slot(held.slot).unwrap();
         prop_assert_eq!(current.settlement(Timestamp::EPOCH), held.settlement(Timestamp::EPOCH));
-        in_flight.settled(&held, Arc::new(held.settlement(Timestamp::EPOCH)), Effect::Certain, at(9));
+        in_flight.settled(
+            &held,
+            Arc::new(held.settlement(Timestamp::EPOCH)),
+            Effect::Certain,
+            at(9),
+        );
         prop_assert_eq!(in_flight.amount(), Amount { remembered: 1, ..Amount::default() });
         for name in names {
             let topics = in_flight.topics();

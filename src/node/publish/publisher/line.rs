@@ -144,11 +144,7 @@ impl PublishLine {
         let (has_worked, now) = (producer.acknowledged() > 0, clock::monotonic());
         if renewals.is_due(defect, has_worked, now) && self.replace(&producer, retire)? {
             renewals.made(defect, has_worked, now);
-            tracing::warn!(
-                producer = self.name(),
-                reason,
-                "a new producer was made in the place of one with a defect"
-            );
+            tracing::warn!(producer = self.name(), reason, "replaced a failed producer");
         }
         Ok(())
     }
@@ -169,7 +165,7 @@ impl PublishLine {
         if producer.inner.is_stuck() {
             return Some((
                 Defect::Failed,
-                "it has lost track of a partition's leader".to_owned(),
+                "the producer has lost track of a partition's leader".to_owned(),
                 Retire::Queue,
             ));
         }
@@ -179,7 +175,8 @@ impl PublishLine {
         is_in_doubt.then(|| {
             (
                 Defect::InDoubt,
-                "a record had no answer until its deadline, though Kafka is there and not slow"
+                "a record got no answer before its deadline, although Kafka is available and not \
+                 slow"
                     .to_owned(),
                 Retire::None,
             )
@@ -204,7 +201,8 @@ impl PublishLine {
         if is_unanswered && self.replace(&producer, Retire::All)? {
             tracing::warn!(
                 producer = self.name(),
-                "the producer had no connection to any broker, though Kafka is there; a new one was made"
+                "replaced a producer without a connection to any broker, although Kafka is \
+                 available"
             );
         }
         Ok(())

@@ -82,7 +82,7 @@ impl Reports {
         let (slot, index) = correlation_id::parts(report.correlation_id);
         let Some(held) = self.in_flight.in_slot(slot) else {
             // A batch leaves its slot only when no report is still to come.
-            tracing::error!(slot, "a report for a batch that is not held");
+            tracing::error!(slot, "a delivery report for a batch that is not in flight");
             return;
         };
         match report.outcome {
@@ -175,7 +175,11 @@ impl Reports {
             return true;
         }
         if self.deferred_said.lock().lets_through(now) {
-            tracing::warn!(task = %id, %topic, reason, "a record was not acknowledged; it is tried again, and others within a minute are counted, not said");
+            tracing::warn!(
+                task = %id, %topic, reason,
+                "a record was not acknowledged; retrying (logged once a minute at most; the metric \
+                 counts all)"
+            );
         } else {
             tracing::debug!(task = %id, %topic, reason, "not acknowledged");
         }
@@ -219,7 +223,10 @@ impl Reports {
         let (id, topic, now) =
             (held.batch.task(place).first_id, held.topic_of(place), clock::monotonic());
         if self.dead_said.lock().lets_through(now) {
-            tracing::warn!(task = %id, %topic, reason, "a task has become a dead letter; others within a minute are counted, not said");
+            tracing::warn!(
+                task = %id, %topic, reason,
+                "a task became a dead letter (logged once a minute at most; the metric counts all)"
+            );
         } else {
             tracing::debug!(task = %id, %topic, reason, "dead letter");
         }

@@ -2,9 +2,11 @@
 //! and takes the records.
 //!
 //! ```text
-//!   keep ──▶ far off: the caller keeps it, for a while     soon ──its time has come──▶ due ──handed over──▶ (gone)
-//!     │                                                      ▲                          │
-//!     └──▶ within the lead ──────────────────────────────────┴── the clock was set back ┘
+//!   keep ──▶ far off: the caller keeps it for a while
+//!     │
+//!     └──▶ within the lead ──▶ soon ──its time has come──▶ due ──handed over──▶ (gone)
+//!                               ▲                           │
+//!                               └── the clock was set back ─┘
 //! ```
 //!
 //! Slices of several batches that are due at the same time leave as one, in the order of the ids:
@@ -434,17 +436,23 @@ mod tests {
         #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
 
         #[test]
-        fn nothing_is_early_and_nothing_stays_while_the_clock_of_postgres_holds(plan in plans(Just(0))) {
+        fn nothing_is_early_and_nothing_stays_while_the_clock_of_postgres_holds(
+            plan in plans(Just(0)),
+        ) {
             Bench::new(plan).run()?;
         }
 
         #[test]
-        fn nothing_is_early_and_nothing_stays_while_the_clock_of_postgres_is_set_forward(plan in plans(0_i64..20_000_000)) {
+        fn nothing_is_early_and_nothing_stays_while_the_clock_of_postgres_is_set_forward(
+            plan in plans(0_i64..20_000_000),
+        ) {
             Bench::new(plan).run()?;
         }
 
         #[test]
-        fn what_a_clock_set_back_has_told_of_itself_is_kept_to_and_nothing_stays(plan in plans(-20_000_000_i64..20_000_000)) {
+        fn what_a_clock_set_back_has_told_of_itself_is_kept_to_and_nothing_stays(
+            plan in plans(-20_000_000_i64..20_000_000),
+        ) {
             Bench::new(plan).run()?;
         }
     }
@@ -492,19 +500,31 @@ mod tests {
     proptest! {
         #[test]
         fn tasks_of_several_batches_that_are_due_at_the_same_time_leave_in_the_order_of_their_ids(
-            batches in prop::collection::vec(prop::collection::vec((9_i64..12, 0_u64..1 << 62), 1..40), 1..6),
+            batches in prop::collection::vec(
+                prop::collection::vec((9_i64..12, 0_u64..1 << 62), 1..40),
+                1..6,
+            ),
             rooms in prop::collection::vec(0_usize..50, 1..10),
             precision_ms in 1_u32..3,
         ) {
             let plan = Plan { precision: MILLISECOND * precision_ms, ..no_plan() };
             let (bench, mut near) = (Bench::new(plan), Near::default());
             for tasks in &batches {
-                let mut builder = BatchBuilder::new(BatchId::new(Timestamp::EPOCH, 0, rand::random()), tasks.len(), 0);
+                let mut builder = BatchBuilder::new(
+                    BatchId::new(Timestamp::EPOCH, 0, rand::random()),
+                    tasks.len(),
+                    0,
+                );
                 for (due, random) in tasks {
-                    let id = TaskId::new(Timestamp::from_micros(START + due * 1_000), Shard::new(0), *random);
+                    let id = TaskId::new(
+                        Timestamp::from_micros(START + due * 1_000),
+                        Shard::new(0),
+                        *random,
+                    );
                     push(&mut builder, id);
                 }
-                let held = bench.in_flight.hold(builder.build(), Past::Fresh, monotonic(0)).unwrap();
+                let held =
+                    bench.in_flight.hold(builder.build(), Past::Fresh, monotonic(0)).unwrap();
                 for slice in slices_of(&held, bench.plan.precision) {
                     prop_assert!(near.keep(slice, None).is_none());
                 }

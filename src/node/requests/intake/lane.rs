@@ -54,7 +54,7 @@ impl Request {
             metrics.submit_unknown.inc_by(u64::try_from(unknown_count).unwrap_or(u64::MAX));
         }
         if self.reply.send(answers).is_err() {
-            tracing::debug!("the submitter did not wait for its answer");
+            tracing::debug!("the caller of a submit did not wait for the answer");
         }
         drop(self.room);
     }
@@ -175,7 +175,7 @@ impl Lane {
                 Err(error) if error.is_of_an_id() && draws < DRAWS_MAX => {
                     tracing::debug!(
                         error = chain(&error),
-                        "another task has the id of one of these: they get other ones"
+                        "another task has the id of one of these tasks; retrying with new ids"
                     );
                     draws += 1;
                     put_in_order(&self.shared, piece.iter_mut().map(|one| &mut one.task));

@@ -96,7 +96,7 @@ impl NamedStore {
             }
         }
         Ok(Refusal::ServerAway {
-            reason: "the name was taken and freed again and again".to_owned(),
+            reason: "other requests kept taking and freeing the name".to_owned(),
         })
     }
 

@@ -62,7 +62,10 @@ pub async fn write_with_or_without_claims(
 ) -> Result<(), PostgresError> {
     match store.write(group).await {
         Err(error) if may_do_without_claims(&error) && group.iter().any(|one| is_claimed(one)) => {
-            tracing::debug!(error = chain(&error), "not claimed as they are inserted");
+            tracing::debug!(
+                error = chain(&error),
+                "cannot claim on insert; inserting without a claim"
+            );
             for submission in group.iter_mut() {
                 submission.place = rule.table_of(submission.task.id.due_at());
             }

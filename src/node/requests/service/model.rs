@@ -367,7 +367,7 @@ impl Model {
 
     pub fn missing(&self) -> Vec<NotReady> {
         let draining =
-            NotReady { what: Requirement::Draining, why: "the node is about to leave".to_owned() };
+            NotReady { what: Requirement::Draining, why: "the node is shutting down".to_owned() };
         if self.is_draining() { vec![draining] } else { Vec::new() }
     }
 

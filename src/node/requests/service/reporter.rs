@@ -34,7 +34,7 @@ impl Reporter {
         match self.backlog.count(self.shared.leaves.oldest()?, now?).await {
             Ok(backlog) => Some(backlog),
             Err(error) => {
-                tracing::debug!(error = chain(&error), "count the overdue tasks");
+                tracing::debug!(error = chain(&error), "cannot count the overdue tasks");
                 None
             }
         }

@@ -96,7 +96,7 @@ impl StoredTasks {
             }
         }
         Err(Unavailable::ServerAway {
-            reason: "others were replacing the task all the time; repeat the cancel".to_owned(),
+            reason: "other requests kept replacing the task; repeat the cancel".to_owned(),
         })
     }
 

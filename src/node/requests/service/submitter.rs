@@ -148,7 +148,7 @@ impl Submitter {
     /// given up.
     pub async fn look_for(&self, topic: &TopicName) {
         if let Err(refusal) = self.facts(topic).await {
-            tracing::debug!(%topic, ?refusal, "dead letters are put back for it");
+            tracing::debug!(%topic, ?refusal, "redriving dead letters anyway");
         }
     }
 
@@ -187,7 +187,7 @@ impl Submitter {
 
 /// Returns the answer for a task that no lane has answered: the node has stopped meanwhile.
 pub fn unanswered() -> SubmitAnswer {
-    Err(Refusal::Unknown { reason: "the node stopped while it stored the task".into() })
+    Err(Refusal::Unknown { reason: "the node stopped while storing the task".into() })
 }
 
 /// Returns how many of the first `submissions` fit in one group. At least one does.
@@ -203,7 +203,8 @@ fn group_len(submissions: &[Submission]) -> usize {
 /// Returns the refusal of a submit while the time is not known.
 fn no_time() -> Refusal {
     let reason =
-        "Postgres has not told the time since this node began, or since its machine was suspended"
+        "Postgres has not answered since this node started, or since its machine was suspended, so \
+         the time is unknown"
             .to_owned();
     Refusal::ServerAway { reason }
 }
@@ -222,7 +223,7 @@ fn refusal_of_look_up(topic: &TopicName, error: LookUpError) -> Refusal {
         LookUpError::Unknown => Refusal::UnknownTopic,
         LookUpError::Busy => Refusal::Busy { limit: "topic_look_ups" },
         LookUpError::Denied { reason } | LookUpError::Unavailable { reason } => {
-            Refusal::ServerAway { reason: format!("look up topic {topic}: {reason}") }
+            Refusal::ServerAway { reason: format!("cannot look up the topic {topic}: {reason}") }
         }
     }
 }
