@@ -155,15 +155,14 @@ fn verdict(results: &Results, short: &Results) -> Result<String, TaskFailure> {
     }
     if problems.is_empty() {
         let us = floor.unwrap_or_default();
-        return Ok(format!(
+        let counts = format!(
             "**The comparison counts**: the floor took {us:.1} us of CPU per task, the poller \
-             published {poller:.0} a second in its burst.\n\n"
-        ));
+             published {poller:.0} a second in its burst."
+        );
+        return Ok(format!("{}\n", paragraph(&counts)));
     }
-    Ok(format!(
-        "**INVALID as a comparison**: {}. Nobody wins against a lame opponent.\n\n",
-        problems.join("; ")
-    ))
+    let invalid = format!("**INVALID as a comparison**: {}.", problems.join("; "));
+    Ok(format!("{}\n", paragraph(&invalid)))
 }
 
 fn section(results: &Results, cell: &Cell) -> Result<String, TaskFailure> {
@@ -191,18 +190,43 @@ fn section(results: &Results, cell: &Cell) -> Result<String, TaskFailure> {
     let write_back = settings(&rows, WRITE_BACK)
         .map(|ways| format!(" The kernel's write-back: {ways}."))
         .unwrap_or_default();
-    writeln!(text, "Asked for: {}.{begun_at}{write_back}\n", cell.goal)?;
+    text.push_str(&paragraph(&format!("Goal: {}.{begun_at}{write_back}", cell.goal)));
+    text.push('\n');
     text.push_str(&table(cell, &rows));
     let ratios = ratios(cell, &rows);
     if !ratios.is_empty() {
-        writeln!(text, "\n{ratios}")?;
+        text.push('\n');
+        text.push_str(&paragraph(&ratios));
     }
     text.push_str(&facts_side_by_side(&rows));
     for (who, report) in &rows {
         text.push_str(&facts_over_time(who, report));
     }
-    writeln!(text, "\nWhat limits it: {}\n", cell.limit)?;
+    text.push('\n');
+    text.push_str(&paragraph(&format!("Limit: {}", cell.limit)));
+    text.push('\n');
     Ok(text)
+}
+
+/// Returns a text in lines of at most 100 characters, with a line feed at its end.
+fn paragraph(text: &str) -> String {
+    let mut lines = String::new();
+    let mut width = 0;
+    for word in text.split(' ') {
+        let with_word = width + 1 + word.chars().count();
+        if width > 0 && with_word <= 100 {
+            lines.push(' ');
+            width = with_word;
+        } else {
+            if width > 0 {
+                lines.push('\n');
+            }
+            width = word.chars().count();
+        }
+        lines.push_str(word);
+    }
+    lines.push('\n');
+    lines
 }
 
 /// Returns the values of a setting in these reports. Usually there is only one.

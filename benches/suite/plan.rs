@@ -257,7 +257,7 @@ fn neighbour(size: Size) -> Cell {
         title: format!("500 tasks/s on one topic while {burst} are due at one instant on another"),
         goal: "the p99 of the quiet topic at most 50 ms",
         limit: "What the broker and Postgres have left. The burst's claims take turns with the \
-                front, and one topic may have only so many tasks in flight.",
+                watermark, and one topic may have only so many tasks in flight.",
         job: Job::Steady(Steady {
             rate: 500,
             seconds,
@@ -288,7 +288,7 @@ fn immediate(size: Size) -> Cell {
 const SUBMIT_GOAL: &str =
     "at least as many as bare INSERTs over 16 connections into the poller's table";
 const SUBMIT_LIMIT: &str = "The node's and the load generator's HTTP, a request each, beside \
-                            Postgres on the same two cores; commits are shared (natural batching \
+                            Postgres on the same two cores; commits are shared (group commit \
                             on one connection).";
 
 fn submit_one(size: Size) -> Cell {
@@ -386,8 +386,8 @@ fn take_over(size: Size, is_kill: bool) -> Cell {
             "leave",
             "One of two nodes leaves (SIGTERM), 500 tasks/s",
             "worst lateness at most 100 ms",
-            "It says that it leaves; the other one claims its shards from its next look at the \
-             heartbeats on.",
+            "The node says that it leaves; the other node claims its shards at its next look at the \
+             heartbeats.",
         )
     };
     Cell {
@@ -407,8 +407,8 @@ fn old_snapshot(size: Size) -> Cell {
     Cell {
         title: format!("5,000 tasks/s for {seconds} s while an old snapshot is held in Postgres"),
         goal: "lateness and claims of the last sixth as of the first",
-        limit: "Postgres cannot clean up: whoever reads through dead entries slows down. A claim \
-                reads only from a slack behind the front.",
+        limit: "Postgres cannot clean up: reading through dead entries is slow. A claim \
+                reads only from a slack behind the watermark.",
         job: Job::Steady(Steady {
             rate: size.of(500, 5_000, 5_000),
             seconds,
