@@ -53,7 +53,8 @@ fn names(
     if names.is_none() {
         let form = match key {
             "uri" => {
-                "scheme://host/path in plain characters, without a query, `%` and `..`; a `*` only after the last `/`"
+                "scheme://host/path in plain characters, without a query, `%` and `..`; a `*` only \
+                 after the last `/`"
             }
             _ => "a host name without a `*`",
         };

@@ -110,7 +110,8 @@ pub fn principal_name(name: &str) -> Result<PrincipalName, String> {
     }
     let read = PrincipalName::new(name).map_err(|error| error.to_string())?;
     if read == PrincipalName::anonymous() {
-        let text = "`anonymous` is reserved for callers without a credential; their rights go into [anonymous]";
+        let text = "`anonymous` is reserved for callers without a credential; their rights go into \
+                    [anonymous]";
         return Err(text.to_owned());
     }
     if name.contains(':') {
