@@ -229,7 +229,7 @@ async fn a_database_of_another_encoding_is_refused_before_anything_is_made_in_it
     let mut database = Database::empty_as("encoding 'LATIN1' locale 'C' template template0").await;
     let refused = schema::migrate(&database.settings, ClusterWishes::default()).await.unwrap_err();
     assert!(matches!(refused, MigrateError::Refused(RefusedCluster::Server(_))), "{refused:?}");
-    assert!(refused.to_string().contains("encoded in LATIN1"), "{refused}");
+    assert!(refused.to_string().contains("database is LATIN1"), "{refused}");
     assert_eq!(
         database.number("select count(*) from pg_tables where schemaname = 'public'").await,
         0
