@@ -57,7 +57,7 @@ impl NodeMetrics {
             submitted: to.counter("tasks_submitted", "Tasks stored"),
             submits_refused: to.counter(
                 "tasks_refused",
-                "Well-formed tasks that were refused, or certainly not stored for another reason",
+                "Well-formed tasks that were refused or certainly not stored",
             ),
             submit_unknown: to
                 .counter("submit_outcomes_unknown", "Tasks of groups whose commit got no answer"),
@@ -67,21 +67,18 @@ impl NodeMetrics {
             submit_queue_tasks: to.gauge("submit_queue_tasks", "Tasks that wait to be stored"),
             submit_queue_bytes: to
                 .gauge("submit_queue_bytes", "Bytes of the tasks that wait to be stored"),
-            names_known: to.counter(
-                "names_known",
-                "Submits with a known name, answered with the first task of that name",
-            ),
+            names_known: to
+                .counter("names_known", "Submits answered with the known task of their name"),
             replaced: to.counter("tasks_replaced", "Pending tasks replaced by a PUT"),
             cancel_queue: to.gauge("cancel_queue_tasks", "Cancels that wait for their statement"),
             cancelled: to.counter("tasks_cancelled", "Tasks cancelled"),
-            rows_looked_at: to
-                .counter("listed_rows", "Rows read for lists and bulk cancels of pending tasks"),
+            rows_looked_at: to.counter("listed_rows", "Rows read for lists and bulk cancels"),
             redriven: to.counter("dead_letters_redriven", "Dead letters redriven"),
             dead_letters_dropped: to.counter("dead_letters_dropped", "Dead letters dropped"),
             claimed: to.counter("tasks_claimed", "Tasks claimed, including on insert"),
             claimed_on_insert: to.counter(
                 "tasks_claimed_on_insert",
-                "Tasks claimed on insert, because they were due within the window",
+                "Tasks claimed on insert, due within the window",
             ),
             claimed_after_due: to.counter(
                 "tasks_claimed_after_due",
@@ -89,14 +86,8 @@ impl NodeMetrics {
             ),
             claim_duration: to.seconds("claim_duration", "Time of claims with tasks"),
             claim_failures: to.counter("claim_failures", "Claims that failed or got no answer"),
-            claims_too_large: to.counter(
-                "claims_too_large",
-                "Claims whose range had too many tasks and was divided",
-            ),
-            deferred_ranges: to.gauge(
-                "claim_deferred_ranges",
-                "Deferred ranges of ids, claimed in turn with the watermark",
-            ),
+            claims_too_large: to.counter("claims_too_large", "Claims whose range was too large"),
+            deferred_ranges: to.gauge("claim_deferred_ranges", "Deferred ranges of ids"),
             passed: to.gauge(
                 "claim_deferred_ranges_waiting",
                 "Skipped ranges of ids, whose topics are at their limit of tasks in flight; \
@@ -126,15 +117,12 @@ impl NodeMetrics {
                 "settle_failures",
                 "Settles that failed or got no answer; they are repeated",
             ),
-            deferred: to.counter(
-                "tasks_deferred",
-                "Attempts without an acknowledgement, which have a follow-up",
-            ),
+            deferred: to.counter("tasks_deferred", "Attempts without an acknowledgement"),
             dead: to.counter("tasks_dead", "Tasks that became dead letters"),
             adopted: to.counter("batches_adopted", "Unsettled batches taken over from a dead node"),
             recovered: to.counter(
                 "batches_recovered",
-                "Batches of this node whose claim got no answer, found by the check",
+                "Batches found by the check, whose claim got no answer",
             ),
             oldest_unsettled: to.gauge(
                 "oldest_unsettled_seconds",
@@ -145,10 +133,8 @@ impl NodeMetrics {
                 .gauge("in_flight_tasks", "Tasks in flight: claimed and not yet settled"),
             in_flight_bytes: to.gauge("in_flight_bytes", "Bytes of the batches in flight"),
             in_flight_batches: to.gauge("in_flight_batches", "Batches in flight"),
-            remembered_batches: to.gauge(
-                "remembered_batches",
-                "Settled batches that are remembered until the settle is durable",
-            ),
+            remembered_batches: to
+                .gauge("remembered_batches", "Settled batches until their settle is durable"),
             unavailable_topics: to.gauge("unavailable_topics", "Unavailable topics"),
             throttled: to
                 .gauge("kafka_throttled", "1 while Kafka throttles this node by a quota; else 0"),
