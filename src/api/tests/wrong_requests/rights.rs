@@ -289,7 +289,7 @@ async fn foreign_hosts_and_pages_are_refused_and_probes_answer_to_any_name() {
         assert_eq!(response.status(), status, "{path} {name}: {value}");
         if status == 421 {
             let text = text_of(response).await;
-            assert!(text.contains("none of this node's") && text.contains("--host"), "{text}");
+            assert!(text.contains("not a name of this node") && text.contains("--host"), "{text}");
         }
     }
 }
