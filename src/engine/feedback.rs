@@ -140,6 +140,13 @@ impl Effect {
 }
 
 impl Follow {
+    /// Returns the row of a dead letter that was put back. `attempt` is its last one, which counts
+    /// as failed.
+    pub fn redriven(attempt: u16) -> Self {
+        let note = (attempt > 0).then_some(Note::Failed);
+        Self { attempt, note, ..FIRST_IN_FLIGHT }
+    }
+
     /// Returns the attempt that a call must name, as things are.
     pub fn current(self, place: Place) -> u16 {
         let is_next_in_flight = place == Place::Claimed && !self.is_again;
@@ -275,7 +282,9 @@ impl Proposal {
 
 /// Returns the row that a settle inserts for a failed or extended attempt, and the row of
 /// `task_follow` afterwards. `row` is the claimed row, and `follow` has a note about it. A consumer
-/// that has a word about an attempt has its record, whatever is known of the delivery.
+/// that has a word about an attempt has its record, whatever is known of the delivery. If the
+/// record was given up, the task is dead all the same, and nothing is inserted. Its dead letter has
+/// the attempt of the returned [`Follow`].
 pub fn noted_row(row: AttemptRow, follow: Follow, attempts_max: u16) -> (AttemptRow, Follow) {
     let is_failed = follow.note == Some(Note::Failed);
     let next = AttemptRow::after(row.attempt, attempts_max);
@@ -292,7 +301,7 @@ pub fn noted_row(row: AttemptRow, follow: Follow, attempts_max: u16) -> (Attempt
 
 /// Returns the due time of the row after an attempt that was appended at `appended_at`, at the
 /// latest, if its consumer stays silent. `wait` is the back-off. Rows are claimed a `window` ahead
-/// of their due time. So without it, the next attempt or the verdict would come before the deadline.
+/// of their due time. So without it, the attempt or the verdict would come before the deadline.
 pub fn due_after_silence(
     row: AttemptRow,
     appended_at: Timestamp,
@@ -412,6 +421,17 @@ mod tests {
         };
         assert_eq!([due(false, 0), due(false, 5_000)], [31_200, 36_000]);
         assert_eq!([due(true, 0), due(true, 5_000)], [31_200, 31_200]);
+    }
+
+    #[test]
+    fn a_redriven_task_counts_its_dead_attempt_as_failed() {
+        let redriven = Follow::redriven(1);
+        let as_before = (Verdict::RetryingAsBefore, Effect::Nothing);
+        assert_eq!(redriven.hear(FAIL_1, Place::Pending, 4), as_before);
+        let finish = Call::Finish { attempt: Some(1) };
+        assert_eq!(redriven.hear(finish, Place::Pending, 4), (Verdict::Finished, Effect::End));
+        let never_sent = Follow::redriven(0).hear(finish, Place::Pending, 4);
+        assert_eq!(never_sent, (Verdict::NotPublishedYet, Effect::Nothing));
     }
 
     fn follow() -> impl Strategy<Value = Follow> {

@@ -128,7 +128,7 @@ impl Feedback {
             }
             call => call,
         };
-        follow.hear(call, place, self.scope.attempts_max)
+        follow.hear(call, place, state.attempts_max)
     }
 
     /// Writes what the call decides, commits and answers.
@@ -187,7 +187,11 @@ impl Feedback {
     fn answer(&self, state: &mut State, before: &State, index: u8, verdict: Verdict) -> Option<()> {
         let call = state.calls[usize::from(index)].take()?.call;
         let cell = cell_of(before);
-        if verdict_of(cell, call, self.scope.attempts_max) != verdict {
+        // The caller is told to call again, and nothing has changed.
+        if verdict == Verdict::Busy && self.scope.may_be_busy {
+            return Some(());
+        }
+        if verdict_of(cell, call, state.attempts_max) != verdict {
             state.broken = Some(BROKEN_TABLE);
             return Some(());
         }
@@ -205,7 +209,7 @@ impl Feedback {
                 state.heard = state.heard.max(current);
                 if let Call::Fail { is_final, .. } = call {
                     state.failed = state.failed.max(current);
-                    state.is_dead_said |= is_final || current == self.scope.attempts_max;
+                    state.is_dead_said |= is_final || current == state.attempts_max;
                 }
             }
             _ => {}

@@ -77,6 +77,8 @@ pub enum Mistake {
     OneAttemptTooFew,
     /// A record that was certainly not sent uses an attempt up.
     DeferralIsCounted,
+    /// The dead letter of an attempt that was failed in flight does not count that attempt.
+    DeathForgetsTheNote,
     RemovalTakesWhatMayBeSent,
     /// A replacement takes an awaiting task for a final one.
     AwaitingLooksFinal,
@@ -149,6 +151,7 @@ pub enum Action {
     Move,
     MoveEnds,
     PostgresCrash,
+    Redrive,
 }
 
 /// A cell of the table that was met: the state, the call, and the verdict.
@@ -251,6 +254,7 @@ impl Model for Feedback {
             lines: Lines::default(),
             settled_attempt: 0,
             was_verdict_claimed: false,
+            dead_attempt: 0,
         };
         State {
             db,
@@ -259,6 +263,8 @@ impl Model for Feedback {
             is_moving: false,
             calls: [None; CALLS],
             calls_left: self.scope.call_count,
+            redrives_left: self.scope.redrive_count,
+            attempts_max: self.scope.attempts_max,
             removal: if self.scope.is_removed { Removal::NotAsked } else { Removal::Done },
             is_succeeded: false,
             sent: 0,
@@ -284,6 +290,9 @@ impl Model for Feedback {
                 actions.extend(calls.map(|&call| Action::Ask { connection, call }));
             }
         }
+        if state.redrives_left > 0 {
+            actions.push(Action::Redrive);
+        }
         if state.removal != Removal::Done {
             actions.push(Action::Remove);
         }
@@ -303,6 +312,7 @@ impl Model for Feedback {
             Action::Look { connection } => self.look(&mut next, connection)?,
             Action::CallAborted { connection } => self.call_aborted(&mut next, connection)?,
             Action::Remove => self.remove(&mut next)?,
+            Action::Redrive => self.redrive(&mut next)?,
             Action::Move => self.move_begins(&mut next)?,
             Action::MoveEnds => self.move_ends(&mut next)?,
             Action::PostgresCrash => self.postgres_crash(&mut next)?,
@@ -344,7 +354,7 @@ impl Model for Feedback {
 }
 
 /// All kinds of actions.
-pub const KINDS: [&str; 20] = [
+pub const KINDS: [&str; 21] = [
     "Ask",
     "Look",
     "CallAborted",
@@ -365,6 +375,7 @@ pub const KINDS: [&str; 20] = [
     "Move",
     "MoveEnds",
     "PostgresCrash",
+    "Redrive",
 ];
 
 /// Returns the name of an action without its arguments.
@@ -390,6 +401,7 @@ fn kind_of(action: Action) -> &'static str {
         Action::Move => "Move",
         Action::MoveEnds => "MoveEnds",
         Action::PostgresCrash => "PostgresCrash",
+        Action::Redrive => "Redrive",
     }
 }
 

@@ -188,7 +188,7 @@ impl Feedback {
     fn settle(&self, state: &mut State, settle: Settle, delivery: Delivery) -> Option<()> {
         let row_at = usize::from(settle.row);
         let row = state.db.rows[row_at];
-        let attempts_max = self.scope.attempts_max - u16::from(self.is(Mistake::OneAttemptTooFew));
+        let attempts_max = state.attempts_max - u16::from(self.is(Mistake::OneAttemptTooFew));
         state.db.batches[row_at].as_mut()?.is_settled = true;
         let mut proposal = Proposal::new(row, delivery, attempts_max);
         self.spoil(&mut proposal, row);
@@ -210,7 +210,7 @@ impl Feedback {
         if has_note && before.next.is_none() && self.is(Mistake::OldNoteIsTakenForANewOne) {
             return None;
         }
-        let Some(next) = before.next.filter(|_| delivery != Delivery::Dead) else {
+        let Some(next) = before.next else {
             proposal.follow = proposal.merged_with(before.follow);
             return self.write(state, proposal);
         };
@@ -222,6 +222,12 @@ impl Feedback {
         }
         if self.is(Mistake::SettleForgetsAFail) {
             follow.note = None;
+        }
+        if delivery == Delivery::Dead {
+            if !self.is(Mistake::DeathForgetsTheNote) {
+                proposal.follow = follow;
+            }
+            return self.write(state, proposal);
         }
         self.insert(state, next, contents);
         state.db.follow = Some(Followed { row: next, next: None, follow });
@@ -240,6 +246,7 @@ impl Feedback {
     fn write(&self, state: &mut State, proposal: Proposal) -> Option<()> {
         let Some(contents) = proposal.next else {
             state.db.lines.dead += 1;
+            state.db.dead_attempt = proposal.follow.attempt;
             state.db.follow = None;
             return Some(());
         };

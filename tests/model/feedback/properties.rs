@@ -26,7 +26,7 @@ impl Feedback {
         if db.lines.dead + db.lines.cancelled > 0 && live != 0 {
             return Some(IN_ONE_PLACE);
         }
-        if state.sent >> (self.scope.attempts_max + 1) != 0 {
+        if state.sent >> (state.attempts_max + 1) != 0 {
             return Some(ATTEMPTS_MAX);
         }
         if db.lines.cancelled > 0 && state.sent != 0 {
@@ -38,7 +38,7 @@ impl Feedback {
         let current = current_attempt(state);
         for row in (0..ROWS).filter(|row| live & bit(*row as u8) != 0) {
             let row = db.rows[row];
-            let is_due = state.is_dead_said || current == self.scope.attempts_max;
+            let is_due = state.is_dead_said || current == state.attempts_max;
             if row.is_verdict && !is_due {
                 return Some(DEAD_IN_TIME);
             }

@@ -1,7 +1,10 @@
 //! A cancel, or a replacement by name, of a task that was certainly never sent. A replacement locks
 //! the entry of the name first. Each step is one statement.
 
-use super::state::{FIRST, Removal, State, bit};
+use punctual::engine::feedback::{AttemptRow, Follow};
+
+use super::state::{FIRST, Followed, Removal, State, bit};
+use super::table::current_attempt;
 use super::{CANCELLED_UNSENT, Feedback, Mistake, no_more};
 
 impl Feedback {
@@ -64,6 +67,27 @@ impl Feedback {
             return None;
         }
         state.removal = Removal::Following { row };
+        Some(())
+    }
+
+    /// The dead letter is put back, as the next attempt. Its statement inserts a row of
+    /// `task_follow`, and waits for a call that has inserted one.
+    pub fn redrive(&self, state: &mut State) -> Option<()> {
+        if state.db.lines.dead == 0 || self.is_follow_written(state, None) {
+            return None;
+        }
+        no_more(&mut state.redrives_left)?;
+        state.db.lines.dead -= 1;
+        let row = self.new_row(state)?;
+        let follow = Follow::redriven(state.db.dead_attempt);
+        self.insert(state, row, AttemptRow { attempt: follow.attempt + 1, is_verdict: false });
+        state.db.follow = Some(Followed { row, next: None, follow });
+        state.db.was_verdict_claimed = false;
+        state.is_dead_said = false;
+        // The dead attempt counts as failed.
+        state.failed = current_attempt(state);
+        state.attempts_max = follow.attempt + self.scope.attempts_max;
+        state.undo = None;
         Some(())
     }
 

@@ -15,11 +15,15 @@ pub struct Scope {
     pub call_count: u8,
     /// The number of calls at the same time.
     pub connection_count: u8,
+    /// The number of times that a dead letter is put back.
+    pub redrive_count: u8,
     /// True when a client cancels the task, or replaces it if it has a name.
     pub is_removed: bool,
     pub is_named: bool,
     /// True when rows are inserted into the far table, and a mover moves them.
     pub is_far: bool,
+    /// True when so much happens to the task that three rounds of a call may not be enough.
+    pub may_be_busy: bool,
     pub faults: Faults,
 }
 
@@ -57,6 +61,7 @@ const ALL: &[Call] = &[
     extend(3),
 ];
 const SOME: &[Call] = &[FINISH, fail(1), fail_for_good(1), extend(1)];
+const OF_BOTH: &[Call] = &[FINISH, finish(1), fail(1), fail(2), extend(1), extend(2)];
 const ONLY_FINISH: &[Call] = &[FINISH];
 
 const NO_FAULTS: Faults = Faults {
@@ -75,9 +80,11 @@ const PLAIN: Scope = Scope {
     calls: ALL,
     call_count: 1,
     connection_count: 1,
+    redrive_count: 0,
     is_removed: false,
     is_named: false,
     is_far: false,
+    may_be_busy: false,
     faults: NO_FAULTS,
 };
 
@@ -155,6 +162,22 @@ pub fn undone() -> Scope {
     Scope { name: "undone settles and calls", call_count: 2, faults, ..PLAIN }
 }
 
+/// The dead letter of a task of one attempt is put back.
+pub fn redriven() -> Scope {
+    let faults = Faults { refusals_for_good: 1, ..NO_FAULTS };
+    Scope {
+        name: "redriven",
+        attempts_max: 1,
+        calls: OF_BOTH,
+        redrive_count: 1,
+        call_count: 2,
+        connection_count: 2,
+        may_be_busy: true,
+        faults,
+        ..PLAIN
+    }
+}
+
 /// One finish, and nothing else. Only controls use it.
 pub fn one_finish() -> Scope {
     let faults = Faults { answers: 1, refusals: 1, postgres: 1, ..NO_FAULTS };
@@ -173,5 +196,6 @@ pub fn all() -> Vec<Scope> {
         cancelled(),
         replaced(),
         undone(),
+        redriven(),
     ]
 }

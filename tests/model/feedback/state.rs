@@ -62,6 +62,8 @@ pub struct Database {
     pub settled_attempt: u16,
     /// A verdict row was claimed, and then deferred.
     pub was_verdict_claimed: bool,
+    /// The attempt that the dead letter has as its last one.
+    pub dead_attempt: u16,
 }
 
 impl Database {
@@ -198,6 +200,10 @@ pub struct State {
     pub is_moving: bool,
     pub calls: [Option<OpenCall>; CALLS],
     pub calls_left: u8,
+    /// The number of times that the dead letter may still be put back.
+    pub redrives_left: u8,
+    /// The last attempt of the task. A redrive adds as many as the task had.
+    pub attempts_max: u16,
     pub removal: Removal,
     /// A replacement has put another task in the place of this one.
     pub is_succeeded: bool,

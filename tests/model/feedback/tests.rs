@@ -12,7 +12,7 @@ use crate::checker::{NEVER_LOST, search};
 
 /// The number of states of each scope. A change shows that an action was lost from the model, or
 /// added to it.
-const STATES: [(&str, usize); 10] = [
+const STATES: [(&str, usize); 11] = [
     ("calls in turn", 219_582),
     ("three attempts", 92_543),
     ("one attempt", 74_018),
@@ -23,6 +23,7 @@ const STATES: [(&str, usize); 10] = [
     ("a cancel and calls", 591_274),
     ("a replacement and calls", 529_034),
     ("undone settles and calls", 49_499),
+    ("redriven", 316_593),
 ];
 
 /// The number of different cells of the table that some call met: the state of the task with its
@@ -70,7 +71,7 @@ fn every_call_gets_the_verdict_of_the_table_and_every_tracked_task_can_end_from_
 /// A mistake, the scope in which it takes effect, and the property that it breaks.
 type Control = (Mistake, fn() -> Scope, &'static str);
 
-const CONTROLS: [Control; 21] = [
+const CONTROLS: [Control; 22] = [
     (Mistake::FinishWithoutLock, scopes::one_finish, FINISHED_IS_OVER),
     (Mistake::LockOnlyWhatMayBeSent, scopes::one_finish, BROKEN_TABLE),
     (Mistake::FarAndNearInOneStatement, scopes::far, FINISHED_IS_OVER),
@@ -88,6 +89,7 @@ const CONTROLS: [Control; 21] = [
     (Mistake::NameIsAlwaysLocked, scopes::replaced, NEVER_LOST),
     (Mistake::CallsDoNotWaitForTheDisk, scopes::one_finish, FINISHED_IS_OVER),
     (Mistake::NoteIsNoEvidence, scopes::calls_in_turn, HEARD_IS_OVER),
+    (Mistake::DeathForgetsTheNote, scopes::redriven, HEARD_IS_OVER),
     (Mistake::OneAttemptTooFew, scopes::one_finish, DEAD_IN_TIME),
     (Mistake::DeferralIsCounted, scopes::one_finish, COUNTED),
     (Mistake::RemovalTakesWhatMayBeSent, scopes::replaced, CANCELLED_UNSENT),
