@@ -2,8 +2,7 @@
 //! usual poller, and the floor, one after the other on the same servers. It writes
 //! docs/benchmarks.md with its pictures.
 //!
-//! Usage: `suite [--full] [--tiny] [--only SCENARIO].. [--again] [--page]`. The suite needs the
-//! servers (`PUNCTUAL_DATABASE_URL`, `PUNCTUAL_KAFKA`, `PUNCTUAL_ETCD`, `PUNCTUAL_STACK`) and the
+//! The suite needs the servers (`PUNCTUAL_DATABASE_URL`, `PUNCTUAL_KAFKA`, `PUNCTUAL_ETCD`, `PUNCTUAL_STACK`) and the
 //! release programs beside its own. Results are kept in `PUNCTUAL_BENCH_FOLDER`. A scenario with a
 //! result is measured again only with `--again`.
 #![expect(
@@ -26,13 +25,34 @@ mod take_over;
 
 use std::process::ExitCode;
 
+use clap::Parser as _;
 use plan::Size;
 use punctual::shutdown::TaskFailure;
+
+/// Measures Punctual, the poller and the floor, and writes docs/benchmarks.md.
+#[derive(clap::Parser)]
+struct Arguments {
+    /// Measures with the sizes of the published page, in two hours.
+    #[arg(long, conflicts_with = "tiny")]
+    full: bool,
+    /// Measures with tiny sizes, to try the suite itself. Prints tables and writes no page.
+    #[arg(long)]
+    tiny: bool,
+    /// Measures only this scenario; repeatable.
+    #[arg(long, value_name = "SCENARIO")]
+    only: Vec<String>,
+    /// Measures scenarios that already have a result, too.
+    #[arg(long)]
+    again: bool,
+    /// Only writes the page, from the existing results.
+    #[arg(long)]
+    page: bool,
+}
 
 #[tokio::main]
 async fn main() -> ExitCode {
     rustls::crypto::ring::default_provider().install_default().ok();
-    match run(&std::env::args().skip(1).collect::<Vec<_>>()).await {
+    match run(Arguments::parse()).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             eprintln!("suite: {failure}");
@@ -41,23 +61,16 @@ async fn main() -> ExitCode {
     }
 }
 
-async fn run(arguments: &[String]) -> Result<(), TaskFailure> {
-    let (mut size, mut only, mut again, mut page_only) = (Size::Short, Vec::new(), false, false);
-    let mut words = arguments.iter();
-    while let Some(word) = words.next() {
-        match word.as_str() {
-            "--full" => size = Size::Full,
-            "--tiny" => size = Size::Tiny,
-            "--again" => again = true,
-            "--page" => page_only = true,
-            "--only" => only.push(words.next().ok_or("--only takes a scenario")?.clone()),
-            other => return Err(format!("unknown: {other}").into()),
-        }
-    }
+async fn run(arguments: Arguments) -> Result<(), TaskFailure> {
+    let size = match (arguments.full, arguments.tiny) {
+        (true, _) => Size::Full,
+        (false, true) => Size::Tiny,
+        (false, false) => Size::Short,
+    };
     let servers = servers::Servers::from_environment()?;
     let results = results::Results::open(&servers.folder, size)?;
-    if !page_only {
-        measure::all(&servers, &results, size, &only, again).await?;
+    if !arguments.page {
+        measure::all(&servers, &results, size, &arguments.only, arguments.again).await?;
     }
     // A run with tiny sizes is no benchmark, so it does not change the page.
     if size == Size::Tiny {

@@ -5,12 +5,11 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use az::SaturatingAs as _;
+use procfs::process::{Process, Stat};
+
 use super::results::report::Usage;
 use super::results::{float, ratio};
-
-/// Linux counts the times of processes in ticks of 1/100 s on every platform that this program is
-/// built for.
-const TICK: Duration = Duration::from_millis(10);
 
 /// A watched process: a name for people, and the process id or a file that holds it. The file is
 /// read at each sample, because the process may start later.
@@ -67,23 +66,20 @@ impl WatchedProcess {
 
     /// Returns true when the process exists now.
     pub fn is_there(&self) -> bool {
-        self.number().is_some_and(|number| stat_of(number).is_some())
+        self.number().is_some_and(|number| process_of(number).is_some())
     }
 }
 
 impl CpuSample {
     /// Takes a sample. A process that does not exist has none.
     pub fn take(watched: &[WatchedProcess]) -> Self {
-        let children = if watched.is_empty() { HashMap::new() } else { children() };
+        let children = if watched.is_empty() { HashMap::new() } else { cpu_of_children() };
         let used = |watched: &WatchedProcess| {
             let number = watched.number()?;
-            let own = stat_of(number)?;
-            let mut used = Used { cpu: own.cpu + own.ended_children, bytes: resident(number) };
-            for child in children.get(&number).into_iter().flatten() {
-                used.cpu +=
-                    stat_of(*child).map_or(Duration::ZERO, |stat| stat.cpu + stat.ended_children);
-            }
-            Some(used)
+            let process = process_of(number)?;
+            let own = cpu_of(&process.stat().ok()?);
+            let of_children = children.get(&process.pid).copied().unwrap_or_default();
+            Some(Used { cpu: own + of_children, bytes: resident(&process) })
         };
         Self { used: watched.iter().map(used).collect() }
     }
@@ -121,56 +117,37 @@ impl CpuSample {
     }
 }
 
-struct Stat {
-    parent: u32,
-    cpu: Duration,
-    /// CPU time of children that have ended and were waited for.
-    ended_children: Duration,
+fn process_of(number: u32) -> Option<Process> {
+    Process::new(i32::try_from(number).ok()?).ok()
 }
 
-fn stat_of(number: u32) -> Option<Stat> {
-    parse(&fs::read_to_string(format!("/proc/{number}/stat")).ok()?)
+/// Returns the CPU time of a process and of its children that have ended and were waited for.
+fn cpu_of(stat: &Stat) -> Duration {
+    let of_children = stat.cutime.saturating_add(stat.cstime).saturating_as::<u64>();
+    let ticks = stat.utime.saturating_add(stat.stime).saturating_add(of_children);
+    let micros_per_tick = 1_000_000 / procfs::ticks_per_second().max(1);
+    Duration::from_micros(ticks.saturating_mul(micros_per_tick))
 }
 
-fn parse(stat: &str) -> Option<Stat> {
-    // The program's name stands in brackets and may itself contain spaces and brackets. The third
-    // field follows the last bracket.
-    let (_, fields) = stat.rsplit_once(')')?;
-    let fields: Vec<&str> = fields.split_ascii_whitespace().collect();
-    let field = |number: usize| fields.get(number.checked_sub(3)?)?.parse::<u32>().ok();
-    let ticks = |number: usize| field(number).map(|ticks| TICK * ticks);
-    Some(Stat {
-        parent: field(4)?,
-        cpu: ticks(14)? + ticks(15)?,
-        ended_children: ticks(16)? + ticks(17)?,
-    })
-}
-
-fn resident(number: u32) -> u64 {
-    let status = fs::read_to_string(format!("/proc/{number}/status")).unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-    let kibibytes =
-        line.and_then(|line| line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok());
+fn resident(process: &Process) -> u64 {
+    let kibibytes = process.status().ok().and_then(|status| status.vmrss);
     kibibytes.unwrap_or(0).saturating_mul(1024)
 }
 
-/// Returns the children of each process.
-fn children() -> HashMap<u32, Vec<u32>> {
-    let mut children: HashMap<u32, Vec<u32>> = HashMap::new();
-    let Ok(entries) = fs::read_dir("/proc") else { return children };
-    for entry in entries.flatten() {
-        let Some(number) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else {
-            continue;
-        };
-        if let Some(stat) = stat_of(number) {
-            children.entry(stat.parent).or_default().push(number);
-        }
+/// Returns the CPU time of the children of each process.
+fn cpu_of_children() -> HashMap<i32, Duration> {
+    let mut children: HashMap<i32, Duration> = HashMap::new();
+    let Ok(processes) = procfs::process::all_processes() else { return children };
+    for stat in processes.flatten().filter_map(|process| process.stat().ok()) {
+        *children.entry(stat.ppid).or_default() += cpu_of(&stat);
     }
     children
 }
 
 #[cfg(test)]
 mod tests {
+    use procfs::FromRead as _;
+
     use super::*;
 
     #[test]
@@ -189,13 +166,11 @@ mod tests {
 
     #[test]
     fn times_are_read_whatever_the_program_is_called() {
-        let stat =
-            parse("7 (a) b) S 5 7 7 0 -1 4194560 1 0 0 0 150 50 3 4 20 0 4 0 12345 1 1").unwrap();
-        assert_eq!(
-            (stat.parent, stat.cpu, stat.ended_children),
-            (5, Duration::from_secs(2), Duration::from_millis(70))
-        );
-        assert!(parse("7 (x) S 1").is_none());
+        let fields = "S 5 7 7 0 -1 4194560 1 0 0 0 150 50 3 4 20 0 4 0 12345 1 1 1 ".to_owned();
+        let text = format!("7 (a) b) {fields}{}", "0 ".repeat(27));
+        let stat = Stat::from_read(text.as_bytes()).unwrap();
+        assert_eq!((stat.ppid, cpu_of(&stat)), (5, Duration::from_millis(2070)));
+        assert!(Stat::from_read("7 (x) S 1".as_bytes()).is_err());
     }
 
     #[test]
@@ -211,7 +186,6 @@ mod tests {
         );
     }
 
-    #[cfg(target_os = "linux")]
     #[test]
     fn this_process_can_be_watched_and_one_that_is_not_there_is_left_out() {
         let watched = [format!("me={}", std::process::id()), "gone=4294967295".to_owned()]

@@ -1,12 +1,12 @@
 //! Calls a node over HTTP.
 
 use std::error::Error as _;
-use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use az::SaturatingAs as _;
 use bytes::Bytes;
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use reqwest::header::{
     ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderName, HeaderValue, IF_MATCH, IF_NONE_MATCH,
     RETRY_AFTER,
@@ -187,7 +187,7 @@ impl NodeCaller {
         let mut url = self.base.clone();
         let whole =
             path.iter().fold(url.path().trim_end_matches('/').to_owned(), |whole, segment| {
-                format!("{whole}/{}", encoded(segment))
+                format!("{whole}/{}", utf8_percent_encode(segment, SPECIAL))
             });
         url.set_path(&whole);
         Ok(url)
@@ -383,19 +383,8 @@ fn in_doubt(last: Ending) -> Ending {
     )
 }
 
-/// Percent-encodes every byte except those that are never special.
-fn encoded(segment: &str) -> String {
-    let mut text = String::with_capacity(segment.len());
-    for byte in segment.bytes() {
-        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
-            text.push(char::from(byte));
-        } else {
-            // A write to a string cannot fail.
-            write!(text, "%{byte:02X}").ok();
-        }
-    }
-    text
-}
+/// Every byte is percent-encoded, except those that are never special in a URL.
+const SPECIAL: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
 /// Returns the URL without the text before the last `@`. The text is not parsed for this, because
 /// an invalid URL may hold a password, too.

@@ -1,4 +1,7 @@
 //! Parses sizes, counts and network addresses as people write them.
+//!
+//! Sizes are parsed without `bytesize`: it also accepts fractions and bare letters (`1.5g`), and a
+//! setting should have one spelling.
 
 /// Parses bytes: `256MiB`, `64kB`, or a plain number. The error describes valid values.
 pub(super) fn size(text: &str) -> Result<usize, String> {

@@ -107,6 +107,8 @@ const HOMES: &[(&str, &[&str])] = &[
     ("hyper_util", &["api", "bench::load::http"]),
     ("jiff", &["api", "bench", "domain"]),
     ("lz4_flex", &["kafka::compression"]),
+    ("percent_encoding", &["client"]),
+    ("procfs", &["bench::cpu", "telemetry::process"]),
     ("prometheus_client", &["telemetry"]),
     ("rdkafka", &["kafka"]),
     ("reqwest", &["client"]),

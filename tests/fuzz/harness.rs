@@ -4,6 +4,9 @@
 //! `FUZZ_SECONDS=60` searches for longer, and `FUZZ_SEED=7` repeats a search. An input that makes a
 //! decoder panic is shrunk as far as possible and shown. Add it to the corpus when the decoder is
 //! fixed, so that later runs include it.
+//!
+//! Written without `bolero` or `cargo-fuzz`: their search by coverage needs a nightly toolchain, and
+//! `make test` should not.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};

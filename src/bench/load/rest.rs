@@ -4,7 +4,7 @@
 use bytes::Bytes;
 use hyper::Method;
 use hyper::header::HeaderValue;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use super::http::{Http, HttpAnswer, Trust};
 use super::intake::{CallResult, Lane, LoadTarget};
@@ -61,7 +61,7 @@ impl LoadTarget for RestTarget {
     type Lane = RestLane;
 
     async fn open(&self, number: usize) -> Result<RestLane, String> {
-        Ok(RestLane { http: self.connection(number)?, rest: self.clone(), body: Vec::new() })
+        Ok(RestLane { http: self.connection(number)?, rest: self.clone() })
     }
 }
 
@@ -70,7 +70,23 @@ impl LoadTarget for RestTarget {
 pub struct RestLane {
     http: Http,
     rest: RestTarget,
-    body: Vec<u8>,
+}
+
+/// A task as `POST /v1/tasks` takes it.
+#[derive(Serialize)]
+struct NewTask<'a> {
+    topic: &'a str,
+    key: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    due_at: Option<i64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    delay: Option<u64>,
+    payload_text: &'a str,
+}
+
+#[derive(Serialize)]
+struct NewBatch<'a> {
+    tasks: Vec<NewTask<'a>>,
 }
 
 impl RestLane {
@@ -83,10 +99,8 @@ impl RestLane {
         struct Task {
             id: String,
         }
-        self.body.clear();
-        self.write_task(task);
-        let answer =
-            self.http.call(Method::POST, "/v1/tasks", Bytes::copy_from_slice(&self.body)).await?;
+        let body = json(&self.new_task(task))?;
+        let answer = self.http.call(Method::POST, "/v1/tasks", body).await?;
         let told = || format!("{}: {}", answer.status, told(&answer));
         if answer.status != 201 {
             return Err(told());
@@ -94,54 +108,41 @@ impl RestLane {
         serde_json::from_slice::<Task>(&answer.body).map(|task| task.id).map_err(|_no_task| told())
     }
 
-    fn write_task(&mut self, task: &Planned) {
-        let body = &mut self.body;
-        body.extend_from_slice(b"{\"topic\":\"");
-        body.extend_from_slice(self.rest.topic.as_bytes());
-        body.extend_from_slice(b"\",\"key\":\"");
-        body.extend_from_slice(&self.rest.records.key(task.key));
-        match self.rest.due {
-            WrittenDue::At => {
-                body.extend_from_slice(b"\",\"due_at\":");
-                body.extend_from_slice(task.due_at.to_string().as_bytes());
-            }
-            WrittenDue::Now => body.extend_from_slice(b"\",\"delay\":0"),
+    fn new_task(&self, task: &Planned) -> NewTask<'_> {
+        let (due_at, delay) = match self.rest.due {
+            WrittenDue::At => (Some(task.due_at), None),
+            WrittenDue::Now => (None, Some(0)),
+        };
+        NewTask {
+            topic: &self.rest.topic,
+            key: String::from_utf8_lossy(&self.rest.records.key(task.key)).into_owned(),
+            due_at,
+            delay,
+            payload_text: self.rest.records.payload(task.key),
         }
-        body.extend_from_slice(b",\"payload_text\":\"");
-        body.extend_from_slice(self.rest.records.payload(task.key).as_bytes());
-        body.extend_from_slice(b"\"}");
     }
 }
 
 impl Lane for RestLane {
     async fn submit(&mut self, tasks: &[Planned]) -> Result<CallResult, String> {
-        self.body.clear();
         if let [task] = tasks {
-            self.write_task(task);
-            let answer = self
-                .http
-                .call(Method::POST, "/v1/tasks", Bytes::copy_from_slice(&self.body))
-                .await?;
+            let body = json(&self.new_task(task))?;
+            let answer = self.http.call(Method::POST, "/v1/tasks", body).await?;
             return match reply_of(answer.status, &kind_of(&answer)) {
                 Reply::Accepted => Ok(CallResult::All),
                 Reply::Refused => Ok(CallResult::None(told(&answer))),
                 Reply::Unknown => Err(told(&answer)),
             };
         }
-        self.body.extend_from_slice(b"{\"tasks\":[");
-        for (index, task) in tasks.iter().enumerate() {
-            if index > 0 {
-                self.body.push(b',');
-            }
-            self.write_task(task);
-        }
-        self.body.extend_from_slice(b"]}");
-        let answer = self
-            .http
-            .call(Method::POST, "/v1/tasks/batch", Bytes::copy_from_slice(&self.body))
-            .await?;
+        let batch = NewBatch { tasks: tasks.iter().map(|task| self.new_task(task)).collect() };
+        let body = json(&batch)?;
+        let answer = self.http.call(Method::POST, "/v1/tasks/batch", body).await?;
         answered(&answer, tasks.len())
     }
+}
+
+fn json(body: &impl Serialize) -> Result<Bytes, String> {
+    serde_json::to_vec(body).map(Bytes::from).map_err(|error| format!("write a body: {error}"))
 }
 
 fn answered(answer: &HttpAnswer, count: usize) -> Result<CallResult, String> {
@@ -207,7 +208,7 @@ mod tests {
         let urls = ["http://127.0.0.1:1".to_owned()];
         let rest =
             RestTarget::new(&urls, Trust::new(None).unwrap(), "orders", Records::new(4), due);
-        RestLane { http: rest.connection(0).unwrap(), rest, body: Vec::new() }
+        RestLane { http: rest.connection(0).unwrap(), rest }
     }
 
     #[test]
@@ -215,9 +216,9 @@ mod tests {
         for (due, field, value) in
             [(WrittenDue::At, "due_at", 1_700_000_000_000_i64), (WrittenDue::Now, "delay", 0)]
         {
-            let mut lane = lane(due);
-            lane.write_task(&Planned { key: 0xab, due_at: 1_700_000_000_000 });
-            let written: serde_json::Value = serde_json::from_slice(&lane.body).unwrap();
+            let lane = lane(due);
+            let body = json(&lane.new_task(&Planned { key: 0xab, due_at: 1_700_000_000_000 }));
+            let written: serde_json::Value = serde_json::from_slice(&body.unwrap()).unwrap();
             assert_eq!(
                 (written["topic"].as_str(), written["key"].as_str()),
                 (Some("orders"), Some("00000000000000ab"))
@@ -226,6 +227,7 @@ mod tests {
                 (written[field].as_i64(), written["payload_text"].as_str().map(str::len)),
                 (Some(value), Some(4))
             );
+            assert_eq!(written.as_object().unwrap().len(), 4);
         }
     }
 

@@ -1,5 +1,8 @@
 //! Draws runs as plain SVG, which browsers and Markdown pages can show: the distribution of
 //! lateness, and its course over time.
+//!
+//! Drawn without `plotters`: `bench` is part of the server's binary, which should not carry a
+//! drawing library for two kinds of curves.
 
 use std::fmt::Write as _;
 

@@ -1,4 +1,7 @@
 //! Shows the progress of a run on stderr: a bar on a terminal, otherwise a line every few seconds.
+//!
+//! Drawn without `indicatif`: the library would replace only the 20 lines of the bar, and brings
+//! five crates.
 
 use std::io::{self, IsTerminal as _, Write as _};
 use std::time::Duration;

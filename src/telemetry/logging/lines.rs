@@ -3,6 +3,9 @@
 //! The reader of stderr may stop reading. A full pipe then blocks each thread that writes to it. So
 //! the threads of a node put their lines into a buffer, and one thread writes them. Lines that do
 //! not fit are lost and counted: a node publishes whether its log is read or not.
+//!
+//! Written without `tracing-appender`: its lossy writer counts dropped lines, but does not say in
+//! the log itself that lines are missing, and bounds the buffer in lines instead of bytes.
 
 use std::backtrace::{Backtrace, BacktraceStatus};
 use std::fmt;
