@@ -267,8 +267,6 @@ impl Ledger {
     }
 
     fn pages(&self) -> MutexGuard<'_, Pages> {
-        // A poisoned lock is safe to use: a page is consistent after every statement that changes
-        // it.
         self.pages.lock()
     }
 }

@@ -3,8 +3,9 @@
 use std::fs;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use reqwest::header::HeaderValue;
 
 use super::args::Credentials;
@@ -43,23 +44,19 @@ impl Credential {
     }
 
     pub fn header(&self) -> HeaderValue {
-        self.lock().clone()
+        self.header.lock().clone()
     }
 
     /// Reads the file again after `refused` was refused. Returns true when there is another token
     /// now: tokens in files are replaced while a command runs.
     pub fn renew(&self, refused: &HeaderValue) -> bool {
-        if *self.lock() != *refused {
+        if *self.header.lock() != *refused {
             return true;
         }
         let read = self.file.as_deref().and_then(|path| from_file(path).ok());
         let Some(renewed) = read.filter(|header| header != refused) else { return false };
-        *self.lock() = renewed;
+        *self.header.lock() = renewed;
         true
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HeaderValue> {
-        self.header.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -142,9 +142,9 @@ fn hotspot_topics<'a>(
 
 /// The next step after a claim that failed because of a value in a row.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Poison {
+pub enum Narrowing {
     /// Try a smaller range next.
-    Narrowed,
+    Smaller,
     /// The row with this id cannot be claimed.
     Row(Uuid),
     /// Not even the ids in the range can be read.
@@ -436,10 +436,10 @@ impl Claiming {
     /// Records that the claim failed because of a value in a row and took nothing. `first` is the
     /// lowest id in the range, or `None` when no id can be read. In that case the range is left to
     /// the next sweep, because an id without a row must not be mistaken for a row.
-    pub fn was_poisoned(&mut self, claim: &Claim, first: Option<Uuid>) -> Poison {
+    pub fn failed_on_a_row(&mut self, claim: &Claim, first: Option<Uuid>) -> Narrowing {
         if claim.origin == Origin::Watermark {
             self.gave_way(claim);
-            return Poison::Narrowed;
+            return Narrowing::Smaller;
         }
         let is_row = claim.range.width() <= 1;
         if first.is_some() && !is_row {
@@ -448,14 +448,14 @@ impl Claiming {
                 // A claim that succeeds before the bad row says nothing about the row.
                 deferred.narrow_before = claim.range.to;
             }
-            return Poison::Narrowed;
+            return Narrowing::Smaller;
         }
         if let Some(mut deferred) = self.deferred_ranges.take_first() {
             deferred.rest.from = claim.range.to;
             deferred.step = MILLISECOND;
             self.deferred_ranges.keep(deferred);
         }
-        first.map_or(Poison::Unreadable, Poison::Row)
+        first.map_or(Narrowing::Unreadable, Narrowing::Row)
     }
 
     /// Returns true while a sweep of these shards is running. The next sweep waits until it ends.

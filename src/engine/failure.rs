@@ -61,7 +61,7 @@ pub fn retry_delay(attempt: i16, jitter: u8) -> Duration {
 
 /// The reason to replace a producer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Defect {
+pub enum ReplacementReason {
     /// The producer has failed for good, or has lost track of a partition. It delivers no more
     /// records.
     Failed,
@@ -71,7 +71,7 @@ pub enum Defect {
     InDoubt,
 }
 
-/// Decides when to replace a defective producer: normally at once. If the producer got no
+/// Decides when to replace a failed producer: normally at once. If the producer got no
 /// acknowledgement at all, the cause of its failure (a missing right, for example) probably
 /// persists, so the replacement waits for a growing pause. Replacements that are only in doubt
 /// are throttled.
@@ -83,30 +83,30 @@ pub struct Renewals {
 }
 
 impl Renewals {
-    /// Returns true when a producer with this defect must be replaced now. `has_worked`: one of its
+    /// Returns true when a producer must be replaced for this reason now. `has_worked`: one of its
     /// records was acknowledged.
-    pub fn is_due(&self, defect: Defect, has_worked: bool, now: Monotonic) -> bool {
-        match defect {
-            Defect::Failed => {
+    pub fn is_due(&self, reason: ReplacementReason, has_worked: bool, now: Monotonic) -> bool {
+        match reason {
+            ReplacementReason::Failed => {
                 has_worked || self.last.is_none_or(|(made_at, pause)| now.since(made_at) >= pause)
             }
-            Defect::InDoubt => {
+            ReplacementReason::InDoubt => {
                 self.in_doubt_at.is_none_or(|made_at| now.since(made_at) >= IN_DOUBT_PAUSE)
             }
         }
     }
 
-    /// Records that a producer with this defect was replaced.
-    pub fn made(&mut self, defect: Defect, has_worked: bool, now: Monotonic) {
-        match defect {
-            Defect::Failed => {
+    /// Records that a producer was replaced for this reason.
+    pub fn made(&mut self, reason: ReplacementReason, has_worked: bool, now: Monotonic) {
+        match reason {
+            ReplacementReason::Failed => {
                 let pause = match self.last {
                     Some((_, pause)) if !has_worked => pause.saturating_mul(2).min(PAUSE_MAX),
                     _ => PAUSE,
                 };
                 self.last = Some((now, pause));
             }
-            Defect::InDoubt => self.in_doubt_at = Some(now),
+            ReplacementReason::InDoubt => self.in_doubt_at = Some(now),
         }
     }
 }
@@ -181,8 +181,8 @@ mod tests {
         let mut renewals = Renewals::default();
         let mut made = Vec::new();
         for second in 100..250 {
-            if renewals.is_due(Defect::Failed, false, at(second)) {
-                renewals.made(Defect::Failed, false, at(second));
+            if renewals.is_due(ReplacementReason::Failed, false, at(second)) {
+                renewals.made(ReplacementReason::Failed, false, at(second));
                 made.push(second);
             }
         }
@@ -192,25 +192,28 @@ mod tests {
     #[test]
     fn a_producer_that_has_worked_is_made_anew_at_once() {
         let mut renewals = Renewals::default();
-        renewals.made(Defect::Failed, false, at(100));
-        renewals.made(Defect::Failed, false, at(101));
-        assert!(!renewals.is_due(Defect::Failed, false, at(102)));
-        assert!(renewals.is_due(Defect::Failed, true, at(102)));
-        renewals.made(Defect::Failed, true, at(102));
-        assert!(!renewals.is_due(Defect::Failed, false, at(102)));
-        assert!(renewals.is_due(Defect::Failed, false, at(103)), "the pauses begin anew");
+        renewals.made(ReplacementReason::Failed, false, at(100));
+        renewals.made(ReplacementReason::Failed, false, at(101));
+        assert!(!renewals.is_due(ReplacementReason::Failed, false, at(102)));
+        assert!(renewals.is_due(ReplacementReason::Failed, true, at(102)));
+        renewals.made(ReplacementReason::Failed, true, at(102));
+        assert!(!renewals.is_due(ReplacementReason::Failed, false, at(102)));
+        assert!(
+            renewals.is_due(ReplacementReason::Failed, false, at(103)),
+            "the pauses begin anew"
+        );
     }
 
     #[test]
     fn replacements_of_producers_in_doubt_are_throttled() {
         let mut renewals = Renewals::default();
-        assert!(renewals.is_due(Defect::InDoubt, true, at(100)));
-        renewals.made(Defect::InDoubt, true, at(100));
-        assert!(!renewals.is_due(Defect::InDoubt, true, at(399)));
+        assert!(renewals.is_due(ReplacementReason::InDoubt, true, at(100)));
+        renewals.made(ReplacementReason::InDoubt, true, at(100));
+        assert!(!renewals.is_due(ReplacementReason::InDoubt, true, at(399)));
         assert!(
-            renewals.is_due(Defect::Failed, false, at(101)),
+            renewals.is_due(ReplacementReason::Failed, false, at(101)),
             "a failure does not wait for that pause"
         );
-        assert!(renewals.is_due(Defect::InDoubt, true, at(400)));
+        assert!(renewals.is_due(ReplacementReason::InDoubt, true, at(400)));
     }
 }

@@ -10,12 +10,12 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use super::in_flight::batches::Past;
-use super::membership::{Bulletin, LoopProgress, blame_of};
+use super::membership::{Bulletin, LoopProgress, cause_of};
 use super::shared::NodeShared;
 use crate::clock;
 use crate::domain::ids::floor_of;
 use crate::domain::{Batch, BatchId, IdRange, Shard, Timestamp};
-use crate::engine::claiming::{Claim, ClaimSettings, Claiming, Poison, Scope, Taken};
+use crate::engine::claiming::{Claim, ClaimSettings, Claiming, Narrowing, Scope, Taken};
 use crate::engine::sweeping::Sweeping;
 use crate::error_chain::chain;
 use crate::failpoint::{Failpoint, reach};
@@ -181,7 +181,7 @@ impl Claimer {
 
     fn note_failure(&self, error: &PostgresError) {
         if let Some(mut streak) = self.progress.streak(self.index) {
-            streak.failed(chain(error), blame_of(error), clock::monotonic());
+            streak.failed(chain(error), cause_of(error), clock::monotonic());
         }
     }
 
@@ -495,21 +495,21 @@ impl Claimer {
             return Err(error);
         }
         let reason = chain(&error);
-        match self.claiming_of(source).was_poisoned(claim, first) {
-            Poison::Narrowed => {
+        match self.claiming_of(source).failed_on_a_row(claim, first) {
+            Narrowing::Smaller => {
                 tracing::warn!(
                     error = reason, range = ?claim.range,
                     "a claim fails because of a task in its range; narrowing the range"
                 )
             }
-            Poison::Unreadable => {
+            Narrowing::Unreadable => {
                 self.shared.metrics.claim_failures.inc();
                 tracing::error!(
                     error = reason, range = ?claim.range,
                     "cannot read a range of ids; skipping it until the next sweep"
                 )
             }
-            Poison::Row(id) => {
+            Narrowing::Row(id) => {
                 tracing::error!(
                     task = %id, error = reason,
                     "cannot claim this task; it is in quarantine now"

@@ -47,7 +47,7 @@ pub use board::Bulletin;
 pub use fencing::FencingHandle;
 pub use keeper::MembershipError;
 pub use metrics::MembershipMetrics;
-pub use progress::{LoopProgress, blame_of};
+pub use progress::{LoopProgress, cause_of};
 pub use settings::{MembershipParts, MembershipSettings};
 
 /// The handle of the membership.

@@ -191,8 +191,8 @@ fn rows_that_nobody_has_named_hold_up_no_sweep() {
         let Some(claim) = claiming.next_deferred() else { break };
         if claim.range.contains(strange[0]) {
             assert_eq!(
-                claiming.was_poisoned(&claim, lowest(&table, claim.range)),
-                Poison::Narrowed
+                claiming.failed_on_a_row(&claim, lowest(&table, claim.range)),
+                Narrowing::Smaller
             );
         } else {
             claiming.took(&claim, &taken(0));
@@ -464,7 +464,7 @@ fn a_row_that_cannot_be_claimed_is_narrowed_down_and_passed_by() {
         if claim.range.contains(poison) {
             failed_count += 1;
             let first = lowest(&table, claim.range).map_or(poison, |first| first.min(poison));
-            if let Poison::Row(row) = claiming.was_poisoned(&claim, Some(first)) {
+            if let Narrowing::Row(row) = claiming.failed_on_a_row(&claim, Some(first)) {
                 found = Some(row);
             }
         } else {
@@ -493,7 +493,7 @@ fn a_range_that_cannot_be_read_makes_no_rows_of_ids_and_ends_no_sweep() {
         if claim.range.from < damaged.to && damaged.from < claim.range.to {
             failed_count += 1;
             let first = lowest(&table, claim.range).filter(|first| *first < damaged.from);
-            assert!(!matches!(claiming.was_poisoned(&claim, first), Poison::Row(_)));
+            assert!(!matches!(claiming.failed_on_a_row(&claim, first), Narrowing::Row(_)));
         } else {
             carry_out(&mut claiming, &claim, &mut table);
         }

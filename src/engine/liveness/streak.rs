@@ -20,7 +20,7 @@ const NOTICED_WITHIN: Duration = Duration::from_secs(2);
 
 /// Which nodes a failure affects. Failures that may affect one node alone come first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum Blame {
+pub enum FailureCause {
     /// Perhaps this node alone: no session, or a missing right.
     Unclear,
     /// All nodes: the server does not finish in time.
@@ -36,7 +36,7 @@ pub struct Failing {
     last_at: Monotonic,
     /// The reason of the last failure.
     pub why: String,
-    pub blame: Blame,
+    pub cause: FailureCause,
 }
 
 /// The record of one loop's claims.
@@ -62,7 +62,7 @@ impl Failing {
 
 impl Streak {
     /// Records a failed claim.
-    pub fn failed(&mut self, why: String, blame: Blame, now: Monotonic) {
+    pub fn failed(&mut self, why: String, cause: FailureCause, now: Monotonic) {
         let apart = self.pause + APART_MAX;
         let before = self.failing.take().filter(|failing| now.since(failing.last_at) < apart);
         let lasted = before.as_ref().is_some_and(Failing::lasts);
@@ -70,7 +70,7 @@ impl Streak {
             since: before.map_or(now, |failing| failing.since),
             last_at: now,
             why,
-            blame,
+            cause,
         };
         if failing.lasts() && !lasted {
             self.pause = (self.pause * 2).min(PAUSE_MAX);
@@ -131,7 +131,7 @@ mod tests {
     /// Fails every second for five seconds.
     fn relapse(streak: &mut Streak, from: u64) {
         (from..=from + 5).for_each(|second| {
-            streak.failed("too many connections".to_owned(), Blame::Unclear, at(second))
+            streak.failed("too many connections".to_owned(), FailureCause::Unclear, at(second))
         });
     }
 
@@ -139,10 +139,10 @@ mod tests {
     fn claims_that_fail_for_five_seconds_count_until_one_takes_something() {
         let mut streak = Streak::default();
         for second in 10..15 {
-            streak.failed("connection refused".to_owned(), Blame::Unclear, at(second));
+            streak.failed("connection refused".to_owned(), FailureCause::Unclear, at(second));
             assert_eq!(streak.failing(at(second)), None);
         }
-        streak.failed("too many connections".to_owned(), Blame::Unclear, at(15));
+        streak.failed("too many connections".to_owned(), FailureCause::Unclear, at(15));
         let failing = streak.failing(at(15)).unwrap();
         assert_eq!((failing.since, failing.why.as_str()), (at(10), "too many connections"));
         streak.claimed(true, true, at(15));
@@ -160,13 +160,13 @@ mod tests {
     #[test]
     fn a_failure_now_and_then_is_none_that_lasts() {
         let mut streak = Streak::default();
-        streak.failed(String::new(), Blame::Lock, at(10));
+        streak.failed(String::new(), FailureCause::Lock, at(10));
         assert_eq!(streak.failing(at(16)), None, "nothing was tried since");
-        streak.failed(String::new(), Blame::Lock, at(40));
-        streak.failed(String::new(), Blame::Lock, at(41));
+        streak.failed(String::new(), FailureCause::Lock, at(40));
+        streak.failed(String::new(), FailureCause::Lock, at(41));
         assert_eq!(streak.failing(at(41)), None);
         streak.claimed(false, false, at(41));
-        streak.failed(String::new(), Blame::Lock, at(46));
+        streak.failed(String::new(), FailureCause::Lock, at(46));
         assert_eq!(streak.failing(at(46)), None, "it began anew");
     }
 

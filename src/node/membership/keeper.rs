@@ -18,7 +18,7 @@ use crate::domain::{Monotonic, NodeId, Throttle};
 use crate::engine::liveness::alone::{Alone, Finding};
 use crate::engine::liveness::broker::CutOff;
 use crate::engine::liveness::fencing::FencingRule;
-use crate::engine::liveness::streak::{Blame, Failing};
+use crate::engine::liveness::streak::{Failing, FailureCause};
 use crate::engine::liveness::{Decision, DeclareDead, EtcdView, Liveness, Sign, Standing};
 use crate::error_chain::chain;
 use crate::node::messages::{NotReady, Requirement};
@@ -191,7 +191,7 @@ impl MembershipKeeper {
         let failing =
             [progress.failing(now), progress.failing_adopter(now), progress.failing_settles(now)];
         progress.has_begun()
-            && failing.iter().flatten().all(|failing| failing.blame != Blame::Unclear)
+            && failing.iter().flatten().all(|failing| failing.cause != FailureCause::Unclear)
     }
 
     /// Logs repeatedly that claims fail, while they do. Returns the reason why this node is not
@@ -204,7 +204,7 @@ impl MembershipKeeper {
             return None;
         };
         let for_s = now.since(failing.since).as_secs();
-        let hint = if failing.blame == Blame::Lock {
+        let hint = if failing.cause == FailureCause::Lock {
             "; a lock is in the way, see pg_locks and pg_stat_activity"
         } else {
             ""

@@ -12,7 +12,7 @@ use parking_lot::{Mutex, MutexGuard};
 
 use crate::clock;
 use crate::domain::Monotonic;
-use crate::engine::liveness::streak::{Blame, Failing, Streak};
+use crate::engine::liveness::streak::{Failing, FailureCause, Streak};
 use crate::error_chain::chain;
 use crate::postgres::PostgresError;
 
@@ -92,7 +92,7 @@ impl LoopProgress {
         let is_stuck = || {
             let adopter = self.adopter();
             let is_alone = |failing: &Failing| {
-                failing.blame == Blame::Unclear && now.since(failing.since) >= STILL_MAX
+                failing.cause == FailureCause::Unclear && now.since(failing.since) >= STILL_MAX
             };
             adopter.is_fenced && adopter.streak.failing(now).is_some_and(is_alone)
         };
@@ -108,7 +108,7 @@ impl LoopProgress {
     /// nothing until the adopter succeeds.
     pub fn adopter_failed(&self, error: &PostgresError, is_fenced: bool) {
         let mut adopter = self.adopter();
-        adopter.streak.failed(chain(error), blame_of(error), clock::monotonic());
+        adopter.streak.failed(chain(error), cause_of(error), clock::monotonic());
         adopter.is_fenced = is_fenced;
     }
 
@@ -126,7 +126,7 @@ impl LoopProgress {
     /// node could settle the batch either.
     pub fn settle_failed(&self, error: &PostgresError) {
         if !error.is_of_the_data() {
-            self.settles().failed(chain(error), blame_of(error), clock::monotonic());
+            self.settles().failed(chain(error), cause_of(error), clock::monotonic());
         }
     }
 
@@ -160,7 +160,7 @@ impl LoopProgress {
     pub fn failing(&self, now: Monotonic) -> Option<Failing> {
         self.streaks()
             .filter_map(|streak| streak.failing(now).cloned())
-            .min_by_key(|failing| (failing.blame, failing.since))
+            .min_by_key(|failing| (failing.cause, failing.since))
     }
 
     fn streaks(&self) -> impl Iterator<Item = MutexGuard<'_, Streak>> {
@@ -179,13 +179,13 @@ impl LoopProgress {
 }
 
 /// Returns which nodes a Postgres failure affects.
-pub fn blame_of(error: &PostgresError) -> Blame {
+pub fn cause_of(error: &PostgresError) -> FailureCause {
     if error.is_of_a_lock() {
-        Blame::Lock
+        FailureCause::Lock
     } else if error.is_slow() {
-        Blame::Slow
+        FailureCause::Slow
     } else {
-        Blame::Unclear
+        FailureCause::Unclear
     }
 }
 
@@ -216,14 +216,14 @@ mod tests {
     #[test]
     fn the_loop_that_may_be_alone_with_its_failures_tells_for_the_node() {
         let progress = LoopProgress::new(3);
-        let fail = |index: usize, from: u64, blame: Blame| {
+        let fail = |index: usize, from: u64, cause: FailureCause| {
             (from..=from + 5).for_each(|second| {
-                progress.streak(index).unwrap().failed(format!("{blame:?}"), blame, at(second))
+                progress.streak(index).unwrap().failed(format!("{cause:?}"), cause, at(second))
             });
         };
-        fail(0, 10, Blame::Lock);
+        fail(0, 10, FailureCause::Lock);
         assert_eq!(progress.failing(at(15)).unwrap().why, "Lock");
-        fail(1, 13, Blame::Unclear);
+        fail(1, 13, FailureCause::Unclear);
         assert_eq!(progress.failing(at(18)).unwrap().why, "Unclear");
         progress.streak(1).unwrap().claimed(true, true, at(18));
         assert_eq!(
@@ -253,7 +253,7 @@ mod tests {
         let fail = |seconds: std::ops::RangeInclusive<u64>, is_fenced: bool| {
             let mut adopter = progress.adopter();
             seconds.for_each(|second| {
-                adopter.streak.failed("no session".to_owned(), Blame::Unclear, at(second))
+                adopter.streak.failed("no session".to_owned(), FailureCause::Unclear, at(second))
             });
             adopter.is_fenced = is_fenced;
         };
@@ -266,7 +266,7 @@ mod tests {
         assert_eq!(progress.wedged(at(24)), None);
         fail(25..=25, true);
         assert_eq!(progress.wedged(at(25)), Some(Wedged::Adopter));
-        progress.adopter().streak.failed("a lock".to_owned(), Blame::Lock, at(26));
+        progress.adopter().streak.failed("a lock".to_owned(), FailureCause::Lock, at(26));
         assert_eq!(progress.wedged(at(26)), None, "that meets all nodes");
         progress.adopter_succeeded();
         assert_eq!((progress.wedged(at(26)), progress.failing_adopter(at(26))), (None, None));

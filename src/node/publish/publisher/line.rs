@@ -9,7 +9,7 @@ use parking_lot::{Mutex, RwLock};
 use super::Reports;
 use crate::clock;
 use crate::domain::{Failure, Monotonic};
-use crate::engine::failure::{Defect, Renewals};
+use crate::engine::failure::{Renewals, ReplacementReason};
 use crate::engine::topics::KafkaPace;
 use crate::kafka::{
     self, ClientError, DeliveryOutcome, DeliveryReport, Hooks, KafkaContact, KafkaMetrics,
@@ -139,24 +139,33 @@ impl PublishLine {
     /// When no new producer can be made.
     pub(super) fn mend(&self) -> Result<(), ClientError> {
         let producer = self.current();
-        let Some((defect, reason, retire)) = self.defect(&producer) else { return Ok(()) };
+        let Some((reason, why, retire)) = self.replacement_reason(&producer) else {
+            return Ok(());
+        };
         let mut renewals = self.renewals.lock();
         let (has_worked, now) = (producer.acknowledged() > 0, clock::monotonic());
-        if renewals.is_due(defect, has_worked, now) && self.replace(&producer, retire)? {
-            renewals.made(defect, has_worked, now);
-            tracing::warn!(producer = self.name(), reason, "replaced a failed producer");
+        if renewals.is_due(reason, has_worked, now) && self.replace(&producer, retire)? {
+            renewals.made(reason, has_worked, now);
+            tracing::warn!(producer = self.name(), reason = why, "replaced a failed producer");
         }
         Ok(())
     }
 
     /// Returns why the producer must be replaced, and how to treat its records.
-    fn defect(&self, producer: &LineProducer) -> Option<(Defect, String, Retire)> {
+    fn replacement_reason(
+        &self,
+        producer: &LineProducer,
+    ) -> Option<(ReplacementReason, String, Retire)> {
         if let Some(reason) = producer.inner.fatal() {
-            return Some((Defect::Failed, reason, Retire::All));
+            return Some((ReplacementReason::Failed, reason, Retire::All));
         }
         // The producer should have been replaced at once, but no successor could be made.
         if producer.marks.is_retired.load(Ordering::Relaxed) {
-            return Some((Defect::Failed, "its records were taken back".to_owned(), Retire::All));
+            return Some((
+                ReplacementReason::Failed,
+                "its records were taken back".to_owned(),
+                Retire::All,
+            ));
         }
         if !self.maker.contact.is_held() {
             return None;
@@ -164,7 +173,7 @@ impl PublishLine {
         // Records on their way may still be acknowledged.
         if producer.inner.is_stuck() {
             return Some((
-                Defect::Failed,
+                ReplacementReason::Failed,
                 "the producer has lost track of a partition's leader".to_owned(),
                 Retire::Queue,
             ));
@@ -174,7 +183,7 @@ impl PublishLine {
         // recognises, and taking them back would send them twice.
         is_in_doubt.then(|| {
             (
-                Defect::InDoubt,
+                ReplacementReason::InDoubt,
                 "a record got no answer before its deadline, although Kafka is available and not \
                  slow"
                     .to_owned(),
