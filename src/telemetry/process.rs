@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use az::SaturatingAs as _;
+use az::Az as _;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::counter::ConstCounter;
@@ -36,7 +36,7 @@ impl Collector for Process {
             metric.metric_type(),
         )?)?;
         let Ok(booted_at) = procfs::boot_time_secs() else { return Ok(()) };
-        let metric = ConstGauge::new(booted_at.saturating_as::<f64>() + seconds(stat.starttime));
+        let metric = ConstGauge::new(booted_at.az::<f64>() + seconds(stat.starttime));
         let help = "Start time of the process, since the Unix epoch, by this machine's clock";
         metric.encode(encoder.encode_descriptor(
             "process_start_time",
@@ -49,7 +49,7 @@ impl Collector for Process {
 
 /// Converts the kernel's ticks.
 fn seconds(ticks: u64) -> f64 {
-    ticks.saturating_as::<f64>() / procfs::ticks_per_second().saturating_as::<f64>()
+    ticks.az::<f64>() / procfs::ticks_per_second().az::<f64>()
 }
 
 #[cfg(test)]
