@@ -164,6 +164,14 @@ fn links_of_the_docs_lead_to_files_and_headings_that_exist() {
 }
 
 #[test]
+fn docs_name_code_that_exists() {
+    // The changelog tells of names as they were.
+    let pages: Vec<_> = markdown().into_iter().filter(|(path, _)| path != "CHANGELOG.md").collect();
+    let sources: Vec<_> = files().into_iter().filter(|(path, _)| path.ends_with(".rs")).collect();
+    holds(pages::stale_names(&pages, &sources));
+}
+
+#[test]
 fn every_page_of_the_docs_is_in_the_table_of_contents() {
     holds(pages::unlisted(&markdown()));
 }
@@ -559,5 +567,23 @@ fn a_page_that_is_not_in_the_table_of_contents_is_seen() {
         let pages =
             written(&[("docs/SUMMARY.md", summary), ("docs/how-to/a.md", ""), ("README.md", "")]);
         assert_eq!(said(pages::unlisted(&pages)), count, "{summary}");
+    }
+}
+
+#[test]
+fn a_name_that_the_code_does_not_have_is_seen() {
+    let source =
+        "struct Wheel; impl Wheel { fn turn() {} } #[test] fn a_task_is_due_and_goes_out() {}";
+    let sources = [("src/node/wheel.rs".to_owned(), source.to_owned())];
+    for (text, count) in [
+        ("`src/node/wheel.rs`, `wheel.rs`, `Wheel::turn`, `a_task_is_due_and_goes_out`", 0),
+        ("`src/wheel.rs`", 1),
+        ("`Wheel::stop`", 1),
+        ("`a_task_is_due_and_stays_there`", 1),
+        ("`punctual_in_flight_tasks_of_a_topic`, `wal_writer_delay`", 0),
+        ("```\n`Wheel::stop`\n```", 0),
+    ] {
+        let pages = [("docs/a.md".to_owned(), text.to_owned())];
+        assert_eq!(said(pages::stale_names(&pages, &sources)), count, "{text}");
     }
 }

@@ -1,4 +1,5 @@
-//! Rules of the Markdown pages: links, anchors, and the table of contents of the book.
+//! Rules of the Markdown pages: links, anchors, names of code, and the table of contents of the
+//! book.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -53,6 +54,53 @@ pub fn unlisted(pages: &[(String, String)]) -> Vec<String> {
             .map(|path| format!("{path} is not in {SUMMARY}")),
     );
     broken
+}
+
+/// Names in backticks that the code does not have (any more): Rust files, items of a type
+/// (`Type::item`), and tests.
+///
+/// `sources` are paths and texts of all Rust files.
+pub fn stale_names(pages: &[(String, String)], sources: &[(String, String)]) -> Vec<String> {
+    let known: BTreeSet<&str> = sources.iter().flat_map(|(_, text)| words(text)).collect();
+    let has_file = |name: &str| {
+        sources.iter().any(|(path, _)| path == name || path.ends_with(&format!("/{name}")))
+    };
+    let mut broken = Vec::new();
+    for (path, text) in pages {
+        for (number, line) in lines(text) {
+            for name in line.split('`').skip(1).step_by(2) {
+                let is_there = if name.ends_with(".rs") && words(name).count() > 1 {
+                    has_file(name)
+                } else if is_item(name) || is_test(name) {
+                    words(name).all(|word| known.contains(word))
+                } else {
+                    true
+                };
+                if !is_there {
+                    broken.push(format!("{path}:{number}: the code has no `{name}`"));
+                }
+            }
+        }
+    }
+    broken
+}
+
+/// `Type::item`, with or without brackets.
+fn is_item(name: &str) -> bool {
+    name.contains("::")
+        && name.starts_with(|c: char| c.is_ascii_uppercase())
+        && name.chars().all(|c| c.is_alphanumeric() || "_:()".contains(c))
+}
+
+/// A sentence as names of tests are. Metrics are shorter, or begin with the program's name.
+fn is_test(name: &str) -> bool {
+    name.matches('_').count() >= 5
+        && !name.starts_with("punctual_")
+        && name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_')
+}
+
+fn words(text: &str) -> impl Iterator<Item = &str> {
+    text.split(|c: char| !c.is_alphanumeric() && c != '_').filter(|word| !word.is_empty())
 }
 
 /// Lines outside of code blocks, with their numbers from 1.
