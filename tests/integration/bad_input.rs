@@ -1,4 +1,4 @@
-//! What bad input gets: a reason, in one form, and nothing else.
+//! Bad input gets a reason in one form, and changes nothing.
 
 use std::time::Duration;
 
@@ -35,7 +35,7 @@ fn wrong(method: Method, path: &str, body: impl Into<String>, wanted: WantedProb
     }
 }
 
-/// All of the table but the tasks within batches, which are answered 200.
+/// The whole table, except tasks within bulk submits, which get 200.
 fn table() -> Vec<Wrong> {
     let mut all = Vec::new();
     all.extend(TASKS.iter().map(|(body, status, kind, field)| {
@@ -59,7 +59,7 @@ fn table() -> Vec<Wrong> {
     all
 }
 
-/// What only a topic with a limit, one that is compacted, or very much, brings about.
+/// Cases that need a topic with a limit, a compacted topic, or very much input.
 fn of_topics(small_topic: &str, compacted_topic: &str) -> Vec<Wrong> {
     let post = |body: String, wanted: WantedProblem| wrong(Method::POST, "/v1/tasks", body, wanted);
     let long = "x".repeat(20_000);
@@ -85,7 +85,7 @@ fn of_topics(small_topic: &str, compacted_topic: &str) -> Vec<Wrong> {
     ]
 }
 
-/// Sends requests one after the other, and tells the oracle what they were answered.
+/// Sends requests one after the other, and tells the oracle their answers.
 struct Caller<'a> {
     node: &'a Node,
     /// Stands for `t`.
@@ -155,7 +155,7 @@ async fn bad_input_is_refused_with_a_reason_and_nothing_of_it_is_stored() {
     assert!(rows.len() + ITEMS.len() >= 100);
     let no_text = node.api().post("/v1/tasks", b"{\"topic\":\"\xff\"}".as_slice()).await;
     check_answer("bytes that are no UTF-8", &no_text, (400, "malformed-json", NO_FIELD));
-    // The good ones in between are all that there is.
+    // Only the good tasks between the bad ones exist.
     for due in ["1h", "8760h", "0ms"] {
         let task = format!(
             r#"{{"topic":"t","delay":"{due}","payload_text":"x","key":"k","headers":{{"a":"b"}}}}"#
@@ -202,7 +202,7 @@ fn check_problem(what: &str, problem: &Value, (status, kind, field): WantedProbl
 async fn a_body_over_the_limit_is_refused_before_it_is_read() {
     let cluster = Cluster::start("body-limit").await;
     let node = cluster.node_with(&["--body-max", "64KiB"]).await;
-    // It says how much it is going to send, and is told not to.
+    // The request announces its size, and is refused before the body.
     let answer = raw(
         &node,
         "POST /v1/tasks HTTP/1.1\r\n\
@@ -214,7 +214,7 @@ async fn a_body_over_the_limit_is_refused_before_it_is_read() {
     .await;
     assert!(answer.starts_with("HTTP/1.1 413 "), "{answer}");
     assert!(answer.contains("application/problem+json"), "{answer}");
-    // It does not say: the limit holds all the same.
+    // The request announces no size. The limit holds, too.
     let chunk = format!("{:x}\r\n{}\r\n", 16 << 10, " ".repeat(16 << 10));
     let head = "POST /v1/tasks HTTP/1.1\r\n\
                 host: localhost\r\n\
@@ -240,7 +240,7 @@ async fn bytes_that_are_no_http_do_not_harm_the_node() {
             "{bytes:?}: {answer}"
         );
     }
-    // What cannot be right when it is repeated is not answered as if it could.
+    // An answer must not suggest a retry when a retry cannot succeed.
     let head = "POST /v1/tasks HTTP/1.1\r\n\
                 host: localhost\r\n\
                 content-type: application/json\r\n\
@@ -270,8 +270,7 @@ async fn bytes_that_are_no_http_do_not_harm_the_node() {
     eventually("the node is ready", DEADLINE, async || node.api().is_ready().await).await;
 }
 
-/// Sends bytes as they are, and returns what comes back until the end of the first answer's head or
-/// of the connection.
+/// Sends raw bytes. Returns the response until the end of the first head or of the connection.
 async fn raw(node: &Node, request: &str) -> String {
     let address = node.api().base().trim_start_matches("http://");
     let mut stream = TcpStream::connect(address).await.unwrap();

@@ -1,4 +1,4 @@
-//! `punctual bench`, as a person runs it.
+//! `punctual bench` as a user runs it.
 
 use std::process::Output;
 use std::time::Duration;
@@ -17,7 +17,7 @@ async fn bench(cluster: &Cluster, url: &str, arguments: &[&str]) -> Output {
     output.unwrap_or_else(|_elapsed| panic!("punctual bench {arguments:?} does not end")).unwrap()
 }
 
-/// Runs a scenario against a node, and reads its report and its picture.
+/// Runs a scenario against a node, and reads the report and the picture.
 async fn report(cluster: &Cluster, node: &Node, scenario: &[&str]) -> (BenchReport, String) {
     let folder = std::env::temp_dir().join(format!("{}-{}", cluster.name, scenario[0]));
     let (json, svg) = (folder.with_extension("json"), folder.with_extension("svg"));
@@ -71,8 +71,7 @@ async fn lateness_is_measured_from_outside() {
     )
     .await;
     let spans = report.spans.as_ref().unwrap();
-    // 600 on a machine that does not stand still meanwhile: what it could not send in its time is
-    // sent at once then.
+    // 600 on a machine that does not stall. After a stall, the late submits are sent at once.
     assert!(spans.count > 100, "200 a second for 3 s: {report:?}");
     assert!(
         report.counts.are_clean() && report.counts.accepted > spans.count,

@@ -1,4 +1,4 @@
-//! A cancel has a verdict, and the verdict is true, whatever the claims do meanwhile.
+//! A cancel has a verdict, and the verdict is true, also during claims.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -49,8 +49,8 @@ async fn verdicts_are_true_while_claims_run() {
         "too one-sided: {cancelled} cancelled, {too_late} too late"
     );
     assert_eq!(count("not_found"), 0, "every task is known");
-    // The ledger fails for a cancelled one that is in Kafka, and for one that was too late and is
-    // not.
+    // The ledger fails for a cancelled task in Kafka, and for a task that was too late and is not
+    // in Kafka.
     let findings = ledger.settle_up(&cluster, || consumer.records(), DEADLINE).await;
     assert_eq!(
         (findings.cancelled_count, findings.published_count),
@@ -65,8 +65,8 @@ async fn verdicts_are_true_while_claims_run() {
     }
 }
 
-/// Cancels, as fast as the nodes answer, always a task that is just about to be claimed or just
-/// was; the ids by verdict.
+/// Cancels as fast as the nodes answer, always a task that is about to be claimed or was just
+/// claimed. Returns the ids by verdict.
 async fn cancel_around_the_claims(
     tasks: &[Task],
     nodes: &[Api],
@@ -74,8 +74,8 @@ async fn cancel_around_the_claims(
 ) -> HashMap<String, Vec<Uuid>> {
     let left: BTreeSet<(i64, Uuid)> = tasks.iter().map(|task| (task.due_at, task.id)).collect();
     let left = Arc::new(Mutex::new(left));
-    // How long a cancel takes just now: on a busy machine 300 ms and more, and then all that were
-    // aimed at the claims would be too late.
+    // The current time of a cancel. On a busy machine a cancel takes 300 ms and more, and all
+    // cancels aimed at claims would be too late.
     let took_ms = Arc::<AtomicI64>::default();
     let cancellers = (0..CANCELLERS).map(|number| {
         let (api, ledger, left) =
@@ -115,8 +115,8 @@ fn take_near(left: &Mutex<BTreeSet<(i64, Uuid)>>, due_at: i64) -> Option<(i64, U
     Some(found)
 }
 
-/// A task that is due just beyond the window when its group is stored has come within it by the
-/// commit: it is looked for at once, and with it nothing that is due later.
+/// A task that is due just after the window when its group is stored is inside the window at the
+/// commit. A claim looks for the task at once, and takes no later ones.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_nearly_due_takes_nothing_along_that_can_still_be_cancelled() {
     let cluster = Cluster::start("neighbours").await;
@@ -127,11 +127,11 @@ async fn what_is_nearly_due_takes_nothing_along_that_can_still_be_cancelled() {
         let now = now_ms();
         let due =
             |after: i64| json!({ "topic": topic, "due_at": now + after, "payload_text": "x" });
-        // One of the first is next to the end of the window, whenever the node sorts them.
+        // One of the first tasks is at the end of the window, whenever the node sorts the group.
         let mut tasks: Vec<Value> = (0..80).map(|after| due(WINDOW_MS - 20 + after)).collect();
         tasks.extend((1_000..1_100).step_by(10).map(due));
         let accepted = node.api().submit_all(&tasks).await;
-        // Claims of what was late have been made by then.
+        // Claims of late tasks are done by then.
         until(now + 400).await;
         for task in accepted.iter().filter(|task| task.due_at >= now + 1_000) {
             let asked_at = now_ms();

@@ -1,4 +1,4 @@
-//! The claim statement: what it answers, what it keeps, and what it costs the server.
+//! The claim statement: its answers, the stored data, and its cost for the server.
 
 use std::time::Duration;
 
@@ -15,16 +15,16 @@ use crate::support::{Database, Stack, eventually_some};
 
 const SHARDS: i16 = 64;
 
-/// Tasks with a payload that begins with their id; every third has a key, every fifth a name, and
+/// Tasks with a payload that begins with the id. Every third has a key, every fifth a name, and
 /// every seventh is a second attempt.
 const STORE: &str =
     "insert into task (shard, id, topic, key, payload, headers, name, first_id, attempt)
   select shard, id, 'topic-' || n % 4, case when n % 3 = 0 then uuid_send(id) end,
     uuid_send(id) || $3, case when n % 2 = 0 then uuid_send(id) end,
-    case when n % 5 = 0 then id::text end, case when n % 7 = 0 then id end, case when n % 7 = 0
-      then 2 end
+    case when n % 5 = 0 then id::text end,
+    case when n % 7 = 0 then id end, case when n % 7 = 0 then 2 end
   from unnest($1::smallint[], $2::uuid[]) with ordinality as tasks (shard, id, n)";
-/// How many of the tasks are kept just as STORE made them.
+/// The number of tasks that keep the form of STORE.
 const KEPT: &str = "select count(*)
   from execlog_batch join execlog_payload using (batch),
     unnest(ids, names, first_ids, attempts, topics, keys, payloads, headers) as u (id, name,
@@ -68,7 +68,7 @@ impl Stage {
         }
     }
 
-    /// Stores so many tasks, all due in that second from now on.
+    /// Stores this many tasks, all due in the given second from now.
     async fn store(&mut self, second: u64, count: usize, filling: &[u8]) {
         let due_at = self.now.plus(Duration::from_secs(second));
         let ids: Vec<TaskId> = (0..SHARDS)
@@ -90,7 +90,7 @@ impl Stage {
         self.claim_from(Source::Task, second).await
     }
 
-    /// Claims what is due in that second.
+    /// Claims the tasks due in the given second.
     async fn claim_from(&mut self, source: Source, second: u64) -> (BatchId, Claimed) {
         let (from, to) = (
             self.now.plus(Duration::from_secs(second)),
@@ -103,8 +103,8 @@ impl Stage {
         (batch, self.claims.claim(source, request).await.unwrap().claimed)
     }
 
-    /// Claims what is due in that second and is not of these topics. Such a claim has 200 ms, and
-    /// is made again when it gave way.
+    /// Claims the tasks due in the given second, without these topics. Such a claim has 200 ms, and
+    /// is repeated when it gives way.
     async fn claim_beside(&mut self, second: u64, hotspot: &[TopicName]) -> (BatchId, Claimed) {
         let range = IdRange::of_times(
             self.now.plus(Duration::from_secs(second)),
@@ -135,7 +135,7 @@ impl Stage {
         }
     }
 
-    /// The pages that the kernel has mapped for the session that claims.
+    /// The pages that the kernel has mapped for the claiming session.
     async fn pages_mapped(&mut self) -> u64 {
         let pid: i32 = sqlx::query_scalar(SESSION).fetch_one(&mut self.sql).await.unwrap();
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
@@ -253,8 +253,8 @@ async fn assert_too_large(stage: &mut Stage, source: Source) {
     assert_eq!(counts, (4_001, 0), "{source:?}");
 }
 
-/// 1,000 payloads of 1 kB: 1,781 pages are mapped for each claim of a session that keeps nothing,
-/// 60 for that of one which does. Those are pages of tables that the session had not seen before.
+/// For 1,000 payloads of 1 kB, each claim maps 1,781 pages in a session that keeps no memory, and
+/// 60 in a session that does. These 60 are pages of tables that the session had not seen before.
 #[tokio::test]
 async fn a_claim_works_in_the_memory_of_the_one_before() {
     const CLAIMS: u64 = 16;

@@ -1,5 +1,5 @@
-//! A node whose claims, or settles, fail does not go on owning shards that others could claim, and
-//! says so; a lock that stops everybody's claims is named.
+//! A node whose claims or settles fail gives up its shards, so that others claim, and says so. A
+//! lock that stops all claims is named.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ async fn run(cluster: &Cluster, statement: String) {
     connection.close().await.unwrap();
 }
 
-/// What the node says of its claims when it is not ready for them.
+/// Returns the reason why the node is not ready, if its claims are the reason.
 async fn lacks_claims(node: &Node) -> Option<String> {
     lacks(node, "claims").await
 }
@@ -32,8 +32,8 @@ async fn lacks(node: &Node, what: &str) -> Option<String> {
     (!whys.is_empty()).then(|| whys.join("; "))
 }
 
-/// A node beside another one, each with some of the shards; the first is there as a role of its
-/// own, whose sessions can be limited.
+/// Two nodes that share the shards. The first one has a role of its own, whose sessions can be
+/// limited.
 struct Limited {
     role: String,
     node: Node,
@@ -67,7 +67,7 @@ impl Limited {
         Self { role, node, healthy }
     }
 
-    /// It loses its sessions of this name, and gets no new ones.
+    /// Ends the sessions with this name, and allows no new ones.
     async fn lose(&self, cluster: &Cluster, sessions: &str) {
         let role = &self.role;
         run(cluster, format!("alter role {role} connection limit 1")).await;
@@ -125,7 +125,7 @@ async fn a_node_that_gets_no_sessions_for_its_claims_gives_its_shards_to_others_
         .collect();
     ledger.accept_all(&healthy.api().submit_all(&tasks).await, &tasks);
     let findings = ledger.settle_up(&cluster, || consumer.records(), DEADLINE).await;
-    // What nobody's claims take is left to the sweeps: 10 s and more.
+    // Tasks that no claim takes are left to the sweeps: 10 s and more.
     assert!(findings.lateness_at(1.0) < 10_000, "{} ms late", findings.lateness_at(1.0));
 
     limited.may_have_sessions(&cluster).await;
@@ -136,8 +136,8 @@ async fn a_node_that_gets_no_sessions_for_its_claims_gives_its_shards_to_others_
     limited.end(&cluster).await;
 }
 
-/// What it publishes and cannot settle would stay with it until it is full, and be published again
-/// should it die.
+/// Without a settle, published tasks would stay in flight until the node is full, and would be
+/// published again after its death.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_that_gets_no_session_for_its_settles_gives_its_shards_to_others_until_it_does() {
     let cluster = Cluster::start("no-settles").await;
@@ -156,11 +156,11 @@ async fn a_node_that_gets_no_session_for_its_settles_gives_its_shards_to_others_
         let tasks: Vec<_> = (0..count).map(task).collect();
         ledger.accept_all(&node.api().submit_all(&tasks).await, &tasks);
     };
-    // All sessions that it takes are there then, but the one that is lost.
+    // All sessions of the node are open by then, except the lost one.
     submit(10).await;
     cluster.wait_final(10, DEADLINE).await;
     limited.lose(&cluster, "punctual settle").await;
-    // Claimed as they are inserted, by the node that cannot settle them.
+    // The tasks are claimed on insert, by the node that cannot settle.
     submit(90).await;
     eventually("the node says that its settles fail", DEADLINE, async || {
         lacks(node, "batches")
@@ -257,7 +257,7 @@ async fn a_row_that_cannot_be_claimed_goes_into_quarantine_and_all_others_arrive
     let named: (uuid::Uuid, String) =
         sqlx::query_as("select id, reason from quarantine").fetch_one(&cluster.sql).await.unwrap();
     assert!(named.0 == poison && named.1.contains("invalid page"), "{named:?}");
-    // Its watermark goes on meanwhile.
+    // The watermark moves on meanwhile.
     node.api().submit(&json!({ "topic": topic, "delay": 500, "payload_text": "later" })).await;
     consumer.wait_count(tasks.len(), DEADLINE).await;
 

@@ -6,11 +6,11 @@ use serde_json::json;
 
 use crate::support::{Cluster, eventually};
 
-/// Less than the minute for which a node would claim nothing.
+/// Less than the minute for which a node would pause its claims.
 const SOON: Duration = Duration::from_secs(30);
 
-/// From now on sessions of the database take the time from a function of its own, which is ahead by
-/// the value in a table.
+/// From now on, sessions of the database read the time from a function, which adds the value in a
+/// table.
 async fn take_over_the_clock(cluster: &Cluster) {
     let text = format!(
         "create table step (ahead interval not null);
@@ -47,7 +47,7 @@ async fn steps_forward_are_followed_at_once_and_only_a_large_one_stops_the_claim
             steps("followed").await == (round + 1) as f64
         })
         .await;
-        // Beyond the window, so that it has to be claimed.
+        // After the window, so that the task has to be claimed.
         let task = api.submit(&json!({ "topic": topic, "delay": 400, "payload": round })).await;
         assert_eq!(task.state, "scheduled");
         consumer.wait_count(round + 1, SOON).await;

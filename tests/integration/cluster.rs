@@ -1,4 +1,4 @@
-//! Nodes split the shards, and only what must move moves.
+//! Nodes share the shards, and only the necessary shards move.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
@@ -10,7 +10,7 @@ use crate::support::{Cluster, Ledger, NONE, Node, Wishes, eventually_some};
 
 const DEADLINE: Duration = Duration::from_secs(120);
 const SHARDS: u16 = 64;
-/// Design.md: what the cap forces, besides the share of who came or left.
+/// Moves that the limit per node forces, besides the share of a new or departed node.
 const FORCED_MOVES_MAX: usize = 10;
 
 type Owners = BTreeMap<u64, Uuid>;
@@ -27,7 +27,7 @@ async fn nodes_share_the_shards_within_the_cap_and_move_only_what_they_must() {
     let second = cluster.node().await;
     let two = agreed(&[&first, &second]).await;
     check_cap(&two, 2);
-    // Each takes what it is given, whoever owns the shard.
+    // Each node accepts every task, whoever owns the shard.
     let ledger = Ledger::default();
     for node in [&first, &second] {
         let tasks: Vec<Value> = (0..200)
@@ -60,7 +60,7 @@ async fn nodes_share_the_shards_within_the_cap_and_move_only_what_they_must() {
     assert_eq!(findings.duplicates, NONE, "members came and went in good order");
 }
 
-/// The owner of each shard, once all nodes see the same and each of them has some.
+/// Returns the owner of each shard, once all nodes agree and each has some.
 async fn agreed(nodes: &[&Node]) -> Owners {
     let mut ids = Vec::new();
     for node in nodes {
@@ -100,7 +100,7 @@ fn check_cap(owners: &Owners, node_count: usize) {
     );
 }
 
-/// How many shards went from one node to another that were both there before and after.
+/// Returns the number of shards that moved between nodes that were there before and after.
 fn moved(before: &Owners, after: &Owners, came_or_left: Uuid) -> usize {
     let stayed = |owner: &Uuid| *owner != came_or_left;
     before

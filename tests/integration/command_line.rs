@@ -1,5 +1,4 @@
-//! The command line as a client: many tasks from a file, whatever breaks on the way; and what its
-//! exit codes say.
+//! The command line as a client: many tasks from a file despite failures, and the exit codes.
 
 use std::collections::HashSet;
 use std::fmt::Write as _;
@@ -16,10 +15,11 @@ use crate::support::{Cluster, Cutter, Node, now_ms};
 const DEADLINE: Duration = Duration::from_secs(120);
 const LINES: usize = 10_000;
 const FRESH_LINES: usize = 2_000;
-/// The most that a connection carries before it is cut, either way: a few requests of 250 lines.
+/// The number of bytes that a connection carries in either direction before the cut: a few requests
+/// of 250 lines.
 const CUT_BYTES_MAX: u64 = 160_000;
 
-/// A file of lines that is gone with the test.
+/// A file of lines that is deleted with the test.
 struct TaskFile(PathBuf);
 
 impl TaskFile {
@@ -59,7 +59,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// Lines of JSON on stdout: those of the lines, and the summary.
+/// The JSON lines on stdout: one per input line, and the summary.
 fn results(output: &Output) -> (Vec<Value>, Value) {
     let mut lines: Vec<Value> =
         text(&output.stdout).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
@@ -120,7 +120,7 @@ async fn a_file_submitted_twice_with_one_run_id_is_published_once_although_conne
     assert_eq!((all.len(), &all), (LINES, &ids(&second)), "the same tasks, each once");
     assert!(cutter.cut_count() >= 3, "{} connections were cut", cutter.cut_count());
 
-    // Here every line is new, so that an answer that was cut off hides a task that was stored.
+    // Every line is new here, so that a lost answer hides a stored task.
     let cuts_before = cutter.cut_count();
     let file = TaskFile::new(&cluster, "fresh", &lines(&fresh, FRESH_LINES, due_at));
     let (results, summary) = submit_file(&unsteady, &file, "r").await;
@@ -129,7 +129,7 @@ async fn a_file_submitted_twice_with_one_run_id_is_published_once_although_conne
     assert_eq!(ids(&results).len(), FRESH_LINES);
     assert!(cutter.cut_count() > cuts_before, "{summary}");
 
-    // Once each task has its final line no record can follow.
+    // Once each task has a final line, no more records can follow.
     cluster.wait_final(LINES + FRESH_LINES, DEADLINE).await;
     let left = "select (select count(*) from task) + (select count(*) from task_far)
         + (select count(*) from execlog where state not in ('published', 'cancelled', 'dead'))";
@@ -285,7 +285,7 @@ async fn a_topic_that_nobody_knows_is_told_from_one_that_has_nothing() {
         );
         assert_eq!(run(words, &empty).await.0, Some(0), "{words:?}");
     }
-    // A dead letter of a topic that was deleted.
+    // A dead letter of a deleted topic.
     let id: uuid::Uuid = "01a1fe6e-c1f1-8001-80ed-000000000001".parse().unwrap();
     let dead = "insert into dead_letter (id, row_id, topic, payload, attempts, reason) values ($1, \
                 $1, $2, '1', 3, 'tried')";
@@ -465,8 +465,7 @@ async fn what_is_pending_and_what_has_died_is_listed_and_dealt_with() {
         out.lines().map(name).collect()
     };
 
-    // Over several requests, in the order of their due times; and what a list leaves is had by its
-    // cursor.
+    // Several requests, in order of due time. The cursor of a list continues the list.
     let expected: Vec<String> = (0..2_500).map(|n| format!("n{n}")).collect();
     let (out, err) = run(&["list", "--topic", &topic, "--all", "--json"]).await;
     assert_eq!((names(&out), err.as_str()), (expected.clone(), ""));
@@ -482,7 +481,7 @@ async fn what_is_pending_and_what_has_died_is_listed_and_dealt_with() {
     );
     assert!(run(&["list", "--counts"]).await.0.contains(" 2,500\n"));
 
-    // By due time: from the first on, up to the last but not with it.
+    // By due time: the start is included, the end is not.
     let (from, to) = ((due_at + 10).to_string(), (due_at + 20).to_string());
     let range = ["cancel", "--topic", &topic, "--due-from", &from, "--due-to", &to];
     assert_eq!(
@@ -494,7 +493,7 @@ async fn what_is_pending_and_what_has_died_is_listed_and_dealt_with() {
     assert_eq!(serde_json::from_str::<Value>(&out).unwrap()["cancelled"], 2_490);
     assert_eq!(run(&["list"]).await, (String::new(), "0 tasks\n".to_owned()));
 
-    // Dead letters, as a settle leaves them.
+    // Dead letters as a settle writes them.
     let ids: Vec<String> =
         (1..=5).map(|n| format!("01a1fe6e-c1f{n}-8001-80ed-000000000001")).collect();
     for id in &ids {

@@ -1,4 +1,4 @@
-//! Records that fit their topic only when they are compressed.
+//! Records that fit into their topic only after compression.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::support::{Cluster, Wishes};
 const DEADLINE: Duration = Duration::from_secs(60);
 const LIMIT: &str = "1000000";
 
-/// Rows as an export has them: they become a fifth or so of what they are.
+/// Rows of an export, which compress to about a fifth.
 fn rows(count: u64) -> Vec<u8> {
     let mut state = 7_u64;
     let mut text = String::new();
@@ -36,7 +36,7 @@ fn record(topic: &TopicName, payload: &[u8]) -> Record {
     }
 }
 
-/// What the broker answers to `payload` in a topic that takes `limit` bytes.
+/// Returns the broker's answer to `payload` in a topic with this limit in bytes.
 async fn outcome(edge: &mut Edge, payload: &[u8], limit: usize) -> DeliveryOutcome {
     let topic =
         topic(&bootstrap(), "compressed", 1, &[("max.message.bytes", &limit.to_string())]).await;
@@ -44,8 +44,7 @@ async fn outcome(edge: &mut Edge, payload: &[u8], limit: usize) -> DeliveryOutco
     edge.outcomes(1).await.remove(&0).unwrap()
 }
 
-/// The size that a submit is judged by is an upper bound, and not far above what the producer makes
-/// of the record.
+/// The size used at submit is an upper bound, and not far above the size of the produced record.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_counted_for_a_compressed_record_is_what_its_topic_must_take() {
     let bootstrap = bootstrap();
@@ -72,7 +71,7 @@ async fn what_is_counted_for_a_compressed_record_is_what_its_topic_must_take() {
                 matches!(taken, DeliveryOutcome::Acknowledged(_)),
                 "{codec} {level} of {what}, {size} bytes: {taken:?}"
             );
-            // What is smaller than this is headers, most of it.
+            // Smaller records consist mostly of headers.
             let Some(less) = (size * 9 / 10).checked_sub(200) else { continue };
             let refused = outcome(&mut edge, &payload, less).await;
             assert!(
@@ -107,7 +106,7 @@ async fn a_record_over_the_limit_is_taken_when_it_is_not_once_it_is_compressed()
     let records = consumer.wait_count(1, DEADLINE).await;
     assert_eq!(records[0].task_id(), sent.id);
 
-    // The broker unpacks what this topic keeps, and holds that against its limit.
+    // The broker decompresses the records of this topic, and checks the result against the limit.
     let refused = node.api().post("/v1/tasks", task(&plain, &letters).to_string()).await;
     assert_eq!(
         (refused.status, serde_json::from_str::<Value>(&refused.text).unwrap()["type"].clone()),

@@ -1,4 +1,4 @@
-//! Dead letters over REST: seen, put back once, dropped; and their history tells all of it.
+//! Dead letters over REST: listed, redriven once, dropped, and complete in their history.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -31,12 +31,12 @@ async fn states(cluster: &Cluster, id: Uuid) -> Vec<String> {
     lines
 }
 
-/// All that Kafka has.
+/// Headers of every kind that Kafka allows.
 fn headers() -> Value {
     json!({ "h": "1", "null": null, "tag": ["a", { "base64": "/w==" }, null] })
 }
 
-/// The record is that of the task, with the headers of [`headers`] before those of Punctual.
+/// Checks that the record is that of the task, with the headers of [`headers`] before Punctual's.
 fn is_whole(record: &Record, id: Uuid) {
     assert_eq!(record.task_id(), id);
     let values: Vec<(&str, Option<&[u8]>)> =
@@ -99,7 +99,8 @@ async fn a_dead_letter_is_listed_put_back_and_published_and_its_history_is_right
     );
     assert_eq!(api.get("/v1/dead?topic=other").await.json()["tasks"], json!([]));
     assert_eq!(api.task(ids[0]).await.shown["died_at"], listed[0]["died_at"]);
-    // Put back while the reason lasts, it dies again; once the reason is gone, it arrives.
+    // A redrive while the reason lasts makes another dead letter. After the reason is gone, the
+    // record arrives.
     assert_eq!(redrive(api, ids[0]).await.status, 200);
     eventually("it is dead again", DEADLINE, async || {
         api.task(ids[0]).await.shown["attempt"] == 2 && api.task(ids[0]).await.state == "dead"
@@ -137,7 +138,7 @@ async fn a_dead_letter_is_listed_put_back_and_published_and_its_history_is_right
         (&json!(ids[0].to_string()), &json!("published"))
     );
     assert_eq!(states(&cluster, ids[0]).await, ["published", "redriven", "redriven"]);
-    // A name that another task has by now stays with that one.
+    // The name now belongs to another task, and stays with that task.
     let answer = api
         .send(
             Method::PUT,
@@ -160,7 +161,7 @@ async fn a_dead_letter_is_listed_put_back_and_published_and_its_history_is_right
     );
 }
 
-/// Drops the dead letters of a topic: first the one, then all others. Their tasks stay dead.
+/// Drops one dead letter of a topic, then all others. The tasks stay dead.
 async fn drops_leave_dead_tasks(cluster: &Cluster, api: &Api, topic: &str, [id, last]: [Uuid; 2]) {
     let dropped = drop_dead(api, id).await;
     assert_eq!((dropped.status, &dropped.json()["id"]), (200, &json!(id.to_string())));
@@ -174,7 +175,7 @@ async fn drops_leave_dead_tasks(cluster: &Cluster, api: &Api, topic: &str, [id, 
     }
 }
 
-/// A dead letter is kept for ever, the receipts of its first attempts are not.
+/// A dead letter is kept for ever, but the receipts of the first attempts are not.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_dead_letter_that_is_older_than_the_receipts_is_put_back_and_its_end_is_known() {
     let cluster = Cluster::start("redriven-late").await;
@@ -199,7 +200,7 @@ async fn a_dead_letter_that_is_older_than_the_receipts_is_put_back_and_its_end_i
     assert_eq!((answer.status, answer.verdict().as_str()), (409, "too_late"));
 }
 
-/// Dead letters as a settle writes them, due within the last hours; every second with the same
+/// Dead letters as a settle writes them, due within the last hours. Every second one has the same
 /// name.
 async fn load(cluster: &Cluster, topic: &str, count: i64) {
     let query = "insert into dead_letter (id, row_id, topic, payload, name, attempts, reason)
@@ -225,7 +226,7 @@ async fn change_many(api: &Api, (verb, counted): (&str, &str), body: &Value) -> 
     (answer[counted].as_i64().unwrap(), answer["more"].as_bool().unwrap())
 }
 
-/// Calls until none is left, each behind the one before; answers how many it were.
+/// Repeats the call with the cursor until none is left. Returns the total.
 async fn change_all(api: &Api, (verb, counted): (&str, &str), mut body: Value) -> i64 {
     let mut count = 0;
     loop {
@@ -258,7 +259,7 @@ async fn redrives_at_the_same_time_put_each_task_back_once() {
     let recent = json!({ "topic": topic, "due_from": now_ms() + 60_000 });
     assert_eq!(redrive_many(first.api(), &recent).await, (0, false));
     assert_eq!(cluster.count("select count(*) from dead_letter").await, 12_000);
-    // One by one: of two callers one puts it back.
+    // One by one: of two callers, one redrives the dead letter.
     let ids: Vec<Uuid> = sqlx::query_scalar("select id from dead_letter order by id limit 50")
         .fetch_all(&cluster.sql)
         .await
@@ -295,8 +296,7 @@ async fn redrives_at_the_same_time_put_each_task_back_once() {
     assert_eq!(cluster.count("select count(*) from task_follow").await, 0);
 }
 
-/// Of many dead letters each is put back, or dropped, by one of two who are at them at the same
-/// time.
+/// Of many dead letters, each one is redriven or dropped by one of two simultaneous callers.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn many_that_are_dropped_and_put_back_at_the_same_time_have_one_end_each() {
     const DROP: (&str, &str) = ("drop", "dropped");
@@ -305,7 +305,7 @@ async fn many_that_are_dropped_and_put_back_at_the_same_time_have_one_end_each()
     let (first, second) = tokio::join!(cluster.node(), cluster.node());
     load(&cluster, &topic, 11_000).await;
     load(&cluster, "other", 3).await;
-    // Large ones end a transaction by their bytes.
+    // Large ones end a transaction by the limit on bytes.
     let large = "update dead_letter set payload = repeat('x', 3 << 20)::bytea where id in (select \
                  id from dead_letter where topic = $1 order by id limit 5)";
     assert_eq!(
@@ -330,7 +330,7 @@ async fn many_that_are_dropped_and_put_back_at_the_same_time_have_one_end_each()
     );
     assert_eq!(change_all(second.api(), DROP, json!({ "topic": topic })).await, 1_000);
     load(&cluster, &topic, 11_000).await;
-    // Both begin at one instant, or one of them might be done before the other begins.
+    // Both calls begin at the same instant. Otherwise one could finish before the other begins.
     let mut holder = cluster.sql.begin().await.unwrap();
     sqlx::query("lock table dead_letter in share mode").execute(&mut *holder).await.unwrap();
     let let_go = async {

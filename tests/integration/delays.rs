@@ -7,8 +7,8 @@ use serde_json::json;
 use crate::support::proxy::{Proxy, Target};
 use crate::support::{Cluster, Wishes, now_ms};
 
-/// How long Postgres's answers take on their way back: a node's lower bound of the clock is behind
-/// by as much.
+/// The delay of Postgres's answers on their way back. A node's lower bound of the clock is late by
+/// this much.
 const WAY_BACK: Duration = Duration::from_millis(60);
 const DELAY_MS: i64 = 400;
 
@@ -33,7 +33,7 @@ async fn a_delay_counts_from_the_arrival_of_the_request_however_far_behind_the_c
     let check = |what: &str, began: i64, due_at: i64| {
         let ended = now_ms();
         assert!(due_at >= began + DELAY_MS, "{what}: shorter by {} ms", began + DELAY_MS - due_at);
-        // The answer was on its way for longer than the limits are apart.
+        // The answer took longer than the distance between the limits.
         assert!(
             due_at <= ended + DELAY_MS + 1,
             "{what}: longer by {} ms",

@@ -1,5 +1,5 @@
-//! A right to write that Kafka takes away: the topic is unavailable, and its tasks wait for as long
-//! as tasks of a missing topic do.
+//! Kafka withdraws the right to write: the topic is unavailable, and the tasks wait as long as
+//! those of a missing topic.
 
 use std::time::Duration;
 

@@ -1,5 +1,4 @@
-//! What was answered is on the disk: whatever the database or the role says of
-//! `synchronous_commit`.
+//! Answered changes are on disk, whatever the `synchronous_commit` of the database or the role.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,7 +10,7 @@ use crate::support::{Cluster, eventually};
 
 const DEADLINE: Duration = Duration::from_secs(120);
 
-/// Notes for each statement that changes a table of the cluster how its transaction will commit.
+/// Notes the commit mode of each statement that changes a table of the cluster.
 const WATCH: &str = "create table seen (what text, commits text, primary key (what, commits));
 create function note_commit() returns trigger language plpgsql as $$ begin
   insert into seen values (lower(tg_op) || ' ' || tg_table_name,
@@ -38,8 +37,8 @@ async fn each_commit_but_that_of_a_settle_waits_for_the_disk() {
     let topic = cluster.topic("orders").await;
     let node = cluster.node().await;
     let (api, consumer) = (node.api(), cluster.consumer(&topic));
-    // A claim on insert, one of the watermark, a far task, a name and its replacement, a cancel of
-    // one and of many.
+    // A claim on insert, a claim at the watermark, a far task, a name with a replacement, a cancel,
+    // and a bulk cancel.
     for delay in ["0ms", "1500ms", "8760h", "1h", "2h"] {
         let task =
             api.submit(&json!({ "topic": topic, "delay": delay, "payload_text": "x" })).await;
@@ -90,7 +89,7 @@ async fn each_commit_but_that_of_a_settle_waits_for_the_disk() {
             "{what}: {commits:?}"
         );
     }
-    // An adoption waits as well; it has found nothing here.
+    // An adoption waits for the disk, too. This one found no batches.
     assert!(
         commits["update execlog_batch"].contains(&"off"),
         "a settle waits for nobody: {commits:?}"

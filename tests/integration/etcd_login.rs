@@ -1,4 +1,4 @@
-//! An etcd that wants to know who calls.
+//! An etcd with authentication.
 
 use std::time::Duration;
 
@@ -23,8 +23,8 @@ async fn enable_authentication(cluster: &Cluster) {
     client.auth_enable().await.unwrap();
 }
 
-/// Its key is in etcd and it hears of the others' keys. The others may see its key before etcd has
-/// answered it.
+/// Returns true when the node has a key in etcd and sees the keys of the others. The others may see
+/// the key before etcd has answered the node.
 async fn is_logged_in(node: &Node) -> bool {
     let api = node.api();
     api.metric("punctual_etcd_session_up").await == 1.0
@@ -56,7 +56,7 @@ async fn nodes_log_in_to_etcd_and_one_with_a_wrong_password_says_so() {
             node.log_tail()
         );
     }
-    // What is meant for the other node's shards comes as well.
+    // Tasks for the other node's shards arrive, too.
     let topic = cluster.topic("orders").await;
     let consumer = cluster.consumer(&topic);
     let tasks: Vec<_> = (0..100)
@@ -84,7 +84,7 @@ async fn nodes_log_in_to_etcd_and_one_with_a_wrong_password_says_so() {
         assert!(!stranger.log().contains("-horse"), "{}", stranger.log_tail());
     }
 
-    // One that crashed knows none of the tokens that it has given.
+    // An etcd that crashed does not know its earlier tokens any more.
     own.kill("etcd").await;
     eventually("the session is lost", DEADLINE, async || {
         first.api().metric("punctual_etcd_session_up").await == 0.0

@@ -1,4 +1,5 @@
-//! The submitters and consumers of examples/, each in its own language, print what their page says.
+//! The submitters and consumers in examples/, one per language, print the output shown on their
+//! page.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -58,7 +59,7 @@ fn built(path: &str) -> String {
     path.display().to_string()
 }
 
-/// What stands in examples/README.md behind the mark `<!-- output: NAME -->`.
+/// Returns the text in examples/README.md after the mark `<!-- output: NAME -->`.
 fn documented(name: &str) -> String {
     let page = std::fs::read_to_string(root().join("examples/README.md")).unwrap();
     let mark = format!("<!-- output: {name} -->\n```\n");
@@ -66,8 +67,7 @@ fn documented(name: &str) -> String {
     from.split_once("```").unwrap().0.to_owned()
 }
 
-/// Runs a program of the examples to its end, which must be a good one, and returns what it
-/// printed.
+/// Runs an example program to its successful end. Returns the output.
 async fn output(
     cluster: &Cluster,
     node: &Node,
@@ -90,7 +90,7 @@ async fn output(
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// Writes the record once more, as a node does that cannot know whether it was written.
+/// Writes the record once more, like a node that cannot know whether the first write succeeded.
 async fn duplicate(cluster: &Cluster, topic: &str, record: &Record) {
     let producer: FutureProducer =
         ClientConfig::new().set("bootstrap.servers", &cluster.stack.kafka).create().unwrap();

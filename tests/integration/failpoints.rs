@@ -1,6 +1,7 @@
-//! The program aborts between two steps that belong together, at every such point that it knows
-//! (`punctual::failpoint`). Another node takes over, or one is started again; nothing is lost, each
-//! task ends once, and only what the dead one had claimed and not settled may be there twice.
+//! Aborts the program between two steps that belong together, at every failpoint
+//! (`punctual::failpoint`). Another node takes over, or a new one starts. Nothing is lost, each
+//! task ends once, and only tasks that the dead node had claimed and not settled may be published
+//! twice.
 
 use std::collections::HashSet;
 use std::os::unix::process::ExitStatusExt as _;
@@ -27,23 +28,23 @@ const DEADLINE: Duration = Duration::from_secs(120);
 /// Clusters at a time: most of a case is waiting for a heartbeat to age.
 const CASES_AT_ONCE: usize = 7;
 const TASK_COUNT: i64 = 200;
-/// They must be stored by then: who stores them dies when they are claimed.
+/// The tasks must be stored by then: the storing node dies at the claim.
 const DUE_AFTER_MS: i64 = 5_000;
-/// More than one chunk of the mover, which is a thousand.
+/// More than one chunk of the mover, which has a thousand rows.
 const FAR_COUNT: i64 = 1_200;
 const SIGABRT: i32 = 6;
 const LEAF: Duration = Duration::from_secs(4);
 
-/// Who goes on after the death.
+/// The node that goes on after the death.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Heir {
-    /// A node that is started then.
+    /// A node that is started after the death.
     Restarted,
-    /// A node that was there before.
+    /// A node that ran before the death.
     Beside,
 }
 
-/// What leads to the point.
+/// The work that leads to the failpoint.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Story {
     Publish,
@@ -58,7 +59,7 @@ enum Story {
 
 type Case = (Failpoint, u32, Story);
 
-/// Every point, when to die there, and what leads to it.
+/// All failpoints, with the moment of the death and the work that leads there.
 const CASES: [Case; 17] = [
     (Failpoint::FarChunkMoved, 1, Story::Move),
     (Failpoint::LeafTruncated, 1, Story::Retire),
@@ -96,10 +97,10 @@ fn there_is_a_case_for_every_point() {
     }
 }
 
-/// Runs all cases, some at a time, and fails with the names of those that failed; what each of them
-/// has to say stands before.
+/// Runs all cases, several at a time, and fails with the names of the failed ones. Their messages
+/// are printed before.
 fn all_cases(heir: Heir) {
-    // One alone, to look at it: FAILPOINT=LeafDetached.
+    // Runs a single case: FAILPOINT=LeafDetached.
     let wanted = std::env::var("FAILPOINT").ok();
     let is_wanted =
         |case: &Case| wanted.as_ref().is_none_or(|wanted| format!("{:?}", case.0) == *wanted);
@@ -112,7 +113,7 @@ fn all_cases(heir: Heir) {
         for _ in 0..CASES_AT_ONCE {
             scope.spawn(|| {
                 while let Some(case) = next() {
-                    // A thread of its own: its panic is this case's failure, and no other's.
+                    // Each case has its own thread, so that a panic fails only this case.
                     if thread::spawn(move || run_alone(case, heir)).join().is_err() {
                         failed.lock().unwrap().push(case);
                     }
@@ -177,7 +178,7 @@ impl Stage {
 
     // --- the stories ---
 
-    /// All due at one moment, so that a batch has many of them.
+    /// All tasks are due at one moment, so that a batch has many.
     async fn publish(&self) {
         let heir = self.heir_beforehand().await;
         let mut victim = self.victim().await;
@@ -197,13 +198,13 @@ impl Stage {
             Failpoint::ClaimCommitted => {
                 assert!(duplicates.is_empty(), "nothing was sent: {duplicates:?}")
             }
-            // Kafka had said so, nobody had written it down.
+            // Kafka had acknowledged the record, but no row said so.
             Failpoint::LastAcknowledged | Failpoint::SettleReady => assert!(!duplicates.is_empty()),
             _ => {}
         }
     }
 
-    /// Nobody was told: each of them is there once, for they were stored.
+    /// No caller got an answer. Each task exists once, because the group was stored.
     async fn submit(&self) {
         let heir = self.heir_beforehand().await;
         let mut victim = self.victim().await;
@@ -218,7 +219,7 @@ impl Stage {
         self.assert_each_serial_once(tasks.len());
     }
 
-    /// With a name it is safe to say it again, and the answer is the first task.
+    /// Repeating a submit with a name is safe. The answer is the first task.
     async fn submit_named(&self) {
         let heir = self.heir_beforehand().await;
         let mut victim = self.victim().await;
@@ -240,7 +241,7 @@ impl Stage {
         self.assert_each_serial_once(40);
     }
 
-    /// One node dies with claimed tasks; the one that adopts them dies as well.
+    /// One node dies with claimed tasks, and the adopter dies, too.
     async fn adopt(&self) {
         let heir = self.heir_beforehand().await;
         let first = self.cluster.spawn_to_die_at(Failpoint::ClaimCommitted.name());
@@ -255,8 +256,7 @@ impl Stage {
         self.finish(heir, &claimed).await;
     }
 
-    /// A row slips into a leaf of the past while nobody looks after it; it must not go with its
-    /// leaf.
+    /// A row slips into a past leaf between two checks. The row must not be dropped with the leaf.
     async fn retire(&self) {
         let heir = self.heir_beforehand().await;
         self.freeze(heir.as_ref()).await;
@@ -301,7 +301,7 @@ impl Stage {
         self.finish(heir, &HashSet::new()).await;
     }
 
-    /// Said again, it replaces whatever the first one left.
+    /// A repeated PUT replaces the result of the first one.
     async fn replace(&self) {
         let heir = self.heir_beforehand().await;
         let mut victim = self.victim().await;
@@ -333,7 +333,7 @@ impl Stage {
         );
     }
 
-    /// Said again, the verdict is the one that the first would have brought.
+    /// A repeated cancel gets the verdict that the first one would have got.
     async fn cancel(&self) {
         let heir = self.heir_beforehand().await;
         let mut victim = self.victim().await;
@@ -358,7 +358,7 @@ impl Stage {
         assert_eq!(findings.cancelled_count, 2);
     }
 
-    // --- their parts ---
+    // --- helpers ---
 
     async fn victim(&self) -> Node {
         ready(self.cluster.spawn_to_die_at(&self.kill_at)).await
@@ -378,8 +378,8 @@ impl Stage {
         }
     }
 
-    /// So that what only one of them does is done by the one that is to die. Not in the middle of
-    /// its own maintenance: it would keep the others from theirs.
+    /// Freezes the heir, so that the victim does the work that only one node does. Not during the
+    /// heir's own maintenance, whose lock would stop the victim's.
     async fn freeze(&self, heir: Option<&Node>) {
         let Some(heir) = heir else { return };
         let locks = "select count(*) from pg_locks where locktype = 'advisory'
@@ -395,12 +395,12 @@ impl Stage {
         .await;
     }
 
-    /// Waits for the abort; the tasks that the node had claimed and not settled.
+    /// Waits for the abort. Returns the tasks that the node had claimed and not settled.
     async fn await_death(&self, victim: &mut Node) -> HashSet<Uuid> {
         let status = victim.wait_exit(DEADLINE).await;
         assert_eq!(status.signal(), Some(SIGABRT), "{}", victim.log());
-        // Of this life's unsettled batches, before anybody adopts them; a claim that was under way
-        // comes to its end at once.
+        // Reads the unsettled batches of this run before another node adopts them. A claim in
+        // progress ends at once.
         let query = "select coalesce(b.first_ids[i], b.ids[i])
             from execlog_batch b cross join generate_series(1, b.task_count) i
             join heartbeat h on h.node = b.owner and h.name = $1 where b.settled_at is null";
@@ -448,7 +448,7 @@ impl Stage {
         self.ledger.accept_all(&api.submit_all(&tasks).await, &tasks);
     }
 
-    /// Makes a call that the node dies of.
+    /// Makes a call during which the node dies.
     async fn lose(&self, api: &Api, method: Method, path: &str, body: &Value) {
         let answer = api
             .try_send(method, path, Some(("application/json", body.to_string().into_bytes())))
@@ -456,7 +456,7 @@ impl Stage {
         assert!(answer.is_err(), "it died before it could answer: {answer:?}");
     }
 
-    /// Writes rows as a submit does, and takes them down.
+    /// Inserts rows as a submit does, and notes them in the ledger.
     async fn insert(&self, table: &str, times: &[Timestamp]) {
         let ids: Vec<TaskId> = times
             .iter()

@@ -1,4 +1,4 @@
-//! What is due beyond the horizon waits in a table of its own, and comes back through the mover.
+//! Tasks due beyond the horizon wait in a table of their own, and come back through the mover.
 
 use std::time::Duration;
 
@@ -102,7 +102,7 @@ async fn what_fell_due_in_the_far_table_while_no_node_ran_comes_when_one_does() 
     assert_eq!(cluster.count("select count(*) from task_far").await, 0);
 }
 
-/// Gives a far task another due time, as if it had been submitted that long ago; its new id.
+/// Gives a far task an earlier due time, as if it had been submitted long ago. Returns the new id.
 async fn bring_near(cluster: &Cluster, id: Uuid, due_at: i64) -> Uuid {
     let random = u64::try_from(id.as_u128() & u128::from(u64::MAX)).unwrap();
     let near =

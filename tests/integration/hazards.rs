@@ -1,10 +1,9 @@
-//! The hazards that shaped the statements, each staged with two connections: what goes wrong when a
-//! rule is left out, and that it does not with the rule.
+//! The hazards behind the rules of the statements, each with two connections: the failure without a
+//! rule, and the correct result with the rule.
 //!
-//! "With the rule" is the product's own code. "Without" is the product's own statement, read from
-//! its source by its name, with the rule cut out of it; or, where the rule is an order of steps,
-//! the steps in the other order. So a rule whose reason has gone fails here as well as one that was
-//! lost.
+//! "With the rule" is the product's own code. "Without" is the product's statement, read from the
+//! source by name, without the text of the rule. If the rule is an order of steps, "without" is the
+//! other order. So a test fails when a rule is lost, and also when the reason for a rule is gone.
 
 mod cancels;
 mod locks;
@@ -31,11 +30,11 @@ use crate::support::{self, BLOCKED, Stack, eventually};
 const PATIENCE: Duration = Duration::from_secs(90);
 /// A canceller waits 200 ms for a lock.
 const STAGED_WITHIN: Duration = Duration::from_millis(150);
-/// Of sessions that wait for a lock for a second.
+/// The lock timeout of sessions: a second.
 const STAGED_WITHIN_A_SECOND: Duration = Duration::from_millis(900);
 const STAGINGS_MAX: usize = 20;
 
-/// A database of its own, with leaves of a quarter of an hour.
+/// A database with leaves of a quarter of an hour.
 struct Stage {
     own: support::Database,
     settings: PostgresSettings,
@@ -54,7 +53,7 @@ impl Stage {
             ..ClusterWishes::default()
         };
         let report = schema::migrate(&settings, wishes).await.unwrap();
-        // The leaf that ends just now is not the test's.
+        // The leaf that is ending now is not part of the test.
         let rules = Rules {
             leaf_grace: hours(1),
             payload_retention: hours(1),
@@ -103,7 +102,7 @@ impl Stage {
         ids
     }
 
-    /// Claims all tasks that are due within the hour.
+    /// Claims all tasks due within the hour.
     async fn claim(&mut self, owner: NodeId) -> punctual::domain::Batch {
         let now = self.now().await;
         let range = IdRange::of_times(
@@ -124,8 +123,8 @@ impl Stage {
             .await;
     }
 
-    /// Has the holder go on when so many wait for a lock; false when that took longer than they
-    /// wait, so that nothing can be said.
+    /// Lets the holder continue when this many sessions wait for a lock. Returns false when the
+    /// sessions gave up before, so that the test proves nothing.
     async fn release(&mut self, count: i64, holder: &mut PgConnection, statement: &str) -> bool {
         self.release_within(STAGED_WITHIN, count, holder, statement).await
     }
@@ -152,7 +151,7 @@ impl Stage {
     }
 }
 
-/// Stages something until the machine was quick enough for it.
+/// Repeats a stage until the machine was fast enough.
 async fn staged<T>(mut stage: impl AsyncFnMut() -> Option<T>) -> T {
     for _ in 0..STAGINGS_MAX {
         if let Some(seen) = Box::pin(stage()).await {
@@ -176,8 +175,8 @@ async fn number(connection: &mut PgConnection, query: &str) -> i64 {
     query.fetch_one(connection).await.unwrap()
 }
 
-/// Runs a statement in the background, over a connection of its own: it is expected to wait for
-/// somebody.
+/// Runs a statement in the background, over a new connection, because the statement is expected to
+/// wait for another one.
 fn in_background(
     mut connection: PgConnection,
     statement: String,
@@ -196,7 +195,7 @@ fn code_of(error: &sqlx::Error) -> Option<String> {
 const DEADLOCK: &str = "40P01";
 const LOCK_TIMEOUT: &str = "55P03";
 
-/// A statement of the product, by the name that it begins with.
+/// Returns a statement of the product by its name.
 fn statement(name: &str) -> String {
     let mut folders = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join("src/postgres")];
     let mut found = Vec::new();
@@ -218,7 +217,7 @@ fn statement(name: &str) -> String {
     found.remove(0)
 }
 
-/// The statement without a rule that it has exactly once.
+/// Returns the statement without the text of a rule, which must occur exactly once.
 fn without(statement: &str, rule: &str) -> String {
     assert_eq!(statement.matches(rule).count(), 1, "{rule:?} in:\n{statement}");
     statement.replace(rule, "")

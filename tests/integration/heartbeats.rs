@@ -8,7 +8,7 @@ use punctual::postgres::cluster::heartbeat::{Beat, Heartbeats};
 
 use crate::membership_support::{Cluster, some_node};
 
-/// Nothing here waits for it: each beat may take half of it.
+/// Long enough that no test waits for a deadline. A beat may take half of this TTL.
 const TTL: Duration = Duration::from_secs(30);
 
 fn beat(node: NodeId, counter: i64) -> Beat {

@@ -1,5 +1,5 @@
-//! Usual clients of HTTP read an answer that did not wait for their body, whatever its size, and go
-//! on with the next request.
+//! Common HTTP clients read an early answer, whatever the size of their body, and continue with the
+//! next request.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -15,7 +15,7 @@ const DEADLINE: Duration = Duration::from_secs(180);
 
 const SIZES: [usize; 3] = [1 << 10, 300 << 10, 40 << 20];
 
-/// What is asked, and the status for each of the sizes. The body is blanks.
+/// The requests, and the status for each size. The body is blanks.
 const ASKED: [(&str, &str, [u16; 3]); 4] = [
     ("/v1/tasks", "text/plain", [415, 415, 415]),
     ("/v1/tasks", "application/json", [400, 400, 413]),
@@ -68,7 +68,7 @@ async fn check(node: &Node, mut command: Command, names: &[&str]) {
 async fn early_answers_are_read_by_python() {
     let cluster = Cluster::start("early-python").await;
     let node = cluster.node().await;
-    // The environment of schemathesis, which has requests in a version of its own.
+    // The environment of schemathesis, which has requests in another version.
     let python: PathBuf =
         Path::new(env!("CARGO_MANIFEST_DIR")).join(".stack/schemathesis/bin/python");
     assert!(python.exists(), "{} is not there: run scripts/schemathesis", python.display());

@@ -1,5 +1,5 @@
-//! Postgres closes sessions that nobody uses just then: in a restart, a fail-over, at an operator's
-//! word. The next call is not the one that finds out.
+//! Postgres closes idle sessions: in a restart, a failover, or by an operator. The next request
+//! must not fail because of a closed session.
 
 use std::time::Duration;
 
@@ -11,7 +11,8 @@ use crate::support::{Api, Cluster, Node, eventually};
 
 const DEADLINE: Duration = Duration::from_secs(120);
 
-/// One call of each kind, each over a connection of its own; what was answered instead of 2xx.
+/// Makes one call of each kind, each over another connection to Postgres. Returns the answers other
+/// than 2xx.
 async fn one_of_each(api: &Api, topic: &str, turn: u32) -> Vec<String> {
     let task = json!({ "topic": topic, "delay": "1h", "payload_text": "idle" });
     let named = json!({
@@ -49,7 +50,7 @@ async fn calls_after_postgres_has_closed_idle_sessions_are_answered_at_once() {
     let topic = cluster.topic("orders").await;
     let node = cluster.node().await;
     assert_eq!(one_of_each(node.api(), &topic, 1).await, Vec::<String>::new());
-    // Those that are kept open are opened again soon: each time some are missing.
+    // Connections that are kept open are soon opened again: some are missing each time.
     eventually("the sessions that serve callers are idle for more than a second, and \
                 closed", DEADLINE, async || {
         let close = "select count(pg_terminate_backend(pid)) from pg_stat_activity

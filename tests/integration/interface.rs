@@ -1,5 +1,5 @@
-//! The REST API and its own document: what it says works when it is pasted, schemathesis finds
-//! nothing that contradicts it, and afterwards the tables hold exactly what was answered.
+//! The REST API against its own document: the samples work as pasted, schemathesis finds no
+//! contradiction, and afterwards the tables hold exactly the answered tasks.
 
 use std::path::{Path, PathBuf};
 use std::process::Output;
@@ -15,7 +15,7 @@ use uuid::Uuid;
 use crate::support::{Call, Cluster, Node, Oracle, eventually_some, now_ms};
 
 const DEADLINE: Duration = Duration::from_secs(120);
-/// Beside other tests, on a slow machine; alone it takes 80 s.
+/// The deadline beside other tests on a slow machine. Alone, a run takes 80 s.
 const SCHEMATHESIS_DEADLINE: Duration = Duration::from_secs(900);
 /// The same cases each time; another one finds others.
 const SEED: &str = "20261121";
@@ -29,7 +29,7 @@ async fn document(node: &Node) -> Value {
     answer.json()
 }
 
-/// Method, path and operation of all that a document has.
+/// Returns method, path and operation of the whole document.
 fn operations(document: &Value) -> Vec<(String, String, Value)> {
     let paths = document["paths"].as_object().unwrap().iter();
     let operations = paths.flat_map(|(path, methods)| {
@@ -50,7 +50,7 @@ async fn each_operation_has_a_sample_that_works_when_it_is_pasted() {
     let topic = cluster.topic("demo").await;
     let node = cluster.node().await;
     let document = document(&node).await;
-    // A sample is for the node of `make run` and its topic.
+    // The samples use the node and the topic of `make run`.
     let here = |text: &str| {
         let text = text
             .replace("http://127.0.0.1:7070", node.api().base())
@@ -99,13 +99,13 @@ async fn each_operation_has_a_sample_that_works_when_it_is_pasted() {
     }
 }
 
-/// The folder of what schemathesis is told.
+/// The folder with the hooks of schemathesis.
 fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/interface")
 }
 
-/// Makes dead letters: records that their topic takes when they are submitted, and does not take
-/// any more when they are due. It takes them again afterwards.
+/// Makes dead letters: the topic takes their records at submit, refuses them at the due time, and
+/// takes them again afterwards.
 async fn make_dead_letters(
     cluster: &Cluster,
     node: &Node,
@@ -157,7 +157,7 @@ async fn run_schemathesis(
         .env("PYTHONDONTWRITEBYTECODE", "1");
     command.env("PUNCTUAL_TEST_TOPICS", topics.join(",")).env("PUNCTUAL_TEST_DEAD", dead.join(","));
     command.env("PUNCTUAL_TEST_RECORD", record);
-    // It leaves its caches where it runs.
+    // Schemathesis leaves caches in its working folder.
     command.current_dir(record.parent().unwrap()).kill_on_drop(true);
     tokio::time::timeout(SCHEMATHESIS_DEADLINE, command.output())
         .await
@@ -165,7 +165,7 @@ async fn run_schemathesis(
         .unwrap()
 }
 
-/// All requests with their answers, in their order.
+/// Returns all requests with their answers, in order.
 fn read_record(record: &Path) -> Vec<Call> {
     let text = std::fs::read_to_string(record).unwrap();
     let call = |line: &str| {
@@ -195,8 +195,8 @@ async fn schemathesis_finds_nothing_and_the_tables_hold_exactly_what_was_answere
     let node = cluster.node().await;
     let record = cluster.folder().join("record.jsonl");
     let mut oracle = Oracle::default();
-    // Of a topic that schemathesis does not know: else one request for many would put all of them
-    // back.
+    // Schemathesis does not know this topic. Otherwise one bulk redrive would redrive all of the
+    // dead letters.
     let spared = cluster.topic("spared").await;
     let dead = make_dead_letters(&cluster, &node, &spared, &mut oracle).await;
     let before = answered(&node).await;
@@ -226,7 +226,7 @@ async fn schemathesis_finds_nothing_and_the_tables_hold_exactly_what_was_answere
     );
     let mut during = answered(&node).await;
     before.iter().for_each(|(status, count)| *during.get_mut(status).unwrap() -= count);
-    // It begins with the question whether odd characters in a path are borne, and does not tell its
+    // Schemathesis first checks whether odd characters in a path are accepted, without calling the
     // hooks.
     *during.get_mut(&404).unwrap() -= 1;
     during.retain(|_, count| *count > 0);
@@ -243,7 +243,7 @@ async fn schemathesis_finds_nothing_and_the_tables_hold_exactly_what_was_answere
 
 type ByStatus = std::collections::BTreeMap<u16, usize>;
 
-/// Paths that are asked by the test itself, too.
+/// Paths that the test itself calls, too.
 const ASKED_BY_ALL: [&str; 3] = ["/readyz", "/metrics", "/openapi.json"];
 
 fn of_record(calls: &[Call]) -> ByStatus {
@@ -256,7 +256,7 @@ fn of_record(calls: &[Call]) -> ByStatus {
     counts
 }
 
-/// What the node says that it has answered, by status.
+/// Returns the number of answers by status, from the node's metrics.
 async fn answered(node: &Node) -> ByStatus {
     let mut counts = ByStatus::new();
     for line in node.metrics().await.lines() {

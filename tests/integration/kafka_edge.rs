@@ -1,4 +1,4 @@
-//! Bytes, receipts, refusals and look-ups, with a broker that is well.
+//! Bytes, receipts, refusals and look-ups, with a healthy broker.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -121,8 +121,8 @@ async fn a_record_has_the_time_that_it_was_given_and_one_that_a_broker_refuses_c
     assert!(matches!(edge.outcomes(1).await[&0], DeliveryOutcome::Acknowledged(_)));
     let read = consume(&bootstrap, &topic, 1, 1).await;
     assert_eq!(read[0].timestamp(), RecordTime::CreateTime(given.as_millis()));
-    // A broker takes an hour at the most: the clock of Postgres and its own are apart, and the task
-    // is not to blame.
+    // A broker accepts an hour at most: Postgres's clock and the broker's differ, which is not the
+    // fault of the task.
     edge.producer
         .send(1, topic.as_str(), &batch.task(0), given.plus(Duration::from_secs(3 * 3600)))
         .unwrap();
@@ -140,7 +140,7 @@ async fn a_topic_that_does_not_exist_takes_nothing_and_is_not_made() {
     for outcome in edge.outcomes(2).await.values() {
         assert!(outcome.is(Failure::Unavailable) && !outcome.is_maybe_sent(), "{outcome:?}");
     }
-    // Once the producer knows, it says so at once.
+    // Once the producer knows, the answer is immediate.
     let batch = plain_batch(&nowhere, 1, 10);
     let refused = edge.producer.send(0, nowhere.as_str(), &batch.task(0), stamp());
     assert!(
@@ -155,7 +155,7 @@ async fn a_topic_that_does_not_exist_takes_nothing_and_is_not_made() {
         "{refused:?}"
     );
     assert_eq!(edge.topics.ask(&nowhere).await, Err(LookUpError::Unknown));
-    // Created later, it is known without a restart, and takes records.
+    // A topic that is created later is known without a restart, and takes records.
     create(&bootstrap, &nowhere, 1, &[]).await;
     edge.topics.ask(&nowhere).await.unwrap();
     assert_eq!(edge.producer.preload(vec![nowhere.clone()], Duration::from_secs(5)).await, 1);
@@ -168,7 +168,7 @@ async fn a_batch_that_is_too_large_condemns_only_the_record_that_is_too_large_al
     let bootstrap = bootstrap();
     let narrow = topic(&bootstrap, "edge-narrow", 1, &[("max.message.bytes", "2000")]).await;
     let wide = topic(&bootstrap, "edge-wide", 1, &[("max.message.bytes", "10000000")]).await;
-    // Long enough for all of them to meet in one batch.
+    // Long enough for all records to be in one producer batch.
     let settings = punctual::kafka::KafkaSettings {
         linger: Duration::from_millis(100),
         ..settings(&bootstrap, &[])
@@ -196,7 +196,8 @@ async fn a_batch_that_is_too_large_condemns_only_the_record_that_is_too_large_al
         assert!(is_expected, "{correlation_id}: {outcome:?}");
     }
 
-    // Both producers live on, on this topic and on others; a large record goes where it is welcome.
+    // Both producers keep working, on this topic and on others. A large record goes to a topic with
+    // a higher limit.
     edge.send(&plain_batch(&narrow, 1, 500));
     assert!(matches!(edge.outcomes(1).await[&0], DeliveryOutcome::Acknowledged(_)));
     edge.send(&plain_batch(&wide, 3, 5_000_000));
@@ -274,7 +275,7 @@ async fn a_purge_reports_every_record_once_and_the_producer_goes_on() {
     assert_eq!(edge.producer.fatal(), None);
 }
 
-/// Its node ends then: what it was given has no outcome any more.
+/// The node ends then: its records will have no outcome.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_producer_whose_reports_nobody_takes_in_any_more_says_so() {
     let bootstrap = bootstrap();
@@ -319,7 +320,7 @@ async fn a_full_queue_is_told_and_takes_records_again() {
         Err(SendError::Full)
     );
     assert_eq!(edge.outcomes(10).await.len(), 10);
-    // The last report comes a moment before its record leaves the queue.
+    // The last report arrives shortly before the record leaves the queue.
     eventually("the queue is empty", Duration::from_secs(10), async || {
         edge.producer.in_flight() == 0
     })

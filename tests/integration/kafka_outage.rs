@@ -1,4 +1,4 @@
-//! A broker that goes and comes back. It has a stack of its own.
+//! A broker that stops and comes back, in a stack of its own.
 
 #![expect(clippy::unwrap_used, reason = "these are tests")]
 
@@ -57,9 +57,9 @@ async fn publishes(edge: &mut Edge, topic: &TopicName, count: usize) {
     );
 }
 
-/// A broker that is just starting may lead librdkafka astray for good (its issues 5301 and 5430). A
-/// node then makes a new producer, and hands over again what the old one did not get through
-/// (`Publisher::mend`, `Publisher::check`); so does this.
+/// A broker that is starting may confuse librdkafka for good (its issues 5301 and 5430). A node
+/// then makes a new producer, and sends the remaining records of the old one again
+/// (`Publisher::mend`, `Publisher::check`). This helper does the same.
 async fn arrives(edge: &mut Edge, settings: &KafkaSettings, batch: &Batch) {
     let outcomes = edge.outcomes(batch.len()).await;
     if !outcomes.values().all(|outcome| matches!(outcome, DeliveryOutcome::Acknowledged(_))) {
@@ -74,10 +74,10 @@ async fn arrives(edge: &mut Edge, settings: &KafkaSettings, batch: &Batch) {
     }
 }
 
-/// A client that nobody answers is made anew after 10 s (decision 0014).
+/// A client without answers is replaced after 10 s (decision 0014).
 const BACK_MAX: Duration = Duration::from_secs(60);
-/// 2 s are promised, of a machine that does not stand still; a client that nobody answers would be
-/// made anew after 10 s.
+/// 2 s are promised on a machine that does not stall. A client without answers would be replaced
+/// after 10 s.
 const NOTICED_MAX: Duration = Duration::from_secs(8);
 
 async fn held(contact: &KafkaContact, deadline: Duration) -> Duration {
@@ -105,7 +105,7 @@ async fn a_broker_that_goes_is_noticed_and_what_was_sent_arrives_when_it_is_back
     let facts = edge.topics.look_up(&topic).await.unwrap();
     publishes(&mut edge, &topic, 100).await;
 
-    // Idle, it crashes.
+    // An idle broker crashes.
     stack.run(&["kill", "kafka"]);
     let noticed = not_held(&contact, "a crash is noticed").await;
     assert!(contact.is_lost() && contact.last_at().is_some());
@@ -121,13 +121,12 @@ async fn a_broker_that_goes_is_noticed_and_what_was_sent_arrives_when_it_is_back
     let acknowledged = clock::monotonic().since(started_at);
     tracing::info!(?noticed, ?returned, ?acknowledged, "a crash");
 
-    // It stops in good order, and is away for longer than the publish deadline. What the producer
-    // keeps meanwhile arrives.
+    // The broker stops cleanly, for longer than the publish deadline. The records in the producer
+    // arrive afterwards.
     let brief =
         KafkaSettings { publish_deadline: Duration::from_secs(2), ..settings(&bootstrap, &[]) };
     let mut impatient = Edge::new(&brief, Mode::Together);
-    // That the broker takes its first records within two seconds is more than a busy machine can
-    // promise.
+    // A busy machine cannot promise that the broker takes the first records within two seconds.
     eventually("it publishes", BACK_MAX, async || {
         impatient.send(&plain_batch(&topic, 10, 100));
         impatient
@@ -140,7 +139,7 @@ async fn a_broker_that_goes_is_noticed_and_what_was_sent_arrives_when_it_is_back
     stack.run(&["stop", "kafka"]);
     not_held(&contact, "a stop is noticed").await;
     impatient.send(&plain_batch(&topic, 10, 100));
-    // It is the node's to take back what has waited for too long.
+    // Taking back records that waited too long is the task of the node.
     impatient.producer.purge_queue();
     let outcomes = impatient.outcomes(10).await;
     let is_taken_back = |outcome: &DeliveryOutcome| matches!(outcome, DeliveryOutcome::Failed(failed) if failed.is_taken_back());

@@ -1,4 +1,4 @@
-//! Errors that a real broker gives only when it is set up for them: from librdkafka's mock cluster.
+//! Errors that a real broker gives only with a special setup, from librdkafka's mock cluster.
 
 #![expect(clippy::unwrap_used, reason = "these are tests")]
 
@@ -29,7 +29,7 @@ async fn a_topic_that_we_may_not_write_to_condemns_no_record_at_once() {
         RDKafkaApiKey::Produce,
         &[RDKafkaRespErr::RD_KAFKA_RESP_ERR_TOPIC_AUTHORIZATION_FAILED],
     );
-    // One: once that is known, the next would be refused where it is handed over.
+    // One record: once the error is known, the next record would be refused at the handover.
     edge.send(&plain_batch(&topic, 1, 10));
     let outcomes = edge.outcomes(1).await;
     assert!(

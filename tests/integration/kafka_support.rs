@@ -1,4 +1,4 @@
-//! What the tests of the Kafka edge share: topics, producers with their reports, and a consumer.
+//! Shared by the tests of the Kafka edge: topics, producers with their reports, and a consumer.
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a helper of tests fails the test")]
 
@@ -32,7 +32,7 @@ pub type Parts<'a> = (Option<&'a [u8]>, Option<&'a [u8]>, Headers);
 pub const NOW: Timestamp = Timestamp::from_micros(1_234_567_000);
 pub const REPORT_DEADLINE: Duration = Duration::from_secs(40);
 
-/// The time of the records that tests send: not this machine's, but one that no broker refuses or
+/// The timestamp of test records: not this machine's time, but a time that no broker refuses or
 /// deletes for its age.
 pub fn stamp() -> Timestamp {
     punctual::clock::wall().minus(Duration::from_secs(3600))
@@ -94,8 +94,7 @@ impl Edge {
         Self { topics, producer: Arc::new(producer), registry, metrics, reports }
     }
 
-    /// Another producer in the place of this one, as a node makes it of one that librdkafka has led
-    /// astray.
+    /// Replaces this producer, as a node replaces a producer that librdkafka has confused.
     pub fn renew(&mut self, settings: &KafkaSettings, mode: Mode) {
         let (producer, reports) = producer(settings, mode, &self.topics, &self.metrics);
         (self.producer, self.reports) = (Arc::new(producer), reports);
@@ -112,7 +111,7 @@ impl Edge {
         outcomes(&mut self.reports, count).await
     }
 
-    /// All metrics, as Prometheus would read them.
+    /// Returns all metrics in the format of Prometheus.
     pub fn text(&self) -> String {
         let mut text = String::new();
         encode(&mut text, &self.registry).unwrap();
@@ -131,7 +130,7 @@ pub fn producer(
     (Producer::new(settings, mode, topics.contact(), metrics.clone(), hooks).unwrap(), reports)
 }
 
-/// The outcomes of `count` correlation ids, each of which must be reported once.
+/// Returns the outcomes of `count` correlation ids. Each must be reported once.
 pub async fn outcomes(
     reports: &mut Receiver<DeliveryReport>,
     count: usize,
@@ -153,7 +152,7 @@ pub async fn outcomes(
     outcomes
 }
 
-/// A new topic with a name of its own.
+/// Creates a topic with a unique name.
 pub async fn topic(
     bootstrap: &str,
     name: &str,
@@ -172,7 +171,7 @@ pub async fn create(bootstrap: &str, name: &TopicName, partitions: i32, config: 
     for (key, value) in config {
         new = new.set(key, value);
     }
-    // A controller that stood still for a moment may have made it without saying so.
+    // A controller that stalled may have created the topic without an answer.
     let mut tries = 0;
     eventually("the topic is made", REPORT_DEADLINE, async || {
         let results = admin.create_topics([&new], &AdminOptions::new()).await;

@@ -12,8 +12,8 @@ const DEADLINE: Duration = Duration::from_secs(90);
 const TASK_COUNT: usize = 2000;
 const PAYLOAD_BYTES: i32 = 1_000_000;
 const SHARDS: u16 = 16;
-/// The default limit on bytes in flight is 256 MiB; librdkafka and the answers of claims hold
-/// copies of what is in it.
+/// The default limit on bytes in flight is 256 MiB. librdkafka and the answers of claims hold
+/// copies.
 const MEMORY_MAX: u64 = 1 << 30;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -23,9 +23,10 @@ async fn two_thousand_tasks_of_1_mb_due_at_one_moment_go_through_in_bounded_memo
     let node = cluster.node().await;
     let consumer = cluster.consumer(&topic);
     let due_at = now_ms() + 10_000;
-    // A few over the API, so that its way in carries them, too; the rest straight into the table:
-    // two gigabytes of JSON would test the test. On a machine too slow to store them by then they
-    // are overdue, all at one moment as well: that of the commit.
+    // A few tasks go over the API, so that the submit path carries large ones, too. The rest go
+    // straight into the table, because two gigabytes of JSON would test only the test. On a slow
+    // machine, the tasks are stored after their due time, and then become overdue at one moment,
+    // that of the commit.
     let payload = "y".repeat(usize::try_from(PAYLOAD_BYTES).unwrap());
     let mut expected = Vec::with_capacity(TASK_COUNT);
     for _ in 0..20 {
@@ -50,8 +51,8 @@ async fn two_thousand_tasks_of_1_mb_due_at_one_moment_go_through_in_bounded_memo
     cluster.wait_final(TASK_COUNT, DEADLINE).await;
 }
 
-/// Puts tasks into `task` as submits would, in one transaction. Their payloads are copies of the
-/// first one, which Postgres need not compress anew.
+/// Inserts tasks into `task` as submits would, in one transaction. The payloads are copies of the
+/// first one, so that Postgres does not compress each again.
 async fn insert(cluster: &Cluster, topic: &str, due_at: i64, count: usize) -> Vec<Uuid> {
     let shard = |index: usize| Shard::new(u16::try_from(index % usize::from(SHARDS)).unwrap());
     let ids: Vec<Uuid> = (0..count)

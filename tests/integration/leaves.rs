@@ -1,4 +1,4 @@
-//! Leaves come and go under load, and nothing is lost between them.
+//! Leaves come and go under load, without losses.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use crate::support::wait::throughout;
 use crate::support::{Cluster, Ledger, NONE, Traffic, Wishes, eventually};
 
 const DEADLINE: Duration = Duration::from_secs(120);
-/// A leaf goes a minute after its end, at the earliest.
+/// A leaf is dropped a minute after its end, at the earliest.
 const RETIRE_DEADLINE: Duration = Duration::from_secs(100);
 /// Design.md's own limit on leaves.
 const LEAVES_MAX: usize = 300;
@@ -35,7 +35,7 @@ async fn leaves_come_and_go_under_load_and_nothing_is_lost() {
     let findings = ledger.settle_up(&cluster, || consumer.records(), DEADLINE).await;
     assert_eq!(findings.duplicates, NONE);
     assert_eq!(cluster.count("select count(*) from task").await, 0);
-    // The first three were there when the traffic began: they held tasks.
+    // The first three leaves existed when the traffic began: they held tasks.
     let oldest: Vec<&String> = at_first.iter().take(3).collect();
     eventually("the oldest leaves go", RETIRE_DEADLINE, async || {
         let now = leaves(&cluster).await;
@@ -43,7 +43,7 @@ async fn leaves_come_and_go_under_load_and_nothing_is_lost() {
         oldest.iter().all(|leaf| !now.contains(*leaf))
     })
     .await;
-    // The next leaf may be in the middle of its detach. A detach that was cut off stays pending.
+    // The next leaf may be in the middle of its detach. An interrupted detach stays pending.
     eventually("no detach was cut off", DEADLINE, async || {
         cluster.count("select count(*) from pg_inherits where inhdetachpending").await == 0
     })

@@ -1,5 +1,5 @@
-//! The limits of the API on the real program: each is told and counted, slow callers are cut off,
-//! and what a request carries goes all the way.
+//! The limits of the API on the real program: each one is reported and counted, slow callers are
+//! cut off, and all parts of a request reach the record.
 
 use std::io::Write as _;
 use std::time::Duration;
@@ -166,7 +166,7 @@ async fn each_limit_has_its_status_its_problem_and_its_metric() {
         node.api().get("/v1/cluster").await.status == 200
     })
     .await;
-    // At least one is open already: so the last of these is beyond the limit.
+    // At least one connection is already open, so the last of these is over the limit.
     let mut open = Vec::new();
     for _ in 0..8 {
         open.push(connect(&node, "").await);
@@ -198,7 +198,7 @@ async fn slow_callers_are_cut_off_and_leave_nothing_behind() {
     ];
     let node = cluster.node_with(&deadlines).await;
     let large = json!({"topic": topic, "delay": "1h", "payload_text": "x".repeat(900_000)});
-    // Within two seconds, also on a machine that is slow at first: what was stored twice does no
+    // Within two seconds, also on a machine with a slow start. A task that was stored twice does no
     // harm.
     let id = eventually_some("a large task is stored", DEADLINE, async || {
         let answer = node.api().post("/v1/tasks", large.to_string()).await;
@@ -214,14 +214,13 @@ async fn slow_callers_are_cut_off_and_leave_nothing_behind() {
                      content-length: 9\r\n\r\n\
                      {";
     let mut half_body = connect(&node, half_body).await;
-    // Asked for often enough, it fills every buffer on its way.
+    // Repeated often enough, the request fills every buffer on its way.
     let unread =
         connect(&node, &format!("GET {path} HTTP/1.1\r\nhost: localhost\r\n\r\n").repeat(40)).await;
     assert_eq!(rest_of(&mut nothing).await, "");
     assert_eq!(rest_of(&mut half_header).await, "");
     assert!(rest_of(&mut half_body).await.starts_with("HTTP/1.1 408 "));
-    // Asked for again and again, so that the connection which that needs is never idle for long
-    // itself.
+    // Repeated, so that the connection for this request is never idle for long.
     for (line, least) in [
         (r#"punctual_api_cut_off_total{deadline="header"}"#, 2),
         (r#"punctual_api_cut_off_total{deadline="idle"}"#, 1),

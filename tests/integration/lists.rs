@@ -1,4 +1,4 @@
-//! Lists are honest whatever happens between two pages, and a cancel of many takes each task once.
+//! Lists are correct whatever happens between two pages, and a bulk cancel takes each task once.
 
 use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
@@ -63,7 +63,7 @@ async fn a_list_misses_nothing_and_repeats_nothing_under_submits_cancels_and_mov
     let topic = cluster.topic("orders").await;
     let node = cluster.node().await;
     let api = node.api().clone();
-    // Half of them are due beyond the leaves, and one key holds a seventh.
+    // Half of the tasks are due after the last leaf, and one key has a seventh.
     let steady = api.submit_all(&tasks_due(&topic, 3000, 10..270)).await;
     let steady: BTreeSet<Uuid> = steady.iter().map(|task| task.id).collect();
     let is_done = Arc::new(AtomicBool::new(false));
@@ -164,7 +164,7 @@ async fn a_list_keeps_to_its_range_and_says_where_a_deferred_task_is_now() {
         "from is inclusive, to is not"
     );
     assert_eq!(read_all(api, &of_range(due + 4, due + 4), 2).await.len(), 0);
-    // A task that was deferred: another row, under the first id, where it is due now.
+    // A deferred task: another row with the first id, listed at the new due time.
     let first = accepted[0].id;
     sqlx::query(
         "with d as (delete from task where id = $1 returning *), f as (insert into task_follow values ($1, $2, false))
@@ -192,7 +192,7 @@ async fn a_list_keeps_to_its_range_and_says_where_a_deferred_task_is_now() {
     assert_eq!((in_the_hour, counts["minutes"].as_array().unwrap().len()), (5, 60));
 }
 
-/// Loads tasks as submits store them, `count` in leaves and as many in the far table.
+/// Inserts tasks as submits do, `count` into leaves and as many into the far table.
 async fn load(cluster: &Cluster, topic: &str, count: i64) {
     for (table, from) in [("task", 60 * MINUTE_MS), ("task_far", LEAVES_END_MS + 60 * MINUTE_MS)] {
         let query = format!(
@@ -234,7 +234,7 @@ async fn a_cancel_of_many_counts_each_task_once_and_writes_its_line() {
         .api()
         .submit(&json!({ "topic": topic, "delay": "1h", "payload_text": "x", "name": "order-17" }))
         .await;
-    // Two that were deferred, of which one may be in the topic.
+    // Two deferred tasks, one of which may be in the topic.
     let [sent, unsent] = [true, false].map(|maybe_sent| {
         (Uuid::from_u128(0x8001_u128 << 64 | u128::from(maybe_sent) | 1 << 79), maybe_sent)
     });
@@ -277,7 +277,7 @@ async fn a_cancel_of_many_counts_each_task_once_and_writes_its_line() {
     };
     let (one, two) = tokio::join!(cancel_all(first.api()), cancel_all(second.api()));
     eprintln!("cancelled by one {one}, by the other {two}");
-    // All of them, the named one, and the one that was certainly not sent.
+    // All of them, with the named task, and with the task that was certainly not sent.
     assert_eq!(one + two, 12_200 + 2);
     assert_eq!(cluster.count("select count(*) from execlog_cancelled").await, 12_202);
     assert_eq!(
@@ -304,7 +304,7 @@ async fn a_cancel_of_many_counts_each_task_once_and_writes_its_line() {
         .map(|task| task["topic"].as_str().unwrap().to_owned())
         .collect();
     assert_eq!(left, HashSet::from([topic, other.clone()]));
-    // A range, its ends as in a list.
+    // A range, with ends as in a list.
     let due = now_ms() + 30 * MINUTE_MS;
     let tasks: Vec<Value> =
         (0..5).map(|n| json!({ "topic": other, "due_at": due + n, "payload_text": "x" })).collect();
@@ -320,8 +320,8 @@ async fn a_cancel_of_many_counts_each_task_once_and_writes_its_line() {
     );
 }
 
-/// Of the ids of one millisecond the order is that of the shards: a merge over the shards would
-/// complete a sixteenth of each look.
+/// Ids of one millisecond are ordered by shard. A merge over the shards would complete only a
+/// sixteenth of each look.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_hotspot_of_one_millisecond_is_looked_through_once_and_left_behind() {
     const HOTSPOT: i64 = 30_000;
@@ -329,7 +329,7 @@ async fn a_hotspot_of_one_millisecond_is_looked_through_once_and_left_behind() {
     let (hotspot, beside) = (cluster.topic("hotspot").await, cluster.topic("beside").await);
     let node = cluster.node().await;
     let due = now_ms() / 1000 * 1000 + 40 * MINUTE_MS;
-    // Most of it in a leaf; a part is still in the far table.
+    // Most tasks are in a leaf, and some are still in the far table.
     for (table, topic, count, due) in [
         ("task", &hotspot, HOTSPOT, due),
         ("task_far", &hotspot, 500, due),
@@ -363,7 +363,7 @@ async fn a_hotspot_of_one_millisecond_is_looked_through_once_and_left_behind() {
     let counted = cancel_many(node.api(), &json!({ "topic": beside, "dry_run": true })).await;
     assert_eq!(counted, (23, false));
     assert_eq!(cancel_many(node.api(), &json!({ "topic": beside })).await, (23, false));
-    // More than a call takes: it goes on where it has ended, within the millisecond.
+    // More than one call takes: the next call goes on within the millisecond.
     let (mut body, mut count) = (json!({ "topic": hotspot, "dry_run": true }), 0);
     loop {
         let answer = node.api().post("/v1/tasks/cancel", body.to_string()).await;
@@ -396,7 +396,7 @@ async fn what_a_cancel_of_many_says_is_true_while_claims_run() {
         .map(|n| json!({ "topic": topic, "due_at": start + 2 * n, "payload_text": "x" }))
         .collect();
     node.api().submit_all(&tasks).await;
-    // Half of them, while they are being claimed.
+    // Half of the tasks, while they are being claimed.
     crate::support::wait::until(start + 3000).await;
     let mut cancelled = 0;
     eventually("nothing is left to cancel", Duration::from_secs(60), async || {

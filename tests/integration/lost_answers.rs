@@ -1,5 +1,4 @@
-//! Postgres commits, and the answer is lost on its way: nobody knows, and nothing may come of it
-//! but a refusal or a delay.
+//! Postgres commits, and the answer is lost. The only consequence may be a refusal or a delay.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,14 +10,14 @@ use crate::support::{Cluster, Ledger, NONE, Traffic, Wishes, eventually};
 
 const DEADLINE: Duration = Duration::from_secs(120);
 const ROUNDS: usize = 3;
-/// Until a claim was among what was not answered.
+/// Repeats until a claim was among the lost answers.
 const ROUNDS_MAX: usize = 12;
 const IN_DOUBT: &str = "whose claims got no answer";
 const SILENCE: Duration = Duration::from_secs(1);
 
-/// Claims, submits and settles alike: whatever is on its way when Postgres can no longer be heard.
-/// No record is sent twice for it: a claim without an answer has sent nothing, and a settle without
-/// one is repeated from memory.
+/// Claims, submits and settles: everything in progress when Postgres becomes silent. No record is
+/// sent twice: a claim without an answer has sent nothing, and a settle without an answer is
+/// repeated from memory.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_postgres_commits_without_an_answer_is_found_and_published_once() {
     let cluster = Cluster::with("answers", Wishes { has_etcd: false, ..Wishes::default() }).await;
@@ -51,7 +50,7 @@ async fn what_postgres_commits_without_an_answer_is_found_and_published_once() {
             "select count(*) from execlog_batch where claimed_at > now() - interval '1 minute'";
         let before = cluster.count(known).await;
         proxy.mute();
-        // Of each connection one statement commits that nobody hears of; mostly a claim is among
+        // Each connection commits one statement whose answer is lost. Usually a claim is among
         // them.
         look_for(SILENCE, async || (cluster.count(known).await > before).then_some(())).await;
         proxy.close().await;

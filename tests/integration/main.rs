@@ -1,5 +1,5 @@
-//! The promises, shown on the real program with a real Postgres, Kafka and etcd. Each test has a
-//! cluster of its own, so they run in parallel.
+//! The guarantees, shown on the real program with a real Postgres, Kafka and etcd. Each test has a
+//! cluster of its own, so that tests run in parallel.
 #![expect(
     clippy::unwrap_used,
     clippy::expect_used,

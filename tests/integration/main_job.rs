@@ -13,13 +13,13 @@ use crate::support::{Cluster, Ledger, Record, eventually, now_ms};
 
 const DEADLINE: Duration = Duration::from_secs(120);
 
-/// A task as it is submitted, and the record that it must become.
+/// A submitted task, and the expected record.
 struct Case {
     submitted: String,
     key: Option<Vec<u8>>,
     payload: Option<Vec<u8>>,
     headers: Vec<(&'static str, Option<&'static [u8]>)>,
-    /// As they are answered, if not as they were submitted.
+    /// The headers in the answer, if they differ from the submitted ones.
     shown: Option<Value>,
 }
 
@@ -42,7 +42,7 @@ fn cases(topic: &str) -> Vec<Case> {
     );
     with_headers.headers =
         vec![("trace", Some(b"a b")), ("empty", Some(b"")), ("ünï", Some("çödé".as_bytes()))];
-    // Whatever Kafka has: null, several of a name, bytes that are no text.
+    // All that Kafka allows: null, several with one name, bytes that are not text.
     let given = r#""headers":{"null":null,"tag":["a",null,{"base64":"/w=="},"a"],"bytes":{"base64":"AP8="},"text":{"base64":"YQ=="},"one":["1"]}"#;
     let mut with_any = case(format!(r#""delay":"2s","payload":8,{given}"#), None, Some(b"8"));
     with_any.headers = vec![
@@ -140,7 +140,7 @@ async fn nothing_is_early_nothing_is_lost_and_every_receipt_is_true() {
     let node = cluster.node().await;
     let consumer = cluster.consumer(&topic);
     let ledger = Ledger::default();
-    // Past, now, within the window, just beyond it, seconds ahead.
+    // Past, now, within the window, just after the window, seconds ahead.
     let task = |number: usize| {
         let delay = [-60_000, 0, 1, 100, 190, 200, 250, 1000, 3000][number % 9];
         json!({
@@ -161,7 +161,7 @@ async fn nothing_is_early_nothing_is_lost_and_every_receipt_is_true() {
         consumer.wait_for("all arrive", DEADLINE, |records| ledger.has_arrived(records)).await;
     let findings = ledger.settle_up(&cluster, || consumer.records(), DEADLINE).await;
     assert_eq!((findings.published_count, findings.duplicates.len()), (2020, 0));
-    // What the API shows is what the topic has.
+    // The API shows the contents of the topic.
     for record in records.iter().step_by(97) {
         let task = node.api().task(record.task_id()).await;
         assert_eq!(
@@ -178,7 +178,7 @@ async fn nothing_is_early_nothing_is_lost_and_every_receipt_is_true() {
     }
 }
 
-/// Kafka's default is `CreateTime`: a record carries the time that its producer gives it.
+/// Kafka's default is `CreateTime`: a record has the producer's time.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_append_time_a_record_carries_the_time_at_which_it_was_handed_over() {
     let cluster = Cluster::start("create-time").await;
@@ -216,7 +216,7 @@ async fn records_of_one_key_due_more_than_50_ms_apart_arrive_in_due_order() {
     let start = now_ms() + 3000;
     let mut tasks: Vec<Value> = (0..300)
         .map(|number| {
-            // Ten keys; those of one key are 60 ms apart.
+            // Ten keys. Tasks with the same key are 60 ms apart.
             let due_at = start + 60 * (number / 10) + number % 10;
             json!({
                 "topic": topic,
@@ -387,7 +387,7 @@ async fn every_stage_can_be_seen_in_the_metrics() {
         );
     }
     alarms_name_what_there_is(&described);
-    // Each limit is that of a metric that there is.
+    // Each limit belongs to an existing metric.
     let limits: Vec<&str> = text
         .lines()
         .filter_map(|line| line.strip_prefix("punctual_limit{of=\"")?.split('"').next())
@@ -425,15 +425,15 @@ async fn every_stage_can_be_seen_in_the_metrics() {
     assert!(missing.is_empty(), "no metric for {missing:?} among {described:#?}");
 }
 
-/// That each metric in the rules for alarms is one that the node has, and each rule has its line in
-/// the manual of whoever is woken by it.
+/// Checks that the node has every metric in the alert rules, and that the runbook has a section for
+/// every rule.
 fn alarms_name_what_there_is(described: &[&str]) {
     let rules = include_str!("../../docs/alerts.yml");
     let is_part = |c: char| c.is_ascii_lowercase() || c == '_';
     let named: Vec<&str> =
         rules.split(|c: char| !is_part(c)).filter(|word| word.starts_with("punctual_")).collect();
     assert!(named.len() > 30, "{named:?}");
-    // Those of the certificate exist with TLS alone; the tests of TLS look for them.
+    // The metrics of certificates exist only with TLS. The tests of TLS look for them.
     for name in named.into_iter().filter(|name| !name.starts_with("punctual_tls_")) {
         let family = name.trim_end_matches("_total").trim_end_matches("_bucket");
         assert!(

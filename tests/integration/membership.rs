@@ -12,8 +12,8 @@ use crate::support::proxy::{Proxy, Target};
 use crate::support::{Stack, eventually};
 
 const TTL: Duration = Duration::from_secs(3);
-/// Of those who are timed: a disk that stands still for half a TTL makes a node be observed anew,
-/// and that is no fault.
+/// A timed observer: a disk that stalls for half a TTL restarts the observation of a node, which is
+/// no fault.
 const LONG_TTL: Duration = Duration::from_secs(9);
 const SOON: Duration = Duration::from_secs(90);
 
@@ -66,7 +66,7 @@ async fn the_shards_of_a_killed_node_are_taken_over_within_a_ttl_and_a_second() 
     let (first, second) = (cluster.node("first"), cluster.node("second"));
     first.wait_for_shards(32, SOON).await;
     second.wait_for_shards(32, SOON).await;
-    // What was noticed so far.
+    // The events so far.
     let adopt_now = first.membership.adopt_now();
     let dead = second.kill();
     let notified = async {
@@ -77,7 +77,8 @@ async fn the_shards_of_a_killed_node_are_taken_over_within_a_ttl_and_a_second() 
         clock::monotonic().since(from)
     };
     let (taken_over, notified) = tokio::join!(first.wait_for_shards(64, SOON), notified);
-    // Without the key in etcd it would be three TTL. tests/timing measures it on a quiet machine.
+    // Without the key in etcd, the limit would be three TTL. tests/timing measures the time on a
+    // quiet machine.
     assert!(taken_over < LONG_TTL * 2, "{taken_over:?}");
     assert!(notified < LONG_TTL * 2, "{notified:?}");
     assert_eq!(first.metric("punctual_nodes_declared_dead_total"), 1.0);
@@ -102,7 +103,7 @@ async fn a_node_that_leaves_is_out_at_once_and_goes_on_to_beat() {
     })
     .await;
     assert!(!cluster.row(second.id).await.unwrap().1, "who beats is not declared dead");
-    // It ends, and what it might have held is adopted.
+    // The node ends, and its possible batches are adopted.
     second.tasks.stop(SOON).await;
     eventually("declared dead", SOON, async || cluster.row(second.id).await.unwrap().1).await;
     assert_eq!(standing_of(&first, &second), "left");
@@ -141,7 +142,7 @@ async fn a_node_that_is_cut_off_from_postgres_alone_is_replaced_and_asks_before_
     let mut fencing = second.membership.fencing();
     assert!(fencing.holds(0));
     proxy.close().await;
-    // It ends its own session, so nobody has to wait for three TTL.
+    // The node ends its own session, so no other node waits for three TTL.
     let taken_over = first.wait_for_shards(64, SOON).await;
     assert!(taken_over < LONG_TTL * 2, "{taken_over:?}");
     assert!(!fencing.holds(0));
@@ -180,8 +181,8 @@ async fn a_node_whose_claim_loop_stands_still_stops_beating_and_is_replaced() {
     let (first, second) = (cluster.node("first"), cluster.node("second"));
     first.wait_for_shards(32, SOON).await;
     second.progress.tick(0);
-    // Fifteen seconds until it counts as wedged, a TTL until its session ends. Did it not end it,
-    // it would be three TTL.
+    // Fifteen seconds until the node counts as stuck, and a TTL until its session ends. If the node
+    // did not end the session, the wait would be three TTL.
     first.wait_for_shards(64, Duration::from_secs(15) + LONG_TTL * 2).await;
     assert_eq!(standing_of(&first, &second), "dead");
     second.progress.tick(0);
@@ -228,7 +229,7 @@ async fn without_etcd_a_second_node_fails_while_the_first_one_lives_and_takes_ov
 
     let dead = first.kill();
     let third = cluster.node_without_etcd("third");
-    // Not later than twice the TTL of a heartbeat that stands still: then it would have given up.
+    // Not later than twice the TTL of a stale heartbeat: after that, the node would have given up.
     third.wait_for_shards(64, SOON).await;
     assert!(cluster.row(dead).await.unwrap().1);
 }

@@ -1,4 +1,4 @@
-//! Servers that go and come back. They have a stack of their own.
+//! Servers that stop and come back, in a stack of their own.
 
 use std::time::Duration;
 
@@ -42,7 +42,7 @@ async fn outages_of_etcd_and_of_postgres_move_nothing_and_kill_nobody() {
     })
     .await;
     let fencing = nodes[0].membership.fencing();
-    // A slow disk may have fenced it for a moment.
+    // A slow disk may have fenced the node for a moment.
     eventually("heartbeats alone keep a node unfenced", SOON, async || {
         fencing.holds(fencing.generation())
     })

@@ -25,7 +25,7 @@ use crate::support::{Database, Stack};
 
 pub const SHARDS: u64 = 64;
 
-/// A database and a prefix in etcd of one's own, on servers that are up.
+/// A database and a prefix in etcd, on running servers.
 #[derive(Debug)]
 pub struct Cluster {
     pub database: Database,
@@ -34,14 +34,14 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// On the servers that all tests share.
+    /// Uses the servers that all tests share.
     pub async fn new(ttl: Duration) -> Self {
         Self::on(&Stack::shared(), ttl).await
     }
 
     pub async fn on(stack: &Stack, ttl: Duration) -> Self {
         let database = Database::create(stack, "membership").await;
-        // Few leaves, for they take time to make.
+        // Few leaves, because leaves take time to create.
         let wishes = ClusterWishes {
             shards: ShardCount::new(SHARDS).ok(),
             horizon: Some(Duration::from_secs(3600)),
@@ -59,7 +59,8 @@ impl Cluster {
         Node::start(self, name, &self.database.url, false)
     }
 
-    /// The counter of a node's heartbeat, whether it is dead, and whether it has left.
+    /// Returns the counter of a node's heartbeat, whether the node is dead, and whether it has
+    /// left.
     pub async fn row(&self, node: NodeId) -> Option<(i64, bool, bool)> {
         sqlx::query_as("select counter, dead, has_left from heartbeat where node = $1")
             .bind(node.uuid())
@@ -89,7 +90,7 @@ impl Cluster {
     }
 }
 
-/// A membership in a runtime of its own, so that it can be killed without a last word.
+/// A membership in a runtime of its own, so that a kill leaves no time for a goodbye.
 #[derive(Debug)]
 pub struct Node {
     pub id: NodeId,
@@ -127,7 +128,7 @@ impl Node {
         let broker = Arc::new(Mutex::new(BrokerContact { has_broker: true, has_due: false }));
         let (asked, progress, clock) =
             (Arc::clone(&broker), LoopProgress::new(1), Arc::new(ClusterClock::default()));
-        // As of a claim loop that has turned, and of which nothing more is expected.
+        // As for a claim loop that has run and is not expected to run again.
         progress.tick(0);
         progress.end(0);
         let settings = MembershipSettings {
@@ -168,7 +169,7 @@ impl Node {
         self.membership.bulletin().borrow().clone()
     }
 
-    /// Waits until the bulletin is as `is_so` says; answers how long that took.
+    /// Waits until `is_so` is true for the bulletin. Returns the waiting time.
     pub async fn wait(
         &self,
         what: &str,
@@ -206,7 +207,7 @@ impl Node {
         line.unwrap_or_else(|| panic!("no metric {name}")).parse().unwrap()
     }
 
-    /// Ends it as kill -9 would: no last heartbeat, the session is not revoked.
+    /// Ends the membership like kill -9: no last heartbeat, and the session is not revoked.
     pub fn kill(mut self) -> NodeId {
         self.runtime.take().unwrap().shutdown_background();
         self.id
@@ -221,7 +222,7 @@ impl Drop for Node {
     }
 }
 
-/// For ids of nodes that never ran.
+/// Makes ids of nodes that never ran.
 pub fn some_node() -> NodeId {
     NodeId::new(Timestamp::from_millis(1_700_000_000_000), 0, rand::random())
 }

@@ -1,5 +1,5 @@
-//! Names: each cell of the table in docs/how-to/names.md, and what must not happen when many
-//! clients replace and cancel the same names.
+//! Names: each cell of the table in docs/how-to/names.md, and the guarantees when many clients
+//! replace and cancel the same names.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -60,7 +60,8 @@ fn new_task() -> Value {
     json!({ "delay": "2h", "payload_text": "new" })
 }
 
-/// A name for each cell, whose task has come to the state of the cell; the first task of each.
+/// Makes a name for each cell, with a task in the state of the cell. Returns the first task of
+/// each.
 async fn prepare(cluster: &Cluster, node: &Node, topic: &str) -> HashMap<String, Task> {
     let names = |state: &str| VERBS.map(|verb| format!("{state}-{verb}"));
     let mut tasks = Vec::new();
@@ -102,7 +103,7 @@ async fn prepare(cluster: &Cluster, node: &Node, topic: &str) -> HashMap<String,
     firsts.into_iter().map(|task| (task.shown["name"].as_str().unwrap().to_owned(), task)).collect()
 }
 
-/// Status, and the state of the task that is answered.
+/// Returns the status and the state of the task in the answer.
 fn wanted(verb: &str, state: &str) -> (u16, &'static str) {
     let shown = match state {
         "scheduled" => "scheduled",
@@ -132,7 +133,7 @@ async fn each_cell_of_the_table_of_names_is_true() {
     let node = cluster.node().await;
     let api = node.api();
     let firsts = prepare(&cluster, &node, &topic).await;
-    // Those that are claimed first: they are published soon.
+    // The claimed tasks first, because they are published soon.
     let mut cells: Vec<(&str, &str)> =
         STATES.iter().flat_map(|state| VERBS.map(|verb| (verb, *state))).collect();
     cells.sort_by_key(|(_, state)| *state != "claimed");
@@ -177,7 +178,7 @@ async fn each_cell_of_the_table_of_names_is_true() {
             "{verb} x {state}: {}",
             answer.text
         );
-        // What the name stands for from now on.
+        // The task that has the name from now on.
         let found = Task::new(api.by_name(Method::GET, &topic, &name, None).await.json());
         assert_eq!(found.id, task.id, "{verb} x {state}");
     }
@@ -209,8 +210,8 @@ async fn a_name_makes_one_task_within_a_batch_between_batches_and_between_nodes(
     let topic = cluster.topic("orders").await;
     let (first, second) = tokio::join!(cluster.node(), cluster.node());
     let consumer = cluster.consumer(&topic);
-    // Due at once, soon, beyond the window and far; each name three times, and tasks without a name
-    // between them.
+    // Due at once, soon, after the window, and far ahead. Each name occurs three times, with tasks
+    // without a name in between.
     let delays = [0, 100, 1500, 20_000_000];
     let task = |number: usize| {
         json!({
@@ -256,7 +257,7 @@ async fn a_name_makes_one_task_within_a_batch_between_batches_and_between_nodes(
     assert_eq!(cluster.count("select count(*) from task_name").await, 400);
     assert_eq!(cluster.count("select count(*) from task_far").await, 100);
     cluster.wait_final(700, DEADLINE).await;
-    // Long after, still known, with what it has come to.
+    // Long after the end, the name is still known, with the final state.
     let again = json!({ "tasks": named }).to_string();
     let results = second.api().post("/v1/tasks/batch", again).await.json()["results"]
         .as_array()
@@ -317,8 +318,8 @@ async fn a_name_is_free_after_its_retention_and_never_while_its_task_is_pending(
     );
 }
 
-/// A submit whose answer was lost is repeated as it was, whatever has changed since: the limits of
-/// its topic, the clock.
+/// A submit without an answer is repeated unchanged, although the limits of the topic and the clock
+/// have changed since.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_known_name_is_answered_with_its_task_also_when_the_submit_would_be_refused_now() {
     let cluster = Cluster::start("refused-names").await;
@@ -491,7 +492,7 @@ async fn an_entry_follows_its_task_through_deferrals_to_its_end() {
         assert_eq!(row_id, row.unwrap_or(claimed.tasks[index].id).uuid(), "{name}");
         assert!((left / 3600.0 - hours).abs() < 0.05, "{name}: {left} s left, not {hours} h");
     }
-    // The one that is certainly not in the topic can be replaced, the other one cannot.
+    // The task that is certainly not in the topic can be replaced, but the other one cannot.
     let replaces = Replaces::new(&claimed.settings, DAY, 1);
     let due_at = now.plus(Duration::from_secs(1800));
     let successor = named_task("deferred", due_at);
@@ -513,7 +514,7 @@ async fn an_entry_follows_its_task_through_deferrals_to_its_end() {
     let view = look_up.task(claimed.tasks[1].id).await.unwrap().unwrap();
     assert_eq!((view.id, view.state), (claimed.tasks[1].id, TaskState::Cancelled));
     assert_eq!(view.replaced_by, Some(successor.id), "also as the follow-up that it was");
-    // A sweep frees what has expired and is final.
+    // A sweep frees expired names whose tasks are final.
     let names = Names::new(&claimed.settings, DAY, 1);
     assert_eq!(names.sweep(100).await.unwrap(), Swept { freed_count: 1, prolonged_count: 0 });
     sqlx::query("update task_name set expires_at = clock_timestamp()")
@@ -528,8 +529,7 @@ async fn an_entry_follows_its_task_through_deferrals_to_its_end() {
     assert_eq!(known.map_states(), [Some(TaskState::Scheduled), None, None]);
 }
 
-/// Nothing else of it is there any more: its dead letter was dropped, its line is older than
-/// receipts are kept.
+/// Nothing else is left: the dead letter was dropped, and the receipt has expired.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_name_knows_how_its_task_has_ended_when_nothing_else_does() {
     let claimed = Claimed::start("outcomes", &["dead", "redriven", "published"]).await;
@@ -554,8 +554,8 @@ async fn a_name_knows_how_its_task_has_ended_when_nothing_else_does() {
             Replacement::Created
         );
     }
-    // A replacement locks the entry first and the row then: a cancel that waited for the entry of
-    // its row would be in a circle with it.
+    // A replacement locks the entry before the row. A cancel that locks the row before the entry
+    // would cause a deadlock.
     let mut holder = claimed.cluster.sql.begin().await.unwrap();
     sqlx::query("select from task_name where name = 'held' for update")
         .execute(&mut *holder)

@@ -19,11 +19,11 @@ const NAMES: usize = 100;
 /// the second says.
 const RACE: Duration = Duration::from_secs(8);
 const RACE_MAX: Duration = Duration::from_secs(90);
-/// What must come about for it to have been a race: records, and each verdict.
+/// Results without which there was no race: records, and each verdict.
 const RECORDS_MIN: usize = 2000;
 const VERDICTS_MIN: usize = 200;
 
-/// What the clients were told.
+/// The answers to the clients.
 #[derive(Debug, Default)]
 struct Told {
     accepted: HashMap<Uuid, i64>,
@@ -39,7 +39,7 @@ impl Told {
         [self.replaced_count, self.put_too_late, self.cancelled.len(), self.cancel_too_late.len()]
     }
 
-    /// What was neither replaced nor cancelled must become a record.
+    /// Tasks that were neither replaced nor cancelled must become records.
     fn is_enough(&self) -> bool {
         let gone = self.replaced_count + self.cancelled.len();
         self.accepted.len() >= gone + RECORDS_MIN
@@ -92,8 +92,8 @@ async fn of_all_that_is_put_under_a_name_each_is_published_once_or_cancelled() {
     for record in &records {
         assert!(record.timestamp >= told.accepted[&record.task_id()], "early: {record:?}");
     }
-    // What was told is what happened: each replacement took out one task, each cancel as well, and
-    // nothing else did.
+    // The answers are true: each replacement and each cancel removed one task, and nothing else
+    // did.
     assert!(told.cancelled.is_subset(&cancelled), "said to be cancelled");
     assert!(told.cancel_too_late.is_subset(&published), "said to be too late");
     let by_put = cancelled.difference(&told.cancelled).count();
@@ -134,8 +134,8 @@ async fn race(api: Api, topic: String, told: Arc<Mutex<Told>>, began: Instant) {
         || (began.elapsed() < RACE_MAX && !told.lock().unwrap().is_enough())
     {
         let is_put = rand::random_range(0..4) < 3;
-        // A cancel is for any name, or for the one that was put just now and is still pending,
-        // perhaps.
+        // A cancel is for a random name, or for the name of the last PUT, which may still be
+        // pending.
         let number = if is_put || rand::random_range(0..3) == 0 {
             rand::random_range(0..NAMES)
         } else {
@@ -159,8 +159,8 @@ async fn race(api: Api, topic: String, told: Arc<Mutex<Told>>, began: Instant) {
                 ),
             }
         } else {
-            // Mostly within the window, so that many are claimed before the next request for their
-            // name: else nearly all are replaced.
+            // Mostly within the window, so that many tasks are claimed before the next request for
+            // their name. Otherwise nearly all would be replaced.
             let ahead = if rand::random_range(0..3) > 0 {
                 rand::random_range(50..100)
             } else {

@@ -1,4 +1,4 @@
-//! One topic's trouble is not its neighbours'.
+//! Problems of one topic do not affect other topics.
 
 use std::time::Duration;
 
@@ -10,11 +10,11 @@ use crate::support::{Cluster, Ledger, NONE, OwnStack, Record, Wishes, eventually
 
 const DEADLINE: Duration = Duration::from_secs(120);
 
-/// Tasks of the topic that takes its records.
+/// Tasks of the healthy topic.
 const HEALTHY: i64 = 600;
 const SILENT: i64 = 240;
 
-/// A topic of which the broker takes nothing, while the producer tries again and again.
+/// A topic whose records the broker does not take, while the producer retries.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_topic_that_takes_nothing_holds_up_no_other() {
     let own = OwnStack::start("neighbours").await;
@@ -22,9 +22,9 @@ async fn a_topic_that_takes_nothing_holds_up_no_other() {
     tokio::join!(leaves_room(&own), comes_to_its_deadline(&own));
 }
 
-/// What is claimed together is settled together, so a record without an answer keeps all of its
-/// batch unsettled until the publish deadline (30 s). What was published beside it must not count
-/// against its own topic until then.
+/// The tasks of one claim are settled together, so a record without an answer keeps its whole batch
+/// unsettled until the publish deadline (30 s). The published records of the batch must not count
+/// against their own topic meanwhile.
 async fn leaves_room(own: &OwnStack) {
     let cluster = Cluster::at(&own.stack, "neighbours", Wishes::default()).await;
     let node = cluster
@@ -41,8 +41,8 @@ async fn leaves_room(own: &OwnStack) {
         (cluster.topic_with_replica_away("silent").await, cluster.topic("healthy").await);
     cluster.alter_topic(&silent, &[("min.insync.replicas", "2")]).await;
     let consumer = cluster.consumer(&healthy);
-    // Each claim takes some of both; within two seconds they come to more of the healthy topic than
-    // it may have in flight.
+    // Each claim takes tasks of both topics. Within two seconds, the healthy topic would exceed its
+    // limit of tasks in flight.
     let begin = now_ms() + 3_000;
     let task =
         |topic: &str, due_at: i64| json!({ "topic": topic, "due_at": due_at, "payload": due_at });
@@ -50,7 +50,7 @@ async fn leaves_room(own: &OwnStack) {
     let tasks: Vec<Value> =
         all_healthy.chain((0..SILENT).map(|number| task(&silent, begin + number * 25))).collect();
     node.api().submit_all(&tasks).await;
-    // Well before the first of the silent ones comes to its deadline.
+    // Well before the deadline of the first silent record.
     let deadline = Duration::from_millis(u64::try_from(begin + 24_000 - now_ms()).unwrap());
     consumer.wait_count(usize::try_from(HEALTHY).unwrap(), deadline).await;
     let batches = node.api().metric("punctual_in_flight_batches").await;
@@ -59,8 +59,8 @@ async fn leaves_room(own: &OwnStack) {
         "they were claimed together: {batches} batches have something to come"
     );
 
-    // By now the silent topic is unavailable: however much of it is due, it stays where it is, and
-    // leaves room for the others.
+    // The silent topic is unavailable by now. Its tasks stay in their table, however many are due,
+    // and leave room for others.
     let begin = now_ms() + 2_000;
     let more: Vec<Value> = (0..2_000)
         .map(|_| task(&silent, begin))
@@ -73,8 +73,8 @@ async fn leaves_room(own: &OwnStack) {
     assert!(count >= 1_500, "{count} of 2,000 tasks of the unavailable topic stay in their table");
 }
 
-/// For longer than the publish deadline: its records come to nothing again and again, and no other
-/// topic's are touched.
+/// For longer than the publish deadline, the records of one topic fail again and again, and no
+/// other topic is affected.
 async fn comes_to_its_deadline(own: &OwnStack) {
     let cluster = Cluster::at(&own.stack, "deadline", Wishes::default()).await;
     let node = cluster.node_with(&["--publish-deadline", "3s"]).await;
@@ -120,7 +120,7 @@ async fn comes_to_its_deadline(own: &OwnStack) {
         .settle_up(&cluster, || [of_silent.records(), of_healthy.records()].concat(), DEADLINE)
         .await;
     assert_eq!((findings.published_count, findings.dead), (1_250, NONE.to_vec()));
-    // What was appended and not acknowledged may be there twice; what was acknowledged is not.
+    // Records without an acknowledgement may be there twice. Acknowledged ones are not.
     let of_others: Vec<Uuid> = of_healthy.records().iter().map(Record::task_id).collect();
     assert!(
         findings.duplicates.iter().all(|id| !of_others.contains(id)),
@@ -136,20 +136,20 @@ async fn comes_to_its_deadline(own: &OwnStack) {
 
 const HOTSPOT: usize = 60_000;
 const BESIDE: usize = 32;
-/// Tasks of a topic that are claimed no later than the last one of another topic.
+/// Counts tasks of a topic that are claimed no later than the last task of another topic.
 const CLAIMED_BEFORE: &str =
     "with claimed as (select claimed_at, unnest(topics) as topic from execlog_batch join execlog_payload using (batch))
   select count(*) from claimed where topic = $1
     and claimed_at < (select max(claimed_at) from claimed where topic = $2)";
 
-/// How often it is staged on a machine on which a look past the hotspot takes longer than it may
+/// Number of attempts on a machine on which a look past the hotspot exceeds its time
 /// (`IN_THE_ORDER_OF_THE_HEAP` in `postgres::claim`).
 const STAGED_MAX: usize = 4;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_due_in_the_very_millisecond_of_a_hotspot_is_claimed_before_most_of_it() {
     let cluster = Cluster::start("hotspot").await;
-    // A topic that has as much in flight as it may is passed by: this one never has.
+    // A topic at its limit of tasks in flight is skipped. This topic never reaches the limit.
     let node = cluster
         .node_with(&["--in-flight-tasks", "200000", "--topic-in-flight-tasks", "100000"])
         .await;

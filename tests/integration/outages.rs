@@ -1,4 +1,4 @@
-//! Each server goes away and comes back, under traffic. Its stack is its own.
+//! Each server stops and comes back under traffic, in a stack of its own.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,11 +8,11 @@ use serde_json::json;
 use crate::support::traffic::Plan;
 use crate::support::{Api, Cluster, Ledger, NONE, OwnStack, Traffic, Wishes, eventually, now_ms};
 
-/// A server's way back, a node's back-off, and the deferrals of what was in flight.
+/// The start of a server, the back-off of a node, and the deferrals of tasks in flight.
 const DEADLINE: Duration = Duration::from_secs(120);
 const READY_DEADLINE: Duration = Duration::from_secs(120);
 
-/// What is done to a server.
+/// The kinds of outages.
 #[derive(Clone, Copy, Debug)]
 enum Outage {
     Stopped,
@@ -25,8 +25,8 @@ async fn nothing_is_lost_when_a_server_goes_away_and_comes_back_under_traffic() 
     let cluster = Cluster::at(&own.stack, "outages", Wishes::default()).await;
     let (first, second) = tokio::join!(cluster.node(), cluster.node());
     let nodes = [first.api().clone(), second.api().clone()];
-    // One after the other on the same cluster: "in any order" includes what an earlier outage has
-    // left behind.
+    // One after the other on the same cluster: "in any order" includes the consequences of earlier
+    // outages.
     for (service, outage) in [
         ("postgres", Outage::Stopped),
         ("kafka", Outage::Stopped),
@@ -64,7 +64,7 @@ async fn go_through(
     }
     let gone_at = now_ms();
     if service == "etcd" {
-        // It stops nothing: tasks due while it is away, for longer than a session lives, arrive on
+        // The outage stops nothing: tasks due meanwhile, for longer than a session lives, arrive on
         // time.
         let arrived =
             |due_after: i64| consumer.records().iter().any(|record| record.timestamp > due_after);
@@ -91,8 +91,8 @@ async fn go_through(
     check(cluster, &ledger, &consumer, service).await;
 }
 
-/// An outage of Kafka refuses no submit, for a topic that the node has looked up before; and what
-/// is due meanwhile stays where it is.
+/// An outage of Kafka refuses no submit for a topic that the node has seen before. Tasks due
+/// meanwhile stay in their table.
 async fn submit_without_kafka(cluster: &Cluster, node: &Api, topic: &str, ledger: &Ledger) {
     assert_eq!(node.metric("punctual_kafka_contact").await, 0.0);
     for delay in [0, 1000] {
@@ -117,8 +117,8 @@ async fn submit_without_kafka(cluster: &Cluster, node: &Api, topic: &str, ledger
     .await;
 }
 
-/// While nobody writes to etcd, a node goes on seeing the members, for longer than a session lives:
-/// one that waits for its Postgres writes nothing itself.
+/// While no key in etcd changes, a node still sees the members, for longer than a session lives. A
+/// node that waits for Postgres writes no keys itself.
 async fn see_members_in_silence(cluster: &Cluster) {
     let stack = &cluster.stack;
     let nowhere = "postgres://punctual@127.0.0.1:1/punctual";
@@ -140,8 +140,8 @@ async fn see_members_in_silence(cluster: &Cluster) {
     })
     .await;
     let (mut failures, mut since) = (metric("punctual_etcd_failures_total").await, now_ms());
-    // A disk that stands still may cost a view or two. One that is lost for want of news is lost
-    // each 1.6 s.
+    // A stalled disk may cost a view or two. A view that is lost because etcd is quiet is lost
+    // every 1.6 s.
     eventually("the members are seen for 4 s on end", DEADLINE, async || {
         let count = metric("punctual_etcd_failures_total").await;
         if count != failures {
@@ -162,7 +162,7 @@ async fn check(
     assert_eq!(findings.dead, NONE, "an outage of {service} is no reason to give up a task");
     if service == "etcd" {
         assert_eq!(findings.duplicates, NONE, "nobody was declared dead");
-        // Who waits for a session to come back is late for all of the outage.
+        // A node that waits for its session would be late for the whole outage.
         assert!(
             findings.lateness_at(0.9) < 3000,
             "{} ms late without etcd",

@@ -1,4 +1,4 @@
-//! Connections that callers share: how many sessions are at work, whatever the callers do.
+//! Connections that callers share: the number of busy sessions is limited, whatever the callers do.
 
 use std::pin::pin;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::support::{Database, Stack, eventually};
 const PATIENCE: Duration = Duration::from_secs(120);
 /// Enough for a session to be opened, and for a count.
 const ASIDE: Duration = Duration::from_millis(500);
-/// What waits for a lock waits until it is released.
+/// The sessions wait until the lock is released.
 const PURPOSE: ConnectionPurpose = ConnectionPurpose {
     name: "impatience",
     deadline: PATIENCE,
@@ -34,7 +34,7 @@ async fn a_session_whose_caller_is_gone_counts_until_the_server_has_ended_its_st
     let mut holder = database.connect().await;
     sqlx::raw_sql("select pg_advisory_lock(7)").execute(&mut holder).await.unwrap();
     let pool = Pool::new(&PostgresSettings::new(&database.url).unwrap(), PURPOSE, 2);
-    // Two callers that lose patience while their statements wait for a lock.
+    // Two callers that give up while their statements wait for a lock.
     let waiting = async |open: &mut PgConnection| {
         number(open, "select 1::bigint from pg_advisory_xact_lock(7)").await
     };
@@ -48,7 +48,7 @@ async fn a_session_whose_caller_is_gone_counts_until_the_server_has_ended_its_st
             () = is_waiting => {}
         }
     }
-    // A third one has to wait until one of them has ended.
+    // A third caller has to wait until one statement has ended.
     let mut counting =
         pin!(pool.run("count the sessions", async |open| number(open, AT_WORK).await));
     assert!(

@@ -1,4 +1,4 @@
-//! What Kafka refuses stops nobody else.
+//! Refusals by Kafka stop no other tasks.
 
 use std::time::Duration;
 
@@ -7,9 +7,10 @@ use serde_json::{Value, json};
 use crate::support::{Cluster, Ledger, eventually, now_ms};
 
 const DEADLINE: Duration = Duration::from_secs(120);
-/// A topic that was gone: a publish deadline, and the back-off of a deferral or two.
+/// The time for a topic that was missing: a publish deadline, and the back-off of a deferral or
+/// two.
 const RETURN_DEADLINE: Duration = Duration::from_secs(120);
-/// Who is held up by what Kafka refuses waits for its answer for 10 s, or for the publish deadline.
+/// A task behind a refused record waits 10 s for its answer, or for the publish deadline.
 const HELD_UP_MS: i64 = 9_000;
 
 /// `count` small tasks for `topic`, due over two seconds from `start`.
@@ -36,7 +37,7 @@ async fn a_record_that_the_broker_refuses_for_good_is_a_dead_letter_and_stops_no
     node.api().learn(&strict).await;
     cluster.alter_topic(&strict, &[("max.message.bytes", "20000")]).await;
     let start = now_ms() + 3000;
-    // Accepted, for the node goes by what it has learned.
+    // Accepted, because the node uses its cached metadata.
     let large: Vec<Value> = (0..20)
         .map(|number| {
             json!({
@@ -115,8 +116,8 @@ async fn what_waits_for_a_topic_that_is_given_up_on_becomes_dead_letters() {
     node.api().learn(&gone).await;
     cluster.delete_topic(&gone).await;
     let now = now_ms();
-    // One of them tells the node that the topic is gone; the others fall due while it is
-    // unavailable, and nothing of it is in anybody's hands then.
+    // One task tells the node that the topic is gone. The others become due while the topic is
+    // unavailable, and none of them is in flight.
     let mut tasks = small_tasks(&gone, now + 12_000, 30);
     tasks.push(json!({ "topic": gone, "due_at": now + 2000, "payload_text": "the first" }));
     node.api().submit_all(&tasks).await;
@@ -140,8 +141,8 @@ async fn what_waits_for_a_topic_that_is_given_up_on_becomes_dead_letters() {
     .await;
     assert!(is_unavailable(true).await, "it is named as gone");
 
-    // Made again, it is tried at once: nothing that a node has accepted for it then is given up on
-    // for what it was before.
+    // A topic that is created again is tried at once. Tasks accepted since then do not become dead
+    // letters because of the past.
     cluster.create_topic(&gone, &[]).await;
     let consumer = cluster.consumer(&gone);
     let task = json!({ "topic": gone, "delay": 0, "payload_text": "again" });
@@ -156,7 +157,7 @@ async fn what_waits_for_a_topic_that_is_given_up_on_becomes_dead_letters() {
     assert_eq!(cluster.count("select count(*) from dead_letter").await, 0);
 }
 
-/// What a node has cached counts for minutes, but refuses nobody.
+/// A node's cache of a topic lasts for minutes, but refuses no submit.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_a_topic_takes_by_now_is_not_refused_by_what_it_took_before() {
     let cluster = Cluster::start("raised").await;
@@ -190,7 +191,7 @@ fn of_other_first(
     [other.records(), gone.records()].concat()
 }
 
-/// How late the latest of these was, of what was stored in time.
+/// Returns the maximum lateness of the tasks that were stored in time.
 fn worst_of(records: &[crate::support::Record], stored_at: i64) -> i64 {
     records.iter().map(|record| record.timestamp - due_at(record).max(stored_at)).max().unwrap()
 }

@@ -44,7 +44,7 @@ fn tag(id: Uuid) -> String {
     format!("\"{id}\"")
 }
 
-/// A task that was replaced: what is said of it, and that its cancel stops nothing.
+/// Checks the answers for a replaced task, and that a cancel by its id stops nothing.
 async fn is_replaced_by(api: &Api, id: Uuid, last: Uuid) {
     let task = api.task(id).await;
     assert_eq!(
@@ -74,7 +74,7 @@ async fn the_old_id_of_a_task_that_was_moved_says_so_and_names_the_one_that_stan
         .await
         .id;
     let mut chain = vec![first];
-    // From a leaf to the far table, within it, and back.
+    // From a leaf to the far table, within the far table, and back.
     for delay in ["8000h", "9000h", "2h", "3h"] {
         let last = put_id(api, &path, delay, 200).await;
         for id in &chain {
@@ -94,7 +94,7 @@ async fn the_old_id_of_a_task_that_was_moved_says_so_and_names_the_one_that_stan
     let wanted: Vec<_> =
         chain.iter().map(|id| (*id, "cancelled".to_owned(), Some(next(*id)))).collect();
     assert_eq!(lines, wanted, "in the execlog each names its successor");
-    // By the name, the one that stands is meant.
+    // The name means the current task.
     let cancelled = api.send(Method::DELETE, &path, None).await;
     assert_eq!(
         (cancelled.verdict().as_str(), &cancelled.json()["task"]["id"]),
@@ -102,7 +102,7 @@ async fn the_old_id_of_a_task_that_was_moved_says_so_and_names_the_one_that_stan
     );
     is_replaced_by(api, first, last).await;
     assert_eq!(api.cancel(last).await.verdict(), "cancelled");
-    // What was cancelled gives way, and is not replaced.
+    // A cancelled task makes way, and is not replaced.
     let another = put_id(api, &path, "1h", 201).await;
     is_replaced_by(api, first, last).await;
     assert_eq!(api.cancel(last).await.verdict(), "cancelled");
@@ -136,7 +136,7 @@ async fn what_was_final_or_on_its_way_is_not_replaced() {
     let second = put_id(api, &path, "1h", 201).await;
     let answer = api.cancel(fired).await;
     assert_eq!((answer.verdict().as_str(), answer.json().get("replaced_by")), ("too_late", None));
-    // Dead, then another task under the name, then put back: both go on, each under its own id.
+    // Dead, then another task with the name, then redriven: both go on, each under its own id.
     let text = "x".repeat(100_000);
     api.learn(&topic).await;
     cluster.alter_topic(&topic, &[("max.message.bytes", "20000")]).await;
@@ -192,7 +192,7 @@ async fn a_long_chain_is_followed_to_its_end_and_an_endless_one_up_to_a_limit() 
     }
 }
 
-/// Answers by their status, in ascending order.
+/// Returns the answers by status, in ascending order.
 async fn statuses(answers: impl IntoIterator<Item = impl Future<Output = Answer>>) -> Vec<u16> {
     let answers = futures_util::future::join_all(answers).await;
     let mut statuses: Vec<u16> = answers.iter().map(|answer| answer.status).collect();
@@ -221,7 +221,7 @@ async fn of_many_changes_that_mean_the_same_task_one_takes_effect() {
         assert_eq!(statuses(replaced).await, all_but_one(200));
         let second = Task::new(apis[0].get(&path).await.json()).id;
         is_replaced_by(apis[1], first, second).await;
-        // Both withdraw the task: one of them does.
+        // Both requests withdraw the task, and one succeeds.
         let meant = tag(second);
         let meant = [("if-match", meant.as_str())];
         let cancels = apis.map(|api| api.send_with(Method::DELETE, &path, &meant, None));
@@ -232,7 +232,7 @@ async fn of_many_changes_that_mean_the_same_task_one_takes_effect() {
         let stands = Task::new(apis[0].get(&path).await.json());
         let cancelled: HashSet<u16> = cancelled.iter().map(|answer| answer.status).collect();
         match replaced.status {
-            // After a cancel the name still stands for the task: it is final, and gives way.
+            // After a cancel, the name still stands for the final task, which makes way.
             201 => assert!(cancelled.contains(&200), "{cancelled:?}"),
             200 => {
                 assert_eq!(cancelled, HashSet::from([412]));
@@ -319,12 +319,11 @@ fn named_task(name: &str) -> NewTask {
     )
 }
 
-/// A name that has expired stands for its task as long as that one is pending, and for none
-/// afterwards.
+/// An expired name stands for its task while the task is pending, and for no task afterwards.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_precondition_on_an_expired_name_is_about_its_task_only_while_that_is_pending() {
     let cluster = Cluster::start("expired-names").await;
-    // It makes the partitions, and does not come round so soon again.
+    // The node creates partitions, and the next round is not soon.
     let _node = cluster.node().await;
     let settings = PostgresSettings::new(&cluster.database.url).unwrap();
     let replaces = Replaces::new(&settings, DEADLINE, 1);

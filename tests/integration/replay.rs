@@ -1,10 +1,10 @@
-//! The model replayed: random traces of it are taken with the product's own statements on a real
-//! Postgres, and what is in the tables is held against what the model says after each of them. A
-//! model of something else proves nothing.
+//! Replays the model: executes random traces with the product's own statements on a real Postgres,
+//! and compares the tables with the model after each step. Without this comparison, the model might
+//! describe something else.
 //!
-//! Emulated: a crash of Postgres that undoes settles puts the rows back that they changed; a lost
-//! answer is one that nobody looks at. A cancel, a replacement and a detach are one step each here,
-//! for the product takes them in one call.
+//! Emulated: a crash of Postgres that undoes settles restores the changed rows, and a lost answer
+//! is ignored by the test. A cancel, a replacement and a detach are one step each here, because the
+//! product makes one call for each.
 
 #[path = "../model/checker.rs"]
 #[expect(dead_code, reason = "the search is the model's own test")]
@@ -29,10 +29,10 @@ use protocol::state::State;
 use protocol::{Action, Protocol, kind_of};
 use world::World;
 
-/// Traces of each scope, and their length at most.
+/// Number of traces per scope, and their maximum length.
 const TRACES: usize = 100;
 const STEPS_MAX: usize = 70;
-/// Databases that are worked in at a time.
+/// Number of databases used at a time.
 const WORKERS: usize = 4;
 
 /// How often each kind of step was taken with a statement, and compared.
@@ -78,7 +78,7 @@ async fn random_traces_of_the_model_come_to_the_same_on_a_real_postgres() {
     }
 }
 
-/// Each kind of step that is a statement must have been replayed.
+/// Each kind of step with a statement must have been replayed.
 const STATEMENTS: [&str; 19] = [
     "Submit",
     "Cancel",
@@ -134,8 +134,8 @@ fn actions_of(trace: &[(Action, State)]) -> Vec<Action> {
     trace.iter().map(|(action, _)| *action).collect()
 }
 
-/// A random way through the model: a kind of action first, then one of its kind, so that what can
-/// happen in many ways is not all that happens.
+/// A random trace: first a kind of action, then one action of this kind, so that frequent kinds do
+/// not dominate.
 fn walk(protocol: &Protocol, random: &mut SmallRng) -> Vec<(Action, State)> {
     let mut state = protocol.initial();
     let mut trace = Vec::new();
@@ -159,7 +159,7 @@ fn walk(protocol: &Protocol, random: &mut SmallRng) -> Vec<(Action, State)> {
             if actions.is_empty() {
                 break;
             }
-            // All that could happen was put off: again.
+            // All possible actions were postponed: try again.
             if random.random_bool(0.05) {
                 break;
             }

@@ -1,4 +1,4 @@
-//! Nodes that leave in good order, and single nodes that come back.
+//! Nodes that stop cleanly, and single nodes that start again.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,7 +32,7 @@ async fn a_node_that_is_told_to_end_leaves_nothing_behind() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_a_drain_has_not_done_in_time_is_adopted_and_published_once() {
-    // A wide window: the node holds its tasks for longer than it may drain.
+    // A wide window: the node holds the tasks for longer than the drain timeout.
     let cluster =
         Cluster::with("drain-timeout", Wishes { window: "10s", ..Wishes::default() }).await;
     let topic = cluster.topic("orders").await;
@@ -56,7 +56,7 @@ async fn what_a_drain_has_not_done_in_time_is_adopted_and_published_once() {
         (findings.published_count, findings.duplicates, findings.dead),
         (50, Vec::new(), Vec::new())
     );
-    // On a machine that stands still it may have left only when they were due.
+    // On a machine that stalls, the node may have left only when the tasks were due.
     let by_heir = cluster.execlog().await.iter().all(|line| line.node == Some(heir));
     assert!(by_heir || !left_in_time, "published by the one that stayed");
 }
@@ -73,7 +73,7 @@ async fn a_request_that_arrives_while_the_node_drains_is_sent_elsewhere() {
     let held =
         node.api().submit(&json!({ "topic": topic, "delay": 9500, "payload_text": "held" })).await;
     assert_eq!(held.state, "claimed");
-    // It drains as at a SIGTERM.
+    // The node drains as at a SIGTERM.
     node.hang_up();
     let late = json!({ "topic": topic, "delay": "1h", "payload_text": "late" }).to_string();
     let answer = eventually_some("the node says that it drains", DEADLINE, async || {

@@ -1,4 +1,4 @@
-//! A row that somebody has locked, an open transaction for example, holds up nobody else.
+//! A locked row, for example of an open transaction, delays no other tasks.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::support::{Cluster, Ledger, NONE, eventually, now_ms};
 
 const DEADLINE: Duration = Duration::from_secs(120);
 
-/// A transaction that has locked the row of a task, until it is dropped.
+/// A transaction that locks the row of a task until it is dropped.
 async fn lock(cluster: &Cluster, id: Uuid) -> PgConnection {
     let mut holder = cluster.database.connect().await;
     sqlx::raw_sql("begin").execute(&mut holder).await.unwrap();
@@ -86,8 +86,8 @@ async fn cancels_beside_a_locked_row_take_effect() {
     }
     assert!(refused.contains(&(accepted[100].id, 503)), "it is locked");
     assert!(refused.iter().all(|(_, status)| *status == 503), "{refused:?}");
-    // On a busy machine the time may be up before the halves have come down to one. The others are
-    // told to come again, and the lock does not keep them.
+    // On a busy machine, the deadline may pass before the halves have come down to one row. The
+    // other callers are asked to retry, and the lock does not delay the retry.
     for (id, _) in refused.iter().filter(|(id, _)| *id != accepted[100].id) {
         eventually("a cancel beside the lock takes effect", DEADLINE, async || {
             node.api().cancel(*id).await.status == 200
@@ -112,7 +112,7 @@ async fn submits_beside_a_locked_name_are_stored() {
         })
     };
     node.api().submit(&task(100)).await;
-    // Whoever deletes it may put it back: nobody can know whether the name is free.
+    // The transaction may delete the row and roll back, so the name is not known to be free.
     let mut holder = cluster.database.connect().await;
     sqlx::raw_sql("begin; delete from task_name where name = 'n100'")
         .execute(&mut holder)
@@ -128,8 +128,8 @@ async fn submits_beside_a_locked_name_are_stored() {
         "the half beside it is stored: {}",
         answer.text
     );
-    // As for cancels: on a busy machine the others may be told to come again, and the lock does not
-    // keep them.
+    // As for cancels: on a busy machine the other callers may be asked to retry, and the lock does
+    // not delay the retry.
     for number in (0..200).filter(|number| *number != 100) {
         let status = results[number]["status"].as_u64().unwrap();
         assert!([201, 503].contains(&status), "{number}: {status}");
@@ -146,7 +146,7 @@ async fn submits_beside_a_locked_name_are_stored() {
     assert_eq!(cluster.count("select count(*) from task").await, 200);
 }
 
-/// What cannot be claimed as it is inserted goes to `task`, with all that came beside it.
+/// A group that cannot be claimed on insert goes to `task`.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn submits_beside_a_lock_on_the_execlog_are_stored() {
     let cluster = Cluster::start("locked-execlog").await;

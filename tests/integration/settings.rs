@@ -1,4 +1,4 @@
-//! Settings that are wrong, servers that are not there, and a database that is not ready for it.
+//! Wrong settings, missing servers, and a database that is not ready.
 
 use std::process::{Output, Stdio};
 use std::time::Duration;
@@ -31,7 +31,8 @@ async fn all_problems_of_the_settings_are_told_at_once() {
     for flag in ["--database-url", "--kafka"] {
         assert!(errors(&bare).contains(flag), "{flag}: {}", errors(&bare));
     }
-    // What a template leaves of a variable that nobody gave is no setting.
+    // A template leaves an empty variable for a missing value, and an empty variable counts as not
+    // set.
     let mut empty = program(&["serve"]);
     for name in [
         "PRECISION",
@@ -156,7 +157,7 @@ async fn help_explains_every_setting_of_a_node() {
 async fn secrets_are_never_shown() {
     const SECRET: &str = "hunter2-f00d";
     let cluster = Cluster::start("secrets").await;
-    // Wrong and right settings, and a server that refuses: none of them may repeat the password.
+    // Wrong and right settings, and a server that refuses: no message may contain the password.
     let url = format!("postgres://user:{SECRET}@127.0.0.1:1/nowhere");
     let property = format!("sasl.password={SECRET}");
     for arguments in [
@@ -223,7 +224,7 @@ async fn a_database_that_was_not_migrated_is_told_with_what_to_do() {
         assert!(!node.api().is_ready().await);
     }
     drop(node);
-    // The flag alone brings it about.
+    // The flag alone means true.
     cluster.node_with(&["--auto-migrate"]).await;
     assert_eq!(cluster.count("select count(*) from cluster").await, 1);
 }
@@ -269,7 +270,7 @@ async fn a_server_that_is_missing_at_the_start_is_named_and_waited_for() {
     etcd.open().await;
     node.wait_ready().await;
     assert_eq!(node.api().get("/livez").await.status, 200);
-    // One clear line each, not one each time that it is tried.
+    // One clear line per problem, not one per attempt.
     let log = node.log();
     for address in [postgres.address(), etcd.address()] {
         let lines = log.lines().filter(|line| line.contains(&address.to_string())).count();
@@ -302,7 +303,7 @@ async fn waits_for(node: &Node, servers: &[&str]) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_start_that_waits_for_a_lock_says_what_cannot_be_made() {
     let cluster = Cluster::start("locked-out").await;
-    // A partition is missing, and somebody keeps it from being made.
+    // A partition is missing, and a lock keeps nodes from creating a new one.
     let gone: String = sqlx::query_scalar(
         "select inhrelid::regclass::text from pg_inherits where inhparent = \
          'execlog_cancelled'::regclass order by 1 limit 1",
@@ -348,7 +349,8 @@ async fn a_role_that_does_not_own_the_tables_is_refused_at_the_start() {
     assert!(errors(&output).contains("belong to the role punctual"), "{}", errors(&output));
 }
 
-/// A node whose log is a pipe, and the other end of it; it has said where it listens.
+/// Starts a node with a pipe as its log, and waits for the line with the address. Returns the other
+/// end of the pipe, too.
 async fn node_with_piped_log(
     cluster: &Cluster,
     log: &str,
@@ -401,7 +403,7 @@ async fn a_node_outlives_whoever_reads_its_log() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_goes_on_when_whoever_reads_its_log_stops_reading() {
     let cluster = Cluster::start("slow-reader").await;
-    // A list counts as it is: all libraries' lines as well.
+    // A filter applies as given, to all libraries.
     let (node, mut log, api) = node_with_piped_log(&cluster, "trace,sqlx=info").await;
     eventually("the node is ready", DEADLINE, async || api.is_ready().await).await;
     eventually("lines are lost", DEADLINE, async || {
@@ -415,7 +417,7 @@ async fn a_node_goes_on_when_whoever_reads_its_log_stops_reading() {
     })
     .await;
     eventually("the node is ready", DEADLINE, async || api.is_ready().await).await;
-    // Read again, it says so.
+    // Once the pipe is read again, the log says that lines were lost.
     let told = async {
         loop {
             let line = log.next_line().await.unwrap().unwrap();

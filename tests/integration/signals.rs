@@ -1,4 +1,4 @@
-//! Signals: what a parent had a node ignore, and commands that are the first process of a
+//! Signals: those that a node's parent ignores, and commands that are the first process of a
 //! container.
 
 use std::process::{ExitStatus, Stdio};
@@ -19,7 +19,7 @@ fn send(signal: &str, pid: u32) {
     assert!(status.success(), "kill -s {signal} {pid}");
 }
 
-/// The signals that a process ignores, and those that it has handlers for.
+/// Returns the signals that a process ignores, and those with a handler.
 fn signals_of(pid: u32) -> [u64; 2] {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     ["SigIgn:", "SigCgt:"].map(|name| {
@@ -35,7 +35,7 @@ const TERM: u64 = 1 << 14;
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_ignores_what_its_parent_had_it_ignore_and_nothing_else() {
     let folder = tempdir("ignored");
-    // It waits for a Postgres that is not there: signals count from the first moment on.
+    // The node waits for a missing Postgres: signals count from the first moment on.
     let arguments = ["--database-url", "postgres://u@127.0.0.1:1/d", "--kafka", "127.0.0.1:1"];
     for (ignored, by_parent) in
         [(HUP | INT, "HUP,INT,TERM"), (HUP, "HUP"), (INT, "INT"), (0, "USR1")]
@@ -65,7 +65,7 @@ fn tempdir(name: &str) -> std::path::PathBuf {
     folder
 }
 
-/// A command as the first process of a container of its own.
+/// Runs a command as the first process of a container.
 struct First {
     unshare: Child,
     /// As seen from here.
@@ -80,7 +80,7 @@ impl First {
         if !rustix::process::geteuid().is_root() {
             unshare.args(["--user", "--map-root-user"]);
         }
-        // A new namespace has its first process in the child.
+        // The first process of a new namespace is the child.
         unshare
             .args(["--pid", "--fork", "--kill-child"])
             .arg(inner.get_program())
@@ -112,7 +112,7 @@ impl First {
     }
 }
 
-/// A server that takes connections and never answers: whoever has written to it waits.
+/// A server that accepts connections and never answers, so that callers wait.
 async fn wait_for_a_question(listener: &TcpListener) -> tokio::net::TcpStream {
     let accepted =
         tokio::time::timeout(DEADLINE, listener.accept()).await.expect("the command connects");

@@ -1,5 +1,5 @@
-//! Slow is not dead: a Kafka that throttles, is far away or stands still for a while gets each
-//! record once (docs/decisions/0024).
+//! Slow is not dead: a Kafka that throttles, is far away or stalls gets each record once
+//! (docs/decisions/0024).
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::support::{Cluster, Consumer, Ledger, NONE, Node, eventually, kafka_ad
 
 const DEADLINE: Duration = Duration::from_secs(120);
 
-/// A node whose way to Kafka is its own.
+/// A node with a proxy to Kafka of its own.
 async fn node(cluster: &Cluster, kafka: &str, more: &[&str]) -> Node {
     let arguments =
         ["--database-url", &cluster.database.url, "--kafka", kafka, "--cluster", &cluster.name];
@@ -60,8 +60,8 @@ async fn each_once(cluster: &Cluster, node: &Node, ledger: &Ledger, consumers: &
     );
 }
 
-/// A second's worth of the quota goes out in a second; what the node concludes from silence it
-/// would conclude after 2 s, and 4.
+/// A quota of one second's traffic lasts for a second. Conclusions from silence would follow after
+/// 2 s and 4 s.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_quota_makes_records_late_and_nothing_else() {
     let cluster = Cluster::start("quota").await;

@@ -30,7 +30,7 @@ mod mover;
 
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// A database of its own, and what tests do in it.
+/// A database for one test, with helpers.
 struct Database {
     own: support::Database,
     settings: PostgresSettings,
@@ -43,7 +43,7 @@ impl Database {
         Self::empty_as("").await
     }
 
-    /// Made with these words of `create database`.
+    /// Creates the database with these options.
     async fn empty_as(words: &str) -> Self {
         let own = support::Database::create_as(&Stack::shared(), "storage", words).await;
         let (sql, settings) = (own.connect().await, PostgresSettings::new(&own.url).unwrap());
@@ -60,7 +60,7 @@ impl Database {
     /// With leaves of a quarter of an hour, an hour ahead.
     async fn with_long_leaves() -> (Self, Rules) {
         let (database, rules) = Self::with_leaves(seconds(900), seconds(3600)).await;
-        // The leaf that ends just now is not the test's.
+        // The leaf that is ending now is not part of the test.
         (database, Rules { leaf_grace: seconds(3600), ..rules })
     }
 
@@ -131,7 +131,7 @@ impl Database {
             .unwrap();
     }
 
-    /// Writes a batch as a claim does: unsettled, with its payload.
+    /// Inserts a batch as a claim does: unsettled, with its payload.
     async fn claim(&mut self, claimed_at: Timestamp, tasks: &[TaskId]) -> BatchId {
         let batch = BatchId::new(claimed_at, 0, rand::random());
         let ids: Vec<Uuid> = tasks.iter().map(|id| id.uuid()).collect();
@@ -213,7 +213,7 @@ async fn a_new_database_is_ready_after_one_migration_and_unchanged_by_another() 
         again.partitions_made
     );
     assert_eq!(schema::check(&database.settings).await.unwrap().cluster, ClusterSettings::DEFAULT);
-    // Of the columns that hold much, none is left to pglz.
+    // No large column uses pglz.
     let slow = "select count(*) from pg_attribute a join pg_type t on t.oid = a.atttypid
                 where attrelid in (select inhrelid from pg_inherits
                   union select unnest(array['task_far', 'dead_letter']::regclass[]))
@@ -261,7 +261,7 @@ async fn horizon_and_window_may_change_shards_and_leaf_may_not() {
     let wider = ClusterWishes { horizon: Some(seconds(7200)), ..ClusterWishes::default() };
     let report = migrate(wider).await.unwrap();
     assert_eq!((report.changed.len(), report.cluster.shards.get()), (1, 8), "{:?}", report.changed);
-    // An hour of leaves, and what begins meanwhile.
+    // An hour of leaves, and the leaves that begin meanwhile.
     assert!((4..=6).contains(&report.partitions_made), "{}", report.partitions_made);
     let other_shards =
         ClusterWishes { shards: ShardCount::new(16).ok(), ..ClusterWishes::default() };
@@ -374,8 +374,7 @@ async fn retire(database: &Database, parent: Parent, rules: Rules) -> Retired {
 async fn a_detach_that_was_killed_is_finalized_by_whoever_comes_next() {
     let (mut database, rules) = Database::with_long_leaves().await;
     let leaf = past_leaf(&mut database, &rules).await;
-    // Somebody with an open transaction that has used the table, though not this leaf: the detach
-    // waits for it.
+    // An open transaction has used the table, but not this leaf: the detach waits for its end.
     let mut reader = database.another().await;
     execute(&mut reader, "begin; lock table only task in access share mode").await;
     let settings = database.settings.clone();
@@ -424,7 +423,7 @@ async fn a_leaf_that_got_a_row_while_it_was_detached_comes_back_with_it() {
         database.number("select count(*) from pg_inherits where inhdetachpending").await == 1
     })
     .await;
-    // It was empty when it was truncated. While it is hidden, a look-up finds the row all the same.
+    // The leaf was empty at the truncate. While the leaf is hidden, a look-up finds the row anyway.
     database.insert(&leaf.name(), late, b"x").await;
     let look_up = LookUp::new(
         &database.settings,
@@ -435,7 +434,7 @@ async fn a_leaf_that_got_a_row_while_it_was_detached_comes_back_with_it() {
     execute(&mut reader, "commit").await;
     assert_eq!(retiring.await.unwrap().unwrap(), Retired { kept_count: 1, ..Retired::default() });
     assert_eq!(database.number("select count(*) from task").await, 1);
-    // While it has the row it stays; then it goes.
+    // A leaf with a row stays. Without the row, the leaf is dropped.
     assert_eq!(retire(&database, Parent::Task, rules).await, Retired::default());
     database.run("delete from task").await;
     assert_eq!(retire(&database, Parent::Task, rules).await.dropped_count, 1);
@@ -456,7 +455,7 @@ async fn the_payloads_of_an_hour_stay_while_one_of_its_batches_is_unsettled() {
     let tasks = [task(at)];
     let batch = database.claim(at, &tasks).await;
     assert_eq!(retire(&database, Parent::ExeclogPayload, rules).await, Retired::default());
-    // Also when the detach came first, as it does when the batch is seen unsettled only after it.
+    // Also after the detach, if the unsettled batch is seen only then.
     database.run(&format!("alter table execlog_payload detach partition {}", hour.name())).await;
     assert_eq!(retire(&database, Parent::ExeclogPayload, rules).await.kept_count, 1);
     assert_eq!(database.number("select count(*) from execlog_payload").await, 1);
@@ -528,7 +527,7 @@ async fn a_task_that_is_being_moved_is_cancelled_or_moved_never_both() {
 
 async fn cancel(canceller: &mut Cancels, firsts: &[TaskId]) -> Vec<bool> {
     let mut taken = vec![false; firsts.len()];
-    // As a lane does: who gave way to somebody's lock asks again.
+    // As a lane does: repeats a group that gave way to a lock.
     eventually("nobody's lock is in the way", PATIENCE, async || {
         let (cancelled, outcome) = canceller.cancel_group(firsts).await;
         taken.iter_mut().zip(&cancelled).for_each(|(taken, view)| *taken |= view.is_some());
@@ -551,7 +550,7 @@ async fn what_a_group_has_cancelled_before_it_failed_is_said_to_be_cancelled() {
     let [near, far] = [1, 100_000].map(|ahead| task(now.plus(seconds(ahead))));
     database.insert("task", near, b"x").await;
     database.insert("task_far", far, b"x").await;
-    // The second statement does not get its lock; the first has committed.
+    // The second statement does not get its lock, but the first one has committed.
     let mut canceller = Cancels::new(&database.settings);
     database.run("begin").await;
     database.run("lock table task in access exclusive mode").await;
@@ -638,7 +637,7 @@ async fn a_look_up_follows_a_task_from_attempt_to_attempt() {
     let batch = database.claim(now, &rows[1..2]).await;
     assert_eq!(database.state(first).await.map(|(state, _)| state), Some(TaskState::Claimed));
     database.settle(batch, &rows[1..2], Some(&rows[2..])).await;
-    // The follow-up is in a leaf that nobody sees just now.
+    // The follow-up is in a hidden leaf.
     assert_eq!(database.state(first).await.map(|(state, _)| state), Some(TaskState::Scheduled));
     let batch = database.claim(now, &rows[2..]).await;
     database.settle(batch, &rows[2..], None).await;

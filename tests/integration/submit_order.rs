@@ -1,5 +1,5 @@
-//! Tasks of one key that are due at the same time leave in the order in which they were submitted;
-//! ids that are taken are drawn anew.
+//! Tasks with the same key and due time leave in the order of their submits. Ids that are taken are
+//! drawn again.
 
 use std::time::Duration;
 
@@ -35,7 +35,7 @@ async fn submit_in_turn(api: &Api, topic: &str, key: &str, due_at: i64, count: u
     }
 }
 
-/// The numbers of a key's records, in the order of their partition.
+/// Returns the numbers of a key's records, in the order of the partition.
 async fn numbers(consumer: &Consumer, key: &str, count: usize) -> Vec<usize> {
     let is_of_key =
         |record: &&crate::support::Record| record.key.as_deref() == Some(key.as_bytes());
@@ -84,7 +84,7 @@ async fn tasks_of_one_key_that_are_due_at_the_same_time_leave_in_the_order_of_th
         api.submit_all(&far)
     );
     assert!(now_ms() < due_at, "this machine was too slow for the test");
-    // Overdue, and within the window: claimed as they are inserted.
+    // Overdue, and within the window: claimed on insert.
     submit_in_turn(api, &topic, "overdue", due_at - 3_600_000, 60).await;
     let soon_at = now_ms() + 150;
     let soon: Vec<Value> = (0..300).map(|number| task(&topic, "soon", soon_at, number)).collect();
@@ -110,12 +110,12 @@ async fn submits_through_two_nodes_in_turn_keep_their_order_as_far_as_the_nodes_
     }
     assert!(now_ms() < due_at, "this machine was too slow for the test");
     let numbers = numbers(&consumer, "turns", 200).await;
-    // By chance it would be half of them. A node on a busy machine may know the time by some
-    // milliseconds only.
+    // By chance, half of them would be in order. A node on a busy machine may know the time only
+    // within some milliseconds.
     assert!(inversions(&numbers) <= 10, "{} inversions: {numbers:?}", inversions(&numbers));
 }
 
-/// Refuses the first row that goes into a table, as if another task had its id.
+/// Refuses the first row that is inserted into a table, as if another task had the id.
 async fn refuse_once(cluster: &Cluster, table: &str) {
     let text = format!(
         "create sequence if not exists rows_of_{table};

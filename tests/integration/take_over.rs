@@ -1,4 +1,4 @@
-//! kill -9 of a node that holds unsettled work: another one publishes it.
+//! kill -9 of a node with unsettled batches: another node publishes their tasks.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ async fn after_kill_9_everything_arrives_and_only_what_was_in_flight_may_arrive_
     consumer.wait_count(500, DEADLINE).await;
     let (_, orphans) = cluster.kill_with_unsettled_work(&mut victim).await;
     let killed_at = now_ms();
-    // Nobody claims what is not due within the window.
+    // No node claims tasks due after the window.
     assert!(
         orphans
             .iter()
@@ -71,8 +71,8 @@ async fn a_node_that_wakes_after_it_was_declared_dead_settles_nothing_twice() {
     ledger.accept_all(&survivor.api().submit_all(&tasks).await, &tasks);
     consumer.wait_count(100, DEADLINE).await;
     zombie.freeze();
-    // A claim that it was making when it froze may still come to an end: count what it holds when
-    // its death is known.
+    // A claim in progress at the freeze may still finish. The batches are counted when the death is
+    // known.
     let mut held: HashSet<Uuid> = HashSet::new();
     eventually("the survivor has adopted all of it", DEADLINE, async || {
         let unsettled = cluster.unsettled(zombie_id).await;
@@ -82,7 +82,7 @@ async fn a_node_that_wakes_after_it_was_declared_dead_settles_nothing_twice() {
     })
     .await;
     zombie.thaw();
-    // Else all may have ended before it does anything again.
+    // Otherwise all batches may be settled before the node runs again.
     eventually("the zombie has shards again", DEADLINE, async || {
         survivor.assignment().await.get(&zombie_id).is_some_and(|shards| !shards.is_empty())
     })

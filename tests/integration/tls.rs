@@ -109,7 +109,7 @@ async fn tasks_become_records_over_tls_everywhere() {
     assert_eq!(plain, 0, "connections to Postgres without TLS");
     assert!(!node.log().contains("others on the network"), "{}", node.log_tail());
 
-    // A server whose certificate is of another authority is not spoken to.
+    // A server with a certificate of another authority is refused.
     let other = cluster.folder().join("other.pem");
     std::fs::write(&other, Authority::new().0.pem()).unwrap();
     let other = || other.to_str().unwrap().to_owned();
@@ -214,7 +214,7 @@ async fn a_certificate_is_replaced_under_load_without_one_failed_request() {
         assert!(metrics.contains(&format!("\n{name} ")), "docs/alerts.yml has {name}");
     }
 
-    // A key that does not belong to the certificate, as between two writes.
+    // A key that does not match the certificate, as between two writes.
     let second = authority.sign(2091);
     std::fs::write(&files.certificate, &second.0).unwrap();
     eventually("the pair is refused", DEADLINE, async || refused().await == 1.0).await;

@@ -12,7 +12,7 @@ use crate::support::node::program;
 
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// An auth file that is gone with the test.
+/// An auth file that is deleted with the test.
 struct AuthFile(PathBuf);
 
 impl AuthFile {
@@ -46,7 +46,7 @@ async fn run(words: &[&str], input: &str) -> Output {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    // A command that reads no input may have ended before this.
+    // A command that reads no input may have ended before.
     child.stdin.take().unwrap().write_all(input.as_bytes()).await.ok();
     tokio::time::timeout(DEADLINE, child.wait_with_output()).await.expect("it ends").unwrap()
 }

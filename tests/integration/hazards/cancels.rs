@@ -1,4 +1,4 @@
-//! Cancels against tasks that are being moved, and against each other.
+//! Cancels of tasks that are being moved, and concurrent cancels.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use sqlx::postgres::PgConnection;
 
 use super::{DEADLOCK, Stage, code_of, in_background, run, staged, try_run};
 
-/// As the canceller has them: rows are looked for one by one, in the order of the array.
+/// Looks for rows one by one, in the order of the array, as the canceller does.
 const PLAN: &str = "set enable_hashjoin = off; set enable_mergejoin = off; set enable_seqscan = \
                     off; set enable_bitmapscan = off";
 
@@ -40,7 +40,7 @@ async fn a_cancel_that_looks_near_first_and_far_second_misses_a_task_that_is_mov
     }
 }
 
-/// A session of its own, open already, so that nothing but the statements takes time.
+/// A new session that is already open, so that only the statements take time.
 async fn canceller(stage: &Stage) -> Cancels {
     let mut canceller = Cancels::new(&stage.settings);
     let nobody = TaskId::new(Timestamp::from_millis(1), Shard::new(7), 7);
@@ -50,7 +50,8 @@ async fn canceller(stage: &Stage) -> Cancels {
     canceller
 }
 
-/// A task that is being moved: its row has left the far table, and nobody sees it yet.
+/// A task that is being moved: its row has left the far table, and the row in the leaf is not
+/// visible yet.
 async fn amid_a_move() -> (Stage, Vec<TaskId>, PgConnection) {
     let mut stage = Stage::new().await;
     let due_at = stage.now().await.plus(Duration::from_secs(600));
@@ -63,8 +64,8 @@ async fn amid_a_move() -> (Stage, Vec<TaskId>, PgConnection) {
     (stage, ids, mover)
 }
 
-/// The rule: as two statements. One statement has one snapshot, and waits in the far table for a
-/// row whose new place it does not see.
+/// The rule: two statements. One statement has one snapshot, waits in the far table for a row, and
+/// does not see the row's new place.
 #[tokio::test]
 async fn a_cancel_in_one_statement_misses_a_task_that_is_being_moved() {
     let with_rule = staged(async || {
@@ -95,8 +96,8 @@ async fn a_cancel_in_one_statement_misses_a_task_that_is_being_moved() {
     );
 }
 
-/// Three tasks, and somebody who has locked the one in the middle: whoever comes has got one row,
-/// and waits for that.
+/// Three tasks, and a transaction that locks the middle one. Each cancel gets one row, and waits
+/// for that lock.
 async fn with_the_middle_locked() -> (Stage, Vec<TaskId>, PgConnection) {
     let mut stage = Stage::new().await;
     let due_at = stage.now().await.plus(Duration::from_secs(600));

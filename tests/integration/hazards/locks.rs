@@ -14,7 +14,7 @@ const LEAVES_LOCKED: &str = "select count(distinct relation) from pg_locks l
     join pg_inherits i on i.inhrelid = l.relation and i.inhparent = 'task'::regclass
       where l.pid = pg_backend_pid()";
 
-/// The product's claim of what is due within five seconds, ready to be executed.
+/// The product's claim of tasks due within five seconds, ready to execute.
 async fn prepared_claim(stage: &mut Stage, plans: &str) -> (PgConnection, String) {
     let now = stage.now().await;
     let range = IdRange::of_times(now, now.plus(Duration::from_secs(5)));
@@ -53,7 +53,7 @@ async fn a_generic_plan_locks_every_leaf_and_a_custom_one_those_of_its_range() {
     }
 }
 
-/// What comes of it: the retirement of a leaf that has nothing to do with a claim fails it.
+/// The consequence: the retirement of an unrelated leaf makes a claim fail.
 #[tokio::test]
 async fn with_generic_plans_the_lock_on_an_unrelated_leaf_fails_a_claim() {
     let mut stage = Stage::new().await;
@@ -68,7 +68,7 @@ async fn with_generic_plans_the_lock_on_an_unrelated_leaf_fails_a_claim() {
     let (mut claimer, execute) = prepared_claim(&mut stage, "force_custom_plan").await;
     run(&mut claimer, &execute).await;
 
-    // The product's own connection says so by itself.
+    // The product's own connection reports this as a lock.
     stage.insert("task", now, 3).await;
     let range =
         IdRange::of_times(now.minus(Duration::from_secs(1)), now.plus(Duration::from_secs(5)));

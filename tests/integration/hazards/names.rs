@@ -1,4 +1,4 @@
-//! Names: two replacements at once, and groups that take them in different orders.
+//! Names: two concurrent replacements, and groups that lock names in different orders.
 
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ fn task(name: &str, due_at: Timestamp) -> NewTask {
     )
 }
 
-/// Stores tasks in the order in which they are given; how many of the names were new.
+/// Stores tasks in the given order. Returns the number of new names.
 async fn store(settings: &PostgresSettings, tasks: &[NewTask]) -> Result<usize, PostgresError> {
     let (tasks, nowhere): (Vec<&NewTask>, Vec<bool>) =
         tasks.iter().map(|task| (task, false)).unzip();
@@ -35,7 +35,7 @@ async fn store(settings: &PostgresSettings, tasks: &[NewTask]) -> Result<usize, 
     NamedSubmits::new(settings, node, PATIENCE).store(&group).await.map(|(won, _)| won.len())
 }
 
-/// A replacement as one statement, as it would be written by whoever wants to spare a round trip.
+/// A replacement as one statement, to save a round trip.
 fn in_one_statement(task: &NewTask) -> String {
     let (id, shard) = (task.id, task.id.shard().as_smallint());
     format!(
@@ -48,8 +48,8 @@ fn in_one_statement(task: &NewTask) -> String {
     )
 }
 
-/// The rule: a replacement locks the entry in a statement of its own; the next one then sees what
-/// whoever had the lock before has left.
+/// The rule: a replacement locks the entry in a separate statement. The next replacement then sees
+/// the changes of the previous lock holder.
 #[tokio::test]
 async fn two_replacements_in_one_statement_each_leave_two_live_tasks() {
     for (has_rule, live) in [(true, 1), (false, 2)] {
@@ -108,7 +108,7 @@ async fn groups_that_take_names_in_different_orders_deadlock() {
             let groups =
                 [["a", "m", "z"], second].map(|names| names.map(|name| task(name, due_at)));
             let (settings, [first, second]) = (stage.settings.clone(), groups);
-            // Let go when both have what they could get.
+            // Released when both groups have all the locks that they can get.
             let (one, other, is_staged) = tokio::join!(
                 store(&settings, &first),
                 store(&settings, &second),
@@ -117,8 +117,8 @@ async fn groups_that_take_names_in_different_orders_deadlock() {
             is_staged.then(|| [one, other].into_iter().filter_map(Result::err).collect())
         })
         .await;
-        // Whether Postgres finds the circle or the lock's deadline comes first: one of them gives
-        // way, and repeats its group.
+        // Either Postgres finds the deadlock, or the lock timeout ends one group. One group gives
+        // way, and is repeated.
         match has_rule {
             true => assert!(failures.is_empty(), "{failures:?}"),
             false => {

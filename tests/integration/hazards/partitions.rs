@@ -1,4 +1,4 @@
-//! Partitions that go while somebody uses them.
+//! Partitions that are dropped while they are in use.
 
 use std::time::Duration;
 
@@ -32,7 +32,7 @@ async fn claim_under_way(
     owner: NodeId,
 ) -> (PgConnection, BatchId) {
     let day = stage.rules.partition_of(Parent::ExeclogBatch, hour.start);
-    // It may be there already: the hour may be of today.
+    // The partition may exist already, because the hour may be of today.
     create(&mut stage.connection(), &stage.rules, &[day]).await.unwrap();
     let batch = BatchId::new(hour.start.plus(Duration::from_secs(60)), 0, rand::random());
     let (id, owner) = (batch.uuid(), owner.uuid());
@@ -51,7 +51,7 @@ fn detach(parent: Parent, partition: Partition) -> String {
     format!("alter table {} detach partition {} concurrently", parent.table(), partition.name())
 }
 
-/// The rule: a payload hour is detached first, then its unsettled batches are looked for.
+/// The rule: a payload hour is detached before the check for its unsettled batches.
 #[tokio::test]
 async fn payloads_that_are_looked_after_before_they_are_detached_go_from_under_a_claim() {
     let owner = NodeId::new(Default::default(), 0, rand::random());
@@ -59,7 +59,7 @@ async fn payloads_that_are_looked_after_before_they_are_detached_go_from_under_a
         let mut stage = Stage::new().await;
         let hour = past(&mut stage, Parent::ExeclogPayload, 4).await;
         let (mut claimer, batch) = claim_under_way(&mut stage, hour, owner).await;
-        // Whoever looks now sees no unsettled batch.
+        // A check at this moment sees no unsettled batch.
         assert_eq!(
             stage.number("select count(*) from execlog_batch where settled_at is null").await,
             0
@@ -82,7 +82,7 @@ async fn payloads_that_are_looked_after_before_they_are_detached_go_from_under_a
     }
 }
 
-/// The rule: a leaf is looked at once more when it is detached, and nobody can write to it.
+/// The rule: a leaf is checked again after the detach, when no transaction can write to the leaf.
 #[tokio::test]
 async fn a_leaf_that_is_dropped_without_a_second_look_takes_a_task_with_it() {
     for has_rule in [true, false] {
@@ -114,8 +114,7 @@ async fn a_leaf_that_is_dropped_without_a_second_look_takes_a_task_with_it() {
     }
 }
 
-/// The rules: a detach has no timeout; and one that was cut off all the same is ended by whoever
-/// comes next.
+/// The rules: a detach has no timeout, and an interrupted detach is completed by the next node.
 #[tokio::test]
 async fn a_detach_that_was_cut_off_hides_its_leaf_and_forbids_all_others_until_it_is_finalized() {
     let mut stage = Stage::new().await;
@@ -142,7 +141,7 @@ async fn a_detach_that_was_cut_off_hides_its_leaf_and_forbids_all_others_until_i
     assert_eq!(stage.number("select count(*) from task").await, 1);
 }
 
-/// The rule: a partition is detached concurrently before it is dropped.
+/// The rule: a partition is detached concurrently before the drop.
 #[tokio::test]
 async fn a_plain_drop_behind_one_open_reader_stalls_all_claims() {
     for has_rule in [true, false] {
@@ -155,7 +154,7 @@ async fn a_plain_drop_behind_one_open_reader_stalls_all_claims() {
         let drop = format!("drop table {}", leaf.name());
         let statement = if has_rule { detach(Parent::Task, leaf) } else { drop };
         let going = in_background(stage.another().await, statement);
-        // The detach waits for the transaction, the drop for its lock on the parent.
+        // The detach waits for the transaction, and the drop for a lock on the parent.
         stage.wait_blocked(1).await;
         let claim = "set lock_timeout = '200ms'; delete from task";
         let claimed = try_run(&mut stage.sql, claim).await;

@@ -1,4 +1,4 @@
-//! Settles that come twice, or from a node that is no longer the owner.
+//! Settles that are repeated, or come from a node that does not own the batch any more.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use uuid::Uuid;
 
 use super::{PATIENCE, Stage, run, statement, without};
 
-/// Within what a stage claims.
+/// A time within the range of one stage of claims.
 const RETRY_AFTER: Duration = Duration::from_secs(20);
 const RULE: &str = " and settled_at is null";
 
@@ -23,7 +23,7 @@ fn node() -> NodeId {
     NodeId::new(Default::default(), 0, rand::random())
 }
 
-/// A task that was claimed, and what its follow-up would be.
+/// A claimed task, and its follow-up.
 async fn claimed(stage: &mut Stage, owner: NodeId) -> (Batch, TaskId) {
     let now = stage.now().await;
     stage.insert("task", now, 1).await;
@@ -36,7 +36,7 @@ fn deferred(batch: &Batch, next: TaskId) -> Settlement {
     Settlement::new(batch, &[Outcome::Deferred { next, maybe_sent: true }])
 }
 
-/// The settle of a batch of one task that is deferred to `next`, with its parameters.
+/// The settle of a batch with one task that is deferred to `next`, with its parameters.
 fn settle(text: &str, owner: NodeId, batch: &Batch, next: TaskId) -> String {
     let (owner, id, first, shard) =
         (owner.uuid(), batch.id.uuid(), batch.id_of(0), next.shard().as_smallint());
@@ -50,8 +50,8 @@ fn settle(text: &str, owner: NodeId, batch: &Batch, next: TaskId) -> String {
     )
 }
 
-/// The rule: a settle hangs on `settled_at is null`. A settle whose answer was lost is repeated, by
-/// the node or by its adopter; each chose a follow-up.
+/// The rule: a settle depends on `settled_at is null`. A settle without an answer is repeated, by
+/// the node or by the adopter. Each of them has chosen a follow-up.
 #[tokio::test]
 async fn a_repeated_settle_makes_a_second_follow_up_unless_it_finds_the_batch_unsettled() {
     let with_rule = statement("settle with follow-ups");
@@ -68,7 +68,7 @@ async fn a_repeated_settle_makes_a_second_follow_up_unless_it_finds_the_batch_un
     }
 }
 
-/// The same through the product's own code, and for an owner that is no longer one.
+/// The same through the product's own code, and for a former owner.
 #[tokio::test]
 async fn neither_a_zombie_nor_a_repetition_settles_anything() {
     let mut stage = Stage::new().await;
@@ -84,9 +84,9 @@ async fn neither_a_zombie_nor_a_repetition_settles_anything() {
     assert_eq!(stage.number(&follow).await, 1);
 }
 
-/// The rule: who settles a later attempt says as which row the task has ended. The batch that leads
-/// there goes a receipt's time after the *first* attempt; a task that waited for longer (its topic
-/// was unavailable, it was a dead letter) would be unknown from the moment of its end.
+/// The rule: the settle of a later attempt names the row of the end. The batch that leads there is
+/// dropped one receipt retention after the *first* attempt. A task that waited longer (for an
+/// unavailable topic, or as a dead letter) would otherwise be unknown from the moment of its end.
 #[tokio::test]
 async fn a_task_is_found_for_as_long_as_the_receipt_of_its_last_attempt_is_kept() {
     let mut stage = Stage::new().await;
@@ -121,8 +121,8 @@ async fn a_task_is_found_for_as_long_as_the_receipt_of_its_last_attempt_is_kept(
     assert_eq!(state().await, None);
 }
 
-/// Each statement of a settle commits by itself. What was settled before one of them failed must
-/// not be settled once more, and then look as if another node had taken it.
+/// Each statement of a settle commits alone. If one fails, the earlier ones must not be repeated,
+/// or their batches would look as if another node had adopted them.
 #[tokio::test]
 async fn what_was_settled_before_a_statement_failed_is_said_to_be_settled() {
     let mut stage = Stage::new().await;
@@ -144,8 +144,8 @@ async fn what_was_settled_before_a_statement_failed_is_said_to_be_settled() {
     assert_eq!(settled, HashSet::from([put_off.id]));
 }
 
-/// The rule: a settle names its owner. Without it the one that was declared dead writes its
-/// outcomes over the batch that another is publishing.
+/// The rule: a settle names its owner. Otherwise a node that was declared dead overwrites the
+/// outcomes of a batch that another node is publishing.
 #[tokio::test]
 async fn without_the_owner_a_zombie_settles_what_another_node_has_adopted() {
     let with_rule = statement("settle with follow-ups");
@@ -161,8 +161,8 @@ async fn without_the_owner_a_zombie_settles_what_another_node_has_adopted() {
     }
 }
 
-/// The rule: absence of life, not a list of the dead. The row of a node that died long ago may be
-/// gone, and so may an owner that gave its batches up.
+/// The rule: a batch is adopted if no living node owns the batch. The row of a node that died long
+/// ago may be gone, and so may be the owner of a released batch.
 #[tokio::test]
 async fn a_batch_whose_owner_is_in_no_list_is_adopted() {
     for owner in ["'01934b2e-7d3c-8017-9f2b-6a1c0e4d5b7f'", "null"] {
@@ -176,7 +176,7 @@ async fn a_batch_whose_owner_is_in_no_list_is_adopted() {
     }
 }
 
-/// The other side of it: while a heartbeat vouches for the owner, nobody takes its batches.
+/// The other side of the rule: while the owner has a heartbeat, no other node adopts its batches.
 #[tokio::test]
 async fn a_batch_of_a_living_owner_is_left_alone() {
     let mut stage = Stage::new().await;
@@ -196,7 +196,7 @@ fn heartbeat_of(node: NodeId) -> String {
     )
 }
 
-/// Many batches of today, beside the one whose id is given.
+/// Many batches of today, besides the one with the given id.
 fn many_batches(like: BatchId, count: usize) -> String {
     format!(
         "insert into execlog_batch (batch, claimed_at, task_count, ids)
@@ -206,9 +206,9 @@ fn many_batches(like: BatchId, count: usize) -> String {
     )
 }
 
-/// The rule: who lives is asked in arrays. At a take-over all nodes adopt at once, and one that
-/// comes to a row which another has just taken looks at its condition again: a `not exists` is not
-/// evaluated anew then.
+/// The rule: the check for living nodes uses arrays. At a take-over all nodes adopt at once. A node
+/// that finds a row just adopted by another one checks the condition again, and Postgres does not
+/// evaluate a `not exists` a second time.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_nodes_that_adopt_at_once_do_not_take_the_same_batches() {
     let mut stage = Stage::new().await;
@@ -232,8 +232,8 @@ async fn two_nodes_that_adopt_at_once_do_not_take_the_same_batches() {
     }
 }
 
-/// The rule: a look back has a patience of its own, for on its connection doubts are cleared, and
-/// the batches of the dead adopted. What follows has not.
+/// The rule: a look back has a deadline of its own, because the same connection clears doubts and
+/// adopts batches of dead nodes. The later statements have other deadlines.
 #[tokio::test]
 async fn a_look_back_that_takes_long_gives_way_and_its_limit_ends_with_it() {
     let mut stage = Stage::new().await;
@@ -250,8 +250,8 @@ async fn a_look_back_that_takes_long_gives_way_and_its_limit_ends_with_it() {
     assert_eq!(adoptions.oldest_unsettled(all, Duration::MAX).await.unwrap(), Some(batch));
 }
 
-/// The rule: the batches are a condition of the index. Each batch that was settled since the last
-/// vacuum has left its entry there.
+/// The rule: the range of batches is an index condition. Each batch settled since the last vacuum
+/// has left an entry in the index.
 #[tokio::test]
 async fn a_settle_does_not_come_by_all_that_was_settled_before() {
     let with_rule = statement("settle");
@@ -259,7 +259,7 @@ async fn a_settle_does_not_come_by_all_that_was_settled_before() {
     let mut stage = Stage::new().await;
     let owner = node();
     let batch = claimed(&mut stage, owner).await.0;
-    // Somebody's snapshot keeps the entries, so that no vacuum takes part.
+    // A snapshot keeps the entries, so that no vacuum removes them.
     let mut reader = stage.another().await;
     run(&mut reader, "begin isolation level repeatable read; select 1 from task limit 1").await;
     stage.run(&many_batches(batch.id, 20_000)).await;

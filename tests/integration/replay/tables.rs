@@ -1,10 +1,9 @@
-//! What is in the tables, as lines of text, in order; and their rows kept and put back.
+//! The contents of the tables as sorted lines of text, and copies of the rows to restore.
 
 use sqlx::AssertSqlSafe;
 use sqlx::postgres::PgConnection;
 
-/// All that the model knows of, one line each. `{hidden}` is what is in a leaf that is attached
-/// nowhere.
+/// The data known to the model, one line each. `{hidden}` is a leaf that is not attached.
 const LINES: &str = "
 select 'far ' || id || ' ' || coalesce(first_id::text, '-') from task_far
 union all select 'near ' || id || ' ' || coalesce(first_id::text, '-') from task

@@ -39,7 +39,7 @@ use crate::support::{Database, Stack};
 const RETENTION: Duration = Duration::from_secs(86_400);
 const TOPIC: &str = "orders";
 
-/// One start of a node, and its connections.
+/// One start of a node, with its connections.
 struct Identity {
     node: NodeId,
     submits: Submits,
@@ -54,7 +54,7 @@ pub struct World {
     sql: PgConnection,
     connection: Connection,
     rules: Rules,
-    /// The beginning of the leaf that the tasks are due in.
+    /// The beginning of the leaf with the due times of the tasks.
     epoch: Timestamp,
     identities: Vec<Identity>,
     claims: Claims,
@@ -65,7 +65,7 @@ pub struct World {
     retirer: Retirer,
     trace: u64,
     batch_ids: [Option<BatchId>; BATCHES],
-    /// What nodes have in memory, by identity and batch.
+    /// The memory of the nodes, by identity and batch.
     held: HashMap<(u8, usize), Batch>,
     late: Option<Settlement>,
     undo: Option<Kept>,
@@ -98,7 +98,7 @@ impl World {
                 .fetch_one(&mut sql)
                 .await
                 .unwrap();
-        // An hour ahead: nothing of it is past by the server's clock, whatever the model's says.
+        // An hour ahead, so that no task is past by the server's clock, whatever the model's clock.
         let epoch = rules
             .partition_of(
                 Parent::Task,
@@ -154,7 +154,7 @@ impl World {
             self.is_hidden = false;
         }
         tables::empty(&mut self.sql).await;
-        // Made again if a trace has dropped it.
+        // Created again if a trace has dropped the leaf.
         assert!(create(&mut self.connection, &self.rules, &[leaf]).await.unwrap());
         self.trace = trace;
         self.batch_ids = [0, 1, 2, 3, 4].map(|_| Some(BatchId::new(self.epoch, 0, rand::random())));
@@ -169,7 +169,7 @@ impl World {
         tables::lines(&mut self.sql, hidden.as_deref()).await
     }
 
-    /// What the tables hold if the model is right.
+    /// Returns the expected contents of the tables.
     pub fn expected(&self, protocol: &Protocol, db: &Tables) -> Vec<String> {
         let mut lines = Vec::new();
         let id = |row: usize| self.id(protocol, row, db.due[row]);
@@ -244,7 +244,7 @@ impl World {
         lines
     }
 
-    /// Takes a step; false when it needs no statement.
+    /// Executes a step. Returns false when the step needs no statement.
     pub async fn take(
         &mut self,
         protocol: &Protocol,
@@ -355,7 +355,7 @@ impl World {
     fn id(&self, protocol: &Protocol, row: usize, due: u8) -> TaskId {
         let since = protocol.decisions.dues[usize::from(due)].as_millis() - EPOCH.as_millis();
         let due_at = Timestamp::from_millis(self.epoch.as_millis() + since);
-        // A follow-up keeps the random bits of its row when it is put off.
+        // A postponed follow-up keeps the random bits of its row.
         TaskId::new(
             due_at,
             Shard::new(u16::try_from(task_of(row) % 2).unwrap()),
@@ -399,7 +399,7 @@ impl World {
         let declare = state.nodes[slot].declare.unwrap();
         let (node, counter) =
             (self.node(declare.node), self.identities[usize::from(declare.node)].counter);
-        // What was read before its last beat.
+        // The state that was read before the last beat.
         let counter = counter - i64::from(declare.is_outdated);
         let is_done = self.identities[usize::from(state.nodes[slot].identity)]
             .heartbeats
@@ -512,7 +512,7 @@ impl World {
         }
     }
 
-    /// As the node writes it, from the batch as it was claimed or loaded.
+    /// Returns the batch as the node writes it: as claimed, or as loaded.
     fn settlement(
         &self,
         protocol: &Protocol,
@@ -624,7 +624,7 @@ impl World {
         assert_eq!(retired.dropped_count == 1, next.db.leaf == Leaf::Dropped);
     }
 
-    /// Takes effect, and nobody learns of it.
+    /// The statement takes effect, but the answer is lost.
     async fn late_commit(&mut self, protocol: &Protocol, state: &State, next: &State) {
         match state.late.unwrap() {
             Late::Claim { slot: _, identity, kind, batch } => {
@@ -654,7 +654,7 @@ impl World {
     }
 }
 
-/// The range of a claim of the model when its leaf begins at `epoch`.
+/// Returns the range of a claim of the model whose leaf begins at `epoch`.
 fn range_at(epoch: Timestamp, (from, to): (i128, i128)) -> IdRange {
     let floor = i128::try_from(IdRange::of_times(epoch, epoch).from.as_u128()).unwrap();
     let id = |offset: i128| uuid::Uuid::from_u128(u128::try_from((floor + offset).max(0)).unwrap());

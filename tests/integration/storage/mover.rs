@@ -36,7 +36,7 @@ async fn the_mover_moves_what_comes_within_the_horizon_and_passes_by_what_it_can
     for id in &near {
         database.insert("task_far", *id, b"x").await;
     }
-    // Due within the horizon but large, due beyond it, and due already.
+    // Due within the horizon but large, due beyond the horizon, and already due.
     for number in 0..9 {
         database
             .insert(
@@ -55,8 +55,8 @@ async fn the_mover_moves_what_comes_within_the_horizon_and_passes_by_what_it_can
         .run(&format!("alter table task add constraint no_poison check (id <> '{poison}')"))
         .await;
     let mut mover = Mover::new(&database.settings);
-    // A round ends early while Postgres has not let go yet of the lock of a statement that it
-    // refused; the next one goes on.
+    // A round ends early while Postgres still holds the lock of a refused statement. The next round
+    // goes on.
     let (mut moved_count, mut stuck_count) = (0, 0);
     eventually("all that can be moved is moved", Duration::from_secs(30), async || {
         let moved = mover.round(IdRange::of_times(now, end)).await.unwrap();
