@@ -2,8 +2,9 @@
 //!
 //! `file` reads the auth file into a [`Policy`], an immutable snapshot. `reload` keeps the current
 //! one in a [`PolicyHandle`]. A request is identified by [`Policy::identify`] or, without a token,
-//! by [`Policy::identify_peer`]. Each change or read asks the [`Rights`] of its [`Caller`]. Everything is denied unless a rule allows it, and a
-//! rule that denies wins over every rule that allows.
+//! by [`Policy::identify_peer`]. Each change or read asks the [`Rights`] of its [`Caller`].
+//! Everything is denied unless a rule allows it. A rule that denies wins over every rule that
+//! allows.
 
 pub mod action;
 pub mod credential;

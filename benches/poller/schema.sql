@@ -1,4 +1,4 @@
--- What everybody has: one table, and an index for the question that is asked all the time. Vacuumed as often as it needs.
+-- The usual schema: one table, and an index for the frequent query. Vacuumed as often as necessary.
 create table poll_task (
   id bigint generated always as identity primary key,
   topic text not null,

@@ -2,9 +2,9 @@
 //! usual poller, and the floor, one after the other on the same servers. It writes
 //! docs/benchmarks.md with its pictures.
 //!
-//! The suite needs the servers (`PUNCTUAL_DATABASE_URL`, `PUNCTUAL_KAFKA`, `PUNCTUAL_ETCD`, `PUNCTUAL_STACK`) and the
-//! release programs beside its own. Results are kept in `PUNCTUAL_BENCH_FOLDER`. A scenario with a
-//! result is measured again only with `--again`.
+//! The suite needs the servers (`PUNCTUAL_DATABASE_URL`, `PUNCTUAL_KAFKA`, `PUNCTUAL_ETCD`,
+//! `PUNCTUAL_STACK`) and the release programs beside its own. Results are kept in
+//! `PUNCTUAL_BENCH_FOLDER`. A scenario with a result is measured again only with `--again`.
 #![expect(
     clippy::disallowed_methods,
     clippy::print_stdout,

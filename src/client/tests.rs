@@ -14,7 +14,8 @@ use clap::Parser;
 use tokio::net::TcpListener;
 
 use super::answer::{Deed, Ending, Exit, NodeAnswer};
-use super::args::{DeadArgs, DeadCommand};
+use super::args::{DeadArgs, DeadCommand, RangeArgs};
+use super::bulk::Bulk;
 use super::output::print;
 use super::{
     args::{self, CancelArgs, NodeOptions, SubmitArgs},
@@ -33,6 +34,21 @@ enum CommandLine {
     Show(args::Show),
     Cancel(CancelArgs),
     Dead(DeadArgs),
+}
+
+/// A cancel of all tasks of a topic in a range.
+fn bulk(range: &RangeArgs, is_dry_run: bool) -> Bulk<'_> {
+    let path = &["v1", "tasks", "cancel"];
+    Bulk {
+        path,
+        topic: "t",
+        range,
+        is_dry_run,
+        is_json: false,
+        retry_for: Duration::from_secs(1),
+        what: "task",
+        done: "cancelled",
+    }
 }
 
 fn submit_args(line: &str) -> Result<SubmitArgs, clap::Error> {

@@ -25,8 +25,8 @@ impl fmt::Display for Remark {
     }
 }
 
-/// A text with the remarks on it. Functions that find a problem return what can be used of the rest,
-/// so that all problems are found at once.
+/// A text with remarks. Functions that find a problem return the usable rest, so that all problems
+/// are found at once.
 pub struct Reader<'a> {
     text: &'a str,
     pub problems: Vec<Remark>,

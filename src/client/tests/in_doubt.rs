@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use super::scripted::Scripted;
-use super::submit_args;
+use super::{bulk, submit_args};
 use crate::client::answer::{Deed, Ending, Exit, NodeAnswer};
 use crate::client::args::{NodeOptions, RangeArgs, SubmitArgs};
 use crate::client::bulk::Bulk;
@@ -155,20 +155,6 @@ fn what_is_no_nodes_answer_is_none_also_as_json() {
 
 fn call_of(caller: &NodeCaller) -> crate::client::caller::Call {
     caller.get(&["v1", "tasks"], &[]).unwrap()
-}
-
-fn bulk(range: &RangeArgs, is_dry_run: bool) -> Bulk<'_> {
-    let path = &["v1", "tasks", "cancel"];
-    Bulk {
-        path,
-        topic: "t",
-        range,
-        is_dry_run,
-        is_json: false,
-        retry_for: Duration::from_secs(1),
-        what: "task",
-        done: "cancelled",
-    }
 }
 
 const NO_RANGE: RangeArgs = RangeArgs { due_from: None, due_to: None };

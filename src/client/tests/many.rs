@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::bulk;
 use super::scripted::Scripted;
 use crate::client::Call;
 use crate::client::answer::{Ending, Exit, NodeAnswer};
@@ -80,20 +81,6 @@ async fn a_list_that_does_not_move_is_given_up() {
     )])
     .await;
     assert!(matches!(walk(&refused, &part(3)).await.1, Err(ListFailure::Problem(_))));
-}
-
-fn bulk(range: &RangeArgs, is_dry_run: bool) -> Bulk<'_> {
-    let path = &["v1", "tasks", "cancel"];
-    Bulk {
-        path,
-        topic: "t",
-        range,
-        is_dry_run,
-        is_json: false,
-        retry_for: Duration::from_secs(1),
-        what: "task",
-        done: "cancelled",
-    }
 }
 
 #[tokio::test]
