@@ -9,7 +9,7 @@ RUN apt-get update \
     && rm -rf /var/lib/apt/lists/*
 WORKDIR /src
 COPY . .
-# For `punctual --version`: there is no repository in here to ask.
+# For `punctual --version`: the image has no git repository.
 ARG PUNCTUAL_COMMIT=unknown
 RUN --mount=type=cache,target=/usr/local/cargo/registry \
     --mount=type=cache,target=/src/target \
@@ -17,7 +17,7 @@ RUN --mount=type=cache,target=/usr/local/cargo/registry \
     && install -D target/release/punctual /out/punctual \
     && scripts/notices /out/THIRD-PARTY-NOTICES.txt
 
-# The same Debian as above: the binary is linked to its glibc, OpenSSL and zlib.
+# The same Debian as above, because the binary is linked to its glibc, OpenSSL and zlib.
 FROM debian:bookworm-slim
 RUN apt-get update \
     && apt-get install -y --no-install-recommends ca-certificates libssl3 zlib1g \
@@ -30,7 +30,7 @@ USER 10001:10001
 # Beyond loopback, a node starts only with PUNCTUAL_AUTH_FILE or PUNCTUAL_ALLOW_ANONYMOUS.
 ENV PUNCTUAL_LISTEN=0.0.0.0:7070
 EXPOSE 7070
-# bash speaks TCP by itself: no HTTP client needs to be in the image. With TLS, a node that is alive answers 400.
+# bash speaks TCP itself, so the image needs no HTTP client. With TLS, a living node answers 400.
 HEALTHCHECK --interval=5s --timeout=3s --start-period=10s --retries=3 \
     CMD ["bash", "-c", "exec 3<>/dev/tcp/127.0.0.1/7070 && printf 'GET /livez HTTP/1.0\\r\\n\\r\\n' >&3 && grep -qE '200 OK|400 Bad Request' <&3"]
 ENTRYPOINT ["punctual"]

@@ -1,15 +1,16 @@
-# Every command of the project; `make help` lists them. What they do is in scripts/.
+# Every command of the project; `make help` lists them. The scripts are in scripts/.
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .PHONY: help demo test faults bench run down build lint fmt docs fuzz sabotage prose book
 
 RELEASE := $(abspath $(or $(CARGO_TARGET_DIR),target))/release
-# With the demo in each of them: an example brings the dev-dependencies, and these turn features on in libraries of the program.
-# Without it in one of them, going from one target to the next would compile most of the program again.
+# Every target builds the demo, too. An example brings the dev-dependencies, which switch on
+# features of the program's libraries. If one target built without the demo, switching between
+# targets would compile most of the program again.
 RELEASE_BUILD := cargo build --release --locked --bin punctual --example demo
 
-# What `make faults` was asked for, as flags of the program.
+# The arguments of `make faults`, as flags of the program.
 FAULTS := $(if $(SECONDS),--seconds $(SECONDS)) $(if $(SEED),--seed $(SEED)) $(if $(REPLAY),--replay $(REPLAY)) \
   $(if $(SCENARIO),--scenario $(SCENARIO)) $(if $(RATE),--rate $(RATE)) $(if $(JSON),--json $(JSON))
 

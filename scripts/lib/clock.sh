@@ -1,6 +1,6 @@
 # shellcheck shell=bash
-# A clock of Postgres that can be moved while Postgres runs, of a breakable stack. clock.c has how;
-# the fault runner writes the file.
+# A clock for the Postgres of a breakable stack, which can be moved while Postgres runs. See
+# clock.c. The fault runner writes the file.
 
 CLOCK_BYTES=$((257 * 24)) # what clock.c maps
 
@@ -8,7 +8,7 @@ clock_source() { printf '%s' "$ROOT/scripts/lib/clock.c"; }
 clock_library() { printf '%s' "$(postgres_home)/clock.so"; }
 clock_file() { printf '%s' "$(postgres_home)/clock"; }
 
-# In Postgres's folder, which its user can enter. A file of zeros is the machine's clock.
+# In Postgres's folder, which its user can enter. A file of zeros means the machine's clock.
 clock_prepare() {
   local library file
   library=$(clock_library)
@@ -22,5 +22,5 @@ clock_prepare() {
   postgres_owns "$library" "$file"
 }
 
-# The words before Postgres's own that give it its clock, one a line.
+# The words before Postgres's command line that give Postgres its clock, one per line.
 clock_words() { printf '%s\n' env "LD_PRELOAD=$(clock_library)" "PUNCTUAL_CLOCK=$(clock_file)"; }

@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# What every script here shares: where things are, how to speak, wait, measure and lock.
+# Shared by every script here: paths, messages, waiting, time and locks.
 # Sourced, never run.
 # shellcheck disable=SC2034 # what is set here is used there
 
@@ -10,7 +10,7 @@ STACKS=$ROOT/.stack  # all that the stacks keep: ignored by git, safe to delete 
 CACHE=$STACKS/cache  # servers fetched or built once, shared by all stacks of this clone
 LOCKS=$STACKS/locks  # outside the stacks' own folders, which `down --purge` removes
 
-# Where the usual installers put Rust and Go, for shells that do not know it (cron, CI).
+# The folders where the usual installers put Rust and Go, for shells without them (cron, CI).
 PATH=$PATH:${HOME:-/root}/.cargo/bin:/usr/local/go/bin
 
 say() { printf '%s\n' "$*"; }
@@ -20,16 +20,16 @@ die() {
   exit 1
 }
 
-# Microseconds since the epoch, without a process.
+# Prints microseconds since the epoch, without a process.
 now_us() { printf '%s' "${EPOCHREALTIME/[.,]/}"; }
 
-# seconds_since START_US: "2.1"
+# seconds_since START_US: prints seconds such as "2.1".
 seconds_since() {
   local us=$(($(now_us) - $1))
   printf '%d.%d' $((us / 1000000)) $((us % 1000000 / 100000))
 }
 
-# wait_until SECONDS COMMAND..: waits for a fact, not for a time; fails when the time is over.
+# wait_until SECONDS COMMAND..: waits until the command succeeds. Fails after SECONDS.
 wait_until() {
   local deadline=$(($(now_us) + $1 * 1000000))
   shift
@@ -39,8 +39,9 @@ wait_until() {
   done
 }
 
-# lock NAME MESSAGE [--shared]: one at a time (or those who share), until this process and all its helpers are gone. Helpers
-# inherit the lock on purpose: what a killed `up` left running still holds it. Servers do not.
+# lock NAME MESSAGE [--shared]: takes a lock, exclusive or shared, until this process and all its
+# helpers have ended. Helpers inherit the lock on purpose: the helpers of a killed `up` still hold
+# it. Servers do not.
 lock() {
   local fd
   mkdir -p "$LOCKS" 2>/dev/null || true
@@ -51,5 +52,5 @@ lock() {
   flock "${3:---exclusive}" -w 900 "$fd" || die "waited 15 minutes for $LOCKS/$1; see who holds it: fuser -v $LOCKS/$1"
 }
 
-# A short name for something that belongs to this clone and this path only.
+# Prints a short name that is unique to this clone and this path.
 hash_of() { sha256sum <<<"$1" | cut -c1-12; }

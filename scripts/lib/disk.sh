@@ -1,6 +1,6 @@
 # shellcheck shell=bash
-# A small disk for Postgres, of a breakable stack: a tmpfs for a tablespace, which can be made full and
-# free again. To mount one takes root; where that is not to be had, the stack does not come up.
+# A small disk for the Postgres of a breakable stack: a tmpfs for a tablespace, which can be filled
+# and freed. A mount needs root. Without root, the stack does not come up.
 
 DISK_SIZE=4g # a limit, not a reservation: it takes what is in it
 
@@ -17,8 +17,8 @@ disk_mount() {
   postgres_owns "$folder"
 }
 
-# Takes the room away: the disk is hardly larger than what is in it. What is written meanwhile takes a
-# little more; so each try leaves more than the one before it, and that, too, is soon full.
+# Fills the disk, which is hardly larger than its contents. Writes in the meantime need a little
+# more space, so each attempt leaves more free than the one before. The disk is soon full anyway.
 disk_full() {
   local used
   used=$(df --output=used --block-size=4k "$(disk_folder)" | tail -n 1)

@@ -1,12 +1,12 @@
 # shellcheck shell=bash
-# etcd: one member, data durable, built from the Go module proxy (Debian's is 3.4, of 2022).
+# etcd: one member with durable data, built from the Go module proxy (Debian has 3.4, of 2022).
 
 ETCD_VERSION=3.7.3
 
 etcd_binary() { printf '%s' "$CACHE/etcd-$ETCD_VERSION/etcd"; }
 etcd_is_installed() { [[ -x $(etcd_binary) ]]; }
 
-# A module of one's own: `go install ..@version` is refused (replace directives).
+# A wrapper module, because `go install ..@version` is refused (replace directives).
 etcd_install() {
   local new=$CACHE/etcd.new
   rm -rf "$new" && mkdir -p "$new"
@@ -34,7 +34,7 @@ etcd_spawn() {
     --listen-peer-urls="$peer" --initial-advertise-peer-urls="$peer" --initial-cluster="stack=$peer"
 }
 
-# The log line first: without it, whoever answers on the port might be another's etcd.
+# The log line first. Otherwise an etcd of another clone might answer on the port.
 etcd_ready() {
   local tls
   mapfile -t tls < <(tls_curl_words)

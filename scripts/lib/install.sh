@@ -1,8 +1,8 @@
 # shellcheck shell=bash
-# What must be on the machine. As root, Debian's packages are installed; an ordinary user gets one
-# line to type. Toolchains (Rust, JDK, Maven, Go) are never installed, only asked for.
+# The requirements of the machine. As root, installs Debian's packages; other users get a command to
+# type. Toolchains (Rust, JDK, Maven, Go) are never installed.
 
-# Facts, not package names, so that a protoc from elsewhere counts, too.
+# Checks programs and headers, not package names, so that a protoc from elsewhere counts, too.
 MISSING=()
 need() { # PACKAGE COMMAND..: the package is missing when the command fails
   local package=$1
@@ -64,8 +64,8 @@ apt_install() {
   say "installed ($(seconds_since "$began") s)"
 }
 
-# Debian's server package makes and starts a cluster of its own on 5432. Nobody needs that one. The
-# word is taken back afterwards: later installs on this machine are none of our business.
+# Debian's server package creates and starts an unneeded cluster on 5432. The setting against that
+# is removed afterwards, so that later installs are not affected.
 no_default_cluster() {
   local word=/etc/postgresql-common/createcluster.d/punctual.conf
   [[ " ${MISSING[*]} " == *" postgresql "* ]] || return 0
@@ -85,7 +85,8 @@ ask_for() { # COMMAND TEXT: says what is missing when the command fails
   fi
 }
 
-# The same question as cargo's, before anything is installed. What does not say its version is left to cargo.
+# The same check as cargo's, before anything is installed. A program without a version is left to
+# cargo.
 has_rust() {
   local version
   has cargo && version=$("${RUSTC:-rustc}" --version) || return 1
@@ -118,7 +119,7 @@ ask_for_servers_tools() {
 }
 stop_if_tools_are_missing() { ((TOOLS_MISSING == 0)) || exit 1; }
 
-# Root alone may mount, and in a container not even root. Tried out in a namespace that is gone at once.
+# Only root can mount, and in a container not even root. Tried in a temporary namespace.
 can_mount() { unshare --mount mount -t tmpfs punctual-try /tmp; }
 warn_of_faults() {
   ! can_mount >/dev/null 2>&1 || return 0
@@ -128,7 +129,7 @@ warn_of_faults() {
 
 # --- what the verbs call ------------------------------------------------------------------------
 
-# prerequisites [--test]: all that `make demo` needs on the machine, and with --test `make test`.
+# prerequisites [--test]: checks the requirements of `make demo`, and with --test of `make test`.
 check_prerequisites() {
   ask_for_rust
   ask_for_servers_tools
@@ -145,14 +146,14 @@ check_prerequisites() {
   all_is_there
 }
 
-# An ordinary user reads all that is missing at once; root should not install half of it in vain.
+# Other users get the whole list at once. Root should not install half of it in vain.
 all_is_there() {
   ((EUID != 0)) || stop_if_tools_are_missing
   get_packages
   stop_if_tools_are_missing
 }
 
-# The three servers. One at a time: two stacks may come up together on a fresh clone.
+# The three servers, one at a time, because two stacks may come up together on a fresh clone.
 install_servers() {
   servers_are_installed && return
   lock install "waiting for another installation to finish"

@@ -1,6 +1,6 @@
 # shellcheck shell=bash
 # Kafka: one process, broker and controller (KRaft), from Maven Central's jars.
-# STACK_KAFKA_HEAP: its heap, 768m unless told.
+# STACK_KAFKA_HEAP: heap size, 768m by default.
 
 KAFKA_VERSION=4.3.1
 LOG4J_VERSION=2.24.3
@@ -25,7 +25,7 @@ kafka_pom() {
 END
 }
 
-# Without Kafka Connect, which the tools bring along with a web server.
+# Without Kafka Connect, which the tools bring with a web server.
 pom_dependency() { # GROUP ARTIFACT VERSION
   printf '<dependency><groupId>%s</groupId><artifactId>%s</artifactId><version>%s</version>' "$@"
   printf '<exclusions>'
@@ -56,15 +56,16 @@ kafka_prepare() {
   kafka_properties "$STACK/kafka/data" >"$STACK/kafka/server.properties"
 }
 
-# Made aside and then renamed: an interrupted one leaves nothing that looks whole.
+# Created under another name and then renamed, so that an interrupted attempt does not look
+# complete.
 kafka_format() {
   local new=$STACK/kafka/data.new id users
   rm -rf "$new"
   kafka_properties "$new" >"$STACK/kafka/format.properties"
   id=$(head -c 16 /dev/urandom | base64 | tr '+/' 'ab' | tr -d '=') # a Kafka uuid: 22 characters
   mapfile -t users < <(tls_kafka_users)
-  # Eligible leader replicas: with them, a crash of the only broker while a topic wants two replicas in
-  # sync leaves the topic without a leader for good.
+  # Eligible leader replicas are off: if the only broker crashes while a topic wants two replicas in
+  # sync, the topic would be without a leader for good.
   kafka_tool kafka.tools.StorageTool format -t "$id" -c "$STACK/kafka/format.properties" \
     --feature eligible.leader.replicas.version=0 "${users[@]}" \
     >"$STACK/logs/kafka-format.log" 2>&1 ||
@@ -72,7 +73,7 @@ kafka_format() {
   mv "$new" "$STACK/kafka/data"
 }
 
-# Stacks that tests start for themselves are there to be crashed; the shared ones have Kafka's default.
+# Stacks of tests are there to be crashed; the shared ones have Kafka's default.
 kafka_session_ms() {
   case $STACK in
     */main | */bench) printf 9000 ;;
@@ -92,16 +93,16 @@ controller.listener.names=CONTROLLER
 listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT$(kafka_way_protocols)$(tls_kafka_protocols)
 log.dirs=$1
 
-# After a crash the controller refuses the broker until its former session has run out. A machine that
-# stands still for longer than that costs the only broker its session, and all partitions their leader.
+# After a crash the controller refuses the broker until the old session has expired. A machine that
+# stalls for longer costs the only broker its session, and all partitions their leader.
 broker.session.timeout.ms=$(kafka_session_ms)
 broker.heartbeat.interval.ms=500
 
-# A topic that does not exist must be refused, not made up.
+# A missing topic must be refused, not created.
 auto.create.topics.enable=false
 delete.topic.enable=true
 
-# One broker; few internal partitions, which a first consumer waits for.
+# One broker, and few internal partitions, because a first consumer waits for them.
 default.replication.factor=1
 offsets.topic.replication.factor=1
 offsets.topic.num.partitions=4
@@ -117,10 +118,12 @@ $(tls_kafka_properties)
 END
 }
 
-# A quota is counted over 11 s by default, and holds nobody back before 10 s. One of the fault runner is shorter than that.
+# By default a quota is measured over 11 s, and throttles nothing before 10 s. Quotas of the fault
+# runner are shorter.
 kafka_quota_windows() { ! is_breakable || say "quota.window.num=3"; }
 
-# Tests take rights away from a topic. Without a rule about it, everybody has all rights. Benchmarks have no rights to check.
+# Tests withdraw rights on a topic. Without a rule on the topic, everyone has all rights. Benchmarks
+# check no rights.
 kafka_authorizer() {
   [[ $STACK != */bench ]] || return 0
   say "authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer"
@@ -142,12 +145,12 @@ logger.state.level = warn
 END
 }
 
-# A short-lived program from Kafka's jars: the quickest start that the JVM has.
+# A short-lived program from Kafka's jars, with the fastest start of the JVM.
 kafka_tool() {
   java -Xmx256m -XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:-UsePerfData -cp "$(kafka_jars)/*" "$@"
 }
 
-# A broker that lives for seconds is better off with code that is quickly compiled than with quick code.
+# For a short-lived broker, quick compilation is better than quick code.
 kafka_jvm() {
   case $STACK in
     */main | */bench) printf '%s\n' -XX:+UseG1GC -XX:MaxGCPauseMillis=20 ;;
@@ -163,7 +166,7 @@ kafka_spawn() {
     -cp "$(kafka_jars)/*" kafka.Kafka "$STACK/kafka/server.properties"
 }
 
-# Its own word, in its own log, comes after the broker was let in by the controller.
+# The broker logs this line after the controller has accepted it.
 kafka_ready() {
   grep -q 'Kafka Server started' "$(log_file kafka)" && answers "$(port_of kafka)"
 }
@@ -177,10 +180,11 @@ kafka_purge() { :; }
 second_mark() { printf '%s' "-Dpunctual.stack=$STACK/second"; }
 second_leftovers() { return 1; }
 
-# A second broker enters the cluster and leaves it for good, in good order. While it is there the controller gives it
-# partitions of new topics, which nobody would have then: no topic may be made meanwhile. One that has it as a
-# replica, and wants two in sync (min.insync.replicas), takes nothing until it wants one again. With one broker alone
-# no topic does that: none wants more replicas in sync than it has.
+# A second broker joins the cluster and later leaves cleanly for good. Meanwhile the controller
+# would give it partitions of new topics, which no broker would have afterwards, so no topic may be
+# created. A topic with a replica there that wants two in sync (min.insync.replicas) takes no
+# records until it wants one again. With one broker this cannot be staged, because no topic can want
+# more replicas than it has.
 kafka_second() {
   [[ ! -e $STACK/kafka/second ]] || return 0
   mkdir -p "$STACK/second"

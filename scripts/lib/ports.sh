@@ -1,7 +1,6 @@
 # shellcheck shell=bash
-# Ports: on 127.0.0.1 only, picked free at the first start, kept for later ones.
-# $STACK/ports/SERVICE holds them on one line. A stack that is down keeps its ports: no other stack
-# of this clone takes them.
+# Ports on 127.0.0.1 only, free at the first start and kept for later ones. $STACK/ports/SERVICE has
+# them on one line. A stopped stack keeps its ports: no other stack of this clone takes them.
 
 port_of() { # SERVICE [INDEX]
   local ports
@@ -11,7 +10,7 @@ port_of() { # SERVICE [INDEX]
 
 address_of() { printf '127.0.0.1:%s' "$(port_of "$1")"; }
 
-# Memorable, below the ports that the kernel hands out by itself, far from the servers' usual ones.
+# Memorable numbers, below the ports that the kernel assigns, and far from the servers' usual ones.
 default_ports() {
   case $1 in
     postgres) echo 15432 ;;
@@ -44,7 +43,7 @@ reserved_by_another() { # SERVICE PORT..
   return 1
 }
 
-# Something else listens where this service should.
+# Another program listens on the port of this service.
 ports_are_taken() {
   local ports
   read -r -a ports <"$STACK/ports/$1" || return 1
@@ -69,7 +68,7 @@ pick_ports() {
   die "$service: no free port found in 100 tries from $(default_ports "$service") on"
 }
 
-# Keeps the service's ports if they are free, else picks others, ten further each time.
+# Keeps the service's ports if they are free. Otherwise picks others, ten further each time.
 settle_ports() {
   local service=$1
   runs "$service" && return

@@ -1,11 +1,12 @@
 # shellcheck shell=bash
-# Postgres: Debian's own, durable as in production. It refuses to run as root; root gives it the
-# system user `postgres`. $STACK/postgres holds data/, the socket and settings.conf.
-# STACK_POSTGRES_BUFFERS and STACK_POSTGRES_WAL: shared_buffers and max_wal_size, 512MB and 4GB unless told.
+# Postgres: Debian's own, durable as in production. Postgres refuses to run as root, so root uses
+# the system user `postgres`. $STACK/postgres has data/, the socket and settings.conf.
+# STACK_POSTGRES_BUFFERS and STACK_POSTGRES_WAL: shared_buffers and max_wal_size, 512MB and 4GB by
+# default.
 
 POSTGRES_VERSION_MIN=15
 
-# The folder of the newest installed server's programs, or of the one that made our data.
+# Prints the folder of the newest installed server, or of the one that created the data.
 postgres_bin() {
   local major folder
   if { read -r major <"$STACK/postgres/data/PG_VERSION"; } 2>/dev/null; then
@@ -27,7 +28,7 @@ postgres_is_installed() {
   ((${version%%[!0-9]*} >= POSTGRES_VERSION_MIN))
 }
 
-# The words before a command that make it run as Postgres's user.
+# The words before a command that run it as Postgres's user.
 POSTGRES_AS=()
 if ((EUID == 0)); then
   POSTGRES_AS=(setpriv --reuid=postgres --regid=postgres --init-groups --)
@@ -37,17 +38,17 @@ as_postgres() { (cd / && exec "${POSTGRES_AS[@]}" "$@"); }
 postgres_mark() { printf '%s' "--punctual.stack=$STACK/postgres"; }
 postgres_home() { readlink -f "$STACK/postgres"; }
 
-# Backends that outlive their postmaster for a moment: they sit in the data folder.
+# Backends may outlive their postmaster for a moment. Their working folder is the data folder.
 postgres_leftovers() {
   [[ -n $(find /proc/[0-9]*/cwd -maxdepth 0 -lname "$(postgres_home)/data" 2>/dev/null) ]]
 }
 
 # --- where ------------------------------------------------------------------------------------
 
-# Short and open to Postgres's user, one for each stack.
+# A short path, open to Postgres's user, one per stack.
 postgres_outside() { printf '%s' "/var/tmp/punctual-$(hash_of "$STACK/postgres")"; }
 
-# Makes a folder that belongs to Postgres's user alone, in a place where others can write, too.
+# Creates a folder that belongs only to Postgres's user, in a place where others can write, too.
 make_outside() {
   local folder=$1 owner
   if [[ -e $folder || -L $folder ]]; then
@@ -59,7 +60,7 @@ make_outside() {
   mkdir -m 700 "$folder"
 }
 
-# Usually a plain folder. In a clone that Postgres's user cannot enter (mktemp -d, /root) a link.
+# Usually a plain folder. In a clone that Postgres's user cannot enter (mktemp -d, /root), a link.
 postgres_place() {
   local place=$STACK/postgres
   if [[ -L $place && $(readlink "$place") != "$(postgres_outside)" ]]; then
@@ -110,7 +111,8 @@ postgres_prepare() {
   postgres_owns "$STACK/postgres/settings.conf"
 }
 
-# Made aside and then renamed: an interrupted one leaves nothing that looks whole.
+# Created under another name and then renamed, so that an interrupted attempt does not look
+# complete.
 postgres_create() {
   local bin home log
   bin=$(postgres_bin)
@@ -128,14 +130,15 @@ postgres_create() {
   mv "$home/data.new" "$home/data"
 }
 
-# After a crash the pids in Postgres's lock files may be somebody else's by now, which Postgres takes
-# for a running server. But its processes sit in the data folder: none there, none anywhere.
+# After a crash, the process ids in Postgres's lock files may belong to other programs, which
+# Postgres takes for a running server. Real Postgres processes have the data folder as working
+# folder.
 postgres_unlock() {
   postgres_leftovers ||
     rm -f "$(postgres_home)"/data/postmaster.pid "$(postgres_socket_folder)"/.s.PGSQL.*
 }
 
-# Written anew at each start (ports may change). `alter system` goes before these.
+# Written at each start, because ports may change. `alter system` overrides these settings.
 postgres_settings() {
   cat <<END
 # Written by scripts/stack at each start.
@@ -144,12 +147,12 @@ port = $(port_of postgres)
 unix_socket_directories = '$(postgres_socket_folder)'
 max_connections = 400
 
-# Durable: the promises are tested on this.
+# Durable, because the guarantees are tested on this server.
 fsync = on
 full_page_writes = on
 synchronous_commit = on
 
-# Rare checkpoints: a full page image after each one would blur every measurement.
+# Rare checkpoints, because full page images after each one would blur measurements.
 checkpoint_timeout = 30min
 max_wal_size = ${STACK_POSTGRES_WAL:-4GB}
 shared_buffers = ${STACK_POSTGRES_BUFFERS:-512MB}
@@ -157,14 +160,14 @@ autovacuum = on
 jit = off
 log_line_prefix = '%m [%p] %a '
 
-# pglz costs more CPU than all the rest of a small insert; not every build has lz4.
+# pglz costs more CPU than the rest of a small insert. Not every build has lz4.
 wal_compression = $(postgres_takes wal_compression lz4 || echo off)
 default_toast_compression = $(postgres_takes default_toast_compression lz4 || echo pglz)
 $(tls_postgres_settings)
 END
 }
 
-# Prints the value if this build knows it.
+# Prints the value if this build supports it.
 postgres_takes() { # SETTING VALUE
   as_postgres "$(postgres_bin)/postgres" -D "$(postgres_home)/data" -c "$1=$2" -C "$1" 2>/dev/null
 }
@@ -177,14 +180,14 @@ postgres_spawn() {
     "$(postgres_mark)"
 }
 
-# Over our own socket: whoever answers is ours.
+# Over the stack's own socket, so that no other server answers.
 postgres_ready() {
   "$(postgres_bin)/pg_isready" -q -U punctual -d punctual -h "$(postgres_socket_folder)" -p "$(port_of postgres)"
 }
 
 postgres_stop() { signal postgres INT 60; } # "fast": ends the sessions, writes a checkpoint
 
-# A crash of the postmaster and all its children at once; the next start recovers from the WAL.
+# Crashes the postmaster and all its children at once. The next start recovers from the WAL.
 postgres_kill() { signal postgres QUIT 20; }
 
 # --- how to reach it ----------------------------------------------------------------------------
@@ -200,7 +203,7 @@ url_encode() {
   done
 }
 
-# For libpq and sqlx alike. The socket is the default: sqlx never sets TCP_NODELAY.
+# For both libpq and sqlx. The socket is the default, because sqlx never sets TCP_NODELAY.
 postgres_socket_url() {
   printf 'postgres:///punctual?host=%s&port=%s&user=punctual' \
     "$(url_encode "$(postgres_socket_folder)")" "$(port_of postgres)"

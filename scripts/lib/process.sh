@@ -1,14 +1,14 @@
 # shellcheck shell=bash
-# Servers as processes: started so that they outlive their starter, found again by pid, signalled
-# only when the pid still is what it was. $STACK is the folder of the stack at hand.
+# Servers as processes: they outlive the script that starts them, are found again by process id, and
+# get signals only while the id is still theirs. $STACK is the folder of the stack.
 
 pid_file() { printf '%s' "$STACK/$1.pid"; }
 log_file() { printf '%s' "$STACK/logs/$1.log"; }
 
-# spawn SERVICE COMMAND..: starts a server as a session of its own.
-# - Its pid is written before the server is there: if we are killed here, the pid is not lost.
-# - It holds none of our files: neither the lock nor the pipe of whoever reads our output.
-# - Background jobs of a script ignore SIGINT and SIGQUIT, a server must not: the default again.
+# spawn SERVICE COMMAND..: starts a server in a session of its own.
+# - The process id is written before the server runs, so that a killed script does not lose it.
+# - The server inherits no open file: neither the lock nor the pipe of the script's reader.
+# - Background jobs of a script ignore SIGINT and SIGQUIT. The server gets the defaults again.
 spawn() {
   local service=$1 log
   shift
@@ -28,14 +28,14 @@ spawn() {
   wait_until 30 test -s "$(pid_file "$service")" # long before, but on a machine that is full
 }
 
-# is_process PID ARGUMENT: is there such a process, started with exactly this argument?
-# (Pids are used again; an argument that names our own data folder is not.)
+# is_process PID ARGUMENT: succeeds if there is such a process, started with exactly this argument.
+# Process ids are reused, but an argument with the path of our data folder is not.
 is_process() {
   local arguments=() argument tries
   for ((tries = 0; tries < 50; tries++)); do
     { mapfile -d '' -t arguments <"/proc/$1/cmdline"; } 2>/dev/null || return 1
-    # In the middle of an exec a process has no arguments for a moment. Zombies and kernel threads never have
-    # any, and no program either.
+    # During an exec a process has no arguments for a moment. Zombies and kernel threads have no
+    # arguments and no program.
     if ((${#arguments[@]} > 0)) || [[ ! -e /proc/$1/exe ]]; then break; fi
     sleep 0.02
   done
@@ -45,7 +45,7 @@ is_process() {
   return 1
 }
 
-# our_pid SERVICE: prints its pid; fails when it does not run.
+# our_pid SERVICE: prints the process id. Fails if the service does not run.
 our_pid() {
   local pid
   { read -r pid <"$(pid_file "$1")"; } 2>/dev/null || return 1
@@ -55,8 +55,8 @@ our_pid() {
 runs() { our_pid "$1" >/dev/null; }
 is_up() { runs "$1" && "$1_ready"; }
 
-# A dying process loses its name first and its ports last. A zombie of one thread has lost both; it
-# may stay for good where nobody reaps (a container without an init).
+# A dying process loses its name first and its ports last. A single-threaded zombie has lost both.
+# It may stay for good if no process reaps it (a container without an init).
 has_ended() { # PID
   local threads
   [[ -e /proc/$1/status ]] || return 0
@@ -65,7 +65,7 @@ has_ended() { # PID
 }
 is_gone() { has_ended "$2" && ! "$1_leftovers"; }
 
-# signal SERVICE SIGNAL SECONDS: fails when it is still there after that.
+# signal SERVICE SIGNAL SECONDS: fails if the process still exists afterwards.
 signal() {
   local pid
   pid=$(our_pid "$1") || return 0
@@ -73,7 +73,8 @@ signal() {
   wait_until "$3" is_gone "$1" "$pid"
 }
 
-# End what runs on our data folder without a pid file: somebody deleted .stack under a running stack.
+# Ends processes on our data folder without a pid file, after .stack was deleted under a running
+# stack.
 end_strays() {
   local service=$1 mark proc
   runs "$service" && return

@@ -1,7 +1,8 @@
 # shellcheck shell=bash
-# Programs from Python's registry, each in an environment of its own. After common.sh.
+# Python programs from the registry, each in an environment of its own. Sourced after common.sh.
 
-# python_tool NAME REQUIREMENTS: installs the versions and hashes of the file REQUIREMENTS into .stack/NAME; again when these change.
+# python_tool NAME REQUIREMENTS: installs the versions and hashes in REQUIREMENTS into .stack/NAME,
+# and again when these change.
 python_tool() {
   local name=$1 requirements=$2 folder=$STACKS/$1 stamp began
   mkdir -p "$STACKS"
@@ -15,7 +16,7 @@ python_tool() {
   say "$name: installed ($(seconds_since "$began") s)"
 }
 
-# One statement: bash passes over errors inside of what stands in a condition.
+# One statement, because bash ignores errors inside a condition.
 python_environment() {
   python3 -m venv --clear "$1" &&
     "$1/bin/pip" install --quiet --disable-pip-version-check --require-hashes --requirement "$2"

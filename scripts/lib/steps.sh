@@ -1,8 +1,8 @@
 # shellcheck shell=bash
-# Steps of a check, each with its name, its outcome and how long it took. After common.sh.
+# Steps of a check, each with its name, outcome and duration. Sourced after common.sh.
 
-# step NAME COMMAND..: runs the command, ends the script when it fails. COMMAND is a program, or a
-# function of one statement: bash passes over errors inside of what stands in a condition.
+# step NAME COMMAND..: runs the command, and ends the script if the command fails. COMMAND is a
+# program, or a function of one statement, because bash ignores errors inside a condition.
 step() {
   local name=$1 began
   shift

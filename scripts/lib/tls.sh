@@ -1,12 +1,13 @@
 # shellcheck shell=bash
-# TLS of a stack that was brought up with --tls: an authority, and one certificate that all servers
-# show, for localhost and 127.0.0.1. $STACK/tls has ca.pem, server.pem, server.key and kafka.pem.
+# TLS of a stack with --tls: an authority, and one certificate for all servers, for localhost and
+# 127.0.0.1. $STACK/tls has ca.pem, server.pem, server.key and kafka.pem.
 
 TLS_DAYS=3650
 
 is_tls() { [[ -d $STACK/tls ]]; }
 
-# Made aside and then renamed: an interrupted one leaves nothing that looks whole.
+# Created under another name and then renamed, so that an interrupted attempt does not look
+# complete.
 tls_make() {
   local new=$STACK/tls.new log=$STACK/logs/tls.log
   rm -rf "$new"
@@ -62,7 +63,7 @@ listener.name.sasl_ssl.scram-sha-256.sasl.jaas.config=org.apache.kafka.common.se
 END
 }
 
-# The words that make the user whom the tests log in as.
+# Prints the commands that create the test user.
 tls_kafka_users() { ! is_tls || printf '%s\n' --add-scram 'SCRAM-SHA-256=[name=punctual,password=punctual]'; }
 
 # --- etcd ---------------------------------------------------------------------------------------

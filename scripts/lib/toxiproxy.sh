@@ -1,9 +1,10 @@
 # shellcheck shell=bash
-# Toxiproxy: between each of three nodes and each server a way of its own, which can be cut, slowed down
-# and made half-open over its API. Only in a breakable stack. Built from the Go module proxy.
+# Toxiproxy: a proxy from each of three nodes to each server, which can be cut, slowed down and made
+# half-open over an API. Only in a breakable stack. Built from the Go module proxy.
 #
-# Its ports: the API's, then for node 1, 2 and 3 the ways to postgres, etcd and kafka. Kafka tells its
-# clients where to go on, so it has a listener for each node that advertises that node's way.
+# Ports: that of the API, then for nodes 1, 2 and 3 those to postgres, etcd and kafka. Kafka tells
+# clients the addresses of brokers, so Kafka has a listener per node that advertises the proxy of
+# that node.
 
 TOXIPROXY_VERSION=2.12.0
 PROXIED_NODES=(1 2 3)
@@ -25,10 +26,10 @@ toxiproxy_mark() { printf '%s' "-config=$STACK/toxiproxy.json"; }
 toxiproxy_leftovers() { return 1; }
 toxiproxy_prepare() { toxiproxy_ways >"$STACK/toxiproxy.json"; }
 
-# The port of node N's way to the service with this index.
+# Prints the port of node N's proxy to the service with this index.
 way_port() { port_of toxiproxy $(((($1 - 1) * ${#PROXIED_SERVICES[@]}) + $2 + 1)); }
 
-# Where the service listens for what comes through a node's way.
+# Prints the address of the service behind a node's proxy.
 way_end() { # SERVICE NODE
   if [[ $1 == kafka ]]; then port_of kafka $(($2 + 1)); else port_of "$1"; fi
 }
