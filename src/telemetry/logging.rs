@@ -41,8 +41,7 @@ impl LogSettings {
             filter.split(',').map(str::trim).filter(|directive| !directive.is_empty()).collect();
         if directives.is_empty() {
             return Err(wrong(
-                "it is empty: a level (error, warn, info, debug, trace, off) or target=level is \
-                 wanted"
+                "is empty; give a level (error, warn, info, debug, trace, off) or target=level"
                     .to_owned(),
             ));
         }
@@ -51,13 +50,13 @@ impl LogSettings {
         let mut bare = directives.iter().filter(|directive| !directive.contains(['=', '[']));
         if let Some(other) = bare.find(|directive| directive.parse::<LevelFilter>().is_err()) {
             return Err(wrong(format!(
-                "`{other}` is no level: error, warn, info, debug, trace, off; of one part it is \
-                 target=level"
+                "`{other}` is not a level (error, warn, info, debug, trace, off); for one part of \
+                 the program, write target=level"
             )));
         }
         let filter = directives.join(",");
         EnvFilter::try_new(&filter)
-            .map_err(|error| wrong(format!("`{filter}` is no filter: {error}")))?;
+            .map_err(|error| wrong(format!("`{filter}` is not a filter: {error}")))?;
         let format = match format.trim() {
             "text" | "" => Format::Text,
             "json" => Format::Json,

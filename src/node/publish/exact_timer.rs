@@ -24,8 +24,8 @@ impl ExactTimer {
     /// When the process has no file descriptor left.
     #[expect(
         deprecated,
-        reason = "its successor is unsafe, for a type may answer another descriptor each time; an \
-                  OwnedFd is one descriptor for life"
+        reason = "its successor is unsafe, because a type may return another descriptor each time; \
+                  an OwnedFd has one descriptor for life"
     )]
     pub fn new() -> io::Result<Self> {
         let descriptor = timerfd_create(

@@ -10,16 +10,16 @@ use sqlx::postgres::{PgConnectOptions, PgSslMode};
 pub(super) fn refusal(mode: PgSslMode, has_root: bool) -> Option<&'static str> {
     match mode {
         PgSslMode::Allow => Some(
-            "its sslmode is allow, with which the driver never uses TLS: write verify-full, or \
+            "its sslmode is allow, with which the driver never uses TLS; write verify-full or \
              disable",
         ),
         PgSslMode::VerifyCa => Some(
-            "its sslmode is verify-ca, with which any certificate of a public authority passes, \
-             whatever its name: write verify-full",
+            "its sslmode is verify-ca, with which any certificate of a public authority passes; \
+             write verify-full",
         ),
         PgSslMode::Require if has_root => Some(
             "its sslmode is require, with which the driver ignores sslrootcert and checks no \
-             certificate: write verify-full",
+             certificate; write verify-full",
         ),
         PgSslMode::Disable | PgSslMode::Prefer | PgSslMode::Require | PgSslMode::VerifyFull => None,
     }
