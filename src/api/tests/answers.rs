@@ -1,4 +1,4 @@
-//! What right requests get.
+//! The answers to correct requests.
 
 use super::*;
 
@@ -88,7 +88,7 @@ async fn a_task_is_created_replaced_looked_up_and_cancelled_by_its_name() {
             (&"cancelled".into(), &second["id"])
         );
     }
-    // What is final gives way.
+    // A final task makes way.
     assert_eq!(
         put(&api, path, r#"{"delay":"3h","payload":3}"#).await.status(),
         StatusCode::CREATED
@@ -320,7 +320,7 @@ async fn counts_say_whether_they_are_exact() {
     );
 }
 
-/// The answer of a call for many that has left none.
+/// The answer to a bulk change after which nothing is left.
 fn done(member: &str, count: u64, dry_run: bool) -> Value {
     let known = (count == 0).then_some(true);
     serde_json::json!({

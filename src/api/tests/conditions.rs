@@ -1,5 +1,4 @@
-//! Tags, preconditions, keys of idempotency, and what is said of a task that another one has
-//! replaced.
+//! ETags, preconditions, idempotency keys, and the answers for replaced tasks.
 
 use super::*;
 
@@ -7,7 +6,7 @@ const PATH: &str = "/v1/topics/t/tasks/n";
 const TASK: &str = r#"{"delay":"1h","payload":1}"#;
 const FOREIGN: &str = "\"01b977ea-f4c0-8003-8000-000000000007\"";
 
-/// A request with headers, which are written `name: value`.
+/// Makes a request with headers, written `name: value`.
 fn with(method: &str, path: &str, headers: &[&str], body: &str) -> Request<Body> {
     let content_type = (!body.is_empty()).then_some("application/json");
     let mut request = request(method, path, content_type, body.to_owned());
@@ -27,14 +26,14 @@ async fn delete(api: &Api, path: &str, headers: &[&str]) -> Response {
     api.ask(with("DELETE", path, headers, "")).await
 }
 
-/// The tag of a task that was answered.
+/// Returns the ETag of the task in an answer.
 async fn tag_of(response: Response) -> String {
     let tag = header_of(&response, "etag").expect("a task has a tag").to_owned();
     assert_eq!(tag, format!("\"{}\"", json_of(response).await["id"].as_str().unwrap()));
     tag
 }
 
-/// The problem of a precondition that does not hold, and the tag that it names.
+/// Checks the problem of an unmet precondition, and returns its current id.
 async fn unmet(response: Response) -> Option<String> {
     assert_eq!(response.status(), StatusCode::PRECONDITION_FAILED);
     assert_eq!(header_of(&response, "etag"), None);
@@ -56,7 +55,7 @@ async fn a_task_that_is_answered_has_its_id_as_its_tag() {
     );
     let replaced = tag_of(put(&api, &[]).await).await;
     assert_ne!(replaced, tag);
-    // Of what is answered to a GET the tag says nothing: there is no 304, and no 412.
+    // The ETag says nothing about the content of a GET, so there is no 304 and no 412.
     let found = api
         .ask(with("GET", PATH, &[&format!("if-none-match: {replaced}"), "if-match: \"x\""], ""))
         .await;

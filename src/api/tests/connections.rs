@@ -33,7 +33,7 @@ async fn connections_beyond_the_limit_are_told_so() {
     check_turned_away(&answer, "HTTP/1.1 503 Service Unavailable", "busy");
 }
 
-/// It carries what every other problem does.
+/// Checks the parts that every problem has.
 fn check_turned_away(answer: &str, status: &str, kind: &str) {
     let (head, body) = answer.split_once("\r\n\r\n").unwrap();
     let problem: Value = serde_json::from_str(body).unwrap();
@@ -72,7 +72,7 @@ async fn a_caller_with_too_many_connections_is_told_so_and_others_are_not() {
     assert!(one_answer(&mut other).await.starts_with("HTTP/1.1 200 OK"));
 }
 
-/// Sends a submit that the model answers never, and the API at its deadline.
+/// Sends a submit that the model never answers, so that the API answers at its deadline.
 async fn ask_slowly(address: std::net::SocketAddr) -> TcpStream {
     let mut stream = TcpStream::connect(address).await.unwrap();
     let body = r#"{"topic":"slow","delay":1,"payload":1}"#;
@@ -129,7 +129,7 @@ async fn who_is_slow_to_ask_is_cut_off() {
 async fn http_2_is_spoken_by_prior_knowledge() {
     let (address, _tasks, _) = served(ApiSettings::default()).await;
     let mut stream = TcpStream::connect(address).await.unwrap();
-    // The preface and an empty SETTINGS frame; the server answers with its own.
+    // The preface and an empty SETTINGS frame. The server answers with SETTINGS of its own.
     stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").await.unwrap();
     let mut frame = [0; 9];
     timeout(PATIENCE, stream.read_exact(&mut frame)).await.unwrap().unwrap();

@@ -1,5 +1,5 @@
-//! Requests that are answered before their body was read: the caller reads its answer, and knows
-//! whether the connection goes on.
+//! Answers before the body was read: the caller reads the answer, and knows whether the connection
+//! continues.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -21,7 +21,7 @@ fn header(path: &str, content_type: &str, length: usize) -> String {
     )
 }
 
-/// Sends all of its body before it reads, as most clients do, and answers what came.
+/// Sends the whole body before reading, as most clients do. Returns the response.
 async fn send_all(address: SocketAddr, header: &str, length: usize) -> String {
     let mut stream = TcpStream::connect(address).await.unwrap();
     stream.write_all(header.as_bytes()).await.unwrap();
@@ -109,7 +109,7 @@ async fn a_small_body_that_does_not_come_is_not_waited_for() {
     wait_metric(&api, "punctual_api_connections", "0").await;
 }
 
-/// Who asks first whether its body is wanted is not asked for it.
+/// A caller that asks before sending the body gets the answer instead.
 #[tokio::test]
 async fn a_caller_that_expects_a_go_ahead_gets_its_answer_instead() {
     let (address, _tasks, _api) = served(ApiSettings::default()).await;
@@ -180,7 +180,7 @@ async fn a_connection_beyond_the_limit_reads_it_after_all_of_its_body() {
     );
 }
 
-/// The library answers by itself what is no request at all.
+/// The HTTP library itself answers bytes that are not a request.
 #[tokio::test]
 async fn what_is_no_request_is_answered_after_all_of_it() {
     let (address, _tasks, _api) = served(ApiSettings::default()).await;

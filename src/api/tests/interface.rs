@@ -1,5 +1,5 @@
-//! The interface about itself: the document that is served is the one that is checked in, and so
-//! are the pages of the problems.
+//! The published documents: the checked-in OpenAPI document and the pages of the problems are equal
+//! to the served ones.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -7,7 +7,8 @@ use std::path::Path;
 use super::*;
 use crate::api::problems::problem_type::ProblemType;
 
-/// Compares a document with what the code says, or, when `PUNCTUAL_WRITE_DOCS` is set, writes it.
+/// Compares a document with the generated one, or writes the file when `PUNCTUAL_WRITE_DOCS` is
+/// set.
 fn check_document(path: &str, wanted: &str) {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
     if std::env::var_os("PUNCTUAL_WRITE_DOCS").is_some() {
@@ -56,7 +57,7 @@ async fn a_problem_leads_to_the_page_of_its_type() {
     assert_eq!(api.ask(bare("GET", "/problems/none")).await.status(), StatusCode::NOT_FOUND);
 }
 
-/// Method, path and operation of all that the document has.
+/// Returns method, path and operation of the whole document.
 async fn operations() -> Vec<(String, String, Value)> {
     let document = json_of(api().ask(bare("GET", "/openapi.json")).await).await;
     let mut operations = Vec::new();

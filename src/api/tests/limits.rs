@@ -1,4 +1,4 @@
-//! What happens at the limits.
+//! The behaviour at the limits.
 
 use std::time::Duration;
 
@@ -99,7 +99,7 @@ async fn a_caller_with_too_many_requests_is_told_so_and_others_are_not() {
     assert!(detail.contains("(1: --caller-requests-max)"), "{detail}");
     let mut other = Box::pin(api.ask_of(&others, post("/v1/tasks", SLOW_TASK)));
     assert!(poll!(&mut other).is_pending());
-    // The node's own limit: what the third caller could not help.
+    // The node's own limit, which is not the fault of the third caller.
     assert_eq!(type_of(api.ask_of(&third, bare("GET", "/v1/cluster")).await).await, "503 busy");
     assert_eq!(
         metric(&api, r#"punctual_api_rejected_total{limit="caller_requests"}"#).await.as_deref(),
@@ -137,7 +137,7 @@ async fn large_answers_count_against_the_memory_until_they_are_written() {
     let unread = api.ask(bare("GET", &path)).await;
     assert_eq!(unread.status(), StatusCode::OK);
     assert_eq!(type_of(api.ask(bare("GET", &path)).await).await, "503 busy");
-    // What was done is told, as soon as there is room.
+    // The result of a change is answered as soon as there is room.
     let cancel = api.ask(bare("DELETE", &path));
     let mut cancel = Box::pin(cancel);
     assert!(poll!(&mut cancel).is_pending());
@@ -170,7 +170,7 @@ async fn a_problem_that_shows_a_large_task_counts_against_the_memory_until_it_is
     for is_put in [false, true] {
         let unread = ask(is_put).await;
         assert_eq!(unread.status(), StatusCode::CONFLICT);
-        // Nothing was changed: so it need not wait for room.
+        // Nothing was changed, so the answer need not wait for room.
         assert_eq!(type_of(ask(false).await).await, "503 busy");
         let problem = json_of(unread).await;
         assert_eq!(
@@ -300,7 +300,7 @@ async fn a_batch_over_its_setting_is_refused_and_counted() {
     );
 }
 
-/// 15 bytes of a body become a task, and what is kept of it until it is answered.
+/// 15 bytes of a body become a task, with its memory until the answer.
 #[tokio::test]
 async fn the_tasks_of_a_batch_count_against_the_memory_for_more_than_their_bytes() {
     let batch = |count: usize| format!(r#"{{"tasks":[{}]}}"#, vec![SLOW_TASK; count].join(","));
@@ -330,7 +330,7 @@ async fn a_full_queue_is_counted_by_its_limit_and_the_tasks_of_a_batch_by_their_
     assert_eq!(rejected().await.as_deref(), Some("1"));
     let batch = format!(r#"{{"tasks":[{TASK},{full},{TASK},{full},{full},{{}}]}}"#);
     assert_eq!(api.ask(post("/v1/tasks/batch", batch)).await.status(), StatusCode::OK);
-    // Once for the batch, however many of its tasks it turned away.
+    // Counted once for the bulk submit, however many of its tasks were refused.
     assert_eq!(rejected().await.as_deref(), Some("2"));
     for (status, count) in [("201", "2"), ("503", "3"), ("400", "1")] {
         let line = format!(r#"punctual_api_batch_tasks_total{{status="{status}"}}"#);

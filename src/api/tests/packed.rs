@@ -1,4 +1,4 @@
-//! Bodies that come compressed.
+//! Compressed bodies.
 
 use std::io::Write as _;
 use std::time::Duration;
@@ -152,7 +152,7 @@ async fn a_body_that_came_and_could_not_be_unpacked_in_time_is_no_fault_of_its_c
     });
     let empty = gzip(b"");
     let long = [empty.repeat(MIB / empty.len()), gzip(TASK.as_bytes())].concat();
-    // Each has its turn for a moment, and then nobody asks for more of it: so the others wait.
+    // Each body is unpacked for a moment, and then not read any more, so the others wait.
     let mut unpacked: Vec<_> =
         (0..8).map(|_| Box::pin(api.ask(packed(&["gzip"], long.clone())))).collect();
     for answer in &mut unpacked {
@@ -190,7 +190,7 @@ async fn what_is_unpacked_counts_against_the_memory_for_bodies() {
     check(&api, &["gzip"], gzip(format!("{TASK}{}", " ".repeat(2000)).as_bytes()), "201").await;
 }
 
-/// A frame of zstd whose header wants a window of 128 MiB.
+/// A zstd frame whose header requires a window of 128 MiB.
 #[tokio::test]
 async fn a_window_that_no_content_encoding_may_have_is_refused() {
     let mut encoder = zstd::stream::write::Encoder::new(Vec::new(), 1).unwrap();

@@ -1,5 +1,5 @@
-//! Callers over HTTP/1.1 that are slow, silent or boundless: each is cut off, and what it held is
-//! free again.
+//! HTTP/1.1 callers that are slow, silent or endless: each is cut off, and its resources are free
+//! again.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ fn cut_off(deadline: &str) -> String {
     format!("punctual_api_cut_off_total{{deadline=\"{deadline}\"}}")
 }
 
-/// Nothing is left of any request or connection but the one that asks for the metrics.
+/// Waits until only the request for the metrics is left.
 async fn check_all_is_free(api: &Api) {
     for (line, value) in [
         ("punctual_api_connections", "0"),
@@ -118,7 +118,7 @@ async fn who_does_not_read_a_large_answer_is_cut_off() {
     wait_metric(&api, &cut_off("answer"), "1").await;
     check_all_is_free(&api).await;
     let mut all = Vec::new();
-    // What was in the socket's buffers may still come, or be lost with them.
+    // Bytes in the buffers of the socket may still arrive, or be lost.
     stream.read_to_end(&mut all).await.ok();
     assert!(all.len() < bytes);
 }
@@ -133,7 +133,7 @@ async fn a_header_over_the_limit_is_answered_431() {
             "GET /livez HTTP/1.1\r\nhost: a\r\nconnection: close\r\nname: {}\r\n\r\n",
             "x".repeat(length)
         );
-        // The library does not read to the end of what is far too large.
+        // The library does not read a far too large header to its end.
         stream.write_all(header.as_bytes()).await.ok();
         let answer = rest_of(&mut stream).await;
         assert!(answer.starts_with("HTTP/1.1 431 "), "{length}: {answer}");
@@ -150,7 +150,7 @@ async fn a_header_over_the_limit_is_answered_431() {
 #[tokio::test]
 async fn a_header_of_many_fields_is_held_by_its_bytes_alone() {
     let (address, _tasks, api) = served(ApiSettings::default()).await;
-    // Of 37 bytes each, with the 32 that each counts for besides.
+    // 37 bytes each, plus the 32 that count for each field.
     for (count, status, has_problem) in
         [(400, "200 OK", false), (500, "431 ", true), (2000, "431 ", false)]
     {

@@ -24,15 +24,15 @@ pub async fn served(settings: ApiSettings) -> (SocketAddr, Tasks, Api) {
     (address, tasks, api)
 }
 
-/// All that comes until the other side closes.
+/// Reads until the other side closes.
 pub async fn rest_of(stream: &mut TcpStream) -> String {
     let mut bytes = Vec::new();
-    // A connection that is closed with bytes unread may be reset after its answer.
+    // A connection that is closed with unread bytes may be reset after the answer.
     match timeout(PATIENCE, stream.read_to_end(&mut bytes)).await.unwrap() {
         Ok(_) => {}
         Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset),
     }
-    // So that a node which reads on need not wait.
+    // So that a node that reads on need not wait.
     stream.shutdown().await.ok();
     String::from_utf8(bytes).unwrap()
 }

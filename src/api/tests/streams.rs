@@ -1,4 +1,4 @@
-//! HTTP/2 by prior knowledge, and its own ways to hold a server up.
+//! HTTP/2 by prior knowledge, and its special ways to block a server.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -58,7 +58,7 @@ async fn many_requests_share_one_connection_within_what_it_may_have() {
     let (address, tasks, _) =
         served(ApiSettings { streams_max: 7, ..ApiSettings::default() }).await;
     let caller = connect(address, &tasks, &Builder::new()).await;
-    // By its answer the caller has learnt how many it may have.
+    // With the first answer, the caller has learned the limit on streams.
     assert_eq!(ask(&caller, asked("GET", "/livez")).await.await.unwrap().status(), StatusCode::OK);
     let mut answers = Vec::new();
     for _ in 0..20 {
@@ -101,7 +101,7 @@ async fn a_stream_whose_window_stays_shut_is_reset_and_the_others_go_on() {
     let error = body_of(stalled).await.unwrap_err();
     assert_eq!(error.reason(), Some(h2::Reason::CANCEL), "{error}");
     wait_metric(&api, r#"punctual_api_cut_off_total{deadline="answer"}"#, "1").await;
-    // Without a body it needs no window.
+    // A request without a body needs no window.
     assert_eq!(ask(&caller, asked("HEAD", "/livez")).await.await.unwrap().status(), StatusCode::OK);
     wait_metric(&api, "punctual_api_requests_in_flight", "1").await;
 }
@@ -148,7 +148,7 @@ async fn who_opens_and_resets_in_a_loop_is_cut_off() {
     let mut bytes = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
     bytes.extend(frame(4, 0, 0, b""));
     for stream in (1..400).step_by(2) {
-        // POST /v1/tasks with its body to come, and never mind.
+        // POST /v1/tasks with a body to come, reset at once.
         bytes.extend(frame(1, 4, stream, b"\x83\x86\x04\x09/v1/tasks\x01\x01a"));
         bytes.extend(frame(3, 0, stream, &8_u32.to_be_bytes()));
     }
@@ -170,7 +170,7 @@ async fn who_opens_and_resets_in_a_loop_is_cut_off() {
     wait_metric(&api, "punctual_api_requests_in_flight", "1").await;
 }
 
-/// Windows that are open as wide as can be say nothing of whether anybody reads.
+/// Wide open windows do not prove that the caller reads.
 #[tokio::test]
 async fn answers_that_nobody_reads_keep_their_places_however_wide_their_windows_are() {
     const ASKED: u32 = 60;
@@ -212,8 +212,7 @@ async fn answers_that_nobody_reads_keep_their_places_however_wide_their_windows_
     wait_metric(&api, "punctual_api_body_memory_bytes", "0").await;
 }
 
-/// A stream that is reset while its caller is still sending is a failure to some clients, curl 7.88
-/// among them.
+/// Some clients treat a reset of a stream during the upload as a failure, curl 7.88 among them.
 #[tokio::test]
 async fn a_body_that_nobody_reads_is_taken_to_its_end_beside_its_answer() {
     let (address, tasks, api) = served(ApiSettings::default()).await;

@@ -1,4 +1,4 @@
-//! What a request carries besides its body: its id, and its trace.
+//! Request ids and traces.
 
 use super::*;
 
@@ -61,7 +61,7 @@ async fn the_answer_to_a_head_is_without_a_body_and_says_its_length() {
     assert_eq!(text_of(api.ask(get).await).await.len(), length);
 }
 
-/// The headers of the task that a created answer is of.
+/// Returns the headers of the created task.
 async fn headers_of(api: &Api, created: &Value) -> Value {
     let found =
         api.ask(bare("GET", &format!("/v1/tasks/{}", created["id"].as_str().unwrap()))).await;

@@ -1,6 +1,6 @@
-//! Each wrong request with its exact status, problem type and field. Nothing of them is stored.
-//! Those that are wrong on any node are in `rows`, and sent to a real one by
-//! tests/integration/bad_input.rs, too.
+//! Each wrong request with its exact status, problem type and field. No task is stored. Requests
+//! that are wrong on any node are in `rows`; tests/integration/bad_input.rs sends them to a real
+//! node, too.
 
 use super::*;
 
@@ -11,7 +11,7 @@ use rows::*;
 
 const ID: &str = "01b977ea-f4c0-8003-8000-000000000007";
 
-/// Topics of the model that refuse, or cannot do, what is asked.
+/// Topics of the model that refuse or fail.
 const TASKS_OF_MODEL: &[WrongBody] = &[
     (r#"{"topic":"bad","delay":1,"payload":1}"#, 422, "refused-value", NO_FIELD),
     (r#"{"topic":"full","delay":1,"payload":1}"#, 503, "busy", NO_FIELD),
@@ -37,7 +37,7 @@ const ITEMS_OF_MODEL: &[WrongBody] = &[
     (r#"{"topic":"lost","delay":1,"payload":1}"#, 503, "outcome-unknown", NO_FIELD),
 ];
 
-/// Holds a problem against what is wanted of it.
+/// Compares a problem with the expected one.
 fn check(problem: &Value, wanted: (u16, &str, &str), what: &str) {
     let (status, kind, field) = wanted;
     let found = (
@@ -200,7 +200,7 @@ async fn wrong_paths_methods_and_content_types_are_refused() {
     }
 }
 
-/// Topic of the model, the body of a `PUT` by name there, and what it gets.
+/// Topic of the model, body of a `PUT` by name, and the expected answer.
 const REPLACEMENTS_OF_MODEL: &[WrongBodyOfTopic] = &[
     ("bad", r#"{"delay":1,"payload":1}"#, 422, "refused-value", NO_FIELD),
     ("full", r#"{"delay":1,"payload":1}"#, 503, "busy", NO_FIELD),
@@ -244,7 +244,7 @@ async fn a_call_that_takes_no_body_is_not_carried_out_when_it_has_one() {
     }
     let not_utf_8 = api.ask(post(&path, b"\xff".as_slice())).await;
     check_response(not_utf_8, (400, "unknown-field", NO_FIELD), "not UTF-8").await;
-    // It is a dead letter yet: the first of these puts it back.
+    // The task is still a dead letter: the first of these requests redrives it.
     for (body, status) in [
         (" {} ", StatusCode::OK),
         ("null", StatusCode::NOT_FOUND),

@@ -23,7 +23,7 @@ const SOON: Duration = Duration::from_millis(100);
 const BOTH: &[&SupportedProtocolVersion] = &[&TLS13, &TLS12];
 const HANDSHAKES: &str = "punctual_api_handshakes_failed_total";
 
-/// An authority, in the folder that holds the files of the API. The folder is deleted with it.
+/// An authority, in the folder with the files of the API. The folder is deleted with it.
 struct Authority {
     issuer: CertifiedIssuer<'static, KeyPair>,
     folder: PathBuf,
@@ -128,7 +128,7 @@ async fn connect(address: SocketAddr, config: ClientConfig) -> std::io::Result<S
     timeout(PATIENCE, TlsConnector::from(Arc::new(config)).connect(name, stream)).await.unwrap()
 }
 
-/// Sends a request over HTTP/1.1 and returns what comes first.
+/// Sends a request over HTTP/1.1. Returns the first bytes of the response.
 async fn ask(stream: &mut Secure, request: &[u8]) -> std::io::Result<String> {
     stream.write_all(request).await?;
     let mut bytes = vec![0; 4096];
@@ -176,7 +176,7 @@ async fn both_versions_of_tls_and_of_http_are_served() {
     wait_metric(&api, "punctual_api_connections", "0").await;
 }
 
-/// Returns the hello of a client that offers `version` alone.
+/// Returns the client hello for a single TLS version.
 fn hello_of(version: [u8; 2]) -> Vec<u8> {
     let mut hello = [&version[..], &[7; 32], &[0], &[0, 2, 0, 47], &[1, 0]].concat();
     let length = u8::try_from(hello.len()).unwrap();
@@ -267,7 +267,7 @@ async fn half_handshakes_hold_no_more_than_the_limits_and_not_for_ever() {
         half.push(stream);
     }
     wait_metric(&api, "punctual_api_connections", "8").await;
-    // One beyond the limit is closed without an answer: that would cost a handshake.
+    // A connection over the limit is closed without an answer, which would cost a handshake.
     assert_eq!(rest_of(&mut TcpStream::connect(address).await.unwrap()).await, "");
     wait_metric(&api, "punctual_api_rejected_total{limit=\"connections\"}", "1").await;
     wait_metric(&api, "punctual_api_cut_off_total{deadline=\"header\"}", "8").await;
@@ -305,7 +305,7 @@ async fn connections_end_with_the_node_also_in_their_handshake() {
     wait_metric(&api, "punctual_api_connections", "2").await;
     assert!(tasks.stop(PATIENCE).await);
     let mut rest = Vec::new();
-    // The end is told by the close of TLS, so it is no truncation.
+    // TLS itself signals the end, so the answer is not truncated.
     assert_eq!(open.read_to_end(&mut rest).await.unwrap(), 0);
     assert_eq!(tasks.failure(), None);
 }
@@ -357,7 +357,7 @@ async fn a_required_certificate_is_of_the_authority_and_valid() {
     let expired = (expired.signed_by(&key, &authority.issuer).unwrap().der().clone(), key);
     for refused in [None, Some(&of_other), Some(&expired)] {
         for versions in [&[&TLS12][..], &[&TLS13][..]] {
-            // With TLS 1.3 the client learns of the refusal only when it reads.
+            // With TLS 1.3 the client learns of the refusal only at the first read.
             let connected = connect(address, authority.client_of(versions, refused)).await;
             let asked = match connected {
                 Ok(mut stream) => ask(&mut stream, LIVEZ).await,
@@ -389,7 +389,7 @@ async fn with_client_certificates_no_session_is_resumed() {
             let config = authority.client_of(versions, None);
             for turn in 0..2 {
                 let mut stream = connect(address, config.clone()).await.unwrap();
-                // Tickets come with the first bytes that are read.
+                // Session tickets come with the first bytes.
                 assert!(ask(&mut stream, LIVEZ).await.unwrap().starts_with("HTTP/1.1 200 OK"));
                 let kind = stream.get_ref().1.handshake_kind().unwrap();
                 let was_resumed = kind == rustls::HandshakeKind::Resumed;

@@ -16,7 +16,7 @@ use crate::domain::PrincipalName;
 
 const MARKER: &str = "marker-of-a-payload";
 
-/// An API whose only token has these rights, and another one without limits on the same tasks.
+/// An API whose only token has these rights, and another API without limits on the same tasks.
 struct World {
     api: Api,
     all: Api,
@@ -66,7 +66,7 @@ impl World {
         self.api.ask(request).await
     }
 
-    /// Submits a task with a marker as its payload, by the caller who may do everything.
+    /// Submits a task with a marker as its payload, as a caller with all rights.
     async fn task(&self, topic: &str, name: &str) -> String {
         let task = format!(
             r#"{{"topic":"{topic}","delay":"1h","name":"{name}","key":"{MARKER}","headers":{{"h":"{MARKER}"}},"payload":"{MARKER}"}}"#
@@ -74,7 +74,7 @@ impl World {
         submit(&self.all, &task).await["id"].as_str().unwrap().to_owned()
     }
 
-    /// All tasks and dead letters, as the caller who may do everything sees them.
+    /// Returns all tasks and dead letters, as a caller with all rights.
     async fn state(&self) -> String {
         let mut state = String::new();
         for path in ["/v1/tasks", "/v1/dead"] {

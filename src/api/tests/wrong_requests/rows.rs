@@ -1,21 +1,21 @@
-//! Wrong requests, each with its exact status, problem type and field: what they get on any node.
-//! The unit tests send them to a model, the integration tests to a node with real servers, where
-//! `t` stands for a topic that is there.
+//! Wrong requests, each with the exact status, problem type and field of any node. The unit tests
+//! send them to a model. The integration tests send them to a node with real servers, where `t`
+//! stands for an existing topic.
 
 /// Status, end of the `type`, and `field`.
 pub type WantedProblem = (u16, &'static str, &'static str);
-/// A body, and what it gets.
+/// A body, and the expected answer.
 pub type WrongBody = (&'static str, u16, &'static str, &'static str);
-/// Method, path, content type, and what it gets.
+/// Method, path, content type, and the expected answer.
 pub type RequestRow = (&'static str, &'static str, Option<&'static str>, WantedProblem);
-/// Topic of the path, a body, and what it gets.
+/// Topic of the path, a body, and the expected answer.
 pub type WrongBodyOfTopic = (&'static str, &'static str, u16, &'static str, &'static str);
 
 pub const NO_FIELD: &str = "";
 pub const TASK: &str = r#"{"topic":"t","delay":1,"payload":1}"#;
 const JSON: Option<&str> = Some("application/json");
 
-/// Body of a `POST /v1/tasks`, and what it gets.
+/// Body of a `POST /v1/tasks`, and the expected answer.
 pub const TASKS: &[WrongBody] = &[
     // Not JSON, or not an object.
     ("", 400, "malformed-json", NO_FIELD),
@@ -152,7 +152,7 @@ pub const TASKS: &[WrongBody] = &[
     ),
 ];
 
-/// Body of a `POST /v1/tasks/batch`, and what it gets as a whole.
+/// Body of a `POST /v1/tasks/batch`, and the expected answer as a whole.
 pub const BATCHES: &[WrongBody] = &[
     ("[]", 400, "invalid-value", NO_FIELD),
     ("{}", 400, "missing-field", "tasks"),
@@ -163,7 +163,7 @@ pub const BATCHES: &[WrongBody] = &[
     (r#"{"tasks":[{]}"#, 400, "malformed-json", NO_FIELD),
 ];
 
-/// One of three tasks of a batch, and what it gets.
+/// One of three tasks of a bulk submit, and the expected result.
 pub const ITEMS: &[WrongBody] = &[
     ("7", 400, "invalid-value", "tasks[1]"),
     ("{}", 400, "missing-field", "tasks[1].topic"),
@@ -178,8 +178,8 @@ pub const ITEMS: &[WrongBody] = &[
     (r#"{"topic":"t","delay":"2000d","payload":1}"#, 422, "too-far-ahead", "tasks[1].delay"),
 ];
 
-/// Method, path and content type of a request, and what it gets. Its body is [`TASK`] if it has a
-/// content type, and empty else.
+/// Method, path and content type of a request, and the expected answer. The body is [`TASK`] with a
+/// content type, and empty without one.
 pub const REQUESTS: &[RequestRow] = &[
     ("POST", "/v1/tasks", None, (415, "unsupported-media-type", "content-type")),
     ("POST", "/v1/tasks", Some("text/plain"), (415, "unsupported-media-type", "content-type")),
@@ -251,7 +251,7 @@ pub const REQUESTS: &[RequestRow] = &[
         None,
         (400, "unknown-field", "dry_run"),
     ),
-    // These take no body.
+    // Requests that take no body.
     (
         "POST",
         "/v1/dead/01b977ea-f4c0-8003-8000-000000000007/redrive",
@@ -322,7 +322,7 @@ pub const REQUESTS: &[RequestRow] = &[
     ("GET", "/v1/cluster?all", None, (400, "unknown-field", "all")),
 ];
 
-/// Topic of a `PUT` by name, its body, and what it gets.
+/// Topic of a `PUT` by name, body, and the expected answer.
 pub const REPLACEMENTS: &[WrongBodyOfTopic] = &[
     ("t", "[]", 400, "invalid-value", NO_FIELD),
     ("t", "{}", 400, "missing-field", "due_at"),
@@ -332,7 +332,7 @@ pub const REPLACEMENTS: &[WrongBodyOfTopic] = &[
     ("no-such-topic", r#"{"delay":1,"payload":1}"#, 422, "unknown-topic", "topic"),
 ];
 
-/// Body of a call for many tasks, and what it gets.
+/// Body of a bulk change, and the expected answer.
 pub const BULKS: &[WrongBody] = &[
     ("[]", 400, "invalid-value", NO_FIELD),
     ("{", 400, "malformed-json", NO_FIELD),
