@@ -1,6 +1,7 @@
-"""Handles each task once.   consume.py [RECORDS]   (for ever, unless told after how many records to end)
+"""Handles each task once.
 
-KAFKA is the broker (127.0.0.1:9092), TOPIC where the records are (demo).
+Usage: consume.py [RECORDS]. Ends after that many records; without a number it runs for ever.
+KAFKA is the broker (127.0.0.1:9092), TOPIC the topic of the records (demo).
 """
 import os
 import sys
@@ -8,7 +9,9 @@ from collections import OrderedDict
 
 from confluent_kafka import Consumer
 
-REMEMBERED = 100_000  # a duplicate comes soon after the first: when a node was declared dead, or an acknowledgement was lost
+# A duplicate arrives soon after the first record: a node was declared dead, or an acknowledgement
+# was lost.
+REMEMBERED = 100_000
 
 consumer = Consumer({
     "bootstrap.servers": os.environ.get("KAFKA", "127.0.0.1:9092"),
@@ -20,11 +23,13 @@ consumer.subscribe([os.environ.get("TOPIC", "demo")])
 
 
 def text(data):
-    return "nothing" if data is None else data.decode()  # a record may come without a key, and a tombstone comes without a value
+    # A record may have no key, and a tombstone has no value.
+    return "nothing" if data is None else data.decode()
 
 
 left = int(sys.argv[1]) if len(sys.argv) > 1 else -1
-seen = OrderedDict()  # in real life: a table with a unique key, written in the transaction of what the task does
+# In production: a table with a unique key, written in the transaction of the task's work.
+seen = OrderedDict()
 
 while left != 0:
     record = consumer.poll(1.0)

@@ -16,8 +16,12 @@ session.headers["content-type"] = "application/json"
 
 
 def call(method, path, body=None):
-    """Sends until there is an answer. That is safe because every task here has a name: it is the same task however often it is sent."""
-    text = json.dumps(body, separators=(",", ":")) if body else None  # the record's value is the payload's text, byte for byte
+    """Repeats the request until there is an answer.
+
+    Repeating is safe because every task here has a name: the same name makes no second task.
+    """
+    # The record's value is the payload's text, byte for byte.
+    text = json.dumps(body, separators=(",", ":")) if body else None
     for attempt in range(8):
         try:
             answer = session.request(method, BASE + path, data=text, timeout=5)
@@ -36,7 +40,8 @@ def submit(order, delay):
     answer = call("POST", "/tasks", task)
     if answer.status_code not in (200, 201):
         sys.exit(answer.text)
-    state = answer.json()["state"]  # a task that is known may have been cancelled since: PUT schedules anew
+    # A known task may be cancelled since: PUT schedules a new one.
+    state = answer.json()["state"]
     print(f"{name}: {state if answer.status_code == 201 else f'known already, {state}'}")
 
 

@@ -1,6 +1,7 @@
-// Handles each task once.   consume [RECORDS]   (for ever, unless told after how many records to end)
+// Handles each task once.
 //
-// KAFKA is the broker (127.0.0.1:9092), TOPIC where the records are (demo).
+// Usage: consume [RECORDS]. Ends after that many records; without a number it runs for ever.
+// KAFKA is the broker (127.0.0.1:9092), TOPIC the topic of the records (demo).
 package main
 
 import (
@@ -13,7 +14,8 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
-// A duplicate comes soon after the first: when a node was declared dead, or an acknowledgement was lost.
+// A duplicate arrives soon after the first record: a node was declared dead, or an acknowledgement
+// was lost.
 const remembered = 100_000
 
 func taskID(record *kgo.Record) string {
@@ -36,8 +38,9 @@ func main() {
 		log.Fatal(err)
 	}
 	defer client.Close()
-	seen := make(map[string]bool)                // in real life: a table with a unique key, written in the transaction of what the task does
-	order, next := make([]string, remembered), 0 // which id is forgotten next
+	// In production: a table with a unique key, written in the transaction of the task's work.
+	seen := make(map[string]bool)
+	order, next := make([]string, remembered), 0 // the ids in order, and the next one to forget
 	for ctx := context.Background(); left != 0; {
 		fetches := client.PollRecords(ctx, 100)
 		if err := fetches.Err(); err != nil {

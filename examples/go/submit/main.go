@@ -23,7 +23,8 @@ var (
 
 type object = map[string]any
 
-// call sends until there is an answer. That is safe because every task here has a name: it is the same task however often it is sent.
+// call repeats the request until there is an answer. Repeating is safe because every task here has a
+// name: the same name makes no second task.
 func call(method, path string, body object) (status int, answer object) {
 	text, _ := json.Marshal(body) // strings and numbers: cannot fail
 	for attempt := range 8 {
@@ -49,14 +50,14 @@ func call(method, path string, body object) (status int, answer object) {
 	return
 }
 
-// does calls, and says what became of the order's task.
+// does calls, and prints the result for the order's task.
 func does(method, path string, order int, body object) {
 	status, answer := call(method, path, body)
 	said := answer["state"]
 	switch {
 	case method == http.MethodPut && status == 200:
 		said = "rescheduled"
-	case status == 200: // it may have been cancelled since: PUT schedules anew
+	case status == 200: // perhaps cancelled since: PUT schedules a new one
 		said = fmt.Sprint("known already, ", answer["state"])
 	}
 	fmt.Printf("cancel-order-%d: %v\n", order, cmp.Or(answer["verdict"], said, answer["detail"]))

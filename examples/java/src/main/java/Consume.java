@@ -16,7 +16,7 @@ public class Consume {
             "auto.offset.reset", "earliest", "enable.auto.commit", false,
             "key.deserializer", "org.apache.kafka.common.serialization.StringDeserializer",
             "value.deserializer", "org.apache.kafka.common.serialization.StringDeserializer");
-        // In real life: a table with a unique key, written in the transaction of what the task does.
+        // In production: a table with a unique key, written in the transaction of the task's work.
         var seen = Collections.newSetFromMap(new LinkedHashMap<String, Boolean>() {
             @Override protected boolean removeEldestEntry(Map.Entry<String, Boolean> eldest) { return size() > REMEMBERED; }
         });

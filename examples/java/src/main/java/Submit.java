@@ -27,7 +27,7 @@ public class Submit {
                     return new Answer(answer.statusCode(), JSON.readTree(answer.body()));
                 pause = answer.headers().firstValueAsLong("Retry-After").orElse(1) * 1000;
             } catch (IOException lost) {
-                // Sent again after the pause.
+                // The request is repeated after the pause.
             }
             Thread.sleep(pause);
         }
@@ -38,7 +38,8 @@ public class Submit {
         var name = "cancel-order-" + order;
         var answer = call("POST", "/tasks", Map.of("topic", TOPIC, "name", name, "delay", delay, "key", "order-" + order, "payload", Map.of("cancel", order)));
         if (answer.status() > 201) throw new IOException(answer.body().toString());
-        var state = answer.body().path("state").asText(); // a task that is known may have been cancelled since: PUT schedules anew
+        // A known task may be cancelled since: PUT schedules a new one.
+        var state = answer.body().path("state").asText();
         System.out.println(name + ": " + (answer.status() == 201 ? state : "known already, " + state));
     }
 
