@@ -1,4 +1,6 @@
-//! What proves a principal: a token of the auth file, or the certificate of a TLS connection.
+//! What proves a principal: a token of the auth file, a token of another issuer, or the certificate
+//! of a TLS connection.
 
 pub mod certificate;
+pub mod jwt;
 pub mod token;

@@ -1,6 +1,7 @@
 //! The text of the auth file: TOML, of which every problem is told with its line.
 
 mod certificates;
+mod issuers;
 mod principals;
 mod reader;
 mod roles;
@@ -20,6 +21,8 @@ use super::rights::Rights;
 pub struct Document {
     pub policy: Policy,
     pub warnings: Vec<Remark>,
+    /// The lines of the issuers, in the order of [`Policy::issuers`].
+    pub issuer_lines: Vec<usize>,
 }
 
 /// Reads the text of an auth file.
@@ -34,19 +37,22 @@ pub fn read(text: &str) -> Result<Document, Vec<Remark>> {
         reader.problem(&at, error.message());
     }
     // What cannot be parsed would only be told again as missing or unknown.
-    let policy = reader.problems.is_empty().then(|| policy(&mut reader, &root));
+    let read = reader.problems.is_empty().then(|| policy(&mut reader, &root));
     let Reader { mut problems, mut warnings, .. } = reader;
     problems.sort();
     warnings.sort();
-    match policy {
-        Some(policy) if problems.is_empty() => Ok(Document { policy, warnings }),
+    match read {
+        Some((policy, issuer_lines)) if problems.is_empty() => {
+            Ok(Document { policy, warnings, issuer_lines })
+        }
         _ => Err(problems),
     }
 }
 
-fn policy(reader: &mut Reader<'_>, root: &Table<'_>) -> Policy {
+fn policy(reader: &mut Reader<'_>, root: &Table<'_>) -> (Policy, Vec<usize>) {
     let table = root.get_ref();
-    reader.known_keys(table, &["version", "roles", "principals", "certificate", "anonymous"]);
+    let known = ["version", "roles", "principals", "certificate", "jwt", "anonymous"];
+    reader.known_keys(table, &known);
     match table.get("version") {
         Some(version) if is_one(version.get_ref()) => {}
         Some(version) => reader.problem(&version.span(), "`version` must be 1"),
@@ -57,12 +63,19 @@ fn policy(reader: &mut Reader<'_>, root: &Table<'_>) -> Policy {
     let Principals { principals, tokens, .. } =
         Principals::read(reader, table.get("principals"), &mut roles);
     let certificates = certificates::read(reader, table.get("certificate"), &mut roles);
-    let is_empty = principals.is_empty() && certificates.is_empty() && anonymous.is_none();
+    let issuers = issuers::read(reader, table.get("jwt"), &mut roles);
+    let is_empty = principals.is_empty()
+        && certificates.is_empty()
+        && issuers.is_empty()
+        && anonymous.is_none();
     if is_empty && reader.problems.is_empty() {
         reader.problem(&(0..0), "there is no principal, so nobody has any rights");
     }
     roles.warn_of_unused(reader, table.get("roles"));
-    Policy::new(principals, tokens, anonymous).with_certificates(certificates)
+    let (issuers, places): (Vec<_>, Vec<_>) = issuers.into_iter().unzip();
+    let lines = places.iter().map(|place| reader.line(place)).collect();
+    let policy = Policy::new(principals, tokens, anonymous);
+    (policy.with_certificates(certificates).with_issuers(issuers), lines)
 }
 
 fn anonymous(reader: &mut Reader<'_>, value: &Value<'_>, roles: &mut Roles) -> Option<Rights> {

@@ -3,11 +3,13 @@
 use std::fs::{self, File, Metadata};
 use std::io::{self, Read as _};
 use std::os::unix::fs::MetadataExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use sha2::{Digest as _, Sha256};
 use thiserror::Error;
 
+use super::credential::jwt::keys::KeySet;
+use super::credential::jwt::slot::KeySource;
 use super::document::{self, Remark};
 use super::policy::Policy;
 
@@ -48,7 +50,7 @@ impl Stamp {
     }
 }
 
-/// The SHA-256 of the file's bytes.
+/// The SHA-256 of the bytes of the auth file and of the key files that it names.
 pub type Content = [u8; 32];
 
 /// A file that was read without a problem.
@@ -56,6 +58,8 @@ pub type Content = [u8; 32];
 pub struct Loaded {
     pub policy: Policy,
     pub content: Content,
+    /// The files with the keys of issuers, which are read together with the auth file.
+    pub key_files: Vec<PathBuf>,
     pub warnings: Vec<String>,
 }
 
@@ -94,12 +98,51 @@ fn told(path: &str, problems: &[Remark]) -> String {
     format!("{path}: {}", problems.join("; "))
 }
 
-/// Reads the file at `path`. It blocks.
+/// Reads the file at `path`, and the key files that it names. It blocks.
 ///
 /// # Errors
-/// When the file cannot be read, when its group or others may write it, or when its text has
+/// When a file cannot be read, when its group or others may write it, or when its text has
 /// problems.
 pub fn load(path: &Path) -> Result<Loaded, FileError> {
+    let shown = path.display().to_string();
+    let (bytes, mode) = bytes_of(path)?;
+    let mut content = Sha256::new_with_prefix(&bytes);
+    let text = String::from_utf8(bytes).map_err(|_bytes| FileError::NotText(shown.clone()))?;
+    let read = document::read(&text)
+        .map_err(|problems| FileError::Wrong { path: shown.clone(), problems })?;
+    let (mut key_files, mut problems) = (Vec::new(), Vec::new());
+    for (issuer, line) in read.policy.issuers().all().iter().zip(read.issuer_lines) {
+        let KeySource::File(file) = &issuer.keys.source else { continue };
+        let file = path.parent().unwrap_or(Path::new("")).join(file);
+        match keys_of(&file) {
+            Ok((bytes, set)) => {
+                content.update(bytes);
+                issuer.keys.take_file(set);
+            }
+            Err(text) => problems.push(Remark { line, text }),
+        }
+        key_files.push(file);
+    }
+    if !problems.is_empty() {
+        return Err(FileError::Wrong { path: shown, problems });
+    }
+    let mut warnings: Vec<String> =
+        read.warnings.iter().map(|warning| format!("{shown}: {warning}")).collect();
+    if mode & READABLE != 0 {
+        warnings.push(format!("{shown} has mode {mode:04o}: everyone on this machine may read it"));
+    }
+    Ok(Loaded { policy: read.policy, content: content.finalize().into(), key_files, warnings })
+}
+
+fn keys_of(path: &Path) -> Result<(Vec<u8>, KeySet), String> {
+    let (bytes, _) = bytes_of(path).map_err(|error| error.to_string())?;
+    let set = KeySet::read(&bytes)
+        .map_err(|text| format!("{} is no key set (JWKS): {text}", path.display()))?;
+    Ok((bytes, set))
+}
+
+/// Returns the bytes of a file and its mode.
+fn bytes_of(path: &Path) -> Result<(Vec<u8>, u32), FileError> {
     let shown = path.display().to_string();
     let unreadable = |error| FileError::Unreadable { path: shown.clone(), error };
     // Opening a pipe would wait for its writer.
@@ -117,16 +160,7 @@ pub fn load(path: &Path) -> Result<Loaded, FileError> {
     if u64::try_from(bytes.len()).unwrap_or(u64::MAX) > BYTES_MAX {
         return Err(FileError::TooLarge(shown));
     }
-    let content = Sha256::digest(&bytes).into();
-    let text = String::from_utf8(bytes).map_err(|_bytes| FileError::NotText(shown.clone()))?;
-    let read = document::read(&text)
-        .map_err(|problems| FileError::Wrong { path: shown.clone(), problems })?;
-    let mut warnings: Vec<String> =
-        read.warnings.iter().map(|warning| format!("{shown}: {warning}")).collect();
-    if mode & READABLE != 0 {
-        warnings.push(format!("{shown} has mode {mode:04o}: everyone on this machine may read it"));
-    }
-    Ok(Loaded { policy: read.policy, content, warnings })
+    Ok((bytes, mode))
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! Metrics of the auth file.
 
-use crate::telemetry::{Counter, Gauge, Registry};
+use crate::telemetry::{Counter, Family, Gauge, Registry};
 
 /// The state of the auth file as this node sees it.
 #[derive(Clone, Debug, Default)]
@@ -9,6 +9,8 @@ pub struct Metrics {
     pub(super) loaded_at: Gauge,
     pub(super) principals: Gauge,
     pub(super) tokens: Gauge,
+    pub(super) keys_missing: Gauge,
+    key_fetches: Family<[(&'static str, &'static str); 1], Counter>,
 }
 
 impl Metrics {
@@ -36,6 +38,24 @@ impl Metrics {
             "Tokens of the auth file, including expired ones",
             metrics.tokens.clone(),
         );
+        registry.register(
+            "punctual_auth_keys_missing",
+            "Issuers of the auth file without keys, so that their tokens can be neither taken nor refused",
+            metrics.keys_missing.clone(),
+        );
+        registry.register(
+            "punctual_auth_key_fetches",
+            "Fetches of the keys of issuers by URL",
+            metrics.key_fetches.clone(),
+        );
+        for outcome in ["fetched", "failed"] {
+            drop(metrics.key_fetches.get_or_create(&[("outcome", outcome)]));
+        }
         metrics
+    }
+
+    pub(super) fn key_fetched(&self, is_fetched: bool) {
+        let outcome = if is_fetched { "fetched" } else { "failed" };
+        self.key_fetches.get_or_create(&[("outcome", outcome)]).inc();
     }
 }

@@ -6,6 +6,8 @@ use std::sync::Arc;
 use thiserror::Error;
 
 use super::credential::certificate::{self, CertificateEntry, PeerCertificate};
+use super::credential::jwt::compact::Refusal;
+use super::credential::jwt::issuer::{Issuer, Issuers, NotProven};
 use super::credential::token::{Token, TokenHash, TokenId};
 use super::principal::{Caller, CredentialId, Principal};
 use super::rights::Rights;
@@ -31,6 +33,7 @@ pub struct Policy {
     principals: Vec<Arc<Principal>>,
     tokens: HashMap<TokenId, TokenEntry>,
     certificates: Vec<CertificateEntry>,
+    issuers: Issuers,
 }
 
 /// Why a request has no caller. The first two may be told to the caller. The others have the same
@@ -47,6 +50,19 @@ pub enum Unidentified {
     Expired,
     #[error("the token is not valid yet")]
     NotYet,
+    #[error("the JWT is refused: {0}")]
+    Jwt(Refusal),
+    #[error("the keys of the issuer of the JWT are not there yet")]
+    KeysMissing,
+}
+
+impl From<NotProven> for Unidentified {
+    fn from(reason: NotProven) -> Self {
+        match reason {
+            NotProven::Refused(refusal) => Self::Jwt(refusal),
+            NotProven::KeysMissing => Self::KeysMissing,
+        }
+    }
 }
 
 impl Policy {
@@ -59,6 +75,7 @@ impl Policy {
             anonymous: Some(anonymous),
             tokens: HashMap::new(),
             certificates: Vec::new(),
+            issuers: Issuers::default(),
         }
     }
 
@@ -70,7 +87,8 @@ impl Policy {
         anonymous: Option<Rights>,
     ) -> Self {
         let anonymous = anonymous.map(Caller::anonymous);
-        Self { is_open: false, anonymous, principals, tokens, certificates: Vec::new() }
+        let (certificates, issuers) = (Vec::new(), Issuers::default());
+        Self { is_open: false, anonymous, principals, tokens, certificates, issuers }
     }
 
     /// Adds entries for client certificates. No two of them cover the same name.
@@ -78,6 +96,18 @@ impl Policy {
     pub fn with_certificates(mut self, certificates: Vec<CertificateEntry>) -> Self {
         self.certificates = certificates;
         self
+    }
+
+    /// Adds issuers of JSON Web Tokens. No two of them have the same `iss`.
+    #[must_use]
+    pub fn with_issuers(mut self, issuers: Vec<Issuer>) -> Self {
+        self.issuers = Issuers::new(issuers);
+        self
+    }
+
+    /// Takes over the keys that the policy before has fetched.
+    pub fn adopt_keys(&mut self, former: &Self) {
+        self.issuers.adopt_keys(&former.issuers);
     }
 
     /// Returns the caller of a request without an `Authorization` header. `peer` is the certificate
@@ -105,8 +135,13 @@ impl Policy {
             return Ok(anonymous.clone());
         }
         let text = bearer(authorization).ok_or(Unidentified::Malformed)?;
-        let token = Token::parse(text).map_err(|_told_by_the_reason| Unidentified::Unknown)?;
-        self.verify(&token, now)
+        match Token::parse(text) {
+            Ok(token) => self.verify(&token, now),
+            Err(_) if !self.issuers.all().is_empty() && !Token::is_like(text) => {
+                Ok(self.issuers.identify(text, now)?)
+            }
+            Err(_told_by_the_reason) => Err(Unidentified::Unknown),
+        }
     }
 
     /// Returns the caller with this token.
@@ -137,6 +172,10 @@ impl Policy {
     /// Returns the rights of callers without a credential, if they have any.
     pub fn anonymous_rights(&self) -> Option<&Rights> {
         self.anonymous.as_ref().map(|caller| &*caller.principal.rights)
+    }
+
+    pub fn issuers(&self) -> &Issuers {
+        &self.issuers
     }
 
     pub fn certificates(&self) -> &[CertificateEntry] {

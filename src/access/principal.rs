@@ -37,6 +37,7 @@ impl Caller {
 pub enum CredentialId {
     Anonymous,
     Token(TokenId),
+    Jwt(Fingerprint),
     Certificate(Fingerprint),
 }
 
@@ -45,6 +46,7 @@ impl fmt::Display for CredentialId {
         match self {
             Self::Anonymous => f.write_str("anonymous"),
             Self::Token(id) => write!(f, "{id}"),
+            Self::Jwt(fingerprint) => write!(f, "jwt-{fingerprint}"),
             Self::Certificate(fingerprint) => write!(f, "certificate-{fingerprint}"),
         }
     }

@@ -47,9 +47,11 @@ pub struct Reloader {
     policy: PolicyHandle,
     metrics: Metrics,
     content: Content,
-    /// The file's stamp before it was last read, and whether it was read a second time since. A
-    /// write within the resolution of the file's times leaves the stamp as it is.
-    seen: Option<Stamp>,
+    /// The files with keys that the auth file names.
+    key_files: Vec<PathBuf>,
+    /// The stamps of all files before they were last read, and whether they were read a second time
+    /// since. A write within the resolution of a file's times leaves its stamp as it is.
+    seen: Option<Vec<Stamp>>,
     is_settled: bool,
     failure: Option<String>,
     said: Throttle,
@@ -62,12 +64,13 @@ impl Reloader {
     /// When the file cannot be read or has problems.
     pub fn start(path: PathBuf, metrics: Metrics) -> Result<Self, FileError> {
         let loaded = file::load(&path)?;
-        let content = loaded.content;
+        let (content, key_files) = (loaded.content, loaded.key_files.clone());
         let reloader = Self {
             path,
             policy: PolicyHandle::new(Policy::open()),
             metrics,
             content,
+            key_files,
             seen: None,
             is_settled: false,
             failure: None,
@@ -105,7 +108,8 @@ impl Reloader {
 
     /// Reads the file if it may have changed.
     fn check(&mut self, now: Monotonic) {
-        let stamp = Stamp::of(&self.path).ok();
+        let files = std::iter::once(&self.path).chain(&self.key_files);
+        let stamp: Option<Vec<Stamp>> = files.map(|path| Stamp::of(path).ok()).collect();
         if stamp.is_some() && stamp == self.seen && self.is_settled {
             self.failed_still(now);
             return;
@@ -119,6 +123,7 @@ impl Reloader {
                 }
                 if loaded.content != self.content {
                     self.content = loaded.content;
+                    self.key_files.clone_from(&loaded.key_files);
                     self.take(loaded);
                 }
             }
@@ -146,7 +151,8 @@ impl Reloader {
     }
 
     fn take(&self, loaded: Loaded) {
-        let Loaded { policy, warnings, .. } = loaded;
+        let Loaded { mut policy, warnings, .. } = loaded;
+        policy.adopt_keys(&self.policy.current());
         for warning in warnings {
             tracing::warn!("{warning}");
         }
@@ -164,6 +170,10 @@ impl Reloader {
 mod tests {
     use std::fs;
 
+    use serde_json::json;
+
+    use super::super::credential::jwt::keys::tests::ec_jwk;
+    use super::super::credential::jwt::keys::{Algorithm, Found};
     use super::super::credential::token::Token;
     use super::super::file::tests::{OPERATOR, Temporary};
     use super::super::policy::Unidentified;
@@ -276,9 +286,53 @@ mod tests {
         assert!(!bench.reloader.is_settled);
         // What a write within the resolution of the file's times looks like.
         bench.file.write(&OPERATOR.replace("ann", "bob"));
-        bench.reloader.seen = Some(Stamp::of(&bench.file.0).unwrap());
+        bench.reloader.seen = Some(vec![Stamp::of(&bench.file.0).unwrap()]);
         bench.check();
         assert_eq!(bench.names(), ["bob"]);
+    }
+
+    #[test]
+    fn a_key_file_is_read_again_like_the_auth_file_itself() {
+        let keys = |kid| json!({ "keys": [ec_jwk(kid).1] }).to_string();
+        let (key_file, mut bench) = (Temporary::new(&keys("a")), Bench::new(OPERATOR));
+        let auth = format!(
+            "{OPERATOR}[[jwt]]\nname = 'i'\nissuer = 'https://i'\naudience = 'p'\njwks_file = '{}'\n",
+            key_file.0.display()
+        );
+        bench.file.write(&auth);
+        bench.check();
+        let found = |bench: &Bench, kid| {
+            let policy = bench.reloader.policy().current();
+            let set = policy.issuers().all()[0].keys.current().unwrap();
+            matches!(set.find(Some(kid), Algorithm::Es256), Found::Key(_))
+        };
+        assert!(found(&bench, "a") && bench.failures() == 0);
+        key_file.write("{}");
+        bench.check();
+        assert!(found(&bench, "a") && bench.failures() == 1, "the keys from before hold");
+        key_file.write(&keys("b"));
+        bench.check();
+        assert!(found(&bench, "b") && !found(&bench, "a"));
+        key_file.chmod(0o666);
+        bench.check();
+        assert!(found(&bench, "b") && bench.failures() == 2);
+    }
+
+    #[test]
+    fn keys_by_url_outlive_a_reload_and_verified_tokens_do_not() {
+        let auth = format!(
+            "{OPERATOR}[[jwt]]\nname = 'i'\nissuer = 'https://i'\naudience = 'p'\njwks_url = 'https://i/keys'\n"
+        );
+        let mut bench = Bench::new(&auth);
+        let slot =
+            |bench: &Bench| bench.reloader.policy().current().issuers().all()[0].keys.clone();
+        let first = slot(&bench);
+        bench.file.write(&auth.replace("'p'", "'q'"));
+        bench.check();
+        assert!(Arc::ptr_eq(&first, &slot(&bench)));
+        bench.file.write(&auth.replace("i/keys", "j/keys"));
+        bench.check();
+        assert!(!Arc::ptr_eq(&first, &slot(&bench)), "keys of another URL");
     }
 
     #[tokio::test]

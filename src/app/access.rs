@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::access::credential::jwt::fetch::KeyFetcher;
 use crate::access::reload::Reloader;
 use crate::access::{Metrics, Policy, PolicyHandle, file};
 use crate::clock;
@@ -40,10 +41,12 @@ pub(super) fn start(
 ) -> Result<PolicyHandle, TaskFailure> {
     let metrics = Metrics::register(registry);
     if let Some(path) = &settings.access.auth_file {
-        let reloader = Reloader::start(path.clone(), metrics)
+        let reloader = Reloader::start(path.clone(), metrics.clone())
             .map_err(|error| format!("--auth-file: {error}"))?;
         let policy = reloader.policy();
         tasks.spawn("auth file", reloader.run(tasks.clone()));
+        let fetcher = KeyFetcher::new(policy.clone(), metrics);
+        tasks.spawn("keys of issuers", fetcher.run(tasks.clone()));
         return Ok(policy);
     }
     if settings.listen.ip().is_loopback() {

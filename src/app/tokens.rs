@@ -132,8 +132,9 @@ fn check_file(path: &Path) -> Result<String, Ended> {
     let (count, tokens) = (policy.principals().len(), policy.tokens());
     let certificates = policy.certificates();
     let mut text = format!(
-        "principals {count}, tokens {tokens}, certificate entries {}\n",
-        certificates.len()
+        "principals {count}, tokens {tokens}, certificate entries {}, issuers {}\n",
+        certificates.len(),
+        policy.issuers().all().len()
     );
     let anonymous = policy.anonymous_rights().map(|rights| (PrincipalName::anonymous(), rights));
     let named = policy.principals().iter().map(|one| (one.name.clone(), &*one.rights));
@@ -143,6 +144,12 @@ fn check_file(path: &Path) -> Result<String, Ended> {
     }
     for entry in certificates {
         write!(text, "\ncert:{}\n{}", entry.names, rights_of(&entry.rights)).ok();
+    }
+    for issuer in policy.issuers().all() {
+        for map in &issuer.maps {
+            let (name, rights) = (&issuer.name, map.grants.rights());
+            write!(text, "\njwt:{name}/* with {map}\n{}", rights_of(&rights)).ok();
+        }
     }
     Ok(text)
 }
@@ -236,9 +243,9 @@ mod tests {
         );
         assert_eq!(code(&in_file, other.expose()).0, 1);
         assert!(
-            check_file(&path)
-                .unwrap()
-                .starts_with("principals 1, tokens 1, certificate entries 0\n\norders\n")
+            check_file(&path).unwrap().starts_with(
+                "principals 1, tokens 1, certificate entries 0, issuers 0\n\norders\n"
+            )
         );
         set(0o666);
         assert_eq!(code(&in_file, token.expose()).0, 2);

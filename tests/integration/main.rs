@@ -35,6 +35,7 @@ mod far;
 mod hazards;
 mod heartbeats;
 mod http_clients;
+mod identities;
 mod idle_connections;
 mod interface;
 mod kafka_edge;

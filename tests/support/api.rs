@@ -69,6 +69,18 @@ impl Api {
         Self { base, http }
     }
 
+    /// As [`Self::secure`], with a client certificate. `identity` is its key and itself in PEM.
+    pub fn secure_as(base: String, ca: &str, identity: &str) -> Self {
+        let ca = reqwest::Certificate::from_pem(ca.as_bytes()).unwrap();
+        let http = builder(Duration::from_secs(90))
+            .tls_built_in_root_certs(false)
+            .add_root_certificate(ca)
+            .identity(reqwest::Identity::from_pem(identity.as_bytes()).unwrap())
+            .build()
+            .unwrap();
+        Self { base, http }
+    }
+
     pub fn base(&self) -> &str {
         &self.base
     }

@@ -115,6 +115,11 @@ impl Token {
         Ok(Self { id, text: text.to_owned() })
     }
 
+    /// Returns true for a text that begins as a token does, whatever follows.
+    pub fn is_like(text: &str) -> bool {
+        text.starts_with(PREFIX)
+    }
+
     pub const fn id(&self) -> TokenId {
         self.id
     }

@@ -40,10 +40,14 @@ impl<'a> Reader<'a> {
 }
 
 impl Reader<'_> {
-    fn remark(&self, at: &Range<usize>, text: impl Into<String>) -> Remark {
+    /// Returns the line of a place, counted from 1.
+    pub fn line(&self, at: &Range<usize>) -> usize {
         let before = self.text.as_bytes().get(..at.start).unwrap_or_default();
-        let line = before.iter().filter(|byte| **byte == b'\n').count().saturating_add(1);
-        Remark { line, text: text.into() }
+        before.iter().filter(|byte| **byte == b'\n').count().saturating_add(1)
+    }
+
+    fn remark(&self, at: &Range<usize>, text: impl Into<String>) -> Remark {
+        Remark { line: self.line(at), text: text.into() }
     }
 
     pub fn problem(&mut self, at: &Range<usize>, text: impl Into<String>) {
@@ -67,16 +71,26 @@ impl Reader<'_> {
         time
     }
 
+    /// Reads a string that must be there, with its place.
     pub fn text(
         &mut self,
         table: &DeTable<'_>,
         key: &str,
         place: &Value<'_>,
     ) -> Option<(String, Range<usize>)> {
-        let Some(value) = table.get(key) else {
+        if table.get(key).is_none() {
             self.problem(&place.span(), format!("`{key}` is missing"));
-            return None;
-        };
+        }
+        self.optional_text(table, key)
+    }
+
+    /// Reads a string, with its place.
+    pub fn optional_text(
+        &mut self,
+        table: &DeTable<'_>,
+        key: &str,
+    ) -> Option<(String, Range<usize>)> {
+        let value = table.get(key)?;
         let text = value.get_ref().as_str().map(str::to_owned);
         if text.is_none() {
             self.problem(&value.span(), format!("`{key}` is not a string"));

@@ -245,3 +245,74 @@ operate = true
         assert!(line.starts_with(&format!("{start}: ")) && line.contains(part), "{line}");
     }
 }
+
+#[test]
+fn issuers_have_keys_and_maps() {
+    let text = r#"version = 1
+[roles.orders]
+allow = [ { actions = ["submit"], topics = ["orders"] } ]
+[[jwt]]
+name = "k8s"
+issuer = "https://kubernetes.default.svc.cluster.local"
+audience = "punctual"
+jwks_url = "https://kubernetes.default.svc/openid/v1/jwks"
+ca_file = "/ca.pem"
+bearer_token_file = "/token"
+max_age = "48h"
+algorithms = ["EdDSA"]
+[[jwt.map]]
+claim = "sub"
+equals = "system:serviceaccount:shop:orders"
+roles = ["orders"]
+[[jwt.map]]
+claim = "groups"
+contains = "sre"
+operate = true
+"#;
+    let read = read(text).unwrap();
+    assert_eq!((read.warnings, read.issuer_lines), (Vec::new(), vec![4]));
+    let [issuer] = read.policy.issuers().all() else { panic!("one issuer") };
+    assert_eq!((issuer.principal_claim.as_str(), issuer.maps.len()), ("sub", 2));
+    assert_eq!(issuer.max_age, std::time::Duration::from_hours(48));
+    assert_eq!(
+        issuer.keys.url().unwrap().ca_file.as_deref(),
+        Some(std::path::Path::new("/ca.pem"))
+    );
+}
+
+#[test]
+fn wrong_issuers_are_told() {
+    let text = r#"version = 1
+[[jwt]]
+name = "K8S"
+issuer = "https://a"
+audience = ""
+jwks_file = "a.json"
+ca_file = "ca.pem"
+algorithms = ["HS256", "none"]
+max_age = "1y"
+map = [ { claim = "sub", equals = "a", contains = "a" }, { equals = "a" } ]
+[[jwt]]
+name = "K8S"
+issuer = "https://a"
+audience = "p"
+jwks_url = "http://a/keys"
+algorithms = []
+[[jwt]]
+audience = "p"
+jwks_url = "https://me:secret@a/keys"
+jwks_file = "a.json"
+"#;
+    let told = problems(text);
+    let lines: Vec<&str> =
+        told.iter().map(|line| line.split(':').next().unwrap_or_default()).collect();
+    let expected = [
+        "line 3", "line 5", "line 7", "line 8", "line 8", "line 9", "line 10", "line 10",
+        "line 12", "line 12", "line 13", "line 15", "line 16", "line 17", "line 17", "line 17",
+    ];
+    assert_eq!(lines, expected, "{told:#?}");
+    let all = told.join("\n");
+    assert!(
+        all.contains("https:// URL") && all.contains("no algorithm") && !all.contains("secret")
+    );
+}

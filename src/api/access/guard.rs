@@ -11,7 +11,7 @@ use crate::access::credential::certificate::PeerCertificate;
 use crate::access::permit::{
     BulkPermit, Denied, ListPermit, OperatePermit, Permit, Read, ReplacePermit, Right,
 };
-use crate::access::{Action, Caller, Policy, Rights};
+use crate::access::{Action, Caller, Policy, Rights, Unidentified};
 use crate::api::json::answers::Shows;
 use crate::api::problems::problem::Problem;
 use crate::api::problems::problem_type::ProblemType;
@@ -198,6 +198,12 @@ fn identify(
     }
     policy.identify(text, now()).map_err(|reason| {
         tracing::debug!(%reason, "a caller was not identified");
-        Problem::unauthenticated(true)
+        match reason {
+            // A 401 would make the caller throw a good token away.
+            Unidentified::KeysMissing => Problem::unavailable(
+                "the keys of the issuer of this token are not there yet; nothing was done",
+            ),
+            _ => Problem::unauthenticated(true),
+        }
     })
 }

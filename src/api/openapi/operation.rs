@@ -141,6 +141,8 @@ impl Operation {
         problems.extend([P::TooManyRequests, P::HeaderTooLarge, P::Internal, P::Busy]);
         if self.access != Access::Open {
             problems.extend([P::Unauthenticated, P::Forbidden, P::InvalidValue]);
+            // A token whose issuer has no keys yet.
+            problems.push(P::Unavailable);
         }
         if !self.answers_any_host() {
             problems.push(P::WrongHost);

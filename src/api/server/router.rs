@@ -84,7 +84,7 @@ pub const FIELD_BYTES: usize = 32;
 const NO_ROUTE: &str = "none";
 
 /// The problems that an unknown path or method may be answered with.
-const OF_NO_OPERATION: [ProblemType; 11] = [
+const OF_NO_OPERATION: [ProblemType; 12] = [
     ProblemType::InvalidValue,
     ProblemType::Unauthenticated,
     ProblemType::Forbidden,
@@ -96,6 +96,7 @@ const OF_NO_OPERATION: [ProblemType; 11] = [
     ProblemType::Internal,
     ProblemType::Busy,
     ProblemType::Draining,
+    ProblemType::Unavailable,
 ];
 
 impl Api {
