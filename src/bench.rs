@@ -20,11 +20,12 @@ pub mod scenarios;
 
 use std::collections::BTreeMap;
 use std::io::Write as _;
+use std::num::NonZeroUsize;
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use args::{BenchArgs, Common, Scenario, Steady};
+use args::{BenchArgs, Common, Scenario, Steady, topics_in_turn};
 use az::SaturatingAs as _;
 use load::http::{Http, Trust};
 use load::record::Records;
@@ -42,6 +43,7 @@ use scenarios::{
 };
 
 use crate::client::access::{Credential, check_plaintext};
+use crate::domain::TopicName;
 use crate::error_chain::chain;
 use crate::kafka::KafkaSettings;
 use crate::postgres::connection::OldSnapshot;
@@ -83,7 +85,9 @@ async fn measure(
     credential: Option<Credential>,
 ) -> Result<BenchReport, String> {
     let common = &bench.common;
-    let setup = setup_of(common, kafka_properties);
+    let topics =
+        topics_in_turn(&common.topic, common.topics).map_err(|why| format!("--topic: {why}"))?;
+    let setup = setup_of(common, topics.clone(), kafka_properties);
     let due = if matches!(bench.scenario, Scenario::Immediate(_)) {
         WrittenDue::Now
     } else {
@@ -92,7 +96,7 @@ async fn measure(
     let records = Records::new(usize::try_from(common.payload_bytes).unwrap_or(0));
     let ca_file = common.ca_file.as_deref();
     let trust = Trust::new(ca_file).map_err(|why| format!("--ca-file: {why}"))?;
-    let rest = RestTarget::new(&common.urls, trust.clone(), common.topic.as_str(), records, due)
+    let rest = RestTarget::new(&common.urls, trust.clone(), topics.clone(), records, due)
         .authorized(credential.map(|credential| credential.header()));
     match &bench.scenario {
         Scenario::Lateness(args) => {
@@ -143,10 +147,11 @@ async fn measure(
             let report =
                 submit::submit(&setup, &SubmitPlan { lanes, call, rate, measured, warm_up }, &rest)
                     .await?;
-            let topic = &common.topic;
+            let topic = topics.first().unwrap_or(&common.topic);
+            let others = if topics.len() > 1 { ", and likewise for each other topic" } else { "" };
             say(&format!(
                 "bench: the stored tasks are due in two to four hours; `punctual cancel --topic \
-                 {topic} --yes` cancels them"
+                 {topic} --yes` cancels them{others}"
             ));
             Ok(report)
         }
@@ -207,18 +212,24 @@ pub fn kafka_settings(bootstrap: &str, properties: Vec<(String, String)>) -> Kaf
         client_id: "punctual-bench".to_owned(),
         linger: Duration::from_micros(500),
         publish_deadline: Duration::from_secs(30),
+        producers: NonZeroUsize::MIN,
         records_in_flight_max: 120_000,
         bytes_in_flight_max: 512 << 20,
     }
 }
 
-fn setup_of(common: &Common, kafka_properties: Vec<(String, String)>) -> Setup {
+fn setup_of(
+    common: &Common,
+    topics: Vec<TopicName>,
+    kafka_properties: Vec<(String, String)>,
+) -> Setup {
     let settings = [
         ("payload bytes", common.payload_bytes.to_string()),
         ("nodes", common.urls.len().to_string()),
+        ("topics", common.topics.to_string()),
     ];
     Setup {
-        topic: common.topic.clone(),
+        topics,
         kafka: kafka_settings(&common.kafka, kafka_properties),
         watched: common.pids.clone(),
         settings: settings

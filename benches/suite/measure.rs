@@ -129,7 +129,7 @@ async fn one(
     if let Job::TakeOver { rounds, is_kill } = cell.job {
         return take_over::rounds(servers, rounds, is_kill).await;
     }
-    let place = servers.place(cell.partitions).await?;
+    let place = servers.place(cell.topics, cell.partitions).await?;
     let is_soak = matches!(cell.job, Job::Steady(Steady { is_soak: true, .. }));
     let cluster: &[&str] = if is_soak { &["--leaf", "2m", "--horizon", "1h"] } else { &[] };
     let mut running = Running::prepare(servers, &place, who, cluster).await?;
@@ -163,7 +163,7 @@ impl One<'_> {
         let Job::Steady(steady) = self.cell.job else { return None };
         let observer =
             || Observer::start(&self.place.url, running.urls.first().map(String::as_str));
-        let lead = Duration::from_secs(steady.ahead.1) + plan::warm_up(self.size);
+        let lead = Duration::from_secs(steady.ahead.1) + self.cell.warm_up(self.size);
         (steady.is_held || steady.is_soak)
             .then(|| (observer(), lead, Duration::from_secs(steady.seconds)))
     }
@@ -206,7 +206,7 @@ impl One<'_> {
                 let rest = RestTarget::new(
                     &running.urls,
                     Trust::new(None)?,
-                    &self.place.topic,
+                    self.place.topics.clone(),
                     Records::new(PAYLOAD_BYTES),
                     WrittenDue::At,
                 );
@@ -246,6 +246,7 @@ impl One<'_> {
         let scenario = if steady.is_held || steady.is_soak { lateness::SOAK } else { "lateness" };
         let mut words = words(
             &[
+                ("--topics", &self.cell.topics),
                 ("--rate", &steady.rate),
                 ("--for", &secs(steady.seconds)),
                 ("--ahead-min", &secs(steady.ahead.0)),
@@ -271,14 +272,14 @@ impl One<'_> {
         };
         let topic = format!("{}-burst", self.place.topic);
         self.servers.topic(&topic, self.cell.partitions).await?;
-        let lead = ahead.1 + plan::warm_up(self.size).as_secs() + seconds / 2;
+        let lead = ahead.1 + self.cell.warm_up(self.size).as_secs() + seconds / 2;
         let mut bench = bench(self.servers, running, &topic);
         bench.args(words(&[("--count", &count), ("--lead", &secs(lead))], "burst"));
         Ok(Some(bench.stdout(Stdio::null()).stderr(Stdio::null()).spawn()?))
     }
 
     fn warm_up(&self) -> String {
-        secs(plan::warm_up(self.size).as_secs())
+        secs(self.cell.warm_up(self.size).as_secs())
     }
 
     /// Returns half of the rate that this contender reached in another scenario.
@@ -309,12 +310,12 @@ impl One<'_> {
         intake: &I,
     ) -> Result<BenchReport, TaskFailure> {
         let setup = Setup {
-            topic: TopicName::new(&self.place.topic)?,
+            topics: self.place.topics.clone(),
             kafka: kafka_settings(&self.servers.kafka, Vec::new()),
             watched: running.watched().to_vec(),
             settings: Default::default(),
         };
-        let (span, warm_up) = (Duration::from_secs, plan::warm_up(self.size));
+        let (span, warm_up) = (Duration::from_secs, self.cell.warm_up(self.size));
         let report = match &self.cell.job {
             Job::Drain { count, lead, spread } => {
                 let order = if self.who == Who::FloorInOrder { Order::Due } else { Order::Random };
@@ -384,7 +385,7 @@ impl One<'_> {
         fill(intake, pending, Duration::from_secs(7_200)..Duration::from_secs(93_600)).await?;
         // The load has after-effects (a checkpoint's writes, the vacuum of the loaded rows) that
         // would distort the idle cost.
-        tokio::time::sleep(plan::warm_up(self.size)).await;
+        tokio::time::sleep(self.cell.warm_up(self.size)).await;
         let before = CpuSample::take(running.watched());
         tokio::time::sleep(Duration::from_secs(seconds)).await;
         let after = CpuSample::take(running.watched());

@@ -43,6 +43,8 @@ pub struct Cell {
     pub goal: &'static str,
     /// The limiting factor, and how to move it.
     pub limit: &'static str,
+    /// Number of topics, and of the partitions of each.
+    pub topics: u16,
     pub partitions: i32,
     pub contenders: Vec<Who>,
     pub job: Job,
@@ -106,6 +108,15 @@ pub fn warm_up(size: Size) -> Duration {
     Duration::from_secs(size.of(1, 5, 5))
 }
 
+impl Cell {
+    /// Returns the warm-up of this scenario. It is longer with many topics: each partition must
+    /// have 4 KiB of records by its end, because the broker stalls at the first entry of a
+    /// partition's index.
+    pub fn warm_up(&self, size: Size) -> Duration {
+        if self.topics == 1 { warm_up(size) } else { 3 * warm_up(size) }
+    }
+}
+
 const EVERYBODY: [Who; 5] =
     [Who::Floor, Who::Nodes(1), Who::Nodes(2), Who::Poller(10), Who::Poller(100)];
 
@@ -134,6 +145,7 @@ pub fn cells(size: Size) -> Vec<Cell> {
         let title = format!("Lateness on a topic of {title}, 2,000 tasks/s");
         cells.push(Cell { partitions, title, ..lateness(size, name, 2_000, 0, &ours) });
     }
+    cells.push(many_topics(size));
     cells.push(precision(size));
     cells.push(neighbour(size));
     cells.extend([
@@ -166,6 +178,7 @@ fn drain(size: Size) -> Cell {
         limit: "The two cores: Postgres takes about half of them (the claim's delete and the two \
                 inserts of its batch), the node and the broker share the rest. A machine for \
                 Postgres of its own would move it first.",
+        topics: 1,
         partitions: 8,
         contenders: vec![
             Who::FloorInOrder,
@@ -188,6 +201,7 @@ fn burst(size: Size) -> Cell {
         limit: "Claims: what is due at the instant is claimed from a window before it on, so a \
                 part is in memory at the instant, as much as `--topic-in-flight-tasks` lets one \
                 topic have; the rest is claimed at the speed of a drain.",
+        topics: 1,
         partitions: 8,
         contenders: vec![
             Who::Floor,
@@ -213,6 +227,7 @@ fn lateness(size: Size, name: &'static str, rate: u32, pending: u64, contenders:
         limit: "The linger (0.5 ms), the timer, and the broker's answer make the median. The tail \
                 is whatever stalls a core or the disk: a window of 200 ms hides a slow claim, \
                 nothing hides a slow append.",
+        topics: 1,
         partitions: 8,
         contenders: contenders.to_vec(),
         job: Job::Steady(Steady {
@@ -224,6 +239,20 @@ fn lateness(size: Size, name: &'static str, rate: u32, pending: u64, contenders:
             burst: 0,
             is_soak: false,
         }),
+    }
+}
+
+fn many_topics(size: Size) -> Cell {
+    let topics = size.of(20, 1_000, 1_000);
+    let cell = lateness(size, "many-topics", 5_000, 0, &[Who::Nodes(1)]);
+    Cell {
+        title: format!("{}, in turn to {topics} topics of one partition each", cell.title),
+        goal: "p99 at most twice that of one topic at the same rate; no topic held back",
+        limit: "Requests of the broker: each has the records of one partition, and at 5,000/s over \
+                1,000 partitions nearly every record is a request of its own.",
+        topics,
+        partitions: 1,
+        ..cell
     }
 }
 
@@ -279,6 +308,7 @@ fn immediate(size: Size) -> Cell {
         goal: "from the request to the append p50 at most 3 ms, p99 10",
         limit: "One commit of Postgres and one append of Kafka, one after the other; at 2,000/s \
                 the submits of a commit's time share the next one.",
+        topics: 1,
         partitions: 8,
         contenders: vec![Who::Nodes(1), Who::Nodes(2), Who::Poller(10), Who::Poller(100)],
         job: Job::Immediate { rate, seconds: size.of(3, 10, 30) },
@@ -298,6 +328,7 @@ fn submit_one(size: Size) -> Cell {
             .to_owned(),
         goal: SUBMIT_GOAL,
         limit: SUBMIT_LIMIT,
+        topics: 1,
         partitions: 8,
         contenders: vec![Who::Nodes(1), Who::Nodes(2), Who::Poller(100)],
         job: Job::Submit {
@@ -336,6 +367,7 @@ fn submit_batch(size: Size) -> Cell {
         title: "Submits in batches of 1,000 (the poller: COPY by 10,000)".to_owned(),
         goal: "at least 80 k tasks/s",
         limit: "Postgres's insert into the leaf and its index, on one connection.",
+        topics: 1,
         partitions: 8,
         contenders: vec![Who::Floor, Who::Nodes(1), Who::Nodes(2), Who::Poller(100)],
         job: Job::Submit {
@@ -355,6 +387,7 @@ fn cancel(size: Size) -> Cell {
         title: "Cancels, 64 connections".to_owned(),
         goal: "every one has a verdict",
         limit: "As for submits of one task: a request each, commits shared.",
+        topics: 1,
         partitions: 8,
         contenders: vec![Who::Nodes(1), Who::Nodes(2)],
         job: Job::Cancel { count: size.of(2_000, 50_000, 200_000) },
@@ -367,6 +400,7 @@ fn idle(size: Size) -> Cell {
         title: "Nothing is due".to_owned(),
         goal: "a node and its connections under 3 % of a core",
         limit: "Ticks and heartbeats.",
+        topics: 1,
         partitions: 8,
         contenders: vec![Who::Nodes(1), Who::Poller(10), Who::Poller(100)],
         job: Job::Idle { pending: size.of(1_000, 100_000, 1_000_000), seconds: size.of(3, 15, 30) },
@@ -395,6 +429,7 @@ fn take_over(size: Size, is_kill: bool) -> Cell {
         title: title.to_owned(),
         goal,
         limit,
+        topics: 1,
         partitions: 8,
         contenders: vec![Who::Nodes(2)],
         job: Job::TakeOver { rounds: size.of(1, 2, if is_kill { 10 } else { 5 }), is_kill },

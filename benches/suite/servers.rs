@@ -4,6 +4,8 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
+use punctual::bench::args::topics_in_turn;
+use punctual::domain::TopicName;
 use punctual::shutdown::TaskFailure;
 use rdkafka::ClientConfig;
 use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
@@ -31,11 +33,13 @@ pub struct Servers {
     pub pids: Vec<(&'static str, u32)>,
 }
 
-/// The database and the topic of one run. [`Servers::forget`] drops them.
+/// The database and the topics of one run. [`Servers::forget`] drops them.
 pub struct Place {
     pub name: String,
     pub url: String,
+    /// The name of the topic, or what the names of all topics begin with.
     pub topic: String,
+    pub topics: Vec<TopicName>,
 }
 
 pub fn setting(name: &str) -> Result<String, TaskFailure> {
@@ -74,15 +78,18 @@ impl Servers {
         }
     }
 
-    /// Creates an empty database and a topic with append times.
-    pub async fn place(&self, partitions: i32) -> Result<Place, TaskFailure> {
+    /// Creates an empty database, and `count` topics with append times.
+    pub async fn place(&self, count: u16, partitions: i32) -> Result<Place, TaskFailure> {
         let name = format!("bench_{:08x}", rand::random::<u32>());
         self.administer(format!("create database {name}")).await?;
         let mut url = reqwest::Url::parse(&self.database_url)?;
         url.set_path(&format!("/{name}"));
         let topic = name.replace('_', "-");
-        self.topic(&topic, partitions).await?;
-        Ok(Place { name, url: url.to_string(), topic })
+        let topics = topics_in_turn(&TopicName::new(&topic)?, count)?;
+        for name in &topics {
+            self.topic(name.as_str(), partitions).await?;
+        }
+        Ok(Place { name, url: url.to_string(), topic, topics })
     }
 
     pub async fn topic(&self, name: &str, partitions: i32) -> Result<(), TaskFailure> {
@@ -97,7 +104,8 @@ impl Servers {
     }
 
     pub async fn forget(&self, place: &Place) -> Result<(), TaskFailure> {
-        self.admin()?.delete_topics(&[&place.topic], &AdminOptions::new()).await?;
+        let topics: Vec<&str> = place.topics.iter().map(TopicName::as_str).collect();
+        self.admin()?.delete_topics(&topics, &AdminOptions::new()).await?;
         self.administer(format!("drop database if exists {} with (force)", place.name)).await?;
         // A checkpoint now, so that the next run does not pay for the writes of this one.
         self.administer("checkpoint".to_owned()).await

@@ -27,7 +27,7 @@ pub async fn rounds(
     let mut worst = Spans::default();
     let mut all: Option<BenchReport> = None;
     for number in 1..=count {
-        let place = servers.place(8).await?;
+        let place = servers.place(1, 8).await?;
         let mut running = Running::prepare(servers, &place, Who::Nodes(2), &[]).await?;
         running.spawn()?;
         running.ready().await?;

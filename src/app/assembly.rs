@@ -330,7 +330,7 @@ impl Site<'_> {
         match recent_topics(&self.parts.postgres).await {
             Ok(topics) if topics.is_empty() => {}
             Ok(topics) => {
-                let loaded = publisher.preload(topics, PRELOAD_DEADLINE).await;
+                let loaded = publisher.preload(&topics, PRELOAD_DEADLINE).await;
                 tracing::debug!(loaded, "topics preloaded");
             }
             Err(error) => tracing::debug!(error = chain(&error), "preload topics"),

@@ -12,6 +12,7 @@ pub fn of(settings: &Settings) -> KafkaSettings {
         bootstrap: settings.kafka.bootstrap.clone(),
         properties: Property::pairs(&settings.kafka.properties),
         client_id: format!("punctual-{}", settings.node_name),
+        producers: settings.kafka.producers,
         linger: settings.kafka.linger,
         publish_deadline: settings.kafka.publish_deadline,
         records_in_flight_max: settings.limits.in_flight_tasks.saturating_add(HEADROOM_TASKS),

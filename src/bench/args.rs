@@ -68,6 +68,10 @@ pub struct Common {
         default_value = "punctual-bench"
     )]
     pub topic: TopicName,
+    /// Number of topics, at most 10000. With more than one, the topics are TOPIC-0, TOPIC-1 and so
+    /// on, and the tasks go to them in turn. All of them must exist.
+    #[arg(long, global = true, value_name = "COUNT", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=10_000))]
+    pub topics: u16,
     /// Bytes of each payload, at most 131072.
     #[arg(
         long,
@@ -87,6 +91,18 @@ pub struct Common {
     /// Draws the distribution, and the rate over time.
     #[arg(long, global = true, value_name = "FILE")]
     pub svg: Option<PathBuf>,
+}
+
+/// Returns the topics to which the tasks of a run go in turn: `name` itself, or with a `count` of
+/// more than one `name-0`, `name-1` and so on.
+///
+/// # Errors
+/// When a name becomes too long.
+pub fn topics_in_turn(name: &TopicName, count: u16) -> Result<Vec<TopicName>, String> {
+    if count == 1 {
+        return Ok(vec![name.clone()]);
+    }
+    (0..count).map(|number| topic(&format!("{name}-{number}"))).collect()
 }
 
 impl BenchArgs {

@@ -33,7 +33,8 @@ pub const BULK_LANES: usize = 4;
 /// The servers and processes that a scenario uses.
 #[derive(Clone, Debug)]
 pub struct Setup {
-    pub topic: TopicName,
+    /// The topics to read.
+    pub topics: Vec<TopicName>,
     pub kafka: KafkaSettings,
     pub watched: Vec<WatchedProcess>,
     /// Parameters of the tasks, for the report.
@@ -74,15 +75,15 @@ pub fn say(line: &str) {
 }
 
 impl BenchRun {
-    /// Starts to read the topic.
+    /// Starts to read the topics.
     ///
     /// # Errors
-    /// Returns an error when the topic has no append times or cannot be read.
+    /// Returns an error when a topic has no append times or cannot be read.
     pub async fn start(setup: &Setup, scenario: &'static str) -> Result<Self, String> {
         let started_at = now();
         let ledger = Arc::new(Ledger::new(rand::random(), started_at));
         let book = Arc::clone(&ledger);
-        let reader = TopicReader::start(&setup.kafka, &setup.topic, move |record| {
+        let reader = TopicReader::start(&setup.kafka, &setup.topics, move |record| {
             book.arrived(record.key, record.at)
         })
         .await;

@@ -1,6 +1,7 @@
 //! The parsed settings of a node.
 
 use std::net::SocketAddr;
+use std::num::NonZeroUsize;
 use std::time::Duration;
 
 use super::access::{self, Access};
@@ -58,6 +59,8 @@ pub struct Kafka {
     pub bootstrap: String,
     /// Properties of librdkafka, each name once.
     pub properties: Vec<Property>,
+    /// Number of producers. Each topic has one of them.
+    pub producers: NonZeroUsize,
     pub linger: Duration,
     pub publish_deadline: Duration,
     /// A topic is given up after its metadata was denied for this long, or after it was not
@@ -119,6 +122,7 @@ const fn limits(flag: &'static str, from: &'static str, to: &'static str) -> Fla
     FlagRange { flag, from, to }
 }
 
+const PRODUCERS: FlagRange = limits("--producers", "1", "16");
 const LINGER: FlagRange = limits("--linger", "0s", "1s");
 const PUBLISH_DEADLINE: FlagRange = limits("--publish-deadline", "1s", "10m");
 const TOPIC_DENIAL_MAX: FlagRange = limits("--topic-denial-max", "1s", "30d");
@@ -209,6 +213,8 @@ fn kafka(args: &KafkaArgs, host: &Host<'_>, reader: &mut SettingsReader) -> Kafk
     Kafka {
         bootstrap: bootstrap.to_owned(),
         properties,
+        producers: NonZeroUsize::new(reader.count(PRODUCERS, &args.producers))
+            .unwrap_or(NonZeroUsize::MIN),
         linger,
         publish_deadline,
         topic_denial_max: reader.duration(TOPIC_DENIAL_MAX, &args.topic_denial_max),

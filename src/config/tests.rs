@@ -85,6 +85,7 @@ fn the_two_required_settings_are_enough() {
     assert_eq!(settings.session_ttl, Duration::from_secs(3));
     assert_eq!(settings.delay_max, Duration::from_hours(1825 * 24));
     assert_eq!(settings.limits.in_flight_bytes, 256 << 20);
+    assert_eq!(settings.kafka.producers.get(), 4);
     assert_eq!(settings.kafka.linger, Duration::from_micros(500));
     assert!(!settings.auto_migrate);
     assert_eq!(settings.warnings(), Vec::<String>::new());

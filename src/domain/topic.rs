@@ -3,7 +3,9 @@
 use std::fmt;
 use std::sync::Arc;
 
+use az::WrappingAs as _;
 use thiserror::Error;
+use xxhash_rust::xxh3::xxh3_64;
 
 /// A topic name that Kafka accepts: 1 to 249 characters of `a-z A-Z 0-9 . _ -`, and neither `.` nor
 /// `..`. Cheap to clone.
@@ -60,6 +62,11 @@ impl TopicName {
     pub fn as_str(&self) -> &str {
         &self.0
     }
+
+    /// Returns a number that spreads topics evenly. It is the same in every process.
+    pub fn spread(&self) -> usize {
+        xxh3_64(self.0.as_bytes()).wrapping_as::<usize>()
+    }
 }
 
 impl fmt::Display for TopicName {
@@ -83,6 +90,17 @@ mod tests {
         for name in ["a", "orders.paid_v2-eu", &"x".repeat(249)] {
             assert_eq!(TopicName::new(name).map(|t| t.to_string()), Ok(name.to_owned()));
         }
+    }
+
+    #[test]
+    fn topics_spread_evenly_and_always_alike() {
+        let mut counts = [0; 4];
+        for number in 0..1_000 {
+            let topic = TopicName::new(&format!("orders-{number}")).unwrap();
+            assert_eq!(topic.spread(), TopicName::stored(topic.as_str()).spread());
+            counts[topic.spread() % counts.len()] += 1;
+        }
+        assert!(counts.iter().all(|count| (200..300).contains(count)), "{counts:?}");
     }
 
     #[test]

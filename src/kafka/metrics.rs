@@ -8,7 +8,7 @@ type Labels = [(&'static str, &'static str); 1];
 
 #[derive(Clone, Debug)]
 pub struct KafkaMetrics {
-    pub(super) producers: Counter,
+    pub(super) replaced: Counter,
     pub(super) sent: Counter,
     pub(super) queue_full: Counter,
     pub(super) outcomes: DeliveryOutcomes,
@@ -41,15 +41,19 @@ pub(super) struct LookUps {
 }
 
 impl KafkaMetrics {
+    /// Counts a producer that was replaced by another one.
+    pub fn producer_replaced(&self) {
+        self.replaced.inc();
+    }
+
     pub fn register(registry: &mut Registry) -> Self {
         let outcomes: Family<Labels, Counter> = Family::default();
         let look_ups: Family<Labels, Counter> = Family::default();
-        let (producers, sent, queue_full, contact_losses): (Counter, Counter, Counter, Counter) =
+        let (replaced, sent, queue_full, contact_losses): (Counter, Counter, Counter, Counter) =
             Default::default();
         let (has_contact, topics_known): (Gauge, Gauge) = (Gauge::default(), Gauge::default());
-        let help = "Kafka producers created since the start; each one after the first two replaced \
-                    a producer";
-        registry.register("punctual_kafka_producers", help, producers.clone());
+        let help = "Kafka producers that were replaced by another one";
+        registry.register("punctual_kafka_producers_replaced", help, replaced.clone());
         let help = "Records handed to a Kafka producer; each ends as one of punctual_kafka_reports";
         registry.register("punctual_kafka_sent_records", help, sent.clone());
         let help = "Outcomes of records handed to a Kafka producer: acknowledged, not_sent, \
@@ -69,7 +73,7 @@ impl KafkaMetrics {
         let help = "Topics in the cache of look-ups";
         registry.register("punctual_kafka_topics_known", help, topics_known.clone());
         Self {
-            producers,
+            replaced,
             sent,
             queue_full,
             outcomes: DeliveryOutcomes::of(&outcomes),

@@ -81,7 +81,6 @@ impl Producer {
         let inner = Arc::new(inner);
         let polling = Polling::start(Arc::clone(&inner))
             .map_err(|source| ClientError::Thread { name: POLLING_THREAD, source })?;
-        metrics.producers.inc();
         Ok(Self { inner, polling, metrics, shown })
     }
 

@@ -1,4 +1,4 @@
-//! Reads the records of a topic and their append times, to measure a cluster from outside. A node
+//! Reads the records of topics and their append times, to measure a cluster from outside. A node
 //! reads no records.
 
 use std::fmt;
@@ -23,6 +23,8 @@ use crate::domain::TopicName;
 const DEADLINE: Duration = Duration::from_secs(10);
 /// How long the thread waits for a record before it checks whether it must end.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// The number of topics in one question about their settings.
+const DESCRIBED_TOGETHER: usize = 100;
 const THREAD: &str = "kafka-reader";
 
 /// A record as it was appended.
@@ -50,32 +52,33 @@ pub enum ReadError {
         #[source]
         source: KafkaError,
     },
+    #[error("the thread that looks up the ends of the topics panicked")]
+    Panicked,
     #[error(transparent)]
     Client(#[from] ClientError),
 }
 
-/// Reads a topic from its present end, in a thread of its own, until it is dropped.
+/// Reads topics from their present ends, in a thread of its own, until it is dropped.
 pub struct TopicReader {
     is_done: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl TopicReader {
-    /// Starts to read `topic`. The reader's thread calls `on_record` for each record with a key, in
+    /// Starts to read `topics`. The reader's thread calls `on_record` for each record with a key, in
     /// the order of each partition.
     ///
     /// # Errors
-    /// When Kafka cannot be asked, or the topic has no append times.
+    /// When Kafka cannot be asked, or a topic has no append times.
     pub async fn start(
         settings: &KafkaSettings,
-        topic: &TopicName,
+        topics: &[TopicName],
         on_record: impl FnMut(Appended<'_>) + Send + 'static,
     ) -> Result<Self, ReadError> {
-        check_append_time(settings, topic).await?;
-        let (settings, name) = (settings.clone(), topic.clone());
-        let opened = tokio::task::spawn_blocking(move || open(&settings, &name)).await;
-        let consumer =
-            opened.unwrap_or_else(|_panicked| Err(ReadError::Unknown { topic: topic.clone() }))?;
+        check_append_times(settings, topics).await?;
+        let (settings, names) = (settings.clone(), topics.to_vec());
+        let opened = tokio::task::spawn_blocking(move || open(&settings, &names)).await;
+        let consumer = opened.unwrap_or(Err(ReadError::Panicked))?;
         let is_done = Arc::new(AtomicBool::new(false));
         let thread = std::thread::Builder::new().name(THREAD.to_owned()).spawn({
             let is_done = Arc::clone(&is_done);
@@ -101,29 +104,36 @@ impl Drop for TopicReader {
     }
 }
 
-async fn check_append_time(settings: &KafkaSettings, topic: &TopicName) -> Result<(), ReadError> {
+async fn check_append_times(
+    settings: &KafkaSettings,
+    topics: &[TopicName],
+) -> Result<(), ReadError> {
     let create = |source| ClientError::Create { what: "Kafka admin client", source };
     let admin: AdminClient<DefaultClientContext> =
         settings.admin_config(DEADLINE).create().map_err(create)?;
     let options = AdminOptions::new().request_timeout(Some(DEADLINE));
-    let answers =
-        admin.describe_configs(&[ResourceSpecifier::Topic(topic.as_str())], &options).await;
-    let answers = answers.map_err(|source| ReadError::Ask { topic: topic.clone(), source })?;
-    let Some(Ok(resource)) = answers.into_iter().next() else {
-        return Err(ReadError::Unknown { topic: topic.clone() });
-    };
-    let entry = resource.get("message.timestamp.type").and_then(|entry| entry.value.clone());
-    match entry {
-        Some(found) if found != "LogAppendTime" => {
-            Err(ReadError::NotAppendTime { topic: topic.clone(), found })
+    for some in topics.chunks(DESCRIBED_TOGETHER) {
+        let resources: Vec<ResourceSpecifier<'_>> =
+            some.iter().map(|topic| ResourceSpecifier::Topic(topic.as_str())).collect();
+        let answers = admin.describe_configs(&resources, &options).await;
+        let ask = |source| ReadError::Ask { topic: some[0].clone(), source };
+        let mut answers = answers.map_err(ask)?.into_iter();
+        for topic in some {
+            let Some(Ok(resource)) = answers.next() else {
+                return Err(ReadError::Unknown { topic: topic.clone() });
+            };
+            let entry =
+                resource.get("message.timestamp.type").and_then(|entry| entry.value.clone());
+            if let Some(found) = entry.filter(|found| found != "LogAppendTime") {
+                return Err(ReadError::NotAppendTime { topic: topic.clone(), found });
+            }
         }
-        _ => Ok(()),
     }
+    Ok(())
 }
 
 /// Makes a consumer at the present end of all partitions.
-fn open(settings: &KafkaSettings, topic: &TopicName) -> Result<BaseConsumer, ReadError> {
-    let ask = |source| ReadError::Ask { topic: topic.clone(), source };
+fn open(settings: &KafkaSettings, topics: &[TopicName]) -> Result<BaseConsumer, ReadError> {
     let mut config = settings.consumer_config();
     config
         .set("group.id", "punctual-reader")
@@ -138,35 +148,43 @@ fn open(settings: &KafkaSettings, topic: &TopicName) -> Result<BaseConsumer, Rea
     let create = |source| ClientError::Create { what: "Kafka consumer", source };
     let consumer: BaseConsumer = config.create().map_err(create)?;
     let begun_at = clock::monotonic();
-    let assignment = loop {
-        match ends(&consumer, topic.as_str()) {
-            Ok(ends) => break ends,
-            // A topic that was created a moment ago has no leaders yet. Each attempt asks for fresh
-            // metadata.
-            Err(error) if clock::monotonic().since(begun_at) < DEADLINE => {
-                tracing::debug!(%error, "cannot read the end offsets of a topic")
+    let mut assignment = TopicPartitionList::new();
+    for topic in topics {
+        let ask = |source| ReadError::Ask { topic: topic.clone(), source };
+        let ends = loop {
+            match ends(&consumer, topic.as_str()) {
+                Ok(ends) => break ends,
+                // A topic that was created a moment ago has no leaders yet. Each attempt asks for
+                // fresh metadata.
+                Err(error) if clock::monotonic().since(begun_at) < DEADLINE => {
+                    tracing::debug!(%error, "cannot read the end offsets of a topic")
+                }
+                Err(error) => return Err(ask(error)),
             }
-            Err(error) => return Err(ask(error)),
+        };
+        if ends.is_empty() {
+            return Err(ReadError::Unknown { topic: topic.clone() });
         }
-    };
-    if assignment.count() == 0 {
-        return Err(ReadError::Unknown { topic: topic.clone() });
+        for (partition, end) in ends {
+            let added = assignment.add_partition_offset(topic.as_str(), partition, end);
+            added.map_err(ask)?;
+        }
     }
+    let ask = |source| ReadError::Ask { topic: topics[0].clone(), source };
     consumer.assign(&assignment).map_err(ask)?;
     Ok(consumer)
 }
 
-/// Returns the present end of each partition. The list is empty when the topic does not exist.
-fn ends(consumer: &BaseConsumer, topic: &str) -> Result<TopicPartitionList, KafkaError> {
+/// Returns the present end of each partition. There are none when the topic does not exist.
+fn ends(consumer: &BaseConsumer, topic: &str) -> Result<Vec<(i32, Offset)>, KafkaError> {
     let metadata = consumer.fetch_metadata(Some(topic), DEADLINE)?;
     let partitions =
         metadata.topics().first().map(|topic| topic.partitions().len()).unwrap_or_default();
-    let mut ends = TopicPartitionList::new();
-    for partition in 0..i32::try_from(partitions).unwrap_or(0) {
+    let end_of = |partition| {
         let (_, end) = consumer.fetch_watermarks(topic, partition, DEADLINE)?;
-        ends.add_partition_offset(topic, partition, Offset::Offset(end))?;
-    }
-    Ok(ends)
+        Ok((partition, Offset::Offset(end)))
+    };
+    (0..i32::try_from(partitions).unwrap_or(0)).map(end_of).collect()
 }
 
 fn read(consumer: &BaseConsumer, mut on_record: impl FnMut(Appended<'_>), is_done: &AtomicBool) {

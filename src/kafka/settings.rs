@@ -2,6 +2,7 @@
 //! because a promise rests on them.
 
 use std::fmt;
+use std::num::NonZeroUsize;
 use std::time::Duration;
 
 use rdkafka::config::{ClientConfig, RDKafkaLogLevel};
@@ -26,8 +27,10 @@ pub struct KafkaSettings {
     /// librdkafka's properties, as the operator gave them. The last one of a name counts.
     pub properties: Vec<(String, String)>,
     pub client_id: String,
-    /// How long a record waits for other records of its batch. At low rates, 0.5 ms costs the
-    /// broker half as much as 0.
+    /// Number of producers of a publisher. Each topic uses one of them.
+    pub producers: NonZeroUsize,
+    /// How long a record waits for other records of its batch. librdkafka rounds up to whole
+    /// milliseconds. docs/reference/settings.md has what each value costs.
     pub linger: Duration,
     /// The maximum time from the send to the report, while Kafka is not slow. A record that waits
     /// for longer is taken back.
@@ -250,6 +253,7 @@ impl fmt::Debug for KafkaSettings {
             .field("client_id", &self.client_id)
             .field("linger", &self.linger)
             .field("publish_deadline", &self.publish_deadline)
+            .field("producers", &self.producers)
             .field("records_in_flight_max", &self.records_in_flight_max)
             .field("bytes_in_flight_max", &self.bytes_in_flight_max)
             .finish()
@@ -355,6 +359,7 @@ mod tests {
             client_id: "punctual".to_owned(),
             linger: Duration::from_micros(500),
             publish_deadline: Duration::from_secs(30),
+            producers: NonZeroUsize::MIN,
             records_in_flight_max: 100_000,
             bytes_in_flight_max: 64 << 20,
         }

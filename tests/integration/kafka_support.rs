@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a helper of tests fails the test")]
 
 use std::collections::HashMap;
+use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -73,6 +74,7 @@ pub fn settings(bootstrap: &str, properties: &[(&str, &str)]) -> KafkaSettings {
         client_id: "punctual-test".to_owned(),
         linger: Duration::from_micros(500),
         publish_deadline: Duration::from_secs(30),
+        producers: NonZeroUsize::MIN,
         records_in_flight_max: 100_000,
         bytes_in_flight_max: 256 << 20,
     }

@@ -48,8 +48,8 @@ async fn each_once(cluster: &Cluster, node: &Node, ledger: &Ledger, consumers: &
     let deferred = "select count(*) from execlog where state = 'deferred'";
     assert_eq!(cluster.count(deferred).await, 0, "no attempt came to nothing");
     assert_eq!(
-        node.api().metric("punctual_kafka_producers_total").await,
-        1.0,
+        node.api().metric("punctual_kafka_producers_replaced_total").await,
+        0.0,
         "no producer was replaced:\n{}",
         node.log_tail()
     );

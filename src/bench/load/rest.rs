@@ -1,6 +1,9 @@
 //! Submits tasks over REST, as any client would: one task by `POST /v1/tasks`, several by `POST
 //! /v1/tasks/batch`.
 
+use std::sync::Arc;
+
+use az::SaturatingAs as _;
 use bytes::Bytes;
 use hyper::Method;
 use hyper::header::HeaderValue;
@@ -10,6 +13,7 @@ use super::http::{Http, HttpAnswer, Trust};
 use super::intake::{CallResult, Lane, LoadTarget};
 use super::record::Records;
 use crate::bench::ledger::{Planned, Reply};
+use crate::domain::TopicName;
 
 /// How the due time is written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -25,7 +29,8 @@ pub enum WrittenDue {
 pub struct RestTarget {
     urls: Vec<String>,
     trust: Trust,
-    topic: String,
+    /// Never empty. Tasks go to them in turn.
+    topics: Arc<[TopicName]>,
     records: Records,
     due: WrittenDue,
     authorization: Option<HeaderValue>,
@@ -35,18 +40,22 @@ impl RestTarget {
     pub fn new(
         urls: &[String],
         trust: Trust,
-        topic: &str,
+        topics: Vec<TopicName>,
         records: Records,
         due: WrittenDue,
     ) -> Self {
-        let (urls, topic) = (urls.to_vec(), topic.to_owned());
-        Self { urls, trust, topic, records, due, authorization: None }
+        let (urls, topics) = (urls.to_vec(), topics.into());
+        Self { urls, trust, topics, records, due, authorization: None }
     }
 
     /// Sends this header with each call.
     #[must_use]
     pub fn authorized(self, authorization: Option<HeaderValue>) -> Self {
         Self { authorization, ..self }
+    }
+
+    fn topic_of(&self, task: &Planned) -> &TopicName {
+        &self.topics[task.key.saturating_as::<usize>() % self.topics.len()]
     }
 
     /// Returns a connection to one of the nodes.
@@ -114,7 +123,7 @@ impl RestLane {
             WrittenDue::Now => (None, Some(0)),
         };
         NewTask {
-            topic: &self.rest.topic,
+            topic: self.rest.topic_of(task).as_str(),
             key: String::from_utf8_lossy(&self.rest.records.key(task.key)).into_owned(),
             due_at,
             delay,
@@ -206,8 +215,9 @@ mod tests {
 
     fn lane(due: WrittenDue) -> RestLane {
         let urls = ["http://127.0.0.1:1".to_owned()];
-        let rest =
-            RestTarget::new(&urls, Trust::new(None).unwrap(), "orders", Records::new(4), due);
+        let topics = vec![TopicName::new("orders").unwrap()];
+        let trust = Trust::new(None).unwrap();
+        let rest = RestTarget::new(&urls, trust, topics, Records::new(4), due);
         RestLane { http: rest.connection(0).unwrap(), rest }
     }
 

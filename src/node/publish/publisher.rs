@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use self::line::{LineProducer, Maker, PublishLine};
 use self::reports::correlation_id;
+use crate::clock;
 use crate::domain::{Timestamp, TopicName};
 use crate::engine::topics::KafkaPace;
 use crate::failpoint::{Failpoint, reach};
@@ -35,7 +36,8 @@ pub struct Publisher {
     pub reports: Arc<Reports>,
     fence: Arc<Fence>,
     maker: Arc<Maker>,
-    together: PublishLine,
+    /// One or more lines. All records of a topic take the same one: see [`Self::line_of`].
+    together: Vec<PublishLine>,
     /// The line for records whose Kafka batch was refused. It is made when that happens for the
     /// first time.
     alone: OnceLock<PublishLine>,
@@ -48,7 +50,7 @@ impl std::fmt::Debug for Publisher {
 }
 
 impl Publisher {
-    /// Makes a publisher. Its line connects in the background.
+    /// Makes a publisher. Its producers connect in the background.
     ///
     /// # Errors
     /// When the settings for Kafka are wrong.
@@ -59,8 +61,10 @@ impl Publisher {
         contact: KafkaContact,
         fence: Arc<Fence>,
     ) -> Result<Self, ClientError> {
+        let producers = settings.producers.get();
         let maker = Arc::new(Maker { reports: Arc::clone(&reports), settings, metrics, contact });
-        let together = PublishLine::new(&maker, Mode::Together)?;
+        let make = |_number| PublishLine::new(&maker, Mode::Together);
+        let together = (0..producers).map(make).collect::<Result<Vec<_>, ClientError>>()?;
         Ok(Self { reports, fence, maker, together, alone: OnceLock::new() })
     }
 
@@ -71,7 +75,20 @@ impl Publisher {
 
     /// Hands the record of a task to the producer. `now`, by the cluster's clock, becomes its time.
     pub fn publish(&self, held: &Arc<InFlightBatch>, index: u32, now: Timestamp) -> Handed {
-        self.hand_over(&self.together.current(), held, index, now)
+        let topic = held.topic_of(correlation_id::place(index));
+        self.hand_over(&self.line_of(topic).current(), held, index, now)
+    }
+
+    /// Returns the line for the records of a topic. It is always the same one, so that the records
+    /// of a key stay in order.
+    ///
+    /// Several lines serve many topics better: an idempotent producer of librdkafka has at most
+    /// five requests in flight for each broker, and each has the records of one partition alone.
+    fn line_of(&self, topic: &TopicName) -> &PublishLine {
+        match self.together.as_slice() {
+            [line] => line,
+            lines => &lines[topic.spread() % lines.len()],
+        }
     }
 
     fn hand_over(
@@ -137,7 +154,7 @@ impl Publisher {
     }
 
     fn lines(&self) -> impl Iterator<Item = &PublishLine> {
-        std::iter::once(&self.together).chain(self.alone.get())
+        self.together.iter().chain(self.alone.get())
     }
 
     /// Replaces producers that have failed for good, or that get no answer although Kafka is there.
@@ -193,8 +210,17 @@ impl Publisher {
         self.lines().any(PublishLine::is_deaf)
     }
 
-    /// Fetches the metadata of `topics`, so that their first records need not wait for it.
-    pub async fn preload(&self, topics: Vec<TopicName>, deadline: Duration) -> usize {
-        self.together.current().inner.preload(topics, deadline).await
+    /// Fetches the metadata of `topics`, so that their first records need not wait for it. Returns
+    /// the number of topics that were found within the deadline.
+    pub async fn preload(&self, topics: &[TopicName], deadline: Duration) -> usize {
+        let started_at = clock::monotonic();
+        let mut loaded_count = 0;
+        for line in &self.together {
+            let is_of_line = |topic: &&TopicName| std::ptr::eq(self.line_of(topic), line);
+            let of_line = topics.iter().filter(is_of_line).cloned().collect();
+            let left = deadline.saturating_sub(clock::monotonic().since(started_at));
+            loaded_count += line.current().inner.preload(of_line, left).await;
+        }
+        loaded_count
     }
 }

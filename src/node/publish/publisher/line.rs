@@ -269,6 +269,9 @@ impl PublishLine {
         let is_current = Arc::ptr_eq(&current, old);
         let replaced = if is_current { std::mem::replace(&mut *current, new) } else { new };
         drop(current);
+        if is_current {
+            self.maker.metrics.producer_replaced();
+        }
         self.retire(replaced, retire);
         Ok(is_current)
     }
