@@ -27,16 +27,18 @@ pub enum Parent {
     ExeclogCancelled,
     ExeclogRedriven,
     ExeclogEnded,
+    ExeclogDropped,
 }
 
 impl Parent {
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::Task,
         Self::ExeclogBatch,
         Self::ExeclogPayload,
         Self::ExeclogCancelled,
         Self::ExeclogRedriven,
         Self::ExeclogEnded,
+        Self::ExeclogDropped,
     ];
 
     pub const fn table(self) -> &'static str {
@@ -47,6 +49,7 @@ impl Parent {
             Self::ExeclogCancelled => "execlog_cancelled",
             Self::ExeclogRedriven => "execlog_redriven",
             Self::ExeclogEnded => "execlog_ended",
+            Self::ExeclogDropped => "execlog_dropped",
         }
     }
 }
@@ -164,7 +167,8 @@ impl Rules {
             Parent::ExeclogBatch
             | Parent::ExeclogCancelled
             | Parent::ExeclogRedriven
-            | Parent::ExeclogEnded => DAY,
+            | Parent::ExeclogEnded
+            | Parent::ExeclogDropped => DAY,
         }
     }
 
@@ -183,7 +187,8 @@ impl Rules {
             Parent::ExeclogBatch
             | Parent::ExeclogCancelled
             | Parent::ExeclogRedriven
-            | Parent::ExeclogEnded => DAY * 3,
+            | Parent::ExeclogEnded
+            | Parent::ExeclogDropped => DAY * 3,
         }
     }
 
@@ -195,7 +200,8 @@ impl Rules {
             Parent::ExeclogBatch
             | Parent::ExeclogCancelled
             | Parent::ExeclogRedriven
-            | Parent::ExeclogEnded => self.receipt_retention.max(CLOCK_SLACK),
+            | Parent::ExeclogEnded
+            | Parent::ExeclogDropped => self.receipt_retention.max(CLOCK_SLACK),
         }
     }
 
@@ -309,7 +315,7 @@ mod tests {
         let missing = |parent| rules().missing(parent, &BTreeSet::new(), at(1_795_252_500)).len();
         // The expected numbers include the previous leaf, for inserts that are running. Three days
         // and an hour are 292 leaves.
-        assert_eq!(Parent::ALL.map(missing), [1 + 292, 4, 25, 4, 4, 4]);
+        assert_eq!(Parent::ALL.map(missing), [1 + 292, 4, 25, 4, 4, 4, 4]);
     }
 
     #[test]

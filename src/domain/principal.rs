@@ -1,4 +1,4 @@
-//! The name of a principal: who submits, cancels or reads tasks.
+//! Principals: who submits, cancels or reads tasks.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,6 +11,7 @@ pub struct PrincipalName(Arc<str>);
 
 /// Enough for a prefix and an identity of 255 bytes that a token or a certificate proves.
 const BYTES_MAX: usize = 300;
+const ANONYMOUS: &str = "anonymous";
 
 #[derive(Debug, Error, PartialEq, Eq)]
 pub enum PrincipalNameError {
@@ -35,7 +36,17 @@ impl PrincipalName {
 
     /// Returns the name of all callers without a credential.
     pub fn anonymous() -> Self {
-        Self("anonymous".into())
+        Self(ANONYMOUS.into())
+    }
+
+    /// True for callers without a credential. No principal of an auth file has this name.
+    pub fn is_anonymous(&self) -> bool {
+        self.as_str() == ANONYMOUS
+    }
+
+    /// Takes over a name that was checked before it was stored.
+    pub fn stored(name: &str) -> Self {
+        Self(name.into())
     }
 
     pub fn as_str(&self) -> &str {
@@ -52,6 +63,20 @@ impl fmt::Display for PrincipalName {
 impl fmt::Debug for PrincipalName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:?}", &*self.0)
+    }
+}
+
+/// The number of a principal in the tables of the cluster. Anonymous callers have none.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct PrincipalId(i16);
+
+impl PrincipalId {
+    pub const fn new(id: i16) -> Self {
+        Self(id)
+    }
+
+    pub const fn as_smallint(self) -> i16 {
+        self.0
     }
 }
 

@@ -3,9 +3,10 @@
 use uuid::Uuid;
 use xxhash_rust::xxh3::Xxh3;
 
-use super::{IdRange, TaskView, Timestamp, TopicName, ids};
+use super::{IdRange, PrincipalName, TaskView, Timestamp, TopicName, ids};
 
-/// Tasks selected by topic and due time. For a follow-up, the due time of its row counts.
+/// Tasks selected by topic, due time and submitter. For a follow-up, the due time of its row
+/// counts.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Selection {
     pub topic: Option<TopicName>,
@@ -13,6 +14,8 @@ pub struct Selection {
     pub due_from: Option<Timestamp>,
     /// Exclusive.
     pub due_to: Option<Timestamp>,
+    /// Lists of dead letters do not take this one.
+    pub submitted_by: Option<PrincipalName>,
 }
 
 impl Selection {
@@ -88,6 +91,11 @@ impl Cursor {
             hash.update(id.as_bytes());
         }
         hash.update(selection.topic.as_ref().map_or("", TopicName::as_str).as_bytes());
+        if let Some(submitter) = &selection.submitted_by {
+            // No topic has a NUL in its name.
+            hash.update(b"\0");
+            hash.update(submitter.as_str().as_bytes());
+        }
         hash.digest()
     }
 }
@@ -101,6 +109,7 @@ mod tests {
             topic: TopicName::new(topic).ok(),
             due_from: Some(Timestamp::from_millis(from)),
             due_to: None,
+            submitted_by: None,
         }
     }
 
@@ -114,6 +123,13 @@ mod tests {
             (List::Tasks, selection("other", 1)),
             (List::Tasks, selection("orders", 2)),
             (List::Tasks, selection("", 1)),
+            (
+                List::Tasks,
+                Selection {
+                    submitted_by: PrincipalName::new("ann").ok(),
+                    ..selection("orders", 1)
+                },
+            ),
         ] {
             assert_eq!(Cursor::of_bytes(&bytes, list, &selection), None);
         }

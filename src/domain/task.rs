@@ -7,7 +7,10 @@ pub mod retry_policy;
 pub mod submit_order;
 
 use self::submit_order::ORDER_BITS;
-use super::{Headers, Receipt, ShardCount, SubmitOrder, TaskId, TaskName, Timestamp, TopicName};
+use super::{
+    Headers, PrincipalId, PrincipalName, Receipt, ShardCount, SubmitOrder, TaskId, TaskName,
+    Timestamp, TopicName,
+};
 
 /// A record as its submitter gave it. Punctual adds two headers when it publishes the record.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -46,6 +49,8 @@ pub struct NewTask {
     pub id: TaskId,
     pub name: Option<TaskName>,
     pub record: Record,
+    /// `None` for an anonymous caller.
+    pub submitted_by: Option<PrincipalId>,
 }
 
 impl NewTask {
@@ -73,7 +78,7 @@ impl NewTask {
             }
             (None, None) => TaskId::new(due_at, shards.pick(random.0), random.1),
         };
-        Self { id, name, record }
+        Self { id, name, record, submitted_by: None }
     }
 
     /// Puts the task behind all tasks that were submitted before on this node. Of tasks with the
@@ -132,6 +137,29 @@ pub struct TaskView {
     pub reason: Option<String>,
     /// The time at which the task became dead.
     pub died_at: Option<Timestamp>,
+    pub actors: Actors,
+}
+
+/// Who did what to a task. Nothing is known of anonymous callers.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Actors {
+    pub submitted: Option<Submitted>,
+    pub cancelled_by: Option<PrincipalName>,
+    /// Set for a dead letter that was dropped.
+    pub dropped: Option<Dropped>,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Submitted {
+    pub by: PrincipalName,
+    /// When Postgres stored the task.
+    pub at: Timestamp,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Dropped {
+    pub by: Option<PrincipalName>,
+    pub at: Timestamp,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -240,7 +240,8 @@ impl BulkSelection {
 
     pub fn selection(&self) -> Selection {
         let topic = Some(self.topic().clone());
-        Selection { topic, due_from: self.due_from, due_to: self.due_to }
+        let (due_from, due_to) = (self.due_from, self.due_to);
+        Selection { topic, due_from, due_to, submitted_by: None }
     }
 }
 

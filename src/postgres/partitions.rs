@@ -38,6 +38,7 @@ pub(super) const fn retire_lock(parent: Parent) -> Lock {
         Parent::ExeclogCancelled => 13,
         Parent::ExeclogRedriven => 14,
         Parent::ExeclogEnded => 15,
+        Parent::ExeclogDropped => 16,
     };
     Lock(LOCK_CLASS, number)
 }
@@ -187,7 +188,7 @@ async fn create_one(
 /// Turns statistics of the arrays off. No plan depends on them, and an analyze would count their
 /// elements: 16 s of CPU for 6,000 batches of 1,000 tasks, instead of 0.25 s.
 fn without_statistics(name: &str) -> String {
-    const ARRAYS: [&str; 11] = [
+    const ARRAYS: [&str; 13] = [
         "ids",
         "first_ids",
         "attempts",
@@ -199,6 +200,8 @@ fn without_statistics(name: &str) -> String {
         "offsets",
         "published_ats",
         "next_ids",
+        "submitted_by",
+        "submitted_ats",
     ];
     let columns: Vec<String> =
         ARRAYS.iter().map(|column| format!("alter column {column} set statistics 0")).collect();
@@ -231,7 +234,8 @@ const fn storage_of(parent: Parent) -> &'static str {
         Parent::ExeclogBatch
         | Parent::ExeclogCancelled
         | Parent::ExeclogRedriven
-        | Parent::ExeclogEnded => "",
+        | Parent::ExeclogEnded
+        | Parent::ExeclogDropped => "",
     }
 }
 
@@ -259,6 +263,7 @@ impl PartitionBounds {
                 Self { column: "redriven_at", from: time(from), to: time(to) }
             }
             Parent::ExeclogEnded => Self { column: "ended_at", from: time(from), to: time(to) },
+            Parent::ExeclogDropped => Self { column: "dropped_at", from: time(from), to: time(to) },
         }
     }
 

@@ -5,6 +5,7 @@ pub mod cancel;
 pub mod claim;
 pub mod look_up;
 pub mod names;
+pub mod principals;
 pub mod replace;
 pub mod settle;
 pub mod submit;

@@ -118,8 +118,7 @@ fn an_id_has_one_spelling() {
 
 #[test]
 fn a_cursor_is_one_that_was_given_or_none() {
-    let selection =
-        Selection { topic: TopicName::new("orders").ok(), due_from: None, due_to: None };
+    let selection = Selection { topic: TopicName::new("orders").ok(), ..Selection::default() };
     fuzz("cursor", |input| {
         for list in [List::Tasks, List::DeadLetters] {
             let Some(cursor) = Cursor::of_bytes(input, list, &selection) else { continue };

@@ -66,6 +66,7 @@ mod signals;
 mod slow_kafka;
 mod storage;
 mod submit_order;
+mod submitters;
 mod take_over;
 mod tls;
 mod tokens;

@@ -562,7 +562,8 @@ async fn a_name_knows_how_its_task_has_ended_when_nothing_else_does() {
         .await
         .unwrap();
     let ids = waiting.each_ref().map(|task| task.id);
-    let (cancelled, outcome) = Cancels::new(&claimed.settings).cancel_group(&ids).await;
+    let wanted = ids.map(|id| (id, None));
+    let (cancelled, outcome) = Cancels::new(&claimed.settings).cancel_group(&wanted).await;
     outcome.unwrap();
     assert!(cancelled.iter().all(Option::is_some));
     holder.rollback().await.unwrap();
@@ -582,7 +583,7 @@ async fn a_name_knows_how_its_task_has_ended_when_nothing_else_does() {
     forget("execlog_cancelled").await.unwrap();
     assert_eq!(
         DeadLetters::new(&claimed.settings, DAY, 1)
-            .redrive(claimed.tasks[1].id)
+            .redrive(claimed.tasks[1].id, None)
             .await
             .unwrap()
             .map(|_| ()),

@@ -149,7 +149,7 @@ async fn what_was_final_or_on_its_way_is_not_replaced() {
     let settings = PostgresSettings::new(&cluster.database.url).unwrap();
     assert!(
         DeadLetters::new(&settings, DEADLINE, 1)
-            .redrive(TaskId::from_uuid(dead))
+            .redrive(TaskId::from_uuid(dead), None)
             .await
             .unwrap()
             .is_some()
@@ -355,17 +355,17 @@ async fn a_precondition_on_an_expired_name_is_about_its_task_only_while_that_is_
             Replacement::Unmet(Some(first.id))
         );
         assert!(matches!(
-            replaces.withdraw(&topic, &name, &is(next.id)).await.unwrap(),
+            replaces.withdraw(&topic, &name, &is(next.id), None).await.unwrap(),
             Withdrawal::Unmet(_)
         ));
-        let withdrawn = replaces.withdraw(&topic, &name, &is(first.id)).await.unwrap();
+        let withdrawn = replaces.withdraw(&topic, &name, &is(first.id), None).await.unwrap();
         assert!(
             matches!(&withdrawn, Withdrawal::Cancelled(view) if view.id == first.id),
             "{withdrawn:?}"
         );
         sql(expire).await;
         assert_eq!(
-            replaces.withdraw(&topic, &name, &is(first.id)).await.unwrap(),
+            replaces.withdraw(&topic, &name, &is(first.id), None).await.unwrap(),
             Withdrawal::NotFound,
             "final"
         );

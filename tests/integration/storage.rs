@@ -7,8 +7,8 @@ use std::time::Duration;
 use punctual::clock::ClusterClock;
 use punctual::domain::leaves::{Parent, Partition, Rules};
 use punctual::domain::{
-    BatchId, ClusterSettings, ClusterWishes, IdRange, Reach, Receipt, Shard, ShardCount, TaskId,
-    TaskState, TaskView, Timestamp, ids,
+    BatchId, ClusterSettings, ClusterWishes, IdRange, PrincipalId, Reach, Receipt, Shard,
+    ShardCount, TaskId, TaskState, TaskView, Timestamp, ids,
 };
 use punctual::node::maintenance::{Leaves, Maintenance, MaintenanceMetrics};
 use punctual::postgres::cluster::schema::{self, CheckError, MigrateError, RefusedCluster};
@@ -203,7 +203,7 @@ async fn a_new_database_is_ready_after_one_migration_and_unchanged_by_another() 
     let mut database = Database::empty().await;
     assert!(matches!(schema::check(&database.settings).await, Err(CheckError::NoSchema)));
     let first = schema::migrate(&database.settings, ClusterWishes::default()).await.unwrap();
-    assert_eq!((first.cluster, first.applied.len()), (ClusterSettings::DEFAULT, 6));
+    assert_eq!((first.cluster, first.applied.len()), (ClusterSettings::DEFAULT, 7));
     assert!(first.partitions_made > 292 + 24 + 6, "{}", first.partitions_made);
     let again = schema::migrate(&database.settings, ClusterWishes::default()).await.unwrap();
     assert_eq!((again.applied, again.changed), (vec![], vec![]));
@@ -525,11 +525,15 @@ async fn a_task_that_is_being_moved_is_cancelled_or_moved_never_both() {
     );
 }
 
+fn anonymously(ids: &[TaskId]) -> Vec<(TaskId, Option<PrincipalId>)> {
+    ids.iter().map(|id| (*id, None)).collect()
+}
+
 async fn cancel(canceller: &mut Cancels, firsts: &[TaskId]) -> Vec<bool> {
     let mut taken = vec![false; firsts.len()];
     // As a lane does: repeats a group that gave way to a lock.
     eventually("nobody's lock is in the way", PATIENCE, async || {
-        let (cancelled, outcome) = canceller.cancel_group(firsts).await;
+        let (cancelled, outcome) = canceller.cancel_group(&anonymously(firsts)).await;
         taken.iter_mut().zip(&cancelled).for_each(|(taken, view)| *taken |= view.is_some());
         match outcome {
             Err(PostgresError::GaveWay { .. }) => false,
@@ -554,7 +558,7 @@ async fn what_a_group_has_cancelled_before_it_failed_is_said_to_be_cancelled() {
     let mut canceller = Cancels::new(&database.settings);
     database.run("begin").await;
     database.run("lock table task in access exclusive mode").await;
-    let (cancelled, outcome) = canceller.cancel_group(&[near, far]).await;
+    let (cancelled, outcome) = canceller.cancel_group(&anonymously(&[near, far])).await;
     database.run("rollback").await;
     assert!(outcome.is_err_and(|error| !error.is_unknown()), "nothing is unknown");
     assert_eq!(
@@ -588,7 +592,7 @@ async fn a_cancel_takes_what_waits_and_leaves_what_is_claimed_or_perhaps_sent() 
     }
     let mut canceller = Cancels::new(&database.settings);
     let wanted = [unknown, firsts[1], near, rows[0], claimed, far, firsts[0], firsts[2], near];
-    let (shown, outcome) = canceller.cancel_group(&wanted).await;
+    let (shown, outcome) = canceller.cancel_group(&anonymously(&wanted)).await;
     outcome.unwrap();
     let verdicts: Vec<bool> = shown.iter().map(Option::is_some).collect();
     // The row of a follow-up is nobody's id.

@@ -62,7 +62,7 @@ pub struct ExeclogLine {
 impl ExeclogLine {
     /// Returns true for a line of a final state.
     pub fn is_final(&self) -> bool {
-        matches!(self.state.as_str(), "published" | "cancelled" | "dead")
+        matches!(self.state.as_str(), "published" | "cancelled" | "dead" | "dropped")
     }
 }
 
@@ -334,8 +334,7 @@ impl Cluster {
     /// Waits until this many tasks have ended, which means that they are published, cancelled or
     /// dead.
     pub async fn wait_final(&self, count: usize, deadline: Duration) {
-        let query =
-            "select count(*) from execlog where state in ('published', 'cancelled', 'dead')";
+        let query = "select count(*) from execlog where state in ('published', 'cancelled', 'dead', 'dropped')";
         let wanted = i64::try_from(count).unwrap();
         eventually(
             &format!("{count} tasks have their final line in the execlog"),

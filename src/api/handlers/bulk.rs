@@ -69,7 +69,7 @@ impl BulkRequest {
             .map(|cursor| string(cursor, "cursor"))
             .transpose()?;
         let permit = change.permit(guard, &topic, is_dry_run)?;
-        let selection = Selection { topic: Some(topic), due_from, due_to };
+        let selection = Selection { topic: Some(topic), due_from, due_to, submitted_by: None };
         let binding = binding_of(guard, change.list(), &selection);
         let from = cursor.map(|cursor| shared.cursors.open(&cursor, binding)).transpose()?;
         let range = BulkRange { due_from, due_to, from };

@@ -45,6 +45,7 @@ impl PageRequest {
             topic: parameters.topic()?,
             due_from: parameters.time("due_from")?,
             due_to: parameters.time("due_to")?,
+            submitted_by: None,
         };
         let permit = guard.list_permit(selection.topic.as_ref())?;
         let binding = binding_of(guard, list, &selection);

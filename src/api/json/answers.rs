@@ -323,7 +323,7 @@ mod tests {
 
     use super::*;
     use crate::api::request::given_headers;
-    use crate::domain::{Headers, Kept, Shard, TopicName};
+    use crate::domain::{Actors, Headers, Kept, Shard, TopicName};
 
     fn view(payload: Option<&[u8]>) -> TaskView {
         let headers = Headers::new([("h", b"1".as_slice())]).unwrap().as_bytes().to_vec();
@@ -346,6 +346,7 @@ mod tests {
             }),
             reason: None,
             died_at: None,
+            actors: Actors::default(),
         }
     }
 

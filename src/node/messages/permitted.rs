@@ -89,7 +89,7 @@ mod tests {
     use crate::access::permit::Cancel;
     use crate::access::rights::{Rights, Rule};
     use crate::access::{Action, pattern::Pattern};
-    use crate::domain::{Shard, TaskState, Timestamp, TopicName};
+    use crate::domain::{Actors, Shard, TaskState, Timestamp, TopicName};
 
     fn found(topic: &str) -> FoundTask {
         FoundTask::new(TaskView {
@@ -103,6 +103,7 @@ mod tests {
             kept: None,
             reason: None,
             died_at: None,
+            actors: Actors::default(),
         })
     }
 

@@ -170,7 +170,7 @@ impl Bulks {
             progress.task_count += self.cancels.count(&page.tasks).await?;
             return Ok(());
         }
-        let mut group = CancelGroup::new(&page.tasks);
+        let mut group = CancelGroup::new(&page.tasks, None);
         let mut tries = Tries::default();
         let outcome = loop {
             match self.cancels.cancel(&mut group).await {
@@ -204,7 +204,7 @@ impl Bulks {
         while progress.room() > 0 {
             let changed = match self
                 .dead_letters
-                .change_some(change, topic, all.behind(from), progress.room())
+                .change_some((change, None), topic, all.behind(from), progress.room())
                 .await
             {
                 Err(error) if tries.again(&error) => continue,
@@ -257,7 +257,7 @@ impl Bulks {
         &self,
         permit: &TaskPermit<Redrive>,
     ) -> Result<Option<TaskView>, Unavailable> {
-        let redriven = change(|| self.dead_letters.redrive(permit.id())).await?;
+        let redriven = change(|| self.dead_letters.redrive(permit.id(), None)).await?;
         Ok(redriven.map(|redriven| {
             self.put_back(&[redriven.row]);
             redriven.view
@@ -269,7 +269,7 @@ impl Bulks {
         &self,
         permit: &TaskPermit<permit::Drop>,
     ) -> Result<Option<TaskView>, Unavailable> {
-        let dropped = change(|| self.dead_letters.discard(permit.id())).await?;
+        let dropped = change(|| self.dead_letters.discard(permit.id(), None)).await?;
         self.dropped(usize::from(dropped.is_some()));
         Ok(dropped)
     }

@@ -10,7 +10,7 @@ use super::pieces::Pieces;
 use super::retry_policy::unavailable_of;
 use crate::access::permit::Cancel;
 use crate::clock;
-use crate::domain::{TaskId, TaskView};
+use crate::domain::TaskView;
 use crate::error_chain::chain;
 use crate::node::messages::Unavailable;
 use crate::node::messages::permitted::TaskPermit;
@@ -142,7 +142,7 @@ impl CancelLane {
     /// Cancels the tasks of a piece. Tasks that were cancelled are answered even when the rest
     /// failed: a repetition would not find them any more.
     async fn attempt(&mut self, piece: &mut [CancelRequest]) -> Result<(), PostgresError> {
-        let ids: Vec<TaskId> = piece.iter().map(|request| request.permit.id()).collect();
+        let ids: Vec<_> = piece.iter().map(|request| (request.permit.id(), None)).collect();
         let (cancelled, outcome) = self.cancels.cancel_group(&ids).await;
         let count = cancelled.iter().flatten().count();
         self.metrics.cancelled.inc_by(u64::try_from(count).unwrap_or(u64::MAX));

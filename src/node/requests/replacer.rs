@@ -86,7 +86,7 @@ impl Replacer {
     ) -> Result<Withdrawal, Unavailable> {
         let mut tries = Tries::default();
         loop {
-            match self.replaces.withdraw(permit.topic(), name, condition).await {
+            match self.replaces.withdraw(permit.topic(), name, condition, None).await {
                 Ok(done) => {
                     if matches!(done, Withdrawal::Cancelled(_)) {
                         self.shared.metrics.cancelled.inc();

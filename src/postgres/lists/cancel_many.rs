@@ -5,6 +5,7 @@ use sqlx::postgres::PgConnection;
 use uuid::Uuid;
 
 use super::listing::ListedTask;
+use crate::domain::PrincipalId;
 use crate::postgres::connection::ConnectionPurpose;
 use crate::postgres::connection::pool::Pool;
 use crate::postgres::tasks::cancel::{
@@ -27,10 +28,10 @@ pub struct CancelGroup {
 }
 
 impl CancelGroup {
-    /// Takes at most [`crate::postgres::tasks::cancel::GROUP_MAX`] tasks.
-    pub fn new(tasks: &[ListedTask]) -> Self {
+    /// Takes at most [`crate::postgres::tasks::cancel::GROUP_MAX`] tasks. `by` is the caller.
+    pub fn new(tasks: &[ListedTask], by: Option<PrincipalId>) -> Self {
         let wanted =
-            tasks.iter().map(|task| CancelRow { row: task.row, first: task.view.id }).collect();
+            tasks.iter().map(|task| CancelRow { row: task.row, first: task.view.id, by }).collect();
         Self { wanted, cancelled_count: 0 }
     }
 }

@@ -4,8 +4,9 @@
 //! gone. A redriven task continues under its first id with the next attempt, as after a deferral.
 //! It gets a row that is due now, an entry in `task_follow` that forbids cancelling it (an earlier
 //! attempt may be in the topic), its name if the name is still its own, or free, and a line in
-//! `execlog_redriven`, so that the line of its death is no longer final. All of it depends on the
-//! deleted row. See docs/decisions/0011.
+//! `execlog_redriven`, so that the line of its death is no longer final. A dropped dead letter gets
+//! a line in `execlog_dropped`, which takes the place of the line of its death. All of it depends
+//! on the deleted row. See docs/decisions/0011.
 
 use std::time::Duration;
 
@@ -14,10 +15,13 @@ use sqlx::Row;
 use sqlx::postgres::{PgConnection, PgRow};
 use uuid::Uuid;
 
-use crate::domain::{Cursor, IdRange, Page, Selection, TaskId, TaskState, TaskView, TopicName};
+use crate::domain::{
+    Cursor, IdRange, Page, PrincipalId, Selection, TaskId, TaskState, TaskView, TopicName,
+};
 use crate::postgres::connection::ConnectionPurpose;
 use crate::postgres::connection::pool::Pool;
 use crate::postgres::tasks::look_up::view_of_row;
+use crate::postgres::tasks::principals::dropped_of;
 use crate::postgres::{PostgresError, PostgresSettings};
 
 const PURPOSE: ConnectionPurpose = ConnectionPurpose {
@@ -37,30 +41,57 @@ const ROWS_MAX: u64 = 1000;
 const BYTES_MAX: i64 = 8 << 20;
 
 const LIST: &str = "-- list dead letters
-select id, topic, name, attempts as attempt,
-  case when octet_length(key) <= 1024 then key end as key,
-  null::bytea as payload, null::bytea as headers, reason,
-    (extract(epoch from dead_at) * 1000000)::bigint as died_at
+select id, topic, name, attempts as attempt, case when octet_length(key) <= 1024 then key end
+  as key,
+  null::bytea as payload, null::bytea as headers, reason, (extract(epoch
+    from dead_at) * 1000000)::bigint as died_at,
+  (select p.name from principal p where p.id = submitted_by) as submitted_by, submitted_at
 from dead_letter
 where id >= $1 and id < $2
 order by id
 limit $3";
 
 const LIST_OF_TOPIC: &str = "-- list dead letters of a topic
-select id, topic, name, attempts as attempt,
-  case when octet_length(key) <= 1024 then key end as key,
-  null::bytea as payload, null::bytea as headers, reason,
-    (extract(epoch from dead_at) * 1000000)::bigint as died_at
+select id, topic, name, attempts as attempt, case when octet_length(key) <= 1024 then key end
+  as key,
+  null::bytea as payload, null::bytea as headers, reason, (extract(epoch
+    from dead_at) * 1000000)::bigint as died_at,
+  (select p.name from principal p where p.id = submitted_by) as submitted_by, submitted_at
 from dead_letter
 where topic = $4 and id >= $1 and id < $2
 order by id
 limit $3";
 
-const DROP: &str = "-- drop a dead letter
-delete from dead_letter
-where id = $1
-returning id, topic, name, attempts as attempt, key, payload, headers, reason,
-  (extract(epoch from dead_at) * 1000000)::bigint as died_at";
+/// Writes the lines of dropped dead letters. They depend on the deleted rows.
+macro_rules! drop_lines {
+    ($by:literal) => {
+        concat!(
+            "line as (
+  insert into execlog_dropped (id, row_id, topic, name, attempts, reason, dead_at, submitted_by,
+    submitted_at, dropped_by)
+  select id, row_id, topic, name, attempts, reason, dead_at, submitted_by, submitted_at, ",
+            $by,
+            "::smallint from gone
+  returning id, dropped_by, dropped_at
+)
+"
+        )
+    };
+}
+
+const DROP: &str = concat!(
+    "-- drop a dead letter
+with gone as (
+  delete from dead_letter where id = $1 returning *
+), ",
+    drop_lines!("$2"),
+    "select g.id, g.topic, g.name, g.attempts as attempt, g.key, g.payload, g.headers, g.reason,
+  (extract(epoch from g.dead_at) * 1000000)::bigint as died_at,
+  (select p.name from principal p where p.id = g.submitted_by) as submitted_by, g.submitted_at,
+  (select p.name from principal p where p.id = l.dropped_by) as dropped_by, (extract(epoch
+    from l.dropped_at) * 1000000)::bigint as dropped_at
+from gone g cross join line l"
+);
 
 const IDS: &str = "-- dead letters: ids
 select id from dead_letter where topic = $1 and id >= $2 and id < $3 order by id limit $4";
@@ -88,14 +119,19 @@ macro_rules! next_few {
     };
 }
 
-const DROP_MANY: &str =
-    concat!("-- drop dead letters\nwith ", next_few!(), "\nselect id, id as next_id from gone");
+const DROP_MANY: &str = concat!(
+    "-- drop dead letters\nwith ",
+    next_few!(),
+    ", ",
+    drop_lines!("$6"),
+    "select id, id as next_id from line"
+);
 
 /// Redrives the deleted rows. The new id is the first id with another time, so the task stays on
 /// its shard. The time is a millisecond behind Postgres's clock, so the id differs from all former
 /// rows of the task.
 macro_rules! redrive {
-    ($what:literal, $retention:literal, $gone:expr) => {
+    ($what:literal, $retention:literal, $by:literal, $gone:expr) => {
         concat!(
             "-- redrive ",
             $what,
@@ -110,14 +146,18 @@ with clock as materialized (
     (least(g.attempts, 32766) + 1)::smallint as attempt
   from gone g cross join clock c
 ), near as (
-  insert into task (shard, id, topic, key, payload, headers, name, first_id, attempt)
+  insert into task (shard, id, topic, key, payload, headers, name, first_id, attempt, submitted_by,
+    submitted_at)
   select (('x' || substr(replace(id::text, '-', ''), 14, 3))::bit(12)::integer)::smallint, next_id,
-    topic, key, payload, headers, name, id, attempt
+    topic, key, payload, headers, name, id, attempt,
+    submitted_by, submitted_at
   from put
 ), follow as (
   insert into task_follow (first_id, row_id, maybe_sent) select id, next_id, true from put
 ), line as (
-  insert into execlog_redriven (id, row_id, next_id) select id, row_id, next_id from put
+  insert into execlog_redriven (id, row_id, next_id, redriven_by) select id, row_id, next_id, ",
+            $by,
+            "::smallint from put
 ), named as (
   insert into task_name as n (topic, name, id, row_id, expires_at)
   select distinct on (p.topic, p.name) p.topic, p.name, p.id, p.next_id,
@@ -139,13 +179,20 @@ with clock as materialized (
 }
 
 const REDRIVE: &str = concat!(
-    redrive!("a dead letter", "$2", "gone as (delete from dead_letter where id = $1 returning *)"),
-    "(select id, topic, name, attempt, key, payload, headers, null::text as reason, null::bigint \
-     as died_at, next_id from put)"
+    redrive!(
+        "a dead letter",
+        "$2",
+        "$3",
+        "gone as (delete from dead_letter where id = $1 returning *)"
+    ),
+    "select id, topic, name, attempt, key, payload, headers, null::text as reason, null::bigint
+      as died_at, next_id,
+  (select p.name from principal p where p.id = put.submitted_by) as submitted_by, submitted_at
+from put"
 );
 
 const REDRIVE_MANY: &str =
-    concat!(redrive!("dead letters", "$6", next_few!()), "(select id, next_id from put)");
+    concat!(redrive!("dead letters", "$6", "$7", next_few!()), "(select id, next_id from put)");
 
 /// Works on dead letters, over a few connections of its own.
 #[derive(Debug)]
@@ -220,14 +267,24 @@ impl DeadLetters {
         Ok(Page { tasks, next })
     }
 
-    /// Drops a dead letter and returns it.
+    /// Drops a dead letter and returns it. `by` is the caller, also below.
     ///
     /// # Errors
     /// After [`PostgresError::Unanswered`] the effect is unknown.
-    pub async fn discard(&self, id: TaskId) -> Result<Option<TaskView>, PostgresError> {
+    pub async fn discard(
+        &self,
+        id: TaskId,
+        by: Option<PrincipalId>,
+    ) -> Result<Option<TaskView>, PostgresError> {
+        let by = by.map(PrincipalId::as_smallint);
         let statement = async |open: &mut PgConnection| {
-            let row = sqlx::query(DROP).bind(id.uuid()).fetch_optional(open).await?;
-            row.as_ref().map(dead_of).transpose()
+            let row = sqlx::query(DROP).bind(id.uuid()).bind(by).fetch_optional(open).await?;
+            row.map(|row| {
+                let mut view = dead_of(&row)?;
+                view.actors.dropped = dropped_of(&row)?;
+                Ok(view)
+            })
+            .transpose()
         };
         self.pool.run("drop a dead letter", statement).await
     }
@@ -236,11 +293,15 @@ impl DeadLetters {
     ///
     /// # Errors
     /// After [`PostgresError::Unanswered`] the effect is unknown.
-    pub async fn redrive(&self, id: TaskId) -> Result<Option<Redriven>, PostgresError> {
-        let retention = self.name_retention.as_secs_f64();
+    pub async fn redrive(
+        &self,
+        id: TaskId,
+        by: Option<PrincipalId>,
+    ) -> Result<Option<Redriven>, PostgresError> {
+        let (retention, by) = (self.name_retention.as_secs_f64(), by.map(PrincipalId::as_smallint));
         let statement = async |open: &mut PgConnection| {
-            let row =
-                sqlx::query(REDRIVE).bind(id.uuid()).bind(retention).fetch_optional(open).await?;
+            let query = sqlx::query(REDRIVE).bind(id.uuid()).bind(retention).bind(by);
+            let row = query.fetch_optional(open).await?;
             row.map(|row| {
                 let first = TaskId::from_uuid(row.try_get("id")?);
                 let view = view_of_row(&row, first, TaskState::Scheduled)?;
@@ -258,7 +319,7 @@ impl DeadLetters {
     /// As [`Self::redrive`].
     pub async fn change_some(
         &self,
-        change: DeadLetterChange,
+        (change, by): (DeadLetterChange, Option<PrincipalId>),
         topic: &TopicName,
         range: IdRange,
         count_max: u64,
@@ -280,6 +341,7 @@ impl DeadLetters {
                 DeadLetterChange::Redrive => query.bind(retention),
                 DeadLetterChange::Drop => query,
             };
+            let query = query.bind(by.map(PrincipalId::as_smallint));
             let changed: Vec<(Uuid, Uuid)> = query.fetch_all(open).await?;
             let last = changed.iter().map(|(id, _row)| *id).max();
             Ok(Changed {

@@ -29,6 +29,7 @@ use crate::domain::{
 };
 use crate::postgres::connection::ConnectionPurpose;
 use crate::postgres::connection::pool::Pool;
+use crate::postgres::tasks::principals::{FIND, actors_of};
 use crate::postgres::{PostgresError, PostgresSettings};
 
 /// Without statistics of leaves, the planner must be kept from reading and sorting whole leaves.
@@ -116,9 +117,18 @@ impl Listing {
                 // well.
                 let mut snapshot =
                     open.begin_with("begin isolation level repeatable read, read only").await?;
-                let page = Walk::new(self, selection, from, (limit, looked_max))
-                    .run(&mut snapshot)
-                    .await?;
+                let mut walk = Walk::new(self, selection, from, (limit, looked_max));
+                if let Some(name) = &selection.submitted_by {
+                    walk.submitter = sqlx::query_scalar(FIND)
+                        .bind(name.as_str())
+                        .fetch_optional(&mut *snapshot)
+                        .await?;
+                    if walk.submitter.is_none() {
+                        snapshot.rollback().await?;
+                        return Ok(walk.page);
+                    }
+                }
+                let page = walk.run(&mut snapshot).await?;
                 snapshot.rollback().await?;
                 Ok(page)
             };
@@ -146,6 +156,7 @@ pub(super) fn shards_of(count: ShardCount) -> Vec<i16> {
 struct Walk<'a> {
     listing: &'a Listing,
     topic: Option<&'a str>,
+    submitter: Option<i16>,
     /// The rest of the selection. Its lower end is exclusive.
     rest: IdRange,
     limit: usize,
@@ -178,6 +189,7 @@ impl<'a> Walk<'a> {
         Self {
             listing,
             topic: selection.topic.as_ref().map(TopicName::as_str),
+            submitter: None,
             rest: IdRange { from: after, to: range.to },
             limit,
             looked_max,
@@ -262,6 +274,7 @@ impl<'a> Walk<'a> {
             .bind(self.share.saturating_as::<i64>())
             .bind(self.topic)
             .bind(limit.saturating_as::<i64>())
+            .bind(self.submitter)
             .persistent(false)
             .fetch_all(open)
             .await?;
@@ -300,11 +313,12 @@ async fn leaves(
     Ok(leaves.filter(|leaf| ids::floor_of(leaf.start) < range.to).collect())
 }
 
-const COLUMNS: &str = "id, first_id, topic, name, attempt, key";
+const COLUMNS: &str = "id, first_id, topic, name, attempt, key, submitted_by, submitted_at";
 
 /// Builds the statement of one look. `$1` are the shards, `$2` and `$3` the ends of the range, both
-/// exclusive, `$4` rows of each stream, `$5` the topic, `$6` rows of the answer. In a hotspot the
-/// range lies within a millisecond, and the shards together are one stream.
+/// exclusive, `$4` rows of each stream, `$5` the topic, `$6` rows of the answer, `$7` the
+/// submitter. In a hotspot the range lies within a millisecond, and the shards together are one
+/// stream.
 fn look_text(leaves: &[Partition], is_in_hotspot: bool) -> String {
     let (shards_begin, shards_end) =
         if is_in_hotspot { (HOTSPOT_BEGIN, HOTSPOT_END) } else { (SHARDS_BEGIN, SHARDS_END) };
@@ -350,18 +364,21 @@ const HOTSPOT_END: &str = "    ) u order by u.id limit $4) x
 ";
 /// Keys of more than 1 KiB are not shown, so that a page is limited in bytes, too.
 const REST: &str = "  (select n.*, row_number() over (order by n.id) as place
-  from (select id, first_id, topic, name, attempt, key from task_far where id > $2 and id < $3
-    order by id limit $4) n)
+  from (select id, first_id, topic, name, attempt, key, submitted_by, submitted_at
+    from task_far where id > $2 and id < $3 order by id limit $4) n)
 ), bound as materialized (
   select (select id from looked where place = $4 order by id limit 1) as id,
     (select count(*) from looked) as looked
 )
-select b.id as bound, b.looked, t.id, t.first_id, t.topic, t.name, t.attempt, t.key
+select b.id as bound, b.looked, t.id, t.first_id, t.topic, t.name, t.attempt, t.key,
+  (select p.name from principal p where p.id = t.submitted_by) as submitted_by, t.submitted_at
 from bound b
 left join lateral (
-  select id, first_id, topic, name, attempt, case when octet_length(key) <= 1024 then key end as key
+  select id, first_id, topic, name, attempt, case when octet_length(key) <= 1024 then key end
+    as key, submitted_by, submitted_at
   from looked
-  where ($5::text is null or topic = $5) and (b.id is null or id <= b.id)
+  where ($5::text is null or topic = $5) and ($7::smallint is null or submitted_by = $7)
+    and (b.id is null or id <= b.id)
   order by id
   limit $6
 ) t on true
@@ -383,6 +400,7 @@ fn listed_of(row: &PgRow) -> Result<Option<ListedTask>, sqlx::Error> {
         kept: Some(Kept { key: row.try_get("key")?, payload: None, headers: Vec::new() }),
         reason: None,
         died_at: None,
+        actors: actors_of(row)?,
     };
     Ok(Some(ListedTask { row: TaskId::from_uuid(id), view }))
 }

@@ -184,11 +184,14 @@ async fn move_rows(
           d as (
             delete from task_far
             where id >= $1 and id <= (select id from last)
-            returning shard, id, topic, key, payload, headers, name, first_id, attempt
+            returning shard, id, topic, key, payload, headers, name, first_id, attempt,
+              submitted_by, submitted_at
           ),
           i as (
-            insert into task (shard, id, topic, key, payload, headers, name, first_id, attempt)
-            select shard, id, topic, key, payload, headers, name, first_id, attempt from d
+            insert into task (shard, id, topic, key, payload, headers, name, first_id, attempt,
+              submitted_by, submitted_at)
+            select shard, id, topic, key, payload, headers, name, first_id, attempt, submitted_by,
+              submitted_at from d
           )
         select (select is_mine from mine) as is_mine, (select id from last) as last,
           (select count(*) from d) as moved",

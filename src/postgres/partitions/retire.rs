@@ -172,9 +172,10 @@ impl Retirer {
                 Parent::ExeclogBatch | Parent::ExeclogPayload => {
                     Ok(!has_unsettled(open, "execlog_batch", range).await?)
                 }
-                Parent::ExeclogCancelled | Parent::ExeclogRedriven | Parent::ExeclogEnded => {
-                    Ok(true)
-                }
+                Parent::ExeclogCancelled
+                | Parent::ExeclogRedriven
+                | Parent::ExeclogEnded
+                | Parent::ExeclogDropped => Ok(true),
             })
             .await;
         match outcome {
@@ -245,7 +246,8 @@ impl Retirer {
                         }
                         Parent::ExeclogCancelled
                         | Parent::ExeclogRedriven
-                        | Parent::ExeclogEnded => false,
+                        | Parent::ExeclogEnded
+                        | Parent::ExeclogDropped => false,
                     };
                 let statement = if is_needed {
                     attach_statement(&rules, partition)

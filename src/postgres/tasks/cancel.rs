@@ -1,13 +1,14 @@
 //! Cancels tasks in groups. The transaction that deletes the row of a task has withdrawn it.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::time::Duration;
 
 use sqlx::Row;
 use sqlx::postgres::{PgConnection, PgRow};
 use uuid::Uuid;
 
-use crate::domain::{TaskId, TaskState, TaskView, TopicName};
+use super::principals::{actors_of, principal_of};
+use crate::domain::{Actors, PrincipalId, TaskId, TaskState, TaskView, TopicName};
 use crate::failpoint::{Failpoint, reach};
 use crate::postgres::connection::ConnectionPurpose;
 use crate::postgres::{Connection, PostgresError, PostgresSettings};
@@ -44,6 +45,8 @@ pub struct Cancels {
 pub(in crate::postgres) struct CancelRow {
     pub(in crate::postgres) row: TaskId,
     pub(in crate::postgres) first: TaskId,
+    /// Who cancels the task.
+    pub(in crate::postgres) by: Option<PrincipalId>,
 }
 
 impl Cancels {
@@ -57,31 +60,35 @@ impl Cancels {
 
     /// Withdraws those of `firsts` that are neither claimed nor perhaps sent, and writes their
     /// lines into the execlog. `firsts` are at most [`GROUP_MAX`] ids as their submitters know
-    /// them. A returned view means that no record of the task exists or ever will. `None` means too
-    /// late, cancelled before, or never submitted: a look-up tells.
+    /// them, each with the principal that cancels it. A returned view means that no record of the
+    /// task exists or ever will. `None` means too late, cancelled before, or never submitted: a
+    /// look-up tells.
     ///
     /// A group is several statements, and each of them commits. After an error, the tasks that were
     /// cancelled before it stay cancelled and are returned beside the error. The others are
     /// unchanged, unless the error is [unknown](Error::is_unknown).
     pub async fn cancel_group(
         &mut self,
-        firsts: &[TaskId],
+        firsts: &[(TaskId, Option<PrincipalId>)],
     ) -> (Vec<Option<TaskView>>, Result<(), PostgresError>) {
         assert!(firsts.len() <= GROUP_MAX, "the lane that makes the groups bounds them");
         let mut cancelled = HashMap::with_capacity(firsts.len());
         let outcome = self.cancel_each(firsts, &mut cancelled).await;
-        (firsts.iter().map(|first| cancelled.get(first).cloned()).collect(), outcome)
+        (firsts.iter().map(|(first, _by)| cancelled.get(first).cloned()).collect(), outcome)
     }
 
     async fn cancel_each(
         &mut self,
-        firsts: &[TaskId],
+        firsts: &[(TaskId, Option<PrincipalId>)],
         cancelled: &mut HashMap<TaskId, TaskView>,
     ) -> Result<(), PostgresError> {
         let mut rows: HashMap<TaskId, TaskId> = HashMap::new();
-        let firsts: HashSet<TaskId> = firsts.iter().copied().collect();
-        let mut wanted: Vec<CancelRow> =
-            firsts.into_iter().map(|first| CancelRow { row: first, first }).collect();
+        // Of several callers with the same id, one has cancelled the task.
+        let by: HashMap<TaskId, Option<PrincipalId>> = firsts.iter().copied().collect();
+        let mut wanted: Vec<CancelRow> = by
+            .iter()
+            .map(|(first, by)| CancelRow { row: *first, first: *first, by: *by })
+            .collect();
         for _round in 0..ROUNDS_MAX {
             // The far table comes first: a task moves from there to a leaf, never back.
             self.delete(&mut wanted, cancelled, FAR).await?;
@@ -93,8 +100,12 @@ impl Cancels {
             }
             rows.extend(wanted.iter().map(|wanted| (wanted.first, wanted.row)));
             // These tasks are another row by now, and were certainly never sent.
-            wanted = self.follow(&wanted).await?;
-            wanted.retain(|wanted| rows.get(&wanted.first) != Some(&wanted.row));
+            let followed = self.follow(&wanted).await?;
+            wanted = followed
+                .into_iter()
+                .filter(|(first, row)| rows.get(first) != Some(row))
+                .map(|(first, row)| CancelRow { row, first, by: by.get(&first).copied().flatten() })
+                .collect();
         }
         Ok(())
     }
@@ -119,7 +130,11 @@ impl Cancels {
         Ok(())
     }
 
-    async fn follow(&mut self, wanted: &[CancelRow]) -> Result<Vec<CancelRow>, PostgresError> {
+    /// Returns the first ids and the current rows.
+    async fn follow(
+        &mut self,
+        wanted: &[CancelRow],
+    ) -> Result<Vec<(TaskId, TaskId)>, PostgresError> {
         let firsts: Vec<Uuid> = wanted.iter().map(|wanted| wanted.first.uuid()).collect();
         let statement = async |open: &mut PgConnection| {
             let rows = sqlx::query(FOLLOW).bind(firsts).fetch_all(open).await?;
@@ -133,9 +148,9 @@ impl Cancels {
 pub(in crate::postgres) const FOLLOW: &str = "-- follow tasks to cancel\n\
     select first_id, row_id from task_follow where first_id = any($1) and not maybe_sent";
 
-fn follow_of(row: &PgRow) -> Result<CancelRow, sqlx::Error> {
+fn follow_of(row: &PgRow) -> Result<(TaskId, TaskId), sqlx::Error> {
     let (first, row): (Uuid, Uuid) = (row.try_get("first_id")?, row.try_get("row_id")?);
-    Ok(CancelRow { row: TaskId::from_uuid(row), first: TaskId::from_uuid(first) })
+    Ok((TaskId::from_uuid(first), TaskId::from_uuid(row)))
 }
 
 /// One of the two tables in which a task waits.
@@ -169,17 +184,20 @@ macro_rules! cancel_in {
             delete from ",
             $table,
             " t
-            using unnest($1::smallint[], $2::uuid[], $3::uuid[]) as w (shard, row_id, first)
+            using unnest($1::smallint[], $2::uuid[], $3::uuid[], $4::smallint[]) as w (shard,
+              row_id, first, cancelled_by)
             where t.shard = w.shard and t.id = w.row_id and t.id = any($2)
               and case when w.row_id = w.first then t.first_id is null
                 else t.first_id = w.first
                   and exists (select from task_follow f where f.first_id = w.first
                     and f.row_id = w.row_id and not f.maybe_sent) end
-            returning w.first, t.id, t.topic, t.name, coalesce(t.attempt, 1::smallint) as attempt
+            returning w.first, t.id, t.topic, t.name, coalesce(t.attempt, 1::smallint) as attempt,
+              t.submitted_by, t.submitted_at, w.cancelled_by
           ),
           l as (
-            insert into execlog_cancelled (id, row_id, topic, name, attempt)
-            select first, id, topic, name, attempt from d
+            insert into execlog_cancelled (id, row_id, topic, name, attempt, submitted_by,
+              submitted_at, cancelled_by)
+            select first, id, topic, name, attempt, submitted_by, submitted_at, cancelled_by from d
           ),
           f as (delete from task_follow using d where task_follow.first_id = d.first),
           e as (
@@ -190,7 +208,10 @@ macro_rules! cancel_in {
           ),
           o as (update task_name n set outcome = 4 from e where n.topic = e.topic
             and n.name = e.name)
-        select first, topic, name, attempt from d"
+        select first, topic, name, attempt, submitted_at,
+          (select p.name from principal p where p.id = d.submitted_by) as submitted_by,
+          (select p.name from principal p where p.id = d.cancelled_by) as cancelled_by
+        from d"
         )
     };
 }
@@ -216,8 +237,10 @@ pub(in crate::postgres) async fn delete_rows(
     let shards: Vec<i16> = wanted.iter().map(|wanted| wanted.row.shard().as_smallint()).collect();
     let rows: Vec<Uuid> = wanted.iter().map(|wanted| wanted.row.uuid()).collect();
     let firsts: Vec<Uuid> = wanted.iter().map(|wanted| wanted.first.uuid()).collect();
-    let deleted =
-        sqlx::query(statement).bind(shards).bind(rows).bind(firsts).fetch_all(open).await?;
+    let by: Vec<Option<i16>> =
+        wanted.iter().map(|wanted| wanted.by.map(PrincipalId::as_smallint)).collect();
+    let query = sqlx::query(statement).bind(shards).bind(rows).bind(firsts).bind(by);
+    let deleted = query.fetch_all(open).await?;
     deleted.iter().map(cancelled_of).collect()
 }
 
@@ -233,5 +256,6 @@ fn cancelled_of(row: &PgRow) -> Result<TaskView, sqlx::Error> {
         kept: None,
         reason: None,
         died_at: None,
+        actors: Actors { cancelled_by: principal_of(row, "cancelled_by")?, ..actors_of(row)? },
     })
 }

@@ -7,6 +7,7 @@ use sqlx::postgres::{PgConnection, PgRow};
 use sqlx::{AssertSqlSafe, Connection as _, Row};
 use uuid::Uuid;
 
+use super::principals::aggregates_of;
 use crate::domain::batch::TaskParts;
 use crate::domain::ids::floor_of;
 use crate::domain::{
@@ -257,9 +258,11 @@ const KEEP_MEMORY: &str = "-- keep memory\nselect octet_length(repeat(repeat('x'
 /// it counts the rows that it is about to take, up to the limit. `octet_length` of a toasted value
 /// does not fetch it. Each array is built once, by the insert that stores it, and returned from
 /// there, because any other use would copy it. Both inserts read the rows in the order in which the
-/// delete returned them. An empty range is scanned only once.
+/// delete returned them. An empty range is scanned only once. The submitters stay in the row of the
+/// batch: the node has no use for them, and a settle reads them there.
 fn claim_text(source: Source, which: &str) -> String {
     let table = source.table();
+    let submitters = aggregates_of("taken", "");
     format!(
         "-- claim
 with found as (
@@ -274,14 +277,16 @@ with found as (
   delete from {table}
   where {which} and id >= $2 and id < $3 and topic <> all($4) and id <> all($5)
     and (select rows between 1 and $8 and (bytes <= $9 or rows = 1) from size)
-  returning id, topic, key, payload, headers, name, first_id, attempt
+  returning id, topic, key, payload, headers, name, first_id, attempt, submitted_by, submitted_at
 ), batch as (
-  insert into execlog_batch (batch, owner, claimed_at, task_count, ids, first_ids, attempts, names)
+  insert into execlog_batch (batch, owner, claimed_at, task_count, ids, first_ids, attempts, names,
+    submitted_by, submitted_ats)
   select
     $6, $7, clock_timestamp(), count(*), array_agg(id),
     case when count(first_id) > 0 then array_agg(first_id) end,
     case when count(first_id) > 0 then array_agg(attempt) end,
-    case when count(name) > 0 then array_agg(name) end
+    case when count(name) > 0 then array_agg(name) end,
+    {submitters}
   from taken having count(*) > 0
   returning ids, first_ids, attempts, names
 ), payload as (

@@ -18,10 +18,11 @@ use sqlx::postgres::{PgConnection, PgRow};
 use sqlx::{AssertSqlSafe, Row};
 use uuid::Uuid;
 
+use super::principals::{actors_of, dropped_of, principal_of};
 use crate::domain::leaves::{Parent, Partition, Rules};
 use crate::domain::{
-    ClusterSettings, Kept, Outcome, Receipt, TaskId, TaskState, TaskView, Timestamp, TopicName,
-    WidthClass, ids,
+    Actors, ClusterSettings, Kept, Outcome, Receipt, TaskId, TaskState, TaskView, Timestamp,
+    TopicName, WidthClass, ids,
 };
 use crate::postgres::connection::ConnectionPurpose;
 use crate::postgres::connection::error::Cause;
@@ -62,12 +63,15 @@ const WHAT: &str = "look up a task";
 /// is the lowest batch id, `$2` the row, `$3` the classes, `$4` the lowest id with which a batch of
 /// each class can begin.
 pub const IN_BATCHES: &str = "-- look up in batches
-select f.batch, f.position, f.settled_at is not null as is_settled,
-  f.outcomes[f.position] as outcome,
+select f.batch, f.position, f.settled_at is not null as is_settled, f.outcomes[f.position]
+  as outcome,
   f.partitions[f.position] as partition, f.offsets[f.position] as offset,
     f.published_ats[f.position] as published_at,
-  f.next_ids[f.position] as next, f.names[f.position] as name,
-    coalesce(f.attempts[f.position], 1::smallint) as attempt,
+  f.next_ids[f.position] as next, f.names[f.position] as name, coalesce(f.attempts[f.position],
+    1::smallint) as attempt,
+  (select s.name from principal s where s.id = f.submitted_by[least(f.position,
+    cardinality(f.submitted_by))]) as submitted_by,
+  f.submitted_ats[least(f.position, cardinality(f.submitted_ats))] as submitted_at,
   f.topic_names[coalesce(f.topic_indexes[f.position], 1)] as topic
 from (
   (select b.*, array_position(b.ids, $2) as position
@@ -115,6 +119,7 @@ struct BatchEntry {
     topic: Option<String>,
     name: Option<String>,
     attempt: i16,
+    actors: Actors,
 }
 
 impl LookUp {
@@ -254,6 +259,7 @@ impl LookUp {
             kept: carried.map(|carried| carried.1),
             reason: None,
             died_at: None,
+            actors: line.actors,
         })
     }
 }
@@ -276,23 +282,40 @@ async fn outside_batches(
 ) -> Result<Whereabouts, sqlx::Error> {
     let found = sqlx::query(
         "-- look up outside of batches
-        select 'scheduled' as state, topic, name, attempt, key, payload, headers,
-          null::text as reason, null::bigint as died_at,
-          null::uuid as row_id, null::uuid as replaced_by
-        from task_far where id = $1 and coalesce(first_id, id) = $3
-        union all
-        select 'scheduled', topic, name, attempt, key, payload, headers, null, null, null, null
-        from task where shard = $2 and id = $1 and coalesce(first_id, id) = $3
-        union all
-        (select 'cancelled', topic, name, attempt, null, null, null, null, null, null, replaced_by
-        from execlog_cancelled where id = $3 limit 1)
-        union all
-        select 'dead', topic, name, attempts, key, payload, headers, reason,
-          (extract(epoch from dead_at) * 1000000)::bigint, null, null
-        from dead_letter where id = $3
-        union all
-        select 'follow', null, null, null, null, null, null, null, null, row_id, null
-          from task_follow where first_id = $3",
+        select f.*, (select p.name from principal p where p.id = f.submitter) as submitted_by,
+          (select p.name from principal p where p.id = f.canceller) as cancelled_by,
+          (select p.name from principal p where p.id = f.dropper) as dropped_by
+        from (
+          select 'scheduled' as state, topic, name, attempt, key, payload, headers, null::text
+            as reason, null::bigint as died_at,
+            null::uuid as row_id, null::uuid as replaced_by, submitted_by as submitter,
+              submitted_at,
+            null::smallint as canceller, null::smallint as dropper, null::bigint as dropped_at
+          from task_far where id = $1 and coalesce(first_id, id) = $3
+          union all
+          select 'scheduled', topic, name, attempt, key, payload, headers, null, null, null, null,
+            submitted_by, submitted_at, null, null, null
+          from task where shard = $2 and id = $1 and coalesce(first_id, id) = $3
+          union all
+          (select 'cancelled', topic, name, attempt, null, null, null, null, null, null,
+            replaced_by, submitted_by, submitted_at, cancelled_by, null, null
+          from execlog_cancelled where id = $3 limit 1)
+          union all
+          select 'dead', topic, name, attempts, key, payload, headers, reason, (extract(epoch
+            from dead_at) * 1000000)::bigint, null, null,
+            submitted_by, submitted_at, null, null, null
+          from dead_letter where id = $3
+          union all
+          (select 'dead', topic, name, attempts, null, null, null, reason, (extract(epoch
+            from dead_at) * 1000000)::bigint, null, null,
+            submitted_by, submitted_at, null, dropped_by, (extract(epoch
+              from dropped_at) * 1000000)::bigint
+          from execlog_dropped where id = $3 limit 1)
+          union all
+          select 'follow', null, null, null, null, null, null, null, null, row_id, null, null,
+            null, null, null, null
+          from task_follow where first_id = $3
+        ) f",
     )
     .bind(row.uuid())
     .bind(row.shard().as_smallint())
@@ -310,11 +333,10 @@ async fn outside_batches(
             "cancelled" => TaskState::Cancelled,
             _ => TaskState::Dead,
         };
-        let replaced_by = found.try_get::<Option<Uuid>, _>("replaced_by")?.map(TaskId::from_uuid);
-        return Ok(Whereabouts::Found(Box::new(TaskView {
-            replaced_by,
-            ..view_of_row(&found, first, state)?
-        })));
+        let mut view = view_of_row(&found, first, state)?;
+        view.replaced_by = found.try_get::<Option<Uuid>, _>("replaced_by")?.map(TaskId::from_uuid);
+        view.actors.cancelled_by = principal_of(&found, "cancelled_by")?;
+        return Ok(Whereabouts::Found(Box::new(with_drop(view, &found)?)));
     }
     Ok(place)
 }
@@ -328,13 +350,24 @@ async fn after_death(
 ) -> Result<Whereabouts, sqlx::Error> {
     let found = sqlx::query(
         "-- look up what came of a dead task
-        select topic, name, attempts as attempt, key, payload, headers, reason,
-          (extract(epoch from dead_at) * 1000000)::bigint as died_at,
-          null::uuid as next
-        from dead_letter where id = $2 and row_id = $1
-        union all
-        (select null, null, null, null, null, null, null, null, next_id from execlog_redriven
-          where id = $2 and row_id = $1 limit 1)",
+        select f.*, (select p.name from principal p where p.id = f.submitter) as submitted_by,
+          (select p.name from principal p where p.id = f.dropper) as dropped_by
+        from (
+          select topic, name, attempts as attempt, key, payload, headers, reason,
+            (extract(epoch from dead_at) * 1000000)::bigint as died_at,
+            null::uuid as next, submitted_by as submitter, submitted_at, null::smallint as dropper,
+              null::bigint as dropped_at
+          from dead_letter where id = $2 and row_id = $1
+          union all
+          (select null, null, null, null, null, null, null, null, next_id, null, null, null, null
+          from execlog_redriven where id = $2 and row_id = $1 limit 1)
+          union all
+          (select topic, name, attempts, null, null, null, reason, (extract(epoch
+            from dead_at) * 1000000)::bigint, null,
+            submitted_by, submitted_at, dropped_by, (extract(epoch
+              from dropped_at) * 1000000)::bigint
+          from execlog_dropped where id = $2 and row_id = $1 limit 1)
+        ) f",
     )
     .bind(row.uuid())
     .bind(first.uuid())
@@ -343,8 +376,18 @@ async fn after_death(
     let Some(found) = found else { return Ok(Whereabouts::Nowhere) };
     Ok(match found.try_get::<Option<Uuid>, _>("next")? {
         Some(next) => Whereabouts::Follow(TaskId::from_uuid(next)),
-        None => Whereabouts::Found(Box::new(view_of_row(&found, first, TaskState::Dead)?)),
+        None => {
+            let view = view_of_row(&found, first, TaskState::Dead)?;
+            Whereabouts::Found(Box::new(with_drop(view, &found)?))
+        }
     })
+}
+
+/// Completes the view of a dead letter that was dropped: nothing of its record is kept.
+fn with_drop(view: TaskView, row: &PgRow) -> Result<TaskView, sqlx::Error> {
+    let Some(dropped) = dropped_of(row)? else { return Ok(view) };
+    let actors = Actors { dropped: Some(dropped), ..view.actors };
+    Ok(TaskView { kept: None, actors, ..view })
 }
 
 pub(in crate::postgres) fn view_of_row(
@@ -364,6 +407,7 @@ pub(in crate::postgres) fn view_of_row(
         kept: if is_kept { Some(kept_of(row)?) } else { None },
         reason: row.try_get("reason")?,
         died_at: row.try_get::<Option<i64>, _>("died_at")?.map(Timestamp::from_micros),
+        actors: actors_of(row)?,
     })
 }
 
@@ -420,6 +464,7 @@ fn line_of(row: &PgRow) -> Result<BatchEntry, sqlx::Error> {
         topic: row.try_get("topic")?,
         name: row.try_get("name")?,
         attempt: row.try_get("attempt")?,
+        actors: actors_of(row)?,
     })
 }
 
@@ -487,6 +532,7 @@ fn deferred(first: TaskId, line: BatchEntry) -> TaskView {
         kept: None,
         reason: None,
         died_at: None,
+        actors: line.actors,
     }
 }
 
@@ -512,9 +558,10 @@ async fn in_hidden_leaf(
         return Ok(None);
     }
     let statement = format!(
-        "-- look up in a hidden leaf\n\
-         select topic, name, attempt, key, payload, headers, null::text as reason, null::bigint as \
-         died_at from {name} where shard = $1 and id = $2 and coalesce(first_id, id) = $3"
+        "-- look up in a hidden leaf\nselect topic, name, attempt, key, payload, headers,
+          null::text as reason, null::bigint as died_at, submitted_at,\n  (select p.name
+          from principal p where p.id = submitted_by) as submitted_by\nfrom {name}
+          where shard = $1 and id = $2 and coalesce(first_id, id) = $3"
     );
     let found = sqlx::query(AssertSqlSafe(statement))
         .bind(row.shard().as_smallint())

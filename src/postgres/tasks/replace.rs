@@ -26,7 +26,8 @@ use sqlx::{AssertSqlSafe, Connection as _};
 
 use super::look_up::lowest_batch_of;
 use super::names::{NameEntry, entry_of};
-use crate::domain::{NewTask, Precondition, TaskId};
+use super::principals::STAMP;
+use crate::domain::{NewTask, Precondition, PrincipalId, TaskId};
 use crate::failpoint::{Failpoint, reach};
 use crate::postgres::connection::error::PostgresError;
 use crate::postgres::connection::pool::Pool;
@@ -74,10 +75,12 @@ with d as (
     and case when $1 = $3 then t.first_id is null
       else t.first_id = $3 and exists (select from task_follow f where f.first_id = $3
         and f.row_id = $1 and not f.maybe_sent) end
-  returning t.id, t.topic, t.name, coalesce(t.attempt, 1::smallint) as attempt
+  returning t.id, t.topic, t.name, coalesce(t.attempt, 1::smallint) as attempt, t.submitted_by,
+    t.submitted_at
 ), line as (
-  insert into execlog_cancelled (id, row_id, topic, name, attempt, replaced_by) select $3, id,
-    topic, name, attempt, $4 from d
+  insert into execlog_cancelled (id, row_id, topic, name, attempt, replaced_by, submitted_by,
+    submitted_at, cancelled_by)
+  select $3, id, topic, name, attempt, $4, submitted_by, submitted_at, $5::smallint from d
 ), follow as (
   delete from task_follow using d where task_follow.first_id = $3
 )
@@ -87,16 +90,18 @@ select count(*) from d";
 const REPLACE: &str = "-- replace a task
 with d as (
   delete from task t
-  where t.id = $10 and t.shard = $11
-    and case when $10 = $12 then t.first_id is null
-      else t.first_id = $12 and exists (select from task_follow f where f.first_id = $12
-        and f.row_id = $10 and not f.maybe_sent) end
-  returning t.id, t.topic, t.name, coalesce(t.attempt, 1::smallint) as attempt
+  where t.id = $11 and t.shard = $12
+    and case when $11 = $13 then t.first_id is null
+      else t.first_id = $13 and exists (select from task_follow f where f.first_id = $13
+        and f.row_id = $11 and not f.maybe_sent) end
+  returning t.id, t.topic, t.name, coalesce(t.attempt, 1::smallint) as attempt, t.submitted_by,
+    t.submitted_at
 ), line as (
-  insert into execlog_cancelled (id, row_id, topic, name, attempt, replaced_by) select $12, id,
-    topic, name, attempt, $2 from d
+  insert into execlog_cancelled (id, row_id, topic, name, attempt, replaced_by, submitted_by,
+    submitted_at, cancelled_by)
+  select $13, id, topic, name, attempt, $2, submitted_by, submitted_at, $10::smallint from d
 ), follow as (
-  delete from task_follow using d where task_follow.first_id = $12
+  delete from task_follow using d where task_follow.first_id = $13
 ), place as (
   update task_name set id = $2, row_id = $2, outcome = null,
     expires_at = punctual_time($2) + make_interval(secs => $8) from d
@@ -138,15 +143,22 @@ with place as (
   returning id
 )";
 
-/// Inserts the new row, into `task_far` when `$9` says so. The row depends on the entry.
-const PLACE: &str = ", near as (
-  insert into task (shard, id, topic, key, payload, headers, name)
-  select $1, $2, $3, $4, $5, $6, $7 from place where not $9
+/// Inserts the new row, into `task_far` when `$9` says so. The row depends on the entry. `$10` is
+/// its submitter, who has also cancelled the task before it.
+fn text_of(entry: &str) -> String {
+    format!(
+        "{entry}, {STAMP}, near as (
+  insert into task (shard, id, topic, key, payload, headers, name, submitted_by, submitted_at)
+  select $1, $2, $3, $4, $5, $6, $7, $10::smallint, case when $10::smallint is not null
+    then (select at from stamp) end from place where not $9
 ), far as (
-  insert into task_far (shard, id, topic, key, payload, headers, name)
-  select $1, $2, $3, $4, $5, $6, $7 from place where $9
+  insert into task_far (shard, id, topic, key, payload, headers, name, submitted_by, submitted_at)
+  select $1, $2, $3, $4, $5, $6, $7, $10::smallint, case when $10::smallint is not null
+    then (select at from stamp) end from place where $9
 )
-select count(*) from place";
+select count(*) from place"
+    )
+}
 
 impl Replaces {
     /// Creates the replacer. An entry expires `retention` after the due time of its task, unless it
@@ -276,6 +288,7 @@ impl NameChange<'_> {
             .bind(entry.row.shard().as_smallint())
             .bind(entry.id.uuid())
             .bind(self.task.id.uuid())
+            .bind(self.task.submitted_by.map(PrincipalId::as_smallint))
             .fetch_one(open)
             .await?;
         Ok(count == 1)
@@ -308,8 +321,7 @@ impl NameChange<'_> {
         former: Option<NameEntry>,
     ) -> Result<bool, sqlx::Error> {
         let (task, record) = (self.task, &self.task.record);
-        let text = format!("{statement}{PLACE}");
-        let query = sqlx::query_scalar::<_, i64>(AssertSqlSafe(text))
+        let query = sqlx::query_scalar::<_, i64>(AssertSqlSafe(text_of(statement)))
             .bind(task.id.shard().as_smallint())
             .bind(task.id.uuid())
             .bind(record.topic.as_str())
@@ -318,7 +330,8 @@ impl NameChange<'_> {
             .bind(record.headers.as_column())
             .bind(self.name())
             .bind(self.retention.as_secs_f64())
-            .bind(self.is_far);
+            .bind(self.is_far)
+            .bind(task.submitted_by.map(PrincipalId::as_smallint));
         let query = match former {
             None => query,
             Some(entry) => query

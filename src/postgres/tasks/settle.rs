@@ -78,6 +78,8 @@ struct SettleRow {
     headers: Option<Vec<u8>>,
     name: Option<String>,
     attempt: i16,
+    /// 1-based place in the arrays of the batch, which have the submitter.
+    position: i32,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -244,6 +246,7 @@ impl SettleRow {
             headers: Some(task.headers.to_vec()).filter(|headers| !headers.is_empty()),
             name: task.name.map(|name| String::from_utf8_lossy(name).into_owned()),
             attempt,
+            position: index.saturating_as::<i32>().saturating_add(1),
         }
     }
 }
@@ -270,7 +273,8 @@ returning b.batch";
 
 /// Settles one batch with follow-ups, dead letters, ends of later attempts or names to keep. All of
 /// it depends on the updated row, so that neither a zombie's settle nor a repeated one creates a
-/// second follow-up.
+/// second follow-up. Follow-ups and dead letters take their submitters from the row of the batch.
+/// The empty arrays there make Postgres unpack the stored ones once, not for each element.
 const SETTLE_WITH_FOLLOW_UPS: &str = "-- settle with follow-ups
 with settled as (
   update execlog_batch
@@ -278,42 +282,49 @@ with settled as (
     topic_indexes = $7, outcomes = $8,
     partitions = $9, offsets = $10, published_ats = $11, next_ids = $12
   where batch = $2 and owner = $1 and settled_at is null
-  returning batch
+  returning batch, submitted_by || '{}'::smallint[] as submitted_by,
+    submitted_ats || '{}'::bigint[] as submitted_ats
 ), follow_up as (
-  insert into task (id, shard, first_id, topic, key, payload, headers, name, attempt)
-  select f.id, f.shard, f.first_id, f.topic, f.key, f.payload, f.headers, f.name, f.attempt
-  from settled
+  insert into task (id, shard, first_id, topic, key, payload, headers, name, attempt, submitted_by,
+    submitted_at)
+  select f.id, f.shard, f.first_id, f.topic, f.key, f.payload, f.headers, f.name, f.attempt,
+    s.submitted_by[least(f.position, cardinality(s.submitted_by))],
+    s.submitted_ats[least(f.position, cardinality(s.submitted_ats))]
+  from settled s
   cross join unnest($13::uuid[], $14::smallint[], $15::uuid[], $16::text[], $17::bytea[],
-    $18::bytea[], $19::bytea[], $20::text[], $21::smallint[])
-    as f(id, shard, first_id, topic, key, payload, headers, name, attempt)
+    $18::bytea[], $19::bytea[], $20::text[], $21::smallint[], $22::integer[])
+    as f(id, shard, first_id, topic, key, payload, headers, name, attempt, position)
 ), moved as (
   insert into task_follow (first_id, row_id, maybe_sent)
   select f.first_id, f.id, f.maybe_sent
   from settled
-  cross join unnest($13::uuid[], $15::uuid[], $22::boolean[]) as f(id, first_id, maybe_sent)
+  cross join unnest($13::uuid[], $15::uuid[], $23::boolean[]) as f(id, first_id, maybe_sent)
   on conflict (first_id) do update set row_id = excluded.row_id,
     maybe_sent = task_follow.maybe_sent or excluded.maybe_sent
 ), dead as (
-  insert into dead_letter (row_id, id, topic, key, payload, headers, name, attempts, reason)
-  select d.row_id, d.first_id, d.topic, d.key, d.payload, d.headers, d.name, d.attempt, d.reason
-  from settled
-  cross join unnest($23::uuid[], $24::uuid[], $25::text[], $26::bytea[], $27::bytea[],
-    $28::bytea[], $29::text[], $30::smallint[], $31::text[])
-    as d(row_id, first_id, topic, key, payload, headers, name, attempt, reason)
+  insert into dead_letter (row_id, id, topic, key, payload, headers, name, attempts, reason,
+    submitted_by, submitted_at)
+  select d.row_id, d.first_id, d.topic, d.key, d.payload, d.headers, d.name, d.attempt, d.reason,
+    s.submitted_by[least(d.position, cardinality(s.submitted_by))],
+    s.submitted_ats[least(d.position, cardinality(s.submitted_ats))]
+  from settled s
+  cross join unnest($24::uuid[], $25::uuid[], $26::text[], $27::bytea[], $28::bytea[],
+    $29::bytea[], $30::text[], $31::smallint[], $32::integer[], $33::text[])
+    as d(row_id, first_id, topic, key, payload, headers, name, attempt, position, reason)
 ), ended as (
-  delete from task_follow using settled where first_id = any($32::uuid[])
+  delete from task_follow using settled where first_id = any($34::uuid[])
 ), line as (
   insert into execlog_ended (id, row_id)
-  select e.first_id, e.row_id from settled
-    cross join unnest($32::uuid[], $33::uuid[]) as e(first_id, row_id)
+  select e.first_id, e.row_id from settled cross join unnest($34::uuid[], $35::uuid[])
+    as e(first_id, row_id)
 ), named as (
   update task_name n
   set row_id = coalesce(m.next, n.row_id), outcome = case when m.is_dead then 3 end,
-    expires_at = greatest(n.expires_at,
-      coalesce(punctual_time(m.next), clock_timestamp()) + make_interval(secs => $39))
+    expires_at = greatest(n.expires_at, coalesce(punctual_time(m.next),
+      clock_timestamp()) + make_interval(secs => $41))
   from settled
-  cross join unnest($34::text[], $35::text[], $36::uuid[], $37::uuid[], $38::boolean[])
-    as m(topic, name, first_id, next, is_dead)
+  cross join unnest($36::text[], $37::text[], $38::uuid[], $39::uuid[], $40::boolean[]) as m(topic,
+    name, first_id, next, is_dead)
   where n.topic = m.topic and n.name = m.name and n.id = m.first_id
 )
 select batch from settled";
@@ -470,7 +481,7 @@ async fn settle_with_follow_ups(
 
 type Query<'q> = QueryScalar<'q, Postgres, Uuid, PgArguments>;
 
-/// Binds seven arrays: first ids, topics, keys, payloads, headers, names, attempts.
+/// Binds eight arrays: first ids, topics, keys, payloads, headers, names, attempts, positions.
 fn bind_rows<'q>(query: Query<'q>, rows: impl Iterator<Item = &'q SettleRow> + Clone) -> Query<'q> {
     let each = || rows.clone();
     query
@@ -481,6 +492,7 @@ fn bind_rows<'q>(query: Query<'q>, rows: impl Iterator<Item = &'q SettleRow> + C
         .bind(each().map(|row| row.headers.as_deref()).collect::<Vec<_>>())
         .bind(each().map(|row| row.name.as_deref()).collect::<Vec<_>>())
         .bind(each().map(|row| row.attempt).collect::<Vec<_>>())
+        .bind(each().map(|row| row.position).collect::<Vec<_>>())
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ use sqlx::query::QueryScalar;
 use sqlx::{AssertSqlSafe, Postgres};
 use uuid::Uuid;
 
+use super::principals::{STAMP, have_submitters, submitters_of, submitters_of_batch};
 use crate::domain::{BatchId, NewTask, NodeId, Timestamp};
 use crate::postgres::connection::error::PostgresError;
 use crate::postgres::connection::{Connection, ConnectionPurpose, PostgresSettings};
@@ -73,72 +74,103 @@ async fn statement(
     node: Uuid,
     group: &Group<'_>,
 ) -> Result<i64, sqlx::Error> {
-    let text = text_of(group);
+    let has_submitters = group.has_submitters();
+    let text = text_of(group, has_submitters);
     let mut query = sqlx::query_scalar::<_, i64>(AssertSqlSafe(text));
-    if !group.near.is_empty() {
-        query = bind_tasks(query, &group.near);
-    }
-    if !group.far.is_empty() {
-        query = bind_tasks(query, &group.far);
+    for tasks in [&group.near, &group.far].into_iter().filter(|tasks| !tasks.is_empty()) {
+        query = bind_tasks(query, tasks);
+        if has_submitters {
+            query = query.bind(submitters_of(tasks));
+        }
     }
     if let Some((batch, tasks)) = &group.claimed {
         query = bind_batch(query, node, *batch, tasks);
+        if has_submitters {
+            query = query.bind(submitters_of_batch(tasks));
+        }
     }
     query.fetch_one(connection).await
 }
 
-/// Builds the statement. It has one part for each kind of task in the group, so there are at most
-/// seven texts, and each is prepared once for a connection.
-fn text_of(group: &Group<'_>) -> String {
+impl Group<'_> {
+    fn has_submitters(&self) -> bool {
+        let claimed = self.claimed.as_ref().map_or(&[][..], |(_, tasks)| tasks);
+        [&self.near, &self.far, claimed].into_iter().any(have_submitters)
+    }
+}
+
+/// Builds the statement. It has one part for each kind of task in the group, with submitters or
+/// without, so there are at most fourteen texts, and each is prepared once for a connection.
+fn text_of(group: &Group<'_>, has_submitters: bool) -> String {
     let mut parts = Vec::new();
     let mut parameters = 0;
+    if has_submitters {
+        parts.push(STAMP.to_owned());
+    }
     for (name, table, tasks) in [("near", "task", &group.near), ("far", "task_far", &group.far)] {
         if !tasks.is_empty() {
-            parts.push(insert_part(name, table, parameters));
-            parameters += 6;
+            parts.push(insert_part(name, table, parameters, has_submitters));
+            parameters += if has_submitters { 7 } else { 6 };
         }
     }
     if group.claimed.is_some() {
-        let p = |n: usize| format!("${}", parameters + n);
-        parts.push(format!(
-            "batch as (
-  insert into execlog_batch (batch, owner, claimed_at, task_count, ids)
-  values ({}, {}, clock_timestamp(), cardinality({}::uuid[]), {})
-), payload as (
-  insert into execlog_payload (batch, topics, keys, payloads, headers)
-  values ({}, {}, {}, {}, {})
-)",
-            p(1),
-            p(2),
-            p(3),
-            p(3),
-            p(1),
-            p(4),
-            p(5),
-            p(6),
-            p(7)
-        ));
+        parts.push(batch_part(parameters, has_submitters));
     }
     let with =
         if parts.is_empty() { String::new() } else { format!("with {}\n", parts.join(", ")) };
     format!("-- submit\n{with}select (extract(epoch from clock_timestamp()) * 1000000)::bigint")
 }
 
-fn insert_part(name: &str, table: &str, parameters: usize) -> String {
-    let p = |n: usize| format!("${}", parameters + n);
-    format!(
-        "{name} as (
+fn insert_part(name: &str, table: &str, parameters: usize, has_submitters: bool) -> String {
+    let [shards, ids, topics, keys, payloads, headers, submitters] = numbered(parameters);
+    let records = format!(
+        "{shards}::smallint[], {ids}::uuid[], {topics}::text[], {keys}::bytea[],
+    {payloads}::bytea[], {headers}::bytea[]"
+    );
+    if has_submitters {
+        format!(
+            "{name} as (
+  insert into {table} (shard, id, topic, key, payload, headers, submitted_by, submitted_at)
+  select t.*, case when t.submitted_by is not null then (select at from stamp) end
+  from unnest({records}, {submitters}::smallint[]) as t (shard, id, topic, key, payload, headers,
+    submitted_by)
+)"
+        )
+    } else {
+        format!(
+            "{name} as (
   insert into {table} (shard, id, topic, key, payload, headers)
-  select * from unnest({}::smallint[], {}::uuid[], {}::text[], {}::bytea[], {}::bytea[],
-    {}::bytea[])
-)",
-        p(1),
-        p(2),
-        p(3),
-        p(4),
-        p(5),
-        p(6)
+  select * from unnest({records})
+)"
+        )
+    }
+}
+
+fn batch_part(parameters: usize, has_submitters: bool) -> String {
+    let [batch, owner, ids, topics, keys, payloads, headers, submitters] = numbered(parameters);
+    let (columns, values) = if has_submitters {
+        let at = format!(
+            "(select array_agg(case when s is not null then (select at from stamp) end)
+              from unnest({submitters}) s)"
+        );
+        (", submitted_by, submitted_ats", format!(", {submitters}::smallint[], {at}"))
+    } else {
+        ("", String::new())
+    };
+    format!(
+        "batch as (
+  insert into execlog_batch (batch, owner, claimed_at, task_count, ids{columns})
+  values ({batch}, {owner}, clock_timestamp(), cardinality({ids}::uuid[]), {ids}{values})
+), payload as (
+  insert into execlog_payload (batch, topics, keys, payloads, headers)
+  values ({batch}, {topics}, {keys}, {payloads}, {headers})
+)"
     )
+}
+
+/// Returns the names of the next parameters behind the first `count`.
+fn numbered<const N: usize>(count: usize) -> [String; N] {
+    std::array::from_fn(|index| format!("${}", count + index + 1))
 }
 
 type Query<'q> = QueryScalar<'q, Postgres, i64, PgArguments>;

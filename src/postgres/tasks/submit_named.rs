@@ -7,6 +7,7 @@ use sqlx::postgres::{PgConnection, PgRow};
 use sqlx::{AssertSqlSafe, Row};
 use uuid::Uuid;
 
+use super::principals::{STAMP, aggregates_of, have_submitters, submitters_of};
 use crate::domain::{BatchId, NewTask, NodeId, TaskId, Timestamp};
 use crate::postgres::connection::error::PostgresError;
 use crate::postgres::connection::{Connection, ConnectionPurpose, PostgresSettings};
@@ -41,16 +42,28 @@ pub struct NamedSubmits {
 /// Builds the statement. A task row, or a task of the batch, exists exactly when its entry was
 /// inserted by this statement. So the batch holds only the tasks whose names were new, in the order
 /// of the parameters. A statement without a batch does not mention the execlog, so that a lock on
-/// the execlog does not delay it.
-fn store_text(has_batch: bool) -> String {
-    let claimed = if has_batch { CLAIMED } else { "" };
+/// the execlog does not delay it, and one without submitters does not mention those.
+fn store_text(has_batch: bool, has_submitters: bool) -> String {
+    let claimed = if has_batch { claimed_part(has_submitters) } else { String::new() };
+    let (stamp, submitters, columns, values) = if has_submitters {
+        let at = "case when i.submitted_by is not null then (select at from stamp) end";
+        (
+            format!("{STAMP}, "),
+            ", $11::smallint[]",
+            ", submitted_by, submitted_at",
+            format!(", i.submitted_by, {at}"),
+        )
+    } else {
+        (String::new(), "", "", String::new())
+    };
+    let names = if has_submitters { ", submitted_by" } else { "" };
     format!(
         "-- submit named
-with input as materialized (
+with {stamp}input as materialized (
   select *
   from unnest($1::smallint[], $2::uuid[], $3::text[], $4::bytea[], $5::bytea[], $6::bytea[],
-    $7::text[], $8::boolean[], $9::boolean[])
-    with ordinality as i (shard, id, topic, key, payload, headers, name, is_far, is_claimed,
+    $7::text[], $8::boolean[], $9::boolean[]{submitters})
+    with ordinality as i (shard, id, topic, key, payload, headers, name, is_far, is_claimed{names},
       position)
 ), won as (
   insert into task_name (topic, name, id, row_id, expires_at)
@@ -60,13 +73,13 @@ with input as materialized (
   on conflict (topic, name) do nothing
   returning id
 ), near as (
-  insert into task (shard, id, topic, key, payload, headers, name)
-  select i.shard, i.id, i.topic, i.key, i.payload, i.headers, i.name
+  insert into task (shard, id, topic, key, payload, headers, name{columns})
+  select i.shard, i.id, i.topic, i.key, i.payload, i.headers, i.name{values}
   from won join input i using (id)
   where not i.is_far and not i.is_claimed
 ), far as (
-  insert into task_far (shard, id, topic, key, payload, headers, name)
-  select i.shard, i.id, i.topic, i.key, i.payload, i.headers, i.name
+  insert into task_far (shard, id, topic, key, payload, headers, name{columns})
+  select i.shard, i.id, i.topic, i.key, i.payload, i.headers, i.name{values}
   from won join input i using (id)
   where i.is_far and not i.is_claimed
 ){claimed}
@@ -75,22 +88,39 @@ select (extract(epoch from clock_timestamp()) * 1000000)::bigint as now,
     )
 }
 
-const CLAIMED: &str = ", claimed as materialized (
-  select i.* from won join input i using (id) where i.is_claimed
+/// The parameters of the batch come last.
+fn claimed_part(has_submitters: bool) -> String {
+    let (batch, owner, at, columns, submitters) = if has_submitters {
+        (
+            "$12",
+            "$13",
+            ", case when i.submitted_by is not null then (select at from stamp) end
+              as submitted_at",
+            ", submitted_by, submitted_ats",
+            format!(",\n    {}", aggregates_of("claimed", " order by position")),
+        )
+    } else {
+        ("$11", "$12", "", "", String::new())
+    };
+    format!(
+        ", claimed as materialized (
+  select i.*{at} from won join input i using (id) where i.is_claimed
 ), batch as (
-  insert into execlog_batch (batch, owner, claimed_at, task_count, ids, names)
-  select $11, $12, clock_timestamp(), count(*), array_agg(id order by position),
-    array_agg(name order by position)
+  insert into execlog_batch (batch, owner, claimed_at, task_count, ids, names{columns})
+  select {batch}, {owner}, clock_timestamp(), count(*), array_agg(id order by position),
+    array_agg(name order by position){submitters}
   from claimed
   having count(*) > 0
 ), payload as (
   insert into execlog_payload (batch, topics, keys, payloads, headers)
-  select $11, array_agg(topic order by position), array_agg(key order by position),
+  select {batch}, array_agg(topic order by position), array_agg(key order by position),
     array_agg(payload order by position),
     array_agg(headers order by position)
   from claimed
   having count(*) > 0
-)";
+)"
+    )
+}
 
 impl NamedSubmits {
     /// Creates the connection. An entry expires `retention` after the due time of its task, unless
@@ -130,7 +160,8 @@ async fn statement(
     retention: f64,
 ) -> Result<PgRow, sqlx::Error> {
     let each = || group.tasks.iter();
-    let mut query = sqlx::query(AssertSqlSafe(store_text(group.batch.is_some())))
+    let has_submitters = have_submitters(group.tasks);
+    let mut query = sqlx::query(AssertSqlSafe(store_text(group.batch.is_some(), has_submitters)))
         .bind(each().map(|task| task.id.shard().as_smallint()).collect::<Vec<_>>())
         .bind(each().map(|task| task.id.uuid()).collect::<Vec<_>>())
         .bind(each().map(|task| task.record.topic.as_str()).collect::<Vec<_>>())
@@ -141,6 +172,9 @@ async fn statement(
         .bind(group.is_far)
         .bind(group.is_claimed)
         .bind(retention);
+    if has_submitters {
+        query = query.bind(submitters_of(group.tasks));
+    }
     if let Some(batch) = group.batch {
         query = query.bind(batch.uuid()).bind(node);
     }

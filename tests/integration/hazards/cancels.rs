@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use punctual::domain::{IdRange, Shard, TaskId, Timestamp};
+use punctual::domain::{IdRange, PrincipalId, Shard, TaskId, Timestamp};
 use punctual::postgres::partitions::mover::Mover;
 use punctual::postgres::tasks::cancel::Cancels;
 use sqlx::postgres::PgConnection;
@@ -40,11 +40,15 @@ async fn a_cancel_that_looks_near_first_and_far_second_misses_a_task_that_is_mov
     }
 }
 
+fn anonymously(ids: &[TaskId]) -> Vec<(TaskId, Option<PrincipalId>)> {
+    ids.iter().map(|id| (*id, None)).collect()
+}
+
 /// A new session that is already open, so that only the statements take time.
 async fn canceller(stage: &Stage) -> Cancels {
     let mut canceller = Cancels::new(&stage.settings);
     let nobody = TaskId::new(Timestamp::from_millis(1), Shard::new(7), 7);
-    let (cancelled, outcome) = canceller.cancel_group(&[nobody]).await;
+    let (cancelled, outcome) = canceller.cancel_group(&[(nobody, None)]).await;
     outcome.unwrap();
     assert_eq!(cancelled, [None]);
     canceller
@@ -71,8 +75,9 @@ async fn a_cancel_in_one_statement_misses_a_task_that_is_being_moved() {
     let with_rule = staged(async || {
         let (mut stage, ids, mut mover) = amid_a_move().await;
         let mut canceller = canceller(&stage).await;
+        let wanted = anonymously(&ids);
         let ((cancelled, outcome), is_staged) =
-            tokio::join!(canceller.cancel_group(&ids), stage.release(1, &mut mover, "commit"));
+            tokio::join!(canceller.cancel_group(&wanted), stage.release(1, &mut mover, "commit"));
         if !is_staged {
             return None;
         }
@@ -114,9 +119,9 @@ async fn cancels_that_take_rows_in_different_orders_deadlock() {
     let with_rule = staged(async || {
         let (mut stage, ids, mut holder) = with_the_middle_locked().await;
         let (mut one, mut other) = (canceller(&stage).await, canceller(&stage).await);
-        let backwards = backwards(&ids);
+        let (wanted, backwards) = (anonymously(&ids), anonymously(&backwards(&ids)));
         let ((first, one_ended), (second, other_ended), is_staged) = tokio::join!(
-            one.cancel_group(&ids),
+            one.cancel_group(&wanted),
             other.cancel_group(&backwards),
             stage.release(2, &mut holder, "rollback")
         );

@@ -21,7 +21,10 @@ async fn prepared_claim(stage: &mut Stage, plans: &str) -> (PgConnection, String
     let (batch, owner) =
         (BatchId::new(now, 0, rand::random()).uuid(), NodeId::new(now, 0, rand::random()).uuid());
     let mut claimer = stage.another().await;
-    let text = statement("claim").replace("{table}", "task").replace("{which}", "shard = any($1)");
+    let text = statement("claim")
+        .replace("{table}", "task")
+        .replace("{which}", "shard = any($1)")
+        .replace("{submitters}", "null, null");
     run(
         &mut claimer,
         &format!(

@@ -40,11 +40,11 @@ fn deferred(batch: &Batch, next: TaskId) -> Settlement {
 fn settle(text: &str, owner: NodeId, batch: &Batch, next: TaskId) -> String {
     let (owner, id, first, shard) =
         (owner.uuid(), batch.id.uuid(), batch.id_of(0), next.shard().as_smallint());
-    let nothing = "'{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}'";
+    let nothing = "'{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}'";
     format!(
         "prepare settle as {text};
          execute settle ('{owner}', '{id}', 0, '{first}', '{first}', '{{orders}}', null, '{{2}}', '{{-1}}', '{{-1}}', '{{0}}', '{{{next}}}',
-           '{{{next}}}', '{{{shard}}}', '{{{first}}}', '{{orders}}', '{{NULL}}', '{{p}}', '{{NULL}}', '{{NULL}}', '{{2}}', '{{true}}',
+           '{{{next}}}', '{{{shard}}}', '{{{first}}}', '{{orders}}', '{{NULL}}', '{{p}}', '{{NULL}}', '{{NULL}}', '{{2}}', '{{1}}', '{{true}}',
            {nothing}, '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', 3600);
          deallocate settle"
     )

@@ -376,6 +376,7 @@ impl World {
             id: self.id(protocol, row_of(task, 0), u8::try_from(task).unwrap()),
             name,
             record,
+            submitted_by: None,
         }
     }
 
@@ -554,7 +555,7 @@ impl World {
             row_of(usize::from(protocol.scope.cancels.unwrap()), 0),
             protocol.scope.cancels.unwrap(),
         );
-        let (cancelled, outcome) = self.canceller.cancel_group(&[first]).await;
+        let (cancelled, outcome) = self.canceller.cancel_group(&[(first, None)]).await;
         outcome.unwrap();
         assert_eq!(
             cancelled[0].is_some(),

@@ -22,8 +22,8 @@ use parking_lot::{Mutex, MutexGuard};
 
 use crate::access::permit::ListPermit;
 use crate::domain::{
-    Cursor, Kept, List, NewTask, NodeId, Page, Precondition, Receipt, Selection, Shard, ShardCount,
-    TaskId, TaskName, TaskState, TaskView, Timestamp, TopicName,
+    Actors, Cursor, Kept, List, NewTask, NodeId, Page, Precondition, Receipt, Selection, Shard,
+    ShardCount, TaskId, TaskName, TaskState, TaskView, Timestamp, TopicName,
 };
 use crate::node::messages::permitted::PermittedDraft;
 use crate::node::messages::{
@@ -404,6 +404,7 @@ fn view_of(task: NewTask) -> TaskView {
         kept: Some(kept),
         reason: (state == TaskState::Dead).then(|| "tried".to_owned()),
         died_at: (state == TaskState::Dead).then_some(Timestamp::from_millis(NOW_MILLIS)),
+        actors: Actors::default(),
     }
 }
 

@@ -5,7 +5,7 @@ use sqlx::Connection as _;
 use sqlx::postgres::PgConnection;
 
 use super::{Replaces, current_of, lock};
-use crate::domain::{Precondition, TaskName, TaskView, TopicName};
+use crate::domain::{Precondition, PrincipalId, TaskName, TaskView, TopicName};
 use crate::postgres::connection::error::PostgresError;
 use crate::postgres::tasks::cancel::{CancelRow, FAR, NEAR, delete_rows};
 use crate::postgres::tasks::names::NameEntry;
@@ -24,7 +24,7 @@ pub enum Withdrawal {
 }
 
 impl Replaces {
-    /// Cancels the task that a name stands for, if `condition` allows it.
+    /// Cancels the task that a name stands for, if `condition` allows it. `by` is the caller.
     ///
     /// # Errors
     /// After [`PostgresError::Unanswered`] the cancel may or may not have taken effect. After any
@@ -34,9 +34,10 @@ impl Replaces {
         topic: &TopicName,
         name: &TaskName,
         condition: &Precondition,
+        by: Option<PrincipalId>,
     ) -> Result<Withdrawal, PostgresError> {
         let statement =
-            async |open: &mut PgConnection| withdraw(open, (topic, name), condition).await;
+            async |open: &mut PgConnection| withdraw(open, (topic, name), condition, by).await;
         self.pool.run("cancel a task by its name", statement).await
     }
 }
@@ -45,6 +46,7 @@ async fn withdraw(
     open: &mut PgConnection,
     (topic, name): (&TopicName, &TaskName),
     condition: &Precondition,
+    by: Option<PrincipalId>,
 ) -> Result<Withdrawal, sqlx::Error> {
     let mut transaction = open.begin().await?;
     let entry = lock(&mut transaction, topic.as_str(), name.as_str()).await?;
@@ -57,7 +59,7 @@ async fn withdraw(
         transaction.rollback().await?;
         return Ok(Withdrawal::Unmet(entry));
     }
-    let wanted = [CancelRow { row: entry.row, first: entry.id }];
+    let wanted = [CancelRow { row: entry.row, first: entry.id, by }];
     // The far table comes first: a task moves from there to a leaf, never back.
     for table in [FAR, NEAR] {
         let deleted = delete_rows(&mut transaction, &wanted, table.statement).await?;

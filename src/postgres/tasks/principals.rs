@@ -1,0 +1,262 @@
+//! Principals in the tables: numbers instead of names, and how statements write submitters.
+//!
+//! The number of a principal is committed on its own before any statement uses it, so a statement
+//! that is rolled back takes no number along. Two nodes that intern the same name at the same time
+//! meet at the unique name: one inserts it, the other reads it.
+//!
+//! An anonymous task costs a submit one look at each task of the group and otherwise nothing: the
+//! statement is another text, without submitters. A claim counts the submitters (one strict
+//! aggregate, which skips nulls) and builds no array. A row and a batch grow by no byte. A cancel
+//! binds one array of nulls more.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use sqlx::Row;
+use sqlx::postgres::{PgConnection, PgRow};
+
+use crate::clock;
+use crate::domain::{
+    Actors, Dropped, NewTask, PrincipalId, PrincipalName, Submitted, Throttle, Timestamp,
+};
+use crate::postgres::connection::ConnectionPurpose;
+use crate::postgres::connection::error::Cause;
+use crate::postgres::connection::pool::Pool;
+use crate::postgres::{PostgresError, PostgresSettings};
+
+const PURPOSE: ConnectionPurpose =
+    ConnectionPurpose { name: "principals", deadline: Duration::from_secs(2), settings: &[] };
+/// Maximum number of principals that a node remembers. It asks Postgres about others each time.
+const KNOWN_MAX: usize = 10_000;
+/// The statement finds nothing when another node has inserted the name after it began. The next
+/// one sees that row.
+const TRIES_MAX: usize = 5;
+/// SQLSTATE `sequence_generator_limit_exceeded`: all 32,767 numbers are taken.
+const NUMBERS_USED_UP: &str = "2200H";
+const SAY_USED_UP_EVERY: Duration = Duration::from_secs(600);
+
+/// A known name must not reach the insert: also one that meets a conflict uses up a number.
+const INTERN: &str = "-- intern a principal
+with known as materialized (
+  select id from principal where name = $1
+), made as (
+  insert into principal (name) select $1 where not exists (select from known)
+  on conflict (name) do nothing
+  returning id
+)
+select id from known union all select id from made";
+
+/// A principal without a number has done nothing.
+pub(in crate::postgres) const FIND: &str =
+    "-- find a principal\nselect id from principal where name = $1";
+
+/// The numbers of principals. Postgres has all of them, and a node those that it has met.
+#[derive(Debug)]
+pub struct Principals {
+    pool: Pool,
+    known: Mutex<HashMap<PrincipalName, PrincipalId>>,
+    used_up_said: Mutex<Throttle>,
+}
+
+/// The number of a principal, or the reason why there is none.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Interned {
+    Known(PrincipalId),
+    /// The caller is anonymous.
+    Anonymous,
+    /// All numbers are taken. What the principal does is stored as if it was anonymous: a name too
+    /// many must not keep a caller from submitting.
+    UsedUp,
+}
+
+impl Interned {
+    pub const fn id(self) -> Option<PrincipalId> {
+        match self {
+            Self::Known(id) => Some(id),
+            Self::Anonymous | Self::UsedUp => None,
+        }
+    }
+}
+
+impl Principals {
+    pub fn new(settings: &PostgresSettings, connections_max: usize) -> Self {
+        Self {
+            pool: Pool::new(settings, PURPOSE, connections_max),
+            known: Mutex::default(),
+            used_up_said: Mutex::new(Throttle::new(SAY_USED_UP_EVERY)),
+        }
+    }
+
+    /// Returns the number of a principal. A new name gets one.
+    pub async fn intern(&self, name: &PrincipalName) -> Result<Interned, PostgresError> {
+        if name.is_anonymous() {
+            return Ok(Interned::Anonymous);
+        }
+        if let Some(id) = self.remembered(name) {
+            return Ok(Interned::Known(id));
+        }
+        // The future is on the heap: it is rarely needed, and would make the future of every call
+        // larger.
+        Box::pin(self.intern_new(name)).await
+    }
+
+    /// Returns the number of a principal. `None` when it has none, and so has done nothing.
+    pub async fn find(&self, name: &PrincipalName) -> Result<Option<PrincipalId>, PostgresError> {
+        if let Some(id) = self.remembered(name) {
+            return Ok(Some(id));
+        }
+        let id = self.ask("find a principal", FIND, name).await?;
+        Ok(id.inspect(|id| self.remember(name, *id)))
+    }
+
+    async fn intern_new(&self, name: &PrincipalName) -> Result<Interned, PostgresError> {
+        const WHAT: &str = "intern a principal";
+        for _try in 0..TRIES_MAX {
+            match self.ask(WHAT, INTERN, name).await {
+                Ok(Some(id)) => {
+                    self.remember(name, id);
+                    return Ok(Interned::Known(id));
+                }
+                Ok(None) => {}
+                Err(error) if error.code().as_deref() == Some(NUMBERS_USED_UP) => {
+                    if self.used_up_said.lock().lets_through(clock::monotonic()) {
+                        tracing::error!(
+                            principal = %name,
+                            "the table principal is full; its changes are stored without its name"
+                        );
+                    }
+                    return Ok(Interned::UsedUp);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Err(PostgresError::new(WHAT, Cause::Fact("its name comes and goes in the table principal")))
+    }
+
+    async fn ask(
+        &self,
+        what: &str,
+        text: &'static str,
+        name: &PrincipalName,
+    ) -> Result<Option<PrincipalId>, PostgresError> {
+        let statement = async |open: &mut PgConnection| {
+            sqlx::query_scalar::<_, i16>(text).bind(name.as_str()).fetch_optional(open).await
+        };
+        Ok(self.pool.run(what, statement).await?.map(PrincipalId::new))
+    }
+
+    fn remembered(&self, name: &PrincipalName) -> Option<PrincipalId> {
+        self.known.lock().get(name).copied()
+    }
+
+    fn remember(&self, name: &PrincipalName, id: PrincipalId) {
+        let mut known = self.known.lock();
+        if known.len() < KNOWN_MAX {
+            known.insert(name.clone(), id);
+        }
+    }
+}
+
+/// The moment of a submit, in a statement that stores tasks with submitters: milliseconds since the
+/// epoch, computed once. A CTE.
+pub(super) const STAMP: &str = "stamp as materialized (
+  select floor(extract(epoch from statement_timestamp()) * 1000)::bigint as at
+)";
+
+/// Returns true when a statement must write submitters.
+pub(super) fn have_submitters(tasks: &[&NewTask]) -> bool {
+    tasks.iter().any(|task| task.submitted_by.is_some())
+}
+
+pub(super) fn submitters_of(tasks: &[&NewTask]) -> Vec<Option<i16>> {
+    tasks.iter().map(|task| task.submitted_by.map(PrincipalId::as_smallint)).collect()
+}
+
+/// Returns the submitters of a batch as its row has them: none when all tasks are anonymous, and
+/// one when all have the same.
+pub(super) fn submitters_of_batch(tasks: &[&NewTask]) -> Option<Vec<Option<i16>>> {
+    let mut submitters = submitters_of(tasks);
+    let first = submitters.first().copied()?;
+    if submitters.iter().all(|submitter| *submitter == first) {
+        submitters.truncate(1);
+    }
+    submitters.iter().any(Option::is_some).then_some(submitters)
+}
+
+/// Returns the expressions for `submitted_by` and `submitted_ats` of a batch that is made of the
+/// rows of `cte`. They are evaluated only when a row has a submitter.
+pub(super) fn aggregates_of(cte: &str, order: &str) -> String {
+    ["submitted_by", "submitted_at"]
+        .map(|column| {
+            format!(
+                "case when count(submitted_by) > 0 then (
+      select case when count(*) = count(submitted_by) and min({column}) = max({column})
+        then array[min({column})]
+        else array_agg({column}{order}) end
+      from {cte}
+    ) end"
+            )
+        })
+        .join(",\n    ")
+}
+
+/// Reads who did what to a task. A statement that knows less leaves columns out.
+pub(in crate::postgres) fn actors_of(row: &PgRow) -> Result<Actors, sqlx::Error> {
+    let by: Option<String> = row.try_get("submitted_by")?;
+    let at: Option<i64> = row.try_get("submitted_at")?;
+    let submitted = by.zip(at).map(|(by, at)| Submitted {
+        by: PrincipalName::stored(&by),
+        at: Timestamp::from_millis(at),
+    });
+    Ok(Actors { submitted, ..Actors::default() })
+}
+
+/// Reads the name of a principal.
+pub(in crate::postgres) fn principal_of(
+    row: &PgRow,
+    column: &str,
+) -> Result<Option<PrincipalName>, sqlx::Error> {
+    let name: Option<String> = row.try_get(column)?;
+    Ok(name.map(|name| PrincipalName::stored(&name)))
+}
+
+/// Reads who dropped a dead letter, and when.
+pub(in crate::postgres) fn dropped_of(row: &PgRow) -> Result<Option<Dropped>, sqlx::Error> {
+    let at: Option<i64> = row.try_get("dropped_at")?;
+    let by = principal_of(row, "dropped_by")?;
+    Ok(at.map(|at| Dropped { by, at: Timestamp::from_micros(at) }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::{Headers, Record, ShardCount, TopicName};
+
+    #[test]
+    fn a_batch_names_its_submitters_as_shortly_as_it_can() {
+        let record = Record {
+            topic: TopicName::stored("orders"),
+            key: None,
+            payload: None,
+            headers: Headers::default(),
+        };
+        let task = |id: Option<i16>| NewTask {
+            submitted_by: id.map(PrincipalId::new),
+            ..NewTask::new(record.clone(), None, Timestamp::EPOCH, ShardCount::DEFAULT, (0, 1))
+        };
+        for (tasks, expected) in [
+            (vec![], None),
+            (vec![None, None], None),
+            (vec![Some(7)], Some(vec![Some(7)])),
+            (vec![Some(7), Some(7)], Some(vec![Some(7)])),
+            (vec![None, Some(7)], Some(vec![None, Some(7)])),
+            (vec![Some(8), Some(7), Some(8)], Some(vec![Some(8), Some(7), Some(8)])),
+        ] {
+            let tasks: Vec<NewTask> = tasks.into_iter().map(task).collect();
+            let tasks: Vec<&NewTask> = tasks.iter().collect();
+            assert_eq!(submitters_of_batch(&tasks), expected);
+            assert_eq!(have_submitters(&tasks), expected.is_some());
+        }
+    }
+}
