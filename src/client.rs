@@ -81,10 +81,10 @@ async fn show(args: args::Show) -> ExitCode {
     end(asked.await, args.node.json, Deed::Look, print::shown)
 }
 
-/// Cancels a task, or all tasks of a topic.
+/// Cancels a task, or all tasks of a topic or a submitter.
 async fn cancel(args: args::CancelArgs) -> ExitCode {
-    if let (Some(topic), None) = (&args.topic, &args.name) {
-        return cancel_many(&args, topic).await;
+    if args.name.is_none() && (args.topic.is_some() || args.submitted_by.is_some()) {
+        return cancel_many(&args).await;
     }
     end(cancel_one(&args).await, args.node.json, Deed::Cancel, print::cancelled)
 }
@@ -100,16 +100,20 @@ async fn cancel_one(args: &args::CancelArgs) -> Result<NodeAnswer, Ending> {
     .await
 }
 
-async fn cancel_many(args: &args::CancelArgs, topic: &str) -> ExitCode {
+async fn cancel_many(args: &args::CancelArgs) -> ExitCode {
+    let (topic, submitted_by) = (args.topic.as_deref(), args.submitted_by.as_deref());
     if !args.yes && !args.dry_run {
+        let of = topic.map(|topic| format!(" of {topic}")).unwrap_or_default();
+        let by = submitted_by.map(|name| format!(" submitted by {name}")).unwrap_or_default();
         return unconfirmed(
-            &format!("cancel all tasks of {topic} in this range that can still be cancelled"),
+            &format!("cancel all tasks{of}{by} in this range that can still be cancelled"),
             args.node.json,
         );
     }
     let bulk = Bulk {
         path: &["v1", "tasks", "cancel"],
         topic,
+        submitted_by,
         range: &args.range,
         is_dry_run: args.dry_run,
         is_json: args.node.json,
@@ -136,7 +140,8 @@ async fn list(args: args::ListArgs) -> ExitCode {
             counts::shown(answer, args.topic.as_deref())
         });
     }
-    let filters = filters_of(&args.topic, &args.range);
+    let mut filters = filters_of(&args.topic, &args.range);
+    filters.extend(given(&[("submitted_by", &args.submitted_by)]));
     let listing = ListParameters {
         path: &TASKS,
         filters,
@@ -220,7 +225,8 @@ async fn dead_many(
     }
     let bulk = Bulk {
         path,
-        topic,
+        topic: Some(topic),
+        submitted_by: None,
         range: &args.range,
         is_dry_run: args.dry_run,
         is_json: args.node.json,

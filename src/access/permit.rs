@@ -111,6 +111,60 @@ impl<R: Right> BulkPermit<R> {
     }
 }
 
+/// The proof that a caller may cancel many tasks of one topic or of all topics, or only count them.
+#[derive(Clone, Debug)]
+pub struct CancelManyPermit {
+    principal: Arc<Principal>,
+    /// `None` for all topics.
+    grant: Option<Grant>,
+    is_dry_run: bool,
+}
+
+impl CancelManyPermit {
+    /// Checks [`Action::Cancel`], or for a dry run [`Action::Read`]: on the topic, or without one on
+    /// `*`.
+    pub fn on(
+        caller: &Caller,
+        topic: Option<&TopicName>,
+        is_dry_run: bool,
+    ) -> Result<Self, Denied> {
+        let action = Self::action(is_dry_run);
+        let grant = topic.map(|topic| Grant::new(caller, action, topic)).transpose()?;
+        if grant.is_none() && !caller.principal.rights.allows_everywhere(action) {
+            return Err(Denied(action));
+        }
+        Ok(Self { principal: caller.principal.clone(), grant, is_dry_run })
+    }
+
+    const fn action(is_dry_run: bool) -> Action {
+        if is_dry_run { Action::Read } else { Action::Cancel }
+    }
+
+    /// Returns the caller whose rights were checked.
+    pub fn principal(&self) -> &Arc<Principal> {
+        &self.principal
+    }
+
+    /// Returns the permit for its topic, unless it is for all topics.
+    pub fn grant(&self) -> Option<&Grant> {
+        self.grant.as_ref()
+    }
+
+    /// True when nothing may be changed.
+    pub fn is_dry_run(&self) -> bool {
+        self.is_dry_run
+    }
+
+    /// Returns true for the topics whose tasks may be cancelled, or counted. `*` does not include
+    /// topics whose names begin with `_`, so every single task is to be asked for.
+    pub fn covers(&self, topic: &TopicName) -> bool {
+        match &self.grant {
+            Some(grant) => grant.topic == *topic,
+            None => self.principal.rights.allows(Self::action(self.is_dry_run), topic),
+        }
+    }
+}
+
 impl<R> Deref for Permit<R> {
     type Target = Grant;
 
@@ -238,6 +292,23 @@ mod tests {
         assert_eq!(bulk(Action::Cancel, true), Err(Denied(Action::Read)));
         assert_eq!(bulk(Action::Read, true), Ok(true));
         assert_eq!(bulk(Action::Read, false), Err(Denied(Action::Cancel)));
+    }
+
+    #[test]
+    fn a_cancel_without_a_topic_needs_the_right_everywhere_and_leaves_out_hidden_topics() {
+        let [orders, schemas] = topics(["orders", "_schemas"]);
+        let on =
+            |caller: &Caller, topic, is_dry_run| CancelManyPermit::on(caller, topic, is_dry_run);
+        let all = caller(&[Action::Cancel], "*");
+        let permit = on(&all, None, false).unwrap();
+        assert!(permit.covers(&orders) && !permit.covers(&schemas) && permit.grant().is_none());
+        assert_eq!(on(&all, None, true).map(drop), Err(Denied(Action::Read)));
+        let one = caller(&[Action::Cancel, Action::Read], "orders");
+        assert_eq!(on(&one, None, false).map(drop), Err(Denied(Action::Cancel)));
+        assert_eq!(on(&one, None, true).map(drop), Err(Denied(Action::Read)));
+        let permit = on(&one, Some(&orders), true).unwrap();
+        assert!(permit.covers(&orders) && !permit.covers(&schemas) && permit.is_dry_run());
+        assert!(on(&one, Some(&schemas), false).is_err());
     }
 
     #[test]

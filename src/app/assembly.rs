@@ -40,7 +40,7 @@ use crate::node::requests::service::submitter::Submitter;
 use crate::node::requests::service::{self, Service};
 use crate::node::settle::adopter::{Adopter, AdopterParts};
 use crate::node::settle::settler::{Settler, SettlerParts, Undone};
-use crate::node::shared::{Calls, NodeShared};
+use crate::node::shared::{CallerNumbers, Calls, NodeShared};
 use crate::node::topic_keeper::TopicKeeper;
 use crate::postgres::PostgresSettings;
 use crate::postgres::lists::backlog::BacklogCounter;
@@ -54,6 +54,7 @@ use crate::postgres::tasks::cancel::Cancels;
 use crate::postgres::tasks::claim::Claims;
 use crate::postgres::tasks::look_up::LookUp;
 use crate::postgres::tasks::names::Names;
+use crate::postgres::tasks::principals::Principals;
 use crate::postgres::tasks::replace::Replaces;
 use crate::postgres::tasks::settle::Settles;
 use crate::postgres::tasks::submit::Submits;
@@ -85,6 +86,8 @@ const NAMES_MAX: usize = 3;
 /// Maximum number of connections for lists, and for dead letters.
 const LISTS_MAX: usize = 2;
 const DEAD_LETTERS_MAX: usize = 2;
+/// Maximum number of connections for the numbers of principals. Each node asks once for each.
+const PRINCIPALS_MAX: usize = 1;
 /// Maximum number of batches in flight. A small batch costs more than its tasks.
 pub const IN_FLIGHT_BATCHES_MAX: usize = 8_192;
 /// Maximum delay of a start by a Kafka that does not answer.
@@ -392,6 +395,10 @@ impl Site<'_> {
             metrics: parts.metrics.clone(),
             calls: Calls::default(),
             submit_order: SubmitOrder::default(),
+            callers: CallerNumbers {
+                principals: Principals::new(&parts.postgres, PRINCIPALS_MAX),
+                metrics: parts.metrics.clone(),
+            },
         });
         Ok(Core { shared, membership, publisher, progress })
     }

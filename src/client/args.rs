@@ -8,7 +8,7 @@ mod node;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, Subcommand};
+use clap::{ArgGroup, Args, Subcommand};
 
 pub use self::access::Credentials;
 use self::manual::{EXIT_CODES, SHOW_EXIT_CODES, with_codes};
@@ -244,7 +244,8 @@ pub struct Show {
 #[derive(Args, Clone, Debug)]
 #[command(
     override_usage = manual::CANCEL_USAGE,
-    group = which(&["id", "topic", "name"]),
+    group = which(&["id", "topic", "name", "submitted_by"]),
+    group = ArgGroup::new("many").args(["topic", "submitted_by"]).multiple(true),
     after_help = EXIT_CODES,
     after_long_help = with_codes(manual::CANCEL_EXAMPLES, EXIT_CODES)
 )]
@@ -252,7 +253,9 @@ pub struct CancelArgs {
     /// The task's id, from the answer to its submit.
     #[arg(
         value_name = "ID",
-        conflicts_with_all = ["topic", "name", "due_from", "due_to", "dry_run", "yes"]
+        conflicts_with_all = [
+            "topic", "name", "submitted_by", "due_from", "due_to", "dry_run", "yes"
+        ]
     )]
     pub id: Option<TaskId>,
     /// The topic of the task, with --name. Without --name: all tasks of the topic that can still be
@@ -277,13 +280,17 @@ pub struct CancelArgs {
         conflicts_with_all = ["id", "due_from", "due_to", "dry_run", "yes"]
     )]
     pub if_match: Option<TaskId>,
+    /// All tasks that this principal has submitted and that can still be cancelled, of --topic or
+    /// of all topics.
+    #[arg(long, value_name = "PRINCIPAL", conflicts_with = "name")]
+    pub submitted_by: Option<String>,
     #[command(flatten)]
     pub range: RangeArgs,
     /// Only counts the tasks.
-    #[arg(long, requires = "topic", conflicts_with = "name")]
+    #[arg(long, requires = "many", conflicts_with = "name")]
     pub dry_run: bool,
     /// Cancels all of them. A cancel cannot be undone.
-    #[arg(long, requires = "topic", conflicts_with_all = ["name", "dry_run"])]
+    #[arg(long, requires = "many", conflicts_with_all = ["name", "dry_run"])]
     pub yes: bool,
     #[command(flatten)]
     pub node: NodeOptions,

@@ -24,7 +24,8 @@ pub const RETRY_FOR: Duration = Duration::from_secs(60);
 #[derive(Clone, Copy, Debug)]
 pub struct Bulk<'a> {
     pub path: &'a [&'a str],
-    pub topic: &'a str,
+    pub topic: Option<&'a str>,
+    pub submitted_by: Option<&'a str>,
     pub range: &'a RangeArgs,
     pub is_dry_run: bool,
     pub is_json: bool,
@@ -39,7 +40,10 @@ pub struct Bulk<'a> {
 
 #[derive(Serialize)]
 struct BulkRequest<'a> {
-    topic: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    topic: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    submitted_by: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     due_from: Option<NumberOrText<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -99,8 +103,9 @@ impl Bulk<'_> {
             // The next call of a dry run would count the same tasks again, unless the cursor has
             // moved.
             if !progress.more || (self.is_dry_run && !has_moved) {
-                if total == 0 && is_exact && progress.topic_known == Some(false) {
-                    return Err(unknown_topic(self.topic).into());
+                let is_unknown = total == 0 && is_exact && progress.topic_known == Some(false);
+                if let Some(topic) = self.topic.filter(|_topic| is_unknown) {
+                    return Err(unknown_topic(topic).into());
                 }
                 return Ok(self.summary(total, progress.more, is_exact));
             }
@@ -128,6 +133,7 @@ impl Bulk<'_> {
     fn call(&self, caller: &NodeCaller, cursor: Option<&str>) -> Result<Call, Ending> {
         let request = BulkRequest {
             topic: self.topic,
+            submitted_by: self.submitted_by,
             due_from: self.range.due_from.as_deref().map(NumberOrText),
             due_to: self.range.due_to.as_deref().map(NumberOrText),
             dry_run: self.is_dry_run,

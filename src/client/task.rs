@@ -36,6 +36,12 @@ pub struct Task {
     pub reason: Option<String>,
     /// Only dead letters have it.
     pub died_at: Option<String>,
+    pub submitted_by: Option<String>,
+    pub submitted_at: Option<String>,
+    pub cancelled_by: Option<String>,
+    pub dropped_by: Option<String>,
+    /// Only dropped dead letters have it.
+    pub dropped_at: Option<String>,
 }
 
 /// An explicit null counts as a payload.
@@ -95,6 +101,9 @@ impl Task {
         line("attempt", self.attempt.map(|attempt| attempt.to_string()).as_deref());
         line("reason", self.reason.as_deref());
         line("died", self.died_at.as_deref());
+        line("submitted", moment_and_name(&self.submitted_at, &self.submitted_by).as_deref());
+        line("cancelled", moment_and_name(&None, &self.cancelled_by).as_deref());
+        line("dropped", moment_and_name(&self.dropped_at, &self.dropped_by).as_deref());
         if let Some(receipt) = &self.receipt {
             line(
                 "published",
@@ -129,6 +138,14 @@ impl Task {
         line("redacted", self.redacted.then_some(is_redacted));
         lines.truncate(lines.trim_end().len());
         lines
+    }
+}
+
+fn moment_and_name(at: &Option<String>, by: &Option<String>) -> Option<String> {
+    match (at, by) {
+        (Some(at), Some(by)) => Some(format!("{at} by {by}")),
+        (at, None) => at.clone(),
+        (None, Some(by)) => Some(format!("by {by}")),
     }
 }
 

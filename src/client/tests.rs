@@ -41,7 +41,8 @@ fn bulk(range: &RangeArgs, is_dry_run: bool) -> Bulk<'_> {
     let path = &["v1", "tasks", "cancel"];
     Bulk {
         path,
-        topic: "t",
+        topic: Some("t"),
+        submitted_by: None,
         range,
         is_dry_run,
         is_json: false,
@@ -397,7 +398,10 @@ fn a_wrong_command_line_is_told_all_the_ways_that_are_right() {
         ),
         (
             "punctual cancel",
-            ["<ID|--topic <TOPIC>|--name <NAME>>", "punctual cancel --topic <TOPIC> [--due-from"],
+            [
+                "<ID|--topic <TOPIC>|--name <NAME>|--submitted-by <PRINCIPAL>>",
+                "punctual cancel --topic <TOPIC> [--due-from",
+            ],
         ),
         (
             "punctual dead redrive",

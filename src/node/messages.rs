@@ -8,10 +8,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::access::Principal;
-use crate::access::permit::{BulkPermit, Grant, Right};
+use crate::access::permit::{BulkPermit, CancelManyPermit, Right};
 use crate::domain::{
-    Backlog, Cursor, NodeId, Record, Selection, Shard, TaskId, TaskName, TaskState, TaskView,
-    Timestamp, TopicName,
+    Backlog, Cursor, NodeId, PrincipalName, Record, Selection, Shard, TaskId, TaskName, TaskState,
+    TaskView, Timestamp, TopicName,
 };
 
 /// A task as requested: well-formed, but not yet checked against the cluster's clock, the topic and
@@ -188,11 +188,14 @@ pub struct Figure {
     pub is_exact: bool,
 }
 
-/// A selection of many tasks: those of one topic that are due in a range. The caller may change
-/// them, or for a dry run count them.
+/// A selection of many tasks: those of one topic, or of a submitter, that are due in a range. The
+/// caller may change them, or for a dry run count them.
 #[derive(Clone, Debug)]
 pub struct BulkSelection {
-    grant: Grant,
+    principal: Arc<Principal>,
+    /// `None` for all topics.
+    topic: Option<TopicName>,
+    submitted_by: Option<PrincipalName>,
     /// Only report what would be done.
     pub is_dry_run: bool,
     pub due_from: Option<Timestamp>,
@@ -224,24 +227,57 @@ impl BulkSelection {
     pub const TASKS_MAX: u64 = 10_000;
 
     pub fn new<R: Right>(permit: &BulkPermit<R>, range: BulkRange) -> Self {
-        let (grant, is_dry_run) = (Grant::clone(permit), permit.is_dry_run());
         let BulkRange { due_from, due_to, from } = range;
-        Self { grant, is_dry_run, due_from, due_to, from }
+        Self {
+            principal: Arc::clone(permit.principal()),
+            topic: Some(permit.topic().clone()),
+            submitted_by: None,
+            is_dry_run: permit.is_dry_run(),
+            due_from,
+            due_to,
+            from,
+        }
     }
 
-    pub fn topic(&self) -> &TopicName {
-        self.grant.topic()
+    /// Selects tasks to cancel: those of the topic of the permit, of a submitter, or of both.
+    pub fn to_cancel(
+        permit: &CancelManyPermit,
+        submitted_by: Option<PrincipalName>,
+        range: BulkRange,
+    ) -> Self {
+        let BulkRange { due_from, due_to, from } = range;
+        Self {
+            principal: Arc::clone(permit.principal()),
+            topic: permit.grant().map(|grant| grant.topic().clone()),
+            submitted_by,
+            is_dry_run: permit.is_dry_run(),
+            due_from,
+            due_to,
+            from,
+        }
+    }
+
+    /// Returns the topic, or `*` for all topics.
+    pub fn topic_or_all(&self) -> &str {
+        self.topic.as_ref().map_or("*", TopicName::as_str)
+    }
+
+    pub fn submitted_by(&self) -> Option<&PrincipalName> {
+        self.submitted_by.as_ref()
     }
 
     /// Returns the caller who may make the change.
     pub fn principal(&self) -> &Arc<Principal> {
-        self.grant.principal()
+        &self.principal
     }
 
     pub fn selection(&self) -> Selection {
-        let topic = Some(self.topic().clone());
-        let (due_from, due_to) = (self.due_from, self.due_to);
-        Selection { topic, due_from, due_to, submitted_by: None }
+        Selection {
+            topic: self.topic.clone(),
+            due_from: self.due_from,
+            due_to: self.due_to,
+            submitted_by: self.submitted_by.clone(),
+        }
     }
 }
 

@@ -18,6 +18,7 @@ pub struct NodeMetrics {
     pub replaced: Counter,
     pub cancel_queue: Gauge,
     pub cancelled: Counter,
+    pub principals_not_stored: Counter,
     pub rows_looked_at: Counter,
     pub redriven: Counter,
     pub dead_letters_dropped: Counter,
@@ -72,6 +73,8 @@ impl NodeMetrics {
             replaced: to.counter("tasks_replaced", "Pending tasks replaced by a PUT"),
             cancel_queue: to.gauge("cancel_queue_tasks", "Cancels that wait for their statement"),
             cancelled: to.counter("tasks_cancelled", "Tasks cancelled"),
+            principals_not_stored: to
+                .counter("principals_not_stored", "Changes without the name of their caller"),
             rows_looked_at: to.counter("listed_rows", "Rows read for lists and bulk cancels"),
             redriven: to.counter("dead_letters_redriven", "Dead letters redriven"),
             dead_letters_dropped: to.counter("dead_letters_dropped", "Dead letters dropped"),

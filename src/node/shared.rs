@@ -15,9 +15,12 @@ use super::metrics::NodeMetrics;
 use super::publish::wheel::Entrance;
 use crate::clock::{self, ClusterClock};
 use crate::domain::{
-    Batch, ClusterSettings, IdRange, Monotonic, NodeId, SubmitOrder, TaskId, Timestamp, TopicName,
+    Batch, ClusterSettings, IdRange, Monotonic, NodeId, PrincipalId, PrincipalName, SubmitOrder,
+    TaskId, Timestamp, TopicName,
 };
 use crate::engine::topics::Sight;
+use crate::postgres::PostgresError;
+use crate::postgres::tasks::principals::{Interned, Principals};
 
 /// The maximum number of id ranges behind the watermark that wait to be claimed.
 const LATE_MAX: usize = 64;
@@ -34,6 +37,7 @@ pub struct NodeShared {
     pub metrics: NodeMetrics,
     pub calls: Calls,
     pub submit_order: SubmitOrder,
+    pub callers: CallerNumbers,
 }
 
 /// The calls to the claim loops.
@@ -55,6 +59,28 @@ impl Calls {
 
     pub fn set_quarantined(&self, ids: Vec<Uuid>) {
         *self.quarantine.lock() = ids;
+    }
+}
+
+/// The numbers of callers in the tables.
+#[derive(Debug)]
+pub struct CallerNumbers {
+    pub principals: Principals,
+    pub metrics: NodeMetrics,
+}
+
+impl CallerNumbers {
+    /// Returns the number of a caller. `None` when the caller is anonymous, and when all numbers are
+    /// taken: then the change is stored without its name.
+    ///
+    /// # Errors
+    /// The caller must change nothing, because it would not be known who has done it.
+    pub async fn of(&self, name: &PrincipalName) -> Result<Option<PrincipalId>, PostgresError> {
+        let interned = self.principals.intern(name).await?;
+        if interned == Interned::UsedUp {
+            self.metrics.principals_not_stored.inc();
+        }
+        Ok(interned.id())
     }
 }
 

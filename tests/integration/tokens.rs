@@ -13,10 +13,10 @@ use crate::support::node::program;
 const DEADLINE: Duration = Duration::from_secs(60);
 
 /// An auth file that is deleted with the test.
-struct AuthFile(PathBuf);
+pub struct AuthFile(PathBuf);
 
 impl AuthFile {
-    fn new(name: &str, text: &str) -> Self {
+    pub fn new(name: &str, text: &str) -> Self {
         let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR"))
             .join(format!("{}-{name}.toml", std::process::id()));
         let mut file = std::fs::File::create(&path).unwrap();
@@ -25,7 +25,7 @@ impl AuthFile {
         Self(path)
     }
 
-    fn path(&self) -> &str {
+    pub fn path(&self) -> &str {
         self.0.to_str().unwrap()
     }
 }
@@ -38,7 +38,7 @@ impl Drop for AuthFile {
     }
 }
 
-async fn run(words: &[&str], input: &str) -> Output {
+pub async fn run(words: &[&str], input: &str) -> Output {
     let mut command = program(words);
     let mut child = command
         .stdin(Stdio::piped())
@@ -51,7 +51,7 @@ async fn run(words: &[&str], input: &str) -> Output {
     tokio::time::timeout(DEADLINE, child.wait_with_output()).await.expect("it ends").unwrap()
 }
 
-fn text(bytes: &[u8]) -> String {
+pub fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 

@@ -158,8 +158,14 @@ impl Cluster {
     /// Starts a node that aborts at a failpoint: `claim-committed`, or `record-handed-over:20` for
     /// the twentieth time.
     pub fn spawn_to_die_at(&self, point: &str) -> Node {
+        self.spawn_to_die_with(point, &[])
+    }
+
+    /// The same with more arguments.
+    pub fn spawn_to_die_with(&self, point: &str, arguments: &[&str]) -> Node {
         let variables = [(punctual::failpoint::VARIABLE, point)];
-        Node::spawn_with(&self.next_node_name(), &self.arguments(&[]), &variables, &self.logs)
+        let all = self.arguments(arguments);
+        Node::spawn_with(&self.next_node_name(), &all, &variables, &self.logs)
     }
 
     fn arguments<'a>(&'a self, more: &[&'a str]) -> Vec<&'a str> {

@@ -330,7 +330,8 @@ impl Accepted {
             Ending::Open => matches!(row.state.as_str(), "scheduled" | "claimed" | "published"),
             Ending::Cancelled => row.state == "cancelled",
             Ending::PerhapsCancelled => row.state != "dead",
-            Ending::Dead | Ending::Dropped => row.state == "dead",
+            Ending::Dead => row.state == "dead",
+            Ending::Dropped => row.state == "dropped",
         };
         assert!(is_right, "{row:?}; {self:?}");
         if let Some((name, key, payload, headers)) = &row.kept {
@@ -346,7 +347,7 @@ impl Accepted {
 }
 
 fn has_ended(state: &str) -> bool {
-    matches!(state, "published" | "cancelled" | "dead")
+    matches!(state, "published" | "cancelled" | "dead" | "dropped")
 }
 
 /// Returns all tasks of all tables, as of one moment.

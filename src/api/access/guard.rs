@@ -9,7 +9,8 @@ use axum::http::{HeaderMap, Request, header};
 use super::required::Access;
 use crate::access::credential::certificate::PeerCertificate;
 use crate::access::permit::{
-    BulkPermit, Denied, ListPermit, OperatePermit, Permit, Read, ReplacePermit, Right,
+    BulkPermit, CancelManyPermit, Denied, ListPermit, OperatePermit, Permit, Read, ReplacePermit,
+    Right,
 };
 use crate::access::{Action, Caller, Policy, Rights, Unidentified};
 use crate::api::json::answers::Shows;
@@ -86,6 +87,18 @@ impl Guard {
         is_dry_run: bool,
     ) -> Result<BulkPermit<R>, Problem> {
         BulkPermit::on(&self.caller, topic, is_dry_run).map_err(denied_on(topic))
+    }
+
+    /// Returns the permit to cancel many tasks of a topic, or without one of `*`, or to count them.
+    pub fn cancel_many_permit(
+        &self,
+        topic: Option<&TopicName>,
+        is_dry_run: bool,
+    ) -> Result<CancelManyPermit, Problem> {
+        CancelManyPermit::on(&self.caller, topic, is_dry_run).map_err(|denied| match topic {
+            Some(topic) => denied_on(topic)(denied),
+            None => Problem::forbidden_without_topic(denied.0),
+        })
     }
 
     /// Returns the permit to list the tasks of a topic, or without one of `*`.

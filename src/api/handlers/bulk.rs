@@ -13,7 +13,7 @@ use serde_json::value::RawValue;
 
 use super::lists::{binding_of, searched};
 use super::tasks::{IdInPath, id_of, permit_of_task};
-use crate::access::permit::{BulkPermit, Cancel, Drop, Grant, Redrive};
+use crate::access::permit::{BulkPermit, CancelManyPermit, Drop, Grant, Redrive};
 use crate::api::access::guard::Guard;
 use crate::api::json::answers::{self, TaskJson};
 use crate::api::json::times::{self, Rfc3339};
@@ -22,11 +22,16 @@ use crate::api::problems::problem_type::ProblemType;
 use crate::api::request::fields::{boolean, members, string};
 use crate::api::request::{body, preconditions, query};
 use crate::api::shared::ApiShared;
-use crate::domain::{Cursor, List, Selection, TaskId, TaskView, Timestamp, TopicName};
+use crate::domain::{
+    Cursor, List, PrincipalName, Selection, TaskId, TaskView, Timestamp, TopicName,
+};
 use crate::node::messages::{BulkDone, BulkRange, Unavailable};
 use crate::node::requests::service::Service;
 
 const FIELDS: [&str; 5] = ["topic", "due_from", "due_to", "dry_run", "cursor"];
+/// Dead letters are not selected by their submitters.
+const FIELDS_OF_CANCEL: [&str; 6] =
+    ["topic", "due_from", "due_to", "dry_run", "cursor", "submitted_by"];
 
 /// The tasks of a call, with the permit to change or to count them.
 struct BulkRequest {
@@ -39,23 +44,24 @@ struct BulkRequest {
 
 impl BulkRequest {
     /// Reads the selection of tasks. The topic is required, so that a forgotten field cannot empty
-    /// a cluster.
+    /// a cluster. The submitter of tasks to cancel may take its place.
     fn read(
         shared: &ApiShared,
         guard: &Guard,
         text: &str,
         change: BulkChange,
     ) -> Result<Self, Problem> {
-        let [topic, due_from, due_to, dry_run, cursor] = members(text, &FIELDS)?;
-        let Some(topic) = topic else {
-            return Err(Problem::new(
-                ProblemType::MissingField,
-                "the topic of the tasks is required",
-            )
-            .at("topic"));
+        let [topic, due_from, due_to, dry_run, cursor, submitted_by] = match change {
+            BulkChange::Cancel => members(text, &FIELDS_OF_CANCEL)?,
+            BulkChange::Redrive | BulkChange::Drop => {
+                let [topic, due_from, due_to, dry_run, cursor] = members(text, &FIELDS)?;
+                [topic, due_from, due_to, dry_run, cursor, None]
+            }
         };
-        let topic = TopicName::new(&string(topic, "topic")?)
-            .map_err(|error| Problem::invalid("topic", error.to_string()))?;
+        let topic = topic.map(topic_of).transpose()?;
+        let submitted_by = submitted_by
+            .map(|name| query::submitter_of(&string(name, "submitted_by")?, "submitted_by"))
+            .transpose()?;
         let time =
             |value: Option<&RawValue>, field: &'static str| -> Result<Option<Timestamp>, Problem> {
                 value.map(times::due_at).transpose().map_err(|wrong| Problem::invalid(field, wrong))
@@ -68,13 +74,18 @@ impl BulkRequest {
             .filter(|cursor| cursor.get() != "null")
             .map(|cursor| string(cursor, "cursor"))
             .transpose()?;
-        let permit = change.permit(guard, &topic, is_dry_run)?;
-        let selection = Selection { topic: Some(topic), due_from, due_to, submitted_by: None };
+        let selection = Selection { topic, due_from, due_to, submitted_by };
+        let permit = change.permit(guard, &selection, is_dry_run)?;
         let binding = binding_of(guard, change.list(), &selection);
         let from = cursor.map(|cursor| shared.cursors.open(&cursor, binding)).transpose()?;
         let range = BulkRange { due_from, due_to, from };
         Ok(Self { permit, range, selection, is_dry_run })
     }
+}
+
+fn topic_of(value: &RawValue) -> Result<TopicName, Problem> {
+    let text = string(value, "topic")?;
+    TopicName::new(&text).map_err(|error| Problem::invalid("topic", error.to_string()))
 }
 
 /// The change that a call makes to many tasks.
@@ -87,23 +98,29 @@ enum BulkChange {
 
 /// A change with the permit for it.
 enum ChangePermit {
-    Cancel(BulkPermit<Cancel>),
+    Cancel(CancelManyPermit),
     Redrive(BulkPermit<Redrive>),
     Drop(BulkPermit<Drop>),
 }
 
 impl ChangePermit {
-    fn grant(&self) -> &Grant {
+    /// Returns the permit for the topic of the call, if it names one.
+    fn grant(&self) -> Option<&Grant> {
         match self {
-            Self::Cancel(permit) => permit,
-            Self::Redrive(permit) => permit,
-            Self::Drop(permit) => permit,
+            Self::Cancel(permit) => permit.grant(),
+            Self::Redrive(permit) => Some(permit),
+            Self::Drop(permit) => Some(permit),
         }
     }
 
-    async fn change(&self, service: &Service, range: BulkRange) -> Result<BulkDone, Unavailable> {
+    async fn change(
+        &self,
+        service: &Service,
+        submitted_by: Option<PrincipalName>,
+        range: BulkRange,
+    ) -> Result<BulkDone, Unavailable> {
         match self {
-            Self::Cancel(permit) => service.cancel_all(permit, range).await,
+            Self::Cancel(permit) => service.cancel_all(permit, submitted_by, range).await,
             Self::Redrive(permit) => service.redrive_all(permit, range).await,
             Self::Drop(permit) => service.drop_all_dead(permit, range).await,
         }
@@ -115,13 +132,19 @@ impl BulkChange {
     fn permit(
         self,
         guard: &Guard,
-        topic: &TopicName,
+        selection: &Selection,
         is_dry_run: bool,
     ) -> Result<ChangePermit, Problem> {
+        let topic = selection.topic.as_ref();
+        let missing = |detail| Problem::new(ProblemType::MissingField, detail).at("topic");
+        let named = topic.ok_or_else(|| missing("the topic of the tasks is required"));
         Ok(match self {
-            Self::Cancel => ChangePermit::Cancel(guard.bulk_permit(topic, is_dry_run)?),
-            Self::Redrive => ChangePermit::Redrive(guard.bulk_permit(topic, is_dry_run)?),
-            Self::Drop => ChangePermit::Drop(guard.bulk_permit(topic, is_dry_run)?),
+            Self::Cancel if topic.is_none() && selection.submitted_by.is_none() => {
+                return Err(missing("the topic or the submitter of the tasks is required"));
+            }
+            Self::Cancel => ChangePermit::Cancel(guard.cancel_many_permit(topic, is_dry_run)?),
+            Self::Redrive => ChangePermit::Redrive(guard.bulk_permit(named?, is_dry_run)?),
+            Self::Drop => ChangePermit::Drop(guard.bulk_permit(named?, is_dry_run)?),
         })
     }
 
@@ -179,13 +202,13 @@ async fn change_many(
             Problem::bulk_unknown(change.done(), reason)
         }
     };
-    let changing = permit.change(&shared.service, range);
+    let changing = permit.change(&shared.service, selection.submitted_by.clone(), range);
     let done = shared.ask(guard, deadline, changing, unknown).await?;
-    let topic_known = if done.task_count == 0 && !done.has_more {
-        let searched = searched(change.list(), &selection);
-        shared.knows_topic(deadline, permit.grant(), searched).await
-    } else {
-        None
+    let topic_known = match permit.grant() {
+        Some(grant) if done.task_count == 0 && !done.has_more => {
+            shared.knows_topic(deadline, grant, searched(change.list(), &selection)).await
+        }
+        _ => None,
     };
     let binding = binding_of(guard, change.list(), &selection);
     let answer = DoneJson {

@@ -18,7 +18,9 @@ use crate::api::shared::ApiShared;
 use crate::domain::{List, Page, Selection, Timestamp};
 use crate::node::messages::{Figure, PageRange, PendingCounts};
 
-const FILTERS: [&str; 5] = ["topic", "due_from", "due_to", "limit", "cursor"];
+const FILTERS: [&str; 6] = ["topic", "submitted_by", "due_from", "due_to", "limit", "cursor"];
+/// Dead letters are not selected by their submitters.
+const FILTERS_OF_DEAD: [&str; 5] = ["topic", "due_from", "due_to", "limit", "cursor"];
 
 /// The number of tasks in a page, unless the request says otherwise.
 pub const LIMIT: usize = 100;
@@ -45,7 +47,7 @@ impl PageRequest {
             topic: parameters.topic()?,
             due_from: parameters.time("due_from")?,
             due_to: parameters.time("due_to")?,
-            submitted_by: None,
+            submitted_by: parameters.submitter("submitted_by")?,
         };
         let permit = guard.list_permit(selection.topic.as_ref())?;
         let binding = binding_of(guard, list, &selection);
@@ -94,7 +96,11 @@ async fn page(
     list: List,
 ) -> Result<Response, Problem> {
     let deadline = shared.deadline();
-    let parameters = Parameters::read(uri, &FILTERS)?;
+    let filters = match list {
+        List::Tasks => FILTERS.as_slice(),
+        List::DeadLetters => FILTERS_OF_DEAD.as_slice(),
+    };
+    let parameters = Parameters::read(uri, filters)?;
     let PageRequest { permit, selection, range } =
         PageRequest::read(shared, guard, list, &parameters)?;
     let listing = shared.service.list(&permit, list, &selection, range);
@@ -116,7 +122,8 @@ async fn page(
 
 /// Returns the list if an empty result proves that it has no tasks of the topic at all.
 pub fn searched(list: List, selection: &Selection) -> Option<List> {
-    (selection.due_from.is_none() && selection.due_to.is_none()).then_some(list)
+    let Selection { topic: _, due_from, due_to, submitted_by } = selection;
+    (due_from.is_none() && due_to.is_none() && submitted_by.is_none()).then_some(list)
 }
 
 #[derive(Serialize)]

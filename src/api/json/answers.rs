@@ -13,7 +13,7 @@ use serde_json::value::RawValue;
 
 use super::times::Rfc3339;
 use crate::domain::task::headers;
-use crate::domain::{Receipt, TaskId, TaskName, TaskState, TaskView, Timestamp};
+use crate::domain::{Actors, Receipt, TaskId, TaskName, TaskState, TaskView, Timestamp};
 
 /// Bytes in JSON: a string if they are UTF-8, base64 otherwise. The name of the member says which.
 #[derive(Debug)]
@@ -51,6 +51,7 @@ pub struct TaskJson<'a> {
     is_tombstone: bool,
     reason: Option<&'a str>,
     died_at: Option<Timestamp>,
+    actors: Option<&'a Actors>,
     is_redacted: bool,
 }
 
@@ -92,6 +93,7 @@ impl<'a> TaskJson<'a> {
             is_tombstone: false,
             reason: None,
             died_at: None,
+            actors: None,
             is_redacted: false,
         }
     }
@@ -119,6 +121,7 @@ impl<'a> TaskJson<'a> {
             is_tombstone: kept.is_some_and(|kept| kept.payload.is_none()),
             reason: view.reason.as_deref(),
             died_at: view.died_at,
+            actors: Some(&view.actors),
             is_redacted: shows == Shows::Metadata,
         }
     }
@@ -179,11 +182,32 @@ impl Serialize for TaskJson<'_> {
         if let Some(died_at) = self.died_at {
             map.serialize_entry("died_at", &Rfc3339(died_at))?;
         }
+        if let Some(actors) = self.actors {
+            actor_entries(&mut map, actors)?;
+        }
         if self.is_redacted {
             map.serialize_entry("redacted", &true)?;
         }
         map.end()
     }
+}
+
+fn actor_entries<M: SerializeMap>(map: &mut M, actors: &Actors) -> Result<(), M::Error> {
+    let Actors { submitted, cancelled_by, dropped } = actors;
+    if let Some(submitted) = submitted {
+        map.serialize_entry("submitted_by", submitted.by.as_str())?;
+        map.serialize_entry("submitted_at", &Rfc3339(submitted.at))?;
+    }
+    if let Some(name) = cancelled_by {
+        map.serialize_entry("cancelled_by", name.as_str())?;
+    }
+    if let Some(dropped) = dropped {
+        if let Some(name) = &dropped.by {
+            map.serialize_entry("dropped_by", name.as_str())?;
+        }
+        map.serialize_entry("dropped_at", &Rfc3339(dropped.at))?;
+    }
+    Ok(())
 }
 
 fn entry<M: SerializeMap>(
@@ -323,7 +347,7 @@ mod tests {
 
     use super::*;
     use crate::api::request::given_headers;
-    use crate::domain::{Actors, Headers, Kept, Shard, TopicName};
+    use crate::domain::{Dropped, Headers, Kept, PrincipalName, Shard, Submitted, TopicName};
 
     fn view(payload: Option<&[u8]>) -> TaskView {
         let headers = Headers::new([("h", b"1".as_slice())]).unwrap().as_bytes().to_vec();
@@ -348,6 +372,30 @@ mod tests {
             died_at: None,
             actors: Actors::default(),
         }
+    }
+
+    #[test]
+    fn who_did_what_is_answered_as_far_as_it_is_known() {
+        let name = |name: &str| PrincipalName::new(name).unwrap();
+        let at = Timestamp::from_millis(1_896_082_200_000);
+        let shown = |actors| {
+            let view = TaskView { actors, ..view(None) };
+            serde_json::to_string(&TaskJson::of_view(&view, Shows::Metadata)).unwrap()
+        };
+        let known = Actors {
+            submitted: Some(Submitted { by: name("ann"), at }),
+            cancelled_by: Some(name("bob")),
+            dropped: Some(Dropped { by: Some(name("carol")), at }),
+        };
+        let members = concat!(
+            r#""submitted_by":"ann","submitted_at":"2030-01-31T09:30:00.000Z","cancelled_by":"bob","#,
+            r#""dropped_by":"carol","dropped_at":"2030-01-31T09:30:00.000Z","redacted":true}"#
+        );
+        assert!(shown(known).ends_with(members));
+        let anonymous = Actors { dropped: Some(Dropped { by: None, at }), ..Actors::default() };
+        let json = shown(anonymous);
+        assert!(json.ends_with(r#","dropped_at":"2030-01-31T09:30:00.000Z","redacted":true}"#));
+        assert!(!json.contains("_by"), "{json}");
     }
 
     fn json(payload: Option<&[u8]>) -> String {

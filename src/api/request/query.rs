@@ -7,7 +7,7 @@ use crate::api::json::times;
 use crate::api::json::values::shown;
 use crate::api::problems::problem::Problem;
 use crate::api::problems::problem_type::ProblemType;
-use crate::domain::{Timestamp, TopicName};
+use crate::domain::{PrincipalName, Timestamp, TopicName};
 
 /// Refuses query parameters on a path that takes none: ignoring a `?dry_run=true` would do harm.
 /// Refuses a path with a wrong percent-encoding, too. Otherwise two spellings would mean one name.
@@ -20,6 +20,18 @@ pub fn refuse(uri: &Uri) -> Result<(), Problem> {
     let Some(query) = uri.query().filter(|query| !query.is_empty()) else { return Ok(()) };
     let name: String = query.split(['=', '&']).next().unwrap_or(query).chars().take(100).collect();
     Err(Problem::new(ProblemType::UnknownField, "this path takes no query parameters").at(name))
+}
+
+/// Reads the principal whose tasks are meant, from the field or parameter `name`.
+pub fn submitter_of(text: &str, name: &'static str) -> Result<PrincipalName, Problem> {
+    match PrincipalName::new(text) {
+        Ok(submitter) if submitter.is_anonymous() => {
+            let detail = "tasks of anonymous callers have no submitter; name a principal";
+            Err(Problem::invalid(name, detail))
+        }
+        Ok(submitter) => Ok(submitter),
+        Err(error) => Err(Problem::invalid(name, error.to_string())),
+    }
 }
 
 fn is_percent_encoded(path: &str) -> bool {
@@ -66,6 +78,11 @@ impl Parameters {
         topic.map_err(|error| Problem::invalid("topic", error.to_string()))
     }
 
+    /// Reads a principal that has submitted tasks.
+    pub fn submitter(&self, name: &'static str) -> Result<Option<PrincipalName>, Problem> {
+        self.get(name).map(|text| submitter_of(text, name)).transpose()
+    }
+
     pub fn time(&self, name: &'static str) -> Result<Option<Timestamp>, Problem> {
         let time = self.get(name).map(times::due_at_of_parameter).transpose();
         time.map_err(|wrong| Problem::invalid(name, wrong))
@@ -103,6 +120,15 @@ mod tests {
         assert!(read("").unwrap().get("topic").is_none());
         assert_eq!(read("dry_run=true").unwrap_err().kind(), ProblemType::UnknownField);
         assert_eq!(read("topic=a&topic=a").unwrap_err().kind(), ProblemType::DuplicateField);
+    }
+
+    #[test]
+    fn a_submitter_is_a_principal_with_a_name_of_its_own() {
+        assert_eq!(submitter_of("jwt:k8s/a", "submitted_by").unwrap().as_str(), "jwt:k8s/a");
+        for wrong in ["", "a b", "anonymous"] {
+            let problem = submitter_of(wrong, "submitted_by").unwrap_err();
+            assert_eq!(problem.kind(), ProblemType::InvalidValue, "{wrong}");
+        }
     }
 
     #[test]

@@ -36,10 +36,12 @@ pub const CANCEL_USAGE: &str = "\
 punctual cancel <ID> [OPTIONS]
        punctual cancel --topic <TOPIC> --name <NAME> [OPTIONS]
        punctual cancel --topic <TOPIC> [--due-from <TIME>] [--due-to <TIME>]
-           <--dry-run|--yes> [OPTIONS]";
+           <--dry-run|--yes> [OPTIONS]
+       punctual cancel --submitted-by <PRINCIPAL> [--topic <TOPIC>] <--dry-run|--yes> [OPTIONS]";
 
 pub const LIST_USAGE: &str = "\
-punctual list [--topic <TOPIC>] [--due-from <TIME>] [--due-to <TIME>] [OPTIONS]
+punctual list [--topic <TOPIC>] [--submitted-by <PRINCIPAL>] [--due-from <TIME>]
+           [--due-to <TIME>] [OPTIONS]
        punctual list --counts [--topic <TOPIC>] [OPTIONS]";
 
 pub const DEAD_LIST_USAGE: &str =
@@ -102,13 +104,15 @@ Examples:
   punctual cancel --topic orders --name order-17
   punctual cancel --topic orders --name order-17 --if-match 01934b2e-7d3c-8017-9f2b-6a1c0e4d5b7f
   punctual cancel --topic orders --due-to 2030-02-01T00:00:00Z --dry-run
-  punctual cancel --topic orders --yes";
+  punctual cancel --topic orders --yes
+  punctual cancel --submitted-by order-service --dry-run";
 
 pub const LIST_EXAMPLES: &str = "\
 Examples:
   punctual list --topic orders
   punctual list --due-to 2030-01-31T09:30:00Z --limit 1000
   punctual list --topic orders --all --json | jq -r .id
+  punctual list --submitted-by order-service
   punctual list --counts";
 
 pub const DEAD_EXAMPLES: &str = "\

@@ -47,13 +47,19 @@ pub struct ListArgs {
     /// Only tasks of this topic.
     #[arg(long, value_name = "TOPIC")]
     pub topic: Option<String>,
+    /// Only tasks that this principal has submitted.
+    #[arg(long, value_name = "PRINCIPAL")]
+    pub submitted_by: Option<String>,
     #[command(flatten)]
     pub range: RangeArgs,
     #[command(flatten)]
     pub part: PartArgs,
     /// Shows the number of pending tasks instead: in total, by topic, and by minute of the next
     /// hour. Estimates are marked.
-    #[arg(long, conflicts_with_all = ["due_from", "due_to", "limit", "all", "cursor"])]
+    #[arg(
+        long,
+        conflicts_with_all = ["submitted_by", "due_from", "due_to", "limit", "all", "cursor"]
+    )]
     pub counts: bool,
     #[command(flatten)]
     pub node: NodeOptions,

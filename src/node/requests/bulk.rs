@@ -6,9 +6,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::retry_policy::{Tries, unavailable_of, unavailable_of_look};
-use crate::access::permit::{self, Redrive};
+use crate::access::Principal;
+use crate::access::permit::{self, CancelManyPermit, Redrive};
 use crate::clock;
-use crate::domain::{Cursor, IdRange, Monotonic, Selection, TaskId, TaskView, TopicName};
+use crate::domain::{
+    Cursor, IdRange, Monotonic, PrincipalId, Selection, TaskId, TaskView, TopicName,
+};
 use crate::error_chain::chain;
 use crate::node::messages::permitted::TaskPermit;
 use crate::node::messages::{BulkDone, BulkSelection, Unavailable};
@@ -45,9 +48,9 @@ struct CallProgress<'a> {
 impl Drop for CallProgress<'_> {
     fn drop(&mut self) {
         if !self.has_ended && !self.bulk.is_dry_run {
-            let (topic, task_count) = (self.bulk.topic(), self.task_count);
+            let (topic, task_count) = (self.bulk.topic_or_all(), self.task_count);
             tracing::warn!(
-                %topic,
+                topic,
                 task_count,
                 "a bulk change was interrupted by its caller or its deadline; task_count is the \
                  minimum of its changes"
@@ -120,16 +123,21 @@ impl<'a> CallProgress<'a> {
 
 impl Bulks {
     /// Cancels all selected pending tasks, or counts them, up to the limit of a call.
-    pub async fn cancel_all(&self, bulk: &BulkSelection) -> Result<BulkDone, Unavailable> {
-        let selection = bulk.selection();
+    pub async fn cancel_all(
+        &self,
+        permit: &CancelManyPermit,
+        bulk: &BulkSelection,
+    ) -> Result<BulkDone, Unavailable> {
+        let (selection, by) = (bulk.selection(), self.number_of(bulk.principal()).await?);
         let (mut progress, mut from) = (CallProgress::new(bulk, self.request_deadline), bulk.from);
         loop {
             // One task beyond the limit is looked for.
             let limit = usize::try_from(progress.room()).unwrap_or(GROUP_MAX).clamp(1, GROUP_MAX);
-            let page = match self.look(&selection, from, limit).await {
+            let mut page = match self.look(&selection, from, limit).await {
                 Ok(page) => page,
                 Err(error) => return progress.end_with_look(&error, from),
             };
+            page.tasks.retain(|task| permit.covers(&task.view.topic));
             if progress.room() == 0 {
                 let has_more = page.next.is_some() || !page.tasks.is_empty();
                 return Ok(if has_more {
@@ -138,7 +146,7 @@ impl Bulks {
                     progress.with_no_more()
                 });
             }
-            if let Err(error) = self.cancel_page(bulk, &page, &mut progress).await {
+            if let Err(error) = self.cancel_page(by, &page, &mut progress).await {
                 return progress.end_with(&error, from);
             }
             match page.next {
@@ -162,15 +170,15 @@ impl Bulks {
 
     async fn cancel_page(
         &self,
-        bulk: &BulkSelection,
+        by: Option<PrincipalId>,
         page: &TaskPage,
         progress: &mut CallProgress<'_>,
     ) -> Result<(), PostgresError> {
-        if bulk.is_dry_run {
+        if progress.bulk.is_dry_run {
             progress.task_count += self.cancels.count(&page.tasks).await?;
             return Ok(());
         }
-        let mut group = CancelGroup::new(&page.tasks, None);
+        let mut group = CancelGroup::new(&page.tasks, by);
         let mut tries = Tries::default();
         let outcome = loop {
             match self.cancels.cancel(&mut group).await {
@@ -183,13 +191,14 @@ impl Bulks {
         outcome
     }
 
-    /// Redrives, drops or counts all selected dead letters, up to the limit of a call.
+    /// Redrives, drops or counts all selected dead letters of `topic`, up to the limit of a call.
     pub async fn change_all_dead(
         &self,
         change: DeadLetterChange,
+        topic: &TopicName,
         bulk: &BulkSelection,
     ) -> Result<BulkDone, Unavailable> {
-        let (topic, all) = (bulk.topic(), bulk.selection().ids());
+        let all = bulk.selection().ids();
         let mut from = bulk.from;
         if bulk.is_dry_run {
             return self
@@ -197,6 +206,7 @@ impl Bulks {
                 .await
                 .map_err(|error| unavailable_of_look(&error));
         }
+        let by = self.number_of(bulk.principal()).await?;
         let mut progress = CallProgress::new(bulk, self.request_deadline);
         let mut tries = Tries::default();
         // Each piece begins behind the one before: a redriven task may have died again, and under
@@ -204,7 +214,7 @@ impl Bulks {
         while progress.room() > 0 {
             let changed = match self
                 .dead_letters
-                .change_some((change, None), topic, all.behind(from), progress.room())
+                .change_some((change, by), topic, all.behind(from), progress.room())
                 .await
             {
                 Err(error) if tries.again(&error) => continue,
@@ -257,7 +267,8 @@ impl Bulks {
         &self,
         permit: &TaskPermit<Redrive>,
     ) -> Result<Option<TaskView>, Unavailable> {
-        let redriven = change(|| self.dead_letters.redrive(permit.id(), None)).await?;
+        let by = self.number_of(permit.principal()).await?;
+        let redriven = change(|| self.dead_letters.redrive(permit.id(), by)).await?;
         Ok(redriven.map(|redriven| {
             self.put_back(&[redriven.row]);
             redriven.view
@@ -269,9 +280,16 @@ impl Bulks {
         &self,
         permit: &TaskPermit<permit::Drop>,
     ) -> Result<Option<TaskView>, Unavailable> {
-        let dropped = change(|| self.dead_letters.discard(permit.id(), None)).await?;
+        let by = self.number_of(permit.principal()).await?;
+        let dropped = change(|| self.dead_letters.discard(permit.id(), by)).await?;
         self.dropped(usize::from(dropped.is_some()));
         Ok(dropped)
+    }
+
+    /// Returns the number under which a caller is stored.
+    async fn number_of(&self, caller: &Principal) -> Result<Option<PrincipalId>, Unavailable> {
+        let number = self.shared.callers.of(&caller.name).await;
+        number.map_err(|error| unavailable_of_look(&error))
     }
 
     /// Has the new rows claimed at once, and returns their number.

@@ -10,7 +10,7 @@ use super::pieces::Pieces;
 use super::retry_policy::unavailable_of;
 use crate::access::permit::Cancel;
 use crate::clock;
-use crate::domain::TaskView;
+use crate::domain::{PrincipalId, TaskView};
 use crate::error_chain::chain;
 use crate::node::messages::Unavailable;
 use crate::node::messages::permitted::TaskPermit;
@@ -29,6 +29,7 @@ const GROUP_SPAN_MAX: Duration = Duration::from_secs(3);
 #[derive(Debug)]
 struct CancelRequest {
     permit: TaskPermit<Cancel>,
+    by: Option<PrincipalId>,
     /// The task when this request removed it. `Ok(None)` also while nothing is known.
     answer: Result<Option<TaskView>, Unavailable>,
     reply: oneshot::Sender<Result<Option<TaskView>, Unavailable>>,
@@ -58,14 +59,16 @@ impl Canceller {
         )
     }
 
-    /// Cancels a task. Returns the task when this call removed it.
+    /// Cancels a task. Returns the task when this call removed it. `by` is the number of the caller.
     pub async fn cancel(
         &self,
         permit: &TaskPermit<Cancel>,
+        by: Option<PrincipalId>,
     ) -> Result<Option<TaskView>, Unavailable> {
         let (reply, replied) = oneshot::channel();
         let _shown = CountGuard::new(&self.metrics.cancel_queue, 1);
-        let request = CancelRequest { permit: permit.clone(), answer: Ok(None), reply, _shown };
+        let (permit, answer) = (permit.clone(), Ok(None));
+        let request = CancelRequest { permit, by, answer, reply, _shown };
         self.sender.try_send(request).map_err(|error| match error {
             mpsc::error::TrySendError::Full(_) => Unavailable::Busy { limit: "cancel_queue" },
             mpsc::error::TrySendError::Closed(_) => Unavailable::Draining,
@@ -142,7 +145,7 @@ impl CancelLane {
     /// Cancels the tasks of a piece. Tasks that were cancelled are answered even when the rest
     /// failed: a repetition would not find them any more.
     async fn attempt(&mut self, piece: &mut [CancelRequest]) -> Result<(), PostgresError> {
-        let ids: Vec<_> = piece.iter().map(|request| (request.permit.id(), None)).collect();
+        let ids: Vec<_> = piece.iter().map(|request| (request.permit.id(), request.by)).collect();
         let (cancelled, outcome) = self.cancels.cancel_group(&ids).await;
         let count = cancelled.iter().flatten().count();
         self.metrics.cancelled.inc_by(u64::try_from(count).unwrap_or(u64::MAX));

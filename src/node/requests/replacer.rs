@@ -5,9 +5,13 @@ use std::sync::Arc;
 
 use super::moving::{self, Looks};
 use super::placing::{Sorter, clamp, put_in_order};
-use super::retry_policy::{Tries, refusal_of, refusal_of_look, unavailable_of};
+use super::retry_policy::{
+    Tries, refusal_of, refusal_of_look, unavailable_of, unavailable_of_look,
+};
 use crate::access::permit::{Cancel, Permit};
-use crate::domain::{IdRange, NewTask, Precondition, TaskId, TaskName, TaskState};
+use crate::domain::{
+    IdRange, NewTask, Precondition, PrincipalId, PrincipalName, TaskId, TaskName, TaskState,
+};
 use crate::engine::placing::Destination;
 use crate::error_chain::chain;
 use crate::node::messages::{Placed, Refusal, Unavailable};
@@ -85,8 +89,9 @@ impl Replacer {
         condition: &Precondition,
     ) -> Result<Withdrawal, Unavailable> {
         let mut tries = Tries::default();
+        let by = self.number_of(&permit.principal().name).await?;
         loop {
-            match self.replaces.withdraw(permit.topic(), name, condition, None).await {
+            match self.replaces.withdraw(permit.topic(), name, condition, by).await {
                 Ok(done) => {
                     if matches!(done, Withdrawal::Cancelled(_)) {
                         self.shared.metrics.cancelled.inc();
@@ -97,6 +102,14 @@ impl Replacer {
                 Err(error) => return Err(unavailable_of(&error)),
             }
         }
+    }
+
+    /// Returns the number under which a caller is stored.
+    pub async fn number_of(
+        &self,
+        caller: &PrincipalName,
+    ) -> Result<Option<PrincipalId>, Unavailable> {
+        self.shared.callers.of(caller).await.map_err(|error| unavailable_of_look(&error))
     }
 
     async fn try_replace(

@@ -18,10 +18,12 @@ use self::submitter::{Submitter, refused_count, unanswered};
 use super::bulk::Bulks;
 use super::lists::Lists;
 use crate::access::permit::{
-    BulkPermit, Cancel, Drop, Grant, ListPermit, OperatePermit, Permit, Read, Redrive,
-    ReplacePermit,
+    BulkPermit, Cancel, CancelManyPermit, Drop, Grant, ListPermit, OperatePermit, Permit, Read,
+    Redrive, ReplacePermit,
 };
-use crate::domain::{List, Page, Precondition, Selection, TaskId, TaskName, TaskView, Timestamp};
+use crate::domain::{
+    List, Page, Precondition, PrincipalName, Selection, TaskId, TaskName, TaskView, Timestamp,
+};
 use crate::kafka::LookUpError;
 use crate::node::messages::permitted::{FoundTask, PermittedDraft, TaskPermit};
 use crate::node::messages::{
@@ -223,10 +225,11 @@ impl Service {
         debug_assert_eq!(permit.topic(), &draft.record.topic);
         answer_by_model!(self, model => model.replace(draft, condition).await);
         let parts = self.opened()?;
-        let placed = match parts.submitter.check_one(draft, arrived_at).await {
-            Ok(task) => parts.stored.put_in_place(task, condition).await,
-            Err(refusal) => Err(refusal),
-        };
+        let placed =
+            match parts.submitter.check_one(&permit.principal().name, draft, arrived_at).await {
+                Ok(task) => parts.stored.put_in_place(task, condition).await,
+                Err(refusal) => Err(refusal),
+            };
         parts.shared.metrics.submits_refused.inc_by(refused_count(std::slice::from_ref(&placed)));
         placed
     }
@@ -318,16 +321,17 @@ impl Service {
     // The futures of the calls for many tasks and for dead letters are on the heap, because callers
     // keep them in futures of their own.
 
-    /// Cancels all selected tasks, up to a limit.
+    /// Cancels all selected tasks, up to a limit: those of a topic, of a submitter, or of both.
     pub async fn cancel_all(
         &self,
-        permit: &BulkPermit<Cancel>,
+        permit: &CancelManyPermit,
+        submitted_by: Option<PrincipalName>,
         range: BulkRange,
     ) -> Result<BulkDone, Unavailable> {
-        let bulk = &BulkSelection::new(permit, range);
+        let bulk = &BulkSelection::to_cancel(permit, submitted_by, range);
         answer_by_model!(self, model => model.cancel_all(bulk).await);
         let parts = self.opened()?.takes_changes()?;
-        let done = Box::pin(parts.bulks.cancel_all(bulk)).await;
+        let done = Box::pin(parts.bulks.cancel_all(permit, bulk)).await;
         log_bulk("cancelled", bulk, &done);
         done
     }
@@ -341,8 +345,10 @@ impl Service {
         let bulk = &BulkSelection::new(permit, range);
         answer_by_model!(self, model => model.redrive_all(bulk).await);
         let parts = self.opened()?.takes_changes()?;
-        parts.submitter.look_for(bulk.topic()).await;
-        let done = Box::pin(parts.bulks.change_all_dead(DeadLetterChange::Redrive, bulk)).await;
+        parts.submitter.look_for(permit.topic()).await;
+        let done =
+            Box::pin(parts.bulks.change_all_dead(DeadLetterChange::Redrive, permit.topic(), bulk))
+                .await;
         log_bulk("put back", bulk, &done);
         done
     }
@@ -356,7 +362,9 @@ impl Service {
         let bulk = &BulkSelection::new(permit, range);
         answer_by_model!(self, model => model.drop_all_dead(bulk).await);
         let parts = self.opened()?.takes_changes()?;
-        let done = Box::pin(parts.bulks.change_all_dead(DeadLetterChange::Drop, bulk)).await;
+        let done =
+            Box::pin(parts.bulks.change_all_dead(DeadLetterChange::Drop, permit.topic(), bulk))
+                .await;
         log_bulk("dropped as dead letters", bulk, &done);
         done
     }
@@ -428,13 +436,15 @@ fn log_bulk(what: &str, bulk: &BulkSelection, done: &Result<BulkDone, Unavailabl
     // Milliseconds since the epoch, as a request may give them.
     let [due_from_ms, due_to_ms] =
         [bulk.due_from, bulk.due_to].map(|time| time.map(Timestamp::as_millis));
-    let (topic, principal) = (bulk.topic(), &bulk.principal().name);
+    let (topic, principal) = (bulk.topic_or_all(), &bulk.principal().name);
+    let submitted_by = bulk.submitted_by().map(PrincipalName::as_str);
     match done {
         _ if bulk.is_dry_run => {}
         Ok(BulkDone { task_count, has_more, .. }) => {
             tracing::info!(
                 %principal,
-                %topic,
+                topic,
+                submitted_by,
                 due_from_ms,
                 due_to_ms,
                 task_count,
@@ -445,7 +455,8 @@ fn log_bulk(what: &str, bulk: &BulkSelection, done: &Result<BulkDone, Unavailabl
         Err(unavailable) => {
             tracing::info!(
                 %principal,
-                %topic,
+                topic,
+                submitted_by,
                 due_from_ms,
                 due_to_ms,
                 ?unavailable,

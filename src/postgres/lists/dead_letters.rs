@@ -185,10 +185,10 @@ const REDRIVE: &str = concat!(
         "$3",
         "gone as (delete from dead_letter where id = $1 returning *)"
     ),
-    "select id, topic, name, attempt, key, payload, headers, null::text as reason, null::bigint
-      as died_at, next_id,
+    "(select id, topic, name, attempt, key, payload, headers,
+  null::text as reason, null::bigint as died_at, next_id,
   (select p.name from principal p where p.id = put.submitted_by) as submitted_by, submitted_at
-from put"
+from put)"
 );
 
 const REDRIVE_MANY: &str =

@@ -7,7 +7,7 @@ use sqlx::postgres::{PgConnection, PgRow};
 use sqlx::{AssertSqlSafe, Connection as _, Row};
 use uuid::Uuid;
 
-use super::principals::aggregates_of;
+use super::principals::aggregates_in;
 use crate::domain::batch::TaskParts;
 use crate::domain::ids::floor_of;
 use crate::domain::{
@@ -262,7 +262,7 @@ const KEEP_MEMORY: &str = "-- keep memory\nselect octet_length(repeat(repeat('x'
 /// batch: the node has no use for them, and a settle reads them there.
 fn claim_text(source: Source, which: &str) -> String {
     let table = source.table();
-    let submitters = aggregates_of("taken", "");
+    let submitters = aggregates_in("");
     format!(
         "-- claim
 with found as (

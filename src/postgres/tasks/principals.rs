@@ -5,9 +5,8 @@
 //! meet at the unique name: one inserts it, the other reads it.
 //!
 //! An anonymous task costs a submit one look at each task of the group and otherwise nothing: the
-//! statement is another text, without submitters. A claim counts the submitters (one strict
-//! aggregate, which skips nulls) and builds no array. A row and a batch grow by no byte. A cancel
-//! binds one array of nulls more.
+//! statement is another text, without submitters. A claim aggregates nulls: 1 to 2 % of Postgres's
+//! CPU of a claim. A row and a batch grow by no byte. A cancel binds one array of nulls more.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -184,18 +183,17 @@ pub(super) fn submitters_of_batch(tasks: &[&NewTask]) -> Option<Vec<Option<i16>>
     submitters.iter().any(Option::is_some).then_some(submitters)
 }
 
-/// Returns the expressions for `submitted_by` and `submitted_ats` of a batch that is made of the
-/// rows of `cte`. They are evaluated only when a row has a submitter.
-pub(super) fn aggregates_of(cte: &str, order: &str) -> String {
+/// Returns the expressions for `submitted_by` and `submitted_ats` of a batch that is made of rows
+/// in this `order`. A subquery that is evaluated only when a row has a submitter costs more, even
+/// when it is not: 7 % of a claim.
+pub(super) fn aggregates_in(order: &str) -> String {
     ["submitted_by", "submitted_at"]
         .map(|column| {
             format!(
-                "case when count(submitted_by) > 0 then (
-      select case when count(*) = count(submitted_by) and min({column}) = max({column})
+                "case when count(submitted_by) = 0 then null
+      when count(submitted_by) = count(*) and min({column}) = max({column})
         then array[min({column})]
-        else array_agg({column}{order}) end
-      from {cte}
-    ) end"
+      else array_agg({column}{order}) end"
             )
         })
         .join(",\n    ")

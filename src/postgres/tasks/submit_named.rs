@@ -7,7 +7,7 @@ use sqlx::postgres::{PgConnection, PgRow};
 use sqlx::{AssertSqlSafe, Row};
 use uuid::Uuid;
 
-use super::principals::{STAMP, aggregates_of, have_submitters, submitters_of};
+use super::principals::{STAMP, aggregates_in, have_submitters, submitters_of};
 use crate::domain::{BatchId, NewTask, NodeId, TaskId, Timestamp};
 use crate::postgres::connection::error::PostgresError;
 use crate::postgres::connection::{Connection, ConnectionPurpose, PostgresSettings};
@@ -97,7 +97,7 @@ fn claimed_part(has_submitters: bool) -> String {
             ", case when i.submitted_by is not null then (select at from stamp) end
               as submitted_at",
             ", submitted_by, submitted_ats",
-            format!(",\n    {}", aggregates_of("claimed", " order by position")),
+            format!(",\n    {}", aggregates_in(" order by position")),
         )
     } else {
         ("$11", "$12", "", "", String::new())

@@ -42,6 +42,11 @@ pub const IDEMPOTENCY_KEY: Parameter = Parameter::header(
 );
 
 pub const OF_TOPIC: Parameter = Parameter::query("topic", "Only tasks of this topic.", "TopicName");
+pub const SUBMITTED_BY: Parameter = Parameter::query(
+    "submitted_by",
+    "Only tasks that this principal has submitted. Tasks of anonymous callers have no submitter.",
+    "Principal",
+);
 pub const DUE_FROM: Parameter = Parameter::query(
     "due_from",
     "Only tasks due at or after this time, written like `due_at`.",

@@ -166,21 +166,29 @@ pub const CANCEL_MANY: Operation = Operation {
     tag: Tag::Tasks,
     access: Access::OnMany(Action::Cancel),
     summary: "Cancel many tasks",
-    description: "Cancels the pending tasks of a topic in a range of due times, at most 10,000 per \
-                  call; `more` says whether there may be more. Each one ends as `cancelled`, with \
-                  a line in the execlog. Claimed tasks are left alone. With `dry_run`, only counts \
-                  them.",
+    description: "Cancels the pending tasks of a topic, of a submitter, or of both in a range of \
+                  due times, at most 10,000 per call; `more` says whether there may be more. Each \
+                  one ends as `cancelled`, with a line in the execlog. Claimed tasks are left \
+                  alone. With `dry_run`, only counts them. Without a topic, the right is needed \
+                  on `*`.",
     parameters: &[],
     body: Some(RequestBody {
-        schema: "Range",
-        examples: &[Example {
-            name: "dry",
-            summary: "Only count",
-            json: concat!(
-                r#"{"topic":"demo","due_from":"2027-01-01T00:00:00Z","#,
-                r#""due_to":"2027-02-01T00:00:00Z","dry_run":true}"#,
-            ),
-        }],
+        schema: "CancelRange",
+        examples: &[
+            Example {
+                name: "dry",
+                summary: "Only count",
+                json: concat!(
+                    r#"{"topic":"demo","due_from":"2027-01-01T00:00:00Z","#,
+                    r#""due_to":"2027-02-01T00:00:00Z","dry_run":true}"#,
+                ),
+            },
+            Example {
+                name: "submitter",
+                summary: "Count all that a principal has submitted",
+                json: r#"{"submitted_by":"order-service","dry_run":true}"#,
+            },
+        ],
     }),
     answers: &[OperationAnswer::json(StatusCode::OK, "CancelledMany", "The exact number.")],
     problems: &[P::MissingField, P::Unavailable, P::OutcomeUnknown],

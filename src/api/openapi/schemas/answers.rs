@@ -75,6 +75,15 @@ fn task() -> Value {
         "reason": { "type": "string", "description": "For a dead letter: why Punctual gave the \
             task up." },
         "died_at": described("Moment", "For a dead letter: when Punctual gave the task up."),
+        "submitted_by": described("Principal", "The principal that submitted the task. Missing \
+                                                for an anonymous caller."),
+        "submitted_at": described("Moment", "When the task was stored. Missing for an anonymous \
+                                             caller."),
+        "cancelled_by": described("Principal", "The principal that cancelled or replaced the task. \
+                                                Missing for an anonymous caller."),
+        "dropped_by": described("Principal", "The principal that dropped the dead letter. Missing \
+                                              for an anonymous caller."),
+        "dropped_at": described("Moment", "When the dead letter was dropped."),
         "redacted": {
             "const": true,
             "description": "Key, headers and payload are not shown, because the caller lacks the \

@@ -82,6 +82,16 @@ fn formats() -> Vec<(&'static str, Value)> {
             }),
         ),
         (
+            "Principal",
+            json!({
+                "type": "string",
+                "pattern": "^[a-zA-Z0-9._@:/~|+=-]{1,300}$",
+                "not": { "const": "anonymous" },
+                "description": "The name of a principal, as the auth file has it.",
+                "examples": ["order-service"],
+            }),
+        ),
+        (
             "TaskName",
             json!({
                 "type": "string",

@@ -19,6 +19,7 @@ pub fn all() -> Vec<(&'static str, Value)> {
         ("NewNamedTask", new_named_task()),
         ("NewBatch", new_batch()),
         ("Range", range()),
+        ("CancelRange", cancel_range()),
         ("Limit", limit()),
         ("Cursor", cursor()),
     ]
@@ -249,6 +250,23 @@ fn range() -> Value {
         },
         "additionalProperties": false,
     })
+}
+
+/// The range of a cancel: the submitter may take the place of the topic.
+fn cancel_range() -> Value {
+    let mut schema = range();
+    schema["description"] = json!(
+        "The tasks of a topic, of a submitter, or of both, by due time: from the first one without \
+         `due_from`, to the last one without `due_to`. The topic or the submitter is required, so \
+         that a forgotten field does not empty a cluster."
+    );
+    if let Some(members) = schema.as_object_mut() {
+        members.remove("required");
+    }
+    schema["anyOf"] = json!([{ "required": ["topic"] }, { "required": ["submitted_by"] }]);
+    schema["properties"]["submitted_by"] =
+        described("Principal", "Only tasks that this principal has submitted.");
+    schema
 }
 
 fn limit() -> Value {

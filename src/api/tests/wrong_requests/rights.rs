@@ -293,3 +293,53 @@ async fn foreign_hosts_and_pages_are_refused_and_probes_answer_to_any_name() {
         }
     }
 }
+
+/// What a principal has submitted is found and cancelled by its name, in all topics only by somebody
+/// who may do so everywhere.
+#[tokio::test]
+async fn tasks_of_a_submitter_are_listed_and_cancelled_by_whoever_may() {
+    let own = [Action::Submit, Action::Cancel, Action::Read];
+    let world = World::new(&own, "orders");
+    let other = world.task("orders", "other").await;
+    let body = r#"{"topic":"orders","delay":"1h","payload":1}"#;
+    let submitted = json_of(world.ask(post("/v1/tasks", body)).await).await;
+    let shown = json_of(world.all.ask(bare("GET", &path_of(&submitted))).await).await;
+    assert_eq!(shown["submitted_by"], "ann");
+    assert_eq!(shown["submitted_at"], "2026-01-01T00:00:00.000Z");
+    let shown = json_of(world.all.ask(bare("GET", &format!("/v1/tasks/{other}"))).await).await;
+    assert!(shown["submitted_by"].is_null(), "nothing is known of an anonymous caller");
+    let listed = async |filter: &str| {
+        let page = world.all.ask(bare("GET", &format!("/v1/tasks?{filter}"))).await;
+        json_of(page).await["tasks"].as_array().unwrap().len()
+    };
+    for (filter, count) in [("submitted_by=ann", 1), ("submitted_by=bob", 0), ("topic=orders", 2)] {
+        assert_eq!(listed(filter).await, count, "{filter}");
+    }
+    for path in ["/v1/tasks?submitted_by=anonymous", "/v1/dead?submitted_by=ann"] {
+        assert_eq!(world.all.ask(bare("GET", path)).await.status(), 400, "{path}");
+    }
+    for (body, status) in [
+        (r#"{"submitted_by":"ann","dry_run":true}"#, 403),
+        (r#"{"submitted_by":"ann"}"#, 403),
+        (r#"{"submitted_by":"ann","topic":"other"}"#, 403),
+        (r#"{"submitted_by":"anonymous","topic":"orders"}"#, 400),
+        (r#"{"dry_run":true}"#, 400),
+        (r#"{"submitted_by":"ann","topic":"orders","dry_run":true}"#, 200),
+        (r#"{"submitted_by":"ann","topic":"orders"}"#, 200),
+    ] {
+        assert_eq!(listed("").await, 2, "{body}");
+        assert_eq!(world.ask(post("/v1/tasks/cancel", body)).await.status(), status, "{body}");
+    }
+    assert_eq!((listed("").await, listed("submitted_by=ann").await), (1, 0));
+    world.ask(post("/v1/tasks", body)).await;
+    let all = world.all.ask(post("/v1/tasks/cancel", r#"{"submitted_by":"ann"}"#)).await;
+    assert_eq!(json_of(all).await["cancelled"], 1);
+    for path in ["/v1/dead/redrive", "/v1/dead/drop"] {
+        let refused = world.all.ask(post(path, r#"{"submitted_by":"ann","topic":"orders"}"#)).await;
+        assert_eq!(refused.status(), 400, "{path}");
+    }
+}
+
+fn path_of(task: &Value) -> String {
+    format!("/v1/tasks/{}", task["id"].as_str().unwrap())
+}

@@ -23,7 +23,7 @@ use parking_lot::{Mutex, MutexGuard};
 use crate::access::permit::ListPermit;
 use crate::domain::{
     Actors, Cursor, Kept, List, NewTask, NodeId, Page, Precondition, Receipt, Selection, Shard,
-    ShardCount, TaskId, TaskName, TaskState, TaskView, Timestamp, TopicName,
+    ShardCount, Submitted, TaskId, TaskName, TaskState, TaskView, Timestamp, TopicName,
 };
 use crate::node::messages::permitted::PermittedDraft;
 use crate::node::messages::{
@@ -51,11 +51,21 @@ impl Model {
     }
 
     pub async fn submit(&self, draft: PermittedDraft) -> SubmitAnswer {
-        let (draft, _permit) = draft.into_parts();
+        let (draft, permit) = draft.into_parts();
         if draft.record.topic.as_str() == "slow" {
             std::future::pending::<()>().await;
         }
-        self.submit_one(draft)
+        let answer = self.submit_one(draft)?;
+        let by = permit.principal().name.clone();
+        if answer.is_new && !by.is_anonymous() {
+            let at = Timestamp::from_millis(NOW_MILLIS);
+            let mut tasks = lock(&self.tasks);
+            let stored = tasks.iter_mut().filter(|task| task.id == answer.id);
+            stored.for_each(|task| {
+                task.actors.submitted = Some(Submitted { by: by.clone(), at });
+            });
+        }
+        Ok(answer)
     }
 
     pub async fn submit_many<T>(&self, drafts: Vec<(T, PermittedDraft)>) -> Vec<(T, SubmitAnswer)> {
@@ -215,6 +225,9 @@ impl Model {
             task.state == state
                 && ids.contains(task.id.uuid())
                 && selection.topic.as_ref().is_none_or(|topic| *topic == task.topic)
+                && selection.submitted_by.as_ref().is_none_or(|name| {
+                    task.actors.submitted.as_ref().is_some_and(|submitted| submitted.by == *name)
+                })
         };
         let mut tasks: Vec<TaskView> = lock(&self.tasks).iter().filter(is_meant).cloned().collect();
         tasks.sort_by_key(|task| task.id);

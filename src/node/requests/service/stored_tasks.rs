@@ -57,8 +57,9 @@ impl StoredTasks {
     /// Cancels a task by its id.
     pub async fn cancel_by_id(&self, permit: &TaskPermit<Cancel>) -> Result<Verdict, Unavailable> {
         let mut looks = Looks::default();
+        let by = self.replacer.number_of(&permit.principal().name).await?;
         loop {
-            if let Some(task) = self.canceller.cancel(permit).await? {
+            if let Some(task) = self.canceller.cancel(permit, by).await? {
                 return Ok(Verdict::Cancelled(task));
             }
             if let Some(verdict) = Verdict::of_look(self.by_id(permit.id()).await?) {

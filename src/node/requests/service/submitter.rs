@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
-use crate::domain::{NewTask, TaskName, Timestamp, TopicName};
+use crate::access::Principal;
+use crate::domain::{NewTask, PrincipalId, PrincipalName, TaskName, Timestamp, TopicName};
 use crate::kafka::{LookUpError, TopicCache, TopicFacts};
 use crate::node::messages::permitted::PermittedDraft;
 use crate::node::messages::{Accepted, Draft, Due, Refusal, SubmitAnswer};
@@ -18,6 +19,9 @@ use crate::postgres::tasks::submit::{BYTES_MAX, TASKS_MAX};
 
 /// The facts about a topic, or the reason why its drafts are refused.
 type Facts = Result<TopicFacts, Refusal>;
+
+/// The number of a caller, or the reason why its drafts are refused.
+type Number = Result<Option<PrincipalId>, Refusal>;
 
 /// A draft with a name that cannot become a task.
 struct Refused {
@@ -39,9 +43,10 @@ pub struct Submitter {
 }
 
 impl Submitter {
-    /// Checks one draft.
+    /// Checks one draft of the caller `by`.
     pub async fn check_one(
         &self,
+        by: &PrincipalName,
         draft: Draft,
         arrived_at: Option<Timestamp>,
     ) -> Result<NewTask, Refusal> {
@@ -52,7 +57,7 @@ impl Submitter {
         let facts = self.facts(&draft.record.topic).await;
         let (_facts, fits) = self.held_against(&draft, facts).await;
         fits?;
-        self.check(draft, arrived_at)
+        self.check(self.number_of(by).await?, draft, arrived_at)
     }
 
     /// Stores drafts, and writes the answer to each of them to its place in `answers`, which begin
@@ -70,8 +75,14 @@ impl Submitter {
         let mut submissions = Vec::with_capacity(answers.len());
         let mut refused = Vec::new();
         let mut known: Option<(TopicName, Facts)> = None;
+        let mut known_caller: Option<(Arc<Principal>, Number)> = None;
         for (index, draft) in drafts.into_iter().enumerate() {
-            let (draft, _permit) = draft.into_parts();
+            let (draft, permit) = draft.into_parts();
+            let by = match known_caller.take() {
+                Some((caller, by)) if Arc::ptr_eq(&caller, permit.principal()) => by,
+                _ => self.number_of(&permit.principal().name).await,
+            };
+            known_caller = Some((Arc::clone(permit.principal()), by.clone()));
             let topic = draft.record.topic.clone();
             let named = draft.name.clone().map(|name| (topic.clone(), name));
             let facts = match known.take() {
@@ -80,7 +91,7 @@ impl Submitter {
             };
             let (facts, fits) = self.held_against(&draft, facts).await;
             known = Some((topic, facts));
-            match fits.and_then(|()| self.check(draft, arrived_at)) {
+            match fits.and(by).and_then(|by| self.check(by, draft, arrived_at)) {
                 Ok(task) => submissions.push(Submission::new(index, task)),
                 Err(refusal) => {
                     refused.extend(named.map(|(topic, name)| Refused { index, topic, name }));
@@ -131,10 +142,21 @@ impl Submitter {
     }
 
     /// Checks a draft against the clock.
-    fn check(&self, draft: Draft, arrived_at: Timestamp) -> Result<NewTask, Refusal> {
+    fn check(
+        &self,
+        by: Option<PrincipalId>,
+        draft: Draft,
+        arrived_at: Timestamp,
+    ) -> Result<NewTask, Refusal> {
         let due_at = due_at_of(draft.due, arrived_at, self.delay_max)?;
         let random = (rand::random(), rand::random());
-        Ok(NewTask::new(draft.record, draft.name, due_at, self.shared.cluster.shards, random))
+        let shards = self.shared.cluster.shards;
+        let task = NewTask::new(draft.record, draft.name, due_at, shards, random);
+        Ok(NewTask { submitted_by: by, ..task })
+    }
+
+    async fn number_of(&self, caller: &PrincipalName) -> Number {
+        self.shared.callers.of(caller).await.map_err(|error| refusal_of_look(&error))
     }
 
     async fn facts(&self, topic: &TopicName) -> Result<TopicFacts, Refusal> {
