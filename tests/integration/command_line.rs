@@ -243,7 +243,7 @@ async fn a_line_whose_name_stands_for_another_task_is_named_and_its_task_is_left
     let output = submit_input(&node, input, &["--topic", &topic, "--run-id", "r", "--quiet"]).await;
     let said = text(&output.stderr);
     assert!(
-        said.contains("line 7: not stored: its name `own` stands for task ")
+        said.contains("line 7: not stored: its name `own` stands for the task ")
             && said.contains("(payload)"),
         "{said}"
     );

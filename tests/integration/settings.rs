@@ -233,7 +233,7 @@ async fn a_database_that_was_not_migrated_is_told_with_what_to_do() {
 async fn a_tick_that_is_as_long_as_the_window_is_refused() {
     let cluster = Cluster::start("tick").await;
     let mut node = cluster.spawn(&["--tick", "200ms"]);
-    let refusal = "--tick 200ms is not shorter than the window of this cluster, 200ms";
+    let refusal = "--tick 200ms must be shorter than the window of this cluster, 200ms";
     eventually("the node says why it does not start", DEADLINE, async || {
         node.log().contains(refusal)
     })
