@@ -4,12 +4,13 @@
 //! one in a [`PolicyHandle`]. A request is identified by [`Policy::identify`] or, without a token,
 //! by [`Policy::identify_peer`]. Each change or read asks the [`Rights`] of its [`Caller`].
 //! Everything is denied unless a rule allows it. A rule that denies wins over every rule that
-//! allows.
+//! allows. `limits` counts how much a principal uses.
 
 pub mod action;
 pub mod credential;
 pub mod document;
 pub mod file;
+pub mod limits;
 mod metrics;
 pub mod pattern;
 pub mod permit;

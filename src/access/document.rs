@@ -2,6 +2,7 @@
 
 mod certificates;
 mod issuers;
+mod limits;
 mod principals;
 mod reader;
 mod roles;
@@ -14,7 +15,7 @@ pub use self::reader::Remark;
 use self::reader::{Reader, Table, Value};
 use self::roles::{GRANTS, Roles};
 use super::policy::Policy;
-use super::rights::Rights;
+use super::principal::Caller;
 
 /// The policy of a file without problems, and what its author may not have meant.
 #[derive(Debug)]
@@ -25,12 +26,13 @@ pub struct Document {
     pub issuer_lines: Vec<usize>,
 }
 
-/// Reads the text of an auth file.
+/// Reads the text of an auth file. A principal whose tasks are limited may submit at least
+/// `burst_min` of them at once, so that no batch is too large for ever.
 ///
 /// # Errors
 /// With all problems, in the order of their lines.
-pub fn read(text: &str) -> Result<Document, Vec<Remark>> {
-    let mut reader = Reader::new(text);
+pub fn read(text: &str, burst_min: u64) -> Result<Document, Vec<Remark>> {
+    let mut reader = Reader::new(text, burst_min);
     let (root, errors) = DeTable::parse_recoverable(text);
     for error in errors {
         let at = error.span().unwrap_or(0..0);
@@ -78,10 +80,11 @@ fn policy(reader: &mut Reader<'_>, root: &Table<'_>) -> (Policy, Vec<usize>) {
     (policy.with_certificates(certificates).with_issuers(issuers), lines)
 }
 
-fn anonymous(reader: &mut Reader<'_>, value: &Value<'_>, roles: &mut Roles) -> Option<Rights> {
+fn anonymous(reader: &mut Reader<'_>, value: &Value<'_>, roles: &mut Roles) -> Option<Caller> {
     let table = reader.table(value, "`anonymous`")?;
-    reader.known_keys(table, &GRANTS);
-    Some(roles.grants(reader, table).rights())
+    reader.known_keys(table, &[&GRANTS[..], &["limits"]].concat());
+    let rights = roles.grants(reader, table).rights();
+    Some(Caller::anonymous_within(rights, limits::read(reader, table)))
 }
 
 fn is_one(value: &DeValue<'_>) -> bool {

@@ -98,17 +98,18 @@ fn told(path: &str, problems: &[Remark]) -> String {
     format!("{path}: {}", problems.join("; "))
 }
 
-/// Reads the file at `path`, and the key files that it names. It blocks.
+/// Reads the file at `path`, and the key files that it names. It blocks. For `burst_min` see
+/// [`document::read`].
 ///
 /// # Errors
 /// When a file cannot be read, when its group or others may write it, or when its text has
 /// problems.
-pub fn load(path: &Path) -> Result<Loaded, FileError> {
+pub fn load(path: &Path, burst_min: u64) -> Result<Loaded, FileError> {
     let shown = path.display().to_string();
     let (bytes, mode) = bytes_of(path)?;
     let mut content = Sha256::new_with_prefix(&bytes);
     let text = String::from_utf8(bytes).map_err(|_bytes| FileError::NotText(shown.clone()))?;
-    let read = document::read(&text)
+    let read = document::read(&text, burst_min)
         .map_err(|problems| FileError::Wrong { path: shown.clone(), problems })?;
     let (mut key_files, mut problems) = (Vec::new(), Vec::new());
     for (issuer, line) in read.policy.issuers().all().iter().zip(read.issuer_lines) {
@@ -205,7 +206,7 @@ pub(super) mod tests {
         let file = Temporary::new(OPERATOR);
         for mode in [0o620, 0o602, 0o666, 0o777] {
             file.chmod(mode);
-            let error = load(&file.0).unwrap_err();
+            let error = load(&file.0, 0).unwrap_err();
             assert!(matches!(error, FileError::Writable { .. }), "{error}");
             assert!(error.to_string().contains("chmod go-w"), "{error}");
         }
@@ -216,7 +217,7 @@ pub(super) mod tests {
         let file = Temporary::new(OPERATOR);
         let is_warned = |mode| {
             file.chmod(mode);
-            let warnings = load(&file.0).unwrap().warnings;
+            let warnings = load(&file.0, 0).unwrap().warnings;
             warnings.iter().any(|warning| warning.contains("may read it"))
         };
         assert!(is_warned(0o644));
@@ -225,13 +226,13 @@ pub(super) mod tests {
 
     #[test]
     fn what_is_no_auth_file_is_told() {
-        assert!(matches!(load(Path::new("/nowhere")), Err(FileError::Unreadable { .. })));
-        assert!(matches!(load(Path::new("/dev/null")), Err(FileError::NotAFile(_))));
+        assert!(matches!(load(Path::new("/nowhere"), 0), Err(FileError::Unreadable { .. })));
+        assert!(matches!(load(Path::new("/dev/null"), 0), Err(FileError::NotAFile(_))));
         let file = Temporary::new("");
         fs::write(&file.0, b"version = 1 # \xff").unwrap();
-        assert!(matches!(load(&file.0), Err(FileError::NotText(_))));
+        assert!(matches!(load(&file.0, 0), Err(FileError::NotText(_))));
         file.write("versio = 1\nx = 2\n");
-        let lines = load(&file.0).unwrap_err().lines();
+        let lines = load(&file.0, 0).unwrap_err().lines();
         assert_eq!(lines.len(), 3, "{lines:?}");
         assert!(lines.iter().all(|line| line.contains("line ")), "{lines:?}");
     }
@@ -240,6 +241,6 @@ pub(super) mod tests {
     fn a_file_without_an_end_is_not_read_whole() {
         let file = Temporary::new("");
         File::options().write(true).open(&file.0).unwrap().set_len(BYTES_MAX + 1).unwrap();
-        assert!(matches!(load(&file.0), Err(FileError::TooLarge(_))));
+        assert!(matches!(load(&file.0, 0), Err(FileError::TooLarge(_))));
     }
 }

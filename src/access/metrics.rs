@@ -40,7 +40,7 @@ impl Metrics {
         );
         registry.register(
             "punctual_auth_keys_missing",
-            "Issuers of the auth file without keys, so that their tokens can be neither taken nor refused",
+            "Issuers of the auth file without keys, whose tokens can be neither taken nor refused",
             metrics.keys_missing.clone(),
         );
         registry.register(

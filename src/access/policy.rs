@@ -79,14 +79,13 @@ impl Policy {
         }
     }
 
-    /// Makes the policy of an auth file. `anonymous` has the rights of callers without a
+    /// Makes the policy of an auth file. `anonymous` is the caller without a
     /// credential; without it, every caller needs one.
     pub fn new(
         principals: Vec<Arc<Principal>>,
         tokens: HashMap<TokenId, TokenEntry>,
-        anonymous: Option<Rights>,
+        anonymous: Option<Caller>,
     ) -> Self {
-        let anonymous = anonymous.map(Caller::anonymous);
         let (certificates, issuers) = (Vec::new(), Issuers::default());
         Self { is_open: false, anonymous, principals, tokens, certificates, issuers }
     }
@@ -205,14 +204,17 @@ fn bearer(authorization: &str) -> Option<&str> {
 mod tests {
     use super::super::credential::certificate::{NamePattern, PeerName};
     use super::super::credential::token::tests::HASHED;
+    use super::super::limits::Limits;
     use super::super::principal::Fingerprint;
     use super::*;
     use crate::domain::PrincipalName;
 
     fn policy(token: &Token, times: [Option<i64>; 2], anonymous: Option<Rights>) -> Policy {
+        let anonymous = anonymous.map(Caller::anonymous);
         let principal = Arc::new(Principal {
             name: PrincipalName::new("orders").unwrap(),
             rights: Arc::default(),
+            limits: Limits::default(),
         });
         let [not_before, expires] = times.map(|time| time.map(Timestamp::from_millis));
         let entry =
@@ -334,7 +336,7 @@ mod tests {
     fn a_certificate_proves_its_principal_and_a_token_wins_over_it() {
         let token = Token::generate().unwrap();
         let names = NamePattern::uri("spiffe://shop/*").unwrap();
-        let entry = CertificateEntry { names, rights: Arc::default() };
+        let entry = CertificateEntry { names, rights: Arc::default(), limits: Limits::default() };
         let strict = policy(&token, [None, None], None).with_certificates(vec![entry.clone()]);
         let (known, other) = (peer("spiffe://shop/orders"), peer("spiffe://bank/orders"));
         let expected = "cert:spiffe://shop/orders certificate-81acd762";

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use sha2::{Digest as _, Sha256};
 
 use super::credential::token::TokenId;
+use super::limits::Limits;
 use super::rights::Rights;
 use crate::domain::PrincipalName;
 
@@ -14,6 +15,7 @@ use crate::domain::PrincipalName;
 pub struct Principal {
     pub name: PrincipalName,
     pub rights: Arc<Rights>,
+    pub limits: Limits,
 }
 
 /// Who sends a request, and the credential that proved it.
@@ -23,11 +25,24 @@ pub struct Caller {
     pub credential: CredentialId,
 }
 
+impl Principal {
+    /// Returns what the use of limits is counted by.
+    pub fn limited(&self) -> (&PrincipalName, &Limits) {
+        (&self.name, &self.limits)
+    }
+}
+
 impl Caller {
     /// Returns the caller of a request without a credential.
     pub fn anonymous(rights: Rights) -> Self {
-        let rights = Arc::new(rights);
-        let principal = Arc::new(Principal { name: PrincipalName::anonymous(), rights });
+        Self::anonymous_within(rights, Limits::default())
+    }
+
+    /// Returns the caller of a request without a credential. The limits are those of all of them
+    /// together.
+    pub fn anonymous_within(rights: Rights, limits: Limits) -> Self {
+        let (name, rights) = (PrincipalName::anonymous(), Arc::new(rights));
+        let principal = Arc::new(Principal { name, rights, limits });
         Self { principal, credential: CredentialId::Anonymous }
     }
 }

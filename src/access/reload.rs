@@ -7,6 +7,7 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 
 use super::file::{self, Content, FileError, Loaded, Stamp};
+use super::limits::Quotas;
 use super::metrics::Metrics;
 use super::policy::Policy;
 use crate::clock;
@@ -21,21 +22,31 @@ const TOLD_EVERY: Duration = Duration::from_secs(60);
 
 /// The policy that holds now. Cheap to clone, and to read without a lock.
 #[derive(Clone, Debug)]
-pub struct PolicyHandle(Arc<ArcSwap<Policy>>);
+pub struct PolicyHandle {
+    policy: Arc<ArcSwap<Policy>>,
+    /// It stays when the policy is replaced.
+    quotas: Arc<Quotas>,
+}
 
 impl PolicyHandle {
     pub fn new(policy: Policy) -> Self {
-        Self(Arc::new(ArcSwap::from_pointee(policy)))
+        let policy = Arc::new(ArcSwap::from_pointee(policy));
+        Self { policy, quotas: Arc::default() }
     }
 
     /// Returns the policy that holds now. A request asks once, so that it is judged by one policy.
     pub fn current(&self) -> Arc<Policy> {
-        self.0.load_full()
+        self.policy.load_full()
     }
 
     /// Replaces the policy. Requests in progress keep theirs.
     pub fn replace(&self, policy: Policy) {
-        self.0.store(Arc::new(policy));
+        self.policy.store(Arc::new(policy));
+    }
+
+    /// Returns the use of the limits of principals.
+    pub fn quotas(&self) -> &Arc<Quotas> {
+        &self.quotas
     }
 }
 
@@ -44,6 +55,7 @@ impl PolicyHandle {
 #[derive(Debug)]
 pub struct Reloader {
     path: PathBuf,
+    burst_min: u64,
     policy: PolicyHandle,
     metrics: Metrics,
     content: Content,
@@ -58,15 +70,17 @@ pub struct Reloader {
 }
 
 impl Reloader {
-    /// Reads the file at `path` for the first time. It blocks.
+    /// Reads the file at `path` for the first time. It blocks. For `burst_min` see
+    /// [`document::read`](super::document::read).
     ///
     /// # Errors
     /// When the file cannot be read or has problems.
-    pub fn start(path: PathBuf, metrics: Metrics) -> Result<Self, FileError> {
-        let loaded = file::load(&path)?;
+    pub fn start(path: PathBuf, burst_min: u64, metrics: Metrics) -> Result<Self, FileError> {
+        let loaded = file::load(&path, burst_min)?;
         let (content, key_files) = (loaded.content, loaded.key_files.clone());
         let reloader = Self {
             path,
+            burst_min,
             policy: PolicyHandle::new(Policy::open()),
             metrics,
             content,
@@ -116,7 +130,7 @@ impl Reloader {
         }
         self.is_settled = stamp.is_some() && stamp == self.seen;
         self.seen = stamp;
-        match file::load(&self.path) {
+        match file::load(&self.path, self.burst_min) {
             Ok(loaded) => {
                 if self.failure.take().is_some() {
                     tracing::info!(file = %self.path.display(), "the auth file is valid again");
@@ -189,7 +203,7 @@ mod tests {
     impl Bench {
         fn new(text: &str) -> Self {
             let file = Temporary::new(text);
-            let reloader = Reloader::start(file.0.clone(), Metrics::default()).unwrap();
+            let reloader = Reloader::start(file.0.clone(), 0, Metrics::default()).unwrap();
             Self { file, reloader, seconds: 0 }
         }
 
@@ -273,7 +287,7 @@ mod tests {
             std::os::unix::fs::symlink(&target.0, &link.0).unwrap();
         };
         swap(&one);
-        let mut reloader = Reloader::start(link.0.clone(), Metrics::default()).unwrap();
+        let mut reloader = Reloader::start(link.0.clone(), 0, Metrics::default()).unwrap();
         swap(&other);
         reloader.check(Monotonic::from_start(Duration::from_secs(1)));
         assert_eq!(reloader.policy().current().principals()[0].name.as_str(), "bob");

@@ -3,9 +3,11 @@
 //! - `required`: the right that an operation needs, in the table beside the routes.
 //! - `hosts`: the names under which a node answers, against DNS rebinding and foreign pages.
 //! - `guard`: identifies the caller, and gives handlers the permits that the node asks for.
+//! - `limits`: what a caller may ask for, how often, and how much.
 //! - `cursors`: seals the positions in lists.
 
 pub mod cursors;
 pub mod guard;
 pub mod hosts;
+pub mod limits;
 pub mod required;

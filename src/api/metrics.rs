@@ -12,7 +12,7 @@ type Labels<const N: usize> = [(&'static str, &'static str); N];
 
 /// The limits that reject something, those of the service included. Each has a series from the
 /// start, so that a rate does not miss its first event.
-const LIMITS: [&str; 17] = [
+const LIMITS: [&str; 19] = [
     "requests_in_flight",
     "caller_requests",
     "caller_probes",
@@ -28,8 +28,10 @@ const LIMITS: [&str; 17] = [
     "draining",
     "submit_queue",
     "submit_queue_bytes",
+    "submit_queue_share",
     "cancel_queue",
     "topic_look_ups",
+    "quota",
 ];
 /// The deadlines that a slow caller can miss. Each has a series from the start, too.
 const DEADLINES: [&str; 4] = ["header", "answer", "idle", "rest"];

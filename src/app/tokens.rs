@@ -156,7 +156,7 @@ fn check_file(path: &Path) -> Result<String, Ended> {
 
 /// Loads a file and prints its warnings.
 fn load(path: &Path) -> Result<Loaded, Ended> {
-    let loaded = file::load(path).map_err(|error| Ended::usage(error.lines().join("\n")))?;
+    let loaded = file::load(path, 0).map_err(|error| Ended::usage(error.lines().join("\n")))?;
     for warning in &loaded.warnings {
         writeln!(io::stderr(), "punctual: warning: {warning}").ok();
     }
@@ -198,7 +198,7 @@ mod tests {
             let expires = Timestamp::from_millis(1_893_456_000_999);
             let principal = principal_name(name).unwrap();
             let lines = lines_for_file(&principal, &token, Some(expires));
-            let read = document::read(&format!("version = 1\n{lines}")).unwrap();
+            let read = document::read(&format!("version = 1\n{lines}"), 0).unwrap();
             let at = |millis| read.policy.verify(&token, Timestamp::from_millis(millis));
             assert_eq!(at(0).unwrap().principal.name.as_str(), name);
             assert!(at(1_893_456_000_000).is_err(), "{lines}");
@@ -258,7 +258,7 @@ mod tests {
                     [anonymous]\n\
                     allow = [{ actions = ['read'], topics = ['b', 'a.*'] }]\n\
                     deny = [{ actions = ['*'], topics = ['a.x'] }]\n";
-        let read = document::read(text).unwrap();
+        let read = document::read(text, 0).unwrap();
         let told = rights_of(read.policy.anonymous_rights().unwrap());
         assert!(told.contains("  read        b, a.*; not a.x\n"), "{told}");
         assert!(told.contains("  submit      -\n") && told.contains("  operate     -\n"), "{told}");

@@ -160,6 +160,8 @@ pub struct NodeAnswer {
     pub status: u16,
     /// How long the node asks the client to wait.
     pub retry_after: Option<Duration>,
+    /// True when a token was sent.
+    pub has_token: bool,
     /// The body: JSON.
     pub text: String,
 }
@@ -182,7 +184,7 @@ impl NodeAnswer {
             ),
             ..NodeProblem::default()
         });
-        Some(NodeProblem { status: self.status, ..problem })
+        Some(NodeProblem { status: self.status, has_token: self.has_token, ..problem })
     }
 
     /// Parses the body of the answer.
@@ -206,6 +208,9 @@ pub struct NodeProblem {
     kind: String,
     #[serde(skip_deserializing)]
     pub status: u16,
+    /// True when a token was sent.
+    #[serde(skip_deserializing)]
+    has_token: bool,
     pub title: String,
     pub detail: String,
     pub field: Option<String>,
@@ -242,7 +247,12 @@ impl NodeProblem {
             text = format!("{text}\n{}", task.lines());
         }
         if self.status == 401 {
-            text = format!("{text}\ngive the token by PUNCTUAL_TOKEN or --token-file");
+            let hint = if self.has_token {
+                "the token that was given is not valid (PUNCTUAL_TOKEN, --token-file)"
+            } else {
+                "give the token by PUNCTUAL_TOKEN or --token-file"
+            };
+            text = format!("{text}\n{hint}");
         }
         Ending::new(self.exit(), text)
     }

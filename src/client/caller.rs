@@ -242,7 +242,7 @@ impl NodeCaller {
             .map_err(failed)?;
         let (status, retry_after) = (response.status().as_u16(), retry_after(&response));
         let text = response.text().await.map_err(failed)?;
-        Ok(NodeAnswer { status, retry_after, text })
+        Ok(NodeAnswer { status, retry_after, has_token: authorization.is_some(), text })
     }
 
     /// Makes a call, and retries it with growing pauses while the node is away or busy, for up to

@@ -131,8 +131,13 @@ impl ListParameters<'_> {
                 );
             }
             let read = |task: &RawValue| {
-                NodeAnswer { status: 200, retry_after: None, text: task.get().to_owned() }
-                    .read::<Task>()
+                NodeAnswer {
+                    status: 200,
+                    retry_after: None,
+                    has_token: false,
+                    text: task.get().to_owned(),
+                }
+                .read::<Task>()
             };
             let rows: Vec<_> =
                 tasks.iter().map(|task| read(task).map(&cells)).collect::<Result<_, _>>()?;

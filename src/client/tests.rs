@@ -266,7 +266,7 @@ fn only_a_node_says_that_nothing_was_done() {
         (404, problem("task-not-found"), Exit::NotFound),
         (501, String::new(), Exit::Refused),
     ] {
-        let answer = NodeAnswer { status, retry_after: None, text };
+        let answer = NodeAnswer { status, retry_after: None, has_token: false, text };
         assert_eq!(answer.problem().unwrap().exit(), exit, "{answer:?}");
     }
 }

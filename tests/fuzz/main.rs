@@ -252,6 +252,7 @@ fn what_a_client_is_answered_is_understood_or_explained() {
         let answer = NodeAnswer {
             status,
             retry_after: None,
+            has_token: false,
             text: String::from_utf8_lossy(text).into_owned(),
         };
         match answer.problem() {

@@ -100,6 +100,33 @@ async fn every_problem_of_an_auth_file_is_told_before_a_node_starts() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_auth_file_that_does_not_go_with_the_flags_is_refused_at_the_start() {
+    let limited = "version = 1\n[anonymous]\noperate = true\nlimits = { tasks_per_second = 999 }\n";
+    let certified = "version = 1\n[[certificate]]\nuri = \"spiffe://shop/*\"\noperate = true\n";
+    for (name, text, flags, part) in [
+        ("burst", limited, &["--batch-max", "1000"][..], "--batch-max"),
+        ("certificate", certified, &[], "--tls-client-ca-file"),
+    ] {
+        let file = AuthFile::new(name, text);
+        let serve = [
+            "serve",
+            "--database-url",
+            "postgres://nobody@127.0.0.1:1/nothing",
+            "--kafka",
+            "127.0.0.1:1",
+            "--auth-file",
+            file.path(),
+        ];
+        let output = run(&[&serve[..], flags].concat(), "").await;
+        let told = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{told}");
+        assert!(told.contains(part), "{told}");
+        let checked = run(&["auth", "check", file.path()], "").await;
+        assert!(checked.status.success(), "the file itself is right");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_that_would_be_open_by_accident_does_not_start() {
     let file = AuthFile::new("start", "version = 1\n[principals.ann]\noperate = true\n");
     let serve = [

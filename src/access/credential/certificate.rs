@@ -8,6 +8,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use crate::access::limits::Limits;
 use crate::access::principal::{Fingerprint, Principal};
 use crate::access::rights::Rights;
 use crate::domain::PrincipalName;
@@ -95,6 +96,7 @@ impl fmt::Display for NamePattern {
 pub struct CertificateEntry {
     pub names: NamePattern,
     pub rights: Arc<Rights>,
+    pub limits: Limits,
 }
 
 /// Returns the principal that a certificate proves. There is none when no entry covers a name of
@@ -110,7 +112,8 @@ pub fn principal_of(entries: &[CertificateEntry], names: &[PeerName]) -> Option<
     }
     let (PeerName::Uri(name) | PeerName::Dns(name), entry) = proven?;
     let name = PrincipalName::new(&format!("cert:{name}")).ok()?;
-    Some(Arc::new(Principal { name, rights: entry.rights.clone() }))
+    let (rights, limits) = (entry.rights.clone(), entry.limits.clone());
+    Some(Arc::new(Principal { name, rights, limits }))
 }
 
 /// True for `scheme://host/path` of plain characters: without a query, a fragment, a user, an
@@ -148,7 +151,8 @@ mod tests {
     fn entries(patterns: &[NamePattern]) -> Vec<CertificateEntry> {
         let entry = |names: &NamePattern| CertificateEntry {
             names: names.clone(),
-            rights: Arc::new(Rights::default()),
+            rights: Arc::default(),
+            limits: Limits::default(),
         };
         patterns.iter().map(entry).collect()
     }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use toml::de::DeTable;
 
+use super::limits;
 use super::reader::{Reader, Value};
 use super::roles::{GRANTS, Roles};
 use crate::access::credential::certificate::{CertificateEntry, NamePattern};
@@ -18,8 +19,9 @@ pub fn read(
     let mut entries: Vec<CertificateEntry> = Vec::new();
     for item in reader.items(value, "certificate") {
         let Some(table) = reader.table(item, "an entry of `certificate`") else { continue };
-        reader.known_keys(table, &[&["uri", "dns"], &GRANTS[..]].concat());
+        reader.known_keys(table, &[&["uri", "dns", "limits"], &GRANTS[..]].concat());
         let grants = roles.grants(reader, table);
+        let limits = limits::read(reader, table);
         let Some((names, at)) = names(reader, table, item) else { continue };
         if grants.is_nothing() {
             reader.warning(&item.span(), format!("the certificates of {names} have no rights"));
@@ -28,7 +30,7 @@ pub fn read(
             let text = format!("another entry, {}, covers names of {names}", other.names);
             reader.problem(&at, text);
         }
-        entries.push(CertificateEntry { names, rights: Arc::new(grants.rights()) });
+        entries.push(CertificateEntry { names, rights: Arc::new(grants.rights()), limits });
     }
     entries
 }

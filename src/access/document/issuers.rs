@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use toml::de::DeTable;
 
+use super::limits;
 use super::reader::{Reader, Value};
 use super::roles::{GRANTS, Roles};
 use crate::access::credential::jwt::issuer::{ClaimMap, ClaimTest, Issuer};
@@ -21,7 +22,7 @@ const MAX_AGE_MAX: Duration = Duration::from_hours(366 * 24);
 /// Without `algorithms`.
 const ALGORITHMS: [Algorithm; 2] = [Algorithm::Es256, Algorithm::Rs256];
 
-const KEYS: [&str; 11] = [
+const KEYS: [&str; 12] = [
     "name",
     "issuer",
     "audience",
@@ -33,6 +34,7 @@ const KEYS: [&str; 11] = [
     "principal_claim",
     "max_age",
     "map",
+    "limits",
 ];
 
 /// Reads the entries of `[[jwt]]`, each with its place.
@@ -67,6 +69,7 @@ pub fn read(
         let algorithms = algorithms(reader, table);
         let principal_claim = reader.optional_text(table, "principal_claim");
         let max_age = max_age(reader, table);
+        let limits = limits::read(reader, table);
         let maps = maps(reader, table, roles);
         if maps.is_empty() {
             reader.warning(&item.span(), "an issuer without a `map` gives no rights to anybody");
@@ -78,8 +81,17 @@ pub fn read(
         };
         let principal_claim = principal_claim.map_or_else(|| "sub".to_owned(), |(claim, _)| claim);
         let keys = Arc::new(KeySlot::new(keys));
-        let issuer =
-            Issuer { name, issuer, audience, algorithms, principal_claim, max_age, maps, keys };
+        let issuer = Issuer {
+            name,
+            issuer,
+            audience,
+            algorithms,
+            principal_claim,
+            max_age,
+            maps,
+            limits,
+            keys,
+        };
         issuers.push((issuer, item.span()));
     }
     issuers

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use toml::de::DeTable;
 
+use super::limits;
 use super::reader::{Reader, Value};
 use super::roles::{GRANTS, Roles};
 use crate::access::credential::token::{TokenHash, TokenId};
@@ -32,13 +33,15 @@ impl Principals {
             let Some(table) = reader.table(value, &format!("the principal {name:?}")) else {
                 continue;
             };
-            reader.known_keys(table, &[&GRANTS[..], &["tokens"]].concat());
+            reader.known_keys(table, &[&GRANTS[..], &["tokens", "limits"]].concat());
             let grants = roles.grants(reader, table);
             if grants.is_nothing() {
                 reader.warning(&value.span(), format!("the principal {name:?} has no rights"));
             }
+            let limits = limits::read(reader, table);
             let Ok(name) = named else { continue };
-            let principal = Arc::new(Principal { name, rights: Arc::new(grants.rights()) });
+            let rights = Arc::new(grants.rights());
+            let principal = Arc::new(Principal { name, rights, limits });
             read.tokens(reader, (table, value), &principal);
             read.principals.push(principal);
         }

@@ -29,13 +29,15 @@ impl fmt::Display for Remark {
 /// are found at once.
 pub struct Reader<'a> {
     text: &'a str,
+    /// The smallest burst of a limit on tasks.
+    pub burst_min: u64,
     pub problems: Vec<Remark>,
     pub warnings: Vec<Remark>,
 }
 
 impl<'a> Reader<'a> {
-    pub fn new(text: &'a str) -> Self {
-        Self { text, problems: Vec::new(), warnings: Vec::new() }
+    pub fn new(text: &'a str, burst_min: u64) -> Self {
+        Self { text, burst_min, problems: Vec::new(), warnings: Vec::new() }
     }
 }
 

@@ -1,7 +1,11 @@
+use std::path::Path;
+use std::time::Duration;
+
 use super::*;
 use crate::access::action::Action;
 use crate::access::credential::certificate::{PeerCertificate, PeerName};
 use crate::access::credential::token::Token;
+use crate::access::limits::{Limits, Rate};
 use crate::access::policy::Unidentified;
 use crate::access::principal::Fingerprint;
 use crate::domain::{Timestamp, TopicName};
@@ -34,16 +38,20 @@ tokens  = [ { id = "p0r0m0e0", sha256 = "777777777777777777777777777777777777777
 allow = [ { actions = ["read"], topics = ["status"] } ]
 "#;
 
+fn read_text(text: &str) -> Result<Document, Vec<Remark>> {
+    read(text, 0)
+}
+
 fn example() -> (Policy, Token) {
     let text = "pt_k3v9q0ab_BwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwc1PmrQz";
     let token = Token::parse(text).unwrap();
-    let read = read(&EXAMPLE.replace("HASH", &token.hash().to_string())).unwrap();
+    let read = read_text(&EXAMPLE.replace("HASH", &token.hash().to_string())).unwrap();
     assert_eq!(read.warnings, []);
     (read.policy, token)
 }
 
 fn problems(text: &str) -> Vec<String> {
-    read(text).unwrap_err().iter().map(ToString::to_string).collect()
+    read_text(text).unwrap_err().iter().map(ToString::to_string).collect()
 }
 
 fn topic(name: &str) -> TopicName {
@@ -89,7 +97,7 @@ deny = [ { actions = ["read"] } ]
 [principals."a:b"]
 roles = ["b", "a", "a"]
 operate = "yes"
-limits = {}
+limit = {}
 [principals.c]
 tokens = [ { id = "SHORT", sha256 = "x", expires = 2027-03-01 },
            { sha256 = 1 } ]
@@ -149,7 +157,7 @@ fn an_id_or_a_hash_that_two_tokens_have_is_refused() {
              tokens = [{other}]\n"
         )
     };
-    assert!(read(&text(token("aaaaaaaa", "1"), token("bbbbbbbb", "2"))).is_ok());
+    assert!(read_text(&text(token("aaaaaaaa", "1"), token("bbbbbbbb", "2"))).is_ok());
     let same_id = problems(&text(token("aaaaaaaa", "1"), token("aaaaaaaa", "2")));
     assert!(same_id.len() == 1 && same_id[0].contains("the id aaaaaaaa"), "{same_id:?}");
     let same_hash = problems(&text(token("aaaaaaaa", "1"), token("bbbbbbbb", "1")));
@@ -176,7 +184,7 @@ fn what_the_author_may_not_have_meant_is_a_warning() {
 allow = [ { actions = ["*"], topics = ["orders*"] } ]
 [principals.idle]
 "#;
-    let read = read(text).unwrap();
+    let read = read_text(text).unwrap();
     let warnings: Vec<String> = read.warnings.iter().map(ToString::to_string).collect();
     assert_eq!(
         warnings,
@@ -201,7 +209,7 @@ roles = ["orders"]
 dns = "metrics.shop.svc"
 operate = true
 "#;
-    let read = read(text).unwrap();
+    let read = read_text(text).unwrap();
     assert_eq!(read.warnings, []);
     let caller = |name| {
         let peer = PeerCertificate { id: Fingerprint::of(b""), names: vec![name] };
@@ -269,15 +277,12 @@ claim = "groups"
 contains = "sre"
 operate = true
 "#;
-    let read = read(text).unwrap();
+    let read = read_text(text).unwrap();
     assert_eq!((read.warnings, read.issuer_lines), (Vec::new(), vec![4]));
     let [issuer] = read.policy.issuers().all() else { panic!("one issuer") };
     assert_eq!((issuer.principal_claim.as_str(), issuer.maps.len()), ("sub", 2));
-    assert_eq!(issuer.max_age, std::time::Duration::from_hours(48));
-    assert_eq!(
-        issuer.keys.url().unwrap().ca_file.as_deref(),
-        Some(std::path::Path::new("/ca.pem"))
-    );
+    assert_eq!(issuer.max_age, Duration::from_hours(48));
+    assert_eq!(issuer.keys.url().unwrap().ca_file.as_deref(), Some(Path::new("/ca.pem")));
 }
 
 #[test]
@@ -315,4 +320,58 @@ jwks_file = "a.json"
     assert!(
         all.contains("https:// URL") && all.contains("no algorithm") && !all.contains("secret")
     );
+}
+
+#[test]
+fn limits_are_numbers_and_spans() {
+    let text = r#"version = 1
+[principals.a]
+operate = true
+limits = { tasks_per_second = 2000, burst = 10000, bytes_per_second = 1000000, reads_per_second = 50, requests = 64, delay_max = "30d", record_max = 65536 }
+[principals.b]
+operate = true
+limits = { tasks_per_second = 5 }
+[anonymous]
+operate = true
+limits = { requests = 1 }
+"#;
+    let read = read_text(text).unwrap();
+    let [a, b] = read.policy.principals() else { panic!("two principals") };
+    let rate = |per_second, burst| Some(Rate { per_second, burst });
+    let expected = Limits {
+        tasks: rate(2000, 10_000),
+        bytes: rate(1_000_000, 1_000_000),
+        reads: rate(50, 50),
+        requests: Some(64),
+        delay_max: Some(Duration::from_hours(30 * 24)),
+        record_max: Some(65_536),
+    };
+    assert_eq!(a.limits, expected);
+    assert_eq!(b.limits, Limits { tasks: rate(5, 5), ..Limits::default() });
+    let anonymous = read.policy.identify_peer(None).unwrap();
+    assert_eq!(anonymous.principal.limits.requests, Some(1));
+    let told = super::read(text, 10_000).unwrap_err();
+    assert!(
+        told.len() == 1 && told[0].line == 7 && told[0].text.contains("--batch-max"),
+        "{told:?}"
+    );
+}
+
+#[test]
+fn wrong_limits_are_told() {
+    for (limits, part) in [
+        ("7", "not a table"),
+        ("{ tasks = 7 }", "unknown key"),
+        ("{ tasks_per_second = 0 }", "no whole number from 1"),
+        ("{ tasks_per_second = 1.5 }", "no whole number"),
+        ("{ tasks_per_second = 0x10 }", "no whole number"),
+        ("{ requests = \"7\" }", "no whole number"),
+        ("{ burst = 7 }", "goes with"),
+        ("{ delay_max = 7 }", "not a string"),
+        ("{ delay_max = \"7\" }", "`delay_max`"),
+        ("{ record_max = -1 }", "no whole number"),
+    ] {
+        let told = problems(&format!("version = 1\n[anonymous]\nlimits = {limits}\n"));
+        assert!(told.len() == 1 && told[0].contains(part), "{limits}: {told:?}");
+    }
 }

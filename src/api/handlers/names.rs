@@ -1,6 +1,7 @@
 //! Handlers of tasks by name: create or replace, look up, cancel. A task's name is the caller's
 //! idempotency key.
 
+use std::iter;
 use std::sync::Arc;
 
 use axum::body::Body;
@@ -11,6 +12,7 @@ use axum::response::Response;
 
 use super::tasks::{answer_of, created, echo_of};
 use crate::api::access::guard::Guard;
+use crate::api::access::limits;
 use crate::api::json::answers::{self, TaskJson};
 use crate::api::problems::problem::Problem;
 use crate::api::problems::refusal::of_refusal;
@@ -54,6 +56,8 @@ pub async fn replace(
     let (bytes, _share) = body::read(&shared, request, deadline).await?;
     let (draft, origin) = reader.read_named(body::text_of(&bytes)?, topic, name)?;
     drop(bytes);
+    limits::check(guard.caller(), &draft, origin, arrived_at)?;
+    limits::charge(&shared.policy, guard.caller(), iter::once(&draft))?;
     let echo = echo_of(&draft);
     let replaced = shared.service.replace(&permit, draft, &condition, arrived_at);
     let answer = shared.in_time(deadline.hold(replaced).await, Problem::replace_unknown)?;

@@ -1,6 +1,7 @@
 //! Handlers of tasks: submit one or many, look up, cancel.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::iter;
 use std::sync::Arc;
 
 use axum::body::Body;
@@ -12,6 +13,7 @@ use serde::Serialize;
 
 use crate::access::permit::Right;
 use crate::api::access::guard::Guard;
+use crate::api::access::limits;
 use crate::api::json::answers::{self, Echo, TaskJson};
 use crate::api::metrics::ApiMetrics;
 use crate::api::problems::problem::{Problem, ProblemJson};
@@ -22,7 +24,7 @@ use crate::api::request::fields::{Array, array, members};
 use crate::api::request::share::Share;
 use crate::api::request::{body, idempotency, preconditions, query};
 use crate::api::shared::{ApiShared, Deadline};
-use crate::domain::{TaskId, TaskState, TaskView};
+use crate::domain::{TaskId, TaskState, TaskView, Timestamp};
 use crate::node::messages::permitted::{PermittedDraft, TaskPermit};
 use crate::node::messages::{Accepted, Draft, SubmitAnswer, Verdict};
 
@@ -53,6 +55,8 @@ pub async fn submit(
     let (draft, origin) = reader.read(body::text_of(&bytes)?)?;
     drop(bytes);
     let draft = guard.permit_draft(idempotency::name(draft, key)?)?;
+    limits::check(guard.caller(), draft.draft(), origin, arrived_at)?;
+    limits::charge(&shared.policy, guard.caller(), iter::once(draft.draft()))?;
     let echo = echo_of(draft.draft());
     let submitting = deadline.hold(shared.service.submit(draft, arrived_at));
     let answer = shared.in_time(submitting.await, Problem::submit_unknown)?;
@@ -126,10 +130,13 @@ pub async fn submit_batch(
     idempotency::refuse(request.headers(), NO_KEY_OF_BATCH)?;
     let reader = DraftReader::of(request.headers());
     let (bytes, mut share) = body::read(&shared, request, deadline).await?;
+    let text = body::text_of(&bytes)?;
     let (drafts, mut done) =
-        read_batch((&shared, &guard), &mut share, reader, body::text_of(&bytes)?).await?;
+        read_batch((&shared, &guard, arrived_at), &mut share, reader, text).await?;
     drop(bytes);
     if !drafts.is_empty() {
+        let charged = drafts.iter().map(|(_, draft)| draft.draft());
+        limits::charge(&shared.policy, guard.caller(), charged)?;
         let submitting = deadline.hold(shared.service.submit_many(drafts, arrived_at));
         let answers = shared.in_time(submitting.await, Problem::submit_unknown)?;
         done.extend(answers.into_iter().map(|(item, answer)| item.with_answer(&guard, answer)));
@@ -169,7 +176,7 @@ type ReadBatch = (Vec<(ReadItem, PermittedDraft)>, Vec<(usize, DoneItem)>);
 
 /// Reads the items of a bulk submit.
 async fn read_batch(
-    (shared, guard): (&ApiShared, &Guard),
+    (shared, guard, arrived_at): (&ApiShared, &Guard, Option<Timestamp>),
     share: &mut Share<'_>,
     mut reader: DraftReader,
     text: &str,
@@ -199,7 +206,11 @@ async fn read_batch(
         }
         let read = reader
             .read(task.get())
-            .and_then(|(draft, origin)| Ok((guard.permit_draft(draft)?, origin)));
+            .and_then(|(draft, origin)| Ok((guard.permit_draft(draft)?, origin)))
+            .and_then(|(draft, origin)| {
+                limits::check(guard.caller(), draft.draft(), origin, arrived_at)?;
+                Ok((draft, origin))
+            });
         match read {
             Ok((draft, origin)) => {
                 drafts.push((ReadItem { index, echo: echo_of(draft.draft()), origin }, draft));

@@ -141,6 +141,7 @@ impl Operation {
         problems.extend([P::TooManyRequests, P::HeaderTooLarge, P::Internal, P::Busy]);
         if self.access != Access::Open {
             problems.extend([P::Unauthenticated, P::Forbidden, P::InvalidValue]);
+            problems.push(P::QuotaExceeded);
             // A token whose issuer has no keys yet.
             problems.push(P::Unavailable);
         }

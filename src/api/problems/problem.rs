@@ -11,6 +11,7 @@ use serde::Serialize;
 
 use super::problem_type::{ProblemType, TYPE_PREFIX};
 use crate::access::Action;
+use crate::access::limits::Exceeded;
 use crate::api::json::answers::{DisplayJson, Shows, TaskJson};
 use crate::domain::{TaskId, TaskView, TopicName};
 use crate::node::messages::NotReady;
@@ -42,6 +43,8 @@ struct More {
     topic: Option<TopicName>,
     /// The error of `WWW-Authenticate`.
     error: Option<&'static str>,
+    /// The seconds after which a retry makes sense, if they are not those of the type.
+    retry_after: Option<u64>,
 }
 
 impl Problem {
@@ -178,6 +181,19 @@ impl Problem {
              you have the right to"
         );
         Self { detail: detail.into(), ..Self::forbidden(action, None) }
+    }
+
+    /// Makes the problem of a caller that has used up one of its limits.
+    pub fn quota_exceeded(exceeded: &Exceeded) -> Self {
+        // Rounded up, so that it is always enough.
+        let nanos = exceeded.retry_after.subsec_nanos();
+        let seconds = exceeded.retry_after.as_secs().saturating_add(u64::from(nanos > 0)).max(1);
+        let limit = exceeded.limit;
+        let detail =
+            format!("nothing was done: the limit `{limit}` of this caller is reached on this node");
+        let more = More { retry_after: Some(seconds), ..More::default() };
+        let problem = Self::new(ProblemType::QuotaExceeded, detail);
+        Self { more: Some(Box::new(more)), limit: Some("quota"), ..problem }
     }
 
     /// Makes the problem of a request that a browser sends for a page of another origin.
@@ -345,7 +361,7 @@ impl Problem {
         headers.insert(header::CONTENT_LENGTH, HeaderValue::from(length));
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
         headers.insert(header::LINK, self.kind.help());
-        if let Some(seconds) = self.kind.retry_after() {
+        if let Some(seconds) = self.retry_after() {
             headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
         }
         if let Some(challenge) = self.challenge() {
@@ -358,6 +374,11 @@ impl Problem {
         if !is_head {
             *response.body_mut() = body;
         }
+    }
+
+    fn retry_after(&self) -> Option<u64> {
+        let own = self.more.as_deref().and_then(|more| more.retry_after);
+        own.or_else(|| self.kind.retry_after().map(u64::from))
     }
 
     fn challenge(&self) -> Option<&'static str> {
@@ -378,7 +399,7 @@ impl Problem {
             status: row.status,
             detail: &self.detail,
             field: self.field.as_deref(),
-            retry_after: self.kind.retry_after(),
+            retry_after: self.retry_after(),
             request_id: None,
             verdict: more.and_then(|more| more.verdict),
             replaced_by: more
@@ -428,7 +449,7 @@ pub struct ProblemJson<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     field: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    retry_after: Option<u32>,
+    retry_after: Option<u64>,
     /// The id in the header `x-request-id`. The problem of one item of a bulk submit has none.
     #[serde(skip_serializing_if = "Option::is_none")]
     request_id: Option<&'a str>,

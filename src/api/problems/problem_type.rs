@@ -229,6 +229,13 @@ problem_types! {
                is one caller: the operator should raise its limits to `--requests-max` and \
                `--connections-max`."
     }
+    QuotaExceeded(429, "quota-exceeded", "A limit of this caller is reached") {
+        when: "The principal has used up one of its `limits` in the auth file on this node; \
+               `detail` names it. A batch is taken as a whole or not at all, and tasks that are \
+               refused count as well. Nothing was done.",
+        then: "Repeat the request after `Retry-After` seconds: it is safe, and it passes if the \
+               principal asks for nothing else meanwhile. Ask the operator for a higher limit."
+    }
     HeaderTooLarge(431, "header-too-large", "The header of the request is too large") {
         when: "The header of the request, plus 32 bytes for each field, is over the limit \
                (`--header-max`). Nothing was done.",
@@ -291,6 +298,7 @@ impl ProblemType {
         match self {
             Self::RequestTimeout
             | Self::TooManyRequests
+            | Self::QuotaExceeded
             | Self::Busy
             | Self::Draining
             | Self::Unavailable
@@ -304,7 +312,7 @@ impl ProblemType {
     /// Returns the seconds after which a retry makes sense. All types of 429 and 503 have them.
     pub(in crate::api) const fn retry_after(self) -> Option<u32> {
         match self {
-            Self::Busy | Self::TooManyRequests => Some(1),
+            Self::Busy | Self::TooManyRequests | Self::QuotaExceeded => Some(1),
             Self::Unavailable | Self::OutcomeUnknown | Self::NotReady => Some(2),
             // A load balancer needs this long to see that the node is no longer ready.
             Self::Draining => Some(5),

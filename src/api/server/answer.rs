@@ -14,6 +14,7 @@ use tokio::sync::OwnedSemaphorePermit;
 
 use super::linger::LingerLimits;
 use super::rest::{self, Left, UnreadBody};
+use crate::access::limits::InProgress;
 use crate::api::line::{CallerConnection, PlacePurpose};
 use crate::api::problems::problem::Problem;
 use crate::api::shared::ApiShared;
@@ -43,13 +44,15 @@ pub struct RequestPlace {
     memory: Option<(OwnedSemaphorePermit, u32)>,
     /// Only for requests with a body.
     left: Option<Left>,
+    /// Counts the request for its principal.
+    _in_progress: Option<InProgress>,
 }
 
 impl RequestPlace {
     pub fn new(shared: Arc<ApiShared>, line: Arc<CallerConnection>, is_multiplexed: bool) -> Self {
         line.opened(is_multiplexed);
         shared.metrics.in_flight.inc();
-        Self { shared, line, admitted: None, memory: None, left: None }
+        Self { shared, line, admitted: None, memory: None, left: None, _in_progress: None }
     }
 
     pub fn caller(&self) -> IpAddr {
@@ -59,6 +62,11 @@ impl RequestPlace {
     /// Says where the request's body leaves its unread rest.
     pub fn may_have_rest(&mut self, left: Left) {
         self.left = Some(left);
+    }
+
+    /// Counts the request among those of its principal until the answer is written.
+    pub fn count(&mut self, in_progress: Option<InProgress>) {
+        self._in_progress = in_progress;
     }
 
     /// Handles the unread rest of the request's body before the answer is written. `may_read` is

@@ -17,8 +17,8 @@ use super::answer::{Answer, RequestPlace};
 use crate::access::PolicyHandle;
 use crate::api::access::cursors::Cursors;
 use crate::api::access::guard::{Guard, Proofs};
-use crate::api::access::hosts;
 use crate::api::access::required::Access;
+use crate::api::access::{hosts, limits};
 use crate::api::handlers::{bulk, cluster, lists, names, node, tasks, who_am_i};
 use crate::api::line::{CallerConnection, PlacePurpose};
 use crate::api::metrics::{ApiMetrics, method_label};
@@ -84,7 +84,7 @@ pub const FIELD_BYTES: usize = 32;
 const NO_ROUTE: &str = "none";
 
 /// The problems that an unknown path or method may be answered with.
-const OF_NO_OPERATION: [ProblemType; 12] = [
+const OF_NO_OPERATION: [ProblemType; 13] = [
     ProblemType::InvalidValue,
     ProblemType::Unauthenticated,
     ProblemType::Forbidden,
@@ -92,6 +92,7 @@ const OF_NO_OPERATION: [ProblemType; 12] = [
     ProblemType::NotFound,
     ProblemType::MethodNotAllowed,
     ProblemType::TooManyRequests,
+    ProblemType::QuotaExceeded,
     ProblemType::HeaderTooLarge,
     ProblemType::Internal,
     ProblemType::Busy,
@@ -285,7 +286,13 @@ impl Api {
         // Until Postgres has answered, only the machine's clock is known, and nothing but the state
         // of the node can be asked for.
         let now = || self.shared.service.arrival().unwrap_or_else(clock::wall);
-        Guard::of(&policy, access, Proofs::of(request), now)
+        let guard = Guard::of(&policy, access, Proofs::of(request), now)?;
+        if purpose == PlacePurpose::Work {
+            let is_read = !matches!(access, Access::Open | Access::Known)
+                && matches!(*request.method(), Method::GET | Method::HEAD);
+            place.count(limits::begin(&self.shared.policy, guard.caller(), is_read)?);
+        }
+        Ok(guard)
     }
 
     async fn route(&self, request: Request<Body>, id: &RequestId) -> Response {

@@ -4,6 +4,7 @@
 
 use super::*;
 
+mod quotas;
 mod rights;
 mod rows;
 

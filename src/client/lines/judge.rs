@@ -166,9 +166,14 @@ fn judge_each(results: Vec<ResultItem>, lines: Vec<Pending>) -> Round {
             }
             (status, _) => {
                 let text = item.problem.as_deref().map_or("{}", RawValue::get);
-                let problem = NodeAnswer { status, retry_after: None, text: text.to_owned() }
-                    .problem()
-                    .unwrap_or_default();
+                let problem = NodeAnswer {
+                    status,
+                    retry_after: None,
+                    has_token: false,
+                    text: text.to_owned(),
+                }
+                .problem()
+                .unwrap_or_default();
                 if let exit @ (Exit::NothingDone | Exit::Unknown) = problem.exit() {
                     pending.may_be_stored |= exit == Exit::Unknown;
                     let wait = problem.retry_after.map(Duration::from_secs);
@@ -227,7 +232,12 @@ mod tests {
     }
 
     fn answer(status: u16, text: &str) -> Result<NodeAnswer, Ending> {
-        Ok(NodeAnswer { status, retry_after: Some(Duration::from_secs(3)), text: text.to_owned() })
+        Ok(NodeAnswer {
+            status,
+            retry_after: Some(Duration::from_secs(3)),
+            has_token: false,
+            text: text.to_owned(),
+        })
     }
 
     fn numbers(lines: &[Pending]) -> Vec<(u64, bool)> {

@@ -75,7 +75,7 @@ async fn a_refused_token_is_replaced_once_from_its_file() {
     assert_eq!(server.authorized().len(), 3);
     let ending = refused.problem().unwrap().ending();
     assert_eq!(ending.exit, Exit::Refused);
-    assert!(ending.text.ends_with("by PUNCTUAL_TOKEN or --token-file"), "{}", ending.text);
+    assert!(ending.text.contains("the token that was given is not valid"), "{}", ending.text);
 }
 
 #[test]
@@ -105,6 +105,15 @@ fn a_ca_file_without_certificates_is_refused() {
     }
 }
 
+#[tokio::test]
+async fn a_caller_without_a_token_is_told_how_one_is_given() {
+    let server = Scripted::start([(401, UNAUTHENTICATED)]).await;
+    let caller = server.caller();
+    let refused = caller.ask(&caller.get(&["a"], &[]).unwrap()).await.unwrap();
+    let text = refused.problem().unwrap().ending().text;
+    assert!(text.ends_with("give the token by PUNCTUAL_TOKEN or --token-file"), "{text}");
+}
+
 #[test]
 fn a_client_certificate_that_is_none_is_refused() {
     rustls::crypto::ring::default_provider().install_default().ok();
@@ -124,7 +133,9 @@ fn foreign_text_cannot_steer_the_terminal_or_begin_a_line() {
         r#"{"type":"urn:punctual:problem:invalid-value","title":"T\u001b[2J","#,
         r#""detail":"d\r\nforged\u202e","field":"f\u0007"}"#,
     );
-    let problem = NodeAnswer { status: 400, retry_after: None, text: text.to_owned() }.problem();
+    let problem =
+        NodeAnswer { status: 400, retry_after: None, has_token: false, text: text.to_owned() }
+            .problem();
     let line = problem.unwrap().ending().text;
     assert!(!line.contains(|c: char| c.is_control() || c == '\u{202e}'), "{line:?}");
     assert!(line.contains("\\u{1b}[2J") && line.contains(" forged"), "{line:?}");

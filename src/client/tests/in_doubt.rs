@@ -109,7 +109,8 @@ fn no_value_can_be_taken_for_another_member() {
         r#"{"id":"i","topic":"t","due_at":"d","state":"scheduled","#,
         r#""payload_text":"one\nstate       published\u202e"}"#,
     );
-    let answer = NodeAnswer { status: 200, retry_after: None, text: text.to_owned() };
+    let answer =
+        NodeAnswer { status: 200, retry_after: None, has_token: false, text: text.to_owned() };
     let shown = print::shown(&answer).unwrap();
     assert!(
         shown.ends_with("payload     one\n            state       published\\u{202e}"),
@@ -132,7 +133,12 @@ async fn a_replacement_whose_outcome_is_unknown_is_not_repeated() {
 #[test]
 fn what_is_no_nodes_answer_is_none_also_as_json() {
     for text in ["<html>", "{}", r#"{"ok":true}"#, r#"{"id":"x"}"#] {
-        let answer = || NodeAnswer { status: 200, retry_after: None, text: text.to_owned() };
+        let answer = || NodeAnswer {
+            status: 200,
+            retry_after: None,
+            has_token: false,
+            text: text.to_owned(),
+        };
         for is_json in [false, true] {
             assert_eq!(
                 end(Ok(answer()), is_json, Deed::Submit { is_named: true }, print::submitted),
@@ -203,7 +209,12 @@ async fn what_somebody_else_has_in_hand_is_asked_for_again() {
 async fn a_look_that_fails_has_done_nothing_whatever_fails() {
     for (status, text) in [(502, "bad gateway"), (503, UNKNOWN), (500, "")] {
         for is_json in [false, true] {
-            let answer = || NodeAnswer { status, retry_after: None, text: text.to_owned() };
+            let answer = || NodeAnswer {
+                status,
+                retry_after: None,
+                has_token: false,
+                text: text.to_owned(),
+            };
             let looked = end(Ok(answer()), is_json, Deed::Look, |_| Ok(String::new()));
             assert_eq!(looked, ExitCode::from(Exit::NothingDone), "{status}");
             let listed = finish(Err(ListFailure::Problem(answer())), is_json, Deed::Look);
@@ -220,7 +231,8 @@ async fn a_look_that_fails_has_done_nothing_whatever_fails() {
 #[test]
 fn json_that_is_no_problem_is_told_from_one() {
     for text in ["<html>", "{}", r#"{"message":"no healthy upstream"}"#, "[]", "\"no\""] {
-        let answer = NodeAnswer { status: 502, retry_after: None, text: text.to_owned() };
+        let answer =
+            NodeAnswer { status: 502, retry_after: None, has_token: false, text: text.to_owned() };
         let ending = answer.problem().unwrap().ending();
         assert!(
             ending.text.contains("status 502 without a problem in JSON"),
@@ -233,7 +245,9 @@ fn json_that_is_no_problem_is_told_from_one() {
 #[test]
 fn whoever_is_left_in_doubt_is_told_whether_to_repeat() {
     let problem =
-        NodeAnswer { status: 502, retry_after: None, text: String::new() }.problem().unwrap();
+        NodeAnswer { status: 502, retry_after: None, has_token: false, text: String::new() }
+            .problem()
+            .unwrap();
     for (deed, advice) in [
         (Deed::Submit { is_named: true }, "the same name makes no second task"),
         (Deed::Submit { is_named: false }, "may publish the task twice"),

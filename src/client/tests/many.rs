@@ -163,7 +163,8 @@ async fn counts_say_what_is_an_estimate() {
           {"topic":"t","count":567,"exact":true}],"more_topics":true,
         "minutes":[{"from":"2030-01-31T09:30:00.000Z","count":0,"exact":true},
           {"from":"2030-01-31T09:31:00.000Z","count":42,"exact":true}]}"#;
-    let answer = NodeAnswer { status: 200, retry_after: None, text: text.to_owned() };
+    let answer =
+        NodeAnswer { status: 200, retry_after: None, has_token: false, text: text.to_owned() };
     assert_eq!(
         crate::client::output::counts::shown(&answer, None).unwrap(),
         "pending  about 1,234,567\n\

@@ -24,10 +24,12 @@ use tokio_util::sync::CancellationToken;
 use self::lane::{Lane, Request, Store};
 use self::named_store::NamedStore;
 use self::plain_store::PlainStore;
-use self::queue::{Bounds, Queue};
+use self::queue::{Asked, Bounds, Queue};
 use self::submission::Submission;
 use super::connections::Connections;
 use super::placing::put_in_order;
+use crate::clock;
+use crate::domain::PrincipalName;
 use crate::node::messages::{Refusal, SubmitAnswer};
 use crate::node::shared::NodeShared;
 use crate::postgres::tasks::submit::Submits;
@@ -78,32 +80,42 @@ impl Intake {
         self.queue.is_empty()
     }
 
-    /// Gives at most [`TASKS_MAX`](crate::postgres::tasks::submit::TASKS_MAX) tasks to the lanes.
+    /// Gives at most [`TASKS_MAX`](crate::postgres::tasks::submit::TASKS_MAX) tasks of one principal
+    /// to the lanes.
     /// Returns the answers, each with the number of its draft. A task has none when the node
     /// stopped while it stored the task.
-    pub async fn enqueue(&self, mut submissions: Vec<Submission>) -> Vec<(usize, SubmitAnswer)> {
+    pub async fn enqueue(
+        &self,
+        principal: &PrincipalName,
+        mut submissions: Vec<Submission>,
+    ) -> Vec<(usize, SubmitAnswer)> {
         put_in_order(&self.shared, submissions.iter_mut().map(|submission| &mut submission.task));
         let is_named = |submission: &Submission| submission.task.name.is_some();
         if !submissions.iter().any(is_named) {
-            return self.wait_in(&self.plain, submissions).await;
+            return self.wait_in(principal, &self.plain, submissions).await;
         }
         if submissions.iter().all(is_named) {
-            return self.wait_in(&self.named, submissions).await;
+            return self.wait_in(principal, &self.named, submissions).await;
         }
         let (named, plain) = submissions.into_iter().partition(is_named);
-        let (mut answers, others) =
-            tokio::join!(self.wait_in(&self.plain, plain), self.wait_in(&self.named, named));
+        let (mut answers, others) = tokio::join!(
+            self.wait_in(principal, &self.plain, plain),
+            self.wait_in(principal, &self.named, named)
+        );
         answers.extend(others);
         answers
     }
 
     async fn wait_in(
         &self,
+        principal: &PrincipalName,
         lane: &mpsc::Sender<Request>,
         submissions: Vec<Submission>,
     ) -> Vec<(usize, SubmitAnswer)> {
         let bytes = submissions.iter().map(|submission| submission.task.bytes()).sum();
-        let room = match self.queue.room_for(submissions.len(), bytes, &self.shared.metrics) {
+        let asked = Asked { principal, tasks: submissions.len(), bytes };
+        let now = clock::monotonic();
+        let room = match self.queue.room_for(asked, &self.shared.metrics, now) {
             Ok(room) => room,
             Err(full) => return refused(submissions, &full),
         };

@@ -74,7 +74,8 @@ impl KeyFetcher {
                     tracing::error!(
                         issuer = name,
                         error,
-                        "the keys of an issuer cannot be fetched; those from before hold for 24 hours (others within a minute are not said)"
+                        "the keys of an issuer cannot be fetched; those from before hold for 24 hours (others \
+                         within a minute are not said)"
                     );
                 }
                 Err(_) => {}
@@ -113,8 +114,10 @@ async fn fetch(from: &KeyUrl, timeout: Duration) -> Result<KeySet, String> {
         client = authorities.into_iter().fold(client, reqwest::ClientBuilder::add_root_certificate);
     }
     let failed = |error: reqwest::Error| chain(&error.without_url());
-    let mut request =
-        client.build().map_err(failed)?.get(&from.url).header(ACCEPT, "application/json");
+    // It may read all authorities of the machine, which takes a while.
+    let client = tokio::task::spawn_blocking(|| client.build());
+    let client = client.await.map_err(|error| error.to_string())?.map_err(failed)?;
+    let mut request = client.get(&from.url).header(ACCEPT, "application/json");
     if let Some(path) = &from.bearer_token_file {
         let token = read(path, TOKEN_BYTES_MAX).await?;
         let text = [b"Bearer ", token.trim_ascii()].concat();

@@ -14,6 +14,7 @@ use super::compact::{Compact, Refusal};
 use super::keys::{Algorithm, Found, KeySet};
 use super::members::Members;
 use super::slot::{KeySlot, Unknown};
+use crate::access::limits::Limits;
 use crate::access::principal::{Caller, CredentialId, Fingerprint, Principal};
 use crate::access::rights::Grants;
 use crate::domain::{PrincipalName, Timestamp};
@@ -41,6 +42,8 @@ pub struct Issuer {
     /// The longest time from `iat` to `exp`.
     pub max_age: Duration,
     pub maps: Vec<ClaimMap>,
+    /// The limits of each principal.
+    pub limits: Limits,
     pub keys: Arc<KeySlot>,
 }
 
@@ -224,7 +227,8 @@ impl Issuer {
         for map in self.maps.iter().filter(|map| map.fits(claims)) {
             grants.extend(&map.grants);
         }
-        let principal = Principal { name, rights: Arc::new(grants.rights()) };
+        let (rights, limits) = (Arc::new(grants.rights()), self.limits.clone());
+        let principal = Principal { name, rights, limits };
         Ok(Proven { principal, until })
     }
 }
@@ -312,6 +316,7 @@ mod tests {
                     map("sub", ClaimTest::Equals("orders".into()), grants(Action::Submit, false)),
                     map("groups", ClaimTest::Contains("sre".into()), grants(Action::Read, true)),
                 ],
+                limits: Limits::default(),
                 keys: Arc::new(keys),
             };
             Self { issuers: Issuers::new(vec![issuer]), key, jwk }

@@ -2,11 +2,16 @@
 
 use std::collections::HashMap;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+
 use super::super::*;
 use crate::access::credential::certificate::{
     CertificateEntry, NamePattern, PeerCertificate, PeerName,
 };
 use crate::access::credential::token::Token;
+use crate::access::document;
+use crate::access::limits::Limits;
 use crate::access::pattern::Pattern;
 use crate::access::policy::TokenEntry;
 use crate::access::principal::{Fingerprint, Principal};
@@ -36,7 +41,8 @@ impl World {
         };
         let rules: Vec<Rule> = rules.iter().map(rule).collect();
         let rights = Arc::new(Rights::new(&rules, &[], false));
-        let principal = Principal { name: PrincipalName::new("ann").unwrap(), rights };
+        let name = PrincipalName::new("ann").unwrap();
+        let principal = Principal { name, rights, limits: Limits::default() };
         let (token, principal) = (Token::generate().unwrap(), Arc::new(principal));
         let entry = TokenEntry {
             principal: principal.clone(),
@@ -151,7 +157,11 @@ async fn without_a_token_or_a_right_nothing_is_done_on_any_route() {
 async fn a_token_wins_over_the_certificate_of_its_connection() {
     let world = World::new(&Action::ON_TOPICS, "orders");
     let names = NamePattern::uri("spiffe://shop/*").unwrap();
-    let entry = CertificateEntry { names, rights: Arc::new(Rights::new(&[], &[], true)) };
+    let entry = CertificateEntry {
+        names,
+        rights: Arc::new(Rights::new(&[], &[], true)),
+        limits: Limits::default(),
+    };
     let current = world.policy.current();
     let [ann] = current.principals() else { panic!("one principal") };
     let token = Token::parse(&world.token).unwrap();
@@ -182,6 +192,20 @@ async fn a_token_wins_over_the_certificate_of_its_connection() {
     let mut wrong = shown(who(), "spiffe://shop/orders");
     wrong.headers_mut().insert(header::AUTHORIZATION, "Bearer x".parse().unwrap());
     assert_eq!(world.api.ask(wrong).await.status(), 401);
+}
+
+#[tokio::test]
+async fn a_token_that_cannot_be_judged_yet_is_503_and_a_wrong_one_401() {
+    let mut world = World::new(&Action::ON_TOPICS, "orders");
+    let text = "version = 1\n[[jwt]]\nname = 'i'\nissuer = 'https://i'\naudience = 'p'\njwks_url = 'https://i/keys'\n";
+    world.policy.replace(document::read(text, 0).unwrap().policy);
+    for (header, status) in [(r#"{"alg":"ES256"}"#, 503), (r#"{"alg":"none"}"#, 401)] {
+        let parts = [header, r#"{"iss":"https://i"}"#, "signature"];
+        world.token = parts.map(|part| URL_SAFE_NO_PAD.encode(part)).join(".");
+        let response = world.ask(bare("GET", "/v1/whoami")).await;
+        assert_eq!(response.status(), status, "{header}");
+        assert_eq!(header_of(&response, "retry-after").is_some(), status == 503, "{header}");
+    }
 }
 
 #[tokio::test]

@@ -1,15 +1,25 @@
-//! The room in the queue of the intake, in tasks and in bytes.
+//! The room in the queue of the intake, in tasks and in bytes, and its fair shares.
+//!
+//! One principal may fill the queue while nobody else needs it. Once another one holds room, or was
+//! refused within the last seconds for lack of it, each may hold at most half of the tasks.
 
+use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use crate::domain::{Monotonic, PrincipalName};
 use crate::node::messages::Refusal;
 use crate::node::metrics::NodeMetrics;
 use crate::telemetry::CountGuard;
 
 /// The unit in which the bytes of the queue are counted: a semaphore counts only up to 2^32.
 const BYTES_UNIT: usize = 1024;
+/// How long the queue stays shared after a principal within its half was refused. A refused caller
+/// comes again within this time.
+const SHARED_FOR: Duration = Duration::from_secs(10);
 
 /// The limits of the queue.
 #[derive(Clone, Copy, Debug)]
@@ -22,7 +32,51 @@ pub struct Bounds {
 #[derive(Debug)]
 pub struct Room {
     _permits: [OwnedSemaphorePermit; 2],
+    _share: Share,
     _shown: [CountGuard; 2],
+}
+
+/// A request for room.
+#[derive(Clone, Copy, Debug)]
+pub struct Asked<'a> {
+    pub principal: &'a PrincipalName,
+    pub tasks: usize,
+    pub bytes: usize,
+}
+
+/// The tasks of each principal in the queue.
+#[derive(Default, Debug)]
+struct Shares {
+    held: HashMap<PrincipalName, usize>,
+    shared_until: Monotonic,
+}
+
+impl Shares {
+    /// Returns the tasks of a principal, and whether others have some, too.
+    fn of(&self, principal: &PrincipalName) -> (usize, bool) {
+        let own = self.held.get(principal).copied().unwrap_or_default();
+        (own, self.held.len() > usize::from(own > 0))
+    }
+}
+
+/// The tasks of a request among those of its principal.
+#[derive(Debug)]
+struct Share {
+    shares: Arc<Mutex<Shares>>,
+    principal: PrincipalName,
+    tasks: usize,
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        let mut shares = self.shares.lock();
+        if let Some(held) = shares.held.get_mut(&self.principal) {
+            *held = held.saturating_sub(self.tasks);
+            if *held == 0 {
+                shares.held.remove(&self.principal);
+            }
+        }
+    }
 }
 
 /// The room for tasks that wait to be stored, or are being stored.
@@ -31,6 +85,7 @@ pub struct Queue {
     tasks: Arc<Semaphore>,
     tasks_max: usize,
     bytes: Arc<Semaphore>,
+    shares: Arc<Mutex<Shares>>,
 }
 
 impl Queue {
@@ -40,6 +95,7 @@ impl Queue {
             tasks: Arc::new(Semaphore::new(limits.tasks_max)),
             tasks_max: limits.tasks_max,
             bytes: Arc::new(bytes),
+            shares: Arc::default(),
         }
     }
 
@@ -52,23 +108,56 @@ impl Queue {
     /// a setting of its own.
     pub fn room_for(
         &self,
-        task_count: usize,
-        bytes: usize,
+        asked: Asked<'_>,
         metrics: &NodeMetrics,
+        now: Monotonic,
     ) -> Result<Room, Refusal> {
-        let tasks = try_acquire(&self.tasks, task_count, "submit_queue")?;
+        let share = self.share_for(asked, now)?;
+        let acquired = try_acquire(&self.tasks, asked.tasks, "submit_queue").and_then(|tasks| {
+            let bytes = asked.bytes.div_ceil(BYTES_UNIT);
+            Ok([tasks, try_acquire(&self.bytes, bytes, "submit_queue_bytes")?])
+        });
+        let permits = match acquired {
+            Ok(permits) => permits,
+            Err(full) => {
+                let mut shares = self.shares.lock();
+                let (own, has_others) = shares.of(asked.principal);
+                if has_others && own <= self.half() {
+                    shares.shared_until = now.plus(SHARED_FOR);
+                }
+                drop(shares);
+                return Err(full);
+            }
+        };
         let shown =
             |gauge, amount| CountGuard::new(gauge, i64::try_from(amount).unwrap_or(i64::MAX));
         Ok(Room {
-            _permits: [
-                tasks,
-                try_acquire(&self.bytes, bytes.div_ceil(BYTES_UNIT), "submit_queue_bytes")?,
-            ],
+            _permits: permits,
+            _share: share,
             _shown: [
-                shown(&metrics.submit_queue_tasks, task_count),
-                shown(&metrics.submit_queue_bytes, bytes),
+                shown(&metrics.submit_queue_tasks, asked.tasks),
+                shown(&metrics.submit_queue_bytes, asked.bytes),
             ],
         })
+    }
+
+    const fn half(&self) -> usize {
+        self.tasks_max / 2
+    }
+
+    /// Takes a share of the queue. A request that is larger than the half alone passes when its
+    /// principal holds nothing.
+    fn share_for(&self, asked: Asked<'_>, now: Monotonic) -> Result<Share, Refusal> {
+        let mut shares = self.shares.lock();
+        let (own, has_others) = shares.of(asked.principal);
+        let is_shared = has_others || now < shares.shared_until;
+        let with_asked = own.saturating_add(asked.tasks);
+        if is_shared && own > 0 && with_asked > self.half() {
+            return Err(Refusal::Busy { limit: "submit_queue_share" });
+        }
+        shares.held.insert(asked.principal.clone(), with_asked);
+        let (shares, principal) = (Arc::clone(&self.shares), asked.principal.clone());
+        Ok(Share { shares, principal, tasks: asked.tasks })
     }
 }
 
@@ -90,7 +179,10 @@ mod tests {
     fn the_limit_that_is_reached_is_named() {
         let queue = Queue::new(Bounds { tasks_max: 2, bytes_max: 3 * BYTES_UNIT });
         let metrics = NodeMetrics::register(&mut Registry::default());
-        let room_for = |tasks, bytes| queue.room_for(tasks, bytes, &metrics);
+        let principal = &PrincipalName::anonymous();
+        let room_for = |tasks, bytes| {
+            queue.room_for(Asked { principal, tasks, bytes }, &metrics, Monotonic::default())
+        };
         let full = |limit| Some(Refusal::Busy { limit });
         assert_eq!(room_for(3, 1).err(), full("submit_queue"));
         assert_eq!(room_for(1, 3 * BYTES_UNIT + 1).err(), full("submit_queue_bytes"));
@@ -110,5 +202,44 @@ mod tests {
         );
         // A refused request has taken no room.
         assert!(room_for(2, 3 * BYTES_UNIT).is_ok());
+    }
+
+    #[test]
+    fn no_principal_holds_more_than_half_while_others_wait() {
+        let queue = Queue::new(Bounds { tasks_max: 10, bytes_max: 10 * BYTES_UNIT });
+        let metrics = NodeMetrics::register(&mut Registry::default());
+        let [flood, other] = ["flood", "other"].map(|name| PrincipalName::new(name).unwrap());
+        let at = |seconds: u64| Monotonic::from_start(Duration::from_secs(100 + seconds));
+        let ask = |principal: &PrincipalName, tasks, seconds: u64| {
+            queue.room_for(Asked { principal, tasks, bytes: 1 }, &metrics, at(seconds))
+        };
+        let full = |limit| Some(Refusal::Busy { limit });
+        let mut held: Vec<Room> = (0..10).map(|_| ask(&flood, 1, 0).unwrap()).collect();
+        assert_eq!(ask(&flood, 1, 0).err(), full("submit_queue"), "alone, it has all of it");
+        assert_eq!(ask(&other, 1, 0).err(), full("submit_queue"));
+        // One task of the flood is stored. Its place is for the other.
+        held.pop();
+        assert_eq!(ask(&flood, 1, 1).err(), full("submit_queue_share"));
+        let own = ask(&other, 1, 1).unwrap();
+        held.truncate(4);
+        held.push(ask(&flood, 1, 20).unwrap());
+        assert_eq!(ask(&flood, 1, 20).err(), full("submit_queue_share"), "while the other is here");
+        drop(own);
+        held.push(ask(&flood, 1, 20).unwrap());
+        held.clear();
+        assert!(queue.shares.lock().held.is_empty() && queue.is_empty());
+    }
+
+    #[test]
+    fn a_request_beyond_the_half_passes_alone() {
+        let queue = Queue::new(Bounds { tasks_max: 10, bytes_max: 10 * BYTES_UNIT });
+        let metrics = NodeMetrics::register(&mut Registry::default());
+        let [one, two] = ["one", "two"].map(|name| PrincipalName::new(name).unwrap());
+        let ask = |principal: &PrincipalName, tasks| {
+            queue.room_for(Asked { principal, tasks, bytes: 1 }, &metrics, Monotonic::default())
+        };
+        let _small = ask(&one, 1).unwrap();
+        let large = ask(&two, 8);
+        assert!(large.is_ok() && ask(&two, 1).is_err());
     }
 }

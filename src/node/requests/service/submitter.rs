@@ -74,10 +74,13 @@ impl Submitter {
         let Some(arrived_at) = arrived_at else { return answers.fill(Err(no_time())) };
         let mut submissions = Vec::with_capacity(answers.len());
         let mut refused = Vec::new();
+        let mut principal = None;
         let mut known: Option<(TopicName, Facts)> = None;
         let mut known_caller: Option<(Arc<Principal>, Number)> = None;
         for (index, draft) in drafts.into_iter().enumerate() {
             let (draft, permit) = draft.into_parts();
+            // All drafts of a request are of one caller.
+            principal.get_or_insert_with(|| permit.principal().name.clone());
             let by = match known_caller.take() {
                 Some((caller, by)) if Arc::ptr_eq(&caller, permit.principal()) => by,
                 _ => self.number_of(&permit.principal().name).await,
@@ -99,10 +102,11 @@ impl Submitter {
                 }
             }
         }
+        let principal = principal.unwrap_or_else(PrincipalName::anonymous);
         while !submissions.is_empty() {
             let rest = submissions.split_off(group_len(&submissions));
             let group = std::mem::replace(&mut submissions, rest);
-            for (index, answer) in self.intake.enqueue(group).await {
+            for (index, answer) in self.intake.enqueue(&principal, group).await {
                 answers[index] = answer;
             }
         }

@@ -1,0 +1,357 @@
+//! Limits of principals, and how much of them is used.
+//!
+//! Limits count on each node alone, by its monotonic clock. A rate is a bucket that is refilled all
+//! the time (GCRA): it holds one number, the time at which it is full again. A request takes all it
+//! needs, or nothing. It may need more than the whole bucket, such as one record that is larger
+//! than the bytes of a second. Then it waits until the bucket is full, and the next ones wait.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use az::SaturatingAs as _;
+use parking_lot::Mutex;
+
+use crate::domain::{Monotonic, PrincipalName};
+
+/// The most principals with limits whose use is counted at a time.
+const PRINCIPALS_MAX: usize = 10_000;
+/// How long a principal beyond them waits.
+const FULL_WAIT: Duration = Duration::from_secs(1);
+const NANOS: u128 = 1_000_000_000;
+
+/// The limits of a principal. `None` is no limit.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct Limits {
+    pub tasks: Option<Rate>,
+    pub bytes: Option<Rate>,
+    pub reads: Option<Rate>,
+    /// Requests in progress.
+    pub requests: Option<usize>,
+    /// The longest time from the submit to the due time. It does not extend that of the node.
+    pub delay_max: Option<Duration>,
+    /// The most bytes of a record: key, payload and headers.
+    pub record_max: Option<usize>,
+}
+
+impl Limits {
+    fn is_counted(&self) -> bool {
+        let rates = [&self.tasks, &self.bytes, &self.reads];
+        self.requests.is_some() || rates.into_iter().any(Option::is_some)
+    }
+}
+
+/// An amount per second, and the largest amount at once.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Rate {
+    pub per_second: u64,
+    pub burst: u64,
+}
+
+/// A limit that is reached.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Exceeded {
+    /// Its name in the auth file.
+    pub limit: &'static str,
+    /// After this time the same request fits, if the principal asks for nothing else meanwhile.
+    pub retry_after: Duration,
+}
+
+/// The use of a rate. Times are in nanoseconds, multiplied by the rate, so that all of them are
+/// whole numbers.
+#[derive(Clone, Copy, Default, Debug)]
+struct Bucket {
+    rate: Option<Rate>,
+    full_at: u128,
+}
+
+impl Bucket {
+    /// Returns the time at which the bucket is full after `amount` was taken, or how long to wait
+    /// until it can be taken.
+    fn after(&mut self, rate: Rate, amount: u64, now: Monotonic) -> Result<u128, Duration> {
+        if self.rate != Some(rate) {
+            *self = Self { rate: Some(rate), full_at: 0 };
+        }
+        let per_second = u128::from(rate.per_second.max(1));
+        let now = now.since_start().as_nanos().saturating_mul(per_second);
+        let needed = u128::from(amount).saturating_mul(NANOS);
+        let full_at = self.full_at.max(now).saturating_add(needed);
+        let room = u128::from(rate.burst.max(amount)).saturating_mul(NANOS);
+        let wait = full_at.saturating_sub(now).saturating_sub(room).div_ceil(per_second);
+        if wait == 0 { Ok(full_at) } else { Err(Duration::from_nanos(wait.saturating_as())) }
+    }
+
+    fn is_full(&self, now: Monotonic) -> bool {
+        let per_second = u128::from(self.rate.map_or(1, |rate| rate.per_second.max(1)));
+        self.full_at <= now.since_start().as_nanos().saturating_mul(per_second)
+    }
+}
+
+/// What a principal has used.
+#[derive(Clone, Copy, Default, Debug)]
+struct Used {
+    tasks: Bucket,
+    bytes: Bucket,
+    reads: Bucket,
+    requests: usize,
+}
+
+impl Used {
+    fn is_nothing(&self, now: Monotonic) -> bool {
+        self.requests == 0 && [self.tasks, self.bytes, self.reads].iter().all(|b| b.is_full(now))
+    }
+}
+
+/// The use of all limits on this node. It outlives changes of the auth file.
+#[derive(Default, Debug)]
+pub struct Quotas {
+    used: Mutex<HashMap<PrincipalName, Used>>,
+}
+
+impl Quotas {
+    /// Takes what a submit of `tasks` tasks with `bytes` bytes in all needs.
+    ///
+    /// # Errors
+    /// When one of the limits is reached. Then nothing is taken.
+    pub fn take_submit(
+        &self,
+        (name, limits): (&PrincipalName, &Limits),
+        (tasks, bytes): (usize, usize),
+        now: Monotonic,
+    ) -> Result<(), Exceeded> {
+        self.change((name, limits), now, |used| {
+            let taken = |bucket: &mut Bucket, rate: Option<Rate>, amount: usize, limit| {
+                rate.map(|rate| bucket.after(rate, amount.saturating_as(), now))
+                    .transpose()
+                    .map_err(|retry_after| Exceeded { limit, retry_after })
+            };
+            let tasks = taken(&mut used.tasks, limits.tasks, tasks, "tasks_per_second")?;
+            let bytes = taken(&mut used.bytes, limits.bytes, bytes, "bytes_per_second")?;
+            used.tasks.full_at = tasks.unwrap_or_default();
+            used.bytes.full_at = bytes.unwrap_or_default();
+            Ok(())
+        })
+    }
+
+    /// Takes what one request that reads needs.
+    pub fn take_read(
+        &self,
+        (name, limits): (&PrincipalName, &Limits),
+        now: Monotonic,
+    ) -> Result<(), Exceeded> {
+        let Some(rate) = limits.reads else { return Ok(()) };
+        self.change((name, limits), now, |used| {
+            let full_at = used.reads.after(rate, 1, now);
+            used.reads.full_at = full_at
+                .map_err(|retry_after| Exceeded { limit: "reads_per_second", retry_after })?;
+            Ok(())
+        })
+    }
+
+    /// Counts a request in progress, until the returned value is dropped.
+    pub fn begin(
+        self: &Arc<Self>,
+        (name, limits): (&PrincipalName, &Limits),
+        now: Monotonic,
+    ) -> Result<Option<InProgress>, Exceeded> {
+        let Some(requests_max) = limits.requests else { return Ok(None) };
+        self.change((name, limits), now, |used| {
+            if used.requests >= requests_max {
+                return Err(Exceeded { limit: "requests", retry_after: FULL_WAIT });
+            }
+            used.requests = used.requests.saturating_add(1);
+            Ok(())
+        })?;
+        Ok(Some(InProgress { quotas: Arc::clone(self), name: name.clone() }))
+    }
+
+    fn change(
+        &self,
+        (name, limits): (&PrincipalName, &Limits),
+        now: Monotonic,
+        change: impl FnOnce(&mut Used) -> Result<(), Exceeded>,
+    ) -> Result<(), Exceeded> {
+        if !limits.is_counted() {
+            return Ok(());
+        }
+        let mut used = self.used.lock();
+        if used.len() >= PRINCIPALS_MAX && !used.contains_key(name) {
+            used.retain(|_, used| !used.is_nothing(now));
+            if used.len() >= PRINCIPALS_MAX {
+                return Err(Exceeded { limit: "principals", retry_after: FULL_WAIT });
+            }
+        }
+        change(used.entry(name.clone()).or_default())
+    }
+}
+
+/// A request in progress that counts against the limit of its principal.
+#[derive(Debug)]
+pub struct InProgress {
+    quotas: Arc<Quotas>,
+    name: PrincipalName,
+}
+
+impl Drop for InProgress {
+    fn drop(&mut self) {
+        if let Some(used) = self.quotas.used.lock().get_mut(&self.name) {
+            used.requests = used.requests.saturating_sub(1);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// A principal, and what it may use.
+    struct Limited(PrincipalName, Limits);
+
+    impl Limited {
+        fn parts(&self) -> (&PrincipalName, &Limits) {
+            (&self.0, &self.1)
+        }
+    }
+
+    fn principal(name: &str, limits: Limits) -> Limited {
+        Limited(PrincipalName::new(name).unwrap(), limits)
+    }
+
+    fn tasks(per_second: u64, burst: u64) -> Limits {
+        Limits { tasks: Some(Rate { per_second, burst }), ..Limits::default() }
+    }
+
+    fn at(millis: u64) -> Monotonic {
+        Monotonic::from_start(Duration::from_millis(1_000_000 + millis))
+    }
+
+    #[test]
+    fn a_burst_passes_and_one_task_more_waits_for_exactly_its_time() {
+        let (quotas, ann) = (Quotas::default(), principal("ann", tasks(10, 100)));
+        let take = |tasks, millis| quotas.take_submit(ann.parts(), (tasks, 0), at(millis));
+        assert_eq!(take(99, 0), Ok(()));
+        assert_eq!(take(1, 0), Ok(()), "the whole burst");
+        let exceeded = take(1, 0).unwrap_err();
+        assert_eq!(exceeded.limit, "tasks_per_second");
+        assert_eq!(exceeded.retry_after, Duration::from_millis(100));
+        assert!(take(1, 99).is_err());
+        assert_eq!(take(1, 100), Ok(()), "a refused request has taken nothing");
+        assert_eq!(take(100, 100).unwrap_err().retry_after, Duration::from_secs(10));
+        assert_eq!(take(100, 10_100), Ok(()));
+    }
+
+    #[test]
+    fn a_principal_that_floods_slows_no_other() {
+        let quotas = Quotas::default();
+        let [ann, bob] = ["ann", "bob"].map(|name| principal(name, tasks(10, 10)));
+        let refused = (0..1000).filter(|_| quotas.take_submit(ann.parts(), (1, 0), at(0)).is_err());
+        assert_eq!(refused.count(), 990);
+        for millis in [0, 1, 2] {
+            assert_eq!(quotas.take_submit(bob.parts(), (3, 0), at(millis)), Ok(()));
+        }
+    }
+
+    #[test]
+    fn more_than_the_burst_waits_until_all_of_it_is_there() {
+        let bytes =
+            Limits { bytes: Some(Rate { per_second: 1000, burst: 1000 }), ..Limits::default() };
+        let (quotas, ann) = (Quotas::default(), principal("ann", bytes));
+        let take = |bytes, millis| quotas.take_submit(ann.parts(), (1, bytes), at(millis));
+        assert_eq!(take(5000, 0), Ok(()));
+        let exceeded = take(1, 0).unwrap_err();
+        assert_eq!(exceeded.limit, "bytes_per_second");
+        assert_eq!(exceeded.retry_after, Duration::from_millis(4001));
+        assert_eq!(take(1000, 4999).unwrap_err().retry_after, Duration::from_millis(1));
+        assert_eq!(take(1000, 5000), Ok(()));
+    }
+
+    #[test]
+    fn a_submit_takes_from_both_limits_or_from_none() {
+        let limits = Limits { bytes: Some(Rate { per_second: 10, burst: 10 }), ..tasks(10, 10) };
+        let (quotas, ann) = (Quotas::default(), principal("ann", limits));
+        assert_eq!(quotas.take_submit(ann.parts(), (1, 10), at(0)), Ok(()));
+        assert_eq!(
+            quotas.take_submit(ann.parts(), (9, 1), at(0)).unwrap_err().limit,
+            "bytes_per_second"
+        );
+        assert_eq!(quotas.take_submit(ann.parts(), (9, 0), at(0)), Ok(()));
+    }
+
+    #[test]
+    fn requests_count_while_they_are_in_progress() {
+        let limits = Limits { requests: Some(2), ..Limits::default() };
+        let (quotas, ann) = (Arc::new(Quotas::default()), principal("ann", limits));
+        let first = quotas.begin(ann.parts(), at(0)).unwrap();
+        let second = quotas.begin(ann.parts(), at(0)).unwrap();
+        assert_eq!(quotas.begin(ann.parts(), at(0)).unwrap_err().limit, "requests");
+        drop(first);
+        assert!(quotas.begin(ann.parts(), at(0)).unwrap().is_some());
+        drop(second);
+        let everybody = principal("bob", Limits::default());
+        assert!(quotas.begin(everybody.parts(), at(0)).unwrap().is_none());
+        assert!(quotas.used.lock().len() == 1, "without limits nothing is counted");
+    }
+
+    #[test]
+    fn reads_have_a_rate_of_their_own_and_another_rate_begins_anew() {
+        let reads = |per_second| Limits {
+            reads: Some(Rate { per_second, burst: per_second }),
+            ..Limits::default()
+        };
+        let quotas = Quotas::default();
+        let ann = principal("ann", reads(2));
+        let read = |ann: &Limited| quotas.take_read(ann.parts(), at(0)).is_ok();
+        assert!(read(&ann) && read(&ann) && !read(&ann));
+        let more = principal("ann", reads(3));
+        assert!(read(&more), "the auth file has changed");
+    }
+
+    #[test]
+    fn principals_that_use_nothing_make_room_for_others() {
+        let quotas = Quotas::default();
+        for number in 0..PRINCIPALS_MAX {
+            let one = principal(&format!("p{number}"), tasks(1, 1));
+            assert_eq!(quotas.take_submit(one.parts(), (1, 0), at(0)), Ok(()));
+        }
+        let more = principal("more", tasks(1, 1));
+        assert_eq!(
+            quotas.take_submit(more.parts(), (1, 0), at(0)).unwrap_err().limit,
+            "principals"
+        );
+        assert_eq!(quotas.take_submit(more.parts(), (1, 0), at(1000)), Ok(()));
+        assert_eq!(quotas.used.lock().len(), 1);
+    }
+
+    proptest! {
+        #[test]
+        fn never_more_than_the_burst_and_the_rate_and_the_wait_is_enough(
+            per_second in 1_u64..1000, burst in 1_u64..100,
+            asks in prop::collection::vec((0_u64..500, 1_usize..100), 1..100),
+        ) {
+            let (quotas, ann) = (Quotas::default(), principal("ann", tasks(per_second, burst)));
+            let (mut now, mut taken) = (0, 0_u64);
+            for (pause, amount) in asks {
+                now += pause;
+                let amount = amount.min(usize::try_from(burst).unwrap());
+                match quotas.take_submit(ann.parts(), (amount, 0), at(now)) {
+                    Ok(()) => taken += u64::try_from(amount).unwrap(),
+                    Err(exceeded) => {
+                        let later = Monotonic::from_start(
+                            at(now).since_start() + exceeded.retry_after,
+                        );
+                        let earlier = Monotonic::from_start(
+                            at(now).since_start() + exceeded.retry_after - Duration::from_nanos(1),
+                        );
+                        prop_assert!(quotas.take_submit(ann.parts(), (amount, 0), earlier).is_err());
+                        prop_assert!(quotas.take_submit(ann.parts(), (amount, 0), later).is_ok());
+                        taken += u64::try_from(amount).unwrap();
+                        now += u64::try_from(exceeded.retry_after.as_millis()).unwrap() + 1;
+                    }
+                }
+                prop_assert!(taken * 1000 <= burst * 1000 + per_second * now);
+            }
+        }
+    }
+}

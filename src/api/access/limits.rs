@@ -1,0 +1,123 @@
+//! The limits of a principal, as requests meet them.
+
+use crate::access::limits::{Exceeded, InProgress};
+use crate::access::{Caller, PolicyHandle};
+use crate::api::problems::problem::Problem;
+use crate::api::problems::problem_type::ProblemType;
+use crate::api::problems::refusal::FieldOrigin;
+use crate::clock;
+use crate::domain::Timestamp;
+use crate::domain::time::duration::spelled;
+use crate::node::messages::{Draft, Due};
+
+/// Counts a request until the returned value is dropped, and a read for good.
+///
+/// # Errors
+/// 429 when the caller has used up its limits.
+pub fn begin(
+    policy: &PolicyHandle,
+    caller: &Caller,
+    is_read: bool,
+) -> Result<Option<InProgress>, Problem> {
+    let (limited, now) = (caller.principal.limited(), clock::monotonic());
+    let exceeded = |exceeded: Exceeded| Problem::quota_exceeded(&exceeded);
+    let in_progress = policy.quotas().begin(limited, now).map_err(exceeded)?;
+    if is_read {
+        policy.quotas().take_read(limited, now).map_err(exceeded)?;
+    }
+    Ok(in_progress)
+}
+
+/// Takes what a submit needs from the limits of its caller. All tasks that could be read are
+/// counted, also those that are refused afterwards: each of them costs a look at its topic.
+///
+/// # Errors
+/// 429 when there is not enough for all of them. Then nothing is taken.
+pub fn charge<'a>(
+    policy: &PolicyHandle,
+    caller: &Caller,
+    drafts: impl Iterator<Item = &'a Draft>,
+) -> Result<(), Problem> {
+    let (tasks, bytes) = drafts.fold((0_usize, 0_usize), |(tasks, bytes), draft| {
+        (tasks.saturating_add(1), bytes.saturating_add(draft.record.bytes()))
+    });
+    if tasks == 0 {
+        return Ok(());
+    }
+    let (limited, now) = (caller.principal.limited(), clock::monotonic());
+    let taken = policy.quotas().take_submit(limited, (tasks, bytes), now);
+    taken.map_err(|exceeded| Problem::quota_exceeded(&exceeded))
+}
+
+/// Checks one task against the limits of its caller.
+pub fn check(
+    caller: &Caller,
+    draft: &Draft,
+    origin: FieldOrigin,
+    arrived_at: Option<Timestamp>,
+) -> Result<(), Problem> {
+    let limits = &caller.principal.limits;
+    let bytes = draft.record.bytes();
+    if let Some(record_max) = limits.record_max.filter(|record_max| bytes > *record_max) {
+        let detail = format!(
+            "key, payload and headers have {bytes} bytes; for this caller a record has at most \
+             {record_max} (`record_max`)"
+        );
+        return Err(Problem::new(ProblemType::RecordTooLarge, detail).at(origin.payload));
+    }
+    let delay = match draft.due {
+        Due::After(delay) => delay,
+        // While the time is not known, the node stores nothing.
+        Due::At(at) => arrived_at.map(|now| at.since(now)).unwrap_or_default(),
+    };
+    if let Some(delay_max) = limits.delay_max.filter(|delay_max| delay > *delay_max) {
+        let longest = spelled(delay_max);
+        let detail =
+            format!("a task of this caller may be due at most {longest} ahead (`delay_max`)");
+        return Err(Problem::new(ProblemType::TooFarAhead, detail).at(origin.due));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::access::limits::Limits;
+    use crate::access::{CredentialId, Principal};
+    use crate::domain::{Headers, PrincipalName, Record, TopicName};
+
+    #[test]
+    fn a_task_is_as_large_and_as_late_as_its_caller_may_have_it() {
+        let limits = Limits {
+            delay_max: Some(Duration::from_secs(60)),
+            record_max: Some(10),
+            ..Limits::default()
+        };
+        let name = PrincipalName::new("ann").unwrap();
+        let principal = Arc::new(Principal { name, rights: Arc::default(), limits });
+        let caller = Caller { principal, credential: CredentialId::Anonymous };
+        let now = Timestamp::from_millis(1_000_000);
+        let kind = |due, bytes: usize| {
+            let record = Record {
+                topic: TopicName::new("t").unwrap(),
+                key: None,
+                payload: Some(vec![0; bytes].into()),
+                headers: Headers::default(),
+            };
+            let draft = Draft { record, name: None, due };
+            let origin = FieldOrigin { due: "delay", payload: "payload" };
+            check(&caller, &draft, origin, Some(now)).err().map(|problem| problem.kind())
+        };
+        let minute = Duration::from_secs(60);
+        assert_eq!(kind(Due::After(minute), 10), None);
+        assert_eq!(kind(Due::At(now.plus(minute)), 10), None);
+        assert_eq!(kind(Due::At(Timestamp::EPOCH), 0), None);
+        let later = minute + Duration::from_millis(1);
+        assert_eq!(kind(Due::After(later), 0), Some(ProblemType::TooFarAhead));
+        assert_eq!(kind(Due::At(now.plus(later)), 0), Some(ProblemType::TooFarAhead));
+        assert_eq!(kind(Due::After(minute), 11), Some(ProblemType::RecordTooLarge));
+    }
+}

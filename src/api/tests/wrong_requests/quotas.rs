@@ -1,0 +1,98 @@
+//! Callers beyond their limits.
+
+use super::super::*;
+use crate::access::credential::token::Token;
+use crate::access::document;
+
+/// An API with two principals of the same limits, and their tokens.
+struct Limited {
+    api: Api,
+    tokens: [Token; 2],
+}
+
+impl Limited {
+    fn new(limits: &str) -> Self {
+        let tokens = [(); 2].map(|()| Token::generate().unwrap());
+        let mut text = "version = 1\n".to_owned();
+        for (name, token) in ["ann", "bob"].iter().zip(&tokens) {
+            text.push_str(&format!(
+                "[principals.{name}]\nallow = [ {{ actions = ['*'], topics = ['*'] }} ]\nlimits = {{ {limits} }}\ntokens = [ {{ id = '{}', sha256 = '{}' }} ]\n",
+                token.id(),
+                token.hash()
+            ));
+        }
+        let mut registry = Registry::default();
+        let metrics = ApiMetrics::register(&mut registry);
+        let policy = PolicyHandle::new(document::read(&text, 0).unwrap().policy);
+        let service = Service::of_model(Arc::new(Model::default()));
+        let settings = ApiSettings::default();
+        Self { api: Api::new(service, settings, metrics, Arc::new(registry), policy), tokens }
+    }
+
+    async fn ask(&self, caller: usize, mut request: Request<Body>) -> Response {
+        let value = format!("Bearer {}", self.tokens[caller].expose()).parse().unwrap();
+        request.headers_mut().insert(header::AUTHORIZATION, value);
+        self.api.ask(request).await
+    }
+
+    async fn batch(&self, caller: usize, tasks: usize, topic: &str) -> Response {
+        let task = format!(r#"{{"topic":"{topic}","delay":"1h","payload":1}}"#);
+        let body = format!(r#"{{"tasks":[{}]}}"#, vec![task; tasks].join(","));
+        self.ask(caller, post("/v1/tasks/batch", body)).await
+    }
+}
+
+#[tokio::test]
+async fn a_batch_is_taken_as_a_whole_or_not_at_all() {
+    let limited = Limited::new("tasks_per_second = 1, burst = 100");
+    assert_eq!(limited.batch(0, 99, "t").await.status(), 200);
+    let refused = limited.batch(0, 2, "t").await;
+    assert_eq!(refused.status(), 429);
+    assert_eq!(header_of(&refused, "retry-after"), Some("1"));
+    let problem = json_of(refused).await;
+    assert_eq!(problem["type"], "urn:punctual:problem:quota-exceeded");
+    assert!(problem["detail"].as_str().unwrap().contains("`tasks_per_second`"), "{problem}");
+    assert_eq!(problem["retry_after"], 1);
+    assert_eq!(limited.batch(0, 1, "t").await.status(), 200, "nothing was taken");
+    let refused = limited.batch(0, 100, "t").await;
+    assert_eq!(header_of(&refused, "retry-after"), Some("100"));
+    assert_eq!(limited.batch(1, 100, "t").await.status(), 200, "another one is not slowed");
+}
+
+#[tokio::test]
+async fn every_way_to_submit_counts_and_refused_tasks_do_as_well() {
+    let limited = Limited::new("tasks_per_second = 1, burst = 3");
+    let single = || post("/v1/tasks", r#"{"topic":"t","delay":"1h","payload":1}"#);
+    let named = || {
+        let body = r#"{"delay":"1h","payload":1}"#.to_owned();
+        request("PUT", "/v1/topics/t/tasks/n", Some("application/json"), body)
+    };
+    assert_eq!(limited.ask(0, single()).await.status(), 201);
+    assert!(limited.ask(0, named()).await.status().is_success());
+    let unknown = limited.batch(0, 1, "bad").await;
+    assert_eq!(unknown.status(), 200);
+    assert!(text_of(unknown).await.contains(r#""status":422"#));
+    for request in [single(), named()] {
+        assert_eq!(limited.ask(0, request).await.status(), 429);
+    }
+    assert_eq!(limited.ask(0, bare("GET", "/v1/tasks/counts")).await.status(), 200);
+}
+
+#[tokio::test]
+async fn reads_and_requests_have_limits_of_their_own() {
+    let limited = Limited::new("reads_per_second = 2");
+    let read = || limited.ask(0, bare("GET", "/v1/tasks/counts"));
+    assert_eq!([read().await.status(), read().await.status()], [200, 200]);
+    assert_eq!(read().await.status(), 429);
+    assert_eq!(limited.ask(0, bare("GET", "/v1/whoami")).await.status(), 200);
+    assert_eq!(limited.batch(0, 5, "t").await.status(), 200);
+
+    let limited = Limited::new("requests = 1");
+    let kept = limited.ask(0, bare("GET", "/v1/tasks/counts")).await;
+    assert_eq!(kept.status(), 200);
+    let refused = limited.ask(0, bare("GET", "/v1/whoami")).await;
+    assert_eq!(refused.status(), 429, "the answer before is not read yet");
+    assert_eq!(limited.ask(1, bare("GET", "/v1/whoami")).await.status(), 200);
+    drop(kept);
+    assert_eq!(limited.ask(0, bare("GET", "/v1/whoami")).await.status(), 200);
+}
