@@ -23,7 +23,8 @@ pub fn tls_settings(settings: &Settings) -> Option<tls::Settings> {
     let tls = settings.tls.as_ref()?;
     let clients = tls.clients.as_ref().map(|clients| {
         let auth = if clients.is_required { ClientAuth::Required } else { ClientAuth::Optional };
-        (clients.ca_file.clone(), auth)
+        let (ca_file, crl_file) = (clients.ca_file.clone(), clients.crl_file.clone());
+        tls::Clients { ca_file, crl_file, auth }
     });
     Some(tls::Settings {
         certificate_file: tls.certificate_file.clone(),

@@ -363,6 +363,7 @@ fn a_certificate_and_its_key_come_together() {
         (serve_with(&ca[..2]), "--tls-client-ca-file"),
         (with(&ca), "--tls-client-auth"),
         (with(&["--tls-client-auth", "required"]), "--tls-client-auth"),
+        (with(&["--tls-client-crl-file", "crl.pem"]), "--tls-client-crl-file"),
         (with(&["--operator-listen", "localhost"]), "--operator-listen"),
         (with(&["--operator-listen", "0.0.0.0:7071"]), "--operator-listen"),
         (with(&["--require-tls=maybe"]), "--require-tls"),

@@ -1,7 +1,7 @@
 //! The encryption of the node's ports, and the rules for ports without it.
 
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::Args;
 
@@ -23,6 +23,10 @@ pub(super) struct TlsWords {
     /// The authorities that sign the client certificates of callers, in PEM.
     #[arg(long, env = "PUNCTUAL_TLS_CLIENT_CA_FILE", value_name = "FILE")]
     pub tls_client_ca_file: Option<PathBuf>,
+    /// Lists of revoked certificates of callers (CRLs), in PEM. A certificate whose authority has no
+    /// list in the file is refused.
+    #[arg(long, env = "PUNCTUAL_TLS_CLIENT_CRL_FILE", value_name = "FILE")]
+    pub tls_client_crl_file: Option<PathBuf>,
     /// Whether callers need a client certificate: optional or required. [default: required, with
     /// --tls-client-ca-file]
     ///
@@ -73,6 +77,8 @@ pub struct Tls {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Clients {
     pub ca_file: PathBuf,
+    /// Lists of revoked certificates.
+    pub crl_file: Option<PathBuf>,
     /// False when a caller may come without a certificate.
     pub is_required: bool,
 }
@@ -80,6 +86,7 @@ pub struct Clients {
 const CERTIFICATE: &str = "--tls-certificate-file";
 const KEY: &str = "--tls-key-file";
 const CLIENT_CA: &str = "--tls-client-ca-file";
+const CLIENT_CRL: &str = "--tls-client-crl-file";
 const CLIENT_AUTH: &str = "--tls-client-auth";
 
 /// Reads the settings of TLS. Returns `None` for an API without TLS.
@@ -111,7 +118,8 @@ pub(super) fn read(args: &TlsWords, reader: &mut SettingsReader) -> Option<Tls> 
 }
 
 fn clients(args: &TlsWords, reader: &mut SettingsReader) -> Option<Clients> {
-    let ca_file = args.tls_client_ca_file.as_deref().filter(|path| !path.as_os_str().is_empty());
+    let path = |path: &Option<PathBuf>| path.clone().filter(|path| !path.as_os_str().is_empty());
+    let (ca_file, crl_file) = (path(&args.tls_client_ca_file), path(&args.tls_client_crl_file));
     let auth = args.tls_client_auth.as_deref().map(str::trim).filter(|auth| !auth.is_empty());
     let is_required = match auth {
         None | Some("required") => true,
@@ -124,7 +132,10 @@ fn clients(args: &TlsWords, reader: &mut SettingsReader) -> Option<Clients> {
     if auth.is_some() && ca_file.is_none() {
         reader.problem(CLIENT_AUTH, format!("needs the authorities of the clients: {CLIENT_CA}"));
     }
-    ca_file.map(Path::to_owned).map(|ca_file| Clients { ca_file, is_required })
+    if crl_file.is_some() && ca_file.is_none() {
+        reader.problem(CLIENT_CRL, format!("it takes the authorities of the clients: {CLIENT_CA}"));
+    }
+    ca_file.map(|ca_file| Clients { ca_file, crl_file, is_required })
 }
 
 /// Reads the address of the operator port.

@@ -16,5 +16,5 @@ pub(super) mod handshake;
 mod keeper;
 mod peer;
 
-pub use self::certificates::{ClientAuth, Error, Settings};
+pub use self::certificates::{ClientAuth, Clients, Error, Settings};
 pub use self::keeper::{Acceptor, Keeper, Metrics};

@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use rustls::crypto::ring;
 use rustls::pki_types::pem::PemObject as _;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer};
 use rustls::server::danger::ClientCertVerifier;
-use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
+use rustls::server::{NoServerSessionStorage, VerifierBuilderError, WebPkiClientVerifier};
 use rustls::version::{TLS12, TLS13};
 use rustls::{RootCertStore, ServerConfig};
 use x509_cert::Certificate;
@@ -21,6 +21,7 @@ use crate::domain::Timestamp;
 
 pub const CERTIFICATE_FLAG: &str = "--tls-certificate-file";
 pub const KEY_FLAG: &str = "--tls-key-file";
+pub const CLIENT_CRL_FLAG: &str = "--tls-client-crl-file";
 pub const CLIENT_CA_FLAG: &str = "--tls-client-ca-file";
 
 /// The largest file that is read. A bundle with all public authorities has about 250 KiB.
@@ -36,13 +37,22 @@ pub enum ClientAuth {
     Required,
 }
 
+/// Which client certificates are taken.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Clients {
+    /// The authorities that sign them.
+    pub ca_file: PathBuf,
+    /// Lists of revoked ones. With them, every authority needs one.
+    pub crl_file: Option<PathBuf>,
+    pub auth: ClientAuth,
+}
+
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Settings {
     /// The server's certificate, followed by those between it and its root, in PEM.
     pub certificate_file: PathBuf,
     pub key_file: PathBuf,
-    /// The authorities that sign client certificates, and whether these are required.
-    pub clients: Option<(PathBuf, ClientAuth)>,
+    pub clients: Option<Clients>,
     /// The interval at which the files are read again.
     pub look_every: Duration,
 }
@@ -66,7 +76,15 @@ impl Error {
 pub struct Files {
     certificate: Vec<u8>,
     key: Vec<u8>,
-    clients: Option<(Vec<u8>, ClientAuth)>,
+    clients: Option<ClientFiles>,
+}
+
+/// The files for client certificates.
+#[derive(Clone, PartialEq, Eq)]
+struct ClientFiles {
+    roots: Vec<u8>,
+    revoked: Option<Vec<u8>>,
+    auth: ClientAuth,
 }
 
 impl fmt::Debug for Files {
@@ -78,7 +96,11 @@ impl fmt::Debug for Files {
 impl Files {
     pub fn read(settings: &Settings) -> Result<Self, Error> {
         let clients = match &settings.clients {
-            Some((path, auth)) => Some((contents(CLIENT_CA_FLAG, path)?, *auth)),
+            Some(Clients { ca_file, crl_file, auth }) => {
+                let roots = contents(CLIENT_CA_FLAG, ca_file)?;
+                let revoked = crl_file.as_deref().map(|path| contents(CLIENT_CRL_FLAG, path));
+                Some(ClientFiles { roots, revoked: revoked.transpose()?, auth: *auth })
+            }
             None => None,
         };
         Ok(Self {
@@ -118,10 +140,10 @@ impl Loaded {
         let expires_at = check_validity(&chain, now)?;
         let config = |clients| config_of(&chain, &files.key, clients).map(Arc::new);
         let clients = files.clients.as_ref();
-        let public = config(clients.map(|(roots, auth)| (roots.as_slice(), *auth)))?;
+        let public = config(clients.map(|clients| (clients, clients.auth)))?;
         let operator = match clients {
             None => Arc::clone(&public),
-            Some((roots, _)) => config(Some((roots.as_slice(), ClientAuth::Optional)))?,
+            Some(clients) => config(Some((clients, ClientAuth::Optional)))?,
         };
         Ok(Self { public, operator, expires_at })
     }
@@ -168,7 +190,7 @@ fn check_validity(chain: &[CertificateDer<'_>], now: Timestamp) -> Result<Timest
 fn config_of(
     chain: &[CertificateDer<'static>],
     key: &[u8],
-    clients: Option<(&[u8], ClientAuth)>,
+    clients: Option<(&ClientFiles, ClientAuth)>,
 ) -> Result<ServerConfig, Error> {
     let key = PrivateKeyDer::from_pem_slice(key).map_err(|error| {
         Error::new(KEY_FLAG, format!("the file has no private key in PEM: {error}"))
@@ -181,7 +203,9 @@ fn config_of(
         .map_err(of_key)?;
     let (has_clients, builder) = match clients {
         None => (false, builder.with_no_client_auth()),
-        Some((roots, auth)) => (true, builder.with_client_cert_verifier(verifier(roots, auth)?)),
+        Some((clients, auth)) => {
+            (true, builder.with_client_cert_verifier(verifier(clients, auth)?))
+        }
     };
     let mut config = builder.with_single_cert(chain.to_vec(), key).map_err(of_key)?;
     config.alpn_protocols = PROTOCOLS.map(<[u8]>::to_vec).to_vec();
@@ -193,9 +217,9 @@ fn config_of(
     Ok(config)
 }
 
-fn verifier(pem: &[u8], auth: ClientAuth) -> Result<Arc<dyn ClientCertVerifier>, Error> {
+fn verifier(clients: &ClientFiles, auth: ClientAuth) -> Result<Arc<dyn ClientCertVerifier>, Error> {
     let mut roots = RootCertStore::empty();
-    for certificate in certificates(CLIENT_CA_FLAG, pem)? {
+    for certificate in certificates(CLIENT_CA_FLAG, &clients.roots)? {
         roots.add(certificate).map_err(|error| {
             Error::new(CLIENT_CA_FLAG, format!("an authority of the file: {error}"))
         })?;
@@ -204,11 +228,31 @@ fn verifier(pem: &[u8], auth: ClientAuth) -> Result<Arc<dyn ClientCertVerifier>,
         Arc::new(roots),
         Arc::new(ring::default_provider()),
     );
+    let builder = match &clients.revoked {
+        None => builder,
+        // The certificates between are as trusted as the authorities of the file.
+        Some(pem) => builder.with_crls(lists(pem)?).only_check_end_entity_revocation(),
+    };
     let builder = match auth {
         ClientAuth::Optional => builder.allow_unauthenticated(),
         ClientAuth::Required => builder,
     };
-    builder.build().map_err(|error| Error::new(CLIENT_CA_FLAG, error.to_string()))
+    builder.build().map_err(|error| match error {
+        VerifierBuilderError::InvalidCrl(error) => {
+            Error::new(CLIENT_CRL_FLAG, format!("a list of the file: {error:?}"))
+        }
+        other => Error::new(CLIENT_CA_FLAG, other.to_string()),
+    })
+}
+
+fn lists(pem: &[u8]) -> Result<Vec<CertificateRevocationListDer<'static>>, Error> {
+    let lists: Vec<_> = CertificateRevocationListDer::pem_slice_iter(pem)
+        .collect::<Result<_, _>>()
+        .map_err(|error| Error::new(CLIENT_CRL_FLAG, format!("no valid PEM: {error}")))?;
+    if lists.is_empty() {
+        return Err(Error::new(CLIENT_CRL_FLAG, "there is no list (X509 CRL) in it"));
+    }
+    Ok(lists)
 }
 
 #[cfg(test)]
@@ -229,7 +273,11 @@ mod tests {
     }
 
     fn load(certificate: &str, key: &str, clients: Option<&str>) -> Result<Loaded, Error> {
-        let clients = clients.map(|roots| (roots.as_bytes().to_vec(), ClientAuth::Required));
+        let clients = clients.map(|roots| ClientFiles {
+            roots: roots.into(),
+            revoked: None,
+            auth: ClientAuth::Required,
+        });
         let files = Files { certificate: certificate.into(), key: key.into(), clients };
         Loaded::new(&files, Timestamp::EPOCH.plus(DAY * 100))
     }

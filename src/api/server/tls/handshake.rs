@@ -62,7 +62,10 @@ mod tests {
     use std::path::PathBuf;
     use std::time::Duration;
 
-    use rcgen::{CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, SanType};
+    use rcgen::{
+        CertificateParams, CertificateRevocationListParams, CertifiedIssuer, DnType, IsCa,
+        KeyIdMethod, KeyPair, KeyUsagePurpose, RevokedCertParams, SanType,
+    };
     use rustls::client::WantsClientCert;
     use rustls::crypto::ring;
     use rustls::pki_types::{PrivateKeyDer, ServerName};
@@ -75,7 +78,7 @@ mod tests {
     use crate::access::credential::certificate::PeerName;
     use crate::access::{Policy, PolicyHandle};
     use crate::api::line::{CallerConnection, Callers};
-    use crate::api::server::tls::{ClientAuth, Keeper, Metrics, Settings};
+    use crate::api::server::tls::{ClientAuth, Clients, Keeper, Metrics, Settings};
     use crate::api::{Api, ApiMetrics, ApiSettings};
     use crate::domain::Monotonic;
     use crate::node::requests::service::Service;
@@ -85,6 +88,7 @@ mod tests {
 
     fn authority() -> Authority {
         let mut params = CertificateParams::default();
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
         params.is_ca = IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
         CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap()
     }
@@ -98,7 +102,7 @@ mod tests {
 
     impl Server {
         /// Makes a server that takes the client certificates of `issuer`.
-        fn new(name: &str, issuer: &Authority) -> Self {
+        fn new(name: &str, issuer: &Authority, revoked: Option<String>) -> Self {
             let server_key = KeyPair::generate().unwrap();
             let server = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
             let server = server.signed_by(&server_key, issuer).unwrap();
@@ -110,7 +114,13 @@ mod tests {
             std::fs::write(&certificate_file, server.pem()).unwrap();
             std::fs::write(&key_file, server_key.serialize_pem()).unwrap();
             std::fs::write(&ca_file, issuer.pem()).unwrap();
-            let clients = Some((ca_file.clone(), ClientAuth::Optional));
+            let crl_file = revoked.map(|list| {
+                let path = folder.join("crl.pem");
+                std::fs::write(&path, list).unwrap();
+                path
+            });
+            let auth = ClientAuth::Optional;
+            let clients = Some(Clients { ca_file: ca_file.clone(), crl_file, auth });
             let look_every = Duration::from_secs(1);
             let settings = Settings { certificate_file, key_file, clients, look_every };
             let mut roots = RootCertStore::empty();
@@ -130,6 +140,8 @@ mod tests {
             let mut params = CertificateParams::default();
             params.distinguished_name.push(DnType::CommonName, "orders");
             params.not_after = rcgen::date_time_ymd(until_year, 1, 1);
+            // Its own for each year, so that one of them can be revoked.
+            params.serial_number = Some(u64::try_from(until_year).unwrap().into());
             if !uri.is_empty() {
                 params.subject_alt_names = vec![SanType::URI(uri.try_into().unwrap())];
             }
@@ -155,7 +167,7 @@ mod tests {
     #[tokio::test]
     async fn a_caller_is_known_by_the_names_of_its_certificate() {
         let (issuer, other) = (authority(), authority());
-        let server = Server::new("peer", &issuer);
+        let server = Server::new("peer", &issuer, None);
         let uri = "spiffe://shop/orders";
         let known = server.client_of(&issuer, uri, 2090);
         assert_eq!(server.names(known).await, Ok(Some(vec![PeerName::uri(uri).unwrap()])));
@@ -173,9 +185,34 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_revoked_certificate_is_refused() {
+        let issuer = authority();
+        let revoked = RevokedCertParams {
+            serial_number: 2089_u64.into(),
+            revocation_time: rcgen::date_time_ymd(2020, 1, 1),
+            reason_code: None,
+            invalidity_date: None,
+        };
+        let list = CertificateRevocationListParams {
+            this_update: rcgen::date_time_ymd(2020, 1, 1),
+            next_update: rcgen::date_time_ymd(2090, 1, 1),
+            crl_number: 1_u64.into(),
+            issuing_distribution_point: None,
+            revoked_certs: vec![revoked],
+            key_identifier_method: KeyIdMethod::Sha256,
+        };
+        let list = list.signed_by(&issuer).unwrap().pem().unwrap();
+        let server = Server::new("revoked", &issuer, Some(list));
+        let uri = "spiffe://shop/orders";
+        let refused = server.names(server.client_of(&issuer, uri, 2089)).await.unwrap_err();
+        assert!(refused.contains("Revoked"), "{refused}");
+        assert!(server.names(server.client_of(&issuer, uri, 2090)).await.is_ok());
+    }
+
+    #[tokio::test]
     async fn a_session_does_not_outlive_the_authority_of_its_certificate() {
         let (issuer, next) = (authority(), authority());
-        let mut server = Server::new("swap", &issuer);
+        let mut server = Server::new("swap", &issuer, None);
         let client = Arc::new(server.client_of(&issuer, "spiffe://shop/orders", 2090));
         assert!(secured(&server.keeper, client.clone()).await.unwrap().peer.is_some());
         std::fs::write(&server.ca_file, next.pem()).unwrap();

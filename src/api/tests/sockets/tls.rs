@@ -17,7 +17,9 @@ use tokio_rustls::client::TlsStream;
 
 use super::*;
 use crate::api::Port;
-use crate::api::tls::{ClientAuth, Keeper, Metrics as CertificateMetrics, Settings as Files};
+use crate::api::tls::{
+    ClientAuth, Clients, Keeper, Metrics as CertificateMetrics, Settings as Files,
+};
 
 const SOON: Duration = Duration::from_millis(100);
 const BOTH: &[&SupportedProtocolVersion] = &[&TLS13, &TLS12];
@@ -66,7 +68,10 @@ impl Authority {
         Files {
             certificate_file: self.folder.join("certificate.pem"),
             key_file: self.folder.join("key.pem"),
-            clients: auth.map(|auth| (self.folder.join("ca.pem"), auth)),
+            clients: auth.map(|auth| {
+                let ca_file = self.folder.join("ca.pem");
+                Clients { ca_file, crl_file: None, auth }
+            }),
             look_every: Duration::from_millis(2),
         }
     }
