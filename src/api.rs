@@ -9,7 +9,7 @@
 //!            router, answer: admit requests, within limits; measure; catch panics; route;
 //!                    keep a place until the answer is written
 //! access     hosts, guard: who may send a request, and the permits for what it does;
-//!                    cursors: sealed positions in lists
+//!                    cursors: sealed positions in lists; trail, audit: what a request has done
 //! handlers   tasks, names: submit, look up, cancel; by name: replace, look up, cancel
 //!                    (draft <- fields <- body <- unpack)
 //!            lists, bulk: pages of tasks and of dead letters, counts; change many tasks at once,
@@ -42,6 +42,7 @@ mod shared;
 #[cfg(test)]
 mod tests;
 
+pub use access::audit::Audit;
 pub use access::cursors::Cursors;
 pub use access::hosts::Hosts;
 pub use metrics::ApiMetrics;

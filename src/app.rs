@@ -97,6 +97,7 @@ pub async fn serve(settings: Settings) -> Result<(), TaskFailure> {
     let ports = ports::Ports::open(&settings, &mut registry)?;
     let address = ports.address()?;
     let policy = access::start(&settings, &mut registry, &tasks)?;
+    let audit = access::start_audit(&settings, &mut registry, &tasks)?;
     let node = NodeId::new(clock::wall(), rand::random(), rand::random());
     let advertise = advertised(&settings.advertise, address);
     let assembled = assembly::NodeParts::new(&settings, node, &advertise, &mut registry, &tasks)?;
@@ -114,6 +115,7 @@ pub async fn serve(settings: Settings) -> Result<(), TaskFailure> {
         let policy = if settings.port == Port::Operator { &operators } else { &policy };
         let (metrics, registry) = (api_metrics.clone(), std::sync::Arc::clone(&registry));
         Api::new(service.clone(), settings, metrics, registry, policy.clone())
+            .with_audit(audit.clone())
     };
     let hosts = Hosts::new(address, &advertise, &settings.hosts);
     let cursors = ports.serve(api_settings(&settings, hosts), api, &tasks)?;
@@ -143,6 +145,7 @@ pub async fn serve(settings: Settings) -> Result<(), TaskFailure> {
     if !tasks.stop(STOP_DEADLINE).await {
         tracing::warn!("some background tasks did not end in time");
     }
+    access::end_audit(audit.as_ref()).await;
     outcome?;
     match tasks.failure() {
         Some(failure) => Err(failure.into()),

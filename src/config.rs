@@ -23,7 +23,7 @@ use std::process::ExitCode;
 use clap::builder::Resettable;
 use clap::{CommandFactory, FromArgMatches};
 
-pub use self::access::Access;
+pub use self::access::{Access, AuditTrail};
 pub use self::args::{AuthCommand, CheckAuth, CheckToken, NewToken, TokenCommand};
 pub use self::args::{COMMIT, RELEASE};
 pub use self::etcd::{Etcd, Identity, Login};

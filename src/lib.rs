@@ -3,6 +3,7 @@
 pub mod access;
 pub mod api;
 pub mod app;
+pub mod audit;
 pub mod bench;
 pub mod client;
 pub mod clock;

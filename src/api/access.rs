@@ -5,9 +5,12 @@
 //! - `guard`: identifies the caller, and gives handlers the permits that the node asks for.
 //! - `limits`: what a caller may ask for, how often, and how much.
 //! - `cursors`: seals the positions in lists.
+//! - `trail`, `audit`: the notes of a request, and its line in the audit trail.
 
+pub mod audit;
 pub mod cursors;
 pub mod guard;
 pub mod hosts;
 pub mod limits;
 pub mod required;
+pub mod trail;

@@ -144,14 +144,14 @@ impl Callers {
     /// Counts a new connection from `address`. Returns `None` when the caller has reached its limit
     /// of connections.
     pub fn enter(&self, address: IpAddr, connections_max: usize) -> Option<Caller> {
-        let address = caller_of(address);
+        let (address, peer) = (caller_of(address), address.to_canonical());
         let mut all = self.lock();
         let entered = all.entry(address).or_default();
         if entered.connections > 0 && entered.connections >= connections_max {
             return None;
         }
         entered.connections += 1;
-        Some(Caller { places: entered.places.clone(), address, callers: self.clone() })
+        Some(Caller { places: entered.places.clone(), address, peer, callers: self.clone() })
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<IpAddr, Entered>> {
@@ -175,6 +175,7 @@ fn caller_of(address: IpAddr) -> IpAddr {
 pub struct Caller {
     places: Arc<Places>,
     address: IpAddr,
+    peer: IpAddr,
     callers: Callers,
 }
 
@@ -182,6 +183,11 @@ impl Caller {
     /// Returns the caller's address. All addresses of an IPv6 /64 network are one caller.
     pub const fn address(&self) -> IpAddr {
         self.address
+    }
+
+    /// Returns the address of the connection's other side.
+    pub const fn peer(&self) -> IpAddr {
+        self.peer
     }
 
     /// Takes one of the caller's `max` places for `purpose`. Returns false when all are taken.

@@ -12,7 +12,7 @@ type Labels<const N: usize> = [(&'static str, &'static str); N];
 
 /// The limits that reject something, those of the service included. Each has a series from the
 /// start, so that a rate does not miss its first event.
-const LIMITS: [&str; 19] = [
+const LIMITS: [&str; 20] = [
     "requests_in_flight",
     "caller_requests",
     "caller_probes",
@@ -30,6 +30,7 @@ const LIMITS: [&str; 19] = [
     "submit_queue_bytes",
     "submit_queue_share",
     "cancel_queue",
+    "audit",
     "topic_look_ups",
     "quota",
 ];

@@ -1,4 +1,5 @@
-//! The policy of a node: read from its auth file and kept current, or open to everybody.
+//! The policy of a node: read from its auth file and kept current, or open to everybody. And its
+//! audit trail.
 
 use std::time::Duration;
 
@@ -7,8 +8,10 @@ use az::SaturatingAs as _;
 use crate::access::credential::jwt::fetch::KeyFetcher;
 use crate::access::reload::Reloader;
 use crate::access::{Metrics, Policy, PolicyHandle, file};
+use crate::api::Audit;
+use crate::audit::{self, AuditStream, StreamSettings};
 use crate::clock;
-use crate::config::{SettingProblem, Settings};
+use crate::config::{AuditTrail, SettingProblem, Settings};
 use crate::shutdown::{TaskFailure, Tasks};
 use crate::telemetry::Registry;
 
@@ -63,6 +66,34 @@ pub(super) fn start(
         tasks.spawn("open access", remind(settings.listen.to_string(), tasks.clone()));
     }
     Ok(PolicyHandle::new(Policy::open()))
+}
+
+/// Starts the audit trail, if the node has one.
+///
+/// # Errors
+/// When the file cannot be opened.
+pub(super) fn start_audit(
+    settings: &Settings,
+    registry: &mut Registry,
+    tasks: &Tasks,
+) -> Result<Option<Audit>, TaskFailure> {
+    let metrics = audit::Metrics::register(registry);
+    let Some(AuditTrail { file, has_reads, is_lossy }) = settings.access.audit.clone() else {
+        return Ok(None);
+    };
+    let node = settings.node_name.clone();
+    let first = Audit::line_of_node(&node, "start");
+    let opened = StreamSettings { path: file, is_lossy };
+    let stream = AuditStream::start(&opened, first, metrics, tasks)
+        .map_err(|error| format!("--audit-file {}: {error}", opened.path.display()))?;
+    Ok(Some(Audit { stream, node, has_reads }))
+}
+
+/// Writes the last line of the audit trail.
+pub(super) async fn end_audit(audit: Option<&Audit>) {
+    if let Some(audit) = audit {
+        audit.stream.end(Audit::line_of_node(&audit.node, "stop")).await;
+    }
 }
 
 /// Warns again and again, because a line at the start is read once.

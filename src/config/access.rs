@@ -14,6 +14,16 @@ const PAGE: &str = "docs/operate/access.md";
 pub struct Access {
     /// `None`: every caller may do everything.
     pub auth_file: Option<PathBuf>,
+    pub audit: Option<AuditTrail>,
+}
+
+/// Where the audit trail goes, and what it has.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct AuditTrail {
+    /// `-` for stdout.
+    pub file: PathBuf,
+    pub has_reads: bool,
+    pub is_lossy: bool,
 }
 
 /// What callers must prove.
@@ -49,7 +59,20 @@ pub(super) fn read(
     {
         reader.problem("--listen", text);
     }
-    Access { auth_file }
+    Access { auth_file, audit: audit_of(args, reader) }
+}
+
+fn audit_of(args: &args::Access, reader: &mut SettingsReader) -> Option<AuditTrail> {
+    let is_lossy = reader.truth("--audit-lossy", &args.audit_lossy);
+    let file = args.audit_file.clone().filter(|path| !path.as_os_str().is_empty());
+    let Some(file) = file else {
+        let audit = args.audit.is_some().then_some("--audit");
+        for flag in audit.into_iter().chain(is_lossy.then_some("--audit-lossy")) {
+            reader.problem(flag, "it needs --audit-file".to_owned());
+        }
+        return None;
+    };
+    Some(AuditTrail { file, has_reads: args.audit.as_deref() == Some("reads"), is_lossy })
 }
 
 /// Decides whether a node may start.

@@ -18,6 +18,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("telemetry", &[]),
     ("failpoint", &[]),
     ("access", &["domain", "clock", "error_chain", "shutdown", "telemetry"]),
+    ("audit", &["domain", "clock", "shutdown", "telemetry"]),
     ("postgres", &["domain", "clock", "failpoint", "error_chain", "shutdown"]),
     ("kafka", &["domain", "clock", "telemetry"]),
     ("etcd", &["domain", "clock", "error_chain", "shutdown", "telemetry"]),
@@ -41,6 +42,7 @@ const LAYERS: &[(&str, &[&str])] = &[
         "api",
         &[
             "access",
+            "audit",
             "domain",
             "clock",
             "error_chain",
@@ -72,6 +74,7 @@ const LAYERS: &[(&str, &[&str])] = &[
         "app",
         &[
             "access",
+            "audit",
             "domain",
             "engine",
             "postgres",

@@ -15,6 +15,7 @@
 #[expect(dead_code, reason = "shared with the fault runner, which breaks more")]
 mod support;
 
+mod audit;
 mod bad_input;
 mod bench;
 mod cancel;

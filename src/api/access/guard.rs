@@ -7,6 +7,7 @@ use axum::http::request::Parts;
 use axum::http::{HeaderMap, Request, header};
 
 use super::required::Access;
+use super::trail::Trail;
 use crate::access::credential::certificate::PeerCertificate;
 use crate::access::permit::{
     BulkPermit, CancelManyPermit, Denied, ListPermit, OperatePermit, Permit, Read, ReplacePermit,
@@ -16,9 +17,9 @@ use crate::access::{Action, Caller, Policy, Rights, Unidentified};
 use crate::api::json::answers::Shows;
 use crate::api::problems::problem::Problem;
 use crate::api::problems::problem_type::ProblemType;
-use crate::domain::{TaskId, Timestamp, TopicName};
+use crate::domain::{TaskId, TaskView, Timestamp, TopicName};
 use crate::node::messages::Draft;
-use crate::node::messages::permitted::{PermittedDraft, TaskPermit};
+use crate::node::messages::permitted::{FoundTask, HiddenTask, PermittedDraft, TaskPermit};
 
 /// What a request brings to prove who sends it.
 #[derive(Clone, Copy, Debug)]
@@ -39,6 +40,7 @@ impl<'a> Proofs<'a> {
 #[derive(Clone, Debug)]
 pub struct Guard {
     caller: Caller,
+    trail: Trail,
 }
 
 impl Guard {
@@ -53,6 +55,7 @@ impl Guard {
         access: Access,
         proofs: Proofs<'_>,
         now: impl FnOnce() -> Timestamp,
+        trail: &Trail,
     ) -> Result<Self, Problem> {
         let caller = match identify(policy, proofs, now) {
             Ok(caller) => caller,
@@ -60,9 +63,47 @@ impl Guard {
             Err(_) if access == Access::Open => Caller::anonymous(Rights::default()),
             Err(problem) => return Err(problem),
         };
+        trail.is_identified(&caller);
         match access.ruled_out(&caller.principal.rights) {
-            Some(action) => Err(Problem::forbidden(action, None)),
-            None => Ok(Self { caller }),
+            Some(action) => {
+                trail.denies(action, None);
+                Err(Problem::forbidden(action, None))
+            }
+            None => Ok(Self { caller, trail: trail.clone() }),
+        }
+    }
+
+    /// Returns the notes for the audit trail.
+    pub fn trail(&self) -> &Trail {
+        &self.trail
+    }
+
+    /// Notes the outcome of a check, and makes its problem. The caller has named the topic.
+    fn checked<T>(&self, topic: &TopicName, permit: Result<T, Denied>) -> Result<T, Problem> {
+        match permit {
+            Ok(permit) => {
+                self.trail.permits(topic);
+                Ok(permit)
+            }
+            Err(Denied(action)) => {
+                self.trail.denies(action, Some(topic));
+                Err(Problem::forbidden(action, Some(topic.clone())))
+            }
+        }
+    }
+
+    /// As [`Self::checked`], for a caller who may have named no topic.
+    fn checked_or_all<T>(
+        &self,
+        topic: Option<&TopicName>,
+        permit: Result<T, Denied>,
+    ) -> Result<T, Problem> {
+        match topic {
+            Some(topic) => self.checked(topic, permit),
+            None => permit.map_err(|Denied(action)| {
+                self.trail.denies(action, None);
+                Problem::forbidden_without_topic(action)
+            }),
         }
     }
 
@@ -72,12 +113,12 @@ impl Guard {
 
     /// Returns the permit for a topic that the caller has named.
     pub fn permit<R: Right>(&self, topic: &TopicName) -> Result<Permit<R>, Problem> {
-        Permit::on(&self.caller, topic).map_err(denied_on(topic))
+        self.checked(topic, Permit::on(&self.caller, topic))
     }
 
     /// Returns the permit to replace tasks of a topic.
     pub fn replace_permit(&self, topic: &TopicName) -> Result<ReplacePermit, Problem> {
-        ReplacePermit::on(&self.caller, topic).map_err(denied_on(topic))
+        self.checked(topic, ReplacePermit::on(&self.caller, topic))
     }
 
     /// Returns the permit to change many tasks of a topic, or to count them.
@@ -86,7 +127,7 @@ impl Guard {
         topic: &TopicName,
         is_dry_run: bool,
     ) -> Result<BulkPermit<R>, Problem> {
-        BulkPermit::on(&self.caller, topic, is_dry_run).map_err(denied_on(topic))
+        self.checked(topic, BulkPermit::on(&self.caller, topic, is_dry_run))
     }
 
     /// Returns the permit to cancel many tasks of a topic, or without one of `*`, or to count them.
@@ -95,23 +136,20 @@ impl Guard {
         topic: Option<&TopicName>,
         is_dry_run: bool,
     ) -> Result<CancelManyPermit, Problem> {
-        CancelManyPermit::on(&self.caller, topic, is_dry_run).map_err(|denied| match topic {
-            Some(topic) => denied_on(topic)(denied),
-            None => Problem::forbidden_without_topic(denied.0),
-        })
+        self.checked_or_all(topic, CancelManyPermit::on(&self.caller, topic, is_dry_run))
     }
 
     /// Returns the permit to list the tasks of a topic, or without one of `*`.
     pub fn list_permit(&self, topic: Option<&TopicName>) -> Result<ListPermit, Problem> {
-        ListPermit::on(&self.caller, topic).map_err(|denied| match topic {
-            Some(topic) => denied_on(topic)(denied),
-            None => Problem::forbidden_without_topic(denied.0),
-        })
+        self.checked_or_all(topic, ListPermit::on(&self.caller, topic))
     }
 
     /// Returns the permit to see the state of the cluster.
     pub fn operate_permit(&self) -> Result<OperatePermit, Problem> {
-        OperatePermit::of(&self.caller).map_err(|Denied(action)| Problem::forbidden(action, None))
+        OperatePermit::of(&self.caller).map_err(|Denied(action)| {
+            self.trail.denies(action, None);
+            Problem::forbidden(action, None)
+        })
     }
 
     /// Returns the permit for the task of an id, if it depends on no topic.
@@ -122,7 +160,22 @@ impl Guard {
     /// Returns the draft with the permit for its topic.
     pub fn permit_draft(&self, draft: Draft) -> Result<PermittedDraft, Problem> {
         let topic = draft.record.topic.clone();
-        PermittedDraft::new(&self.caller, draft).map_err(denied_on(&topic))
+        self.checked(&topic, PermittedDraft::new(&self.caller, draft))
+    }
+
+    /// Returns the permit for a task that was found by its id. `None` means that the task does not
+    /// exist for this caller.
+    pub fn permit_found<R: Right>(&self, task: &FoundTask) -> Option<TaskPermit<R>> {
+        self.found(task.permit(&self.caller))
+    }
+
+    /// Returns a task that was found by its id, if it exists for this caller.
+    pub fn show_found(&self, task: FoundTask) -> Option<TaskView> {
+        self.found(task.show(&self.caller))
+    }
+
+    fn found<T>(&self, checked: Result<T, HiddenTask>) -> Option<T> {
+        checked.map_err(|hidden| self.trail.denies(hidden.action, Some(&hidden.topic))).ok()
     }
 
     /// Returns true when the caller may see the tasks of a topic.
@@ -140,7 +193,11 @@ impl Guard {
         let rights = &self.caller.principal.rights;
         let sees_all =
             rights.allows(Action::Read, topic) && rights.allows(Action::ReadPayload, topic);
-        if sees_all { Shows::All } else { Shows::Metadata }
+        if !sees_all {
+            return Shows::Metadata;
+        }
+        self.trail.shows_payload(topic);
+        Shows::All
     }
 
     /// Returns true when the caller may see the state of the cluster.
@@ -162,11 +219,6 @@ impl Guard {
         "a server that this node needs is unavailable; the log of the node says which one"
             .to_owned()
     }
-}
-
-/// Returns the problem of a caller without the right on a topic that it has named.
-fn denied_on(topic: &TopicName) -> impl Fn(Denied) -> Problem {
-    |Denied(action)| Problem::forbidden(action, Some(topic.clone()))
 }
 
 /// The router puts the guard beside each request before it calls a handler.

@@ -40,6 +40,36 @@ impl Access {
         }
     }
 
+    /// Returns true when calls of the operation may change tasks.
+    pub fn changes(self) -> bool {
+        match self {
+            Self::Open | Self::Known | Self::Operate | Self::OnTopicOrAll(_) => false,
+            Self::OnTopic(actions) => actions.iter().any(|action| *action != Action::Read),
+            Self::OnTask(action) => action != Action::Read,
+            Self::EachItem(_) | Self::OnMany(_) => true,
+        }
+    }
+
+    /// Returns true when calls of the operation show tasks and change none.
+    pub fn reads(self) -> bool {
+        matches!(self, Self::OnTopic(_) | Self::OnTask(_) | Self::OnTopicOrAll(_))
+            && !self.changes()
+    }
+
+    /// Returns the name of what the operation does, for the audit trail.
+    pub fn action(self) -> &'static str {
+        match self {
+            Self::Open | Self::Known => "none",
+            Self::Operate => Action::Operate.name(),
+            Self::OnTopic([action]) => action.name(),
+            Self::OnTopic(_) => "replace",
+            Self::EachItem(action)
+            | Self::OnTask(action)
+            | Self::OnTopicOrAll(action)
+            | Self::OnMany(action) => action.name(),
+        }
+    }
+
     /// Returns the names of the rights, as the interface document lists them.
     pub fn rights(self) -> Vec<&'static str> {
         match self {

@@ -75,6 +75,7 @@ impl BulkRequest {
             .map(|cursor| string(cursor, "cursor"))
             .transpose()?;
         let selection = Selection { topic, due_from, due_to, submitted_by };
+        guard.trail().selects(&selection, is_dry_run);
         let permit = change.permit(guard, &selection, is_dry_run)?;
         let binding = binding_of(guard, change.list(), &selection);
         let from = cursor.map(|cursor| shared.cursors.open(&cursor, binding)).transpose()?;
@@ -204,6 +205,10 @@ async fn change_many(
     };
     let changing = permit.change(&shared.service, selection.submitted_by.clone(), range);
     let done = shared.ask(guard, deadline, changing, unknown).await?;
+    match permit.grant() {
+        Some(grant) => guard.trail().changed_many(grant.topic(), done.task_count),
+        None => guard.trail().changed_in_all(done.task_count),
+    }
     let topic_known = match permit.grant() {
         Some(grant) if done.task_count == 0 && !done.has_more => {
             shared.knows_topic(deadline, grant, searched(change.list(), &selection)).await
@@ -265,6 +270,7 @@ pub async fn drop_all_dead(
 fn answer_of(guard: &Guard, task: Option<TaskView>) -> Result<Response, Problem> {
     match task {
         Some(view) => {
+            guard.trail().changed(&view.topic, view.id);
             Ok(answers::task(StatusCode::OK, &TaskJson::of_view(&view, guard.shows(&view.topic))))
         }
         None => Err(Problem::dead_not_found()),
@@ -283,6 +289,7 @@ pub async fn redrive(
     preconditions::refuse(request.headers())?;
     body::refuse(&shared, request, deadline).await?;
     let Some(id) = id_of(path) else { return Err(Problem::task_not_found(false)) };
+    guard.trail().names_id(id);
     let unknown = |reason: &str| Problem::dead_unknown("redriven", reason);
     let Some(permit) = permit_of_task(&shared, &guard, id, deadline).await? else {
         return Err(Problem::dead_not_found());
@@ -303,6 +310,7 @@ pub async fn drop_dead(
     let condition = preconditions::of(request.headers())?;
     body::refuse(&shared, request, deadline).await?;
     let Some(id) = id_of(path) else { return Err(Problem::task_not_found(false)) };
+    guard.trail().names_id(id);
     preconditions::check(&condition, id)?;
     let unknown = |reason: &str| Problem::dead_unknown("dropped", reason);
     let Some(permit) = permit_of_task(&shared, &guard, id, deadline).await? else {

@@ -49,6 +49,7 @@ pub async fn replace(
     query::refuse(request.uri())?;
     let (topic, name) = name_of(path)?;
     // It withdraws the task of the name, so it needs both rights, whether there is one or not.
+    guard.trail().names(&name);
     let permit = guard.replace_permit(&topic)?;
     idempotency::refuse(request.headers(), NO_KEY)?;
     let condition = preconditions::of(request.headers())?;
@@ -65,6 +66,9 @@ pub async fn replace(
         Refusal::Unknown { reason } => Problem::replace_unknown(&guard.tells(reason.into_owned())),
         other => of_refusal(other.with_reason(|reason| guard.tells(reason)), origin),
     })?;
+    if let Placed::Created(id) | Placed::Replaced(id) = placed {
+        guard.trail().changed(&echo.topic, id);
+    }
     match placed {
         Placed::Created(id) => Ok(created(id, &TaskJson::of_new(id, TaskState::Scheduled, &echo))),
         Placed::Unmet(current) => Err(Problem::unmet(current)),
@@ -90,6 +94,7 @@ pub async fn look_up(
     let deadline = shared.deadline();
     query::refuse(&uri)?;
     let (topic, name) = name_of(path)?;
+    guard.trail().names(&name);
     let permit = guard.permit(&topic)?;
     let look_up = shared.service.look_up_named(&permit, &name);
     match shared.ask(&guard, deadline, look_up, Problem::unavailable).await? {
@@ -111,6 +116,7 @@ pub async fn cancel(
     query::refuse(request.uri())?;
     let condition = preconditions::of(request.headers())?;
     let (topic, name) = name_of(path)?;
+    guard.trail().names(&name);
     let permit = guard.permit(&topic)?;
     body::refuse(&shared, request, deadline).await?;
     let cancelling = shared.service.cancel_named(&permit, &name, &condition);

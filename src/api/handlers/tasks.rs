@@ -26,7 +26,7 @@ use crate::api::request::{body, idempotency, preconditions, query};
 use crate::api::shared::{ApiShared, Deadline};
 use crate::domain::{TaskId, TaskState, TaskView, Timestamp};
 use crate::node::messages::permitted::{PermittedDraft, TaskPermit};
-use crate::node::messages::{Accepted, Draft, SubmitAnswer, Verdict};
+use crate::node::messages::{Accepted, Draft, Refusal, SubmitAnswer, Verdict};
 
 /// Memory of a task in a bulk submit besides its bytes, until the answer is made: the task as read,
 /// as stored, and the fields that its answer repeats.
@@ -62,7 +62,9 @@ pub async fn submit(
     let answer = shared.in_time(submitting.await, Problem::submit_unknown)?;
     let accepted = answer
         .map_err(|refusal| of_refusal(refusal.with_reason(|reason| guard.tells(reason)), origin))?;
+    guard.trail().names_id(accepted.id);
     if accepted.is_new {
+        guard.trail().changed(&echo.topic, accepted.id);
         return Ok(created(accepted.id, &TaskJson::of_new(accepted.id, accepted.state, &echo)));
     }
     if !guard.reads(&echo.topic) {
@@ -72,7 +74,7 @@ pub async fn submit(
     // The answer shows the first task completely if the look-up succeeds. Otherwise the state that
     // the submit has seen is enough.
     let found = deadline.hold(shared.service.find(accepted.id)).await.ok().and_then(Result::ok);
-    Ok(match found.flatten().and_then(|task| task.show(guard.caller())) {
+    Ok(match found.flatten().and_then(|task| guard.show_found(task)) {
         Some(view) => {
             answers::task(StatusCode::OK, &TaskJson::of_view(&view, guard.shows(&view.topic)))
         }
@@ -161,8 +163,16 @@ impl ReadItem {
     fn with_answer(self, guard: &Guard, answer: SubmitAnswer) -> (usize, DoneItem) {
         let Self { index, echo, origin } = self;
         let done = match answer {
-            Ok(accepted) => Ok((echo, accepted)),
+            Ok(accepted) => {
+                if accepted.is_new {
+                    guard.trail().changed(&echo.topic, accepted.id);
+                }
+                Ok((echo, accepted))
+            }
             Err(refusal) => {
+                if matches!(refusal, Refusal::Unknown { .. }) {
+                    guard.trail().perhaps_changed();
+                }
                 let problem = of_refusal(refusal.with_reason(|reason| guard.tells(reason)), origin);
                 Err(if problem.has_field() { problem.within(&item_path(index)) } else { problem })
             }
@@ -283,7 +293,7 @@ pub async fn permit_of_task<R: Right>(
     }
     let finding = shared.service.find(id);
     let found = shared.ask(guard, deadline, finding, Problem::unavailable).await?;
-    Ok(found.and_then(|task| task.permit(guard.caller())))
+    Ok(found.and_then(|task| guard.permit_found(&task)))
 }
 
 pub type IdInPath = Result<Path<String>, PathRejection>;
@@ -302,8 +312,9 @@ pub async fn look_up(
     let deadline = shared.deadline();
     query::refuse(&uri)?;
     let Some(id) = id_of(path) else { return Err(Problem::task_not_found(false)) };
+    guard.trail().names_id(id);
     let found = shared.ask(&guard, deadline, shared.service.find(id), Problem::unavailable).await?;
-    match found.and_then(|task| task.show(guard.caller())) {
+    match found.and_then(|task| guard.show_found(task)) {
         Some(view) => {
             Ok(answers::task(StatusCode::OK, &TaskJson::of_view(&view, guard.shows(&view.topic))))
         }
@@ -325,6 +336,7 @@ pub async fn cancel(
     let Some(id) = id_of(path) else {
         return Err(Problem::task_not_found(false).with_verdict_not_found());
     };
+    guard.trail().names_id(id);
     preconditions::check(&condition, id)?;
     let Some(permit) = permit_of_task(&shared, &guard, id, deadline).await? else {
         return Err(Problem::task_not_found(true).with_verdict_not_found());
@@ -350,6 +362,7 @@ pub fn answer_of(
     let shows_of = |task: &TaskView| guard.shows(&task.topic);
     match verdict {
         Verdict::Cancelled(task) => {
+            guard.trail().changed(&task.topic, task.id);
             let answer = CancelledJson {
                 verdict: "cancelled",
                 task: TaskJson::of_view(&task, shows_of(&task)),

@@ -59,6 +59,11 @@ impl RequestPlace {
         self.line.caller.address()
     }
 
+    /// Returns the caller's own address.
+    pub fn address(&self) -> IpAddr {
+        self.line.caller.peer()
+    }
+
     /// Says where the request's body leaves its unread rest.
     pub fn may_have_rest(&mut self, left: Left) {
         self.left = Some(left);

@@ -15,9 +15,11 @@ use tracing::Instrument as _;
 
 use super::answer::{Answer, RequestPlace};
 use crate::access::PolicyHandle;
+use crate::api::access::audit::{Audit, AuditedRequest};
 use crate::api::access::cursors::Cursors;
 use crate::api::access::guard::{Guard, Proofs};
 use crate::api::access::required::Access;
+use crate::api::access::trail::Trail;
 use crate::api::access::{hosts, limits};
 use crate::api::handlers::{bulk, cluster, lists, names, node, tasks, who_am_i};
 use crate::api::line::{CallerConnection, PlacePurpose};
@@ -41,6 +43,8 @@ pub struct Api {
     /// The paths of all routes, in order.
     paths: Arc<[&'static str]>,
     operations: Arc<[(&'static str, Method, &'static Operation)]>,
+    /// `None` without an audit trail.
+    audit: Option<Audit>,
 }
 
 /// Returns all routes. Literal ones come before those with a parameter that would match them, too:
@@ -120,7 +124,13 @@ impl Api {
             .fold(Router::new(), |router, route| router.route(route.path, route.handlers));
         let router =
             router.method_not_allowed_fallback(method_not_allowed).with_state(shared.clone());
-        Self { shared, router, paths, operations }
+        Self { shared, router, paths, operations, audit: None }
+    }
+
+    /// Adds an audit trail.
+    #[must_use]
+    pub fn with_audit(self, audit: Option<Audit>) -> Self {
+        Self { audit, ..self }
     }
 
     /// Returns the seal of cursors, which waits for the secret of the cluster.
@@ -164,6 +174,8 @@ impl Api {
         let id = RequestId::of(request.headers());
         // The span has the level of the log lines in it, so it costs nothing when these are off.
         let span = tracing::debug_span!("request", request_id = %id);
+        let mut audited =
+            AuditedRequest::new(self.audit.as_ref(), id.as_str(), place.address(), operation);
         let tell = |response: &mut Response| {
             let problem = response.extensions_mut().remove::<Arc<Problem>>();
             let kind = problem.as_ref().map(|problem| problem.kind());
@@ -178,18 +190,23 @@ impl Api {
                 }
                 problem.write(response, id.as_str(), is_head);
             }
+            kind
         };
         let mut response = self
-            .respond(&mut place, (route, operation), request, &id)
+            .respond((&mut place, &mut audited), (route, operation), request, &id)
             .instrument(span.clone())
             .await;
         // The problem is written before the size is measured: it may show a task with its payload.
-        tell(&mut response);
+        let mut kind = tell(&mut response);
         let size = response.body().size_hint().lower();
         let has_changed_nothing = only_shows || response.status().is_client_error();
         if place.must_hold(size)
             && let Err(problem) = place.hold_answer(size, has_changed_nothing).await
         {
+            response = problem.into_response();
+            kind = tell(&mut response);
+        }
+        if let Err(problem) = audited.finish(response.status(), kind).await {
             response = problem.into_response();
             tell(&mut response);
         }
@@ -223,12 +240,13 @@ impl Api {
 
     async fn respond(
         &self,
-        place: &mut RequestPlace,
+        (place, audited): (&mut RequestPlace, &mut AuditedRequest),
         (route, operation): (&'static str, Option<&'static Operation>),
         mut request: Request<Body>,
         id: &RequestId,
     ) -> Response {
-        match self.admit(place, route, operation, &request) {
+        let admitted = self.admit(place, (route, operation), &request, &audited.trail);
+        match admitted.and_then(|guard| audited.reserve().map(|()| guard)) {
             // axum would take an empty part of a path for an id.
             Ok(_) if route == NO_ROUTE => Problem::new(
                 ProblemType::NotFound,
@@ -256,9 +274,9 @@ impl Api {
     fn admit(
         &self,
         place: &mut RequestPlace,
-        route: &'static str,
-        operation: Option<&'static Operation>,
+        (route, operation): (&'static str, Option<&'static Operation>),
         request: &Request<Body>,
+        trail: &Trail,
     ) -> Result<Guard, Problem> {
         let header_bytes_max = self.shared.settings.header_bytes_max;
         if size_of(request) > header_bytes_max {
@@ -286,7 +304,7 @@ impl Api {
         // Until Postgres has answered, only the machine's clock is known, and nothing but the state
         // of the node can be asked for.
         let now = || self.shared.service.arrival().unwrap_or_else(clock::wall);
-        let guard = Guard::of(&policy, access, Proofs::of(request), now)?;
+        let guard = Guard::of(&policy, access, Proofs::of(request), now, trail)?;
         if purpose == PlacePurpose::Work {
             let is_read = !matches!(access, Access::Open | Access::Known)
                 && matches!(*request.method(), Method::GET | Method::HEAD);

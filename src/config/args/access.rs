@@ -42,6 +42,25 @@ pub(in crate::config) struct Access {
         default_missing_value = "true"
     )]
     pub plaintext_behind_proxy: String,
+    /// A file for the audit trail, or `-` for stdout: one line of JSON for each change and each
+    /// denied request, with who, what, when and the outcome. Never a payload, key, header or token.
+    ///
+    /// A change is made only when its line has room, and is answered when the line is written.
+    /// While lines cannot be written, changes are refused (503). The file is opened again when it
+    /// was renamed.
+    #[arg(long, env = "PUNCTUAL_AUDIT_FILE", value_name = "FILE")]
+    pub audit_file: Option<PathBuf>,
+    /// What the audit trail has: `changes`, or `reads` for changes and for answers that show keys,
+    /// headers or payloads. [default: changes]
+    #[arg(long, env = "PUNCTUAL_AUDIT", value_name = "WHAT", value_parser = ["changes", "reads"])]
+    pub audit: Option<String>,
+    /// Lose lines of the audit trail rather than refuse changes while lines cannot be written. true
+    /// or false; the flag alone means true.
+    #[arg(
+        long, env = "PUNCTUAL_AUDIT_LOSSY", value_name = "BOOL", num_args = 0..=1, require_equals = true, default_value = "false",
+        default_missing_value = "true"
+    )]
+    pub audit_lossy: String,
 }
 
 #[derive(Args, Debug)]

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use super::Draft;
 use crate::access::permit::{Denied, Permit, Read, Right, Submit};
-use crate::access::{Caller, Principal};
-use crate::domain::{TaskId, TaskView};
+use crate::access::{Action, Caller, Principal};
+use crate::domain::{TaskId, TaskView, TopicName};
 
 /// A draft whose caller may submit it. The right was checked on the draft's own topic.
 #[derive(Clone, Debug)]
@@ -40,16 +40,29 @@ impl FoundTask {
     }
 
     /// Returns the task, if the caller may read it.
-    pub fn show(self, caller: &Caller) -> Option<TaskView> {
-        Permit::<Read>::on(caller, &self.0.topic).ok().map(|_permit| self.0)
+    pub fn show(self, caller: &Caller) -> Result<TaskView, HiddenTask> {
+        self.check::<Read>(caller)?;
+        Ok(self.0)
     }
 
     /// Returns the permit to do `R` to the task, if the caller has the right. The topic of an id
     /// never changes, so the permit stays right.
-    pub fn permit<R: Right>(&self, caller: &Caller) -> Option<TaskPermit<R>> {
-        let permit = Permit::on(caller, &self.0.topic).ok()?;
-        Some(TaskPermit::of_topic(&permit, self.0.id))
+    pub fn permit<R: Right>(&self, caller: &Caller) -> Result<TaskPermit<R>, HiddenTask> {
+        Ok(TaskPermit::of_topic(&self.check(caller)?, self.0.id))
     }
+
+    fn check<R: Right>(&self, caller: &Caller) -> Result<Permit<R>, HiddenTask> {
+        let hidden = |Denied(action)| HiddenTask { action, topic: self.0.topic.clone() };
+        Permit::on(caller, &self.0.topic).map_err(hidden)
+    }
+}
+
+/// The missing right on a task that does not exist for its caller. It is for the audit trail alone:
+/// the answer is that of an absent task.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct HiddenTask {
+    pub action: Action,
+    pub topic: TopicName,
 }
 
 /// The proof that a caller may do `R` to the task with an id.
@@ -86,10 +99,10 @@ impl<R: Right> TaskPermit<R> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::access::pattern::Pattern;
     use crate::access::permit::Cancel;
     use crate::access::rights::{Rights, Rule};
-    use crate::access::{Action, pattern::Pattern};
-    use crate::domain::{Actors, Shard, TaskState, Timestamp, TopicName};
+    use crate::domain::{Actors, Shard, TaskState, Timestamp};
 
     fn found(topic: &str) -> FoundTask {
         FoundTask::new(TaskView {
@@ -115,8 +128,10 @@ mod tests {
         let own = found("orders");
         let permit = own.permit::<Cancel>(&caller).unwrap();
         assert_eq!((permit.id(), permit.principal()), (own.0.id, &caller.principal));
-        assert!(own.show(&caller).is_none());
-        assert!(found("other").permit::<Cancel>(&caller).is_none());
+        let hidden = |action, topic| HiddenTask { action, topic: TopicName::new(topic).unwrap() };
+        assert_eq!(own.show(&caller).unwrap_err(), hidden(Action::Read, "orders"));
+        let other = found("other").permit::<Cancel>(&caller).unwrap_err();
+        assert_eq!(other, hidden(Action::Cancel, "other"));
         assert!(TaskPermit::<Cancel>::unlimited(&caller, permit.id()).is_none());
         let everybody = Caller::anonymous(Rights::everything());
         assert!(TaskPermit::<Cancel>::unlimited(&everybody, permit.id()).is_some());

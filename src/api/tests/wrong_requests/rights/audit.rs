@@ -1,0 +1,201 @@
+//! The lines of the audit trail.
+
+use super::*;
+use crate::api::Audit;
+use crate::audit::{self, AuditStream, Folder, StreamSettings};
+use crate::shutdown::Tasks;
+
+/// A world whose requests have lines.
+struct Audited {
+    world: World,
+    folder: Folder,
+    _tasks: Tasks,
+}
+
+impl Audited {
+    fn new(world: World, has_reads: bool) -> Self {
+        let audited = Self::at(world, has_reads, &Folder::new());
+        while audited.text().is_empty() {
+            std::thread::yield_now();
+        }
+        audited
+    }
+
+    /// Writes the trail to the file `audit` of the folder, which may be there.
+    fn at(world: World, has_reads: bool, folder: &Folder) -> Self {
+        let settings = StreamSettings { path: folder.path("audit"), is_lossy: false };
+        let (tasks, metrics) = (Tasks::default(), audit::Metrics::default());
+        let first = Audit::line_of_node("node-1", "start");
+        let stream = AuditStream::start(&settings, first, metrics, &tasks).unwrap();
+        let audit = Audit { stream, node: "node-1".to_owned(), has_reads };
+        let with = |api: &Api| api.clone().with_audit(Some(audit.clone()));
+        let (api, all) = (with(&world.api), with(&world.all));
+        let world = World { api, all, ..world };
+        Self { world, folder: folder.clone(), _tasks: tasks }
+    }
+
+    fn text(&self) -> String {
+        std::fs::read_to_string(self.folder.path("audit")).unwrap()
+    }
+
+    /// Returns the lines after the first one, which is about the node.
+    fn lines(&self) -> Vec<Value> {
+        let lines: Vec<Value> =
+            self.text().lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        assert_eq!((&lines[0]["node"], &lines[0]["action"]), (&"node-1".into(), &"start".into()));
+        lines[1..].to_vec()
+    }
+
+    /// Sends a request as the caller with the token, and returns its status and its line.
+    async fn line_of(&self, request: Request<Body>) -> (u16, Option<Value>) {
+        let before = self.lines().len();
+        let status = self.world.ask(request).await.status().as_u16();
+        let after = self.lines();
+        assert!(after.len() <= before + 1, "{after:?}");
+        (status, after.get(before).cloned())
+    }
+}
+
+#[tokio::test]
+async fn each_denied_request_has_its_line_and_no_line_has_a_payload_key_header_or_token() {
+    let audited = Audited::new(World::new(&Action::ON_TOPICS, "other"), true);
+    let id = audited.world.task("secret", "n").await;
+    let mut denied_count = 0;
+    for (what, request) in requests(&audited.world.all, "secret", &id).await {
+        let (status, line) = audited.line_of(request).await;
+        // The id of the request for a dead letter is that of a pending task, which is hidden too.
+        if [401, 403, 404].contains(&status) {
+            let line = line.unwrap_or_else(|| panic!("{what}: {status} has no line"));
+            assert_eq!(line["status"], status, "{what}: {line}");
+            assert_eq!(line["principal"], "ann", "{what}: {line}");
+            assert!(line.get("topic").is_none_or(|topic| topic == "secret"), "{what}: {line}");
+            assert_eq!(line["denied"].as_object().unwrap().values().next().unwrap(), 1);
+            denied_count += 1;
+        }
+    }
+    assert!(denied_count > 15, "{denied_count}");
+    for (what, request) in requests(&audited.world.all, "secret", &id).await {
+        let before = audited.lines().len();
+        let status = audited.world.api.ask(request).await.status();
+        let lines = audited.lines();
+        assert_eq!((status.as_u16(), lines.len()), (401, before + 1), "{what}");
+        assert_eq!(lines[before]["problem"], "unauthenticated");
+        assert!(lines[before].get("principal").is_none());
+    }
+    let text = audited.text();
+    assert!(!text.contains(MARKER) && !text.contains(&audited.world.token), "{text}");
+}
+
+#[tokio::test]
+async fn each_change_has_its_line_and_a_bulk_request_has_one() {
+    let audited = Audited::new(World::new(&Action::ON_TOPICS, "open"), false);
+    let json = Some("application/json");
+    let task =
+        format!(r#"{{"topic":"open","delay":"1h","name":"n","key":"{MARKER}","payload":1}}"#);
+    let (status, line) = audited.line_of(post("/v1/tasks", task.clone())).await;
+    let line = line.unwrap();
+    assert_eq!((status, &line["count"], &line["action"]), (201, &1.into(), &"submit".into()));
+    for (member, value) in [
+        ("operation", "submitTask"),
+        ("topic", "open"),
+        ("principal", "ann"),
+        ("address", "127.0.0.1"),
+        ("node", "node-1"),
+    ] {
+        assert_eq!(line[member], value, "{line}");
+    }
+    assert_eq!(line["credential"].as_str().unwrap().len(), 8);
+    let id = line["target"]["id"].as_str().unwrap().to_owned();
+    // A known name changes nothing, and says so.
+    let line = audited.line_of(post("/v1/tasks", task)).await.1.unwrap();
+    assert_eq!((&line["status"], line.get("count")), (&200.into(), None));
+
+    let put = request("PUT", "/v1/topics/open/tasks/n", json, r#"{"delay":"1h","payload":1}"#);
+    let line = audited.line_of(put).await.1.unwrap();
+    assert_eq!((&line["action"], &line["target"]["name"]), (&"replace".into(), &"n".into()));
+    assert_ne!(line["target"]["id"], id.as_str());
+
+    let item = |topic: &str| format!(r#"{{"topic":"{topic}","delay":"1h","payload":1}}"#);
+    let items = [item("open"), item("secret"), item("open"), item("no-such-topic")].join(",");
+    let batch = post("/v1/tasks/batch", format!(r#"{{"tasks":[{items}]}}"#));
+    let line = audited.line_of(batch).await.1.unwrap();
+    assert_eq!((&line["count"], &line["topics"]["open"]), (&2.into(), &2.into()), "{line}");
+    let (first, last) = (&line["target"]["first_id"], &line["target"]["last_id"]);
+    assert!(first.is_string() && last.is_string() && first != last, "{line}");
+    assert_eq!(line["denied"], serde_json::json!({ "secret": 1, "no-such-topic": 1 }));
+
+    let selection = r#"{"topic":"open","due_from":"2026-01-01T00:00:00Z"}"#;
+    let dry = selection.replace('}', r#","dry_run":true}"#);
+    assert_eq!(audited.line_of(post("/v1/tasks/cancel", dry)).await, (200, None));
+    let line = audited.line_of(post("/v1/tasks/cancel", selection)).await.1.unwrap();
+    assert_eq!((&line["action"], &line["count"]), (&"cancel".into(), &3.into()), "{line}");
+    assert_eq!(line["target"]["due_from"], "2026-01-01T00:00:00.000Z");
+    // Requests that change nothing have none.
+    for request in [bare("GET", "/v1/tasks?topic=open"), post("/v1/tasks", "{}")] {
+        assert_eq!(audited.line_of(request).await.1, None);
+    }
+    assert!(!audited.text().contains(MARKER), "{}", audited.text());
+}
+
+#[tokio::test]
+async fn reads_of_payloads_have_lines_where_they_are_wanted() {
+    for (has_reads, actions, has_line) in [
+        (true, &[Action::Read, Action::ReadPayload][..], true),
+        (true, &[Action::Read], false),
+        (false, &[Action::Read, Action::ReadPayload], false),
+    ] {
+        let audited = Audited::new(World::new(actions, "open"), has_reads);
+        let id = audited.world.task("open", "n").await;
+        for path in [&format!("/v1/tasks/{id}"), "/v1/topics/open/tasks/n", "/v1/tasks?topic=open"]
+        {
+            let (status, line) = audited.line_of(bare("GET", path)).await;
+            assert_eq!((status, line.is_some()), (200, has_line), "{path}");
+            if let Some(line) = line {
+                assert_eq!((&line["action"], &line["topic"]), (&"read".into(), &"open".into()));
+            }
+        }
+        assert!(!audited.text().contains(MARKER));
+    }
+}
+
+#[tokio::test]
+async fn without_room_for_a_line_nothing_is_done_and_reads_go_on() {
+    let folder = Folder::new();
+    std::os::unix::fs::symlink("/dev/full", folder.path("audit")).unwrap();
+    let audited = Audited::at(World::new(&Action::ON_TOPICS, "open"), false, &folder);
+    let world = &audited.world;
+    let task = r#"{"topic":"open","delay":"1h","payload":1}"#;
+    // The first line fails by itself, at some moment.
+    let mut stored: u64 = 0;
+    while world.ask(post("/v1/tasks", task)).await.status() == 201 {
+        stored += 1;
+    }
+    let response = world.ask(post("/v1/tasks", task)).await;
+    assert_eq!(response.status(), 503);
+    let problem = json_of(response).await;
+    assert_eq!(problem["type"], "urn:punctual:problem:busy");
+    assert!(problem["detail"].as_str().unwrap().contains("--audit-file"), "{problem}");
+    let list = json_of(world.ask(bare("GET", "/v1/tasks?topic=open")).await).await;
+    assert_eq!(u64::try_from(list["tasks"].as_array().unwrap().len()).unwrap(), stored);
+    // A denied request is not answered without its line, either.
+    assert_eq!(world.ask(bare("GET", "/v1/tasks?topic=secret")).await.status(), 503);
+
+    std::fs::remove_file(folder.path("audit")).unwrap();
+    while world.ask(post("/v1/tasks", task)).await.status() != 201 {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(u64::try_from(audited.lines().len()).unwrap(), stored + 1);
+}
+
+#[tokio::test]
+async fn a_change_whose_caller_has_gone_has_a_line_without_a_status() {
+    let audited = Audited::new(World::new(&Action::ON_TOPICS, "slow"), false);
+    let task = r#"{"topic":"slow","delay":"1h","payload":1}"#;
+    let asking = audited.world.ask(post("/v1/tasks", task));
+    assert!(tokio::time::timeout(Duration::from_millis(100), asking).await.is_err());
+    while audited.lines().is_empty() {
+        tokio::task::yield_now().await;
+    }
+    let line = &audited.lines()[0];
+    assert_eq!((&line["topic"], line.get("status")), (&"slow".into(), None), "{line}");
+}

@@ -1,0 +1,338 @@
+//! The queue of lines, and the thread that writes them.
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex};
+use tokio::sync::oneshot;
+
+use super::file::{AuditFile, Unwritten};
+use super::metrics::Metrics;
+use crate::clock;
+use crate::domain::{Monotonic, Throttle};
+use crate::shutdown::{TaskFailure, Tasks};
+
+/// Lines that may wait or be reserved. More requests are not in flight, unless `--requests-max` is
+/// raised.
+const PLACES_MAX: usize = 4096;
+/// A write that takes longer than this is stuck: no further change begins.
+const STUCK_AFTER: Duration = Duration::from_secs(1);
+/// How long an answer waits for its line to be written. The line stays in the queue afterwards.
+const WAIT_MAX: Duration = Duration::from_secs(2);
+/// Pause after a failed write.
+const RETRY: Duration = Duration::from_millis(500);
+/// Interval of the log lines about failed writes.
+const SAY_EVERY: Duration = Duration::from_secs(60);
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct StreamSettings {
+    /// The file, or `-` for stdout.
+    pub path: PathBuf,
+    /// Lines may be lost rather than refuse changes.
+    pub is_lossy: bool,
+}
+
+/// The entrance for lines. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct AuditStream {
+    shared: Arc<Shared>,
+    is_lossy: bool,
+    metrics: Metrics,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    queue: Mutex<Queue>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    waiting: Vec<Line>,
+    /// Places that are reserved, or whose lines wait or are being written.
+    taken: usize,
+    /// Since when lines are being written.
+    writing_since: Option<Monotonic>,
+    /// The last write has failed.
+    is_failing: bool,
+    is_ending: bool,
+}
+
+#[derive(Debug)]
+struct Line {
+    text: Vec<u8>,
+    /// Told when the line is written.
+    written: oneshot::Sender<()>,
+}
+
+/// The lines cannot be written, or too many wait.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct NoPlace;
+
+/// A place in the queue, for one line.
+#[derive(Debug)]
+pub struct Place {
+    stream: AuditStream,
+    is_used: bool,
+}
+
+impl AuditStream {
+    /// Opens the file and starts the thread that writes it. `first` is the first line.
+    ///
+    /// # Errors
+    /// When the file cannot be opened, or the thread cannot be started.
+    pub fn start(
+        settings: &StreamSettings,
+        first: Vec<u8>,
+        metrics: Metrics,
+        tasks: &Tasks,
+    ) -> io::Result<Self> {
+        let file = AuditFile::open(&settings.path)?;
+        let stream =
+            Self { shared: Arc::default(), is_lossy: settings.is_lossy, metrics: metrics.clone() };
+        if let Ok(place) = stream.reserve() {
+            drop(place.put(first));
+        }
+        let writer = Writer {
+            shared: Arc::clone(&stream.shared),
+            file,
+            is_lossy: settings.is_lossy,
+            metrics,
+            said: Throttle::new(SAY_EVERY),
+        };
+        let (alive, ended) = oneshot::channel();
+        thread::Builder::new().name("audit".to_owned()).spawn(move || {
+            writer.run();
+            drop(alive);
+        })?;
+        tasks.spawn("audit", watch(ended, tasks.clone()));
+        Ok(stream)
+    }
+
+    /// Reserves the place of a line.
+    ///
+    /// # Errors
+    /// When lines cannot be written now. Nothing that needs a line may be done then.
+    pub fn reserve(&self) -> Result<Place, NoPlace> {
+        let mut queue = self.shared.queue.lock();
+        let now = clock::monotonic();
+        let is_stuck = queue.writing_since.is_some_and(|since| now.since(since) > STUCK_AFTER);
+        if !self.is_lossy && (queue.is_failing || is_stuck || queue.taken >= PLACES_MAX) {
+            return Err(NoPlace);
+        }
+        queue.taken += 1;
+        Ok(Place { stream: self.clone(), is_used: false })
+    }
+
+    /// Ends the stream with a last line, and waits a short time for it to be written.
+    pub async fn end(&self, last: Vec<u8>) {
+        let written = self.reserve().map(|place| place.put(last));
+        {
+            self.shared.queue.lock().is_ending = true;
+            self.shared.changed.notify_all();
+        }
+        let is_written = match written {
+            Ok(written) => wait(written).await,
+            Err(NoPlace) => false,
+        };
+        if !is_written {
+            let lines = self.shared.queue.lock().waiting.len();
+            tracing::warn!(lines, "the audit trail ends without its last lines");
+        }
+    }
+}
+
+/// Waits until a line is written. Returns false when it was not within a short time.
+async fn wait(written: oneshot::Receiver<()>) -> bool {
+    tokio::time::timeout(WAIT_MAX, written).await.is_ok_and(|told| told.is_ok())
+}
+
+/// Fails when the thread has ended before the node.
+async fn watch(ended: oneshot::Receiver<()>, tasks: Tasks) -> Result<(), TaskFailure> {
+    tokio::select! {
+        () = tasks.stopping.cancelled() => Ok(()),
+        _ = ended => Err("the thread that writes the audit trail has panicked".into()),
+    }
+}
+
+impl Place {
+    /// Puts the line into the queue, without waiting.
+    pub fn put(mut self, text: Vec<u8>) -> oneshot::Receiver<()> {
+        let (written, told) = oneshot::channel();
+        let mut queue = self.stream.shared.queue.lock();
+        self.is_used = true;
+        if self.stream.is_lossy && queue.waiting.len() >= PLACES_MAX {
+            queue.taken -= 1;
+            self.stream.metrics.dropped.inc();
+        } else {
+            queue.waiting.push(Line { text, written });
+            self.stream.shared.changed.notify_all();
+        }
+        drop(queue);
+        told
+    }
+
+    /// Puts the line into the queue, and waits until it is written. A line that takes long stays in
+    /// the queue.
+    pub async fn write(self, text: Vec<u8>) {
+        if !wait(self.put(text)).await {
+            tracing::debug!("a request is answered before its line of the audit trail is written");
+        }
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        if !self.is_used {
+            self.stream.shared.queue.lock().taken -= 1;
+        }
+    }
+}
+
+/// The thread that writes.
+struct Writer {
+    shared: Arc<Shared>,
+    file: AuditFile,
+    is_lossy: bool,
+    metrics: Metrics,
+    said: Throttle,
+}
+
+impl Writer {
+    fn run(mut self) {
+        let (mut lines, mut unwritten) = (Vec::new(), Unwritten::default());
+        loop {
+            {
+                let mut queue = self.shared.queue.lock();
+                let has_none = |queue: &mut Queue| queue.waiting.is_empty() && !queue.is_ending;
+                self.shared.changed.wait_while(&mut queue, has_none);
+                if queue.waiting.is_empty() {
+                    return;
+                }
+                std::mem::swap(&mut lines, &mut queue.waiting);
+                queue.writing_since = Some(clock::monotonic());
+            }
+            unwritten.clear();
+            lines.iter().for_each(|line| unwritten.push(&line.text));
+            let are_written = self.write(&mut unwritten, &mut lines);
+            let count = u64::try_from(lines.len()).unwrap_or(u64::MAX);
+            let counter = if are_written { &self.metrics.lines } else { &self.metrics.dropped };
+            counter.inc_by(count);
+            let mut queue = self.shared.queue.lock();
+            queue.writing_since = None;
+            queue.is_failing = !are_written;
+            queue.taken = queue.taken.saturating_sub(lines.len());
+            drop(queue);
+            for line in lines.drain(..).filter(|_line| are_written) {
+                if line.written.send(()).is_err() {
+                    tracing::trace!("nobody waits for the line any more");
+                }
+            }
+        }
+    }
+
+    /// Writes lines, and tries again until they are written. Returns false when they are given up.
+    fn write(&mut self, unwritten: &mut Unwritten, lines: &mut [Line]) -> bool {
+        loop {
+            let Err(error) = self.file.write(unwritten) else {
+                if self.said.reset() {
+                    tracing::info!("the audit trail is written again");
+                }
+                return true;
+            };
+            self.metrics.failures.inc();
+            if self.said.lets_through(clock::monotonic()) {
+                tracing::error!(%error, "write the audit trail; trying again");
+            }
+            if self.is_lossy {
+                return false;
+            }
+            // Nobody waits for a line that cannot be written now.
+            lines.iter_mut().for_each(|line| line.written = oneshot::channel().0);
+            let mut queue = self.shared.queue.lock();
+            queue.is_failing = true;
+            queue.writing_since = None;
+            if queue.is_ending {
+                return false;
+            }
+            self.shared.changed.wait_for(&mut queue, RETRY);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::Path;
+
+    use super::super::file::tests::Folder;
+    use super::*;
+
+    fn start(path: &Path, is_lossy: bool) -> (AuditStream, Tasks) {
+        let settings = StreamSettings { path: path.to_owned(), is_lossy };
+        let tasks = Tasks::default();
+        let metrics = Metrics::default();
+        (AuditStream::start(&settings, b"first".to_vec(), metrics, &tasks).unwrap(), tasks)
+    }
+
+    #[tokio::test]
+    async fn a_line_is_in_the_file_before_its_request_is_answered() {
+        let folder = Folder::new();
+        let (stream, tasks) = start(&folder.path("audit"), false);
+        stream.reserve().unwrap().write(b"second".to_vec()).await;
+        let text = || fs::read_to_string(folder.path("audit")).unwrap();
+        assert_eq!(text(), "first\nsecond\n");
+        drop(stream.reserve().unwrap());
+        stream.end(b"last".to_vec()).await;
+        assert_eq!(text(), "first\nsecond\nlast\n");
+        assert_eq!((stream.metrics.lines.get(), stream.shared.queue.lock().taken), (3, 0));
+        assert!(tasks.stop(Duration::from_secs(5)).await && tasks.failure().is_none());
+    }
+
+    #[tokio::test]
+    async fn a_full_disk_refuses_places_and_keeps_the_line_that_it_has_met() {
+        let folder = Folder::new();
+        let path = folder.path("audit");
+        std::os::unix::fs::symlink("/dev/full", &path).unwrap();
+        let (stream, _tasks) = start(&path, false);
+        // The first line has failed, or this one does.
+        if let Ok(place) = stream.reserve() {
+            place.write(b"second".to_vec()).await;
+        }
+        while stream.metrics.failures.get() == 0 {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(stream.reserve().unwrap_err(), NoPlace);
+        fs::remove_file(&path).unwrap();
+        while stream.reserve().is_err() {
+            tokio::task::yield_now().await;
+        }
+        assert!(fs::read_to_string(&path).unwrap().starts_with("first\n"));
+        assert_eq!(stream.metrics.dropped.get(), 0);
+        stream.end(b"last".to_vec()).await;
+    }
+
+    #[tokio::test]
+    async fn a_lossy_stream_drops_lines_and_refuses_nothing() {
+        let (stream, _tasks) = start(Path::new("/dev/full"), true);
+        for _line in 0..3 {
+            stream.reserve().unwrap().write(b"line".to_vec()).await;
+        }
+        assert_eq!(stream.metrics.dropped.get(), 4);
+        assert_eq!(stream.shared.queue.lock().taken, 0);
+    }
+
+    #[tokio::test]
+    async fn places_are_bounded_and_come_back() {
+        let folder = Folder::new();
+        let (stream, _tasks) = start(&folder.path("audit"), false);
+        stream.reserve().unwrap().write(b"line".to_vec()).await;
+        let places: Vec<Place> = (0..PLACES_MAX).map(|_| stream.reserve().unwrap()).collect();
+        assert_eq!(stream.reserve().unwrap_err(), NoPlace);
+        drop(places);
+        assert!(stream.reserve().is_ok());
+    }
+}
