@@ -143,7 +143,7 @@ pub(super) mod tests {
     struct FolderPath(PathBuf);
 
     impl Folder {
-        pub fn new() -> Self {
+        pub fn temporary() -> Self {
             let name = format!("punctual-audit-{}", uuid::Uuid::from_u128(rand::random()));
             let folder = std::env::temp_dir().join(name);
             fs::create_dir(&folder).unwrap();
@@ -169,7 +169,7 @@ pub(super) mod tests {
 
     #[test]
     fn a_renamed_file_keeps_its_lines_and_the_next_go_to_a_new_one() {
-        let folder = Folder::new();
+        let folder = Folder::temporary();
         let [path, old] = ["audit", "audit.1"].map(|name| folder.path(name));
         let mut file = AuditFile::open(&path).unwrap();
         file.write(&mut lines(&["1", "2"])).unwrap();
@@ -184,7 +184,7 @@ pub(super) mod tests {
 
     #[test]
     fn a_line_that_was_written_in_part_is_written_whole_to_another_file() {
-        let folder = Folder::new();
+        let folder = Folder::temporary();
         let path = folder.path("audit");
         let mut file = AuditFile::open(&path).unwrap();
         let mut torn = lines(&["first", "second", "third"]);
@@ -200,7 +200,7 @@ pub(super) mod tests {
 
     #[test]
     fn a_line_without_an_end_is_ended_before_the_first_one() {
-        let folder = Folder::new();
+        let folder = Folder::temporary();
         let path = folder.path("audit");
         fs::write(&path, "whole\ntorn").unwrap();
         AuditFile::open(&path).unwrap().write(&mut lines(&["next"])).unwrap();

@@ -280,7 +280,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_line_is_in_the_file_before_its_request_is_answered() {
-        let folder = Folder::new();
+        let folder = Folder::temporary();
         let (stream, tasks) = start(&folder.path("audit"), false);
         stream.reserve().unwrap().write(b"second".to_vec()).await;
         let text = || fs::read_to_string(folder.path("audit")).unwrap();
@@ -294,7 +294,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_full_disk_refuses_places_and_keeps_the_line_that_it_has_met() {
-        let folder = Folder::new();
+        let folder = Folder::temporary();
         let path = folder.path("audit");
         std::os::unix::fs::symlink("/dev/full", &path).unwrap();
         let (stream, _tasks) = start(&path, false);
@@ -302,10 +302,10 @@ mod tests {
         if let Ok(place) = stream.reserve() {
             place.write(b"second".to_vec()).await;
         }
-        while stream.metrics.failures.get() == 0 {
+        while stream.reserve().is_ok() {
             tokio::task::yield_now().await;
         }
-        assert_eq!(stream.reserve().unwrap_err(), NoPlace);
+        assert!(stream.metrics.failures.get() > 0);
         fs::remove_file(&path).unwrap();
         while stream.reserve().is_err() {
             tokio::task::yield_now().await;
@@ -327,7 +327,7 @@ mod tests {
 
     #[tokio::test]
     async fn places_are_bounded_and_come_back() {
-        let folder = Folder::new();
+        let folder = Folder::temporary();
         let (stream, _tasks) = start(&folder.path("audit"), false);
         stream.reserve().unwrap().write(b"line".to_vec()).await;
         let places: Vec<Place> = (0..PLACES_MAX).map(|_| stream.reserve().unwrap()).collect();

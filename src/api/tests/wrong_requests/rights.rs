@@ -1,6 +1,7 @@
 //! Callers without a right: nothing changes, and nothing is shown.
 
 mod audit;
+mod detours;
 
 use std::collections::HashMap;
 
@@ -27,6 +28,7 @@ const MARKER: &str = "marker-of-a-payload";
 struct World {
     api: Api,
     all: Api,
+    model: Arc<Model>,
     policy: PolicyHandle,
     token: String,
 }
@@ -65,7 +67,7 @@ impl World {
         };
         let policy = PolicyHandle::new(Policy::new(vec![principal], tokens, None));
         let all = api_of(PolicyHandle::new(Policy::open()));
-        Self { api: api_of(policy.clone()), all, policy, token: token.expose().to_owned() }
+        Self { api: api_of(policy.clone()), all, model, policy, token: token.expose().to_owned() }
     }
 
     async fn ask(&self, mut request: Request<Body>) -> Response {

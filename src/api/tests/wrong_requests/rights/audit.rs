@@ -14,7 +14,7 @@ struct Audited {
 
 impl Audited {
     fn new(world: World, has_reads: bool) -> Self {
-        let audited = Self::at(world, has_reads, &Folder::new());
+        let audited = Self::at(world, has_reads, &Folder::temporary());
         while audited.text().is_empty() {
             std::thread::yield_now();
         }
@@ -160,7 +160,7 @@ async fn reads_of_payloads_have_lines_where_they_are_wanted() {
 
 #[tokio::test]
 async fn without_room_for_a_line_nothing_is_done_and_reads_go_on() {
-    let folder = Folder::new();
+    let folder = Folder::temporary();
     std::os::unix::fs::symlink("/dev/full", folder.path("audit")).unwrap();
     let audited = Audited::at(World::new(&Action::ON_TOPICS, "open"), false, &folder);
     let world = &audited.world;
