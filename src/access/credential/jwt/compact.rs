@@ -29,39 +29,41 @@ impl<'a> Compact<'a> {
     /// bring its own key.
     pub fn read(text: &'a str) -> Result<Self, Refusal> {
         if text.len() > BYTES_MAX {
-            return Err("it has more than 8 KiB");
+            return Err("the token is longer than 8 KiB");
         }
         let mut parts = text.split('.');
         let (Some(header), Some(claims), Some(signature), None) =
             (parts.next(), parts.next(), parts.next(), parts.next())
         else {
-            return Err("it has not three parts");
+            return Err("the token does not have three parts");
         };
         // The decoder refuses padding, and spellings that are not its own.
         let decoded = |part: &str| {
-            URL_SAFE_NO_PAD.decode(part).map_err(|_wrong| "a part is no canonical base64url")
+            URL_SAFE_NO_PAD
+                .decode(part)
+                .map_err(|_wrong| "a part of the token is not canonical base64url")
         };
         let signed = text.get(..header.len() + 1 + claims.len()).unwrap_or_default();
         let (header, claims) = (decoded(header)?, decoded(claims)?);
         let signature = decoded(signature)?;
-        let header =
-            Members::read(&header).ok_or("its header is no JSON object, or has a member twice")?;
+        let header = Members::read(&header)
+            .ok_or("the header is not a JSON object, or has a member twice")?;
         let algorithm = header.text("alg").and_then(Algorithm::new);
-        let algorithm = algorithm.ok_or("its algorithm is none of ES256, RS256 and EdDSA")?;
+        let algorithm = algorithm.ok_or("the algorithm is not ES256, RS256 or EdDSA")?;
         let is_jwt =
             |kind: &str| ["JWT", "at+jwt"].iter().any(|known| kind.eq_ignore_ascii_case(known));
         if header.get("typ").is_some() && !header.text("typ").is_some_and(is_jwt) {
-            return Err("its type is not JWT");
+            return Err("the type of the token is not JWT");
         }
         if header.get("crit").is_some() {
-            return Err("it has critical extensions, and none is known");
+            return Err("the token has critical extensions, and no extension is known");
         }
         if header.get("kid").is_some() && header.text("kid").is_none() {
-            return Err("its key id is no string");
+            return Err("the key id is not a string");
         }
         let kid = header.text("kid").map(str::to_owned);
         let claims = Members::read(&claims)
-            .ok_or("its claims are no JSON object, or a claim is given twice")?;
+            .ok_or("the claims are not a JSON object, or have a member twice")?;
         Ok(Self { signed, signature, algorithm, kid, claims })
     }
 }

@@ -256,7 +256,7 @@ mod tests {
             (answer("302 Found", &keys()), "302"),
             (answer("404 Not Found", ""), "404"),
             (answer("200 OK", &large), "1 MiB"),
-            (answer("200 OK", "<html>"), "no JSON object"),
+            (answer("200 OK", "<html>"), "not a JSON object"),
             (answer("200 OK", r#"{"keys":[]}"#), "no key"),
             (Some(b"nonsense".to_vec()), ""),
         ] {

@@ -124,11 +124,11 @@ impl Issuers {
         }
         let compact = Compact::read(token)?;
         // The claim is not verified here. The keys of the issuer that it names prove it.
-        let claimed = compact.claims.text("iss").ok_or("its issuer is missing")?;
+        let claimed = compact.claims.text("iss").ok_or("the token has no `iss`")?;
         let mut places = self.issuers.iter().enumerate();
         let (place, issuer) = places
             .find(|(_, issuer)| issuer.issuer == claimed)
-            .ok_or("its issuer is that of no [[jwt]]")?;
+            .ok_or("no [[jwt]] has the issuer of the token")?;
         let keys = issuer.verify(&compact)?;
         let proven = issuer.check(&compact.claims, now)?;
         let credential = CredentialId::Jwt(Fingerprint::of(token.as_bytes()));
@@ -166,21 +166,23 @@ impl Issuer {
     /// Checks the algorithm, the key and the signature. Returns the keys that have verified it.
     fn verify(&self, token: &Compact<'_>) -> Result<Arc<KeySet>, NotProven> {
         if !self.algorithms.contains(&token.algorithm) {
-            return Err("its algorithm is not one that its issuer may use".into());
+            return Err("the issuer may not use the algorithm of the token".into());
         }
         let keys = self.keys.current().ok_or(NotProven::KeysMissing)?;
         let key = match keys.find(token.kid.as_deref(), token.algorithm) {
             Found::Key(key) => key,
-            Found::Unfit => return Err("its key is for another algorithm, or is not named".into()),
+            Found::Unfit => {
+                return Err("the key is for another algorithm, or the token names none".into());
+            }
             Found::Unknown => {
                 return Err(match self.keys.miss() {
-                    Unknown::Final => "its key is unknown".into(),
+                    Unknown::Final => "the key of the token is unknown".into(),
                     Unknown::Open => NotProven::KeysMissing,
                 });
             }
         };
         if !key.verifies(token.signed.as_bytes(), &token.signature) {
-            return Err("its signature is wrong".into());
+            return Err("the signature is wrong".into());
         }
         Ok(keys)
     }
@@ -193,36 +195,38 @@ impl Issuer {
             _ => false,
         };
         if !claims.get("aud").is_some_and(is_meant) {
-            return Err("its audience is another one");
+            return Err("the token is for another audience");
         }
         let time = |name: &str| match claims.get(name) {
             None => Ok(None),
             Some(value) => {
-                time_of(value).map(Some).ok_or("one of its times is no number of seconds")
+                time_of(value).map(Some).ok_or("a time of the token is not a number of seconds")
             }
         };
-        let until = time("exp")?.ok_or("it has no end")?.plus(LEEWAY);
-        let issued_at = time("iat")?.ok_or("it does not say when it was issued")?;
+        let until = time("exp")?.ok_or("the token has no `exp`")?.plus(LEEWAY);
+        let issued_at = time("iat")?.ok_or("the token has no `iat`")?;
         if until <= now {
-            return Err("it has expired");
+            return Err("the token has expired");
         }
         if time("nbf")?.is_some_and(|from| now.plus(LEEWAY) < from) {
-            return Err("it is not valid yet");
+            return Err("the token is not valid yet");
         }
         if now.plus(LEEWAY) < issued_at {
-            return Err("it was issued in the future");
+            return Err("the token was issued in the future");
         }
         if until.minus(LEEWAY) > issued_at.plus(self.max_age) {
-            return Err("it is valid for longer than `max_age`");
+            return Err("the token is valid for longer than `max_age`");
         }
-        let identity = claims.text(&self.principal_claim).ok_or("it does not say who it is")?;
+        let identity =
+            claims.text(&self.principal_claim).ok_or("the token has no principal claim")?;
         let is_printable = |text: &str| {
             (1..=IDENTITY_BYTES_MAX).contains(&text.len())
                 && text.bytes().all(|byte| byte.is_ascii_graphic())
         };
         let name = Some(identity).filter(|identity| is_printable(identity));
         let name = name.and_then(|id| PrincipalName::new(&format!("jwt:{}/{id}", self.name)).ok());
-        let name = name.ok_or("the name of its principal has other characters, or too many")?;
+        let name =
+            name.ok_or("the name of the principal has illegal characters, or is too long")?;
         let mut grants = Grants::default();
         for map in self.maps.iter().filter(|map| map.fits(claims)) {
             grants.extend(&map.grants);
@@ -395,16 +399,16 @@ mod tests {
     fn a_header_with_another_algorithm_or_key_is_refused() {
         let world = World::new();
         for (wrong, reason) in [
-            (with(header(), "alg", json!("none")), "none of"),
-            (with(header(), "alg", json!("nOnE")), "none of"),
-            (with(header(), "alg", json!("HS256")), "none of"),
-            (with(header(), "alg", json!("EdDSA")), "may use"),
+            (with(header(), "alg", json!("none")), "the algorithm is not"),
+            (with(header(), "alg", json!("nOnE")), "the algorithm is not"),
+            (with(header(), "alg", json!("HS256")), "the algorithm is not"),
+            (with(header(), "alg", json!("EdDSA")), "may not use"),
             (with(header(), "alg", json!("RS256")), "another algorithm"),
             (with(header(), "kid", json!("two")), "unknown"),
             (with(header(), "kid", json!("other")), "signature"),
             (with(header(), "kid", json!("../../etc/passwd")), "unknown"),
             (with(header(), "kid", json!("x".repeat(4096))), "unknown"),
-            (without(header(), "kid"), "not named"),
+            (without(header(), "kid"), "the token names none"),
             (with(header(), "crit", json!(["exp"])), "critical"),
         ] {
             let refused = world.reason(&world.token(&wrong, &claims()));
@@ -422,7 +426,7 @@ mod tests {
         let secret =
             ring::hmac::Key::new(ring::hmac::HMAC_SHA256, world.jwk.to_string().as_bytes());
         let forged = URL_SAFE_NO_PAD.encode(ring::hmac::sign(&secret, signed.as_bytes()));
-        assert!(world.reason(&format!("{signed}.{forged}")).contains("none of"));
+        assert!(world.reason(&format!("{signed}.{forged}")).contains("the algorithm is not"));
     }
 
     #[test]
@@ -455,24 +459,24 @@ mod tests {
         for (wrong, reason) in [
             (claim("iss", json!("https://issuer.example/")), "no [[jwt]]"),
             (claim("iss", json!("https://issuer")), "no [[jwt]]"),
-            (without(claims(), "iss"), "missing"),
+            (without(claims(), "iss"), "no `iss`"),
             (without(claims(), "aud"), "audience"),
             (claim("aud", json!("punctual-2")), "audience"),
             (claim("aud", json!("punct")), "audience"),
             (claim("aud", json!(["other"])), "audience"),
             (claim("aud", json!({ "punctual": true })), "audience"),
-            (without(claims(), "exp"), "no end"),
-            (claim("exp", json!((NOW + 60).to_string())), "no number"),
-            (claim("exp", json!(-1)), "no number"),
-            (claim("exp", json!(1e300)), "no number"),
+            (without(claims(), "exp"), "no `exp`"),
+            (claim("exp", json!((NOW + 60).to_string())), "not a number"),
+            (claim("exp", json!(-1)), "not a number"),
+            (claim("exp", json!(1e300)), "not a number"),
             (claim("exp", json!(NOW - 60)), "expired"),
             (claim("exp", json!(NOW - 61)), "expired"),
             (claim("nbf", json!(NOW + 61)), "not valid yet"),
             (claim("iat", json!(NOW + 61)), "in the future"),
-            (without(claims(), "iat"), "when it was issued"),
+            (without(claims(), "iat"), "no `iat`"),
             (claim("iat", json!(NOW - 82_801)), "longer than"),
-            (without(claims(), "sub"), "who it is"),
-            (claim("sub", json!(7)), "who it is"),
+            (without(claims(), "sub"), "no principal claim"),
+            (claim("sub", json!(7)), "no principal claim"),
             (claim("sub", json!("")), "characters"),
             (claim("sub", json!("a b")), "characters"),
             (claim("sub", json!("a\n")), "characters"),
@@ -492,7 +496,7 @@ mod tests {
         assert!(world.identify(&format!("{token}A")).is_err());
         assert_eq!(count(), 1, "a token that is refused is not remembered");
         let late = world.issuers.identify(&token, at(NOW + 3660)).map(drop);
-        assert_eq!(late, Err(NotProven::Refused("it has expired")));
+        assert_eq!(late, Err(NotProven::Refused("the token has expired")));
         world.issuers.all()[0].keys.take_file(set_of(&[ec_jwk("next").1]));
         assert!(world.reason(&token).contains("unknown"), "its key was rotated out");
     }

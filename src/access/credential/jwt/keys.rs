@@ -141,21 +141,29 @@ impl KeySet {
     /// # Errors
     /// When the text is no JWKS, or there is no key to verify with, or a key is secret.
     pub fn read(json: &[u8]) -> Result<Self, String> {
-        let set = Members::read(json).ok_or("it is no JSON object, or has a member twice")?;
-        let listed = set.get("keys").and_then(Value::as_array).ok_or("it has no array `keys`")?;
+        let set =
+            Members::read(json).ok_or("the key set is not a JSON object, or has a member twice")?;
+        let listed =
+            set.get("keys").and_then(Value::as_array).ok_or("the key set has no array `keys`")?;
         if listed.len() > KEYS_MAX {
-            return Err(format!("it has {} keys, more than {KEYS_MAX}", listed.len()));
+            return Err(format!(
+                "the key set has {} keys; at most {KEYS_MAX} are allowed",
+                listed.len()
+            ));
         }
         let listed: Vec<_> = listed.iter().filter_map(Value::as_object).collect();
         let is_secret = |jwk: &&Map<String, Value>| {
             jwk.contains_key("d") || jwk.get("kty").is_some_and(|kind| kind == "oct")
         };
         if listed.iter().any(is_secret) {
-            return Err("it has a secret key, which belongs to the issuer alone".to_owned());
+            return Err("the key set has a secret or private key, which only the issuer may have"
+                .to_owned());
         }
         let keys: Vec<Key> = listed.iter().filter_map(|jwk| Key::read(jwk)).collect();
         if keys.is_empty() {
-            return Err("it has no key for ES256, RS256 (of 2048 bits or more) or EdDSA".to_owned());
+            return Err(
+                "the key set has no key for ES256, RS256 (2048 bits or more) or EdDSA".to_owned()
+            );
         }
         Ok(Self { keys, has_one: listed.len() == 1 })
     }
@@ -303,7 +311,7 @@ pub(in crate::access) mod tests {
         let mut secret = ec.clone();
         secret["d"] = json!("AAAA");
         for (set, part) in [
-            (json!([]).to_string(), "no JSON object"),
+            (json!([]).to_string(), "not a JSON object"),
             (json!({}).to_string(), "no array"),
             (json!({ "keys": [] }).to_string(), "no key"),
             (json!({ "keys": [secret, ec] }).to_string(), "secret"),
