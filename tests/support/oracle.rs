@@ -435,7 +435,8 @@ impl<'de> Deserialize<'de> for Pairs {
 
 /// The selection of a request for many tasks.
 struct Range {
-    topic: String,
+    /// `None` selects nothing.
+    topic: Option<String>,
     due_from: i64,
     due_to: i64,
 }
@@ -453,12 +454,17 @@ impl Range {
             }
             _ => without,
         };
-        let topic = body["topic"].as_str().unwrap().to_owned();
+        // All callers are anonymous, so a submitter selects no task.
+        let topic = match (&body["topic"], &body["submitted_by"]) {
+            (Value::String(topic), Value::Null) => Some(topic.clone()),
+            (_, Value::String(_)) => None,
+            _ => panic!("neither a topic nor a submitter: {body}"),
+        };
         Self { topic, due_from: time("due_from", i64::MIN), due_to: time("due_to", i64::MAX) }
     }
 
     fn holds(&self, id: Uuid, topic: &str) -> bool {
-        topic == self.topic && (self.due_from..self.due_to).contains(&due_at(id))
+        Some(topic) == self.topic.as_deref() && (self.due_from..self.due_to).contains(&due_at(id))
     }
 }
 
