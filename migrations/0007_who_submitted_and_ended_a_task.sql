@@ -1,4 +1,4 @@
--- Who submitted a task and when, and who ended it.
+-- The submitter of a task, the time of the submit, and the caller who ended it.
 
 -- Principals as the other tables refer to them: two bytes instead of a name. A node interns a name
 -- at its first use, in a transaction of its own, and nobody deletes or renames one.
@@ -40,10 +40,10 @@ begin
 end $$;
 
 -- `submitted_at` is in ms since the epoch. Both columns are null for an anonymous caller, and for
--- tasks from before this version. A null costs nothing: rows have nulls anyway (`name`, `first_id`),
--- and the bits of 11 columns fill two bytes as those of 9 did. The only exception is a follow-up with
--- a name, key, payload and headers, which had no null before: 8 bytes. A known submitter costs 8 to
--- 16 bytes a row, by the alignment.
+-- tasks from before this version. A null costs nothing: rows have nulls anyway (`name`,
+-- `first_id`), and the bits of 11 columns fill two bytes as those of 9 did. The only exception is a
+-- follow-up with a name, key, payload and headers, which had no null before: 8 bytes. A known
+-- submitter costs 8 to 16 bytes a row, by the alignment.
 alter table task add column submitted_by smallint, add column submitted_at bigint;
 alter table task_far add column submitted_by smallint, add column submitted_at bigint;
 alter table dead_letter add column submitted_by smallint, add column submitted_at bigint;
@@ -75,9 +75,10 @@ create table execlog_dropped (
 ) partition by range (dropped_at);
 create index execlog_dropped_id on execlog_dropped (id);
 
--- The same lines as before, and three more columns at the end. A dead letter that was dropped has the
--- line of the drop instead of that of its death, so that each task still ends with one final line:
--- published, cancelled, dead or dropped. `ended_by` is who cancelled, dropped or redrove it.
+-- The same lines as before, and three more columns at the end. A dead letter that was dropped has
+-- the line of the drop instead of that of its death, so that each task still ends with one final
+-- line: published, cancelled, dead or dropped. `ended_by` is the caller who cancelled, dropped or
+-- redrove it.
 create or replace view execlog as
 select
   coalesce(b.first_ids[i], b.ids[i]) as id,

@@ -87,7 +87,7 @@ impl Bucket {
     }
 }
 
-/// What a principal has used.
+/// The use of the limits by one principal.
 #[derive(Clone, Copy, Default, Debug)]
 struct Used {
     tasks: Bucket,

@@ -121,8 +121,8 @@ pub struct CancelManyPermit {
 }
 
 impl CancelManyPermit {
-    /// Checks [`Action::Cancel`], or for a dry run [`Action::Read`]: on the topic, or without one on
-    /// `*`.
+    /// Checks [`Action::Cancel`], or for a dry run [`Action::Read`], on the topic. Without a topic,
+    /// checks the right on `*`.
     pub fn on(
         caller: &Caller,
         topic: Option<&TopicName>,

@@ -24,7 +24,7 @@ const TOLD_EVERY: Duration = Duration::from_secs(60);
 #[derive(Clone, Debug)]
 pub struct PolicyHandle {
     policy: Arc<ArcSwap<Policy>>,
-    /// It stays when the policy is replaced.
+    /// The quotas stay when the policy is replaced.
     quotas: Arc<Quotas>,
 }
 

@@ -103,10 +103,12 @@ impl AuditStream {
             metrics,
             said: Throttle::new(SAY_EVERY),
         };
-        let (alive, ended) = oneshot::channel();
+        let (end, ended) = oneshot::channel();
         thread::Builder::new().name("audit".to_owned()).spawn(move || {
             writer.run();
-            drop(alive);
+            if end.send(()).is_err() {
+                tracing::trace!("the node ended before its audit trail");
+            }
         })?;
         tasks.spawn("audit", watch(ended, tasks.clone()));
         Ok(stream)
@@ -150,11 +152,13 @@ async fn wait(written: oneshot::Receiver<()>) -> bool {
     tokio::time::timeout(WAIT_MAX, written).await.is_ok_and(|told| told.is_ok())
 }
 
-/// Fails when the thread has ended before the node.
+/// Fails when the thread has panicked. A thread that was told to end says so first.
 async fn watch(ended: oneshot::Receiver<()>, tasks: Tasks) -> Result<(), TaskFailure> {
     tokio::select! {
         () = tasks.stopping.cancelled() => Ok(()),
-        _ = ended => Err("the thread that writes the audit trail has panicked".into()),
+        end = ended => {
+            end.map_err(|_panicked| "the thread that writes the audit trail has panicked".into())
+        }
     }
 }
 
@@ -278,6 +282,15 @@ mod tests {
         (AuditStream::start(&settings, b"first".to_vec(), metrics, &tasks).unwrap(), tasks)
     }
 
+    async fn until(is_so: impl Fn() -> bool) {
+        let waiting = async {
+            while !is_so() {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(20), waiting).await.unwrap();
+    }
+
     #[tokio::test]
     async fn a_line_is_in_the_file_before_its_request_is_answered() {
         let folder = Folder::temporary();
@@ -302,14 +315,10 @@ mod tests {
         if let Ok(place) = stream.reserve() {
             place.write(b"second".to_vec()).await;
         }
-        while stream.reserve().is_ok() {
-            tokio::task::yield_now().await;
-        }
+        until(|| stream.reserve().is_err()).await;
         assert!(stream.metrics.failures.get() > 0);
         fs::remove_file(&path).unwrap();
-        while stream.reserve().is_err() {
-            tokio::task::yield_now().await;
-        }
+        until(|| stream.reserve().is_ok()).await;
         assert!(fs::read_to_string(&path).unwrap().starts_with("first\n"));
         assert_eq!(stream.metrics.dropped.get(), 0);
         stream.end(b"last".to_vec()).await;

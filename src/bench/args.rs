@@ -70,7 +70,13 @@ pub struct Common {
     pub topic: TopicName,
     /// Number of topics, at most 10000. With more than one, the topics are TOPIC-0, TOPIC-1 and so
     /// on, and the tasks go to them in turn. All of them must exist.
-    #[arg(long, global = true, value_name = "COUNT", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=10_000))]
+    #[arg(
+        long,
+        global = true,
+        value_name = "COUNT",
+        default_value_t = 1,
+        value_parser = clap::value_parser!(u16).range(1..=10_000)
+    )]
     pub topics: u16,
     /// Bytes of each payload, at most 131072.
     #[arg(

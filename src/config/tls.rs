@@ -23,8 +23,8 @@ pub(super) struct TlsWords {
     /// The authorities that sign the client certificates of callers, in PEM.
     #[arg(long, env = "PUNCTUAL_TLS_CLIENT_CA_FILE", value_name = "FILE")]
     pub tls_client_ca_file: Option<PathBuf>,
-    /// Lists of revoked certificates of callers (CRLs), in PEM. A certificate whose authority has no
-    /// list in the file is refused.
+    /// Lists of revoked certificates of callers (CRLs), in PEM. A certificate is refused when its
+    /// authority has no list in the file.
     #[arg(long, env = "PUNCTUAL_TLS_CLIENT_CRL_FILE", value_name = "FILE")]
     pub tls_client_crl_file: Option<PathBuf>,
     /// Whether callers need a client certificate: optional or required. [default: required, with

@@ -140,7 +140,7 @@ pub struct TaskView {
     pub actors: Actors,
 }
 
-/// Who did what to a task. Nothing is known of anonymous callers.
+/// The callers who submitted and ended a task. Anonymous callers are not stored.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Actors {
     pub submitted: Option<Submitted>,

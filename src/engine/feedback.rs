@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use crate::domain::{Timestamp, Ttr};
 
-/// What a consumer says about an attempt.
+/// The answer of a consumer about an attempt.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Call {
     /// The work is done. An attempt need not be named, because done is done.
@@ -111,7 +111,7 @@ pub enum Verdict {
     Busy,
 }
 
-/// What a call writes. The answer is true once that is committed.
+/// The changes that a call writes. The answer is true once they are committed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Effect {
     Nothing,
@@ -220,7 +220,7 @@ impl Follow {
     }
 }
 
-/// What became of the record of a row.
+/// The delivery outcome of the record of a row.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Delivery {
     Published,
@@ -232,7 +232,7 @@ pub enum Delivery {
     Dead,
 }
 
-/// What the settle of a row writes, unless `task_follow` has a note about that row.
+/// The changes that the settle of a row writes, unless `task_follow` has a note about that row.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Proposal {
     pub follow: Follow,

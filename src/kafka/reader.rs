@@ -65,8 +65,8 @@ pub struct TopicReader {
 }
 
 impl TopicReader {
-    /// Starts to read `topics`. The reader's thread calls `on_record` for each record with a key, in
-    /// the order of each partition.
+    /// Starts to read `topics`. The reader's thread calls `on_record` for each record with a key,
+    /// in the order of each partition.
     ///
     /// # Errors
     /// When Kafka cannot be asked, or a topic has no append times.

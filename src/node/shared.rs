@@ -70,8 +70,8 @@ pub struct CallerNumbers {
 }
 
 impl CallerNumbers {
-    /// Returns the number of a caller. `None` when the caller is anonymous, and when all numbers are
-    /// taken: then the change is stored without its name.
+    /// Returns the number of a caller. `None` when the caller is anonymous, and when all numbers
+    /// are taken: then the change is stored without its name.
     ///
     /// # Errors
     /// The caller must change nothing, because it would not be known who has done it.

@@ -5,8 +5,8 @@
 //! decoder panic is shrunk as far as possible and shown. Add it to the corpus when the decoder is
 //! fixed, so that later runs include it.
 //!
-//! Written without `bolero` or `cargo-fuzz`: their search by coverage needs a nightly toolchain, and
-//! `make test` should not.
+//! The harness does not use `bolero` or `cargo-fuzz`: their search by coverage needs a nightly
+//! toolchain, and `make test` must not need one.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};

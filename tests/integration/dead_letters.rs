@@ -296,7 +296,7 @@ async fn redrives_at_the_same_time_put_each_task_back_once() {
     assert_eq!(cluster.count("select count(*) from task_follow").await, 0);
 }
 
-/// Of many dead letters, each one is redriven or dropped by one of two simultaneous callers.
+/// Each one of many dead letters is redriven or dropped by one of two simultaneous callers.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn many_that_are_dropped_and_put_back_at_the_same_time_have_one_end_each() {
     const DROP: (&str, &str) = ("drop", "dropped");

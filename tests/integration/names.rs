@@ -529,7 +529,8 @@ async fn an_entry_follows_its_task_through_deferrals_to_its_end() {
     assert_eq!(known.map_states(), [Some(TaskState::Scheduled), None, None]);
 }
 
-/// Nothing else is left: the dead letter was dropped, and the receipt has expired.
+/// The entry of the name is all that is left: the dead letter was dropped, and the receipt has
+/// expired.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_name_knows_how_its_task_has_ended_when_nothing_else_does() {
     let claimed = Claimed::start("outcomes", &["dead", "redriven", "published"]).await;

@@ -1,4 +1,4 @@
-//! Who submitted a task and when: stored with the task, and kept through every move.
+//! The submitter of a task and the time of the submit are kept through every move.
 
 use std::time::Duration;
 
@@ -273,7 +273,7 @@ async fn each_task_of_a_batch_keeps_its_own_submitter() {
     assert_eq!(names(&stage, &claimed).await, expected);
 }
 
-/// What a batch stores: nothing of anonymous tasks, and one element for equal ones.
+/// A batch stores nothing of anonymous tasks, and one element for equal submitters.
 #[tokio::test]
 async fn a_batch_stores_no_more_of_its_submitters_than_it_must() {
     let mut stage = Stage::new().await;

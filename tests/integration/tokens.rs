@@ -78,20 +78,18 @@ async fn a_new_token_is_found_in_the_file_that_its_lines_make() {
     }
 }
 
+/// The command of a node that must end before it looks for a server.
+fn serve_without_servers(file: &AuthFile) -> [&str; 7] {
+    let database_url = "postgres://nobody@127.0.0.1:1/nothing";
+    let kafka = "127.0.0.1:1";
+    ["serve", "--database-url", database_url, "--kafka", kafka, "--auth-file", file.path()]
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_problem_of_an_auth_file_is_told_before_a_node_starts() {
     let file = AuthFile::new("wrong", "version = 2\nsurprise = true\n");
     let checked = run(&["auth", "check", file.path()], "").await;
-    let serve = [
-        "serve",
-        "--database-url",
-        "postgres://nobody@127.0.0.1:1/nothing",
-        "--kafka",
-        "127.0.0.1:1",
-        "--auth-file",
-        file.path(),
-    ];
-    let served = run(&serve, "").await;
+    let served = run(&serve_without_servers(&file), "").await;
     for output in [checked, served] {
         let told = text(&output.stderr);
         assert_eq!(output.status.code(), Some(2), "{told}");
@@ -108,16 +106,7 @@ async fn an_auth_file_that_does_not_go_with_the_flags_is_refused_at_the_start() 
         ("certificate", certified, &[], "--tls-client-ca-file"),
     ] {
         let file = AuthFile::new(name, text);
-        let serve = [
-            "serve",
-            "--database-url",
-            "postgres://nobody@127.0.0.1:1/nothing",
-            "--kafka",
-            "127.0.0.1:1",
-            "--auth-file",
-            file.path(),
-        ];
-        let output = run(&[&serve[..], flags].concat(), "").await;
+        let output = run(&[&serve_without_servers(&file)[..], flags].concat(), "").await;
         let told = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(output.status.code(), Some(2), "{told}");
         assert!(told.contains(part), "{told}");

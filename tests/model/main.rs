@@ -1,6 +1,5 @@
 //! Searches the protocol exhaustively at a small scope, without a server or a clock. `feedback`
-//! does so for tracked tasks and their consumers.
-//! docs/testing.md lists the scope.
+//! does so for tracked tasks and their consumers. docs/testing.md lists the scopes.
 #![expect(
     clippy::unwrap_used,
     clippy::as_conversions,
@@ -13,13 +12,11 @@ mod checker;
 mod controls;
 mod feedback;
 mod protocol;
+mod searches;
 
-use std::collections::BTreeSet;
-use std::time::Instant;
-
-use checker::search;
 use protocol::Protocol;
 use protocol::scopes;
+use searches::ScopeSearches;
 
 /// The number of states of each scope. A change shows that an action was lost from the model, or
 /// added to it.
@@ -41,34 +38,13 @@ const STATES: [(&str, usize); 13] = [
 
 #[test]
 fn every_state_keeps_the_promises_and_every_task_can_end_from_everywhere() {
-    let began = Instant::now();
-    let (mut kinds, mut total, mut wrong) = (BTreeSet::new(), 0, Vec::new());
     assert_eq!(
         scopes::all().iter().map(|scope| scope.name).collect::<Vec<_>>(),
         STATES.map(|(name, _)| name)
     );
-    for (scope, (name, state_count)) in scopes::all().into_iter().zip(STATES) {
-        let began = Instant::now();
-        let found = search(&Protocol::new(scope, None));
-        eprintln!(
-            "{name}: {} states, {} steps, {:.1?}",
-            found.state_count,
-            found.step_count,
-            began.elapsed()
-        );
-        if let Some(broken) = &found.broken {
-            wrong.push(format!("{name} breaks {}", broken.story()));
-        } else if found.state_count != state_count {
-            wrong.push(format!(
-                "{name} has {} states, not {state_count}: what was lost, or is new?",
-                found.state_count
-            ));
-        }
-        total += found.state_count;
-        kinds.extend(found.kinds.into_keys());
+    let mut searches = ScopeSearches::begin();
+    for (scope, expected) in scopes::all().into_iter().zip(STATES) {
+        searches.search(&Protocol::new(scope, None), expected);
     }
-    eprintln!("{total} states in {:.1?}", began.elapsed());
-    let missing: Vec<_> = protocol::KINDS.iter().filter(|kind| !kinds.contains(**kind)).collect();
-    assert!(missing.is_empty(), "never taken: {missing:?}");
-    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    searches.end(&protocol::KINDS);
 }

@@ -59,7 +59,10 @@ pub fn read(
         if let Some((name, at)) = &name
             && !is_name(name)
         {
-            reader.problem(at, format!("{name:?} is no name: 1 to 32 of a-z, 0-9 and -"));
+            reader.problem(
+                at,
+                format!("{name:?} is not a valid name; use 1 to 32 of a-z, 0-9 and -"),
+            );
         }
         let audience = reader.text(table, "audience", item);
         if let Some((_, at)) = audience.as_ref().filter(|(audience, _)| audience.is_empty()) {
@@ -117,7 +120,7 @@ fn source(reader: &mut Reader<'_>, table: &DeTable<'_>, place: &Value<'_>) -> Op
         }
         (None, Some((url, at))) => {
             if !is_https(&url) {
-                let text = "`jwks_url` is no https:// URL of a host, without a user";
+                let text = "`jwks_url` must be an https:// URL with a host and without a user";
                 reader.problem(&at, text);
             }
             let path = |given: Option<(String, _)>| given.map(|(path, _)| PathBuf::from(path));
@@ -145,7 +148,7 @@ fn algorithms(reader: &mut Reader<'_>, table: &DeTable<'_>) -> Vec<Algorithm> {
             Some(algorithm) => algorithms.push(algorithm),
             None => {
                 let known = Algorithm::ALL.map(Algorithm::name).join(", ");
-                reader.problem(&at, format!("{name:?} is no algorithm; there are {known}"));
+                reader.problem(&at, format!("{name:?} is not a known algorithm; use {known}"));
             }
         }
     }

@@ -105,7 +105,7 @@ impl Principals {
 /// Checks the name of a principal of the file.
 ///
 /// # Errors
-/// When it is no name, or kept for something else.
+/// When the name is not valid, or reserved.
 pub fn principal_name(name: &str) -> Result<PrincipalName, String> {
     let is_legal = |c: char| c.is_ascii_alphanumeric() || "._@:/-".contains(c);
     if name.len() > NAME_BYTES_MAX || !name.chars().all(is_legal) {

@@ -318,7 +318,9 @@ jwks_file = "a.json"
     assert_eq!(lines, expected, "{told:#?}");
     let all = told.join("\n");
     assert!(
-        all.contains("https:// URL") && all.contains("no algorithm") && !all.contains("secret")
+        all.contains("https:// URL")
+            && all.contains("not a known algorithm")
+            && !all.contains("secret")
     );
 }
 

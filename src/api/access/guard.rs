@@ -21,7 +21,7 @@ use crate::domain::{TaskId, TaskView, Timestamp, TopicName};
 use crate::node::messages::Draft;
 use crate::node::messages::permitted::{FoundTask, HiddenTask, PermittedDraft, TaskPermit};
 
-/// What a request brings to prove who sends it.
+/// The credentials of a request.
 #[derive(Clone, Copy, Debug)]
 pub struct Proofs<'a> {
     pub headers: &'a HeaderMap,

@@ -14,7 +14,7 @@ use crate::domain::{PrincipalName, Selection, TaskId, TaskName, TopicName};
 #[derive(Clone, Debug, Default)]
 pub struct Trail(Option<Arc<Mutex<Notes>>>);
 
-/// What is known of a request. No payload, key, header or token is ever part of it.
+/// The facts of a request for its line. No payload, key, header or token is ever part of it.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Notes {
     pub caller: Option<(PrincipalName, CredentialId)>,

@@ -170,7 +170,7 @@ async fn a_problem_that_shows_a_large_task_counts_against_the_memory_until_it_is
     for is_put in [false, true] {
         let unread = ask(is_put).await;
         assert_eq!(unread.status(), StatusCode::CONFLICT);
-        // Nothing was changed, so the answer need not wait for room.
+        // The request changed nothing, so the answer need not wait for room.
         assert_eq!(type_of(ask(false).await).await, "503 busy");
         let problem = json_of(unread).await;
         assert_eq!(

@@ -50,7 +50,7 @@ pub(in crate::config) struct Access {
     /// was renamed.
     #[arg(long, env = "PUNCTUAL_AUDIT_FILE", value_name = "FILE")]
     pub audit_file: Option<PathBuf>,
-    /// What the audit trail has: `changes`, or `reads` for changes and for answers that show keys,
+    /// Contents of the audit trail: `changes`, or `reads` for changes and for answers that show keys,
     /// headers or payloads. [default: changes]
     #[arg(long, env = "PUNCTUAL_AUDIT", value_name = "WHAT", value_parser = ["changes", "reads"])]
     pub audit: Option<String>,

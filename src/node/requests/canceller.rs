@@ -59,7 +59,8 @@ impl Canceller {
         )
     }
 
-    /// Cancels a task. Returns the task when this call removed it. `by` is the number of the caller.
+    /// Cancels a task. Returns the task when this call removed it. `by` is the number of the
+    /// caller.
     pub async fn cancel(
         &self,
         permit: &TaskPermit<Cancel>,

@@ -80,10 +80,9 @@ impl Intake {
         self.queue.is_empty()
     }
 
-    /// Gives at most [`TASKS_MAX`](crate::postgres::tasks::submit::TASKS_MAX) tasks of one principal
-    /// to the lanes.
-    /// Returns the answers, each with the number of its draft. A task has none when the node
-    /// stopped while it stored the task.
+    /// Gives tasks of one principal to the lanes, at most
+    /// [`TASKS_MAX`](crate::postgres::tasks::submit::TASKS_MAX). Returns the answers, each with the
+    /// number of its draft. A task has no answer when the node stopped while it stored the task.
     pub async fn enqueue(
         &self,
         principal: &PrincipalName,

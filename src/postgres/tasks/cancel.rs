@@ -45,7 +45,7 @@ pub struct Cancels {
 pub(in crate::postgres) struct CancelRow {
     pub(in crate::postgres) row: TaskId,
     pub(in crate::postgres) first: TaskId,
-    /// Who cancels the task.
+    /// The caller who cancels the task.
     pub(in crate::postgres) by: Option<PrincipalId>,
 }
 
@@ -83,7 +83,7 @@ impl Cancels {
         cancelled: &mut HashMap<TaskId, TaskView>,
     ) -> Result<(), PostgresError> {
         let mut rows: HashMap<TaskId, TaskId> = HashMap::new();
-        // Of several callers with the same id, one has cancelled the task.
+        // When several callers name the same id, one of them has cancelled the task.
         let by: HashMap<TaskId, Option<PrincipalId>> = firsts.iter().copied().collect();
         let mut wanted: Vec<CancelRow> = by
             .iter()

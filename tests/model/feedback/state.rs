@@ -119,7 +119,7 @@ pub struct Node {
     pub settle: Option<Settle>,
 }
 
-/// What a call is to write, once its row is found.
+/// The changes that a call is to write, once its row is found.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Found {
     At(Place),

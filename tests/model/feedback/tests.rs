@@ -1,14 +1,14 @@
 //! Searches the scopes of feedback, and tests the checker with deliberate mistakes.
 
 use std::collections::BTreeSet;
-use std::time::Instant;
 
 use super::scopes::{self, Scope};
 use super::{
     ATTEMPTS_MAX, BROKEN_TABLE, CANCELLED_UNSENT, COUNTED, DEAD_IN_TIME, FINISHED_IS_OVER,
     Feedback, HEARD_IS_OVER, IN_ONE_PLACE, KINDS, Mistake, ONE_FINAL_LINE, ONE_OF_A_NAME,
 };
-use crate::checker::{NEVER_LOST, search};
+use crate::checker::NEVER_LOST;
+use crate::searches::{ScopeSearches, unnoticed};
 
 /// The number of states of each scope. A change shows that an action was lost from the model, or
 /// added to it.
@@ -32,39 +32,17 @@ const CELLS: usize = 212;
 
 #[test]
 fn every_call_gets_the_verdict_of_the_table_and_every_tracked_task_can_end_from_everywhere() {
-    let began = Instant::now();
-    let (mut kinds, mut met, mut total) = (BTreeSet::new(), BTreeSet::new(), 0);
-    let mut wrong = Vec::new();
     assert_eq!(
         scopes::all().iter().map(|scope| scope.name).collect::<Vec<_>>(),
         STATES.map(|(name, _)| name)
     );
-    for (scope, (name, state_count)) in scopes::all().into_iter().zip(STATES) {
-        let began = Instant::now();
+    let (mut searches, mut met) = (ScopeSearches::begin(), BTreeSet::new());
+    for (scope, expected) in scopes::all().into_iter().zip(STATES) {
         let model = Feedback::new(scope, None);
-        let found = search(&model);
-        eprintln!(
-            "{name}: {} states, {} steps, {:.1?}",
-            found.state_count,
-            found.step_count,
-            began.elapsed()
-        );
-        if let Some(broken) = &found.broken {
-            wrong.push(format!("{name} breaks {}", broken.story()));
-        } else if found.state_count != state_count {
-            wrong.push(format!(
-                "{name} has {} states, not {state_count}: what was lost, or is new?",
-                found.state_count
-            ));
-        }
-        total += found.state_count;
-        kinds.extend(found.kinds.into_keys());
+        searches.search(&model, expected);
         met.extend(model.met.into_inner().unwrap());
     }
-    eprintln!("{total} states and {} cells in {:.1?}", met.len(), began.elapsed());
-    let missing: Vec<_> = KINDS.iter().filter(|kind| !kinds.contains(**kind)).collect();
-    assert!(missing.is_empty(), "never taken: {missing:?}");
-    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    searches.end(&KINDS);
     assert_eq!(met.len(), CELLS, "the cells that were met are {met:#?}");
 }
 
@@ -98,16 +76,9 @@ const CONTROLS: [Control; 22] = [
 
 #[test]
 fn each_deliberate_mistake_of_feedback_is_found_and_breaks_what_it_is_about() {
-    let mut wrong = Vec::new();
-    for (mistake, scope, property) in CONTROLS {
-        let found = search(&Feedback::new(scope(), Some(mistake)));
-        let said = found.broken.as_ref().map_or("nothing", |broken| broken.property);
-        let length = found.broken.as_ref().map_or(0, |broken| broken.trace.len());
-        eprintln!("{mistake:?}: {said}; {} states, a trace of {length} steps", found.state_count);
-        if said != property {
-            let story = found.broken.map_or_else(String::new, |broken| broken.story());
-            wrong.push(format!("{mistake:?} should break \"{property}\": {story}"));
-        }
-    }
-    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    let unnoticed = CONTROLS.into_iter().filter_map(|(mistake, scope, property)| {
+        unnoticed(&Feedback::new(scope(), Some(mistake)), mistake, property)
+    });
+    let unnoticed: Vec<String> = unnoticed.collect();
+    assert!(unnoticed.is_empty(), "{}", unnoticed.join("\n"));
 }

@@ -114,7 +114,7 @@ async fn fetch(from: &KeyUrl, timeout: Duration) -> Result<KeySet, String> {
         client = authorities.into_iter().fold(client, reqwest::ClientBuilder::add_root_certificate);
     }
     let failed = |error: reqwest::Error| chain(&error.without_url());
-    // It may read all authorities of the machine, which takes a while.
+    // Making the client may read all authorities of the machine, which blocks for a while.
     let client = tokio::task::spawn_blocking(|| client.build());
     let client = client.await.map_err(|error| error.to_string())?.map_err(failed)?;
     let mut request = client.get(&from.url).header(ACCEPT, "application/json");

@@ -61,7 +61,7 @@ struct State {
     may_want: bool,
 }
 
-/// What a token with an unknown key means.
+/// The meaning of a token with an unknown key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Unknown {
     /// The issuer was asked a moment ago and does not have the key.

@@ -37,7 +37,7 @@ pub enum ClientAuth {
     Required,
 }
 
-/// Which client certificates are taken.
+/// The rules for client certificates.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Clients {
     /// The authorities that sign them.

@@ -322,8 +322,8 @@ async fn foreign_hosts_and_pages_are_refused_and_probes_answer_to_any_name() {
     }
 }
 
-/// What a principal has submitted is found and cancelled by its name, in all topics only by somebody
-/// who may do so everywhere.
+/// The tasks of a submitter are found and cancelled by the name of the principal. Doing so in all
+/// topics needs the right everywhere.
 #[tokio::test]
 async fn tasks_of_a_submitter_are_listed_and_cancelled_by_whoever_may() {
     let own = [Action::Submit, Action::Cancel, Action::Read];
