@@ -279,6 +279,10 @@ fn advertised(advertise: &str, address: SocketAddr) -> String {
         .map_or_else(|| advertise.to_owned(), |host| format!("{host}:{}", address.port()))
 }
 
+/// Denied requests of one address in a minute without a valid credential. A person who mistypes a
+/// token stays below.
+const CALLER_DENIALS_MAX: u32 = 20;
+
 fn api_settings(settings: &Settings, hosts: Hosts) -> ApiSettings {
     let limits = &settings.limits;
     ApiSettings {
@@ -290,6 +294,7 @@ fn api_settings(settings: &Settings, hosts: Hosts) -> ApiSettings {
         batch_tasks_max: limits.batch_tasks_max,
         requests_in_flight_max: limits.requests_max,
         caller_requests_max: limits.caller_requests_max,
+        caller_denials_max: CALLER_DENIALS_MAX,
         streams_max: limits.streams_max.saturating_as::<u32>(),
         connections_max: limits.connections_max,
         caller_connections_max: limits.caller_connections_max,

@@ -12,7 +12,7 @@ type Labels<const N: usize> = [(&'static str, &'static str); N];
 
 /// The limits that reject something, those of the service included. Each has a series from the
 /// start, so that a rate does not miss its first event.
-const LIMITS: [&str; 20] = [
+const LIMITS: [&str; 21] = [
     "requests_in_flight",
     "caller_requests",
     "caller_probes",
@@ -33,6 +33,7 @@ const LIMITS: [&str; 20] = [
     "audit",
     "topic_look_ups",
     "quota",
+    "denials",
 ];
 /// The deadlines that a slow caller can miss. Each has a series from the start, too.
 const DEADLINES: [&str; 4] = ["header", "answer", "idle", "rest"];

@@ -12,6 +12,7 @@ use tokio::sync::Semaphore;
 use tokio::time::error::Elapsed;
 
 use super::access::cursors::Cursors;
+use super::access::denials::Denials;
 use super::access::guard::Guard;
 use super::access::hosts::Hosts;
 use super::line::PlacePurpose;
@@ -73,6 +74,8 @@ pub struct ApiSettings {
     pub requests_in_flight_max: usize,
     /// Requests in flight of one caller (one address): 429.
     pub caller_requests_max: usize,
+    /// Denied requests of one caller (one address) in a minute, without a valid credential: 429.
+    pub caller_denials_max: u32,
     /// Requests in flight on one HTTP/2 connection. Streams beyond the limit are refused.
     pub streams_max: u32,
     /// Connections, idle ones included. A connection beyond the limit is answered 503 and closed.
@@ -113,6 +116,7 @@ pub struct ApiShared {
     pub registry: Arc<Registry>,
     pub policy: PolicyHandle,
     pub cursors: Arc<Cursors>,
+    pub denials: Denials,
     /// The OpenAPI document.
     pub document: Bytes,
     /// Bytes still free for bodies and large answers.
@@ -164,6 +168,7 @@ impl ApiShared {
             Semaphore::new(usize::try_from(waiting_answers_max).unwrap_or(Semaphore::MAX_PERMITS));
         let unpacking = Semaphore::new(UNPACKED_AT_ONCE_MAX);
         let requests = Semaphore::new(settings.requests_in_flight_max.min(Semaphore::MAX_PERMITS));
+        let denials = Denials::new(settings.caller_denials_max);
         Self {
             service,
             settings,
@@ -171,6 +176,7 @@ impl ApiShared {
             registry,
             policy,
             cursors: Arc::default(),
+            denials,
             document: Bytes::new(),
             body_memory,
             body_memory_max,

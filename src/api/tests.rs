@@ -64,6 +64,7 @@ impl Default for ApiSettings {
             batch_tasks_max: 10_000,
             requests_in_flight_max: 1024,
             caller_requests_max: 512,
+            caller_denials_max: 1000,
             streams_max: 256,
             connections_max: 4096,
             caller_connections_max: 2048,

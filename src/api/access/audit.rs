@@ -48,6 +48,10 @@ pub struct AuditedRequest {
     operation: Option<&'static Operation>,
     /// The place of the line, from before the handler runs until the line is written.
     place: Option<Place>,
+    /// False for a caller without a credential, unless the node is open to everybody.
+    pub is_known: bool,
+    /// True when too many such callers were denied.
+    pub has_no_line: bool,
 }
 
 impl AuditedRequest {
@@ -64,6 +68,8 @@ impl AuditedRequest {
             address,
             operation,
             place: None,
+            is_known: false,
+            has_no_line: false,
         }
     }
 
@@ -81,10 +87,25 @@ impl AuditedRequest {
         Ok(())
     }
 
+    /// Returns true when a caller without a credential is denied. An absent task counts as a hidden
+    /// one, so that the count does not tell them apart.
+    pub fn denies_unknown(&self, problem: ProblemType) -> bool {
+        use ProblemType as P;
+        let is_denied = matches!(problem, P::Unauthenticated | P::Forbidden | P::WrongHost);
+        !self.is_known && (is_denied || self.may_hide(Some(problem)))
+    }
+
+    /// Returns true for the answer to an id that is absent or hidden.
+    fn may_hide(&self, problem: Option<ProblemType>) -> bool {
+        let access = self.operation.map(|operation| operation.access);
+        problem == Some(ProblemType::TaskNotFound) && matches!(access, Some(Access::OnTask(_)))
+    }
+
     /// Writes the line, if the request has changed something, or was denied, or has read a payload.
     ///
     /// # Errors
-    /// 503 when the line of a denied request cannot be written.
+    /// 503 when the line of a denied request cannot be written. An absent task gets it as well as a
+    /// hidden one, so that nobody can tell them apart.
     pub async fn finish(
         mut self,
         status: StatusCode,
@@ -93,13 +114,17 @@ impl AuditedRequest {
         let place = self.place.take();
         let Some(audit) = &self.audit else { return Ok(()) };
         let notes = self.trail.notes();
-        if !self.has_line(audit, &notes, Some(status), problem) {
+        let has_line = self.has_line(audit, &notes, Some(status), problem);
+        if !has_line && !self.may_hide(problem) {
             return Ok(());
         }
         let place = match place {
             Some(place) => place,
             None => audit.stream.reserve().map_err(|NoPlace| Problem::busy("audit"))?,
         };
+        if !has_line {
+            return Ok(());
+        }
         place.write(self.line(audit, &notes, Some(status), problem)).await;
         Ok(())
     }
@@ -114,6 +139,9 @@ impl AuditedRequest {
         problem: Option<ProblemType>,
     ) -> bool {
         use ProblemType as P;
+        if self.has_no_line {
+            return false;
+        }
         let is_denied = notes.missing.is_some()
             || matches!(problem, Some(P::Unauthenticated | P::Forbidden | P::WrongHost));
         let is_done = status.is_none_or(|status| status.is_success());

@@ -139,14 +139,14 @@ impl Operation {
         let mut problems = self.problems.to_vec();
         // `Busy` is also answered when there is no memory left for a large answer.
         problems.extend([P::TooManyRequests, P::HeaderTooLarge, P::Internal, P::Busy]);
+        if !self.answers_any_host() {
+            problems.extend([P::WrongHost, P::DeniedTooOften]);
+        }
         if self.access != Access::Open {
             problems.extend([P::Unauthenticated, P::Forbidden, P::InvalidValue]);
             problems.push(P::QuotaExceeded);
             // A token whose issuer has no keys yet.
             problems.push(P::Unavailable);
-        }
-        if !self.answers_any_host() {
-            problems.push(P::WrongHost);
         }
         if self.tag != Tag::Node {
             problems.extend([P::UnknownField, P::Draining]);

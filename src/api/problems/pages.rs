@@ -117,6 +117,7 @@ mod tests {
                 ProblemType::TaskNotFound | ProblemType::TooLate | ProblemType::Replaced => {
                     "no use"
                 }
+                ProblemType::DeniedTooOften => "after a correction",
                 _ if is_temporary => "yes",
                 _ => "after a correction",
             };

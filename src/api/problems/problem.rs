@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::http::{HeaderValue, header};
 use axum::response::{IntoResponse, Response};
@@ -194,6 +195,16 @@ impl Problem {
         let more = More { retry_after: Some(seconds), ..More::default() };
         let problem = Self::new(ProblemType::QuotaExceeded, detail);
         Self { more: Some(Box::new(more)), limit: Some("quota"), ..problem }
+    }
+
+    /// Makes the problem of a caller without a valid credential that was denied too often.
+    pub fn denied_too_often(retry_after: Duration) -> Self {
+        let detail = "nothing was done: too many requests from this address were denied within a \
+                      minute; correct the token or the host first";
+        let seconds = retry_after.as_secs().saturating_add(1);
+        let more = More { retry_after: Some(seconds), ..More::default() };
+        let problem = Self::new(ProblemType::DeniedTooOften, detail);
+        Self { more: Some(Box::new(more)), limit: Some("denials"), ..problem }
     }
 
     /// Makes the problem of a request that a browser sends for a page of another origin.

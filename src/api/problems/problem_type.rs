@@ -236,6 +236,13 @@ problem_types! {
         then: "Repeat the request after `Retry-After` seconds: it is safe, and it passes if the \
                principal asks for nothing else meanwhile. Ask the operator for a higher limit."
     }
+    DeniedTooOften(429, "denied-too-often", "The caller was denied too often") {
+        when: "The caller (an IP address) was denied 20 times within a minute without a valid \
+               credential (401, 403 or 421), or all such callers 1,000 times. A valid token or \
+               certificate passes all the same. Nothing was done.",
+        then: "Correct the token or the host first. The same request is denied again after \
+               `Retry-After` seconds."
+    }
     HeaderTooLarge(431, "header-too-large", "The header of the request is too large") {
         when: "The header of the request, plus 32 bytes for each field, is over the limit \
                (`--header-max`). Nothing was done.",
@@ -316,6 +323,8 @@ impl ProblemType {
             Self::Unavailable | Self::OutcomeUnknown | Self::NotReady => Some(2),
             // A load balancer needs this long to see that the node is no longer ready.
             Self::Draining => Some(5),
+            // The longest wait. Each problem has its own.
+            Self::DeniedTooOften => Some(60),
             _ => None,
         }
     }

@@ -14,7 +14,7 @@ use tower::ServiceExt as _;
 use tracing::Instrument as _;
 
 use super::answer::{Answer, RequestPlace};
-use crate::access::PolicyHandle;
+use crate::access::{CredentialId, PolicyHandle};
 use crate::api::access::audit::{Audit, AuditedRequest};
 use crate::api::access::cursors::Cursors;
 use crate::api::access::guard::{Guard, Proofs};
@@ -88,7 +88,7 @@ pub const FIELD_BYTES: usize = 32;
 const NO_ROUTE: &str = "none";
 
 /// The problems that an unknown path or method may be answered with.
-const OF_NO_OPERATION: [ProblemType; 13] = [
+const OF_NO_OPERATION: [ProblemType; 14] = [
     ProblemType::InvalidValue,
     ProblemType::Unauthenticated,
     ProblemType::Forbidden,
@@ -97,6 +97,7 @@ const OF_NO_OPERATION: [ProblemType; 13] = [
     ProblemType::MethodNotAllowed,
     ProblemType::TooManyRequests,
     ProblemType::QuotaExceeded,
+    ProblemType::DeniedTooOften,
     ProblemType::HeaderTooLarge,
     ProblemType::Internal,
     ProblemType::Busy,
@@ -196,6 +197,7 @@ impl Api {
             .respond((&mut place, &mut audited), (route, operation), request, &id)
             .instrument(span.clone())
             .await;
+        self.throttle_denials(place.caller(), &mut audited, &mut response);
         // The problem is written before the size is measured: it may show a task with its payload.
         let mut kind = tell(&mut response);
         let size = response.body().size_hint().lower();
@@ -246,6 +248,10 @@ impl Api {
         id: &RequestId,
     ) -> Response {
         let admitted = self.admit(place, (route, operation), &request, &audited.trail);
+        audited.is_known = admitted.as_ref().is_ok_and(|guard| {
+            guard.caller().credential != CredentialId::Anonymous
+                || self.shared.policy.current().is_open()
+        });
         match admitted.and_then(|guard| audited.reserve().map(|()| guard)) {
             // axum would take an empty part of a path for an id.
             Ok(_) if route == NO_ROUTE => Problem::new(
@@ -258,6 +264,25 @@ impl Api {
                 self.route(request, id).await
             }
             Err(problem) => problem.into_response(),
+        }
+    }
+
+    /// Replaces the answer to a caller without a credential that was denied too often. A hidden task
+    /// keeps its answer, because an absent one has the same; it has no line.
+    fn throttle_denials(
+        &self,
+        address: IpAddr,
+        audited: &mut AuditedRequest,
+        response: &mut Response,
+    ) {
+        let problem = response.extensions().get::<Arc<Problem>>().map(|problem| problem.kind());
+        let Some(kind) = problem.filter(|kind| audited.denies_unknown(*kind)) else { return };
+        let counted = self.shared.denials.count(address, clock::monotonic());
+        let Err(retry_after) = counted else { return };
+        audited.has_no_line = true;
+        self.shared.say_caller("denials", address);
+        if kind != ProblemType::TaskNotFound {
+            *response = Problem::denied_too_often(retry_after).into_response();
         }
     }
 

@@ -39,6 +39,10 @@ impl World {
     }
 
     fn with(rules: &[(&[Action], &str)]) -> Self {
+        Self::of(rules, ApiSettings::default())
+    }
+
+    fn of(rules: &[(&[Action], &str)], settings: ApiSettings) -> Self {
         let rule = |(actions, topic): &(&[Action], &str)| Rule {
             actions: actions.to_vec(),
             topics: vec![Pattern::new(topic).unwrap()],
@@ -60,8 +64,7 @@ impl World {
             let mut registry = Registry::default();
             let metrics = ApiMetrics::register(&mut registry);
             let service = Service::of_model(model.clone());
-            let settings = ApiSettings::default();
-            let api = Api::new(service, settings, metrics, Arc::new(registry), policy);
+            let api = Api::new(service, settings.clone(), metrics, Arc::new(registry), policy);
             api.cursors().set_secret(b"a secret of tests");
             api
         };

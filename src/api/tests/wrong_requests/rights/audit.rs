@@ -188,6 +188,75 @@ async fn without_room_for_a_line_nothing_is_done_and_reads_go_on() {
 }
 
 #[tokio::test]
+async fn without_room_for_a_line_a_hidden_task_and_an_absent_one_are_answered_alike() {
+    let folder = Folder::temporary();
+    let audited = Audited::at(World::new(&Action::ON_TOPICS, "open"), false, &folder);
+    let world = &audited.world;
+    let [hidden, shown] = [world.task("secret", "n").await, world.task("open", "n").await];
+    let mut absent = hidden.clone();
+    absent.replace_range(35.., if hidden.ends_with('0') { "1" } else { "0" });
+    let ask = async |method, id: &str| {
+        let path = format!("/v1/tasks/{id}");
+        let response = world.ask(bare(method, &path)).await;
+        let status = response.status().as_u16();
+        (status, text_of(response).await.replace(id, "ID"))
+    };
+    let without_request = |(status, text): (u16, String)| {
+        let mut problem: Value = serde_json::from_str(&text).unwrap();
+        problem.as_object_mut().unwrap().remove("request_id");
+        (status, problem)
+    };
+    for is_writable in [true, false] {
+        if !is_writable {
+            std::fs::remove_file(folder.path("audit")).unwrap();
+            std::os::unix::fs::symlink("/dev/full", folder.path("audit")).unwrap();
+            let task = r#"{"topic":"open","delay":"1h","payload":1}"#;
+            while world.ask(post("/v1/tasks", task)).await.status() != 503 {
+                tokio::task::yield_now().await;
+            }
+        }
+        for method in ["GET", "DELETE"] {
+            let answers = [ask(method, &hidden).await, ask(method, &absent).await];
+            let [hidden, absent] = answers.map(without_request);
+            assert_eq!(hidden, absent, "{method}");
+            assert_eq!(hidden.0, if is_writable { 404 } else { 503 }, "{method}");
+        }
+        assert_eq!(ask("GET", &shown).await.0, 200);
+    }
+}
+
+#[tokio::test]
+async fn a_flood_of_denials_has_no_lines_and_a_valid_token_passes() {
+    let settings = ApiSettings { caller_denials_max: 3, ..ApiSettings::default() };
+    let audited = Audited::new(World::of(&[(&Action::ON_TOPICS, "open")], settings), false);
+    let world = &audited.world;
+    let denied = |n: usize| {
+        let request = bare("GET", "/v1/tasks?topic=open");
+        let headers = [("authorization", "Bearer pt_x"), ("host", "evil"), ("origin", "http://e")];
+        let (name, value) = headers[n % 3];
+        let (mut request, name) = (request, header::HeaderName::from_static(name));
+        request.headers_mut().insert(name, HeaderValue::from_static(value));
+        request
+    };
+    for (n, status) in [401, 421, 403].into_iter().enumerate() {
+        assert_eq!(world.api.ask(denied(n)).await.status(), status);
+    }
+    for n in 0..9 {
+        let response = world.api.ask(denied(n)).await;
+        assert_eq!(response.status(), 429);
+        let wait: u64 = header_of(&response, "retry-after").unwrap().parse().unwrap();
+        assert!((1..=60).contains(&wait), "{wait}");
+        assert_eq!(json_of(response).await["type"], "urn:punctual:problem:denied-too-often");
+    }
+    assert_eq!(audited.lines().len(), 3, "{:?}", audited.lines());
+    let task = r#"{"topic":"open","delay":"1h","payload":1}"#;
+    assert_eq!(world.ask(post("/v1/tasks", task)).await.status(), 201);
+    assert_eq!(world.ask(bare("GET", "/v1/tasks?topic=secret")).await.status(), 403);
+    assert_eq!(world.ask(bare("GET", "/v1/tasks?topic=open")).await.status(), 200);
+    assert_eq!(audited.lines().len(), 5, "a known caller has its lines");
+}
+
+#[tokio::test]
 async fn a_change_whose_caller_has_gone_has_a_line_without_a_status() {
     let audited = Audited::new(World::new(&Action::ON_TOPICS, "slow"), false);
     let task = r#"{"topic":"slow","delay":"1h","payload":1}"#;
