@@ -66,7 +66,7 @@ lint: ## formatting, clippy, shellcheck, docker files
 fmt: ## format the code
 	@cargo fmt
 
-docs: ## generate docs/openapi.json and docs/problems.md from the code
+docs: ## generate docs/openapi.json, docs/problems.md and tests/interface/strict.json from the code
 	@PUNCTUAL_WRITE_DOCS=1 cargo test --locked --quiet --lib api::tests::interface
 
 prose: ## measure the prose and the layout of the tree; BEFORE=commit beside the figures of a commit

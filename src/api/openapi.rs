@@ -2,6 +2,8 @@
 //! document.
 
 pub mod document;
+mod examples;
+mod loose;
 pub mod operation;
 pub mod operations;
 pub mod route;

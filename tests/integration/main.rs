@@ -15,6 +15,7 @@
 #[expect(dead_code, reason = "shared with the fault runner, which breaks more")]
 mod support;
 
+mod answers;
 mod audit;
 mod bad_input;
 mod bench;
@@ -33,6 +34,7 @@ mod etcd_login;
 mod examples;
 mod failpoints;
 mod far;
+mod generated;
 mod hazards;
 mod heartbeats;
 mod http_clients;

@@ -27,8 +27,8 @@ def before_load_schema(context, raw_schema):
     # Topics that are there. For a new task, another name is answered 422, and nothing else would be tried.
     there = {"type": "string", "enum": TOPICS}
     perhaps_there = {"anyOf": [there, {"$ref": "#/components/schemas/TopicName"}]}
-    schemas["NewTask"]["properties"]["topic"] = there
-    schemas["Range"]["properties"]["topic"] = perhaps_there
+    schemas["TaskRequest"]["properties"]["topic"] = there
+    schemas["DeadRange"]["properties"]["topic"] = perhaps_there
     for path, methods in raw_schema["paths"].items():
         for method, operation in methods.items():
             for parameter in operation.get("parameters", []):

@@ -1,13 +1,18 @@
 //! The OpenAPI document: the operations of the routes, the schemas, and the parts common to all.
+//!
+//! It has two forms. The strict one (OpenAPI 3.1) says exactly which requests are accepted and which
+//! answers are given; the tests check the API against it. The loose one is derived from it, for
+//! generators of clients: it is served and shipped.
 
 use axum::http::Method;
 use serde::ser::{Serialize, SerializeMap, Serializer};
 use serde_json::{Value, json};
 
+use super::loose::{self, Loose};
 use super::operation::{
     Content, Location, Operation, OperationAnswer, Parameter, RequestBody, Tag,
 };
-use super::schemas;
+use super::{examples, schemas};
 use crate::api::access::required::Access;
 use crate::api::problems::problem_type::{ProblemType, TYPE_PREFIX};
 
@@ -17,47 +22,54 @@ const TOKEN: &str = "token";
 /// A path with its operations.
 pub type PathOperations<'a> = (&'static str, &'a [(Method, &'static Operation)]);
 
-/// Writes the document, indented and with a line feed at its end, for both people and programs.
-pub fn write(paths: &[PathOperations<'_>]) -> Result<String, serde_json::Error> {
-    let document = Members(vec![
+/// Writes the strict form. Only the tests use it: `make docs` writes it into tests/interface.
+#[cfg(test)]
+pub fn write_strict(paths: &[PathOperations<'_>]) -> Result<String, serde_json::Error> {
+    text_of(&Members(vec![
         ("openapi".to_owned(), DocumentPart::Value(json!("3.1.0"))),
         ("info".to_owned(), DocumentPart::Value(info())),
-        (
-            "servers".to_owned(),
-            DocumentPart::Value(
-                json!([{ "url": "/", "description": "The node that serves this document." }]),
-            ),
-        ),
-        (
-            "tags".to_owned(),
-            DocumentPart::Value(
-                Tag::ALL
-                    .iter()
-                    .map(|tag| json!({ "name": tag.name(), "description": tag.description() }))
-                    .collect(),
-            ),
-        ),
-        (
-            "paths".to_owned(),
-            DocumentPart::Members(
-                paths
-                    .iter()
-                    .map(|(path, operations)| ((*path).to_owned(), path_item(operations)))
-                    .collect(),
-            ),
-        ),
-        (
-            "components".to_owned(),
-            DocumentPart::Members(Members(vec![
-                ("schemas".to_owned(), schemas_of_all()),
-                ("headers".to_owned(), DocumentPart::Value(headers())),
-                ("securitySchemes".to_owned(), DocumentPart::Value(security_schemes())),
-            ])),
-        ),
-    ]);
-    let mut text = serde_json::to_string_pretty(&document)?;
+        ("servers".to_owned(), DocumentPart::Value(servers())),
+        ("tags".to_owned(), DocumentPart::Value(tags())),
+        ("paths".to_owned(), DocumentPart::Members(all_paths(paths))),
+        ("components".to_owned(), DocumentPart::Members(components(schemas::all(), headers()))),
+    ]))
+}
+
+/// Writes the loose form.
+pub fn write_loose(paths: &[PathOperations<'_>]) -> Result<String, serde_json::Error> {
+    let loose = Loose::new();
+    let components = components(loose.components(), loose.member("headers", headers()));
+    text_of(&Members(vec![
+        ("openapi".to_owned(), DocumentPart::Value(json!(loose::VERSION))),
+        ("info".to_owned(), DocumentPart::Value(loose_info())),
+        ("servers".to_owned(), DocumentPart::Value(servers())),
+        ("tags".to_owned(), DocumentPart::Value(tags())),
+        ("paths".to_owned(), DocumentPart::Members(all_paths(paths).loosened(&loose))),
+        ("components".to_owned(), DocumentPart::Members(components)),
+    ]))
+}
+
+/// Writes a document, indented and with a line feed at its end, for both people and programs.
+fn text_of(document: &Members) -> Result<String, serde_json::Error> {
+    let mut text = serde_json::to_string_pretty(document)?;
     text.push('\n');
     Ok(text)
+}
+
+fn all_paths(paths: &[PathOperations<'_>]) -> Members {
+    paths.iter().map(|(path, operations)| ((*path).to_owned(), path_item(operations))).collect()
+}
+
+fn components(schemas: Vec<(&'static str, Value)>, headers: Value) -> Members {
+    let schemas = schemas
+        .into_iter()
+        .map(|(name, schema)| (name.to_owned(), DocumentPart::Value(schema)))
+        .collect();
+    Members(vec![
+        ("schemas".to_owned(), DocumentPart::Members(schemas)),
+        ("headers".to_owned(), DocumentPart::Value(headers)),
+        ("securitySchemes".to_owned(), DocumentPart::Value(security_schemes())),
+    ])
 }
 
 /// A JSON object whose members keep their order, as far as the order helps a reader.
@@ -66,6 +78,19 @@ struct Members(Vec<(String, DocumentPart)>);
 enum DocumentPart {
     Value(Value),
     Members(Members),
+}
+
+impl Members {
+    fn loosened(self, loose: &Loose) -> Self {
+        let loosened = |(name, part): (String, DocumentPart)| {
+            let part = match part {
+                DocumentPart::Value(value) => DocumentPart::Value(loose.member(&name, value)),
+                DocumentPart::Members(members) => DocumentPart::Members(members.loosened(loose)),
+            };
+            (name, part)
+        };
+        self.0.into_iter().map(loosened).collect()
+    }
 }
 
 impl FromIterator<(String, DocumentPart)> for Members {
@@ -95,6 +120,31 @@ fn info() -> Value {
         "description": include_str!("preface.md"),
         "license": { "name": "Apache-2.0", "identifier": "Apache-2.0" },
     })
+}
+
+/// Returns the same without the members that OpenAPI 3.0 does not have.
+fn loose_info() -> Value {
+    let mut info = info();
+    info["license"] = json!({
+        "name": "Apache-2.0",
+        "url": "https://www.apache.org/licenses/LICENSE-2.0",
+    });
+    if let Some(members) = info.as_object_mut() {
+        members.remove("summary");
+    }
+    info
+}
+
+fn servers() -> Value {
+    json!([{
+        "url": "http://127.0.0.1:7070",
+        "description": "A node on this machine (`make run`). Give a client the address of your own.",
+    }])
+}
+
+fn tags() -> Value {
+    let tag = |tag: &Tag| json!({ "name": tag.name(), "description": tag.description() });
+    Tag::ALL.iter().map(tag).collect()
 }
 
 fn header(component: &str) -> Value {
@@ -150,15 +200,6 @@ fn security(operation: &Operation) -> Value {
         return json!([]);
     }
     json!([{}, { TOKEN: operation.access.rights() }])
-}
-
-fn schemas_of_all() -> DocumentPart {
-    DocumentPart::Members(
-        schemas::all()
-            .into_iter()
-            .map(|(name, schema)| (name.to_owned(), DocumentPart::Value(schema)))
-            .collect(),
-    )
 }
 
 fn path_item(operations: &[(Method, &'static Operation)]) -> DocumentPart {
@@ -242,7 +283,8 @@ fn value_of(text: &str) -> Value {
 fn responses(operation: &Operation) -> Members {
     let mut responses: Vec<(String, DocumentPart)> = Vec::new();
     for answer in operation.answers {
-        responses.push((answer.status.as_str().to_owned(), DocumentPart::Value(response(answer))));
+        let response = response(operation, answer);
+        responses.push((answer.status.as_str().to_owned(), DocumentPart::Value(response)));
     }
     let problems = operation.all_problems();
     for same_status in problems.chunk_by(|one, other| one.status() == other.status()) {
@@ -256,10 +298,14 @@ fn responses(operation: &Operation) -> Members {
     Members(responses)
 }
 
-fn response(answer: &OperationAnswer) -> Value {
+fn response(operation: &Operation, answer: &OperationAnswer) -> Value {
     let content = match answer.content {
         Content::Json(schema) => {
-            json!({ "application/json": { "schema": schemas::reference(schema) } })
+            let mut body = json!({ "schema": schemas::reference(schema) });
+            if let Some(example) = examples::answer(operation.id, answer.status) {
+                body["example"] = example.clone();
+            }
+            json!({ "application/json": body })
         }
         Content::Text(media_type) => json!({ media_type: { "schema": { "type": "string" } } }),
     };
@@ -306,10 +352,17 @@ fn problem_response(problems: &[ProblemType]) -> Value {
     if problems.iter().all(|kind| kind.retry_after().is_some()) {
         headers["Retry-After"] = header("Retry-After");
     }
+    let mut body = json!({ "schema": schema });
+    let seen = problems.iter().filter_map(|kind| Some((kind.slug(), examples::problem(*kind)?)));
+    let examples: serde_json::Map<String, Value> =
+        seen.map(|(slug, problem)| (slug.to_owned(), json!({ "value": problem }))).collect();
+    if !examples.is_empty() {
+        body["examples"] = examples.into();
+    }
     json!({
         "description": lines.join("\n"),
         "headers": headers,
-        "content": { "application/problem+json": { "schema": schema } },
+        "content": { "application/problem+json": body },
     })
 }
 

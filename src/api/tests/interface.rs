@@ -37,6 +37,146 @@ async fn the_document_that_is_checked_in_is_the_one_that_is_served() {
     check_document("docs/openapi.json", &text_of(response).await);
 }
 
+#[test]
+fn the_strict_document_that_is_checked_in_is_that_of_the_code() {
+    check_document("tests/interface/strict.json", &crate::api::server::router::strict_document());
+}
+
+/// Calls `visit` with every schema of a document in its loose form, and with its place.
+fn each_schema(value: &Value, place: &str, visit: &mut impl FnMut(&str, &Value)) {
+    let Some(members) = value.as_object() else {
+        for (index, item) in value.as_array().into_iter().flatten().enumerate() {
+            each_schema(item, &format!("{place}/{index}"), visit);
+        }
+        return;
+    };
+    for (name, member) in members {
+        let place = format!("{place}/{name}");
+        match name.as_str() {
+            "example" | "examples" => {}
+            "schema" | "items" | "additionalProperties" => visit(&place, member),
+            "properties" | "schemas" => {
+                for (name, schema) in member.as_object().unwrap() {
+                    visit(&format!("{place}/{name}"), schema);
+                }
+            }
+            _ => {}
+        }
+        if !matches!(name.as_str(), "example" | "examples") {
+            each_schema(member, &place, visit);
+        }
+    }
+}
+
+/// Returns why generated code would fail on a schema, or refuse an answer of a newer node.
+fn faults_of(schema: &Value) -> Vec<String> {
+    let Some(members) = schema.as_object() else { return vec![format!("is {schema}")] };
+    const ALLOWED: [&str; 13] = [
+        "$ref",
+        "additionalProperties",
+        "allOf",
+        "default",
+        "description",
+        "example",
+        "format",
+        "items",
+        "nullable",
+        "properties",
+        "required",
+        "type",
+        "x-extensible-enum",
+    ];
+    let mut faults: Vec<String> = members
+        .keys()
+        .filter(|name| !ALLOWED.contains(&name.as_str()))
+        .map(|name| format!("has {name}"))
+        .collect();
+    if schema["type"] == "integer" && !schema["format"].is_string() {
+        faults.push("is an integer without a format".to_owned());
+    }
+    if schema["type"] == "array" && !schema["items"].is_object() {
+        faults.push("is an array without items".to_owned());
+    }
+    if !schema["$ref"].is_null() && members.len() > 1 {
+        faults.push("has members beside its $ref".to_owned());
+    }
+    if schema["allOf"].as_array().is_some_and(|all| all.len() != 1 || all[0]["$ref"].is_null()) {
+        faults.push("has an allOf that is not one reference".to_owned());
+    }
+    faults
+}
+
+#[tokio::test]
+async fn generators_can_read_each_schema_of_the_document_that_is_served() {
+    let document = json_of(api().ask(bare("GET", "/openapi.json")).await).await;
+    let mut faults = Vec::new();
+    let mut count = 0;
+    each_schema(&document, "", &mut |place, schema| {
+        count += 1;
+        faults.extend(faults_of(schema).iter().map(|fault| format!("{place} {fault}")));
+    });
+    assert_eq!(faults, Vec::<String>::new());
+    assert!(count > 300, "{count} schemas");
+    let strict: Value =
+        serde_json::from_str(&crate::api::server::router::strict_document()).unwrap();
+    let mut strict_faults = 0;
+    each_schema(&strict, "", &mut |_, schema| strict_faults += faults_of(schema).len());
+    assert!(strict_faults > 50, "the rule finds {strict_faults} faults in the strict document");
+}
+
+#[tokio::test]
+async fn references_and_security_schemes_are_there_and_no_component_is_unused() {
+    let document = json_of(api().ask(bare("GET", "/openapi.json")).await).await;
+    let mut used = BTreeSet::new();
+    let text = document.to_string();
+    for part in text.split("\"$ref\":\"#/").skip(1) {
+        used.insert(part.split('"').next().unwrap().to_owned());
+    }
+    let mut there = BTreeSet::new();
+    for kind in ["schemas", "headers"] {
+        let names = document["components"][kind].as_object().unwrap().keys();
+        there.extend(names.map(|name| format!("components/{kind}/{name}")));
+    }
+    assert_eq!(used, there);
+    let schemes = document["components"]["securitySchemes"].as_object().unwrap();
+    for (_, operations) in document["paths"].as_object().unwrap() {
+        for (method, operation) in operations.as_object().unwrap() {
+            for alternative in operation["security"].as_array().unwrap() {
+                for (scheme, rights) in alternative.as_object().unwrap() {
+                    assert!(schemes.contains_key(scheme), "{method} {scheme}");
+                    assert_eq!(rights, &serde_json::json!([]), "3.0 has rights only for OAuth");
+                }
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn every_answer_has_an_example_and_every_problem_is_one_schema() {
+    for (method, path, operation) in operations().await {
+        for (status, response) in operation["responses"].as_object().unwrap() {
+            let content = response["content"].as_object().unwrap();
+            for (media_type, body) in content {
+                let place = format!("{method} {path} {status}");
+                match media_type.as_str() {
+                    // The document itself would double its size.
+                    "application/json" if path == "/openapi.json" => {}
+                    "application/json" => assert!(body["example"].is_object(), "{place}"),
+                    "application/problem+json" => {
+                        let problem = "#/components/schemas/Problem";
+                        assert_eq!(
+                            body["schema"],
+                            serde_json::json!({ "$ref": problem }),
+                            "{place}"
+                        );
+                    }
+                    _ => {}
+                }
+            }
+        }
+    }
+}
+
 #[tokio::test]
 async fn the_page_of_problems_that_is_checked_in_is_the_one_that_is_served() {
     let response = api().ask(bare("GET", "/problems")).await;

@@ -39,11 +39,11 @@ pub const INTERFACE: Operation = Operation {
     tag: Tag::Cluster,
     access: Access::Open,
     summary: "This document",
-    description: "The API of this node as OpenAPI 3.1, the same as docs/openapi.json of its \
+    description: "The API of this node as OpenAPI 3.0, the same as docs/openapi.json of its \
                   version.",
     parameters: &[],
     body: None,
-    answers: &[OperationAnswer::json(StatusCode::OK, "Interface", "The document.")],
+    answers: &[OperationAnswer::json(StatusCode::OK, "OpenApiDocument", "The document.")],
     problems: &[],
     sample: ShellSample { before: "", path: "/openapi.json" },
 };

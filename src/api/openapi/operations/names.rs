@@ -28,7 +28,7 @@ pub const REPLACE: Operation = Operation {
                   names. The same transaction checks both.",
     parameters: &[TOPIC, NAME, IF_MATCH, IF_NONE_MATCH],
     body: Some(RequestBody {
-        schema: "NewNamedTask",
+        schema: "NamedTaskRequest",
         examples: &[Example {
             name: "later",
             summary: "Two hours from now",

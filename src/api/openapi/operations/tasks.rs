@@ -23,7 +23,7 @@ pub const SUBMIT: Operation = Operation {
                   cancelled.",
     parameters: &[IDEMPOTENCY_KEY],
     body: Some(RequestBody {
-        schema: "NewTask",
+        schema: "TaskRequest",
         examples: &[
             Example {
                 name: "reminder",
@@ -44,9 +44,9 @@ pub const SUBMIT: Operation = Operation {
             },
             Example {
                 name: "bytes",
-                summary: "Bytes, with a delay in milliseconds",
+                summary: "Bytes, with a delay in seconds",
                 json: concat!(
-                    r#"{"topic":"demo","delay":1800000,"#,
+                    r#"{"topic":"demo","delay":"1800s","#,
                     r#""key_base64":"/w==","payload_base64":"AAEC"}"#,
                 ),
             },
@@ -91,7 +91,7 @@ pub const SUBMIT_BATCH: Operation = Operation {
                   `tasks[3].due_at`.",
     parameters: &[],
     body: Some(RequestBody {
-        schema: "NewBatch",
+        schema: "BatchRequest",
         examples: &[Example {
             name: "two",
             summary: "Two tasks",

@@ -19,13 +19,17 @@ pub fn all() -> Vec<(&'static str, Value)> {
         ("Redriven", many("redriven", "The result of a redrive of many dead letters.")),
         ("Dropped", many("dropped", "The result of a drop of many dead letters.")),
         ("Counts", counts()),
+        ("Count", figure(None, "A number of tasks.")),
+        ("TopicCount", topic_count()),
+        ("MinuteCount", minute_count()),
         ("Cluster", cluster()),
         ("Node", node()),
         ("Backlog", backlog()),
         ("UnavailableTopic", unavailable_topic()),
         ("Health", health()),
         ("WhoAmI", who_am_i()),
-        ("Interface", interface()),
+        ("Right", right()),
+        ("OpenApiDocument", interface()),
         ("ProblemSlug", problem_slug()),
         ("Problem", problem()),
         ("NotReady", missing()),
@@ -219,35 +223,33 @@ fn page() -> Value {
     )
 }
 
+/// Returns the schema of a number of tasks, and of whom or when they are.
+fn figure(of: Option<(&str, Value)>, description: &str) -> Value {
+    let mut properties = json!({
+        "count": count("The number of tasks."),
+        "exact": boolean("False if `count` is an estimate."),
+    });
+    let mut required = vec!["count", "exact"];
+    if let Some((name, schema)) = of {
+        properties[name] = schema;
+        required.push(name);
+    }
+    object(description, &required, &properties)
+}
+
 fn counts() -> Value {
-    let figure = |name: &str, schema: Value, description: &str| {
-        let mut properties = json!({
-            "count": { "type": "integer", "minimum": 0, "description": "The number of tasks." },
-            "exact": { "type": "boolean", "description": "False if `count` is an estimate." },
-        });
-        let mut required = vec!["count", "exact"];
-        if !name.is_empty() {
-            properties[name] = schema;
-            required.push(name);
-        }
-        object(description, &required, &properties)
-    };
     let properties = json!({
         "as_of": described("Moment", "The time of the count."),
-        "pending": figure("", Value::Null, "All pending tasks."),
+        "pending": described("Count", "All pending tasks."),
         "topics": {
             "type": "array",
-            "items": figure("topic", reference("TopicName"), "The pending tasks of a topic."),
+            "items": reference("TopicCount"),
             "description": "The counts by topic, largest first.",
         },
         "more_topics": boolean("True if there may be topics that are not listed."),
         "minutes": {
             "type": "array",
-            "items": figure(
-                "from",
-                described("Moment", "The beginning of the minute."),
-                "The tasks due within a minute.",
-            ),
+            "items": reference("MinuteCount"),
             "description": "The counts by minute of the next hour.",
         },
         "topic_known": topic_known(),
@@ -257,6 +259,15 @@ fn counts() -> Value {
         &["as_of", "pending", "topics", "more_topics", "minutes", "topic_known"],
         &properties,
     )
+}
+
+fn topic_count() -> Value {
+    figure(Some(("topic", reference("TopicName"))), "The pending tasks of a topic.")
+}
+
+fn minute_count() -> Value {
+    let from = described("Moment", "The beginning of the minute.");
+    figure(Some(("from", from)), "The tasks due within a minute.")
 }
 
 fn cluster() -> Value {
@@ -386,35 +397,32 @@ fn backlog() -> Value {
 }
 
 fn who_am_i() -> Value {
-    let patterns = |description: &str| {
-        json!({
-            "type": "array",
-            "items": { "type": "string" },
-            "description": description,
-        })
-    };
-    let right = object(
-        "The topics of one action.",
-        &["action", "topics", "except"],
-        &json!({
-            "action": { "type": "string", "description": "The action, such as `submit`." },
-            "topics": patterns("Patterns of topics: a name, a prefix with `*`, or `*`."),
-            "except": patterns("Denied patterns. They take precedence."),
-        }),
-    );
     let properties = json!({
         "principal": { "type": "string", "description": "The name of the principal." },
         "credential": { "type": "string", "description": "The public id of the token, or \
             `anonymous`." },
         "operate": boolean("True when the caller may see the state of the cluster."),
-        "rights": { "type": "array", "items": right, "description": "The actions that are allowed \
-            on some topic." },
+        "rights": {
+            "type": "array",
+            "items": reference("Right"),
+            "description": "The actions that are allowed on some topic.",
+        },
     });
     object(
         "The caller of the request.",
         &["principal", "credential", "operate", "rights"],
         &properties,
     )
+}
+
+fn right() -> Value {
+    let patterns = |description: &str| json!({ "type": "array", "items": { "type": "string" }, "description": description });
+    let properties = json!({
+        "action": { "type": "string", "description": "The action, such as `submit`." },
+        "topics": patterns("Patterns of topics: a name, a prefix with `*`, or `*`."),
+        "except": patterns("Denied patterns. They take precedence."),
+    });
+    object("The topics of one action.", &["action", "topics", "except"], &properties)
 }
 
 fn health() -> Value {
@@ -428,9 +436,9 @@ fn health() -> Value {
 
 fn interface() -> Value {
     let properties = json!({
-        "openapi": { "const": "3.1.0", "description": "The version of OpenAPI." },
+        "openapi": { "const": "3.0.3", "description": "The version of OpenAPI." },
         "info": { "type": "object", "description": "The parts that hold for all operations." },
-        "servers": { "type": "array", "description": "The node itself." },
+        "servers": { "type": "array", "description": "The address of a node." },
         "tags": { "type": "array", "description": "Groups of operations." },
         "paths": { "type": "object", "description": "The operations." },
         "components": { "type": "object", "description": "The schemas." },

@@ -15,10 +15,10 @@ pub fn all() -> Vec<(&'static str, Value)> {
         ("Delay", delay()),
         ("Headers", headers()),
         ("HeaderValue", header_value()),
-        ("NewTask", new_task()),
-        ("NewNamedTask", new_named_task()),
-        ("NewBatch", new_batch()),
-        ("Range", range()),
+        ("TaskRequest", new_task()),
+        ("NamedTaskRequest", new_named_task()),
+        ("BatchRequest", new_batch()),
+        ("DeadRange", range()),
         ("CancelRange", cancel_range()),
         ("Limit", limit()),
         ("Cursor", cursor()),
@@ -168,7 +168,7 @@ fn new_task() -> Value {
 
 fn new_named_task() -> Value {
     draft(
-        "A task whose topic and name are in the path. The rest is as in `NewTask`.",
+        "A task whose topic and name are in the path. The rest is as in `TaskRequest`.",
         &FIELDS_OF_NAMED,
     )
 }
@@ -221,7 +221,7 @@ fn new_batch() -> Value {
             "tasks": {
                 "type": "array",
                 "maxItems": Array::ITEMS_MAX,
-                "items": reference("NewTask"),
+                "items": reference("TaskRequest"),
                 "description": "The tasks. The results have the same order.",
             },
         },

@@ -1,0 +1,59 @@
+// Parses answers with a generated client: parse FILE. Prints the number of parsed answers.
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"log"
+	"os"
+
+	client "punctual.test/client"
+)
+
+// Go finds no type by its name. These are the schemas of answers.
+var types = map[string]func() any{
+	"BatchAnswer":     func() any { return &client.BatchAnswer{} },
+	"Cancelled":       func() any { return &client.Cancelled{} },
+	"CancelledMany":   func() any { return &client.CancelledMany{} },
+	"Cluster":         func() any { return &client.Cluster{} },
+	"Counts":          func() any { return &client.Counts{} },
+	"Dropped":         func() any { return &client.Dropped{} },
+	"Health":          func() any { return &client.Health{} },
+	"OpenApiDocument": func() any { return &client.OpenApiDocument{} },
+	"Page":            func() any { return &client.Page{} },
+	"Problem":         func() any { return &client.Problem{} },
+	"Redriven":        func() any { return &client.Redriven{} },
+	"Task":            func() any { return &client.Task{} },
+	"WhoAmI":          func() any { return &client.WhoAmI{} },
+}
+
+func main() {
+	file, err := os.Open(os.Args[1])
+	if err != nil {
+		log.Fatal(err)
+	}
+	lines, count := bufio.NewScanner(file), 0
+	lines.Buffer(nil, 64<<20)
+	for lines.Scan() {
+		var one struct {
+			Schema string
+			Answer json.RawMessage
+		}
+		if err := json.Unmarshal(lines.Bytes(), &one); err != nil {
+			log.Fatal(err)
+		}
+		make, known := types[one.Schema]
+		if !known {
+			log.Fatalf("add the schema %s to parse.go", one.Schema)
+		}
+		if err := json.Unmarshal(one.Answer, make()); err != nil {
+			log.Fatalf("%v in %s", err, lines.Text())
+		}
+		count++
+	}
+	if lines.Err() != nil {
+		log.Fatal(lines.Err())
+	}
+	fmt.Println(count)
+}
