@@ -1,0 +1,54 @@
+"""For consumers: which task a record belongs to, and handling each task once."""
+
+import threading
+from collections import OrderedDict
+
+#: The header with the id of the task.
+TASK_ID = "punctual-task-id"
+#: The header with the due time in milliseconds since the epoch.
+DUE_AT = "punctual-due-at"
+
+
+def task_id(headers):
+    """Returns the id of the task of a record, or None. Headers are pairs, as librdkafka has them."""
+    return _text(headers, TASK_ID)
+
+
+def due_at(headers):
+    """Returns the due time of a record in milliseconds since the epoch, or None."""
+    text = _text(headers, DUE_AT)
+    return None if text is None else int(text)
+
+
+def _text(headers, wanted):
+    values = [value for name, value in headers or () if name == wanted and value is not None]
+    return values[-1].decode() if values else None
+
+
+class Once:
+    """Runs the work of each task once, for duplicates that arrive soon after the first record.
+
+    It remembers tasks in memory, in this process. For exactly one effect, store the id of the task
+    in the transaction of the work (docs/start/first-consumer.md).
+    """
+
+    def __init__(self, remembered=100_000):
+        self._remembered, self._seen, self._lock = remembered, OrderedDict(), threading.Lock()
+
+    def run(self, headers, work):
+        """Runs the work unless this task's work has succeeded before. Returns whether it ran.
+
+        Work that raises is not remembered. Records of one task are on one partition, so only one
+        thread has them.
+        """
+        task = task_id(headers)
+        with self._lock:
+            if task is not None and task in self._seen:
+                return False
+        work()
+        with self._lock:
+            if task is not None:
+                self._seen[task] = True
+                if len(self._seen) > self._remembered:
+                    self._seen.popitem(last=False)
+        return True

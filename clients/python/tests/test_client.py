@@ -1,0 +1,103 @@
+"""The story of every client (tests/integration/clients.rs), and the rules that need no node."""
+
+import os
+import time
+import unittest
+from datetime import datetime, timedelta, timezone
+
+from punctual import DUE_AT, TASK_ID, Client, NoAnswer, Once, Problem, Verdict, due_at, task_id
+
+HOUR = timedelta(hours=1)
+TOPIC = os.environ.get("PUNCTUAL_TOPIC")
+
+
+@unittest.skipUnless(TOPIC, "needs a node: tests/integration/clients.rs starts one")
+class Story(unittest.TestCase):
+    def setUp(self):
+        self.client = self.open(os.environ["PUNCTUAL_URL"])
+        self.losing = self.open(os.environ["PUNCTUAL_LOSING_URL"])
+
+    def open(self, url, **settings):
+        client = Client(url, **settings)
+        self.addCleanup(client.close)
+        return client
+
+    def test_a_submit_whose_answers_are_lost_makes_one_task(self):
+        task = self.losing.submit(TOPIC, {"order": 1}, name="a name/with ü", key="named", delay=HOUR)
+        self.assertEqual(task["state"], "scheduled")
+        again = self.client.submit(TOPIC, {"order": 2}, name="a name/with ü", key="other", delay=HOUR)
+        self.assertEqual(again["id"], task["id"])
+        due = datetime.now(timezone.utc) + HOUR
+        self.losing.submit(TOPIC, None, key="unnamed", due_at=due, headers={"source": "tests"})
+
+    def test_a_replacement_whose_answers_are_lost_leaves_one_task(self):
+        first = self.client.submit(TOPIC, 1, name="order-2", key="first", delay=HOUR)
+        task = self.losing.replace(TOPIC, "order-2", 2, key="replaced", delay=HOUR)
+        self.assertEqual(self.client.get(TOPIC, "order-2")["id"], task["id"])
+        cancelled = self.client.cancel_by_id(first["id"])
+        self.assertEqual(cancelled.verdict, Verdict.REPLACED)
+
+    def test_verdicts_are_values(self):
+        self.client.submit(TOPIC, 3, name="order-3", delay=HOUR)
+        cancelled = self.losing.cancel(TOPIC, "order-3")
+        self.assertEqual((cancelled.verdict, cancelled.task["state"]), (Verdict.CANCELLED, "cancelled"))
+        self.assertEqual(self.client.cancel(TOPIC, "nobody").verdict, Verdict.NOT_FOUND)
+        self.assertIsNone(self.client.get(TOPIC, "nobody"))
+        task = self.client.submit(TOPIC, 4, name="order-4", delay=timedelta(0))
+        while (task := self.client.get_by_id(task["id"]))["state"] != "published":
+            time.sleep(0.02)
+        self.assertGreaterEqual(task["receipt"]["offset"], 0)
+        self.assertEqual(self.client.cancel_by_id(task["id"]).verdict, Verdict.TOO_LATE)
+
+    def test_a_refused_request_is_a_problem_with_a_type(self):
+        with self.assertRaises(Problem) as caught:
+            self.client.submit("no-such-topic", 1, delay=HOUR)
+        self.assertEqual((caught.exception.slug, caught.exception.status), ("unknown-topic", 422))
+        with self.assertRaises(Problem) as caught:
+            self.client.submit(TOPIC, 1, delay="5")
+        self.assertEqual((caught.exception.slug, caught.exception.field), ("invalid-value", "delay"))
+
+    def test_a_replacement_of_a_task_that_may_be_due_is_not_repeated(self):
+        with self.assertRaises(NoAnswer) as caught:
+            self.losing.replace(TOPIC, "order-5", 5, delay=timedelta(0))
+        self.assertTrue(caught.exception.is_unknown)
+
+    def test_a_token_and_a_ca_file_are_used(self):
+        url, ca = os.environ["PUNCTUAL_SECURE_URL"], os.environ["PUNCTUAL_CA_FILE"]
+        client = self.open(url, token_file=os.environ["PUNCTUAL_TOKEN_FILE"], ca_file=ca)
+        client.submit(TOPIC, 6, key="secure", delay=HOUR)
+        with self.assertRaises(Problem) as caught:
+            self.open(url, ca_file=ca).submit(TOPIC, 6, delay=HOUR)
+        self.assertEqual(caught.exception.slug, "unauthenticated")
+        with self.assertRaises(NoAnswer) as caught:
+            self.open(url).submit(TOPIC, 6, delay=HOUR)
+        self.assertFalse(caught.exception.is_unknown)
+
+
+class Rules(unittest.TestCase):
+    def test_without_a_node_nothing_was_done(self):
+        with self.assertRaises(NoAnswer) as caught:
+            Client("http://127.0.0.1:1", retry_for=0.3).submit("demo", 1, delay=HOUR)
+        self.assertFalse(caught.exception.is_unknown)
+
+    def test_a_token_is_not_sent_in_clear_over_the_network(self):
+        with self.assertRaises(ValueError):
+            Client("http://punctual.example:7070", token="pt_1")
+
+    def test_a_time_without_a_zone_is_refused(self):
+        with self.assertRaises(ValueError):
+            Client("http://127.0.0.1:1").submit("demo", 1, due_at=datetime(2030, 1, 31))
+
+    def test_the_work_of_a_task_succeeds_once(self):
+        once, done = Once(remembered=2), []
+        headers = [(TASK_ID, b"1"), (DUE_AT, b"1896082200000")]
+        self.assertEqual((task_id(headers), due_at(headers)), ("1", 1896082200000))
+        with self.assertRaises(ZeroDivisionError):
+            once.run(headers, lambda: 1 / 0)
+        self.assertTrue(once.run(headers, lambda: done.append(1)))
+        self.assertFalse(once.run(headers, lambda: done.append(2)))
+        self.assertEqual(done, [1])
+
+
+if __name__ == "__main__":
+    unittest.main()
