@@ -1,0 +1,47 @@
+/** For consumers: which task a record belongs to, and handling each task once. */
+
+/** The header with the id of the task. */
+export const TASK_ID = 'punctual-task-id';
+/** The header with the due time in milliseconds since the epoch. */
+export const DUE_AT = 'punctual-due-at';
+
+/** The headers of a record, as kafkajs and confluent-kafka-javascript have them. */
+type Headers = { [name: string]: Buffer | string | (Buffer | string)[] | undefined } | undefined;
+
+/** Returns the id of the task of a record. */
+export function taskId(headers: Headers): string | undefined {
+    const value = headers?.[TASK_ID];
+    return (Array.isArray(value) ? value.at(-1) : value)?.toString();
+}
+
+/** Returns the due time of a record. */
+export function dueAt(headers: Headers): Date | undefined {
+    const value = headers?.[DUE_AT];
+    const text = (Array.isArray(value) ? value.at(-1) : value)?.toString();
+    return text === undefined ? undefined : new Date(Number(text));
+}
+
+/**
+ * Runs the work of each task once, for duplicates that arrive soon after the first record.
+ *
+ * It remembers tasks in memory, in this process. For exactly one effect, store the id of the task in
+ * the transaction of the work (docs/start/first-consumer.md).
+ */
+export class Once {
+    private readonly seen = new Set<string>();
+
+    constructor(private readonly remembered = 100_000) {}
+
+    /**
+     * Runs the work unless this task's work has succeeded before. Returns whether it ran. Work that
+     * throws is not remembered.
+     */
+    async run(headers: Headers, work: () => Promise<void> | void): Promise<boolean> {
+        const task = taskId(headers);
+        if (task !== undefined && this.seen.has(task)) return false;
+        await work();
+        if (task !== undefined) this.seen.add(task);
+        if (this.seen.size > this.remembered) this.seen.delete(this.seen.values().next().value!);
+        return true;
+    }
+}

@@ -1,0 +1,32 @@
+/** The reasons why a call fails. */
+
+const PREFIX = 'urn:punctual:problem:';
+
+/** A refused request. Nothing was done, and the same request is refused again. */
+export class Problem extends Error {
+    /** The last part of the type, such as `unknown-topic`. Decide by it. */
+    readonly slug: string;
+    readonly status: number;
+    readonly detail: string;
+    /** The wrong field, such as `due_at`. */
+    readonly field: string | undefined;
+
+    constructor(readonly body: { [member: string]: any }) {
+        const slug = String(body.type ?? '').replace(PREFIX, '');
+        super(`${slug}: ${body.detail}`);
+        this.name = 'Problem';
+        this.slug = slug;
+        this.status = body.status ?? 0;
+        this.detail = body.detail ?? '';
+        this.field = body.field;
+    }
+}
+
+/** No attempt got an answer in time. */
+export class NoAnswer extends Error {
+    /** @param isUnknown true if an attempt may have taken effect; false if nothing was done */
+    constructor(message: string, readonly isUnknown: boolean, cause: unknown) {
+        super(message, { cause });
+        this.name = 'NoAnswer';
+    }
+}

@@ -1,0 +1,82 @@
+// The story of every client (tests/integration/clients.rs), and the rules that need no node.
+
+import assert from 'node:assert/strict';
+import { test } from 'node:test';
+
+import { Client, DUE_AT, NoAnswer, Once, Problem, TASK_ID, dueAt, taskId } from '../src/index.js';
+
+const HOUR = 3_600_000;
+const topic = process.env.PUNCTUAL_TOPIC ?? '';
+const skip = topic === '' && 'needs a node: tests/integration/clients.rs starts one';
+const client = new Client(process.env.PUNCTUAL_URL ?? 'http://127.0.0.1:1');
+const losing = new Client(process.env.PUNCTUAL_LOSING_URL ?? 'http://127.0.0.1:1');
+
+test('a submit whose answers are lost makes one task', { skip }, async () => {
+    const name = 'a name/with ü';
+    const task = await losing.submit({ topic, name, key: 'named', payload: { order: 1 }, delay: HOUR });
+    assert.equal(task.state, 'scheduled');
+    const again = await client.submit({ topic, name, key: 'other', payload: { order: 2 }, delay: HOUR });
+    assert.equal(again.id, task.id);
+    const due = new Date(Date.now() + HOUR);
+    await losing.submit({ topic, key: 'unnamed', payload: null, dueAt: due, headers: { source: 'tests' } });
+});
+
+test('a replacement whose answers are lost leaves one task', { skip }, async () => {
+    const first = await client.submit({ topic, name: 'order-2', key: 'first', payload: 1, delay: HOUR });
+    const task = await losing.replace(topic, 'order-2', { key: 'replaced', payload: 2, delay: HOUR });
+    assert.equal((await client.get(topic, 'order-2'))?.id, task.id);
+    assert.equal((await client.cancelById(first.id)).verdict, 'replaced');
+});
+
+test('verdicts are values', { skip }, async () => {
+    await client.submit({ topic, name: 'order-3', payloadText: '3', delay: HOUR });
+    const cancelled = await losing.cancel(topic, 'order-3');
+    assert.deepEqual([cancelled.verdict, cancelled.task?.state], ['cancelled', 'cancelled']);
+    assert.equal((await client.cancel(topic, 'nobody')).verdict, 'not_found');
+    assert.equal(await client.get(topic, 'nobody'), undefined);
+    let task = await client.submit({ topic, name: 'order-4', payload: 4, delay: 0 });
+    while (task.state !== 'published') task = (await client.getById(task.id))!;
+    assert.ok(task.receipt!.offset >= 0);
+    assert.equal((await client.cancelById(task.id)).verdict, 'too_late');
+});
+
+test('a refused request is a problem with a type', { skip }, async () => {
+    const refused = client.submit({ topic: 'no-such-topic', payload: 1, delay: HOUR });
+    await assert.rejects(refused, (problem: Problem) => problem.slug === 'unknown-topic' && problem.status === 422);
+    const wrong = client.submit({ topic, payload: 1, delay: -1 });
+    await assert.rejects(wrong, (problem: Problem) => problem.slug === 'invalid-value' && problem.field === 'delay');
+});
+
+test('a replacement of a task that may be due is not repeated', { skip }, async () => {
+    const lost = losing.replace(topic, 'order-5', { payload: 5, delay: 0 });
+    await assert.rejects(lost, (failure: NoAnswer) => failure instanceof NoAnswer && failure.isUnknown);
+});
+
+test('a token and a CA file are used', { skip }, async () => {
+    const [url, caFile] = [process.env.PUNCTUAL_SECURE_URL!, process.env.PUNCTUAL_CA_FILE!];
+    const secure = new Client(url, { caFile, tokenFile: process.env.PUNCTUAL_TOKEN_FILE! });
+    await secure.submit({ topic, key: 'secure', payload: 6, delay: HOUR });
+    const anonymous = new Client(url, { caFile }).submit({ topic, payload: 6, delay: HOUR });
+    await assert.rejects(anonymous, (problem: Problem) => problem.slug === 'unauthenticated');
+    const distrustful = new Client(url).submit({ topic, payload: 6, delay: HOUR });
+    await assert.rejects(distrustful, (failure: NoAnswer) => failure instanceof NoAnswer && !failure.isUnknown);
+});
+
+test('without a node nothing was done', async () => {
+    const alone = new Client('http://127.0.0.1:1', { retryFor: 300 });
+    const lost = alone.submit({ topic: 'demo', payload: 1, delay: HOUR });
+    await assert.rejects(lost, (failure: NoAnswer) => failure instanceof NoAnswer && !failure.isUnknown);
+});
+
+test('a token is not sent in clear over the network', () => {
+    assert.throws(() => new Client('http://punctual.example:7070', { token: 'pt_1' }), TypeError);
+});
+
+test('the work of a task succeeds once', async () => {
+    const once = new Once(2);
+    const headers = { [TASK_ID]: Buffer.from('1'), [DUE_AT]: '1896082200000' };
+    assert.deepEqual([taskId(headers), dueAt(headers)?.getTime()], ['1', 1896082200000]);
+    await assert.rejects(once.run(headers, () => Promise.reject(new Error('broken'))));
+    assert.equal(await once.run(headers, () => {}), true);
+    assert.equal(await once.run(headers, () => {}), false);
+});
