@@ -1,0 +1,37 @@
+package punctual;
+
+import com.fasterxml.jackson.databind.JsonNode;
+
+/** A refused request. Nothing was done, and the same request is refused again. */
+public final class Problem extends RuntimeException {
+    static final String PREFIX = "urn:punctual:problem:";
+
+    private final transient JsonNode body;
+
+    Problem(JsonNode body) {
+        super(body.path("type").asText().replace(PREFIX, "") + ": " + body.path("detail").asText());
+        this.body = body;
+    }
+
+    /** The last part of the type, such as {@code unknown-topic}. Decide by it. */
+    public String slug() {
+        return body.path("type").asText().replace(PREFIX, "");
+    }
+
+    public int status() {
+        return body.path("status").asInt();
+    }
+
+    public String detail() {
+        return body.path("detail").asText();
+    }
+
+    /** The wrong field, such as {@code due_at}, or null. */
+    public String field() {
+        return body.path("field").textValue();
+    }
+
+    public JsonNode body() {
+        return body;
+    }
+}

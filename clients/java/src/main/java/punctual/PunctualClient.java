@@ -1,0 +1,231 @@
+package punctual;
+
+import static java.nio.charset.StandardCharsets.UTF_8;
+
+import com.fasterxml.jackson.databind.JsonNode;
+import com.fasterxml.jackson.databind.node.ObjectNode;
+import java.io.IOException;
+import java.net.ConnectException;
+import java.net.URI;
+import java.net.URLEncoder;
+import java.net.http.HttpClient;
+import java.net.http.HttpConnectTimeoutException;
+import java.net.http.HttpRequest;
+import java.net.http.HttpRequest.BodyPublishers;
+import java.net.http.HttpResponse;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.security.GeneralSecurityException;
+import java.security.KeyStore;
+import java.security.cert.CertificateFactory;
+import java.time.Duration;
+import java.util.Locale;
+import java.util.Set;
+import java.util.UUID;
+import java.util.concurrent.ThreadLocalRandom;
+import javax.net.ssl.SSLContext;
+import javax.net.ssl.SSLHandshakeException;
+import javax.net.ssl.TrustManagerFactory;
+
+/** A client of one node, for any number of threads: submit, replace, look up, cancel. */
+public final class PunctualClient {
+    private static final Duration PAUSE_MIN = Duration.ofMillis(100);
+    private static final Duration PAUSE_MAX = Duration.ofSeconds(5);
+    private static final Duration RETRY_AFTER_MAX = Duration.ofSeconds(60);
+    private static final Duration FOR_EVER = Duration.ofDays(36_500);
+    private static final Set<String> PERHAPS_DONE = Set.of("outcome-unknown", "internal");
+
+    private final Builder settings;
+    private final HttpClient http;
+
+    private PunctualClient(Builder settings) {
+        this.settings = settings;
+        var builder = HttpClient.newBuilder().version(HttpClient.Version.HTTP_1_1)
+            .connectTimeout(Duration.ofSeconds(5));
+        if (settings.tls != null) builder.sslContext(settings.tls);
+        http = builder.build();
+    }
+
+    public static Builder to(String url) {
+        return new Builder(url);
+    }
+
+    public static final class Builder {
+        private final String url;
+        private String token;
+        private SSLContext tls;
+        private Duration timeout = Duration.ofSeconds(35);
+        private Duration retryFor = Duration.ofSeconds(30);
+
+        private Builder(String url) {
+            this.url = url.endsWith("/") ? url.substring(0, url.length() - 1) : url;
+        }
+
+        public Builder token(String token) {
+            this.token = token;
+            return this;
+        }
+
+        public Builder tokenFile(Path file) throws IOException {
+            return token(Files.readString(file).strip());
+        }
+
+        /** Trusts the authorities in the file, in PEM, and no others. */
+        public Builder caFile(Path file) throws IOException, GeneralSecurityException {
+            var trusted = KeyStore.getInstance(KeyStore.getDefaultType());
+            trusted.load(null, null);
+            try (var pem = Files.newInputStream(file)) {
+                int index = 0;
+                for (var certificate : CertificateFactory.getInstance("X.509").generateCertificates(pem)) {
+                    trusted.setCertificateEntry("authority-" + index++, certificate);
+                }
+            }
+            var trust = TrustManagerFactory.getInstance(TrustManagerFactory.getDefaultAlgorithm());
+            trust.init(trusted);
+            tls = SSLContext.getInstance("TLS");
+            tls.init(null, trust.getTrustManagers(), null);
+            return this;
+        }
+
+        /** The time of one attempt. */
+        public Builder timeout(Duration timeout) {
+            this.timeout = timeout;
+            return this;
+        }
+
+        /** The time for all attempts of a call. */
+        public Builder retryFor(Duration retryFor) {
+            this.retryFor = retryFor;
+            return this;
+        }
+
+        public PunctualClient build() {
+            URI uri = URI.create(url);
+            boolean isLocal = Set.of("127.0.0.1", "[::1]", "localhost").contains(String.valueOf(uri.getHost()));
+            if (token != null && !"https".equals(uri.getScheme()) && !isLocal) {
+                throw new IllegalArgumentException("a token is sent over https:// only, or to this machine");
+            }
+            return new PunctualClient(this);
+        }
+    }
+
+    /**
+     * Submits a task and returns it. A known name returns its first task: look at its {@code state}.
+     * A task without a name gets a random one, so that its own repetitions make no second task.
+     */
+    public JsonNode submit(String topic, Draft draft) throws InterruptedException {
+        ObjectNode body = draft.body.deepCopy().put("topic", topic);
+        if (!body.has("name")) body.put("name", "client-" + UUID.randomUUID());
+        return successful(call("POST", "/v1/tasks", body, FOR_EVER));
+    }
+
+    /**
+     * Creates the task of a name, or replaces a pending one. A task on its way is a {@link Problem}
+     * with the slug {@code too-late}.
+     */
+    public JsonNode replace(String topic, String name, Draft draft) throws InterruptedException {
+        // Once the task may be due, a repetition would schedule another one.
+        return successful(call("PUT", path(topic, name), draft.body, draft.dueIn()));
+    }
+
+    /** Returns the task of a name, or null. */
+    public JsonNode get(String topic, String name) throws InterruptedException {
+        return look(path(topic, name));
+    }
+
+    public JsonNode getById(String id) throws InterruptedException {
+        return look("/v1/tasks/" + encoded(id));
+    }
+
+    /** Cancels the task of a name. The verdict says whether its record will ever exist. */
+    public Cancelled cancel(String topic, String name) throws InterruptedException {
+        return cancelAt(path(topic, name));
+    }
+
+    public Cancelled cancelById(String id) throws InterruptedException {
+        return cancelAt("/v1/tasks/" + encoded(id));
+    }
+
+    private JsonNode look(String path) throws InterruptedException {
+        var answer = call("GET", path, null, FOR_EVER);
+        return answer.is("task-not-found") ? null : successful(answer);
+    }
+
+    private Cancelled cancelAt(String path) throws InterruptedException {
+        var body = call("DELETE", path, null, FOR_EVER).body;
+        if (!body.has("verdict")) throw new Problem(body);
+        var verdict = Cancelled.Verdict.valueOf(body.get("verdict").asText().toUpperCase(Locale.ROOT));
+        return new Cancelled(verdict, body.get("task"));
+    }
+
+    private record Answer(int status, Duration retryAfter, JsonNode body) {
+        boolean is(String slug) {
+            return body.path("type").asText().equals(Problem.PREFIX + slug);
+        }
+    }
+
+    /**
+     * Repeats a request until it has an answer. Repeats what was not done (429, 503), and what may
+     * have been done (no answer, 500, {@code outcome-unknown}) if a repetition starts within
+     * {@code safeFor}.
+     */
+    private Answer call(String method, String path, JsonNode body, Duration safeFor) throws InterruptedException {
+        long began = System.nanoTime();
+        boolean isUnknown = false;
+        for (int attempt = 0; ; attempt++) {
+            Exception failure;
+            Duration asked = Duration.ZERO;
+            try {
+                var answer = attempt(method, path, body);
+                if (!Set.of(408, 429, 500, 503).contains(answer.status)) return answer;
+                var problem = new Problem(answer.body);
+                failure = problem;
+                asked = min(answer.retryAfter, RETRY_AFTER_MAX);
+                isUnknown |= PERHAPS_DONE.contains(problem.slug());
+            } catch (ConnectException | HttpConnectTimeoutException | SSLHandshakeException notConnected) {
+                failure = notConnected;
+            } catch (IOException lost) {
+                failure = lost;
+                isUnknown = true;
+            }
+            var doubled = min(PAUSE_MIN.multipliedBy(1L << Math.min(attempt, 16)), PAUSE_MAX);
+            var pause = asked.compareTo(doubled) > 0 ? asked : doubled;
+            pause = pause.plusMillis(ThreadLocalRandom.current().nextLong(pause.toMillis() / 4 + 1));
+            var end = isUnknown ? min(settings.retryFor, safeFor) : settings.retryFor;
+            // A certificate does not become right by asking again.
+            boolean isFinal = failure instanceof SSLHandshakeException;
+            if (isFinal || Duration.ofNanos(System.nanoTime() - began).plus(pause).compareTo(end) > 0) {
+                throw new NoAnswer(method + " " + path + ": " + failure, isUnknown, failure);
+            }
+            Thread.sleep(pause.toMillis());
+        }
+    }
+
+    private Answer attempt(String method, String path, JsonNode body) throws IOException, InterruptedException {
+        var publisher = body == null ? BodyPublishers.noBody() : BodyPublishers.ofString(body.toString());
+        var request = HttpRequest.newBuilder(URI.create(settings.url + path)).timeout(settings.timeout)
+            .method(method, publisher);
+        if (body != null) request.header("content-type", "application/json");
+        if (settings.token != null) request.header("authorization", "Bearer " + settings.token);
+        var answer = http.send(request.build(), HttpResponse.BodyHandlers.ofString());
+        long seconds = answer.headers().firstValueAsLong("retry-after").orElse(0);
+        return new Answer(answer.statusCode(), Duration.ofSeconds(seconds), Draft.JSON.readTree(answer.body()));
+    }
+
+    private static JsonNode successful(Answer answer) {
+        if (answer.status >= 300) throw new Problem(answer.body);
+        return answer.body;
+    }
+
+    private static Duration min(Duration one, Duration other) {
+        return one.compareTo(other) < 0 ? one : other;
+    }
+
+    private static String path(String topic, String name) {
+        return "/v1/topics/" + encoded(topic) + "/tasks/" + encoded(name);
+    }
+
+    private static String encoded(String part) {
+        return URLEncoder.encode(part, UTF_8).replace("+", "%20");
+    }
+}

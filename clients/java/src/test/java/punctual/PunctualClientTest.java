@@ -1,0 +1,120 @@
+package punctual;
+
+import static org.junit.jupiter.api.Assertions.*;
+import static org.junit.jupiter.api.Assumptions.assumeTrue;
+
+import java.nio.file.Path;
+import java.time.Duration;
+import java.time.Instant;
+import java.util.Map;
+import java.util.concurrent.atomic.AtomicInteger;
+import org.junit.jupiter.api.BeforeEach;
+import org.junit.jupiter.api.Nested;
+import org.junit.jupiter.api.Test;
+
+class PunctualClientTest {
+    static final String TOPIC = System.getenv("PUNCTUAL_TOPIC");
+    static final Duration HOUR = Duration.ofHours(1);
+
+    static PunctualClient client(String variable) {
+        return PunctualClient.to(System.getenv(variable)).build();
+    }
+
+    /** The story of every client: tests/integration/clients.rs starts a node for it. */
+    @Nested
+    class Story {
+        PunctualClient client, losing;
+
+        @BeforeEach
+        void needsANode() {
+            assumeTrue(TOPIC != null);
+            client = client("PUNCTUAL_URL");
+            losing = client("PUNCTUAL_LOSING_URL");
+        }
+
+        @Test
+        void aSubmitWhoseAnswersAreLostMakesOneTask() throws Exception {
+            var name = "a name/with ü";
+            var task = losing.submit(TOPIC, Draft.in(HOUR).name(name).key("named").payload(Map.of("order", 1)));
+            assertEquals("scheduled", task.get("state").asText());
+            var again = client.submit(TOPIC, Draft.in(HOUR).name(name).key("other").payload(2));
+            assertEquals(task.get("id"), again.get("id"));
+            var due = Draft.at(Instant.now().plus(HOUR)).key("unnamed").payload(null);
+            losing.submit(TOPIC, due.headers(Map.of("source", "tests")));
+        }
+
+        @Test
+        void aReplacementWhoseAnswersAreLostLeavesOneTask() throws Exception {
+            var first = client.submit(TOPIC, Draft.in(HOUR).name("order-2").key("first").payload(1));
+            var task = losing.replace(TOPIC, "order-2", Draft.in(HOUR).key("replaced").payload(2));
+            assertEquals(task.get("id"), client.get(TOPIC, "order-2").get("id"));
+            assertEquals(Cancelled.Verdict.REPLACED, client.cancelById(first.get("id").asText()).verdict());
+        }
+
+        @Test
+        void verdictsAreValues() throws Exception {
+            client.submit(TOPIC, Draft.in(HOUR).name("order-3").payloadText("3"));
+            var cancelled = losing.cancel(TOPIC, "order-3");
+            assertEquals(Cancelled.Verdict.CANCELLED, cancelled.verdict());
+            assertEquals("cancelled", cancelled.task().get("state").asText());
+            assertEquals(Cancelled.Verdict.NOT_FOUND, client.cancel(TOPIC, "nobody").verdict());
+            assertNull(client.get(TOPIC, "nobody"));
+            var task = client.submit(TOPIC, Draft.in(Duration.ZERO).name("order-4").payload(4));
+            while (!task.get("state").asText().equals("published")) task = client.getById(task.get("id").asText());
+            assertTrue(task.get("receipt").get("offset").asLong() >= 0);
+            assertEquals(Cancelled.Verdict.TOO_LATE, client.cancelById(task.get("id").asText()).verdict());
+        }
+
+        @Test
+        void aRefusedRequestIsAProblemWithAType() {
+            var problem = assertThrows(Problem.class, () -> client.submit("no-such-topic", Draft.in(HOUR).payload(1)));
+            assertEquals("unknown-topic", problem.slug());
+            assertEquals(422, problem.status());
+            problem = assertThrows(Problem.class, () -> client.submit(TOPIC, Draft.in(HOUR.negated()).payload(1)));
+            assertEquals("delay", problem.field());
+        }
+
+        @Test
+        void aReplacementOfATaskThatMayBeDueIsNotRepeated() {
+            var draft = Draft.in(Duration.ZERO).payload(5);
+            assertTrue(assertThrows(NoAnswer.class, () -> losing.replace(TOPIC, "order-5", draft)).isUnknown());
+        }
+
+        @Test
+        void aTokenAndACaFileAreUsed() throws Exception {
+            var url = System.getenv("PUNCTUAL_SECURE_URL");
+            var ca = Path.of(System.getenv("PUNCTUAL_CA_FILE"));
+            var draft = Draft.in(HOUR).key("secure").payload(6);
+            var token = Path.of(System.getenv("PUNCTUAL_TOKEN_FILE"));
+            PunctualClient.to(url).tokenFile(token).caFile(ca).build().submit(TOPIC, draft);
+            var anonymous = PunctualClient.to(url).caFile(ca).build();
+            assertEquals("unauthenticated", assertThrows(Problem.class, () -> anonymous.submit(TOPIC, draft)).slug());
+            var distrustful = PunctualClient.to(url).build();
+            assertFalse(assertThrows(NoAnswer.class, () -> distrustful.submit(TOPIC, draft)).isUnknown());
+        }
+    }
+
+    @Test
+    void withoutANodeNothingWasDone() {
+        var alone = PunctualClient.to("http://127.0.0.1:1").retryFor(Duration.ofMillis(300)).build();
+        var failure = assertThrows(NoAnswer.class, () -> alone.submit("demo", Draft.in(HOUR).payload(1)));
+        assertFalse(failure.isUnknown());
+    }
+
+    @Test
+    void aTokenIsNotSentInClearOverTheNetwork() {
+        var builder = PunctualClient.to("http://punctual.example:7070").token("pt_1");
+        assertThrows(IllegalArgumentException.class, builder::build);
+    }
+
+    @Test
+    void theWorkOfATaskSucceedsOnce() {
+        var once = new Once(2);
+        var done = new AtomicInteger();
+        var task = "1".getBytes();
+        assertThrows(ArithmeticException.class, () -> once.run(task, () -> done.set(1 / done.get())));
+        assertTrue(once.run(task, done::incrementAndGet));
+        assertFalse(once.run(task, done::incrementAndGet));
+        assertEquals(1, done.get());
+    }
+}
