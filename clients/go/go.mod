@@ -1,0 +1,3 @@
+module punctual.example/client
+
+go 1.22

@@ -1,0 +1,43 @@
+package punctual
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+)
+
+// Problem is a refused request. Nothing was done, and the same request is refused again.
+type Problem struct {
+	// Slug is the last part of the type, such as unknown-topic. Decide by it.
+	Slug   string `json:"-"`
+	Type   string `json:"type"`
+	Status int    `json:"status"`
+	Detail string `json:"detail"`
+	// Field is the wrong field, such as due_at.
+	Field string `json:"field"`
+	// Task is the task that could not be replaced.
+	Task *Task `json:"task"`
+}
+
+func (problem *Problem) Error() string { return problem.Slug + ": " + problem.Detail }
+
+// NoAnswer says that no attempt got an answer in time.
+type NoAnswer struct {
+	Call string
+	// IsUnknown is true if an attempt may have taken effect. False: nothing was done.
+	IsUnknown bool
+	// Err is the failure of the last attempt.
+	Err error
+}
+
+func (failure *NoAnswer) Error() string { return fmt.Sprintf("%s: %v", failure.Call, failure.Err) }
+func (failure *NoAnswer) Unwrap() error { return failure.Err }
+
+func problemOf(body []byte) *Problem {
+	problem := &Problem{}
+	if err := json.Unmarshal(body, problem); err != nil {
+		problem.Detail = err.Error()
+	}
+	problem.Slug = strings.TrimPrefix(problem.Type, "urn:punctual:problem:")
+	return problem
+}

@@ -1,0 +1,358 @@
+// Package punctual is a client of Punctual, which publishes records to Kafka at their due time.
+package punctual
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	mathrand "math/rand/v2"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+)
+
+const (
+	pauseMin      = 100 * time.Millisecond
+	pauseMax      = 5 * time.Second
+	retryAfterMax = time.Minute
+	forEver       = time.Duration(math.MaxInt64)
+	answerMax     = 64 << 20
+)
+
+// Draft is a task to submit: one of Delay and DueAt, one payload or a tombstone.
+type Draft struct {
+	// Name is your idempotency key, unique within the topic. Only for a submit.
+	Name string
+	// Delay is the time from now, if DueAt is zero.
+	Delay time.Duration
+	DueAt time.Time
+	Key   *string
+	// KeyBytes is a key that is not text.
+	KeyBytes []byte
+	// Payload is any value that encoding/json writes, nil included (JSON's null), unless
+	// PayloadBytes or Tombstone is set.
+	Payload      any
+	PayloadBytes []byte
+	// Tombstone makes the record's value null.
+	Tombstone bool
+	Headers   map[string]any
+}
+
+// Task is a task as the API shows it.
+type Task struct {
+	ID    string    `json:"id"`
+	Topic string    `json:"topic"`
+	Name  string    `json:"name"`
+	DueAt time.Time `json:"due_at"`
+	// State is scheduled, claimed, published, cancelled or dead; more may be added.
+	State      string   `json:"state"`
+	ReplacedBy string   `json:"replaced_by"`
+	Receipt    *Receipt `json:"receipt"`
+}
+
+// Receipt is the place of a published record.
+type Receipt struct {
+	Partition   int32     `json:"partition"`
+	Offset      int64     `json:"offset"`
+	PublishedAt time.Time `json:"published_at"`
+	LatenessMS  int64     `json:"lateness_ms"`
+}
+
+// Verdict is the result of a cancel.
+type Verdict string
+
+const (
+	VerdictCancelled Verdict = "cancelled"
+	VerdictTooLate   Verdict = "too_late"
+	VerdictReplaced  Verdict = "replaced"
+	VerdictNotFound  Verdict = "not_found"
+)
+
+// Cancelled is a verdict with its task, which is nil if there is none.
+type Cancelled struct {
+	Verdict Verdict `json:"verdict"`
+	Task    *Task   `json:"task"`
+}
+
+// Client is a client of one node, for any number of goroutines.
+type Client struct {
+	base     string
+	token    string
+	http     http.Client
+	retryFor time.Duration
+}
+
+// Option changes a new client.
+type Option func(*Client) error
+
+// Token is sent with each request.
+func Token(token string) Option {
+	return func(client *Client) error { client.token = token; return nil }
+}
+
+// TokenFile is a file with the token.
+func TokenFile(path string) Option {
+	return func(client *Client) error {
+		text, err := os.ReadFile(path)
+		client.token = strings.TrimSpace(string(text))
+		return err
+	}
+}
+
+// CAFile is a file with the authorities to trust, in PEM.
+func CAFile(path string) Option {
+	return func(client *Client) error {
+		pem, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		pool := x509.NewCertPool()
+		if !pool.AppendCertsFromPEM(pem) {
+			return fmt.Errorf("%s has no certificate", path)
+		}
+		transport := http.DefaultTransport.(*http.Transport).Clone()
+		transport.TLSClientConfig = &tls.Config{RootCAs: pool}
+		client.http.Transport = transport
+		return nil
+	}
+}
+
+// Timeout is the time of one attempt.
+func Timeout(timeout time.Duration) Option {
+	return func(client *Client) error { client.http.Timeout = timeout; return nil }
+}
+
+// RetryFor is the time for all attempts of a call.
+func RetryFor(limit time.Duration) Option {
+	return func(client *Client) error { client.retryFor = limit; return nil }
+}
+
+// New returns a client of the node at a URL such as http://127.0.0.1:7070.
+func New(node string, options ...Option) (*Client, error) {
+	parsed, err := url.Parse(node)
+	if err != nil {
+		return nil, err
+	}
+	client := &Client{base: strings.TrimSuffix(node, "/"), http: http.Client{Timeout: 35 * time.Second}, retryFor: 30 * time.Second}
+	for _, option := range options {
+		if err := option(client); err != nil {
+			return nil, err
+		}
+	}
+	host := parsed.Hostname()
+	if isLocal := host == "127.0.0.1" || host == "::1" || host == "localhost"; client.token != "" && parsed.Scheme != "https" && !isLocal {
+		return nil, errors.New("a token is sent over https:// only, or to this machine")
+	}
+	return client, nil
+}
+
+// Submit submits a task and returns it. A known name returns its first task: look at its State. A
+// task without a name gets a random one, so that its own repetitions make no second task.
+func (client *Client) Submit(ctx context.Context, topic string, draft Draft) (Task, error) {
+	body := draft.body()
+	body["topic"], body["name"] = topic, draft.Name
+	if draft.Name == "" {
+		random := make([]byte, 16)
+		if _, err := rand.Read(random); err != nil {
+			return Task{}, err
+		}
+		body["name"] = fmt.Sprintf("client-%x", random)
+	}
+	return client.must(ctx, http.MethodPost, "/v1/tasks", body, forEver)
+}
+
+// Replace creates the task of a name, or replaces a pending one. A task on its way is a *Problem
+// with the Slug too-late.
+func (client *Client) Replace(ctx context.Context, topic, name string, draft Draft) (Task, error) {
+	// Once the task may be due, a repetition would schedule another one.
+	dueIn := draft.Delay
+	if !draft.DueAt.IsZero() {
+		dueIn = time.Until(draft.DueAt)
+	}
+	return client.must(ctx, http.MethodPut, pathOf(topic, name), draft.body(), dueIn)
+}
+
+// Get returns the task of a name. found is false if there is none.
+func (client *Client) Get(ctx context.Context, topic, name string) (task Task, found bool, err error) {
+	return client.look(ctx, pathOf(topic, name))
+}
+
+// GetByID is as Get, by the id of the task.
+func (client *Client) GetByID(ctx context.Context, id string) (task Task, found bool, err error) {
+	return client.look(ctx, "/v1/tasks/"+url.PathEscape(id))
+}
+
+// Cancel cancels the task of a name. The verdict says whether its record will ever exist.
+func (client *Client) Cancel(ctx context.Context, topic, name string) (Cancelled, error) {
+	return client.cancelAt(ctx, pathOf(topic, name))
+}
+
+// CancelByID is as Cancel, by the id of the task.
+func (client *Client) CancelByID(ctx context.Context, id string) (Cancelled, error) {
+	return client.cancelAt(ctx, "/v1/tasks/"+url.PathEscape(id))
+}
+
+func (client *Client) look(ctx context.Context, path string) (Task, bool, error) {
+	task, err := client.must(ctx, http.MethodGet, path, nil, forEver)
+	var problem *Problem
+	if errors.As(err, &problem) && problem.Slug == "task-not-found" {
+		return Task{}, false, nil
+	}
+	return task, err == nil, err
+}
+
+func (client *Client) cancelAt(ctx context.Context, path string) (Cancelled, error) {
+	answer, err := client.call(ctx, http.MethodDelete, path, nil, forEver)
+	if err != nil {
+		return Cancelled{}, err
+	}
+	var cancelled Cancelled
+	if err := json.Unmarshal(answer.body, &cancelled); err != nil {
+		return Cancelled{}, err
+	}
+	if cancelled.Verdict == "" {
+		return Cancelled{}, problemOf(answer.body)
+	}
+	return cancelled, nil
+}
+
+func (client *Client) must(ctx context.Context, method, path string, body map[string]any, safeFor time.Duration) (Task, error) {
+	var task Task
+	answer, err := client.call(ctx, method, path, body, safeFor)
+	if err != nil {
+		return task, err
+	}
+	if answer.status >= 300 {
+		return task, problemOf(answer.body)
+	}
+	return task, json.Unmarshal(answer.body, &task)
+}
+
+type answer struct {
+	status     int
+	retryAfter time.Duration
+	body       []byte
+}
+
+// call repeats a request until it has an answer. It repeats what was not done (429, 503), and what
+// may have been done (no answer, 500, outcome-unknown) if a repetition starts within safeFor.
+func (client *Client) call(ctx context.Context, method, path string, body map[string]any, safeFor time.Duration) (answer, error) {
+	var text []byte
+	if body != nil {
+		var err error
+		if text, err = json.Marshal(body); err != nil {
+			return answer{}, err
+		}
+	}
+	began, isUnknown := time.Now(), false
+	for attempt := 0; ; attempt++ {
+		got, failure := client.attempt(ctx, method, path, text)
+		if failure == nil {
+			switch got.status {
+			case 408, 429, 500, 503:
+				problem := problemOf(got.body)
+				isUnknown = isUnknown || problem.Slug == "outcome-unknown" || problem.Slug == "internal"
+				failure = problem
+			default:
+				return got, nil
+			}
+		} else {
+			isUnknown = isUnknown || !isNotConnected(failure)
+		}
+		pause := max(min(pauseMin<<min(attempt, 16), pauseMax), min(got.retryAfter, retryAfterMax))
+		pause += mathrand.N(pause/4 + 1)
+		end := client.retryFor
+		if isUnknown {
+			end = min(end, safeFor)
+		}
+		noAnswer := &NoAnswer{Call: method + " " + path, IsUnknown: isUnknown, Err: failure}
+		if isCertificate(failure) || time.Since(began)+pause > end {
+			return answer{}, noAnswer
+		}
+		select {
+		case <-ctx.Done():
+			return answer{}, noAnswer
+		case <-time.After(pause):
+		}
+	}
+}
+
+func (client *Client) attempt(ctx context.Context, method, path string, text []byte) (answer, error) {
+	request, err := http.NewRequestWithContext(ctx, method, client.base+path, bytes.NewReader(text))
+	if err != nil {
+		return answer{}, err
+	}
+	if text != nil {
+		request.Header.Set("content-type", "application/json")
+	}
+	if client.token != "" {
+		request.Header.Set("authorization", "Bearer "+client.token)
+	}
+	response, err := client.http.Do(request)
+	if err != nil {
+		return answer{}, err
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(io.LimitReader(response.Body, answerMax))
+	if err != nil {
+		return answer{}, err
+	}
+	if !json.Valid(body) {
+		return answer{}, errors.New("the answer is not of Punctual")
+	}
+	seconds, _ := strconv.Atoi(response.Header.Get("retry-after")) // none: 0
+	return answer{response.StatusCode, time.Duration(seconds) * time.Second, body}, nil
+}
+
+func isNotConnected(err error) bool {
+	var operation *net.OpError
+	return isCertificate(err) || errors.As(err, &operation) && operation.Op == "dial"
+}
+
+// isCertificate tells of a certificate that is not trusted: it does not become right by asking again.
+func isCertificate(err error) bool {
+	var certificate *tls.CertificateVerificationError
+	return errors.As(err, &certificate)
+}
+
+func pathOf(topic, name string) string {
+	return "/v1/topics/" + url.PathEscape(topic) + "/tasks/" + url.PathEscape(name)
+}
+
+func (draft Draft) body() map[string]any {
+	body := map[string]any{}
+	if draft.DueAt.IsZero() {
+		body["delay"] = draft.Delay.Milliseconds()
+	} else {
+		body["due_at"] = draft.DueAt.Format(time.RFC3339Nano)
+	}
+	switch {
+	case draft.Tombstone:
+		body["tombstone"] = true
+	case draft.PayloadBytes != nil:
+		body["payload_base64"] = draft.PayloadBytes // encoding/json writes bytes as base64
+	default:
+		body["payload"] = draft.Payload
+	}
+	if draft.Key != nil {
+		body["key"] = *draft.Key
+	}
+	if draft.KeyBytes != nil {
+		body["key_base64"] = draft.KeyBytes
+	}
+	if draft.Headers != nil {
+		body["headers"] = draft.Headers
+	}
+	return body
+}

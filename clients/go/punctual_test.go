@@ -1,0 +1,141 @@
+package punctual_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"testing"
+	"time"
+
+	punctual "punctual.example/client"
+)
+
+var (
+	ctx   = context.Background()
+	topic = os.Getenv("PUNCTUAL_TOPIC")
+)
+
+// clients returns those of the story of every client: tests/integration/clients.rs starts a node.
+func clients(t *testing.T) (client, losing *punctual.Client) {
+	if topic == "" {
+		t.Skip("needs a node")
+	}
+	return open(t, os.Getenv("PUNCTUAL_URL")), open(t, os.Getenv("PUNCTUAL_LOSING_URL"))
+}
+
+func open(t *testing.T, url string, options ...punctual.Option) *punctual.Client {
+	t.Helper()
+	client, err := punctual.New(url, options...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return client
+}
+
+func must[T any](t *testing.T) func(T, error) T {
+	return func(value T, err error) T {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return value
+	}
+}
+
+func equal[T comparable](t *testing.T, got, want T) {
+	t.Helper()
+	if got != want {
+		t.Fatalf("%v, not %v", got, want)
+	}
+}
+
+func later(name, key string, payload any) punctual.Draft {
+	return punctual.Draft{Name: name, Key: &key, Payload: payload, Delay: time.Hour}
+}
+
+func TestASubmitWhoseAnswersAreLostMakesOneTask(t *testing.T) {
+	client, losing := clients(t)
+	task := must[punctual.Task](t)(losing.Submit(ctx, topic, later("a name/with ü", "named", map[string]int{"order": 1})))
+	equal(t, task.State, "scheduled")
+	again := must[punctual.Task](t)(client.Submit(ctx, topic, later("a name/with ü", "other", 2)))
+	equal(t, again.ID, task.ID)
+	key := "unnamed"
+	draft := punctual.Draft{Key: &key, DueAt: time.Now().Add(time.Hour), Headers: map[string]any{"source": "tests"}}
+	must[punctual.Task](t)(losing.Submit(ctx, topic, draft))
+}
+
+func TestAReplacementWhoseAnswersAreLostLeavesOneTask(t *testing.T) {
+	client, losing := clients(t)
+	first := must[punctual.Task](t)(client.Submit(ctx, topic, later("order-2", "first", 1)))
+	task := must[punctual.Task](t)(losing.Replace(ctx, topic, "order-2", later("", "replaced", 2)))
+	found, _, err := client.Get(ctx, topic, "order-2")
+	equal(t, must[punctual.Task](t)(found, err).ID, task.ID)
+	equal(t, must[punctual.Cancelled](t)(client.CancelByID(ctx, first.ID)).Verdict, punctual.VerdictReplaced)
+}
+
+func TestVerdictsAreValues(t *testing.T) {
+	client, losing := clients(t)
+	must[punctual.Task](t)(client.Submit(ctx, topic, later("order-3", "third", 3)))
+	cancelled := must[punctual.Cancelled](t)(losing.Cancel(ctx, topic, "order-3"))
+	equal(t, cancelled.Verdict, punctual.VerdictCancelled)
+	equal(t, cancelled.Task.State, "cancelled")
+	equal(t, must[punctual.Cancelled](t)(client.Cancel(ctx, topic, "nobody")).Verdict, punctual.VerdictNotFound)
+	_, found, err := client.Get(ctx, topic, "nobody")
+	equal(t, must[bool](t)(found, err), false)
+	task := must[punctual.Task](t)(client.Submit(ctx, topic, punctual.Draft{Name: "order-4", PayloadBytes: []byte{0}}))
+	for task.State != "published" {
+		task, _, err = client.GetByID(ctx, task.ID)
+		must[bool](t)(true, err)
+	}
+	equal(t, task.Receipt.Offset >= 0, true)
+	equal(t, must[punctual.Cancelled](t)(client.CancelByID(ctx, task.ID)).Verdict, punctual.VerdictTooLate)
+}
+
+func TestARefusedRequestIsAProblemWithAType(t *testing.T) {
+	client, _ := clients(t)
+	var problem *punctual.Problem
+	_, err := client.Submit(ctx, "no-such-topic", later("", "none", 1))
+	equal(t, errors.As(err, &problem) && problem.Slug == "unknown-topic" && problem.Status == 422, true)
+	_, err = client.Submit(ctx, topic, punctual.Draft{Delay: -time.Hour})
+	equal(t, errors.As(err, &problem) && problem.Field == "delay", true)
+}
+
+func TestAReplacementOfATaskThatMayBeDueIsNotRepeated(t *testing.T) {
+	_, losing := clients(t)
+	var failure *punctual.NoAnswer
+	_, err := losing.Replace(ctx, topic, "order-5", punctual.Draft{Payload: 5})
+	equal(t, errors.As(err, &failure) && failure.IsUnknown, true)
+}
+
+func TestATokenAndACAFileAreUsed(t *testing.T) {
+	clients(t)
+	url, ca := os.Getenv("PUNCTUAL_SECURE_URL"), punctual.CAFile(os.Getenv("PUNCTUAL_CA_FILE"))
+	draft := later("", "secure", 6)
+	must[punctual.Task](t)(open(t, url, ca, punctual.TokenFile(os.Getenv("PUNCTUAL_TOKEN_FILE"))).Submit(ctx, topic, draft))
+	var problem *punctual.Problem
+	_, err := open(t, url, ca).Submit(ctx, topic, draft)
+	equal(t, errors.As(err, &problem) && problem.Slug == "unauthenticated", true)
+	var failure *punctual.NoAnswer
+	_, err = open(t, url).Submit(ctx, topic, draft)
+	equal(t, errors.As(err, &failure) && !failure.IsUnknown, true)
+}
+
+func TestWithoutANodeNothingWasDone(t *testing.T) {
+	var failure *punctual.NoAnswer
+	_, err := open(t, "http://127.0.0.1:1", punctual.RetryFor(300*time.Millisecond)).Submit(ctx, "demo", later("", "none", 1))
+	equal(t, errors.As(err, &failure) && !failure.IsUnknown, true)
+}
+
+func TestATokenIsNotSentInClearOverTheNetwork(t *testing.T) {
+	_, err := punctual.New("http://punctual.example:7070", punctual.Token("pt_1"))
+	equal(t, err != nil, true)
+}
+
+func TestTheWorkOfATaskSucceedsOnce(t *testing.T) {
+	once, broken := punctual.NewOnce(2), errors.New("broken")
+	_, err := once.Run("1", func() error { return broken })
+	equal(t, err, broken)
+	for _, ran := range []bool{true, false} {
+		equal(t, must[bool](t)(once.Run("1", func() error { return nil })), ran)
+	}
+}
