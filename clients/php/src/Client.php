@@ -1,0 +1,206 @@
+<?php
+
+declare(strict_types=1);
+
+namespace Punctual;
+
+/** A client of one node, which keeps its connection: submit, replace, look up, cancel. */
+final class Client
+{
+    private const PAUSE_MIN = 0.1;
+    private const PAUSE_MAX = 5.0;
+    private const RETRY_AFTER_MAX = 60.0;
+    /** Errors of curl before a request is sent: nothing was done. */
+    private const NOT_CONNECTED = [
+        CURLE_COULDNT_RESOLVE_HOST, CURLE_COULDNT_CONNECT, CURLE_SSL_CONNECT_ERROR, ...self::CERTIFICATE,
+    ];
+    /** A certificate does not become right by asking again. */
+    private const CERTIFICATE = [CURLE_SSL_CACERT, CURLE_SSL_PEER_CERTIFICATE, CURLE_SSL_CACERT_BADFILE];
+
+    private readonly string $url;
+    private readonly \CurlHandle $curl;
+
+    /**
+     * @param float $timeout  the time of one attempt in seconds
+     * @param float $retryFor the time for all attempts of a call in seconds
+     */
+    public function __construct(
+        string $url,
+        #[\SensitiveParameter] private ?string $token = null,
+        ?string $tokenFile = null,
+        private readonly ?string $caFile = null,
+        private readonly float $timeout = 35.0,
+        private readonly float $retryFor = 30.0,
+    ) {
+        if ($tokenFile !== null) {
+            $text = file_get_contents($tokenFile);
+            $this->token = $text === false ? throw new \InvalidArgumentException("cannot read {$tokenFile}") : trim($text);
+        }
+        $isLocal = in_array(parse_url($url, PHP_URL_HOST), ['127.0.0.1', '[::1]', 'localhost'], true);
+        if ($this->token !== null && parse_url($url, PHP_URL_SCHEME) !== 'https' && !$isLocal) {
+            throw new \InvalidArgumentException('a token is sent over https:// only, or to this machine');
+        }
+        $this->url = rtrim($url, '/');
+        $this->curl = curl_init();
+    }
+
+    /**
+     * Submits a task and returns it. A known name returns its first task: look at its `state`. A task
+     * without a name gets a random one, so that its own repetitions make no second task.
+     *
+     * @param array<string, mixed> $task `delay` in seconds (int or float) or `due_at` (a DateTimeInterface);
+     *                                   `payload` (any JSON), `payload_text`, `payload_base64` or `tombstone`;
+     *                                   `name`, `key`, `key_base64`, `headers`
+     */
+    public function submit(string $topic, array $task): array
+    {
+        $name = $task['name'] ?? 'client-' . bin2hex(random_bytes(16));
+        $body = ['topic' => $topic, 'name' => $name] + self::bodyOf($task);
+        return self::successful($this->call('POST', '/v1/tasks', $body));
+    }
+
+    /**
+     * Creates the task of a name, or replaces a pending one. A task on its way is a Problem with the
+     * slug `too-late`.
+     */
+    public function replace(string $topic, string $name, array $task): array
+    {
+        // Once the task may be due, a repetition would schedule another one.
+        $dueIn = isset($task['due_at'])
+            ? (float) $task['due_at']->format('U.u') - microtime(true)
+            : (float) ($task['delay'] ?? 0);
+        return self::successful($this->call('PUT', self::path($topic, $name), self::bodyOf($task), $dueIn));
+    }
+
+    /** Returns the task of a name, or null. */
+    public function get(string $topic, string $name): ?array
+    {
+        return $this->look(self::path($topic, $name));
+    }
+
+    public function getById(string $id): ?array
+    {
+        return $this->look('/v1/tasks/' . rawurlencode($id));
+    }
+
+    /** Cancels the task of a name. The verdict says whether its record will ever exist. */
+    public function cancel(string $topic, string $name): Cancelled
+    {
+        return $this->cancelAt(self::path($topic, $name));
+    }
+
+    public function cancelById(string $id): Cancelled
+    {
+        return $this->cancelAt('/v1/tasks/' . rawurlencode($id));
+    }
+
+    private function look(string $path): ?array
+    {
+        $answer = $this->call('GET', $path);
+        $isMissing = ($answer[2]['type'] ?? '') === 'urn:punctual:problem:task-not-found';
+        return $isMissing ? null : self::successful($answer);
+    }
+
+    private function cancelAt(string $path): Cancelled
+    {
+        $body = $this->call('DELETE', $path)[2];
+        if (!isset($body['verdict'])) {
+            throw new Problem($body);
+        }
+        return new Cancelled(Verdict::from($body['verdict']), $body['task'] ?? null);
+    }
+
+    /**
+     * Repeats a request until it has an answer. Repeats what was not done (429, 503), and what may
+     * have been done (no answer, 500, `outcome-unknown`) if a repetition starts within `$safeFor`.
+     *
+     * @return array{int, float, array} status, seconds of Retry-After, body
+     */
+    private function call(string $method, string $path, ?array $body = null, float $safeFor = INF): array
+    {
+        $text = $body === null ? null : json_encode($body, JSON_THROW_ON_ERROR | JSON_PRESERVE_ZERO_FRACTION);
+        $began = hrtime(true);
+        $isUnknown = false;
+        for ($attempt = 0; ; $attempt++) {
+            $answer = $this->attempt($method, $path, $text);
+            $asked = 0.0;
+            $isFinal = false;
+            if (is_int($answer)) {
+                $failure = curl_strerror($answer) ?? "error {$answer} of curl";
+                $isFinal = in_array($answer, self::CERTIFICATE, true);
+                $isUnknown = $isUnknown || !in_array($answer, self::NOT_CONNECTED, true);
+            } elseif (!in_array($answer[0], [408, 429, 500, 503], true)) {
+                return $answer;
+            } else {
+                $problem = new Problem($answer[2]);
+                $failure = $problem->getMessage();
+                $asked = min($answer[1], self::RETRY_AFTER_MAX);
+                $isUnknown = $isUnknown || in_array($problem->slug, ['outcome-unknown', 'internal'], true);
+            }
+            $doubled = min(self::PAUSE_MIN * 2 ** min($attempt, 16), self::PAUSE_MAX);
+            $pause = max($doubled, $asked) * (1 + random_int(0, 250) / 1000);
+            $end = $isUnknown ? min($this->retryFor, $safeFor) : $this->retryFor;
+            if ($isFinal || (hrtime(true) - $began) / 1e9 + $pause > $end) {
+                throw new NoAnswer("{$method} {$path}: {$failure}", $isUnknown);
+            }
+            usleep((int) ($pause * 1e6));
+        }
+    }
+
+    /** @return int|array{int, float, array} the error of curl, or the answer */
+    private function attempt(string $method, string $path, ?string $text): int|array
+    {
+        $retryAfter = 0.0;
+        $headers = ['expect:'];
+        if ($text !== null) {
+            $headers[] = 'content-type: application/json';
+        }
+        if ($this->token !== null) {
+            $headers[] = "authorization: Bearer {$this->token}";
+        }
+        curl_reset($this->curl);
+        curl_setopt_array($this->curl, [
+            CURLOPT_URL => $this->url . $path,
+            CURLOPT_CUSTOMREQUEST => $method,
+            CURLOPT_HTTPHEADER => $headers,
+            CURLOPT_RETURNTRANSFER => true,
+            CURLOPT_TIMEOUT_MS => (int) ($this->timeout * 1000),
+            CURLOPT_HEADERFUNCTION => static function ($curl, string $line) use (&$retryAfter): int {
+                if (stripos($line, 'retry-after:') === 0) {
+                    $retryAfter = (float) substr($line, 12);
+                }
+                return strlen($line);
+            },
+        ] + ($text === null ? [] : [CURLOPT_POSTFIELDS => $text])
+          + ($this->caFile === null ? [] : [CURLOPT_CAINFO => $this->caFile]));
+        $answer = curl_exec($this->curl);
+        if ($answer === false) {
+            return curl_errno($this->curl);
+        }
+        $body = json_decode($answer, true);
+        $status = curl_getinfo($this->curl, CURLINFO_RESPONSE_CODE);
+        return is_array($body) ? [$status, $retryAfter, $body] : CURLE_WEIRD_SERVER_REPLY;
+    }
+
+    /** @param array{int, float, array} $answer */
+    private static function successful(array $answer): array
+    {
+        return $answer[0] < 300 ? $answer[2] : throw new Problem($answer[2]);
+    }
+
+    private static function path(string $topic, string $name): string
+    {
+        return '/v1/topics/' . rawurlencode($topic) . '/tasks/' . rawurlencode($name);
+    }
+
+    private static function bodyOf(array $task): array
+    {
+        if (isset($task['delay'])) {
+            $task['delay'] = (int) round($task['delay'] * 1000);
+        }
+        if (($task['due_at'] ?? null) instanceof \DateTimeInterface) {
+            $task['due_at'] = $task['due_at']->format('Y-m-d\TH:i:s.vP');
+        }
+        return $task;
+    }
+}

@@ -1,0 +1,27 @@
+<?php
+
+declare(strict_types=1);
+
+namespace Punctual;
+
+/** A refused request. Nothing was done, and the same request is refused again. */
+final class Problem extends \RuntimeException
+{
+    private const PREFIX = 'urn:punctual:problem:';
+
+    /** The last part of the type, such as `unknown-topic`. Decide by it. */
+    public readonly string $slug;
+    public readonly int $status;
+    public readonly string $detail;
+    /** The wrong field, such as `due_at`, or null. */
+    public readonly ?string $field;
+
+    public function __construct(public readonly array $body)
+    {
+        $this->slug = str_replace(self::PREFIX, '', (string) ($body['type'] ?? ''));
+        $this->status = (int) ($body['status'] ?? 0);
+        $this->detail = (string) ($body['detail'] ?? '');
+        $this->field = $body['field'] ?? null;
+        parent::__construct("{$this->slug}: {$this->detail}");
+    }
+}

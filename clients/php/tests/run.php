@@ -1,0 +1,105 @@
+<?php
+
+// The story of every client (tests/integration/clients.rs), and the rules that need no node.
+
+declare(strict_types=1);
+
+use Punctual\{Client, NoAnswer, Once, Problem, Verdict};
+
+spl_autoload_register(static fn (string $class) => require __DIR__ . '/../src/' . substr($class, 9) . '.php');
+
+const HOUR = 3600;
+
+function equal(mixed $expected, mixed $found): void
+{
+    if ($expected !== $found) {
+        throw new LogicException(var_export($found, true) . ' is not ' . var_export($expected, true));
+    }
+}
+
+function thrown(string $class, callable $work): Throwable
+{
+    try {
+        $work();
+    } catch (Throwable $error) {
+        equal($class, $error::class);
+        return $error;
+    }
+    throw new LogicException("no {$class}");
+}
+
+$topic = (string) getenv('PUNCTUAL_TOPIC');
+$client = new Client(getenv('PUNCTUAL_URL') ?: 'http://127.0.0.1:1');
+$losing = new Client(getenv('PUNCTUAL_LOSING_URL') ?: 'http://127.0.0.1:1');
+
+$story = [
+    'a submit whose answers are lost makes one task' => static function () use ($topic, $client, $losing): void {
+        $task = ['name' => 'a name/with ü', 'key' => 'named', 'payload' => ['order' => 1], 'delay' => HOUR];
+        $first = $losing->submit($topic, $task);
+        equal('scheduled', $first['state']);
+        equal($first['id'], $client->submit($topic, ['key' => 'other'] + $task)['id']);
+        $due = new DateTimeImmutable('+1 hour');
+        $losing->submit($topic, ['key' => 'unnamed', 'payload' => null, 'due_at' => $due, 'headers' => ['source' => 'tests']]);
+    },
+    'a replacement whose answers are lost leaves one task' => static function () use ($topic, $client, $losing): void {
+        $first = $client->submit($topic, ['name' => 'order-2', 'key' => 'first', 'payload' => 1, 'delay' => HOUR]);
+        $task = $losing->replace($topic, 'order-2', ['key' => 'replaced', 'payload' => 2, 'delay' => HOUR]);
+        equal($task['id'], $client->get($topic, 'order-2')['id']);
+        equal(Verdict::Replaced, $client->cancelById($first['id'])->verdict);
+    },
+    'verdicts are values' => static function () use ($topic, $client, $losing): void {
+        $client->submit($topic, ['name' => 'order-3', 'payload_text' => '3', 'delay' => HOUR]);
+        $cancelled = $losing->cancel($topic, 'order-3');
+        equal([Verdict::Cancelled, 'cancelled'], [$cancelled->verdict, $cancelled->task['state']]);
+        equal(Verdict::NotFound, $client->cancel($topic, 'nobody')->verdict);
+        equal(null, $client->get($topic, 'nobody'));
+        $task = $client->submit($topic, ['name' => 'order-4', 'payload' => 4, 'delay' => 0]);
+        while ($task['state'] !== 'published') {
+            $task = $client->getById($task['id']);
+        }
+        equal(true, $task['receipt']['offset'] >= 0);
+        equal(Verdict::TooLate, $client->cancelById($task['id'])->verdict);
+    },
+    'a refused request is a problem with a type' => static function () use ($topic, $client): void {
+        $problem = thrown(Problem::class, static fn () => $client->submit('no-such-topic', ['payload' => 1, 'delay' => HOUR]));
+        equal(['unknown-topic', 422], [$problem->slug, $problem->status]);
+        $problem = thrown(Problem::class, static fn () => $client->submit($topic, ['payload' => 1, 'delay' => -1]));
+        equal('delay', $problem->field);
+    },
+    'a replacement of a task that may be due is not repeated' => static function () use ($topic, $losing): void {
+        $replace = static fn () => $losing->replace($topic, 'order-5', ['payload' => 5, 'delay' => 0]);
+        equal(true, thrown(NoAnswer::class, $replace)->isUnknown);
+    },
+    'a token and a CA file are used' => static function () use ($topic): void {
+        [$url, $ca, $token] = array_map('getenv', ['PUNCTUAL_SECURE_URL', 'PUNCTUAL_CA_FILE', 'PUNCTUAL_TOKEN_FILE']);
+        $task = ['key' => 'secure', 'payload' => 6, 'delay' => HOUR];
+        (new Client($url, tokenFile: $token, caFile: $ca))->submit($topic, $task);
+        $anonymous = static fn () => (new Client($url, caFile: $ca))->submit($topic, $task);
+        equal('unauthenticated', thrown(Problem::class, $anonymous)->slug);
+        $distrustful = static fn () => (new Client($url))->submit($topic, $task);
+        equal(false, thrown(NoAnswer::class, $distrustful)->isUnknown);
+    },
+];
+
+$rules = [
+    'without a node nothing was done' => static function (): void {
+        $alone = new Client('http://127.0.0.1:1', retryFor: 0.3);
+        $submit = static fn () => $alone->submit('demo', ['payload' => 1, 'delay' => HOUR]);
+        equal(false, thrown(NoAnswer::class, $submit)->isUnknown);
+    },
+    'a token is not sent in clear over the network' => static function (): void {
+        thrown(InvalidArgumentException::class, static fn () => new Client('http://punctual.example:7070', 'pt_1'));
+    },
+    'the work of a task succeeds once' => static function (): void {
+        $once = new Once(2);
+        $headers = [Once::TASK_ID => '1'];
+        thrown(RangeException::class, static fn () => $once->run($headers, static fn () => throw new RangeException()));
+        equal(true, $once->run($headers, static fn () => null));
+        equal(false, $once->run($headers, static fn () => null));
+    },
+];
+
+foreach ($topic === '' ? $rules : $story + $rules as $name => $test) {
+    $test();
+    echo "ok: {$name}\n";
+}
