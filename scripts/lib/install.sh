@@ -39,7 +39,12 @@ need_for_tests() {
   need python3 has python3
   need python3-yaml has_yaml
   need python3-venv has_venv
+  need nodejs has node
+  need npm has npm
+  need php-cli has php
+  need php-curl has_php_curl
 }
+has_php_curl() { php -r "exit(extension_loaded('curl') ? 0 : 1);"; }
 has_venv() { python3 -c 'import ensurepip, venv'; }
 has_libfaketime() { ls /usr/lib/*/faketime/libfaketime.so.1; }
 has_yaml() { python3 -c 'import yaml' || /usr/bin/python3 -c 'import yaml'; }

@@ -22,6 +22,7 @@ mod bench;
 mod cancel;
 mod claims;
 mod claims_fail;
+mod clients;
 mod clock_steps;
 mod cluster;
 mod command_line;

@@ -1,0 +1,226 @@
+//! The clients of clients/ keep their promises: through a proxy that loses answers, against a node
+//! with TLS and tokens, and without a node. Each has a story of its own in its own test framework,
+//! and the table must hold exactly the tasks of that story.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::{Body, Bytes};
+use axum::extract::State;
+use axum::http::{HeaderMap, Method, StatusCode, Uri};
+use axum::response::{IntoResponse, Response};
+use parking_lot::Mutex;
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, SanType};
+use tokio::process::Command;
+
+use crate::support::{Cluster, Node};
+use crate::tokens::{AuthFile, run, text};
+
+/// A Java client and a Go client are compiled first, beside other tests.
+const DEADLINE: Duration = Duration::from_secs(240);
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// A proxy that is bad to each request in the same way: it loses the first answer, refuses the
+/// second attempt, forgets the outcome of the third, and answers the fourth.
+struct Losing {
+    base: String,
+    http: reqwest::Client,
+    /// The number of attempts by request.
+    attempts: Mutex<HashMap<(Method, String, Bytes), usize>>,
+}
+
+impl Losing {
+    /// Starts a proxy of a node. Returns its address.
+    async fn start(node: &Node) -> (String, Arc<Self>) {
+        let proxy = Arc::new(Self {
+            base: node.api().base().to_owned(),
+            http: crate::support::api::client(Duration::from_secs(30)),
+            attempts: Mutex::default(),
+        });
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = format!("http://{}", listener.local_addr().unwrap());
+        let router = Router::new().fallback(Self::answer).with_state(Arc::clone(&proxy));
+        tokio::spawn(async move { axum::serve(listener, router).await.unwrap() });
+        (address, proxy)
+    }
+
+    async fn answer(
+        State(proxy): State<Arc<Self>>,
+        method: Method,
+        uri: Uri,
+        headers: HeaderMap,
+        body: Bytes,
+    ) -> Response {
+        let attempt = {
+            let mut attempts = proxy.attempts.lock();
+            let count =
+                attempts.entry((method.clone(), uri.to_string(), body.clone())).or_default();
+            *count += 1;
+            *count
+        };
+        if attempt == 2 {
+            return problem("busy");
+        }
+        let mut request = proxy.http.request(method, format!("{}{uri}", proxy.base));
+        if let Some(content_type) = headers.get("content-type") {
+            request = request.header("content-type", content_type);
+        }
+        let answer = request.body(body).send().await.unwrap();
+        let (status, content_type) =
+            (answer.status(), answer.headers().get("content-type").cloned());
+        let answer = answer.bytes().await.unwrap();
+        match attempt {
+            // The body ends before its length: the client sees a lost connection.
+            1 => lost(),
+            3 => problem("outcome-unknown"),
+            _ => (status, [("content-type", content_type.unwrap())], answer).into_response(),
+        }
+    }
+
+    /// Returns the number of requests that were repeated until they had an answer.
+    fn repeated_count(&self) -> usize {
+        self.attempts.lock().values().filter(|attempts| **attempts >= 4).count()
+    }
+}
+
+fn lost() -> Response {
+    let broken = futures_util::stream::once(async { Err::<Bytes, _>("lost") });
+    Response::builder()
+        .header("content-type", "application/json")
+        .body(Body::from_stream(broken))
+        .unwrap()
+}
+
+fn problem(slug: &str) -> Response {
+    let body = format!(
+        r#"{{"type":"urn:punctual:problem:{slug}","title":"..","status":503,"detail":"by the proxy","retry_after":1}}"#
+    );
+    let headers = [("content-type", "application/problem+json"), ("retry-after", "1")];
+    (StatusCode::SERVICE_UNAVAILABLE, headers, body).into_response()
+}
+
+/// A node with TLS that asks for a token, and the files that a client needs for it.
+struct Secure {
+    node: Node,
+    ca: PathBuf,
+    token: PathBuf,
+    _auth: AuthFile,
+}
+
+impl Secure {
+    async fn start(cluster: &Cluster, language: &str) -> Self {
+        let mut params = CertificateParams::default();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        // OpenSSL takes a certificate for self-signed if its issuer has the same name.
+        params.distinguished_name.push(DnType::CommonName, "authority");
+        let authority = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
+        let mut params = CertificateParams::default();
+        params.subject_alt_names = vec![SanType::IpAddress([127, 0, 0, 1].into())];
+        let key = KeyPair::generate().unwrap();
+        let certificate = params.signed_by(&key, &authority).unwrap().pem();
+        let file = |name: &str, text: &str| {
+            let path = cluster.folder().join(name);
+            std::fs::write(&path, text).unwrap();
+            path
+        };
+        let (certificate, key) =
+            (file("certificate.pem", &certificate), file("key.pem", &key.serialize_pem()));
+        let made = run(&["token", "new", "--principal", "orders", "--expires", "1d"], "").await;
+        let (token, lines) = (text(&made.stdout), text(&made.stderr));
+        let rights = "[roles.all]\n\
+                      allow = [ { actions = [\"submit\", \"read\", \"cancel\"], topics = [\"*\"] } ]\n";
+        let lines = lines.replace("roles  = []", "roles = [\"all\"]");
+        let auth =
+            AuthFile::new(&format!("clients-{language}"), &format!("version = 1\n{rights}{lines}"));
+        let mut node = cluster.spawn(&[
+            "--tls-certificate-file",
+            certificate.to_str().unwrap(),
+            "--tls-key-file",
+            key.to_str().unwrap(),
+            "--auth-file",
+            auth.path(),
+        ]);
+        let ca = authority.pem();
+        node.wait_listening_securely(&ca).await;
+        node.wait_ready().await;
+        Self { node, ca: file("ca.pem", &ca), token: file("token", &token), _auth: auth }
+    }
+}
+
+/// Runs the story of a client, and compares the table with it.
+async fn keeps_its_promises(language: &str, mut command: Command) {
+    let cluster = Cluster::start(&format!("clients-{language}")).await;
+    let topic = cluster.topic("orders").await;
+    let node = cluster.node().await;
+    let secure = Secure::start(&cluster, language).await;
+    let (losing, proxy) = Losing::start(&node).await;
+    command
+        .env("PUNCTUAL_URL", node.api().base())
+        .env("PUNCTUAL_LOSING_URL", losing)
+        .env("PUNCTUAL_SECURE_URL", secure.node.api().base())
+        .env("PUNCTUAL_CA_FILE", &secure.ca)
+        .env("PUNCTUAL_TOKEN_FILE", &secure.token)
+        .env("PUNCTUAL_TOPIC", &topic)
+        .stdin(Stdio::null())
+        .kill_on_drop(true);
+    let output = tokio::time::timeout(DEADLINE, command.output()).await.unwrap().unwrap();
+    let (said, errors) =
+        (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{language}:\n{said}\n{errors}");
+    assert!(proxy.repeated_count() >= 4, "{} requests were repeated", proxy.repeated_count());
+    let path = format!("/v1/tasks?topic={topic}&limit=100");
+    let pending = node.api().get(&path).await.json()["tasks"].as_array().unwrap().clone();
+    let mut keys: Vec<&str> = pending.iter().map(|task| task["key"].as_str().unwrap()).collect();
+    keys.sort_unstable();
+    // Each was submitted through the proxy, or to the node with TLS.
+    assert_eq!(keys, ["named", "replaced", "secure", "unnamed"], "{language}");
+    let names: Vec<_> = pending.iter().filter(|task| task["key"] == "unnamed").collect();
+    assert!(names[0]["name"].is_string(), "a task without a name has got one");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_python_client_keeps_its_promises() {
+    let mut command = Command::new("python3");
+    command.args(["-m", "unittest", "discover", "--start-directory", "tests"]);
+    command.current_dir(root().join("clients/python")).env("PYTHONPATH", "src");
+    command.env("PYTHONDONTWRITEBYTECODE", "1");
+    keeps_its_promises("python", command).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_typescript_client_keeps_its_promises() {
+    let built = root().join(".stack/clients/typescript/tests/client.test.js");
+    assert!(built.exists(), "the client is not built: run scripts/clients");
+    let mut command = Command::new("node");
+    command.arg("--test").arg(built);
+    keeps_its_promises("typescript", command).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_java_client_keeps_its_promises() {
+    let mut command = Command::new("mvn");
+    command.args(["--quiet", "--batch-mode", "--offline", "surefire:test"]);
+    command.current_dir(root().join("clients/java"));
+    keeps_its_promises("java", command).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_go_client_keeps_its_promises() {
+    let mut command = Command::new("go");
+    command.args(["test", "-count=1", "./..."]).current_dir(root().join("clients/go"));
+    keeps_its_promises("go", command).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_php_client_keeps_its_promises() {
+    let mut command = Command::new("php");
+    command.arg("tests/run.php").current_dir(root().join("clients/php"));
+    keeps_its_promises("php", command).await;
+}
