@@ -2,7 +2,12 @@ module punctual.example
 
 go 1.26.0
 
-require github.com/twmb/franz-go v1.22.2
+replace punctual.example/client => ../../clients/go
+
+require (
+	github.com/twmb/franz-go v1.22.2
+	punctual.example/client v0.0.0
+)
 
 require (
 	github.com/klauspost/compress v1.20.3 // indirect

@@ -5,13 +5,9 @@ KAFKA is the broker (127.0.0.1:9092), TOPIC the topic of the records (demo).
 """
 import os
 import sys
-from collections import OrderedDict
 
 from confluent_kafka import Consumer
-
-# A duplicate arrives soon after the first record: a node was declared dead, or an acknowledgement
-# was lost.
-REMEMBERED = 100_000
+from punctual import Once
 
 consumer = Consumer({
     "bootstrap.servers": os.environ.get("KAFKA", "127.0.0.1:9092"),
@@ -29,7 +25,7 @@ def text(data):
 
 left = int(sys.argv[1]) if len(sys.argv) > 1 else -1
 # In production: a table with a unique key, written in the transaction of the task's work.
-seen = OrderedDict()
+once = Once()
 
 while left != 0:
     record = consumer.poll(1.0)
@@ -37,15 +33,8 @@ while left != 0:
         continue
     if record.error():
         sys.exit(str(record.error()))
-    headers = dict(record.headers() or [])
-    task = headers["punctual-task-id"]
-    if task in seen:
+    if not once.run(record.headers(), lambda: print(f"{text(record.key())}: {text(record.value())}")):
         print(f"{text(record.key())}: seen before, skipped")
-    else:
-        print(f"{text(record.key())}: {text(record.value())}")
-        seen[task] = True
-        if len(seen) > REMEMBERED:
-            seen.popitem(last=False)
     consumer.commit(record, asynchronous=False)
     left -= 1
 consumer.close()

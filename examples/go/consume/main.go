@@ -12,15 +12,12 @@ import (
 	"os"
 
 	"github.com/twmb/franz-go/pkg/kgo"
+	punctual "punctual.example/client"
 )
-
-// A duplicate arrives soon after the first record: a node was declared dead, or an acknowledgement
-// was lost.
-const remembered = 100_000
 
 func taskID(record *kgo.Record) string {
 	for _, header := range record.Headers {
-		if header.Key == "punctual-task-id" {
+		if header.Key == punctual.HeaderTaskID {
 			return string(header.Value)
 		}
 	}
@@ -39,8 +36,7 @@ func main() {
 	}
 	defer client.Close()
 	// In production: a table with a unique key, written in the transaction of the task's work.
-	seen := make(map[string]bool)
-	order, next := make([]string, remembered), 0 // the ids in order, and the next one to forget
+	once := punctual.NewOnce(100_000)
 	for ctx := context.Background(); left != 0; {
 		fetches := client.PollRecords(ctx, 100)
 		if err := fetches.Err(); err != nil {
@@ -51,15 +47,16 @@ func main() {
 			records = records[:left]
 		}
 		for _, record := range records {
-			id := taskID(record)
-			if seen[id] {
-				fmt.Printf("%s: seen before, skipped\n", record.Key)
-				continue
+			isNew, err := once.Run(taskID(record), func() error {
+				_, err := fmt.Printf("%s: %s\n", record.Key, record.Value)
+				return err
+			})
+			if err != nil {
+				log.Fatal(err)
 			}
-			fmt.Printf("%s: %s\n", record.Key, record.Value)
-			delete(seen, order[next])
-			seen[id], order[next] = true, id
-			next = (next + 1) % remembered
+			if !isNew {
+				fmt.Printf("%s: seen before, skipped\n", record.Key)
+			}
 		}
 		left -= len(records)
 		if err := client.CommitRecords(ctx, records...); err != nil {
