@@ -2,7 +2,6 @@
 //! document.
 
 pub mod document;
-mod examples;
 mod loose;
 pub mod operation;
 pub mod operations;

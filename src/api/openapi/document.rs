@@ -4,7 +4,9 @@
 //! answers are given; the tests check the API against it. The loose one is derived from it, for
 //! generators of clients: it is served and shipped.
 
-use axum::http::Method;
+use std::sync::LazyLock;
+
+use axum::http::{Method, StatusCode};
 use serde::ser::{Serialize, SerializeMap, Serializer};
 use serde_json::{Value, json};
 
@@ -12,9 +14,14 @@ use super::loose::{self, Loose};
 use super::operation::{
     Content, Location, Operation, OperationAnswer, Parameter, RequestBody, Tag,
 };
-use super::{examples, schemas};
+use super::schemas;
 use crate::api::access::required::Access;
 use crate::api::problems::problem_type::{ProblemType, TYPE_PREFIX};
+
+/// Answers of a node, by operation and status, and its problems, by the last part of the type.
+/// tests/integration/answers.rs writes the file, and checks that a node still answers like this.
+static EXAMPLES: LazyLock<Value> =
+    LazyLock::new(|| serde_json::from_str(include_str!("examples.json")).unwrap_or_default());
 
 /// The name of the security scheme.
 const TOKEN: &str = "token";
@@ -302,7 +309,7 @@ fn response(operation: &Operation, answer: &OperationAnswer) -> Value {
     let content = match answer.content {
         Content::Json(schema) => {
             let mut body = json!({ "schema": schemas::reference(schema) });
-            if let Some(example) = examples::answer(operation.id, answer.status) {
+            if let Some(example) = example_of_answer(operation.id, answer.status) {
                 body["example"] = example.clone();
             }
             json!({ "application/json": body })
@@ -334,6 +341,15 @@ fn response(operation: &Operation, answer: &OperationAnswer) -> Value {
     response
 }
 
+/// Returns an answer of an operation. A test ensures that every JSON answer has one.
+fn example_of_answer(operation: &str, status: StatusCode) -> Option<&'static Value> {
+    EXAMPLES.get("answers")?.get(operation)?.get(status.as_str())
+}
+
+fn example_of_problem(kind: ProblemType) -> Option<&'static Value> {
+    EXAMPLES.get("problems")?.get(kind.slug())
+}
+
 fn problem_response(problems: &[ProblemType]) -> Value {
     let lines: Vec<String> =
         problems.iter().map(|kind| format!("`{}`: {}.", kind.slug(), kind.row().title)).collect();
@@ -353,7 +369,7 @@ fn problem_response(problems: &[ProblemType]) -> Value {
         headers["Retry-After"] = header("Retry-After");
     }
     let mut body = json!({ "schema": schema });
-    let seen = problems.iter().filter_map(|kind| Some((kind.slug(), examples::problem(*kind)?)));
+    let seen = problems.iter().filter_map(|kind| Some((kind.slug(), example_of_problem(*kind)?)));
     let examples: serde_json::Map<String, Value> =
         seen.map(|(slug, problem)| (slug.to_owned(), json!({ "value": problem }))).collect();
     if !examples.is_empty() {
