@@ -26,7 +26,11 @@ pub use task::name::TaskName;
 pub use task::precondition::{Precondition, TaskSet};
 pub use task::retry_policy::{RetryPolicy, Ttr};
 pub use task::submit_order::{Position, SubmitOrder};
-pub use task::{Actors, Backlog, Dropped, Kept, NewTask, Record, Submitted, TaskState, TaskView};
+pub use task::tracking::{Sent, TrackedRow, Tracking};
+pub use task::{
+    Actors, AttemptEvent, AttemptLine, Backlog, Dropped, Finished, Kept, NewTask, Record,
+    Submitted, TaskState, TaskView, TrackedView,
+};
 pub use time::Monotonic;
 pub use time::throttle::Throttle;
 pub use time::timestamp::Timestamp;

@@ -13,6 +13,8 @@ pub enum Action {
     Read,
     /// See keys, headers and payloads as well. It adds to [`Action::Read`] and does not imply it.
     ReadPayload,
+    /// Answer for a consumer: finish, fail and extend tracked tasks.
+    Finish,
     /// Publish dead letters again. It is as strong as [`Action::Submit`].
     Redrive,
     /// Delete dead letters.
@@ -23,8 +25,15 @@ pub enum Action {
 
 impl Action {
     /// The actions on a topic, in the order of their places.
-    pub const ON_TOPICS: [Self; 6] =
-        [Self::Submit, Self::Cancel, Self::Read, Self::ReadPayload, Self::Redrive, Self::Drop];
+    pub const ON_TOPICS: [Self; 7] = [
+        Self::Submit,
+        Self::Cancel,
+        Self::Read,
+        Self::ReadPayload,
+        Self::Redrive,
+        Self::Drop,
+        Self::Finish,
+    ];
 
     /// Returns the action's name in the auth file and in answers.
     pub const fn name(self) -> &'static str {
@@ -33,6 +42,7 @@ impl Action {
             Self::Cancel => "cancel",
             Self::Read => "read",
             Self::ReadPayload => "read-payload",
+            Self::Finish => "finish",
             Self::Redrive => "redrive",
             Self::Drop => "drop",
             Self::Operate => "operate",

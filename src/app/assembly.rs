@@ -27,6 +27,7 @@ use crate::node::messages::{NotReady, Requirement};
 use crate::node::metrics::NodeMetrics;
 use crate::node::publish::publisher::{Publisher, Reports};
 use crate::node::publish::wheel;
+use crate::node::requests::answers::Answers;
 use crate::node::requests::bulk::Bulks;
 use crate::node::requests::canceller::Canceller;
 use crate::node::requests::connections::{Connections, Pools};
@@ -271,6 +272,7 @@ pub async fn start(
         stored: StoredTasks { canceller, replacer, names, look_up },
         lists,
         bulks,
+        answers: Answers {},
         reporter,
         draining: tasks.draining.clone(),
     });

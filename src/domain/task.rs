@@ -5,8 +5,10 @@ pub mod name;
 pub mod precondition;
 pub mod retry_policy;
 pub mod submit_order;
+pub mod tracking;
 
 use self::submit_order::ORDER_BITS;
+use self::tracking::Tracking;
 use super::{
     Headers, PrincipalId, PrincipalName, Receipt, ShardCount, SubmitOrder, TaskId, TaskName,
     Timestamp, TopicName,
@@ -51,6 +53,8 @@ pub struct NewTask {
     pub record: Record,
     /// `None` for an anonymous caller.
     pub submitted_by: Option<PrincipalId>,
+    /// `None` for an untracked task: it ends when it is published.
+    pub tracking: Option<Box<Tracking>>,
 }
 
 impl NewTask {
@@ -78,7 +82,7 @@ impl NewTask {
             }
             (None, None) => TaskId::new(due_at, shards.pick(random.0), random.1),
         };
-        Self { id, name, record, submitted_by: None }
+        Self { id, name, record, submitted_by: None, tracking: None }
     }
 
     /// Puts the task behind all tasks that were submitted before on this node. Of tasks with the
@@ -102,7 +106,13 @@ impl NewTask {
 pub enum TaskState {
     Scheduled,
     Claimed,
+    /// An attempt is with its consumer.
+    Awaiting,
+    /// An attempt has failed, and the next one has a due time.
+    Retrying,
     Published,
+    /// Finished by its consumer.
+    Finished,
     Cancelled,
     Dead,
 }
@@ -112,7 +122,10 @@ impl TaskState {
         match self {
             Self::Scheduled => "scheduled",
             Self::Claimed => "claimed",
+            Self::Awaiting => "awaiting",
+            Self::Retrying => "retrying",
             Self::Published => "published",
+            Self::Finished => "finished",
             Self::Cancelled => "cancelled",
             Self::Dead => "dead",
         }
@@ -138,6 +151,87 @@ pub struct TaskView {
     /// The time at which the task became dead.
     pub died_at: Option<Timestamp>,
     pub actors: Actors,
+    /// `None` for an untracked task.
+    pub tracked: Option<Box<TrackedView>>,
+}
+
+impl TaskView {
+    /// Returns true for a finished task of which a record may still reach the topic.
+    pub fn is_in_flight(&self) -> bool {
+        let finished = self.tracked.as_ref().and_then(|tracked| tracked.finished.as_ref());
+        finished.is_some_and(|finished| finished.in_flight)
+    }
+}
+
+/// What is known about the attempts of a tracked task.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct TrackedView {
+    pub tracking: Tracking,
+    /// The last attempt that was published or perhaps sent. 0: none.
+    pub attempt: u16,
+    /// The number of the last attempt that there can be. It grows with each redrive.
+    pub attempts_max: u16,
+    /// The end of the consumer's time to run, while the task awaits its consumer.
+    pub finish_by: Option<Timestamp>,
+    /// The due time of the next attempt after a failed one.
+    pub next_at: Option<Timestamp>,
+    pub finished: Option<Finished>,
+    /// The attempts and the answers to them, the oldest first, for as long as receipts are kept.
+    /// Only the look-up of one task has them.
+    pub attempts: Vec<AttemptLine>,
+}
+
+/// How a task was finished.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Finished {
+    pub at: Timestamp,
+    /// `None` for an anonymous caller.
+    pub by: Option<PrincipalName>,
+    /// An attempt had been claimed before, and may have reached the topic after the answer.
+    pub in_flight: bool,
+}
+
+/// An attempt that was published, or an answer to one.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct AttemptLine {
+    pub attempt: u16,
+    pub event: AttemptEvent,
+    pub at: Timestamp,
+    /// The place of a published record.
+    pub receipt: Option<Receipt>,
+    /// The consumer's reason for a failure.
+    pub reason: Option<String>,
+}
+
+/// The numbers are stored in `execlog_attempt`, so never change one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(i16)]
+pub enum AttemptEvent {
+    Published = 1,
+    Finished = 2,
+    Failed = 3,
+    Extended = 4,
+}
+
+impl AttemptEvent {
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Published => "published",
+            Self::Finished => "finished",
+            Self::Failed => "failed",
+            Self::Extended => "extended",
+        }
+    }
+
+    pub const fn of_code(code: i16) -> Option<Self> {
+        match code {
+            1 => Some(Self::Published),
+            2 => Some(Self::Finished),
+            3 => Some(Self::Failed),
+            4 => Some(Self::Extended),
+            _ => None,
+        }
+    }
 }
 
 /// The callers who submitted and ended a task. Anonymous callers are not stored.

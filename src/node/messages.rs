@@ -1,5 +1,6 @@
 //! The messages between a node and its API.
 
+pub mod answers;
 pub mod permitted;
 
 use std::borrow::Cow;
@@ -11,7 +12,7 @@ use crate::access::Principal;
 use crate::access::permit::{BulkPermit, CancelManyPermit, Right};
 use crate::domain::{
     Backlog, Cursor, NodeId, PrincipalName, Record, Selection, Shard, TaskId, TaskName, TaskState,
-    TaskView, Timestamp, TopicName,
+    TaskView, Timestamp, TopicName, Tracking,
 };
 
 /// A task as requested: well-formed, but not yet checked against the cluster's clock, the topic and
@@ -21,6 +22,8 @@ pub struct Draft {
     pub record: Record,
     pub name: Option<TaskName>,
     pub due: Due,
+    /// Set for a tracked task.
+    pub tracking: Option<Box<Tracking>>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -128,9 +131,12 @@ impl Verdict {
         match task.state {
             TaskState::Cancelled if task.replaced_by.is_some() => Some(Self::Replaced(task)),
             TaskState::Cancelled => Some(Self::Cancelled(task)),
-            TaskState::Claimed | TaskState::Published | TaskState::Dead => {
-                Some(Self::TooLate(task))
-            }
+            TaskState::Claimed
+            | TaskState::Awaiting
+            | TaskState::Retrying
+            | TaskState::Published
+            | TaskState::Finished
+            | TaskState::Dead => Some(Self::TooLate(task)),
             // The task is in a table again: it was being moved, or an earlier attempt may be in the
             // topic.
             TaskState::Scheduled if task.attempt > 1 => Some(Self::TooLate(task)),

@@ -1,5 +1,6 @@
 //! Serves the API: stores, replaces, cancels, looks up and lists tasks.
 
+pub mod answers;
 pub mod bulk;
 pub mod canceller;
 pub mod connections;

@@ -107,7 +107,7 @@ mod tests {
                 payload: Some(vec![0; bytes].into()),
                 headers: Headers::default(),
             };
-            let draft = Draft { record, name: None, due };
+            let draft = Draft { record, name: None, due, tracking: None };
             let origin = FieldOrigin { due: "delay", payload: "payload" };
             check(&caller, &draft, origin, Some(now)).err().map(|problem| problem.kind())
         };

@@ -388,6 +388,11 @@ const fn too_late_for(state: TaskState) -> &'static str {
             "the task waits for its next attempt, and an earlier one may be in its topic already"
         }
         TaskState::Claimed => "the task is claimed and about to be published",
+        TaskState::Awaiting | TaskState::Retrying => {
+            "an attempt of the task was published already; finish it instead: POST \
+             /v1/tasks/{id}/finish"
+        }
+        TaskState::Finished => "the task is finished",
         TaskState::Dead => {
             "the task is a dead letter, so there is nothing to cancel; DELETE /v1/dead/{id} drops \
              it"

@@ -371,6 +371,7 @@ mod tests {
             reason: None,
             died_at: None,
             actors: Actors::default(),
+            tracked: None,
         }
     }
 

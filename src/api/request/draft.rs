@@ -132,7 +132,7 @@ fn draft_of(
         (Some(payload), origin)
     };
     let record = Record { topic, key, payload, headers: given_headers::read(headers, trace)? };
-    let draft = Draft { record, name: None, due };
+    let draft = Draft { record, name: None, due, tracking: None };
     Ok((draft, FieldOrigin { due: due_origin, payload: payload_origin }))
 }
 

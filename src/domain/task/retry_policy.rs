@@ -93,6 +93,18 @@ impl RetryPolicy {
         self.attempts_max
     }
 
+    pub fn backoff_min(self) -> Duration {
+        self.backoff_min
+    }
+
+    pub fn backoff_max(self) -> Duration {
+        self.backoff_max
+    }
+
+    pub fn backoff_factor(self) -> u16 {
+        self.backoff_factor
+    }
+
     /// Returns the wait after attempt number `attempt`, from 1 on, which was not answered:
     /// `backoff_min` x `backoff_factor`^(attempt - 1), at most `backoff_max`. A wait over 1 s is
     /// shortened by up to a quarter. `jitter` (0 to 255) says by how much of that, so that the

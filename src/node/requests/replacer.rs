@@ -136,11 +136,17 @@ async fn look(entry: NameEntry, look_up: &LookUp, is_last: bool) -> Result<NameF
         // No trace of the task is left: it has been final for longer than receipts are kept.
         None => NameFinding::Final,
         Some(view) => match view.state {
-            TaskState::Published | TaskState::Cancelled | TaskState::Dead => NameFinding::Final,
-            TaskState::Scheduled if !is_last => NameFinding::Moving,
-            TaskState::Scheduled | TaskState::Claimed => {
+            TaskState::Finished if view.is_in_flight() => {
                 NameFinding::TooLate(Placed::TooLate(Box::new(view)))
             }
+            TaskState::Published | TaskState::Finished | TaskState::Cancelled | TaskState::Dead => {
+                NameFinding::Final
+            }
+            TaskState::Scheduled if !is_last => NameFinding::Moving,
+            TaskState::Scheduled
+            | TaskState::Claimed
+            | TaskState::Awaiting
+            | TaskState::Retrying => NameFinding::TooLate(Placed::TooLate(Box::new(view))),
         },
     })
 }

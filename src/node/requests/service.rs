@@ -15,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 use self::reporter::Reporter;
 use self::stored_tasks::StoredTasks;
 use self::submitter::{Submitter, refused_count, unanswered};
+use super::answers::Answers;
 use super::bulk::Bulks;
 use super::lists::Lists;
 use crate::access::permit::{
@@ -25,6 +26,7 @@ use crate::domain::{
     List, Page, Precondition, PrincipalName, Selection, TaskId, TaskName, TaskView, Timestamp,
 };
 use crate::kafka::LookUpError;
+use crate::node::messages::answers::{ConsumerCall, Heard, Target};
 use crate::node::messages::permitted::{FoundTask, PermittedDraft, TaskPermit};
 use crate::node::messages::{
     BulkDone, BulkRange, BulkSelection, ClusterView, Draft, NotReady, PageRange, PendingCounts,
@@ -110,6 +112,7 @@ pub struct Parts {
     pub stored: StoredTasks,
     pub lists: Lists,
     pub bulks: Bulks,
+    pub answers: Answers,
     pub reporter: Reporter,
     pub draining: CancellationToken,
 }
@@ -249,6 +252,19 @@ impl Service {
     ) -> Result<Verdict, Unavailable> {
         answer_by_model!(self, model => model.cancel_named(permit.topic(), name, condition).await);
         self.opened()?.takes_changes()?.stored.cancel_by_name(permit, name, condition).await
+    }
+
+    /// Takes the answers of consumers about tracked tasks. The results are in their order.
+    pub async fn answer(
+        &self,
+        calls: Vec<(Target, ConsumerCall)>,
+    ) -> Vec<Result<Heard, Unavailable>> {
+        answer_by_model!(self, model => model.answer(calls));
+        let parts = match self.opened().map_err(Unavailable::from).and_then(Parts::takes_changes) {
+            Ok(parts) => parts,
+            Err(unavailable) => return vec![Err(unavailable); calls.len()],
+        };
+        parts.answers.take(calls).await
     }
 
     /// Finds a task by its id. Only the rights on its topic let anything be told of it.

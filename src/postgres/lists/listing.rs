@@ -401,6 +401,7 @@ fn listed_of(row: &PgRow) -> Result<Option<ListedTask>, sqlx::Error> {
         reason: None,
         died_at: None,
         actors: actors_of(row)?,
+        tracked: None,
     };
     Ok(Some(ListedTask { row: TaskId::from_uuid(id), view }))
 }

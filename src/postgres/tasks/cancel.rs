@@ -257,5 +257,6 @@ fn cancelled_of(row: &PgRow) -> Result<TaskView, sqlx::Error> {
         reason: None,
         died_at: None,
         actors: Actors { cancelled_by: principal_of(row, "cancelled_by")?, ..actors_of(row)? },
+        tracked: None,
     })
 }

@@ -260,6 +260,7 @@ impl LookUp {
             reason: None,
             died_at: None,
             actors: line.actors,
+            tracked: None,
         })
     }
 }
@@ -408,6 +409,7 @@ pub(in crate::postgres) fn view_of_row(
         reason: row.try_get("reason")?,
         died_at: row.try_get::<Option<i64>, _>("died_at")?.map(Timestamp::from_micros),
         actors: actors_of(row)?,
+        tracked: None,
     })
 }
 
@@ -533,6 +535,7 @@ fn deferred(first: TaskId, line: BatchEntry) -> TaskView {
         reason: None,
         died_at: None,
         actors: line.actors,
+        tracked: None,
     }
 }
 

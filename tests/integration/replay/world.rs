@@ -377,6 +377,7 @@ impl World {
             name,
             record,
             submitted_by: None,
+            tracking: None,
         }
     }
 

@@ -12,6 +12,7 @@
 //! | `panic` | a bug |
 //! | `slow` | no answer, ever |
 //! | `published`, `claimed`, `dead` | published, claimed, or a dead letter, at once |
+//! | `tracked` | a tracked task awaits its consumer at once |
 //! | others | stored |
 
 use std::collections::HashMap;
@@ -22,9 +23,12 @@ use parking_lot::{Mutex, MutexGuard};
 
 use crate::access::permit::ListPermit;
 use crate::domain::{
-    Actors, Cursor, Kept, List, NewTask, NodeId, Page, Precondition, Receipt, Selection, Shard,
-    ShardCount, Submitted, TaskId, TaskName, TaskState, TaskView, Timestamp, TopicName,
+    Actors, Cursor, Finished, Kept, List, NewTask, NodeId, Page, Precondition, Receipt, Selection,
+    Shard, ShardCount, Submitted, TaskId, TaskName, TaskState, TaskView, Timestamp, TopicName,
+    TrackedView,
 };
+use crate::engine::feedback::{self, Call, Effect, FIRST_IN_FLIGHT, Follow, Place};
+use crate::node::messages::answers::{ConsumerCall, Heard, Target};
 use crate::node::messages::permitted::PermittedDraft;
 use crate::node::messages::{
     Accepted, BulkDone, BulkSelection, ClusterView, Draft, Due, Figure, NodeView, NotReady,
@@ -107,7 +111,10 @@ impl Model {
         let random = self.random.fetch_add(1, Ordering::Relaxed);
         let shards =
             ShardCount::new(64).map_err(|error| Refusal::BadValue { reason: error.to_string() })?;
-        let task = NewTask::new(draft.record, draft.name, due_at, shards, (random, random));
+        let task = NewTask {
+            tracking: draft.tracking,
+            ..NewTask::new(draft.record, draft.name, due_at, shards, (random, random))
+        };
         let (id, view) = (task.id, view_of(task));
         let state = view.state;
         lock(&self.tasks).push(view);
@@ -201,6 +208,56 @@ impl Model {
         }
         Verdict::of_look(Some(task.clone()))
             .ok_or_else(|| Unavailable::ServerAway { reason: "never in a model".to_owned() })
+    }
+
+    /// Takes the answers of consumers. A task of the topic `tracked` is awaiting its first attempt
+    /// of two.
+    pub fn answer(&self, calls: Vec<(Target, ConsumerCall)>) -> Vec<Result<Heard, Unavailable>> {
+        calls.into_iter().map(|(target, call)| Ok(self.answer_one(&target, call))).collect()
+    }
+
+    fn answer_one(&self, target: &Target, call: ConsumerCall) -> Heard {
+        let id = match target {
+            Target::Id(permit) => Some(permit.id()),
+            Target::Name(permit, name) => self.named(permit.topic(), name),
+        };
+        let mut tasks = lock(&self.tasks);
+        let Some(task) = tasks.iter_mut().find(|task| Some(task.id) == id) else {
+            return Heard::NotFound;
+        };
+        let Some(tracked) = task.tracked.as_mut() else {
+            return Heard::NotTracked(Box::new(task.clone()));
+        };
+        let note = match task.state {
+            TaskState::Finished => Some(feedback::Note::Finished),
+            TaskState::Retrying => Some(feedback::Note::Failed),
+            _ => None,
+        };
+        let follow = Follow { attempt: tracked.attempt, note, ..FIRST_IN_FLIGHT };
+        let call = match call {
+            ConsumerCall::Finish { attempt } => Call::Finish { attempt },
+            ConsumerCall::Fail { attempt, is_final, .. } => Call::Fail { attempt, is_final },
+            ConsumerCall::Extend { attempt, .. } => Call::Extend { attempt },
+        };
+        let (verdict, effect) = follow.hear(call, Place::Pending, tracked.attempts_max);
+        let now = Timestamp::from_millis(NOW_MILLIS);
+        match effect {
+            Effect::End => {
+                task.state = TaskState::Finished;
+                tracked.finished = Some(Finished { at: now, by: None, in_flight: false });
+                tracked.finish_by = None;
+            }
+            Effect::Replace { note: Some(_), .. } => {
+                task.state = TaskState::Retrying;
+                tracked.next_at = Some(now.plus(Duration::from_secs(1)));
+                tracked.finish_by = None;
+            }
+            Effect::Replace { note: None, .. } => {
+                tracked.finish_by = Some(now.plus(Duration::from_secs(60)));
+            }
+            Effect::Nothing | Effect::Mark | Effect::Note { .. } => {}
+        }
+        Heard::Tracked(verdict, Box::new(task.clone()))
     }
 
     pub async fn look_up(&self, id: TaskId) -> Result<Option<TaskView>, Unavailable> {
@@ -399,8 +456,22 @@ fn view_of(task: NewTask) -> TaskView {
         "published" => TaskState::Published,
         "claimed" => TaskState::Claimed,
         "dead" => TaskState::Dead,
+        "tracked" => TaskState::Awaiting,
         _ => TaskState::Scheduled,
     };
+    let is_awaiting = state == TaskState::Awaiting;
+    let tracked = task.tracking.map(|tracking| {
+        Box::new(TrackedView {
+            attempt: u16::from(is_awaiting),
+            attempts_max: tracking.first_row().attempts_max(),
+            finish_by: is_awaiting
+                .then(|| Timestamp::from_millis(NOW_MILLIS).plus(tracking.ttr.as_duration())),
+            tracking: *tracking,
+            next_at: None,
+            finished: None,
+            attempts: Vec::new(),
+        })
+    });
     let kept = Kept {
         key: task.record.key.map(Vec::from),
         payload: task.record.payload.map(Vec::from),
@@ -418,6 +489,7 @@ fn view_of(task: NewTask) -> TaskView {
         reason: (state == TaskState::Dead).then(|| "tried".to_owned()),
         died_at: (state == TaskState::Dead).then_some(Timestamp::from_millis(NOW_MILLIS)),
         actors: Actors::default(),
+        tracked,
     }
 }
 

@@ -143,5 +143,8 @@ impl StoredTasks {
 }
 
 fn is_pending(view: &TaskView) -> bool {
-    matches!(view.state, TaskState::Scheduled | TaskState::Claimed)
+    matches!(
+        view.state,
+        TaskState::Scheduled | TaskState::Claimed | TaskState::Awaiting | TaskState::Retrying
+    )
 }
