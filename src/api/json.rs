@@ -2,5 +2,6 @@
 
 pub(super) mod answers;
 pub mod times;
+mod tracked;
 pub(super) mod values;
 mod zones;

@@ -12,7 +12,7 @@ type Labels<const N: usize> = [(&'static str, &'static str); N];
 
 /// The limits that reject something, those of the service included. Each has a series from the
 /// start, so that a rate does not miss its first event.
-const LIMITS: [&str; 21] = [
+const LIMITS: [&str; 23] = [
     "requests_in_flight",
     "caller_requests",
     "caller_probes",
@@ -22,6 +22,7 @@ const LIMITS: [&str; 21] = [
     "header_bytes",
     "body_bytes",
     "batch_tasks",
+    "outcomes",
     "body_memory",
     "bodies_unpacked_at_once",
     "request_deadline",
@@ -30,6 +31,7 @@ const LIMITS: [&str; 21] = [
     "submit_queue_bytes",
     "submit_queue_share",
     "cancel_queue",
+    "answer_queue",
     "audit",
     "topic_look_ups",
     "quota",

@@ -44,6 +44,8 @@ const LAYERS: &[(&str, &[&str])] = &[
             "access",
             "audit",
             "domain",
+            // The verdicts on the calls of consumers.
+            "engine::feedback",
             "clock",
             "error_chain",
             "shutdown",

@@ -12,7 +12,9 @@ use crate::support::{Answer, Call, Cluster, Node, Oracle, eventually, now_ms};
 #[path = "../../src/api/tests/wrong_requests/rows.rs"]
 mod rows;
 
-use rows::{BATCHES, BULKS, ITEMS, NO_FIELD, REPLACEMENTS, REQUESTS, TASK, TASKS, WantedProblem};
+use rows::{
+    BATCHES, BULKS, ITEMS, NO_FIELD, OUTCOMES, REPLACEMENTS, REQUESTS, TASK, TASKS, WantedProblem,
+};
 
 const DEADLINE: Duration = Duration::from_secs(120);
 
@@ -149,6 +151,12 @@ async fn bad_input_is_refused_with_a_reason_and_nothing_of_it_is_stored() {
             (&json!(201), &json!(201)),
             "{item}: {results}"
         );
+        check_problem(item, &results[1]["problem"], (*status, kind, field));
+    }
+    for (item, status, kind, field) in OUTCOMES {
+        let body = format!(r#"{{"outcomes":[{{}},{item}]}}"#);
+        let results = caller.post("/v1/outcomes", &body).await.json()["results"].clone();
+        assert_eq!(results[0]["status"], 400, "{item}: {results}");
         check_problem(item, &results[1]["problem"], (*status, kind, field));
     }
     eprintln!("{} wrong requests, each with its status, type and field", rows.len() + ITEMS.len());

@@ -19,7 +19,9 @@ use crate::api::problems::problem::Problem;
 use crate::api::problems::problem_type::ProblemType;
 use crate::domain::{TaskId, TaskView, Timestamp, TopicName};
 use crate::node::messages::Draft;
-use crate::node::messages::permitted::{FoundTask, HiddenTask, PermittedDraft, TaskPermit};
+use crate::node::messages::permitted::{
+    DeniedDraft, FoundTask, HiddenTask, PermittedDraft, TaskPermit,
+};
 
 /// The credentials of a request.
 #[derive(Clone, Copy, Debug)]
@@ -157,10 +159,13 @@ impl Guard {
         TaskPermit::unlimited(&self.caller, id)
     }
 
-    /// Returns the draft with the permit for its topic.
+    /// Returns the draft with the permit for its topic and its dead topic.
     pub fn permit_draft(&self, draft: Draft) -> Result<PermittedDraft, Problem> {
         let topic = draft.record.topic.clone();
-        self.checked(&topic, PermittedDraft::new(&self.caller, draft))
+        match PermittedDraft::new(&self.caller, draft) {
+            Ok(permitted) => self.checked(&topic, Ok(permitted)),
+            Err(DeniedDraft { denied, topic }) => self.checked(&topic, Err(denied)),
+        }
     }
 
     /// Returns the permit for a task that was found by its id. `None` means that the task does not

@@ -16,6 +16,9 @@ pub enum Access {
     OnTopic(&'static [Action]),
     /// Each task of the body names its topic. Tasks without the right are refused alone.
     EachItem(Action),
+    /// Each item of the body names a task, by its id or by its topic and name. Items without the
+    /// right are refused alone.
+    EachTask(Action),
     /// The caller names a task by its id. A task without the right does not exist for the caller.
     OnTask(Action),
     /// A topic is optional. Without one, the right is needed on `*`.
@@ -33,9 +36,10 @@ impl Access {
             Self::Open | Self::Known => None,
             Self::Operate => Some(Action::Operate).filter(|action| lacks(*action)),
             Self::OnTopic(actions) => actions.iter().copied().find(|action| lacks(*action)),
-            Self::EachItem(action) | Self::OnTask(action) | Self::OnTopicOrAll(action) => {
-                Some(action).filter(|action| lacks(*action))
-            }
+            Self::EachItem(action)
+            | Self::EachTask(action)
+            | Self::OnTask(action)
+            | Self::OnTopicOrAll(action) => Some(action).filter(|action| lacks(*action)),
             Self::OnMany(action) => Some(action).filter(|_| lacks(action) && lacks(Action::Read)),
         }
     }
@@ -46,7 +50,7 @@ impl Access {
             Self::Open | Self::Known | Self::Operate | Self::OnTopicOrAll(_) => false,
             Self::OnTopic(actions) => actions.iter().any(|action| *action != Action::Read),
             Self::OnTask(action) => action != Action::Read,
-            Self::EachItem(_) | Self::OnMany(_) => true,
+            Self::EachItem(_) | Self::EachTask(_) | Self::OnMany(_) => true,
         }
     }
 
@@ -64,6 +68,7 @@ impl Access {
             Self::OnTopic([action]) => action.name(),
             Self::OnTopic(_) => "replace",
             Self::EachItem(action)
+            | Self::EachTask(action)
             | Self::OnTask(action)
             | Self::OnTopicOrAll(action)
             | Self::OnMany(action) => action.name(),
@@ -77,6 +82,7 @@ impl Access {
             Self::Operate => vec![Action::Operate.name()],
             Self::OnTopic(actions) => actions.iter().map(|action| action.name()).collect(),
             Self::EachItem(action)
+            | Self::EachTask(action)
             | Self::OnTask(action)
             | Self::OnTopicOrAll(action)
             | Self::OnMany(action) => vec![action.name()],
@@ -95,6 +101,10 @@ impl Access {
             Self::EachItem(_) => {
                 format!("Needs {names} on the topic of each task; a task without it gets 403.")
             }
+            Self::EachTask(_) => format!(
+                "Needs {names} on the topic of each task. Without it, a task that is named by its \
+                 topic gets 403, and one that is named by its id gets 404."
+            ),
             Self::OnTask(_) => {
                 format!("Needs {names} on the topic of the task; without it, the answer is 404.")
             }

@@ -22,14 +22,14 @@ use crate::api::shared::ApiShared;
 use crate::domain::{TaskName, TaskState, TopicName};
 use crate::node::messages::{Placed, Refusal};
 
-type NameInPath = Result<Path<(String, String)>, PathRejection>;
+pub type NameInPath = Result<Path<(String, String)>, PathRejection>;
 
 /// The reason why a PUT takes no `Idempotency-Key`.
 const NO_KEY: &str = "nothing was done: Idempotency-Key is only for a POST; a PUT has the name in \
                       its path, and docs/how-to/names.md says how to repeat it";
 
 /// Reads topic and name from the path. Returns a problem where no task can have them.
-fn name_of(path: NameInPath) -> Result<(TopicName, TaskName), Problem> {
+pub fn name_of(path: NameInPath) -> Result<(TopicName, TaskName), Problem> {
     let Path((topic, name)) = path
         .map_err(|_not_utf_8| Problem::invalid("name", "the path is not percent-encoded UTF-8"))?;
     let topic =
@@ -57,9 +57,10 @@ pub async fn replace(
     let (bytes, _share) = body::read(&shared, request, deadline).await?;
     let (draft, origin) = reader.read_named(body::text_of(&bytes)?, topic, name)?;
     drop(bytes);
-    limits::check(guard.caller(), &draft, origin, arrived_at)?;
-    limits::charge(&shared.policy, guard.caller(), iter::once(&draft))?;
-    let echo = echo_of(&draft);
+    let draft = guard.permit_draft(draft)?;
+    limits::check(guard.caller(), draft.draft(), origin, arrived_at)?;
+    limits::charge(&shared.policy, guard.caller(), iter::once(draft.draft()))?;
+    let echo = echo_of(draft.draft());
     let replaced = shared.service.replace(&permit, draft, &condition, arrived_at);
     let answer = shared.in_time(deadline.hold(replaced).await, Problem::replace_unknown)?;
     let placed = answer.map_err(|refusal| match refusal {
@@ -76,8 +77,16 @@ pub async fn replace(
             Ok(answers::task(StatusCode::OK, &TaskJson::of_new(id, TaskState::Scheduled, &echo)))
         }
         Placed::TooLate(task) => {
-            let detail = "nothing was changed: the task of this name is claimed, or an earlier \
-                          attempt may be in its topic";
+            let detail = match task.state {
+                TaskState::Awaiting | TaskState::Retrying => {
+                    "nothing was changed: an attempt of the task of this name was published \
+                     already; finish it first: POST /v1/topics/{topic}/tasks/{name}/finish"
+                }
+                _ => {
+                    "nothing was changed: the task of this name is claimed, or an earlier attempt \
+                     may be in its topic"
+                }
+            };
             let shows = guard.shows(&task.topic);
             Err(Problem::too_late(detail, *task, shows))
         }

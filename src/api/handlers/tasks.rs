@@ -89,6 +89,7 @@ pub fn echo_of(draft: &Draft) -> Echo {
         topic: draft.record.topic.clone(),
         name: draft.name.clone(),
         key: draft.record.key.clone(),
+        tracking: draft.tracking.clone(),
     }
 }
 

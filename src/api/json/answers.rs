@@ -5,6 +5,7 @@ use std::fmt;
 use axum::body::Body;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use az::SaturatingAs as _;
 use base64::display::Base64Display;
 use base64::engine::general_purpose::STANDARD;
 use serde::ser::SerializeMap;
@@ -12,8 +13,9 @@ use serde::{Serialize, Serializer};
 use serde_json::value::RawValue;
 
 use super::times::Rfc3339;
+use super::tracked::TrackedJson;
 use crate::domain::task::headers;
-use crate::domain::{Actors, Receipt, TaskId, TaskName, TaskState, TaskView, Timestamp};
+use crate::domain::{Actors, Receipt, TaskId, TaskName, TaskState, TaskView, Timestamp, Tracking};
 
 /// Bytes in JSON: a string if they are UTF-8, base64 otherwise. The name of the member says which.
 #[derive(Debug)]
@@ -44,7 +46,7 @@ pub struct TaskJson<'a> {
     state: TaskState,
     replaced_by: Option<TaskId>,
     /// `None` for the first task of a name when only its id and its state are known.
-    attempt: Option<i16>,
+    attempt: Option<u16>,
     receipt: Option<Receipt>,
     headers: Option<&'a [u8]>,
     payload: Option<Bytes<'a>>,
@@ -52,6 +54,7 @@ pub struct TaskJson<'a> {
     reason: Option<&'a str>,
     died_at: Option<Timestamp>,
     actors: Option<&'a Actors>,
+    tracked: Option<TrackedJson<'a>>,
     is_redacted: bool,
 }
 
@@ -61,6 +64,7 @@ pub struct Echo {
     pub topic: crate::domain::TopicName,
     pub name: Option<TaskName>,
     pub key: Option<Box<[u8]>>,
+    pub tracking: Option<Box<Tracking>>,
 }
 
 impl<'a> TaskJson<'a> {
@@ -72,7 +76,8 @@ impl<'a> TaskJson<'a> {
     pub fn of_new(id: TaskId, state: TaskState, echo: &'a Echo) -> Self {
         Self {
             key: echo.key.as_deref().map(text_or_binary),
-            attempt: Some(1),
+            attempt: Some(u16::from(echo.tracking.is_none())),
+            tracked: echo.tracking.as_deref().map(TrackedJson::of_new),
             ..Self::of_known(id, state, echo)
         }
     }
@@ -94,6 +99,7 @@ impl<'a> TaskJson<'a> {
             reason: None,
             died_at: None,
             actors: None,
+            tracked: None,
             is_redacted: false,
         }
     }
@@ -107,6 +113,12 @@ impl<'a> TaskJson<'a> {
     /// Shows a task with the known fields that the caller may see.
     pub fn of_view(view: &'a TaskView, shows: Shows) -> Self {
         let kept = view.kept.as_ref().filter(|_kept| shows == Shows::All);
+        let tracked = view.tracked.as_deref();
+        // The reason of a tracked task may have words of its consumer, which count as payload.
+        let reason = view.reason.as_deref();
+        let reason = reason.filter(|_reason| tracked.is_none() || shows == Shows::All);
+        let attempt =
+            tracked.map_or_else(|| view.attempt.saturating_as::<u16>(), |tracked| tracked.attempt);
         Self {
             id: view.id,
             topic: view.topic.as_str(),
@@ -114,22 +126,25 @@ impl<'a> TaskJson<'a> {
             key: kept.and_then(|kept| kept.key.as_deref()).map(text_or_binary),
             state: view.state,
             replaced_by: view.replaced_by,
-            attempt: Some(view.attempt),
+            attempt: Some(attempt),
             receipt: view.receipt,
             headers: kept.map(|kept| kept.headers.as_slice()).filter(|headers| !headers.is_empty()),
             payload: kept.and_then(|kept| kept.payload.as_deref()).map(json_or_other),
             is_tombstone: kept.is_some_and(|kept| kept.payload.is_none()),
-            reason: view.reason.as_deref(),
+            reason,
             died_at: view.died_at,
             actors: Some(&view.actors),
+            tracked: tracked.map(|tracked| TrackedJson::of_view(tracked, shows == Shows::All)),
             is_redacted: shows == Shows::Metadata,
         }
     }
 
-    /// Shows a task as in a list: without headers and payload, which may be large. A look-up shows
-    /// those.
+    /// Shows a task as in a list: without headers, payload and attempts, which may be large. A
+    /// look-up shows those.
     pub fn of_listed(view: &'a TaskView, shows: Shows) -> Self {
-        Self { headers: None, payload: None, is_tombstone: false, ..Self::of_view(view, shows) }
+        let all = Self::of_view(view, shows);
+        let tracked = all.tracked.map(TrackedJson::without_attempts);
+        Self { headers: None, payload: None, is_tombstone: false, tracked, ..all }
     }
 }
 
@@ -184,6 +199,9 @@ impl Serialize for TaskJson<'_> {
         }
         if let Some(actors) = self.actors {
             actor_entries(&mut map, actors)?;
+        }
+        if let Some(tracked) = &self.tracked {
+            tracked.entries(&mut map)?;
         }
         if self.is_redacted {
             map.serialize_entry("redacted", &true)?;

@@ -96,7 +96,7 @@ fn delay_of_millis(text: &str) -> Result<Duration, String> {
 
 /// Reads a JSON number whose value is whole and not negative, in any notation. JSON Schema counts
 /// `1.0` as an integer, and some languages write it.
-fn whole_number(text: &str, right: &str) -> Result<u64, String> {
+pub fn whole_number(text: &str, right: &str) -> Result<u64, String> {
     let (mantissa, exponent) = text.split_once(['e', 'E']).unwrap_or((text, "0"));
     let (is_negative, mantissa) =
         mantissa.strip_prefix('-').map_or((false, mantissa), |rest| (true, rest));

@@ -274,7 +274,7 @@ fn request_body(body: &RequestBody) -> Value {
         .collect::<serde_json::Map<_, _>>()
         .into();
     json!({
-        "required": true,
+        "required": body.is_required,
         "content": {
             "application/json": { "schema": schemas::reference(body.schema), "examples": examples },
         },

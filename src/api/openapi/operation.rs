@@ -32,6 +32,8 @@ pub struct Operation {
 pub enum Tag {
     Tasks,
     Names,
+    /// The answers of consumers about tracked tasks.
+    Feedback,
     Dead,
     /// The cluster, and the interface itself.
     Cluster,
@@ -64,6 +66,7 @@ pub enum Location {
 pub struct RequestBody {
     /// The name of a component.
     pub schema: &'static str,
+    pub is_required: bool,
     pub examples: &'static [Example],
 }
 
@@ -103,12 +106,14 @@ pub struct ShellSample {
 }
 
 impl Tag {
-    pub const ALL: [Self; 5] = [Self::Tasks, Self::Names, Self::Dead, Self::Cluster, Self::Node];
+    pub const ALL: [Self; 6] =
+        [Self::Tasks, Self::Names, Self::Feedback, Self::Dead, Self::Cluster, Self::Node];
 
     pub const fn name(self) -> &'static str {
         match self {
             Self::Tasks => "tasks",
             Self::Names => "names",
+            Self::Feedback => "feedback",
             Self::Dead => "dead letters",
             Self::Cluster => "cluster",
             Self::Node => "node",
@@ -121,6 +126,10 @@ impl Tag {
             Self::Names => {
                 "Tasks by name (your idempotency key): create or replace, look up, cancel. \
                  docs/how-to/names.md has the rules in a table."
+            }
+            Self::Feedback => {
+                "The answers of consumers about tasks with a time to run (`ttr`): finish, fail, \
+                 extend. docs/how-to/retries.md shows a consumer."
             }
             Self::Dead => "Tasks that Punctual gave up on: list, redrive, drop.",
             Self::Cluster => "The cluster, and this API itself.",

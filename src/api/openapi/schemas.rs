@@ -7,6 +7,7 @@
 //! closed.
 
 mod answers;
+mod feedback;
 mod parts;
 mod requests;
 
@@ -18,6 +19,7 @@ use serde_json::Value;
 pub fn all() -> Vec<(&'static str, Value)> {
     let mut all = parts::all();
     all.extend(requests::all());
+    all.extend(feedback::all());
     all.extend(answers::all());
     all
 }

@@ -114,10 +114,9 @@ mod tests {
             let is_temporary = kind.retry_after().is_some() || kind.status().as_u16() == 408;
             let expected = match kind {
                 ProblemType::Internal | ProblemType::OutcomeUnknown => "with a name",
-                ProblemType::TaskNotFound | ProblemType::TooLate | ProblemType::Replaced => {
-                    "no use"
-                }
-                ProblemType::DeniedTooOften => "after a correction",
+                ProblemType::AttemptTooHigh | ProblemType::DeniedTooOften => "after a correction",
+                ProblemType::TaskNotFound => "no use",
+                _ if kind.status().as_u16() == 409 => "no use",
                 _ if is_temporary => "yes",
                 _ => "after a correction",
             };

@@ -349,6 +349,34 @@ impl Problem {
         Self::new(ProblemType::OutcomeUnknown, detail)
     }
 
+    /// Makes the problem of a consumer's call whose outcome is unknown.
+    pub fn outcome_of_call_unknown(reason: &str) -> Self {
+        let detail = format!("the call may have taken effect, or not: {reason}. Repeating is safe");
+        Self::new(ProblemType::OutcomeUnknown, detail)
+    }
+
+    /// Makes the problem of a consumer's call that was refused with a verdict on its task.
+    pub fn call_refused(
+        (kind, verdict): (ProblemType, &'static str),
+        detail: String,
+        task: TaskView,
+        shows: Shows,
+    ) -> Self {
+        let more = More { verdict: Some(verdict), task: Some((task, shows)), ..More::default() };
+        Self { more: Some(Box::new(more)), ..Self::new(kind, detail) }
+    }
+
+    /// Makes the problem of a consumer's call that found its task between two places each time.
+    pub fn call_found_no_place() -> Self {
+        let detail = "nothing was done: other changes moved the task at the same time; repeat the \
+                      call";
+        Self::new(ProblemType::Busy, detail)
+    }
+
+    pub fn verdict(&self) -> Option<&'static str> {
+        self.more.as_deref().and_then(|more| more.verdict)
+    }
+
     pub const fn has_field(&self) -> bool {
         self.field.is_some()
     }

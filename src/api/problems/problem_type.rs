@@ -157,6 +157,50 @@ problem_types! {
         then: "To stop the newest task, cancel the id in `replaced_by`, or cancel by name. If you \
                did not mean the newest task, do nothing: the old one is never published."
     }
+    NotPublishedYet(409, "not-published-yet", "No attempt of the task was published yet") {
+        when: "A consumer answers for a task whose record was certainly never sent. Nothing was \
+               changed. The member `verdict` is `not_published_yet`, and `task` is the task.",
+        then: "To withdraw the task before it is published, cancel it. A consumer answers only \
+               for records that it has."
+    }
+    AttemptTooHigh(409, "attempt-too-high", "The task has not come to this attempt") {
+        when: "`attempt` is above the current attempt of the task. Nothing was changed. The member \
+               `verdict` is `attempt_too_high`, and `task` shows the current `attempt`.",
+        then: "Send the number in the header `punctual-attempt` of the record."
+    }
+    AttemptSuperseded(409, "attempt-superseded", "A later attempt has superseded this one") {
+        when: "A fail or an extend names an attempt whose time to run was over: the next attempt \
+               is on its way or published. Nothing was changed. The member `verdict` is \
+               `attempt_superseded`, and `task` shows the current `attempt`.",
+        then: "Stop the work, or finish it and call finish, which an earlier attempt may, too. A \
+               later fail or extend is up to the consumer of the later attempt."
+    }
+    AlreadyFailed(409, "already-failed", "The attempt has failed already") {
+        when: "An extend names an attempt that was failed before. The next attempt has its due \
+               time. The member `verdict` is `already_failed`, and `task` is the task.",
+        then: "Stop the work, or finish it and call finish before the next attempt is due."
+    }
+    AlreadyFinished(409, "already-finished", "The task is finished") {
+        when: "A fail or an extend names a task that is finished. Nothing was changed. The member \
+               `verdict` is `already_finished`, and `task` is the task.",
+        then: "Do nothing: the work is done. A repeated finish is answered 200."
+    }
+    Dead(409, "dead", "The task is dead") {
+        when: "A consumer answers for a task that is a dead letter, or about to be one: `final` \
+               was said, or its last attempt failed or was not finished in time. Nothing was \
+               changed. The member `verdict` is `dead`, and `task` is the task.",
+        then: "Redrive the dead letter if the work is still to be done, or drop it."
+    }
+    Cancelled(409, "cancelled", "The task is cancelled") {
+        when: "A consumer answers for a task that is cancelled. Nothing was changed. The member \
+               `verdict` is `cancelled`, and `task` is the task.",
+        then: "Do nothing: no record of the task exists or ever will."
+    }
+    NotTracked(409, "not-tracked", "The task has no time to run") {
+        when: "A consumer answers for a task that was submitted without `ttr`. It ends when it is \
+               published. The member `verdict` is `not_tracked`, and `task` is the task.",
+        then: "Submit tasks with `ttr` if their consumers are to answer."
+    }
     PreconditionFailed(412, "precondition-failed", "The name does not stand for that task") {
         when: "`If-Match` of a PUT or a DELETE does not name the current task, or `If-None-Match` \
                names it; `If-None-Match: *` fails whenever there is a task. The check and the \
@@ -171,9 +215,9 @@ problem_types! {
         then: "Send the tasks in several bulk submits. A single record of this size would also be \
                over the limit of its topic."
     }
-    BatchTooLarge(413, "batch-too-large", "The bulk submit has too many tasks") {
-        when: "A bulk submit has more tasks than the limit (`--batch-max`). None of them was \
-               stored.",
+    BatchTooLarge(413, "batch-too-large", "The request has too many tasks") {
+        when: "A bulk submit has more tasks than the limit (`--batch-max`), or a request has more \
+               than 10,000 outcomes. Nothing was done.",
         then: "Send several smaller ones."
     }
     UnsupportedMediaType(415, "unsupported-media-type", "The body is not of a supported type") {
@@ -210,7 +254,8 @@ problem_types! {
         then: "Give the task a `key`, or send it to another topic."
     }
     TooFarAhead(422, "too-far-ahead", "The due time is too far ahead") {
-        when: "The due time is further ahead than this node allows (`--delay-max`).",
+        when: "The due time is further ahead than this node allows (`--delay-max`), or than a \
+               consumer may retry (7 days).",
         then: "Correct the due time. The usual mistakes are a timestamp given as `delay`, and \
                nanoseconds given as milliseconds. Otherwise ask the operator for a longer \
                `--delay-max`."
@@ -311,7 +356,16 @@ impl ProblemType {
             | Self::Unavailable
             | Self::NotReady => "yes",
             Self::Internal | Self::OutcomeUnknown => "with a name",
-            Self::TaskNotFound | Self::TooLate | Self::Replaced => "no use",
+            Self::TaskNotFound
+            | Self::TooLate
+            | Self::Replaced
+            | Self::NotPublishedYet
+            | Self::AttemptSuperseded
+            | Self::AlreadyFailed
+            | Self::AlreadyFinished
+            | Self::Dead
+            | Self::Cancelled
+            | Self::NotTracked => "no use",
             _ => "after a correction",
         }
     }

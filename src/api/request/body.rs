@@ -1,6 +1,7 @@
 //! Request bodies: read whole, within the limits. They count against the limits until the answer is
 //! made.
 
+use std::borrow::Cow;
 use std::error::Error;
 use std::{io, iter};
 
@@ -38,6 +39,22 @@ pub async fn read<'a>(
     // The body has arrived, so a delay from here on is not the caller's fault.
     let unpacked = deadline.hold(unpack(shared, encoding, &bytes)).await;
     unpacked.map_err(|_elapsed| Problem::busy(UNPACKED_AT_ONCE))?
+}
+
+/// Reads the text of a body that may be left out. Without one, and for `null`, which some clients
+/// send for no body, returns an empty object.
+pub async fn read_optional(
+    shared: &ApiShared,
+    request: Request<Body>,
+    deadline: Deadline,
+) -> Result<Cow<'static, str>, Problem> {
+    const NONE: Cow<'static, str> = Cow::Borrowed("{}");
+    if request.body().is_end_stream() {
+        return Ok(NONE);
+    }
+    let (bytes, _share) = read(shared, request, deadline).await?;
+    let text = text_of(&bytes)?;
+    Ok(if ["", "null"].contains(&text.trim()) { NONE } else { Cow::Owned(text.to_owned()) })
 }
 
 /// Refuses a body on a call that takes none: ignoring a `{"dry_run":true}` would do harm. An empty

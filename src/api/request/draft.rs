@@ -7,9 +7,9 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::value::RawValue;
 
-use super::fields::{boolean, members, string};
-use super::given_headers;
+use super::fields::{boolean, members, refuse_internal, string};
 use super::trace::TraceParent;
+use super::{given_headers, tracking};
 use crate::api::json::times;
 use crate::api::problems::problem::Problem;
 use crate::api::problems::problem_type::ProblemType;
@@ -19,9 +19,11 @@ use crate::node::messages::{Draft, Due};
 
 /// The fields of a task. A task whose topic and name are in the path has the same fields without
 /// `topic` and `name`.
-pub const FIELDS: [&str; 11] = [
+pub const FIELDS: [&str; 13] = [
     "topic",
     "name",
+    "ttr",
+    "retry",
     "due_at",
     "delay",
     "payload",
@@ -32,7 +34,9 @@ pub const FIELDS: [&str; 11] = [
     "key_base64",
     "headers",
 ];
-pub const FIELDS_OF_NAMED: [&str; 9] = [
+pub const FIELDS_OF_NAMED: [&str; 11] = [
+    "ttr",
+    "retry",
     "due_at",
     "delay",
     "payload",
@@ -102,17 +106,12 @@ impl DraftReader {
 /// Makes a draft without a name.
 fn draft_of(
     topic: TopicName,
-    members: [RawMember<'_>; 9],
+    members: [RawMember<'_>; 11],
     trace: Option<&TraceParent>,
 ) -> Result<(Draft, FieldOrigin), Problem> {
-    if topic.is_internal() {
-        return Err(Problem::invalid(
-            "topic",
-            format!("{topic} is an internal topic of Kafka, which nobody else may write to"),
-        ));
-    }
-    let [due_at, delay, payload, payload_text, payload_base64, tombstone, key, key_base64, headers] =
-        members;
+    refuse_internal(&topic, "topic")?;
+    let [ttr, retry, due_at, delay, rest @ ..] = members;
+    let [payload, payload_text, payload_base64, tombstone, key, key_base64, headers] = rest;
     let (due, due_origin) = due_of(due_at, delay)?;
     let key = key_of(key, key_base64)?;
     let is_tombstone =
@@ -132,7 +131,8 @@ fn draft_of(
         (Some(payload), origin)
     };
     let record = Record { topic, key, payload, headers: given_headers::read(headers, trace)? };
-    let draft = Draft { record, name: None, due, tracking: None };
+    let tracking = tracking::of(ttr, retry, &record.topic)?.map(Box::new);
+    let draft = Draft { record, name: None, due, tracking };
     Ok((draft, FieldOrigin { due: due_origin, payload: payload_origin }))
 }
 

@@ -5,13 +5,16 @@
 
 use std::borrow::Cow;
 use std::fmt;
+use std::time::Duration;
 
 use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 
-use crate::api::json::values::{reason_of, shown, string_of, unlike};
+use crate::api::json::times;
+use crate::api::json::values::{kind_of, reason_of, shown, string_of, unlike};
 use crate::api::problems::problem::Problem;
 use crate::api::problems::problem_type::ProblemType;
+use crate::domain::TopicName;
 
 /// Returns the members of the object in `text`, in the order of `names`. Refuses other values than
 /// objects, members with other names, and members that occur twice.
@@ -82,6 +85,33 @@ pub fn boolean(value: &RawValue, field: &'static str) -> Result<bool, Problem> {
         "false" => Ok(false),
         other => Err(Problem::invalid(field, unlike(other, "true or false"))),
     }
+}
+
+/// Reads a whole number from 1 to `max`.
+pub fn count(value: &RawValue, max: u16, field: &'static str) -> Result<u16, Problem> {
+    let wanted = format!("a whole number from 1 to {max}");
+    let text = value.get();
+    if kind_of(text) != "a number" {
+        return Err(Problem::invalid(field, unlike(text, &wanted)));
+    }
+    let number =
+        times::whole_number(text, &wanted).map_err(|wrong| Problem::invalid(field, wrong))?;
+    let count = u16::try_from(number).ok().filter(|count| (1..=max).contains(count));
+    count.ok_or_else(|| Problem::invalid(field, format!("this is {number}; expected {wanted}")))
+}
+
+/// Reads a duration.
+pub fn duration(value: &RawValue, field: &'static str) -> Result<Duration, Problem> {
+    times::delay(value).map_err(|wrong| Problem::invalid(field, wrong))
+}
+
+/// Refuses a topic of Kafka itself.
+pub fn refuse_internal(topic: &TopicName, field: &'static str) -> Result<(), Problem> {
+    if !topic.is_internal() {
+        return Ok(());
+    }
+    let detail = format!("{topic} is an internal topic of Kafka, which nobody else may write to");
+    Err(Problem::invalid(field, detail))
 }
 
 /// Returns the problem for a text that is not JSON, or another value than `wanted`.

@@ -21,7 +21,7 @@ use crate::api::access::guard::{Guard, Proofs};
 use crate::api::access::required::Access;
 use crate::api::access::trail::Trail;
 use crate::api::access::{hosts, limits};
-use crate::api::handlers::{bulk, cluster, lists, names, node, tasks, who_am_i};
+use crate::api::handlers::{bulk, cluster, feedback, lists, names, node, tasks, who_am_i};
 use crate::api::line::{CallerConnection, PlacePurpose};
 use crate::api::metrics::{ApiMetrics, method_label};
 use crate::api::openapi::operation::Operation;
@@ -49,7 +49,7 @@ pub struct Api {
 
 /// Returns all routes. Literal ones come before those with a parameter that would match them, too:
 /// the label of a request is the first match.
-fn routes() -> [Route; 19] {
+fn routes() -> [Route; 26] {
     use operations as ops;
     [
         Route::at("/v1/tasks")
@@ -65,6 +65,16 @@ fn routes() -> [Route; 19] {
             .get(names::look_up, &ops::names::LOOK_UP)
             .put(names::replace, &ops::names::REPLACE)
             .delete(names::cancel, &ops::names::CANCEL),
+        Route::at("/v1/tasks/{id}/finish").post(feedback::finish, &ops::feedback::FINISH_TASK),
+        Route::at("/v1/tasks/{id}/fail").post(feedback::fail, &ops::feedback::FAIL_TASK),
+        Route::at("/v1/tasks/{id}/extend").post(feedback::extend, &ops::feedback::EXTEND_TASK),
+        Route::at("/v1/topics/{topic}/tasks/{name}/finish")
+            .post(feedback::finish_named, &ops::feedback::FINISH_NAMED),
+        Route::at("/v1/topics/{topic}/tasks/{name}/fail")
+            .post(feedback::fail_named, &ops::feedback::FAIL_NAMED),
+        Route::at("/v1/topics/{topic}/tasks/{name}/extend")
+            .post(feedback::extend_named, &ops::feedback::EXTEND_NAMED),
+        Route::at("/v1/outcomes").post(feedback::outcomes, &ops::feedback::OUTCOMES),
         Route::at("/v1/dead").get(lists::dead, &ops::dead::LIST),
         Route::at("/v1/dead/redrive").post(bulk::redrive_all, &ops::dead::REDRIVE_MANY),
         Route::at("/v1/dead/drop").post(bulk::drop_all_dead, &ops::dead::DROP_MANY),

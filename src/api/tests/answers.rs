@@ -1,5 +1,7 @@
 //! The answers to correct requests.
 
+mod tracked;
+
 use super::*;
 
 #[tokio::test]

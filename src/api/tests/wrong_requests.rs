@@ -111,6 +111,41 @@ async fn a_wrong_task_of_a_batch_has_a_result_of_its_own_and_the_others_are_take
 }
 
 #[tokio::test]
+async fn a_wrong_outcome_has_a_result_of_its_own_and_the_others_are_taken() {
+    let api = api();
+    let of_model = [
+        (r#"{"topic":"full","name":"n","outcome":"finish"}"#, 503, "busy", NO_FIELD),
+        (r#"{"topic":"away","name":"n","outcome":"finish"}"#, 503, "unavailable", NO_FIELD),
+        (r#"{"topic":"lost","name":"n","outcome":"finish"}"#, 503, "outcome-unknown", NO_FIELD),
+    ];
+    submit(&api, r#"{"topic":"tracked","name":"n","delay":0,"payload":1,"ttr":"1m"}"#).await;
+    let right = r#"{"topic":"tracked","name":"n","outcome":"finish"}"#;
+    for (item, status, kind, field) in OUTCOMES.iter().chain(&of_model) {
+        let body = format!(r#"{{"outcomes":[{right},{item},{right}]}}"#);
+        let response = api.ask(post("/v1/outcomes", body)).await;
+        assert_eq!(response.status(), StatusCode::OK, "{item}");
+        let answer = json_of(response).await;
+        let statuses: Vec<u64> = answer["results"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|result| result["status"].as_u64().unwrap())
+            .collect();
+        assert_eq!(statuses, [200, u64::from(*status), 200], "{item}");
+        check(&answer["results"][1]["problem"], (*status, kind, field), item);
+    }
+    let many = format!(r#"{{"outcomes":[{}0]}}"#, "0,".repeat(10_000));
+    let response = api.ask(post("/v1/outcomes", many)).await;
+    check_response(response, (413, "batch-too-large", "outcomes"), "too many").await;
+    for (body, kind) in [("{}", "missing-field"), (r#"{"outcomes":{}}"#, "invalid-value")] {
+        let response = api.ask(post("/v1/outcomes", body)).await;
+        check_response(response, (400, kind, "outcomes"), body).await;
+    }
+    let refused = r#"punctual_api_rejected_total{limit="outcomes"}"#;
+    assert_eq!(metric(&api, refused).await.as_deref(), Some("1"));
+}
+
+#[tokio::test]
 async fn values_beyond_their_limits_are_refused() {
     let api = api();
     let with = |field: &str, value: String| {

@@ -7,8 +7,8 @@ use thiserror::Error;
 
 const SECOND: Duration = Duration::from_secs(1);
 const WEEK: Duration = Duration::from_secs(7 * 24 * 60 * 60);
-const ATTEMPTS_MAX: u16 = 1_000;
-const FACTOR_MAX: u16 = 100;
+pub const ATTEMPTS_MAX: u16 = 1_000;
+pub const FACTOR_MAX: u16 = 100;
 
 /// The time that a consumer has for an attempt, from the append on. A task with it is tracked.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]

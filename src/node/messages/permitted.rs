@@ -8,7 +8,8 @@ use crate::access::permit::{Denied, Permit, Read, Right, Submit};
 use crate::access::{Action, Caller, Principal};
 use crate::domain::{TaskId, TaskView, TopicName};
 
-/// A draft whose caller may submit it. The right was checked on the draft's own topic.
+/// A draft whose caller may submit it. The right was checked on the draft's own topic, and on its
+/// dead topic if it has one.
 #[derive(Clone, Debug)]
 pub struct PermittedDraft {
     draft: Draft,
@@ -16,8 +17,17 @@ pub struct PermittedDraft {
 }
 
 impl PermittedDraft {
-    pub fn new(caller: &Caller, draft: Draft) -> Result<Self, Denied> {
-        Ok(Self { permit: Permit::on(caller, &draft.record.topic)?, draft })
+    pub fn new(caller: &Caller, draft: Draft) -> Result<Self, DeniedDraft> {
+        let permit = |topic: &TopicName| {
+            let denied = |denied| DeniedDraft { denied, topic: topic.clone() };
+            Permit::on(caller, topic).map_err(denied)
+        };
+        let own = permit(&draft.record.topic)?;
+        let tracking = draft.tracking.as_deref();
+        if let Some(dead_topic) = tracking.and_then(|tracking| tracking.dead_topic.as_ref()) {
+            permit(dead_topic)?;
+        }
+        Ok(Self { permit: own, draft })
     }
 
     pub fn draft(&self) -> &Draft {
@@ -27,6 +37,13 @@ impl PermittedDraft {
     pub fn into_parts(self) -> (Draft, Permit<Submit>) {
         (self.draft, self.permit)
     }
+}
+
+/// The missing right to submit a draft, and the topic on which it is missing.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct DeniedDraft {
+    pub denied: Denied,
+    pub topic: TopicName,
 }
 
 /// A task that was found by its id. It tells nothing before the right on its topic is checked: for
@@ -98,11 +115,47 @@ impl<R: Right> TaskPermit<R> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
     use crate::access::pattern::Pattern;
     use crate::access::permit::Cancel;
     use crate::access::rights::{Rights, Rule};
-    use crate::domain::{Actors, Shard, TaskState, Timestamp};
+    use crate::domain::{
+        Actors, Headers, Record, RetryPolicy, Shard, TaskState, Timestamp, Tracking, Ttr,
+    };
+    use crate::node::messages::Due;
+
+    #[test]
+    fn a_draft_needs_the_right_on_its_topic_and_on_its_dead_topic() {
+        let caller = |topics: &[&str]| {
+            let topics = topics.iter().map(|topic| Pattern::new(topic).unwrap()).collect();
+            let rule = Rule { actions: vec![Action::Submit], topics };
+            Caller::anonymous(Rights::new(&[rule], &[], false))
+        };
+        let missing = |topics: &[&str], dead_topic: Option<&str>| {
+            let record = Record {
+                topic: TopicName::new("orders").unwrap(),
+                key: None,
+                payload: None,
+                headers: Headers::default(),
+            };
+            let tracking = Tracking {
+                ttr: Ttr::new(Duration::from_secs(1)).unwrap(),
+                retry: RetryPolicy::DEFAULT,
+                dead_topic: dead_topic.map(|topic| TopicName::new(topic).unwrap()),
+            };
+            let tracking = Some(Box::new(tracking));
+            let due = Due::After(Duration::ZERO);
+            let draft = Draft { record, name: None, due, tracking };
+            let denied = PermittedDraft::new(&caller(topics), draft).err();
+            denied.map(|denied| denied.topic.to_string())
+        };
+        assert_eq!(missing(&["orders"], None), None);
+        assert_eq!(missing(&["orders"], Some("dead")), Some("dead".to_owned()));
+        assert_eq!(missing(&["dead"], Some("dead")), Some("orders".to_owned()));
+        assert_eq!(missing(&["orders", "dead"], Some("dead")), None);
+    }
 
     fn found(topic: &str) -> FoundTask {
         FoundTask::new(TaskView {

@@ -29,8 +29,8 @@ use crate::kafka::LookUpError;
 use crate::node::messages::answers::{ConsumerCall, Heard, Target};
 use crate::node::messages::permitted::{FoundTask, PermittedDraft, TaskPermit};
 use crate::node::messages::{
-    BulkDone, BulkRange, BulkSelection, ClusterView, Draft, NotReady, PageRange, PendingCounts,
-    Placed, Refusal, Requirement, SubmitAnswer, Unavailable, Verdict,
+    BulkDone, BulkRange, BulkSelection, ClusterView, NotReady, PageRange, PendingCounts, Placed,
+    Refusal, Requirement, SubmitAnswer, Unavailable, Verdict,
 };
 use crate::node::shared::NodeShared;
 use crate::postgres::lists::dead_letters::DeadLetterChange;
@@ -221,10 +221,11 @@ impl Service {
     pub async fn replace(
         &self,
         permit: &ReplacePermit,
-        draft: Draft,
+        draft: PermittedDraft,
         condition: &Precondition,
         arrived_at: Option<Timestamp>,
     ) -> Result<Placed, Refusal> {
+        let (draft, _submit) = draft.into_parts();
         debug_assert_eq!(permit.topic(), &draft.record.topic);
         answer_by_model!(self, model => model.replace(draft, condition).await);
         let parts = self.opened()?;

@@ -71,7 +71,7 @@ pub const REDRIVE_MANY: Operation = Operation {
                   call. If `more` is true, repeat the call with the `cursor`. With `dry_run`, only \
                   counts them.",
     parameters: &[],
-    body: Some(RequestBody { schema: "DeadRange", examples: DRY }),
+    body: Some(RequestBody { schema: "DeadRange", is_required: true, examples: DRY }),
     answers: &[OperationAnswer::json(StatusCode::OK, "Redriven", "The exact number.")],
     problems: &[P::MissingField, P::Unavailable, P::OutcomeUnknown],
     sample: ShellSample { before: "", path: "/v1/dead/redrive" },
@@ -106,7 +106,7 @@ pub const DROP_MANY: Operation = Operation {
                   10,000 per call. If `more` is true, repeat the call with the `cursor`. With \
                   `dry_run`, only counts them.",
     parameters: &[],
-    body: Some(RequestBody { schema: "DeadRange", examples: DRY }),
+    body: Some(RequestBody { schema: "DeadRange", is_required: true, examples: DRY }),
     answers: &[OperationAnswer::json(StatusCode::OK, "Dropped", "The exact number.")],
     problems: &[P::MissingField, P::Unavailable, P::OutcomeUnknown],
     sample: ShellSample { before: "", path: "/v1/dead/drop" },

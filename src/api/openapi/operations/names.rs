@@ -29,6 +29,7 @@ pub const REPLACE: Operation = Operation {
     parameters: &[TOPIC, NAME, IF_MATCH, IF_NONE_MATCH],
     body: Some(RequestBody {
         schema: "NamedTaskRequest",
+        is_required: true,
         examples: &[Example {
             name: "later",
             summary: "Two hours from now",

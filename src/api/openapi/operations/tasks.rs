@@ -24,6 +24,7 @@ pub const SUBMIT: Operation = Operation {
     parameters: &[IDEMPOTENCY_KEY],
     body: Some(RequestBody {
         schema: "TaskRequest",
+        is_required: true,
         examples: &[
             Example {
                 name: "reminder",
@@ -48,6 +49,14 @@ pub const SUBMIT: Operation = Operation {
                 json: concat!(
                     r#"{"topic":"demo","delay":"1800s","#,
                     r#""key_base64":"/w==","payload_base64":"AAEC"}"#,
+                ),
+            },
+            Example {
+                name: "tracked",
+                summary: "Tried again until its consumer finishes it, at most five times",
+                json: concat!(
+                    r#"{"topic":"demo","delay":"30m","payload":{"cancel":"order-17"},"#,
+                    r#""ttr":"30s","retry":{"attempts_max":5,"backoff_min":"10s"}}"#,
                 ),
             },
             Example {
@@ -92,6 +101,7 @@ pub const SUBMIT_BATCH: Operation = Operation {
     parameters: &[],
     body: Some(RequestBody {
         schema: "BatchRequest",
+        is_required: true,
         examples: &[Example {
             name: "two",
             summary: "Two tasks",
@@ -174,6 +184,7 @@ pub const CANCEL_MANY: Operation = Operation {
     parameters: &[],
     body: Some(RequestBody {
         schema: "CancelRange",
+        is_required: true,
         examples: &[
             Example {
                 name: "dry",

@@ -3,7 +3,7 @@
 
 use serde_json::{Value, json};
 
-use super::parts::{described, nullable, reference};
+use super::parts::{described, nullable, object, reference};
 use crate::api::problems::problem_type::{ProblemType, TYPE_PREFIX};
 
 pub fn all() -> Vec<(&'static str, Value)> {
@@ -36,15 +36,6 @@ pub fn all() -> Vec<(&'static str, Value)> {
     ]
 }
 
-fn object(description: &str, required: &[&str], properties: &Value) -> Value {
-    json!({
-        "type": "object",
-        "description": description,
-        "required": required,
-        "properties": properties,
-    })
-}
-
 fn task() -> Value {
     let description = "A task. The payload is in `payload` if it is JSON, else in `payload_text` \
                        if it is UTF-8, else in `payload_base64`; submitted again like this, it has \
@@ -63,8 +54,10 @@ fn task() -> Value {
                                             beyond that, the task named here was replaced, too."),
         "attempt": {
             "type": "integer",
-            "minimum": 1,
-            "description": "The number of its current attempt. Missing if only the state is known.",
+            "minimum": 0,
+            "description": "The number of its current attempt, from 1 on. For a tracked task: the \
+                            last attempt that was published, or perhaps; 0 before the first one. \
+                            Missing if only the state is known.",
         },
         "receipt": reference("Receipt"),
         "headers": described("Headers", "The headers as submitted (bytes that are text are shown \
@@ -88,10 +81,35 @@ fn task() -> Value {
         "dropped_by": described("Principal", "The principal that dropped the dead letter. Missing \
                                               for an anonymous caller."),
         "dropped_at": described("Moment", "When the dead letter was dropped."),
+        "ttr": described("TimeToRun", "For a tracked task: the time to run of each attempt."),
+        "retry": described("Retry", "For a tracked task: how it is tried again, with all members \
+                                     but a missing `dead_topic`."),
+        "attempts_max": {
+            "type": "integer",
+            "minimum": 1,
+            "description": "For a tracked task: the number of its last attempt. It grows with each \
+                            redrive.",
+        },
+        "finish_by": described("Moment", "For an awaiting task: the end of its time to run."),
+        "retry_at": described("Moment", "For a retrying task: the due time of the next attempt."),
+        "finished_at": described("Moment", "For a finished task: when its consumer finished it."),
+        "finished_by": described("Principal", "The principal that finished the task. Missing for \
+                                               an anonymous caller."),
+        "in_flight": {
+            "const": true,
+            "description": "For a finished task: an attempt that was claimed before may have \
+                            reached the topic after that.",
+        },
+        "attempts": {
+            "type": "array",
+            "items": reference("Attempt"),
+            "description": "For a tracked task: its attempts and the answers to them, the oldest \
+                            first, while receipts are kept. Lists leave them out.",
+        },
         "redacted": {
             "const": true,
-            "description": "Key, headers and payload are not shown, because the caller lacks the \
-                            right `read-payload` on the topic, or, after a submit, `read`.",
+            "description": "Key, headers and payload are not shown, and neither are words of a consumer, because the \
+                            caller lacks the right `read-payload` on the topic, or, after a submit, `read`.",
         },
     });
     object(description, &["id", "topic", "due_at", "state"], &properties)
@@ -100,12 +118,18 @@ fn task() -> Value {
 fn task_state() -> Value {
     json!({
         "type": "string",
-        "enum": ["scheduled", "claimed", "published", "cancelled", "dead"],
+        "enum": [
+            "scheduled", "claimed", "awaiting", "retrying", "published", "finished", "cancelled",
+            "dead"
+        ],
         "description": "`scheduled`: pending. It can be cancelled, unless an earlier attempt \
                         (`attempt` is over 1) may be in its topic. `claimed`: about to be \
                         published; it can no longer be stopped. `published`: acknowledged by \
-                        Kafka. `cancelled`: never was and never will be published. `dead`: given \
-                        up, a dead letter.",
+                        Kafka, the end of a task without `ttr`. `awaiting`: an attempt of a \
+                        tracked task is with its consumer. `retrying`: its attempt has failed, and \
+                        the next one has a due time. `finished`: its consumer has done the work. \
+                        `cancelled`: never was and never will be published. `dead`: given up, a \
+                        dead letter.",
     })
 }
 
@@ -493,8 +517,12 @@ fn problem() -> Value {
                             debug. Missing in the results of a bulk submit.",
         },
         "verdict": {
-            "enum": ["too_late", "replaced", "not_found"],
-            "description": "Why a cancel or a replacement had no effect.",
+            "enum": [
+                "too_late", "replaced", "not_found", "not_published_yet", "attempt_too_high",
+                "attempt_superseded", "already_failed", "already_finished", "dead", "cancelled",
+                "not_tracked"
+            ],
+            "description": "Why a cancel, a replacement or a consumer's call had no effect.",
         },
         "replaced_by": described("TaskId", "With `replaced`: the newest task in the place of the \
                                             requested one."),
@@ -502,7 +530,8 @@ fn problem() -> Value {
                                            name. Missing if there is none."),
         "action": { "type": "string", "description": "With `forbidden`: the missing right." },
         "topic": described("TopicName", "With `forbidden`: the topic, as given."),
-        "task": described("Task", "The task that could not be stopped, or that was replaced."),
+        "task": described("Task", "The task that could not be stopped or answered for, or that was \
+                                   replaced."),
         "missing": {
             "type": "array",
             "items": reference("NotReady"),

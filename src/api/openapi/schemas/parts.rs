@@ -16,6 +16,16 @@ pub fn nullable(component: &str, description: &str) -> Value {
     json!({ "oneOf": [reference(component), { "type": "null" }], "description": description })
 }
 
+/// Returns the schema of an object in an answer.
+pub fn object(description: &str, required: &[&str], properties: &Value) -> Value {
+    json!({
+        "type": "object",
+        "description": description,
+        "required": required,
+        "properties": properties,
+    })
+}
+
 pub fn all() -> Vec<(&'static str, Value)> {
     let mut all = formats();
     all.extend(header_values());

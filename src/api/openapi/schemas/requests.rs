@@ -153,6 +153,12 @@ fn property(name: &str) -> Value {
         }
         "key_base64" => described("Base64", "The record's key as bytes in base64."),
         "headers" => reference("Headers"),
+        "ttr" => described(
+            "TimeToRun",
+            "The time to run. It makes the task tracked: its consumer finishes it within this time \
+             after each attempt, or it comes again.",
+        ),
+        "retry" => described("Retry", "How the task is tried again. Only with `ttr`."),
         _ => json!({}),
     }
 }
@@ -208,6 +214,7 @@ fn draft(description: &str, fields: &[&str]) -> Value {
             },
             { "not": { "required": ["key", "key_base64"] } },
         ],
+        "dependentRequired": { "retry": ["ttr"] },
     })
 }
 

@@ -81,8 +81,9 @@ impl World {
 
     /// Submits a task with a marker as its payload, as a caller with all rights.
     async fn task(&self, topic: &str, name: &str) -> String {
+        let ttr = if topic == "tracked" { r#","ttr":"1m""# } else { "" };
         let task = format!(
-            r#"{{"topic":"{topic}","delay":"1h","name":"{name}","key":"{MARKER}","headers":{{"h":"{MARKER}"}},"payload":"{MARKER}"}}"#
+            r#"{{"topic":"{topic}","delay":"1h","name":"{name}","key":"{MARKER}","headers":{{"h":"{MARKER}"}},"payload":"{MARKER}"{ttr}}}"#
         );
         submit(&self.all, &task).await["id"].as_str().unwrap().to_owned()
     }
@@ -92,6 +93,10 @@ impl World {
         let mut state = String::new();
         for path in ["/v1/tasks", "/v1/dead"] {
             state.push_str(&text_of(self.all.ask(bare("GET", path)).await).await);
+        }
+        let tracked = self.all.ask(bare("GET", "/v1/topics/tracked/tasks/n")).await;
+        if tracked.status() == StatusCode::OK {
+            state.push_str(&text_of(tracked).await);
         }
         state
     }
@@ -135,7 +140,7 @@ async fn requests(api: &Api, topic: &str, id: &str) -> Vec<(String, Request<Body
 #[tokio::test]
 async fn without_a_token_or_a_right_nothing_is_done_on_any_route() {
     let world = World::new(&Action::ON_TOPICS, "other");
-    for topic in ["secret", "dead"] {
+    for topic in ["secret", "dead", "tracked"] {
         let id = world.task(topic, "n").await;
         let before = world.state().await;
         for (what, request) in requests(&world.all, topic, &id).await {
@@ -148,7 +153,8 @@ async fn without_a_token_or_a_right_nothing_is_done_on_any_route() {
             let response = world.ask(request).await;
             let status = response.status().as_u16();
             let text = text_of(response).await;
-            let is_alone = what.contains("/v1/tasks/batch") && !text.contains(r#""status":201"#);
+            let is_alone = (what.contains("/v1/tasks/batch") && !text.contains(r#""status":201"#))
+                || (what.contains("/v1/outcomes") && !text.contains(r#""status":200"#));
             let is_own = what.contains("/v1/whoami");
             assert!(
                 [401, 403, 404].contains(&status) || is_alone || is_own,
@@ -217,8 +223,9 @@ async fn a_token_that_cannot_be_judged_yet_is_503_and_a_wrong_one_401() {
 
 #[tokio::test]
 async fn without_read_payload_no_answer_has_key_headers_or_payload() {
-    let actions = [Action::Submit, Action::Cancel, Action::Read, Action::Redrive, Action::Drop];
-    for topic in ["open", "claimed", "published", "dead"] {
+    let actions = Action::ON_TOPICS.into_iter().filter(|action| *action != Action::ReadPayload);
+    let actions: Vec<Action> = actions.collect();
+    for topic in ["open", "claimed", "published", "dead", "tracked"] {
         let world = World::new(&actions, topic);
         let id = world.task(topic, "n").await;
         let known = format!(r#"{{"topic":"{topic}","delay":"2h","name":"n","payload":1}}"#);
@@ -243,6 +250,7 @@ async fn the_task_of_a_foreign_topic_is_as_absent_as_one_that_never_was() {
         ("DELETE", "/v1/tasks/{id}"),
         ("DELETE", "/v1/dead/{id}"),
         ("POST", "/v1/dead/{id}/redrive"),
+        ("POST", "/v1/tasks/{id}/finish"),
     ] {
         let mut answers = Vec::new();
         for id in [&id, fresh] {
@@ -298,6 +306,74 @@ async fn a_put_needs_both_rights_and_a_batch_refuses_only_what_is_forbidden() {
     assert_eq!(statuses, [201, 403, 201]);
     let problem = &answer["results"][1]["problem"];
     assert_eq!((&problem["action"], &problem["topic"]), (&"submit".into(), &"secret".into()));
+}
+
+#[tokio::test]
+async fn a_dead_topic_needs_the_right_to_submit_to_it_as_well() {
+    let own: &[Action] = &[Action::Submit, Action::Cancel];
+    let world = World::with(&[(own, "open"), (own, "dead.*")]);
+    for (dead_topic, status) in [("dead.open", 201), ("secret", 403)] {
+        let rest = format!(
+            r#""delay":"1h","payload":1,"ttr":"1m","retry":{{"dead_topic":"{dead_topic}"}}}}"#
+        );
+        let task = format!(r#"{{"topic":"open",{rest}"#);
+        let one = world.ask(post("/v1/tasks", task.clone())).await;
+        assert_eq!(one.status(), status, "{dead_topic}");
+        let put = format!("/v1/topics/open/tasks/{dead_topic}");
+        let put = request("PUT", &put, Some("application/json"), format!("{{{rest}"));
+        let put = world.ask(put).await;
+        assert_eq!(put.status(), status, "{dead_topic}");
+        let batch = post("/v1/tasks/batch", format!(r#"{{"tasks":[{task}]}}"#));
+        let batch = json_of(world.ask(batch).await).await;
+        assert_eq!(batch["results"][0]["status"], status, "{dead_topic}");
+        if status == 403 {
+            for problem in
+                [json_of(one).await, json_of(put).await, batch["results"][0]["problem"].clone()]
+            {
+                assert_eq!(
+                    (&problem["action"], &problem["topic"]),
+                    (&"submit".into(), &"secret".into())
+                );
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_caller_finishes_tasks_of_its_own_topics_alone() {
+    let world = World::with(&[(&[Action::Finish], "tracked"), (&[Action::Finish], "other")]);
+    let foreign = submit(&world.all, r#"{"topic":"secret","delay":"1h","payload":1,"ttr":"1m"}"#);
+    let foreign = foreign.await["id"].as_str().unwrap().to_owned();
+    let (own, named) = (world.task("tracked", "a").await, world.task("tracked", "b").await);
+    let outcomes = format!(
+        r#"{{"outcomes":[
+            {{"id":"{own}","outcome":"finish"}},
+            {{"id":"{foreign}","outcome":"finish"}},
+            {{"topic":"tracked","name":"b","outcome":"fail","attempt":1,"reason":"{MARKER}"}},
+            {{"topic":"secret","name":"b","outcome":"finish"}},
+            {{"topic":"other","name":"b","outcome":"finish"}}]}}"#
+    );
+    let response = world.ask(post("/v1/outcomes", outcomes)).await;
+    assert_eq!(response.status(), 200);
+    let text = text_of(response).await;
+    assert!(!text.contains(MARKER), "{text}");
+    let answer: Value = serde_json::from_str(&text).unwrap();
+    let results = answer["results"].as_array().unwrap();
+    let statuses: Vec<&Value> = results.iter().map(|result| &result["status"]).collect();
+    assert_eq!(statuses, [200, 404, 200, 403, 404]);
+    let fields: Vec<&Value> = results.iter().map(|result| &result["problem"]["field"]).collect();
+    assert_eq!(
+        fields,
+        [
+            &Value::Null,
+            &"outcomes[1].id".into(),
+            &Value::Null,
+            &"outcomes[3]".into(),
+            &"outcomes[4].name".into()
+        ]
+    );
+    let shown = json_of(world.all.ask(bare("GET", &format!("/v1/tasks/{named}"))).await).await;
+    assert_eq!(shown["attempts"][0]["reason"], MARKER);
 }
 
 #[tokio::test]

@@ -118,6 +118,67 @@ pub const TASKS: &[WrongBody] = &[
         "tombstone",
     ),
     (r#"{"topic":"t","delay":1,"tombstone":"yes","key":"k"}"#, 400, "invalid-value", "tombstone"),
+    // Tracked tasks.
+    (r#"{"topic":"t","delay":1,"payload":1,"retry":{}}"#, 400, "missing-field", "ttr"),
+    (r#"{"topic":"t","delay":1,"payload":1,"ttr":null}"#, 400, "invalid-value", "ttr"),
+    (r#"{"topic":"t","delay":1,"payload":1,"ttr":"999ms"}"#, 400, "invalid-value", "ttr"),
+    (r#"{"topic":"t","delay":1,"payload":1,"ttr":"8d"}"#, 400, "invalid-value", "ttr"),
+    (r#"{"topic":"t","delay":1,"payload":1,"ttr":"30"}"#, 400, "invalid-value", "ttr"),
+    (r#"{"topic":"t","delay":1,"payload":1,"ttr":1000,"retry":[]}"#, 400, "invalid-value", "retry"),
+    (
+        r#"{"topic":"t","delay":1,"payload":1,"ttr":1000,"retry":{"attempts":3}}"#,
+        400,
+        "unknown-field",
+        "retry.attempts",
+    ),
+    (
+        r#"{"topic":"t","delay":1,"payload":1,"ttr":1000,"retry":{"attempts_max":0}}"#,
+        400,
+        "invalid-value",
+        "retry.attempts_max",
+    ),
+    (
+        r#"{"topic":"t","delay":1,"payload":1,"ttr":1000,"retry":{"attempts_max":1001}}"#,
+        400,
+        "invalid-value",
+        "retry.attempts_max",
+    ),
+    (
+        r#"{"topic":"t","delay":1,"payload":1,"ttr":1000,"retry":{"backoff_factor":"2"}}"#,
+        400,
+        "invalid-value",
+        "retry.backoff_factor",
+    ),
+    (
+        r#"{"topic":"t","delay":1,"payload":1,"ttr":1000,"retry":{"backoff_min":"2h"}}"#,
+        400,
+        "invalid-value",
+        "retry.backoff_min",
+    ),
+    (
+        r#"{"topic":"t","delay":1,"payload":1,"ttr":1000,"retry":{"backoff_max":"8d"}}"#,
+        400,
+        "invalid-value",
+        "retry.backoff_max",
+    ),
+    (
+        r#"{"topic":"t","delay":1,"payload":1,"ttr":1000,"retry":{"dead_topic":"t"}}"#,
+        400,
+        "invalid-value",
+        "retry.dead_topic",
+    ),
+    (
+        r#"{"topic":"t","delay":1,"payload":1,"ttr":1000,"retry":{"dead_topic":"a b"}}"#,
+        400,
+        "invalid-value",
+        "retry.dead_topic",
+    ),
+    (
+        r#"{"topic":"t","delay":1,"payload":1,"ttr":1000,"retry":{"dead_topic":"__consumer_offsets"}}"#,
+        400,
+        "invalid-value",
+        "retry.dead_topic",
+    ),
     // Keys, names, headers.
     (
         r#"{"topic":"t","delay":1,"payload":1,"key":"a","key_base64":"YQ=="}"#,
@@ -271,6 +332,27 @@ pub const REQUESTS: &[RequestRow] = &[
         (400, "unknown-field", "topic"),
     ),
     ("DELETE", "/v1/topics/t/tasks/n", JSON, (400, "unknown-field", "topic")),
+    // Calls of consumers. Their bodies are read before their tasks are looked for.
+    ("POST", "/v1/tasks/17/finish", None, (404, "task-not-found", "id")),
+    (
+        "POST",
+        "/v1/tasks/01b977ea-f4c0-8003-8000-000000000007/finish",
+        None,
+        (404, "task-not-found", "id"),
+    ),
+    ("POST", "/v1/tasks/17/finish", JSON, (400, "unknown-field", "topic")),
+    ("POST", "/v1/tasks/17/finish?dry_run=true", None, (400, "unknown-field", "dry_run")),
+    ("POST", "/v1/tasks/17/fail", None, (400, "missing-field", "attempt")),
+    ("POST", "/v1/tasks/17/extend", None, (400, "missing-field", "attempt")),
+    ("POST", "/v1/tasks/%zz/finish", None, (400, "invalid-value", NO_FIELD)),
+    ("POST", "/v1/tasks/17/retry", None, (404, "not-found", NO_FIELD)),
+    ("GET", "/v1/tasks/17/finish", None, (405, "method-not-allowed", NO_FIELD)),
+    ("POST", "/v1/topics/t/tasks/n/finish", None, (404, "task-not-found", "name")),
+    ("POST", "/v1/topics/t/tasks/n/fail", None, (400, "missing-field", "attempt")),
+    ("POST", "/v1/topics/a%20b/tasks/n/finish", None, (400, "invalid-value", "topic")),
+    ("POST", "/v1/outcomes", None, (415, "unsupported-media-type", "content-type")),
+    ("POST", "/v1/outcomes", JSON, (400, "unknown-field", "topic")),
+    ("GET", "/v1/outcomes", None, (405, "method-not-allowed", NO_FIELD)),
     ("POST", "/v1/dead/redrive?dry_run=true", JSON, (400, "unknown-field", "dry_run")),
     ("GET", "/problems/none", None, (404, "not-found", NO_FIELD)),
     ("GET", "/problems?all", None, (400, "unknown-field", "all")),
@@ -330,6 +412,39 @@ pub const REPLACEMENTS: &[WrongBodyOfTopic] = &[
     ("t", r#"{"delay":1}"#, 400, "missing-field", "payload"),
     ("t", r#"{"delay":"2000d","payload":1}"#, 422, "too-far-ahead", "delay"),
     ("no-such-topic", r#"{"delay":1,"payload":1}"#, 422, "unknown-topic", "topic"),
+];
+
+/// One of three outcomes, and the expected result.
+pub const OUTCOMES: &[WrongBody] = &[
+    ("7", 400, "invalid-value", "outcomes[1]"),
+    ("{}", 400, "missing-field", "outcomes[1].id"),
+    (r#"{"id":"17","outcome":"finish"}"#, 400, "invalid-value", "outcomes[1].id"),
+    (r#"{"topic":"t","outcome":"finish"}"#, 400, "missing-field", "outcomes[1].name"),
+    (r#"{"name":"n","outcome":"finish"}"#, 400, "missing-field", "outcomes[1].topic"),
+    (r#"{"topic":"a b","name":"n","outcome":"finish"}"#, 400, "invalid-value", "outcomes[1].topic"),
+    (r#"{"topic":"t","name":"","outcome":"finish"}"#, 400, "invalid-value", "outcomes[1].name"),
+    (
+        r#"{"id":"01b977ea-f4c0-8003-8000-000000000007","name":"n","outcome":"finish"}"#,
+        400,
+        "conflicting-fields",
+        "outcomes[1].id",
+    ),
+    (r#"{"topic":"t","name":"n"}"#, 400, "missing-field", "outcomes[1].outcome"),
+    (r#"{"topic":"t","name":"n","outcome":"done"}"#, 400, "invalid-value", "outcomes[1].outcome"),
+    (r#"{"topic":"t","name":"n","outcome":"fail"}"#, 400, "missing-field", "outcomes[1].attempt"),
+    (
+        r#"{"topic":"t","name":"n","outcome":"finish","by":1000}"#,
+        400,
+        "unknown-field",
+        "outcomes[1].by",
+    ),
+    (r#"{"topic":"t","name":"n","outcome":"finish"}"#, 404, "task-not-found", "outcomes[1].name"),
+    (
+        r#"{"id":"01b977ea-f4c0-8003-8000-000000000007","outcome":"finish"}"#,
+        404,
+        "task-not-found",
+        "outcomes[1].id",
+    ),
 ];
 
 /// Body of a bulk change, and the expected answer.

@@ -23,9 +23,9 @@ use parking_lot::{Mutex, MutexGuard};
 
 use crate::access::permit::ListPermit;
 use crate::domain::{
-    Actors, Cursor, Finished, Kept, List, NewTask, NodeId, Page, Precondition, Receipt, Selection,
-    Shard, ShardCount, Submitted, TaskId, TaskName, TaskState, TaskView, Timestamp, TopicName,
-    TrackedView,
+    Actors, AttemptEvent, AttemptLine, Cursor, Finished, Kept, List, NewTask, NodeId, Page,
+    Precondition, Receipt, Selection, Shard, ShardCount, Submitted, TaskId, TaskName, TaskState,
+    TaskView, Timestamp, TopicName, TrackedView,
 };
 use crate::engine::feedback::{self, Call, Effect, FIRST_IN_FLIGHT, Follow, Place};
 use crate::node::messages::answers::{ConsumerCall, Heard, Target};
@@ -131,7 +131,9 @@ impl Model {
         }
         let former = lock(&self.tasks).iter().find(|task| Some(task.id) == former).cloned();
         let is_pending = former.as_ref().is_some_and(|task| task.state == TaskState::Scheduled);
-        if let Some(task) = former.filter(|task| task.state == TaskState::Claimed) {
+        if let Some(task) = former.filter(|task| {
+            matches!(task.state, TaskState::Claimed | TaskState::Awaiting | TaskState::Retrying)
+        }) {
             return Ok(Placed::TooLate(Box::new(task)));
         }
         let key =
@@ -213,14 +215,26 @@ impl Model {
     /// Takes the answers of consumers. A task of the topic `tracked` is awaiting its first attempt
     /// of two.
     pub fn answer(&self, calls: Vec<(Target, ConsumerCall)>) -> Vec<Result<Heard, Unavailable>> {
-        calls.into_iter().map(|(target, call)| Ok(self.answer_one(&target, call))).collect()
+        let reason = || "this topic is for tests of outages".to_owned();
+        let answer = |(target, call)| match &target {
+            Target::Name(permit, _) if permit.topic().as_str() == "full" => {
+                Err(Unavailable::Busy { limit: "answers" })
+            }
+            Target::Name(permit, _) if permit.topic().as_str() == "away" => {
+                Err(Unavailable::ServerAway { reason: reason() })
+            }
+            Target::Name(permit, _) if permit.topic().as_str() == "lost" => {
+                Err(Unavailable::Unknown { reason: reason() })
+            }
+            Target::Name(permit, name) => {
+                Ok(self.answer_one(self.named(permit.topic(), name), call))
+            }
+            Target::Id(permit) => Ok(self.answer_one(Some(permit.id()), call)),
+        };
+        calls.into_iter().map(answer).collect()
     }
 
-    fn answer_one(&self, target: &Target, call: ConsumerCall) -> Heard {
-        let id = match target {
-            Target::Id(permit) => Some(permit.id()),
-            Target::Name(permit, name) => self.named(permit.topic(), name),
-        };
+    fn answer_one(&self, id: Option<TaskId>, call: ConsumerCall) -> Heard {
         let mut tasks = lock(&self.tasks);
         let Some(task) = tasks.iter_mut().find(|task| Some(task.id) == id) else {
             return Heard::NotFound;
@@ -234,10 +248,12 @@ impl Model {
             _ => None,
         };
         let follow = Follow { attempt: tracked.attempt, note, ..FIRST_IN_FLIGHT };
-        let call = match call {
-            ConsumerCall::Finish { attempt } => Call::Finish { attempt },
-            ConsumerCall::Fail { attempt, is_final, .. } => Call::Fail { attempt, is_final },
-            ConsumerCall::Extend { attempt, .. } => Call::Extend { attempt },
+        let (call, reason) = match call {
+            ConsumerCall::Finish { attempt } => (Call::Finish { attempt }, None),
+            ConsumerCall::Fail { attempt, is_final, reason, .. } => {
+                (Call::Fail { attempt, is_final }, reason.map(String::from))
+            }
+            ConsumerCall::Extend { attempt, .. } => (Call::Extend { attempt }, None),
         };
         let (verdict, effect) = follow.hear(call, Place::Pending, tracked.attempts_max);
         let now = Timestamp::from_millis(NOW_MILLIS);
@@ -250,6 +266,14 @@ impl Model {
             Effect::Replace { note: Some(_), .. } => {
                 task.state = TaskState::Retrying;
                 tracked.next_at = Some(now.plus(Duration::from_secs(1)));
+                let (attempt, event) = (tracked.attempt, AttemptEvent::Failed);
+                tracked.attempts.push(AttemptLine {
+                    attempt,
+                    event,
+                    at: now,
+                    receipt: None,
+                    reason,
+                });
                 tracked.finish_by = None;
             }
             Effect::Replace { note: None, .. } => {

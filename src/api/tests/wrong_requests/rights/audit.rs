@@ -130,6 +130,11 @@ async fn each_change_has_its_line_and_a_bulk_request_has_one() {
     let line = audited.line_of(post("/v1/tasks/cancel", selection)).await.1.unwrap();
     assert_eq!((&line["action"], &line["count"]), (&"cancel".into(), &3.into()), "{line}");
     assert_eq!(line["target"]["due_from"], "2026-01-01T00:00:00.000Z");
+    let tracked = r#"{"topic":"open","name":"t","delay":"1h","payload":1,"ttr":"1m"}"#;
+    assert_eq!(audited.line_of(post("/v1/tasks", tracked)).await.0, 201);
+    let finish = post("/v1/topics/open/tasks/t/finish", "{}");
+    let (status, line) = audited.line_of(finish).await;
+    assert_eq!((status, line.map(|line| line["action"].clone())), (409, None));
     // Requests that change nothing have none.
     for request in [bare("GET", "/v1/tasks?topic=open"), post("/v1/tasks", "{}")] {
         assert_eq!(audited.line_of(request).await.1, None);
