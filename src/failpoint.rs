@@ -60,6 +60,10 @@ points! {
     FarCancelled = "far-cancelled",
     /// A cancel is committed. No caller has been answered.
     CancelCommitted = "cancel-committed",
+    /// The answers of consumers about tasks that are followed are taken, and the marks are not.
+    AnswersFollowed = "answers-followed",
+    /// Answers of consumers are committed.
+    AnswersCommitted = "answers-committed",
 }
 
 /// The variable that names the failpoint. Only debug builds read it.

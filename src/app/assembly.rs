@@ -27,7 +27,7 @@ use crate::node::messages::{NotReady, Requirement};
 use crate::node::metrics::NodeMetrics;
 use crate::node::publish::publisher::{Publisher, Reports};
 use crate::node::publish::wheel;
-use crate::node::requests::answers::Answers;
+use crate::node::requests::answers::{AnswerLane, Answers};
 use crate::node::requests::bulk::Bulks;
 use crate::node::requests::canceller::Canceller;
 use crate::node::requests::connections::{Connections, Pools};
@@ -51,6 +51,7 @@ use crate::postgres::lists::dead_letters::DeadLetters;
 use crate::postgres::lists::listing::Listing;
 use crate::postgres::tasks::adopt::Adoptions;
 use crate::postgres::tasks::adopt::recent_topics;
+use crate::postgres::tasks::answers::AnswerStore;
 use crate::postgres::tasks::cancel::Cancels;
 use crate::postgres::tasks::claim::Claims;
 use crate::postgres::tasks::look_up::LookUp;
@@ -250,6 +251,21 @@ pub async fn start(
     let (canceller, lane) =
         Canceller::new(settings.limits.cancel_queue, cancels, kept, metrics, stopping);
     tasks.spawn("cancel", lane.run());
+    let store = AnswerStore::new(&parts.postgres, settings.retention.names);
+    let (queue, lane) = AnswerLane::new(
+        settings.limits.answer_queue,
+        store,
+        connections.keep(),
+        Arc::clone(&core.shared),
+        tasks.stopping.clone(),
+    );
+    tasks.spawn("answers", lane.run());
+    let answers = Answers {
+        shared: Arc::clone(&core.shared),
+        names: Arc::clone(&names),
+        look_up: Arc::clone(&look_up),
+        queue,
+    };
     let submitter = Submitter {
         shared: Arc::clone(&core.shared),
         delay_max: settings.delay_max,
@@ -272,7 +288,7 @@ pub async fn start(
         stored: StoredTasks { canceller, replacer, names, look_up },
         lists,
         bulks,
-        answers: Answers {},
+        answers,
         reporter,
         draining: tasks.draining.clone(),
     });
@@ -375,7 +391,7 @@ impl Site<'_> {
             Arc::clone(&clock),
             contact.clone(),
             parts.metrics.clone(),
-            deadline,
+            (deadline, self.cluster.window),
         );
         let publisher = Arc::new(Publisher::new(
             Arc::new(reports),

@@ -434,6 +434,10 @@ pub(super) struct LimitArgs {
     /// 1000000.
     #[arg(long, env = "PUNCTUAL_CANCEL_QUEUE", value_name = "COUNT", default_value = "10000")]
     pub cancel_queue: String,
+    /// Answers of consumers (finish, fail, extend) that wait for their statement. At the limit, 503
+    /// with Retry-After. From 10000 to 1000000.
+    #[arg(long, env = "PUNCTUAL_ANSWER_QUEUE", value_name = "COUNT", default_value = "20000")]
+    pub answer_queue: String,
     /// Size of a request's body, compressed and uncompressed; a larger one gets 413. From 1KiB to
     /// 1GiB.
     #[arg(long, env = "PUNCTUAL_BODY_MAX", value_name = "SIZE", default_value = "16MiB")]

@@ -84,6 +84,7 @@ pub struct NodeLimits {
     pub submit_queue_tasks: usize,
     pub submit_queue_bytes: usize,
     pub cancel_queue: usize,
+    pub answer_queue: usize,
     pub body_bytes_max: usize,
     pub body_memory_bytes: usize,
     pub batch_tasks_max: usize,
@@ -141,6 +142,7 @@ const TOPIC_IN_FLIGHT_TASKS: FlagRange = limits("--topic-in-flight-tasks", "100"
 const SUBMIT_QUEUE: FlagRange = limits("--submit-queue", "1000", "10000000");
 const SUBMIT_QUEUE_BYTES: FlagRange = limits("--submit-queue-bytes", "1MiB", "1024GiB");
 const CANCEL_QUEUE: FlagRange = limits("--cancel-queue", "100", "1000000");
+const ANSWER_QUEUE: FlagRange = limits("--answer-queue", "10000", "1000000");
 const BODY_MAX: FlagRange = limits("--body-max", "1KiB", "1GiB");
 const REQUESTS_MAX: FlagRange = limits("--requests-max", "1", "1000000");
 const CONNECTIONS_MAX: FlagRange = limits("--connections-max", "1", "1000000");
@@ -321,6 +323,7 @@ fn node_limits(args: &LimitArgs, reader: &mut SettingsReader) -> NodeLimits {
         submit_queue_tasks: reader.count(SUBMIT_QUEUE, &args.submit_queue),
         submit_queue_bytes: reader.size(SUBMIT_QUEUE_BYTES, &args.submit_queue_bytes),
         cancel_queue: reader.count(CANCEL_QUEUE, &args.cancel_queue),
+        answer_queue: reader.count(ANSWER_QUEUE, &args.answer_queue),
         body_bytes_max: reader.size(BODY_MAX, &args.body_max),
         body_memory_bytes: reader.size(BODY_MEMORY, &args.body_memory),
         batch_tasks_max: reader.count(BATCH_MAX, &args.batch_max),
@@ -356,7 +359,7 @@ fn node_limits(args: &LimitArgs, reader: &mut SettingsReader) -> NodeLimits {
 }
 
 #[cfg(test)]
-pub(super) const ALL_LIMITS: [FlagRange; 31] = [
+pub(super) const ALL_LIMITS: [FlagRange; 32] = [
     LINGER,
     PUBLISH_DEADLINE,
     TOPIC_DENIAL_MAX,
@@ -375,6 +378,7 @@ pub(super) const ALL_LIMITS: [FlagRange; 31] = [
     SUBMIT_QUEUE,
     SUBMIT_QUEUE_BYTES,
     CANCEL_QUEUE,
+    ANSWER_QUEUE,
     BODY_MAX,
     REQUESTS_MAX,
     CONNECTIONS_MAX,

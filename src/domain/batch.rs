@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use az::SaturatingAs as _;
 
-use super::{BatchId, NewTask, TaskId, Timestamp, TopicName};
+use super::{BatchId, NewTask, TaskId, Timestamp, TopicName, TrackedRow};
 
 /// The tasks of one claim, in the order of its arrays. The keys, payloads and headers of all tasks
 /// share one buffer, as the answer of the claim brought them, so a task needs no allocation of its
@@ -27,6 +27,9 @@ struct TaskEntry {
     payload: Option<Range<u32>>,
     headers: Option<Range<u32>>,
     name: Option<Range<u32>>,
+    tracking: Option<Range<u32>>,
+    /// Where the record goes: the dead topic for a verdict row that has one.
+    sent_to: u16,
 }
 
 /// One task of a batch.
@@ -41,11 +44,14 @@ pub struct BatchTask<'a> {
     pub attempt: i16,
     /// Index into [`Batch::topics`].
     pub topic: u16,
+    pub topic_name: &'a TopicName,
     pub key: Option<&'a [u8]>,
     pub payload: Option<&'a [u8]>,
     /// Encoded, see [`super::task::headers::decode`].
     pub headers: &'a [u8],
     pub name: Option<&'a [u8]>,
+    /// Encoded, see [`super::TrackedRow`]. `None` for an untracked task.
+    pub tracking: Option<&'a [u8]>,
 }
 
 impl BatchTask<'_> {
@@ -73,7 +79,12 @@ impl Batch {
         let kept: usize = (0..self.len())
             .map(|index| if is_over(index) { 0 } else { self.task(index).bytes() })
             .sum();
-        let names: usize = self.tasks().map(|task| task.name.map_or(0, <[u8]>::len)).sum();
+        let names: usize = self
+            .tasks()
+            .map(|task| {
+                [task.name, task.tracking].into_iter().flatten().map(<[u8]>::len).sum::<usize>()
+            })
+            .sum();
         let mut builder = BatchBuilder::new(self.id, self.len(), kept + names);
         builder.batch.topics.clone_from(&self.topics);
         for (index, entry) in self.tasks.iter().enumerate() {
@@ -82,7 +93,8 @@ impl Batch {
             let [key, payload, headers] = [&entry.key, &entry.payload, &entry.headers]
                 .map(|range| if is_over { None } else { builder.keep(self.slice(range.as_ref())) });
             let name = builder.keep(task.name);
-            let TaskEntry { id, first_id, attempt, topic, .. } = *entry;
+            let tracking = builder.keep(task.tracking);
+            let TaskEntry { id, first_id, attempt, topic, sent_to, .. } = *entry;
             builder.batch.tasks.push(TaskEntry {
                 id,
                 first_id,
@@ -92,6 +104,8 @@ impl Batch {
                 payload,
                 headers,
                 name,
+                tracking,
+                sent_to,
             });
         }
         builder.build()
@@ -110,8 +124,10 @@ impl Batch {
         self.tasks[index].id.due_at()
     }
 
+    /// Returns the index of the topic to which a record goes. It is the topic of the task, except
+    /// for a verdict row with a dead topic.
     pub fn topic_index(&self, index: usize) -> u16 {
-        self.tasks[index].topic
+        self.tasks[index].sent_to
     }
 
     pub fn task(&self, index: usize) -> BatchTask<'_> {
@@ -121,10 +137,12 @@ impl Batch {
             first_id: entry.first_id,
             attempt: entry.attempt,
             topic: entry.topic,
+            topic_name: &self.topics[usize::from(entry.topic)],
             key: self.slice(entry.key.as_ref()),
             payload: self.slice(entry.payload.as_ref()),
             headers: self.slice(entry.headers.as_ref()).unwrap_or(&[]),
             name: self.slice(entry.name.as_ref()),
+            tracking: self.slice(entry.tracking.as_ref()),
         }
     }
 
@@ -154,6 +172,7 @@ pub struct TaskParts<'a> {
     pub payload: Option<&'a [u8]>,
     pub headers: Option<&'a [u8]>,
     pub name: Option<&'a [u8]>,
+    pub tracking: Option<&'a [u8]>,
 }
 
 impl BatchBuilder {
@@ -173,15 +192,19 @@ impl BatchBuilder {
     /// When the batch exceeds 4 GiB or 65,534 topics. A claim is limited to 16 MiB and a few
     /// thousand tasks.
     pub fn push(&mut self, parts: TaskParts<'_>) {
+        let topic = self.topic(parts.topic);
+        let dead_topic = parts.tracking.and_then(TrackedRow::dead_topic_of_verdict);
         let entry = TaskEntry {
             id: parts.id,
             first_id: parts.first_id.unwrap_or(parts.id),
             attempt: parts.attempt.unwrap_or(1),
-            topic: self.topic(parts.topic),
+            topic,
+            sent_to: dead_topic.map_or(topic, |name| self.topic(name)),
             key: self.keep(parts.key),
             payload: self.keep(parts.payload),
             headers: self.keep(parts.headers),
             name: self.keep(parts.name),
+            tracking: self.keep(parts.tracking),
         };
         self.batch.tasks.push(entry);
     }
@@ -194,6 +217,7 @@ impl BatchBuilder {
         let bytes = tasks.clone().map(NewTask::bytes).sum();
         let mut builder = Self::new(id, tasks.len(), bytes);
         for task in tasks {
+            let tracking = task.tracking.as_ref().map(|tracking| tracking.first_row().encode());
             builder.push(TaskParts {
                 id: task.id,
                 first_id: None,
@@ -203,6 +227,7 @@ impl BatchBuilder {
                 payload: task.record.payload.as_deref(),
                 headers: task.record.headers.as_column(),
                 name: task.name.as_ref().map(|name| name.as_str().as_bytes()),
+                tracking: tracking.as_deref(),
             });
         }
         builder.build()

@@ -28,10 +28,12 @@ pub enum Parent {
     ExeclogRedriven,
     ExeclogEnded,
     ExeclogDropped,
+    ExeclogFinished,
+    ExeclogAttempt,
 }
 
 impl Parent {
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 9] = [
         Self::Task,
         Self::ExeclogBatch,
         Self::ExeclogPayload,
@@ -39,6 +41,8 @@ impl Parent {
         Self::ExeclogRedriven,
         Self::ExeclogEnded,
         Self::ExeclogDropped,
+        Self::ExeclogFinished,
+        Self::ExeclogAttempt,
     ];
 
     pub const fn table(self) -> &'static str {
@@ -50,6 +54,8 @@ impl Parent {
             Self::ExeclogRedriven => "execlog_redriven",
             Self::ExeclogEnded => "execlog_ended",
             Self::ExeclogDropped => "execlog_dropped",
+            Self::ExeclogFinished => "execlog_finished",
+            Self::ExeclogAttempt => "execlog_attempt",
         }
     }
 }
@@ -168,7 +174,9 @@ impl Rules {
             | Parent::ExeclogCancelled
             | Parent::ExeclogRedriven
             | Parent::ExeclogEnded
-            | Parent::ExeclogDropped => DAY,
+            | Parent::ExeclogDropped
+            | Parent::ExeclogFinished
+            | Parent::ExeclogAttempt => DAY,
         }
     }
 
@@ -188,7 +196,9 @@ impl Rules {
             | Parent::ExeclogCancelled
             | Parent::ExeclogRedriven
             | Parent::ExeclogEnded
-            | Parent::ExeclogDropped => DAY * 3,
+            | Parent::ExeclogDropped
+            | Parent::ExeclogFinished
+            | Parent::ExeclogAttempt => DAY * 3,
         }
     }
 
@@ -201,7 +211,9 @@ impl Rules {
             | Parent::ExeclogCancelled
             | Parent::ExeclogRedriven
             | Parent::ExeclogEnded
-            | Parent::ExeclogDropped => self.receipt_retention.max(CLOCK_SLACK),
+            | Parent::ExeclogDropped
+            | Parent::ExeclogFinished
+            | Parent::ExeclogAttempt => self.receipt_retention.max(CLOCK_SLACK),
         }
     }
 
@@ -315,7 +327,7 @@ mod tests {
         let missing = |parent| rules().missing(parent, &BTreeSet::new(), at(1_795_252_500)).len();
         // The expected numbers include the previous leaf, for inserts that are running. Three days
         // and an hour are 292 leaves.
-        assert_eq!(Parent::ALL.map(missing), [1 + 292, 4, 25, 4, 4, 4, 4]);
+        assert_eq!(Parent::ALL.map(missing), [1 + 292, 4, 25, 4, 4, 4, 4, 4, 4]);
     }
 
     #[test]

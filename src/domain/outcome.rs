@@ -17,6 +17,15 @@ pub struct Receipt {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Outcome {
     Published(Receipt),
+    /// An attempt of a tracked task was published. Unless its consumer has answered already, the
+    /// row of the next attempt gets the id `next`.
+    Attempted {
+        receipt: Receipt,
+        /// The upper bound of Postgres's clock at the acknowledgement. The consumer's time to run
+        /// counts from here: Kafka's clock may be skewed.
+        appended_at: Timestamp,
+        next: TaskId,
+    },
     /// Not published, as far as is known. A follow-up with the id `next` is due at `next.due_at()`.
     Deferred {
         next: TaskId,
@@ -24,9 +33,11 @@ pub enum Outcome {
         /// broker refused it.
         maybe_sent: bool,
     },
-    /// Refused permanently, with the reason.
+    /// Given up.
     Dead {
         reason: Box<str>,
+        /// The place of the record in the dead topic, if the task has one.
+        receipt: Option<Receipt>,
     },
 }
 
@@ -35,12 +46,23 @@ impl Outcome {
     pub const PUBLISHED: i16 = 1;
     pub const DEFERRED: i16 = 2;
     pub const DEAD: i16 = 3;
+    pub const ATTEMPTED: i16 = 4;
 
     pub fn code(&self) -> i16 {
         match self {
             Self::Published(_) => Self::PUBLISHED,
+            Self::Attempted { .. } => Self::ATTEMPTED,
             Self::Deferred { .. } => Self::DEFERRED,
             Self::Dead { .. } => Self::DEAD,
+        }
+    }
+
+    /// Returns the place of the record, if it was appended.
+    pub fn receipt(&self) -> Option<Receipt> {
+        match self {
+            Self::Published(receipt) | Self::Attempted { receipt, .. } => Some(*receipt),
+            Self::Dead { receipt, .. } => *receipt,
+            Self::Deferred { .. } => None,
         }
     }
 }

@@ -205,15 +205,23 @@ pub struct AttemptLine {
 
 /// The numbers are stored in `execlog_attempt`, so never change one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[repr(i16)]
 pub enum AttemptEvent {
-    Published = 1,
-    Finished = 2,
-    Failed = 3,
-    Extended = 4,
+    Published,
+    Finished,
+    Failed,
+    Extended,
 }
 
 impl AttemptEvent {
+    pub const fn code(self) -> i16 {
+        match self {
+            Self::Published => 1,
+            Self::Finished => 2,
+            Self::Failed => 3,
+            Self::Extended => 4,
+        }
+    }
+
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Published => "published",

@@ -35,6 +35,26 @@ pub enum Note {
     Extended,
 }
 
+impl Note {
+    /// Returns the number in `task_follow`. It is stored, so never change one.
+    pub const fn code(self) -> i16 {
+        match self {
+            Self::Finished => 1,
+            Self::Failed => 2,
+            Self::Extended => 3,
+        }
+    }
+
+    pub const fn of_code(code: i16) -> Option<Self> {
+        match code {
+            1 => Some(Self::Finished),
+            2 => Some(Self::Failed),
+            3 => Some(Self::Extended),
+            _ => None,
+        }
+    }
+}
+
 /// The contents of a row of `task_follow`, without ids.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Follow {
@@ -63,7 +83,7 @@ pub struct AttemptRow {
 
 impl AttemptRow {
     /// Returns the row that comes after `attempt`. A verdict row has the number of the last one.
-    fn after(attempt: u16, attempts_max: u16) -> Self {
+    pub fn after(attempt: u16, attempts_max: u16) -> Self {
         if attempt >= attempts_max {
             Self { attempt, is_verdict: true }
         } else {

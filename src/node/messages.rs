@@ -70,6 +70,8 @@ pub enum Refusal {
     },
     /// The topic is compacted: it takes no record without a key.
     NoKey,
+    /// The dead topic of the task is refused, for the reason inside.
+    OfDeadTopic(Box<Self>),
     /// The due time is further ahead than `--delay-max`.
     TooFar {
         delay_max: Duration,

@@ -39,6 +39,7 @@ pub struct NodeMetrics {
     pub settle_duration: Histogram,
     pub settle_failures: Counter,
     pub deferred: Counter,
+    pub tracked: TrackedMetrics,
     pub dead: Counter,
     pub adopted: Counter,
     pub recovered: Counter,
@@ -121,6 +122,7 @@ impl NodeMetrics {
                 "Settles that failed or got no answer; they are repeated",
             ),
             deferred: to.counter("tasks_deferred", "Attempts without an acknowledgement"),
+            tracked: TrackedMetrics::new(&mut to),
             dead: to.counter("tasks_dead", "Tasks that became dead letters"),
             adopted: to.counter("batches_adopted", "Unsettled batches taken over from a dead node"),
             recovered: to.counter(
@@ -148,6 +150,39 @@ impl NodeMetrics {
     pub fn published(&self, lateness: Duration) {
         self.published.inc();
         self.lateness.observe(lateness.as_secs_f64());
+    }
+}
+
+/// The metrics of tracked tasks.
+#[derive(Clone, Debug)]
+pub struct TrackedMetrics {
+    pub timed_out: Counter,
+    pub exhausted: Counter,
+    pub finished: Counter,
+    pub failed: Counter,
+    pub extended: Counter,
+    pub answer_queue: Gauge,
+    pub time_to_finish: Histogram,
+}
+
+impl TrackedMetrics {
+    fn new(to: &mut Registrar<'_>) -> Self {
+        Self {
+            timed_out: to.counter(
+                "attempts_timed_out",
+                "Attempts of tracked tasks that were not answered in their time to run",
+            ),
+            exhausted: to.counter(
+                "tasks_exhausted",
+                "Tracked tasks that were given up because they were not finished",
+            ),
+            finished: to.counter("tasks_finished", "Tracked tasks finished by their consumers"),
+            failed: to.counter("attempts_failed", "Attempts that their consumers have failed"),
+            extended: to.counter("attempts_extended", "Attempts that were extended"),
+            answer_queue: to.gauge("answer_queue", "Answers of consumers that wait"),
+            time_to_finish: to
+                .seconds("time_to_finish", "Time from the append of an attempt to its finish"),
+        }
     }
 }
 

@@ -39,6 +39,8 @@ pub(super) const fn retire_lock(parent: Parent) -> Lock {
         Parent::ExeclogRedriven => 14,
         Parent::ExeclogEnded => 15,
         Parent::ExeclogDropped => 16,
+        Parent::ExeclogFinished => 17,
+        Parent::ExeclogAttempt => 18,
     };
     Lock(LOCK_CLASS, number)
 }
@@ -235,7 +237,9 @@ const fn storage_of(parent: Parent) -> &'static str {
         | Parent::ExeclogCancelled
         | Parent::ExeclogRedriven
         | Parent::ExeclogEnded
-        | Parent::ExeclogDropped => "",
+        | Parent::ExeclogDropped
+        | Parent::ExeclogFinished
+        | Parent::ExeclogAttempt => "",
     }
 }
 
@@ -264,6 +268,10 @@ impl PartitionBounds {
             }
             Parent::ExeclogEnded => Self { column: "ended_at", from: time(from), to: time(to) },
             Parent::ExeclogDropped => Self { column: "dropped_at", from: time(from), to: time(to) },
+            Parent::ExeclogFinished => {
+                Self { column: "finished_at", from: time(from), to: time(to) }
+            }
+            Parent::ExeclogAttempt => Self { column: "at", from: time(from), to: time(to) },
         }
     }
 

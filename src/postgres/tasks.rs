@@ -1,6 +1,7 @@
 //! The life of a task, one file per verb, and the names (idempotency keys) that stand for tasks.
 
 pub mod adopt;
+pub mod answers;
 pub mod cancel;
 pub mod claim;
 pub mod look_up;

@@ -219,6 +219,7 @@ pub fn batch(topic: &TopicName, records: &[Parts<'_>]) -> Batch {
             payload: *payload,
             headers: Some(headers.as_bytes()).filter(|headers| !headers.is_empty()),
             name: None,
+            tracking: None,
         });
     }
     builder.build()

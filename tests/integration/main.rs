@@ -74,3 +74,4 @@ mod submitters;
 mod take_over;
 mod tls;
 mod tokens;
+mod tracked;

@@ -18,7 +18,7 @@ use punctual::postgres::tasks::cancel::Cancels;
 use punctual::postgres::tasks::look_up::LookUp;
 use punctual::postgres::tasks::names::{Names, Swept};
 use punctual::postgres::tasks::replace::{Replacement, Replaces};
-use punctual::postgres::tasks::settle::{Settlement, Settles};
+use punctual::postgres::tasks::settle::{SettleTerms, Settlement, Settles};
 use punctual::postgres::tasks::submit_named::{NamedGroup, NamedSubmits};
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -439,10 +439,11 @@ impl Claimed {
 
     async fn settle(&self, outcomes: &[Outcome]) {
         let settlement = Settlement::new(&self.batch, outcomes);
-        let (settled, outcome) =
-            Settles::new(&self.settings, self.node, DAY).settle(&[&settlement]).await;
+        let (settled, outcome) = Settles::new(&self.settings, self.node, DAY)
+            .settle(&[&settlement], SettleTerms::default())
+            .await;
         outcome.unwrap();
-        assert_eq!(settled.len(), 1);
+        assert_eq!(settled.batches.len(), 1);
     }
 
     /// Row and remaining time of an entry.
@@ -472,7 +473,7 @@ async fn an_entry_follows_its_task_through_deferrals_to_its_end() {
     };
     let (certain, perhaps) = (next(1), next(4));
     let outcomes = [
-        Outcome::Dead { reason: "refused".into() },
+        Outcome::Dead { reason: "refused".into(), receipt: None },
         Outcome::Deferred { next: certain, maybe_sent: false },
         Outcome::Published(receipt(61)),
         Outcome::Published(receipt(1)),
@@ -535,7 +536,7 @@ async fn an_entry_follows_its_task_through_deferrals_to_its_end() {
 async fn a_name_knows_how_its_task_has_ended_when_nothing_else_does() {
     let claimed = Claimed::start("outcomes", &["dead", "redriven", "published"]).await;
     let now = claimed.tasks[0].id.due_at();
-    let dead = || Outcome::Dead { reason: "refused".into() };
+    let dead = || Outcome::Dead { reason: "refused".into(), receipt: None };
     claimed
         .settle(&[
             dead(),

@@ -17,7 +17,7 @@ use punctual::postgres::tasks::claim::{ClaimRequest, Claimed, Claims, Source, sm
 use punctual::postgres::tasks::look_up::LookUp;
 use punctual::postgres::tasks::principals::{Interned, Principals};
 use punctual::postgres::tasks::replace::{Replacement, Replaces};
-use punctual::postgres::tasks::settle::{Settlement, Settles};
+use punctual::postgres::tasks::settle::{SettleTerms, Settlement, Settles};
 use punctual::postgres::tasks::submit::{Group, Submits};
 use punctual::postgres::tasks::submit_named::{NamedGroup, NamedSubmits};
 use sqlx::AssertSqlSafe;
@@ -110,9 +110,9 @@ impl Stage {
         let outcomes: Vec<Outcome> = batch.tasks().map(|task| outcome(task.id)).collect();
         let settlement = Settlement::new(batch, &outcomes);
         let mut settles = Settles::new(&self.settings, self.node, DAY);
-        let (settled, outcome) = settles.settle(&[&settlement]).await;
+        let (settled, outcome) = settles.settle(&[&settlement], SettleTerms::default()).await;
         outcome.unwrap();
-        assert_eq!(settled.len(), 1);
+        assert_eq!(settled.batches.len(), 1);
     }
 
     async fn view(&self, id: TaskId) -> TaskView {
@@ -149,7 +149,7 @@ fn deferred(row: TaskId) -> Outcome {
 }
 
 fn dead(_row: TaskId) -> Outcome {
-    Outcome::Dead { reason: "too large".into() }
+    Outcome::Dead { reason: "too large".into(), receipt: None }
 }
 
 fn published(row: TaskId) -> Outcome {

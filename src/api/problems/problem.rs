@@ -473,6 +473,7 @@ fn setting_of(limit: &str) -> &'static str {
         "submit_queue" => " (--submit-queue)",
         "submit_queue_bytes" => " (--submit-queue-bytes)",
         "cancel_queue" => " (--cancel-queue)",
+        "answer_queue" => " (--answer-queue)",
         "audit" => " (--audit-file cannot be written)",
         _ => "",
     }

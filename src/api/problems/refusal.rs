@@ -35,6 +35,7 @@ pub fn of_refusal(refusal: Refusal, origin: FieldOrigin) -> Problem {
              there; give the task a key",
         )
         .at("key"),
+        Refusal::OfDeadTopic(refusal) => of_refusal(*refusal, origin).at("retry.dead_topic"),
         Refusal::TooFar { delay_max } => Problem::new(
             ProblemType::TooFarAhead,
             format!("a task may be due at most {} ahead (--delay-max)", spelled(delay_max)),

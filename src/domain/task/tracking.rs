@@ -53,7 +53,7 @@ const VERSION: u8 = 1;
 const HAS_VERDICT: u8 = 1;
 const HAS_SENT: u8 = 2;
 /// Length of the part that every column has.
-const FIXED: usize = 20;
+const FIXED: usize = 22;
 /// Maximum length of a consumer's reason, in bytes.
 pub const REASON_MAX: usize = 1024;
 
@@ -83,6 +83,14 @@ impl TrackedRow {
         attempt.saturating_sub(self.attempts_before).max(1)
     }
 
+    /// Returns how long after the deadline of an extended attempt the next row is due, when the
+    /// consumer stays silent. It is not random, so that the deadline can be computed from the due
+    /// time. `window` is how long before their due times rows are claimed.
+    pub fn wait_after_extension(&self, window: Duration) -> Duration {
+        let attempt = self.attempts_since_redrive(self.attempt);
+        self.tracking.retry.wait_after_silence(attempt, 0).max(window)
+    }
+
     /// Returns the row with which a redrive continues after this one has died.
     #[must_use]
     pub fn redriven(&self, last_attempt: u16) -> Self {
@@ -99,9 +107,12 @@ impl TrackedRow {
     /// Returns the bytes of the column.
     ///
     /// ```text
-    ///  0     1      2        4        6             8       10   12     16           20
-    /// version flags attempt  before  attempts_max  factor  -    ttr ms backoff_min  backoff_max ..
+    /// 0       1     2       4      6            8      10  14          18          22
+    /// version flags attempt before attempts_max factor ttr backoff_min backoff_max | appended_at
+    /// finish_by | length of dead topic, dead topic, reason
     /// ```
+    /// Spans are in milliseconds, times in milliseconds since the epoch. `appended_at` and
+    /// `finish_by` are there if a flag says so.
     pub fn encode(&self) -> Vec<u8> {
         let retry = self.tracking.retry;
         let mut bytes = Vec::with_capacity(64);
@@ -165,15 +176,31 @@ impl TrackedRow {
         })
     }
 
-    /// Returns the dead topic of a verdict row, and nothing for any other row. Every record of a
-    /// claim is asked, so the column is not decoded as a whole.
+    /// Returns true for the column of a verdict row. Every record of a claim is asked, so the column
+    /// is not decoded as a whole.
+    pub fn is_of_verdict(bytes: &[u8]) -> bool {
+        bytes.get(1).is_some_and(|flags| flags & HAS_VERDICT != 0)
+    }
+
+    /// Returns the reason why the task of a verdict row is dead.
+    pub fn dead_reason(&self) -> String {
+        let (attempt, attempts_max) = (self.attempt, self.attempts_max());
+        match &self.reason {
+            Some(reason) => format!("attempt {attempt} of {attempts_max} failed: {reason}"),
+            None => {
+                format!("attempt {attempt} of {attempts_max} was not finished in its time to run")
+            }
+        }
+    }
+
+    /// Returns the dead topic of a verdict row, and nothing for any other row.
     pub fn dead_topic_of_verdict(bytes: &[u8]) -> Option<&str> {
-        let flags = *bytes.get(1)?;
-        if flags & HAS_VERDICT == 0 {
+        if !Self::is_of_verdict(bytes) {
             return None;
         }
+        let flags = *bytes.get(1)?;
         let sent = if flags & HAS_SENT == 0 { 0 } else { 16 };
-        let mut rest = Bytes(bytes.get(FIXED + 2 + sent..)?);
+        let mut rest = Bytes(bytes.get(FIXED + sent..)?);
         let [length] = rest.array()?;
         std::str::from_utf8(rest.take(usize::from(length))?).ok().filter(|name| !name.is_empty())
     }

@@ -98,7 +98,7 @@ impl Publisher {
         index: u32,
         now: Timestamp,
     ) -> Handed {
-        if self.reports.is_moot(held, index) {
+        if self.reports.is_moot(held, index) || self.reports.is_exhausted(held, index) {
             return Handed::Over;
         }
         let place = correlation_id::place(index);

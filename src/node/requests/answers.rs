@@ -1,11 +1,55 @@
-//! Takes the answers of consumers about tracked tasks.
+//! Takes the answers of consumers about tracked tasks, in groups by group commit, like cancels.
 
-use crate::node::messages::Unavailable;
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{mpsc, oneshot};
+use tokio_util::sync::CancellationToken;
+
+use super::connections::KeptConnection;
+use super::moving;
+use super::retry_policy::{unavailable_of, unavailable_of_look};
+use crate::clock;
+use crate::domain::{IdRange, PrincipalName, TaskId, TaskState, TaskView, Timestamp};
+use crate::engine::feedback::{Call, Verdict};
 use crate::node::messages::answers::{ConsumerCall, Heard, Target};
+use crate::node::messages::{Due, Unavailable};
+use crate::node::shared::NodeShared;
+use crate::postgres::PostgresError;
+use crate::postgres::tasks::answers::{AnswerCall, AnswerStore, AnswerTerms, Answered, GROUP_MAX};
+use crate::postgres::tasks::look_up::LookUp;
+use crate::postgres::tasks::names::Names;
+use crate::shutdown::TaskFailure;
+use crate::telemetry::CountGuard;
 
-/// Takes answers.
+/// A call that finds its task between two places in each of its rounds is told so. The model of the
+/// protocol needs three rounds.
+const ROUNDS_MAX: usize = 3;
+/// How long a group may retry while it gives way to other transactions.
+const GROUP_SPAN_MAX: Duration = Duration::from_secs(3);
+
+type Reply = Result<Option<Answered>, Unavailable>;
+
 #[derive(Debug)]
-pub struct Answers {}
+struct AnswerRequest {
+    call: AnswerCall,
+    reply: oneshot::Sender<Reply>,
+    _shown: CountGuard,
+}
+
+/// The entrance for answers.
+#[derive(Debug)]
+pub struct Answers {
+    pub shared: Arc<NodeShared>,
+    pub names: Arc<Names>,
+    pub look_up: Arc<LookUp>,
+    pub queue: AnswerQueue,
+}
+
+/// The queue of answers that wait for their statement.
+#[derive(Clone, Debug)]
+pub struct AnswerQueue(mpsc::Sender<AnswerRequest>);
 
 impl Answers {
     /// Takes answers. The results are in their order.
@@ -13,6 +57,297 @@ impl Answers {
         &self,
         calls: Vec<(Target, ConsumerCall)>,
     ) -> Vec<Result<Heard, Unavailable>> {
-        vec![Err(Unavailable::Busy { limit: "answers" }); calls.len()]
+        let ids = match self.ids_of(&calls).await {
+            Ok(ids) => ids,
+            Err(unavailable) => return vec![Err(unavailable); calls.len()],
+        };
+        let Some(arrived_at) = self.shared.clock.arrival() else {
+            let reason = "the cluster's clock is not known yet".to_owned();
+            return vec![Err(Unavailable::ServerAway { reason }); calls.len()];
+        };
+        let mut waiting = Vec::with_capacity(calls.len());
+        for ((target, call), id) in calls.into_iter().zip(ids) {
+            waiting.push(self.begin(target, call, id, arrived_at).await);
+        }
+        let mut results = Vec::with_capacity(waiting.len());
+        for begun in waiting {
+            results.push(match begun {
+                Begun::Done(result) => result,
+                Begun::Waits(waiting) => self.end(waiting).await,
+            });
+        }
+        results
+    }
+
+    /// Returns the ids of the tasks that are meant. `None` for a name without a task.
+    async fn ids_of(
+        &self,
+        calls: &[(Target, ConsumerCall)],
+    ) -> Result<Vec<Option<TaskId>>, Unavailable> {
+        let mut ids: Vec<Option<TaskId>> = Vec::with_capacity(calls.len());
+        let mut named = Vec::new();
+        for (index, (target, _call)) in calls.iter().enumerate() {
+            match target {
+                Target::Id(permit) => ids.push(Some(permit.id())),
+                Target::Name(permit, name) => {
+                    named.push((index, (permit.topic().as_str(), name.as_str())));
+                    ids.push(None);
+                }
+            }
+        }
+        for some in named.chunks(GROUP_MAX) {
+            let wanted: Vec<(&str, &str)> = some.iter().map(|(_index, name)| *name).collect();
+            let entries = self.names.entries(&wanted).await;
+            let entries = entries.map_err(|error| unavailable_of_look(&error))?;
+            for ((index, _name), entry) in some.iter().zip(entries) {
+                ids[*index] = entry.map(|entry| entry.id);
+            }
+        }
+        Ok(ids)
+    }
+
+    async fn begin(
+        &self,
+        target: Target,
+        call: ConsumerCall,
+        id: Option<TaskId>,
+        arrived_at: Timestamp,
+    ) -> Begun {
+        let Some(first) = id else { return Begun::Done(Ok(Heard::NotFound)) };
+        let by = match &target {
+            Target::Id(permit) => permit.principal().name.clone(),
+            Target::Name(permit, _name) => permit.principal().name.clone(),
+        };
+        let principal = match self.shared.callers.of(&by).await {
+            Ok(principal) => principal,
+            Err(error) => return Begun::Done(Err(unavailable_of_look(&error))),
+        };
+        let call = AnswerCall { principal, ..call_of(first, call, arrived_at) };
+        match self.enqueue(call.clone()) {
+            Ok(replied) => Begun::Waits(Waiting { call, by, replied }),
+            Err(unavailable) => Begun::Done(Err(unavailable)),
+        }
+    }
+
+    fn enqueue(&self, call: AnswerCall) -> Result<oneshot::Receiver<Reply>, Unavailable> {
+        let (reply, replied) = oneshot::channel();
+        let _shown = CountGuard::new(&self.shared.metrics.tracked.answer_queue, 1);
+        let request = AnswerRequest { call, reply, _shown };
+        self.queue.0.try_send(request).map_err(|error| match error {
+            mpsc::error::TrySendError::Full(_) => Unavailable::Busy { limit: "answer_queue" },
+            mpsc::error::TrySendError::Closed(_) => Unavailable::Draining,
+        })?;
+        Ok(replied)
+    }
+
+    /// Waits for the result of a call. A task that is between two places is asked about again.
+    async fn end(&self, waiting: Waiting) -> Result<Heard, Unavailable> {
+        let Waiting { call, by, mut replied } = waiting;
+        for round in 1..=ROUNDS_MAX {
+            let answered = replied.await.unwrap_or_else(|_ended| {
+                Err(Unavailable::Unknown {
+                    reason: "the node stopped while taking the answer".to_owned(),
+                })
+            })?;
+            if let Some(heard) = self.heard(&call, &by, answered).await? {
+                return Ok(heard);
+            }
+            if round == ROUNDS_MAX {
+                break;
+            }
+            moving::pause().await;
+            replied = self.enqueue(call.clone())?;
+        }
+        Err(Unavailable::ServerAway {
+            reason: "the task is being moved; nothing was changed; repeat the call".to_owned(),
+        })
+    }
+
+    /// Returns what became of a call. `None` means that its task was between two places.
+    async fn heard(
+        &self,
+        call: &AnswerCall,
+        by: &PrincipalName,
+        answered: Option<Answered>,
+    ) -> Result<Option<Heard>, Unavailable> {
+        let verdict = match answered {
+            Some(Answered { verdict: Verdict::Busy, .. }) => return Ok(None),
+            Some(Answered { verdict, view: Some(mut view), .. }) => {
+                let finished = view.tracked.as_mut().and_then(|view| view.finished.as_mut());
+                if let Some(finished) = finished.filter(|_finished| !by.is_anonymous()) {
+                    finished.by = Some(by.clone());
+                }
+                return Ok(Some(Heard::Tracked(verdict, view)));
+            }
+            Some(Answered { verdict, view: None, .. }) => Some(verdict),
+            None => None,
+        };
+        let view = self.look_up.task(call.first).await;
+        let Some(view) = view.map_err(|error| unavailable_of_look(&error))? else {
+            return Ok(Some(Heard::NotFound));
+        };
+        if view.tracked.is_none() {
+            return Ok(Some(Heard::NotTracked(Box::new(view))));
+        }
+        let verdict = verdict.or_else(|| verdict_of_look(call.call, &view));
+        Ok(verdict.map(|verdict| Heard::Tracked(verdict, Box::new(view))))
+    }
+}
+
+/// A call that waits for its group.
+struct Waiting {
+    call: AnswerCall,
+    by: PrincipalName,
+    replied: oneshot::Receiver<Reply>,
+}
+
+enum Begun {
+    Done(Result<Heard, Unavailable>),
+    Waits(Waiting),
+}
+
+/// Returns the verdict on a call about a task of which no attempt is with a consumer. `None` means
+/// that there is one after all: the task has moved meanwhile.
+fn verdict_of_look(call: Call, view: &TaskView) -> Option<Verdict> {
+    match (view.state, call) {
+        (TaskState::Scheduled, _) => Some(Verdict::NotPublishedYet),
+        (TaskState::Finished, Call::Finish { .. }) => Some(Verdict::Finished),
+        (TaskState::Finished, _) => Some(Verdict::AlreadyFinished),
+        (TaskState::Dead, _) => Some(Verdict::Dead),
+        (TaskState::Cancelled, _) => Some(Verdict::Cancelled),
+        (
+            TaskState::Claimed | TaskState::Awaiting | TaskState::Retrying | TaskState::Published,
+            _,
+        ) => None,
+    }
+}
+
+fn call_of(first: TaskId, call: ConsumerCall, arrived_at: Timestamp) -> AnswerCall {
+    let blank =
+        |call| AnswerCall { first, call, retry_at: None, by: None, reason: None, principal: None };
+    match call {
+        ConsumerCall::Finish { attempt } => blank(Call::Finish { attempt }),
+        ConsumerCall::Fail { attempt, retry, is_final, reason } => AnswerCall {
+            retry_at: retry.map(|retry| match retry {
+                Due::At(at) => at,
+                Due::After(span) => arrived_at.plus(span),
+            }),
+            reason,
+            ..blank(Call::Fail { attempt, is_final })
+        },
+        ConsumerCall::Extend { attempt, by } => {
+            AnswerCall { by, ..blank(Call::Extend { attempt }) }
+        }
+    }
+}
+
+/// The one connection over which answers are taken.
+#[derive(Debug)]
+pub struct AnswerLane {
+    receiver: mpsc::Receiver<AnswerRequest>,
+    store: AnswerStore,
+    /// Keeps the connection for answers open.
+    kept: KeptConnection,
+    shared: Arc<NodeShared>,
+    stopping: CancellationToken,
+    /// Calls about a task that is in the current group already.
+    held_back: Vec<AnswerRequest>,
+}
+
+impl AnswerLane {
+    /// Makes a lane, and the queue in which `queue_max` answers may wait for it.
+    pub fn new(
+        queue_max: usize,
+        store: AnswerStore,
+        kept: KeptConnection,
+        shared: Arc<NodeShared>,
+        stopping: CancellationToken,
+    ) -> (AnswerQueue, Self) {
+        let (sender, receiver) = mpsc::channel(queue_max.max(1));
+        let held_back = Vec::new();
+        (AnswerQueue(sender), Self { receiver, store, kept, shared, stopping, held_back })
+    }
+
+    pub async fn run(mut self) -> Result<(), TaskFailure> {
+        let mut requests = Vec::with_capacity(GROUP_MAX);
+        loop {
+            requests.append(&mut self.held_back);
+            if requests.is_empty() {
+                let count = tokio::select! {
+                    biased;
+                    () = self.kept.due() => {
+                        self.kept.show(self.store.keep_open().await);
+                        continue;
+                    }
+                    count = self.receiver.recv_many(&mut requests, GROUP_MAX) => count,
+                    () = self.stopping.cancelled() => return Ok(()),
+                };
+                if count == 0 {
+                    return Ok(());
+                }
+            }
+            let mut firsts = HashSet::with_capacity(requests.len());
+            self.held_back =
+                requests.extract_if(.., |request| !firsts.insert(request.call.first)).collect();
+            self.commit(&mut requests).await;
+        }
+    }
+
+    /// Takes the calls of a group, and answers them.
+    async fn commit(&mut self, requests: &mut Vec<AnswerRequest>) {
+        let calls: Vec<AnswerCall> = requests.iter().map(|request| request.call.clone()).collect();
+        let give_up_at = clock::monotonic().plus(GROUP_SPAN_MAX);
+        let outcome = loop {
+            match self.store.take(&calls, self.terms()).await {
+                // Another transaction holds a lock. Nothing of this transaction is committed, and
+                // a call that took effect before it is answered as repeated.
+                Err(PostgresError::GaveWay { .. }) if clock::monotonic() < give_up_at => {
+                    moving::pause().await;
+                }
+                outcome => break outcome,
+            }
+        };
+        match outcome {
+            Ok(answers) => {
+                for (request, answered) in requests.drain(..).zip(answers) {
+                    self.observe(&request.call, answered.as_ref());
+                    reply(request, Ok(answered));
+                }
+            }
+            Err(error) => {
+                let unavailable = unavailable_of(&error);
+                requests.drain(..).for_each(|request| reply(request, Err(unavailable.clone())));
+            }
+        }
+    }
+
+    fn observe(&self, call: &AnswerCall, answered: Option<&Answered>) {
+        let Some(answered) = answered.filter(|answered| answered.view.is_some()) else { return };
+        let metrics = &self.shared.metrics;
+        match call.call {
+            Call::Finish { .. } => metrics.tracked.finished.inc(),
+            Call::Fail { .. } => metrics.tracked.failed.inc(),
+            Call::Extend { .. } => metrics.tracked.extended.inc(),
+        };
+        if let Some(ran_for) = answered.ran_for {
+            metrics.tracked.time_to_finish.observe(ran_for.as_secs_f64());
+        }
+        // A row that is due now may lie behind the watermark of the claims.
+        self.shared.look_after(IdRange::spanning(answered.row));
+    }
+
+    fn terms(&self) -> AnswerTerms {
+        let shared = &self.shared;
+        AnswerTerms {
+            now: shared.clock.at_most().unwrap_or_else(|| shared.now()),
+            leaves_end: shared.leaves.end().unwrap_or_default(),
+            window: shared.cluster.window,
+        }
+    }
+}
+
+fn reply(request: AnswerRequest, answer: Reply) {
+    if request.reply.send(answer).is_err() {
+        tracing::debug!("the caller of an answer did not wait for the result");
     }
 }

@@ -16,7 +16,7 @@ use crate::node::membership::LoopProgress;
 use crate::node::publish::publisher::Reports;
 use crate::node::shared::NodeShared;
 use crate::postgres::PostgresError;
-use crate::postgres::tasks::settle::{Settlement, Settles};
+use crate::postgres::tasks::settle::{SettleTerms, Settled, Settlement, Settles};
 use crate::shutdown::TaskFailure;
 
 /// Maximum number of batches per statement, and the approximate maximum of tasks.
@@ -134,7 +134,11 @@ impl Settler {
             waiting[..count].iter().map(|one| one.settlement.as_ref()).collect();
         let began_at = clock::monotonic();
         reach(Failpoint::SettleReady);
-        let (settled, outcome) = self.settles.settle(&group).await;
+        let (Settled { batches: settled, rows, timed_out, exhausted }, outcome) =
+            self.settles.settle(&group, self.terms()).await;
+        self.shared.look_after(rows);
+        self.shared.metrics.tracked.timed_out.inc_by(timed_out);
+        self.shared.metrics.tracked.exhausted.inc_by(exhausted);
         let is_done = outcome.is_ok();
         if is_done {
             reach(Failpoint::SettleAnswered);
@@ -204,6 +208,14 @@ impl Settler {
         }
     }
 
+    fn terms(&self) -> SettleTerms {
+        SettleTerms {
+            leaves_end: self.shared.leaves.end().unwrap_or_default(),
+            now: self.shared.now(),
+            window: self.shared.cluster.window,
+        }
+    }
+
     fn settlement_of(&self, held: &InFlightBatch) -> Arc<Settlement> {
         Arc::new(held.settlement(self.shared.now()))
     }
@@ -212,8 +224,10 @@ impl Settler {
         let undone = self.undone.take();
         for mut settlement in undone {
             Arc::make_mut(&mut settlement).put_off_until(self.shared.now());
-            let (settled, outcome) = self.settles.settle(&[settlement.as_ref()]).await;
-            if settled.contains(&settlement.batch) {
+            let (settled, outcome) =
+                self.settles.settle(&[settlement.as_ref()], self.terms()).await;
+            self.shared.look_after(settled.rows);
+            if settled.batches.contains(&settlement.batch) {
                 self.shared.look_after(settlement.follow_up_ids());
             }
             match outcome {

@@ -147,13 +147,19 @@ with clock as materialized (
   from gone g cross join clock c
 ), near as (
   insert into task (shard, id, topic, key, payload, headers, name, first_id, attempt, submitted_by,
-    submitted_at)
+    submitted_at, tracking)
   select (('x' || substr(replace(id::text, '-', ''), 14, 3))::bit(12)::integer)::smallint, next_id,
     topic, key, payload, headers, name, id, attempt,
-    submitted_by, submitted_at
+    submitted_by, submitted_at, tracking
   from put
 ), follow as (
-  insert into task_follow (first_id, row_id, maybe_sent) select id, next_id, true from put
+  insert into task_follow (first_id, row_id, maybe_sent, attempt, attempts_max, is_again, note,
+    is_verdict)
+  select id, next_id, true, punctual_attempts_before(tracking), punctual_attempts_max(tracking),
+    case when tracking is not null then false end,
+    case when punctual_attempts_before(tracking) > 0 then 2::smallint end,
+    case when tracking is not null then false end
+  from put
 ), line as (
   insert into execlog_redriven (id, row_id, next_id, redriven_by) select id, row_id, next_id, ",
             $by,
@@ -186,7 +192,7 @@ const REDRIVE: &str = concat!(
         "gone as (delete from dead_letter where id = $1 returning *)"
     ),
     "(select id, topic, name, attempt, key, payload, headers,
-  null::text as reason, null::bigint as died_at, next_id,
+  null::text as reason, null::bigint as died_at, next_id, tracking,
   (select p.name from principal p where p.id = put.submitted_by) as submitted_by, submitted_at
 from put)"
 );

@@ -175,7 +175,9 @@ impl Retirer {
                 Parent::ExeclogCancelled
                 | Parent::ExeclogRedriven
                 | Parent::ExeclogEnded
-                | Parent::ExeclogDropped => Ok(true),
+                | Parent::ExeclogDropped
+                | Parent::ExeclogFinished
+                | Parent::ExeclogAttempt => Ok(true),
             })
             .await;
         match outcome {
@@ -247,7 +249,9 @@ impl Retirer {
                         Parent::ExeclogCancelled
                         | Parent::ExeclogRedriven
                         | Parent::ExeclogEnded
-                        | Parent::ExeclogDropped => false,
+                        | Parent::ExeclogDropped
+                        | Parent::ExeclogFinished
+                        | Parent::ExeclogAttempt => false,
                     };
                 let statement = if is_needed {
                     attach_statement(&rules, partition)

@@ -56,7 +56,8 @@ const LIMIT_LOOK_BACK: &str = "-- limit a look back
 select set_config('statement_timeout', $1, true)";
 
 const LOAD: &str = "-- load
-select b.ids, b.first_ids, b.attempts, b.names, p.topics, p.keys, p.payloads, p.headers
+select b.ids, b.first_ids, b.attempts, b.names, p.topics, p.keys, p.payloads, p.headers,
+  b.trackings
 from execlog_batch b
 join execlog_payload p on p.batch = b.batch
 where b.batch = $1 and b.owner = $2 and b.settled_at is null";

@@ -277,18 +277,20 @@ with found as (
   delete from {table}
   where {which} and id >= $2 and id < $3 and topic <> all($4) and id <> all($5)
     and (select rows between 1 and $8 and (bytes <= $9 or rows = 1) from size)
-  returning id, topic, key, payload, headers, name, first_id, attempt, submitted_by, submitted_at
+  returning id, topic, key, payload, headers, name, first_id, attempt, submitted_by, submitted_at,
+    tracking
 ), batch as (
   insert into execlog_batch (batch, owner, claimed_at, task_count, ids, first_ids, attempts, names,
-    submitted_by, submitted_ats)
+    trackings, submitted_by, submitted_ats)
   select
     $6, $7, clock_timestamp(), count(*), array_agg(id),
     case when count(first_id) > 0 then array_agg(first_id) end,
     case when count(first_id) > 0 then array_agg(attempt) end,
     case when count(name) > 0 then array_agg(name) end,
+    case when count(tracking) > 0 then array_agg(tracking) end,
     {submitters}
   from taken having count(*) > 0
-  returning ids, first_ids, attempts, names
+  returning ids, first_ids, attempts, names, trackings
 ), payload as (
   insert into execlog_payload (batch, topics, keys, payloads, headers)
   select $6, array_agg(topic), array_agg(key), array_agg(payload), array_agg(headers) from taken
@@ -299,7 +301,7 @@ select
   (extract(epoch from clock_timestamp()) * 1000000)::bigint as now,
   (extract(epoch from clock_timestamp() - statement_timestamp()) * 1000000)::bigint as spent,
   size.rows > $8 or (size.bytes > $9 and size.rows > 1) as too_large,
-  ids, first_ids, attempts, names, topics, keys, payloads, headers
+  ids, first_ids, attempts, names, topics, keys, payloads, headers, trackings
 from size left join batch on true left join payload on true"
     )
 }
@@ -367,14 +369,14 @@ fn read(row: &PgRow, batch: BatchId) -> Result<ClaimAnswer, sqlx::Error> {
     Ok(ClaimAnswer { claimed, now, spent })
 }
 
-/// Reads a batch from eight columns: ids, first_ids, attempts, names, topics, keys, payloads,
-/// headers. Returns `None` when the ids are NULL.
+/// Reads a batch from nine columns: ids, first_ids, attempts, names, topics, keys, payloads,
+/// headers, trackings. Returns `None` when the ids are NULL.
 pub(super) fn read_batch(
     row: &PgRow,
     first: usize,
     batch: BatchId,
 ) -> Result<Option<Batch>, sqlx::Error> {
-    let mut arrays = [None; 8];
+    let mut arrays = [None; 9];
     for (index, array_of) in arrays.iter_mut().enumerate() {
         *array_of = array(row, first + index)?;
     }
@@ -387,16 +389,17 @@ pub(super) fn read_batch(
 }
 
 /// Builds a batch from the bytes of its arrays as Postgres sends them, in the order of
-/// [`read_batch`]. The second to fourth array may be missing. Returns `None` when the bytes are not
+/// [`read_batch`]. The second to fourth array and the last one may be missing. Returns `None` when the bytes are not
 /// arrays, or do not belong together.
-pub fn batch_of(batch: BatchId, arrays: [Option<&[u8]>; 8]) -> Option<Batch> {
-    let [ids, first_ids, attempts, names, topics, keys, payloads, headers] = arrays;
+pub fn batch_of(batch: BatchId, arrays: [Option<&[u8]>; 9]) -> Option<Batch> {
+    let [ids, first_ids, attempts, names, topics, keys, payloads, headers, trackings] = arrays;
     let maybe = |array: Option<_>| array.map_or(Some(None), |bytes| Elements::new(bytes).map(Some));
     let ids = Elements::new(ids?)?;
     let mut columns = Columns {
         first_ids: maybe(first_ids)?,
         attempts: maybe(attempts)?,
         names: maybe(names)?,
+        trackings: maybe(trackings)?,
         topics: Elements::new(topics?)?,
         keys: Elements::new(keys?)?,
         payloads: Elements::new(payloads?)?,
@@ -416,6 +419,7 @@ struct Columns<'a> {
     first_ids: Option<Elements<'a>>,
     attempts: Option<Elements<'a>>,
     names: Option<Elements<'a>>,
+    trackings: Option<Elements<'a>>,
     topics: Elements<'a>,
     keys: Elements<'a>,
     payloads: Elements<'a>,
@@ -430,6 +434,7 @@ impl<'a> Columns<'a> {
             attempt: optional(&mut self.attempts)?
                 .and_then(|bytes| Some(i16::from_be_bytes(bytes.try_into().ok()?))),
             name: optional(&mut self.names)?,
+            tracking: optional(&mut self.trackings)?,
             topic: std::str::from_utf8(self.topics.next()??).ok()?,
             key: self.keys.next()?,
             payload: self.payloads.next()?,

@@ -12,6 +12,8 @@
 //! short cut to the latest row, and `execlog_ended` to the row with which the task has ended: the
 //! batches in between may be older than the retention of receipts.
 
+mod attempts;
+
 use std::time::Duration;
 
 use sqlx::postgres::{PgConnection, PgRow};
@@ -22,7 +24,7 @@ use super::principals::{actors_of, dropped_of, principal_of};
 use crate::domain::leaves::{Parent, Partition, Rules};
 use crate::domain::{
     Actors, ClusterSettings, Kept, Outcome, Receipt, TaskId, TaskState, TaskView, Timestamp,
-    TopicName, WidthClass, ids,
+    TopicName, TrackedView, WidthClass, ids,
 };
 use crate::postgres::connection::ConnectionPurpose;
 use crate::postgres::connection::error::Cause;
@@ -72,7 +74,8 @@ select f.batch, f.position, f.settled_at is not null as is_settled, f.outcomes[f
   (select s.name from principal s where s.id = f.submitted_by[least(f.position,
     cardinality(f.submitted_by))]) as submitted_by,
   f.submitted_ats[least(f.position, cardinality(f.submitted_ats))] as submitted_at,
-  f.topic_names[coalesce(f.topic_indexes[f.position], 1)] as topic
+  f.topic_names[coalesce(f.topic_indexes[f.position], 1)] as topic,
+  f.trackings[f.position] as tracking
 from (
   (select b.*, array_position(b.ids, $2) as position
    from unnest($3::smallint[], $4::uuid[]) as c (width_class, lowest)
@@ -120,6 +123,7 @@ struct BatchEntry {
     name: Option<String>,
     attempt: i16,
     actors: Actors,
+    tracked: Option<Box<TrackedView>>,
 }
 
 impl LookUp {
@@ -143,7 +147,12 @@ impl LookUp {
     /// it never existed, or when its receipt is no longer kept.
     pub async fn task(&self, first: TaskId) -> Result<Option<TaskView>, PostgresError> {
         // On the heap, because callers hold it in futures of their own.
-        let walk = Box::pin(self.walk(first));
+        let walk = Box::pin(async {
+            match self.walk(first).await? {
+                Some(view) if view.tracked.is_some() => self.with_attempts(view).await.map(Some),
+                view => Ok(view),
+            }
+        });
         let outcome = tokio::time::timeout(DEADLINE, walk).await;
         outcome.unwrap_or_else(|_elapsed| Err(PostgresError::new(WHAT, Cause::Deadline(DEADLINE))))
     }
@@ -167,6 +176,14 @@ impl LookUp {
                     Whereabouts::Follow(_) | Whereabouts::Nowhere => {
                         line = self.in_batches(row).await?
                     }
+                }
+            }
+            if line.as_ref().is_some_and(|line| line.tracked.is_some() && !line.is_settled) {
+                // The consumer may have finished the task already.
+                if let Whereabouts::Found(view) = self.outside_batches(row, first).await?
+                    && view.state == TaskState::Finished
+                {
+                    return Ok(Some(*view));
                 }
             }
             let Some(line) = line else {
@@ -203,6 +220,10 @@ impl LookUp {
         first: TaskId,
     ) -> Result<Whereabouts, PostgresError> {
         self.places.run(WHAT, async |open| outside_batches(open, row, first).await).await
+    }
+
+    async fn with_attempts(&self, view: TaskView) -> Result<TaskView, PostgresError> {
+        self.batches.run(WHAT, async |open| attempts::complete(open, view).await).await
     }
 
     async fn after_death(&self, row: TaskId, first: TaskId) -> Result<Whereabouts, PostgresError> {
@@ -260,7 +281,7 @@ impl LookUp {
             reason: None,
             died_at: None,
             actors: line.actors,
-            tracked: None,
+            tracked: line.tracked,
         })
     }
 }
@@ -270,6 +291,7 @@ impl BatchEntry {
         match (self.is_settled, self.outcome) {
             (false, _) => TaskState::Claimed,
             (true, Some(Outcome::PUBLISHED)) => TaskState::Published,
+            (true, Some(Outcome::ATTEMPTED)) => TaskState::Awaiting,
             (true, _) => TaskState::Dead,
         }
     }
@@ -291,30 +313,35 @@ async fn outside_batches(
             as reason, null::bigint as died_at,
             null::uuid as row_id, null::uuid as replaced_by, submitted_by as submitter,
               submitted_at,
-            null::smallint as canceller, null::smallint as dropper, null::bigint as dropped_at
+            null::smallint as canceller, null::smallint as dropper, null::bigint as dropped_at,
+            tracking
           from task_far where id = $1 and coalesce(first_id, id) = $3
           union all
           select 'scheduled', topic, name, attempt, key, payload, headers, null, null, null, null,
-            submitted_by, submitted_at, null, null, null
+            submitted_by, submitted_at, null, null, null, tracking
           from task where shard = $2 and id = $1 and coalesce(first_id, id) = $3
           union all
           (select 'cancelled', topic, name, attempt, null, null, null, null, null, null,
-            replaced_by, submitted_by, submitted_at, cancelled_by, null, null
+            replaced_by, submitted_by, submitted_at, cancelled_by, null, null, null
           from execlog_cancelled where id = $3 limit 1)
           union all
           select 'dead', topic, name, attempts, key, payload, headers, reason, (extract(epoch
             from dead_at) * 1000000)::bigint, null, null,
-            submitted_by, submitted_at, null, null, null
+            submitted_by, submitted_at, null, null, null, tracking
           from dead_letter where id = $3
+          union all
+          (select 'finished', topic, name, attempt, null, null, null, null, null, null, null,
+            submitted_by, submitted_at, null, null, null, tracking
+          from execlog_finished where id = $3 limit 1)
           union all
           (select 'dead', topic, name, attempts, null, null, null, reason, (extract(epoch
             from dead_at) * 1000000)::bigint, null, null,
             submitted_by, submitted_at, null, dropped_by, (extract(epoch
-              from dropped_at) * 1000000)::bigint
+              from dropped_at) * 1000000)::bigint, null
           from execlog_dropped where id = $3 limit 1)
           union all
           select 'follow', null, null, null, null, null, null, null, null, row_id, null, null,
-            null, null, null, null
+            null, null, null, null, null
           from task_follow where first_id = $3
         ) f",
     )
@@ -332,6 +359,7 @@ async fn outside_batches(
             }
             "scheduled" => TaskState::Scheduled,
             "cancelled" => TaskState::Cancelled,
+            "finished" => TaskState::Finished,
             _ => TaskState::Dead,
         };
         let mut view = view_of_row(&found, first, state)?;
@@ -357,16 +385,17 @@ async fn after_death(
           select topic, name, attempts as attempt, key, payload, headers, reason,
             (extract(epoch from dead_at) * 1000000)::bigint as died_at,
             null::uuid as next, submitted_by as submitter, submitted_at, null::smallint as dropper,
-              null::bigint as dropped_at
+              null::bigint as dropped_at, tracking
           from dead_letter where id = $2 and row_id = $1
           union all
-          (select null, null, null, null, null, null, null, null, next_id, null, null, null, null
+          (select null, null, null, null, null, null, null, null, next_id, null, null, null, null,
+            null
           from execlog_redriven where id = $2 and row_id = $1 limit 1)
           union all
           (select topic, name, attempts, null, null, null, reason, (extract(epoch
             from dead_at) * 1000000)::bigint, null,
             submitted_by, submitted_at, dropped_by, (extract(epoch
-              from dropped_at) * 1000000)::bigint
+              from dropped_at) * 1000000)::bigint, null
           from execlog_dropped where id = $2 and row_id = $1 limit 1)
         ) f",
     )
@@ -396,7 +425,7 @@ pub(in crate::postgres) fn view_of_row(
     first: TaskId,
     state: TaskState,
 ) -> Result<TaskView, sqlx::Error> {
-    let is_kept = state != TaskState::Cancelled;
+    let is_kept = !matches!(state, TaskState::Cancelled | TaskState::Finished);
     Ok(TaskView {
         id: first,
         topic: TopicName::stored(row.try_get("topic")?),
@@ -409,7 +438,7 @@ pub(in crate::postgres) fn view_of_row(
         reason: row.try_get("reason")?,
         died_at: row.try_get::<Option<i64>, _>("died_at")?.map(Timestamp::from_micros),
         actors: actors_of(row)?,
-        tracked: None,
+        tracked: attempts::tracked_of(row)?,
     })
 }
 
@@ -451,9 +480,12 @@ fn line_of(row: &PgRow) -> Result<BatchEntry, sqlx::Error> {
         (row.try_get("partition")?, row.try_get("offset")?);
     let published_at: Option<i64> = row.try_get("published_at")?;
     let receipt = match (outcome, partition, offset, published_at) {
-        (Some(Outcome::PUBLISHED), Some(partition), Some(offset), Some(at)) => {
-            Some(Receipt { partition, offset, published_at: Timestamp::from_millis(at) })
-        }
+        (
+            Some(Outcome::PUBLISHED | Outcome::ATTEMPTED),
+            Some(partition),
+            Some(offset),
+            Some(at),
+        ) => Some(Receipt { partition, offset, published_at: Timestamp::from_millis(at) }),
         _ => None,
     };
     Ok(BatchEntry {
@@ -467,6 +499,7 @@ fn line_of(row: &PgRow) -> Result<BatchEntry, sqlx::Error> {
         name: row.try_get("name")?,
         attempt: row.try_get("attempt")?,
         actors: actors_of(row)?,
+        tracked: attempts::tracked_of(row)?,
     })
 }
 
@@ -535,7 +568,7 @@ fn deferred(first: TaskId, line: BatchEntry) -> TaskView {
         reason: None,
         died_at: None,
         actors: line.actors,
-        tracked: None,
+        tracked: line.tracked,
     }
 }
 
@@ -562,7 +595,7 @@ async fn in_hidden_leaf(
     }
     let statement = format!(
         "-- look up in a hidden leaf\nselect topic, name, attempt, key, payload, headers,
-          null::text as reason, null::bigint as died_at, submitted_at,\n  (select p.name
+          null::text as reason, null::bigint as died_at, submitted_at, tracking,\n  (select p.name
           from principal p where p.id = submitted_by) as submitted_by\nfrom {name}
           where shard = $1 and id = $2 and coalesce(first_id, id) = $3"
     );

@@ -48,6 +48,8 @@ pub struct NameEntry {
 const DEAD: i16 = Outcome::DEAD;
 /// The number that a cancel writes.
 const CANCELLED: i16 = 4;
+/// The number that a finish writes.
+pub(super) const FINISHED: i16 = 5;
 
 /// The task of a name that is taken.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -67,6 +69,7 @@ pub struct Names {
 struct Expired {
     topic: String,
     name: String,
+    first: TaskId,
     row: TaskId,
 }
 
@@ -104,7 +107,7 @@ select 'follow', first_id from task_follow where first_id = any($3)";
 /// An entry that is locked by another transaction (a PUT, another sweep) is skipped: that
 /// transaction decides about it.
 const LOCK_EXPIRED: &str = "-- lock expired names
-select topic, name, row_id
+select topic, name, id, row_id
 from task_name
 where expires_at <= clock_timestamp()
 order by expires_at
@@ -112,7 +115,7 @@ limit $1
 for update skip locked";
 
 const LOCK_EXPIRED_OF: &str = "-- lock expired names of a group
-select n.topic, n.name, n.row_id
+select n.topic, n.name, n.id, n.row_id
 from unnest($1::text[], $2::text[]) as w (topic, name)
 join task_name n on n.topic = w.topic and n.name = w.name
 where n.expires_at <= clock_timestamp()
@@ -128,7 +131,10 @@ from unnest($2::smallint[], $1::uuid[]) as w (shard, id)
 join task t on t.shard = w.shard and t.id = w.id and t.id = any($1)
 union all
 select u.id from execlog_batch b cross join unnest(b.ids) as u (id) where b.settled_at is null
-  and b.batch >= $3 and b.ids && $1";
+  and b.batch >= $3 and b.ids && $1
+union all
+select w.id from unnest($1::uuid[], $4::uuid[]) as w (id, first)
+join task_follow f on f.first_id = w.first where f.attempt is not null";
 
 const PROLONG: &str = "-- prolong names
 update task_name n
@@ -167,6 +173,19 @@ impl Names {
             row.as_ref().map(entry_of).transpose()
         };
         self.pool.run("look up a name", statement).await
+    }
+
+    /// Returns the entries of names, `(topic, name)`, in the same order, expired or not.
+    pub async fn entries(
+        &self,
+        wanted: &[(&str, &str)],
+    ) -> Result<Vec<Option<NameEntry>>, PostgresError> {
+        let (topics, names): (Vec<&str>, Vec<&str>) = wanted.iter().copied().unzip();
+        self.pool
+            .run("look up the entries of names", async |open| {
+                entries_of(open, &topics, &names).await
+            })
+            .await
     }
 
     /// Returns the tasks of names, `(topic, name)`, in the same order. `None` stands for a free
@@ -245,6 +264,7 @@ pub(super) fn entry_of(row: &PgRow) -> Result<NameEntry, sqlx::Error> {
         outcome: match row.try_get::<Option<i16>, _>("outcome")? {
             Some(DEAD) => Some(TaskState::Dead),
             Some(CANCELLED) => Some(TaskState::Cancelled),
+            Some(FINISHED) => Some(TaskState::Finished),
             _ => None,
         },
     })
@@ -341,16 +361,28 @@ async fn free(
     let mut expired = Vec::with_capacity(rows.len());
     for row in rows {
         let (topic, name) = (row.try_get("topic")?, row.try_get("name")?);
-        expired.push(Expired { topic, name, row: TaskId::from_uuid(row.try_get("row_id")?) });
+        let first = TaskId::from_uuid(row.try_get("id")?);
+        expired.push(Expired {
+            topic,
+            name,
+            first,
+            row: TaskId::from_uuid(row.try_get("row_id")?),
+        });
     }
     if expired.is_empty() {
         return Ok(Swept::default());
     }
     let ids: Vec<Uuid> = expired.iter().map(|entry| entry.row.uuid()).collect();
+    let firsts: Vec<Uuid> = expired.iter().map(|entry| entry.first.uuid()).collect();
     let shards = shards_of(expired.iter().map(|entry| entry.row));
     let from = lowest_batch_of(expired.iter().map(|entry| entry.row));
-    let pending: Vec<Uuid> =
-        sqlx::query_scalar(PENDING).bind(ids).bind(shards).bind(from).fetch_all(&mut *open).await?;
+    let pending: Vec<Uuid> = sqlx::query_scalar(PENDING)
+        .bind(ids)
+        .bind(shards)
+        .bind(from)
+        .bind(firsts)
+        .fetch_all(&mut *open)
+        .await?;
     let pending: HashSet<Uuid> = pending.into_iter().collect();
     let (kept, free): (Vec<&Expired>, Vec<&Expired>) =
         expired.iter().partition(|entry| pending.contains(&entry.row.uuid()));

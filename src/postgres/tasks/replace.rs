@@ -90,18 +90,18 @@ select count(*) from d";
 const REPLACE: &str = "-- replace a task
 with d as (
   delete from task t
-  where t.id = $11 and t.shard = $12
-    and case when $11 = $13 then t.first_id is null
-      else t.first_id = $13 and exists (select from task_follow f where f.first_id = $13
-        and f.row_id = $11 and not f.maybe_sent) end
+  where t.id = $12 and t.shard = $13
+    and case when $12 = $14 then t.first_id is null
+      else t.first_id = $14 and exists (select from task_follow f where f.first_id = $14
+        and f.row_id = $12 and not f.maybe_sent) end
   returning t.id, t.topic, t.name, coalesce(t.attempt, 1::smallint) as attempt, t.submitted_by,
     t.submitted_at
 ), line as (
   insert into execlog_cancelled (id, row_id, topic, name, attempt, replaced_by, submitted_by,
     submitted_at, cancelled_by)
-  select $13, id, topic, name, attempt, $2, submitted_by, submitted_at, $10::smallint from d
+  select $14, id, topic, name, attempt, $2, submitted_by, submitted_at, $10::smallint from d
 ), follow as (
-  delete from task_follow using d where task_follow.first_id = $13
+  delete from task_follow using d where task_follow.first_id = $14
 ), place as (
   update task_name set id = $2, row_id = $2, outcome = null,
     expires_at = punctual_time($2) + make_interval(secs => $8) from d
@@ -124,7 +124,8 @@ select punctual_time($1) > clock_timestamp() - interval '30 seconds'
 const IS_PENDING: &str = "-- is the task of an expired name pending
 select exists (select from task_far where id = $1)
   or exists (select from task where shard = $2 and id = $1)
-  or exists (select from execlog_batch where settled_at is null and batch >= $3 and $1 = any(ids))";
+  or exists (select from execlog_batch where settled_at is null and batch >= $3 and $1 = any(ids))
+  or exists (select from task_follow where first_id = $4 and attempt is not null)";
 
 /// Makes the entry stand for the new task, however its former task has ended.
 const MOVE: &str = "-- move a name
@@ -148,13 +149,15 @@ with place as (
 fn text_of(entry: &str) -> String {
     format!(
         "{entry}, {STAMP}, near as (
-  insert into task (shard, id, topic, key, payload, headers, name, submitted_by, submitted_at)
+  insert into task (shard, id, topic, key, payload, headers, name, submitted_by, submitted_at,
+    tracking)
   select $1, $2, $3, $4, $5, $6, $7, $10::smallint, case when $10::smallint is not null
-    then (select at from stamp) end from place where not $9
+    then (select at from stamp) end, $11::bytea from place where not $9
 ), far as (
-  insert into task_far (shard, id, topic, key, payload, headers, name, submitted_by, submitted_at)
+  insert into task_far (shard, id, topic, key, payload, headers, name, submitted_by, submitted_at,
+    tracking)
   select $1, $2, $3, $4, $5, $6, $7, $10::smallint, case when $10::smallint is not null
-    then (select at from stamp) end from place where $9
+    then (select at from stamp) end, $11::bytea from place where $9
 )
 select count(*) from place"
     )
@@ -220,6 +223,7 @@ async fn current_of(
         .bind(entry.row.uuid())
         .bind(entry.row.shard().as_smallint())
         .bind(lowest_batch_of(std::iter::once(entry.row)))
+        .bind(entry.id.uuid())
         .fetch_one(open)
         .await?;
     Ok(is_pending.then_some(entry.id))
@@ -331,7 +335,8 @@ impl NameChange<'_> {
             .bind(self.name())
             .bind(self.retention.as_secs_f64())
             .bind(self.is_far)
-            .bind(task.submitted_by.map(PrincipalId::as_smallint));
+            .bind(task.submitted_by.map(PrincipalId::as_smallint))
+            .bind(task.tracking.as_ref().map(|tracking| tracking.first_row().encode()));
         let query = match former {
             None => query,
             Some(entry) => query

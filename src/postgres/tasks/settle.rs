@@ -4,16 +4,52 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use az::SaturatingAs as _;
-use sqlx::Postgres;
 use sqlx::postgres::{PgArguments, PgConnection};
 use sqlx::query::QueryScalar;
+use sqlx::{Postgres, Row as _};
 use uuid::Uuid;
 
+use self::tracked::Tracked;
 use crate::domain::{
     Batch, BatchId, IdRange, NodeId, Outcome, TaskId, Timestamp, width_class::Reach,
 };
 use crate::postgres::connection::error::PostgresError;
 use crate::postgres::connection::{Connection, ConnectionPurpose, PostgresSettings};
+
+/// Settles several batches in one statement: their arrays are concatenated, and each batch takes
+/// its slice. The ids are given twice: a join alone is not an index condition, and each settle
+/// would scan the whole index, with an entry for each batch since the last vacuum (7 ms for
+/// 540,000).
+macro_rules! settle_text {
+    ($name:literal, $next_ids:literal, $returning:literal) => {
+        concat!(
+            "-- ",
+            $name,
+            "
+update execlog_batch b
+set settled_at = clock_timestamp(),
+  width_class = s.width_class, id_from = s.id_from, id_to = s.id_to,
+  topic_names = ($7::text[])[s.topic_low:s.topic_high],
+  topic_indexes = case when s.has_indexes then ($8::smallint[])[s.low:s.high] end,
+  outcomes = ($9::smallint[])[s.low:s.high],
+  partitions = ($10::integer[])[s.low:s.high],
+  offsets = ($11::bigint[])[s.low:s.high],
+  published_ats = ($12::bigint[])[s.low:s.high]",
+            $next_ids,
+            "
+from unnest($2::uuid[], $3::smallint[], $4::uuid[], $5::uuid[], $6::boolean[], $13::integer[],
+  $14::integer[], $15::integer[], $16::integer[])
+  as s(batch, width_class, id_from, id_to, has_indexes, low, high, topic_low, topic_high)
+where b.batch = any($2) and b.batch = s.batch and b.owner = $1 and b.settled_at is null
+returning b.batch",
+            $returning
+        )
+    };
+}
+
+// The module uses the macro above it.
+mod tracked;
+pub(in crate::postgres::tasks) use self::tracked::follow_of;
 
 const PURPOSE: ConnectionPurpose = ConnectionPurpose {
     name: "settle",
@@ -47,6 +83,31 @@ pub struct Settlement {
     ended: Vec<Ended>,
     /// Names that are kept for longer than their due time requires.
     moves: Vec<Move>,
+    tracked: Vec<Tracked>,
+}
+
+/// The facts that a settle does not have in memory.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SettleTerms {
+    /// Leaves are attached up to here. Attempts that are due later go to `task_far`.
+    pub leaves_end: Timestamp,
+    /// A lower bound of Postgres's clock.
+    pub now: Timestamp,
+    /// See [`ClusterSettings::window`](crate::domain::ClusterSettings).
+    pub window: Duration,
+}
+
+/// The result of a settle.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Settled {
+    /// The batches that were unsettled and owned by this node.
+    pub batches: HashSet<BatchId>,
+    /// The ids of new rows of tracked tasks in `task`.
+    pub rows: Option<IdRange>,
+    /// Attempts whose consumers stayed silent for their time to run.
+    pub timed_out: u64,
+    /// Tracked tasks that were given up because they were not finished.
+    pub exhausted: u64,
 }
 
 /// A change of the entry of a name. The entry follows its task: to its next row, or to the moment
@@ -110,8 +171,9 @@ impl Settlement {
         );
         let reach = Reach::of((0..batch.len()).map(|index| batch.id_of(index)));
         let has_one_topic = batch.topics().len() == 1;
-        let has_deferred =
-            outcomes.iter().any(|outcome| matches!(outcome, Outcome::Deferred { .. }));
+        let has_next = outcomes
+            .iter()
+            .any(|outcome| matches!(outcome, Outcome::Deferred { .. } | Outcome::Attempted { .. }));
         let mut settlement = Self {
             batch: batch.id,
             width_class: reach.map_or(0, |reach| reach.width_class.as_smallint()),
@@ -128,11 +190,12 @@ impl Settlement {
             partitions: Vec::with_capacity(outcomes.len()),
             offsets: Vec::with_capacity(outcomes.len()),
             published_ats: Vec::with_capacity(outcomes.len()),
-            next_ids: has_deferred.then(|| vec![None; outcomes.len()]),
+            next_ids: has_next.then(|| vec![None; outcomes.len()]),
             follow_ups: Vec::new(),
             dead: Vec::new(),
             ended: Vec::new(),
             moves: Vec::new(),
+            tracked: Vec::new(),
         };
         for (index, outcome) in outcomes.iter().enumerate() {
             settlement.add(batch, index, outcome);
@@ -144,21 +207,25 @@ impl Settlement {
 
     fn add(&mut self, batch: &Batch, index: usize, outcome: &Outcome) {
         let task = batch.task(index);
-        let (partition, offset, published_at) = match outcome {
-            Outcome::Published(receipt) => {
-                (receipt.partition, receipt.offset, receipt.published_at.as_millis())
-            }
-            Outcome::Deferred { .. } | Outcome::Dead { .. } => (-1, -1, 0),
-        };
+        let (partition, offset, published_at) = outcome.receipt().map_or((-1, -1, 0), |receipt| {
+            (receipt.partition, receipt.offset, receipt.published_at.as_millis())
+        });
         self.partitions.push(partition);
         self.offsets.push(offset);
         self.published_ats.push(published_at);
         let is_later_attempt = task.first_id != task.id;
+        if let Some(tracked) = Tracked::of(batch, index, outcome) {
+            if let (Some(next_ids), Some(next)) = (&mut self.next_ids, tracked.next) {
+                next_ids[index] = Some(next.uuid());
+            }
+            self.tracked.push(tracked);
+            return;
+        }
         if let Some(name) = task.name {
             self.keep_name(batch, index, outcome, name);
         }
         match outcome {
-            Outcome::Published(_) => {}
+            Outcome::Published(_) | Outcome::Attempted { .. } => {}
             Outcome::Deferred { next, maybe_sent } => {
                 if let Some(next_ids) = &mut self.next_ids {
                     next_ids[index] = Some(next.uuid());
@@ -172,7 +239,7 @@ impl Settlement {
                 });
                 return;
             }
-            Outcome::Dead { reason } => {
+            Outcome::Dead { reason, .. } => {
                 let row = SettleRow::of(batch, index, task.attempt);
                 self.dead.push(DeadTask {
                     row_id: task.id.uuid(),
@@ -196,7 +263,7 @@ impl Settlement {
             {
                 return;
             }
-            Outcome::Published(_) | Outcome::Dead { .. } => None,
+            Outcome::Published(_) | Outcome::Attempted { .. } | Outcome::Dead { .. } => None,
             Outcome::Deferred { next, .. } => Some(next.uuid()),
         };
         self.moves.push(Move {
@@ -215,6 +282,9 @@ impl Settlement {
         self.follow_ups.iter_mut().for_each(|follow_up| put_off(&mut follow_up.id));
         self.next_ids.iter_mut().flatten().flatten().for_each(put_off);
         self.moves.iter_mut().filter_map(|moved| moved.next.as_mut()).for_each(put_off);
+        for next in self.tracked.iter_mut().filter_map(|tracked| tracked.next.as_mut()) {
+            *next = next.due_at_least(now);
+        }
     }
 
     /// Returns true when only the row of the batch itself is written.
@@ -223,6 +293,7 @@ impl Settlement {
             && self.dead.is_empty()
             && self.ended.is_empty()
             && self.moves.is_empty()
+            && self.tracked.is_empty()
     }
 
     pub fn task_count(&self) -> usize {
@@ -251,25 +322,7 @@ impl SettleRow {
     }
 }
 
-/// Settles several batches in one statement: their arrays are concatenated, and each batch takes
-/// its slice. The ids are given twice: a join alone is not an index condition, and each settle
-/// would scan the whole index, with an entry for each batch since the last vacuum (7 ms for
-/// 540,000).
-const SETTLE: &str = "-- settle
-update execlog_batch b
-set settled_at = clock_timestamp(),
-  width_class = s.width_class, id_from = s.id_from, id_to = s.id_to,
-  topic_names = ($7::text[])[s.topic_low:s.topic_high],
-  topic_indexes = case when s.has_indexes then ($8::smallint[])[s.low:s.high] end,
-  outcomes = ($9::smallint[])[s.low:s.high],
-  partitions = ($10::integer[])[s.low:s.high],
-  offsets = ($11::bigint[])[s.low:s.high],
-  published_ats = ($12::bigint[])[s.low:s.high]
-from unnest($2::uuid[], $3::smallint[], $4::uuid[], $5::uuid[], $6::boolean[], $13::integer[],
-  $14::integer[], $15::integer[], $16::integer[])
-  as s(batch, width_class, id_from, id_to, has_indexes, low, high, topic_low, topic_high)
-where b.batch = any($2) and b.batch = s.batch and b.owner = $1 and b.settled_at is null
-returning b.batch";
+const SETTLE: &str = settle_text!("settle", "", "");
 
 /// Settles one batch with follow-ups, dead letters, ends of later attempts or names to keep. All of
 /// it depends on the updated row, so that neither a zombie's settle nor a repeated one creates a
@@ -347,24 +400,28 @@ impl Settles {
     /// Any other batch was adopted by another node, or was settled by an earlier statement whose
     /// answer was lost.
     ///
-    /// There are several statements, and each commits. On an error, batches that were settled
-    /// before it are part of the answer. Nothing is known about the others.
+    /// There are several transactions. On an error, batches that were settled before it are part of
+    /// the answer. Nothing is known about the others.
     pub async fn settle(
         &mut self,
         settlements: &[&Settlement],
-    ) -> (HashSet<BatchId>, Result<(), PostgresError>) {
-        let mut settled = HashSet::new();
-        let outcome = self.settle_each(settlements, &mut settled).await;
+        terms: SettleTerms,
+    ) -> (Settled, Result<(), PostgresError>) {
+        let mut settled = Settled::default();
+        let outcome = self.settle_each(settlements, terms, &mut settled).await;
         (settled, outcome)
     }
 
     async fn settle_each(
         &mut self,
         settlements: &[&Settlement],
-        settled: &mut HashSet<BatchId>,
+        terms: SettleTerms,
+        settled: &mut Settled,
     ) -> Result<(), PostgresError> {
         let (plain, others): (Vec<&Settlement>, Vec<&Settlement>) =
             settlements.iter().partition(|settlement| settlement.is_plain());
+        let (tracked, others): (Vec<&Settlement>, Vec<&Settlement>) =
+            others.iter().partition(|settlement| !settlement.tracked.is_empty());
         let (node, name_retention) = (self.node.uuid(), self.name_retention);
         if !plain.is_empty() {
             let rows = self
@@ -373,7 +430,7 @@ impl Settles {
                     settle_plain(connection, node, &plain).await
                 })
                 .await?;
-            settled.extend(rows.into_iter().map(BatchId::from_uuid));
+            settled.batches.extend(rows.into_iter().map(BatchId::from_uuid));
         }
         for settlement in others {
             let rows = self
@@ -382,7 +439,18 @@ impl Settles {
                     settle_with_follow_ups(connection, node, settlement, name_retention).await
                 })
                 .await?;
-            settled.extend(rows.into_iter().map(BatchId::from_uuid));
+            settled.batches.extend(rows.into_iter().map(BatchId::from_uuid));
+        }
+        if !tracked.is_empty() {
+            let done = self
+                .connection
+                .run("settle batches with tracked tasks", async |connection| {
+                    tracked::settle(connection, node, &tracked, terms, name_retention).await
+                })
+                .await?;
+            settled.batches.extend(done.batches);
+            (settled.rows, settled.timed_out, settled.exhausted) =
+                (done.rows, done.timed_out, done.exhausted);
         }
         Ok(())
     }
@@ -393,6 +461,16 @@ async fn settle_plain(
     node: Uuid,
     settlements: &[&Settlement],
 ) -> Result<Vec<Uuid>, sqlx::Error> {
+    let rows = bind_batches(sqlx::query(SETTLE), node, settlements).fetch_all(connection).await?;
+    rows.iter().map(|row| row.try_get(0)).collect()
+}
+
+/// Binds the sixteen parameters of [`settle_text`].
+fn bind_batches<'q>(
+    query: sqlx::query::Query<'q, Postgres, PgArguments>,
+    node: Uuid,
+    settlements: &[&'q Settlement],
+) -> sqlx::query::Query<'q, Postgres, PgArguments> {
     let (mut lows, mut highs, mut topic_lows, mut topic_highs) =
         (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     let (mut end, mut topic_end) = (0_i32, 0_i32);
@@ -405,7 +483,7 @@ async fn settle_plain(
         topic_highs.push(topic_end);
     }
     let each = settlements;
-    sqlx::query_scalar::<_, Uuid>(SETTLE)
+    query
         .bind(node)
         .bind(each.iter().map(|s| s.batch.uuid()).collect::<Vec<_>>())
         .bind(each.iter().map(|s| s.width_class).collect::<Vec<_>>())
@@ -424,8 +502,6 @@ async fn settle_plain(
         .bind(highs)
         .bind(topic_lows)
         .bind(topic_highs)
-        .fetch_all(connection)
-        .await
 }
 
 /// Returns the topic indexes of a batch, as many as it has outcomes, so that the slices of all
@@ -523,6 +599,7 @@ mod tests {
             payload,
             headers,
             name,
+            tracking: None,
         });
         let mut settlement = Settlement::new(
             &builder.build(),

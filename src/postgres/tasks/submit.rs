@@ -69,94 +69,142 @@ impl Submits {
     }
 }
 
+/// The optional columns that a statement writes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Extras {
+    pub(super) submitters: bool,
+    pub(super) tracking: bool,
+}
+
+impl Extras {
+    pub(super) fn of(tasks: &[&NewTask]) -> Self {
+        Self { submitters: have_submitters(tasks), tracking: are_tracked(tasks) }
+    }
+
+    fn count(self) -> usize {
+        usize::from(self.submitters) + usize::from(self.tracking)
+    }
+}
+
 async fn statement(
     connection: &mut PgConnection,
     node: Uuid,
     group: &Group<'_>,
 ) -> Result<i64, sqlx::Error> {
-    let has_submitters = group.has_submitters();
-    let text = text_of(group, has_submitters);
+    let extras = group.extras();
+    let text = text_of(group, extras);
     let mut query = sqlx::query_scalar::<_, i64>(AssertSqlSafe(text));
     for tasks in [&group.near, &group.far].into_iter().filter(|tasks| !tasks.is_empty()) {
         query = bind_tasks(query, tasks);
-        if has_submitters {
+        if extras.submitters {
             query = query.bind(submitters_of(tasks));
+        }
+        if extras.tracking {
+            query = query.bind(trackings_of(tasks));
         }
     }
     if let Some((batch, tasks)) = &group.claimed {
         query = bind_batch(query, node, *batch, tasks);
-        if has_submitters {
+        if extras.submitters {
             query = query.bind(submitters_of_batch(tasks));
+        }
+        if extras.tracking {
+            query = query.bind(are_tracked(tasks).then(|| trackings_of(tasks)));
         }
     }
     query.fetch_one(connection).await
 }
 
+/// Returns true when one of the tasks is tracked.
+fn are_tracked(tasks: &[&NewTask]) -> bool {
+    tasks.iter().any(|task| task.tracking.is_some())
+}
+
+/// Returns the column `tracking` of each task.
+pub(super) fn trackings_of(tasks: &[&NewTask]) -> Vec<Option<Vec<u8>>> {
+    let tracking = |task: &&NewTask| Some(task.tracking.as_ref()?.first_row().encode());
+    tasks.iter().map(tracking).collect()
+}
+
 impl Group<'_> {
-    fn has_submitters(&self) -> bool {
+    fn extras(&self) -> Extras {
         let claimed = self.claimed.as_ref().map_or(&[][..], |(_, tasks)| tasks);
-        [&self.near, &self.far, claimed].into_iter().any(have_submitters)
+        let all = [self.near.as_slice(), self.far.as_slice(), claimed].map(Extras::of);
+        Extras {
+            submitters: all.iter().any(|extras| extras.submitters),
+            tracking: all.iter().any(|extras| extras.tracking),
+        }
     }
 }
 
 /// Builds the statement. It has one part for each kind of task in the group, with submitters or
-/// without, so there are at most fourteen texts, and each is prepared once for a connection.
-fn text_of(group: &Group<'_>, has_submitters: bool) -> String {
+/// without, tracked or not. So there are at most 28 texts, and each is prepared once for a
+/// connection.
+fn text_of(group: &Group<'_>, extras: Extras) -> String {
     let mut parts = Vec::new();
     let mut parameters = 0;
-    if has_submitters {
+    if extras.submitters {
         parts.push(STAMP.to_owned());
     }
     for (name, table, tasks) in [("near", "task", &group.near), ("far", "task_far", &group.far)] {
         if !tasks.is_empty() {
-            parts.push(insert_part(name, table, parameters, has_submitters));
-            parameters += if has_submitters { 7 } else { 6 };
+            parts.push(insert_part(name, table, parameters, extras));
+            parameters += 6 + extras.count();
         }
     }
     if group.claimed.is_some() {
-        parts.push(batch_part(parameters, has_submitters));
+        parts.push(batch_part(parameters, extras));
     }
     let with =
         if parts.is_empty() { String::new() } else { format!("with {}\n", parts.join(", ")) };
     format!("-- submit\n{with}select (extract(epoch from clock_timestamp()) * 1000000)::bigint")
 }
 
-fn insert_part(name: &str, table: &str, parameters: usize, has_submitters: bool) -> String {
-    let [shards, ids, topics, keys, payloads, headers, submitters] = numbered(parameters);
-    let records = format!(
-        "{shards}::smallint[], {ids}::uuid[], {topics}::text[], {keys}::bytea[],
-    {payloads}::bytea[], {headers}::bytea[]"
-    );
-    if has_submitters {
-        format!(
-            "{name} as (
-  insert into {table} (shard, id, topic, key, payload, headers, submitted_by, submitted_at)
-  select t.*, case when t.submitted_by is not null then (select at from stamp) end
-  from unnest({records}, {submitters}::smallint[]) as t (shard, id, topic, key, payload, headers,
-    submitted_by)
-)"
-        )
-    } else {
-        format!(
-            "{name} as (
-  insert into {table} (shard, id, topic, key, payload, headers)
-  select * from unnest({records})
-)"
-        )
+fn insert_part(name: &str, table: &str, parameters: usize, extras: Extras) -> String {
+    let [shards, ids, topics, keys, payloads, headers, first, second] = numbered(parameters);
+    let (mut arrays, mut read, mut columns, mut values) =
+        (String::new(), String::new(), String::new(), String::new());
+    if extras.submitters {
+        arrays.push_str(&format!(", {first}::smallint[]"));
+        read.push_str(", submitted_by");
+        columns.push_str(", submitted_by, submitted_at");
+        values.push_str(
+            ", t.submitted_by, case when t.submitted_by is not null then (select at from stamp) end",
+        );
     }
+    if extras.tracking {
+        let tracking = if extras.submitters { second } else { first };
+        arrays.push_str(&format!(", {tracking}::bytea[]"));
+        read.push_str(", tracking");
+        columns.push_str(", tracking");
+        values.push_str(", t.tracking");
+    }
+    format!(
+        "{name} as (
+  insert into {table} (shard, id, topic, key, payload, headers{columns})
+  select t.shard, t.id, t.topic, t.key, t.payload, t.headers{values}
+  from unnest({shards}::smallint[], {ids}::uuid[], {topics}::text[], {keys}::bytea[],
+    {payloads}::bytea[], {headers}::bytea[]{arrays})
+    as t (shard, id, topic, key, payload, headers{read})
+)"
+    )
 }
 
-fn batch_part(parameters: usize, has_submitters: bool) -> String {
-    let [batch, owner, ids, topics, keys, payloads, headers, submitters] = numbered(parameters);
-    let (columns, values) = if has_submitters {
-        let at = format!(
-            "(select array_agg(case when s is not null then (select at from stamp) end)
-              from unnest({submitters}) s)"
-        );
-        (", submitted_by, submitted_ats", format!(", {submitters}::smallint[], {at}"))
-    } else {
-        ("", String::new())
-    };
+fn batch_part(parameters: usize, extras: Extras) -> String {
+    let [batch, owner, ids, topics, keys, payloads, headers, first, second] = numbered(parameters);
+    let (mut columns, mut values) = (String::new(), String::new());
+    if extras.submitters {
+        columns.push_str(", submitted_by, submitted_ats");
+        values.push_str(&format!(
+            ", {first}::smallint[], (select array_agg(case when s is not null
+              then (select at from stamp) end) from unnest({first}) s)"
+        ));
+    }
+    if extras.tracking {
+        let tracking = if extras.submitters { second } else { first };
+        columns.push_str(", trackings");
+        values.push_str(&format!(", {tracking}::bytea[]"));
+    }
     format!(
         "batch as (
   insert into execlog_batch (batch, owner, claimed_at, task_count, ids{columns})

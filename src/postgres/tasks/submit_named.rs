@@ -7,7 +7,8 @@ use sqlx::postgres::{PgConnection, PgRow};
 use sqlx::{AssertSqlSafe, Row};
 use uuid::Uuid;
 
-use super::principals::{STAMP, aggregates_in, have_submitters, submitters_of};
+use super::principals::{STAMP, aggregates_in, submitters_of};
+use super::submit::{Extras, trackings_of};
 use crate::domain::{BatchId, NewTask, NodeId, TaskId, Timestamp};
 use crate::postgres::connection::error::PostgresError;
 use crate::postgres::connection::{Connection, ConnectionPurpose, PostgresSettings};
@@ -43,27 +44,35 @@ pub struct NamedSubmits {
 /// inserted by this statement. So the batch holds only the tasks whose names were new, in the order
 /// of the parameters. A statement without a batch does not mention the execlog, so that a lock on
 /// the execlog does not delay it, and one without submitters does not mention those.
-fn store_text(has_batch: bool, has_submitters: bool) -> String {
-    let claimed = if has_batch { claimed_part(has_submitters) } else { String::new() };
-    let (stamp, submitters, columns, values) = if has_submitters {
-        let at = "case when i.submitted_by is not null then (select at from stamp) end";
-        (
-            format!("{STAMP}, "),
-            ", $11::smallint[]",
-            ", submitted_by, submitted_at",
-            format!(", i.submitted_by, {at}"),
-        )
-    } else {
-        (String::new(), "", "", String::new())
+fn store_text(has_batch: bool, extras: Extras) -> String {
+    let mut parameter = 10;
+    let mut next = || {
+        parameter += 1;
+        parameter
     };
-    let names = if has_submitters { ", submitted_by" } else { "" };
+    let (mut stamp, mut arrays, mut read, mut columns, mut values) =
+        (String::new(), String::new(), String::new(), String::new(), String::new());
+    if extras.submitters {
+        stamp = format!("{STAMP}, ");
+        arrays.push_str(&format!(", ${}::smallint[]", next()));
+        read.push_str(", submitted_by");
+        columns.push_str(", submitted_by, submitted_at");
+        values.push_str(&format!(", i.submitted_by, {AT}"));
+    }
+    if extras.tracking {
+        arrays.push_str(&format!(", ${}::bytea[]", next()));
+        read.push_str(", tracking");
+        columns.push_str(", tracking");
+        values.push_str(", i.tracking");
+    }
+    let claimed = if has_batch { claimed_part((next(), next()), extras) } else { String::new() };
     format!(
         "-- submit named
 with {stamp}input as materialized (
   select *
   from unnest($1::smallint[], $2::uuid[], $3::text[], $4::bytea[], $5::bytea[], $6::bytea[],
-    $7::text[], $8::boolean[], $9::boolean[]{submitters})
-    with ordinality as i (shard, id, topic, key, payload, headers, name, is_far, is_claimed{names},
+    $7::text[], $8::boolean[], $9::boolean[]{arrays})
+    with ordinality as i (shard, id, topic, key, payload, headers, name, is_far, is_claimed{read},
       position)
 ), won as (
   insert into task_name (topic, name, id, row_id, expires_at)
@@ -88,32 +97,35 @@ select (extract(epoch from clock_timestamp()) * 1000000)::bigint as now,
     )
 }
 
-/// The parameters of the batch come last.
-fn claimed_part(has_submitters: bool) -> String {
-    let (batch, owner, at, columns, submitters) = if has_submitters {
-        (
-            "$12",
-            "$13",
-            ", case when i.submitted_by is not null then (select at from stamp) end
-              as submitted_at",
-            ", submitted_by, submitted_ats",
-            format!(",\n    {}", aggregates_in(" order by position")),
-        )
-    } else {
-        ("$11", "$12", "", "", String::new())
-    };
+/// The time of the submit of a task that has a submitter.
+const AT: &str = "case when i.submitted_by is not null then (select at from stamp) end";
+
+/// The parameters of the batch, its id and its owner, come last.
+fn claimed_part((batch, owner): (usize, usize), extras: Extras) -> String {
+    let (mut at, mut columns, mut values) = (String::new(), String::new(), String::new());
+    if extras.submitters {
+        at = format!(", {AT} as submitted_at");
+        columns.push_str(", submitted_by, submitted_ats");
+        values.push_str(&format!(",\n    {}", aggregates_in(" order by position")));
+    }
+    if extras.tracking {
+        columns.push_str(", trackings");
+        values.push_str(
+            ",\n    case when count(tracking) > 0 then array_agg(tracking order by position) end",
+        );
+    }
     format!(
         ", claimed as materialized (
   select i.*{at} from won join input i using (id) where i.is_claimed
 ), batch as (
   insert into execlog_batch (batch, owner, claimed_at, task_count, ids, names{columns})
-  select {batch}, {owner}, clock_timestamp(), count(*), array_agg(id order by position),
-    array_agg(name order by position){submitters}
+  select ${batch}, ${owner}, clock_timestamp(), count(*), array_agg(id order by position),
+    array_agg(name order by position){values}
   from claimed
   having count(*) > 0
 ), payload as (
   insert into execlog_payload (batch, topics, keys, payloads, headers)
-  select {batch}, array_agg(topic order by position), array_agg(key order by position),
+  select ${batch}, array_agg(topic order by position), array_agg(key order by position),
     array_agg(payload order by position),
     array_agg(headers order by position)
   from claimed
@@ -160,8 +172,8 @@ async fn statement(
     retention: f64,
 ) -> Result<PgRow, sqlx::Error> {
     let each = || group.tasks.iter();
-    let has_submitters = have_submitters(group.tasks);
-    let mut query = sqlx::query(AssertSqlSafe(store_text(group.batch.is_some(), has_submitters)))
+    let extras = Extras::of(group.tasks);
+    let mut query = sqlx::query(AssertSqlSafe(store_text(group.batch.is_some(), extras)))
         .bind(each().map(|task| task.id.shard().as_smallint()).collect::<Vec<_>>())
         .bind(each().map(|task| task.id.uuid()).collect::<Vec<_>>())
         .bind(each().map(|task| task.record.topic.as_str()).collect::<Vec<_>>())
@@ -172,8 +184,11 @@ async fn statement(
         .bind(group.is_far)
         .bind(group.is_claimed)
         .bind(retention);
-    if has_submitters {
+    if extras.submitters {
         query = query.bind(submitters_of(group.tasks));
+    }
+    if extras.tracking {
+        query = query.bind(trackings_of(group.tasks));
     }
     if let Some(batch) = group.batch {
         query = query.bind(batch.uuid()).bind(node);

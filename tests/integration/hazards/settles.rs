@@ -9,7 +9,7 @@ use punctual::domain::{
 use punctual::postgres::PostgresError;
 use punctual::postgres::tasks::adopt::Adoptions;
 use punctual::postgres::tasks::look_up::LookUp;
-use punctual::postgres::tasks::settle::{Settlement, Settles};
+use punctual::postgres::tasks::settle::{SettleTerms, Settlement, Settles};
 use sqlx::AssertSqlSafe;
 use uuid::Uuid;
 
@@ -76,9 +76,31 @@ async fn neither_a_zombie_nor_a_repetition_settles_anything() {
     let (batch, next) = claimed(&mut stage, owner).await;
     let another = TaskId::new(next.due_at(), next.shard(), rand::random());
     let settles = |node| Settles::new(&stage.settings, node, PATIENCE);
-    assert!(settles(zombie).settle(&[&deferred(&batch, another)]).await.0.is_empty());
-    assert_eq!(settles(owner).settle(&[&deferred(&batch, next)]).await.0.len(), 1);
-    assert!(settles(owner).settle(&[&deferred(&batch, another)]).await.0.is_empty());
+    assert!(
+        settles(zombie)
+            .settle(&[&deferred(&batch, another)], SettleTerms::default())
+            .await
+            .0
+            .batches
+            .is_empty()
+    );
+    assert_eq!(
+        settles(owner)
+            .settle(&[&deferred(&batch, next)], SettleTerms::default())
+            .await
+            .0
+            .batches
+            .len(),
+        1
+    );
+    assert!(
+        settles(owner)
+            .settle(&[&deferred(&batch, another)], SettleTerms::default())
+            .await
+            .0
+            .batches
+            .is_empty()
+    );
     assert_eq!(stage.number("select count(*) from task").await, 1);
     let follow = format!("select count(*) from task_follow where row_id = '{next}'");
     assert_eq!(stage.number(&follow).await, 1);
@@ -95,7 +117,10 @@ async fn a_task_is_found_for_as_long_as_the_receipt_of_its_last_attempt_is_kept(
     let first = batch.id_of(0);
     let mut settles = Settles::new(&stage.settings, owner, PATIENCE);
     let look_up = LookUp::new(&stage.settings, &ClusterSettings::DEFAULT, 1);
-    assert_eq!(settles.settle(&[&deferred(&batch, next)]).await.0.len(), 1);
+    assert_eq!(
+        settles.settle(&[&deferred(&batch, next)], SettleTerms::default()).await.0.batches.len(),
+        1
+    );
     let is_gone = format!("delete from execlog_batch where batch = '{}'", batch.id.uuid());
     stage.run(&is_gone).await;
     let state = async || look_up.task(first).await.unwrap().map(|view| view.state);
@@ -107,7 +132,15 @@ async fn a_task_is_found_for_as_long_as_the_receipt_of_its_last_attempt_is_kept(
     stage.run(&format!("insert into execlog_ended values ('{first}', '{another}', now())")).await;
     let receipt = Receipt { partition: 3, offset: 7, published_at: stage.now().await };
     assert_eq!(
-        settles.settle(&[&Settlement::new(&last, &[Outcome::Published(receipt)])]).await.0.len(),
+        settles
+            .settle(
+                &[&Settlement::new(&last, &[Outcome::Published(receipt)])],
+                SettleTerms::default()
+            )
+            .await
+            .0
+            .batches
+            .len(),
         1
     );
     assert_eq!(stage.number("select count(*) from task_follow").await, 0);
@@ -135,13 +168,14 @@ async fn what_was_settled_before_a_statement_failed_is_said_to_be_settled() {
     // The follow-up does not get in.
     stage.run("begin; lock table task in access exclusive mode").await;
     let mut settles = Settles::new(&stage.settings, owner, PATIENCE);
-    let (settled, outcome) = settles.settle(&settlements.each_ref()).await;
+    let (settled, outcome) = settles.settle(&settlements.each_ref(), SettleTerms::default()).await;
     stage.run("rollback").await;
     assert!(outcome.is_err());
-    assert_eq!(settled, HashSet::from([plain.id]));
-    let (settled, outcome) = settles.settle(&settlements.each_ref()[..1]).await;
+    assert_eq!(settled.batches, HashSet::from([plain.id]));
+    let (settled, outcome) =
+        settles.settle(&settlements.each_ref()[..1], SettleTerms::default()).await;
     outcome.unwrap();
-    assert_eq!(settled, HashSet::from([put_off.id]));
+    assert_eq!(settled.batches, HashSet::from([put_off.id]));
 }
 
 /// The rule: a settle names its owner. Otherwise a node that was declared dead overwrites the

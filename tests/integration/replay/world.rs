@@ -21,7 +21,7 @@ use punctual::postgres::tasks::cancel::Cancels;
 use punctual::postgres::tasks::claim::{ClaimAnswer, ClaimRequest, Claimed, Claims, Source};
 use punctual::postgres::tasks::look_up::LookUp;
 use punctual::postgres::tasks::replace::{Replacement, Replaces};
-use punctual::postgres::tasks::settle::{Settlement, Settles};
+use punctual::postgres::tasks::settle::{SettleTerms, Settlement, Settles};
 use punctual::postgres::tasks::submit::{self, Submits};
 use punctual::postgres::tasks::submit_named::{NamedGroup, NamedSubmits};
 use punctual::postgres::{Connection, PostgresSettings};
@@ -277,13 +277,13 @@ impl World {
                 let settlement = self.settlement(protocol, state, (slot, batch), is_again);
                 let (settled, outcome) = self.identities[usize::from(node.identity)]
                     .settles
-                    .settle(&[&settlement])
+                    .settle(&[&settlement], SettleTerms::default())
                     .await;
                 outcome.unwrap();
                 let is_done = !state.db.batches[usize::from(batch)].is_settled
                     && next.db.batches[usize::from(batch)].is_settled;
                 assert_eq!(
-                    settled.contains(&self.batch_id(usize::from(batch))),
+                    settled.batches.contains(&self.batch_id(usize::from(batch))),
                     is_done,
                     "{action:?}"
                 );
@@ -538,7 +538,7 @@ impl World {
                             maybe_sent,
                         }
                     }
-                    Progress::Dead => Outcome::Dead { reason: "refused".into() },
+                    Progress::Dead => Outcome::Dead { reason: "refused".into(), receipt: None },
                     _ => Outcome::Published(Receipt { partition: 0, offset: 1, published_at: now }),
                 }
             })
@@ -646,11 +646,13 @@ impl World {
             }
             Late::Settle { identity, batch, .. } => {
                 let settlement = self.late.take().unwrap();
-                let (settled, _outcome) =
-                    self.identities[usize::from(identity)].settles.settle(&[&settlement]).await;
+                let (settled, _outcome) = self.identities[usize::from(identity)]
+                    .settles
+                    .settle(&[&settlement], SettleTerms::default())
+                    .await;
                 let is_done = !state.db.batches[usize::from(batch)].is_settled
                     && next.db.batches[usize::from(batch)].is_settled;
-                assert_eq!(settled.contains(&self.batch_id(usize::from(batch))), is_done);
+                assert_eq!(settled.batches.contains(&self.batch_id(usize::from(batch))), is_done);
             }
         }
     }

@@ -132,8 +132,9 @@ async fn tasks_of_the_version_before_are_kept_and_have_no_submitter() {
     // A claim that was made before is settled as any other.
     let held = Adoptions::new(&settings, owner).load(batch).await.unwrap().unwrap();
     let settlement = Settlement::new(&held, &[deferred(claimed)]);
-    let settled = Settles::new(&settings, owner, DAY).settle(&[&settlement]).await;
-    assert_eq!(settled.0.len(), 1);
+    let settled =
+        Settles::new(&settings, owner, DAY).settle(&[&settlement], SettleTerms::default()).await;
+    assert_eq!(settled.0.batches.len(), 1);
     assert_eq!(number(&mut sql, "select count(*) from task where submitted_by is null").await, 4);
     let lines = "select count(*) from execlog where submitted_by is null and ended_by is null";
     assert_eq!(number(&mut sql, lines).await, 2);

@@ -44,6 +44,7 @@ fn batch(task_count: u64) -> Batch {
             payload,
             headers: None,
             name: None,
+            tracking: None,
         });
     }
     builder.build()
@@ -66,7 +67,10 @@ fn settled(in_flight: &InFlightBatches, answered_at: Monotonic) -> BatchId {
 fn a_batch_is_complete_once_and_a_second_outcome_changes_nothing() {
     let held = in_flight(10).hold(batch(2), Past::Fresh, at(0)).unwrap();
     assert_eq!(held.note(1, published()), Noted::MoreToCome);
-    assert_eq!(held.note(1, Outcome::Dead { reason: "late".into() }), Noted::MoreToCome);
+    assert_eq!(
+        held.note(1, Outcome::Dead { reason: "late".into(), receipt: None }),
+        Noted::MoreToCome
+    );
     assert_eq!(held.note(0, published()), Noted::Complete);
     assert_eq!(held.note(0, published()), Noted::MoreToCome);
     assert_eq!(held.settlement(Timestamp::EPOCH).task_count(), 2);
@@ -237,6 +241,7 @@ fn batch_of(topics: &[&str]) -> Batch {
             payload,
             headers: None,
             name,
+            tracking: None,
         });
     }
     builder.build()
@@ -304,7 +309,7 @@ proptest! {
         let topics: Vec<&str> = tasks.iter().map(|(topic, _)| names[*topic]).collect();
         let held = in_flight.hold(batch_of(&topics), Past::Fresh, at(0)).unwrap();
         for (index, ((_, outcome), is_eased)) in tasks.iter().zip(eased_after).enumerate() {
-            let outcome = [published(), deferred(), Outcome::Dead { reason: "gone".into() }]
+            let outcome = [published(), deferred(), Outcome::Dead { reason: "gone".into(), receipt: None }]
                 [*outcome]
                 .clone();
             // The outcomes are recorded in turns through the original batch and the current one.

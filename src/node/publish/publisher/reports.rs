@@ -7,8 +7,9 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use crate::clock::{self, ClusterClock};
-use crate::domain::{Failure, Outcome, Receipt, TaskId, Throttle};
+use crate::domain::{Failure, Outcome, Receipt, TaskId, Throttle, TrackedRow};
 use crate::engine::failure::{Circumstances, Remedy, remedy, retry_delay};
+use crate::engine::feedback::{AttemptRow, due_after_silence};
 use crate::engine::topics::Action;
 use crate::failpoint::{Failpoint, reach};
 use crate::kafka::{DeliveryFailure, DeliveryOutcome, DeliveryReport, KafkaContact};
@@ -30,6 +31,8 @@ pub struct Reports {
     metrics: NodeMetrics,
     /// A record that was taken back and is younger than this is handed over again.
     publish_deadline: Duration,
+    /// How long before their due times rows are claimed.
+    window: Duration,
     /// Tasks whose record is handed over again at the next turn of the topic keeper. The pause
     /// matters: a producer without a leader for the topic refuses the record at once.
     later: Inbox<(Arc<InFlightBatch>, u32)>,
@@ -51,7 +54,7 @@ impl Reports {
         clock: Arc<ClusterClock>,
         contact: KafkaContact,
         metrics: NodeMetrics,
-        publish_deadline: Duration,
+        (publish_deadline, window): (Duration, Duration),
     ) -> Self {
         Self {
             in_flight,
@@ -59,6 +62,7 @@ impl Reports {
             contact,
             metrics,
             publish_deadline,
+            window,
             later: Inbox::default(),
             again: Inbox::default(),
             alone: Inbox::default(),
@@ -106,8 +110,48 @@ impl Reports {
             }
         }
         let task = held.batch.task(place);
-        self.metrics.published(receipt.published_at.since(task.first_id.due_at()));
-        self.note(held, place, Outcome::Published(receipt));
+        let outcome = match task.tracking.and_then(|bytes| TrackedRow::decode(bytes).ok()) {
+            None => {
+                self.metrics.published(receipt.published_at.since(task.first_id.due_at()));
+                Outcome::Published(receipt)
+            }
+            Some(tracking) if tracking.is_verdict => {
+                return self.bury(held, place, &tracking.dead_reason(), Some(receipt));
+            }
+            Some(tracking) => {
+                self.metrics.published(receipt.published_at.since(task.id.due_at()));
+                self.attempted(task.id, &tracking, receipt)
+            }
+        };
+        self.note(held, place, outcome);
+    }
+
+    /// Returns the outcome of a published attempt. The next row is due when the consumer's time to
+    /// run is over. Before Postgres's clock is known nothing is published.
+    fn attempted(&self, id: TaskId, tracking: &TrackedRow, receipt: Receipt) -> Outcome {
+        let appended_at = self.clock.at_most().unwrap_or_else(|| id.due_at());
+        let row = AttemptRow { attempt: tracking.attempt, is_verdict: false };
+        let next = AttemptRow::after(row.attempt, tracking.attempts_max());
+        let attempt = tracking.attempts_since_redrive(row.attempt);
+        let random: u64 = rand::random();
+        let wait = tracking.tracking.retry.wait_after_silence(attempt, random.to_be_bytes()[0]);
+        let due_at =
+            due_after_silence(next, appended_at, tracking.tracking.ttr, (wait, self.window));
+        let next = TaskId::new(due_at.ceil_millis(), id.shard(), rand::random());
+        Outcome::Attempted { receipt, appended_at, next }
+    }
+
+    /// Gives up a task that its consumer has not finished, if `index` is its verdict row and no
+    /// record goes to a dead topic first. Returns false for all other rows.
+    pub(super) fn is_exhausted(&self, held: &Arc<InFlightBatch>, index: u32) -> bool {
+        let place = correlation_id::place(index);
+        let Some(bytes) = held.batch.task(place).tracking else { return false };
+        if !TrackedRow::is_of_verdict(bytes) || TrackedRow::dead_topic_of_verdict(bytes).is_some() {
+            return false;
+        }
+        let reason = TrackedRow::decode(bytes).map(|row| row.dead_reason());
+        self.bury(held, place, reason.as_deref().unwrap_or("not finished"), None);
+        true
     }
 
     pub(super) fn failed(
@@ -218,7 +262,31 @@ impl Reports {
         self.dead(held, place, &reason);
     }
 
+    /// Gives up a record that Kafka does not take.
     fn dead(&self, held: &Arc<InFlightBatch>, place: usize, reason: &str) {
+        let tracking = held.batch.task(place).tracking;
+        let verdict = tracking.filter(|bytes| TrackedRow::is_of_verdict(bytes));
+        match verdict.and_then(|bytes| TrackedRow::decode(bytes).ok()) {
+            None => self.bury(held, place, reason, None),
+            Some(verdict) => {
+                let topic = held.topic_of(place);
+                let reason = format!(
+                    "{}; the dead topic {topic} did not take the record: {reason}",
+                    verdict.dead_reason()
+                );
+                self.bury(held, place, &reason, None);
+            }
+        }
+    }
+
+    /// Makes a task a dead letter. `receipt` is the place of its record in its dead topic.
+    fn bury(
+        &self,
+        held: &Arc<InFlightBatch>,
+        place: usize,
+        reason: &str,
+        receipt: Option<Receipt>,
+    ) {
         self.metrics.dead.inc();
         let (id, topic, now) =
             (held.batch.task(place).first_id, held.topic_of(place), clock::monotonic());
@@ -230,7 +298,7 @@ impl Reports {
         } else {
             tracing::debug!(task = %id, %topic, reason, "dead letter");
         }
-        self.note(held, place, Outcome::Dead { reason: reason.into() });
+        self.note(held, place, Outcome::Dead { reason: reason.into(), receipt });
     }
 
     fn deferred(&self, held: &InFlightBatch, place: usize, maybe_sent: bool) -> Outcome {

@@ -236,6 +236,7 @@ mod tests {
             payload: None,
             headers: None,
             name: None,
+            tracking: None,
         };
         builder.push(nothing);
     }

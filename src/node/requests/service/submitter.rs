@@ -57,6 +57,7 @@ impl Submitter {
         let facts = self.facts(&draft.record.topic).await;
         let (_facts, fits) = self.held_against(&draft, facts).await;
         fits?;
+        self.fits_dead_topic(&draft).await?;
         self.check(self.number_of(by).await?, draft, arrived_at)
     }
 
@@ -94,6 +95,10 @@ impl Submitter {
             };
             let (facts, fits) = self.held_against(&draft, facts).await;
             known = Some((topic, facts));
+            let fits = match fits {
+                Ok(()) => self.fits_dead_topic(&draft).await,
+                refused => refused,
+            };
             match fits.and(by).and_then(|by| self.check(by, draft, arrived_at)) {
                 Ok(task) => submissions.push(Submission::new(index, task)),
                 Err(refusal) => {
@@ -156,7 +161,23 @@ impl Submitter {
         let random = (rand::random(), rand::random());
         let shards = self.shared.cluster.shards;
         let task = NewTask::new(draft.record, draft.name, due_at, shards, random);
-        Ok(NewTask { submitted_by: by, ..task })
+        Ok(NewTask { submitted_by: by, tracking: draft.tracking, ..task })
+    }
+
+    /// Checks a draft against its dead topic, if it has one. The record there has more headers.
+    async fn fits_dead_topic(&self, draft: &Draft) -> Result<(), Refusal> {
+        let dead_topic = draft.tracking.as_ref().and_then(|tracking| tracking.dead_topic.as_ref());
+        let Some(topic) = dead_topic else { return Ok(()) };
+        let of_dead_topic = |refusal| match refusal {
+            Refusal::UnknownTopic | Refusal::TooLarge { .. } | Refusal::NoKey => {
+                Refusal::OfDeadTopic(Box::new(refusal))
+            }
+            other => other,
+        };
+        // The future is on the heap: few tasks have a dead topic.
+        let facts = Box::pin(self.facts(topic)).await.map_err(of_dead_topic)?;
+        let size = draft.record.size().saturating_add(DEAD_TOPIC_BYTES_MAX);
+        fits(draft, size, facts).map_err(of_dead_topic)
     }
 
     async fn number_of(&self, caller: &PrincipalName) -> Number {
@@ -235,8 +256,15 @@ fn no_time() -> Refusal {
     Refusal::ServerAway { reason }
 }
 
+/// Bytes that the headers of a tracked task add to its record at most.
+const TRACKING_BYTES_MAX: usize = 128;
+/// Bytes that the headers of a dead topic add to a record at most. The longest is the reason.
+const DEAD_TOPIC_BYTES_MAX: usize = 2048;
+
 /// Checks a draft of `size` bytes against the limits of its topic.
 fn fits(draft: &Draft, size: usize, facts: TopicFacts) -> Result<(), Refusal> {
+    let size =
+        if draft.tracking.is_some() { size.saturating_add(TRACKING_BYTES_MAX) } else { size };
     let size_max = facts.record_bytes_max;
     if size > size_max {
         return Err(Refusal::TooLarge { size, size_max });

@@ -1,0 +1,335 @@
+//! Takes the answers of consumers: finish, fail, extend.
+//!
+//! A call is decided by `engine::feedback` while it holds the lock of its task's row of
+//! `task_follow`. A consumer is often quicker than the settle of its record. Then there is no such
+//! row yet, and the call inserts one, its *mark*, which the settle meets. Transactions:
+//!
+//! ```text
+//! 1  lock the rows of `task_follow` ──▶ take or look for the pending rows ──▶ write the effects
+//! 2  without a row: insert marks ──▶ are the tasks in unsettled batches?
+//!      ├─ yes ──▶ write the effects
+//!      └─ no  ──▶ delete the marks; a look-up tells
+//! ```
+//!
+//! docs/decisions/0025 has the order of locks. A call that changes nothing locks no name.
+
+mod effects;
+mod statements;
+
+use std::collections::{HashMap, HashSet};
+use std::time::Duration;
+
+use sqlx::Connection as _;
+use sqlx::postgres::{PgConnection, PgRow};
+use sqlx::{Row as _, query};
+use uuid::Uuid;
+
+use self::effects::{Effects, Times};
+use super::look_up::lowest_batch_of;
+use super::settle::follow_of;
+use crate::domain::{PrincipalId, TaskId, TaskView, Timestamp, TrackedRow};
+use crate::engine::feedback::{Call, Effect, FIRST_IN_FLIGHT, Follow, Place, Verdict};
+use crate::failpoint::{Failpoint, reach};
+use crate::postgres::connection::ConnectionPurpose;
+use crate::postgres::{Connection, PostgresError, PostgresSettings};
+
+/// Plans as for cancels. The commit waits for the disk: `finished` must outlive a crash.
+const PURPOSE: ConnectionPurpose = ConnectionPurpose {
+    name: "answers",
+    deadline: Duration::from_secs(5),
+    settings: super::cancel::PURPOSE.settings,
+};
+/// Maximum number of calls in a group.
+pub const GROUP_MAX: usize = 500;
+
+/// The call of a consumer about one task.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct AnswerCall {
+    pub first: TaskId,
+    pub call: Call,
+    /// When the next attempt after a failure is due. `None`: the back-off of the task decides.
+    pub retry_at: Option<Timestamp>,
+    /// How much longer an extended attempt takes from now on. `None`: the time to run.
+    pub by: Option<Duration>,
+    pub reason: Option<Box<str>>,
+    /// The caller.
+    pub principal: Option<PrincipalId>,
+}
+
+/// The result of a call about a task that was found.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Answered {
+    pub verdict: Verdict,
+    /// The task after the call. `None` when nothing has changed: a look-up tells.
+    pub view: Option<Box<TaskView>>,
+    /// The id of the new row, if it is in `task`.
+    pub row: Option<TaskId>,
+    /// The time from the append of the attempt that is finished.
+    pub ran_for: Option<Duration>,
+}
+
+/// The facts that a call does not have in the database.
+#[derive(Clone, Copy, Debug)]
+pub struct AnswerTerms {
+    /// An upper bound of Postgres's clock.
+    pub now: Timestamp,
+    /// Leaves are attached up to here.
+    pub leaves_end: Timestamp,
+    pub window: Duration,
+}
+
+/// Takes answers over its own connection.
+#[derive(Debug)]
+pub struct AnswerStore {
+    connection: Connection,
+    name_retention: Duration,
+}
+
+/// A row of `task_follow` that is locked.
+struct Locked {
+    row: TaskId,
+    follow: Follow,
+    attempts_max: u16,
+}
+
+/// A pending row, or a task of an unsettled batch.
+pub(super) struct FoundRow {
+    pub(super) id: TaskId,
+    pub(super) first: TaskId,
+    pub(super) topic: String,
+    pub(super) name: Option<String>,
+    pub(super) tracking: TrackedRow,
+    pub(super) submitted: (Option<i16>, Option<i64>),
+    /// Key, payload and headers of a row that was taken.
+    pub(super) record: [Option<Vec<u8>>; 3],
+}
+
+impl AnswerStore {
+    pub fn new(settings: &PostgresSettings, name_retention: Duration) -> Self {
+        Self { connection: Connection::new(settings, PURPOSE), name_retention }
+    }
+
+    pub async fn keep_open(&mut self) -> Result<(), PostgresError> {
+        self.connection.keep_open().await
+    }
+
+    /// Takes the calls of a group, about different tasks. The result of a call is `None` when no
+    /// attempt of its task is with a consumer or on its way, as far as two statements can tell: a
+    /// look-up decides.
+    ///
+    /// # Errors
+    /// After [`PostgresError::Unanswered`] some calls may have taken effect. After any other error
+    /// some of the tasks without an attempt that was settled may be unchanged: repeat the calls.
+    pub async fn take(
+        &mut self,
+        calls: &[AnswerCall],
+        terms: AnswerTerms,
+    ) -> Result<Vec<Option<Answered>>, PostgresError> {
+        let mut answers: HashMap<TaskId, Answered> = HashMap::new();
+        let times = Times { terms, name_retention: self.name_retention };
+        let followed = self
+            .connection
+            .run("take the answers of consumers", async |open| followed(open, calls, times).await)
+            .await?;
+        answers.extend(followed);
+        reach(Failpoint::AnswersFollowed);
+        let rest: Vec<&AnswerCall> =
+            calls.iter().filter(|call| !answers.contains_key(&call.first)).collect();
+        if !rest.is_empty() {
+            let marked = self
+                .connection
+                .run("mark the answers of quick consumers", async |open| {
+                    marked(open, &rest, times).await
+                })
+                .await?;
+            answers.extend(marked);
+        }
+        Ok(calls.iter().map(|call| answers.remove(&call.first)).collect())
+    }
+}
+
+/// Transaction 1: takes the calls about tasks that have a row of `task_follow`.
+async fn followed(
+    open: &mut PgConnection,
+    calls: &[AnswerCall],
+    times: Times,
+) -> Result<Vec<(TaskId, Answered)>, sqlx::Error> {
+    let firsts: Vec<Uuid> = calls.iter().map(|call| call.first.uuid()).collect();
+    let mut transaction = open.begin().await?;
+    let rows = query(statements::LOCK).bind(firsts).fetch_all(&mut *transaction).await?;
+    if rows.is_empty() {
+        transaction.rollback().await?;
+        return Ok(Vec::new());
+    }
+    let locked: HashMap<TaskId, Locked> =
+        rows.iter().map(locked_of).collect::<Result<_, sqlx::Error>>()?;
+    let met: Vec<(&AnswerCall, &Locked)> =
+        calls.iter().filter_map(|call| Some((call, locked.get(&call.first)?))).collect();
+    // Only the effect on a pending row is asked for here, and it does not depend on the limit.
+    let (wanted, looked_for): (Vec<_>, Vec<_>) = met.iter().copied().partition(|(call, locked)| {
+        locked.follow.hear(call.call, Place::Pending, locked.attempts_max).1.takes_the_row()
+    });
+    let taken = take_rows(&mut transaction, &rows_of(&wanted)).await?;
+    let seen = look_for(&mut transaction, &rows_of(&looked_for)).await?;
+    let claimed: Vec<TaskId> = rows_of(&wanted)
+        .into_iter()
+        .filter(|row| !taken.contains_key(row))
+        .chain(rows_of(&looked_for).into_iter().filter(|row| !seen.contains(row)))
+        .collect();
+    let in_flight = in_flight(&mut transaction, &claimed).await?;
+    let mut effects = Effects::new(times);
+    for (call, locked) in met {
+        let is_pending = taken.contains_key(&locked.row) || seen.contains(&locked.row);
+        let place = if is_pending { Place::Pending } else { Place::Claimed };
+        let (verdict, effect) = locked.follow.hear(call.call, place, locked.attempts_max);
+        let found = taken.get(&locked.row).or_else(|| in_flight.get(&locked.row));
+        match (effect, found) {
+            (Effect::Nothing, _) => effects.nothing(call, verdict),
+            (effect, Some(found)) => effects.add(call, found, locked.follow, (verdict, effect)),
+            // The batch is hidden for a moment, because its partition is being detached.
+            (_, None) => effects.nothing(call, Verdict::Busy),
+        }
+    }
+    effects.write(&mut transaction).await?;
+    transaction.commit().await?;
+    reach(Failpoint::AnswersCommitted);
+    Ok(effects.into_answers())
+}
+
+/// Transaction 2: takes the calls of consumers that were quicker than the settle. The calls about
+/// other tasks have no result.
+async fn marked(
+    open: &mut PgConnection,
+    calls: &[&AnswerCall],
+    times: Times,
+) -> Result<Vec<(TaskId, Answered)>, sqlx::Error> {
+    let firsts: Vec<Uuid> = calls.iter().map(|call| call.first.uuid()).collect();
+    let mut transaction = open.begin().await?;
+    let marked: Vec<Uuid> =
+        sqlx::query_scalar(statements::MARK).bind(firsts).fetch_all(&mut *transaction).await?;
+    let marked: HashSet<TaskId> = marked.into_iter().map(TaskId::from_uuid).collect();
+    if marked.is_empty() {
+        transaction.rollback().await?;
+        return Ok(Vec::new());
+    }
+    // A statement of its own: it sees batches that were committed while the marks waited.
+    let in_flight =
+        in_flight(&mut transaction, &marked.iter().copied().collect::<Vec<_>>()).await?;
+    let mut effects = Effects::new(times);
+    let mut kept = HashSet::new();
+    for call in calls {
+        let Some(found) = in_flight.get(&call.first) else { continue };
+        let limit = found.tracking.attempts_max();
+        let (verdict, effect) = FIRST_IN_FLIGHT.hear(call.call, Place::Claimed, limit);
+        if effect == Effect::Nothing {
+            effects.nothing(call, verdict);
+        } else {
+            kept.insert(call.first);
+            effects.add(call, found, FIRST_IN_FLIGHT, (verdict, effect));
+        }
+    }
+    let unfounded: Vec<Uuid> = marked.difference(&kept).map(|first| first.uuid()).collect();
+    if !unfounded.is_empty() {
+        query(statements::UNMARK).bind(unfounded).execute(&mut *transaction).await?;
+    }
+    effects.write(&mut transaction).await?;
+    transaction.commit().await?;
+    reach(Failpoint::AnswersCommitted);
+    Ok(effects.into_answers())
+}
+
+fn rows_of(calls: &[(&AnswerCall, &Locked)]) -> Vec<TaskId> {
+    calls.iter().map(|(_call, locked)| locked.row).collect()
+}
+
+/// Deletes pending rows, first in `task_far`: the mover works in the same direction. One statement
+/// for both tables would miss a row that is being moved.
+async fn take_rows(
+    open: &mut PgConnection,
+    rows: &[TaskId],
+) -> Result<HashMap<TaskId, FoundRow>, sqlx::Error> {
+    let mut taken = HashMap::new();
+    if rows.is_empty() {
+        return Ok(taken);
+    }
+    let mut far: Vec<Uuid> = rows.iter().map(|row| row.uuid()).collect();
+    far.sort_unstable();
+    let found = query(statements::TAKE_FAR).bind(far).fetch_all(&mut *open).await?;
+    for row in &found {
+        let row = found_of(row)?;
+        taken.insert(row.id, row);
+    }
+    let mut near: Vec<TaskId> =
+        rows.iter().copied().filter(|row| !taken.contains_key(row)).collect();
+    near.sort_unstable_by_key(|row| (row.shard().as_smallint(), *row));
+    if near.is_empty() {
+        return Ok(taken);
+    }
+    let (shards, ids) = by_shard(&near);
+    for row in &query(statements::TAKE_NEAR).bind(shards).bind(ids).fetch_all(open).await? {
+        let row = found_of(row)?;
+        taken.insert(row.id, row);
+    }
+    Ok(taken)
+}
+
+/// Looks for pending rows without locking them.
+async fn look_for(
+    open: &mut PgConnection,
+    rows: &[TaskId],
+) -> Result<HashSet<TaskId>, sqlx::Error> {
+    if rows.is_empty() {
+        return Ok(HashSet::new());
+    }
+    let (shards, ids) = by_shard(rows);
+    let far: Vec<Uuid> =
+        sqlx::query_scalar(statements::SEE_FAR).bind(&ids).fetch_all(&mut *open).await?;
+    let near: Vec<Uuid> =
+        sqlx::query_scalar(statements::SEE_NEAR).bind(shards).bind(ids).fetch_all(open).await?;
+    Ok(far.into_iter().chain(near).map(TaskId::from_uuid).collect())
+}
+
+fn by_shard(rows: &[TaskId]) -> (Vec<i16>, Vec<Uuid>) {
+    rows.iter().map(|row| (row.shard().as_smallint(), row.uuid())).unzip()
+}
+
+/// Finds tracked tasks in unsettled batches.
+async fn in_flight(
+    open: &mut PgConnection,
+    rows: &[TaskId],
+) -> Result<HashMap<TaskId, FoundRow>, sqlx::Error> {
+    if rows.is_empty() {
+        return Ok(HashMap::new());
+    }
+    let ids: Vec<Uuid> = rows.iter().map(|row| row.uuid()).collect();
+    let found = query(statements::IN_FLIGHT)
+        .bind(ids)
+        .bind(lowest_batch_of(rows.iter().copied()))
+        .fetch_all(open)
+        .await?;
+    found.iter().map(|row| found_of(row).map(|found| (found.id, found))).collect()
+}
+
+fn locked_of(row: &PgRow) -> Result<(TaskId, Locked), sqlx::Error> {
+    let attempts_max: Option<i16> = row.try_get("attempts_max")?;
+    let locked = Locked {
+        row: TaskId::from_uuid(row.try_get("row_id")?),
+        follow: follow_of(row)?,
+        attempts_max: attempts_max.and_then(|max| u16::try_from(max).ok()).unwrap_or(u16::MAX),
+    };
+    Ok((TaskId::from_uuid(row.try_get("first_id")?), locked))
+}
+
+fn found_of(row: &PgRow) -> Result<FoundRow, sqlx::Error> {
+    let tracking: Vec<u8> = row.try_get("tracking")?;
+    Ok(FoundRow {
+        id: TaskId::from_uuid(row.try_get("id")?),
+        first: TaskId::from_uuid(row.try_get("first_id")?),
+        topic: row.try_get("topic")?,
+        name: row.try_get("name")?,
+        tracking: TrackedRow::decode(&tracking)
+            .map_err(|error| sqlx::Error::Decode(error.into()))?,
+        submitted: (row.try_get("submitted_by")?, row.try_get("submitted_at")?),
+        record: [row.try_get("key")?, row.try_get("payload")?, row.try_get("headers")?],
+    })
+}

@@ -1,0 +1,109 @@
+//! The statements of answers.
+
+/// Rows of untracked tasks have no attempt.
+pub(super) const LOCK: &str = "-- answers: lock
+select first_id, row_id, attempt, attempts_max, is_again, note, next_id, is_verdict
+from task_follow
+where first_id = any($1) and attempt is not null
+order by first_id
+for update";
+
+/// Enters marks. They look like the mark of a finish until their effects are written, and nobody
+/// sees them before.
+pub(super) const MARK: &str = "-- answers: mark
+insert into task_follow (first_id, row_id, maybe_sent, attempt, is_again, note, is_verdict)
+select id, id, false, 0, false, 1, false from unnest($1::uuid[]) as m (id)
+order by id
+on conflict (first_id) do nothing
+returning first_id";
+
+pub(super) const UNMARK: &str =
+    "-- answers: unmark\ndelete from task_follow where first_id = any($1)";
+
+pub(super) const TAKE_FAR: &str = "-- answers: take far
+delete from task_far where id = any($1)
+returning id, coalesce(first_id, id) as first_id, topic, key, payload, headers, name, submitted_by,
+  submitted_at, tracking";
+
+pub(super) const TAKE_NEAR: &str = "-- answers: take
+delete from task t
+using unnest($1::smallint[], $2::uuid[]) as w (shard, id)
+where t.shard = w.shard and t.id = w.id and t.id = any($2)
+returning t.id, coalesce(t.first_id, t.id) as first_id, t.topic, t.key, t.payload, t.headers,
+  t.name, t.submitted_by, t.submitted_at, t.tracking";
+
+pub(super) const SEE_FAR: &str = "-- answers: look far\nselect id from task_far where id = any($1)";
+
+pub(super) const SEE_NEAR: &str = "-- answers: look
+select t.id
+from unnest($1::smallint[], $2::uuid[]) as w (shard, id)
+join task t on t.shard = w.shard and t.id = w.id and t.id = any($2)";
+
+/// Finds tracked tasks in unsettled batches. The records stay there.
+pub(super) const IN_FLIGHT: &str = "-- answers: in flight
+select b.ids[i] as id, coalesce(b.first_ids[i], b.ids[i]) as first_id, p.topics[i] as topic,
+  null::bytea as key, null::bytea as payload, null::bytea as headers, b.names[i] as name,
+  b.submitted_by[least(i, cardinality(b.submitted_by))] as submitted_by,
+  b.submitted_ats[least(i, cardinality(b.submitted_ats))] as submitted_at,
+  b.trackings[i] as tracking
+from execlog_batch b
+join execlog_payload p on p.batch = b.batch
+cross join lateral generate_subscripts(b.ids, 1) as i
+where b.settled_at is null and b.batch >= $2 and b.ids && $1 and b.ids[i] = any($1)
+  and b.trackings[i] is not null";
+
+pub(super) const FINISH: &str = "-- answers: final lines
+insert into execlog_finished (id, row_id, topic, name, attempt, in_flight, submitted_by,
+  submitted_at, finished_by, tracking)
+select * from unnest($1::uuid[], $2::uuid[], $3::text[], $4::text[], $5::smallint[], $6::boolean[],
+  $7::smallint[], $8::bigint[], $9::smallint[], $10::bytea[])";
+
+pub(super) const FORGET: &str =
+    "-- answers: forget\ndelete from task_follow where first_id = any($1)";
+
+pub(super) const CHANGE: &str = "-- answers: change follow
+update task_follow f
+set row_id = c.row_id, is_again = c.is_again, note = c.note, next_id = c.next_id,
+  is_verdict = c.is_verdict, attempts_max = c.attempts_max, reason = c.reason
+from unnest($1::uuid[], $2::uuid[], $3::boolean[], $4::smallint[], $5::uuid[], $6::boolean[],
+  $7::smallint[], $8::text[])
+  as c (first_id, row_id, is_again, note, next_id, is_verdict, attempts_max, reason)
+where f.first_id = c.first_id";
+
+macro_rules! insert_in {
+    ($table:literal) => {
+        concat!(
+            "-- answers: insert in ",
+            $table,
+            "
+insert into ",
+            $table,
+            " (id, shard, first_id, topic, key, payload, headers, name, attempt, submitted_by,
+  submitted_at, tracking)
+select r.id, r.shard, r.first_id, r.topic, r.key, r.payload, r.headers, r.name, 1, r.submitted_by,
+  r.submitted_at, r.tracking
+from unnest($1::uuid[], $2::smallint[], $3::uuid[], $4::text[], $5::bytea[], $6::bytea[],
+  $7::bytea[], $8::text[], $9::smallint[], $10::bigint[], $11::bytea[])
+  as r (id, shard, first_id, topic, key, payload, headers, name, submitted_by, submitted_at,
+  tracking)"
+        )
+    };
+}
+
+pub(super) const INSERT_NEAR: &str = insert_in!("task");
+pub(super) const INSERT_FAR: &str = insert_in!("task_far");
+
+pub(super) const RECORD: &str = "-- answers: record
+insert into execlog_attempt (id, row_id, next_id, attempt, event, reason)
+select * from unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::smallint[], $5::smallint[],
+  $6::text[])";
+
+/// `$4` is the next row, or null for a finished task: then `$5` is its outcome.
+pub(super) const NAME: &str = "-- answers: names
+update task_name n
+set row_id = coalesce(m.next, n.row_id), outcome = m.outcome,
+  expires_at = greatest(n.expires_at, coalesce(punctual_time(m.next), clock_timestamp())
+    + make_interval(secs => $6))
+from unnest($1::text[], $2::text[], $3::uuid[], $4::uuid[], $5::smallint[])
+  as m (topic, name, first_id, next, outcome)
+where n.topic = m.topic and n.name = m.name and n.id = m.first_id";

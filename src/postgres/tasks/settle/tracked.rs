@@ -1,0 +1,650 @@
+//! Settles batches that hold tracked tasks, in one transaction of several statements.
+//!
+//! Consumers answer about a task while its batch is settled. So the settle first enters each task
+//! into `task_follow`, where it meets the note that a consumer has left: an insert that meets a row
+//! waits until that row is committed, and a read after it sees the row. `engine::feedback` then
+//! decides what becomes of each task. The locks are taken in the order of docs/decisions/0025: the
+//! batches, `task_follow` by first id, rows of tasks, names.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use az::SaturatingAs as _;
+use sqlx::postgres::{PgConnection, PgRow};
+use sqlx::{Connection as _, Row as _};
+use uuid::Uuid;
+
+use super::{Ended, Move, SettleRow, SettleTerms, Settled, Settlement, bind_batches};
+use crate::domain::{
+    AttemptEvent, Batch, BatchId, IdRange, Outcome, Receipt, Sent, TaskId, Timestamp, TrackedRow,
+};
+use crate::engine::feedback::{AttemptRow, Delivery, Follow, Note, Proposal, noted_row};
+
+/// A tracked task of a batch, with the outcome of its record.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Tracked {
+    id: TaskId,
+    first: TaskId,
+    tracking: TrackedRow,
+    delivery: Delivery,
+    /// The row that the settle inserts, unless the consumer has left a note.
+    pub(super) next: Option<TaskId>,
+    appended_at: Option<Timestamp>,
+    receipt: Option<Receipt>,
+    /// The reason of the death.
+    reason: Option<String>,
+    contents: SettleRow,
+}
+
+impl Tracked {
+    /// Returns `None` for an untracked task.
+    pub(super) fn of(batch: &Batch, index: usize, outcome: &Outcome) -> Option<Self> {
+        let task = batch.task(index);
+        let tracking = TrackedRow::decode(task.tracking?).ok()?;
+        let (delivery, next, appended_at, reason) = match outcome {
+            Outcome::Attempted { appended_at, next, .. } => {
+                (Delivery::Published, Some(*next), Some(*appended_at), None)
+            }
+            Outcome::Deferred { next, maybe_sent: true } => {
+                (Delivery::PerhapsSent, Some(*next), None, None)
+            }
+            Outcome::Deferred { next, maybe_sent: false } => {
+                (Delivery::NotSent, Some(*next), None, None)
+            }
+            Outcome::Dead { reason, .. } => {
+                (Delivery::Dead, None, None, Some(reason.replace('\0', " ")))
+            }
+            Outcome::Published(_) => return None,
+        };
+        // Tries of Kafka are counted apart from attempts: an outage uses none up.
+        let tries = if appended_at.is_some() { 1 } else { task.attempt.saturating_add(1) };
+        Some(Self {
+            id: task.id,
+            first: task.first_id,
+            tracking,
+            delivery,
+            next,
+            appended_at,
+            receipt: outcome.receipt(),
+            reason,
+            contents: SettleRow::of(batch, index, tries),
+        })
+    }
+
+    fn row(&self) -> AttemptRow {
+        AttemptRow { attempt: self.tracking.attempt, is_verdict: self.tracking.is_verdict }
+    }
+
+    fn proposal(&self) -> Proposal {
+        Proposal::new(self.row(), self.delivery, self.tracking.attempts_max())
+    }
+
+    /// Returns the column of the row after this attempt.
+    fn tracking_of(&self, next: AttemptRow, sent: Sent) -> TrackedRow {
+        TrackedRow {
+            attempt: if next.is_verdict { self.tracking.attempt } else { next.attempt },
+            is_verdict: next.is_verdict,
+            sent: Some(sent),
+            reason: None,
+            ..self.tracking.clone()
+        }
+    }
+
+    /// Returns the column of the next row when the consumer has not answered.
+    fn silent(&self, next: AttemptRow) -> TrackedRow {
+        match self.appended_at {
+            Some(appended_at) => {
+                let finish_by = appended_at.plus(self.tracking.tracking.ttr.as_duration());
+                self.tracking_of(next, Sent { appended_at, finish_by })
+            }
+            // The same attempt again.
+            None => self.tracking.clone(),
+        }
+    }
+
+    /// Returns the next row when the consumer has failed or extended this attempt in flight.
+    fn noted(
+        &self,
+        row: AttemptRow,
+        followed: &Followed,
+        next_id: TaskId,
+        terms: SettleTerms,
+    ) -> (TaskId, TrackedRow) {
+        let appended_at = self.appended_at.unwrap_or(terms.now);
+        let finish_by = match followed.follow.note {
+            Some(Note::Extended) => {
+                next_id.due_at().minus(self.tracking.wait_after_extension(terms.window))
+            }
+            _ => appended_at.plus(self.tracking.tracking.ttr.as_duration()),
+        };
+        let mut tracking = self.tracking_of(row, Sent { appended_at, finish_by });
+        if row.is_verdict {
+            tracking.reason = followed.reason.as_deref().map(Into::into);
+        }
+        (next_id.due_at_least(terms.now), tracking)
+    }
+
+    /// Returns true when this settle shows that the consumer of the attempt before stayed silent.
+    fn shows_silence(&self, before: Follow, proposal: Proposal) -> bool {
+        let is_over = match self.tracking.is_verdict {
+            true => self.delivery == Delivery::Dead,
+            false => before.attempt > 0 && proposal.follow.attempt > before.attempt,
+        };
+        is_over && before.note.is_none()
+    }
+}
+
+/// The submitters of a batch, as its row has them.
+#[derive(Debug, Default)]
+struct Submitters {
+    by: Option<Vec<Option<i16>>>,
+    at: Option<Vec<Option<i64>>>,
+}
+
+/// The number of the submitter of a task, and the time of the submit.
+type Submitted = (Option<i16>, Option<i64>);
+
+impl Submitters {
+    fn of_task(&self, row: &SettleRow) -> Submitted {
+        fn element<T: Copy>(all: Option<&Vec<Option<T>>>, position: i32) -> Option<T> {
+            let all = all?;
+            let index = usize::try_from(position).ok()?.min(all.len()).checked_sub(1)?;
+            all.get(index).copied().flatten()
+        }
+        (element(self.by.as_ref(), row.position), element(self.at.as_ref(), row.position))
+    }
+}
+
+/// A row of `task_follow` that was there before the settle.
+struct Followed {
+    follow: Follow,
+    next_id: Option<TaskId>,
+    reason: Option<String>,
+}
+
+/// The changes of one transaction.
+#[derive(Default)]
+struct Changes<'a> {
+    rows: Vec<NewRow<'a>>,
+    dead: Vec<DeadRow<'a>>,
+    /// Rows of `task_follow` to change: first id, current row, and the rest.
+    followed: Vec<(Uuid, Uuid, Follow)>,
+    /// Rows of `task_follow` to delete.
+    gone: Vec<Uuid>,
+    ended: Vec<Ended>,
+    moves: Vec<Move>,
+    timed_out: u64,
+    exhausted: u64,
+}
+
+struct NewRow<'a> {
+    id: TaskId,
+    row: &'a SettleRow,
+    submitted: Submitted,
+    tracking: Option<Vec<u8>>,
+    is_far: bool,
+}
+
+struct DeadRow<'a> {
+    row_id: Uuid,
+    reason: &'a str,
+    attempts: i16,
+    row: &'a SettleRow,
+    submitted: Submitted,
+    tracking: Option<Vec<u8>>,
+}
+
+const SETTLE: &str = settle_text!(
+    "settle tracked",
+    ",\n  next_ids = ($17::uuid[])[s.low:s.high]",
+    ", b.submitted_by, b.submitted_ats"
+);
+
+/// Enters tasks without a row. A task whose consumer was quicker has one already.
+const ENTER: &str = "-- settle: follow
+insert into task_follow (first_id, row_id, maybe_sent, attempt, attempts_max, is_again, note,
+  is_verdict)
+select * from unnest($1::uuid[], $2::uuid[], $3::boolean[], $4::smallint[], $5::smallint[],
+  $6::boolean[], $7::smallint[], $8::boolean[]) as f (first_id, row_id, maybe_sent, attempt,
+  attempts_max, is_again, note, is_verdict)
+order by first_id
+on conflict (first_id) do nothing
+returning first_id";
+
+const READ: &str = "-- settle: read notes
+select first_id, attempt, is_again, note, next_id, is_verdict, reason from task_follow
+where first_id = any($1) and attempt is not null
+order by first_id
+for update";
+
+const CHANGE: &str = "-- settle: change follow
+update task_follow f
+set row_id = c.row_id, maybe_sent = f.maybe_sent or c.attempt > 0, attempt = c.attempt,
+  is_again = c.is_again, note = c.note, is_verdict = c.is_verdict, next_id = null,
+  reason = case when c.note is not null then f.reason end
+from unnest($1::uuid[], $2::uuid[], $3::smallint[], $4::boolean[], $5::smallint[], $6::boolean[])
+  as c (first_id, row_id, attempt, is_again, note, is_verdict)
+where f.first_id = c.first_id";
+
+const FOLLOW_UNTRACKED: &str = "-- settle: follow untracked
+insert into task_follow (first_id, row_id, maybe_sent)
+select * from unnest($1::uuid[], $2::uuid[], $3::boolean[]) as f (first_id, row_id, maybe_sent)
+order by first_id
+on conflict (first_id) do update set row_id = excluded.row_id,
+  maybe_sent = task_follow.maybe_sent or excluded.maybe_sent";
+
+const FORGET: &str = "-- settle: forget\ndelete from task_follow where first_id = any($1)";
+
+/// Builds the statement that inserts rows into one of the two tables.
+macro_rules! insert_in {
+    ($table:literal) => {
+        concat!(
+            "-- settle: insert in ",
+            $table,
+            "
+insert into ",
+            $table,
+            " (id, shard, first_id, topic, key, payload, headers, name, attempt, submitted_by,
+  submitted_at, tracking)
+select * from unnest($1::uuid[], $2::smallint[], $3::uuid[], $4::text[], $5::bytea[], $6::bytea[],
+  $7::bytea[], $8::text[], $9::smallint[], $10::smallint[], $11::bigint[], $12::bytea[])"
+        )
+    };
+}
+
+const BURY: &str = "-- settle: dead letters
+insert into dead_letter (id, row_id, topic, key, payload, headers, name, attempts, reason,
+  submitted_by, submitted_at, tracking)
+select * from unnest($1::uuid[], $2::uuid[], $3::text[], $4::bytea[], $5::bytea[], $6::bytea[],
+  $7::text[], $8::smallint[], $9::text[], $10::smallint[], $11::bigint[], $12::bytea[])";
+
+const END: &str = "-- settle: ends
+insert into execlog_ended (id, row_id) select * from unnest($1::uuid[], $2::uuid[])";
+
+const RECORD: &str = "-- settle: attempts
+insert into execlog_attempt (id, row_id, next_id, attempt, event, partition, \"offset\",
+  published_at)
+select a.id, a.row_id, a.next_id, a.attempt, $8, a.partition, a.position, a.published_at
+from unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::smallint[], $5::integer[], $6::bigint[],
+  $7::bigint[]) as a (id, row_id, next_id, attempt, partition, position, published_at)";
+
+const NAME: &str = "-- settle: names
+update task_name n
+set row_id = coalesce(m.next, n.row_id), outcome = case when m.is_dead then 3 end,
+  expires_at = greatest(n.expires_at, coalesce(punctual_time(m.next), clock_timestamp())
+    + make_interval(secs => $6))
+from unnest($1::text[], $2::text[], $3::uuid[], $4::uuid[], $5::boolean[])
+  as m (topic, name, first_id, next, is_dead)
+where n.topic = m.topic and n.name = m.name and n.id = m.first_id";
+
+/// Settles batches that hold tracked tasks.
+pub(super) async fn settle(
+    open: &mut PgConnection,
+    node: Uuid,
+    settlements: &[&Settlement],
+    terms: SettleTerms,
+    name_retention: Duration,
+) -> Result<Settled, sqlx::Error> {
+    let mut transaction = open.begin().await?;
+    let settled = settle_batches(&mut transaction, node, settlements).await?;
+    let ours: Vec<(&Settlement, &Submitters)> = settlements
+        .iter()
+        .filter_map(|settlement| Some((*settlement, settled.get(&settlement.batch)?)))
+        .collect();
+    let mut tracked: Vec<(&Tracked, &Submitters)> = ours
+        .iter()
+        .flat_map(|(settlement, by)| settlement.tracked.iter().map(move |task| (task, *by)))
+        .collect();
+    tracked.sort_unstable_by_key(|(task, _by)| task.first);
+    let followed = enter(&mut transaction, &tracked).await?;
+    let mut changes = Changes::default();
+    for (task, by) in &tracked {
+        let submitted = by.of_task(&task.contents);
+        changes.add(task, submitted, followed.get(&task.first.uuid()), terms);
+    }
+    for (settlement, by) in &ours {
+        changes.add_untracked(settlement, by);
+    }
+    changes.write_follows(&mut transaction, &ours).await?;
+    changes.write_rows(&mut transaction).await?;
+    record(&mut transaction, &tracked).await?;
+    changes.write_names(&mut transaction, name_retention).await?;
+    transaction.commit().await?;
+    let near = changes.rows.iter().filter(|row| !row.is_far && row.tracking.is_some());
+    Ok(Settled {
+        rows: IdRange::spanning(near.map(|row| row.id)),
+        timed_out: changes.timed_out,
+        exhausted: changes.exhausted,
+        batches: settled.into_keys().collect(),
+    })
+}
+
+async fn settle_batches(
+    open: &mut PgConnection,
+    node: Uuid,
+    settlements: &[&Settlement],
+) -> Result<HashMap<BatchId, Submitters>, sqlx::Error> {
+    let next_ids: Vec<Option<Uuid>> = settlements
+        .iter()
+        .flat_map(|settlement| match &settlement.next_ids {
+            Some(next_ids) => next_ids.clone(),
+            None => vec![None; settlement.task_count()],
+        })
+        .collect();
+    let query = bind_batches(sqlx::query(SETTLE), node, settlements).bind(next_ids);
+    let rows = query.fetch_all(open).await?;
+    let settled_of = |row: &PgRow| {
+        let submitters =
+            Submitters { by: row.try_get("submitted_by")?, at: row.try_get("submitted_ats")? };
+        Ok((BatchId::from_uuid(row.try_get("batch")?), submitters))
+    };
+    rows.iter().map(settled_of).collect()
+}
+
+/// Enters the tasks into `task_follow`. Returns the rows of those that were there already, locked
+/// and unchanged.
+async fn enter(
+    open: &mut PgConnection,
+    tracked: &[(&Tracked, &Submitters)],
+) -> Result<HashMap<Uuid, Followed>, sqlx::Error> {
+    let tasks = || tracked.iter().map(|(task, _by)| *task);
+    let proposals: Vec<Follow> = tasks().map(|task| task.proposal().follow).collect();
+    let firsts: Vec<Uuid> = tasks().map(|task| task.first.uuid()).collect();
+    let rows = tasks().map(|task| task.next.unwrap_or(task.id).uuid()).collect::<Vec<_>>();
+    let limits = tasks().map(|task| smallint(task.tracking.attempts_max())).collect::<Vec<_>>();
+    let follows = || proposals.iter();
+    let entered: Vec<Uuid> = sqlx::query_scalar(ENTER)
+        .bind(&firsts)
+        .bind(rows)
+        .bind(follows().map(|follow| follow.attempt > 0).collect::<Vec<_>>())
+        .bind(follows().map(|follow| smallint(follow.attempt)).collect::<Vec<_>>())
+        .bind(limits)
+        .bind(follows().map(|follow| follow.is_again).collect::<Vec<_>>())
+        .bind(follows().map(|follow| follow.note.map(Note::code)).collect::<Vec<_>>())
+        .bind(follows().map(|follow| follow.is_verdict).collect::<Vec<_>>())
+        .fetch_all(&mut *open)
+        .await?;
+    let met = firsts.len().saturating_sub(entered.len());
+    if met == 0 {
+        return Ok(HashMap::new());
+    }
+    let entered: std::collections::HashSet<Uuid> = entered.into_iter().collect();
+    let rest: Vec<Uuid> = firsts.into_iter().filter(|first| !entered.contains(first)).collect();
+    let rows = sqlx::query(READ).bind(rest).fetch_all(open).await?;
+    let followed: HashMap<Uuid, Followed> =
+        rows.iter().map(followed_of).collect::<Result<_, sqlx::Error>>()?;
+    if followed.len() == met { Ok(followed) } else { Err(sqlx::Error::RowNotFound) }
+}
+
+fn smallint(number: u16) -> i16 {
+    number.saturating_as()
+}
+
+/// Reads the columns of `task_follow` that [`Follow`] has.
+pub(in crate::postgres::tasks) fn follow_of(row: &PgRow) -> Result<Follow, sqlx::Error> {
+    let note: Option<i16> = row.try_get("note")?;
+    Ok(Follow {
+        attempt: row.try_get::<i16, _>("attempt")?.saturating_as(),
+        is_again: row.try_get::<Option<bool>, _>("is_again")?.unwrap_or(false),
+        note: note.and_then(Note::of_code),
+        has_next: row.try_get::<Option<Uuid>, _>("next_id")?.is_some(),
+        is_verdict: row.try_get::<Option<bool>, _>("is_verdict")?.unwrap_or(false),
+    })
+}
+
+fn followed_of(row: &PgRow) -> Result<(Uuid, Followed), sqlx::Error> {
+    let followed = Followed {
+        follow: follow_of(row)?,
+        next_id: row.try_get::<Option<Uuid>, _>("next_id")?.map(TaskId::from_uuid),
+        reason: row.try_get("reason")?,
+    };
+    Ok((row.try_get("first_id")?, followed))
+}
+
+impl<'a> Changes<'a> {
+    /// Decides what becomes of a tracked task.
+    fn add(
+        &mut self,
+        task: &'a Tracked,
+        submitted: Submitted,
+        followed: Option<&Followed>,
+        terms: SettleTerms,
+    ) {
+        let proposal = task.proposal();
+        let (follow, next) = match followed {
+            // The final line exists already.
+            Some(Followed { follow, .. }) if follow.note == Some(Note::Finished) => {
+                return self.gone.push(task.first.uuid());
+            }
+            Some(followed @ Followed { follow, next_id: Some(next_id), .. }) => {
+                let (row, after) = noted_row(task.row(), *follow, task.tracking.attempts_max());
+                let goes_on = task.delivery != Delivery::Dead;
+                (after, goes_on.then(|| task.noted(row, followed, *next_id, terms)))
+            }
+            Some(Followed { follow, .. }) => {
+                self.timed_out += u64::from(task.shows_silence(*follow, proposal));
+                let next = proposal.next.zip(task.next).map(|(row, id)| (id, task.silent(row)));
+                (proposal.merged_with(*follow), next)
+            }
+            None => {
+                let next = proposal.next.zip(task.next).map(|(row, id)| (id, task.silent(row)));
+                (proposal.follow, next)
+            }
+        };
+        let Some((id, tracking)) = next else { return self.bury(task, follow.attempt, submitted) };
+        if followed.is_some() {
+            self.followed.push((task.first.uuid(), id.uuid(), follow));
+        }
+        self.rows.push(NewRow {
+            id,
+            row: &task.contents,
+            submitted,
+            tracking: Some(tracking.encode()),
+            is_far: id.due_at() >= terms.leaves_end,
+        });
+        self.move_name(task, Some(id.uuid()));
+    }
+
+    fn bury(&mut self, task: &'a Tracked, attempt: u16, submitted: Submitted) {
+        self.exhausted += u64::from(task.tracking.is_verdict);
+        self.gone.push(task.first.uuid());
+        self.dead.push(DeadRow {
+            row_id: task.id.uuid(),
+            reason: task.reason.as_deref().unwrap_or("given up"),
+            attempts: smallint(attempt),
+            row: &task.contents,
+            submitted,
+            tracking: Some(task.tracking.redriven(attempt).encode()),
+        });
+        if task.id != task.first {
+            self.ended.push(Ended { first_id: task.first.uuid(), row_id: task.id.uuid() });
+        }
+        self.move_name(task, None);
+    }
+
+    fn move_name(&mut self, task: &Tracked, next: Option<Uuid>) {
+        self.moves.extend(task.contents.name.clone().map(|name| Move {
+            topic: task.contents.topic.clone(),
+            name,
+            first_id: task.first.uuid(),
+            next,
+            is_dead: next.is_none(),
+        }));
+    }
+
+    /// Adds the untracked tasks of the same batches.
+    fn add_untracked(&mut self, settlement: &'a Settlement, by: &Submitters) {
+        self.rows.extend(settlement.follow_ups.iter().map(|follow_up| NewRow {
+            id: TaskId::from_uuid(follow_up.id),
+            row: &follow_up.row,
+            submitted: by.of_task(&follow_up.row),
+            tracking: None,
+            is_far: false,
+        }));
+        self.dead.extend(settlement.dead.iter().map(|dead| DeadRow {
+            row_id: dead.row_id,
+            reason: &dead.reason,
+            attempts: dead.row.attempt,
+            row: &dead.row,
+            submitted: by.of_task(&dead.row),
+            tracking: None,
+        }));
+        self.gone.extend(settlement.ended.iter().map(|ended| ended.first_id));
+        self.ended.extend(settlement.ended.iter().cloned());
+        self.moves.extend(settlement.moves.iter().cloned());
+    }
+
+    async fn write_follows(
+        &self,
+        open: &mut PgConnection,
+        ours: &[(&Settlement, &Submitters)],
+    ) -> Result<(), sqlx::Error> {
+        if !self.followed.is_empty() {
+            let each = || self.followed.iter();
+            let changed = sqlx::query(CHANGE)
+                .bind(each().map(|(first, _row, _follow)| *first).collect::<Vec<_>>())
+                .bind(each().map(|(_first, row, _follow)| *row).collect::<Vec<_>>())
+                .bind(each().map(|(.., follow)| smallint(follow.attempt)).collect::<Vec<_>>())
+                .bind(each().map(|(.., follow)| follow.is_again).collect::<Vec<_>>())
+                .bind(each().map(|(.., follow)| follow.note.map(Note::code)).collect::<Vec<_>>())
+                .bind(each().map(|(.., follow)| follow.is_verdict).collect::<Vec<_>>())
+                .execute(&mut *open)
+                .await?;
+            is_complete(changed.rows_affected(), self.followed.len())?;
+        }
+        let untracked = || ours.iter().flat_map(|(settlement, _by)| settlement.follow_ups.iter());
+        if untracked().next().is_some() {
+            sqlx::query(FOLLOW_UNTRACKED)
+                .bind(untracked().map(|one| one.row.first_id).collect::<Vec<_>>())
+                .bind(untracked().map(|one| one.id).collect::<Vec<_>>())
+                .bind(untracked().map(|one| one.maybe_sent).collect::<Vec<_>>())
+                .execute(&mut *open)
+                .await?;
+        }
+        if !self.gone.is_empty() {
+            sqlx::query(FORGET).bind(&self.gone).execute(open).await?;
+        }
+        Ok(())
+    }
+
+    async fn write_rows(&self, open: &mut PgConnection) -> Result<(), sqlx::Error> {
+        let (far, near): (Vec<&NewRow<'_>>, Vec<&NewRow<'_>>) =
+            self.rows.iter().partition(|row| row.is_far);
+        insert_rows(open, insert_in!("task"), &near).await?;
+        insert_rows(open, insert_in!("task_far"), &far).await?;
+        bury(open, &self.dead).await?;
+        if !self.ended.is_empty() {
+            sqlx::query(END)
+                .bind(self.ended.iter().map(|ended| ended.first_id).collect::<Vec<_>>())
+                .bind(self.ended.iter().map(|ended| ended.row_id).collect::<Vec<_>>())
+                .execute(open)
+                .await?;
+        }
+        Ok(())
+    }
+
+    /// An entry may stand for another task by now, so the count of changed entries says nothing.
+    async fn write_names(
+        &mut self,
+        open: &mut PgConnection,
+        name_retention: Duration,
+    ) -> Result<(), sqlx::Error> {
+        if self.moves.is_empty() {
+            return Ok(());
+        }
+        self.moves.sort_unstable_by(|a, b| (&a.topic, &a.name).cmp(&(&b.topic, &b.name)));
+        let moves = || self.moves.iter();
+        sqlx::query(NAME)
+            .bind(moves().map(|moved| moved.topic.as_str()).collect::<Vec<_>>())
+            .bind(moves().map(|moved| moved.name.as_str()).collect::<Vec<_>>())
+            .bind(moves().map(|moved| moved.first_id).collect::<Vec<_>>())
+            .bind(moves().map(|moved| moved.next).collect::<Vec<_>>())
+            .bind(moves().map(|moved| moved.is_dead).collect::<Vec<_>>())
+            .bind(name_retention.as_secs_f64())
+            .execute(open)
+            .await?;
+        Ok(())
+    }
+}
+
+fn is_complete(changed: u64, wanted: usize) -> Result<(), sqlx::Error> {
+    if changed == wanted.saturating_as::<u64>() { Ok(()) } else { Err(sqlx::Error::RowNotFound) }
+}
+
+async fn insert_rows(
+    open: &mut PgConnection,
+    statement: &'static str,
+    rows: &[&NewRow<'_>],
+) -> Result<(), sqlx::Error> {
+    if rows.is_empty() {
+        return Ok(());
+    }
+    let each = || rows.iter();
+    let inserted = sqlx::query(statement)
+        .bind(each().map(|new| new.id.uuid()).collect::<Vec<_>>())
+        .bind(each().map(|new| new.id.shard().as_smallint()).collect::<Vec<_>>())
+        .bind(each().map(|new| new.row.first_id).collect::<Vec<_>>())
+        .bind(each().map(|new| new.row.topic.as_str()).collect::<Vec<_>>())
+        .bind(each().map(|new| new.row.key.as_deref()).collect::<Vec<_>>())
+        .bind(each().map(|new| new.row.payload.as_deref()).collect::<Vec<_>>())
+        .bind(each().map(|new| new.row.headers.as_deref()).collect::<Vec<_>>())
+        .bind(each().map(|new| new.row.name.as_deref()).collect::<Vec<_>>())
+        .bind(each().map(|new| new.row.attempt).collect::<Vec<_>>())
+        .bind(each().map(|new| new.submitted.0).collect::<Vec<_>>())
+        .bind(each().map(|new| new.submitted.1).collect::<Vec<_>>())
+        .bind(each().map(|new| new.tracking.as_deref()).collect::<Vec<_>>())
+        .execute(open)
+        .await?;
+    is_complete(inserted.rows_affected(), rows.len())
+}
+
+async fn bury(open: &mut PgConnection, dead: &[DeadRow<'_>]) -> Result<(), sqlx::Error> {
+    if dead.is_empty() {
+        return Ok(());
+    }
+    let each = || dead.iter();
+    let buried = sqlx::query(BURY)
+        .bind(each().map(|dead| dead.row.first_id).collect::<Vec<_>>())
+        .bind(each().map(|dead| dead.row_id).collect::<Vec<_>>())
+        .bind(each().map(|dead| dead.row.topic.as_str()).collect::<Vec<_>>())
+        .bind(each().map(|dead| dead.row.key.as_deref()).collect::<Vec<_>>())
+        .bind(each().map(|dead| dead.row.payload.as_deref()).collect::<Vec<_>>())
+        .bind(each().map(|dead| dead.row.headers.as_deref()).collect::<Vec<_>>())
+        .bind(each().map(|dead| dead.row.name.as_deref()).collect::<Vec<_>>())
+        .bind(each().map(|dead| dead.attempts).collect::<Vec<_>>())
+        .bind(each().map(|dead| dead.reason).collect::<Vec<_>>())
+        .bind(each().map(|dead| dead.submitted.0).collect::<Vec<_>>())
+        .bind(each().map(|dead| dead.submitted.1).collect::<Vec<_>>())
+        .bind(each().map(|dead| dead.tracking.as_deref()).collect::<Vec<_>>())
+        .execute(open)
+        .await?;
+    is_complete(buried.rows_affected(), dead.len())
+}
+
+/// Writes the lines of published attempts.
+async fn record(
+    open: &mut PgConnection,
+    tracked: &[(&Tracked, &Submitters)],
+) -> Result<(), sqlx::Error> {
+    let published: Vec<(&Tracked, Receipt)> = tracked
+        .iter()
+        .filter(|(task, _by)| !task.tracking.is_verdict)
+        .filter_map(|(task, _by)| Some((*task, task.receipt?)))
+        .collect();
+    if published.is_empty() {
+        return Ok(());
+    }
+    let each = || published.iter();
+    sqlx::query(RECORD)
+        .bind(each().map(|(task, _)| task.first.uuid()).collect::<Vec<_>>())
+        .bind(each().map(|(task, _)| task.id.uuid()).collect::<Vec<_>>())
+        .bind(each().map(|(task, _)| task.next.map(TaskId::uuid)).collect::<Vec<_>>())
+        .bind(each().map(|(task, _)| smallint(task.tracking.attempt)).collect::<Vec<_>>())
+        .bind(each().map(|(_, receipt)| receipt.partition).collect::<Vec<_>>())
+        .bind(each().map(|(_, receipt)| receipt.offset).collect::<Vec<_>>())
+        .bind(each().map(|(_, receipt)| receipt.published_at.as_millis()).collect::<Vec<_>>())
+        .bind(AttemptEvent::Published.code())
+        .execute(open)
+        .await?;
+    Ok(())
+}
