@@ -6,7 +6,6 @@ pub mod batch_registry;
 pub mod claiming;
 pub mod cluster_clock;
 pub mod failure;
-pub mod feedback;
 pub mod liveness;
 pub mod look_back;
 pub mod placing;

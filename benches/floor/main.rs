@@ -23,7 +23,7 @@ use std::time::Duration;
 use punctual::domain::{BatchId, IdRange, NodeId, Timestamp};
 use punctual::kafka::{Hooks, KafkaMetrics, Mode, Producer, TopicCache};
 use punctual::postgres::tasks::claim::{ClaimRequest, Claimed, Claims, Source};
-use punctual::postgres::tasks::settle::{Settlement, Settles};
+use punctual::postgres::tasks::settle::{SettleTerms, Settlement, Settles};
 use punctual::postgres::{self, PostgresSettings};
 use tokio::sync::mpsc;
 use uuid::Uuid;
@@ -160,8 +160,10 @@ async fn settle(mut settles: Settles, mut complete: mpsc::Receiver<Arc<Held>>) {
     while complete.recv_many(&mut batches, 8).await > 0 {
         let settlements: Vec<Settlement> =
             batches.drain(..).map(|held| held.settlement()).collect();
-        let (settled, outcome) = settles.settle(&settlements.iter().collect::<Vec<_>>()).await;
+        let terms = SettleTerms::default();
+        let (settled, outcome) =
+            settles.settle(&settlements.iter().collect::<Vec<_>>(), terms).await;
         outcome.expect("a settle");
-        assert_eq!(settled.len(), settlements.len(), "nobody else settles these");
+        assert_eq!(settled.batches.len(), settlements.len(), "nobody else settles these");
     }
 }

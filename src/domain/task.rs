@@ -1,5 +1,6 @@
 //! Tasks as they are submitted, and the views of their state.
 
+pub mod feedback;
 pub mod headers;
 pub mod name;
 pub mod precondition;

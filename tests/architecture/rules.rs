@@ -45,7 +45,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "audit",
             "domain",
             // The verdicts on the calls of consumers.
-            "engine::feedback",
+            "domain::task::feedback",
             "clock",
             "error_chain",
             "shutdown",

@@ -7,12 +7,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use punctual::domain::task::feedback::{AttemptRow, Call, Verdict, due_after_silence};
 use punctual::domain::{
     Batch, BatchBuilder, BatchId, ClusterWishes, Headers, IdRange, NewTask, NodeId, Outcome,
     Receipt, Record, RetryPolicy, ShardCount, TaskId, TaskName, TaskState, TaskView, Timestamp,
     TopicName, TrackedRow, Tracking, Ttr,
 };
-use punctual::engine::feedback::{AttemptRow, Call, Verdict, due_after_silence};
 use punctual::postgres::PostgresSettings;
 use punctual::postgres::cluster::schema;
 use punctual::postgres::lists::dead_letters::DeadLetters;

@@ -5,8 +5,8 @@ use std::time::Duration;
 use super::Due;
 use super::permitted::TaskPermit;
 use crate::access::permit::{Finish, Permit};
+use crate::domain::task::feedback::Verdict;
 use crate::domain::{TaskName, TaskView};
-use crate::engine::feedback::Verdict;
 
 /// The task that a consumer means, with the proof that it may answer about it.
 #[derive(Clone, Debug)]

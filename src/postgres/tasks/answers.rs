@@ -1,6 +1,6 @@
 //! Takes the answers of consumers: finish, fail, extend.
 //!
-//! A call is decided by `engine::feedback` while it holds the lock of its task's row of
+//! A call is decided by `domain::task::feedback` while it holds the lock of its task's row of
 //! `task_follow`. A consumer is often quicker than the settle of its record. Then there is no such
 //! row yet, and the call inserts one, its *mark*, which the settle meets. Transactions:
 //!
@@ -13,6 +13,7 @@
 //!
 //! docs/decisions/0025 has the order of locks. A call that changes nothing locks no name.
 
+mod calls;
 mod effects;
 mod statements;
 
@@ -24,14 +25,17 @@ use sqlx::postgres::{PgConnection, PgRow};
 use sqlx::{Row as _, query};
 use uuid::Uuid;
 
+use self::calls::FoundRow;
 use self::effects::{Effects, Times};
 use super::look_up::lowest_batch_of;
 use super::settle::follow_of;
-use crate::domain::{PrincipalId, TaskId, TaskView, Timestamp, TrackedRow};
-use crate::engine::feedback::{Call, Effect, FIRST_IN_FLIGHT, Follow, Place, Verdict};
+use crate::domain::task::feedback::{Effect, FIRST_IN_FLIGHT, Follow, Place, Verdict};
+use crate::domain::{TaskId, TrackedRow};
 use crate::failpoint::{Failpoint, reach};
 use crate::postgres::connection::ConnectionPurpose;
 use crate::postgres::{Connection, PostgresError, PostgresSettings};
+
+pub use self::calls::{AnswerCall, AnswerTerms, Answered};
 
 /// Plans as for cancels. The commit waits for the disk: `finished` must outlive a crash.
 const PURPOSE: ConnectionPurpose = ConnectionPurpose {
@@ -41,42 +45,6 @@ const PURPOSE: ConnectionPurpose = ConnectionPurpose {
 };
 /// Maximum number of calls in a group.
 pub const GROUP_MAX: usize = 500;
-
-/// The call of a consumer about one task.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct AnswerCall {
-    pub first: TaskId,
-    pub call: Call,
-    /// When the next attempt after a failure is due. `None`: the back-off of the task decides.
-    pub retry_at: Option<Timestamp>,
-    /// How much longer an extended attempt takes from now on. `None`: the time to run.
-    pub by: Option<Duration>,
-    pub reason: Option<Box<str>>,
-    /// The caller.
-    pub principal: Option<PrincipalId>,
-}
-
-/// The result of a call about a task that was found.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Answered {
-    pub verdict: Verdict,
-    /// The task after the call. `None` when nothing has changed: a look-up tells.
-    pub view: Option<Box<TaskView>>,
-    /// The id of the new row, if it is in `task`.
-    pub row: Option<TaskId>,
-    /// The time from the append of the attempt that is finished.
-    pub ran_for: Option<Duration>,
-}
-
-/// The facts that a call does not have in the database.
-#[derive(Clone, Copy, Debug)]
-pub struct AnswerTerms {
-    /// An upper bound of Postgres's clock.
-    pub now: Timestamp,
-    /// Leaves are attached up to here.
-    pub leaves_end: Timestamp,
-    pub window: Duration,
-}
 
 /// Takes answers over its own connection.
 #[derive(Debug)]
@@ -90,18 +58,6 @@ struct Locked {
     row: TaskId,
     follow: Follow,
     attempts_max: u16,
-}
-
-/// A pending row, or a task of an unsettled batch.
-pub(super) struct FoundRow {
-    pub(super) id: TaskId,
-    pub(super) first: TaskId,
-    pub(super) topic: String,
-    pub(super) name: Option<String>,
-    pub(super) tracking: TrackedRow,
-    pub(super) submitted: (Option<i16>, Option<i64>),
-    /// Key, payload and headers of a row that was taken.
-    pub(super) record: [Option<Vec<u8>>; 3],
 }
 
 impl AnswerStore {

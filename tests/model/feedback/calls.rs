@@ -1,8 +1,8 @@
 //! The calls of consumers: finish, fail and extend. Each step is one statement. A call locks in the
 //! order of all transactions: `task_follow`, the row of the task, the entry of the name. What it
-//! then decides is `punctual::engine::feedback`.
+//! then decides is `punctual::domain::task::feedback`.
 
-use punctual::engine::feedback::{Call, Effect, FIRST_IN_FLIGHT, Note, Place, Verdict};
+use punctual::domain::task::feedback::{Call, Effect, FIRST_IN_FLIGHT, Note, Place, Verdict};
 
 use super::state::{Followed, Found, OpenCall, Phase, State, bit};
 use super::table::{Cell, cell_of, verdict_of};

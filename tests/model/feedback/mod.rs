@@ -17,7 +17,7 @@ mod tests;
 use std::collections::BTreeSet;
 use std::sync::Mutex;
 
-use punctual::engine::feedback::{AttemptRow, Call, Place, Verdict};
+use punctual::domain::task::feedback::{AttemptRow, Call, Place, Verdict};
 
 use scopes::Scope;
 use state::{

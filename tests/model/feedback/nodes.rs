@@ -1,6 +1,6 @@
 //! The actions of nodes: claim, publish, settle, adopt, move a far row.
 
-use punctual::engine::feedback::{AttemptRow, Delivery, Note, Proposal, noted_row};
+use punctual::domain::task::feedback::{AttemptRow, Delivery, Note, Proposal, noted_row};
 
 use super::state::{Batch, Database, Followed, Progress, ROWS, SLOTS, Settle, State, bit};
 use super::{Action, FINISHED_IS_OVER, Feedback, HEARD_IS_OVER, Mistake, no_more};

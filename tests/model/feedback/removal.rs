@@ -1,7 +1,7 @@
 //! A cancel, or a replacement by name, of a task that was certainly never sent. A replacement locks
 //! the entry of the name first. Each step is one statement.
 
-use punctual::engine::feedback::{AttemptRow, Follow};
+use punctual::domain::task::feedback::{AttemptRow, Follow};
 
 use super::state::{FIRST, Followed, Removal, State, bit};
 use super::table::current_attempt;

@@ -1,6 +1,6 @@
 //! The scopes of the search: a few small worlds, each with the calls and faults that matter there.
 
-use punctual::engine::feedback::Call;
+use punctual::domain::task::feedback::Call;
 
 use super::state::Faults;
 

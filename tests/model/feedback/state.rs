@@ -2,7 +2,7 @@
 //! cancels or replaces the task. There is one task. All fields are small numbers and bits, because
 //! the search holds millions of states.
 
-use punctual::engine::feedback::{AttemptRow, Call, Delivery, Follow, Place};
+use punctual::domain::task::feedback::{AttemptRow, Call, Delivery, Follow, Place};
 
 /// The number of row ids. A row id is used again once nothing refers to it.
 pub const ROWS: usize = 8;

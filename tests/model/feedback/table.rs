@@ -2,7 +2,7 @@
 //! from the execlog, the tables and the earlier answers. `task_follow` is not asked, because the
 //! calls themselves decide by it.
 
-use punctual::engine::feedback::{Call, Verdict};
+use punctual::domain::task::feedback::{Call, Verdict};
 
 use super::state::State;
 

@@ -6,7 +6,7 @@ use crate::api::json::answers::{Shows, TaskJson};
 use crate::api::problems::problem::Problem;
 use crate::api::problems::problem_type::ProblemType;
 use crate::domain::TaskView;
-use crate::engine::feedback::Verdict;
+use crate::domain::task::feedback::Verdict;
 
 /// The answer to a call that took effect, now or before.
 #[derive(Debug)]
@@ -111,11 +111,11 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::domain::task::feedback::{Call, FIRST_IN_FLIGHT, Follow, Note, Place};
     use crate::domain::{
         Actors, Finished, RetryPolicy, Shard, TaskId, TaskState, Timestamp, TopicName, TrackedView,
         Tracking, Ttr,
     };
-    use crate::engine::feedback::{Call, FIRST_IN_FLIGHT, Follow, Note, Place};
 
     const LAST: u16 = 3;
     const AWAITING_1: Follow = Follow { attempt: 1, ..FIRST_IN_FLIGHT };

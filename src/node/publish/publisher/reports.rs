@@ -7,9 +7,9 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use crate::clock::{self, ClusterClock};
+use crate::domain::task::feedback::{AttemptRow, due_after_silence};
 use crate::domain::{Failure, Outcome, Receipt, TaskId, Throttle, TrackedRow};
 use crate::engine::failure::{Circumstances, Remedy, remedy, retry_delay};
-use crate::engine::feedback::{AttemptRow, due_after_silence};
 use crate::engine::topics::Action;
 use crate::failpoint::{Failpoint, reach};
 use crate::kafka::{DeliveryFailure, DeliveryOutcome, DeliveryReport, KafkaContact};

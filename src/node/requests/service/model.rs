@@ -22,12 +22,12 @@ use std::time::Duration;
 use parking_lot::{Mutex, MutexGuard};
 
 use crate::access::permit::ListPermit;
+use crate::domain::task::feedback::{self, Call, Effect, FIRST_IN_FLIGHT, Follow, Place};
 use crate::domain::{
     Actors, AttemptEvent, AttemptLine, Cursor, Finished, Kept, List, NewTask, NodeId, Page,
     Precondition, Receipt, Selection, Shard, ShardCount, Submitted, TaskId, TaskName, TaskState,
     TaskView, Timestamp, TopicName, TrackedView,
 };
-use crate::engine::feedback::{self, Call, Effect, FIRST_IN_FLIGHT, Follow, Place};
 use crate::node::messages::answers::{ConsumerCall, Heard, Target};
 use crate::node::messages::permitted::PermittedDraft;
 use crate::node::messages::{

@@ -7,12 +7,13 @@ use sqlx::postgres::PgConnection;
 use sqlx::query;
 use uuid::Uuid;
 
-use super::{AnswerCall, AnswerTerms, Answered, FoundRow, statements};
+use super::calls::{AnswerCall, AnswerTerms, Answered, FoundRow};
+use super::statements;
+use crate::domain::task::feedback::{AttemptRow, Call, Effect, Follow, Note, Place, Verdict};
 use crate::domain::{
     Actors, AttemptEvent, Finished, PrincipalId, Sent, TaskId, TaskState, TaskView, TopicName,
     TrackedRow, TrackedView, Ttr,
 };
-use crate::engine::feedback::{AttemptRow, Call, Effect, Follow, Note, Place, Verdict};
 use crate::postgres::tasks::names;
 
 /// Stands for a reason that the consumer did not give.

@@ -71,10 +71,9 @@ from unnest($1::uuid[], $2::uuid[], $3::boolean[], $4::smallint[], $5::uuid[], $
 where f.first_id = c.first_id";
 
 macro_rules! insert_in {
-    ($table:literal) => {
+    ($name:literal, $table:literal) => {
         concat!(
-            "-- answers: insert in ",
-            $table,
+            $name,
             "
 insert into ",
             $table,
@@ -90,8 +89,8 @@ from unnest($1::uuid[], $2::smallint[], $3::uuid[], $4::text[], $5::bytea[], $6:
     };
 }
 
-pub(super) const INSERT_NEAR: &str = insert_in!("task");
-pub(super) const INSERT_FAR: &str = insert_in!("task_far");
+pub(super) const INSERT_NEAR: &str = insert_in!("-- answers: insert", "task");
+pub(super) const INSERT_FAR: &str = insert_in!("-- answers: insert far", "task_far");
 
 pub(super) const RECORD: &str = "-- answers: record
 insert into execlog_attempt (id, row_id, next_id, attempt, event, reason)

@@ -5,11 +5,11 @@ use sqlx::Row;
 use sqlx::postgres::{PgConnection, PgRow};
 use uuid::Uuid;
 
+use crate::domain::task::feedback::{Follow, Note};
 use crate::domain::{
     AttemptEvent, AttemptLine, Finished, PrincipalName, Receipt, TaskId, TaskState, TaskView,
     Timestamp, TrackedRow, TrackedView,
 };
-use crate::engine::feedback::{Follow, Note};
 use crate::postgres::tasks::settle::follow_of;
 
 /// Maximum number of lines that a look-up returns. The latest ones are the interesting ones.

@@ -2,7 +2,7 @@
 //!
 //! Consumers answer about a task while its batch is settled. So the settle first enters each task
 //! into `task_follow`, where it meets the note that a consumer has left: an insert that meets a row
-//! waits until that row is committed, and a read after it sees the row. `engine::feedback` then
+//! waits until that row is committed, and a read after it sees the row. `domain::task::feedback` then
 //! decides what becomes of each task. The locks are taken in the order of docs/decisions/0025: the
 //! batches, `task_follow` by first id, rows of tasks, names.
 
@@ -14,63 +14,12 @@ use sqlx::postgres::{PgConnection, PgRow};
 use sqlx::{Connection as _, Row as _};
 use uuid::Uuid;
 
-use super::{Ended, Move, SettleRow, SettleTerms, Settled, Settlement, bind_batches};
-use crate::domain::{
-    AttemptEvent, Batch, BatchId, IdRange, Outcome, Receipt, Sent, TaskId, Timestamp, TrackedRow,
-};
-use crate::engine::feedback::{AttemptRow, Delivery, Follow, Note, Proposal, noted_row};
-
-/// A tracked task of a batch, with the outcome of its record.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Tracked {
-    id: TaskId,
-    first: TaskId,
-    tracking: TrackedRow,
-    delivery: Delivery,
-    /// The row that the settle inserts, unless the consumer has left a note.
-    pub(super) next: Option<TaskId>,
-    appended_at: Option<Timestamp>,
-    receipt: Option<Receipt>,
-    /// The reason of the death.
-    reason: Option<String>,
-    contents: SettleRow,
-}
+use super::batches::{bind_batches, settle_text};
+use super::settlement::{Ended, Move, SettleRow, SettleTerms, Settled, Settlement, Tracked};
+use crate::domain::task::feedback::{AttemptRow, Delivery, Follow, Note, Proposal, noted_row};
+use crate::domain::{AttemptEvent, BatchId, IdRange, Receipt, Sent, TaskId, TrackedRow};
 
 impl Tracked {
-    /// Returns `None` for an untracked task.
-    pub(super) fn of(batch: &Batch, index: usize, outcome: &Outcome) -> Option<Self> {
-        let task = batch.task(index);
-        let tracking = TrackedRow::decode(task.tracking?).ok()?;
-        let (delivery, next, appended_at, reason) = match outcome {
-            Outcome::Attempted { appended_at, next, .. } => {
-                (Delivery::Published, Some(*next), Some(*appended_at), None)
-            }
-            Outcome::Deferred { next, maybe_sent: true } => {
-                (Delivery::PerhapsSent, Some(*next), None, None)
-            }
-            Outcome::Deferred { next, maybe_sent: false } => {
-                (Delivery::NotSent, Some(*next), None, None)
-            }
-            Outcome::Dead { reason, .. } => {
-                (Delivery::Dead, None, None, Some(reason.replace('\0', " ")))
-            }
-            Outcome::Published(_) => return None,
-        };
-        // Tries of Kafka are counted apart from attempts: an outage uses none up.
-        let tries = if appended_at.is_some() { 1 } else { task.attempt.saturating_add(1) };
-        Some(Self {
-            id: task.id,
-            first: task.first_id,
-            tracking,
-            delivery,
-            next,
-            appended_at,
-            receipt: outcome.receipt(),
-            reason,
-            contents: SettleRow::of(batch, index, tries),
-        })
-    }
-
     fn row(&self) -> AttemptRow {
         AttemptRow { attempt: self.tracking.attempt, is_verdict: self.tracking.is_verdict }
     }
@@ -195,7 +144,7 @@ struct DeadRow<'a> {
 }
 
 const SETTLE: &str = settle_text!(
-    "settle tracked",
+    "-- settle tracked",
     ",\n  next_ids = ($17::uuid[])[s.low:s.high]",
     ", b.submitted_by, b.submitted_ats"
 );
@@ -237,10 +186,9 @@ const FORGET: &str = "-- settle: forget\ndelete from task_follow where first_id 
 
 /// Builds the statement that inserts rows into one of the two tables.
 macro_rules! insert_in {
-    ($table:literal) => {
+    ($name:literal, $table:literal) => {
         concat!(
-            "-- settle: insert in ",
-            $table,
+            $name,
             "
 insert into ",
             $table,
@@ -530,8 +478,8 @@ impl<'a> Changes<'a> {
     async fn write_rows(&self, open: &mut PgConnection) -> Result<(), sqlx::Error> {
         let (far, near): (Vec<&NewRow<'_>>, Vec<&NewRow<'_>>) =
             self.rows.iter().partition(|row| row.is_far);
-        insert_rows(open, insert_in!("task"), &near).await?;
-        insert_rows(open, insert_in!("task_far"), &far).await?;
+        insert_rows(open, insert_in!("-- settle: insert", "task"), &near).await?;
+        insert_rows(open, insert_in!("-- settle: insert far", "task_far"), &far).await?;
         bury(open, &self.dead).await?;
         if !self.ended.is_empty() {
             sqlx::query(END)
