@@ -44,8 +44,6 @@ const LAYERS: &[(&str, &[&str])] = &[
             "access",
             "audit",
             "domain",
-            // The verdicts on the calls of consumers.
-            "domain::task::feedback",
             "clock",
             "error_chain",
             "shutdown",

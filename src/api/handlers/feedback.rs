@@ -82,8 +82,9 @@ async fn answer_by_id(
     let (deadline, arrived_at) = (shared.deadline(), shared.service.arrival());
     query::refuse(request.uri())?;
     preconditions::refuse(request.headers())?;
-    let body = body::read_optional(shared, request, deadline).await?;
-    let call = call::read(kind, &body, arrived_at)?;
+    let (bytes, share) = body::read_optional(shared, request, deadline).await?;
+    let call = call::read(kind, body::text_of(&bytes)?, arrived_at)?;
+    drop((bytes, share));
     let Some(id) = id_of(path) else {
         return Err(Problem::task_not_found(false).with_verdict_not_found());
     };
@@ -105,8 +106,9 @@ async fn answer_by_name(
     let (topic, name) = name_of(path)?;
     guard.trail().names(&name);
     let permit = guard.permit(&topic)?;
-    let body = body::read_optional(shared, request, deadline).await?;
-    let call = call::read(kind, &body, arrived_at)?;
+    let (bytes, share) = body::read_optional(shared, request, deadline).await?;
+    let call = call::read(kind, body::text_of(&bytes)?, arrived_at)?;
+    drop((bytes, share));
     let not_found = || Problem::name_not_found().with_verdict_not_found();
     answer_one(shared, guard, deadline, (Target::Name(permit, name), call), not_found).await
 }

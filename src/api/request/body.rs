@@ -1,7 +1,6 @@
 //! Request bodies: read whole, within the limits. They count against the limits until the answer is
 //! made.
 
-use std::borrow::Cow;
 use std::error::Error;
 use std::{io, iter};
 
@@ -41,20 +40,20 @@ pub async fn read<'a>(
     unpacked.map_err(|_elapsed| Problem::busy(UNPACKED_AT_ONCE))?
 }
 
-/// Reads the text of a body that may be left out. Without one, and for `null`, which some clients
-/// send for no body, returns an empty object.
-pub async fn read_optional(
-    shared: &ApiShared,
+/// Reads a body that may be left out. Without one, and for `null`, which some clients send for no
+/// body, returns an empty object.
+pub async fn read_optional<'a>(
+    shared: &'a ApiShared,
     request: Request<Body>,
     deadline: Deadline,
-) -> Result<Cow<'static, str>, Problem> {
-    const NONE: Cow<'static, str> = Cow::Borrowed("{}");
+) -> Result<(Bytes, Share<'a>), Problem> {
+    let none = Bytes::from_static(b"{}");
     if request.body().is_end_stream() {
-        return Ok(NONE);
+        return Ok((none, Share::none(shared)));
     }
-    let (bytes, _share) = read(shared, request, deadline).await?;
-    let text = text_of(&bytes)?;
-    Ok(if ["", "null"].contains(&text.trim()) { NONE } else { Cow::Owned(text.to_owned()) })
+    let (bytes, share) = read(shared, request, deadline).await?;
+    let is_none = ["", "null"].contains(&text_of(&bytes)?.trim());
+    Ok((if is_none { none } else { bytes }, share))
 }
 
 /// Refuses a body on a call that takes none: ignoring a `{"dry_run":true}` would do harm. An empty

@@ -128,14 +128,15 @@ fn call_of(
     }
     let [attempt, retry_in, retry_at, is_final, reason, by] = given;
     let attempt = attempt.map(|value| count(value, u16::MAX, "attempt")).transpose()?;
-    let current = attempt.ok_or_else(|| {
+    let missing = || {
         let detail = format!(
             "{} needs attempt, from the header punctual-attempt of the record: without it, a late \
              consumer would answer for the attempt after its own",
             kind.name()
         );
         Problem::new(ProblemType::MissingField, detail).at("attempt")
-    });
+    };
+    let current = || attempt.ok_or_else(missing);
     Ok(match kind {
         CallKind::Finish => ConsumerCall::Finish { attempt },
         CallKind::Fail => {
@@ -143,11 +144,11 @@ fn call_of(
                 is_final.map(|value| boolean(value, "final")).transpose()?.unwrap_or(false);
             let retry = retry_of(retry_in, retry_at, is_final, now)?;
             let reason = reason.map(reason_of).transpose()?.flatten();
-            ConsumerCall::Fail { attempt: current?, retry, is_final, reason }
+            ConsumerCall::Fail { attempt: current()?, retry, is_final, reason }
         }
         CallKind::Extend => {
             let by = by.map(extension_of).transpose()?;
-            ConsumerCall::Extend { attempt: current?, by }
+            ConsumerCall::Extend { attempt: current()?, by }
         }
     })
 }

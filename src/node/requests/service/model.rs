@@ -218,7 +218,7 @@ impl Model {
         let reason = || "this topic is for tests of outages".to_owned();
         let answer = |(target, call)| match &target {
             Target::Name(permit, _) if permit.topic().as_str() == "full" => {
-                Err(Unavailable::Busy { limit: "answers" })
+                Err(Unavailable::Busy { limit: "answer_queue" })
             }
             Target::Name(permit, _) if permit.topic().as_str() == "away" => {
                 Err(Unavailable::ServerAway { reason: reason() })
