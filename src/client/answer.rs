@@ -97,6 +97,8 @@ pub enum Deed {
     /// Stores a task under a name, whether or not the name stood for a task.
     Replace,
     Cancel,
+    /// Answers for a tracked task as its consumer.
+    Answer,
     /// Removes one dead letter. A repetition finds none.
     TakeAway,
     /// Acts on all tasks that are left.
@@ -128,6 +130,9 @@ impl Deed {
             Self::Cancel => {
                 "the task may be cancelled, or not; repeat the command: repeating is safe"
             }
+            Self::Answer => {
+                "the call may have taken effect, or not; repeat the command: repeating is safe"
+            }
             Self::TakeAway => {
                 "it may have been done, or not; repeat the command: repeating is safe, and `not \
                  found` then means that it was done"
@@ -144,12 +149,15 @@ impl Deed {
                 Ending::new(Exit::NothingDone, format!("cannot write the answer: {error}"))
             }
             // A script that did not get the answer cannot tell whether the operation took effect.
-            Self::Submit { .. } | Self::Replace | Self::Cancel | Self::TakeAway | Self::Bulk => {
-                Ending::new(
-                    Exit::Unknown,
-                    format!("it was done; only writing the answer failed: {error}"),
-                )
-            }
+            Self::Submit { .. }
+            | Self::Replace
+            | Self::Cancel
+            | Self::Answer
+            | Self::TakeAway
+            | Self::Bulk => Ending::new(
+                Exit::Unknown,
+                format!("it was done; only writing the answer failed: {error}"),
+            ),
         }
     }
 }
@@ -223,7 +231,7 @@ pub struct NodeProblem {
 impl NodeProblem {
     pub fn exit(&self) -> Exit {
         match (self.status, self.slug()) {
-            (409, _) if self.verdict.as_deref() == Some("too_late") => Exit::TooLate,
+            (409, _) if self.is_too_late() => Exit::TooLate,
             (404, Some("task-not-found")) => Exit::NotFound,
             // Only a node's own problem types count. A proxy also answers 503 when its connection
             // to the node broke after the request was sent.
@@ -234,6 +242,19 @@ impl NodeProblem {
             (500 | 502..=504 | 520..=599, _) => Exit::Unknown,
             _ => Exit::Refused,
         }
+    }
+
+    /// Returns true when the task is past the state that the call needs.
+    fn is_too_late(&self) -> bool {
+        const TOO_LATE: [&str; 6] = [
+            "too_late",
+            "attempt_superseded",
+            "already_failed",
+            "already_finished",
+            "dead",
+            "cancelled",
+        ];
+        self.verdict.as_deref().is_some_and(|verdict| TOO_LATE.contains(&verdict))
     }
 
     /// Returns the last part of the `type`, or `None` if the problem is not a node's.
@@ -265,6 +286,17 @@ impl NodeProblem {
         // The answer may be of anybody: it must neither steer the terminal nor begin a line.
         printable(&format!("{title}{field}: {}", self.detail)).replace(['\n', '\t'], " ")
     }
+}
+
+/// The answer to a consumer's call.
+#[derive(Deserialize, Debug)]
+pub struct Heeded {
+    pub verdict: String,
+    #[serde(default)]
+    pub in_flight: bool,
+    #[serde(default)]
+    pub superseded: bool,
+    pub task: Task,
 }
 
 /// The answer to a cancel.

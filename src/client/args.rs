@@ -4,6 +4,7 @@ mod access;
 mod manual;
 mod many;
 mod node;
+mod outcome;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -15,6 +16,7 @@ use self::manual::{EXIT_CODES, SHOW_EXIT_CODES, with_codes};
 pub use self::many::{DeadArgs, DeadChange, DeadCommand, DeadList, ListArgs, PartArgs, RangeArgs};
 pub use self::node::NodeOptions;
 use self::node::{count, delay, header, name, no_flag, run_id, span, which};
+pub use self::outcome::{ExtendArgs, FailArgs, FinishArgs, TaskArgs, TrackingArgs};
 
 use crate::domain::TaskId;
 
@@ -26,10 +28,16 @@ pub const RETRY_FOR_OF_LINES: Duration = Duration::from_secs(300);
 pub enum ClientCommand {
     /// Submits a task to a node, or many from a file.
     Submit(Box<SubmitArgs>),
-    /// Shows a task: its state, and its receipt if it is published.
+    /// Shows a task: its state, its receipt if it is published, and its attempts.
     Show(Show),
     /// Cancels a task and prints the verdict, or cancels all tasks of a topic.
     Cancel(CancelArgs),
+    /// Finishes a task: its consumer has done the work, and no further attempt is made.
+    Finish(FinishArgs),
+    /// Fails an attempt of a task: the next attempt is due after the back-off.
+    Fail(FailArgs),
+    /// Extends the time to run of an attempt of a task.
+    Extend(ExtendArgs),
     /// Lists pending tasks in order of due time.
     List(ListArgs),
     /// Lists, redrives or drops dead letters, the tasks that Punctual gave up on.
@@ -131,6 +139,8 @@ pub struct SubmitArgs {
         value_parser = span(Duration::ZERO, Duration::from_hours(7 * 24))
     )]
     pub retry_for: Option<Duration>,
+    #[command(flatten)]
+    pub tracking: TrackingArgs,
     #[command(flatten)]
     pub lines: LinesArgs,
     #[command(flatten)]

@@ -1,6 +1,8 @@
 //! Builds the JSON of a submit from a command line. The node validates it: this module checks only
 //! mistakes that the node would not see.
 
+pub mod outcome;
+
 use std::path::Path;
 
 use az::SaturatingAs as _;
@@ -40,6 +42,24 @@ struct DraftBody<'a> {
     headers: Vec<(&'a str, DraftHeaderValue<'a>)>,
     #[serde(skip_serializing_if = "Option::is_none")]
     name: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ttr: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    retry: Option<RetryBody<'a>>,
+}
+
+#[derive(Serialize)]
+struct RetryBody<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    attempts_max: Option<u16>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    backoff_min: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    backoff_max: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    backoff_factor: Option<u16>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    dead_topic: Option<&'a str>,
 }
 
 /// A due time. Digits become a number, as in the API. Other text is sent as it is, and the node
@@ -122,6 +142,14 @@ pub async fn body_of(args: &SubmitArgs) -> Result<Vec<u8>, String> {
         key_base64: args.key_base64.as_deref(),
         headers: headers_of(args),
         name: args.name.as_deref().filter(|_| !args.replace),
+        ttr: args.tracking.ttr.as_deref(),
+        retry: args.tracking.ttr.as_ref().map(|_ttr| RetryBody {
+            attempts_max: args.tracking.attempts_max,
+            backoff_min: args.tracking.backoff_min.as_deref(),
+            backoff_max: args.tracking.backoff_max.as_deref(),
+            backoff_factor: args.tracking.backoff_factor,
+            dead_topic: args.tracking.dead_topic.as_deref(),
+        }),
     };
     serde_json::to_vec(&draft).map_err(|error| format!("cannot write the task as JSON: {error}"))
 }

@@ -21,6 +21,16 @@ pub struct Task {
     /// The task that replaced this one.
     pub replaced_by: Option<String>,
     pub attempt: Option<i64>,
+    pub attempts_max: Option<i64>,
+    pub ttr: Option<String>,
+    pub finish_by: Option<String>,
+    pub retry_at: Option<String>,
+    pub finished_at: Option<String>,
+    pub finished_by: Option<String>,
+    #[serde(default)]
+    pub in_flight: bool,
+    #[serde(default)]
+    pub attempts: Vec<AttemptLine>,
     pub receipt: Option<TaskReceipt>,
     #[serde(default)]
     pub headers: BTreeMap<String, Header>,
@@ -74,6 +84,34 @@ impl Header {
     }
 }
 
+/// An attempt that was published, or the consumer's answer to it.
+#[derive(Deserialize, Debug)]
+pub struct AttemptLine {
+    pub attempt: i64,
+    pub outcome: String,
+    pub at: String,
+    pub receipt: Option<AttemptReceipt>,
+    pub reason: Option<String>,
+}
+
+impl AttemptLine {
+    fn text(&self) -> String {
+        let Self { attempt, outcome, at, receipt, reason } = self;
+        let place =
+            receipt.as_ref().map_or(String::new(), |AttemptReceipt { partition, offset }| {
+                format!(", partition {partition}, offset {offset}")
+            });
+        let reason = reason.as_ref().map_or(String::new(), |reason| format!(": {reason}"));
+        format!("{attempt}: {outcome} {at}{place}{reason}")
+    }
+}
+
+#[derive(Deserialize, Debug)]
+pub struct AttemptReceipt {
+    pub partition: i64,
+    pub offset: i64,
+}
+
 #[derive(Deserialize, Debug)]
 pub struct TaskReceipt {
     pub partition: i64,
@@ -98,7 +136,12 @@ impl Task {
         line("due", Some(&self.due_at));
         line("state", Some(&self.state));
         line("replaced by", self.replaced_by.as_deref());
-        line("attempt", self.attempt.map(|attempt| attempt.to_string()).as_deref());
+        line("attempt", self.attempt_of_all().as_deref());
+        line("ttr", self.ttr.as_deref());
+        line("finish by", self.finish_by.as_deref());
+        line("retry", self.retry_at.as_deref());
+        line("finished", moment_and_name(&self.finished_at, &self.finished_by).as_deref());
+        line("in flight", self.in_flight.then_some("an attempt may have come after that"));
         line("reason", self.reason.as_deref());
         line("died", self.died_at.as_deref());
         line("submitted", moment_and_name(&self.submitted_at, &self.submitted_by).as_deref());
@@ -114,6 +157,9 @@ impl Task {
             );
             line("partition", Some(&receipt.partition.to_string()));
             line("offset", Some(&receipt.offset.to_string()));
+        }
+        for attempt in &self.attempts {
+            line("  attempt", Some(&attempt.text()));
         }
         line("key", self.key.as_deref());
         line("key base64", self.key_base64.as_deref());
@@ -138,6 +184,14 @@ impl Task {
         line("redacted", self.redacted.then_some(is_redacted));
         lines.truncate(lines.trim_end().len());
         lines
+    }
+
+    fn attempt_of_all(&self) -> Option<String> {
+        let attempt = self.attempt?;
+        Some(match self.attempts_max {
+            Some(attempts_max) => format!("{attempt} of {attempts_max}"),
+            None => attempt.to_string(),
+        })
     }
 }
 

@@ -4,6 +4,7 @@
 mod access;
 mod in_doubt;
 mod many;
+mod outcomes;
 mod scripted;
 
 use std::net::SocketAddr;
@@ -33,6 +34,9 @@ enum CommandLine {
     Submit(Box<SubmitArgs>),
     Show(args::Show),
     Cancel(CancelArgs),
+    Finish(args::FinishArgs),
+    Fail(args::FailArgs),
+    Extend(args::ExtendArgs),
     Dead(DeadArgs),
 }
 

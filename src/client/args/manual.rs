@@ -10,6 +10,16 @@ Exit codes:
   5  too late to cancel or to replace
   6  unknown whether it was done: the message says whether repeating is safe";
 
+pub const OUTCOME_EXIT_CODES: &str = "\
+Exit codes:
+  0  done: the output is the verdict
+  1  refused: the message says why, and what would be right
+  2  wrong usage
+  3  nothing was done: the node is unreachable or busy, or a server is unavailable; retry
+  4  no such task
+  5  too late: a later attempt was made, or the task is finished, dead or cancelled
+  6  unknown whether it was done; repeating is safe";
+
 pub const SHOW_EXIT_CODES: &str = "\
 Exit codes:
   0  done
@@ -38,6 +48,19 @@ punctual cancel <ID> [OPTIONS]
        punctual cancel --topic <TOPIC> [--due-from <TIME>] [--due-to <TIME>]
            <--dry-run|--yes> [OPTIONS]
        punctual cancel --submitted-by <PRINCIPAL> [--topic <TOPIC>] <--dry-run|--yes> [OPTIONS]";
+
+pub const FINISH_USAGE: &str = "\
+punctual finish <ID> [--attempt <NUMBER>] [OPTIONS]
+       punctual finish --topic <TOPIC> --name <NAME> [--attempt <NUMBER>] [OPTIONS]";
+
+pub const FAIL_USAGE: &str = "\
+punctual fail <ID> --attempt <NUMBER> [--retry-in <SPAN>|--retry-at <TIME>|--final]
+           [--reason <TEXT>] [OPTIONS]
+       punctual fail --topic <TOPIC> --name <NAME> --attempt <NUMBER> .. [OPTIONS]";
+
+pub const EXTEND_USAGE: &str = "\
+punctual extend <ID> --attempt <NUMBER> [--by <SPAN>] [OPTIONS]
+       punctual extend --topic <TOPIC> --name <NAME> --attempt <NUMBER> [--by <SPAN>] [OPTIONS]";
 
 pub const LIST_USAGE: &str = "\
 punctual list [--topic <TOPIC>] [--submitted-by <PRINCIPAL>] [--due-from <TIME>]
@@ -83,6 +106,8 @@ pub const SUBMIT_EXAMPLES: &str = r#"Examples:
   punctual submit --topic orders --name order-17 --delay 2h --payload-text first \
     --replace --if-absent
   punctual submit --topic orders --delay 1d --tombstone --key 17
+  punctual submit --topic orders --delay 30m --payload '{"cancel": 17}' --name order-17 \
+    --ttr 30s --attempts-max 5 --backoff-min 10s
 
   Many at once: a file with one task per line, as for POST /v1/tasks.
   {"topic":"orders","delay":"30m","payload":{"order":17}}
@@ -106,6 +131,23 @@ Examples:
   punctual cancel --topic orders --due-to 2030-02-01T00:00:00Z --dry-run
   punctual cancel --topic orders --yes
   punctual cancel --submitted-by order-service --dry-run";
+
+pub const FINISH_EXAMPLES: &str = "\
+Examples:
+  punctual finish 01934b2e-7d3c-8017-9f2b-6a1c0e4d5b7f
+  punctual finish 01934b2e-7d3c-8017-9f2b-6a1c0e4d5b7f --attempt 2
+  punctual finish --topic orders --name order-17";
+
+pub const FAIL_EXAMPLES: &str = "\
+Examples:
+  punctual fail 01934b2e-7d3c-8017-9f2b-6a1c0e4d5b7f --attempt 1
+  punctual fail --topic orders --name order-17 --attempt 1 --retry-in 10m --reason 'no answer'
+  punctual fail --topic orders --name order-17 --attempt 2 --final --reason 'no such order'";
+
+pub const EXTEND_EXAMPLES: &str = "\
+Examples:
+  punctual extend 01934b2e-7d3c-8017-9f2b-6a1c0e4d5b7f --attempt 1
+  punctual extend --topic orders --name order-17 --attempt 1 --by 5m";
 
 pub const LIST_EXAMPLES: &str = "\
 Examples:

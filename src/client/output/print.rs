@@ -2,7 +2,7 @@
 
 use std::io::{self, Write as _};
 
-use crate::client::answer::{Cancelled, Ending, Exit, NodeAnswer};
+use crate::client::answer::{Cancelled, Ending, Exit, Heeded, NodeAnswer};
 use crate::client::task::Task;
 
 /// Writes `text` to stdout as complete lines. A reader that has closed the pipe (`| head`) is not
@@ -37,7 +37,7 @@ pub fn submitted(answer: &NodeAnswer) -> Result<String, Ending> {
     let task: Task = answer.read()?;
     let verb = if answer.status == 201 { "submitted" } else { "known by its name" };
     let advice = match task.state.as_str() {
-        "published" | "cancelled" | "dead" => {
+        "published" | "finished" | "cancelled" | "dead" => {
             "; nothing is scheduled: --replace schedules a new task under this name"
         }
         _ => "",
@@ -65,6 +65,19 @@ pub fn shown(answer: &NodeAnswer) -> Result<String, Ending> {
 pub fn cancelled(answer: &NodeAnswer) -> Result<String, Ending> {
     let cancelled: Cancelled = answer.read()?;
     Ok(format!("{}  {}", cancelled.task.id, cancelled.verdict))
+}
+
+/// Returns the verdict of a consumer's call, and its task.
+pub fn answered(answer: &NodeAnswer) -> Result<String, Ending> {
+    let Heeded { verdict, in_flight, superseded, task } = answer.read()?;
+    let next = match (&task.retry_at, &task.finish_by) {
+        (Some(at), _) if verdict == "retrying" => format!(", due {at}"),
+        (_, Some(by)) if verdict == "extended" => format!(", to finish by {by}"),
+        _ => String::new(),
+    };
+    let in_flight = if in_flight { "; an attempt may still reach the topic" } else { "" };
+    let superseded = if superseded { "; a later attempt was made" } else { "" };
+    Ok(format!("{}  {verdict}{next}{in_flight}{superseded}", task.id))
 }
 
 /// Describes a dead letter that was dropped.
