@@ -1,4 +1,5 @@
-//! The command-line clients of the REST API: `submit`, `show`, `cancel`, `list` and `dead`.
+//! The command-line clients of the REST API: `submit`, `show`, `cancel`, `finish`, `fail`, `extend`,
+//! `list` and `dead`.
 //!
 //! Each command prints its result to stdout and its errors to stderr. The exit code tells a script
 //! what to do next. A command repeats a call only where that is safe: the task has a name, the call
@@ -24,6 +25,7 @@ use answer::{Deed, Ending, NodeAnswer};
 use args::DeadCommand;
 use bulk::Bulk;
 use caller::{Call, Condition, NodeCaller, Repeating};
+use draft::outcome;
 use output::{counts, print};
 use pages::{ListFailure, ListParameters};
 use task::Task;
@@ -37,6 +39,15 @@ pub async fn run(command: args::ClientCommand) -> ExitCode {
         args::ClientCommand::Submit(args) => Box::pin(submit(*args)).await,
         args::ClientCommand::Show(args) => show(args).await,
         args::ClientCommand::Cancel(args) => cancel(args).await,
+        args::ClientCommand::Finish(args) => {
+            answer(&args.node, &args.task, "finish", outcome::of_finish(&args)).await
+        }
+        args::ClientCommand::Fail(args) => {
+            answer(&args.node, &args.task, "fail", outcome::of_fail(&args)).await
+        }
+        args::ClientCommand::Extend(args) => {
+            answer(&args.node, &args.task, "extend", outcome::of_extend(&args)).await
+        }
         args::ClientCommand::List(args) => list(args).await,
         args::ClientCommand::Dead(args) => dead(args).await,
     }
@@ -122,6 +133,33 @@ async fn cancel_many(args: &args::CancelArgs) -> ExitCode {
         done: "cancelled",
     };
     run_bulk(&args.node, bulk).await
+}
+
+/// Answers for a tracked task as its consumer.
+async fn answer(
+    node: &args::NodeOptions,
+    task: &args::TaskArgs,
+    call: &str,
+    body: Result<Vec<u8>, String>,
+) -> ExitCode {
+    let asked = answer_one(node, task, call, body).await;
+    end(asked, node.json, Deed::Answer, print::answered)
+}
+
+async fn answer_one(
+    node: &args::NodeOptions,
+    task: &args::TaskArgs,
+    call: &str,
+    body: Result<Vec<u8>, String>,
+) -> Result<NodeAnswer, Ending> {
+    let body = body.map_err(Ending::usage)?;
+    ask(node, |caller| match (&task.id, &task.topic, &task.name) {
+        (None, Some(topic), Some(name)) => {
+            caller.post(&["v1", "topics", topic, "tasks", name, call], body)
+        }
+        (id, ..) => caller.post(&["v1", "tasks", &id_text(*id), call], body),
+    })
+    .await
 }
 
 /// Refuses an irreversible bulk operation that was not confirmed.
