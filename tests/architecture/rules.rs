@@ -149,7 +149,7 @@ const ASK_FOR_PERMITS: &[&str] = &[
 ];
 
 /// Types of these files that are no permits, but say that one is missing.
-const MISSING_RIGHTS: &[&str] = &["Denied", "HiddenTask"];
+const MISSING_RIGHTS: &[&str] = &["Denied", "DeniedDraft", "HiddenTask"];
 
 /// The functions that make permits.
 const MAKE_PERMITS: &[&str] = &["new", "of", "of_topic", "on", "unlimited"];

@@ -16,6 +16,7 @@ use crate::domain::{BatchId, NodeId};
 use crate::postgres::connection::error::PostgresError;
 use crate::postgres::connection::{Connection, ConnectionPurpose, PostgresSettings};
 
+pub(in crate::postgres::tasks) use self::batches::{INSERT_FAR, INSERT_NEAR};
 pub use self::settlement::{SettleTerms, Settled, Settlement};
 pub(in crate::postgres::tasks) use self::tracked::follow_of;
 

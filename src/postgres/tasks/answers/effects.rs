@@ -15,6 +15,7 @@ use crate::domain::{
     TrackedRow, TrackedView, Ttr,
 };
 use crate::postgres::tasks::names;
+use crate::postgres::tasks::settle::{INSERT_FAR, INSERT_NEAR};
 
 /// Stands for a reason that the consumer did not give.
 const NO_REASON: &str = "no reason given";
@@ -312,8 +313,8 @@ impl<'a> Effects<'a> {
         self.write_changes(open).await?;
         let (far, near): (Vec<&NewRow<'_>>, Vec<&NewRow<'_>>) =
             self.rows.iter().partition(|row| row.is_far);
-        insert(open, statements::INSERT_NEAR, &near).await?;
-        insert(open, statements::INSERT_FAR, &far).await?;
+        insert(open, INSERT_NEAR, &near).await?;
+        insert(open, INSERT_FAR, &far).await?;
         if !self.lines.is_empty() {
             let each = || self.lines.iter();
             query(statements::RECORD)
@@ -429,6 +430,7 @@ async fn insert(
         .bind(record(1))
         .bind(record(2))
         .bind(each().map(|row| row.found.name.as_deref()).collect::<Vec<_>>())
+        .bind(vec![1_i16; rows.len()])
         .bind(each().map(|row| row.found.submitted.0).collect::<Vec<_>>())
         .bind(each().map(|row| row.found.submitted.1).collect::<Vec<_>>())
         .bind(each().map(|row| row.tracking.as_slice()).collect::<Vec<_>>())

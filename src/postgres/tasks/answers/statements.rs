@@ -70,28 +70,6 @@ from unnest($1::uuid[], $2::uuid[], $3::boolean[], $4::smallint[], $5::uuid[], $
   as c (first_id, row_id, is_again, note, next_id, is_verdict, attempts_max, reason)
 where f.first_id = c.first_id";
 
-macro_rules! insert_in {
-    ($name:literal, $table:literal) => {
-        concat!(
-            $name,
-            "
-insert into ",
-            $table,
-            " (id, shard, first_id, topic, key, payload, headers, name, attempt, submitted_by,
-  submitted_at, tracking)
-select r.id, r.shard, r.first_id, r.topic, r.key, r.payload, r.headers, r.name, 1, r.submitted_by,
-  r.submitted_at, r.tracking
-from unnest($1::uuid[], $2::smallint[], $3::uuid[], $4::text[], $5::bytea[], $6::bytea[],
-  $7::bytea[], $8::text[], $9::smallint[], $10::bigint[], $11::bytea[])
-  as r (id, shard, first_id, topic, key, payload, headers, name, submitted_by, submitted_at,
-  tracking)"
-        )
-    };
-}
-
-pub(super) const INSERT_NEAR: &str = insert_in!("-- answers: insert", "task");
-pub(super) const INSERT_FAR: &str = insert_in!("-- answers: insert far", "task_far");
-
 pub(super) const RECORD: &str = "-- answers: record
 insert into execlog_attempt (id, row_id, next_id, attempt, event, reason)
 select * from unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::smallint[], $5::smallint[],

@@ -14,7 +14,7 @@ use sqlx::postgres::{PgConnection, PgRow};
 use sqlx::{Connection as _, Row as _};
 use uuid::Uuid;
 
-use super::batches::{bind_batches, settle_text};
+use super::batches::{INSERT_FAR, INSERT_NEAR, bind_batches, settle_text};
 use super::settlement::{Ended, Move, SettleRow, SettleTerms, Settled, Settlement, Tracked};
 use crate::domain::task::feedback::{AttemptRow, Delivery, Follow, Note, Proposal, noted_row};
 use crate::domain::{AttemptEvent, BatchId, IdRange, Receipt, Sent, TaskId, TrackedRow};
@@ -183,22 +183,6 @@ on conflict (first_id) do update set row_id = excluded.row_id,
   maybe_sent = task_follow.maybe_sent or excluded.maybe_sent";
 
 const FORGET: &str = "-- settle: forget\ndelete from task_follow where first_id = any($1)";
-
-/// Builds the statement that inserts rows into one of the two tables.
-macro_rules! insert_in {
-    ($name:literal, $table:literal) => {
-        concat!(
-            $name,
-            "
-insert into ",
-            $table,
-            " (id, shard, first_id, topic, key, payload, headers, name, attempt, submitted_by,
-  submitted_at, tracking)
-select * from unnest($1::uuid[], $2::smallint[], $3::uuid[], $4::text[], $5::bytea[], $6::bytea[],
-  $7::bytea[], $8::text[], $9::smallint[], $10::smallint[], $11::bigint[], $12::bytea[])"
-        )
-    };
-}
 
 const BURY: &str = "-- settle: dead letters
 insert into dead_letter (id, row_id, topic, key, payload, headers, name, attempts, reason,
@@ -478,8 +462,8 @@ impl<'a> Changes<'a> {
     async fn write_rows(&self, open: &mut PgConnection) -> Result<(), sqlx::Error> {
         let (far, near): (Vec<&NewRow<'_>>, Vec<&NewRow<'_>>) =
             self.rows.iter().partition(|row| row.is_far);
-        insert_rows(open, insert_in!("-- settle: insert", "task"), &near).await?;
-        insert_rows(open, insert_in!("-- settle: insert far", "task_far"), &far).await?;
+        insert_rows(open, INSERT_NEAR, &near).await?;
+        insert_rows(open, INSERT_FAR, &far).await?;
         bury(open, &self.dead).await?;
         if !self.ended.is_empty() {
             sqlx::query(END)
