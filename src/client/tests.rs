@@ -325,7 +325,12 @@ fn a_task_is_named_by_its_id_or_by_topic_and_name() {
                 CommandLine::Dead(DeadArgs {
                     command: DeadCommand::Redrive(args) | DeadCommand::Drop(args),
                 }) => args.yes,
-                CommandLine::Submit(_) | CommandLine::Show(_) | CommandLine::Dead(_) => false,
+                CommandLine::Submit(_)
+                | CommandLine::Finish(_)
+                | CommandLine::Fail(_)
+                | CommandLine::Extend(_)
+                | CommandLine::Show(_)
+                | CommandLine::Dead(_) => false,
             },
         )
     };

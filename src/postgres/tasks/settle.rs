@@ -10,7 +10,7 @@ use sqlx::Row as _;
 use sqlx::postgres::PgConnection;
 use uuid::Uuid;
 
-use self::batches::{bind_batches, settle_text};
+use self::batches::bind_batches;
 use self::settlement::SettleRow;
 use crate::domain::{BatchId, NodeId};
 use crate::postgres::connection::error::PostgresError;
@@ -28,7 +28,25 @@ const PURPOSE: ConnectionPurpose = ConnectionPurpose {
     settings: &[("synchronous_commit", "off"), ("plan_cache_mode", "force_custom_plan")],
 };
 
-const SETTLE: &str = settle_text!("-- settle", "", "");
+/// Settles several batches in one statement: their arrays are concatenated, and each batch takes
+/// its slice. The ids are given twice: a join alone is not an index condition, and each settle
+/// would scan the whole index, with an entry for each batch since the last vacuum (7 ms for
+/// 540,000).
+const SETTLE: &str = "-- settle
+update execlog_batch b
+set settled_at = clock_timestamp(),
+  width_class = s.width_class, id_from = s.id_from, id_to = s.id_to,
+  topic_names = ($7::text[])[s.topic_low:s.topic_high],
+  topic_indexes = case when s.has_indexes then ($8::smallint[])[s.low:s.high] end,
+  outcomes = ($9::smallint[])[s.low:s.high],
+  partitions = ($10::integer[])[s.low:s.high],
+  offsets = ($11::bigint[])[s.low:s.high],
+  published_ats = ($12::bigint[])[s.low:s.high]
+from unnest($2::uuid[], $3::smallint[], $4::uuid[], $5::uuid[], $6::boolean[], $13::integer[],
+  $14::integer[], $15::integer[], $16::integer[])
+  as s(batch, width_class, id_from, id_to, has_indexes, low, high, topic_low, topic_high)
+where b.batch = any($2) and b.batch = s.batch and b.owner = $1 and b.settled_at is null
+returning b.batch";
 
 /// Settles one batch with follow-ups, dead letters, ends of later attempts or names to keep. All of
 /// it depends on the updated row, so that neither a zombie's settle nor a repeated one creates a

@@ -7,38 +7,7 @@ use uuid::Uuid;
 
 use super::settlement::Settlement;
 
-/// Settles several batches in one statement: their arrays are concatenated, and each batch takes
-/// its slice. The ids are given twice: a join alone is not an index condition, and each settle
-/// would scan the whole index, with an entry for each batch since the last vacuum (7 ms for
-/// 540,000).
-macro_rules! settle_text {
-    ($name:literal, $next_ids:literal, $returning:literal) => {
-        concat!(
-            $name,
-            "
-update execlog_batch b
-set settled_at = clock_timestamp(),
-  width_class = s.width_class, id_from = s.id_from, id_to = s.id_to,
-  topic_names = ($7::text[])[s.topic_low:s.topic_high],
-  topic_indexes = case when s.has_indexes then ($8::smallint[])[s.low:s.high] end,
-  outcomes = ($9::smallint[])[s.low:s.high],
-  partitions = ($10::integer[])[s.low:s.high],
-  offsets = ($11::bigint[])[s.low:s.high],
-  published_ats = ($12::bigint[])[s.low:s.high]",
-            $next_ids,
-            "
-from unnest($2::uuid[], $3::smallint[], $4::uuid[], $5::uuid[], $6::boolean[], $13::integer[],
-  $14::integer[], $15::integer[], $16::integer[])
-  as s(batch, width_class, id_from, id_to, has_indexes, low, high, topic_low, topic_high)
-where b.batch = any($2) and b.batch = s.batch and b.owner = $1 and b.settled_at is null
-returning b.batch",
-            $returning
-        )
-    };
-}
-pub(super) use settle_text;
-
-/// Binds the sixteen parameters of [`settle_text`].
+/// Binds the sixteen parameters of a settle of batches.
 pub(super) fn bind_batches<'q>(
     query: sqlx::query::Query<'q, Postgres, PgArguments>,
     node: Uuid,

@@ -14,7 +14,7 @@ use sqlx::postgres::{PgConnection, PgRow};
 use sqlx::{Connection as _, Row as _};
 use uuid::Uuid;
 
-use super::batches::{INSERT_FAR, INSERT_NEAR, bind_batches, settle_text};
+use super::batches::{INSERT_FAR, INSERT_NEAR, bind_batches};
 use super::settlement::{Ended, Move, SettleRow, SettleTerms, Settled, Settlement, Tracked};
 use crate::domain::task::feedback::{AttemptRow, Delivery, Follow, Note, Proposal, noted_row};
 use crate::domain::{AttemptEvent, BatchId, IdRange, Receipt, Sent, TaskId, TrackedRow};
@@ -143,11 +143,23 @@ struct DeadRow<'a> {
     tracking: Option<Vec<u8>>,
 }
 
-const SETTLE: &str = settle_text!(
-    "-- settle tracked",
-    ",\n  next_ids = ($17::uuid[])[s.low:s.high]",
-    ", b.submitted_by, b.submitted_ats"
-);
+/// As the plain settle, and also the next rows.
+const SETTLE: &str = "-- settle tracked
+update execlog_batch b
+set settled_at = clock_timestamp(),
+  width_class = s.width_class, id_from = s.id_from, id_to = s.id_to,
+  topic_names = ($7::text[])[s.topic_low:s.topic_high],
+  topic_indexes = case when s.has_indexes then ($8::smallint[])[s.low:s.high] end,
+  outcomes = ($9::smallint[])[s.low:s.high],
+  partitions = ($10::integer[])[s.low:s.high],
+  offsets = ($11::bigint[])[s.low:s.high],
+  published_ats = ($12::bigint[])[s.low:s.high],
+  next_ids = ($17::uuid[])[s.low:s.high]
+from unnest($2::uuid[], $3::smallint[], $4::uuid[], $5::uuid[], $6::boolean[], $13::integer[],
+  $14::integer[], $15::integer[], $16::integer[])
+  as s(batch, width_class, id_from, id_to, has_indexes, low, high, topic_low, topic_high)
+where b.batch = any($2) and b.batch = s.batch and b.owner = $1 and b.settled_at is null
+returning b.batch, b.submitted_by, b.submitted_ats";
 
 /// Enters tasks without a row. A task whose consumer was quicker has one already.
 const ENTER: &str = "-- settle: follow
