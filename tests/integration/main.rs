@@ -27,6 +27,7 @@ mod clock_steps;
 mod cluster;
 mod command_line;
 mod compressed_records;
+mod consumers;
 mod dead_letters;
 mod delays;
 mod denied_topics;

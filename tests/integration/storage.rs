@@ -203,7 +203,7 @@ async fn a_new_database_is_ready_after_one_migration_and_unchanged_by_another() 
     let mut database = Database::empty().await;
     assert!(matches!(schema::check(&database.settings).await, Err(CheckError::NoSchema)));
     let first = schema::migrate(&database.settings, ClusterWishes::default()).await.unwrap();
-    assert_eq!((first.cluster, first.applied.len()), (ClusterSettings::DEFAULT, 7));
+    assert_eq!((first.cluster, first.applied.len()), (ClusterSettings::DEFAULT, 8));
     assert!(first.partitions_made > 292 + 24 + 6, "{}", first.partitions_made);
     let again = schema::migrate(&database.settings, ClusterWishes::default()).await.unwrap();
     assert_eq!((again.applied, again.changed), (vec![], vec![]));
@@ -245,7 +245,7 @@ async fn two_migrations_at_once_wait_for_each_other() {
     let database = Database::empty().await;
     let migrate = || schema::migrate(&database.settings, ClusterWishes::default());
     let (one, other) = tokio::join!(migrate(), migrate());
-    assert_eq!(one.unwrap().applied.len() + other.unwrap().applied.len(), 7, "each version once");
+    assert_eq!(one.unwrap().applied.len() + other.unwrap().applied.len(), 8, "each version once");
 }
 
 #[tokio::test]

@@ -184,7 +184,7 @@ async fn set_storage(open: &mut PgConnection) -> Result<(), sqlx::Error> {
         join pg_type t on t.oid = a.atttypid
         where c.oid in (select to_regclass(n)
           from unnest(array['task', 'task_far', 'execlog_batch', 'execlog_payload',
-          'dead_letter']) n)
+          'dead_letter', 'execlog_finished']) n)
           and a.attlen = -1 and (t.typcategory = 'A' or t.typname = 'bytea')
           and case when $1 then a.attcompression <> 'l' else a.attstorage <> 'e' end",
     )

@@ -1,0 +1,220 @@
+//! Tracked tasks from end to end: consumers read records from Kafka and answer over REST.
+
+use std::collections::{HashMap, HashSet};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use uuid::Uuid;
+
+use crate::support::{Api, Cluster, Record, eventually, eventually_some};
+
+const DEADLINE: Duration = Duration::from_secs(120);
+
+fn number(record: &Record, header: &str) -> u64 {
+    let value = record.header(header).unwrap_or_else(|| panic!("no header {header}"));
+    String::from_utf8_lossy(value).parse().unwrap()
+}
+
+async fn say(api: &Api, id: Uuid, what: &str, body: &Value) -> (u16, Value) {
+    let answer = api.post(&format!("/v1/tasks/{id}/{what}"), body.to_string()).await;
+    (answer.status, answer.json())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_task_that_is_not_finished_in_time_comes_again_until_it_is() {
+    let cluster = Cluster::start("finish").await;
+    let topic = cluster.topic("orders").await;
+    let node = cluster.node().await;
+    let consumer = cluster.consumer(&topic);
+    let retry = json!({ "attempts_max": 3 });
+    let task = json!({
+        "topic": topic, "delay": 0, "payload": { "order": 17 }, "name": "order-17", "ttr": "1s",
+        "retry": retry
+    });
+    let id = node.api().submit(&task).await.id;
+    let first = consumer.wait_count(1, DEADLINE).await.remove(0);
+    assert_eq!((first.task_id(), number(&first, "punctual-attempt")), (id, 1));
+    assert_eq!(number(&first, "punctual-attempts-max"), 3);
+    assert_eq!(number(&first, "punctual-ttr-ms"), 1000);
+    let second = consumer.wait_count(2, DEADLINE).await.remove(1);
+    assert_eq!((second.task_id(), number(&second, "punctual-attempt")), (id, 2));
+    assert_eq!((&second.key, &second.payload), (&first.key, &first.payload));
+    assert!(second.timestamp - first.timestamp >= 1000, "not before its time to run is over");
+    let (status, problem) = say(node.api(), id, "fail", &json!({ "attempt": 1 })).await;
+    assert_eq!((status, &problem["verdict"]), (409, &json!("attempt_superseded")));
+    let (status, done) = say(node.api(), id, "finish", &json!({ "attempt": 2 })).await;
+    assert_eq!((status, &done["verdict"]), (200, &json!("finished")), "{done}");
+    let (status, done) = say(node.api(), id, "finish", &json!({})).await;
+    assert_eq!((status, &done["verdict"]), (200, &json!("finished")), "repeatable");
+    let shown = node.api().task(id).await.shown;
+    assert_eq!(shown["state"], "finished", "{shown}");
+    let attempts = shown["attempts"].as_array().unwrap();
+    let published = attempts.iter().filter(|line| line["receipt"].is_object());
+    assert_eq!(published.count(), 2, "{shown}");
+    // The name is free, as after any other end, but still known.
+    assert_eq!(node.api().submit(&task).await.id, id);
+    eventually("nothing is left to do", DEADLINE, async || {
+        cluster.count("select count(*) from task_follow").await == 0
+    })
+    .await;
+    assert_eq!(consumer.records().len(), 2);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_task_is_dead_after_its_last_attempt_and_its_record_is_in_the_dead_topic() {
+    let cluster = Cluster::start("dead-topic").await;
+    let (topic, dead_topic) = (cluster.topic("orders").await, cluster.topic("dead").await);
+    let node = cluster.node().await;
+    let (consumer, undertaker) = (cluster.consumer(&topic), cluster.consumer(&dead_topic));
+    let absent = json!({
+        "topic": topic, "delay": 0, "payload": 1, "ttr": "1s",
+        "retry": { "dead_topic": format!("{topic}-absent") }
+    });
+    let refused = node.api().post("/v1/tasks", absent.to_string()).await;
+    assert_eq!((refused.status, &refused.json()["field"]), (422, &json!("retry.dead_topic")));
+    let task = json!({
+        "topic": topic, "delay": 0, "payload": 1, "key": "k", "headers": { "own": "x" }, "ttr": "1s",
+        "retry": { "attempts_max": 2, "dead_topic": dead_topic }
+    });
+    let id = node.api().submit(&task).await.id;
+    consumer.wait_count(1, DEADLINE).await;
+    let failed = json!({ "attempt": 1, "retry_in": "0s", "reason": "out of stock" });
+    eventually("the first attempt has failed", DEADLINE, async || {
+        say(node.api(), id, "fail", &failed).await.0 == 200
+    })
+    .await;
+    consumer.wait_count(2, DEADLINE).await;
+    let buried = undertaker.wait_count(1, DEADLINE).await.remove(0);
+    assert_eq!((buried.task_id(), buried.key.as_deref()), (id, Some(&b"k"[..])));
+    assert_eq!(buried.header("own"), Some(&b"x"[..]));
+    assert_eq!(buried.header("punctual-topic"), Some(topic.as_bytes()));
+    let reason = "attempt 2 of 2 was not finished in its time to run";
+    assert_eq!(buried.header("punctual-dead-reason"), Some(reason.as_bytes()));
+    let shown = eventually_some("it is dead", DEADLINE, async || {
+        let shown = node.api().task(id).await.shown;
+        (shown["state"] == "dead" && shown["died_at"].is_string()).then_some(shown)
+    })
+    .await;
+    assert_eq!(shown["reason"], reason, "{shown}");
+    let (status, problem) = say(node.api(), id, "finish", &json!({})).await;
+    assert_eq!((status, &problem["verdict"]), (409, &json!("dead")));
+    assert_eq!(consumer.records().len(), 2, "exactly attempts_max");
+    assert_eq!(node.api().metric("punctual_tasks_exhausted_total").await, 1.0);
+}
+
+/// How a test's consumer treats an attempt.
+fn mood(id: Uuid, attempt: u64) -> u64 {
+    (id.as_u128() >> 8).wrapping_add(u128::from(attempt) * 7).rem_euclid(10) as u64
+}
+
+/// Consumers finish, fail and stay silent while a node is killed and another is frozen. Each task
+/// has one final line, no attempt is claimed after `finished`, and none is forgotten.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_task_is_forgotten_and_none_is_attempted_after_its_finish_while_nodes_die() {
+    const TASKS: usize = 400;
+    let cluster = Cluster::start("answers-die").await;
+    let topic = cluster.topic("orders").await;
+    let (mut victim, stayer) = tokio::join!(cluster.node(), cluster.node());
+    let consumer = cluster.consumer(&topic);
+    let tasks: Vec<Value> = (0..TASKS)
+        .map(|n| {
+            json!({
+                "topic": topic, "delay": 500 + n * 5, "payload": n, "ttr": "1s",
+                "retry": { "attempts_max": 4 }
+            })
+        })
+        .collect();
+    for some in tasks.chunks(100) {
+        stayer.api().submit_all(some).await;
+    }
+    let mut handled = 0;
+    let mut finished: HashMap<Uuid, u64> = HashMap::new();
+    let mut has_killed = false;
+    eventually("each task has ended", DEADLINE, async || {
+        let records = consumer.records();
+        for record in &records[handled..] {
+            let (id, attempt) = (record.task_id(), number(record, "punctual-attempt"));
+            match mood(id, attempt) {
+                0..3 => {}
+                3..6 => {
+                    let body = json!({ "attempt": attempt, "retry_in": "0s" });
+                    say(stayer.api(), id, "fail", &body).await;
+                }
+                _ => {
+                    let (status, done) =
+                        say(stayer.api(), id, "finish", &json!({ "attempt": attempt })).await;
+                    if status == 200 {
+                        assert_eq!(done["verdict"], "finished");
+                        finished.insert(id, attempt);
+                    }
+                }
+            }
+        }
+        handled = records.len();
+        if !has_killed && handled > TASKS / 2 {
+            has_killed = true;
+            victim.kill().await;
+            stayer.freeze();
+            tokio::time::sleep(Duration::from_secs(2)).await;
+            stayer.thaw();
+        }
+        let ended = "select count(*) from execlog where state in ('finished', 'dead')";
+        cluster.count(ended).await == i64::try_from(TASKS).unwrap()
+    })
+    .await;
+    assert!(has_killed);
+    let twice = "select count(*) from (select id from execlog where state in ('finished', 'dead')
+      group by id having count(*) > 1) x";
+    assert_eq!(cluster.count(twice).await, 0, "one final line each");
+    let later = "select count(*) from execlog_finished f join execlog_batch b
+      on f.id = any(coalesce(b.first_ids, b.ids)) where b.claimed_at > f.finished_at";
+    assert_eq!(cluster.count(later).await, 0, "claimed after the finish");
+    let lines: i64 = cluster.count("select count(*) from execlog where state = 'finished'").await;
+    assert!(finished.len() <= usize::try_from(lines).unwrap());
+    let records = consumer.records();
+    let seen: HashSet<Uuid> = records.iter().map(Record::task_id).collect();
+    assert_eq!(seen.len(), TASKS);
+    assert!(records.iter().all(|record| number(record, "punctual-attempt") <= 4));
+    assert_eq!(cluster.count("select count(*) from task_follow").await, 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_outcomes_are_taken_at_once_each_with_its_result() {
+    let cluster = Cluster::start("outcomes").await;
+    let topic = cluster.topic("orders").await;
+    let node = cluster.node().await;
+    let consumer = cluster.consumer(&topic);
+    let tasks: Vec<Value> = (0..50)
+        .map(|n| {
+            json!({
+                "topic": topic, "delay": 0, "payload": n, "name": format!("n{n}"), "ttr": "1h"
+            })
+        })
+        .collect();
+    let ids: Vec<Uuid> = node.api().submit_all(&tasks).await.iter().map(|task| task.id).collect();
+    consumer.wait_count(50, DEADLINE).await;
+    let mut outcomes: Vec<Value> = ids[..25]
+        .iter()
+        .map(|id| json!({ "id": id.to_string(), "outcome": "finish" }))
+        .chain((25..48).map(|n| {
+            json!({ "topic": topic, "name": format!("n{n}"), "outcome": "finish", "attempt": 1 })
+        }))
+        .collect();
+    outcomes
+        .push(json!({ "id": ids[48].to_string(), "outcome": "fail", "attempt": 1, "final": true }));
+    outcomes
+        .push(json!({ "id": ids[49].to_string(), "outcome": "extend", "attempt": 1, "by": "2h" }));
+    let absent = Uuid::from_u128(ids[0].as_u128() ^ 1);
+    outcomes.push(json!({ "id": absent.to_string(), "outcome": "finish" }));
+    let body = json!({ "outcomes": outcomes }).to_string();
+    let answer = node.api().post("/v1/outcomes", body).await;
+    assert_eq!(answer.status, 200, "{}", answer.json());
+    let results = answer.json()["results"].as_array().unwrap().clone();
+    assert_eq!(results.len(), 51);
+    let statuses: Vec<u64> =
+        results.iter().map(|result| result["status"].as_u64().unwrap()).collect();
+    assert_eq!(statuses[..50], [200; 50]);
+    assert_eq!(statuses[50], 404);
+    assert!(results[..48].iter().all(|result| result["verdict"] == "finished"), "{results:?}");
+    assert_eq!(node.api().metric("punctual_tasks_finished_total").await, 48.0);
+}
