@@ -51,8 +51,9 @@ async fn a_task_that_is_not_finished_in_time_comes_again_until_it_is() {
     let attempts = shown["attempts"].as_array().unwrap();
     let published = attempts.iter().filter(|line| line["receipt"].is_object());
     assert_eq!(published.count(), 2, "{shown}");
-    // The name is free, as after any other end, but still known.
-    assert_eq!(node.api().submit(&task).await.id, id);
+    // The name still stands for it, as after any other end.
+    let known = node.api().post("/v1/tasks", task.to_string()).await;
+    assert_eq!((known.status, &known.json()["state"]), (200, &json!("finished")));
     eventually("nothing is left to do", DEADLINE, async || {
         cluster.count("select count(*) from task_follow").await == 0
     })
@@ -107,14 +108,14 @@ fn mood(id: Uuid, attempt: u64) -> u64 {
     (id.as_u128() >> 8).wrapping_add(u128::from(attempt) * 7).rem_euclid(10) as u64
 }
 
-/// Consumers finish, fail and stay silent while a node is killed and another is frozen. Each task
-/// has one final line, no attempt is claimed after `finished`, and none is forgotten.
+/// Consumers finish, fail and stay silent while a node is killed and another is frozen. Each
+/// task has one final line, no attempt is claimed after `finished`, and none is forgotten.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_task_is_forgotten_and_none_is_attempted_after_its_finish_while_nodes_die() {
     const TASKS: usize = 400;
     let cluster = Cluster::start("answers-die").await;
     let topic = cluster.topic("orders").await;
-    let (mut victim, stayer) = tokio::join!(cluster.node(), cluster.node());
+    let (mut victim, zombie, stayer) = tokio::join!(cluster.node(), cluster.node(), cluster.node());
     let consumer = cluster.consumer(&topic);
     let tasks: Vec<Value> = (0..TASKS)
         .map(|n| {
@@ -154,15 +155,20 @@ async fn no_task_is_forgotten_and_none_is_attempted_after_its_finish_while_nodes
         if !has_killed && handled > TASKS / 2 {
             has_killed = true;
             victim.kill().await;
-            stayer.freeze();
-            tokio::time::sleep(Duration::from_secs(2)).await;
-            stayer.thaw();
+            zombie.freeze();
         }
         let ended = "select count(*) from execlog where state in ('finished', 'dead')";
         cluster.count(ended).await == i64::try_from(TASKS).unwrap()
     })
     .await;
     assert!(has_killed);
+    // What it held was taken over, and its own settles change nothing.
+    zombie.thaw();
+    let id = zombie.id().await;
+    eventually("the zombie holds nothing", DEADLINE, async || {
+        cluster.unsettled(id).await.is_empty()
+    })
+    .await;
     let twice = "select count(*) from (select id from execlog where state in ('finished', 'dead')
       group by id having count(*) > 1) x";
     assert_eq!(cluster.count(twice).await, 0, "one final line each");
