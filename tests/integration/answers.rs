@@ -95,6 +95,7 @@ async fn a_node_answers_as_the_examples_of_the_document_show() {
     of_many(node.api(), &topic, &mut seen).await;
     of_the_cluster(node.api(), &mut seen).await;
     refused(node.api(), &topic, &mut seen).await;
+    of_consumers(node.api(), &topic, &mut seen).await;
     dead_letters(&cluster, node.api(), &topic, &mut seen).await;
     let seen = seen.documented(&topic, node.api().base());
     if std::env::var_os("PUNCTUAL_WRITE_DOCS").is_some() {
@@ -208,6 +209,43 @@ async fn refused(api: &Api, topic: &str, seen: &mut Seen) {
     let unknown = "01934b2e-7d3c-8017-9f2b-6a1c0e4d5b7f";
     seen.problem("task-not-found", &api.get(&format!("/v1/tasks/{unknown}")).await);
     seen.problem("not-found", &api.get("/problems/none").await);
+}
+
+/// Lets consumers answer about tracked tasks.
+async fn of_consumers(api: &Api, topic: &str, seen: &mut Seen) {
+    let mut ids = Vec::new();
+    for order in ["order-30", "order-31", "order-32", "order-33", "order-34", "order-35"] {
+        let task = json!({
+            "topic": topic, "name": order, "delay": 0, "payload": { "order": order }, "ttr": "1h"
+        });
+        let path = format!("/v1/tasks/{}", api.submit(&task).await.id);
+        eventually_some("a consumer has the task", DEADLINE, async || {
+            (api.get(&path).await.json()["state"] == "awaiting").then_some(())
+        })
+        .await;
+        ids.push(path.trim_start_matches("/v1/tasks/").to_owned());
+    }
+    let first = json!({ "attempt": 1 });
+    let failed = json!({ "attempt": 1, "retry_in": "10m", "reason": "the bank does not answer" });
+    let longer = json!({ "attempt": 1, "by": "2h" });
+    for (operation, call, body, by_id, by_name) in [
+        ("finishTask", "finish", &first, 0, "order-31"),
+        ("failTask", "fail", &failed, 2, "order-33"),
+        ("extendTask", "extend", &longer, 4, "order-35"),
+    ] {
+        let path = format!("/v1/tasks/{}/{call}", ids[by_id]);
+        seen.answer(operation, 200, &api.post(&path, body.to_string()).await);
+        let path = format!("/v1/topics/{topic}/tasks/{by_name}/{call}");
+        let answer = api.post(&path, body.to_string()).await;
+        seen.answer(&format!("{operation}ByName"), 200, &answer);
+    }
+    let fail = format!("/v1/tasks/{}/fail", ids[0]);
+    seen.problem("already-finished", &api.post(&fail, first.to_string()).await);
+    let outcomes = json!({ "outcomes": [
+        { "id": ids[2], "outcome": "finish" },
+        { "topic": topic, "name": "order-35", "outcome": "fail", "attempt": 1, "final": true },
+    ] });
+    seen.answer("sendOutcomes", 200, &api.post("/v1/outcomes", outcomes.to_string()).await);
 }
 
 /// Makes three dead letters: the topic takes their records at submit, and refuses them at the due
