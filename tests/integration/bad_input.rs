@@ -155,7 +155,7 @@ async fn bad_input_is_refused_with_a_reason_and_nothing_of_it_is_stored() {
     }
     for (item, status, kind, field) in OUTCOMES {
         let body = format!(r#"{{"outcomes":[{{}},{item}]}}"#);
-        let results = caller.post("/v1/outcomes", &body).await.json()["results"].clone();
+        let results = node.api().post("/v1/outcomes", body).await.json()["results"].clone();
         assert_eq!(results[0]["status"], 400, "{item}: {results}");
         check_problem(item, &results[1]["problem"], (*status, kind, field));
     }

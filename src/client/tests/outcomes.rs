@@ -95,6 +95,7 @@ fn a_call_names_one_task_and_one_retry() {
         "extend --topic t --name n --attempt 1 --by 8d",
         "submit --topic t --delay 1s --payload 1 --attempts-max 3",
         "submit file.jsonl --ttr 30s",
+        "submit file.jsonl --attempts-max 3",
     ] {
         assert!(parsed(line).is_err(), "{line}");
     }
