@@ -15,6 +15,7 @@ use serde_json::value::RawValue;
 use super::times::Rfc3339;
 use super::tracked::TrackedJson;
 use crate::domain::task::headers;
+use crate::domain::task::tracking::reason_without_words;
 use crate::domain::{Actors, Receipt, TaskId, TaskName, TaskState, TaskView, Timestamp, Tracking};
 
 /// Bytes in JSON: a string if they are UTF-8, base64 otherwise. The name of the member says which.
@@ -114,9 +115,10 @@ impl<'a> TaskJson<'a> {
     pub fn of_view(view: &'a TaskView, shows: Shows) -> Self {
         let kept = view.kept.as_ref().filter(|_kept| shows == Shows::All);
         let tracked = view.tracked.as_deref();
-        // The reason of a tracked task may have words of its consumer, which count as payload.
-        let reason = view.reason.as_deref();
-        let reason = reason.filter(|_reason| tracked.is_none() || shows == Shows::All);
+        let reason = view.reason.as_deref().map(|reason| match shows {
+            Shows::All => reason,
+            Shows::Metadata => reason_without_words(reason),
+        });
         let attempt =
             tracked.map_or_else(|| view.attempt.saturating_as::<u16>(), |tracked| tracked.attempt);
         Self {
@@ -455,6 +457,16 @@ mod tests {
             let json = serde_json::to_string(&TaskJson::of_view(task, Shows::Metadata)).unwrap();
             assert!(json.ends_with(r#""lateness_ms":3},"redacted":true}"#), "{json}");
             assert!(!json.contains("marker") && !json.contains("key"), "{json}");
+        }
+    }
+
+    #[test]
+    fn the_words_of_a_consumer_are_shown_as_its_payload_is() {
+        let reason = "attempt 2 of 2 failed: no stock for Ann; the dead topic d did not take it";
+        let task = TaskView { reason: Some(reason.to_owned()), ..view(None) };
+        for (shows, wanted) in [(Shows::All, reason), (Shows::Metadata, "attempt 2 of 2 failed")] {
+            let json = serde_json::to_value(TaskJson::of_listed(&task, shows)).unwrap();
+            assert_eq!(json["reason"], wanted);
         }
     }
 

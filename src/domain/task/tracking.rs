@@ -206,6 +206,19 @@ impl TrackedRow {
     }
 }
 
+/// Returns the reason of a dead task without the words of its consumer, which count as payload: the
+/// beginning of a [`TrackedRow::dead_reason`] with words, and every other reason as it is.
+pub fn reason_without_words(reason: &str) -> &str {
+    let is_number = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
+    let cut = || {
+        let (attempt, rest) = reason.strip_prefix("attempt ")?.split_once(" of ")?;
+        let (attempts_max, words) = rest.split_once(" failed: ")?;
+        (is_number(attempt) && is_number(attempts_max)).then_some(words)
+    };
+    let words = cut().map_or(0, |words| words.len().saturating_add(": ".len()));
+    reason.get(..reason.len().saturating_sub(words)).unwrap_or_default()
+}
+
 /// The bytes that are still to be read.
 struct Bytes<'a>(&'a [u8]);
 
@@ -274,6 +287,12 @@ mod tests {
         fn a_row_is_read_as_it_was_written(row in row()) {
             let bytes = row.encode();
             prop_assert_eq!(TrackedRow::decode(&bytes), Ok(row.clone()));
+            let shown = reason_without_words(&row.dead_reason()).to_owned();
+            let silent = TrackedRow { reason: None, ..row.clone() };
+            match &row.reason {
+                Some(_words) => prop_assert!(shown.ends_with(" failed"), "{}", shown),
+                None => prop_assert_eq!(shown, silent.dead_reason()),
+            }
             let dead_topic = row.tracking.dead_topic.as_ref().filter(|_topic| row.is_verdict);
             prop_assert_eq!(
                 TrackedRow::dead_topic_of_verdict(&bytes),
