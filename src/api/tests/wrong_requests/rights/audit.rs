@@ -143,6 +143,34 @@ async fn each_change_has_its_line_and_a_bulk_request_has_one() {
 }
 
 #[tokio::test]
+async fn each_call_of_a_consumer_has_its_line() {
+    let audited = Audited::new(World::new(&Action::ON_TOPICS, "tracked"), false);
+    let id = audited.world.task("tracked", "n").await;
+    for (path, operation) in [
+        ("/v1/topics/tracked/tasks/n/extend".to_owned(), "extendTaskByName"),
+        (format!("/v1/tasks/{id}/fail"), "failTask"),
+        (format!("/v1/tasks/{id}/finish"), "finishTask"),
+    ] {
+        let body =
+            format!(r#"{{"attempt":1{}}}"#, if operation == "failTask" { REASON } else { "" });
+        let (status, line) = audited.line_of(post(&path, body)).await;
+        let line = line.unwrap();
+        assert_eq!((status, &line["operation"]), (200, &operation.into()), "{line}");
+        assert_eq!((&line["action"], &line["count"]), (&"finish".into(), &1.into()), "{line}");
+        assert_eq!(line["topic"], "tracked", "{line}");
+    }
+    let outcome = r#"{"topic":"tracked","name":"n","outcome":"finish"}"#;
+    let foreign = r#"{"topic":"secret","name":"n","outcome":"finish"}"#;
+    let body = format!(r#"{{"outcomes":[{outcome},{foreign}]}}"#);
+    let line = audited.line_of(post("/v1/outcomes", body)).await.1.unwrap();
+    assert_eq!((&line["count"], &line["denied"]["secret"]), (&1.into(), &1.into()), "{line}");
+    assert!(!audited.text().contains(MARKER), "{}", audited.text());
+}
+
+/// A reason that is part of the body of a failure.
+const REASON: &str = r#","reason":"marker-of-a-payload""#;
+
+#[tokio::test]
 async fn reads_of_payloads_have_lines_where_they_are_wanted() {
     for (has_reads, actions, has_line) in [
         (true, &[Action::Read, Action::ReadPayload][..], true),
