@@ -157,6 +157,14 @@ pub struct TaskView {
 }
 
 impl TaskView {
+    /// Returns true while the task has not ended.
+    pub fn is_pending(&self) -> bool {
+        matches!(
+            self.state,
+            TaskState::Scheduled | TaskState::Claimed | TaskState::Awaiting | TaskState::Retrying
+        )
+    }
+
     /// Returns true for a finished task of which a record may still reach the topic.
     pub fn is_in_flight(&self) -> bool {
         let finished = self.tracked.as_ref().and_then(|tracked| tracked.finished.as_ref());

@@ -100,10 +100,19 @@ impl Answers {
             let entries = self.names.entries(&wanted).await;
             let entries = entries.map_err(|error| unavailable_of_look(&error))?;
             for ((index, _name), entry) in some.iter().zip(entries) {
-                ids[*index] = entry.map(|entry| entry.id);
+                ids[*index] = match entry {
+                    Some(entry) if entry.is_expired => self.pending(entry.id).await?,
+                    entry => entry.map(|entry| entry.id),
+                };
             }
         }
         Ok(ids)
+    }
+
+    /// Returns the task of an expired name, which still has it while the task is pending.
+    async fn pending(&self, id: TaskId) -> Result<Option<TaskId>, Unavailable> {
+        let view = self.look_up.task(id).await.map_err(|error| unavailable_of_look(&error))?;
+        Ok(view.filter(TaskView::is_pending).map(|view| view.id))
     }
 
     async fn begin(

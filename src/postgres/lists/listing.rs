@@ -23,12 +23,14 @@ use sqlx::{AssertSqlSafe, Connection as _, Row};
 use uuid::Uuid;
 
 use crate::domain::leaves::{Parent, Partition, Rules};
+use crate::domain::task::feedback::Note;
 use crate::domain::{
     ClusterSettings, Cursor, IdRange, Kept, Selection, Shard, ShardCount, TaskId, TaskState,
     TaskView, TopicName, ids,
 };
 use crate::postgres::connection::ConnectionPurpose;
 use crate::postgres::connection::pool::Pool;
+use crate::postgres::tasks::look_up::tracked_of;
 use crate::postgres::tasks::principals::{FIND, actors_of};
 use crate::postgres::{PostgresError, PostgresSettings};
 
@@ -313,7 +315,8 @@ async fn leaves(
     Ok(leaves.filter(|leaf| ids::floor_of(leaf.start) < range.to).collect())
 }
 
-const COLUMNS: &str = "id, first_id, topic, name, attempt, key, submitted_by, submitted_at";
+const COLUMNS: &str =
+    "id, first_id, topic, name, attempt, key, submitted_by, submitted_at, tracking";
 
 /// Builds the statement of one look. `$1` are the shards, `$2` and `$3` the ends of the range, both
 /// exclusive, `$4` rows of each stream, `$5` the topic, `$6` rows of the answer, `$7` the
@@ -364,24 +367,27 @@ const HOTSPOT_END: &str = "    ) u order by u.id limit $4) x
 ";
 /// Keys of more than 1 KiB are not shown, so that a page is limited in bytes, too.
 const REST: &str = "  (select n.*, row_number() over (order by n.id) as place
-  from (select id, first_id, topic, name, attempt, key, submitted_by, submitted_at
+  from (select id, first_id, topic, name, attempt, key, submitted_by, submitted_at, tracking
     from task_far where id > $2 and id < $3 order by id limit $4) n)
 ), bound as materialized (
   select (select id from looked where place = $4 order by id limit 1) as id,
     (select count(*) from looked) as looked
 )
 select b.id as bound, b.looked, t.id, t.first_id, t.topic, t.name, t.attempt, t.key,
-  (select p.name from principal p where p.id = t.submitted_by) as submitted_by, t.submitted_at
+  (select p.name from principal p where p.id = t.submitted_by) as submitted_by, t.submitted_at,
+  t.tracking, f.attempt as followed, f.note, f.is_verdict
 from bound b
 left join lateral (
   select id, first_id, topic, name, attempt, case when octet_length(key) <= 1024 then key end
-    as key, submitted_by, submitted_at
+    as key, submitted_by, submitted_at, tracking
   from looked
   where ($5::text is null or topic = $5) and ($7::smallint is null or submitted_by = $7)
     and (b.id is null or id <= b.id)
   order by id
   limit $6
 ) t on true
+left join task_follow f
+  on t.tracking is not null and f.first_id = coalesce(t.first_id, t.id) and f.attempt > 0
 order by t.id";
 
 /// Decodes a row of the answer. Returns `None` for the row of an empty answer, which only carries
@@ -401,9 +407,31 @@ fn listed_of(row: &PgRow) -> Result<Option<ListedTask>, sqlx::Error> {
         reason: None,
         died_at: None,
         actors: actors_of(row)?,
-        tracked: None,
+        tracked: tracked_of(row)?,
     };
+    let view = in_its_state(view, row, TaskId::from_uuid(id))?;
     Ok(Some(ListedTask { row: TaskId::from_uuid(id), view }))
+}
+
+/// Returns the view of a pending row with the state of its task: an attempt of a tracked task may be
+/// with a consumer.
+fn in_its_state(mut view: TaskView, row: &PgRow, id: TaskId) -> Result<TaskView, sqlx::Error> {
+    let Some(tracked) = view.tracked.as_mut() else { return Ok(view) };
+    let Some(attempt) = row.try_get::<Option<i16>, _>("followed")? else {
+        tracked.attempt = tracked.attempt.saturating_sub(1);
+        return Ok(view);
+    };
+    tracked.attempt = attempt.saturating_as();
+    let note: Option<i16> = row.try_get("note")?;
+    if note.and_then(Note::of_code) == Some(Note::Failed) {
+        let is_verdict = row.try_get::<Option<bool>, _>("is_verdict")?.unwrap_or(false);
+        tracked.finish_by = None;
+        tracked.next_at = (!is_verdict).then(|| id.due_at());
+        view.state = if is_verdict { TaskState::Dead } else { TaskState::Retrying };
+    } else {
+        view.state = TaskState::Awaiting;
+    }
+    Ok(view)
 }
 
 /// Returns the greatest id below `id`.

@@ -8,6 +8,7 @@ use parking_lot::Mutex;
 
 use crate::clock::{self, ClusterClock};
 use crate::domain::task::feedback::{AttemptRow, due_after_silence};
+use crate::domain::task::tracking::reason_without_words;
 use crate::domain::{Failure, Outcome, Receipt, TaskId, Throttle, TrackedRow};
 use crate::engine::failure::{Circumstances, Remedy, remedy, retry_delay};
 use crate::engine::topics::Action;
@@ -288,15 +289,16 @@ impl Reports {
         receipt: Option<Receipt>,
     ) {
         self.metrics.dead.inc();
+        let said = reason_without_words(reason);
         let (id, topic, now) =
             (held.batch.task(place).first_id, held.topic_of(place), clock::monotonic());
         if self.dead_said.lock().lets_through(now) {
             tracing::warn!(
-                task = %id, %topic, reason,
+                task = %id, %topic, reason = said,
                 "a task became a dead letter (logged once a minute at most; the metric counts all)"
             );
         } else {
-            tracing::debug!(task = %id, %topic, reason, "dead letter");
+            tracing::debug!(task = %id, %topic, reason = said, "dead letter");
         }
         self.note(held, place, Outcome::Dead { reason: reason.into(), receipt });
     }

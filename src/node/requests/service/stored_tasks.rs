@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::access::permit::{Cancel, Permit};
-use crate::domain::{NewTask, Precondition, TaskId, TaskName, TaskState, TaskView, TopicName};
+use crate::domain::{NewTask, Precondition, TaskId, TaskName, TaskView, TopicName};
 use crate::node::messages::permitted::TaskPermit;
 use crate::node::messages::{Placed, Refusal, Unavailable, Verdict};
 use crate::node::requests::canceller::Canceller;
@@ -41,7 +41,7 @@ impl StoredTasks {
     ) -> Result<Option<TaskView>, Unavailable> {
         let Some(entry) = self.entry(topic, name).await? else { return Ok(None) };
         let view = self.by_id(entry.id).await?;
-        Ok(view.filter(|view| !entry.is_expired || is_pending(view)))
+        Ok(view.filter(|view| !entry.is_expired || view.is_pending()))
     }
 
     /// Stores a named task in the place of the task that has its name.
@@ -110,7 +110,9 @@ impl StoredTasks {
         let Some(entry) = self.entry(permit.topic(), name).await? else {
             return Ok(Some(Verdict::NotFound));
         };
-        if entry.is_expired && !self.by_id(entry.id).await?.as_ref().is_some_and(is_pending) {
+        if entry.is_expired
+            && !self.by_id(entry.id).await?.as_ref().is_some_and(TaskView::is_pending)
+        {
             return Ok(Some(Verdict::NotFound));
         }
         // The task of a name is of the topic of the name.
@@ -140,11 +142,4 @@ impl StoredTasks {
     ) -> Result<Option<NameEntry>, Unavailable> {
         self.names.entry(topic, name).await.map_err(|error| unavailable_of_look(&error))
     }
-}
-
-fn is_pending(view: &TaskView) -> bool {
-    matches!(
-        view.state,
-        TaskState::Scheduled | TaskState::Claimed | TaskState::Awaiting | TaskState::Retrying
-    )
 }

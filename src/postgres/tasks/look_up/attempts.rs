@@ -30,7 +30,9 @@ select attempt, (extract(epoch from finished_at) * 1000000)::bigint as at,
 from execlog_finished where id = $1 limit 1";
 
 /// Reads the column `tracking`. A statement that knows less leaves it out.
-pub(super) fn tracked_of(row: &PgRow) -> Result<Option<Box<TrackedView>>, sqlx::Error> {
+pub(in crate::postgres) fn tracked_of(
+    row: &PgRow,
+) -> Result<Option<Box<TrackedView>>, sqlx::Error> {
     let bytes = match row.try_get::<Option<Vec<u8>>, _>("tracking") {
         Ok(bytes) => bytes,
         Err(sqlx::Error::ColumnNotFound(_)) => None,
