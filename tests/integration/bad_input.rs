@@ -104,7 +104,7 @@ impl Caller<'_> {
         body: &str,
     ) -> Answer {
         let path = path.replace("/topics/t/", &format!("/topics/{}/", self.topic));
-        let body = body.replace(r#""topic":"t""#, &format!(r#""topic":"{}""#, self.topic));
+        let body = body.replace(r#"topic":"t""#, &format!(r#"topic":"{}""#, self.topic));
         let content = content_type.map(|content_type| (content_type, body.into_bytes()));
         let answer = self.node.api().send(method.clone(), &path, content.clone()).await;
         let body = content.map(|(_, body)| body).unwrap_or_default();

@@ -55,12 +55,13 @@ enum Story {
     Move,
     Replace,
     Cancel,
+    Answer,
 }
 
 type Case = (Failpoint, u32, Story);
 
 /// All failpoints, with the moment of the death and the work that leads there.
-const CASES: [Case; 17] = [
+const CASES: [Case; 19] = [
     (Failpoint::FarChunkMoved, 1, Story::Move),
     (Failpoint::LeafTruncated, 1, Story::Retire),
     (Failpoint::LeafDetached, 1, Story::Retire),
@@ -78,6 +79,8 @@ const CASES: [Case; 17] = [
     (Failpoint::NameReplaced, 1, Story::Replace),
     (Failpoint::FarCancelled, 1, Story::Cancel),
     (Failpoint::CancelCommitted, 1, Story::Cancel),
+    (Failpoint::AnswersCommitted, 1, Story::Answer),
+    (Failpoint::AnswersFollowed, 1, Story::Answer),
 ];
 
 #[test]
@@ -146,6 +149,7 @@ async fn run((point, times, story): Case, heir: Heir) {
         Story::Move => stage.move_far().await,
         Story::Replace => stage.replace().await,
         Story::Cancel => stage.cancel().await,
+        Story::Answer => stage.answer().await,
     }
 }
 
@@ -356,6 +360,29 @@ impl Stage {
         let findings =
             self.ledger.settle_up(&self.cluster, || self.consumer.records(), DEADLINE).await;
         assert_eq!(findings.cancelled_count, 2);
+    }
+
+    /// A finish took effect and was not answered: its repetition is told so, and no attempt follows.
+    async fn answer(&self) {
+        let heir = self.heir_beforehand().await;
+        let mut victim = self.victim().await;
+        let task = json!({ "topic": self.topic, "delay": 0, "payload": 1, "ttr": "1s" });
+        let id = victim.api().submit(&task).await.id;
+        let awaiting = "select count(*) from task_follow where attempt = 1";
+        eventually("the consumer has the task", DEADLINE, async || {
+            self.number(awaiting).await == 1
+        })
+        .await;
+        let path = format!("/v1/tasks/{id}/finish");
+        let body = Some(("application/json", b"{}".to_vec()));
+        let unanswered = victim.api().try_send(Method::POST, &path, body).await;
+        assert!(unanswered.is_err(), "it died before it could answer: {unanswered:?}");
+        self.await_death(&mut victim).await;
+        let heir = self.heir_afterwards(heir).await;
+        let repeated = heir.api().post(&path, "{}").await;
+        assert_eq!((repeated.status, &repeated.json()["verdict"]), (200, &json!("finished")));
+        assert_eq!(self.number("select count(*) from task").await, 0);
+        assert_eq!(self.consumer.records().len(), 1);
     }
 
     // --- helpers ---
