@@ -12,8 +12,8 @@ const (
 
 // Once runs the work of each task once, for duplicates that arrive soon after the first record.
 //
-// It remembers tasks in memory, in this process. For exactly one effect, store the id of the task in
-// the transaction of the work (docs/start/first-consumer.md).
+// It remembers tasks in memory, in this process. For exactly one effect, store the id of the task
+// in the transaction of the work (docs/start/first-consumer.md).
 type Once struct {
 	mutex sync.Mutex
 	seen  map[string]bool

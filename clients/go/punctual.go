@@ -144,14 +144,19 @@ func New(node string, options ...Option) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	client := &Client{base: strings.TrimSuffix(node, "/"), http: http.Client{Timeout: 35 * time.Second}, retryFor: 30 * time.Second}
+	client := &Client{
+		base:     strings.TrimSuffix(node, "/"),
+		http:     http.Client{Timeout: 35 * time.Second},
+		retryFor: 30 * time.Second,
+	}
 	for _, option := range options {
 		if err := option(client); err != nil {
 			return nil, err
 		}
 	}
 	host := parsed.Hostname()
-	if isLocal := host == "127.0.0.1" || host == "::1" || host == "localhost"; client.token != "" && parsed.Scheme != "https" && !isLocal {
+	isLocal := host == "127.0.0.1" || host == "::1" || host == "localhost"
+	if client.token != "" && parsed.Scheme != "https" && !isLocal {
 		return nil, errors.New("a token is sent over https:// only, or to this machine")
 	}
 	return client, nil
@@ -183,13 +188,13 @@ func (client *Client) Replace(ctx context.Context, topic, name string, draft Dra
 	return client.must(ctx, http.MethodPut, pathOf(topic, name), draft.body(), dueIn)
 }
 
-// Get returns the task of a name. found is false if there is none.
-func (client *Client) Get(ctx context.Context, topic, name string) (task Task, found bool, err error) {
+// Get returns the task of a name. The bool is false if there is none.
+func (client *Client) Get(ctx context.Context, topic, name string) (Task, bool, error) {
 	return client.look(ctx, pathOf(topic, name))
 }
 
 // GetByID is as Get, by the id of the task.
-func (client *Client) GetByID(ctx context.Context, id string) (task Task, found bool, err error) {
+func (client *Client) GetByID(ctx context.Context, id string) (Task, bool, error) {
 	return client.look(ctx, "/v1/tasks/"+url.PathEscape(id))
 }
 
@@ -227,7 +232,9 @@ func (client *Client) cancelAt(ctx context.Context, path string) (Cancelled, err
 	return cancelled, nil
 }
 
-func (client *Client) must(ctx context.Context, method, path string, body map[string]any, safeFor time.Duration) (Task, error) {
+func (client *Client) must(
+	ctx context.Context, method, path string, body map[string]any, safeFor time.Duration,
+) (Task, error) {
 	var task Task
 	answer, err := client.call(ctx, method, path, body, safeFor)
 	if err != nil {
@@ -247,7 +254,9 @@ type answer struct {
 
 // call repeats a request until it has an answer. It repeats what was not done (429, 503), and what
 // may have been done (no answer, 500, outcome-unknown) if a repetition starts within safeFor.
-func (client *Client) call(ctx context.Context, method, path string, body map[string]any, safeFor time.Duration) (answer, error) {
+func (client *Client) call(
+	ctx context.Context, method, path string, body map[string]any, safeFor time.Duration,
+) (answer, error) {
 	var text []byte
 	if body != nil {
 		var err error
@@ -288,8 +297,11 @@ func (client *Client) call(ctx context.Context, method, path string, body map[st
 	}
 }
 
-func (client *Client) attempt(ctx context.Context, method, path string, text []byte) (answer, error) {
-	request, err := http.NewRequestWithContext(ctx, method, client.base+path, bytes.NewReader(text))
+func (client *Client) attempt(
+	ctx context.Context, method, path string, text []byte,
+) (answer, error) {
+	body := bytes.NewReader(text)
+	request, err := http.NewRequestWithContext(ctx, method, client.base+path, body)
 	if err != nil {
 		return answer{}, err
 	}
@@ -304,15 +316,15 @@ func (client *Client) attempt(ctx context.Context, method, path string, text []b
 		return answer{}, err
 	}
 	defer response.Body.Close()
-	body, err := io.ReadAll(io.LimitReader(response.Body, answerMax))
+	read, err := io.ReadAll(io.LimitReader(response.Body, answerMax))
 	if err != nil {
 		return answer{}, err
 	}
-	if !json.Valid(body) {
+	if !json.Valid(read) {
 		return answer{}, errors.New("the answer is not of Punctual")
 	}
 	seconds, _ := strconv.Atoi(response.Header.Get("retry-after")) // none: 0
-	return answer{response.StatusCode, time.Duration(seconds) * time.Second, body}, nil
+	return answer{response.StatusCode, time.Duration(seconds) * time.Second, read}, nil
 }
 
 func isNotConnected(err error) bool {
@@ -320,7 +332,7 @@ func isNotConnected(err error) bool {
 	return isCertificate(err) || errors.As(err, &operation) && operation.Op == "dial"
 }
 
-// isCertificate tells of a certificate that is not trusted: it does not become right by asking again.
+// isCertificate tells of a certificate that is not trusted. Asking again does not make it right.
 func isCertificate(err error) bool {
 	var certificate *tls.CertificateVerificationError
 	return errors.As(err, &certificate)

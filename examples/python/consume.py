@@ -3,18 +3,21 @@
 Usage: consume.py [RECORDS]. Ends after that many records; without a number it runs for ever.
 KAFKA is the broker (127.0.0.1:9092), TOPIC the topic of the records (demo).
 """
+
 import os
 import sys
 
 from confluent_kafka import Consumer
 from punctual import Once
 
-consumer = Consumer({
-    "bootstrap.servers": os.environ.get("KAFKA", "127.0.0.1:9092"),
-    "group.id": os.environ.get("GROUP", "orders-python"),
-    "auto.offset.reset": "earliest",
-    "enable.auto.commit": False,
-})
+consumer = Consumer(
+    {
+        "bootstrap.servers": os.environ.get("KAFKA", "127.0.0.1:9092"),
+        "group.id": os.environ.get("GROUP", "orders-python"),
+        "auto.offset.reset": "earliest",
+        "enable.auto.commit": False,
+    }
+)
 consumer.subscribe([os.environ.get("TOPIC", "demo")])
 
 
@@ -33,7 +36,9 @@ while left != 0:
         continue
     if record.error():
         sys.exit(str(record.error()))
-    if not once.run(record.headers(), lambda: print(f"{text(record.key())}: {text(record.value())}")):
+    if not once.run(
+        record.headers(), lambda: print(f"{text(record.key())}: {text(record.value())}")
+    ):
         print(f"{text(record.key())}: seen before, skipped")
     consumer.commit(record, asynchronous=False)
     left -= 1

@@ -12,10 +12,17 @@ final class Client
     private const RETRY_AFTER_MAX = 60.0;
     /** Errors of curl before a request is sent: nothing was done. */
     private const NOT_CONNECTED = [
-        CURLE_COULDNT_RESOLVE_HOST, CURLE_COULDNT_CONNECT, CURLE_SSL_CONNECT_ERROR, ...self::CERTIFICATE,
+        CURLE_COULDNT_RESOLVE_HOST,
+        CURLE_COULDNT_CONNECT,
+        CURLE_SSL_CONNECT_ERROR,
+        ...self::CERTIFICATE,
     ];
     /** A certificate does not become right by asking again. */
-    private const CERTIFICATE = [CURLE_SSL_CACERT, CURLE_SSL_PEER_CERTIFICATE, CURLE_SSL_CACERT_BADFILE];
+    private const CERTIFICATE = [
+        CURLE_SSL_CACERT,
+        CURLE_SSL_PEER_CERTIFICATE,
+        CURLE_SSL_CACERT_BADFILE,
+    ];
 
     private readonly string $url;
     private readonly \CurlHandle $curl;
@@ -34,23 +41,28 @@ final class Client
     ) {
         if ($tokenFile !== null) {
             $text = file_get_contents($tokenFile);
-            $this->token = $text === false ? throw new \InvalidArgumentException("cannot read {$tokenFile}") : trim($text);
+            $this->token = $text === false
+                ? throw new \InvalidArgumentException("cannot read {$tokenFile}")
+                : trim($text);
         }
-        $isLocal = in_array(parse_url($url, PHP_URL_HOST), ['127.0.0.1', '[::1]', 'localhost'], true);
+        $host = parse_url($url, PHP_URL_HOST);
+        $isLocal = in_array($host, ['127.0.0.1', '[::1]', 'localhost'], true);
         if ($this->token !== null && parse_url($url, PHP_URL_SCHEME) !== 'https' && !$isLocal) {
-            throw new \InvalidArgumentException('a token is sent over https:// only, or to this machine');
+            $reason = 'a token is sent over https:// only, or to this machine';
+            throw new \InvalidArgumentException($reason);
         }
         $this->url = rtrim($url, '/');
         $this->curl = curl_init();
     }
 
     /**
-     * Submits a task and returns it. A known name returns its first task: look at its `state`. A task
-     * without a name gets a random one, so that its own repetitions make no second task.
+     * Submits a task and returns it. A known name returns its first task: look at its `state`. A
+     * task without a name gets a random one, so that its own repetitions make no second task.
      *
-     * @param array<string, mixed> $task `delay` in seconds (int or float) or `due_at` (a DateTimeInterface);
-     *                                   `payload` (any JSON), `payload_text`, `payload_base64` or `tombstone`;
-     *                                   `name`, `key`, `key_base64`, `headers`
+     * @param array<string, mixed> $task
+     *     `delay` in seconds (int or float) or `due_at` (a DateTimeInterface);
+     *     `payload` (any JSON), `payload_text`, `payload_base64` or `tombstone`;
+     *     `name`, `key`, `key_base64`, `headers`
      */
     public function submit(string $topic, array $task): array
     {
@@ -60,8 +72,8 @@ final class Client
     }
 
     /**
-     * Creates the task of a name, or replaces a pending one. A task on its way is a Problem with the
-     * slug `too-late`.
+     * Creates the task of a name, or replaces a pending one. A task on its way is a Problem with
+     * the slug `too-late`.
      */
     public function replace(string $topic, string $name, array $task): array
     {
@@ -69,7 +81,8 @@ final class Client
         $dueIn = isset($task['due_at'])
             ? (float) $task['due_at']->format('U.u') - microtime(true)
             : (float) ($task['delay'] ?? 0);
-        return self::successful($this->call('PUT', self::path($topic, $name), self::bodyOf($task), $dueIn));
+        $path = self::path($topic, $name);
+        return self::successful($this->call('PUT', $path, self::bodyOf($task), $dueIn));
     }
 
     /** Returns the task of a name, or null. */
@@ -116,9 +129,14 @@ final class Client
      *
      * @return array{int, float, array} status, seconds of Retry-After, body
      */
-    private function call(string $method, string $path, ?array $body = null, float $safeFor = INF): array
-    {
-        $text = $body === null ? null : json_encode($body, JSON_THROW_ON_ERROR | JSON_PRESERVE_ZERO_FRACTION);
+    private function call(
+        string $method,
+        string $path,
+        ?array $body = null,
+        float $safeFor = INF,
+    ): array {
+        $flags = JSON_THROW_ON_ERROR | JSON_PRESERVE_ZERO_FRACTION;
+        $text = $body === null ? null : json_encode($body, $flags);
         $began = hrtime(true);
         $isUnknown = false;
         for ($attempt = 0; ; $attempt++) {
@@ -135,7 +153,8 @@ final class Client
                 $problem = new Problem($answer[2]);
                 $failure = $problem->getMessage();
                 $asked = min($answer[1], self::RETRY_AFTER_MAX);
-                $isUnknown = $isUnknown || in_array($problem->slug, ['outcome-unknown', 'internal'], true);
+                $isPerhapsDone = in_array($problem->slug, ['outcome-unknown', 'internal'], true);
+                $isUnknown = $isUnknown || $isPerhapsDone;
             }
             $doubled = min(self::PAUSE_MIN * 2 ** min($attempt, 16), self::PAUSE_MAX);
             $pause = max($doubled, $asked) * (1 + random_int(0, 250) / 1000);

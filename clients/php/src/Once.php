@@ -8,8 +8,8 @@ namespace Punctual;
  * For consumers: runs the work of each task once, for duplicates that arrive soon after the first
  * record.
  *
- * It remembers tasks in memory, in this process. For exactly one effect, store the id of the task in
- * the transaction of the work (docs/start/first-consumer.md).
+ * It remembers tasks in memory, in this process. For exactly one effect, store the id of the task
+ * in the transaction of the work (docs/start/first-consumer.md).
  */
 final class Once
 {

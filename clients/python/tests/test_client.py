@@ -23,9 +23,13 @@ class Story(unittest.TestCase):
         return client
 
     def test_a_submit_whose_answers_are_lost_makes_one_task(self):
-        task = self.losing.submit(TOPIC, {"order": 1}, name="a name/with ü", key="named", delay=HOUR)
+        task = self.losing.submit(
+            TOPIC, {"order": 1}, name="a name/with ü", key="named", delay=HOUR
+        )
         self.assertEqual(task["state"], "scheduled")
-        again = self.client.submit(TOPIC, {"order": 2}, name="a name/with ü", key="other", delay=HOUR)
+        again = self.client.submit(
+            TOPIC, {"order": 2}, name="a name/with ü", key="other", delay=HOUR
+        )
         self.assertEqual(again["id"], task["id"])
         due = datetime.now(timezone.utc) + HOUR
         self.losing.submit(TOPIC, None, key="unnamed", due_at=due, headers={"source": "tests"})
@@ -40,7 +44,9 @@ class Story(unittest.TestCase):
     def test_verdicts_are_values(self):
         self.client.submit(TOPIC, 3, name="order-3", delay=HOUR)
         cancelled = self.losing.cancel(TOPIC, "order-3")
-        self.assertEqual((cancelled.verdict, cancelled.task["state"]), (Verdict.CANCELLED, "cancelled"))
+        self.assertEqual(
+            (cancelled.verdict, cancelled.task["state"]), (Verdict.CANCELLED, "cancelled")
+        )
         self.assertEqual(self.client.cancel(TOPIC, "nobody").verdict, Verdict.NOT_FOUND)
         self.assertIsNone(self.client.get(TOPIC, "nobody"))
         task = self.client.submit(TOPIC, 4, name="order-4", delay=timedelta(0))
@@ -55,7 +61,9 @@ class Story(unittest.TestCase):
         self.assertEqual((caught.exception.slug, caught.exception.status), ("unknown-topic", 422))
         with self.assertRaises(Problem) as caught:
             self.client.submit(TOPIC, 1, delay="5")
-        self.assertEqual((caught.exception.slug, caught.exception.field), ("invalid-value", "delay"))
+        self.assertEqual(
+            (caught.exception.slug, caught.exception.field), ("invalid-value", "delay")
+        )
 
     def test_a_replacement_of_a_task_that_may_be_due_is_not_repeated(self):
         with self.assertRaises(NoAnswer) as caught:

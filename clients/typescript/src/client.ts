@@ -10,7 +10,13 @@ import { NoAnswer, Problem } from './problems.js';
 
 const [PAUSE_MIN, PAUSE_MAX, RETRY_AFTER_MAX] = [100, 5_000, 60_000];
 /** Errors of a connection that did not come about: nothing was done. */
-const NOT_CONNECTED = new Set(['ECONNREFUSED', 'ENOTFOUND', 'EAI_AGAIN', 'EHOSTUNREACH', 'ENETUNREACH']);
+const NOT_CONNECTED = new Set([
+    'ECONNREFUSED',
+    'ENOTFOUND',
+    'EAI_AGAIN',
+    'EHOSTUNREACH',
+    'ENETUNREACH',
+]);
 
 export interface ClientOptions {
     token?: string;
@@ -73,23 +79,26 @@ export class Client {
 
     constructor(url: string, options: ClientOptions = {}) {
         this.base = new URL(url);
-        const token = options.tokenFile ? readFileSync(options.tokenFile, 'utf8').trim() : options.token;
+        const token = options.tokenFile
+            ? readFileSync(options.tokenFile, 'utf8').trim()
+            : options.token;
         const isLocal = ['127.0.0.1', '[::1]', 'localhost'].includes(this.base.hostname);
         if (token && this.base.protocol !== 'https:' && !isLocal) {
             throw new TypeError('a token is sent over https:// only, or to this machine');
         }
         this.headers = token ? { authorization: `Bearer ${token}` } : {};
         const ca = options.caFile ? { ca: readFileSync(options.caFile) } : {};
-        this.agent = this.base.protocol === 'https:'
-            ? new https.Agent({ keepAlive: true, ...ca })
-            : new http.Agent({ keepAlive: true });
+        this.agent =
+            this.base.protocol === 'https:'
+                ? new https.Agent({ keepAlive: true, ...ca })
+                : new http.Agent({ keepAlive: true });
         this.timeout = options.timeout ?? 35_000;
         this.retryFor = options.retryFor ?? 30_000;
     }
 
     /**
-     * Submits a task and returns it. A known name returns its first task: look at its `state`. A task
-     * without a name gets a random one, so that its own repetitions make no second task.
+     * Submits a task and returns it. A known name returns its first task: look at its `state`. A
+     * task without a name gets a random one, so that its own repetitions make no second task.
      */
     async submit(task: Record & { topic: string; name?: string }): Promise<Task> {
         const { topic, name, ...record } = task;
@@ -104,7 +113,9 @@ export class Client {
     async replace(topic: string, name: string, record: Record): Promise<Task> {
         // Once the task may be due, a repetition would schedule another one.
         const safeFor = record.delay ?? (record.dueAt ? record.dueAt.getTime() - Date.now() : 0);
-        return successful(await this.call('PUT', path(topic, name), bodyOf(record), safeFor)) as Task;
+        return successful(
+            await this.call('PUT', path(topic, name), bodyOf(record), safeFor),
+        ) as Task;
     }
 
     /** Returns the task of a name. */
@@ -144,9 +155,14 @@ export class Client {
 
     /**
      * Repeats a request until it has an answer. Repeats what was not done (429, 503), and what may
-     * have been done (no answer, 500, `outcome-unknown`) if a repetition starts within `safeFor` ms.
+     * have been done (no answer, 500, `outcome-unknown`) if a repetition starts within `safeFor`.
      */
-    private async call(method: string, path: string, body?: object, safeFor = Infinity): Promise<Answer> {
+    private async call(
+        method: string,
+        path: string,
+        body?: object,
+        safeFor = Infinity,
+    ): Promise<Answer> {
         const text = body && JSON.stringify(body);
         const began = performance.now();
         let isUnknown = false;
@@ -169,10 +185,16 @@ export class Client {
                 wasPerhapsDone = !isFinal && !NOT_CONNECTED.has(failure.code ?? '');
             }
             isUnknown ||= wasPerhapsDone;
-            const pause = Math.max(Math.min(PAUSE_MIN * 2 ** attempt, PAUSE_MAX), asked) * (1 + Math.random() / 4);
+            const pause =
+                Math.max(Math.min(PAUSE_MIN * 2 ** attempt, PAUSE_MAX), asked) *
+                (1 + Math.random() / 4);
             const end = isUnknown ? Math.min(this.retryFor, safeFor) : this.retryFor;
             if (isFinal || performance.now() - began + pause > end) {
-                throw new NoAnswer(`${method} ${path}: ${failure.message || failure.code}`, isUnknown, failure);
+                throw new NoAnswer(
+                    `${method} ${path}: ${failure.message || failure.code}`,
+                    isUnknown,
+                    failure,
+                );
             }
             await sleep(pause);
         }
@@ -180,26 +202,36 @@ export class Client {
 
     private attempt(method: string, path: string, text?: string): Promise<Answer> {
         const { request } = this.base.protocol === 'https:' ? https : http;
-        const headers = text === undefined
-            ? this.headers
-            : { ...this.headers, 'content-type': 'application/json', 'content-length': Buffer.byteLength(text) };
+        const headers =
+            text === undefined
+                ? this.headers
+                : {
+                      ...this.headers,
+                      'content-type': 'application/json',
+                      'content-length': Buffer.byteLength(text),
+                  };
         const url = this.base.href.replace(/\/$/, '') + path;
         const signal = AbortSignal.timeout(this.timeout);
         return new Promise((resolve, reject) => {
-            const sent = request(url, { method, headers, agent: this.agent, signal }, (response) => {
-                const chunks: Buffer[] = [];
-                response.on('data', (chunk: Buffer) => chunks.push(chunk));
-                response.on('error', reject);
-                response.on('end', () => {
-                    try {
-                        const body = JSON.parse(Buffer.concat(chunks).toString());
-                        const retryAfter = 1000 * (Number(response.headers['retry-after']) || 0);
-                        resolve({ status: response.statusCode!, retryAfter, body });
-                    } catch (error) {
-                        reject(error);
-                    }
-                });
-            });
+            const sent = request(
+                url,
+                { method, headers, agent: this.agent, signal },
+                (response) => {
+                    const chunks: Buffer[] = [];
+                    response.on('data', (chunk: Buffer) => chunks.push(chunk));
+                    response.on('error', reject);
+                    response.on('end', () => {
+                        try {
+                            const body = JSON.parse(Buffer.concat(chunks).toString());
+                            const retryAfter =
+                                1000 * (Number(response.headers['retry-after']) || 0);
+                            resolve({ status: response.statusCode!, retryAfter, body });
+                        } catch (error) {
+                            reject(error);
+                        }
+                    });
+                },
+            );
             sent.on('error', reject);
             sent.end(text);
         });

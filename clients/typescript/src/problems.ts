@@ -25,7 +25,11 @@ export class Problem extends Error {
 /** No attempt got an answer in time. */
 export class NoAnswer extends Error {
     /** @param isUnknown true if an attempt may have taken effect; false if nothing was done */
-    constructor(message: string, readonly isUnknown: boolean, cause: unknown) {
+    constructor(
+        message: string,
+        readonly isUnknown: boolean,
+        cause: unknown,
+    ) {
         super(message, { cause });
         this.name = 'NoAnswer';
     }

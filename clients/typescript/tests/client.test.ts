@@ -13,17 +13,45 @@ const losing = new Client(process.env.PUNCTUAL_LOSING_URL ?? 'http://127.0.0.1:1
 
 test('a submit whose answers are lost makes one task', { skip }, async () => {
     const name = 'a name/with ü';
-    const task = await losing.submit({ topic, name, key: 'named', payload: { order: 1 }, delay: HOUR });
+    const task = await losing.submit({
+        topic,
+        name,
+        key: 'named',
+        payload: { order: 1 },
+        delay: HOUR,
+    });
     assert.equal(task.state, 'scheduled');
-    const again = await client.submit({ topic, name, key: 'other', payload: { order: 2 }, delay: HOUR });
+    const again = await client.submit({
+        topic,
+        name,
+        key: 'other',
+        payload: { order: 2 },
+        delay: HOUR,
+    });
     assert.equal(again.id, task.id);
     const due = new Date(Date.now() + HOUR);
-    await losing.submit({ topic, key: 'unnamed', payload: null, dueAt: due, headers: { source: 'tests' } });
+    await losing.submit({
+        topic,
+        key: 'unnamed',
+        payload: null,
+        dueAt: due,
+        headers: { source: 'tests' },
+    });
 });
 
 test('a replacement whose answers are lost leaves one task', { skip }, async () => {
-    const first = await client.submit({ topic, name: 'order-2', key: 'first', payload: 1, delay: HOUR });
-    const task = await losing.replace(topic, 'order-2', { key: 'replaced', payload: 2, delay: HOUR });
+    const first = await client.submit({
+        topic,
+        name: 'order-2',
+        key: 'first',
+        payload: 1,
+        delay: HOUR,
+    });
+    const task = await losing.replace(topic, 'order-2', {
+        key: 'replaced',
+        payload: 2,
+        delay: HOUR,
+    });
     assert.equal((await client.get(topic, 'order-2'))?.id, task.id);
     assert.equal((await client.cancelById(first.id)).verdict, 'replaced');
 });
@@ -42,14 +70,23 @@ test('verdicts are values', { skip }, async () => {
 
 test('a refused request is a problem with a type', { skip }, async () => {
     const refused = client.submit({ topic: 'no-such-topic', payload: 1, delay: HOUR });
-    await assert.rejects(refused, (problem: Problem) => problem.slug === 'unknown-topic' && problem.status === 422);
+    await assert.rejects(
+        refused,
+        (problem: Problem) => problem.slug === 'unknown-topic' && problem.status === 422,
+    );
     const wrong = client.submit({ topic, payload: 1, delay: -1 });
-    await assert.rejects(wrong, (problem: Problem) => problem.slug === 'invalid-value' && problem.field === 'delay');
+    await assert.rejects(
+        wrong,
+        (problem: Problem) => problem.slug === 'invalid-value' && problem.field === 'delay',
+    );
 });
 
 test('a replacement of a task that may be due is not repeated', { skip }, async () => {
     const lost = losing.replace(topic, 'order-5', { payload: 5, delay: 0 });
-    await assert.rejects(lost, (failure: NoAnswer) => failure instanceof NoAnswer && failure.isUnknown);
+    await assert.rejects(
+        lost,
+        (failure: NoAnswer) => failure instanceof NoAnswer && failure.isUnknown,
+    );
 });
 
 test('a token and a CA file are used', { skip }, async () => {
@@ -59,13 +96,19 @@ test('a token and a CA file are used', { skip }, async () => {
     const anonymous = new Client(url, { caFile }).submit({ topic, payload: 6, delay: HOUR });
     await assert.rejects(anonymous, (problem: Problem) => problem.slug === 'unauthenticated');
     const distrustful = new Client(url).submit({ topic, payload: 6, delay: HOUR });
-    await assert.rejects(distrustful, (failure: NoAnswer) => failure instanceof NoAnswer && !failure.isUnknown);
+    await assert.rejects(
+        distrustful,
+        (failure: NoAnswer) => failure instanceof NoAnswer && !failure.isUnknown,
+    );
 });
 
 test('without a node nothing was done', async () => {
     const alone = new Client('http://127.0.0.1:1', { retryFor: 300 });
     const lost = alone.submit({ topic: 'demo', payload: 1, delay: HOUR });
-    await assert.rejects(lost, (failure: NoAnswer) => failure instanceof NoAnswer && !failure.isUnknown);
+    await assert.rejects(
+        lost,
+        (failure: NoAnswer) => failure instanceof NoAnswer && !failure.isUnknown,
+    );
 });
 
 test('a token is not sent in clear over the network', () => {

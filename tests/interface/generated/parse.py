@@ -2,6 +2,7 @@
 
 Each line of the file is {"schema": .., "answer": ..}. Prints the number of parsed answers.
 """
+
 import importlib
 import json
 import sys

@@ -11,11 +11,15 @@ function part(value: any, wanted: any): unknown {
     if (Array.isArray(wanted)) return wanted.map((item, index) => part(value?.[index], item));
     if (wanted === null) return value ?? null;
     if (typeof wanted !== 'object') return value;
-    return Object.fromEntries(Object.keys(wanted).map((name) => [name, part(value?.[name], wanted[name])]));
+    return Object.fromEntries(
+        Object.keys(wanted).map((name) => [name, part(value?.[name], wanted[name])]),
+    );
 }
 
 let count = 0;
-for (const line of readFileSync(process.argv[2], 'utf8').split('\n').filter((line) => line !== '')) {
+for (const line of readFileSync(process.argv[2], 'utf8')
+    .split('\n')
+    .filter((line) => line !== '')) {
     const { schema, answer } = JSON.parse(line);
     const parsed = functions[`${schema}FromJSON`](answer);
     if (!functions[`instanceOf${schema}`](parsed)) throw new Error(`no ${schema}: ${line}`);

@@ -36,10 +36,12 @@ class Cancelled(NamedTuple):
 class Client:
     """A client of one node, for any number of threads. Each thread has a connection of its own.
 
-    ``timeout`` is that of one attempt in seconds, ``retry_for`` the time for all attempts of a call.
+    ``timeout`` is that of one attempt in seconds, ``retry_for`` that of all attempts of a call.
     """
 
-    def __init__(self, url, *, token=None, token_file=None, ca_file=None, timeout=35.0, retry_for=30.0):
+    def __init__(
+        self, url, *, token=None, token_file=None, ca_file=None, timeout=35.0, retry_for=30.0
+    ):
         parts = urllib.parse.urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ValueError(f"{url} is no URL of a node, such as http://127.0.0.1:7070")
@@ -55,10 +57,12 @@ class Client:
         self._local = threading.local()
 
     def submit(self, topic, payload=MISSING, *, name=None, **task):
-        """Submits a task and returns it. A known name returns its first task: look at its ``state``.
+        """Submits a task and returns it.
+
+        A known name returns its first task: look at its ``state``.
 
         The task is due at ``due_at`` (a datetime with a zone) or after ``delay`` (a timedelta). The
-        record is ``payload`` (JSON) or ``payload_text`` or ``payload_base64`` or ``tombstone``, with
+        record is ``payload`` (JSON), ``payload_text``, ``payload_base64`` or ``tombstone``, with
         ``key`` and ``headers``. A task without a ``name`` gets a random one, so that its own
         repetitions make no second task.
         """
@@ -66,8 +70,10 @@ class Client:
         return self._must("POST", "/v1/tasks", body)
 
     def replace(self, topic, name, payload=MISSING, **task):
-        """Creates the task of a name, or replaces a pending one. A task on its way is a Problem with
-        the slug ``too-late``."""
+        """Creates the task of a name, or replaces a pending one.
+
+        A task on its way is a Problem with the slug ``too-late``.
+        """
         # Once the task may be due, a repetition would schedule another one.
         due_in = _due_in(task)
         return self._must("PUT", _path(topic, name), _body(payload, task), safe_for=due_in)
@@ -139,7 +145,9 @@ class Client:
     def _attempt(self, method, path, text):
         connection = getattr(self._local, "connection", None) or self._connect()
         try:
-            headers = {**self._headers, "content-type": "application/json"} if text else self._headers
+            headers = (
+                {**self._headers, "content-type": "application/json"} if text else self._headers
+            )
             connection.request(method, self._parts.path.rstrip("/") + path, text, headers)
             response = connection.getresponse()
             answer = json.loads(response.read())
@@ -173,7 +181,9 @@ def _successful(status, answer):
 
 
 def _path(topic, name):
-    return f"/v1/topics/{urllib.parse.quote(topic, safe='')}/tasks/{urllib.parse.quote(name, safe='')}"
+    return (
+        f"/v1/topics/{urllib.parse.quote(topic, safe='')}/tasks/{urllib.parse.quote(name, safe='')}"
+    )
 
 
 def _due_in(task):
@@ -195,4 +205,6 @@ def _body(payload, task):
         if body["due_at"].tzinfo is None:
             raise ValueError("due_at has no zone: datetime(.., tzinfo=timezone.utc)")
         body["due_at"] = body["due_at"].isoformat()
-    return {field: value for field, value in body.items() if value is not None or field == "payload"}
+    return {
+        field: value for field, value in body.items() if value is not None or field == "payload"
+    }

@@ -10,7 +10,7 @@ DUE_AT = "punctual-due-at"
 
 
 def task_id(headers):
-    """Returns the id of the task of a record, or None. Headers are pairs, as librdkafka has them."""
+    """Returns the id of the task of a record, or None. Headers are pairs, as of librdkafka."""
     return _text(headers, TASK_ID)
 
 

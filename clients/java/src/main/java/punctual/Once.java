@@ -9,8 +9,8 @@ import java.util.Set;
  * For consumers: runs the work of each task once, for duplicates that arrive soon after the first
  * record.
  *
- * <p>It remembers tasks in memory, in this process. For exactly one effect, store the id of the task
- * in the transaction of the work (docs/start/first-consumer.md).
+ * <p>It remembers tasks in memory, in this process. For exactly one effect, store the id of the
+ * task in the transaction of the work (docs/start/first-consumer.md).
  */
 public final class Once {
     /** The header with the id of the task: {@code record.headers().lastHeader(TASK_ID).value()}. */

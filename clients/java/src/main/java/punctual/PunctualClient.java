@@ -76,11 +76,13 @@ public final class PunctualClient {
             trusted.load(null, null);
             try (var pem = Files.newInputStream(file)) {
                 int index = 0;
-                for (var certificate : CertificateFactory.getInstance("X.509").generateCertificates(pem)) {
+                var factory = CertificateFactory.getInstance("X.509");
+                for (var certificate : factory.generateCertificates(pem)) {
                     trusted.setCertificateEntry("authority-" + index++, certificate);
                 }
             }
-            var trust = TrustManagerFactory.getInstance(TrustManagerFactory.getDefaultAlgorithm());
+            var algorithm = TrustManagerFactory.getDefaultAlgorithm();
+            var trust = TrustManagerFactory.getInstance(algorithm);
             trust.init(trusted);
             tls = SSLContext.getInstance("TLS");
             tls.init(null, trust.getTrustManagers(), null);
@@ -101,17 +103,20 @@ public final class PunctualClient {
 
         public PunctualClient build() {
             URI uri = URI.create(url);
-            boolean isLocal = Set.of("127.0.0.1", "[::1]", "localhost").contains(String.valueOf(uri.getHost()));
+            var host = String.valueOf(uri.getHost());
+            boolean isLocal = Set.of("127.0.0.1", "[::1]", "localhost").contains(host);
             if (token != null && !"https".equals(uri.getScheme()) && !isLocal) {
-                throw new IllegalArgumentException("a token is sent over https:// only, or to this machine");
+                var reason = "a token is sent over https:// only, or to this machine";
+                throw new IllegalArgumentException(reason);
             }
             return new PunctualClient(this);
         }
     }
 
     /**
-     * Submits a task and returns it. A known name returns its first task: look at its {@code state}.
-     * A task without a name gets a random one, so that its own repetitions make no second task.
+     * Submits a task and returns it. A known name returns its first task: look at its {@code
+     * state}. A task without a name gets a random one, so that its own repetitions make no second
+     * task.
      */
     public JsonNode submit(String topic, Draft draft) throws InterruptedException {
         ObjectNode body = draft.body.deepCopy().put("topic", topic);
@@ -154,8 +159,8 @@ public final class PunctualClient {
     private Cancelled cancelAt(String path) throws InterruptedException {
         var body = call("DELETE", path, null, FOR_EVER).body;
         if (!body.has("verdict")) throw new Problem(body);
-        var verdict = Cancelled.Verdict.valueOf(body.get("verdict").asText().toUpperCase(Locale.ROOT));
-        return new Cancelled(verdict, body.get("task"));
+        var verdict = body.get("verdict").asText().toUpperCase(Locale.ROOT);
+        return new Cancelled(Cancelled.Verdict.valueOf(verdict), body.get("task"));
     }
 
     private record Answer(int status, Duration retryAfter, JsonNode body) {
@@ -169,7 +174,8 @@ public final class PunctualClient {
      * have been done (no answer, 500, {@code outcome-unknown}) if a repetition starts within
      * {@code safeFor}.
      */
-    private Answer call(String method, String path, JsonNode body, Duration safeFor) throws InterruptedException {
+    private Answer call(String method, String path, JsonNode body, Duration safeFor)
+            throws InterruptedException {
         long began = System.nanoTime();
         boolean isUnknown = false;
         for (int attempt = 0; ; attempt++) {
@@ -182,34 +188,38 @@ public final class PunctualClient {
                 failure = problem;
                 asked = min(answer.retryAfter, RETRY_AFTER_MAX);
                 isUnknown |= PERHAPS_DONE.contains(problem.slug());
-            } catch (ConnectException | HttpConnectTimeoutException | SSLHandshakeException notConnected) {
-                failure = notConnected;
+            } catch (ConnectException | HttpConnectTimeoutException | SSLHandshakeException none) {
+                failure = none; // no connection
             } catch (IOException lost) {
                 failure = lost;
                 isUnknown = true;
             }
             var doubled = min(PAUSE_MIN.multipliedBy(1L << Math.min(attempt, 16)), PAUSE_MAX);
             var pause = asked.compareTo(doubled) > 0 ? asked : doubled;
-            pause = pause.plusMillis(ThreadLocalRandom.current().nextLong(pause.toMillis() / 4 + 1));
+            long spread = ThreadLocalRandom.current().nextLong(pause.toMillis() / 4 + 1);
+            pause = pause.plusMillis(spread);
             var end = isUnknown ? min(settings.retryFor, safeFor) : settings.retryFor;
             // A certificate does not become right by asking again.
             boolean isFinal = failure instanceof SSLHandshakeException;
-            if (isFinal || Duration.ofNanos(System.nanoTime() - began).plus(pause).compareTo(end) > 0) {
+            var passed = Duration.ofNanos(System.nanoTime() - began);
+            if (isFinal || passed.plus(pause).compareTo(end) > 0) {
                 throw new NoAnswer(method + " " + path + ": " + failure, isUnknown, failure);
             }
             Thread.sleep(pause.toMillis());
         }
     }
 
-    private Answer attempt(String method, String path, JsonNode body) throws IOException, InterruptedException {
-        var publisher = body == null ? BodyPublishers.noBody() : BodyPublishers.ofString(body.toString());
-        var request = HttpRequest.newBuilder(URI.create(settings.url + path)).timeout(settings.timeout)
-            .method(method, publisher);
+    private Answer attempt(String method, String path, JsonNode body)
+            throws IOException, InterruptedException {
+        var publisher =
+            body == null ? BodyPublishers.noBody() : BodyPublishers.ofString(body.toString());
+        var request = HttpRequest.newBuilder(URI.create(settings.url + path))
+            .timeout(settings.timeout).method(method, publisher);
         if (body != null) request.header("content-type", "application/json");
         if (settings.token != null) request.header("authorization", "Bearer " + settings.token);
         var answer = http.send(request.build(), HttpResponse.BodyHandlers.ofString());
-        long seconds = answer.headers().firstValueAsLong("retry-after").orElse(0);
-        return new Answer(answer.statusCode(), Duration.ofSeconds(seconds), Draft.JSON.readTree(answer.body()));
+        var wait = Duration.ofSeconds(answer.headers().firstValueAsLong("retry-after").orElse(0));
+        return new Answer(answer.statusCode(), wait, Draft.JSON.readTree(answer.body()));
     }
 
     private static JsonNode successful(Answer answer) {
