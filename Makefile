@@ -2,7 +2,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo test faults bench run down build lint fmt docs fuzz sabotage prose book
+.PHONY: help dev demo test faults bench run down build lint fmt docs fuzz sabotage prose book
 
 RELEASE := $(abspath $(or $(CARGO_TARGET_DIR),target))/release
 # Every target builds the demo, too. An example brings the dev-dependencies, which switch on
@@ -16,6 +16,11 @@ FAULTS := $(if $(SECONDS),--seconds $(SECONDS)) $(if $(SEED),--seed $(SEED)) $(i
 
 help: ## show this
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+dev: ## everything for development in one process, and a first task (PORT=7070 KAFKA_PORT=9092)
+	@scripts/stack prerequisites --dev
+	@$(RELEASE_BUILD)
+	@scripts/dev $(RELEASE)/punctual
 
 demo: ## 1,000 tasks, two nodes, one of them killed half-way; says what arrived and how late
 	@scripts/stack prerequisites

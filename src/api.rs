@@ -16,6 +16,7 @@
 //!                    redrive dead letters
 //!            cluster, node: state for operators, health, metrics; the OpenAPI document, and a page
 //!                    for each type of problem
+//!            dev: the clock and the records of a dev server, which it is asked for by dev_port
 //! request    reads: bodies, fields, queries, drafts; preconditions, idempotency: the headers that
 //!                    name a task, and say when a change is allowed
 //! json       reads and writes values, times, tasks
@@ -30,6 +31,7 @@
 //! never logged.
 
 pub mod access;
+pub mod dev_port;
 mod handlers;
 pub mod json;
 mod line;

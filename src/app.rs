@@ -3,6 +3,7 @@
 mod access;
 mod assembly;
 mod exposure;
+mod handles;
 mod kafka_settings;
 mod limits;
 mod ports;
@@ -11,17 +12,18 @@ mod startup;
 pub mod tokens;
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use az::SaturatingAs as _;
 
+pub use self::handles::Handles;
 use crate::access::{Policy, PolicyHandle};
 use crate::api::{self, Api, ApiMetrics, ApiSettings, Hosts, Port};
 use crate::clock;
 use crate::config::{self, CheckedSettings, Command, MigrationSettings, SettingProblem, Settings};
 use crate::domain::NodeId;
 use crate::error_chain::chain;
-use crate::node::requests::service::Service;
 use crate::postgres::cluster::schema;
 use crate::shutdown::{TaskFailure, Tasks};
 use crate::signals::{self, EndSignal, Signals};
@@ -81,12 +83,12 @@ pub async fn migrate(settings: MigrationSettings) -> Result<(), TaskFailure> {
 /// # Errors
 /// When the node cannot start, or when a background task failed. A server that is only away is
 /// waited for.
-pub async fn serve(settings: Settings) -> Result<(), TaskFailure> {
+pub async fn serve(settings: Settings, handles: Handles) -> Result<(), TaskFailure> {
     settings.warnings().iter().for_each(|warning| tracing::warn!("{warning}"));
     exposure::of_other_servers(&settings).iter().for_each(|exposed| tracing::warn!("{exposed}"));
     telemetry::logging::uncouple()
         .map_err(|error| format!("cannot start the thread that writes the log: {error}"))?;
-    let tasks = Tasks::default();
+    let Handles { tasks, service, .. } = handles.clone();
     watch_signals(&tasks)?;
     let mut registry = telemetry::registry(config::RELEASE, config::COMMIT);
     limits::register(&mut registry, &settings.limits);
@@ -101,10 +103,9 @@ pub async fn serve(settings: Settings) -> Result<(), TaskFailure> {
     let node = NodeId::new(clock::wall(), rand::random(), rand::random());
     let advertise = advertised(&settings.advertise, address);
     let assembled = assembly::NodeParts::new(&settings, node, &advertise, &mut registry, &tasks)?;
-    let service = Service::default();
     let api_metrics = ApiMetrics::register(&mut registry);
     let readiness_metrics = readiness::ReadinessMetrics::register(&mut registry);
-    let registry = std::sync::Arc::new(registry);
+    let registry = Arc::new(registry);
     let operators = match settings.operator_listen {
         Some(listen) if !listen.ip().is_loopback() && !settings.operator_anonymous => {
             policy.clone()
@@ -113,12 +114,14 @@ pub async fn serve(settings: Settings) -> Result<(), TaskFailure> {
     };
     let api = |settings: ApiSettings| {
         let policy = if settings.port == Port::Operator { &operators } else { &policy };
-        let (metrics, registry) = (api_metrics.clone(), std::sync::Arc::clone(&registry));
+        let (metrics, registry) = (api_metrics.clone(), Arc::clone(&registry));
         Api::new(service.clone(), settings, metrics, registry, policy.clone())
             .with_audit(audit.clone())
     };
     let hosts = Hosts::new(address, &advertise, &settings.hosts);
-    let cursors = ports.serve(api_settings(&settings, hosts), api, &tasks)?;
+    let api_settings = ApiSettings { dev: handles.dev.clone(), ..api_settings(&settings, hosts) };
+    let cursors = ports.serve(api_settings, api, &tasks)?;
+    handles.address.get_or_init(|| address);
     tasks.spawn("readiness", readiness::say(service.clone(), readiness_metrics, tasks.clone()));
     let principals = policy.current().principals().len();
     tracing::info!(
@@ -134,7 +137,7 @@ pub async fn serve(settings: Settings) -> Result<(), TaskFailure> {
     let outcome = match startup::wait_for_postgres(&settings, &assembled, &service, &tasks).await {
         Ok(Some(checked)) => {
             cursors.set_secret(checked.secret.bytes());
-            run(&settings, assembled, checked, &service, &tasks).await
+            run(&settings, assembled, checked, &handles).await
         }
         Ok(None) => {
             tracing::info!("stopped before the start was complete");
@@ -158,14 +161,14 @@ async fn run(
     settings: &Settings,
     parts: assembly::NodeParts,
     checked: schema::Checked,
-    service: &Service,
-    tasks: &Tasks,
+    handles: &Handles,
 ) -> Result<(), TaskFailure> {
+    let tasks = &handles.tasks;
     for warning in &checked.warnings {
         tracing::warn!("{warning}");
     }
     let (postgres, node) = (parts.postgres.clone(), parts.node);
-    let running = assembly::start(settings, parts, checked.cluster, service, tasks).await?;
+    let running = assembly::start(settings, parts, checked.cluster, handles).await?;
     tasks.draining.cancelled().await;
     drain(settings, &running, tasks).await;
     // The loops have ended before the heartbeat says that this node is gone. So other nodes adopt
@@ -251,7 +254,7 @@ fn watch_signals(tasks: &Tasks) -> Result<(), TaskFailure> {
 /// When the system does not accept a handler.
 pub fn end_on_signals(command: &Command) -> Result<(), TaskFailure> {
     let ends_by_itself = match command {
-        Command::Serve(_) => true,
+        Command::Serve(_) | Command::Dev(_) | Command::DevPostgres(_) => true,
         Command::Client(command) => command.ends_by_itself(),
         Command::Migrate(_)
         | Command::Token(_)
@@ -286,6 +289,7 @@ const CALLER_DENIALS_MAX: u32 = 20;
 fn api_settings(settings: &Settings, hosts: Hosts) -> ApiSettings {
     let limits = &settings.limits;
     ApiSettings {
+        dev: None,
         port: if settings.operator_listen.is_some() { Port::Public } else { Port::Sole },
         hosts,
         body_bytes_max: limits.body_bytes_max,

@@ -21,6 +21,7 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 
 use clap::builder::Resettable;
+use clap::parser::ValueSource;
 use clap::{CommandFactory, FromArgMatches};
 
 pub use self::access::{Access, AuditTrail};
@@ -31,11 +32,16 @@ pub use self::migration::MigrationSettings;
 pub use self::properties::Property;
 pub use self::reader::SettingProblem;
 pub use self::secret::Secret;
+pub use self::settings::dev::{DevKafka, DevPostgres, DevSettings, KeeperSettings, node_of_dev};
 pub use self::settings::{Kafka, NodeLimits, Retention, Settings};
 pub use self::tls::{Clients, Tls};
 use crate::bench::args::BenchArgs;
 use crate::client::args as client;
 use crate::telemetry::logging::LogSettings;
+
+/// The log of a dev server, whose announcement must not be lost between its lines. The keeper of the
+/// membership warns that the clock was set, which is what it is for.
+const LOG_OF_DEV: &str = "warn,punctual::node::membership::keeper=error";
 
 /// The parsed command line: a command, and the settings of the log.
 #[derive(Debug)]
@@ -46,6 +52,8 @@ pub struct Invocation {
 
 #[derive(Debug)]
 pub enum Command {
+    Dev(Box<DevSettings>),
+    DevPostgres(KeeperSettings),
     Serve(Box<Settings>),
     Migrate(Box<MigrationSettings>),
     Client(Box<client::ClientCommand>),
@@ -124,10 +132,17 @@ fn interpret(
     let cli = args::Cli::from_arg_matches(&matches)
         .map_err(|error| CommandRefusal::Usage(error.format(&mut command)))?;
     let mut problems = Vec::new();
-    let log = LogSettings::new(&cli.log.log, &cli.log.log_format)
+    let is_dev = matches!(cli.command, args::CommandArgs::Dev(_));
+    let is_default = matches.value_source("log") == Some(ValueSource::DefaultValue);
+    let level = if is_dev && is_default { LOG_OF_DEV } else { &cli.log.log };
+    let log = LogSettings::new(level, &cli.log.log_format)
         .map_err(|wrong| problems.push(SettingProblem { flag: wrong.flag, text: wrong.text }))
         .ok();
     let command = match cli.command {
+        args::CommandArgs::Dev(args) => {
+            settings::dev::read(&args).map(|settings| Command::Dev(Box::new(settings)))
+        }
+        args::CommandArgs::DevPostgres(args) => Ok(Command::DevPostgres(args.into())),
         args::CommandArgs::Serve(args) => settings::read(&args, host).and_then(|settings| {
             fault(check(CheckedSettings::Node(&settings)))
                 .map(|()| Command::Serve(Box::new(settings)))
@@ -157,7 +172,7 @@ fn interpret(
 fn is_token_on_command_line(matches: &clap::ArgMatches) -> bool {
     const ID: &str = "token";
     let is_here = matches.try_contains_id(ID).is_ok()
-        && matches.value_source(ID) == Some(clap::parser::ValueSource::CommandLine);
+        && matches.value_source(ID) == Some(ValueSource::CommandLine);
     is_here || matches.subcommand().is_some_and(|(_, below)| is_token_on_command_line(below))
 }
 

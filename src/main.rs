@@ -3,9 +3,10 @@
 use std::io::Write as _;
 use std::process::ExitCode;
 
+use punctual::app::Handles;
 use punctual::config::{self, Command, Property};
 use punctual::shutdown::TaskFailure;
-use punctual::{app, bench, client, error_chain, telemetry};
+use punctual::{app, bench, client, dev, error_chain, telemetry};
 
 fn main() -> ExitCode {
     let invocation = match config::read(std::env::args_os(), app::problems) {
@@ -27,7 +28,9 @@ fn main() -> ExitCode {
 async fn run(command: Command) -> Result<ExitCode, TaskFailure> {
     app::end_on_signals(&command)?;
     match command {
-        Command::Serve(settings) => Box::pin(app::serve(*settings)).await?,
+        Command::Serve(settings) => Box::pin(app::serve(*settings, Handles::default())).await?,
+        Command::Dev(settings) => Box::pin(dev::run(*settings)).await?,
+        Command::DevPostgres(settings) => dev::keep_postgres(settings).await?,
         Command::Migrate(settings) => app::migrate(*settings).await?,
         Command::Token(command) => return Ok(app::tokens::run(&command)),
         Command::Auth(command) => return Ok(app::tokens::run_auth(&command)),

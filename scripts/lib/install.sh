@@ -35,6 +35,7 @@ need_for_rust() {
 
 need_for_tests() {
   need libfaketime has_libfaketime
+  need kcat has kcat
   need shellcheck has shellcheck
   need python3 has python3
   need python3-yaml has_yaml
@@ -134,9 +135,16 @@ warn_of_faults() {
 
 # --- what the verbs call ------------------------------------------------------------------------
 
-# prerequisites [--test]: checks the requirements of `make demo`, and with --test of `make test`.
+# prerequisites [--test | --dev]: checks the requirements of `make demo`, with --test of `make test`,
+# and with --dev of `make dev`.
 check_prerequisites() {
   ask_for_rust
+  if [[ ${1:-} == --dev ]]; then
+    need_for_servers
+    need_for_rust
+    all_is_there
+    return
+  fi
   ask_for_servers_tools
   need_for_servers
   need_for_rust

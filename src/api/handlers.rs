@@ -2,6 +2,7 @@
 
 pub mod bulk;
 pub mod cluster;
+pub mod dev;
 pub mod feedback;
 pub mod lists;
 pub mod names;

@@ -15,6 +15,7 @@ use super::access::cursors::Cursors;
 use super::access::denials::Denials;
 use super::access::guard::Guard;
 use super::access::hosts::Hosts;
+use super::dev_port::DevPort;
 use super::line::PlacePurpose;
 use super::metrics::ApiMetrics;
 use super::problems::problem::Problem;
@@ -55,9 +56,11 @@ impl Port {
 /// docs/reference/limits.md lists them in one table. `/livez`, `/readyz` and `/metrics` obey only
 /// the limits on connections and headers. They have places of their own, whose number is not a
 /// setting.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, Debug)]
 pub struct ApiSettings {
     pub port: Port,
+    /// `None` for a node without the routes of a dev server.
+    pub dev: Option<DevPort>,
     /// The hosts that a request may name: 421 for others.
     pub hosts: Hosts,
     /// Bytes of one body, both compressed and unpacked: 413. At most 4 GiB.

@@ -57,6 +57,7 @@ impl Default for ApiSettings {
     fn default() -> Self {
         Self {
             port: Port::Sole,
+            dev: None,
             hosts: Hosts::new(([127, 0, 0, 1], 7070).into(), "http://a", &[]),
             body_bytes_max: 16 << 20,
             body_memory_max: 256 << 20,

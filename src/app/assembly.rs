@@ -7,6 +7,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+use super::handles::Handles;
 use super::kafka_settings;
 use crate::clock::{self, ClusterClock};
 use crate::config::{self, Identity, Login, Settings};
@@ -222,11 +223,11 @@ pub async fn start(
     settings: &Settings,
     parts: NodeParts,
     cluster: ClusterSettings,
-    service: &Service,
-    tasks: &Tasks,
+    handles: &Handles,
 ) -> Result<Running, TaskFailure> {
+    let Handles { tasks, service, .. } = handles;
     let site = Site { settings, parts: &parts, cluster, tasks };
-    let (leaves, clock) = (Arc::new(Leaves::default()), Arc::new(ClusterClock::default()));
+    let (leaves, clock) = (Arc::clone(&handles.leaves), Arc::clone(&handles.clock));
     let names = Arc::new(Names::new(&parts.postgres, settings.retention.names, NAMES_MAX));
     site.keep_partitions(&leaves, &clock, service).await;
     site.free_names(&names, &clock);

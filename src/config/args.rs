@@ -3,6 +3,7 @@
 //! prints.
 
 mod access;
+mod dev;
 
 use std::path::PathBuf;
 
@@ -10,6 +11,7 @@ use clap::{Args, Parser, Subcommand};
 
 pub(super) use self::access::{Access, Auth, Token};
 pub use self::access::{AuthCommand, CheckAuth, CheckToken, NewToken, TokenCommand};
+pub(super) use self::dev::{Dev, Keeper};
 
 use super::secret::Secret;
 use super::tls::TlsWords;
@@ -52,6 +54,17 @@ pub(super) struct Cli {
 
 #[derive(Subcommand, Debug)]
 pub(super) enum CommandArgs {
+    /// Runs everything that development needs, in one process: a node, a broker that Kafka clients
+    /// can use, and a Postgres of its own.
+    ///
+    /// Needs the programs of Postgres 15 or later, but no running server. The REST API is the one
+    /// of `serve`, for one node. Nothing survives the end of the process, unless --data keeps the
+    /// tasks. A single broker in memory proves nothing about failures: test these with real servers.
+    #[command(after_long_help = dev::EXAMPLES)]
+    Dev(Box<Dev>),
+    /// Keeps the Postgres of a dev server, until its standard input ends.
+    #[command(hide = true)]
+    DevPostgres(Keeper),
     /// Runs a node, which takes tasks over REST and publishes each one at its due time.
     ///
     /// Start any number of nodes with the same database, Kafka and etcd. On SIGTERM, a node drains:

@@ -1,5 +1,7 @@
 //! The parsed settings of a node.
 
+pub(super) mod dev;
+
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
 use std::time::Duration;

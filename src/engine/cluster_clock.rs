@@ -81,6 +81,8 @@ pub struct StampedClock {
     /// Time of the last step back.
     set_back_at: Option<Monotonic>,
     in_doubt: Option<StepInDoubt>,
+    /// True for the clock of a dev server, which is set on purpose.
+    follows_every_step: bool,
 }
 
 /// An answer has shown that Postgres's clock was set back, but may be older than these bounds.
@@ -130,6 +132,11 @@ impl From<Monotonic> for Moment {
 }
 
 impl StampedClock {
+    /// Makes the clock of a dev server: it follows every step at once, in both directions.
+    pub fn following_every_step() -> Self {
+        Self { follows_every_step: true, ..Self::default() }
+    }
+
     /// Returns the lower bound, or `None` before the first stamp. It is never ahead of Postgres's
     /// clock. It is late by at most three times: the way back of the best answer, the drift between
     /// the rates since then, and the time of suspensions since then.
@@ -200,6 +207,10 @@ impl StampedClock {
     ) -> Option<Step> {
         let (back, forward) =
             (span_of(shown.micros_behind(known)), span_of(known.micros_behind(shown)));
+        if self.follows_every_step {
+            let by = back.max(forward);
+            return (by > STEP_MIN).then_some(Step::Followed(by));
+        }
         if back > STEP_MIN {
             self.set_back_at = Some(arrived_at);
             return Some(Step::Back(back));
@@ -332,6 +343,21 @@ mod tests {
             arrived_at: at(arrived),
         };
         (arrived, clock.take_in(stamp))
+    }
+
+    #[test]
+    fn the_clock_of_a_dev_server_follows_every_step_at_once() {
+        let mut clock = StampedClock::following_every_step();
+        let mut now = 0;
+        for step in [0, 86_400_000_000, -86_400_000_000] {
+            let (arrived, seen) =
+                ask(&mut clock, now, (0, 100, 100), |moment| server(moment, 0, step));
+            now = arrived;
+            assert_eq!(seen.is_some(), now > 200);
+            assert!(clock.is_steady());
+            let late = server(now, 0, step).since(clock.now(at(now)).unwrap());
+            assert!(late < Duration::from_millis(1), "{late:?}");
+        }
     }
 
     proptest! {

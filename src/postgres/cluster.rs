@@ -1,5 +1,6 @@
 //! The settings of the cluster (one row), and the requirements on the server.
 
+pub mod dev_database;
 pub mod heartbeat;
 pub mod schema;
 

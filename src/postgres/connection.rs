@@ -91,6 +91,13 @@ impl PostgresSettings {
         Ok(Self { options })
     }
 
+    /// Returns these settings with another setting of the session.
+    #[must_use]
+    pub fn with_session_setting(mut self, name: &str, value: &str) -> Self {
+        self.options = self.options.options([(name, value)]);
+        self
+    }
+
     /// Returns the host of a connection over TCP that others on the way could read or answer.
     pub fn unverified_host(&self) -> Option<&str> {
         link::unverified_host(&self.options)

@@ -31,6 +31,7 @@ mod consumers;
 mod dead_letters;
 mod delays;
 mod denied_topics;
+mod dev;
 mod durability;
 mod etcd_login;
 mod examples;

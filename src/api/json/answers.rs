@@ -1,5 +1,6 @@
 //! The bodies of answers, and a task in JSON.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use axum::body::Body;
@@ -14,6 +15,7 @@ use serde_json::value::RawValue;
 
 use super::times::Rfc3339;
 use super::tracked::TrackedJson;
+use crate::api::dev_port::PublishedRecord;
 use crate::domain::task::headers;
 use crate::domain::task::tracking::reason_without_words;
 use crate::domain::{Actors, Receipt, TaskId, TaskName, TaskState, TaskView, Timestamp, Tracking};
@@ -241,6 +243,40 @@ fn entry<M: SerializeMap>(
         Bytes::Binary(value) => {
             map.serialize_entry(binary, &DisplayJson(Base64Display::new(value, &STANDARD)))
         }
+    }
+}
+
+/// A record of a topic in JSON. Key, headers and payload have the form of a task's.
+#[derive(Debug)]
+pub struct RecordJson<'a>(&'a PublishedRecord);
+
+impl<'a> RecordJson<'a> {
+    pub const fn of(record: &'a PublishedRecord) -> Self {
+        Self(record)
+    }
+}
+
+impl Serialize for RecordJson<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let Self(record) = self;
+        let mut map = serializer.serialize_map(None)?;
+        map.serialize_entry("partition", &record.partition)?;
+        map.serialize_entry("offset", &record.offset)?;
+        map.serialize_entry("timestamp", &Rfc3339(record.appended_at))?;
+        if let Some(key) = &record.key {
+            entry(&mut map, &text_or_binary(key), ["key", "key", "key_base64"])?;
+        }
+        let headers = record.headers.iter().map(|(name, value)| (name, ValueJson(Some(value))));
+        map.serialize_entry("headers", &headers.collect::<BTreeMap<_, _>>())?;
+        match &record.value {
+            Some(payload) => entry(
+                &mut map,
+                &json_or_other(payload),
+                ["payload", "payload_text", "payload_base64"],
+            )?,
+            None => map.serialize_entry("tombstone", &true)?,
+        }
+        map.end()
     }
 }
 

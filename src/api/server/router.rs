@@ -21,7 +21,7 @@ use crate::api::access::guard::{Guard, Proofs};
 use crate::api::access::required::Access;
 use crate::api::access::trail::Trail;
 use crate::api::access::{hosts, limits};
-use crate::api::handlers::{bulk, cluster, feedback, lists, names, node, tasks, who_am_i};
+use crate::api::handlers::{bulk, cluster, dev, feedback, lists, names, node, tasks, who_am_i};
 use crate::api::line::{CallerConnection, PlacePurpose};
 use crate::api::metrics::{ApiMetrics, method_label};
 use crate::api::openapi::operation::Operation;
@@ -91,6 +91,14 @@ fn routes() -> [Route; 26] {
     ]
 }
 
+/// Returns the routes that only a dev server has.
+fn dev_routes() -> [Route; 2] {
+    [
+        Route::at("/dev/clock").post(dev::clock, &operations::dev::CLOCK),
+        Route::at("/dev/published").get(dev::published, &operations::dev::PUBLISHED),
+    ]
+}
+
 /// Bytes that a header field counts for, besides its name and its value (RFC 9113, 6.5.2).
 pub const FIELD_BYTES: usize = 32;
 
@@ -124,10 +132,14 @@ impl Api {
         policy: PolicyHandle,
     ) -> Self {
         let port = settings.port;
-        let routes: Vec<Route> =
+        let is_dev = settings.dev.is_some();
+        let mut routes: Vec<Route> =
             routes().into_iter().filter(|route| port.has(route.path)).collect();
         let shared = ApiShared::new(service, settings, metrics, registry, policy);
         let shared = Arc::new(shared.with_document(document_of(&routes)));
+        if is_dev {
+            routes.extend(dev_routes());
+        }
         let paths = routes.iter().map(|route| route.path).collect();
         let operations = routes.iter().flat_map(operations_of).collect();
         let router = routes

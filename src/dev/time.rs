@@ -1,0 +1,198 @@
+//! The clock of a dev server, which tests set, and the records that they look for.
+//!
+//! The clock jumps from one due time to the next, and waits there until the tasks are published and
+//! settled. So every task goes out at its due time, in order, with a receipt that says so, and a
+//! month takes as long as its tasks.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+
+use super::broker::Broker;
+use crate::api::dev_port::{ClockChange, ClockRequest, ClockState, PublishedRequest, Unpublished};
+use crate::app::Handles;
+use crate::clock;
+use crate::domain::leaves::Rules;
+use crate::domain::{ClusterSettings, Timestamp};
+use crate::error_chain::chain;
+use crate::node::maintenance::{Maintenance, MaintenanceMetrics};
+use crate::postgres::PostgresError;
+use crate::postgres::cluster::dev_database::{DevDatabase, Outlook};
+use crate::shutdown::{TaskFailure, Tasks};
+
+/// A task is overdue one step of the clock of ids after its due time.
+const PAST: Duration = Duration::from_millis(1);
+/// Interval of the looks whether due tasks are settled.
+const LOOK_EVERY: Duration = Duration::from_millis(2);
+/// Interval at which the node is asked to look for due tasks again.
+const CALL_EVERY: Duration = Duration::from_millis(50);
+/// How long a due task may stay unpublished before the clock gives up on it.
+const STUCK_MAX: Duration = Duration::from_secs(10);
+/// Partitions for all tables reach further ahead than this.
+const PARTITIONS_AHEAD: Duration = Duration::from_secs(12 * 3600);
+
+/// The clock, and what it moves.
+#[derive(Debug)]
+pub struct DevTime {
+    database: DevDatabase,
+    cluster: ClusterSettings,
+    handles: Handles,
+    ahead: Duration,
+    /// The time for which partitions were created last.
+    made_for: Option<Timestamp>,
+}
+
+#[derive(Debug, thiserror::Error)]
+enum ClockError {
+    #[error(transparent)]
+    Postgres(#[from] PostgresError),
+    #[error(
+        "a task that was due at {due_at} is not published after {STUCK_MAX:?}; /v1/cluster and the \
+         log say more. The clock stays there"
+    )]
+    Stuck { due_at: Timestamp },
+    #[error("the partitions for {0} are not there")]
+    NoPartitions(Timestamp),
+}
+
+impl DevTime {
+    pub fn new(database: DevDatabase, cluster: ClusterSettings, handles: Handles) -> Self {
+        Self { database, cluster, handles, ahead: Duration::ZERO, made_for: None }
+    }
+
+    /// Answers requests, one after the other, until `tasks` stop.
+    pub async fn run(
+        mut self,
+        mut requests: mpsc::Receiver<ClockRequest>,
+        tasks: Tasks,
+    ) -> Result<(), TaskFailure> {
+        loop {
+            let request = tokio::select! {
+                request = requests.recv() => request,
+                () = tasks.draining.cancelled() => return Ok(()),
+            };
+            let Some(ClockRequest { change, answer }) = request else { return Ok(()) };
+            let changing = Box::pin(self.change(change));
+            let Some(changed) = tasks.draining.run_until_cancelled(changing).await else {
+                return Ok(());
+            };
+            // A caller that has gone away needs no answer.
+            answer.send(changed.map_err(|error| chain(&error))).ok();
+        }
+    }
+
+    async fn change(&mut self, change: ClockChange) -> Result<ClockState, ClockError> {
+        match change {
+            ClockChange::Advance(span) => self.advance(span).await?,
+            ClockChange::Reset => self.reset().await?,
+        }
+        let now = self.look().await?.now;
+        Ok(ClockState { now, ahead: self.ahead })
+    }
+
+    /// Lets `span` pass.
+    async fn advance(&mut self, span: Duration) -> Result<(), ClockError> {
+        let end = self.look().await?.now.plus(span);
+        let (mut stands_since, mut called_at) = (clock::monotonic(), None);
+        let mut stood_at = None;
+        loop {
+            let Outlook { now, next_due_at, unsettled_due_at, .. } = self.look().await?;
+            let due_at = next_due_at.into_iter().chain(unsettled_due_at).min();
+            let target = due_at.filter(|due_at| *due_at <= end).map(|due_at| due_at.plus(PAST));
+            match target {
+                Some(target) if now < target => {
+                    self.set(now, target).await?;
+                    (stands_since, called_at) = (clock::monotonic(), None);
+                }
+                Some(_) => {
+                    let at = clock::monotonic();
+                    if stood_at != due_at {
+                        (stood_at, stands_since) = (due_at, at);
+                    }
+                    if let Some(due_at) = due_at
+                        && at.since(stands_since) >= STUCK_MAX
+                    {
+                        return Err(ClockError::Stuck { due_at });
+                    }
+                    if called_at.is_none_or(|called_at| at.since(called_at) >= CALL_EVERY) {
+                        self.handles.service.look_again();
+                        called_at = Some(at);
+                    }
+                    clock::sleep(LOOK_EVERY).await;
+                }
+                None if now < end => self.set(now, end).await?,
+                None => return Ok(()),
+            }
+        }
+    }
+
+    async fn reset(&mut self) -> Result<(), ClockError> {
+        self.ahead = Duration::ZERO;
+        self.database.set_ahead(self.ahead).await?;
+        let now = self.look().await?.now;
+        self.make_partitions(now, Duration::ZERO).await?;
+        self.handles.service.look_again();
+        Ok(())
+    }
+
+    /// Sets the clock from `now` to `target`.
+    async fn set(&mut self, now: Timestamp, target: Timestamp) -> Result<(), ClockError> {
+        let span = target.since(now);
+        if self.made_for.is_none_or(|made_for| target >= made_for.plus(PARTITIONS_AHEAD)) {
+            self.make_partitions(target, span).await?;
+        }
+        self.ahead += span;
+        self.database.set_ahead(self.ahead).await?;
+        // The node's clock follows before the node looks.
+        self.look().await?;
+        self.handles.service.look_again();
+        Ok(())
+    }
+
+    /// Creates the partitions for `at`, by a session that sees the clock ahead by `span`: no claim
+    /// must meet the new time without them.
+    async fn make_partitions(&mut self, at: Timestamp, span: Duration) -> Result<(), ClockError> {
+        let mut maintenance = Maintenance::new(
+            &self.database.ahead_by(span),
+            Rules::new(&self.cluster),
+            Arc::clone(&self.handles.leaves),
+            MaintenanceMetrics::default(),
+        );
+        if !maintenance.make_all().await? {
+            return Err(ClockError::NoPartitions(at));
+        }
+        self.made_for = Some(at);
+        Ok(())
+    }
+
+    /// Looks at the database, and tells the node the time.
+    async fn look(&mut self) -> Result<Outlook, ClockError> {
+        let outlook = self.database.outlook().await?;
+        self.handles.clock.take_in(outlook.now, outlook.asked_at);
+        Ok(outlook)
+    }
+}
+
+/// Answers questions for the records of topics until `tasks` stop.
+pub async fn show_published(
+    broker: Option<Broker>,
+    mut requests: mpsc::Receiver<PublishedRequest>,
+    tasks: Tasks,
+) -> Result<(), TaskFailure> {
+    loop {
+        let request = tokio::select! {
+            request = requests.recv() => request,
+            () = tasks.stopping.cancelled() => return Ok(()),
+        };
+        let Some(PublishedRequest { topic, count_max, answer }) = request else { return Ok(()) };
+        let found = match &broker {
+            Some(broker) => broker.published(topic.as_str(), count_max),
+            None => Err(Unpublished::Unreadable(
+                "dev reads the records of its own broker only, not those of --kafka".to_owned(),
+            )),
+        };
+        // A caller that has gone away needs no answer.
+        answer.send(found).ok();
+    }
+}

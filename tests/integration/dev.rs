@@ -1,0 +1,327 @@
+//! `punctual dev`: one command with a Postgres and a broker of its own, and a clock that tests set.
+
+use std::path::{Path, PathBuf};
+use std::process::{ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt as _, BufReader};
+use tokio::process::{Child, Command};
+
+use crate::support::node::program;
+use crate::support::{Api, Cluster, Consumer, eventually};
+
+/// A debug build beside other tests makes a database and starts.
+const START_DEADLINE: Duration = Duration::from_secs(60);
+const SOON: Duration = Duration::from_secs(20);
+/// A client in Java needs seconds to start beside other tests.
+const CLIENT_DEADLINE: Duration = Duration::from_secs(180);
+
+/// A running dev server, which is killed when dropped.
+struct DevServer {
+    child: Child,
+    api: Api,
+    kafka: String,
+    database_url: String,
+}
+
+fn command(arguments: &[&str]) -> Command {
+    let mut command = program(&["dev", "--port", "0", "--json"]);
+    command.args(arguments).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+impl DevServer {
+    async fn start(arguments: &[&str]) -> Self {
+        let mut child = command(arguments).spawn().unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let line = tokio::time::timeout(START_DEADLINE, lines.next_line()).await;
+        let line = line.expect("dev starts in time").unwrap();
+        let Some(line) = line else {
+            let output = child.wait_with_output().await.unwrap();
+            panic!("dev has ended: {}", String::from_utf8_lossy(&output.stderr));
+        };
+        let told: Value = serde_json::from_str(&line).unwrap();
+        let text = |name: &str| told[name].as_str().unwrap_or_default().to_owned();
+        Self {
+            child,
+            api: Api::new(text("url")),
+            kafka: text("kafka"),
+            database_url: text("database_url"),
+        }
+    }
+
+    /// Starts with everything of its own, on free ports.
+    async fn own() -> Self {
+        Self::start(&["--kafka-port", "0", "--topic", "demo:4", "--topic", "one"]).await
+    }
+
+    /// Returns the folder of its Postgres.
+    fn folder(&self) -> PathBuf {
+        let (_, rest) = self.database_url.split_once("host=").unwrap();
+        PathBuf::from(rest.split('&').next().unwrap())
+    }
+
+    fn signal(&self, signal: &str) {
+        let pid = self.child.id().unwrap().to_string();
+        let status = std::process::Command::new("kill").args(["-s", signal, &pid]).status();
+        assert!(status.unwrap().success());
+    }
+
+    async fn exit(&mut self) -> ExitStatus {
+        tokio::time::timeout(SOON, self.child.wait()).await.expect("dev ends in time").unwrap()
+    }
+
+    async fn clock(&self, change: Value) -> Value {
+        let answer = self.api.post("/dev/clock", change.to_string()).await;
+        assert_eq!(answer.status, 200, "{}", answer.text);
+        answer.json()
+    }
+
+    async fn published(&self, topic: &str) -> Vec<Value> {
+        let answer = self.api.get(&format!("/dev/published?topic={topic}")).await;
+        assert_eq!(answer.status, 200, "{}", answer.text);
+        answer.json()["records"].as_array().unwrap().clone()
+    }
+}
+
+/// Returns the processes that work in a folder or below it.
+fn processes_in(folder: &Path) -> usize {
+    let mut count = 0;
+    for process in std::fs::read_dir("/proc").unwrap().flatten() {
+        let place = std::fs::read_link(process.path().join("cwd")).unwrap_or_default();
+        count += usize::from(place.to_string_lossy().contains(&*folder.to_string_lossy()));
+    }
+    count
+}
+
+fn millis_of(time: &Value) -> i64 {
+    time.as_str().unwrap().parse::<jiff::Timestamp>().unwrap().as_millisecond()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_task_arrives_and_the_end_leaves_nothing_behind() {
+    let mut dev = DevServer::own().await;
+    let folder = dev.folder();
+    assert!(folder.join("data/PG_VERSION").exists() && processes_in(&folder) > 0);
+    let headers = json!({ "source": "test" });
+    let task = json!({ "topic": "demo", "delay": "300ms", "key": "k", "payload": { "a": 1 },
+        "headers": headers });
+    let submitted = dev.api.submit(&task).await;
+    let consumer = Consumer::start(&dev.kafka, "demo", 4);
+    let records = consumer.wait_count(1, SOON).await;
+    assert_eq!(records[0].task_id().to_string(), submitted.id.to_string());
+    let published = dev.published("demo").await;
+    assert_eq!(published.len(), 1);
+    assert_eq!((&published[0]["key"], &published[0]["payload"]), (&json!("k"), &json!({ "a": 1 })));
+    assert_eq!(published[0]["headers"]["source"], "test");
+    assert_eq!(published[0]["headers"]["punctual-task-id"], submitted.id.to_string());
+    dev.signal("INT");
+    assert!(dev.exit().await.success());
+    assert!(!folder.exists() && processes_in(&folder) == 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_killed_dev_server_leaves_nothing_behind() {
+    let mut dev = DevServer::own().await;
+    let folder = dev.folder();
+    dev.child.kill().await.unwrap();
+    eventually("Postgres and its folder are gone", SOON, async || {
+        !folder.exists() && processes_in(&folder) == 0
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_clock_publishes_all_that_is_due_until_then_in_order_and_at_its_time() {
+    let dev = DevServer::own().await;
+    let mut ids = Vec::new();
+    for delay in ["40d", "30d", "29d", "1h", "1d", "10s", "72h"] {
+        let task = json!({ "topic": "one", "delay": delay, "payload": delay });
+        ids.push((delay, dev.api.submit(&task).await.id));
+    }
+    let began = Instant::now();
+    let state = dev.clock(json!({ "advance": "30d" })).await;
+    let took = began.elapsed();
+    let published = dev.published("one").await;
+    let payloads: Vec<&str> =
+        published.iter().map(|record| record["payload"].as_str().unwrap()).collect();
+    assert_eq!(payloads, ["10s", "1h", "1d", "72h", "29d", "30d"], "after {took:?}");
+    assert!(state["ahead_ms"].as_u64().unwrap() >= 30 * 86_400_000 - 1_000, "{state}");
+    for (delay, id) in &ids {
+        let task = dev.api.get(&format!("/v1/tasks/{id}")).await.json();
+        if *delay == "40d" {
+            assert_eq!(task["state"], "scheduled", "{task}");
+            continue;
+        }
+        assert_eq!(task["state"], "published", "{task}");
+        let record = published.iter().find(|record| record["payload"] == *delay).unwrap();
+        let late = millis_of(&record["timestamp"]) - millis_of(&task["due_at"]);
+        assert!((0..2_000).contains(&late), "{delay} is late by {late} ms: {task}");
+        assert!(task["receipt"]["lateness_ms"].as_f64().unwrap() < 2_000.0, "{task}");
+    }
+    // The days go on from there.
+    let task = json!({ "topic": "one", "delay": "100ms", "payload": "now" });
+    dev.api.submit(&task).await;
+    eventually("a task of the new day arrives", SOON, async || {
+        dev.published("one").await.len() == 7
+    })
+    .await;
+    dev.clock(json!({ "advance": "10d" })).await;
+    assert_eq!(dev.published("one").await.len(), 8);
+
+    let state = dev.clock(json!({ "reset": true })).await;
+    assert_eq!(state["ahead_ms"], 0);
+    assert!((millis_of(&state["now"]) - crate::support::now_ms()).abs() < 5_000, "{state}");
+    dev.api.submit(&json!({ "topic": "one", "delay": "300ms", "payload": "back" })).await;
+    eventually("a task of the real day arrives", SOON, async || {
+        dev.published("one").await.iter().any(|record| record["payload"] == "back")
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_task_due_in_30_days_arrives_within_a_second() {
+    let dev = DevServer::own().await;
+    dev.api.submit(&json!({ "topic": "one", "delay": "30d", "payload": 1 })).await;
+    let began = Instant::now();
+    dev.clock(json!({ "advance": "30d" })).await;
+    let (took, published) = (began.elapsed(), dev.published("one").await);
+    assert_eq!(published.len(), 1);
+    eprintln!("30 days took {took:?}");
+    // The tests beside this one use the same cores.
+    assert!(took < Duration::from_secs(5), "{took:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn wrong_requests_to_the_dev_routes_are_refused_with_the_reason() {
+    let dev = DevServer::own().await;
+    for (body, status, reason) in [
+        (json!({}), 400, "advance"),
+        (json!({ "advance": "1 month" }), 400, "months"),
+        (json!({ "advance": "1s", "reset": true }), 400, "one at a time"),
+        (json!({ "reset": false }), 400, "expected true"),
+        (json!({ "forward": "1s" }), 400, "advance, reset"),
+    ] {
+        let answer = dev.api.post("/dev/clock", body.to_string()).await;
+        assert!(answer.status == status && answer.text.contains(reason), "{body}: {}", answer.text);
+    }
+    for (query, status) in [("?topic=none", 404), ("", 400), ("?topic=one&x=1", 400)] {
+        assert_eq!(dev.api.get(&format!("/dev/published{query}")).await.status, status, "{query}");
+    }
+    let task = json!({ "topic": "none", "delay": 1, "payload": 1 });
+    assert_eq!(dev.api.post("/v1/tasks", task.to_string()).await.status, 422);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn other_nodes_have_no_dev_routes() {
+    let cluster = Cluster::start("no-dev").await;
+    let node = cluster.node().await;
+    let clock = node.api().post("/dev/clock", r#"{"advance":"1s"}"#).await;
+    assert_eq!(clock.status, 404, "{}", clock.text);
+    assert_eq!(node.api().get("/dev/published?topic=demo").await.status, 404);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_foreign_database_is_refused_and_an_empty_one_is_used_again() {
+    let cluster = Cluster::start("dev-foreign").await;
+    let url = cluster.stack.database(&cluster.database.name);
+    // The database of a cluster has the tables of a node.
+    let node = cluster.node().await;
+    let output = command(&["--kafka-port", "0", "--database-url", &url]).output().await.unwrap();
+    let told = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success() && told.contains("was not made by `punctual dev`"), "{told}");
+    assert!(node.api().is_ready().await);
+
+    let empty = format!("{}_dev", cluster.database.name);
+    let create = format!("create database {empty}");
+    sqlx::raw_sql(sqlx::AssertSqlSafe(create)).execute(&cluster.sql).await.unwrap();
+    let url = cluster.stack.database(&empty);
+    for _ in 0..2 {
+        let mut dev = DevServer::start(&["--kafka-port", "0", "--database-url", &url]).await;
+        dev.api.submit(&json!({ "topic": "demo", "delay": "1h", "payload": 1 })).await;
+        dev.signal("TERM");
+        assert!(dev.exit().await.success());
+    }
+    let drop = format!("drop database {empty}");
+    sqlx::raw_sql(sqlx::AssertSqlSafe(drop)).execute(&cluster.sql).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tasks_survive_in_a_folder_of_their_own() {
+    let folder = std::env::temp_dir().join(format!("punctual-{:08x}", rand::random::<u32>()));
+    let data = folder.display().to_string();
+    let arguments = ["--kafka-port", "0", "--data", data.as_str()];
+    let mut dev = DevServer::start(&arguments).await;
+    let id = dev.api.submit(&json!({ "topic": "demo", "delay": "1d", "payload": 1 })).await.id;
+    dev.signal("INT");
+    assert!(dev.exit().await.success());
+    let dev = DevServer::start(&arguments).await;
+    dev.clock(json!({ "advance": "1d" })).await;
+    let task = dev.api.get(&format!("/v1/tasks/{id}")).await.json();
+    assert_eq!(task["state"], "published", "{task}");
+    drop(dev);
+    eventually("Postgres is gone", SOON, async || processes_in(&folder) == 0).await;
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
+/// Runs a client, which prints a line for each record.
+async fn lines_of(mut command: Command) -> Vec<String> {
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
+    let running = tokio::time::timeout(CLIENT_DEADLINE, command.output());
+    let output = running.await.unwrap_or_else(|_| panic!("{command:?} did not end")).unwrap();
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{command:?}: {told}");
+    String::from_utf8(output.stdout).unwrap().lines().map(str::to_owned).collect()
+}
+
+/// Submits three tasks, and checks that the consumer group of a client reads all of them. The
+/// client prints a line for each, with `separator` between key and value.
+async fn check(separator: &str, client: impl FnOnce(&str) -> Command) {
+    let dev = DevServer::own().await;
+    for number in 1..=3 {
+        let task = json!({ "topic": "demo", "delay": 1, "key": format!("k{number}"),
+            "payload_text": format!("v{number}") });
+        dev.api.submit(&task).await;
+    }
+    let mut lines = lines_of(client(&dev.kafka)).await;
+    lines.sort_unstable();
+    let wanted = [1, 2, 3].map(|number| format!("k{number}{separator}v{number}"));
+    assert_eq!(lines, wanted);
+}
+
+/// Returns a command that consumes three records with one of the examples.
+fn example(program: &[&str], kafka: &str) -> Command {
+    let mut command = Command::new(program[0]);
+    command.args(&program[1..]).arg("3").current_dir(env!("CARGO_MANIFEST_DIR"));
+    command.env("KAFKA", kafka).env("TOPIC", "demo").env("GROUP", "example");
+    command
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn kcat_reads_from_the_broker() {
+    check(" ", |kafka| {
+        let mut command = Command::new("kcat");
+        command.args(["-b", kafka, "-G", "kcat", "-c", "3", "-q", "-f", "%k %s\\n"]);
+        command.args(["-X", "auto.offset.reset=earliest", "demo"]);
+        command
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn java_reads_from_the_broker() {
+    let folders = "examples/java/target/classes:examples/java/target/lib/*";
+    check(": ", |kafka| example(&["java", "-Xmx256m", "-cp", folders, "Consume"], kafka)).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn python_reads_from_the_broker() {
+    let python = ".stack/examples/python/bin/python";
+    check(": ", |kafka| example(&[python, "examples/python/consume.py"], kafka)).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn go_reads_from_the_broker() {
+    check(": ", |kafka| example(&[".stack/examples/go/consume"], kafka)).await;
+}
