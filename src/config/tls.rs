@@ -36,31 +36,15 @@ pub(super) struct TlsWords {
     /// Refuses to start if a connection to Postgres, Kafka or etcd on another machine is not
     /// encrypted and verified. Without this flag, the node only warns. true or false; the flag
     /// alone means true.
-    #[arg(
-        long,
-        env = "PUNCTUAL_REQUIRE_TLS",
-        value_name = "BOOL",
-        num_args = 0..=1,
-        require_equals = true,
-        default_value = "false",
-        default_missing_value = "true"
-    )]
+    #[arg(long, env = "PUNCTUAL_REQUIRE_TLS", value_name = "BOOL")]
     pub require_tls: String,
     /// The address of a second port, for operators: /livez, /readyz with its reasons, /metrics and
     /// /v1/cluster. The first port then has no metrics, no cluster and no reasons.
     #[arg(long, env = "PUNCTUAL_OPERATOR_LISTEN", value_name = "ADDRESS")]
     pub operator_listen: Option<String>,
-    /// Allows the operator port beyond loopback, where it answers anyone who reaches it. true or
-    /// false; the flag alone means true.
-    #[arg(
-        long,
-        env = "PUNCTUAL_OPERATOR_ANONYMOUS",
-        value_name = "BOOL",
-        num_args = 0..=1,
-        require_equals = true,
-        default_value = "false",
-        default_missing_value = "true"
-    )]
+    /// Allows the operator port beyond loopback, answering everyone. true or false; the flag alone
+    /// means true.
+    #[arg(long, env = "PUNCTUAL_OPERATOR_ANONYMOUS", value_name = "BOOL")]
     pub operator_anonymous: String,
 }
 

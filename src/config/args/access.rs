@@ -10,37 +10,21 @@ use crate::domain::time::duration;
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Access")]
 pub(in crate::config) struct Access {
-    /// The file with the principals, their rights and the hashes of their tokens. The node reads it
-    /// again when it changes. Without it, every caller may do everything.
+    /// The file with the principals, their rights and the hashes of their tokens. The node reads a
+    /// changed file again. Without a file, every caller may do everything.
     ///
     /// `punctual token new` makes a token and the lines for this file; `punctual auth check FILE`
-    /// finds the mistakes in it. Only its owner may have the right to write it.
+    /// finds mistakes. Only the owner may have the right to write the file.
     #[arg(long, env = "PUNCTUAL_AUTH_FILE", value_name = "FILE")]
     pub auth_file: Option<PathBuf>,
     /// Allows --listen beyond loopback without an auth file: anyone who reaches the address may
     /// submit, read and cancel all tasks. true or false; the flag alone means true.
-    #[arg(
-        long,
-        env = "PUNCTUAL_ALLOW_ANONYMOUS",
-        value_name = "BOOL",
-        num_args = 0..=1,
-        require_equals = true,
-        default_value = "false",
-        default_missing_value = "true"
-    )]
+    #[arg(long, env = "PUNCTUAL_ALLOW_ANONYMOUS", value_name = "BOOL")]
     pub allow_anonymous: String,
     /// Allows --listen beyond loopback with an auth file but without TLS, because a proxy in front
     /// has TLS. Tokens are not encrypted between the proxy and the node. true or false; the flag
     /// alone means true.
-    #[arg(
-        long,
-        env = "PUNCTUAL_PLAINTEXT_BEHIND_PROXY",
-        value_name = "BOOL",
-        num_args = 0..=1,
-        require_equals = true,
-        default_value = "false",
-        default_missing_value = "true"
-    )]
+    #[arg(long, env = "PUNCTUAL_PLAINTEXT_BEHIND_PROXY", value_name = "BOOL")]
     pub plaintext_behind_proxy: String,
     /// A file for the audit trail, or `-` for stdout: one line of JSON for each change and each
     /// denied request, with who, what, when and the outcome. Never a payload, key, header or token.
@@ -50,16 +34,13 @@ pub(in crate::config) struct Access {
     /// was renamed.
     #[arg(long, env = "PUNCTUAL_AUDIT_FILE", value_name = "FILE")]
     pub audit_file: Option<PathBuf>,
-    /// Contents of the audit trail: `changes`, or `reads` for changes and for answers that show keys,
-    /// headers or payloads. [default: changes]
+    /// Contents of the audit trail: `changes`, or `reads` for changes and for answers that show
+    /// keys, headers or payloads. [default: changes]
     #[arg(long, env = "PUNCTUAL_AUDIT", value_name = "WHAT", value_parser = ["changes", "reads"])]
     pub audit: Option<String>,
     /// Lose lines of the audit trail rather than refuse changes while lines cannot be written. true
     /// or false; the flag alone means true.
-    #[arg(
-        long, env = "PUNCTUAL_AUDIT_LOSSY", value_name = "BOOL", num_args = 0..=1, require_equals = true, default_value = "false",
-        default_missing_value = "true"
-    )]
+    #[arg(long, env = "PUNCTUAL_AUDIT_LOSSY", value_name = "BOOL")]
     pub audit_lossy: String,
 }
 
