@@ -122,8 +122,8 @@ impl ChangePermit {
     ) -> Result<BulkDone, Unavailable> {
         match self {
             Self::Cancel(permit) => service.cancel_all(permit, submitted_by, range).await,
-            Self::Redrive(permit) => service.redrive_all(permit, range).await,
-            Self::Drop(permit) => service.drop_all_dead(permit, range).await,
+            Self::Redrive(permit) => service.change_all_dead(permit, range).await,
+            Self::Drop(permit) => service.change_all_dead(permit, range).await,
         }
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::retry_policy::{Tries, unavailable_of, unavailable_of_look};
 use crate::access::Principal;
-use crate::access::permit::{self, CancelManyPermit, Redrive};
+use crate::access::permit::{self, CancelManyPermit, Redrive, Right};
 use crate::clock;
 use crate::domain::{
     Cursor, IdRange, Monotonic, PrincipalId, Selection, TaskId, TaskView, TopicName,
@@ -22,7 +22,7 @@ use crate::postgres::lists::dead_letters::{DeadLetterChange, DeadLetters};
 use crate::postgres::lists::listing::{LOOKED_MAX_OF_BULK, Listing, TaskPage};
 use crate::postgres::tasks::cancel::GROUP_MAX;
 
-/// A call that has taken this long begins no further piece, and reports its progress.
+/// After this time a call begins no further piece, and reports its progress.
 const SPAN_MAX: Duration = Duration::from_secs(5);
 
 /// Serves changes of dead letters, and of many tasks.
@@ -32,9 +32,22 @@ pub struct Bulks {
     pub dead_letters: Arc<DeadLetters>,
     pub cancels: CancelMany,
     pub shared: Arc<NodeShared>,
-    /// The deadline of a request. A call ends by itself at half of it: otherwise its caller would
+    /// The deadline of a request. A call ends at half of the deadline: otherwise the caller would
     /// not learn how much was done.
     pub request_deadline: Duration,
+}
+
+/// A right to change dead letters.
+pub trait DeadLetterRight: Right {
+    const CHANGE: DeadLetterChange;
+}
+
+impl DeadLetterRight for Redrive {
+    const CHANGE: DeadLetterChange = DeadLetterChange::Redrive;
+}
+
+impl DeadLetterRight for permit::Drop {
+    const CHANGE: DeadLetterChange = DeadLetterChange::Drop;
 }
 
 /// The progress of a call.

@@ -16,7 +16,7 @@ use self::reporter::Reporter;
 use self::stored_tasks::StoredTasks;
 use self::submitter::{Submitter, refused_count, unanswered};
 use super::answers::Answers;
-use super::bulk::Bulks;
+use super::bulk::{Bulks, DeadLetterRight};
 use super::lists::Lists;
 use crate::access::permit::{
     BulkPermit, Cancel, CancelManyPermit, Drop, Grant, ListPermit, OperatePermit, Permit, Read,
@@ -360,36 +360,24 @@ impl Service {
         done
     }
 
-    /// Redrives all selected dead letters, up to a limit.
-    pub async fn redrive_all(
+    /// Redrives or drops all selected dead letters, up to a limit. The permit says which.
+    pub async fn change_all_dead<R: DeadLetterRight>(
         &self,
-        permit: &BulkPermit<Redrive>,
+        permit: &BulkPermit<R>,
         range: BulkRange,
     ) -> Result<BulkDone, Unavailable> {
         let bulk = &BulkSelection::new(permit, range);
-        answer_by_model!(self, model => model.redrive_all(bulk).await);
+        answer_by_model!(self, model => model.change_all_dead(R::CHANGE, bulk).await);
         let parts = self.opened()?.takes_changes()?;
-        parts.submitter.look_for(permit.topic()).await;
-        let done =
-            Box::pin(parts.bulks.change_all_dead(DeadLetterChange::Redrive, permit.topic(), bulk))
-                .await;
-        log_bulk("put back", bulk, &done);
-        done
-    }
-
-    /// Drops all selected dead letters, up to a limit.
-    pub async fn drop_all_dead(
-        &self,
-        permit: &BulkPermit<Drop>,
-        range: BulkRange,
-    ) -> Result<BulkDone, Unavailable> {
-        let bulk = &BulkSelection::new(permit, range);
-        answer_by_model!(self, model => model.drop_all_dead(bulk).await);
-        let parts = self.opened()?.takes_changes()?;
-        let done =
-            Box::pin(parts.bulks.change_all_dead(DeadLetterChange::Drop, permit.topic(), bulk))
-                .await;
-        log_bulk("dropped as dead letters", bulk, &done);
+        let what = match R::CHANGE {
+            DeadLetterChange::Redrive => {
+                parts.submitter.look_for(permit.topic()).await;
+                "put back"
+            }
+            DeadLetterChange::Drop => "dropped as dead letters",
+        };
+        let done = Box::pin(parts.bulks.change_all_dead(R::CHANGE, permit.topic(), bulk)).await;
+        log_bulk(what, bulk, &done);
         done
     }
 

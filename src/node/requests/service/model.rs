@@ -35,6 +35,7 @@ use crate::node::messages::{
     PendingCounts, Placed, Refusal, Requirement, SubmitAnswer, Unavailable, UnavailableTopic,
     Verdict,
 };
+use crate::postgres::lists::dead_letters::DeadLetterChange;
 
 /// The model's clock stands still: 2026-01-01T00:00:00Z.
 pub const NOW_MILLIS: i64 = 1_767_225_600_000;
@@ -394,8 +395,23 @@ impl Model {
         self.all(bulk, TaskState::Scheduled, TaskState::Cancelled)
     }
 
-    pub async fn redrive_all(&self, bulk: &BulkSelection) -> Result<BulkDone, Unavailable> {
-        self.all(bulk, TaskState::Dead, TaskState::Scheduled)
+    pub async fn change_all_dead(
+        &self,
+        change: DeadLetterChange,
+        bulk: &BulkSelection,
+    ) -> Result<BulkDone, Unavailable> {
+        if change == DeadLetterChange::Redrive {
+            return self.all(bulk, TaskState::Dead, TaskState::Scheduled);
+        }
+        let dead = self.selected(&bulk.selection(), TaskState::Dead)?;
+        if !bulk.is_dry_run {
+            lock(&self.tasks).retain(|task| !dead.iter().any(|dropped| dropped.id == task.id));
+        }
+        Ok(BulkDone {
+            task_count: u64::try_from(dead.len()).unwrap_or(u64::MAX),
+            has_more: false,
+            searched_to: None,
+        })
     }
 
     pub async fn redrive(&self, id: TaskId) -> Result<Option<TaskView>, Unavailable> {
@@ -406,18 +422,6 @@ impl Model {
             task.attempt += 1;
             task.clone()
         }))
-    }
-
-    pub async fn drop_all_dead(&self, bulk: &BulkSelection) -> Result<BulkDone, Unavailable> {
-        let dead = self.selected(&bulk.selection(), TaskState::Dead)?;
-        if !bulk.is_dry_run {
-            lock(&self.tasks).retain(|task| !dead.iter().any(|dropped| dropped.id == task.id));
-        }
-        Ok(BulkDone {
-            task_count: u64::try_from(dead.len()).unwrap_or(u64::MAX),
-            has_more: false,
-            searched_to: None,
-        })
     }
 
     pub async fn drop_dead(&self, id: TaskId) -> Result<Option<TaskView>, Unavailable> {
