@@ -37,7 +37,7 @@ const LEAVE_DEADLINE: Duration = Duration::from_secs(2);
 /// Maximum time for the background tasks to end when no work is left.
 const STOP_DEADLINE: Duration = Duration::from_secs(5);
 /// Tasks without which no in-flight task can be published or settled.
-const VITAL: [&str; 3] = ["wheel", "topics", "settle"];
+const VITAL: [&str; 4] = ["wheel", "producers", "topics", "settle"];
 /// Time that a node waits after a vital task has failed. Records in flight may still be
 /// acknowledged and settled.
 const HOPELESS_GRACE: Duration = Duration::from_secs(1);

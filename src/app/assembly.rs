@@ -20,12 +20,14 @@ use crate::error_chain::chain;
 use crate::node::claim::{ClaimPace, ClaimParts, Claimer};
 use crate::node::fence::Fence;
 use crate::node::in_flight::batches::{InFlightBatches, InFlightLimits};
+use crate::node::in_flight::keeper::InFlightKeeper;
 use crate::node::maintenance::{self, Leaves, Maintenance, MaintenanceMetrics};
 use crate::node::membership::{
     self, LoopProgress, Membership, MembershipMetrics, MembershipParts, MembershipSettings,
 };
 use crate::node::messages::{NotReady, Requirement};
 use crate::node::metrics::NodeMetrics;
+use crate::node::publish::producer_keeper::ProducerKeeper;
 use crate::node::publish::publisher::{Publisher, Reports};
 use crate::node::publish::wheel;
 use crate::node::requests::answers::{AnswerLane, Answers};
@@ -508,17 +510,26 @@ impl Site<'_> {
         tasks.spawn("adopt", Adopter::new(adopter).run());
         tasks.spawn(
             "close producers",
-            TopicKeeper::close_retired(Arc::clone(&core.publisher), tasks.stopping.clone()),
+            ProducerKeeper::close_retired(Arc::clone(&core.publisher), tasks.stopping.clone()),
         );
+        let producer_keeper = ProducerKeeper {
+            shared: Arc::clone(&core.shared),
+            publisher: Arc::clone(&core.publisher),
+            publish_deadline: self.settings.kafka.publish_deadline,
+            stopping: tasks.stopping.clone(),
+        };
+        tasks.spawn("producers", producer_keeper.run());
         let topic_keeper = TopicKeeper {
             shared: Arc::clone(&core.shared),
             publisher: Arc::clone(&core.publisher),
             topics: parts.topics.clone(),
             silence_max: self.silence_max(),
-            publish_deadline: self.settings.kafka.publish_deadline,
             stopping: tasks.stopping.clone(),
         };
         tasks.spawn("topics", topic_keeper.run());
+        let in_flight_keeper =
+            InFlightKeeper { shared: Arc::clone(&core.shared), stopping: tasks.stopping.clone() };
+        tasks.spawn("in flight", in_flight_keeper.run());
     }
 
     fn lists_and_bulks(&self, shared: &Arc<NodeShared>) -> (Lists, Bulks) {

@@ -2,3 +2,4 @@
 
 pub mod batches;
 pub(super) mod inbox;
+pub mod keeper;

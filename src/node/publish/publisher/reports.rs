@@ -34,7 +34,7 @@ pub struct Reports {
     publish_deadline: Duration,
     /// How long before their due times rows are claimed.
     window: Duration,
-    /// Tasks whose record is handed over again at the next turn of the topic keeper. The pause
+    /// Tasks whose record is handed over again at the next turn of the producer keeper. The pause
     /// matters: a producer without a leader for the topic refuses the record at once.
     later: Inbox<(Arc<InFlightBatch>, u32)>,
     /// Tasks whose record is handed over again now.

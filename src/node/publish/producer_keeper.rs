@@ -1,0 +1,147 @@
+//! Keeps the producers working: replaces failed ones, closes replaced ones, and hands records over
+//! again.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+
+use super::publisher::Publisher;
+use crate::clock;
+use crate::domain::Monotonic;
+use crate::engine::topics::KafkaPace;
+use crate::error_chain::chain;
+use crate::kafka::ClientError;
+use crate::node::shared::NodeShared;
+use crate::shutdown::TaskFailure;
+
+const INTERVAL: Duration = Duration::from_millis(250);
+/// The publish deadline is compared with waiting records this many times per deadline.
+const HELD_FACTOR: u32 = 8;
+
+#[derive(Debug)]
+pub struct ProducerKeeper {
+    pub shared: Arc<NodeShared>,
+    pub publisher: Arc<Publisher>,
+    /// A record that has waited for this time is taken back, unless Kafka is slow.
+    pub publish_deadline: Duration,
+    pub stopping: CancellationToken,
+}
+
+impl ProducerKeeper {
+    /// Closes the replaced producers, until the node stops. This loop runs apart from the rest
+    /// because the end of a client may wait for a name server.
+    pub async fn close_retired(
+        publisher: Arc<Publisher>,
+        stopping: CancellationToken,
+    ) -> Result<(), TaskFailure> {
+        loop {
+            tokio::select! {
+                () = stopping.cancelled() => return Ok(()),
+                () = clock::sleep(INTERVAL) => publisher.tidy().await,
+            }
+        }
+    }
+
+    /// Runs until the node stops, or the delivery reports of a producer stop. Another node then
+    /// adopts and publishes the batches.
+    pub async fn run(self) -> Result<(), TaskFailure> {
+        // The last turn could not replace the producers. This is logged once.
+        let mut is_failing = false;
+        let mut deadline = OwnDeadline::new(self.publish_deadline, clock::monotonic());
+        loop {
+            tokio::select! {
+                () = self.stopping.cancelled() => return Ok(()),
+                () = clock::sleep(INTERVAL) => {}
+            }
+            if self.publisher.is_deaf() {
+                return Err(
+                    "the thread for the delivery reports of a Kafka producer has panicked".into()
+                );
+            }
+            match self.mend().await {
+                Ok(()) => is_failing = false,
+                // The cause (a half-written file, or a lack of threads) may be gone at the next
+                // turn.
+                Err(error) if !std::mem::replace(&mut is_failing, true) => {
+                    tracing::warn!(error = chain(&error), "cannot create a new producer; retrying");
+                }
+                Err(_) => {}
+            }
+            self.publisher.reports.try_again();
+            let now = clock::monotonic();
+            let (pace, _throttle) = self.publisher.pace();
+            let is_steady = self.shared.fence.has_broker() && pace == KafkaPace::Steady;
+            if deadline.is_to_be_held(is_steady, now) {
+                self.take_back_overdue(now);
+            }
+        }
+    }
+
+    async fn mend(&self) -> Result<(), ClientError> {
+        // A failure of one producer must not keep the others from their turn.
+        let mended = self.publisher.mend().await;
+        mended.and(self.publisher.publish_alone())
+    }
+
+    /// A record that has waited until the publish deadline, although Kafka answers questions, will
+    /// probably not be sent soon.
+    fn take_back_overdue(&self, now: Monotonic) {
+        let due_before = self.shared.now().minus(self.publish_deadline);
+        if self.shared.in_flight.has_waiting(due_before, now, self.publish_deadline) {
+            self.publisher.take_back_overdue();
+        }
+    }
+}
+
+/// Decides when to compare the publish deadline with waiting records: only after Kafka has kept
+/// pace for the deadline. No record has then waited because of a slow broker. An answer still to
+/// come must find its record.
+#[derive(Debug)]
+struct OwnDeadline {
+    span: Duration,
+    steady_since: Monotonic,
+    held_at: Monotonic,
+}
+
+impl OwnDeadline {
+    const fn new(span: Duration, now: Monotonic) -> Self {
+        Self { span, steady_since: now, held_at: now }
+    }
+
+    fn is_to_be_held(&mut self, is_steady: bool, now: Monotonic) -> bool {
+        if !is_steady {
+            self.steady_since = now;
+        }
+        let is_due = now.since(self.steady_since) >= self.span
+            && now.since(self.held_at) >= self.span / HELD_FACTOR;
+        if is_due {
+            self.held_at = now;
+        }
+        is_due
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_deadline_is_held_against_what_waited_while_kafka_kept_its_pace() {
+        let at = |seconds| Monotonic::from_start(Duration::from_secs(seconds));
+        let mut deadline = OwnDeadline::new(Duration::from_secs(30), at(0));
+        let held = |deadline: &mut OwnDeadline,
+                    seconds: std::ops::Range<u64>,
+                    is_steady: bool|
+         -> Vec<u64> {
+            seconds.filter(|second| deadline.is_to_be_held(is_steady, at(*second))).collect()
+        };
+        assert_eq!(held(&mut deadline, 1..40, true), [30, 34, 38]);
+        assert_eq!(held(&mut deadline, 40..100, false), Vec::<u64>::new());
+        assert_eq!(
+            held(&mut deadline, 100..135, true),
+            [129, 133],
+            "slow at 99: it has its time from then on"
+        );
+    }
+}
