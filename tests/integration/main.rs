@@ -60,6 +60,7 @@ mod membership_support;
 mod names;
 mod names_race;
 mod neighbours;
+mod old_schema;
 mod outages;
 mod pool;
 mod refusals;

@@ -110,7 +110,8 @@ async fn tasks_of_the_version_before_are_kept_and_have_no_submitter() {
     cut_a_detach_off(&database, &mut sql, leaves[1]).await;
 
     let report = schema::migrate(&settings, ClusterWishes::default()).await.unwrap();
-    assert_eq!(report.applied, [7, 8]);
+    let versions = ALL.iter().map(|migration| migration.version);
+    assert_eq!(report.applied, versions.filter(|version| *version >= 7).collect::<Vec<_>>());
     let look_up = LookUp::new(&settings, &report.cluster, 1);
     for (id, state) in [
         (waiting[0], TaskState::Scheduled),
