@@ -26,6 +26,8 @@ mod oracle;
 mod plan;
 #[path = "oracle/plans.rs"]
 mod plans;
+#[path = "faults/verdicts.rs"]
+mod verdicts;
 
 use history::{
     Arrival, Cancel, DELETED, History, LIMITED, Line, Outcome, STEADY, Span, Submit, Target, Topic,

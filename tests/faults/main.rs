@@ -40,6 +40,7 @@ mod report;
 mod round;
 mod scenarios;
 mod traffic;
+mod verdicts;
 mod ways;
 
 use std::process::ExitCode;
@@ -105,7 +106,7 @@ async fn run(args: &Args, orders: Vec<Order>) -> bool {
         std::fs::write(path, format!("{:#}\n", Value::Array(summaries)))
             .expect("write the summary");
     }
-    // The verdict comes last, so that every excerpt from the end of the log contains it.
+    // The verdict comes last, so every excerpt from the end of the log contains it.
     match broken.as_slice() {
         [] => println!("all promises were kept"),
         broken => println!("PROMISES BROKEN, in full above:\n{}", broken.join("\n")),

@@ -1,5 +1,5 @@
-//! The oracle: checks a history against the promises. docs/faults.md lists its rules in prose, by
-//! the same numbers. `tests/oracle.rs` tests each rule on a history that breaks it.
+//! The oracle: checks a history against the promises. docs/faults.md lists the rules in prose, by
+//! the same numbers. `tests/oracle.rs` breaks each rule in a history.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
@@ -7,9 +7,7 @@ use std::fmt;
 use uuid::Uuid;
 
 use super::duplicates;
-use super::history::{
-    Arrival, Cancel, History, Line, Outcome, Submit, Target, UNAVAILABLE, Verdict,
-};
+use super::history::{Arrival, History, Line, Outcome, Submit, Target, UNAVAILABLE, Verdict};
 use super::lateness;
 use super::names;
 use super::plan::Kind;
@@ -17,10 +15,6 @@ use super::plan::Kind;
 /// A payload above this size may exceed the limit of the topic whose limit is lowered (2,000 bytes,
 /// including headers and the batch's overhead).
 const SMALL_MAX: usize = 1000;
-
-/// The window of the cluster, plus the error of the nodes' clocks. No task is claimed before the
-/// window, so no cancel is answered `too_late` before it.
-const WINDOW_MS: i64 = 200 + 100;
 
 /// The promise that is broken.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -55,8 +49,8 @@ pub struct Judgement {
     /// The number of records beyond the first of each task, by the kind of operation that explains
     /// them.
     pub duplicates: BTreeMap<Kind, usize>,
-    /// For each kind: how often it was done, and the number of records at stake. Records at stake
-    /// are due before it ended and appended after it began.
+    /// For each kind: the number of operations, and of records at stake. Records at stake are due
+    /// before the end and appended after the beginning.
     pub stakes: BTreeMap<Kind, (usize, usize)>,
     /// The time from each task's due time, by Postgres's clock, until its first record was
     /// appended. Sorted.
@@ -83,22 +77,22 @@ pub struct Counts {
     pub withdrawn: usize,
     pub dead: usize,
     pub pending: usize,
-    /// Tasks published according to their receipt, in a topic that was deleted before the consumer
-    /// reached them.
+    /// Tasks published according to their receipt, in a topic deleted before the consumer reached
+    /// them.
     pub by_receipt: usize,
 }
 
 /// Everything that the history contains about one task.
 #[derive(Default)]
-struct Traces<'a> {
-    submit: Option<&'a Submit>,
-    records: Vec<&'a Arrival>,
-    lines: Vec<&'a Line>,
+pub(super) struct Traces<'a> {
+    pub(super) submit: Option<&'a Submit>,
+    pub(super) records: Vec<&'a Arrival>,
+    pub(super) lines: Vec<&'a Line>,
 }
 
-struct Case<'a> {
-    history: &'a History,
-    tasks: HashMap<Uuid, Traces<'a>>,
+pub(super) struct Case<'a> {
+    pub(super) history: &'a History,
+    pub(super) tasks: HashMap<Uuid, Traces<'a>>,
     /// Ids, and names by topic, that some request may have cancelled.
     withdrawn_ids: HashSet<Uuid>,
     withdrawn_names: HashSet<(usize, &'a str)>,
@@ -131,12 +125,12 @@ pub fn judge(history: &History, is_whole: bool) -> Judgement {
 
 impl<'a> Traces<'a> {
     /// Returns the final state, if there is exactly one.
-    fn state(&self) -> Option<&'a str> {
+    pub(super) fn state(&self) -> Option<&'a str> {
         let mut last = self.lines.iter().filter(|line| line.is_final());
         last.next().filter(|_| last.next().is_none()).map(|line| line.state.as_str())
     }
 
-    fn was_deferred(&self) -> bool {
+    pub(super) fn was_deferred(&self) -> bool {
         self.lines.iter().any(|line| line.state == "deferred")
     }
 }
@@ -176,7 +170,7 @@ impl<'a> Case<'a> {
         Self { history, tasks, withdrawn_ids, withdrawn_names, found: Judgement::default() }
     }
 
-    fn add(&mut self, rule: Rule, task: Option<Uuid>, what: String) {
+    pub(super) fn add(&mut self, rule: Rule, task: Option<Uuid>, what: String) {
         self.found.violations.push(Violation { rule, task, what });
     }
 
@@ -206,8 +200,8 @@ impl<'a> Case<'a> {
         counts.records = self.history.records.len();
     }
 
-    /// Rule 6: a task that was never reported as accepted may exist only if its submit has no
-    /// answer, and a submit is stored at most once.
+    /// Rule 6: a task never reported as accepted may exist only if its submit has no answer, and a
+    /// submit is stored at most once.
     fn bind_strangers(&mut self) {
         let by_serial: HashMap<u64, &'a Submit> =
             self.history.submits.iter().map(|submit| (submit.serial, submit)).collect();
@@ -384,7 +378,7 @@ impl<'a> Case<'a> {
         }
     }
 
-    fn may_be_unread(&self, line: &Line, at: i64) -> bool {
+    pub(super) fn may_be_unread(&self, line: &Line, at: i64) -> bool {
         let topic = self.topic_of(line).map(|topic| &self.history.topics[topic]);
         topic.is_some_and(|topic| topic.may_be_unread(at, &self.history.spans))
     }
@@ -491,122 +485,6 @@ impl<'a> Case<'a> {
             );
             self.add(Rule::Late, Some(id), what);
         }
-    }
-
-    /// Rule 4: a verdict is true.
-    fn check_cancels(&mut self) {
-        let history = self.history;
-        for cancel in &history.cancels {
-            self.check_cancel(cancel);
-        }
-        for put in &history.submits {
-            if let Outcome::TooLate { id } = put.outcome
-                && let Some(wrong) = self.check_in_time(id, put.answered_at)
-            {
-                self.add(Rule::WrongVerdict, Some(id), wrong);
-            }
-        }
-    }
-
-    /// A cancel that is requested before the window is in time.
-    fn check_in_time(&self, id: Uuid, answered_at: i64) -> Option<String> {
-        let submit = self.tasks.get(&id)?.submit?;
-        let Outcome::Accepted { due_at, .. } = submit.outcome else { return None };
-        let before = due_at - self.history.clock.latest(answered_at);
-        (before > WINDOW_MS).then(|| format!("told `too_late` {before} ms before it was due"))
-    }
-
-    fn check_cancel(&mut self, cancel: &Cancel) {
-        let target = match cancel.target {
-            Target::Id(id) => Some(id),
-            Target::Name(..) => None,
-        };
-        // A task with a name is cancelled by its id only after a client was told that it was
-        // replaced.
-        let is_replaced = target
-            .and_then(|id| self.tasks.get(&id)?.submit)
-            .is_some_and(|submit| submit.name.is_some());
-        let (id, wrong) = match &cancel.verdict {
-            Verdict::Cancelled { .. } if is_replaced => (
-                target,
-                Some("told `cancelled`, and another task was put in its place before".to_owned()),
-            ),
-            Verdict::Replaced { id, by } => {
-                let id = target.or(*id);
-                (id, self.check_replaced(id, *by))
-            }
-            Verdict::Cancelled { id } => {
-                let id = target.or(*id);
-                (
-                    id,
-                    self.state_of(id)
-                        .filter(|state| *state != "cancelled")
-                        .map(|state| format!("told `cancelled`, and {state}")),
-                )
-            }
-            Verdict::TooLate { id, receipt } => {
-                let id = target.or(*id);
-                let task = id.and_then(|id| self.tasks.get(&id));
-                // A task that was deferred because it certainly never left may still be cancelled
-                // by a later request.
-                let is_cancelled = task
-                    .is_some_and(|task| task.state() == Some("cancelled") && !task.was_deferred());
-                let wrong = is_cancelled.then(|| "told `too_late`, and cancelled".to_owned());
-                let wrong =
-                    wrong.or_else(|| id.and_then(|id| self.check_in_time(id, cancel.answered_at)));
-                (
-                    id,
-                    wrong.or_else(|| {
-                        task.zip(*receipt)
-                            .and_then(|(task, receipt)| self.check_told(task, receipt))
-                    }),
-                )
-            }
-            // Cancels by name are checked against the other requests of the name.
-            Verdict::NotFound => {
-                (target, target.map(|_| "told `not_found`, and it was accepted before".to_owned()))
-            }
-            Verdict::Refused { .. } | Verdict::Unknown { .. } => (None, None),
-        };
-        if let Some(wrong) = wrong {
-            let rule =
-                if wrong.contains("receipt") { Rule::WrongReceipt } else { Rule::WrongVerdict };
-            self.add(rule, id, wrong);
-        }
-    }
-
-    /// A replaced task is cancelled, and the task in its place has the same name.
-    fn check_replaced(&self, id: Option<Uuid>, by: Option<Uuid>) -> Option<String> {
-        let state = self.state_of(id);
-        if state != Some("cancelled") {
-            return Some(format!("told `replaced`, and {state:?}"));
-        }
-        let Some(by) = by.and_then(|by| self.tasks.get(&by)) else {
-            // The task of a PUT without an answer, not published yet.
-            let waits = by.is_some_and(|by| self.history.pending.contains_key(&by));
-            return (!waits).then(|| format!("told `replaced` by {by:?}, which nobody knows"));
-        };
-        let name_of =
-            |task: &Traces<'a>| task.submit.map(|submit| (submit.topic, submit.name.as_deref()));
-        let former = id.and_then(|id| self.tasks.get(&id)).and_then(name_of);
-        // After a PUT without an answer the name is unknown, unless its task was published.
-        let is_other = name_of(by).zip(former).is_some_and(|(name, former)| name != former);
-        is_other.then(|| format!("told `replaced` by a task of another name: {:?}", name_of(by)))
-    }
-
-    /// Checks a receipt that a cancel returned.
-    fn check_told(&self, task: &Traces<'a>, receipt: (i32, i64)) -> Option<String> {
-        let is_there =
-            task.records.iter().any(|record| (record.partition, record.offset) == receipt);
-        let is_unread = task
-            .lines
-            .iter()
-            .any(|line| line.published_at.is_some_and(|at| self.may_be_unread(line, at)));
-        (!is_there && !is_unread).then(|| format!("told a receipt, {receipt:?}, where it is not"))
-    }
-
-    fn state_of(&self, id: Option<Uuid>) -> Option<&'a str> {
-        id.and_then(|id| self.tasks.get(&id)).and_then(Traces::state)
     }
 
     /// Rule 10: a fault is evidence only while there are records that it can affect.
