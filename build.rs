@@ -1,5 +1,5 @@
-//! Tells the program which commit it was built from: `PUNCTUAL_COMMIT` when it is set (a build
-//! without its repository), otherwise the answer of git, otherwise `unknown`.
+//! Gives the program the commit of the build: `PUNCTUAL_COMMIT` when set (a build without a
+//! repository), otherwise the answer of git, otherwise `unknown`.
 
 use std::path::Path;
 use std::process::Command;

@@ -1,7 +1,8 @@
 //! Measures the time to look up a task that has fired. docs/decisions/0002 has the figures.
 //!
-//! Usage: `PUNCTUAL_DATABASE_URL=.. cargo run --release --example look_up [tasks, in millions:
-//! 10]`. The program creates its own database, fills it, measures, and drops it.
+//! Usage:
+//! `PUNCTUAL_DATABASE_URL=.. cargo run --release --example look_up [tasks, in millions: 10]`. The
+//! program creates, fills, measures and drops a database of its own.
 #![expect(clippy::print_stdout, reason = "its output is its purpose")]
 #![expect(clippy::unwrap_used, reason = "a measurement that fails says so and ends")]
 #![expect(clippy::as_conversions, reason = "random numbers and percentiles")]
@@ -185,7 +186,7 @@ impl Loader {
         TaskId::new(Timestamp::from_millis(due), Shard::new(shard), self.random.random())
     }
 
-    /// Writes claims of `size` tasks that are due within `width` ms.
+    /// Writes claims of `size` tasks due within `width` ms.
     async fn on_time(
         &mut self,
         kind: &'static str,

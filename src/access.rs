@@ -1,10 +1,10 @@
-//! Who may do what: principals, their rights, and the credentials that prove them.
+//! Access: principals, their rights, and their credentials.
 //!
 //! `file` reads the auth file into a [`Policy`], an immutable snapshot. `reload` keeps the current
-//! one in a [`PolicyHandle`]. A request is identified by [`Policy::identify`] or, without a token,
-//! by [`Policy::identify_peer`]. Each change or read asks the [`Rights`] of its [`Caller`].
-//! Everything is denied unless a rule allows it. A rule that denies wins over every rule that
-//! allows. `limits` counts how much a principal uses.
+//! snapshot in a [`PolicyHandle`]. A request is identified by [`Policy::identify`] or, without a
+//! token, by [`Policy::identify_peer`]. Each change or read asks the [`Rights`] of its [`Caller`].
+//! Everything is denied unless a rule allows it. Denying rules win over allowing rules. `limits`
+//! counts the use of each principal.
 
 pub mod action;
 pub mod credential;

@@ -1,4 +1,4 @@
-//! The two clocks of a node: the clock of this machine, and this node's estimate of the cluster's
+//! The two clocks of a node: the clock of the machine, and this node's estimate of the cluster's
 //! clock.
 
 mod cluster;

@@ -1,11 +1,10 @@
 //! Errors as a line of the log, or an answer, tells them.
 //!
-//! Errors of this program say what was attempted, and never repeat their source: the chain says
-//! why.
+//! Errors of the program say what was attempted, and never repeat their source: the chain says why.
 
 use std::error::Error;
 
-/// Formats an error and its causes in one line. A message that repeats its cause, as errors of some
+/// Formats an error and its causes in one line. A message that repeats the cause, as errors of some
 /// libraries do, is not printed twice.
 pub fn chain(error: &dyn Error) -> String {
     let mut line = error.to_string();

@@ -1,5 +1,5 @@
-//! The source of truth: all SQL, and all uses of sqlx. Each file holds one verb: its statements
-//! stand beside the functions that run them.
+//! The source of truth: all SQL, and all uses of sqlx. Each file holds one verb: the statements
+//! beside the functions that run them.
 
 pub mod cluster;
 pub mod connection;

@@ -1,10 +1,10 @@
-//! Signals that end this process, and signals that it inherited as ignored.
+//! Signals that end the process, and signals inherited as ignored.
 //!
-//! A process that listens for a signal replaces the behaviour that it inherited. `nohup`, and a
-//! shell that starts a command in the background, pass SIGHUP or SIGINT to the command as ignored.
-//! Both stay ignored here. SIGTERM always counts, because supervisors end a process by it. The
-//! kernel does not deliver a signal without a handler to the first process of a container, so every
-//! command needs handlers there.
+//! A process that listens for a signal replaces the inherited behaviour. `nohup`, and a shell with
+//! a command in the background, pass SIGHUP or SIGINT to the command as ignored. Both stay ignored
+//! here. SIGTERM always counts, because supervisors end a process by it. The kernel does not
+//! deliver a signal without a handler to the first process of a container, so every command needs
+//! handlers there.
 
 use std::io;
 
@@ -31,7 +31,7 @@ impl EndSignal {
         }
     }
 
-    /// Returns the exit code that a shell reports for a process killed by this signal: 128 plus its
+    /// Returns the exit code of a shell for a process killed by a signal: 128 plus the signal's
     /// number.
     pub fn exit_code(self) -> i32 {
         128 + self.kind().as_raw_value()

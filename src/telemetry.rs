@@ -1,8 +1,8 @@
 //! Logs, and the metrics of all components.
 //!
 //! Every component registers its own `Metrics`; this module holds the shared parts. Names are
-//! `punctual_<thing>_<unit>`. `register_with_unit` appends the unit, unless the name contains it
-//! already. Counters end in `_total`.
+//! `punctual_<thing>_<unit>`. `register_with_unit` appends the unit, unless the name contains the
+//! unit already. Counters end in `_total`.
 
 mod exposition;
 mod instruments;

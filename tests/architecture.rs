@@ -1,6 +1,5 @@
-//! Checks the structure of the program. ARCHITECTURE.md is the map, and these tests keep it true.
-//! Each rule is also tested on an example that breaks it, because a rule that cannot fail proves
-//! nothing.
+//! Checks the structure of the program. ARCHITECTURE.md is the map, and these tests keep the map
+//! true. An example breaks each rule, because a rule that cannot fail proves nothing.
 #![expect(clippy::panic, reason = "a tree that cannot be read fails the test")]
 
 #[path = "architecture/modules.rs"]
@@ -23,8 +22,8 @@ fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// Returns every file that could be committed, by its path from the root: all files except git's
-/// own and those that `.gitignore` names.
+/// Returns every file that could be committed, by the path from the root: all files except git's
+/// own and those named by `.gitignore`.
 fn files() -> Vec<(String, String)> {
     let ignored = fs::read_to_string(root().join(".gitignore")).unwrap_or_default();
     let ignored: Vec<&str> =

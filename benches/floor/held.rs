@@ -1,4 +1,4 @@
-//! Batches in flight: claimed and not yet settled.
+//! The floor's batches in flight: claimed and not yet settled.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};

@@ -2,8 +2,8 @@
 //! has no membership, no limits, no retries and no API. A node cannot cost less than the floor. Its
 //! tasks use the product's own schema.
 //!
-//! Usage: `floor DATABASE-URL KAFKA FROM-MS`. Claims the tasks that are due from that moment on,
-//! and publishes each at its due time. Runs forever.
+//! Usage: `floor DATABASE-URL KAFKA FROM-MS`. Claims the tasks due from that moment on, and
+//! publishes each at its due time. Runs forever.
 #![expect(
     clippy::print_stderr,
     clippy::as_conversions,

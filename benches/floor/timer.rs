@@ -11,7 +11,7 @@ use punctual::kafka::Producer;
 
 use crate::held::Held;
 
-/// Tasks of a batch that are due at the same moment.
+/// Tasks of a batch due at the same moment.
 type Slice = (Arc<Held>, Vec<usize>);
 
 const BATCHES_MAX: usize = 1_024;

@@ -1,10 +1,10 @@
-//! The poller that most teams write, tuned as well as it can be. It uses one table, an index on
-//! (status, due_at), `for update skip locked` in batches of 1000, and an idempotent producer with
-//! acks=all. It marks the rows as done in the same transaction once Kafka has acknowledged them.
-//! After a full batch it polls again at once, otherwise after the given number of milliseconds.
+//! A poller as most teams write one, well tuned: one table, an index on (status, due_at),
+//! `for update skip locked` in batches of 1000, and an idempotent producer with acks=all. The
+//! transaction marks rows as done once Kafka has acknowledged their records. After a full batch the
+//! poller polls again at once, otherwise after the given number of milliseconds.
 //!
-//! Usage: `poller DATABASE-URL KAFKA EVERY-MS WORKERS`. Its records carry no headers, which saves
-//! it a microsecond each.
+//! Usage: `poller DATABASE-URL KAFKA EVERY-MS WORKERS`. The records carry no headers, which saves a
+//! microsecond each.
 #![expect(
     clippy::print_stderr,
     clippy::expect_used,

@@ -1,5 +1,5 @@
-//! The intakes of the poller's table and of the floor's: the same records and scenarios, without
-//! HTTP.
+//! Submits tasks to the poller and to the floor: the same records as for Punctual, inserted
+//! straight into their tables.
 
 use punctual::bench::ledger::Planned;
 use punctual::bench::load::intake::{CallResult, Lane, LoadTarget};

@@ -1,6 +1,6 @@
-//! The suite behind `make bench`. It runs each scenario against Punctual (one node and two), the
-//! usual poller, and the floor, one after the other on the same servers. It writes
-//! docs/benchmarks.md with its pictures.
+//! The suite behind `make bench`: runs each scenario against Punctual (one node and two), the usual
+//! poller, and the floor, one after the other on the same servers, and writes docs/benchmarks.md
+//! with its pictures.
 //!
 //! The suite needs the servers (`PUNCTUAL_DATABASE_URL`, `PUNCTUAL_KAFKA`, `PUNCTUAL_ETCD`,
 //! `PUNCTUAL_STACK`) and the release programs beside its own. Results are kept in

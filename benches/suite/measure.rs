@@ -42,7 +42,7 @@ const LANES: usize = 8;
 const WARM_UP_ROUNDS_MAX: u32 = 6;
 const WARM_WITHIN: f64 = 0.15;
 
-/// Measures every scenario and contender that has no result yet.
+/// Measures every scenario and contender with no result yet.
 pub async fn all(
     servers: &Servers,
     results: &Results,

@@ -1,5 +1,5 @@
-//! Observes a long run: the rows that it leaves behind in Postgres, and the time of its claims. The
-//! report compares the parts of the run that a soak compares.
+//! Observes a long run: the rows left behind in Postgres, and the time of the claims. The report
+//! compares the same parts of the run as a soak.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -36,7 +36,7 @@ struct Look {
 
 type Looks = Arc<Mutex<Vec<Look>>>;
 
-/// Takes observations until it is ended.
+/// Takes observations until ended.
 pub struct Observer {
     looking: tokio::task::JoinHandle<Result<(), TaskFailure>>,
     looks: Looks,

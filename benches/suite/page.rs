@@ -32,8 +32,8 @@ pub fn show(results: &Results) -> Result<(), TaskFailure> {
     Ok(())
 }
 
-/// Writes the page and its pictures. A scenario without a full result shows the result of the short
-/// run. Without that, too, its section stays as it is on the page.
+/// Writes the page and the pictures. A scenario without a full result shows the result of the short
+/// run. Without either, the old section stays.
 pub async fn write(servers: &Servers, results: &Results, size: Size) -> Result<(), TaskFailure> {
     let docs = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("docs");
     fs::create_dir_all(docs.join("benchmarks"))?;
@@ -128,8 +128,8 @@ async fn circumstances(servers: &Servers, size: Size) -> Result<String, TaskFail
     Ok(text)
 }
 
-/// Checks that the opponents performed as expected, in this run, or in the short one where this run
-/// has no result.
+/// Checks that the opponents performed as expected, here or in the short run where there is no
+/// result.
 fn verdict(results: &Results, short: &Results) -> Result<String, TaskFailure> {
     let load =
         |cell, who| Ok::<_, TaskFailure>(results.load(cell, who)?.or(short.load(cell, who)?));
@@ -317,8 +317,8 @@ fn facts_side_by_side(rows: &[(Who, BenchReport)]) -> String {
     text
 }
 
-/// Returns a table of a contender's facts over a long run, with a column for each part, so that
-/// growth is visible.
+/// Returns a table of a contender's facts over a long run, with a column for each part, so growth
+/// is visible.
 fn facts_over_time(who: &Who, report: &BenchReport) -> String {
     let mut facts: BTreeMap<String, [Option<f64>; SIXTHS.len()]> = BTreeMap::new();
     for (name, value) in &report.facts {

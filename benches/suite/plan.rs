@@ -98,8 +98,8 @@ pub struct Steady {
     pub is_held: bool,
     /// Number of tasks of a burst on another topic, due in the middle of the run.
     pub burst: u32,
-    /// True for the soak. Leaves are then 2 minutes wide, so that they come and go. Growth is
-    /// observed, as it is while an old snapshot is held.
+    /// True for the soak. Leaves are then 2 minutes wide, so they come and go. Growth is observed,
+    /// as it is while an old snapshot is held.
     pub is_soak: bool,
 }
 
@@ -109,9 +109,8 @@ pub fn warm_up(size: Size) -> Duration {
 }
 
 impl Cell {
-    /// Returns the warm-up of this scenario. It is longer with many topics: each partition must
-    /// have 4 KiB of records by its end, because the broker stalls at the first entry of a
-    /// partition's index.
+    /// Returns the warm-up of a scenario. Many topics need longer: each partition must have 4 KiB
+    /// of records at the end, because the broker stalls at the first entry of a partition's index.
     pub fn warm_up(&self, size: Size) -> Duration {
         if self.topics == 1 { warm_up(size) } else { 3 * warm_up(size) }
     }
@@ -161,8 +160,8 @@ pub fn cells(size: Size) -> Vec<Cell> {
     cells
 }
 
-/// Returns the warm-up scenario, which runs first and is not measured. A broker that was just
-/// started costs two to three times as much, because its JVM has not compiled its code yet.
+/// Returns the warm-up scenario, which runs first and is not measured. A new broker costs two to
+/// three times as much, because the JVM has not compiled the code yet.
 pub fn warm_up_cell() -> Cell {
     let job = Job::Drain { count: 500_000, lead: 15, spread: 2 };
     Cell { name: "warm-up", title: "Warm-up".to_owned(), job, ..drain(Size::Short) }

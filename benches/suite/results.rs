@@ -1,5 +1,5 @@
-//! Stores results in a folder: one file for each scenario and contender, so that an interrupted
-//! suite can resume.
+//! Stores results in a folder: one file for each scenario and contender, so an interrupted suite
+//! can resume.
 
 use std::fs;
 use std::path::{Path, PathBuf};

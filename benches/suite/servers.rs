@@ -107,7 +107,7 @@ impl Servers {
         let topics: Vec<&str> = place.topics.iter().map(TopicName::as_str).collect();
         self.admin()?.delete_topics(&topics, &AdminOptions::new()).await?;
         self.administer(format!("drop database if exists {} with (force)", place.name)).await?;
-        // A checkpoint now, so that the next run does not pay for the writes of this one.
+        // A checkpoint now, so the next run does not pay for the writes of this one.
         self.administer("checkpoint".to_owned()).await
     }
 
@@ -155,9 +155,9 @@ impl Servers {
     }
 }
 
-/// Returns the limits and the interval of the kernel's write-back (`vm.dirty_*`): it writes the
-/// data that programs wrote without waiting. A commit waits for a large write-back. Empty where the
-/// kernel does not expose these values.
+/// Returns the limits and the interval of the kernel's write-back (`vm.dirty_*`) of data written
+/// without waiting. A commit waits for a large write-back. Empty where the kernel does not expose
+/// these values.
 pub fn write_back() -> String {
     let value = |name: &str| -> Option<u64> {
         std::fs::read_to_string(format!("/proc/sys/vm/dirty_{name}")).ok()?.trim().parse().ok()
@@ -175,8 +175,8 @@ pub fn write_back() -> String {
     format!("from {from} on, a look each {} ms", centis.saturating_mul(10))
 }
 
-/// Returns the commit that is checked out, and whether the programs were changed since. Pages that
-/// a run writes do not count as a change.
+/// Returns the commit checked out, and whether the programs were changed since. Pages that a run
+/// writes do not count as a change.
 pub fn commit() -> String {
     let is_changed = !said(
         "git",

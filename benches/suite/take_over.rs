@@ -88,8 +88,8 @@ async fn round(
     Ok(report)
 }
 
-/// Kills a node while it has unsettled work. The node is frozen before the check, so that the work
-/// is still unsettled when it dies.
+/// Kills a node while it has unsettled work. The node is frozen before the check, so the work is
+/// still unsettled when it dies.
 async fn kill_with_unsettled_work(
     servers: &Servers,
     place: &Place,

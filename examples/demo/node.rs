@@ -94,7 +94,7 @@ impl Node {
         Ok(node)
     }
 
-    /// Returns the cluster as this node sees it.
+    /// Returns the cluster as the node sees it.
     async fn cluster(&self, http: &reqwest::Client) -> Result<Value, Failure> {
         let text = http
             .get(format!("{}/v1/cluster", self.base))
@@ -106,7 +106,7 @@ impl Node {
         Ok(serde_json::from_str(&text)?)
     }
 
-    /// Returns the shards of the node with this id, as this node sees them.
+    /// Returns the shards of the node with the id, as seen by the asked node.
     pub async fn shards_of(&self, id: Uuid, http: &reqwest::Client) -> Result<Vec<u64>, Failure> {
         let cluster = self.cluster(http).await?;
         let nodes = cluster["nodes"].as_array().ok_or("/v1/cluster lists no nodes")?;

@@ -53,7 +53,7 @@ impl Servers {
         Ok(servers)
     }
 
-    /// Creates the topic with the broker's append time, so that the consumer sees when a record was
+    /// Creates the topic with the broker's append time, so the consumer sees when a record was
     /// really there.
     async fn create_topic(&self) -> Result<(), Failure> {
         let topic = NewTopic::new(&self.name, PARTITIONS, TopicReplication::Fixed(1))

@@ -121,8 +121,7 @@ impl Facts {
         self.arrivals.iter().map(|arrival| arrival.id).filter(|id| !seen.insert(*id)).collect()
     }
 
-    /// Counts the tasks that did not end as exactly one published line whose receipt names one of
-    /// their records.
+    /// Counts the tasks without exactly one published line whose receipt names one of the records.
     fn wrong_ends(&self) -> usize {
         let mut lines: HashMap<Uuid, Vec<&FinalLine>> = HashMap::new();
         for line in &self.final_lines {
@@ -145,8 +144,8 @@ impl Facts {
         self.due_at.keys().filter(|id| !is_right(id)).count()
     }
 
-    /// Returns true for a task that had to wait for the take-over: it was in flight on the killed
-    /// node, or its shard had no owner when it was due.
+    /// Returns true for a task delayed by the take-over: in flight on the killed node, or due while
+    /// the shard had no owner.
     fn is_disturbed(&self, arrival: &Arrival) -> bool {
         let task = TaskId::from_uuid(arrival.id);
         let due_after = task.due_at().as_millis() - self.kill.at;

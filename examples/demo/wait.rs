@@ -8,7 +8,7 @@ use crate::Failure;
 
 const POLL: Duration = Duration::from_millis(10);
 
-/// Returns milliseconds since the epoch by this machine's clock, which Postgres and Kafka share.
+/// Returns milliseconds since the epoch by the machine's clock, which Postgres and Kafka share.
 pub fn now_ms() -> i64 {
     let since_epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     since_epoch.as_millis().saturating_as::<i64>()

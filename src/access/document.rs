@@ -1,4 +1,4 @@
-//! The text of the auth file: TOML, of which every problem is told with its line.
+//! Parses the auth file (TOML) into a policy, or returns all problems with their lines.
 
 mod certificates;
 mod issuers;
@@ -27,7 +27,7 @@ pub struct Document {
 }
 
 /// Reads the text of an auth file. A principal whose tasks are limited may submit at least
-/// `burst_min` of them at once, so that no batch is too large for ever.
+/// `burst_min` of them at once, so no batch is too large for ever.
 ///
 /// # Errors
 /// With all problems, in the order of their lines.

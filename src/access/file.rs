@@ -53,7 +53,7 @@ impl Stamp {
 /// The SHA-256 of the bytes of the auth file and of the key files that it names.
 pub type Content = [u8; 32];
 
-/// A file that was read without a problem.
+/// A file read without a problem.
 #[derive(Debug)]
 pub struct Loaded {
     pub policy: Policy,
@@ -98,12 +98,11 @@ fn told(path: &str, problems: &[Remark]) -> String {
     format!("{path}: {}", problems.join("; "))
 }
 
-/// Reads the file at `path`, and the key files that it names. It blocks. For `burst_min` see
+/// Reads the file at `path`, and all key files named there. Blocks. For `burst_min` see
 /// [`document::read`].
 ///
 /// # Errors
-/// When a file cannot be read, when its group or others may write it, or when its text has
-/// problems.
+/// When a file cannot be read, the group or others may write a file, or the text has problems.
 pub fn load(path: &Path, burst_min: u64) -> Result<Loaded, FileError> {
     let shown = path.display().to_string();
     let (bytes, mode) = bytes_of(path)?;
@@ -171,7 +170,7 @@ pub(super) mod tests {
 
     use super::*;
 
-    /// A file that is deleted with the test.
+    /// A file deleted with the test.
     pub(in crate::access) struct Temporary(pub(in crate::access) PathBuf);
 
     impl Temporary {

@@ -1,9 +1,9 @@
 //! Limits of principals, and how much of them is used.
 //!
-//! Limits count on each node alone, by its monotonic clock. A rate is a bucket that is refilled all
-//! the time (GCRA): it holds one number, the time at which it is full again. A request takes all it
-//! needs, or nothing. It may need more than the whole bucket, such as one record that is larger
-//! than the bytes of a second. Then it waits until the bucket is full, and the next ones wait.
+//! Limits count on each node alone, by the monotonic clock. A rate is a bucket that refills all the
+//! time (GCRA), and holds one number: the time when the bucket is full again. A request takes all
+//! or nothing. A request larger than the whole bucket, such as one record larger than the bytes of
+//! a second, waits until the bucket is full, and the next requests wait.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -48,7 +48,7 @@ pub struct Rate {
     pub burst: u64,
 }
 
-/// A limit that is reached.
+/// A reached limit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Exceeded {
     /// Its name in the auth file.
@@ -57,8 +57,8 @@ pub struct Exceeded {
     pub retry_after: Duration,
 }
 
-/// The use of a rate. Times are in nanoseconds, multiplied by the rate, so that all of them are
-/// whole numbers.
+/// The use of a rate. Times are in nanoseconds, multiplied by the rate, so all of them are whole
+/// numbers.
 #[derive(Clone, Copy, Default, Debug)]
 struct Bucket {
     rate: Option<Rate>,
@@ -66,8 +66,8 @@ struct Bucket {
 }
 
 impl Bucket {
-    /// Returns the time at which the bucket is full after `amount` was taken, or how long to wait
-    /// until it can be taken.
+    /// Returns the time when the bucket is full after `amount` was taken, or how long to wait until
+    /// it can be taken.
     fn after(&mut self, rate: Rate, amount: u64, now: Monotonic) -> Result<u128, Duration> {
         if self.rate != Some(rate) {
             *self = Self { rate: Some(rate), full_at: 0 };
@@ -102,7 +102,7 @@ impl Used {
     }
 }
 
-/// The use of all limits on this node. It outlives changes of the auth file.
+/// The use of all limits on the node. It outlives changes of the auth file.
 #[derive(Default, Debug)]
 pub struct Quotas {
     used: Mutex<HashMap<PrincipalName, Used>>,

@@ -2,7 +2,7 @@
 
 use crate::telemetry::{Counter, Family, Gauge, Registry};
 
-/// The state of the auth file as this node sees it.
+/// The state of the auth file as the node sees it.
 #[derive(Clone, Debug, Default)]
 pub struct Metrics {
     pub(super) reload_failures: Counter,

@@ -77,7 +77,7 @@ impl Pattern {
         }
     }
 
-    /// Returns true for a prefix that ends in a letter or digit: `orders*` covers `orders-secret`,
+    /// Returns true for a prefix ending in a letter or digit: `orders*` covers `orders-secret`,
     /// which its author may not have meant.
     pub fn is_ragged(&self) -> bool {
         matches!(self, Self::Prefix(prefix) if prefix.ends_with(|c: char| c.is_ascii_alphanumeric()))

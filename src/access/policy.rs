@@ -37,7 +37,7 @@ pub struct Policy {
 }
 
 /// Why a request has no caller. The first two may be told to the caller. The others have the same
-/// answer, so that nobody learns which tokens exist; the log has the reason.
+/// answer, so nobody learns which tokens exist; the log has the reason.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum Unidentified {
     #[error("no credential was sent, and anonymous callers have no rights here")]
@@ -110,8 +110,8 @@ impl Policy {
     }
 
     /// Returns the caller of a request without an `Authorization` header. `peer` is the certificate
-    /// of its connection. A certificate that proves no principal is like none: a caller can always
-    /// come without it.
+    /// of the connection. A certificate without a principal is like none: a caller can always come
+    /// without one.
     ///
     /// # Errors
     /// When there is no identity, and anonymous callers have no rights.
@@ -123,9 +123,9 @@ impl Policy {
         proven.or_else(|| self.anonymous.clone()).ok_or(Unidentified::NoCredential)
     }
 
-    /// Returns the caller of a request with this `Authorization` header, which wins over the
-    /// certificate of the connection. `now` is [`crate::clock::ClusterClock::at_most`], so that no
-    /// token is taken after its end.
+    /// Returns the caller of a request with an `Authorization` header. The header wins over the
+    /// certificate of the connection. `now` is [`crate::clock::ClusterClock::at_most`], so no token
+    /// is taken after its end.
     ///
     /// # Errors
     /// When the token proves nobody. A wrong token is never anonymous.

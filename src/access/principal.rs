@@ -18,7 +18,7 @@ pub struct Principal {
     pub limits: Limits,
 }
 
-/// Who sends a request, and the credential that proved it.
+/// The sender of a request, and the credential.
 #[derive(Clone, Debug)]
 pub struct Caller {
     pub principal: Arc<Principal>,
@@ -67,7 +67,7 @@ impl fmt::Display for CredentialId {
     }
 }
 
-/// The first bytes of the SHA-256 of a credential that has no id. They lead from a log line to the
+/// The first bytes of the SHA-256 of a credential with no id. They lead from a log line to the
 /// credential, but not the other way.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Fingerprint([u8; 4]);

@@ -34,7 +34,7 @@ impl PolicyHandle {
         Self { policy, quotas: Arc::default() }
     }
 
-    /// Returns the policy that holds now. A request asks once, so that it is judged by one policy.
+    /// Returns the policy that holds now. A request asks once, so it is judged by one policy.
     pub fn current(&self) -> Arc<Policy> {
         self.policy.load_full()
     }
@@ -50,8 +50,8 @@ impl PolicyHandle {
     }
 }
 
-/// Keeps the policy that the auth file says. A file that is gone or wrong changes nothing: the
-/// rights from before hold until it is right again.
+/// Keeps the policy of the auth file. A missing or wrong file changes nothing: the rights from
+/// before hold until the file is right again.
 #[derive(Debug)]
 pub struct Reloader {
     path: PathBuf,
@@ -61,8 +61,8 @@ pub struct Reloader {
     content: Content,
     /// The files with keys that the auth file names.
     key_files: Vec<PathBuf>,
-    /// The stamps of all files before they were last read, and whether they were read a second time
-    /// since. A write within the resolution of a file's times leaves its stamp as it is.
+    /// The stamps of all files before the last read, and whether there was a second read. A write
+    /// within the resolution of a file's times leaves the stamp unchanged.
     seen: Option<Vec<Stamp>>,
     is_settled: bool,
     failure: Option<String>,

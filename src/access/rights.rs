@@ -1,4 +1,4 @@
-//! The rights of a principal.
+//! The rights of a principal: rules for actions on topics, and the decision by these rules.
 
 use super::action::Action;
 use super::pattern::Pattern;
@@ -11,8 +11,7 @@ pub struct Rule {
     pub topics: Vec<Pattern>,
 }
 
-/// Rules that allow, rules that deny, and the right to operate, before they are made into
-/// [`Rights`].
+/// Rules that allow, rules that deny, and the right to operate. [`Rights`] are made of them.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Grants {
     pub allow: Vec<Rule>,
@@ -40,8 +39,9 @@ impl Grants {
     }
 }
 
-/// What a principal may do. The order of rules does not matter, and a narrow pattern is no stronger
-/// than a wide one: an action on a topic is allowed when a rule allows it and no rule denies it.
+/// The rights of a principal. The order of rules does not matter, and a narrow pattern is no
+/// stronger than a wide one: an action on a topic is allowed when a rule allows it and no rule
+/// denies it.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Rights {
     is_everything: bool,
@@ -130,8 +130,8 @@ impl Rights {
         self.operates
     }
 
-    /// Returns the patterns that allow and those that deny `action`, for people. A principal with
-    /// all rights has `*`.
+    /// Returns the allowed and the denied patterns of `action`, for people. A principal with all
+    /// rights has `*`.
     pub fn patterns(&self, action: Action) -> (&[Pattern], &[Pattern]) {
         let allowed = if self.is_everything { &[Pattern::All] } else { self.allowed.of(action) };
         (allowed, self.denied.of(action))

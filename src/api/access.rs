@@ -1,4 +1,4 @@
-//! Who may send a request, and what it may do.
+//! The senders of requests, and their rights.
 //!
 //! - `required`: the right that an operation needs, in the table beside the routes.
 //! - `hosts`: the names under which a node answers, against DNS rebinding and foreign pages.

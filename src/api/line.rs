@@ -13,7 +13,7 @@ use tokio::net::TcpStream;
 
 use crate::domain::Monotonic;
 
-/// The counters of one connection: its requests, its open requests, and the time since it is idle.
+/// The counters of one connection: requests, open requests, and the idle time.
 #[derive(Debug)]
 pub struct CallerConnection {
     pub caller: Caller,
@@ -51,8 +51,8 @@ impl CallerConnection {
         self.open.fetch_sub(1, Ordering::Release);
     }
 
-    /// Records that an HTTP/1 request was answered before its whole body had arrived. No other
-    /// request can follow on this connection.
+    /// Records that an HTTP/1 request was answered before the whole body had arrived. No other
+    /// request can follow on the connection.
     pub fn leaves_rest(&self) {
         self.has_rest.store(true, Ordering::Release);
     }
@@ -100,8 +100,8 @@ fn millis_of(moment: Monotonic) -> u64 {
     moment.since_start().as_millis().saturating_as::<u64>()
 }
 
-/// The callers that are connected. Each address with an open connection has one entry, so the limit
-/// on connections also limits the entries.
+/// The connected callers. Each address with an open connection has one entry, so the limit on
+/// connections also limits the entries.
 #[derive(Clone, Debug, Default)]
 pub struct Callers(Arc<Mutex<HashMap<IpAddr, Entered>>>);
 

@@ -1,4 +1,4 @@
-//! Every answer that is not a success: the problems, their types, their pages, and the type of each
+//! Every answer other than a success: the problems, their types and pages, and the type of each
 //! refusal.
 
 pub mod pages;

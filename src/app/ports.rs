@@ -97,7 +97,7 @@ impl Ports {
     }
 }
 
-/// Maximum number of connections that wait to be accepted, as far as the kernel allows. A refused
+/// Maximum number of connections waiting to be accepted, as far as the kernel allows. A refused
 /// client waits a second before it retries, and after a restart all clients connect at once.
 const BACKLOG: u32 = 4096;
 

@@ -85,8 +85,8 @@ async fn try_postgres(settings: &Settings, parts: &NodeParts) -> Result<Checked,
     Ok(checked)
 }
 
-/// Returns true for errors that pass: Postgres is away, or another node holds a lock. That node may
-/// be migrating, which may take longer than a lock timeout.
+/// Returns true for errors that pass: Postgres is away, or another node holds a lock, perhaps for a
+/// migration longer than a lock timeout.
 fn passes(error: &PostgresError) -> bool {
     error.is_away() || matches!(error, PostgresError::GaveWay { .. })
 }

@@ -13,7 +13,7 @@ use crate::clock;
 use crate::config::{AuthCommand, CheckAuth, CheckToken, NewToken, TokenCommand};
 use crate::domain::{PrincipalName, Timestamp};
 
-/// The most bytes that are read from stdin. A token has 61.
+/// The most bytes read from stdin. A token has 61.
 const INPUT_MAX: u64 = 4096;
 
 /// The end of a command without its result: an exit code and the reason.

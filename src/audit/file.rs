@@ -1,5 +1,5 @@
-//! The file of the audit trail. It is opened again when another file has its name, so it can be
-//! rotated by a rename.
+//! The file of the audit trail. Another file under the name is opened anew, so a rename rotates the
+//! file.
 
 use std::fs::{self, File, Metadata};
 use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
@@ -48,7 +48,7 @@ impl Unwritten {
         self.written = 0;
     }
 
-    /// Goes back to the beginning of a line that was written in part: another file gets all of it.
+    /// Goes back to the beginning of a line written in part: another file gets all of it.
     fn rewind(&mut self) {
         let whole = self.bytes[..self.written].iter().rposition(|byte| *byte == b'\n');
         self.written = whole.map_or(0, |end| end + 1);

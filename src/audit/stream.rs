@@ -52,7 +52,7 @@ struct Shared {
 #[derive(Debug, Default)]
 struct Queue {
     waiting: Vec<Line>,
-    /// Places that are reserved, or whose lines wait or are being written.
+    /// Reserved places, or whose lines wait or are being written.
     taken: usize,
     /// Since when lines are being written.
     writing_since: Option<Monotonic>,
@@ -117,7 +117,7 @@ impl AuditStream {
     /// Reserves the place of a line.
     ///
     /// # Errors
-    /// When lines cannot be written now. Nothing that needs a line may be done then.
+    /// When lines cannot be written now. Nothing needing a line may be done then.
     pub fn reserve(&self) -> Result<Place, NoPlace> {
         let mut queue = self.shared.queue.lock();
         let now = clock::monotonic();
@@ -152,7 +152,7 @@ async fn wait(written: oneshot::Receiver<()>) -> bool {
     tokio::time::timeout(WAIT_MAX, written).await.is_ok_and(|told| told.is_ok())
 }
 
-/// Fails when the thread has panicked. A thread that was told to end says so first.
+/// Fails when the thread has panicked. A thread told to end says so first.
 async fn watch(ended: oneshot::Receiver<()>, tasks: Tasks) -> Result<(), TaskFailure> {
     tokio::select! {
         () = tasks.stopping.cancelled() => Ok(()),
@@ -179,8 +179,8 @@ impl Place {
         told
     }
 
-    /// Puts the line into the queue, and waits until it is written. A line that takes long stays in
-    /// the queue.
+    /// Puts the line into the queue, and waits until written. A line that takes long stays in the
+    /// queue.
     pub async fn write(self, text: Vec<u8>) {
         if !wait(self.put(text)).await {
             tracing::debug!("a request is answered before its line of the audit trail is written");
@@ -238,7 +238,7 @@ impl Writer {
         }
     }
 
-    /// Writes lines, and tries again until they are written. Returns false when they are given up.
+    /// Writes lines, and tries again until written. Returns false when they are given up.
     fn write(&mut self, unwritten: &mut Unwritten, lines: &mut [Line]) -> bool {
         loop {
             let Err(error) = self.file.write(unwritten) else {

@@ -88,7 +88,7 @@ pub struct Common {
     )]
     pub payload_bytes: u32,
     /// Reports the CPU time (including children) and memory of a process: node=123, or node=FILE
-    /// with a file that has the process id. Repeatable.
+    /// with a file with the process id. Repeatable.
     #[arg(long = "pid", global = true, value_name = "NAME=PID")]
     pub pids: Vec<WatchedProcess>,
     /// Writes the report as JSON.
@@ -154,9 +154,9 @@ impl BenchArgs {
 pub enum Scenario {
     /// Measures lateness at a steady rate of submits and due tasks.
     Lateness(Lateness),
-    /// Measures many tasks that are due at one instant.
+    /// Measures many tasks due at one instant.
     Burst(Burst),
-    /// Measures a backlog that is overdue when the nodes start. Says when to stop and start them.
+    /// Measures an overdue backlog when the nodes start. Says when to stop and start them.
     Drain(Drain),
     /// Measures submits per second and the time of their answers. The tasks are due two to four
     /// hours later, and stay stored.

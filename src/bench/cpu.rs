@@ -40,7 +40,7 @@ struct Used {
 impl std::str::FromStr for WatchedProcess {
     type Err = String;
 
-    /// Parses `node=123`, or `node=FILE` with a file that holds the process id.
+    /// Parses `node=123`, or `node=FILE` with a file holding the process id.
     fn from_str(text: &str) -> Result<Self, String> {
         let wrong = || {
             "write it like node=123, or node=FILE with a file that has the process id".to_owned()

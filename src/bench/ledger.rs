@@ -2,7 +2,7 @@
 //! the lateness of each.
 //!
 //! A task is identified by the key of its record: sixteen hexadecimal digits. The first half
-//! identifies the run, so that records of other runs can be ignored.
+//! identifies the run, so records of other runs can be ignored.
 
 use az::SaturatingAs as _;
 use parking_lot::{Mutex, MutexGuard};
@@ -147,7 +147,7 @@ impl Ledger {
         }
     }
 
-    /// Returns the number of accepted tasks due before `before` that have no record yet.
+    /// Returns the number of accepted tasks due before `before` with no record yet.
     pub fn missing_count(&self, before: i64) -> usize {
         let before = self.since_start(before);
         let is_missing = |entry: &&LedgerEntry| {

@@ -1,4 +1,4 @@
-//! Nodes that a person stops and starts: prints each request, and waits until it is fulfilled.
+//! Nodes that a person stops and starts: prints each request, and waits until fulfilled.
 
 use std::time::Duration;
 

@@ -45,7 +45,7 @@ pub struct Setup {
 #[derive(Debug)]
 pub struct BenchRun {
     pub ledger: Arc<Ledger>,
-    /// Milliseconds since the epoch, by this machine's clock.
+    /// Milliseconds since the epoch, by the machine's clock.
     pub started_at: i64,
     scenario: &'static str,
     setup: Setup,
@@ -60,7 +60,7 @@ pub struct Mark {
     at: Monotonic,
 }
 
-/// Returns the time of this machine's clock in milliseconds since the epoch.
+/// Returns the time of the machine's clock in milliseconds since the epoch.
 pub fn now() -> i64 {
     clock::wall().as_millis()
 }
@@ -131,8 +131,8 @@ impl BenchRun {
         }
     }
 
-    /// Waits until all accepted tasks that are due before `due` have arrived. Gives up when no
-    /// record arrives for so long that the rest must be lost.
+    /// Waits until all accepted tasks due before `due` have arrived. Gives up when no record
+    /// arrives for so long that the rest must be lost.
     pub async fn wait_arrived(&self, due: i64) {
         self.wait_until(due).await;
         let (mut seen, mut seen_at) = (self.ledger.snapshot().arrived_count, clock::monotonic());
@@ -168,14 +168,14 @@ impl BenchRun {
     }
 
     /// Returns a report of the lateness of the tasks due within `due`. The guarantees are counted
-    /// over all tasks that were due before its end.
+    /// over all tasks due before its end.
     pub fn lateness_report(&self, settings: &[(&str, String)], due: &Range) -> BenchReport {
         let mut report = self.report(settings);
         report.counts = self.ledger.counts_before(due.end);
         report.measured = "append - due".to_owned();
         report.spans = self.ledger.lateness(due).quantiles();
         let span = due.end.saturating_sub(due.start);
-        // One second, or more so that the series has at most 600 points.
+        // One second, or more so the series has at most 600 points.
         let step = (span / 600).max(1000).saturating_as::<u32>();
         report.series = self.ledger.series(due, step);
         report

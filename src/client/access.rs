@@ -1,4 +1,4 @@
-//! The credential that a client sends, and the places that it is sent to.
+//! The credential of a client, and its destinations.
 
 use std::fs;
 use std::net::IpAddr;
@@ -80,7 +80,7 @@ fn bearer(token: &str) -> Option<HeaderValue> {
 /// URL.
 ///
 /// # Errors
-/// When the host is beyond this machine.
+/// When the host is beyond the machine.
 pub fn check_plaintext(host: &str, given: &Credentials) -> Result<(), String> {
     if given.plaintext || is_loopback(host) {
         return Ok(());

@@ -34,7 +34,7 @@ pub struct Bulk<'a> {
     pub retry_for: Duration,
     /// The noun for one affected item.
     pub what: &'static str,
-    /// The participle of the operation. It is also the member of the answer that holds the count.
+    /// The participle of the operation. It is also the member of the answer holding the count.
     pub done: &'static str,
 }
 
@@ -171,7 +171,7 @@ impl Bulk<'_> {
         }
     }
 
-    /// Removes the progress line, so that other output can be written.
+    /// Removes the progress line, so other output can be written.
     fn wipe(&self) {
         if self.is_shown() {
             write!(io::stderr(), "\r\x1b[2K").ok();

@@ -138,7 +138,7 @@ impl NodeCaller {
             .connect_timeout(CONNECT_TIMEOUT)
             .timeout(node.timeout)
             .redirect(Policy::none())
-            // A proxy configured for the web would receive calls to this machine as well.
+            // A proxy configured for the web would receive calls to the machine as well.
             .no_proxy()
             .tcp_nodelay(true)
             .user_agent(concat!("punctual/", env!("CARGO_PKG_VERSION")))
@@ -193,9 +193,9 @@ impl NodeCaller {
         Ok(url)
     }
 
-    /// Makes one attempt. Returns an `Ending` with the error to report when no answer came. A token
-    /// that was refused is replaced once, if its file has another one by now. A refused request had
-    /// no effect.
+    /// Makes one attempt. Returns an `Ending` with the error to report when no answer came. A
+    /// refused token is replaced once, if its file has another one by now. A refused request had no
+    /// effect.
     pub async fn ask(&self, call: &Call) -> Result<NodeAnswer, Ending> {
         let Some(credential) = &self.credential else { return self.send(call, None).await };
         let header = credential.header();
@@ -309,8 +309,8 @@ impl NodeCaller {
                 format!("{base} did not answer within {} (--timeout)", spelled(self.timeout)),
             );
         }
-        // A node refuses an oversized body at its first bytes. This client reads no answer while it
-        // is still writing.
+        // A node refuses an oversized body at the first bytes. The client reads no answer while
+        // writing.
         let bytes = |bytes: usize| grouped(bytes.saturating_as::<u64>());
         let hint = if body_bytes > BODY_USUAL {
             let (has, usual) = (bytes(body_bytes), bytes(BODY_USUAL));
@@ -326,7 +326,7 @@ impl NodeCaller {
     }
 }
 
-/// Returns a client that trusts the authorities of `ca_file`, or those of this machine.
+/// Returns a client that trusts the authorities of `ca_file`, or those of the machine.
 fn trusting(ca_file: Option<&Path>, scheme: &str) -> Result<ClientBuilder, String> {
     let builder = Client::builder();
     let Some(path) = ca_file.filter(|path| !path.as_os_str().is_empty()) else {
@@ -366,8 +366,8 @@ fn identity(node: &NodeOptions) -> Result<Option<Identity>, String> {
 }
 
 /// Returns true when a problem is the final outcome of a call although an earlier attempt got no
-/// answer. A node that refuses this call has not carried it out in an earlier attempt, either. 'Too
-/// late' is different: the task in flight may be the one that the earlier attempt stored.
+/// answer. A node that refuses this call has not carried out an earlier attempt, either. 'Too late'
+/// is different: the task in flight may be from the earlier attempt.
 fn stands(problem: &NodeProblem) -> bool {
     match problem.exit() {
         Exit::Refused => problem.slug().is_some(),

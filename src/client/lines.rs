@@ -109,7 +109,7 @@ fn prepare(args: &SubmitArgs, file: &Path) -> Result<(RunPlan, Input, NodeCaller
     let reading = Reading {
         naming: Naming::new(&run_id, args.topic.as_deref()),
         from_line: lines.from_line,
-        // Several chunks make a batch, so that a full batch need not wait for the last line of the
+        // Several chunks make a batch, so a full batch need not wait for the last line of the
         // input's buffer.
         chunk_lines_max: lines.batch.div_ceil(4),
     };

@@ -43,7 +43,7 @@ struct ListPage {
     topic_known: Option<bool>,
 }
 
-/// Returns the error for a topic that no server knows and that has no tasks. The topic is probably
+/// Returns the error for a topic that no server knows and with no tasks. The topic is probably
 /// misspelt.
 pub fn unknown_topic(topic: &str) -> Ending {
     let text = format!(

@@ -38,7 +38,7 @@ impl RetryBudget {
     /// Returns the pause after a failure at `now`, or `None` when it would end beyond the limit.
     ///
     /// The pause is at least `retry_after` (up to `RETRY_AFTER_MAX`). The value of `chance` (any
-    /// number) adds jitter, so that callers that failed together do not retry together.
+    /// number) adds jitter, so callers that failed together do not retry together.
     pub fn pause(
         &mut self,
         now: Monotonic,

@@ -1,4 +1,4 @@
-//! The clocks of this machine. Only this module reads them.
+//! The clocks of the machine. No other module reads them.
 
 use std::time::{Duration, SystemTime};
 
@@ -7,15 +7,14 @@ use rustix::time::{ClockId, clock_gettime};
 use crate::domain::{Monotonic, Timestamp};
 use crate::engine::cluster_clock::Moment;
 
-/// Returns the monotonic time. It continues while the machine is suspended, because a node that
-/// slept must know that it did.
+/// Returns the monotonic time, which continues during a suspend: a node must notice its sleep.
 pub fn monotonic() -> Monotonic {
     static START: std::sync::OnceLock<Duration> = std::sync::OnceLock::new();
     let now = since_boot();
     Monotonic::from_start(now.saturating_sub(*START.get_or_init(|| now)))
 }
 
-/// Returns this machine's wall clock, for log lines, the metric of its offset, and the validity of
+/// Returns the machine's wall clock, for log lines, the metric of its offset, and the validity of
 /// certificates; never for a decision about tasks.
 #[expect(clippy::disallowed_methods, reason = "this is the one exempt place")]
 pub fn wall() -> Timestamp {

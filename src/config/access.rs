@@ -1,4 +1,4 @@
-//! Whether a node may start, given where it listens and what its callers must prove.
+//! Whether a node may start, given the address to listen on and the credentials of callers.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -34,7 +34,7 @@ pub(super) enum Auth {
     File,
 }
 
-/// Flags that allow a start which is refused without them.
+/// Flags for starts that are refused without them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Waivers {
     pub allow_anonymous: bool,

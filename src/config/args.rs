@@ -259,8 +259,8 @@ pub(super) struct KafkaArgs {
     /// How long a producer collects records for one request. From 0s to 1s.
     ///
     /// librdkafka waits in whole milliseconds, so each value above 0s and up to 1ms means 1 ms.
-        /// With 0s, records leave one millisecond earlier. At 2,000 tasks per second the cost is
-        /// about the same; at 10,000 it is a tenth higher. Values above 1ms cost a little less.
+    /// With 0s, records leave one millisecond earlier. At 2,000 tasks per second the cost is
+    /// about the same; at 10,000 it is a tenth higher. Values above 1ms cost a little less.
     #[arg(long, env = "PUNCTUAL_LINGER", value_name = "SPAN", default_value = "500us")]
     pub linger: String,
     /// A record without an acknowledgement after this time, while Kafka acknowledges others, is

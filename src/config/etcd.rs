@@ -39,7 +39,7 @@ pub struct Identity {
     pub key: Secret,
 }
 
-/// Reads the settings of etcd. Returns `None` when this node is the only one.
+/// Reads the settings of etcd. Returns `None` when the node is the only one.
 pub(super) fn read(args: &EtcdArgs, host: &Host<'_>, reader: &mut SettingsReader) -> Option<Etcd> {
     let endpoints = endpoints(args.endpoints.as_deref(), reader);
     let (login, identity) = (login(args, host, reader), identity(args, host, reader));
@@ -135,7 +135,7 @@ fn identity(args: &EtcdArgs, host: &Host<'_>, reader: &mut SettingsReader) -> Op
     certificate.zip(key).map(|(certificate, key)| Identity { certificate, key })
 }
 
-/// Reads a file in PEM with a line that ends with `mark`.
+/// Reads a file in PEM with a line ending with `mark`.
 fn pem(
     flag: &'static str,
     path: &Path,

@@ -25,7 +25,7 @@ impl fmt::Debug for Host<'_> {
 }
 
 impl Host<'_> {
-    /// Returns this machine.
+    /// Returns the machine.
     pub fn here() -> Self {
         // Linux gives the host name here, in a container as well. On other systems `--node-name`
         // sets it.
@@ -53,7 +53,7 @@ impl Host<'_> {
         }
     }
 
-    /// Returns a secret from its flag or its variable, or from the file that the second flag names.
+    /// Returns a secret from its flag or its variable, or from the file named by the second flag.
     pub fn secret(
         &self,
         [flag, file_flag]: [&'static str; 2],

@@ -61,8 +61,8 @@ pub(super) fn read(
     read_sources(&Sources { flags: &args.flags, variable, file: file.as_ref() }, reader)
 }
 
-/// Reads the properties of `sources`. A key that is given twice is a problem, wherever it stands,
-/// because the program cannot know which one is meant.
+/// Reads the properties of `sources`. A key given twice is a problem, wherever it stands, because
+/// the program cannot choose.
 fn read_sources(sources: &Sources<'_>, reader: &mut SettingsReader) -> Vec<Property> {
     let flags = sources.flags.iter().map(|pair| (FLAG, None, pair.expose()));
     let variable = sources

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::units;
 use crate::domain::time::duration;
 
-/// A problem of the settings, described for the person who wrote them. It never holds a secret.
+/// A problem of the settings, described for their author. Never holds a secret.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SettingProblem {
     /// The flag, such as `--tick`.

@@ -2,13 +2,13 @@
 
 use std::fmt;
 
-/// A setting that may hold a password. Neither `Debug` nor an error message shows it. Only
-/// [`Secret::expose`] returns it.
+/// A setting that may hold a password. Neither `Debug` nor an error message shows the password.
+/// Only [`Secret::expose`] returns the text.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(String);
 
 impl Secret {
-    /// Returns the text itself, for the code that must use it.
+    /// Returns the text, for the code that must use the secret.
     pub fn expose(&self) -> &str {
         &self.0
     }

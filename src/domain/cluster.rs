@@ -20,8 +20,8 @@ pub struct ClusterSettings {
     pub window: Duration,
 }
 
-/// The settings that were passed to `migrate`. `None` keeps the stored value, or takes the default
-/// in a new database.
+/// The settings passed to `migrate`. `None` keeps the stored value, or takes the default in a new
+/// database.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ClusterWishes {
     pub shards: Option<ShardCount>,

@@ -31,7 +31,7 @@ const SHARD_BITS_MAX: u128 = 0xfff;
 #[error("an id must be a UUID of version 8, such as 01934b2e-7d3c-8017-9f2b-6a1c0e4d5b7f")]
 pub struct IdError;
 
-/// The id of a task row: its due time, its shard, and 62 more bits. In tasks with a key these bits
+/// The id of a task row: the due time, the shard, and 62 more bits. For tasks with a key these bits
 /// also hold the order of the submits. Otherwise they are random.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TaskId(Uuid);
@@ -65,7 +65,7 @@ fn millis_of(id: Uuid) -> i64 {
 }
 
 fn parse(text: &str) -> Result<Uuid, IdError> {
-    // Only the hyphenated form is accepted, so that one id has one spelling, in paths as in logs.
+    // Only the hyphenated form is accepted, so one id has one spelling, in paths as in logs.
     match Uuid::try_parse(text) {
         Ok(id) if text.len() == 36 && id.get_version_num() == 8 => Ok(id),
         _ => Err(IdError),
@@ -96,8 +96,8 @@ impl TaskId {
         Timestamp::from_millis(millis_of(self.0))
     }
 
-    /// Returns the same id with its position in the order of submits. Among the tasks of its key
-    /// that are due at the same time it comes after those with a lower position.
+    /// Returns the same id with a position in the order of submits. Among the tasks of the key due
+    /// at the same time, lower positions come first.
     #[must_use]
     pub fn submitted_at(self, position: Position, random: u64) -> Self {
         let place = self.low_bits() & !((1 << ORDER_BITS) - 1);
@@ -162,12 +162,12 @@ impl NodeId {
 }
 
 impl IdRange {
-    /// Returns the range of all ids that are due from `from` (inclusive) to `to` (exclusive).
+    /// Returns the range of all ids due from `from` (inclusive) to `to` (exclusive).
     pub fn of_times(from: Timestamp, to: Timestamp) -> Self {
         Self { from: floor_of(from), to: floor_of(to) }
     }
 
-    /// Returns the narrowest range that holds all of `ids`, or `None` when there are none.
+    /// Returns the narrowest range holding all of `ids`, or `None` when there are none.
     pub fn spanning(ids: impl IntoIterator<Item = TaskId>) -> Option<Self> {
         let each = ids
             .into_iter()

@@ -1,4 +1,4 @@
-//! Shards: the fixed slices of the tasks that are assigned to nodes.
+//! Shards: the fixed slices of the tasks assigned to nodes.
 
 use std::fmt;
 

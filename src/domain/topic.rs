@@ -49,7 +49,7 @@ impl TopicName {
         Ok(Self(name.into()))
     }
 
-    /// Wraps a name that was checked before it was stored.
+    /// Wraps a name checked before it was stored.
     pub fn stored(name: &str) -> Self {
         Self(name.into())
     }

@@ -1,8 +1,8 @@
-//! Width classes, by which the batch of a task is found. Every settled batch stores its lowest and
+//! Width classes, for finding the batch of a task. Every settled batch stores its lowest and
 //! highest id, and the class of the width between them.
 //!
-//! Class c holds the batches whose due times are at most 4^c ms apart. So a batch of class c that
-//! contains an id begins at most 4^c ms before it: one short index range per class.
+//! Class c holds the batches whose due times are at most 4^c ms apart. So a batch of class c
+//! containing an id begins at most 4^c ms before it: one short index range per class.
 //! docs/decisions/0002 has the figures.
 
 use std::time::Duration;
@@ -46,7 +46,7 @@ impl WidthClass {
         i16::from(self.0)
     }
 
-    /// Returns the lowest id with which a batch of this class that contains `id` can begin.
+    /// Returns the lowest id with which a batch of this class containing `id` can begin.
     pub fn lowest_start(self, id: TaskId) -> Uuid {
         if self == Self::WIDEST {
             Uuid::nil()

@@ -2,8 +2,8 @@
 //!
 //! Every node computes the same answer from the same members, without a master. Each pair of shard
 //! and node has a weight, a hash. Pairs are taken in order of descending weight, and a pair counts
-//! when its shard is still free and its node has room. So a shard moves only when its owner left,
-//! when a joiner outweighs its owner, or when the cap forces it.
+//! when the shard is still free and the node has room. So a shard moves only when the owner left,
+//! when a joiner outweighs the owner, or when the cap forces a move.
 
 use std::cmp::Reverse;
 
@@ -116,8 +116,8 @@ mod tests {
         }
     }
 
-    /// Returns the number of shards that move although their owner stays, when the last of `nodes`
-    /// leaves. Read it backwards for a join.
+    /// Returns the number of shards that move although the owner stays, when the last of `nodes`
+    /// leaves. Read backwards for a join.
     fn forced_moves(nodes: &[NodeId]) -> usize {
         let (leaver, rest) = nodes.split_last().unwrap();
         let before = assign(shards(64), nodes);

@@ -1,6 +1,6 @@
-//! The registry of the batches of a node: batches it has asked for, has in flight, or has settled a
-//! moment ago. A comparison with the batches that Postgres lists as unsettled and owned by this
-//! node tells a forgotten batch from one that is on its way:
+//! The registry of the batches of a node: asked for, in flight, or settled a moment ago. A
+//! comparison with Postgres's list of the node's unsettled batches tells a forgotten batch from one
+//! on its way:
 //!
 //! ```text
 //!   asked for --answer--> in flight --settle answered--> settled --durable--> (forgotten)
@@ -9,8 +9,8 @@
 //!       +--this node is fenced--> in doubt --any answer--> (forgotten)
 //! ```
 //!
-//! A batch that was asked for before the node was fenced, and is answered afterwards, is forgotten:
-//! another node may have adopted it. If this node still owns it, the next comparison finds it.
+//! A batch asked for before the node was fenced, and answered afterwards, is forgotten: another
+//! node may have adopted the batch. Otherwise the next comparison finds the batch.
 
 use std::collections::{HashMap, HashSet};
 
@@ -31,11 +31,11 @@ struct SettledBatch<S> {
     answered_at: Monotonic,
 }
 
-/// Whether the settle of a batch by this node took effect in Postgres.
+/// Whether the settle of a batch by the node took effect in Postgres.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Effect {
     Certain,
-    /// The batch had been settled or adopted before. An earlier settle of this node got no answer,
+    /// The batch had been settled or adopted before. An earlier settle of the node got no answer,
     /// so it may have been that one.
     Perhaps,
     /// Another node settled or adopted the batch.
@@ -66,11 +66,11 @@ pub struct BatchRegistry<S> {
 /// The result of a comparison with the node's unsettled batches in Postgres.
 #[derive(Debug)]
 pub struct Comparison<S> {
-    /// Batches that this node has not asked for, has not in flight and has not settled: an answer
+    /// Batches that the node has not asked for, has not in flight and has not settled: an answer
     /// was lost, or the batch was adopted.
     pub unknown: Vec<BatchId>,
-    /// Batches that this node settled and Postgres lists as unsettled: a crash of Postgres undid
-    /// the settle.
+    /// Batches that the node settled and Postgres lists as unsettled: a crash of Postgres undid the
+    /// settle.
     pub undone: Vec<(BatchId, S)>,
 }
 
@@ -112,8 +112,8 @@ impl<S: Clone> BatchRegistry<S> {
         self.entries.insert(batch, RegistryEntry::Held);
     }
 
-    /// Marks all statements that are running as in doubt. The node is about to ask which batches
-    /// are its own; an answer that arrives later may be about a batch of another node.
+    /// Marks all running statements as in doubt. The node is about to ask for its own batches; a
+    /// later answer may be about a batch of another node.
     pub fn mark_in_doubt(&mut self) {
         for entry in self.entries.values_mut().filter(|entry| **entry == RegistryEntry::Asked) {
             *entry = RegistryEntry::InDoubt;
@@ -139,8 +139,8 @@ impl<S: Clone> BatchRegistry<S> {
         };
     }
 
-    /// Forgets an earlier settle of a batch that this node has just adopted: another node may have
-    /// published its tasks since.
+    /// Forgets an earlier settle of a batch that the node has just adopted: another node may have
+    /// published the tasks since.
     pub fn adopted(&mut self, batch: BatchId) {
         self.settled.remove(&batch);
     }
@@ -152,8 +152,8 @@ impl<S: Clone> BatchRegistry<S> {
         }
     }
 
-    /// Forgets settles that are durable: those answered before `sent_at`, the moment at which an
-    /// answered heartbeat was sent, except settles that were seen `undone` since.
+    /// Forgets durable settles: those answered before `sent_at`, when an answered heartbeat was
+    /// sent, except settles seen `undone` since.
     pub fn durable_until(&mut self, sent_at: Monotonic, undone: &HashSet<BatchId>) {
         self.settled
             .retain(|batch, settled| settled.answered_at >= sent_at || undone.contains(batch));
@@ -180,7 +180,7 @@ impl<S: Clone> BatchRegistry<S> {
         self.entries.keys().chain(self.settled.keys()).min().copied()
     }
 
-    /// The number of settles that are remembered.
+    /// The number of remembered settles.
     pub fn settled_count(&self) -> usize {
         self.settled.len()
     }
@@ -193,9 +193,9 @@ impl<S: Clone> BatchRegistry<S> {
     }
 }
 
-/// Returns true when a batch in flight since `held_at` no longer belongs to this node, by the
-/// answer `own` to a question asked at `asked_at`. A batch that was claimed after the question
-/// cannot be in the answer.
+/// Returns true when a batch in flight since `held_at` no longer belongs to the node, by the answer
+/// `own` to a question asked at `asked_at`. A batch claimed after the question cannot be in the
+/// answer.
 pub fn is_lost(
     batch: BatchId,
     held_at: Monotonic,
@@ -213,8 +213,8 @@ pub struct Suspects {
 }
 
 impl Suspects {
-    /// Takes in the unknown batches of a look. Returns those that were unknown in the look before,
-    /// too: they must be loaded.
+    /// Takes in the unknown batches of a look. Returns those unknown in the look before, too, which
+    /// must be loaded.
     pub fn take_in(&mut self, unknown: impl IntoIterator<Item = BatchId>) -> Vec<BatchId> {
         let unknown: HashSet<BatchId> = unknown.into_iter().collect();
         let twice = unknown.intersection(&self.before).copied().collect();

@@ -6,10 +6,10 @@
 //! The watermark never waits. A range that is too large for one claim becomes a **deferred range**,
 //! which is claimed piece by piece, in turns with the watermark. A sweep is a deferred range, too:
 //! it covers everything behind the watermark. Tasks that were skipped because their topic had
-//! reached its in-flight limit wait in a deferred range until there is room. A deferred range that
-//! holds a **hotspot** (one millisecond with more tasks than one claim takes) is looked past: a
-//! second deferred range covers the rest of it and leaves out the topics of the hotspot, so that a
-//! few tasks of other topics do not wait for the hotspot.
+//! reached its in-flight limit wait in a deferred range until there is room. A deferred range
+//! holding a **hotspot** (one millisecond with more tasks than one claim takes) is looked past: a
+//! second deferred range covers the rest of it and leaves out the topics of the hotspot, so a few
+//! tasks of other topics do not wait for the hotspot.
 //!
 //! ```text
 //!        oldest leaf                 watermark - slack   watermark        now + window
@@ -22,8 +22,8 @@
 //! takes nothing and says so; the next claim then tries a sixteenth of that range. After a slow
 //! piece (one with many dead rows, for example) the next piece is smaller, and the next sweep uses
 //! small pieces at the same place. Ids continue below the millisecond (shard, then the low bits),
-//! so a claim can also split one hot millisecond. Widths are measured so that the tasks of one
-//! instant are spread evenly ([`ruler`]).
+//! so a claim can also split one hot millisecond. Widths are measured so the tasks of one instant
+//! are spread evenly ([`ruler`]).
 
 mod deferred_ranges;
 mod ruler;
@@ -50,17 +50,17 @@ pub struct ClaimSettings {
     /// How far behind the watermark each tick looks again. The slack must be longer than an insert
     /// takes to commit: 0.5 to 1 s. More costs 0.65 ms per 1,000 dead index entries.
     pub slack: Duration,
-    /// Width of a leaf. No claim crosses the end of a leaf, so that the ids of a batch lie close
+    /// Width of a leaf. No claim crosses the end of a leaf, so the ids of a batch lie close
     /// together.
     pub leaf: Duration,
     /// The number of rows that a claim aims at.
     pub rows_target: u64,
 }
 
-/// Any node may claim tasks that are overdue by more than this, whoever owns their shard.
+/// Any node may claim tasks overdue by more than this, whoever owns the shard.
 const OVERDUE_FOR_ALL: Duration = Duration::from_secs(10);
-/// A claim that takes Postgres longer than this is followed by a smaller one, because the watermark
-/// waits for it. The time counts rows that were claimed and rows that were skipped.
+/// A claim that takes Postgres longer is followed by a smaller one, because the watermark waits.
+/// Claimed and skipped rows count.
 const SPENT_MAX: Duration = Duration::from_millis(50);
 /// Minimum width of sweep pieces: a disk that stalls now and then must not shrink them without end.
 const SWEEP_MIN: Duration = Duration::from_secs(1);
@@ -70,14 +70,14 @@ const RECENT: Duration = Duration::from_secs(3600);
 /// A range grows or shrinks by at most this factor at a time, except for the first look past a
 /// hotspot.
 const FACTOR_MAX: u128 = 16;
-/// A deferred range is looked past when at least this many claims of it are still to come and it is
-/// so dense that one millisecond fills a claim. A backlog of minutes is not a hotspot.
+/// A deferred range is looked past when at least this many of its claims are still to come and one
+/// millisecond fills a claim. A backlog of minutes is not a hotspot.
 const HOTSPOT_CLAIMS: u64 = 8;
 /// Number of hotspot tasks to look past at first: 25 to 50 ms of Postgres time, when they are small
 /// and in memory. Smaller pieces would read the same pages again and again.
 const LOOK: u64 = 50_000;
-/// A range of at most this width is skipped when its claim gives way to a lock. It holds 1/256 of
-/// the tasks that are due at one instant.
+/// A range of at most this width is skipped when the claim gives way to a lock: 1/256 of the tasks
+/// due at one instant.
 const LOCKED: u128 = MILLISECOND / 256;
 
 /// A claim to be made.
@@ -85,7 +85,7 @@ const LOCKED: u128 = MILLISECOND / 256;
 pub struct Claim {
     pub range: IdRange,
     pub scope: Scope,
-    /// Topics whose tasks belong to another deferred range: this claim leaves them in place.
+    /// Topics with tasks in another deferred range: the claim leaves these tasks in place.
     pub left_out: BTreeSet<TopicName>,
     origin: Origin,
 }
@@ -109,7 +109,7 @@ pub struct Taken {
     pub got: u64,
     /// Postgres time for the claim, without the commit.
     pub spent: Duration,
-    /// Topics that had reached their in-flight limit: the claim skipped their tasks.
+    /// Topics at their in-flight limit: the claim skipped their tasks.
     pub full: BTreeSet<TopicName>,
     /// Topics that make up most of the claim, see [`hotspot_topics`].
     pub hotspot_topics: BTreeSet<TopicName>,
@@ -159,12 +159,12 @@ pub struct Claiming {
     /// All ids below have been claimed or deferred, except late inserts. `None` before the first
     /// turn.
     watermark: Option<Uuid>,
-    /// End of the last range that was deferred at the watermark. The slack does not reach behind
-    /// it, because it would meet the hotspot there again at each tick.
+    /// End of the last range deferred at the watermark. The slack does not reach behind it, because
+    /// it would meet the hotspot there again at each tick.
     cut: Uuid,
     step: u128,
     deferred_ranges: DeferredRanges,
-    /// Ranges with tasks that were skipped because their topics had reached their limits.
+    /// Ranges with skipped tasks of topics at their limits.
     passed: DeferredRanges,
     /// Width of the pieces of the last sweep.
     sweep_step: u128,
@@ -265,8 +265,8 @@ impl Claiming {
                     // The skipped range is remembered, so the slack need not scan it at each tick.
                     self.cut = claim.range.to;
                 }
-                // A smaller step does not reduce the time that the slack behind it costs, and the
-                // watermark must still reach its goal.
+                // A smaller step does not reduce the cost of the slack behind it, and the watermark
+                // must still reach the goal.
                 let least = width_of(self.settings.window) / FACTOR_MAX;
                 let wished =
                     self.by_rows(self.step, taken).min(self.by_time(self.step, taken).max(least));
@@ -344,7 +344,7 @@ impl Claiming {
         if rest.width() <= width_of(RECENT) { step.min(self.sweep_max) } else { step }
     }
 
-    /// Releases skipped ranges for claiming, except those that wait only for topics in `full`.
+    /// Releases skipped ranges for claiming, except those waiting only for topics in `full`.
     pub fn there_is_room(&mut self, full: &BTreeSet<TopicName>) {
         for deferred in self.passed.take_all() {
             let is_waiting = deferred.full.is_subset(full);
@@ -356,14 +356,13 @@ impl Claiming {
         }
     }
 
-    /// The number of ranges that wait for room of a topic.
+    /// The number of ranges waiting for room of a topic.
     pub fn passed_count(&self) -> usize {
         self.passed.len()
     }
 
     /// Records that the claim was too large and took nothing. `first` is the lowest id in the
-    /// range, if it is known. A range of width zero holds no id that Punctual made, so it is
-    /// skipped.
+    /// range, if known. A range of width zero holds no id made by Punctual, so it is skipped.
     pub fn was_too_large(&mut self, claim: &Claim, first: Option<Uuid>) {
         let from = first.unwrap_or(claim.range.from).max(claim.range.from);
         match claim.origin {
@@ -394,8 +393,8 @@ impl Claiming {
             self.watermark = Some(from);
             self.step = narrowed(width).max(MILLISECOND);
         } else {
-            // The whole millisecond is deferred, so that it is joined with a hotspot in the
-            // millisecond before and is claimed after it.
+            // The whole millisecond is deferred, so it is joined with a hotspot in the millisecond
+            // before and is claimed after it.
             self.defer(IdRange { from: floor_of(TaskId::from_uuid(from).due_at()), ..claim.range });
             self.watermark = Some(claim.range.to);
         }
@@ -407,9 +406,8 @@ impl Claiming {
         self.cut = range.to;
     }
 
-    /// Records that the claim gave way, for example to a lock. Its range waits behind the others. A
-    /// range that has been narrowed down to the lock is left to the next sweep, because a lock may
-    /// last.
+    /// Records that the claim gave way, for example to a lock. The range waits behind the others. A
+    /// range narrowed down to the lock is left to the next sweep, because a lock may last.
     pub fn gave_way(&mut self, claim: &Claim) {
         match claim.origin {
             Origin::Watermark => {
@@ -467,7 +465,7 @@ impl Claiming {
     pub fn sweep(&mut self, oldest: Timestamp, now: Timestamp, scope: Scope) {
         let end = match scope {
             Scope::Mine => {
-                // The watermark starts here, even when there is no room for its first claim yet:
+                // The watermark starts here, even when there is no room for the first claim yet:
                 // tasks that become due until then lie behind it.
                 let watermark = *self.watermark.get_or_insert(floor_of(now));
                 self.behind(watermark).min(floor_of(now.plus(self.settings.window)))
@@ -484,7 +482,7 @@ impl Claiming {
         ));
     }
 
-    /// Claims ids at once that this node inserted behind the watermark, as far as they are due
+    /// Claims ids at once that the node inserted behind the watermark, as far as they are due
     /// within the window. The watermark will reach the others.
     pub fn inserted_late(&mut self, ids: IdRange, now: Timestamp) {
         let due = IdRange { to: ids.to.min(floor_of(now.plus(self.settings.window))), ..ids };
@@ -504,7 +502,7 @@ impl Claiming {
     }
 
     /// Moves the watermark to the present when it is behind the clock because claims were paused.
-    /// The range in between is deferred, so that tasks due now come first.
+    /// The range in between is deferred, so tasks due now come first.
     fn leave_behind(&mut self, watermark: Uuid, now: Timestamp) -> Uuid {
         let present = floor_of(now);
         if watermark.as_u128().saturating_add(width_of(self.settings.slack)) >= present.as_u128() {
@@ -522,7 +520,7 @@ impl Claiming {
         present
     }
 
-    /// Remembers tasks that a claim skipped because their topics had reached their limits.
+    /// Remembers skipped tasks of topics at their limits.
     fn pass_by(&mut self, claim: &Claim, taken: &Taken) {
         let full: BTreeSet<TopicName> = taken.full.difference(&claim.left_out).cloned().collect();
         if !full.is_empty() {
@@ -548,7 +546,7 @@ impl Claiming {
             .max(self.cut)
     }
 
-    /// Returns the end of the leaf that contains `id`. Leaves begin at multiples of their width.
+    /// Returns the end of the leaf containing `id`. Leaves begin at multiples of their width.
     fn end_of_leaf(&self, id: Uuid) -> Uuid {
         end_of(id, width_of(self.settings.leaf).max(MILLISECOND))
     }
@@ -576,7 +574,7 @@ impl Rulers {
     }
 }
 
-/// Returns the end of the multiple of `width` that contains `id`.
+/// Returns the end of the multiple of `width` containing `id`.
 fn end_of(id: Uuid, width: u128) -> Uuid {
     Uuid::from_u128((id.as_u128() / width).saturating_add(1).saturating_mul(width))
 }

@@ -15,7 +15,7 @@ const IN_DOUBT_PAUSE: Duration = Duration::from_secs(300);
 /// The circumstances in which the record failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Circumstances {
-    /// The batch is no longer this node's.
+    /// The batch is no longer the node's.
     pub is_given_up: bool,
     /// The topic is not to blame: the producer was replaced, no broker can be reached, or the
     /// record was taken back before its deadline.
@@ -51,8 +51,8 @@ pub fn remedy(failure: Failure, circumstances: Circumstances) -> Remedy {
 }
 
 /// Returns how long a task waits before its next attempt: 1 s x 2^n, at most 60 s. `jitter` (0 to
-/// 255) shortens the delay by up to a quarter, so that the tasks of an outage do not come back all
-/// at once.
+/// 255) shortens the delay by up to a quarter, so the tasks of an outage do not come back all at
+/// once.
 pub fn retry_delay(attempt: i16, jitter: u8) -> Duration {
     let doublings = u32::try_from(attempt.max(1) - 1).unwrap_or(0).min(6);
     let full = Duration::from_secs(1_u64 << doublings).min(Duration::from_secs(60));
@@ -65,9 +65,9 @@ pub enum ReplacementReason {
     /// The producer has failed for good, or has lost track of a partition. It delivers no more
     /// records.
     Failed,
-    /// A record of the producer had no answer until its deadline, although Kafka is there and not
-    /// slow. Either its partition is in trouble, or this producer is wrong about a partition that
-    /// others can reach. No sign tells the two cases apart.
+    /// A record had no answer until the deadline, although Kafka is there and not slow. Either the
+    /// partition is in trouble, or the producer is wrong about a partition that others can reach.
+    /// No sign tells the two cases apart.
     InDoubt,
 }
 

@@ -1,4 +1,4 @@
-//! Decides which nodes are alive, from heartbeats in Postgres that are confirmed by keys in etcd.
+//! Decides which nodes are alive, from heartbeats in Postgres confirmed by keys in etcd.
 //!
 //! The heartbeat row is the authority. A node is *stale* when this observer has read the same
 //! counter for a period of its own monotonic time without a gap. The period runs from the arrival
@@ -15,10 +15,10 @@
 //! | says "dead" | any | dead, until it revives itself |
 //! | says "left" | any | left: out at once |
 //!
-//! A node that has left is declared dead when it is stale, so that others adopt its batches.
+//! A node that has left is declared dead when stale, so others adopt the batches.
 //!
-//! Safety does not depend on any of this: a node that is wrongly declared dead finds that its
-//! batches belong to others.
+//! Safety does not depend on any of this: the batches of a node wrongly declared dead belong to
+//! others.
 
 pub mod alone;
 pub mod broker;
@@ -36,7 +36,7 @@ pub struct Sign {
     pub counter: i64,
     pub has_left: bool,
     pub is_dead: bool,
-    /// The node may own shards: it reaches a broker, its clock is steady, and its claims have not
+    /// The node may own shards: a broker is reached, the clock is steady, and claims have not
     /// failed for long.
     pub can_publish: bool,
     pub has_broker: bool,
@@ -68,7 +68,7 @@ pub struct DeclareDead {
 /// The consequences of the observations.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Decision {
-    /// The standing of every other node that has a row.
+    /// The standing of every other node with a row.
     pub standings: BTreeMap<NodeId, Standing>,
     pub declare_dead: Vec<DeclareDead>,
     /// A node has died, left, or lost its row since the last decision: look for batches without a
@@ -198,8 +198,8 @@ impl Liveness {
         })
     }
 
-    /// Returns the nodes that take part in the assignment: this node unless it has left, and all
-    /// other nodes that are not out. Nodes that cannot publish are left out while others can.
+    /// Returns the nodes of the assignment: this node unless gone, and all others not out. Nodes
+    /// that cannot publish are left out while others can.
     pub fn assignable(&self, decision: &Decision, own: Option<(NodeId, bool)>) -> Vec<NodeId> {
         let others =
             decision.standings.iter().filter(|(_, standing)| standing.is_in()).map(|(node, _)| {

@@ -1,5 +1,4 @@
-//! Finds out how old the oldest unsettled batch is, so that no other query has to look back
-//! further.
+//! Finds out how old the oldest unsettled batch is, so no other query has to look back further.
 //!
 //! Under an old snapshot, Postgres keeps an index entry for every batch that was ever settled, and
 //! one query over all of them may take longer than others can wait. So the search goes in slices of
@@ -15,8 +14,7 @@ use crate::domain::{BatchId, Monotonic, TaskId, Timestamp};
 /// Pause between two searches. Between two searches, no query looks back further than the last
 /// result.
 const EVERY: Duration = Duration::from_secs(60);
-/// Maximum age of the id of a batch that is committed after a search began: a claim takes at most
-/// 10 s.
+/// Maximum age of the id of a batch committed after a search began: a claim takes at most 10 s.
 const RECENT: Duration = Duration::from_secs(60);
 /// After this many answered slices, twice the width is tried although that width got no answer
 /// before. So one slice in 17 is lost, not every second one.
@@ -27,7 +25,7 @@ const SPAN_MAX: Duration = Duration::from_secs(3650 * 86_400);
 
 #[derive(Debug)]
 pub struct LookBack {
-    /// All unsettled batches have this id or a higher one. `None` while it is unknown.
+    /// All unsettled batches have this id or a higher one. `None` while unknown.
     from: Option<BatchId>,
     /// The oldest unsettled batch, if it is older than [`RECENT`].
     oldest: Option<BatchId>,
@@ -75,8 +73,8 @@ impl LookBack {
         self.from
     }
 
-    /// Returns the age of the oldest batch that was unsettled at the last search. Zero when none
-    /// was older than a minute.
+    /// Returns the age of the oldest batch unsettled at the last search. Zero when none was older
+    /// than a minute.
     pub fn age(&self, now: Timestamp) -> Duration {
         self.oldest
             .map_or(Duration::ZERO, |oldest| now.since(TaskId::from_uuid(oldest.uuid()).due_at()))
@@ -89,7 +87,7 @@ impl LookBack {
     }
 
     /// Begins a search. `oldest` is the oldest of all batches, settled or not; `now` is the
-    /// cluster's time, `at` this machine's.
+    /// cluster's time, `at` the machine's.
     pub fn begin(&mut self, oldest: Option<BatchId>, now: Timestamp, at: Monotonic) {
         let end = now.minus(RECENT);
         let next = oldest.map_or(end, |oldest| TaskId::from_uuid(oldest.uuid()).due_at()).min(end);
@@ -148,8 +146,8 @@ impl LookBack {
     }
 }
 
-/// The lowest id that a batch of this node can have. The node creates batches with present ids, and
-/// adopts batches that a search found.
+/// The lowest possible id of a batch of this node. The node creates batches with present ids, and
+/// adopts batches found by a search.
 #[derive(Debug, Default)]
 pub struct OwnFloor(Option<BatchId>);
 
@@ -159,12 +157,12 @@ impl OwnFloor {
         self.lower(BatchId::from_uuid(floor_of(now.minus(RECENT))));
     }
 
-    /// Records that this node may have adopted batches with this id or higher ones.
+    /// Records that the node may have adopted batches with this id or higher ones.
     pub fn lower(&mut self, from: BatchId) {
         self.0 = Some(self.0.map_or(from, |known| known.min(from)));
     }
 
-    /// Returns the lowest id that a batch of this node can have, or the minimum before anything is
+    /// Returns the lowest id that a batch of the node can have, or the minimum before anything is
     /// known.
     pub fn get(&self) -> BatchId {
         self.0.unwrap_or(BatchId::MIN)

@@ -11,7 +11,7 @@ pub enum Destination {
     Near,
     /// `task_far`: due beyond the last leaf.
     Far,
-    /// A batch of this node, at once: due within the window.
+    /// A batch of the node, at once: due within the window.
     Claimed,
 }
 
@@ -29,8 +29,8 @@ impl Rule {
         Self { soon: now.plus(window), end }
     }
 
-    /// Returns the destination of a task. `may_claim` tells whether this node has room and its
-    /// topic is available; it is only called for tasks due within the window.
+    /// Returns the destination of a task. `may_claim` tells whether the node has room and its topic
+    /// is available; it is only called for tasks due within the window.
     pub fn place_of(&self, due_at: Timestamp, may_claim: impl FnOnce() -> bool) -> Destination {
         if due_at <= self.soon && may_claim() {
             Destination::Claimed
@@ -39,7 +39,7 @@ impl Rule {
         }
     }
 
-    /// Returns the table of a task that is not claimed on insert.
+    /// Returns the table of a task not claimed on insert.
     pub fn table_of(&self, due_at: Timestamp) -> Destination {
         if due_at < self.end { Destination::Near } else { Destination::Far }
     }

@@ -7,7 +7,7 @@ use crate::domain::Monotonic;
 
 const INTERVAL: Duration = Duration::from_secs(15);
 /// A long sweep (past all tasks of an unavailable topic, for example) takes time from the
-/// watermark. So it is followed by a pause of this many times its length.
+/// watermark. A pause of this many times its length follows.
 const REST: u32 = 10;
 /// The longest pause: tasks that only a sweep finds wait for it.
 const INTERVAL_MAX: Duration = Duration::from_secs(60);
@@ -21,8 +21,8 @@ pub struct Sweeping {
 }
 
 impl Sweeping {
-    /// Requests a sweep, because tasks that were left in place may be claimed now. It begins as
-    /// soon as no sweep is running.
+    /// Requests a sweep, because tasks left in place may be claimed now. It begins as soon as no
+    /// sweep is running.
     pub fn ask(&mut self) {
         self.began_at = None;
     }

@@ -1,4 +1,4 @@
-//! Keeps one circuit breaker per topic, so that one bad topic does not hold up the others.
+//! Keeps one circuit breaker per topic, so one bad topic does not hold up the others.
 //!
 //! ```text
 //!        no acknowledgement for 5 s            5 s later,
@@ -17,8 +17,8 @@
 //!
 //! A slow Kafka is not a dead topic ([`KafkaPace`]). Silence counts against a topic only while
 //! Kafka keeps its pace. The silence must also be longer than twice the longest wait of recently
-//! acknowledged records. While Kafka throttles this node, each topic may have about as many bytes
-//! in flight as it has sent lately.
+//! acknowledged records. While Kafka throttles the node, each topic may have about as many bytes in
+//! flight as it has sent lately.
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
@@ -46,7 +46,7 @@ pub enum KafkaPace {
     Steady,
     /// A broker has not answered some requests for seconds, but may still do so.
     Stalled,
-    /// Brokers report that they delay this node's requests because of a quota.
+    /// Brokers report that they delay the node's requests because of a quota.
     Throttled,
 }
 
@@ -77,7 +77,7 @@ struct TopicRecord {
     tasks: usize,
     bytes: usize,
     /// The time of the last sign of life: an acknowledgement, or metadata while the breaker was
-    /// open. It is also the time at which the first of the waiting records was handed over.
+    /// open. It is also the time when the first of the waiting records was handed over.
     heard_at: Monotonic,
     /// Since when the topic has taken no records. A probe does not reset it.
     open_since: Option<Monotonic>,
@@ -113,8 +113,8 @@ pub enum Action {
     /// Kafka refuses the topic's records because a right is missing. If Kafka goes on doing so for
     /// this long, the tasks are given up.
     Forbidden(TopicName, Duration),
-    /// The topic has been missing, or this node has not been allowed to write to it, for so long
-    /// that its tasks are given up. Sweep for them.
+    /// The topic has been missing, or the node has lacked the right to write, for so long that the
+    /// tasks are given up. Sweep for them.
     Gone(TopicName),
     /// The topic is still gone after a probe that changed nothing. Sweep again. The failure has
     /// been logged already.
@@ -126,7 +126,7 @@ pub enum Action {
 pub struct OpenBreaker<'a> {
     pub topic: &'a TopicName,
     pub is_gone: bool,
-    /// The time at which the breaker opened. Probes do not reset it.
+    /// The time when the breaker opened. Probes do not reset it.
     pub since: Monotonic,
     /// The reason of the last failed record, or `None` when records only wait.
     pub reason: Option<&'a str>,
@@ -205,20 +205,20 @@ impl TopicRecord {
 pub enum Sight {
     There,
     Denied,
-    /// Kafka does not show the topic to this node because a right is missing.
+    /// Kafka does not show the topic to the node because a right is missing.
     Forbidden,
     /// Kafka did not answer.
     Unknown,
 }
 
-/// The topics of which this node has had records in flight.
+/// The topics of which the node has had records in flight.
 #[derive(Debug)]
 pub struct TopicBreakers {
     settings: TopicSettings,
     topics: HashMap<TopicName, TopicRecord>,
     pace: KafkaPace,
-    /// The longest wait for an acknowledgement, over the records of all topics that were
-    /// acknowledged in this period, and in the one before.
+    /// The longest wait for an acknowledgement, over the records of all topics acknowledged in this
+    /// period, and in the one before.
     waits: [Duration; 2],
     period_began_at: Monotonic,
 }
@@ -262,7 +262,7 @@ impl TopicBreakers {
         entry.fill(settings, pace);
     }
 
-    /// Records that a record was refused because of its topic: the topic or its partition takes no
+    /// Records that a record was refused because of the topic: the topic or the partition takes no
     /// records now.
     pub fn refused(&mut self, topic: &TopicName, now: Monotonic) {
         let probe_at = now.plus(self.settings.silence_max);
@@ -275,9 +275,9 @@ impl TopicBreakers {
         }
     }
 
-    /// Records that a record was refused because this node may not write to its topic. Metadata
-    /// need not show that, so the refusals are the evidence. Each probe is refused. A topic that is
-    /// refused without a break for `denial_max` is given up, like a missing one.
+    /// Records that a record was refused because the node may not write to its topic. Metadata need
+    /// not show that, so the refusals are the evidence. Each probe is refused. A topic refused
+    /// without a break for `denial_max` is given up, like a missing one.
     pub fn forbidden(&mut self, topic: &TopicName, now: Monotonic) -> Option<Action> {
         self.refused(topic, now);
         let TopicSettings { silence_max, denial_max, .. } = self.settings;
@@ -426,7 +426,7 @@ impl TopicBreakers {
             }
         }
         // An idle topic is forgotten when it is closed, or when it was probed or given up long ago.
-        // The size of the table is thus limited by the topics that are in use or in trouble.
+        // The size of the table is thus limited by the topics in use or in trouble.
         self.topics.retain(|_, topic| {
             let is_forgotten = match topic.state {
                 BreakerState::Closed => topic.refused_since.is_none(),
@@ -488,8 +488,7 @@ impl TopicBreakers {
             .collect()
     }
 
-    /// Returns the topics that are skipped only because they have reached their in-flight limit:
-    /// they will soon have room.
+    /// Returns the topics skipped only because of their in-flight limit: they will soon have room.
     pub fn full(&self) -> BTreeSet<TopicName> {
         self.topics
             .iter()

@@ -1,4 +1,4 @@
-//! Clients that use one endpoint at a time, and their errors.
+//! Clients using one endpoint at a time, and their errors.
 
 use std::future::Future;
 use std::time::Duration;
@@ -52,9 +52,9 @@ impl EtcdError {
     }
 }
 
-/// The endpoints, of which one is in use. A client of several endpoints balances between them, and
-/// a frozen endpoint would receive every second call. With one endpoint in use, the first call that
-/// fails switches to the next one.
+/// The endpoints, one of them in use. A client of several endpoints balances between them, and a
+/// frozen endpoint would receive every second call. With one endpoint in use, the first failed call
+/// switches to the next one.
 #[derive(Debug)]
 pub(super) struct Endpoints {
     settings: EtcdSettings,
@@ -69,8 +69,8 @@ impl Endpoints {
     /// Returns a client of the next endpoint. The client connects with its first call.
     pub(super) async fn next(&mut self) -> Result<Client, EtcdError> {
         let (pulse, credentials) = (self.settings.pulse(), self.settings.credentials());
-        // A follower that has lost its leader must refuse calls, not stay silent. The client itself
-        // must detect a dead connection.
+        // A follower without a leader must refuse calls, not stay silent. The client itself must
+        // detect a dead connection.
         let mut options = ConnectOptions::new()
             .with_connect_timeout(self.settings.deadline())
             .with_keep_alive(pulse * 2, pulse * 2)

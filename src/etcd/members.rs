@@ -106,9 +106,9 @@ impl Follower {
         let revision = read.header().map_or(0, etcd_client::ResponseHeader::revision);
         let mut members: BTreeMap<_, _> =
             read.kvs().iter().filter_map(|pair| self.member(pair)).take(MEMBERS_MAX).collect();
-        // The watch starts at the revision that was read, although its events are known. etcd does
-        // not answer progress requests for a watch that starts in the future, and there may never
-        // be another write.
+        // The watch starts at the read revision, although its events are known. etcd does not
+        // answer progress requests for a watch that starts in the future, and there may never be
+        // another write.
         let options = WatchOptions::new().with_prefix().with_start_revision(revision);
         let mut stream =
             within(deadline, "watch the members", client.watch(prefix, Some(options))).await?;

@@ -1,4 +1,4 @@
-//! Metrics of etcd as this node sees it.
+//! Metrics of etcd as the node sees it.
 
 use crate::telemetry::{Counter, Gauge, Registry};
 

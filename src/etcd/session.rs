@@ -1,4 +1,4 @@
-//! Keeps this node's key alive, under a lease, for as long as it is wanted.
+//! Keeps the node's key alive, under a lease, for as long as it is wanted.
 //!
 //! ```text
 //!            announce            granted and put
@@ -215,7 +215,7 @@ impl SessionKeeper {
                     }
                     true
                 }
-                // If the key of this node has vanished, it was deleted, or its lease expired.
+                // If the key of the node has vanished, it was deleted, or its lease expired.
                 Ok(()) = self.view.changed() => self.is_missing(),
                 () = clock::sleep(self.settings.pulse()) => false,
             };

@@ -34,11 +34,11 @@ pub struct KafkaContact {
 struct SharedContact {
     state: watch::Sender<ContactState>,
     /// The number of records acknowledged so far, by all producers. The prober checks whether it
-    /// grows, so that the report thread need not read a clock.
+    /// grows, so the report thread need not read a clock.
     acknowledged: AtomicU64,
     is_in_doubt: AtomicBool,
     patience: Mutex<KafkaPatience>,
-    /// The last trouble that librdkafka reported, for the log line that says that contact is lost.
+    /// The last trouble reported by librdkafka, for the log line about lost contact.
     trouble: Mutex<Option<String>>,
     prober: SyncSender<TopicRequest>,
     metrics: KafkaMetrics,

@@ -19,7 +19,7 @@ use super::{DeliveryOutcome, DeliveryReport, KafkaContact, KafkaMetrics, Mode, R
 use crate::clock;
 use crate::domain::{Monotonic, Receipt, Throttle, Timestamp};
 
-/// The functions that a producer calls. Both run on its polling thread, for each record: they must
+/// The functions called by a producer. Both run on the polling thread, for each record, and must
 /// neither block nor panic.
 pub struct Hooks {
     pub on_report: Box<dyn Fn(DeliveryReport) + Send + Sync>,
@@ -61,10 +61,10 @@ pub(super) struct ProducerSigns {
     pub(super) signs: Mutex<Signs>,
 }
 
-/// Returns true for the log line that reports a partition without a leader in an answer that
-/// updates single partitions. After such an answer, librdkafka (2.12 to 2.14 at least) never learns
-/// of the next leader, and lets all records to the partition time out (its issue 5430). Its log is
-/// the only sign.
+/// Returns true for the log line about a partition without a leader in an answer with updates of
+/// single partitions. After such an answer, librdkafka (2.12 to 2.14 at least) never learns of the
+/// next leader, and lets all records to the partition time out (its issue 5430). The log is the
+/// only sign.
 fn tells_of_a_lost_leader(facility: &str, line: &str) -> bool {
     facility == "METADATAUPDATE" && line.contains("not found in cache")
 }
@@ -186,8 +186,8 @@ const SAID_AGAIN_AFTER: Duration = Duration::from_secs(60);
 const KINDS_MAX: usize = 256;
 
 impl LogThrottles {
-    /// Returns how many lines of this `kind` were held back since the last one that was let
-    /// through. Returns `None` when this line is held back, too.
+    /// Returns how many lines of a `kind` were held back since the last one. Returns `None` when
+    /// this line is held back, too.
     fn allow(&mut self, kind: &str, now: Monotonic) -> Option<u64> {
         if !self.kinds.contains_key(kind) && self.kinds.len() >= KINDS_MAX {
             return None;

@@ -72,9 +72,9 @@ impl fmt::Debug for Reason {
 impl DeliveryOutcome {
     /// Returns the outcome of a record that librdkafka calls delivered.
     ///
-    /// A record without an offset is not delivered. The broker has answered that it knows the
-    /// sequence number already, and librdkafka takes that for a success. In a topic that was
-    /// deleted and created again, the number is known from other records, and this one is not there
+    /// A record without an offset is not delivered. The broker has answered that the sequence
+    /// number is known already, and librdkafka takes the answer for a success. In a topic deleted
+    /// and created again, the number is known from other records, and this record is not there
     /// (seen: two of 5,000, lost).
     pub(super) fn of_success(receipt: Receipt) -> Self {
         if receipt.offset >= 0 {
@@ -84,8 +84,8 @@ impl DeliveryOutcome {
         }
     }
 
-    /// Returns the outcome of a record that a producer of `mode` had taken and that failed with
-    /// `code` on `partition`. A negative `partition` means that the record had none yet.
+    /// Returns the outcome of a record taken by a producer of `mode` and failed with `code` on
+    /// `partition`. A negative `partition`: the record had none yet.
     pub(super) fn of_report(code: Code, mode: Mode, partition: i32) -> Self {
         let reason = Reason(code);
         let has_partition = partition >= 0;
@@ -158,7 +158,7 @@ enum Meaning {
     BadNeighbour,
     /// No topic can have such a name.
     BadName,
-    /// This node may not write to the topic at present.
+    /// The node may not write to the topic at present.
     Forbidden,
     /// The topic, its partition or the cluster takes no records at present, and did not take this
     /// attempt.

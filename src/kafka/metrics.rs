@@ -41,7 +41,7 @@ pub(super) struct LookUps {
 }
 
 impl KafkaMetrics {
-    /// Counts a producer that was replaced by another one.
+    /// Counts a producer replaced by another one.
     pub fn producer_replaced(&self) {
         self.replaced.inc();
     }

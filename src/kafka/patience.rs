@@ -1,9 +1,8 @@
 //! Decides how long an answer of Kafka may take before it counts as missing.
 //!
-//! Patience follows the answers: it is three times the duration of the last one. A Kafka whose
-//! answers take two seconds thus counts as answering. Without an answer, patience doubles from
-//! question to question, because the distance of Kafka is unknown. Existing contact is lost after
-//! the patience that it has earned.
+//! Patience is three times the duration of the last answer. A Kafka whose answers take two seconds
+//! thus counts as answering. Without an answer, patience doubles from question to question, because
+//! the distance of Kafka is unknown. Existing contact is lost after its earned patience.
 
 use std::time::Duration;
 
@@ -34,8 +33,8 @@ impl KafkaPatience {
         Self(self.0.saturating_mul(2).min(MAX))
     }
 
-    /// Returns true when a client that was made for `self` must be replaced for `other`: it would
-    /// give up its connections too early, or far too late.
+    /// Returns true when a client made for `self` must be replaced for `other`: it would give up
+    /// its connections too early, or far too late.
     pub(super) fn is_far_from(self, other: Self) -> bool {
         other.0 > self.0 || other.0.saturating_mul(4) <= self.0
     }

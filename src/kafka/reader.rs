@@ -58,7 +58,7 @@ pub enum ReadError {
     Client(#[from] ClientError),
 }
 
-/// Reads topics from their present ends, in a thread of its own, until it is dropped.
+/// Reads topics from their present ends, in a thread of its own, until dropped.
 pub struct TopicReader {
     is_done: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,

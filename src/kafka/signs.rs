@@ -1,9 +1,9 @@
 //! Reads signs of life of a producer's connections from librdkafka's statistics.
 //!
-//! Silence proves nothing. A broker that throttles a client stops reading from its connection while
-//! the client is over its quota. A broker that is overloaded, far away or suspended answers late. A
+//! Silence proves nothing. A broker that throttles a client stops reading from the connection while
+//! the client is over its quota. An overloaded broker, far away or suspended answers late. A
 //! conclusion from silence therefore needs evidence from here: whether there is a connection at
-//! all, whether requests wait for an answer on one, and whether a broker says that it throttles.
+//! all, whether requests wait for an answer, and whether a broker reports a throttle.
 
 use std::collections::HashMap;
 use std::time::Duration;

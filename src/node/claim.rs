@@ -28,8 +28,7 @@ use crate::shutdown::TaskFailure;
 /// Pauses after failed claims, from the first to the longest.
 const RETRY_MIN: Duration = Duration::from_millis(50);
 const RETRY_MAX: Duration = Duration::from_secs(1);
-/// Maximum number of quarantined ids that claims skip. More of them mean that something else is
-/// wrong.
+/// Maximum number of quarantined ids that claims skip. More of them mean another fault.
 const QUARANTINE_MAX: usize = 1_000;
 
 /// How often the claim loops look.
@@ -85,7 +84,7 @@ pub struct Claimer {
     /// The last turn at the watermark found nothing, so the next claim is preceded by a look.
     is_idle: bool,
     retry: Duration,
-    /// This loop's part of the gauges: deferred ranges, and those that wait for room.
+    /// This loop's part of the gauges: deferred ranges, and those waiting for room.
     shown: [i64; 2],
 }
 
@@ -241,8 +240,8 @@ impl Claimer {
                 .streak(self.index)
                 .is_some_and(|streak| streak.is_to_try(clock::monotonic()))
         {
-            // The loop lost its shards because its claims failed. It gets them back when a claim
-            // succeeds: this empty one.
+            // The loop lost the shards because claims failed. The next successful claim, such as
+            // this empty one, brings them back.
             self.claim_nothing(now).await?;
         }
         if self.mine.is_empty() && self.index > 0 {
@@ -404,7 +403,7 @@ impl Claimer {
         self.shared.in_flight.ask_for(batch);
         let began_at = clock::monotonic();
         let answer = self.claims.claim(source, request).await;
-        // A loop that waits for a slow disk is not wedged.
+        // A loop waiting for a slow disk is not wedged.
         self.progress.tick(self.index);
         let (claimed, spent) = match answer {
             Ok(ClaimAnswer { claimed, now, spent }) => {
@@ -544,7 +543,7 @@ enum NextLook {
     Now,
     /// At the next tick, when there may be room.
     Soon,
-    /// After a pause that is longer the fewer tasks were found.
+    /// After a pause longer the fewer tasks were found.
     Tick {
         got: u64,
     },

@@ -1,9 +1,8 @@
-//! The fence: whether this node may claim, publish and adopt at the moment, and why it is not
-//! ready.
+//! The fence: whether the node may claim, publish and adopt at the moment, and why it is not ready.
 //!
-//! After a pause longer than its own heartbeat vouches for, a node does not know whether its
-//! batches are still its own. It is fenced then: it publishes nothing until it has asked Postgres
-//! (`adopter`).
+//! After a pause longer than the own heartbeat vouches for, a node does not know whether its
+//! batches are still its own. The node is fenced then, and publishes nothing before the adopter has
+//! asked Postgres.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,8 +20,7 @@ pub struct Fence {
     contact: KafkaContact,
     draining: CancellationToken,
     fencing: FencingHandle,
-    /// The generation in which this node last asked which batches are its own. At the start it has
-    /// none.
+    /// The generation in which the node last asked for its own batches. None at the start.
     checked: AtomicU64,
 }
 
@@ -36,7 +34,7 @@ impl Fence {
         Self { clock, contact, draining, fencing, checked: AtomicU64::new(0) }
     }
 
-    /// Returns true while this node's batches are certainly its own.
+    /// Returns true while the node's batches are certainly its own.
     pub fn may_publish(&self) -> bool {
         self.fencing.holds(self.checked.load(Ordering::Acquire))
     }

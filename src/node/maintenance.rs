@@ -35,8 +35,8 @@ const RETRY: Duration = Duration::from_secs(5);
 const NAMES_MAX: usize = 1000;
 const CHUNKS_MAX: usize = 500;
 
-/// The leaves that exist, as the catalog last showed them. Shared by everything that inserts,
-/// claims or sweeps. Cheap to read.
+/// The existing leaves, as the catalog last showed them. Shared by everything that inserts, claims
+/// or sweeps. Cheap to read.
 #[derive(Debug, Default)]
 pub struct Leaves {
     now: RwLock<Attached>,
@@ -49,8 +49,8 @@ struct Attached {
 }
 
 impl Leaves {
-    /// Returns the end of the leaves that are attached without a gap from now on. Tasks due at or
-    /// after it belong in `task_far`. `None` before the first look: nothing can be inserted yet.
+    /// Returns the end of the leaves attached without a gap from now on. Tasks due at or after it
+    /// belong in `task_far`. `None` before the first look: nothing can be inserted yet.
     pub fn end(&self) -> Option<Timestamp> {
         self.read().end
     }
@@ -113,7 +113,7 @@ impl MaintenanceMetrics {
         let Self { names_freed, names_prolonged, .. } = &metrics;
         for counters in [retired, finalized, failures] {
             // Series start at 0: an alert on an increase would miss the first event of a series
-            // that begins with it.
+            // beginning with it.
             for parent in Parent::ALL {
                 counters.get_or_create(&label(parent)).inc_by(0);
             }
@@ -292,8 +292,7 @@ impl Maintenance {
 
     async fn move_far(&mut self) -> Result<(), PostgresError> {
         let (census, now) = partitions::take_census(&mut self.connection, Parent::Task).await?;
-        // Tasks that are due already are claimed from the far table itself, because their leaf may
-        // be gone.
+        // Tasks already due are claimed from the far table itself, because their leaf may be gone.
         let end = self.rules.end_of_run(Parent::Task, &census.attached, now);
         let moved = self.mover.round(IdRange::of_times(now, end)).await?;
         self.metrics.far_moved.inc_by(moved.task_count);

@@ -1,4 +1,4 @@
-//! Decides which nodes are members, and which shards are this node's.
+//! Decides the members, and the shards of this node.
 //!
 //! One loop writes this node's heartbeat every sixth of a TTL, reads all heartbeats, reads the view
 //! of etcd, and publishes the outcome. The decisions are made elsewhere:
@@ -7,18 +7,18 @@
 //!
 //! - Postgres is unavailable: shards stay, and heartbeats are retried, at first at once. After 5/6
 //!   of a TTL the node is fenced. After a TTL its etcd session ends.
-//! - Postgres is back: if the node was fenced, a new generation begins, so that the adopter checks
-//!   which batches the node still owns.
-//! - This node was declared dead: it revives itself, and a new generation begins.
+//! - Postgres is back: if the node was fenced, a new generation begins, so the adopter checks which
+//!   batches the node still owns.
+//! - The node was declared dead: it revives itself, and a new generation begins.
 //! - etcd is unavailable: no consequence.
 //! - Another node dies or leaves: shards are assigned again, and `adopt_now` is notified.
-//! - A claim loop is stuck, or the node cannot find out which batches it owns: no heartbeats, so
-//!   that a stuck node counts as dead.
-//! - No broker answers this node alone: the node reports that it cannot publish, and `is_cut_off`
-//!   is true until a broker answers.
+//! - A claim loop is stuck, or the node cannot find out which batches it owns: no heartbeats, so a
+//!   stuck node counts as dead.
+//! - No broker answers this node alone: the node reports that publishing is impossible, and
+//!   `is_cut_off` is true until a broker answers.
 //! - Postgres's clock was set back, or far ahead: the node reports that it cannot publish until the
 //!   clock is steady.
-//! - Claims fail for 5 s, or the adopter fails: the node is not ready. It also reports that it
+//! - Claims fail for 5 s, or the adopter fails: the node is not ready, and also reports that it
 //!   cannot publish until a claim succeeds, unless the cause affects all nodes (a lock, a slow
 //!   server).
 //! - A second node without etcd: it waits for the first one's heartbeat to expire, then takes over
@@ -91,7 +91,7 @@ impl Membership {
         self.bulletin.clone()
     }
 
-    /// Returns the fencing: whether the in-flight batches of this node are certainly still its own.
+    /// Returns the fencing: whether the in-flight batches of the node are certainly still its own.
     pub fn fencing(&self) -> FencingHandle {
         self.fencing.clone()
     }
@@ -102,10 +102,10 @@ impl Membership {
         Arc::clone(&self.adopt_now)
     }
 
-    /// Leaves the assignment: writes "left" and ends the etcd session, so that the other nodes take
-    /// over at once. Heartbeats go on, so in-flight batches stay this node's own until they are
-    /// settled. Returns false when one of the two steps did not succeed within `deadline`: the
-    /// other nodes then wait for a TTL.
+    /// Leaves the assignment: writes "left" and ends the etcd session, so the other nodes take over
+    /// at once. Heartbeats go on, so in-flight batches stay this node's own until settled. Returns
+    /// false when one of the two steps did not succeed within `deadline`: the other nodes then wait
+    /// for a TTL.
     pub async fn leave(&self, deadline: Duration) -> bool {
         let leave = async {
             let (done, is_done) = oneshot::channel();
@@ -124,8 +124,8 @@ const FORGET_PAUSE: Duration = Duration::from_secs(300);
 /// An operator may want to see that a node has died.
 const FORGET_AGE_MIN: Duration = Duration::from_secs(3600);
 
-/// Deletes the heartbeats of nodes that died long ago and own no batches any more. It opens a
-/// connection of its own each time, because it must not delay a heartbeat.
+/// Deletes the heartbeats of nodes dead for long and without batches. Opens a connection of its own
+/// each time, because a heartbeat must not wait.
 async fn forget(
     settings: PostgresSettings,
     ttl: Duration,

@@ -22,7 +22,7 @@ use crate::engine::topics::Sight;
 use crate::postgres::PostgresError;
 use crate::postgres::tasks::principals::{Interned, Principals};
 
-/// The maximum number of id ranges behind the watermark that wait to be claimed.
+/// The maximum number of id ranges behind the watermark waiting to be claimed.
 const LATE_MAX: usize = 64;
 
 #[derive(Debug)]
@@ -46,7 +46,7 @@ pub struct Calls {
     /// A topic takes records again, or is given up: look for its skipped tasks. A count lets each
     /// loop see each change.
     pub sweep: watch::Sender<u64>,
-    /// Ids that this node inserted behind the watermark. The first loop claims them now.
+    /// Ids that the node inserted behind the watermark. The first loop claims them now.
     pub late: Inbox<IdRange>,
     quarantine: Mutex<Vec<Uuid>>,
 }
@@ -74,7 +74,7 @@ impl CallerNumbers {
     /// are taken: then the change is stored without its name.
     ///
     /// # Errors
-    /// The caller must change nothing, because it would not be known who has done it.
+    /// The caller must change nothing, because the author of the change would be unknown.
     pub async fn of(&self, name: &PrincipalName) -> Result<Option<PrincipalId>, PostgresError> {
         let interned = self.principals.intern(name).await?;
         if interned == Interned::UsedUp {
@@ -98,7 +98,7 @@ impl NodeShared {
         }
     }
 
-    /// Takes in a batch that was claimed on insert.
+    /// Takes in a batch claimed on insert.
     pub async fn take_in_on_insert(&self, batch: Batch) {
         let count = batch.len().saturating_as::<u64>();
         self.metrics.claimed.inc_by(count);
@@ -126,13 +126,13 @@ impl NodeShared {
     pub fn look_after(&self, ids: Option<IdRange>) {
         let (Some(ids), Some(now)) = (ids, self.clock.now()) else { return };
         if TaskId::from_uuid(ids.from).due_at() <= now.plus(self.cluster.window) {
-            // The claim loop leaves out tasks that are due beyond the window.
+            // The claim loop leaves out tasks due beyond the window.
             self.calls.late.put_or_join(ids, LATE_MAX, IdRange::joined);
         }
     }
 
-    /// Records that Kafka has the topic. If the topic was given up, it is probed at once, so that
-    /// tasks accepted for it now are not given up, too.
+    /// Records that Kafka has the topic. A topic given up is probed at once, so tasks accepted now
+    /// are not given up, too.
     pub fn found(&self, topic: &TopicName) {
         if !self.in_flight.is_topic_gone(topic) {
             return;

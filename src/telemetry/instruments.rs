@@ -1,5 +1,5 @@
-//! Shared instruments: histograms with the same buckets for the same kind of quantity, so that
-//! panels are comparable, and a gauge of current amounts.
+//! Shared instruments: histograms with the same buckets for the same kind of quantity, so panels
+//! are comparable, and a gauge of current amounts.
 
 use super::{Gauge, Histogram};
 
@@ -25,8 +25,8 @@ pub fn lateness() -> Histogram {
     Histogram::new(LATENESS_SECONDS)
 }
 
-/// Counts something for as long as it lives, however it ends: an HTTP/2 stream that is reset drops
-/// its request at any point.
+/// Counts something for as long as the value lives, however the life ends: a reset HTTP/2 stream
+/// drops its request at any point.
 #[derive(Debug)]
 pub struct CountGuard {
     gauge: Gauge,

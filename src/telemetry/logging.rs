@@ -70,7 +70,7 @@ impl LogSettings {
         Ok(Self { filter, format })
     }
 
-    /// A level alone applies to this program and its Kafka client: lines of other libraries would
+    /// A level alone applies to the program and its Kafka client: lines of other libraries would
     /// bury them.
     fn directives(&self) -> String {
         match self.filter.parse::<LevelFilter>() {
@@ -82,7 +82,7 @@ impl LogSettings {
     }
 }
 
-/// Starts the logs of this process. A second call changes nothing.
+/// Starts the logs of the process. A second call changes nothing.
 pub fn start(settings: &LogSettings) {
     let layer = tracing_subscriber::fmt()
         .with_env_filter(EnvFilter::new(settings.directives()))

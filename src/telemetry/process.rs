@@ -1,4 +1,4 @@
-//! Memory, CPU time and start time of this process, read from `/proc` at each scrape.
+//! Memory, CPU time and start time of the process, read from `/proc` at each scrape.
 
 use std::fmt;
 

@@ -38,10 +38,9 @@ impl<'a> Modules<'a> {
         modules
     }
 
-    /// Returns the modules that `module` uses, each with a line. A name that another module
-    /// re-exports leads to two modules: the one that defines it, and the one that re-exports it,
-    /// which a reader opens first. Modules above `module` are left out, because they only list its
-    /// siblings. A re-export counts as a use.
+    /// Returns the modules that `module` uses, each with a line. A re-exported name leads to two
+    /// modules: the defining one, and the re-exporting one, which a reader opens first. Modules
+    /// above `module` are left out, because they only list siblings. A re-export counts as a use.
     pub fn arrows(&self, module: &[String]) -> BTreeMap<Module, usize> {
         let Some(source) = self.sources.get(module) else { return BTreeMap::new() };
         let mut arrows = BTreeMap::new();
@@ -92,8 +91,8 @@ impl<'a> Modules<'a> {
         self.absolute(module, import)
     }
 
-    /// Returns the modules that a reader opens when following an absolute path from `module`: those
-    /// that re-export the name, and the one that defines it.
+    /// Returns the modules that a reader opens when following an absolute path from `module`: the
+    /// re-exporting ones, and the defining one.
     fn met(&self, module: &[String], path: &[String]) -> Vec<Module> {
         let mut met: Vec<Module> = Vec::new();
         let mut path = path.to_vec();

@@ -29,7 +29,7 @@ pub fn links(pages: &[(String, String)], exists: impl Fn(&str) -> bool) -> Vec<S
     broken
 }
 
-/// Pages below `docs/` that the table of contents does not list, and pages that it lists twice.
+/// Pages below `docs/` missing in the table of contents, and pages listed twice.
 pub fn unlisted(pages: &[(String, String)]) -> Vec<String> {
     const SUMMARY: &str = "docs/SUMMARY.md";
     let summary = pages

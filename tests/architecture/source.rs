@@ -1,6 +1,5 @@
-//! Reads Rust source as far as the rules need it: the paths that a file names, the methods that it
-//! calls, its texts, and which parts are for tests only. `syn` parses the file. It leaves macros as
-//! tokens, which are read one by one.
+//! Reads Rust source as far as the rules need: paths, methods, texts, and parts for tests only.
+//! `syn` parses the file, and leaves macros as tokens, which are read one by one.
 
 use proc_macro2::{Delimiter, Ident, Span, TokenStream, TokenTree};
 use syn::spanned::Spanned as _;
@@ -20,7 +19,7 @@ impl Source {
     pub fn new(path: &str, text: &str) -> Self {
         let file = syn::parse_file(text).unwrap_or_else(|error| panic!("{path}: {error}"));
         let mut facts = Facts { shape: Shape::of(&file.items), ..Facts::default() };
-        // A file that is declared under `#[cfg(test)]` is recognized by its name.
+        // A file declared under `#[cfg(test)]` is recognized by its name.
         let is_test =
             path.starts_with("tests/") || path.ends_with("/tests.rs") || path.contains("/tests/");
         Reader { facts: &mut facts, test_depth: usize::from(is_test), inline: Vec::new() }

@@ -134,8 +134,8 @@ impl Caller {
 }
 
 impl Refusal {
-    /// Classifies a problem. `allowed` are the ends of the problem types that this request may get,
-    /// besides those of a node in trouble.
+    /// Classifies a problem. `allowed` are the ends of the allowed problem types, besides those of
+    /// a node in trouble.
     pub fn of(status: u16, problem: &Value, has_retry_after: bool, allowed: &[&str]) -> Self {
         let slug =
             problem["type"].as_str().and_then(|kind| kind.rsplit(':').next()).unwrap_or_default();

@@ -38,7 +38,7 @@ pub struct PostgresClock {
     pub readings: Vec<Reading>,
 }
 
-/// The last microsecond of a millisecond, for times that are truncated to whole milliseconds.
+/// The last microsecond of a millisecond, for times truncated to whole milliseconds.
 const LAST_US: i64 = 999;
 /// The tolerance of readings, because microseconds are truncated.
 const SLACK_US: i64 = 10;
@@ -67,7 +67,7 @@ impl Change {
 }
 
 impl PostgresClock {
-    /// Returns each change with the last moment at which it may have counted.
+    /// Returns each change with the last moment when it may have counted.
     fn lines(&self) -> impl Iterator<Item = (Change, i64)> {
         let ends = self.changes.iter().map(|next| next.after_us).chain([i64::MAX]);
         [Change::NONE].into_iter().chain(self.changes.iter().copied()).zip(ends)

@@ -16,13 +16,12 @@ const AFTERMATH_MS: i64 = 2000;
 /// Records sent during a slow operation may be acknowledged after the nodes' publish deadline (8
 /// s).
 const DEADLINE_AFTERMATH_MS: i64 = 10_000;
-/// After a quota has ended, the broker still throttles clients that have sent too much, for as long
-/// as the quota would have needed for their data. Records of a dead node arrive as late as that,
-/// too.
+/// After a quota has ended, the broker still throttles clients over the quota, for as long as the
+/// quota would have needed for their data. Records of a dead node arrive equally late.
 pub const QUOTA_AFTERMATH_MS: i64 = 60_000;
 
 /// Counts the records beyond the first of each task by the kind of operation that explains them.
-/// Also returns the duplicates that no operation explains, as violations.
+/// Also returns the unexplained duplicates, as violations.
 pub fn attribute(history: &History) -> (BTreeMap<Kind, usize>, Vec<Violation>) {
     let mut by_task: HashMap<(Uuid, usize), Vec<&Arrival>> = HashMap::new();
     for record in &history.records {
@@ -65,7 +64,7 @@ pub fn cause<'a>(history: &'a History, record: &Arrival, until: i64) -> Option<&
 }
 
 /// Returns when all effects of an operation have ended. A quota explains no duplicate, but it
-/// delays records that were sent before an operation.
+/// delays records sent before an operation.
 fn aftermath_end(history: &History, span: &Span) -> i64 {
     let is_slow = span.operation.kind.is_slow_afterwards();
     let end = span.end + if is_slow { DEADLINE_AFTERMATH_MS } else { AFTERMATH_MS };

@@ -60,8 +60,8 @@ struct Reader {
 }
 
 impl Setup {
-    /// Leaves and horizon are short, so that within a run leaves are created and retired, and tasks
-    /// move out of the far table. No step takes minutes.
+    /// Leaves and horizon are short, so within a run leaves are created and retired, and tasks move
+    /// out of the far table. No step takes minutes.
     pub fn of_faults(name: &str, tasks_per_second: u32, is_deck: bool) -> Self {
         let wishes = Wishes { leaf: "10s", horizon: "20s", ..Wishes::default() };
         let arguments =
@@ -143,8 +143,8 @@ impl Field {
         Settings { number, arguments, variables, logs: self.folder.clone() }
     }
 
-    /// Returns the environment of the node whose wall clock can be stepped. A preloaded library
-    /// changes its wall clock; its monotonic clock is the machine's.
+    /// Returns the environment of the node with a movable wall clock. A preloaded library changes
+    /// the wall clock only.
     fn clock_variables(&self) -> Vec<(String, String)> {
         let file = self.clock_file.to_string_lossy().into_owned();
         [
@@ -209,7 +209,7 @@ impl Field {
         note(&mut self.topics.lock().unwrap()[topic]);
     }
 
-    /// Stops reading a topic that is deleted. Keeps the records read so far.
+    /// Stops reading a deleted topic. Keeps the records read so far.
     pub fn stop_reading(&self, topic: usize) {
         for reader in self.readers.lock().unwrap().iter_mut().filter(|reader| reader.topic == topic)
         {

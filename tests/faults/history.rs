@@ -24,7 +24,7 @@ pub struct History {
     pub cancels: Vec<Cancel>,
     pub records: Vec<Arrival>,
     pub lines: Vec<Line>,
-    /// Tasks that are in `task` or `task_far` at the end, by their first ids, with their due times.
+    /// Tasks in `task` or `task_far` at the end, by their first ids, with their due times.
     pub pending: HashMap<Uuid, i64>,
     /// Operations as they were carried out.
     pub spans: Vec<Span>,
@@ -32,7 +32,7 @@ pub struct History {
     pub clock: PostgresClock,
     /// Answers that no request should get, such as a 500.
     pub oddities: Vec<String>,
-    /// When each node process, by its name, first reported that it cannot publish.
+    /// When each node process, by name, first reported that it cannot publish.
     pub unable: Vec<(String, i64)>,
     pub started_at: i64,
     /// When the execlog was read.
@@ -145,8 +145,8 @@ pub struct Line {
     pub lateness: Option<i64>,
 }
 
-/// An operation as it was carried out. It lasts from just before its start to just after its undo
-/// (a server answers again, a node is ready).
+/// An operation as carried out: from just before the start to just after the undo (a server answers
+/// again, a node is ready).
 #[derive(Clone, Copy, Debug)]
 pub struct Span {
     pub operation: Operation,
@@ -166,8 +166,8 @@ pub struct Topic {
     pub refusals: Vec<(i64, i64)>,
 }
 
-/// A record appended within this time before its topic was deleted may never have reached the
-/// consumer. Such a record is judged by its receipt.
+/// A record appended within this time before the topic was deleted may never have reached the
+/// consumer. The receipt then judges the record.
 const UNREAD_MAX_MS: i64 = 15_000;
 
 impl Topic {

@@ -1,5 +1,5 @@
-//! Rule 11: the cluster recovers. A task may be late while an operation holds it up, and for a
-//! limited time after it. A long wait that no operation explains is a bug.
+//! Rule 11: the cluster recovers. A task may be late during an operation, and for a limited time
+//! afterwards. A long unexplained wait is a bug.
 
 use super::duplicates::QUOTA_AFTERMATH_MS;
 use super::history::{History, Span};
@@ -16,8 +16,8 @@ const HELD_BACK_MS: i64 = 1000;
 /// With fewer records a quota may have no effect.
 const HELD_BACK_RECORDS_MIN: usize = 300;
 
-/// Returns how long after its end an operation of this kind explains a late task. Returns `None`
-/// for an operation that should not delay any task.
+/// Returns how long after its end an operation of the kind explains a late task. `None`: the
+/// operation should delay no task.
 const fn recovery_ms(kind: Kind, was_deferred: bool) -> Option<i64> {
     match kind {
         Kind::Quota => Some(QUOTA_AFTERMATH_MS),
@@ -46,9 +46,9 @@ pub fn unexplained(spans: &[Span], (from, to): (i64, i64), was_deferred: bool) -
     longest.max(to - explained_until)
 }
 
-/// Returns true when there were quotas with enough records under them, and they delayed hardly any
-/// record. A busy machine alone makes some records late. A quota of a quarter of the traffic makes
-/// most of them late.
+/// Returns true when there were quotas with enough records, and they delayed hardly any record. A
+/// busy machine alone makes some records late. A quota of a quarter of the traffic makes most of
+/// them late.
 pub fn is_quota_without_effect(history: &History) -> bool {
     let (mut due_count, mut held_back) = (0, 0);
     for quota in history.spans.iter().filter(|span| span.operation.kind == Kind::Quota) {

@@ -1,4 +1,4 @@
-//! The nodes, each with a supervisor that restarts it when it ends, as a service manager does.
+//! The nodes, each with a supervisor that restarts an ended node, as a service manager does.
 
 use std::path::PathBuf;
 use std::sync::{Arc, RwLock};
@@ -24,7 +24,7 @@ pub struct Settings {
 pub struct Slot {
     settings: Settings,
     life: Mutex<Life>,
-    /// The address of the node's API, while it is known.
+    /// The address of the node's API, while known.
     address: RwLock<Option<String>>,
 }
 

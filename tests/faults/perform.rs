@@ -22,8 +22,8 @@ const RESTART_DEADLINE: Duration = Duration::from_secs(180);
 const READING_DEADLINE: Duration = Duration::from_millis(400);
 
 /// Carries out a plan. Returns when everything is undone again. On a slow machine an operation that
-/// takes longer than planned delays the later ones, so the plan keeps its shape. Operations that
-/// need the same resource never overlap.
+/// takes longer than planned delays the later ones, so the plan keeps its shape. Operations needing
+/// the same resource never overlap.
 pub async fn perform(
     field: &Field,
     plan: &Plan,
@@ -67,9 +67,8 @@ pub async fn perform(
     spans
 }
 
-/// The time until a broker certainly applies a topic's new settings. The broker does so a moment
-/// after the controller has confirmed them. On a machine that stalls meanwhile, that moment is
-/// long.
+/// The time until a broker certainly applies a topic's new settings, a moment after the controller
+/// has confirmed them. On a stalling machine, the moment is long.
 const TAKEN_UP_MS: i64 = 2000;
 
 async fn carry_out(field: &Field, operation: &Operation) {
@@ -230,7 +229,7 @@ async fn alter(field: &Field, topic: usize, setting: (&str, &str)) {
 
 async fn delete_topic(field: &Field, lasts: i64) {
     let (name, begin) = (field.topic_name(DELETED), now_ms());
-    // The absence is recorded before the deletion, so that answers in between are judged correctly.
+    // The absence is recorded before the deletion, so answers in between are judged correctly.
     field.note(DELETED, |topic| topic.absences.push((begin, i64::MAX)));
     insist(&format!("topic {name} is deleted"), async || {
         match field.cluster.try_delete_topic(&name).await {

@@ -30,8 +30,8 @@ const STEP_MS: std::ops::RangeInclusive<u16> = 200..=8000;
 /// meanwhile sees them as one step, and follows at once only a step of at most 10 s.
 const STEPS_SUM_MAX_MS: u16 = 9000;
 /// The bytes that a client may send per second: about a quarter of a node's share of the usual
-/// traffic. A lower quota would throttle it for minutes, because the backlog that builds up
-/// meanwhile counts against the quota as well.
+/// traffic. A lower quota would throttle for minutes, because the backlog meanwhile counts against
+/// the quota as well.
 const QUOTA_BYTES: std::ops::RangeInclusive<i64> = 3000..=4000;
 /// The shortest run in which each kind of operation finds its place.
 pub const COMPLETE_FROM_SECONDS: u64 = 40;
@@ -142,8 +142,8 @@ pub struct Operation {
     pub node: u8,
     /// The time from the start of the operation to its undo.
     pub lasts: u64,
-    /// Milliseconds by which answers are delayed or a node's clock is stepped. Or parts per million
-    /// by which Postgres's clock runs fast. Or bytes per second that a client may send to Kafka.
+    /// Milliseconds of delay of answers, or of a step of a node's clock. Or parts per million by
+    /// which Postgres's clock runs fast. Or bytes per second that a client may send to Kafka.
     pub by: i64,
     /// The forward steps of Postgres's clock in milliseconds, one after another, then zeros.
     pub steps: [u16; STEPS_MAX],
@@ -213,8 +213,8 @@ impl Kind {
         )
     }
 
-    /// Returns its shortest and its longest duration, and roughly the time that the servers then
-    /// need to recover. All are in milliseconds.
+    /// Returns the shortest and the longest duration, and roughly the recovery time of the servers,
+    /// all in milliseconds.
     const fn span(self) -> (u64, u64, u64) {
         match self {
             Self::KillNode => (300, 3000, 1500),
@@ -325,7 +325,7 @@ impl Plan {
         loop {
             let mut deck: Vec<Kind> = Kind::all().collect();
             deck.shuffle(&mut chance);
-            // Every second lap has only one lane, so that a duplicate in it has one possible cause.
+            // Every second lap has only one lane, so a duplicate in it has one possible cause.
             let lane_count = if is_roomy && lap % 2 == 1 { 1 } else { lanes.len() };
             let mut quiet_left = QUIET_MAX;
             while !deck.is_empty() {
@@ -359,7 +359,7 @@ impl Plan {
                     operation.is_outage() && !other.is_outage() && other.lasts_at(at)
                 });
                 if (is_quiet || silences.is_some()) && quiet_left == 0 {
-                    // Two lanes that wait for each other's outage would never advance, so this lane
+                    // Two lanes waiting for each other's outage would never advance, so this lane
                     // waits for the other.
                     lanes[lane] = (until.max(at + 1), None);
                     continue;

@@ -12,7 +12,7 @@ use super::oracle::{Judgement, Rule};
 use super::plan::Kind;
 use super::round::{Round, seconds};
 
-/// Violations that are shown in full.
+/// Violations shown in full.
 const SHOWN_MAX: usize = 8;
 
 const RULES: [(Rule, &str); 13] = [

@@ -79,7 +79,7 @@ pub async fn run(own: &Arc<OwnStack>, setup: &Setup, plan: Plan) -> Round {
     progress.abort();
     unable.abort();
     // No task may change while the history is written down. Far tasks may be due at any moment.
-    // Tasks that are due from now on may be published or wait.
+    // Tasks due from now on may be published or wait.
     let ended_at = now_ms() - CLAIM_MS;
     for slot in &field.slots {
         slot.end(END_DEADLINE).await;

@@ -1,5 +1,5 @@
-//! Outages with promised figures. Each is a plan of its own, with requirements on its history
-//! besides those of the oracle.
+//! Outages with promised figures. Each is a plan with requirements on the history besides those of
+//! the oracle.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -14,11 +14,10 @@ pub const TASKS_PER_SECOND: u32 = 500;
 const TTL_MS: i64 = 3000;
 /// How far ahead tasks are claimed, plus the same again for a claim in progress.
 const WINDOW_MS: i64 = 400;
-/// A task that is later than this was not published by the owner of its shard: the shard had no
-/// owner.
+/// A task later than this was not published by the owner of the shard: the shard had no owner.
 const OVERDUE_MS: i64 = 1000;
-/// Lateness counts only tasks whose submit was answered this long before they were due. A task that
-/// is submitted at the last moment is late because of its own submit.
+/// Lateness counts only tasks whose submit was answered this long before the due time. A task
+/// submitted at the last moment is late because of the submit.
 const SETTLED_MS: i64 = 500;
 /// The interval before the first operation that serves as a baseline.
 const BASE_MS: (i64, i64) = (10_000, 30_000);
@@ -186,7 +185,7 @@ fn cut_off_from_etcd(history: &History) -> Vec<Figure> {
 }
 
 /// Unclaimed tasks move to other nodes as soon as the node reports that it cannot publish. Claimed
-/// tasks move once the node gives them up.
+/// tasks move once the node gives up.
 fn cut_off_from_kafka(history: &History) -> Vec<Figure> {
     let cut = span(history, Kind::Cut(Server::Kafka));
     let said = history
@@ -221,7 +220,7 @@ fn span(history: &History, kind: Kind) -> &Span {
         .expect("the scenario's own operation was carried out")
 }
 
-/// Returns the due time and the append time of each task's first record, for tasks that are due in
+/// Returns the due time and the append time of each task's first record, for tasks due in
 /// `(from, to)` and selected by `is_wanted`.
 fn appended(
     history: &History,

@@ -89,7 +89,7 @@ impl Client {
         self.load.is_over.load(Ordering::Relaxed)
     }
 
-    /// Waits so that `share` per cent of the rate in tasks is reached with `each` tasks at a time.
+    /// Waits so `share` per cent of the rate in tasks is reached with `each` tasks at a time.
     async fn pace(&self, next: &mut i64, share: i64, each: i64) {
         *next += 100_000 * each / (share * i64::from(self.load.tasks_per_second)).max(1);
         // Missed requests are not made up for.
@@ -315,7 +315,7 @@ fn due_of(task: &Value) -> Option<i64> {
     task["due_at"].as_str()?.parse::<jiff::Timestamp>().ok().map(jiff::Timestamp::as_millisecond)
 }
 
-/// Returns the refusals that a submit to this topic may get.
+/// Returns the refusals that a submit to the topic may get.
 const fn allowed(topic: usize) -> &'static [&'static str] {
     match topic {
         DELETED => &["unknown-topic"],

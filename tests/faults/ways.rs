@@ -95,8 +95,8 @@ impl Ways {
     }
 
     /// Undoes [`Self::delay`] or [`Self::silence`]. First breaks the affected connections:
-    /// toxiproxy hangs when a toxic is removed from a connection that ends at that moment (its
-    /// issue 558), so there must be none.
+    /// toxiproxy hangs when a toxic is removed from a connection ending at that moment (its issue
+    /// 558), so there must be none.
     pub async fn cure(&self, server: Server, node: u8) {
         self.cut(server, node).await;
         // toxiproxy does not report when it has forgotten a connection. It has done so when all

@@ -1,9 +1,9 @@
-//! Makes the inputs of a decoder: those of its corpus, and variants that are cut, spliced and
-//! altered. A seed makes a run repeatable.
+//! Makes the inputs of a decoder: the corpus, and cut, spliced and altered variants. A seed makes a
+//! run repeatable.
 //!
-//! `FUZZ_SECONDS=60` searches for longer, and `FUZZ_SEED=7` repeats a search. An input that makes a
-//! decoder panic is shrunk as far as possible and shown. Add it to the corpus when the decoder is
-//! fixed, so that later runs include it.
+//! `FUZZ_SECONDS=60` searches for longer, and `FUZZ_SEED=7` repeats a search. An input with a panic
+//! is shrunk as far as possible and shown. Add the input to the corpus when the decoder is fixed,
+//! so later runs include it.
 //!
 //! The harness does not use `bolero` or `cargo-fuzz`: their search by coverage needs a nightly
 //! toolchain, and `make test` must not need one.

@@ -107,7 +107,7 @@ async fn cancel_around_the_claims(
     by_verdict
 }
 
-/// Takes the first task that is due at `due_at` or later.
+/// Takes the first task due at `due_at` or later.
 fn take_near(left: &Mutex<BTreeSet<(i64, Uuid)>>, due_at: i64) -> Option<(i64, Uuid)> {
     let mut left = left.lock().unwrap();
     let found = *left.range((due_at, Uuid::nil())..).next()?;

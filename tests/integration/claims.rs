@@ -15,8 +15,8 @@ use crate::support::{Database, Stack, eventually_some};
 
 const SHARDS: i16 = 64;
 
-/// Tasks with a payload that begins with the id. Every third has a key, every fifth a name, and
-/// every seventh is a second attempt.
+/// Tasks with a payload beginning with the id. Every third has a key, every fifth a name, and every
+/// seventh is a second attempt.
 const STORE: &str =
     "insert into task (shard, id, topic, key, payload, headers, name, first_id, attempt)
   select shard, id, 'topic-' || n % 4, case when n % 3 = 0 then uuid_send(id) end,
@@ -253,8 +253,8 @@ async fn assert_too_large(stage: &mut Stage, source: Source) {
     assert_eq!(counts, (4_001, 0), "{source:?}");
 }
 
-/// For 1,000 payloads of 1 kB, each claim maps 1,781 pages in a session that keeps no memory, and
-/// 60 in a session that does. These 60 are pages of tables that the session had not seen before.
+/// For 1,000 payloads of 1 kB, each claim maps 1,781 pages in a session without kept memory, and 60
+/// in a session with it. The 60 are pages of tables new to the session.
 #[tokio::test]
 async fn a_claim_works_in_the_memory_of_the_one_before() {
     const CLAIMS: u64 = 16;

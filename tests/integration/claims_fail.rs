@@ -1,5 +1,5 @@
-//! A node whose claims or settles fail gives up its shards, so that others claim, and says so. A
-//! lock that stops all claims is named.
+//! A node with failing claims or settles gives up its shards, so others claim, and says so. A lock
+//! that stops all claims is named.
 
 use std::time::Duration;
 
@@ -32,7 +32,7 @@ async fn lacks(node: &Node, what: &str) -> Option<String> {
     (!whys.is_empty()).then(|| whys.join("; "))
 }
 
-/// Two nodes that share the shards. The first one has a role of its own, whose sessions can be
+/// Two nodes sharing the shards. The first one has a role of its own, whose sessions can be
 /// limited.
 struct Limited {
     role: String,

@@ -19,7 +19,7 @@ const FRESH_LINES: usize = 2_000;
 /// of 250 lines.
 const CUT_BYTES_MAX: u64 = 160_000;
 
-/// A file of lines that is deleted with the test.
+/// A file of lines deleted with the test.
 struct TaskFile(PathBuf);
 
 impl TaskFile {
@@ -120,7 +120,7 @@ async fn a_file_submitted_twice_with_one_run_id_is_published_once_although_conne
     assert_eq!((all.len(), &all), (LINES, &ids(&second)), "the same tasks, each once");
     assert!(cutter.cut_count() >= 3, "{} connections were cut", cutter.cut_count());
 
-    // Every line is new here, so that a lost answer hides a stored task.
+    // Every line is new here, so a lost answer hides a stored task.
     let cuts_before = cutter.cut_count();
     let file = TaskFile::new(&cluster, "fresh", &lines(&fresh, FRESH_LINES, due_at));
     let (results, summary) = submit_file(&unsteady, &file, "r").await;

@@ -106,7 +106,7 @@ async fn a_record_over_the_limit_is_taken_when_it_is_not_once_it_is_compressed()
     let records = consumer.wait_count(1, DEADLINE).await;
     assert_eq!(records[0].task_id(), sent.id);
 
-    // The broker decompresses the records of this topic, and checks the result against the limit.
+    // The broker decompresses the records of the topic, and checks the result against the limit.
     let refused = node.api().post("/v1/tasks", task(&plain, &letters).to_string()).await;
     assert_eq!(
         (refused.status, serde_json::from_str::<Value>(&refused.text).unwrap()["type"].clone()),

@@ -9,7 +9,7 @@ use crate::support::{Cluster, Ledger, Node, eventually, kafka_admin, now_ms};
 
 const DEADLINE: Duration = Duration::from_secs(120);
 
-/// Submits `count` tasks that are due over a second, two seconds from now.
+/// Submits `count` tasks due over a second, two seconds from now.
 async fn submit(
     node: &Node,
     topic: &str,

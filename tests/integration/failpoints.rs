@@ -38,13 +38,13 @@ const LEAF: Duration = Duration::from_secs(4);
 /// The node that goes on after the death.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Heir {
-    /// A node that is started after the death.
+    /// A node started after the death.
     Restarted,
     /// A node that ran before the death.
     Beside,
 }
 
-/// The work that leads to the failpoint.
+/// The work leading to the failpoint.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Story {
     Publish,
@@ -116,7 +116,7 @@ fn all_cases(heir: Heir) {
         for _ in 0..CASES_AT_ONCE {
             scope.spawn(|| {
                 while let Some(case) = next() {
-                    // Each case has its own thread, so that a panic fails only this case.
+                    // Each case has its own thread, so a panic fails only this case.
                     if thread::spawn(move || run_alone(case, heir)).join().is_err() {
                         failed.lock().unwrap().push(case);
                     }
@@ -182,7 +182,7 @@ impl Stage {
 
     // --- the stories ---
 
-    /// All tasks are due at one moment, so that a batch has many.
+    /// All tasks are due at one moment, so a batch has many.
     async fn publish(&self) {
         let heir = self.heir_beforehand().await;
         let mut victim = self.victim().await;
@@ -405,8 +405,8 @@ impl Stage {
         }
     }
 
-    /// Freezes the heir, so that the victim does the work that only one node does. Not during the
-    /// heir's own maintenance, whose lock would stop the victim's.
+    /// Freezes the heir, so the victim does the work that only one node does. Not during the heir's
+    /// own maintenance, whose lock would stop the victim's.
     async fn freeze(&self, heir: Option<&Node>) {
         let Some(heir) = heir else { return };
         let locks = "select count(*) from pg_locks where locktype = 'advisory'

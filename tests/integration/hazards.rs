@@ -124,7 +124,7 @@ impl Stage {
     }
 
     /// Lets the holder continue when this many sessions wait for a lock. Returns false when the
-    /// sessions gave up before, so that the test proves nothing.
+    /// sessions gave up before, so the test proves nothing.
     async fn release(&mut self, count: i64, holder: &mut PgConnection, statement: &str) -> bool {
         self.release_within(STAGED_WITHIN, count, holder, statement).await
     }

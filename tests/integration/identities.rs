@@ -141,7 +141,7 @@ async fn certificates_and_tokens_of_issuers_are_principals() {
         .unwrap();
     assert!(listed.status.success(), "{}", String::from_utf8_lossy(&listed.stderr));
 
-    // The key is rotated out: a token that was verified with it ends.
+    // The key is rotated out: a token verified with it ends.
     let next = TokenKey::new();
     write(folder, "jwks.json", &next.jwks("two"));
     eventually("the former key no longer counts", DEADLINE, async || {

@@ -12,7 +12,7 @@ use punctual::kafka::{DeliveryOutcome, KafkaContact, KafkaSettings, LookUpError,
 use crate::kafka_support::{Edge, Is as _, plain_batch, settings, topic};
 use crate::support::eventually;
 
-/// A stack that is purged when the test ends.
+/// A purged stack when the test ends.
 struct Stack(String);
 
 impl Stack {
@@ -57,9 +57,9 @@ async fn publishes(edge: &mut Edge, topic: &TopicName, count: usize) {
     );
 }
 
-/// A broker that is starting may confuse librdkafka for good (its issues 5301 and 5430). A node
-/// then makes a new producer, and sends the remaining records of the old one again
-/// (`Publisher::mend`, `Publisher::check`). This helper does the same.
+/// A starting broker may confuse librdkafka for good (its issues 5301 and 5430). A node then makes
+/// a new producer, and sends the remaining records of the old one again (`Publisher::mend`,
+/// `Publisher::check`). This helper does the same.
 async fn arrives(edge: &mut Edge, settings: &KafkaSettings, batch: &Batch) {
     let outcomes = edge.outcomes(batch.len()).await;
     if !outcomes.values().all(|outcome| matches!(outcome, DeliveryOutcome::Acknowledged(_))) {

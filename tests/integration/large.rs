@@ -23,10 +23,10 @@ async fn two_thousand_tasks_of_1_mb_due_at_one_moment_go_through_in_bounded_memo
     let node = cluster.node().await;
     let consumer = cluster.consumer(&topic);
     let due_at = now_ms() + 10_000;
-    // A few tasks go over the API, so that the submit path carries large ones, too. The rest go
-    // straight into the table, because two gigabytes of JSON would test only the test. On a slow
-    // machine, the tasks are stored after their due time, and then become overdue at one moment,
-    // that of the commit.
+    // A few tasks go over the API, so the submit path carries large ones, too. The rest go straight
+    // into the table, because two gigabytes of JSON would test only the test. On a slow machine,
+    // the tasks are stored after their due time, and then become overdue at one moment, that of the
+    // commit.
     let payload = "y".repeat(usize::try_from(PAYLOAD_BYTES).unwrap());
     let mut expected = Vec::with_capacity(TASK_COUNT);
     for _ in 0..20 {

@@ -220,7 +220,7 @@ async fn slow_callers_are_cut_off_and_leave_nothing_behind() {
     assert_eq!(rest_of(&mut nothing).await, "");
     assert_eq!(rest_of(&mut half_header).await, "");
     assert!(rest_of(&mut half_body).await.starts_with("HTTP/1.1 408 "));
-    // Repeated, so that the connection for this request is never idle for long.
+    // Repeated, so the connection for this request is never idle for long.
     for (line, least) in [
         (r#"punctual_api_cut_off_total{deadline="header"}"#, 2),
         (r#"punctual_api_cut_off_total{deadline="idle"}"#, 1),

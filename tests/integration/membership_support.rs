@@ -90,7 +90,7 @@ impl Cluster {
     }
 }
 
-/// A membership in a runtime of its own, so that a kill leaves no time for a goodbye.
+/// A membership in a runtime of its own, so a kill leaves no time for a goodbye.
 #[derive(Debug)]
 pub struct Node {
     pub id: NodeId,

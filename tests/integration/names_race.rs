@@ -159,8 +159,8 @@ async fn race(api: Api, topic: String, told: Arc<Mutex<Told>>, began: Instant) {
                 ),
             }
         } else {
-            // Mostly within the window, so that many tasks are claimed before the next request for
-            // their name. Otherwise nearly all would be replaced.
+            // Mostly within the window, so many tasks are claimed before the next request for their
+            // name. Otherwise nearly all would be replaced.
             let ahead = if rand::random_range(0..3) > 0 {
                 rand::random_range(50..100)
             } else {

@@ -149,7 +149,7 @@ const STAGED_MAX: usize = 4;
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_due_in_the_very_millisecond_of_a_hotspot_is_claimed_before_most_of_it() {
     let cluster = Cluster::start("hotspot").await;
-    // A topic at its limit of tasks in flight is skipped. This topic never reaches the limit.
+    // A topic at its limit of tasks in flight is skipped. The topic never reaches the limit.
     let node = cluster
         .node_with(&["--in-flight-tasks", "200000", "--topic-in-flight-tasks", "100000"])
         .await;

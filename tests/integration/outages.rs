@@ -118,7 +118,7 @@ async fn submit_without_kafka(cluster: &Cluster, node: &Api, topic: &str, ledger
 }
 
 /// While no key in etcd changes, a node still sees the members, for longer than a session lives. A
-/// node that waits for Postgres writes no keys itself.
+/// node waiting for Postgres writes no keys itself.
 async fn see_members_in_silence(cluster: &Cluster) {
     let stack = &cluster.stack;
     let nowhere = "postgres://punctual@127.0.0.1:1/punctual";
@@ -162,7 +162,7 @@ async fn check(
     assert_eq!(findings.dead, NONE, "an outage of {service} is no reason to give up a task");
     if service == "etcd" {
         assert_eq!(findings.duplicates, NONE, "nobody was declared dead");
-        // A node that waits for its session would be late for the whole outage.
+        // A node waiting for its session would be late for the whole outage.
         assert!(
             findings.lateness_at(0.9) < 3000,
             "{} ms late without etcd",

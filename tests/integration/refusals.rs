@@ -191,7 +191,7 @@ fn of_other_first(
     [other.records(), gone.records()].concat()
 }
 
-/// Returns the maximum lateness of the tasks that were stored in time.
+/// Returns the maximum lateness of the tasks stored in time.
 fn worst_of(records: &[crate::support::Record], stored_at: i64) -> i64 {
     records.iter().map(|record| record.timestamp - due_at(record).max(stored_at)).max().unwrap()
 }

@@ -134,8 +134,8 @@ fn actions_of(trace: &[(Action, State)]) -> Vec<Action> {
     trace.iter().map(|(action, _)| *action).collect()
 }
 
-/// A random trace: first a kind of action, then one action of this kind, so that frequent kinds do
-/// not dominate.
+/// A random trace: first a kind of action, then one action of this kind, so frequent kinds do not
+/// dominate.
 fn walk(protocol: &Protocol, random: &mut SmallRng) -> Vec<(Action, State)> {
     let mut state = protocol.initial();
     let mut trace = Vec::new();

@@ -10,7 +10,7 @@ use crate::support::{Cluster, Ledger, NONE, eventually, now_ms};
 
 const DEADLINE: Duration = Duration::from_secs(120);
 
-/// A transaction that locks the row of a task until it is dropped.
+/// A transaction that locks the row of a task until dropped.
 async fn lock(cluster: &Cluster, id: Uuid) -> PgConnection {
     let mut holder = cluster.database.connect().await;
     sqlx::raw_sql("begin").execute(&mut holder).await.unwrap();

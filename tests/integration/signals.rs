@@ -1,5 +1,4 @@
-//! Signals: those that a node's parent ignores, and commands that are the first process of a
-//! container.
+//! Signals: those ignored by a node's parent, and commands as the first process of a container.
 
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
@@ -112,7 +111,7 @@ impl First {
     }
 }
 
-/// A server that accepts connections and never answers, so that callers wait.
+/// A server that accepts connections and never answers, so callers wait.
 async fn wait_for_a_question(listener: &TcpListener) -> tokio::net::TcpStream {
     let accepted =
         tokio::time::timeout(DEADLINE, listener.accept()).await.expect("the command connects");

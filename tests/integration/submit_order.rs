@@ -115,7 +115,7 @@ async fn submits_through_two_nodes_in_turn_keep_their_order_as_far_as_the_nodes_
     assert!(inversions(&numbers) <= 10, "{} inversions: {numbers:?}", inversions(&numbers));
 }
 
-/// Refuses the first row that is inserted into a table, as if another task had the id.
+/// Refuses the first row inserted into a table, as if another task had the id.
 async fn refuse_once(cluster: &Cluster, table: &str) {
     let text = format!(
         "create sequence if not exists rows_of_{table};

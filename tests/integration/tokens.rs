@@ -1,4 +1,4 @@
-//! Tokens and auth files on the command line, and the starts that are refused without them.
+//! Tokens and auth files on the command line, and the starts refused without them.
 
 use std::io::Write as _;
 use std::os::unix::fs::PermissionsExt as _;
@@ -12,7 +12,7 @@ use crate::support::node::program;
 
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// An auth file that is deleted with the test.
+/// An auth file deleted with the test.
 pub struct AuthFile(PathBuf);
 
 impl AuthFile {

@@ -43,7 +43,7 @@ pub struct Found<A> {
     pub broken: Option<Broken<A>>,
 }
 
-/// A property that does not hold, and the trace that breaks it.
+/// A broken property, and the trace.
 #[derive(Debug)]
 pub struct Broken<A> {
     pub property: &'static str,

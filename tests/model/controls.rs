@@ -1,5 +1,5 @@
-//! Tests the checker itself: each deliberate mistake in the model must break the property that it
-//! is about. A checker that finds no mistake in a wrong model proves nothing about a right one.
+//! Tests the checker itself: each deliberate mistake in the model must break its property. A
+//! checker without a finding in a wrong model proves nothing about a right one.
 
 use crate::checker::NEVER_LOST;
 use crate::protocol::properties::{
@@ -9,7 +9,7 @@ use crate::protocol::scopes::{self, Scope};
 use crate::protocol::{Mistake, Protocol};
 use crate::searches::unnoticed;
 
-/// A mistake, the scope in which it takes effect, and the property that it breaks.
+/// A mistake, its scope, and the broken property.
 type Control = (Mistake, fn() -> Scope, &'static str);
 
 const CONTROLS: [Control; 18] = [

@@ -10,7 +10,7 @@ use crate::checker::{Model, search};
 pub struct ScopeSearches {
     began_at: Instant,
     state_count: usize,
-    /// The kinds of actions that were taken in some scope.
+    /// The kinds of actions taken in some scope.
     kinds: BTreeSet<&'static str>,
     wrong: Vec<String>,
 }

@@ -180,8 +180,7 @@ impl Api {
         self.send(Method::DELETE, &format!("/v1/tasks/{id}"), None).await
     }
 
-    /// Repeats a GET until a node that was too busy answers it. A GET changes nothing, so repeating
-    /// it is safe.
+    /// Repeats a GET until a busy node answers. A GET changes nothing, so repeating is safe.
     pub async fn look(&self, path: &str) -> Answer {
         self.insist(Method::GET, path).await
     }
@@ -210,7 +209,7 @@ impl Api {
         assert_eq!(answer.status, 422, "{}", answer.text);
     }
 
-    /// Returns the cluster as this node sees it.
+    /// Returns the cluster as the node sees it.
     pub async fn cluster(&self) -> Value {
         let answer = self.get("/v1/cluster").await;
         assert_eq!(answer.status, 200, "{}", answer.text);

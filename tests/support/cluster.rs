@@ -66,7 +66,7 @@ impl ExeclogLine {
     }
 }
 
-/// A cluster. Its topics and its database are deleted when it is dropped.
+/// A cluster. A drop deletes the topics and the database.
 pub struct Cluster {
     pub name: String,
     pub stack: Stack,
@@ -207,9 +207,9 @@ impl Cluster {
         topic
     }
 
-    /// Creates a topic for this test with a second replica on a broker that is down
-    /// (`OwnStack::know_second_broker`). While it demands two in-sync replicas
-    /// (`min.insync.replicas`), it accepts no records.
+    /// Creates a topic for the test with a second replica on a broker that is down
+    /// (`OwnStack::know_second_broker`). While the topic demands two in-sync replicas
+    /// (`min.insync.replicas`), no records are accepted.
     pub async fn topic_with_replica_away(&self, suffix: &str) -> String {
         let topic = format!("{}.{suffix}", self.name);
         let replicas: Vec<&[i32]> = (0..PARTITIONS).map(|_| [1, 2].as_slice()).collect();
@@ -219,7 +219,7 @@ impl Cluster {
         topic
     }
 
-    /// Creates a topic by its full name. Waits for a topic of this name that is being deleted.
+    /// Creates a topic by its full name. Waits for a topic of the same name to be deleted.
     pub async fn create_topic(&self, topic: &str, settings: &[(&str, &str)]) {
         self.create(topic, TopicReplication::Fixed(1), settings).await;
     }
@@ -337,8 +337,7 @@ impl Cluster {
         sqlx::query_as(query).fetch_all(&self.sql).await.expect("read the execlog")
     }
 
-    /// Waits until this many tasks have ended, which means that they are published, cancelled or
-    /// dead.
+    /// Waits until this many tasks are published, cancelled or dead.
     pub async fn wait_final(&self, count: usize, deadline: Duration) {
         let query = "select count(*) from execlog where state in ('published', 'cancelled', 'dead', 'dropped')";
         let wanted = i64::try_from(count).unwrap();
@@ -368,8 +367,8 @@ impl Cluster {
             .expect("read the unsettled batches")
     }
 
-    /// Kills a node at a moment when it certainly has tasks that are claimed and not settled.
-    /// Returns when the node froze, in milliseconds since the epoch, and the ids of those tasks.
+    /// Kills a node while some of its tasks are certainly claimed and not settled. Returns when the
+    /// node froze, in milliseconds since the epoch, and the ids of the tasks.
     pub async fn kill_with_unsettled_work(&self, node: &mut Node) -> (i64, Vec<Uuid>) {
         let id = node.id().await;
         let (frozen_at, mut orphans) =

@@ -76,7 +76,7 @@ impl Record {
     }
 }
 
-/// Reads a topic in a separate thread until it is dropped.
+/// Reads a topic in a separate thread until dropped.
 #[derive(Debug)]
 pub struct Consumer {
     seen: Arc<Mutex<Vec<Record>>>,
@@ -204,7 +204,7 @@ impl Reader {
     fn read(&mut self, client: &BaseConsumer, seen: &Mutex<Vec<Record>>, is_done: &AtomicBool) {
         let began = Instant::now();
         while !is_done.load(Ordering::Relaxed) && began.elapsed() < CLIENT_SPAN {
-            // Errors mean that the broker is down, which some tests cause. The client reconnects by
+            // Errors mean that the broker is down, as in some tests. The client reconnects by
             // itself.
             if let Some(Ok(message)) = client.poll(Duration::from_millis(50)) {
                 let record = Record::read(&message);

@@ -6,11 +6,11 @@ use sqlx::{AssertSqlSafe, Connection, PgConnection};
 
 use super::stack::Stack;
 
-/// Counts the sessions of the current database that wait for a lock.
+/// Counts the sessions of the current database waiting for a lock.
 pub const BLOCKED: &str = "select count(*) from pg_stat_activity where datname = \
                            current_database() and wait_event_type = 'Lock'";
 
-/// A database that is dropped with the test.
+/// A database dropped with the test.
 #[derive(Debug)]
 pub struct Database {
     pub name: String,

@@ -2,7 +2,7 @@
 //! were suspended.
 //!
 //! The proxy puts its own address in place of the broker's advertised address in the broker's
-//! answers, so that clients keep using the proxy.
+//! answers, so clients keep using the proxy.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
@@ -17,7 +17,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 const FRAME_BYTES_MAX: usize = 64 << 20;
 const FRAMES_MAX: usize = 10_000;
 
-/// A proxy that is open until it is dropped.
+/// A proxy that is open until dropped.
 #[derive(Debug)]
 pub struct KafkaWay {
     address: SocketAddr,

@@ -48,8 +48,7 @@ pub struct Findings {
 }
 
 impl Ledger {
-    /// Records an accepted task and the payload that it must arrive with. `None` means that the
-    /// payload is not compared.
+    /// Records an accepted task and the expected payload. `None`: the payload is not compared.
     pub fn accept(&self, task: &Task, payload: Option<&[u8]>) {
         let topic = task.shown["topic"].as_str().unwrap().to_owned();
         let entry =
@@ -58,7 +57,7 @@ impl Ledger {
         assert!(former.is_none(), "two tasks got the id {}", task.id);
     }
 
-    /// Records many tasks, with the values that were submitted for them in the same order.
+    /// Records many tasks, with the values submitted for them in the same order.
     pub fn accept_all(&self, tasks: &[Task], submitted: &[Value]) {
         for (task, submitted) in tasks.iter().zip(submitted) {
             self.accept(task, submitted["payload_text"].as_str().map(str::as_bytes));
@@ -98,8 +97,8 @@ impl Ledger {
     }
 
     /// Waits until all tasks have ended, then compares. Fails the test for each broken promise: a
-    /// task that is lost, early or changed, a false answer to a cancel in either direction, a
-    /// number of final lines other than one, or a wrong receipt.
+    /// lost task, early or changed, a false answer to a cancel in either direction, a number of
+    /// final lines other than one, or a wrong receipt.
     pub async fn settle_up(
         &self,
         cluster: &Cluster,
@@ -247,8 +246,8 @@ impl Findings {
         self.lateness.extend(records.iter().map(|record| record.timestamp - entry.due_at).min());
     }
 
-    /// Returns the lateness in milliseconds that this share of the tasks does not exceed (0.5: half
-    /// of them).
+    /// Returns the lateness in milliseconds that a share of the tasks does not exceed (0.5: half of
+    /// them).
     pub fn lateness_at(&self, quantile: f64) -> i64 {
         let rank = (quantile * self.lateness.len() as f64).ceil() as usize;
         self.lateness[rank.clamp(1, self.lateness.len()) - 1]

@@ -29,13 +29,11 @@ pub struct Node {
     api: Option<Api>,
 }
 
-/// Resets these signals. Tests that run in the background, or outlive their terminal, were told to
-/// ignore them.
+/// Resets these signals. Tests in the background, or without a terminal, were told to ignore them.
 const DEFAULT_SIGNALS: &str = "--default-signal=HUP,INT";
 
-/// Returns a command for the program with arguments, and without the settings of the shell that
-/// runs the tests. The program is `PUNCTUAL_BIN`, or else the one that cargo has built for this
-/// test.
+/// Returns a command for the program with arguments, and without the settings of the test runner's
+/// shell. The program is `PUNCTUAL_BIN`, or else the one built by cargo for this test.
 pub fn program(arguments: &[&str]) -> Command {
     program_with(&[DEFAULT_SIGNALS], arguments)
 }
@@ -145,7 +143,7 @@ impl Node {
             .unwrap()
     }
 
-    /// Returns the shards of each node, by its id, as this node sees them.
+    /// Returns the shards of each node, by id, as seen by the asked node.
     pub async fn assignment(&self) -> HashMap<Uuid, Vec<u64>> {
         let cluster = self.api().cluster().await;
         let shards = |node: &Value| {
@@ -162,7 +160,7 @@ impl Node {
         answer.text
     }
 
-    /// Kills the process with SIGKILL and waits until it is gone.
+    /// Kills the process with SIGKILL and waits until gone.
     pub async fn kill(&mut self) {
         self.child.kill().await.unwrap();
     }

@@ -48,8 +48,7 @@ enum Ending {
 /// A task due at least this much later than a bulk cancel certainly waited then, in milliseconds.
 /// The figure covers the window and the error of the recorded clock.
 const CERTAINLY_WAITS: i64 = 2000;
-/// A task that was due at least this long ago is certainly claimed, also on a busy machine. In
-/// milliseconds.
+/// A task due at least this long ago is certainly claimed, also on a busy machine. In milliseconds.
 const MAY_STILL_WAIT: i64 = 20_000;
 
 /// An accepted task.
@@ -249,7 +248,7 @@ impl Oracle {
         }
     }
 
-    /// Records tasks that died since they were accepted. No answer tells this.
+    /// Records the deaths of accepted tasks, which no answer tells.
     pub fn died(&mut self, ids: impl IntoIterator<Item = Uuid>) {
         for id in ids {
             self.tasks.get_mut(&id).expect("what died was accepted").ending = Ending::Dead;

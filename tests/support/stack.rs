@@ -12,8 +12,7 @@ pub struct Stack {
 }
 
 impl Stack {
-    /// Returns the servers that all tests share. They must be up: a test that needs a server fails
-    /// without it.
+    /// Returns the servers that all tests share. They must be up, or tests with servers fail.
     pub fn shared() -> Self {
         Self {
             database_url: setting("PUNCTUAL_TEST_POSTGRES", "PUNCTUAL_DATABASE_URL"),
@@ -40,7 +39,7 @@ fn setting(first: &str, second: &str) -> String {
     })
 }
 
-/// A separate stack for a test that stops servers. It is deleted with all its data when dropped.
+/// A separate stack for a test that stops servers. A drop deletes the stack with all data.
 #[derive(Debug)]
 pub struct OwnStack {
     name: String,
@@ -79,7 +78,7 @@ impl OwnStack {
         Self::up(name, &[]).await
     }
 
-    /// Starts a stack with proxies to its servers that can be cut, and a disk that can be filled
+    /// Starts a stack with proxies to its servers, which can be cut, and a disk that can be filled
     /// up.
     pub async fn start_breakable(name: &str) -> Self {
         Self::up(name, &["--breakable"]).await
@@ -128,8 +127,8 @@ impl OwnStack {
         PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(".stack").join(&self.name).join("logs")
     }
 
-    /// Registers a second broker with Kafka that is down, for topics that have a replica there. No
-    /// topic may be created meanwhile.
+    /// Registers a second broker with Kafka that is down, for topics with a replica there. No topic
+    /// may be created meanwhile.
     pub async fn know_second_broker(&self) {
         run(&["second-broker", "--name", &self.name]).await;
     }

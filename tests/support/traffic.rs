@@ -15,7 +15,7 @@ use super::wait::now_ms;
 
 const TICK: Duration = Duration::from_millis(40);
 
-/// Submits until it is stopped, to any node that answers.
+/// Submits until stopped, to any node that answers.
 #[derive(Debug)]
 pub struct Traffic {
     stopping: CancellationToken,

@@ -55,15 +55,15 @@ pub async fn throughout(what: &str, span: Duration, mut holds: impl AsyncFnMut()
     }
 }
 
-/// Waits until this machine's wall clock shows `millis`. For actions that a test does at a planned
-/// moment, never for conditions that it waits for.
+/// Waits until the machine's wall clock shows `millis`. For planned actions of a test, never for
+/// conditions.
 pub async fn until(millis: i64) {
     let wait = u64::try_from(millis - now_ms()).unwrap_or(0);
     tokio::time::sleep(Duration::from_millis(wait)).await;
 }
 
-/// Returns the milliseconds since the epoch by this machine's wall clock, which Postgres and Kafka
-/// share in these tests.
+/// Returns the milliseconds since the epoch by the machine's wall clock, the clock of Postgres and
+/// Kafka in these tests.
 pub fn now_ms() -> i64 {
     let since_epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();
     i64::try_from(since_epoch.as_millis()).unwrap()

@@ -51,7 +51,7 @@ async fn an_idle_node_takes_less_than_4_percent_of_a_core_with_its_postgres_sess
     );
 }
 
-/// Returns Postgres's CPU time for the smallest request, in microseconds. It shows how slow this
+/// Returns Postgres's CPU time for the smallest request, in microseconds. It shows how slow the
 /// machine is.
 async fn round_trip_us(cluster: &Cluster) -> f64 {
     let mut session = cluster.sql.acquire().await.unwrap();
@@ -159,7 +159,7 @@ async fn measure(name: &str, pending: i64) -> Footprint {
     }
 }
 
-/// Fills the leaves with tasks that are due in 20 to 100 minutes.
+/// Fills the leaves with tasks due in 20 to 100 minutes.
 async fn load(cluster: &Cluster, topic: &str, count: i64) {
     // Ids have the format of `domain::ids`: 48 bits of due time, the version, 12 bits of shard, the
     // variant, random bits.

@@ -13,8 +13,8 @@ const DEADLINE: Duration = Duration::from_secs(180);
 /// A generous limit, for a debug build on a machine that also runs Postgres, Kafka, the traffic and
 /// the consumer. The README has the figures of a release build.
 const P99_MAX_MS: i64 = 50;
-/// Claims are slow where bare commits are slow. A task waits for the commit of its submit, for that
-/// of its claim, and for the commits ahead of them.
+/// Claims are slow where bare commits are slow. A task waits for the commits of its submit and its
+/// claim, and for the commits ahead of them.
 const COMMITS: i64 = 5;
 /// A task that is due this soon may still have to be claimed.
 const WINDOW_MS: i64 = 200;

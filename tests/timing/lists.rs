@@ -7,7 +7,7 @@ use crate::support::{Api, Cluster, now_ms};
 const PENDING: i64 = 1_000_000;
 const TRIES: usize = 9;
 /// The goal is 20 ms for a page and 100 ms for counts (measurements: docs/decisions 0009 and 0010).
-/// The limits are higher, because this machine may have other work and be slow at everything.
+/// The limits are higher, because the machine may have other work and be slow at everything.
 const PAGE_MS_MAX: f64 = 100.0;
 const COUNTS_MS_MAX: f64 = 400.0;
 

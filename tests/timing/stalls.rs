@@ -13,7 +13,7 @@ const EVERY_MS: i64 = 10;
 /// A bare commit takes about 1 ms.
 const STALL_MS: i64 = 50;
 
-/// Makes bare commits, one after another, until it is dropped.
+/// Makes bare commits, one after another, until dropped.
 #[derive(Debug)]
 pub struct Stalls {
     watching: JoinHandle<()>,
@@ -30,8 +30,8 @@ impl Stalls {
             loop {
                 let planned = now_ms() + EVERY_MS;
                 until(planned).await;
-                // The time counts from the planned start, so that a stall between two commits
-                // counts as well.
+                // The time counts from the planned start, so a stall between two commits counts as
+                // well.
                 let mut transaction = connection.begin().await.unwrap();
                 sqlx::query("select pg_logical_emit_message(true, 'stalls', '')")
                     .execute(&mut *transaction)

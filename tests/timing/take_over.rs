@@ -25,8 +25,8 @@ async fn after_kill_9_the_orphaned_shards_publish_again_within_the_ttl_and_a_sec
     let stalls = Stalls::watch(&cluster.database).await;
     let consumer = cluster.consumer(&topic);
     let ledger = Arc::new(Ledger::default());
-    // Tasks are submitted only to the survivor, and not within the window, so that the owner of
-    // their shard must claim them.
+    // Tasks are submitted only to the survivor, and not within the window, so the owner of their
+    // shard must claim them.
     let plan = Plan { topic, tasks_per_second: 400, ahead: 1500..4000 };
     let traffic = Traffic::start(plan, &ledger, &[survivor.api().clone()]);
     consumer.wait_count(1000, DEADLINE).await;

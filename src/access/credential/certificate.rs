@@ -1,5 +1,4 @@
-//! Client certificates: the names that they prove, and the entries of the auth file that cover
-//! them.
+//! Client certificates: the names in them, and the entries of the auth file for these names.
 //!
 //! A name that could be read in two ways is no name: comparing it with a pattern would mean
 //! different things to different readers. No two entries cover the same name, so the order of
@@ -48,7 +47,7 @@ impl PeerName {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum NamePattern {
     Exact(PeerName),
-    /// The URIs that begin with this text, which ends in `/`, and have more after it.
+    /// The URIs beginning with this text, which ends in `/`, and have more after it.
     Under(String),
 }
 
@@ -99,8 +98,8 @@ pub struct CertificateEntry {
     pub limits: Limits,
 }
 
-/// Returns the principal that a certificate proves. There is none when no entry covers a name of
-/// it, or when entries cover several names: nobody could say which one is meant.
+/// Returns the principal of a certificate. None when no entry covers a name, or when entries cover
+/// several names: nobody could say which one is meant.
 pub fn principal_of(entries: &[CertificateEntry], names: &[PeerName]) -> Option<Arc<Principal>> {
     let mut proven = None;
     for name in names {

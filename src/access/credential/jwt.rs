@@ -1,4 +1,5 @@
-//! JSON Web Tokens of other issuers. They say who a caller is, and never what it may do.
+//! JSON Web Tokens of other issuers. A token says who a caller is, and never what the caller may
+//! do.
 //!
 //! The parsing is our own, over the signatures of `ring`: the order of the checks, members that are
 //! given twice and second spellings in base64 matter more than what a library would save, and the

@@ -115,7 +115,7 @@ impl Token {
         Ok(Self { id, text: text.to_owned() })
     }
 
-    /// Returns true for a text that begins as a token does, whatever follows.
+    /// Returns true for a text beginning as a token does, whatever follows.
     pub fn is_like(text: &str) -> bool {
         text.starts_with(PREFIX)
     }
@@ -189,7 +189,7 @@ pub(in crate::access) mod tests {
     use super::*;
 
     impl Token {
-        /// Returns a token that differs from `token` only in its secret, which is that of `other`.
+        /// Returns a token with the id of `token` and the secret of `other`.
         pub(in crate::access) fn with_id_of(token: &Self, other: &Self) -> Self {
             let secret = &other.expose()[PREFIX.len() + ID_LENGTH + 1..CHECKED_LENGTH];
             let secret: [u8; 32] = URL_SAFE_NO_PAD.decode(secret).unwrap().try_into().unwrap();

@@ -25,8 +25,8 @@ impl fmt::Display for Remark {
     }
 }
 
-/// A text with remarks. Functions that find a problem return the usable rest, so that all problems
-/// are found at once.
+/// A text with remarks. Functions that find a problem return the usable rest, so all problems are
+/// found at once.
 pub struct Reader<'a> {
     text: &'a str,
     /// The smallest burst of a limit on tasks.

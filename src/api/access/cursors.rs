@@ -1,8 +1,8 @@
 //! Sealed cursors: positions in lists that only this cluster can read and make.
 //!
-//! A position is the id of the last row that was looked at, which may belong to a topic that the
-//! caller may not see. So a cursor is encrypted, and bound to its list, its filters and its
-//! principal. All nodes have the same key, so a cursor can be used on any of them.
+//! A position is the id of the last row looked at, perhaps of a topic that the caller may not see.
+//! So a cursor is encrypted, and bound to list, filters and principal. All nodes have the same key,
+//! so any node takes the cursor.
 
 use std::sync::OnceLock;
 
@@ -14,7 +14,7 @@ use ring::hkdf::{HKDF_SHA256, Salt};
 use crate::api::problems::problem::Problem;
 use crate::domain::{Cursor, List, PrincipalName, Selection, TopicName};
 
-/// The purpose of the key, so that the secret of the cluster can serve others as well.
+/// The purpose of the key, so the secret of the cluster can serve others as well.
 const PURPOSE: &[u8] = b"punctual cursors 1";
 
 /// Seals and opens cursors, once the node knows the secret of its cluster.

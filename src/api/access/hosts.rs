@@ -1,7 +1,7 @@
-//! The names under which a node answers.
+//! Checks of the headers `Host` and `Origin`: a node answers only to its own names.
 //!
-//! A page in a browser can point its own name at an address of this machine (DNS rebinding). Its
-//! requests then count as same-origin, also on loopback, but they carry the page's name as the
+//! A page in a browser can point its own name at an address of the machine (DNS rebinding). The
+//! page's requests then count as same-origin, also on loopback, but carry the page's name as the
 //! host. So only known names are answered. A page cannot take an IP address for its name.
 
 use std::net::{IpAddr, SocketAddr};
@@ -15,7 +15,7 @@ use crate::api::problems::problem::Problem;
 /// The hosts that a request may name, without ports.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Hosts {
-    /// Lower-case names. One that begins with a dot stands for all names that end in it.
+    /// Lower-case names. One beginning with a dot stands for all names ending in it.
     names: Vec<String>,
     addresses: Vec<IpAddr>,
     /// True when the node listens on all addresses of the machine, of which it has no list.
@@ -23,7 +23,7 @@ pub struct Hosts {
 }
 
 impl Hosts {
-    /// Takes the address that is listened on, the advertised URL and further names.
+    /// Takes the address listened on, the advertised URL and further names.
     pub fn new(listen: SocketAddr, advertise: &str, names: &[String]) -> Self {
         let url = advertise.split_once("://").map_or(advertise, |(_, rest)| rest);
         let advertised = url.split('/').next().and_then(host_of);
@@ -41,7 +41,7 @@ impl Hosts {
         }
     }
 
-    /// Adds an address that is listened on.
+    /// Adds an address listened on.
     #[must_use]
     pub fn and(mut self, address: IpAddr) -> Self {
         self.takes_all_addresses |= address.is_unspecified();
@@ -49,7 +49,7 @@ impl Hosts {
         self
     }
 
-    /// Refuses a request that names a foreign host, several hosts, or none in HTTP/1.1.
+    /// Refuses a request naming a foreign host, several hosts, or none in HTTP/1.1.
     pub fn check(&self, request: &Request<Body>) -> Result<(), Problem> {
         let mut fields = request.headers().get_all(header::HOST).iter();
         let (field, second) = (fields.next(), fields.next());

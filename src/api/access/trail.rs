@@ -8,9 +8,8 @@ use parking_lot::Mutex;
 use crate::access::{Action, Caller, CredentialId};
 use crate::domain::{PrincipalName, Selection, TaskId, TaskName, TopicName};
 
-/// The notes of one request. The guard notes the caller and every right that it checks, so a
-/// handler cannot forget these. Handlers add what was done. Without an audit trail, nothing is
-/// noted.
+/// The notes of one request. The guard notes the caller and every checked right, so a handler
+/// cannot forget these. Handlers add the changes. Without an audit trail, nothing is noted.
 #[derive(Clone, Debug, Default)]
 pub struct Trail(Option<Arc<Mutex<Notes>>>);
 
@@ -18,13 +17,13 @@ pub struct Trail(Option<Arc<Mutex<Notes>>>);
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Notes {
     pub caller: Option<(PrincipalName, CredentialId)>,
-    /// The tasks that were changed, by topic. A topic that was only named has none.
+    /// The changed tasks, by topic. A topic that was only named has none.
     pub topics: BTreeMap<TopicName, u64>,
     /// The task, or the tasks, as the request names them.
     pub id: Option<TaskId>,
     pub name: Option<TaskName>,
     pub selection: Selection,
-    /// Tasks that were changed without a look at their topics.
+    /// Tasks changed without a look at their topics.
     pub count_in_all: u64,
     /// The first and the last task that was changed.
     pub changed: Option<(TaskId, TaskId)>,
@@ -92,7 +91,7 @@ impl Trail {
         });
     }
 
-    /// Notes a task that was changed.
+    /// Notes a changed task.
     pub fn changed(&self, topic: &TopicName, id: TaskId) {
         self.note(|notes| {
             *notes.topics.entry(topic.clone()).or_default() += 1;

@@ -22,8 +22,8 @@ struct Health {
     status: &'static str,
 }
 
-/// Answers 200 as long as the process answers. It asks no server that the node depends on, because
-/// a restart would heal none of them.
+/// Answers 200 as long as the process answers. No server is asked, because a restart would heal
+/// none.
 pub async fn livez() -> Response {
     answers::json(StatusCode::OK, &Health { status: "alive" })
 }

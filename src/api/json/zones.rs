@@ -24,8 +24,8 @@ impl<'a> Zone<'a> {
     /// Reads the zone in `suffix`, which is empty or begins with a bracket. The error says why it
     /// is wrong.
     ///
-    /// A mark that is not critical (`[u-ca=hebrew]`) says how to show a time, not which time it is.
-    /// RFC 9557 lets readers skip it.
+    /// A mark that is not critical (`[u-ca=hebrew]`) says how to show a time, not the time itself.
+    /// RFC 9557 lets readers skip the mark.
     pub fn of_suffix(suffix: &'a str) -> Result<Option<Self>, String> {
         let mut zone = None;
         let mut rest = suffix;

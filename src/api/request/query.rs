@@ -1,4 +1,4 @@
-//! Query parameters.
+//! Reads query parameters, and refuses unknown and repeated ones.
 
 use axum::extract::Query;
 use axum::http::Uri;

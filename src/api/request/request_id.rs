@@ -1,4 +1,4 @@
-//! The request id, which connects a caller's request, its answer and its log lines.
+//! The request id, which connects a request, the answer and the log lines.
 
 use std::fmt;
 

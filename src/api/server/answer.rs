@@ -1,4 +1,4 @@
-//! The place of a request among those in flight, and the answer that keeps it until it is written.
+//! The place of a request among those in flight, and the answer with this place.
 
 use std::net::IpAddr;
 use std::pin::Pin;
@@ -20,21 +20,20 @@ use crate::api::problems::problem::Problem;
 use crate::api::shared::ApiShared;
 use crate::clock;
 
-/// The largest piece of an answer that its connection gets at once. The next piece follows when the
-/// one before is on its way. An answer that nobody reads thus keeps its place and its share of the
-/// memory until the connection is cut off.
+/// The largest piece of an answer that a connection gets at once. The next piece follows when the
+/// one before is on its way. An unread answer thus keeps its place and its share of the memory
+/// until the connection is cut off.
 const PIECE_BYTES: usize = 64 << 10;
-/// The last byte of a longer answer is its own piece. HTTP/2 takes it only when the connection has
-/// taken all bytes before it, and the place is kept until then.
+/// The last byte of a longer answer is a piece of its own. HTTP/2 takes the last piece only when
+/// the connection has taken all bytes before, and the place is kept until then.
 const TAIL_BYTES: usize = 1;
-/// An answer up to this size goes in one piece, and may wait in its connection without its place.
+/// An answer up to this size goes in one piece, and may wait in the connection without a place.
 const SMALL_BYTES: usize = 1 << 10;
 /// Places of each caller for health checks, and as many for metrics. A platform has one or two of
 /// each in progress.
 const PROBES_AT_ONCE_MAX: usize = 16;
 
-/// The resources that a request holds, from its header until its answer is written or its caller
-/// has gone.
+/// The resources of a request, from the header until the answer is written or the caller has gone.
 #[derive(Debug)]
 pub struct RequestPlace {
     shared: Arc<ApiShared>,

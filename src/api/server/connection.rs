@@ -1,5 +1,5 @@
-//! One connection, from its first byte to its end: HTTP/1.1, or HTTP/2 by prior knowledge or by
-//! the protocol that a TLS handshake has agreed on.
+//! One connection, from the first byte to the end: HTTP/1.1, or HTTP/2 by prior knowledge or by
+//! ALPN.
 //!
 //! Slow callers are cut off (see [`super::watched`]). Idle connections are closed. An HTTP/2 stream
 //! whose caller does not open its window is reset alone, because the rest of the connection may be
@@ -36,13 +36,12 @@ use crate::api::shared::ApiSettings;
 use crate::clock;
 use crate::telemetry::CountGuard;
 
-/// Bytes that one HTTP/2 connection may send before they are read. The limit on bodies counts only
-/// bytes that are read.
+/// Bytes that one HTTP/2 connection may send ahead. The limit on bodies counts only read bytes.
 const WINDOW_BYTES: u32 = 256 << 10;
 /// Bytes per HTTP/1 connection that are read ahead of a request, or wait to be written; more if a
 /// larger header is allowed.
 const BUFFER_BYTES: usize = 64 << 10;
-/// Headers up to this many times the limit are read, so that the answer can be a problem. Beyond it
+/// Headers up to this many times the limit are read, so the answer can be a problem. Beyond it
 /// hyper answers.
 const HEADER_SLACK: usize = 2;
 /// The smallest size that a field counts for: a name of one byte without a value.
@@ -87,7 +86,7 @@ pub async fn converse(
     }
 }
 
-/// Discards the bytes that the other side sends until it has read its answer.
+/// Discards the bytes of the other side until the answer was read.
 async fn linger(mut stream: TcpStream, api: &Api, stopping: &CancellationToken) {
     let settings = api.settings();
     let is_ending = stopping.is_cancelled();
@@ -181,7 +180,7 @@ async fn serve<S>(
                 let idle = line.idle_for(clock::monotonic());
                 let left = idle.map(|idle| settings.idle_timeout.saturating_sub(idle));
                 if left == Some(Duration::ZERO) {
-                    // The graceful shutdown tells an HTTP/2 caller, so that it can safely repeat a
+                    // The graceful shutdown tells an HTTP/2 caller, so it can safely repeat a
                     // request which was already under way.
                     metrics.cut_off("idle");
                     is_leaving = true;
@@ -208,10 +207,10 @@ fn builder_of(settings: &ApiSettings, streams: Streams) -> Builder<Streams> {
         // hyper's own timeout would apply to the wait for the next request, too.
         .header_read_timeout(None)
         .max_buf_size(header_bytes.max(BUFFER_BYTES))
-        // More fields than this always exceed the limit on bytes, so that limit alone decides.
+        // More fields than this always exceed the limit on bytes, so limit alone decides.
         .max_headers(header_bytes / FIELD_BYTES_MIN)
-        // A caller may close its sending side after its request. A caller that is gone looks the
-        // same until something is written to it, so its request runs to its end or its deadline.
+        // A caller may close the sending side after a request. A vanished caller looks the same
+        // until the node writes, so the request runs to the end or the deadline.
         .half_close(true);
     builder
         .http2()

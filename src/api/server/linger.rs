@@ -3,8 +3,8 @@
 //! Closing a socket with unread bytes resets it, and the reset overtakes the answer. A caller that
 //! is still sending would see a broken pipe and never learn the reason. So the server first closes
 //! its sending side, then reads until the caller has closed its own side, or until a limit. The
-//! bytes are not kept: a lingering connection takes [`PIECE_BYTES`] while it is polled, and no
-//! place among the requests.
+//! bytes are not kept: a lingering connection takes [`PIECE_BYTES`] while polled, and no place
+//! among the requests.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -18,7 +18,7 @@ use crate::clock;
 
 type Timer = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// Bytes that are read at a time, on the stack.
+/// Bytes read at a time, on the stack.
 const PIECE_BYTES: usize = 8 << 10;
 /// The smallest limit on discarded bytes, however small the limit on bodies is. A caller that sends
 /// several times too much can still read the answer.

@@ -20,7 +20,7 @@ use parking_lot::Mutex;
 
 use super::linger::LingerLimits;
 
-/// Bytes of a rest that are read before the answer is sent.
+/// Bytes of a rest read before the answer is sent.
 const BYTES_MAX: usize = 64 << 10;
 /// How long an answer waits for the rest of the body. A client that sends a header and its body in
 /// two packets sends the second right after the first.

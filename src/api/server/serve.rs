@@ -1,6 +1,6 @@
 //! Accepts connections, within the limits per caller and in total, and ends them with the node.
 //!
-//! A draining node still accepts connections, so that callers and probes learn its state. Only
+//! A draining node still accepts connections, so callers and probes learn its state. Only
 //! `stopping` ends the connections, each after its current request.
 
 use std::future::poll_fn;
@@ -30,7 +30,7 @@ use crate::shutdown::{TaskFailure, Tasks};
 /// The pause after accepting failed for lack of file descriptors. Descriptors become free when a
 /// connection ends.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// Rejected connections that linger at the same time, until their callers have their answer. Others
+/// Rejected connections that linger at the same time, until the callers have their answers. Others
 /// are closed at once.
 const TURNED_AWAY_MAX: usize = 64;
 const TURN_AWAY_MAX: Duration = Duration::from_secs(2);

@@ -80,8 +80,7 @@ impl WatchedStream {
         .await
     }
 
-    /// True while the connection waits for a header: one that has begun, or that of its first
-    /// request.
+    /// True while the connection waits for a header, or for the first request.
     fn awaits_header(&self) -> bool {
         let asked = self.line.asked();
         // On HTTP/2 any byte may be a ping. Half a header therefore keeps a connection until the

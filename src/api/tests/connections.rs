@@ -64,7 +64,7 @@ async fn a_caller_with_too_many_connections_is_told_so_and_others_are_not() {
         metric(&api, r#"punctual_api_rejected_total{limit="caller_connections"}"#).await.as_deref(),
         Some("1")
     );
-    // Another address of this machine.
+    // Another address of the machine.
     let socket = tokio::net::TcpSocket::new_v4().unwrap();
     socket.bind("127.0.0.2:0".parse().unwrap()).unwrap();
     let mut other = socket.connect(address).await.unwrap();
@@ -72,7 +72,7 @@ async fn a_caller_with_too_many_connections_is_told_so_and_others_are_not() {
     assert!(one_answer(&mut other).await.starts_with("HTTP/1.1 200 OK"));
 }
 
-/// Sends a submit that the model never answers, so that the API answers at its deadline.
+/// Sends a submit that the model never answers, so the API answers at its deadline.
 async fn ask_slowly(address: std::net::SocketAddr) -> TcpStream {
     let mut stream = TcpStream::connect(address).await.unwrap();
     let body = r#"{"topic":"slow","delay":1,"payload":1}"#;

@@ -27,12 +27,12 @@ pub async fn served(settings: ApiSettings) -> (SocketAddr, Tasks, Api) {
 /// Reads until the other side closes.
 pub async fn rest_of(stream: &mut TcpStream) -> String {
     let mut bytes = Vec::new();
-    // A connection that is closed with unread bytes may be reset after the answer.
+    // A connection closed with unread bytes may be reset after the answer.
     match timeout(PATIENCE, stream.read_to_end(&mut bytes)).await.unwrap() {
         Ok(_) => {}
         Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset),
     }
-    // So that a node that reads on need not wait.
+    // So a node that reads on need not wait.
     stream.shutdown().await.ok();
     String::from_utf8(bytes).unwrap()
 }

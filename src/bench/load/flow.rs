@@ -17,10 +17,10 @@ use crate::bench::results::quantiles::Spans;
 use crate::clock;
 use crate::domain::Monotonic;
 
-/// Interval at which the calls that are due are released.
+/// Interval at which the due calls are released.
 const TICK: Duration = Duration::from_millis(1);
 
-/// Calls that wait for a connection. The queue is bounded only by the number of tasks in the run,
+/// Calls waiting for a connection. The queue is bounded only by the number of tasks in the run,
 /// because an open loop does not slow down when the other side does.
 #[derive(Debug)]
 struct CallQueue {
@@ -49,9 +49,8 @@ impl CallQueue {
     }
 }
 
-/// Submits the tasks of `next` at a rate. `next` returns the tasks of the calls that are due, and
-/// says when the run is over. Returns the latencies of the answers, measured from the release of
-/// the call.
+/// Submits the tasks of `next` at a rate. `next` returns the tasks of the due calls, and says when
+/// the run is over. Returns the latencies of the answers, measured from the release of the call.
 ///
 /// # Errors
 /// Returns an error when a connection cannot be opened.

@@ -1,5 +1,5 @@
-//! The interface through which tasks are submitted to the measured program. Punctual's
-//! implementation is in this crate. The programs that it is compared with have their own.
+//! The interface for submits to the measured program. Punctual's implementation is in the crate;
+//! the other programs have their own.
 
 use std::future::Future;
 

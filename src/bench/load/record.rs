@@ -10,7 +10,7 @@ use crate::bench::ledger::written;
 const POOL_BYTES: usize = 1 << 18;
 const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
 
-/// Makes the records of a run, in the same way for every program that is compared.
+/// Makes the records of a run, in the same way for every compared program.
 #[derive(Clone, Debug)]
 pub struct Records {
     pool: String,

@@ -65,7 +65,7 @@ impl Spans {
         self.histogram.is_empty()
     }
 
-    /// Returns the milliseconds that this share of the times does not exceed (0.5: half of them).
+    /// Returns the milliseconds that a share of the times does not exceed (0.5: half of them).
     pub fn at(&self, share: f64) -> f64 {
         let micros = self.histogram.value_at_quantile(share);
         float(self.histogram.lowest_equivalent(micros)) / 1000.0

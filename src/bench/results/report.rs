@@ -13,7 +13,7 @@ use crate::client::output::figures::grouped;
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct BenchReport {
     pub scenario: String,
-    /// Start of the run by this machine's clock (RFC 3339). `version` is the release.
+    /// Start of the run by the machine's clock (RFC 3339). `version` is the release.
     pub taken_at: String,
     pub version: String,
     pub settings: BTreeMap<String, String>,

@@ -61,7 +61,7 @@ pub async fn burst<I: LoadTarget>(
         let since = |at: i64| float(u64::try_from(at - instant).unwrap_or(0));
         report.fact("first out, ms", since(first));
         report.fact("last out, ms", since(last));
-        // The rate counts from the instant, so that a late start does not look faster.
+        // The rate counts from the instant, so a late start does not look faster.
         report.rate = ratio(float(report.counts.arrived) * 1000.0, since(last).max(1.0));
     }
     Ok(report)

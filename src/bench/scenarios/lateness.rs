@@ -39,7 +39,7 @@ pub struct LatenessPlan {
     pub pending: u64,
 }
 
-/// Submits tasks at the rate. Measures the tasks that are due after the ramp and the warm-up.
+/// Submits tasks at the rate. Measures the tasks due after the ramp and the warm-up.
 ///
 /// # Errors
 /// Returns the reason as text when the scenario cannot be run.
@@ -122,9 +122,9 @@ async fn watch(run: &BenchRun, due: &ledger::Range) -> Vec<Mark> {
     looks
 }
 
-/// Returns the named parts of a measurement that the report compares, so that growth is visible:
-/// the first fifth and the last. A soak is compared by sixths, with one more after it has settled
-/// in. For half an hour these are the minutes 0 to 5, 5 to 10 and 25 to 30.
+/// Returns the named parts of a measurement that the report compares, so growth is visible: the
+/// first fifth and the last. A soak is compared by sixths, with one more after it has settled in.
+/// For half an hour these are the minutes 0 to 5, 5 to 10 and 25 to 30.
 pub fn spans(scenario: &str, measured: Duration) -> Vec<(&'static str, Range<Duration>)> {
     if scenario == SOAK {
         let sixth = measured / 6;

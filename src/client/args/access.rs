@@ -1,4 +1,4 @@
-//! The flags by which a client proves who it is.
+//! The flags with the credential of a client.
 
 use std::convert::Infallible;
 use std::fmt;

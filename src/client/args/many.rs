@@ -44,10 +44,10 @@ pub struct PartArgs {
     after_long_help = with_codes(manual::LIST_EXAMPLES, LIST_EXIT_CODES)
 )]
 pub struct ListArgs {
-    /// Only tasks of this topic.
+    /// Only tasks of the topic.
     #[arg(long, value_name = "TOPIC")]
     pub topic: Option<String>,
-    /// Only tasks that this principal has submitted.
+    /// Only tasks that the principal has submitted.
     #[arg(long, value_name = "PRINCIPAL")]
     pub submitted_by: Option<String>,
     #[command(flatten)]
@@ -94,7 +94,7 @@ pub enum DeadCommand {
     after_long_help = with_codes(manual::DEAD_EXAMPLES, LIST_EXIT_CODES)
 )]
 pub struct DeadList {
-    /// Only dead letters of this topic.
+    /// Only dead letters of the topic.
     #[arg(long, value_name = "TOPIC")]
     pub topic: Option<String>,
     #[command(flatten)]
@@ -119,7 +119,7 @@ pub struct DeadChange {
         conflicts_with_all = ["topic", "due_from", "due_to", "dry_run", "yes"]
     )]
     pub id: Option<TaskId>,
-    /// All dead letters of this topic.
+    /// All dead letters of the topic.
     #[arg(long, value_name = "TOPIC")]
     pub topic: Option<String>,
     #[command(flatten)]

@@ -34,11 +34,11 @@ pub struct NodeOptions {
     pub timeout: Duration,
     #[command(flatten)]
     pub credentials: Credentials,
-    /// The certificate authorities of the node, in PEM, for https://. They replace those that this
-    /// machine trusts.
+    /// The certificate authorities of the node, in PEM, for https://. They replace those of the
+    /// machine.
     #[arg(long, env = "PUNCTUAL_CA_FILE", value_name = "FILE")]
     pub ca_file: Option<PathBuf>,
-    /// A client certificate, followed by those between it and its root, in PEM, for https://. A
+    /// A client certificate, followed by the certificates up to the root, in PEM, for https://. A
     /// token is sent as well, if there is one, and wins.
     #[arg(long, env = "PUNCTUAL_CERTIFICATE_FILE", value_name = "FILE", requires = "key_file")]
     pub certificate_file: Option<PathBuf>,
@@ -82,7 +82,7 @@ pub fn header(text: &str) -> Result<(String, String), String> {
     Ok((name.to_owned(), value.to_owned()))
 }
 
-/// Refuses a value that begins with two hyphens: it is a flag, and the value of the flag before it
+/// Refuses a value beginning with two hyphens: it is a flag, and the value of the flag before it
 /// was forgotten. One hyphen is allowed.
 pub fn no_flag(text: &str) -> Result<String, String> {
     if text.starts_with("--") {

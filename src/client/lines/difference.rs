@@ -1,5 +1,5 @@
-//! Compares a line with the task that already has its name. Pure, so tests run it on pairs of lines
-//! and tasks.
+//! Compares a line with the known task of the same name. Pure, so tests run on pairs of lines and
+//! tasks.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -16,8 +16,8 @@ use crate::domain::Timestamp;
 
 /// The header that a node adds from the request of a submit.
 const TRACE: &str = "traceparent";
-/// A node moves a due time in the past to the moment of the submit. A due time further ahead of
-/// this machine's clock than this cannot have been moved.
+/// A node moves a due time in the past to the moment of the submit. A due time further ahead of the
+/// machine's clock than this cannot have been moved.
 const CLOCKS_APART_MAX: Duration = Duration::from_secs(300);
 
 /// A member in which a line and its task differ.
@@ -98,7 +98,7 @@ impl<'a> ComparedTask<'a> {
     }
 }
 
-/// Decodes bytes that are given as text or in base64. Returns `None` if they are unreadable.
+/// Decodes bytes given as text or in base64. Returns `None` if they are unreadable.
 fn bytes_of<'a>(
     text: &Option<Cow<'a, str>>,
     base64: &Option<Cow<'a, str>>,
@@ -131,7 +131,7 @@ fn header_values(value: &Value) -> Option<Vec<Option<Vec<u8>>>> {
 /// Returns none if they are the same, as far as the answer shows.
 ///
 /// A line with a delay has no fixed due time to compare. Members that the node has already deleted
-/// cannot be compared, either. `now` is this machine's clock.
+/// cannot be compared, either. `now` is the machine's clock.
 pub fn differences(line: &str, task: &str, now: Timestamp) -> Vec<DifferingMember> {
     let (Ok(line), Ok(task)) = (
         serde_json::from_str::<ComparedTask<'_>>(line),

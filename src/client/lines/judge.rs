@@ -31,7 +31,7 @@ pub enum LineOutcome {
     Accepted(Box<RawValue>),
     /// The line is already stored: its name stands for this task.
     Known(Box<RawValue>),
-    /// The line is not stored: its name stands for a task that differs from it in these members.
+    /// The line is not stored: the task of its name differs in these members.
     Differs(Box<RawValue>, Vec<DifferingMember>),
     Refused(RefusedLine),
     /// The task may be stored.
@@ -52,7 +52,7 @@ pub struct RefusedLine {
 #[derive(Debug, Default)]
 pub struct Round {
     pub settled: Vec<SettledLine>,
-    /// Lines whose names stood for these tasks before this run sent them. The caller compares them.
+    /// Lines whose names had these tasks before this run. The caller compares them.
     pub known: Vec<(TaskLine, Box<RawValue>)>,
     pub next: NextAttempt,
 }

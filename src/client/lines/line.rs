@@ -1,5 +1,4 @@
-//! Turns a line of the input into a task: checks its shape, and adds a name so that a retry is
-//! safe.
+//! Turns a line of the input into a task: checks its shape, and adds a name so a retry is safe.
 
 use std::fmt;
 
@@ -94,7 +93,7 @@ fn without_line(error: &serde_json::Error) -> String {
     format!("{} at column {}", text.split(" at line ").next().unwrap_or_default(), error.column())
 }
 
-/// The facts about an object that decide which members it needs.
+/// The facts about an object that decide its members.
 #[derive(Default)]
 struct Shape {
     is_empty: bool,

@@ -1,5 +1,5 @@
-//! Reads the input line by line in its own thread, so that a read that waits forever (a terminal,
-//! an idle pipe) does not block the run.
+//! Reads the input line by line in its own thread, so a read that waits forever (a terminal, an
+//! idle pipe) does not block the run.
 //!
 //! Memory for unsent lines is limited: the channel, its chunks and each line have a maximum size.
 
@@ -14,7 +14,7 @@ use super::line::{Naming, TaskLine, WrongKind, WrongLine};
 /// Maximum length of a line. Equals a node's default limit on a body, so hardly any node would
 /// accept a longer line.
 pub const LINE_BYTES_MAX: usize = 16 << 20;
-/// Maximum number of chunks that wait to be sent.
+/// Maximum number of chunks waiting to be sent.
 const CHUNKS_MAX: usize = 4;
 /// A chunk above this size takes no further line.
 const CHUNK_BYTES_MAX: usize = 256 << 10;
@@ -72,7 +72,7 @@ impl Input {
         let (sender, chunks) = mpsc::channel(CHUNKS_MAX);
         let bytes_read = Arc::new(AtomicU64::new(0));
         let lines = LineReader::new(source, bytes_read.clone());
-        // Nobody joins this thread. It ends with its input, with the channel, or with the process.
+        // Nobody joins the thread. The thread ends with the input, the channel, or the process.
         std::thread::Builder::new()
             .name("input".to_owned())
             .spawn(move || read_all(lines, &reading, &sender))?;

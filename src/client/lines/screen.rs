@@ -115,7 +115,7 @@ impl Screen {
         }
     }
 
-    /// Removes the bar, so that other output can be written.
+    /// Removes the bar, so other output can be written.
     pub fn wipe(&self) {
         let mut state = self.state.lock();
         if std::mem::take(&mut state.is_drawn) {

@@ -16,7 +16,7 @@ const RANGES_MAX: usize = 8;
 #[derive(Debug, Default)]
 pub struct Tally {
     pub counts: LineCounts,
-    /// The last line that was taken from the input.
+    /// The last line taken from the input.
     last_taken: u64,
     /// The first line of each batch in flight.
     on_their_way: BTreeSet<u64>,
@@ -34,7 +34,7 @@ pub struct LineCounts {
 }
 
 impl LineCounts {
-    /// Returns the number of lines that have an outcome.
+    /// Returns the number of lines with an outcome.
     pub const fn total(self) -> u64 {
         self.accepted + self.known + self.differs + self.refused + self.unknown + self.not_submitted
     }
@@ -89,7 +89,7 @@ impl Tally {
         firsts.into_iter().flatten().min().unwrap_or(1)
     }
 
-    /// Returns the exit code that follows from the outcomes of the lines. `None` means success.
+    /// Returns the exit code following from the outcomes of the lines. `None` means success.
     pub fn exit(&self) -> Option<Exit> {
         match self.counts {
             _ if self.is_under_way() => Some(Exit::Unknown),

@@ -8,7 +8,7 @@ pub const RESERVED_PREFIX: &str = "punctual-";
 /// about 1 us.
 pub const COUNT_MAX: usize = 128;
 
-/// The length that stands for a null value. No bytes follow it, and no value is that long.
+/// The length for a null value. No bytes follow, and no value is that long.
 const NULL: u32 = u32::MAX;
 
 /// Headers in the order in which they were given, in the encoding of the column `headers`. Each
@@ -101,7 +101,7 @@ pub fn decode(encoded: &[u8]) -> impl Iterator<Item = (&str, Option<&[u8]>)> {
     })
 }
 
-/// Splits off a part that begins with its length, a big-endian number of `N` bytes.
+/// Splits off a part beginning with its length, a big-endian number of `N` bytes.
 fn split_counted<const N: usize>(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     let (length, rest) = bytes.split_first_chunk::<N>()?;
     let length = length.iter().fold(0_usize, |sum, byte| (sum << 8) | usize::from(*byte));

@@ -2,8 +2,8 @@
 
 use crate::domain::TaskId;
 
-/// Tasks that a name must stand for, and tasks that it must not, for a change by this name to take
-/// effect.
+/// The tasks of a name with which a change by the name takes effect, and those with which it does
+/// not.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Precondition {
     pub must_be: Option<TaskSet>,

@@ -1,4 +1,4 @@
-//! The order of submits, encoded in the ids of tasks of one key that are due at the same time.
+//! The order of submits, encoded in the ids of tasks of one key due at the same time.
 //!
 //! An id has 56 bits for the order, and a later submit has the higher number. The bits say how far
 //! ahead of its due time a task was submitted. The tasks submitted furthest ahead come first:
@@ -9,8 +9,8 @@
 //!             The other bits are random
 //! ```
 //!
-//! So a task that is due soon has many random bits. A task that is due in years has only the random
-//! bits of its moment: 9 bits of the 1/512 us are random.
+//! So a task that is due soon has many random bits. A task due in years has only the random bits of
+//! its moment: 9 bits of the 1/512 us are random.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -24,8 +24,8 @@ const SPAN_BITS: u32 = 50;
 const CHANCE_BITS: u32 = 9;
 /// The smallest span that is distinguished, as a power of two of 1/512 us: 128 us.
 const SPAN_MIN: u32 = 16;
-/// Spans end this long after the due time. An overdue task is due in the millisecond of its submit,
-/// and that millisecond may have begun before the submit.
+/// Spans end this long after the due time. An overdue task is due in the millisecond of the submit,
+/// and the millisecond may have begun before.
 const MARGIN: Duration = Duration::from_micros(1 << 16);
 /// Minimum step between two submits of one moment: an eighth of a microsecond. A step is at most
 /// three times as long.
@@ -46,9 +46,9 @@ pub struct SubmitOrder {
 }
 
 impl SubmitOrder {
-    /// Returns the position of a task that is submitted `now` and due at `due_at`. The position is
-    /// above all earlier ones. The distance is large enough that two tasks with the same due time
-    /// never have the same order in their ids.
+    /// Returns the position of a task submitted `now` and due at `due_at`, above all earlier
+    /// positions. The distance is large enough for two tasks with the same due time to have
+    /// different orders in their ids.
     pub fn next(&self, now: Timestamp, due_at: Timestamp, random: u64) -> Position {
         let fresh = (micros(now) << CHANCE_BITS) | (random & ((1 << CHANCE_BITS) - 1));
         let coarse = span_of(due_at, Position(fresh)).ilog2().saturating_sub(SPAN_BITS);

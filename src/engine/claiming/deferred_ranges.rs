@@ -12,8 +12,8 @@ use crate::domain::{IdRange, TopicName};
 const DEFERRED_RANGES_MAX: usize = 64;
 
 /// After this many pieces of the loop's own shards, one piece of other nodes' shards follows. The
-/// owner of those shards is probably sweeping, too, and the second reader scans all dead rows that
-/// the first one left.
+/// owner of those shards is probably sweeping, too, and a second reader scans all dead rows of the
+/// first one.
 const OTHERS_EVERY: u32 = 64;
 
 /// The shards that a claim takes from.
@@ -23,7 +23,7 @@ pub enum Scope {
     Mine,
     /// Shards of other nodes, for tasks that are long overdue.
     Others,
-    /// All shards: late inserts of this node, and the far table.
+    /// All shards: late inserts of the node, and the far table.
     All,
 }
 
@@ -174,8 +174,8 @@ impl DeferredRanges {
         }
     }
 
-    /// Joins the range with an adjacent one of the same kind that waits for the same topics and
-    /// leaves out the same topics. Otherwise appends it.
+    /// Joins the range with an adjacent one of the same kind waiting for the same topics and leaves
+    /// out the same topics. Otherwise appends it.
     pub(super) fn join(&mut self, deferred: DeferredRange) {
         let is_alike = |known: &DeferredRange| {
             (known.scope, known.kind) == (deferred.scope, deferred.kind)

@@ -28,7 +28,7 @@ pub enum Finding {
 }
 
 /// The rule for a node that must be the only one. [`super::Liveness`] decides who lives, with a
-/// view of etcd that has no members.
+/// view of etcd with no members.
 #[derive(Debug)]
 pub struct Alone {
     node: NodeId,
@@ -42,8 +42,8 @@ impl Alone {
         Self { node, patience: ttl * 2, living_since: BTreeMap::new(), is_alone: false }
     }
 
-    /// Takes in which nodes live at `now`, by observations without a gap since `observed_since`.
-    /// `is_revived` means that this node had been declared dead.
+    /// Takes in the living nodes at `now`, by observations without a gap since `observed_since`.
+    /// `is_revived`: this node had been declared dead.
     pub fn take_in(
         &mut self,
         decision: &Decision,

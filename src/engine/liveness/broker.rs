@@ -13,9 +13,9 @@ pub struct BrokerContact {
     pub has_due: bool,
 }
 
-/// Detects that a node is cut off: it has due records and no broker contact for 3 TTL, while
-/// another node reports contact. Such a node purges its producer, frees its batches and leaves the
-/// assignment until a broker answers again. When all of Kafka is away, no node is cut off.
+/// Detects a cut-off node: due records and no broker contact for 3 TTL, while another node reports
+/// contact. Such a node purges its producer, frees its batches and leaves the assignment until a
+/// broker answers again. When all of Kafka is away, no node is cut off.
 #[derive(Debug)]
 pub struct CutOff {
     patience: Duration,
@@ -67,7 +67,7 @@ mod tests {
         assert!(!cut_off.take_in(AWAY, true, at(18)));
         assert!(cut_off.take_in(AWAY, true, at(19)));
         // The node has freed its batches, so nothing is due any more, and the other nodes may lose
-        // their contact: it stays cut off all the same.
+        // contact: the node stays cut off all the same.
         assert!(cut_off.take_in(BrokerContact { has_due: false, ..AWAY }, false, at(20)));
         assert!(!cut_off.take_in(THERE, true, at(21)));
         assert!(!cut_off.take_in(AWAY, true, at(22)));

@@ -1,9 +1,9 @@
 //! When a node is fenced: until when its batches are certainly still its own.
 //!
-//! Other nodes declare a node dead after they have read one counter for a TTL, and they can only
-//! read it after it was written. So no node can have adopted a batch until a TTL after the node's
-//! last successful heartbeat was *sent*. The margin covers the time between this check and the
-//! moment at which a record leaves the process, and clocks that run at different rates.
+//! Other nodes declare a node dead after reading one counter for a TTL, and the counter was written
+//! before. So no node can have adopted a batch until a TTL after the node's last successful
+//! heartbeat was *sent*. The margin covers the time between this check and the moment when a record
+//! leaves the process, and clocks with different rates.
 
 use std::time::Duration;
 

@@ -11,8 +11,8 @@ pub const FAILING_MAX: Duration = Duration::from_secs(5);
 /// Failures further apart than this are unrelated: a loop tries again within a second, and waits at
 /// most 10 s for an answer.
 const APART_MAX: Duration = Duration::from_secs(15);
-/// A loop that lost its shards because its claims failed tries an empty claim after this pause.
-/// Each relapse doubles the pause, because an empty claim proves little.
+/// A loop without shards after failed claims tries an empty claim after this pause. Each relapse
+/// doubles the pause, because an empty claim proves little.
 const PAUSE: Duration = Duration::from_secs(1);
 const PAUSE_MAX: Duration = Duration::from_secs(60);
 /// A claim may notice an outage of Postgres this much earlier than a heartbeat.
@@ -21,7 +21,7 @@ const NOTICED_WITHIN: Duration = Duration::from_secs(2);
 /// Which nodes a failure affects. Failures that may affect one node alone come first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum FailureCause {
-    /// Perhaps this node alone: no session, or a missing right.
+    /// Perhaps the node alone: no session, or a missing right.
     Unclear,
     /// All nodes: the server does not finish in time.
     Slow,
@@ -53,8 +53,8 @@ impl Default for Streak {
 }
 
 impl Failing {
-    /// Returns true when the streak is long enough, from its first to its last failure. A single
-    /// failure says little, however long ago it was.
+    /// Returns true when the streak is long enough, from the first to the last failure. A single
+    /// failure says little, however old.
     fn lasts(&self) -> bool {
         self.last_at.since(self.since) >= FAILING_MAX
     }
@@ -78,9 +78,8 @@ impl Streak {
         self.failing = Some(failing);
     }
 
-    /// Records a successful claim. A claim that took nothing proves little for a loop without
-    /// shards, which goes on sweeping other nodes' shards: there, it ends a long streak only after
-    /// the pause.
+    /// Records a successful claim. An empty claim proves little for a loop without shards, which
+    /// goes on sweeping other nodes' shards: there, it ends a long streak only after the pause.
     pub fn claimed(&mut self, has_taken: bool, has_shards: bool, now: Monotonic) {
         let is_proof = |failing: &Failing| {
             has_taken || has_shards || !failing.lasts() || self.is_over(failing, now)

@@ -13,8 +13,8 @@ use crate::domain::{Monotonic, TopicName};
 const FRESH_FOR: Duration = Duration::from_secs(60);
 /// An older answer counts only while Kafka is away.
 const STALE_FOR: Duration = Duration::from_secs(600);
-/// The validity of the answer that a topic does not exist. It is short, because the topic may be
-/// created the next moment. A limit for which a record is refused must be as young.
+/// The validity of the answer for a missing topic: short, because the topic may be created the next
+/// moment. A limit for which a record is refused must be as young.
 const UNKNOWN_FOR: Duration = Duration::from_secs(1);
 /// The pause after a question that Kafka did not answer.
 const ASKED_AGAIN_AFTER: Duration = Duration::from_secs(1);

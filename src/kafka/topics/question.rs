@@ -8,11 +8,11 @@ use crate::kafka::compression::TopicCompression;
 /// The facts about a topic.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TopicFacts {
-    /// The topic's `max.message.bytes`, or Kafka's default where this node may not read it.
+    /// The topic's `max.message.bytes`, or Kafka's default where the node may not read it.
     pub record_bytes_max: usize,
     /// The topic is compacted, and refuses a record without a key.
     pub needs_key: bool,
-    /// The topic's `compression.type`, or Kafka's default where this node may not read it.
+    /// The topic's `compression.type`, or Kafka's default where the node may not read it.
     pub compression: TopicCompression,
 }
 

@@ -1,4 +1,4 @@
-//! Keeps the batches of this node between claim and settle: the progress of each, and their total
+//! Keeps the batches of the node between claim and settle: the progress of each, and their total
 //! size.
 //!
 //! [`crate::engine::batch_registry`] decides the state of each batch in the registry, and the
@@ -21,7 +21,7 @@ use crate::engine::batch_registry::{BatchRegistry, Comparison, Effect, is_lost};
 use crate::engine::topics::{Action, TopicBreakers};
 use crate::postgres::tasks::settle::Settlement;
 
-/// The in-flight limits. A claim that began below a limit may exceed it by its own size (4000
+/// The in-flight limits. A claim begun below a limit may exceed the limit by its own size (4000
 /// tasks, 16 MiB).
 #[derive(Clone, Copy, Debug)]
 pub struct InFlightLimits {
@@ -30,24 +30,23 @@ pub struct InFlightLimits {
     pub batches_max: usize,
 }
 
-/// The amount that is in flight.
+/// The amount in flight.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Amount {
-    /// Tasks without an outcome. Batches that are young, or wait for their settle, count all their
+    /// Tasks without an outcome. Young batches, and those waiting for their settle, count all their
     /// tasks.
     pub tasks: usize,
     pub bytes: usize,
     pub batches: usize,
-    /// Batches that are settled, and remembered until the settle is durable.
+    /// Settled batches, and remembered until the settle is durable.
     pub remembered: usize,
 }
 
-/// A batch that is in flight on this node.
+/// A batch in flight on the node.
 #[derive(Debug)]
 pub struct InFlightBatch {
     pub batch: Batch,
-    /// The slot of the batch. It is half of the correlation id with which its records go to the
-    /// producer.
+    /// The slot of the batch: half of the correlation id of its records.
     pub slot: u32,
     held_at: Monotonic,
     /// The progress is shared with every holder of the batch as it was before it became lighter
@@ -83,7 +82,7 @@ struct Course {
 /// The past of a batch when it is taken in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Past {
-    /// This node has just claimed the batch.
+    /// The node has just claimed the batch.
     Fresh,
     /// The batch was loaded: its previous owner may have published any part of it.
     MaybeSent,
@@ -95,7 +94,7 @@ pub enum Noted {
     MoreToCome,
     /// That was the last outcome: settle the batch.
     Complete,
-    /// The batch is no longer this node's: let it go.
+    /// The batch is no longer the node's: let it go.
     GivenUp,
 }
 
@@ -291,8 +290,8 @@ impl InFlightBatches {
         self.lock().registry.forget(batch);
     }
 
-    /// Takes a batch in. Returns `None` when this node was fenced since it asked for the batch. The
-    /// check of the own batches finds the batch, if it is still this node's.
+    /// Takes a batch in. Returns `None` when the node was fenced since it asked for the batch. The
+    /// check of the own batches finds the batch, if it is still the node's.
     ///
     /// `past` says whether another owner may have published some of it.
     pub fn hold(&self, batch: Batch, past: Past, now: Monotonic) -> Option<Arc<InFlightBatch>> {
@@ -314,8 +313,8 @@ impl InFlightBatches {
         Some(held)
     }
 
-    /// Both steps happen under one lock. A fence before it declines the batch, and a fence after it
-    /// finds the batch among those in flight.
+    /// Both steps happen under one lock. A fence before the lock declines the batch, and a fence
+    /// after the lock finds the batch among those in flight.
     fn enter(&self, batch: Batch, past: Past, now: Monotonic) -> Option<Arc<InFlightBatch>> {
         let mut state = self.lock();
         if state.registry.decline(batch.id) {
@@ -332,7 +331,7 @@ impl InFlightBatches {
         Some(held)
     }
 
-    /// Records that this node does not know which batches are its own, and is about to ask.
+    /// Records that the node is about to ask for its own batches, unknown until then.
     pub fn mark_in_doubt(&self) {
         self.lock().registry.mark_in_doubt();
     }
@@ -353,18 +352,18 @@ impl InFlightBatches {
         self.release(held, |registry| registry.settled(held.batch.id, settlement, effect, now));
     }
 
-    /// Records that this node has adopted a batch. Its memory of the batch from before is void.
+    /// Records that the node has adopted a batch. Its memory of the batch from before is void.
     pub fn adopted(&self, batch: BatchId) {
         self.lock().registry.adopted(batch);
     }
 
-    /// Removes a batch that is no longer this node's.
+    /// Removes a batch that is no longer the node's.
     pub fn let_go(&self, held: &InFlightBatch) {
         self.release(held, |registry| registry.forget(held.batch.id));
     }
 
-    /// Forgets settles that are durable. These are the settles that were answered before `sent_at`,
-    /// when a heartbeat was sent that has been answered. The `undone` ones are kept.
+    /// Forgets durable settles: those answered before `sent_at`, when an answered heartbeat was
+    /// sent. The `undone` ones are kept.
     pub fn durable_until(&self, sent_at: Monotonic, undone: &HashSet<BatchId>) {
         self.lock().registry.durable_until(sent_at, undone);
     }
@@ -374,7 +373,7 @@ impl InFlightBatches {
         self.lock().registry.settled_again(batch, now);
     }
 
-    /// Compares the registry with Postgres: with the unsettled batches of this node, as of a
+    /// Compares the registry with Postgres: with the unsettled batches of the node, as of a
     /// question asked at `asked_at`.
     pub fn compare(
         &self,
@@ -384,10 +383,10 @@ impl InFlightBatches {
         self.lock().registry.compare(own_unsettled, asked_at)
     }
 
-    /// Gives up the batches in flight that are not among `own`, which was asked for at `asked_at`.
-    /// They were adopted by others, or settled a moment ago. Their outcomes still to come are given
-    /// up, and the known ones are void: such a batch may come back to this node after another node
-    /// has published it. Returns the batches that were given up.
+    /// Gives up the batches in flight outside of `own`, which was asked for at `asked_at`. Others
+    /// have adopted these batches, or they were settled a moment ago. Outcomes still to come are
+    /// given up, and the known ones are void: such a batch may come back after another node has
+    /// published it. Returns the batches given up.
     pub fn give_up_lost(&self, own: &[BatchId], asked_at: Monotonic) -> Vec<BatchId> {
         let own: HashSet<BatchId> = own.iter().copied().collect();
         let lost = self.all_held().into_iter().filter(|held| {
@@ -420,8 +419,8 @@ impl InFlightBatches {
         state.amount == Amount::default() && !state.registry.has_asked()
     }
 
-    /// Returns true when a record that was due before `due_before` has been in flight for longer
-    /// than `age` without an outcome.
+    /// Returns true when a record due before `due_before` has been in flight for longer than `age`
+    /// without an outcome.
     pub fn has_waiting(&self, due_before: Timestamp, now: Monotonic, age: Duration) -> bool {
         self.held_for(now, age).iter().any(|held| {
             let course = held.lock();
@@ -431,8 +430,8 @@ impl InFlightBatches {
         })
     }
 
-    /// Returns the topics with a record that was due before `due_before` and has been in flight for
-    /// longer than `age` without an outcome.
+    /// Returns the topics with a record due before `due_before` and has been in flight for longer
+    /// than `age` without an outcome.
     pub fn silent_topics(
         &self,
         due_before: Timestamp,
@@ -476,7 +475,7 @@ impl InFlightBatches {
     }
 
     /// Returns true when there is room for tasks behind the watermark. They may take half of the
-    /// room, and three quarters of the room for batches, because tasks that are on time come first.
+    /// room, and three quarters of the room for batches, because tasks on time come first.
     /// In-flight tasks of full topics do not count: otherwise two slow topics would keep the others
     /// from their tasks behind the watermark.
     pub fn has_room_behind_the_watermark(&self) -> bool {
@@ -495,7 +494,7 @@ impl InFlightBatches {
         self.topics.lock()
     }
 
-    /// Sets the number of topics that are given up. The caller must do so before it looks for their
+    /// Sets the number of topics that are given up. The caller must do so before looking for their
     /// tasks.
     pub fn set_gone_count(&self, count: usize) {
         self.gone_count.store(count, Ordering::Relaxed);
@@ -518,10 +517,10 @@ impl InFlightBatches {
         topics.acknowledged(topic, now)
     }
 
-    /// Eases the incomplete batches that have been in flight for longer than `age`: their resolved
-    /// tasks no longer count against the limits. A record without an answer keeps its batch
-    /// unsettled until the publish deadline, and the acknowledged records beside it must not take
-    /// the room of others until then.
+    /// Eases the incomplete batches in flight for longer than `age`: their resolved tasks no longer
+    /// count against the limits. A record without an answer keeps its batch unsettled until the
+    /// publish deadline, and the acknowledged records beside it must not take the room of others
+    /// until then.
     pub fn ease(&self, now: Monotonic, age: Duration) {
         for held in self.held_for(now, age) {
             let Some((given_back, lighter)) = held.ease() else { continue };

@@ -18,9 +18,9 @@ pub(super) struct BoardFindings<'a> {
     pub answer: &'a HeartbeatAnswer,
     pub decision: &'a Decision,
     pub members: BTreeMap<NodeId, etcd::Member>,
-    /// The nodes that share the shards.
+    /// The nodes sharing the shards.
     pub nodes: Vec<NodeId>,
-    /// This node's last heartbeat, and when it was sent.
+    /// The node's last heartbeat, and when it was sent.
     pub last: Option<&'a (Beat, Monotonic)>,
     pub is_cut_off: bool,
 }
@@ -37,7 +37,7 @@ impl Board {
         Self { settings, bulletin, assigned: Default::default() }
     }
 
-    /// Publishes the findings. Returns the number of this node's shards.
+    /// Publishes the findings. Returns the number of the node's shards.
     pub(super) fn show(&mut self, found: &BoardFindings) -> usize {
         if self.assigned.0 != found.nodes {
             self.assigned = (found.nodes.clone(), assign(self.settings.shards, &found.nodes));
@@ -74,7 +74,7 @@ impl Board {
         count
     }
 
-    /// Publishes why this node is not ready, without waking any receiver.
+    /// Publishes why the node is not ready, without waking any receiver.
     pub(super) fn show_missing(&self, missing: Vec<NotReady>) {
         self.bulletin.send_if_modified(|bulletin| {
             bulletin.missing = missing;
@@ -159,19 +159,19 @@ fn of_member(id: NodeId, member: &etcd::Member) -> NodeView {
 /// change. The other members are those of the last turn.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Bulletin {
-    /// This node's shards, in order. Empty before its first heartbeat is committed, and after it
-    /// has left.
+    /// The node's shards, in order. Empty before its first heartbeat is committed, and after it has
+    /// left.
     pub mine: Vec<Shard>,
     /// The owner of each shard, in the order of the shards. Empty before the first heartbeat.
     pub owners: Vec<NodeId>,
-    /// No broker answers this node while other nodes have contact: it must purge its producer and
-    /// free its batches.
+    /// No broker answers this node while other nodes have contact: the node must purge the producer
+    /// and free the batches.
     pub is_cut_off: bool,
     /// When the last successful heartbeat was sent.
     pub heartbeat_sent_at: Option<Monotonic>,
-    /// All nodes that have a heartbeat or a key in etcd, this node first.
+    /// All nodes with a heartbeat or a key in etcd, this node first.
     pub nodes: Vec<NodeView>,
-    /// The requirements out of `postgres`, `claims`, `batches`, `etcd` and `clock` that this node
+    /// The requirements out of `postgres`, `claims`, `batches`, `etcd` and `clock` that the node
     /// does not meet. Without etcd it goes on all the same.
     pub missing: Vec<NotReady>,
 }

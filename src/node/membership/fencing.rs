@@ -8,13 +8,13 @@ use crate::clock;
 use crate::domain::Monotonic;
 use crate::engine::liveness::fencing::FencingRule;
 
-/// Tells whether the batches of this node are certainly still its own.
+/// Tells whether the batches of the node are certainly still its own.
 ///
-/// Batches that were its own when the adopter last asked Postgres are still its own while
-/// [`holds`](Self::holds) returns true. When it returns false, the node is fenced: it publishes
-/// nothing. The adopter waits for [`regained`](Self::regained), *then* asks Postgres which batches
-/// are still its own, gives up the others, and continues with the new generation. At the start the
-/// node has no batches, and the generation is 0.
+/// The node's batches by the adopter's last query are still its own while [`holds`](Self::holds)
+/// returns true. Otherwise the node is fenced, and publishes nothing. The adopter waits for
+/// [`regained`](Self::regained), *then* asks Postgres for the node's own batches, gives up the
+/// others, and continues with the new generation. At the start the node has no batches, and the
+/// generation is 0.
 #[derive(Clone, Debug)]
 pub struct FencingHandle {
     rule: FencingRule,
@@ -47,7 +47,7 @@ impl FencingHandle {
         self.pulse.borrow().generation
     }
 
-    /// Returns true while the batches that were this node's own by a check in generation `checked`
+    /// Returns true while the batches that were the node's own by a check in generation `checked`
     /// certainly still are.
     pub fn holds(&self, checked: u64) -> bool {
         let pulse = *self.pulse.borrow();
@@ -61,7 +61,7 @@ impl FencingHandle {
         }
     }
 
-    /// Waits until a heartbeat vouches for this node again, and returns the generation to check in.
+    /// Waits until a heartbeat vouches for the node again, and returns the generation to check in.
     /// Never returns once the membership has ended.
     pub async fn regained(&mut self) -> u64 {
         let rule = self.rule;
@@ -83,8 +83,7 @@ impl FencingSource {
     /// generation begins with it.
     pub(super) fn renew(&self, sent_at: Monotonic, is_revived: bool, now: Monotonic) -> bool {
         let mut is_new = false;
-        // Both change at once, so that no reader combines the new heartbeat with the old
-        // generation.
+        // Both change at once, so no reader combines the new heartbeat with the old generation.
         self.pulse.send_modify(|pulse| {
             let has_lapsed = pulse.sent_at.is_some() && !self.rule.vouches(pulse.sent_at, now);
             is_new = is_revived || has_lapsed;

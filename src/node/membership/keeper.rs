@@ -116,7 +116,7 @@ impl MembershipKeeper {
         }
     }
 
-    /// Runs until `stopping`. Fails only when this node must not run beside another one.
+    /// Runs until `stopping`. Fails only when the node must not run beside another one.
     pub(super) async fn run(mut self, stopping: CancellationToken) -> Result<(), TaskFailure> {
         let mut leaver: Option<oneshot::Sender<bool>> = None;
         // The missing requirements are known before the first heartbeat.
@@ -194,7 +194,7 @@ impl MembershipKeeper {
             && failing.iter().flatten().all(|failing| failing.cause != FailureCause::Unclear)
     }
 
-    /// Logs repeatedly that claims fail, while they do. Returns the reason why this node is not
+    /// Logs repeatedly that claims fail, while they do. Returns the reason why the node is not
     /// ready.
     fn failing_claims(&mut self, now: Monotonic) -> Option<NotReady> {
         let Some(failing) = self.parts.progress.failing(now) else {
@@ -218,8 +218,8 @@ impl MembershipKeeper {
         })
     }
 
-    /// Reads the clock, then writes this node's heartbeat and reads those of the others. While the
-    /// node waits to be alone, it only reads.
+    /// Reads the clock, then writes the heartbeat of the node and reads the others. While the node
+    /// waits to be alone, it only reads.
     async fn exchange(&mut self) -> Result<(HeartbeatAnswer, HeartbeatExchange), PostgresError> {
         let asked_at = clock::monotonic();
         let stamp = self.heartbeats.stamp().await?;
@@ -347,7 +347,7 @@ impl MembershipKeeper {
         decision
     }
 
-    /// Returns the nodes that share the shards: none while this node waits for another node without
+    /// Returns the nodes sharing the shards: none while this node waits for another node without
     /// etcd.
     fn assignable(
         &mut self,
@@ -390,8 +390,8 @@ impl MembershipKeeper {
         Ok(own.map(|(node, _)| node).into_iter().collect())
     }
 
-    /// Ends the session of a node that is cut off from Postgres, so that the other nodes need not
-    /// wait for three TTL.
+    /// Ends the session of a node that is cut off from Postgres, so the other nodes need not wait
+    /// for three TTL.
     fn keep_session(&self, now: Monotonic) {
         let Some((session, _)) = &self.parts.etcd else { return };
         match &self.last {

@@ -1,7 +1,7 @@
 //! Records whether the claim loops turn, whether claims and settles succeed, and whether the
-//! adopter can do its work. A wedged node must not go on sending heartbeats. A node that cannot
-//! claim must not keep shards that others could claim. Nor must a node that cannot settle: its
-//! published batches stay with it until it is full, and are published again if it dies.
+//! adopter can work. A wedged node must send no heartbeats. A node that cannot claim must keep no
+//! shards that others could claim, nor must a node that cannot settle: published batches stay until
+//! the node is full, and are published again if the node dies.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -31,12 +31,11 @@ pub struct LoopProgress {
     settles: Arc<Mutex<Streak>>,
 }
 
-/// The part of the node that is wedged.
+/// The part of the wedged node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Wedged {
     ClaimLoop(usize),
-    /// The fenced node cannot find out which batches are its own, and publishes nothing until it
-    /// knows.
+    /// The fenced node cannot find out its own batches, and publishes nothing until then.
     Adopter,
 }
 
@@ -77,7 +76,7 @@ impl LoopProgress {
     }
 
     /// Returns false until every loop has made its first turn: until then, nobody would claim from
-    /// the shards of this node.
+    /// the shards of the node.
     pub fn has_begun(&self) -> bool {
         self.loops.iter().all(|one| one.ticked_at.load(Ordering::Relaxed) != NOT_BEGUN)
     }
@@ -155,8 +154,8 @@ impl LoopProgress {
         self.settles().forgive(since);
     }
 
-    /// Returns the claims that have failed for long. Among several loops, one that may be alone
-    /// with its failure comes first, then the one with the oldest failure.
+    /// Returns the claims that have failed for long. Among several loops, one perhaps alone with
+    /// its failure comes first, then the one with the oldest failure.
     pub fn failing(&self, now: Monotonic) -> Option<Failing> {
         self.streaks()
             .filter_map(|streak| streak.failing(now).cloned())

@@ -13,7 +13,7 @@ use crate::domain::{NodeId, ShardCount, Timestamp};
 use crate::engine::liveness::broker::BrokerContact;
 use crate::{etcd, postgres::PostgresSettings};
 
-/// The identity of this node, and the settings of the cluster.
+/// The identity of the node, and the settings of the cluster.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MembershipSettings {
     pub node: NodeId,
@@ -29,7 +29,7 @@ pub struct MembershipSettings {
 /// The parts of the membership.
 pub struct MembershipParts {
     pub postgres: PostgresSettings,
-    /// `None`: this node must be alone.
+    /// `None`: the node must be alone.
     pub etcd: Option<(etcd::Session, watch::Receiver<etcd::View>)>,
     pub clock: Arc<ClusterClock>,
     pub progress: LoopProgress,

@@ -1,9 +1,9 @@
-//! The inner wheel: it keeps claimed tasks until their due millisecond, then publishes them.
+//! The inner wheel: keeps claimed tasks until their due millisecond, then publishes them.
 //!
-//! The wheel has its own thread and runtime, so that no other work of the node delays it. A
-//! `DelayQueue` holds one entry per due millisecond of a batch (a *slice* of tasks), and releases
-//! it a little early. An exact timer waits for the rest of the time. The cluster's clock is read
-//! again before a record is handed over: being never early comes first.
+//! The wheel has its own thread and runtime, so no other work of the node delays it. A `DelayQueue`
+//! holds one entry per due millisecond of a batch (a *slice* of tasks), and releases it a little
+//! early. An exact timer waits for the rest of the time. The cluster's clock is read again before a
+//! record is handed over: being never early comes first.
 
 mod near;
 mod slice;

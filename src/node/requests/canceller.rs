@@ -119,7 +119,7 @@ impl CancelLane {
     }
 
     /// Cancels the tasks of a group, and answers each request. A group that gave way to another
-    /// transaction is retried by halves, so that one locked row does not hold up the others.
+    /// transaction is retried by halves, so one locked row does not hold up the others.
     async fn commit(&mut self, requests: &mut [CancelRequest]) {
         let mut pieces = Pieces::new(requests.len(), clock::monotonic().plus(GROUP_SPAN_MAX));
         while let Some(piece) = pieces.take() {
@@ -143,8 +143,8 @@ impl CancelLane {
         }
     }
 
-    /// Cancels the tasks of a piece. Tasks that were cancelled are answered even when the rest
-    /// failed: a repetition would not find them any more.
+    /// Cancels the tasks of a piece. Cancelled tasks are answered even when the rest failed: a
+    /// repetition would not find them any more.
     async fn attempt(&mut self, piece: &mut [CancelRequest]) -> Result<(), PostgresError> {
         let ids: Vec<_> = piece.iter().map(|request| (request.permit.id(), request.by)).collect();
         let (cancelled, outcome) = self.cancels.cancel_group(&ids).await;

@@ -1,9 +1,9 @@
 //! Keeps the connections to Postgres open without which callers would be turned away, and shows
 //! their state.
 //!
-//! A connection that is opened at its first use may find none free, long after the node has
-//! reported ready. The owner of a connection therefore checks it every two seconds, whether it is
-//! used or not, and opens it again when it is gone.
+//! A connection opened at its first use may find none free, long after the node has reported ready.
+//! The owner of a connection therefore checks every two seconds, also without use, and opens a lost
+//! connection again.
 
 use std::fmt;
 use std::future::Future;
@@ -35,7 +35,7 @@ type Timer = Pin<Box<dyn Future<Output = ()> + Send + Sync>>;
 pub struct Connections(Arc<Mutex<Vec<Option<String>>>>);
 
 impl Connections {
-    /// Adds a connection, which is missing until it is shown to be open.
+    /// Adds a connection, which is missing until shown to be open.
     pub fn keep(&self) -> KeptConnection {
         let index = self.with(|all| {
             all.push(Some("a connection to Postgres for requests is being opened".to_owned()));

@@ -52,8 +52,8 @@ impl Lists {
         Ok(Page { tasks: page.tasks.into_iter().map(|task| task.view).collect(), next: page.next })
     }
 
-    /// Returns whether any pending task or dead letter is for `topic`. `searched` is a list that
-    /// has none of it. `None` means that a limited search did not reach its end, or failed.
+    /// Returns whether any pending task or dead letter is for `topic`. `searched` is a list without
+    /// the topic. `None`: a limited search did not reach its end, or failed.
     pub async fn have_topic(&self, topic: &TopicName, searched: Option<List>) -> Option<bool> {
         let whole = Selection { topic: Some(topic.clone()), ..Selection::default() };
         for list in [List::DeadLetters, List::Tasks] {

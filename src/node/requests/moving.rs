@@ -1,7 +1,7 @@
 //! Waits for a task that is being moved from one table to another.
 //!
-//! While a task moves, it is in no table that a statement has looked at, and yet it is not final.
-//! It arrives within milliseconds, so the caller repeats the whole call.
+//! While a task moves, no statement sees it in a table, and yet the task is not final. The move
+//! takes milliseconds, so the caller repeats the whole call.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::clock;
 
 /// The pause between two looks.
 const PAUSE: Duration = Duration::from_millis(5);
-/// The maximum number of looks at a task that is in a table, but cannot be removed from it.
+/// The maximum number of looks at a task in a table, but cannot be removed from it.
 const LOOKS_MAX: usize = 3;
 
 /// Counts the looks at a task that is being moved.

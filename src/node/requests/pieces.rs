@@ -1,4 +1,4 @@
-//! Divides a group that is committed together, so that one item does not fail the others.
+//! Divides a group that is committed together, so one item does not fail the others.
 //!
 //! A statement fails as a whole: for one value that is refused, or for one row that another
 //! transaction has locked. The caller then halves the group until the cause is alone.
@@ -51,8 +51,8 @@ mod tests {
         Monotonic::from_start(Duration::from_secs(seconds))
     }
 
-    /// Commits all pieces, and fails those that contain `bad`. Returns the committed pieces in
-    /// order, and the number of tries.
+    /// Commits all pieces, and fails those containing `bad`. Returns the committed pieces in order,
+    /// and the number of tries.
     fn commit_without(bad: usize, count: usize) -> (Vec<Range<usize>>, usize) {
         let (mut pieces, mut done, mut tries) = (Pieces::new(count, at(3)), Vec::new(), 0);
         while let Some(piece) = pieces.take() {

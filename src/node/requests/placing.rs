@@ -44,8 +44,7 @@ impl<'a> Sorter<'a> {
     }
 }
 
-/// Assigns ids to tasks that are submitted now: in their order, behind all tasks that this node was
-/// given before.
+/// Assigns ids to tasks submitted now: in their order, behind all earlier tasks of the node.
 pub fn put_in_order<'a>(shared: &NodeShared, tasks: impl IntoIterator<Item = &'a mut NewTask>) {
     let now = shared.now();
     for task in tasks {

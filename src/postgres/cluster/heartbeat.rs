@@ -1,7 +1,7 @@
 //! Heartbeats: every node writes its own and reads all of them.
 //!
-//! **An answered heartbeat is a barrier.** It commits synchronously and always writes, so the WAL
-//! is flushed up to it. Everything that this node got an answer for before it sent the heartbeat is
+//! **An answered heartbeat is a barrier.** A heartbeat commits synchronously and always writes, so
+//! the WAL is flushed up to it. Everything answered to the node before the heartbeat was sent is
 //! durable then, including settles, which do not wait for the disk.
 
 use std::time::Duration;
@@ -60,7 +60,7 @@ delete from heartbeat h
 where h.dead and h.beat_at < clock_timestamp() - $1 * interval '1 second'
   and not exists (select from execlog_batch b where b.settled_at is null and b.owner = h.node)";
 
-/// The contents of this node's heartbeat.
+/// The contents of the node's heartbeat.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Beat {
     pub node: NodeId,
@@ -98,10 +98,10 @@ pub struct HeartbeatAnswer {
     /// The rows of all other nodes. Of more than 1,000 rows, far above any number of nodes, the
     /// living and the latest.
     pub rows: Vec<HeartbeatRow>,
-    /// When the row of this node was created. `None` in the answer to a read.
+    /// When the row of the node was created. `None` in the answer to a read.
     pub started_at: Option<Timestamp>,
-    /// This node had been declared dead, or its row was gone, so its batches may have been adopted.
-    /// It counts as alive again.
+    /// The node had been declared dead, or its row was gone, so the batches may have been adopted.
+    /// The node counts as alive again.
     pub is_revived: bool,
 }
 
@@ -117,15 +117,15 @@ pub struct Heartbeats {
 impl Heartbeats {
     /// `ttl` is the TTL of sessions. The deadline of each call is half of it. A later answer would
     /// be useless, because it is a gap that restarts the observation of all others. Half a TTL also
-    /// leaves time for a second attempt before this node is fenced at 5/6 of the TTL.
+    /// leaves time for a second attempt before the node is fenced at 5/6 of the TTL.
     pub fn new(settings: &PostgresSettings, ttl: Duration) -> Self {
         let purpose = ConnectionPurpose { name: "heartbeat", deadline: ttl / 2, settings: &[] };
         Self { connection: Connection::new(settings, purpose), started_at: None, is_revived: false }
     }
 
-    /// Writes the row of this node and reads all others, in one round trip. The top of this file
-    /// says what an answer proves. A node that had been declared dead is revived by a second
-    /// heartbeat, so that no node adopts from it any more when the caller learns of the revival.
+    /// Writes the row of the node and reads all others, in one round trip. The top of the file says
+    /// what an answer proves. A second heartbeat revives a node declared dead, so no other node
+    /// adopts from it any more when the caller learns of the revival.
     pub async fn beat(&mut self, beat: &Beat) -> Result<HeartbeatAnswer, PostgresError> {
         let rows = self
             .connection
@@ -163,8 +163,8 @@ impl Heartbeats {
         Ok(answer)
     }
 
-    /// Reads Postgres's clock only. A heartbeat waits for the disk between its stamp and its
-    /// answer, which would make the estimate of the clock late.
+    /// Reads Postgres's clock only. A heartbeat waits for the disk between stamp and answer, which
+    /// would make the estimate of the clock late.
     pub async fn stamp(&mut self) -> Result<Timestamp, PostgresError> {
         let micros: i64 = self
             .connection
@@ -175,8 +175,8 @@ impl Heartbeats {
         Ok(Timestamp::from_micros(micros))
     }
 
-    /// Declares `node` dead, provided that its counter is still `counter`. Returns false when it is
-    /// not, or when another node was quicker.
+    /// Declares `node` dead, provided that the counter is still `counter`. Returns false when the
+    /// counter has moved, or another node was quicker.
     pub async fn declare_dead(
         &mut self,
         node: NodeId,
@@ -222,8 +222,8 @@ async fn send(connection: &mut PgConnection, beat: &Beat) -> Result<Vec<PgRow>, 
         .await
 }
 
-/// Decodes the answer, and whether the row of this node says that it is dead. A statement that
-/// wrote or read nothing still returns one row.
+/// Decodes the answer, and whether the row of the node says dead. A statement without any row still
+/// returns one.
 fn decode(rows: &[PgRow]) -> Result<(HeartbeatAnswer, bool), sqlx::Error> {
     let first = rows.first().ok_or(sqlx::Error::RowNotFound)?;
     let was_dead: Option<bool> = first.try_get("was_dead")?;
@@ -263,8 +263,8 @@ fn timestamp(row: &PgRow, column: &str) -> Result<Timestamp, sqlx::Error> {
     Ok(Timestamp::from_micros(row.try_get(column)?))
 }
 
-/// Marks a node that has ended as dead, so that its unsettled batches are adopted at once. Returns
-/// false when it had no heartbeat.
+/// Marks an ended node as dead, so others adopt the unsettled batches at once. Returns false when
+/// there was no heartbeat.
 pub async fn retire(settings: &PostgresSettings, node: NodeId) -> Result<bool, PostgresError> {
     let mut connection = Connection::new(
         settings,

@@ -34,7 +34,7 @@ const CHECK: ConnectionPurpose =
 /// The result of a migration.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MigrationReport {
-    /// The versions that were applied. Empty when the schema was up to date.
+    /// The applied versions. Empty when the schema was up to date.
     pub applied: Vec<i64>,
     pub cluster: ClusterSettings,
     /// Changed settings of the cluster, as text. Nodes take them up at their next start.

@@ -1,7 +1,7 @@
 //! The encryption of the link to Postgres, as its URL asks for it.
 //!
-//! The driver takes the values of `sslmode` in its own way. A value that would give less than its
-//! name says is refused.
+//! The driver takes the values of `sslmode` in a way of its own. A value with less protection than
+//! the name says is refused.
 
 use sqlx::postgres::{PgConnectOptions, PgSslMode};
 
@@ -25,8 +25,8 @@ pub(super) fn refusal(mode: PgSslMode, has_root: bool) -> Option<&'static str> {
     }
 }
 
-/// Returns the host of a connection over TCP whose server is not verified, so that another machine
-/// could read it or answer in its place.
+/// Returns the host of a connection over TCP to an unverified server: another machine could read
+/// along or answer in its place.
 pub(super) fn unverified_host(options: &PgConnectOptions) -> Option<&str> {
     let host = options.get_host();
     // The driver takes an absolute path for the folder of a socket.

@@ -42,9 +42,8 @@ impl CancelMany {
         Self { pool: Pool::new(settings, ConnectionPurpose { name: "cancel many", ..PURPOSE }, 1) }
     }
 
-    /// Cancels the tasks of the group that are neither claimed nor perhaps sent, each with its line
-    /// in the execlog, and counts them. After it gave way, repeat it: finished cancels are counted
-    /// once.
+    /// Cancels the tasks of the group that are neither claimed nor perhaps sent, each with a line
+    /// in the execlog, and counts them. Repeat after giving way: finished cancels are counted once.
     ///
     /// # Errors
     /// After an [unknown](Error::is_unknown) error, more tasks may be cancelled than are counted.

@@ -1,4 +1,4 @@
-//! Counts pending tasks: exactly where they are few, and by a sample of their pages where they are
+//! Counts pending tasks: exactly where there are few, and by a sample of pages where there are
 //! many.
 //!
 //! There is no counter, because every transaction would have to update it. Leaves are never
@@ -238,7 +238,7 @@ impl Count<'_> {
         Ok(true)
     }
 
-    /// Estimates everything, except the hour if it is counted already.
+    /// Estimates everything, except the hour if counted already.
     async fn sample(
         &mut self,
         open: &mut PgConnection,
@@ -326,8 +326,8 @@ impl Stratum {
 
 const FAR: &str = "task_far";
 
-/// Returns Postgres's clock, and the leaves that hold anything with their pages. The far table
-/// comes last.
+/// Returns Postgres's clock, and the leaves holding anything with their pages. The far table comes
+/// last.
 async fn strata(
     open: &mut PgConnection,
     rules: &Rules,

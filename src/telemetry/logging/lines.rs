@@ -1,11 +1,11 @@
 //! Writes log lines to stderr from a separate thread.
 //!
-//! The reader of stderr may stop reading. A full pipe then blocks each thread that writes to it. So
-//! the threads of a node put their lines into a buffer, and one thread writes them. Lines that do
-//! not fit are lost and counted: a node publishes whether its log is read or not.
+//! The reader of stderr may stop reading. A full pipe then blocks each writing thread. So the
+//! threads of a node put lines into a buffer, and one thread writes. Lines without room are lost
+//! and counted: a node publishes whether the log is read or not.
 //!
-//! Written without `tracing-appender`: its lossy writer counts dropped lines, but does not say in
-//! the log itself that lines are missing, and bounds the buffer in lines instead of bytes.
+//! Written without `tracing-appender`: the lossy writer there counts dropped lines, but does not
+//! mention missing lines in the log itself, and bounds the buffer in lines instead of bytes.
 
 use std::backtrace::{Backtrace, BacktraceStatus};
 use std::fmt;
@@ -23,7 +23,7 @@ const BYTES_MAX: usize = 1 << 20;
 /// Maximum time that the end of the process waits for its last lines to be written.
 const FLUSH_DEADLINE: Duration = Duration::from_secs(1);
 
-/// The log of this process. There is one, because there is one stderr.
+/// The log of the process. There is one, because there is one stderr.
 static LOG: Log = Log { state: Mutex::new(LogState::new()), changed: Condvar::new() };
 
 struct Log {
@@ -114,7 +114,7 @@ impl Write for Writer {
     }
 }
 
-/// Starts the writer thread. From here on, no other thread of this process waits for the reader of
+/// Starts the writer thread. From here on, no other thread of the process waits for the reader of
 /// its log.
 ///
 /// # Errors

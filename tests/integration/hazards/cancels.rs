@@ -44,7 +44,7 @@ fn anonymously(ids: &[TaskId]) -> Vec<(TaskId, Option<PrincipalId>)> {
     ids.iter().map(|id| (*id, None)).collect()
 }
 
-/// A new session that is already open, so that only the statements take time.
+/// A new session that is already open, so only the statements take time.
 async fn canceller(stage: &Stage) -> Cancels {
     let mut canceller = Cancels::new(&stage.settings);
     let nobody = TaskId::new(Timestamp::from_millis(1), Shard::new(7), 7);

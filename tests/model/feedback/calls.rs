@@ -218,7 +218,7 @@ impl Feedback {
     }
 
     /// Transaction 2: `insert .. on conflict do nothing`. The statement waits for another
-    /// transaction that has inserted or changed the row, and not for one that has locked it.
+    /// transaction with an inserted or changed row, and not for one with a lock only.
     fn mark(&self, state: &mut State, index: u8) -> Option<()> {
         let at = usize::from(index);
         let open = state.calls[at]?;
@@ -239,7 +239,7 @@ impl Feedback {
         Some(())
     }
 
-    /// Looks up a task that is in no unsettled batch, as transaction 2 has seen it.
+    /// Looks up a task in no unsettled batch, as transaction 2 has seen it.
     fn seek(&self, state: &mut State, index: u8) -> Option<()> {
         let at = usize::from(index);
         let open = state.calls[at]?;

@@ -1,6 +1,6 @@
 //! Feedback as a state machine: a tracked task, its attempts, and consumers that finish, fail or
-//! extend it at any time. Unlike in `protocol`, a transaction takes several steps here: one for
-//! each statement that may wait for another transaction's lock. `docs/testing.md` lists the scope.
+//! extend the task at any time. Unlike in `protocol`, a transaction takes several steps here: one
+//! for each statement that may wait for a lock. `docs/testing.md` lists the scope.
 //!
 //! There are no moments of time. A pending row may be claimed at any step, and a batch adopted at
 //! any step, so each order that times could cause is among those searched.
@@ -45,7 +45,7 @@ pub const ONE_OF_A_NAME: &str = "a name has one live task";
 pub enum Mistake {
     /// A finish reads the row of `task_follow` and does not lock it.
     FinishWithoutLock,
-    /// Calls leave out the row of a task that was deferred before it was ever sent.
+    /// Calls leave out the row of a task deferred before it was ever sent.
     LockOnlyWhatMayBeSent,
     /// A call deletes in both tables with one snapshot.
     FarAndNearInOneStatement,
@@ -77,7 +77,7 @@ pub enum Mistake {
     OneAttemptTooFew,
     /// A record that was certainly not sent uses an attempt up.
     DeferralIsCounted,
-    /// The dead letter of an attempt that was failed in flight does not count that attempt.
+    /// The dead letter of an attempt failed in flight does not count that attempt.
     DeathForgetsTheNote,
     RemovalTakesWhatMayBeSent,
     /// A replacement takes an awaiting task for a final one.
@@ -343,7 +343,7 @@ impl Model for Feedback {
         self.broken_property(state)
     }
 
-    /// One final line, and nothing that is left over or waits.
+    /// One final line, and nothing left over or waits.
     fn is_end(&self, state: &State) -> bool {
         state.db.lines.count() == 1
             && state.db.pending() | state.db.claimed() == 0
@@ -423,7 +423,7 @@ fn known(state: &State) -> Set {
     state.db.known() | state.undo.map_or(0, |undo| undo.known()) | of_nodes | of_removal
 }
 
-/// Makes states equal that can never be told apart, so that there are fewer states to visit.
+/// Makes states equal that can never be told apart, so there are fewer states to visit.
 fn forget_what_does_not_matter(state: &mut State) {
     if state.faults.postgres == 0 {
         state.undo = None;

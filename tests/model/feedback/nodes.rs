@@ -152,7 +152,7 @@ impl Feedback {
         Some(())
     }
 
-    /// The upsert of `task_follow`, which takes its lock, or waits for it.
+    /// The upsert of `task_follow`, which takes the lock, or waits for it.
     fn settle_upserts(&self, state: &mut State, slot: u8) -> Option<()> {
         if self.is_follow_locked(state, None) {
             return None;

@@ -97,7 +97,7 @@ pub enum Progress {
     /// In the topic. The acknowledgement is on its way.
     Sent,
     Done(Delivery),
-    /// Settled, as this node knows.
+    /// Settled, as the node knows.
     Settled(Delivery),
 }
 

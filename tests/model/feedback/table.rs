@@ -1,6 +1,6 @@
-//! The table of verdicts: which answer a call gets in which state of its task. The states are read
-//! from the execlog, the tables and the earlier answers. `task_follow` is not asked, because the
-//! calls themselves decide by it.
+//! The table of verdicts: the answer to a call in each state of the task, as the execlog, the
+//! tables and the earlier answers show the state. `task_follow` is not asked, because the calls
+//! themselves decide by it.
 
 use punctual::domain::task::feedback::{Call, Verdict};
 

@@ -26,8 +26,8 @@ const STATES: [(&str, usize); 11] = [
     ("redriven", 316_593),
 ];
 
-/// The number of different cells of the table that some call met: the state of the task with its
-/// current attempt, the call with the attempt that it names, and the verdict.
+/// The number of different cells of the table that some call met: the state of the task with the
+/// current attempt, the call with its attempt, and the verdict.
 const CELLS: usize = 212;
 
 #[test]
@@ -46,7 +46,7 @@ fn every_call_gets_the_verdict_of_the_table_and_every_tracked_task_can_end_from_
     assert_eq!(met.len(), CELLS, "the cells that were met are {met:#?}");
 }
 
-/// A mistake, the scope in which it takes effect, and the property that it breaks.
+/// A mistake, its scope, and the broken property.
 type Control = (Mistake, fn() -> Scope, &'static str);
 
 const CONTROLS: [Control; 22] = [

@@ -1,5 +1,5 @@
-//! A node's check of its own unsettled batches, as `node::settle::adopter` does it. It uses the
-//! product's own registry.
+//! A node's check of its own unsettled batches, as in `node::settle::adopter`, with the product's
+//! own registry.
 
 use std::collections::HashSet;
 
@@ -50,8 +50,7 @@ impl Protocol {
         let comparison = registry.compare(&own, ASKED);
         let undone: HashSet<BatchId> = comparison.undone.iter().map(|(batch, ())| *batch).collect();
         registry.durable_until(BEATEN, &undone);
-        // The batches that the registry has forgotten by now are those that it would not know if it
-        // were asked.
+        // The batches forgotten by the registry: it would not know them if asked.
         let all: Vec<BatchId> = (0..BATCHES).map(id_of).collect();
         let forgotten = registry.compare(&all, ASKED).unknown;
         let mut suspects = Suspects::default();
@@ -70,8 +69,8 @@ impl Protocol {
         Some(())
     }
 
-    /// Drops batches that are in flight, incomplete and no longer this node's. Records that the
-    /// producer has of them may still be sent.
+    /// Drops batches in flight, incomplete and no longer the node's. Records that the producer has
+    /// of them may still be sent.
     fn give_up(&self, state: &mut State, slot: usize, own: &[BatchId]) {
         let own: HashSet<BatchId> = own.iter().copied().collect();
         for batch in 0..BATCHES {

@@ -7,11 +7,11 @@ use super::state::{
 };
 use super::{Action, Mistake, Protocol, no_more};
 
-/// The number of times that a cancel looks for a task: first under the id that its submitter knows,
-/// then as its follow-up. See `postgres::tasks::cancel`.
+/// The number of times that a cancel looks for a task: first under the submitter's id, then as the
+/// follow-up. See `postgres::tasks::cancel`.
 const ROUNDS_MAX: u8 = 3;
-/// The number of times that a replacement looks at a task that is in a table but cannot be taken
-/// out. See `node::requests::replacer`.
+/// The number of times that a replacement looks at a task in a table but cannot be taken out. See
+/// `node::requests::replacer`.
 const LOOKS_MAX: u8 = 3;
 
 impl Protocol {
@@ -54,7 +54,7 @@ impl Protocol {
             }
             Action::CancelUnanswered => {
                 no_more(&mut state.faults.answers)?;
-                // A look that was in progress counts, but its result is lost.
+                // A look in progress counts, but its result is lost.
                 self.look(state)?;
                 state.cancel = Cancel::Answered;
                 Some(())
@@ -223,7 +223,7 @@ impl Protocol {
         Some(())
     }
 
-    /// Removes the row. Its execlog line names the task that takes its place.
+    /// Removes the row. The execlog line names the replacing task.
     fn replace(&self, state: &mut State, put: usize, row: usize, is_far: bool) -> bool {
         let is_taken = self.take_out(&mut state.db, row, is_far);
         if is_taken {
@@ -232,7 +232,7 @@ impl Protocol {
         is_taken
     }
 
-    /// `is the task of a name final`, for a row that is in neither table.
+    /// `is the task of a name final`, for a row in neither table.
     fn is_final(&self, state: &State, row: usize) -> bool {
         state.db.claimed() & row_bit(row) == 0 && state.db.follow[task_of(row)].is_none()
     }

@@ -8,7 +8,7 @@ use super::state::{
 };
 use super::{Mistake, Protocol};
 
-/// A settle that was refused: its follow-up has no leaf, or exists already.
+/// A refused settle: its follow-up has no leaf, or exists already.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Refused;
 

@@ -1,6 +1,6 @@
-//! The decisions of the product's own code. The model has no rules of its own for them: it calls
-//! `punctual::engine` and `punctual::domain`. It keeps their answers, because it asks millions of
-//! times.
+//! The decisions of the product's own code. The model has no rules of its own: it calls
+//! `punctual::engine` and `punctual::domain`, and keeps the answers, because there are millions of
+//! calls.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Mutex;
@@ -31,7 +31,7 @@ pub struct Times {
     pub ticks: &'static [i64],
     /// The due time of each task, in milliseconds.
     pub due: [i64; TASKS],
-    /// The tick at which the leaf is created. Tasks that are due in it are far tasks before that.
+    /// The tick when the leaf is created. Tasks due in it are far tasks before that.
     pub leaf_at: u8,
 }
 
@@ -42,15 +42,14 @@ pub struct ClaimKind {
     pub is_far: bool,
     /// True for a claim on all shards, false for the node's own.
     pub is_for_all: bool,
-    /// The range of ids, relative to the first moment of the leaf, so that it can also be sent to
+    /// The range of ids, relative to the first moment of the leaf, so it can also be sent to
     /// Postgres for another date.
     pub range: (i128, i128),
     /// The due times within the range.
     pub dues: u16,
 }
 
-/// A node's knowledge of another node: its heartbeat, the age of that, and whether etcd has its
-/// key.
+/// A node's knowledge of another node: the heartbeat with its age, and whether etcd has the key.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Other {
     pub identity: u8,
@@ -63,7 +62,7 @@ pub struct Other {
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Standing {
     pub declare_dead: Vec<u8>,
-    /// The shards of the tasks that belong to this node.
+    /// The shards of the tasks belonging to the node.
     pub mine: u8,
 }
 
@@ -132,7 +131,7 @@ impl Decisions {
         }
     }
 
-    /// Returns the due time of a follow-up that is deferred at `tick`.
+    /// Returns the due time of a follow-up deferred at `tick`.
     pub fn due_of_follow_up(&self, tick: u8) -> u8 {
         u8::try_from(TASKS).unwrap() + tick
     }
@@ -196,7 +195,7 @@ fn moment(span: Duration) -> Monotonic {
     Monotonic::from_start(span)
 }
 
-/// Returns all claims that a loop can make at `now`, whatever it remembers: claims at the
+/// Returns all claims that a loop can make at `now`, whatever the loop remembers: claims at the
 /// watermark, sweeps of its own shards, claims of long overdue tasks of other shards, and claims of
 /// the far table. The long overdue claims cover all shards here, more than a node covers.
 fn claims_at(tick: usize, now: Timestamp, mask: &impl Fn(IdRange) -> u16) -> Vec<ClaimKind> {

@@ -415,7 +415,7 @@ pub fn kind_of(action: Action) -> &'static str {
     }
 }
 
-/// Makes states equal that can never be told apart, so that there are fewer states to visit.
+/// Makes states equal that can never be told apart, so there are fewer states to visit.
 fn forget_what_does_not_matter(state: &mut State) {
     let can_be_undone = state.faults.postgres > 0;
     if !can_be_undone {

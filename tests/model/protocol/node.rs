@@ -32,7 +32,7 @@ impl Protocol {
             let node = state.nodes.iter().find(|node| node.identity == identity);
             let is_running = node.is_some_and(|node| node.status == Status::Running);
             let has_key = match state.etcd {
-                // A node whose heartbeats have failed for a TTL ends its session itself.
+                // A node without a successful heartbeat for a TTL ends the session itself.
                 Etcd::Right => is_running && state.age[at] < 2,
                 Etcd::Away | Etcd::Empty => false,
                 Etcd::Stuck => true,
@@ -346,8 +346,7 @@ impl Protocol {
         outcomes
     }
 
-    /// A settle with a follow-up moves the entry of its name, so it waits for the lock on that
-    /// entry.
+    /// A settle with a follow-up moves the entry of the name, so it waits for the entry's lock.
     pub fn waits_for_the_name(
         &self,
         state: &State,
@@ -375,7 +374,7 @@ impl Protocol {
             state.undo.get_or_insert(before);
             self.owe(state, at, batch, &outcomes);
         }
-        // The batch was settled before by this node, with a settle whose answer was lost.
+        // The batch was settled before by the node, with a settle whose answer was lost.
         let is_in_doubt = state.db.batches[batch].owner == state.nodes[at].identity;
         let is_forgotten = self.is(Mistake::SettleForgottenAtItsAnswer)
             || Effect::of(is_done, is_in_doubt) == Effect::None;

@@ -78,7 +78,8 @@ pub fn life_and_death() -> Scope {
     }
 }
 
-/// A node is paused, or its heartbeats do not get through. It goes on with the tasks in its memory.
+/// A node is paused, or the heartbeats do not get through. The node goes on with the tasks in
+/// memory.
 pub fn zombies() -> Scope {
     let faults = Faults { nodes: 1, heartbeats: 1, ..NO_FAULTS };
     Scope { name: "zombies", first_tick: 2, submits: 2..=2, faults, ..PLAIN }
@@ -128,7 +129,7 @@ pub fn late_settles() -> Scope {
     Scope { name: "late settles", first_tick: 2, submits: 2..=2, cancels: Some(0), faults, ..PLAIN }
 }
 
-/// Far tasks are moved while they are cancelled and claimed.
+/// Far tasks are moved while cancelled and claimed.
 pub fn far_and_cancel() -> Scope {
     let faults = Faults { answers: 1, ..NO_FAULTS };
     Scope {
@@ -183,7 +184,7 @@ pub fn membership() -> Scope {
     Scope { name: "membership", first_tick: 2, submits: 2..=2, faults, ..PLAIN }
 }
 
-/// The task of a name is replaced twice, while it is moved, claimed, deferred and cancelled.
+/// The task of a name is replaced twice, while moved, claimed, deferred and cancelled.
 pub fn names() -> Scope {
     let faults = Faults { refusals: 1, ..NO_FAULTS };
     Scope {

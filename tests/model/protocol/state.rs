@@ -152,7 +152,7 @@ pub struct Declare {
 pub struct Node {
     pub identity: u8,
     pub status: Status,
-    /// 1: the node does not know whether its batches are still its own. 2: again, since its last
+    /// 1: the node does not know whether its batches are still its own. 2: again, since the last
     /// query.
     pub doubt: u8,
     pub registry: [RegistryEntry; BATCHES],
@@ -171,7 +171,7 @@ pub struct Node {
     pub owed: Rows,
 }
 
-/// A statement that may still take effect after its node has given up waiting for it.
+/// A statement that may still take effect after the node has given up waiting.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Late {
     Claim { slot: u8, identity: u8, kind: u8, batch: u8 },
@@ -289,7 +289,7 @@ pub struct State {
 /// The properties that a step can break, in contrast to a state.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Property {
-    /// A node handed over a record that is in none of its unsettled batches.
+    /// A node handed over a record in none of its unsettled batches.
     NotClaimed,
     /// A cancel returned "too late" for a task that was pending all the time.
     UntrueVerdict,

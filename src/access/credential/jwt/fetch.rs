@@ -20,7 +20,7 @@ use crate::domain::Throttle;
 use crate::error_chain::chain;
 use crate::shutdown::{TaskFailure, Tasks};
 
-/// The interval at which it is decided which sets are due.
+/// The interval of the checks for due sets.
 const TURN: Duration = Duration::from_secs(1);
 /// How long one fetch may take.
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -57,7 +57,7 @@ impl KeyFetcher {
         }
     }
 
-    /// Fetches the sets that are due, all at the same time.
+    /// Fetches the due sets, all at the same time.
     async fn turn(&mut self) {
         let policy = self.policy.current();
         let issuers = policy.issuers().all();
@@ -172,7 +172,8 @@ mod tests {
     }
 
     impl Issuer {
-        /// `answer` is what it writes after the header of a request. Without one it stays silent.
+        /// `answer` is the text after the header of a request. Without `answer` the server stays
+        /// silent.
         async fn start(answer: Option<Vec<u8>>) -> Self {
             ring::default_provider().install_default().ok();
             let key = KeyPair::generate().unwrap();

@@ -23,7 +23,7 @@ use crate::domain::{PrincipalName, Timestamp};
 const LEEWAY: Duration = Duration::from_secs(60);
 /// The longest identity in a claim, in bytes.
 const IDENTITY_BYTES_MAX: usize = 255;
-/// The most verified tokens that are remembered.
+/// The most verified remembered tokens.
 const REMEMBERED_MAX: usize = 10_000;
 /// The last second of the year 9999. Later ones are typing errors.
 const SECONDS_MAX: i64 = 253_402_300_799;
@@ -77,13 +77,13 @@ impl From<Refusal> for NotProven {
     }
 }
 
-/// A token that was verified, so that its next requests cost no signature.
+/// A token that was verified, so its next requests cost no signature.
 #[derive(Debug)]
 struct Remembered {
     caller: Caller,
     /// The place of the issuer.
     issuer: usize,
-    /// The keys that verified it. With other keys it is verified anew.
+    /// The keys that verified the token. With other keys the token is verified anew.
     keys: Arc<KeySet>,
     until: Timestamp,
 }
@@ -123,7 +123,7 @@ impl Issuers {
             return Ok(caller);
         }
         let compact = Compact::read(token)?;
-        // The claim is not verified here. The keys of the issuer that it names prove it.
+        // The claim is not verified here, but by the keys of the named issuer.
         let claimed = compact.claims.text("iss").ok_or("the token has no `iss`")?;
         let mut places = self.issuers.iter().enumerate();
         let (place, issuer) = places

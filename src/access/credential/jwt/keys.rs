@@ -1,4 +1,4 @@
-//! The key set of an issuer, in the form of a JWKS (RFC 7517), and the signatures of its keys.
+//! The key set of an issuer (a JWKS, RFC 7517), and the verification of signatures with the keys.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -42,7 +42,7 @@ impl Algorithm {
     }
 }
 
-/// A public key. Its kind is that of one algorithm, so no other can be used with it.
+/// A public key. The kind of the key is that of one algorithm, so no other can be used.
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum PublicKey {
     /// An uncompressed point.

@@ -36,7 +36,7 @@ pub enum KeySource {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct KeyUrl {
     pub url: String,
-    /// The authorities that vouch for the server, in place of those that this machine trusts.
+    /// The authorities for the server, in place of those of the machine.
     pub ca_file: Option<PathBuf>,
     /// A file with the token that the server asks for.
     pub bearer_token_file: Option<PathBuf>,
@@ -120,8 +120,8 @@ impl KeySlot {
         is_due
     }
 
-    /// Takes the result of an attempt that ended at `now`. An equal set changes nothing, so that
-    /// what was verified with it stays so.
+    /// Takes the result of an attempt that ended at `now`. An equal set changes nothing, so
+    /// verified tokens stay verified.
     pub fn end(&self, fetched: Option<KeySet>, now: Monotonic) {
         let mut state = self.state.lock();
         state.is_wanted = false;

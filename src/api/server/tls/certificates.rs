@@ -49,7 +49,7 @@ pub struct Clients {
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Settings {
-    /// The server's certificate, followed by those between it and its root, in PEM.
+    /// The server's certificate, followed by the certificates up to the root, in PEM.
     pub certificate_file: PathBuf,
     pub key_file: PathBuf,
     pub clients: Option<Clients>,
@@ -57,7 +57,7 @@ pub struct Settings {
     pub look_every: Duration,
 }
 
-/// The reason why the files cannot be used, for the person who wrote them. It never holds a key.
+/// The reason why the files cannot be used, for the author of the files. Never holds a key.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{flag}: {text}")]
 pub struct Error {
@@ -133,8 +133,8 @@ pub struct Loaded {
 }
 
 impl Loaded {
-    /// Checks the files and makes the configurations. `now` is this machine's time, because that is
-    /// what callers compare a certificate with.
+    /// Checks the files and makes the configurations. `now` is the machine's time, because callers
+    /// compare a certificate with that time.
     pub fn new(files: &Files, now: Timestamp) -> Result<Self, Error> {
         let chain = certificates(CERTIFICATE_FLAG, &files.certificate)?;
         let expires_at = check_validity(&chain, now)?;

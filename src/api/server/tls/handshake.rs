@@ -12,7 +12,7 @@ use super::peer::peer_of;
 use crate::access::credential::certificate::PeerCertificate;
 use crate::api::server::watched::WatchedStream;
 
-/// The first byte of a connection that begins with a TLS handshake.
+/// The first byte of a connection beginning with a TLS handshake.
 const HANDSHAKE: u8 = 0x16;
 /// The answer to a caller that speaks HTTP without TLS. Its request is never read.
 const PLAIN: &str = "HTTP/1.1 400 Bad Request\r\n\
@@ -140,7 +140,7 @@ mod tests {
             let mut params = CertificateParams::default();
             params.distinguished_name.push(DnType::CommonName, "orders");
             params.not_after = rcgen::date_time_ymd(until_year, 1, 1);
-            // Its own for each year, so that one of them can be revoked.
+            // Its own for each year, so one of them can be revoked.
             params.serial_number = Some(u64::try_from(until_year).unwrap().into());
             if !uri.is_empty() {
                 params.subject_alt_names = vec![SanType::URI(uri.try_into().unwrap())];

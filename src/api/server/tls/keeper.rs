@@ -162,7 +162,7 @@ impl Keeper {
         self.look(Files::read(&self.settings), clock::wall());
     }
 
-    /// Compares the files with those of the last look, and loads them when they have settled.
+    /// Compares the files with the last look, and loads settled files.
     fn look(&mut self, read: Result<Files, Error>, now: Timestamp) {
         let files = match read {
             Ok(files) => files,

@@ -27,8 +27,7 @@ fn hotspot_of(key_count: usize) -> BTreeSet<Uuid> {
     (0..HOTSPOT).map(submitted).collect()
 }
 
-/// Claims a hotspot. Returns the numbers of claims that found tasks, that were too large, and that
-/// found no tasks.
+/// Claims a hotspot. Returns the numbers of claims with tasks, too large, and without tasks.
 fn claims_for(key_count: usize) -> [usize; 3] {
     let mut claiming = Claiming::new(SETTINGS, &ShardCount::DEFAULT.all().collect::<Vec<_>>());
     let mut table = hotspot_of(key_count);

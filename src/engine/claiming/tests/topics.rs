@@ -202,8 +202,8 @@ fn a_hotspot_does_not_wait_for_the_sweep_that_ends_where_it_begins() {
     let mut busy = Busy::new(&[(usize::MAX, 0)]);
     busy.table.extend((0..50_000_u64).map(|n| (id(1_000, n << 46), 0)));
     busy.turn(at(801), 0);
-    // The sweep covers everything behind the watermark, including the hotspot. The hotspot has its
-    // first turn: one piece that is too large, and one that is not.
+    // The sweep covers everything behind the watermark, including the hotspot. The hotspot has a
+    // first turn: one piece too large, and one that fits.
     busy.claiming.sweep(at(-900_000), at(801), Scope::Mine);
     busy.turn(at(801), 2);
     busy.table.extend((0..50_000_u64).map(|n| (id(1_001, n << 46), 0)));
@@ -312,7 +312,7 @@ proptest! {
             for (_, after, topic, count) in
                 hotspots.iter().filter(|(when, ..)| (now..now + 20).contains(when))
             {
-                // The due times are the same few instants for all topics, so that their hotspots
+                // The due times are the same few instants for all topics, so their hotspots
                 // coincide.
                 let due = (now + after) / 400 * 400 + 400;
                 let random = |n: u64| {

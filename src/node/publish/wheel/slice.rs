@@ -55,7 +55,7 @@ pub(super) fn slices_of(held: &Arc<InFlightBatch>, precision: Duration) -> Vec<D
     slices
 }
 
-/// Returns the end of the slice that contains a due time: the next multiple of the precision.
+/// Returns the end of the slice containing a due time: the next multiple of the precision.
 fn end_of_slice(due_at: Timestamp, precision: Duration) -> Timestamp {
     let width = precision.as_millis().saturating_as::<i64>().max(1);
     let millis = due_at.as_millis();

@@ -68,7 +68,7 @@ pub struct Lane {
     pub(super) kept: KeptConnection,
     pub(super) shared: Arc<NodeShared>,
     pub(super) receiver: mpsc::Receiver<Request>,
-    /// A request that was taken from the queue, but did not fit in the previous group.
+    /// A request taken from the queue, but did not fit in the previous group.
     pub(super) next: Option<Request>,
     pub(super) stopping: CancellationToken,
 }

@@ -32,7 +32,7 @@ const ROUNDS_MAX: usize = 5;
 /// about so long.
 const ROUND_PAUSE: Duration = Duration::from_millis(10);
 
-/// Stores tasks that have a name.
+/// Stores tasks with a name.
 #[derive(Debug)]
 pub struct NamedStore {
     pub shared: Arc<NodeShared>,
@@ -100,8 +100,8 @@ impl NamedStore {
         })
     }
 
-    /// Stores the `open` tasks whose name is new, and looks up the others. A task that must be
-    /// retried, or that failed, has no answer afterwards.
+    /// Stores the `open` tasks with new names, and looks up the others. A task to retry, or a
+    /// failed one, has no answer afterwards.
     async fn round(&mut self, open: &mut [&mut Submission]) -> Result<(), PostgresError> {
         let shared = Arc::clone(&self.shared);
         let sorter = Sorter::new(&shared, shared.now());
@@ -157,7 +157,7 @@ impl NamedStore {
 }
 
 impl WriteGroup for NamedStore {
-    /// Writes each task whose name is new to its place, and answers it.
+    /// Writes and answers each task with a new name.
     async fn write(&mut self, group: &mut [&mut Submission]) -> Result<(), PostgresError> {
         let shared = &self.shared;
         let tasks: Vec<&NewTask> = group.iter().map(|submission| &submission.task).collect();

@@ -12,7 +12,7 @@ use crate::node::shared::NodeShared;
 use crate::postgres::PostgresError;
 use crate::postgres::tasks::submit::{Group, Submits};
 
-/// Stores tasks that have no name.
+/// Stores tasks with no name.
 #[derive(Debug)]
 pub struct PlainStore {
     pub shared: Arc<NodeShared>,

@@ -79,7 +79,7 @@ impl Drop for Share {
     }
 }
 
-/// The room for tasks that wait to be stored, or are being stored.
+/// The room for tasks waiting to be stored, or are being stored.
 #[derive(Clone, Debug)]
 pub struct Queue {
     tasks: Arc<Semaphore>,
@@ -104,8 +104,8 @@ impl Queue {
         self.tasks.available_permits() == self.tasks_max
     }
 
-    /// Takes room for a request. The refusal names the limit that is reached, because each limit is
-    /// a setting of its own.
+    /// Takes room for a request. The refusal names the reached limit, because each limit is a
+    /// setting of its own.
     pub fn room_for(
         &self,
         asked: Asked<'_>,
@@ -145,8 +145,8 @@ impl Queue {
         self.tasks_max / 2
     }
 
-    /// Takes a share of the queue. A request that is larger than the half alone passes when its
-    /// principal holds nothing.
+    /// Takes a share of the queue. A request larger than the half alone passes when its principal
+    /// holds nothing.
     fn share_for(&self, asked: Asked<'_>, now: Monotonic) -> Result<Share, Refusal> {
         let mut shares = self.shares.lock();
         let (own, has_others) = shares.of(asked.principal);

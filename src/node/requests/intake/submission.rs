@@ -1,4 +1,4 @@
-//! A task on its way from its request into the tables, together with its answer.
+//! A task on the way from the request into the tables, together with the answer.
 
 use crate::domain::{NewTask, TaskState};
 use crate::engine::placing::{Destination, Rule};
@@ -6,8 +6,7 @@ use crate::error_chain::chain;
 use crate::node::messages::{Accepted, Refusal, SubmitAnswer};
 use crate::postgres::PostgresError;
 
-/// A task that is being submitted. It keeps its answer, so that no step on its way has to match
-/// answers with tasks.
+/// A task being submitted. The answer travels along, so no step has to match answers with tasks.
 #[derive(Debug)]
 pub struct Submission {
     pub task: NewTask,
@@ -46,15 +45,15 @@ impl Submission {
 
 /// Writes groups of tasks to the tables.
 pub trait WriteGroup {
-    /// Writes each task of a group to the place that is decided for it.
+    /// Writes each task of a group to the place decided for it.
     fn write(
         &mut self,
         group: &mut [&mut Submission],
     ) -> impl Future<Output = Result<(), PostgresError>> + Send;
 }
 
-/// Writes a group whose places are decided. When the claims on insert may be what failed, writes it
-/// once more without them: the task tables may accept the tasks although the execlog does not.
+/// Writes a group with decided places. When the claims on insert may have failed, writes the group
+/// once more without them: the task tables may accept tasks although the execlog does not.
 pub async fn write_with_or_without_claims(
     store: &mut impl WriteGroup,
     group: &mut [&mut Submission],
@@ -108,7 +107,8 @@ mod tests {
         PostgresError::GaveWay { what: "store".to_owned(), source: Cause::Fact("a lock") }
     }
 
-    /// A store that fails with its errors, one for each try. It keeps the places of each try.
+    /// A store that fails with the given errors, one for each try, and keeps the places of each
+    /// try.
     struct Failing {
         errors: Vec<PostgresError>,
         tries: Vec<Vec<Destination>>,

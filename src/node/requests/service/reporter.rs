@@ -1,4 +1,4 @@
-//! Reports the cluster as this node sees it, and the requirements that the node lacks.
+//! Reports the cluster as the node sees it, and the requirements not met.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -40,7 +40,7 @@ impl Reporter {
         }
     }
 
-    /// Returns the cluster as this node sees it.
+    /// Returns the cluster as the node sees it.
     pub async fn view(&self) -> ClusterView {
         let now = self.shared.clock.now();
         let backlog = self.overdue(now).await;
