@@ -3,7 +3,7 @@
 //! - `required`: the right that an operation needs, in the table beside the routes.
 //! - `hosts`: the names under which a node answers, against DNS rebinding and foreign pages.
 //! - `guard`: identifies the caller, and gives handlers the permits that the node asks for.
-//! - `denials`: how often callers without a credential are denied until they are throttled.
+//! - `denials`: how often callers without a credential are denied until throttled.
 //! - `limits`: what a caller may ask for, how often, and how much.
 //! - `cursors`: seals the positions in lists.
 //! - `trail`, `audit`: the notes of a request, and its line in the audit trail.

@@ -34,7 +34,7 @@ pub(super) enum Auth {
     File,
 }
 
-/// Flags for starts that are refused without them.
+/// Flags for starts refused without them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Waivers {
     pub allow_anonymous: bool,

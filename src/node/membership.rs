@@ -1,4 +1,4 @@
-//! Decides the members, and the shards of this node.
+//! Decides the members, and the shards of the node.
 //!
 //! One loop writes this node's heartbeat every sixth of a TTL, reads all heartbeats, reads the view
 //! of etcd, and publishes the outcome. The decisions are made elsewhere:

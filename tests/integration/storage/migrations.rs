@@ -1,4 +1,4 @@
-//! Migrations of an empty database, and databases that are refused.
+//! Migrations of an empty database, and refused databases.
 
 use punctual::postgres::cluster::schema::{CheckError, MigrateError, RefusedCluster};
 use sqlx::migrate::Migrator;
