@@ -12,7 +12,7 @@ type Labels<const N: usize> = [(&'static str, &'static str); N];
 
 /// The limits that reject something, those of the service included. Each has a series from the
 /// start, so that a rate does not miss its first event.
-const LIMITS: [&str; 23] = [
+const LIMITS: [&str; 25] = [
     "requests_in_flight",
     "caller_requests",
     "caller_probes",
@@ -25,6 +25,7 @@ const LIMITS: [&str; 23] = [
     "outcomes",
     "body_memory",
     "bodies_unpacked_at_once",
+    "bodies_parsed_at_once",
     "request_deadline",
     "draining",
     "submit_queue",
@@ -34,6 +35,7 @@ const LIMITS: [&str; 23] = [
     "answer_queue",
     "audit",
     "topic_look_ups",
+    "topic_look_ups_share",
     "quota",
     "denials",
 ];

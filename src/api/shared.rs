@@ -102,6 +102,11 @@ pub struct ApiSettings {
 
 /// The name of the limit on bodies that are unpacked at the same time.
 pub const UNPACKED_AT_ONCE: &str = "bodies_unpacked_at_once";
+/// The name of the limit on large bodies that are parsed at the same time.
+pub const PARSED_AT_ONCE: &str = "bodies_parsed_at_once";
+/// Parsing only uses the CPU, so more threads would not finish sooner, and would take its share
+/// from the runtime.
+const PARSED_AT_ONCE_MAX: usize = 4;
 /// Each decoder may take a window of 8 MiB. Unpacking only uses the CPU, so more of them at a time
 /// would not finish sooner.
 const UNPACKED_AT_ONCE_MAX: usize = 8;
@@ -131,6 +136,8 @@ pub struct ApiShared {
     pub waiting_answers_max: u32,
     /// Free slots for bodies that are being unpacked.
     pub unpacking: Semaphore,
+    /// Free slots for large bodies that are being parsed.
+    pub parsing: Arc<Semaphore>,
     /// Free places for requests.
     requests: Semaphore,
     /// Free places for requests of metrics.
@@ -186,6 +193,7 @@ impl ApiShared {
             waiting_answers,
             waiting_answers_max,
             unpacking,
+            parsing: Arc::new(Semaphore::new(PARSED_AT_ONCE_MAX)),
             requests,
             metrics_texts: Semaphore::new(METRICS_AT_ONCE_MAX),
             caller_said: Mutex::new(Throttle::new(SAY_CALLER_EVERY)),

@@ -38,6 +38,7 @@ use crate::node::requests::intake::named_store::NamedStore;
 use crate::node::requests::intake::{self, Intake, IntakeParts};
 use crate::node::requests::lists::Lists;
 use crate::node::requests::replacer::Replacer;
+use crate::node::requests::service::look_up_shares::LookUpShares;
 use crate::node::requests::service::reporter::Reporter;
 use crate::node::requests::service::stored_tasks::StoredTasks;
 use crate::node::requests::service::submitter::Submitter;
@@ -273,6 +274,7 @@ pub async fn start(
         shared: Arc::clone(&core.shared),
         delay_max: settings.delay_max,
         topics: parts.topics.clone(),
+        look_up_shares: LookUpShares::default(),
         names: Arc::clone(&names),
         intake: intake.clone(),
         draining: tasks.draining.clone(),

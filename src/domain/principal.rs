@@ -3,7 +3,9 @@
 use std::fmt;
 use std::sync::Arc;
 
+use az::SaturatingAs as _;
 use thiserror::Error;
+use xxhash_rust::xxh3::xxh3_64;
 
 /// A principal name: 1 to 300 bytes of `a-z A-Z 0-9 . _ @ : / - ~ | + =`. Cheap to clone.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -52,6 +54,14 @@ impl PrincipalName {
     pub fn as_str(&self) -> &str {
         &self.0
     }
+
+    /// Returns the number that this principal gets in the tables, from 1 to 32,767, unless another
+    /// one has it.
+    pub fn preferred_number(&self) -> i16 {
+        let numbers = i16::MAX.unsigned_abs();
+        let place = xxh3_64(self.0.as_bytes()) % u64::from(numbers);
+        1 + place.saturating_as::<i16>()
+    }
 }
 
 impl fmt::Display for PrincipalName {
@@ -82,6 +92,8 @@ impl PrincipalId {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
 
     #[test]
@@ -95,6 +107,14 @@ mod tests {
         ] {
             assert_eq!(PrincipalName::new(name).unwrap().to_string(), name);
         }
+    }
+
+    #[test]
+    fn numbers_are_spread_and_stay_what_they_are() {
+        let number = |name: &str| PrincipalName::new(name).unwrap().preferred_number();
+        let numbers: BTreeSet<i16> = (0..1000).map(|n| number(&format!("p{n}"))).collect();
+        assert!(numbers.len() > 970 && *numbers.first().unwrap() > 0);
+        assert_eq!(number("order-service"), number("order-service"));
     }
 
     #[test]

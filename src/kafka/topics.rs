@@ -108,6 +108,12 @@ impl TopicCache {
         self.ask_or_remember(topic).await
     }
 
+    /// Returns the cached facts about `topic`, for callers that want to know whether a look-up
+    /// would wait for Kafka.
+    pub fn cached(&self, topic: &TopicName) -> Option<TopicAnswer> {
+        self.recall(topic)
+    }
+
     /// Works like [`Self::look_up`], for callers that would otherwise refuse a record for good
     /// because of a cached limit. The limit may have been raised since, so Kafka is asked again
     /// unless the answer is younger than a second.

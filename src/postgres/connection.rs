@@ -9,6 +9,8 @@ use std::fmt;
 use std::future::Future;
 use std::net::IpAddr;
 use std::str::FromStr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use sqlx::postgres::{PgConnectOptions, PgConnection, PgSslMode};
@@ -62,6 +64,22 @@ const ROOTS: [&str; 3] = ["sslrootcert", "ssl-root-cert", "ssl-ca"];
 #[derive(Clone)]
 pub struct PostgresSettings {
     options: PgConnectOptions,
+    sessions: SessionCount,
+}
+
+/// Counts the sessions that were opened. With each new one, another server may be the primary, and
+/// it may lack the last commits of the one before. Clones count together.
+#[derive(Clone, Debug, Default)]
+pub struct SessionCount(Arc<AtomicU64>);
+
+impl SessionCount {
+    pub fn get(&self) -> u64 {
+        self.0.load(Ordering::Acquire)
+    }
+
+    fn add_one(&self) {
+        self.0.fetch_add(1, Ordering::AcqRel);
+    }
 }
 
 impl PostgresSettings {
@@ -88,7 +106,7 @@ impl PostgresSettings {
         let options = options
             .log_statements(LevelFilter::Off)
             .log_slow_statements(LevelFilter::Off, Duration::MAX);
-        Ok(Self { options })
+        Ok(Self { options, sessions: SessionCount::default() })
     }
 
     /// Returns these settings with another setting of the session.
@@ -101,6 +119,11 @@ impl PostgresSettings {
     /// Returns the host of a connection over TCP that others on the way could read or answer.
     pub fn unverified_host(&self) -> Option<&str> {
         link::unverified_host(&self.options)
+    }
+
+    /// Returns the count of the sessions of all connections with these settings.
+    pub fn sessions(&self) -> SessionCount {
+        self.sessions.clone()
     }
 
     /// Returns the host (or socket folder), port and database, for messages.
@@ -182,6 +205,7 @@ pub struct ConnectionPurpose {
 pub struct Connection {
     purpose: ConnectionPurpose,
     options: PgConnectOptions,
+    sessions: SessionCount,
     /// First statement of each session.
     beginning: Option<&'static str>,
     open: Option<PgConnection>,
@@ -223,6 +247,7 @@ impl Connection {
         Self {
             purpose,
             options,
+            sessions: settings.sessions.clone(),
             beginning: None,
             open: None,
             used_at: Monotonic::default(),
@@ -241,10 +266,12 @@ impl Connection {
             Some(open) => open,
             None => {
                 let what = format!("connect for {}", self.purpose.name);
-                within(self.connect_deadline(), self.connect())
+                let opened = within(self.connect_deadline(), self.connect())
                     .await
                     // Callers wait and retry, whatever the reason is.
-                    .map_err(|source| PostgresError::Unreachable { what, source })?
+                    .map_err(|source| PostgresError::Unreachable { what, source })?;
+                self.sessions.add_one();
+                opened
             }
         };
         self.used_at = clock::monotonic();

@@ -183,7 +183,7 @@ struct DoneJson {
 }
 
 async fn change_many(
-    shared: &ApiShared,
+    shared: &Arc<ApiShared>,
     guard: &Guard,
     request: Request<Body>,
     change: BulkChange,
@@ -192,9 +192,12 @@ async fn change_many(
     query::refuse(request.uri())?;
     preconditions::refuse(request.headers())?;
     let (bytes, _share) = body::read(shared, request, deadline).await?;
-    let text = body::text_of(&bytes)?;
+    let read = {
+        let (shared, guard) = (Arc::clone(shared), guard.clone());
+        move |text: &str| BulkRequest::read(&shared, &guard, text, change)
+    };
     let BulkRequest { permit, range, selection, is_dry_run } =
-        BulkRequest::read(shared, guard, text, change)?;
+        body::parse(shared, deadline, bytes, read).await?;
     // A dry run never changes anything.
     let unknown = |reason: &str| {
         if is_dry_run {

@@ -185,7 +185,7 @@ type PermittedItem = Result<((Target, ConsumerCall), bool), Problem>;
 
 async fn read_outcomes(
     shared: &ApiShared,
-    share: &mut Share<'_>,
+    share: &mut Share,
     text: &str,
     arrived_at: Option<Timestamp>,
 ) -> Result<Vec<ReadItem>, Problem> {

@@ -55,8 +55,8 @@ pub async fn replace(
     let condition = preconditions::of(request.headers())?;
     let reader = DraftReader::of(request.headers());
     let (bytes, _share) = body::read(&shared, request, deadline).await?;
-    let (draft, origin) = reader.read_named(body::text_of(&bytes)?, topic, name)?;
-    drop(bytes);
+    let read = move |text: &str| reader.read_named(text, topic, name);
+    let (draft, origin) = body::parse(&shared, deadline, bytes, read).await?;
     let draft = guard.permit_draft(draft)?;
     limits::check(guard.caller(), draft.draft(), origin, arrived_at)?;
     limits::charge(&shared.policy, guard.caller(), iter::once(draft.draft()))?;

@@ -31,8 +31,6 @@ use crate::node::messages::{Accepted, Draft, Refusal, SubmitAnswer, Verdict};
 /// Memory of a task in a bulk submit besides its bytes, until the answer is made: the task as read,
 /// as stored, and the fields that its answer repeats.
 const ITEM_BYTES: usize = 512;
-/// Items of a bulk submit that are read before other requests get their turn.
-const ITEMS_AT_ONCE: usize = 256;
 /// Approximate bytes of an item in the answer to a bulk submit.
 const RESULT_BYTES: usize = 200;
 
@@ -52,8 +50,8 @@ pub async fn submit(
     let key = idempotency::key_of(request.headers())?;
     let mut reader = DraftReader::of(request.headers());
     let (bytes, _share) = body::read(&shared, request, deadline).await?;
-    let (draft, origin) = reader.read(body::text_of(&bytes)?)?;
-    drop(bytes);
+    let read = move |text: &str| reader.read(text);
+    let (draft, origin) = body::parse(&shared, deadline, bytes, read).await?;
     let draft = guard.permit_draft(idempotency::name(draft, key)?)?;
     limits::check(guard.caller(), draft.draft(), origin, arrived_at)?;
     limits::charge(&shared.policy, guard.caller(), iter::once(draft.draft()))?;
@@ -132,11 +130,10 @@ pub async fn submit_batch(
     preconditions::refuse(request.headers())?;
     idempotency::refuse(request.headers(), NO_KEY_OF_BATCH)?;
     let reader = DraftReader::of(request.headers());
-    let (bytes, mut share) = body::read(&shared, request, deadline).await?;
-    let text = body::text_of(&bytes)?;
-    let (drafts, mut done) =
-        read_batch((&shared, &guard, arrived_at), &mut share, reader, text).await?;
-    drop(bytes);
+    let (bytes, share) = body::read(&shared, request, deadline).await?;
+    let batch = BatchReader { shared: shared.clone(), guard: guard.clone(), arrived_at, reader };
+    let (_share, (drafts, mut done)) =
+        body::parse(&shared, deadline, bytes, move |text| batch.read(text, share)).await?;
     if !drafts.is_empty() {
         let charged = drafts.iter().map(|(_, draft)| draft.draft());
         limits::charge(&shared.policy, guard.caller(), charged)?;
@@ -186,50 +183,52 @@ impl ReadItem {
 type ReadBatch = (Vec<(ReadItem, PermittedDraft)>, Vec<(usize, DoneItem)>);
 
 /// Reads the items of a bulk submit.
-async fn read_batch(
-    (shared, guard, arrived_at): (&ApiShared, &Guard, Option<Timestamp>),
-    share: &mut Share<'_>,
-    mut reader: DraftReader,
-    text: &str,
-) -> Result<ReadBatch, Problem> {
-    let [tasks] = members(text, &["tasks"])?;
-    let Some(tasks) = tasks else {
-        return Err(
-            Problem::new(ProblemType::MissingField, "the array tasks is required").at("tasks")
-        );
-    };
-    let tasks = array(tasks, "tasks")?;
-    let tasks_max = shared.settings.batch_tasks_max.min(Array::ITEMS_MAX);
-    if tasks.count > tasks_max {
-        shared.metrics.rejected("batch_tasks");
-        let detail = format!(
-            "a bulk submit may have {tasks_max} tasks at most, but this one has {}; send several",
-            tasks.count
-        );
-        return Err(Problem::new(ProblemType::BatchTooLarge, detail).at("tasks"));
-    }
-    share.grow(tasks.count.saturating_mul(ITEM_BYTES))?;
-    let mut drafts = Vec::with_capacity(tasks.items.len());
-    let mut done = Vec::with_capacity(tasks.items.len());
-    for (index, task) in tasks.items.iter().enumerate() {
-        if index % ITEMS_AT_ONCE == ITEMS_AT_ONCE - 1 {
-            tokio::task::yield_now().await;
+struct BatchReader {
+    shared: Arc<ApiShared>,
+    guard: Guard,
+    arrived_at: Option<Timestamp>,
+    reader: DraftReader,
+}
+
+impl BatchReader {
+    fn read(mut self, text: &str, mut share: Share) -> Result<(Share, ReadBatch), Problem> {
+        let [tasks] = members(text, &["tasks"])?;
+        let Some(tasks) = tasks else {
+            return Err(
+                Problem::new(ProblemType::MissingField, "the array tasks is required").at("tasks")
+            );
+        };
+        let tasks = array(tasks, "tasks")?;
+        let tasks_max = self.shared.settings.batch_tasks_max.min(Array::ITEMS_MAX);
+        if tasks.count > tasks_max {
+            self.shared.metrics.rejected("batch_tasks");
+            let detail = format!(
+                "a bulk submit may have {tasks_max} tasks at most, but this one has {}; send \
+                 several",
+                tasks.count
+            );
+            return Err(Problem::new(ProblemType::BatchTooLarge, detail).at("tasks"));
         }
-        let read = reader
-            .read(task.get())
-            .and_then(|(draft, origin)| Ok((guard.permit_draft(draft)?, origin)))
-            .and_then(|(draft, origin)| {
-                limits::check(guard.caller(), draft.draft(), origin, arrived_at)?;
-                Ok((draft, origin))
-            });
-        match read {
-            Ok((draft, origin)) => {
-                drafts.push((ReadItem { index, echo: echo_of(draft.draft()), origin }, draft));
+        share.grow(tasks.count.saturating_mul(ITEM_BYTES))?;
+        let mut drafts = Vec::with_capacity(tasks.items.len());
+        let mut done = Vec::with_capacity(tasks.items.len());
+        for (index, task) in tasks.items.iter().enumerate() {
+            match self.item(task.get()) {
+                Ok((draft, origin)) => {
+                    drafts.push((ReadItem { index, echo: echo_of(draft.draft()), origin }, draft));
+                }
+                Err(problem) => done.push((index, Err(problem.within(&item_path(index))))),
             }
-            Err(problem) => done.push((index, Err(problem.within(&item_path(index))))),
         }
+        Ok((share, (drafts, done)))
     }
-    Ok((drafts, done))
+
+    fn item(&mut self, text: &str) -> Result<(PermittedDraft, FieldOrigin), Problem> {
+        let (draft, origin) = self.reader.read(text)?;
+        let draft = self.guard.permit_draft(draft)?;
+        limits::check(self.guard.caller(), draft.draft(), origin, self.arrived_at)?;
+        Ok((draft, origin))
+    }
 }
 
 fn item_path(index: usize) -> String {

@@ -2,7 +2,7 @@
 //! made.
 
 use std::error::Error;
-use std::{io, iter};
+use std::{io, iter, panic};
 
 use axum::body::{Body, Bytes};
 use axum::http::{HeaderMap, Request, header};
@@ -16,7 +16,7 @@ use super::unpack::{Encoding, unpack};
 use crate::api::json::values::shown;
 use crate::api::problems::problem::Problem;
 use crate::api::problems::problem_type::ProblemType;
-use crate::api::shared::{ApiShared, Deadline, UNPACKED_AT_ONCE};
+use crate::api::shared::{ApiShared, Deadline, PARSED_AT_ONCE, UNPACKED_AT_ONCE};
 
 /// The most memory that is reserved for a body before its bytes arrive, whatever its declared
 /// length.
@@ -24,12 +24,16 @@ const CAPACITY_MAX: usize = 1 << 20;
 /// Bytes of an unwanted body that are read to name its first field.
 const UNWANTED_BYTES_MAX: usize = 4096;
 
+/// Bodies up to this size are parsed where they are: a fraction of a millisecond, less than a
+/// change of threads is worth.
+const IN_PLACE_MAX: usize = 64 << 10;
+
 /// Reads a body that says it is JSON, and unpacks it.
-pub async fn read<'a>(
-    shared: &'a ApiShared,
+pub async fn read(
+    shared: &ApiShared,
     request: Request<Body>,
     deadline: Deadline,
-) -> Result<(Bytes, Share<'a>), Problem> {
+) -> Result<(Bytes, Share), Problem> {
     check_content_type(request.headers())?;
     let encoding = Encoding::of(request.headers())?;
     let collected = deadline.hold(collect(shared, request.into_body())).await;
@@ -42,11 +46,11 @@ pub async fn read<'a>(
 
 /// Reads a body that may be left out. Without one, and for `null`, which some clients send for no
 /// body, returns an empty object.
-pub async fn read_optional<'a>(
-    shared: &'a ApiShared,
+pub async fn read_optional(
+    shared: &ApiShared,
     request: Request<Body>,
     deadline: Deadline,
-) -> Result<(Bytes, Share<'a>), Problem> {
+) -> Result<(Bytes, Share), Problem> {
     let none = Bytes::from_static(b"{}");
     if request.body().is_end_stream() {
         return Ok((none, Share::none(shared)));
@@ -117,7 +121,7 @@ fn broken(error: axum::Error) -> Problem {
     }
 }
 
-async fn collect(shared: &ApiShared, mut body: Body) -> Result<(Bytes, Share<'_>), Problem> {
+async fn collect(shared: &ApiShared, mut body: Body) -> Result<(Bytes, Share), Problem> {
     let declared = body.size_hint().lower().saturating_as::<usize>();
     if declared > shared.settings.body_bytes_max {
         return Err(too_large(shared));
@@ -172,6 +176,39 @@ fn is_json(content_type: &str) -> bool {
         })
 }
 
+/// Reads the text of a body with `read`. A large one is read on a thread for blocking work: serde
+/// never yields, and tens of milliseconds on a thread of the runtime would delay claims.
+pub async fn parse<T, F>(
+    shared: &ApiShared,
+    deadline: Deadline,
+    bytes: Bytes,
+    read: F,
+) -> Result<T, Problem>
+where
+    T: Send + 'static,
+    F: FnOnce(&str) -> Result<T, Problem> + Send + 'static,
+{
+    if bytes.len() <= IN_PLACE_MAX {
+        return read(text_of(&bytes)?);
+    }
+    let permit = deadline.hold(shared.parsing.clone().acquire_owned()).await;
+    let Ok(Ok(permit)) = permit else { return Err(Problem::busy(PARSED_AT_ONCE)) };
+    // The thread cannot be cancelled, so it keeps the permit when the caller has gone.
+    let parsing = tokio::task::spawn_blocking(move || {
+        let parsed = text_of(&bytes).and_then(read);
+        drop((bytes, permit));
+        parsed
+    });
+    match parsing.await {
+        Ok(parsed) => parsed,
+        Err(error) => match error.try_into_panic() {
+            // The router answers it, as it does for all panics.
+            Ok(panic) => panic::resume_unwind(panic),
+            Err(_cancelled) => Err(Problem::draining()),
+        },
+    }
+}
+
 /// Returns the text of a body, or a problem if it is not UTF-8.
 pub fn text_of(bytes: &[u8]) -> Result<&str, Problem> {
     std::str::from_utf8(bytes).map_err(|error| {
@@ -183,4 +220,47 @@ pub fn text_of(bytes: &[u8]) -> Result<&str, Problem> {
             format!("line {line}, column {column}: the bytes are not UTF-8"),
         )
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::thread;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::access::{Policy, PolicyHandle};
+    use crate::api::metrics::ApiMetrics;
+    use crate::api::shared::ApiSettings;
+    use crate::node::requests::service::Service;
+    use crate::node::requests::service::model::Model;
+    use crate::telemetry::Registry;
+
+    fn shared() -> ApiShared {
+        let mut registry = Registry::default();
+        let metrics = ApiMetrics::register(&mut registry);
+        let service = Service::of_model(Arc::new(Model::default()));
+        let policy = PolicyHandle::new(Policy::open());
+        ApiShared::new(service, ApiSettings::default(), metrics, Arc::new(registry), policy)
+    }
+
+    #[tokio::test]
+    async fn large_bodies_are_parsed_on_other_threads_and_a_few_at_a_time() {
+        let shared = shared();
+        let read = async |length: usize, deadline| {
+            let bytes = Bytes::from(vec![b' '; length]);
+            let thread = move |text: &str| Ok((thread::current().id(), text.len()));
+            parse(&shared, Deadline::after(deadline), bytes, thread).await
+        };
+        let (here, long) = (thread::current().id(), Duration::from_secs(60));
+        assert_eq!(read(IN_PLACE_MAX, long).await.unwrap(), (here, IN_PLACE_MAX));
+        let (elsewhere, length) = read(IN_PLACE_MAX + 1, long).await.unwrap();
+        assert!(elsewhere != here && length == IN_PLACE_MAX + 1);
+        let all = shared.parsing.clone().acquire_many_owned(4).await.unwrap();
+        let busy = read(IN_PLACE_MAX + 1, Duration::from_millis(1)).await.unwrap_err();
+        assert_eq!(busy.limit(), Some(PARSED_AT_ONCE));
+        assert!(read(IN_PLACE_MAX, long).await.is_ok());
+        drop(all);
+        assert!(read(IN_PLACE_MAX + 1, long).await.is_ok());
+    }
 }

@@ -1,8 +1,10 @@
 //! The share of a body in the memory for bodies, both as it arrives and unpacked, and the problem
 //! when it is too large.
 
+use std::sync::Arc;
+
 use az::SaturatingAs as _;
-use tokio::sync::SemaphorePermit;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::api::problems::problem::Problem;
 use crate::api::problems::problem_type::ProblemType;
@@ -12,24 +14,30 @@ use crate::telemetry::CountGuard;
 /// The memory that a body takes of the limit. The share outlives the parsed body, because the tasks
 /// made from the body have as many bytes. The structures that hold many tasks are added on top.
 #[derive(Debug)]
-pub struct Share<'a> {
-    shared: &'a ApiShared,
-    permit: Option<SemaphorePermit<'a>>,
+pub struct Share {
+    memory: Arc<Semaphore>,
+    memory_max: u32,
+    permit: Option<OwnedSemaphorePermit>,
     counted: CountGuard,
 }
 
-impl<'a> Share<'a> {
-    pub fn none(shared: &'a ApiShared) -> Self {
-        Self { shared, permit: None, counted: CountGuard::new(&shared.metrics.body_memory, 0) }
+impl Share {
+    pub fn none(shared: &ApiShared) -> Self {
+        Self {
+            memory: Arc::clone(&shared.body_memory),
+            memory_max: shared.body_memory_max,
+            permit: None,
+            counted: CountGuard::new(&shared.metrics.body_memory, 0),
+        }
     }
 
     /// Takes `bytes` more, but at most the whole memory. A body that could never fit would
     /// otherwise be told for ever that the node is busy.
     pub fn grow(&mut self, bytes: usize) -> Result<(), Problem> {
-        let held = self.permit.as_ref().map_or(0, SemaphorePermit::num_permits);
-        let room = self.shared.body_memory_max.saturating_as::<usize>().saturating_sub(held);
+        let held = self.permit.as_ref().map_or(0, OwnedSemaphorePermit::num_permits);
+        let room = self.memory_max.saturating_as::<usize>().saturating_sub(held);
         let permits = bytes.min(room).saturating_as::<u32>();
-        let Ok(permit) = self.shared.body_memory.try_acquire_many(permits) else {
+        let Ok(permit) = Arc::clone(&self.memory).try_acquire_many_owned(permits) else {
             return Err(Problem::busy("body_memory"));
         };
         match &mut self.permit {

@@ -91,11 +91,11 @@ impl Read for Turns<'_> {
 }
 
 /// Unpacks the body `packed`.
-pub async fn unpack<'a>(
-    shared: &'a ApiShared,
+pub async fn unpack(
+    shared: &ApiShared,
     encoding: Encoding,
     packed: &Bytes,
-) -> Result<(Bytes, Share<'a>), Problem> {
+) -> Result<(Bytes, Share), Problem> {
     let corrupt = |error: &io::Error| {
         let name = if encoding == Encoding::Gzip { "gzip" } else { "zstd" };
         Problem::new(

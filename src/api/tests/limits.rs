@@ -356,3 +356,19 @@ async fn a_body_that_does_not_arrive_within_the_deadline_is_given_up() {
     let stalled = Body::from_stream(stream::pending::<Result<Bytes, std::io::Error>>());
     assert_eq!(type_of(api.ask(post("/v1/tasks", stalled)).await).await, "408 request-timeout");
 }
+
+#[tokio::test]
+async fn a_large_body_is_read_as_a_small_one_is() {
+    let api = api();
+    for length in [1, (64 << 10) + 1] {
+        for path in ["/v1/tasks", "/v1/tasks/batch", "/v1/tasks/cancel", "/v1/dead/drop"] {
+            let response = api.ask(post(path, format!("{}{{", " ".repeat(length)))).await;
+            assert_eq!(response.status(), 400);
+            assert_eq!(json_of(response).await["type"], "urn:punctual:problem:malformed-json");
+        }
+        let body = format!(r#"{{"delay":"1h","payload":"{}"}}"#, "x".repeat(length));
+        let path = format!("/v1/topics/t/tasks/n{length}");
+        let named = request("PUT", &path, Some("application/json"), body);
+        assert_eq!(api.ask(named).await.status(), 201);
+    }
+}

@@ -1,5 +1,6 @@
 //! The service that a node offers to its API.
 
+pub mod look_up_shares;
 #[cfg(test)]
 pub mod model;
 pub mod reporter;
@@ -371,7 +372,7 @@ impl Service {
         let parts = self.opened()?.takes_changes()?;
         let what = match R::CHANGE {
             DeadLetterChange::Redrive => {
-                parts.submitter.look_for(permit.topic()).await;
+                parts.submitter.look_for(&permit.principal().name, permit.topic()).await;
                 "put back"
             }
             DeadLetterChange::Drop => "dropped as dead letters",
@@ -391,7 +392,7 @@ impl Service {
         answer_by_model!(self, model => model.redrive(id).await);
         let parts = self.opened()?.takes_changes()?;
         if let Some(task) = parts.stored.by_id(id).await? {
-            parts.submitter.look_for(&task.topic).await;
+            parts.submitter.look_for(&permit.principal().name, &task.topic).await;
         }
         let task = Box::pin(parts.bulks.redrive(permit)).await?;
         if task.is_some() {

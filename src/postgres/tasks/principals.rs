@@ -4,6 +4,10 @@
 //! that is rolled back takes no number along. Two nodes that intern the same name at the same time
 //! meet at the unique name: one inserts it, the other reads it.
 //!
+//! A failover may lose that commit. The number is therefore derived from the name, so that the same
+//! name gets it again and another one hardly ever does. And a remembered number counts only until
+//! the node opens a session: then Postgres is asked again, and a lost name is inserted again.
+//!
 //! An anonymous task costs a submit one look at each task of the group and otherwise nothing: the
 //! statement is another text, without submitters. A claim aggregates nulls: 1 to 2 % of Postgres's
 //! CPU of a claim. A row and a batch grow by no byte. A cancel binds one array of nulls more.
@@ -12,16 +16,17 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use sqlx::Row;
-use sqlx::postgres::{PgConnection, PgRow};
+use sqlx::postgres::{PgArguments, PgConnection, PgRow};
+use sqlx::query::QueryScalar;
+use sqlx::{Postgres, Row};
 
 use crate::clock;
 use crate::domain::{
     Actors, Dropped, NewTask, PrincipalId, PrincipalName, Submitted, Throttle, Timestamp,
 };
-use crate::postgres::connection::ConnectionPurpose;
 use crate::postgres::connection::error::Cause;
 use crate::postgres::connection::pool::Pool;
+use crate::postgres::connection::{ConnectionPurpose, SessionCount};
 use crate::postgres::{PostgresError, PostgresSettings};
 
 const PURPOSE: ConnectionPurpose =
@@ -31,20 +36,33 @@ const KNOWN_MAX: usize = 10_000;
 /// The statement finds nothing when another node has inserted the name after it began. The next
 /// one sees that row.
 const TRIES_MAX: usize = 5;
-/// SQLSTATE `sequence_generator_limit_exceeded`: all 32,767 numbers are taken.
-const NUMBERS_USED_UP: &str = "2200H";
+/// The answer when all 32,767 numbers are taken. It is not the number of a principal.
+const USED_UP: i16 = 0;
 const SAY_USED_UP_EVERY: Duration = Duration::from_secs(600);
 
-/// A known name must not reach the insert: also one that meets a conflict uses up a number.
+/// The number is the first free one from `$2` on. A known name must not reach the insert.
 const INTERN: &str = "-- intern a principal
 with known as materialized (
   select id from principal where name = $1
+), free as materialized (
+  select n.id
+  from (
+    select (1 + (i - 1) % 32767)::smallint as id
+    from generate_series($2::integer, $2::integer + 32766) i
+  ) n
+  where not exists (select from known)
+    and not exists (select from principal p where p.id = n.id)
+  limit 1
 ), made as (
-  insert into principal (name) select $1 where not exists (select from known)
-  on conflict (name) do nothing
+  insert into principal (id, name) overriding system value
+  select id, $1 from free
+  on conflict do nothing
   returning id
 )
-select id from known union all select id from made";
+select id from known
+union all select id from made
+union all select 0::smallint
+  where not exists (select from known) and not exists (select from free)";
 
 /// A principal without a number has done nothing.
 pub(in crate::postgres) const FIND: &str =
@@ -54,8 +72,17 @@ pub(in crate::postgres) const FIND: &str =
 #[derive(Debug)]
 pub struct Principals {
     pool: Pool,
-    known: Mutex<HashMap<PrincipalName, PrincipalId>>,
+    known: Mutex<HashMap<PrincipalName, Remembered>>,
+    sessions: SessionCount,
     used_up_said: Mutex<Throttle>,
+}
+
+/// A number that Postgres has told.
+#[derive(Clone, Copy, Debug)]
+struct Remembered {
+    id: PrincipalId,
+    /// The sessions of the node before Postgres was asked.
+    sessions: u64,
 }
 
 /// The number of a principal, or the reason why there is none.
@@ -83,6 +110,7 @@ impl Principals {
         Self {
             pool: Pool::new(settings, PURPOSE, connections_max),
             known: Mutex::default(),
+            sessions: settings.sessions(),
             used_up_said: Mutex::new(Throttle::new(SAY_USED_UP_EVERY)),
         }
     }
@@ -105,20 +133,20 @@ impl Principals {
         if let Some(id) = self.remembered(name) {
             return Ok(Some(id));
         }
-        let id = self.ask("find a principal", FIND, name).await?;
-        Ok(id.inspect(|id| self.remember(name, *id)))
+        let sessions = self.sessions.get();
+        let find = sqlx::query_scalar(FIND).bind(name.as_str());
+        let id = self.ask("find a principal", find).await?.map(PrincipalId::new);
+        Ok(id.inspect(|id| self.remember(name, Remembered { id: *id, sessions })))
     }
 
     async fn intern_new(&self, name: &PrincipalName) -> Result<Interned, PostgresError> {
         const WHAT: &str = "intern a principal";
+        let sessions = self.sessions.get();
         for _try in 0..TRIES_MAX {
-            match self.ask(WHAT, INTERN, name).await {
-                Ok(Some(id)) => {
-                    self.remember(name, id);
-                    return Ok(Interned::Known(id));
-                }
-                Ok(None) => {}
-                Err(error) if error.code().as_deref() == Some(NUMBERS_USED_UP) => {
+            let preferred = i32::from(name.preferred_number());
+            let intern = sqlx::query_scalar(INTERN).bind(name.as_str()).bind(preferred);
+            match self.ask(WHAT, intern).await? {
+                Some(USED_UP) => {
                     if self.used_up_said.lock().lets_through(clock::monotonic()) {
                         tracing::error!(
                             principal = %name,
@@ -127,32 +155,35 @@ impl Principals {
                     }
                     return Ok(Interned::UsedUp);
                 }
-                Err(error) => return Err(error),
+                Some(id) => {
+                    let id = PrincipalId::new(id);
+                    self.remember(name, Remembered { id, sessions });
+                    return Ok(Interned::Known(id));
+                }
+                None => {}
             }
         }
-        Err(PostgresError::new(WHAT, Cause::Fact("its name comes and goes in the table principal")))
+        Err(PostgresError::new(WHAT, Cause::Fact("others take its number in the table principal")))
     }
 
     async fn ask(
         &self,
         what: &str,
-        text: &'static str,
-        name: &PrincipalName,
-    ) -> Result<Option<PrincipalId>, PostgresError> {
-        let statement = async |open: &mut PgConnection| {
-            sqlx::query_scalar::<_, i16>(text).bind(name.as_str()).fetch_optional(open).await
-        };
-        Ok(self.pool.run(what, statement).await?.map(PrincipalId::new))
+        query: QueryScalar<'_, Postgres, i16, PgArguments>,
+    ) -> Result<Option<i16>, PostgresError> {
+        let statement = async |open: &mut PgConnection| query.fetch_optional(open).await;
+        self.pool.run(what, statement).await
     }
 
     fn remembered(&self, name: &PrincipalName) -> Option<PrincipalId> {
-        self.known.lock().get(name).copied()
+        let remembered = self.known.lock().get(name).copied()?;
+        (remembered.sessions == self.sessions.get()).then_some(remembered.id)
     }
 
-    fn remember(&self, name: &PrincipalName, id: PrincipalId) {
+    fn remember(&self, name: &PrincipalName, remembered: Remembered) {
         let mut known = self.known.lock();
-        if known.len() < KNOWN_MAX {
-            known.insert(name.clone(), id);
+        if known.len() < KNOWN_MAX || known.contains_key(name) {
+            known.insert(name.clone(), remembered);
         }
     }
 }

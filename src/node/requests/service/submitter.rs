@@ -13,6 +13,7 @@ use crate::node::messages::{Accepted, Draft, Due, Refusal, SubmitAnswer};
 use crate::node::requests::intake::Intake;
 use crate::node::requests::intake::submission::Submission;
 use crate::node::requests::retry_policy::refusal_of_look;
+use crate::node::requests::service::look_up_shares::LookUpShares;
 use crate::node::shared::NodeShared;
 use crate::postgres::tasks::names::Names;
 use crate::postgres::tasks::submit::{BYTES_MAX, TASKS_MAX};
@@ -37,6 +38,7 @@ pub struct Submitter {
     pub shared: Arc<NodeShared>,
     pub delay_max: Duration,
     pub topics: TopicCache,
+    pub look_up_shares: LookUpShares,
     pub names: Arc<Names>,
     pub intake: Intake,
     pub draining: CancellationToken,
@@ -54,7 +56,7 @@ impl Submitter {
             return Err(Refusal::Draining);
         }
         let arrived_at = arrived_at.ok_or_else(no_time)?;
-        let facts = self.facts(&draft.record.topic).await;
+        let facts = self.facts(by, &draft.record.topic).await;
         let (_facts, fits) = self.held_against(&draft, facts).await;
         fits?;
         self.fits_dead_topic(&draft).await?;
@@ -91,7 +93,7 @@ impl Submitter {
             let named = draft.name.clone().map(|name| (topic.clone(), name));
             let facts = match known.take() {
                 Some((name, facts)) if name == topic => facts,
-                _ => self.facts(&topic).await,
+                _ => self.facts(&permit.principal().name, &topic).await,
             };
             let (facts, fits) = self.held_against(&draft, facts).await;
             known = Some((topic, facts));
@@ -184,17 +186,28 @@ impl Submitter {
         self.shared.callers.of(caller).await.map_err(|error| refusal_of_look(&error))
     }
 
-    async fn facts(&self, topic: &TopicName) -> Result<TopicFacts, Refusal> {
-        let facts =
-            self.topics.look_up(topic).await.map_err(|error| refusal_of_look_up(topic, error))?;
+    async fn facts(&self, by: &PrincipalName, topic: &TopicName) -> Facts {
+        let answer = match self.topics.cached(topic) {
+            Some(answer) => answer,
+            None => {
+                let share = self.look_up_shares.take(by);
+                let Some(_share) = share else {
+                    return Err(Refusal::Busy { limit: "topic_look_ups_share" });
+                };
+                // The future is on the heap: it is rarely needed, and would make the future of
+                // every submit larger.
+                Box::pin(self.topics.look_up(topic)).await
+            }
+        };
+        let facts = answer.map_err(|error| refusal_of_look_up(topic, error))?;
         self.shared.found(topic);
         Ok(facts)
     }
 
     /// Looks the topic up before its dead letters are redriven: it may exist again although it was
     /// given up.
-    pub async fn look_for(&self, topic: &TopicName) {
-        if let Err(refusal) = self.facts(topic).await {
+    pub async fn look_for(&self, by: &PrincipalName, topic: &TopicName) {
+        if let Err(refusal) = self.facts(by, topic).await {
             tracing::debug!(%topic, ?refusal, "redriving dead letters anyway");
         }
     }
