@@ -220,6 +220,8 @@ struct LineJson<'a> {
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     denied: BTreeMap<&'a str, u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    more_denied: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     status: Option<u16>,
     #[serde(skip_serializing_if = "Option::is_none")]
     problem: Option<&'static str>,
@@ -284,7 +286,7 @@ impl<'a> LineJson<'a> {
             topics.clear();
         }
         let count = notes.topics.values().sum::<u64>() + notes.count_in_all;
-        let more = notes.topics.len().saturating_sub(TOPICS_MAX);
+        let beyond = |count: usize| Some(count.saturating_sub(TOPICS_MAX)).filter(|more| *more > 0);
         Self {
             at: Rfc3339(clock::wall()),
             node,
@@ -296,11 +298,12 @@ impl<'a> LineJson<'a> {
             action,
             topic,
             topics,
-            more_topics: (more > 0).then_some(more),
+            more_topics: beyond(notes.topics.len()),
             target: TargetJson::of(notes),
             count: (count > 0).then_some(count),
             unknown_count: (notes.unknown_count > 0).then_some(notes.unknown_count),
             denied,
+            more_denied: beyond(notes.denied.len()),
             status: None,
             problem: None,
         }

@@ -46,25 +46,29 @@ pub struct Guard {
 }
 
 impl Guard {
-    /// Identifies the caller, and refuses one whose rights rule the operation out. `now` is asked
-    /// only when there are credentials.
+    /// Identifies the caller. `now` is asked only when there are credentials.
     ///
     /// # Errors
-    /// 401 without a valid credential where one is needed, 403 without the right, and 400 for a
-    /// header that holds no token.
-    pub fn of(
+    /// 401 without a valid credential where one is needed, and 400 for a header that holds no
+    /// token.
+    pub fn identify(
         policy: &Policy,
         access: Access,
         proofs: Proofs<'_>,
         now: impl FnOnce() -> Timestamp,
-        trail: &Trail,
-    ) -> Result<Self, Problem> {
-        let caller = match identify(policy, proofs, now) {
-            Ok(caller) => caller,
+    ) -> Result<Caller, Problem> {
+        match identify(policy, proofs, now) {
             // A probe must not fail for a credential. It is told no reasons.
-            Err(_) if access == Access::Open => Caller::anonymous(Rights::default()),
-            Err(problem) => return Err(problem),
-        };
+            Err(_) if access == Access::Open => Ok(Caller::anonymous(Rights::default())),
+            identified => identified,
+        }
+    }
+
+    /// Refuses a caller whose rights rule the operation out.
+    ///
+    /// # Errors
+    /// 403 without the right.
+    pub fn of(caller: Caller, access: Access, trail: &Trail) -> Result<Self, Problem> {
         trail.is_identified(&caller);
         match access.ruled_out(&caller.principal.rights) {
             Some(action) => {

@@ -19,7 +19,6 @@ use crate::api::access::audit::{Audit, AuditedRequest};
 use crate::api::access::cursors::Cursors;
 use crate::api::access::guard::{Guard, Proofs};
 use crate::api::access::required::Access;
-use crate::api::access::trail::Trail;
 use crate::api::access::{hosts, limits};
 use crate::api::handlers::{bulk, cluster, dev, feedback, lists, names, node, tasks, who_am_i};
 use crate::api::line::{CallerConnection, PlacePurpose};
@@ -269,11 +268,7 @@ impl Api {
         mut request: Request<Body>,
         id: &RequestId,
     ) -> Response {
-        let admitted = self.admit(place, (route, operation), &request, &audited.trail);
-        audited.is_known = admitted.as_ref().is_ok_and(|guard| {
-            guard.caller().credential != CredentialId::Anonymous
-                || self.shared.policy.current().is_open()
-        });
+        let admitted = self.admit((&mut *place, &mut *audited), (route, operation), &request);
         match admitted.and_then(|guard| audited.reserve().map(|()| guard)) {
             // axum would take an empty part of a path for an id.
             Ok(_) if route == NO_ROUTE => Problem::new(
@@ -320,10 +315,9 @@ impl Api {
     /// places, and are answered even while the node drains.
     fn admit(
         &self,
-        place: &mut RequestPlace,
+        (place, audited): (&mut RequestPlace, &mut AuditedRequest),
         (route, operation): (&'static str, Option<&'static Operation>),
         request: &Request<Body>,
-        trail: &Trail,
     ) -> Result<Guard, Problem> {
         let header_bytes_max = self.shared.settings.header_bytes_max;
         if size_of(request) > header_bytes_max {
@@ -351,7 +345,9 @@ impl Api {
         // Until Postgres has answered, only the machine's clock is known, and nothing but the state
         // of the node can be asked for.
         let now = || self.shared.service.arrival().unwrap_or_else(clock::wall);
-        let guard = Guard::of(&policy, access, Proofs::of(request), now, trail)?;
+        let caller = Guard::identify(&policy, access, Proofs::of(request), now)?;
+        audited.is_known = caller.credential != CredentialId::Anonymous || policy.is_open();
+        let guard = Guard::of(caller, access, &audited.trail)?;
         if purpose == PlacePurpose::Work {
             let is_read = !matches!(access, Access::Open | Access::Known)
                 && matches!(*request.method(), Method::GET | Method::HEAD);

@@ -287,6 +287,25 @@ async fn a_flood_of_denials_has_no_lines_and_a_valid_token_passes() {
     assert_eq!(world.ask(bare("GET", "/v1/tasks?topic=secret")).await.status(), 403);
     assert_eq!(world.ask(bare("GET", "/v1/tasks?topic=open")).await.status(), 200);
     assert_eq!(audited.lines().len(), 5, "a known caller has its lines");
+
+    // Also one whose rights rule the operation out.
+    let settings = ApiSettings { caller_denials_max: 1, ..ApiSettings::default() };
+    let audited = Audited::new(World::of(&[(&[Action::Read], "open")], settings), false);
+    for line in 1..5 {
+        assert_eq!(audited.world.ask(post("/v1/tasks", task)).await.status(), 403);
+        assert_eq!(audited.lines().len(), line);
+    }
+}
+
+#[tokio::test]
+async fn a_line_says_how_many_denied_topics_it_leaves_out() {
+    let audited = Audited::new(World::new(&Action::ON_TOPICS, "open"), false);
+    let item = |n| format!(r#"{{"topic":"probe-{n}","delay":"1h","payload":1}}"#);
+    let items: Vec<String> = (0..150).map(item).collect();
+    let batch = post("/v1/tasks/batch", format!(r#"{{"tasks":[{}]}}"#, items.join(",")));
+    let line = audited.line_of(batch).await.1.unwrap();
+    assert_eq!(line["denied"].as_object().unwrap().len(), 100);
+    assert_eq!(line["more_denied"], 50);
 }
 
 #[tokio::test]
