@@ -2,6 +2,7 @@
 
 mod access;
 mod assembly;
+mod credentials;
 mod exposure;
 mod handles;
 mod kafka_settings;
@@ -53,13 +54,7 @@ pub fn problems(wanted: CheckedSettings<'_>) -> Vec<SettingProblem> {
             return exposure::of_postgres(&settings.database_url, settings.postgres_plaintext);
         }
     };
-    // Required TLS wins over the consent to do without.
-    let may_be_plain = settings.postgres_plaintext && !settings.require_tls;
-    let mut problems = exposure::of_postgres(&settings.database_url, may_be_plain);
-    problems.extend(kafka_settings::problems(&settings.kafka.properties));
-    if settings.require_tls {
-        problems.extend(exposure::of_other_servers(settings));
-    }
+    let mut problems = credentials::problems(settings);
     if let Some(tls) = ports::tls_settings(settings)
         && let Err(error) = api::tls::Keeper::check(&tls)
     {

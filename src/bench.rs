@@ -208,7 +208,7 @@ async fn hold_snapshot(url: &str) -> Result<OldSnapshot, String> {
 pub fn kafka_settings(bootstrap: &str, properties: Vec<(String, String)>) -> KafkaSettings {
     KafkaSettings {
         bootstrap: bootstrap.to_owned(),
-        properties,
+        properties: properties.into(),
         client_id: "punctual-bench".to_owned(),
         linger: Duration::from_micros(500),
         publish_deadline: Duration::from_secs(30),

@@ -29,5 +29,7 @@ pub use delivery::{DeliveryFailure, DeliveryOutcome, DeliveryReport, Reason, Sen
 pub use metrics::KafkaMetrics;
 pub use producer::Producer;
 pub use reader::{Appended, ReadError, TopicReader};
-pub use settings::{ClientError, KafkaSettings, Mode, is_property, problems_of_properties};
+pub use settings::{
+    ClientError, KafkaProperties, KafkaSettings, Mode, is_property, problems_of_properties,
+};
 pub use topics::{LookUpError, TopicCache, TopicFacts};

@@ -222,3 +222,11 @@ kafka_topic() {
     --create --if-not-exists --topic "$name" "$@" >"$log" 2>&1 ||
     die "kafka: could not create topic $name: $(grep -v '^$' "$log" | head -n 1)"
 }
+
+# kafka_password PASSWORD: of the user of a stack with TLS
+kafka_password() {
+  local log=$STACK/logs/kafka-password.log
+  kafka_tool kafka.admin.ConfigCommand --bootstrap-server "$(address_of kafka)" --alter \
+    --entity-type users --entity-name punctual --add-config "SCRAM-SHA-256=[password=$1]" >"$log" 2>&1 ||
+    die "kafka: could not change the password: $(grep -v '^$' "$log" | head -n 1)"
+}

@@ -7,10 +7,11 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+use super::credentials::{CredentialKeeper, ServerSettings, etcd_credentials};
 use super::handles::Handles;
 use super::kafka_settings;
 use crate::clock::{self, ClusterClock};
-use crate::config::{self, Identity, Login, Settings};
+use crate::config::{self, Settings};
 use crate::domain::leaves::Rules;
 use crate::domain::{ClusterSettings, NodeId, SubmitOrder};
 use crate::engine::claiming::ClaimSettings;
@@ -149,11 +150,19 @@ impl NodeParts {
         let topics = TopicCache::start(&kafka, kafka_metrics.clone())?;
         tasks.spawn("kafka prober", watch_prober(topics.clone(), tasks.stopping.clone()));
         let etcd_metrics = EtcdMetrics::register(registry);
-        let etcd =
-            etcd_settings(settings).map(|etcd| etcd::start(&etcd, node, tasks, etcd_metrics));
+        let etcd_settings = etcd_settings(settings);
+        let postgres = PostgresSettings::new(settings.database_url.expose())?;
+        let servers = ServerSettings {
+            postgres: postgres.clone(),
+            kafka: kafka.properties.clone(),
+            etcd: etcd_settings.clone(),
+        };
+        let keeper = CredentialKeeper::new(settings, servers, registry);
+        tasks.spawn("credentials", keeper.run(tasks.clone()));
+        let etcd = etcd_settings.map(|etcd| etcd::start(&etcd, node, tasks, etcd_metrics));
         Ok(Self {
             node,
-            postgres: PostgresSettings::new(settings.database_url.expose())?,
+            postgres,
             contact: topics.contact(),
             kafka,
             topics,
@@ -590,19 +599,10 @@ impl Site<'_> {
 /// Converts the settings of a node for etcd. Returns `None` when this node is the only one.
 fn etcd_settings(settings: &Settings) -> Option<EtcdSettings> {
     let wanted = settings.etcd.as_ref()?;
-    let login = |Login { user, password }: &Login| (user.clone(), password.expose().to_owned());
-    let identity = |Identity { certificate, key }: &Identity| {
-        (certificate.expose().to_owned(), key.expose().to_owned())
-    };
-    let credentials = etcd::Credentials {
-        login: wanted.login.as_ref().map(login),
-        ca: wanted.ca.as_ref().map(|ca| ca.expose().to_owned()),
-        identity: wanted.identity.as_ref().map(identity),
-    };
     Some(EtcdSettings::new(
         wanted.endpoints.clone(),
         &settings.cluster,
         settings.session_ttl,
-        credentials,
+        etcd_credentials(wanted),
     ))
 }

@@ -30,7 +30,7 @@ pub fn of_postgres(url: &Secret, may_be_plain: bool) -> Vec<SettingProblem> {
     match PostgresSettings::new(url.expose()) {
         Err(text) => problem(text),
         Ok(postgres) => match postgres.unverified_host() {
-            Some(host) if !is_local(host) && !may_be_plain => problem(format!(
+            Some(host) if !is_local(&host) && !may_be_plain => problem(format!(
                 "others on the network can read the connection to {host}, or answer in its place \
                  and get the password: add sslmode=verify-full (and sslrootcert) to the URL, or \
                  accept the risk with --postgres-plaintext, which --require-tls excludes \

@@ -10,7 +10,7 @@ const HEADROOM_TASKS: usize = 20_000;
 pub fn of(settings: &Settings) -> KafkaSettings {
     KafkaSettings {
         bootstrap: settings.kafka.bootstrap.clone(),
-        properties: Property::pairs(&settings.kafka.properties),
+        properties: Property::pairs(&settings.kafka.properties).into(),
         client_id: format!("punctual-{}", settings.node_name),
         producers: settings.kafka.producers,
         linger: settings.kafka.linger,

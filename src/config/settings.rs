@@ -4,6 +4,7 @@ pub(super) mod dev;
 
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use super::access::{self, Access};
@@ -20,6 +21,8 @@ use super::units::{has_port, printable};
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Settings {
     pub database_url: Secret,
+    /// The files that hold credentials for the servers.
+    pub credential_files: Vec<PathBuf>,
     /// True when a connection to Postgres may be readable by others.
     pub postgres_plaintext: bool,
     pub auto_migrate: bool,
@@ -173,6 +176,7 @@ pub(super) fn read(args: &args::Serve, host: &Host<'_>) -> Result<Settings, Vec<
         advertise(args.node.advertise.as_deref(), (listen, tls.is_some()), &node_name, &mut reader);
     let settings = Settings {
         database_url: host.database_url(&args.database, &mut reader),
+        credential_files: credential_files(args),
         postgres_plaintext: postgres_plaintext(&args.database, &mut reader),
         auto_migrate: reader.truth("--auto-migrate", &args.schema.auto_migrate),
         core_dumps: reader.truth("--core-dumps", &args.node.core_dumps),
@@ -198,6 +202,20 @@ pub(super) fn read(args: &args::Serve, host: &Host<'_>) -> Result<Settings, Vec<
         limits: node_limits(&args.limits, &mut reader),
     };
     reader.finish(settings)
+}
+
+fn credential_files(args: &args::Serve) -> Vec<PathBuf> {
+    let (etcd, kafka) = (&args.etcd, &args.kafka.properties);
+    let files = [
+        &args.database.database_url_file,
+        &kafka.file,
+        &etcd.password_file,
+        &etcd.ca_file,
+        &etcd.certificate_file,
+        &etcd.key_file,
+    ];
+    let given = files.into_iter().flatten().filter(|path| !path.as_os_str().is_empty());
+    given.cloned().collect()
 }
 
 fn kafka(args: &KafkaArgs, host: &Host<'_>, reader: &mut SettingsReader) -> Kafka {

@@ -1,7 +1,10 @@
 //! Addresses and credentials of etcd, and the times that follow from the TTL.
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
+
+use parking_lot::RwLock;
 
 /// The credentials of a node.
 #[derive(Clone, PartialEq, Eq, Default)]
@@ -22,12 +25,13 @@ impl fmt::Debug for Credentials {
 }
 
 /// The endpoints of etcd, and the prefix of the cluster's keys.
-#[derive(Clone, PartialEq, Eq, Debug)]
+/// Clones share the credentials.
+#[derive(Clone, Debug)]
 pub struct EtcdSettings {
     endpoints: Vec<String>,
     prefix: String,
     ttl: Duration,
-    credentials: Credentials,
+    credentials: Arc<RwLock<Credentials>>,
 }
 
 impl EtcdSettings {
@@ -40,6 +44,7 @@ impl EtcdSettings {
         ttl: Duration,
         credentials: Credentials,
     ) -> Self {
+        let credentials = Arc::new(RwLock::new(credentials));
         Self { endpoints, prefix: prefix.to_owned(), ttl, credentials }
     }
 
@@ -48,8 +53,13 @@ impl EtcdSettings {
         self.endpoints.get(turn % self.endpoints.len().max(1)).map_or("", String::as_str)
     }
 
-    pub(super) fn credentials(&self) -> &Credentials {
-        &self.credentials
+    pub(super) fn credentials(&self) -> Credentials {
+        self.credentials.read().clone()
+    }
+
+    /// Replaces the credentials. Clients that are made afterwards have the new ones.
+    pub fn replace_credentials(&self, credentials: Credentials) {
+        *self.credentials.write() = credentials;
     }
 
     pub(super) fn ttl(&self) -> Duration {

@@ -77,7 +77,7 @@ pub(super) struct Compression {
 
 impl Compression {
     pub(super) fn of(settings: &KafkaSettings) -> Self {
-        let codec = settings.property("compression.codec").and_then(Codec::of);
+        let codec = settings.property("compression.codec").as_deref().and_then(Codec::of);
         let level = settings
             .property("compression.level")
             .and_then(|level| level.parse().ok())

@@ -3,8 +3,10 @@
 
 use std::fmt;
 use std::num::NonZeroUsize;
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::RwLock;
 use rdkafka::config::{ClientConfig, RDKafkaLogLevel};
 use rdkafka::error::KafkaError;
 use rdkafka::types::RDKafkaConfRes;
@@ -25,7 +27,7 @@ pub struct KafkaSettings {
     /// `host:port`, comma-separated.
     pub bootstrap: String,
     /// librdkafka's properties, as the operator gave them. The last one of a name counts.
-    pub properties: Vec<(String, String)>,
+    pub properties: KafkaProperties,
     pub client_id: String,
     /// Number of producers of a publisher. Each topic uses one of them.
     pub producers: NonZeroUsize,
@@ -40,6 +42,47 @@ pub struct KafkaSettings {
     /// size: otherwise a record that never fits would be retried forever, before all others.
     pub records_in_flight_max: usize,
     pub bytes_in_flight_max: usize,
+}
+
+/// The operator's properties. Clones share them. They may be replaced: clients that are made
+/// afterwards have the new ones.
+#[derive(Clone, Default)]
+pub struct KafkaProperties(Arc<RwLock<GivenProperties>>);
+
+#[derive(Default)]
+struct GivenProperties {
+    pairs: Arc<[(String, String)]>,
+    version: u64,
+}
+
+impl From<Vec<(String, String)>> for KafkaProperties {
+    fn from(pairs: Vec<(String, String)>) -> Self {
+        Self(Arc::new(RwLock::new(GivenProperties { pairs: pairs.into(), version: 0 })))
+    }
+}
+
+/// Values are never printed.
+impl fmt::Debug for KafkaProperties {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.pairs().iter().map(|(name, _)| name)).finish()
+    }
+}
+
+impl KafkaProperties {
+    pub fn pairs(&self) -> Arc<[(String, String)]> {
+        Arc::clone(&self.0.read().pairs)
+    }
+
+    /// Returns a number that changes with the properties.
+    pub fn version(&self) -> u64 {
+        self.0.read().version
+    }
+
+    pub fn replace(&self, pairs: Vec<(String, String)>) {
+        let mut given = self.0.write();
+        given.pairs = pairs.into();
+        given.version += 1;
+    }
 }
 
 /// The maximum that librdkafka can frame. The limits of the broker and the topic decide, not the
@@ -178,16 +221,17 @@ impl KafkaSettings {
             .set("reconnect.backoff.max.ms", "1000")
             .set("socket.keepalive.enable", "true")
             .set("allow.auto.create.topics", "false");
-        for (name, value) in &self.properties {
+        for (name, value) in self.properties.pairs().iter() {
             config.set(canonical(name), value);
         }
         config
     }
 
     /// Returns the operator's value of a property, by its canonical name.
-    pub(super) fn property(&self, name: &str) -> Option<&str> {
-        let given = self.properties.iter().rev().find(|(given, _)| canonical(given) == name);
-        given.map(|(_, value)| value.as_str())
+    pub(super) fn property(&self, name: &str) -> Option<String> {
+        let pairs = self.properties.pairs();
+        let given = pairs.iter().rev().find(|(given, _)| canonical(given) == name);
+        given.map(|(_, value)| value.clone())
     }
 
     fn client_config(&self) -> ClientConfig {
@@ -237,7 +281,7 @@ impl KafkaSettings {
             // Topics are looked up before records are sent to them. A missing topic was therefore
             // deleted, and its records should fail soon.
             .set("topic.metadata.propagation.max.ms", "5000");
-        for (name, value) in &self.properties {
+        for (name, value) in self.properties.pairs().iter() {
             config.set(canonical(name), value);
         }
         config
@@ -246,10 +290,9 @@ impl KafkaSettings {
 
 impl fmt::Debug for KafkaSettings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let names: Vec<&str> = self.properties.iter().map(|(name, _)| name.as_str()).collect();
         f.debug_struct("Settings")
             .field("bootstrap", &self.bootstrap)
-            .field("properties", &names)
+            .field("properties", &self.properties)
             .field("client_id", &self.client_id)
             .field("linger", &self.linger)
             .field("publish_deadline", &self.publish_deadline)
@@ -355,7 +398,8 @@ mod tests {
             properties: properties
                 .iter()
                 .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
-                .collect(),
+                .collect::<Vec<_>>()
+                .into(),
             client_id: "punctual".to_owned(),
             linger: Duration::from_micros(500),
             publish_deadline: Duration::from_secs(30),
@@ -366,7 +410,7 @@ mod tests {
     }
 
     fn problems(properties: &[(&str, &str)]) -> Vec<String> {
-        problems_of_properties(&settings(properties).properties)
+        problems_of_properties(&settings(properties).properties.pairs())
     }
 
     fn value(settings: &KafkaSettings, mode: Mode, name: &str) -> String {

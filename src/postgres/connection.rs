@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use parking_lot::RwLock;
 use sqlx::postgres::{PgConnectOptions, PgConnection, PgSslMode};
 use sqlx::{ConnectOptions, Connection as _};
 use tracing::log::LevelFilter;
@@ -34,6 +35,10 @@ const SIGN_OF_LIFE_MAX: Duration = Duration::from_secs(2);
 const SLOW: Duration = Duration::from_secs(1);
 /// Minimum time between two such log lines of one connection.
 const SAY_SLOW_EVERY: Duration = Duration::from_secs(60);
+
+/// The schemas of all tables and functions, unless the URL names others. A default of the role or the
+/// database could name a schema with tables of the same names, or with another clock.
+const SEARCH_PATH: &str = "\"$user\",public,pg_temp";
 
 /// The URL parameters that the driver knows.
 const PARAMETERS: [&str; 18] = [
@@ -60,10 +65,11 @@ const PARAMETERS: [&str; 18] = [
 /// The parameters that name an authority.
 const ROOTS: [&str; 3] = ["sslrootcert", "ssl-root-cert", "ssl-ca"];
 
-/// The address of Postgres. The password is never printed.
+/// The address of Postgres. The password is never printed. Clones share the credentials, which may
+/// be replaced: connections that are opened afterwards use the new ones.
 #[derive(Clone)]
 pub struct PostgresSettings {
-    options: PgConnectOptions,
+    options: Arc<RwLock<PgConnectOptions>>,
     sessions: SessionCount,
 }
 
@@ -106,7 +112,30 @@ impl PostgresSettings {
         let options = options
             .log_statements(LevelFilter::Off)
             .log_slow_statements(LevelFilter::Off, Duration::MAX);
-        Ok(Self { options, sessions: SessionCount::default() })
+        Ok(Self { options: Arc::new(RwLock::new(options)), sessions: SessionCount::default() })
+    }
+
+    /// Takes user and password, and the files of certificates, from another URL.
+    ///
+    /// # Errors
+    /// When it is no URL, or the URL of another server or database, or of a less protected
+    /// connection: the tables would be those of another cluster.
+    pub fn replace_credentials(&self, url: &str) -> Result<(), String> {
+        let new = Self::new(url)?;
+        let ssl_mode = |settings: &Self| ssl_mode_name(settings.options.read().get_ssl_mode());
+        if new.place() != self.place() || ssl_mode(&new) != ssl_mode(self) {
+            return Err(
+                "another server, database or sslmode needs a restart; only user, password and \
+                 certificates can change"
+                    .to_owned(),
+            );
+        }
+        *self.options.write() = new.current();
+        Ok(())
+    }
+
+    fn current(&self) -> PgConnectOptions {
+        self.options.read().clone()
     }
 
     /// Returns these settings with another setting of the session.
@@ -117,8 +146,8 @@ impl PostgresSettings {
     }
 
     /// Returns the host of a connection over TCP that others on the way could read or answer.
-    pub fn unverified_host(&self) -> Option<&str> {
-        link::unverified_host(&self.options)
+    pub fn unverified_host(&self) -> Option<String> {
+        link::unverified_host(&self.options.read()).map(str::to_owned)
     }
 
     /// Returns the count of the sessions of all connections with these settings.
@@ -128,15 +157,11 @@ impl PostgresSettings {
 
     /// Returns the host (or socket folder), port and database, for messages.
     pub fn place(&self) -> String {
-        let host = self
-            .options
+        let options = self.options.read();
+        let host = options
             .get_socket()
-            .map_or_else(|| self.options.get_host().to_owned(), |path| path.display().to_string());
-        format!(
-            "{host}:{}/{}",
-            self.options.get_port(),
-            self.options.get_database().unwrap_or_default()
-        )
+            .map_or_else(|| options.get_host().to_owned(), |path| path.display().to_string());
+        format!("{host}:{}/{}", options.get_port(), options.get_database().unwrap_or_default())
     }
 }
 
@@ -158,6 +183,18 @@ fn parameters(url: &str) -> impl Iterator<Item = (&str, &str)> {
         .split('&')
         .filter(|pair| !pair.is_empty())
         .map(|pair| pair.split_once('=').unwrap_or((pair, "")))
+}
+
+/// `PgSslMode` cannot be compared.
+const fn ssl_mode_name(mode: PgSslMode) -> &'static str {
+    match mode {
+        PgSslMode::Disable => "disable",
+        PgSslMode::Allow => "allow",
+        PgSslMode::Prefer => "prefer",
+        PgSslMode::Require => "require",
+        PgSslMode::VerifyCa => "verify-ca",
+        PgSslMode::VerifyFull => "verify-full",
+    }
 }
 
 /// Explains why the driver does not accept a URL, without repeating any part of it.
@@ -204,8 +241,7 @@ pub struct ConnectionPurpose {
 #[derive(Debug)]
 pub struct Connection {
     purpose: ConnectionPurpose,
-    options: PgConnectOptions,
-    sessions: SessionCount,
+    settings: PostgresSettings,
     /// First statement of each session.
     beginning: Option<&'static str>,
     open: Option<PgConnection>,
@@ -220,34 +256,9 @@ pub(super) const PINNED: &str = "punctual.pinned";
 
 impl Connection {
     pub fn new(settings: &PostgresSettings, purpose: ConnectionPurpose) -> Self {
-        // Defaults of a role or a database must not break a guarantee. So each connection pins
-        // every setting that it relies on.
-        let deadline = purpose.deadline.as_millis().to_string();
-        let options = settings
-            .options
-            .clone()
-            .application_name(&format!("punctual {}", purpose.name))
-            .statement_cache_capacity(64)
-            .options([
-                ("synchronous_commit", "on"),
-                ("default_transaction_isolation", "read committed"),
-                ("default_transaction_read_only", "off"),
-                ("lock_timeout", "1s"),
-                ("idle_in_transaction_session_timeout", "5s"),
-                ("idle_session_timeout", "0"),
-                // A claim answers before it commits. A client that never reads the answer (a frozen
-                // node, a lost machine) must not keep its rows locked. Over a Unix socket the end
-                // of the process unlocks them.
-                ("tcp_user_timeout", "5s"),
-                ("statement_timeout", deadline.as_str()),
-                ("jit", "off"),
-                (PINNED, "on"),
-            ])
-            .options(purpose.settings.iter().copied());
         Self {
             purpose,
-            options,
-            sessions: settings.sessions.clone(),
+            settings: settings.clone(),
             beginning: None,
             open: None,
             used_at: Monotonic::default(),
@@ -266,11 +277,12 @@ impl Connection {
             Some(open) => open,
             None => {
                 let what = format!("connect for {}", self.purpose.name);
-                let opened = within(self.connect_deadline(), self.connect())
+                // The future is large and rarely needed, so it is on the heap.
+                let opened = within(self.connect_deadline(), Box::pin(self.connect()))
                     .await
                     // Callers wait and retry, whatever the reason is.
                     .map_err(|source| PostgresError::Unreachable { what, source })?;
-                self.sessions.add_one();
+                self.settings.sessions.add_one();
                 opened
             }
         };
@@ -283,8 +295,39 @@ impl Connection {
         self.open().await.map(drop)
     }
 
+    /// Returns the options of a new session.
+    fn options(&self) -> PgConnectOptions {
+        // Defaults of a role or a database must not break a guarantee. So each connection pins
+        // every setting that it relies on.
+        let purpose = self.purpose;
+        let deadline = purpose.deadline.as_millis().to_string();
+        let options = self.settings.current();
+        let names_a_path = |options: &str| options.contains("search_path");
+        let path = (!options.get_options().is_some_and(names_a_path)).then_some(SEARCH_PATH);
+        options
+            .options(path.map(|path| ("search_path", path)))
+            .application_name(&format!("punctual {}", purpose.name))
+            .statement_cache_capacity(64)
+            .options([
+                ("synchronous_commit", "on"),
+                ("default_transaction_isolation", "read committed"),
+                ("default_transaction_read_only", "off"),
+                ("lock_timeout", "1s"),
+                ("idle_in_transaction_session_timeout", "5s"),
+                ("idle_session_timeout", "0"),
+                // A claim answers before it commits. A client that never reads the answer (a frozen
+                // node, a lost machine) must not keep its rows locked. Over a Unix socket the end
+                // of the process unlocks them.
+                ("tcp_user_timeout", "5s"),
+                ("statement_timeout", deadline.as_str()),
+                ("jit", "off"),
+                (PINNED, "on"),
+            ])
+            .options(purpose.settings.iter().copied())
+    }
+
     async fn connect(&self) -> Result<PgConnection, sqlx::Error> {
-        let mut open = self.options.connect().await?;
+        let mut open = self.options().connect().await?;
         if let Some(statement) = self.beginning {
             sqlx::query(statement).execute(&mut open).await?;
         }
@@ -471,5 +514,38 @@ mod tests {
         let settings =
             PostgresSettings::new("postgres://me:hunter2@db/punctual?sslmode=Verify-Full").unwrap();
         assert_eq!(settings.place(), "db:5432/punctual");
+    }
+
+    #[test]
+    fn credentials_are_replaced_and_neither_the_server_nor_its_protection_is() {
+        let url = "postgres://me:hunter2@db/punctual?sslmode=verify-full";
+        let settings = PostgresSettings::new(url).unwrap();
+        let clone = settings.clone();
+        settings.replace_credentials("postgres://you:new@db/punctual?sslmode=verify-full").unwrap();
+        assert_eq!(clone.current().get_username(), "you");
+        for other in [
+            "postgres://you:new@elsewhere/punctual?sslmode=verify-full",
+            "postgres://you:new@db/other?sslmode=verify-full",
+            "postgres://you:new@db:5433/punctual?sslmode=verify-full",
+            "postgres://you:new@db/punctual?sslmode=require",
+            "postgres://you:new@db/punctual",
+            "nonsense",
+        ] {
+            assert!(settings.replace_credentials(other).is_err(), "{other}");
+        }
+        assert_eq!(clone.current().get_username(), "you");
+    }
+
+    #[test]
+    fn the_url_alone_names_another_schema() {
+        let options = |url: &str| {
+            let purpose =
+                ConnectionPurpose { name: "test", deadline: Duration::from_secs(1), settings: &[] };
+            let connection = Connection::new(&PostgresSettings::new(url).unwrap(), purpose);
+            connection.options().get_options().unwrap().to_owned()
+        };
+        assert!(options("postgres://db/p").contains(r#"-c search_path="$user",public,pg_temp "#));
+        let other = options("postgres://db/p?options[search_path]=other");
+        assert!(other.contains("-c search_path=other ") && !other.contains("public"), "{other}");
     }
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use crate::support::{Cluster, eventually};
+use crate::support::{Cluster, Node, eventually};
 
 /// Less than the minute for which a node would pause its claims.
 const SOON: Duration = Duration::from_secs(30);
@@ -23,6 +23,16 @@ async fn take_over_the_clock(cluster: &Cluster) {
     sqlx::raw_sql(sqlx::AssertSqlSafe(text)).execute(&cluster.sql).await.unwrap();
 }
 
+/// A node of the cluster whose sessions see that function: only the URL can make them.
+async fn node_with_that_clock(cluster: &Cluster) -> Node {
+    let url = format!("{}&options[search_path]=public,pg_catalog", cluster.database.url);
+    let mut words = vec!["--database-url", &url, "--kafka", &cluster.stack.kafka];
+    words.extend(["--etcd", &cluster.stack.etcd, "--cluster", &cluster.name]);
+    let mut node = cluster.spawn_bare(&words);
+    node.wait_ready().await;
+    node
+}
+
 async fn step(cluster: &Cluster, by: &str) {
     let done = sqlx::query("update public.step set ahead = ahead + $1::text::interval")
         .bind(by)
@@ -36,7 +46,7 @@ async fn steps_forward_are_followed_at_once_and_only_a_large_one_stops_the_claim
     let cluster = Cluster::start("steps").await;
     take_over_the_clock(&cluster).await;
     let topic = cluster.topic("orders").await;
-    let node = cluster.node().await;
+    let node = node_with_that_clock(&cluster).await;
     let (api, consumer) = (node.api(), cluster.consumer(&topic));
     let steps = async |kind: &str| {
         api.metric(&format!("punctual_clock_steps_total{{step=\"{kind}\"}}")).await
@@ -61,4 +71,20 @@ async fn steps_forward_are_followed_at_once_and_only_a_large_one_stops_the_claim
     .await;
     assert_eq!((steps("followed").await, steps("back").await), (5.0, 0.0));
     assert!(node.log().contains("was set forward by more than 10 s"), "{}", node.log());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_search_path_of_the_database_is_not_followed() {
+    let cluster = Cluster::start("path").await;
+    take_over_the_clock(&cluster).await;
+    let topic = cluster.topic("orders").await;
+    let node = cluster.node().await;
+    let consumer = cluster.consumer(&topic);
+    step(&cluster, "9s").await;
+    for count in 1..=3 {
+        node.api().submit(&json!({ "topic": topic, "delay": 400, "payload": count })).await;
+        consumer.wait_count(count, SOON).await;
+    }
+    let followed = node.api().metric("punctual_clock_steps_total{step=\"followed\"}").await;
+    assert_eq!(followed, 0.0);
 }

@@ -70,7 +70,8 @@ pub fn settings(bootstrap: &str, properties: &[(&str, &str)]) -> KafkaSettings {
         properties: properties
             .iter()
             .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
-            .collect(),
+            .collect::<Vec<_>>()
+            .into(),
         client_id: "punctual-test".to_owned(),
         linger: Duration::from_micros(500),
         publish_deadline: Duration::from_secs(30),

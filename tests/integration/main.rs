@@ -68,6 +68,7 @@ mod replaced;
 mod replay;
 mod restart;
 mod row_locks;
+mod server_credentials;
 mod settings;
 mod signals;
 mod slow_kafka;

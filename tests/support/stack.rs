@@ -133,6 +133,11 @@ impl OwnStack {
         run(&["second-broker", "--name", &self.name]).await;
     }
 
+    /// Gives Kafka's user of a stack with TLS another password.
+    pub async fn kafka_password(&self, password: &str) {
+        run(&["kafka-password", password, "--name", &self.name]).await;
+    }
+
     /// Fills Postgres's disk, or frees its space again.
     pub async fn disk(&self, fullness: &str) {
         run(&["disk", fullness, "--name", &self.name]).await;

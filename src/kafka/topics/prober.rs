@@ -68,6 +68,8 @@ pub(super) struct Prober {
     /// because they are clients of their own.
     unanswered_since: Option<Monotonic>,
     acknowledged_count: u64,
+    /// The version of the operator's properties that the client was made with.
+    properties: u64,
 }
 
 impl Prober {
@@ -80,6 +82,7 @@ impl Prober {
         metrics: KafkaMetrics,
     ) -> Result<watch::Receiver<()>, ClientError> {
         let made_for = contact.patience();
+        let properties = settings.properties.version();
         let admin = settings
             .admin_config(made_for.span())
             .create()
@@ -100,6 +103,7 @@ impl Prober {
             probed_at: None,
             unanswered_since: None,
             acknowledged_count: 0,
+            properties,
         };
         let (alive, thread) = watch::channel(());
         let run = move || {
@@ -134,6 +138,10 @@ impl Prober {
     /// Watches the contact. Acknowledgements prove contact, unless they came before the trouble.
     /// Otherwise a broker is asked when a probe is due.
     fn watch(&mut self) {
+        if self.settings.properties.version() != self.properties {
+            tracing::debug!("the properties have changed; creating a new Kafka admin client");
+            self.renew();
+        }
         if self.has_new_acknowledgements() && !self.contact.is_in_doubt() {
             return self.hold();
         }
@@ -324,6 +332,7 @@ impl Prober {
 
     fn renew(&mut self) {
         let patience = self.contact.patience();
+        self.properties = self.settings.properties.version();
         match self.settings.admin_config(patience.span()).create() {
             Ok(admin) => {
                 self.admin = admin;

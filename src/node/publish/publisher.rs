@@ -164,7 +164,7 @@ impl Publisher {
     pub async fn mend(&self) -> Result<(), ClientError> {
         let mut outcome = Ok(());
         for line in self.lines() {
-            outcome = outcome.and(line.mend()).and(line.check().await);
+            outcome = outcome.and(line.renew_idle()).and(line.mend()).and(line.check().await);
         }
         outcome
     }

@@ -86,7 +86,11 @@ mod tests {
             ("postgres:///punctual?host=/run/postgresql", None),
             ("postgres://me@%2Frun%2Fpostgresql/punctual", None),
         ] {
-            assert_eq!(PostgresSettings::new(url).unwrap().unverified_host(), host, "{url}");
+            assert_eq!(
+                PostgresSettings::new(url).unwrap().unverified_host().as_deref(),
+                host,
+                "{url}"
+            );
         }
     }
 

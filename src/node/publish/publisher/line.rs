@@ -44,6 +44,8 @@ pub(super) struct LineProducer {
     pub inner: kafka::Producer,
     marks: Arc<Marks>,
     pulse: Mutex<AckProgress>,
+    /// The version of the operator's properties that the producer was made with.
+    properties: u64,
 }
 
 /// The flags that a producer shares with the thread of its delivery reports.
@@ -100,6 +102,7 @@ impl Maker {
             reports.take_in(report, marked.is_retired.load(Ordering::Relaxed));
         };
         let hooks = Hooks::new(take_in, move || clock.now().unwrap_or_default());
+        let properties = self.settings.properties.version();
         let inner = kafka::Producer::new(
             &self.settings,
             mode,
@@ -108,7 +111,7 @@ impl Maker {
             hooks,
         )?;
         let pulse = Mutex::new(AckProgress { acknowledged: 0, since: clock::monotonic() });
-        Ok(Arc::new(LineProducer { inner, marks, pulse }))
+        Ok(Arc::new(LineProducer { inner, marks, pulse, properties }))
     }
 }
 
@@ -130,6 +133,32 @@ impl PublishLine {
 
     pub(super) fn current(&self) -> Arc<LineProducer> {
         Arc::clone(&self.current.read())
+    }
+
+    /// Replaces a producer that was made with other properties, such as a password that is not valid
+    /// any more, while it has no records: two producers could change their order. A busy one lives
+    /// on. It is replaced when it is idle, or when it has lost its connections.
+    ///
+    /// # Errors
+    /// When no new producer can be made.
+    pub(super) fn renew_idle(&self) -> Result<(), ClientError> {
+        let version = self.maker.settings.properties.version();
+        let is_due = |old: &LineProducer| old.properties != version && old.inner.in_flight() == 0;
+        if !is_due(&self.current.read()) {
+            return Ok(());
+        }
+        let new = self.maker.make(self.mode)?;
+        let mut current = self.current.write();
+        // A sender has a handle of its own while it sends.
+        let is_idle = Arc::strong_count(&current) == 1 && is_due(&current);
+        let other = if is_idle { std::mem::replace(&mut *current, new) } else { new };
+        drop(current);
+        self.retire(other, Retire::None);
+        if is_idle {
+            self.maker.metrics.producer_replaced();
+            tracing::info!(producer = self.name(), "replaced a producer: its properties changed");
+        }
+        Ok(())
     }
 
     /// Makes a new producer when the current one has failed for good, or has lost track of a
