@@ -53,7 +53,7 @@ pub fn read(text: &str, burst_min: u64) -> Result<Document, Vec<Remark>> {
 
 fn policy(reader: &mut Reader<'_>, root: &Table<'_>) -> (Policy, Vec<usize>) {
     let table = root.get_ref();
-    let known = ["version", "roles", "principals", "certificate", "jwt", "anonymous"];
+    let known = ["version", "roles", "principals", "certificate", "jwt", "anonymous", "topics"];
     reader.known_keys(table, &known);
     match table.get("version") {
         Some(version) if is_one(version.get_ref()) => {}
@@ -66,6 +66,7 @@ fn policy(reader: &mut Reader<'_>, root: &Table<'_>) -> (Policy, Vec<usize>) {
         Principals::read(reader, table.get("principals"), &mut roles);
     let certificates = certificates::read(reader, table.get("certificate"), &mut roles);
     let issuers = issuers::read(reader, table.get("jwt"), &mut roles);
+    let topic_limits = limits::of_topics(reader, table.get("topics"));
     let is_empty = principals.is_empty()
         && certificates.is_empty()
         && issuers.is_empty()
@@ -77,7 +78,8 @@ fn policy(reader: &mut Reader<'_>, root: &Table<'_>) -> (Policy, Vec<usize>) {
     let (issuers, places): (Vec<_>, Vec<_>) = issuers.into_iter().unzip();
     let lines = places.iter().map(|place| reader.line(place)).collect();
     let policy = Policy::new(principals, tokens, anonymous);
-    (policy.with_certificates(certificates).with_issuers(issuers), lines)
+    let policy = policy.with_certificates(certificates).with_issuers(issuers);
+    (policy.with_topic_limits(topic_limits), lines)
 }
 
 fn anonymous(reader: &mut Reader<'_>, value: &Value<'_>, roles: &mut Roles) -> Option<Caller> {

@@ -1,4 +1,4 @@
-//! Limits of principals, and how much of them is used.
+//! Limits of principals and of topics, and how much of them is used.
 //!
 //! Limits count on each node alone, by the monotonic clock. A rate is a bucket that refills all the
 //! time (GCRA), and holds one number: the time when the bucket is full again. A request takes all
@@ -12,15 +12,16 @@ use std::time::Duration;
 use az::SaturatingAs as _;
 use parking_lot::Mutex;
 
+use super::pattern::Pattern;
 use crate::domain::{Monotonic, PrincipalName};
 
-/// The most principals with limits whose use is counted at a time.
+/// The most principals and topic patterns with limits whose use is counted at a time.
 const PRINCIPALS_MAX: usize = 10_000;
 /// How long a principal beyond them waits.
 const FULL_WAIT: Duration = Duration::from_secs(1);
 const NANOS: u128 = 1_000_000_000;
 
-/// The limits of a principal. `None` is no limit.
+/// The limits of a principal, or of the topics of a pattern. `None` is no limit.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Limits {
     pub tasks: Option<Rate>,
@@ -48,9 +49,35 @@ pub struct Rate {
     pub burst: u64,
 }
 
+/// Whose use is counted.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub enum Limited {
+    Principal(PrincipalName),
+    /// All callers together, on all topics of the pattern.
+    Topics(Pattern),
+}
+
+/// What a submit needs from one set of limits.
+#[derive(Debug)]
+pub struct Needed<'a> {
+    pub whose: Limited,
+    pub limits: &'a Limits,
+    pub tasks: usize,
+    pub bytes: usize,
+}
+
+impl Needed<'_> {
+    /// Counts one task more.
+    pub fn add(&mut self, bytes: usize) {
+        self.tasks = self.tasks.saturating_add(1);
+        self.bytes = self.bytes.saturating_add(bytes);
+    }
+}
+
 /// A reached limit.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Exceeded {
+    pub whose: Limited,
     /// Its name in the auth file.
     pub limit: &'static str,
     /// After this time the same request fits, if the principal asks for nothing else meanwhile.
@@ -105,32 +132,42 @@ impl Used {
 /// The use of all limits on the node. It outlives changes of the auth file.
 #[derive(Default, Debug)]
 pub struct Quotas {
-    used: Mutex<HashMap<PrincipalName, Used>>,
+    used: Mutex<HashMap<Limited, Used>>,
 }
 
 impl Quotas {
-    /// Takes what a submit of `tasks` tasks with `bytes` bytes in all needs.
+    /// Takes what a submit needs from all limits that hold for it. No two of them are of the same
+    /// principal or pattern.
     ///
     /// # Errors
     /// When one of the limits is reached. Then nothing is taken.
-    pub fn take_submit(
-        &self,
-        (name, limits): (&PrincipalName, &Limits),
-        (tasks, bytes): (usize, usize),
-        now: Monotonic,
-    ) -> Result<(), Exceeded> {
-        self.change((name, limits), now, |used| {
-            let taken = |bucket: &mut Bucket, rate: Option<Rate>, amount: usize, limit| {
-                rate.map(|rate| bucket.after(rate, amount.saturating_as(), now))
-                    .transpose()
-                    .map_err(|retry_after| Exceeded { limit, retry_after })
-            };
-            let tasks = taken(&mut used.tasks, limits.tasks, tasks, "tasks_per_second")?;
-            let bytes = taken(&mut used.bytes, limits.bytes, bytes, "bytes_per_second")?;
-            used.tasks.full_at = tasks.unwrap_or_default();
-            used.bytes.full_at = bytes.unwrap_or_default();
-            Ok(())
-        })
+    pub fn take_submit(&self, needed: &[Needed<'_>], now: Monotonic) -> Result<(), Exceeded> {
+        let is_counted = |limits: &Limits| limits.tasks.is_some() || limits.bytes.is_some();
+        let needed: Vec<_> = needed.iter().filter(|needed| is_counted(needed.limits)).collect();
+        if needed.is_empty() {
+            return Ok(());
+        }
+        let mut all = self.used.lock();
+        let mut taken = Vec::with_capacity(needed.len());
+        for Needed { whose, limits, tasks, bytes } in needed {
+            make_room(&mut all, whose, now)?;
+            let mut used = all.get(whose).copied().unwrap_or_default();
+            for (bucket, rate, amount, limit) in [
+                (&mut used.tasks, limits.tasks, *tasks, "tasks_per_second"),
+                (&mut used.bytes, limits.bytes, *bytes, "bytes_per_second"),
+            ] {
+                let Some(rate) = rate else { continue };
+                let full_at = bucket.after(rate, amount.saturating_as(), now);
+                bucket.full_at = full_at.map_err(|retry_after| Exceeded {
+                    whose: whose.clone(),
+                    limit,
+                    retry_after,
+                })?;
+            }
+            taken.push((whose.clone(), used));
+        }
+        all.extend(taken);
+        Ok(())
     }
 
     /// Takes what one request that reads needs.
@@ -142,8 +179,10 @@ impl Quotas {
         let Some(rate) = limits.reads else { return Ok(()) };
         self.change((name, limits), now, |used| {
             let full_at = used.reads.after(rate, 1, now);
-            used.reads.full_at = full_at
-                .map_err(|retry_after| Exceeded { limit: "reads_per_second", retry_after })?;
+            used.reads.full_at = full_at.map_err(|retry_after| {
+                let whose = Limited::Principal(name.clone());
+                Exceeded { whose, limit: "reads_per_second", retry_after }
+            })?;
             Ok(())
         })
     }
@@ -157,12 +196,14 @@ impl Quotas {
         let Some(requests_max) = limits.requests else { return Ok(None) };
         self.change((name, limits), now, |used| {
             if used.requests >= requests_max {
-                return Err(Exceeded { limit: "requests", retry_after: FULL_WAIT });
+                let whose = Limited::Principal(name.clone());
+                return Err(Exceeded { whose, limit: "requests", retry_after: FULL_WAIT });
             }
             used.requests = used.requests.saturating_add(1);
             Ok(())
         })?;
-        Ok(Some(InProgress { quotas: Arc::clone(self), name: name.clone() }))
+        let whose = Limited::Principal(name.clone());
+        Ok(Some(InProgress { quotas: Arc::clone(self), whose }))
     }
 
     fn change(
@@ -174,27 +215,39 @@ impl Quotas {
         if !limits.is_counted() {
             return Ok(());
         }
-        let mut used = self.used.lock();
-        if used.len() >= PRINCIPALS_MAX && !used.contains_key(name) {
-            used.retain(|_, used| !used.is_nothing(now));
-            if used.len() >= PRINCIPALS_MAX {
-                return Err(Exceeded { limit: "principals", retry_after: FULL_WAIT });
-            }
-        }
-        change(used.entry(name.clone()).or_default())
+        let mut all = self.used.lock();
+        let whose = Limited::Principal(name.clone());
+        make_room(&mut all, &whose, now)?;
+        change(all.entry(whose).or_default())
     }
+}
+
+/// Ensures that there is room for an entry of `whose`.
+fn make_room(
+    all: &mut HashMap<Limited, Used>,
+    whose: &Limited,
+    now: Monotonic,
+) -> Result<(), Exceeded> {
+    if all.len() >= PRINCIPALS_MAX && !all.contains_key(whose) {
+        all.retain(|_, used| !used.is_nothing(now));
+        if all.len() >= PRINCIPALS_MAX {
+            let whose = whose.clone();
+            return Err(Exceeded { whose, limit: "principals", retry_after: FULL_WAIT });
+        }
+    }
+    Ok(())
 }
 
 /// A request in progress that counts against the limit of its principal.
 #[derive(Debug)]
 pub struct InProgress {
     quotas: Arc<Quotas>,
-    name: PrincipalName,
+    whose: Limited,
 }
 
 impl Drop for InProgress {
     fn drop(&mut self) {
-        if let Some(used) = self.quotas.used.lock().get_mut(&self.name) {
+        if let Some(used) = self.quotas.used.lock().get_mut(&self.whose) {
             used.requests = used.requests.saturating_sub(1);
         }
     }
@@ -207,16 +260,27 @@ mod tests {
     use super::*;
 
     /// A principal, and what it may use.
-    struct Limited(PrincipalName, Limits);
+    struct Holder(PrincipalName, Limits);
 
-    impl Limited {
+    impl Holder {
         fn parts(&self) -> (&PrincipalName, &Limits) {
             (&self.0, &self.1)
         }
     }
 
-    fn principal(name: &str, limits: Limits) -> Limited {
-        Limited(PrincipalName::new(name).unwrap(), limits)
+    fn principal(name: &str, limits: Limits) -> Holder {
+        Holder(PrincipalName::new(name).unwrap(), limits)
+    }
+
+    /// Takes for a principal alone.
+    fn submit(
+        quotas: &Quotas,
+        holder: &Holder,
+        (tasks, bytes): (usize, usize),
+        now: Monotonic,
+    ) -> Result<(), Exceeded> {
+        let whose = Limited::Principal(holder.0.clone());
+        quotas.take_submit(&[Needed { whose, limits: &holder.1, tasks, bytes }], now)
     }
 
     fn tasks(per_second: u64, burst: u64) -> Limits {
@@ -230,7 +294,7 @@ mod tests {
     #[test]
     fn a_burst_passes_and_one_task_more_waits_for_exactly_its_time() {
         let (quotas, ann) = (Quotas::default(), principal("ann", tasks(10, 100)));
-        let take = |tasks, millis| quotas.take_submit(ann.parts(), (tasks, 0), at(millis));
+        let take = |tasks, millis| submit(&quotas, &ann, (tasks, 0), at(millis));
         assert_eq!(take(99, 0), Ok(()));
         assert_eq!(take(1, 0), Ok(()), "the whole burst");
         let exceeded = take(1, 0).unwrap_err();
@@ -246,10 +310,10 @@ mod tests {
     fn a_principal_that_floods_slows_no_other() {
         let quotas = Quotas::default();
         let [ann, bob] = ["ann", "bob"].map(|name| principal(name, tasks(10, 10)));
-        let refused = (0..1000).filter(|_| quotas.take_submit(ann.parts(), (1, 0), at(0)).is_err());
+        let refused = (0..1000).filter(|_| submit(&quotas, &ann, (1, 0), at(0)).is_err());
         assert_eq!(refused.count(), 990);
         for millis in [0, 1, 2] {
-            assert_eq!(quotas.take_submit(bob.parts(), (3, 0), at(millis)), Ok(()));
+            assert_eq!(submit(&quotas, &bob, (3, 0), at(millis)), Ok(()));
         }
     }
 
@@ -258,7 +322,7 @@ mod tests {
         let bytes =
             Limits { bytes: Some(Rate { per_second: 1000, burst: 1000 }), ..Limits::default() };
         let (quotas, ann) = (Quotas::default(), principal("ann", bytes));
-        let take = |bytes, millis| quotas.take_submit(ann.parts(), (1, bytes), at(millis));
+        let take = |bytes, millis| submit(&quotas, &ann, (1, bytes), at(millis));
         assert_eq!(take(5000, 0), Ok(()));
         let exceeded = take(1, 0).unwrap_err();
         assert_eq!(exceeded.limit, "bytes_per_second");
@@ -271,12 +335,30 @@ mod tests {
     fn a_submit_takes_from_both_limits_or_from_none() {
         let limits = Limits { bytes: Some(Rate { per_second: 10, burst: 10 }), ..tasks(10, 10) };
         let (quotas, ann) = (Quotas::default(), principal("ann", limits));
-        assert_eq!(quotas.take_submit(ann.parts(), (1, 10), at(0)), Ok(()));
-        assert_eq!(
-            quotas.take_submit(ann.parts(), (9, 1), at(0)).unwrap_err().limit,
-            "bytes_per_second"
-        );
-        assert_eq!(quotas.take_submit(ann.parts(), (9, 0), at(0)), Ok(()));
+        assert_eq!(submit(&quotas, &ann, (1, 10), at(0)), Ok(()));
+        assert_eq!(submit(&quotas, &ann, (9, 1), at(0)).unwrap_err().limit, "bytes_per_second");
+        assert_eq!(submit(&quotas, &ann, (9, 0), at(0)), Ok(()));
+    }
+
+    #[test]
+    fn limits_of_topics_hold_for_all_principals_together_and_take_all_or_nothing() {
+        let (quotas, limits) = (Quotas::default(), tasks(1, 10));
+        let pattern = Pattern::new("orders.*").unwrap();
+        let take = |name: &str, count| {
+            let holder = principal(name, tasks(1, 100));
+            let needed = |whose, limits| Needed { whose, limits, tasks: count, bytes: 0 };
+            let own = needed(Limited::Principal(holder.0.clone()), &holder.1);
+            let topics = needed(Limited::Topics(pattern.clone()), &limits);
+            quotas.take_submit(&[own, topics], at(0))
+        };
+        assert_eq!(take("ann", 6), Ok(()));
+        let exceeded = take("bob", 5).unwrap_err();
+        assert_eq!(exceeded.whose, Limited::Topics(pattern.clone()));
+        assert_eq!(exceeded.retry_after, Duration::from_secs(1));
+        assert_eq!(take("bob", 4), Ok(()));
+        let bob = principal("bob", tasks(1, 100));
+        assert_eq!(submit(&quotas, &bob, (96, 0), at(0)), Ok(()), "the refusal took nothing");
+        assert!(submit(&quotas, &bob, (1, 0), at(0)).is_err());
     }
 
     #[test]
@@ -302,7 +384,7 @@ mod tests {
         };
         let quotas = Quotas::default();
         let ann = principal("ann", reads(2));
-        let read = |ann: &Limited| quotas.take_read(ann.parts(), at(0)).is_ok();
+        let read = |ann: &Holder| quotas.take_read(ann.parts(), at(0)).is_ok();
         assert!(read(&ann) && read(&ann) && !read(&ann));
         let more = principal("ann", reads(3));
         assert!(read(&more), "the auth file has changed");
@@ -313,14 +395,11 @@ mod tests {
         let quotas = Quotas::default();
         for number in 0..PRINCIPALS_MAX {
             let one = principal(&format!("p{number}"), tasks(1, 1));
-            assert_eq!(quotas.take_submit(one.parts(), (1, 0), at(0)), Ok(()));
+            assert_eq!(submit(&quotas, &one, (1, 0), at(0)), Ok(()));
         }
         let more = principal("more", tasks(1, 1));
-        assert_eq!(
-            quotas.take_submit(more.parts(), (1, 0), at(0)).unwrap_err().limit,
-            "principals"
-        );
-        assert_eq!(quotas.take_submit(more.parts(), (1, 0), at(1000)), Ok(()));
+        assert_eq!(submit(&quotas, &more, (1, 0), at(0)).unwrap_err().limit, "principals");
+        assert_eq!(submit(&quotas, &more, (1, 0), at(1000)), Ok(()));
         assert_eq!(quotas.used.lock().len(), 1);
     }
 
@@ -335,7 +414,7 @@ mod tests {
             for (pause, amount) in asks {
                 now += pause;
                 let amount = amount.min(usize::try_from(burst).unwrap());
-                match quotas.take_submit(ann.parts(), (amount, 0), at(now)) {
+                match submit(&quotas, &ann, (amount, 0), at(now)) {
                     Ok(()) => taken += u64::try_from(amount).unwrap(),
                     Err(exceeded) => {
                         let later = Monotonic::from_start(
@@ -344,8 +423,8 @@ mod tests {
                         let earlier = Monotonic::from_start(
                             at(now).since_start() + exceeded.retry_after - Duration::from_nanos(1),
                         );
-                        prop_assert!(quotas.take_submit(ann.parts(), (amount, 0), earlier).is_err());
-                        prop_assert!(quotas.take_submit(ann.parts(), (amount, 0), later).is_ok());
+                        prop_assert!(submit(&quotas, &ann, (amount, 0), earlier).is_err());
+                        prop_assert!(submit(&quotas, &ann, (amount, 0), later).is_ok());
                         taken += u64::try_from(amount).unwrap();
                         now += u64::try_from(exceeded.retry_after.as_millis()).unwrap() + 1;
                     }

@@ -9,9 +9,11 @@ use super::credential::certificate::{self, CertificateEntry, PeerCertificate};
 use super::credential::jwt::compact::Refusal;
 use super::credential::jwt::issuer::{Issuer, Issuers, NotProven};
 use super::credential::token::{Token, TokenHash, TokenId};
+use super::limits::Limits;
+use super::pattern::Pattern;
 use super::principal::{Caller, CredentialId, Principal};
 use super::rights::Rights;
-use crate::domain::Timestamp;
+use crate::domain::{Timestamp, TopicName};
 
 /// A token of the auth file. The times are of the cluster's clock.
 #[derive(Clone, Debug)]
@@ -34,6 +36,7 @@ pub struct Policy {
     tokens: HashMap<TokenId, TokenEntry>,
     certificates: Vec<CertificateEntry>,
     issuers: Issuers,
+    topic_limits: Vec<(Pattern, Limits)>,
 }
 
 /// Why a request has no caller. The first two may be told to the caller. The others have the same
@@ -76,6 +79,7 @@ impl Policy {
             tokens: HashMap::new(),
             certificates: Vec::new(),
             issuers: Issuers::default(),
+            topic_limits: Vec::new(),
         }
     }
 
@@ -87,7 +91,22 @@ impl Policy {
         anonymous: Option<Caller>,
     ) -> Self {
         let (certificates, issuers) = (Vec::new(), Issuers::default());
-        Self { is_open: false, anonymous, principals, tokens, certificates, issuers }
+        let topic_limits = Vec::new();
+        Self { is_open: false, anonymous, principals, tokens, certificates, issuers, topic_limits }
+    }
+
+    /// Adds limits of topics. No two of them have the same pattern.
+    #[must_use]
+    pub fn with_topic_limits(mut self, topic_limits: Vec<(Pattern, Limits)>) -> Self {
+        self.topic_limits = topic_limits;
+        self
+    }
+
+    /// Returns all limits that hold for a topic. As in rules that deny, `*` and prefixes cover names
+    /// that begin with `_`, too.
+    pub fn topic_limits(&self, topic: &TopicName) -> impl Iterator<Item = (&Pattern, &Limits)> {
+        let covering = self.topic_limits.iter().filter(move |(pattern, _)| pattern.denies(topic));
+        covering.map(|(pattern, limits)| (pattern, limits))
     }
 
     /// Adds entries for client certificates. No two of them cover the same name.

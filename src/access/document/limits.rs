@@ -1,12 +1,13 @@
-//! The limits of a principal, as the file writes them.
+//! The limits of a principal or of topics, as the file writes them.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use toml::de::DeTable;
 
-use super::reader::Reader;
+use super::reader::{Reader, Value};
 use crate::access::limits::{Limits, Rate};
+use crate::access::pattern::Pattern;
 use crate::domain::time::duration;
 
 const KEYS: [&str; 7] = [
@@ -51,6 +52,25 @@ pub fn read(reader: &mut Reader<'_>, table: &DeTable<'_>) -> Limits {
         delay_max: delay_max(reader, limits),
         record_max: amount(reader, "record_max").and_then(|bytes| usize::try_from(bytes).ok()),
     }
+}
+
+/// Reads the limits of topics: a table for each pattern.
+pub fn of_topics(reader: &mut Reader<'_>, value: Option<&Value<'_>>) -> Vec<(Pattern, Limits)> {
+    let mut read = Vec::new();
+    for (text, value) in reader.members(value, "topics") {
+        let pattern = Pattern::new(&text)
+            .map_err(|error| reader.problem(&value.span(), error.to_string()))
+            .ok();
+        let Some(table) = reader.table(value, &format!("the topics {text:?}")) else { continue };
+        reader.known_keys(table, &["limits"]);
+        let limits = self::read(reader, table);
+        if limits.reads.is_some() || limits.requests.is_some() {
+            let text = "`reads_per_second` and `requests` are limits of principals, not of topics";
+            reader.problem(&value.span(), text);
+        }
+        read.extend(pattern.map(|pattern| (pattern, limits)));
+    }
+    read
 }
 
 fn delay_max(reader: &mut Reader<'_>, limits: &DeTable<'_>) -> Option<Duration> {

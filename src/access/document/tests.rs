@@ -377,3 +377,28 @@ fn wrong_limits_are_told() {
         assert!(told.len() == 1 && told[0].contains(part), "{limits}: {told:?}");
     }
 }
+
+#[test]
+fn topics_have_limits_of_their_own() {
+    let anonymous = "version = 1\n[anonymous]\nallow = [{ actions = ['read'], topics = ['a'] }]\n";
+    let text = |topics: &str| format!("{anonymous}{topics}");
+    let file = "[topics.'orders.*'.limits]\ntasks_per_second = 10\n[topics.'*']\nlimits = { delay_max = '1d', record_max = 5 }\n";
+    let policy = read(&text(file), 0).unwrap().policy;
+    let of = |topic: &str| {
+        let topic = TopicName::new(topic).unwrap();
+        policy.topic_limits(&topic).map(|(pattern, _)| pattern.to_string()).collect::<Vec<_>>()
+    };
+    assert_eq!((of("orders.a"), of("_x")), (vec!["*".into(), "orders.*".into()], vec!["*".into()]));
+    for (wrong, part) in [
+        ("[topics.'a*b']", "`*`"),
+        ("[topics.a]\nlimits = { requests = 1 }", "limits of principals"),
+        ("[topics.a]\nlimits = { reads_per_second = 1 }", "limits of principals"),
+        ("[topics.a]\nlimit = {}", "limit"),
+        ("[topics]\na = 1", "not a table"),
+    ] {
+        let told = problems(&text(wrong));
+        assert!(told.len() == 1 && told[0].contains(part), "{wrong}: {told:?}");
+    }
+    let told = read(&text("[topics.a]\nlimits = { tasks_per_second = 5 }"), 6).unwrap_err();
+    assert!(told[0].text.contains("--batch-max"), "{told:?}");
+}

@@ -1,7 +1,11 @@
 //! The limits of a principal, as requests meet them.
 
-use crate::access::limits::{Exceeded, InProgress};
-use crate::access::{Caller, PolicyHandle};
+use std::collections::BTreeMap;
+use std::iter;
+
+use crate::access::limits::{Exceeded, InProgress, Limited, Limits, Needed};
+use crate::access::pattern::Pattern;
+use crate::access::{Caller, Policy, PolicyHandle};
 use crate::api::problems::problem::Problem;
 use crate::api::problems::problem_type::ProblemType;
 use crate::api::problems::refusal::FieldOrigin;
@@ -28,8 +32,9 @@ pub fn begin(
     Ok(in_progress)
 }
 
-/// Takes what a submit needs from the limits of its caller. All tasks that could be read are
-/// counted, also those that are refused afterwards: each of them costs a look at its topic.
+/// Takes what a submit needs from the limits of its caller and of the topics. All tasks that could
+/// be read are counted, also those that are refused afterwards: each of them costs a look at its
+/// topic.
 ///
 /// # Errors
 /// 429 when there is not enough for all of them. Then nothing is taken.
@@ -38,29 +43,53 @@ pub fn charge<'a>(
     caller: &Caller,
     drafts: impl Iterator<Item = &'a Draft>,
 ) -> Result<(), Problem> {
-    let (tasks, bytes) = drafts.fold((0_usize, 0_usize), |(tasks, bytes), draft| {
-        (tasks.saturating_add(1), bytes.saturating_add(draft.record.bytes()))
-    });
-    if tasks == 0 {
+    let current = policy.current();
+    let (name, limits) = caller.principal.limited();
+    let mut own = Needed { whose: Limited::Principal(name.clone()), limits, tasks: 0, bytes: 0 };
+    let mut of_topics: BTreeMap<&Pattern, Needed<'_>> = BTreeMap::new();
+    for draft in drafts {
+        let bytes = draft.record.bytes();
+        own.add(bytes);
+        for (pattern, limits) in current.topic_limits(&draft.record.topic) {
+            let whose = || Limited::Topics(pattern.clone());
+            let needed = || Needed { whose: whose(), limits, tasks: 0, bytes: 0 };
+            of_topics.entry(pattern).or_insert_with(needed).add(bytes);
+        }
+    }
+    if own.tasks == 0 {
         return Ok(());
     }
-    let (limited, now) = (caller.principal.limited(), clock::monotonic());
-    let taken = policy.quotas().take_submit(limited, (tasks, bytes), now);
+    let needed: Vec<Needed<'_>> = iter::once(own).chain(of_topics.into_values()).collect();
+    let taken = policy.quotas().take_submit(&needed, clock::monotonic());
     taken.map_err(|exceeded| Problem::quota_exceeded(&exceeded))
 }
 
-/// Checks one task against the limits of its caller.
+/// Checks one task against the limits of its caller and of its topic.
 pub fn check(
+    policy: &Policy,
     caller: &Caller,
     draft: &Draft,
     origin: FieldOrigin,
     arrived_at: Option<Timestamp>,
 ) -> Result<(), Problem> {
-    let limits = &caller.principal.limits;
+    let of_topic = policy.topic_limits(&draft.record.topic).map(|(_, limits)| (limits, "topic"));
+    let all = iter::once((&caller.principal.limits, "caller")).chain(of_topic);
+    for (limits, whose) in all {
+        check_one((limits, whose), draft, origin, arrived_at)?;
+    }
+    Ok(())
+}
+
+fn check_one(
+    (limits, whose): (&Limits, &str),
+    draft: &Draft,
+    origin: FieldOrigin,
+    arrived_at: Option<Timestamp>,
+) -> Result<(), Problem> {
     let bytes = draft.record.bytes();
     if let Some(record_max) = limits.record_max.filter(|record_max| bytes > *record_max) {
         let detail = format!(
-            "key, payload and headers have {bytes} bytes; for this caller a record has at most \
+            "key, payload and headers have {bytes} bytes; for this {whose} a record has at most \
              {record_max} (`record_max`)"
         );
         return Err(Problem::new(ProblemType::RecordTooLarge, detail).at(origin.payload));
@@ -73,7 +102,7 @@ pub fn check(
     if let Some(delay_max) = limits.delay_max.filter(|delay_max| delay > *delay_max) {
         let longest = spelled(delay_max);
         let detail =
-            format!("a task of this caller may be due at most {longest} ahead (`delay_max`)");
+            format!("a task of this {whose} may be due at most {longest} ahead (`delay_max`)");
         return Err(Problem::new(ProblemType::TooFarAhead, detail).at(origin.due));
     }
     Ok(())
@@ -85,7 +114,6 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::access::limits::Limits;
     use crate::access::{CredentialId, Principal};
     use crate::domain::{Headers, PrincipalName, Record, TopicName};
 
@@ -109,7 +137,9 @@ mod tests {
             };
             let draft = Draft { record, name: None, due, tracking: None };
             let origin = FieldOrigin { due: "delay", payload: "payload" };
-            check(&caller, &draft, origin, Some(now)).err().map(|problem| problem.kind())
+            check(&Policy::open(), &caller, &draft, origin, Some(now))
+                .err()
+                .map(|problem| problem.kind())
         };
         let minute = Duration::from_secs(60);
         assert_eq!(kind(Due::After(minute), 10), None);

@@ -11,6 +11,7 @@ use axum::http::{HeaderValue, Request, StatusCode, Uri, header};
 use axum::response::Response;
 use serde::Serialize;
 
+use crate::access::Policy;
 use crate::access::permit::Right;
 use crate::api::access::guard::Guard;
 use crate::api::access::limits;
@@ -53,7 +54,7 @@ pub async fn submit(
     let read = move |text: &str| reader.read(text);
     let (draft, origin) = body::parse(&shared, deadline, bytes, read).await?;
     let draft = guard.permit_draft(idempotency::name(draft, key)?)?;
-    limits::check(guard.caller(), draft.draft(), origin, arrived_at)?;
+    limits::check(&shared.policy.current(), guard.caller(), draft.draft(), origin, arrived_at)?;
     limits::charge(&shared.policy, guard.caller(), iter::once(draft.draft()))?;
     let echo = echo_of(draft.draft());
     let submitting = deadline.hold(shared.service.submit(draft, arrived_at));
@@ -131,7 +132,13 @@ pub async fn submit_batch(
     idempotency::refuse(request.headers(), NO_KEY_OF_BATCH)?;
     let reader = DraftReader::of(request.headers());
     let (bytes, share) = body::read(&shared, request, deadline).await?;
-    let batch = BatchReader { shared: shared.clone(), guard: guard.clone(), arrived_at, reader };
+    let batch = BatchReader {
+        shared: shared.clone(),
+        policy: shared.policy.current(),
+        guard: guard.clone(),
+        arrived_at,
+        reader,
+    };
     let (_share, (drafts, mut done)) =
         body::parse(&shared, deadline, bytes, move |text| batch.read(text, share)).await?;
     if !drafts.is_empty() {
@@ -185,6 +192,7 @@ type ReadBatch = (Vec<(ReadItem, PermittedDraft)>, Vec<(usize, DoneItem)>);
 /// Reads the items of a bulk submit.
 struct BatchReader {
     shared: Arc<ApiShared>,
+    policy: Arc<Policy>,
     guard: Guard,
     arrived_at: Option<Timestamp>,
     reader: DraftReader,
@@ -226,7 +234,8 @@ impl BatchReader {
     fn item(&mut self, text: &str) -> Result<(PermittedDraft, FieldOrigin), Problem> {
         let (draft, origin) = self.reader.read(text)?;
         let draft = self.guard.permit_draft(draft)?;
-        limits::check(self.guard.caller(), draft.draft(), origin, self.arrived_at)?;
+        let caller = self.guard.caller();
+        limits::check(&self.policy, caller, draft.draft(), origin, self.arrived_at)?;
         Ok((draft, origin))
     }
 }

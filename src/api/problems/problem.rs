@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use super::problem_type::{ProblemType, TYPE_PREFIX};
 use crate::access::Action;
-use crate::access::limits::Exceeded;
+use crate::access::limits::{Exceeded, Limited};
 use crate::api::json::answers::{DisplayJson, Shows, TaskJson};
 use crate::domain::{TaskId, TaskView, TopicName};
 use crate::node::messages::NotReady;
@@ -190,8 +190,12 @@ impl Problem {
         let nanos = exceeded.retry_after.subsec_nanos();
         let seconds = exceeded.retry_after.as_secs().saturating_add(u64::from(nanos > 0)).max(1);
         let limit = exceeded.limit;
+        let whose = match &exceeded.whose {
+            Limited::Principal(_) => "this caller".to_owned(),
+            Limited::Topics(pattern) => format!("the topics {pattern}"),
+        };
         let detail =
-            format!("nothing was done: the limit `{limit}` of this caller is reached on this node");
+            format!("nothing was done: the limit `{limit}` of {whose} is reached on this node");
         let more = More { retry_after: Some(seconds), ..More::default() };
         let problem = Self::new(ProblemType::QuotaExceeded, detail);
         Self { more: Some(Box::new(more)), limit: Some("quota"), ..problem }

@@ -275,8 +275,8 @@ problem_types! {
                `--connections-max`."
     }
     QuotaExceeded(429, "quota-exceeded", "A limit of this caller is reached") {
-        when: "The principal has used up one of its `limits` in the auth file on this node; \
-               `detail` names it. A batch is taken as a whole or not at all, and tasks that are \
+        when: "The principal, or the topic, has used up one of its `limits` in the auth file on this \
+               node; `detail` names it. A batch is taken as a whole or not at all, and tasks that are \
                refused count as well. Nothing was done.",
         then: "Repeat the request after `Retry-After` seconds: it is safe, and it passes if the \
                principal asks for nothing else meanwhile. Ask the operator for a higher limit."

@@ -12,8 +12,13 @@ struct Limited {
 
 impl Limited {
     fn new(limits: &str) -> Self {
+        Self::with(limits, "")
+    }
+
+    /// Adds more to the file.
+    fn with(limits: &str, more: &str) -> Self {
         let tokens = [(); 2].map(|()| Token::generate().unwrap());
-        let mut text = "version = 1\n".to_owned();
+        let mut text = format!("version = 1\n{more}\n");
         for (name, token) in ["ann", "bob"].iter().zip(&tokens) {
             text.push_str(&format!(
                 "[principals.{name}]\nallow = [ {{ actions = ['*'], topics = ['*'] }} ]\nlimits = {{ {limits} }}\ntokens = [ {{ id = '{}', sha256 = '{}' }} ]\n",
@@ -95,4 +100,26 @@ async fn reads_and_requests_have_limits_of_their_own() {
     assert_eq!(limited.ask(1, bare("GET", "/v1/whoami")).await.status(), 200);
     drop(kept);
     assert_eq!(limited.ask(0, bare("GET", "/v1/whoami")).await.status(), 200);
+}
+
+#[tokio::test]
+async fn topics_have_limits_that_all_callers_share() {
+    let topics = "[topics.'t*']\nlimits = { tasks_per_second = 1, burst = 10, record_max = 2 }\n[topics.t-late]\nlimits = { delay_max = '1m' }";
+    let limited = Limited::with("tasks_per_second = 1, burst = 100", topics);
+    assert_eq!(limited.batch(0, 6, "t-a").await.status(), 200);
+    let refused = limited.batch(1, 5, "t-b").await;
+    assert_eq!((refused.status().as_u16(), header_of(&refused, "retry-after")), (429, Some("1")));
+    let problem = json_of(refused).await;
+    let detail = problem["detail"].as_str().unwrap();
+    assert!(detail.contains("`tasks_per_second` of the topics t*"), "{problem}");
+    assert_eq!(limited.batch(1, 4, "t-b").await.status(), 200);
+    assert_eq!(limited.batch(1, 96, "other").await.status(), 200, "nothing was taken of bob's");
+    for (body, kind) in [
+        (r#"{"topic":"t-a","delay":"1h","payload":"long"}"#, "record-too-large"),
+        (r#"{"topic":"t-late","delay":"1h","payload":1}"#, "too-far-ahead"),
+    ] {
+        let response = limited.ask(0, post("/v1/tasks", body)).await;
+        assert_eq!(response.status(), 422);
+        assert_eq!(json_of(response).await["type"], format!("urn:punctual:problem:{kind}"));
+    }
 }
