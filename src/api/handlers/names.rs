@@ -56,9 +56,12 @@ pub async fn replace(
     let reader = DraftReader::of(request.headers());
     let (bytes, _share) = body::read(&shared, request, deadline).await?;
     let read = move |text: &str| reader.read_named(text, topic, name);
+    let (draft, origin) = body::parse(&shared, deadline, bytes, read).await?;
+    let draft = guard.permit_draft(draft)?;
     let policy = shared.policy.current();
     limits::check(&policy, guard.caller(), draft.draft(), origin, arrived_at)?;
     limits::charge(&shared.policy, guard.caller(), iter::once(draft.draft()))?;
+    let echo = echo_of(draft.draft());
     let replaced = shared.service.replace(&permit, draft, &condition, arrived_at);
     let answer = shared.in_time(deadline.hold(replaced).await, Problem::replace_unknown)?;
     let placed = answer.map_err(|refusal| match refusal {

@@ -59,7 +59,7 @@ impl Submitter {
         let facts = self.facts(by, &draft.record.topic).await;
         let (_facts, fits) = self.held_against(&draft, facts).await;
         fits?;
-        self.fits_dead_topic(&draft).await?;
+        self.fits_dead_topic(by, &draft).await?;
         self.check(self.number_of(by).await?, draft, arrived_at)
     }
 
@@ -98,7 +98,7 @@ impl Submitter {
             let (facts, fits) = self.held_against(&draft, facts).await;
             known = Some((topic, facts));
             let fits = match fits {
-                Ok(()) => self.fits_dead_topic(&draft).await,
+                Ok(()) => self.fits_dead_topic(&permit.principal().name, &draft).await,
                 refused => refused,
             };
             match fits.and(by).and_then(|by| self.check(by, draft, arrived_at)) {
@@ -167,7 +167,7 @@ impl Submitter {
     }
 
     /// Checks a draft against its dead topic, if it has one. The record there has more headers.
-    async fn fits_dead_topic(&self, draft: &Draft) -> Result<(), Refusal> {
+    async fn fits_dead_topic(&self, by: &PrincipalName, draft: &Draft) -> Result<(), Refusal> {
         let dead_topic = draft.tracking.as_ref().and_then(|tracking| tracking.dead_topic.as_ref());
         let Some(topic) = dead_topic else { return Ok(()) };
         let of_dead_topic = |refusal| match refusal {
@@ -177,7 +177,7 @@ impl Submitter {
             other => other,
         };
         // The future is on the heap: few tasks have a dead topic.
-        let facts = Box::pin(self.facts(topic)).await.map_err(of_dead_topic)?;
+        let facts = Box::pin(self.facts(by, topic)).await.map_err(of_dead_topic)?;
         let size = draft.record.size().saturating_add(DEAD_TOPIC_BYTES_MAX);
         fits(draft, size, facts).map_err(of_dead_topic)
     }
