@@ -209,22 +209,8 @@ fn with_rules(command: clap::Command) -> clap::Command {
         let is_empty = arg
             .get_env()
             .is_some_and(|name| std::env::var_os(name).is_some_and(|value| value.is_empty()));
-        let arg = if is_boolean(&arg) { false_by_default(arg) } else { arg };
-        let arg = arg.hide_env_values(true);
+        let arg = args::with_default(arg).hide_env_values(true);
         if is_empty { arg.env(Resettable::Reset) } else { arg }
     };
     command.mut_args(complete).mut_subcommands(with_rules)
-}
-
-fn is_boolean(arg: &clap::Arg) -> bool {
-    arg.get_value_names().is_some_and(|names| names.iter().any(|name| name.as_str() == "BOOL"))
-}
-
-/// Makes a setting false by default. The flag alone means true.
-fn false_by_default(arg: clap::Arg) -> clap::Arg {
-    arg.required(false)
-        .num_args(0..=1)
-        .require_equals(true)
-        .default_value("false")
-        .default_missing_value("true")
 }

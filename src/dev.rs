@@ -103,10 +103,11 @@ async fn serve(
         (DevKafka::Own { .. }, Some(broker)) => broker.address().to_string(),
         (DevKafka::Own { .. }, None) => String::new(),
     };
-    let node = node_settings(settings.port, database_url, &kafka)?;
+    let own_clock_first = with_own_clock_first(database_url);
+    let node = node_settings(settings.port, &own_clock_first, &kafka)?;
     let is_own = matches!(settings.postgres, DevPostgres::Own(_));
-    let postgres =
-        PostgresSettings::new(database_url).map_err(|text| format!("--database-url: {text}"))?;
+    let postgres = PostgresSettings::new(&own_clock_first)
+        .map_err(|text| format!("--database-url: {text}"))?;
     let database = prepare(&postgres, is_own).await?;
     let wishes = ClusterWishes {
         shards: ShardCount::new(1).ok(),
@@ -152,6 +153,13 @@ async fn start_broker(
         }
         DevKafka::Real(_) => Ok(None),
     }
+}
+
+/// Returns the URL for sessions that find the clock of the dev server before that of Postgres.
+/// Other nodes look into the schema of Postgres first.
+fn with_own_clock_first(database_url: &str) -> String {
+    let separator = if database_url.contains('?') { '&' } else { '?' };
+    format!("{database_url}{separator}options[search_path]=public,pg_catalog")
 }
 
 /// Prepares the database. A server that has just been started is waited for.

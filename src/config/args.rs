@@ -519,3 +519,17 @@ pub(super) struct ClusterWide {
     #[arg(long, env = "PUNCTUAL_WINDOW", value_name = "SPAN")]
     pub window: Option<String>,
 }
+
+/// Makes a true-or-false setting, one with a value `BOOL`, false by default. The flag alone means
+/// true. Other settings stay as they are.
+pub(super) fn with_default(arg: clap::Arg) -> clap::Arg {
+    let names = arg.get_value_names();
+    if !names.is_some_and(|names| names.iter().any(|name| name.as_str() == "BOOL")) {
+        return arg;
+    }
+    arg.required(false)
+        .num_args(0..=1)
+        .require_equals(true)
+        .default_value("false")
+        .default_missing_value("true")
+}

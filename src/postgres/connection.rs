@@ -140,9 +140,9 @@ impl PostgresSettings {
 
     /// Returns these settings with another setting of the session.
     #[must_use]
-    pub fn with_session_setting(mut self, name: &str, value: &str) -> Self {
-        self.options = self.options.options([(name, value)]);
-        self
+    pub fn with_session_setting(self, name: &str, value: &str) -> Self {
+        let options = self.current().options([(name, value)]);
+        Self { options: Arc::new(RwLock::new(options)), ..self }
     }
 
     /// Returns the host of a connection over TCP that others on the way could read or answer.

@@ -129,7 +129,7 @@ fn topics(words: &[String], reader: &mut SettingsReader) -> Vec<(String, usize)>
 /// # Errors
 /// When a flag is refused.
 pub fn node_of_dev(flags: &[String]) -> Result<Settings, Vec<SettingProblem>> {
-    let without_variables = |arg: clap::Arg| arg.env(Resettable::Reset);
+    let without_variables = |arg: clap::Arg| args::with_default(arg).env(Resettable::Reset);
     let serve = |command: clap::Command| command.mut_args(without_variables);
     let command = args::Cli::command().mut_args(without_variables).mut_subcommand("serve", serve);
     let words = ["punctual", "serve"].map(str::to_owned).into_iter().chain(flags.iter().cloned());
