@@ -181,7 +181,7 @@ async fn the_clock_publishes_all_that_is_due_until_then_in_order_and_at_its_time
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_task_due_in_30_days_arrives_within_a_second() {
+async fn a_task_due_in_30_days_arrives_within_seconds() {
     let dev = DevServer::own().await;
     dev.api.submit(&json!({ "topic": "one", "delay": "30d", "payload": 1 })).await;
     let began = Instant::now();
