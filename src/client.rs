@@ -1,4 +1,5 @@
-//! The command-line clients of the REST API: `submit`, `show`, `cancel`, `finish`, `fail`, `extend`,
+//! The command-line clients of the REST API: `submit`, `show`, `cancel`, `finish`, `fail`,
+//! `extend`,
 //! `list` and `dead`.
 //!
 //! Each command prints its result to stdout and its errors to stderr. The exit code tells a script
@@ -85,10 +86,13 @@ async fn submit_one(args: &args::SubmitArgs) -> Result<NodeAnswer, Ending> {
 
 /// Shows a task.
 async fn show(args: args::Show) -> ExitCode {
-    let asked = ask(&args.node, |caller| match (&args.id, &args.topic, &args.name) {
-        (None, Some(topic), Some(name)) => caller.get(&["v1", "topics", topic, "tasks", name], &[]),
-        (id, ..) => caller.get(&["v1", "tasks", &id_text(*id)], &[]),
-    });
+    let asked =
+        ask(&args.node, |caller| match (&args.task.id, &args.task.topic, &args.task.name) {
+            (None, Some(topic), Some(name)) => {
+                caller.get(&["v1", "topics", topic, "tasks", name], &[])
+            }
+            (id, ..) => caller.get(&["v1", "tasks", &id_text(*id)], &[]),
+        });
     end(asked.await, args.node.json, Deed::Look, print::shown)
 }
 

@@ -232,21 +232,8 @@ pub struct Payload {
     after_long_help = with_codes(manual::SHOW_EXAMPLES, SHOW_EXIT_CODES)
 )]
 pub struct Show {
-    /// The task's id, from the answer to its submit.
-    #[arg(value_name = "ID", conflicts_with_all = ["topic", "name"])]
-    pub id: Option<TaskId>,
-    /// The topic of the task, with --name.
-    #[arg(long, value_name = "TOPIC", requires = "name")]
-    pub topic: Option<String>,
-    /// The task's name, with --topic.
-    #[arg(
-        long,
-        value_name = "NAME",
-        allow_hyphen_values = true,
-        value_parser = name,
-        requires = "topic"
-    )]
-    pub name: Option<String>,
+    #[command(flatten)]
+    pub task: TaskArgs,
     #[command(flatten)]
     pub node: NodeOptions,
 }

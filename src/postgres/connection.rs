@@ -36,8 +36,8 @@ const SLOW: Duration = Duration::from_secs(1);
 /// Minimum time between two such log lines of one connection.
 const SAY_SLOW_EVERY: Duration = Duration::from_secs(60);
 
-/// The schemas of all tables and functions, unless the URL names others. A default of the role or the
-/// database could name a schema with tables of the same names, or with another clock.
+/// The schemas of all tables and functions, unless the URL names others. A default of the role or
+/// the database could name a schema with tables of the same names, or with another clock.
 const SEARCH_PATH: &str = "\"$user\",public,pg_temp";
 
 /// The URL parameters that the driver knows.

@@ -8,11 +8,11 @@ use super::manual::{self, OUTCOME_EXIT_CODES, with_codes};
 use super::node::{NodeOptions, delay, name, no_flag, span, which};
 use crate::domain::TaskId;
 
-/// The task that is answered for.
+/// The one task of a command, by its id or by its name.
 #[derive(Args, Clone, Debug)]
 #[group(skip)]
 pub struct TaskArgs {
-    /// The task's id, from the header punctual-task-id of its record.
+    /// The task's id, from the answer to its submit or the header punctual-task-id of its record.
     #[arg(value_name = "ID", conflicts_with_all = ["topic", "name"])]
     pub id: Option<TaskId>,
     /// The topic of the task, with --name.

@@ -413,8 +413,8 @@ fn listed_of(row: &PgRow) -> Result<Option<ListedTask>, sqlx::Error> {
     Ok(Some(ListedTask { row: TaskId::from_uuid(id), view }))
 }
 
-/// Returns the view of a pending row with the state of its task: an attempt of a tracked task may be
-/// with a consumer.
+/// Returns the view of a pending row with the state of its task: an attempt of a tracked task may
+/// be with a consumer.
 fn in_its_state(mut view: TaskView, row: &PgRow, id: TaskId) -> Result<TaskView, sqlx::Error> {
     let Some(tracked) = view.tracked.as_mut() else { return Ok(view) };
     let Some(attempt) = row.try_get::<Option<i16>, _>("followed")? else {

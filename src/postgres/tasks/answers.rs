@@ -5,7 +5,7 @@
 //! row yet, and the call inserts one, its *mark*, which the settle meets. Transactions:
 //!
 //! ```text
-//! 1  lock the rows of `task_follow` ──▶ take or look for the pending rows ──▶ write the effects
+//! 1  lock the rows of `task_follow` ──▶ take or look for pending rows ──▶ write the effects
 //! 2  without a row: insert marks ──▶ are the tasks in unsettled batches?
 //!      ├─ yes ──▶ write the effects
 //!      └─ no  ──▶ delete the marks; a look-up tells

@@ -389,8 +389,8 @@ pub(super) fn read_batch(
 }
 
 /// Builds a batch from the bytes of its arrays as Postgres sends them, in the order of
-/// [`read_batch`]. The second to fourth array and the last one may be missing. Returns `None` when the bytes are not
-/// arrays, or do not belong together.
+/// [`read_batch`]. The second to fourth array and the last one may be missing. Returns `None` when
+/// the bytes are not arrays, or do not belong together.
 pub fn batch_of(batch: BatchId, arrays: [Option<&[u8]>; 9]) -> Option<Batch> {
     let [ids, first_ids, attempts, names, topics, keys, payloads, headers, trackings] = arrays;
     let maybe = |array: Option<_>| array.map_or(Some(None), |bytes| Elements::new(bytes).map(Some));

@@ -1,6 +1,7 @@
 //! Settle: writes the outcomes and receipts of batches. Only their owner can, and only once.
 
 mod batches;
+pub(in crate::postgres::tasks) mod next_rows;
 mod settlement;
 mod tracked;
 
@@ -16,7 +17,6 @@ use crate::domain::{BatchId, NodeId};
 use crate::postgres::connection::error::PostgresError;
 use crate::postgres::connection::{Connection, ConnectionPurpose, PostgresSettings};
 
-pub(in crate::postgres::tasks) use self::batches::{INSERT_FAR, INSERT_NEAR};
 pub use self::settlement::{SettleTerms, Settled, Settlement};
 pub(in crate::postgres::tasks) use self::tracked::follow_of;
 

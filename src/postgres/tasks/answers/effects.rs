@@ -15,7 +15,7 @@ use crate::domain::{
     TrackedRow, TrackedView, Ttr,
 };
 use crate::postgres::tasks::names;
-use crate::postgres::tasks::settle::{INSERT_FAR, INSERT_NEAR};
+use crate::postgres::tasks::settle::next_rows::{self, NextRow, check_count};
 
 /// Stands for a reason that the consumer did not give.
 const NO_REASON: &str = "no reason given";
@@ -32,7 +32,7 @@ pub(super) struct Effects<'a> {
     times: Times,
     finished: Vec<FinalLine<'a>>,
     gone: Vec<Uuid>,
-    rows: Vec<NewRow<'a>>,
+    rows: Vec<NextRow<'a>>,
     changed: Vec<Change>,
     lines: Vec<Line>,
     names: Vec<NameMove<'a>>,
@@ -44,13 +44,6 @@ struct FinalLine<'a> {
     attempt: u16,
     in_flight: bool,
     by: Option<PrincipalId>,
-}
-
-struct NewRow<'a> {
-    id: TaskId,
-    found: &'a FoundRow,
-    tracking: Vec<u8>,
-    is_far: bool,
 }
 
 /// A row of `task_follow` after the call.
@@ -199,7 +192,17 @@ impl<'a> Effects<'a> {
             ..found.tracking.clone()
         };
         let is_far = next.id.due_at() >= self.times.terms.leaves_end;
-        self.rows.push(NewRow { id: next.id, found, tracking: tracking.encode(), is_far });
+        self.rows.push(NextRow {
+            id: next.id,
+            first_id: found.first.uuid(),
+            topic: &found.topic,
+            record: found.record.each_ref().map(Option::as_deref),
+            name: found.name.as_deref(),
+            tries: 1,
+            submitted: found.submitted,
+            tracking: Some(tracking.encode()),
+            is_far,
+        });
         self.changed.push(Change {
             first: found.first.uuid(),
             row: next.id.uuid(),
@@ -311,10 +314,7 @@ impl<'a> Effects<'a> {
     pub(super) async fn write(&mut self, open: &mut PgConnection) -> Result<(), sqlx::Error> {
         self.write_finished(open).await?;
         self.write_changes(open).await?;
-        let (far, near): (Vec<&NewRow<'_>>, Vec<&NewRow<'_>>) =
-            self.rows.iter().partition(|row| row.is_far);
-        insert(open, INSERT_NEAR, &near).await?;
-        insert(open, INSERT_FAR, &far).await?;
+        next_rows::insert(open, &self.rows).await?;
         if !self.lines.is_empty() {
             let each = || self.lines.iter();
             query(statements::RECORD)
@@ -352,7 +352,7 @@ impl<'a> Effects<'a> {
             return Ok(());
         }
         let gone = query(statements::FORGET).bind(&self.gone).execute(open).await?;
-        is_complete(gone.rows_affected(), self.gone.len())
+        check_count(gone.rows_affected(), self.gone.len())
     }
 
     async fn write_changes(&self, open: &mut PgConnection) -> Result<(), sqlx::Error> {
@@ -371,7 +371,7 @@ impl<'a> Effects<'a> {
             .bind(each().map(|change| change.reason.as_deref()).collect::<Vec<_>>())
             .execute(open)
             .await?;
-        is_complete(changed.rows_affected(), self.changed.len())
+        check_count(changed.rows_affected(), self.changed.len())
     }
 
     /// An entry may stand for another task by now, so the count of changed entries says nothing.
@@ -403,40 +403,6 @@ fn answered_attempt(call: &AnswerCall) -> u16 {
         Call::Finish { attempt } => attempt.unwrap_or_default(),
         Call::Fail { attempt, .. } | Call::Extend { attempt } => attempt,
     }
-}
-
-fn is_complete(changed: u64, wanted: usize) -> Result<(), sqlx::Error> {
-    if changed == wanted.saturating_as::<u64>() { Ok(()) } else { Err(sqlx::Error::RowNotFound) }
-}
-
-async fn insert(
-    open: &mut PgConnection,
-    statement: &'static str,
-    rows: &[&NewRow<'_>],
-) -> Result<(), sqlx::Error> {
-    if rows.is_empty() {
-        return Ok(());
-    }
-    let each = || rows.iter();
-    let record = |index: usize| {
-        rows.iter().map(|row| row.found.record[index].as_deref()).collect::<Vec<_>>()
-    };
-    let inserted = query(statement)
-        .bind(each().map(|row| row.id.uuid()).collect::<Vec<_>>())
-        .bind(each().map(|row| row.id.shard().as_smallint()).collect::<Vec<_>>())
-        .bind(each().map(|row| row.found.first.uuid()).collect::<Vec<_>>())
-        .bind(each().map(|row| row.found.topic.as_str()).collect::<Vec<_>>())
-        .bind(record(0))
-        .bind(record(1))
-        .bind(record(2))
-        .bind(each().map(|row| row.found.name.as_deref()).collect::<Vec<_>>())
-        .bind(vec![1_i16; rows.len()])
-        .bind(each().map(|row| row.found.submitted.0).collect::<Vec<_>>())
-        .bind(each().map(|row| row.found.submitted.1).collect::<Vec<_>>())
-        .bind(each().map(|row| row.tracking.as_slice()).collect::<Vec<_>>())
-        .execute(open)
-        .await?;
-    is_complete(inserted.rows_affected(), rows.len())
 }
 
 /// Returns the view of a task that was changed just now.

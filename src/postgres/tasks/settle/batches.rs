@@ -52,16 +52,3 @@ fn indexes_of(settlement: &Settlement) -> impl Iterator<Item = i16> {
     (0..settlement.outcomes.len())
         .map(|index| settlement.topic_indexes.as_ref().map_or(1, |indexes| indexes[index]))
 }
-
-/// Inserts the rows of next attempts.
-pub(in crate::postgres::tasks) const INSERT_NEAR: &str = "-- insert next attempts
-insert into task (id, shard, first_id, topic, key, payload, headers, name, attempt, submitted_by,
-  submitted_at, tracking)
-select * from unnest($1::uuid[], $2::smallint[], $3::uuid[], $4::text[], $5::bytea[], $6::bytea[],
-  $7::bytea[], $8::text[], $9::smallint[], $10::smallint[], $11::bigint[], $12::bytea[])";
-
-pub(in crate::postgres::tasks) const INSERT_FAR: &str = "-- insert far next attempts
-insert into task_far (id, shard, first_id, topic, key, payload, headers, name, attempt, submitted_by,
-  submitted_at, tracking)
-select * from unnest($1::uuid[], $2::smallint[], $3::uuid[], $4::text[], $5::bytea[], $6::bytea[],
-  $7::bytea[], $8::text[], $9::smallint[], $10::smallint[], $11::bigint[], $12::bytea[])";

@@ -2,11 +2,11 @@
 //!
 //! Consumers answer about a task while its batch is settled. So the settle first enters each task
 //! into `task_follow`, where it meets the note that a consumer has left: an insert that meets a row
-//! waits until that row is committed, and a read after it sees the row. `domain::task::feedback` then
-//! decides what becomes of each task. The locks are taken in the order of docs/decisions/0025: the
-//! batches, `task_follow` by first id, rows of tasks, names.
+//! waits until that row is committed, and a read after it sees the row. `domain::task::feedback`
+//! then decides what becomes of each task. The locks are taken in the order of docs/decisions/0025:
+//! the batches, `task_follow` by first id, rows of tasks, names.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use az::SaturatingAs as _;
@@ -14,7 +14,8 @@ use sqlx::postgres::{PgConnection, PgRow};
 use sqlx::{Connection as _, Row as _};
 use uuid::Uuid;
 
-use super::batches::{INSERT_FAR, INSERT_NEAR, bind_batches};
+use super::batches::bind_batches;
+use super::next_rows::{self, NextRow, check_count};
 use super::settlement::{Ended, Move, SettleRow, SettleTerms, Settled, Settlement, Tracked};
 use crate::domain::task::feedback::{AttemptRow, Delivery, Follow, Note, Proposal, noted_row};
 use crate::domain::{AttemptEvent, BatchId, IdRange, Receipt, Sent, TaskId, TrackedRow};
@@ -90,6 +91,28 @@ struct Submitters {
     at: Option<Vec<Option<i64>>>,
 }
 
+impl SettleRow {
+    /// Returns the next row with the same record.
+    fn next_row(
+        &self,
+        id: TaskId,
+        submitted: Submitted,
+        (tracking, is_far): (Option<Vec<u8>>, bool),
+    ) -> NextRow<'_> {
+        NextRow {
+            id,
+            first_id: self.first_id,
+            topic: &self.topic,
+            record: [self.key.as_deref(), self.payload.as_deref(), self.headers.as_deref()],
+            name: self.name.as_deref(),
+            tries: self.attempt,
+            submitted,
+            tracking,
+            is_far,
+        }
+    }
+}
+
 /// The number of the submitter of a task, and the time of the submit.
 type Submitted = (Option<i16>, Option<i64>);
 
@@ -114,7 +137,7 @@ struct Followed {
 /// The changes of one transaction.
 #[derive(Default)]
 struct Changes<'a> {
-    rows: Vec<NewRow<'a>>,
+    rows: Vec<NextRow<'a>>,
     dead: Vec<DeadRow<'a>>,
     /// Rows of `task_follow` to change: first id, current row, and the rest.
     followed: Vec<(Uuid, Uuid, Follow)>,
@@ -124,14 +147,6 @@ struct Changes<'a> {
     moves: Vec<Move>,
     timed_out: u64,
     exhausted: u64,
-}
-
-struct NewRow<'a> {
-    id: TaskId,
-    row: &'a SettleRow,
-    submitted: Submitted,
-    tracking: Option<Vec<u8>>,
-    is_far: bool,
 }
 
 struct DeadRow<'a> {
@@ -312,7 +327,7 @@ async fn enter(
     if met == 0 {
         return Ok(HashMap::new());
     }
-    let entered: std::collections::HashSet<Uuid> = entered.into_iter().collect();
+    let entered: HashSet<Uuid> = entered.into_iter().collect();
     let rest: Vec<Uuid> = firsts.into_iter().filter(|first| !entered.contains(first)).collect();
     let rows = sqlx::query(READ).bind(rest).fetch_all(open).await?;
     let followed: HashMap<Uuid, Followed> =
@@ -379,13 +394,9 @@ impl<'a> Changes<'a> {
         if followed.is_some() {
             self.followed.push((task.first.uuid(), id.uuid(), follow));
         }
-        self.rows.push(NewRow {
-            id,
-            row: &task.contents,
-            submitted,
-            tracking: Some(tracking.encode()),
-            is_far: id.due_at() >= terms.leaves_end,
-        });
+        let tracking = Some(tracking.encode());
+        let is_far = id.due_at() >= terms.leaves_end;
+        self.rows.push(task.contents.next_row(id, submitted, (tracking, is_far)));
         self.move_name(task, Some(id.uuid()));
     }
 
@@ -418,12 +429,9 @@ impl<'a> Changes<'a> {
 
     /// Adds the untracked tasks of the same batches.
     fn add_untracked(&mut self, settlement: &'a Settlement, by: &Submitters) {
-        self.rows.extend(settlement.follow_ups.iter().map(|follow_up| NewRow {
-            id: TaskId::from_uuid(follow_up.id),
-            row: &follow_up.row,
-            submitted: by.of_task(&follow_up.row),
-            tracking: None,
-            is_far: false,
+        self.rows.extend(settlement.follow_ups.iter().map(|follow_up| {
+            let id = TaskId::from_uuid(follow_up.id);
+            follow_up.row.next_row(id, by.of_task(&follow_up.row), (None, false))
         }));
         self.dead.extend(settlement.dead.iter().map(|dead| DeadRow {
             row_id: dead.row_id,
@@ -454,7 +462,7 @@ impl<'a> Changes<'a> {
                 .bind(each().map(|(.., follow)| follow.is_verdict).collect::<Vec<_>>())
                 .execute(&mut *open)
                 .await?;
-            is_complete(changed.rows_affected(), self.followed.len())?;
+            check_count(changed.rows_affected(), self.followed.len())?;
         }
         let untracked = || ours.iter().flat_map(|(settlement, _by)| settlement.follow_ups.iter());
         if untracked().next().is_some() {
@@ -472,10 +480,7 @@ impl<'a> Changes<'a> {
     }
 
     async fn write_rows(&self, open: &mut PgConnection) -> Result<(), sqlx::Error> {
-        let (far, near): (Vec<&NewRow<'_>>, Vec<&NewRow<'_>>) =
-            self.rows.iter().partition(|row| row.is_far);
-        insert_rows(open, INSERT_NEAR, &near).await?;
-        insert_rows(open, INSERT_FAR, &far).await?;
+        next_rows::insert(open, &self.rows).await?;
         bury(open, &self.dead).await?;
         if !self.ended.is_empty() {
             sqlx::query(END)
@@ -511,37 +516,6 @@ impl<'a> Changes<'a> {
     }
 }
 
-fn is_complete(changed: u64, wanted: usize) -> Result<(), sqlx::Error> {
-    if changed == wanted.saturating_as::<u64>() { Ok(()) } else { Err(sqlx::Error::RowNotFound) }
-}
-
-async fn insert_rows(
-    open: &mut PgConnection,
-    statement: &'static str,
-    rows: &[&NewRow<'_>],
-) -> Result<(), sqlx::Error> {
-    if rows.is_empty() {
-        return Ok(());
-    }
-    let each = || rows.iter();
-    let inserted = sqlx::query(statement)
-        .bind(each().map(|new| new.id.uuid()).collect::<Vec<_>>())
-        .bind(each().map(|new| new.id.shard().as_smallint()).collect::<Vec<_>>())
-        .bind(each().map(|new| new.row.first_id).collect::<Vec<_>>())
-        .bind(each().map(|new| new.row.topic.as_str()).collect::<Vec<_>>())
-        .bind(each().map(|new| new.row.key.as_deref()).collect::<Vec<_>>())
-        .bind(each().map(|new| new.row.payload.as_deref()).collect::<Vec<_>>())
-        .bind(each().map(|new| new.row.headers.as_deref()).collect::<Vec<_>>())
-        .bind(each().map(|new| new.row.name.as_deref()).collect::<Vec<_>>())
-        .bind(each().map(|new| new.row.attempt).collect::<Vec<_>>())
-        .bind(each().map(|new| new.submitted.0).collect::<Vec<_>>())
-        .bind(each().map(|new| new.submitted.1).collect::<Vec<_>>())
-        .bind(each().map(|new| new.tracking.as_deref()).collect::<Vec<_>>())
-        .execute(open)
-        .await?;
-    is_complete(inserted.rows_affected(), rows.len())
-}
-
 async fn bury(open: &mut PgConnection, dead: &[DeadRow<'_>]) -> Result<(), sqlx::Error> {
     if dead.is_empty() {
         return Ok(());
@@ -562,7 +536,7 @@ async fn bury(open: &mut PgConnection, dead: &[DeadRow<'_>]) -> Result<(), sqlx:
         .bind(each().map(|dead| dead.tracking.as_deref()).collect::<Vec<_>>())
         .execute(open)
         .await?;
-    is_complete(buried.rows_affected(), dead.len())
+    check_count(buried.rows_affected(), dead.len())
 }
 
 /// Writes the lines of published attempts.
