@@ -1,5 +1,5 @@
--- Tracked tasks: their consumers answer, and a task that is not finished in time is attempted again.
--- See docs/decisions/0025.
+-- Tracked tasks: their consumers answer, and a task that is not finished in time is attempted
+-- again. See docs/decisions/0025.
 
 -- A partition whose retirement was cut off gets no column of its parent. It may hold rows, and then
 -- it must be attached again.

@@ -57,7 +57,7 @@ pub enum Limited {
     Topics(Pattern),
 }
 
-/// What a submit needs from one set of limits.
+/// The need of a submit from one set of limits.
 #[derive(Debug)]
 pub struct Needed<'a> {
     pub whose: Limited,

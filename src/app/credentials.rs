@@ -38,7 +38,7 @@ pub struct ServerSettings {
 pub struct CredentialKeeper {
     files: Vec<PathBuf>,
     servers: ServerSettings,
-    /// What the files had when they were last read.
+    /// The contents of the files when they were last read.
     seen: Vec<Content>,
     /// The same of the files that Kafka's properties name, such as certificates.
     seen_by_kafka: Vec<Content>,
@@ -206,8 +206,8 @@ pub fn problems(settings: &Settings) -> Vec<SettingProblem> {
     problems
 }
 
-/// Reads the settings again. Other files, such as the auth file, are not checked: they must not keep
-/// the credentials from changing.
+/// Reads the settings again. Other files, such as the auth file, are not checked: they must not
+/// keep the credentials from changing.
 fn settings_again() -> Result<config::Invocation, CommandRefusal> {
     config::read(std::env::args_os(), |wanted| match wanted {
         CheckedSettings::Node(settings) => problems(settings),

@@ -33,8 +33,8 @@ pub struct Handles {
 }
 
 impl Handles {
-    /// Makes the handles of a dev server's node, whose routes lead to `dev`. Its clock follows every
-    /// step at once.
+    /// Makes the handles of a dev server's node, whose routes lead to `dev`. Its clock follows
+    /// every step at once.
     pub fn of_dev(dev: DevPort) -> Self {
         Self { clock: Arc::new(ClusterClock::of_dev()), dev: Some(dev), ..Self::default() }
     }

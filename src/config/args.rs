@@ -59,7 +59,8 @@ pub(super) enum CommandArgs {
     ///
     /// Needs the programs of Postgres 15 or later, but no running server. The REST API is the one
     /// of `serve`, for one node. Nothing survives the end of the process, unless --data keeps the
-    /// tasks. A single broker in memory proves nothing about failures: test these with real servers.
+    /// tasks. A single broker in memory proves nothing about failures: test these with real
+    /// servers.
     #[command(after_long_help = dev::EXAMPLES)]
     Dev(Box<Dev>),
     /// Keeps the Postgres of a dev server, until its standard input ends.

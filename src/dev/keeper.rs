@@ -78,7 +78,7 @@ async fn keep(settings: &KeeperSettings) -> Result<(), TaskFailure> {
 fn leash() -> io::Result<oneshot::Receiver<()>> {
     let (sender, ended) = oneshot::channel();
     let wait = move || {
-        // Nothing is ever written to the pipe. An unreadable one is as good as its end.
+        // The pipe is never written to. An unreadable one is as good as its end.
         io::copy(&mut io::stdin(), &mut io::sink()).ok();
         drop(sender);
     };

@@ -172,7 +172,7 @@ impl TaskView {
     }
 }
 
-/// What is known about the attempts of a tracked task.
+/// The attempts of a tracked task, as far as they are known.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TrackedView {
     pub tracking: Tracking,

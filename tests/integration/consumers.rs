@@ -162,7 +162,7 @@ async fn no_task_is_forgotten_and_none_is_attempted_after_its_finish_while_nodes
     })
     .await;
     assert!(has_killed);
-    // What it held was taken over, and its own settles change nothing.
+    // Its batches were taken over, and its own settles change nothing.
     zombie.thaw();
     let id = zombie.id().await;
     eventually("the zombie holds nothing", DEADLINE, async || {

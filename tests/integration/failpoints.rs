@@ -362,7 +362,8 @@ impl Stage {
         assert_eq!(findings.cancelled_count, 2);
     }
 
-    /// A finish took effect and was not answered: its repetition is told so, and no attempt follows.
+    /// A finish took effect and was not answered: its repetition is told so, and no attempt
+    /// follows.
     async fn answer(&self) {
         let heir = self.heir_beforehand().await;
         let mut victim = self.victim().await;

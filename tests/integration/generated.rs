@@ -1,4 +1,5 @@
-//! Clients that were generated from docs/openapi.json (`scripts/generated`) parse answers of a node.
+//! Clients that were generated from docs/openapi.json (`scripts/generated`) parse answers of a
+//! node.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};

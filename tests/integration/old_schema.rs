@@ -274,7 +274,7 @@ async fn tasks_of_the_first_schema_in_use_reach_their_end_after_all_migrations()
     expected.sort_unstable();
     let seen: Vec<(Uuid, &str)> = seen.iter().map(|(id, text)| (*id, text.as_str())).collect();
     assert_eq!(seen, expected);
-    // Of these, the replacement is the only task that the old program has not stored.
+    // The replacement is the only task that the old program has not stored.
     let lines = "select count(distinct id) from execlog
                  where state in ('published', 'cancelled', 'dead', 'dropped')";
     eventually("each task has its final line", DEADLINE, async || cluster.count(lines).await == 13)

@@ -205,7 +205,7 @@ impl Scene {
         self.view(first).await.state
     }
 
-    /// Nothing is left of tasks that have ended.
+    /// Checks that ended tasks have left no rows behind.
     async fn is_tidy(&self) {
         assert_eq!(self.number("select count(*) from task_follow").await, 0);
         assert_eq!(self.number("select count(*) from task").await, 0);

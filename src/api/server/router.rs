@@ -284,8 +284,8 @@ impl Api {
         }
     }
 
-    /// Replaces the answer to a caller without a credential that was denied too often. A hidden task
-    /// keeps its answer, because an absent one has the same; it has no line.
+    /// Replaces the answer to a caller without a credential that was denied too often. A hidden
+    /// task keeps its answer, because an absent one has the same; it has no line.
     fn throttle_denials(
         &self,
         address: IpAddr,

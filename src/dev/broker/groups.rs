@@ -107,7 +107,8 @@ impl Groups {
         self.group_mut(group)?.join(request, now)
     }
 
-    /// Asks for the assignment of a member of a generation. The leader's request brings the assignments of all.
+    /// Asks for the assignment of a member of a generation. The leader's request brings the
+    /// assignments of all.
     ///
     /// # Errors
     /// When the member has to join again.

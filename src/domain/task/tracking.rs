@@ -176,8 +176,8 @@ impl TrackedRow {
         })
     }
 
-    /// Returns true for the column of a verdict row. Every record of a claim is asked, so the column
-    /// is not decoded as a whole.
+    /// Returns true for the column of a verdict row. Every record of a claim is asked, so the
+    /// column is not decoded as a whole.
     pub fn is_of_verdict(bytes: &[u8]) -> bool {
         bytes.get(1).is_some_and(|flags| flags & HAS_VERDICT != 0)
     }

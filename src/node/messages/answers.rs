@@ -16,7 +16,7 @@ pub enum Target {
     Name(Permit<Finish>, TaskName),
 }
 
-/// What a consumer says about a task.
+/// The call of a consumer about a task.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum ConsumerCall {
     /// The work is done. An attempt need not be named, because done is done.

@@ -13,7 +13,7 @@ use crate::domain::{TaskId, TaskName, Timestamp, TopicName, Ttr};
 use crate::node::messages::Due;
 use crate::node::messages::answers::ConsumerCall;
 
-/// What a consumer says.
+/// The kind of a consumer's call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CallKind {
     Finish,

@@ -135,9 +135,9 @@ impl PublishLine {
         Arc::clone(&self.current.read())
     }
 
-    /// Replaces a producer that was made with other properties, such as a password that is not valid
-    /// any more, while it has no records: two producers could change their order. A busy one lives
-    /// on. It is replaced when it is idle, or when it has lost its connections.
+    /// Replaces a producer that was made with other properties, such as a password that is not
+    /// valid any more, while it has no records: two producers could change their order. A busy one
+    /// lives on. It is replaced when it is idle, or when it has lost its connections.
     ///
     /// # Errors
     /// When no new producer can be made.
