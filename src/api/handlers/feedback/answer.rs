@@ -76,7 +76,8 @@ pub fn of_verdict(verdict: Verdict, task: Box<TaskView>, shows: Shows) -> Result
             "the attempt has failed already, so it cannot be extended".to_owned(),
         ),
         Verdict::AlreadyFinished => {
-            ((P::AlreadyFinished, "already_finished"), "the task is finished".to_owned())
+            let detail = "its consumer has done the work, so no attempt is left to fail or extend";
+            ((P::AlreadyFinished, "already_finished"), detail.to_owned())
         }
         Verdict::Dead => {
             let detail = "the task is a dead letter, or about to be one; a redrive makes further \
