@@ -1,6 +1,6 @@
 # shellcheck shell=bash
 # Kafka: one process, broker and controller (KRaft), from Maven Central's jars.
-# STACK_KAFKA_HEAP: heap size, 768m by default.
+# STACK_KAFKA_HEAP: heap size, 1g by default, as Kafka's own scripts have it.
 
 KAFKA_VERSION=4.3.1
 LOG4J_VERSION=2.24.3
@@ -158,10 +158,11 @@ kafka_jvm() {
   esac
 }
 
+# A broker without memory may go on without some of its threads, so it had better end, and say so.
 kafka_spawn() {
   local jvm
   mapfile -t jvm < <(kafka_jvm)
-  spawn kafka java "-Xmx${STACK_KAFKA_HEAP:-768m}" "${jvm[@]}" -XX:-UsePerfData -Djava.awt.headless=true "$(kafka_mark)" \
+  spawn kafka java "-Xmx${STACK_KAFKA_HEAP:-1g}" -XX:+ExitOnOutOfMemoryError "${jvm[@]}" -XX:-UsePerfData -Djava.awt.headless=true "$(kafka_mark)" \
     -Dlog4j2.configurationFile="$STACK/kafka/log4j2.properties" \
     -cp "$(kafka_jars)/*" kafka.Kafka "$STACK/kafka/server.properties"
 }
