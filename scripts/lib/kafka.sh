@@ -102,6 +102,9 @@ broker.heartbeat.interval.ms=500
 auto.create.topics.enable=false
 delete.topic.enable=true
 
+# The tests delete topics of gigabytes. By default their files stay for a minute.
+log.segment.delete.delay.ms=5000
+
 # One broker, and few internal partitions, because a first consumer waits for them.
 default.replication.factor=1
 offsets.topic.replication.factor=1
