@@ -152,7 +152,7 @@ impl Stage {
 }
 
 /// Repeats a stage until the machine was fast enough.
-async fn staged<T>(mut stage: impl AsyncFnMut() -> Option<T>) -> T {
+pub async fn staged<T>(mut stage: impl AsyncFnMut() -> Option<T>) -> T {
     for _ in 0..STAGINGS_MAX {
         if let Some(seen) = Box::pin(stage()).await {
             return seen;
@@ -161,7 +161,7 @@ async fn staged<T>(mut stage: impl AsyncFnMut() -> Option<T>) -> T {
     panic!("this machine is too slow to stage it");
 }
 
-async fn run(connection: &mut PgConnection, statement: &str) {
+pub async fn run(connection: &mut PgConnection, statement: &str) {
     try_run(connection, statement).await.unwrap_or_else(|error| panic!("{statement}: {error}"));
 }
 
@@ -170,7 +170,7 @@ async fn try_run(connection: &mut PgConnection, statement: &str) -> Result<u64, 
     Ok(done.rows_affected())
 }
 
-async fn number(connection: &mut PgConnection, query: &str) -> i64 {
+pub async fn number(connection: &mut PgConnection, query: &str) -> i64 {
     let query = sqlx::query_scalar(AssertSqlSafe(query.to_owned())).persistent(false);
     query.fetch_one(connection).await.unwrap()
 }

@@ -99,6 +99,46 @@ async fn cancels_beside_a_locked_row_take_effect() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn answers_of_consumers_beside_a_locked_task_take_effect() {
+    const TASKS: usize = 100;
+    let cluster = Cluster::start("locked-answer").await;
+    let topic = cluster.topic("orders").await;
+    let node = cluster.node().await;
+    let task = |number| json!({ "topic": topic, "delay": 0, "payload": number, "ttr": "1h" });
+    let tasks: Vec<Value> = (0..TASKS).map(task).collect();
+    let accepted = node.api().submit_all(&tasks).await;
+    eventually("consumers have all of them", DEADLINE, async || {
+        cluster.count("select count(*) from task_follow").await == 100
+    })
+    .await;
+    let locked = accepted[50].id;
+    let mut holder = cluster.database.connect().await;
+    sqlx::raw_sql("begin").execute(&mut holder).await.unwrap();
+    let lock = sqlx::query("select from task_follow where first_id = $1 for update").bind(locked);
+    assert_eq!(lock.fetch_all(&mut holder).await.unwrap().len(), 1);
+    let finish = async |id: Uuid| node.api().post(&format!("/v1/tasks/{id}/finish"), "{}").await;
+    let outcomes: Vec<Value> = accepted
+        .iter()
+        .map(|task| json!({ "id": task.id.to_string(), "outcome": "finish" }))
+        .collect();
+    let body = json!({ "outcomes": outcomes }).to_string();
+    let answer = node.api().post("/v1/outcomes", body).await;
+    let results = answer.json()["results"].as_array().cloned().unwrap();
+    assert_eq!(results[50]["status"], 503, "it is locked: {}", answer.text);
+    let finished = results.iter().filter(|result| result["verdict"] == "finished").count();
+    assert!(finished >= TASKS / 2, "the half beside it: {}", answer.text);
+    // As for cancels, on a busy machine some may be asked to retry.
+    for task in accepted.iter().filter(|task| task.id != locked) {
+        eventually("a finish beside the lock takes effect", DEADLINE, async || {
+            finish(task.id).await.status == 200
+        })
+        .await;
+    }
+    holder.close().await.unwrap();
+    assert_eq!(finish(locked).await.json()["verdict"], "finished");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn submits_beside_a_locked_name_are_stored() {
     let cluster = Cluster::start("locked-name").await;
     let topic = cluster.topic("orders").await;

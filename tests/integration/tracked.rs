@@ -2,6 +2,8 @@
 //! consumers, and many consumers beside claims and settles. A test plays the node: it claims,
 //! "publishes" and settles.
 
+mod orders;
+
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,7 +15,6 @@ use punctual::domain::{
     Receipt, Record, RetryPolicy, ShardCount, TaskId, TaskName, TaskState, TaskView, Timestamp,
     TopicName, TrackedRow, Tracking, Ttr,
 };
-use punctual::postgres::PostgresSettings;
 use punctual::postgres::cluster::schema;
 use punctual::postgres::lists::dead_letters::DeadLetters;
 use punctual::postgres::tasks::answers::{AnswerCall, AnswerStore, AnswerTerms, Answered};
@@ -23,6 +24,7 @@ use punctual::postgres::tasks::look_up::LookUp;
 use punctual::postgres::tasks::settle::{SettleTerms, Settlement, Settles};
 use punctual::postgres::tasks::submit::{Group, Submits};
 use punctual::postgres::tasks::submit_named::{NamedGroup, NamedSubmits};
+use punctual::postgres::{PostgresError, PostgresSettings};
 use rand::Rng as _;
 use sqlx::Connection as _;
 use sqlx::postgres::PgConnection;
@@ -113,7 +115,15 @@ impl Scene {
     }
 
     async fn submit(&self, name: Option<&str>, tracking: Option<Tracking>) -> TaskId {
-        let due_at = self.now().await.floor_millis();
+        self.submit_at(self.now().await.floor_millis(), name, tracking).await
+    }
+
+    async fn submit_at(
+        &self,
+        due_at: Timestamp,
+        name: Option<&str>,
+        tracking: Option<Tracking>,
+    ) -> TaskId {
         let new = task(due_at, name, tracking);
         if name.is_none() {
             let group = Group { near: vec![&new], ..Group::default() };
@@ -132,14 +142,19 @@ impl Scene {
     }
 
     async fn try_claim(&self) -> Option<Batch> {
+        self.claim_beside().await.unwrap()
+    }
+
+    /// Claims as above, and may fail where others hold locks. So may the others that end alike.
+    async fn claim_beside(&self) -> Result<Option<Batch>, PostgresError> {
         let now = self.now().await;
         let batch = BatchId::new(now, 0, rand::random());
         let range = IdRange::of_times(now.minus(HOUR), now.plus(HOUR));
         let request = ClaimRequest::of_all(batch, self.node, &[SHARD], range);
         let mut claims = Claims::new(&self.settings);
-        match claims.claim(Source::Task, request).await.unwrap().claimed {
-            Claimed::Batch(batch) => Some(batch),
-            Claimed::Nothing => None,
+        match claims.claim(Source::Task, request).await?.claimed {
+            Claimed::Batch(batch) => Ok(Some(batch)),
+            Claimed::Nothing => Ok(None),
             other => panic!("{other:?}"),
         }
     }
@@ -167,12 +182,19 @@ impl Scene {
     }
 
     async fn settle(&self, settlement: &Settlement) -> usize {
+        self.settle_beside(self.node, settlement).await.unwrap()
+    }
+
+    async fn settle_beside(
+        &self,
+        node: NodeId,
+        settlement: &Settlement,
+    ) -> Result<usize, PostgresError> {
         let terms =
             SettleTerms { leaves_end: self.leaves_end, now: self.now().await, window: WINDOW };
-        let mut settles = Settles::new(&self.settings, self.node, HOUR);
+        let mut settles = Settles::new(&self.settings, node, HOUR);
         let (settled, outcome) = settles.settle(&[settlement], terms).await;
-        outcome.unwrap();
-        settled.batches.len()
+        outcome.map(|()| settled.batches.len())
     }
 
     /// Claims what is due, publishes it, and settles the batch.
@@ -188,9 +210,20 @@ impl Scene {
     }
 
     async fn answer_with(&self, store: &mut AnswerStore, call: &AnswerCall) -> Option<Answered> {
+        let mut answers = HashMap::new();
+        self.take(store, std::slice::from_ref(call), &mut answers).await.unwrap();
+        answers.remove(&call.first)
+    }
+
+    async fn take(
+        &self,
+        store: &mut AnswerStore,
+        calls: &[AnswerCall],
+        answers: &mut HashMap<TaskId, Answered>,
+    ) -> Result<(), PostgresError> {
         let terms =
             AnswerTerms { now: self.now().await, leaves_end: self.leaves_end, window: WINDOW };
-        store.take(std::slice::from_ref(call), terms).await.unwrap().pop().unwrap()
+        store.take(calls, terms, answers).await
     }
 
     async fn verdict(&self, call: &AnswerCall) -> Verdict {
@@ -344,6 +377,23 @@ async fn an_earlier_attempt_may_finish_and_nothing_else() {
     assert_eq!(scene.verdict(&late).await, Verdict::FinishedSuperseded);
     scene.settle(&settlement).await;
     assert_eq!(scene.state(first).await, TaskState::Finished);
+    scene.is_tidy().await;
+}
+
+/// The second attempt had no acknowledgement, and waits to be sent again.
+#[tokio::test]
+async fn an_earlier_attempt_that_finishes_is_told_of_one_that_was_perhaps_sent() {
+    let scene = Scene::new("tracked").await;
+    let first = scene.submit(None, Some(tracking(3))).await;
+    scene.attempt().await;
+    let second = scene.claim().await;
+    let next = TaskId::new(scene.now().await.ceil_millis(), first.shard(), rand::random());
+    let outcome = Outcome::Deferred { next, maybe_sent: true };
+    scene.settle(&Settlement::new(&second, &[outcome])).await;
+    let late = call(first, Call::Finish { attempt: Some(1) });
+    let answered = scene.answer(&late).await.unwrap();
+    assert_eq!(answered.verdict, Verdict::FinishedSuperseded);
+    assert!(answered.view.unwrap().is_in_flight());
     scene.is_tidy().await;
 }
 

@@ -1,6 +1,6 @@
 //! Takes the answers of consumers about tracked tasks, in groups by group commit, like cancels.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,6 +9,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::connections::KeptConnection;
 use super::moving;
+use super::pieces::Pieces;
 use super::retry_policy::{unavailable_of, unavailable_of_look};
 use crate::clock;
 use crate::domain::task::feedback::{Call, Verdict};
@@ -302,31 +303,34 @@ impl AnswerLane {
         }
     }
 
-    /// Takes the calls of a group, and answers them.
+    /// Takes the calls of a group, and answers them. A group that gave way to another transaction
+    /// is retried by halves, so one locked row does not hold up the others.
     async fn commit(&mut self, requests: &mut Vec<AnswerRequest>) {
         let calls: Vec<AnswerCall> = requests.iter().map(|request| request.call.clone()).collect();
-        let give_up_at = clock::monotonic().plus(GROUP_SPAN_MAX);
-        let outcome = loop {
-            match self.store.take(&calls, self.terms()).await {
-                // Another transaction holds a lock. Nothing of this transaction is committed, and
-                // a call that took effect before it is answered as repeated.
-                Err(PostgresError::GaveWay { .. }) if clock::monotonic() < give_up_at => {
-                    moving::pause().await;
+        let mut pieces = Pieces::new(calls.len(), clock::monotonic().plus(GROUP_SPAN_MAX));
+        let (mut answers, mut outcome) = (HashMap::new(), Ok(()));
+        while let Some(piece) = pieces.take() {
+            match self.store.take(&calls[piece.clone()], self.terms(), &mut answers).await {
+                Ok(()) => {}
+                // Calls without an answer have changed nothing.
+                Err(PostgresError::GaveWay { .. }) if !pieces.is_late(clock::monotonic()) => {
+                    pieces.halve(piece);
                 }
-                outcome => break outcome,
-            }
-        };
-        match outcome {
-            Ok(answers) => {
-                for (request, answered) in requests.drain(..).zip(answers) {
-                    self.observe(&request.call, answered.as_ref());
-                    reply(request, Ok(answered));
+                // This applies to all pieces that are left.
+                Err(error) => {
+                    outcome = Err(unavailable_of(&error));
+                    break;
                 }
             }
-            Err(error) => {
-                let unavailable = unavailable_of(&error);
-                requests.drain(..).for_each(|request| reply(request, Err(unavailable.clone())));
-            }
+        }
+        for request in requests.drain(..) {
+            let answered = answers.remove(&request.call.first);
+            self.observe(&request.call, answered.as_ref());
+            let answer = match (answered, &outcome) {
+                (None, Err(unavailable)) => Err(unavailable.clone()),
+                (answered, _) => Ok(answered),
+            };
+            reply(request, answer);
         }
     }
 

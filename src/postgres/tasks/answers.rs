@@ -69,28 +69,31 @@ impl AnswerStore {
         self.connection.keep_open().await
     }
 
-    /// Takes the calls of a group, about different tasks. The result of a call is `None` when no
-    /// attempt of its task is with a consumer or on its way, as far as two statements can tell: a
-    /// look-up decides.
+    /// Takes those calls of a group, about different tasks, that `answers` has no answer to, and
+    /// adds theirs. A call gets none when no attempt of its task is with a consumer or on its way,
+    /// as far as two statements can tell: a look-up decides.
     ///
     /// # Errors
-    /// After [`PostgresError::Unanswered`] some calls may have taken effect. After any other error
-    /// some of the tasks without an attempt that was settled may be unchanged: repeat the calls.
+    /// Calls with an answer have taken effect all the same. After [`PostgresError::Unanswered`]
+    /// some of the others may have taken effect. After any other error none of them has.
     pub async fn take(
         &mut self,
         calls: &[AnswerCall],
         terms: AnswerTerms,
-    ) -> Result<Vec<Option<Answered>>, PostgresError> {
-        let mut answers: HashMap<TaskId, Answered> = HashMap::new();
+        answers: &mut HashMap<TaskId, Answered>,
+    ) -> Result<(), PostgresError> {
         let times = Times { terms, name_retention: self.name_retention };
+        let unanswered = |answers: &HashMap<TaskId, Answered>| -> Vec<&AnswerCall> {
+            calls.iter().filter(|call| !answers.contains_key(&call.first)).collect()
+        };
+        let wanted = unanswered(answers);
         let followed = self
             .connection
-            .run("take the answers of consumers", async |open| followed(open, calls, times).await)
+            .run("take the answers of consumers", async |open| followed(open, &wanted, times).await)
             .await?;
         answers.extend(followed);
         reach(Failpoint::AnswersFollowed);
-        let rest: Vec<&AnswerCall> =
-            calls.iter().filter(|call| !answers.contains_key(&call.first)).collect();
+        let rest = unanswered(answers);
         if !rest.is_empty() {
             let marked = self
                 .connection
@@ -100,14 +103,14 @@ impl AnswerStore {
                 .await?;
             answers.extend(marked);
         }
-        Ok(calls.iter().map(|call| answers.remove(&call.first)).collect())
+        Ok(())
     }
 }
 
 /// Transaction 1: takes the calls about tasks that have a row of `task_follow`.
 async fn followed(
     open: &mut PgConnection,
-    calls: &[AnswerCall],
+    calls: &[&AnswerCall],
     times: Times,
 ) -> Result<Vec<(TaskId, Answered)>, sqlx::Error> {
     let firsts: Vec<Uuid> = calls.iter().map(|call| call.first.uuid()).collect();
@@ -120,7 +123,7 @@ async fn followed(
     let locked: HashMap<TaskId, Locked> =
         rows.iter().map(locked_of).collect::<Result<_, sqlx::Error>>()?;
     let met: Vec<(&AnswerCall, &Locked)> =
-        calls.iter().filter_map(|call| Some((call, locked.get(&call.first)?))).collect();
+        calls.iter().filter_map(|call| Some((*call, locked.get(&call.first)?))).collect();
     // Only the effect on a pending row is asked for here, and it does not depend on the limit.
     let (wanted, looked_for): (Vec<_>, Vec<_>) = met.iter().copied().partition(|(call, locked)| {
         locked.follow.hear(call.call, Place::Pending, locked.attempts_max).1.takes_the_row()

@@ -158,7 +158,7 @@ impl<'a> Effects<'a> {
         let mut view = view_of(found, TaskState::Finished, attempt);
         if let Some(tracked) = view.tracked.as_mut() {
             // The name of the caller is known to the API.
-            tracked.finished = Some(Finished { at: now, by: None, in_flight: is_claimed });
+            tracked.finished = Some(Finished { at: now, by: None, in_flight });
         }
         self.answers.push((
             call.first,
