@@ -29,6 +29,7 @@ mod command_line;
 mod compressed_records;
 mod consumers;
 mod dead_letters;
+mod dead_topics;
 mod delays;
 mod denied_topics;
 mod dev;

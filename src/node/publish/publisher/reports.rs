@@ -269,6 +269,10 @@ impl Reports {
         let verdict = tracking.filter(|bytes| TrackedRow::is_of_verdict(bytes));
         match verdict.and_then(|bytes| TrackedRow::decode(bytes).ok()) {
             None => self.bury(held, place, reason, None),
+            // No record of it goes anywhere.
+            Some(verdict) if verdict.tracking.dead_topic.is_none() => {
+                self.bury(held, place, &verdict.dead_reason(), None);
+            }
             Some(verdict) => {
                 let topic = held.topic_of(place);
                 let reason = format!(
