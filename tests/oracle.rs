@@ -26,6 +26,10 @@ mod oracle;
 mod plan;
 #[path = "oracle/plans.rs"]
 mod plans;
+#[path = "faults/tracked.rs"]
+mod tracked;
+#[path = "oracle/tracked_tasks.rs"]
+mod tracked_tasks;
 #[path = "faults/verdicts.rs"]
 mod verdicts;
 
@@ -42,7 +46,7 @@ const END: i64 = START + 60_000;
 
 /// Returns a history to which tests add complete, correct tasks. A test then spoils a part of it.
 fn history() -> History {
-    let topics = ["steady", "unavailable", "deleted", "limited"];
+    let topics = ["steady", "unavailable", "deleted", "limited", "dead"];
     let topics = topics.map(|name| Topic { name: name.to_owned(), ..Topic::default() }).to_vec();
     History { topics, started_at: START, ended_at: END, ..History::default() }
 }
@@ -64,6 +68,7 @@ fn submit(number: u64, topic: usize, due_at: i64) -> Submit {
         key: Some("k".to_owned()),
         payload_hash: number,
         size: 100,
+        tracked: None,
         outcome: Outcome::Accepted { id: id(number), due_at, has_replaced: false },
     }
 }
@@ -80,6 +85,8 @@ fn record(number: u64, topic: usize, due_at: i64) -> Arrival {
         payload_hash: Some(number),
         serial: Some(number),
         due_header: Some(due_at),
+        attempt: None,
+        is_dead_letter: false,
     }
 }
 
@@ -93,6 +100,8 @@ fn line(history: &History, number: u64, topic: usize, due_at: i64, state: &str) 
         published_at: is_published.then_some(due_at + 2),
         position: is_published.then_some((0, number as i64)),
         lateness: is_published.then_some(2),
+        claimed_at: Some(due_at - 150),
+        reason: None,
     }
 }
 

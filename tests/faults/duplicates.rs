@@ -23,12 +23,14 @@ pub const QUOTA_AFTERMATH_MS: i64 = 60_000;
 /// Counts the records beyond the first of each task by the kind of operation that explains them.
 /// Also returns the unexplained duplicates, as violations.
 pub fn attribute(history: &History) -> (BTreeMap<Kind, usize>, Vec<Violation>) {
-    let mut by_task: HashMap<(Uuid, usize), Vec<&Arrival>> = HashMap::new();
+    // The attempts of a tracked task are no duplicates of each other.
+    let mut by_task: HashMap<(Uuid, usize, Option<u16>, bool), Vec<&Arrival>> = HashMap::new();
     for record in &history.records {
-        by_task.entry((record.id, record.topic)).or_default().push(record);
+        let key = (record.id, record.topic, record.attempt, record.is_dead_letter);
+        by_task.entry(key).or_default().push(record);
     }
     let (mut explained, mut unexplained) = (BTreeMap::new(), Vec::new());
-    for ((id, _), mut records) in by_task.into_iter().filter(|(_, records)| records.len() > 1) {
+    for ((id, ..), mut records) in by_task.into_iter().filter(|(_, records)| records.len() > 1) {
         records.sort_by_key(|record| record.at);
         for pair in records.windows(2) {
             match cause(history, pair[0], pair[1].at) {

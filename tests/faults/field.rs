@@ -6,11 +6,13 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use sqlx::postgres::PgRow;
 use sqlx::{AssertSqlSafe, Connection as _, PgConnection, Row as _};
 use uuid::Uuid;
 
 use super::clock_file::ClockFile;
-use super::history::{Arrival, DELETED, LIMITED, Line, STEADY, Topic, UNAVAILABLE};
+use super::consumers::Delivery;
+use super::history::{Arrival, DEAD, DELETED, LIMITED, Line, STEADY, Topic, UNAVAILABLE};
 use super::nodes::{Settings, Slot};
 use super::plan::{CLOCK_NODE, NODES, Server};
 use super::ways::Ways;
@@ -34,6 +36,8 @@ pub struct Setup {
     pub tasks_per_second: u32,
     /// True when the plan was made to hold each kind of operation.
     pub is_deck: bool,
+    /// The traffic has tracked tasks.
+    pub has_tracked: bool,
 }
 
 /// A cluster under test.
@@ -72,6 +76,7 @@ impl Setup {
             wishes,
             tasks_per_second,
             is_deck,
+            has_tracked: true,
         }
     }
 
@@ -84,6 +89,7 @@ impl Setup {
             wishes,
             tasks_per_second,
             is_deck: false,
+            has_tracked: false,
         }
     }
 }
@@ -182,6 +188,7 @@ impl Field {
             (UNAVAILABLE, "unavailable"),
             (DELETED, "deleted"),
             (LIMITED, "limited"),
+            (DEAD, "dead"),
         ] {
             let name = match index {
                 UNAVAILABLE => self.cluster.topic_with_replica_away(suffix).await,
@@ -259,6 +266,21 @@ impl Field {
             .collect()
     }
 
+    /// Returns the records of tracked tasks that have arrived since the last call. `handled` counts
+    /// the records of each reader.
+    pub fn deliveries(&self, handled: &mut Vec<usize>) -> Vec<Delivery> {
+        let readers = self.readers.lock().unwrap();
+        handled.resize(readers.len(), 0);
+        let new = readers.iter().zip(handled).flat_map(|(reader, handled)| {
+            reader.consumer.look(|records| {
+                let new: Vec<Delivery> = records[*handled..].iter().filter_map(delivery).collect();
+                *handled = records.len();
+                new
+            })
+        });
+        new.collect()
+    }
+
     // --- the contents of Postgres ---
 
     /// Counts unfinished work: waiting tasks due before `until` by Postgres's clock, follow-ups
@@ -272,19 +294,16 @@ impl Field {
         sqlx::query_as(query).bind(until).fetch_one(&self.cluster.sql).await
     }
 
+    /// Returns the lines of the execlog, with the reasons of dead tasks.
     pub async fn lines(&self) -> Vec<Line> {
-        let lines = self.cluster.execlog().await.into_iter();
-        lines
-            .map(|line| Line {
-                id: line.id,
-                topic: line.topic,
-                due_at: line.due_at,
-                state: line.state,
-                published_at: line.published_at,
-                position: line.partition.zip(line.offset),
-                lateness: line.lateness_ms,
-            })
-            .collect()
+        let query = "select e.id, e.topic,
+              round(extract(epoch from e.due_at) * 1000)::bigint as due_at, e.state,
+              round(extract(epoch from e.published_at) * 1000)::bigint as published_at,
+              e.partition, e.\"offset\", e.lateness_ms::bigint as lateness_ms,
+              round(extract(epoch from e.claimed_at) * 1000)::bigint as claimed_at, d.reason
+            from execlog e left join dead_letter d on d.id = e.id and e.state = 'dead'";
+        let rows = sqlx::query(query).fetch_all(&self.cluster.sql).await.expect("read the execlog");
+        rows.iter().map(|row| line(row).expect("a line of the execlog")).collect()
     }
 
     /// Returns the first ids and the due times of waiting tasks.
@@ -313,10 +332,39 @@ impl Field {
     }
 }
 
+fn line(row: &PgRow) -> Result<Line, sqlx::Error> {
+    let (partition, offset): (Option<i32>, Option<i64>) =
+        (row.try_get("partition")?, row.try_get("offset")?);
+    Ok(Line {
+        id: row.try_get("id")?,
+        topic: row.try_get("topic")?,
+        due_at: row.try_get("due_at")?,
+        state: row.try_get("state")?,
+        published_at: row.try_get("published_at")?,
+        position: partition.zip(offset),
+        lateness: row.try_get("lateness_ms")?,
+        claimed_at: row.try_get("claimed_at")?,
+        reason: row.try_get("reason")?,
+    })
+}
+
+/// Returns the number in a header.
+fn number(record: &Record, name: &str) -> Option<i64> {
+    std::str::from_utf8(record.header(name)?).ok()?.parse().ok()
+}
+
+fn attempt(record: &Record) -> Option<u16> {
+    u16::try_from(number(record, "punctual-attempt")?).ok()
+}
+
+/// Returns the delivery of an attempt. The records of other tasks are none, nor are those of dead
+/// ones.
+fn delivery(record: &Record) -> Option<Delivery> {
+    let ttr_ms = number(record, "punctual-ttr-ms")?;
+    Some(Delivery { id: record.task_id(), attempt: attempt(record)?, ttr_ms })
+}
+
 fn arrival(reader: &Reader, record: &Record) -> Arrival {
-    let number = |name: &str| {
-        record.header(name).and_then(|value| std::str::from_utf8(value).ok()?.parse().ok())
-    };
     Arrival {
         id: record.task_id(),
         topic: reader.topic,
@@ -326,8 +374,10 @@ fn arrival(reader: &Reader, record: &Record) -> Arrival {
         at: record.timestamp,
         key: record.key.clone(),
         payload_hash: record.payload_hash,
-        serial: number(SERIAL_HEADER).and_then(|serial: i64| u64::try_from(serial).ok()),
-        due_header: number("punctual-due-at"),
+        serial: number(record, SERIAL_HEADER).and_then(|serial| u64::try_from(serial).ok()),
+        due_header: number(record, "punctual-due-at"),
+        attempt: attempt(record),
+        is_dead_letter: record.header("punctual-dead-reason").is_some(),
     }
 }
 

@@ -10,18 +10,23 @@ use uuid::Uuid;
 use super::clock::PostgresClock;
 use super::plan::{Kind, Operation};
 
-/// The topics of a run by their indexes: one topic that no operation touches, and one for each
-/// operation on a topic.
+/// The topics of a run by their indexes: one topic that no operation touches, one for each
+/// operation on a topic, and one for the records of dead tasks alone.
 pub const STEADY: usize = 0;
 pub const UNAVAILABLE: usize = 1;
 pub const DELETED: usize = 2;
 pub const LIMITED: usize = 3;
+pub const DEAD: usize = 4;
+
+/// The back-off of a tracked task doubles with each attempt, up to this.
+pub const BACKOFF_MAX_MS: i64 = 4000;
 
 /// The whole history of a run.
 #[derive(Debug, Default)]
 pub struct History {
     pub submits: Vec<Submit>,
     pub cancels: Vec<Cancel>,
+    pub calls: Vec<Call>,
     pub records: Vec<Arrival>,
     pub lines: Vec<Line>,
     /// Tasks in `task` or `task_far` at the end, by their first ids, with their due times.
@@ -56,7 +61,19 @@ pub struct Submit {
     pub key: Option<String>,
     pub payload_hash: u64,
     pub size: usize,
+    /// `None` for an untracked task.
+    pub tracked: Option<Tracked>,
     pub outcome: Outcome,
+}
+
+/// The wishes of a submitter for the answers of consumers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Tracked {
+    pub ttr_ms: i64,
+    pub attempts_max: u16,
+    /// The wait after the first attempt.
+    pub backoff_ms: i64,
+    pub dead_topic: Option<usize>,
 }
 
 /// The answer to a submit.
@@ -115,6 +132,57 @@ pub enum Verdict {
     },
 }
 
+/// The word of a consumer about an attempt, and the answer.
+#[derive(Clone, Debug)]
+pub struct Call {
+    pub node: u8,
+    pub sent_at: i64,
+    pub answered_at: i64,
+    pub id: Uuid,
+    /// `None` for a finish that names no attempt.
+    pub attempt: Option<u16>,
+    pub kind: CallKind,
+    pub verdict: CallVerdict,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum CallKind {
+    Finish,
+    Fail {
+        /// Milliseconds. `None`: the back-off decides.
+        retry_in: Option<i64>,
+        is_final: bool,
+    },
+    Extend {
+        by: i64,
+    },
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum CallVerdict {
+    Finished {
+        in_flight: bool,
+    },
+    /// Takes effect with the settle.
+    Noted,
+    /// With the due time of the next attempt, if the answer had one.
+    Retrying {
+        at: Option<i64>,
+    },
+    /// The dead letter is next.
+    Dying,
+    Extended,
+    /// 404 or 409, with the verdict.
+    Refused(String),
+    /// The request certainly had no effect.
+    NotTaken {
+        why: String,
+    },
+    Unknown {
+        why: String,
+    },
+}
+
 /// A record as it was consumed.
 #[derive(Clone, Debug)]
 pub struct Arrival {
@@ -131,6 +199,10 @@ pub struct Arrival {
     pub serial: Option<u64>,
     /// The due time in the record's headers.
     pub due_header: Option<i64>,
+    /// The number of the attempt. `None` for an untracked task.
+    pub attempt: Option<u16>,
+    /// True for the record of a task that was given up, in its dead topic.
+    pub is_dead_letter: bool,
 }
 
 /// A line of the execlog.
@@ -143,6 +215,11 @@ pub struct Line {
     pub published_at: Option<i64>,
     pub position: Option<(i32, i64)>,
     pub lateness: Option<i64>,
+    /// When the row was claimed, by Postgres's clock. For `finished` and `cancelled` the time of
+    /// the end.
+    pub claimed_at: Option<i64>,
+    /// Why a dead task is dead.
+    pub reason: Option<String>,
 }
 
 /// An operation as carried out: from just before the start to just after the undo (a server answers
@@ -189,7 +266,35 @@ impl Topic {
 impl Line {
     /// Returns true for a line of a final state.
     pub fn is_final(&self) -> bool {
-        matches!(self.state.as_str(), "published" | "cancelled" | "dead")
+        matches!(self.state.as_str(), "published" | "finished" | "cancelled" | "dead")
+    }
+
+    /// Returns true for the line of a task that was given up because no consumer finished it.
+    pub fn is_exhausted(&self) -> bool {
+        let reason = self.reason.as_deref().unwrap_or_default();
+        self.state == "dead" && reason.starts_with("attempt ")
+    }
+}
+
+impl Tracked {
+    /// Returns the shortest wait after an attempt whose consumer is silent. A wait over a second is
+    /// shortened by up to a quarter.
+    pub fn backoff_after(self, attempt: u16) -> i64 {
+        let doublings = u32::from(attempt.saturating_sub(1)).min(16);
+        let full = (self.backoff_ms << doublings).min(BACKOFF_MAX_MS);
+        if full > 1000 { full - full / 4 } else { full }
+    }
+}
+
+impl Call {
+    /// Returns true when the call has taken effect, or may have done so.
+    pub fn may_count(&self) -> bool {
+        !matches!(self.verdict, CallVerdict::Refused(_) | CallVerdict::NotTaken { .. })
+    }
+
+    /// Returns true when the call has certainly taken effect, or an equal one before it.
+    pub fn counts(&self) -> bool {
+        self.may_count() && !matches!(self.verdict, CallVerdict::Unknown { .. })
     }
 }
 

@@ -52,9 +52,11 @@ pub fn unexplained(spans: &[Span], (from, to): (i64, i64), was_deferred: bool) -
 pub fn is_quota_without_effect(history: &History) -> bool {
     let (mut due_count, mut held_back) = (0, 0);
     for quota in history.spans.iter().filter(|span| span.operation.kind == Kind::Quota) {
+        // Later attempts are due later than their headers say.
         let due = history
             .records
             .iter()
+            .filter(|record| record.attempt.is_none())
             .filter_map(|record| Some((history.clock.reached(record.due_header?), record.at)));
         for (due_at, at) in due.filter(|(due_at, _)| (quota.begin..quota.end).contains(due_at)) {
             due_count += 1;

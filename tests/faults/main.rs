@@ -25,6 +25,7 @@ mod args;
 mod caller;
 mod clock;
 mod clock_file;
+mod consumers;
 mod duplicates;
 mod field;
 #[expect(dead_code, reason = "all of it is evidence: shown when a promise was broken")]
@@ -39,6 +40,7 @@ mod quota;
 mod report;
 mod round;
 mod scenarios;
+mod tracked;
 mod traffic;
 mod verdicts;
 mod ways;

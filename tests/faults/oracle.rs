@@ -31,6 +31,8 @@ pub enum Rule {
     WrongAnswer,
     BrokenNode,
     Late,
+    TooManyAttempts,
+    AfterFinish,
     Uncovered,
 }
 
@@ -72,10 +74,18 @@ pub struct Counts {
     pub cancelled: usize,
     pub too_late: usize,
     pub cancels_unknown: usize,
+    /// Accepted tracked tasks.
+    pub tracked: usize,
+    pub calls: usize,
+    pub calls_refused: usize,
+    pub calls_unknown: usize,
     pub records: usize,
     pub published: usize,
     pub withdrawn: usize,
+    pub finished: usize,
     pub dead: usize,
+    /// Dead tasks whose consumers did not finish them.
+    pub exhausted: usize,
     pub pending: usize,
     /// Tasks published according to their receipt, in a topic deleted before the consumer reached
     /// them.
@@ -109,6 +119,7 @@ pub fn judge(history: &History, is_whole: bool) -> Judgement {
         case.check_task(id);
     }
     case.check_cancels();
+    case.check_tracked();
     case.found
         .violations
         .extend(names::check(history, |id| case.tasks.get(&id).and_then(|task| task.state())));
@@ -181,6 +192,7 @@ impl<'a> Case<'a> {
             match &submit.outcome {
                 Outcome::Accepted { has_replaced, .. } => {
                     counts.accepted += 1;
+                    counts.tracked += usize::from(submit.tracked.is_some());
                     counts.replaced += usize::from(*has_replaced);
                 }
                 Outcome::Known { .. } => {}
@@ -196,6 +208,11 @@ impl<'a> Case<'a> {
                 Verdict::Unknown { .. } => counts.cancels_unknown += 1,
                 Verdict::Replaced { .. } | Verdict::NotFound | Verdict::Refused { .. } => {}
             }
+        }
+        for call in &self.history.calls {
+            counts.calls += 1;
+            counts.calls_refused += usize::from(!call.may_count());
+            counts.calls_unknown += usize::from(call.may_count() && !call.counts());
         }
         counts.records = self.history.records.len();
     }
@@ -319,9 +336,14 @@ impl<'a> Case<'a> {
                 self.found.counts.published += 1;
                 self.check_receipt(id, task, line);
             }
+            "finished" => self.found.counts.finished += 1,
             "cancelled" => {
                 self.found.counts.withdrawn += 1;
                 self.check_withdrawn(id, task);
+            }
+            _dead if line.is_exhausted() => {
+                self.found.counts.dead += 1;
+                self.found.counts.exhausted += 1;
             }
             _dead => {
                 self.found.counts.dead += 1;
@@ -330,7 +352,7 @@ impl<'a> Case<'a> {
         }
     }
 
-    fn check_receipt(&mut self, id: Uuid, task: &Traces<'a>, line: &Line) {
+    pub(super) fn check_receipt(&mut self, id: Uuid, task: &Traces<'a>, line: &Line) {
         let Some((position, at)) = line.position.zip(line.published_at) else {
             self.add(Rule::WrongReceipt, Some(id), "published, and has no receipt".to_owned());
             return;
@@ -345,10 +367,16 @@ impl<'a> Case<'a> {
             return;
         }
         // Two incarnations of a topic may have the record at the same place.
-        let there =
-            || task.records.iter().filter(|record| (record.partition, record.offset) == position);
+        let there = || {
+            task.records.iter().filter(|record| {
+                !record.is_dead_letter && (record.partition, record.offset) == position
+            })
+        };
+        // The lateness of an attempt counts from the due time of its row, which no record has.
+        let is_of_attempt = line.state == "attempted";
+        let is_right = is_of_attempt || line.lateness == Some(at - line.due_at);
         match there().find(|record| record.at == at).or_else(|| there().next()) {
-            Some(record) if record.at == at && line.lateness == Some(at - line.due_at) => {}
+            Some(record) if record.at == at && is_right => {}
             Some(record) => {
                 let what = format!(
                     "published at {at} by its receipt, {} late; appended at {}",
@@ -423,7 +451,8 @@ impl<'a> Case<'a> {
                 format!("nothing was done to {} that would explain it", topic.name),
             );
         }
-        if let Some(record) = task.records.first()
+        let is_tracked = task.submit.is_some_and(|submit| submit.tracked.is_some());
+        if let Some(record) = task.records.first().filter(|_| !is_tracked)
             && duplicates::cause(self.history, record, self.history.ended_at).is_none()
         {
             self.add(
@@ -452,9 +481,12 @@ impl<'a> Case<'a> {
                 self.add(Rule::Early, Some(id), what);
             }
             let Some(submit) = task.submit else { continue };
+            let dead_topic = submit.tracked.and_then(|tracked| tracked.dead_topic);
+            let topic = if record.is_dead_letter { dead_topic } else { Some(submit.topic) };
             let is_same = record.payload_hash == Some(submit.payload_hash)
                 && record.key.as_deref() == submit.key.as_deref().map(str::as_bytes)
-                && record.topic == submit.topic
+                && Some(record.topic) == topic
+                && record.attempt.is_some() == submit.tracked.is_some()
                 && record.serial == Some(submit.serial)
                 && (submit.accepted().is_none() || record.due_header == due_at);
             if !is_same {
@@ -465,7 +497,10 @@ impl<'a> Case<'a> {
                 );
             }
         }
-        if let Some((record, due_at)) = task.records.first().zip(due_at) {
+        // The first attempt of a tracked task may be in a topic that was deleted.
+        let is_first = |record: &&&Arrival| record.attempt.is_none_or(|attempt| attempt == 1);
+        let first = task.records.first().filter(is_first);
+        if let Some((record, due_at)) = first.zip(due_at) {
             let due_at = self.history.clock.reached(due_at);
             self.found.lateness.push(record.at - due_at);
             self.check_wait(id, task, (due_at, record.at));
@@ -475,13 +510,17 @@ impl<'a> Case<'a> {
     /// Rule 11: lateness has a reason. A task that was submitted late is due when it was accepted.
     fn check_wait(&mut self, id: Uuid, task: &Traces<'a>, (due_at, at): (i64, i64)) {
         let Some(submit) = task.submit.filter(|submit| submit.accepted().is_some()) else { return };
-        let wait = (due_at.max(submit.answered_at), at);
-        let unexplained = lateness::unexplained(&self.history.spans, wait, task.was_deferred());
+        self.check_span(id, (due_at.max(submit.answered_at), at), task.was_deferred());
+    }
+
+    /// Checks that something explains the wait of a record between two moments, if it was long.
+    pub(super) fn check_span(&mut self, id: Uuid, wait: (i64, i64), was_deferred: bool) {
+        let unexplained = lateness::unexplained(&self.history.spans, wait, was_deferred);
         self.found.unexplained_max = self.found.unexplained_max.max(unexplained);
         if unexplained > lateness::UNEXPLAINED_MAX_MS {
             let what = format!(
-                "waited from {} to {at}, and nothing explains {unexplained} ms of it",
-                wait.0
+                "waited from {} to {}, and nothing explains {unexplained} ms of it",
+                wait.0, wait.1
             );
             self.add(Rule::Late, Some(id), what);
         }
@@ -493,8 +532,11 @@ impl<'a> Case<'a> {
             let kind = span.operation.kind;
             let (begin, end) = (span.begin, span.end.max(span.begin + 2000));
             let shown_end = self.history.clock.latest(end);
+            // Later attempts are due later than their headers say.
             let is_at_stake = |record: &&Arrival| {
-                record.due_header.is_some_and(|due_at| due_at <= shown_end) && record.at >= begin
+                record.attempt.is_none()
+                    && record.due_header.is_some_and(|due_at| due_at <= shown_end)
+                    && record.at >= begin
             };
             let count = self.history.records.iter().filter(is_at_stake).count();
             let entry = self.found.stakes.entry(kind).or_default();

@@ -15,7 +15,7 @@ use super::round::{Round, seconds};
 /// Violations shown in full.
 const SHOWN_MAX: usize = 8;
 
-const RULES: [(Rule, &str); 13] = [
+const RULES: [(Rule, &str); 15] = [
     (Rule::Lost, "lost"),
     (Rule::EndedTwice, "ended twice"),
     (Rule::Early, "early"),
@@ -28,6 +28,8 @@ const RULES: [(Rule, &str); 13] = [
     (Rule::WrongAnswer, "wrong answers"),
     (Rule::BrokenNode, "broken nodes"),
     (Rule::Late, "late without a reason"),
+    (Rule::TooManyAttempts, "attempts too many"),
+    (Rule::AfterFinish, "attempts after the finish"),
     (Rule::Uncovered, "uncovered operations"),
 ];
 
@@ -59,12 +61,26 @@ pub fn table(round: &Round) -> String {
             counts.cancels, counts.cancelled, counts.too_late, counts.cancels_unknown
         ),
     );
+    line(
+        "tracked",
+        format!(
+            "{} accepted; {} calls of consumers ({} refused, {} without an answer)",
+            counts.tracked, counts.calls, counts.calls_refused, counts.calls_unknown
+        ),
+    );
     line("records", counts.records.to_string());
     line(
         "ended",
         format!(
-            "{} published ({} by receipt), {} cancelled, {} dead; {} still wait for their due time",
-            counts.published, counts.by_receipt, counts.withdrawn, counts.dead, counts.pending
+            "{} published ({} by receipt), {} finished, {} cancelled, {} dead ({} exhausted); {} \
+             still wait for their due time",
+            counts.published,
+            counts.by_receipt,
+            counts.finished,
+            counts.withdrawn,
+            counts.dead,
+            counts.exhausted,
+            counts.pending
         ),
     );
     line(
@@ -127,6 +143,9 @@ pub fn summary(round: &Round) -> Value {
         "cancels_unknown": counts.cancels_unknown,
         "records": counts.records, "published": counts.published, "by_receipt": counts.by_receipt,
         "withdrawn": counts.withdrawn, "dead": counts.dead, "pending": counts.pending,
+        "tracked": counts.tracked, "finished": counts.finished, "exhausted": counts.exhausted,
+        "calls": counts.calls, "calls_refused": counts.calls_refused,
+        "calls_unknown": counts.calls_unknown,
         "lateness_ms": {
             "p50": found.lateness_at(0.5),
             "p99": found.lateness_at(0.99),
@@ -210,6 +229,8 @@ fn story(history: &History, task: Uuid) -> Vec<String> {
             lines.push((cancel.sent_at, format!("{cancel:?}")));
         }
     }
+    let calls = history.calls.iter().filter(|call| call.id == task);
+    lines.extend(calls.map(|call| (call.sent_at, format!("{call:?}"))));
     lines.extend(records.iter().map(|record| (record.at, format!("{record:?}"))));
     lines.extend(
         history
@@ -246,6 +267,7 @@ pub fn write(round: &Round, folder: &Path) {
         history.spans.iter().map(|span| format!("{span:?}\n")).collect::<String>(),
         history.submits.iter().map(|submit| format!("{submit:?}\n")).collect(),
         history.cancels.iter().map(|cancel| format!("{cancel:?}\n")).collect(),
+        history.calls.iter().map(|call| format!("{call:?}\n")).collect(),
         history.records.iter().map(|record| format!("{record:?}\n")).collect(),
         history.lines.iter().map(|line| format!("{line:?}\n")).collect(),
         history.clock.changes.iter().map(|change| format!("{change:?}\n")).collect(),

@@ -1,14 +1,17 @@
 //! One round: a cluster, traffic on it, a plan carried out, and the oracle's judgement.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use uuid::Uuid;
+
 use super::caller::Caller;
+use super::consumers::Consumers;
 use super::field::{Field, Setup};
-use super::history::{History, Span};
+use super::history::{History, Line, Span, Topic};
 use super::oracle::{self, Judgement, Rule, Violation};
 use super::perform::perform;
 use super::plan::{COMPLETE_FROM_SECONDS, Plan};
@@ -53,9 +56,11 @@ pub async fn run(own: &Arc<OwnStack>, setup: &Setup, plan: Plan) -> Round {
         until: started_at + i64::try_from(plan.seconds).unwrap() * 1000,
         is_over: Arc::default(),
         topics: field.topics().into_iter().map(|topic| topic.name).collect(),
+        has_tracked: setup.has_tracked,
         clock: Arc::clone(&field.postgres_clock),
     };
     let clients = traffic::start(&load, &caller, &ledger);
+    let consumers = Consumers::start(&field, &load, &caller, &ledger);
     let progress = tokio::spawn(show_progress(Arc::clone(&field), Arc::clone(&ledger), started_at));
     let say = move |span: &Span| {
         println!(
@@ -76,6 +81,7 @@ pub async fn run(own: &Arc<OwnStack>, setup: &Setup, plan: Plan) -> Round {
     let unready = field.unready().await;
     caller.wait_idle().await;
     let undone = drain(&field, traffic_ended_at).await;
+    consumers.stop().await;
     progress.abort();
     unable.abort();
     // No task may change while the history is written down. Far tasks may be due at any moment.
@@ -183,7 +189,7 @@ async fn write_down(
 ) -> History {
     let lines = field.lines().await;
     let topics = field.topics();
-    let wanted: Vec<(usize, i32, i64)> = lines
+    let mut wanted: Vec<(usize, i32, i64)> = lines
         .iter()
         .filter_map(|line| {
             let topic = topics.iter().position(|topic| Some(&topic.name) == line.topic.as_ref())?;
@@ -193,6 +199,7 @@ async fn write_down(
             Some((topic, partition, offset))
         })
         .collect();
+    wanted.extend(dead_records(ledger, &lines, &topics));
     // If a record is missing, the oracle reports it.
     let _arrived = look_for(ARRIVAL_DEADLINE, async || {
         let positions: HashSet<_> = field.positions();
@@ -208,6 +215,7 @@ async fn write_down(
     History {
         submits: std::mem::take(&mut ledger.submits.lock().unwrap()),
         cancels: std::mem::take(&mut ledger.cancels.lock().unwrap()),
+        calls: std::mem::take(&mut ledger.calls.lock().unwrap()),
         records: field.arrivals(),
         lines,
         pending,
@@ -219,6 +227,24 @@ async fn write_down(
         started_at,
         ended_at,
     }
+}
+
+/// Returns the places of the records of dead tasks, in dead topics that were not deleted.
+fn dead_records(ledger: &Ledger, lines: &[Line], topics: &[Topic]) -> Vec<(usize, i32, i64)> {
+    let submits = ledger.submits.lock().unwrap();
+    let dead_topics: HashMap<Uuid, usize> = submits
+        .iter()
+        .filter_map(|submit| Some((submit.accepted()?, submit.tracked?.dead_topic?)))
+        .filter(|(_, topic)| topics[*topic].absences.is_empty())
+        .collect();
+    lines
+        .iter()
+        .filter(|line| line.is_exhausted())
+        .filter_map(|line| {
+            let (partition, offset) = line.position?;
+            Some((*dead_topics.get(&line.id)?, partition, offset))
+        })
+        .collect()
 }
 
 fn broken(what: String) -> Violation {

@@ -1,5 +1,6 @@
 //! Steady traffic on a cluster that is being broken: single and bulk submits, with and without
-//! names, cancels and replacements. The history records every request and its answer.
+//! names, cancels and replacements, and beside it tracked tasks. The history records every request
+//! and its answer.
 
 use std::sync::Arc;
 use std::sync::Mutex;
@@ -16,13 +17,21 @@ use xxhash_rust::xxh3::xxh3_64;
 use super::caller::{Answer, Caller, Refusal, Reply};
 use super::clock_file::ClockFile;
 use super::history::{
-    Cancel, DELETED, LIMITED, Outcome, STEADY, Submit, Target, UNAVAILABLE, Verdict,
+    BACKOFF_MAX_MS, Call, Cancel, DEAD, DELETED, LIMITED, Outcome, STEADY, Submit, Target, Tracked,
+    UNAVAILABLE, Verdict,
 };
 use crate::support::ledger::SERIAL_HEADER;
 use crate::support::{now_ms, wait};
 
 const BATCH_EVERY_MS: i64 = 50;
 const NAMED_CLIENTS: u64 = 8;
+/// Tracked tasks come on top of the others: this many for a hundred of them.
+const TRACKED_PERCENT: i64 = 12;
+/// The number of the first client of tracked tasks with names.
+const TRACKED_NAMES: u64 = 100;
+/// Tracked tasks come until this long before the end of the traffic, and consumers finish all that
+/// they get from then on. So the run does not wait for their retries.
+const TRACKED_END_MS: i64 = 4000;
 /// How often a submit with a name is retried while it has no answer.
 const TRIES_MAX: usize = 4;
 /// The number of accepted tasks among which cancels choose.
@@ -43,6 +52,7 @@ pub struct Load {
     /// longer.
     pub is_over: Arc<AtomicBool>,
     pub topics: Vec<String>,
+    pub has_tracked: bool,
     /// Postgres's clock, which due times refer to.
     pub clock: Arc<ClockFile>,
 }
@@ -52,6 +62,7 @@ pub struct Load {
 pub struct Ledger {
     pub submits: Mutex<Vec<Submit>>,
     pub cancels: Mutex<Vec<Cancel>>,
+    pub calls: Mutex<Vec<Call>>,
     pub oddities: Mutex<Vec<String>>,
     recent: Mutex<Vec<Uuid>>,
     serial: AtomicU64,
@@ -63,6 +74,15 @@ struct Client {
     caller: Caller,
     ledger: Arc<Ledger>,
     chance: StdRng,
+    /// Its tasks are tracked.
+    is_tracked: bool,
+}
+
+impl Load {
+    /// Returns true shortly before the end of the traffic, and from then on.
+    pub fn is_ending(&self) -> bool {
+        now_ms() >= self.until - TRACKED_END_MS
+    }
 }
 
 /// Starts all clients. They end with the traffic.
@@ -72,6 +92,7 @@ pub fn start(load: &Load, caller: &Caller, ledger: &Arc<Ledger>) -> Vec<JoinHand
         caller: caller.clone(),
         ledger: Arc::clone(ledger),
         chance: StdRng::seed_from_u64(load.seed.wrapping_mul(1_000_003).wrapping_add(number)),
+        is_tracked: false,
     };
     let mut clients = vec![
         tokio::spawn(client(0).submit_batches()),
@@ -81,17 +102,25 @@ pub fn start(load: &Load, caller: &Caller, ledger: &Arc<Ledger>) -> Vec<JoinHand
     clients.extend(
         (0..NAMED_CLIENTS).map(|number| tokio::spawn(client(10 + number).use_names(number))),
     );
+    if load.has_tracked {
+        let client = |number: u64| Client { is_tracked: true, ..client(number) };
+        clients.push(tokio::spawn(client(TRACKED_NAMES).use_names(TRACKED_NAMES)));
+        clients.push(tokio::spawn(client(TRACKED_NAMES + 1).submit_batches()));
+        clients.push(tokio::spawn(client(TRACKED_NAMES + 2).submit_alone()));
+    }
     clients
 }
 
 impl Client {
     fn is_over(&self) -> bool {
-        self.load.is_over.load(Ordering::Relaxed)
+        self.is_tracked && self.load.is_ending() || self.load.is_over.load(Ordering::Relaxed)
     }
 
     /// Waits so `share` per cent of the rate in tasks is reached with `each` tasks at a time.
     async fn pace(&self, next: &mut i64, share: i64, each: i64) {
-        *next += 100_000 * each / (share * i64::from(self.load.tasks_per_second)).max(1);
+        let percent = if self.is_tracked { TRACKED_PERCENT } else { 100 };
+        let rate = i64::from(self.load.tasks_per_second) * share * percent / 100;
+        *next += 100_000 * each / rate.max(1);
         // Missed requests are not made up for.
         *next = (*next).max(now_ms() - 1000);
         wait::until(*next).await;
@@ -143,6 +172,7 @@ impl Client {
     /// each request follows from the earlier ones.
     async fn use_names(mut self, number: u64) {
         let mut next = now_ms();
+        let clients = if self.is_tracked { 1 } else { NAMED_CLIENTS };
         for count in 0.. {
             let name = format!("order-{number}-{count}");
             let (task, body) = self.task(Some(&name));
@@ -162,7 +192,7 @@ impl Client {
                 if self.chance.random_range(0..100) >= share {
                     continue;
                 }
-                self.pace(&mut next, 20, i64::try_from(NAMED_CLIENTS).unwrap()).await;
+                self.pace(&mut next, 20, i64::try_from(clients).unwrap()).await;
                 match method {
                     Method::POST => stands = self.post_named(&task, &body).await.or(stands),
                     Method::PUT => stands = self.put(topic, &name, stands).await,
@@ -268,10 +298,14 @@ impl Client {
             key: key.clone(),
             payload_hash: xxh3_64(text.as_bytes()),
             size: text.len(),
+            tracked: None,
             outcome: Outcome::Refused { why: "not sent".to_owned() },
         };
         let mut body =
             json!({ "topic": self.load.topics[topic], "due_at": due_at, "payload_text": text });
+        if self.is_tracked {
+            submit.tracked = Some(self.track(&mut body));
+        }
         if let Some(key) = key {
             body["key"] = key.into();
         }
@@ -280,6 +314,32 @@ impl Client {
         }
         self.ledger.number(&mut submit, &mut body);
         (submit, body)
+    }
+
+    /// Makes a task a tracked one.
+    fn track(&mut self, body: &mut Value) -> Tracked {
+        let dead_topic = match self.chance.random_range(0..100) {
+            0..30 => Some(DEAD),
+            30..38 => Some(DELETED),
+            38..46 => Some(UNAVAILABLE),
+            _ => None,
+        };
+        let tracked = Tracked {
+            ttr_ms: self.chance.random_range(1000..3000),
+            attempts_max: self.chance.random_range(1..=3),
+            backoff_ms: [0, 0, 300, 1200][self.chance.random_range(0..4)],
+            dead_topic,
+        };
+        body["ttr"] = format!("{}ms", tracked.ttr_ms).into();
+        body["retry"] = json!({
+            "attempts_max": tracked.attempts_max,
+            "backoff_min": format!("{}ms", tracked.backoff_ms),
+            "backoff_max": format!("{BACKOFF_MAX_MS}ms"),
+        });
+        if let Some(dead_topic) = dead_topic {
+            body["retry"]["dead_topic"] = self.load.topics[dead_topic].clone().into();
+        }
+        tracked
     }
 
     /// Sends tasks without waiting for the answer. Drops them when no node has room.
@@ -311,15 +371,18 @@ fn id_of(task: &Value) -> Option<Uuid> {
     task["id"].as_str()?.parse().ok()
 }
 
-fn due_of(task: &Value) -> Option<i64> {
-    task["due_at"].as_str()?.parse::<jiff::Timestamp>().ok().map(jiff::Timestamp::as_millisecond)
+/// Returns a time of a task in JSON.
+pub fn due_of(task: &Value, member: &str) -> Option<i64> {
+    task[member].as_str()?.parse::<jiff::Timestamp>().ok().map(jiff::Timestamp::as_millisecond)
 }
 
-/// Returns the refusals that a submit to the topic may get.
-const fn allowed(topic: usize) -> &'static [&'static str] {
-    match topic {
-        DELETED => &["unknown-topic"],
-        LIMITED => &["record-too-large"],
+/// Returns the refusals that a submit may get.
+fn allowed(submit: &Submit) -> &'static [&'static str] {
+    let dead_topic = submit.tracked.and_then(|tracked| tracked.dead_topic);
+    match (submit.topic, dead_topic) {
+        (LIMITED, Some(DELETED)) => &["record-too-large", "unknown-topic"],
+        (DELETED, _) | (_, Some(DELETED)) => &["unknown-topic"],
+        (LIMITED, _) => &["record-too-large"],
         _ => &[],
     }
 }
@@ -331,7 +394,7 @@ impl Ledger {
         body["headers"] = json!({ SERIAL_HEADER: submit.serial.to_string() });
     }
 
-    fn refused(&self, refusal: Refusal) -> Outcome {
+    pub(super) fn refused(&self, refusal: Refusal) -> Outcome {
         match refusal {
             Refusal::Certain(why) => Outcome::Refused { why },
             Refusal::Unknown(why) => Outcome::Unknown { why },
@@ -350,7 +413,8 @@ impl Ledger {
         has_retry_after: bool,
         body: &Value,
     ) -> Outcome {
-        let (task, known) = (id_of(body).zip(due_of(body)), status == 200 && !submit.is_put);
+        let (task, known) =
+            (id_of(body).zip(due_of(body, "due_at")), status == 200 && !submit.is_put);
         match (status, task) {
             (200 | 201, Some((id, _))) if known => Outcome::Known { id },
             (200 | 201, Some((id, due_at))) => {
@@ -359,7 +423,7 @@ impl Ledger {
             (409, _) if submit.is_put && id_of(&body["task"]).is_some() => {
                 Outcome::TooLate { id: id_of(&body["task"]).unwrap_or_default() }
             }
-            _ => self.refused(Refusal::of(status, body, has_retry_after, allowed(submit.topic))),
+            _ => self.refused(Refusal::of(status, body, has_retry_after, allowed(submit))),
         }
     }
 
