@@ -47,6 +47,7 @@ mod tests;
 pub use access::audit::Audit;
 pub use access::cursors::Cursors;
 pub use access::hosts::Hosts;
+pub use handlers::outbox;
 pub use metrics::ApiMetrics;
 pub use problems::problem_type::ProblemType;
 pub use server::router::Api;

@@ -7,6 +7,7 @@ mod exposure;
 mod handles;
 mod kafka_settings;
 mod limits;
+pub mod outbox;
 mod ports;
 mod readiness;
 mod startup;
@@ -42,6 +43,8 @@ const VITAL: [&str; 4] = ["wheel", "producers", "topics", "settle"];
 /// Time that a node waits after a vital task has failed. Records in flight may still be
 /// acknowledged and settled.
 const HOPELESS_GRACE: Duration = Duration::from_secs(1);
+/// The flag of the URL of a database.
+const DATABASE_URL: &str = "--database-url";
 /// Interval at which a draining node checks whether it is done.
 const DRAIN_INTERVAL: Duration = Duration::from_millis(10);
 
@@ -51,7 +54,12 @@ pub fn problems(wanted: CheckedSettings<'_>) -> Vec<SettingProblem> {
         CheckedSettings::Node(settings) => settings,
         CheckedSettings::Consumer(properties) => return kafka_settings::problems(properties),
         CheckedSettings::Migration(settings) => {
-            return exposure::of_postgres(&settings.database_url, settings.postgres_plaintext);
+            let may_be_plain = settings.postgres_plaintext;
+            return exposure::of_postgres(DATABASE_URL, &settings.database_url, may_be_plain);
+        }
+        CheckedSettings::Outbox(command) => {
+            let may_be_plain = command.postgres_plaintext;
+            return exposure::of_postgres(DATABASE_URL, &command.database_url, may_be_plain);
         }
     };
     let mut problems = credentials::problems(settings);
@@ -132,7 +140,7 @@ pub async fn serve(settings: Settings, handles: Handles) -> Result<(), TaskFailu
     let outcome = match startup::wait_for_postgres(&settings, &assembled, &service, &tasks).await {
         Ok(Some(checked)) => {
             cursors.set_secret(checked.secret.bytes());
-            run(&settings, assembled, checked, &handles).await
+            run(&settings, assembled, checked, &policy, &handles).await
         }
         Ok(None) => {
             tracing::info!("stopped before the start was complete");
@@ -156,6 +164,7 @@ async fn run(
     settings: &Settings,
     parts: assembly::NodeParts,
     checked: schema::Checked,
+    policy: &PolicyHandle,
     handles: &Handles,
 ) -> Result<(), TaskFailure> {
     let tasks = &handles.tasks;
@@ -163,7 +172,7 @@ async fn run(
         tracing::warn!("{warning}");
     }
     let (postgres, node) = (parts.postgres.clone(), parts.node);
-    let running = assembly::start(settings, parts, checked.cluster, handles).await?;
+    let running = assembly::start(settings, parts, checked.cluster, policy, handles).await?;
     tasks.draining.cancelled().await;
     drain(settings, &running, tasks).await;
     // The loops have ended before the heartbeat says that this node is gone. So other nodes adopt
@@ -252,6 +261,7 @@ pub fn end_on_signals(command: &Command) -> Result<(), TaskFailure> {
         Command::Serve(_) | Command::Dev(_) | Command::DevPostgres(_) => true,
         Command::Client(command) => command.ends_by_itself(),
         Command::Migrate(_)
+        | Command::Outbox(_)
         | Command::Token(_)
         | Command::Auth(_)
         | Command::Completions(_)

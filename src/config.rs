@@ -33,6 +33,7 @@ pub use self::properties::Property;
 pub use self::reader::SettingProblem;
 pub use self::secret::Secret;
 pub use self::settings::dev::{DevKafka, DevPostgres, DevSettings, KeeperSettings, node_of_dev};
+pub use self::settings::outbox::{OutboxAction, OutboxCommand, OutboxSettings};
 pub use self::settings::{Kafka, NodeLimits, Retention, Settings};
 pub use self::tls::{Clients, Tls};
 use crate::bench::args::BenchArgs;
@@ -56,6 +57,7 @@ pub enum Command {
     DevPostgres(KeeperSettings),
     Serve(Box<Settings>),
     Migrate(Box<MigrationSettings>),
+    Outbox(OutboxCommand),
     Client(Box<client::ClientCommand>),
     Token(TokenCommand),
     Auth(AuthCommand),
@@ -101,6 +103,7 @@ fn say(problems: &[SettingProblem]) -> io::Result<()> {
 pub enum CheckedSettings<'a> {
     Node(&'a Settings),
     Migration(&'a MigrationSettings),
+    Outbox(&'a OutboxCommand),
     /// The consumer of a benchmark.
     Consumer(&'a [Property]),
 }
@@ -151,6 +154,11 @@ fn interpret(
             fault(check(CheckedSettings::Migration(&settings)))
                 .map(|()| Command::Migrate(Box::new(settings)))
         }),
+        args::CommandArgs::Outbox(args) => {
+            settings::outbox::read(&args, host).and_then(|command| {
+                fault(check(CheckedSettings::Outbox(&command))).map(|()| Command::Outbox(command))
+            })
+        }
         args::CommandArgs::Client(command) => Ok(Command::Client(Box::new(command))),
         args::CommandArgs::Token(args) => Ok(Command::Token(args.command)),
         args::CommandArgs::Auth(args) => Ok(Command::Auth(args.command)),

@@ -64,6 +64,12 @@ points! {
     AnswersFollowed = "answers-followed",
     /// Answers of consumers are committed.
     AnswersCommitted = "answers-committed",
+    /// Rows of an outbox are read, and nothing of them is stored.
+    OutboxRead = "outbox-read",
+    /// A wave of an outbox is stored, and its rows are still there.
+    OutboxStored = "outbox-stored",
+    /// The rows of an outbox are gone, and their entries in `outbox_seen` are not.
+    OutboxDeleted = "outbox-deleted",
 }
 
 /// The variable that names the failpoint. Only debug builds read it.

@@ -16,6 +16,7 @@ pub mod etcd;
 pub mod failpoint;
 pub mod kafka;
 pub mod node;
+pub mod outbox;
 pub mod postgres;
 pub mod shutdown;
 pub mod signals;

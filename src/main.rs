@@ -32,6 +32,7 @@ async fn run(command: Command) -> Result<ExitCode, TaskFailure> {
         Command::Dev(settings) => Box::pin(dev::run(*settings)).await?,
         Command::DevPostgres(settings) => dev::keep_postgres(settings).await?,
         Command::Migrate(settings) => app::migrate(*settings).await?,
+        Command::Outbox(command) => return Ok(app::outbox::run(command).await),
         Command::Token(command) => return Ok(app::tokens::run(&command)),
         Command::Auth(command) => return Ok(app::tokens::run_auth(&command)),
         Command::Client(command) => return Ok(client::run(*command).await),

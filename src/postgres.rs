@@ -4,6 +4,7 @@
 pub mod cluster;
 pub mod connection;
 pub mod lists;
+pub mod outbox;
 pub mod partitions;
 pub mod tasks;
 

@@ -7,5 +7,6 @@ pub mod feedback;
 pub mod lists;
 pub mod names;
 pub mod node;
+pub mod outbox;
 pub mod tasks;
 pub mod who_am_i;

@@ -10,6 +10,8 @@ use tokio_util::sync::CancellationToken;
 use super::credentials::{CredentialKeeper, ServerSettings, etcd_credentials};
 use super::handles::Handles;
 use super::kafka_settings;
+use super::outbox::{self, OutboxParts};
+use crate::access::PolicyHandle;
 use crate::clock::{self, ClusterClock};
 use crate::config::{self, Settings};
 use crate::domain::leaves::Rules;
@@ -48,6 +50,7 @@ use crate::node::settle::adopter::{Adopter, AdopterParts};
 use crate::node::settle::settler::{Settler, SettlerParts, Undone};
 use crate::node::shared::{CallerNumbers, Calls, NodeShared};
 use crate::node::topic_keeper::TopicKeeper;
+use crate::outbox::OutboxMetrics;
 use crate::postgres::PostgresSettings;
 use crate::postgres::lists::backlog::BacklogCounter;
 use crate::postgres::lists::cancel_many::CancelMany;
@@ -116,6 +119,7 @@ pub struct NodeParts {
     membership_metrics: MembershipMetrics,
     maintenance_metrics: MaintenanceMetrics,
     metrics: NodeMetrics,
+    outbox_metrics: OutboxMetrics,
     advertise: String,
 }
 
@@ -171,6 +175,7 @@ impl NodeParts {
             membership_metrics: MembershipMetrics::register(registry),
             maintenance_metrics: MaintenanceMetrics::register(registry),
             metrics: NodeMetrics::register(registry),
+            outbox_metrics: OutboxMetrics::register(registry),
             advertise: advertise.to_owned(),
         })
     }
@@ -235,6 +240,7 @@ pub async fn start(
     settings: &Settings,
     parts: NodeParts,
     cluster: ClusterSettings,
+    policy: &PolicyHandle,
     handles: &Handles,
 ) -> Result<Running, TaskFailure> {
     let Handles { tasks, service, .. } = handles;
@@ -296,6 +302,17 @@ pub async fn start(
         bulletin: core.membership.bulletin(),
         has_seen_etcd: AtomicBool::new(false),
     };
+    let outboxes = OutboxParts {
+        postgres: &parts.postgres,
+        metrics: &parts.outbox_metrics,
+        shared: &core.shared,
+        service,
+        policy,
+        names: &names,
+        look_up: &look_up,
+        bulletin: core.membership.bulletin(),
+    };
+    outbox::start(settings, outboxes, tasks)?;
     service.open(service::Parts {
         shared: Arc::clone(&core.shared),
         submitter,

@@ -198,7 +198,12 @@ fn read(files: &[PathBuf]) -> Vec<Content> {
 pub fn problems(settings: &Settings) -> Vec<SettingProblem> {
     // Required TLS wins over the consent to do without.
     let may_be_plain = settings.postgres_plaintext && !settings.require_tls;
-    let mut problems = exposure::of_postgres(&settings.database_url, may_be_plain);
+    let mut problems =
+        exposure::of_postgres("--database-url", &settings.database_url, may_be_plain);
+    for outbox in &settings.outboxes {
+        let of_outbox = exposure::of_postgres("--outbox", &outbox.database_url, may_be_plain);
+        problems.extend(of_outbox);
+    }
     problems.extend(kafka_settings::problems(&settings.kafka.properties));
     if settings.require_tls {
         problems.extend(exposure::of_other_servers(settings));
@@ -211,7 +216,9 @@ pub fn problems(settings: &Settings) -> Vec<SettingProblem> {
 fn settings_again() -> Result<config::Invocation, CommandRefusal> {
     config::read(std::env::args_os(), |wanted| match wanted {
         CheckedSettings::Node(settings) => problems(settings),
-        CheckedSettings::Migration(_) | CheckedSettings::Consumer(_) => Vec::new(),
+        CheckedSettings::Migration(_)
+        | CheckedSettings::Outbox(_)
+        | CheckedSettings::Consumer(_) => Vec::new(),
     })
 }
 

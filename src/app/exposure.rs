@@ -23,10 +23,10 @@ const CHECKS_OFF: [(&str, &[&str], &str); 2] = [
     ),
 ];
 
-/// Returns the problems of the URL of Postgres. Beyond this machine it must ask for a verified
+/// Returns the problems of a URL of Postgres, which `flag` gives. Beyond this machine it must ask for a verified
 /// server, unless `may_be_plain`.
-pub fn of_postgres(url: &Secret, may_be_plain: bool) -> Vec<SettingProblem> {
-    let problem = |text| vec![SettingProblem { flag: "--database-url", text }];
+pub fn of_postgres(flag: &'static str, url: &Secret, may_be_plain: bool) -> Vec<SettingProblem> {
+    let problem = |text| vec![SettingProblem { flag, text }];
     match PostgresSettings::new(url.expose()) {
         Err(text) => problem(text),
         Ok(postgres) => match postgres.unverified_host() {

@@ -4,6 +4,7 @@
 
 mod access;
 mod dev;
+mod outbox;
 
 use std::path::PathBuf;
 
@@ -12,6 +13,7 @@ use clap::{Args, Parser, Subcommand};
 pub(super) use self::access::{Access, Auth, Token};
 pub use self::access::{AuthCommand, CheckAuth, CheckToken, NewToken, TokenCommand};
 pub(super) use self::dev::{Dev, Keeper};
+pub(super) use self::outbox::{Outbox, OutboxDatabase, OutboxWords, Outboxes};
 
 use super::secret::Secret;
 use super::tls::TlsWords;
@@ -80,6 +82,9 @@ pub(super) enum CommandArgs {
     Migrate(Migrate),
     #[command(flatten)]
     Client(client::ClientCommand),
+    /// Installs, checks and removes outboxes, through which applications submit inside their own
+    /// database transactions.
+    Outbox(Outbox),
     /// Makes and checks tokens, which identify callers.
     Token(Token),
     /// Checks auth files, which list the principals of a cluster and their rights.
@@ -182,6 +187,8 @@ pub(super) struct Serve {
     pub database: Database,
     #[command(flatten)]
     pub schema: Schema,
+    #[command(flatten)]
+    pub outboxes: Outboxes,
     #[command(flatten)]
     pub kafka: KafkaArgs,
     #[command(flatten)]

@@ -1,6 +1,7 @@
 //! The parsed settings of a node.
 
 pub(super) mod dev;
+pub(super) mod outbox;
 
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
@@ -26,6 +27,7 @@ pub struct Settings {
     /// True when a connection to Postgres may be readable by others.
     pub postgres_plaintext: bool,
     pub auto_migrate: bool,
+    pub outboxes: Vec<outbox::OutboxSettings>,
     /// A crash may write a core dump.
     pub core_dumps: bool,
     pub kafka: Kafka,
@@ -179,6 +181,7 @@ pub(super) fn read(args: &args::Serve, host: &Host<'_>) -> Result<Settings, Vec<
         credential_files: credential_files(args),
         postgres_plaintext: postgres_plaintext(&args.database, &mut reader),
         auto_migrate: reader.truth("--auto-migrate", &args.schema.auto_migrate),
+        outboxes: outbox::outboxes(&args.outboxes, host, &mut reader),
         core_dumps: reader.truth("--core-dumps", &args.node.core_dumps),
         kafka: kafka(&args.kafka, host, &mut reader),
         etcd: etcd::read(&args.etcd, host, &mut reader),

@@ -3,6 +3,7 @@
 pub mod feedback;
 pub mod headers;
 pub mod name;
+pub mod outbox_row;
 pub mod precondition;
 pub mod retry_policy;
 pub mod submit_order;

@@ -244,6 +244,8 @@ pub struct Connection {
     settings: PostgresSettings,
     /// First statement of each session.
     beginning: Option<&'static str>,
+    /// True for sessions without settings, as a pooler in transaction mode gives them.
+    is_plain: bool,
     open: Option<PgConnection>,
     /// Time of the last use: when a statement began, or when the connection was returned.
     used_at: Monotonic,
@@ -260,6 +262,7 @@ impl Connection {
             purpose,
             settings: settings.clone(),
             beginning: None,
+            is_plain: false,
             open: None,
             used_at: Monotonic::default(),
             slow_said: Throttle::new(SAY_SLOW_EVERY),
@@ -269,6 +272,14 @@ impl Connection {
     /// Returns this connection with a statement that begins each of its sessions.
     pub fn beginning_with(self, statement: &'static str) -> Self {
         Self { beginning: Some(statement), ..self }
+    }
+
+    /// Returns this connection without settings of its sessions. It may lead through a pooler that
+    /// gives each transaction another session: prepare nothing, and set everything in the
+    /// transaction.
+    #[must_use]
+    pub fn plain(self) -> Self {
+        Self { is_plain: true, ..self }
     }
 
     /// Returns the open connection, and opens it first if necessary.
@@ -302,6 +313,13 @@ impl Connection {
         let purpose = self.purpose;
         let deadline = purpose.deadline.as_millis().to_string();
         let options = self.settings.current();
+        if self.is_plain {
+            // A pooler refuses parameters that it does not know.
+            return options
+                .application_name(&format!("punctual {}", purpose.name))
+                .statement_cache_capacity(0)
+                .extra_float_digits(None);
+        }
         let names_a_path = |options: &str| options.contains("search_path");
         let path = (!options.get_options().is_some_and(names_a_path)).then_some(SEARCH_PATH);
         options

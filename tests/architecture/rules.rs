@@ -52,6 +52,22 @@ const LAYERS: &[(&str, &[&str])] = &[
             "node::requests::service",
         ],
     ),
+    (
+        "outbox",
+        &[
+            "access",
+            "api",
+            "domain",
+            "engine",
+            "node",
+            "postgres",
+            "clock",
+            "failpoint",
+            "error_chain",
+            "shutdown",
+            "telemetry",
+        ],
+    ),
     ("client", &["domain", "clock", "signals"]),
     // `bench` measures a cluster from outside, with its own consumer and a forgotten session. It
     // uses no part of a node.
@@ -82,6 +98,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "etcd",
             "node",
             "api",
+            "outbox",
             "clock",
             "error_chain",
             "shutdown",
@@ -172,6 +189,7 @@ const PERMITS: &[&str] = &["src/access/permit.rs", "src/node/messages/permitted.
 /// that a task was found by its id, or is of the topic of its name.
 const ASK_FOR_PERMITS: &[&str] = &[
     "src/api/access/guard.rs",
+    "src/api/handlers/outbox.rs",
     "src/node/requests/service.rs",
     "src/node/requests/service/stored_tasks.rs",
 ];

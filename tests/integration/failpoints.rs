@@ -20,6 +20,7 @@ use serde_json::{Value, json};
 use sqlx::AssertSqlSafe;
 use uuid::Uuid;
 
+use crate::outbox::Shop;
 use crate::support::api::Task;
 use crate::support::ledger::SERIAL_HEADER;
 use crate::support::{Api, Cluster, Consumer, Ledger, NONE, Node, Wishes, eventually, now_ms};
@@ -56,12 +57,13 @@ enum Story {
     Replace,
     Cancel,
     Answer,
+    Outbox,
 }
 
 type Case = (Failpoint, u32, Story);
 
 /// All failpoints, with the moment of the death and the work that leads there.
-const CASES: [Case; 19] = [
+const CASES: [Case; 22] = [
     (Failpoint::FarChunkMoved, 1, Story::Move),
     (Failpoint::LeafTruncated, 1, Story::Retire),
     (Failpoint::LeafDetached, 1, Story::Retire),
@@ -81,6 +83,9 @@ const CASES: [Case; 19] = [
     (Failpoint::CancelCommitted, 1, Story::Cancel),
     (Failpoint::AnswersCommitted, 1, Story::Answer),
     (Failpoint::AnswersFollowed, 1, Story::Answer),
+    (Failpoint::OutboxRead, 1, Story::Outbox),
+    (Failpoint::OutboxStored, 1, Story::Outbox),
+    (Failpoint::OutboxDeleted, 1, Story::Outbox),
 ];
 
 #[test]
@@ -150,6 +155,7 @@ async fn run((point, times, story): Case, heir: Heir) {
         Story::Replace => stage.replace().await,
         Story::Cancel => stage.cancel().await,
         Story::Answer => stage.answer().await,
+        Story::Outbox => stage.outbox().await,
     }
 }
 
@@ -384,6 +390,50 @@ impl Stage {
         assert_eq!((repeated.status, &repeated.json()["verdict"]), (200, &json!("finished")));
         assert_eq!(self.number("select count(*) from task").await, 0);
         assert_eq!(self.consumer.records().len(), 1);
+    }
+
+    /// Each row of an outbox takes effect once, in its order, wherever its node has died.
+    async fn outbox(&self) {
+        let mut shop = Shop::open(&self.cluster.stack).await;
+        let flag = shop.flag();
+        let arguments = ["--outbox", &flag];
+        let heir = match self.heir {
+            Heir::Restarted => None,
+            Heir::Beside => Some(self.cluster.node_with(&arguments).await),
+        };
+        self.freeze(heir.as_ref()).await;
+        let topic = &self.topic;
+        let rows = format!(
+            "select punctual.submit('{topic}', payload_text => i::text, delay => '9 s',
+              headers => jsonb_build_object('{SERIAL_HEADER}', i::text))
+            from generate_series(1, 40) i;
+            select punctual.submit('{topic}', payload => '0', delay => '9 s', name => 'a');
+            select punctual.submit('{topic}', payload => '0', delay => '9 s', name => 'b');
+            select punctual.cancel('{topic}', 'a');
+            select punctual.replace('{topic}', 'b', payload => '41', delay => '9 s',
+              headers => '{{\"{SERIAL_HEADER}\": \"41\"}}')"
+        );
+        shop.run(&rows).await;
+        let mut victim = self.cluster.spawn_to_die_with(&self.kill_at, &arguments);
+        victim.wait_listening().await;
+        self.await_death(&mut victim).await;
+        let _heir = match heir {
+            Some(heir) => {
+                heir.thaw();
+                heir
+            }
+            None => self.cluster.node_with(&arguments).await,
+        };
+        shop.wait_empty().await;
+        self.consumer.wait_count(41, DEADLINE).await;
+        self.cluster.wait_final(43, DEADLINE).await;
+        self.assert_each_serial_once(41);
+        assert_eq!(self.number("select count(*) from execlog_cancelled").await, 2);
+        assert_eq!(shop.count("select count(*) from punctual.outbox_rejected").await, 0);
+        eventually("no entry of a row is left", DEADLINE, async || {
+            self.number("select count(*) from outbox_seen").await == 0
+        })
+        .await;
     }
 
     // --- helpers ---

@@ -63,6 +63,7 @@ mod names_race;
 mod neighbours;
 mod old_schema;
 mod outages;
+mod outbox;
 mod pool;
 mod refusals;
 mod replaced;

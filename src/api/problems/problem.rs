@@ -78,6 +78,12 @@ impl Problem {
         self
     }
 
+    /// Returns the field and the detail as one line.
+    pub fn line(&self) -> String {
+        let field = self.field.as_ref().map(|field| format!("{field}: ")).unwrap_or_default();
+        format!("{field}{}", self.detail)
+    }
+
     /// Makes the problem for an id in the path that no task has.
     pub fn task_not_found(is_id: bool) -> Self {
         let detail = if is_id {

@@ -34,7 +34,8 @@ pub struct Replacer {
 }
 
 /// The state of a name's task that was not found where it could be removed.
-enum NameFinding {
+#[derive(Debug)]
+pub enum NameFinding {
     Final,
     TooLate(Placed),
     Moving,
@@ -130,7 +131,12 @@ impl Replacer {
     }
 }
 
-async fn look(entry: NameEntry, look_up: &LookUp, is_last: bool) -> Result<NameFinding, Refusal> {
+/// Looks at the task of a name that was not found where it could be removed.
+pub async fn look(
+    entry: NameEntry,
+    look_up: &LookUp,
+    is_last: bool,
+) -> Result<NameFinding, Refusal> {
     let view = look_up.task(entry.id).await.map_err(|error| refusal_of_look(&error))?;
     Ok(match view {
         // No trace of the task is left: it has been final for longer than receipts are kept.

@@ -24,7 +24,8 @@ use crate::access::permit::{
     Redrive, ReplacePermit,
 };
 use crate::domain::{
-    List, Page, Precondition, PrincipalName, Selection, TaskId, TaskName, TaskView, Timestamp,
+    List, NewTask, Page, Precondition, PrincipalName, Selection, TaskId, TaskName, TaskView,
+    Timestamp,
 };
 use crate::kafka::LookUpError;
 use crate::node::messages::answers::{ConsumerCall, Heard, Target};
@@ -223,6 +224,18 @@ impl Service {
             Err(starting) => answers.fill(Err(starting.into())),
         }
         callers.into_iter().zip(answers).collect()
+    }
+
+    /// Checks a draft as a submit does, and stores nothing: an outbox stores its tasks together with
+    /// the rows that they come from.
+    pub async fn check(
+        &self,
+        draft: PermittedDraft,
+        arrived_at: Option<Timestamp>,
+    ) -> Result<NewTask, Refusal> {
+        let (draft, permit) = draft.into_parts();
+        let parts = self.opened()?;
+        parts.submitter.check_one(&permit.principal().name, draft, arrived_at).await
     }
 
     /// Replaces the task of a name by a draft with that name, if `condition` allows it.

@@ -192,11 +192,12 @@ impl Replaces {
     }
 }
 
-struct NameChange<'a> {
-    task: &'a NewTask,
-    is_far: bool,
-    retention: Duration,
-    condition: &'a Precondition,
+/// A replacement. Its transaction may be a part of another one.
+pub(in crate::postgres) struct NameChange<'a> {
+    pub(in crate::postgres) task: &'a NewTask,
+    pub(in crate::postgres) is_far: bool,
+    pub(in crate::postgres) retention: Duration,
+    pub(in crate::postgres) condition: &'a Precondition,
 }
 
 /// Locks the entry of a name until the transaction ends.
@@ -230,7 +231,7 @@ async fn current_of(
 }
 
 impl NameChange<'_> {
-    async fn run(
+    pub(in crate::postgres) async fn run(
         &self,
         open: &mut PgConnection,
         over: Option<TaskId>,

@@ -86,7 +86,7 @@ impl Extras {
     }
 }
 
-async fn statement(
+pub(in crate::postgres) async fn statement(
     connection: &mut PgConnection,
     node: Uuid,
     group: &Group<'_>,

@@ -165,7 +165,7 @@ impl NamedSubmits {
     }
 }
 
-async fn statement(
+pub(in crate::postgres) async fn statement(
     connection: &mut PgConnection,
     group: &NamedGroup<'_>,
     node: Uuid,
@@ -196,7 +196,7 @@ async fn statement(
     query.fetch_one(connection).await
 }
 
-fn read(row: &PgRow) -> Result<(HashSet<TaskId>, Timestamp), sqlx::Error> {
+pub(in crate::postgres) fn read(row: &PgRow) -> Result<(HashSet<TaskId>, Timestamp), sqlx::Error> {
     let ids: Option<Vec<Uuid>> = row.try_get("ids")?;
     let won = ids.unwrap_or_default().into_iter().map(TaskId::from_uuid).collect();
     Ok((won, Timestamp::from_micros(row.try_get("now")?)))

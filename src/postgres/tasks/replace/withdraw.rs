@@ -42,7 +42,7 @@ impl Replaces {
     }
 }
 
-async fn withdraw(
+pub(in crate::postgres) async fn withdraw(
     open: &mut PgConnection,
     (topic, name): (&TopicName, &TaskName),
     condition: &Precondition,

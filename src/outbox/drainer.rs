@@ -1,0 +1,309 @@
+//! Drains an outbox, turn by turn, while this node owns the shard of the outbox's name.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+
+use super::carrier::{Carried, Carrier, Stop};
+use super::metrics::OneOutbox;
+use crate::access::PolicyHandle;
+use crate::clock;
+use crate::domain::task::outbox_row::{ClockOffset, OutboxRow};
+use crate::domain::{Monotonic, Throttle};
+use crate::failpoint::{Failpoint, reach};
+use crate::node::membership::Bulletin;
+use crate::node::requests::service::Service;
+use crate::node::shared::NodeShared;
+use crate::postgres::PostgresSettings;
+use crate::postgres::outbox::VERSION;
+use crate::postgres::outbox::source::OutboxSource;
+use crate::postgres::outbox::store::{Epoch, OutboxStore};
+use crate::postgres::tasks::look_up::LookUp;
+use crate::postgres::tasks::names::Names;
+use crate::shutdown::TaskFailure;
+
+/// The pause after a turn that found no row. A look costs the user's database about 0.1 ms.
+const IDLE_PAUSE: Duration = Duration::from_millis(50);
+/// The pause while another node drains the outbox, and the longest one after a failure.
+const PAUSE_MAX: Duration = Duration::from_secs(5);
+/// The first pause after a failure. It doubles with each further one.
+const PAUSE_MIN: Duration = Duration::from_millis(100);
+/// The interval of looks at the assignment while another node owns the outbox.
+const ASSIGNMENT_PAUSE: Duration = Duration::from_millis(200);
+/// A turn that takes longer ends without an effect on the outbox. What it has stored stays stored.
+const TURN_MAX: Duration = Duration::from_secs(15);
+/// The interval of truncations and counts.
+const TIDY_INTERVAL: Duration = Duration::from_secs(5);
+/// The interval of looks for entries that a lost answer, or a dead node, has left.
+const LEFTOVERS_INTERVAL: Duration = Duration::from_secs(60);
+/// The interval of log lines about an outbox that cannot be drained.
+const SAY_EVERY: Duration = Duration::from_secs(60);
+/// A distance between the clocks that is worth a warning.
+const OFFSET_MAX_MICROS: i64 = 1_000_000;
+
+/// The parts of a drainer.
+#[derive(Debug)]
+pub struct DrainerParts {
+    /// The name of the outbox, and of its principal.
+    pub name: String,
+    /// The user's database.
+    pub database: PostgresSettings,
+    /// Punctual's database.
+    pub postgres: PostgresSettings,
+    pub name_retention: Duration,
+    pub shared: Arc<NodeShared>,
+    pub service: Service,
+    pub policy: PolicyHandle,
+    pub names: Arc<Names>,
+    pub look_up: Arc<LookUp>,
+    pub bulletin: watch::Receiver<Bulletin>,
+    pub metrics: OneOutbox,
+    pub draining: CancellationToken,
+}
+
+/// Drains one outbox.
+#[derive(Debug)]
+pub struct Drainer {
+    source: OutboxSource,
+    carrier: Carrier,
+    bulletin: watch::Receiver<Bulletin>,
+    metrics: OneOutbox,
+    draining: CancellationToken,
+    /// `None` before the first turn, and when the next turn needs a new epoch.
+    epoch: Option<Epoch>,
+    tidied_at: Monotonic,
+    searched_at: Monotonic,
+    said: Throttle,
+    offset_said: Throttle,
+}
+
+/// The result of a turn.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Turn {
+    Drained,
+    Empty,
+    /// Another node is at work.
+    Taken,
+}
+
+impl Drainer {
+    pub fn new(parts: DrainerParts) -> Self {
+        let node = parts.shared.node;
+        let store = OutboxStore::new(&parts.postgres, node, parts.name_retention);
+        let carrier = Carrier {
+            name: parts.name,
+            shared: parts.shared,
+            service: parts.service,
+            policy: parts.policy,
+            names: parts.names,
+            look_up: parts.look_up,
+            store,
+        };
+        Self {
+            source: OutboxSource::new(&parts.database),
+            carrier,
+            bulletin: parts.bulletin,
+            metrics: parts.metrics,
+            draining: parts.draining,
+            epoch: None,
+            tidied_at: Monotonic::default(),
+            searched_at: Monotonic::default(),
+            said: Throttle::new(SAY_EVERY),
+            offset_said: Throttle::new(SAY_EVERY),
+        }
+    }
+
+    /// Drains until the node drains. A failure of a server is waited for.
+    pub async fn run(mut self) -> Result<(), TaskFailure> {
+        let mut pause = Duration::ZERO;
+        let mut failed_pause = PAUSE_MIN;
+        loop {
+            tokio::select! {
+                biased;
+                () = self.draining.cancelled() => return Ok(()),
+                () = clock::sleep(pause) => {}
+            }
+            if !self.is_mine() {
+                self.leave();
+                pause = ASSIGNMENT_PAUSE;
+                continue;
+            }
+            // The future is on the heap, because a turn is large.
+            match Box::pin(self.turn()).await {
+                Ok(turn) => {
+                    failed_pause = PAUSE_MIN;
+                    pause = match turn {
+                        Turn::Drained => Duration::ZERO,
+                        Turn::Empty => IDLE_PAUSE,
+                        Turn::Taken => ASSIGNMENT_PAUSE,
+                    };
+                }
+                Err(stop) => {
+                    self.stopped(&stop);
+                    pause = failed_pause;
+                    failed_pause = (failed_pause * 2).min(PAUSE_MAX);
+                }
+            }
+        }
+    }
+
+    /// Returns true when this node owns the shard of the outbox's name. Two nodes that both believe
+    /// it are harmless.
+    fn is_mine(&self) -> bool {
+        let shards = self.carrier.shared.cluster.shards;
+        let (shard, _place) = shards.slot_of("outbox", self.carrier.name.as_bytes());
+        self.bulletin.borrow().mine.contains(&shard)
+    }
+
+    fn leave(&mut self) {
+        if self.epoch.take().is_some() {
+            self.source.close();
+            self.metrics.clear();
+        }
+    }
+
+    /// Gives the rows of a failed turn back.
+    fn stopped(&mut self, stop: &Stop) {
+        self.source.close();
+        if matches!(stop, Stop::NewEpoch { .. }) {
+            self.epoch = None;
+        }
+        self.metrics.failures.inc();
+        let (outbox, reason) = (&self.carrier.name, stop.reason());
+        if self.said.lets_through(clock::monotonic()) {
+            tracing::warn!(outbox, reason, "cannot drain an outbox; trying again");
+        } else {
+            tracing::debug!(outbox, reason, "cannot drain an outbox; trying again");
+        }
+    }
+
+    async fn turn(&mut self) -> Result<Turn, Stop> {
+        let epoch = self.current_epoch().await?;
+        let (offset, has_rows) = self.peek().await?;
+        self.tidy(epoch).await?;
+        if !has_rows {
+            return Ok(Turn::Empty);
+        }
+        let Some(rows) = self.source.read().await? else { return Ok(Turn::Taken) };
+        if rows.is_empty() {
+            self.source.close();
+            return Ok(Turn::Empty);
+        }
+        reach(Failpoint::OutboxRead);
+        self.drain(epoch, rows, offset).await?;
+        Ok(Turn::Drained)
+    }
+
+    async fn drain(
+        &mut self,
+        epoch: Epoch,
+        rows: Vec<OutboxRow>,
+        offset: ClockOffset,
+    ) -> Result<(), Stop> {
+        let keys: Vec<(Uuid, i64)> = rows.iter().map(|row| (row.id, row.seq)).collect();
+        let (ids, seqs): (Vec<Uuid>, Vec<i64>) = keys.into_iter().unzip();
+        let until = clock::monotonic().plus(TURN_MAX);
+        let Carried { stored, rejected } =
+            self.carrier.carry_out(epoch, rows, offset, until).await?;
+        // Without an answer the rows may be gone, and then their entries are leftovers.
+        let deleted = self.source.delete(&seqs, &rejected).await?;
+        reach(Failpoint::OutboxDeleted);
+        let outbox = &self.carrier.name;
+        if deleted < u64::try_from(seqs.len()).unwrap_or(u64::MAX) {
+            tracing::warn!(
+                outbox,
+                "somebody else deleted rows of an outbox while they were stored"
+            );
+        }
+        if let Some(first) = rejected.first() {
+            let (count, status, reason) = (rejected.len(), first.status, &first.reason);
+            tracing::warn!(outbox, count, status, reason, "rows of an outbox were rejected");
+        }
+        self.metrics.stored.inc_by(u64::try_from(stored).unwrap_or(u64::MAX));
+        self.metrics.rejected.inc_by(u64::try_from(rejected.len()).unwrap_or(u64::MAX));
+        Ok(self.carrier.store.forget(epoch, &ids).await?)
+    }
+
+    /// Returns the epoch of this node. A new one begins before any row is read.
+    async fn current_epoch(&mut self) -> Result<Epoch, Stop> {
+        if let Some(epoch) = self.epoch {
+            return Ok(epoch);
+        }
+        let (outbox, version) = self.source.installation().await?;
+        if version != VERSION {
+            return Err(Stop::later(format!(
+                "the outbox has version {version}, and this program drains {VERSION}"
+            )));
+        }
+        let epoch = self.carrier.store.begin_epoch(outbox, &self.carrier.name).await?;
+        tracing::info!(outbox = self.carrier.name, epoch = epoch.number, "draining an outbox");
+        self.epoch = Some(epoch);
+        self.searched_at = Monotonic::default();
+        Ok(epoch)
+    }
+
+    /// Looks for rows, and measures the distance between the clocks.
+    async fn peek(&mut self) -> Result<(ClockOffset, bool), Stop> {
+        let unknown = || Stop::later("the time of the cluster is unknown");
+        let before = self.carrier.shared.clock.now().ok_or_else(unknown)?;
+        let peek = self.source.peek().await?;
+        let after = self.carrier.shared.clock.at_most().ok_or_else(unknown)?;
+        let offset = ClockOffset::measured(peek.now, [before, after]);
+        let middle = offset.middle_micros();
+        self.metrics.clock_offset.set(seconds_of(middle));
+        if middle.abs() > OFFSET_MAX_MICROS && self.offset_said.lets_through(clock::monotonic()) {
+            tracing::warn!(
+                outbox = self.carrier.name,
+                seconds = seconds_of(middle),
+                "the clock of the database of an outbox differs from the cluster's; delays in it \
+                 count by the cluster's clock"
+            );
+        }
+        Ok((offset, peek.has_rows))
+    }
+
+    /// Truncates tables, counts rows, and removes entries of rows that are gone, from time to time.
+    async fn tidy(&mut self, epoch: Epoch) -> Result<(), Stop> {
+        let now = clock::monotonic();
+        if self.searched_at == Monotonic::default()
+            || now.since(self.searched_at) >= LEFTOVERS_INTERVAL
+        {
+            self.forget_leftovers(epoch).await?;
+            self.searched_at = now;
+        }
+        if now.since(self.tidied_at) < TIDY_INTERVAL {
+            return Ok(());
+        }
+        self.tidied_at = now;
+        self.source.truncate_idle().await?;
+        let state = self.source.state().await?;
+        self.metrics.waiting.set(state.waiting);
+        self.metrics.rejected_waiting.set(state.rejected);
+        self.metrics.oldest.set(state.oldest.as_secs_f64());
+        Ok(())
+    }
+
+    async fn forget_leftovers(&mut self, epoch: Epoch) -> Result<(), Stop> {
+        let leftovers = self.carrier.store.leftovers(epoch).await?;
+        if leftovers.is_empty() {
+            return Ok(());
+        }
+        let seqs: Vec<i64> = leftovers.iter().map(|row| row.seq).collect();
+        let there = self.source.still_there(&seqs).await?;
+        let is_gone = |seq: i64| !there.contains(&seq);
+        let gone: Vec<Uuid> =
+            leftovers.iter().filter(|row| is_gone(row.seq)).map(|row| row.id).collect();
+        if !gone.is_empty() {
+            self.carrier.store.forget(epoch, &gone).await?;
+        }
+        Ok(())
+    }
+}
+
+fn seconds_of(micros: i64) -> f64 {
+    let span = Duration::from_micros(micros.unsigned_abs()).as_secs_f64();
+    if micros < 0 { -span } else { span }
+}

@@ -1,0 +1,35 @@
+//! Outboxes: tables in databases of users, out of which nodes take submits and cancels.
+//!
+//! `setup` installs, checks and removes an outbox. `source` takes rows out of it, in the user's
+//! database, and `store` stores their tasks in Punctual's.
+
+pub mod setup;
+pub mod source;
+pub mod store;
+
+use std::time::Duration;
+
+use super::connection::ConnectionPurpose;
+
+/// A session of the user's database. It may come through a pooler in transaction mode, so it pins
+/// nothing: each transaction sets what it relies on.
+const PURPOSE: ConnectionPurpose =
+    ConnectionPurpose { name: "outbox", deadline: Duration::from_secs(10), settings: &[] };
+
+/// Begins each transaction in the user's database. The defaults of the role, the database and the
+/// pooler must not matter. A commit that a crash undoes would bring rows back, so it is on disk.
+const BEGIN: &str = "-- begin at an outbox
+begin isolation level read committed read write;
+set local search_path = pg_catalog, pg_temp;
+set local synchronous_commit = on;
+set local lock_timeout = '1s';
+set local statement_timeout = '10s';
+set local idle_in_transaction_session_timeout = '60s';
+set local timezone = 'UTC';
+set local enable_hashjoin = off;
+set local enable_mergejoin = off;
+set local enable_seqscan = off;
+set local jit = off";
+
+/// The version of the outbox that this program installs and drains.
+pub const VERSION: i32 = 1;

@@ -1,0 +1,388 @@
+//! Installs, checks and removes an outbox in a database of a user.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use sqlx::postgres::PgConnection;
+use sqlx::{AssertSqlSafe, Row};
+use thiserror::Error;
+
+use super::{BEGIN, PURPOSE, VERSION};
+use crate::postgres::{Connection, PostgresError, PostgresSettings};
+
+const SCHEMA: &str = include_str!("schema.sql");
+
+/// The first version of Postgres with `gen_random_uuid`, as `server_version_num`.
+const SERVER_MIN: i32 = 130_000;
+
+/// The columns that a submitter writes. Sequence, table and time of a row are the outbox's own.
+const COLUMNS: &str = "id, op, topic, name, due_at, delay, payload, payload_text, payload_bytes, \
+                       tombstone, key, key_bytes, headers, ttr, retry";
+
+const TABLES: [&str; 4] =
+    ["punctual.outbox_0", "punctual.outbox_1", "punctual.outbox_2", "punctual.outbox_3"];
+
+/// An administrative command that did not do its work.
+#[derive(Debug, Error)]
+pub enum SetupError {
+    #[error(transparent)]
+    Postgres(#[from] PostgresError),
+    /// Nothing was changed, for this reason.
+    #[error("{0}")]
+    Refused(String),
+}
+
+/// The roles that get rights on an outbox.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct Grants {
+    /// Roles that may call the functions and insert rows.
+    pub submitters: Vec<String>,
+    /// Roles whose nodes take the rows out.
+    pub drainers: Vec<String>,
+}
+
+/// The result of a check.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct OutboxReport {
+    pub version: i32,
+    /// Rows that wait, counted up to [`ROWS_COUNTED_MAX`].
+    pub waiting: u64,
+    /// The age of the oldest waiting row.
+    pub oldest: Option<Duration>,
+    /// Refused rows, counted up to [`ROWS_COUNTED_MAX`].
+    pub rejected: u64,
+    /// The user of the connection, and the rights that it lacks to take rows out.
+    pub user: String,
+    pub missing_rights: Vec<String>,
+}
+
+/// Counts of rows end here.
+pub const ROWS_COUNTED_MAX: u64 = 100_000;
+
+impl OutboxReport {
+    /// Returns the problems, one line each.
+    pub fn problems(&self) -> Vec<String> {
+        let mut problems = Vec::new();
+        if self.version != VERSION {
+            problems.push(format!(
+                "the outbox has version {}, and this program needs {VERSION}",
+                self.version
+            ));
+        }
+        if !self.missing_rights.is_empty() {
+            problems.push(format!(
+                "the role {} cannot drain it: it lacks {}; run `punctual outbox install \
+                 --drainer {}` as the owner",
+                self.user,
+                self.missing_rights.join(", "),
+                self.user
+            ));
+        }
+        if self.rejected > 0 {
+            problems.push(format!(
+                "{} rows were rejected; punctual.outbox_rejected has them with their reasons",
+                self.rejected
+            ));
+        }
+        if let Some(age) = self.oldest.filter(|age| *age > Duration::from_secs(60)) {
+            problems.push(format!(
+                "the oldest row has waited for {} s; does a node run with this outbox?",
+                age.as_secs()
+            ));
+        }
+        problems
+    }
+}
+
+/// Installs the outbox, unless it is there, and grants the rights. Returns true when it was new.
+///
+/// # Errors
+/// When the database cannot take it. Then nothing was changed.
+pub async fn install(settings: &PostgresSettings, grants: &Grants) -> Result<bool, SetupError> {
+    let mut connection = Connection::new(settings, PURPOSE).plain();
+    let run = async |open: &mut PgConnection| {
+        sqlx::raw_sql(BEGIN).execute(&mut *open).await?;
+        let outcome = install_in(open, grants).await?;
+        let end = if outcome.is_ok() { "commit" } else { "rollback" };
+        sqlx::raw_sql(end).execute(open).await?;
+        Ok(outcome)
+    };
+    connection.run("install the outbox", run).await?.map_err(SetupError::Refused)
+}
+
+async fn install_in(
+    open: &mut PgConnection,
+    grants: &Grants,
+) -> Result<Result<bool, String>, sqlx::Error> {
+    // Two installations wait for each other.
+    sqlx::raw_sql("-- one installation at a time\nselect pg_advisory_xact_lock(1886744163, 101)")
+        .execute(&mut *open)
+        .await?;
+    if let Some(reason) = refusal(open).await? {
+        return Ok(Err(reason));
+    }
+    let is_new = match version_of(open).await? {
+        Some(VERSION) => false,
+        Some(other) => {
+            return Ok(Err(format!(
+                "the outbox has version {other}, and this program installs {VERSION}"
+            )));
+        }
+        None => {
+            sqlx::raw_sql(SCHEMA).execute(&mut *open).await?;
+            true
+        }
+    };
+    let submitters = grants.submitters.iter().map(|role| rights_to_submit(&quoted(role)));
+    let drainers = grants.drainers.iter().map(|role| rights_to_drain(&quoted(role)));
+    for rights in submitters.chain(drainers) {
+        sqlx::raw_sql(AssertSqlSafe(rights)).execute(&mut *open).await?;
+    }
+    Ok(Ok(is_new))
+}
+
+/// Returns why this database cannot have an outbox.
+async fn refusal(open: &mut PgConnection) -> Result<Option<String>, sqlx::Error> {
+    let row = sqlx::query(
+        "-- may this database have an outbox
+        select current_setting('server_version_num')::integer as version,
+          current_setting('server_encoding') = 'SQL_ASCII' as has_no_encoding,
+          to_regnamespace('punctual') is not null
+            and to_regclass('punctual.installation') is null as is_taken,
+          exists (select from pg_class c join pg_roles r on r.oid = c.relowner
+            where c.oid = to_regclass('public.execlog_batch') and r.rolname = 'punctual')
+            as hides_tables",
+    )
+    .persistent(false)
+    .fetch_one(open)
+    .await?;
+    let version: i32 = row.try_get("version")?;
+    if version < SERVER_MIN {
+        return Ok(Some(format!(
+            "the server is Postgres {}, and an outbox needs 13 or later",
+            version / 10_000
+        )));
+    }
+    if row.try_get("has_no_encoding")? {
+        let reason = "the encoding of the database is SQL_ASCII, so its texts may be no texts";
+        return Ok(Some(reason.to_owned()));
+    }
+    if row.try_get("is_taken")? {
+        let reason = "the database has another schema `punctual`, which is not an outbox";
+        return Ok(Some(reason.to_owned()));
+    }
+    if row.try_get("hides_tables")? {
+        let reason = "this is the database of a cluster whose user is called punctual: the schema \
+                      `punctual` would come before its tables; use another database for the \
+                      outbox, or another user for the cluster";
+        return Ok(Some(reason.to_owned()));
+    }
+    Ok(None)
+}
+
+/// Returns the version of the outbox, or `None` without one.
+async fn version_of(open: &mut PgConnection) -> Result<Option<i32>, sqlx::Error> {
+    let is_there: bool = sqlx::query_scalar(
+        "-- is there an outbox\nselect to_regclass('punctual.installation') is not null",
+    )
+    .persistent(false)
+    .fetch_one(&mut *open)
+    .await?;
+    if !is_there {
+        return Ok(None);
+    }
+    sqlx::query_scalar("-- version of an outbox\nselect version from punctual.installation")
+        .persistent(false)
+        .fetch_optional(open)
+        .await
+}
+
+/// Returns a name as an identifier.
+fn quoted(name: &str) -> String {
+    format!("\"{}\"", name.replace('"', "\"\""))
+}
+
+fn rights_to_submit(role: &str) -> String {
+    format!(
+        "grant usage on schema punctual to {role};
+        grant usage on sequence punctual.outbox_seq to {role};
+        grant insert ({COLUMNS}) on punctual.outbox to {role};"
+    )
+}
+
+fn rights_to_drain(role: &str) -> String {
+    let mut rights = format!(
+        "grant usage on schema punctual to {role};
+        grant select on punctual.installation to {role};
+        grant select, delete on punctual.outbox to {role};
+        grant select, insert on punctual.outbox_rejected to {role};"
+    );
+    for table in TABLES {
+        // Writing to a String cannot fail.
+        write!(rights, "grant select, truncate on {table} to {role};").ok();
+    }
+    rights
+}
+
+/// Checks the outbox as the user of the URL.
+///
+/// # Errors
+/// When there is none, or it cannot be read.
+pub async fn check(settings: &PostgresSettings) -> Result<OutboxReport, SetupError> {
+    let mut connection = Connection::new(settings, PURPOSE).plain();
+    let run = async |open: &mut PgConnection| {
+        sqlx::raw_sql(BEGIN).execute(&mut *open).await?;
+        let outcome = check_in(open).await?;
+        sqlx::raw_sql("rollback").execute(open).await?;
+        Ok(outcome)
+    };
+    let report = connection.run("check the outbox", run).await?;
+    report.ok_or_else(|| SetupError::Refused("the database has no outbox".to_owned()))
+}
+
+async fn check_in(open: &mut PgConnection) -> Result<Option<OutboxReport>, sqlx::Error> {
+    let Some(version) = version_of(open).await? else { return Ok(None) };
+    let needed: Vec<(&str, &str)> = [
+        ("punctual.installation", "select"),
+        ("punctual.outbox", "select"),
+        ("punctual.outbox", "delete"),
+        ("punctual.outbox_rejected", "select"),
+        ("punctual.outbox_rejected", "insert"),
+    ]
+    .into_iter()
+    .chain(TABLES.into_iter().flat_map(|table| [(table, "select"), (table, "truncate")]))
+    .collect();
+    let (tables, rights): (Vec<&str>, Vec<&str>) = needed.into_iter().unzip();
+    let missing_rights: Vec<String> = sqlx::query_scalar(
+        "-- missing rights on an outbox
+        select r.action || ' on ' || r.name
+        from unnest($1::text[], $2::text[]) as r (name, action)
+        where not has_table_privilege(r.name, r.action)",
+    )
+    .bind(&tables)
+    .bind(&rights)
+    .persistent(false)
+    .fetch_all(&mut *open)
+    .await?;
+    let row = sqlx::query(
+        "-- state of an outbox
+        select current_user::text as who,
+          (select count(*) from (select from punctual.outbox limit $1) x) as waiting,
+          (select count(*) from (select from punctual.outbox_rejected limit $1) x) as rejected,
+          (select (extract(epoch from clock_timestamp() - called_at) * 1000)::bigint
+            from punctual.outbox order by seq limit 1) as oldest",
+    )
+    .bind(i64::try_from(ROWS_COUNTED_MAX).unwrap_or(i64::MAX))
+    .persistent(false)
+    .fetch_one(open)
+    .await?;
+    let count = |column: &str| {
+        row.try_get::<i64, _>(column).map(|count| u64::try_from(count).unwrap_or_default())
+    };
+    let oldest: Option<i64> = row.try_get("oldest")?;
+    Ok(Some(OutboxReport {
+        version,
+        waiting: count("waiting")?,
+        oldest: oldest.map(|millis| Duration::from_millis(u64::try_from(millis).unwrap_or(0))),
+        rejected: count("rejected")?,
+        user: row.try_get("who")?,
+        missing_rights,
+    }))
+}
+
+/// Removes the outbox. It must be empty, and nobody may be using it.
+///
+/// # Errors
+/// When it is not there, or not empty. Then nothing was changed.
+pub async fn remove(settings: &PostgresSettings) -> Result<(), SetupError> {
+    let mut connection = Connection::new(settings, PURPOSE).plain();
+    let run = async |open: &mut PgConnection| {
+        sqlx::raw_sql(BEGIN).execute(&mut *open).await?;
+        let outcome = remove_in(open).await?;
+        let end = if outcome.is_ok() { "commit" } else { "rollback" };
+        sqlx::raw_sql(end).execute(open).await?;
+        Ok(outcome)
+    };
+    connection.run("remove the outbox", run).await?.map_err(SetupError::Refused)
+}
+
+/// Drops every object by its name. Objects of others that depend on one of them keep the outbox.
+const DROP: &str = "
+drop function punctual.cancel, punctual.replace, punctual.submit, punctual.check_task,
+  punctual.check_target, punctual.refuse;
+drop table punctual.outbox_rejected, punctual.outbox, punctual.installation;
+drop function punctual.slot;
+drop sequence punctual.outbox_seq;
+drop schema punctual";
+
+async fn remove_in(open: &mut PgConnection) -> Result<Result<(), String>, sqlx::Error> {
+    if version_of(open).await?.is_none() {
+        return Ok(Err("the database has no outbox".to_owned()));
+    }
+    // A transaction that has inserted and not yet committed holds a lock.
+    sqlx::raw_sql(
+        "-- stop inserts\nlock table punctual.outbox, punctual.outbox_rejected \
+         in access exclusive mode",
+    )
+    .execute(&mut *open)
+    .await?;
+    let row = sqlx::query(
+        "-- is an outbox empty
+        select (select count(*) from (select from punctual.outbox limit 1) x) as waiting,
+          (select count(*) from (select from punctual.outbox_rejected limit 1) x) as rejected",
+    )
+    .persistent(false)
+    .fetch_one(&mut *open)
+    .await?;
+    if row.try_get::<i64, _>("waiting")? > 0 {
+        let reason = "the outbox has rows that are not submitted yet; let a node drain them, or \
+                      delete them from punctual.outbox";
+        return Ok(Err(reason.to_owned()));
+    }
+    if row.try_get::<i64, _>("rejected")? > 0 {
+        let reason = "punctual.outbox_rejected has rows; delete those that you do not need";
+        return Ok(Err(reason.to_owned()));
+    }
+    sqlx::raw_sql(DROP).execute(open).await?;
+    Ok(Ok(()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report() -> OutboxReport {
+        OutboxReport {
+            version: VERSION,
+            waiting: 3,
+            oldest: Some(Duration::from_secs(5)),
+            rejected: 0,
+            user: "shop".to_owned(),
+            missing_rights: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn rows_on_their_way_are_no_problem_and_old_and_rejected_ones_are() {
+        assert_eq!(report().problems(), Vec::<String>::new());
+        let old = OutboxReport { oldest: Some(Duration::from_secs(61)), ..report() };
+        let rejected = OutboxReport { rejected: 1, ..report() };
+        let other = OutboxReport { version: VERSION + 1, ..report() };
+        let missing = vec!["delete on punctual.outbox".to_owned()];
+        let denied = OutboxReport { missing_rights: missing, ..report() };
+        for (wrong, said) in [
+            (old, "waited for 61 s"),
+            (rejected, "punctual.outbox_rejected"),
+            (other, "has version 2"),
+            (denied, "lacks delete on punctual.outbox"),
+        ] {
+            let problems = wrong.problems();
+            assert!(problems.len() == 1 && problems[0].contains(said), "{problems:?}");
+        }
+    }
+
+    #[test]
+    fn a_role_is_one_identifier() {
+        assert_eq!(quoted("shop\"; drop"), "\"shop\"\"; drop\"");
+    }
+}

@@ -1,0 +1,310 @@
+//! Takes rows out of an outbox, in the user's database.
+//!
+//! One transaction reads the rows, and deletes them when their tasks are stored. Rows are found by
+//! looking for them, never behind a cursor: a transaction that commits late has a low number.
+//!
+//! A lock of the transaction keeps two nodes from reading the same rows. It saves work. The epoch
+//! in Punctual's database is what makes two nodes harmless.
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use sqlx::Row;
+use sqlx::postgres::{PgConnection, PgRow};
+use uuid::Uuid;
+
+use super::{BEGIN, PURPOSE};
+use crate::domain::Timestamp;
+use crate::domain::task::outbox_row::{OutboxOperation, OutboxRow, RejectedRow};
+use crate::postgres::{Connection, PostgresError, PostgresSettings};
+
+/// The most rows of a turn, and the bytes after which no further row is taken.
+const ROWS_MAX: i64 = 1_000;
+const BYTES_MAX: i64 = 8 << 20;
+
+/// An outbox in a user's database, over a connection of its own.
+#[derive(Debug)]
+pub struct OutboxSource {
+    connection: Connection,
+}
+
+/// A look at an outbox.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Peek {
+    /// The clock of the user's database.
+    pub now: Timestamp,
+    pub has_rows: bool,
+}
+
+/// The state of an outbox, for its metrics. Rows are counted up to
+/// [`ROWS_COUNTED_MAX`](super::setup::ROWS_COUNTED_MAX).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct OutboxState {
+    pub waiting: i64,
+    pub oldest: Duration,
+    pub rejected: i64,
+}
+
+const INSTALLATION: &str =
+    "-- installation of an outbox\nselect id, version from punctual.installation";
+
+const PEEK: &str = "-- peek at an outbox
+select (extract(epoch from clock_timestamp()) * 1000000)::bigint as now,
+  (select seq from punctual.outbox order by seq limit 1) is not null as has_rows";
+
+const LOCK: &str = "-- lock an outbox\nselect pg_try_advisory_xact_lock(1886744163, 100)";
+
+const READ: &str = "-- read rows of an outbox
+select o.seq, o.id, o.op, (extract(epoch from o.called_at) * 1000000)::bigint as called_at,
+  o.topic, o.name, (extract(epoch from o.due_at) * 1000000)::bigint as due_at,
+  (extract(epoch from o.delay) * 1000000)::bigint as delay, o.payload::text as payload,
+  o.payload_text, o.payload_bytes, o.tombstone, o.key, o.key_bytes, o.headers::text as headers,
+  (extract(epoch from o.ttr) * 1000000)::bigint as ttr, o.retry::text as retry
+from (
+  select seq, slot, sum(bytes) over (order by seq rows unbounded preceding) - bytes as before
+  from (select seq, slot, bytes from punctual.outbox order by seq limit $1) head
+) chosen
+join punctual.outbox o on o.slot = chosen.slot and o.seq = chosen.seq
+where chosen.before < $2
+order by o.seq";
+
+const DELETE: &str = "-- delete rows of an outbox
+with d as (
+  delete from punctual.outbox where seq = any($1) returning *
+), r as (
+  insert into punctual.outbox_rejected (seq, slot, id, op, called_at, topic, name, due_at, delay,
+    payload, payload_text, payload_bytes, tombstone, key, key_bytes, headers, ttr, retry, bytes,
+    status, reason)
+  select d.seq, d.slot, d.id, d.op, d.called_at, d.topic, d.name, d.due_at, d.delay,
+    d.payload, d.payload_text, d.payload_bytes, d.tombstone, d.key, d.key_bytes, d.headers, d.ttr,
+    d.retry, d.bytes, r.status, r.reason
+  from d join unnest($2::bigint[], $3::smallint[], $4::text[]) as r (seq, status, reason)
+    on r.seq = d.seq
+)
+select count(*) from d";
+
+const STILL_THERE: &str = "-- are rows in an outbox\n\
+                           select seq from punctual.outbox where seq = any($1)";
+
+const STATE: &str = "-- state of an outbox
+select (select count(*) from (select from punctual.outbox limit 100000) x) as waiting,
+  coalesce((select (extract(epoch from clock_timestamp() - called_at) * 1000)::bigint
+    from punctual.outbox order by seq limit 1), 0) as oldest,
+  (select count(*) from (select from punctual.outbox_rejected limit 100000) x) as rejected";
+
+/// Finds the tables whose turn is neither now nor was just before, and that have pages.
+const IDLE: &str = "-- idle tables of an outbox
+select c.relname::text
+from unnest(array[1, 2]) as ahead
+join pg_class c on c.oid = to_regclass('punctual.outbox_' || (punctual.slot() + ahead) % 4)
+where pg_relation_size(c.oid) > 0";
+
+impl OutboxSource {
+    pub fn new(settings: &PostgresSettings) -> Self {
+        Self { connection: Connection::new(settings, PURPOSE).plain() }
+    }
+
+    /// Ends the transaction, if there is one, and the session. Nothing of it has taken effect,
+    /// unless its commit got no answer.
+    pub fn close(&mut self) {
+        self.connection.close();
+    }
+
+    /// Returns the id and the version of the installation.
+    pub async fn installation(&mut self) -> Result<(Uuid, i32), PostgresError> {
+        let read = async |open: &mut PgConnection| {
+            let row = sqlx::raw_sql(INSTALLATION).fetch_one(open).await?;
+            Ok((row.try_get("id")?, row.try_get("version")?))
+        };
+        self.connection.run("find the outbox", read).await
+    }
+
+    /// Looks at the clock of the database, and whether there are rows.
+    pub async fn peek(&mut self) -> Result<Peek, PostgresError> {
+        let read = async |open: &mut PgConnection| {
+            let row = sqlx::raw_sql(PEEK).fetch_one(open).await?;
+            Ok(Peek {
+                now: Timestamp::from_micros(row.try_get("now")?),
+                has_rows: row.try_get("has_rows")?,
+            })
+        };
+        self.connection.run("look into the outbox", read).await
+    }
+
+    /// Begins a transaction and reads the first rows, in their order. Returns `None` when another
+    /// node is at work.
+    pub async fn read(&mut self) -> Result<Option<Vec<OutboxRow>>, PostgresError> {
+        let read = async |open: &mut PgConnection| {
+            sqlx::raw_sql(BEGIN).execute(&mut *open).await?;
+            let is_locked: bool =
+                sqlx::query_scalar(LOCK).persistent(false).fetch_one(&mut *open).await?;
+            if !is_locked {
+                return Ok(None);
+            }
+            let rows = sqlx::query(READ).bind(ROWS_MAX).bind(BYTES_MAX).persistent(false);
+            let rows = rows.fetch_all(open).await?;
+            rows.iter().map(row_of).collect::<Result<Vec<_>, _>>().map(Some)
+        };
+        let outcome = self.connection.run("read rows of the outbox", read).await;
+        if !matches!(outcome, Ok(Some(_))) {
+            self.close();
+        }
+        outcome
+    }
+
+    /// Deletes rows that were read in this transaction, keeps those that are `rejected`, and
+    /// commits. Returns the number of rows that were there.
+    ///
+    /// # Errors
+    /// After [`PostgresError::Unanswered`] the rows may or may not be deleted. After any other
+    /// error they are not.
+    pub async fn delete(
+        &mut self,
+        seqs: &[i64],
+        rejected: &[RejectedRow],
+    ) -> Result<u64, PostgresError> {
+        let refused: Vec<i64> = rejected.iter().map(|row| row.seq).collect();
+        let statuses: Vec<i16> =
+            rejected.iter().map(|row| i16::try_from(row.status).unwrap_or(i16::MAX)).collect();
+        let reasons: Vec<&str> = rejected.iter().map(|row| row.reason.as_str()).collect();
+        let delete = async |open: &mut PgConnection| {
+            let query = sqlx::query_scalar(DELETE).bind(seqs).bind(refused).bind(statuses);
+            let count: i64 = query.bind(reasons).persistent(false).fetch_one(&mut *open).await?;
+            sqlx::raw_sql("commit").execute(open).await?;
+            Ok(count)
+        };
+        let what = "delete rows of the outbox";
+        let outcome = self.connection.run_in_session(what, delete).await;
+        if outcome.is_err() {
+            self.close();
+        }
+        Ok(u64::try_from(outcome?).unwrap_or_default())
+    }
+
+    /// Returns those of `seqs` whose rows are in the outbox.
+    pub async fn still_there(&mut self, seqs: &[i64]) -> Result<HashSet<i64>, PostgresError> {
+        let read = async |open: &mut PgConnection| {
+            sqlx::raw_sql(BEGIN).execute(&mut *open).await?;
+            let query = sqlx::query_scalar(STILL_THERE).bind(seqs).persistent(false);
+            let found: Vec<i64> = query.fetch_all(&mut *open).await?;
+            sqlx::raw_sql("commit").execute(open).await?;
+            Ok(found.into_iter().collect())
+        };
+        let outcome = self.connection.run("look for rows of the outbox", read).await;
+        if outcome.is_err() {
+            self.close();
+        }
+        outcome
+    }
+
+    /// Returns the state for the metrics.
+    pub async fn state(&mut self) -> Result<OutboxState, PostgresError> {
+        let read = async |open: &mut PgConnection| {
+            let row = sqlx::raw_sql(STATE).fetch_one(open).await?;
+            let oldest: i64 = row.try_get("oldest")?;
+            Ok(OutboxState {
+                waiting: row.try_get("waiting")?,
+                oldest: Duration::from_millis(u64::try_from(oldest).unwrap_or(0)),
+                rejected: row.try_get("rejected")?,
+            })
+        };
+        self.connection.run("count the rows of the outbox", read).await
+    }
+
+    /// Truncates the empty tables whose turn is over. A table that any transaction has used, and
+    /// still holds, is left for later: to wait for its lock would make inserts wait behind.
+    pub async fn truncate_idle(&mut self) -> Result<(), PostgresError> {
+        let find = async |open: &mut PgConnection| {
+            let rows = sqlx::raw_sql(IDLE).fetch_all(open).await?;
+            rows.iter().map(|row| row.try_get(0)).collect::<Result<Vec<String>, _>>()
+        };
+        for table in self.connection.run("find idle tables of the outbox", find).await? {
+            let Some(statements) = truncation_of(&table) else { continue };
+            let truncate =
+                async |open: &mut PgConnection| truncate_if_empty(open, statements).await;
+            match self.connection.run("truncate a table of the outbox", truncate).await {
+                Ok(()) => {}
+                // The transaction is over with its session.
+                Err(error) if error.is_of_a_lock() => self.close(),
+                Err(error) => {
+                    self.close();
+                    return Err(error);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The statements that lock a table without waiting, look whether it is empty, and truncate it.
+type Truncation = [&'static str; 3];
+
+macro_rules! truncation {
+    ($table:literal) => {
+        [
+            concat!("lock table punctual.", $table, " in access exclusive mode nowait"),
+            concat!("-- is a table empty\nselect exists (select from punctual.", $table, ")"),
+            concat!("truncate punctual.", $table),
+        ]
+    };
+}
+
+fn truncation_of(table: &str) -> Option<Truncation> {
+    match table {
+        "outbox_0" => Some(truncation!("outbox_0")),
+        "outbox_1" => Some(truncation!("outbox_1")),
+        "outbox_2" => Some(truncation!("outbox_2")),
+        "outbox_3" => Some(truncation!("outbox_3")),
+        _ => None,
+    }
+}
+
+async fn truncate_if_empty(
+    open: &mut PgConnection,
+    [lock, look, truncate]: Truncation,
+) -> Result<(), sqlx::Error> {
+    sqlx::raw_sql(BEGIN).execute(&mut *open).await?;
+    sqlx::raw_sql(lock).execute(&mut *open).await?;
+    // The lock comes first, so this snapshot has every row that was committed before it.
+    let has_rows: bool = sqlx::query_scalar(look).persistent(false).fetch_one(&mut *open).await?;
+    if !has_rows {
+        sqlx::raw_sql(truncate).execute(&mut *open).await?;
+    }
+    sqlx::raw_sql("commit").execute(open).await.map(|_done| ())
+}
+
+fn row_of(row: &PgRow) -> Result<OutboxRow, sqlx::Error> {
+    let time = |column: &str| {
+        Ok::<_, sqlx::Error>(row.try_get::<Option<i64>, _>(column)?.map(Timestamp::from_micros))
+    };
+    let span = |column: &str| {
+        let micros: Option<i64> = row.try_get(column)?;
+        let span = |micros| Duration::from_micros(u64::try_from(micros).unwrap_or(0));
+        Ok::<_, sqlx::Error>(micros.map(span))
+    };
+    let operation = match row.try_get("op")? {
+        "submit" => OutboxOperation::Submit,
+        "replace" => OutboxOperation::Replace,
+        "cancel" => OutboxOperation::Cancel,
+        _ => return Err(sqlx::Error::Decode("an operation that no outbox has".into())),
+    };
+    Ok(OutboxRow {
+        seq: row.try_get("seq")?,
+        id: row.try_get("id")?,
+        operation,
+        called_at: Timestamp::from_micros(row.try_get("called_at")?),
+        topic: row.try_get("topic")?,
+        name: row.try_get("name")?,
+        due_at: time("due_at")?,
+        delay: span("delay")?,
+        payload: row.try_get("payload")?,
+        payload_text: row.try_get("payload_text")?,
+        payload_bytes: row.try_get("payload_bytes")?,
+        is_tombstone: row.try_get("tombstone")?,
+        key: row.try_get("key")?,
+        key_bytes: row.try_get("key_bytes")?,
+        headers: row.try_get("headers")?,
+        ttr: span("ttr")?,
+        retry: row.try_get("retry")?,
+    })
+}
