@@ -304,7 +304,7 @@ impl Client {
         let mut body =
             json!({ "topic": self.load.topics[topic], "due_at": due_at, "payload_text": text });
         if self.is_tracked {
-            submit.tracked = Some(self.track(&mut body));
+            submit.tracked = Some(self.track(topic, &mut body));
         }
         if let Some(key) = key {
             body["key"] = key.into();
@@ -316,14 +316,15 @@ impl Client {
         (submit, body)
     }
 
-    /// Makes a task a tracked one.
-    fn track(&mut self, body: &mut Value) -> Tracked {
+    /// Makes a task a tracked one. Its dead topic is another than its own.
+    fn track(&mut self, topic: usize, body: &mut Value) -> Tracked {
         let dead_topic = match self.chance.random_range(0..100) {
             0..30 => Some(DEAD),
             30..38 => Some(DELETED),
             38..46 => Some(UNAVAILABLE),
             _ => None,
         };
+        let dead_topic = dead_topic.filter(|dead_topic| *dead_topic != topic);
         let tracked = Tracked {
             ttr_ms: self.chance.random_range(1000..3000),
             attempts_max: self.chance.random_range(1..=3),
