@@ -141,6 +141,13 @@ impl<'a> Traces<'a> {
         last.next().filter(|_| last.next().is_none()).map(|line| line.state.as_str())
     }
 
+    /// Returns true when the task may wait for a due time after `ended_at`. That of a later attempt
+    /// is known only since the first one, which was due after the run.
+    fn may_wait(&self, ended_at: i64) -> bool {
+        let is_tracked = self.submit.is_some_and(|submit| submit.tracked.is_some());
+        self.records.iter().all(|record| is_tracked && record.at >= ended_at)
+    }
+
     pub(super) fn was_deferred(&self) -> bool {
         self.lines.iter().any(|line| line.state == "deferred")
     }
@@ -295,7 +302,7 @@ impl<'a> Case<'a> {
         match (finals.as_slice(), pending) {
             ([], Some(due_at))
                 if due_at > self.history.clock.earliest(self.history.ended_at)
-                    && task.records.is_empty() =>
+                    && task.may_wait(self.history.ended_at) =>
             {
                 self.found.counts.pending += 1
             }

@@ -66,11 +66,14 @@ async fn the_reason_of_a_task_without_a_dead_topic_names_none_when_its_own_topic
     let node = cluster.node_with(&["--topic-denial-max", "3s"]).await;
     let topic = cluster.topic("orders").await;
     let consumer = cluster.consumer(&topic);
-    let silent = submit(&node, &topic, "3s", None).await;
+    let failed = submit(&node, &topic, "1h", None).await;
     consumer.wait_count(1, DEADLINE).await;
     let later = json!({ "topic": topic, "delay": "500ms", "payload": 1 });
     let unsent = node.api().submit(&later).await.id;
     cluster.delete_topic(&topic).await;
     assert_eq!(dead_reason(&node, unsent).await, "the topic does not exist");
-    assert_eq!(dead_reason(&node, silent).await, NOT_FINISHED);
+    let call = json!({ "attempt": 1, "reason": "no stock" });
+    let answer = node.api().post(&format!("/v1/tasks/{failed}/fail"), call.to_string()).await;
+    assert_eq!(answer.json()["verdict"], "dead", "{}", answer.text);
+    assert_eq!(dead_reason(&node, failed).await, "attempt 1 of 1 failed: no stock");
 }

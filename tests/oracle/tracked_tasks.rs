@@ -136,6 +136,8 @@ fn a_tracked_task_that_nobody_finished_is_not_forgotten_and_ends_once() {
     assert_eq!(rules(&history), [Rule::Lost], "its attempts are no end");
     history.pending.insert(id(1), super::END + 100_000);
     assert_eq!(rules(&history), [Rule::Lost], "it waits for no attempt any more");
+    history.ended_at = FIRST;
+    assert_eq!(rules(&history), [], "its first attempt came after the run");
     let mut history = finished();
     history.lines.push(end);
     assert!(rules(&history).contains(&Rule::EndedTwice));
