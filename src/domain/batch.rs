@@ -1,5 +1,7 @@
 //! A batch: the tasks of one claim, in one piece of memory.
 
+pub mod width_class;
+
 use std::ops::Range;
 
 use az::SaturatingAs as _;

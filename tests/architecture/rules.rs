@@ -134,6 +134,7 @@ const HOMES: &[(&str, &[&str])] = &[
     ("clap_complete", &["config"]),
     ("crc32c", &["dev::broker"]),
     ("crc32fast", &["access::credential::token"]),
+    ("croner", &["domain::schedule"]),
     ("etcd_client", &["etcd"]),
     ("flate2", &["api", "kafka::compression"]),
     ("hdrhistogram", &["bench::results::quantiles"]),
@@ -216,7 +217,7 @@ const EVERYWHERE: &[&str] = &[
 /// Modules without input, output and clock, and the libraries that they may use, which contain only
 /// values and their arithmetic.
 const PURE: &[(&str, &[&str])] = &[
-    ("domain", &["az", "jiff", "thiserror", "uuid", "xxhash_rust"]),
+    ("domain", &["az", "croner", "jiff", "thiserror", "uuid", "xxhash_rust"]),
     ("engine", &["az", "uuid", "xxhash_rust"]),
 ];
 

@@ -1,5 +1,6 @@
 //! Headers of a record, and their encoding in the column `headers`.
 
+use az::SaturatingAs as _;
 use thiserror::Error;
 
 /// Prefix of Punctual's own header names. A submitter may not use them.
@@ -58,6 +59,31 @@ impl Headers {
             encoded.extend_from_slice(value.unwrap_or_default());
         }
         Ok(Self(encoded))
+    }
+
+    /// Encodes headers of Punctual itself, whose names submitters may not use. Their number and
+    /// their lengths are small.
+    pub fn own<const N: usize>(headers: [(&'static str, String); N]) -> Self {
+        let mut encoded = Vec::new();
+        for (name, value) in headers {
+            encoded.extend_from_slice(&name.len().saturating_as::<u16>().to_be_bytes());
+            encoded.extend_from_slice(name.as_bytes());
+            encoded.extend_from_slice(&value.len().saturating_as::<u32>().to_be_bytes());
+            encoded.extend_from_slice(value.as_bytes());
+        }
+        Self(encoded)
+    }
+
+    /// Returns these headers, followed by `more`.
+    #[must_use]
+    pub fn followed_by(mut self, more: &Self) -> Self {
+        self.0.extend_from_slice(&more.0);
+        self
+    }
+
+    /// Wraps the column `headers` of a row.
+    pub fn stored(column: Option<Vec<u8>>) -> Self {
+        Self(column.unwrap_or_default())
     }
 
     /// Returns the encoding, which is empty when there are no headers.

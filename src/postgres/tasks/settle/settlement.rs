@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 use crate::domain::task::feedback::Delivery;
 use crate::domain::{
-    Batch, BatchId, IdRange, Outcome, Receipt, TaskId, Timestamp, TrackedRow, width_class::Reach,
+    Batch, BatchId, IdRange, Outcome, Reach, Receipt, TaskId, Timestamp, TrackedRow,
 };
 
 /// The entry of a named task that is published later than this after its due time is kept for that

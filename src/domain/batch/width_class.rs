@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
-use super::{TaskId, Timestamp, ids};
+use crate::domain::{TaskId, Timestamp, ids};
 
 /// The width class of a batch, as stored in `execlog_batch`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]

@@ -1,0 +1,215 @@
+//! Recurring schedules.
+//!
+//! | file | holds |
+//! |---|---|
+//! | `name` | names of schedules, and of their runs |
+//! | `cron`, `zone` | the local times that match a cron expression; time zones |
+//! | `timing` | the instants of a schedule, a pure function |
+//! | `plan` | which runs to make now, and how missed ones are made up for |
+
+pub mod cron;
+pub mod name;
+pub mod plan;
+pub mod timing;
+pub mod zone;
+
+use az::SaturatingAs as _;
+use thiserror::Error;
+
+use self::plan::{MissedRuns, Plan, Progress};
+use self::timing::Timing;
+use super::{
+    Headers, NewTask, Record, Shard, ShardCount, TaskName, Timestamp, TopicName, Tracking,
+};
+use name::ScheduleName;
+
+/// The longest note, in bytes.
+const NOTE_BYTES_MAX: usize = 1024;
+
+/// When a schedule runs, and what becomes of runs that were missed.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Specification {
+    pub timing: Timing,
+    /// The schedule ends after this many runs.
+    pub runs_max: Option<u64>,
+    pub missed: MissedRuns,
+    pub is_paused: bool,
+    /// A text for people.
+    pub note: Option<String>,
+}
+
+/// A schedule as requested. Each run publishes its record.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Schedule {
+    pub name: ScheduleName,
+    pub specification: Specification,
+    pub record: Record,
+    /// Set when the runs are tracked tasks.
+    pub tracking: Option<Box<Tracking>>,
+}
+
+/// What the revision of a schedule must be for a change to be made.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum ScheduleCondition {
+    #[default]
+    None,
+    /// There is no such schedule.
+    IsNew,
+    /// There is one.
+    Exists,
+    Is(u64),
+}
+
+impl ScheduleCondition {
+    /// Returns true when a change of this revision is allowed. `None`: there is no schedule.
+    pub fn allows(self, current: Option<u64>) -> bool {
+        match self {
+            Self::None => true,
+            Self::IsNew => current.is_none(),
+            Self::Exists => current.is_some(),
+            Self::Is(revision) => current == Some(revision),
+        }
+    }
+}
+
+impl Schedule {
+    /// Returns a task without payload that has the shard and the key of a run that is due at
+    /// `due_at`. All runs of a schedule have one shard: that of their key, else of its name.
+    pub fn run_task(
+        (topic, name): (&TopicName, &ScheduleName),
+        key: Option<Box<[u8]>>,
+        due_at: Timestamp,
+        shards: ShardCount,
+        random: (u64, u64),
+    ) -> NewTask {
+        let record =
+            Record { topic: topic.clone(), key, payload: None, headers: Headers::default() };
+        NewTask::new(record, TaskName::new(name.as_str()).ok(), due_at, shards, random)
+    }
+
+    /// Returns the shard of the runs.
+    pub fn shard(&self, shards: ShardCount) -> Shard {
+        let place = (&self.record.topic, &self.name);
+        Self::run_task(place, self.record.key.clone(), Timestamp::EPOCH, shards, (0, 0)).id.shard()
+    }
+}
+
+/// The number of a schedule in the tables.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct ScheduleId(pub i64);
+
+/// A schedule as it is stored.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct StoredSchedule {
+    pub id: ScheduleId,
+    pub schedule: Schedule,
+    /// Counts the changes from 1.
+    pub revision: u64,
+    /// The first instant whose run is not made. `None` when the schedule has ended.
+    pub next_run_at: Option<Timestamp>,
+    pub runs_made: u64,
+    /// Instants before `next_run_at` that got no run, since the last run.
+    pub skipped: u64,
+    /// The instants after now whose runs are made, in order.
+    pub ahead: Vec<Timestamp>,
+}
+
+impl StoredSchedule {
+    /// Returns the next instants that have a run or will have one, at most `count`.
+    pub fn upcoming(&self, count: usize) -> Vec<Timestamp> {
+        let Specification { timing, runs_max, is_paused, .. } = &self.schedule.specification;
+        if *is_paused {
+            return Vec::new();
+        }
+        let left = runs_max.map_or(u64::MAX, |runs_max| runs_max.saturating_sub(self.runs_made));
+        let to_make = std::iter::successors(self.next_run_at, |at| timing.next_after(*at))
+            .take(left.saturating_as::<usize>());
+        self.ahead.iter().copied().chain(to_make).take(count).collect()
+    }
+}
+
+/// The result of a change of a schedule.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum ScheduleChange {
+    Created(StoredSchedule),
+    /// For a deleted schedule: as it was.
+    Changed(StoredSchedule),
+    /// The schedule was so already.
+    Unchanged(StoredSchedule),
+    NotFound,
+    /// The condition does not allow the current revision. `None`: there is no schedule.
+    Unmet(Option<u64>),
+    /// The schedule would have no run after now.
+    NoRun,
+    /// Another request has created the schedule just now.
+    Overtaken,
+}
+
+/// The reason why a specification is refused.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+#[error("{field}: {reason}")]
+pub struct SpecificationError {
+    pub field: &'static str,
+    pub reason: String,
+}
+
+impl SpecificationError {
+    pub fn new(field: &'static str, reason: impl Into<String>) -> Self {
+        Self { field, reason: reason.into() }
+    }
+}
+
+impl Specification {
+    /// Returns the note, if it is short enough and Postgres can store it.
+    ///
+    /// # Errors
+    /// Says what a note may be.
+    pub fn checked_note(note: &str) -> Result<String, SpecificationError> {
+        if note.len() > NOTE_BYTES_MAX || note.contains('\0') {
+            let reason = format!("expected {NOTE_BYTES_MAX} bytes at most, without NUL");
+            return Err(SpecificationError::new("note", reason));
+        }
+        Ok(note.to_owned())
+    }
+
+    /// Returns the first instant of the schedule after `after`, if it may have more than the
+    /// `runs_made` so far.
+    pub fn next_after(&self, after: Timestamp, runs_made: u64) -> Option<Timestamp> {
+        let has_ended = self.runs_max.is_some_and(|runs_max| runs_made >= runs_max);
+        if has_ended { None } else { self.timing.next_after(after) }
+    }
+
+    /// Decides which runs to make at `now`, for a schedule that has come this far.
+    pub fn plan(&self, progress: Progress, now: Timestamp) -> Plan {
+        plan::plan(self, progress, now)
+    }
+}
+
+/// A run of a schedule.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Run {
+    /// The nominal instant.
+    pub at: Timestamp,
+    /// Counts the runs of the schedule from 1.
+    pub number: u64,
+    /// The number of instants right before this one that got no run.
+    pub missed: u64,
+}
+
+impl Run {
+    /// Returns the headers that the record of the run has besides those of its schedule.
+    pub fn headers(&self, schedule: &ScheduleName) -> Headers {
+        let headers = triggered_headers(schedule, self.at)
+            .followed_by(&Headers::own([("punctual-run", self.number.to_string())]));
+        if self.missed == 0 {
+            return headers;
+        }
+        headers.followed_by(&Headers::own([("punctual-missed", self.missed.to_string())]))
+    }
+}
+
+/// Returns the headers of a run that a caller has triggered at `at`. It has no number, because it is
+/// none of the instants of the schedule.
+pub fn triggered_headers(schedule: &ScheduleName, at: Timestamp) -> Headers {
+    Headers::own([("punctual-schedule", schedule.to_string()), ("punctual-run-at", at.to_string())])
+}

@@ -1,0 +1,308 @@
+//! Cron expressions: the local times that match one. How a zone turns local times into instants is
+//! in `timing`.
+//!
+//! The library parses the expression and knows which days match. The search is our own, because it
+//! must end soon for an expression that never fires.
+
+use croner::Cron as Pattern;
+use croner::parser::{CronParser, Seconds, Year};
+use jiff::Span;
+use jiff::civil::{Date, DateTime, Time, Weekday};
+
+/// A cron expression with at least one matching time.
+#[derive(Clone, Debug)]
+pub struct Cron {
+    text: String,
+    has_seconds: bool,
+    pattern: Box<Pattern>,
+    hours: Vec<i8>,
+    minutes: Vec<i8>,
+    seconds: Vec<i8>,
+}
+
+impl PartialEq for Cron {
+    fn eq(&self, other: &Self) -> bool {
+        self.text == other.text && self.has_seconds == other.has_seconds
+    }
+}
+
+impl Eq for Cron {}
+
+/// The search for a match ends after this many years. The rarest expression that fires, a 29
+/// February on a given weekday, is at most 40 years away.
+const YEARS_MAX: i64 = 41;
+
+/// Short forms, with the expression of five fields for each.
+const NICKNAMES: [(&str, &str); 7] = [
+    ("@hourly", "0 * * * *"),
+    ("@daily", "0 0 * * *"),
+    ("@midnight", "0 0 * * *"),
+    ("@weekly", "0 0 * * 0"),
+    ("@monthly", "0 0 1 * *"),
+    ("@yearly", "0 0 1 1 *"),
+    ("@annually", "0 0 1 1 *"),
+];
+
+impl Cron {
+    /// Parses an expression of five fields, or with `has_seconds` of six, the seconds first.
+    ///
+    /// # Errors
+    /// Says why the expression is wrong, or that it never fires.
+    pub fn parse(text: &str, has_seconds: bool) -> Result<Self, String> {
+        let plain = plain_of(text, has_seconds)?;
+        refuse_what_programs_disagree_about(&plain)?;
+        let seconds = if has_seconds { Seconds::Required } else { Seconds::Disallowed };
+        let parser = CronParser::builder().seconds(seconds).year(Year::Disallowed).build();
+        let pattern = parser.parse(&plain).map_err(|error| wrong(text, &error.to_string()))?;
+        let values = |max: i8, is_match: &dyn Fn(u32) -> bool| -> Vec<i8> {
+            (0..=max).filter(|value| u32::try_from(*value).is_ok_and(is_match)).collect()
+        };
+        let pattern = Box::new(pattern);
+        let of = &pattern.pattern;
+        let cron = Self {
+            text: text.trim().to_owned(),
+            has_seconds,
+            hours: values(23, &|hour| of.hour_match(hour).unwrap_or(false)),
+            minutes: values(59, &|minute| of.minute_match(minute).unwrap_or(false)),
+            seconds: values(59, &|second| of.second_match(second).unwrap_or(false)),
+            pattern,
+        };
+        let any = DateTime::constant(2000, 1, 1, 0, 0, 0, 0);
+        match cron.next(any, DateTime::MAX) {
+            Some(_fires) => Ok(cron),
+            None => Err(wrong(text, "it never fires, because no day matches it")),
+        }
+    }
+
+    /// Returns the expression as it was given.
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// Returns true when the first of six fields is for seconds.
+    pub fn has_seconds(&self) -> bool {
+        self.has_seconds
+    }
+
+    /// Returns the expression in English words.
+    pub fn words(&self) -> String {
+        self.pattern.describe()
+    }
+
+    /// Returns the first matching local time from `from` (inclusive) to `before` (exclusive), or
+    /// `None` when there is none within 41 years.
+    pub fn next(&self, from: DateTime, before: DateTime) -> Option<DateTime> {
+        let years = Span::new().years(YEARS_MAX);
+        let before = before.min(from.checked_add(years).unwrap_or(DateTime::MAX));
+        let mut date = from.date();
+        let mut earliest = from.time();
+        while date <= before.date() {
+            if !self.has_month(date) {
+                date = date.last_of_month().tomorrow().ok()?;
+                earliest = Time::midnight();
+                continue;
+            }
+            if self.has_day(date)
+                && let Some(time) = self.first_time(earliest)
+            {
+                return Some(date.to_datetime(time)).filter(|found| *found < before);
+            }
+            date = date.tomorrow().ok()?;
+            earliest = Time::midnight();
+        }
+        None
+    }
+
+    fn has_month(&self, date: Date) -> bool {
+        let month = u32::try_from(date.month()).unwrap_or(0);
+        self.pattern.pattern.month_match(month).unwrap_or(false)
+    }
+
+    fn has_day(&self, date: Date) -> bool {
+        let number = |part: i8| u32::try_from(part).unwrap_or(0);
+        let (month, day) = (number(date.month()), number(date.day()));
+        let weekday = weekday_of(date);
+        let year = i32::from(date.year());
+        self.pattern.pattern.day_match(year, month, day, weekday).unwrap_or(false)
+    }
+
+    /// Returns the first matching time of a day that is not before `earliest`.
+    fn first_time(&self, earliest: Time) -> Option<Time> {
+        for hour in self.hours.iter().filter(|hour| **hour >= earliest.hour()) {
+            for minute in &self.minutes {
+                if *hour == earliest.hour() && *minute < earliest.minute() {
+                    continue;
+                }
+                let times = self
+                    .seconds
+                    .iter()
+                    .filter_map(|second| Time::new(*hour, *minute, *second, 0).ok());
+                if let Some(time) = times.into_iter().find(|time| *time >= earliest) {
+                    return Some(time);
+                }
+            }
+        }
+        None
+    }
+}
+
+fn weekday_of(date: Date) -> croner::Weekday {
+    match date.weekday() {
+        Weekday::Monday => croner::Weekday::Monday,
+        Weekday::Tuesday => croner::Weekday::Tuesday,
+        Weekday::Wednesday => croner::Weekday::Wednesday,
+        Weekday::Thursday => croner::Weekday::Thursday,
+        Weekday::Friday => croner::Weekday::Friday,
+        Weekday::Saturday => croner::Weekday::Saturday,
+        Weekday::Sunday => croner::Weekday::Sunday,
+    }
+}
+
+/// Returns the expression without nicknames, after a check of the number of its fields.
+fn plain_of(text: &str, has_seconds: bool) -> Result<String, String> {
+    let given = text.trim();
+    if given.starts_with('@') {
+        let known = NICKNAMES.iter().find(|(name, _)| name.eq_ignore_ascii_case(given));
+        let Some((_, plain)) = known else {
+            let names = NICKNAMES.map(|(name, _)| name).join(", ");
+            return Err(wrong(given, &format!("the short forms are {names}")));
+        };
+        return Ok(if has_seconds { format!("0 {plain}") } else { (*plain).to_owned() });
+    }
+    let count = given.split_whitespace().count();
+    match (count, has_seconds) {
+        (5, false) | (6, true) => Ok(given.to_owned()),
+        (6, false) => Err(wrong(
+            given,
+            "it has six fields: set \"seconds\": true if the first one is for seconds, or leave \
+             out the seconds",
+        )),
+        (count, false) => Err(wrong(
+            given,
+            &format!(
+                "it has {count} fields; expected five: minute, hour, day of the month, month, day \
+                 of the week"
+            ),
+        )),
+        (count, true) => Err(wrong(
+            given,
+            &format!(
+                "it has {count} fields; with \"seconds\": true, expected six: second, minute, \
+                 hour, day of the month, month, day of the week"
+            ),
+        )),
+    }
+}
+
+/// Refuses a `*/2` in one of the two fields for days when the other one is restricted as well. For
+/// Vixie's cron both must match then, for others one is enough. Also refuses the marks of single
+/// programs.
+fn refuse_what_programs_disagree_about(plain: &str) -> Result<(), String> {
+    if plain.contains('+') {
+        return Err(wrong(plain, "`+` is not supported"));
+    }
+    let mut fields = plain.split_whitespace().rev();
+    let (Some(weekday), Some(_month), Some(day)) = (fields.next(), fields.next(), fields.next())
+    else {
+        return Ok(());
+    };
+    let is_open = |field: &str| matches!(field, "*" | "?");
+    let is_stepped = |field: &str| field.starts_with("*/");
+    if !is_open(day) && !is_open(weekday) && (is_stepped(day) || is_stepped(weekday)) {
+        return Err(wrong(
+            plain,
+            "programs disagree about a step such as */2 in one field for days while the other one \
+             is restricted: write the days out, such as 1-31/2",
+        ));
+    }
+    Ok(())
+}
+
+fn wrong(text: &str, why: &str) -> String {
+    format!("{:?} is not a cron expression that can be used: {why}", text.trim())
+}
+
+#[cfg(test)]
+mod tests {
+    use jiff::ToSpan as _;
+
+    use super::*;
+
+    fn times(text: &str, has_seconds: bool, from: &str, count: usize) -> Vec<String> {
+        let cron = Cron::parse(text, has_seconds).unwrap();
+        let mut from: DateTime = from.parse().unwrap();
+        let mut found = Vec::new();
+        while found.len() < count {
+            let Some(next) = cron.next(from, DateTime::MAX) else { break };
+            found.push(next.to_string());
+            from = next.checked_add(1.second()).unwrap();
+        }
+        found
+    }
+
+    #[test]
+    fn each_form_of_a_field_is_understood() {
+        for (text, from, expected) in [
+            ("30 2 * * 1-5", "2026-01-02T02:30:01", "2026-01-05T02:30:00"),
+            ("*/20 8-10 * * *", "2026-01-02T08:21:00", "2026-01-02T08:40:00"),
+            ("0 0 L * *", "2026-02-01T00:00:00", "2026-02-28T00:00:00"),
+            ("0 0 15W * *", "2026-02-01T00:00:00", "2026-02-16T00:00:00"),
+            ("0 9 * * MON#2", "2026-01-01T00:00:00", "2026-01-12T09:00:00"),
+            ("0 9 * JAN,jul sun", "2026-02-01T00:00:00", "2026-07-05T09:00:00"),
+            ("@monthly", "2026-01-01T00:00:01", "2026-02-01T00:00:00"),
+            ("0 0 29 2 *", "2026-01-01T00:00:00", "2028-02-29T00:00:00"),
+        ] {
+            assert_eq!(times(text, false, from, 1), [expected], "{text}");
+        }
+        assert_eq!(
+            times("*/30 59 23 * * *", true, "2026-12-31T23:59:10", 2),
+            ["2026-12-31T23:59:30", "2027-01-01T23:59:00"]
+        );
+    }
+
+    #[test]
+    fn two_restricted_fields_for_days_mean_either_of_them() {
+        assert_eq!(
+            times("0 0 13 * FRI", false, "2026-02-01T00:00:00", 4),
+            [
+                "2026-02-06T00:00:00",
+                "2026-02-13T00:00:00",
+                "2026-02-20T00:00:00",
+                "2026-02-27T00:00:00"
+            ]
+        );
+    }
+
+    #[test]
+    fn the_search_stops_before_its_end() {
+        let cron = Cron::parse("0 12 * * *", false).unwrap();
+        let at = |text: &str| text.parse::<DateTime>().unwrap();
+        let noon = at("2026-01-01T12:00:00");
+        assert_eq!(cron.next(at("2026-01-01T00:00:00"), noon), None);
+        assert_eq!(cron.next(noon, at("2026-01-01T12:00:01")), Some(noon));
+    }
+
+    #[test]
+    fn an_expression_that_cannot_be_used_is_refused_with_the_reason() {
+        for (text, has_seconds, why) in [
+            ("0 0 30 2 *", false, "never fires"),
+            ("0 0 31 4,6,9,11 *", false, "never fires"),
+            ("* * * *", false, "expected five"),
+            ("0 * * * * *", false, "\"seconds\": true"),
+            ("* * * * *", true, "expected six"),
+            ("0 0 1 1 * * 2030", true, "expected six"),
+            ("", false, "expected five"),
+            ("@reboot", false, "the short forms are"),
+            ("60 * * * *", false, "60 * * * *"),
+            ("* 24 * * *", false, "* 24 * * *"),
+            ("* * 32 * *", false, "* * 32 * *"),
+            ("x * * * *", false, "x * * * *"),
+            ("*/0 * * * *", false, "*/0 * * * *"),
+            ("0 0 */2 * MON", false, "programs disagree"),
+            ("0 0 1 * +MON", false, "not supported"),
+        ] {
+            let error = Cron::parse(text, has_seconds).unwrap_err();
+            assert!(error.contains(why), "{text}: {error}");
+        }
+    }
+}

@@ -1,0 +1,228 @@
+//! Which runs of a schedule to make now: all that are due within the next minute, and always one
+//! that lies ahead. Instants that passed without a run are missed, and the schedule says what
+//! becomes of them.
+//!
+//! A plan is a value. The statement that carries it out takes effect only while the schedule stands
+//! where the plan found it (`postgres/schedules/make.rs`).
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use super::{Run, Specification, SpecificationError};
+use crate::domain::Timestamp;
+
+/// Runs are made this long before they are due.
+pub const AHEAD: Duration = Duration::from_secs(60);
+/// An instant is missed when it passed this long ago, and no run of it was made.
+pub const MISSED_AFTER: Duration = Duration::from_secs(10);
+/// The most missed runs that are made up for.
+pub const MISSED_MAX: u16 = 1_000;
+/// The default of `all`: the most missed runs, and how long ago they may be.
+pub const MISSED_DEFAULT: (u16, Duration) = (100, Duration::from_secs(3600));
+/// The most runs of one plan. The next plan makes the others, at once.
+pub const RUNS_MAX: usize = 100;
+/// The most instants that one plan looks at, so that a year of missed seconds blocks no other
+/// schedule. The next plan continues.
+const STEPS_MAX: usize = 10_000;
+
+/// Which runs are made for instants that were missed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct MissedRuns {
+    /// The most runs, for the latest instants: 0, 1, or up to [`MISSED_MAX`].
+    count_max: u16,
+    /// `None` for any age.
+    within: Option<Duration>,
+}
+
+/// The three policies by their names.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum MissedPolicy {
+    None,
+    Last,
+    All,
+}
+
+/// How far a schedule has come.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Progress {
+    /// The first instant whose run is not made.
+    pub next_run_at: Timestamp,
+    pub runs_made: u64,
+    /// Instants before `next_run_at` that got no run, since the last run.
+    pub skipped: u64,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Plan {
+    pub runs: Vec<Run>,
+    /// `None` when the schedule has ended.
+    pub next_run_at: Option<Timestamp>,
+    /// When to plan again. `None` when the schedule has ended.
+    pub look_at: Option<Timestamp>,
+    pub runs_made: u64,
+    pub skipped: u64,
+}
+
+impl MissedRuns {
+    /// No run for missed instants.
+    pub const NONE: Self = Self { count_max: 0, within: None };
+    /// One run for the last of them, which says how many were missed before it.
+    pub const LAST: Self = Self { count_max: 1, within: None };
+
+    /// # Errors
+    /// Names the field that is wrong, or that the policy does not take.
+    pub fn new(
+        policy: MissedPolicy,
+        within: Option<Duration>,
+        count_max: Option<u16>,
+    ) -> Result<Self, SpecificationError> {
+        let refuse = |field, what| Err(SpecificationError::new(field, what));
+        match policy {
+            MissedPolicy::None if within.is_some() => {
+                refuse("missed.within", "with the policy none, no missed run is made: leave it out")
+            }
+            MissedPolicy::None | MissedPolicy::Last if count_max.is_some() => {
+                refuse("missed.count_max", "only the policy all takes it: leave it out")
+            }
+            MissedPolicy::None => Ok(Self::NONE),
+            MissedPolicy::Last => Ok(Self { within, ..Self::LAST }),
+            MissedPolicy::All => match count_max.unwrap_or(MISSED_DEFAULT.0) {
+                count_max @ 1..=MISSED_MAX => {
+                    Ok(Self { count_max, within: Some(within.unwrap_or(MISSED_DEFAULT.1)) })
+                }
+                _ => refuse("missed.count_max", "expected 1 to 1000"),
+            },
+        }
+    }
+
+    pub fn policy(self) -> MissedPolicy {
+        match (self.count_max, self.within) {
+            (0, _) => MissedPolicy::None,
+            (1, _) => MissedPolicy::Last,
+            _ => MissedPolicy::All,
+        }
+    }
+
+    pub fn count_max(self) -> u16 {
+        self.count_max
+    }
+
+    pub fn within(self) -> Option<Duration> {
+        self.within
+    }
+}
+
+impl MissedPolicy {
+    pub const ALL: [Self; 3] = [Self::None, Self::Last, Self::All];
+
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Last => "last",
+            Self::All => "all",
+        }
+    }
+}
+
+/// Plans the runs of a schedule at `now`, as its module says.
+pub(super) fn plan(specification: &Specification, progress: Progress, now: Timestamp) -> Plan {
+    let mut planning = Planning {
+        specification,
+        now,
+        next: Some(progress.next_run_at),
+        plan: Plan {
+            runs: Vec::new(),
+            next_run_at: None,
+            look_at: None,
+            runs_made: progress.runs_made,
+            skipped: progress.skipped,
+        },
+    };
+    if planning.pass_missed() {
+        planning.make_ahead();
+    } else {
+        planning.plan.look_at = Some(now);
+    }
+    planning.plan.next_run_at = planning.next;
+    planning.plan
+}
+
+struct Planning<'a> {
+    specification: &'a Specification,
+    now: Timestamp,
+    /// The first instant that the plan has not decided.
+    next: Option<Timestamp>,
+    plan: Plan,
+}
+
+impl Planning<'_> {
+    /// Decides the missed instants. Returns false when some of them are left for another plan.
+    fn pass_missed(&mut self) -> bool {
+        let missed_before = self.now.minus(MISSED_AFTER);
+        let policy = self.specification.missed;
+        let count_max = usize::from(policy.count_max);
+        let mut kept = VecDeque::new();
+        for _step in 0..STEPS_MAX {
+            let Some(at) = self.next.filter(|at| *at < missed_before) else { break };
+            self.next = self.specification.timing.next_after(at);
+            kept.push_back(at);
+            let is_old = policy.within.is_some_and(|within| at < self.now.minus(within));
+            if kept.len() > count_max || is_old {
+                kept.pop_front();
+                self.plan.skipped = self.plan.skipped.saturating_add(1);
+            }
+        }
+        if self.next.is_some_and(|at| at < missed_before) {
+            // The kept ones may not be the latest.
+            self.next = kept.front().copied().or(self.next);
+            return false;
+        }
+        for at in &kept {
+            if self.plan.runs.len() == RUNS_MAX {
+                self.next = Some(*at);
+                return false;
+            }
+            self.push(*at);
+        }
+        self.end_if_complete();
+        true
+    }
+
+    /// Makes the runs of the next minute, and one that lies ahead.
+    fn make_ahead(&mut self) {
+        while let Some(at) = self.next {
+            let last = self.plan.runs.last().map(|run| run.at);
+            let is_one_ahead = last.is_some_and(|last| last > self.now);
+            if self.plan.runs.len() == RUNS_MAX {
+                self.plan.look_at = Some(self.now);
+                return;
+            }
+            if at > self.now.plus(AHEAD) && is_one_ahead {
+                // At the latest when the last run is due, so that there is one ahead.
+                self.plan.look_at = last.map(|last| last.min(at.minus(AHEAD)));
+                return;
+            }
+            self.push(at);
+            self.next = self.specification.timing.next_after(at);
+            self.end_if_complete();
+        }
+    }
+
+    fn push(&mut self, at: Timestamp) {
+        if self.specification.runs_max.is_some_and(|runs_max| self.plan.runs_made >= runs_max) {
+            return;
+        }
+        self.plan.runs_made = self.plan.runs_made.saturating_add(1);
+        let missed = std::mem::take(&mut self.plan.skipped);
+        self.plan.runs.push(Run { at, number: self.plan.runs_made, missed });
+    }
+
+    fn end_if_complete(&mut self) {
+        if self.specification.runs_max.is_some_and(|runs_max| self.plan.runs_made >= runs_max) {
+            self.next = None;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

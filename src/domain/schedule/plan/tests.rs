@@ -1,0 +1,147 @@
+//! Plans: what is made ahead, and what becomes of missed instants.
+
+use std::collections::BTreeSet;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::domain::schedule::timing::{Recurrence, Timing};
+
+const T: i64 = 1_800_000_000;
+
+fn at(second: i64) -> Timestamp {
+    Timestamp::from_millis((T + second) * 1000)
+}
+
+fn specification(period: u64, missed: MissedRuns, runs_max: Option<u64>) -> Specification {
+    let recurrence = Recurrence::every(Duration::from_secs(period), Duration::ZERO).unwrap();
+    let timing = Timing::new(recurrence, None, None, BTreeSet::new()).unwrap();
+    Specification { timing, runs_max, missed, is_paused: false, note: None }
+}
+
+fn progress(next: i64) -> Progress {
+    Progress { next_run_at: at(next), runs_made: 7, skipped: 0 }
+}
+
+/// The runs as seconds, with their missed instants.
+fn runs(plan: &Plan) -> Vec<(i64, u64)> {
+    plan.runs.iter().map(|run| (run.at.as_millis() / 1000 - T, run.missed)).collect()
+}
+
+#[test]
+fn one_run_lies_always_ahead_and_the_next_is_made_when_it_is_due() {
+    let hourly = specification(3600, MissedRuns::LAST, None);
+    let plan = hourly.plan(progress(1200), at(0));
+    assert_eq!(runs(&plan), [(1200, 0)]);
+    assert_eq!((plan.next_run_at, plan.look_at), (Some(at(4800)), Some(at(1200))));
+    let plan = hourly.plan(progress(4800), at(1200));
+    assert_eq!((runs(&plan), plan.look_at), (vec![(4800, 0)], Some(at(4800))));
+}
+
+#[test]
+fn runs_of_short_periods_are_made_a_minute_ahead() {
+    let plan = specification(20, MissedRuns::LAST, None).plan(progress(20), at(5));
+    assert_eq!(runs(&plan), [(20, 0), (40, 0), (60, 0)]);
+    assert_eq!((plan.next_run_at, plan.look_at), (Some(at(80)), Some(at(20))));
+    assert_eq!(plan.runs.iter().map(|run| run.number).collect::<Vec<_>>(), [8, 9, 10]);
+}
+
+#[test]
+fn after_an_outage_each_policy_makes_its_runs() {
+    let minute = |missed| specification(60, missed, None).plan(progress(0), at(3600 + 30));
+    let all = |within, count| {
+        MissedRuns::new(MissedPolicy::All, Some(Duration::from_secs(within)), Some(count)).unwrap()
+    };
+    // 61 instants have passed: 0 to 3600.
+    assert_eq!(runs(&minute(MissedRuns::NONE)), [(3660, 61)]);
+    assert_eq!(runs(&minute(MissedRuns::LAST)), [(3600, 60), (3660, 0)]);
+    assert_eq!(runs(&minute(all(7200, 3))), [(3480, 58), (3540, 0), (3600, 0), (3660, 0)]);
+    assert_eq!(runs(&minute(all(100, 50))), [(3540, 59), (3600, 0), (3660, 0)]);
+    let young = MissedRuns::new(MissedPolicy::Last, Some(Duration::from_secs(20)), None).unwrap();
+    assert_eq!(runs(&minute(young)), [(3660, 61)]);
+}
+
+#[test]
+fn an_instant_that_has_just_passed_is_not_missed() {
+    let plan = specification(60, MissedRuns::NONE, None).plan(progress(0), at(9));
+    assert_eq!(runs(&plan), [(0, 0), (60, 0)]);
+}
+
+#[test]
+fn the_last_run_ends_the_schedule() {
+    let plan = specification(10, MissedRuns::LAST, Some(9)).plan(progress(10), at(5));
+    assert_eq!(runs(&plan), [(10, 0), (20, 0)]);
+    assert_eq!((plan.next_run_at, plan.look_at, plan.runs_made), (None, None, 9));
+}
+
+#[test]
+fn a_year_of_missed_seconds_takes_several_plans_and_makes_one_run() {
+    let secondly = specification(1, MissedRuns::LAST, None);
+    let now = at(366 * 86_400);
+    let mut progress = progress(0);
+    let mut count = 0;
+    let made = loop {
+        let plan = secondly.plan(progress, now);
+        count += 1;
+        let next_run_at = plan.next_run_at.unwrap();
+        assert!(next_run_at > progress.next_run_at && count < 4_000);
+        if let Some(first) = plan.runs.first() {
+            break *first;
+        }
+        let (runs_made, skipped) = (plan.runs_made, plan.skipped);
+        progress = Progress { next_run_at, runs_made, skipped };
+    };
+    assert_eq!(made.at, now.minus(MISSED_AFTER + Duration::from_secs(1)));
+    assert_eq!((made.number, made.missed), (8, 366 * 86_400 - 11));
+}
+
+#[test]
+fn members_that_a_policy_does_not_take_are_refused() {
+    let span = Some(Duration::from_secs(60));
+    for (policy, within, count_max, field) in [
+        (MissedPolicy::None, span, None, "missed.within"),
+        (MissedPolicy::None, None, Some(1), "missed.count_max"),
+        (MissedPolicy::Last, span, Some(1), "missed.count_max"),
+        (MissedPolicy::All, span, Some(0), "missed.count_max"),
+        (MissedPolicy::All, span, Some(1001), "missed.count_max"),
+    ] {
+        assert_eq!(MissedRuns::new(policy, within, count_max).unwrap_err().field, field);
+    }
+}
+
+proptest! {
+    /// Plans follow each other at any moments. Each instant gets one run, in order, unless the
+    /// policy leaves it out; then the next run counts it.
+    #[test]
+    fn no_instant_is_planned_twice_and_none_is_lost(
+        period in 1_u64..500,
+        count_max in 0_u16..4,
+        pauses in proptest::collection::vec(0_i64..4_000, 1..12),
+    ) {
+        let missed = match count_max {
+            0 => MissedRuns::NONE,
+            1 => MissedRuns::LAST,
+            more => MissedRuns::new(MissedPolicy::All, Some(Duration::from_secs(90_000)), Some(more)).unwrap(),
+        };
+        let schedule = specification(period, missed, None);
+        let first = schedule.timing.next_after(at(0)).unwrap();
+        let mut progress = Progress { next_run_at: first, runs_made: 0, skipped: 0 };
+        let (mut now, mut before) = (0, first.minus(Duration::from_secs(period)));
+        for pause in pauses {
+            now += pause;
+            let plan = schedule.plan(progress, at(now));
+            for run in &plan.runs {
+                let steps = run.at.since(before).as_secs() / period;
+                prop_assert_eq!(steps, run.missed + 1, "{:?} after {:?}", run, before);
+                before = run.at;
+            }
+            let next_run_at = plan.next_run_at.unwrap();
+            let left = next_run_at.since(before).as_secs() / period;
+            prop_assert_eq!(left, plan.skipped + 1);
+            let is_ahead = plan.runs.last().is_none_or(|run| run.at > at(now));
+            prop_assert!(is_ahead || plan.look_at == Some(at(now)));
+            let (runs_made, skipped) = (plan.runs_made, plan.skipped);
+            progress = Progress { next_run_at, runs_made, skipped };
+        }
+    }
+}

@@ -1,0 +1,74 @@
+//! Time zones of schedules. Their rules come with this build and not from the machine, so that all
+//! nodes of one release agree.
+
+use std::sync::LazyLock;
+
+use jiff::tz::{TimeZone, TimeZoneDatabase};
+
+static RULES: LazyLock<TimeZoneDatabase> = LazyLock::new(TimeZoneDatabase::bundled);
+
+/// A zone of the IANA database, such as `Europe/Berlin`, or `UTC`.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Zone {
+    name: String,
+    rules: TimeZone,
+}
+
+impl Zone {
+    /// Finds a zone by its name.
+    ///
+    /// # Errors
+    /// Refuses an unknown name, an abbreviation, and a fixed offset: neither follows the clocks of
+    /// a place.
+    pub fn named(name: &str) -> Result<Self, String> {
+        let advice = "give the name of a place, such as Europe/Berlin, or UTC";
+        if name.starts_with(['+', '-']) || name.starts_with("Etc/") && name != "Etc/UTC" {
+            return Err(format!("{name:?} is a fixed offset, which has no summer time; {advice}"));
+        }
+        let rules = RULES.get(name).ok();
+        if name != "UTC" && !name.contains('/') {
+            let what = if rules.is_some() { "an abbreviation or an alias" } else { "unknown" };
+            return Err(format!("the time zone {name:?} is {what}; {advice}"));
+        }
+        let Some(rules) = rules else {
+            return Err(format!("the time zone {name:?} is unknown; {advice}"));
+        };
+        let name = rules.iana_name().unwrap_or(name).to_owned();
+        Ok(Self { name, rules })
+    }
+
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub fn rules(&self) -> &TimeZone {
+        &self.rules
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_places_and_utc_are_zones() {
+        for name in ["Europe/Berlin", "America/Argentina/Buenos_Aires", "UTC", "Etc/UTC"] {
+            assert_eq!(Zone::named(name).unwrap().name(), name);
+        }
+        for (name, why) in [
+            ("CET", "an abbreviation"),
+            ("EST", "an abbreviation"),
+            ("EST5EDT", "an abbreviation"),
+            ("PST", "unknown"),
+            ("Berlin", "unknown"),
+            ("Europe/Atlantis", "unknown"),
+            ("", "unknown"),
+            ("+01:00", "a fixed offset"),
+            ("-0800", "a fixed offset"),
+            ("Etc/GMT+5", "a fixed offset"),
+        ] {
+            let error = Zone::named(name).unwrap_err();
+            assert!(error.contains(why) && error.contains("Europe/Berlin"), "{name}: {error}");
+        }
+    }
+}
