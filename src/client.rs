@@ -1,6 +1,5 @@
 //! The command-line clients of the REST API: `submit`, `show`, `cancel`, `finish`, `fail`,
-//! `extend`,
-//! `list` and `dead`.
+//! `extend`, `list`, `dead` and `schedule`.
 //!
 //! Each command prints its result to stdout and its errors to stderr. The exit code tells a script
 //! what to do next. A command repeats a call only where that is safe: the task has a name, the call
@@ -27,7 +26,7 @@ use args::DeadCommand;
 use bulk::Bulk;
 use caller::{Call, Condition, NodeCaller, Repeating};
 use draft::outcome;
-use output::{counts, print};
+use output::{counts, print, schedules};
 use pages::{ListFailure, ListParameters};
 use task::Task;
 
@@ -51,6 +50,7 @@ pub async fn run(command: args::ClientCommand) -> ExitCode {
         }
         args::ClientCommand::List(args) => list(args).await,
         args::ClientCommand::Dead(args) => dead(args).await,
+        args::ClientCommand::Schedule(args) => Box::pin(schedule(args)).await,
     }
 }
 
@@ -203,6 +203,65 @@ async fn list(args: args::ListArgs) -> ExitCode {
         Err(ending) => Err(ending.into()),
     };
     finish(printed.map(|()| ExitCode::SUCCESS), args.node.json, Deed::Look)
+}
+
+/// Creates, lists, pauses and deletes schedules.
+async fn schedule(args: args::ScheduleArgs) -> ExitCode {
+    use args::ScheduleCommand as Command;
+    match args.command {
+        Command::Set(args) => schedule_set(&args).await,
+        Command::List(args) => {
+            let limit = args.limit.to_string();
+            let mut query = given(&[("after", &args.after)]);
+            query.push(("limit", &limit));
+            let asked =
+                ask(&args.node, |caller| caller.get(&["v1", "schedules", &args.topic], &query));
+            end(asked.await, args.node.json, Deed::Look, schedules::listed)
+        }
+        Command::Show(args) => {
+            let asked = ask(&args.node, |caller| caller.get(&schedule_path(&args.place), &[]));
+            end(asked.await, args.node.json, Deed::Look, schedules::shown)
+        }
+        Command::Next(args) => {
+            let count = args.count.to_string();
+            let asked = ask(&args.node, |caller| {
+                caller.get(&schedule_path(&args.place), &[("next", &count)])
+            });
+            end(asked.await, args.node.json, Deed::Look, schedules::next)
+        }
+        Command::Pause(args) => schedule_act(&args, "pause").await,
+        Command::Resume(args) => schedule_act(&args, "resume").await,
+        Command::Trigger(args) => {
+            let [v1, schedules, topic, name] = schedule_path(&args.place);
+            let asked =
+                ask(&args.node, |caller| caller.post(&[v1, schedules, topic, name, "trigger"], ""));
+            end(asked.await, args.node.json, Deed::Submit { is_named: false }, print::submitted)
+        }
+        Command::Delete(args) => {
+            let asked = ask(&args.node, |caller| caller.delete(&schedule_path(&args.place)));
+            end(asked.await, args.node.json, Deed::TakeAway, schedules::deleted)
+        }
+    }
+}
+
+async fn schedule_set(args: &args::ScheduleSet) -> ExitCode {
+    let asked = async {
+        let body = draft::bytes_of(&args.file).await.map_err(Ending::usage)?;
+        let caller = NodeCaller::new(&args.node)?;
+        let query: &[(&str, &str)] = if args.dry_run { &[("dry_run", "true")] } else { &[] };
+        caller.ask(&caller.put(&schedule_path(&args.place), body)?.with_query(query)).await
+    };
+    end(Box::pin(asked).await, args.node.json, Deed::Schedule, schedules::shown)
+}
+
+async fn schedule_act(args: &args::ScheduleOne, act: &str) -> ExitCode {
+    let [v1, schedules, topic, name] = schedule_path(&args.place);
+    let asked = ask(&args.node, |caller| caller.post(&[v1, schedules, topic, name, act], ""));
+    end(asked.await, args.node.json, Deed::Schedule, schedules::shown)
+}
+
+fn schedule_path(place: &args::SchedulePlace) -> [&str; 4] {
+    ["v1", "schedules", &place.topic, &place.name]
 }
 
 /// Lists, redrives or drops dead letters.

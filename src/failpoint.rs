@@ -70,6 +70,12 @@ points! {
     OutboxStored = "outbox-stored",
     /// The rows of an outbox are gone, and their entries in `outbox_seen` are not.
     OutboxDeleted = "outbox-deleted",
+    /// The runs of schedules are planned, and not made.
+    RunsPlanned = "runs-planned",
+    /// The runs of schedules are made. The node does not know it.
+    RunsMade = "runs-made",
+    /// A change of a schedule has withdrawn its runs, and is not committed.
+    RunsWithdrawn = "runs-withdrawn",
 }
 
 /// The variable that names the failpoint. Only debug builds read it.

@@ -6,6 +6,7 @@ pub mod connection;
 pub mod lists;
 pub mod outbox;
 pub mod partitions;
+pub mod schedules;
 pub mod tasks;
 
 pub use connection::error::PostgresError;

@@ -19,13 +19,16 @@ pub enum Action {
     Redrive,
     /// Delete dead letters.
     Drop,
+    /// Create, change, pause, trigger and delete schedules. It is as strong as [`Action::Submit`],
+    /// and withdraws the runs of schedules.
+    Schedule,
     /// See the cluster: metrics, nodes, reasons for not being ready. It concerns no topic.
     Operate,
 }
 
 impl Action {
     /// The actions on a topic, in the order of their places.
-    pub const ON_TOPICS: [Self; 7] = [
+    pub const ON_TOPICS: [Self; 8] = [
         Self::Submit,
         Self::Cancel,
         Self::Read,
@@ -33,6 +36,7 @@ impl Action {
         Self::Redrive,
         Self::Drop,
         Self::Finish,
+        Self::Schedule,
     ];
 
     /// Returns the action's name in the auth file and in answers.
@@ -45,6 +49,7 @@ impl Action {
             Self::Finish => "finish",
             Self::Redrive => "redrive",
             Self::Drop => "drop",
+            Self::Schedule => "schedule",
             Self::Operate => "operate",
         }
     }

@@ -30,7 +30,7 @@ macro_rules! rights {
     )*};
 }
 
-rights!(Submit, Cancel, Read, Finish, Redrive, Drop);
+rights!(Submit, Cancel, Read, Finish, Redrive, Drop, Schedule);
 
 /// The caller lacks the right.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -8,5 +8,6 @@ pub mod lists;
 pub mod names;
 pub mod node;
 pub mod outbox;
+pub mod schedules;
 pub mod tasks;
 pub mod who_am_i;

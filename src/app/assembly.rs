@@ -24,6 +24,7 @@ use crate::node::claim::{ClaimPace, ClaimParts, Claimer};
 use crate::node::fence::Fence;
 use crate::node::in_flight::batches::{InFlightBatches, InFlightLimits};
 use crate::node::in_flight::keeper::InFlightKeeper;
+use crate::node::maintenance::run_keeper::{RunKeeper, ScheduleMetrics};
 use crate::node::maintenance::{self, Leaves, Maintenance, MaintenanceMetrics};
 use crate::node::membership::{
     self, LoopProgress, Membership, MembershipMetrics, MembershipParts, MembershipSettings,
@@ -43,6 +44,7 @@ use crate::node::requests::lists::Lists;
 use crate::node::requests::replacer::Replacer;
 use crate::node::requests::service::look_up_shares::LookUpShares;
 use crate::node::requests::service::reporter::Reporter;
+use crate::node::requests::service::schedules::ScheduleService;
 use crate::node::requests::service::stored_tasks::StoredTasks;
 use crate::node::requests::service::submitter::Submitter;
 use crate::node::requests::service::{self, Service};
@@ -57,6 +59,8 @@ use crate::postgres::lists::cancel_many::CancelMany;
 use crate::postgres::lists::counts::TaskCounter;
 use crate::postgres::lists::dead_letters::DeadLetters;
 use crate::postgres::lists::listing::Listing;
+use crate::postgres::schedules::Schedules;
+use crate::postgres::schedules::make::RunMaker;
 use crate::postgres::tasks::adopt::Adoptions;
 use crate::postgres::tasks::adopt::recent_topics;
 use crate::postgres::tasks::answers::AnswerStore;
@@ -93,6 +97,8 @@ const LOOK_UPS_MAX: usize = 4;
 /// Maximum number of connections for replacements, and for the entries of names.
 const REPLACES_MAX: usize = 4;
 const NAMES_MAX: usize = 3;
+/// Maximum number of connections for calls about schedules.
+const SCHEDULES_MAX: usize = 2;
 /// Maximum number of connections for lists, and for dead letters.
 const LISTS_MAX: usize = 2;
 const DEAD_LETTERS_MAX: usize = 2;
@@ -120,6 +126,7 @@ pub struct NodeParts {
     maintenance_metrics: MaintenanceMetrics,
     metrics: NodeMetrics,
     outbox_metrics: OutboxMetrics,
+    schedule_metrics: ScheduleMetrics,
     advertise: String,
 }
 
@@ -176,6 +183,7 @@ impl NodeParts {
             maintenance_metrics: MaintenanceMetrics::register(registry),
             metrics: NodeMetrics::register(registry),
             outbox_metrics: OutboxMetrics::register(registry),
+            schedule_metrics: ScheduleMetrics::register(registry),
             advertise: advertise.to_owned(),
         })
     }
@@ -320,6 +328,7 @@ pub async fn start(
         lists,
         bulks,
         answers,
+        schedules: site.start_schedules(&core),
         reporter,
         draining: tasks.draining.clone(),
     });
@@ -558,6 +567,19 @@ impl Site<'_> {
         let in_flight_keeper =
             InFlightKeeper { shared: Arc::clone(&core.shared), stopping: tasks.stopping.clone() };
         tasks.spawn("in flight", in_flight_keeper.run());
+    }
+
+    fn start_schedules(&self, core: &Core) -> ScheduleService {
+        let (parts, retention) = (self.parts, &self.settings.retention);
+        let (keeper, new) = RunKeeper::new(
+            Arc::clone(&core.shared),
+            core.membership.bulletin(),
+            RunMaker::new(&parts.postgres, retention.names),
+            parts.schedule_metrics.clone(),
+        );
+        self.tasks.spawn("make runs", keeper.run(self.tasks.draining.clone()));
+        let store = Schedules::new(&parts.postgres, SCHEDULES_MAX);
+        ScheduleService { shared: Arc::clone(&core.shared), store, new }
     }
 
     fn lists_and_bulks(&self, shared: &Arc<NodeShared>) -> (Lists, Bulks) {

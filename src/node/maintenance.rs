@@ -1,9 +1,11 @@
 //! Maintenance: creates partitions ahead, retires past ones, moves far tasks to their leaves, and
-//! frees expired names.
+//! frees expired names. `run_keeper` makes the runs of schedules.
 //!
 //! Every node does it every minute. Advisory locks keep two nodes from doing it at the same time,
 //! and the catalog shows the next node how far the last one came. An outage is not a failure: the
 //! existing partitions last for days, and the next round continues.
+
+pub mod run_keeper;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -2,6 +2,7 @@
 
 pub mod answers;
 pub mod permitted;
+pub mod schedules;
 
 use std::borrow::Cow;
 use std::fmt;

@@ -96,6 +96,7 @@ async fn a_node_answers_as_the_examples_of_the_document_show() {
     of_the_cluster(node.api(), &mut seen).await;
     refused(node.api(), &topic, &mut seen).await;
     of_consumers(node.api(), &topic, &mut seen).await;
+    of_schedules(node.api(), &topic, &mut seen).await;
     dead_letters(&cluster, node.api(), &topic, &mut seen).await;
     let seen = seen.documented(&topic, node.api().base());
     if std::env::var_os("PUNCTUAL_WRITE_DOCS").is_some() {
@@ -209,6 +210,30 @@ async fn refused(api: &Api, topic: &str, seen: &mut Seen) {
     let unknown = "01934b2e-7d3c-8017-9f2b-6a1c0e4d5b7f";
     seen.problem("task-not-found", &api.get(&format!("/v1/tasks/{unknown}")).await);
     seen.problem("not-found", &api.get("/problems/none").await);
+}
+
+async fn of_schedules(api: &Api, topic: &str, seen: &mut Seen) {
+    let path = format!("/v1/schedules/{topic}/nightly");
+    let put = async |note: &str| {
+        let body = json!({ "cron": "30 2 * * 1-5", "time_zone": "Europe/Berlin", "key": "backup",
+            "payload": { "do": "backup" }, "note": note });
+        api.send(Method::PUT, &path, Some(("application/json", body.to_string().into_bytes())))
+            .await
+    };
+    seen.answer("putSchedule", 201, &put("ask Ann").await);
+    seen.answer("putSchedule", 200, &put("ask the storage team").await);
+    let made = eventually_some("the run is made", DEADLINE, async || {
+        let answer = api.get(&format!("{path}?next=2")).await;
+        (answer.json()["runs_made"] == 1).then_some(answer)
+    })
+    .await;
+    seen.answer("getSchedule", 200, &made);
+    seen.answer("listSchedules", 200, &api.get(&format!("/v1/schedules/{topic}")).await);
+    seen.answer("pauseSchedule", 200, &api.post(&format!("{path}/pause"), "").await);
+    seen.answer("resumeSchedule", 200, &api.post(&format!("{path}/resume"), "").await);
+    seen.answer("triggerSchedule", 201, &api.post(&format!("{path}/trigger"), "").await);
+    seen.answer("deleteSchedule", 200, &api.send(Method::DELETE, &path, None).await);
+    seen.problem("schedule-not-found", &api.get(&path).await);
 }
 
 /// Lets consumers answer about tracked tasks.

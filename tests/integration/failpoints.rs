@@ -23,7 +23,9 @@ use uuid::Uuid;
 use crate::outbox::Shop;
 use crate::support::api::Task;
 use crate::support::ledger::SERIAL_HEADER;
-use crate::support::{Api, Cluster, Consumer, Ledger, NONE, Node, Wishes, eventually, now_ms};
+use crate::support::{
+    Api, Cluster, Consumer, Ledger, NONE, Node, Record, Wishes, eventually, now_ms,
+};
 
 const DEADLINE: Duration = Duration::from_secs(120);
 /// Clusters at a time: most of a case is waiting for a heartbeat to age.
@@ -58,12 +60,16 @@ enum Story {
     Cancel,
     Answer,
     Outbox,
+    Schedule,
 }
 
 type Case = (Failpoint, u32, Story);
 
 /// All failpoints, with the moment of the death and the work that leads there.
-const CASES: [Case; 22] = [
+const CASES: [Case; 25] = [
+    (Failpoint::RunsPlanned, 1, Story::Schedule),
+    (Failpoint::RunsMade, 1, Story::Schedule),
+    (Failpoint::RunsWithdrawn, 1, Story::Schedule),
     (Failpoint::FarChunkMoved, 1, Story::Move),
     (Failpoint::LeafTruncated, 1, Story::Retire),
     (Failpoint::LeafDetached, 1, Story::Retire),
@@ -156,6 +162,7 @@ async fn run((point, times, story): Case, heir: Heir) {
         Story::Cancel => stage.cancel().await,
         Story::Answer => stage.answer().await,
         Story::Outbox => stage.outbox().await,
+        Story::Schedule => stage.schedule().await,
     }
 }
 
@@ -434,6 +441,55 @@ impl Stage {
             self.number("select count(*) from outbox_seen").await == 0
         })
         .await;
+    }
+
+    /// Each instant of a schedule gets one task, whenever its maker dies.
+    async fn schedule(&self) {
+        const RUNS: usize = 12;
+        let heir = self.heir_beforehand().await;
+        let mut victim = self.victim().await;
+        let path = format!("/v1/schedules/{}/often", self.topic);
+        let schedule = |payload: &str| {
+            json!({ "every": "1s", "runs_max": RUNS, "payload": payload,
+                "missed": { "policy": "all", "within": "1h" } })
+        };
+        let put = async |node: &Node, payload: &str| {
+            let body = Some(("application/json", schedule(payload).to_string().into_bytes()));
+            node.api().try_send(Method::PUT, &path, body).await
+        };
+        // The heir must not make the runs before the victim does.
+        self.freeze(heir.as_ref()).await;
+        let stored = put(&victim, "a").await;
+        if self.point == Failpoint::RunsWithdrawn {
+            assert_eq!(stored.unwrap().status, 201);
+            let made = "select count(*) from schedule_run";
+            eventually("runs are made", DEADLINE, async || self.number(made).await > 0).await;
+            assert!(put(&victim, "b").await.is_err(), "it died before it could answer");
+        }
+        self.await_death(&mut victim).await;
+        if let Some(heir) = &heir {
+            heir.thaw();
+        }
+        let _heir = self.heir_afterwards(heir).await;
+        let run_at = |record: &Record| {
+            let text = String::from_utf8(record.header("punctual-run-at").unwrap().to_vec());
+            text.unwrap().parse::<jiff::Timestamp>().unwrap().as_second()
+        };
+        let runs = || -> HashSet<(i64, Uuid)> {
+            self.consumer
+                .records()
+                .iter()
+                .map(|record| (run_at(record), record.task_id()))
+                .collect()
+        };
+        eventually("all runs are published", DEADLINE, async || runs().len() >= RUNS).await;
+        let pending = "select (select count(*) from task) + (select count(*) from task_far)";
+        eventually("no run is left", DEADLINE, async || self.number(pending).await == 0).await;
+        let mut times: Vec<i64> = runs().iter().map(|(at, _id)| *at).collect();
+        times.sort_unstable();
+        let first = times[0];
+        let wanted: Vec<i64> = (first..).take(RUNS).collect();
+        assert_eq!(times, wanted, "each instant has one task");
     }
 
     // --- helpers ---

@@ -57,6 +57,7 @@ async fn each_operation_has_a_sample_that_works_when_it_is_pasted() {
             .replace("http://127.0.0.1:7070", node.api().base())
             .replace("\"topic\":\"demo\"", &format!("\"topic\":\"{topic}\""));
         text.replace("/topics/demo/", &format!("/topics/{topic}/"))
+            .replace("/schedules/demo", &format!("/schedules/{topic}"))
             .replace("topic=demo", &format!("topic={topic}"))
     };
     make_dead_letters(&cluster, &node, &topic, &mut Oracle::default()).await;

@@ -70,6 +70,7 @@ mod replaced;
 mod replay;
 mod restart;
 mod row_locks;
+mod schedules;
 mod server_credentials;
 mod settings;
 mod signals;

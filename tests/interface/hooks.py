@@ -59,6 +59,9 @@ def leave_out_tracked_tasks(raw_schema):
     paths, schemas = raw_schema["paths"], raw_schema["components"]["schemas"]
     for path in [path for path in paths if path.endswith(("/finish", "/fail", "/extend", "/outcomes"))]:
         del paths[path]
+    for path in [path for path in paths if path.startswith("/v1/schedules/")]:
+        # Their runs are tasks that no call has submitted.
+        del paths[path]
     for name in ["TaskRequest", "NamedTaskRequest"]:
         del schemas[name]["properties"]["ttr"], schemas[name]["properties"]["retry"], schemas[name]["dependentRequired"]
     del paths["/v1/tasks"]["post"]["requestBody"]["content"]["application/json"]["examples"]["tracked"]

@@ -18,7 +18,9 @@ use super::tracked::TrackedJson;
 use crate::api::dev_port::PublishedRecord;
 use crate::domain::task::headers;
 use crate::domain::task::tracking::reason_without_words;
-use crate::domain::{Actors, Receipt, TaskId, TaskName, TaskState, TaskView, Timestamp, Tracking};
+use crate::domain::{
+    Actors, Receipt, Record, TaskId, TaskName, TaskState, TaskView, Timestamp, Tracking,
+};
 
 /// Bytes in JSON: a string if they are UTF-8, base64 otherwise. The name of the member says which.
 #[derive(Debug)]
@@ -280,6 +282,36 @@ impl Serialize for RecordJson<'_> {
     }
 }
 
+/// The members of a record that is not a task's, such as that of a schedule.
+#[derive(Debug)]
+pub struct RecordOf<'a> {
+    pub record: &'a Record,
+    /// Headers and payload may be large, so a list has none.
+    pub is_listed: bool,
+}
+
+impl RecordOf<'_> {
+    /// Writes the members into the object that has the record.
+    pub fn entries<M: SerializeMap>(&self, map: &mut M) -> Result<(), M::Error> {
+        let Record { key, payload, headers, .. } = self.record;
+        if let Some(key) = key {
+            entry(map, &text_or_binary(key), ["key", "key", "key_base64"])?;
+        }
+        if self.is_listed {
+            return Ok(());
+        }
+        if !headers.as_bytes().is_empty() {
+            map.serialize_entry("headers", &HeadersJson(headers.as_bytes()))?;
+        }
+        match payload {
+            Some(payload) => {
+                entry(map, &json_or_other(payload), ["payload", "payload_text", "payload_base64"])
+            }
+            None => map.serialize_entry("tombstone", &true),
+        }
+    }
+}
+
 /// Serialises a value by its `Display`, without a string in between.
 #[derive(Debug)]
 pub struct DisplayJson<T>(pub T);
@@ -363,6 +395,15 @@ pub fn json(status: StatusCode, value: &impl Serialize) -> Response {
 pub fn task(status: StatusCode, task: &TaskJson<'_>) -> Response {
     let mut response = json(status, task);
     if let Some(tag) = tag_of(task.id()) {
+        response.headers_mut().insert(header::ETAG, tag);
+    }
+    response
+}
+
+/// Returns an answer with the tag of a schedule: its revision in quotes.
+pub fn with_revision(mut response: Response, revision: u64) -> Response {
+    // The tag has only characters that a header may have.
+    if let Ok(tag) = HeaderValue::try_from(format!("\"{revision}\"")) {
         response.headers_mut().insert(header::ETAG, tag);
     }
     response

@@ -56,10 +56,15 @@ impl<'a> TrackedJson<'a> {
         Self { attempts: &[], ..self }
     }
 
+    /// Writes what a submitter wants into an object.
+    pub fn wishes<M: SerializeMap>(map: &mut M, tracking: &Tracking) -> Result<(), M::Error> {
+        map.serialize_entry("ttr", &SpelledJson(tracking.ttr.as_duration()))?;
+        map.serialize_entry("retry", &RetryJson::of(tracking))
+    }
+
     /// Writes the members into the object of the task.
     pub fn entries<M: SerializeMap>(&self, map: &mut M) -> Result<(), M::Error> {
-        map.serialize_entry("ttr", &SpelledJson(self.tracking.ttr.as_duration()))?;
-        map.serialize_entry("retry", &RetryJson::of(self.tracking))?;
+        Self::wishes(map, self.tracking)?;
         map.serialize_entry("attempts_max", &self.attempts_max)?;
         if let Some(finish_by) = self.finish_by {
             map.serialize_entry("finish_by", &Rfc3339(finish_by))?;

@@ -35,6 +35,8 @@ pub enum Tag {
     /// The answers of consumers about tracked tasks.
     Feedback,
     Dead,
+    /// Recurring schedules.
+    Schedules,
     /// The cluster, and the interface itself.
     Cluster,
     /// Probes, which have places of their own.
@@ -106,8 +108,15 @@ pub struct ShellSample {
 }
 
 impl Tag {
-    pub const ALL: [Self; 6] =
-        [Self::Tasks, Self::Names, Self::Feedback, Self::Dead, Self::Cluster, Self::Node];
+    pub const ALL: [Self; 7] = [
+        Self::Tasks,
+        Self::Names,
+        Self::Feedback,
+        Self::Dead,
+        Self::Schedules,
+        Self::Cluster,
+        Self::Node,
+    ];
 
     pub const fn name(self) -> &'static str {
         match self {
@@ -115,6 +124,7 @@ impl Tag {
             Self::Names => "names",
             Self::Feedback => "feedback",
             Self::Dead => "dead letters",
+            Self::Schedules => "schedules",
             Self::Cluster => "cluster",
             Self::Node => "node",
         }
@@ -132,6 +142,9 @@ impl Tag {
                  extend. docs/how-to/retries.md shows a consumer."
             }
             Self::Dead => "Tasks that Punctual gave up on: list, redrive, drop.",
+            Self::Schedules => {
+                "Recurring schedules, whose runs are tasks. docs/how-to/schedules.md has examples."
+            }
             Self::Cluster => "The cluster, and this API itself.",
             Self::Node => {
                 "Probes and metrics. They are answered while the node is busy, starting or \

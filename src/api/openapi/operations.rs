@@ -8,4 +8,5 @@ pub mod lists;
 pub mod names;
 pub mod node;
 mod parameters;
+pub mod schedules;
 pub mod tasks;

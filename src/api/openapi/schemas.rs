@@ -10,6 +10,7 @@ mod answers;
 mod feedback;
 mod parts;
 mod requests;
+mod schedules;
 
 pub use parts::reference;
 
@@ -21,6 +22,7 @@ pub fn all() -> Vec<(&'static str, Value)> {
     all.extend(requests::all());
     all.extend(feedback::all());
     all.extend(answers::all());
+    all.extend(schedules::all());
     all
 }
 

@@ -332,6 +332,28 @@ impl Problem {
         Self::new(ProblemType::OutcomeUnknown, detail)
     }
 
+    /// There is no such schedule.
+    pub fn schedule_not_found() -> Self {
+        Self::new(ProblemType::ScheduleNotFound, "the topic has no schedule of this name")
+    }
+
+    /// The revision of a schedule is another one than the caller expects. `None`: there is none.
+    pub fn schedule_unmet(current: Option<u64>) -> Self {
+        let detail = match current {
+            Some(revision) => {
+                format!("nothing was changed: the ETag of the schedule is \"{revision}\"")
+            }
+            None => "nothing was changed: there is no such schedule".to_owned(),
+        };
+        Self::new(ProblemType::PreconditionFailed, detail)
+    }
+
+    /// The answer to a change of a schedule was lost.
+    pub fn schedule_unknown(reason: &str) -> Self {
+        let detail = format!("the schedule may or may not have been changed: {reason}");
+        Self::new(ProblemType::OutcomeUnknown, detail)
+    }
+
     /// Makes the problem for an id in the path that no dead letter has.
     pub fn dead_not_found() -> Self {
         let detail = "there is no dead letter with this id: the task is not dead, or the dead \

@@ -129,6 +129,11 @@ problem_types! {
         then: "Check the id, or the topic and the name. If they are right, a cancel has nothing to \
                stop: the task ended long ago, or never existed."
     }
+    ScheduleNotFound(404, "schedule-not-found", "There is no such schedule") {
+        when: "The topic has no schedule of this name: there never was one, or it was deleted.",
+        then: "Check the topic and the name; `GET /v1/schedules/{topic}` lists all schedules of a \
+               topic. A repeated DELETE gets this answer, too, and has nothing left to do."
+    }
     MethodNotAllowed(405, "method-not-allowed", "The path does not take this method") {
         when: "The path exists, but not with this method.",
         then: "Use one of the methods in the header `Allow`."
@@ -357,6 +362,7 @@ impl ProblemType {
             | Self::NotReady => "yes",
             Self::Internal | Self::OutcomeUnknown => "with a name",
             Self::TaskNotFound
+            | Self::ScheduleNotFound
             | Self::TooLate
             | Self::Replaced
             | Self::NotPublishedYet

@@ -1,5 +1,7 @@
 //! A submitted task, read from JSON. All checks that need no other server are here.
 
+pub mod schedule;
+
 use std::borrow::Cow;
 
 use axum::http::HeaderMap;
@@ -111,8 +113,20 @@ fn draft_of(
 ) -> Result<(Draft, FieldOrigin), Problem> {
     refuse_internal(&topic, "topic")?;
     let [ttr, retry, due_at, delay, rest @ ..] = members;
-    let [payload, payload_text, payload_base64, tombstone, key, key_base64, headers] = rest;
     let (due, due_origin) = due_of(due_at, delay)?;
+    let (record, payload_origin) = record_of(topic, rest, trace)?;
+    let tracking = tracking::of(ttr, retry, &record.topic)?.map(Box::new);
+    let draft = Draft { record, name: None, due, tracking };
+    Ok((draft, FieldOrigin { due: due_origin, payload: payload_origin }))
+}
+
+/// Makes a record. Returns the field of its payload, too.
+fn record_of(
+    topic: TopicName,
+    members: [RawMember<'_>; 7],
+    trace: Option<&TraceParent>,
+) -> Result<(Record, &'static str), Problem> {
+    let [payload, payload_text, payload_base64, tombstone, key, key_base64, headers] = members;
     let key = key_of(key, key_base64)?;
     let is_tombstone =
         tombstone.map(|value| boolean(value, "tombstone")).transpose()?.unwrap_or(false);
@@ -131,9 +145,7 @@ fn draft_of(
         (Some(payload), origin)
     };
     let record = Record { topic, key, payload, headers: given_headers::read(headers, trace)? };
-    let tracking = tracking::of(ttr, retry, &record.topic)?.map(Box::new);
-    let draft = Draft { record, name: None, due, tracking };
-    Ok((draft, FieldOrigin { due: due_origin, payload: payload_origin }))
+    Ok((record, payload_origin))
 }
 
 fn due_of(due_at: RawMember<'_>, delay: RawMember<'_>) -> Result<(Due, &'static str), Problem> {

@@ -20,7 +20,9 @@ use crate::api::access::cursors::Cursors;
 use crate::api::access::guard::{Guard, Proofs};
 use crate::api::access::required::Access;
 use crate::api::access::{hosts, limits};
-use crate::api::handlers::{bulk, cluster, dev, feedback, lists, names, node, tasks, who_am_i};
+use crate::api::handlers::{
+    bulk, cluster, dev, feedback, lists, names, node, schedules, tasks, who_am_i,
+};
 use crate::api::line::{CallerConnection, PlacePurpose};
 use crate::api::metrics::{ApiMetrics, method_label};
 use crate::api::openapi::operation::Operation;
@@ -48,7 +50,7 @@ pub struct Api {
 
 /// Returns all routes. Literal ones come before those with a parameter that would match them, too:
 /// the label of a request is the first match.
-fn routes() -> [Route; 26] {
+fn routes() -> [Route; 31] {
     use operations as ops;
     [
         Route::at("/v1/tasks")
@@ -79,6 +81,17 @@ fn routes() -> [Route; 26] {
         Route::at("/v1/dead/drop").post(bulk::drop_all_dead, &ops::dead::DROP_MANY),
         Route::at("/v1/dead/{id}").delete(bulk::drop_dead, &ops::dead::DROP),
         Route::at("/v1/dead/{id}/redrive").post(bulk::redrive, &ops::dead::REDRIVE),
+        Route::at("/v1/schedules/{topic}").get(schedules::list, &ops::schedules::LIST),
+        Route::at("/v1/schedules/{topic}/{name}")
+            .get(schedules::look_up, &ops::schedules::LOOK_UP)
+            .put(schedules::put, &ops::schedules::PUT)
+            .delete(schedules::delete, &ops::schedules::DELETE),
+        Route::at("/v1/schedules/{topic}/{name}/pause")
+            .post(schedules::pause, &ops::schedules::PAUSE),
+        Route::at("/v1/schedules/{topic}/{name}/resume")
+            .post(schedules::resume, &ops::schedules::RESUME),
+        Route::at("/v1/schedules/{topic}/{name}/trigger")
+            .post(schedules::trigger, &ops::schedules::TRIGGER),
         Route::at("/v1/cluster").get(cluster::show, &ops::cluster::SHOW),
         Route::at("/v1/whoami").get(who_am_i::show, &ops::cluster::WHO_AM_I),
         Route::at("/openapi.json").get(node::document, &ops::cluster::INTERFACE),

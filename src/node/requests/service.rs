@@ -4,6 +4,7 @@ pub mod look_up_shares;
 #[cfg(test)]
 pub mod model;
 pub mod reporter;
+pub mod schedules;
 pub mod stored_tasks;
 pub mod submitter;
 
@@ -14,22 +15,25 @@ use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
 use self::reporter::Reporter;
+use self::schedules::ScheduleService;
 use self::stored_tasks::StoredTasks;
 use self::submitter::{Submitter, refused_count, unanswered};
 use super::answers::Answers;
 use super::bulk::{Bulks, DeadLetterRight};
 use super::lists::Lists;
 use crate::access::permit::{
-    BulkPermit, Cancel, CancelManyPermit, Drop, Grant, ListPermit, OperatePermit, Permit, Read,
-    Redrive, ReplacePermit,
+    self, BulkPermit, Cancel, CancelManyPermit, Drop, Grant, ListPermit, OperatePermit, Permit,
+    Read, Redrive, ReplacePermit,
 };
+use crate::domain::schedule::{ScheduleChange, ScheduleCondition, StoredSchedule};
 use crate::domain::{
-    List, NewTask, Page, Precondition, PrincipalName, Selection, TaskId, TaskName, TaskView,
-    Timestamp,
+    List, NewTask, Page, Precondition, PrincipalName, ScheduleName, Selection, TaskId, TaskName,
+    TaskView, Timestamp,
 };
 use crate::kafka::LookUpError;
 use crate::node::messages::answers::{ConsumerCall, Heard, Target};
 use crate::node::messages::permitted::{FoundTask, PermittedDraft, TaskPermit};
+use crate::node::messages::schedules::{PutSchedule, ScheduleRange, Triggered};
 use crate::node::messages::{
     BulkDone, BulkRange, BulkSelection, ClusterView, NotReady, PageRange, PendingCounts, Placed,
     Refusal, Requirement, SubmitAnswer, Unavailable, Verdict,
@@ -115,6 +119,7 @@ pub struct Parts {
     pub lists: Lists,
     pub bulks: Bulks,
     pub answers: Answers,
+    pub schedules: ScheduleService,
     pub reporter: Reporter,
     pub draining: CancellationToken,
 }
@@ -303,6 +308,82 @@ impl Service {
     ) -> Result<Option<TaskView>, Unavailable> {
         answer_by_model!(self, model => model.look_up_named(permit.topic(), name).await);
         self.opened()?.stored.by_name(permit.topic(), name).await
+    }
+
+    /// Creates a schedule, or replaces the one of its name.
+    pub async fn put_schedule(
+        &self,
+        permit: &Permit<permit::Schedule>,
+        put: PutSchedule,
+        arrived_at: Option<Timestamp>,
+    ) -> Result<ScheduleChange, Refusal> {
+        debug_assert_eq!(permit.topic(), &put.schedule.record.topic);
+        answer_by_model!(self, model => model.schedules.put(put));
+        let parts = self.opened()?;
+        let put = parts.schedules.put(&parts.submitter, permit, put, arrived_at);
+        Box::pin(put).await
+    }
+
+    /// Returns a schedule.
+    pub async fn schedule(
+        &self,
+        permit: &Permit<Read>,
+        name: &ScheduleName,
+    ) -> Result<Option<StoredSchedule>, Unavailable> {
+        answer_by_model!(self, model => Ok(model.schedules.find(permit.topic(), name)));
+        self.opened()?.schedules.find(permit.topic(), name).await
+    }
+
+    /// Lists the schedules of a topic in the order of their names.
+    pub async fn schedules(
+        &self,
+        permit: &Permit<Read>,
+        range: ScheduleRange,
+    ) -> Result<Vec<StoredSchedule>, Unavailable> {
+        let ScheduleRange { after, limit } = range;
+        answer_by_model!(self, model => Ok(model.schedules.list(permit.topic(), after, limit)));
+        self.opened()?.schedules.list(permit.topic(), after.as_ref(), limit).await
+    }
+
+    /// Pauses or resumes a schedule.
+    pub async fn pause_schedule(
+        &self,
+        permit: &Permit<permit::Schedule>,
+        name: &ScheduleName,
+        is_paused: bool,
+    ) -> Result<ScheduleChange, Unavailable> {
+        answer_by_model!(self, model => {
+            Ok(model.schedules.set_paused(permit.topic(), name, is_paused))
+        });
+        let schedules = &self.opened()?.takes_changes()?.schedules;
+        Box::pin(schedules.set_paused(permit, name, is_paused)).await
+    }
+
+    /// Deletes a schedule.
+    pub async fn delete_schedule(
+        &self,
+        permit: &Permit<permit::Schedule>,
+        name: &ScheduleName,
+        condition: ScheduleCondition,
+    ) -> Result<ScheduleChange, Unavailable> {
+        answer_by_model!(self, model => {
+            Ok(model.schedules.delete(permit.topic(), name, condition))
+        });
+        let schedules = &self.opened()?.takes_changes()?.schedules;
+        Box::pin(schedules.delete(permit, name, condition)).await
+    }
+
+    /// Submits a run of a schedule that is due now.
+    pub async fn trigger_schedule(
+        &self,
+        permit: &Permit<permit::Schedule>,
+        name: &ScheduleName,
+        arrived_at: Option<Timestamp>,
+    ) -> Result<Option<Triggered>, Refusal> {
+        answer_by_model!(self, model => Ok(model.schedules.trigger(permit.topic(), name)));
+        let parts = self.opened()?;
+        let trigger = parts.schedules.trigger(&parts.submitter, permit, name, arrived_at);
+        Box::pin(trigger).await
     }
 
     /// Lists pending tasks, or dead letters, in the order of their due times.

@@ -190,7 +190,7 @@ impl Principals {
 
 /// The moment of a submit, in a statement that stores tasks with submitters: milliseconds since the
 /// epoch, computed once. A CTE.
-pub(super) const STAMP: &str = "stamp as materialized (
+pub(in crate::postgres) const STAMP: &str = "stamp as materialized (
   select floor(extract(epoch from statement_timestamp()) * 1000)::bigint as at
 )";
 

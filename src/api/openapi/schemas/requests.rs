@@ -120,7 +120,7 @@ fn header_value() -> Value {
 }
 
 /// Returns the schema of one field of a submitted task.
-fn property(name: &str) -> Value {
+pub(super) fn record_property(name: &str) -> Value {
     match name {
         "topic" => described("TopicName", "The Kafka topic to publish to."),
         "name" => described(
@@ -181,7 +181,7 @@ fn new_named_task() -> Value {
 
 fn draft(description: &str, fields: &[&str]) -> Value {
     let properties: Map<String, Value> =
-        fields.iter().map(|name| ((*name).to_owned(), property(name))).collect();
+        fields.iter().map(|name| ((*name).to_owned(), record_property(name))).collect();
     let with_payload = |field: &str| {
         json!({
             "required": [field],

@@ -15,6 +15,8 @@
 //! | `tracked` | a tracked task awaits its consumer at once |
 //! | others | stored |
 
+mod schedules;
+
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -46,6 +48,7 @@ const SIZE_MAX: usize = 1000;
 pub struct Model {
     tasks: Mutex<Vec<TaskView>>,
     names: Mutex<HashMap<(String, String), TaskId>>,
+    pub schedules: schedules::Schedules,
     random: AtomicU64,
     pub is_draining: AtomicBool,
 }

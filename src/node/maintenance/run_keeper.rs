@@ -1,0 +1,351 @@
+//! Makes the runs of schedules: ordinary tasks, a minute before they are due.
+//!
+//! The owner of a shard makes the runs of its schedules. It only decides who does the work: a run is
+//! made once even when two nodes believe that they own the shard
+//! (`postgres/schedules/make.rs`). While claims stop because the clock may be wrong, no runs are
+//! made either. An outage is not a failure: the schedules say what becomes of missed runs.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use az::SaturatingAs as _;
+use tokio::sync::{mpsc, watch};
+use tokio_util::sync::CancellationToken;
+
+use crate::clock;
+use crate::domain::schedule::plan::RUNS_MAX;
+use crate::domain::schedule::{Schedule, ScheduleId};
+use crate::domain::{IdRange, Monotonic, Shard, TaskId, Throttle, Timestamp};
+use crate::engine::placing::Destination;
+use crate::error_chain::chain;
+use crate::node::membership::Bulletin;
+use crate::node::requests::placing::{Sorter, put_in_order};
+use crate::node::shared::NodeShared;
+use crate::postgres::PostgresError;
+use crate::postgres::schedules::make::{
+    DueSchedule, DueSchedules, PlannedSchedule, RunMaker, RunTask,
+};
+use crate::postgres::tasks::claim::smallints;
+use crate::shutdown::TaskFailure;
+use crate::telemetry::{Counter, Family, Gauge, Registry};
+
+/// The pause between two looks. Runs are made a minute ahead.
+const INTERVAL: Duration = Duration::from_secs(1);
+/// The most schedules of one look, and the most runs of one statement, unless one schedule alone
+/// has more.
+const SCHEDULES_MAX: usize = 500;
+const STATEMENT_RUNS_MAX: usize = 1_000;
+/// The most schedules that wait for their first runs. The owner of their shard finds the others.
+const NEW_MAX: usize = 1_000;
+/// The pause between two counts of all schedules.
+const COUNT_INTERVAL: Duration = Duration::from_secs(30);
+const SAY_FAILURE_EVERY: Duration = Duration::from_secs(60);
+/// The owner of this shard counts the schedules of the cluster.
+const COUNTING_SHARD: Shard = Shard::new(0);
+
+/// The metrics of schedules.
+#[derive(Clone, Debug, Default)]
+pub struct ScheduleMetrics {
+    schedules: Family<Vec<(&'static str, &'static str)>, Gauge>,
+    late: Gauge,
+    runs_made: Counter,
+    missed: Counter,
+    failures: Counter,
+}
+
+impl ScheduleMetrics {
+    pub fn register(registry: &mut Registry) -> Self {
+        let metrics = Self::default();
+        for state in ["active", "paused"] {
+            metrics.schedules.get_or_create(&vec![("state", state)]).set(0);
+        }
+        registry.register(
+            "punctual_schedules",
+            "Schedules of the cluster; the owner of shard 0 counts them, other nodes show 0",
+            metrics.schedules.clone(),
+        );
+        registry.register(
+            "punctual_schedules_late",
+            "Schedules whose runs should have been made more than 10 s ago; should be 0",
+            metrics.late.clone(),
+        );
+        registry.register(
+            "punctual_schedule_runs",
+            "Runs of schedules that this node made as tasks",
+            metrics.runs_made.clone(),
+        );
+        registry.register(
+            "punctual_schedule_missed",
+            "Instants of schedules that passed without a run, and got none by the schedule's policy",
+            metrics.missed.clone(),
+        );
+        registry.register(
+            "punctual_schedule_failures",
+            "Attempts to make the runs of one schedule that failed; they are repeated",
+            metrics.failures.clone(),
+        );
+        metrics
+    }
+}
+
+/// Tells the keeper of a node about schedules whose runs are to be made at once.
+#[derive(Clone, Debug)]
+pub struct NewSchedules(mpsc::Sender<ScheduleId>);
+
+impl NewSchedules {
+    /// Has the runs of a schedule made at once, unless too many schedules are new. The owner of the
+    /// shard finds those within a second.
+    pub fn add(&self, id: ScheduleId) {
+        if let Err(error) = self.0.try_send(id) {
+            tracing::debug!(error = chain(&error), "a new schedule waits for the next look");
+        }
+    }
+}
+
+/// Makes runs.
+#[derive(Debug)]
+pub struct RunKeeper {
+    shared: Arc<NodeShared>,
+    bulletin: watch::Receiver<Bulletin>,
+    maker: RunMaker,
+    metrics: ScheduleMetrics,
+    new: mpsc::Receiver<ScheduleId>,
+    counted_at: Option<Monotonic>,
+    failure_said: Throttle,
+}
+
+impl RunKeeper {
+    pub fn new(
+        shared: Arc<NodeShared>,
+        bulletin: watch::Receiver<Bulletin>,
+        maker: RunMaker,
+        metrics: ScheduleMetrics,
+    ) -> (Self, NewSchedules) {
+        let (sender, new) = mpsc::channel(NEW_MAX);
+        let keeper = Self {
+            shared,
+            bulletin,
+            maker,
+            metrics,
+            new,
+            counted_at: None,
+            failure_said: Throttle::new(SAY_FAILURE_EVERY),
+        };
+        (keeper, NewSchedules(sender))
+    }
+
+    /// Makes runs until the node drains.
+    pub async fn run(mut self, draining: CancellationToken) -> Result<(), TaskFailure> {
+        loop {
+            let new = tokio::select! {
+                () = draining.cancelled() => return Ok(()),
+                Some(id) = self.new.recv() => Some(id),
+                () = clock::sleep(INTERVAL) => None,
+            };
+            // A turn may be cut off anywhere: a statement takes effect or it does not.
+            let turn = Box::pin(self.turn(new));
+            match draining.run_until_cancelled(turn).await {
+                None => return Ok(()),
+                Some(Ok(())) => {}
+                Some(Err(error)) => self.fail("making runs of schedules failed; retrying", &error),
+            }
+        }
+    }
+
+    async fn turn(&mut self, new: Option<ScheduleId>) -> Result<(), PostgresError> {
+        // Without leaves, tasks that are due now would go to the far table.
+        if !self.shared.clock.is_steady() || self.shared.leaves.end().is_none() {
+            return Ok(());
+        }
+        if let Some(id) = new {
+            let due = self.maker.due_one(id).await?;
+            return self.make_all(due).await;
+        }
+        let mine = self.bulletin.borrow().mine.clone();
+        if !mine.is_empty() {
+            let shards = smallints(&mine);
+            loop {
+                let due = self.maker.due(&shards, SCHEDULES_MAX).await?;
+                let is_last = due.schedules.len() < SCHEDULES_MAX;
+                self.make_all(due).await?;
+                if is_last || !self.shared.clock.is_steady() {
+                    break;
+                }
+            }
+        }
+        self.count(mine.contains(&COUNTING_SHARD)).await
+    }
+
+    /// Makes the runs of these schedules. A schedule that fails does not hold up the others.
+    async fn make_all(&mut self, due: DueSchedules) -> Result<(), PostgresError> {
+        let now = due.now;
+        let planned: Vec<PlannedSchedule> =
+            due.schedules.into_iter().filter_map(|schedule| self.plan(schedule, now)).collect();
+        for group in groups_of(&planned) {
+            match self.make(group, now).await {
+                Ok(()) => {}
+                Err(error) if error.is_away() => return Err(error),
+                Err(error) if group.len() == 1 => {
+                    self.fail("a schedule cannot make its runs; retrying", &error);
+                }
+                Err(error) => {
+                    tracing::debug!(error = chain(&error), "making runs one schedule at a time");
+                    for one in group {
+                        self.make_one(one, now).await?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    async fn make_one(
+        &mut self,
+        planned: &PlannedSchedule,
+        now: Timestamp,
+    ) -> Result<(), PostgresError> {
+        match self.make(std::slice::from_ref(planned), now).await {
+            Err(error) if !error.is_away() => {
+                self.fail("a schedule cannot make its runs; retrying", &error);
+                Ok(())
+            }
+            outcome => outcome,
+        }
+    }
+
+    async fn make(
+        &mut self,
+        planned: &[PlannedSchedule],
+        now: Timestamp,
+    ) -> Result<(), PostgresError> {
+        let made = self.maker.make(planned, now).await?;
+        let tasks = || planned.iter().flat_map(|one| &one.tasks);
+        let near: Vec<TaskId> = tasks()
+            .filter(|task| !task.is_far && made.contains(&task.id))
+            .map(|task| task.id)
+            .collect();
+        self.shared.look_after(IdRange::spanning(near));
+        self.shared.metrics.submitted.inc_by(made.len().saturating_as::<u64>());
+        self.metrics.runs_made.inc_by(made.len().saturating_as::<u64>());
+        self.metrics.missed.inc_by(missed_count(planned, &made));
+        Ok(())
+    }
+
+    /// Plans the runs of a schedule, or returns `None` when this version cannot read it.
+    fn plan(&mut self, due: DueSchedule, now: Timestamp) -> Option<PlannedSchedule> {
+        let specification = match &due.specification {
+            Ok(specification) => specification,
+            Err(reason) => {
+                self.metrics.failures.inc();
+                if self.failure_said.lets_through(clock::monotonic()) {
+                    let (topic, name) = (&due.topic, &due.name);
+                    tracing::error!(%topic, schedule = %name, reason, "cannot read a schedule");
+                }
+                return None;
+            }
+        };
+        let plan = specification.plan(due.progress, now);
+        let sorter = Sorter::new(&self.shared, self.shared.now());
+        let mut tasks = Vec::with_capacity(plan.runs.len().min(RUNS_MAX));
+        for run in &plan.runs {
+            let random = (rand::random(), rand::random());
+            let (place, shards) = ((&due.topic, &due.name), self.shared.cluster.shards);
+            let mut task = Schedule::run_task(place, due.key.clone(), run.at, shards, random);
+            put_in_order(&self.shared, [&mut task]);
+            tasks.push(RunTask {
+                at: run.at,
+                id: task.id,
+                name: due.name.of_run(run.at).ok()?,
+                headers: run.headers(&due.name),
+                is_far: sorter.table_of(&task) == Destination::Far,
+            });
+        }
+        let found_at = due.progress.next_run_at;
+        Some(PlannedSchedule { id: due.id, revision: due.revision, found_at, plan, tasks })
+    }
+
+    /// Counts the schedules now and then, if it is this node's turn.
+    async fn count(&mut self, is_mine: bool) -> Result<(), PostgresError> {
+        let now = clock::monotonic();
+        if self.counted_at.is_some_and(|at| now.since(at) < COUNT_INTERVAL) {
+            return Ok(());
+        }
+        let counts = if is_mine { self.maker.counts().await? } else { Default::default() };
+        self.counted_at = Some(now);
+        let show = |state, count| {
+            self.metrics.schedules.get_or_create(&vec![("state", state)]).set(count);
+        };
+        show("active", counts.total - counts.paused);
+        show("paused", counts.paused);
+        self.metrics.late.set(counts.late);
+        Ok(())
+    }
+
+    fn fail(&mut self, what: &'static str, error: &PostgresError) {
+        self.metrics.failures.inc();
+        if self.failure_said.lets_through(clock::monotonic()) {
+            tracing::warn!(error = chain(error), "{what}");
+        }
+    }
+}
+
+/// Cuts plans into groups for one statement each.
+fn groups_of(planned: &[PlannedSchedule]) -> Vec<&[PlannedSchedule]> {
+    let mut groups = Vec::new();
+    let (mut begin, mut count) = (0, 0);
+    for (index, one) in planned.iter().enumerate() {
+        if index > begin && count + one.tasks.len() > STATEMENT_RUNS_MAX {
+            groups.push(&planned[begin..index]);
+            (begin, count) = (index, 0);
+        }
+        count += one.tasks.len();
+    }
+    if begin < planned.len() {
+        groups.push(&planned[begin..]);
+    }
+    groups
+}
+
+/// Returns how many instants passed without a run before the runs that were made.
+fn missed_count(planned: &[PlannedSchedule], made: &HashSet<TaskId>) -> u64 {
+    let runs = planned.iter().flat_map(|one| one.plan.runs.iter().zip(&one.tasks));
+    runs.filter(|(_run, task)| made.contains(&task.id)).map(|(run, _task)| run.missed).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::schedule::plan::Plan;
+    use crate::domain::{Headers, TaskName};
+
+    fn planned(task_count: usize) -> PlannedSchedule {
+        let task = RunTask {
+            at: Timestamp::EPOCH,
+            id: TaskId::new(Timestamp::EPOCH, COUNTING_SHARD, 0),
+            name: TaskName::new("a").unwrap(),
+            headers: Headers::default(),
+            is_far: false,
+        };
+        PlannedSchedule {
+            id: ScheduleId(0),
+            revision: 1,
+            found_at: Timestamp::EPOCH,
+            plan: Plan { runs: vec![], next_run_at: None, look_at: None, runs_made: 0, skipped: 0 },
+            tasks: vec![task; task_count],
+        }
+    }
+
+    #[test]
+    fn a_statement_has_a_limited_number_of_runs_and_at_least_one_schedule() {
+        let sizes = |counts: &[usize]| -> Vec<usize> {
+            let planned: Vec<PlannedSchedule> =
+                counts.iter().map(|count| planned(*count)).collect();
+            groups_of(&planned).iter().map(|group| group.len()).collect()
+        };
+        assert_eq!(sizes(&[]), [0; 0]);
+        assert_eq!(sizes(&[1000, 1]), [1, 1]);
+        assert_eq!(sizes(&[2000]), [1]);
+        assert_eq!(sizes(&[500, 500, 0, 1]), [3, 1]);
+    }
+}

@@ -1,0 +1,127 @@
+//! Schedules of the model: they are stored, and make no runs.
+
+use parking_lot::Mutex;
+
+use super::NOW_MILLIS;
+use crate::domain::schedule::{ScheduleChange, ScheduleCondition, ScheduleId, StoredSchedule};
+use crate::domain::{ScheduleName, Shard, TaskId, TaskState, Timestamp, TopicName};
+use crate::node::messages::Refusal;
+use crate::node::messages::schedules::{PutSchedule, Triggered};
+
+#[derive(Debug, Default)]
+pub struct Schedules(Mutex<Vec<StoredSchedule>>);
+
+impl Schedules {
+    pub fn put(&self, put: PutSchedule) -> Result<ScheduleChange, Refusal> {
+        let PutSchedule { schedule, condition, is_dry_run } = put;
+        if schedule.record.topic.as_str() == "no-such-topic" {
+            return Err(Refusal::UnknownTopic);
+        }
+        let current = self.find(&schedule.record.topic, &schedule.name);
+        let revision = current.as_ref().map(|current| current.revision);
+        if !condition.allows(revision) {
+            return Ok(ScheduleChange::Unmet(revision));
+        }
+        let Some(next) = schedule.specification.next_after(now(), 0) else {
+            return Ok(ScheduleChange::NoRun);
+        };
+        let stored = StoredSchedule {
+            id: ScheduleId(0),
+            schedule,
+            revision: revision.unwrap_or_default() + 1,
+            next_run_at: Some(next),
+            runs_made: 0,
+            skipped: 0,
+            ahead: Vec::new(),
+        };
+        let change = match current {
+            Some(current) if current.schedule == stored.schedule => {
+                return Ok(ScheduleChange::Unchanged(current));
+            }
+            Some(_) => ScheduleChange::Changed(stored.clone()),
+            None => ScheduleChange::Created(stored.clone()),
+        };
+        if !is_dry_run {
+            self.store(stored);
+        }
+        Ok(change)
+    }
+
+    fn store(&self, stored: StoredSchedule) {
+        self.remove(&stored.schedule.record.topic, &stored.schedule.name);
+        self.0.lock().push(stored);
+    }
+
+    fn remove(&self, topic: &TopicName, name: &ScheduleName) {
+        self.0.lock().retain(|one| !is_it(one, topic, name));
+    }
+
+    pub fn find(&self, topic: &TopicName, name: &ScheduleName) -> Option<StoredSchedule> {
+        self.0.lock().iter().find(|one| is_it(one, topic, name)).cloned()
+    }
+
+    pub fn list(
+        &self,
+        topic: &TopicName,
+        after: Option<ScheduleName>,
+        limit: usize,
+    ) -> Vec<StoredSchedule> {
+        let is_next = |one: &StoredSchedule| {
+            one.schedule.record.topic == *topic
+                && after.as_ref().is_none_or(|after| one.schedule.name > *after)
+        };
+        let mut found: Vec<StoredSchedule> =
+            self.0.lock().iter().filter(|one| is_next(one)).cloned().collect();
+        found.sort_by(|one, other| one.schedule.name.cmp(&other.schedule.name));
+        found.truncate(limit);
+        found
+    }
+
+    pub fn set_paused(
+        &self,
+        topic: &TopicName,
+        name: &ScheduleName,
+        is_paused: bool,
+    ) -> ScheduleChange {
+        let Some(mut stored) = self.find(topic, name) else { return ScheduleChange::NotFound };
+        if stored.schedule.specification.is_paused == is_paused {
+            return ScheduleChange::Unchanged(stored);
+        }
+        stored.schedule.specification.is_paused = is_paused;
+        stored.revision += 1;
+        self.store(stored.clone());
+        ScheduleChange::Changed(stored)
+    }
+
+    pub fn delete(
+        &self,
+        topic: &TopicName,
+        name: &ScheduleName,
+        condition: ScheduleCondition,
+    ) -> ScheduleChange {
+        let Some(stored) = self.find(topic, name) else { return ScheduleChange::NotFound };
+        if !condition.allows(Some(stored.revision)) {
+            return ScheduleChange::Unmet(Some(stored.revision));
+        }
+        self.remove(topic, name);
+        ScheduleChange::Changed(stored)
+    }
+
+    pub fn trigger(&self, topic: &TopicName, name: &ScheduleName) -> Option<Triggered> {
+        let stored = self.find(topic, name)?;
+        Some(Triggered {
+            id: TaskId::new(now(), Shard::new(0), 0),
+            name: name.of_run(now()).ok()?,
+            state: TaskState::Claimed,
+            schedule: stored.schedule,
+        })
+    }
+}
+
+fn is_it(stored: &StoredSchedule, topic: &TopicName, name: &ScheduleName) -> bool {
+    stored.schedule.record.topic == *topic && stored.schedule.name == *name
+}
+
+fn now() -> Timestamp {
+    Timestamp::from_millis(NOW_MILLIS)
+}

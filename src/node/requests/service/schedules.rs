@@ -1,0 +1,189 @@
+//! Calls about schedules: checks them, stores them, and has their runs made.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::submitter::Submitter;
+use crate::access::permit::{self, Grant, Permit};
+use crate::domain::schedule::{
+    Schedule, ScheduleChange, ScheduleCondition, StoredSchedule, triggered_headers,
+};
+use crate::domain::{
+    PrincipalId, PrincipalName, Record, ScheduleName, TaskState, Timestamp, TopicName,
+};
+use crate::node::maintenance::run_keeper::NewSchedules;
+use crate::node::messages::schedules::{PutSchedule, Triggered};
+use crate::node::messages::{Draft, Due, Refusal, Unavailable};
+use crate::node::requests::intake::submission::Submission;
+use crate::node::requests::retry_policy::{
+    Tries, refusal_of, refusal_of_look, unavailable_of, unavailable_of_look,
+};
+use crate::node::shared::NodeShared;
+use crate::postgres::schedules::Schedules;
+use crate::postgres::schedules::change::{NamedSchedule, NewSchedule};
+
+/// The maximum number of tries when other requests create the same schedule.
+const TRIES_MAX: usize = 5;
+
+/// The schedules of the cluster.
+#[derive(Debug)]
+pub struct ScheduleService {
+    pub shared: Arc<NodeShared>,
+    pub store: Schedules,
+    pub new: NewSchedules,
+}
+
+impl ScheduleService {
+    /// Checks a schedule, as a submit checks a task, and stores it.
+    pub async fn put(
+        &self,
+        submitter: &Submitter,
+        permit: &Permit<permit::Schedule>,
+        put: PutSchedule,
+        arrived_at: Option<Timestamp>,
+    ) -> Result<ScheduleChange, Refusal> {
+        let schedule = &put.schedule;
+        let now = arrived_at.unwrap_or_default();
+        // A schedule that has ended may be put again as it is.
+        let first = schedule.specification.timing.next_after(now);
+        let due = first.map_or(Due::After(Duration::ZERO), Due::At);
+        let draft = draft_of(schedule, first.unwrap_or(now), due);
+        let checked = submitter.check_one(&permit.principal().name, draft, arrived_at).await?;
+        let new = NewSchedule {
+            schedule,
+            shard: schedule.shard(self.shared.cluster.shards),
+            by: checked.submitted_by,
+            condition: put.condition,
+            is_dry_run: put.is_dry_run,
+        };
+        let mut tries = Tries::default();
+        for _try in 0..TRIES_MAX {
+            match self.store.put(new).await {
+                Ok(ScheduleChange::Overtaken) => {}
+                Ok(done) => {
+                    if !put.is_dry_run {
+                        self.make_runs(&done);
+                    }
+                    return Ok(done);
+                }
+                Err(error) if tries.again(&error) => {}
+                Err(error) => return Err(refusal_of(&error)),
+            }
+        }
+        let reason = "other requests kept changing the schedule; nothing was changed".to_owned();
+        Err(Refusal::ServerAway { reason })
+    }
+
+    pub async fn find(
+        &self,
+        topic: &TopicName,
+        name: &ScheduleName,
+    ) -> Result<Option<StoredSchedule>, Unavailable> {
+        self.store.find(topic, name).await.map_err(|error| unavailable_of_look(&error))
+    }
+
+    pub async fn list(
+        &self,
+        topic: &TopicName,
+        after: Option<&ScheduleName>,
+        limit: usize,
+    ) -> Result<Vec<StoredSchedule>, Unavailable> {
+        let listed = self.store.list(topic, after, limit).await;
+        listed.map_err(|error| unavailable_of_look(&error))
+    }
+
+    /// Pauses or resumes a schedule.
+    pub async fn set_paused(
+        &self,
+        permit: &Permit<permit::Schedule>,
+        name: &ScheduleName,
+        is_paused: bool,
+    ) -> Result<ScheduleChange, Unavailable> {
+        let by = self.number_of(permit).await?;
+        let mut tries = Tries::default();
+        loop {
+            let named = named(permit, name, by, ScheduleCondition::None);
+            match self.store.set_paused(named, is_paused).await {
+                Ok(done) => {
+                    self.make_runs(&done);
+                    return Ok(done);
+                }
+                Err(error) if tries.again(&error) => {}
+                Err(error) => return Err(unavailable_of(&error)),
+            }
+        }
+    }
+
+    /// Deletes a schedule, and withdraws its runs.
+    pub async fn delete(
+        &self,
+        permit: &Permit<permit::Schedule>,
+        name: &ScheduleName,
+        condition: ScheduleCondition,
+    ) -> Result<ScheduleChange, Unavailable> {
+        let by = self.number_of(permit).await?;
+        let mut tries = Tries::default();
+        loop {
+            match self.store.delete(named(permit, name, by, condition)).await {
+                Ok(done) => return Ok(done),
+                Err(error) if tries.again(&error) => {}
+                Err(error) => return Err(unavailable_of(&error)),
+            }
+        }
+    }
+
+    /// Submits a run that is due now, paused or not. `None`: there is no such schedule.
+    pub async fn trigger(
+        &self,
+        submitter: &Submitter,
+        permit: &Permit<permit::Schedule>,
+        name: &ScheduleName,
+        arrived_at: Option<Timestamp>,
+    ) -> Result<Option<Triggered>, Refusal> {
+        let by: &PrincipalName = &permit.principal().name;
+        let found = self.store.find(permit.topic(), name).await;
+        let Some(stored) = found.map_err(|error| refusal_of_look(&error))? else {
+            return Ok(None);
+        };
+        let at = arrived_at.unwrap_or_default().floor_millis();
+        let name =
+            name.of_run(at).map_err(|error| Refusal::BadValue { reason: error.to_string() })?;
+        let due = Due::After(Duration::ZERO);
+        let draft = Draft { name: Some(name.clone()), ..draft_of(&stored.schedule, at, due) };
+        let task = submitter.check_one(by, draft, arrived_at).await?;
+        let answers = submitter.intake.enqueue(by, vec![Submission::new(0, task)]).await;
+        let answer = answers.into_iter().next().map(|(_index, answer)| answer);
+        let accepted = answer.unwrap_or_else(super::unanswered)?;
+        let state = if accepted.is_new { accepted.state } else { TaskState::Scheduled };
+        Ok(Some(Triggered { id: accepted.id, name, state, schedule: stored.schedule }))
+    }
+
+    /// Has the first runs of a changed schedule made at once.
+    fn make_runs(&self, done: &ScheduleChange) {
+        if let ScheduleChange::Created(stored) | ScheduleChange::Changed(stored) = done {
+            self.new.add(stored.id);
+        }
+    }
+
+    async fn number_of(&self, grant: &Grant) -> Result<Option<PrincipalId>, Unavailable> {
+        let number = self.shared.callers.of(&grant.principal().name).await;
+        number.map_err(|error| unavailable_of_look(&error))
+    }
+}
+
+fn named<'a>(
+    permit: &'a Permit<permit::Schedule>,
+    name: &'a ScheduleName,
+    by: Option<PrincipalId>,
+    condition: ScheduleCondition,
+) -> NamedSchedule<'a> {
+    NamedSchedule { topic: permit.topic(), name, by, condition }
+}
+
+/// Makes a draft of a run at `at`, with the headers of a run.
+fn draft_of(schedule: &Schedule, at: Timestamp, due: Due) -> Draft {
+    let own = triggered_headers(&schedule.name, at);
+    let headers = schedule.record.headers.clone().followed_by(&own);
+    let record = Record { headers, ..schedule.record.clone() };
+    Draft { record, name: None, due, tracking: schedule.tracking.clone() }
+}

@@ -1,0 +1,29 @@
+//! Recurring schedules: their rows, and the statement that makes their runs.
+
+pub mod change;
+pub mod make;
+pub mod read;
+mod row;
+
+use crate::postgres::connection::pool::Pool;
+use crate::postgres::tasks::cancel;
+use crate::postgres::{PostgresError, PostgresSettings};
+
+/// The connections for calls of the API about schedules. None is open before the first call.
+#[derive(Debug)]
+pub struct Schedules {
+    pool: Pool,
+}
+
+impl Schedules {
+    pub fn new(settings: &PostgresSettings, connections_max: usize) -> Self {
+        // A change withdraws runs, which has the plans and the locks of a cancel.
+        let purpose = super::connection::ConnectionPurpose { name: "schedules", ..cancel::PURPOSE };
+        Self { pool: Pool::new(settings, purpose, connections_max) }
+    }
+
+    /// Opens a connection, or checks one. Calls do so by themselves.
+    pub async fn keep_open(&self) -> Result<(), PostgresError> {
+        self.pool.keep_open().await
+    }
+}

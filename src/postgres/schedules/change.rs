@@ -1,0 +1,398 @@
+//! Changes of schedules: create or replace, pause and resume, delete.
+//!
+//! One transaction locks the row of the schedule throughout, so that no run is made meanwhile. It
+//! withdraws the runs that are not claimed, first in `task_far`, then in `task`, as a cancel does.
+//! `next_run_at` goes back to the earliest of them. Runs that are claimed stay, and a changed timing
+//! begins after the last of them.
+//!
+//! ```text
+//! lock the schedule ──▶ withdraw its runs ──▶ write the schedule, revision + 1 ──▶ commit
+//! make runs: where revision and next_run_at are as planned ──▶ none after the commit
+//! ```
+
+use az::SaturatingAs as _;
+use sqlx::postgres::{PgConnection, PgRow};
+use sqlx::{AssertSqlSafe, Connection as _, Row as _};
+use uuid::Uuid;
+
+use super::Schedules;
+use super::read::{AHEAD, NOW};
+use super::row::{SPECIFICATION, bind, schedule_of, time_of};
+use crate::domain::schedule::{Schedule, ScheduleChange, ScheduleCondition, StoredSchedule};
+use crate::domain::{PrincipalId, ScheduleName, Shard, TaskId, Timestamp, TopicName};
+use crate::failpoint::{Failpoint, reach};
+use crate::postgres::PostgresError;
+use crate::postgres::tasks::cancel::{CancelRow, FAR, GROUP_MAX, NEAR, delete_rows};
+
+/// A schedule to create, or to put in the place of another one.
+#[derive(Clone, Copy, Debug)]
+pub struct NewSchedule<'a> {
+    pub schedule: &'a Schedule,
+    pub shard: Shard,
+    pub by: Option<PrincipalId>,
+    pub condition: ScheduleCondition,
+    /// Only report what the schedule would be.
+    pub is_dry_run: bool,
+}
+
+/// The name of a schedule, and the caller who changes it.
+#[derive(Clone, Copy, Debug)]
+pub struct NamedSchedule<'a> {
+    pub topic: &'a TopicName,
+    pub name: &'a ScheduleName,
+    pub by: Option<PrincipalId>,
+    pub condition: ScheduleCondition,
+}
+
+fn lock_text() -> String {
+    format!(
+        "-- lock a schedule
+select *, {AHEAD}, {NOW} from schedule where topic = $1 and name = $2 for update"
+    )
+}
+
+const TIME: &str = "-- the time for a schedule
+select (extract(epoch from clock_timestamp()) * 1000000)::bigint";
+
+const UNCLAIMED: &str = "-- runs of a schedule that are not claimed
+select r.instant, r.first_id from schedule_run r
+where r.schedule_id = $1 and (exists (select from task_far t where t.id = r.first_id)
+  or exists (select from task t where t.shard = $2 and t.id = r.first_id))
+order by r.instant";
+
+const FORGET_RUNS: &str = "-- forget withdrawn runs of a schedule
+delete from schedule_run where schedule_id = $1 and first_id = any($2)";
+
+/// The name of a withdrawn run is free for the run that is made in its place. An entry that another
+/// transaction has locked is skipped: that one puts another task in its place.
+const FREE_NAMES: &str = "-- free the names of withdrawn runs
+with e as (
+  select n.topic, n.name from task_name n
+  join unnest($2::text[], $3::uuid[]) as w (name, id) on n.name = w.name and n.id = w.id
+  where n.topic = $1
+  for update of n skip locked
+)
+delete from task_name n using e where n.topic = e.topic and n.name = e.name";
+
+const LAST_RUN: &str = "-- the last run of a schedule
+select max(instant) from schedule_run where schedule_id = $1";
+
+const DELETE: &str = "-- delete a schedule
+with runs as (delete from schedule_run where schedule_id = $1)
+delete from schedule where id = $1";
+
+/// The columns of what a schedule is, and 23 parameters for them.
+fn columns() -> String {
+    format!("shard, key, payload, headers, tracking, submitted_by, {SPECIFICATION}")
+}
+
+fn parameters(from: usize) -> String {
+    let count = columns().split(',').count();
+    (from..from + count).map(|number| format!("${number}")).collect::<Vec<_>>().join(", ")
+}
+
+impl Schedules {
+    /// Creates a schedule, or replaces the one of its name.
+    ///
+    /// # Errors
+    /// After [`PostgresError::Unanswered`] the change may or may not have taken effect. After any
+    /// other error it has not.
+    pub async fn put(&self, new: NewSchedule<'_>) -> Result<ScheduleChange, PostgresError> {
+        self.pool.run("store a schedule", async |open| put(open, new).await).await
+    }
+
+    /// Pauses or resumes a schedule. For errors see [`Self::put`].
+    pub async fn set_paused(
+        &self,
+        named: NamedSchedule<'_>,
+        is_paused: bool,
+    ) -> Result<ScheduleChange, PostgresError> {
+        let statement = async |open: &mut PgConnection| set_paused(open, named, is_paused).await;
+        self.pool.run("pause or resume a schedule", statement).await
+    }
+
+    /// Deletes a schedule. Returns it as it was, as [`ScheduleChange::Changed`]. For errors see
+    /// [`Self::put`].
+    pub async fn delete(&self, named: NamedSchedule<'_>) -> Result<ScheduleChange, PostgresError> {
+        self.pool.run("delete a schedule", async |open| delete(open, named).await).await
+    }
+}
+
+/// A locked schedule, at the time `now` of Postgres's clock.
+struct Locked {
+    stored: StoredSchedule,
+    shard: i16,
+    submitted_by: Option<i16>,
+    now: Timestamp,
+}
+
+async fn lock(
+    open: &mut PgConnection,
+    topic: &TopicName,
+    name: &ScheduleName,
+) -> Result<Option<Locked>, sqlx::Error> {
+    let query = sqlx::query(AssertSqlSafe(lock_text())).bind(topic.as_str()).bind(name.as_str());
+    let Some(row) = query.fetch_optional(open).await? else { return Ok(None) };
+    Ok(Some(Locked {
+        stored: schedule_of(&row)?,
+        shard: row.try_get("shard")?,
+        submitted_by: row.try_get("submitted_by")?,
+        now: Timestamp::from_micros(row.try_get("now")?),
+    }))
+}
+
+async fn put(open: &mut PgConnection, new: NewSchedule<'_>) -> Result<ScheduleChange, sqlx::Error> {
+    let mut transaction = open.begin().await?;
+    let schedule = new.schedule;
+    let locked = lock(&mut transaction, &schedule.record.topic, &schedule.name).await?;
+    let current = locked.as_ref().map(|locked| locked.stored.revision);
+    let done = match locked {
+        _ if !new.condition.allows(current) => ScheduleChange::Unmet(current),
+        Some(locked) if locked.stored.schedule == *schedule => {
+            ScheduleChange::Unchanged(locked.stored)
+        }
+        Some(locked) => match change(&mut transaction, &locked, new, new.by).await? {
+            Some(stored) => ScheduleChange::Changed(stored),
+            None => ScheduleChange::NoRun,
+        },
+        None => create(&mut transaction, new).await?,
+    };
+    let is_done = matches!(done, ScheduleChange::Created(_) | ScheduleChange::Changed(_));
+    if is_done && !new.is_dry_run {
+        transaction.commit().await?;
+    } else {
+        transaction.rollback().await?;
+    }
+    Ok(done)
+}
+
+async fn create(
+    open: &mut PgConnection,
+    new: NewSchedule<'_>,
+) -> Result<ScheduleChange, sqlx::Error> {
+    let now: i64 = sqlx::query_scalar(TIME).fetch_one(&mut *open).await?;
+    let now = Timestamp::from_micros(now);
+    let schedule = new.schedule;
+    let next = schedule.specification.next_after(now, 0);
+    let Some(next) = next else { return Ok(ScheduleChange::NoRun) };
+    let text = format!(
+        "-- create a schedule
+insert into schedule (topic, name, next_run_at, look_at, {})
+values ($1, $2, $3, $4, {})
+on conflict (topic, name) do nothing
+returning *, null::bigint[] as ahead",
+        columns(),
+        parameters(5)
+    );
+    let query = sqlx::query(AssertSqlSafe(text))
+        .bind(schedule.record.topic.as_str())
+        .bind(schedule.name.as_str())
+        .bind(next.as_millis())
+        .bind(look_at_of(schedule, Some(next), now));
+    let row = bind_schedule(query, new).fetch_optional(open).await?;
+    Ok(match row {
+        Some(row) => ScheduleChange::Created(schedule_of(&row)?),
+        None => ScheduleChange::Overtaken,
+    })
+}
+
+/// Withdraws the runs of a locked schedule in the name of `by`, and puts another schedule in its
+/// place. Returns `None` when that one would have no run after now, and may not be without.
+async fn change(
+    open: &mut PgConnection,
+    locked: &Locked,
+    new: NewSchedule<'_>,
+    by: Option<PrincipalId>,
+) -> Result<Option<StoredSchedule>, sqlx::Error> {
+    let stored = &locked.stored;
+    let withdrawn = withdraw(open, locked, by).await?;
+    reach(Failpoint::RunsWithdrawn);
+    let last: Option<i64> =
+        sqlx::query_scalar(LAST_RUN).bind(stored.id.0).fetch_one(&mut *open).await?;
+    let specification = &new.schedule.specification;
+    let runs_made = stored.runs_made.saturating_sub(withdrawn.count);
+    let is_same_timing = stored.schedule.specification.timing == specification.timing;
+    let earliest = [withdrawn.earliest, stored.next_run_at].into_iter().flatten().min();
+    let has_more = specification.runs_max.is_none_or(|runs_max| runs_made < runs_max);
+    let (next, skipped) = match earliest {
+        Some(earliest) if is_same_timing && has_more => (Some(earliest), stored.skipped),
+        _ => {
+            let last = last.map(Timestamp::from_millis).unwrap_or_default();
+            (specification.next_after(locked.now.max(last), runs_made), 0)
+        }
+    };
+    // A paused or resumed schedule may have ended.
+    let is_same = stored.schedule.record == new.schedule.record && is_same_timing;
+    if next.is_none() && !is_same {
+        return Ok(None);
+    }
+    let text = format!(
+        "-- change a schedule
+update schedule set (next_run_at, look_at, runs_made, skipped, revision, changed_at, {})
+  = ($3, $4, $5, $6, revision + 1, clock_timestamp(), {})
+where id = $1 and revision = $2
+returning *, null::bigint[] as ahead",
+        columns(),
+        parameters(7)
+    );
+    let query = sqlx::query(AssertSqlSafe(text))
+        .bind(stored.id.0)
+        .bind(stored.revision.saturating_as::<i64>())
+        .bind(next.map(Timestamp::as_millis))
+        .bind(look_at_of(new.schedule, next, locked.now))
+        .bind(runs_made.saturating_as::<i64>())
+        .bind(skipped.saturating_as::<i64>());
+    // The row is locked, so it is there.
+    let row = bind_schedule(query, new).fetch_one(open).await?;
+    schedule_of(&row).map(Some)
+}
+
+/// Returns when the runs of a changed schedule are to be made: at once, unless it is paused.
+fn look_at_of(schedule: &Schedule, next: Option<Timestamp>, now: Timestamp) -> Option<i64> {
+    next.filter(|_next| !schedule.specification.is_paused).map(|_next| now.as_millis())
+}
+
+type Query<'q> = sqlx::query::Query<'q, sqlx::Postgres, sqlx::postgres::PgArguments>;
+
+fn bind_schedule<'q>(query: Query<'q>, new: NewSchedule<'q>) -> Query<'q> {
+    let NewSchedule { schedule, shard, by, .. } = new;
+    let record = &schedule.record;
+    let tracking = schedule.tracking.as_ref().map(|tracking| tracking.first_row().encode());
+    let query = query
+        .bind(shard.as_smallint())
+        .bind(record.key.as_deref())
+        .bind(record.payload.as_deref())
+        .bind(record.headers.as_column())
+        .bind(tracking)
+        .bind(by.map(PrincipalId::as_smallint));
+    bind(query, &schedule.specification)
+}
+
+async fn set_paused(
+    open: &mut PgConnection,
+    named: NamedSchedule<'_>,
+    is_paused: bool,
+) -> Result<ScheduleChange, sqlx::Error> {
+    let mut transaction = open.begin().await?;
+    let Some(locked) = lock(&mut transaction, named.topic, named.name).await? else {
+        transaction.rollback().await?;
+        return Ok(ScheduleChange::NotFound);
+    };
+    let current = locked.stored.revision;
+    if !named.condition.allows(Some(current)) {
+        transaction.rollback().await?;
+        return Ok(ScheduleChange::Unmet(Some(current)));
+    }
+    if locked.stored.schedule.specification.is_paused == is_paused {
+        transaction.rollback().await?;
+        return Ok(ScheduleChange::Unchanged(locked.stored));
+    }
+    let mut schedule = locked.stored.schedule.clone();
+    schedule.specification.is_paused = is_paused;
+    let new = NewSchedule {
+        schedule: &schedule,
+        shard: Shard::new(locked.shard.unsigned_abs()),
+        // The runs are still those of the caller who made the schedule.
+        by: locked.submitted_by.map(PrincipalId::new),
+        condition: named.condition,
+        is_dry_run: false,
+    };
+    let changed = change(&mut transaction, &locked, new, named.by).await?;
+    let Some(stored) = changed else { return Err(sqlx::Error::RowNotFound) };
+    transaction.commit().await?;
+    Ok(ScheduleChange::Changed(stored))
+}
+
+async fn delete(
+    open: &mut PgConnection,
+    named: NamedSchedule<'_>,
+) -> Result<ScheduleChange, sqlx::Error> {
+    let mut transaction = open.begin().await?;
+    let Some(locked) = lock(&mut transaction, named.topic, named.name).await? else {
+        transaction.rollback().await?;
+        return Ok(ScheduleChange::NotFound);
+    };
+    let current = locked.stored.revision;
+    if !named.condition.allows(Some(current)) {
+        transaction.rollback().await?;
+        return Ok(ScheduleChange::Unmet(Some(current)));
+    }
+    withdraw(&mut transaction, &locked, named.by).await?;
+    reach(Failpoint::RunsWithdrawn);
+    let deleted = sqlx::query(DELETE).bind(locked.stored.id.0).execute(&mut *transaction).await?;
+    if deleted.rows_affected() != 1 {
+        return Err(sqlx::Error::RowNotFound);
+    }
+    transaction.commit().await?;
+    Ok(ScheduleChange::Changed(locked.stored))
+}
+
+/// The runs that a change has withdrawn.
+struct Withdrawn {
+    earliest: Option<Timestamp>,
+    count: u64,
+}
+
+/// A run that was not claimed a moment ago.
+struct Unclaimed {
+    at: Timestamp,
+    id: TaskId,
+}
+
+/// Withdraws the runs of a schedule that are not claimed.
+async fn withdraw(
+    open: &mut PgConnection,
+    locked: &Locked,
+    by: Option<PrincipalId>,
+) -> Result<Withdrawn, sqlx::Error> {
+    let schedule = &locked.stored;
+    let found = sqlx::query(UNCLAIMED).bind(schedule.id.0).bind(locked.shard);
+    let found: Vec<PgRow> = found.fetch_all(&mut *open).await?;
+    let runs = found.iter().map(unclaimed_of).collect::<Result<Vec<_>, _>>()?;
+    let mut withdrawn = Withdrawn { earliest: None, count: 0 };
+    for runs in runs.chunks(GROUP_MAX) {
+        let gone = delete_unclaimed(open, runs, by).await?;
+        let gone: Vec<&Unclaimed> = runs.iter().filter(|run| gone.contains(&run.id)).collect();
+        let ids: Vec<Uuid> = gone.iter().map(|run| run.id.uuid()).collect();
+        let forgotten =
+            sqlx::query(FORGET_RUNS).bind(schedule.id.0).bind(&ids).execute(&mut *open).await?;
+        if forgotten.rows_affected() != ids.len().saturating_as::<u64>() {
+            return Err(sqlx::Error::RowNotFound);
+        }
+        let names: Vec<String> =
+            gone.iter().map(|run| format!("{}@{}", schedule.schedule.name, run.at)).collect();
+        sqlx::query(FREE_NAMES)
+            .bind(schedule.schedule.record.topic.as_str())
+            .bind(names)
+            .bind(&ids)
+            .execute(&mut *open)
+            .await?;
+        let earliest = gone.iter().map(|run| run.at).min();
+        withdrawn.earliest = [withdrawn.earliest, earliest].into_iter().flatten().min();
+        withdrawn.count = withdrawn.count.saturating_add(forgotten.rows_affected());
+    }
+    Ok(withdrawn)
+}
+
+fn unclaimed_of(row: &PgRow) -> Result<Unclaimed, sqlx::Error> {
+    let at = time_of(row, "instant")?.ok_or(sqlx::Error::RowNotFound)?;
+    Ok(Unclaimed { at, id: TaskId::from_uuid(row.try_get("first_id")?) })
+}
+
+/// Deletes the rows of runs, as a cancel does. Returns the tasks whose rows were still there.
+async fn delete_unclaimed(
+    open: &mut PgConnection,
+    runs: &[Unclaimed],
+    by: Option<PrincipalId>,
+) -> Result<Vec<TaskId>, sqlx::Error> {
+    let mut wanted: Vec<CancelRow> =
+        runs.iter().map(|run| CancelRow { row: run.id, first: run.id, by }).collect();
+    let mut gone = Vec::new();
+    for table in [FAR, NEAR] {
+        wanted.sort_unstable_by_key(table.order);
+        let deleted = delete_rows(open, &wanted, table.statement).await?;
+        gone.extend(deleted.into_iter().map(|view| view.id));
+        wanted.retain(|row| !gone.contains(&row.first));
+    }
+    Ok(gone)
+}

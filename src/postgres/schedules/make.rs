@@ -1,0 +1,265 @@
+//! Makes the runs of schedules.
+//!
+//! One statement moves a schedule on and inserts the tasks of its runs, so that both happen or
+//! neither. It compares the revision and `next_run_at` with those of the plan: of two nodes that
+//! make the runs of one schedule, the second finds the schedule moved on, and inserts nothing. The
+//! record of a run comes from the row of the schedule in the same statement, so that no run has the
+//! payload of an older revision.
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use az::SaturatingAs as _;
+use sqlx::postgres::{PgConnection, PgRow};
+use sqlx::{AssertSqlSafe, Row as _};
+use uuid::Uuid;
+
+use super::read::{self, NOW, ScheduleCounts};
+use super::row::{SPECIFICATION, millis_of, specification_of};
+use crate::domain::schedule::plan::{Plan, Progress};
+use crate::domain::schedule::{ScheduleId, Specification};
+use crate::domain::{Headers, ScheduleName, TaskId, TaskName, Timestamp, TopicName};
+use crate::failpoint::{Failpoint, reach};
+use crate::postgres::connection::ConnectionPurpose;
+use crate::postgres::tasks::principals::STAMP;
+use crate::postgres::{Connection, PostgresError, PostgresSettings};
+
+const PURPOSE: ConnectionPurpose = ConnectionPurpose {
+    name: "schedule runs",
+    deadline: Duration::from_secs(5),
+    settings: &[("plan_cache_mode", "force_custom_plan"), ("lock_timeout", "200ms")],
+};
+
+/// How long the row of a run is kept after its instant.
+const RUN_RETENTION: Duration = Duration::from_secs(86_400);
+
+/// A schedule whose runs are to be made.
+#[derive(Debug)]
+pub struct DueSchedule {
+    pub id: ScheduleId,
+    pub topic: TopicName,
+    pub name: ScheduleName,
+    pub revision: i64,
+    pub key: Option<Box<[u8]>>,
+    pub progress: Progress,
+    /// The error says why this version of the program cannot read it.
+    pub specification: Result<Specification, String>,
+}
+
+/// Schedules whose runs are to be made, and the time of Postgres's clock.
+#[derive(Debug)]
+pub struct DueSchedules {
+    pub schedules: Vec<DueSchedule>,
+    pub now: Timestamp,
+}
+
+/// The task of a run.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct RunTask {
+    pub at: Timestamp,
+    pub id: TaskId,
+    pub name: TaskName,
+    pub headers: Headers,
+    /// True when the task is due beyond the last leaf.
+    pub is_far: bool,
+}
+
+/// The runs of one schedule, as planned.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PlannedSchedule {
+    pub id: ScheduleId,
+    pub revision: i64,
+    /// Where the plan found the schedule.
+    pub found_at: Timestamp,
+    pub plan: Plan,
+    pub tasks: Vec<RunTask>,
+}
+
+/// The connection that makes runs.
+#[derive(Debug)]
+pub struct RunMaker {
+    connection: Connection,
+    /// How long a name is kept after the due time of its task.
+    retention: Duration,
+}
+
+/// The time of the statement decides, not of the row, so that the index is used.
+fn select_text(condition: &str) -> String {
+    format!(
+        "-- schedules to make runs of
+select id, topic, name, revision, key, next_run_at, runs_made, skipped, {SPECIFICATION}, {NOW}
+from schedule
+where look_at <= (extract(epoch from statement_timestamp()) * 1000)::bigint and {condition}
+order by look_at limit $2"
+    )
+}
+
+/// Each part depends on the rows of `moved`, and each task on a new row of `schedule_run`. A task
+/// whose name belongs to a task of a caller has none.
+fn make_text() -> String {
+    format!(
+        "-- make runs of schedules
+with {STAMP}, planned as materialized (
+  select * from unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[],
+    $6::bigint[], $7::bigint[])
+    as p (id, revision, found_at, next_run_at, look_at, runs_made, skipped)
+), moved as (
+  update schedule s
+  set next_run_at = p.next_run_at, look_at = p.look_at, runs_made = p.runs_made,
+    skipped = p.skipped
+  from planned p
+  where s.id = p.id and s.revision = p.revision and s.next_run_at = p.found_at and not s.is_paused
+  returning s.id, s.shard, s.topic, s.key, s.payload, s.headers, s.tracking, s.submitted_by
+), run as materialized (
+  select m.id as schedule_id, m.shard, m.topic, m.key, m.payload, m.tracking, m.submitted_by,
+    coalesce(m.headers, ''::bytea) || t.headers as headers, t.instant, t.id, t.name, t.is_far,
+    case when m.submitted_by is not null then (select at from stamp) end as submitted_at
+  from unnest($8::bigint[], $9::bigint[], $10::uuid[], $11::text[], $12::bytea[], $13::boolean[])
+    as t (schedule_id, instant, id, name, headers, is_far)
+  join moved m on m.id = t.schedule_id
+), made as (
+  insert into schedule_run (schedule_id, instant, first_id)
+  select schedule_id, instant, id from run
+  on conflict (schedule_id, instant) do nothing
+  returning first_id
+), named as (
+  insert into task_name (topic, name, id, row_id, expires_at)
+  select r.topic, r.name, r.id, r.id, punctual_time(r.id) + make_interval(secs => $14)
+  from made join run r on r.id = made.first_id
+  order by r.topic, r.name
+  on conflict (topic, name) do nothing
+  returning id
+), task_row as materialized (
+  select r.*, n.id is not null as has_name
+  from made join run r on r.id = made.first_id left join named n on n.id = r.id
+), near as (
+  insert into task (shard, id, topic, key, payload, headers, name, submitted_by, submitted_at,
+    tracking)
+  select shard, id, topic, key, payload, headers, case when has_name then name end, submitted_by,
+    submitted_at, tracking
+  from task_row where not is_far
+), far as (
+  insert into task_far (shard, id, topic, key, payload, headers, name, submitted_by, submitted_at,
+    tracking)
+  select shard, id, topic, key, payload, headers, case when has_name then name end, submitted_by,
+    submitted_at, tracking
+  from task_row where is_far
+), forgotten as (
+  delete from schedule_run r using moved m where r.schedule_id = m.id and r.instant < $15
+)
+select (select count(*) from moved) as moved, (select array_agg(first_id) from made) as ids"
+    )
+}
+
+impl RunMaker {
+    pub fn new(settings: &PostgresSettings, retention: Duration) -> Self {
+        Self { connection: Connection::new(settings, PURPOSE), retention }
+    }
+
+    /// Returns schedules of these shards whose runs are to be made, at most `limit`.
+    pub async fn due(
+        &mut self,
+        shards: &[i16],
+        limit: usize,
+    ) -> Result<DueSchedules, PostgresError> {
+        let text = select_text("shard = any($1)");
+        let statement = async |open: &mut PgConnection| {
+            let query = sqlx::query(AssertSqlSafe(text)).bind(shards);
+            query.bind(limit.saturating_as::<i64>()).fetch_all(open).await.and_then(due_of)
+        };
+        self.connection.run("find schedules to make runs of", statement).await
+    }
+
+    /// Returns the schedule with an id, if its runs are to be made.
+    pub async fn due_one(&mut self, id: ScheduleId) -> Result<DueSchedules, PostgresError> {
+        let text = select_text("id = $1");
+        let statement = async |open: &mut PgConnection| {
+            let query = sqlx::query(AssertSqlSafe(text)).bind(id.0);
+            query.bind(1_i64).fetch_all(open).await.and_then(due_of)
+        };
+        self.connection.run("find the schedule to make runs of", statement).await
+    }
+
+    /// Moves the schedules on and stores the tasks of their runs. A schedule that is not where its
+    /// plan found it is left alone. Returns the ids of the stored tasks.
+    ///
+    /// # Errors
+    /// After [`PostgresError::Unanswered`] the runs may or may not have been made. After any other
+    /// error none was.
+    pub async fn make(
+        &mut self,
+        planned: &[PlannedSchedule],
+        now: Timestamp,
+    ) -> Result<HashSet<TaskId>, PostgresError> {
+        let what = format!("make the runs of {} schedules", planned.len());
+        let retention = self.retention.as_secs_f64();
+        let statement = async |open: &mut PgConnection| {
+            reach(Failpoint::RunsPlanned);
+            let row = make_statement(open, planned, now, retention).await?;
+            reach(Failpoint::RunsMade);
+            let ids: Option<Vec<Uuid>> = row.try_get("ids")?;
+            Ok(ids.unwrap_or_default().into_iter().map(TaskId::from_uuid).collect())
+        };
+        self.connection.run(&what, statement).await
+    }
+
+    /// Counts the schedules of the cluster.
+    pub async fn counts(&mut self) -> Result<ScheduleCounts, PostgresError> {
+        self.connection.run("count schedules", read::counts).await
+    }
+}
+
+async fn make_statement(
+    open: &mut PgConnection,
+    planned: &[PlannedSchedule],
+    now: Timestamp,
+    retention: f64,
+) -> Result<PgRow, sqlx::Error> {
+    let millis = |at: Option<Timestamp>| at.map(Timestamp::as_millis);
+    let each = || planned.iter();
+    let tasks = || planned.iter().flat_map(|one| one.tasks.iter().map(move |task| (one.id, task)));
+    sqlx::query(AssertSqlSafe(make_text()))
+        .bind(each().map(|one| one.id.0).collect::<Vec<_>>())
+        .bind(each().map(|one| one.revision).collect::<Vec<_>>())
+        .bind(each().map(|one| one.found_at.as_millis()).collect::<Vec<_>>())
+        .bind(each().map(|one| millis(one.plan.next_run_at)).collect::<Vec<_>>())
+        .bind(each().map(|one| millis(one.plan.look_at)).collect::<Vec<_>>())
+        .bind(each().map(|one| one.plan.runs_made.saturating_as::<i64>()).collect::<Vec<_>>())
+        .bind(each().map(|one| one.plan.skipped.saturating_as::<i64>()).collect::<Vec<_>>())
+        .bind(tasks().map(|(schedule, _)| schedule.0).collect::<Vec<_>>())
+        .bind(tasks().map(|(_, task)| task.at.as_millis()).collect::<Vec<_>>())
+        .bind(tasks().map(|(_, task)| task.id.uuid()).collect::<Vec<_>>())
+        .bind(tasks().map(|(_, task)| task.name.as_str()).collect::<Vec<_>>())
+        .bind(tasks().map(|(_, task)| task.headers.as_bytes()).collect::<Vec<_>>())
+        .bind(tasks().map(|(_, task)| task.is_far).collect::<Vec<_>>())
+        .bind(retention)
+        .bind(now.as_millis() - millis_of(RUN_RETENTION))
+        .fetch_one(open)
+        .await
+}
+
+fn due_of(rows: Vec<PgRow>) -> Result<DueSchedules, sqlx::Error> {
+    let now: Option<i64> = rows.first().map(|row| row.try_get("now")).transpose()?;
+    let schedules = rows.iter().map(due_schedule_of).collect::<Result<Vec<_>, _>>()?;
+    Ok(DueSchedules { schedules, now: Timestamp::from_micros(now.unwrap_or_default()) })
+}
+
+fn due_schedule_of(row: &PgRow) -> Result<DueSchedule, sqlx::Error> {
+    let key: Option<Vec<u8>> = row.try_get("key")?;
+    let count = |column: &str| -> Result<u64, sqlx::Error> {
+        Ok(row.try_get::<i64, _>(column)?.saturating_as::<u64>())
+    };
+    Ok(DueSchedule {
+        id: ScheduleId(row.try_get("id")?),
+        topic: TopicName::stored(row.try_get("topic")?),
+        name: ScheduleName::stored(row.try_get("name")?),
+        revision: row.try_get("revision")?,
+        key: key.map(Vec::into_boxed_slice),
+        progress: Progress {
+            next_run_at: Timestamp::from_millis(row.try_get("next_run_at")?),
+            runs_made: count("runs_made")?,
+            skipped: count("skipped")?,
+        },
+        specification: specification_of(row).map_err(|error| error.to_string()),
+    })
+}

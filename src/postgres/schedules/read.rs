@@ -1,0 +1,89 @@
+//! Look-ups and lists of schedules.
+
+use az::SaturatingAs as _;
+use sqlx::postgres::PgConnection;
+use sqlx::{AssertSqlSafe, Row as _};
+
+use super::Schedules;
+use super::row::schedule_of;
+use crate::domain::schedule::StoredSchedule;
+use crate::domain::{ScheduleName, TopicName};
+use crate::postgres::PostgresError;
+
+/// The clock of Postgres, in microseconds since the epoch.
+pub(super) const NOW: &str = "(extract(epoch from clock_timestamp()) * 1000000)::bigint as now";
+
+/// The instants after now whose runs are made.
+pub(super) const AHEAD: &str = "(select array_agg(r.instant order by r.instant)
+    from schedule_run r where r.schedule_id = schedule.id
+      and r.instant > (extract(epoch from clock_timestamp()) * 1000)::bigint) as ahead";
+
+fn look_up_text() -> String {
+    format!("-- look up a schedule\nselect *, {AHEAD} from schedule where topic = $1 and name = $2")
+}
+
+fn list_text() -> String {
+    format!(
+        "-- list schedules
+select *, {AHEAD} from schedule where topic = $1 and ($2::text is null or name > $2)
+order by name limit $3"
+    )
+}
+
+const COUNTS: &str = "-- count schedules
+select count(*) as total, count(*) filter (where is_paused) as paused,
+  count(*) filter (where look_at < (extract(epoch from statement_timestamp()) * 1000)::bigint
+    - 10000) as late
+from schedule";
+
+/// The numbers of schedules.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct ScheduleCounts {
+    pub total: i64,
+    pub paused: i64,
+    /// Schedules whose runs should have been made 10 s ago.
+    pub late: i64,
+}
+
+impl Schedules {
+    /// Returns a schedule.
+    pub async fn find(
+        &self,
+        topic: &TopicName,
+        name: &ScheduleName,
+    ) -> Result<Option<StoredSchedule>, PostgresError> {
+        let statement = async |open: &mut PgConnection| {
+            let query = sqlx::query(AssertSqlSafe(look_up_text())).bind(topic.as_str());
+            let row = query.bind(name.as_str()).fetch_optional(open).await?;
+            row.as_ref().map(schedule_of).transpose()
+        };
+        self.pool.run("look up a schedule", statement).await
+    }
+
+    /// Lists the schedules of a topic in the order of their names, at most `limit`, after a name.
+    pub async fn list(
+        &self,
+        topic: &TopicName,
+        after: Option<&ScheduleName>,
+        limit: usize,
+    ) -> Result<Vec<StoredSchedule>, PostgresError> {
+        let statement = async |open: &mut PgConnection| {
+            let query = sqlx::query(AssertSqlSafe(list_text()))
+                .bind(topic.as_str())
+                .bind(after.map(ScheduleName::as_str))
+                .bind(limit.saturating_as::<i64>());
+            query.fetch_all(open).await?.iter().map(schedule_of).collect()
+        };
+        self.pool.run("list schedules", statement).await
+    }
+}
+
+/// Counts the schedules of the cluster.
+pub(super) async fn counts(open: &mut PgConnection) -> Result<ScheduleCounts, sqlx::Error> {
+    let row = sqlx::query(COUNTS).fetch_one(open).await?;
+    Ok(ScheduleCounts {
+        total: row.try_get("total")?,
+        paused: row.try_get("paused")?,
+        late: row.try_get("late")?,
+    })
+}

@@ -1,0 +1,351 @@
+//! Schedules: their runs are tasks, each instant has one, and a change withdraws those that are not
+//! claimed.
+
+use std::collections::{BTreeMap, HashSet};
+use std::time::Duration;
+
+use punctual::domain::schedule::plan::Plan;
+use punctual::domain::schedule::{Run, ScheduleId};
+use punctual::domain::{ScheduleName, Shard, TaskId, Timestamp};
+use punctual::postgres::PostgresSettings;
+use punctual::postgres::schedules::make::{PlannedSchedule, RunMaker, RunTask};
+use reqwest::Method;
+use serde_json::{Value, json};
+
+use crate::support::node::program;
+use crate::support::{Api, Cluster, Record, eventually, eventually_some, now_ms};
+
+const DEADLINE: Duration = Duration::from_secs(120);
+
+async fn put(api: &Api, path: &str, body: &Value) -> Value {
+    let body = Some(("application/json", body.to_string().into_bytes()));
+    let answer = api.send(Method::PUT, path, body).await;
+    assert!(matches!(answer.status, 200 | 201), "{path}: {} {}", answer.status, answer.text);
+    let answer = answer.json();
+    assert!(answer["revision"].as_u64().is_some(), "{answer}");
+    answer
+}
+
+fn header(record: &Record, name: &str) -> Option<String> {
+    record.header(name).map(|value| String::from_utf8(value.to_vec()).unwrap())
+}
+
+/// The header `punctual-run-at` as milliseconds.
+fn run_at(record: &Record) -> i64 {
+    let text = header(record, "punctual-run-at").unwrap();
+    text.parse::<jiff::Timestamp>().unwrap().as_millisecond()
+}
+
+/// Returns the one pending run of a schedule that has one: its name and its id.
+async fn pending(cluster: &Cluster) -> Vec<(String, String)> {
+    sqlx::query_as::<_, (String, String)>(
+        "select name, id::text from task union all select name, id::text from task_far order by 1",
+    )
+    .fetch_all(&cluster.sql)
+    .await
+    .unwrap()
+}
+
+async fn one_pending(cluster: &Cluster) -> (String, String) {
+    eventually_some("the run is made", DEADLINE, async || {
+        let pending = pending(cluster).await;
+        assert!(pending.len() <= 1, "{pending:?}");
+        pending.into_iter().next()
+    })
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_run_is_a_task_with_a_name_and_headers_until_the_schedule_ends() {
+    let cluster = Cluster::start("schedule-runs").await;
+    let topic = cluster.topic("orders").await;
+    let consumer = cluster.consumer(&topic);
+    let node = cluster.node().await;
+    let path = format!("/v1/schedules/{topic}/poll");
+    let body = json!({ "every": "1s", "runs_max": 3, "key": "k", "payload": { "a": 1 },
+        "headers": { "source": "test" } });
+    let made = put(node.api(), &path, &body).await;
+    assert_eq!((&made["revision"], &made["every"]), (&json!(1), &json!("1s")), "{made}");
+    let records = consumer.wait_count(3, DEADLINE).await;
+    let mut by_run: BTreeMap<String, &Record> = BTreeMap::new();
+    for record in &records {
+        assert_eq!(header(record, "punctual-schedule").as_deref(), Some("poll"));
+        assert_eq!(header(record, "source").as_deref(), Some("test"));
+        assert_eq!(header(record, "punctual-missed"), None);
+        assert_eq!(record.key.as_deref(), Some(b"k".as_slice()));
+        assert_eq!(record.payload.as_deref(), Some(br#"{"a":1}"#.as_slice()));
+        by_run.insert(header(record, "punctual-run").unwrap(), record);
+    }
+    assert_eq!(by_run.keys().collect::<Vec<_>>(), ["1", "2", "3"]);
+    let times: Vec<i64> = by_run.values().map(|record| run_at(record)).collect();
+    assert_eq!((times[1] - times[0], times[2] - times[1]), (1_000, 1_000));
+    let at = header(by_run["2"], "punctual-run-at").unwrap();
+    let task = node.api().look(&format!("/v1/topics/{topic}/tasks/poll@{at}")).await.json();
+    assert_eq!(task["id"], by_run["2"].task_id().to_string(), "{task}");
+    let ended = node.api().look(&format!("{path}?next=5")).await.json();
+    assert_eq!((&ended["runs_made"], &ended["next"]), (&json!(3), &json!([])), "{ended}");
+    assert!(ended["next_run_at"].is_null(), "{ended}");
+    assert_eq!(node.api().metric("punctual_schedule_runs_total").await as i64, 3);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_change_withdraws_the_runs_that_are_not_claimed_and_makes_them_anew() {
+    let cluster = Cluster::start("schedule-changes").await;
+    let topic = cluster.topic("orders").await;
+    let node = cluster.node().await;
+    let api = node.api();
+    let path = format!("/v1/schedules/{topic}/yearly");
+    // Far ahead: one run lies in the far table.
+    let body = |payload: &str| json!({ "cron": "0 0 1 1 *", "time_zone": "Europe/Berlin", "payload": payload });
+    put(api, &path, &body("a")).await;
+    let first = one_pending(&cluster).await;
+    assert!(first.0.starts_with("yearly@") && first.0.ends_with("-12-31T23:00:00Z"), "{first:?}");
+
+    // The same once more changes nothing.
+    let same = put(api, &path, &body("a")).await;
+    assert_eq!((&same["revision"], one_pending(&cluster).await), (&json!(1), first.clone()));
+
+    // Another payload: the same instant, another task.
+    put(api, &path, &body("b")).await;
+    let second = eventually_some("the run is made anew", DEADLINE, async || {
+        pending(&cluster).await.into_iter().find(|run| *run != first)
+    })
+    .await;
+    assert_eq!((pending(&cluster).await.len(), &second.0), (1, &first.0));
+    let look = async |id: &str| api.look(&format!("/v1/tasks/{id}")).await.json();
+    assert_eq!(look(&first.1).await["state"], "cancelled");
+    assert_eq!(look(&second.1).await["payload"], "b");
+    let named = api.look(&format!("/v1/topics/{topic}/tasks/{}", second.0)).await.json();
+    assert_eq!(named["id"], second.1.as_str());
+
+    // A condition that does not hold, and one that does.
+    let wrong = [("if-match", "\"1\"")];
+    let answer = api.send_with(Method::PUT, &path, &wrong, Some(body("c"))).await;
+    assert_eq!(answer.status, 412, "{}", answer.text);
+
+    // Paused: nothing is pending. Resumed: the run is back.
+    let paused = api.post(&format!("{path}/pause"), "").await;
+    assert_eq!((paused.status, &paused.json()["paused"]), (200, &json!(true)), "{}", paused.text);
+    assert_eq!(pending(&cluster).await, []);
+    assert_eq!(api.post(&format!("{path}/resume"), "").await.status, 200);
+    assert_eq!(one_pending(&cluster).await.0, first.0);
+
+    // A run that a caller cancels stays cancelled.
+    let run = one_pending(&cluster).await;
+    assert_eq!(api.cancel(run.1.parse().unwrap()).await.status, 200);
+    put(api, &path, &body("d")).await;
+    let next = one_pending(&cluster).await;
+    assert_ne!(next.0, first.0, "the year after");
+
+    // A triggered run is due now, whatever the schedule says.
+    let triggered = api.post(&format!("{path}/trigger"), "").await;
+    assert_eq!(triggered.status, 201, "{}", triggered.text);
+    let consumer = cluster.consumer(&topic);
+    let records = consumer.wait_count(1, DEADLINE).await;
+    assert_eq!(header(&records[0], "punctual-run"), None);
+    assert_eq!(records[0].payload.as_deref(), Some(br#""d""#.as_slice()));
+
+    // Deleted: nothing is left of it.
+    assert_eq!(api.send(Method::DELETE, &path, None).await.status, 200);
+    assert_eq!(pending(&cluster).await, []);
+    assert_eq!(api.send(Method::DELETE, &path, None).await.status, 404);
+    assert_eq!(cluster.count("select count(*) from schedule_run").await, 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn after_an_hour_without_runs_each_policy_makes_its_own() {
+    let cluster = Cluster::start("schedule-missed").await;
+    let topic = cluster.topic("orders").await;
+    let consumer = cluster.consumer(&topic);
+    let node = cluster.node().await;
+    for (name, missed) in [
+        ("none", json!({ "policy": "none" })),
+        ("last", json!({ "policy": "last" })),
+        ("all", json!({ "policy": "all", "within": "2h", "count_max": 3 })),
+    ] {
+        let path = format!("/v1/schedules/{topic}/{name}");
+        let body = json!({ "every": "10m", "missed": missed, "payload": name, "paused": true });
+        put(node.api(), &path, &body).await;
+    }
+    // As if nothing had run for an hour.
+    sqlx::query("update schedule set next_run_at = next_run_at - 3600000")
+        .execute(&cluster.sql)
+        .await
+        .unwrap();
+    for name in ["none", "last", "all"] {
+        let path = format!("/v1/schedules/{topic}/{name}/resume");
+        assert_eq!(node.api().post(&path, "").await.status, 200);
+    }
+    let records = consumer.wait_count(4, DEADLINE).await;
+    let mut missed: Vec<(String, String)> = records
+        .iter()
+        .map(|record| {
+            let missed = header(record, "punctual-missed").unwrap_or_default();
+            (header(record, "punctual-schedule").unwrap(), missed)
+        })
+        .collect();
+    missed.sort();
+    let of = |name: &str, missed: &str| (name.to_owned(), missed.to_owned());
+    // Six instants have passed.
+    assert_eq!(missed, [of("all", ""), of("all", ""), of("all", "3"), of("last", "5")]);
+    let latest = records.iter().map(run_at).max().unwrap();
+    assert!(latest <= now_ms() && latest > now_ms() - 600_000 - 120_000, "{latest}");
+    // One run of each lies ahead.
+    eventually("the next runs are made", DEADLINE, async || pending(&cluster).await.len() == 3)
+        .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_two_nodes_that_make_the_same_runs_one_finds_the_schedule_moved_on() {
+    let cluster = Cluster::start("schedule-owners").await;
+    let topic = cluster.topic("orders").await;
+    let node = cluster.node().await;
+    let path = format!("/v1/schedules/{topic}/nightly");
+    let body = json!({ "every": "300d", "payload": 1, "paused": true });
+    put(node.api(), &path, &body).await;
+    let (id, found_at): (i64, i64) = sqlx::query_as("select id, next_run_at from schedule")
+        .fetch_one(&cluster.sql)
+        .await
+        .unwrap();
+    // The node of the cluster leaves the schedule alone, because nothing is to be looked at.
+    sqlx::query("update schedule set is_paused = false").execute(&cluster.sql).await.unwrap();
+    let found_at = Timestamp::from_millis(found_at);
+    let planned = |random: u64| {
+        let run = Run { at: found_at, number: 1, missed: 0 };
+        let name = ScheduleName::new("nightly").unwrap();
+        let next_run_at = Some(found_at.plus(Duration::from_secs(300 * 86_400)));
+        vec![PlannedSchedule {
+            id: ScheduleId(id),
+            revision: 1,
+            found_at,
+            plan: Plan {
+                runs: vec![run],
+                next_run_at,
+                look_at: Some(found_at),
+                runs_made: 1,
+                skipped: 0,
+            },
+            tasks: vec![RunTask {
+                at: found_at,
+                id: TaskId::new(found_at, Shard::new(0), random),
+                name: name.of_run(found_at).unwrap(),
+                headers: run.headers(&name),
+                is_far: true,
+            }],
+        }]
+    };
+    let settings = PostgresSettings::new(&cluster.database.url).unwrap();
+    let mut makers = [(); 2].map(|()| RunMaker::new(&settings, DEADLINE));
+    let now = Timestamp::from_millis(now_ms());
+    let waiting = "select count(*) from pg_stat_activity where datname = current_database()
+        and application_name = 'punctual schedule runs' and wait_event_type = 'Lock'";
+    // Both statements have found the row before one of them may change it. A statement gives way
+    // after 200 ms, and then the scene is played again.
+    let made = eventually_some("both have waited for the row", DEADLINE, async || {
+        let mut lock = cluster.sql.begin().await.unwrap();
+        sqlx::query("select from schedule for update").execute(&mut *lock).await.unwrap();
+        let [one, other] = &mut makers;
+        let (plan, same) = (planned(1), planned(2));
+        let (one, other, is_staged) =
+            tokio::join!(one.make(&plan, now), other.make(&same, now), async {
+                let mut is_staged = false;
+                for _look in 0..100 {
+                    is_staged = cluster.count(waiting).await == 2;
+                    if is_staged {
+                        break;
+                    }
+                }
+                lock.commit().await.unwrap();
+                is_staged
+            });
+        let made: Vec<TaskId> = one.into_iter().chain(other).flatten().collect();
+        if made.is_empty() || !is_staged {
+            assert!(made.len() <= 1, "{made:?}");
+            sqlx::query("delete from schedule_run").execute(&cluster.sql).await.unwrap();
+            sqlx::query("delete from task_far").execute(&cluster.sql).await.unwrap();
+            sqlx::query("delete from task_name").execute(&cluster.sql).await.unwrap();
+            sqlx::query("update schedule set next_run_at = $1")
+                .bind(found_at.as_millis())
+                .execute(&cluster.sql)
+                .await
+                .unwrap();
+            return None;
+        }
+        Some(made)
+    })
+    .await;
+    assert_eq!(made.len(), 1, "{made:?}");
+    assert_eq!(cluster.count("select count(*) from task_far").await, 1);
+    assert_eq!(cluster.count("select count(*) from schedule_run").await, 1);
+    // A plan of an older revision makes nothing, wherever the schedule stands.
+    sqlx::query("update schedule set revision = 2, next_run_at = $1")
+        .bind(found_at.as_millis())
+        .execute(&cluster.sql)
+        .await
+        .unwrap();
+    let [maker, _] = &mut makers;
+    assert_eq!(maker.make(&planned(3), now).await.unwrap(), HashSet::new());
+}
+
+/// Returns the commands of a page that are in blocks of `sh`.
+fn commands(page: &str) -> Vec<String> {
+    let blocks = page.split("```sh\n").skip(1);
+    blocks.map(|block| block.split("```").next().unwrap().to_owned()).collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_commands_of_the_page_work_as_they_stand() {
+    let cluster = Cluster::start("schedule-page").await;
+    let topic = cluster.topic("demo").await;
+    let node = cluster.node().await;
+    let page = include_str!("../../docs/how-to/schedules.md");
+    let mut count = 0;
+    for lines in commands(page) {
+        let lines = lines
+            .replace("http://127.0.0.1:7070", node.api().base())
+            .replace("/schedules/demo", &format!("/schedules/{topic}"))
+            .replace("curl -s ", "curl -sS --fail-with-body ");
+        let mut command = tokio::process::Command::new("bash");
+        command.args(["-euo", "pipefail", "-c", &lines]).kill_on_drop(true);
+        let output = tokio::time::timeout(DEADLINE, command.output()).await.unwrap().unwrap();
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success() && errors.is_empty(), "{lines}\n{said}\n{errors}");
+        count += 1;
+    }
+    assert!(count >= 3, "{count} blocks");
+    assert_eq!(cluster.count("select count(*) from schedule").await, 0, "the page deletes its own");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_command_line_sets_shows_and_deletes_a_schedule() {
+    let cluster = Cluster::start("schedule-cli").await;
+    let topic = cluster.topic("orders").await;
+    let node = cluster.node().await;
+    let file = cluster.folder().join("yearly.json");
+    let schedule = json!({ "cron": "@yearly", "time_zone": "UTC", "payload": 1, "note": "ask" });
+    std::fs::write(&file, schedule.to_string()).unwrap();
+    let run = async |arguments: &[&str]| {
+        let mut command = program(&["schedule"]);
+        command.args(arguments).env("PUNCTUAL_URL", node.api().base());
+        let output = tokio::time::timeout(DEADLINE, command.output()).await.unwrap().unwrap();
+        let said = String::from_utf8(output.stdout).unwrap();
+        (output.status.code().unwrap(), said, String::from_utf8(output.stderr).unwrap())
+    };
+    let file = file.to_str().unwrap();
+    let (code, said, errors) = run(&["set", &topic, "yearly", file, "--dry-run"]).await;
+    assert!(code == 0 && said.contains("-01-01T00:00:00.000Z"), "{said}{errors}");
+    assert_eq!(run(&["show", &topic, "yearly"]).await.0, 4, "a dry run stores nothing");
+    assert_eq!(run(&["set", &topic, "yearly", file]).await.0, 0);
+    let (code, said, errors) = run(&["list", &topic]).await;
+    assert!(code == 0 && said.contains("@yearly (UTC)"), "{said}{errors}");
+    let (code, said, errors) = run(&["next", &topic, "yearly", "--count", "3"]).await;
+    assert!(code == 0 && said.lines().count() == 3, "{said}{errors}");
+    let (code, said, errors) = run(&["pause", &topic, "yearly"]).await;
+    assert!(code == 0 && said.contains("paused"), "{said}{errors}");
+    assert_eq!(run(&["resume", &topic, "yearly"]).await.0, 0);
+    let (code, said, errors) = run(&["trigger", &topic, "yearly"]).await;
+    assert!(code == 0 && said.contains("submitted"), "{said}{errors}");
+    assert_eq!(run(&["delete", &topic, "yearly"]).await.0, 0);
+    assert_eq!(run(&["delete", &topic, "yearly"]).await.0, 4);
+}
