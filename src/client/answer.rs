@@ -103,6 +103,8 @@ pub enum Deed {
     TakeAway,
     /// Acts on all tasks that are left.
     Bulk,
+    /// Changes a schedule. A repetition changes nothing.
+    Schedule,
 }
 
 impl Deed {
@@ -137,7 +139,7 @@ impl Deed {
                 "it may have been done, or not; repeat the command: repeating is safe, and `not \
                  found` then means that it was done"
             }
-            Self::Bulk => "repeat the command: repeating is safe",
+            Self::Bulk | Self::Schedule => "repeat the command: repeating is safe",
         };
         Ending { text: format!("{}\n{advice}", ending.text), ..ending }
     }
@@ -154,7 +156,8 @@ impl Deed {
             | Self::Cancel
             | Self::Answer
             | Self::TakeAway
-            | Self::Bulk => Ending::new(
+            | Self::Bulk
+            | Self::Schedule => Ending::new(
                 Exit::Unknown,
                 format!("it was done; only writing the answer failed: {error}"),
             ),
@@ -232,7 +235,7 @@ impl NodeProblem {
     pub fn exit(&self) -> Exit {
         match (self.status, self.slug()) {
             (409, _) if self.is_too_late() => Exit::TooLate,
-            (404, Some("task-not-found")) => Exit::NotFound,
+            (404, Some("task-not-found" | "schedule-not-found")) => Exit::NotFound,
             // Only a node's own problem types count. A proxy also answers 503 when its connection
             // to the node broke after the request was sent.
             (503, Some("busy" | "draining" | "unavailable" | "not-ready")) | (408 | 429, _) => {

@@ -5,6 +5,7 @@ mod manual;
 mod many;
 mod node;
 mod outcome;
+mod schedule;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -17,6 +18,10 @@ pub use self::many::{DeadArgs, DeadChange, DeadCommand, DeadList, ListArgs, Part
 pub use self::node::NodeOptions;
 use self::node::{count, delay, header, name, no_flag, run_id, span, which};
 pub use self::outcome::{ExtendArgs, FailArgs, FinishArgs, TaskArgs, TrackingArgs};
+pub use self::schedule::{
+    ScheduleArgs, ScheduleCommand, ScheduleList, ScheduleNext, ScheduleOne, SchedulePlace,
+    ScheduleSet,
+};
 
 use crate::domain::TaskId;
 
@@ -42,6 +47,8 @@ pub enum ClientCommand {
     List(ListArgs),
     /// Lists, redrives or drops dead letters, the tasks that Punctual gave up on.
     Dead(DeadArgs),
+    /// Creates, lists, pauses and deletes recurring schedules.
+    Schedule(ScheduleArgs),
 }
 
 impl ClientCommand {

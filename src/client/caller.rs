@@ -60,6 +60,15 @@ impl Call {
         Self { method, url, condition: None }
     }
 
+    /// Adds parameters to the call.
+    #[must_use]
+    pub fn with_query(mut self, query: &[(&str, &str)]) -> Self {
+        if !query.is_empty() {
+            self.url.query_pairs_mut().extend_pairs(query);
+        }
+        self
+    }
+
     /// Adds a precondition to the call.
     #[must_use]
     pub fn only_if(self, condition: Option<Condition>) -> Self {

@@ -122,7 +122,10 @@ fn headers_of(args: &SubmitArgs) -> Vec<(&str, DraftHeaderValue<'_>)> {
 /// no topic and no name, because the path holds them.
 pub async fn body_of(args: &SubmitArgs) -> Result<Vec<u8>, String> {
     let file = match &args.payload.payload_file {
-        Some(path) => Some(bytes_of(path).await?),
+        Some(path) => {
+            let bytes = bytes_of(path).await;
+            Some(bytes.map_err(|error| format!("{error} (--payload-file)"))?)
+        }
         None => None,
     };
     let json = args.payload.payload.as_deref().map(json_of).transpose()?;
@@ -160,7 +163,8 @@ fn json_of(text: &str) -> Result<&RawValue, String> {
     })
 }
 
-async fn bytes_of(path: &Path) -> Result<Vec<u8>, String> {
+/// Reads a file, or standard input for `-`.
+pub async fn bytes_of(path: &Path) -> Result<Vec<u8>, String> {
     let read = if path.as_os_str() == "-" {
         read_all(tokio::io::stdin()).await
     } else {
@@ -169,13 +173,9 @@ async fn bytes_of(path: &Path) -> Result<Vec<u8>, String> {
             Err(error) => Err(error),
         }
     };
-    let bytes =
-        read.map_err(|error| format!("read {}: {error} (--payload-file)", path.display()))?;
+    let bytes = read.map_err(|error| format!("read {}: {error}", path.display()))?;
     if bytes.len().saturating_as::<u64>() > FILE_BYTES_MAX {
-        return Err(format!(
-            "{} is larger than 1 GiB, and no node accepts that (--payload-file)",
-            path.display()
-        ));
+        return Err(format!("{} is larger than 1 GiB, and no node accepts that", path.display()));
     }
     Ok(bytes)
 }

@@ -3,4 +3,5 @@
 pub(super) mod counts;
 pub mod figures;
 pub(super) mod print;
+pub(super) mod schedules;
 pub(super) mod table;

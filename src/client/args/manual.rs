@@ -166,6 +166,23 @@ Examples:
   punctual dead drop 01934b2e-7d3c-8017-9f2b-6a1c0e4d5b7f
   punctual dead drop --topic orders --due-to 2030-01-31T00:00:00Z --yes";
 
+pub const SCHEDULE_EXIT_CODES: &str = "\
+Exit codes:
+  0  done
+  1  refused: the message says why, and what would be right
+  2  wrong usage
+  3  nothing was done: the node is unreachable or busy, or a server is unavailable; retry
+  4  no such schedule
+  6  unknown whether it was done: the message says whether repeating is safe";
+
+pub const SCHEDULE_EXAMPLES: &str = r#"Examples:
+  punctual schedule set orders nightly nightly.json
+  echo '{"every":"15m","payload":"poll"}' | punctual schedule set orders poll - --dry-run
+  punctual schedule list orders
+  punctual schedule next orders nightly --count 5
+  punctual schedule pause orders nightly
+  punctual schedule delete orders nightly"#;
+
 /// Returns the examples, followed by the exit codes.
 pub fn with_codes(examples: &str, codes: &str) -> String {
     format!("{examples}\n\n{codes}")

@@ -1,0 +1,142 @@
+//! Schedules for people.
+
+use std::fmt::Write as _;
+
+use serde::Deserialize;
+
+use super::table::Table;
+use crate::client::answer::{Ending, NodeAnswer};
+use crate::client::task::printable;
+
+/// A schedule from an answer. The members that every schedule has are required.
+#[derive(Deserialize, Debug)]
+struct Schedule {
+    topic: String,
+    name: String,
+    revision: u64,
+    cron: Option<String>,
+    words: Option<String>,
+    time_zone: Option<String>,
+    every: Option<String>,
+    paused: bool,
+    runs_made: u64,
+    next_run_at: Option<String>,
+    #[serde(default)]
+    next: Vec<String>,
+    note: Option<String>,
+}
+
+impl Schedule {
+    /// Returns when it runs, in short.
+    fn recurrence(&self) -> String {
+        match (&self.cron, &self.every) {
+            (Some(cron), _) => {
+                format!("{cron} ({})", self.time_zone.as_deref().unwrap_or_default())
+            }
+            (None, Some(every)) => format!("every {every}"),
+            (None, None) => String::new(),
+        }
+    }
+
+    fn next_run(&self) -> String {
+        match &self.next_run_at {
+            Some(at) => at.clone(),
+            None if self.paused => "paused".to_owned(),
+            None => "ended".to_owned(),
+        }
+    }
+}
+
+/// Describes a schedule.
+pub fn shown(answer: &NodeAnswer) -> Result<String, Ending> {
+    let schedule: Schedule = answer.read()?;
+    let mut lines = String::new();
+    let mut line = |name: &str, value: &str| {
+        // A write to a string cannot fail.
+        writeln!(lines, "{name:<12}{}", printable(value).replace('\n', " ")).ok();
+    };
+    line("topic", &schedule.topic);
+    line("name", &schedule.name);
+    line("revision", &schedule.revision.to_string());
+    line("runs", &schedule.recurrence());
+    if let Some(words) = &schedule.words {
+        line("", words);
+    }
+    line("next run", &schedule.next_run());
+    for at in schedule.next.iter().skip(1) {
+        line("", at);
+    }
+    line("made", &schedule.runs_made.to_string());
+    if let Some(note) = &schedule.note {
+        line("note", note);
+    }
+    Ok(lines)
+}
+
+/// Describes the next runs of a schedule, one line for each.
+pub fn next(answer: &NodeAnswer) -> Result<String, Ending> {
+    let schedule: Schedule = answer.read()?;
+    if schedule.next.is_empty() {
+        return Ok(schedule.next_run());
+    }
+    Ok(printable(&schedule.next.join("\n")).into_owned())
+}
+
+/// Describes a schedule that was deleted.
+pub fn deleted(answer: &NodeAnswer) -> Result<String, Ending> {
+    let schedule: Schedule = answer.read()?;
+    Ok(format!("{}  deleted", printable(&schedule.name)))
+}
+
+#[derive(Deserialize, Debug)]
+struct Page {
+    schedules: Vec<Schedule>,
+    next_after: Option<String>,
+}
+
+/// Describes a page of schedules. The second text says how to go on.
+pub fn listed(answer: &NodeAnswer) -> Result<String, Ending> {
+    let page: Page = answer.read()?;
+    let rows: Vec<[String; 4]> = page
+        .schedules
+        .into_iter()
+        .map(|one| [one.name.clone(), one.recurrence(), one.next_run(), one.runs_made.to_string()])
+        .collect();
+    let mut text = Table::new(["NAME", "RUNS", "NEXT", "MADE"]).rows(&rows);
+    if let Some(after) = page.next_after {
+        writeln!(text, "there are more: --after {}", printable(&after)).ok();
+    }
+    Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn answer(text: &str) -> NodeAnswer {
+        NodeAnswer { status: 200, retry_after: None, has_token: false, text: text.to_owned() }
+    }
+
+    const CRON: &str = r#""topic":"t","name":"nightly","revision":2,"cron":"30 2 * * *",
+        "time_zone":"Europe/Berlin","words":"At 02:30.","runs_made":7"#;
+
+    #[test]
+    fn a_schedule_is_shown_with_its_next_runs() {
+        let text =
+            format!(r#"{{{CRON},"paused":false,"next_run_at":"A","next":["A","B"],"note":"x"}}"#);
+        let shown = shown(&answer(&text)).unwrap();
+        for part in
+            ["30 2 * * * (Europe/Berlin)", "At 02:30.", "next run    A", "B\n", "made        7"]
+        {
+            assert!(shown.contains(part), "{shown}");
+        }
+        assert_eq!(next(&answer(&text)).unwrap(), "A\nB");
+    }
+
+    #[test]
+    fn a_list_says_what_is_paused_and_how_to_go_on() {
+        let text = format!(r#"{{"schedules":[{{{CRON},"paused":true}}],"next_after":"nightly"}}"#);
+        let listed = listed(&answer(&text)).unwrap();
+        assert!(listed.contains("paused") && listed.ends_with("--after nightly\n"), "{listed}");
+    }
+}
