@@ -179,8 +179,11 @@ pub const SCHEDULE_EXAMPLES: &str = r#"Examples:
   punctual schedule set orders nightly nightly.json
   echo '{"every":"15m","payload":"poll"}' | punctual schedule set orders poll - --dry-run
   punctual schedule list orders
+  punctual schedule show orders nightly
   punctual schedule next orders nightly --count 5
   punctual schedule pause orders nightly
+  punctual schedule resume orders nightly
+  punctual schedule trigger orders nightly
   punctual schedule delete orders nightly"#;
 
 /// Returns the examples, followed by the exit codes.
