@@ -81,7 +81,7 @@ const DELETE: &str = "-- delete a schedule
 with runs as (delete from schedule_run where schedule_id = $1)
 delete from schedule where id = $1";
 
-/// The columns of what a schedule is, and 23 parameters for them.
+/// The columns of what a schedule is. [`bind_schedule`] binds their parameters.
 fn columns() -> String {
     format!("shard, key, payload, headers, tracking, submitted_by, {SPECIFICATION}")
 }
