@@ -14,14 +14,13 @@ pub mod timing;
 pub mod zone;
 
 use az::SaturatingAs as _;
-use thiserror::Error;
 
-use self::plan::{MissedRuns, Plan, Progress};
-use self::timing::Timing;
+use self::name::ScheduleName;
+use self::plan::{MissedRuns, Plan, Progress, Rules};
+use self::timing::{SpecificationError, Timing};
 use super::{
     Headers, NewTask, Record, Shard, ShardCount, TaskName, Timestamp, TopicName, Tracking,
 };
-use name::ScheduleName;
 
 /// The longest note, in bytes.
 const NOTE_BYTES_MAX: usize = 1024;
@@ -145,20 +144,6 @@ pub enum ScheduleChange {
     Overtaken,
 }
 
-/// The reason why a specification is refused.
-#[derive(Clone, PartialEq, Eq, Debug, Error)]
-#[error("{field}: {reason}")]
-pub struct SpecificationError {
-    pub field: &'static str,
-    pub reason: String,
-}
-
-impl SpecificationError {
-    pub fn new(field: &'static str, reason: impl Into<String>) -> Self {
-        Self { field, reason: reason.into() }
-    }
-}
-
 impl Specification {
     /// Returns the note, if it is short enough and Postgres can store it.
     ///
@@ -181,35 +166,7 @@ impl Specification {
 
     /// Decides which runs to make at `now`, for a schedule that has come this far.
     pub fn plan(&self, progress: Progress, now: Timestamp) -> Plan {
-        plan::plan(self, progress, now)
+        let Self { timing, runs_max, missed, .. } = self;
+        plan::plan(Rules { timing, runs_max: *runs_max, missed: *missed }, progress, now)
     }
-}
-
-/// A run of a schedule.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Run {
-    /// The nominal instant.
-    pub at: Timestamp,
-    /// Counts the runs of the schedule from 1.
-    pub number: u64,
-    /// The number of instants right before this one that got no run.
-    pub missed: u64,
-}
-
-impl Run {
-    /// Returns the headers that the record of the run has besides those of its schedule.
-    pub fn headers(&self, schedule: &ScheduleName) -> Headers {
-        let headers = triggered_headers(schedule, self.at)
-            .followed_by(&Headers::own([("punctual-run", self.number.to_string())]));
-        if self.missed == 0 {
-            return headers;
-        }
-        headers.followed_by(&Headers::own([("punctual-missed", self.missed.to_string())]))
-    }
-}
-
-/// Returns the headers of a run that a caller has triggered at `at`. It has no number, because it is
-/// none of the instants of the schedule.
-pub fn triggered_headers(schedule: &ScheduleName, at: Timestamp) -> Headers {
-    Headers::own([("punctual-schedule", schedule.to_string()), ("punctual-run-at", at.to_string())])
 }

@@ -2,7 +2,6 @@
 
 pub mod answers;
 pub mod permitted;
-pub mod schedules;
 
 use std::borrow::Cow;
 use std::fmt;
@@ -11,9 +10,10 @@ use std::time::Duration;
 
 use crate::access::Principal;
 use crate::access::permit::{BulkPermit, CancelManyPermit, Right};
+use crate::domain::schedule::{Schedule, ScheduleCondition};
 use crate::domain::{
-    Backlog, Cursor, NodeId, PrincipalName, Record, Selection, Shard, TaskId, TaskName, TaskState,
-    TaskView, Timestamp, TopicName, Tracking,
+    Backlog, Cursor, NodeId, PrincipalName, Record, ScheduleName, Selection, Shard, TaskId,
+    TaskName, TaskState, TaskView, Timestamp, TopicName, Tracking,
 };
 
 /// A task as requested: well-formed, but not yet checked against the cluster's clock, the topic and
@@ -299,6 +299,33 @@ pub struct BulkDone {
     /// When there is more: the search has covered everything up to here, and the next call may
     /// begin here.
     pub searched_to: Option<Cursor>,
+}
+
+/// A schedule to store under its name.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PutSchedule {
+    pub schedule: Schedule,
+    /// What the revision of the schedule of this name must be.
+    pub condition: ScheduleCondition,
+    /// Check everything, and store nothing.
+    pub is_dry_run: bool,
+}
+
+/// A place in the list of the schedules of a topic.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ScheduleRange {
+    /// The name after which the page begins.
+    pub after: Option<ScheduleName>,
+    pub limit: usize,
+}
+
+/// The run that a caller has triggered: a task that is due now.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Triggered {
+    pub id: TaskId,
+    pub name: TaskName,
+    pub state: TaskState,
+    pub schedule: Schedule,
 }
 
 /// The cluster as this node sees it.

@@ -4,8 +4,8 @@
 use std::collections::{BTreeMap, HashSet};
 use std::time::Duration;
 
-use punctual::domain::schedule::plan::Plan;
-use punctual::domain::schedule::{Run, ScheduleId};
+use punctual::domain::schedule::ScheduleId;
+use punctual::domain::schedule::plan::{Plan, Run};
 use punctual::domain::{ScheduleName, Shard, TaskId, Timestamp};
 use punctual::postgres::PostgresSettings;
 use punctual::postgres::schedules::make::{PlannedSchedule, RunMaker, RunTask};

@@ -24,8 +24,7 @@ use crate::api::request::{body, idempotency, preconditions};
 use crate::api::shared::ApiShared;
 use crate::domain::schedule::{ScheduleChange, StoredSchedule};
 use crate::domain::{ScheduleName, TaskName, TopicName};
-use crate::node::messages::schedules::{PutSchedule, ScheduleRange};
-use crate::node::messages::{Draft, Due, Refusal};
+use crate::node::messages::{Draft, Due, PutSchedule, Refusal, ScheduleRange};
 
 /// The number of schedules in a page, unless the request says otherwise.
 const LIMIT: usize = 100;

@@ -8,8 +8,9 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use super::{Run, Specification, SpecificationError};
-use crate::domain::Timestamp;
+use super::name::ScheduleName;
+use super::timing::{SpecificationError, Timing};
+use crate::domain::{Headers, Timestamp};
 
 /// Runs are made this long before they are due.
 pub const AHEAD: Duration = Duration::from_secs(60);
@@ -124,10 +125,48 @@ impl MissedPolicy {
     }
 }
 
-/// Plans the runs of a schedule at `now`, as its module says.
-pub(super) fn plan(specification: &Specification, progress: Progress, now: Timestamp) -> Plan {
+/// A run of a schedule.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Run {
+    /// The nominal instant.
+    pub at: Timestamp,
+    /// Counts the runs of the schedule from 1.
+    pub number: u64,
+    /// The number of instants right before this one that got no run.
+    pub missed: u64,
+}
+
+impl Run {
+    /// Returns the headers that the record of the run has besides those of its schedule.
+    pub fn headers(&self, schedule: &ScheduleName) -> Headers {
+        let headers = triggered_headers(schedule, self.at)
+            .followed_by(&Headers::own([("punctual-run", self.number.to_string())]));
+        if self.missed == 0 {
+            return headers;
+        }
+        headers.followed_by(&Headers::own([("punctual-missed", self.missed.to_string())]))
+    }
+}
+
+/// Returns the headers of a run that a caller has triggered at `at`. It has no number, because it is
+/// none of the instants of the schedule.
+pub fn triggered_headers(schedule: &ScheduleName, at: Timestamp) -> Headers {
+    Headers::own([("punctual-schedule", schedule.to_string()), ("punctual-run-at", at.to_string())])
+}
+
+/// What a plan needs of a schedule.
+#[derive(Clone, Copy, Debug)]
+pub struct Rules<'a> {
+    pub timing: &'a Timing,
+    /// The schedule ends after this many runs.
+    pub runs_max: Option<u64>,
+    pub missed: MissedRuns,
+}
+
+/// Plans the runs of a schedule at `now`, as this module says.
+pub(super) fn plan(rules: Rules<'_>, progress: Progress, now: Timestamp) -> Plan {
     let mut planning = Planning {
-        specification,
+        rules,
         now,
         next: Some(progress.next_run_at),
         plan: Plan {
@@ -148,7 +187,7 @@ pub(super) fn plan(specification: &Specification, progress: Progress, now: Times
 }
 
 struct Planning<'a> {
-    specification: &'a Specification,
+    rules: Rules<'a>,
     now: Timestamp,
     /// The first instant that the plan has not decided.
     next: Option<Timestamp>,
@@ -159,12 +198,12 @@ impl Planning<'_> {
     /// Decides the missed instants. Returns false when some of them are left for another plan.
     fn pass_missed(&mut self) -> bool {
         let missed_before = self.now.minus(MISSED_AFTER);
-        let policy = self.specification.missed;
+        let policy = self.rules.missed;
         let count_max = usize::from(policy.count_max);
         let mut kept = VecDeque::new();
         for _step in 0..STEPS_MAX {
             let Some(at) = self.next.filter(|at| *at < missed_before) else { break };
-            self.next = self.specification.timing.next_after(at);
+            self.next = self.rules.timing.next_after(at);
             kept.push_back(at);
             let is_old = policy.within.is_some_and(|within| at < self.now.minus(within));
             if kept.len() > count_max || is_old {
@@ -203,13 +242,13 @@ impl Planning<'_> {
                 return;
             }
             self.push(at);
-            self.next = self.specification.timing.next_after(at);
+            self.next = self.rules.timing.next_after(at);
             self.end_if_complete();
         }
     }
 
     fn push(&mut self, at: Timestamp) {
-        if self.specification.runs_max.is_some_and(|runs_max| self.plan.runs_made >= runs_max) {
+        if self.rules.runs_max.is_some_and(|runs_max| self.plan.runs_made >= runs_max) {
             return;
         }
         self.plan.runs_made = self.plan.runs_made.saturating_add(1);
@@ -218,7 +257,7 @@ impl Planning<'_> {
     }
 
     fn end_if_complete(&mut self) {
-        if self.specification.runs_max.is_some_and(|runs_max| self.plan.runs_made >= runs_max) {
+        if self.rules.runs_max.is_some_and(|runs_max| self.plan.runs_made >= runs_max) {
             self.next = None;
         }
     }

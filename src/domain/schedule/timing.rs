@@ -15,8 +15,8 @@ use std::time::Duration;
 use az::SaturatingAs as _;
 use jiff::civil::{Date, DateTime};
 use jiff::tz::Offset;
+use thiserror::Error;
 
-use super::SpecificationError;
 use super::cron::Cron;
 use super::zone::Zone;
 use crate::domain::Timestamp;
@@ -30,6 +30,20 @@ pub const EXCLUDED_MAX: usize = 366;
 /// The search ends after this many changes of the clocks: at two a year, beyond the 41 years of
 /// [`Cron::next`].
 const CHANGES_MAX: usize = 200;
+
+/// The reason why a specification is refused.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+#[error("{field}: {reason}")]
+pub struct SpecificationError {
+    pub field: &'static str,
+    pub reason: String,
+}
+
+impl SpecificationError {
+    pub fn new(field: &'static str, reason: impl Into<String>) -> Self {
+        Self { field, reason: reason.into() }
+    }
+}
 
 /// What becomes of a local time that does not exist, because the clocks skip it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

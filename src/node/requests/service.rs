@@ -33,10 +33,10 @@ use crate::domain::{
 use crate::kafka::LookUpError;
 use crate::node::messages::answers::{ConsumerCall, Heard, Target};
 use crate::node::messages::permitted::{FoundTask, PermittedDraft, TaskPermit};
-use crate::node::messages::schedules::{PutSchedule, ScheduleRange, Triggered};
 use crate::node::messages::{
     BulkDone, BulkRange, BulkSelection, ClusterView, NotReady, PageRange, PendingCounts, Placed,
-    Refusal, Requirement, SubmitAnswer, Unavailable, Verdict,
+    PutSchedule, Refusal, Requirement, ScheduleRange, SubmitAnswer, Triggered, Unavailable,
+    Verdict,
 };
 use crate::node::shared::NodeShared;
 use crate::postgres::lists::dead_letters::DeadLetterChange;

@@ -19,9 +19,11 @@ use crate::api::request::fields::{
 use crate::api::request::tracking;
 use crate::domain::schedule::cron::Cron;
 use crate::domain::schedule::plan::{MISSED_MAX, MissedPolicy, MissedRuns};
-use crate::domain::schedule::timing::{EXCLUDED_MAX, Gap, Overlap, Recurrence, Timing};
+use crate::domain::schedule::timing::{
+    EXCLUDED_MAX, Gap, Overlap, Recurrence, SpecificationError, Timing,
+};
 use crate::domain::schedule::zone::Zone;
-use crate::domain::schedule::{Schedule, ScheduleCondition, Specification, SpecificationError};
+use crate::domain::schedule::{Schedule, ScheduleCondition, Specification};
 use crate::domain::{ScheduleName, Timestamp, TopicName};
 
 /// The fields of a schedule.

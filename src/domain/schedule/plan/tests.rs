@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use proptest::prelude::*;
 
 use super::*;
+use crate::domain::schedule::Specification;
 use crate::domain::schedule::timing::{Recurrence, Timing};
 
 const T: i64 = 1_800_000_000;

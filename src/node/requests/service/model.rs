@@ -39,8 +39,7 @@ use crate::node::messages::{
 };
 use crate::postgres::lists::dead_letters::DeadLetterChange;
 
-/// The model's clock stands still: 2026-01-01T00:00:00Z.
-pub const NOW_MILLIS: i64 = 1_767_225_600_000;
+pub use self::schedules::NOW_MILLIS;
 const DELAY_MAX: Duration = Duration::from_secs(5 * 365 * 86_400);
 const SIZE_MAX: usize = 1000;
 

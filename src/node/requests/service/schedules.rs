@@ -3,17 +3,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::submitter::Submitter;
+use super::submitter::{Submitter, unanswered};
 use crate::access::permit::{self, Grant, Permit};
-use crate::domain::schedule::{
-    Schedule, ScheduleChange, ScheduleCondition, StoredSchedule, triggered_headers,
-};
+use crate::domain::schedule::plan::triggered_headers;
+use crate::domain::schedule::{Schedule, ScheduleChange, ScheduleCondition, StoredSchedule};
 use crate::domain::{
     PrincipalId, PrincipalName, Record, ScheduleName, TaskState, Timestamp, TopicName,
 };
 use crate::node::maintenance::run_keeper::NewSchedules;
-use crate::node::messages::schedules::{PutSchedule, Triggered};
-use crate::node::messages::{Draft, Due, Refusal, Unavailable};
+use crate::node::messages::{Draft, Due, PutSchedule, Refusal, Triggered, Unavailable};
 use crate::node::requests::intake::submission::Submission;
 use crate::node::requests::retry_policy::{
     Tries, refusal_of, refusal_of_look, unavailable_of, unavailable_of_look,
@@ -153,7 +151,7 @@ impl ScheduleService {
         let task = submitter.check_one(by, draft, arrived_at).await?;
         let answers = submitter.intake.enqueue(by, vec![Submission::new(0, task)]).await;
         let answer = answers.into_iter().next().map(|(_index, answer)| answer);
-        let accepted = answer.unwrap_or_else(super::unanswered)?;
+        let accepted = answer.unwrap_or_else(unanswered)?;
         let state = if accepted.is_new { accepted.state } else { TaskState::Scheduled };
         Ok(Some(Triggered { id: accepted.id, name, state, schedule: stored.schedule }))
     }

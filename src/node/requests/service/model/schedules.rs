@@ -2,11 +2,12 @@
 
 use parking_lot::Mutex;
 
-use super::NOW_MILLIS;
 use crate::domain::schedule::{ScheduleChange, ScheduleCondition, ScheduleId, StoredSchedule};
 use crate::domain::{ScheduleName, Shard, TaskId, TaskState, Timestamp, TopicName};
-use crate::node::messages::Refusal;
-use crate::node::messages::schedules::{PutSchedule, Triggered};
+use crate::node::messages::{PutSchedule, Refusal, Triggered};
+
+/// The model's clock stands still: 2026-01-01T00:00:00Z.
+pub const NOW_MILLIS: i64 = 1_767_225_600_000;
 
 #[derive(Debug, Default)]
 pub struct Schedules(Mutex<Vec<StoredSchedule>>);
