@@ -264,7 +264,7 @@ pub fn end_on_signals(command: &Command) -> Result<(), TaskFailure> {
         | Command::Outbox(_)
         | Command::Token(_)
         | Command::Auth(_)
-        | Command::Completions(_)
+        | Command::Print(_)
         | Command::Bench { .. } => false,
     };
     if ends_by_itself || !signals::needs_handlers() {

@@ -61,8 +61,8 @@ pub enum Command {
     Client(Box<client::ClientCommand>),
     Token(TokenCommand),
     Auth(AuthCommand),
-    /// A completion script to print.
-    Completions(Vec<u8>),
+    /// A completion script, or a manual page.
+    Print(Vec<u8>),
     Bench {
         args: Box<BenchArgs>,
         /// Properties of the consumer.
@@ -162,7 +162,8 @@ fn interpret(
         args::CommandArgs::Client(command) => Ok(Command::Client(Box::new(command))),
         args::CommandArgs::Token(args) => Ok(Command::Token(args.command)),
         args::CommandArgs::Auth(args) => Ok(Command::Auth(args.command)),
-        args::CommandArgs::Completions(args) => Ok(Command::Completions(completions(args.shell))),
+        args::CommandArgs::Completions(args) => Ok(Command::Print(completions(args.shell))),
+        args::CommandArgs::Man(args) => manual_page(args.command.as_deref()).map(Command::Print),
         args::CommandArgs::Bench(args) => bench(*args, host).and_then(|(args, kafka)| {
             fault(check(CheckedSettings::Consumer(&kafka))).map(|()| Command::Bench { args, kafka })
         }),
@@ -202,6 +203,25 @@ fn completions(shell: clap_complete::Shell) -> Vec<u8> {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut command(), "punctual", &mut script);
     script
+}
+
+/// Generates the manual page of a command, or of the whole program.
+fn manual_page(name: Option<&str>) -> Result<Vec<u8>, Vec<SettingProblem>> {
+    let problem = |text: String| vec![SettingProblem { flag: "COMMAND", text }];
+    let mut all = command();
+    all.build();
+    let one = match name {
+        None => Some(&all),
+        Some(name) => all.find_subcommand(name),
+    };
+    let one = one.ok_or_else(|| {
+        problem(format!("{} is no command; `punctual help` lists them", name.unwrap_or_default()))
+    })?;
+    let mut page = Vec::new();
+    clap_mangen::Man::new(one.clone())
+        .render(&mut page)
+        .map_err(|error| problem(error.to_string()))?;
+    Ok(page)
 }
 
 /// Builds the parser. Values of variables are kept out of the help, because one of them is a

@@ -36,7 +36,7 @@ async fn run(command: Command) -> Result<ExitCode, TaskFailure> {
         Command::Token(command) => return Ok(app::tokens::run(&command)),
         Command::Auth(command) => return Ok(app::tokens::run_auth(&command)),
         Command::Client(command) => return Ok(client::run(*command).await),
-        Command::Completions(script) => std::io::stdout().write_all(&script)?,
+        Command::Print(text) => std::io::stdout().write_all(&text)?,
         Command::Bench { args, kafka } => {
             return Ok(Box::pin(bench::run(*args, Property::pairs(&kafka))).await);
         }

@@ -94,6 +94,9 @@ pub(super) enum CommandArgs {
     /// Generates shell completions.
     #[command(after_help = COMPLETIONS_EXAMPLES)]
     Completions(Completions),
+    /// Generates the manual page of the program, or of one command.
+    #[command(after_help = MAN_EXAMPLES)]
+    Man(Man),
 }
 
 const SERVE_EXAMPLES: &str = "\
@@ -116,6 +119,11 @@ Examples:
   punctual completions zsh > ~/.zfunc/_punctual
   punctual completions fish > ~/.config/fish/completions/punctual.fish";
 
+const MAN_EXAMPLES: &str = "\
+Examples:
+  punctual man serve | man --local-file -
+  punctual man > /usr/local/share/man/man1/punctual.1";
+
 #[derive(Args, Debug)]
 pub(super) struct BenchWords {
     #[command(flatten)]
@@ -129,6 +137,13 @@ pub(super) struct Completions {
     /// The shell.
     #[arg(value_name = "SHELL")]
     pub shell: clap_complete::Shell,
+}
+
+#[derive(Args, Debug)]
+pub(super) struct Man {
+    /// The command. Without it, the page of the program lists all commands.
+    #[arg(value_name = "COMMAND")]
+    pub command: Option<String>,
 }
 
 #[derive(Args, Debug)]

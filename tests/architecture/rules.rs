@@ -132,6 +132,7 @@ const HOMES: &[(&str, &[&str])] = &[
     ("base64", &["access", "api", "client"]),
     ("clap", &["config", "client::args", "bench::args"]),
     ("clap_complete", &["config"]),
+    ("clap_mangen", &["config"]),
     ("crc32c", &["dev::broker"]),
     ("crc32fast", &["access::credential::token"]),
     ("croner", &["domain::schedule"]),

@@ -433,6 +433,14 @@ async fn exit_codes_say_what_a_script_should_do_next() {
         let output = program(&["completions", shell]).output().await.unwrap();
         assert!(output.status.success() && text(&output.stdout).contains("redrive"), "{shell}");
     }
+    for (words, part) in
+        [(&["man"][..], "punctual\\-serve(1)"), (&["man", "serve"], "\\-\\-drain\\-timeout")]
+    {
+        let output = program(words).output().await.unwrap();
+        assert!(output.status.success() && text(&output.stdout).contains(part), "{words:?}");
+    }
+    let output = program(&["man", "none"]).output().await.unwrap();
+    assert_eq!(output.status.code(), Some(2), "{}", text(&output.stderr));
 }
 
 #[tokio::test(flavor = "multi_thread")]
