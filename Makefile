@@ -2,7 +2,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help dev demo test faults bench run down build lint fmt docs fuzz sabotage prose book
+.PHONY: help dev demo test faults bench run down build dist lint fmt docs fuzz sabotage prose book
 
 RELEASE := $(abspath $(or $(CARGO_TARGET_DIR),target))/release
 # Every target builds the demo, too. An example brings the dev-dependencies, which switch on
@@ -56,6 +56,11 @@ down: ## stop Postgres, etcd and Kafka (data stays; `scripts/stack down --all --
 build: ## the release binary
 	@scripts/stack prerequisites
 	@$(RELEASE_BUILD)
+
+dist: ## packages for others in target/dist: tarball, Debian package, licences, SBOM, checksums
+	@scripts/stack prerequisites
+	@$(RELEASE_BUILD)
+	@scripts/dist $(RELEASE)/punctual target/dist
 
 fuzz: ## give the decoders bytes for SECONDS (60) each; TARGET=name of a test for one of them, FUZZ_SEED=n to look there again
 	@FUZZ_SECONDS=$(or $(SECONDS),60) cargo test --locked --test fuzz -- --nocapture $(TARGET)

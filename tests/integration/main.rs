@@ -33,6 +33,7 @@ mod dead_topics;
 mod delays;
 mod denied_topics;
 mod dev;
+mod dist;
 mod durability;
 mod etcd_login;
 mod examples;

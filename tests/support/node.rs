@@ -80,7 +80,8 @@ impl Node {
         Self::spawn_command(name, command, folder)
     }
 
-    fn spawn_command(name: &str, mut command: Command, folder: &Path) -> Self {
+    /// Starts a node with another program, or with other settings.
+    pub fn spawn_command(name: &str, mut command: Command, folder: &Path) -> Self {
         let log = folder.join(format!("{name}.log"));
         let file = File::create(&log).unwrap();
         command.args(["--node-name", name, "--listen", "127.0.0.1:0", "--log-format", "json"]);
