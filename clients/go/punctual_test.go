@@ -8,6 +8,7 @@ import (
 	"time"
 
 	punctual "punctual.example/client"
+	"punctual.example/client/punctualtest"
 )
 
 var (
@@ -118,6 +119,18 @@ func TestATokenAndACAFileAreUsed(t *testing.T) {
 	var failure *punctual.NoAnswer
 	_, err = open(t, url).Submit(ctx, topic, draft)
 	equal(t, errors.As(err, &failure) && !failure.IsUnknown, true)
+}
+
+func TestAMonthPassesInATest(t *testing.T) {
+	clients(t)
+	dev, month := punctualtest.Start(t, "orders:2"), 30*24*time.Hour
+	key := "order-7"
+	task := must[punctual.Task](t)(dev.Client().Submit(ctx, "orders", punctual.Draft{Key: &key, Payload: 7, Delay: month}))
+	equal(t, len(dev.Published("orders")), 0)
+	dev.Advance(month)
+	records := dev.Published("orders")
+	equal(t, len(records), 1)
+	equal(t, string(records[0].Payload)+records[0].Headers[punctual.HeaderTaskID], "7"+task.ID)
 }
 
 func TestWithoutANodeNothingWasDone(t *testing.T) {

@@ -4,7 +4,7 @@
 
 declare(strict_types=1);
 
-use Punctual\{Client, NoAnswer, Once, Problem, Verdict};
+use Punctual\{Client, DevServer, NoAnswer, Once, Problem, Verdict};
 
 spl_autoload_register(static fn (string $class) => require __DIR__ . '/../src/' . substr($class, 9) . '.php');
 
@@ -78,6 +78,16 @@ $story = [
         equal('unauthenticated', thrown(Problem::class, $anonymous)->slug);
         $distrustful = static fn () => (new Client($url))->submit($topic, $task);
         equal(false, thrown(NoAnswer::class, $distrustful)->isUnknown);
+    },
+    'a month passes in a test' => static function (): void {
+        $dev = new DevServer(['orders:2']);
+        $month = 30 * 86_400;
+        $task = $dev->client()->submit('orders', ['key' => 'order-7', 'payload' => ['order' => 7], 'delay' => $month]);
+        equal([], $dev->published('orders'));
+        $dev->advance($month);
+        [$record] = $dev->published('orders');
+        equal([['order' => 7], $task['id']], [$record['payload'], $record['headers'][Once::TASK_ID]]);
+        $dev->close();
     },
 ];
 

@@ -6,6 +6,7 @@ import unittest
 from datetime import datetime, timedelta, timezone
 
 from punctual import DUE_AT, TASK_ID, Client, NoAnswer, Once, Problem, Verdict, due_at, task_id
+from punctual.testing import DevServer
 
 HOUR = timedelta(hours=1)
 TOPIC = os.environ.get("PUNCTUAL_TOPIC")
@@ -80,6 +81,19 @@ class Story(unittest.TestCase):
         with self.assertRaises(NoAnswer) as caught:
             self.open(url).submit(TOPIC, 6, delay=HOUR)
         self.assertFalse(caught.exception.is_unknown)
+
+
+@unittest.skipUnless(TOPIC, "needs the program: tests/integration/clients.rs has built it")
+class Dev(unittest.TestCase):
+    def test_a_month_passes_in_a_test(self):
+        with DevServer("orders:2") as dev:
+            client = dev.client()
+            self.addCleanup(client.close)
+            task = client.submit("orders", {"order": 7}, key="order-7", delay=timedelta(days=30))
+            self.assertEqual(dev.published("orders"), [])
+            dev.advance(timedelta(days=30))
+            (record,) = dev.published("orders")
+            self.assertEqual((record["payload"], record["headers"][TASK_ID]), ({"order": 7}, task["id"]))
 
 
 class Rules(unittest.TestCase):

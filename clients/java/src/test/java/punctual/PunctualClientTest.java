@@ -95,6 +95,21 @@ class PunctualClientTest {
     }
 
     @Test
+    void aMonthPassesInATest() throws Exception {
+        assumeTrue(TOPIC != null);
+        try (var dev = DevServer.start("orders:2")) {
+            var draft = Draft.in(Duration.ofDays(30)).key("order-7").payload(Map.of("order", 7));
+            var task = dev.client().submit("orders", draft);
+            assertEquals(0, dev.published("orders").size());
+            dev.advance(Duration.ofDays(30));
+            var records = dev.published("orders");
+            assertEquals(1, records.size());
+            assertEquals(7, records.get(0).get("payload").get("order").asInt());
+            assertEquals(task.get("id"), records.get(0).get("headers").get(Once.TASK_ID));
+        }
+    }
+
+    @Test
     void withoutANodeNothingWasDone() {
         var alone = PunctualClient.to("http://127.0.0.1:1").retryFor(Duration.ofMillis(300)).build();
         var failure = assertThrows(NoAnswer.class, () -> alone.submit("demo", Draft.in(HOUR).payload(1)));

@@ -1,0 +1,112 @@
+// Package punctualtest runs a Punctual for a test, with a broker and a clock that the test sets.
+package punctualtest
+
+import (
+	"bufio"
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	punctual "punctual.example/client"
+)
+
+// Server is a `punctual dev` that ends with its test.
+type Server struct {
+	t testing.TB
+	// URL is the address of the REST API, Kafka the bootstrap server.
+	URL, Kafka string
+}
+
+// Record is a published record.
+type Record struct {
+	Key     string            `json:"key"`
+	Payload json.RawMessage   `json:"payload"`
+	Headers map[string]string `json:"headers"`
+}
+
+// Start starts a server with topics (NAME:PARTITIONS). The program is that of PUNCTUAL_BIN, or
+// punctual on the PATH.
+func Start(t testing.TB, topics ...string) *Server {
+	t.Helper()
+	words := []string{"dev", "--port", "0", "--kafka-port", "0", "--json"}
+	for _, topic := range topics {
+		words = append(words, "--topic="+topic)
+	}
+	command := exec.Command(cmp.Or(os.Getenv("PUNCTUAL_BIN"), "punctual"), words...)
+	for _, variable := range os.Environ() {
+		if !strings.HasPrefix(variable, "PUNCTUAL_") {
+			command.Env = append(command.Env, variable)
+		}
+	}
+	command.Stderr = os.Stderr
+	output, err := command.StdoutPipe()
+	if err == nil {
+		err = command.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		command.Process.Signal(syscall.SIGTERM)
+		command.Wait()
+	})
+	server := &Server{t: t}
+	line, err := bufio.NewReader(output).ReadBytes('\n')
+	if err == nil {
+		err = json.Unmarshal(line, server)
+	}
+	if err != nil {
+		t.Fatalf("punctual dev does not start: %v", err)
+	}
+	return server
+}
+
+// Client returns a client of the server.
+func (server *Server) Client() *punctual.Client {
+	server.t.Helper()
+	client, err := punctual.New(server.URL)
+	if err != nil {
+		server.t.Fatal(err)
+	}
+	return client
+}
+
+// Advance lets time pass. It returns when all that is due until then is published.
+func (server *Server) Advance(delay time.Duration) {
+	server.t.Helper()
+	body := fmt.Sprintf(`{"advance":"%dms"}`, delay.Milliseconds())
+	server.read(http.Post(server.URL+"/dev/clock", "application/json", strings.NewReader(body)))
+}
+
+// Published returns the records of a topic, in order.
+func (server *Server) Published(topic string) []Record {
+	server.t.Helper()
+	var answer struct{ Records []Record }
+	body := server.read(http.Get(server.URL + "/dev/published?topic=" + url.QueryEscape(topic)))
+	if err := json.Unmarshal(body, &answer); err != nil {
+		server.t.Fatal(err)
+	}
+	return answer.Records
+}
+
+func (server *Server) read(response *http.Response, err error) []byte {
+	server.t.Helper()
+	if err != nil {
+		server.t.Fatal(err)
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	if err != nil || response.StatusCode != http.StatusOK {
+		server.t.Fatalf("%d: %s (%v)", response.StatusCode, body, err)
+	}
+	return body
+}
