@@ -17,6 +17,7 @@ use parking_lot::Mutex;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, SanType};
 use tokio::process::Command;
 
+use crate::support::node::binary;
 use crate::support::{Cluster, Node};
 use crate::tokens::{AuthFile, run, text};
 
@@ -168,6 +169,7 @@ async fn keeps_its_promises(language: &str, mut command: Command) {
         .env("PUNCTUAL_CA_FILE", &secure.ca)
         .env("PUNCTUAL_TOKEN_FILE", &secure.token)
         .env("PUNCTUAL_TOPIC", &topic)
+        .env("PUNCTUAL_BIN", binary())
         .stdin(Stdio::null())
         .kill_on_drop(true);
     let output = tokio::time::timeout(DEADLINE, command.output()).await.unwrap().unwrap();

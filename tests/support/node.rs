@@ -38,12 +38,17 @@ pub fn program(arguments: &[&str]) -> Command {
     program_with(&[DEFAULT_SIGNALS], arguments)
 }
 
+/// Returns the path of the program.
+pub fn binary() -> PathBuf {
+    std::env::var_os("PUNCTUAL_BIN")
+        .unwrap_or_else(|| env!("CARGO_BIN_EXE_punctual").into())
+        .into()
+}
+
 /// As [`program`], with signals set by flags of `env`.
 fn program_with(signals: &[&str], arguments: &[&str]) -> Command {
-    let binary =
-        std::env::var_os("PUNCTUAL_BIN").unwrap_or_else(|| env!("CARGO_BIN_EXE_punctual").into());
     let mut command = Command::new("env");
-    command.args(signals).arg(binary);
+    command.args(signals).arg(binary());
     for (name, _) in
         std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("PUNCTUAL_"))
     {

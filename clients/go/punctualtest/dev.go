@@ -1,4 +1,5 @@
-// Package punctualtest runs a Punctual for a test, with a broker and a clock that the test sets.
+// Package punctualtest runs `punctual dev` for a test: a node with a broker, and a clock that the test
+// sets.
 package punctualtest
 
 import (
@@ -19,12 +20,15 @@ import (
 	punctual "punctual.example/client"
 )
 
-// Server is a `punctual dev` that ends with its test.
+// Server is a dev server that ends with its test.
 type Server struct {
 	t testing.TB
 	// URL is the address of the REST API, Kafka the bootstrap server.
 	URL, Kafka string
 }
+
+// The server gives up on a task that it cannot publish for 10 seconds.
+var caller = http.Client{Timeout: time.Minute}
 
 // Record is a published record.
 type Record struct {
@@ -33,8 +37,8 @@ type Record struct {
 	Headers map[string]string `json:"headers"`
 }
 
-// Start starts a server with topics (NAME:PARTITIONS). The program is that of PUNCTUAL_BIN, or
-// punctual on the PATH.
+// Start starts a server with topics (NAME:PARTITIONS). The program is that of PUNCTUAL_BIN, otherwise
+// punctual from the PATH.
 func Start(t testing.TB, topics ...string) *Server {
 	t.Helper()
 	words := []string{"dev", "--port", "0", "--kafka-port", "0", "--json"}
@@ -53,7 +57,7 @@ func Start(t testing.TB, topics ...string) *Server {
 		err = command.Start()
 	}
 	if err != nil {
-		t.Fatal(err)
+		t.Fatalf("start punctual dev: %v", err)
 	}
 	t.Cleanup(func() {
 		command.Process.Signal(syscall.SIGTERM)
@@ -65,7 +69,7 @@ func Start(t testing.TB, topics ...string) *Server {
 		err = json.Unmarshal(line, server)
 	}
 	if err != nil {
-		t.Fatalf("punctual dev does not start: %v", err)
+		t.Fatalf("punctual dev has ended, its errors are above: %v", err)
 	}
 	return server
 }
@@ -80,18 +84,18 @@ func (server *Server) Client() *punctual.Client {
 	return client
 }
 
-// Advance lets time pass. It returns when all that is due until then is published.
-func (server *Server) Advance(delay time.Duration) {
+// Advance lets time pass. It returns when every task that is due until then is published.
+func (server *Server) Advance(span time.Duration) {
 	server.t.Helper()
-	body := fmt.Sprintf(`{"advance":"%dms"}`, delay.Milliseconds())
-	server.read(http.Post(server.URL+"/dev/clock", "application/json", strings.NewReader(body)))
+	body := fmt.Sprintf(`{"advance":"%dms"}`, span.Milliseconds())
+	server.read(caller.Post(server.URL+"/dev/clock", "application/json", strings.NewReader(body)))
 }
 
 // Published returns the records of a topic, in order.
 func (server *Server) Published(topic string) []Record {
 	server.t.Helper()
 	var answer struct{ Records []Record }
-	body := server.read(http.Get(server.URL + "/dev/published?topic=" + url.QueryEscape(topic)))
+	body := server.read(caller.Get(server.URL + "/dev/published?topic=" + url.QueryEscape(topic)))
 	if err := json.Unmarshal(body, &answer); err != nil {
 		server.t.Fatal(err)
 	}

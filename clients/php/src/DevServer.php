@@ -4,9 +4,15 @@ declare(strict_types=1);
 
 namespace Punctual;
 
-/** For tests: runs `punctual dev`, with a broker and a clock that a test sets, until it is closed. */
+/**
+ * For tests: runs `punctual dev` until it is closed, a node with a broker, and a clock that the test
+ * sets.
+ */
 final class DevServer
 {
+    /** In seconds. The server gives up on a task that it cannot publish for 10 seconds. */
+    private const TIMEOUT = 60;
+
     public readonly string $url;
     /** The bootstrap server for Kafka clients. */
     public readonly string $kafka;
@@ -15,20 +21,27 @@ final class DevServer
 
     /**
      * @param list<string> $topics  NAME:PARTITIONS
-     * @param ?string      $program else that of PUNCTUAL_BIN, or `punctual` on the PATH
+     * @param ?string      $program by default that of PUNCTUAL_BIN, otherwise `punctual` from the PATH
      */
     public function __construct(array $topics = [], ?string $program = null)
     {
         $program ??= getenv('PUNCTUAL_BIN') ?: 'punctual';
         $words = [$program, 'dev', '--port', '0', '--kafka-port', '0', '--json'];
         $words = [...$words, ...array_map(static fn (string $topic) => "--topic={$topic}", $topics)];
-        $environment = array_filter(getenv(), static fn ($name) => !str_starts_with($name, 'PUNCTUAL_'), ARRAY_FILTER_USE_KEY);
-        $this->process = proc_open($words, [1 => ['pipe', 'w'], 2 => STDERR], $pipes, null, $environment);
-        $told = json_decode(fgets($pipes[1]) ?: 'null', true);
-        if (!is_array($told)) {
+        $isKept = static fn (string $name) => !str_starts_with($name, 'PUNCTUAL_');
+        $environment = array_filter(getenv(), $isKept, ARRAY_FILTER_USE_KEY);
+        $ways = [1 => ['pipe', 'w'], 2 => STDERR];
+        $this->process = proc_open($words, $ways, $pipes, null, $environment);
+        $places = json_decode(fgets($pipes[1]) ?: 'null', true);
+        if (!is_array($places)) {
             throw new \RuntimeException('punctual dev has ended: its errors are above');
         }
-        ['url' => $this->url, 'kafka' => $this->kafka] = $told;
+        ['url' => $this->url, 'kafka' => $this->kafka] = $places;
+    }
+
+    public function __destruct()
+    {
+        $this->close();
     }
 
     public function client(): Client
@@ -36,11 +49,15 @@ final class DevServer
         return new Client($this->url);
     }
 
-    /** Lets seconds pass. Returns when all that is due until then is published. */
+    /** Lets seconds pass. Returns when every task that is due until then is published. */
     public function advance(float $seconds): void
     {
-        $body = json_encode(['advance' => (int) round($seconds * 1000) . 'ms'], JSON_THROW_ON_ERROR);
-        $this->send('/dev/clock', ['method' => 'POST', 'header' => 'content-type: application/json', 'content' => $body]);
+        $span = (int) round($seconds * 1000) . 'ms';
+        $this->send('/dev/clock', [
+            'method' => 'POST',
+            'header' => 'content-type: application/json',
+            'content' => json_encode(['advance' => $span], JSON_THROW_ON_ERROR),
+        ]);
     }
 
     /** Returns the records of a topic, in order. */
@@ -51,13 +68,21 @@ final class DevServer
 
     public function close(): void
     {
-        proc_terminate($this->process);
-        proc_close($this->process);
+        if (is_resource($this->process)) {
+            proc_terminate($this->process);
+            proc_close($this->process);
+        }
     }
 
     private function send(string $path, array $options): array
     {
-        $text = file_get_contents($this->url . $path, false, stream_context_create(['http' => $options]));
-        return $text === false ? throw new \RuntimeException("{$path} is refused") : json_decode($text, true);
+        $options += ['timeout' => self::TIMEOUT, 'ignore_errors' => true];
+        $context = stream_context_create(['http' => $options]);
+        $text = file_get_contents($this->url . $path, false, $context);
+        $answer = json_decode($text ?: 'null', true);
+        if (!is_array($answer) || isset($answer['status'])) {
+            throw new \RuntimeException("{$path}: " . ($text ?: 'no answer'));
+        }
+        return $answer;
     }
 }

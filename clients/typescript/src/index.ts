@@ -9,5 +9,5 @@ export {
     type Verdict,
 } from './client.js';
 export { DUE_AT, Once, TASK_ID, dueAt, taskId } from './consumer.js';
-export { DevServer } from './testing.js';
 export { NoAnswer, Problem } from './problems.js';
+export { DevServer, type PublishedRecord } from './testing.js';

@@ -1,4 +1,4 @@
-/** For tests: a Punctual of their own, with a broker and a clock that a test sets. */
+/** For tests: a dev server, which is a node with a broker, and a clock that the test sets. */
 
 import { spawn, type ChildProcess } from 'node:child_process';
 import { once } from 'node:events';
@@ -6,47 +6,76 @@ import { createInterface } from 'node:readline';
 
 import { Client } from './client.js';
 
+/** In milliseconds. The server gives up on a task that it cannot publish for 10 seconds. */
+const TIMEOUT = 60_000;
+
+/** A record that was published. */
+export interface PublishedRecord {
+    key?: string;
+    payload?: any;
+    headers: { [name: string]: string };
+}
+
 /** Runs `punctual dev` until it is closed. */
 export class DevServer {
-    private constructor(private readonly process: ChildProcess, readonly url: string, readonly kafka: string) {}
+    private constructor(
+        private readonly process: ChildProcess,
+        readonly url: string,
+        readonly kafka: string,
+    ) {}
 
-    /** The program is that of PUNCTUAL_BIN, or `punctual` on the PATH. */
-    static async start(topics: string[] = [], program = process.env.PUNCTUAL_BIN ?? 'punctual'): Promise<DevServer> {
-        const words = ['dev', '--port', '0', '--kafka-port', '0', '--json', ...topics.map((topic) => `--topic=${topic}`)];
-        const env = Object.fromEntries(Object.entries(process.env).filter(([name]) => !name.startsWith('PUNCTUAL_')));
+    /**
+     * Starts a server with topics (NAME:PARTITIONS). The program is that of PUNCTUAL_BIN by default,
+     * otherwise `punctual` from the PATH.
+     */
+    static async start(
+        topics: string[] = [],
+        program = process.env.PUNCTUAL_BIN ?? 'punctual',
+    ): Promise<DevServer> {
+        const words = ['dev', '--port', '0', '--kafka-port', '0', '--json'];
+        words.push(...topics.map((topic) => `--topic=${topic}`));
+        const variables = Object.entries(process.env);
+        const env = Object.fromEntries(
+            variables.filter(([name]) => !name.startsWith('PUNCTUAL_')),
+        );
         const child = spawn(program, words, { env, stdio: ['ignore', 'pipe', 'inherit'] });
         const lines = createInterface(child.stdout);
         const ended = once(child, 'exit').then(([code]) => {
-            throw new Error(`punctual dev has ended with ${code}`);
+            throw new Error(`punctual dev has ended with ${code}: its errors are above`);
         });
         const [line] = await Promise.race([once(lines, 'line'), ended]);
         ended.catch(() => {}); // its end later is no failure
-        const told = JSON.parse(line);
-        return new DevServer(child, told.url, told.kafka);
+        const places = JSON.parse(line);
+        return new DevServer(child, places.url, places.kafka);
     }
 
     client(): Client {
         return new Client(this.url);
     }
 
-    /** Lets milliseconds pass. Returns when all that is due until then is published. */
+    /** Lets milliseconds pass. Returns when every task that is due until then is published. */
     async advance(milliseconds: number): Promise<void> {
-        const body = JSON.stringify({ advance: `${milliseconds}ms` });
         const headers = { 'content-type': 'application/json' };
-        const answer = await fetch(`${this.url}/dev/clock`, { method: 'POST', headers, body });
-        if (!answer.ok) throw new Error(await answer.text());
+        const body = JSON.stringify({ advance: `${milliseconds}ms` });
+        await this.send('/dev/clock', { method: 'POST', headers, body });
     }
 
     /** Returns the records of a topic, in order. */
-    async published(topic: string): Promise<{ key?: string; payload?: any; headers: { [name: string]: string } }[]> {
-        const answer = await fetch(`${this.url}/dev/published?topic=${encodeURIComponent(topic)}`);
-        if (!answer.ok) throw new Error(await answer.text());
-        return ((await answer.json()) as { records: any[] }).records;
+    async published(topic: string): Promise<PublishedRecord[]> {
+        const answer = await this.send(`/dev/published?topic=${encodeURIComponent(topic)}`, {});
+        return (answer as { records: PublishedRecord[] }).records;
     }
 
     async close(): Promise<void> {
         const ended = once(this.process, 'exit');
         this.process.kill();
         await ended;
+    }
+
+    private async send(path: string, request: RequestInit): Promise<unknown> {
+        const signal = AbortSignal.timeout(TIMEOUT);
+        const answer = await fetch(this.url + path, { ...request, signal });
+        if (!answer.ok) throw new Error(await answer.text());
+        return answer.json();
     }
 }

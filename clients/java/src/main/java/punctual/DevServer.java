@@ -5,27 +5,40 @@ import java.io.BufferedReader;
 import java.io.IOException;
 import java.io.InputStreamReader;
 import java.net.URI;
+import java.net.URLEncoder;
 import java.net.http.HttpClient;
 import java.net.http.HttpRequest;
 import java.net.http.HttpResponse.BodyHandlers;
+import java.nio.charset.StandardCharsets;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.List;
 
-/** For tests: runs {@code punctual dev}, with a broker and a clock that a test sets, until it is closed. */
+/**
+ * For tests: runs {@code punctual dev} until it is closed, a node with a broker, and a clock that the
+ * test sets.
+ */
 public final class DevServer implements AutoCloseable {
-    private final Process process;
-    private final JsonNode told;
+    /** The server gives up on a task that it cannot publish for 10 seconds. */
+    private static final Duration TIMEOUT = Duration.ofMinutes(1);
 
-    private DevServer(Process process, JsonNode told) {
+    private final HttpClient http = HttpClient.newHttpClient();
+    private final Process process;
+    private final JsonNode places;
+
+    private DevServer(Process process, JsonNode places) {
         this.process = process;
-        this.told = told;
+        this.places = places;
     }
 
-    /** Topics are NAME:PARTITIONS. The program is that of PUNCTUAL_BIN, or {@code punctual} on the PATH. */
+    /**
+     * Starts a server with topics (NAME:PARTITIONS). The program is that of PUNCTUAL_BIN, otherwise
+     * {@code punctual} from the PATH.
+     */
     public static DevServer start(String... topics) throws IOException {
         var program = System.getenv().getOrDefault("PUNCTUAL_BIN", "punctual");
-        var words = new ArrayList<>(List.of(program, "dev", "--port", "0", "--kafka-port", "0", "--json"));
+        var words = new ArrayList<>(
+            List.of(program, "dev", "--port", "0", "--kafka-port", "0", "--json"));
         for (String topic : topics) words.add("--topic=" + topic);
         var builder = new ProcessBuilder(words).redirectError(ProcessBuilder.Redirect.INHERIT);
         builder.environment().keySet().removeIf(name -> name.startsWith("PUNCTUAL_"));
@@ -36,32 +49,37 @@ public final class DevServer implements AutoCloseable {
     }
 
     public String url() {
-        return told.get("url").asText();
+        return places.get("url").asText();
     }
 
     /** The bootstrap server for Kafka clients. */
     public String kafka() {
-        return told.get("kafka").asText();
+        return places.get("kafka").asText();
     }
 
     public PunctualClient client() {
         return PunctualClient.to(url()).build();
     }
 
-    /** Lets time pass. Returns when all that is due until then is published. */
-    public void advance(Duration delay) throws IOException, InterruptedException {
-        var body = Draft.JSON.createObjectNode().put("advance", delay.toMillis() + "ms").toString();
-        send(HttpRequest.newBuilder(URI.create(url() + "/dev/clock")).header("content-type", "application/json")
+    /** Lets time pass. Returns when every task that is due until then is published. */
+    public void advance(Duration span) throws IOException, InterruptedException {
+        var body = Draft.JSON.createObjectNode().put("advance", span.toMillis() + "ms").toString();
+        send(request("/dev/clock").header("content-type", "application/json")
             .POST(HttpRequest.BodyPublishers.ofString(body)));
     }
 
     /** Returns the records of a topic, in order. */
     public JsonNode published(String topic) throws IOException, InterruptedException {
-        return send(HttpRequest.newBuilder(URI.create(url() + "/dev/published?topic=" + topic))).get("records");
+        var name = URLEncoder.encode(topic, StandardCharsets.UTF_8);
+        return send(request("/dev/published?topic=" + name)).get("records");
     }
 
-    private static JsonNode send(HttpRequest.Builder request) throws IOException, InterruptedException {
-        var answer = HttpClient.newHttpClient().send(request.build(), BodyHandlers.ofString());
+    private HttpRequest.Builder request(String path) {
+        return HttpRequest.newBuilder(URI.create(url() + path)).timeout(TIMEOUT);
+    }
+
+    private JsonNode send(HttpRequest.Builder request) throws IOException, InterruptedException {
+        var answer = http.send(request.build(), BodyHandlers.ofString());
         if (answer.statusCode() != 200) throw new IOException(answer.body());
         return Draft.JSON.readTree(answer.body());
     }
