@@ -163,7 +163,7 @@ fn interpret(
         args::CommandArgs::Token(args) => Ok(Command::Token(args.command)),
         args::CommandArgs::Auth(args) => Ok(Command::Auth(args.command)),
         args::CommandArgs::Completions(args) => Ok(Command::Print(completions(args.shell))),
-        args::CommandArgs::Man(args) => manual_page(args.command.as_deref()).map(Command::Print),
+        args::CommandArgs::Man(args) => manual_page(&args.words).map(Command::Print),
         args::CommandArgs::Bench(args) => bench(*args, host).and_then(|(args, kafka)| {
             fault(check(CheckedSettings::Consumer(&kafka))).map(|()| Command::Bench { args, kafka })
         }),
@@ -205,20 +205,18 @@ fn completions(shell: clap_complete::Shell) -> Vec<u8> {
     script
 }
 
-/// Generates the manual page of a command, or of the whole program.
-fn manual_page(name: Option<&str>) -> Result<Vec<u8>, Vec<SettingProblem>> {
+/// Generates the manual page of a command, or of the whole program if there are no words.
+fn manual_page(words: &[String]) -> Result<Vec<u8>, Vec<SettingProblem>> {
     let problem = |text: String| vec![SettingProblem { flag: "COMMAND", text }];
-    let mut all = command();
+    // The help of each command has its own page.
+    let mut all = command().disable_help_subcommand(true);
     all.build();
-    let one = match name {
-        None => Some(&all),
-        Some(name) => all.find_subcommand(name),
-    };
-    let one = one.ok_or_else(|| {
-        problem(format!("{} is no command; `punctual help` lists them", name.unwrap_or_default()))
+    let found = words.iter().try_fold(&all, |found, word| found.find_subcommand(word));
+    let found = found.ok_or_else(|| {
+        problem(format!("{} is no command; `punctual help` lists them", words.join(" ")))
     })?;
     let mut page = Vec::new();
-    clap_mangen::Man::new(one.clone())
+    clap_mangen::Man::new(found.clone())
         .render(&mut page)
         .map_err(|error| problem(error.to_string()))?;
     Ok(page)

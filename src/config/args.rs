@@ -122,6 +122,7 @@ Examples:
 const MAN_EXAMPLES: &str = "\
 Examples:
   punctual man serve | man --local-file -
+  punctual man token new | man --local-file -
   punctual man > /usr/local/share/man/man1/punctual.1";
 
 #[derive(Args, Debug)]
@@ -141,9 +142,9 @@ pub(super) struct Completions {
 
 #[derive(Args, Debug)]
 pub(super) struct Man {
-    /// The command. Without it, the page of the program lists all commands.
+    /// The words of the command. Without them, the page of the program lists all commands.
     #[arg(value_name = "COMMAND")]
-    pub command: Option<String>,
+    pub words: Vec<String>,
 }
 
 #[derive(Args, Debug)]

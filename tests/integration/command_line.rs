@@ -433,9 +433,11 @@ async fn exit_codes_say_what_a_script_should_do_next() {
         let output = program(&["completions", shell]).output().await.unwrap();
         assert!(output.status.success() && text(&output.stdout).contains("redrive"), "{shell}");
     }
-    for (words, part) in
-        [(&["man"][..], "punctual\\-serve(1)"), (&["man", "serve"], "\\-\\-drain\\-timeout")]
-    {
+    for (words, part) in [
+        (&["man"][..], "punctual\\-serve(1)"),
+        (&["man", "serve"], "\\-\\-drain\\-timeout"),
+        (&["man", "token", "new"], "\\-\\-principal"),
+    ] {
         let output = program(words).output().await.unwrap();
         assert!(output.status.success() && text(&output.stdout).contains(part), "{words:?}");
     }
