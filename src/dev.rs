@@ -17,6 +17,7 @@ mod keeper;
 mod postgres_server;
 mod time;
 
+use std::net::{Ipv4Addr, TcpListener};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -69,6 +70,7 @@ const NODE_FLAGS: [&str; 14] = [
 /// When one of its parts cannot start, or fails.
 pub async fn run(settings: DevSettings) -> Result<(), TaskFailure> {
     let began_at = clock::monotonic();
+    check_port(settings.port)?;
     match &settings.postgres {
         DevPostgres::Own(folder) => {
             let mut server = PostgresServer::start(&settings.path, folder.as_deref()).await?;
@@ -85,6 +87,18 @@ pub async fn run(settings: DevSettings) -> Result<(), TaskFailure> {
         }
         DevPostgres::Real(url) => Box::pin(serve(&settings, url.expose(), began_at)).await,
     }
+}
+
+/// Refuses a port that is taken, before Postgres is started. The node listens on it later.
+fn check_port(port: u16) -> Result<(), TaskFailure> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).map_err(|error| {
+        format!(
+            "listen on 127.0.0.1:{port} for the REST API: {error}; another node may be running \
+             there, and --port 0 takes a free port"
+        )
+    })?;
+    drop(listener);
+    Ok(())
 }
 
 async fn serve(

@@ -1,7 +1,7 @@
 //! A Postgres of the dev server's own: finds its programs, makes its folder, and starts the keeper.
 
 use std::ffi::OsStr;
-use std::fs;
+use std::fs::{self, File, TryLockError};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt as _, chown};
 use std::path::{Path, PathBuf};
@@ -36,6 +36,8 @@ pub struct PostgresServer {
     /// The keeper ends when this is closed.
     leash: Option<ChildStdin>,
     words: ChildStdout,
+    /// Keeps other dev servers away from the folder of `--data`.
+    _lock: Option<File>,
 }
 
 impl PostgresServer {
@@ -48,10 +50,9 @@ impl PostgresServer {
         let programs = find_programs(path, folder.and_then(version_of_data)).await?;
         let runs_as =
             if rustix::process::geteuid().is_root() { Some(unprivileged()?) } else { None };
-        let is_temporary = folder.is_none();
-        let folder = match folder {
-            Some(folder) => prepare_folder(folder)?,
-            None => make_temporary_folder()?,
+        let (folder, lock) = match folder {
+            Some(folder) => prepare_folder(folder).map(|(folder, lock)| (folder, Some(lock)))?,
+            None => (make_temporary_folder()?, None),
         };
         if let Some((user, group)) = runs_as {
             chown(&folder, Some(user), Some(group)).map_err(|error| {
@@ -60,7 +61,7 @@ impl PostgresServer {
         }
         let mut command = Command::new(std::env::current_exe()?);
         command.arg("dev-postgres").arg("--programs").arg(&programs).arg("--folder").arg(&folder);
-        if is_temporary {
+        if lock.is_none() {
             command.arg("--temporary");
         }
         if let Some((user, group)) = runs_as {
@@ -73,7 +74,7 @@ impl PostgresServer {
         let (Some(leash), Some(words)) = (keeper.stdin.take(), keeper.stdout.take()) else {
             return Err("the keeper of Postgres has no pipes".into());
         };
-        Ok(Self { folder, keeper, leash: Some(leash), words })
+        Ok(Self { folder, keeper, leash: Some(leash), words, _lock: lock })
     }
 
     /// Returns the URL of the database, by way of a Unix socket.
@@ -206,8 +207,9 @@ fn make_temporary_folder() -> Result<PathBuf, TaskFailure> {
     Ok(folder)
 }
 
-/// Makes the folder of `--data`, or checks that it is one of a dev server.
-fn prepare_folder(folder: &Path) -> Result<PathBuf, TaskFailure> {
+/// Makes the folder of `--data`, or checks that it is one of a dev server. Returns its path and its
+/// lock.
+fn prepare_folder(folder: &Path) -> Result<(PathBuf, File), TaskFailure> {
     if !folder.exists() {
         make(folder)?;
     }
@@ -226,9 +228,17 @@ fn prepare_folder(folder: &Path) -> Result<PathBuf, TaskFailure> {
         )
         .into());
     }
+    let lock =
+        File::open(&mark).map_err(|error| format!("--data: open {}: {error}", mark.display()))?;
+    lock.try_lock().map_err(|error| match error {
+        TryLockError::WouldBlock => {
+            format!("--data: another `punctual dev` uses {}; end it first", folder.display())
+        }
+        TryLockError::Error(error) => format!("--data: lock {}: {error}", mark.display()),
+    })?;
     let folder = folder.canonicalize()?;
     check_length(&folder)?;
-    Ok(folder)
+    Ok((folder, lock))
 }
 
 fn make(folder: &Path) -> Result<(), TaskFailure> {
@@ -270,9 +280,12 @@ mod tests {
     #[test]
     fn a_folder_of_somebody_else_is_refused() {
         let folder = make_temporary_folder().unwrap();
-        let prepared = prepare_folder(&folder.join("new")).unwrap();
+        let (prepared, lock) = prepare_folder(&folder.join("new")).unwrap();
         assert!(prepared.join(MARK).is_file());
-        assert_eq!(prepare_folder(&prepared).unwrap(), prepared);
+        let told = prepare_folder(&prepared).unwrap_err().to_string();
+        assert!(told.contains("another `punctual dev`"), "{told}");
+        drop(lock);
+        assert_eq!(prepare_folder(&prepared).unwrap().0, prepared);
         let told = prepare_folder(&folder).unwrap_err().to_string();
         assert!(told.contains("was not made by `punctual dev`"), "{told}");
         fs::remove_dir_all(&folder).unwrap();

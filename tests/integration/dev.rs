@@ -1,89 +1,19 @@
 //! `punctual dev`: one command with a Postgres and a broker of its own, and a clock that tests set.
 
-use std::path::{Path, PathBuf};
-use std::process::{ExitStatus, Stdio};
+use std::path::Path;
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use tokio::io::{AsyncBufReadExt as _, BufReader};
-use tokio::process::{Child, Command};
+use tokio::process::Command;
 
+use crate::support::dev_server::{DevServer, command};
 use crate::support::node::program;
-use crate::support::{Api, Cluster, Consumer, eventually};
+use crate::support::{Cluster, Consumer, eventually};
 
-/// A debug build beside other tests makes a database and starts.
-const START_DEADLINE: Duration = Duration::from_secs(60);
 const SOON: Duration = Duration::from_secs(20);
 /// A client in Java needs seconds to start beside other tests.
 const CLIENT_DEADLINE: Duration = Duration::from_secs(180);
-
-/// A running dev server, which is killed when dropped.
-struct DevServer {
-    child: Child,
-    api: Api,
-    kafka: String,
-    database_url: String,
-}
-
-fn command(arguments: &[&str]) -> Command {
-    let mut command = program(&["dev", "--port", "0", "--json"]);
-    command.args(arguments).stdout(Stdio::piped()).stderr(Stdio::piped());
-    command
-}
-
-impl DevServer {
-    async fn start(arguments: &[&str]) -> Self {
-        let mut child = command(arguments).spawn().unwrap();
-        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        let line = tokio::time::timeout(START_DEADLINE, lines.next_line()).await;
-        let line = line.expect("dev starts in time").unwrap();
-        let Some(line) = line else {
-            let output = child.wait_with_output().await.unwrap();
-            panic!("dev has ended: {}", String::from_utf8_lossy(&output.stderr));
-        };
-        let told: Value = serde_json::from_str(&line).unwrap();
-        let text = |name: &str| told[name].as_str().unwrap_or_default().to_owned();
-        Self {
-            child,
-            api: Api::new(text("url")),
-            kafka: text("kafka"),
-            database_url: text("database_url"),
-        }
-    }
-
-    /// Starts with everything of its own, on free ports.
-    async fn own() -> Self {
-        Self::start(&["--kafka-port", "0", "--topic", "demo:4", "--topic", "one"]).await
-    }
-
-    /// Returns the folder of its Postgres.
-    fn folder(&self) -> PathBuf {
-        let (_, rest) = self.database_url.split_once("host=").unwrap();
-        PathBuf::from(rest.split('&').next().unwrap())
-    }
-
-    fn signal(&self, signal: &str) {
-        let pid = self.child.id().unwrap().to_string();
-        let status = std::process::Command::new("kill").args(["-s", signal, &pid]).status();
-        assert!(status.unwrap().success());
-    }
-
-    async fn exit(&mut self) -> ExitStatus {
-        tokio::time::timeout(SOON, self.child.wait()).await.expect("dev ends in time").unwrap()
-    }
-
-    async fn clock(&self, change: Value) -> Value {
-        let answer = self.api.post("/dev/clock", change.to_string()).await;
-        assert_eq!(answer.status, 200, "{}", answer.text);
-        answer.json()
-    }
-
-    async fn published(&self, topic: &str) -> Vec<Value> {
-        let answer = self.api.get(&format!("/dev/published?topic={topic}")).await;
-        assert_eq!(answer.status, 200, "{}", answer.text);
-        answer.json()["records"].as_array().unwrap().clone()
-    }
-}
 
 /// Returns the processes that work in a folder or below it.
 fn processes_in(folder: &Path) -> usize {
@@ -140,14 +70,14 @@ async fn the_clock_publishes_all_that_is_due_until_then_in_order_and_at_its_time
         let task = json!({ "topic": "one", "delay": delay, "payload": delay });
         ids.push((delay, dev.api.submit(&task).await.id));
     }
-    let began = Instant::now();
+    let (began, end_ms) = (Instant::now(), crate::support::now_ms() + 30 * 86_400_000);
     let state = dev.clock(json!({ "advance": "30d" })).await;
     let took = began.elapsed();
     let published = dev.published("one").await;
     let payloads: Vec<&str> =
         published.iter().map(|record| record["payload"].as_str().unwrap()).collect();
     assert_eq!(payloads, ["10s", "1h", "1d", "72h", "29d", "30d"], "after {took:?}");
-    assert!(state["ahead_ms"].as_u64().unwrap() >= 30 * 86_400_000 - 1_000, "{state}");
+    assert!(millis_of(&state["now"]) >= end_ms, "{state}");
     for (delay, id) in &ids {
         let task = dev.api.get(&format!("/v1/tasks/{id}")).await.json();
         if *delay == "40d" {
@@ -191,6 +121,69 @@ async fn a_task_due_in_30_days_arrives_within_seconds() {
     eprintln!("30 days took {took:?}");
     // The tests beside this one use the same cores.
     assert!(took < Duration::from_secs(5), "{took:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn deadlines_and_retries_of_a_tracked_task_follow_the_clock() {
+    let dev = DevServer::own().await;
+    let retry = json!({ "attempts_max": 3, "backoff_min": "10m", "backoff_factor": 1 });
+    let task = json!({ "topic": "one", "delay": "1d", "payload": 1, "ttr": "1h", "retry": retry });
+    let id = dev.api.submit(&task).await.id;
+    let path = format!("/v1/tasks/{id}");
+    let call = async |verb: &str, body: Value| {
+        let answer = dev.api.post(&format!("{path}/{verb}"), body.to_string()).await;
+        assert_eq!(answer.status, 200, "{verb}: {}", answer.text);
+    };
+    // Lets time pass. Then the task has this state, after so many attempts.
+    let passes = async |span: &str, state: &str, attempts: usize| {
+        dev.clock(json!({ "advance": span })).await;
+        let task = dev.api.get(&path).await.json();
+        assert_eq!(task["state"], state, "after {span}: {task}");
+        assert_eq!(dev.published("one").await.len(), attempts, "after {span}: {task}");
+    };
+    passes("1d", "awaiting", 1).await;
+    // The time to run is over after an hour. The next attempt is due 7.5 to 10 minutes later.
+    passes("66m", "awaiting", 1).await;
+    passes("5m", "awaiting", 2).await;
+    call("fail", json!({ "attempt": 2, "retry_in": "2d" })).await;
+    passes("47h", "retrying", 2).await;
+    passes("1h", "awaiting", 3).await;
+    call("extend", json!({ "attempt": 3, "by": "5h" })).await;
+    passes("4h", "awaiting", 3).await;
+    passes("2h", "dead", 3).await;
+}
+
+/// Returns what a dev server says that cannot start.
+async fn refusal(arguments: &[&str]) -> String {
+    let mut command = program(&["dev", "--json"]);
+    let running = command.args(arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).output();
+    let output = tokio::time::timeout(SOON, running).await.expect("dev ends in time").unwrap();
+    assert!(!output.status.success(), "{arguments:?}");
+    String::from_utf8(output.stderr).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_dev_server_says_what_keeps_it_from_starting() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port().to_string();
+    let told = refusal(&["--port", &port, "--kafka-port", "0"]).await;
+    assert!(told.contains(&port) && told.contains("--port 0"), "{told}");
+    let told = refusal(&["--port", "0", "--kafka-port", &port]).await;
+    assert!(told.contains(&port) && told.contains("--kafka-port 0"), "{told}");
+
+    let folder = std::env::temp_dir().join(format!("punctual-{:08x}", rand::random::<u32>()));
+    let data = folder.display().to_string();
+    let arguments = ["--port", "0", "--kafka-port", "0", "--data", data.as_str()];
+    let mut dev = DevServer::start(&arguments[2..]).await;
+    let told = refusal(&arguments).await;
+    assert!(told.contains(&data) && told.contains("another `punctual dev`"), "{told}");
+    dev.api.submit(&json!({ "topic": "demo", "delay": 1, "payload": 1 })).await;
+    dev.signal("TERM");
+    assert!(dev.exit().await.success());
+    std::fs::write(folder.join("data/PG_VERSION"), "9\n").unwrap();
+    let told = refusal(&arguments).await;
+    assert!(told.contains("needs Postgres 9"), "{told}");
+    std::fs::remove_dir_all(&folder).unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -40,9 +40,7 @@ pub fn program(arguments: &[&str]) -> Command {
 
 /// Returns the path of the program.
 pub fn binary() -> PathBuf {
-    std::env::var_os("PUNCTUAL_BIN")
-        .unwrap_or_else(|| env!("CARGO_BIN_EXE_punctual").into())
-        .into()
+    std::env::var_os("PUNCTUAL_BIN").unwrap_or_else(|| env!("CARGO_BIN_EXE_punctual").into()).into()
 }
 
 /// As [`program`], with signals set by flags of `env`.
