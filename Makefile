@@ -54,11 +54,11 @@ down: ## stop Postgres, etcd and Kafka (data stays; `scripts/stack down --all --
 	@scripts/stack down --all
 
 build: ## the release binary
-	@scripts/stack prerequisites
+	@scripts/stack prerequisites --build
 	@$(RELEASE_BUILD)
 
 dist: ## packages for others in target/dist: tarball, Debian package, licences, SBOM, checksums
-	@scripts/stack prerequisites
+	@scripts/stack prerequisites --build
 	@$(RELEASE_BUILD)
 	@scripts/dist $(RELEASE)/punctual target/dist
 

