@@ -10,7 +10,7 @@ use rdkafka::message::{Header, OwnedHeaders};
 use rdkafka::producer::{FutureProducer, FutureRecord};
 use tokio::process::Command;
 
-use crate::support::{Cluster, Node, Record};
+use crate::support::{Cluster, Node, Record, page};
 
 /// A Java client needs seconds to start beside other tests, and the broker seconds to make up a new
 /// consumer group.
@@ -59,14 +59,6 @@ fn built(path: &str) -> String {
     path.display().to_string()
 }
 
-/// Returns the text in examples/README.md after the mark `<!-- output: NAME -->`.
-fn documented(name: &str) -> String {
-    let page = std::fs::read_to_string(root().join("examples/README.md")).unwrap();
-    let mark = format!("<!-- output: {name} -->\n```\n");
-    let (_, from) = page.split_once(&mark).unwrap();
-    from.split_once("```").unwrap().0.to_owned()
-}
-
 /// Runs an example program to its successful end. Returns the output.
 async fn output(
     cluster: &Cluster,
@@ -110,12 +102,16 @@ async fn prints_what_its_page_says(language: &str, programs: Programs) {
     let topic = cluster.topic("orders").await;
     let node = cluster.node().await;
     let consumer = cluster.consumer(&topic);
-    assert_eq!(output(&cluster, &node, &topic, &programs.submit, &[]).await, documented("submit"));
+    let documented = |mark| page::block("examples/README.md", mark);
+    assert_eq!(
+        output(&cluster, &node, &topic, &programs.submit, &[]).await,
+        documented("output: submit")
+    );
     let records = consumer.wait_count(1, DEADLINE).await;
     duplicate(&cluster, &topic, &records[0]).await;
     assert_eq!(
         output(&cluster, &node, &topic, &programs.consume, &["2"]).await,
-        documented("consume")
+        documented("output: consume")
     );
 }
 

@@ -59,6 +59,7 @@ mod main_job;
 mod membership;
 mod membership_outages;
 mod membership_support;
+mod migrate;
 mod names;
 mod names_race;
 mod neighbours;
