@@ -41,6 +41,7 @@ use crate::shutdown::{TaskFailure, Tasks};
 const LEAF: Duration = Duration::from_secs(86_400);
 /// How long a Postgres of its own may take until it answers.
 const START_DEADLINE: Duration = Duration::from_secs(60);
+/// The pause between two attempts to reach its own Postgres while that starts.
 const RETRY: Duration = Duration::from_millis(5);
 /// How long the connections of the broker may take to end.
 const STOP_DEADLINE: Duration = Duration::from_secs(1);

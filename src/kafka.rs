@@ -1,7 +1,7 @@
 //! Sends records to Kafka and reports their outcomes. Only this module uses rdkafka.
 //!
 //! - A [`Producer`] takes records without blocking and reports the [`DeliveryOutcome`] of each
-//!   exactly once, on a thread of its own. A node has two of them: one that batches, and one of
+//!   exactly once, on a thread of its own. A node has `--producers` of them that batch, and one of
 //!   [`Mode::Alone`] for records whose batch was refused.
 //! - [`TopicCache`] knows which topics exist and which records they take. Its one thread also finds
 //!   out whether a broker can be reached at all: [`KafkaContact`].

@@ -3,8 +3,8 @@
 pub mod answer;
 mod connection;
 mod linger;
-mod rest;
 pub mod router;
 pub mod serve;
 pub mod tls;
+mod unread_body;
 mod watched;

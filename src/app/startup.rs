@@ -13,6 +13,7 @@ use crate::postgres::PostgresError;
 use crate::postgres::cluster::schema::{self, CheckError, Checked, MigrateError};
 use crate::shutdown::{TaskFailure, Tasks};
 
+/// The pause before the next look at a database that is not usable yet. It doubles each time.
 const RETRY_MIN: Duration = Duration::from_millis(200);
 const RETRY_MAX: Duration = Duration::from_secs(5);
 

@@ -52,7 +52,7 @@ struct Shared {
 #[derive(Debug, Default)]
 struct Queue {
     waiting: Vec<Line>,
-    /// Reserved places, or whose lines wait or are being written.
+    /// The places that are reserved, or whose lines wait or are being written.
     taken: usize,
     /// Since when lines are being written.
     writing_since: Option<Monotonic>,

@@ -9,7 +9,7 @@ use crate::domain::{Failure, Monotonic};
 /// pause doubles from one to the next.
 const PAUSE: Duration = Duration::from_secs(1);
 const PAUSE_MAX: Duration = Duration::from_secs(30);
-/// The pause between two new producers that were made that are only in doubt.
+/// The pause between two new producers when each replaced one that was only in doubt.
 const IN_DOUBT_PAUSE: Duration = Duration::from_secs(300);
 
 /// The circumstances in which the record failed.
@@ -50,9 +50,9 @@ pub fn remedy(failure: Failure, circumstances: Circumstances) -> Remedy {
     }
 }
 
-/// Returns how long a task waits before its next attempt: 1 s x 2^n, at most 60 s. `jitter` (0 to
-/// 255) shortens the delay by up to a quarter, so the tasks of an outage do not come back all at
-/// once.
+/// Returns how long a task waits after `attempt`, counted from 1, before its next one: 1 s, doubled
+/// with each attempt, at most 60 s. `jitter` (0 to 255) shortens the delay by up to a quarter, so
+/// the tasks of an outage do not come back all at once.
 pub fn retry_delay(attempt: i16, jitter: u8) -> Duration {
     let doublings = u32::try_from(attempt.max(1) - 1).unwrap_or(0).min(6);
     let full = Duration::from_secs(1_u64 << doublings).min(Duration::from_secs(60));

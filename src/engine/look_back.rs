@@ -14,7 +14,8 @@ use crate::domain::{BatchId, Monotonic, TaskId, Timestamp};
 /// Pause between two searches. Between two searches, no query looks back further than the last
 /// result.
 const EVERY: Duration = Duration::from_secs(60);
-/// Maximum age of the id of a batch committed after a search began: a claim takes at most 10 s.
+/// A batch that is committed after a search began may have an older id, because the id is chosen
+/// before the claim. It is at most this old: a claim takes at most 10 s.
 const RECENT: Duration = Duration::from_secs(60);
 /// After this many answered slices, twice the width is tried although that width got no answer
 /// before. So one slice in 17 is lost, not every second one.

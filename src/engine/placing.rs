@@ -1,4 +1,4 @@
-//! Decides where a new task goes.
+//! The rule for the place of a new task.
 
 use std::time::Duration;
 

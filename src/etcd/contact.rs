@@ -35,7 +35,8 @@ impl EtcdContact {
         }
     }
 
-    /// Returns the pause before the next attempt: 100 ms, doubled each time, up to 1 s.
+    /// Returns the pause before the next attempt: 100 ms after the first, doubled each time, up to
+    /// 1 s.
     pub(super) fn pause(&self) -> Duration {
         Duration::from_millis(50 << self.tries.min(5)).min(Duration::from_secs(1))
     }

@@ -47,8 +47,8 @@ pub(super) struct Context {
     pub(super) mode: Mode,
     pub(super) contact: KafkaContact,
     pub(super) metrics: KafkaMetrics,
-    pub(super) said: Mutex<LogThrottles>,
-    pub(super) shown: Arc<ProducerSigns>,
+    pub(super) log_throttles: Mutex<LogThrottles>,
+    pub(super) observed: Arc<ProducerSigns>,
     /// The interval between two statistics.
     pub(super) interval: Duration,
 }
@@ -124,7 +124,7 @@ impl ClientContext for Context {
     fn log(&self, level: RDKafkaLogLevel, facility: &str, line: &str) {
         let line = &one_line(line);
         if tells_of_a_lost_leader(facility, line) {
-            self.shown.is_stuck.store(true, Ordering::Relaxed);
+            self.observed.is_stuck.store(true, Ordering::Relaxed);
         }
         // librdkafka's notices and infos correspond to the debug level elsewhere.
         let is_trouble = matches!(
@@ -138,9 +138,9 @@ impl ClientContext for Context {
         // While no broker answers, the log says so already. librdkafka repeats its reasons at each
         // attempt to connect.
         let is_told = is_trouble && !self.contact.is_lost();
-        let mut said = self.said.lock();
+        let mut throttles = self.log_throttles.lock();
         // A line that is not logged must not use up the turn of another one.
-        match is_told.then(|| said.allow(facility, clock::monotonic())).flatten() {
+        match is_told.then(|| throttles.allow(facility, clock::monotonic())).flatten() {
             Some(unsaid) => tracing::warn!(target: "librdkafka", facility, unsaid, "{line}"),
             None => tracing::debug!(target: "librdkafka", facility, "{line}"),
         }
@@ -150,8 +150,8 @@ impl ClientContext for Context {
     fn error(&self, error: KafkaError, reason: &str) {
         match error.rdkafka_error_code() {
             Some(RDKafkaErrorCode::Fatal) => {
-                let mut said = self.said.lock();
-                if said.allow("fatal", clock::monotonic()).is_some() {
+                let mut throttles = self.log_throttles.lock();
+                if throttles.allow("fatal", clock::monotonic()).is_some() {
                     tracing::error!(
                         target: "librdkafka", reason,
                         "the producer has failed and must be replaced"
@@ -169,7 +169,7 @@ impl ClientContext for Context {
     }
 
     fn stats_raw(&self, statistics: &[u8]) {
-        let mut signs = self.shown.signs.lock();
+        let mut signs = self.observed.signs.lock();
         signs.take_in(statistics, clock::monotonic(), self.interval);
     }
 }
@@ -225,12 +225,12 @@ mod tests {
 
     #[test]
     fn one_line_of_a_kind_is_said_per_minute_and_tells_how_many_were_not() {
-        let mut said = LogThrottles::default();
+        let mut throttles = LogThrottles::default();
         let at = |seconds| Monotonic::from_start(Duration::from_secs(seconds));
-        assert_eq!(said.allow("FAIL", at(0)), Some(0));
-        assert_eq!(said.allow("FAIL", at(1)), None);
-        assert_eq!(said.allow("REQTMOUT", at(1)), Some(0));
-        assert_eq!(said.allow("FAIL", at(59)), None);
-        assert_eq!(said.allow("FAIL", at(60)), Some(2));
+        assert_eq!(throttles.allow("FAIL", at(0)), Some(0));
+        assert_eq!(throttles.allow("FAIL", at(1)), None);
+        assert_eq!(throttles.allow("REQTMOUT", at(1)), Some(0));
+        assert_eq!(throttles.allow("FAIL", at(59)), None);
+        assert_eq!(throttles.allow("FAIL", at(60)), Some(2));
     }
 }

@@ -56,7 +56,7 @@ pub struct Producer {
     inner: Arc<BaseProducer<Context>>,
     polling: Polling,
     metrics: KafkaMetrics,
-    shown: Arc<ProducerSigns>,
+    observed: Arc<ProducerSigns>,
 }
 
 impl Producer {
@@ -71,7 +71,7 @@ impl Producer {
         metrics: KafkaMetrics,
         hooks: Hooks,
     ) -> Result<Self, ClientError> {
-        let (shown, said, interval) = (
+        let (observed, log_throttles, interval) = (
             Arc::new(ProducerSigns::default()),
             Mutex::new(LogThrottles::default()),
             settings.statistics_interval(),
@@ -81,8 +81,8 @@ impl Producer {
             mode,
             contact,
             metrics: metrics.clone(),
-            said,
-            shown: Arc::clone(&shown),
+            log_throttles,
+            observed: Arc::clone(&observed),
             interval,
         };
         let inner: BaseProducer<Context> = settings
@@ -92,7 +92,7 @@ impl Producer {
         let inner = Arc::new(inner);
         let polling = Polling::start(Arc::clone(&inner))
             .map_err(|source| ClientError::Thread { name: POLLING_THREAD, source })?;
-        Ok(Self { inner, polling, metrics, shown })
+        Ok(Self { inner, polling, metrics, observed })
     }
 
     /// Hands over `task`'s record for `topic`, with `now` as its time. Never blocks.
@@ -191,7 +191,7 @@ impl Producer {
     /// Returns true once this producer cannot send records to some partition any more, even if that
     /// partition is healthy. The producer must then be replaced.
     pub fn is_stuck(&self) -> bool {
-        self.shown.is_stuck.load(Ordering::Relaxed)
+        self.observed.is_stuck.load(Ordering::Relaxed)
     }
 
     /// Returns for how long brokers delay requests because this client is over its quota, if they
@@ -211,7 +211,7 @@ impl Producer {
     }
 
     fn signs<T>(&self, ask: impl FnOnce(&Signs) -> T) -> T {
-        ask(&self.shown.signs.lock())
+        ask(&self.observed.signs.lock())
     }
 
     /// Returns true once no reports are taken in any more, because their thread has panicked. The

@@ -9,6 +9,6 @@ pub mod lists;
 pub mod moving;
 mod pieces;
 pub mod placing;
+pub mod postgres_failures;
 pub mod replacer;
-pub mod retry_policy;
 pub mod service;

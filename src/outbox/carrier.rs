@@ -19,9 +19,9 @@ use crate::error_chain::chain;
 use crate::failpoint::{Failpoint, reach};
 use crate::node::messages::Verdict;
 use crate::node::requests::moving;
-use crate::node::requests::placing::{Sorter, clamp, put_in_order};
+use crate::node::requests::placing::{Placer, assign_ids, clamp};
+use crate::node::requests::postgres_failures::{Tries, refusal_of};
 use crate::node::requests::replacer::{NameFinding, look};
-use crate::node::requests::retry_policy::{Tries, refusal_of};
 use crate::node::requests::service::Service;
 use crate::node::shared::NodeShared;
 use crate::postgres::PostgresError;
@@ -292,7 +292,7 @@ impl Carrier {
         mut submits: Vec<NewRow>,
         carried: &mut Carried,
     ) -> Result<(), Stop> {
-        put_in_order(&self.shared, submits.iter_mut().map(|new| &mut new.task));
+        assign_ids(&self.shared, submits.iter_mut().map(|new| &mut new.task));
         // Names are taken in the order in which the lanes of the API take them.
         submits.sort_by(|one, other| one.name().cmp(&other.name()));
         let mut pieces: VecDeque<Range<usize>> = iter::once(0..submits.len()).collect();
@@ -319,7 +319,7 @@ impl Carrier {
             match self.try_submit(epoch, piece).await {
                 Err(StoreError::Postgres(error)) if error.is_of_an_id() && draws < DRAWS_MAX => {
                     draws += 1;
-                    put_in_order(&self.shared, piece.iter_mut().map(|new| &mut new.task));
+                    assign_ids(&self.shared, piece.iter_mut().map(|new| &mut new.task));
                 }
                 Err(StoreError::Postgres(error)) if tries.again(&error) => {}
                 outcome => return outcome,
@@ -330,8 +330,8 @@ impl Carrier {
     async fn try_submit(&mut self, epoch: Epoch, piece: &mut [NewRow]) -> Result<(), StoreError> {
         let now = self.shared.now();
         piece.iter_mut().for_each(|new| clamp(&mut new.task, now));
-        let sorter = Sorter::new(&self.shared, now);
-        let is_far = |task: &NewTask| sorter.table_of(task) == Destination::Far;
+        let placer = Placer::new(&self.shared, now);
+        let is_far = |task: &NewTask| placer.table_of(task) == Destination::Far;
         let rows: Vec<RowKey> = piece.iter().map(|new| new.row).collect();
         let (named, plain): (Vec<&NewTask>, Vec<&NewTask>) =
             piece.iter().map(|new| &new.task).partition(|task| task.name.is_some());
@@ -372,11 +372,11 @@ impl Carrier {
         carried: &mut Carried,
     ) -> Result<(), Stop> {
         let mut over: Option<TaskId> = None;
-        put_in_order(&self.shared, [&mut task]);
+        assign_ids(&self.shared, [&mut task]);
         for _try in 0..TRIES_MAX {
             clamp(&mut task, self.shared.now());
-            let sorter = Sorter::new(&self.shared, self.shared.now());
-            let is_far = sorter.table_of(&task) == Destination::Far;
+            let placer = Placer::new(&self.shared, self.shared.now());
+            let is_far = placer.table_of(&task) == Destination::Far;
             match self.store.replace(epoch, row, (&task, is_far, over)).await {
                 Ok(done @ (Replacement::Created | Replacement::Replaced)) => {
                     let metrics = &self.shared.metrics;
@@ -402,7 +402,7 @@ impl Carrier {
                 }
                 Ok(Replacement::Overtaken | Replacement::Unmet(_)) => {}
                 Err(StoreError::Postgres(error)) if error.is_of_an_id() => {
-                    put_in_order(&self.shared, [&mut task]);
+                    assign_ids(&self.shared, [&mut task]);
                 }
                 Err(StoreError::Postgres(PostgresError::GaveWay { .. })) => {}
                 Err(StoreError::Postgres(error @ PostgresError::BadValue { .. })) => {

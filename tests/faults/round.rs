@@ -19,7 +19,8 @@ use super::traffic::{self, Ledger, Load};
 use crate::support::wait::look_for;
 use crate::support::{OwnStack, now_ms, wait};
 
-/// A deferred task is published after up to a minute.
+/// How long the end of all tasks may take after the last fault. A deferred task is published after
+/// up to a minute.
 const DRAIN_DEADLINE: Duration = Duration::from_secs(240);
 /// A node publishes and settles its in-flight tasks before it ends.
 const END_DEADLINE: Duration = Duration::from_secs(120);

@@ -1,4 +1,4 @@
-//! Bad input gets a reason in one form, and changes nothing.
+//! Bad input gets a problem (RFC 9457) that names its fault, and changes nothing.
 
 use std::time::Duration;
 
@@ -62,7 +62,7 @@ fn table() -> Vec<Wrong> {
 }
 
 /// Cases that need a topic with a limit, a compacted topic, or very much input.
-fn of_topics(small_topic: &str, compacted_topic: &str) -> Vec<Wrong> {
+fn with_topics_of_their_own(small_topic: &str, compacted_topic: &str) -> Vec<Wrong> {
     let post = |body: String, wanted: WantedProblem| wrong(Method::POST, "/v1/tasks", body, wanted);
     let long = "x".repeat(20_000);
     let batch = format!(r#"{{"tasks":[{}0]}}"#, "0,".repeat(10_000));
@@ -90,7 +90,7 @@ fn of_topics(small_topic: &str, compacted_topic: &str) -> Vec<Wrong> {
 /// Sends requests one after the other, and tells the oracle their answers.
 struct Caller<'a> {
     node: &'a Node,
-    /// Stands for `t`.
+    /// The topic that is named `t` in the cases.
     topic: &'a str,
     oracle: Oracle,
 }
@@ -136,7 +136,7 @@ async fn bad_input_is_refused_with_a_reason_and_nothing_of_it_is_stored() {
     let node = cluster.node().await;
     let mut caller = Caller { node: &node, topic: &topic, oracle: Oracle::default() };
     let mut rows = table();
-    rows.extend(of_topics(&small_topic, &compacted_topic));
+    rows.extend(with_topics_of_their_own(&small_topic, &compacted_topic));
     for row in &rows {
         let what = format!("{} {} {:?} {:.200}", row.method, row.path, row.content_type, row.body);
         let answer = caller.send(row.method.clone(), &row.path, row.content_type, &row.body).await;

@@ -1,6 +1,6 @@
 //! The clients of clients/ keep their promises: through a proxy that loses answers, against a node
-//! with TLS and tokens, and without a node. Each has a story of its own in its own test framework,
-//! and the table must hold exactly the tasks of that story.
+//! with TLS and tokens, and without a node. Each is tested in the test framework of its language.
+//! Afterwards, the cluster must hold exactly the tasks that those tests submit.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -30,14 +30,14 @@ fn root() -> &'static Path {
 
 /// A proxy that is bad to each request in the same way: it loses the first answer, refuses the
 /// second attempt, forgets the outcome of the third, and answers the fourth.
-struct Losing {
+struct LosingProxy {
     base: String,
     http: reqwest::Client,
     /// The number of attempts by request.
     attempts: Mutex<HashMap<(Method, String, Bytes), usize>>,
 }
 
-impl Losing {
+impl LosingProxy {
     /// Starts a proxy of a node. Returns its address.
     async fn start(node: &Node) -> (String, Arc<Self>) {
         let proxy = Arc::new(Self {
@@ -161,7 +161,7 @@ async fn keeps_its_promises(language: &str, mut command: Command) {
     let topic = cluster.topic("orders").await;
     let node = cluster.node().await;
     let secure = Secure::start(&cluster, language).await;
-    let (losing, proxy) = Losing::start(&node).await;
+    let (losing, proxy) = LosingProxy::start(&node).await;
     command
         .env("PUNCTUAL_URL", node.api().base())
         .env("PUNCTUAL_LOSING_URL", losing)
@@ -181,7 +181,7 @@ async fn keeps_its_promises(language: &str, mut command: Command) {
     let pending = node.api().get(&path).await.json()["tasks"].as_array().unwrap().clone();
     let mut keys: Vec<&str> = pending.iter().map(|task| task["key"].as_str().unwrap()).collect();
     keys.sort_unstable();
-    // Each was submitted through the proxy, or to the node with TLS.
+    // Each of these tasks was submitted through the proxy, or to the node with TLS.
     assert_eq!(keys, ["named", "replaced", "secure", "unnamed"], "{language}");
     let names: Vec<_> = pending.iter().filter(|task| task["key"] == "unnamed").collect();
     assert!(names[0]["name"].is_string(), "a task without a name has got one");

@@ -1,4 +1,4 @@
-//! Answered changes are on disk, whatever the `synchronous_commit` of the database or the role.
+//! What was answered is on disk, whatever the `synchronous_commit` of the database or the role.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -89,7 +89,7 @@ async fn each_commit_but_that_of_a_settle_waits_for_the_disk() {
             "{what}: {commits:?}"
         );
     }
-    // An adoption waits for the disk, too. This one found no batches.
+    // An adoption waits for the disk, too, here one that found no batches.
     assert!(
         commits["update execlog_batch"].contains(&"off"),
         "a settle waits for nobody: {commits:?}"

@@ -56,7 +56,7 @@ pub fn text(bytes: &[u8]) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_new_token_is_found_in_the_file_that_its_lines_make() {
+async fn a_new_token_is_found_in_a_file_with_the_printed_lines() {
     let words = ["token", "new", "--principal", "orders", "--expires", "90d"];
     let made = run(&words, "").await;
     assert_eq!(made.status.code(), Some(0), "{}", text(&made.stderr));

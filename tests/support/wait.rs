@@ -1,5 +1,4 @@
-//! Waits for conditions. No other place in the tests spends time without a condition to show for
-//! it.
+//! Waits for conditions. Only this file sleeps: a test that waits names the condition.
 
 use std::time::{Duration, Instant, SystemTime};
 

@@ -60,7 +60,7 @@ impl Trail {
         });
     }
 
-    /// Notes a topic on which a right was checked, and is there.
+    /// Notes a topic on which a right was checked and granted.
     pub fn permits(&self, topic: &TopicName) {
         self.note(|notes| {
             notes.topics.entry(topic.clone()).or_default();

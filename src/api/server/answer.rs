@@ -13,7 +13,7 @@ use hyper_util::rt::TokioExecutor;
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::linger::LingerLimits;
-use super::rest::{self, Left, UnreadBody};
+use super::unread_body::{self, Left, UnreadBody};
 use crate::access::limits::InProgress;
 use crate::api::line::{CallerConnection, PlacePurpose};
 use crate::api::problems::problem::Problem;
@@ -82,7 +82,7 @@ impl RequestPlace {
             Some(UnreadBody::Unread(rest)) if may_read => rest,
             Some(UnreadBody::Broken | UnreadBody::Unread(_)) => return self.leaves_rest(),
         };
-        if rest::is_read(&mut rest).await {
+        if unread_body::is_read(&mut rest).await {
             return false;
         }
         if self.line.is_multiplexed() {
@@ -107,7 +107,8 @@ impl RequestPlace {
         let limits =
             LingerLimits::new(shared.settings.body_bytes_max, shared.settings.answer_timeout);
         TokioExecutor::new().execute(async move {
-            let is_at_end = rest::read_on(rest, limits, || !shared.service.is_draining()).await;
+            let is_at_end =
+                unread_body::read_on(rest, limits, || !shared.service.is_draining()).await;
             if !is_at_end {
                 shared.metrics.cut_off("rest");
             }

@@ -25,10 +25,10 @@ use tokio::net::TcpStream;
 use tokio_util::sync::CancellationToken;
 
 use super::linger::{End, Linger, LingerLimits};
-use super::rest::{LeavingBody, Left};
 use super::router::{Api, FIELD_BYTES};
 use super::tls::Acceptor;
 use super::tls::handshake::{Secured, shake_hands};
+use super::unread_body::{LeavingBody, Left};
 use super::watched::WatchedStream;
 use crate::access::credential::certificate::PeerCertificate;
 use crate::api::line::{Caller, CallerConnection};
@@ -207,7 +207,7 @@ fn builder_of(settings: &ApiSettings, streams: Streams) -> Builder<Streams> {
         // hyper's own timeout would apply to the wait for the next request, too.
         .header_read_timeout(None)
         .max_buf_size(header_bytes.max(BUFFER_BYTES))
-        // More fields than this always exceed the limit on bytes, so limit alone decides.
+        // More fields than this always exceed the limit on bytes, so that limit alone decides.
         .max_headers(header_bytes / FIELD_BYTES_MIN)
         // A caller may close the sending side after a request. A vanished caller looks the same
         // until the node writes, so the request runs to the end or the deadline.

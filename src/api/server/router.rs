@@ -185,7 +185,7 @@ impl Api {
         self.shared.say_caller(limit, address);
     }
 
-    /// Makes the place of a request whose header came over `line`.
+    /// Makes the place of a request whose header came over the connection `line`.
     pub fn place(&self, line: &Arc<CallerConnection>, is_multiplexed: bool) -> RequestPlace {
         RequestPlace::new(self.shared.clone(), line.clone(), is_multiplexed)
     }

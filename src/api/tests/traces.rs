@@ -142,7 +142,7 @@ async fn a_trace_counts_as_a_header_and_as_bytes_of_the_record() {
     let api = api();
     let many: Vec<String> = (0..128).map(|number| format!(r#""h{number}":"""#)).collect();
     let many = format!(r#"{{"topic":"t","delay":1,"payload":1,"headers":{{{}}}}}"#, many.join(","));
-    // The model's topic takes records of 1000 bytes.
+    // The topic `small` takes records of 1000 bytes.
     let large = (0..1000).rev().map(|length| {
         format!(r#"{{"topic":"small","delay":1,"payload_text":"{}"}}"#, "x".repeat(length))
     });

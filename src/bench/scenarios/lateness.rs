@@ -123,8 +123,8 @@ async fn watch(run: &BenchRun, due: &ledger::Range) -> Vec<Mark> {
 }
 
 /// Returns the named parts of a measurement that the report compares, so growth is visible: the
-/// first fifth and the last. A soak is compared by sixths, with one more after it has settled in.
-/// For half an hour these are the minutes 0 to 5, 5 to 10 and 25 to 30.
+/// first fifth and the last. A soak is compared by sixths: the first, the second (it has settled in
+/// by then) and the last. For half an hour these are the minutes 0 to 5, 5 to 10 and 25 to 30.
 pub fn spans(scenario: &str, measured: Duration) -> Vec<(&'static str, Range<Duration>)> {
     if scenario == SOAK {
         let sixth = measured / 6;

@@ -48,14 +48,19 @@ pub struct Dev {
     pub json: bool,
 }
 
+/// The flags of the keeper, a process that only `punctual dev` starts.
 #[derive(Args, Debug)]
 pub struct Keeper {
+    /// The folder of Postgres's programs.
     #[arg(long)]
     pub programs: PathBuf,
+    /// The folder of its data, its socket and its log.
     #[arg(long)]
     pub folder: PathBuf,
+    /// Removes the folder at the end.
     #[arg(long)]
     pub temporary: bool,
+    /// The user that Postgres runs as, when the dev server runs as root.
     #[arg(long)]
     pub user: Option<u32>,
     #[arg(long)]

@@ -1,7 +1,7 @@
 //! Batches of records, as producers send them and consumers read them (magic 2).
 //!
-//! The broker stores batches as they came, apart from three fields: the offset, the timestamp of
-//! the append, and the checksum over the latter.
+//! The broker stores batches as they came, apart from the offset, the timestamp of the append with
+//! its attribute, and the checksum.
 
 use bytes::{Buf as _, BufMut as _, Bytes, BytesMut};
 use kafka_protocol::records::{Record, RecordBatchDecoder};

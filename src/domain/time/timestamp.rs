@@ -7,8 +7,7 @@ use az::SaturatingAs as _;
 
 /// Microseconds since the Unix epoch by the clock of the cluster (Postgres's `clock_timestamp()`).
 ///
-/// Due times are whole milliseconds. Microseconds exist because the clock that due times are
-/// compared with is finer.
+/// Due times are whole milliseconds. They are compared with a clock of microseconds.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Timestamp(i64);
 

@@ -430,8 +430,8 @@ impl InFlightBatches {
         })
     }
 
-    /// Returns the topics with a record due before `due_before` and has been in flight for longer
-    /// than `age` without an outcome.
+    /// Returns the topics with a record that is due before `due_before` and has been in flight for
+    /// longer than `age` without an outcome.
     pub fn silent_topics(
         &self,
         due_before: Timestamp,

@@ -20,7 +20,7 @@ use crate::domain::{IdRange, Monotonic, Shard, TaskId, Throttle, Timestamp};
 use crate::engine::placing::Destination;
 use crate::error_chain::chain;
 use crate::node::membership::Bulletin;
-use crate::node::requests::placing::{Sorter, put_in_order};
+use crate::node::requests::placing::{Placer, assign_ids};
 use crate::node::shared::NodeShared;
 use crate::postgres::PostgresError;
 use crate::postgres::schedules::make::{
@@ -246,19 +246,19 @@ impl RunKeeper {
             }
         };
         let plan = specification.plan(due.progress, now);
-        let sorter = Sorter::new(&self.shared, self.shared.now());
+        let placer = Placer::new(&self.shared, self.shared.now());
         let mut tasks = Vec::with_capacity(plan.runs.len().min(RUNS_MAX));
         for run in &plan.runs {
             let random = (rand::random(), rand::random());
             let (place, shards) = ((&due.topic, &due.name), self.shared.cluster.shards);
             let mut task = Schedule::run_task(place, due.key.clone(), run.at, shards, random);
-            put_in_order(&self.shared, [&mut task]);
+            assign_ids(&self.shared, [&mut task]);
             tasks.push(RunTask {
                 at: run.at,
                 id: task.id,
                 name: due.name.of_run(run.at).ok()?,
                 headers: run.headers(&due.name),
-                is_far: sorter.table_of(&task) == Destination::Far,
+                is_far: placer.table_of(&task) == Destination::Far,
             });
         }
         let found_at = due.progress.next_run_at;

@@ -1,7 +1,7 @@
 //! Records whether the claim loops turn, whether claims and settles succeed, and whether the
 //! adopter can work. A wedged node must send no heartbeats. A node that cannot claim must keep no
-//! shards that others could claim, nor must a node that cannot settle: published batches stay until
-//! the node is full, and are published again if the node dies.
+//! shards that others could claim, nor must a node that cannot settle: its published batches
+//! stay until it is full, and another node publishes them again when it dies.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -15,8 +15,9 @@ use crate::kafka::ClientError;
 use crate::node::shared::NodeShared;
 use crate::shutdown::TaskFailure;
 
+/// The interval of checks, and so the wait of a record that failed through no fault of its topic.
 const INTERVAL: Duration = Duration::from_millis(250);
-/// The publish deadline is compared with waiting records this many times per deadline.
+/// Waiting records are compared with the publish deadline eight times per deadline.
 const HELD_FACTOR: u32 = 8;
 
 #[derive(Debug)]

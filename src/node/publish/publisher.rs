@@ -98,7 +98,8 @@ impl Publisher {
         index: u32,
         now: Timestamp,
     ) -> Handed {
-        if self.reports.is_moot(held, index) || self.reports.is_exhausted(held, index) {
+        if self.reports.resolve_if_moot(held, index) || self.reports.bury_if_exhausted(held, index)
+        {
             return Handed::Over;
         }
         let place = correlation_id::place(index);
@@ -137,7 +138,7 @@ impl Publisher {
         let producer = self.alone()?.current();
         for (held, index) in self.reports.alone.take() {
             let is_early = held.batch.due_at(correlation_id::place(index)) > now
-                && !self.reports.is_moot(&held, index);
+                && !self.reports.resolve_if_moot(&held, index);
             if is_early || self.hand_over(&producer, &held, index, now) == Handed::Full {
                 self.reports.alone.put((held, index));
             }

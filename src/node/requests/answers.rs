@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 use super::connections::KeptConnection;
 use super::moving;
 use super::pieces::Pieces;
-use super::retry_policy::{unavailable_of, unavailable_of_look};
+use super::postgres_failures::{unavailable_of, unavailable_of_look};
 use crate::clock;
 use crate::domain::task::feedback::{Call, Verdict};
 use crate::domain::{IdRange, PrincipalName, TaskId, TaskState, TaskView, Timestamp};

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::retry_policy::{Tries, unavailable_of, unavailable_of_look};
+use super::postgres_failures::{Tries, unavailable_of, unavailable_of_look};
 use crate::access::Principal;
 use crate::access::permit::{self, CancelManyPermit, Redrive, Right};
 use crate::clock;

@@ -7,7 +7,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::connections::KeptConnection;
 use super::pieces::Pieces;
-use super::retry_policy::unavailable_of;
+use super::postgres_failures::unavailable_of;
 use crate::access::permit::Cancel;
 use crate::clock;
 use crate::domain::{PrincipalId, TaskView};

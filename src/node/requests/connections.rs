@@ -67,8 +67,8 @@ pub struct KeptConnection {
 }
 
 impl KeptConnection {
-    /// Waits until the connection must be checked. The first check is at once. The caller calls
-    /// `show` afterwards.
+    /// Waits until the connection must be checked. The first check is at once. The owner checks the
+    /// connection, and then calls `show`.
     pub async fn due(&mut self) {
         self.timer.as_mut().await;
     }

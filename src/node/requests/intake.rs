@@ -1,5 +1,5 @@
-//! Commits submits in groups by group commit: when the connection is free, it takes all queued
-//! tasks. There is no gather timer and one connection. This stores 28 k single submits/s from 64
+//! Group commit of submits: whenever the one connection is free, it takes all queued tasks. No timer
+//! gathers them. This stores 28 k single submits/s from 64
 //! callers, against 16 k with two connections and 6 to 9 k with a timer of 1 to 2 ms.
 //!
 //! Tasks with a name have a lane and a connection of their own, so the other tasks do not pay for
@@ -27,7 +27,7 @@ use self::plain_store::PlainStore;
 use self::queue::{Asked, Bounds, Queue};
 use self::submission::Submission;
 use super::connections::Connections;
-use super::placing::put_in_order;
+use super::placing::assign_ids;
 use crate::clock;
 use crate::domain::PrincipalName;
 use crate::node::messages::{Refusal, SubmitAnswer};
@@ -88,7 +88,7 @@ impl Intake {
         principal: &PrincipalName,
         mut submissions: Vec<Submission>,
     ) -> Vec<(usize, SubmitAnswer)> {
-        put_in_order(&self.shared, submissions.iter_mut().map(|submission| &mut submission.task));
+        assign_ids(&self.shared, submissions.iter_mut().map(|submission| &mut submission.task));
         let is_named = |submission: &Submission| submission.task.name.is_some();
         if !submissions.iter().any(is_named) {
             return self.wait_in(principal, &self.plain, submissions).await;

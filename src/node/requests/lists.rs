@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::retry_policy::unavailable_of_look;
+use super::postgres_failures::unavailable_of_look;
 use crate::access::permit::ListPermit;
 use crate::domain::{Cursor, List, Page, Selection, TopicName};
 use crate::node::messages::{Figure, PendingCounts, Unavailable};

@@ -9,7 +9,7 @@ use crate::clock;
 
 /// The pause between two looks.
 const PAUSE: Duration = Duration::from_millis(5);
-/// The maximum number of looks at a task in a table, but cannot be removed from it.
+/// The maximum number of looks at a task that is in a table, but cannot be removed from it.
 const LOOKS_MAX: usize = 3;
 
 /// Counts the looks at a task that is being moved.

@@ -1,4 +1,5 @@
-//! Decides where a new task goes: into a batch at once, to its leaf, or to the far table.
+//! The place and the id of a new task: its place is a batch of this node, a leaf, or the far table,
+//! as [`crate::engine::placing`] decides for this node's state.
 
 use crate::domain::{NewTask, Timestamp};
 use crate::engine::placing;
@@ -7,13 +8,13 @@ use crate::node::shared::NodeShared;
 
 /// The facts that decide about the tasks of one group.
 #[derive(Clone, Copy, Debug)]
-pub struct Sorter<'a> {
+pub struct Placer<'a> {
     shared: &'a NodeShared,
     may_claim: bool,
     rule: placing::Rule,
 }
 
-impl<'a> Sorter<'a> {
+impl<'a> Placer<'a> {
     pub fn new(shared: &'a NodeShared, now: Timestamp) -> Self {
         Self {
             shared,
@@ -45,7 +46,7 @@ impl<'a> Sorter<'a> {
 }
 
 /// Assigns ids to tasks submitted now: in their order, behind all earlier tasks of the node.
-pub fn put_in_order<'a>(shared: &NodeShared, tasks: impl IntoIterator<Item = &'a mut NewTask>) {
+pub fn assign_ids<'a>(shared: &NodeShared, tasks: impl IntoIterator<Item = &'a mut NewTask>) {
     let now = shared.now();
     for task in tasks {
         clamp(task, now);

@@ -4,8 +4,8 @@
 use std::sync::Arc;
 
 use super::moving::{self, Looks};
-use super::placing::{Sorter, clamp, put_in_order};
-use super::retry_policy::{
+use super::placing::{Placer, assign_ids, clamp};
+use super::postgres_failures::{
     Tries, refusal_of, refusal_of_look, unavailable_of, unavailable_of_look,
 };
 use crate::access::permit::{Cancel, Permit};
@@ -52,7 +52,7 @@ impl Replacer {
     ) -> Result<Placed, Refusal> {
         let mut over: Option<TaskId> = None;
         let mut looks = Looks::default();
-        put_in_order(&self.shared, [&mut task]);
+        assign_ids(&self.shared, [&mut task]);
         for _try in 0..TRIES_MAX {
             clamp(&mut task, self.shared.now());
             match self.try_replace(&task, over, condition).await {
@@ -70,7 +70,7 @@ impl Replacer {
                         NameFinding::Moving => moving::pause().await,
                     }
                 }
-                Err(error) if error.is_of_an_id() => put_in_order(&self.shared, [&mut task]),
+                Err(error) if error.is_of_an_id() => assign_ids(&self.shared, [&mut task]),
                 Err(error @ PostgresError::GaveWay { .. }) => {
                     tracing::debug!(error = chain(&error), "retrying a replacement")
                 }
@@ -120,7 +120,7 @@ impl Replacer {
         condition: &Precondition,
     ) -> Result<Replacement, PostgresError> {
         let is_far =
-            Sorter::new(&self.shared, self.shared.now()).table_of(task) == Destination::Far;
+            Placer::new(&self.shared, self.shared.now()).table_of(task) == Destination::Far;
         let replacement = self.replaces.replace(task, is_far, over, condition).await?;
         if matches!(replacement, Replacement::Created | Replacement::Replaced) {
             self.shared.metrics.submitted.inc();

@@ -22,6 +22,7 @@ use crate::shutdown::TaskFailure;
 /// Maximum number of batches per statement, and the approximate maximum of tasks.
 const BATCHES_MAX: usize = 64;
 const TASKS_MAX: usize = 20_000;
+/// The pause before a failed settle is retried.
 const RETRY: Duration = Duration::from_millis(200);
 /// Time from the first complete batch to the statement that settles it and the batches completed
 /// since. Tasks that are claimed on insert come in hundreds of small batches a second.

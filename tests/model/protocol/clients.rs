@@ -10,8 +10,8 @@ use super::{Action, Mistake, Protocol, no_more};
 /// The number of times that a cancel looks for a task: first under the submitter's id, then as the
 /// follow-up. See `postgres::tasks::cancel`.
 const ROUNDS_MAX: u8 = 3;
-/// The number of times that a replacement looks at a task in a table but cannot be taken out. See
-/// `node::requests::replacer`.
+/// The number of times that a replacement looks at a task that is in a table but cannot be taken
+/// out. See `node::requests::replacer`.
 const LOOKS_MAX: u8 = 3;
 
 impl Protocol {

@@ -144,7 +144,7 @@ impl Reports {
 
     /// Gives up a task that its consumer has not finished, if `index` is its verdict row and no
     /// record goes to a dead topic first. Returns false for all other rows.
-    pub(super) fn is_exhausted(&self, held: &Arc<InFlightBatch>, index: u32) -> bool {
+    pub(super) fn bury_if_exhausted(&self, held: &Arc<InFlightBatch>, index: u32) -> bool {
         let place = correlation_id::place(index);
         let Some(bytes) = held.batch.task(place).tracking else { return false };
         if !TrackedRow::is_of_verdict(bytes) || TrackedRow::dead_topic_of_verdict(bytes).is_some() {
@@ -233,7 +233,7 @@ impl Reports {
 
     /// Resolves a task that need not be handed over: its batch is no longer this node's, or its
     /// topic is given up. Returns false when the task must be handed over.
-    pub(super) fn is_moot(&self, held: &Arc<InFlightBatch>, index: u32) -> bool {
+    pub(super) fn resolve_if_moot(&self, held: &Arc<InFlightBatch>, index: u32) -> bool {
         let place = correlation_id::place(index);
         if held.has_outcome(place) {
             return true;

@@ -16,8 +16,8 @@ use crate::node::messages::{Refusal, SubmitAnswer};
 use crate::node::metrics::NodeMetrics;
 use crate::node::requests::connections::KeptConnection;
 use crate::node::requests::pieces::Pieces;
-use crate::node::requests::placing::put_in_order;
-use crate::node::requests::retry_policy::{Tries, refusal_of};
+use crate::node::requests::placing::assign_ids;
+use crate::node::requests::postgres_failures::{Tries, refusal_of};
 use crate::node::shared::NodeShared;
 use crate::postgres::PostgresError;
 use crate::postgres::tasks::submit::{BYTES_MAX, TASKS_MAX};
@@ -68,7 +68,7 @@ pub struct Lane {
     pub(super) kept: KeptConnection,
     pub(super) shared: Arc<NodeShared>,
     pub(super) receiver: mpsc::Receiver<Request>,
-    /// A request taken from the queue, but did not fit in the previous group.
+    /// A request that was taken from the queue, but did not fit in the previous group.
     pub(super) next: Option<Request>,
     pub(super) stopping: CancellationToken,
 }
@@ -178,7 +178,7 @@ impl Lane {
                         "another task has the id of one of these tasks; retrying with new ids"
                     );
                     draws += 1;
-                    put_in_order(&self.shared, piece.iter_mut().map(|one| &mut one.task));
+                    assign_ids(&self.shared, piece.iter_mut().map(|one| &mut one.task));
                 }
                 Err(error) if piece.len() > 1 && error.is_of_a_lock() => return Err(error),
                 Err(error) if tries.again(&error) => {}

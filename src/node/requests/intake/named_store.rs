@@ -19,8 +19,8 @@ use crate::domain::{BatchBuilder, BatchId, IdRange, NewTask, TaskId};
 use crate::engine::placing::Destination;
 use crate::failpoint::{Failpoint, reach};
 use crate::node::messages::{Accepted, Refusal};
-use crate::node::requests::placing::{Sorter, clamp, put_in_order};
-use crate::node::requests::retry_policy::refusal_of;
+use crate::node::requests::placing::{Placer, assign_ids, clamp};
+use crate::node::requests::postgres_failures::refusal_of;
 use crate::node::shared::NodeShared;
 use crate::postgres::PostgresError;
 use crate::postgres::tasks::names::Names;
@@ -88,7 +88,7 @@ impl NamedStore {
                 Err(error) if open.len() == count => return Err(error),
                 // Another task has the id of one of these tasks.
                 Err(error) if error.is_of_an_id() => {
-                    put_in_order(&self.shared, open.iter_mut().map(|one| &mut one.task));
+                    assign_ids(&self.shared, open.iter_mut().map(|one| &mut one.task));
                 }
                 // A round that gave way to another transaction is retried.
                 Err(PostgresError::GaveWay { .. }) => {}
@@ -104,11 +104,11 @@ impl NamedStore {
     /// failed one, has no answer afterwards.
     async fn round(&mut self, open: &mut [&mut Submission]) -> Result<(), PostgresError> {
         let shared = Arc::clone(&self.shared);
-        let sorter = Sorter::new(&shared, shared.now());
+        let placer = Placer::new(&shared, shared.now());
         for submission in open.iter_mut() {
-            submission.place = sorter.place_of(&submission.task);
+            submission.place = placer.place_of(&submission.task);
         }
-        write_with_or_without_claims(self, open, sorter.rule()).await?;
+        write_with_or_without_claims(self, open, placer.rule()).await?;
         self.find(open).await
     }
 

@@ -7,7 +7,7 @@ use crate::clock;
 use crate::domain::{BatchBuilder, BatchId, IdRange};
 use crate::engine::placing::Destination;
 use crate::failpoint::{Failpoint, reach};
-use crate::node::requests::placing::{Sorter, clamp};
+use crate::node::requests::placing::{Placer, clamp};
 use crate::node::shared::NodeShared;
 use crate::postgres::PostgresError;
 use crate::postgres::tasks::submit::{Group, Submits};
@@ -24,12 +24,12 @@ impl PlainStore {
     pub async fn insert(&mut self, group: &mut [&mut Submission]) -> Result<(), PostgresError> {
         let shared = Arc::clone(&self.shared);
         let now = shared.now();
-        let sorter = Sorter::new(&shared, now);
+        let placer = Placer::new(&shared, now);
         for submission in group.iter_mut() {
             clamp(&mut submission.task, now);
-            submission.place = sorter.place_of(&submission.task);
+            submission.place = placer.place_of(&submission.task);
         }
-        write_with_or_without_claims(self, group, sorter.rule()).await
+        write_with_or_without_claims(self, group, placer.rule()).await
     }
 }
 

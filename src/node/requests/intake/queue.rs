@@ -79,7 +79,7 @@ impl Drop for Share {
     }
 }
 
-/// The room for tasks waiting to be stored, or are being stored.
+/// The room for tasks that wait to be stored, or are being stored.
 #[derive(Clone, Debug)]
 pub struct Queue {
     tasks: Arc<Semaphore>,

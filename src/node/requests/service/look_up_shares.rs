@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 
 use crate::domain::PrincipalName;
 
-/// Look-ups of one principal in progress: a quarter of the queue.
+/// Look-ups of one principal in progress: a quarter of the queue of `kafka::TopicCache`.
 const OF_PRINCIPAL_MAX: usize = 128;
 
 /// The look-ups in progress. A principal without one has no entry.

@@ -13,7 +13,7 @@ use crate::domain::{
 use crate::node::maintenance::run_keeper::NewSchedules;
 use crate::node::messages::{Draft, Due, PutSchedule, Refusal, Triggered, Unavailable};
 use crate::node::requests::intake::submission::Submission;
-use crate::node::requests::retry_policy::{
+use crate::node::requests::postgres_failures::{
     Tries, refusal_of, refusal_of_look, unavailable_of, unavailable_of_look,
 };
 use crate::node::shared::NodeShared;

@@ -12,7 +12,7 @@ use crate::node::messages::permitted::PermittedDraft;
 use crate::node::messages::{Accepted, Draft, Due, Refusal, SubmitAnswer};
 use crate::node::requests::intake::Intake;
 use crate::node::requests::intake::submission::Submission;
-use crate::node::requests::retry_policy::refusal_of_look;
+use crate::node::requests::postgres_failures::refusal_of_look;
 use crate::node::requests::service::look_up_shares::LookUpShares;
 use crate::node::shared::NodeShared;
 use crate::postgres::tasks::names::Names;
@@ -24,7 +24,7 @@ type Facts = Result<TopicFacts, Refusal>;
 /// The number of a caller, or the reason why its drafts are refused.
 type Number = Result<Option<PrincipalId>, Refusal>;
 
-/// A draft with a name that cannot become a task.
+/// A named draft that cannot become a task.
 struct Refused {
     /// Index among the drafts.
     index: usize,
@@ -57,7 +57,7 @@ impl Submitter {
         }
         let arrived_at = arrived_at.ok_or_else(no_time)?;
         let facts = self.facts(by, &draft.record.topic).await;
-        let (_facts, fits) = self.held_against(&draft, facts).await;
+        let (_facts, fits) = self.check_against_topic(&draft, facts).await;
         fits?;
         self.fits_dead_topic(by, &draft).await?;
         self.check(self.number_of(by).await?, draft, arrived_at)
@@ -95,7 +95,7 @@ impl Submitter {
                 Some((name, facts)) if name == topic => facts,
                 _ => self.facts(&permit.principal().name, &topic).await,
             };
-            let (facts, fits) = self.held_against(&draft, facts).await;
+            let (facts, fits) = self.check_against_topic(&draft, facts).await;
             known = Some((topic, facts));
             let fits = match fits {
                 Ok(()) => self.fits_dead_topic(&permit.principal().name, &draft).await,
@@ -152,7 +152,7 @@ impl Submitter {
         }
     }
 
-    /// Checks a draft against the clock.
+    /// Makes a task of a draft. Refuses a due time that is too far away.
     fn check(
         &self,
         by: Option<PrincipalId>,
@@ -215,7 +215,11 @@ impl Submitter {
     /// Checks a draft against its topic. Returns the facts about the topic, too. When a draft does
     /// not fit, Kafka is asked again: a limit may have been raised, and an old one must not refuse
     /// a draft for good.
-    async fn held_against(&self, draft: &Draft, facts: Facts) -> (Facts, Result<(), Refusal>) {
+    async fn check_against_topic(
+        &self,
+        draft: &Draft,
+        facts: Facts,
+    ) -> (Facts, Result<(), Refusal>) {
         let facts = match facts {
             Ok(facts) if fits(draft, draft.record.size(), facts).is_ok() => {
                 return (Ok(facts), Ok(()));
