@@ -14,6 +14,7 @@ use sqlx::{AssertSqlSafe, PgConnection};
 use crate::support::database::Database;
 use crate::support::node::program;
 use crate::support::{Cluster, Node, Stack, eventually};
+use crate::tokens::AuthFile;
 
 const DEADLINE: Duration = Duration::from_secs(60);
 
@@ -298,6 +299,38 @@ async fn a_rejected_row_keeps_all_that_was_inserted() {
     assert_eq!(shop.count(kept).await, 1);
     let again = source.read().await.unwrap().unwrap();
     assert_eq!(rows, again);
+}
+
+/// Rows wait until there is a principal with the name of their outbox, and have its rights.
+#[tokio::test]
+async fn rows_have_the_rights_of_the_principal_of_their_outbox() {
+    let cluster = Cluster::start("outbox").await;
+    let [own, other] = [cluster.topic("own").await, cluster.topic("other").await];
+    let mut shop = Shop::open(&cluster.stack).await;
+    for topic in [&own, &other] {
+        let submit = format!("select punctual.submit('{topic}', payload => '1', delay => '1 h')");
+        shop.run(&submit).await;
+    }
+    let file = AuthFile::new("outbox", "version = 1\n[anonymous]\nroles = []\n");
+    let flag = shop.flag();
+    let node = cluster.node_with(&["--outbox", &flag, "--auth-file", file.path()]).await;
+    eventually("the rows wait for their principal", DEADLINE, async || {
+        node.log().contains("the auth file has no principal")
+    })
+    .await;
+    assert_eq!(shop.count("select count(*) from punctual.outbox").await, 2);
+    let principal = format!(
+        "version = 1\n[principals.shop]\n\
+         allow = [ {{ actions = [\"submit\"], topics = [{own:?}] }} ]\n"
+    );
+    std::fs::write(file.path(), principal).unwrap();
+    shop.wait_empty().await;
+    let denied = "select count(*) from punctual.outbox_rejected
+        where status = 403 and reason like '%`submit`%'";
+    assert_eq!(shop.count(denied).await, 1);
+    let submitted = "select count(*) from task t join principal p on p.id = t.submitted_by
+        where p.name = 'shop'";
+    assert_eq!(cluster.count(submitted).await, 1);
 }
 
 /// An old transaction must neither lose rows nor make others wait.
