@@ -2,8 +2,8 @@
 //! over REST, and records are read from the topic. Lateness is the broker's append time minus the
 //! due time. docs/benchmarks.md is made with it.
 //!
-//! - A scenario ([`lateness`], [`burst`], [`drain`], [`submit`], [`cancel`], [`immediate`]) submits
-//!   by [`flow`] into an [`intake`] and ends in a [`report`].
+//! - A scenario ([`lateness`], [`burst`], [`drain`], [`submit`], [`cancel`], [`finish`],
+//!   [`tracked`], [`immediate`]) submits by [`flow`] into an [`intake`] and ends in a [`report`].
 //! - The [`ledger`] compares the submitted tasks with the records that arrived: early, lost,
 //!   duplicates, lateness.
 //! - The intake here is Punctual's REST interface ([`rest`]). The programs that Punctual is
@@ -25,11 +25,13 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use args::{BenchArgs, Common, Scenario, Steady, topics_in_turn};
+use args::{
+    BenchArgs, Common, FinishBenchArgs, Scenario, Steady, TrackedBenchArgs, topics_in_turn,
+};
 use az::SaturatingAs as _;
 use load::http::{Http, Trust};
 use load::record::Records;
-use load::rest::{RestTarget, WrittenDue};
+use load::rest::{RestTarget, TrackedLoad, WrittenDue};
 use results::report::BenchReport;
 use results::svg;
 use run::{Setup, say};
@@ -37,9 +39,11 @@ use scenarios::{
     burst::{self, BurstPlan},
     cancel::{self, CancelPlan},
     drain::{self, DrainPlan},
+    finish::{self, FinishPlan},
     immediate::{self, ImmediatePlan},
     lateness::{self, LatenessPlan},
     submit::{self, SubmitPlan},
+    tracked::{self, TrackedPlan},
 };
 
 use crate::client::access::{Credential, check_plaintext};
@@ -164,6 +168,10 @@ async fn measure(
             };
             cancel::cancel(&setup, &plan, &rest).await
         }
+        Scenario::Finish(args) => finish::finish(&setup, &finish_plan(args), &rest).await,
+        Scenario::Tracked(args) => {
+            Box::pin(tracked::tracked(&setup, &tracked_plan(args), &rest)).await
+        }
         Scenario::Immediate(args) => {
             let (rate, lanes) = (args.rate, usize::from(args.connections));
             let plan = ImmediatePlan { rate, lanes, measured: args.measured, warm_up: args.warmup };
@@ -183,6 +191,27 @@ fn credential_of(common: &Common) -> Result<Option<Credential>, String> {
         }
     }
     Ok(credential)
+}
+
+fn finish_plan(args: &FinishBenchArgs) -> FinishPlan {
+    FinishPlan {
+        count: args.count.saturating_as(),
+        warm_up: args.warmup.saturating_as(),
+        lanes: usize::from(args.connections),
+        call: args.batch.saturating_as(),
+        rate: args.rate,
+    }
+}
+
+fn tracked_plan(args: &TrackedBenchArgs) -> TrackedPlan {
+    let tracking = TrackedLoad { ttr: args.ttr, backoff: args.backoff };
+    TrackedPlan {
+        steady: steady("tracked", &args.steady, args.measured),
+        tracking: (!args.untracked).then_some(tracking),
+        consumers: usize::from(args.consumers),
+        work: args.work,
+        unfinished_percent: u64::from(args.unfinished),
+    }
 }
 
 fn steady(scenario: &'static str, args: &Steady, measured: Duration) -> LatenessPlan {

@@ -28,7 +28,7 @@ pub use context::Hooks;
 pub use delivery::{DeliveryFailure, DeliveryOutcome, DeliveryReport, Reason, SendError};
 pub use metrics::KafkaMetrics;
 pub use producer::Producer;
-pub use reader::{Appended, ReadError, TopicReader};
+pub use reader::{Appended, AppendedAttempt, ReadError, ReadPace, TopicReader};
 pub use settings::{
     ClientError, KafkaProperties, KafkaSettings, Mode, is_property, problems_of_properties,
 };

@@ -26,6 +26,8 @@ pub enum Who {
     Poller(u32),
     /// Four workers that poll at this interval in milliseconds.
     FourPollers(u32),
+    /// Consumers of a topic and of its retry topic.
+    RetryTopics,
     Floor,
     /// The floor with tasks loaded in due order. The validity of a run is judged by it.
     FloorInOrder,
@@ -39,6 +41,7 @@ impl Who {
             Self::Precise(precision) => format!("punctual, precision {precision}"),
             Self::Poller(every) => format!("poller, {every} ms"),
             Self::FourPollers(every) => format!("4 pollers, {every} ms"),
+            Self::RetryTopics => "retry topics".to_owned(),
             Self::Floor => "floor".to_owned(),
             Self::FloorInOrder => "floor, loaded in due order".to_owned(),
         }
@@ -101,6 +104,8 @@ impl Running {
                     ]],
                 )
             }
+            // They run for as long as they are measured: see `retry_topics`.
+            Who::RetryTopics => ("retry topics", Vec::new()),
             Who::Floor | Who::FloorInOrder => {
                 migrate(servers, place, cluster).await?;
                 let from = punctual::bench::run::now().to_string();

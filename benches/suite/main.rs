@@ -1,9 +1,9 @@
 //! The suite behind `make bench`: runs each scenario against Punctual (one node and two), the usual
-//! poller, and the floor, one after the other on the same servers, and writes docs/benchmarks.md
-//! with its pictures.
+//! poller, retry topics, and the floor, one after the other on the same servers, and writes
+//! docs/benchmarks.md with its pictures.
 //!
 //! The suite needs the servers (`PUNCTUAL_DATABASE_URL`, `PUNCTUAL_KAFKA`, `PUNCTUAL_ETCD`,
-//! `PUNCTUAL_STACK`) and the release programs beside its own. Results are kept in
+//! `PUNCTUAL_STACK`, `PUNCTUAL_KAFKA_JARS`) and the release programs beside its own. Results are kept in
 //! `PUNCTUAL_BENCH_FOLDER`. A scenario with a result is measured again only with `--again`.
 #![expect(
     clippy::disallowed_methods,
@@ -20,6 +20,7 @@ mod observer;
 mod page;
 mod plan;
 mod results;
+mod retry_topics;
 mod servers;
 mod take_over;
 

@@ -28,12 +28,12 @@ use tokio::io::{AsyncBufReadExt as _, BufReader};
 use crate::contender::{Running, Who, bench, words};
 use crate::intakes::{FloorIntake, PollerIntake};
 use crate::observer::Observer;
-use crate::plan::{self, Cell, Job, Size, Steady};
+use crate::plan::{self, Cell, Job, Size, Steady, Tracked};
 use crate::results::{Results, short};
 use crate::servers::{
     COMMIT, KAFKA, MACHINE, Place, Servers, WRITE_BACK, commit, machine, write_back,
 };
-use crate::take_over;
+use crate::{retry_topics, take_over};
 
 const PAYLOAD_BYTES: usize = 256;
 const LANES: usize = 8;
@@ -198,6 +198,22 @@ impl One<'_> {
             Job::Cancel { count } => {
                 words(&[("--count", count), ("--warmup", &(count / 10))], "cancel")
             }
+            Job::Finish { count, call, lanes, at_half } => {
+                let mut words = words(
+                    &[
+                        ("--count", count),
+                        ("--warmup", &(count / 10)),
+                        ("--batch", call),
+                        ("--connections", lanes),
+                    ],
+                    "finish",
+                );
+                if *at_half {
+                    words.extend(["--rate".to_owned(), self.half_of("finish")?.to_string()]);
+                }
+                words
+            }
+            Job::Tracked(tracked) => self.tracked_words(tracked),
             Job::Immediate { rate, seconds } => words(
                 &[("--rate", rate), ("--for", &secs(*seconds)), ("--warmup", &self.warm_up())],
                 "immediate",
@@ -262,6 +278,26 @@ impl One<'_> {
         words
     }
 
+    fn tracked_words(&self, tracked: &Tracked) -> Vec<String> {
+        let mut words = words(
+            &[
+                ("--rate", &tracked.rate),
+                ("--for", &secs(tracked.seconds)),
+                ("--pending", &tracked.pending),
+                ("--warmup", &self.warm_up()),
+                ("--ttr", &secs(Tracked::TTR.as_secs())),
+                ("--backoff", &secs(Tracked::BACKOFF.as_secs())),
+            ],
+            "tracked",
+        );
+        if tracked.is_tracked {
+            words.extend(["--unfinished".to_owned(), tracked.unfinished.to_string()]);
+        } else {
+            words.push("--untracked".to_owned());
+        }
+        words
+    }
+
     /// Starts a burst on another topic, due while this one is measured.
     async fn begin_burst(
         &self,
@@ -294,6 +330,13 @@ impl One<'_> {
         let records = Records::new(PAYLOAD_BYTES);
         let (url, topic) = (self.place.url.clone(), self.place.topic.clone());
         match self.who {
+            Who::RetryTopics => {
+                let Job::Tracked(tracked) = &self.cell.job else {
+                    return Err("retry topics only retry".into());
+                };
+                let run = (self.cell.partitions, self.cell.warm_up(self.size));
+                retry_topics::measure(self.servers, self.place, tracked, run).await
+            }
             Who::Poller(_) | Who::FourPollers(_) => {
                 Box::pin(self.by(running, &PollerIntake { url, topic, records })).await
             }
@@ -367,7 +410,7 @@ impl One<'_> {
             Job::Idle { pending, seconds } => {
                 self.idle(running, intake, *pending, *seconds).await?
             }
-            Job::Cancel { .. } | Job::TakeOver { .. } => {
+            Job::Cancel { .. } | Job::Finish { .. } | Job::Tracked(_) | Job::TakeOver { .. } => {
                 return Err("only Punctual can do that".into());
             }
         };

@@ -73,6 +73,13 @@ pub enum Job {
     Cancel {
         count: u32,
     },
+    Finish {
+        count: u32,
+        call: usize,
+        lanes: usize,
+        at_half: bool,
+    },
+    Tracked(Tracked),
     Immediate {
         rate: u32,
         seconds: u64,
@@ -85,6 +92,28 @@ pub enum Job {
         rounds: u32,
         is_kill: bool,
     },
+}
+
+/// Tracked tasks at a steady rate, and a consumer.
+#[derive(Clone, Copy, Debug)]
+pub struct Tracked {
+    pub rate: u32,
+    pub seconds: u64,
+    pub pending: u64,
+    /// Of a hundred tasks, how many are not finished at their first attempt.
+    pub unfinished: u8,
+    /// False for untracked tasks, to compare with.
+    pub is_tracked: bool,
+}
+
+impl Tracked {
+    pub const TTR: Duration = Duration::from_secs(2);
+    pub const BACKOFF: Duration = Duration::from_secs(1);
+
+    /// Returns how long after an unanswered attempt the next one is due.
+    pub fn silence(&self) -> Duration {
+        Self::TTR + Self::BACKOFF
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -153,6 +182,12 @@ pub fn cells(size: Size) -> Vec<Cell> {
         submit_one_at_half(size),
         submit_batch(size),
         cancel(size),
+        finish(size, 1),
+        finish_at_half(size),
+        finish(size, 1_000),
+        tracked(size, true),
+        tracked(size, false),
+        retries(size),
         idle(size),
     ]);
     cells.extend([take_over(size, true), take_over(size, false)]);
@@ -390,6 +425,91 @@ fn cancel(size: Size) -> Cell {
         partitions: 8,
         contenders: vec![Who::Nodes(1), Who::Nodes(2)],
         job: Job::Cancel { count: size.of(2_000, 50_000, 200_000) },
+    }
+}
+
+fn finish(size: Size, call: usize) -> Cell {
+    let (name, title, goal, count, lanes) = if call == 1 {
+        let count = size.of(2_000, 100_000, 300_000);
+        ("finish", "Finishes of one task each, 64 connections", "at least 12,000/s", count, 64)
+    } else {
+        let count = size.of(10_000, 300_000, 1_000_000);
+        ("finish-batch", "Finishes in batches of 1,000", "at least 60,000/s", count, 4)
+    };
+    Cell {
+        name,
+        title: title.to_owned(),
+        goal,
+        limit: "Postgres: a finish deletes the row of the next attempt and that of `task_follow`, \
+                and writes the final line, in one commit that all waiting finishes share.",
+        topics: 1,
+        partitions: 8,
+        contenders: vec![Who::Nodes(1)],
+        job: Job::Finish { count, call, lanes, at_half: false },
+    }
+}
+
+fn finish_at_half(size: Size) -> Cell {
+    Cell {
+        name: "finish-half",
+        title: "Finishes of one task each at half of that rate".to_owned(),
+        goal: "the answers' p99 at most 15 ms",
+        job: Job::Finish {
+            count: size.of(2_000, 60_000, 200_000),
+            call: 1,
+            lanes: 64,
+            at_half: true,
+        },
+        ..finish(size, 1)
+    }
+}
+
+fn tracked(size: Size, is_tracked: bool) -> Cell {
+    let pending = size.of(10_000, 1_000_000, 1_000_000);
+    let rate = size.of(500, 2_000, 2_000);
+    let (name, kind) = if is_tracked {
+        ("tracked", "tracked tasks/s, finished within 50 ms")
+    } else {
+        ("tracked-not", "untracked tasks/s with the same reader")
+    };
+    Cell {
+        name,
+        title: format!("Lateness of {rate} {kind}, {pending} pending"),
+        goal: "p99 of tracked tasks as of untracked ones, within 20 % or 1 ms; CPU of all processes \
+               at most 2.5x",
+        limit: "A tracked task costs a row of a next attempt and its deletion, a row of \
+                `task_follow`, and a request.",
+        topics: 1,
+        partitions: 8,
+        contenders: vec![Who::Nodes(1)],
+        job: Job::Tracked(Tracked {
+            rate,
+            seconds: size.of(3, 30, 60),
+            pending,
+            unfinished: 0,
+            is_tracked,
+        }),
+    }
+}
+
+fn retries(size: Size) -> Cell {
+    let rate = size.of(500, 2_000, 2_000);
+    Cell {
+        name: "retries",
+        title: format!("{rate} tasks/s, one in ten not finished: lateness of the second attempt"),
+        goal: "p99 at most 10 ms",
+        limit: "As for first attempts. A retry topic keeps the order of a partition: its consumer \
+                waits for the first record, and then reads again.",
+        topics: 1,
+        partitions: 8,
+        contenders: vec![Who::Nodes(1), Who::RetryTopics],
+        job: Job::Tracked(Tracked {
+            rate,
+            seconds: size.of(3, 30, 60),
+            pending: 0,
+            unfinished: 10,
+            is_tracked: true,
+        }),
     }
 }
 

@@ -27,6 +27,8 @@ pub struct Servers {
     pub etcd: String,
     /// The folder of results and logs.
     pub folder: PathBuf,
+    /// The folder of Kafka's libraries for Java.
+    pub kafka_jars: PathBuf,
     /// The folder of the release programs.
     programs: PathBuf,
     /// Process ids of the servers, by name.
@@ -64,6 +66,7 @@ impl Servers {
             kafka: setting("PUNCTUAL_KAFKA")?,
             etcd: setting("PUNCTUAL_ETCD")?,
             folder: setting("PUNCTUAL_BENCH_FOLDER")?.into(),
+            kafka_jars: setting("PUNCTUAL_KAFKA_JARS")?.into(),
             programs,
             pids: vec![("postgres", pid("postgres")?), (KAFKA, pid("kafka")?)],
         })

@@ -7,8 +7,8 @@ use clap::{Args, Subcommand};
 
 use super::cpu::WatchedProcess;
 use crate::client::args::Credentials;
-use crate::domain::TopicName;
 use crate::domain::time::duration;
+use crate::domain::{TopicName, Ttr};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -122,13 +122,21 @@ impl BenchArgs {
             Scenario::Soak(args) => (Some(args.measured), Some(&args.steady)),
             Scenario::Submit(args) => (Some(args.measured), None),
             Scenario::Immediate(args) => (Some(args.measured), None),
-            Scenario::Cancel(args) if args.warmup >= args.count => {
+            Scenario::Tracked(args) => {
+                args.check()?;
+                (Some(args.measured), Some(&args.steady))
+            }
+            Scenario::Finish(FinishBenchArgs { count, warmup, .. })
+            | Scenario::Cancel(CancelBenchArgs { count, warmup, .. })
+                if warmup >= count =>
+            {
                 return Err(format!(
-                    "--warmup {} leaves none of --count {} to be measured",
-                    args.warmup, args.count
+                    "--warmup {warmup} leaves none of --count {count} to be measured"
                 ));
             }
-            Scenario::Burst(_) | Scenario::Drain(_) | Scenario::Cancel(_) => (None, None),
+            Scenario::Burst(_) | Scenario::Drain(_) | Scenario::Cancel(_) | Scenario::Finish(_) => {
+                (None, None)
+            }
         };
         if measured.is_some_and(|span| span < Duration::from_secs(1)) {
             return Err("--for must be at least a second".to_owned());
@@ -163,6 +171,11 @@ pub enum Scenario {
     Submit(SubmitBenchArgs),
     /// Measures cancels per second.
     Cancel(CancelBenchArgs),
+    /// Measures how many tracked tasks consumers can finish per second, and the time of the answers.
+    Finish(FinishBenchArgs),
+    /// Measures tracked tasks at a steady rate, each finished by a consumer. With --unfinished some
+    /// are not, and the lateness of their second attempts is measured.
+    Tracked(TrackedBenchArgs),
     /// Measures tasks without a delay, from the request to the append.
     Immediate(Immediate),
     /// Measures lateness for hours, and compares the first, second and last sixth of the run, with
@@ -336,6 +349,98 @@ pub struct CancelBenchArgs {
 }
 
 #[derive(Args, Clone, Debug)]
+#[command(
+    after_help = "Examples:\n  punctual bench finish --topic demo\n  punctual bench finish --topic \
+                  demo --batch 1000 --connections 4"
+)]
+pub struct FinishBenchArgs {
+    /// Number of tasks to submit and finish.
+    #[arg(
+        long,
+        value_name = "COUNT",
+        default_value_t = 100_000,
+        value_parser = clap::value_parser!(u32).range(1..=10_000_000)
+    )]
+    pub count: u32,
+    /// Number of finishes before the measurement.
+    #[arg(long, value_name = "COUNT", default_value_t = 10_000)]
+    pub warmup: u32,
+    /// Number of connections.
+    #[arg(
+        long,
+        value_name = "COUNT",
+        default_value_t = 64,
+        value_parser = clap::value_parser!(u16).range(1..=4096)
+    )]
+    pub connections: u16,
+    /// Tasks per request. More than one are sent to POST /v1/outcomes.
+    #[arg(
+        long,
+        value_name = "COUNT",
+        default_value_t = 1,
+        value_parser = clap::value_parser!(u32).range(1..=10_000)
+    )]
+    pub batch: u32,
+    /// Tasks per second. [default: as many as possible]
+    #[arg(
+        long,
+        value_name = "COUNT",
+        value_parser = clap::value_parser!(u32).range(1..=10_000_000)
+    )]
+    pub rate: Option<u32>,
+}
+
+#[derive(Args, Clone, Debug)]
+#[command(after_help = "Examples:\n  punctual bench tracked --topic demo --rate 2000 --pending \
+                  1000000\n  punctual bench tracked --topic demo --unfinished 10 --ttr 2s --backoff \
+                  1s")]
+pub struct TrackedBenchArgs {
+    #[command(flatten)]
+    pub steady: Steady,
+    /// The measured time.
+    #[arg(long = "for", value_name = "SPAN", value_parser = duration::parse, default_value = "60s")]
+    pub measured: Duration,
+    /// The time to run of each attempt, 1 s to 7 d.
+    #[arg(long, value_name = "SPAN", value_parser = duration::parse, default_value = "10s")]
+    pub ttr: Duration,
+    /// The wait after each attempt, at most 1 s: longer waits are shortened at random.
+    #[arg(long, value_name = "SPAN", value_parser = duration::parse, default_value = "1s")]
+    pub backoff: Duration,
+    /// Of a hundred tasks, how many are not finished at their first attempt.
+    #[arg(
+        long,
+        value_name = "COUNT",
+        default_value_t = 0,
+        value_parser = clap::value_parser!(u8).range(0..=100)
+    )]
+    pub unfinished: u8,
+    /// Time from the arrival of a record to the request that finishes it.
+    #[arg(long, value_name = "SPAN", value_parser = duration::parse, default_value = "20ms")]
+    pub work: Duration,
+    /// Number of connections of the consumer.
+    #[arg(
+        long,
+        value_name = "COUNT",
+        default_value_t = 128,
+        value_parser = clap::value_parser!(u16).range(1..=4096)
+    )]
+    pub consumers: u16,
+    /// Submits untracked tasks, which nobody finishes, to compare with.
+    #[arg(long, conflicts_with = "unfinished")]
+    pub untracked: bool,
+}
+
+impl TrackedBenchArgs {
+    fn check(&self) -> Result<(), String> {
+        Ttr::new(self.ttr).map_err(|error| format!("--ttr: {error}"))?;
+        if self.backoff > Duration::from_secs(1) {
+            return Err(format!("--backoff must be at most 1 s, not {:?}", self.backoff));
+        }
+        Ok(())
+    }
+}
+
+#[derive(Args, Clone, Debug)]
 #[command(after_help = "Examples:\n  punctual bench immediate --topic demo --rate 2000 --for 30s")]
 pub struct Immediate {
     /// Requests per second.
@@ -390,6 +495,9 @@ mod tests {
             "drain",
             "submit --json x.json",
             "cancel --count 10 --warmup 9",
+            "finish --batch 1000",
+            "tracked --unfinished 10",
+            "tracked --untracked",
             "immediate",
         ] {
             assert_eq!(check(good), Ok(()), "{good}");
@@ -399,6 +507,9 @@ mod tests {
             ("submit --for 900ms", "--for"),
             ("soak --ahead-min 5s --ahead-max 1s", "--ahead-min 5s"),
             ("cancel --count 10 --warmup 10", "--warmup 10"),
+            ("finish --count 10 --warmup 11", "--warmup 11"),
+            ("tracked --ttr 10ms", "--ttr"),
+            ("tracked --backoff 2s", "--backoff"),
             ("burst --json /there-is-no-such-folder/x.json", "/there-is-no-such-folder/x.json"),
         ] {
             assert!(check(wrong).unwrap_err().contains(said), "{wrong}");

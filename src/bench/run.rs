@@ -18,7 +18,7 @@ use crate::client::output::figures::grouped;
 use crate::clock;
 use crate::domain::{Monotonic, TopicName};
 use crate::error_chain::chain;
-use crate::kafka::{KafkaSettings, TopicReader};
+use crate::kafka::{Appended, KafkaSettings, ReadPace, TopicReader};
 
 /// Interval of progress messages.
 const TELL_EVERY: Duration = Duration::from_secs(2);
@@ -80,11 +80,24 @@ impl BenchRun {
     /// # Errors
     /// Returns an error when a topic has no append times or cannot be read.
     pub async fn start(setup: &Setup, scenario: &'static str) -> Result<Self, String> {
+        Self::reading(setup, scenario, ReadPace::Bulk, |ledger, record| {
+            ledger.arrived(record.key, record.at)
+        })
+        .await
+    }
+
+    /// As [`Self::start`]. `on_record` gets each record, and decides what the ledger learns of it.
+    pub async fn reading(
+        setup: &Setup,
+        scenario: &'static str,
+        pace: ReadPace,
+        mut on_record: impl FnMut(&Ledger, Appended<'_>) + Send + 'static,
+    ) -> Result<Self, String> {
         let started_at = now();
         let ledger = Arc::new(Ledger::new(rand::random(), started_at));
         let book = Arc::clone(&ledger);
-        let reader = TopicReader::start(&setup.kafka, &setup.topics, move |record| {
-            book.arrived(record.key, record.at)
+        let reader = TopicReader::start(&setup.kafka, &setup.topics, pace, move |record| {
+            on_record(&book, record)
         })
         .await;
         let reader = reader.map_err(|error| chain(&error))?;
@@ -134,16 +147,21 @@ impl BenchRun {
     /// Waits until all accepted tasks due before `due` have arrived. Gives up when no record
     /// arrives for so long that the rest must be lost.
     pub async fn wait_arrived(&self, due: i64) {
+        self.wait_for(&self.ledger, due).await;
+    }
+
+    /// As [`Self::wait_arrived`], by another ledger.
+    pub async fn wait_for(&self, ledger: &Ledger, due: i64) {
         self.wait_until(due).await;
-        let (mut seen, mut seen_at) = (self.ledger.snapshot().arrived_count, clock::monotonic());
-        while self.ledger.missing_count(due) > 0 {
+        let (mut seen, mut seen_at) = (ledger.snapshot().arrived_count, clock::monotonic());
+        while ledger.missing_count(due) > 0 {
             clock::sleep(LOOK_EVERY).await;
-            let count = self.ledger.snapshot().arrived_count;
+            let count = ledger.snapshot().arrived_count;
             if count != seen {
                 (seen, seen_at) = (count, clock::monotonic());
             }
             if clock::monotonic().since(seen_at) > PATIENCE {
-                self.say(&format!("{} tasks have not arrived", self.ledger.missing_count(due)));
+                self.say(&format!("{} tasks have not arrived", ledger.missing_count(due)));
                 return;
             }
         }

@@ -3,6 +3,8 @@
 pub mod burst;
 pub mod cancel;
 pub mod drain;
+pub mod finish;
 pub mod immediate;
 pub mod lateness;
 pub mod submit;
+pub mod tracked;

@@ -11,7 +11,7 @@ use rdkafka::admin::{AdminClient, AdminOptions, ResourceSpecifier};
 use rdkafka::client::DefaultClientContext;
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::error::KafkaError;
-use rdkafka::message::Message as _;
+use rdkafka::message::{BorrowedMessage, Headers as _, Message as _};
 use rdkafka::{Offset, Timestamp, TopicPartitionList};
 use thiserror::Error as ThisError;
 
@@ -33,6 +33,24 @@ pub struct Appended<'a> {
     pub key: &'a [u8],
     /// The broker's append time, in milliseconds since the epoch.
     pub at: i64,
+    /// Only a [`ReadPace::Prompt`] reader looks for it, and only tracked tasks have it.
+    pub attempt: Option<AppendedAttempt<'a>>,
+}
+
+/// The attempt of a tracked task that a record is.
+#[derive(Clone, Copy, Debug)]
+pub struct AppendedAttempt<'a> {
+    pub task_id: &'a str,
+    pub number: u16,
+}
+
+/// How soon records are read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ReadPace {
+    /// In few and large fetches, which disturb the broker least.
+    Bulk,
+    /// As soon as they are appended, as a consumer does.
+    Prompt,
 }
 
 /// The reason why a topic cannot be read with its append times.
@@ -73,16 +91,17 @@ impl TopicReader {
     pub async fn start(
         settings: &KafkaSettings,
         topics: &[TopicName],
+        pace: ReadPace,
         on_record: impl FnMut(Appended<'_>) + Send + 'static,
     ) -> Result<Self, ReadError> {
         check_append_times(settings, topics).await?;
         let (settings, names) = (settings.clone(), topics.to_vec());
-        let opened = tokio::task::spawn_blocking(move || open(&settings, &names)).await;
+        let opened = tokio::task::spawn_blocking(move || open(&settings, &names, pace)).await;
         let consumer = opened.unwrap_or(Err(ReadError::Panicked))?;
         let is_done = Arc::new(AtomicBool::new(false));
         let thread = std::thread::Builder::new().name(THREAD.to_owned()).spawn({
             let is_done = Arc::clone(&is_done);
-            move || read(&consumer, on_record, &is_done)
+            move || read(&consumer, pace, on_record, &is_done)
         });
         let thread = thread.map_err(|source| ClientError::Thread { name: THREAD, source })?;
         Ok(Self { is_done, thread: Some(thread) })
@@ -133,18 +152,21 @@ async fn check_append_times(
 }
 
 /// Makes a consumer at the present end of all partitions.
-fn open(settings: &KafkaSettings, topics: &[TopicName]) -> Result<BaseConsumer, ReadError> {
+fn open(
+    settings: &KafkaSettings,
+    topics: &[TopicName],
+    pace: ReadPace,
+) -> Result<BaseConsumer, ReadError> {
     let mut config = settings.consumer_config();
     config
         .set("group.id", "punctual-reader")
         .set("enable.auto.commit", "false")
-        // Only the append time of a record matters, not its arrival here. Few and large fetches
-        // disturb the broker least.
-        .set("fetch.wait.max.ms", "250")
-        .set("fetch.min.bytes", "1000000")
         .set("fetch.message.max.bytes", "8388608")
         .set("queued.min.messages", "1000000")
         .set("check.crcs", "false");
+    if pace == ReadPace::Bulk {
+        config.set("fetch.wait.max.ms", "250").set("fetch.min.bytes", "1000000");
+    }
     let create = |source| ClientError::Create { what: "Kafka consumer", source };
     let consumer: BaseConsumer = config.create().map_err(create)?;
     let begun_at = clock::monotonic();
@@ -187,14 +209,23 @@ fn ends(consumer: &BaseConsumer, topic: &str) -> Result<Vec<(i32, Offset)>, Kafk
     (0..i32::try_from(partitions).unwrap_or(0)).map(end_of).collect()
 }
 
-fn read(consumer: &BaseConsumer, mut on_record: impl FnMut(Appended<'_>), is_done: &AtomicBool) {
+fn read(
+    consumer: &BaseConsumer,
+    pace: ReadPace,
+    mut on_record: impl FnMut(Appended<'_>),
+    is_done: &AtomicBool,
+) {
     while !is_done.load(Ordering::Relaxed) {
         match consumer.poll(LOOK_EVERY) {
             Some(Ok(message)) => {
                 if let (Some(key), Timestamp::LogAppendTime(at)) =
                     (message.key(), message.timestamp())
                 {
-                    on_record(Appended { key, at });
+                    let attempt = match pace {
+                        ReadPace::Bulk => None,
+                        ReadPace::Prompt => attempt_of(&message),
+                    };
+                    on_record(Appended { key, at, attempt });
                 }
             }
             // The client reconnects by itself.
@@ -202,4 +233,13 @@ fn read(consumer: &BaseConsumer, mut on_record: impl FnMut(Appended<'_>), is_don
             None => {}
         }
     }
+}
+
+fn attempt_of<'a>(message: &'a BorrowedMessage<'_>) -> Option<AppendedAttempt<'a>> {
+    let text = |wanted| {
+        let header = message.headers()?.iter().find(|header| header.key == wanted)?;
+        std::str::from_utf8(header.value?).ok()
+    };
+    let number = text("punctual-attempt")?.parse().ok()?;
+    Some(AppendedAttempt { task_id: text("punctual-task-id")?, number })
 }

@@ -116,3 +116,22 @@ async fn a_topic_that_tells_nothing_of_lateness_is_refused() {
         assert!(said.contains(wanted), "{said}");
     }
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn finishes_and_second_attempts_are_measured_from_outside() {
+    let cluster = Cluster::start("bench-tracked").await;
+    let node = cluster.node().await;
+    let words = ["finish", "--count", "300", "--warmup", "50", "--connections", "2"];
+    let (finish, _) = report(&cluster, &node, &[&words[..], &["--batch", "50"]].concat()).await;
+    assert_eq!((finish.facts["finished"], finish.facts["any other answer"]), (250.0, 0.0));
+    let words = ["tracked", "--rate", "100", "--for", "3s", "--warmup", "1s", "--ahead-max", "2s"];
+    let more = ["--unfinished", "10", "--ttr", "1s", "--backoff", "0s"];
+    let (tracked, picture) = report(&cluster, &node, &[&words[..], &more].concat()).await;
+    assert!(tracked.counts.are_clean(), "{:?}", tracked.counts);
+    assert!(tracked.spans.as_ref().unwrap().count > 10, "a tenth of 300: {tracked:?}");
+    for none in ["not answered", "any other answer", "attempts after a finish"] {
+        assert_eq!(tracked.facts[none], 0.0, "{none}: {:?}", tracked.facts);
+    }
+    assert!(tracked.facts.contains_key("append - due of the second attempt, p99, ms"));
+    assert!(picture.contains("<polyline"));
+}

@@ -2,6 +2,7 @@
 //! /v1/tasks/batch`.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use az::SaturatingAs as _;
 use bytes::Bytes;
@@ -33,7 +34,15 @@ pub struct RestTarget {
     topics: Arc<[TopicName]>,
     records: Records,
     due: WrittenDue,
+    tracking: Option<TrackedLoad>,
     authorization: Option<HeaderValue>,
+}
+
+/// The times of tracked tasks. The wait after each attempt is the same.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TrackedLoad {
+    pub ttr: Duration,
+    pub backoff: Duration,
 }
 
 impl RestTarget {
@@ -45,13 +54,19 @@ impl RestTarget {
         due: WrittenDue,
     ) -> Self {
         let (urls, topics) = (urls.to_vec(), topics.into());
-        Self { urls, trust, topics, records, due, authorization: None }
+        Self { urls, trust, topics, records, due, tracking: None, authorization: None }
     }
 
     /// Sends this header with each call.
     #[must_use]
     pub fn authorized(self, authorization: Option<HeaderValue>) -> Self {
         Self { authorization, ..self }
+    }
+
+    /// Submits tracked tasks.
+    #[must_use]
+    pub fn tracked(self, tracking: TrackedLoad) -> Self {
+        Self { tracking: Some(tracking), ..self }
     }
 
     fn topic_of(&self, task: &Planned) -> &TopicName {
@@ -91,6 +106,17 @@ struct NewTask<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     delay: Option<u64>,
     payload_text: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ttr: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    retry: Option<NewRetry>,
+}
+
+#[derive(Serialize)]
+struct NewRetry {
+    backoff_min: u64,
+    backoff_max: u64,
+    backoff_factor: u8,
 }
 
 #[derive(Serialize)]
@@ -117,6 +143,32 @@ impl RestLane {
         serde_json::from_slice::<Task>(&answer.body).map(|task| task.id).map_err(|_no_task| told())
     }
 
+    /// Submits tasks in one call, and returns their ids in the same order.
+    ///
+    /// # Errors
+    /// Returns the reason as text when not all tasks were accepted.
+    pub async fn submit_many(&mut self, tasks: &[Planned]) -> Result<Vec<String>, String> {
+        #[derive(Deserialize)]
+        struct Results {
+            results: Vec<One>,
+        }
+        #[derive(Deserialize)]
+        struct One {
+            task: Option<Task>,
+        }
+        #[derive(Deserialize)]
+        struct Task {
+            id: String,
+        }
+        let batch = NewBatch { tasks: tasks.iter().map(|task| self.new_task(task)).collect() };
+        let answer = self.http.call(Method::POST, "/v1/tasks/batch", json(&batch)?).await?;
+        let read: Option<Results> = serde_json::from_slice(&answer.body).ok();
+        let ids = read.map(|read| {
+            read.results.into_iter().filter_map(|one| one.task).map(|task| task.id).collect()
+        });
+        ids.filter(|ids: &Vec<String>| ids.len() == tasks.len()).ok_or_else(|| told(&answer))
+    }
+
     fn new_task(&self, task: &Planned) -> NewTask<'_> {
         let (due_at, delay) = match self.rest.due {
             WrittenDue::At => (Some(task.due_at), None),
@@ -128,6 +180,12 @@ impl RestLane {
             due_at,
             delay,
             payload_text: self.rest.records.payload(task.key),
+            ttr: self.rest.tracking.map(|tracking| millis_of(tracking.ttr)),
+            retry: self.rest.tracking.map(|tracking| NewRetry {
+                backoff_min: millis_of(tracking.backoff),
+                backoff_max: millis_of(tracking.backoff),
+                backoff_factor: 1,
+            }),
         }
     }
 }
@@ -150,11 +208,23 @@ impl Lane for RestLane {
     }
 }
 
-fn json(body: &impl Serialize) -> Result<Bytes, String> {
+fn millis_of(span: Duration) -> u64 {
+    span.as_millis().saturating_as()
+}
+
+/// Writes a body.
+///
+/// # Errors
+/// Returns the reason as text.
+pub fn json(body: &impl Serialize) -> Result<Bytes, String> {
     serde_json::to_vec(body).map(Bytes::from).map_err(|error| format!("write a body: {error}"))
 }
 
-fn answered(answer: &HttpAnswer, count: usize) -> Result<CallResult, String> {
+/// Returns the result of a call that has a result for each of `count` parts.
+///
+/// # Errors
+/// Returns the answer as text when it is not known whether the call took effect.
+pub fn answered(answer: &HttpAnswer, count: usize) -> Result<CallResult, String> {
     #[derive(Deserialize)]
     struct Results {
         results: Vec<One>,
@@ -203,7 +273,7 @@ fn reply_of(status: u16, kind: &ProblemKind) -> Reply {
 }
 
 /// Returns the beginning of an answer, for people.
-fn told(answer: &HttpAnswer) -> String {
+pub fn told(answer: &HttpAnswer) -> String {
     let text = String::from_utf8_lossy(&answer.body);
     let detail = text.find("\"detail\"").map_or(text.as_ref(), |start| &text[start..]);
     format!("{} {}", answer.status, detail.chars().take(200).collect::<String>())

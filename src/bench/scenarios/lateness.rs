@@ -18,7 +18,8 @@ pub const SOAK: &str = "soak";
 /// Interval at which memory is sampled.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 /// How far ahead the background tasks are due.
-const BACKGROUND: Range<Duration> = Duration::from_secs(2 * 3600)..Duration::from_secs(26 * 3600);
+pub(super) const BACKGROUND: Range<Duration> =
+    Duration::from_secs(2 * 3600)..Duration::from_secs(26 * 3600);
 
 #[derive(Clone, Debug)]
 pub struct LatenessPlan {
@@ -82,7 +83,7 @@ fn settings_of(plan: &LatenessPlan) -> Vec<(&'static str, String)> {
 }
 
 /// Splits the tasks into calls that are small enough to arrive evenly.
-fn submitter<'a>(
+pub(super) fn submitter<'a>(
     plan: &'a LatenessPlan,
     run: &'a BenchRun,
     end: i64,
