@@ -176,14 +176,14 @@ fn unconfirmed(deed: &str, is_json: bool) -> ExitCode {
 /// Lists pending tasks in the order of their due times.
 async fn list(args: args::ListArgs) -> ExitCode {
     if args.counts {
-        let filters = given(&[("topic", &args.topic)]);
+        let filters = given(&[("topic", &args.topic), ("state", &args.state)]);
         let asked = ask(&args.node, |caller| caller.get(&["v1", "tasks", "counts"], &filters));
         return end(asked.await, args.node.json, Deed::Look, |answer| {
             counts::shown(answer, args.topic.as_deref())
         });
     }
     let mut filters = filters_of(&args.topic, &args.range);
-    filters.extend(given(&[("submitted_by", &args.submitted_by)]));
+    filters.extend(given(&[("submitted_by", &args.submitted_by), ("state", &args.state)]));
     let listing = ListParameters {
         path: &TASKS,
         filters,

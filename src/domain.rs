@@ -21,14 +21,14 @@ pub use ids::{BatchId, IdRange, NodeId, TaskId};
 pub use outcome::{Failure, Outcome, Receipt};
 pub use principal::{PrincipalId, PrincipalName};
 pub use schedule::name::ScheduleName;
-pub use selection::{Cursor, List, Page, Selection};
+pub use selection::{Cursor, List, Page, PendingState, Selection};
 pub use shard::{Shard, ShardCount};
 pub use task::headers::Headers;
 pub use task::name::TaskName;
 pub use task::precondition::{Precondition, TaskSet};
 pub use task::retry_policy::{RetryPolicy, Ttr};
 pub use task::submit_order::{Position, SubmitOrder};
-pub use task::tracking::{Sent, TrackedRow, Tracking};
+pub use task::tracking::{RecordPlace, Sent, TrackedRow, Tracking};
 pub use task::{
     Actors, AttemptEvent, AttemptLine, Backlog, Dropped, Finished, Kept, NewTask, Record,
     Submitted, TaskState, TaskView, TrackedView,

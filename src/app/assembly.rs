@@ -300,6 +300,7 @@ pub async fn start(
         look_up_shares: LookUpShares::default(),
         names: Arc::clone(&names),
         intake: intake.clone(),
+        bulletin: core.membership.bulletin(),
         draining: tasks.draining.clone(),
     };
     let replacer = Replacer { shared: Arc::clone(&core.shared), replaces };

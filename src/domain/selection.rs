@@ -5,7 +5,7 @@ use xxhash_rust::xxh3::Xxh3;
 
 use super::{IdRange, PrincipalName, TaskView, Timestamp, TopicName, ids};
 
-/// Tasks selected by topic, due time and submitter. For a follow-up, the due time of its row
+/// Tasks selected by topic, due time, submitter and state. For a follow-up, the due time of its row
 /// counts.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Selection {
@@ -14,8 +14,32 @@ pub struct Selection {
     pub due_from: Option<Timestamp>,
     /// Exclusive.
     pub due_to: Option<Timestamp>,
-    /// Lists of dead letters do not take this one.
+    /// Lists of dead letters do not take this one, nor the next.
     pub submitted_by: Option<PrincipalName>,
+    pub state: Option<PendingState>,
+}
+
+/// The state of a task that is in `task` or `task_far`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum PendingState {
+    /// The first attempt is pending.
+    Scheduled,
+    /// An attempt is with the consumer.
+    Awaiting,
+    /// An attempt has failed.
+    Retrying,
+}
+
+impl PendingState {
+    pub const ALL: [Self; 3] = [Self::Scheduled, Self::Awaiting, Self::Retrying];
+
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Scheduled => "scheduled",
+            Self::Awaiting => "awaiting",
+            Self::Retrying => "retrying",
+        }
+    }
 }
 
 impl Selection {
@@ -96,6 +120,10 @@ impl Cursor {
             hash.update(b"\0");
             hash.update(submitter.as_str().as_bytes());
         }
+        if let Some(state) = selection.state {
+            hash.update(b"\0\0");
+            hash.update(state.as_str().as_bytes());
+        }
         hash.digest()
     }
 }
@@ -110,6 +138,7 @@ mod tests {
             due_from: Some(Timestamp::from_millis(from)),
             due_to: None,
             submitted_by: None,
+            state: None,
         }
     }
 
@@ -129,6 +158,10 @@ mod tests {
                     submitted_by: PrincipalName::new("ann").ok(),
                     ..selection("orders", 1)
                 },
+            ),
+            (
+                List::Tasks,
+                Selection { state: Some(PendingState::Awaiting), ..selection("orders", 1) },
             ),
         ] {
             assert_eq!(Cursor::of_bytes(&bytes, list, &selection), None);

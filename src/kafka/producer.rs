@@ -38,6 +38,8 @@ const TTR_MS: &str = "punctual-ttr-ms";
 const TOPIC: &str = "punctual-topic";
 /// The reason why the task is dead.
 const DEAD_REASON: &str = "punctual-dead-reason";
+/// The place of its last attempt in the topic of the task: `partition:offset`.
+const RECEIPT: &str = "punctual-receipt";
 
 /// The duration of one wait for reports. rdkafka spins through the last millisecond of each wait.
 /// Its own `ThreadedProducer`, which waits for 100 ms, thus takes 0.7 % of a core when it is idle.
@@ -296,9 +298,13 @@ fn with_tracking(mut sent: OwnedHeaders, task: &BatchTask<'_>) -> OwnedHeaders {
     };
     sent = number(sent, ATTEMPT, row.attempt.into());
     if row.is_verdict {
-        return sent
+        sent = sent
             .insert(Header { key: TOPIC, value: Some(task.topic_name.as_str()) })
             .insert(Header { key: DEAD_REASON, value: Some(&row.dead_reason()) });
+        return match row.sent.and_then(|last| last.record) {
+            Some(place) => sent.insert(Header { key: RECEIPT, value: Some(&place.to_string()) }),
+            None => sent,
+        };
     }
     sent = number(sent, ATTEMPTS_MAX, row.attempts_max().into());
     let ttr = row.tracking.ttr.as_duration().as_millis();

@@ -1,5 +1,5 @@
-//! Maintenance: creates partitions ahead, retires past ones, moves far tasks to their leaves, and
-//! frees expired names. `run_keeper` makes the runs of schedules.
+//! Maintenance: creates partitions ahead, retires past ones, moves far tasks to their leaves, frees
+//! expired names, and counts awaiting tasks. `run_keeper` makes the runs of schedules.
 //!
 //! Every node does it every minute. Advisory locks keep two nodes from doing it at the same time,
 //! and the catalog shows the next node how far the last one came. An outage is not a failure: the
@@ -20,6 +20,7 @@ use crate::domain::leaves::{Parent, Rules};
 use crate::domain::{IdRange, Timestamp};
 use crate::error_chain::chain;
 use crate::postgres::connection::ConnectionPurpose;
+use crate::postgres::lists::backlog::awaiting_count;
 use crate::postgres::partitions::mover::Mover;
 use crate::postgres::partitions::retire::Retirer;
 use crate::postgres::partitions::{self, Census};
@@ -93,6 +94,7 @@ pub struct MaintenanceMetrics {
     far_tasks: Gauge,
     far_moved: Counter,
     far_stuck: Gauge,
+    awaiting: Gauge,
     names_freed: Counter,
     names_prolonged: Counter,
 }
@@ -112,7 +114,7 @@ impl MaintenanceMetrics {
             far_stuck,
             ..
         } = &metrics;
-        let Self { names_freed, names_prolonged, .. } = &metrics;
+        let Self { awaiting, names_freed, names_prolonged, .. } = &metrics;
         for counters in [retired, finalized, failures] {
             // Series start at 0: an alert on an increase would miss the first event of a series
             // beginning with it.
@@ -166,6 +168,11 @@ impl MaintenanceMetrics {
             "punctual_far_stuck_tasks",
             "Far tasks that Postgres refused to move to their leaves; should be 0",
             far_stuck.clone(),
+        );
+        registry.register(
+            "punctual_awaiting_tasks",
+            "Tracked tasks whose consumer has not answered yet; of many an estimate",
+            awaiting.clone(),
         );
         registry.register(
             "punctual_names_freed",
@@ -237,13 +244,17 @@ impl Maintenance {
         }
     }
 
-    /// Runs one round: creates partitions and moves far tasks.
+    /// Runs one round: creates partitions, moves far tasks, and counts awaiting ones.
     pub async fn round(&mut self) -> Result<(), PostgresError> {
         let made = self.make_all().await;
         // A table whose partitions cannot be created must not keep far tasks from the existing
         // leaves.
         let moved = self.move_far().await;
-        made.and(moved)
+        let counted = awaiting_count(&mut self.connection).await;
+        if let Ok(count) = counted {
+            self.metrics.awaiting.set(count.saturating_as::<i64>());
+        }
+        made.and(moved).and(counted.map(|_count| ()))
     }
 
     /// Creates partitions. Returns true when the partitions of the present exist for all tables.

@@ -77,6 +77,10 @@ pub enum Refusal {
     TooFar {
         delay_max: Duration,
     },
+    /// The task is tracked, and so many nodes are of a version that does not know tracked tasks.
+    OldNodes {
+        node_count: usize,
+    },
     /// A limit of this node is reached.
     Busy {
         limit: &'static str,
@@ -286,6 +290,7 @@ impl BulkSelection {
             due_from: self.due_from,
             due_to: self.due_to,
             submitted_by: self.submitted_by.clone(),
+            state: None,
         }
     }
 }

@@ -84,23 +84,106 @@ async fn a_task_is_dead_after_its_last_attempt_and_its_record_is_in_the_dead_top
         say(node.api(), id, "fail", &failed).await.0 == 200
     })
     .await;
-    consumer.wait_count(2, DEADLINE).await;
+    let last = consumer.wait_count(2, DEADLINE).await.remove(1);
     let buried = undertaker.wait_count(1, DEADLINE).await.remove(0);
     assert_eq!((buried.task_id(), buried.key.as_deref()), (id, Some(&b"k"[..])));
     assert_eq!(buried.header("own"), Some(&b"x"[..]));
     assert_eq!(buried.header("punctual-topic"), Some(topic.as_bytes()));
     let reason = "attempt 2 of 2 was not finished in its time to run";
     assert_eq!(buried.header("punctual-dead-reason"), Some(reason.as_bytes()));
+    let place = format!("{}:{}", last.partition, last.offset);
+    assert_eq!(buried.header("punctual-receipt"), Some(place.as_bytes()));
     let shown = eventually_some("it is dead", DEADLINE, async || {
         let shown = node.api().task(id).await.shown;
         (shown["state"] == "dead" && shown["died_at"].is_string()).then_some(shown)
     })
     .await;
     assert_eq!(shown["reason"], reason, "{shown}");
+    let page = node.api().look(&format!("/v1/dead?topic={topic}")).await.json();
+    let listed = &page["tasks"][0];
+    assert_eq!((&listed["attempt"], &listed["ttr"]), (&json!(2), &json!("1s")), "{page}");
+    assert_eq!(listed["attempts"], shown["attempts"], "{page}");
+    let mut lines = listed["attempts"].as_array().unwrap().iter();
+    assert!(lines.any(|line| line["reason"] == "out of stock"), "{page}");
     let (status, problem) = say(node.api(), id, "finish", &json!({})).await;
     assert_eq!((status, &problem["verdict"]), (409, &json!("dead")));
     assert_eq!(consumer.records().len(), 2, "exactly attempts_max");
     assert_eq!(node.api().metric("punctual_tasks_exhausted_total").await, 1.0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn lists_and_counts_know_the_state_of_a_task() {
+    let cluster = Cluster::start("states").await;
+    let topic = cluster.topic("orders").await;
+    let node = cluster.node().await;
+    let api = node.api();
+    let task = |delay: &str| json!({ "topic": topic, "delay": delay, "payload": 1, "ttr": "1h" });
+    let untracked = json!({ "topic": topic, "delay": "1h", "payload": 1 });
+    let mut ids = Vec::new();
+    for task in [task("1h"), task("0s"), task("0s"), untracked] {
+        ids.push(api.submit(&task).await.id);
+    }
+    cluster.consumer(&topic).wait_count(2, DEADLINE).await;
+    let failed = json!({ "attempt": 1, "retry_in": "1h" });
+    eventually("the attempt has failed", DEADLINE, async || {
+        api.task(ids[1]).await.state == "awaiting"
+            && api.task(ids[2]).await.state == "awaiting"
+            && say(api, ids[2], "fail", &failed).await.0 == 200
+    })
+    .await;
+    for (state, wanted) in [
+        ("&state=scheduled", vec![ids[0], ids[3]]),
+        ("&state=awaiting", vec![ids[1]]),
+        ("&state=retrying", vec![ids[2]]),
+        ("", ids.clone()),
+    ] {
+        let page = api.look(&format!("/v1/tasks?topic={topic}{state}")).await.json();
+        let listed = page["tasks"].as_array().unwrap().iter();
+        let listed: HashSet<Uuid> =
+            listed.map(|task| task["id"].as_str().unwrap().parse().unwrap()).collect();
+        assert_eq!(listed, wanted.iter().copied().collect(), "{state}: {page}");
+        let counts = api.look(&format!("/v1/tasks/counts?topic={topic}{state}")).await.json();
+        let pending = json!({ "count": wanted.len(), "exact": true });
+        assert_eq!(counts["pending"], pending, "{state}: {counts}");
+        assert_eq!(counts["topics"][0]["count"], json!(wanted.len()), "{state}: {counts}");
+    }
+    let wrong = api.look("/v1/tasks?state=dead").await;
+    assert_eq!((wrong.status, &wrong.json()["field"]), (400, &json!("state")));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tracked_tasks_are_refused_while_a_node_lives_that_does_not_know_them() {
+    let cluster = Cluster::start("old-node").await;
+    let topic = cluster.topic("orders").await;
+    let node = cluster.node().await;
+    let submit = async |task: Value| {
+        let answer = node.api().post("/v1/tasks", task.to_string()).await;
+        (answer.status, answer.json())
+    };
+    let tracked = json!({ "topic": topic, "delay": "1h", "payload": 1, "ttr": "1s" });
+    let untracked = json!({ "topic": topic, "delay": "1h", "payload": 1 });
+    // A heartbeat as a node of an older version writes it.
+    let run = async |statement: &'static str| {
+        sqlx::query(statement).execute(&mut cluster.database.connect().await).await.unwrap();
+    };
+    run("insert into heartbeat (node, name, address, version, counter, started_at, beat_at,
+           has_broker, can_publish)
+         values (gen_random_uuid(), 'old', 'a', 'v', 1, now(), now(), true, false)")
+    .await;
+    let (_, problem) = eventually_some("the old node is seen", DEADLINE, async || {
+        run("update heartbeat set counter = counter + 1, beat_at = now() where name = 'old'").await;
+        let answer = submit(tracked.clone()).await;
+        (answer.0 == 503).then_some(answer)
+    })
+    .await;
+    assert!(problem["type"].as_str().unwrap().ends_with(":unavailable"), "{problem}");
+    assert!(problem["detail"].as_str().unwrap().contains("1 node of the cluster is"), "{problem}");
+    assert_eq!(submit(untracked).await.0, 201);
+    run("update heartbeat set has_left = true where name = 'old'").await;
+    eventually("tracked tasks are taken", DEADLINE, async || {
+        submit(tracked.clone()).await.0 == 201
+    })
+    .await;
 }
 
 /// How a test's consumer treats an attempt.

@@ -16,6 +16,8 @@ use punctual::domain::{
     TopicName, TrackedRow, Tracking, Ttr,
 };
 use punctual::postgres::cluster::schema;
+use punctual::postgres::connection::ConnectionPurpose;
+use punctual::postgres::lists::backlog::awaiting_count;
 use punctual::postgres::lists::dead_letters::DeadLetters;
 use punctual::postgres::tasks::answers::{AnswerCall, AnswerStore, AnswerTerms, Answered};
 use punctual::postgres::tasks::cancel::Cancels;
@@ -24,7 +26,7 @@ use punctual::postgres::tasks::look_up::LookUp;
 use punctual::postgres::tasks::settle::{SettleTerms, Settlement, Settles};
 use punctual::postgres::tasks::submit::{Group, Submits};
 use punctual::postgres::tasks::submit_named::{NamedGroup, NamedSubmits};
-use punctual::postgres::{PostgresError, PostgresSettings};
+use punctual::postgres::{Connection, PostgresError, PostgresSettings};
 use rand::Rng as _;
 use sqlx::Connection as _;
 use sqlx::postgres::PgConnection;
@@ -238,6 +240,12 @@ impl Scene {
         self.view(first).await.state
     }
 
+    async fn awaiting_count(&self) -> u64 {
+        let purpose =
+            ConnectionPurpose { name: "test", deadline: Duration::from_secs(10), settings: &[] };
+        awaiting_count(&mut Connection::new(&self.settings, purpose)).await.unwrap()
+    }
+
     /// Checks that ended tasks have left no rows behind.
     async fn is_tidy(&self) {
         assert_eq!(self.number("select count(*) from task_follow").await, 0);
@@ -326,6 +334,7 @@ async fn an_awaiting_task_is_finished_failed_or_extended() {
     ];
     scene.attempt().await;
     assert_eq!(scene.state(done).await, TaskState::Awaiting);
+    assert_eq!(scene.awaiting_count().await, 4);
     assert_eq!(scene.verdict(&finish(done)).await, Verdict::Finished);
     let retry_at = scene.now().await.plus(HOUR / 2).ceil_millis();
     let asked = AnswerCall { retry_at: Some(retry_at), ..fail(failed, 1) };
@@ -337,6 +346,7 @@ async fn an_awaiting_task_is_finished_failed_or_extended() {
     assert_eq!(next_at().await, Some(retry_at));
     assert_eq!(scene.verdict(&extend(failed, 1)).await, Verdict::AlreadyFailed);
     assert_eq!(scene.verdict(&extend(extended, 1)).await, Verdict::Extended);
+    assert_eq!(scene.awaiting_count().await, 2);
     for call in [fail(extended, 2), extend(extended, 2)] {
         assert_eq!(scene.verdict(&call).await, Verdict::AttemptTooHigh);
     }
@@ -553,4 +563,16 @@ async fn tracked_and_untracked_tasks_share_a_batch() {
     assert_eq!(scene.state(tracked.id).await, TaskState::Awaiting);
     assert_eq!(scene.state(untracked.id).await, TaskState::Published);
     assert_eq!(scene.number("select count(*) from task_follow").await, 1);
+}
+
+#[tokio::test]
+async fn many_awaiting_tasks_are_estimated() {
+    let scene = Scene::new("tracked").await;
+    assert_eq!(scene.awaiting_count().await, 0);
+    let many = "insert into task_follow (first_id, row_id, maybe_sent, attempt, note)
+        select gen_random_uuid(), gen_random_uuid(), true, 1, case when n % 2 = 0 then 2 end
+        from generate_series(1, 100000) as n";
+    sqlx::query(many).execute(&mut scene.own.connect().await).await.unwrap();
+    let count = scene.awaiting_count().await;
+    assert!((35_000..65_000).contains(&count), "{count}");
 }

@@ -74,7 +74,7 @@ impl BulkRequest {
             .filter(|cursor| cursor.get() != "null")
             .map(|cursor| string(cursor, "cursor"))
             .transpose()?;
-        let selection = Selection { topic, due_from, due_to, submitted_by };
+        let selection = Selection { topic, due_from, due_to, submitted_by, state: None };
         guard.trail().selects(&selection, is_dry_run);
         let permit = change.permit(guard, &selection, is_dry_run)?;
         let binding = binding_of(guard, change.list(), &selection);

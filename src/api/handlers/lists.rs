@@ -18,8 +18,9 @@ use crate::api::shared::ApiShared;
 use crate::domain::{List, Page, Selection, Timestamp};
 use crate::node::messages::{Figure, PageRange, PendingCounts};
 
-const FILTERS: [&str; 6] = ["topic", "submitted_by", "due_from", "due_to", "limit", "cursor"];
-/// Dead letters are not selected by their submitters.
+const FILTERS: [&str; 7] =
+    ["topic", "submitted_by", "state", "due_from", "due_to", "limit", "cursor"];
+/// Dead letters are not selected by their submitters, and are all in one state.
 const FILTERS_OF_DEAD: [&str; 5] = ["topic", "due_from", "due_to", "limit", "cursor"];
 
 /// The number of tasks in a page, unless the request says otherwise.
@@ -48,6 +49,7 @@ impl PageRequest {
             due_from: parameters.time("due_from")?,
             due_to: parameters.time("due_to")?,
             submitted_by: parameters.submitter("submitted_by")?,
+            state: parameters.state()?,
         };
         let permit = guard.list_permit(selection.topic.as_ref())?;
         let binding = binding_of(guard, list, &selection);
@@ -111,9 +113,13 @@ async fn page(
         }
         _ => None,
     };
+    let json_of = match list {
+        List::Tasks => TaskJson::of_listed,
+        List::DeadLetters => TaskJson::of_dead_letter,
+    };
     let listed = page.tasks.iter();
     let tasks: Vec<TaskJson<'_>> =
-        listed.map(|task| TaskJson::of_listed(task, guard.shows(&task.topic))).collect();
+        listed.map(|task| json_of(task, guard.shows(&task.topic))).collect();
     let capacity = tasks.len().saturating_mul(TASK_BYTES);
     let binding = binding_of(guard, list, &selection);
     let cursor = page.next.map(|next| shared.cursors.seal(next, binding)).transpose()?;
@@ -122,8 +128,10 @@ async fn page(
 
 /// Returns the list if an empty result proves that it has no tasks of the topic at all.
 pub fn searched(list: List, selection: &Selection) -> Option<List> {
-    let Selection { topic: _, due_from, due_to, submitted_by } = selection;
-    (due_from.is_none() && due_to.is_none() && submitted_by.is_none()).then_some(list)
+    let Selection { topic: _, due_from, due_to, submitted_by, state } = selection;
+    let is_whole =
+        due_from.is_none() && due_to.is_none() && submitted_by.is_none() && state.is_none();
+    is_whole.then_some(list)
 }
 
 #[derive(Serialize)]
@@ -193,16 +201,18 @@ pub async fn counts(
     uri: Uri,
 ) -> Result<Response, Problem> {
     let deadline = shared.deadline();
-    let topic = Parameters::read(&uri, &["topic"])?.topic()?;
+    let parameters = Parameters::read(&uri, &["topic", "state"])?;
+    let (topic, state) = (parameters.topic()?, parameters.state()?);
     let permit = guard.list_permit(topic.as_ref())?;
-    let counting = shared.service.counts(&permit);
+    let counting = shared.service.counts(&permit, state);
     let counts = shared.ask(&guard, deadline, counting, Problem::unavailable).await?;
     let capacity =
         counts.minutes.len().saturating_add(counts.topics.len()).saturating_mul(MINUTE_BYTES);
     let mut answer = CountsJson::of(&counts);
     if let Some(grant) = permit.grant().filter(|_| counts.pending.task_count == 0) {
         // A sample may have missed tasks of the topic.
-        let searched = counts.pending.is_exact.then_some(List::Tasks);
+        let is_searched = counts.pending.is_exact && state.is_none();
+        let searched = is_searched.then_some(List::Tasks);
         answer.topic_known = shared.knows_topic(deadline, grant, searched).await;
     }
     Ok(answers::json_of(StatusCode::OK, &answer, capacity))

@@ -270,7 +270,9 @@ mod tests {
     #[test]
     fn a_row_waits_for_servers_and_limits() {
         let away = Refusal::ServerAway { reason: "Kafka".to_owned() };
-        for refusal in [away, Refusal::Busy { limit: "topic_look_ups" }, Refusal::Draining] {
+        let old_nodes = Refusal::OldNodes { node_count: 1 };
+        let busy = Refusal::Busy { limit: "topic_look_ups" };
+        for refusal in [away, old_nodes, busy, Refusal::Draining] {
             assert!(matches!(of_service(refusal), Refused::ForNow { .. }));
         }
         let unknown = of_service(Refusal::UnknownTopic);

@@ -148,9 +148,15 @@ impl<'a> TaskJson<'a> {
     /// Shows a task as in a list: without headers, payload and attempts, which may be large. A
     /// look-up shows those.
     pub fn of_listed(view: &'a TaskView, shows: Shows) -> Self {
-        let all = Self::of_view(view, shows);
+        let all = Self::of_dead_letter(view, shows);
         let tracked = all.tracked.map(TrackedJson::without_attempts);
-        Self { headers: None, payload: None, is_tombstone: false, tracked, ..all }
+        Self { tracked, ..all }
+    }
+
+    /// Shows a dead letter as in a list: with its attempts, which say why it is dead.
+    pub fn of_dead_letter(view: &'a TaskView, shows: Shows) -> Self {
+        let all = Self::of_view(view, shows);
+        Self { headers: None, payload: None, is_tombstone: false, ..all }
     }
 }
 

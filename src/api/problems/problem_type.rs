@@ -317,8 +317,9 @@ problem_types! {
     }
     Unavailable(503, "unavailable", "A required server is unavailable") {
         when: "Postgres is unavailable; or Kafka is, and this node has not seen the topic before; \
-               or Kafka does not let this node see the topic; or the answer took too long. \
-               `detail` says which. Nothing was done.",
+               or Kafka does not let this node see the topic; or the answer took too long; or the \
+               task has a `ttr`, and some nodes are not upgraded yet. `detail` says which. Nothing \
+               was done.",
         then: "Repeat the request after `Retry-After` seconds: it is safe. If `detail` mentions \
                authorization, check the topic's name and the node's right to describe the topic \
                instead."

@@ -41,6 +41,17 @@ pub fn of_refusal(refusal: Refusal, origin: FieldOrigin) -> Problem {
             format!("a task may be due at most {} ahead (--delay-max)", spelled(delay_max)),
         )
         .at(origin.due),
+        Refusal::OldNodes { node_count } => {
+            let (nodes, are) = if node_count == 1 { ("node", "is") } else { ("nodes", "are") };
+            Problem::new(
+                ProblemType::Unavailable,
+                format!(
+                    "nothing is stored: {node_count} {nodes} of the cluster {are} of an older \
+                     version, which does not know tasks with a `ttr`; such tasks are taken once \
+                     all nodes are upgraded (GET /v1/cluster shows their versions)"
+                ),
+            )
+        }
         Refusal::BadValue { reason } => Problem::new(
             ProblemType::RefusedValue,
             format!("the database refused the task: {reason}"),

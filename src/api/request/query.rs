@@ -7,7 +7,7 @@ use crate::api::json::times;
 use crate::api::json::values::shown;
 use crate::api::problems::problem::Problem;
 use crate::api::problems::problem_type::ProblemType;
-use crate::domain::{PrincipalName, Timestamp, TopicName};
+use crate::domain::{PendingState, PrincipalName, Timestamp, TopicName};
 
 /// Refuses query parameters on a path that takes none: ignoring a `?dry_run=true` would do harm.
 /// Refuses a path with a wrong percent-encoding, too. Otherwise two spellings would mean one name.
@@ -83,6 +83,17 @@ impl Parameters {
         self.get(name).map(|text| submitter_of(text, name)).transpose()
     }
 
+    /// Reads the state of pending tasks.
+    pub fn state(&self) -> Result<Option<PendingState>, Problem> {
+        let Some(text) = self.get("state") else { return Ok(None) };
+        let state = PendingState::ALL.into_iter().find(|state| state.as_str() == text);
+        state.map(Some).ok_or_else(|| {
+            let valid = PendingState::ALL.map(PendingState::as_str).join(", ");
+            let detail = format!("{:?} is no state of pending tasks: {valid}", shown(text));
+            Problem::invalid("state", detail)
+        })
+    }
+
     pub fn time(&self, name: &'static str) -> Result<Option<Timestamp>, Problem> {
         let time = self.get(name).map(times::due_at_of_parameter).transpose();
         time.map_err(|wrong| Problem::invalid(name, wrong))
@@ -127,6 +138,18 @@ mod tests {
         assert_eq!(submitter_of("jwt:k8s/a", "submitted_by").unwrap().as_str(), "jwt:k8s/a");
         for wrong in ["", "a b", "anonymous"] {
             let problem = submitter_of(wrong, "submitted_by").unwrap_err();
+            assert_eq!(problem.kind(), ProblemType::InvalidValue, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_state_is_one_of_pending_tasks() {
+        let state = |text| Parameters(vec![("state".to_owned(), text)]).state();
+        for known in PendingState::ALL {
+            assert_eq!(state(known.as_str().to_owned()).unwrap(), Some(known));
+        }
+        for wrong in ["dead", "Awaiting", ""] {
+            let problem = state(wrong.to_owned()).unwrap_err();
             assert_eq!(problem.kind(), ProblemType::InvalidValue, "{wrong}");
         }
     }

@@ -63,9 +63,9 @@ punctual extend <ID> --attempt <NUMBER> [--by <SPAN>] [OPTIONS]
        punctual extend --topic <TOPIC> --name <NAME> --attempt <NUMBER> [--by <SPAN>] [OPTIONS]";
 
 pub const LIST_USAGE: &str = "\
-punctual list [--topic <TOPIC>] [--submitted-by <PRINCIPAL>] [--due-from <TIME>]
-           [--due-to <TIME>] [OPTIONS]
-       punctual list --counts [--topic <TOPIC>] [OPTIONS]";
+punctual list [--topic <TOPIC>] [--submitted-by <PRINCIPAL>] [--state <STATE>]
+           [--due-from <TIME>] [--due-to <TIME>] [OPTIONS]
+       punctual list --counts [--topic <TOPIC>] [--state <STATE>] [OPTIONS]";
 
 pub const DEAD_LIST_USAGE: &str =
     "punctual dead list [--topic <TOPIC>] [--due-from <TIME>] [--due-to <TIME>] [OPTIONS]";
@@ -155,6 +155,7 @@ Examples:
   punctual list --due-to 2030-01-31T09:30:00Z --limit 1000
   punctual list --topic orders --all --json | jq -r .id
   punctual list --submitted-by order-service
+  punctual list --topic orders --state awaiting
   punctual list --counts";
 
 pub const DEAD_EXAMPLES: &str = "\

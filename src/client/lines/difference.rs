@@ -12,7 +12,8 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use crate::domain::Timestamp;
+use crate::domain::time::duration;
+use crate::domain::{RetryPolicy, Timestamp};
 
 /// The header that a node adds from the request of a submit.
 const TRACE: &str = "traceparent";
@@ -28,6 +29,8 @@ pub enum DifferingMember {
     Payload,
     Key,
     Headers,
+    Ttr,
+    Retry,
 }
 
 impl fmt::Display for DifferingMember {
@@ -37,6 +40,8 @@ impl fmt::Display for DifferingMember {
             Self::Payload => "payload",
             Self::Key => "key",
             Self::Headers => "headers",
+            Self::Ttr => "ttr",
+            Self::Retry => "retry",
         })
     }
 }
@@ -58,6 +63,47 @@ struct ComparedTask<'a> {
     #[serde(borrow)]
     key_base64: Option<Cow<'a, str>>,
     headers: Option<BTreeMap<String, Value>>,
+    ttr: Option<Value>,
+    retry: Option<ComparedRetry>,
+}
+
+/// The members of `retry`. A missing one stands for its default.
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct ComparedRetry {
+    attempts_max: Option<f64>,
+    backoff_min: Option<Value>,
+    backoff_max: Option<Value>,
+    backoff_factor: Option<f64>,
+    dead_topic: Option<String>,
+}
+
+impl ComparedRetry {
+    /// Returns the policy, or `None` if a span of it is unreadable.
+    fn read(&self) -> Option<([f64; 2], [Duration; 2], Option<&str>)> {
+        let default = RetryPolicy::DEFAULT;
+        let number = |given: Option<f64>, default: u16| given.unwrap_or(f64::from(default));
+        let span = |given: &Option<Value>, default| given.as_ref().map_or(Some(default), span_of);
+        Some((
+            [
+                number(self.attempts_max, default.attempts_max()),
+                number(self.backoff_factor, default.backoff_factor()),
+            ],
+            [
+                span(&self.backoff_min, default.backoff_min())?,
+                span(&self.backoff_max, default.backoff_max())?,
+            ],
+            self.dead_topic.as_deref(),
+        ))
+    }
+}
+
+/// Reads a span: text, or milliseconds.
+fn span_of(value: &Value) -> Option<Duration> {
+    match value {
+        Value::String(text) => duration::parse(text).ok(),
+        number => Duration::try_from_secs_f64(number.as_f64()? / 1000.0).ok(),
+    }
 }
 
 /// An explicit null counts as a payload.
@@ -144,6 +190,20 @@ pub fn differences(line: &str, task: &str, now: Timestamp) -> Vec<DifferingMembe
         let may_be_moved = stored > asked && stored <= now.plus(CLOCKS_APART_MAX);
         if stored != asked && !may_be_moved {
             members.push(DifferingMember::DueAt);
+        }
+    }
+    // A task that ended long ago is known without the time to run, as without the payload.
+    if task.ttr.is_some() || task.payload().is_some() {
+        let spans = [&line, &task].map(|one| one.ttr.as_ref().map(span_of));
+        if spans[0] != spans[1] && !spans.contains(&Some(None)) {
+            members.push(DifferingMember::Ttr);
+        }
+    }
+    if line.ttr.is_some() && task.ttr.is_some() {
+        let default = ComparedRetry::default();
+        let policies = [&line, &task].map(|one| one.retry.as_ref().unwrap_or(&default).read());
+        if policies[0] != policies[1] && !policies.contains(&None) {
+            members.push(DifferingMember::Retry);
         }
     }
     // An answer without the payload lacks the key and the headers as well.
@@ -235,6 +295,34 @@ mod tests {
         ] {
             assert_eq!(differ(line, TASK), members, "{line}");
         }
+    }
+
+    #[test]
+    fn a_time_to_run_and_a_policy_are_compared_by_what_they_mean() {
+        use DifferingMember::{Key, Retry, Ttr};
+        const TRACKED: &str = concat!(
+            r#"{"id":"i","due_at":"2030-01-31T09:30:00.000Z","payload":1,"ttr":"1m 30s","#,
+            r#""retry":{"attempts_max":16,"backoff_min":"2s","backoff_max":"1h","#,
+            r#""backoff_factor":2,"dead_topic":"d"},"attempts_max":16}"#,
+        );
+        const POLICY: &str = r#""retry":{"backoff_min":2000,"dead_topic":"d"}"#;
+        for (ttr, retry, members) in [
+            (r#""ttr":"90s""#, POLICY, &[][..]),
+            (r#""ttr":9e4"#, r#""retry":{"backoff_min":"PT2S","dead_topic":"d"}"#, &[]),
+            (r#""ttr":"soon""#, POLICY, &[]),
+            (r#""ttr":"91s""#, POLICY, &[Ttr]),
+            (r#""ttr":"90s""#, r#""key":"k""#, &[Key, Retry]),
+            (r#""ttr":"90s""#, r#""retry":{"backoff_min":2000}"#, &[Retry]),
+            (r#""ttr":1"#, r#""retry":{"attempts_max":3,"dead_topic":"d"}"#, &[Ttr, Retry]),
+            (r#""delay":1"#, r#""headers":{}"#, &[Ttr]),
+        ] {
+            let line = format!(r#"{{"payload":1,{ttr},{retry}}}"#);
+            let mut found = differ(&line, TRACKED);
+            found.sort_by_key(|member| *member != Key);
+            assert_eq!(found, members, "{line}");
+        }
+        assert_eq!(differ(r#"{"payload":1,"ttr":"1s"}"#, r#"{"payload":1}"#), [Ttr]);
+        assert_eq!(differ(r#"{"payload":1,"ttr":"1s"}"#, r#"{"id":"i","state":"published"}"#), []);
     }
 
     #[test]

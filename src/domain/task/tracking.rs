@@ -1,13 +1,14 @@
 //! Tracked tasks: what a submitter wants of the consumer's answers, and the part of it that each
 //! row of a task carries.
 
+use std::fmt;
 use std::time::Duration;
 
 use az::SaturatingAs as _;
 use thiserror::Error;
 
 use super::retry_policy::{RetryPolicy, Ttr};
-use crate::domain::{Timestamp, TopicName};
+use crate::domain::{Receipt, Timestamp, TopicName};
 
 /// The wishes of the submitter of a tracked task.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -41,6 +42,29 @@ pub struct Sent {
     pub appended_at: Timestamp,
     /// The end of the consumer's time to run.
     pub finish_by: Timestamp,
+    /// `None` when Kafka has not acknowledged the record.
+    pub record: Option<RecordPlace>,
+}
+
+/// The place of a record in its topic.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RecordPlace {
+    partition: i32,
+    offset: i64,
+}
+
+impl RecordPlace {
+    pub fn of(receipt: Receipt) -> Self {
+        let Receipt { partition, offset, .. } = receipt;
+        Self { partition, offset }
+    }
+}
+
+/// Partition and offset, as the header `punctual-receipt` has them: `3:1042`.
+impl fmt::Display for RecordPlace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.partition, self.offset)
+    }
 }
 
 /// The bytes are no tracking of a row.
@@ -52,6 +76,7 @@ pub struct TrackingError;
 const VERSION: u8 = 1;
 const HAS_VERDICT: u8 = 1;
 const HAS_SENT: u8 = 2;
+const HAS_RECORD: u8 = 4;
 /// Length of the part that every column has.
 const FIXED: usize = 22;
 /// Maximum length of a consumer's reason, in bytes.
@@ -109,15 +134,16 @@ impl TrackedRow {
     /// ```text
     /// 0       1     2       4      6            8      10  14          18          22
     /// version flags attempt before attempts_max factor ttr backoff_min backoff_max | appended_at
-    /// finish_by | length of dead topic, dead topic, reason
+    /// finish_by | partition offset | length of dead topic, dead topic, reason
     /// ```
-    /// Spans are in milliseconds, times in milliseconds since the epoch. `appended_at` and
-    /// `finish_by` are there if a flag says so.
+    /// Spans are in milliseconds, times in milliseconds since the epoch. Flags say whether
+    /// `appended_at` and `finish_by` are there, and partition and offset of the record.
     pub fn encode(&self) -> Vec<u8> {
         let retry = self.tracking.retry;
         let mut bytes = Vec::with_capacity(64);
         let flags = if self.is_verdict { HAS_VERDICT } else { 0 }
-            | if self.sent.is_some() { HAS_SENT } else { 0 };
+            | if self.sent.is_some() { HAS_SENT } else { 0 }
+            | if self.sent.is_some_and(|sent| sent.record.is_some()) { HAS_RECORD } else { 0 };
         bytes.extend([VERSION, flags]);
         for number in
             [self.attempt, self.attempts_before, retry.attempts_max(), retry.backoff_factor()]
@@ -130,6 +156,10 @@ impl TrackedRow {
         if let Some(sent) = self.sent {
             bytes.extend(sent.appended_at.as_millis().to_be_bytes());
             bytes.extend(sent.finish_by.as_millis().to_be_bytes());
+            if let Some(RecordPlace { partition, offset }) = sent.record {
+                bytes.extend(partition.to_be_bytes());
+                bytes.extend(offset.to_be_bytes());
+            }
         }
         let dead_topic = self.tracking.dead_topic.as_ref().map_or("", TopicName::as_str);
         bytes.push(dead_topic.len().saturating_as::<u8>());
@@ -149,7 +179,7 @@ impl TrackedRow {
     fn read(bytes: &[u8]) -> Option<Self> {
         let mut rest = Bytes(bytes);
         let [version, flags] = rest.array()?;
-        if version != VERSION || flags & !(HAS_VERDICT | HAS_SENT) != 0 {
+        if version != VERSION || flags & !(HAS_VERDICT | HAS_SENT | HAS_RECORD) != 0 {
             return None;
         }
         let [attempt, attempts_before, attempts_max, factor] =
@@ -157,7 +187,17 @@ impl TrackedRow {
         let [ttr, backoff_min, backoff_max] = [rest.millis()?, rest.millis()?, rest.millis()?];
         let sent = match flags & HAS_SENT {
             0 => None,
-            _ => Some(Sent { appended_at: rest.at()?, finish_by: rest.at()? }),
+            _ => Some(Sent {
+                appended_at: rest.at()?,
+                finish_by: rest.at()?,
+                record: match flags & HAS_RECORD {
+                    0 => None,
+                    _ => Some(RecordPlace {
+                        partition: rest.array().map(i32::from_be_bytes)?,
+                        offset: rest.array().map(i64::from_be_bytes)?,
+                    }),
+                },
+            }),
         };
         let [length] = rest.array()?;
         let dead_topic = std::str::from_utf8(rest.take(usize::from(length))?).ok()?;
@@ -200,7 +240,8 @@ impl TrackedRow {
         }
         let flags = *bytes.get(1)?;
         let sent = if flags & HAS_SENT == 0 { 0 } else { 16 };
-        let mut rest = Bytes(bytes.get(FIXED + sent..)?);
+        let record = if flags & HAS_RECORD == 0 { 0 } else { 12 };
+        let mut rest = Bytes(bytes.get(FIXED + sent + record..)?);
         let [length] = rest.array()?;
         std::str::from_utf8(rest.take(usize::from(length))?).ok().filter(|name| !name.is_empty())
     }
@@ -257,7 +298,9 @@ mod tests {
         let topic = prop_oneof![Just(None), "[a-z]{1,20}".prop_map(Some)];
         let reason = prop_oneof![Just(None), ".{1,40}".prop_map(Some)];
         let numbers = (1_u16..=1_000, 0_u16..=1_000, 1_u16..=1_000, 1_u16..=100);
-        let sent = proptest::option::of((0_i64..4_000_000_000_000, 0_i64..4_000_000_000_000));
+        let record = proptest::option::of((0_i32..=i32::MAX, 0_i64..=i64::MAX));
+        let sent =
+            proptest::option::of((0_i64..4_000_000_000_000, 0_i64..4_000_000_000_000, record));
         (numbers, 1_000_u32..=604_800_000, 0_u32..=604_800_000, any::<bool>(), sent, topic, reason)
             .prop_map(|(numbers, ttr, backoff, is_verdict, sent, dead_topic, reason)| {
                 let (attempt, attempts_before, attempts_max, factor) = numbers;
@@ -273,9 +316,10 @@ mod tests {
                     attempt,
                     attempts_before,
                     is_verdict,
-                    sent: sent.map(|(appended_at, finish_by)| Sent {
+                    sent: sent.map(|(appended_at, finish_by, record)| Sent {
                         appended_at: Timestamp::from_millis(appended_at),
                         finish_by: Timestamp::from_millis(finish_by),
+                        record: record.map(|(partition, offset)| RecordPlace { partition, offset }),
                     }),
                     reason: reason.map(String::into_boxed_str),
                 }

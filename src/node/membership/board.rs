@@ -58,6 +58,7 @@ impl Board {
                 owners: owners.clone(),
                 is_cut_off: found.is_cut_off,
                 heartbeat_sent_at: found.last.map(|(_, sent_at)| *sent_at),
+                old_node_count: old_node_count(found),
                 nodes,
                 missing: std::mem::take(&mut bulletin.missing),
             };
@@ -127,6 +128,13 @@ impl Board {
     }
 }
 
+/// Returns the number of living nodes that do not know tracked tasks.
+fn old_node_count(found: &BoardFindings) -> usize {
+    let standings = &found.decision.standings;
+    let lives = |row: &&HeartbeatRow| standings.get(&row.node).is_some_and(|one| one.is_in());
+    found.answer.rows.iter().filter(lives).filter(|row| !row.knows_tracked_tasks).count()
+}
+
 fn of_row(row: &HeartbeatRow, standing: &'static str, now: Timestamp) -> NodeView {
     NodeView {
         id: row.node,
@@ -169,6 +177,8 @@ pub struct Bulletin {
     pub is_cut_off: bool,
     /// When the last successful heartbeat was sent.
     pub heartbeat_sent_at: Option<Monotonic>,
+    /// Living nodes of an older version, which would settle tracked tasks as final.
+    pub old_node_count: usize,
     /// All nodes with a heartbeat or a key in etcd, this node first.
     pub nodes: Vec<NodeView>,
     /// The requirements out of `postgres`, `claims`, `batches`, `etcd` and `clock` that the node

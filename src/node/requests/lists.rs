@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::postgres_failures::unavailable_of_look;
 use crate::access::permit::ListPermit;
-use crate::domain::{Cursor, List, Page, Selection, TopicName};
+use crate::domain::{Cursor, List, Page, PendingState, Selection, TopicName};
 use crate::node::messages::{Figure, PendingCounts, Unavailable};
 use crate::node::metrics::NodeMetrics;
 use crate::postgres::PostgresError;
@@ -80,10 +80,14 @@ impl Lists {
         Some(false)
     }
 
-    pub async fn counts(&self, permit: &ListPermit) -> Result<PendingCounts, Unavailable> {
+    pub async fn counts(
+        &self,
+        permit: &ListPermit,
+        state: Option<PendingState>,
+    ) -> Result<PendingCounts, Unavailable> {
         let counted = self
             .counter
-            .count(rand::random())
+            .count(rand::random(), state)
             .await
             .map_err(|error| unavailable_of_look(&error))?;
         Ok(counts_of(&counted, permit))

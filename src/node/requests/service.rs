@@ -27,8 +27,8 @@ use crate::access::permit::{
 };
 use crate::domain::schedule::{ScheduleChange, ScheduleCondition, StoredSchedule};
 use crate::domain::{
-    List, NewTask, Page, Precondition, PrincipalName, ScheduleName, Selection, TaskId, TaskName,
-    TaskView, Timestamp,
+    List, NewTask, Page, PendingState, Precondition, PrincipalName, ScheduleName, Selection,
+    TaskId, TaskName, TaskView, Timestamp,
 };
 use crate::kafka::LookUpError;
 use crate::node::messages::answers::{ConsumerCall, Heard, Target};
@@ -411,9 +411,13 @@ impl Service {
     }
 
     /// Returns the number of pending tasks, of one topic or of all that the caller may see.
-    pub async fn counts(&self, permit: &ListPermit) -> Result<PendingCounts, Unavailable> {
-        answer_by_model!(self, model => model.counts(permit).await);
-        self.opened()?.lists.counts(permit).await
+    pub async fn counts(
+        &self,
+        permit: &ListPermit,
+        state: Option<PendingState>,
+    ) -> Result<PendingCounts, Unavailable> {
+        answer_by_model!(self, model => model.counts(permit, state).await);
+        self.opened()?.lists.counts(permit, state).await
     }
 
     /// Returns whether the topic of a grant exists, for which a request has found no task: Kafka
@@ -585,7 +589,7 @@ mod tests {
         service.waits_for(vec![NotReady { what: Requirement::Kafka, why }]);
         let reason = "the node is starting (kafka: no route)".to_owned();
         let permit = ListPermit::on(&Caller::anonymous(Rights::everything()), None).unwrap();
-        assert_eq!(service.counts(&permit).await, Err(Unavailable::ServerAway { reason }));
+        assert_eq!(service.counts(&permit, None).await, Err(Unavailable::ServerAway { reason }));
         assert!(!service.is_draining() && service.arrival().is_none());
     }
 }

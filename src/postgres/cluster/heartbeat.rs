@@ -17,8 +17,8 @@ use crate::postgres::connection::{Connection, ConnectionPurpose, PostgresSetting
 const BEAT: &str = "-- heartbeat
 with mine as (
   insert into heartbeat as h (node, name, address, version, counter, has_broker, can_publish,
-    has_left, started_at, beat_at)
-  values ($1, $2, $3, $4, $5, $6, $7, $8, clock_timestamp(), clock_timestamp())
+    has_left, level, started_at, beat_at)
+  values ($1, $2, $3, $4, $5, $6, $7, $8, $9, clock_timestamp(), clock_timestamp())
   on conflict (node) do update
   set name = excluded.name, address = excluded.address, counter = excluded.counter,
     has_broker = excluded.has_broker,
@@ -30,6 +30,7 @@ with mine as (
 select (extract(epoch from clock_timestamp()) * 1000000)::bigint as now, mine.dead as was_dead,
   (extract(epoch from mine.started_at) * 1000000)::bigint as my_started_at,
   o.node, o.name, o.address, o.version, o.counter, o.has_broker, o.can_publish, o.has_left, o.dead,
+  o.level,
   (extract(epoch from o.started_at) * 1000000)::bigint as started_at,
   (extract(epoch from o.beat_at) * 1000000)::bigint as beat_at
 from mine left join others o on true";
@@ -38,6 +39,7 @@ const READ: &str = "-- heartbeat: read
 select (extract(epoch from clock_timestamp()) * 1000000)::bigint as now, null::boolean as was_dead,
   null::bigint as my_started_at,
   o.node, o.name, o.address, o.version, o.counter, o.has_broker, o.can_publish, o.has_left, o.dead,
+  o.level,
   (extract(epoch from o.started_at) * 1000000)::bigint as started_at,
   (extract(epoch from o.beat_at) * 1000000)::bigint as beat_at
 from (select) one left join (select * from heartbeat where node <> $1 order by dead, beat_at desc
@@ -59,6 +61,12 @@ const FORGET: &str = "-- heartbeat: forget
 delete from heartbeat h
 where h.dead and h.beat_at < clock_timestamp() - $1 * interval '1 second'
   and not exists (select from execlog_batch b where b.settled_at is null and b.owner = h.node)";
+
+/// The first level of features with tracked tasks. A node of a version without levels has level 0.
+const LEVEL_WITH_TRACKED_TASKS: i16 = 1;
+/// The level of this version. A version with a feature that older nodes would handle wrongly has a
+/// higher level than the version before.
+const LEVEL: i16 = LEVEL_WITH_TRACKED_TASKS;
 
 /// The contents of the node's heartbeat.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -86,6 +94,7 @@ pub struct HeartbeatRow {
     pub can_publish: bool,
     pub has_left: bool,
     pub dead: bool,
+    pub knows_tracked_tasks: bool,
     pub started_at: Timestamp,
     pub beat_at: Timestamp,
 }
@@ -218,6 +227,7 @@ async fn send(connection: &mut PgConnection, beat: &Beat) -> Result<Vec<PgRow>, 
         .bind(beat.has_broker)
         .bind(beat.can_publish)
         .bind(beat.has_left)
+        .bind(LEVEL)
         .fetch_all(connection)
         .await
 }
@@ -254,6 +264,7 @@ fn other(row: &PgRow) -> Result<HeartbeatRow, sqlx::Error> {
         can_publish: row.try_get("can_publish")?,
         has_left: row.try_get("has_left")?,
         dead: row.try_get("dead")?,
+        knows_tracked_tasks: row.try_get::<i16, _>("level")? >= LEVEL_WITH_TRACKED_TASKS,
         started_at: timestamp(row, "started_at")?,
         beat_at: timestamp(row, "beat_at")?,
     })

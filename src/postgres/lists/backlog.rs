@@ -1,14 +1,16 @@
-//! Counts overdue tasks that are not claimed, for people.
+//! Counts tasks that are late or wait: overdue tasks that are not claimed, for people, and tracked
+//! tasks that await their consumers, for a metric.
 
 use std::time::Duration;
 
 use sqlx::Row;
+use sqlx::postgres::PgConnection;
 use uuid::Uuid;
 
 use crate::domain::{Backlog, IdRange, ShardCount, TaskId, Timestamp};
 use crate::postgres::connection::ConnectionPurpose;
 use crate::postgres::connection::pool::Pool;
-use crate::postgres::{PostgresError, PostgresSettings};
+use crate::postgres::{Connection, PostgresError, PostgresSettings};
 
 const PURPOSE: ConnectionPurpose = ConnectionPurpose {
     name: "backlog",
@@ -72,4 +74,31 @@ impl BacklogCounter {
             })
             .await
     }
+}
+
+/// Number of pages of 8 KiB in a sample of `task_follow`. A smaller table is counted as a whole.
+const PAGES_MAX: i64 = 500;
+
+/// Each row of the sample stands for as many as the share of its pages says. A note of 1 is that of
+/// a finished task, whose record may still be in flight, and 2 that of a failed attempt.
+const COUNT_AWAITING: &str = "-- count awaiting tasks
+with size as materialized (
+  select greatest(pg_relation_size('task_follow')
+    / current_setting('block_size')::bigint, 1) as pages
+)
+select (count(f.first_id) * greatest(size.pages::float8 / $1, 1))::bigint
+from size
+left join lateral (
+  select first_id from task_follow tablesample system (least(100.0 * $1 / size.pages, 100))
+  where attempt > 0 and (note is null or note = 3)
+) f on true
+group by size.pages";
+
+/// Returns the number of tasks in the state `awaiting`, or an estimate from a sample.
+pub async fn awaiting_count(connection: &mut Connection) -> Result<u64, PostgresError> {
+    let statement = async |open: &mut PgConnection| {
+        sqlx::query_scalar(COUNT_AWAITING).bind(PAGES_MAX).fetch_one(open).await
+    };
+    let count: i64 = connection.run("count the awaiting tasks", statement).await?;
+    Ok(u64::try_from(count).unwrap_or(0))
 }

@@ -17,9 +17,9 @@ use sqlx::postgres::{PgConnection, PgRow};
 use sqlx::{AssertSqlSafe, Connection as _, Row};
 use uuid::Uuid;
 
-use super::listing::shards_of;
+use super::listing::{shards_of, state_of_row};
 use crate::domain::leaves::{Parent, Partition, Rules};
-use crate::domain::{ClusterSettings, IdRange, Timestamp, ids};
+use crate::domain::{ClusterSettings, IdRange, PendingState, Timestamp, ids};
 use crate::postgres::connection::ConnectionPurpose;
 use crate::postgres::connection::pool::Pool;
 use crate::postgres::{PostgresError, PostgresSettings};
@@ -79,6 +79,8 @@ struct Stratum {
 /// minutes.
 struct Count<'a> {
     shards: &'a [i16],
+    /// `None` for all states.
+    state: Option<PendingState>,
     now: Timestamp,
     minute: Timestamp,
     strata: Vec<Stratum>,
@@ -121,15 +123,19 @@ impl TaskCounter {
         }
     }
 
-    /// Counts pending tasks, or estimates their number. `chance`, from 0 to 1, decides which pages
-    /// the sample reads.
-    pub async fn count(&self, chance: f64) -> Result<CountResult, PostgresError> {
+    /// Counts the pending tasks in `state`, or estimates their number. `chance`, from 0 to 1,
+    /// decides which pages the sample reads.
+    pub async fn count(
+        &self,
+        chance: f64,
+        state: Option<PendingState>,
+    ) -> Result<CountResult, PostgresError> {
         let mut tries = 1;
         loop {
             let counting = async |open: &mut PgConnection| {
                 let mut snapshot =
                     open.begin_with("begin isolation level repeatable read, read only").await?;
-                let counted = self.count_in(&mut snapshot, chance).await?;
+                let counted = self.count_in(&mut snapshot, chance, state).await?;
                 snapshot.rollback().await?;
                 Ok(counted)
             };
@@ -146,11 +152,13 @@ impl TaskCounter {
         &self,
         open: &mut PgConnection,
         chance: f64,
+        state: Option<PendingState>,
     ) -> Result<CountResult, sqlx::Error> {
         let (now, strata) = strata(open, &self.rules).await?;
         let minute =
             Timestamp::from_micros(now.as_micros().div_euclid(MICROS_OF_MINUTE) * MICROS_OF_MINUTE);
-        let mut count = Count { shards: &self.shards, now, minute, strata, tally: HashMap::new() };
+        let tally = HashMap::new();
+        let mut count = Count { shards: &self.shards, state, now, minute, strata, tally };
         let has_hour = count.walk(open, &[count.hour()]).await?;
         let has_all = has_hour && count.walk(open, &count.all_but_the_hour()).await?;
         let (mut is_exact, mut is_exact_of_hour) = (has_all, has_hour);
@@ -219,13 +227,16 @@ impl Count<'_> {
                     .bind(range.to)
                     .bind((ROWS_MAX - looked + 1).saturating_as::<i64>())
                     .bind(self.bounds())
+                    .bind(self.state.map(PendingState::as_str))
                     .persistent(false)
                     .fetch_all(&mut *open)
                     .await?;
                 for row in &rows {
+                    looked += u64::try_from(row.try_get::<i64, _>("looked")?).unwrap_or(0);
                     let (key, count) = tallied(row)?;
-                    looked += count;
-                    counted.push((key, count));
+                    if count > 0 {
+                        counted.push((key, count));
+                    }
                 }
                 if looked > ROWS_MAX {
                     return Ok(false);
@@ -282,6 +293,7 @@ impl Count<'_> {
                 .bind(blocks.0)
                 .bind(blocks.1)
                 .bind(&bounds)
+                .bind(self.state.map(PendingState::as_str))
                 .persistent(false)
                 .fetch_all(&mut *open)
                 .await?;
@@ -292,7 +304,7 @@ impl Count<'_> {
                 let (Some(stratum), Some(&share)) = (strata.get(index), shares.get(index)) else {
                     continue;
                 };
-                if !(has_hour && (1..=MINUTES).contains(&key.1)) {
+                if count > 0 && !(has_hour && (1..=MINUTES).contains(&key.1)) {
                     *self.tally.entry(key).or_default() +=
                         real(count) * real(stratum.pages) / real(share.max(1));
                 }
@@ -377,26 +389,36 @@ fn tallied(row: &PgRow) -> Result<((String, usize), u64), sqlx::Error> {
     Ok(((row.try_get("topic")?, place), u64::try_from(count).unwrap_or(0)))
 }
 
+/// Counts the rows `t` in a state.
+const COUNTED: &str = concat!(
+    "count(*) filter (where $STATE::text is null or $STATE = ",
+    state_of_row!(),
+    ") as count"
+);
+
 /// `$1` are the shards, `$2` and `$3` the ends of the range, `$4` is the maximum number of rows,
-/// `$5` are the bounds of the buckets.
+/// `$5` are the bounds of the buckets, `$6` is the state.
 fn walk_text(names: &[&str]) -> String {
     let parts = names.iter().map(|name| {
         let key = if *name == FAR { "" } else { "shard = any($1) and " };
-        format!("(select id, topic from {name} where {key}id >= $2 and id < $3)")
+        format!(
+            "(select id, first_id, topic, tracking from {name} where {key}id >= $2 and id < $3)"
+        )
     });
     let parts: Vec<String> = parts.collect();
     // For the far table alone, the shards appear nowhere else in the statement.
     format!(
         "-- count pending tasks
 with shards as (select $1::smallint[])
-select topic, width_bucket(id, $5::uuid[]) as place, count(*) as count
+select topic, width_bucket(id, $5::uuid[]) as place, count(*) as looked, {}
 from (select * from ({}) t limit $4) t
 group by topic, place",
+        COUNTED.replace("$STATE", "$6"),
         parts.join("\n  union all ")
     )
 }
 
-/// `$1` and `$2` are strata and their blocks, `$3` are the bounds of the buckets.
+/// `$1` and `$2` are strata and their blocks, `$3` are the bounds of the buckets, `$4` is the state.
 fn sample_text(strata: &[Stratum]) -> String {
     let mut text = String::from(
         "-- sample pending tasks
@@ -404,14 +426,15 @@ with chosen as materialized (select * from unnest($1::integer[], $2::bigint[]) a
   block))
 ",
     );
+    let counted = COUNTED.replace("$STATE", "$4");
     for (index, stratum) in strata.iter().enumerate() {
         let union = if index == 0 { "" } else { "union all\n" };
         let written = write!(
             text,
-            "{union}(select {index} as stratum, t.topic, width_bucket(t.id, $3::uuid[]) as place, count(*) as count
+            "{union}(select {index} as stratum, t.topic, width_bucket(t.id, $3::uuid[]) as place, {counted}
 from chosen c
 cross join lateral (
-  select id, topic from {}
+  select id, first_id, topic, tracking from {}
   where ctid >= format('(%s,0)', c.block)::tid and ctid < format('(%s,0)', c.block + 1)::tid
   offset 0
 ) t

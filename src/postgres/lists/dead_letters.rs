@@ -20,7 +20,7 @@ use crate::domain::{
 };
 use crate::postgres::connection::ConnectionPurpose;
 use crate::postgres::connection::pool::Pool;
-use crate::postgres::tasks::look_up::view_of_row;
+use crate::postgres::tasks::look_up::{lines_of_many, view_of_row};
 use crate::postgres::tasks::principals::dropped_of;
 use crate::postgres::{PostgresError, PostgresSettings};
 
@@ -39,13 +39,16 @@ const PURPOSE: ConnectionPurpose = ConnectionPurpose {
 /// one that exceeds the bytes is included.
 const ROWS_MAX: u64 = 1000;
 const BYTES_MAX: i64 = 8 << 20;
+/// Maximum number of lines about attempts that a list shows of a task: the latest. A look-up shows
+/// more.
+const LINES_MAX: i64 = 10;
 
 const LIST: &str = "-- list dead letters
 select id, topic, name, attempts as attempt, case when octet_length(key) <= 1024 then key end
   as key,
   null::bytea as payload, null::bytea as headers, reason, (extract(epoch
     from dead_at) * 1000000)::bigint as died_at,
-  (select p.name from principal p where p.id = submitted_by) as submitted_by, submitted_at
+  (select p.name from principal p where p.id = submitted_by) as submitted_by, submitted_at, tracking
 from dead_letter
 where id >= $1 and id < $2
 order by id
@@ -56,7 +59,7 @@ select id, topic, name, attempts as attempt, case when octet_length(key) <= 1024
   as key,
   null::bytea as payload, null::bytea as headers, reason, (extract(epoch
     from dead_at) * 1000000)::bigint as died_at,
-  (select p.name from principal p where p.id = submitted_by) as submitted_by, submitted_at
+  (select p.name from principal p where p.id = submitted_by) as submitted_by, submitted_at, tracking
 from dead_letter
 where topic = $4 and id >= $1 and id < $2
 order by id
@@ -260,12 +263,9 @@ impl DeadLetters {
                 Some(topic) => query.bind(topic),
                 None => query,
             };
-            let rows = query.fetch_all(open).await?;
-            rows.iter()
-                .take(limit)
-                .map(dead_of)
-                .collect::<Result<Vec<_>, _>>()
-                .map(|tasks| (tasks, rows.len() > limit))
+            let rows = query.fetch_all(&mut *open).await?;
+            let tasks = rows.iter().take(limit).map(dead_of).collect::<Result<Vec<_>, _>>()?;
+            Ok((with_attempts(open, tasks).await?, rows.len() > limit))
         };
         let (tasks, has_more) = self.pool.run("list dead letters", statement).await?;
         let next =
@@ -381,5 +381,29 @@ impl DeadLetters {
 }
 
 fn dead_of(row: &PgRow) -> Result<TaskView, sqlx::Error> {
-    view_of_row(row, TaskId::from_uuid(row.try_get("id")?), TaskState::Dead)
+    let mut view = view_of_row(row, TaskId::from_uuid(row.try_get("id")?), TaskState::Dead)?;
+    if let Some(tracked) = view.tracked.as_mut() {
+        // The column is that of the row after a redrive.
+        tracked.attempt = view.attempt.saturating_as();
+    }
+    Ok(view)
+}
+
+/// Adds the latest attempts of tracked tasks.
+async fn with_attempts(
+    open: &mut PgConnection,
+    mut tasks: Vec<TaskView>,
+) -> Result<Vec<TaskView>, sqlx::Error> {
+    let tracked = tasks.iter().filter(|task| task.tracked.is_some());
+    let tracked: Vec<Uuid> = tracked.map(|task| task.id.uuid()).collect();
+    if tracked.is_empty() {
+        return Ok(tasks);
+    }
+    let mut lines = lines_of_many(open, &tracked, LINES_MAX).await?;
+    for task in &mut tasks {
+        if let Some(tracked) = task.tracked.as_mut() {
+            tracked.attempts = lines.remove(&task.id.uuid()).unwrap_or_default();
+        }
+    }
+    Ok(tasks)
 }

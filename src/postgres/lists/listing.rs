@@ -25,8 +25,8 @@ use uuid::Uuid;
 use crate::domain::leaves::{Parent, Partition, Rules};
 use crate::domain::task::feedback::Note;
 use crate::domain::{
-    ClusterSettings, Cursor, IdRange, Kept, Selection, Shard, ShardCount, TaskId, TaskState,
-    TaskView, TopicName, ids,
+    ClusterSettings, Cursor, IdRange, Kept, PendingState, Selection, Shard, ShardCount, TaskId,
+    TaskState, TaskView, TopicName, ids,
 };
 use crate::postgres::connection::ConnectionPurpose;
 use crate::postgres::connection::pool::Pool;
@@ -159,6 +159,7 @@ struct Walk<'a> {
     listing: &'a Listing,
     topic: Option<&'a str>,
     submitter: Option<i16>,
+    state: Option<PendingState>,
     /// The rest of the selection. Its lower end is exclusive.
     rest: IdRange,
     limit: usize,
@@ -192,6 +193,7 @@ impl<'a> Walk<'a> {
             listing,
             topic: selection.topic.as_ref().map(TopicName::as_str),
             submitter: None,
+            state: selection.state,
             rest: IdRange { from: after, to: range.to },
             limit,
             looked_max,
@@ -277,6 +279,7 @@ impl<'a> Walk<'a> {
             .bind(self.topic)
             .bind(limit.saturating_as::<i64>())
             .bind(self.submitter)
+            .bind(self.state.map(PendingState::as_str))
             .persistent(false)
             .fetch_all(open)
             .await?;
@@ -319,8 +322,8 @@ const COLUMNS: &str =
     "id, first_id, topic, name, attempt, key, submitted_by, submitted_at, tracking";
 
 /// Builds the statement of one look. `$1` are the shards, `$2` and `$3` the ends of the range, both
-/// exclusive, `$4` rows of each stream, `$5` the topic, `$6` rows of the answer, `$7` the
-/// submitter. In a hotspot the range lies within a millisecond, and the shards together are one
+/// exclusive, `$4` rows of each stream, `$5` the topic, `$6` rows of the answer, `$7` the submitter,
+/// `$8` the state. In a hotspot the range lies within a millisecond, and the shards together are one
 /// stream.
 fn look_text(leaves: &[Partition], is_in_hotspot: bool) -> String {
     let (shards_begin, shards_end) =
@@ -365,8 +368,21 @@ const HOTSPOT_END: &str = "    ) u order by u.id limit $4) x
     limit $4) n)
   union all
 ";
+/// The state of a row `t` of `task` or `task_far`, as [`in_its_state`] tells it.
+macro_rules! state_of_row {
+    () => {
+        "case when t.tracking is null then 'scheduled' else coalesce((
+      select case when s.note is distinct from 2 then 'awaiting' when s.is_verdict then 'dead'
+        else 'retrying' end
+      from task_follow s where s.first_id = coalesce(t.first_id, t.id) and s.attempt > 0
+    ), 'scheduled') end"
+    };
+}
+pub(super) use state_of_row;
+
 /// Keys of more than 1 KiB are not shown, so that a page is limited in bytes, too.
-const REST: &str = "  (select n.*, row_number() over (order by n.id) as place
+const REST: &str = concat!(
+    "  (select n.*, row_number() over (order by n.id) as place
   from (select id, first_id, topic, name, attempt, key, submitted_by, submitted_at, tracking
     from task_far where id > $2 and id < $3 order by id limit $4) n)
 ), bound as materialized (
@@ -380,15 +396,18 @@ from bound b
 left join lateral (
   select id, first_id, topic, name, attempt, case when octet_length(key) <= 1024 then key end
     as key, submitted_by, submitted_at, tracking
-  from looked
+  from looked t
   where ($5::text is null or topic = $5) and ($7::smallint is null or submitted_by = $7)
-    and (b.id is null or id <= b.id)
+    and (b.id is null or id <= b.id) and ($8::text is null or $8 = ",
+    state_of_row!(),
+    ")
   order by id
   limit $6
 ) t on true
 left join task_follow f
   on t.tracking is not null and f.first_id = coalesce(t.first_id, t.id) and f.attempt > 0
-order by t.id";
+order by t.id"
+);
 
 /// Decodes a row of the answer. Returns `None` for the row of an empty answer, which only carries
 /// the number of rows read.

@@ -31,7 +31,7 @@ use crate::postgres::connection::error::Cause;
 use crate::postgres::connection::pool::Pool;
 use crate::postgres::{PostgresError, PostgresSettings};
 
-pub(in crate::postgres) use self::attempts::tracked_of;
+pub(in crate::postgres) use self::attempts::{lines_of_many, tracked_of};
 
 /// Purpose of statements over the places outside the batches. A generic plan would lock every leaf.
 const PLACES: ConnectionPurpose = ConnectionPurpose {

@@ -17,8 +17,9 @@ pub const LIST: Operation = Operation {
     tag: Tag::Dead,
     access: Access::OnTopicOrAll(Action::Read),
     summary: "List dead letters",
-    description: "In order of due time, each with its reason. Headers and payload are not listed; \
-                  look the task up to see them.",
+    description: "In order of due time, each with its reason, and a tracked task with the latest \
+                  10 lines of its `attempts`. Headers and payload are not listed; look the task up \
+                  to see them.",
     parameters: &[OF_TOPIC, DUE_FROM, DUE_TO, LIMIT, CURSOR],
     body: None,
     answers: &[OperationAnswer::json(

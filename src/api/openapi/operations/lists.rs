@@ -2,7 +2,7 @@
 
 use axum::http::StatusCode;
 
-use super::parameters::{CURSOR, DUE_FROM, DUE_TO, LIMIT, OF_TOPIC, SUBMITTED_BY};
+use super::parameters::{CURSOR, DUE_FROM, DUE_TO, LIMIT, OF_TOPIC, STATE, SUBMITTED_BY};
 use crate::access::Action;
 use crate::api::access::required::Access;
 use crate::api::openapi::operation::{Operation, OperationAnswer, ShellSample, Tag};
@@ -18,7 +18,7 @@ pub const TASKS: Operation = Operation {
                   same filters until the cursor is null. A task that is pending all the time is \
                   listed exactly once, whatever is submitted meanwhile. Headers and payload are \
                   not listed.",
-    parameters: &[OF_TOPIC, SUBMITTED_BY, DUE_FROM, DUE_TO, LIMIT, CURSOR],
+    parameters: &[OF_TOPIC, SUBMITTED_BY, STATE, DUE_FROM, DUE_TO, LIMIT, CURSOR],
     body: None,
     answers: &[OperationAnswer::json(StatusCode::OK, "Page", "A page.")],
     problems: &[P::DuplicateField, P::InvalidValue, P::Unavailable],
@@ -35,7 +35,7 @@ pub const COUNTS: Operation = Operation {
     summary: "Count pending tasks",
     description: "The number of pending tasks: in total, by topic, and by minute of the next hour. \
                   Each figure says whether it is exact or an estimate.",
-    parameters: &[OF_TOPIC],
+    parameters: &[OF_TOPIC, STATE],
     body: None,
     answers: &[OperationAnswer::json(StatusCode::OK, "Counts", "The figures.")],
     problems: &[P::DuplicateField, P::InvalidValue, P::Unavailable],

@@ -47,6 +47,11 @@ pub const SUBMITTED_BY: Parameter = Parameter::query(
     "Only tasks that this principal has submitted. Tasks of anonymous callers have no submitter.",
     "Principal",
 );
+pub const STATE: Parameter = Parameter::query(
+    "state",
+    "Only tasks in this state. `awaiting` is with a consumer, `retrying` was failed by one.",
+    "PendingState",
+);
 pub const DUE_FROM: Parameter = Parameter::query(
     "due_from",
     "Only tasks due at or after this time, written like `due_at`.",

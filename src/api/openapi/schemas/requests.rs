@@ -7,6 +7,7 @@ use super::parts::{described, nullable, reference};
 use crate::api::handlers::lists::{LIMIT, LIMIT_MAX};
 use crate::api::request::draft::{FIELDS, FIELDS_OF_NAMED};
 use crate::api::request::fields::Array;
+use crate::domain::PendingState;
 use crate::domain::task::headers::COUNT_MAX;
 
 pub fn all() -> Vec<(&'static str, Value)> {
@@ -20,9 +21,18 @@ pub fn all() -> Vec<(&'static str, Value)> {
         ("BatchRequest", new_batch()),
         ("DeadRange", range()),
         ("CancelRange", cancel_range()),
+        ("PendingState", pending_state()),
         ("Limit", limit()),
         ("Cursor", cursor()),
     ]
+}
+
+fn pending_state() -> Value {
+    json!({
+        "type": "string",
+        "enum": PendingState::ALL.map(PendingState::as_str),
+        "description": "The state of a pending task.",
+    })
 }
 
 fn due_at() -> Value {

@@ -27,8 +27,8 @@ use crate::access::permit::ListPermit;
 use crate::domain::task::feedback::{self, Call, Effect, FIRST_IN_FLIGHT, Follow, Place};
 use crate::domain::{
     Actors, AttemptEvent, AttemptLine, Cursor, Finished, Kept, List, NewTask, NodeId, Page,
-    Precondition, Receipt, Selection, Shard, ShardCount, Submitted, TaskId, TaskName, TaskState,
-    TaskView, Timestamp, TopicName, TrackedView,
+    PendingState, Precondition, Receipt, Selection, Shard, ShardCount, Submitted, TaskId, TaskName,
+    TaskState, TaskView, Timestamp, TopicName, TrackedView,
 };
 use crate::node::messages::answers::{ConsumerCall, Heard, Target};
 use crate::node::messages::permitted::PermittedDraft;
@@ -308,6 +308,8 @@ impl Model {
         let is_meant = |task: &&TaskView| {
             task.state == state
                 && ids.contains(task.id.uuid())
+                // The model lists scheduled tasks only.
+                && selection.state.is_none_or(|state| state == PendingState::Scheduled)
                 && selection.topic.as_ref().is_none_or(|topic| *topic == task.topic)
                 && selection.submitted_by.as_ref().is_none_or(|name| {
                     task.actors.submitted.as_ref().is_some_and(|submitted| submitted.by == *name)
@@ -338,9 +340,13 @@ impl Model {
         Ok(Page { tasks, next })
     }
 
-    pub async fn counts(&self, permit: &ListPermit) -> Result<PendingCounts, Unavailable> {
+    pub async fn counts(
+        &self,
+        permit: &ListPermit,
+        state: Option<PendingState>,
+    ) -> Result<PendingCounts, Unavailable> {
         let topic = permit.grant().map(|grant| grant.topic().clone());
-        let selection = Selection { topic, ..Selection::default() };
+        let selection = Selection { topic, state, ..Selection::default() };
         let mut tasks = self.selected(&selection, TaskState::Scheduled)?;
         tasks.retain(|task| permit.covers(&task.topic));
         let figure = |count: usize| Figure {

@@ -3,11 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::access::Principal;
 use crate::domain::{NewTask, PrincipalId, PrincipalName, TaskName, Timestamp, TopicName};
 use crate::kafka::{LookUpError, TopicCache, TopicFacts};
+use crate::node::membership::Bulletin;
 use crate::node::messages::permitted::PermittedDraft;
 use crate::node::messages::{Accepted, Draft, Due, Refusal, SubmitAnswer};
 use crate::node::requests::intake::Intake;
@@ -41,6 +43,7 @@ pub struct Submitter {
     pub look_up_shares: LookUpShares,
     pub names: Arc<Names>,
     pub intake: Intake,
+    pub bulletin: watch::Receiver<Bulletin>,
     pub draining: CancellationToken,
 }
 
@@ -59,7 +62,7 @@ impl Submitter {
         let facts = self.facts(by, &draft.record.topic).await;
         let (_facts, fits) = self.check_against_topic(&draft, facts).await;
         fits?;
-        self.fits_dead_topic(by, &draft).await?;
+        self.may_be_tracked(by, &draft).await?;
         self.check(self.number_of(by).await?, draft, arrived_at)
     }
 
@@ -98,7 +101,7 @@ impl Submitter {
             let (facts, fits) = self.check_against_topic(&draft, facts).await;
             known = Some((topic, facts));
             let fits = match fits {
-                Ok(()) => self.fits_dead_topic(&permit.principal().name, &draft).await,
+                Ok(()) => self.may_be_tracked(&permit.principal().name, &draft).await,
                 refused => refused,
             };
             match fits.and(by).and_then(|by| self.check(by, draft, arrived_at)) {
@@ -166,10 +169,27 @@ impl Submitter {
         Ok(NewTask { submitted_by: by, tracking: draft.tracking, ..task })
     }
 
-    /// Checks a draft against its dead topic, if it has one. The record there has more headers.
-    async fn fits_dead_topic(&self, by: &PrincipalName, draft: &Draft) -> Result<(), Refusal> {
-        let dead_topic = draft.tracking.as_ref().and_then(|tracking| tracking.dead_topic.as_ref());
-        let Some(topic) = dead_topic else { return Ok(()) };
+    /// Checks a draft of a tracked task against the versions of the nodes, and against its dead
+    /// topic, if it has one.
+    async fn may_be_tracked(&self, by: &PrincipalName, draft: &Draft) -> Result<(), Refusal> {
+        let Some(tracking) = &draft.tracking else { return Ok(()) };
+        let node_count = self.bulletin.borrow().old_node_count;
+        if node_count > 0 {
+            return Err(Refusal::OldNodes { node_count });
+        }
+        match &tracking.dead_topic {
+            Some(topic) => self.fits_dead_topic(by, draft, topic).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Checks a draft against its dead topic. The record there has more headers.
+    async fn fits_dead_topic(
+        &self,
+        by: &PrincipalName,
+        draft: &Draft,
+        topic: &TopicName,
+    ) -> Result<(), Refusal> {
         let of_dead_topic = |refusal| match refusal {
             Refusal::UnknownTopic | Refusal::TooLarge { .. } | Refusal::NoKey => {
                 Refusal::OfDeadTopic(Box::new(refusal))
@@ -352,14 +372,15 @@ mod tests {
             Refusal::TooLarge { size: 2, size_max: 1 },
             Refusal::NoKey,
             Refusal::TooFar { delay_max: Duration::ZERO },
+            Refusal::OldNodes { node_count: 1 },
             Refusal::Busy { limit: "submit_queue" },
             Refusal::BadValue { reason: reason() },
             Refusal::Draining,
             Refusal::ServerAway { reason: reason() },
         ];
         let mut answers: Vec<Result<(), Refusal>> = refusals.into_iter().map(Err).collect();
-        assert_eq!(refused_count(&answers), 8);
+        assert_eq!(refused_count(&answers), 9);
         answers.extend([Ok(()), unanswered().map(drop)]);
-        assert_eq!(refused_count(&answers), 8);
+        assert_eq!(refused_count(&answers), 9);
     }
 }

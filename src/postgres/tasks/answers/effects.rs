@@ -180,8 +180,8 @@ impl<'a> Effects<'a> {
     ) {
         let now = self.times.terms.now;
         let ttr = found.tracking.tracking.ttr.as_duration();
-        let sent =
-            found.tracking.sent.unwrap_or(Sent { appended_at: now, finish_by: now.plus(ttr) });
+        let unknown = Sent { appended_at: now, finish_by: now.plus(ttr), record: None };
+        let sent = found.tracking.sent.unwrap_or(unknown);
         let current = answered_attempt(call);
         let next = self.next(call, found, sent, row.is_verdict);
         let tracking = TrackedRow {
@@ -240,7 +240,7 @@ impl<'a> Effects<'a> {
         let now = self.times.terms.now;
         let current = answered_attempt(call);
         let ttr = found.tracking.tracking.ttr.as_duration();
-        let sent = Sent { appended_at: now, finish_by: now.plus(ttr) };
+        let sent = Sent { appended_at: now, finish_by: now.plus(ttr), record: None };
         let next = self.next(call, found, sent, is_verdict);
         self.changed.push(Change {
             first: found.first.uuid(),

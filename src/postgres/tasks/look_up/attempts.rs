@@ -1,5 +1,7 @@
 //! Completes the view of a tracked task: its state, its attempts, and the answers to them.
 
+use std::collections::HashMap;
+
 use az::SaturatingAs as _;
 use sqlx::Row;
 use sqlx::postgres::{PgConnection, PgRow};
@@ -23,6 +25,16 @@ const LINES: &str = "-- look up the attempts of a task
 select event, attempt, reason, partition, \"offset\", published_at,
   (extract(epoch from at) * 1000000)::bigint as at
 from execlog_attempt where id = $1 order by at desc limit $2";
+
+/// `$2` is the maximum number of lines of a task.
+const LINES_OF_MANY: &str = "-- look up the attempts of tasks
+select d.id, e.event, e.attempt, e.reason, e.partition, e.\"offset\", e.published_at,
+  (extract(epoch from e.at) * 1000000)::bigint as at
+from unnest($1::uuid[]) as d (id)
+cross join lateral (
+  select * from execlog_attempt where id = d.id order by at desc limit $2
+) e
+order by d.id, e.at";
 
 const FINISHED: &str = "-- look up how a task was finished
 select attempt, (extract(epoch from finished_at) * 1000000)::bigint as at,
@@ -131,6 +143,22 @@ fn current_of(row: &PgRow) -> Result<Current, sqlx::Error> {
 async fn lines_of(open: &mut PgConnection, first: Uuid) -> Result<Vec<AttemptLine>, sqlx::Error> {
     let rows = sqlx::query(LINES).bind(first).bind(LINES_MAX).fetch_all(open).await?;
     rows.iter().rev().filter_map(|row| line_of(row).transpose()).collect()
+}
+
+/// Returns the latest lines of each task, at most `lines_max` of each, the oldest first.
+pub(in crate::postgres) async fn lines_of_many(
+    open: &mut PgConnection,
+    tasks: &[Uuid],
+    lines_max: i64,
+) -> Result<HashMap<Uuid, Vec<AttemptLine>>, sqlx::Error> {
+    let rows = sqlx::query(LINES_OF_MANY).bind(tasks).bind(lines_max).fetch_all(open).await?;
+    let mut lines: HashMap<Uuid, Vec<AttemptLine>> = HashMap::new();
+    for row in &rows {
+        if let Some(line) = line_of(row)? {
+            lines.entry(row.try_get("id")?).or_default().push(line);
+        }
+    }
+    Ok(lines)
 }
 
 /// Returns `None` for an event of a later version.

@@ -18,7 +18,9 @@ use super::batches::bind_batches;
 use super::next_rows::{self, NextRow, check_count};
 use super::settlement::{Ended, Move, SettleRow, SettleTerms, Settled, Settlement, Tracked};
 use crate::domain::task::feedback::{AttemptRow, Delivery, Follow, Note, Proposal, noted_row};
-use crate::domain::{AttemptEvent, BatchId, IdRange, Receipt, Sent, TaskId, TrackedRow};
+use crate::domain::{
+    AttemptEvent, BatchId, IdRange, Receipt, RecordPlace, Sent, TaskId, TrackedRow,
+};
 
 impl Tracked {
     fn row(&self) -> AttemptRow {
@@ -27,6 +29,10 @@ impl Tracked {
 
     fn proposal(&self) -> Proposal {
         Proposal::new(self.row(), self.delivery, self.tracking.attempts_max())
+    }
+
+    fn record(&self) -> Option<RecordPlace> {
+        self.receipt.map(RecordPlace::of)
     }
 
     /// Returns the column of the row after this attempt.
@@ -45,7 +51,7 @@ impl Tracked {
         match self.appended_at {
             Some(appended_at) => {
                 let finish_by = appended_at.plus(self.tracking.tracking.ttr.as_duration());
-                self.tracking_of(next, Sent { appended_at, finish_by })
+                self.tracking_of(next, Sent { appended_at, finish_by, record: self.record() })
             }
             // The same attempt again.
             None => self.tracking.clone(),
@@ -67,7 +73,8 @@ impl Tracked {
             }
             _ => appended_at.plus(self.tracking.tracking.ttr.as_duration()),
         };
-        let mut tracking = self.tracking_of(row, Sent { appended_at, finish_by });
+        let sent = Sent { appended_at, finish_by, record: self.record() };
+        let mut tracking = self.tracking_of(row, sent);
         if row.is_verdict {
             tracking.reason = followed.reason.as_deref().map(Into::into);
         }
