@@ -26,6 +26,8 @@ var types = map[string]func() any{
 	"Page":            func() any { return &client.Page{} },
 	"Problem":         func() any { return &client.Problem{} },
 	"Redriven":        func() any { return &client.Redriven{} },
+	"Schedule":        func() any { return &client.Schedule{} },
+	"Schedules":       func() any { return &client.Schedules{} },
 	"Task":            func() any { return &client.Task{} },
 	"WhoAmI":          func() any { return &client.WhoAmI{} },
 }
