@@ -8,6 +8,8 @@ const (
 	HeaderTaskID = "punctual-task-id"
 	// HeaderDueAt is the header with the due time in milliseconds since the epoch.
 	HeaderDueAt = "punctual-due-at"
+	// HeaderAttempt is the header with the number of the attempt of a tracked task.
+	HeaderAttempt = "punctual-attempt"
 )
 
 // Once runs the work of each task once, for duplicates that arrive soon after the first record.

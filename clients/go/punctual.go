@@ -47,6 +47,9 @@ type Draft struct {
 	// Tombstone makes the record's value null.
 	Tombstone bool
 	Headers   map[string]any
+	// TTR is the consumer's time for an attempt. With it, the consumer answers for the task.
+	TTR   time.Duration
+	Retry *RetryPolicy
 }
 
 // Task is a task as the API shows it.
@@ -55,7 +58,8 @@ type Task struct {
 	Topic string    `json:"topic"`
 	Name  string    `json:"name"`
 	DueAt time.Time `json:"due_at"`
-	// State is scheduled, claimed, published, cancelled or dead; more may be added.
+	// State is scheduled, claimed, published, cancelled or dead, and of a tracked task awaiting,
+	// retrying or finished; more may be added.
 	State      string   `json:"state"`
 	ReplacedBy string   `json:"replaced_by"`
 	Receipt    *Receipt `json:"receipt"`
@@ -165,14 +169,9 @@ func New(node string, options ...Option) (*Client, error) {
 // Submit submits a task and returns it. A known name returns its first task: look at its State. A
 // task without a name gets a random one, so that its own repetitions make no second task.
 func (client *Client) Submit(ctx context.Context, topic string, draft Draft) (Task, error) {
-	body := draft.body()
-	body["topic"], body["name"] = topic, draft.Name
-	if draft.Name == "" {
-		random := make([]byte, 16)
-		if _, err := rand.Read(random); err != nil {
-			return Task{}, err
-		}
-		body["name"] = fmt.Sprintf("client-%x", random)
+	body, err := draft.named(topic)
+	if err != nil {
+		return Task{}, err
 	}
 	return client.must(ctx, http.MethodPost, "/v1/tasks", body, forEver)
 }
@@ -268,14 +267,12 @@ func (client *Client) call(
 	for attempt := 0; ; attempt++ {
 		got, failure := client.attempt(ctx, method, path, text)
 		if failure == nil {
-			switch got.status {
-			case 408, 429, 500, 503:
-				problem := problemOf(got.body)
-				isUnknown = isUnknown || problem.Slug == "outcome-unknown" || problem.Slug == "internal"
-				failure = problem
-			default:
+			if !isRepeated(got.status) {
 				return got, nil
 			}
+			problem := problemOf(got.body)
+			isUnknown = isUnknown || problem.Slug == "outcome-unknown" || problem.Slug == "internal"
+			failure = problem
 		} else {
 			isUnknown = isUnknown || !isNotConnected(failure)
 		}
@@ -327,6 +324,11 @@ func (client *Client) attempt(
 	return answer{response.StatusCode, time.Duration(seconds) * time.Second, read}, nil
 }
 
+// isRepeated tells of calls, and of parts of them, that were not done, or perhaps.
+func isRepeated(status int) bool {
+	return status == 408 || status == 429 || status == 500 || status == 503
+}
+
 func isNotConnected(err error) bool {
 	var operation *net.OpError
 	return isCertificate(err) || errors.As(err, &operation) && operation.Op == "dial"
@@ -340,6 +342,20 @@ func isCertificate(err error) bool {
 
 func pathOf(topic, name string) string {
 	return "/v1/topics/" + url.PathEscape(topic) + "/tasks/" + url.PathEscape(name)
+}
+
+// named is the body of a submit.
+func (draft Draft) named(topic string) (map[string]any, error) {
+	body := draft.body()
+	body["topic"], body["name"] = topic, draft.Name
+	if draft.Name == "" {
+		random := make([]byte, 16)
+		if _, err := rand.Read(random); err != nil {
+			return nil, err
+		}
+		body["name"] = fmt.Sprintf("client-%x", random)
+	}
+	return body, nil
 }
 
 func (draft Draft) body() map[string]any {
@@ -365,6 +381,12 @@ func (draft Draft) body() map[string]any {
 	}
 	if draft.Headers != nil {
 		body["headers"] = draft.Headers
+	}
+	if draft.TTR != 0 {
+		body["ttr"] = draft.TTR.Milliseconds()
+	}
+	if draft.Retry != nil {
+		body["retry"] = draft.Retry.body()
 	}
 	return body
 }

@@ -92,6 +92,40 @@ func TestVerdictsAreValues(t *testing.T) {
 	equal(t, must[punctual.Cancelled](t)(client.CancelByID(ctx, task.ID)).Verdict, punctual.VerdictTooLate)
 }
 
+func TestAConsumerAnswersForItsAttempts(t *testing.T) {
+	client, losing := clients(t)
+	retry := &punctual.RetryPolicy{AttemptsMax: 3, BackoffMin: time.Second}
+	tracked := punctual.Draft{Name: "order-6", Payload: 6, TTR: time.Hour, Retry: retry}
+	wrong := punctual.Draft{Payload: 6, TTR: time.Millisecond}
+	submitted := must[[]punctual.Result](t)(losing.SubmitMany(ctx, topic, []punctual.Draft{tracked, wrong}))
+	equal(t, submitted[1].Problem.Field, "tasks[1].ttr")
+	id := submitted[0].Task.ID
+	for {
+		task, _, err := client.GetByID(ctx, id)
+		if must[punctual.Task](t)(task, err).State == "awaiting" {
+			break
+		}
+	}
+	in := time.Hour
+	failure := punctual.Failure{Reason: "out of stock", RetryIn: &in}
+	failed := must[punctual.Answered](t)(losing.Fail(ctx, id, 1, failure))
+	equal(t, failed.Verdict, punctual.AnswerRetrying)
+	equal(t, failed.TookEffect, true)
+	late := must[punctual.Answered](t)(client.Extend(ctx, id, 1, time.Hour))
+	equal(t, late.Verdict, punctual.AnswerAlreadyFailed)
+	equal(t, late.TookEffect, false)
+	answers := must[[]punctual.Result](t)(losing.Outcomes(ctx, []punctual.Outcome{
+		{Call: "finish", Topic: topic, Name: "order-6"},
+		{Call: "fail", ID: "01934b2e-7d3c-8017-9f2b-6a1c0e4d5b7f", Attempt: 1, Failure: punctual.Failure{RetryAt: time.Now()}},
+	}))
+	equal(t, answers[0].Answered.Verdict, punctual.AnswerFinished)
+	equal(t, answers[1].Answered.Verdict, punctual.AnswerNotFound)
+	equal(t, must[punctual.Answered](t)(client.Finish(ctx, id, 1)).Task.State, "finished")
+	var problem *punctual.Problem
+	_, err := client.Fail(ctx, id, 0, punctual.Failure{})
+	equal(t, errors.As(err, &problem) && problem.Field == "attempt", true)
+}
+
 func TestARefusedRequestIsAProblemWithAType(t *testing.T) {
 	client, _ := clients(t)
 	var problem *punctual.Problem

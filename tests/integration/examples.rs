@@ -8,9 +8,10 @@ use std::time::Duration;
 use rdkafka::ClientConfig;
 use rdkafka::message::{Header, OwnedHeaders};
 use rdkafka::producer::{FutureProducer, FutureRecord};
+use serde_json::json;
 use tokio::process::Command;
 
-use crate::support::{Cluster, Node, Record, page};
+use crate::support::{Cluster, Node, Record, eventually, page};
 
 /// A Java client needs seconds to start beside other tests, and the broker seconds to make up a new
 /// consumer group.
@@ -24,6 +25,7 @@ fn root() -> &'static Path {
 struct Programs {
     submit: Vec<String>,
     consume: Vec<String>,
+    finish: Vec<String>,
 }
 
 fn python() -> Programs {
@@ -33,7 +35,11 @@ fn python() -> Programs {
             root().join(format!("examples/python/{file}")).display().to_string(),
         ]
     };
-    Programs { submit: program("submit.py"), consume: program("consume.py") }
+    Programs {
+        submit: program("submit.py"),
+        consume: program("consume.py"),
+        finish: program("finish.py"),
+    }
 }
 
 fn java() -> Programs {
@@ -46,11 +52,12 @@ fn java() -> Programs {
             class.to_owned(),
         ]
     };
-    Programs { submit: program("Submit"), consume: program("Consume") }
+    Programs { submit: program("Submit"), consume: program("Consume"), finish: program("Finish") }
 }
 
 fn go() -> Programs {
-    Programs { submit: vec![built("go/submit")], consume: vec![built("go/consume")] }
+    let program = |name: &str| vec![built(&format!("go/{name}"))];
+    Programs { submit: program("submit"), consume: program("consume"), finish: program("finish") }
 }
 
 fn built(path: &str) -> String {
@@ -112,6 +119,21 @@ async fn prints_what_its_page_says(language: &str, programs: Programs) {
     assert_eq!(
         output(&cluster, &node, &topic, &programs.consume, &["2"]).await,
         documented("output: consume")
+    );
+    let tracked = cluster.topic("tracked").await;
+    let task = json!({
+        "topic": tracked, "key": "order-19", "payload": { "cancel": 19 }, "delay": 0, "ttr": "30s",
+        "retry": { "attempts_max": 5 }
+    });
+    let id = node.api().submit(&task).await.id;
+    // A quicker consumer would be told that its failure is noted.
+    eventually("the record is with the consumer", DEADLINE, async || {
+        node.api().task(id).await.state == "awaiting"
+    })
+    .await;
+    assert_eq!(
+        output(&cluster, &node, &tracked, &programs.finish, &["2"]).await,
+        documented("output: finish")
     );
 }
 

@@ -4,12 +4,14 @@ declare(strict_types=1);
 
 namespace Punctual;
 
-/** A client of one node, which keeps its connection: submit, replace, look up, cancel. */
+/** A client of one node, which keeps its connection: submit, replace, look up, cancel, answer. */
 final class Client
 {
     private const PAUSE_MIN = 0.1;
     private const PAUSE_MAX = 5.0;
     private const RETRY_AFTER_MAX = 60.0;
+    /** Statuses of calls, and of parts of them, that were not done, or perhaps: they are repeated. */
+    private const REPEATED = [408, 429, 500, 503];
     /** Errors of curl before a request is sent: nothing was done. */
     private const NOT_CONNECTED = [
         CURLE_COULDNT_RESOLVE_HOST,
@@ -62,13 +64,76 @@ final class Client
      * @param array<string, mixed> $task
      *     `delay` in seconds (int or float) or `due_at` (a DateTimeInterface);
      *     `payload` (any JSON), `payload_text`, `payload_base64` or `tombstone`;
-     *     `name`, `key`, `key_base64`, `headers`
+     *     `name`, `key`, `key_base64`, `headers`;
+     *     `ttr` in seconds, with which the consumer answers for the task, and `retry`:
+     *     `attempts_max`, `backoff_min` and `backoff_max` in seconds, `backoff_factor`, `dead_topic`
      */
     public function submit(string $topic, array $task): array
     {
-        $name = $task['name'] ?? 'client-' . bin2hex(random_bytes(16));
-        $body = ['topic' => $topic, 'name' => $name] + self::bodyOf($task);
-        return self::successful($this->call('POST', '/v1/tasks', $body));
+        return self::successful($this->call('POST', '/v1/tasks', self::named($topic, $task)));
+    }
+
+    /**
+     * Submits up to 10,000 tasks for a topic. Returns for each, in order, the task or its Problem.
+     *
+     * @param list<array<string, mixed>> $tasks as for a submit
+     * @return list<array|Problem>
+     */
+    public function submitMany(string $topic, array $tasks): array
+    {
+        $bodies = array_map(static fn (array $task) => self::named($topic, $task), $tasks);
+        $result = static fn (array $one) => $one['task'] ?? new Problem($one['problem']);
+        return array_map($result, $this->many('/v1/tasks/batch', 'tasks', $bodies));
+    }
+
+    /** Says that the work of a tracked task is done: no further attempt is made. */
+    public function finish(string $id, ?int $attempt = null): Answered
+    {
+        return $this->answer($id, 'finish', ['attempt' => $attempt]);
+    }
+
+    /**
+     * Says that an attempt has failed. The next one follows after the back-off, in `$retryIn`
+     * seconds, or at `$retryAt`. A final failure is the last.
+     */
+    public function fail(
+        string $id,
+        int $attempt,
+        ?string $reason = null,
+        ?float $retryIn = null,
+        ?\DateTimeInterface $retryAt = null,
+        ?bool $final = null,
+    ): Answered {
+        return $this->answer($id, 'fail', [
+            'attempt' => $attempt,
+            'reason' => $reason,
+            'retry_in' => $retryIn,
+            'retry_at' => $retryAt,
+            'final' => $final,
+        ]);
+    }
+
+    /** Moves the deadline to `$by` seconds from now, or by the time to run. */
+    public function extend(string $id, int $attempt, ?float $by = null): Answered
+    {
+        return $this->answer($id, 'extend', ['attempt' => $attempt, 'by' => $by]);
+    }
+
+    /**
+     * Answers for up to 10,000 attempts. Returns for each, in order, an Answered or a Problem.
+     *
+     * @param list<array<string, mixed>> $outcomes
+     *     `outcome` (finish, fail or extend); `id`, or `topic` and `name`; and `attempt`, `reason`,
+     *     `retry_in`, `retry_at`, `final`, `by` as for that call
+     * @return list<Answered|Problem>
+     */
+    public function outcomes(array $outcomes): array
+    {
+        $bodies = array_map(self::fields(...), $outcomes);
+        $result = static fn (array $one) => isset($one['verdict'])
+            ? Answered::of($one['status'], $one)
+            : new Problem($one['problem']);
+        return array_map($result, $this->many('/v1/outcomes', 'outcomes', $bodies));
     }
 
     /**
@@ -107,6 +172,36 @@ final class Client
         return $this->cancelAt('/v1/tasks/' . rawurlencode($id));
     }
 
+    private function answer(string $id, string $call, array $body): Answered
+    {
+        $path = '/v1/tasks/' . rawurlencode($id) . "/{$call}";
+        // An empty array would be a list in JSON.
+        $answer = $this->call('POST', $path, self::fields($body) ?: new \stdClass());
+        return Answered::of($answer[0], $answer[2]);
+    }
+
+    /** Makes a call with many parts. Repeats those that were not done, or perhaps. */
+    private function many(string $path, string $member, array $bodies): array
+    {
+        $results = [];
+        $left = array_values($bodies);
+        $began = hrtime(true);
+        for ($pause = self::PAUSE_MIN; $left !== []; $pause = min($pause * 2, self::PAUSE_MAX)) {
+            $body = [$member => array_values($left)];
+            $answers = self::successful($this->call('POST', $path, $body))['results'];
+            $results = array_combine(array_keys($left), $answers) + $results;
+            $isRepeated = static fn (int $index) =>
+                in_array($results[$index]['status'], self::REPEATED, true);
+            $left = array_filter($left, $isRepeated, ARRAY_FILTER_USE_KEY);
+            if ($left === [] || (hrtime(true) - $began) / 1e9 + $pause > $this->retryFor) {
+                break;
+            }
+            usleep((int) ($pause * (1e6 + random_int(0, 250_000))));
+        }
+        ksort($results);
+        return $results;
+    }
+
     private function look(string $path): ?array
     {
         $answer = $this->call('GET', $path);
@@ -132,7 +227,7 @@ final class Client
     private function call(
         string $method,
         string $path,
-        ?array $body = null,
+        array|\stdClass|null $body = null,
         float $safeFor = INF,
     ): array {
         $flags = JSON_THROW_ON_ERROR | JSON_PRESERVE_ZERO_FRACTION;
@@ -147,7 +242,7 @@ final class Client
                 $failure = curl_strerror($answer) ?? "error {$answer} of curl";
                 $isFinal = in_array($answer, self::CERTIFICATE, true);
                 $isUnknown = $isUnknown || !in_array($answer, self::NOT_CONNECTED, true);
-            } elseif (!in_array($answer[0], [408, 429, 500, 503], true)) {
+            } elseif (!in_array($answer[0], self::REPEATED, true)) {
                 return $answer;
             } else {
                 $problem = new Problem($answer[2]);
@@ -212,14 +307,34 @@ final class Client
         return '/v1/topics/' . rawurlencode($topic) . '/tasks/' . rawurlencode($name);
     }
 
+    private static function named(string $topic, array $task): array
+    {
+        $name = $task['name'] ?? 'client-' . bin2hex(random_bytes(16));
+        return ['topic' => $topic, 'name' => $name] + self::bodyOf($task);
+    }
+
     private static function bodyOf(array $task): array
     {
-        if (isset($task['delay'])) {
-            $task['delay'] = (int) round($task['delay'] * 1000);
+        if (isset($task['retry'])) {
+            $task['retry'] = self::fields($task['retry']) ?: new \stdClass();
         }
-        if (($task['due_at'] ?? null) instanceof \DateTimeInterface) {
-            $task['due_at'] = $task['due_at']->format('Y-m-d\TH:i:s.vP');
+        $null = array_key_exists('payload', $task) ? ['payload' => $task['payload']] : [];
+        return $null + self::fields($task);
+    }
+
+    /** Returns members with spans in milliseconds and times as text, without those of null. */
+    private static function fields(array $members): array
+    {
+        foreach (['delay', 'ttr', 'backoff_min', 'backoff_max', 'retry_in', 'by'] as $span) {
+            if (isset($members[$span])) {
+                $members[$span] = (int) round($members[$span] * 1000);
+            }
         }
-        return $task;
+        foreach (['due_at', 'retry_at'] as $time) {
+            if (($members[$time] ?? null) instanceof \DateTimeInterface) {
+                $members[$time] = $members[$time]->format('Y-m-d\TH:i:s.vP');
+            }
+        }
+        return array_filter($members, static fn (mixed $value) => $value !== null);
     }
 }

@@ -17,6 +17,8 @@ final class Once
     public const TASK_ID = 'punctual-task-id';
     /** The header with the due time in milliseconds since the epoch. */
     public const DUE_AT = 'punctual-due-at';
+    /** The header with the number of the attempt. Only records of tracked tasks have it. */
+    public const ATTEMPT = 'punctual-attempt';
 
     /** @var array<string, true> in the order of their end */
     private array $seen = [];

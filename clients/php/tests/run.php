@@ -4,7 +4,7 @@
 
 declare(strict_types=1);
 
-use Punctual\{Client, DevServer, NoAnswer, Once, Problem, Verdict};
+use Punctual\{Client, DevServer, NoAnswer, Once, Outcome, Problem, Verdict};
 
 spl_autoload_register(static fn (string $class) => require __DIR__ . '/../src/' . substr($class, 9) . '.php');
 
@@ -59,6 +59,28 @@ $story = [
         }
         equal(true, $task['receipt']['offset'] >= 0);
         equal(Verdict::TooLate, $client->cancelById($task['id'])->verdict);
+    },
+    'a consumer answers for its attempts' => static function () use ($topic, $client, $losing): void {
+        $retry = ['attempts_max' => 3, 'backoff_min' => 1.0];
+        $tracked = ['name' => 'order-6', 'payload' => 6, 'delay' => 0, 'ttr' => HOUR, 'retry' => $retry];
+        $wrong = ['payload' => null, 'delay' => 0, 'ttr' => 0.001];
+        [$task, $refused] = $losing->submitMany($topic, [$tracked, $wrong]);
+        equal('tasks[1].ttr', $refused->field);
+        while ($client->getById($task['id'])['state'] !== 'awaiting') {
+            usleep(20_000);
+        }
+        $failed = $losing->fail($task['id'], 1, 'out of stock', retryIn: HOUR);
+        equal([Outcome::Retrying, true], [$failed->verdict, $failed->tookEffect]);
+        $late = $client->extend($task['id'], 1, HOUR);
+        equal([Outcome::AlreadyFailed, false], [$late->verdict, $late->tookEffect]);
+        $absent = '01934b2e-7d3c-8017-9f2b-6a1c0e4d5b7f';
+        [$finished, $unknown] = $losing->outcomes([
+            ['outcome' => 'finish', 'topic' => $topic, 'name' => 'order-6'],
+            ['outcome' => 'fail', 'id' => $absent, 'attempt' => 1, 'retry_at' => new DateTimeImmutable()],
+        ]);
+        equal([Outcome::Finished, Outcome::NotFound], [$finished->verdict, $unknown->verdict]);
+        equal('finished', $client->finish($task['id'])->task['state']);
+        equal('attempt', thrown(Problem::class, static fn () => $client->fail($task['id'], 0))->field);
     },
     'a refused request is a problem with a type' => static function () use ($topic, $client): void {
         $problem = thrown(Problem::class, static fn () => $client->submit('no-such-topic', ['payload' => 1, 'delay' => HOUR]));

@@ -5,7 +5,20 @@ import time
 import unittest
 from datetime import datetime, timedelta, timezone
 
-from punctual import DUE_AT, TASK_ID, Client, NoAnswer, Once, Problem, Verdict, due_at, task_id
+from punctual import (
+    ATTEMPT,
+    DUE_AT,
+    TASK_ID,
+    Client,
+    NoAnswer,
+    Once,
+    Outcome,
+    Problem,
+    Verdict,
+    attempt,
+    due_at,
+    task_id,
+)
 from punctual.testing import DevServer
 
 HOUR = timedelta(hours=1)
@@ -55,6 +68,39 @@ class Story(unittest.TestCase):
             time.sleep(0.02)
         self.assertGreaterEqual(task["receipt"]["offset"], 0)
         self.assertEqual(self.client.cancel_by_id(task["id"]).verdict, Verdict.TOO_LATE)
+
+    def test_a_consumer_answers_for_its_attempts(self):
+        tracked = {
+            "topic": TOPIC,
+            "name": "order-6",
+            "payload": 6,
+            "delay": timedelta(0),
+            "ttr": HOUR,
+            "retry": {"attempts_max": 3, "backoff_min": timedelta(seconds=1)},
+        }
+        other = {"topic": "no-such-topic", "payload": None, "delay": timedelta(0)}
+        task, refused = self.losing.submit_many([tracked, other])
+        self.assertEqual(refused.slug, "unknown-topic")
+        while self.client.get_by_id(task["id"])["state"] != "awaiting":
+            time.sleep(0.02)
+        failed = self.losing.fail(task["id"], 1, "out of stock", retry_in=HOUR)
+        self.assertEqual((failed.verdict, failed.took_effect), (Outcome.RETRYING, True))
+        late = self.client.extend(task["id"], 1, HOUR)
+        self.assertEqual((late.verdict, late.took_effect), (Outcome.ALREADY_FAILED, False))
+        absent = "01934b2e-7d3c-8017-9f2b-6a1c0e4d5b7f"
+        now = datetime.now(timezone.utc)
+        answers = self.losing.outcomes(
+            [
+                {"outcome": "finish", "topic": TOPIC, "name": "order-6"},
+                {"outcome": "fail", "id": absent, "attempt": 1, "retry_at": now},
+            ]
+        )
+        verdicts = [answer.verdict for answer in answers]
+        self.assertEqual(verdicts, [Outcome.FINISHED, Outcome.NOT_FOUND])
+        self.assertEqual(self.client.finish(task["id"], 1).task["state"], "finished")
+        with self.assertRaises(Problem) as caught:
+            self.client.fail(task["id"], 0)
+        self.assertEqual(caught.exception.field, "attempt")
 
     def test_a_refused_request_is_a_problem_with_a_type(self):
         with self.assertRaises(Problem) as caught:
@@ -113,7 +159,8 @@ class Rules(unittest.TestCase):
 
     def test_the_work_of_a_task_succeeds_once(self):
         once, done = Once(remembered=2), []
-        headers = [(TASK_ID, b"1"), (DUE_AT, b"1896082200000")]
+        headers = [(TASK_ID, b"1"), (DUE_AT, b"1896082200000"), (ATTEMPT, b"2")]
+        self.assertEqual(attempt(headers), 2)
         self.assertEqual((task_id(headers), due_at(headers)), ("1", 1896082200000))
         with self.assertRaises(ZeroDivisionError):
             once.run(headers, lambda: 1 / 0)

@@ -1,4 +1,4 @@
-/** The client: submit, replace, look up, cancel. */
+/** The client: submit, replace, look up, cancel; and finish, fail, extend. */
 
 import { randomUUID } from 'node:crypto';
 import { readFileSync } from 'node:fs';
@@ -6,9 +6,12 @@ import http from 'node:http';
 import https from 'node:https';
 import { setTimeout as sleep } from 'node:timers/promises';
 
+import { type Answered, type Failure, type Outcome, answered, outcomeBody } from './outcomes.js';
 import { NoAnswer, Problem } from './problems.js';
 
 const [PAUSE_MIN, PAUSE_MAX, RETRY_AFTER_MAX] = [100, 5_000, 60_000];
+/** Statuses of calls, and of parts of them, that were not done, or perhaps: they are repeated. */
+const REPEATED = [408, 429, 500, 503];
 /** Errors of a connection that did not come about: nothing was done. */
 const NOT_CONNECTED = new Set([
     'ECONNREFUSED',
@@ -43,6 +46,19 @@ export interface Record {
     payloadBase64?: string;
     tombstone?: true;
     headers?: { [name: string]: unknown };
+    /** Milliseconds of the consumer for an attempt: with it, the consumer answers for the task. */
+    ttr?: number;
+    retry?: RetryPolicy;
+}
+
+/** How a task is tried again that its consumer fails, or does not finish in time. */
+export interface RetryPolicy {
+    attemptsMax?: number;
+    /** Milliseconds, like `backoffMax`. */
+    backoffMin?: number;
+    backoffMax?: number;
+    backoffFactor?: number;
+    deadTopic?: string;
 }
 
 export interface Task {
@@ -50,7 +66,10 @@ export interface Task {
     topic: string;
     name?: string;
     due_at: string;
-    /** `scheduled`, `claimed`, `published`, `cancelled` or `dead`; more may be added. */
+    /**
+     * `scheduled`, `claimed`, `published`, `cancelled` or `dead`, and of a tracked task `awaiting`,
+     * `retrying` or `finished`; more may be added.
+     */
     state: string;
     receipt?: { partition: number; offset: number; published_at: string; lateness_ms: number };
     [member: string]: unknown;
@@ -101,9 +120,38 @@ export class Client {
      * task without a name gets a random one, so that its own repetitions make no second task.
      */
     async submit(task: Record & { topic: string; name?: string }): Promise<Task> {
-        const { topic, name, ...record } = task;
-        const body = { topic, name: name ?? `client-${randomUUID()}`, ...bodyOf(record) };
-        return successful(await this.call('POST', '/v1/tasks', body)) as Task;
+        return successful(await this.call('POST', '/v1/tasks', named(task))) as Task;
+    }
+
+    /** Submits up to 10,000 tasks. Returns for each, in order, the task or its `Problem`. */
+    async submitMany(
+        tasks: (Record & { topic: string; name?: string })[],
+    ): Promise<(Task | Problem)[]> {
+        const results = await this.many('/v1/tasks/batch', 'tasks', tasks.map(named));
+        return results.map((one) => (one.status < 300 ? one.task : new Problem(one.problem)));
+    }
+
+    /** Says that the work of a tracked task is done: no further attempt is made. */
+    async finish(id: string, attempt?: number): Promise<Answered> {
+        return this.answer(id, 'finish', { attempt });
+    }
+
+    /** Says that an attempt has failed. The next one follows. */
+    async fail(id: string, attempt: number, failure: Failure = {}): Promise<Answered> {
+        return this.answer(id, 'fail', { attempt, ...failure });
+    }
+
+    /** Moves the deadline to now plus `by` milliseconds, or plus the time to run. */
+    async extend(id: string, attempt: number, by?: number): Promise<Answered> {
+        return this.answer(id, 'extend', { attempt, by });
+    }
+
+    /** Answers for up to 10,000 attempts. Returns for each, in order, an answer or a `Problem`. */
+    async outcomes(outcomes: Outcome[]): Promise<(Answered | Problem)[]> {
+        const results = await this.many('/v1/outcomes', 'outcomes', outcomes.map(outcomeBody));
+        return results.map((one) =>
+            one.verdict === undefined ? new Problem(one.problem) : answered(one.status, one),
+        );
     }
 
     /**
@@ -141,6 +189,28 @@ export class Client {
         this.agent.destroy();
     }
 
+    private async answer(id: string, call: string, body: object): Promise<Answered> {
+        const path = `/v1/tasks/${encodeURIComponent(id)}/${call}`;
+        const answer = await this.call('POST', path, outcomeBody(body));
+        return answered(answer.status, answer.body);
+    }
+
+    /** Makes a call with many parts. Repeats those that were not done, or perhaps. */
+    private async many(path: string, member: string, bodies: object[]): Promise<any[]> {
+        const results: any[] = new Array(bodies.length);
+        let left = bodies.map((_, index) => index);
+        const began = performance.now();
+        for (let pause = PAUSE_MIN; left.length > 0; pause = Math.min(pause * 2, PAUSE_MAX)) {
+            const body = { [member]: left.map((index) => bodies[index]) };
+            const answer = successful(await this.call('POST', path, body)) as { results: any[] };
+            left.forEach((index, place) => (results[index] = answer.results[place]));
+            left = left.filter((index) => REPEATED.includes(results[index].status));
+            if (performance.now() - began + pause > this.retryFor) break;
+            if (left.length > 0) await sleep(pause * (1 + Math.random() / 4));
+        }
+        return results;
+    }
+
     private async look(path: string): Promise<Task | undefined> {
         const answer = await this.call('GET', path);
         if (answer.body.type === 'urn:punctual:problem:task-not-found') return undefined;
@@ -173,7 +243,7 @@ export class Client {
             let isFinal = false;
             try {
                 const answer = await this.attempt(method, path, text);
-                if (![408, 429, 500, 503].includes(answer.status)) return answer;
+                if (!REPEATED.includes(answer.status)) return answer;
                 const problem = new Problem(answer.body);
                 failure = problem;
                 asked = Math.min(answer.retryAfter, RETRY_AFTER_MAX);
@@ -247,10 +317,22 @@ function path(topic: string, name: string): string {
     return `/v1/topics/${encodeURIComponent(topic)}/tasks/${encodeURIComponent(name)}`;
 }
 
+function named(task: Record & { topic: string; name?: string }): object {
+    const { topic, name, ...record } = task;
+    return { topic, name: name ?? `client-${randomUUID()}`, ...bodyOf(record) };
+}
+
 function bodyOf(record: Record): object {
-    const { dueAt, keyBase64, payloadText, payloadBase64, delay, ...same } = record;
+    const { dueAt, keyBase64, payloadText, payloadBase64, delay, retry, ...same } = record;
     return {
         ...same,
+        retry: retry && {
+            attempts_max: retry.attemptsMax,
+            backoff_min: retry.backoffMin,
+            backoff_max: retry.backoffMax,
+            backoff_factor: retry.backoffFactor,
+            dead_topic: retry.deadTopic,
+        },
         delay: delay === undefined ? undefined : Math.round(delay),
         due_at: dueAt?.toISOString(),
         key_base64: keyBase64,

@@ -5,20 +5,32 @@ export const TASK_ID = 'punctual-task-id';
 /** The header with the due time in milliseconds since the epoch. */
 export const DUE_AT = 'punctual-due-at';
 
+/** The header with the number of the attempt. Only records of tracked tasks have it. */
+export const ATTEMPT = 'punctual-attempt';
+
 /** The headers of a record, as kafkajs and confluent-kafka-javascript have them. */
 type Headers = { [name: string]: Buffer | string | (Buffer | string)[] | undefined } | undefined;
 
 /** Returns the id of the task of a record. */
 export function taskId(headers: Headers): string | undefined {
-    const value = headers?.[TASK_ID];
-    return (Array.isArray(value) ? value.at(-1) : value)?.toString();
+    return text(headers, TASK_ID);
 }
 
 /** Returns the due time of a record. */
 export function dueAt(headers: Headers): Date | undefined {
-    const value = headers?.[DUE_AT];
-    const text = (Array.isArray(value) ? value.at(-1) : value)?.toString();
-    return text === undefined ? undefined : new Date(Number(text));
+    const millis = text(headers, DUE_AT);
+    return millis === undefined ? undefined : new Date(Number(millis));
+}
+
+/** Returns the number of the attempt of a tracked task. */
+export function attempt(headers: Headers): number | undefined {
+    const number = text(headers, ATTEMPT);
+    return number === undefined ? undefined : Number(number);
+}
+
+function text(headers: Headers, name: string): string | undefined {
+    const value = headers?.[name];
+    return (Array.isArray(value) ? value.at(-1) : value)?.toString();
 }
 
 /**

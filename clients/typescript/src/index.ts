@@ -5,9 +5,11 @@ export {
     type Cancelled,
     type ClientOptions,
     type Record,
+    type RetryPolicy,
     type Task,
     type Verdict,
 } from './client.js';
-export { DUE_AT, Once, TASK_ID, dueAt, taskId } from './consumer.js';
+export { ATTEMPT, DUE_AT, Once, TASK_ID, attempt, dueAt, taskId } from './consumer.js';
+export { type AnswerVerdict, type Answered, type Failure, type Outcome } from './outcomes.js';
 export { NoAnswer, Problem } from './problems.js';
 export { DevServer, type PublishedRecord } from './testing.js';

@@ -4,6 +4,8 @@ import assert from 'node:assert/strict';
 import { test } from 'node:test';
 
 import {
+    ATTEMPT,
+    type Answered,
     Client,
     DUE_AT,
     DevServer,
@@ -11,6 +13,8 @@ import {
     Once,
     Problem,
     TASK_ID,
+    type Task,
+    attempt,
     dueAt,
     taskId,
 } from '../src/index.js';
@@ -78,6 +82,29 @@ test('verdicts are values', { skip }, async () => {
     assert.equal((await client.cancelById(task.id)).verdict, 'too_late');
 });
 
+test('a consumer answers for its attempts', { skip }, async () => {
+    const retry = { attemptsMax: 3, backoffMin: 1_000 };
+    const tracked = { topic, name: 'order-6', payload: 6, delay: 0, ttr: HOUR, retry };
+    const other = { topic: 'no-such-topic', payload: 1, delay: 0 };
+    const [task, refused] = await losing.submitMany([tracked, other]);
+    assert.equal((refused as Problem).slug, 'unknown-topic');
+    const { id } = task as Task;
+    while ((await client.getById(id))?.state !== 'awaiting');
+    const failed = await losing.fail(id, 1, { reason: 'out of stock', retryIn: HOUR });
+    assert.deepEqual([failed.verdict, failed.tookEffect], ['retrying', true]);
+    const late = await client.extend(id, 1, HOUR);
+    assert.deepEqual([late.verdict, late.tookEffect], ['already_failed', false]);
+    const absent = '01934b2e-7d3c-8017-9f2b-6a1c0e4d5b7f';
+    const answers = await losing.outcomes([
+        { outcome: 'finish', topic, name: 'order-6' },
+        { outcome: 'fail', id: absent, attempt: 1, retryAt: new Date() },
+    ]);
+    const verdicts = answers.map((answer) => (answer as Answered).verdict);
+    assert.deepEqual(verdicts, ['finished', 'not_found']);
+    assert.equal((await client.finish(id, 1)).task?.state, 'finished');
+    await assert.rejects(client.fail(id, 0), (problem: Problem) => problem.field === 'attempt');
+});
+
 test('a refused request is a problem with a type', { skip }, async () => {
     const refused = client.submit({ topic: 'no-such-topic', payload: 1, delay: HOUR });
     await assert.rejects(
@@ -139,7 +166,8 @@ test('a token is not sent in clear over the network', () => {
 
 test('the work of a task succeeds once', async () => {
     const once = new Once(2);
-    const headers = { [TASK_ID]: Buffer.from('1'), [DUE_AT]: '1896082200000' };
+    const headers = { [TASK_ID]: Buffer.from('1'), [DUE_AT]: '1896082200000', [ATTEMPT]: ['2'] };
+    assert.equal(attempt(headers), 2);
     assert.deepEqual([taskId(headers), dueAt(headers)?.getTime()], ['1', 1896082200000]);
     await assert.rejects(once.run(headers, () => Promise.reject(new Error('broken'))));
     assert.equal(await once.run(headers, () => {}), true);

@@ -1,4 +1,4 @@
-"""The client: submit, replace, look up, cancel."""
+"""The client: submit, replace, look up, cancel; and finish, fail, extend."""
 
 import enum
 import http.client
@@ -9,9 +9,10 @@ import threading
 import time
 import urllib.parse
 import uuid
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timezone
 from typing import NamedTuple, Optional
 
+from .outcomes import REPEATED, answered, fields
 from .problems import PREFIX, NoAnswer, Problem
 
 PAUSE_MIN, PAUSE_MAX, RETRY_AFTER_MAX = 0.1, 5.0, 60.0
@@ -61,13 +62,73 @@ class Client:
 
         A known name returns its first task: look at its ``state``.
 
+        With ``ttr`` (a timedelta) its consumer answers for it: ``retry`` is a dict with
+        ``attempts_max``, ``backoff_min``, ``backoff_max``, ``backoff_factor``, ``dead_topic``.
+
         The task is due at ``due_at`` (a datetime with a zone) or after ``delay`` (a timedelta). The
         record is ``payload`` (JSON), ``payload_text``, ``payload_base64`` or ``tombstone``, with
         ``key`` and ``headers``. A task without a ``name`` gets a random one, so that its own
         repetitions make no second task.
         """
-        body = {"topic": topic, "name": name or f"client-{uuid.uuid4()}", **_body(payload, task)}
-        return self._must("POST", "/v1/tasks", body)
+        return self._must("POST", "/v1/tasks", _named(topic, payload, name, task))
+
+    def submit_many(self, tasks):
+        """Submits up to 10,000 tasks. Returns for each, in order, the task or its Problem.
+
+        Each is a dict of what ``submit`` takes: ``{"topic": .., "payload": .., ..}``.
+        """
+        bodies = [
+            _named(
+                task["topic"],
+                task.get("payload", MISSING),
+                task.get("name"),
+                {
+                    field: value
+                    for field, value in task.items()
+                    if field not in ("topic", "payload", "name")
+                },
+            )
+            for task in tasks
+        ]
+        results = self._many("/v1/tasks/batch", "tasks", bodies)
+        return [one["task"] if one["status"] < 300 else Problem(one["problem"]) for one in results]
+
+    def finish(self, task_id, attempt=None):
+        """Says that the work of a tracked task is done: no further attempt is made."""
+        return self._answer(task_id, "finish", {"attempt": attempt})
+
+    def fail(
+        self, task_id, attempt, reason=None, *, retry_in=None, retry_at=None, final=None
+    ):
+        """Says that an attempt has failed.
+
+        The next one follows after the back-off, in ``retry_in`` (a timedelta) or at ``retry_at``. A
+        ``final`` failure is the last.
+        """
+        body = {
+            "attempt": attempt,
+            "reason": reason,
+            "retry_in": retry_in,
+            "retry_at": retry_at,
+            "final": final,
+        }
+        return self._answer(task_id, "fail", body)
+
+    def extend(self, task_id, attempt, by=None):
+        """Moves the deadline to now plus ``by`` (a timedelta), or plus the time to run."""
+        return self._answer(task_id, "extend", {"attempt": attempt, "by": by})
+
+    def outcomes(self, outcomes):
+        """Answers for up to 10,000 attempts. Returns for each, in order, an Answered or a Problem.
+
+        Each is a dict: ``outcome`` (``finish``, ``fail``, ``extend``), ``id`` or ``topic`` and
+        ``name``, and what that call takes.
+        """
+        results = self._many("/v1/outcomes", "outcomes", [fields(one) for one in outcomes])
+        return [
+            answered(one, one["status"]) if "verdict" in one else Problem(one["problem"])
+            for one in results
+        ]
 
     def replace(self, topic, name, payload=MISSING, **task):
         """Creates the task of a name, or replaces a pending one.
@@ -110,6 +171,27 @@ class Client:
             raise Problem(answer)
         return Cancelled(Verdict(answer["verdict"]), answer.get("task"))
 
+    def _answer(self, task_id, call, body):
+        path = f"/v1/tasks/{urllib.parse.quote(str(task_id), safe='')}/{call}"
+        status, answer = self._call("POST", path, fields(body))
+        return answered(answer, status)
+
+    def _many(self, path, member, bodies):
+        """Makes a call with many parts. Repeats those that were not done, or perhaps."""
+        results, left = [None] * len(bodies), list(range(len(bodies)))
+        began, pause = time.monotonic(), PAUSE_MIN
+        while left:
+            answer = self._must("POST", path, {member: [bodies[index] for index in left]})
+            for index, result in zip(left, answer["results"]):
+                results[index] = result
+            left = [index for index in left if results[index]["status"] in REPEATED]
+            if time.monotonic() - began + pause > self._retry_for:
+                break
+            if left:
+                time.sleep(pause * random.uniform(1, 1.25))
+                pause = min(pause * 2, PAUSE_MAX)
+        return results
+
     def _must(self, method, path, body, **limits):
         return _successful(*self._call(method, path, body, **limits))
 
@@ -125,7 +207,7 @@ class Client:
             asked = 0.0
             try:
                 status, headers, answer = self._attempt(method, path, text)
-                if status not in (408, 429, 500, 503):
+                if status not in REPEATED:
                     return status, answer
                 failure = Problem(answer)
                 asked = min(float(headers.get("retry-after") or 0), RETRY_AFTER_MAX)
@@ -195,16 +277,15 @@ def _due_in(task):
     return 0.0
 
 
+def _named(topic, payload, name, task):
+    return {"topic": topic, "name": name or f"client-{uuid.uuid4()}", **_body(payload, task)}
+
+
 def _body(payload, task):
     body = dict(task)
+    if body.get("retry") is not None:
+        body["retry"] = fields(body["retry"])
     if payload is not MISSING:
         body["payload"] = payload
-    if isinstance(body.get("delay"), timedelta):
-        body["delay"] = max(0, round(body["delay"] / timedelta(milliseconds=1)))
-    if isinstance(body.get("due_at"), datetime):
-        if body["due_at"].tzinfo is None:
-            raise ValueError("due_at has no zone: datetime(.., tzinfo=timezone.utc)")
-        body["due_at"] = body["due_at"].isoformat()
-    return {
-        field: value for field, value in body.items() if value is not None or field == "payload"
-    }
+    null = {"payload": None} if body.get("payload", MISSING) is None else {}
+    return {**fields(body), **null}

@@ -7,6 +7,8 @@ from collections import OrderedDict
 TASK_ID = "punctual-task-id"
 #: The header with the due time in milliseconds since the epoch.
 DUE_AT = "punctual-due-at"
+#: The header with the number of the attempt. Only records of tracked tasks have it.
+ATTEMPT = "punctual-attempt"
 
 
 def task_id(headers):
@@ -17,6 +19,12 @@ def task_id(headers):
 def due_at(headers):
     """Returns the due time of a record in milliseconds since the epoch, or None."""
     text = _text(headers, DUE_AT)
+    return None if text is None else int(text)
+
+
+def attempt(headers):
+    """Returns the number of the attempt of a tracked task, or None."""
+    text = _text(headers, ATTEMPT)
     return None if text is None else int(text)
 
 

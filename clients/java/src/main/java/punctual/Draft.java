@@ -68,6 +68,17 @@ public final class Draft {
         return this;
     }
 
+    /** The consumer's time for an attempt. With it, the consumer answers for the task. */
+    public Draft ttr(Duration ttr) {
+        body.put("ttr", ttr.toMillis());
+        return this;
+    }
+
+    public Draft retry(RetryPolicy policy) {
+        body.set("retry", policy.body);
+        return this;
+    }
+
     /** Returns the time until the task is due, by this machine's clock if it has a due time. */
     Duration dueIn() {
         return delay != null ? delay : Duration.between(Instant.now(), dueAt);

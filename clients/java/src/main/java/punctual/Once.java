@@ -17,6 +17,8 @@ public final class Once {
     public static final String TASK_ID = "punctual-task-id";
     /** The header with the due time in milliseconds since the epoch. */
     public static final String DUE_AT = "punctual-due-at";
+    /** The header with the number of the attempt. Only records of tracked tasks have it. */
+    public static final String ATTEMPT = "punctual-attempt";
 
     private final Set<String> seen;
 

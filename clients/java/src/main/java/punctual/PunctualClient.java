@@ -19,6 +19,8 @@ import java.security.GeneralSecurityException;
 import java.security.KeyStore;
 import java.security.cert.CertificateFactory;
 import java.time.Duration;
+import java.util.ArrayList;
+import java.util.List;
 import java.util.Locale;
 import java.util.Set;
 import java.util.UUID;
@@ -27,12 +29,14 @@ import javax.net.ssl.SSLContext;
 import javax.net.ssl.SSLHandshakeException;
 import javax.net.ssl.TrustManagerFactory;
 
-/** A client of one node, for any number of threads: submit, replace, look up, cancel. */
+/** A client of one node, for any number of threads: submit, replace, look up, cancel, answer. */
 public final class PunctualClient {
     private static final Duration PAUSE_MIN = Duration.ofMillis(100);
     private static final Duration PAUSE_MAX = Duration.ofSeconds(5);
     private static final Duration RETRY_AFTER_MAX = Duration.ofSeconds(60);
     private static final Duration FOR_EVER = Duration.ofDays(36_500);
+    /** Statuses of calls, and of parts of them, that were not done, or perhaps: they are repeated. */
+    private static final Set<Integer> REPEATED = Set.of(408, 429, 500, 503);
     private static final Set<String> PERHAPS_DONE = Set.of("outcome-unknown", "internal");
 
     private final Builder settings;
@@ -119,9 +123,26 @@ public final class PunctualClient {
      * task.
      */
     public JsonNode submit(String topic, Draft draft) throws InterruptedException {
-        ObjectNode body = draft.body.deepCopy().put("topic", topic);
-        if (!body.has("name")) body.put("name", "client-" + UUID.randomUUID());
-        return successful(call("POST", "/v1/tasks", body, FOR_EVER));
+        return successful(call("POST", "/v1/tasks", named(topic, draft), FOR_EVER));
+    }
+
+    /** Submits up to 10,000 tasks for a topic. Returns a result for each, in order. */
+    public List<Result> submitMany(String topic, List<Draft> drafts) throws InterruptedException {
+        var bodies = drafts.stream().map(draft -> (JsonNode) named(topic, draft)).toList();
+        return many("/v1/tasks/batch", "tasks", bodies);
+    }
+
+    /** Answers for an attempt of a tracked task: {@code answer(Outcome.finish(id))}. */
+    public Answered answer(Outcome outcome) throws InterruptedException {
+        var path = "/v1/tasks/" + encoded(outcome.taskId()) + "/" + outcome.call;
+        var answer = call("POST", path, outcome.body, FOR_EVER);
+        return Answered.of(answer.status, answer.body);
+    }
+
+    /** Answers for up to 10,000 attempts. Returns a result for each, in order. */
+    public List<Result> answerMany(List<Outcome> outcomes) throws InterruptedException {
+        var bodies = outcomes.stream().map(outcome -> (JsonNode) outcome.part()).toList();
+        return many("/v1/outcomes", "outcomes", bodies);
     }
 
     /**
@@ -149,6 +170,38 @@ public final class PunctualClient {
 
     public Cancelled cancelById(String id) throws InterruptedException {
         return cancelAt("/v1/tasks/" + encoded(id));
+    }
+
+    /** Makes a call with many parts. Repeats those that were not done, or perhaps. */
+    private List<Result> many(String path, String member, List<JsonNode> bodies)
+            throws InterruptedException {
+        var results = new Result[bodies.size()];
+        var left = new ArrayList<Integer>();
+        for (int index = 0; index < results.length; index++) left.add(index);
+        long began = System.nanoTime();
+        for (var pause = PAUSE_MIN; !left.isEmpty(); pause = min(pause.multipliedBy(2), PAUSE_MAX)) {
+            var body = Draft.JSON.createObjectNode();
+            var parts = body.putArray(member);
+            for (int index : left) parts.add(bodies.get(index));
+            var answers = successful(call("POST", path, body, FOR_EVER)).get("results");
+            var again = new ArrayList<Integer>();
+            for (int place = 0; place < left.size(); place++) {
+                var part = answers.get(place);
+                results[left.get(place)] = Result.of(part);
+                if (REPEATED.contains(part.get("status").asInt())) again.add(left.get(place));
+            }
+            left = again;
+            var passed = Duration.ofNanos(System.nanoTime() - began);
+            if (left.isEmpty() || passed.plus(pause).compareTo(settings.retryFor) > 0) break;
+            Thread.sleep(spread(pause).toMillis());
+        }
+        return List.of(results);
+    }
+
+    private static ObjectNode named(String topic, Draft draft) {
+        ObjectNode body = draft.body.deepCopy().put("topic", topic);
+        if (!body.has("name")) body.put("name", "client-" + UUID.randomUUID());
+        return body;
     }
 
     private JsonNode look(String path) throws InterruptedException {
@@ -183,7 +236,7 @@ public final class PunctualClient {
             Duration asked = Duration.ZERO;
             try {
                 var answer = attempt(method, path, body);
-                if (!Set.of(408, 429, 500, 503).contains(answer.status)) return answer;
+                if (!REPEATED.contains(answer.status)) return answer;
                 var problem = new Problem(answer.body);
                 failure = problem;
                 asked = min(answer.retryAfter, RETRY_AFTER_MAX);
@@ -195,9 +248,7 @@ public final class PunctualClient {
                 isUnknown = true;
             }
             var doubled = min(PAUSE_MIN.multipliedBy(1L << Math.min(attempt, 16)), PAUSE_MAX);
-            var pause = asked.compareTo(doubled) > 0 ? asked : doubled;
-            long spread = ThreadLocalRandom.current().nextLong(pause.toMillis() / 4 + 1);
-            pause = pause.plusMillis(spread);
+            var pause = spread(asked.compareTo(doubled) > 0 ? asked : doubled);
             var end = isUnknown ? min(settings.retryFor, safeFor) : settings.retryFor;
             // A certificate does not become right by asking again.
             boolean isFinal = failure instanceof SSLHandshakeException;
@@ -225,6 +276,10 @@ public final class PunctualClient {
     private static JsonNode successful(Answer answer) {
         if (answer.status >= 300) throw new Problem(answer.body);
         return answer.body;
+    }
+
+    private static Duration spread(Duration pause) {
+        return pause.plusMillis(ThreadLocalRandom.current().nextLong(pause.toMillis() / 4 + 1));
     }
 
     private static Duration min(Duration one, Duration other) {

@@ -6,6 +6,7 @@ import static org.junit.jupiter.api.Assumptions.assumeTrue;
 import java.nio.file.Path;
 import java.time.Duration;
 import java.time.Instant;
+import java.util.List;
 import java.util.Map;
 import java.util.concurrent.atomic.AtomicInteger;
 import org.junit.jupiter.api.BeforeEach;
@@ -63,6 +64,31 @@ class PunctualClientTest {
             while (!task.get("state").asText().equals("published")) task = client.getById(task.get("id").asText());
             assertTrue(task.get("receipt").get("offset").asLong() >= 0);
             assertEquals(Cancelled.Verdict.TOO_LATE, client.cancelById(task.get("id").asText()).verdict());
+        }
+
+        @Test
+        void aConsumerAnswersForItsAttempts() throws Exception {
+            var retry = new RetryPolicy().attemptsMax(3).backoff(Duration.ofSeconds(1), HOUR);
+            var tracked = Draft.in(Duration.ZERO).name("order-6").payload(6).ttr(HOUR).retry(retry);
+            var wrong = Draft.in(Duration.ZERO).payload(6).ttr(Duration.ofMillis(1));
+            var submitted = losing.submitMany(TOPIC, List.of(tracked, wrong));
+            assertEquals("tasks[1].ttr", submitted.get(1).problem().field());
+            var id = submitted.get(0).task().get("id").asText();
+            while (!client.getById(id).get("state").asText().equals("awaiting")) Thread.onSpinWait();
+            var failed = losing.answer(Outcome.fail(id, 1).reason("out of stock").retryIn(HOUR));
+            assertEquals(Answered.Verdict.RETRYING, failed.verdict());
+            assertTrue(failed.tookEffect());
+            var late = client.answer(Outcome.extend(id, 1).by(HOUR));
+            assertEquals(Answered.Verdict.ALREADY_FAILED, late.verdict());
+            assertFalse(late.tookEffect());
+            var absent = Outcome.fail("01934b2e-7d3c-8017-9f2b-6a1c0e4d5b7f", 1).retryAt(Instant.now());
+            var answers = losing.answerMany(List.of(Outcome.finish(id), absent));
+            assertEquals(Answered.Verdict.FINISHED, answers.get(0).answered().verdict());
+            assertEquals(Answered.Verdict.NOT_FOUND, answers.get(1).answered().verdict());
+            var finished = client.answer(Outcome.finish(id).attempt(1));
+            assertEquals("finished", finished.task().get("state").asText());
+            var problem = assertThrows(Problem.class, () -> client.answer(Outcome.fail(id, 0)));
+            assertEquals("attempt", problem.field());
         }
 
         @Test

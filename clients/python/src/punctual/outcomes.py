@@ -1,0 +1,73 @@
+"""The answers of consumers about attempts of tracked tasks, and the bodies of calls for many."""
+
+import enum
+from datetime import datetime, timedelta
+from typing import NamedTuple, Optional
+
+from .problems import Problem
+
+#: Statuses of calls, and of parts of them, that were not done, or perhaps: they are repeated.
+REPEATED = (408, 429, 500, 503)
+
+
+class Outcome(str, enum.Enum):
+    """The verdict on a consumer's answer. The first five took effect, the others changed nothing."""
+
+    FINISHED = "finished"
+    #: The next attempt has a due time.
+    RETRYING = "retrying"
+    #: The task is a dead letter, or about to be one: by this answer, or before it.
+    DEAD = "dead"
+    EXTENDED = "extended"
+    #: It takes effect once the node knows that the record was published.
+    NOTED = "noted"
+    NOT_PUBLISHED_YET = "not_published_yet"
+    ATTEMPT_TOO_HIGH = "attempt_too_high"
+    #: A later attempt was made: stop the work.
+    ATTEMPT_SUPERSEDED = "attempt_superseded"
+    ALREADY_FAILED = "already_failed"
+    ALREADY_FINISHED = "already_finished"
+    CANCELLED = "cancelled"
+    NOT_TRACKED = "not_tracked"
+    NOT_FOUND = "not_found"
+
+
+class Answered(NamedTuple):
+    verdict: Outcome
+    #: False if the answer came too late, or was wrong: nothing was changed.
+    took_effect: bool
+    #: Finished, and an attempt that was claimed before may still reach the topic.
+    in_flight: bool
+    #: Finished after a later attempt was made.
+    superseded: bool
+    #: The task as the API shows it, or None if there is none.
+    task: Optional[dict]
+
+
+def answered(body, status):
+    """Returns an answer, or raises the problem of a call without a verdict."""
+    problem = body.get("problem", body)
+    if "verdict" not in body:
+        raise Problem(problem)
+    return Answered(
+        Outcome(body["verdict"]),
+        status < 300,
+        body.get("in_flight", False),
+        body.get("superseded", False),
+        body.get("task") or problem.get("task"),
+    )
+
+
+def fields(body):
+    """Returns a body with spans in milliseconds and times in ISO 8601, without members of None."""
+    return {name: _field(name, value) for name, value in body.items() if value is not None}
+
+
+def _field(name, value):
+    if isinstance(value, timedelta):
+        return max(0, round(value / timedelta(milliseconds=1)))
+    if isinstance(value, datetime):
+        if value.tzinfo is None:
+            raise ValueError(f"{name} has no zone: datetime(.., tzinfo=timezone.utc)")
+        return value.isoformat()
+    return value
