@@ -280,14 +280,22 @@ async fn of_two_nodes_that_make_the_same_runs_one_finds_the_schedule_moved_on() 
     assert_eq!(made.len(), 1, "{made:?}");
     assert_eq!(cluster.count("select count(*) from task_far").await, 1);
     assert_eq!(cluster.count("select count(*) from schedule_run").await, 1);
-    // A plan of an older revision makes nothing, wherever the schedule stands.
-    sqlx::query("update schedule set revision = 2, next_run_at = $1")
-        .bind(found_at.as_millis())
-        .execute(&cluster.sql)
-        .await
-        .unwrap();
+    // Without the rows of its runs, only the comparison with the schedule stands against a plan of
+    // an older revision, and against one that found the schedule elsewhere.
+    sqlx::query("delete from schedule_run").execute(&cluster.sql).await.unwrap();
+    sqlx::query("delete from task_name").execute(&cluster.sql).await.unwrap();
     let [maker, _] = &mut makers;
-    assert_eq!(maker.make(&planned(3), now).await.unwrap(), HashSet::new());
+    for (random, revision, next_run_at) in
+        [(3, 2, found_at.as_millis()), (4, 1, found_at.as_millis() + 1)]
+    {
+        sqlx::query("update schedule set revision = $1, next_run_at = $2")
+            .bind(revision)
+            .bind(next_run_at)
+            .execute(&cluster.sql)
+            .await
+            .unwrap();
+        assert_eq!(maker.make(&planned(random), now).await.unwrap(), HashSet::new(), "{revision}");
+    }
 }
 
 /// Returns the commands of a page that are in blocks of `sh`.
