@@ -13,7 +13,8 @@
 //! ```
 //!
 //! - The node dies anywhere: the rows are in the outbox, and those that were stored are in
-//!   `outbox_seen`. Or they are gone, and only their entries are left, which the next epoch removes.
+//!   `outbox_seen`. Or they are gone, and only their entries are left, which the next epoch
+//!   removes.
 //! - Two nodes at once: each takes an epoch before it reads. Only the later epoch stores anything.
 //! - An entry of `outbox_seen` is removed by the node of the current epoch, after it saw the row
 //!   gone. So no node can still store that row.

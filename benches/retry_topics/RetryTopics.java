@@ -22,13 +22,14 @@ import org.apache.kafka.common.serialization.ByteArrayDeserializer;
 import org.apache.kafka.common.serialization.ByteArraySerializer;
 
 /**
- * Delayed retries over a retry topic, as Spring for Apache Kafka makes them (`@RetryableTopic`), with
- * the loop of its listener container. A consumer fails one record in ten, and sends it to the retry
- * topic with a due time in a header. The consumer of the retry topic pauses the partition of a record
- * that is not due, seeks back to it, and is woken at the due time to resume the partition.
+ * Delayed retries over a retry topic, as Spring for Apache Kafka makes them (`@RetryableTopic`),
+ * with the loop of its listener container. A consumer fails one record in ten, and sends it to the
+ * retry topic with a due time in a header. The consumer of the retry topic pauses the partition of
+ * a record that is not due, seeks back to it, and is woken at the due time to resume the partition.
  *
- * Usage: java -cp JARS RetryTopics.java KAFKA TOPIC RATE WARM-UP-MS MEASURED-MS BACKOFF-MS. The topics
- * TOPIC and TOPIC-retry exist. Prints a line for each retry: its due time, and when it was consumed.
+ * Usage: java -cp JARS RetryTopics.java KAFKA TOPIC RATE WARM-UP-MS MEASURED-MS BACKOFF-MS. The
+ * topics TOPIC and TOPIC-retry exist. Prints a line for each retry: its due time, and when it was
+ * consumed.
  */
 public final class RetryTopics {
     private static final String DUE = "retry_topic-backoff-timestamp";

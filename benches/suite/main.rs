@@ -3,8 +3,8 @@
 //! docs/benchmarks.md with its pictures.
 //!
 //! The suite needs the servers (`PUNCTUAL_DATABASE_URL`, `PUNCTUAL_KAFKA`, `PUNCTUAL_ETCD`,
-//! `PUNCTUAL_STACK`, `PUNCTUAL_KAFKA_JARS`) and the release programs beside its own. Results are kept in
-//! `PUNCTUAL_BENCH_FOLDER`. A scenario with a result is measured again only with `--again`.
+//! `PUNCTUAL_STACK`, `PUNCTUAL_KAFKA_JARS`) and the release programs beside its own. Results are
+//! kept in `PUNCTUAL_BENCH_FOLDER`. A scenario with a result is measured again only with `--again`.
 #![expect(
     clippy::disallowed_methods,
     clippy::print_stdout,

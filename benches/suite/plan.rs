@@ -100,7 +100,7 @@ pub struct Tracked {
     pub rate: u32,
     pub seconds: u64,
     pub pending: u64,
-    /// Of a hundred tasks, how many are not finished at their first attempt.
+    /// The number of tasks in a hundred that are not finished at their first attempt.
     pub unfinished: u8,
     /// False for untracked tasks, to compare with.
     pub is_tracked: bool,

@@ -23,8 +23,8 @@ const CHECKS_OFF: [(&str, &[&str], &str); 2] = [
     ),
 ];
 
-/// Returns the problems of a URL of Postgres, which `flag` gives. Beyond this machine it must ask for a verified
-/// server, unless `may_be_plain`.
+/// Returns the problems of a URL of Postgres, which `flag` gives. Beyond this machine it must ask
+/// for a verified server, unless `may_be_plain`.
 pub fn of_postgres(flag: &'static str, url: &Secret, may_be_plain: bool) -> Vec<SettingProblem> {
     let problem = |text| vec![SettingProblem { flag, text }];
     match PostgresSettings::new(url.expose()) {

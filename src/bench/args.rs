@@ -171,7 +171,8 @@ pub enum Scenario {
     Submit(SubmitBenchArgs),
     /// Measures cancels per second.
     Cancel(CancelBenchArgs),
-    /// Measures how many tracked tasks consumers can finish per second, and the time of the answers.
+    /// Measures how many tracked tasks consumers can finish per second, and the time of the
+    /// answers.
     Finish(FinishBenchArgs),
     /// Measures tracked tasks at a steady rate, each finished by a consumer. With --unfinished some
     /// are not, and the lateness of their second attempts is measured.
@@ -406,7 +407,7 @@ pub struct TrackedBenchArgs {
     /// The wait after each attempt, at most 1 s: longer waits are shortened at random.
     #[arg(long, value_name = "SPAN", value_parser = duration::parse, default_value = "1s")]
     pub backoff: Duration,
-    /// Of a hundred tasks, how many are not finished at their first attempt.
+    /// The number of tasks in a hundred that are not finished at their first attempt.
     #[arg(
         long,
         value_name = "COUNT",

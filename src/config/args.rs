@@ -463,8 +463,8 @@ pub(super) struct LimitArgs {
     /// Tasks of a bulk submit; a larger one gets 413. From 1 to 10000.
     #[arg(long, env = "PUNCTUAL_BATCH_MAX", value_name = "COUNT", default_value = "10000")]
     pub batch_max: String,
-    /// Size of a request's header, plus 32 bytes for each field; a larger one gets 431. From 1KiB to
-    /// 64KiB.
+    /// Size of a request's header, plus 32 bytes for each field; a larger one gets 431. From 1KiB
+    /// to 64KiB.
     #[arg(long, env = "PUNCTUAL_HEADER_MAX", value_name = "SIZE", default_value = "16KiB")]
     pub header_max: String,
     /// Requests in progress, until their answers are written. At the limit, 503 with Retry-After.

@@ -47,7 +47,7 @@ pub struct Schedule {
     pub tracking: Option<Box<Tracking>>,
 }
 
-/// What the revision of a schedule must be for a change to be made.
+/// The condition on the revision of a schedule under which a change is made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum ScheduleCondition {
     #[default]

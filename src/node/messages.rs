@@ -310,7 +310,7 @@ pub struct BulkDone {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PutSchedule {
     pub schedule: Schedule,
-    /// What the revision of the schedule of this name must be.
+    /// The condition on the revision of the schedule of this name.
     pub condition: ScheduleCondition,
     /// Check everything, and store nothing.
     pub is_dry_run: bool,

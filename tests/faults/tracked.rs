@@ -148,8 +148,8 @@ impl<'a> Life<'a> {
         found
     }
 
-    /// Rule 13: no row is claimed after `finished` was told. If no answer said that an attempt is in
-    /// flight, no further attempt arrives.
+    /// Rule 13: no row is claimed after `finished` was told. If no answer said that an attempt is
+    /// in flight, no further attempt arrives.
     fn check_after_finish(&self) -> Found {
         let told = |call: &&Call| matches!(call.verdict, CallVerdict::Finished { .. });
         let Some(at) = self.finishes().filter(told).map(|call| call.answered_at).min() else {

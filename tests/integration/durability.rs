@@ -1,4 +1,5 @@
-//! What was answered is on disk, whatever the `synchronous_commit` of the database or the role.
+//! Changes that were answered are on disk, whatever the `synchronous_commit` of the database or the
+//! role.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -1,5 +1,5 @@
-// Package punctualtest runs `punctual dev` for a test: a node with a broker, and a clock that the test
-// sets.
+// Package punctualtest runs `punctual dev` for a test: a node with a broker, and a clock that the
+// test sets.
 package punctualtest
 
 import (
@@ -37,8 +37,8 @@ type Record struct {
 	Headers map[string]string `json:"headers"`
 }
 
-// Start starts a server with topics (NAME:PARTITIONS). The program is that of PUNCTUAL_BIN, otherwise
-// punctual from the PATH.
+// Start starts a server with topics (NAME:PARTITIONS). The program is that of PUNCTUAL_BIN,
+// otherwise punctual from the PATH.
 func Start(t testing.TB, topics ...string) *Server {
 	t.Helper()
 	words := []string{"dev", "--port", "0", "--kafka-port", "0", "--json"}

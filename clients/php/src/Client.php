@@ -10,7 +10,7 @@ final class Client
     private const PAUSE_MIN = 0.1;
     private const PAUSE_MAX = 5.0;
     private const RETRY_AFTER_MAX = 60.0;
-    /** Statuses of calls, and of parts of them, that were not done, or perhaps: they are repeated. */
+    /** Statuses of calls that are repeated, because they were not done, or only perhaps. */
     private const REPEATED = [408, 429, 500, 503];
     /** Errors of curl before a request is sent: nothing was done. */
     private const NOT_CONNECTED = [
@@ -66,7 +66,8 @@ final class Client
      *     `payload` (any JSON), `payload_text`, `payload_base64` or `tombstone`;
      *     `name`, `key`, `key_base64`, `headers`;
      *     `ttr` in seconds, with which the consumer answers for the task, and `retry`:
-     *     `attempts_max`, `backoff_min` and `backoff_max` in seconds, `backoff_factor`, `dead_topic`
+     *     `attempts_max`, `backoff_min` and `backoff_max` in seconds, `backoff_factor`,
+     *     `dead_topic`
      */
     public function submit(string $topic, array $task): array
     {

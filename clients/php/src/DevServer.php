@@ -5,8 +5,8 @@ declare(strict_types=1);
 namespace Punctual;
 
 /**
- * For tests: runs `punctual dev` until it is closed, a node with a broker, and a clock that the test
- * sets.
+ * For tests: runs `punctual dev` until it is closed, a node with a broker, and a clock that the
+ * test sets.
  */
 final class DevServer
 {
@@ -21,7 +21,8 @@ final class DevServer
 
     /**
      * @param list<string> $topics  NAME:PARTITIONS
-     * @param ?string      $program by default that of PUNCTUAL_BIN, otherwise `punctual` from the PATH
+     * @param ?string      $program by default that of PUNCTUAL_BIN, otherwise `punctual` from the
+     * PATH
      */
     public function __construct(array $topics = [], ?string $program = null)
     {

@@ -25,8 +25,8 @@ export class DevServer {
     ) {}
 
     /**
-     * Starts a server with topics (NAME:PARTITIONS). The program is that of PUNCTUAL_BIN by default,
-     * otherwise `punctual` from the PATH.
+     * Starts a server with topics (NAME:PARTITIONS). The program is that of PUNCTUAL_BIN by
+     * default, otherwise `punctual` from the PATH.
      */
     static async start(
         topics: string[] = [],

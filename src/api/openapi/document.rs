@@ -1,8 +1,8 @@
 //! The OpenAPI document: the operations of the routes, the schemas, and the parts common to all.
 //!
-//! It has two forms. The strict one (OpenAPI 3.1) says exactly which requests are accepted and
-//! which answers are given; the tests check the API against it. The loose one is derived from it,
-//! for generators of clients: it is served and shipped.
+//! The document has two forms. The strict one (OpenAPI 3.1) says exactly which requests are
+//! accepted and which answers are given; the tests check the API against it. The loose one is
+//! derived from it, for generators of clients: it is served and shipped.
 
 use std::sync::LazyLock;
 

@@ -43,7 +43,7 @@ pub struct TrackedPlan {
     pub consumers: usize,
     /// Time from the arrival of a record to the finish.
     pub work: Duration,
-    /// Of a hundred tasks, how many are not finished at their first attempt.
+    /// The number of tasks in a hundred that are not finished at their first attempt.
     pub unfinished_percent: u64,
 }
 

@@ -50,8 +50,8 @@ pub struct ListArgs {
     /// Only tasks that the principal has submitted.
     #[arg(long, value_name = "PRINCIPAL")]
     pub submitted_by: Option<String>,
-    /// Only tasks in this state. An attempt of an awaiting task is with its consumer; a retrying one
-    /// was failed by its consumer.
+    /// Only tasks in this state. An attempt of an awaiting task is with its consumer; a retrying
+    /// one was failed by its consumer.
     #[arg(long, value_name = "STATE", value_parser = ["scheduled", "awaiting", "retrying"])]
     pub state: Option<String>,
     #[command(flatten)]

@@ -148,13 +148,13 @@ impl Run {
     }
 }
 
-/// Returns the headers of a run that a caller has triggered at `at`. It has no number, because it is
-/// none of the instants of the schedule.
+/// Returns the headers of a run that a caller has triggered at `at`. It has no number, because it
+/// is none of the instants of the schedule.
 pub fn triggered_headers(schedule: &ScheduleName, at: Timestamp) -> Headers {
     Headers::own([("punctual-schedule", schedule.to_string()), ("punctual-run-at", at.to_string())])
 }
 
-/// What a plan needs of a schedule.
+/// The state of a schedule that a plan depends on.
 #[derive(Clone, Copy, Debug)]
 pub struct Rules<'a> {
     pub timing: &'a Timing,

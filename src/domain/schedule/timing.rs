@@ -1,12 +1,12 @@
 //! When the runs of a schedule are due: a pure function from one instant to the next.
 //!
 //! A cron expression matches local times. The rules of its zone are cut into pieces with one offset
-//! from UTC each. Within a piece, a local time is an instant. At the border of two pieces the clocks
-//! change:
+//! from UTC each. Within a piece, a local time is an instant. At the border of two pieces the
+//! clocks change:
 //!
 //! ```text
-//! forward: local times of the gap do not exist   skip: no run    shift: one run right after the gap
-//! back:    local times of the overlap occur twice   first: the earlier one    both: each of them
+//! forward: local times of the gap do not exist     skip: no run   shift: a run after the gap
+//! back:    local times of the overlap occur twice  first: the earlier   both: each of them
 //! ```
 
 use std::collections::BTreeSet;
@@ -45,7 +45,7 @@ impl SpecificationError {
     }
 }
 
-/// What becomes of a local time that does not exist, because the clocks skip it.
+/// The rule for a local time that does not exist, because the clocks skip it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Gap {
     Skip,
@@ -54,7 +54,7 @@ pub enum Gap {
     Shift,
 }
 
-/// What becomes of a local time that occurs twice, because the clocks are set back.
+/// The rule for a local time that occurs twice, because the clocks are set back.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Overlap {
     #[default]

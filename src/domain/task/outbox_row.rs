@@ -7,7 +7,7 @@ use uuid::Uuid;
 
 use crate::domain::Timestamp;
 
-/// What a row asks for.
+/// The operation that a row asks for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum OutboxOperation {
     Submit,

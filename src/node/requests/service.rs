@@ -231,8 +231,8 @@ impl Service {
         callers.into_iter().zip(answers).collect()
     }
 
-    /// Checks a draft as a submit does, and stores nothing: an outbox stores its tasks together with
-    /// the rows that they come from.
+    /// Checks a draft as a submit does, and stores nothing: an outbox stores its tasks together
+    /// with the rows that they come from.
     pub async fn check(
         &self,
         draft: PermittedDraft,

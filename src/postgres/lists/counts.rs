@@ -418,7 +418,8 @@ group by topic, place",
     )
 }
 
-/// `$1` and `$2` are strata and their blocks, `$3` are the bounds of the buckets, `$4` is the state.
+/// `$1` and `$2` are strata and their blocks, `$3` are the bounds of the buckets, `$4` is the
+/// state.
 fn sample_text(strata: &[Stratum]) -> String {
     let mut text = String::from(
         "-- sample pending tasks

@@ -27,7 +27,7 @@ const TABLES: [&str; 4] =
 pub enum SetupError {
     #[error(transparent)]
     Postgres(#[from] PostgresError),
-    /// Nothing was changed, for this reason.
+    /// The setup has changed nothing, for this reason.
     #[error("{0}")]
     Refused(String),
 }

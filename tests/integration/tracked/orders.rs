@@ -368,7 +368,7 @@ async fn a_finish_beside_the_mover_takes_the_row_wherever_it_is() {
     }
 }
 
-/// Of a group, the calls about tasks that are followed are committed first. When the others give
+/// The calls of a group that are about followed tasks are committed first. When the others give
 /// way to a lock, the first ones keep their answers.
 #[tokio::test]
 async fn the_first_half_of_a_group_keeps_its_answers_when_the_other_half_gives_way() {

@@ -8,9 +8,9 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// Lord Howe changes by half an hour. Apia left out a day in 2011, Kwajalein one in 1993. Casablanca
-/// goes back for each Ramadan, and Dublin for each winter by its own law. Beirut, Havana and Sao
-/// Paulo change at midnight. Kathmandu is 5 h 45 min ahead.
+/// Lord Howe changes by half an hour. Apia left out a day in 2011, Kwajalein one in 1993.
+/// Casablanca goes back for each Ramadan, and Dublin for each winter by its own law. Beirut, Havana
+/// and Sao Paulo change at midnight. Kathmandu is 5 h 45 min ahead.
 const ZONES: [&str; 12] = [
     "Europe/Berlin",
     "America/New_York",

@@ -11,7 +11,8 @@ import punctual.PunctualClient;
 /**
  * Cancels the orders of tracked tasks, and answers for each attempt: it finishes, or it fails. Runs
  * for ever, or until as many records were read as the argument says. PUNCTUAL_URL is the node
- * (http://127.0.0.1:7070), KAFKA the broker (127.0.0.1:9092), TOPIC the topic of the records (demo).
+ * (http://127.0.0.1:7070), KAFKA the broker (127.0.0.1:9092), TOPIC the topic of the records
+ * (demo).
  */
 public class Finish {
     static class ShopAway extends Exception {}

@@ -15,8 +15,8 @@ import java.util.ArrayList;
 import java.util.List;
 
 /**
- * For tests: runs {@code punctual dev} until it is closed, a node with a broker, and a clock that the
- * test sets.
+ * For tests: runs {@code punctual dev} until it is closed, a node with a broker, and a clock that
+ * the test sets.
  */
 public final class DevServer implements AutoCloseable {
     /** The server gives up on a task that it cannot publish for 10 seconds. */

@@ -35,7 +35,7 @@ public final class PunctualClient {
     private static final Duration PAUSE_MAX = Duration.ofSeconds(5);
     private static final Duration RETRY_AFTER_MAX = Duration.ofSeconds(60);
     private static final Duration FOR_EVER = Duration.ofDays(36_500);
-    /** Statuses of calls, and of parts of them, that were not done, or perhaps: they are repeated. */
+    /** Statuses of calls that are repeated, because they were not done, or only perhaps. */
     private static final Set<Integer> REPEATED = Set.of(408, 429, 500, 503);
     private static final Set<String> PERHAPS_DONE = Set.of("outcome-unknown", "internal");
 
