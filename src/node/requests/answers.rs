@@ -13,7 +13,7 @@ use super::pieces::Pieces;
 use super::postgres_failures::{unavailable_of, unavailable_of_look};
 use crate::clock;
 use crate::domain::task::feedback::{Call, Verdict};
-use crate::domain::{IdRange, PrincipalName, TaskId, TaskState, TaskView, Timestamp};
+use crate::domain::{IdRange, Monotonic, PrincipalName, TaskId, TaskState, TaskView, Timestamp};
 use crate::node::messages::answers::{ConsumerCall, Heard, Target};
 use crate::node::messages::{Due, Unavailable};
 use crate::node::shared::NodeShared;
@@ -29,6 +29,12 @@ use crate::telemetry::CountGuard;
 const ROUNDS_MAX: usize = 3;
 /// How long a group may retry while it gives way to other transactions.
 const GROUP_SPAN_MAX: Duration = Duration::from_secs(3);
+
+/// Time between the beginnings of two groups. An answer after a pause does not wait, and answers at
+/// a steady rate share their transactions.
+const GATHER: Duration = Duration::from_millis(3);
+/// A group of this many calls does not wait for more.
+const GATHERED_ENOUGH: usize = 32;
 
 type Reply = Result<Option<Answered>, Unavailable>;
 
@@ -280,6 +286,7 @@ impl AnswerLane {
 
     pub async fn run(mut self) -> Result<(), TaskFailure> {
         let mut requests = Vec::with_capacity(GROUP_MAX);
+        let mut next_from = clock::monotonic();
         loop {
             requests.append(&mut self.held_back);
             if requests.is_empty() {
@@ -296,10 +303,25 @@ impl AnswerLane {
                     return Ok(());
                 }
             }
+            self.gather(&mut requests, next_from).await;
+            next_from = clock::monotonic().plus(GATHER);
             let mut firsts = HashSet::with_capacity(requests.len());
             self.held_back =
                 requests.extract_if(.., |request| !firsts.insert(request.call.first)).collect();
             self.commit(&mut requests).await;
+        }
+    }
+
+    /// Waits for more calls until the next group may begin.
+    async fn gather(&mut self, requests: &mut Vec<AnswerRequest>, next_from: Monotonic) {
+        let wait = next_from.since(clock::monotonic());
+        if wait.is_zero() || requests.len() >= GATHERED_ENOUGH {
+            return;
+        }
+        clock::sleep(wait).await;
+        while requests.len() < GROUP_MAX {
+            let Ok(request) = self.receiver.try_recv() else { return };
+            requests.push(request);
         }
     }
 
