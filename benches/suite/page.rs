@@ -41,7 +41,10 @@ pub async fn write(servers: &Servers, results: &Results, size: Size) -> Result<(
     let short = Results::open(&servers.folder, Size::Short)?;
     let mut page = METHOD.to_owned();
     page.push_str(&circumstances(servers, size).await?);
-    page.push_str(&verdict(results, &short)?);
+    match kept_verdict(&earlier).filter(|_| !has_opponents(results, &short)) {
+        Some(kept) => page.push_str(kept),
+        None => page.push_str(&verdict(results, &short)?),
+    }
     for cell in plan::cells(size) {
         let shorter =
             plan::cells(Size::Short).into_iter().find(|shorter| shorter.name == cell.name);
@@ -72,6 +75,19 @@ fn kept<'a>(earlier: &'a str, title: &str) -> Option<&'a str> {
     let section = &earlier[begin..];
     Some(section.find("\n## ").map_or(section, |end| &section[..=end]))
         .filter(|section| !section.contains(NOT_MEASURED))
+}
+
+/// Returns the paragraph of the earlier page that says whether its comparison counts.
+fn kept_verdict(earlier: &str) -> Option<&str> {
+    let paragraph = &earlier[earlier.find("\n**The comparison counts**")? + 1..];
+    Some(&paragraph[..paragraph.find("\n## ")? + 1])
+}
+
+/// Returns true if the floor or the poller's burst was measured, here or in the short run.
+fn has_opponents(results: &Results, short: &Results) -> bool {
+    [("drain", Who::FloorInOrder), ("burst", Who::Poller(10)), ("burst", Who::Poller(100))]
+        .into_iter()
+        .any(|(cell, who)| [results, short].iter().any(|from| from.path(cell, who).exists()))
 }
 
 fn is_measured(results: &Results, cell: &Cell) -> bool {
