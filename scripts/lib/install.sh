@@ -46,6 +46,7 @@ need_for_tests() {
   need libfaketime has_libfaketime
   need kcat has kcat
   need redis-server has redis-server
+  need prometheus has promtool
   need shellcheck has shellcheck
   need python3 has python3
   need python3-yaml has_yaml
@@ -77,6 +78,7 @@ apt_install() {
   export DEBIAN_FRONTEND=noninteractive
   { apt-get update && apt-get install -y --no-install-recommends "$@"; } >"$log" 2>&1 </dev/null ||
     die "apt-get failed, see $log: $(tail -n 3 "$log")"
+  no_service_of_prometheus "$@"
   say "installed ($(seconds_since "$began") s)"
 }
 
@@ -89,6 +91,12 @@ no_default_cluster() {
   say 'create_main_cluster = false' >"$word"
   # shellcheck disable=SC2064 # the name is known now
   trap "rm -f '$word'" EXIT
+}
+
+# Debian's package of Prometheus starts a service on 9090. The tests need only the programs.
+no_service_of_prometheus() {
+  [[ " $* " == *" prometheus "* && -d /run/systemd/system ]] || return 0
+  systemctl disable --now --quiet prometheus
 }
 
 # --- toolchains ---------------------------------------------------------------------------------
