@@ -6,6 +6,7 @@
 //!            tls: handshakes, and the certificate, which is replaced while the node runs
 //!            rest, linger: bytes that a caller still sends after its answer. Small rests are read;
 //!                    larger ones are thrown away, and the connection is closed
+//!            console: the pages for people, each made of calls of this API
 //!            router, answer: admit requests, within limits; measure; catch panics; route;
 //!                    keep a place until the answer is written
 //! access     hosts, guard: who may send a request, and the permits for what it does;

@@ -296,6 +296,7 @@ fn api_settings(settings: &Settings, hosts: Hosts) -> ApiSettings {
     ApiSettings {
         dev: None,
         port: if settings.operator_listen.is_some() { Port::Public } else { Port::Sole },
+        has_console: settings.has_console,
         hosts,
         body_bytes_max: limits.body_bytes_max,
         body_memory_max: limits.body_memory_bytes,

@@ -8,6 +8,7 @@ pub mod bench;
 pub mod client;
 pub mod clock;
 pub mod config;
+pub mod console;
 pub mod dev;
 pub mod domain;
 pub mod engine;

@@ -53,6 +53,7 @@ need_for_tests() {
   need python3-venv has_venv
   need nodejs has node
   need npm has npm
+  need chromium has chromium # opens the pages of the console
   need php-cli has php
   need php-curl has_php_curl
 }

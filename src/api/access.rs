@@ -6,6 +6,7 @@
 //! - `denials`: how often callers without a credential are denied until throttled.
 //! - `limits`: what a caller may ask for, how often, and how much.
 //! - `cursors`: seals the positions in lists.
+//! - `sessions`: the sealed sessions of the console.
 //! - `trail`, `audit`: the notes of a request, and its line in the audit trail.
 
 pub mod audit;
@@ -15,4 +16,5 @@ pub mod guard;
 pub mod hosts;
 pub mod limits;
 pub mod required;
+pub mod sessions;
 pub mod trail;

@@ -176,6 +176,7 @@ fn status_label(status: StatusCode) -> &'static str {
     match status.as_u16() {
         200 => "200",
         201 => "201",
+        303 => "303",
         400 => "400",
         401 => "401",
         403 => "403",

@@ -2,6 +2,7 @@
 
 pub mod answer;
 mod connection;
+pub mod console;
 mod linger;
 pub mod router;
 pub mod serve;

@@ -23,7 +23,8 @@ use super::problems::refusal::of_unavailable;
 use crate::access::PolicyHandle;
 use crate::access::permit::Grant;
 use crate::clock;
-use crate::domain::{List, Monotonic, Throttle};
+use crate::console::rates::Looks;
+use crate::domain::{List, Monotonic, Throttle, Timestamp};
 use crate::node::messages::Unavailable;
 use crate::node::requests::service::Service;
 use crate::telemetry::Registry;
@@ -61,6 +62,8 @@ pub struct ApiSettings {
     pub port: Port,
     /// `None` for a node without the routes of a dev server.
     pub dev: Option<DevPort>,
+    /// True for a port that has the console.
+    pub has_console: bool,
     /// The hosts that a request may name: 421 for others.
     pub hosts: Hosts,
     /// Bytes of one body, both compressed and unpacked: 413. At most 4 GiB.
@@ -143,6 +146,8 @@ pub struct ApiShared {
     /// Free places for requests of metrics.
     metrics_texts: Semaphore,
     caller_said: Mutex<Throttle>,
+    /// The latest looks of the console at the metrics.
+    pub looks: Mutex<Looks>,
 }
 
 /// The shortest interval between two log lines about callers at their limit.
@@ -197,6 +202,7 @@ impl ApiShared {
             requests,
             metrics_texts: Semaphore::new(METRICS_AT_ONCE_MAX),
             caller_said: Mutex::new(Throttle::new(SAY_CALLER_EVERY)),
+            looks: Mutex::default(),
         }
     }
 
@@ -258,6 +264,12 @@ impl ApiShared {
         searched: Option<List>,
     ) -> Option<bool> {
         deadline.hold(Box::pin(self.service.knows_topic(grant, searched))).await.ok().flatten()
+    }
+
+    /// Returns the cluster's time for a request that arrives now. Until Postgres has answered, only
+    /// the machine's clock is known, and nothing but the state of the node can be asked for.
+    pub fn now(&self) -> Timestamp {
+        self.service.arrival().unwrap_or_else(clock::wall)
     }
 
     /// Returns the deadline of a request that has just arrived.

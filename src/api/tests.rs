@@ -24,6 +24,7 @@ use serde_json::Value;
 
 use super::line::{CallerConnection, Callers};
 use super::server::answer::Answer;
+use super::server::console;
 use super::{Api, ApiMetrics, ApiSettings, Hosts, Port};
 use crate::access::{Policy, PolicyHandle};
 use crate::domain::Monotonic;
@@ -48,7 +49,7 @@ impl Api {
         let caller = callers.enter([127, 0, 0, 1].into(), usize::MAX).unwrap();
         let line = Arc::new(CallerConnection::new(caller, Monotonic::default()));
         let place = self.place(&line, false);
-        self.answer(place, request).await
+        console::answer(self, place, request).await
     }
 }
 
@@ -58,6 +59,7 @@ impl Default for ApiSettings {
         Self {
             port: Port::Sole,
             dev: None,
+            has_console: true,
             hosts: Hosts::new(([127, 0, 0, 1], 7070).into(), "http://a", &[]),
             body_bytes_max: 16 << 20,
             body_memory_max: 256 << 20,

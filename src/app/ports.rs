@@ -75,6 +75,7 @@ impl Ports {
         if let Some(listener) = self.operators {
             let settings = ApiSettings {
                 port: Port::Operator,
+                has_console: false,
                 connections_max: OPERATORS_MAX,
                 caller_connections_max: OPERATORS_MAX,
                 ..settings.clone()

@@ -40,6 +40,8 @@ pub struct Settings {
     pub operator_listen: Option<SocketAddr>,
     /// True when the operator port asks nobody for a token, also beyond loopback.
     pub operator_anonymous: bool,
+    /// True when the REST API has the console beside it.
+    pub has_console: bool,
     /// True when no connection to a server may be readable by others.
     pub require_tls: bool,
     /// Further names of this node. One that begins with a dot stands for all names that end in it.
@@ -188,6 +190,7 @@ pub(super) fn read(args: &args::Serve, host: &Host<'_>) -> Result<Settings, Vec<
         listen,
         tls,
         operator_listen,
+        has_console: !reader.truth("--no-console", &args.access.no_console),
         require_tls: reader.truth("--require-tls", &args.tls.require_tls),
         access,
         operator_anonymous: is_operator_anonymous,

@@ -189,9 +189,12 @@ pub struct PendingCounts {
     pub topics: Vec<(TopicName, Figure)>,
     /// True when more topics have, or may have, pending tasks.
     pub has_more_topics: bool,
-    /// The 60 minutes from the current one on, by their starts. The current minute counts only
+    /// The 120 minutes from the current one on, by their starts. The current minute counts only
     /// tasks that are still to come.
     pub minutes: Vec<(Timestamp, Figure)>,
+    /// The 30 days from today on, by their starts in UTC. Today counts only tasks that are still to
+    /// come.
+    pub days: Vec<(Timestamp, Figure)>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

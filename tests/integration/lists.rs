@@ -189,7 +189,7 @@ async fn a_list_keeps_to_its_range_and_says_where_a_deferred_task_is_now() {
         .iter()
         .map(|minute| minute["count"].as_i64().unwrap())
         .sum();
-    assert_eq!((in_the_hour, counts["minutes"].as_array().unwrap().len()), (5, 60));
+    assert_eq!((in_the_hour, counts["minutes"].as_array().unwrap().len()), (5, 120));
 }
 
 /// Inserts tasks as submits do, `count` into leaves and as many into the far table.

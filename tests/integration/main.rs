@@ -27,6 +27,7 @@ mod clock_steps;
 mod cluster;
 mod command_line;
 mod compressed_records;
+mod console;
 mod consumers;
 mod dead_letters;
 mod dead_topics;

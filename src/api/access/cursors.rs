@@ -11,6 +11,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use ring::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 use ring::hkdf::{HKDF_SHA256, Salt};
 
+use super::sessions::Sessions;
 use crate::api::problems::problem::Problem;
 use crate::domain::{Cursor, List, PrincipalName, Selection, TopicName};
 
@@ -21,6 +22,8 @@ const PURPOSE: &[u8] = b"punctual cursors 1";
 #[derive(Debug, Default)]
 pub struct Cursors {
     key: OnceLock<LessSafeKey>,
+    /// The sessions of the console, whose keys come from the same secret.
+    pub sessions: Sessions,
 }
 
 /// What a cursor is bound to.
@@ -34,6 +37,7 @@ pub struct Binding<'a> {
 impl Cursors {
     /// Takes the secret of the cluster. The first one counts.
     pub fn set_secret(&self, secret: &[u8]) {
+        self.sessions.set_secret(secret);
         let derived = Salt::new(HKDF_SHA256, &[]).extract(secret);
         let info = [PURPOSE];
         let Ok(material) = derived.expand(&info, &AES_256_GCM) else { return };

@@ -28,7 +28,7 @@ pub const LIMIT: usize = 100;
 pub const LIMIT_MAX: usize = 1000;
 /// Approximate bytes of a task in a page.
 const TASK_BYTES: usize = 250;
-const MINUTE_BYTES: usize = 80;
+const FIGURE_BYTES: usize = 80;
 
 /// The parameters of a request for a page.
 struct PageRequest {
@@ -154,7 +154,7 @@ struct TopicJson<'a> {
 }
 
 #[derive(Serialize)]
-struct MinuteJson {
+struct SlotJson {
     from: Rfc3339,
     #[serde(flatten)]
     figure: FigureJson,
@@ -166,13 +166,14 @@ struct CountsJson<'a> {
     pending: FigureJson,
     topics: Vec<TopicJson<'a>>,
     more_topics: bool,
-    minutes: Vec<MinuteJson>,
+    minutes: Vec<SlotJson>,
+    days: Vec<SlotJson>,
     topic_known: Option<bool>,
 }
 
 impl<'a> CountsJson<'a> {
     fn of(counts: &'a PendingCounts) -> Self {
-        let minute = |&(from, figure): &(Timestamp, Figure)| MinuteJson {
+        let slot = |&(from, figure): &(Timestamp, Figure)| SlotJson {
             from: Rfc3339(from),
             figure: FigureJson::of(figure),
         };
@@ -188,7 +189,8 @@ impl<'a> CountsJson<'a> {
                 })
                 .collect(),
             more_topics: counts.has_more_topics,
-            minutes: counts.minutes.iter().map(minute).collect(),
+            minutes: counts.minutes.iter().map(slot).collect(),
+            days: counts.days.iter().map(slot).collect(),
             topic_known: None,
         }
     }
@@ -206,8 +208,8 @@ pub async fn counts(
     let permit = guard.list_permit(topic.as_ref())?;
     let counting = shared.service.counts(&permit, state);
     let counts = shared.ask(&guard, deadline, counting, Problem::unavailable).await?;
-    let capacity =
-        counts.minutes.len().saturating_add(counts.topics.len()).saturating_mul(MINUTE_BYTES);
+    let figures = counts.minutes.len() + counts.days.len() + counts.topics.len();
+    let capacity = figures.saturating_mul(FIGURE_BYTES);
     let mut answer = CountsJson::of(&counts);
     if let Some(grant) = permit.grant().filter(|_| counts.pending.task_count == 0) {
         // A sample may have missed tasks of the topic.

@@ -84,6 +84,12 @@ impl Problem {
         format!("{field}{}", self.detail)
     }
 
+    /// Makes the problem for a path without a route.
+    pub fn no_such_path() -> Self {
+        let detail = "there is no such path; /openapi.json lists all paths";
+        Self::new(ProblemType::NotFound, detail)
+    }
+
     /// Makes the problem for an id in the path that no task has.
     pub fn task_not_found(is_id: bool) -> Self {
         let detail = if is_id {

@@ -24,6 +24,7 @@ use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio_util::sync::CancellationToken;
 
+use super::console;
 use super::linger::{End, Linger, LingerLimits};
 use super::router::{Api, FIELD_BYTES};
 use super::tls::Acceptor;
@@ -153,7 +154,7 @@ async fn serve<S>(
         if let Some(peer) = &peer {
             request.extensions_mut().insert(Arc::clone(peer));
         }
-        async move { Ok::<_, Infallible>(api.answer(place, request).await) }
+        async move { Ok::<_, Infallible>(console::answer(&api, place, request).await) }
     });
     let mut connection = pin!(builder.serve_connection(TokioIo::new(stream), answer));
     let mut look_again = pin!(clock::sleep(settings.idle_timeout));

@@ -14,7 +14,7 @@ use tower::ServiceExt as _;
 use tracing::Instrument as _;
 
 use super::answer::{Answer, RequestPlace};
-use crate::access::{CredentialId, PolicyHandle};
+use crate::access::{Caller, CredentialId, PolicyHandle};
 use crate::api::access::audit::{Audit, AuditedRequest};
 use crate::api::access::cursors::Cursors;
 use crate::api::access::guard::{Guard, Proofs};
@@ -33,6 +33,7 @@ use crate::api::problems::problem_type::ProblemType;
 use crate::api::request::request_id::{REQUEST_ID, RequestId};
 use crate::api::shared::{ApiSettings, ApiShared};
 use crate::clock;
+use crate::domain::Monotonic;
 use crate::node::requests::service::Service;
 use crate::telemetry::Registry;
 
@@ -46,6 +47,32 @@ pub struct Api {
     operations: Arc<[(&'static str, Method, &'static Operation)]>,
     /// `None` without an audit trail.
     audit: Option<Audit>,
+}
+
+/// The facts of a request that its answer needs.
+#[derive(Debug)]
+pub struct SeenRequest {
+    started: Monotonic,
+    route: &'static str,
+    pub method: &'static str,
+    version: Version,
+    /// False for a caller that waits for permission to send its body (`Expect: 100-continue`). An
+    /// unneeded body is not asked for.
+    may_read_rest: bool,
+    pub id: RequestId,
+}
+
+impl SeenRequest {
+    pub fn of(request: &Request<Body>, route: &'static str) -> Self {
+        Self {
+            started: clock::monotonic(),
+            route,
+            method: method_label(request.method()),
+            version: request.version(),
+            may_read_rest: !request.headers().contains_key(header::EXPECT),
+            id: RequestId::of(request.headers()),
+        }
+    }
 }
 
 /// Returns all routes. Literal ones come before those with a parameter that would match them, too:
@@ -173,6 +200,10 @@ impl Api {
         self.shared.cursors.clone()
     }
 
+    pub fn shared(&self) -> &Arc<ApiShared> {
+        &self.shared
+    }
+
     pub fn settings(&self) -> &ApiSettings {
         &self.shared.settings
     }
@@ -196,17 +227,13 @@ impl Api {
         mut place: RequestPlace,
         request: Request<Body>,
     ) -> axum::http::Response<Answer> {
-        let started = clock::monotonic();
         let route = label_of(&self.paths, request.uri().path());
-        let method = method_label(request.method());
-        let (version, is_head) = (request.version(), request.method() == Method::HEAD);
+        let seen = SeenRequest::of(&request, route);
+        let id = seen.id.clone();
+        let (method, is_head) = (seen.method, request.method() == Method::HEAD);
         let operation = self.operation_of(route, request.method());
         let is_api = request.uri().path().starts_with("/v1/");
         let only_shows = is_head || request.method() == Method::GET;
-        // A caller with `Expect: 100-continue` waits for permission to send its body. An unneeded
-        // body is not asked for.
-        let may_read_rest = !request.headers().contains_key(header::EXPECT);
-        let id = RequestId::of(request.headers());
         // The span has the level of the log lines in it, so it costs nothing when these are off.
         let span = tracing::debug_span!("request", request_id = %id);
         let mut audited =
@@ -246,13 +273,6 @@ impl Api {
             response = problem.into_response();
             tell(&mut response);
         }
-        let is_last = place.settle_rest(may_read_rest).await;
-        if is_last || (version < Version::HTTP_2 && self.shared.service.is_draining()) {
-            // The rest of a body stands where the next request would begin. And the callers of a
-            // draining node should go to another node.
-            response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
-        }
-        response.headers_mut().insert(REQUEST_ID, id.into_header());
         if is_api {
             // Answers may hold payloads, which belong into no cache.
             let headers = response.headers_mut();
@@ -260,6 +280,25 @@ impl Api {
             let no_sniff = HeaderValue::from_static("nosniff");
             headers.insert(header::X_CONTENT_TYPE_OPTIONS, no_sniff);
         }
+        self.finish(place, response, seen).await
+    }
+
+    /// Makes the answer out of a response, and counts it.
+    pub async fn finish(
+        &self,
+        mut place: RequestPlace,
+        mut response: Response,
+        seen: SeenRequest,
+    ) -> axum::http::Response<Answer> {
+        let SeenRequest { started, route, method, version, may_read_rest, id } = seen;
+        let span = tracing::debug_span!("request", request_id = %id);
+        let is_last = place.settle_rest(may_read_rest).await;
+        if is_last || (version < Version::HTTP_2 && self.shared.service.is_draining()) {
+            // The rest of a body stands where the next request would begin. And the callers of a
+            // draining node should go to another node.
+            response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+        }
+        response.headers_mut().insert(REQUEST_ID, id.into_header());
         let took = clock::monotonic().since(started);
         self.shared.metrics.answered(route, method, response.status(), took);
         let _in_span = span.enter();
@@ -274,6 +313,61 @@ impl Api {
         response.map(|body| Answer::new(body, place))
     }
 
+    /// Makes a call for the reader of a page of the console, who is identified already. It is
+    /// limited and audited as a request of its own.
+    pub async fn call(
+        &self,
+        (caller, place): (&Caller, &RequestPlace),
+        mut request: Request<Body>,
+    ) -> Result<Response, Arc<Problem>> {
+        let route = label_of(&self.paths, request.uri().path());
+        let operation = self.operation_of(route, request.method());
+        let access = operation.map_or(Access::Known, |operation| operation.access);
+        let is_read = is_read(access, request.method());
+        let id = RequestId::of(request.headers());
+        let mut audited =
+            AuditedRequest::new(self.audit.as_ref(), id.as_str(), place.address(), operation);
+        audited.is_known = self.is_known(caller);
+        let begun = Guard::of(caller.clone(), access, &audited.trail).and_then(|guard| {
+            let in_progress = limits::begin(&self.shared.policy, guard.caller(), is_read)?;
+            audited.reserve().map(|()| (guard, in_progress))
+        });
+        let mut response = match begun {
+            Ok(_) if route == NO_ROUTE => Problem::no_such_path().into_response(),
+            Ok((guard, _in_progress)) => {
+                request.extensions_mut().insert(guard);
+                self.route(request, &id).await
+            }
+            Err(problem) => problem.into_response(),
+        };
+        self.throttle_denials(place.caller(), &mut audited, &mut response);
+        let problem = response.extensions_mut().remove::<Arc<Problem>>();
+        let kind = problem.as_ref().map(|problem| problem.kind());
+        if let Some(limit) = problem.as_ref().and_then(|problem| problem.limit()) {
+            self.shared.metrics.rejected(limit);
+        }
+        audited.finish(response.status(), kind).await?;
+        problem.map_or(Ok(response), Err)
+    }
+
+    /// Counts a login that failed, and gives it its line in the audit trail.
+    pub async fn deny_login(&self, place: &RequestPlace, id: &RequestId) -> Arc<Problem> {
+        let mut audited =
+            AuditedRequest::new(self.audit.as_ref(), id.as_str(), place.address(), None);
+        let mut response = Problem::unauthenticated(true).into_response();
+        self.throttle_denials(place.caller(), &mut audited, &mut response);
+        let problem = response.extensions_mut().remove::<Arc<Problem>>();
+        let problem = problem.unwrap_or_else(|| Arc::new(Problem::unauthenticated(true)));
+        match audited.finish(response.status(), Some(problem.kind())).await {
+            Ok(()) => problem,
+            Err(unwritten) => Arc::new(unwritten),
+        }
+    }
+
+    fn is_known(&self, caller: &Caller) -> bool {
+        caller.credential != CredentialId::Anonymous || self.shared.policy.current().is_open()
+    }
+
     async fn respond(
         &self,
         (place, audited): (&mut RequestPlace, &mut AuditedRequest),
@@ -284,11 +378,7 @@ impl Api {
         let admitted = self.admit((&mut *place, &mut *audited), (route, operation), &request);
         match admitted.and_then(|guard| audited.reserve().map(|()| guard)) {
             // axum would take an empty part of a path for an id.
-            Ok(_) if route == NO_ROUTE => Problem::new(
-                ProblemType::NotFound,
-                "there is no such path; /openapi.json lists all paths",
-            )
-            .into_response(),
+            Ok(_) if route == NO_ROUTE => Problem::no_such_path().into_response(),
             Ok(guard) => {
                 request.extensions_mut().insert(guard);
                 self.route(request, id).await
@@ -332,11 +422,7 @@ impl Api {
         (route, operation): (&'static str, Option<&'static Operation>),
         request: &Request<Body>,
     ) -> Result<Guard, Problem> {
-        let header_bytes_max = self.shared.settings.header_bytes_max;
-        if size_of(request) > header_bytes_max {
-            self.shared.metrics.rejected("header_bytes");
-            return Err(Problem::header_too_large(header_bytes_max));
-        }
+        self.check_size(request)?;
         let access = operation.map_or(Access::Known, |operation| operation.access);
         if !operation.is_some_and(Operation::answers_any_host) {
             self.shared.settings.hosts.check(request)?;
@@ -349,24 +435,44 @@ impl Api {
             "/metrics" => PlacePurpose::Metrics,
             _ => PlacePurpose::Work,
         };
+        self.take_place(place, purpose)?;
+        let policy = self.shared.policy.current();
+        let caller = Guard::identify(&policy, access, Proofs::of(request), || self.shared.now())?;
+        audited.is_known = self.is_known(&caller);
+        let guard = Guard::of(caller, access, &audited.trail)?;
+        if purpose == PlacePurpose::Work {
+            let is_read = is_read(access, request.method());
+            place.count(limits::begin(&self.shared.policy, guard.caller(), is_read)?);
+        }
+        Ok(guard)
+    }
+
+    /// Takes a place for a page of the console.
+    pub fn admit_page(
+        &self,
+        place: &mut RequestPlace,
+        request: &Request<Body>,
+    ) -> Result<(), Problem> {
+        self.check_size(request)?;
+        self.shared.settings.hosts.check(request)?;
+        self.take_place(place, PlacePurpose::Work)
+    }
+
+    fn check_size(&self, request: &Request<Body>) -> Result<(), Problem> {
+        let header_bytes_max = self.shared.settings.header_bytes_max;
+        if size_of(request) > header_bytes_max {
+            self.shared.metrics.rejected("header_bytes");
+            return Err(Problem::header_too_large(header_bytes_max));
+        }
+        Ok(())
+    }
+
+    fn take_place(&self, place: &mut RequestPlace, purpose: PlacePurpose) -> Result<(), Problem> {
         if purpose == PlacePurpose::Work && self.shared.service.is_draining() {
             self.shared.metrics.rejected("draining");
             return Err(Problem::draining());
         }
-        place.admit(purpose)?;
-        let policy = self.shared.policy.current();
-        // Until Postgres has answered, only the machine's clock is known, and nothing but the state
-        // of the node can be asked for.
-        let now = || self.shared.service.arrival().unwrap_or_else(clock::wall);
-        let caller = Guard::identify(&policy, access, Proofs::of(request), now)?;
-        audited.is_known = caller.credential != CredentialId::Anonymous || policy.is_open();
-        let guard = Guard::of(caller, access, &audited.trail)?;
-        if purpose == PlacePurpose::Work {
-            let is_read = !matches!(access, Access::Open | Access::Known)
-                && matches!(*request.method(), Method::GET | Method::HEAD);
-            place.count(limits::begin(&self.shared.policy, guard.caller(), is_read)?);
-        }
-        Ok(guard)
+        place.admit(purpose)
     }
 
     async fn route(&self, request: Request<Body>, id: &RequestId) -> Response {
@@ -433,6 +539,11 @@ fn size_of(request: &Request<Body>) -> usize {
     };
     let uri = request.uri();
     uri.path().len() + uri.query().map_or(0, str::len) + fields(request.headers())
+}
+
+/// Returns true for a request that counts as a read of its caller.
+fn is_read(access: Access, method: &Method) -> bool {
+    !matches!(access, Access::Open | Access::Known) && matches!(*method, Method::GET | Method::HEAD)
 }
 
 async fn method_not_allowed(method: Method) -> Problem {

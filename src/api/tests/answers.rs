@@ -313,8 +313,10 @@ async fn counts_say_whether_they_are_exact() {
     let minutes = counts["minutes"].as_array().unwrap();
     assert_eq!(
         (minutes.len(), &minutes[0]),
-        (60, &serde_json::json!({"from": "2026-01-01T00:00:00.000Z", "count": 1, "exact": true}))
+        (120, &serde_json::json!({"from": "2026-01-01T00:00:00.000Z", "count": 1, "exact": true}))
     );
+    let days = counts["days"].as_array().unwrap();
+    assert_eq!((days.len(), &days[0]["count"], &days[1]["count"]), (30, &3.into(), &0.into()));
     assert_eq!((&minutes[1]["count"], &counts["more_topics"]), (&1.into(), &false.into()));
     assert_eq!(
         json_of(api.ask(bare("GET", "/v1/tasks/counts?topic=b")).await).await["pending"]["count"],

@@ -17,6 +17,9 @@ pub(in crate::config) struct Access {
     /// finds mistakes. Only the owner may have the right to write the file.
     #[arg(long, env = "PUNCTUAL_AUTH_FILE", value_name = "FILE")]
     pub auth_file: Option<PathBuf>,
+    /// Leaves out the console, the pages at /console. true or false; the flag alone means true.
+    #[arg(long, env = "PUNCTUAL_NO_CONSOLE", value_name = "BOOL")]
+    pub no_console: String,
     /// Allows --listen beyond loopback without an auth file: anyone who reaches the address may
     /// submit, read and cancel all tasks. true or false; the flag alone means true.
     #[arg(long, env = "PUNCTUAL_ALLOW_ANONYMOUS", value_name = "BOOL")]

@@ -1,7 +1,6 @@
 //! Answers questions about many tasks: lists of them, and their numbers.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use super::postgres_failures::unavailable_of_look;
 use crate::access::permit::ListPermit;
@@ -15,7 +14,6 @@ use crate::postgres::lists::listing::{LOOKED_MAX, LOOKED_MAX_OF_BULK, Listing};
 
 /// The maximum number of topics that an answer counts one by one: the largest ones.
 const TOPICS_MAX: usize = 1000;
-const MINUTE: Duration = Duration::from_secs(60);
 
 /// Serves requests that only read.
 #[derive(Debug)]
@@ -97,12 +95,11 @@ impl Lists {
 fn counts_of(counted: &CountResult, permit: &ListPermit) -> PendingCounts {
     let is_meant = |topic: &str| permit.covers(&TopicName::stored(topic));
     let figure = |task_count| Figure { task_count, is_exact: counted.is_exact };
-    let of_hour = |task_count| Figure { task_count, is_exact: counted.is_exact_of_hour };
+    let slot = |(from, task_count, is_exact)| (from, Figure { task_count, is_exact });
     let topics = counted.topics(is_meant);
     // A topic with few tasks may be on no page of a sample.
     let has_more_topics =
         topics.len() > TOPICS_MAX || (!counted.is_exact && permit.grant().is_none());
-    let minutes = (0_u32..).zip(counted.minutes(is_meant));
     PendingCounts {
         as_of: counted.as_of,
         pending: figure(topics.iter().map(|(_, count)| count).sum()),
@@ -112,8 +109,7 @@ fn counts_of(counted: &CountResult, permit: &ListPermit) -> PendingCounts {
             .map(|(topic, count)| (TopicName::stored(topic), figure(*count)))
             .collect(),
         has_more_topics,
-        minutes: minutes
-            .map(|(index, count)| (counted.from.plus(MINUTE * index), of_hour(count)))
-            .collect(),
+        minutes: counted.minutes(is_meant).into_iter().map(slot).collect(),
+        days: counted.days(is_meant).into_iter().map(slot).collect(),
     }
 }

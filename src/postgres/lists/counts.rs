@@ -44,7 +44,12 @@ const LEAVES_MAX: usize = 32;
 /// Maximum number of attempts: a leaf that is dropped meanwhile restarts the count.
 const TRIES_MAX: usize = 3;
 const MINUTE: Duration = Duration::from_secs(60);
-pub const MINUTES: usize = 60;
+/// The minutes that are counted exactly if they can be.
+const HOUR_MINUTES: usize = 60;
+/// Minutes and days that have figures of their own. The first ones are the current ones.
+pub const MINUTES: u32 = 120;
+pub const DAYS: u32 = 30;
+const DAY: Duration = Duration::from_hours(24);
 
 /// Counts, one call at a time, because a call may lock all leaves.
 #[derive(Debug)]
@@ -58,13 +63,54 @@ pub struct TaskCounter {
 #[derive(Clone, PartialEq, Debug)]
 pub struct CountResult {
     pub as_of: Timestamp,
-    /// The start of the current minute, the first of the [`MINUTES`].
-    pub from: Timestamp,
+    buckets: Buckets,
     tally: HashMap<(String, usize), f64>,
     /// True if everything was counted exactly.
     pub is_exact: bool,
     /// True if the coming hour was counted exactly.
     pub is_exact_of_hour: bool,
+}
+
+/// The ranges of due times that are counted apart: the minutes, then the rest of the day that the
+/// last minute is in, then days. Bucket `0` is before now, and the last one is after all days.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Buckets {
+    now: Timestamp,
+    /// The start of the current minute.
+    minute: Timestamp,
+    /// The ends of the minutes and days in order, without doubles.
+    ends: Vec<Timestamp>,
+}
+
+impl Buckets {
+    fn new(now: Timestamp) -> Self {
+        let minute = start_of(now, MINUTE);
+        let minutes = (1..=MINUTES).map(|number| minute.plus(MINUTE * number));
+        let last = minute.plus(MINUTE * MINUTES);
+        let day = start_of(now, DAY);
+        let days = (1..=DAYS).map(|number| day.plus(DAY * number)).filter(|end| *end > last);
+        Self { now, minute, ends: minutes.chain(days).collect() }
+    }
+
+    /// Returns the first ids of all buckets but the first.
+    fn bounds(&self) -> Vec<Uuid> {
+        std::iter::once(&self.now).chain(&self.ends).map(|at| ids::floor_of(*at)).collect()
+    }
+
+    /// Returns the start of a bucket that has one.
+    fn start_of(&self, place: usize) -> Option<Timestamp> {
+        match place {
+            0 => None,
+            1 => Some(self.minute),
+            place => self.ends.get(place - 2).copied(),
+        }
+    }
+}
+
+/// Returns the start of the `span` that a moment is in: of the minute, or of the day in UTC.
+fn start_of(at: Timestamp, span: Duration) -> Timestamp {
+    let micros = span.as_micros().saturating_as::<i64>().max(1);
+    Timestamp::from_micros(at.as_micros().div_euclid(micros) * micros)
 }
 
 /// A leaf or the far table, with its size.
@@ -75,14 +121,12 @@ struct Stratum {
     pages: u64,
 }
 
-/// The buckets of one count: `0` holds tasks due before now or after the hour, `1..=60` are the
-/// minutes.
+/// One count in progress.
 struct Count<'a> {
     shards: &'a [i16],
     /// `None` for all states.
     state: Option<PendingState>,
-    now: Timestamp,
-    minute: Timestamp,
+    buckets: Buckets,
     strata: Vec<Stratum>,
     tally: HashMap<(String, usize), f64>,
 }
@@ -100,17 +144,40 @@ impl CountResult {
         topics
     }
 
-    /// Returns the number of tasks of each minute from [`Self::from`] on, of the topics that are
-    /// meant.
-    pub fn minutes(&self, is_meant: impl Fn(&str) -> bool) -> [u64; MINUTES] {
-        let mut minutes = [0.0; MINUTES];
-        for ((of, place), count) in &self.tally {
-            let minute = place.checked_sub(1).and_then(|index| minutes.get_mut(index));
-            if let Some(minute) = minute.filter(|_minute| is_meant(of)) {
-                *minute += count;
+    /// Returns each minute from the current one on, with the number of tasks of the topics that are
+    /// meant, and whether the number is exact.
+    pub fn minutes(&self, is_meant: impl Fn(&str) -> bool) -> Vec<(Timestamp, u64, bool)> {
+        let minutes = self.slots(self.buckets.minute, (MINUTE, MINUTES), is_meant);
+        let in_hour = |index: usize| index < HOUR_MINUTES && self.is_exact_of_hour;
+        let minutes = minutes.into_iter().enumerate();
+        minutes.map(|(index, (at, count))| (at, count, self.is_exact || in_hour(index))).collect()
+    }
+
+    /// Returns each day in UTC from today on, as [`Self::minutes`]. Today counts from now on.
+    pub fn days(&self, is_meant: impl Fn(&str) -> bool) -> Vec<(Timestamp, u64, bool)> {
+        let days = self.slots(start_of(self.as_of, DAY), (DAY, DAYS), is_meant);
+        days.into_iter().map(|(at, count)| (at, count, self.is_exact)).collect()
+    }
+
+    /// Adds the buckets up to `count` slots of the length `span` from `from` on.
+    fn slots(
+        &self,
+        from: Timestamp,
+        (span, count): (Duration, u32),
+        is_meant: impl Fn(&str) -> bool,
+    ) -> Vec<(Timestamp, u64)> {
+        let mut slots: Vec<(Timestamp, f64)> =
+            (0..count).map(|number| (from.plus(span * number), 0.0)).collect();
+        for ((_, place), tasks) in self.tally.iter().filter(|((of, _), _)| is_meant(of)) {
+            let Some(start) = self.buckets.start_of(*place) else { continue };
+            // The last slot that begins no later than the bucket holds it, unless it ends before.
+            let next = slots.partition_point(|(slot, _)| *slot <= start);
+            let slot = next.checked_sub(1).and_then(|index| slots.get_mut(index));
+            if let Some((_, sum)) = slot.filter(|(slot, _)| start < slot.plus(span)) {
+                *sum += tasks;
             }
         }
-        minutes.map(whole)
+        slots.into_iter().map(|(at, sum)| (at, whole(sum))).collect()
     }
 }
 
@@ -155,10 +222,8 @@ impl TaskCounter {
         state: Option<PendingState>,
     ) -> Result<CountResult, sqlx::Error> {
         let (now, strata) = strata(open, &self.rules).await?;
-        let minute =
-            Timestamp::from_micros(now.as_micros().div_euclid(MICROS_OF_MINUTE) * MICROS_OF_MINUTE);
-        let tally = HashMap::new();
-        let mut count = Count { shards: &self.shards, state, now, minute, strata, tally };
+        let (buckets, tally) = (Buckets::new(now), HashMap::new());
+        let mut count = Count { shards: &self.shards, state, buckets, strata, tally };
         let has_hour = count.walk(open, &[count.hour()]).await?;
         let has_all = has_hour && count.walk(open, &count.all_but_the_hour()).await?;
         let (mut is_exact, mut is_exact_of_hour) = (has_all, has_hour);
@@ -167,11 +232,10 @@ impl TaskCounter {
             is_exact = sampled.is_all;
             is_exact_of_hour = has_hour || sampled.is_all_of_hour;
         }
-        Ok(CountResult { as_of: now, from: minute, tally: count.tally, is_exact, is_exact_of_hour })
+        let Count { buckets, tally, .. } = count;
+        Ok(CountResult { as_of: now, buckets, tally, is_exact, is_exact_of_hour })
     }
 }
-
-const MICROS_OF_MINUTE: i64 = 60_000_000;
 
 struct Sampled {
     is_all: bool,
@@ -180,29 +244,18 @@ struct Sampled {
 
 impl Count<'_> {
     fn hour_end(&self) -> Timestamp {
-        self.minute.plus(MINUTE * 60)
+        self.buckets.minute.plus(MINUTE * 60)
     }
 
     /// Returns the rest of the coming hour: claimed tasks leave dead entries behind, and those all
     /// lie before it.
     fn hour(&self) -> IdRange {
-        IdRange::of_times(self.now, self.hour_end())
+        IdRange::of_times(self.buckets.now, self.hour_end())
     }
 
     fn all_but_the_hour(&self) -> [IdRange; 2] {
         let hour = self.hour();
         [IdRange { from: Uuid::nil(), to: hour.from }, IdRange { from: hour.to, to: Uuid::max() }]
-    }
-
-    /// Returns the first ids of the buckets: of the minutes, of everything after them, and of
-    /// everything before now.
-    fn bounds(&self) -> Vec<Uuid> {
-        let minutes = (1..60).map(|number| self.minute.plus(MINUTE * number));
-        std::iter::once(self.now)
-            .chain(minutes)
-            .chain([self.hour_end()])
-            .map(ids::floor_of)
-            .collect()
     }
 
     /// Counts `ranges` by an index scan. If they hold more rows than the limit, counts none of them
@@ -226,7 +279,7 @@ impl Count<'_> {
                     .bind(range.from)
                     .bind(range.to)
                     .bind((ROWS_MAX - looked + 1).saturating_as::<i64>())
-                    .bind(self.bounds())
+                    .bind(self.buckets.bounds())
                     .bind(self.state.map(PendingState::as_str))
                     .persistent(false)
                     .fetch_all(&mut *open)
@@ -265,7 +318,7 @@ impl Count<'_> {
         let all_of_hour = pages(&mut self.strata.iter().filter(|stratum| of_hour(stratum)));
         let mut sampled = Sampled { is_all: true, is_all_of_hour: true };
         let (bounds, shares): (Vec<Uuid>, Vec<u64>) = (
-            self.bounds(),
+            self.buckets.bounds(),
             self.strata
                 .iter()
                 .map(|stratum| {
@@ -304,7 +357,7 @@ impl Count<'_> {
                 let (Some(stratum), Some(&share)) = (strata.get(index), shares.get(index)) else {
                     continue;
                 };
-                if count > 0 && !(has_hour && (1..=MINUTES).contains(&key.1)) {
+                if count > 0 && !(has_hour && (1..=HOUR_MINUTES).contains(&key.1)) {
                     *self.tally.entry(key).or_default() +=
                         real(count) * real(stratum.pages) / real(share.max(1));
                 }
@@ -384,8 +437,7 @@ async fn strata(
 
 fn tallied(row: &PgRow) -> Result<((String, usize), u64), sqlx::Error> {
     let (place, count): (i32, i64) = (row.try_get("place")?, row.try_get("count")?);
-    // Tasks after the hour share the bucket of those before it: neither belongs to a minute.
-    let place = usize::try_from(place).ok().filter(|place| *place <= MINUTES).unwrap_or(0);
+    let place = usize::try_from(place).unwrap_or(0);
     Ok(((row.try_get("topic")?, place), u64::try_from(count).unwrap_or(0)))
 }
 
@@ -486,6 +538,44 @@ mod tests {
             prop_assert!(chosen.windows(2).all(|pair| pair[0] < pair[1]));
             prop_assert!(chosen.iter().all(|page| *page < pages));
         }
+    }
+
+    #[test]
+    fn minutes_and_days_add_their_buckets_up() {
+        // 30 January 2030, 23:30:20: the minutes reach into the next day.
+        let now = Timestamp::from_millis(1_896_046_220_000);
+        let buckets = Buckets::new(now);
+        let bounds = buckets.bounds();
+        assert!(bounds.is_sorted_by(|a, b| a < b) && bounds.len() == 1 + 120 + 29);
+        let place_of = |at: Timestamp| bounds.partition_point(|bound| *bound <= ids::floor_of(at));
+        let (minute, hour) = (MINUTE, Duration::from_hours(1));
+        let mut tally = HashMap::new();
+        for (at, tasks) in [
+            (now.minus(minute), 1.0),
+            (now, 2.0),
+            (now.plus(minute * 29), 4.0),
+            (now.plus(minute * 31), 8.0),
+            (now.plus(hour * 23), 16.0),
+            (now.plus(hour * 25), 32.0),
+            (now.plus(DAY * 29), 64.0),
+            (now.plus(DAY * 31), 128.0),
+        ] {
+            *tally.entry(("t".to_owned(), place_of(at))).or_default() += tasks;
+        }
+        let count =
+            CountResult { as_of: now, buckets, tally, is_exact: false, is_exact_of_hour: true };
+        let counts = |slots: Vec<(Timestamp, u64, bool)>| -> Vec<u64> {
+            slots.into_iter().map(|(_, count, _)| count).collect()
+        };
+        let minutes = count.minutes(|_| true);
+        assert_eq!((minutes[0].2, minutes[59].2, minutes[60].2), (true, true, false));
+        let minutes = counts(minutes);
+        assert_eq!((minutes[0], minutes[29], minutes[31], minutes.len()), (2, 4, 8, 120));
+        assert_eq!(minutes.iter().sum::<u64>(), 14);
+        let days = counts(count.days(|_| true));
+        assert_eq!((days[0], days[1], days[2], days[29], days.len()), (6, 24, 32, 64, 30));
+        assert_eq!(count.days(|topic| topic == "u")[1].1, 0);
+        assert_eq!(count.topics(|_| true), [("t".to_owned(), 255)]);
     }
 
     #[test]

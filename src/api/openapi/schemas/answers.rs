@@ -22,6 +22,7 @@ pub fn all() -> Vec<(&'static str, Value)> {
         ("Count", figure(None, "A number of tasks.")),
         ("TopicCount", topic_count()),
         ("MinuteCount", minute_count()),
+        ("DayCount", day_count()),
         ("Cluster", cluster()),
         ("Node", node()),
         ("Backlog", backlog()),
@@ -274,13 +275,19 @@ fn counts() -> Value {
         "minutes": {
             "type": "array",
             "items": reference("MinuteCount"),
-            "description": "The counts by minute of the next hour.",
+            "description": "The counts by minute of the next two hours.",
+        },
+        "days": {
+            "type": "array",
+            "items": reference("DayCount"),
+            "description": "The counts by day of the next 30 days, in UTC. Today counts tasks that \
+                            are still to come.",
         },
         "topic_known": topic_known(),
     });
     object(
         "The numbers of pending tasks.",
-        &["as_of", "pending", "topics", "more_topics", "minutes", "topic_known"],
+        &["as_of", "pending", "topics", "more_topics", "minutes", "days", "topic_known"],
         &properties,
     )
 }
@@ -292,6 +299,11 @@ fn topic_count() -> Value {
 fn minute_count() -> Value {
     let from = described("Moment", "The beginning of the minute.");
     figure(Some(("from", from)), "The tasks due within a minute.")
+}
+
+fn day_count() -> Value {
+    let from = described("Moment", "The beginning of the day, in UTC.");
+    figure(Some(("from", from)), "The tasks due within a day.")
 }
 
 fn cluster() -> Value {

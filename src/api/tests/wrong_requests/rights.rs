@@ -1,6 +1,7 @@
 //! Callers without a right: nothing changes, and nothing is shown.
 
 mod audit;
+mod console;
 mod detours;
 
 use std::collections::HashMap;

@@ -358,11 +358,10 @@ impl Model {
         topics.sort();
         topics.dedup();
         let of_topic = |topic: &TopicName| tasks.iter().filter(|task| task.topic == *topic).count();
-        let minute = |number: u32| {
-            let from = now.plus(Duration::from_secs(60) * number);
-            let is_due = |task: &&TaskView| {
-                (from..from.plus(Duration::from_secs(60))).contains(&task.id.due_at())
-            };
+        // The model's time is the beginning of a minute and of a day.
+        let slot = |span: Duration, number: u32| {
+            let from = now.plus(span * number);
+            let is_due = |task: &&TaskView| (from..from.plus(span)).contains(&task.id.due_at());
             (from, figure(tasks.iter().filter(is_due).count()))
         };
         Ok(PendingCounts {
@@ -370,7 +369,8 @@ impl Model {
             pending: figure(tasks.len()),
             topics: topics.iter().map(|topic| (topic.clone(), figure(of_topic(topic)))).collect(),
             has_more_topics: false,
-            minutes: (0..60).map(minute).collect(),
+            minutes: (0..120).map(|number| slot(Duration::from_mins(1), number)).collect(),
+            days: (0..30).map(|number| slot(Duration::from_hours(24), number)).collect(),
         })
     }
 

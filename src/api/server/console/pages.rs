@@ -1,0 +1,187 @@
+//! Each page: its path, and the calls that it is made of.
+
+use axum::body::Body;
+use axum::http::{HeaderValue, Request, StatusCode, header};
+use axum::response::Response;
+
+use super::reader::Identified;
+use super::response::{refused, refused_of, show, status_of, to};
+use crate::api::problems::problem::Problem;
+use crate::api::request::request_id::{REQUEST_ID, RequestId};
+use crate::api::server::answer::RequestPlace;
+use crate::api::server::router::Api;
+use crate::api::shared::Port;
+use crate::clock;
+use crate::console::action::{Action, Call, Fields};
+use crate::console::frame::{Answered, Page, Section, task_path};
+use crate::console::rates::Look;
+use crate::console::tasks::Listed;
+use crate::console::{action, ahead, dead, now, schedules, tasks, topics};
+use crate::domain::TaskId;
+
+/// Bytes of an answer that a page is made of. The largest one is a task.
+const ANSWER_BYTES_MAX: usize = 64 << 20;
+
+/// The API as the reader of a page calls it.
+struct Calls<'a> {
+    api: &'a Api,
+    place: &'a RequestPlace,
+    /// The id of the request of the page. Its calls have the same.
+    id: &'a RequestId,
+    identified: &'a Identified,
+}
+
+impl Calls<'_> {
+    /// Makes a call, and reads its answer.
+    async fn ask(&self, call: &Call) -> Answered {
+        let bytes = self.bytes(call).await.map_err(|problem| refused_of(&problem))?;
+        serde_json::from_slice(&bytes).map_err(|error| {
+            tracing::error!(%error, path = call.path, "an answer of the API is no JSON");
+            refused_of(&Problem::unavailable("the answer of the API cannot be read"))
+        })
+    }
+
+    async fn bytes(&self, call: &Call) -> Result<Vec<u8>, std::sync::Arc<Problem>> {
+        let body = call.body.as_ref().map(|body| body.to_string());
+        let json = body.is_some().then(|| HeaderValue::from_static("application/json"));
+        let request = Request::builder().method(call.method).uri(&call.path);
+        let mut request = request
+            .body(body.map_or_else(Body::empty, Body::from))
+            .map_err(|_too_long| Problem::no_such_path())?;
+        request.headers_mut().insert(REQUEST_ID, self.id.clone().into_header());
+        request.headers_mut().extend(json.map(|json| (header::CONTENT_TYPE, json)));
+        let caller = (&self.identified.caller, self.place);
+        let response = Box::pin(self.api.call(caller, request)).await?;
+        let bytes = axum::body::to_bytes(response.into_body(), ANSWER_BYTES_MAX).await;
+        let bytes = bytes.map_err(|_too_large| Problem::unavailable("the answer is too large"))?;
+        Ok(bytes.to_vec())
+    }
+
+    /// Looks at the metrics of the node, if the reader may.
+    async fn metrics(&self) -> Option<Look> {
+        let bytes = self.bytes(&Call::get("/metrics")).await.ok()?;
+        Some(Look::read(&String::from_utf8_lossy(&bytes), clock::monotonic()))
+    }
+}
+
+/// Answers a request that only reads.
+pub async fn show_page(
+    api: &Api,
+    (place, id): (&RequestPlace, &RequestId),
+    identified: &Identified,
+    (path, fields): (&[&str], &Fields),
+) -> Response {
+    let calls = Calls { api, place, id, identified };
+    let now = Some(api.shared().now());
+    let topic = fields.get("topic");
+    let (status, page) = match path {
+        [] => now_page(&calls).await,
+        ["topics"] => {
+            let counts = calls.ask(&topics::call(topic)).await;
+            let rights = calls.ask(&Call::get("/v1/whoami")).await;
+            (of(&counts), topics::page(topic, &counts, &rights))
+        }
+        ["ahead"] => {
+            let counts = calls.ask(&topics::call(topic)).await;
+            (of(&counts), ahead::page(topic, &counts))
+        }
+        ["tasks"] => match tasks_page(&calls, fields).await {
+            Ok(shown) => shown,
+            Err(path) => return to(&path, None),
+        },
+        ["tasks", id] => match calls.ask(&tasks::look_up(id)).await {
+            Ok(task) => (StatusCode::OK, tasks::one(&task, now)),
+            Err(refused) => (status_of(&refused), refused.page(Section::Tasks)),
+        },
+        ["dead"] => {
+            let cursor = fields.get("cursor");
+            let answer = calls.ask(&dead::call(topic, cursor)).await;
+            (of(&answer), dead::page(topic, cursor, &answer))
+        }
+        ["schedules"] => {
+            let after = fields.get("after");
+            let answer = match topic {
+                "" => None,
+                topic => Some(calls.ask(&schedules::call(topic, after)).await),
+            };
+            let status = answer.as_ref().map_or(StatusCode::OK, of);
+            (status, schedules::list((topic, after), answer.as_ref(), now))
+        }
+        ["schedules", topic, name] => match calls.ask(&schedules::look_up(topic, name)).await {
+            Ok(schedule) => (StatusCode::OK, schedules::one(&schedule, now)),
+            Err(refused) => (status_of(&refused), refused.page(Section::Schedules)),
+        },
+        ["confirm"] => match Action::read(fields) {
+            Some(action) => (StatusCode::OK, confirm_page(&calls, &action).await),
+            None => return refused(&Problem::no_such_path()),
+        },
+        _ => return refused(&Problem::no_such_path()),
+    };
+    show(status, &page, Some(&identified.reader))
+}
+
+/// Returns the status of a page that is made of one answer.
+fn of(answer: &Answered) -> StatusCode {
+    answer.as_ref().err().map_or(StatusCode::OK, status_of)
+}
+
+async fn now_page(calls: &Calls<'_>) -> (StatusCode, Page) {
+    let cluster = calls.ask(&Call::get("/v1/cluster")).await;
+    let look = match &cluster {
+        Ok(_) => calls.metrics().await,
+        Err(_) => None,
+    };
+    let rates = look.as_ref().map(|look| calls.api.shared().looks.lock().compare(look));
+    let is_elsewhere = calls.api.settings().port == Port::Public;
+    let page = now::page(&cluster, look.as_ref().zip(rates.as_ref()), is_elsewhere);
+    (of(&cluster), page)
+}
+
+/// Returns the page of tasks, or the path of the one task that was asked for.
+async fn tasks_page(calls: &Calls<'_>, fields: &Fields) -> Result<(StatusCode, Page), String> {
+    let [id, topic, name, state, cursor] =
+        ["id", "topic", "name", "state", "cursor"].map(|name| fields.get(name));
+    if let Ok(id) = id.parse::<TaskId>() {
+        return Err(task_path(&id.to_string()));
+    }
+    let (listed, now) = (Listed { topic, state, cursor }, Some(calls.api.shared().now()));
+    if !id.is_empty() {
+        let refused = refused_of(&Problem::task_not_found(false));
+        let page = tasks::list(listed, (name, Some(&refused)), None, now);
+        return Ok((status_of(&refused), page));
+    }
+    if !name.is_empty() {
+        let found = calls.ask(&tasks::look_up_named(topic, name)).await;
+        return match found {
+            Ok(task) => Err(task_path(crate::console::format::text(&task, "id"))),
+            Err(refused) => {
+                let page = tasks::list(listed, (name, Some(&refused)), None, now);
+                Ok((status_of(&refused), page))
+            }
+        };
+    }
+    let page = calls.ask(&listed.call()).await;
+    Ok((of(&page), tasks::list(listed, (name, None), Some(&page), now)))
+}
+
+async fn confirm_page(calls: &Calls<'_>, action: &Action) -> Page {
+    let counted = match action.dry_run() {
+        Some(call) => Some(calls.ask(&call).await),
+        None => None,
+    };
+    action::confirm(action, &calls.identified.reader, counted.as_ref())
+}
+
+/// Carries out the action of a form.
+pub async fn act(
+    api: &Api,
+    (place, id): (&RequestPlace, &RequestId),
+    identified: &Identified,
+    form: &Fields,
+) -> Response {
+    let Some(action) = Action::read(form) else { return refused(&Problem::no_such_path()) };
+    let calls = Calls { api, place, id, identified };
+    let answer = calls.ask(&action.call()).await;
+    let page = action::done(&action, &identified.reader, &answer);
+    show(of(&answer), &page, Some(&identified.reader))
+}

@@ -1,0 +1,119 @@
+//! The readers of pages: login, session, and the cookie that carries it.
+
+use axum::body::Body;
+use axum::http::{HeaderMap, Request, header};
+
+use super::response::refused_of;
+use crate::access::{Caller, Unidentified};
+use crate::api::access::guard::{Guard, Proofs};
+use crate::api::access::required::Access;
+use crate::api::access::sessions::{LIFE, NoSession, Session};
+use crate::api::problems::problem::Problem;
+use crate::api::request::request_id::RequestId;
+use crate::api::server::answer::RequestPlace;
+use crate::api::server::router::Api;
+use crate::console::frame::{Reader, Refused};
+
+/// Stands for every reader who has not logged in, in the token of the login's form.
+pub const LOGIN: &[u8] = b"login";
+
+/// Over TLS, the prefix has browsers refuse the cookie unless it is of this host, and secure.
+const COOKIE: &str = "punctual-session";
+const SECURE_COOKIE: &str = "__Host-punctual-session";
+
+/// A reader, as the API and as pages know it.
+#[derive(Debug)]
+pub struct Identified {
+    pub caller: Caller,
+    pub reader: Reader,
+    /// The bytes that the tokens of the reader's forms are made of.
+    pub whose: Vec<u8>,
+}
+
+/// Identifies a reader by its session, or else as the REST API does: by a header or a certificate.
+/// Without any, the reader is anonymous, if anonymous callers have rights on this node.
+pub fn identify(api: &Api, request: &Request<Body>) -> Option<Identified> {
+    let shared = api.shared();
+    let policy = shared.policy.current();
+    let session = session_of(api, request.headers()).and_then(|session| {
+        let caller = policy.identify(&format!("Bearer {}", session.token), shared.now()).ok()?;
+        Some((caller, session.mark.to_vec()))
+    });
+    let has_session = session.is_some() && !policy.is_open();
+    let (caller, whose) = match session {
+        Some(identified) => identified,
+        None => {
+            let proofs = Proofs::of(request);
+            let caller = Guard::identify(&policy, Access::Known, proofs, || shared.now()).ok()?;
+            let whose = caller.principal.name.as_str().as_bytes().to_vec();
+            (caller, whose)
+        }
+    };
+    let name = (!policy.is_open()).then(|| caller.principal.name.as_str().to_owned());
+    let csrf = shared.cursors.sessions.form_token(&whose);
+    Some(Identified { caller, reader: Reader { name, has_session, csrf }, whose })
+}
+
+fn session_of(api: &Api, headers: &HeaderMap) -> Option<Session> {
+    let cookies = headers.get_all(header::COOKIE).iter().filter_map(|field| field.to_str().ok());
+    let mut pairs = cookies.flat_map(|field| field.split(';')).filter_map(|pair| {
+        let (name, value) = pair.trim().split_once('=')?;
+        [COOKIE, SECURE_COOKIE].contains(&name).then_some(value)
+    });
+    let shared = api.shared();
+    pairs.find_map(|value| shared.cursors.sessions.open(value, shared.now()))
+}
+
+/// Returns a new session for a token.
+///
+/// # Errors
+/// When the token proves nobody, or cannot be kept in a cookie.
+pub async fn log_in(
+    api: &Api,
+    place: &RequestPlace,
+    id: &RequestId,
+    token: &str,
+) -> Result<String, Refused> {
+    let shared = api.shared();
+    let now = shared.now();
+    let identified = shared.policy.current().identify(&format!("Bearer {token}"), now);
+    match identified {
+        Ok(_caller) => {}
+        Err(Unidentified::KeysMissing) => {
+            let detail = "the keys of the issuer of this token are not there yet; try again";
+            return Err(refused_of(&Problem::unavailable(detail)));
+        }
+        Err(reason) => {
+            tracing::debug!(%reason, "a login has failed");
+            let problem = api.deny_login(place, id).await;
+            return Err(refused_of(&problem));
+        }
+    }
+    shared.cursors.sessions.seal(token, now).map_err(|reason| {
+        refused_of(&match reason {
+            NoSession::Starting => Problem::unavailable("the node is starting"),
+            NoSession::TokenTooLong => {
+                Problem::invalid("token", "the token is too long for a session of the console")
+            }
+        })
+    })
+}
+
+/// Returns the header that gives a session to a browser.
+pub fn cookie_of(session: &str, headers: &HeaderMap) -> String {
+    set_cookie(session, LIFE.as_secs(), headers)
+}
+
+/// Returns the header that takes the session from a browser.
+pub fn no_cookie(headers: &HeaderMap) -> String {
+    set_cookie("", 0, headers)
+}
+
+/// A browser says with each form whether it has come over TLS to this node or to a proxy in front.
+/// Without a word the cookie is secure.
+fn set_cookie(value: &str, seconds: u64, headers: &HeaderMap) -> String {
+    let origin = headers.get(header::ORIGIN).and_then(|origin| origin.to_str().ok());
+    let is_plain = origin.is_some_and(|origin| origin.starts_with("http://"));
+    let (name, secure) = if is_plain { (COOKIE, "") } else { (SECURE_COOKIE, "; Secure") };
+    format!("{name}={value}; Path=/; Max-Age={seconds}; HttpOnly; SameSite=Strict{secure}")
+}

@@ -1,0 +1,20 @@
+//! The console: HTML pages for the people who operate a cluster, or own a topic of it.
+//!
+//! The pages are made of the answers of the REST API, in JSON, so a page shows no more than its
+//! reader may ask for. `api::server::console` serves the pages, and makes the calls of the API.
+//! Each file is a page or a group of pages; `frame` is around all of them, and `action` has the
+//! calls that change something. Nothing here does input or output.
+//!
+//! Every page works without a script. The script only refreshes a page that its reader looks at.
+
+pub mod action;
+pub mod ahead;
+pub mod assets;
+pub mod dead;
+pub mod format;
+pub mod frame;
+pub mod now;
+pub mod rates;
+pub mod schedules;
+pub mod tasks;
+pub mod topics;

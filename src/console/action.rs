@@ -1,0 +1,494 @@
+//! The calls of the REST API that change something, each with a page that asks first.
+
+use std::collections::BTreeMap;
+
+use maud::{Markup, html};
+use serde_json::{Value, json};
+
+use super::format::{grouped, is_true, number, path, text, with_query};
+use super::frame::{
+    Answered, Page, Reader, Refused, Section, csrf, facts, nothing, sample, task_path,
+};
+
+/// A call of the REST API.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Call {
+    pub method: &'static str,
+    /// Percent-encoded, perhaps with a query.
+    pub path: String,
+    pub body: Option<Value>,
+}
+
+impl Call {
+    /// Makes a call that reads.
+    pub fn get(path: &str) -> Self {
+        Self { method: "GET", path: path.to_owned(), body: None }
+    }
+
+    /// Writes the call for a shell. The token stays in its file.
+    pub fn curl(&self) -> String {
+        let mut text = String::from("curl");
+        if self.method != "GET" {
+            text.push_str(" -X ");
+            text.push_str(self.method);
+        }
+        // The path is percent-encoded, so that it has no character with a meaning for the shell.
+        text.push_str(" \"$PUNCTUAL_URL");
+        text.push_str(&self.path);
+        text.push_str("\" \\\n  -H \"authorization: Bearer $(cat \"$PUNCTUAL_TOKEN_FILE\")\"");
+        if let Some(body) = &self.body {
+            let body = body.to_string().replace('\'', r"'\''");
+            text.push_str(" \\\n  -H 'content-type: application/json' -d '");
+            text.push_str(&body);
+            text.push('\'');
+        }
+        text
+    }
+}
+
+/// The fields of a form, or of a query.
+#[derive(Clone, Debug, Default)]
+pub struct Fields(BTreeMap<String, String>);
+
+impl Fields {
+    pub fn new(pairs: Vec<(String, String)>) -> Self {
+        Self(pairs.into_iter().collect())
+    }
+
+    /// Returns the value of a field without white space around it, or an empty text.
+    pub fn get(&self, name: &str) -> &str {
+        self.0.get(name).map(|value| value.trim()).unwrap_or_default()
+    }
+}
+
+/// The kinds of actions.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Verb {
+    Cancel,
+    Redrive,
+    Drop,
+    RedriveMany,
+    DropMany,
+    Pause,
+    Resume,
+    Trigger,
+}
+
+impl Verb {
+    const ALL: [Self; 8] = [
+        Self::Cancel,
+        Self::Redrive,
+        Self::Drop,
+        Self::RedriveMany,
+        Self::DropMany,
+        Self::Pause,
+        Self::Resume,
+        Self::Trigger,
+    ];
+
+    /// Returns the word in forms.
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Cancel => "cancel",
+            Self::Redrive => "redrive",
+            Self::Drop => "drop",
+            Self::RedriveMany => "redrive-many",
+            Self::DropMany => "drop-many",
+            Self::Pause => "pause",
+            Self::Resume => "resume",
+            Self::Trigger => "trigger",
+        }
+    }
+
+    const fn title(self) -> &'static str {
+        match self {
+            Self::Cancel => "Cancel this task",
+            Self::Redrive => "Redrive this dead letter",
+            Self::Drop => "Drop this dead letter",
+            Self::RedriveMany => "Redrive dead letters",
+            Self::DropMany => "Drop dead letters",
+            Self::Pause => "Pause this schedule",
+            Self::Resume => "Resume this schedule",
+            Self::Trigger => "Trigger a run of this schedule",
+        }
+    }
+
+    const fn consequence(self) -> &'static str {
+        match self {
+            Self::Cancel => {
+                "Its record will never be published. A task that is about to be published can no \
+                 longer be cancelled."
+            }
+            Self::Redrive => "It becomes a task that is due now, under its first id.",
+            Self::Drop => "It is deleted, with its key, headers and payload.",
+            Self::RedriveMany => "Each becomes a task that is due now, under its first id.",
+            Self::DropMany => "They are deleted, with their keys, headers and payloads.",
+            Self::Pause => "It makes no runs until it is resumed. Runs that are made stay.",
+            Self::Resume => "It makes runs again, from the next one on.",
+            Self::Trigger => "It makes one run that is due now, besides the regular ones.",
+        }
+    }
+
+    const fn is_destructive(self) -> bool {
+        matches!(self, Self::Cancel | Self::Drop | Self::DropMany)
+    }
+
+    const fn section(self) -> Section {
+        match self {
+            Self::Cancel => Section::Tasks,
+            Self::Redrive | Self::Drop | Self::RedriveMany | Self::DropMany => Section::Dead,
+            Self::Pause | Self::Resume | Self::Trigger => Section::Schedules,
+        }
+    }
+}
+
+/// An action on a task, on the dead letters of a topic, or on a schedule.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Action {
+    pub verb: Verb,
+    /// The id of a task, or empty.
+    id: String,
+    topic: String,
+    /// The name of a schedule, or empty.
+    name: String,
+    /// A range of due times of dead letters, as the API reads them, or empty.
+    due_from: String,
+    due_to: String,
+    /// The place where an earlier call has ended, or empty.
+    cursor: String,
+}
+
+impl Action {
+    /// Reads an action from a form or a query.
+    pub fn read(fields: &Fields) -> Option<Self> {
+        let verb = Verb::ALL.into_iter().find(|verb| verb.name() == fields.get("action"))?;
+        let [id, topic, name, due_from, due_to, cursor] =
+            ["id", "topic", "name", "due_from", "due_to", "cursor"]
+                .map(|name| fields.get(name).to_owned());
+        Some(Self { verb, id, topic, name, due_from, due_to, cursor })
+    }
+
+    /// Makes an action on one task.
+    pub fn on_task(verb: Verb, id: &str) -> Self {
+        Self { id: id.to_owned(), ..Self::nowhere(verb) }
+    }
+
+    /// Makes an action on the dead letters of a topic.
+    pub fn on_topic(verb: Verb, topic: &str) -> Self {
+        Self { topic: topic.to_owned(), ..Self::nowhere(verb) }
+    }
+
+    /// Makes an action on a schedule.
+    pub fn on_schedule(verb: Verb, topic: &str, name: &str) -> Self {
+        Self { name: name.to_owned(), ..Self::on_topic(verb, topic) }
+    }
+
+    fn nowhere(verb: Verb) -> Self {
+        let none = String::new;
+        Self {
+            verb,
+            id: none(),
+            topic: none(),
+            name: none(),
+            due_from: none(),
+            due_to: none(),
+            cursor: none(),
+        }
+    }
+
+    fn fields(&self) -> [(&'static str, &str); 7] {
+        [
+            ("action", self.verb.name()),
+            ("id", &self.id),
+            ("topic", &self.topic),
+            ("name", &self.name),
+            ("due_from", &self.due_from),
+            ("due_to", &self.due_to),
+            ("cursor", &self.cursor),
+        ]
+    }
+
+    /// Returns the call of the API.
+    pub fn call(&self) -> Call {
+        let of_dead = |verb| path(&["v1", "dead", &self.id, verb]);
+        let of_schedule = |verb| path(&["v1", "schedules", &self.topic, &self.name, verb]);
+        let (method, path, body) = match self.verb {
+            Verb::Cancel => ("DELETE", path(&["v1", "tasks", &self.id]), None),
+            Verb::Redrive => ("POST", of_dead("redrive"), None),
+            Verb::Drop => ("DELETE", path(&["v1", "dead", &self.id]), None),
+            Verb::RedriveMany => ("POST", path(&["v1", "dead", "redrive"]), Some(self.body(false))),
+            Verb::DropMany => ("POST", path(&["v1", "dead", "drop"]), Some(self.body(false))),
+            Verb::Pause => ("POST", of_schedule("pause"), None),
+            Verb::Resume => ("POST", of_schedule("resume"), None),
+            Verb::Trigger => ("POST", of_schedule("trigger"), None),
+        };
+        Call { method, path, body }
+    }
+
+    /// Returns the call that only counts, for an action on many dead letters.
+    pub fn dry_run(&self) -> Option<Call> {
+        let call = self.call();
+        call.body.is_some().then(|| Call { body: Some(self.body(true)), ..call })
+    }
+
+    fn body(&self, is_dry_run: bool) -> Value {
+        let mut body = json!({ "topic": self.topic });
+        let given =
+            [("due_from", &self.due_from), ("due_to", &self.due_to), ("cursor", &self.cursor)];
+        for (name, value) in given.into_iter().filter(|(_, value)| !value.is_empty()) {
+            body[name] = json!(value);
+        }
+        if is_dry_run {
+            body["dry_run"] = json!(true);
+        }
+        body
+    }
+
+    /// Writes the link to the page that asks first.
+    pub fn link(&self) -> Markup {
+        let target = with_query("/console/confirm", &self.fields());
+        html! { a.button href=(target) { (self.verb.title()) } }
+    }
+
+    /// Writes the object of the action.
+    fn object(&self) -> Markup {
+        let mut shown = Vec::new();
+        for (term, value) in [
+            ("Task", &self.id),
+            ("Topic", &self.topic),
+            ("Schedule", &self.name),
+            ("Due from", &self.due_from),
+            ("Due before", &self.due_to),
+        ] {
+            if !value.is_empty() {
+                shown.push((term, html! { (value) }));
+            }
+        }
+        facts(&shown)
+    }
+
+    /// Returns the page that the action leads back to.
+    fn back(&self) -> String {
+        match self.verb {
+            Verb::Cancel | Verb::Redrive | Verb::Drop => task_path(&self.id),
+            Verb::RedriveMany | Verb::DropMany => {
+                with_query(Section::Dead.path(), &[("topic", &self.topic)])
+            }
+            Verb::Pause | Verb::Resume | Verb::Trigger => {
+                path(&["console", "schedules", &self.topic, &self.name])
+            }
+        }
+    }
+
+    fn form(&self, reader: &Reader, label: &str) -> Markup {
+        let class = if self.verb.is_destructive() { "danger" } else { "primary" };
+        html! {
+            form method="post" action="/console/act" {
+                (csrf(reader))
+                @for (name, value) in self.fields().iter().filter(|(_, value)| !value.is_empty()) {
+                    input type="hidden" name=(name) value=(value);
+                }
+                div.actions {
+                    button.(class) type="submit" { (label) }
+                    a.button href=(self.back()) { "Back" }
+                }
+            }
+        }
+    }
+}
+
+/// Returns the page that asks before an action. `counted` is the answer of its dry run.
+pub fn confirm(action: &Action, reader: &Reader, counted: Option<&Answered>) -> Page {
+    let title = action.verb.title();
+    let counts = match counted {
+        None => nothing(),
+        Some(Err(refused)) => refused.notice(),
+        Some(Ok(done)) => html! {
+            p {
+                strong { (grouped(count_of(done))) }
+                @if is_true(done, "more") { " or more" }
+                " dead letters are meant now."
+            }
+        },
+    };
+    let can_go_on = counted.is_none_or(|counted| counted.is_ok());
+    let body = html! {
+        h1 { (title) "?" }
+        (action.object())
+        @if action.dry_run().is_some() { (range_form(action)) }
+        (counts)
+        p { (action.verb.consequence()) }
+        @if can_go_on { (action.form(reader, title)) }
+        (sample(&action.call().curl()))
+    };
+    Page { section: action.verb.section(), title: title.to_owned(), body, is_live: false }
+}
+
+/// Writes the form that changes the range of due times. A change counts again.
+fn range_form(action: &Action) -> Markup {
+    html! {
+        form.inline method="get" action="/console/confirm" {
+            input type="hidden" name="action" value=(action.verb.name());
+            input type="hidden" name="topic" value=(action.topic);
+            label for="due_from" { "Due from" }
+            input #due_from name="due_from" value=(action.due_from)
+                placeholder="2026-11-26T12:00:00Z";
+            label for="due_to" { "before" }
+            input #due_to name="due_to" value=(action.due_to) placeholder="2026-11-27T00:00:00Z";
+            button type="submit" { "Count again" }
+        }
+    }
+}
+
+/// Returns the page after an action.
+pub fn done(action: &Action, reader: &Reader, answer: &Answered) -> Page {
+    let body = match answer {
+        Ok(done) => succeeded(action, reader, done),
+        Err(refused) => failed(action, refused),
+    };
+    let title = action.verb.title();
+    let body = html! {
+        h1 { (title) }
+        (body)
+        (sample(&action.call().curl()))
+    };
+    Page { section: action.verb.section(), title: title.to_owned(), body, is_live: false }
+}
+
+fn succeeded(action: &Action, reader: &Reader, done: &Value) -> Markup {
+    let said = match action.verb {
+        Verb::Cancel => "The task is cancelled: its record will never be published.".to_owned(),
+        Verb::Redrive => "The dead letter is redriven: its task is due now.".to_owned(),
+        Verb::Drop => "The dead letter is dropped.".to_owned(),
+        Verb::RedriveMany => format!("{} dead letters are redriven.", grouped(count_of(done))),
+        Verb::DropMany => format!("{} dead letters are dropped.", grouped(count_of(done))),
+        Verb::Pause => "The schedule is paused.".to_owned(),
+        Verb::Resume => "The schedule makes runs again.".to_owned(),
+        Verb::Trigger => "A run is made, and due now.".to_owned(),
+    };
+    let next = Action { cursor: text(done, "cursor").to_owned(), ..action.clone() };
+    html! {
+        div.verdict role="status" { strong { (said) } }
+        @if is_true(done, "more") {
+            p { "More are left, or may be." }
+            (next.form(reader, "Continue"))
+        } @else {
+            div.actions {
+                @if action.verb == Verb::Trigger {
+                    a.button.primary href=(task_path(text(done, "id"))) { "The run" }
+                }
+                a.button href=(action.back()) { "Back" }
+            }
+        }
+    }
+}
+
+fn failed(action: &Action, refused: &Refused) -> Markup {
+    let state = refused.problem.pointer("/task/state").and_then(Value::as_str);
+    html! {
+        div.verdict.bad role="alert" {
+            strong { "Not done: " (text(&refused.problem, "title")) " (" (refused.status) ")" }
+            span { (text(&refused.problem, "detail")) }
+            @if let Some(state) = state { span { "The task is " (state) "." } }
+        }
+        div.actions { a.button href=(action.back()) { "Back" } }
+    }
+}
+
+/// Returns the number of changed dead letters, whose member has the name of the change.
+fn count_of(done: &Value) -> u64 {
+    number(done, "redriven").max(number(done, "dropped"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn reader() -> Reader {
+        Reader { name: None, has_session: false, csrf: "seal".to_owned() }
+    }
+
+    fn read(pairs: &[(&str, &str)]) -> Option<Action> {
+        let own = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
+        Action::read(&Fields::new(pairs.iter().map(own).collect()))
+    }
+
+    #[test]
+    fn each_action_is_the_call_that_it_names() {
+        for (pairs, method, path) in [
+            (&[("action", "cancel"), ("id", "i")][..], "DELETE", "/v1/tasks/i"),
+            (&[("action", "redrive"), ("id", "i")], "POST", "/v1/dead/i/redrive"),
+            (&[("action", "drop"), ("id", "../x")], "DELETE", "/v1/dead/..%2Fx"),
+            (&[("action", "redrive-many"), ("topic", "t")], "POST", "/v1/dead/redrive"),
+            (&[("action", "drop-many"), ("topic", "t")], "POST", "/v1/dead/drop"),
+            (
+                &[("action", "pause"), ("topic", "t"), ("name", "a/b")],
+                "POST",
+                "/v1/schedules/t/a%2Fb/pause",
+            ),
+            (
+                &[("action", "resume"), ("topic", "t"), ("name", "n")],
+                "POST",
+                "/v1/schedules/t/n/resume",
+            ),
+            (
+                &[("action", "trigger"), ("topic", "t"), ("name", "n")],
+                "POST",
+                "/v1/schedules/t/n/trigger",
+            ),
+        ] {
+            let call = read(pairs).unwrap().call();
+            assert_eq!((call.method, call.path.as_str()), (method, path));
+        }
+        assert_eq!(read(&[("action", "submit")]), None);
+        assert_eq!(Verb::ALL.len(), 8, "each of them has its line above");
+    }
+
+    #[test]
+    fn many_dead_letters_are_counted_before_they_are_changed() {
+        let pairs =
+            [("action", "drop-many"), ("topic", "it's"), ("due_to", "2030-01-01T00:00:00Z")];
+        let action = read(&pairs).unwrap();
+        let body = json!({"topic": "it's", "due_to": "2030-01-01T00:00:00Z"});
+        assert_eq!(action.call().body, Some(body));
+        assert_eq!(action.dry_run().unwrap().body.unwrap()["dry_run"], true);
+        assert!(
+            action
+                .call()
+                .curl()
+                .contains(r#"-d '{"due_to":"2030-01-01T00:00:00Z","topic":"it'\''s"}'"#)
+        );
+        assert_eq!(Action::on_task(Verb::Drop, "i").dry_run(), None);
+        let refused = Err(Refused::new(403, "forbidden", "the right is missing"));
+        let page = confirm(&action, &reader(), Some(&refused)).body.into_string();
+        assert!(!page.contains("/console/act"), "what may not be counted is not offered: {page}");
+    }
+
+    #[test]
+    fn the_page_that_asks_sends_the_action_and_its_seal() {
+        let action = Action::on_schedule(Verb::Trigger, "t", "\"><b>");
+        let page = confirm(&action, &reader(), None).body.into_string();
+        for part in [r#"name="csrf" value="seal""#, r#"name="action" value="trigger""#] {
+            assert!(page.contains(part), "{part} is missing in {page}");
+        }
+        assert!(page.contains("$PUNCTUAL_TOKEN_FILE") && !page.contains("<b>"), "{page}");
+    }
+
+    #[test]
+    fn the_page_after_an_action_says_what_came_of_it() {
+        let cancel = Action::on_task(Verb::Cancel, "i");
+        let problem =
+            json!({"title": "too late", "detail": "it is", "task": {"state": "published"}});
+        let late = Err(Refused { status: 409, problem });
+        let page = done(&cancel, &reader(), &late).body.into_string();
+        assert!(
+            page.contains("Not done: too late (409)") && page.contains("is published"),
+            "{page}"
+        );
+        let many = Action::on_topic(Verb::RedriveMany, "t");
+        let answer = Ok(json!({"redriven": 10_000, "more": true, "cursor": "next"}));
+        let page = done(&many, &reader(), &answer).body.into_string();
+        assert!(page.contains("10,000 dead letters are redriven"), "{page}");
+        assert!(page.contains(r#"name="cursor" value="next""#), "{page}");
+    }
+}

@@ -1,0 +1,335 @@
+//! The frame of all pages: head, navigation, messages, and the page of the login.
+
+use maud::{DOCTYPE, Markup, PreEscaped, html};
+use serde_json::Value;
+
+use super::assets::Asset;
+use super::format::{path, text};
+
+/// The path under which all pages are.
+pub const ROOT: &str = "/console";
+
+/// A page before its frame is around it.
+#[derive(Debug)]
+pub struct Page {
+    pub section: Section,
+    pub title: String,
+    pub body: Markup,
+    /// True for a page that the script refreshes while its reader looks at it.
+    pub is_live: bool,
+}
+
+/// The pages of the navigation.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Section {
+    Now,
+    Topics,
+    Ahead,
+    Tasks,
+    Dead,
+    Schedules,
+    Login,
+}
+
+impl Section {
+    const SHOWN: [Self; 6] =
+        [Self::Now, Self::Topics, Self::Ahead, Self::Tasks, Self::Dead, Self::Schedules];
+
+    const fn title(self) -> &'static str {
+        match self {
+            Self::Now => "Now",
+            Self::Topics => "Topics",
+            Self::Ahead => "Ahead",
+            Self::Tasks => "Tasks",
+            Self::Dead => "Dead letters",
+            Self::Schedules => "Schedules",
+            Self::Login => "Log in",
+        }
+    }
+
+    /// Returns the path of the page.
+    pub const fn path(self) -> &'static str {
+        match self {
+            Self::Now => ROOT,
+            Self::Topics => "/console/topics",
+            Self::Ahead => "/console/ahead",
+            Self::Tasks => "/console/tasks",
+            Self::Dead => "/console/dead",
+            Self::Schedules => "/console/schedules",
+            Self::Login => "/console/login",
+        }
+    }
+}
+
+/// The person or program that reads a page.
+#[derive(Clone, Debug)]
+pub struct Reader {
+    /// The name of the principal. `None` on a node without authentication.
+    pub name: Option<String>,
+    /// True for a reader who came in by the login, and so can log out.
+    pub has_session: bool,
+    /// The token that each form sends back.
+    pub csrf: String,
+}
+
+/// The reason why the API did not answer with what a page shows.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Refused {
+    pub status: u16,
+    /// The problem as the API writes it.
+    pub problem: Value,
+}
+
+impl Refused {
+    pub fn new(status: u16, title: &str, detail: &str) -> Self {
+        Self { status, problem: serde_json::json!({ "title": title, "detail": detail }) }
+    }
+
+    /// Writes the problem as a notice on a page.
+    pub fn notice(&self) -> Markup {
+        html! {
+            div.notice role="note" {
+                p { strong { (text(&self.problem, "title")) } " (" (self.status) ")" }
+                p { (text(&self.problem, "detail")) }
+            }
+        }
+    }
+
+    /// Returns the page of a refusal that leaves nothing to show.
+    pub fn page(&self, section: Section) -> Page {
+        let body = html! { h1 { (section.title()) } (self.notice()) };
+        Page { section, title: section.title().to_owned(), body, is_live: false }
+    }
+}
+
+/// The answer of the API: its JSON, or the reason why there is none.
+pub type Answered = Result<Value, Refused>;
+
+/// Writes a page as HTML. Without a reader, there is no navigation.
+pub fn write(page: &Page, reader: Option<&Reader>) -> String {
+    let document = html! {
+        (DOCTYPE)
+        html lang="en" {
+            (head(&page.title))
+            body {
+                a.skip href="#main" { "Skip to the content" }
+                header {
+                    a.brand href=(ROOT) { "Punctual" }
+                    @if let Some(reader) = reader {
+                        (navigation(page.section))
+                        (who(reader))
+                    }
+                }
+                main #main tabindex="-1" {
+                    @if page.is_live { (refresh()) }
+                    div #live data-live[page.is_live] { (page.body) }
+                }
+                footer { p { "All times are UTC." } }
+            }
+        }
+    };
+    document.into_string()
+}
+
+/// Writes the page that loads `target` again as a request of this site. A link on another site
+/// leads here: the browser sends the session only with requests that this site begins.
+pub fn continued(target: &str) -> String {
+    let document = html! {
+        (DOCTYPE)
+        html lang="en" {
+            head {
+                meta charset="utf-8";
+                meta http-equiv="refresh" content={ "0; url=" (target) };
+                title { "Punctual" }
+            }
+            body { main { p { a href=(target) { "Continue to the console" } } } }
+        }
+    };
+    document.into_string()
+}
+
+fn head(title: &str) -> Markup {
+    html! {
+        head {
+            meta charset="utf-8";
+            meta name="viewport" content="width=device-width, initial-scale=1";
+            meta name="color-scheme" content="light dark";
+            title { (title) " – Punctual" }
+            link rel="stylesheet" href=(Asset::Style.path());
+            link rel="icon" type="image/svg+xml" href=(Asset::Icon.path());
+            script defer src=(Asset::Script.path()) {}
+        }
+    }
+}
+
+fn navigation(current: Section) -> Markup {
+    html! {
+        nav aria-label="Pages" {
+            ul {
+                @for section in Section::SHOWN {
+                    li {
+                        @let mark = (section == current).then_some("page");
+                        a href=(section.path()) aria-current=[mark] { (section.title()) }
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn who(reader: &Reader) -> Markup {
+    html! {
+        div.who {
+            @match (&reader.name, reader.has_session) {
+                (None, _) => span.quiet { "no login on this node" },
+                (Some(name), true) => {
+                    span { (name) }
+                    form method="post" action="/console/logout" {
+                        (csrf(reader))
+                        button type="submit" { "Log out" }
+                    }
+                },
+                (Some(name), false) => {
+                    span { (name) }
+                    a href=(Section::Login.path()) { "Log in" }
+                },
+            }
+        }
+    }
+}
+
+/// The switch of the refresh. Without the script it stays hidden.
+fn refresh() -> Markup {
+    html! {
+        p.refresh hidden {
+            button type="button" #refresh aria-pressed="true" { "Refresh every 5 s" }
+        }
+    }
+}
+
+/// Writes the hidden field that proves that a form came from a page of this node.
+pub fn csrf(reader: &Reader) -> Markup {
+    html! { input type="hidden" name="csrf" value=(reader.csrf); }
+}
+
+/// Returns the page of the login, which leads on to the page at `next`.
+pub fn login(reader: &Reader, next: &str, failed: Option<&Refused>) -> Page {
+    let body = html! {
+        h1 { "Log in" }
+        @if let Some(refused) = failed {
+            div.notice role="alert" { p { (text(&refused.problem, "detail")) } }
+        }
+        form.stacked method="post" action=(Section::Login.path()) {
+            (csrf(reader))
+            input type="hidden" name="next" value=(next);
+            label for="token" { "Token" }
+            input #token type="password" name="token" required autocomplete="current-password"
+                autofocus spellcheck="false";
+            p.quiet {
+                "The token of a principal of this node. The browser keeps it in a sealed cookie, "
+                "for 8 hours at most."
+            }
+            button.primary type="submit" { "Log in" }
+        }
+    };
+    Page { section: Section::Login, title: "Log in".to_owned(), body, is_live: false }
+}
+
+/// Writes a form that asks for a topic.
+pub fn topic_form(target: Section, topic: &str) -> Markup {
+    html! {
+        form.inline method="get" action=(target.path()) role="search" {
+            label for="topic" { "Topic" }
+            input #topic name="topic" value=(topic) autocomplete="off" spellcheck="false";
+            button type="submit" { "Show" }
+        }
+    }
+}
+
+/// Writes the links of the pages about a topic.
+pub fn topic_links(topic: &str) -> Markup {
+    let of = |section: Section| super::format::with_query(section.path(), &[("topic", topic)]);
+    html! {
+        a href=(of(Section::Tasks)) { "tasks" } " · "
+        a href=(of(Section::Ahead)) { "ahead" } " · "
+        a href=(of(Section::Dead)) { "dead letters" } " · "
+        a href=(of(Section::Schedules)) { "schedules" }
+    }
+}
+
+/// Writes a table that scrolls by itself where it is too wide.
+pub fn table(caption: &str, heads: &[&str], rows: &Markup) -> Markup {
+    html! {
+        div.wide tabindex="0" role="region" aria-label=(caption) {
+            table {
+                caption { (caption) }
+                thead { tr { @for head in heads { th scope="col" { (head) } } } }
+                tbody { (rows) }
+            }
+        }
+    }
+}
+
+/// Writes a call of the REST API as a shell sample that stays folded.
+pub fn sample(call: &str) -> Markup {
+    html! {
+        details {
+            summary { "The same with curl" }
+            pre tabindex="0" { code { (call) } }
+        }
+    }
+}
+
+/// Writes a list of terms and their values.
+pub fn facts(facts: &[(&str, Markup)]) -> Markup {
+    html! {
+        dl.facts {
+            @for (term, value) in facts { div { dt { (term) } dd { (value) } } }
+        }
+    }
+}
+
+/// Returns the address of the page of a task.
+pub fn task_path(id: &str) -> String {
+    path(&["console", "tasks", id])
+}
+
+/// Returns a text as markup, escaped.
+pub fn escaped(text: &str) -> Markup {
+    html! { (text) }
+}
+
+/// Returns nothing.
+pub fn nothing() -> Markup {
+    PreEscaped(String::new())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HOSTILE: &str = r#"<script>alert("1")</script>"#;
+
+    #[test]
+    fn a_page_escapes_what_it_shows() {
+        let refused = Refused::new(403, HOSTILE, HOSTILE);
+        let name = Some(HOSTILE.to_owned());
+        let reader = Reader { name, has_session: true, csrf: "\"><b>".to_owned() };
+        let mut page = refused.page(Section::Now);
+        page.title = HOSTILE.to_owned();
+        let text =
+            write(&page, Some(&reader)) + &write(&login(&reader, HOSTILE, Some(&refused)), None);
+        assert!(!text.contains("<script>") && !text.contains("\"><b>"), "{text}");
+        assert!(!text.contains(" style=") && !text.contains(" onclick="), "the policy forbids it");
+        assert!(!continued("/console\"><b>").contains("<b>"));
+    }
+
+    #[test]
+    fn the_current_page_is_marked() {
+        let page = Refused::new(503, "a", "b").page(Section::Dead);
+        let reader = Reader { name: None, has_session: false, csrf: String::new() };
+        let text = write(&page, Some(&reader));
+        assert!(text.contains(r#"<a href="/console/dead" aria-current="page">"#), "{text}");
+        assert!(!write(&page, None).contains("<nav"));
+    }
+}

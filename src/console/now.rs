@@ -1,0 +1,235 @@
+//! The first page: is the cluster well?
+
+use maud::{Markup, html};
+use serde_json::Value;
+
+use super::action::Call;
+use super::format::{figure, grouped, is_true, items, moment_from, number, span, text};
+use super::frame::{Answered, Page, Section, escaped, facts, sample, table, topic_links};
+use super::rates::{Look, Rates};
+use crate::domain::Timestamp;
+
+/// A backlog whose oldest task is overdue for longer than this many seconds is not normal.
+const OVERDUE_SECONDS: u64 = 5;
+
+/// Returns the page. `cluster` is the answer of `GET /v1/cluster`.
+pub fn page(cluster: &Answered, metrics: Option<(&Look, &Rates)>, requires_port: bool) -> Page {
+    let body = html! {
+        h1 { "Now" }
+        @match cluster {
+            Ok(cluster) => {
+                (verdict(cluster))
+                @if let Some((look, rates)) = metrics { (figures(cluster, look, rates)) }
+                (unavailable(cluster))
+                (nodes(cluster))
+                (sample(&Call::get("/v1/cluster").curl()))
+            },
+            Err(refused) => {
+                (refused.notice())
+                @if requires_port {
+                    p {
+                        "The state of the cluster is on the operator port of this node "
+                        "(" code { "--operator-listen" } ")."
+                    }
+                } @else {
+                    p {
+                        "This page needs the right " code { "operate" } ". "
+                        a href=(Section::Topics.path()) { "Topics" } " and tasks need "
+                        code { "read" } "."
+                    }
+                }
+            },
+        }
+    };
+    Page { section: Section::Now, title: "Now".to_owned(), body, is_live: true }
+}
+
+fn now_of(cluster: &Value) -> Option<Timestamp> {
+    Timestamp::of_rfc3339(text(cluster, "now"))
+}
+
+/// Returns the reasons for which somebody should look closer.
+fn troubles(cluster: &Value) -> Vec<String> {
+    let mut troubles = Vec::new();
+    for missing in items(cluster, "missing") {
+        troubles.push(format!("{}: {}", text(missing, "what"), text(missing, "why")));
+    }
+    let topics = items(cluster, "unavailable_topics").len();
+    if topics > 0 {
+        troubles.push(format!("{topics} topics take no records"));
+    }
+    for node in items(cluster, "nodes") {
+        let standing = text(node, "standing");
+        if matches!(standing, "dead" | "suspected") {
+            troubles.push(format!("the node {} is {standing}", text(node, "name")));
+        }
+        if !is_true(node, "has_broker") && standing == "assigned" {
+            troubles.push(format!("the node {} has no connection to Kafka", text(node, "name")));
+        }
+    }
+    let oldest = cluster.pointer("/backlog/oldest_due_at").and_then(Value::as_str);
+    let oldest = oldest.and_then(Timestamp::of_rfc3339);
+    if let Some((oldest, now)) = oldest.zip(now_of(cluster))
+        && now.since(oldest).as_secs() > OVERDUE_SECONDS
+    {
+        troubles.push("tasks are overdue".to_owned());
+    }
+    if is_true(cluster, "throttled") {
+        troubles.push("brokers delay the records of this node because of a quota".to_owned());
+    }
+    troubles
+}
+
+fn verdict(cluster: &Value) -> Markup {
+    let troubles = troubles(cluster);
+    html! {
+        @if troubles.is_empty() {
+            div.verdict { strong { "All is well." } span.quiet { "As this node sees it." } }
+        } @else {
+            div.verdict.bad {
+                strong { "Look here:" }
+                @for trouble in &troubles { span { (trouble) } }
+            }
+        }
+    }
+}
+
+fn figures(cluster: &Value, look: &Look, rates: &Rates) -> Markup {
+    let now = now_of(cluster);
+    let backlog = cluster.get("backlog").filter(|backlog| backlog.is_object());
+    let overdue = backlog.map_or_else(|| "unknown".to_owned(), figure);
+    let oldest = backlog.map(|backlog| text(backlog, "oldest_due_at")).unwrap_or_default();
+    let or_none = |quantile: &Option<String>| escaped(quantile.as_deref().unwrap_or("–"));
+    let mut shown: Vec<(&str, Markup)> = vec![
+        ("Overdue in the cluster", escaped(&overdue)),
+        ("Oldest overdue task", moment_from(oldest, now)),
+        ("Lateness p50", or_none(&rates.p50)),
+        ("Lateness p99", or_none(&rates.p99)),
+        ("In flight", escaped(&grouped(look.in_flight))),
+        ("Waiting to be stored", escaped(&grouped(look.submit_queue))),
+    ];
+    for (title, rate) in &rates.per_second {
+        shown.push((title, html! { (rate) span.quiet { " /s" } }));
+    }
+    html! {
+        h2 { "Figures" }
+        (facts(&shown))
+        p.quiet {
+            @match rates.over {
+                Some(over) => {
+                    "Rates and lateness are those of this node in the last "
+                    (span(u64::try_from(over.as_millis()).unwrap_or(u64::MAX))) "."
+                },
+                None => {
+                    "The lateness is that of this node since its start. Rates come with the next "
+                    "look."
+                },
+            }
+        }
+    }
+}
+
+fn unavailable(cluster: &Value) -> Markup {
+    let topics = items(cluster, "unavailable_topics");
+    let rows = html! {
+        @for topic in topics {
+            tr {
+                th scope="row" { (text(topic, "topic")) }
+                td { (span(number(topic, "unavailable_ms"))) }
+                td {
+                    @if is_true(topic, "gone") {
+                        "Kafka denies that the topic exists: its tasks become dead letters. "
+                    }
+                    @let reason = text(topic, "reason");
+                    @if reason.is_empty() { "Its records only wait." } @else { (reason) }
+                }
+                td { (topic_links(text(topic, "topic"))) }
+            }
+        }
+    };
+    html! {
+        @if !topics.is_empty() {
+            h2 { "Unavailable topics" }
+            (table("Topics that take no records", &["Topic", "For", "Reason", "Pages"], &rows))
+        }
+    }
+}
+
+fn nodes(cluster: &Value) -> Markup {
+    let (now, own) = (now_of(cluster), text(cluster, "node"));
+    let all = number(cluster, "shard_count");
+    let rows = html! {
+        @for node in items(cluster, "nodes") {
+            @let standing = text(node, "standing");
+            tr {
+                th scope="row" {
+                    (text(node, "name"))
+                    @if text(node, "id") == own { span.quiet { " (this node)" } }
+                }
+                td {
+                    span class=(if standing == "assigned" { "state good" } else { "state bad" }) {
+                        (standing)
+                    }
+                }
+                td.number { (items(node, "shards").len()) " of " (all) }
+                td.number { (span(number(node, "heartbeat_age_ms"))) " ago" }
+                td { @if is_true(node, "has_broker") { "connected" } @else { "no connection" } }
+                td { (text(node, "version")) }
+                td { (moment_from(text(node, "started_at"), now)) }
+                td { (text(node, "address")) }
+            }
+        }
+    };
+    let heads =
+        ["Node", "Standing", "Shards", "Heartbeat", "Kafka", "Version", "Started", "Address"];
+    html! { h2 { "Nodes" } (table("Nodes of the cluster", &heads, &rows)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::console::frame::Refused;
+
+    fn cluster() -> Value {
+        json!({
+            "node": "n1", "now": "2030-01-31T09:30:00Z", "shard_count": 64, "throttled": false,
+            "nodes": [{"id": "n1", "name": "<b>one", "standing": "assigned", "has_broker": true,
+                       "heartbeat_age_ms": 500, "shards": [1, 2], "version": "0.1.0",
+                       "started_at": "2030-01-31T09:00:00Z", "address": "http://a"}],
+            "backlog": {"count": 0, "exact": true, "oldest_due_at": null},
+            "unavailable_topics": [], "missing": [],
+        })
+    }
+
+    #[test]
+    fn a_well_cluster_is_called_well_and_another_one_says_why_not() {
+        let well = page(&Ok(cluster()), None, false).body.into_string();
+        assert!(well.contains("All is well.") && well.contains("&lt;b&gt;one"), "{well}");
+        for (pointer, value, wanted) in [
+            ("/nodes/0/standing", json!("dead"), "is dead"),
+            ("/nodes/0/has_broker", json!(false), "no connection to Kafka"),
+            ("/missing", json!([{"what": "kafka", "why": "no route"}]), "kafka: no route"),
+            ("/backlog/oldest_due_at", json!("2030-01-31T09:29:50Z"), "tasks are overdue"),
+            (
+                "/unavailable_topics",
+                json!([{"topic": "<i>", "gone": true, "unavailable_ms": 61_000, "reason": "<u>"}]),
+                "&lt;u&gt;",
+            ),
+            ("/throttled", json!(true), "quota"),
+        ] {
+            let mut cluster = cluster();
+            *cluster.pointer_mut(pointer).unwrap() = value;
+            let text = page(&Ok(cluster), None, false).body.into_string();
+            assert!(!text.contains("All is well.") && text.contains(wanted), "{pointer}: {text}");
+        }
+    }
+
+    #[test]
+    fn a_reader_without_the_right_is_told_so() {
+        let refused = Err(Refused::new(403, "forbidden", "the right is missing"));
+        let text = page(&refused, None, false).body.into_string();
+        assert!(text.contains("the right is missing") && !text.contains("Nodes"), "{text}");
+    }
+}

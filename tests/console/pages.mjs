@@ -1,0 +1,159 @@
+// Opens the pages of a console in Chromium as a person would: with the keyboard, on a phone, in the
+// dark. tests/integration/console.rs starts the nodes and fills them.
+//
+// node pages.mjs '{"base": .., "pages": [..], "actions": [..], "login": {..}, "shots": [..]}'
+// Exits with 1 and a line for each fault.
+
+import { readFileSync } from "node:fs";
+import { createRequire } from "node:module";
+import puppeteer from "puppeteer-core";
+
+const plan = JSON.parse(process.argv[2]);
+const axe = readFileSync(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
+const faults = [];
+const fault = (place, text) => faults.push(`${place}: ${text}`);
+
+const browser = await puppeteer.launch({
+  executablePath: plan.browser,
+  args: ["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"],
+});
+
+const DESK = { width: 1200, height: 900 };
+const PHONE = { width: 360, height: 740, isMobile: true, hasTouch: true };
+
+/** Opens a tab that notes every error, and every request that leaves the origin. */
+async function tab(viewport, scheme, base = plan.base) {
+  const context = await browser.createBrowserContext();
+  const page = await context.newPage();
+  await page.setViewport(viewport);
+  await page.emulateMediaFeatures([{ name: "prefers-color-scheme", value: scheme }]);
+  page.on("console", (message) => {
+    if (["error", "warn"].includes(message.type())) fault(page.url(), `console: ${message.text()}`);
+  });
+  page.on("pageerror", (error) => fault(page.url(), `script: ${error.message}`));
+  page.on("requestfailed", (request) => {
+    const text = request.failure()?.errorText;
+    if (text !== "net::ERR_ABORTED") fault(page.url(), `${request.url()}: ${text}`);
+  });
+  page.on("request", (request) => {
+    if (!request.url().startsWith(base)) fault(page.url(), `asks ${request.url()}`);
+  });
+  return page;
+}
+
+async function open(page, path, base = plan.base) {
+  const answer = await page.goto(base + path, { waitUntil: "load" });
+  if (answer.status() !== 200) fault(path, `status ${answer.status()}`);
+  const policy = answer.headers()["content-security-policy"] ?? "";
+  if (!policy.includes("default-src 'none'") || policy.includes("unsafe")) {
+    fault(path, `policy ${policy}`);
+  }
+}
+
+async function check(page, place) {
+  await page.evaluate(axe);
+  const found = await page.evaluate(() => globalThis.axe.run());
+  for (const { id, nodes } of found.violations) {
+    for (const node of nodes) fault(place, `axe: ${id}: ${node.html} ${node.failureSummary}`);
+  }
+  const [wide, room] = await page.evaluate(() => {
+    const root = document.documentElement;
+    return [root.scrollWidth, root.clientWidth];
+  });
+  if (wide > room) fault(place, `is ${wide} px wide in ${room} px`);
+}
+
+/** Presses Tab until the focus is on the element of this text, whose focus must be visible. */
+async function tabTo(page, label) {
+  for (let presses = 0; presses < 80; presses += 1) {
+    await page.keyboard.press("Tab");
+    const [text, outline] = await page.evaluate(() => {
+      const element = document.activeElement;
+      const text = element.getAttribute("aria-label") ?? element.labels?.[0]?.textContent;
+      return [(text ?? element.textContent).trim(), getComputedStyle(element).outlineStyle];
+    });
+    if (text === label) {
+      if (outline === "none") fault(page.url(), `the focus on ${label} is invisible`);
+      return;
+    }
+  }
+  throw new Error(`${page.url()}: the keyboard does not reach “${label}”`);
+}
+
+async function enter(page, label) {
+  await tabTo(page, label);
+  await Promise.all([page.waitForNavigation({ waitUntil: "load" }), page.keyboard.press("Enter")]);
+}
+
+async function expectText(page, text) {
+  const shown = await page.evaluate(() => document.body.innerText);
+  if (!shown.includes(text)) fault(page.url(), `“${text}” is not shown, but: ${shown}`);
+}
+
+async function run() {
+  for (const [viewport, scheme] of [[DESK, "light"], [DESK, "dark"], [PHONE, "light"]]) {
+    const page = await tab(viewport, scheme);
+    for (const path of plan.pages) {
+      await open(page, path);
+      await check(page, `${path} (${scheme}, ${viewport.width} px)`);
+    }
+    const ground = await page.evaluate(() => getComputedStyle(document.body).backgroundColor);
+    const isDark = Number(ground.match(/\d+/)[0]) < 128;
+    if (isDark !== (scheme === "dark")) fault(scheme, `the ground is ${ground}`);
+    await page.close();
+  }
+
+  const page = await tab(DESK, "light");
+  await open(page, "/console");
+  await page.keyboard.press("Tab");
+  await expectText(page, "Skip to the content");
+  await page.keyboard.press("Enter");
+  if ((await page.evaluate(() => document.activeElement.id)) !== "main") {
+    fault("/console", "the skip link does not lead to the content");
+  }
+  const again = page.waitForResponse((answer) => answer.request().resourceType() === "fetch");
+  if ((await again).status() !== 200) fault("/console", "the refresh fails");
+  await expectText(page, "Published");
+
+  for (const { file, path, phone, dark } of plan.shots) {
+    const shot = await tab(phone ? PHONE : DESK, dark ? "dark" : "light");
+    await open(shot, path);
+    if (path === "/console") {
+      await shot.waitForResponse((answer) => answer.request().resourceType() === "fetch");
+    }
+    await shot.screenshot({ path: file, fullPage: !phone });
+    await shot.close();
+  }
+
+  for (const { path, labels, says } of plan.actions) {
+    await open(page, path);
+    for (const label of labels) await enter(page, label);
+    await expectText(page, says);
+    await check(page, `after ${labels.join(", ")}`);
+  }
+
+  const { base, token, path } = plan.login;
+  const reader = await tab(DESK, "light", base);
+  await reader.goto(`${base}${path}`);
+  faults.splice(0, faults.length, ...faults.filter((text) => !text.includes("status of 401")));
+  await check(reader, "the login");
+  await reader.keyboard.type(token);
+  await Promise.all([reader.waitForNavigation(), reader.keyboard.press("Enter")]);
+  if (reader.url() !== base + path) fault("login", `leads to ${reader.url()}`);
+  const [cookie] = await reader.cookies();
+  if (!cookie?.httpOnly || cookie.sameSite !== "Strict") fault("login", JSON.stringify(cookie));
+  if (await reader.evaluate(() => document.cookie)) fault("login", "a script reads the cookie");
+  await enter(reader, "Log out");
+  await expectText(reader, "Token");
+  if ((await reader.cookies()).length > 0) fault("logout", "the cookie is still there");
+}
+
+try {
+  await run();
+} catch (error) {
+  fault("the test", error.stack);
+} finally {
+  await browser.close();
+}
+for (const text of faults) console.error(text);
+process.exitCode = faults.length > 0 ? 1 : 0;

@@ -1,0 +1,209 @@
+//! The console in a real browser: every page and every action, by keyboard, on a phone, in the dark.
+//! With `PUNCTUAL_WRITE_DOCS` set, the browser also takes the pictures of docs/operate/console.md.
+
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::process::Command;
+use uuid::Uuid;
+
+use crate::support::{Api, Cluster, Node, eventually_some, now_ms};
+use crate::tokens::{AuthFile, run, text};
+
+/// A browser starts, and opens some fifty pages.
+const DEADLINE: Duration = Duration::from_secs(240);
+const MINUTE_MS: i64 = 60_000;
+const DAY_MS: i64 = 24 * 60 * MINUTE_MS;
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// The topics have names of their own, because the pictures show them.
+const TOPIC: &str = "orders.reminders";
+const DEAD_TOPIC: &str = "orders.refunds";
+
+/// Creates a topic, also where an earlier run has left it behind.
+async fn create(cluster: &Cluster, topic: &str, settings: &[(&str, &str)]) {
+    cluster.try_delete_topic(topic).await.ok();
+    cluster.create_topic(topic, settings).await;
+}
+
+/// Submits tasks over the next two hours and the next days, in waves.
+async fn fill(api: &Api) -> Uuid {
+    let now = now_ms();
+    let at = |due_at: i64, n: i64| json!({"topic": TOPIC, "due_at": due_at, "payload": {"n": n}});
+    let minutes = (0..120).flat_map(|minute| {
+        (0..(7 + 5 * ((minute / 9) % 4) + minute % 3)).map(move |n| (minute, n))
+    });
+    let mut tasks: Vec<Value> =
+        minutes.map(|(minute, n)| at(now + 30_000 + minute * MINUTE_MS + n, n)).collect();
+    let days =
+        (1..30).flat_map(|day| (0..(60 - 20 * i64::from(day % 7 > 4))).map(move |n| (day, n)));
+    tasks.extend(days.map(|(day, n)| at(now + day * DAY_MS + n * 1000, n)));
+    for tasks in tasks.chunks(1000) {
+        let batch = json!({ "tasks": tasks }).to_string();
+        assert_eq!(api.post("/v1/tasks/batch", batch).await.status, 200);
+    }
+    let named = json!({
+        "topic": TOPIC, "delay": "3h", "name": "order-17", "key": "order-17",
+        "headers": {"source": "checkout"}, "payload": {"remind": "order-17", "by": "mail"},
+    });
+    api.submit(&named).await.id
+}
+
+/// Makes dead letters: their topic takes smaller records by the time they are due.
+async fn dead_letters(cluster: &Cluster, api: &Api, count: usize) -> Vec<Uuid> {
+    api.learn(DEAD_TOPIC).await;
+    cluster.alter_topic(DEAD_TOPIC, &[("max.message.bytes", "20000")]).await;
+    let task = |n: usize| {
+        json!({"topic": DEAD_TOPIC, "delay": "1s", "key": format!("refund-{n}"),
+               "payload_text": "x".repeat(100_000)})
+    };
+    let tasks: Vec<Value> = (0..count).map(task).collect();
+    let accepted = api.submit_all(&tasks).await;
+    eventually_some("all of them are dead", DEADLINE, async || {
+        let page = api.get(&format!("/v1/dead?topic={DEAD_TOPIC}")).await.json();
+        (page["tasks"].as_array().unwrap().len() == count).then_some(())
+    })
+    .await;
+    accepted.iter().map(|task| task.id).collect()
+}
+
+async fn schedule(api: &Api) {
+    let schedule = json!({
+        "cron": "0 9 * * 1-5", "time_zone": "Europe/Vienna", "note": "a summary for the shop",
+        "payload": {"report": "daily"},
+    });
+    let path = format!("/v1/schedules/{TOPIC}/daily-report");
+    let body = Some(("application/json", schedule.to_string().into_bytes()));
+    assert_eq!(api.send(reqwest::Method::PUT, &path, body).await.status, 201);
+}
+
+/// A node of the same cluster that asks for a token.
+async fn guarded(cluster: &Cluster) -> (Node, String, AuthFile) {
+    let made = run(&["token", "new", "--principal", "ann"], "").await;
+    let (token, lines) = (text(&made.stdout), text(&made.stderr));
+    let rights = "[roles.all]\nallow = [{ actions = [\"*\"], topics = [\"*\"] }]\n";
+    let lines = lines.replace("roles  = []", "roles = [\"all\"]\noperate = true");
+    let auth = AuthFile::new("console", &format!("version = 1\n{rights}{lines}"));
+    let node = cluster.node_with(&["--auth-file", auth.path()]).await;
+    (node, token.trim().to_owned(), auth)
+}
+
+/// Makes a tracked task that its consumer has finished.
+async fn finished(api: &Api) -> Uuid {
+    let task = json!({
+        "topic": TOPIC, "delay": "1s", "name": "order-16", "key": "order-16", "ttr": "1h",
+        "payload": {"remind": "order-16", "by": "mail"},
+    });
+    let id = api.submit(&task).await.id;
+    eventually_some("the task is published", DEADLINE, async || {
+        (api.task(id).await.state == "awaiting").then_some(())
+    })
+    .await;
+    assert_eq!(api.post(&format!("/v1/tasks/{id}/finish"), "").await.status, 200);
+    id
+}
+
+fn action(path: String, labels: &[&str], says: &str) -> Value {
+    json!({ "path": path, "labels": labels, "says": says })
+}
+
+/// Returns the actions that the browser does, each from a page by the labels to press.
+fn actions(task: Uuid, dead: &[Uuid]) -> Vec<Value> {
+    let (of_task, of_dead) =
+        (|id: Uuid| format!("/console/tasks/{id}"), format!("/console/dead?topic={DEAD_TOPIC}"));
+    let schedule = format!("/console/schedules/{TOPIC}/daily-report");
+    let twice = |path: &str, label, says| action(path.to_owned(), &[label, label], says);
+    // The dead letters may be redriven already, and not dead again yet.
+    let redrive = format!("/console/confirm?action=redrive-many&topic={DEAD_TOPIC}");
+    vec![
+        twice(&of_task(task), "Cancel this task", "The task is cancelled"),
+        twice(&of_task(dead[0]), "Redrive this dead letter", "is redriven"),
+        twice(&of_task(dead[1]), "Drop this dead letter", "is dropped"),
+        twice(&schedule, "Pause this schedule", "is paused"),
+        twice(&schedule, "Resume this schedule", "makes runs again"),
+        twice(&schedule, "Trigger a run of this schedule", "A run is made"),
+        twice(&of_dead, "Drop dead letters", "dead letters are dropped"),
+        action(redrive, &["Redrive dead letters"], "dead letters are redriven"),
+    ]
+}
+
+/// Returns the pictures, in docs/images when the docs are to be written.
+fn shots(cluster: &Cluster, task: Uuid) -> Vec<Value> {
+    let folder: PathBuf = match std::env::var_os("PUNCTUAL_WRITE_DOCS") {
+        Some(_) => root().join("docs/images"),
+        None => cluster.folder().to_owned(),
+    };
+    let file = |name: &str| folder.join(format!("console-{name}.png"));
+    vec![
+        json!({ "file": file("now"), "path": "/console" }),
+        json!({ "file": file("ahead"), "path": "/console/ahead" }),
+        json!({ "file": file("task"), "path": format!("/console/tasks/{task}") }),
+        json!({ "file": file("dark"), "path": "/console", "dark": true }),
+        json!({ "file": file("phone"), "path": "/console", "phone": true }),
+    ]
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn people_read_and_act_with_a_keyboard_on_a_phone_and_in_the_dark() {
+    let cluster = Cluster::start("console").await;
+    create(&cluster, TOPIC, &[]).await;
+    create(&cluster, DEAD_TOPIC, &[("max.message.bytes", "1000000")]).await;
+    let (node, (guarded, token, _auth)) = tokio::join!(cluster.node(), guarded(&cluster));
+    let api = node.api();
+    let task = fill(api).await;
+    let finished = finished(api).await;
+    let dead = dead_letters(&cluster, api, 6).await;
+    schedule(api).await;
+    let plan = json!({
+        "browser": "/usr/bin/chromium",
+        "base": api.base(),
+        "pages": [
+            "/console",
+            "/console/topics",
+            "/console/ahead",
+            format!("/console/ahead?topic={TOPIC}"),
+            format!("/console/tasks?topic={TOPIC}"),
+            format!("/console/tasks/{task}"),
+            format!("/console/tasks/{finished}"),
+            format!("/console/tasks/{}", dead[0]),
+            "/console/dead",
+            format!("/console/dead?topic={DEAD_TOPIC}"),
+            "/console/schedules",
+            format!("/console/schedules?topic={TOPIC}"),
+            format!("/console/schedules/{TOPIC}/daily-report"),
+            format!("/console/confirm?action=drop-many&topic={DEAD_TOPIC}"),
+            "/console/login",
+        ],
+        "shots": shots(&cluster, finished),
+        "actions": actions(task, &dead),
+        "login": { "base": guarded.api().base(), "token": token,
+                   "path": format!("/console/tasks?topic={TOPIC}") },
+    });
+    let mut node_program = Command::new("node");
+    node_program
+        .arg(root().join(".stack/console/pages.mjs"))
+        .arg(plan.to_string())
+        .stdin(Stdio::null())
+        .kill_on_drop(true);
+    // Somebody submits meanwhile, so that there are rates.
+    let traffic = async {
+        loop {
+            api.submit(&json!({ "topic": TOPIC, "delay": "1s", "payload": 1 })).await;
+        }
+    };
+    let output = tokio::select! {
+        output = tokio::time::timeout(DEADLINE, node_program.output()) => output,
+        () = traffic => unreachable!("the traffic does not end"),
+    };
+    let output = output.expect("the browser is done in time").unwrap();
+    let told = text(&output.stderr);
+    assert!(output.status.success(), "scripts/console must have run before:\n{told}");
+    for topic in [TOPIC, DEAD_TOPIC] {
+        cluster.delete_topic(topic).await;
+    }
+}
