@@ -229,7 +229,9 @@ fn life(task: &Value, now: Option<Timestamp>) -> Markup {
     let is_ahead = Timestamp::of_rfc3339(due_at) > now;
     let said = escaped(if is_ahead { "will be due" } else { "was due" });
     let mut events = vec![Event { at: due_at, said }];
-    events.extend(items(task, "attempts").iter().map(attempt));
+    // The last attempt of a finished task has the same time as the task's end.
+    let is_end = |line: &&Value| text(line, "at") == text(task, "finished_at");
+    events.extend(items(task, "attempts").iter().filter(|line| !is_end(line)).map(attempt));
     // Each attempt has its own receipt.
     let has_attempts = !items(task, "attempts").is_empty();
     let receipt = task.get("receipt").filter(|receipt| receipt.is_object() && !has_attempts);

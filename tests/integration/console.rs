@@ -36,12 +36,12 @@ async fn fill(api: &Api) -> Uuid {
     let now = now_ms();
     let at = |due_at: i64, n: i64| json!({"topic": TOPIC, "due_at": due_at, "payload": {"n": n}});
     let minutes = (0..120).flat_map(|minute| {
-        (0..(7 + 5 * ((minute / 9) % 4) + minute % 3)).map(move |n| (minute, n))
+        (0..(2 + 2 * ((minute / 9) % 4) + minute % 3)).map(move |n| (minute, n))
     });
     let mut tasks: Vec<Value> =
         minutes.map(|(minute, n)| at(now + 30_000 + minute * MINUTE_MS + n, n)).collect();
-    let days =
-        (1..30).flat_map(|day| (0..(60 - 20 * i64::from(day % 7 > 4))).map(move |n| (day, n)));
+    let days = (1..30)
+        .flat_map(|day| (0..(260 - 90 * i64::from(day % 7 > 4) + 4 * day)).map(move |n| (day, n)));
     tasks.extend(days.map(|(day, n)| at(now + day * DAY_MS + n * 1000, n)));
     for tasks in tasks.chunks(1000) {
         let batch = json!({ "tasks": tasks }).to_string();
@@ -190,10 +190,10 @@ async fn people_read_and_act_with_a_keyboard_on_a_phone_and_in_the_dark() {
         .arg(plan.to_string())
         .stdin(Stdio::null())
         .kill_on_drop(true);
-    // Somebody submits meanwhile, so that there are rates.
+    // Somebody submits meanwhile, so that there are rates. The tasks are claimed at once.
     let traffic = async {
         loop {
-            api.submit(&json!({ "topic": TOPIC, "delay": "1s", "payload": 1 })).await;
+            api.submit(&json!({ "topic": TOPIC, "delay": "10ms", "payload": 1 })).await;
         }
     };
     let output = tokio::select! {
