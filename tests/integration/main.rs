@@ -29,6 +29,7 @@ mod command_line;
 mod compressed_records;
 mod console;
 mod consumers;
+mod dashboards;
 mod dead_letters;
 mod dead_topics;
 mod delays;
