@@ -69,7 +69,7 @@ sabotage: ## break each promise in a copy, and require that its test notices; NU
 	@scripts/stack prerequisites --test
 	@scripts/sabotage $(NUMBERS)
 
-lint: ## formatting, clippy, shellcheck, docker files
+lint: ## formatting, clippy, shellcheck, docker files, alerts, manifests for Kubernetes
 	@scripts/stack prerequisites --test
 	@scripts/lint
 
