@@ -17,6 +17,7 @@
 //!                    redrive dead letters
 //!            cluster, node: state for operators, health, metrics; the OpenAPI document, and a page
 //!                    for each type of problem
+//!            inbound: rows of outboxes, and records of intake topics, as requests
 //!            dev: the clock and the records of a dev server, which it is asked for by dev_port
 //! request    reads: bodies, fields, queries, drafts; preconditions, idempotency: the headers that
 //!                    name a task, and say when a change is allowed
@@ -48,7 +49,7 @@ mod tests;
 pub use access::audit::Audit;
 pub use access::cursors::Cursors;
 pub use access::hosts::Hosts;
-pub use handlers::outbox;
+pub use handlers::inbound;
 pub use metrics::ApiMetrics;
 pub use problems::problem_type::ProblemType;
 pub use server::router::Api;

@@ -33,6 +33,7 @@ pub use self::properties::Property;
 pub use self::reader::SettingProblem;
 pub use self::secret::Secret;
 pub use self::settings::dev::{DevKafka, DevPostgres, DevSettings, KeeperSettings, node_of_dev};
+pub use self::settings::intake::{IntakeSettings, IntakeTopic};
 pub use self::settings::outbox::{OutboxAction, OutboxCommand, OutboxSettings};
 pub use self::settings::{Kafka, NodeLimits, Retention, Settings};
 pub use self::tls::{Clients, Tls};

@@ -70,6 +70,12 @@ points! {
     OutboxStored = "outbox-stored",
     /// The rows of an outbox are gone, and their entries in `outbox_seen` are not.
     OutboxDeleted = "outbox-deleted",
+    /// Records of an intake topic are read, and nothing of them is stored.
+    IntakeRead = "intake-read",
+    /// Rejected records are in their topic, and the offset is still before them.
+    IntakeRejected = "intake-rejected",
+    /// Tasks of an intake topic are stored with the offset. The node does not know it.
+    IntakeStored = "intake-stored",
     /// The runs of schedules are planned, and not made.
     RunsPlanned = "runs-planned",
     /// The runs of schedules are made. The node does not know it.

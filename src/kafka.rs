@@ -6,6 +6,8 @@
 //! - [`TopicCache`] knows which topics exist and which records they take. Its one thread also finds
 //!   out whether a broker can be reached at all: [`KafkaContact`].
 //! - A [`TopicReader`] reads a topic. Only `bench` uses it.
+//! - An [`IntakeReader`] reads the partitions of an intake topic that the node is to read, and a
+//!   [`RejectProducer`] writes the records that cannot be tasks.
 //!
 //! This module does not retry beyond librdkafka's own retries, which end when a record is taken
 //! back. It does not decide what an outcome means for a task.
@@ -14,6 +16,7 @@ mod compression;
 mod contact;
 mod context;
 mod delivery;
+mod intake;
 mod metrics;
 mod patience;
 mod producer;
@@ -26,6 +29,8 @@ pub use compression::{Codec, TopicCompression};
 pub use contact::KafkaContact;
 pub use context::Hooks;
 pub use delivery::{DeliveryFailure, DeliveryOutcome, DeliveryReport, Reason, SendError};
+pub use intake::rejects::{Reject, RejectOutcome, RejectProducer};
+pub use intake::{IntakeError, IntakeReader, LogBounds, ReadFailure};
 pub use metrics::KafkaMetrics;
 pub use producer::Producer;
 pub use reader::{Appended, AppendedAttempt, ReadError, ReadPace, TopicReader};

@@ -3,6 +3,7 @@
 
 pub mod cluster;
 pub mod connection;
+pub mod inbound;
 pub mod lists;
 pub mod outbox;
 pub mod partitions;

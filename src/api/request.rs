@@ -11,5 +11,5 @@ pub(super) mod query;
 pub(super) mod request_id;
 pub(super) mod share;
 mod trace;
-mod tracking;
+pub(super) mod tracking;
 mod unpack;

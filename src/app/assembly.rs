@@ -1,5 +1,7 @@
 //! Assembles a node from its modules.
 
+mod inbound;
+
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -7,10 +9,10 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+use self::inbound::{InboundMetrics, InboundParts};
 use super::credentials::{CredentialKeeper, ServerSettings, etcd_credentials};
 use super::handles::Handles;
 use super::kafka_settings;
-use super::outbox::{self, OutboxParts};
 use crate::access::PolicyHandle;
 use crate::clock::{self, ClusterClock};
 use crate::config::{self, Settings};
@@ -52,7 +54,6 @@ use crate::node::settle::adopter::{Adopter, AdopterParts};
 use crate::node::settle::settler::{Settler, SettlerParts, Undone};
 use crate::node::shared::{CallerNumbers, Calls, NodeShared};
 use crate::node::topic_keeper::TopicKeeper;
-use crate::outbox::OutboxMetrics;
 use crate::postgres::PostgresSettings;
 use crate::postgres::lists::backlog::BacklogCounter;
 use crate::postgres::lists::cancel_many::CancelMany;
@@ -125,7 +126,7 @@ pub struct NodeParts {
     membership_metrics: MembershipMetrics,
     maintenance_metrics: MaintenanceMetrics,
     metrics: NodeMetrics,
-    outbox_metrics: OutboxMetrics,
+    inbound_metrics: InboundMetrics,
     schedule_metrics: ScheduleMetrics,
     advertise: String,
 }
@@ -182,7 +183,7 @@ impl NodeParts {
             membership_metrics: MembershipMetrics::register(registry),
             maintenance_metrics: MaintenanceMetrics::register(registry),
             metrics: NodeMetrics::register(registry),
-            outbox_metrics: OutboxMetrics::register(registry),
+            inbound_metrics: InboundMetrics::register(registry),
             schedule_metrics: ScheduleMetrics::register(registry),
             advertise: advertise.to_owned(),
         })
@@ -311,9 +312,11 @@ pub async fn start(
         bulletin: core.membership.bulletin(),
         has_seen_etcd: AtomicBool::new(false),
     };
-    let outboxes = OutboxParts {
+    let inbound = InboundParts {
         postgres: &parts.postgres,
-        metrics: &parts.outbox_metrics,
+        kafka: &parts.kafka,
+        topics: &parts.topics,
+        metrics: &parts.inbound_metrics,
         shared: &core.shared,
         service,
         policy,
@@ -321,7 +324,7 @@ pub async fn start(
         look_up: &look_up,
         bulletin: core.membership.bulletin(),
     };
-    outbox::start(settings, outboxes, tasks)?;
+    inbound::start(settings, &inbound, tasks)?;
     service.open(service::Parts {
         shared: Arc::clone(&core.shared),
         submitter,

@@ -4,6 +4,7 @@
 
 mod access;
 mod dev;
+mod intake;
 mod outbox;
 
 use std::path::PathBuf;
@@ -13,6 +14,7 @@ use clap::{Args, Parser, Subcommand};
 pub(super) use self::access::{Access, Auth, Token};
 pub use self::access::{AuthCommand, CheckAuth, CheckToken, NewToken, TokenCommand};
 pub(super) use self::dev::{Dev, Keeper};
+pub(super) use self::intake::IntakeTopics;
 pub(super) use self::outbox::{Outbox, OutboxDatabase, OutboxWords, Outboxes};
 
 use super::secret::Secret;
@@ -205,6 +207,8 @@ pub(super) struct Serve {
     pub schema: Schema,
     #[command(flatten)]
     pub outboxes: Outboxes,
+    #[command(flatten)]
+    pub intakes: IntakeTopics,
     #[command(flatten)]
     pub kafka: KafkaArgs,
     #[command(flatten)]

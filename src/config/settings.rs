@@ -1,6 +1,7 @@
 //! The parsed settings of a node.
 
 pub(super) mod dev;
+pub(super) mod intake;
 pub(super) mod outbox;
 
 use std::net::SocketAddr;
@@ -28,6 +29,7 @@ pub struct Settings {
     pub postgres_plaintext: bool,
     pub auto_migrate: bool,
     pub outboxes: Vec<outbox::OutboxSettings>,
+    pub intakes: intake::IntakeSettings,
     /// A crash may write a core dump.
     pub core_dumps: bool,
     pub kafka: Kafka,
@@ -184,6 +186,7 @@ pub(super) fn read(args: &args::Serve, host: &Host<'_>) -> Result<Settings, Vec<
         postgres_plaintext: postgres_plaintext(&args.database, &mut reader),
         auto_migrate: reader.truth("--auto-migrate", &args.schema.auto_migrate),
         outboxes: outbox::outboxes(&args.outboxes, host, &mut reader),
+        intakes: intake::intakes(&args.intakes, &mut reader),
         core_dumps: reader.truth("--core-dumps", &args.node.core_dumps),
         kafka: kafka(&args.kafka, host, &mut reader),
         etcd: etcd::read(&args.etcd, host, &mut reader),

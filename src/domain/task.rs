@@ -2,6 +2,7 @@
 
 pub mod feedback;
 pub mod headers;
+pub mod intake_record;
 pub mod name;
 pub mod outbox_row;
 pub mod precondition;

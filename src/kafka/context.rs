@@ -65,7 +65,7 @@ pub(super) struct ProducerSigns {
 /// single partitions. After such an answer, librdkafka (2.12 to 2.14 at least) never learns of the
 /// next leader, and lets all records to the partition time out (its issue 5430). The log is the
 /// only sign.
-fn tells_of_a_lost_leader(facility: &str, line: &str) -> bool {
+pub(super) fn tells_of_a_lost_leader(facility: &str, line: &str) -> bool {
     facility == "METADATAUPDATE" && line.contains("not found in cache")
 }
 

@@ -1,11 +1,10 @@
 //! Outboxes: tables in databases of users, out of which nodes take submits and cancels.
 //!
 //! `setup` installs, checks and removes an outbox. `source` takes rows out of it, in the user's
-//! database, and `store` stores their tasks in Punctual's.
+//! database. [`super::inbound`] stores their tasks in Punctual's.
 
 pub mod setup;
 pub mod source;
-pub mod store;
 
 use std::time::Duration;
 

@@ -54,7 +54,7 @@ const LAYERS: &[(&str, &[&str])] = &[
         ],
     ),
     (
-        "outbox",
+        "inbound",
         &[
             "access",
             "api",
@@ -62,6 +62,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "engine",
             "node",
             "postgres",
+            "kafka",
             "clock",
             "failpoint",
             "error_chain",
@@ -100,7 +101,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "etcd",
             "node",
             "api",
-            "outbox",
+            "inbound",
             "clock",
             "error_chain",
             "shutdown",
@@ -201,7 +202,7 @@ const PERMITS: &[&str] = &["src/access/permit.rs", "src/node/messages/permitted.
 /// that a task was found by its id, or is of the topic of its name.
 const ASK_FOR_PERMITS: &[&str] = &[
     "src/api/access/guard.rs",
-    "src/api/handlers/outbox.rs",
+    "src/api/handlers/inbound.rs",
     "src/node/requests/service.rs",
     "src/node/requests/service/stored_tasks.rs",
 ];

@@ -47,6 +47,7 @@ mod heartbeats;
 mod http_clients;
 mod identities;
 mod idle_connections;
+mod intake_topics;
 mod interface;
 mod kafka_edge;
 mod kafka_outage;

@@ -433,9 +433,9 @@ fn alarms_name_what_there_is(described: &[&str]) {
     let named: Vec<&str> =
         rules.split(|c: char| !is_part(c)).filter(|word| word.starts_with("punctual_")).collect();
     assert!(named.len() > 30, "{named:?}");
-    // The metrics of certificates exist only with TLS, and those of outboxes only with an outbox.
-    // Their own tests look for them.
-    let elsewhere = ["punctual_tls_", "punctual_outbox_"];
+    // The metrics of certificates exist only with TLS, those of outboxes and intake topics only
+    // with one. Their own tests look for them.
+    let elsewhere = ["punctual_tls_", "punctual_outbox_", "punctual_intake_"];
     let is_here = |name: &&str| !elsewhere.iter().any(|start| name.starts_with(start));
     for name in named.into_iter().filter(is_here) {
         let family = name.trim_end_matches("_total").trim_end_matches("_bucket");

@@ -6,8 +6,8 @@ use punctual::clock;
 use punctual::domain::NodeId;
 use punctual::domain::task::outbox_row::RejectedRow;
 use punctual::postgres::PostgresSettings;
+use punctual::postgres::inbound::{Hold, InboundStore, ItemKey, StoreError, Submits};
 use punctual::postgres::outbox::source::OutboxSource;
-use punctual::postgres::outbox::store::{OutboxStore, RowKey, StoreError, Submits};
 use punctual::postgres::tasks::submit::Group;
 use sqlx::{AssertSqlSafe, PgConnection};
 
@@ -239,7 +239,7 @@ async fn two_nodes_at_one_outbox_store_each_row_once() {
     let [ours, theirs] =
         [&cluster.database.url, &shop.database.url].map(|url| PostgresSettings::new(url).unwrap());
     let node = || NodeId::new(clock::wall(), rand::random(), rand::random());
-    let store = || OutboxStore::new(&ours, node(), Duration::from_secs(60));
+    let store = || InboundStore::new(&ours, node(), Duration::from_secs(60));
     let (mut old, mut new) = (store(), store());
     let (mut first, mut second) = (OutboxSource::new(&theirs), OutboxSource::new(&theirs));
     let outbox = first.installation().await.unwrap().0;
@@ -251,18 +251,18 @@ async fn two_nodes_at_one_outbox_store_each_row_once() {
     let new_epoch = new.begin_epoch(outbox, "shop").await.unwrap();
     let again = second.read().await.unwrap().unwrap();
     assert_eq!(rows, again);
-    let key = [RowKey { id: rows[0].id, seq: rows[0].seq }];
-    let submits = || Submits { rows: &key, plain: Group::default(), named: None };
-    let late = old.submit(old_epoch, &submits()).await;
+    let key = [ItemKey { id: rows[0].id, seq: rows[0].seq }];
+    let submits = || Submits { items: &key, plain: Group::default(), named: None };
+    let late = old.submit(&Hold::Rows(old_epoch), &submits()).await;
     assert!(matches!(late, Err(StoreError::Overtaken)), "{late:?}");
-    new.submit(new_epoch, &submits()).await.unwrap();
-    let repeated = new.submit(new_epoch, &submits()).await;
+    new.submit(&Hold::Rows(new_epoch), &submits()).await.unwrap();
+    let repeated = new.submit(&Hold::Rows(new_epoch), &submits()).await;
     assert!(matches!(repeated, Err(StoreError::Overtaken)), "{repeated:?}");
     assert_eq!(new.seen(new_epoch, &[key[0].id]).await.unwrap().len(), 1);
     assert_eq!(second.delete(&[key[0].seq], &[]).await.unwrap(), 1);
     // The row is gone, so its entry goes. The old node still cannot store it.
     new.forget(new_epoch, &[key[0].id]).await.unwrap();
-    let late = old.submit(old_epoch, &submits()).await;
+    let late = old.submit(&Hold::Rows(old_epoch), &submits()).await;
     assert!(matches!(late, Err(StoreError::Overtaken)), "{late:?}");
 }
 

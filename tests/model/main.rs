@@ -11,6 +11,7 @@
 mod checker;
 mod controls;
 mod feedback;
+mod intake;
 mod outbox;
 mod protocol;
 mod searches;

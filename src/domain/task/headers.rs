@@ -45,18 +45,7 @@ impl Headers {
                 return Err(HeadersError::TooMany);
             }
             check_name(name)?;
-            let name_length =
-                u16::try_from(name.len()).map_err(|_too_long| HeadersError::TooLong)?;
-            let value: Option<&[u8]> = value.into();
-            let value_length = match value.map(|value| u32::try_from(value.len())) {
-                None => NULL,
-                Some(Ok(length)) if length < NULL => length,
-                Some(_too_long) => return Err(HeadersError::TooLong),
-            };
-            encoded.extend_from_slice(&name_length.to_be_bytes());
-            encoded.extend_from_slice(name.as_bytes());
-            encoded.extend_from_slice(&value_length.to_be_bytes());
-            encoded.extend_from_slice(value.unwrap_or_default());
+            encode(&mut encoded, name, value.into())?;
         }
         Ok(Self(encoded))
     }
@@ -95,6 +84,33 @@ impl Headers {
     pub fn as_column(&self) -> Option<&[u8]> {
         Some(self.as_bytes()).filter(|bytes| !bytes.is_empty())
     }
+}
+
+/// Encodes headers as they are, also those that no task may have. Leaves out headers that are too
+/// long for the encoding.
+pub fn encode_any<'a>(headers: impl IntoIterator<Item = (&'a str, Option<&'a [u8]>)>) -> Vec<u8> {
+    let mut encoded = Vec::new();
+    for (name, value) in headers {
+        let before = encoded.len();
+        if encode(&mut encoded, name, value).is_err() {
+            encoded.truncate(before);
+        }
+    }
+    encoded
+}
+
+fn encode(encoded: &mut Vec<u8>, name: &str, value: Option<&[u8]>) -> Result<(), HeadersError> {
+    let name_length = u16::try_from(name.len()).map_err(|_too_long| HeadersError::TooLong)?;
+    let value_length = match value.map(|value| u32::try_from(value.len())) {
+        None => NULL,
+        Some(Ok(length)) if length < NULL => length,
+        Some(_too_long) => return Err(HeadersError::TooLong),
+    };
+    encoded.extend_from_slice(&name_length.to_be_bytes());
+    encoded.extend_from_slice(name.as_bytes());
+    encoded.extend_from_slice(&value_length.to_be_bytes());
+    encoded.extend_from_slice(value.unwrap_or_default());
+    Ok(())
 }
 
 fn check_name(name: &str) -> Result<(), HeadersError> {

@@ -65,9 +65,10 @@ impl OutboxRow {
     }
 }
 
-/// A refused row, with the status that REST would have answered.
+/// A refused row, or record of an intake topic, with the status that REST would have answered.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RejectedRow {
+    /// The number of the row, or the offset of the record.
     pub seq: i64,
     pub status: u16,
     pub reason: String,

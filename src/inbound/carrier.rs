@@ -1,23 +1,20 @@
-//! Carries out the rows of a turn: checks them, and stores their tasks in waves.
+//! Carries out requests that were read from an outbox or an intake topic: stores their tasks, and
+//! cancels.
 
 use std::collections::VecDeque;
 use std::iter;
 use std::ops::Range;
 use std::sync::Arc;
 
-use uuid::Uuid;
-
-use super::waves;
 use crate::access::permit::{Cancel, Permit};
 use crate::access::{Caller, Policy, PolicyHandle};
-use crate::api::outbox::{self, OutboxRequest, Refused};
+use crate::api::inbound::{self, InboundRequest, Refused};
 use crate::clock;
-use crate::domain::task::outbox_row::{ClockOffset, OutboxRow, RejectedRow};
-use crate::domain::{IdRange, Monotonic, NewTask, TaskId, TaskName, Timestamp, TopicName};
+use crate::domain::task::outbox_row::RejectedRow;
+use crate::domain::{IdRange, NewTask, TaskId, TaskName, Timestamp, TopicName};
 use crate::engine::placing::Destination;
 use crate::error_chain::chain;
-use crate::failpoint::{Failpoint, reach};
-use crate::node::messages::Verdict;
+use crate::node::messages::{Draft, Verdict};
 use crate::node::requests::moving;
 use crate::node::requests::placing::{Placer, assign_ids, clamp};
 use crate::node::requests::postgres_failures::{Tries, refusal_of};
@@ -25,9 +22,7 @@ use crate::node::requests::replacer::{NameFinding, look};
 use crate::node::requests::service::Service;
 use crate::node::shared::NodeShared;
 use crate::postgres::PostgresError;
-use crate::postgres::outbox::store::{
-    Epoch, OutboxCancel, OutboxStore, RowKey, StoreError, Submits,
-};
+use crate::postgres::inbound::{Hold, InboundCancel, InboundStore, ItemKey, StoreError, Submits};
 use crate::postgres::tasks::look_up::LookUp;
 use crate::postgres::tasks::names::Names;
 use crate::postgres::tasks::replace::Replacement;
@@ -39,13 +34,13 @@ const TRIES_MAX: usize = 10;
 /// The most times that ids are drawn when one is taken.
 const DRAWS_MAX: usize = 3;
 
-/// The reason why a turn ends without an effect on the outbox. Its rows are read again.
+/// The reason why a turn ends before its end. Its items are carried out again.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Stop {
     /// A limit is reached, or a server is away.
     Later { reason: String },
-    /// Another node drains the outbox, or it is unknown what was stored. The next turn needs a new
-    /// epoch.
+    /// Another node is at work, or it is unknown what was stored. The next turn needs a new epoch,
+    /// or must read the offset again.
     NewEpoch { reason: String },
 }
 
@@ -76,23 +71,23 @@ impl From<PostgresError> for Stop {
     }
 }
 
-/// The rows of a turn after they were carried out.
+/// The items of a turn after they were carried out.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Carried {
-    /// Rows that were stored now. Those of an earlier turn do not count again.
+    /// Items that were stored now. Those of an earlier turn do not count again.
     pub stored: usize,
     pub rejected: Vec<RejectedRow>,
 }
 
 impl Carried {
-    /// Keeps a refused row.
+    /// Keeps a refused item.
     ///
     /// # Errors
-    /// When the row waits, and with it the turn.
-    fn refuse(&mut self, row: RowKey, refused: Refused) -> Result<(), Stop> {
+    /// When the item waits, and with it the turn.
+    pub fn refuse(&mut self, item: ItemKey, refused: Refused) -> Result<(), Stop> {
         match refused {
             Refused::ForGood { status, reason } => {
-                self.rejected.push(RejectedRow { seq: row.seq, status, reason });
+                self.rejected.push(RejectedRow { seq: item.seq, status, reason });
                 Ok(())
             }
             Refused::ForNow { reason } => Err(Stop::Later { reason }),
@@ -100,13 +95,15 @@ impl Carried {
     }
 }
 
-/// A row whose change can be stored.
-struct Item {
-    row: RowKey,
-    change: Change,
+/// An item whose change can be stored.
+#[derive(Debug)]
+pub struct Item {
+    pub key: ItemKey,
+    pub change: Change,
 }
 
-enum Change {
+#[derive(Debug)]
+pub enum Change {
     Submit(NewTask),
     Replace(NewTask),
     Cancel(Permit<Cancel>, TaskName),
@@ -114,7 +111,7 @@ enum Change {
 
 impl Item {
     /// Returns the topic and the name of the task.
-    fn name(&self) -> Option<(TopicName, TaskName)> {
+    pub fn name(&self) -> Option<(TopicName, TaskName)> {
         match &self.change {
             Change::Submit(task) | Change::Replace(task) => {
                 Some((task.record.topic.clone(), task.name.clone()?))
@@ -125,186 +122,87 @@ impl Item {
 }
 
 /// A submit on its way into the tables.
-struct NewRow {
-    row: RowKey,
-    task: NewTask,
+#[derive(Debug)]
+pub struct NewItem {
+    pub key: ItemKey,
+    pub task: NewTask,
 }
 
-impl NewRow {
-    fn name(&self) -> Option<(&str, &str)> {
-        let name = self.task.name.as_ref()?;
-        Some((self.task.record.topic.as_str(), name.as_str()))
-    }
+fn name_of(task: &NewTask) -> Option<(&str, &str)> {
+    let name = task.name.as_ref()?;
+    Some((task.record.topic.as_str(), name.as_str()))
 }
 
-/// Carries out rows, over a connection of its own.
+/// Carries out items, over a connection of its own.
 #[derive(Debug)]
 pub struct Carrier {
-    /// The name of the outbox, and of its principal.
+    /// The name of the outbox or the intake topic, and of its principal.
     pub name: String,
     pub shared: Arc<NodeShared>,
     pub service: Service,
     pub policy: PolicyHandle,
     pub names: Arc<Names>,
     pub look_up: Arc<LookUp>,
-    pub store: OutboxStore,
+    pub store: InboundStore,
 }
 
 impl Carrier {
-    /// Carries out rows in their order. No piece of work begins after `until`.
-    pub async fn carry_out(
-        &mut self,
-        epoch: Epoch,
-        rows: Vec<OutboxRow>,
-        offset: ClockOffset,
-        until: Monotonic,
-    ) -> Result<Carried, Stop> {
-        let policy = self.policy.current();
-        let caller = outbox::caller_of(&policy, &self.name).ok_or_else(|| {
-            Stop::later(format!("the auth file has no principal {:?}", self.name))
-        })?;
-        let mut carried = Carried::default();
-        let rows = self.unseen(epoch, rows, &mut carried).await?;
-        let items = self.checked(rows, (&policy, &caller), offset, &mut carried).await?;
-        for wave in waves::divide(items, Item::name) {
-            self.store_wave(epoch, wave, until, &mut carried).await?;
-            reach(Failpoint::OutboxStored);
-        }
-        Ok(carried)
+    /// Returns the caller whose rights the items have.
+    pub fn caller(&self, policy: &Policy) -> Result<Caller, Stop> {
+        inbound::caller_of(policy, &self.name)
+            .ok_or_else(|| Stop::later(format!("the auth file has no principal {:?}", self.name)))
     }
 
-    /// Returns the rows that are not stored yet.
-    async fn unseen(
-        &mut self,
-        epoch: Epoch,
-        rows: Vec<OutboxRow>,
-        carried: &mut Carried,
-    ) -> Result<Vec<OutboxRow>, Stop> {
-        let ids: Vec<Uuid> = rows.iter().map(|row| row.id).collect();
-        let mut taken = self.store.seen(epoch, &ids).await?;
-        let mut unseen = Vec::with_capacity(rows.len());
-        for row in rows {
-            match taken.get(&row.id) {
-                Some(seq) if *seq == row.seq => {}
-                Some(seq) => {
-                    let reason = format!("id: the row {seq} has the same id");
-                    carried.rejected.push(RejectedRow { seq: row.seq, status: 400, reason });
-                }
-                None => {
-                    taken.insert(row.id, row.seq);
-                    unseen.push(row);
-                }
-            }
-        }
-        Ok(unseen)
-    }
-
-    /// Checks rows as REST checks requests. Refused rows are kept apart.
-    async fn checked(
+    /// Takes what new tasks need from the limits of their caller.
+    pub fn charge<'a>(
         &self,
-        rows: Vec<OutboxRow>,
-        (policy, caller): (&Policy, &Caller),
-        offset: ClockOffset,
-        carried: &mut Carried,
-    ) -> Result<Vec<Item>, Stop> {
-        let arrived_at = self.service.arrival();
-        let mut requests = Vec::with_capacity(rows.len());
-        for row in rows {
-            let key = RowKey { id: row.id, seq: row.seq };
-            match outbox::read(&row, row.due_at(offset), (policy, caller), arrived_at) {
-                Ok(request) => requests.push((key, request)),
-                Err(refused) => carried.refuse(key, refused)?,
-            }
-        }
-        let drafts = requests.iter().filter_map(|(_row, request)| match request {
-            OutboxRequest::Submit(draft) | OutboxRequest::Replace(draft) => Some(draft.draft()),
-            OutboxRequest::Cancel(..) => None,
-        });
-        if let Err(Refused::ForNow { reason } | Refused::ForGood { reason, .. }) =
-            outbox::charge(&self.policy, caller, drafts)
-        {
-            return Err(Stop::Later { reason });
-        }
-        let mut items = Vec::with_capacity(requests.len());
-        for (row, request) in requests {
-            match self.change_of(request, arrived_at).await {
-                Ok(change) => items.push(Item { row, change }),
-                Err(refused) => carried.refuse(row, refused)?,
-            }
-        }
-        Ok(items)
+        caller: &Caller,
+        drafts: impl Iterator<Item = &'a Draft>,
+    ) -> Result<(), Stop> {
+        inbound::charge(&self.policy, caller, drafts).map_err(stop_of)
     }
 
-    async fn change_of(
+    /// Checks a request against Kafka and the clock.
+    pub async fn change_of(
         &self,
-        request: OutboxRequest,
+        request: InboundRequest,
         arrived_at: Option<Timestamp>,
     ) -> Result<Change, Refused> {
         let checked = match request {
-            OutboxRequest::Cancel(permit, name) => return Ok(Change::Cancel(permit, name)),
-            OutboxRequest::Submit(draft) => {
+            InboundRequest::Cancel(permit, name) => return Ok(Change::Cancel(permit, name)),
+            InboundRequest::Submit(draft) => {
                 self.service.check(draft, arrived_at).await.map(Change::Submit)
             }
-            OutboxRequest::Replace(draft) => {
+            InboundRequest::Replace(draft) => {
                 self.service.check(draft, arrived_at).await.map(Change::Replace)
             }
         };
-        checked.map_err(outbox::of_service)
+        checked.map_err(inbound::of_service)
     }
 
-    async fn store_wave(
+    /// Stores submits. An item that Postgres refuses for a value is found by halves, and rejected
+    /// alone. Items that must be stored in their order are stored up to it.
+    pub async fn submit(
         &mut self,
-        epoch: Epoch,
-        wave: Vec<Item>,
-        until: Monotonic,
-        carried: &mut Carried,
-    ) -> Result<(), Stop> {
-        let (mut submits, mut others) = (Vec::new(), Vec::new());
-        for Item { row, change } in wave {
-            match change {
-                Change::Submit(task) => submits.push(NewRow { row, task }),
-                change => others.push((row, change)),
-            }
-        }
-        self.submit(epoch, submits, carried).await?;
-        for (row, change) in others {
-            if clock::monotonic() >= until {
-                return Err(Stop::later("the turn takes too long; the next one goes on"));
-            }
-            match change {
-                Change::Submit(task) | Change::Replace(task) => {
-                    self.replace(epoch, row, task, carried).await?;
-                }
-                Change::Cancel(permit, name) => {
-                    self.cancel(epoch, row, &permit, &name).await?;
-                    carried.stored += 1;
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// Stores submits. A row that Postgres refuses for a value is found by halves, and rejected
-    /// alone.
-    async fn submit(
-        &mut self,
-        epoch: Epoch,
-        mut submits: Vec<NewRow>,
+        hold: &mut Hold,
+        mut submits: Vec<NewItem>,
         carried: &mut Carried,
     ) -> Result<(), Stop> {
         assign_ids(&self.shared, submits.iter_mut().map(|new| &mut new.task));
-        // Names are taken in the order in which the lanes of the API take them.
-        submits.sort_by(|one, other| one.name().cmp(&other.name()));
         let mut pieces: VecDeque<Range<usize>> = iter::once(0..submits.len()).collect();
         while let Some(piece) = pieces.pop_front().filter(|piece| !piece.is_empty()) {
-            match self.submit_piece(epoch, &mut submits[piece.clone()]).await {
+            match self.submit_piece(hold, &mut submits[piece.clone()]).await {
                 Ok(()) => carried.stored += piece.len(),
                 Err(StoreError::Postgres(error @ PostgresError::BadValue { .. })) => {
                     if let [new] = &submits[piece.clone()] {
-                        carried.refuse(new.row, outbox::of_service(refusal_of(&error)))?;
+                        carried.refuse(new.key, inbound::of_service(refusal_of(&error)))?;
+                        if hold.is_ordered() {
+                            return Ok(());
+                        }
                     } else {
                         let middle = piece.start + piece.len() / 2;
-                        pieces.extend([piece.start..middle, middle..piece.end]);
+                        pieces.push_front(middle..piece.end);
+                        pieces.push_front(piece.start..middle);
                     }
                 }
                 Err(error) => return Err(error.into()),
@@ -313,10 +211,14 @@ impl Carrier {
         Ok(())
     }
 
-    async fn submit_piece(&mut self, epoch: Epoch, piece: &mut [NewRow]) -> Result<(), StoreError> {
+    async fn submit_piece(
+        &mut self,
+        hold: &mut Hold,
+        piece: &mut [NewItem],
+    ) -> Result<(), StoreError> {
         let (mut tries, mut draws) = (Tries::default(), 0);
         loop {
-            match self.try_submit(epoch, piece).await {
+            match self.try_submit(hold, piece).await {
                 Err(StoreError::Postgres(error)) if error.is_of_an_id() && draws < DRAWS_MAX => {
                     draws += 1;
                     assign_ids(&self.shared, piece.iter_mut().map(|new| &mut new.task));
@@ -327,15 +229,21 @@ impl Carrier {
         }
     }
 
-    async fn try_submit(&mut self, epoch: Epoch, piece: &mut [NewRow]) -> Result<(), StoreError> {
+    async fn try_submit(
+        &mut self,
+        hold: &mut Hold,
+        piece: &mut [NewItem],
+    ) -> Result<(), StoreError> {
         let now = self.shared.now();
         piece.iter_mut().for_each(|new| clamp(&mut new.task, now));
         let placer = Placer::new(&self.shared, now);
         let is_far = |task: &NewTask| placer.table_of(task) == Destination::Far;
-        let rows: Vec<RowKey> = piece.iter().map(|new| new.row).collect();
-        let (named, plain): (Vec<&NewTask>, Vec<&NewTask>) =
+        let items: Vec<ItemKey> = piece.iter().map(|new| new.key).collect();
+        let (mut named, plain): (Vec<&NewTask>, Vec<&NewTask>) =
             piece.iter().map(|new| &new.task).partition(|task| task.name.is_some());
-        let wanted: Vec<(&str, &str)> = piece.iter().filter_map(NewRow::name).collect();
+        // Names are taken in the order in which the lanes of the API take them.
+        named.sort_by(|one, other| name_of(one).cmp(&name_of(other)));
+        let wanted: Vec<(&str, &str)> = named.iter().filter_map(|task| name_of(task)).collect();
         if !wanted.is_empty() {
             // This frees expired names.
             self.names.known(&wanted).await?;
@@ -347,13 +255,14 @@ impl Carrier {
         let named_rows =
             NamedGroup { tasks: &named, is_far: &is_far, is_claimed: &is_claimed, batch: None };
         let submits = Submits {
-            rows: &rows,
+            items: &items,
             plain: Group { near, far, claimed: None },
             named: (!named.is_empty()).then_some(named_rows),
         };
         let began_at = clock::monotonic();
-        let (won, stamp) = self.store.submit(epoch, &submits).await?;
-        self.shared.group_stored(rows.len(), plain.len() + won.len(), stamp, began_at);
+        let (won, stamp) = self.store.submit(hold, &submits).await?;
+        hold.stored(&items);
+        self.shared.group_stored(items.len(), plain.len() + won.len(), stamp, began_at);
         let known = named.len().saturating_sub(won.len());
         self.shared.metrics.names_known.inc_by(u64::try_from(known).unwrap_or(u64::MAX));
         let is_new = |task: &&&NewTask| task.name.is_none() || won.contains(&task.id);
@@ -362,12 +271,30 @@ impl Carrier {
         Ok(())
     }
 
+    /// Stores one item.
+    pub async fn store_one(
+        &mut self,
+        hold: &mut Hold,
+        Item { key, change }: Item,
+        carried: &mut Carried,
+    ) -> Result<(), Stop> {
+        match change {
+            Change::Submit(task) => self.submit(hold, vec![NewItem { key, task }], carried).await,
+            Change::Replace(task) => self.replace(hold, key, task, carried).await,
+            Change::Cancel(permit, name) => {
+                self.cancel(hold, key, (&permit, &name)).await?;
+                carried.stored += 1;
+                Ok(())
+            }
+        }
+    }
+
     /// Replaces the task of a name. A replacement that comes too late is rejected, because its
     /// record will never be published.
     async fn replace(
         &mut self,
-        epoch: Epoch,
-        row: RowKey,
+        hold: &mut Hold,
+        item: ItemKey,
         mut task: NewTask,
         carried: &mut Carried,
     ) -> Result<(), Stop> {
@@ -377,8 +304,9 @@ impl Carrier {
             clamp(&mut task, self.shared.now());
             let placer = Placer::new(&self.shared, self.shared.now());
             let is_far = placer.table_of(&task) == Destination::Far;
-            match self.store.replace(epoch, row, (&task, is_far, over)).await {
+            match self.store.replace(hold, item, (&task, is_far, over)).await {
                 Ok(done @ (Replacement::Created | Replacement::Replaced)) => {
+                    hold.stored(&[item]);
                     let metrics = &self.shared.metrics;
                     metrics.submitted.inc();
                     if done == Replacement::Replaced {
@@ -390,12 +318,12 @@ impl Carrier {
                 }
                 Ok(Replacement::Gone(entry)) => {
                     let finding = look(entry, &self.look_up, false).await;
-                    match finding.map_err(|refusal| stop_of(outbox::of_service(refusal)))? {
+                    match finding.map_err(|refusal| stop_of(inbound::of_service(refusal)))? {
                         NameFinding::Final => over = Some(entry.row),
                         NameFinding::TooLate(_task) => {
                             let reason = "the task of this name is claimed, or an attempt of it \
                                           was published: nothing was replaced";
-                            return carried.refuse(row, too_late(reason));
+                            return carried.refuse(item, too_late(reason));
                         }
                         NameFinding::Moving => moving::pause().await,
                     }
@@ -406,7 +334,7 @@ impl Carrier {
                 }
                 Err(StoreError::Postgres(PostgresError::GaveWay { .. })) => {}
                 Err(StoreError::Postgres(error @ PostgresError::BadValue { .. })) => {
-                    return carried.refuse(row, outbox::of_service(refusal_of(&error)));
+                    return carried.refuse(item, inbound::of_service(refusal_of(&error)));
                 }
                 Err(error) => return Err(error.into()),
             }
@@ -417,24 +345,27 @@ impl Carrier {
     /// Cancels the task of a name. A cancel that comes too late, or finds no task, is done.
     async fn cancel(
         &mut self,
-        epoch: Epoch,
-        row: RowKey,
-        permit: &Permit<Cancel>,
-        name: &TaskName,
+        hold: &mut Hold,
+        item: ItemKey,
+        (permit, name): (&Permit<Cancel>, &TaskName),
     ) -> Result<(), Stop> {
         let by = self.shared.callers.of(&permit.principal().name).await?;
         for _try in 0..TRIES_MAX {
-            match self.store.cancel(epoch, row, (permit.topic(), name, by)).await {
-                Ok(OutboxCancel::Cancelled) => {
+            match self.store.cancel(hold, item, (permit.topic(), name, by)).await {
+                Ok(InboundCancel::Cancelled) => {
+                    hold.stored(&[item]);
                     self.shared.metrics.cancelled.inc();
                     return Ok(());
                 }
-                Ok(OutboxCancel::NotFound) => return Ok(()),
-                Ok(OutboxCancel::Gone(entry)) => {
+                Ok(InboundCancel::NotFound) => {
+                    hold.stored(&[item]);
+                    return Ok(());
+                }
+                Ok(InboundCancel::Gone(entry)) => {
                     match Verdict::of_look(self.look_up.task(entry.id).await?) {
                         // The task is being moved, or the name stands for another task by now.
                         None | Some(Verdict::Replaced(_)) => moving::pause().await,
-                        Some(_verdict) => return Ok(self.store.note(epoch, row).await?),
+                        Some(_verdict) => return self.note(hold, item).await,
                     }
                 }
                 Err(StoreError::Postgres(PostgresError::GaveWay { .. })) => {}
@@ -442,6 +373,13 @@ impl Carrier {
             }
         }
         Err(Stop::later("other requests kept moving the task of a name"))
+    }
+
+    /// Notes an item that needs no change.
+    pub async fn note(&mut self, hold: &mut Hold, item: ItemKey) -> Result<(), Stop> {
+        self.store.note(hold, item).await?;
+        hold.stored(&[item]);
+        Ok(())
     }
 }
 

@@ -1,110 +1,41 @@
-//! Reads rows of outboxes as the requests that they stand for, with the checks of a request of
-//! REST.
+//! Reads rows of outboxes as the requests that they stand for.
 
-use axum::http::StatusCode;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde::Serialize;
 use serde_json::value::RawValue;
 
-use crate::access::permit::{Cancel, Denied, Permit, ReplacePermit};
-use crate::access::{Caller, CredentialId, Policy, PolicyHandle};
-use crate::api::access::limits;
+use super::{Asked, InboundRequest, Reader, Refused};
 use crate::api::problems::problem::Problem;
 use crate::api::problems::problem_type::ProblemType;
-use crate::api::problems::refusal::{FieldOrigin, of_refusal};
+use crate::api::problems::refusal::FieldOrigin;
 use crate::api::request::draft::DraftReader;
 use crate::domain::task::outbox_row::{OutboxOperation, OutboxRow};
 use crate::domain::{TaskName, Timestamp, TopicName};
-use crate::node::messages::permitted::{DeniedDraft, PermittedDraft};
-use crate::node::messages::{Draft, Refusal};
-
-/// A row that its principal may have carried out.
-#[derive(Clone, Debug)]
-pub enum OutboxRequest {
-    Submit(PermittedDraft),
-    /// The draft has a name.
-    Replace(PermittedDraft),
-    Cancel(Permit<Cancel>, TaskName),
-}
-
-/// The reason why a row is not carried out.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Refused {
-    /// The row will never be accepted. REST would have answered with this status.
-    ForGood { status: u16, reason: String },
-    /// A limit is reached, or a server is away: the row waits.
-    ForNow { reason: String },
-}
-
-/// Returns the caller whose rights the rows of an outbox have: the principal with its name, or
-/// without an auth file everybody.
-pub fn caller_of(policy: &Policy, name: &str) -> Option<Caller> {
-    if policy.is_open() {
-        return policy.identify_peer(None).ok();
-    }
-    let principal = policy.principals().iter().find(|known| known.name.as_str() == name)?;
-    Some(Caller { principal: principal.clone(), credential: CredentialId::Anonymous })
-}
+use crate::node::messages::Draft;
 
 /// Reads a row that is due at `due_at` by the cluster's clock.
 pub fn read(
     row: &OutboxRow,
     due_at: Option<Timestamp>,
-    (policy, caller): (&Policy, &Caller),
-    arrived_at: Option<Timestamp>,
-) -> Result<OutboxRequest, Refused> {
-    let request = match row.operation {
-        OutboxOperation::Cancel => cancel_of(row, caller),
+    reader: Reader<'_>,
+) -> Result<InboundRequest, Refused> {
+    let asked = match row.operation {
+        OutboxOperation::Cancel => cancel_of(row),
         OutboxOperation::Submit => {
-            draft_of(row, due_at, (policy, caller), arrived_at).map(OutboxRequest::Submit)
+            draft_of(row, due_at).map(|(draft, origin)| Asked::Submit(draft, origin))
         }
         OutboxOperation::Replace => name_of(row)
-            .and_then(|_name| draft_of(row, due_at, (policy, caller), arrived_at))
-            .and_then(|draft| {
-                let topic = &draft.draft().record.topic;
-                ReplacePermit::on(caller, topic).map_err(|denied| forbidden(denied, topic))?;
-                Ok(OutboxRequest::Replace(draft))
-            }),
+            .and_then(|_name| draft_of(row, due_at))
+            .map(|(draft, origin)| Asked::Replace(draft, origin)),
     };
-    request.map_err(|problem| refused(&problem))
+    reader.permit(asked)
 }
 
-/// Takes what the submits of a turn need from the limits of their caller and of the topics.
-pub fn charge<'a>(
-    policy: &PolicyHandle,
-    caller: &Caller,
-    drafts: impl Iterator<Item = &'a Draft>,
-) -> Result<(), Refused> {
-    limits::charge(policy, caller, drafts).map_err(|problem| refused(&problem))
-}
-
-/// Returns what the refusal of a checked row means for the row.
-pub fn of_service(refusal: Refusal) -> Refused {
-    let origin = FieldOrigin { due: "due_at", payload: "payload" };
-    refused(&of_refusal(refusal, origin))
-}
-
-fn refused(problem: &Problem) -> Refused {
-    let (status, reason) = (problem.kind().status(), problem.line());
-    let is_for_now = status == StatusCode::TOO_MANY_REQUESTS || status.is_server_error();
-    if is_for_now {
-        Refused::ForNow { reason }
-    } else {
-        Refused::ForGood { status: status.as_u16(), reason }
-    }
-}
-
-fn forbidden(Denied(action): Denied, topic: &TopicName) -> Problem {
-    Problem::forbidden(action, Some(topic.clone()))
-}
-
-fn cancel_of(row: &OutboxRow, caller: &Caller) -> Result<OutboxRequest, Problem> {
+fn cancel_of(row: &OutboxRow) -> Result<Asked, Problem> {
     let topic =
         TopicName::new(&row.topic).map_err(|error| Problem::invalid("topic", error.to_string()))?;
-    let name = name_of(row)?;
-    let permit = Permit::on(caller, &topic).map_err(|denied| forbidden(denied, &topic))?;
-    Ok(OutboxRequest::Cancel(permit, name))
+    Ok(Asked::Cancel(topic, name_of(row)?))
 }
 
 fn name_of(row: &OutboxRow) -> Result<TaskName, Problem> {
@@ -115,17 +46,8 @@ fn name_of(row: &OutboxRow) -> Result<TaskName, Problem> {
     TaskName::new(name).map_err(|error| Problem::invalid("name", error.to_string()))
 }
 
-fn draft_of(
-    row: &OutboxRow,
-    due_at: Option<Timestamp>,
-    (policy, caller): (&Policy, &Caller),
-    arrived_at: Option<Timestamp>,
-) -> Result<PermittedDraft, Problem> {
-    let (draft, origin) = DraftReader::default().read(&body_of(row, due_at)?)?;
-    let draft = PermittedDraft::new(caller, draft)
-        .map_err(|DeniedDraft { denied, topic }| forbidden(denied, &topic))?;
-    limits::check(policy, caller, draft.draft(), origin, arrived_at)?;
-    Ok(draft)
+fn draft_of(row: &OutboxRow, due_at: Option<Timestamp>) -> Result<(Draft, FieldOrigin), Problem> {
+    DraftReader::default().read(&body_of(row, due_at)?)
 }
 
 /// The body of a submit over REST.
@@ -191,18 +113,19 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::access::Action;
     use crate::access::pattern::Pattern;
     use crate::access::rights::{Rights, Rule};
+    use crate::access::{Action, Caller, Policy};
+    use crate::api::handlers::inbound::caller_of;
     use crate::domain::task::outbox_row::ClockOffset;
     use crate::domain::task::outbox_row::tests::row;
     use crate::node::messages::Due;
 
     const NOW: Timestamp = Timestamp::from_micros(1_896_082_200_000_000);
 
-    fn read_as(row: &OutboxRow, caller: &Caller) -> Result<OutboxRequest, Refused> {
+    fn read_as(row: &OutboxRow, caller: &Caller) -> Result<InboundRequest, Refused> {
         let due_at = row.due_at(ClockOffset { min: 0, max: 0 });
-        read(row, due_at, (&Policy::open(), caller), Some(NOW))
+        read(row, due_at, Reader { policy: &Policy::open(), caller, arrived_at: Some(NOW) })
     }
 
     fn everybody() -> Caller {
@@ -228,7 +151,7 @@ mod tests {
             ttr: Some(Duration::from_secs(30)),
             ..row(1, "orders")
         };
-        let Ok(OutboxRequest::Submit(draft)) = read_as(&given, &everybody()) else { panic!() };
+        let Ok(InboundRequest::Submit(draft)) = read_as(&given, &everybody()) else { panic!() };
         let draft = draft.draft();
         assert_eq!(draft.due, Due::At(NOW));
         assert_eq!(draft.name.as_ref().map(|name| name.as_str()), Some("order-17"));
@@ -265,17 +188,5 @@ mod tests {
             let refused = read_as(&denied, &caller).unwrap_err();
             assert!(matches!(refused, Refused::ForGood { status: 403, .. }), "{refused:?}");
         }
-    }
-
-    #[test]
-    fn a_row_waits_for_servers_and_limits() {
-        let away = Refusal::ServerAway { reason: "Kafka".to_owned() };
-        let old_nodes = Refusal::OldNodes { node_count: 1 };
-        let busy = Refusal::Busy { limit: "topic_look_ups" };
-        for refusal in [away, old_nodes, busy, Refusal::Draining] {
-            assert!(matches!(of_service(refusal), Refused::ForNow { .. }));
-        }
-        let unknown = of_service(Refusal::UnknownTopic);
-        assert!(matches!(unknown, Refused::ForGood { status: 422, .. }), "{unknown:?}");
     }
 }

@@ -1,5 +1,5 @@
-//! Outboxes: a way in beside the API. Nodes take submits and cancels out of the databases of
-//! applications, which wrote them in their own transactions.
+//! Outboxes: nodes take submits and cancels out of the databases of applications, which wrote them
+//! in their own transactions.
 //!
 //! ```text
 //! user's database                        Punctual's database
@@ -21,11 +21,11 @@
 //! - A cancel never overtakes its submit: rows are read in the order of `seq`, and a wave has at
 //!   most one row of each name.
 //!
-//! `drainer` runs the turns, `waves` puts rows in order, `carrier` carries them out.
+//! `drainer` runs the turns, `rows` carries them out, `waves` puts rows in order.
 
-mod carrier;
 pub mod drainer;
 mod metrics;
+mod rows;
 mod waves;
 
 pub use metrics::OutboxMetrics;

@@ -7,20 +7,20 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use super::carrier::{Carried, Carrier, Stop};
 use super::metrics::OneOutbox;
 use crate::access::PolicyHandle;
 use crate::clock;
 use crate::domain::task::outbox_row::{ClockOffset, OutboxRow};
 use crate::domain::{Monotonic, Throttle};
 use crate::failpoint::{Failpoint, reach};
+use crate::inbound::carrier::{Carried, Carrier, Stop};
 use crate::node::membership::Bulletin;
 use crate::node::requests::service::Service;
 use crate::node::shared::NodeShared;
 use crate::postgres::PostgresSettings;
+use crate::postgres::inbound::{Epoch, InboundStore};
 use crate::postgres::outbox::VERSION;
 use crate::postgres::outbox::source::OutboxSource;
-use crate::postgres::outbox::store::{Epoch, OutboxStore};
 use crate::postgres::tasks::look_up::LookUp;
 use crate::postgres::tasks::names::Names;
 use crate::shutdown::TaskFailure;
@@ -92,7 +92,7 @@ enum Turn {
 impl Drainer {
     pub fn new(parts: DrainerParts) -> Self {
         let node = parts.shared.node;
-        let store = OutboxStore::new(&parts.postgres, node, parts.name_retention);
+        let store = InboundStore::new(&parts.postgres, node, parts.name_retention);
         let carrier = Carrier {
             name: parts.name,
             shared: parts.shared,
@@ -207,7 +207,7 @@ impl Drainer {
         let (ids, seqs): (Vec<Uuid>, Vec<i64>) = keys.into_iter().unzip();
         let until = clock::monotonic().plus(TURN_MAX);
         let Carried { stored, rejected } =
-            self.carrier.carry_out(epoch, rows, offset, until).await?;
+            self.carrier.carry_out_rows(epoch, rows, offset, until).await?;
         // Without an answer the rows may be gone, and then their entries are leftovers.
         let deleted = self.source.delete(&seqs, &rejected).await?;
         reach(Failpoint::OutboxDeleted);

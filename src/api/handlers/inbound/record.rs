@@ -1,0 +1,410 @@
+//! Reads records of intake topics as the requests that they stand for.
+//!
+//! ```text
+//! punctual-topic                       where to publish
+//! punctual-due-at or punctual-delay    when; a delay counts from the timestamp of the record
+//! punctual-op, punctual-name           submit (when absent), replace or cancel; by name
+//! punctual-ttr, punctual-retry         as the members of a task
+//!
+//! scheduler-target-topic, scheduler-epoch, scheduler-target-key    the schedulers of etf1 and Sky
+//! ```
+//!
+//! The key, the value and all other headers are those of the task. A record of the other schedulers
+//! replaces the task with the key of the record as its name, or without a value cancels it.
+
+use serde_json::value::{RawValue, to_raw_value};
+
+use super::{Asked, InboundRequest, Reader, Refused};
+use crate::api::json::times;
+use crate::api::problems::problem::Problem;
+use crate::api::problems::problem_type::ProblemType;
+use crate::api::problems::refusal::FieldOrigin;
+use crate::api::request::fields::refuse_internal;
+use crate::api::request::tracking;
+use crate::domain::task::headers::RESERVED_PREFIX;
+use crate::domain::task::intake_record::IntakeRecord;
+use crate::domain::{Headers, Record, TaskName, Timestamp, TopicName};
+use crate::node::messages::{Draft, Due};
+
+const TOPIC: &str = "punctual-topic";
+const DUE_AT: &str = "punctual-due-at";
+const DELAY: &str = "punctual-delay";
+const NAME: &str = "punctual-name";
+const OPERATION: &str = "punctual-op";
+const TTR: &str = "punctual-ttr";
+const RETRY: &str = "punctual-retry";
+/// The headers that Punctual gives a rejected record. They mean nothing when it comes again.
+const REJECTED_PREFIX: &str = "punctual-rejected-";
+
+const TARGET_TOPIC: &str = "scheduler-target-topic";
+const EPOCH: &str = "scheduler-epoch";
+const TARGET_KEY: &str = "scheduler-target-key";
+
+/// Reads a record.
+pub fn read(record: &IntakeRecord, reader: Reader<'_>) -> Result<InboundRequest, Refused> {
+    reader.permit(asked_by(record))
+}
+
+/// The headers of a record: what to do, and the headers of the task.
+#[derive(Default)]
+struct Given<'a> {
+    topic: Option<&'a str>,
+    due_at: Option<&'a str>,
+    delay: Option<&'a str>,
+    name: Option<&'a str>,
+    operation: Option<&'a str>,
+    ttr: Option<&'a str>,
+    retry: Option<&'a str>,
+    target_topic: Option<&'a str>,
+    epoch: Option<&'a str>,
+    target_key: Option<&'a [u8]>,
+    own: Vec<(&'a str, Option<&'a [u8]>)>,
+}
+
+impl<'a> Given<'a> {
+    fn of(record: &'a IntakeRecord) -> Result<Self, Problem> {
+        let Some(headers) = &record.headers else {
+            return Err(Problem::invalid("headers", "the name of a header is not UTF-8"));
+        };
+        let mut given = Self::default();
+        for (name, value) in headers {
+            given.take(name, value.as_deref())?;
+        }
+        let is_foreign = given.target_topic.is_some() || given.epoch.is_some();
+        let first_own = [(TOPIC, given.topic), (DUE_AT, given.due_at), (DELAY, given.delay)];
+        let both = first_own.into_iter().find(|(_, value)| is_foreign && value.is_some());
+        match both {
+            Some((name, _)) => {
+                let detail = "the record has the headers of another scheduler, too; give the \
+                              headers of one of them";
+                Err(Problem::new(ProblemType::ConflictingFields, detail).at(name))
+            }
+            None => Ok(given),
+        }
+    }
+
+    fn take(&mut self, name: &'a str, value: Option<&'a [u8]>) -> Result<(), Problem> {
+        match name {
+            TOPIC => set(&mut self.topic, TOPIC, value),
+            DUE_AT => set(&mut self.due_at, DUE_AT, value),
+            DELAY => set(&mut self.delay, DELAY, value),
+            NAME => set(&mut self.name, NAME, value),
+            OPERATION => set(&mut self.operation, OPERATION, value),
+            TTR => set(&mut self.ttr, TTR, value),
+            RETRY => set(&mut self.retry, RETRY, value),
+            TARGET_TOPIC => set(&mut self.target_topic, TARGET_TOPIC, value),
+            EPOCH => set(&mut self.epoch, EPOCH, value),
+            TARGET_KEY => {
+                self.target_key = value;
+                Ok(())
+            }
+            _ if name.starts_with(REJECTED_PREFIX) => Ok(()),
+            _ if is_reserved(name) => {
+                let detail = format!(
+                    "an intake topic knows {TOPIC}, {DUE_AT}, {DELAY}, {NAME}, {OPERATION}, \
+                     {TTR} and {RETRY}"
+                );
+                Err(Problem::invalid(name.to_owned(), detail))
+            }
+            _ => {
+                self.own.push((name, value));
+                Ok(())
+            }
+        }
+    }
+}
+
+fn is_reserved(name: &str) -> bool {
+    let prefix = name.as_bytes().get(..RESERVED_PREFIX.len());
+    prefix.is_some_and(|prefix| prefix.eq_ignore_ascii_case(RESERVED_PREFIX.as_bytes()))
+}
+
+fn set<'a>(
+    place: &mut Option<&'a str>,
+    name: &'static str,
+    value: Option<&'a [u8]>,
+) -> Result<(), Problem> {
+    let text = value.and_then(|value| std::str::from_utf8(value).ok());
+    let Some(text) = text else {
+        return Err(Problem::invalid(name, "the value of this header must be text in UTF-8"));
+    };
+    match place.replace(text) {
+        None => Ok(()),
+        Some(_first) => {
+            let detail = "the header is given twice";
+            Err(Problem::new(ProblemType::DuplicateField, detail).at(name))
+        }
+    }
+}
+
+fn asked_by(record: &IntakeRecord) -> Result<Asked, Problem> {
+    let given = Given::of(record)?;
+    if given.target_topic.is_some() || given.epoch.is_some() {
+        return asked_of_scheduler(record, given);
+    }
+    let topic = topic_of(given.topic, TOPIC)?;
+    let name = given.name.map(|name| name_of(name, NAME)).transpose()?;
+    let needed = |name: Option<TaskName>| {
+        let detail = "a replacement and a cancel need the name of the task";
+        name.ok_or_else(|| Problem::new(ProblemType::MissingField, detail).at(NAME))
+    };
+    let draft = |name| draft_of(record, &given, topic.clone(), name);
+    match given.operation {
+        None | Some("submit") => {
+            let (draft, origin) = draft(name)?;
+            Ok(Asked::Submit(draft, origin))
+        }
+        Some("replace") => {
+            let (draft, origin) = draft(Some(needed(name)?))?;
+            Ok(Asked::Replace(draft, origin))
+        }
+        Some("cancel") => Ok(Asked::Cancel(topic.clone(), needed(name)?)),
+        Some("finish" | "fail" | "extend") => {
+            let detail = "an intake topic does not take the answers of consumers yet; use REST: \
+                          POST /v1/tasks/{id}/finish, /fail or /extend";
+            Err(Problem::invalid(OPERATION, detail))
+        }
+        Some(_) => Err(Problem::invalid(OPERATION, "expected submit, replace or cancel")),
+    }
+}
+
+fn draft_of(
+    record: &IntakeRecord,
+    given: &Given<'_>,
+    topic: TopicName,
+    name: Option<TaskName>,
+) -> Result<(Draft, FieldOrigin), Problem> {
+    refuse_internal(&topic, TOPIC)?;
+    let (due_at, origin) = due_of(record, given)?;
+    if record.payload.is_none() && record.key.is_none() {
+        let detail = "a tombstone, a record without a value, needs a key";
+        return Err(Problem::new(ProblemType::MissingField, detail).at("key"));
+    }
+    let ttr = given.ttr.map(|ttr| span(ttr, TTR)).transpose()?;
+    let retry = given.retry.map(|retry| RawValue::from_string(retry.to_owned()));
+    let retry = retry.transpose().map_err(|error| Problem::invalid(RETRY, error.to_string()))?;
+    let tracking = tracking::of(ttr.as_deref(), retry.as_deref(), &topic)?.map(Box::new);
+    let record = Record {
+        topic,
+        key: record.key.clone(),
+        payload: record.payload.clone(),
+        headers: headers_of(given)?,
+    };
+    let draft = Draft { record, name, due: Due::At(due_at), tracking };
+    Ok((draft, FieldOrigin { due: origin, payload: "value" }))
+}
+
+fn due_of(record: &IntakeRecord, given: &Given<'_>) -> Result<(Timestamp, &'static str), Problem> {
+    match (given.due_at, given.delay) {
+        (Some(due_at), None) => {
+            let at = times::due_at_of_parameter(due_at);
+            Ok((at.map_err(|wrong| Problem::invalid(DUE_AT, wrong))?, DUE_AT))
+        }
+        (None, Some(delay)) => {
+            let delay = times::delay(&span(delay, DELAY)?);
+            let delay = delay.map_err(|wrong| Problem::invalid(DELAY, wrong))?;
+            Ok((record.at.plus(delay).ceil_millis(), DELAY))
+        }
+        (None, None) => {
+            let detail = format!("one of {DUE_AT} and {DELAY} is required");
+            Err(Problem::new(ProblemType::MissingField, detail).at(DUE_AT))
+        }
+        (Some(_), Some(_)) => {
+            let detail = format!("give {DUE_AT} or {DELAY}, not both");
+            Err(Problem::new(ProblemType::ConflictingFields, detail).at(DELAY))
+        }
+    }
+}
+
+/// Returns the value of JSON that a span of time is in REST: a number of milliseconds, or text.
+fn span(text: &str, name: &'static str) -> Result<Box<RawValue>, Problem> {
+    let text = text.trim();
+    let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    let number = text.trim_start_matches('0');
+    let value = match is_number {
+        true if number.is_empty() => RawValue::from_string("0".to_owned()),
+        true => RawValue::from_string(number.to_owned()),
+        false => to_raw_value(text),
+    };
+    value.map_err(|error| Problem::invalid(name, error.to_string()))
+}
+
+fn headers_of(given: &Given<'_>) -> Result<Headers, Problem> {
+    Headers::new(given.own.iter().copied())
+        .map_err(|error| Problem::invalid("headers", error.to_string()))
+}
+
+fn topic_of(topic: Option<&str>, name: &'static str) -> Result<TopicName, Problem> {
+    let Some(topic) = topic else {
+        let detail = "the name of the Kafka topic to publish to is required";
+        return Err(Problem::new(ProblemType::MissingField, detail).at(name));
+    };
+    TopicName::new(topic).map_err(|error| Problem::invalid(name, error.to_string()))
+}
+
+fn name_of(text: &str, field: &'static str) -> Result<TaskName, Problem> {
+    TaskName::new(text).map_err(|error| Problem::invalid(field, error.to_string()))
+}
+
+/// Reads a record of another scheduler. Its key is the name of the task.
+fn asked_of_scheduler(record: &IntakeRecord, given: Given<'_>) -> Result<Asked, Problem> {
+    let topic = topic_of(given.target_topic, TARGET_TOPIC)?;
+    refuse_internal(&topic, TARGET_TOPIC)?;
+    let key = record.key.as_deref().and_then(|key| std::str::from_utf8(key).ok());
+    let Some(key) = key else {
+        let detail = "the key is the name of the task, and must be text in UTF-8";
+        return Err(Problem::new(ProblemType::MissingField, detail).at("key"));
+    };
+    let name = name_of(key, "key")?;
+    let Some(payload) = &record.payload else {
+        return Ok(Asked::Cancel(topic, name));
+    };
+    let Some(epoch) = given.epoch else {
+        let detail = "the due time in seconds since the epoch is required";
+        return Err(Problem::new(ProblemType::MissingField, detail).at(EPOCH));
+    };
+    let seconds: Option<i64> = epoch.trim().parse().ok();
+    let millis = seconds.and_then(|seconds| seconds.checked_mul(1000));
+    // These are the checks of a due time in milliseconds.
+    let due_at = match millis.filter(|millis| *millis >= 0) {
+        Some(millis) => times::due_at_of_parameter(&millis.to_string()),
+        None => Err("expected whole seconds since the epoch".to_owned()),
+    };
+    let due_at = due_at.map_err(|wrong| Problem::invalid(EPOCH, wrong))?;
+    let task = Record {
+        topic,
+        key: given.target_key.map(Into::into),
+        payload: Some(payload.clone()),
+        headers: headers_of(&given)?,
+    };
+    let draft = Draft { record: task, name: Some(name), due: Due::At(due_at), tracking: None };
+    Ok(Asked::Replace(draft, FieldOrigin { due: EPOCH, payload: "value" }))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::access::pattern::Pattern;
+    use crate::access::rights::{Rights, Rule};
+    use crate::access::{Action, Caller, Policy};
+    use crate::api::handlers::inbound::caller_of;
+    use crate::domain::task::headers;
+    use crate::domain::task::intake_record::tests::record;
+
+    const NOW: Timestamp = Timestamp::from_micros(1_896_082_200_000_000);
+
+    fn read_as(record: &IntakeRecord, caller: &Caller) -> Result<InboundRequest, Refused> {
+        read(record, Reader { policy: &Policy::open(), caller, arrived_at: Some(NOW) })
+    }
+
+    fn asked(headers: &[(&str, &str)]) -> Result<InboundRequest, Refused> {
+        read_as(&record(7, headers), &caller_of(&Policy::open(), "in").unwrap())
+    }
+
+    #[test]
+    fn a_record_is_the_task_that_its_headers_describe() {
+        let request = asked(&[
+            ("trace", "1"),
+            ("punctual-topic", "orders"),
+            ("punctual-delay", "1s"),
+            ("punctual-name", "order-17"),
+            ("punctual-ttr", "030000"),
+            ("punctual-retry", "{\"attempts_max\": 3}"),
+            ("punctual-rejected-reason", "of an earlier time"),
+            ("trace", "2"),
+        ]);
+        let Ok(InboundRequest::Submit(draft)) = request else { panic!("{request:?}") };
+        let draft = draft.draft();
+        assert_eq!(draft.due, Due::At(Timestamp::from_millis(1_001_000)), "from its timestamp");
+        assert_eq!(draft.name.as_ref().map(TaskName::as_str), Some("order-17"));
+        assert_eq!(draft.record.key.as_deref(), Some(b"k".as_slice()));
+        assert_eq!(draft.record.payload.as_deref(), Some(b"{}".as_slice()));
+        let own: Vec<_> = headers::decode(draft.record.headers.as_bytes()).collect();
+        assert_eq!(own, [("trace", Some(b"1".as_slice())), ("trace", Some(b"2"))]);
+        let tracking = draft.tracking.as_ref().unwrap();
+        assert_eq!(tracking.ttr.as_duration(), Duration::from_secs(30));
+        for due_at in ["1896082200000", "2030-01-31T09:30:00Z"] {
+            let request = asked(&[("punctual-topic", "orders"), ("punctual-due-at", due_at)]);
+            let Ok(InboundRequest::Submit(draft)) = request else { panic!("{request:?}") };
+            assert_eq!(draft.draft().due, Due::At(NOW), "{due_at}");
+        }
+    }
+
+    #[test]
+    fn a_record_of_another_scheduler_replaces_or_cancels_by_its_key() {
+        let headers = [
+            ("scheduler-target-topic", "orders"),
+            ("scheduler-epoch", "1896082200"),
+            ("scheduler-target-key", "target"),
+            ("own", "1"),
+        ];
+        let Ok(InboundRequest::Replace(draft)) = asked(&headers) else { panic!() };
+        let draft = draft.draft();
+        assert_eq!(draft.due, Due::At(NOW));
+        assert_eq!(draft.name.as_ref().map(TaskName::as_str), Some("k"));
+        assert_eq!(draft.record.key.as_deref(), Some(b"target".as_slice()));
+        let own: Vec<_> = headers::decode(draft.record.headers.as_bytes()).collect();
+        assert_eq!(own, [("own", Some(b"1".as_slice()))]);
+        let everybody = caller_of(&Policy::open(), "in").unwrap();
+        let tombstone = IntakeRecord { payload: None, ..record(7, &headers[..1]) };
+        let request = read_as(&tombstone, &everybody);
+        let Ok(InboundRequest::Cancel(permit, name)) = request else { panic!("{request:?}") };
+        assert_eq!((permit.topic().as_str(), name.as_str()), ("orders", "k"));
+        let keyless = IntakeRecord { key: None, ..record(7, &headers) };
+        assert!(read_as(&keyless, &everybody).is_err());
+    }
+
+    #[test]
+    fn a_wrong_record_is_refused_for_good_and_told_the_header() {
+        let due = ("punctual-due-at", "1896082200000");
+        let topic = ("punctual-topic", "orders");
+        for (headers, said) in [
+            (&[due][..], "punctual-topic"),
+            (&[("punctual-topic", "no topic"), due], "punctual-topic"),
+            (&[("punctual-topic", "__consumer_offsets"), due], "internal"),
+            (&[topic], "punctual-due-at"),
+            (&[topic, due, ("punctual-delay", "1s")], "not both"),
+            (&[topic, due, due], "twice"),
+            (&[topic, ("punctual-due-at", "1896082200")], "seconds"),
+            (&[topic, ("punctual-delay", "soon")], "punctual-delay"),
+            (&[topic, due, ("punctual-op", "replace")], "punctual-name"),
+            (&[topic, ("punctual-op", "cancel")], "punctual-name"),
+            (&[topic, due, ("punctual-op", "finish")], "use REST"),
+            (&[topic, due, ("punctual-op", "SUBMIT")], "expected submit"),
+            (&[topic, due, ("punctual-retry", "{}")], "ttr"),
+            (&[topic, due, ("punctual-ttr", "1s"), ("punctual-retry", "{")], "punctual-retry"),
+            (&[topic, due, ("punctual-task-id", "1")], "punctual-task-id"),
+            (&[topic, due, ("scheduler-epoch", "1896082200")], "another scheduler"),
+            (&[("scheduler-target-topic", "orders")], "scheduler-epoch"),
+            (&[("scheduler-target-topic", "o"), ("scheduler-epoch", "-1")], "whole seconds"),
+        ] {
+            match asked(headers) {
+                Err(Refused::ForGood { status: 400, reason }) if reason.contains(said) => {}
+                other => panic!("{headers:?}: {other:?}"),
+            }
+        }
+        let everybody = caller_of(&Policy::open(), "in").unwrap();
+        let unreadable = IntakeRecord { headers: None, ..record(7, &[]) };
+        assert!(matches!(read_as(&unreadable, &everybody), Err(Refused::ForGood { .. })));
+    }
+
+    #[test]
+    fn a_record_has_the_rights_of_its_principal() {
+        let topics = vec![Pattern::new("orders").unwrap()];
+        let rule = Rule { actions: vec![Action::Submit], topics };
+        let caller = Caller::anonymous(Rights::new(&[rule], &[], false));
+        let to = |topic, operation| {
+            let name = ("punctual-name", "n");
+            let when = ("punctual-delay", "1s");
+            record(7, &[("punctual-topic", topic), ("punctual-op", operation), name, when])
+        };
+        assert!(read_as(&to("orders", "submit"), &caller).is_ok());
+        for (topic, operation) in [("mails", "submit"), ("orders", "replace"), ("orders", "cancel")]
+        {
+            let refused = read_as(&to(topic, operation), &caller).unwrap_err();
+            assert!(matches!(refused, Refused::ForGood { status: 403, .. }), "{refused:?}");
+        }
+    }
+}

@@ -1,0 +1,28 @@
+//! Intake topics: nodes take submits and cancels out of topics of Kafka.
+//!
+//! ```text
+//! Kafka                                  Punctual's database
+//! read records of a partition
+//!                                        (refused ones: write them to the rejected topic, and
+//!                                        wait for the acknowledgement)
+//!   run by run:                          begin, move intake_offset from the first record of the
+//!                                        run to behind its last, store the tasks, commit
+//! ```
+//!
+//! - The offset moves only from where the node believes it to be, and only together with the tasks.
+//!   So each record is stored exactly once, whatever dies, and however many nodes believe that the
+//!   partition is theirs.
+//! - A run is a stretch of submits of different names. A replacement or a cancel is a run of its
+//!   own. So records of a partition take effect in their order.
+//! - A record that waits makes its partition wait, and no other.
+//!
+//! `keeper` reads partitions, `turns` carries their records out, `runs` cuts them, `partition` is
+//! the state of one.
+
+pub mod keeper;
+mod metrics;
+mod partition;
+mod runs;
+mod turns;
+
+pub use metrics::IntakeMetrics;

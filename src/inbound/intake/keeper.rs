@@ -1,0 +1,431 @@
+//! Reads those partitions of an intake topic whose shards this node owns.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use az::SaturatingAs as _;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use super::metrics::OneIntake;
+use super::partition::Partition;
+use super::turns::Turns;
+use crate::access::PolicyHandle;
+use crate::clock;
+use crate::domain::{Monotonic, Throttle, TopicName};
+use crate::error_chain::chain;
+use crate::failpoint::{Failpoint, reach};
+use crate::inbound::carrier::{Carrier, Stop};
+use crate::kafka::{IntakeError, IntakeReader, KafkaSettings, ReadFailure, TopicCache};
+use crate::node::membership::Bulletin;
+use crate::node::requests::service::Service;
+use crate::node::shared::NodeShared;
+use crate::postgres::PostgresSettings;
+use crate::postgres::inbound::{InboundStore, Position};
+use crate::postgres::tasks::look_up::LookUp;
+use crate::postgres::tasks::names::Names;
+use crate::shutdown::TaskFailure;
+
+/// The most records of a turn at a partition, and the bytes after which no further one is taken.
+const RECORDS_MAX: usize = 1_000;
+const BYTES_MAX: usize = 8 << 20;
+/// The longest pause between two looks for records. A record that comes ends the pause.
+const IDLE_PAUSE: Duration = Duration::from_millis(100);
+/// The interval of looks for partitions, and for offsets that somebody else has changed.
+const LOOK_INTERVAL: Duration = Duration::from_secs(5);
+/// A topic that was missing for so many looks is another topic when it is there again.
+const MISSING_LOOKS: u32 = 2;
+const MISSING_PAUSE: Duration = Duration::from_secs(1);
+/// The pause after a failure that concerns all partitions, first and longest.
+const PAUSE_MIN: Duration = Duration::from_millis(100);
+const PAUSE_MAX: Duration = Duration::from_secs(5);
+/// The interval of log lines about an intake topic that cannot be read.
+const SAY_EVERY: Duration = Duration::from_secs(60);
+
+/// The parts of a keeper.
+#[derive(Debug)]
+pub struct KeeperParts {
+    /// The topic. Its principal has the same name.
+    pub topic: TopicName,
+    pub rejected_topic: TopicName,
+    /// A rejected record is dropped when there is no rejected topic.
+    pub skips: bool,
+    pub kafka: KafkaSettings,
+    pub topics: TopicCache,
+    pub postgres: PostgresSettings,
+    pub name_retention: Duration,
+    pub shared: Arc<NodeShared>,
+    pub service: Service,
+    pub policy: PolicyHandle,
+    pub names: Arc<Names>,
+    pub look_up: Arc<LookUp>,
+    pub bulletin: watch::Receiver<Bulletin>,
+    pub metrics: OneIntake,
+    pub draining: CancellationToken,
+}
+
+/// Reads one intake topic.
+#[derive(Debug)]
+pub struct IntakeKeeper {
+    turns: Turns,
+    topic: TopicName,
+    kafka: KafkaSettings,
+    bulletin: watch::Receiver<Bulletin>,
+    metrics: OneIntake,
+    draining: CancellationToken,
+    /// `None` before the first look, and when the next look needs a new one.
+    reader: Option<IntakeReader>,
+    partitions: BTreeMap<i32, Partition>,
+    partition_count: i32,
+    looked_at: Option<Monotonic>,
+    /// The next look must come now: a position may have changed.
+    is_stale: bool,
+    /// Partitions must be assigned again, although no position has changed.
+    is_unassigned: bool,
+    missing_looks: u32,
+    waits_since: Option<Monotonic>,
+    said: Throttle,
+}
+
+fn stop_of(error: &IntakeError) -> Stop {
+    Stop::later(error.to_string())
+}
+
+impl IntakeKeeper {
+    pub fn new(parts: KeeperParts) -> Self {
+        let store = InboundStore::new(&parts.postgres, parts.shared.node, parts.name_retention);
+        let carrier = Carrier {
+            name: parts.topic.as_str().to_owned(),
+            shared: parts.shared,
+            service: parts.service,
+            policy: parts.policy,
+            names: parts.names,
+            look_up: parts.look_up,
+            store,
+        };
+        let turns = Turns {
+            carrier,
+            kafka: parts.kafka.clone(),
+            topics: parts.topics,
+            intake: parts.topic.clone(),
+            rejected_topic: parts.rejected_topic,
+            skips: parts.skips,
+            metrics: parts.metrics.clone(),
+            producer: None,
+        };
+        Self {
+            turns,
+            topic: parts.topic,
+            kafka: parts.kafka,
+            bulletin: parts.bulletin,
+            metrics: parts.metrics,
+            draining: parts.draining,
+            reader: None,
+            partitions: BTreeMap::new(),
+            partition_count: 0,
+            looked_at: None,
+            is_stale: true,
+            is_unassigned: true,
+            missing_looks: 0,
+            waits_since: None,
+            said: Throttle::new(SAY_EVERY),
+        }
+    }
+
+    /// Reads until the node drains. A failure of a server is waited for.
+    pub async fn run(mut self) -> Result<(), TaskFailure> {
+        let mut pause = Duration::ZERO;
+        let mut failed_pause = PAUSE_MIN;
+        let mut is_failing = false;
+        loop {
+            let draining = self.draining.clone();
+            tokio::select! {
+                biased;
+                () = draining.cancelled() => break,
+                () = self.record_comes(), if !is_failing => {}
+                () = clock::sleep(pause) => {}
+            }
+            // The future is on the heap, because a round is large.
+            match Box::pin(self.round()).await {
+                Ok(has_more) => {
+                    (failed_pause, is_failing, self.waits_since) = (PAUSE_MIN, false, None);
+                    pause = if has_more { Duration::ZERO } else { IDLE_PAUSE };
+                }
+                Err(stop) => {
+                    self.waits_since.get_or_insert(clock::monotonic());
+                    self.is_stale = true;
+                    self.say(None, &stop);
+                    is_failing = true;
+                    pause = failed_pause;
+                    failed_pause = (failed_pause * 2).min(PAUSE_MAX);
+                }
+            }
+            self.show();
+        }
+        if let Some(reader) = self.reader.take() {
+            reader.close().await;
+        }
+        Ok(())
+    }
+
+    async fn record_comes(&self) {
+        match &self.reader {
+            Some(reader) => reader.wait().await,
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Gives each partition a turn. Returns true when there may be more records.
+    async fn round(&mut self) -> Result<bool, Stop> {
+        self.look().await?;
+        let numbers: Vec<i32> = self.partitions.keys().copied().collect();
+        let mut has_more = false;
+        for number in numbers {
+            if self.draining.is_cancelled() {
+                break;
+            }
+            has_more |= self.turn(number).await?;
+        }
+        Ok(has_more)
+    }
+
+    async fn turn(&mut self, number: i32) -> Result<bool, Stop> {
+        let (Some(partition), Some(reader)) =
+            (self.partitions.get_mut(&number), self.reader.as_mut())
+        else {
+            return Ok(false);
+        };
+        if !partition.pause_at(clock::monotonic()).is_zero() {
+            return Ok(false);
+        }
+        let mut failure = None;
+        if partition.records.is_empty() {
+            let limits = (RECORDS_MAX, BYTES_MAX);
+            failure = reader.take(number, &mut partition.records, limits).err();
+            partition.drop_done();
+        }
+        let has_records = !partition.records.is_empty();
+        if has_records {
+            reach(Failpoint::IntakeRead);
+            if let Err(stop) = Box::pin(self.turns.carry_out(partition)).await {
+                partition.failed();
+                self.is_stale |= matches!(stop, Stop::NewEpoch { .. });
+                self.say(Some(number), &stop);
+                return Ok(false);
+            }
+            partition.succeeded();
+        }
+        match failure {
+            None => {}
+            Some(ReadFailure::OutOfRange) => self.leave_gap(number).await?,
+            Some(ReadFailure::Refused { reason }) => {
+                if let Some(partition) = self.partitions.get_mut(&number) {
+                    partition.failed();
+                }
+                self.is_unassigned = true;
+                self.say(Some(number), &Stop::later(reason));
+            }
+        }
+        Ok(has_records)
+    }
+
+    /// Looks for partitions and their offsets when it is time, or when something may have changed.
+    async fn look(&mut self) -> Result<(), Stop> {
+        let now = clock::monotonic();
+        let is_time = self.looked_at.is_none_or(|at| now.since(at) >= LOOK_INTERVAL);
+        let is_moved = self.bulletin.has_changed().unwrap_or(false);
+        if !is_time && !is_moved && !self.is_stale && !self.is_unassigned {
+            return Ok(());
+        }
+        if self.reader.as_ref().is_none_or(|reader| reader.is_outdated(&self.kafka)) {
+            let made = IntakeReader::new(&self.kafka, &self.topic);
+            let made = made.map_err(|error| Stop::later(chain(&error)))?;
+            if let Some(former) = self.reader.replace(made) {
+                former.close().await;
+            }
+            self.is_unassigned = true;
+        }
+        let mine: BTreeSet<i32> = {
+            let count = if is_time { self.count_partitions().await? } else { self.partition_count };
+            self.partition_count = count;
+            let bulletin = self.bulletin.borrow_and_update();
+            let shards = self.turns.carrier.shared.cluster.shards;
+            let shard_of = |number: &i32| {
+                shards.slot_of("intake", format!("{}/{number}", self.topic).as_bytes()).0
+            };
+            (0..count).filter(|number| bulletin.mine.contains(&shard_of(number))).collect()
+        };
+        self.is_stale = false;
+        if let Err(stop) = self.take_positions(&mine).await {
+            self.is_stale = true;
+            return Err(stop);
+        }
+        self.missing_looks = 0;
+        if is_time {
+            self.looked_at = Some(now);
+        }
+        Ok(())
+    }
+
+    async fn count_partitions(&mut self) -> Result<i32, Stop> {
+        let Some(reader) = &self.reader else { return Ok(self.partition_count) };
+        match reader.partition_count().await {
+            Ok(Some(count)) => Ok(count),
+            Ok(None) => {
+                self.missing_looks = self.missing_looks.saturating_add(1);
+                self.is_unassigned = true;
+                clock::sleep(MISSING_PAUSE).await;
+                Err(Stop::later("Kafka has no topic of this name"))
+            }
+            // Records that were read go on.
+            Err(_unanswered) if !self.partitions.is_empty() => Ok(self.partition_count),
+            Err(error) => Err(stop_of(&error)),
+        }
+    }
+
+    /// Reads the positions of the partitions `mine`, and has those partitions read.
+    async fn take_positions(&mut self, mine: &BTreeSet<i32>) -> Result<(), Stop> {
+        let numbers: Vec<i32> = mine.iter().copied().collect();
+        let mut positions = self.positions(&numbers).await?;
+        if self.missing_looks >= MISSING_LOOKS {
+            for (number, position) in &positions {
+                self.leave_former_topic(*number, *position).await?;
+            }
+            positions = self.positions(&numbers).await?;
+        }
+        let before: BTreeSet<i32> = self.partitions.keys().copied().collect();
+        self.partitions.retain(|number, _| mine.contains(number));
+        let mut is_changed = before != *mine;
+        if is_changed {
+            // A partition that waited may be another node's now.
+            self.metrics.rejected_topic_missing.set(0);
+        }
+        for (number, position) in positions {
+            match self.partitions.get_mut(&number) {
+                Some(partition) if partition.hold.position == position => {}
+                Some(partition) => {
+                    partition.set(position);
+                    is_changed = true;
+                }
+                None => {
+                    let partition = Partition::new(&self.topic, number, position);
+                    self.partitions.insert(number, partition);
+                }
+            }
+        }
+        if !is_changed && !self.is_unassigned {
+            return Ok(());
+        }
+        let Some(reader) = &mut self.reader else { return Ok(()) };
+        let from = self.partitions.iter().map(|(number, partition)| {
+            let read_to = partition.records.back().map(|record| record.offset.saturating_add(1));
+            (*number, read_to.unwrap_or(partition.hold.position.next))
+        });
+        self.is_unassigned = true;
+        reader.assign(&from.collect()).map_err(|error| stop_of(&error))?;
+        self.is_unassigned = false;
+        let partitions = self.partitions.len();
+        tracing::info!(intake = %self.topic, partitions, "reading an intake topic");
+        Ok(())
+    }
+
+    /// Returns the positions of partitions. A new partition begins with its first record.
+    async fn positions(&mut self, numbers: &[i32]) -> Result<BTreeMap<i32, Position>, Stop> {
+        let store = &mut self.turns.carrier.store;
+        let positions = store.positions(&self.topic, numbers).await?;
+        let mut first = BTreeMap::new();
+        for number in numbers.iter().filter(|number| !positions.contains_key(number)) {
+            let Some(reader) = &self.reader else { break };
+            let bounds = reader.bounds(*number).await.map_err(|error| stop_of(&error))?;
+            first.insert(*number, bounds.first);
+        }
+        if first.is_empty() {
+            return Ok(positions);
+        }
+        store.begin_partitions(&self.topic, &first).await?;
+        Ok(store.positions(&self.topic, numbers).await?)
+    }
+
+    /// Goes on where the log has records, when it has no record at the offset any more.
+    async fn leave_gap(&mut self, number: i32) -> Result<(), Stop> {
+        self.is_unassigned = true;
+        let (Some(partition), Some(reader)) = (self.partitions.get(&number), &self.reader) else {
+            return Ok(());
+        };
+        let position = partition.hold.position;
+        let bounds = reader.bounds(number).await.map_err(|error| stop_of(&error))?;
+        if (bounds.first..=bounds.end).contains(&position.next) {
+            return Ok(());
+        }
+        if position.next < bounds.first {
+            let lost = bounds.first.saturating_sub(position.next);
+            self.metrics.lost.inc_by(lost.unsigned_abs());
+            let what = "records were deleted before they were read";
+            return self.go_on_at(number, position, (bounds.first, what)).await;
+        }
+        // The log was cut, or it is another topic: its newer records were not read.
+        let newer = match position.newest_at {
+            Some(at) => reader.first_after(number, at).await.map_err(|error| stop_of(&error))?,
+            None => Some(bounds.first),
+        };
+        let next = newer.unwrap_or(bounds.end).min(bounds.end);
+        let what = "the log ends before the next record: it was cut, or the topic made anew";
+        self.go_on_at(number, position, (next, what)).await
+    }
+
+    /// Goes back to the first record of a topic that was deleted and made anew. It is newer than
+    /// all records that were stored.
+    async fn leave_former_topic(&mut self, number: i32, position: Position) -> Result<(), Stop> {
+        let (Some(reader), Some(at)) = (&self.reader, position.newest_at) else { return Ok(()) };
+        // The end is asked for first: records that come meanwhile are newer, and found.
+        let bounds = reader.bounds(number).await.map_err(|error| stop_of(&error))?;
+        let newer = reader.first_after(number, at).await.map_err(|error| stop_of(&error))?;
+        let next = newer.unwrap_or(bounds.end);
+        if next >= position.next {
+            return Ok(());
+        }
+        self.go_on_at(number, position, (next, "the topic was deleted and made anew")).await
+    }
+
+    async fn go_on_at(
+        &mut self,
+        number: i32,
+        position: Position,
+        (next, what): (i64, &str),
+    ) -> Result<(), Stop> {
+        let hold = Partition::new(&self.topic, number, position).hold;
+        let is_set = self.turns.carrier.store.set_offset(&hold, next).await?;
+        (self.is_stale, self.is_unassigned) = (true, true);
+        if is_set {
+            self.metrics.resets.inc();
+            let (intake, from, to) = (&self.topic, position.next, next);
+            tracing::error!(%intake, partition = number, from, to, "{what}; going on elsewhere");
+        }
+        Ok(())
+    }
+
+    fn say(&mut self, partition: Option<i32>, stop: &Stop) {
+        self.metrics.failures.inc();
+        let (intake, reason) = (&self.topic, stop.reason());
+        if self.said.lets_through(clock::monotonic()) {
+            tracing::warn!(%intake, partition, reason, "an intake topic waits; trying again");
+        } else {
+            tracing::debug!(%intake, partition, reason, "an intake topic waits; trying again");
+        }
+    }
+
+    fn show(&self) {
+        let now = clock::monotonic();
+        let ends = self.reader.as_ref().map(IntakeReader::ends).unwrap_or_default();
+        let lag_of = |(number, partition): (&i32, &Partition)| {
+            let end = ends.get(number).copied().unwrap_or(0);
+            end.saturating_sub(partition.hold.position.next).max(0)
+        };
+        self.metrics.lag.set(self.partitions.iter().map(lag_of).fold(0, i64::saturating_add));
+        self.metrics.partitions.set(self.partitions.len().saturating_as::<i64>());
+        let own = self.waits_since.map(|since| now.since(since)).unwrap_or_default();
+        let longest = self.partitions.values().map(|partition| partition.waits_for(now)).max();
+        self.metrics.waits.set(longest.unwrap_or_default().max(own).as_secs_f64());
+    }
+}

@@ -1,0 +1,115 @@
+//! Carries out the rows of a turn: skips those that are stored, checks the others, and stores their
+//! tasks in waves.
+
+use uuid::Uuid;
+
+use super::waves;
+use crate::access::{Caller, Policy};
+use crate::api::inbound::{InboundRequest, Reader, row};
+use crate::clock;
+use crate::domain::Monotonic;
+use crate::domain::task::outbox_row::{ClockOffset, OutboxRow, RejectedRow};
+use crate::failpoint::{Failpoint, reach};
+use crate::inbound::carrier::{Carried, Carrier, Change, Item, NewItem, Stop};
+use crate::postgres::inbound::{Epoch, Hold, ItemKey};
+
+impl Carrier {
+    /// Carries out rows in their order. No piece of work begins after `until`.
+    pub async fn carry_out_rows(
+        &mut self,
+        epoch: Epoch,
+        rows: Vec<OutboxRow>,
+        offset: ClockOffset,
+        until: Monotonic,
+    ) -> Result<Carried, Stop> {
+        let policy = self.policy.current();
+        let caller = self.caller(&policy)?;
+        let mut carried = Carried::default();
+        let rows = self.unseen(epoch, rows, &mut carried).await?;
+        let items = self.checked_rows(rows, (&policy, &caller), offset, &mut carried).await?;
+        for wave in waves::divide(items, Item::name) {
+            self.store_wave(&mut Hold::Rows(epoch), wave, until, &mut carried).await?;
+            reach(Failpoint::OutboxStored);
+        }
+        Ok(carried)
+    }
+
+    /// Returns the rows that are not stored yet.
+    async fn unseen(
+        &mut self,
+        epoch: Epoch,
+        rows: Vec<OutboxRow>,
+        carried: &mut Carried,
+    ) -> Result<Vec<OutboxRow>, Stop> {
+        let ids: Vec<Uuid> = rows.iter().map(|row| row.id).collect();
+        let mut taken = self.store.seen(epoch, &ids).await?;
+        let mut unseen = Vec::with_capacity(rows.len());
+        for row in rows {
+            match taken.get(&row.id) {
+                Some(seq) if *seq == row.seq => {}
+                Some(seq) => {
+                    let reason = format!("id: the row {seq} has the same id");
+                    carried.rejected.push(RejectedRow { seq: row.seq, status: 400, reason });
+                }
+                None => {
+                    taken.insert(row.id, row.seq);
+                    unseen.push(row);
+                }
+            }
+        }
+        Ok(unseen)
+    }
+
+    /// Checks rows as REST checks requests. Refused rows are kept apart.
+    async fn checked_rows(
+        &self,
+        rows: Vec<OutboxRow>,
+        (policy, caller): (&Policy, &Caller),
+        offset: ClockOffset,
+        carried: &mut Carried,
+    ) -> Result<Vec<Item>, Stop> {
+        let reader = Reader { policy, caller, arrived_at: self.service.arrival() };
+        let mut requests = Vec::with_capacity(rows.len());
+        for row in rows {
+            let key = ItemKey { id: row.id, seq: row.seq };
+            match row::read(&row, row.due_at(offset), reader) {
+                Ok(request) => requests.push((key, request)),
+                Err(refused) => carried.refuse(key, refused)?,
+            }
+        }
+        let drafts = requests.iter().map(|(_key, request)| request);
+        self.charge(caller, drafts.filter_map(InboundRequest::draft))?;
+        let mut items = Vec::with_capacity(requests.len());
+        for (key, request) in requests {
+            match self.change_of(request, reader.arrived_at).await {
+                Ok(change) => items.push(Item { key, change }),
+                Err(refused) => carried.refuse(key, refused)?,
+            }
+        }
+        Ok(items)
+    }
+
+    async fn store_wave(
+        &mut self,
+        hold: &mut Hold,
+        wave: Vec<Item>,
+        until: Monotonic,
+        carried: &mut Carried,
+    ) -> Result<(), Stop> {
+        let (mut submits, mut others) = (Vec::new(), Vec::new());
+        for Item { key, change } in wave {
+            match change {
+                Change::Submit(task) => submits.push(NewItem { key, task }),
+                change => others.push(Item { key, change }),
+            }
+        }
+        self.submit(hold, submits, carried).await?;
+        for item in others {
+            if clock::monotonic() >= until {
+                return Err(Stop::later("the turn takes too long; the next one goes on"));
+            }
+            self.store_one(hold, item, carried).await?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,343 @@
+//! Reads an intake topic: those partitions that the node is to read, from the offsets that it
+//! gives. There is no consumer group: offsets are kept elsewhere.
+//!
+//! Memory is bounded: the client keeps [`QUEUED_KIB_MAX`] of each partition, and at most one fetch
+//! more. Nothing here blocks, except the questions, which run on threads for blocking work.
+
+pub(super) mod rejects;
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use rdkafka::client::ClientContext;
+use rdkafka::config::RDKafkaLogLevel;
+use rdkafka::consumer::base_consumer::PartitionQueue;
+use rdkafka::consumer::{BaseConsumer, Consumer as _, ConsumerContext};
+use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
+use rdkafka::message::{BorrowedMessage, Headers as _, Message as _};
+use rdkafka::statistics::Statistics;
+use rdkafka::{Offset, Timestamp as RecordTime, TopicPartitionList};
+use thiserror::Error;
+use tokio::sync::Notify;
+
+use super::context::tells_of_a_lost_leader;
+use super::{ClientError, KafkaSettings};
+use crate::domain::task::intake_record::IntakeRecord;
+use crate::domain::{Timestamp, TopicName};
+
+/// The deadline of one question to Kafka.
+const DEADLINE: Duration = Duration::from_secs(3);
+/// KiB and records of one partition that the client keeps ready. A fetch that was begun before is
+/// kept, too.
+const QUEUED_KIB_MAX: &str = "4096";
+const QUEUED_RECORDS_MIN: &str = "10000";
+
+/// The reason why a question about an intake topic has no answer.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+pub enum IntakeError {
+    #[error("cannot ask Kafka about the topic {topic}: {reason}")]
+    Unanswered { topic: TopicName, reason: String },
+}
+
+/// The reason why no record of a partition can be read.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum ReadFailure {
+    /// The log has no such offset. The partition is not read until it is assigned again.
+    OutOfRange,
+    /// Kafka refuses: a right is missing, or the topic.
+    Refused { reason: String },
+}
+
+/// The offsets of a log: the first, and the one after the last that a consumer may read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LogBounds {
+    pub first: i64,
+    pub end: i64,
+}
+
+/// Reads partitions of one topic.
+pub struct IntakeReader {
+    consumer: Arc<BaseConsumer<IntakeContext>>,
+    topic: TopicName,
+    queues: BTreeMap<i32, PartitionQueue<IntakeContext>>,
+    /// Records that came before their partition had its queue.
+    early: HashMap<i32, VecDeque<IntakeRecord>>,
+    wake: Arc<Notify>,
+    properties: u64,
+}
+
+impl fmt::Debug for IntakeReader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("IntakeReader").field("topic", &self.topic).finish_non_exhaustive()
+    }
+}
+
+impl IntakeReader {
+    /// Makes a reader, which reads nothing yet. It connects in the background.
+    pub fn new(settings: &KafkaSettings, topic: &TopicName) -> Result<Self, ClientError> {
+        let properties = settings.properties.version();
+        let mut config = settings.consumer_config();
+        config
+            // The line about a lost leader is one of these.
+            .set_log_level(RDKafkaLogLevel::Info)
+            // librdkafka assigns partitions only to a member of a group. It never joins one.
+            .set("group.id", "punctual-intake")
+            .set("enable.auto.commit", "false")
+            .set("enable.auto.offset.store", "false")
+            .set("auto.offset.reset", "error")
+            .set("isolation.level", "read_committed")
+            .set("queued.max.messages.kbytes", QUEUED_KIB_MAX)
+            .set("queued.min.messages", QUEUED_RECORDS_MIN)
+            // The default, a second without a fetch after the queue was full, halves the rate.
+            .set("fetch.queue.backoff.ms", "20")
+            .set("statistics.interval.ms", "2000");
+        let context = IntakeContext {
+            topic: topic.clone(),
+            ends: Mutex::default(),
+            is_stuck: AtomicBool::new(false),
+        };
+        let create = |source| ClientError::Create { what: "Kafka consumer", source };
+        let consumer = config.create_with_context(context).map_err(create)?;
+        Ok(Self {
+            consumer: Arc::new(consumer),
+            topic: topic.clone(),
+            queues: BTreeMap::new(),
+            early: HashMap::new(),
+            wake: Arc::default(),
+            properties,
+        })
+    }
+
+    /// Returns true when another reader must take the place of this one: the operator's properties
+    /// have changed since it was made, or it cannot read some partition any more.
+    pub fn is_outdated(&self, settings: &KafkaSettings) -> bool {
+        let is_stuck = self.consumer.context().is_stuck.load(Ordering::Relaxed);
+        is_stuck || self.properties != settings.properties.version()
+    }
+
+    /// Reads these partitions from these offsets on, and no others.
+    pub fn assign(&mut self, from: &BTreeMap<i32, i64>) -> Result<(), IntakeError> {
+        self.queues.clear();
+        self.early.clear();
+        let mut list = TopicPartitionList::new();
+        for (partition, offset) in from {
+            let offset = Offset::Offset(*offset);
+            let added = list.add_partition_offset(self.topic.as_str(), *partition, offset);
+            added.map_err(|error| self.unanswered(&error))?;
+        }
+        self.consumer.assign(&list).map_err(|error| self.unanswered(&error))?;
+        for partition in from.keys() {
+            let queue = self.consumer.split_partition_queue(self.topic.as_str(), *partition);
+            let Some(mut queue) = queue else {
+                let reason = format!("the client has no queue for the partition {partition}");
+                return Err(IntakeError::Unanswered { topic: self.topic.clone(), reason });
+            };
+            let wake = Arc::clone(&self.wake);
+            queue.set_nonempty_callback(move || wake.notify_one());
+            self.queues.insert(*partition, queue);
+        }
+        Ok(())
+    }
+
+    /// Waits until a record has come since the last call.
+    pub async fn wait(&self) {
+        self.wake.notified().await;
+    }
+
+    /// Takes records of a partition that are there, in their order: up to `count_max`, and no more
+    /// after `bytes_max`. Records may have been taken before a failure.
+    pub fn take(
+        &mut self,
+        partition: i32,
+        records: &mut VecDeque<IntakeRecord>,
+        (count_max, bytes_max): (usize, usize),
+    ) -> Result<(), ReadFailure> {
+        self.serve();
+        let mut bytes: usize = records.iter().map(IntakeRecord::bytes).sum();
+        while records.len() < count_max && bytes < bytes_max {
+            let record = match self.early.get_mut(&partition).and_then(VecDeque::pop_front) {
+                Some(record) => Some(record),
+                None => self.next(partition)?,
+            };
+            let Some(record) = record else { return Ok(()) };
+            bytes = bytes.saturating_add(record.bytes());
+            records.push_back(record);
+        }
+        Ok(())
+    }
+
+    fn next(&self, partition: i32) -> Result<Option<IntakeRecord>, ReadFailure> {
+        let Some(queue) = self.queues.get(&partition) else { return Ok(None) };
+        match queue.poll(Duration::ZERO) {
+            None => Ok(None),
+            Some(Ok(message)) => Ok(Some(record_of(&message))),
+            Some(Err(error)) => match error.rdkafka_error_code() {
+                Some(Code::AutoOffsetReset | Code::OffsetOutOfRange) => {
+                    Err(ReadFailure::OutOfRange)
+                }
+                Some(
+                    code @ (Code::TopicAuthorizationFailed
+                    | Code::UnknownTopicOrPartition
+                    | Code::UnknownTopic
+                    | Code::UnknownTopicId
+                    | Code::UnknownPartition),
+                ) => Err(ReadFailure::Refused { reason: code.to_string() }),
+                // The client goes on by itself.
+                _ => {
+                    tracing::debug!(topic = %self.topic, partition, %error, "reading an intake");
+                    Ok(None)
+                }
+            },
+        }
+    }
+
+    /// Serves the client's events, and puts records aside that came before their queue.
+    fn serve(&mut self) {
+        let Self { consumer, early, topic, .. } = self;
+        while let Some(polled) = consumer.poll(Duration::ZERO) {
+            match polled {
+                Ok(message) => {
+                    early.entry(message.partition()).or_default().push_back(record_of(&message));
+                }
+                Err(error) => tracing::debug!(%topic, %error, "the reader of an intake"),
+            }
+        }
+    }
+
+    /// Returns the ends of the partitions that are being read, as of about two seconds ago. The
+    /// records of open transactions are behind them.
+    pub fn ends(&self) -> HashMap<i32, i64> {
+        self.consumer.context().ends.lock().clone()
+    }
+
+    /// Returns the number of partitions. `None` when there is no such topic.
+    pub async fn partition_count(&self) -> Result<Option<i32>, IntakeError> {
+        let topic = self.topic.clone();
+        let ask = move |consumer: &BaseConsumer<IntakeContext>| {
+            let metadata = consumer.fetch_metadata(Some(topic.as_str()), DEADLINE)?;
+            let Some(found) = metadata.topics().first() else { return Ok(None) };
+            match found.error().map(Code::from) {
+                None => Ok(i32::try_from(found.partitions().len()).ok()),
+                Some(Code::UnknownTopicOrPartition | Code::UnknownTopic) => Ok(None),
+                Some(code) => Err(KafkaError::MetadataFetch(code)),
+            }
+        };
+        self.ask(ask).await
+    }
+
+    pub async fn bounds(&self, partition: i32) -> Result<LogBounds, IntakeError> {
+        let topic = self.topic.clone();
+        let ask = move |consumer: &BaseConsumer<IntakeContext>| {
+            let (first, end) = consumer.fetch_watermarks(topic.as_str(), partition, DEADLINE)?;
+            Ok(LogBounds { first, end })
+        };
+        self.ask(ask).await
+    }
+
+    /// Returns the offset of the first record with a later timestamp than `at`.
+    pub async fn first_after(
+        &self,
+        partition: i32,
+        at: Timestamp,
+    ) -> Result<Option<i64>, IntakeError> {
+        let topic = self.topic.clone();
+        let ask = move |consumer: &BaseConsumer<IntakeContext>| {
+            let mut list = TopicPartitionList::new();
+            let time = Offset::Offset(at.as_millis().saturating_add(1));
+            list.add_partition_offset(topic.as_str(), partition, time)?;
+            let found = consumer.offsets_for_times(list, DEADLINE)?;
+            let found = found.find_partition(topic.as_str(), partition);
+            match found.as_ref().map(|element| (element.error(), element.offset())) {
+                Some((Ok(()), Offset::Offset(offset))) => Ok(Some(offset)),
+                Some((Err(error), _)) => Err(error),
+                Some((Ok(()), _)) | None => Ok(None),
+            }
+        };
+        self.ask(ask).await
+    }
+
+    async fn ask<T: Send + 'static>(
+        &self,
+        ask: impl FnOnce(&BaseConsumer<IntakeContext>) -> Result<T, KafkaError> + Send + 'static,
+    ) -> Result<T, IntakeError> {
+        let consumer = Arc::clone(&self.consumer);
+        match tokio::task::spawn_blocking(move || ask(&consumer)).await {
+            Ok(Ok(answer)) => Ok(answer),
+            Ok(Err(error)) => Err(self.unanswered(&error)),
+            Err(_panicked) => {
+                let reason = "the question panicked".to_owned();
+                Err(IntakeError::Unanswered { topic: self.topic.clone(), reason })
+            }
+        }
+    }
+
+    fn unanswered(&self, error: &KafkaError) -> IntakeError {
+        IntakeError::Unanswered { topic: self.topic.clone(), reason: error.to_string() }
+    }
+
+    /// Ends the reader, away from the async threads.
+    pub async fn close(self) {
+        if tokio::task::spawn_blocking(move || drop(self)).await.is_err() {
+            tracing::warn!("the reader of an intake topic did not close cleanly");
+        }
+    }
+}
+
+fn record_of(message: &BorrowedMessage<'_>) -> IntakeRecord {
+    let millis = match message.timestamp() {
+        RecordTime::CreateTime(millis) | RecordTime::LogAppendTime(millis) => millis.max(0),
+        RecordTime::NotAvailable => 0,
+    };
+    IntakeRecord {
+        offset: message.offset(),
+        at: Timestamp::from_millis(millis),
+        key: message.key().map(Into::into),
+        payload: message.payload().map(Into::into),
+        // The library panics at a name that is not UTF-8, and any producer may write one.
+        headers: catch_unwind(AssertUnwindSafe(|| headers_of(message))).ok(),
+    }
+}
+
+fn headers_of(message: &BorrowedMessage<'_>) -> Vec<(String, Option<Box<[u8]>>)> {
+    let headers = message.headers().map(|headers| {
+        headers.iter().map(|header| (header.key.to_owned(), header.value.map(Into::into))).collect()
+    });
+    headers.unwrap_or_default()
+}
+
+/// The callbacks of a consumer.
+struct IntakeContext {
+    topic: TopicName,
+    /// The ends of the partitions, from the statistics.
+    ends: Mutex<HashMap<i32, i64>>,
+    /// Set when librdkafka has lost track of a partition for good.
+    is_stuck: AtomicBool,
+}
+
+impl ClientContext for IntakeContext {
+    fn log(&self, _level: RDKafkaLogLevel, facility: &str, line: &str) {
+        if tells_of_a_lost_leader(facility, line) {
+            self.is_stuck.store(true, Ordering::Relaxed);
+        }
+        // A broker that is away is told by the contact to Kafka.
+        tracing::debug!(target: "librdkafka", topic = %self.topic, facility, "{line}");
+    }
+
+    fn error(&self, error: KafkaError, reason: &str) {
+        tracing::debug!(target: "librdkafka", topic = %self.topic, reason, "{error}");
+    }
+
+    fn stats(&self, statistics: Statistics) {
+        let Some(topic) = statistics.topics.get(self.topic.as_str()) else { return };
+        let known = topic.partitions.iter().filter(|(_, partition)| partition.ls_offset >= 0);
+        *self.ends.lock() =
+            known.map(|(number, partition)| (*number, partition.ls_offset)).collect();
+    }
+}
+
+impl ConsumerContext for IntakeContext {}

@@ -1,0 +1,306 @@
+//! Stores the requests that do not come over REST, in Punctual's database: those of rows of
+//! outboxes, and those of records of intake topics.
+//!
+//! Each transaction begins with a [`Hold`], which fails when its items are stored already. So an
+//! item that is read again, for whatever reason, is not stored again. `entries` keeps the rows of
+//! outboxes that are stored, `offsets` the places in intake topics.
+
+pub mod entries;
+pub mod offsets;
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use sqlx::postgres::{PgConnection, Postgres};
+use sqlx::{Connection as _, Transaction};
+use thiserror::Error;
+use uuid::Uuid;
+
+use crate::domain::{
+    NewTask, NodeId, Precondition, PrincipalId, TaskId, TaskName, Timestamp, TopicName,
+};
+use crate::postgres::connection::ConnectionPurpose;
+use crate::postgres::tasks::names::NameEntry;
+use crate::postgres::tasks::replace::withdraw::{Withdrawal, withdraw};
+use crate::postgres::tasks::replace::{NameChange, Replacement};
+use crate::postgres::tasks::submit::{self, Group};
+use crate::postgres::tasks::submit_named::{self, NamedGroup};
+use crate::postgres::{Connection, PostgresError, PostgresSettings};
+
+/// A lock must not delay the items for long: the turn is repeated. Plans as for replacements.
+const PURPOSE: ConnectionPurpose = ConnectionPurpose {
+    name: "inbound store",
+    deadline: Duration::from_secs(10),
+    settings: &[("plan_cache_mode", "force_custom_plan")],
+};
+
+/// The proof that a transaction needs to store items. It lets each item be stored once.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Hold {
+    /// Rows of an outbox: the epoch is the last one, and no row has an entry in `outbox_seen`.
+    Rows(Epoch),
+    /// Records of a partition: the table has this offset. The transaction moves it behind the last
+    /// of its records.
+    Records(OffsetHold),
+}
+
+/// An epoch of an outbox: the right to store its rows, until another node takes the next one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Epoch {
+    pub outbox: Uuid,
+    pub number: i64,
+}
+
+/// The place in a partition of an intake topic.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct OffsetHold {
+    pub topic: TopicName,
+    pub partition: i32,
+    pub position: Position,
+    /// The highest timestamp of the records that were read.
+    pub read_at: Timestamp,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Position {
+    pub generation: i64,
+    /// The offset of the next record.
+    pub next: i64,
+    /// The highest timestamp of the records before `next`.
+    pub newest_at: Option<Timestamp>,
+}
+
+/// The identity of an item.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ItemKey {
+    /// The id of a row. Nil for a record.
+    pub id: Uuid,
+    /// The number of a row, or the offset of a record.
+    pub seq: i64,
+}
+
+/// The reason why nothing was stored, unless Postgres did not answer.
+#[derive(Debug, Error)]
+pub enum StoreError {
+    #[error(transparent)]
+    Postgres(#[from] PostgresError),
+    /// The hold does not hold.
+    #[error("another node is at work")]
+    Overtaken,
+}
+
+/// The submits that one transaction stores.
+#[derive(Debug)]
+pub struct Submits<'a> {
+    pub items: &'a [ItemKey],
+    pub plain: Group<'a>,
+    pub named: Option<NamedGroup<'a>>,
+}
+
+/// The result of a cancel.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum InboundCancel {
+    Cancelled,
+    /// No task has the name.
+    NotFound,
+    /// No change: the task is claimed, perhaps sent, or final. A look-up tells.
+    Gone(NameEntry),
+}
+
+/// Stores items over a connection of its own.
+#[derive(Debug)]
+pub struct InboundStore {
+    connection: Connection,
+    node: NodeId,
+    retention: Duration,
+}
+
+/// A share lock lets no other epoch begin before this transaction has ended.
+const HOLD: &str = "-- hold the epoch of an outbox\n\
+                    select epoch from outbox_turn where outbox = $1 and epoch = $2 for share";
+
+const NOTE: &str = "-- note rows of an outbox
+insert into outbox_seen (outbox, row_id, seq)
+select $1, r.id, r.seq from unnest($2::uuid[], $3::bigint[]) as r (id, seq)
+on conflict (outbox, row_id) do nothing";
+
+/// Another transaction that moves the offset waits for this one, and then finds another offset.
+const MOVE: &str = "-- move the offset of an intake topic
+update intake_offset set next = $5, newest_at = greatest(newest_at, $6)
+where topic = $1 and partition = $2 and generation = $3 and next = $4";
+
+impl Hold {
+    /// Returns true when items must be stored in their order, without a gap.
+    pub const fn is_ordered(&self) -> bool {
+        matches!(self, Self::Records(_))
+    }
+
+    /// Records that a transaction with this hold has stored `items`.
+    pub fn stored(&mut self, items: &[ItemKey]) {
+        if let Self::Records(hold) = self
+            && let Some(next) = next_after(items)
+        {
+            hold.position.next = next;
+            hold.position.newest_at = hold.position.newest_at.max(Some(hold.read_at));
+        }
+    }
+}
+
+fn next_after(items: &[ItemKey]) -> Option<i64> {
+    items.iter().map(|item| item.seq.saturating_add(1)).max()
+}
+
+impl InboundStore {
+    /// An entry of a name expires `retention` after the due time of its task.
+    pub fn new(settings: &PostgresSettings, node: NodeId, retention: Duration) -> Self {
+        Self { connection: Connection::new(settings, PURPOSE), node, retention }
+    }
+
+    /// Stores all of these submits, or none. Returns the ids of the named tasks whose names were
+    /// new, and the time of Postgres's clock.
+    pub async fn submit(
+        &mut self,
+        hold: &Hold,
+        submits: &Submits<'_>,
+    ) -> Result<(HashSet<TaskId>, Timestamp), StoreError> {
+        let what = format!("store {} inbound submits", submits.items.len());
+        let (node, retention) = (self.node.uuid(), self.retention.as_secs_f64());
+        let store = async |open: &mut PgConnection| {
+            let Some(mut transaction) = begin(open, hold, submits.items).await? else {
+                return Ok(None);
+            };
+            let now = submit::statement(&mut transaction, node, &submits.plain).await?;
+            let won = match &submits.named {
+                Some(named) => {
+                    let row =
+                        submit_named::statement(&mut transaction, named, node, retention).await?;
+                    submit_named::read(&row)?.0
+                }
+                None => HashSet::new(),
+            };
+            transaction.commit().await?;
+            Ok(Some((won, Timestamp::from_micros(now))))
+        };
+        self.connection.run(&what, store).await?.ok_or(StoreError::Overtaken)
+    }
+
+    /// Puts `task` in the place of the task of its name. `over` is the row of a task of this name
+    /// that is known to be final. Only a replacement that took effect is noted.
+    pub async fn replace(
+        &mut self,
+        hold: &Hold,
+        item: ItemKey,
+        (task, is_far, over): (&NewTask, bool, Option<TaskId>),
+    ) -> Result<Replacement, StoreError> {
+        let (condition, retention) = (Precondition::default(), self.retention);
+        let change = NameChange { task, is_far, retention, condition: &condition };
+        let store = async |open: &mut PgConnection| {
+            let Some(mut transaction) = begin(open, hold, &[item]).await? else { return Ok(None) };
+            let done = change.run(&mut transaction, over).await?;
+            if matches!(done, Replacement::Created | Replacement::Replaced) {
+                transaction.commit().await?;
+            } else {
+                transaction.rollback().await?;
+            }
+            Ok(Some(done))
+        };
+        let what = "replace a task for an inbound request";
+        self.connection.run(what, store).await?.ok_or(StoreError::Overtaken)
+    }
+
+    /// Cancels the task of a name. `by` is the principal of the outbox or the intake topic. A
+    /// cancel that has its verdict is noted.
+    pub async fn cancel(
+        &mut self,
+        hold: &Hold,
+        item: ItemKey,
+        (topic, name, by): (&TopicName, &TaskName, Option<PrincipalId>),
+    ) -> Result<InboundCancel, StoreError> {
+        let store = async |open: &mut PgConnection| {
+            let Some(mut transaction) = begin(open, hold, &[item]).await? else { return Ok(None) };
+            let condition = Precondition::default();
+            let done = match withdraw(&mut transaction, (topic, name), &condition, by).await? {
+                Withdrawal::Cancelled(_task) => InboundCancel::Cancelled,
+                Withdrawal::NotFound => InboundCancel::NotFound,
+                Withdrawal::Gone(entry) | Withdrawal::Unmet(entry) => InboundCancel::Gone(entry),
+            };
+            match done {
+                InboundCancel::Gone(_) => transaction.rollback().await?,
+                InboundCancel::Cancelled | InboundCancel::NotFound => transaction.commit().await?,
+            }
+            Ok(Some(done))
+        };
+        let what = "cancel a task for an inbound request";
+        self.connection.run(what, store).await?.ok_or(StoreError::Overtaken)
+    }
+
+    /// Notes an item that has its verdict and changes nothing.
+    pub async fn note(&mut self, hold: &Hold, item: ItemKey) -> Result<(), StoreError> {
+        let store = async |open: &mut PgConnection| {
+            let Some(transaction) = begin(open, hold, &[item]).await? else { return Ok(None) };
+            transaction.commit().await?;
+            Ok(Some(()))
+        };
+        let what = "note an inbound request";
+        self.connection.run(what, store).await?.ok_or(StoreError::Overtaken)
+    }
+}
+
+/// Begins a transaction with its hold, and notes the items that it will store. Returns `None` when
+/// another node has the next epoch, has moved the offset, or has stored one of the items.
+async fn begin<'c>(
+    open: &'c mut PgConnection,
+    hold: &Hold,
+    items: &[ItemKey],
+) -> Result<Option<Transaction<'c, Postgres>>, sqlx::Error> {
+    let mut transaction = open.begin().await?;
+    let is_held = match hold {
+        Hold::Rows(epoch) => {
+            is_current(&mut transaction, *epoch).await?
+                && note_rows(&mut transaction, *epoch, items).await?
+        }
+        Hold::Records(hold) => move_offset(&mut transaction, hold, items).await?,
+    };
+    if is_held {
+        return Ok(Some(transaction));
+    }
+    transaction.rollback().await?;
+    Ok(None)
+}
+
+async fn is_current(open: &mut PgConnection, epoch: Epoch) -> Result<bool, sqlx::Error> {
+    let held: Option<i64> =
+        sqlx::query_scalar(HOLD).bind(epoch.outbox).bind(epoch.number).fetch_optional(open).await?;
+    Ok(held.is_some())
+}
+
+async fn note_rows(
+    open: &mut PgConnection,
+    epoch: Epoch,
+    rows: &[ItemKey],
+) -> Result<bool, sqlx::Error> {
+    if rows.is_empty() {
+        return Ok(true);
+    }
+    let (ids, seqs): (Vec<Uuid>, Vec<i64>) = rows.iter().map(|row| (row.id, row.seq)).unzip();
+    let noted = sqlx::query(NOTE).bind(epoch.outbox).bind(ids).bind(seqs).execute(open).await?;
+    Ok(noted.rows_affected() == u64::try_from(rows.len()).unwrap_or(u64::MAX))
+}
+
+async fn move_offset(
+    open: &mut PgConnection,
+    hold: &OffsetHold,
+    records: &[ItemKey],
+) -> Result<bool, sqlx::Error> {
+    let position = hold.position;
+    let moved = sqlx::query(MOVE)
+        .bind(hold.topic.as_str())
+        .bind(hold.partition)
+        .bind(position.generation)
+        .bind(position.next)
+        .bind(next_after(records).unwrap_or(position.next))
+        .bind(hold.read_at.as_millis())
+        .execute(open)
+        .await?;
+    Ok(moved.rows_affected() == 1)
+}

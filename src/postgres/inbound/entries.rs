@@ -1,0 +1,77 @@
+//! The rows of outboxes that are stored, and perhaps not yet deleted; and the epochs of outboxes.
+
+use std::collections::HashMap;
+
+use sqlx::Row;
+use sqlx::postgres::{PgConnection, PgRow};
+use uuid::Uuid;
+
+use super::{Epoch, Hold, InboundStore, ItemKey, StoreError, begin};
+use crate::postgres::PostgresError;
+
+/// The most entries of rows that are perhaps gone, in one look.
+const LEFTOVERS_MAX: i64 = 10_000;
+
+const BEGIN_EPOCH: &str = "-- begin an epoch of an outbox
+insert into outbox_turn as t (outbox, name, epoch) values ($1, $2, 1)
+on conflict (outbox) do update set name = excluded.name, epoch = t.epoch + 1
+returning epoch";
+
+const SEEN: &str = "-- stored rows of an outbox
+select row_id, seq from outbox_seen where outbox = $1 and row_id = any($2)";
+
+const LEFTOVERS: &str = "-- rows of an outbox that are perhaps gone
+select row_id, seq from outbox_seen where outbox = $1 limit $2";
+
+const FORGET: &str =
+    "-- forget rows of an outbox\ndelete from outbox_seen where outbox = $1 and row_id = any($2)";
+
+impl InboundStore {
+    /// Begins the next epoch. Whoever had the one before stores nothing more.
+    pub async fn begin_epoch(&mut self, outbox: Uuid, name: &str) -> Result<Epoch, PostgresError> {
+        let begin = async |open: &mut PgConnection| {
+            sqlx::query_scalar(BEGIN_EPOCH).bind(outbox).bind(name).fetch_one(open).await
+        };
+        let number = self.connection.run("begin to drain the outbox", begin).await?;
+        Ok(Epoch { outbox, number })
+    }
+
+    /// Returns the numbers of those rows that are stored, by their ids.
+    pub async fn seen(
+        &mut self,
+        epoch: Epoch,
+        ids: &[Uuid],
+    ) -> Result<HashMap<Uuid, i64>, PostgresError> {
+        let read = async |open: &mut PgConnection| {
+            let rows = sqlx::query(SEEN).bind(epoch.outbox).bind(ids).fetch_all(open).await?;
+            rows.iter().map(|row| Ok((row.try_get("row_id")?, row.try_get("seq")?))).collect()
+        };
+        self.connection.run("look for stored rows of the outbox", read).await
+    }
+
+    /// Returns rows that are stored and perhaps gone from the outbox. A node that died has left
+    /// them.
+    pub async fn leftovers(&mut self, epoch: Epoch) -> Result<Vec<ItemKey>, PostgresError> {
+        let read = async |open: &mut PgConnection| {
+            let query = sqlx::query(LEFTOVERS).bind(epoch.outbox).bind(LEFTOVERS_MAX);
+            let rows = query.fetch_all(open).await?;
+            let key =
+                |row: &PgRow| Ok(ItemKey { id: row.try_get("row_id")?, seq: row.try_get("seq")? });
+            rows.iter().map(key).collect()
+        };
+        self.connection.run("look for old rows of the outbox", read).await
+    }
+
+    /// Forgets rows that are gone from the outbox.
+    pub async fn forget(&mut self, epoch: Epoch, ids: &[Uuid]) -> Result<(), StoreError> {
+        let hold = Hold::Rows(epoch);
+        let forget = async |open: &mut PgConnection| {
+            let Some(mut transaction) = begin(open, &hold, &[]).await? else { return Ok(None) };
+            sqlx::query(FORGET).bind(epoch.outbox).bind(ids).execute(&mut *transaction).await?;
+            transaction.commit().await?;
+            Ok(Some(()))
+        };
+        let what = "forget rows of the outbox";
+        self.connection.run(what, forget).await?.ok_or(StoreError::Overtaken)
+    }
+}

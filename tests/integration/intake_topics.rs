@@ -1,0 +1,515 @@
+//! Intake topics: records of Kafka are submits, replacements and cancels.
+
+use std::path::Path;
+use std::time::Duration;
+
+use punctual::clock;
+use punctual::domain::{NodeId, Timestamp, TopicName};
+use punctual::postgres::PostgresSettings;
+use punctual::postgres::inbound::{
+    Hold, InboundStore, ItemKey, OffsetHold, Position, StoreError, Submits,
+};
+use punctual::postgres::tasks::submit::Group;
+use rdkafka::admin::{AdminClient, AdminOptions, NewPartitions};
+use rdkafka::client::DefaultClientContext;
+use rdkafka::message::{Header, OwnedHeaders};
+use rdkafka::producer::{BaseProducer, BaseRecord, FutureProducer, FutureRecord, Producer as _};
+use rdkafka::{ClientConfig, Offset, TopicPartitionList};
+use sqlx::AssertSqlSafe;
+use tokio::process::Command;
+use uuid::Uuid;
+
+use crate::support::{Cluster, Node, eventually, now_ms, page};
+use crate::tokens::AuthFile;
+
+const DEADLINE: Duration = Duration::from_secs(60);
+const HOUR: (&str, &str) = ("punctual-delay", "1h");
+
+/// An intake topic of a cluster.
+pub struct Intake<'a> {
+    pub cluster: &'a Cluster,
+    pub topic: String,
+    producer: FutureProducer,
+}
+
+impl<'a> Intake<'a> {
+    /// Creates the topic, and its rejected topic.
+    pub async fn open(cluster: &'a Cluster) -> Self {
+        let intake = Self::without_rejected(cluster).await;
+        cluster.topic("in.rejected").await;
+        intake
+    }
+
+    async fn without_rejected(cluster: &'a Cluster) -> Self {
+        let topic = cluster.topic("in").await;
+        let producer = config(cluster).create().unwrap();
+        Self { cluster, topic, producer }
+    }
+
+    fn rejected_topic(&self) -> String {
+        format!("{}.rejected", self.topic)
+    }
+
+    /// Appends a record to a partition.
+    pub async fn append(
+        &self,
+        partition: i32,
+        payload: Option<&str>,
+        key: Option<&str>,
+        headers: &[(&str, &str)],
+    ) {
+        let record = FutureRecord::<str, str> {
+            topic: &self.topic,
+            partition: Some(partition),
+            payload,
+            key,
+            timestamp: None,
+            headers: Some(owned(headers)),
+        };
+        self.producer.send(record, DEADLINE).await.unwrap();
+    }
+
+    /// Waits until all records are stored or rejected. The topic has had `count` records.
+    pub async fn wait_read(&self, count: i64) {
+        eventually("all records are read", DEADLINE, async || self.read_count().await == count)
+            .await;
+    }
+
+    async fn read_count(&self) -> i64 {
+        let query = "select coalesce(sum(next), 0)::bigint from intake_offset where topic = $1";
+        sqlx::query_scalar(query).bind(&self.topic).fetch_one(&self.cluster.sql).await.unwrap()
+    }
+
+    async fn node(&self) -> Node {
+        self.cluster.node_with(&["--intake-topic", &self.topic]).await
+    }
+
+    async fn metric(&self, node: &Node, name: &str) -> f64 {
+        node.api().metric(&format!("{name}{{intake=\"{}\"}}", self.topic)).await
+    }
+
+    fn admin(&self) -> AdminClient<DefaultClientContext> {
+        config(self.cluster).create().unwrap()
+    }
+
+    async fn execute(&self, statement: &str) {
+        sqlx::raw_sql(AssertSqlSafe(statement.to_owned()))
+            .execute(&self.cluster.sql)
+            .await
+            .unwrap();
+    }
+}
+
+fn config(cluster: &Cluster) -> ClientConfig {
+    let mut config = ClientConfig::new();
+    config.set("bootstrap.servers", &cluster.stack.kafka);
+    config
+}
+
+fn owned(headers: &[(&str, &str)]) -> OwnedHeaders {
+    headers.iter().fold(OwnedHeaders::new(), |headers, (key, value)| {
+        headers.insert(Header { key, value: Some(*value) })
+    })
+}
+
+const TASKS: &str = "select (select count(*) from task) + (select count(*) from task_far)";
+
+#[tokio::test]
+async fn a_record_is_a_task_and_takes_effect_in_the_order_of_its_partition() {
+    let cluster = Cluster::start("intake").await;
+    let intake = Intake::open(&cluster).await;
+    let topic = cluster.topic("orders").await;
+    let consumer = cluster.consumer(&topic);
+    let node = intake.node().await;
+    let to = ("punctual-topic", topic.as_str());
+    let began_at = now_ms();
+    let soon = ("punctual-delay", "1500ms");
+    intake.append(0, Some("soon"), Some("k"), &[to, soon, ("own", "1")]).await;
+    let due_at = (began_at + 2_000).to_string();
+    intake.append(1, Some("exact"), None, &[to, ("punctual-due-at", &due_at)]).await;
+    let name = |name| ("punctual-name", name);
+    let operation = |operation| ("punctual-op", operation);
+    intake.append(2, Some("1"), None, &[to, HOUR, name("a")]).await;
+    intake.append(2, Some("1"), None, &[to, HOUR, name("b")]).await;
+    intake.append(2, None, None, &[to, name("a"), operation("cancel")]).await;
+    intake.append(2, Some("2"), None, &[to, HOUR, name("b"), operation("replace")]).await;
+    intake.append(2, None, None, &[to, name("nobody"), operation("cancel")]).await;
+    let scheduler =
+        |epoch| [("scheduler-target-topic", topic.as_str()), ("scheduler-epoch", epoch)];
+    let later = (now_ms() / 1000 + 3_600).to_string();
+    intake.append(2, Some("3"), Some("c"), &scheduler(&later)).await;
+    intake.append(2, None, Some("c"), &scheduler(&later)[..1]).await;
+    let records = consumer.wait_count(2, DEADLINE).await;
+    for (payload, due_after) in [("soon", 1_500), ("exact", 2_000)] {
+        let record =
+            records.iter().find(|record| record.payload.as_deref() == Some(payload.as_bytes()));
+        let record = record.unwrap();
+        let late = record.timestamp - (began_at + due_after);
+        assert!((0..10_000).contains(&late), "{payload} {late} ms late");
+    }
+    let record = records.iter().find(|record| record.key.is_some()).unwrap();
+    assert_eq!((record.key.as_deref(), record.header("own")), (Some(&b"k"[..]), Some(&b"1"[..])));
+    assert_eq!(record.header("punctual-topic"), None);
+    intake.wait_read(9).await;
+    assert_eq!(cluster.count("select count(*) from execlog_cancelled").await, 3);
+    let left = "select count(*) from (select payload, name from task
+        union all select payload, name from task_far) t where (name, payload) = ('b', '2')";
+    assert_eq!((cluster.count(left).await, cluster.count(TASKS).await), (1, 1));
+    assert_eq!(intake.metric(&node, "punctual_intake_records_stored_total").await, 9.0);
+    let metrics = node.metrics().await;
+    for pages in
+        [include_str!("../../docs/alerts.yml"), include_str!("../../docs/reference/metrics.md")]
+    {
+        let words = pages.split(|c: char| !c.is_ascii_lowercase() && c != '_');
+        for name in words.filter(|word| word.starts_with("punctual_intake_")) {
+            assert!(metrics.contains(&format!("\n{name}{{")), "{name}: {metrics}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_aborted_transaction_is_never_submitted() {
+    let cluster = Cluster::start("intake").await;
+    let intake = Intake::open(&cluster).await;
+    let topic = cluster.topic("orders").await;
+    let producer: BaseProducer =
+        config(&cluster).set("transactional.id", &intake.topic).create().unwrap();
+    let (name, to) = (intake.topic.clone(), topic.clone());
+    let write = move || {
+        let append = |payload: &str| {
+            let headers = owned(&[("punctual-topic", &to), HOUR]);
+            let record = BaseRecord::<(), str>::to(&name).payload(payload).partition(0);
+            producer.send(record.headers(headers)).map_err(|(error, _)| error).unwrap();
+        };
+        producer.init_transactions(DEADLINE).unwrap();
+        for (payload, is_committed) in [("aborted", false), ("committed", true), ("2", false)] {
+            producer.begin_transaction().unwrap();
+            append(payload);
+            producer.flush(DEADLINE).unwrap();
+            if is_committed {
+                producer.commit_transaction(DEADLINE).unwrap();
+            } else {
+                producer.abort_transaction(DEADLINE).unwrap();
+            }
+        }
+        producer.begin_transaction().unwrap();
+        append("open");
+        producer.flush(DEADLINE).unwrap();
+        producer
+    };
+    let open = tokio::task::spawn_blocking(write).await.unwrap();
+    let _node = intake.node().await;
+    eventually("one record is committed", DEADLINE, async || cluster.count(TASKS).await == 1).await;
+    // Records of an open transaction, and all behind them, wait for its end.
+    intake.append(0, Some("behind"), None, &[("punctual-topic", &topic), HOUR]).await;
+    let commit = move || open.commit_transaction(DEADLINE).unwrap();
+    tokio::task::spawn_blocking(commit).await.unwrap();
+    eventually("all committed records", DEADLINE, async || cluster.count(TASKS).await == 3).await;
+    let aborted = "select count(*) from (select payload from task
+        union all select payload from task_far) t where payload in ('aborted', '2')";
+    assert_eq!(cluster.count(aborted).await, 0);
+}
+
+#[tokio::test]
+async fn of_a_thousand_records_the_bad_ones_are_rejected_and_all_others_are_tasks() {
+    let cluster = Cluster::start("intake").await;
+    let intake = Intake::open(&cluster).await;
+    let small = [("max.message.bytes", "2000")];
+    cluster.alter_topic(&intake.rejected_topic(), &small).await;
+    let topic = cluster.topic("orders").await;
+    let large = "x".repeat(3_000);
+    let sends = (0..1_000).map(|n: i32| {
+        let (partition, payload) = (n % 3, n.to_string());
+        let (large, topic, intake) = (&large, &topic, &intake);
+        async move {
+            match n % 100 {
+                // Later records have the same key and are no less tasks.
+                50 => intake.append(partition, Some(&payload), Some("k"), &[HOUR]).await,
+                51 => {
+                    let to = ("punctual-topic", "no-such-topic");
+                    intake.append(partition, Some(large), None, &[to, HOUR]).await;
+                }
+                _ => {
+                    let to = ("punctual-topic", topic.as_str());
+                    intake.append(partition, Some(&payload), Some("k"), &[to, HOUR]).await;
+                }
+            }
+        }
+    });
+    futures_util::future::join_all(sends).await;
+    let rejected = cluster.consumer(&intake.rejected_topic());
+    let node = intake.node().await;
+    intake.wait_read(1_000).await;
+    assert_eq!(cluster.count(TASKS).await, 980);
+    let records = rejected.wait_count(10, DEADLINE).await;
+    for record in &records {
+        let text = |name| String::from_utf8(record.header(name).unwrap().to_vec()).unwrap();
+        assert!(text("punctual-rejected-reason").contains("punctual-topic"), "{record:?}");
+        assert_eq!(text("punctual-rejected-topic"), intake.topic);
+        let number: i32 =
+            String::from_utf8(record.payload.clone().unwrap()).unwrap().parse().unwrap();
+        assert_eq!(text("punctual-rejected-partition"), (number % 3).to_string());
+        assert!(text("punctual-rejected-offset").parse::<i64>().is_ok());
+        assert_eq!(
+            (text("punctual-delay"), record.key.as_deref()),
+            ("1h".to_owned(), Some(&b"k"[..]))
+        );
+    }
+    // The rejected topic refuses the large ones.
+    let kept = "select count(*) from intake_rejected
+        where status = 422 and reason like '%no topic%' and octet_length(payload) = 3000";
+    assert_eq!(cluster.count(kept).await, 10);
+    assert_eq!(intake.metric(&node, "punctual_intake_records_rejected_total").await, 20.0);
+}
+
+#[tokio::test]
+async fn without_a_rejected_topic_one_partition_waits_and_the_others_go_on() {
+    let cluster = Cluster::start("intake").await;
+    let intake = Intake::without_rejected(&cluster).await;
+    let topic = cluster.topic("orders").await;
+    let to = ("punctual-topic", topic.as_str());
+    let node = intake.node().await;
+    intake.append(0, Some("before"), None, &[to, HOUR]).await;
+    intake.append(0, Some("bad"), None, &[HOUR]).await;
+    intake.append(0, Some("after"), None, &[to, HOUR]).await;
+    eventually("the partition waits", DEADLINE, async || {
+        intake.metric(&node, "punctual_intake_rejected_topic_missing").await > 0.0
+            && intake.metric(&node, "punctual_intake_waits_seconds").await > 0.0
+    })
+    .await;
+    intake.append(1, Some("elsewhere"), None, &[to, HOUR]).await;
+    intake.wait_read(2).await;
+    assert_eq!(cluster.count(TASKS).await, 2, "the record before it, and the other partition");
+    cluster.topic("in.rejected").await;
+    intake.wait_read(4).await;
+    assert_eq!(cluster.count(TASKS).await, 3);
+    eventually("nothing waits", DEADLINE, async || {
+        intake.metric(&node, "punctual_intake_rejected_topic_missing").await == 0.0
+            && intake.metric(&node, "punctual_intake_waits_seconds").await == 0.0
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_bad_record_is_skipped_without_a_rejected_topic_when_the_operator_says_so() {
+    let cluster = Cluster::start("intake").await;
+    let intake = Intake::without_rejected(&cluster).await;
+    let topic = cluster.topic("orders").await;
+    let skip = ["--intake-topic", &intake.topic, "--intake-on-error", "skip"];
+    let node = cluster.node_with(&skip).await;
+    intake.append(0, Some("bad"), None, &[HOUR]).await;
+    intake.append(0, Some("good"), None, &[("punctual-topic", &topic), HOUR]).await;
+    intake.wait_read(2).await;
+    assert_eq!(cluster.count(TASKS).await, 1);
+    assert_eq!(intake.metric(&node, "punctual_intake_records_rejected_total").await, 1.0);
+}
+
+#[tokio::test]
+async fn records_have_the_rights_of_the_principal_of_their_topic() {
+    let cluster = Cluster::start("intake").await;
+    let intake = Intake::open(&cluster).await;
+    let [own, other] = [cluster.topic("own").await, cluster.topic("other").await];
+    for topic in [&own, &other] {
+        intake.append(0, Some("1"), None, &[("punctual-topic", topic), HOUR]).await;
+    }
+    let file = AuthFile::new("intake", "version = 1\n[anonymous]\nroles = []\n");
+    let flags = ["--intake-topic", &intake.topic, "--auth-file", file.path()];
+    let node = cluster.node_with(&flags).await;
+    eventually("the records wait for their principal", DEADLINE, async || {
+        node.log().contains("the auth file has no principal")
+    })
+    .await;
+    assert_eq!(intake.read_count().await, 0);
+    let principal = format!(
+        "version = 1\n[principals.{:?}]\n\
+         allow = [ {{ actions = [\"submit\"], topics = [{own:?}] }} ]\n",
+        intake.topic
+    );
+    std::fs::write(file.path(), principal).unwrap();
+    intake.wait_read(2).await;
+    let rejected = cluster.consumer(&intake.rejected_topic()).wait_count(1, DEADLINE).await;
+    let reason = rejected[0].header("punctual-rejected-reason").unwrap();
+    assert!(String::from_utf8_lossy(reason).contains("`submit`"));
+    let submitted = "select count(*) from task t join principal p on p.id = t.submitted_by
+        where p.name like '%.in'";
+    assert_eq!(cluster.count(submitted).await, 1);
+}
+
+/// Two nodes that believe in the same offset: one stores its records.
+#[tokio::test]
+async fn two_nodes_at_one_partition_store_each_record_once() {
+    let cluster = Cluster::start("intake").await;
+    let ours = PostgresSettings::new(&cluster.database.url).unwrap();
+    let node = || NodeId::new(clock::wall(), rand::random(), rand::random());
+    let store = || InboundStore::new(&ours, node(), Duration::from_secs(60));
+    let (mut old, mut new) = (store(), store());
+    let topic = TopicName::new("in").unwrap();
+    old.begin_partitions(&topic, &[(0, 10)].into()).await.unwrap();
+    new.begin_partitions(&topic, &[(0, 5)].into()).await.unwrap();
+    let position = new.positions(&topic, &[0, 1]).await.unwrap();
+    let begun = Position { generation: 1, next: 10, newest_at: None };
+    assert_eq!(position, [(0, begun)].into(), "a partition keeps its first offset");
+    let read_at = Timestamp::from_millis(7);
+    let hold = |position| {
+        Hold::Records(OffsetHold { topic: topic.clone(), partition: 0, position, read_at })
+    };
+    let items = [10, 12].map(|seq| ItemKey { id: Uuid::nil(), seq });
+    let submits = || Submits { items: &items, plain: Group::default(), named: None };
+    let mut held = hold(begun);
+    new.submit(&held, &submits()).await.unwrap();
+    held.stored(&items);
+    for late in
+        [old.submit(&hold(begun), &submits()).await, new.submit(&hold(begun), &submits()).await]
+    {
+        assert!(matches!(late, Err(StoreError::Overtaken)), "{late:?}");
+    }
+    let moved = Position { generation: 1, next: 13, newest_at: Some(read_at) };
+    assert_eq!(held, hold(moved));
+    assert_eq!(new.positions(&topic, &[0]).await.unwrap(), [(0, moved)].into());
+    // An offset that was set elsewhere is another one, even if it comes to the same number.
+    let Hold::Records(at) = hold(moved) else { unreachable!() };
+    assert!(new.set_offset(&at, 10).await.unwrap());
+    assert!(!old.set_offset(&at, 11).await.unwrap());
+    let late = old.submit(&hold(begun), &submits()).await;
+    assert!(matches!(late, Err(StoreError::Overtaken)), "{late:?}");
+}
+
+#[tokio::test]
+async fn partitions_are_taken_over_and_new_ones_are_noticed() {
+    let cluster = Cluster::start("intake").await;
+    let intake = Intake::open(&cluster).await;
+    let topic = cluster.topic("orders").await;
+    let to = ("punctual-topic", topic.as_str());
+    let mut first = intake.node().await;
+    let second = intake.node().await;
+    eventually("both nodes read partitions, or one all", DEADLINE, async || {
+        let count = intake.metric(&first, "punctual_intake_partitions").await
+            + intake.metric(&second, "punctual_intake_partitions").await;
+        count == 3.0
+    })
+    .await;
+    for n in 0..300 {
+        intake.append(n % 3, Some("1"), None, &[to, HOUR]).await;
+        if n == 100 {
+            first.kill().await;
+        }
+    }
+    intake.wait_read(300).await;
+    assert_eq!(cluster.count(TASKS).await, 300);
+    let more = NewPartitions::new(&intake.topic, 5);
+    let made = intake.admin().create_partitions([&more], &AdminOptions::new()).await.unwrap();
+    assert!(made.iter().all(Result::is_ok), "{made:?}");
+    eventually("the node reads the new partitions", DEADLINE, async || {
+        intake.metric(&second, "punctual_intake_partitions").await == 5.0
+    })
+    .await;
+    intake.append(4, Some("1"), None, &[to, HOUR]).await;
+    intake.wait_read(301).await;
+}
+
+#[tokio::test]
+async fn a_rewound_offset_is_read_again_and_lost_records_are_told() {
+    let cluster = Cluster::start("intake").await;
+    let intake = Intake::open(&cluster).await;
+    let topic = cluster.topic("orders").await;
+    let to = ("punctual-topic", topic.as_str());
+    let node = intake.node().await;
+    for _ in 0..4 {
+        intake.append(0, Some("1"), None, &[to, HOUR]).await;
+    }
+    intake.wait_read(4).await;
+    intake.execute("update intake_offset set next = 1 where partition = 0").await;
+    eventually("three records again", DEADLINE, async || cluster.count(TASKS).await == 7).await;
+    // Records are deleted before they are read: the offset points before the log.
+    let mut offsets = TopicPartitionList::new();
+    offsets.add_partition_offset(&intake.topic, 0, Offset::Offset(3)).unwrap();
+    intake.admin().delete_records(&offsets, &AdminOptions::new()).await.unwrap();
+    intake.execute("update intake_offset set next = 1 where partition = 0").await;
+    eventually("the last record again", DEADLINE, async || cluster.count(TASKS).await == 8).await;
+    assert_eq!(intake.metric(&node, "punctual_intake_records_lost_total").await, 2.0);
+    assert_eq!(intake.metric(&node, "punctual_intake_resets_total").await, 1.0);
+    assert_eq!(intake.read_count().await, 4);
+}
+
+#[tokio::test]
+async fn a_topic_that_was_made_anew_is_read_from_its_beginning() {
+    let cluster = Cluster::start("intake").await;
+    let intake = Intake::open(&cluster).await;
+    let topic = cluster.topic("orders").await;
+    let to = ("punctual-topic", topic.as_str());
+    for _ in 0..5 {
+        intake.append(0, Some("old"), None, &[to, HOUR]).await;
+    }
+    let mut node = intake.node().await;
+    intake.wait_read(5).await;
+    node.kill().await;
+    cluster.delete_topic(&intake.topic).await;
+    cluster.create_topic(&intake.topic, &[]).await;
+    for _ in 0..2 {
+        intake.append(0, Some("new"), None, &[to, HOUR]).await;
+    }
+    let node = intake.node().await;
+    eventually("the new records are stored", DEADLINE, async || cluster.count(TASKS).await == 7)
+        .await;
+    assert_eq!(intake.metric(&node, "punctual_intake_resets_total").await, 1.0);
+    assert!(node.log().contains("made anew"), "{}", node.log_tail());
+    assert_eq!(intake.read_count().await, 2);
+    // Now it has more records than were read. Only a node that saw it missing knows.
+    cluster.delete_topic(&intake.topic).await;
+    eventually("the node sees that there is no topic", DEADLINE, async || {
+        node.log().contains("Kafka has no topic of this name")
+    })
+    .await;
+    eventually("it has looked twice", DEADLINE, async || {
+        intake.metric(&node, "punctual_intake_waits_seconds").await > 6.0
+    })
+    .await;
+    cluster.create_topic(&intake.topic, &[]).await;
+    for _ in 0..3 {
+        intake.append(0, Some("third"), None, &[to, HOUR]).await;
+    }
+    eventually("all records of the third", DEADLINE, async || cluster.count(TASKS).await == 10)
+        .await;
+}
+
+/// The code on the page for users runs as it is printed.
+#[tokio::test]
+async fn the_page_about_kafka_says_what_happens() {
+    const PAGE: &str = "docs/how-to/submit-from-kafka.md";
+    let cluster = Cluster::start("intake").await;
+    let intake = Intake::open(&cluster).await;
+    let topic = cluster.topic("orders").await;
+    let _node = intake.node().await;
+    let code = [page::block(PAGE, "code: submit"), page::block(PAGE, "code: cancel")].concat();
+    let code = code
+        .replace("localhost:9092", &cluster.stack.kafka)
+        .replace("\"punctual.in\"", &format!("{:?}", intake.topic))
+        .replace("\"orders\"", &format!("{topic:?}"));
+    let program = Path::new(env!("CARGO_MANIFEST_DIR")).join(".stack/examples/python/bin/python");
+    assert!(program.exists(), "{} is not built: run scripts/examples", program.display());
+    let run = Command::new(program).arg("-c").arg(&code).kill_on_drop(true).output();
+    let output = tokio::time::timeout(DEADLINE, run).await.unwrap().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    eventually("the task is cancelled", DEADLINE, async || {
+        cluster.count("select count(*) from execlog_cancelled").await == 1
+    })
+    .await;
+    // A record as Debezium's router of outbox events writes it, with the placement of the page.
+    let text = std::fs::read_to_string(PAGE).unwrap();
+    let placed = text.lines().find(|line| line.contains("fields.additional.placement")).unwrap();
+    let headers: Vec<&str> = placed
+        .split(',')
+        .filter_map(|field| field.split(":header:").nth(1))
+        .map(str::trim)
+        .collect();
+    assert_eq!(headers, ["punctual-topic", "punctual-delay", "punctual-name"]);
+    let values = [topic.as_str(), "30m", "order-18"];
+    let given: Vec<(&str, &str)> = headers.into_iter().zip(values).collect();
+    let event = ("id", "5f2a6b5e-0000-4000-8000-000000000000");
+    let given = [given, vec![event]].concat();
+    intake.append(0, Some("{\"remind\": 18}"), Some("order-18"), &given).await;
+    eventually("the event is a task", DEADLINE, async || {
+        cluster.count("select count(*) from task_name where name = 'order-18'").await == 1
+    })
+    .await;
+}
