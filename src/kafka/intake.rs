@@ -27,7 +27,7 @@ use tokio::sync::Notify;
 
 use super::context::tells_of_a_lost_leader;
 use super::{ClientError, KafkaSettings};
-use crate::domain::task::intake_record::IntakeRecord;
+use crate::domain::task::intake_record::{IntakeHeaders, IntakeRecord};
 use crate::domain::{Timestamp, TopicName};
 
 /// The deadline of one question to Kafka.
@@ -303,7 +303,7 @@ fn record_of(message: &BorrowedMessage<'_>) -> IntakeRecord {
     }
 }
 
-fn headers_of(message: &BorrowedMessage<'_>) -> Vec<(String, Option<Box<[u8]>>)> {
+fn headers_of(message: &BorrowedMessage<'_>) -> IntakeHeaders {
     let headers = message.headers().map(|headers| {
         headers.iter().map(|header| (header.key.to_owned(), header.value.map(Into::into))).collect()
     });

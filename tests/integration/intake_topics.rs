@@ -403,6 +403,9 @@ async fn partitions_are_taken_over_and_new_ones_are_noticed() {
         intake.metric(&second, "punctual_intake_partitions").await == 5.0
     })
     .await;
+    // The first producer does not know the new partitions yet.
+    let (topic, producer) = (intake.topic.clone(), config(&cluster).create().unwrap());
+    let intake = Intake { cluster: &cluster, topic, producer };
     intake.append(4, Some("1"), None, &[to, HOUR]).await;
     intake.wait_read(301).await;
 }

@@ -5,6 +5,9 @@ use std::fmt;
 use super::headers;
 use crate::domain::Timestamp;
 
+/// Headers with their values, in their order.
+pub type IntakeHeaders = Vec<(String, Option<Box<[u8]>>)>;
+
 /// A record of an intake topic, not yet checked.
 #[derive(Clone, PartialEq, Eq)]
 pub struct IntakeRecord {
@@ -14,8 +17,8 @@ pub struct IntakeRecord {
     pub at: Timestamp,
     pub key: Option<Box<[u8]>>,
     pub payload: Option<Box<[u8]>>,
-    /// In their order. `None` when the name of a header is not UTF-8.
-    pub headers: Option<Vec<(String, Option<Box<[u8]>>)>>,
+    /// `None` when the name of a header is not UTF-8.
+    pub headers: Option<IntakeHeaders>,
 }
 
 impl IntakeRecord {
