@@ -100,7 +100,7 @@ impl Intake {
         let Node::Stores { at, has_rejected, is_moved: true } = state.nodes[node] else {
             return None;
         };
-        let is_cancel = self.is(Mistake::Lanes) && at == SUBMIT && end == RECORDS;
+        let is_cancel = self.is(Mistake::Lanes) && at <= SUBMIT && end == RECORDS;
         let run_end = if at == CANCEL { RECORDS } else { CANCEL };
         let needs_reject = at <= BAD && !has_rejected && !self.is(Mistake::RejectLater);
         if at == RECORDS || needs_reject || (end != run_end && !is_cancel) {
@@ -231,7 +231,7 @@ impl Model for Intake {
 #[test]
 fn every_record_of_an_intake_topic_takes_effect_once_and_in_its_order() {
     let mut searches = ScopeSearches::begin();
-    searches.search(&Intake { mistake: None }, ("intake topic", 0));
+    searches.search(&Intake { mistake: None }, ("intake topic", 209));
     searches.end(&KINDS);
 }
 
