@@ -4,7 +4,6 @@
 
 mod access;
 mod dev;
-mod intake;
 mod outbox;
 
 use std::path::PathBuf;
@@ -14,8 +13,7 @@ use clap::{Args, Parser, Subcommand};
 pub(super) use self::access::{Access, Auth, Token};
 pub use self::access::{AuthCommand, CheckAuth, CheckToken, NewToken, TokenCommand};
 pub(super) use self::dev::{Dev, Keeper};
-pub(super) use self::intake::IntakeTopics;
-pub(super) use self::outbox::{Outbox, OutboxDatabase, OutboxWords, Outboxes};
+pub(super) use self::outbox::{IntakeTopics, Outbox, OutboxDatabase, OutboxWords, Outboxes};
 
 use super::secret::Secret;
 use super::tls::TlsWords;

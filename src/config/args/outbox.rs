@@ -1,4 +1,4 @@
-//! The command line of `punctual outbox`.
+//! The command line of `punctual outbox`, and the flags of outboxes and intake topics.
 
 use std::path::PathBuf;
 
@@ -91,4 +91,20 @@ pub(in crate::config) struct Outboxes {
     /// A file with outboxes, one NAME=URL per line; lines that start with # are comments.
     #[arg(long, env = "PUNCTUAL_OUTBOX_FILE", value_name = "FILE")]
     pub outbox_file: Option<PathBuf>,
+}
+
+#[derive(Args, Debug)]
+#[command(next_help_heading = "Intake topics")]
+pub(in crate::config) struct IntakeTopics {
+    /// A topic of Kafka whose records are submits; repeatable. Give all nodes the same topics.
+    ///
+    /// A record says in headers (punctual-topic, punctual-delay, ..) what to do with its key and
+    /// its value. Wrong records go to the topic NAME.rejected, which must exist. With --auth-file,
+    /// the records are submitted by the principal NAME, with its rights and limits.
+    #[arg(long, env = "PUNCTUAL_INTAKE_TOPIC", value_name = "NAME", value_delimiter = ',')]
+    pub intake_topic: Vec<String>,
+    /// What to do with a wrong record when there is no topic NAME.rejected: wait (its partition
+    /// waits), or skip (the record is lost).
+    #[arg(long, env = "PUNCTUAL_INTAKE_ON_ERROR", value_name = "ACTION", default_value = "wait")]
+    pub intake_on_error: String,
 }
