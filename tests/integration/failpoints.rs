@@ -3,6 +3,8 @@
 //! task ends once, and only tasks that the dead node had claimed and not settled may be published
 //! twice.
 
+mod intake_topic;
+
 use std::collections::HashSet;
 use std::os::unix::process::ExitStatusExt as _;
 use std::sync::Mutex;
@@ -20,7 +22,6 @@ use serde_json::{Value, json};
 use sqlx::AssertSqlSafe;
 use uuid::Uuid;
 
-use crate::intake_topics::Intake;
 use crate::outbox::Shop;
 use crate::support::api::Task;
 use crate::support::ledger::SERIAL_HEADER;
@@ -447,44 +448,6 @@ impl Stage {
             self.number("select count(*) from outbox_seen").await == 0
         })
         .await;
-    }
-
-    /// Each record of an intake topic takes effect once, in its order, wherever its node has died.
-    async fn intake(&self) {
-        let intake = Intake::open(&self.cluster).await;
-        let arguments = ["--intake-topic", &intake.topic];
-        let heir = match self.heir {
-            Heir::Restarted => None,
-            Heir::Beside => Some(self.cluster.node_with(&arguments).await),
-        };
-        self.freeze(heir.as_ref()).await;
-        let to = ("punctual-topic", self.topic.as_str());
-        let (delay, name) = (("punctual-delay", "9s"), |name| ("punctual-name", name));
-        for serial in 0..40 {
-            let text = serial.to_string();
-            intake.append(0, Some(&text), None, &[to, delay, (SERIAL_HEADER, &text)]).await;
-        }
-        intake.append(0, Some("bad"), None, &[to]).await;
-        intake.append(0, Some("0"), None, &[to, delay, name("a")]).await;
-        intake.append(0, Some("0"), None, &[to, delay, name("b")]).await;
-        intake.append(0, None, None, &[to, name("a"), ("punctual-op", "cancel")]).await;
-        let last = [to, delay, name("b"), ("punctual-op", "replace"), (SERIAL_HEADER, "41")];
-        intake.append(0, Some("41"), None, &last).await;
-        let mut victim = self.cluster.spawn_to_die_with(&self.kill_at, &arguments);
-        victim.wait_listening().await;
-        self.await_death(&mut victim).await;
-        let _heir = match heir {
-            Some(heir) => {
-                heir.thaw();
-                heir
-            }
-            None => self.cluster.node_with(&arguments).await,
-        };
-        intake.wait_read(45).await;
-        self.consumer.wait_count(41, DEADLINE).await;
-        self.cluster.wait_final(43, DEADLINE).await;
-        self.assert_each_serial_once(41);
-        assert_eq!(self.number("select count(*) from execlog_cancelled").await, 2);
     }
 
     /// Each instant of a schedule gets one task, whenever its maker dies.
