@@ -1,5 +1,5 @@
 //! The command-line clients of the REST API: `submit`, `show`, `cancel`, `finish`, `fail`,
-//! `extend`, `list`, `dead` and `schedule`.
+//! `extend`, `list`, `dead`, `schedule` and `topic`.
 //!
 //! Each command prints its result to stdout and its errors to stderr. The exit code tells a script
 //! what to do next. A command repeats a call only where that is safe: the task has a name, the call
@@ -26,7 +26,7 @@ use args::DeadCommand;
 use bulk::Bulk;
 use caller::{Call, Condition, NodeCaller, Repeating};
 use draft::outcome;
-use output::{counts, print, schedules};
+use output::{counts, print, schedules, topics};
 use pages::{ListFailure, ListParameters};
 use task::Task;
 
@@ -51,6 +51,7 @@ pub async fn run(command: args::ClientCommand) -> ExitCode {
         args::ClientCommand::List(args) => list(args).await,
         args::ClientCommand::Dead(args) => dead(args).await,
         args::ClientCommand::Schedule(args) => Box::pin(schedule(args)).await,
+        args::ClientCommand::Topic(args) => Box::pin(topic(args)).await,
     }
 }
 
@@ -262,6 +263,52 @@ async fn schedule_act(args: &args::ScheduleOne, act: &str) -> ExitCode {
 
 fn schedule_path(place: &args::SchedulePlace) -> [&str; 4] {
     ["v1", "schedules", &place.topic, &place.name]
+}
+
+/// Lists, pauses and resumes topics, and sets their policies.
+async fn topic(args: args::TopicArgs) -> ExitCode {
+    use args::TopicCommand as Command;
+    match args.command {
+        Command::List(args) => {
+            let limit = args.limit.to_string();
+            let mut query = given(&[("after", &args.after)]);
+            query.push(("limit", &limit));
+            let asked = ask(&args.node, |caller| caller.get(&["v1", "topics"], &query));
+            end(asked.await, args.node.json, Deed::Look, topics::listed)
+        }
+        Command::Show(args) => {
+            let asked = ask(&args.node, |caller| caller.get(&["v1", "topics", &args.topic], &[]));
+            end(asked.await, args.node.json, Deed::Look, topics::shown)
+        }
+        Command::Policy(args) => topic_policy(&args).await,
+        Command::Pause(args) => topic_act(&args, "pause").await,
+        Command::Resume(args) => topic_act(&args, "resume").await,
+    }
+}
+
+async fn topic_policy(args: &args::TopicPolicyArgs) -> ExitCode {
+    let path = ["v1", "topics", &args.topic, "policy"];
+    let asked = async {
+        let caller = NodeCaller::new(&args.node)?;
+        match &args.file {
+            Some(file) => {
+                let body = draft::bytes_of(file).await.map_err(Ending::usage)?;
+                caller.ask(&caller.put(&path, body)?).await
+            }
+            None => caller.ask(&caller.delete(&path)?).await,
+        }
+    };
+    end(Box::pin(asked).await, args.node.json, Deed::Schedule, topics::shown)
+}
+
+async fn topic_act(args: &args::TopicPause, act: &str) -> ExitCode {
+    let body = match &args.reason {
+        Some(reason) => serde_json::json!({ "reason": reason }).to_string(),
+        None => String::new(),
+    };
+    let path = ["v1", "topics", &args.topic, act];
+    let asked = ask(&args.node, |caller| caller.post(&path, body));
+    end(asked.await, args.node.json, Deed::Schedule, topics::shown)
 }
 
 /// Lists, redrives or drops dead letters.

@@ -9,6 +9,7 @@ pub mod outbox;
 pub mod partitions;
 pub mod schedules;
 pub mod tasks;
+pub mod topics;
 
 pub use connection::error::PostgresError;
 pub use connection::{Connection, PostgresSettings};

@@ -30,7 +30,7 @@ macro_rules! rights {
     )*};
 }
 
-rights!(Submit, Cancel, Read, Finish, Redrive, Drop, Schedule);
+rights!(Submit, Cancel, Read, Finish, Redrive, Drop, Schedule, Operate);
 
 /// The caller lacks the right.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

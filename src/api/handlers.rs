@@ -10,4 +10,5 @@ pub mod names;
 pub mod node;
 pub mod schedules;
 pub mod tasks;
+pub mod topics;
 pub mod who_am_i;

@@ -3,6 +3,7 @@
 pub(super) mod answers;
 pub mod schedules;
 pub mod times;
+pub mod topics;
 mod tracked;
 pub(super) mod values;
 mod zones;

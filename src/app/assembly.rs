@@ -49,11 +49,14 @@ use crate::node::requests::service::reporter::Reporter;
 use crate::node::requests::service::schedules::ScheduleService;
 use crate::node::requests::service::stored_tasks::StoredTasks;
 use crate::node::requests::service::submitter::Submitter;
+use crate::node::requests::service::topics::TopicService;
 use crate::node::requests::service::{self, Service};
 use crate::node::settle::adopter::{Adopter, AdopterParts};
 use crate::node::settle::settler::{Settler, SettlerParts, Undone};
 use crate::node::shared::{CallerNumbers, Calls, NodeShared};
 use crate::node::topic_keeper::TopicKeeper;
+use crate::node::topic_keeper::policies::TopicPolicies;
+use crate::node::topic_keeper::policy_keeper::PolicyKeeper;
 use crate::postgres::PostgresSettings;
 use crate::postgres::lists::backlog::BacklogCounter;
 use crate::postgres::lists::cancel_many::CancelMany;
@@ -333,6 +336,7 @@ pub async fn start(
         bulks,
         answers,
         schedules: site.start_schedules(&core),
+        topics: TopicService::new(Arc::clone(&core.shared), &parts.postgres),
         reporter,
         draining: tasks.draining.clone(),
     });
@@ -420,6 +424,7 @@ impl Site<'_> {
             bytes_max: settings.limits.in_flight_bytes / 4,
         };
         let in_flight = Arc::new(InFlightBatches::new(limits, TopicBreakers::new(topic_rules)));
+        let policies = Arc::new(TopicPolicies::default());
         let progress = LoopProgress::new(settings.claim_loops);
         let membership = self.start_membership(&clock, &in_flight, &progress);
         let contact = parts.contact.clone();
@@ -432,7 +437,7 @@ impl Site<'_> {
         let deadline = settings.kafka.publish_deadline;
         let reports = Reports::new(
             Arc::clone(&in_flight),
-            Arc::clone(&clock),
+            (Arc::clone(&clock), Arc::clone(&policies)),
             contact.clone(),
             parts.metrics.clone(),
             (deadline, self.cluster.window),
@@ -453,6 +458,7 @@ impl Site<'_> {
             in_flight,
             fence,
             leaves,
+            policies,
             wheel,
             metrics: parts.metrics.clone(),
             calls: Calls::default(),
@@ -568,6 +574,8 @@ impl Site<'_> {
             stopping: tasks.stopping.clone(),
         };
         tasks.spawn("topics", topic_keeper.run());
+        let policy_keeper = PolicyKeeper::new(Arc::clone(&core.shared), &parts.postgres);
+        tasks.spawn("policies", policy_keeper.run(tasks.stopping.clone()));
         let in_flight_keeper =
             InFlightKeeper { shared: Arc::clone(&core.shared), stopping: tasks.stopping.clone() };
         tasks.spawn("in flight", in_flight_keeper.run());

@@ -103,7 +103,7 @@ pub enum Deed {
     TakeAway,
     /// Acts on all tasks that are left.
     Bulk,
-    /// Changes a schedule. A repetition changes nothing.
+    /// Changes a schedule or a topic. A repetition changes nothing.
     Schedule,
 }
 
@@ -235,7 +235,9 @@ impl NodeProblem {
     pub fn exit(&self) -> Exit {
         match (self.status, self.slug()) {
             (409, _) if self.is_too_late() => Exit::TooLate,
-            (404, Some("task-not-found" | "schedule-not-found")) => Exit::NotFound,
+            (404, Some("task-not-found" | "schedule-not-found" | "topic-not-found")) => {
+                Exit::NotFound
+            }
             // Only a node's own problem types count. A proxy also answers 503 when its connection
             // to the node broke after the request was sent.
             (503, Some("busy" | "draining" | "unavailable" | "not-ready")) | (408 | 429, _) => {

@@ -6,6 +6,7 @@ mod many;
 mod node;
 mod outcome;
 mod schedule;
+mod topic;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -22,6 +23,7 @@ pub use self::schedule::{
     ScheduleArgs, ScheduleCommand, ScheduleList, ScheduleNext, ScheduleOne, SchedulePlace,
     ScheduleSet,
 };
+pub use self::topic::{TopicArgs, TopicCommand, TopicList, TopicOne, TopicPause, TopicPolicyArgs};
 
 use crate::domain::TaskId;
 
@@ -49,6 +51,8 @@ pub enum ClientCommand {
     Dead(DeadArgs),
     /// Creates, lists, pauses and deletes recurring schedules.
     Schedule(ScheduleArgs),
+    /// Lists, pauses and resumes topics, and sets their policies.
+    Topic(TopicArgs),
 }
 
 impl ClientCommand {

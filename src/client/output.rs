@@ -5,3 +5,4 @@ pub mod figures;
 pub(super) mod print;
 pub(super) mod schedules;
 pub(super) mod table;
+pub(super) mod topics;

@@ -47,20 +47,21 @@ pub struct Schedule {
     pub tracking: Option<Box<Tracking>>,
 }
 
-/// The condition on the revision of a schedule under which a change is made.
+/// The condition on the revision of a schedule, or of the policy of a topic, under which a change is
+/// made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum ScheduleCondition {
+pub enum RevisionCondition {
     #[default]
     None,
-    /// There is no such schedule.
+    /// There is none.
     IsNew,
     /// There is one.
     Exists,
     Is(u64),
 }
 
-impl ScheduleCondition {
-    /// Returns true when a change of this revision is allowed. `None`: there is no schedule.
+impl RevisionCondition {
+    /// Returns true when a change of this revision is allowed. `None`: there is none.
     pub fn allows(self, current: Option<u64>) -> bool {
         match self {
             Self::None => true,

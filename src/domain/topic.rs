@@ -1,4 +1,6 @@
-//! Names of Kafka topics.
+//! Names of Kafka topics, and their policies.
+
+pub mod policy;
 
 use std::fmt;
 use std::sync::Arc;

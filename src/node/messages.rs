@@ -10,7 +10,8 @@ use std::time::Duration;
 
 use crate::access::Principal;
 use crate::access::permit::{BulkPermit, CancelManyPermit, Right};
-use crate::domain::schedule::{Schedule, ScheduleCondition};
+use crate::domain::schedule::{RevisionCondition, Schedule};
+use crate::domain::topic::policy::{StoredTopic, TopicChanged};
 use crate::domain::{
     Backlog, Cursor, NodeId, PrincipalName, Record, ScheduleName, Selection, Shard, TaskId,
     TaskName, TaskState, TaskView, Timestamp, TopicName, Tracking,
@@ -314,7 +315,7 @@ pub struct BulkDone {
 pub struct PutSchedule {
     pub schedule: Schedule,
     /// The condition on the revision of the schedule of this name.
-    pub condition: ScheduleCondition,
+    pub condition: RevisionCondition,
     /// Check everything, and store nothing.
     pub is_dry_run: bool,
 }
@@ -334,6 +335,31 @@ pub struct Triggered {
     pub name: TaskName,
     pub state: TaskState,
     pub schedule: Schedule,
+}
+
+/// A topic: its policy, and the tasks for it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct TopicView {
+    pub stored: StoredTopic,
+    /// The number of pending tasks. `None` where a sample has seen none of the topic.
+    pub pending: Option<Figure>,
+    /// The number of claimed tasks that are not settled. `None` in a list.
+    pub in_flight: Option<u64>,
+    /// Why this node cannot publish to the topic, if it cannot.
+    pub unavailable: Option<UnavailableTopic>,
+}
+
+impl From<StoredTopic> for TopicView {
+    fn from(stored: StoredTopic) -> Self {
+        Self { stored, pending: None, in_flight: None, unavailable: None }
+    }
+}
+
+/// A change of a topic, and the number of its tasks that were claimed before it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ChangedTopic {
+    pub changed: TopicChanged,
+    pub in_flight: Option<u64>,
 }
 
 /// The cluster as this node sees it.

@@ -49,6 +49,10 @@ pub struct NodeMetrics {
     pub in_flight_batches: Gauge,
     pub remembered_batches: Gauge,
     pub unavailable_topics: Gauge,
+    pub paused_topics: Gauge,
+    pub longest_pause: Gauge,
+    pub held: Counter,
+    pub released: Counter,
     pub throttled: Gauge,
 }
 
@@ -141,15 +145,31 @@ impl NodeMetrics {
             remembered_batches: to
                 .gauge("remembered_batches", "Settled batches until their settle is durable"),
             unavailable_topics: to.gauge("unavailable_topics", "Unavailable topics"),
+            paused_topics: to.gauge("paused_topics", "Topics that operators have paused"),
+            longest_pause: to.gauge(
+                "paused_topics_longest_seconds",
+                "How long the topic has been paused that was paused first; 0 without one",
+            ),
+            held: to.counter(
+                "tasks_held",
+                "Overdue tasks of paused topics that this node moved out of the leaves",
+            ),
+            released: to.counter(
+                "tasks_released",
+                "Held tasks that this node made due after the pause of their topic",
+            ),
             throttled: to
                 .gauge("kafka_throttled", "1 while Kafka throttles this node by a quota; else 0"),
         }
     }
 
-    /// Records an acknowledgement that came `lateness` after the due time of its task.
-    pub fn published(&self, lateness: Duration) {
+    /// Records an acknowledgement that came `lateness` after the due time of its task. `None`: the
+    /// topic is paused, so the lateness says nothing.
+    pub fn published(&self, lateness: Option<Duration>) {
         self.published.inc();
-        self.lateness.observe(lateness.as_secs_f64());
+        if let Some(lateness) = lateness {
+            self.lateness.observe(lateness.as_secs_f64());
+        }
     }
 }
 

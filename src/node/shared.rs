@@ -8,11 +8,12 @@ use tokio::sync::watch;
 use uuid::Uuid;
 
 use super::fence::Fence;
-use super::in_flight::batches::{InFlightBatches, Past};
+use super::in_flight::batches::{InFlightBatch, InFlightBatches, Past};
 use super::in_flight::inbox::Inbox;
 use super::maintenance::Leaves;
 use super::metrics::NodeMetrics;
 use super::publish::wheel::Entrance;
+use super::topic_keeper::policies::TopicPolicies;
 use crate::clock::{self, ClusterClock};
 use crate::domain::{
     Batch, ClusterSettings, IdRange, Monotonic, NodeId, PrincipalId, PrincipalName, SubmitOrder,
@@ -33,6 +34,7 @@ pub struct NodeShared {
     pub in_flight: Arc<InFlightBatches>,
     pub fence: Arc<Fence>,
     pub leaves: Arc<Leaves>,
+    pub policies: Arc<TopicPolicies>,
     pub wheel: Entrance,
     pub metrics: NodeMetrics,
     pub calls: Calls,
@@ -93,9 +95,22 @@ impl NodeShared {
     /// Takes a batch in, and puts it on the wheel.
     pub async fn take_in(&self, batch: Batch, past: Past) {
         let Some(held) = self.in_flight.hold(batch, past, clock::monotonic()) else { return };
+        self.put_on_wheel(held).await;
+    }
+
+    async fn put_on_wheel(&self, held: Arc<InFlightBatch>) {
         if !self.wheel.put(held).await {
             tracing::warn!("the wheel has ended; a batch is left for other nodes to adopt");
         }
+    }
+
+    /// Takes in a batch that another owner may have published. Its tasks of `paused` topics are
+    /// deferred when they are due.
+    pub async fn take_in_loaded(&self, batch: Batch, paused: Vec<TopicName>) {
+        let now = clock::monotonic();
+        let Some(held) = self.in_flight.hold(batch, Past::MaybeSent, now) else { return };
+        held.leave_out(paused);
+        self.put_on_wheel(held).await;
     }
 
     /// Takes in a batch claimed on insert.

@@ -97,6 +97,7 @@ async fn a_node_answers_as_the_examples_of_the_document_show() {
     refused(node.api(), &topic, &mut seen).await;
     of_consumers(node.api(), &topic, &mut seen).await;
     of_schedules(node.api(), &topic, &mut seen).await;
+    of_topics(node.api(), &topic, &mut seen).await;
     dead_letters(&cluster, node.api(), &topic, &mut seen).await;
     let seen = seen.documented(&topic, node.api().base());
     if std::env::var_os("PUNCTUAL_WRITE_DOCS").is_some() {
@@ -234,6 +235,21 @@ async fn of_schedules(api: &Api, topic: &str, seen: &mut Seen) {
     seen.answer("triggerSchedule", 201, &api.post(&format!("{path}/trigger"), "").await);
     seen.answer("deleteSchedule", 200, &api.send(Method::DELETE, &path, None).await);
     seen.problem("schedule-not-found", &api.get(&path).await);
+}
+
+async fn of_topics(api: &Api, topic: &str, seen: &mut Seen) {
+    let path = format!("/v1/topics/{topic}");
+    let policy = format!("{path}/policy");
+    let body = json!({ "delay_max": "90d" });
+    let put = api.send_with(Method::PUT, &policy, &[], Some(body)).await;
+    seen.answer("putTopicPolicy", 200, &put);
+    let reason = json!({ "reason": "the consumer fails on each record" }).to_string();
+    seen.answer("pauseTopic", 200, &api.post(&format!("{path}/pause"), reason).await);
+    seen.answer("getTopic", 200, &api.get(&path).await);
+    seen.answer("listTopics", 200, &api.get("/v1/topics?limit=1").await);
+    seen.answer("resumeTopic", 200, &api.post(&format!("{path}/resume"), "").await);
+    seen.answer("deleteTopicPolicy", 200, &api.send(Method::DELETE, &policy, None).await);
+    seen.problem("topic-not-found", &api.get("/v1/topics/ordres").await);
 }
 
 /// Lets consumers answer about tracked tasks.

@@ -69,6 +69,7 @@ mod neighbours;
 mod old_schema;
 mod outages;
 mod outbox;
+mod paused;
 mod pool;
 mod refusals;
 mod replaced;

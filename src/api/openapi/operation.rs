@@ -37,6 +37,8 @@ pub enum Tag {
     Dead,
     /// Recurring schedules.
     Schedules,
+    /// Topics as operators hold them.
+    Topics,
     /// The cluster, and the interface itself.
     Cluster,
     /// Probes, which have places of their own.
@@ -108,12 +110,13 @@ pub struct ShellSample {
 }
 
 impl Tag {
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Tasks,
         Self::Names,
         Self::Feedback,
         Self::Dead,
         Self::Schedules,
+        Self::Topics,
         Self::Cluster,
         Self::Node,
     ];
@@ -125,6 +128,7 @@ impl Tag {
             Self::Feedback => "feedback",
             Self::Dead => "dead letters",
             Self::Schedules => "schedules",
+            Self::Topics => "topics",
             Self::Cluster => "cluster",
             Self::Node => "node",
         }
@@ -144,6 +148,10 @@ impl Tag {
             Self::Dead => "Tasks that Punctual gave up on: list, redrive, drop.",
             Self::Schedules => {
                 "Recurring schedules, whose runs are tasks. docs/how-to/schedules.md has examples."
+            }
+            Self::Topics => {
+                "Topics with tasks or a policy: pause, resume, policies. docs/how-to/topics.md has \
+                 the rules."
             }
             Self::Cluster => "The cluster, and this API itself.",
             Self::Node => {

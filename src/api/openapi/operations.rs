@@ -10,3 +10,4 @@ pub mod node;
 mod parameters;
 pub mod schedules;
 pub mod tasks;
+pub mod topics;

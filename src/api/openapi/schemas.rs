@@ -11,6 +11,7 @@ mod feedback;
 mod parts;
 mod requests;
 mod schedules;
+mod topics;
 
 pub use parts::reference;
 
@@ -23,6 +24,7 @@ pub fn all() -> Vec<(&'static str, Value)> {
     all.extend(feedback::all());
     all.extend(answers::all());
     all.extend(schedules::all());
+    all.extend(topics::all());
     all
 }
 

@@ -360,6 +360,36 @@ impl Problem {
         Self::new(ProblemType::OutcomeUnknown, detail)
     }
 
+    /// There is no such topic.
+    pub fn topic_not_found() -> Self {
+        let detail = "Kafka has no topic of this name, and Punctual has no tasks for it";
+        Self::new(ProblemType::TopicNotFound, detail).at("topic")
+    }
+
+    /// A topic that does not exist gets no policy.
+    pub fn unknown_topic(topic: &TopicName) -> Self {
+        let detail = format!("nothing was changed: Kafka has no topic {topic}; create it first");
+        Self::new(ProblemType::UnknownTopic, detail).at("topic")
+    }
+
+    /// The revision of a topic is another one than the caller expects. `None`: it has no policy.
+    pub fn policy_unmet(current: Option<u64>) -> Self {
+        let detail = match current {
+            Some(revision) => {
+                format!("nothing was changed: the ETag of the topic is \"{revision}\"")
+            }
+            None => "nothing was changed: the topic has no policy and is not paused".to_owned(),
+        };
+        Self::new(ProblemType::PreconditionFailed, detail)
+    }
+
+    /// The answer to a change of a topic was lost.
+    pub fn topic_unknown(reason: &str) -> Self {
+        let detail =
+            format!("the topic may or may not have been changed: {reason}. Repeating is safe");
+        Self::new(ProblemType::OutcomeUnknown, detail)
+    }
+
     /// Makes the problem for an id in the path that no dead letter has.
     pub fn dead_not_found() -> Self {
         let detail = "there is no dead letter with this id: the task is not dead, or the dead \

@@ -134,6 +134,10 @@ problem_types! {
         then: "Check the topic and the name; `GET /v1/schedules/{topic}` lists all schedules of a \
                topic. A repeated DELETE gets this answer, too, and has nothing left to do."
     }
+    TopicNotFound(404, "topic-not-found", "There is no such topic") {
+        when: "Kafka has no topic of this name, and no task, dead letter or policy is for it.",
+        then: "Check the name. `GET /v1/topics` lists the topics that have tasks or a policy."
+    }
     MethodNotAllowed(405, "method-not-allowed", "The path does not take this method") {
         when: "The path exists, but not with this method.",
         then: "Use one of the methods in the header `Allow`."

@@ -1,5 +1,6 @@
 //! A submitted task, read from JSON. All checks that need no other server are here.
 
+pub mod policy;
 pub mod schedule;
 
 use std::borrow::Cow;

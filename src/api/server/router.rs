@@ -21,7 +21,7 @@ use crate::api::access::guard::{Guard, Proofs};
 use crate::api::access::required::Access;
 use crate::api::access::{hosts, limits};
 use crate::api::handlers::{
-    bulk, cluster, dev, feedback, lists, names, node, schedules, tasks, who_am_i,
+    bulk, cluster, dev, feedback, lists, names, node, schedules, tasks, topics, who_am_i,
 };
 use crate::api::line::{CallerConnection, PlacePurpose};
 use crate::api::metrics::{ApiMetrics, method_label};
@@ -77,7 +77,7 @@ impl SeenRequest {
 
 /// Returns all routes. Literal ones come before those with a parameter that would match them, too:
 /// the label of a request is the first match.
-fn routes() -> [Route; 31] {
+fn routes() -> [Route; 36] {
     use operations as ops;
     [
         Route::at("/v1/tasks")
@@ -119,6 +119,13 @@ fn routes() -> [Route; 31] {
             .post(schedules::resume, &ops::schedules::RESUME),
         Route::at("/v1/schedules/{topic}/{name}/trigger")
             .post(schedules::trigger, &ops::schedules::TRIGGER),
+        Route::at("/v1/topics").get(topics::list, &ops::topics::LIST),
+        Route::at("/v1/topics/{topic}").get(topics::look_up, &ops::topics::LOOK_UP),
+        Route::at("/v1/topics/{topic}/policy")
+            .put(topics::put_policy, &ops::topics::PUT_POLICY)
+            .delete(topics::delete_policy, &ops::topics::DELETE_POLICY),
+        Route::at("/v1/topics/{topic}/pause").post(topics::pause, &ops::topics::PAUSE),
+        Route::at("/v1/topics/{topic}/resume").post(topics::resume, &ops::topics::RESUME),
         Route::at("/v1/cluster").get(cluster::show, &ops::cluster::SHOW),
         Route::at("/v1/whoami").get(who_am_i::show, &ops::cluster::WHO_AM_I),
         Route::at("/openapi.json").get(node::document, &ops::cluster::INTERFACE),

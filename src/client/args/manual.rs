@@ -187,6 +187,23 @@ pub const SCHEDULE_EXAMPLES: &str = r#"Examples:
   punctual schedule trigger orders nightly
   punctual schedule delete orders nightly"#;
 
+pub const TOPIC_EXIT_CODES: &str = "\
+Exit codes:
+  0  done
+  1  refused: the message says why, and what would be right
+  2  wrong usage
+  3  nothing was done: the node is unreachable or busy, or a server is unavailable; retry
+  4  no such topic
+  6  unknown whether it was done: the message says whether repeating is safe";
+
+pub const TOPIC_EXAMPLES: &str = r#"Examples:
+  punctual topic list
+  punctual topic show orders
+  punctual topic pause orders --reason 'the consumer fails on each record'
+  punctual topic resume orders
+  echo '{"ttr":"30s","delay_max":"90d"}' | punctual topic policy orders -
+  punctual topic policy orders --delete"#;
+
 /// Returns the examples, followed by the exit codes.
 pub fn with_codes(examples: &str, codes: &str) -> String {
     format!("{examples}\n\n{codes}")

@@ -8,8 +8,8 @@
 mod tests;
 
 use std::collections::HashSet;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use az::SaturatingAs as _;
@@ -49,6 +49,8 @@ pub struct InFlightBatch {
     /// The slot of the batch: half of the correlation id of its records.
     pub slot: u32,
     held_at: Monotonic,
+    /// Topics that were paused when the batch was loaded.
+    left_out: OnceLock<Vec<TopicName>>,
     /// The progress is shared with every holder of the batch as it was before it became lighter
     /// ([`InFlightBatches::ease`]).
     course: Arc<Mutex<Course>>,
@@ -110,7 +112,18 @@ impl InFlightBatch {
             is_given_up: false,
             is_void: false,
         };
-        Self { batch, slot, held_at, course: Arc::new(Mutex::new(course)) }
+        let left_out = OnceLock::new();
+        Self { batch, slot, held_at, left_out, course: Arc::new(Mutex::new(course)) }
+    }
+
+    /// Defers the tasks of paused topics. Only the first call counts.
+    pub fn leave_out(&self, paused: Vec<TopicName>) {
+        self.left_out.get_or_init(|| paused);
+    }
+
+    /// Returns true when the topic of a task was paused when the batch was loaded.
+    pub fn is_left_out(&self, index: usize) -> bool {
+        self.left_out.get().is_some_and(|topics| topics.contains(self.topic_of(index)))
     }
 
     pub fn topic_of(&self, index: usize) -> &TopicName {
@@ -546,6 +559,7 @@ impl InFlightBatches {
             batch,
             slot: held.slot,
             held_at: held.held_at,
+            left_out: held.left_out.clone(),
             course: Arc::clone(&held.course),
         };
         *in_slot = Arc::new(lighter);

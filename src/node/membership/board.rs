@@ -58,7 +58,8 @@ impl Board {
                 owners: owners.clone(),
                 is_cut_off: found.is_cut_off,
                 heartbeat_sent_at: found.last.map(|(_, sent_at)| *sent_at),
-                old_node_count: old_node_count(found),
+                old_node_count: count_without(found, |row| row.knows_tracked_tasks),
+                nodes_without_pauses: count_without(found, |row| row.knows_paused_topics),
                 nodes,
                 missing: std::mem::take(&mut bulletin.missing),
             };
@@ -128,11 +129,11 @@ impl Board {
     }
 }
 
-/// Returns the number of living nodes that do not know tracked tasks.
-fn old_node_count(found: &BoardFindings) -> usize {
+/// Returns the number of living nodes that do not know a feature.
+fn count_without(found: &BoardFindings, knows: impl Fn(&HeartbeatRow) -> bool) -> usize {
     let standings = &found.decision.standings;
     let lives = |row: &&HeartbeatRow| standings.get(&row.node).is_some_and(|one| one.is_in());
-    found.answer.rows.iter().filter(lives).filter(|row| !row.knows_tracked_tasks).count()
+    found.answer.rows.iter().filter(lives).filter(|row| !knows(row)).count()
 }
 
 fn of_row(row: &HeartbeatRow, standing: &'static str, now: Timestamp) -> NodeView {
@@ -179,6 +180,8 @@ pub struct Bulletin {
     pub heartbeat_sent_at: Option<Monotonic>,
     /// Living nodes of an older version, which would settle tracked tasks as final.
     pub old_node_count: usize,
+    /// Living nodes of an older version, whose claims would take tasks of paused topics.
+    pub nodes_without_pauses: usize,
     /// All nodes with a heartbeat or a key in etcd, this node first.
     pub nodes: Vec<NodeView>,
     /// The requirements out of `postgres`, `claims`, `batches`, `etcd` and `clock` that the node

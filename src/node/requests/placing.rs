@@ -35,7 +35,10 @@ impl<'a> Placer<'a> {
     }
 
     pub fn place_of(&self, task: &NewTask) -> Destination {
-        let is_open = || self.shared.in_flight.topics().is_open(&task.record.topic);
+        let is_open = || {
+            let topic = &task.record.topic;
+            !self.shared.policies.is_paused(topic) && self.shared.in_flight.topics().is_open(topic)
+        };
         self.rule.place_of(task.id.due_at(), || self.may_claim && is_open())
     }
 

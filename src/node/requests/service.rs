@@ -7,7 +7,9 @@ pub mod reporter;
 pub mod schedules;
 pub mod stored_tasks;
 pub mod submitter;
+pub mod topics;
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -18,6 +20,7 @@ use self::reporter::Reporter;
 use self::schedules::ScheduleService;
 use self::stored_tasks::StoredTasks;
 use self::submitter::{Submitter, refused_count, unanswered};
+use self::topics::TopicService;
 use super::answers::Answers;
 use super::bulk::{Bulks, DeadLetterRight};
 use super::lists::Lists;
@@ -25,18 +28,19 @@ use crate::access::permit::{
     self, BulkPermit, Cancel, CancelManyPermit, Drop, Grant, ListPermit, OperatePermit, Permit,
     Read, Redrive, ReplacePermit,
 };
-use crate::domain::schedule::{ScheduleChange, ScheduleCondition, StoredSchedule};
+use crate::domain::schedule::{RevisionCondition, ScheduleChange, StoredSchedule};
+use crate::domain::topic::policy::{StoredTopic, TopicChange};
 use crate::domain::{
     List, NewTask, Page, PendingState, Precondition, PrincipalName, ScheduleName, Selection,
-    TaskId, TaskName, TaskView, Timestamp,
+    TaskId, TaskName, TaskView, Timestamp, TopicName,
 };
 use crate::kafka::LookUpError;
 use crate::node::messages::answers::{ConsumerCall, Heard, Target};
 use crate::node::messages::permitted::{FoundTask, PermittedDraft, TaskPermit};
 use crate::node::messages::{
-    BulkDone, BulkRange, BulkSelection, ClusterView, NotReady, PageRange, PendingCounts, Placed,
-    PutSchedule, Refusal, Requirement, ScheduleRange, SubmitAnswer, Triggered, Unavailable,
-    Verdict,
+    BulkDone, BulkRange, BulkSelection, ChangedTopic, ClusterView, NotReady, PageRange,
+    PendingCounts, Placed, PutSchedule, Refusal, Requirement, ScheduleRange, SubmitAnswer,
+    TopicView, Triggered, Unavailable, Verdict,
 };
 use crate::node::shared::NodeShared;
 use crate::postgres::lists::dead_letters::DeadLetterChange;
@@ -120,6 +124,7 @@ pub struct Parts {
     pub bulks: Bulks,
     pub answers: Answers,
     pub schedules: ScheduleService,
+    pub topics: TopicService,
     pub reporter: Reporter,
     pub draining: CancellationToken,
 }
@@ -240,6 +245,7 @@ impl Service {
     ) -> Result<NewTask, Refusal> {
         let (draft, permit) = draft.into_parts();
         let parts = self.opened()?;
+        let draft = parts.submitter.with_policy(draft);
         parts.submitter.check_one(&permit.principal().name, draft, arrived_at).await
     }
 
@@ -255,6 +261,7 @@ impl Service {
         debug_assert_eq!(permit.topic(), &draft.record.topic);
         answer_by_model!(self, model => model.replace(draft, condition).await);
         let parts = self.opened()?;
+        let draft = parts.submitter.with_policy(draft);
         let placed =
             match parts.submitter.check_one(&permit.principal().name, draft, arrived_at).await {
                 Ok(task) => parts.stored.put_in_place(task, condition).await,
@@ -364,7 +371,7 @@ impl Service {
         &self,
         permit: &Permit<permit::Schedule>,
         name: &ScheduleName,
-        condition: ScheduleCondition,
+        condition: RevisionCondition,
     ) -> Result<ScheduleChange, Unavailable> {
         answer_by_model!(self, model => {
             Ok(model.schedules.delete(permit.topic(), name, condition))
@@ -384,6 +391,76 @@ impl Service {
         let parts = self.opened()?;
         let trigger = parts.schedules.trigger(&parts.submitter, permit, name, arrived_at);
         Box::pin(trigger).await
+    }
+
+    /// Returns the topic of a permit.
+    pub async fn topic(
+        &self,
+        permit: &ListPermit,
+        topic: &TopicName,
+    ) -> Result<TopicView, Unavailable> {
+        debug_assert_eq!(permit.grant().map(Grant::topic), Some(topic));
+        answer_by_model!(self, model => Ok(model.topics.find(topic).into()));
+        let parts = self.opened()?;
+        let stored = parts.topics.find(topic).await?;
+        let pending = Box::pin(parts.lists.counts(permit, None)).await?.pending;
+        Ok(TopicView {
+            stored,
+            pending: Some(pending),
+            in_flight: Some(parts.topics.in_flight(topic).await?),
+            unavailable: parts.reporter.unavailable(topic),
+        })
+    }
+
+    /// Lists topics that have pending tasks, a policy or a pause, in the order of their names: at
+    /// most `limit`, after a name.
+    pub async fn topics(
+        &self,
+        permit: &ListPermit,
+        after: Option<&TopicName>,
+        limit: usize,
+    ) -> Result<Vec<TopicView>, Unavailable> {
+        answer_by_model!(self, model => Ok(model.topics.list(permit, after, limit)));
+        let parts = self.opened()?;
+        let counts = Box::pin(parts.lists.counts(permit, None)).await?;
+        let stored = parts.topics.all().await?;
+        let mut topics: BTreeMap<TopicName, TopicView> = BTreeMap::new();
+        let counted = counts.topics.into_iter().map(|(topic, figure)| {
+            let stored = StoredTopic::plain(topic.clone());
+            (topic, TopicView { pending: Some(figure), ..stored.into() })
+        });
+        topics.extend(counted);
+        for stored in stored.into_iter().filter(|stored| permit.covers(&stored.topic)) {
+            let pending = topics.get(&stored.topic).and_then(|topic| topic.pending);
+            topics.insert(stored.topic.clone(), TopicView { pending, ..stored.into() });
+        }
+        let is_next = |topic: &TopicView| after.is_none_or(|after| topic.stored.topic > *after);
+        let mut page: Vec<TopicView> = topics.into_values().filter(is_next).take(limit).collect();
+        for topic in &mut page {
+            topic.unavailable = parts.reporter.unavailable(&topic.stored.topic);
+        }
+        Ok(page)
+    }
+
+    /// Changes the policy of a topic, or pauses or resumes it.
+    pub async fn change_topic(
+        &self,
+        permit: &Permit<permit::Operate>,
+        change: TopicChange,
+    ) -> Result<ChangedTopic, Unavailable> {
+        answer_by_model!(self, model => Ok(model.topics.change(permit.topic(), change)));
+        let parts = self.opened()?.takes_changes()?;
+        let is_pause = change.is_paused == Some(true);
+        if is_pause && let Some(refusal) = parts.submitter.old_nodes() {
+            return Err(Unavailable::ServerAway { reason: refusal });
+        }
+        let changed = parts.topics.change(permit, change).await?;
+        // The pause is committed, whatever becomes of the count.
+        let in_flight = match is_pause {
+            true => parts.topics.in_flight(permit.topic()).await.ok(),
+            false => None,
+        };
+        Ok(ChangedTopic { changed, in_flight })
     }
 
     /// Lists pending tasks, or dead letters, in the order of their due times.

@@ -25,7 +25,6 @@ use crate::engine::batch_registry::Suspects;
 use crate::engine::look_back::{LookBack, OwnFloor};
 use crate::error_chain::chain;
 use crate::failpoint::{Failpoint, reach};
-use crate::node::in_flight::batches::Past;
 use crate::node::membership::{Bulletin, LoopProgress};
 use crate::node::publish::publisher::Publisher;
 use crate::node::shared::NodeShared;
@@ -306,9 +305,9 @@ impl Adopter {
                 continue;
             }
             match self.adoptions.load(batch).await {
-                Ok(Some(loaded)) => {
+                Ok(Some((loaded, paused))) => {
                     reach(Failpoint::BatchLoaded);
-                    self.shared.take_in(loaded, Past::MaybeSent).await;
+                    self.shared.take_in_loaded(loaded, paused).await;
                 }
                 // The batch was settled or adopted meanwhile, or its payload is being detached. The
                 // next check decides.

@@ -64,9 +64,11 @@ where h.dead and h.beat_at < clock_timestamp() - $1 * interval '1 second'
 
 /// The first level of features with tracked tasks. A node of a version without levels has level 0.
 const LEVEL_WITH_TRACKED_TASKS: i16 = 1;
+/// The first level whose claims leave out paused topics.
+const LEVEL_WITH_PAUSED_TOPICS: i16 = 2;
 /// The level of this version. A version with a feature that older nodes would handle wrongly has a
 /// higher level than the version before.
-const LEVEL: i16 = LEVEL_WITH_TRACKED_TASKS;
+const LEVEL: i16 = LEVEL_WITH_PAUSED_TOPICS;
 
 /// The contents of the node's heartbeat.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -95,6 +97,7 @@ pub struct HeartbeatRow {
     pub has_left: bool,
     pub dead: bool,
     pub knows_tracked_tasks: bool,
+    pub knows_paused_topics: bool,
     pub started_at: Timestamp,
     pub beat_at: Timestamp,
 }
@@ -254,6 +257,7 @@ fn decode(rows: &[PgRow]) -> Result<(HeartbeatAnswer, bool), sqlx::Error> {
 }
 
 fn other(row: &PgRow) -> Result<HeartbeatRow, sqlx::Error> {
+    let level: i16 = row.try_get("level")?;
     Ok(HeartbeatRow {
         node: NodeId::from_uuid(row.try_get("node")?),
         name: row.try_get("name")?,
@@ -264,7 +268,8 @@ fn other(row: &PgRow) -> Result<HeartbeatRow, sqlx::Error> {
         can_publish: row.try_get("can_publish")?,
         has_left: row.try_get("has_left")?,
         dead: row.try_get("dead")?,
-        knows_tracked_tasks: row.try_get::<i16, _>("level")? >= LEVEL_WITH_TRACKED_TASKS,
+        knows_tracked_tasks: level >= LEVEL_WITH_TRACKED_TASKS,
+        knows_paused_topics: level >= LEVEL_WITH_PAUSED_TOPICS,
         started_at: timestamp(row, "started_at")?,
         beat_at: timestamp(row, "beat_at")?,
     })

@@ -35,7 +35,8 @@ impl BacklogCounter {
         }
     }
 
-    /// Counts tasks due from `oldest` (the start of the oldest attached leaf) up to `now`.
+    /// Counts tasks due from `oldest` (the start of the oldest attached leaf) up to `now`, except
+    /// those of paused topics.
     pub async fn count(&self, oldest: Timestamp, now: Timestamp) -> Result<Backlog, PostgresError> {
         let range = IdRange::of_times(oldest, now);
         self.pool
@@ -44,17 +45,25 @@ impl BacklogCounter {
                 // before version 18.
                 let row = sqlx::query(
                     "-- backlog
+                    with paused as materialized (
+                      select array(select topic from topic_policy where is_paused) as topics
+                    )
                     select
                       (select count(*) from (select from task where shard = any($1) and id >= $2
-                        and id < $3 limit $4 + 1) x) as near,
+                        and id < $3 and topic <> all((select topics from paused)::text[])
+                        limit $4 + 1) x) as near,
                       (select count(*) from (select from task_far where id < $3
+                        and topic <> all((select topics from paused)::text[])
                         limit $4 + 1) x) as far,
                       least(
                         (select o.id from unnest($1) as s (shard) cross join lateral (
                            select id from task where shard = s.shard and id >= $2 and id < $3
+                             and topic <> all((select topics from paused)::text[])
                              order by id limit 1) o
                          order by o.id limit 1),
-                        (select id from task_far where id < $3 order by id limit 1)
+                        (select id from task_far where id < $3
+                          and topic <> all((select topics from paused)::text[])
+                          order by id limit 1)
                       ) as oldest",
                 )
                 .bind(&self.shards)

@@ -14,6 +14,7 @@ use crate::domain::IdRange;
 use crate::error_chain::chain;
 use crate::failpoint::{Failpoint, reach};
 use crate::postgres::connection::ConnectionPurpose;
+use crate::postgres::topics::held::held_ids;
 use crate::postgres::{Connection, PostgresError, PostgresSettings};
 
 const PURPOSE: ConnectionPurpose = ConnectionPurpose {
@@ -135,7 +136,8 @@ impl Mover {
         self.connection.run("find the far task that cannot be moved", statement).await
     }
 
-    /// Returns the number of far tasks: exact up to 10,000, otherwise Postgres's estimate.
+    /// Returns the number of far tasks, without held ones: exact up to 10,000, otherwise Postgres's
+    /// estimate, which includes them.
     pub async fn count(&mut self) -> Result<u64, PostgresError> {
         let statement = async |open: &mut PgConnection| {
             sqlx::query_scalar(
@@ -143,9 +145,10 @@ impl Mover {
                 select case when c.counted <= $1 then c.counted
                   else greatest(c.counted, (select reltuples::bigint from pg_class
                     where oid = 'task_far'::regclass)) end
-                from (select count(*) as counted from (select from task_far limit $1 + 1) x) c",
+                from (select count(*) as counted from (select from task_far where id < $2 limit $1 + 1) x) c",
             )
             .bind(COUNT_MAX)
+            .bind(held_ids().from)
             .fetch_one(open)
             .await
         };

@@ -18,7 +18,7 @@ use uuid::Uuid;
 use super::Schedules;
 use super::read::{AHEAD, NOW};
 use super::row::{SPECIFICATION, bind, schedule_of, time_of};
-use crate::domain::schedule::{Schedule, ScheduleChange, ScheduleCondition, StoredSchedule};
+use crate::domain::schedule::{RevisionCondition, Schedule, ScheduleChange, StoredSchedule};
 use crate::domain::{PrincipalId, ScheduleName, Shard, TaskId, Timestamp, TopicName};
 use crate::failpoint::{Failpoint, reach};
 use crate::postgres::PostgresError;
@@ -30,7 +30,7 @@ pub struct NewSchedule<'a> {
     pub schedule: &'a Schedule,
     pub shard: Shard,
     pub by: Option<PrincipalId>,
-    pub condition: ScheduleCondition,
+    pub condition: RevisionCondition,
     /// Only report what the schedule would be.
     pub is_dry_run: bool,
 }
@@ -41,7 +41,7 @@ pub struct NamedSchedule<'a> {
     pub topic: &'a TopicName,
     pub name: &'a ScheduleName,
     pub by: Option<PrincipalId>,
-    pub condition: ScheduleCondition,
+    pub condition: RevisionCondition,
 }
 
 fn lock_text() -> String {

@@ -4,7 +4,7 @@
 use std::ops::Range;
 use std::time::Duration;
 
-use sqlx::Connection as _;
+use sqlx::{Connection as _, Row as _};
 use uuid::Uuid;
 
 use super::claim::read_batch;
@@ -57,7 +57,7 @@ select set_config('statement_timeout', $1, true)";
 
 const LOAD: &str = "-- load
 select b.ids, b.first_ids, b.attempts, b.names, p.topics, p.keys, p.payloads, p.headers,
-  b.trackings
+  b.trackings, array(select topic from topic_policy where is_paused) as paused
 from execlog_batch b
 join execlog_payload p on p.batch = b.batch
 where b.batch = $1 and b.owner = $2 and b.settled_at is null";
@@ -157,8 +157,12 @@ impl Adoptions {
 
     /// Reads a batch of this node. Returns `None` when the batch is not, or no longer, unsettled
     /// and owned by this node, or when its payload is being detached. In the latter case the caller
-    /// tries again: a missing payload never means that there is nothing to publish.
-    pub async fn load(&mut self, batch: BatchId) -> Result<Option<Batch>, PostgresError> {
+    /// tries again: a missing payload never means that there is nothing to publish. Returns the
+    /// paused topics, too.
+    pub async fn load(
+        &mut self,
+        batch: BatchId,
+    ) -> Result<Option<(Batch, Vec<TopicName>)>, PostgresError> {
         let node = self.node.uuid();
         self.connection
             .run("load a batch", async |connection| {
@@ -167,7 +171,10 @@ impl Adoptions {
                     .bind(node)
                     .fetch_optional(connection)
                     .await?;
-                row.map_or(Ok(None), |row| read_batch(&row, 0, batch))
+                let Some(row) = row else { return Ok(None) };
+                let paused: Vec<String> = row.try_get("paused")?;
+                let paused = paused.iter().map(|topic| TopicName::stored(topic)).collect();
+                Ok(read_batch(&row, 0, batch)?.map(|batch| (batch, paused)))
             })
             .await
     }

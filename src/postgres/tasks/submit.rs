@@ -152,12 +152,17 @@ fn text_of(group: &Group<'_>, extras: Extras) -> String {
             parameters += 6 + extras.count();
         }
     }
+    let mut check = String::new();
     if group.claimed.is_some() {
+        // The topics of the batch.
+        check = format!(", punctual_refuse_paused(${})", parameters + 4);
         parts.push(batch_part(parameters, extras));
     }
     let with =
         if parts.is_empty() { String::new() } else { format!("with {}\n", parts.join(", ")) };
-    format!("-- submit\n{with}select (extract(epoch from clock_timestamp()) * 1000000)::bigint")
+    format!(
+        "-- submit\n{with}select (extract(epoch from clock_timestamp()) * 1000000)::bigint{check}"
+    )
 }
 
 fn insert_part(name: &str, table: &str, parameters: usize, extras: Extras) -> String {

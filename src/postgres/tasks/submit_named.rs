@@ -65,6 +65,7 @@ fn store_text(has_batch: bool, extras: Extras) -> String {
         columns.push_str(", tracking");
         values.push_str(", i.tracking");
     }
+    let check = if has_batch { REFUSE_PAUSED } else { "" };
     let claimed = if has_batch { claimed_part((next(), next()), extras) } else { String::new() };
     format!(
         "-- submit named
@@ -93,9 +94,13 @@ with {stamp}input as materialized (
   where i.is_far and not i.is_claimed
 ){claimed}
 select (extract(epoch from clock_timestamp()) * 1000000)::bigint as now,
-  (select array_agg(id) from won) as ids"
+  (select array_agg(id) from won) as ids{check}"
     )
 }
+
+/// Makes the statement fail when a task that it claims is of a paused topic.
+const REFUSE_PAUSED: &str =
+    ",\n  punctual_refuse_paused(array(select topic from input where is_claimed))";
 
 /// The time of the submit of a task that has a submitter.
 const AT: &str = "case when i.submitted_by is not null then (select at from stamp) end";

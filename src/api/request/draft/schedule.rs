@@ -23,7 +23,7 @@ use crate::domain::schedule::timing::{
     EXCLUDED_MAX, Gap, Overlap, Recurrence, SpecificationError, Timing,
 };
 use crate::domain::schedule::zone::Zone;
-use crate::domain::schedule::{Schedule, ScheduleCondition, Specification};
+use crate::domain::schedule::{RevisionCondition, Schedule, Specification};
 use crate::domain::{ScheduleName, Timestamp, TopicName};
 
 /// The fields of a schedule.
@@ -120,7 +120,7 @@ pub fn read(
 }
 
 /// Reads what the revision of a schedule must be, from `If-Match` and `If-None-Match`.
-pub fn condition_of(headers: &HeaderMap) -> Result<ScheduleCondition, Problem> {
+pub fn condition_of(headers: &HeaderMap) -> Result<RevisionCondition, Problem> {
     let value = |name: &HeaderName| {
         let mut values = headers.get_all(name).iter();
         match (values.next(), values.next()) {
@@ -130,14 +130,14 @@ pub fn condition_of(headers: &HeaderMap) -> Result<ScheduleCondition, Problem> {
         }
     };
     match (value(&IF_MATCH)?, value(&IF_NONE_MATCH)?) {
-        (None, None) => Ok(ScheduleCondition::None),
-        (Some(b"*"), None) => Ok(ScheduleCondition::Exists),
-        (None, Some(b"*")) => Ok(ScheduleCondition::IsNew),
+        (None, None) => Ok(RevisionCondition::None),
+        (Some(b"*"), None) => Ok(RevisionCondition::Exists),
+        (None, Some(b"*")) => Ok(RevisionCondition::IsNew),
         (Some(tag), None) => {
             let number = tag.strip_prefix(b"\"").and_then(|tag| tag.strip_suffix(b"\""));
             let number = number.and_then(|number| std::str::from_utf8(number).ok());
             let revision = number.and_then(|number| number.parse().ok());
-            revision.map(ScheduleCondition::Is).ok_or_else(|| wrong_tag(&IF_MATCH))
+            revision.map(RevisionCondition::Is).ok_or_else(|| wrong_tag(&IF_MATCH))
         }
         (_, Some(_)) => Err(wrong_tag(&IF_NONE_MATCH)),
     }
@@ -330,10 +330,10 @@ mod tests {
                 HeaderMap::from_iter([(HeaderName::from_static(name), value.parse().unwrap())]);
             condition_of(&headers)
         };
-        assert_eq!(condition_of(&HeaderMap::new()).unwrap(), ScheduleCondition::None);
-        assert_eq!(read("if-match", "\"7\"").unwrap(), ScheduleCondition::Is(7));
-        assert_eq!(read("if-match", "*").unwrap(), ScheduleCondition::Exists);
-        assert_eq!(read("if-none-match", "*").unwrap(), ScheduleCondition::IsNew);
+        assert_eq!(condition_of(&HeaderMap::new()).unwrap(), RevisionCondition::None);
+        assert_eq!(read("if-match", "\"7\"").unwrap(), RevisionCondition::Is(7));
+        assert_eq!(read("if-match", "*").unwrap(), RevisionCondition::Exists);
+        assert_eq!(read("if-none-match", "*").unwrap(), RevisionCondition::IsNew);
         for (name, value) in
             [("if-match", "7"), ("if-match", "W/\"7\""), ("if-none-match", "\"7\"")]
         {

@@ -451,3 +451,39 @@ async fn tasks_of_a_submitter_are_listed_and_cancelled_by_whoever_may() {
 fn path_of(task: &Value) -> String {
     format!("/v1/tasks/{}", task["id"].as_str().unwrap())
 }
+
+#[tokio::test]
+async fn a_topic_is_shown_to_its_readers_and_held_by_operators_alone() {
+    let world = World::new(&Action::ON_TOPICS, "orders");
+    let policy = r#"{"delay_max":"1h"}"#;
+    let put = |path: &str| request("PUT", path, Some("application/json"), policy);
+    let path = "/v1/topics/orders/policy";
+    for request in [
+        put(path),
+        bare("DELETE", path),
+        bare("POST", "/v1/topics/orders/pause"),
+        bare("POST", "/v1/topics/orders/resume"),
+        bare("GET", "/v1/topics/other"),
+        bare("GET", "/v1/topics"),
+    ] {
+        let what = format!("{} {}", request.method(), request.uri());
+        assert_eq!(world.ask(request).await.status(), StatusCode::FORBIDDEN, "{what}");
+    }
+    let set = world.all.ask(put(path)).await;
+    assert_eq!((set.status(), header_of(&set, "etag")), (StatusCode::OK, Some("\"1\"")));
+    let paused = world.all.ask(bare("POST", "/v1/topics/orders/pause")).await;
+    assert_eq!(header_of(&paused, "etag"), Some("\"2\""));
+    let shown = json_of(world.ask(bare("GET", "/v1/topics/orders")).await).await;
+    assert_eq!((&shown["policy"]["delay_max"], &shown["revision"]), (&"1h".into(), &2.into()));
+    assert!(shown["paused"]["since"].is_string(), "{shown}");
+    let listed = json_of(world.all.ask(bare("GET", "/v1/topics?limit=1")).await).await;
+    assert_eq!(listed["topics"].as_array().map(Vec::len), Some(1), "{listed}");
+
+    let mut request = put(path);
+    request.headers_mut().insert(header::IF_MATCH, "\"1\"".parse().unwrap());
+    assert_eq!(world.all.ask(request).await.status(), StatusCode::PRECONDITION_FAILED);
+    let missing = world.all.ask(bare("GET", "/v1/topics/no-such-topic")).await;
+    assert_eq!(missing.status(), StatusCode::NOT_FOUND);
+    let missing = world.all.ask(bare("POST", "/v1/topics/no-such-topic/pause")).await;
+    assert_eq!(missing.status(), StatusCode::UNPROCESSABLE_ENTITY);
+}

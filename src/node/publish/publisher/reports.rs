@@ -9,7 +9,9 @@ use parking_lot::Mutex;
 use crate::clock::{self, ClusterClock};
 use crate::domain::task::feedback::{AttemptRow, due_after_silence};
 use crate::domain::task::tracking::reason_without_words;
-use crate::domain::{Failure, Outcome, Receipt, TaskId, Throttle, TrackedRow};
+use crate::domain::{
+    Failure, Outcome, Receipt, TaskId, Throttle, Timestamp, TopicName, TrackedRow,
+};
 use crate::engine::failure::{Circumstances, Remedy, remedy, retry_delay};
 use crate::engine::topics::Action;
 use crate::failpoint::{Failpoint, reach};
@@ -17,6 +19,7 @@ use crate::kafka::{DeliveryFailure, DeliveryOutcome, DeliveryReport, KafkaContac
 use crate::node::in_flight::batches::{InFlightBatch, InFlightBatches, Noted};
 use crate::node::in_flight::inbox::Inbox;
 use crate::node::metrics::NodeMetrics;
+use crate::node::topic_keeper::policies::TopicPolicies;
 
 /// The interval of log lines about dead letters, however many there are, and about failed attempts.
 const SAY_EVERY: Duration = Duration::from_secs(60);
@@ -28,6 +31,7 @@ const TOPIC_GONE: &str = "the topic does not exist";
 pub struct Reports {
     pub in_flight: Arc<InFlightBatches>,
     pub(super) clock: Arc<ClusterClock>,
+    policies: Arc<TopicPolicies>,
     contact: KafkaContact,
     metrics: NodeMetrics,
     /// A record that was taken back and is younger than this is handed over again.
@@ -52,7 +56,7 @@ pub struct Reports {
 impl Reports {
     pub fn new(
         in_flight: Arc<InFlightBatches>,
-        clock: Arc<ClusterClock>,
+        (clock, policies): (Arc<ClusterClock>, Arc<TopicPolicies>),
         contact: KafkaContact,
         metrics: NodeMetrics,
         (publish_deadline, window): (Duration, Duration),
@@ -60,6 +64,7 @@ impl Reports {
         Self {
             in_flight,
             clock,
+            policies,
             contact,
             metrics,
             publish_deadline,
@@ -113,18 +118,24 @@ impl Reports {
         let task = held.batch.task(place);
         let outcome = match task.tracking.and_then(|bytes| TrackedRow::decode(bytes).ok()) {
             None => {
-                self.metrics.published(receipt.published_at.since(task.first_id.due_at()));
+                self.published(held.topic_of(place), task.first_id.due_at(), receipt);
                 Outcome::Published(receipt)
             }
             Some(tracking) if tracking.is_verdict => {
                 return self.bury(held, place, &tracking.dead_reason(), Some(receipt));
             }
             Some(tracking) => {
-                self.metrics.published(receipt.published_at.since(task.id.due_at()));
+                self.published(held.topic_of(place), task.id.due_at(), receipt);
                 self.attempted(task.id, &tracking, receipt)
             }
         };
         self.note(held, place, outcome);
+    }
+
+    /// Counts a published record. Its lateness leaves out the time for which its topic was paused.
+    fn published(&self, topic: &TopicName, due_at: Timestamp, receipt: Receipt) {
+        let from = self.policies.lateness_from(topic, due_at, receipt.published_at);
+        self.metrics.published(from.map(|from| receipt.published_at.since(from)));
     }
 
     /// Returns the outcome of a published attempt. The next row is due when the consumer's time to
@@ -232,13 +243,14 @@ impl Reports {
     }
 
     /// Resolves a task that need not be handed over: its batch is no longer this node's, or its
-    /// topic is given up. Returns false when the task must be handed over.
+    /// topic is given up. A task that was adopted although its topic is paused waits in its table.
+    /// Returns false when the task must be handed over.
     pub(super) fn resolve_if_moot(&self, held: &Arc<InFlightBatch>, index: u32) -> bool {
         let place = correlation_id::place(index);
         if held.has_outcome(place) {
             return true;
         }
-        if held.is_given_up() {
+        if held.is_given_up() || held.is_left_out(place) {
             self.note(held, place, self.deferred(held, place, true));
             return true;
         }

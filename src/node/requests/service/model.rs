@@ -16,6 +16,7 @@
 //! | others | stored |
 
 mod schedules;
+mod topics;
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -48,6 +49,7 @@ pub struct Model {
     tasks: Mutex<Vec<TaskView>>,
     names: Mutex<HashMap<(String, String), TaskId>>,
     pub schedules: schedules::Schedules,
+    pub topics: topics::Topics,
     random: AtomicU64,
     pub is_draining: AtomicBool,
 }

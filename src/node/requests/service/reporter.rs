@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 use crate::clock;
-use crate::domain::{Backlog, Timestamp};
+use crate::domain::{Backlog, Timestamp, TopicName};
 use crate::engine::topics::{KafkaPace, OpenBreaker};
 use crate::error_chain::chain;
 use crate::node::membership::Bulletin;
@@ -60,15 +60,14 @@ impl Reporter {
     }
 
     fn unavailable_topics(&self) -> Vec<UnavailableTopic> {
-        let now = clock::monotonic();
         let topics = self.shared.in_flight.topics();
-        let shown = |open: OpenBreaker<'_>| UnavailableTopic {
-            topic: open.topic.clone(),
-            is_gone: open.is_gone,
-            unavailable_for: now.since(open.since),
-            reason: open.reason.map(String::from),
-        };
         topics.open().into_iter().take(UNAVAILABLE_SHOWN_MAX).map(shown).collect()
+    }
+
+    /// Returns why the node cannot publish to a topic, if it cannot.
+    pub fn unavailable(&self, topic: &TopicName) -> Option<UnavailableTopic> {
+        let topics = self.shared.in_flight.topics();
+        topics.open().into_iter().find(|open| open.topic == topic).map(shown)
     }
 
     /// Returns the nodes as of this node's last heartbeat, with ages as of now.
@@ -111,5 +110,14 @@ impl Reporter {
             missing.extend(self.connections.missing());
         }
         missing
+    }
+}
+
+fn shown(open: OpenBreaker<'_>) -> UnavailableTopic {
+    UnavailableTopic {
+        topic: open.topic.clone(),
+        is_gone: open.is_gone,
+        unavailable_for: clock::monotonic().since(open.since),
+        reason: open.reason.map(String::from),
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::submitter::{Submitter, unanswered};
 use crate::access::permit::{self, Grant, Permit};
 use crate::domain::schedule::plan::triggered_headers;
-use crate::domain::schedule::{Schedule, ScheduleChange, ScheduleCondition, StoredSchedule};
+use crate::domain::schedule::{RevisionCondition, Schedule, ScheduleChange, StoredSchedule};
 use crate::domain::{
     PrincipalId, PrincipalName, Record, ScheduleName, TaskState, Timestamp, TopicName,
 };
@@ -100,7 +100,7 @@ impl ScheduleService {
         let by = self.number_of(permit).await?;
         let mut tries = Tries::default();
         loop {
-            let named = named(permit, name, by, ScheduleCondition::None);
+            let named = named(permit, name, by, RevisionCondition::None);
             match self.store.set_paused(named, is_paused).await {
                 Ok(done) => {
                     self.make_runs(&done);
@@ -117,7 +117,7 @@ impl ScheduleService {
         &self,
         permit: &Permit<permit::Schedule>,
         name: &ScheduleName,
-        condition: ScheduleCondition,
+        condition: RevisionCondition,
     ) -> Result<ScheduleChange, Unavailable> {
         let by = self.number_of(permit).await?;
         let mut tries = Tries::default();
@@ -173,7 +173,7 @@ fn named<'a>(
     permit: &'a Permit<permit::Schedule>,
     name: &'a ScheduleName,
     by: Option<PrincipalId>,
-    condition: ScheduleCondition,
+    condition: RevisionCondition,
 ) -> NamedSchedule<'a> {
     NamedSchedule { topic: permit.topic(), name, by, condition }
 }

@@ -66,6 +66,13 @@ impl Submitter {
         self.check(self.number_of(by).await?, draft, arrived_at)
     }
 
+    /// Gives a draft what it has from the policy of its topic.
+    pub fn with_policy(&self, draft: Draft) -> Draft {
+        let policies = &self.shared.policies;
+        let tracking = policies.tracking_for(&draft.record.topic, draft.tracking);
+        Draft { record: draft.record, name: draft.name, due: draft.due, tracking }
+    }
+
     /// Stores drafts, and writes the answer to each of them to its place in `answers`, which begin
     /// as [`unanswered`].
     pub async fn admit(
@@ -85,6 +92,7 @@ impl Submitter {
         let mut known_caller: Option<(Arc<Principal>, Number)> = None;
         for (index, draft) in drafts.into_iter().enumerate() {
             let (draft, permit) = draft.into_parts();
+            let draft = self.with_policy(draft);
             // All drafts of a request are of one caller.
             principal.get_or_insert_with(|| permit.principal().name.clone());
             let by = match known_caller.take() {
@@ -162,11 +170,25 @@ impl Submitter {
         draft: Draft,
         arrived_at: Timestamp,
     ) -> Result<NewTask, Refusal> {
-        let due_at = due_at_of(draft.due, arrived_at, self.delay_max)?;
+        let topic = &draft.record.topic;
+        let delay_max = self.shared.policies.delay_max_within(topic, self.delay_max);
+        let due_at = due_at_of(draft.due, arrived_at, delay_max)?;
         let random = (rand::random(), rand::random());
         let shards = self.shared.cluster.shards;
         let task = NewTask::new(draft.record, draft.name, due_at, shards, random);
         Ok(NewTask { submitted_by: by, tracking: draft.tracking, ..task })
+    }
+
+    /// Returns why a topic cannot be paused, if nodes of an older version would not heed it.
+    pub fn old_nodes(&self) -> Option<String> {
+        let node_count = self.bulletin.borrow().nodes_without_pauses;
+        (node_count > 0).then(|| {
+            format!(
+                "{node_count} of the nodes are of an older version, which does not know paused \
+                 topics; pause the topic once all nodes are upgraded (GET /v1/cluster shows their \
+                 versions)"
+            )
+        })
     }
 
     /// Checks a draft of a tracked task against the versions of the nodes, and against its dead

@@ -2,7 +2,7 @@
 
 use parking_lot::Mutex;
 
-use crate::domain::schedule::{ScheduleChange, ScheduleCondition, ScheduleId, StoredSchedule};
+use crate::domain::schedule::{RevisionCondition, ScheduleChange, ScheduleId, StoredSchedule};
 use crate::domain::{ScheduleName, Shard, TaskId, TaskState, Timestamp, TopicName};
 use crate::node::messages::{PutSchedule, Refusal, Triggered};
 
@@ -98,7 +98,7 @@ impl Schedules {
         &self,
         topic: &TopicName,
         name: &ScheduleName,
-        condition: ScheduleCondition,
+        condition: RevisionCondition,
     ) -> ScheduleChange {
         let Some(stored) = self.find(topic, name) else { return ScheduleChange::NotFound };
         if !condition.allows(Some(stored.revision)) {

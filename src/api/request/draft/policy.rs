@@ -1,0 +1,84 @@
+//! The policy of a topic, read from JSON, and the reason of a pause.
+
+use crate::api::problems::problem::Problem;
+use crate::api::request::fields::{boolean, duration, members, string};
+use crate::api::request::tracking;
+use crate::domain::TopicName;
+use crate::domain::topic::policy::{REASON_BYTES_MAX, TopicPolicy};
+
+/// The members of a policy.
+pub const FIELDS: [&str; 4] = ["paused", "ttr", "retry", "delay_max"];
+
+/// Reads a policy for `topic`, and whether the topic is to be paused. Without `paused`, the topic
+/// stays as it is.
+pub fn read(text: &str, topic: &TopicName) -> Result<(TopicPolicy, Option<bool>), Problem> {
+    let [paused, ttr, retry, delay_max] = members(text, &FIELDS)?;
+    let policy = TopicPolicy {
+        tracking: tracking::of(ttr, retry, topic)?.map(Box::new),
+        delay_max: delay_max.map(|value| duration(value, "delay_max")).transpose()?,
+    };
+    Ok((policy, paused.map(|value| boolean(value, "paused")).transpose()?))
+}
+
+/// Reads the reason of a pause or of its end.
+pub fn read_reason(text: &str) -> Result<Option<String>, Problem> {
+    let [reason] = members(text, &["reason"])?;
+    let Some(reason) = reason else { return Ok(None) };
+    let reason = string(reason, "reason")?;
+    if reason.len() > REASON_BYTES_MAX || reason.contains('\0') {
+        let detail = format!("expected {REASON_BYTES_MAX} bytes at most, without NUL");
+        return Err(Problem::invalid("reason", detail));
+    }
+    Ok((!reason.is_empty()).then(|| reason.into_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::api::problems::problem_type::ProblemType;
+
+    fn read_policy(text: &str) -> Result<(TopicPolicy, Option<bool>), Problem> {
+        read(text, &TopicName::new("orders").unwrap())
+    }
+
+    #[test]
+    fn each_member_of_a_policy_is_read() {
+        let (policy, paused) =
+            read_policy(r#"{"paused":true,"ttr":"30s","retry":{},"delay_max":"90d"}"#).unwrap();
+        assert_eq!(paused, Some(true));
+        assert_eq!(policy.tracking.unwrap().ttr.as_duration(), Duration::from_secs(30));
+        assert_eq!(policy.delay_max, Some(Duration::from_secs(90 * 86_400)));
+        assert_eq!(read_policy("{}").unwrap(), (TopicPolicy::default(), None));
+    }
+
+    #[test]
+    fn each_wrong_member_is_refused_with_its_field() {
+        use ProblemType as P;
+        for (text, kind, field) in [
+            (r#"{"paused":1}"#, P::InvalidValue, "paused"),
+            (r#"{"retry":{}}"#, P::MissingField, "ttr"),
+            (r#"{"ttr":"1ms"}"#, P::InvalidValue, "ttr"),
+            (r#"{"delay_max":"1 month"}"#, P::InvalidValue, "delay_max"),
+            (
+                r#"{"ttr":"1s","retry":{"dead_topic":"orders"}}"#,
+                P::InvalidValue,
+                "retry.dead_topic",
+            ),
+            (r#"{"pending_max":1}"#, P::UnknownField, "pending_max"),
+        ] {
+            let problem = read_policy(text).unwrap_err();
+            let json = serde_json::to_value(problem.json()).unwrap();
+            assert_eq!((problem.kind(), json["field"].as_str()), (kind, Some(field)), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_reason_is_short_and_may_be_missing() {
+        assert_eq!(read_reason("{}").unwrap(), None);
+        assert_eq!(read_reason(r#"{"reason":"poison"}"#).unwrap().as_deref(), Some("poison"));
+        let long = format!(r#"{{"reason":"{}"}}"#, "x".repeat(REASON_BYTES_MAX + 1));
+        assert!(read_reason(&long).is_err() && read_reason(r#"{"reason":"a\u0000"}"#).is_err());
+    }
+}

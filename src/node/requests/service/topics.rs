@@ -1,0 +1,72 @@
+//! Calls about topics: their policies, pause and resume.
+
+use std::sync::Arc;
+
+use crate::access::permit::{self, Permit};
+use crate::domain::TopicName;
+use crate::domain::topic::policy::{StoredTopic, TopicChange, TopicChanged};
+use crate::node::messages::Unavailable;
+use crate::node::requests::postgres_failures::{Tries, unavailable_of, unavailable_of_look};
+use crate::node::shared::NodeShared;
+use crate::postgres::PostgresSettings;
+use crate::postgres::topics::Topics;
+
+/// Maximum number of connections for calls about topics.
+const CONNECTIONS_MAX: usize = 2;
+
+/// The topics of the cluster.
+#[derive(Debug)]
+pub struct TopicService {
+    shared: Arc<NodeShared>,
+    store: Topics,
+}
+
+impl TopicService {
+    pub fn new(shared: Arc<NodeShared>, postgres: &PostgresSettings) -> Self {
+        Self { shared, store: Topics::new(postgres, CONNECTIONS_MAX) }
+    }
+
+    pub async fn find(&self, topic: &TopicName) -> Result<StoredTopic, Unavailable> {
+        self.store.find(topic).await.map_err(|error| unavailable_of_look(&error))
+    }
+
+    /// Returns all topics with a policy or a pause.
+    pub async fn all(&self) -> Result<Vec<StoredTopic>, Unavailable> {
+        let mut topics = self.store.all().await.map_err(|error| unavailable_of_look(&error))?;
+        topics.retain(StoredTopic::has_any);
+        Ok(topics)
+    }
+
+    /// Returns the number of tasks of a topic that are claimed and not settled.
+    pub async fn in_flight(&self, topic: &TopicName) -> Result<u64, Unavailable> {
+        self.store.in_flight(topic).await.map_err(|error| unavailable_of_look(&error))
+    }
+
+    /// Changes the policy of a topic, or pauses or resumes it.
+    pub async fn change(
+        &self,
+        permit: &Permit<permit::Operate>,
+        change: TopicChange,
+    ) -> Result<TopicChanged, Unavailable> {
+        let principal = &permit.principal().name;
+        let by = self.shared.callers.of(principal).await;
+        let change = TopicChange { by: by.map_err(|error| unavailable_of_look(&error))?, ..change };
+        let mut tries = Tries::default();
+        let done = loop {
+            match self.store.change(permit.topic(), &change).await {
+                Ok(done) => break done,
+                Err(error) if tries.again(&error) => {}
+                Err(error) => return Err(unavailable_of(&error)),
+            }
+        };
+        if matches!(done, TopicChanged::Changed(_)) {
+            // An act of an operator.
+            tracing::info!(
+                topic = %permit.topic(), %principal, is_paused = change.is_paused,
+                reason = change.reason, has_policy = change.policy.is_some(),
+                "a topic was changed"
+            );
+        }
+        Ok(done)
+    }
+}

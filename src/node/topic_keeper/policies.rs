@@ -1,0 +1,138 @@
+//! The policies and pauses of topics, as the node last read them. They are at most about a second
+//! old. So a pause is not decided here: claims read it from its table.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use parking_lot::RwLock;
+
+use crate::domain::topic::policy::{PauseTimes, StoredTopic};
+use crate::domain::{Timestamp, TopicName, Tracking};
+
+/// What the node knows of the topics that have, or had, a policy or a pause.
+#[derive(Debug, Default)]
+pub struct TopicPolicies {
+    topics: RwLock<HashMap<TopicName, StoredTopic>>,
+    /// Mostly false. Each record and each submit reads it, hence without a lock.
+    has_any: AtomicBool,
+}
+
+/// The difference that a look has made, and the pauses of now.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct Seen {
+    pub paused: Vec<TopicName>,
+    pub resumed: Vec<TopicName>,
+    pub paused_count: usize,
+    /// When the pause began that has lasted longest.
+    pub paused_since: Option<Timestamp>,
+    /// The end of the last pause that has ended.
+    pub resumed_at: Option<Timestamp>,
+}
+
+impl TopicPolicies {
+    /// Takes in all topics of the cluster that have, or had, a policy or a pause.
+    pub fn take_in(&self, topics: Vec<StoredTopic>) -> Seen {
+        let topics: HashMap<TopicName, StoredTopic> =
+            topics.into_iter().map(|one| (one.topic.clone(), one)).collect();
+        self.has_any.store(!topics.is_empty(), Ordering::Relaxed);
+        let before = std::mem::replace(&mut *self.topics.write(), topics.clone());
+        let is_paused = |topics: &HashMap<TopicName, StoredTopic>, topic: &TopicName| {
+            topics.get(topic).is_some_and(|one| one.pause.is_some())
+        };
+        let pauses = topics.values().filter_map(|one| one.pause.as_ref());
+        Seen {
+            paused: topics
+                .keys()
+                .filter(|topic| is_paused(&topics, topic) && !is_paused(&before, topic))
+                .cloned()
+                .collect(),
+            resumed: before
+                .keys()
+                .filter(|topic| is_paused(&before, topic) && !is_paused(&topics, topic))
+                .cloned()
+                .collect(),
+            paused_count: pauses.clone().count(),
+            paused_since: pauses.map(|pause| pause.since).min(),
+            resumed_at: topics.values().filter_map(|one| one.resumed_at).max(),
+        }
+    }
+
+    fn of<T>(&self, topic: &TopicName, read: impl FnOnce(&StoredTopic) -> T) -> Option<T> {
+        if !self.has_any.load(Ordering::Relaxed) {
+            return None;
+        }
+        self.topics.read().get(topic).map(read)
+    }
+
+    pub fn is_paused(&self, topic: &TopicName) -> bool {
+        self.of(topic, |one| one.pause.is_some()).unwrap_or(false)
+    }
+
+    /// Returns the wishes of a task of `topic` that wants `own`.
+    pub fn tracking_for(
+        &self,
+        topic: &TopicName,
+        own: Option<Box<Tracking>>,
+    ) -> Option<Box<Tracking>> {
+        if own.is_some() {
+            return own;
+        }
+        self.of(topic, |one| one.policy.tracking_for(None)).flatten()
+    }
+
+    /// Returns the longest delay of a task of `topic`, where the node allows `of_node`.
+    pub fn delay_max_within(&self, topic: &TopicName, of_node: Duration) -> Duration {
+        self.of(topic, |one| one.policy.delay_max_within(of_node)).unwrap_or(of_node)
+    }
+
+    /// Returns the time from which the lateness of a record counts: see
+    /// [`PauseTimes::lateness_from`].
+    pub fn lateness_from(
+        &self,
+        topic: &TopicName,
+        due_at: Timestamp,
+        published_at: Timestamp,
+    ) -> Option<Timestamp> {
+        let times = self.of(topic, |one| PauseTimes {
+            paused_since: one.pause.as_ref().map(|pause| pause.since),
+            resumed_at: one.resumed_at,
+        });
+        times.unwrap_or_default().lateness_from(due_at, published_at)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::topic::policy::Pause;
+
+    fn topic(name: &str, paused_since: Option<i64>, resumed_at: Option<i64>) -> StoredTopic {
+        let pause =
+            |millis| Pause { since: Timestamp::from_millis(millis), reason: None, by: None };
+        StoredTopic {
+            revision: 1,
+            pause: paused_since.map(pause),
+            resumed_at: resumed_at.map(Timestamp::from_millis),
+            ..StoredTopic::plain(TopicName::new(name).unwrap())
+        }
+    }
+
+    #[test]
+    fn a_look_tells_which_topics_were_paused_and_resumed_since_the_last_one() {
+        let policies = TopicPolicies::default();
+        let orders = TopicName::new("orders").unwrap();
+        assert!(!policies.is_paused(&orders));
+        let seen = policies.take_in(vec![topic("orders", Some(5), None), topic("a", None, None)]);
+        assert_eq!((seen.paused, seen.resumed), (vec![orders.clone()], vec![]));
+        assert_eq!((seen.paused_count, seen.paused_since), (1, Some(Timestamp::from_millis(5))));
+        assert!(policies.is_paused(&orders));
+        let seen = policies.take_in(vec![topic("orders", Some(5), None)]);
+        assert_eq!((seen.paused.len(), seen.resumed.len(), seen.paused_count), (0, 0, 1));
+        let seen = policies.take_in(vec![topic("orders", None, Some(9))]);
+        assert_eq!((seen.paused, seen.resumed), (vec![], vec![orders.clone()]));
+        assert_eq!((seen.paused_count, seen.resumed_at), (0, Some(Timestamp::from_millis(9))));
+        let at = Timestamp::from_millis;
+        assert_eq!(policies.lateness_from(&orders, at(1), at(10)), Some(at(9)));
+    }
+}

@@ -1,0 +1,26 @@
+//! Topics as operators hold them: their policies and pauses, and the tasks that a long pause holds.
+
+pub mod change;
+pub mod held;
+pub mod read;
+
+use std::time::Duration;
+
+use crate::postgres::PostgresSettings;
+use crate::postgres::connection::ConnectionPurpose;
+use crate::postgres::connection::pool::Pool;
+
+const PURPOSE: ConnectionPurpose =
+    ConnectionPurpose { name: "topics", deadline: Duration::from_secs(5), settings: &[] };
+
+/// The connections for calls of the API about topics, and for the node's own look at all policies.
+#[derive(Debug)]
+pub struct Topics {
+    pool: Pool,
+}
+
+impl Topics {
+    pub fn new(settings: &PostgresSettings, connections_max: usize) -> Self {
+        Self { pool: Pool::new(settings, PURPOSE, connections_max) }
+    }
+}

@@ -1,0 +1,87 @@
+//! Reads policies and pauses.
+
+use az::SaturatingAs as _;
+use sqlx::postgres::{PgConnection, PgRow};
+use sqlx::{AssertSqlSafe, Row as _};
+
+use super::Topics;
+use crate::domain::topic::policy::{Pause, StoredTopic, TopicPolicy};
+use crate::domain::{Timestamp, TopicName, TrackedRow};
+use crate::postgres::PostgresError;
+use crate::postgres::tasks::principals::principal_of;
+
+/// Maximum number of topics with a policy or a pause that a node knows.
+const TOPICS_MAX: i64 = 100_000;
+
+/// The columns that [`topic_of`] reads.
+pub(super) const COLUMNS: &str = "topic, revision, tracking, delay_max_ms, is_paused,
+  (extract(epoch from paused_at) * 1000000)::bigint as paused_at,
+  (extract(epoch from resumed_at) * 1000000)::bigint as resumed_at, pause_reason,
+  (select p.name from principal p where p.id = paused_by) as paused_by";
+
+/// Tasks whose record may be published in spite of a pause: they were claimed before it. A batch
+/// counts as a whole until it is settled.
+const IN_FLIGHT: &str = "-- tasks of a topic in flight
+select coalesce(sum(cardinality(array_positions(p.topics, $1))), 0)::bigint
+from execlog_batch b join execlog_payload p on p.batch = b.batch
+where b.settled_at is null";
+
+impl Topics {
+    /// Returns a topic. One without a policy and a pause is plain.
+    pub async fn find(&self, topic: &TopicName) -> Result<StoredTopic, PostgresError> {
+        let text =
+            format!("-- look up a policy\nselect {COLUMNS} from topic_policy where topic = $1");
+        let statement = async |open: &mut PgConnection| {
+            let query = sqlx::query(AssertSqlSafe(text)).bind(topic.as_str());
+            let row = query.fetch_optional(open).await?;
+            row.map_or_else(|| Ok(StoredTopic::plain(topic.clone())), |row| topic_of(&row))
+        };
+        self.pool.run("look up the policy of a topic", statement).await
+    }
+
+    /// Returns all topics that have, or had, a policy or a pause.
+    pub async fn all(&self) -> Result<Vec<StoredTopic>, PostgresError> {
+        let text = format!("-- all policies\nselect {COLUMNS} from topic_policy limit $1");
+        let statement = async |open: &mut PgConnection| {
+            let query = sqlx::query(AssertSqlSafe(text)).bind(TOPICS_MAX);
+            query.fetch_all(open).await?.iter().map(topic_of).collect()
+        };
+        self.pool.run("read the policies of all topics", statement).await
+    }
+
+    /// Returns the number of tasks of a topic that are claimed and not settled.
+    pub async fn in_flight(&self, topic: &TopicName) -> Result<u64, PostgresError> {
+        let statement = async |open: &mut PgConnection| {
+            sqlx::query_scalar(IN_FLIGHT).bind(topic.as_str()).fetch_one(open).await
+        };
+        let count: i64 = self.pool.run("count the tasks of a topic in flight", statement).await?;
+        Ok(count.saturating_as::<u64>())
+    }
+}
+
+pub(super) fn topic_of(row: &PgRow) -> Result<StoredTopic, sqlx::Error> {
+    let time = |column: &str| -> Result<Option<Timestamp>, sqlx::Error> {
+        Ok(row.try_get::<Option<i64>, _>(column)?.map(Timestamp::from_micros))
+    };
+    let tracking: Option<Vec<u8>> = row.try_get("tracking")?;
+    let tracking = tracking.map(|bytes| TrackedRow::decode(&bytes)).transpose();
+    let tracking = tracking.map_err(|error| sqlx::Error::Decode(error.into()))?;
+    let delay_max_ms: Option<i64> = row.try_get("delay_max_ms")?;
+    let delay_max =
+        delay_max_ms.map(|millis| std::time::Duration::from_millis(millis.saturating_as()));
+    let pause = match row.try_get("is_paused")? {
+        false => None,
+        true => Some(Pause {
+            since: time("paused_at")?.unwrap_or_default(),
+            reason: row.try_get("pause_reason")?,
+            by: principal_of(row, "paused_by")?,
+        }),
+    };
+    Ok(StoredTopic {
+        topic: TopicName::stored(row.try_get("topic")?),
+        revision: row.try_get::<i64, _>("revision")?.saturating_as::<u64>(),
+        policy: TopicPolicy { tracking: tracking.map(|row| Box::new(row.tracking)), delay_max },
+        pause,
+        resumed_at: time("resumed_at")?,
+    })
+}
