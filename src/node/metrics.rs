@@ -49,10 +49,7 @@ pub struct NodeMetrics {
     pub in_flight_batches: Gauge,
     pub remembered_batches: Gauge,
     pub unavailable_topics: Gauge,
-    pub paused_topics: Gauge,
-    pub longest_pause: Gauge,
-    pub held: Counter,
-    pub released: Counter,
+    pub pauses: PauseMetrics,
     pub throttled: Gauge,
 }
 
@@ -145,19 +142,7 @@ impl NodeMetrics {
             remembered_batches: to
                 .gauge("remembered_batches", "Settled batches until their settle is durable"),
             unavailable_topics: to.gauge("unavailable_topics", "Unavailable topics"),
-            paused_topics: to.gauge("paused_topics", "Topics that operators have paused"),
-            longest_pause: to.gauge(
-                "paused_topics_longest_seconds",
-                "How long the topic has been paused that was paused first; 0 without one",
-            ),
-            held: to.counter(
-                "tasks_held",
-                "Overdue tasks of paused topics that this node moved out of the leaves",
-            ),
-            released: to.counter(
-                "tasks_released",
-                "Held tasks that this node made due after the pause of their topic",
-            ),
+            pauses: PauseMetrics::new(&mut to),
             throttled: to
                 .gauge("kafka_throttled", "1 while Kafka throttles this node by a quota; else 0"),
         }
@@ -202,6 +187,35 @@ impl TrackedMetrics {
             answer_queue: to.gauge("answer_queue", "Answers of consumers that wait"),
             time_to_finish: to
                 .seconds("time_to_finish", "Time from the append of an attempt to its finish"),
+        }
+    }
+}
+
+/// The metrics of paused topics.
+#[derive(Clone, Debug)]
+pub struct PauseMetrics {
+    pub topics: Gauge,
+    pub longest: Gauge,
+    pub held: Counter,
+    pub released: Counter,
+}
+
+impl PauseMetrics {
+    fn new(to: &mut Registrar<'_>) -> Self {
+        Self {
+            topics: to.gauge("paused_topics", "Topics that operators have paused"),
+            longest: to.gauge(
+                "paused_topics_longest_seconds",
+                "How long the topic has been paused that was paused first; 0 without one",
+            ),
+            held: to.counter(
+                "tasks_held",
+                "Overdue tasks of paused topics that this node moved out of the leaves",
+            ),
+            released: to.counter(
+                "tasks_released",
+                "Held tasks that this node made due after the pause of their topic",
+            ),
         }
     }
 }

@@ -198,7 +198,7 @@ async fn the_submitter_goes_with_a_task_from_the_far_table_to_its_end() {
     stage.node = NodeId::new(Timestamp::EPOCH, 0, rand::random());
     let mut adoptions = Adoptions::new(&stage.settings, stage.node);
     let adopted = adoptions.adopt(BatchId::new(Timestamp::EPOCH, 0, 0)).await.unwrap();
-    let adopted = adoptions.load(adopted[0]).await.unwrap().unwrap();
+    let adopted = adoptions.load(adopted[0]).await.unwrap().unwrap().0;
     stage.settle(&adopted, dead).await;
     assert_eq!(stage.submitted(soon).await.as_ref(), Some(&at_first), "dead");
     let redriven = stage.dead_letters.redrive(soon, stage.bob).await.unwrap().unwrap();

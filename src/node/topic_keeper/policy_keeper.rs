@@ -104,11 +104,11 @@ impl PolicyKeeper {
         if !seen.resumed.is_empty() {
             self.shared.sweep();
         }
-        let metrics = &self.shared.metrics;
-        metrics.paused_topics.set(seen.paused_count.saturating_as());
+        let metrics = &self.shared.metrics.pauses;
+        metrics.topics.set(seen.paused_count.saturating_as());
         let longest =
             seen.paused_since.map_or(Duration::ZERO, |since| self.shared.now().since(since));
-        metrics.longest_pause.set(longest.as_secs().saturating_as());
+        metrics.longest.set(longest.as_secs().saturating_as());
     }
 
     /// Holds what is overdue for longer than a leaf.
@@ -117,7 +117,7 @@ impl PolicyKeeper {
         let range = IdRange::of_times(oldest, now.minus(self.shared.cluster.leaf));
         while !range.is_empty() {
             let (count, has_more) = self.held.hold(range).await?;
-            self.shared.metrics.held.inc_by(count);
+            self.shared.metrics.pauses.held.inc_by(count);
             if !has_more {
                 break;
             }
@@ -130,7 +130,7 @@ impl PolicyKeeper {
         let mut after: Option<Uuid> = Some(held_ids().from);
         while let Some(last) = after {
             let released = self.held.release(last).await?;
-            self.shared.metrics.released.inc_by(released.task_count);
+            self.shared.metrics.pauses.released.inc_by(released.task_count);
             self.shared.look_after(released.ids);
             after = released.last;
         }

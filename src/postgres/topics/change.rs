@@ -14,7 +14,7 @@ use crate::domain::{PrincipalId, TopicName};
 use crate::postgres::PostgresError;
 
 const ENTER: &str = "-- enter a topic
-insert into topic_policy (topic) values ($1) on conflict (topic) do nothing";
+insert into topic_policy (topic, revision) values ($1, 0) on conflict (topic) do nothing";
 
 fn lock_text() -> String {
     format!("-- lock a topic\nselect {COLUMNS} from topic_policy where topic = $1 for update")
@@ -58,12 +58,9 @@ async fn carry_out(
 ) -> Result<TopicChanged, sqlx::Error> {
     let mut transaction = open.begin().await?;
     // A row that was there is locked by the next statement.
-    let entered = sqlx::query(ENTER).bind(topic.as_str()).execute(&mut *transaction).await?;
+    sqlx::query(ENTER).bind(topic.as_str()).execute(&mut *transaction).await?;
     let locked = sqlx::query(AssertSqlSafe(lock_text())).bind(topic.as_str());
-    let mut before = topic_of(&locked.fetch_one(&mut *transaction).await?)?;
-    if entered.rows_affected() == 1 {
-        before.revision = 0;
-    }
+    let before = topic_of(&locked.fetch_one(&mut *transaction).await?)?;
     if !change.condition.allows(before.current()) {
         transaction.rollback().await?;
         return Ok(TopicChanged::Unmet(before.current()));

@@ -206,7 +206,7 @@ async fn a_batch_whose_owner_is_in_no_list_is_adopted() {
         let heir = node();
         let mut adoptions = Adoptions::new(&stage.settings, heir);
         assert_eq!(adoptions.adopt(BatchId::MIN).await.unwrap(), [batch.id]);
-        assert_eq!(adoptions.load(batch.id).await.unwrap().unwrap().id_of(0), batch.id_of(0));
+        assert_eq!(adoptions.load(batch.id).await.unwrap().unwrap().0.id_of(0), batch.id_of(0));
     }
 }
 

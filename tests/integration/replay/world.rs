@@ -508,7 +508,7 @@ impl World {
         let loaded = self.identities[usize::from(identity)].adoptions.load(id).await.unwrap();
         let is_own = state.db.unsettled_of(identity) >> batch & 1 == 1;
         assert_eq!(loaded.is_some(), is_own, "load");
-        if let Some(loaded) = loaded {
+        if let Some((loaded, _paused)) = loaded {
             assert_eq!(ids_of(&loaded), self.ids(protocol, next, batch), "what was loaded");
             self.held.insert((identity, batch), loaded);
         }

@@ -131,7 +131,7 @@ async fn tasks_of_the_version_before_are_kept_and_have_no_submitter() {
     assert_eq!(retirer.round().await.unwrap().kept_count, 2);
     assert_eq!(number(&mut sql, "select count(*) from task").await, 3);
     // A claim that was made before is settled as any other.
-    let held = Adoptions::new(&settings, owner).load(batch).await.unwrap().unwrap();
+    let held = Adoptions::new(&settings, owner).load(batch).await.unwrap().unwrap().0;
     let settlement = Settlement::new(&held, &[deferred(claimed)]);
     let settled =
         Settles::new(&settings, owner, DAY).settle(&[&settlement], SettleTerms::default()).await;

@@ -205,7 +205,7 @@ async fn a_finish_before_or_after_an_adoption_is_kept_by_the_settle_of_the_heir(
         if is_adopted_first {
             assert_eq!(scene.verdict(&finish(first)).await, Verdict::FinishedInFlight);
         }
-        let batch = adoptions.load(batch.id).await.unwrap().unwrap();
+        let batch = adoptions.load(batch.id).await.unwrap().unwrap().0;
         let settlement = scene.published(&batch).await;
         assert_eq!(scene.settle_beside(heir, &settlement).await.unwrap(), 1);
         is_finished(&scene, first).await;
