@@ -38,6 +38,9 @@ pub async fn run(command: args::ClientCommand) -> ExitCode {
     match command {
         args::ClientCommand::Submit(args) => Box::pin(submit(*args)).await,
         args::ClientCommand::Show(args) => show(args).await,
+        args::ClientCommand::Move(args) => {
+            end(move_one(&args).await, args.node.json, Deed::Move, print::moved)
+        }
         args::ClientCommand::Cancel(args) => cancel(args).await,
         args::ClientCommand::Finish(args) => {
             answer(&args.node, &args.task, "finish", outcome::of_finish(&args)).await
@@ -95,6 +98,18 @@ async fn show(args: args::Show) -> ExitCode {
             (id, ..) => caller.get(&["v1", "tasks", &id_text(*id)], &[]),
         });
     end(asked.await, args.node.json, Deed::Look, print::shown)
+}
+
+/// Moves a task to another due time.
+async fn move_one(args: &args::MoveArgs) -> Result<NodeAnswer, Ending> {
+    let body = draft::body_of_move(&args.due).map_err(Ending::usage)?;
+    ask(&args.node, |caller| match (&args.task.id, &args.task.topic, &args.task.name) {
+        (None, Some(topic), Some(name)) => {
+            caller.patch(&["v1", "topics", topic, "tasks", name], body)
+        }
+        (id, ..) => caller.patch(&["v1", "tasks", &id_text(*id)], body),
+    })
+    .await
 }
 
 /// Cancels a task, or all tasks of a topic or a submitter.

@@ -56,6 +56,10 @@ points! {
     NameTakenOut = "name-taken-out",
     /// A replacement is committed. No caller has been answered.
     NameReplaced = "name-replaced",
+    /// A move has entered the new row of its task into `task_follow`, and both rows are as before.
+    MoveFollowed = "move-followed",
+    /// A move is committed. No caller has been answered.
+    TaskMoved = "task-moved",
     /// A cancel has looked in the far table, and not yet in the leaves.
     FarCancelled = "far-cancelled",
     /// A cancel is committed. No caller has been answered.

@@ -13,9 +13,9 @@ use super::action::Action;
 use super::principal::{Caller, Principal};
 use crate::domain::TopicName;
 
-/// An action on a topic, as a type.
+/// Actions on a topic, as a type. A caller needs all of them.
 pub trait Right {
-    const ACTION: Action;
+    const ACTIONS: &'static [Action];
 }
 
 macro_rules! rights {
@@ -25,12 +25,20 @@ macro_rules! rights {
         pub enum $right {}
 
         impl Right for $right {
-            const ACTION: Action = Action::$right;
+            const ACTIONS: &'static [Action] = &[Action::$right];
         }
     )*};
 }
 
 rights!(Submit, Cancel, Read, Finish, Redrive, Drop, Schedule, Operate);
+
+/// The right to move tasks to another due time: to cancel them, and to submit others.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Move {}
+
+impl Right for Move {
+    const ACTIONS: &'static [Action] = &[Action::Cancel, Action::Submit];
+}
 
 /// The caller lacks the right.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -44,9 +52,10 @@ pub struct Grant {
 }
 
 impl Grant {
-    fn new(caller: &Caller, action: Action, topic: &TopicName) -> Result<Self, Denied> {
-        if !caller.principal.rights.allows(action, topic) {
-            return Err(Denied(action));
+    fn new(caller: &Caller, actions: &[Action], topic: &TopicName) -> Result<Self, Denied> {
+        let lacks = |action: &&Action| !caller.principal.rights.allows(**action, topic);
+        if let Some(action) = actions.iter().find(lacks) {
+            return Err(Denied(*action));
         }
         Ok(Self { principal: caller.principal.clone(), topic: topic.clone() })
     }
@@ -72,7 +81,7 @@ pub struct Permit<R> {
 
 impl<R: Right> Permit<R> {
     pub fn on(caller: &Caller, topic: &TopicName) -> Result<Self, Denied> {
-        Ok(Self { grant: Grant::new(caller, R::ACTION, topic)?, right: PhantomData })
+        Ok(Self { grant: Grant::new(caller, R::ACTIONS, topic)?, right: PhantomData })
     }
 }
 
@@ -84,8 +93,8 @@ pub struct ReplacePermit {
 
 impl ReplacePermit {
     pub fn on(caller: &Caller, topic: &TopicName) -> Result<Self, Denied> {
-        Grant::new(caller, Action::Submit, topic)?;
-        Ok(Self { grant: Grant::new(caller, Action::Cancel, topic)? })
+        Grant::new(caller, &[Action::Submit], topic)?;
+        Ok(Self { grant: Grant::new(caller, &[Action::Cancel], topic)? })
     }
 }
 
@@ -100,8 +109,8 @@ pub struct BulkPermit<R> {
 impl<R: Right> BulkPermit<R> {
     /// Checks `R`, or for a dry run [`Action::Read`].
     pub fn on(caller: &Caller, topic: &TopicName, is_dry_run: bool) -> Result<Self, Denied> {
-        let action = if is_dry_run { Action::Read } else { R::ACTION };
-        let grant = Grant::new(caller, action, topic)?;
+        let actions: &[Action] = if is_dry_run { &[Action::Read] } else { R::ACTIONS };
+        let grant = Grant::new(caller, actions, topic)?;
         Ok(Self { grant, is_dry_run, right: PhantomData })
     }
 
@@ -129,7 +138,7 @@ impl CancelManyPermit {
         is_dry_run: bool,
     ) -> Result<Self, Denied> {
         let action = Self::action(is_dry_run);
-        let grant = topic.map(|topic| Grant::new(caller, action, topic)).transpose()?;
+        let grant = topic.map(|topic| Grant::new(caller, &[action], topic)).transpose()?;
         if grant.is_none() && !caller.principal.rights.allows_everywhere(action) {
             return Err(Denied(action));
         }
@@ -200,7 +209,7 @@ pub struct ListPermit {
 impl ListPermit {
     /// Checks [`Action::Read`] on the topic, or without one on `*`.
     pub fn on(caller: &Caller, topic: Option<&TopicName>) -> Result<Self, Denied> {
-        let grant = topic.map(|topic| Grant::new(caller, Action::Read, topic)).transpose()?;
+        let grant = topic.map(|topic| Grant::new(caller, &[Action::Read], topic)).transpose()?;
         if grant.is_none() && !caller.principal.rights.allows_everywhere(Action::Read) {
             return Err(Denied(Action::Read));
         }
@@ -278,6 +287,16 @@ mod tests {
         assert_eq!(replace(&[Action::Submit]), Err(Denied(Action::Cancel)));
         assert_eq!(replace(&[Action::Cancel]), Err(Denied(Action::Submit)));
         assert_eq!(replace(&[Action::Cancel, Action::Submit]), Ok(()));
+    }
+
+    #[test]
+    fn a_move_needs_both_rights() {
+        let [orders] = topics(["orders"]);
+        let permit =
+            |actions: &[Action]| Permit::<Move>::on(&caller(actions, "orders"), &orders).map(drop);
+        assert_eq!(permit(&[Action::Submit]), Err(Denied(Action::Cancel)));
+        assert_eq!(permit(&[Action::Cancel]), Err(Denied(Action::Submit)));
+        assert_eq!(permit(&[Action::Cancel, Action::Submit]), Ok(()));
     }
 
     #[test]

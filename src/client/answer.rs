@@ -97,6 +97,8 @@ pub enum Deed {
     /// Stores a task under a name, whether or not the name stood for a task.
     Replace,
     Cancel,
+    /// Gives a task another due time.
+    Move,
     /// Answers for a tracked task as its consumer.
     Answer,
     /// Removes one dead letter. A repetition finds none.
@@ -132,6 +134,10 @@ impl Deed {
             Self::Cancel => {
                 "the task may be cancelled, or not; repeat the command: repeating is safe"
             }
+            Self::Move => {
+                "the task may be moved, or not; repeat the command: repeating is safe, and --delay \
+                 counts from the repetition"
+            }
             Self::Answer => {
                 "the call may have taken effect, or not; repeat the command: repeating is safe"
             }
@@ -154,6 +160,7 @@ impl Deed {
             Self::Submit { .. }
             | Self::Replace
             | Self::Cancel
+            | Self::Move
             | Self::Answer
             | Self::TakeAway
             | Self::Bulk
@@ -304,7 +311,7 @@ pub struct Heeded {
     pub task: Task,
 }
 
-/// The answer to a cancel.
+/// The answer to a cancel or a move.
 #[derive(Deserialize, Debug)]
 pub struct Cancelled {
     pub verdict: String,

@@ -39,6 +39,8 @@ pub enum ClientCommand {
     Show(Show),
     /// Cancels a task and prints the verdict, or cancels all tasks of a topic.
     Cancel(CancelArgs),
+    /// Moves a task to another due time. Its id and its name stay.
+    Move(MoveArgs),
     /// Finishes a task: its consumer has done the work, and no further attempt is made.
     Finish(FinishArgs),
     /// Fails an attempt of a task: the next attempt is due after the back-off.
@@ -245,6 +247,22 @@ pub struct Payload {
 pub struct Show {
     #[command(flatten)]
     pub task: TaskArgs,
+    #[command(flatten)]
+    pub node: NodeOptions,
+}
+
+#[derive(Args, Clone, Debug)]
+#[command(
+    override_usage = manual::MOVE_USAGE,
+    group = which(&["id", "topic", "name"]),
+    after_help = EXIT_CODES,
+    after_long_help = with_codes(manual::MOVE_EXAMPLES, EXIT_CODES)
+)]
+pub struct MoveArgs {
+    #[command(flatten)]
+    pub task: TaskArgs,
+    #[command(flatten)]
+    pub due: DueArgs,
     #[command(flatten)]
     pub node: NodeOptions,
 }

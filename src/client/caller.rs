@@ -81,6 +81,8 @@ enum Method {
     Get,
     Delete,
     /// The body is JSON.
+    Patch(Bytes),
+    /// The body is JSON.
     Post(Bytes),
     Put(Bytes),
 }
@@ -181,6 +183,10 @@ impl NodeCaller {
         Ok(Call::new(Method::Put(body.into()), self.url(path)?))
     }
 
+    pub fn patch(&self, path: &[&str], body: impl Into<Bytes>) -> Result<Call, Ending> {
+        Ok(Call::new(Method::Patch(body.into()), self.url(path)?))
+    }
+
     /// Builds the URL. Each segment is percent-encoded as a whole, slashes included. The encoding
     /// happens here, because the URL parser drops tabs and line breaks, and the URL would then name
     /// another task.
@@ -227,6 +233,9 @@ impl NodeCaller {
             Method::Post(body) => {
                 self.http.post(url).header(CONTENT_TYPE, "application/json").body(body.clone())
             }
+            Method::Patch(body) => {
+                self.http.patch(url).header(CONTENT_TYPE, "application/json").body(body.clone())
+            }
             Method::Put(body) => {
                 self.http.put(url).header(CONTENT_TYPE, "application/json").body(body.clone())
             }
@@ -240,7 +249,7 @@ impl NodeCaller {
             None => request,
         };
         let body_bytes = match &call.method {
-            Method::Post(body) | Method::Put(body) => body.len(),
+            Method::Post(body) | Method::Put(body) | Method::Patch(body) => body.len(),
             Method::Get | Method::Delete => 0,
         };
         let failed = |error: reqwest::Error| self.ending_of(&error.without_url(), body_bytes);

@@ -13,7 +13,7 @@ use serde::{Serialize, Serializer};
 use serde_json::value::RawValue;
 use tokio::io::{AsyncRead, AsyncReadExt as _};
 
-use super::args::SubmitArgs;
+use super::args::{DueArgs, SubmitArgs};
 
 /// No node accepts a larger body.
 const FILE_BYTES_MAX: u64 = 1 << 30;
@@ -116,6 +116,16 @@ fn headers_of(args: &SubmitArgs) -> Vec<(&str, DraftHeaderValue<'_>)> {
         .map(|(name, base64)| (name.as_str(), DraftHeaderValue::Binary { base64 }));
     let nulls = args.header_null.iter().map(|name| (name.as_str(), DraftHeaderValue::Null));
     texts.chain(binaries).chain(nulls).collect()
+}
+
+/// Returns the body of a move to another due time.
+pub fn body_of_move(due: &DueArgs) -> Result<Vec<u8>, String> {
+    let draft = DraftBody {
+        due_at: due.due_at.as_deref().map(NumberOrText),
+        delay: due.delay.as_deref(),
+        ..DraftBody::default()
+    };
+    serde_json::to_vec(&draft).map_err(|error| format!("cannot write the time as JSON: {error}"))
 }
 
 /// Returns the body of the submit, or an error of the command line. The body of a replacement has

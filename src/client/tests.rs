@@ -33,6 +33,7 @@ use crate::telemetry::Registry;
 enum CommandLine {
     Submit(Box<SubmitArgs>),
     Show(args::Show),
+    Move(args::MoveArgs),
     Cancel(CancelArgs),
     Finish(args::FinishArgs),
     Fail(args::FailArgs),
@@ -122,6 +123,13 @@ async fn a_task_is_submitted_shown_and_cancelled() {
     ] {
         assert!(shown.lines().any(|shown| shown.starts_with(line)), "{line} in\n{shown}");
     }
+    let words = ["punctual", "move", id, "--due-at", "2030-02-28T09:30Z"];
+    let Ok(CommandLine::Move(args)) = CommandLine::try_parse_from(words) else {
+        panic!("this is a move")
+    };
+    let moved = super::move_one(&args::MoveArgs { node: node.clone(), ..args }).await.unwrap();
+    let line = format!("{id}  moved, due 2030-02-28T09:30:00.000Z");
+    assert_eq!(print::moved(&moved).unwrap(), line);
     assert_eq!(print::cancelled(&cancel(&node, id).await).unwrap(), format!("{id}  cancelled"));
 }
 
@@ -330,6 +338,7 @@ fn a_task_is_named_by_its_id_or_by_topic_and_name() {
                 | CommandLine::Fail(_)
                 | CommandLine::Extend(_)
                 | CommandLine::Show(_)
+                | CommandLine::Move(_)
                 | CommandLine::Dead(_) => false,
             },
         )
@@ -337,6 +346,9 @@ fn a_task_is_named_by_its_id_or_by_topic_and_name() {
     for line in [
         format!("show {ID}"),
         "show --topic t --name n".to_owned(),
+        format!("move {ID} --delay 1h"),
+        format!("move {ID} --due-at 5"),
+        "move --topic t --name n --delay 1h".to_owned(),
         format!("cancel {ID}"),
         "cancel --topic t --name n".to_owned(),
         "cancel --topic t --due-to 5 --yes".to_owned(),
@@ -357,6 +369,11 @@ fn a_task_is_named_by_its_id_or_by_topic_and_name() {
         "show --topic t".to_owned(),
         "show --name n".to_owned(),
         format!("show {ID} --topic t --name n"),
+        format!("move {ID}"),
+        "move --delay 1h".to_owned(),
+        "move --topic t --delay 1h".to_owned(),
+        format!("move {ID} --topic t --name n --delay 1h"),
+        format!("move {ID} --delay 1h --due-at 5"),
         "cancel".to_owned(),
         "cancel --due-from 5 --yes".to_owned(),
         format!("cancel {ID} --yes"),

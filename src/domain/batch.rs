@@ -30,6 +30,7 @@ struct TaskEntry {
     headers: Option<Range<u32>>,
     name: Option<Range<u32>>,
     tracking: Option<Range<u32>>,
+    moved_to: Option<Timestamp>,
     /// Where the record goes: the dead topic for a verdict row that has one.
     sent_to: u16,
 }
@@ -39,9 +40,10 @@ struct TaskEntry {
 pub struct BatchTask<'a> {
     /// The id of the row that was claimed.
     pub id: TaskId,
-    /// The id that the submitter knows: the same as `id`, unless this row is a follow-up. Its due
-    /// time is the time that was asked for.
+    /// The id that the submitter knows: the same as `id`, unless this row is a follow-up.
     pub first_id: TaskId,
+    /// The due time that a caller has moved the task to.
+    pub moved_to: Option<Timestamp>,
     /// 1 for the first attempt.
     pub attempt: i16,
     /// Index into [`Batch::topics`].
@@ -57,6 +59,12 @@ pub struct BatchTask<'a> {
 }
 
 impl BatchTask<'_> {
+    /// Returns the time that was asked for: the one that the task was moved to, else that of its
+    /// first id. A retry is due later.
+    pub fn promised_at(&self) -> Timestamp {
+        self.moved_to.unwrap_or_else(|| self.first_id.due_at())
+    }
+
     pub fn bytes(&self) -> usize {
         self.key.map_or(0, <[u8]>::len) + self.payload.map_or(0, <[u8]>::len) + self.headers.len()
     }
@@ -96,7 +104,7 @@ impl Batch {
                 .map(|range| if is_over { None } else { builder.keep(self.slice(range.as_ref())) });
             let name = builder.keep(task.name);
             let tracking = builder.keep(task.tracking);
-            let TaskEntry { id, first_id, attempt, topic, sent_to, .. } = *entry;
+            let TaskEntry { id, first_id, attempt, topic, moved_to, sent_to, .. } = *entry;
             builder.batch.tasks.push(TaskEntry {
                 id,
                 first_id,
@@ -107,6 +115,7 @@ impl Batch {
                 headers,
                 name,
                 tracking,
+                moved_to,
                 sent_to,
             });
         }
@@ -137,6 +146,7 @@ impl Batch {
         BatchTask {
             id: entry.id,
             first_id: entry.first_id,
+            moved_to: entry.moved_to,
             attempt: entry.attempt,
             topic: entry.topic,
             topic_name: &self.topics[usize::from(entry.topic)],
@@ -175,6 +185,7 @@ pub struct TaskParts<'a> {
     pub headers: Option<&'a [u8]>,
     pub name: Option<&'a [u8]>,
     pub tracking: Option<&'a [u8]>,
+    pub moved_to: Option<Timestamp>,
 }
 
 impl BatchBuilder {
@@ -207,6 +218,7 @@ impl BatchBuilder {
             headers: self.keep(parts.headers),
             name: self.keep(parts.name),
             tracking: self.keep(parts.tracking),
+            moved_to: parts.moved_to,
         };
         self.batch.tasks.push(entry);
     }
@@ -230,6 +242,7 @@ impl BatchBuilder {
                 headers: task.record.headers.as_column(),
                 name: task.name.as_ref().map(|name| name.as_str().as_bytes()),
                 tracking: tracking.as_deref(),
+                moved_to: None,
             });
         }
         builder.build()

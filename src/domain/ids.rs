@@ -123,6 +123,12 @@ impl TaskId {
         Self::new(at.ceil_millis(), self.shard(), self.low_bits())
     }
 
+    /// Returns the same id, due at another time. Only the time in the id changes.
+    #[must_use]
+    pub fn moved_to(self, at: Timestamp) -> Self {
+        Self::new(at.ceil_millis(), self.shard(), self.low_bits())
+    }
+
     /// Returns the shard in the id. The shard of a row is always the shard of its id.
     pub fn shard(self) -> Shard {
         let bits = (self.0.as_u128() >> 64) & SHARD_BITS_MAX;

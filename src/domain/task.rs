@@ -153,12 +153,19 @@ pub struct TaskView {
     pub reason: Option<String>,
     /// The time at which the task became dead.
     pub died_at: Option<Timestamp>,
+    /// The due time that a caller has moved the task to.
+    pub moved_to: Option<Timestamp>,
     pub actors: Actors,
     /// `None` for an untracked task.
     pub tracked: Option<Box<TrackedView>>,
 }
 
 impl TaskView {
+    /// Returns the due time: the one that the task was moved to, else that of its id.
+    pub fn due_at(&self) -> Timestamp {
+        self.moved_to.unwrap_or_else(|| self.id.due_at())
+    }
+
     /// Returns true while the task has not ended.
     pub fn is_pending(&self) -> bool {
         matches!(

@@ -320,7 +320,7 @@ fn headers_of(task: &BatchTask<'_>) -> OwnedHeaders {
     let mut id = [0; 36];
     let id = task.first_id.uuid().hyphenated().encode_lower(&mut id);
     let mut due_at = [0; 20];
-    let due_at = decimal(task.first_id.due_at().as_millis(), &mut due_at);
+    let due_at = decimal(task.promised_at().as_millis(), &mut due_at);
     sent = sent
         .insert(Header { key: TASK_ID, value: Some(id.as_bytes()) })
         .insert(Header { key: DUE_AT, value: Some(due_at) });
@@ -357,6 +357,7 @@ mod tests {
         let task = BatchTask {
             id,
             first_id,
+            moved_to: None,
             attempt: 2,
             topic: 0,
             topic_name: &TopicName::stored("t"),

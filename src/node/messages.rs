@@ -153,6 +153,33 @@ impl Verdict {
     }
 }
 
+/// The answer to a move of a task to another due time.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum MoveVerdict {
+    /// The task is due at the new time, under the same id.
+    Moved(Box<TaskView>),
+    /// Nothing was changed: the task is on its way or has ended, or an attempt may be in the topic.
+    TooLate(Box<TaskView>),
+    /// Nothing was changed: a PUT by name has replaced the task by another one.
+    Replaced(Box<TaskView>),
+    /// Nothing was changed: the precondition does not allow the current task of the name.
+    Unmet(TaskId),
+    NotFound,
+}
+
+impl MoveVerdict {
+    /// Returns the verdict on a task that could not be moved, from a look-up of the task. `None`
+    /// means that the task is being moved from one table to another.
+    pub fn of_look(task: Option<TaskView>) -> Option<Self> {
+        Some(match Verdict::of_look(task)? {
+            Verdict::Cancelled(task) | Verdict::TooLate(task) => Self::TooLate(Box::new(task)),
+            Verdict::Replaced(task) => Self::Replaced(Box::new(task)),
+            Verdict::Unmet(current) => Self::Unmet(current),
+            Verdict::NotFound => Self::NotFound,
+        })
+    }
+}
+
 /// The reason why a call that submits no task has no answer.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Unavailable {

@@ -16,6 +16,7 @@ pub struct NodeMetrics {
     pub submit_queue_bytes: Gauge,
     pub names_known: Counter,
     pub replaced: Counter,
+    pub moved: Counter,
     pub cancel_queue: Gauge,
     pub cancelled: Counter,
     pub principals_not_stored: Counter,
@@ -73,6 +74,7 @@ impl NodeMetrics {
             names_known: to
                 .counter("names_known", "Submits answered with the known task of their name"),
             replaced: to.counter("tasks_replaced", "Pending tasks replaced by a PUT"),
+            moved: to.counter("tasks_moved", "Pending tasks moved to another due time"),
             cancel_queue: to.gauge("cancel_queue_tasks", "Cancels that wait for their statement"),
             cancelled: to.counter("tasks_cancelled", "Tasks cancelled"),
             principals_not_stored: to

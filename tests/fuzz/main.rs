@@ -168,10 +168,10 @@ fn an_array_of_postgres_is_read_within_its_bytes() {
 
 const BYTES_MANY: usize = 10_000;
 
-/// Splits the input into nine arrays, each preceded by its length of two bytes. A length of 0xffff
+/// Splits the input into ten arrays, each preceded by its length of two bytes. A length of 0xffff
 /// is NULL.
-fn arrays_of(mut input: &[u8]) -> [Option<&[u8]>; 9] {
-    [(); 9].map(|()| {
+fn arrays_of(mut input: &[u8]) -> [Option<&[u8]>; 10] {
+    [(); 10].map(|()| {
         let (length, rest) = input
             .split_first_chunk::<2>()
             .map(|(length, rest)| (u16::from_be_bytes(*length), rest))?;

@@ -145,6 +145,12 @@ async fn by_id(api: &Api, topic: &str, seen: &mut Seen) {
     seen.answer("getTask", 200, &published);
     seen.problem("too-late", &api.cancel(due.id).await);
     let id = pending["id"].as_str().unwrap().parse().unwrap();
+    let later = Some(("application/json", br#"{"delay":"2h"}"#.to_vec()));
+    let moved = api.send(Method::PATCH, &format!("/v1/tasks/{id}"), later).await;
+    seen.answer("moveTask", 200, &moved);
+    let path = format!("/v1/topics/{topic}/tasks/order-17");
+    let later = Some(("application/json", br#"{"delay":"3h"}"#.to_vec()));
+    seen.answer("moveTaskByName", 200, &api.send(Method::PATCH, &path, later).await);
     seen.answer("cancelTask", 200, &api.cancel(id).await);
 }
 

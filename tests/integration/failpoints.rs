@@ -59,6 +59,7 @@ enum Story {
     Retire,
     Move,
     Replace,
+    Reschedule,
     Cancel,
     Answer,
     Outbox,
@@ -69,7 +70,7 @@ enum Story {
 type Case = (Failpoint, u32, Story);
 
 /// All failpoints, with the moment of the death and the work that leads there.
-const CASES: [Case; 28] = [
+const CASES: [Case; 30] = [
     (Failpoint::RunsPlanned, 1, Story::Schedule),
     (Failpoint::RunsMade, 1, Story::Schedule),
     (Failpoint::RunsWithdrawn, 1, Story::Schedule),
@@ -88,6 +89,8 @@ const CASES: [Case; 28] = [
     (Failpoint::NameLocked, 1, Story::Replace),
     (Failpoint::NameTakenOut, 1, Story::Replace),
     (Failpoint::NameReplaced, 1, Story::Replace),
+    (Failpoint::MoveFollowed, 1, Story::Reschedule),
+    (Failpoint::TaskMoved, 1, Story::Reschedule),
     (Failpoint::FarCancelled, 1, Story::Cancel),
     (Failpoint::CancelCommitted, 1, Story::Cancel),
     (Failpoint::AnswersCommitted, 1, Story::Answer),
@@ -165,6 +168,7 @@ async fn run((point, times, story): Case, heir: Heir) {
         Story::Retire => stage.retire().await,
         Story::Move => stage.move_far().await,
         Story::Replace => stage.replace().await,
+        Story::Reschedule => stage.reschedule().await,
         Story::Cancel => stage.cancel().await,
         Story::Answer => stage.answer().await,
         Story::Outbox => stage.outbox().await,
@@ -355,6 +359,34 @@ impl Stage {
             (findings.published_count, findings.cancelled_count, findings.duplicates),
             (1, 1, Vec::new())
         );
+    }
+
+    /// A repeated move gives the task its new time, whether or not the first one took effect.
+    async fn reschedule(&self) {
+        let heir = self.heir_beforehand().await;
+        let mut victim = self.victim().await;
+        let task = self.numbered(0, json!({ "delay": "2h", "name": "n" }));
+        let id = victim.api().submit(&task).await.id;
+        let path = format!("/v1/tasks/{id}");
+        let due_at = now_ms() + 30_000;
+        let new = json!({ "due_at": due_at });
+        self.lose(victim.api(), Method::PATCH, &path, &new).await;
+        self.await_death(&mut victim).await;
+        let live = "select (select count(*) from task) + (select count(*) from task_far)";
+        eventually("the transaction of the dead node has ended", DEADLINE, async || {
+            self.number(live).await == 1
+        })
+        .await;
+        let heir = self.heir_afterwards(heir).await;
+        let body = Some(("application/json", new.to_string().into_bytes()));
+        let answer = heir.api().send(Method::PATCH, &path, body).await;
+        assert_eq!((answer.status, answer.verdict().as_str()), (200, "moved"), "{}", answer.text);
+        assert_eq!(self.number(live).await, 1, "rows of one task");
+        let records = self.consumer.wait_count(1, DEADLINE).await;
+        let header = records[0].header("punctual-due-at");
+        assert_eq!((records[0].task_id(), header), (id, Some(due_at.to_string().as_bytes())));
+        self.cluster.wait_final(1, DEADLINE).await;
+        self.assert_each_serial_once(1);
     }
 
     /// A repeated cancel gets the verdict that the first one would have got.

@@ -221,6 +221,7 @@ pub fn batch(topic: &TopicName, records: &[Parts<'_>]) -> Batch {
             headers: Some(headers.as_bytes()).filter(|headers| !headers.is_empty()),
             name: None,
             tracking: None,
+            moved_to: None,
         });
     }
     builder.build()

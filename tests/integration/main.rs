@@ -63,6 +63,7 @@ mod membership;
 mod membership_outages;
 mod membership_support;
 mod migrate;
+mod moves;
 mod names;
 mod names_race;
 mod neighbours;

@@ -79,9 +79,10 @@ async fn random_traces_of_the_model_come_to_the_same_on_a_real_postgres() {
 }
 
 /// Each kind of step with a statement must have been replayed.
-const STATEMENTS: [&str; 19] = [
+const STATEMENTS: [&str; 20] = [
     "Submit",
     "Cancel",
+    "Reschedule",
     "PutLock",
     "PutVerdict",
     "Claim",

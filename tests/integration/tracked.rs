@@ -2,6 +2,7 @@
 //! consumers, and many consumers beside claims and settles. A test plays the node: it claims,
 //! "publishes" and settles.
 
+mod moves;
 mod orders;
 
 use std::collections::HashMap;

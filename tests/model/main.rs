@@ -22,7 +22,7 @@ use searches::ScopeSearches;
 
 /// The number of states of each scope. A change shows that an action was lost from the model, or
 /// added to it.
-const STATES: [(&str, usize); 13] = [
+const STATES: [(&str, usize); 14] = [
     ("life and death", 127_324),
     ("zombies", 462_804),
     ("acknowledgements", 71_783),
@@ -36,6 +36,7 @@ const STATES: [(&str, usize); 13] = [
     ("crashes", 27_625),
     ("membership", 14_167),
     ("names", 59_994),
+    ("moves", 896_198),
 ];
 
 #[test]

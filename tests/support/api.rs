@@ -239,12 +239,12 @@ impl Answer {
         self.headers.get(name).and_then(|value| value.to_str().ok())
     }
 
-    /// Returns the verdict of a cancel.
+    /// Returns the verdict of a cancel or a move.
     pub fn verdict(&self) -> String {
         let verdict = self.json()["verdict"].as_str().map(str::to_owned);
         let verdict = verdict.unwrap_or_else(|| panic!("no verdict in {:?}", self.text));
         let status = match verdict.as_str() {
-            "cancelled" => 200,
+            "cancelled" | "moved" => 200,
             "too_late" | "replaced" => 409,
             "not_found" => 404,
             other => panic!("no such verdict: {other}"),

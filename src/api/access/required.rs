@@ -1,6 +1,10 @@
 //! The right that an operation needs.
 
+use crate::access::permit::{Move, Right as _};
 use crate::access::{Action, Rights};
+
+/// The rights to move a task to another due time.
+pub const MOVE_RIGHTS: &[Action] = Move::ACTIONS;
 
 /// The right that an operation needs, and where its topic comes from. There is no default, so an
 /// operation without one does not compile.
@@ -19,8 +23,9 @@ pub enum Access {
     /// Each item of the body names a task, by its id or by its topic and name. Items without the
     /// right are refused alone.
     EachTask(Action),
-    /// The caller names a task by its id. A task without the right does not exist for the caller.
-    OnTask(Action),
+    /// The caller names a task by its id, and needs all of these rights. A task without them does
+    /// not exist for the caller.
+    OnTask(&'static [Action]),
     /// A topic is optional. Without one, the right is needed on `*`.
     OnTopicOrAll(Action),
     /// Many tasks of the topic in the body. A dry run needs [`Action::Read`] instead.
@@ -35,11 +40,12 @@ impl Access {
         match self {
             Self::Open | Self::Known => None,
             Self::Operate => Some(Action::Operate).filter(|action| lacks(*action)),
-            Self::OnTopic(actions) => actions.iter().copied().find(|action| lacks(*action)),
-            Self::EachItem(action)
-            | Self::EachTask(action)
-            | Self::OnTask(action)
-            | Self::OnTopicOrAll(action) => Some(action).filter(|action| lacks(*action)),
+            Self::OnTopic(actions) | Self::OnTask(actions) => {
+                actions.iter().copied().find(|action| lacks(*action))
+            }
+            Self::EachItem(action) | Self::EachTask(action) | Self::OnTopicOrAll(action) => {
+                Some(action).filter(|action| lacks(*action))
+            }
             Self::OnMany(action) => Some(action).filter(|_| lacks(action) && lacks(Action::Read)),
         }
     }
@@ -48,8 +54,9 @@ impl Access {
     pub fn changes(self) -> bool {
         match self {
             Self::Open | Self::Known | Self::Operate | Self::OnTopicOrAll(_) => false,
-            Self::OnTopic(actions) => actions.iter().any(|action| *action != Action::Read),
-            Self::OnTask(action) => action != Action::Read,
+            Self::OnTopic(actions) | Self::OnTask(actions) => {
+                actions.iter().any(|action| *action != Action::Read)
+            }
             Self::EachItem(_) | Self::EachTask(_) | Self::OnMany(_) => true,
         }
     }
@@ -65,11 +72,11 @@ impl Access {
         match self {
             Self::Open | Self::Known => "none",
             Self::Operate => Action::Operate.name(),
-            Self::OnTopic([action]) => action.name(),
+            Self::OnTopic([action]) | Self::OnTask([action]) => action.name(),
+            Self::OnTopic(MOVE_RIGHTS) | Self::OnTask(_) => "move",
             Self::OnTopic(_) => "replace",
             Self::EachItem(action)
             | Self::EachTask(action)
-            | Self::OnTask(action)
             | Self::OnTopicOrAll(action)
             | Self::OnMany(action) => action.name(),
         }
@@ -80,10 +87,11 @@ impl Access {
         match self {
             Self::Open | Self::Known => Vec::new(),
             Self::Operate => vec![Action::Operate.name()],
-            Self::OnTopic(actions) => actions.iter().map(|action| action.name()).collect(),
+            Self::OnTopic(actions) | Self::OnTask(actions) => {
+                actions.iter().map(|action| action.name()).collect()
+            }
             Self::EachItem(action)
             | Self::EachTask(action)
-            | Self::OnTask(action)
             | Self::OnTopicOrAll(action)
             | Self::OnMany(action) => vec![action.name()],
         }
@@ -136,7 +144,8 @@ mod tests {
             (Access::OnTopic(&[Action::Submit]), None),
             (Access::OnTopic(&[Action::Submit, Action::Cancel]), Some(Action::Cancel)),
             (Access::EachItem(Action::Submit), None),
-            (Access::OnTask(Action::Drop), Some(Action::Drop)),
+            (Access::OnTask(&[Action::Drop]), Some(Action::Drop)),
+            (Access::OnTask(&[Action::Submit, Action::Cancel]), Some(Action::Cancel)),
             (Access::OnTopicOrAll(Action::Read), None),
             // Its dry run is allowed.
             (Access::OnMany(Action::Cancel), None),

@@ -1,5 +1,5 @@
-//! Handlers of tasks by name: create or replace, look up, cancel. A task's name is the caller's
-//! idempotency key.
+//! Handlers of tasks by name: create or replace, look up, move, cancel. A task's name is the
+//! caller's idempotency key.
 
 use std::iter;
 use std::sync::Arc;
@@ -10,13 +10,13 @@ use axum::extract::{Path, State};
 use axum::http::{Request, StatusCode, Uri};
 use axum::response::Response;
 
-use super::tasks::{answer_of, created, echo_of};
+use super::tasks::{answer_of, answer_of_move, created, echo_of};
 use crate::api::access::guard::Guard;
 use crate::api::access::limits;
 use crate::api::json::answers::{self, TaskJson};
 use crate::api::problems::problem::Problem;
 use crate::api::problems::refusal::of_refusal;
-use crate::api::request::draft::DraftReader;
+use crate::api::request::draft::{DraftReader, new_due_of};
 use crate::api::request::{body, idempotency, preconditions, query};
 use crate::api::shared::ApiShared;
 use crate::domain::{TaskName, TaskState, TopicName};
@@ -113,6 +113,28 @@ pub async fn look_up(
         }
         None => Err(Problem::name_not_found()),
     }
+}
+
+/// Handles `PATCH /v1/topics/{topic}/tasks/{name}`.
+pub async fn move_to(
+    State(shared): State<Arc<ApiShared>>,
+    guard: Guard,
+    path: NameInPath,
+    request: Request<Body>,
+) -> Result<Response, Problem> {
+    let (deadline, arrived_at) = (shared.deadline(), shared.service.arrival());
+    query::refuse(request.uri())?;
+    let condition = preconditions::of(request.headers())?;
+    let (topic, name) = name_of(path)?;
+    guard.trail().names(&name);
+    let permit = guard.permit(&topic)?;
+    let (bytes, share) = body::read(&shared, request, deadline).await?;
+    let (due, origin) = new_due_of(body::text_of(&bytes)?)?;
+    drop((bytes, share));
+    // The future is on the heap, because the one of the handler would be as large.
+    let moving = Box::pin(shared.service.move_named(&permit, &name, &condition, (due, arrived_at)));
+    let answer = shared.in_time(deadline.hold(moving).await, Problem::move_unknown)?;
+    answer_of_move(&guard, answer, origin, Problem::name_not_found)
 }
 
 /// Handles `DELETE /v1/topics/{topic}/tasks/{name}`.

@@ -1,4 +1,4 @@
-//! Handlers of tasks: submit one or many, look up, cancel.
+//! Handlers of tasks: submit one or many, look up, move, cancel.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::iter;
@@ -12,7 +12,7 @@ use axum::response::Response;
 use serde::Serialize;
 
 use crate::access::Policy;
-use crate::access::permit::Right;
+use crate::access::permit::{Move, Right};
 use crate::api::access::guard::Guard;
 use crate::api::access::limits;
 use crate::api::json::answers::{self, Echo, TaskJson};
@@ -20,14 +20,14 @@ use crate::api::metrics::ApiMetrics;
 use crate::api::problems::problem::{Problem, ProblemJson};
 use crate::api::problems::problem_type::ProblemType;
 use crate::api::problems::refusal::{FieldOrigin, of_refusal};
-use crate::api::request::draft::DraftReader;
+use crate::api::request::draft::{DraftReader, new_due_of};
 use crate::api::request::fields::{Array, array, members};
 use crate::api::request::share::Share;
 use crate::api::request::{body, idempotency, preconditions, query};
 use crate::api::shared::{ApiShared, Deadline};
 use crate::domain::{TaskId, TaskState, TaskView, Timestamp};
 use crate::node::messages::permitted::{PermittedDraft, TaskPermit};
-use crate::node::messages::{Accepted, Draft, Refusal, SubmitAnswer, Verdict};
+use crate::node::messages::{Accepted, Draft, MoveVerdict, Refusal, SubmitAnswer, Verdict};
 
 /// Memory of a task in a bulk submit besides its bytes, until the answer is made: the task as read,
 /// as stored, and the fields that its answer repeats.
@@ -331,6 +331,72 @@ pub async fn look_up(
     }
 }
 
+/// Handles `PATCH /v1/tasks/{id}`.
+pub async fn move_to(
+    State(shared): State<Arc<ApiShared>>,
+    guard: Guard,
+    path: IdInPath,
+    request: Request<Body>,
+) -> Result<Response, Problem> {
+    let (deadline, arrived_at) = (shared.deadline(), shared.service.arrival());
+    query::refuse(request.uri())?;
+    let condition = preconditions::of(request.headers())?;
+    let (bytes, share) = body::read(&shared, request, deadline).await?;
+    let (due, origin) = new_due_of(body::text_of(&bytes)?)?;
+    drop((bytes, share));
+    let Some(id) = id_of(path) else {
+        return Err(Problem::task_not_found(false).with_verdict_not_found());
+    };
+    guard.trail().names_id(id);
+    preconditions::check(&condition, id)?;
+    let not_found = || Problem::task_not_found(true);
+    let permit = permit_of_task::<Move>(&shared, &guard, id, deadline).await?;
+    let permit = permit.ok_or_else(|| not_found().with_verdict_not_found())?;
+    // The future is on the heap, because the one of the handler would be as large.
+    let moving = Box::pin(shared.service.move_to(&permit, due, arrived_at));
+    let answer = shared.in_time(deadline.hold(moving).await, Problem::move_unknown)?;
+    answer_of_move(&guard, answer, origin, not_found)
+}
+
+/// Returns the answer to a move; `not_found` makes the problem when there is no such task.
+pub fn answer_of_move(
+    guard: &Guard,
+    answer: Result<MoveVerdict, Refusal>,
+    origin: FieldOrigin,
+    not_found: impl FnOnce() -> Problem,
+) -> Result<Response, Problem> {
+    let verdict = answer.map_err(|refusal| match refusal {
+        Refusal::Unknown { reason } => Problem::move_unknown(&guard.tells(reason.into_owned())),
+        other => of_refusal(other.with_reason(|reason| guard.tells(reason)), origin),
+    })?;
+    let shows_of = |task: &TaskView| guard.shows(&task.topic);
+    match verdict {
+        MoveVerdict::Moved(task) => {
+            guard.trail().changed(&task.topic, task.id);
+            let task = TaskJson::of_view(&task, shows_of(&task));
+            Ok(answers::json(StatusCode::OK, &ChangedJson { verdict: "moved", task }))
+        }
+        MoveVerdict::TooLate(task) => {
+            let (shows, state) = (shows_of(&task), task.state);
+            let detail = match state {
+                TaskState::Cancelled => "the task is cancelled; nothing is due any more",
+                TaskState::Dead => {
+                    "the task is a dead letter, so there is nothing to move; POST \
+                     /v1/dead/{id}/redrive makes it due now"
+                }
+                other => too_late_for(other),
+            };
+            Err(Problem::too_late(detail, *task, shows))
+        }
+        MoveVerdict::Replaced(task) => {
+            let shows = shows_of(&task);
+            Err(Problem::replaced(*task, shows))
+        }
+        MoveVerdict::Unmet(current) => Err(Problem::unmet(Some(current))),
+        MoveVerdict::NotFound => Err(not_found().with_verdict_not_found()),
+    }
+}
+
 /// Handles `DELETE /v1/tasks/{id}`.
 pub async fn cancel(
     State(shared): State<Arc<ApiShared>>,
@@ -355,9 +421,9 @@ pub async fn cancel(
     answer_of(&guard, verdict, || Problem::task_not_found(true))
 }
 
-/// The answer to a cancel that took effect, now or before.
+/// The answer to a cancel that took effect, now or before, or to a move.
 #[derive(Serialize)]
-struct CancelledJson<'a> {
+struct ChangedJson<'a> {
     verdict: &'static str,
     task: TaskJson<'a>,
 }
@@ -372,7 +438,7 @@ pub fn answer_of(
     match verdict {
         Verdict::Cancelled(task) => {
             guard.trail().changed(&task.topic, task.id);
-            let answer = CancelledJson {
+            let answer = ChangedJson {
                 verdict: "cancelled",
                 task: TaskJson::of_view(&task, shows_of(&task)),
             };

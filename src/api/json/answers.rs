@@ -45,6 +45,7 @@ pub enum Shows {
 #[derive(Debug)]
 pub struct TaskJson<'a> {
     id: TaskId,
+    due_at: Timestamp,
     topic: &'a str,
     name: Option<&'a str>,
     key: Option<Bytes<'a>>,
@@ -91,6 +92,7 @@ impl<'a> TaskJson<'a> {
     pub fn of_known(id: TaskId, state: TaskState, echo: &'a Echo) -> Self {
         Self {
             id,
+            due_at: id.due_at(),
             topic: echo.topic.as_str(),
             name: echo.name.as_ref().map(TaskName::as_str),
             key: None,
@@ -127,6 +129,7 @@ impl<'a> TaskJson<'a> {
             tracked.map_or_else(|| view.attempt.saturating_as::<u16>(), |tracked| tracked.attempt);
         Self {
             id: view.id,
+            due_at: view.due_at(),
             topic: view.topic.as_str(),
             name: view.name.as_deref(),
             key: kept.and_then(|kept| kept.key.as_deref()).map(text_or_binary),
@@ -183,7 +186,7 @@ impl Serialize for TaskJson<'_> {
         if let Some(key) = &self.key {
             entry(&mut map, key, ["key", "key", "key_base64"])?;
         }
-        map.serialize_entry("due_at", &Rfc3339(self.id.due_at()))?;
+        map.serialize_entry("due_at", &Rfc3339(self.due_at))?;
         map.serialize_entry("state", self.state.as_str())?;
         if let Some(id) = self.replaced_by {
             map.serialize_entry("replaced_by", &DisplayJson(id))?;
@@ -192,7 +195,7 @@ impl Serialize for TaskJson<'_> {
             map.serialize_entry("attempt", &attempt)?;
         }
         if let Some(receipt) = self.receipt {
-            map.serialize_entry("receipt", &ReceiptJson::of(receipt, self.id.due_at()))?;
+            map.serialize_entry("receipt", &ReceiptJson::of(receipt, self.due_at))?;
         }
         if let Some(headers) = self.headers {
             map.serialize_entry("headers", &HeadersJson(headers))?;
@@ -473,6 +476,7 @@ mod tests {
             }),
             reason: None,
             died_at: None,
+            moved_to: None,
             actors: Actors::default(),
             tracked: None,
         }

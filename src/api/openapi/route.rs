@@ -45,6 +45,14 @@ impl Route {
         self.on(Method::POST, MethodFilter::POST, handler, operation)
     }
 
+    pub fn patch<H: Handler<T, Arc<ApiShared>>, T: 'static>(
+        self,
+        handler: H,
+        operation: &'static Operation,
+    ) -> Self {
+        self.on(Method::PATCH, MethodFilter::PATCH, handler, operation)
+    }
+
     pub fn delete<H: Handler<T, Arc<ApiShared>>, T: 'static>(
         self,
         handler: H,

@@ -115,8 +115,8 @@ impl Problem {
 
     /// Makes the problem of a cancel whose task another one has replaced.
     pub fn replaced(task: TaskView, shows: Shows) -> Self {
-        let detail = "a PUT by name has replaced this task; the task in its place is not \
-                      cancelled: to stop it, cancel the id in replaced_by";
+        let detail = "a PUT by name has replaced this task; the task in its place is unchanged: to \
+                      stop or move it, use the id in replaced_by";
         let more = More { verdict: Some("replaced"), task: Some((task, shows)), ..More::default() };
         Self { more: Some(Box::new(more)), ..Self::new(ProblemType::Replaced, detail) }
     }
@@ -323,6 +323,14 @@ impl Problem {
             "the task may be replaced, or not: {reason}. Repeating is safe until the task is due: \
              a name never has two pending tasks. After that, look first: a PUT after the task was \
              published schedules another one"
+        );
+        Self::new(ProblemType::OutcomeUnknown, detail)
+    }
+
+    pub fn move_unknown(reason: &str) -> Self {
+        let detail = format!(
+            "the task may be moved, or not: {reason}. Repeating is safe with due_at; with delay, \
+             the time counts from the repetition"
         );
         Self::new(ProblemType::OutcomeUnknown, detail)
     }

@@ -150,7 +150,8 @@ problem_types! {
     TooLate(409, "too-late", "The task can no longer be stopped") {
         when: "The task cannot be cancelled: it is published, claimed, or a dead letter, or an \
                earlier attempt may be in the topic already. Or it cannot be replaced by a PUT: it \
-               is claimed, or an earlier attempt may be in the topic. Nothing was changed. The \
+               is claimed, or an earlier attempt may be in the topic. Or it cannot be moved by a \
+               PATCH, for one of these reasons, or because it is cancelled. Nothing changed. The \
                member `verdict` is `too_late`, and `task` is the task, with its receipt if there \
                is one.",
         then: "Look at the `state` of `task`. A `dead` task is not due any more; it can be \

@@ -53,6 +53,16 @@ pub const FIELDS_OF_NAMED: [&str; 11] = [
 
 type RawMember<'a> = Option<&'a RawValue>;
 
+/// The fields of a move.
+pub const FIELDS_OF_MOVE: [&str; 2] = ["due_at", "delay"];
+
+/// Reads the body of a move to another due time.
+pub fn new_due_of(text: &str) -> Result<(Due, FieldOrigin), Problem> {
+    let [due_at, delay] = members(text, &FIELDS_OF_MOVE)?;
+    let (due, origin) = due_of(due_at, delay)?;
+    Ok((due, FieldOrigin { due: origin, payload: origin }))
+}
+
 /// Reads the tasks of a request one after the other. Neighbours usually have the same topic, and
 /// then share its memory.
 #[derive(Debug, Default)]

@@ -29,7 +29,7 @@ pub fn refuse(headers: &HeaderMap) -> Result<(), Problem> {
     else {
         return Ok(());
     };
-    let detail = "nothing was done: preconditions are only for a PUT or DELETE of one task";
+    let detail = "nothing was done: preconditions are only for a PUT, PATCH or DELETE of one task";
     Err(Problem::invalid(String::from(given.as_str()), detail))
 }
 

@@ -88,10 +88,12 @@ fn routes() -> [Route; 36] {
         Route::at("/v1/tasks/cancel").post(bulk::cancel, &ops::tasks::CANCEL_MANY),
         Route::at("/v1/tasks/{id}")
             .get(tasks::look_up, &ops::tasks::LOOK_UP)
+            .patch(tasks::move_to, &ops::tasks::MOVE)
             .delete(tasks::cancel, &ops::tasks::CANCEL),
         Route::at("/v1/topics/{topic}/tasks/{name}")
             .get(names::look_up, &ops::names::LOOK_UP)
             .put(names::replace, &ops::names::REPLACE)
+            .patch(names::move_to, &ops::names::MOVE)
             .delete(names::cancel, &ops::names::CANCEL),
         Route::at("/v1/tasks/{id}/finish").post(feedback::finish, &ops::feedback::FINISH_TASK),
         Route::at("/v1/tasks/{id}/fail").post(feedback::fail, &ops::feedback::FAIL_TASK),

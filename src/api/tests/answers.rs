@@ -1,5 +1,6 @@
 //! The answers to correct requests.
 
+mod moves;
 mod tracked;
 
 use super::*;

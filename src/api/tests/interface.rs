@@ -282,18 +282,18 @@ async fn examples_are_json_that_a_shell_takes_in_single_quotes_and_the_api_takes
         for (name, example) in examples {
             let body = example["value"].to_string();
             assert!(!body.contains('\'') && body != "null", "{method} {path} {name}: {body}");
-            // The calls of consumers are about a task that awaits them.
-            let is_answer = path.contains("/tasks/{");
-            let topic = if is_answer && method == "POST" { "tracked" } else { "demo" };
+            // The calls of consumers are about a task that awaits them, and a move about one that
+            // is pending.
+            let is_of_task = path.contains("/tasks/{") && method != "PUT";
+            let topic = if is_of_task && method == "POST" { "tracked" } else { "demo" };
             let task = format!(
                 r#"{{"topic":"{topic}","name":"{name}","delay":0,"payload":1,"ttr":"1m"}}"#
             );
-            let id = match method.as_str() {
-                "POST" if is_answer => {
-                    let task = json_of(api.ask(post("/v1/tasks", task)).await).await;
-                    task["id"].as_str().unwrap().to_owned()
-                }
-                _ => "x".to_owned(),
+            let id = if is_of_task {
+                let task = json_of(api.ask(post("/v1/tasks", task)).await).await;
+                task["id"].as_str().unwrap().to_owned()
+            } else {
+                "x".to_owned()
             };
             let path = path.replace("{topic}", topic).replace("{name}", name).replace("{id}", &id);
             let response = api.ask(request(&method, &path, Some("application/json"), body)).await;

@@ -324,7 +324,7 @@ async fn a_wrong_method_is_told_the_right_ones() {
     let api = api();
     for (path, allow) in [
         ("/v1/tasks", "GET,HEAD,POST"),
-        ("/v1/tasks/x", "GET,HEAD,DELETE"),
+        ("/v1/tasks/x", "GET,HEAD,PATCH,DELETE"),
         ("/v1/cluster", "GET,HEAD"),
     ] {
         let response = api.ask(bare("PUT", path)).await;

@@ -7,7 +7,7 @@ Exit codes:
   2  wrong usage
   3  nothing was done: the node is unreachable or busy, or a server is unavailable; retry
   4  no such task
-  5  too late to cancel or to replace
+  5  too late to cancel, to move or to replace
   6  unknown whether it was done: the message says whether repeating is safe";
 
 pub const OUTCOME_EXIT_CODES: &str = "\
@@ -41,6 +41,10 @@ Exit codes:
 pub const SHOW_USAGE: &str = "\
 punctual show <ID> [OPTIONS]
        punctual show --topic <TOPIC> --name <NAME> [OPTIONS]";
+
+pub const MOVE_USAGE: &str = "\
+punctual move <ID> <--due-at <TIME>|--delay <SPAN>> [OPTIONS]
+       punctual move --topic <TOPIC> --name <NAME> <--due-at <TIME>|--delay <SPAN>> [OPTIONS]";
 
 pub const CANCEL_USAGE: &str = "\
 punctual cancel <ID> [OPTIONS]
@@ -122,6 +126,12 @@ Examples:
   punctual show 01934b2e-7d3c-8017-9f2b-6a1c0e4d5b7f
   punctual show --topic orders --name order-17
   punctual show --topic orders --name order-17 --json | jq -r .receipt.offset";
+
+pub const MOVE_EXAMPLES: &str = "\
+Examples:
+  punctual move 01934b2e-7d3c-8017-9f2b-6a1c0e4d5b7f --delay 2h
+  punctual move 01934b2e-7d3c-8017-9f2b-6a1c0e4d5b7f --due-at 2030-01-31T09:30:00+01:00
+  punctual move --topic orders --name order-17 --delay 2h";
 
 pub const CANCEL_EXAMPLES: &str = "\
 Examples:

@@ -67,6 +67,12 @@ pub fn cancelled(answer: &NodeAnswer) -> Result<String, Ending> {
     Ok(format!("{}  {}", cancelled.task.id, cancelled.verdict))
 }
 
+/// Returns the verdict of a move, and the new due time of the task.
+pub fn moved(answer: &NodeAnswer) -> Result<String, Ending> {
+    let moved: Cancelled = answer.read()?;
+    Ok(format!("{}  {}, due {}", moved.task.id, moved.verdict, moved.task.due_at))
+}
+
 /// Returns the verdict of a consumer's call, and its task.
 pub fn answered(answer: &NodeAnswer) -> Result<String, Ending> {
     let Heeded { verdict, in_flight, superseded, task } = answer.read()?;

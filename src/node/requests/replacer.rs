@@ -1,5 +1,5 @@
-//! Replaces tasks by name: a pending task is cancelled and another one takes its place. A claimed
-//! task stays.
+//! Replaces tasks by name: a pending task is cancelled and another one takes its place. Moves tasks
+//! to another due time: the task itself goes on. A claimed task stays.
 
 use std::sync::Arc;
 
@@ -11,6 +11,7 @@ use super::postgres_failures::{
 use crate::access::permit::{Cancel, Permit};
 use crate::domain::{
     IdRange, NewTask, Precondition, PrincipalId, PrincipalName, TaskId, TaskName, TaskState,
+    TaskView, Timestamp,
 };
 use crate::engine::placing::Destination;
 use crate::error_chain::chain;
@@ -19,6 +20,7 @@ use crate::node::shared::NodeShared;
 use crate::postgres::PostgresError;
 use crate::postgres::tasks::look_up::LookUp;
 use crate::postgres::tasks::names::NameEntry;
+use crate::postgres::tasks::replace::reschedule::{NewPlace, Rescheduling};
 use crate::postgres::tasks::replace::withdraw::Withdrawal;
 use crate::postgres::tasks::replace::{Replacement, Replaces};
 
@@ -79,6 +81,45 @@ impl Replacer {
         }
         Err(Refusal::ServerAway {
             reason: "other requests kept replacing the task; nothing was changed".to_owned(),
+        })
+    }
+
+    /// Moves a task to another due time. Returns `None` when that was not possible: a look-up tells
+    /// why.
+    pub async fn reschedule(
+        &self,
+        id: TaskId,
+        due_at: Timestamp,
+    ) -> Result<Option<Box<TaskView>>, Refusal> {
+        let mut tries = Tries::default();
+        let mut gone: Option<TaskId> = None;
+        for _try in 0..TRIES_MAX {
+            let now = self.shared.now();
+            // An overdue task is due now, because a leaf of the past may be retired already.
+            let due_at = due_at.max(now.floor_millis());
+            let rule = Placer::new(&self.shared, now).rule();
+            let to = NewPlace {
+                due_at,
+                is_far: rule.table_of(due_at) == Destination::Far,
+                position: self.shared.submit_order.next(now, due_at, rand::random()),
+                random: rand::random(),
+            };
+            match self.replaces.reschedule(id, to).await {
+                Ok(Rescheduling::Moved { row, view }) => {
+                    self.shared.metrics.moved.inc();
+                    let near = (!to.is_far).then_some(row);
+                    self.shared.look_after(IdRange::spanning(near));
+                    return Ok(Some(view));
+                }
+                // The task may be another row by now, moved by another request.
+                Ok(Rescheduling::Gone { row }) if gone != Some(row) => gone = Some(row),
+                Ok(Rescheduling::Gone { .. }) => return Ok(None),
+                Err(error) if error.is_of_an_id() || tries.again(&error) => {}
+                Err(error) => return Err(refusal_of(&error)),
+            }
+        }
+        Err(Refusal::ServerAway {
+            reason: "other requests kept moving the task; nothing was changed".to_owned(),
         })
     }
 

@@ -25,8 +25,8 @@ use super::answers::Answers;
 use super::bulk::{Bulks, DeadLetterRight};
 use super::lists::Lists;
 use crate::access::permit::{
-    self, BulkPermit, Cancel, CancelManyPermit, Drop, Grant, ListPermit, OperatePermit, Permit,
-    Read, Redrive, ReplacePermit,
+    self, BulkPermit, Cancel, CancelManyPermit, Drop, Grant, ListPermit, Move, OperatePermit,
+    Permit, Read, Redrive, ReplacePermit,
 };
 use crate::domain::schedule::{RevisionCondition, ScheduleChange, StoredSchedule};
 use crate::domain::topic::policy::{StoredTopic, TopicChange};
@@ -38,9 +38,9 @@ use crate::kafka::LookUpError;
 use crate::node::messages::answers::{ConsumerCall, Heard, Target};
 use crate::node::messages::permitted::{FoundTask, PermittedDraft, TaskPermit};
 use crate::node::messages::{
-    BulkDone, BulkRange, BulkSelection, ChangedTopic, ClusterView, NotReady, PageRange,
-    PendingCounts, Placed, PutSchedule, Refusal, Requirement, ScheduleRange, SubmitAnswer,
-    TopicView, Triggered, Unavailable, Verdict,
+    BulkDone, BulkRange, BulkSelection, ChangedTopic, ClusterView, Due, MoveVerdict, NotReady,
+    PageRange, PendingCounts, Placed, PutSchedule, Refusal, Requirement, ScheduleRange,
+    SubmitAnswer, TopicView, Triggered, Unavailable, Verdict,
 };
 use crate::node::shared::NodeShared;
 use crate::postgres::lists::dead_letters::DeadLetterChange;
@@ -269,6 +269,34 @@ impl Service {
             };
         parts.shared.metrics.submits_refused.inc_by(refused_count(std::slice::from_ref(&placed)));
         placed
+    }
+
+    /// Moves a task to another due time, under the same id.
+    pub async fn move_to(
+        &self,
+        permit: &TaskPermit<Move>,
+        due: Due,
+        arrived_at: Option<Timestamp>,
+    ) -> Result<MoveVerdict, Refusal> {
+        answer_by_model!(self, model => model.move_to(permit.id(), due));
+        let parts = self.opened()?;
+        let due_at = parts.submitter.due_at_of(permit.topic(), due, arrived_at)?;
+        parts.stored.move_to(permit, due_at).await
+    }
+
+    /// Moves the task of a name to another due time, if `condition` allows it. The request arrived
+    /// at the second part of `due`.
+    pub async fn move_named(
+        &self,
+        permit: &Permit<Move>,
+        name: &TaskName,
+        condition: &Precondition,
+        due: (Due, Option<Timestamp>),
+    ) -> Result<MoveVerdict, Refusal> {
+        answer_by_model!(self, model => model.move_named(permit.topic(), name, condition, due.0));
+        let parts = self.opened()?;
+        let due_at = parts.submitter.due_at_of(permit.topic(), due.0, due.1)?;
+        parts.stored.move_by_name(permit, name, condition, due_at).await
     }
 
     /// Cancels a task.

@@ -48,7 +48,8 @@ select id, topic, name, attempts as attempt, case when octet_length(key) <= 1024
   as key,
   null::bytea as payload, null::bytea as headers, reason, (extract(epoch
     from dead_at) * 1000000)::bigint as died_at,
-  (select p.name from principal p where p.id = submitted_by) as submitted_by, submitted_at, tracking
+  (select p.name from principal p where p.id = submitted_by) as submitted_by, submitted_at,
+  tracking, moved_to
 from dead_letter
 where id >= $1 and id < $2
 order by id
@@ -59,7 +60,8 @@ select id, topic, name, attempts as attempt, case when octet_length(key) <= 1024
   as key,
   null::bytea as payload, null::bytea as headers, reason, (extract(epoch
     from dead_at) * 1000000)::bigint as died_at,
-  (select p.name from principal p where p.id = submitted_by) as submitted_by, submitted_at, tracking
+  (select p.name from principal p where p.id = submitted_by) as submitted_by, submitted_at,
+  tracking, moved_to
 from dead_letter
 where topic = $4 and id >= $1 and id < $2
 order by id
@@ -71,8 +73,9 @@ macro_rules! drop_lines {
         concat!(
             "line as (
   insert into execlog_dropped (id, row_id, topic, name, attempts, reason, dead_at, submitted_by,
-    submitted_at, dropped_by)
-  select id, row_id, topic, name, attempts, reason, dead_at, submitted_by, submitted_at, ",
+    submitted_at, moved_to, dropped_by)
+  select id, row_id, topic, name, attempts, reason, dead_at, submitted_by, submitted_at, moved_to,
+    ",
             $by,
             "::smallint from gone
   returning id, dropped_by, dropped_at
@@ -91,6 +94,7 @@ with gone as (
     "select g.id, g.topic, g.name, g.attempts as attempt, g.key, g.payload, g.headers, g.reason,
   (extract(epoch from g.dead_at) * 1000000)::bigint as died_at,
   (select p.name from principal p where p.id = g.submitted_by) as submitted_by, g.submitted_at,
+  g.moved_to,
   (select p.name from principal p where p.id = l.dropped_by) as dropped_by, (extract(epoch
     from l.dropped_at) * 1000000)::bigint as dropped_at
 from gone g cross join line l"
@@ -150,10 +154,10 @@ with clock as materialized (
   from gone g cross join clock c
 ), near as (
   insert into task (shard, id, topic, key, payload, headers, name, first_id, attempt, submitted_by,
-    submitted_at, tracking)
+    submitted_at, tracking, moved_to)
   select (('x' || substr(replace(id::text, '-', ''), 14, 3))::bit(12)::integer)::smallint, next_id,
     topic, key, payload, headers, name, id, attempt,
-    submitted_by, submitted_at, tracking
+    submitted_by, submitted_at, tracking, moved_to
   from put
 ), follow as (
   insert into task_follow (first_id, row_id, maybe_sent, attempt, attempts_max, is_again, note,
@@ -195,7 +199,7 @@ const REDRIVE: &str = concat!(
         "gone as (delete from dead_letter where id = $1 returning *)"
     ),
     "(select id, topic, name, attempt, key, payload, headers,
-  null::text as reason, null::bigint as died_at, next_id, tracking,
+  null::text as reason, null::bigint as died_at, next_id, tracking, moved_to,
   (select p.name from principal p where p.id = put.submitted_by) as submitted_by, submitted_at
 from put)"
 );

@@ -30,7 +30,7 @@ use crate::domain::{
 };
 use crate::postgres::connection::ConnectionPurpose;
 use crate::postgres::connection::pool::Pool;
-use crate::postgres::tasks::look_up::tracked_of;
+use crate::postgres::tasks::look_up::{moved_of, tracked_of};
 use crate::postgres::tasks::principals::{FIND, actors_of};
 use crate::postgres::{PostgresError, PostgresSettings};
 
@@ -319,7 +319,7 @@ async fn leaves(
 }
 
 const COLUMNS: &str =
-    "id, first_id, topic, name, attempt, key, submitted_by, submitted_at, tracking";
+    "id, first_id, topic, name, attempt, key, submitted_by, submitted_at, tracking, moved_to";
 
 /// Builds the statement of one look. `$1` are the shards, `$2` and `$3` the ends of the range, both
 /// exclusive, `$4` rows of each stream, `$5` the topic, `$6` rows of the answer, `$7` the
@@ -383,7 +383,8 @@ pub(super) use state_of_row;
 /// Keys of more than 1 KiB are not shown, so that a page is limited in bytes, too.
 const REST: &str = concat!(
     "  (select n.*, row_number() over (order by n.id) as place
-  from (select id, first_id, topic, name, attempt, key, submitted_by, submitted_at, tracking
+  from (select id, first_id, topic, name, attempt, key, submitted_by, submitted_at, tracking,
+      moved_to
     from task_far where id > $2 and id < $3 order by id limit $4) n)
 ), bound as materialized (
   select (select id from looked where place = $4 order by id limit 1) as id,
@@ -391,11 +392,11 @@ const REST: &str = concat!(
 )
 select b.id as bound, b.looked, t.id, t.first_id, t.topic, t.name, t.attempt, t.key,
   (select p.name from principal p where p.id = t.submitted_by) as submitted_by, t.submitted_at,
-  t.tracking, f.attempt as followed, f.note, f.is_verdict
+  t.tracking, t.moved_to, f.attempt as followed, f.note, f.is_verdict
 from bound b
 left join lateral (
   select id, first_id, topic, name, attempt, case when octet_length(key) <= 1024 then key end
-    as key, submitted_by, submitted_at, tracking
+    as key, submitted_by, submitted_at, tracking, moved_to
   from looked t
   where ($5::text is null or topic = $5) and ($7::smallint is null or submitted_by = $7)
     and (b.id is null or id <= b.id) and ($8::text is null or $8 = ",
@@ -425,6 +426,7 @@ fn listed_of(row: &PgRow) -> Result<Option<ListedTask>, sqlx::Error> {
         kept: Some(Kept { key: row.try_get("key")?, payload: None, headers: Vec::new() }),
         reason: None,
         died_at: None,
+        moved_to: moved_of(row)?,
         actors: actors_of(row)?,
         tracked: tracked_of(row)?,
     };

@@ -188,13 +188,13 @@ async fn move_rows(
             delete from task_far
             where id >= $1 and id <= (select id from last)
             returning shard, id, topic, key, payload, headers, name, first_id, attempt,
-              submitted_by, submitted_at, tracking
+              submitted_by, submitted_at, tracking, moved_to
           ),
           i as (
             insert into task (shard, id, topic, key, payload, headers, name, first_id, attempt,
-              submitted_by, submitted_at, tracking)
+              submitted_by, submitted_at, tracking, moved_to)
             select shard, id, topic, key, payload, headers, name, first_id, attempt, submitted_by,
-              submitted_at, tracking from d
+              submitted_at, tracking, moved_to from d
           )
         select (select is_mine from mine) as is_mine, (select id from last) as last,
           (select count(*) from d) as moved",

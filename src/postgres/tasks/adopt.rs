@@ -57,7 +57,7 @@ select set_config('statement_timeout', $1, true)";
 
 const LOAD: &str = "-- load
 select b.ids, b.first_ids, b.attempts, b.names, p.topics, p.keys, p.payloads, p.headers,
-  b.trackings, array(select topic from topic_policy where is_paused) as paused
+  b.trackings, b.moved_tos, array(select topic from topic_policy where is_paused) as paused
 from execlog_batch b
 join execlog_payload p on p.batch = b.batch
 where b.batch = $1 and b.owner = $2 and b.settled_at is null";

@@ -307,6 +307,7 @@ fn found_of(row: &PgRow) -> Result<FoundRow, sqlx::Error> {
         tracking: TrackedRow::decode(&tracking)
             .map_err(|error| sqlx::Error::Decode(error.into()))?,
         submitted: (row.try_get("submitted_by")?, row.try_get("submitted_at")?),
+        moved_to: row.try_get("moved_to")?,
         record: [row.try_get("key")?, row.try_get("payload")?, row.try_get("headers")?],
     })
 }

@@ -7,6 +7,7 @@ use sqlx::Row;
 use sqlx::postgres::{PgConnection, PgRow};
 use uuid::Uuid;
 
+use super::look_up::moved_of;
 use super::principals::{actors_of, principal_of};
 use crate::domain::{Actors, PrincipalId, TaskId, TaskState, TaskView, TopicName};
 use crate::failpoint::{Failpoint, reach};
@@ -192,12 +193,14 @@ macro_rules! cancel_in {
                   and exists (select from task_follow f where f.first_id = w.first
                     and f.row_id = w.row_id and not f.maybe_sent) end
             returning w.first, t.id, t.topic, t.name, coalesce(t.attempt, 1::smallint) as attempt,
-              t.submitted_by, t.submitted_at, w.cancelled_by
+              t.submitted_by, t.submitted_at, t.moved_to, w.cancelled_by
           ),
           l as (
             insert into execlog_cancelled (id, row_id, topic, name, attempt, submitted_by,
-              submitted_at, cancelled_by)
-            select first, id, topic, name, attempt, submitted_by, submitted_at, cancelled_by from d
+              submitted_at, moved_to, cancelled_by)
+            select first, id, topic, name, attempt, submitted_by, submitted_at, moved_to,
+              cancelled_by
+            from d
           ),
           f as (delete from task_follow using d where task_follow.first_id = d.first),
           e as (
@@ -208,7 +211,7 @@ macro_rules! cancel_in {
           ),
           o as (update task_name n set outcome = 4 from e where n.topic = e.topic
             and n.name = e.name)
-        select first, topic, name, attempt, submitted_at,
+        select first, topic, name, attempt, submitted_at, moved_to,
           (select p.name from principal p where p.id = d.submitted_by) as submitted_by,
           (select p.name from principal p where p.id = d.cancelled_by) as cancelled_by
         from d"
@@ -256,6 +259,7 @@ fn cancelled_of(row: &PgRow) -> Result<TaskView, sqlx::Error> {
         kept: None,
         reason: None,
         died_at: None,
+        moved_to: moved_of(row)?,
         actors: Actors { cancelled_by: principal_of(row, "cancelled_by")?, ..actors_of(row)? },
         tracked: None,
     })

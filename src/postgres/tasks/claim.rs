@@ -283,19 +283,20 @@ with paused as materialized (
     and topic <> all((select topics from paused)::text[]) and id <> all($5)
     and (select rows between 1 and $8 and (bytes <= $9 or rows = 1) from size)
   returning id, topic, key, payload, headers, name, first_id, attempt, submitted_by, submitted_at,
-    tracking
+    tracking, moved_to
 ), batch as (
   insert into execlog_batch (batch, owner, claimed_at, task_count, ids, first_ids, attempts, names,
-    trackings, submitted_by, submitted_ats)
+    trackings, moved_tos, submitted_by, submitted_ats)
   select
     $6, $7, clock_timestamp(), count(*), array_agg(id),
     case when count(first_id) > 0 then array_agg(first_id) end,
     case when count(first_id) > 0 then array_agg(attempt) end,
     case when count(name) > 0 then array_agg(name) end,
     case when count(tracking) > 0 then array_agg(tracking) end,
+    case when count(moved_to) > 0 then array_agg(moved_to) end,
     {submitters}
   from taken having count(*) > 0
-  returning ids, first_ids, attempts, names, trackings
+  returning ids, first_ids, attempts, names, trackings, moved_tos
 ), payload as (
   insert into execlog_payload (batch, topics, keys, payloads, headers)
   select $6, array_agg(topic), array_agg(key), array_agg(payload), array_agg(headers) from taken
@@ -306,7 +307,7 @@ select
   (extract(epoch from clock_timestamp()) * 1000000)::bigint as now,
   (extract(epoch from clock_timestamp() - statement_timestamp()) * 1000000)::bigint as spent,
   size.rows > $8 or (size.bytes > $9 and size.rows > 1) as too_large,
-  ids, first_ids, attempts, names, topics, keys, payloads, headers, trackings
+  ids, first_ids, attempts, names, topics, keys, payloads, headers, trackings, moved_tos
 from size left join batch on true left join payload on true"
     )
 }
@@ -360,6 +361,9 @@ async fn carry_out(
     Ok(row)
 }
 
+/// Number of columns of a batch that [`read_batch`] reads.
+const COLUMN_COUNT: usize = 10;
+
 fn names(topics: &[TopicName]) -> Vec<&str> {
     topics.iter().map(TopicName::as_str).collect()
 }
@@ -374,14 +378,14 @@ fn read(row: &PgRow, batch: BatchId) -> Result<ClaimAnswer, sqlx::Error> {
     Ok(ClaimAnswer { claimed, now, spent })
 }
 
-/// Reads a batch from nine columns: ids, first_ids, attempts, names, topics, keys, payloads,
-/// headers, trackings. Returns `None` when the ids are NULL.
+/// Reads a batch from ten columns: ids, first_ids, attempts, names, topics, keys, payloads,
+/// headers, trackings, moved_tos. Returns `None` when the ids are NULL.
 pub(super) fn read_batch(
     row: &PgRow,
     first: usize,
     batch: BatchId,
 ) -> Result<Option<Batch>, sqlx::Error> {
-    let mut arrays = [None; 9];
+    let mut arrays = [None; COLUMN_COUNT];
     for (index, array_of) in arrays.iter_mut().enumerate() {
         *array_of = array(row, first + index)?;
     }
@@ -394,10 +398,11 @@ pub(super) fn read_batch(
 }
 
 /// Builds a batch from the bytes of its arrays as Postgres sends them, in the order of
-/// [`read_batch`]. The second to fourth array and the last one may be missing. Returns `None` when
+/// [`read_batch`]. The second to fourth array and the last two may be missing. Returns `None` when
 /// the bytes are not arrays, or do not belong together.
-pub fn batch_of(batch: BatchId, arrays: [Option<&[u8]>; 9]) -> Option<Batch> {
-    let [ids, first_ids, attempts, names, topics, keys, payloads, headers, trackings] = arrays;
+pub fn batch_of(batch: BatchId, arrays: [Option<&[u8]>; COLUMN_COUNT]) -> Option<Batch> {
+    let [ids, first_ids, attempts, names, topics, keys, payloads, headers, trackings, moved_tos] =
+        arrays;
     let maybe = |array: Option<_>| array.map_or(Some(None), |bytes| Elements::new(bytes).map(Some));
     let ids = Elements::new(ids?)?;
     let mut columns = Columns {
@@ -405,6 +410,7 @@ pub fn batch_of(batch: BatchId, arrays: [Option<&[u8]>; 9]) -> Option<Batch> {
         attempts: maybe(attempts)?,
         names: maybe(names)?,
         trackings: maybe(trackings)?,
+        moved_tos: maybe(moved_tos)?,
         topics: Elements::new(topics?)?,
         keys: Elements::new(keys?)?,
         payloads: Elements::new(payloads?)?,
@@ -425,6 +431,7 @@ struct Columns<'a> {
     attempts: Option<Elements<'a>>,
     names: Option<Elements<'a>>,
     trackings: Option<Elements<'a>>,
+    moved_tos: Option<Elements<'a>>,
     topics: Elements<'a>,
     keys: Elements<'a>,
     payloads: Elements<'a>,
@@ -440,6 +447,9 @@ impl<'a> Columns<'a> {
                 .and_then(|bytes| Some(i16::from_be_bytes(bytes.try_into().ok()?))),
             name: optional(&mut self.names)?,
             tracking: optional(&mut self.trackings)?,
+            moved_to: optional(&mut self.moved_tos)?
+                .and_then(|bytes| Some(i64::from_be_bytes(bytes.try_into().ok()?)))
+                .map(Timestamp::from_millis),
             topic: std::str::from_utf8(self.topics.next()??).ok()?,
             key: self.keys.next()?,
             payload: self.payloads.next()?,

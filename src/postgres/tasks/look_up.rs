@@ -2,7 +2,8 @@
 //!
 //! A task goes `task_far` -> `task` -> a batch -> (deferred) a new row in `task` -> ..., or leaves
 //! that way for `execlog_cancelled` or `dead_letter`. From there it may return as a new row, which
-//! `execlog_redriven` names. Each step is one transaction, so in the snapshot of one statement a
+//! `execlog_redriven` names. A task that is moved to another time becomes another row of either
+//! table, which `task_follow` names. Each step is one transaction, so in the snapshot of one statement a
 //! row is in exactly one place. Rows never move backwards. So when a statement over all places
 //! except the batches does not find a row, the row is in a batch by the time of the next statement,
 //! or never existed.
@@ -77,7 +78,7 @@ select f.batch, f.position, f.settled_at is not null as is_settled, f.outcomes[f
     cardinality(f.submitted_by))]) as submitted_by,
   f.submitted_ats[least(f.position, cardinality(f.submitted_ats))] as submitted_at,
   f.topic_names[coalesce(f.topic_indexes[f.position], 1)] as topic,
-  f.trackings[f.position] as tracking
+  f.trackings[f.position] as tracking, f.moved_tos[f.position] as moved_to
 from (
   (select b.*, array_position(b.ids, $2) as position
    from unnest($3::smallint[], $4::uuid[]) as c (width_class, lowest)
@@ -124,6 +125,7 @@ struct BatchEntry {
     topic: Option<String>,
     name: Option<String>,
     attempt: i16,
+    moved_to: Option<Timestamp>,
     actors: Actors,
     tracked: Option<Box<TrackedView>>,
 }
@@ -282,6 +284,7 @@ impl LookUp {
             kept: carried.map(|carried| carried.1),
             reason: None,
             died_at: None,
+            moved_to: line.moved_to,
             actors: line.actors,
             tracked: line.tracked,
         })
@@ -316,34 +319,34 @@ async fn outside_batches(
             null::uuid as row_id, null::uuid as replaced_by, submitted_by as submitter,
               submitted_at,
             null::smallint as canceller, null::smallint as dropper, null::bigint as dropped_at,
-            tracking
+            tracking, moved_to
           from task_far where id = $1 and coalesce(first_id, id) = $3
           union all
           select 'scheduled', topic, name, attempt, key, payload, headers, null, null, null, null,
-            submitted_by, submitted_at, null, null, null, tracking
+            submitted_by, submitted_at, null, null, null, tracking, moved_to
           from task where shard = $2 and id = $1 and coalesce(first_id, id) = $3
           union all
           (select 'cancelled', topic, name, attempt, null, null, null, null, null, null,
-            replaced_by, submitted_by, submitted_at, cancelled_by, null, null, null
+            replaced_by, submitted_by, submitted_at, cancelled_by, null, null, null, moved_to
           from execlog_cancelled where id = $3 limit 1)
           union all
           select 'dead', topic, name, attempts, key, payload, headers, reason, (extract(epoch
             from dead_at) * 1000000)::bigint, null, null,
-            submitted_by, submitted_at, null, null, null, tracking
+            submitted_by, submitted_at, null, null, null, tracking, moved_to
           from dead_letter where id = $3
           union all
           (select 'finished', topic, name, attempt, null, null, null, null, null, null, null,
-            submitted_by, submitted_at, null, null, null, tracking
+            submitted_by, submitted_at, null, null, null, tracking, moved_to
           from execlog_finished where id = $3 limit 1)
           union all
           (select 'dead', topic, name, attempts, null, null, null, reason, (extract(epoch
             from dead_at) * 1000000)::bigint, null, null,
             submitted_by, submitted_at, null, dropped_by, (extract(epoch
-              from dropped_at) * 1000000)::bigint, null
+              from dropped_at) * 1000000)::bigint, null, moved_to
           from execlog_dropped where id = $3 limit 1)
           union all
           select 'follow', null, null, null, null, null, null, null, null, row_id, null, null,
-            null, null, null, null, null
+            null, null, null, null, null, null
           from task_follow where first_id = $3
         ) f",
     )
@@ -387,17 +390,17 @@ async fn after_death(
           select topic, name, attempts as attempt, key, payload, headers, reason,
             (extract(epoch from dead_at) * 1000000)::bigint as died_at,
             null::uuid as next, submitted_by as submitter, submitted_at, null::smallint as dropper,
-              null::bigint as dropped_at, tracking
+              null::bigint as dropped_at, tracking, moved_to
           from dead_letter where id = $2 and row_id = $1
           union all
           (select null, null, null, null, null, null, null, null, next_id, null, null, null, null,
-            null
+            null, null
           from execlog_redriven where id = $2 and row_id = $1 limit 1)
           union all
           (select topic, name, attempts, null, null, null, reason, (extract(epoch
             from dead_at) * 1000000)::bigint, null,
             submitted_by, submitted_at, dropped_by, (extract(epoch
-              from dropped_at) * 1000000)::bigint, null
+              from dropped_at) * 1000000)::bigint, null, moved_to
           from execlog_dropped where id = $2 and row_id = $1 limit 1)
         ) f",
     )
@@ -439,9 +442,15 @@ pub(in crate::postgres) fn view_of_row(
         kept: if is_kept { Some(kept_of(row)?) } else { None },
         reason: row.try_get("reason")?,
         died_at: row.try_get::<Option<i64>, _>("died_at")?.map(Timestamp::from_micros),
+        moved_to: moved_of(row)?,
         actors: actors_of(row)?,
         tracked: attempts::tracked_of(row)?,
     })
+}
+
+/// Reads the column `moved_to`.
+pub(in crate::postgres) fn moved_of(row: &PgRow) -> Result<Option<Timestamp>, sqlx::Error> {
+    Ok(row.try_get::<Option<i64>, _>("moved_to")?.map(Timestamp::from_millis))
 }
 
 fn kept_of(row: &PgRow) -> Result<Kept, sqlx::Error> {
@@ -500,6 +509,7 @@ fn line_of(row: &PgRow) -> Result<BatchEntry, sqlx::Error> {
         topic: row.try_get("topic")?,
         name: row.try_get("name")?,
         attempt: row.try_get("attempt")?,
+        moved_to: moved_of(row)?,
         actors: actors_of(row)?,
         tracked: attempts::tracked_of(row)?,
     })
@@ -569,6 +579,7 @@ fn deferred(first: TaskId, line: BatchEntry) -> TaskView {
         kept: None,
         reason: None,
         died_at: None,
+        moved_to: line.moved_to,
         actors: line.actors,
         tracked: line.tracked,
     }
@@ -597,7 +608,8 @@ async fn in_hidden_leaf(
     }
     let statement = format!(
         "-- look up in a hidden leaf\nselect topic, name, attempt, key, payload, headers,
-          null::text as reason, null::bigint as died_at, submitted_at, tracking,\n  (select p.name
+          null::text as reason, null::bigint as died_at, submitted_at, tracking,
+          moved_to, (select p.name
           from principal p where p.id = submitted_by) as submitted_by\nfrom {name}
           where shard = $1 and id = $2 and coalesce(first_id, id) = $3"
     );

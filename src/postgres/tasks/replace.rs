@@ -15,8 +15,10 @@
 //!             └─ the task is claimed, or its state is not certain                      gone
 //! ```
 //!
-//! A cancel by name with a precondition works in the same way, without a new task: `withdraw`.
+//! A cancel by name with a precondition works in the same way, without a new task: `withdraw`. A
+//! move to another due time keeps the task: `reschedule`.
 
+pub mod reschedule;
 pub mod withdraw;
 
 use std::time::Duration;
@@ -76,11 +78,11 @@ with d as (
       else t.first_id = $3 and exists (select from task_follow f where f.first_id = $3
         and f.row_id = $1 and not f.maybe_sent) end
   returning t.id, t.topic, t.name, coalesce(t.attempt, 1::smallint) as attempt, t.submitted_by,
-    t.submitted_at
+    t.submitted_at, t.moved_to
 ), line as (
   insert into execlog_cancelled (id, row_id, topic, name, attempt, replaced_by, submitted_by,
-    submitted_at, cancelled_by)
-  select $3, id, topic, name, attempt, $4, submitted_by, submitted_at, $5::smallint from d
+    submitted_at, moved_to, cancelled_by)
+  select $3, id, topic, name, attempt, $4, submitted_by, submitted_at, moved_to, $5::smallint from d
 ), follow as (
   delete from task_follow using d where task_follow.first_id = $3
 )
@@ -95,11 +97,12 @@ with d as (
       else t.first_id = $14 and exists (select from task_follow f where f.first_id = $14
         and f.row_id = $12 and not f.maybe_sent) end
   returning t.id, t.topic, t.name, coalesce(t.attempt, 1::smallint) as attempt, t.submitted_by,
-    t.submitted_at
+    t.submitted_at, t.moved_to
 ), line as (
   insert into execlog_cancelled (id, row_id, topic, name, attempt, replaced_by, submitted_by,
-    submitted_at, cancelled_by)
-  select $14, id, topic, name, attempt, $2, submitted_by, submitted_at, $10::smallint from d
+    submitted_at, moved_to, cancelled_by)
+  select $14, id, topic, name, attempt, $2, submitted_by, submitted_at, moved_to, $10::smallint
+  from d
 ), follow as (
   delete from task_follow using d where task_follow.first_id = $14
 ), place as (

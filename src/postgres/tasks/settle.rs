@@ -50,7 +50,8 @@ returning b.batch";
 
 /// Settles one batch with follow-ups, dead letters, ends of later attempts or names to keep. All of
 /// it depends on the updated row, so that neither a zombie's settle nor a repeated one creates a
-/// second follow-up. Follow-ups and dead letters take their submitters from the row of the batch.
+/// second follow-up. Follow-ups and dead letters take their submitters, and the times that their
+/// tasks were moved to, from the row of the batch.
 /// The empty arrays there make Postgres unpack the stored ones once, not for each element.
 const SETTLE_WITH_FOLLOW_UPS: &str = "-- settle with follow-ups
 with settled as (
@@ -60,13 +61,13 @@ with settled as (
     partitions = $9, offsets = $10, published_ats = $11, next_ids = $12
   where batch = $2 and owner = $1 and settled_at is null
   returning batch, submitted_by || '{}'::smallint[] as submitted_by,
-    submitted_ats || '{}'::bigint[] as submitted_ats
+    submitted_ats || '{}'::bigint[] as submitted_ats, moved_tos || '{}'::bigint[] as moved_tos
 ), follow_up as (
   insert into task (id, shard, first_id, topic, key, payload, headers, name, attempt, submitted_by,
-    submitted_at)
+    submitted_at, moved_to)
   select f.id, f.shard, f.first_id, f.topic, f.key, f.payload, f.headers, f.name, f.attempt,
     s.submitted_by[least(f.position, cardinality(s.submitted_by))],
-    s.submitted_ats[least(f.position, cardinality(s.submitted_ats))]
+    s.submitted_ats[least(f.position, cardinality(s.submitted_ats))], s.moved_tos[f.position]
   from settled s
   cross join unnest($13::uuid[], $14::smallint[], $15::uuid[], $16::text[], $17::bytea[],
     $18::bytea[], $19::bytea[], $20::text[], $21::smallint[], $22::integer[])
@@ -80,10 +81,10 @@ with settled as (
     maybe_sent = task_follow.maybe_sent or excluded.maybe_sent
 ), dead as (
   insert into dead_letter (row_id, id, topic, key, payload, headers, name, attempts, reason,
-    submitted_by, submitted_at)
+    submitted_by, submitted_at, moved_to)
   select d.row_id, d.first_id, d.topic, d.key, d.payload, d.headers, d.name, d.attempt, d.reason,
     s.submitted_by[least(d.position, cardinality(s.submitted_by))],
-    s.submitted_ats[least(d.position, cardinality(s.submitted_ats))]
+    s.submitted_ats[least(d.position, cardinality(s.submitted_ats))], s.moved_tos[d.position]
   from settled s
   cross join unnest($24::uuid[], $25::uuid[], $26::text[], $27::bytea[], $28::bytea[],
     $29::bytea[], $30::text[], $31::smallint[], $32::integer[], $33::text[])

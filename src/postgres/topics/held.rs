@@ -55,9 +55,9 @@ with head as materialized (
     coalesce(t.first_id, t.id) as first
 ), i as (
   insert into task_far (shard, id, topic, key, payload, headers, name, first_id, attempt,
-    submitted_by, submitted_at, tracking)
+    submitted_by, submitted_at, tracking, moved_to)
   select shard, next, topic, key, payload, headers, name, first, coalesce(attempt, 1),
-    submitted_by, submitted_at, tracking
+    submitted_by, submitted_at, tracking, moved_to
   from d
 ), f as (
   insert into task_follow (first_id, row_id, maybe_sent, attempt, attempts_max, is_again,
@@ -91,9 +91,9 @@ with head as materialized (
     (extract(epoch from statement_timestamp()) * 1000)::bigint - r.before_now) as next
 ), i as (
   insert into task (shard, id, topic, key, payload, headers, name, first_id, attempt, submitted_by,
-    submitted_at, tracking)
+    submitted_at, tracking, moved_to)
   select shard, next, topic, key, payload, headers, name, first_id, attempt, submitted_by,
-    submitted_at, tracking
+    submitted_at, tracking, moved_to
   from d
 ), f as (
   update task_follow f set row_id = d.next from d

@@ -6,8 +6,8 @@ use std::time::Duration;
 use punctual::domain::leaves::{Parent, Partition, Rules};
 use punctual::domain::{
     Batch, BatchBuilder, BatchId, ClusterWishes, Headers, IdRange, NewTask, NodeId, Outcome,
-    Precondition, Receipt, Record, Shard, ShardCount, TaskId, TaskName, TaskState, Timestamp,
-    TopicName,
+    Precondition, Receipt, Record, Shard, ShardCount, SubmitOrder, TaskId, TaskName, TaskState,
+    Timestamp, TopicName,
 };
 use punctual::node::maintenance::{Leaves, Maintenance, MaintenanceMetrics};
 use punctual::postgres::cluster::heartbeat::{Beat, Heartbeats};
@@ -20,6 +20,7 @@ use punctual::postgres::tasks::adopt::Adoptions;
 use punctual::postgres::tasks::cancel::Cancels;
 use punctual::postgres::tasks::claim::{ClaimAnswer, ClaimRequest, Claimed, Claims, Source};
 use punctual::postgres::tasks::look_up::LookUp;
+use punctual::postgres::tasks::replace::reschedule::{NewPlace, Rescheduling};
 use punctual::postgres::tasks::replace::{Replacement, Replaces};
 use punctual::postgres::tasks::settle::{SettleTerms, Settlement, Settles};
 use punctual::postgres::tasks::submit::{self, Submits};
@@ -259,6 +260,7 @@ impl World {
                 self.submit(protocol, (state, next), (slot, task)).await
             }
             Action::Cancel | Action::CancelUnanswered => self.cancel(protocol, state, next).await,
+            Action::Reschedule => self.reschedule(protocol, state, next).await,
             Action::PutLock { put } => self.put(protocol, (state, next), usize::from(put)).await,
             Action::PutVerdict { put } => {
                 self.verdict(protocol, (state, next), usize::from(put)).await
@@ -548,6 +550,22 @@ impl World {
             settlement.put_off_until(now);
         }
         settlement
+    }
+
+    async fn reschedule(&mut self, protocol: &Protocol, state: &State, next: &State) {
+        let first = self.id(protocol, row_of(0, 0), 0);
+        let row = state.db.follow[0].map_or(row_of(0, 0), |follow| usize::from(follow.row));
+        let due = protocol.due_of_move(state);
+        let to = self.id(protocol, row + 1, due);
+        let place = NewPlace {
+            due_at: to.due_at(),
+            is_far: next.db.far >> (row + 1) & 1 == 1,
+            position: SubmitOrder::default().next(to.due_at(), to.due_at(), 0),
+            random: self.trace << 8 | u64::try_from(row + 1).unwrap(),
+        };
+        let done = self.replaces.reschedule(first, place).await.unwrap();
+        let is_moved = matches!(done, Rescheduling::Moved { row, .. } if row == to);
+        assert_eq!(is_moved, state.moved_to != next.moved_to, "move: {done:?}");
     }
 
     async fn cancel(&mut self, protocol: &Protocol, state: &State, next: &State) {

@@ -29,7 +29,7 @@ use crate::support::wait::look_for;
 
 /// Claims, cancels and answers wait 200 ms for a lock.
 const STAGED_WITHIN: Duration = Duration::from_millis(800);
-const NAME: &str = "select from task_name for update";
+pub const NAME: &str = "select from task_name for update";
 const FOLLOW: &str = "select from task_follow for update";
 /// Answers, cancels and replacements look into the far table before they take a row.
 const FAR_TABLE: &str = "lock table task_far in access exclusive mode";
@@ -68,12 +68,12 @@ async fn finished(
     Ok(answers.remove(&first).map(|answered| answered.verdict))
 }
 
-async fn cancelled(scene: &Scene, first: TaskId) -> Result<bool, PostgresError> {
+pub async fn cancelled(scene: &Scene, first: TaskId) -> Result<bool, PostgresError> {
     let (views, outcome) = Cancels::new(&scene.settings).cancel_group(&[(first, None)]).await;
     outcome.map(|()| views[0].is_some())
 }
 
-async fn replaced(scene: &Scene) -> Result<Replacement, PostgresError> {
+pub async fn replaced(scene: &Scene) -> Result<Replacement, PostgresError> {
     let due_at = scene.now().await.plus(HOUR / 2).ceil_millis();
     let (new, any) = (task(due_at, Some("n"), None), Precondition::default());
     Replaces::new(&scene.settings, HOUR, 1).replace(&new, false, None, &any).await
@@ -82,7 +82,7 @@ async fn replaced(scene: &Scene) -> Result<Replacement, PostgresError> {
 /// Runs `first` until it waits for the lock of a third session, then `second` until it waits, too,
 /// and lets the third session go. Returns `None` when one of them gave up before: the machine was
 /// too slow.
-fn in_order<A, B>(
+pub fn in_order<A, B>(
     scene: &Scene,
     lock: &str,
     first: impl Future<Output = Result<A, PostgresError>>,

@@ -7,6 +7,7 @@ pub mod clients;
 pub mod database;
 pub mod decisions;
 pub mod leaf;
+pub mod moves;
 pub mod node;
 pub mod properties;
 pub mod scopes;
@@ -17,8 +18,8 @@ use decisions::Decisions;
 use scopes::Scope;
 use state::{BATCHES, IDENTITIES, NOBODY, PUTS, ROWS, Retirer, SLOTS, State, Status, TASKS};
 use state::{
-    Batch, Cancel, Check, Database, Declare, Etcd, Heart, Leaf, Node, Progress, Property, Put,
-    RegistryEntry,
+    Batch, Cancel, Check, Database, Declare, Etcd, Heart, Leaf, Moving, Node, Progress, Property,
+    Put, RegistryEntry,
 };
 
 use super::checker::Model;
@@ -44,6 +45,8 @@ pub enum Mistake {
     SettleRepeatedAsItWas,
     DoubtOfAnEarlierAttemptForgotten,
     FrozenRetirerKeepsItsLock,
+    RescheduleWithoutTheRow,
+    RescheduleTakesWhatMayBeSent,
 }
 
 /// The actions. `slot` is a node's place; an identity is one start of a node.
@@ -58,6 +61,9 @@ pub enum Action {
     PutLock { put: u8 },
     PutNear { put: u8 },
     PutVerdict { put: u8 },
+    Reschedule,
+    RescheduleNear,
+    RescheduleVerdict,
     // Claims and publishing.
     Claim { slot: u8, kind: u8 },
     ClaimUnanswered { slot: u8, kind: u8 },
@@ -177,6 +183,8 @@ impl Model for Protocol {
             late: None,
             cancel: Cancel::NotAsked,
             puts: [Put::NotAsked; PUTS],
+            moving: Moving::Idle { moves: 0, looks: 0 },
+            moved_to: 0,
             retirer: Retirer::Nobody,
             etcd: Etcd::Right,
             faults: self.scope.faults,
@@ -192,6 +200,7 @@ impl Model for Protocol {
             actions.push(Action::Tick);
         }
         self.client_actions(state, actions);
+        self.reschedule_actions(state, actions);
         for slot in 0..2 {
             self.node_actions(state, slot, actions);
             self.leaf_actions(state, slot, actions);
@@ -214,6 +223,9 @@ impl Model for Protocol {
             }
             Action::PutLock { .. } | Action::PutNear { .. } | Action::PutVerdict { .. } => {
                 self.put_step(&mut next, action)?
+            }
+            Action::Reschedule | Action::RescheduleNear | Action::RescheduleVerdict => {
+                self.reschedule_step(&mut next, action)?
             }
             Action::Prepare { .. }
             | Action::DetachBegins { .. }
@@ -293,7 +305,8 @@ impl Protocol {
         };
         let all = (1 << self.scope.task_count) - 1;
         let is_asked = matches!(state.cancel, Cancel::Looking { .. })
-            || state.puts[..usize::from(self.scope.put_count)].iter().any(|put| *put != Put::Done);
+            || state.puts[..usize::from(self.scope.put_count)].iter().any(|put| *put != Put::Done)
+            || !matches!(state.moving, Moving::Idle { .. });
         state.accepted == all
             && self.is_end(state)
             && !is_asked
@@ -306,7 +319,7 @@ impl Protocol {
 }
 
 /// All kinds of actions except those of mistakes.
-pub const KINDS: [&str; 49] = [
+pub const KINDS: [&str; 52] = [
     "Tick",
     "Submit",
     "SubmitUnanswered",
@@ -315,6 +328,9 @@ pub const KINDS: [&str; 49] = [
     "PutLock",
     "PutNear",
     "PutVerdict",
+    "Reschedule",
+    "RescheduleNear",
+    "RescheduleVerdict",
     "Claim",
     "ClaimUnanswered",
     "HandOver",
@@ -369,6 +385,9 @@ pub fn kind_of(action: Action) -> &'static str {
         Action::PutLock { .. } => "PutLock",
         Action::PutNear { .. } => "PutNear",
         Action::PutVerdict { .. } => "PutVerdict",
+        Action::Reschedule => "Reschedule",
+        Action::RescheduleNear => "RescheduleNear",
+        Action::RescheduleVerdict => "RescheduleVerdict",
         Action::Claim { .. } => "Claim",
         Action::ClaimUnanswered { .. } => "ClaimUnanswered",
         Action::HandOver { .. } => "HandOver",

@@ -346,7 +346,9 @@ impl Protocol {
         outcomes
     }
 
-    /// A settle with a follow-up moves the entry of the name, so it waits for the entry's lock.
+    /// A settle with a follow-up moves the entry of the name, so it waits for the entry's lock. It
+    /// also writes `task_follow`, so it waits for a move of the same task, as the settle of a later
+    /// row does.
     pub fn waits_for_the_name(
         &self,
         state: &State,
@@ -358,7 +360,11 @@ impl Protocol {
         let has_entry = state.db.entry.is_some_and(|row| {
             each(state.db.batches[batch].rows).any(|own| task_of(own) == task_of(usize::from(row)))
         });
-        is_deferred && has_entry && self.is_locked(state)
+        let is_being_moved = each(state.db.batches[batch].rows).any(|row| {
+            let is_later = row != row_of(task_of(row), 0);
+            (is_deferred || is_later) && self.is_being_moved(state, task_of(row))
+        });
+        is_deferred && has_entry && self.is_locked(state) || is_being_moved
     }
 
     fn settle_step(&self, state: &mut State, slot: u8, batch: usize) -> Option<()> {

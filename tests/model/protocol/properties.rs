@@ -1,6 +1,7 @@
 //! The properties that must hold in every state.
 
 use super::Protocol;
+use super::moves::is_claimed_since;
 use super::state::{Database, Progress, Property, State, TASKS, each};
 
 pub const IN_ONE_PLACE: &str = "never lost: each accepted task is in exactly one place: a table, \
@@ -15,6 +16,7 @@ pub const TRUE_VERDICT: &str = "a cancel says too late only when it was";
 pub const REPLACED_BY: &str =
     "what was replaced is cancelled, and what is in its place was accepted";
 pub const TRUE_RECEIPT: &str = "what is settled as published is in the topic";
+pub const MOVED_UNSENT: &str = "a moved task is not in the topic before its new row is claimed";
 pub const ONE_OF_A_NAME: &str = "a name has one live task";
 pub const IN_BOUNDS: &str = "the bounds of the model are wide enough";
 
@@ -84,6 +86,9 @@ impl Protocol {
             if db.batches.iter().any(is_published) && state.sent[task] == 0 {
                 return Some(TRUE_RECEIPT);
             }
+        }
+        if state.moved_to != 0 && state.sent[0] > 0 && !is_claimed_since(db, state.moved_to) {
+            return Some(MOVED_UNSENT);
         }
         let is_live = |task: &usize| pending_places(db, *task) > 0;
         (self.scope.is_named && (0..TASKS).filter(is_live).count() > 1).then_some(ONE_OF_A_NAME)

@@ -21,6 +21,8 @@ pub struct Scope {
     /// True when all tasks have one name: the first is submitted, and the others replace it.
     pub is_named: bool,
     pub put_count: u8,
+    /// The number of moves of the first task to another due time.
+    pub move_count: u8,
     /// True when a leaf of the past is retired.
     pub retires: bool,
     /// True when cancels, replacements and detaches are taken step by step.
@@ -60,6 +62,7 @@ const PLAIN: Scope = Scope {
     cancels: None,
     is_named: false,
     put_count: 0,
+    move_count: 0,
     retires: false,
     is_stepwise: true,
     faults: NO_FAULTS,
@@ -200,6 +203,24 @@ pub fn names() -> Scope {
     }
 }
 
+/// A task is moved to another due time and back, between the tables, while claimed, deferred,
+/// replaced and cancelled.
+pub fn moves() -> Scope {
+    let faults = Faults { acknowledgements: 1, refusals: 1, ..NO_FAULTS };
+    Scope {
+        name: "moves",
+        first_tick: 0,
+        submits: 0..=0,
+        task_count: 2,
+        is_named: true,
+        put_count: 1,
+        cancels: Some(0),
+        move_count: 2,
+        faults,
+        ..PLAIN
+    }
+}
+
 pub fn all() -> Vec<Scope> {
     vec![
         life_and_death(),
@@ -215,5 +236,6 @@ pub fn all() -> Vec<Scope> {
         crashes(),
         membership(),
         names(),
+        moves(),
     ]
 }

@@ -195,6 +195,17 @@ pub enum Cancel {
     Answered,
 }
 
+/// The moves of a task to another due time, one after the other.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Moving {
+    /// No move is in progress, and `moves` have ended.
+    Idle { moves: u8, looks: u8 },
+    /// `task_follow` is locked, and the row is not in the far table.
+    LookedFar { row: u8, moves: u8, looks: u8 },
+    /// The row could not be moved. A look-up tells why.
+    Gone { moves: u8, looks: u8 },
+}
+
 /// A replacement in progress.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Put {
@@ -279,6 +290,9 @@ pub struct State {
     pub late: Option<Late>,
     pub cancel: Cancel,
     pub puts: [Put; PUTS],
+    pub moving: Moving,
+    /// The row of the last move. 0: none.
+    pub moved_to: u8,
     pub retirer: Retirer,
     pub etcd: Etcd,
     pub faults: Faults,

@@ -159,6 +159,7 @@ mod tests {
             kept: None,
             reason: None,
             died_at: None,
+            moved_to: None,
             actors: Actors::default(),
             tracked: Some(Box::new(TrackedView {
                 tracking,

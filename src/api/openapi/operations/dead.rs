@@ -42,7 +42,7 @@ const A_DEAD_LETTER: &str = concat!(
 pub const REDRIVE: Operation = Operation {
     id: "redriveDead",
     tag: Tag::Dead,
-    access: Access::OnTask(Action::Redrive),
+    access: Access::OnTask(&[Action::Redrive]),
     summary: "Redrive a dead letter",
     description: "The task becomes due at once, with its next attempt and the same id. It can no \
                   longer be cancelled, because an earlier attempt may be in the topic.",
@@ -81,7 +81,7 @@ pub const REDRIVE_MANY: Operation = Operation {
 pub const DROP: Operation = Operation {
     id: "dropDead",
     tag: Tag::Dead,
-    access: Access::OnTask(Action::Drop),
+    access: Access::OnTask(&[Action::Drop]),
     summary: "Drop a dead letter",
     description: "Deletes the dead letter and its reason for good; it can no longer be redriven. \
                   The task can still be looked up, with headers and payload while they are kept.",

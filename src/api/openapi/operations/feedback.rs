@@ -131,7 +131,7 @@ const BY_NAME: &[Parameter] = &[TOPIC, NAME];
 pub const FINISH_TASK: Operation = Operation {
     id: "finishTask",
     tag: Tag::Feedback,
-    access: Access::OnTask(Action::Finish),
+    access: Access::OnTask(&[Action::Finish]),
     summary: "Finish a task",
     description: FINISH,
     parameters: BY_ID,
@@ -144,7 +144,7 @@ pub const FINISH_TASK: Operation = Operation {
 pub const FAIL_TASK: Operation = Operation {
     id: "failTask",
     tag: Tag::Feedback,
-    access: Access::OnTask(Action::Finish),
+    access: Access::OnTask(&[Action::Finish]),
     summary: "Fail an attempt of a task",
     description: FAIL,
     parameters: BY_ID,
@@ -157,7 +157,7 @@ pub const FAIL_TASK: Operation = Operation {
 pub const EXTEND_TASK: Operation = Operation {
     id: "extendTask",
     tag: Tag::Feedback,
-    access: Access::OnTask(Action::Finish),
+    access: Access::OnTask(&[Action::Finish]),
     summary: "Extend the time to run of an attempt",
     description: EXTEND,
     parameters: BY_ID,

@@ -4,7 +4,7 @@ use axum::http::StatusCode;
 
 use super::parameters::{IF_MATCH, IF_NONE_MATCH, NAME, TOPIC};
 use crate::access::Action;
-use crate::api::access::required::Access;
+use crate::api::access::required::{Access, MOVE_RIGHTS};
 use crate::api::openapi::operation::{
     Example, Operation, OperationAnswer, RequestBody, ShellSample, Tag,
 };
@@ -70,6 +70,40 @@ pub const LOOK_UP: Operation = Operation {
     body: None,
     answers: &[OperationAnswer::json(StatusCode::OK, "Task", "The task.")],
     problems: &[P::InvalidValue, P::TaskNotFound, P::Unavailable],
+    sample: ShellSample { before: A_NAMED_TASK, path: PATH },
+};
+
+pub const MOVE: Operation = Operation {
+    id: "moveTaskByName",
+    tag: Tag::Names,
+    access: Access::OnTopic(MOVE_RIGHTS),
+    summary: "Move the task of a name to another due time",
+    description: "Moves the task that the name stands for now. Its id and its record stay. The \
+                  verdicts are those of a move by id, without `replaced`, because the name always \
+                  means the newest task. With `If-Match`, only that task is moved.",
+    parameters: &[TOPIC, NAME, IF_MATCH, IF_NONE_MATCH],
+    body: Some(RequestBody {
+        schema: "MoveRequest",
+        is_required: true,
+        examples: &[Example {
+            name: "later",
+            summary: "In two hours from now",
+            json: r#"{"delay":"2h"}"#,
+        }],
+    }),
+    answers: &[OperationAnswer::json(StatusCode::OK, "Moved", "The task, with its new due time.")],
+    problems: &[
+        P::InvalidValue,
+        P::MissingField,
+        P::ConflictingFields,
+        P::TaskNotFound,
+        P::TooLate,
+        P::PreconditionFailed,
+        P::TooFarAhead,
+        P::RefusedValue,
+        P::Unavailable,
+        P::OutcomeUnknown,
+    ],
     sample: ShellSample { before: A_NAMED_TASK, path: PATH },
 };
 

@@ -4,7 +4,7 @@ use axum::http::StatusCode;
 
 use super::parameters::{ID, IDEMPOTENCY_KEY, IF_MATCH_OF_ID, IF_NONE_MATCH_OF_ID};
 use crate::access::Action;
-use crate::api::access::required::Access;
+use crate::api::access::required::{Access, MOVE_RIGHTS};
 use crate::api::openapi::operation::{
     Example, Operation, OperationAnswer, RequestBody, ShellSample, Tag,
 };
@@ -129,7 +129,7 @@ const A_TASK: &str = r#"task=$(curl --silent --show-error --fail --output /dev/n
 pub const LOOK_UP: Operation = Operation {
     id: "getTask",
     tag: Tag::Tasks,
-    access: Access::OnTask(Action::Read),
+    access: Access::OnTask(&[Action::Read]),
     summary: "Look a task up",
     description: "The state, the receipt once the task is published, and headers and payload while \
                   they are kept. Tasks can be looked up for days after their end \
@@ -142,10 +142,50 @@ pub const LOOK_UP: Operation = Operation {
     sample: ShellSample { before: A_TASK, path: "$task" },
 };
 
+pub const MOVE: Operation = Operation {
+    id: "moveTask",
+    tag: Tag::Tasks,
+    access: Access::OnTask(MOVE_RIGHTS),
+    summary: "Move a task to another due time",
+    description: "The id, the name and the record stay. The answer has a verdict. `moved` (200): \
+                  the task is due at the new time, and is never published before it. `too_late` \
+                  (409): the task is claimed, published, cancelled or a dead letter, or an earlier \
+                  attempt may be in its topic. `replaced` (409): a PUT by name has replaced the \
+                  task; move the id in `replaced_by` instead. `not_found` (404). A time in the \
+                  past is due at once. Repeating is safe with `due_at`.",
+    parameters: &[ID, IF_MATCH_OF_ID, IF_NONE_MATCH_OF_ID],
+    body: Some(RequestBody {
+        schema: "MoveRequest",
+        is_required: true,
+        examples: &[
+            Example { name: "later", summary: "In two hours from now", json: r#"{"delay":"2h"}"# },
+            Example {
+                name: "at",
+                summary: "At another time",
+                json: r#"{"due_at":"2027-01-31T09:30:00+01:00"}"#,
+            },
+        ],
+    }),
+    answers: &[OperationAnswer::json(StatusCode::OK, "Moved", "The task, with its new due time.")],
+    problems: &[
+        P::MissingField,
+        P::ConflictingFields,
+        P::TaskNotFound,
+        P::TooLate,
+        P::Replaced,
+        P::PreconditionFailed,
+        P::TooFarAhead,
+        P::RefusedValue,
+        P::Unavailable,
+        P::OutcomeUnknown,
+    ],
+    sample: ShellSample { before: A_TASK, path: "$task" },
+};
+
 pub const CANCEL: Operation = Operation {
     id: "cancelTask",
     tag: Tag::Tasks,
-    access: Access::OnTask(Action::Cancel),
+    access: Access::OnTask(&[Action::Cancel]),
     summary: "Cancel a task",
     description: "The answer has a verdict. `cancelled` (200): no record of the task exists or \
                   ever will; repeating the cancel gives the same answer. `too_late` (409): the \

@@ -14,6 +14,7 @@ pub fn all() -> Vec<(&'static str, Value)> {
         ("BatchAnswer", batch_answer()),
         ("BatchResult", batch_result()),
         ("Cancelled", cancelled()),
+        ("Moved", moved()),
         ("CancelledMany", many("cancelled", "The result of a cancel of many tasks.")),
         ("Page", page()),
         ("Redriven", many("redriven", "The result of a redrive of many dead letters.")),
@@ -192,6 +193,14 @@ fn cancelled() -> Value {
         "task": reference("Task"),
     });
     object("The task is cancelled, by this request or before.", &["verdict", "task"], &properties)
+}
+
+fn moved() -> Value {
+    let properties = json!({
+        "verdict": { "const": "moved", "description": "The task is due at the new time." },
+        "task": reference("Task"),
+    });
+    object("The task is moved: it has another `due_at`.", &["verdict", "task"], &properties)
 }
 
 fn count(description: &str) -> Value {

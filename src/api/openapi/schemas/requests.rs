@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 
 use super::parts::{described, nullable, reference};
 use crate::api::handlers::lists::{LIMIT, LIMIT_MAX};
-use crate::api::request::draft::{FIELDS, FIELDS_OF_NAMED};
+use crate::api::request::draft::{FIELDS, FIELDS_OF_MOVE, FIELDS_OF_NAMED};
 use crate::api::request::fields::Array;
 use crate::domain::PendingState;
 use crate::domain::task::headers::COUNT_MAX;
@@ -18,6 +18,7 @@ pub fn all() -> Vec<(&'static str, Value)> {
         ("HeaderValue", header_value()),
         ("TaskRequest", new_task()),
         ("NamedTaskRequest", new_named_task()),
+        ("MoveRequest", new_due()),
         ("BatchRequest", new_batch()),
         ("DeadRange", range()),
         ("CancelRange", cancel_range()),
@@ -225,6 +226,18 @@ fn draft(description: &str, fields: &[&str]) -> Value {
             { "not": { "required": ["key", "key_base64"] } },
         ],
         "dependentRequired": { "retry": ["ttr"] },
+    })
+}
+
+fn new_due() -> Value {
+    let properties: Map<String, Value> =
+        FIELDS_OF_MOVE.iter().map(|name| ((*name).to_owned(), record_property(name))).collect();
+    json!({
+        "type": "object",
+        "description": "The new due time of a task. Give one of `due_at` and `delay`.",
+        "properties": properties,
+        "additionalProperties": false,
+        "oneOf": [{ "required": ["due_at"] }, { "required": ["delay"] }],
     })
 }
 

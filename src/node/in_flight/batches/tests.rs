@@ -45,6 +45,7 @@ fn batch(task_count: u64) -> Batch {
             headers: None,
             name: None,
             tracking: None,
+            moved_to: None,
         });
     }
     builder.build()
@@ -242,6 +243,7 @@ fn batch_of(topics: &[&str]) -> Batch {
             headers: None,
             name,
             tracking: None,
+            moved_to: None,
         });
     }
     builder.build()

@@ -118,7 +118,7 @@ impl Reports {
         let task = held.batch.task(place);
         let outcome = match task.tracking.and_then(|bytes| TrackedRow::decode(bytes).ok()) {
             None => {
-                self.published(held.topic_of(place), task.first_id.due_at(), receipt);
+                self.published(held.topic_of(place), task.promised_at(), receipt);
                 Outcome::Published(receipt)
             }
             Some(tracking) if tracking.is_verdict => {

@@ -237,6 +237,7 @@ mod tests {
             headers: None,
             name: None,
             tracking: None,
+            moved_to: None,
         };
         builder.push(nothing);
     }

@@ -11,6 +11,7 @@
 //! | `unseen` | Kafka cannot be asked about it |
 //! | `panic` | a bug |
 //! | `slow` | no answer, ever |
+//! | `unanswered` | stored; the outcome of a move is unknown |
 //! | `published`, `claimed`, `dead` | published, claimed, or a dead letter, at once |
 //! | `tracked` | a tracked task awaits its consumer at once |
 //! | others | stored |
@@ -34,9 +35,9 @@ use crate::domain::{
 use crate::node::messages::answers::{ConsumerCall, Heard, Target};
 use crate::node::messages::permitted::PermittedDraft;
 use crate::node::messages::{
-    Accepted, BulkDone, BulkSelection, ClusterView, Draft, Due, Figure, NodeView, NotReady,
-    PendingCounts, Placed, Refusal, Requirement, SubmitAnswer, Unavailable, UnavailableTopic,
-    Verdict,
+    Accepted, BulkDone, BulkSelection, ClusterView, Draft, Due, Figure, MoveVerdict, NodeView,
+    NotReady, PendingCounts, Placed, Refusal, Requirement, SubmitAnswer, Unavailable,
+    UnavailableTopic, Verdict,
 };
 use crate::postgres::lists::dead_letters::DeadLetterChange;
 
@@ -202,6 +203,45 @@ impl Model {
             Some(id) if !condition.allows(Some(id)) => Ok(Verdict::Unmet(id)),
             Some(id) => self.cancel(id).await,
             None => Ok(Verdict::NotFound),
+        }
+    }
+
+    /// Moves a task. A move of a task of the topic `unanswered` has no answer.
+    pub fn move_to(&self, id: TaskId, due: Due) -> Result<MoveVerdict, Refusal> {
+        let now = Timestamp::from_millis(NOW_MILLIS);
+        let due_at = match due {
+            Due::At(at) => at,
+            Due::After(delay) => now.plus(delay),
+        };
+        if due_at.since(now) > DELAY_MAX {
+            return Err(Refusal::TooFar { delay_max: DELAY_MAX });
+        }
+        let mut tasks = lock(&self.tasks);
+        let Some(task) = tasks.iter_mut().find(|task| task.id == id) else {
+            return Ok(MoveVerdict::NotFound);
+        };
+        if task.topic.as_str() == "unanswered" {
+            return Err(Refusal::Unknown { reason: "this topic is for tests of outages".into() });
+        }
+        if task.state == TaskState::Scheduled {
+            task.moved_to = Some(due_at.max(now));
+            return Ok(MoveVerdict::Moved(Box::new(task.clone())));
+        }
+        MoveVerdict::of_look(Some(task.clone()))
+            .ok_or_else(|| Refusal::ServerAway { reason: "never in a model".to_owned() })
+    }
+
+    pub fn move_named(
+        &self,
+        topic: &TopicName,
+        name: &TaskName,
+        condition: &Precondition,
+        due: Due,
+    ) -> Result<MoveVerdict, Refusal> {
+        match self.named(topic, name) {
+            Some(id) if !condition.allows(Some(id)) => Ok(MoveVerdict::Unmet(id)),
+            Some(id) => self.move_to(id, due),
+            None => Ok(MoveVerdict::NotFound),
         }
     }
 
@@ -526,6 +566,7 @@ fn view_of(task: NewTask) -> TaskView {
         kept: Some(kept),
         reason: (state == TaskState::Dead).then(|| "tried".to_owned()),
         died_at: (state == TaskState::Dead).then_some(Timestamp::from_millis(NOW_MILLIS)),
+        moved_to: None,
         actors: Actors::default(),
         tracked,
     }

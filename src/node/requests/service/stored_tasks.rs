@@ -1,14 +1,14 @@
-//! Looks up and cancels stored tasks, by their ids and by their names.
+//! Looks up, moves and cancels stored tasks, by their ids and by their names.
 
 use std::sync::Arc;
 
-use crate::access::permit::{Cancel, Permit};
-use crate::domain::{NewTask, Precondition, TaskId, TaskName, TaskView, TopicName};
+use crate::access::permit::{Cancel, Move, Permit};
+use crate::domain::{NewTask, Precondition, TaskId, TaskName, TaskView, Timestamp, TopicName};
 use crate::node::messages::permitted::TaskPermit;
-use crate::node::messages::{Placed, Refusal, Unavailable, Verdict};
+use crate::node::messages::{MoveVerdict, Placed, Refusal, Unavailable, Verdict};
 use crate::node::requests::canceller::Canceller;
 use crate::node::requests::moving::{self, Looks};
-use crate::node::requests::postgres_failures::unavailable_of_look;
+use crate::node::requests::postgres_failures::{refusal_of_look, unavailable_of_look};
 use crate::node::requests::replacer::Replacer;
 use crate::postgres::tasks::look_up::LookUp;
 use crate::postgres::tasks::names::{NameEntry, Names};
@@ -17,6 +17,8 @@ use crate::postgres::tasks::replace::withdraw::Withdrawal;
 /// The maximum number of times that other requests may replace the task of a name while it is
 /// cancelled by that name.
 const CANCELS_OF_NAME_MAX: usize = 10;
+/// The same for a move.
+const MOVES_OF_NAME_MAX: usize = 10;
 
 /// The tasks that this cluster has stored.
 #[derive(Debug)]
@@ -52,6 +54,65 @@ impl StoredTasks {
     ) -> Result<Placed, Refusal> {
         // The future is on the heap, because callers keep it in futures of their own.
         Box::pin(self.replacer.replace(task, condition, &self.look_up)).await
+    }
+
+    /// Moves a task to another due time.
+    pub async fn move_to(
+        &self,
+        permit: &TaskPermit<Move>,
+        due_at: Timestamp,
+    ) -> Result<MoveVerdict, Refusal> {
+        let mut looks = Looks::default();
+        loop {
+            // The future is on the heap, because callers keep it in futures of their own.
+            if let Some(task) = Box::pin(self.replacer.reschedule(permit.id(), due_at)).await? {
+                return Ok(MoveVerdict::Moved(task));
+            }
+            let found = self.look_up.task(permit.id()).await;
+            let found = found.map_err(|error| refusal_of_look(&error))?;
+            if let Some(verdict) = MoveVerdict::of_look(found) {
+                return Ok(verdict);
+            }
+            if looks.is_last() {
+                let reason = "the task is changing its table; nothing was changed".to_owned();
+                return Err(Refusal::ServerAway { reason });
+            }
+            moving::pause().await;
+        }
+    }
+
+    /// Moves the task of a name, if `condition` allows it. When the task is replaced meanwhile, its
+    /// replacement is meant instead.
+    pub async fn move_by_name(
+        &self,
+        permit: &Permit<Move>,
+        name: &TaskName,
+        condition: &Precondition,
+        due_at: Timestamp,
+    ) -> Result<MoveVerdict, Refusal> {
+        for _try in 0..MOVES_OF_NAME_MAX {
+            let entry = self.names.entry(permit.topic(), name).await;
+            let entry = entry.map_err(|error| refusal_of_look(&error))?;
+            let Some(entry) = entry else { return Ok(MoveVerdict::NotFound) };
+            if entry.is_expired {
+                let view = self.look_up.task(entry.id).await;
+                let view = view.map_err(|error| refusal_of_look(&error))?;
+                if !view.as_ref().is_some_and(TaskView::is_pending) {
+                    return Ok(MoveVerdict::NotFound);
+                }
+            }
+            if !condition.allows(Some(entry.id)) {
+                return Ok(MoveVerdict::Unmet(entry.id));
+            }
+            // The task of a name is of the topic of the name.
+            match self.move_to(&TaskPermit::of_topic(permit, entry.id), due_at).await? {
+                MoveVerdict::Replaced(_) => {}
+                verdict => return Ok(verdict),
+            }
+        }
+        Err(Refusal::ServerAway {
+            reason: "other requests kept replacing the task; nothing was changed".to_owned(),
+        })
     }
 
     /// Cancels a task by its id.

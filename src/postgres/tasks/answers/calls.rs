@@ -49,6 +49,8 @@ pub(super) struct FoundRow {
     pub(super) name: Option<String>,
     pub(super) tracking: TrackedRow,
     pub(super) submitted: (Option<i16>, Option<i64>),
+    /// The due time that the task was moved to, in ms since the epoch.
+    pub(super) moved_to: Option<i64>,
     /// Key, payload and headers of a row that was taken.
     pub(super) record: [Option<Vec<u8>>; 3],
 }

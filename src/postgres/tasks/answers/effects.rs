@@ -11,8 +11,8 @@ use super::calls::{AnswerCall, AnswerTerms, Answered, FoundRow};
 use super::statements;
 use crate::domain::task::feedback::{AttemptRow, Call, Effect, Follow, Note, Place, Verdict};
 use crate::domain::{
-    Actors, AttemptEvent, Finished, PrincipalId, Sent, TaskId, TaskState, TaskView, TopicName,
-    TrackedRow, TrackedView, Ttr,
+    Actors, AttemptEvent, Finished, PrincipalId, Sent, TaskId, TaskState, TaskView, Timestamp,
+    TopicName, TrackedRow, TrackedView, Ttr,
 };
 use crate::postgres::tasks::names;
 use crate::postgres::tasks::settle::next_rows::{self, NextRow, check_count};
@@ -201,6 +201,7 @@ impl<'a> Effects<'a> {
             tries: 1,
             submitted: found.submitted,
             tracking: Some(tracking.encode()),
+            moved_to: found.moved_to,
             is_far,
         });
         self.changed.push(Change {
@@ -345,6 +346,7 @@ impl<'a> Effects<'a> {
                 .bind(found().map(|found| found.submitted.1).collect::<Vec<_>>())
                 .bind(each().map(|line| line.by.map(PrincipalId::as_smallint)).collect::<Vec<_>>())
                 .bind(found().map(|found| found.tracking.encode()).collect::<Vec<_>>())
+                .bind(found().map(|found| found.moved_to).collect::<Vec<_>>())
                 .execute(&mut *open)
                 .await?;
         }
@@ -418,6 +420,7 @@ fn view_of(found: &FoundRow, state: TaskState, attempt: u16) -> Box<TaskView> {
         kept: None,
         reason: None,
         died_at: None,
+        moved_to: found.moved_to.map(Timestamp::from_millis),
         actors: Actors::default(),
         tracked: Some(Box::new(TrackedView {
             tracking: found.tracking.tracking.clone(),

@@ -23,14 +23,14 @@ pub(super) const UNMARK: &str =
 pub(super) const TAKE_FAR: &str = "-- answers: take far
 delete from task_far where id = any($1)
 returning id, coalesce(first_id, id) as first_id, topic, key, payload, headers, name, submitted_by,
-  submitted_at, tracking";
+  submitted_at, tracking, moved_to";
 
 pub(super) const TAKE_NEAR: &str = "-- answers: take
 delete from task t
 using unnest($1::smallint[], $2::uuid[]) as w (shard, id)
 where t.shard = w.shard and t.id = w.id and t.id = any($2)
 returning t.id, coalesce(t.first_id, t.id) as first_id, t.topic, t.key, t.payload, t.headers,
-  t.name, t.submitted_by, t.submitted_at, t.tracking";
+  t.name, t.submitted_by, t.submitted_at, t.tracking, t.moved_to";
 
 pub(super) const SEE_FAR: &str = "-- answers: look far\nselect id from task_far where id = any($1)";
 
@@ -45,7 +45,7 @@ select b.ids[i] as id, coalesce(b.first_ids[i], b.ids[i]) as first_id, p.topics[
   null::bytea as key, null::bytea as payload, null::bytea as headers, b.names[i] as name,
   b.submitted_by[least(i, cardinality(b.submitted_by))] as submitted_by,
   b.submitted_ats[least(i, cardinality(b.submitted_ats))] as submitted_at,
-  b.trackings[i] as tracking
+  b.trackings[i] as tracking, b.moved_tos[i] as moved_to
 from execlog_batch b
 join execlog_payload p on p.batch = b.batch
 cross join lateral generate_subscripts(b.ids, 1) as i
@@ -54,9 +54,9 @@ where b.settled_at is null and b.batch >= $2 and b.ids && $1 and b.ids[i] = any(
 
 pub(super) const FINISH: &str = "-- answers: final lines
 insert into execlog_finished (id, row_id, topic, name, attempt, in_flight, submitted_by,
-  submitted_at, finished_by, tracking)
+  submitted_at, finished_by, tracking, moved_to)
 select * from unnest($1::uuid[], $2::uuid[], $3::text[], $4::text[], $5::smallint[], $6::boolean[],
-  $7::smallint[], $8::bigint[], $9::smallint[], $10::bytea[])";
+  $7::smallint[], $8::bigint[], $9::smallint[], $10::bytea[], $11::bigint[])";
 
 pub(super) const FORGET: &str =
     "-- answers: forget\ndelete from task_follow where first_id = any($1)";

@@ -21,21 +21,25 @@ pub(in crate::postgres::tasks) struct NextRow<'a> {
     pub(in crate::postgres::tasks) submitted: (Option<i16>, Option<i64>),
     /// `None` for an untracked task.
     pub(in crate::postgres::tasks) tracking: Option<Vec<u8>>,
+    /// The due time that the task was moved to, in ms since the epoch.
+    pub(in crate::postgres::tasks) moved_to: Option<i64>,
     /// Due beyond the last leaf.
     pub(in crate::postgres::tasks) is_far: bool,
 }
 
 const INSERT_NEAR: &str = "-- insert next attempts
 insert into task (id, shard, first_id, topic, key, payload, headers, name, attempt, submitted_by,
-  submitted_at, tracking)
+  submitted_at, tracking, moved_to)
 select * from unnest($1::uuid[], $2::smallint[], $3::uuid[], $4::text[], $5::bytea[], $6::bytea[],
-  $7::bytea[], $8::text[], $9::smallint[], $10::smallint[], $11::bigint[], $12::bytea[])";
+  $7::bytea[], $8::text[], $9::smallint[], $10::smallint[], $11::bigint[], $12::bytea[],
+  $13::bigint[])";
 
 const INSERT_FAR: &str = "-- insert far next attempts
 insert into task_far (id, shard, first_id, topic, key, payload, headers, name, attempt, submitted_by,
-  submitted_at, tracking)
+  submitted_at, tracking, moved_to)
 select * from unnest($1::uuid[], $2::smallint[], $3::uuid[], $4::text[], $5::bytea[], $6::bytea[],
-  $7::bytea[], $8::text[], $9::smallint[], $10::smallint[], $11::bigint[], $12::bytea[])";
+  $7::bytea[], $8::text[], $9::smallint[], $10::smallint[], $11::bigint[], $12::bytea[],
+  $13::bigint[])";
 
 /// Inserts all rows, each into its table.
 pub(in crate::postgres::tasks) async fn insert(
@@ -71,6 +75,7 @@ async fn insert_by(
         .bind(each().map(|row| row.submitted.0).collect::<Vec<_>>())
         .bind(each().map(|row| row.submitted.1).collect::<Vec<_>>())
         .bind(each().map(|row| row.tracking.as_deref()).collect::<Vec<_>>())
+        .bind(each().map(|row| row.moved_to).collect::<Vec<_>>())
         .execute(open)
         .await?;
     check_count(inserted.rows_affected(), rows.len())

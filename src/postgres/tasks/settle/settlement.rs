@@ -91,6 +91,8 @@ pub(super) struct SettleRow {
     pub(super) headers: Option<Vec<u8>>,
     pub(super) name: Option<String>,
     pub(super) attempt: i16,
+    /// The due time that the task was moved to, in ms since the epoch.
+    pub(super) moved_to: Option<i64>,
     /// 1-based place in the arrays of the batch, which have the submitter.
     pub(super) position: i32,
 }
@@ -211,7 +213,7 @@ impl Settlement {
         let task = batch.task(index);
         let next = match outcome {
             Outcome::Published(receipt)
-                if receipt.published_at <= task.first_id.due_at().plus(LATE) =>
+                if receipt.published_at <= task.promised_at().plus(LATE) =>
             {
                 return;
             }
@@ -269,6 +271,7 @@ impl SettleRow {
             headers: Some(task.headers.to_vec()).filter(|headers| !headers.is_empty()),
             name: task.name.map(|name| String::from_utf8_lossy(name).into_owned()),
             attempt,
+            moved_to: task.moved_to.map(Timestamp::as_millis),
             position: index.saturating_as::<i32>().saturating_add(1),
         }
     }
@@ -355,6 +358,7 @@ mod tests {
             headers,
             name,
             tracking: None,
+            moved_to: None,
         });
         let mut settlement = Settlement::new(
             &builder.build(),

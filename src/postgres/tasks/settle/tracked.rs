@@ -115,6 +115,7 @@ impl SettleRow {
             tries: self.attempt,
             submitted,
             tracking,
+            moved_to: self.moved_to,
             is_far,
         }
     }
@@ -220,9 +221,10 @@ const FORGET: &str = "-- settle: forget\ndelete from task_follow where first_id 
 
 const BURY: &str = "-- settle: dead letters
 insert into dead_letter (id, row_id, topic, key, payload, headers, name, attempts, reason,
-  submitted_by, submitted_at, tracking)
+  submitted_by, submitted_at, tracking, moved_to)
 select * from unnest($1::uuid[], $2::uuid[], $3::text[], $4::bytea[], $5::bytea[], $6::bytea[],
-  $7::text[], $8::smallint[], $9::text[], $10::smallint[], $11::bigint[], $12::bytea[])";
+  $7::text[], $8::smallint[], $9::text[], $10::smallint[], $11::bigint[], $12::bytea[],
+  $13::bigint[])";
 
 const END: &str = "-- settle: ends
 insert into execlog_ended (id, row_id) select * from unnest($1::uuid[], $2::uuid[])";
@@ -541,6 +543,7 @@ async fn bury(open: &mut PgConnection, dead: &[DeadRow<'_>]) -> Result<(), sqlx:
         .bind(each().map(|dead| dead.submitted.0).collect::<Vec<_>>())
         .bind(each().map(|dead| dead.submitted.1).collect::<Vec<_>>())
         .bind(each().map(|dead| dead.tracking.as_deref()).collect::<Vec<_>>())
+        .bind(each().map(|dead| dead.row.moved_to).collect::<Vec<_>>())
         .execute(open)
         .await?;
     check_count(buried.rows_affected(), dead.len())
