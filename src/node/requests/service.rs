@@ -280,7 +280,7 @@ impl Service {
     ) -> Result<MoveVerdict, Refusal> {
         answer_by_model!(self, model => model.move_to(permit.id(), due));
         let parts = self.opened()?;
-        let due_at = parts.submitter.due_at_of(permit.topic(), due, arrived_at)?;
+        let due_at = parts.submitter.due_at_of(None, due, arrived_at)?;
         parts.stored.move_to(permit, due_at).await
     }
 
@@ -295,7 +295,7 @@ impl Service {
     ) -> Result<MoveVerdict, Refusal> {
         answer_by_model!(self, model => model.move_named(permit.topic(), name, condition, due.0));
         let parts = self.opened()?;
-        let due_at = parts.submitter.due_at_of(permit.topic(), due.0, due.1)?;
+        let due_at = parts.submitter.due_at_of(Some(permit.topic()), due.0, due.1)?;
         parts.stored.move_by_name(permit, name, condition, due_at).await
     }
 

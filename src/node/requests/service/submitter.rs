@@ -73,17 +73,20 @@ impl Submitter {
         Draft { record: draft.record, name: draft.name, due: draft.due, tracking }
     }
 
-    /// Returns the new due time of a task of `topic`, for a request that arrived at `arrived_at`.
+    /// Returns the new due time of a task, for a request that arrived at `arrived_at`. The limit of
+    /// the topic's policy applies if `topic` is given.
     pub fn due_at_of(
         &self,
-        topic: &TopicName,
+        topic: Option<&TopicName>,
         due: Due,
         arrived_at: Option<Timestamp>,
     ) -> Result<Timestamp, Refusal> {
         if self.draining.is_cancelled() {
             return Err(Refusal::Draining);
         }
-        let delay_max = self.shared.policies.delay_max_within(topic, self.delay_max);
+        let policies = &self.shared.policies;
+        let delay_max =
+            topic.map_or(self.delay_max, |topic| policies.delay_max_within(topic, self.delay_max));
         due_at_of(due, arrived_at.ok_or_else(no_time)?, delay_max)
     }
 
