@@ -72,10 +72,12 @@ pub enum Verb {
     Pause,
     Resume,
     Trigger,
+    PauseTopic,
+    ResumeTopic,
 }
 
 impl Verb {
-    const ALL: [Self; 8] = [
+    const ALL: [Self; 10] = [
         Self::Cancel,
         Self::Redrive,
         Self::Drop,
@@ -84,6 +86,8 @@ impl Verb {
         Self::Pause,
         Self::Resume,
         Self::Trigger,
+        Self::PauseTopic,
+        Self::ResumeTopic,
     ];
 
     /// Returns the word in forms.
@@ -97,6 +101,8 @@ impl Verb {
             Self::Pause => "pause",
             Self::Resume => "resume",
             Self::Trigger => "trigger",
+            Self::PauseTopic => "pause-topic",
+            Self::ResumeTopic => "resume-topic",
         }
     }
 
@@ -110,6 +116,8 @@ impl Verb {
             Self::Pause => "Pause this schedule",
             Self::Resume => "Resume this schedule",
             Self::Trigger => "Trigger a run of this schedule",
+            Self::PauseTopic => "Pause this topic",
+            Self::ResumeTopic => "Resume this topic",
         }
     }
 
@@ -126,6 +134,11 @@ impl Verb {
             Self::Pause => "It makes no runs until it is resumed. Runs that are made stay.",
             Self::Resume => "It makes runs again, from the next one on.",
             Self::Trigger => "It makes one run that is due now, besides the regular ones.",
+            Self::PauseTopic => {
+                "Its tasks wait until it is resumed. Submits are accepted meanwhile. Tasks that are \
+                 claimed already still go out."
+            }
+            Self::ResumeTopic => "Its overdue tasks go out at once. Other topics stay on time.",
         }
     }
 
@@ -138,11 +151,12 @@ impl Verb {
             Self::Cancel => Section::Tasks,
             Self::Redrive | Self::Drop | Self::RedriveMany | Self::DropMany => Section::Dead,
             Self::Pause | Self::Resume | Self::Trigger => Section::Schedules,
+            Self::PauseTopic | Self::ResumeTopic => Section::Topics,
         }
     }
 }
 
-/// An action on a task, on the dead letters of a topic, or on a schedule.
+/// An action on a task, on a topic, on its dead letters, or on a schedule.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Action {
     pub verb: Verb,
@@ -173,7 +187,7 @@ impl Action {
         Self { id: id.to_owned(), ..Self::nowhere(verb) }
     }
 
-    /// Makes an action on the dead letters of a topic.
+    /// Makes an action on a topic, or on its dead letters.
     pub fn on_topic(verb: Verb, topic: &str) -> Self {
         Self { topic: topic.to_owned(), ..Self::nowhere(verb) }
     }
@@ -212,6 +226,7 @@ impl Action {
     pub fn call(&self) -> Call {
         let of_dead = |verb| path(&["v1", "dead", &self.id, verb]);
         let of_schedule = |verb| path(&["v1", "schedules", &self.topic, &self.name, verb]);
+        let of_topic = |verb| path(&["v1", "topics", &self.topic, verb]);
         let (method, path, body) = match self.verb {
             Verb::Cancel => ("DELETE", path(&["v1", "tasks", &self.id]), None),
             Verb::Redrive => ("POST", of_dead("redrive"), None),
@@ -221,6 +236,8 @@ impl Action {
             Verb::Pause => ("POST", of_schedule("pause"), None),
             Verb::Resume => ("POST", of_schedule("resume"), None),
             Verb::Trigger => ("POST", of_schedule("trigger"), None),
+            Verb::PauseTopic => ("POST", of_topic("pause"), None),
+            Verb::ResumeTopic => ("POST", of_topic("resume"), None),
         };
         Call { method, path, body }
     }
@@ -276,6 +293,9 @@ impl Action {
             }
             Verb::Pause | Verb::Resume | Verb::Trigger => {
                 path(&["console", "schedules", &self.topic, &self.name])
+            }
+            Verb::PauseTopic | Verb::ResumeTopic => {
+                with_query(Section::Topics.path(), &[("topic", &self.topic)])
             }
         }
     }
@@ -365,6 +385,11 @@ fn succeeded(action: &Action, reader: &Reader, done: &Value) -> Markup {
         Verb::Pause => "The schedule is paused.".to_owned(),
         Verb::Resume => "The schedule makes runs again.".to_owned(),
         Verb::Trigger => "A run is made, and due now.".to_owned(),
+        Verb::PauseTopic => match number(done, "in_flight") {
+            0 => "The topic is paused.".to_owned(),
+            count => format!("The topic is paused. {} claimed tasks still go out.", grouped(count)),
+        },
+        Verb::ResumeTopic => "The topic is published to again.".to_owned(),
     };
     let next = Action { cursor: text(done, "cursor").to_owned(), ..action.clone() };
     html! {
@@ -436,12 +461,14 @@ mod tests {
                 "POST",
                 "/v1/schedules/t/n/trigger",
             ),
+            (&[("action", "pause-topic"), ("topic", "a/b")], "POST", "/v1/topics/a%2Fb/pause"),
+            (&[("action", "resume-topic"), ("topic", "t")], "POST", "/v1/topics/t/resume"),
         ] {
             let call = read(pairs).unwrap().call();
             assert_eq!((call.method, call.path.as_str()), (method, path));
         }
         assert_eq!(read(&[("action", "submit")]), None);
-        assert_eq!(Verb::ALL.len(), 8, "each of them has its line above");
+        assert_eq!(Verb::ALL.len(), 10, "each of them has its line above");
     }
 
     #[test]

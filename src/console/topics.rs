@@ -1,11 +1,15 @@
-//! The topics that have pending tasks.
+//! The topics: how many tasks are pending, what is paused and why, what cannot be published.
 
 use maud::{Markup, html};
 use serde_json::Value;
 
-use super::action::Call;
-use super::format::{figure, is_true, items, moment, text, with_query};
-use super::frame::{Answered, Page, Section, facts, sample, table, topic_form, topic_links};
+use super::action::{Action, Call, Verb};
+use super::format::{
+    figure, grouped, is_true, items, moment, number, path, span, text, with_query,
+};
+use super::frame::{
+    Answered, Page, Section, escaped, facts, sample, table, topic_form, topic_links,
+};
 
 /// The path of the counts in the API.
 pub const COUNTS: &str = "/v1/tasks/counts";
@@ -15,11 +19,25 @@ pub fn call(topic: &str) -> Call {
     Call::get(&with_query(COUNTS, &[("topic", topic)]))
 }
 
-/// Returns the page. `rights` is the answer of `GET /v1/whoami`.
-pub fn page(topic: &str, counts: &Answered, rights: &Answered) -> Page {
+/// Returns the call for one topic, or for the topics that are paused or have a policy.
+pub fn policies_call(topic: &str) -> Call {
+    match topic {
+        "" => Call::get("/v1/topics"),
+        topic => Call::get(&path(&["v1", "topics", topic])),
+    }
+}
+
+/// Returns the page. `policies` is the answer to [`policies_call`], `rights` that of
+/// `GET /v1/whoami`.
+pub fn page(topic: &str, counts: &Answered, policies: &Answered, rights: &Answered) -> Page {
     let body = html! {
         h1 { "Topics" }
         (topic_form(Section::Topics, topic))
+        @match policies {
+            Ok(one) if !topic.is_empty() => (state(one)),
+            Ok(some) => (held_back(some)),
+            Err(_) => {},
+        }
         @match counts {
             Ok(counts) => (counted(counts)),
             Err(refused) => {
@@ -30,6 +48,84 @@ pub fn page(topic: &str, counts: &Answered, rights: &Answered) -> Page {
         (sample(&call(topic).curl()))
     };
     Page { section: Section::Topics, title: "Topics".to_owned(), body, is_live: false }
+}
+
+/// Writes the state of one topic, and the action that it may need.
+fn state(topic: &Value) -> Markup {
+    let paused = topic.get("paused").filter(|paused| !paused.is_null());
+    let unavailable = topic.get("unavailable").filter(|unavailable| !unavailable.is_null());
+    let mut shown = vec![("State", standing(topic))];
+    if let Some(paused) = paused {
+        shown.push(("Paused since", moment(text(paused, "since"))));
+        for (term, member) in [("Paused by", "by"), ("Reason", "reason")] {
+            if !text(paused, member).is_empty() {
+                shown.push((term, escaped(text(paused, member))));
+            }
+        }
+    }
+    if let Some(unavailable) = unavailable {
+        shown.push(("Unavailable for", html! { (span(number(unavailable, "unavailable_ms"))) }));
+        if !text(unavailable, "reason").is_empty() {
+            shown.push(("Cause", escaped(text(unavailable, "reason"))));
+        }
+    }
+    if topic.get("in_flight").is_some_and(Value::is_u64) {
+        shown.push(("Claimed", html! { (grouped(number(topic, "in_flight"))) }));
+    }
+    if let Some(policy) = topic.get("policy").filter(|policy| !policy.is_null()) {
+        shown.push(("Policy", html! { code { (policy.to_string()) } }));
+    }
+    let verb = if paused.is_some() { Verb::ResumeTopic } else { Verb::PauseTopic };
+    html! {
+        (facts(&shown))
+        div.actions { (Action::on_topic(verb, text(topic, "topic")).link()) }
+    }
+}
+
+fn standing(topic: &Value) -> Markup {
+    let is = |member| topic.get(member).is_some_and(|value| !value.is_null());
+    html! {
+        @if is("paused") { span.state.busy { "paused" } }
+        @if is("unavailable") { span.state.bad { "unavailable" } }
+        @if !is("paused") && !is("unavailable") { span.state.good { "published" } }
+    }
+}
+
+/// Writes the topics that are paused or have a policy.
+fn held_back(policies: &Value) -> Markup {
+    let rows = html! {
+        @for topic in items(policies, "topics") {
+            @let paused = topic.get("paused").unwrap_or(&Value::Null);
+            @if is_named(topic) {
+                tr {
+                    th scope="row" {
+                        a href=(with_query(Section::Topics.path(), &[("topic", text(topic, "topic"))])) {
+                            (text(topic, "topic"))
+                        }
+                    }
+                    td { (standing(topic)) }
+                    td { (moment(text(paused, "since"))) }
+                    td { (text(paused, "reason")) }
+                }
+            }
+        }
+    };
+    html! {
+        @if items(policies, "topics").iter().any(is_named) {
+            (table(
+                "Topics that are paused, unavailable, or have a policy",
+                &["Topic", "State", "Paused since", "Reason"],
+                &rows,
+            ))
+        }
+    }
+}
+
+/// Returns true for a topic that is named besides those with pending tasks.
+fn is_named(topic: &Value) -> bool {
+    ["paused", "unavailable", "policy"]
+        .iter()
+        .any(|member| topic.get(member).is_some_and(|value| !value.is_null()))
 }
 
 fn counted(counts: &Value) -> Markup {
@@ -97,7 +193,8 @@ mod tests {
             "topics": [{"topic": "<b>", "count": 11_000, "exact": false}],
         });
         let rights = Ok(Value::Null);
-        let text = page("", &Ok(counts), &rights).body.into_string();
+        let none = Ok(json!({"topics": []}));
+        let text = page("", &Ok(counts), &none, &rights).body.into_string();
         assert!(text.contains("about 11,000") && text.contains("figures are sampled"), "{text}");
         assert!(text.contains("&lt;b&gt;") && text.contains("topic=%3Cb%3E"), "{text}");
     }
@@ -106,8 +203,27 @@ mod tests {
     fn a_reader_of_some_topics_finds_them() {
         let rights = json!({"rights": [{"action": "read", "topics": ["orders", "a.*"]}]});
         let refused = Err(Refused::new(403, "forbidden", "name a topic"));
-        let text = page("", &refused, &Ok(rights)).body.into_string();
+        let text = page("", &refused, &refused, &Ok(rights)).body.into_string();
         assert!(text.contains(r#"href="/console/topics?topic=orders""#), "{text}");
         assert!(text.contains("<li>a.*</li>") && text.contains("name a topic"), "{text}");
+    }
+    #[test]
+    fn a_paused_topic_says_why_and_can_be_resumed() {
+        let paused = json!({
+            "topic": "a<b>", "in_flight": 3, "policy": {"delay_max": "90d"}, "unavailable": null,
+            "paused": {"since": "2030-01-31T09:30:00Z", "reason": "<i>", "by": "ops"},
+        });
+        let refused = || Err(Refused::new(403, "forbidden", "no"));
+        let text = page("a<b>", &refused(), &Ok(paused.clone()), &refused()).body.into_string();
+        for part in ["paused", "&lt;i&gt;", "ops", "action=resume-topic", "delay_max"] {
+            assert!(text.contains(part), "{part} is missing in {text}");
+        }
+        assert!(!text.contains("<b>") && !text.contains("<i>"), "{text}");
+        let listed = Ok(json!({"topics": [paused]}));
+        let text = page("", &refused(), &listed, &refused()).body.into_string();
+        assert!(text.contains("topic=a%3Cb%3E") && text.contains("2030-01-31"), "{text}");
+        let open = Ok(json!({"topic": "t", "paused": null, "unavailable": null}));
+        let text = page("t", &refused(), &open, &refused()).body.into_string();
+        assert!(text.contains("action=pause-topic") && text.contains("published"), "{text}");
     }
 }

@@ -117,6 +117,7 @@ fn actions(task: Uuid, dead: &[Uuid]) -> Vec<Value> {
     let (of_task, of_dead) =
         (|id: Uuid| format!("/console/tasks/{id}"), format!("/console/dead?topic={DEAD_TOPIC}"));
     let schedule = format!("/console/schedules/{TOPIC}/daily-report");
+    let topic = format!("/console/topics?topic={TOPIC}");
     let twice = |path: &str, label, says| action(path.to_owned(), &[label, label], says);
     // The dead letters may be redriven already, and not dead again yet.
     let redrive = format!("/console/confirm?action=redrive-many&topic={DEAD_TOPIC}");
@@ -127,6 +128,8 @@ fn actions(task: Uuid, dead: &[Uuid]) -> Vec<Value> {
         twice(&schedule, "Pause this schedule", "is paused"),
         twice(&schedule, "Resume this schedule", "makes runs again"),
         twice(&schedule, "Trigger a run of this schedule", "A run is made"),
+        twice(&topic, "Pause this topic", "The topic is paused"),
+        twice(&topic, "Resume this topic", "published to again"),
         twice(&of_dead, "Drop dead letters", "dead letters are dropped"),
         action(redrive, &["Redrive dead letters"], "dead letters are redriven"),
     ]

@@ -77,9 +77,11 @@ pub async fn show_page(
     let (status, page) = match path {
         [] => now_page(&calls).await,
         ["topics"] => {
-            let counts = calls.ask(&topics::call(topic)).await;
-            let rights = calls.ask(&Call::get("/v1/whoami")).await;
-            (of(&counts), topics::page(topic, &counts, &rights))
+            let (counts, policies) = (topics::call(topic), topics::policies_call(topic));
+            let rights = Call::get("/v1/whoami");
+            let asks = (calls.ask(&counts), calls.ask(&policies), calls.ask(&rights));
+            let (counts, policies, rights) = tokio::join!(asks.0, asks.1, asks.2);
+            (of(&counts), topics::page(topic, &counts, &policies, &rights))
         }
         ["ahead"] => {
             let counts = calls.ask(&topics::call(topic)).await;
