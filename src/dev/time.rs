@@ -29,8 +29,11 @@ const LOOK_EVERY: Duration = Duration::from_millis(2);
 const CALL_EVERY: Duration = Duration::from_millis(50);
 /// How long a due task may stay unpublished before the clock gives up on it.
 const STUCK_MAX: Duration = Duration::from_secs(10);
-/// Partitions for all tables reach further ahead than this.
-const PARTITIONS_AHEAD: Duration = Duration::from_secs(12 * 3600);
+/// How far ahead of the clock partitions are created: few, because a test waits for them. The node
+/// creates the others within a minute.
+const AHEAD: Duration = Duration::from_secs(3600);
+/// The clock may go on by this much without further partitions.
+const COVERED: Duration = Duration::from_secs(1800);
 
 /// The clock, and what it moves.
 #[derive(Debug)]
@@ -139,7 +142,7 @@ impl DevTime {
     /// Sets the clock from `now` to `target`.
     async fn set(&mut self, now: Timestamp, target: Timestamp) -> Result<(), ClockError> {
         let span = target.since(now);
-        if self.made_for.is_none_or(|made_for| target >= made_for.plus(PARTITIONS_AHEAD)) {
+        if self.made_for.is_none_or(|made_for| target >= made_for.plus(COVERED)) {
             self.make_partitions(target, span).await?;
         }
         self.ahead += span;
@@ -153,9 +156,10 @@ impl DevTime {
     /// Creates the partitions for `at`, by a session that sees the clock ahead by `span`: no claim
     /// must meet the new time without them.
     async fn make_partitions(&mut self, at: Timestamp, span: Duration) -> Result<(), ClockError> {
+        let rules = Rules { ahead_max: AHEAD, ..Rules::new(&self.cluster) };
         let mut maintenance = Maintenance::new(
             &self.database.ahead_by(span),
-            Rules::new(&self.cluster),
+            rules,
             Arc::clone(&self.handles.leaves),
             MaintenanceMetrics::default(),
         );

@@ -147,6 +147,8 @@ pub struct Rules {
     pub payload_retention: Duration,
     /// How long receipts are kept after the end of their day.
     pub receipt_retention: Duration,
+    /// Limits how far ahead partitions are created. Without a limit, an outage of days does no harm.
+    pub ahead_max: Duration,
 }
 
 const HOUR: Duration = Duration::from_secs(3600);
@@ -163,6 +165,7 @@ impl Rules {
             leaf_grace: Duration::from_secs(60),
             payload_retention: Duration::MAX,
             receipt_retention: Duration::MAX,
+            ahead_max: Duration::MAX,
         }
     }
 
@@ -187,7 +190,7 @@ impl Rules {
 
     /// Returns how far ahead of now partitions must exist.
     pub fn ahead(&self, parent: Parent) -> Duration {
-        match parent {
+        let ahead = match parent {
             // An hour more than the horizon. With short leaves four leaves more, but at least two
             // minutes, because a follow-up is due up to a minute ahead.
             Parent::Task => self.horizon + (self.leaf * 4).clamp(Duration::from_secs(120), HOUR),
@@ -199,7 +202,8 @@ impl Rules {
             | Parent::ExeclogDropped
             | Parent::ExeclogFinished
             | Parent::ExeclogAttempt => DAY * 3,
-        }
+        };
+        ahead.min(self.ahead_max)
     }
 
     /// Returns how long a partition is kept after its end.
