@@ -1,4 +1,4 @@
-//! `punctual dev`: everything that development needs, in one process.
+//! `punctual dev`: everything for development, in one process.
 //!
 //! ```text
 //! punctual dev ── app::serve      the same node as in production, without etcd

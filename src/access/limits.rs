@@ -136,7 +136,7 @@ pub struct Quotas {
 }
 
 impl Quotas {
-    /// Takes what a submit needs from all limits that hold for it. No two of them are of the same
+    /// Takes the needs of a submit from all applicable limits. No two limits are of the same
     /// principal or pattern.
     ///
     /// # Errors

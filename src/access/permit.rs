@@ -85,7 +85,7 @@ impl<R: Right> Permit<R> {
     }
 }
 
-/// The proof that a caller may replace tasks of a topic: it may cancel them, and submit others.
+/// The proof that a caller may replace tasks of a topic: cancel some, and submit others.
 #[derive(Clone, Debug)]
 pub struct ReplacePermit {
     grant: Grant,

@@ -11,7 +11,7 @@ pub struct Rule {
     pub topics: Vec<Pattern>,
 }
 
-/// Rules that allow, rules that deny, and the right to operate. [`Rights`] are made of them.
+/// The parts of [`Rights`]: rules that allow, rules that deny, and the right to operate.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Grants {
     pub allow: Vec<Rule>,

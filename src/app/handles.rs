@@ -24,7 +24,7 @@ pub struct Handles {
     pub service: Service,
     /// This node's estimate of the cluster's clock.
     pub clock: Arc<ClusterClock>,
-    /// The leaves that exist. Who creates leaves records them here.
+    /// The existing leaves. The creator of a leaf records it here.
     pub leaves: Arc<Leaves>,
     /// The address of the REST API, once its port is open.
     pub address: Arc<OnceLock<SocketAddr>>,

@@ -165,7 +165,7 @@ impl Specification {
         if has_ended { None } else { self.timing.next_after(after) }
     }
 
-    /// Decides which runs to make at `now`, for a schedule that has come this far.
+    /// Decides the runs to make at `now`, for a schedule that has come this far.
     pub fn plan(&self, progress: Progress, now: Timestamp) -> Plan {
         let Self { timing, runs_max, missed, .. } = self;
         plan::plan(Rules { timing, runs_max: *runs_max, missed: *missed }, progress, now)

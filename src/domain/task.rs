@@ -17,7 +17,7 @@ use super::{
     Timestamp, TopicName,
 };
 
-/// A record as its submitter gave it. Punctual adds two headers when it publishes the record.
+/// A record as submitted. Punctual adds two headers when the record is published.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Record {
     pub topic: TopicName,

@@ -62,10 +62,10 @@ pub struct Producer {
 }
 
 impl Producer {
-    /// Makes a producer and its threads. It connects in the background.
+    /// Makes a producer and its threads. The producer connects in the background.
     ///
     /// # Errors
-    /// When the settings are wrong, or files that they name (certificates) cannot be used.
+    /// When the settings are wrong, or files named there (certificates) cannot be used.
     pub fn new(
         settings: &KafkaSettings,
         mode: Mode,

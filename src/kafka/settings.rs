@@ -158,7 +158,7 @@ const REFUSED: [(&str, &str); 13] = [
     ("queue.buffering.max.messages", "use --in-flight-tasks"),
     ("queue.buffering.max.kbytes", "use --in-flight-bytes"),
     ("message.max.bytes", "the limit is max.message.bytes of each topic, checked at submit"),
-    // In a client that only asks, the statistics would pile up in their queue, which has no limit.
+    // In a client that only asks, the statistics would pile up in an unlimited queue.
     ("statistics.interval.ms", "the node needs an interval of its own"),
     // Whoever may write the file of properties must not be able to run code as the node.
     ("plugin.library.paths", RUNS_CODE),
@@ -195,8 +195,8 @@ impl KafkaSettings {
         config
     }
 
-    /// Returns the configuration of a client that looks up topics. It never produces, so it needs
-    /// no producer id.
+    /// Returns the configuration of a client that looks up topics. Such a client never
+    /// produces, and needs no producer id.
     ///
     /// `patience` is the maximum time of one answer. The client asks the least busy broker, even
     /// one that hangs, until the connection to it is given up.
@@ -241,7 +241,7 @@ impl KafkaSettings {
         config
             .set("bootstrap.servers", &self.bootstrap)
             .set("client.id", &self.client_id)
-            // Java's partitioner, so that a consumer finds a key where it expects it.
+            // Java's partitioner, so that a consumer finds a key in the expected partition.
             .set("partitioner", "murmur2_random")
             .set("linger.ms", millis(self.linger))
             // The default is twice the linger, and each change of partition is one more request.

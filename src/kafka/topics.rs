@@ -67,7 +67,7 @@ impl TopicCache {
     /// background.
     ///
     /// # Errors
-    /// When the settings are wrong, or files that they name cannot be used.
+    /// When the settings are wrong, or files named there cannot be used.
     pub fn start(settings: &KafkaSettings, metrics: KafkaMetrics) -> Result<Self, ClientError> {
         let (requests, receiver) = sync_channel(QUEUE_MAX);
         let contact = KafkaContact::new(requests.clone(), metrics.clone());

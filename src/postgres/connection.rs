@@ -269,7 +269,7 @@ impl Connection {
         }
     }
 
-    /// Returns this connection with a statement that begins each of its sessions.
+    /// Returns this connection with a statement that begins each session.
     pub fn beginning_with(self, statement: &'static str) -> Self {
         Self { beginning: Some(statement), ..self }
     }

@@ -1,4 +1,4 @@
-//! Recurring schedules: their rows, and the statement that makes their runs.
+//! Recurring schedules: the rows, and the statement that makes runs.
 
 pub mod change;
 pub mod make;

@@ -107,7 +107,7 @@ fn problem(slug: &str) -> Response {
     (StatusCode::SERVICE_UNAVAILABLE, headers, body).into_response()
 }
 
-/// A node with TLS that asks for a token, and the files that a client needs for it.
+/// A node with TLS and tokens, and the files for a client of the node.
 struct Secure {
     node: Node,
     ca: PathBuf,

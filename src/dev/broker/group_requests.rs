@@ -109,7 +109,7 @@ impl Broker {
             Ok(answer) => answer.await.unwrap_or_else(|_gone| Err(ResponseError::UnknownMemberId)),
             Err(error) => Err(error),
         };
-        // Clients check that both names are those of their group.
+        // Clients check that both names are the group's own.
         let answer = SyncGroupResponse::default()
             .with_protocol_type(request.protocol_type)
             .with_protocol_name(request.protocol_name);

@@ -8,7 +8,7 @@ use uuid::Uuid;
 use super::records::{self, StoredBatch};
 use crate::domain::Timestamp;
 
-/// Bytes that a partition keeps. Beyond it, its oldest batches are forgotten.
+/// Bytes that a partition keeps. Beyond this limit, the oldest batches are forgotten.
 pub const PARTITION_BYTES_MAX: usize = 16 << 20;
 /// Partitions of all topics together.
 pub const PARTITIONS_MAX: usize = 1_000;

@@ -14,7 +14,7 @@ use crate::domain::{Headers, Timestamp};
 
 /// Runs are made this long before they are due.
 pub const AHEAD: Duration = Duration::from_secs(60);
-/// An instant is missed when it passed this long ago, and no run of it was made.
+/// An instant is missed when it passed this long ago without a run.
 pub const MISSED_AFTER: Duration = Duration::from_secs(10);
 /// The most missed runs that are made up for.
 pub const MISSED_MAX: u16 = 1_000;
@@ -67,7 +67,7 @@ pub struct Plan {
 impl MissedRuns {
     /// No run for missed instants.
     pub const NONE: Self = Self { count_max: 0, within: None };
-    /// One run for the last of them, which says how many were missed before it.
+    /// One run for the last missed instant, with the number of earlier missed ones.
     pub const LAST: Self = Self { count_max: 1, within: None };
 
     /// # Errors
@@ -137,7 +137,7 @@ pub struct Run {
 }
 
 impl Run {
-    /// Returns the headers that the record of the run has besides those of its schedule.
+    /// Returns the headers of the run's record besides the schedule's own.
     pub fn headers(&self, schedule: &ScheduleName) -> Headers {
         let headers = triggered_headers(schedule, self.at)
             .followed_by(&Headers::own([("punctual-run", self.number.to_string())]));

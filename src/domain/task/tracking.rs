@@ -27,7 +27,7 @@ pub struct TrackedRow {
     pub attempt: u16,
     /// Attempts that do not count, because they were before a redrive.
     pub attempts_before: u16,
-    /// The row is not published to its topic. When it is claimed, its task is dead.
+    /// The row is not published to its topic. When the row is claimed, the task is dead.
     pub is_verdict: bool,
     /// The attempt before this one. `None` for the first row.
     pub sent: Option<Sent>,

@@ -36,7 +36,7 @@ const INTERVAL: Duration = Duration::from_secs(1);
 /// has more.
 const SCHEDULES_MAX: usize = 500;
 const STATEMENT_RUNS_MAX: usize = 1_000;
-/// The most schedules that wait for their first runs. The owner of their shard finds the others.
+/// The most schedules that wait for a first run. The owner of the shard finds the others.
 const NEW_MAX: usize = 1_000;
 /// The pause between two counts of all schedules.
 const COUNT_INTERVAL: Duration = Duration::from_secs(30);

@@ -1,4 +1,4 @@
-//! Requests together with the proof that their caller may make them.
+//! Requests, each with the proof of the caller's right.
 
 use std::marker::PhantomData;
 use std::sync::Arc;

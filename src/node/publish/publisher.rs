@@ -68,7 +68,7 @@ impl Publisher {
         Ok(Self { reports, fence, maker, together, alone: OnceLock::new() })
     }
 
-    /// Returns false while this node does not know whether its batches are still its own.
+    /// Returns false while this node does not know whether it still owns the batches.
     pub fn may_publish(&self) -> bool {
         self.fence.may_publish()
     }

@@ -75,7 +75,7 @@ pub(super) enum Retire {
     All,
     /// Take back those that wait to be sent, or to be sent again.
     Queue,
-    /// Leave them: the producer goes on with them until their deadline.
+    /// Leave the records to the producer until the deadline.
     None,
 }
 

@@ -262,7 +262,7 @@ mod tests {
         clock: StampedClock,
         near: Near,
         elsewhere: Vec<(u64, DueSlice)>,
-        /// Each record: its task, and the moment at which it was handed over.
+        /// Each record: the task, and the moment of the handover.
         handed: Vec<(TaskId, u64)>,
         /// The question times of the answers that have arrived. An answer whose question came
         /// before a step may be overtaken.
