@@ -475,8 +475,8 @@ fn tracked(size: Size, is_tracked: bool) -> Cell {
     Cell {
         name,
         title: format!("Lateness of {rate} {kind}, {pending} pending"),
-        goal: "p99 of tracked tasks as of untracked ones, within 20 % or 1 ms; CPU of all processes \
-               at most 2.5x",
+        goal: "p99 of tracked tasks as of untracked ones, within 20 % or 1 ms; CPU of all \
+               processes at most 2.5x",
         limit: "A tracked task costs a row of a next attempt and its deletion, a row of \
                 `task_follow`, and a request.",
         topics: 1,
@@ -539,8 +539,8 @@ fn take_over(size: Size, is_kill: bool) -> Cell {
             "leave",
             "One of two nodes leaves (SIGTERM), 500 tasks/s",
             "worst lateness at most 100 ms",
-            "The node says that it leaves; the other node claims its shards at its next look at the \
-             heartbeats.",
+            "The node says that it leaves; the other node claims its shards at its next look at \
+             the heartbeats.",
         )
     };
     Cell {

@@ -24,7 +24,8 @@ impl Metrics {
         );
         registry.register(
             "punctual_audit_failures",
-            "Failed writes of the audit trail; without --audit-lossy, changes are refused until one succeeds",
+            "Failed writes of the audit trail; without --audit-lossy, changes are refused until \
+             one succeeds",
             metrics.failures.clone(),
         );
         metrics

@@ -38,8 +38,8 @@ pub fn read(reader: &mut Reader<'_>, table: &DeTable<'_>) -> Limits {
     let tasks = tasks.map(|rate| Rate { burst: burst.unwrap_or(rate.burst), ..rate });
     if let Some(rate) = tasks.filter(|rate| rate.burst < reader.burst_min) {
         let text = format!(
-            "`burst` is {}, less than the {} tasks that a batch may have (--batch-max): some batches \
-             could never pass",
+            "`burst` is {}, less than the {} tasks that a batch may have (--batch-max): some \
+             batches could never pass",
             rate.burst, reader.burst_min
         );
         reader.problem(&value.span(), text);

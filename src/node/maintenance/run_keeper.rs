@@ -77,7 +77,8 @@ impl ScheduleMetrics {
         );
         registry.register(
             "punctual_schedule_missed",
-            "Instants of schedules that passed without a run, and got none by the schedule's policy",
+            "Instants of schedules that passed without a run, and got none by the schedule's \
+             policy",
             metrics.missed.clone(),
         );
         registry.register(

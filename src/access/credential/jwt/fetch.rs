@@ -74,8 +74,8 @@ impl KeyFetcher {
                     tracing::error!(
                         issuer = name,
                         error,
-                        "the keys of an issuer cannot be fetched; those from before hold for 24 hours (others \
-                         within a minute are not said)"
+                        "the keys of an issuer cannot be fetched; those from before hold for 24 \
+                         hours (others within a minute are not said)"
                     );
                 }
                 Err(_) => {}
