@@ -393,8 +393,8 @@ impl Site<'_> {
         self.tasks.spawn("free names", sweeping);
     }
 
-    /// Fetches the metadata of recently used topics, so that their first records need not wait for
-    /// it.
+    /// Fetches the metadata of recently used topics, so that first records do not wait
+    /// for metadata.
     async fn preload(&self, publisher: &Publisher) {
         match recent_topics(&self.parts.postgres).await {
             Ok(topics) if topics.is_empty() => {}

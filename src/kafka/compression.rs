@@ -140,7 +140,7 @@ fn compress(parts: &[&[u8]], codec: Codec, level: i32) -> io::Result<usize> {
         }
         Codec::Snappy => snappy(parts),
         Codec::Lz4 => {
-            // The frame format of librdkafka. Its levels above 2 compress better than this encoder,
+            // The frame format of librdkafka. Levels above 2 compress better than this encoder,
             // which has no levels.
             let info =
                 FrameInfo::new().block_size(BlockSize::Max64KB).block_mode(BlockMode::Independent);

@@ -1,5 +1,5 @@
-//! Fuzzes all code that turns bytes from outside into values. It must answer or refuse, and never
-//! panic, whatever its input. There is one function for each decoder.
+//! Fuzzes all code that turns bytes from outside into values. The code must answer or refuse,
+//! and never panic, for every input. There is one function for each decoder.
 #![expect(
     clippy::unwrap_used,
     clippy::panic,

@@ -349,7 +349,7 @@ async fn a_table_is_truncated_when_its_turn_is_over_and_nobody_waits_for_it() {
     shop.run("delete from punctual.outbox").await;
     source.truncate_idle().await.unwrap();
     assert_eq!(shop.count(pages).await, 4, "the old transaction has locks");
-    // An insert waits for no lock, which it would behind a truncation that waits.
+    // An insert waits for no lock, as it would behind a truncation that waits.
     shop.run(fill).await;
     run(&mut old, "commit").await;
     source.truncate_idle().await.unwrap();

@@ -1,5 +1,5 @@
-//! Schedules: their runs are tasks, each instant has one, and a change withdraws those that are not
-//! claimed.
+//! Schedules: runs are tasks, each instant has one, and a change withdraws the unclaimed
+//! runs.
 
 use std::collections::{BTreeMap, HashSet};
 use std::time::Duration;

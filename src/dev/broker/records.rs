@@ -1,4 +1,4 @@
-//! Batches of records, as producers send them and consumers read them (magic 2).
+//! Batches of records, as sent by producers and read by consumers (magic 2).
 //!
 //! The broker stores batches as they came, apart from the offset, the timestamp of the append with
 //! its attribute, and the checksum.

@@ -211,8 +211,8 @@ impl Publisher {
         self.lines().any(PublishLine::is_deaf)
     }
 
-    /// Fetches the metadata of `topics`, so that their first records need not wait for it. Returns
-    /// the number of topics that were found within the deadline.
+    /// Fetches the metadata of `topics`, so that first records do not wait for it. Returns
+    /// the number of topics found within the deadline.
     pub async fn preload(&self, topics: &[TopicName], deadline: Duration) -> usize {
         let started_at = clock::monotonic();
         let mut loaded_count = 0;

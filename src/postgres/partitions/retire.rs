@@ -298,7 +298,7 @@ fn keep_first(
 async fn truncate_if_empty(open: &mut PgConnection, leaf: Partition) -> Result<bool, sqlx::Error> {
     let name = leaf.name();
     let mut transaction = open.begin().await?;
-    // Other statements that need the leaf wait behind this lock, so it gives up soon.
+    // Other statements on the leaf wait behind this lock, so the wait for the lock is short.
     execute(&mut transaction, "set local lock_timeout = '100ms'".to_owned()).await?;
     execute(&mut transaction, format!("lock table {name} in access exclusive mode")).await?;
     let is_empty = !has_rows(&mut transaction, leaf).await?;
