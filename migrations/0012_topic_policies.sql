@@ -25,8 +25,8 @@ create function punctual_due_again(id uuid, millis bigint) returns uuid
   language sql immutable strict parallel safe
   return (lpad(to_hex(millis), 12, '0') || substr(replace(id::text, '-', ''), 13))::uuid;
 
--- Fails when one of the topics is paused: their tasks must not be claimed by their insert. The error
--- code makes the node insert them without a claim.
+-- Fails when one of the topics is paused: their tasks must not be claimed by their insert. The
+-- error code makes the node insert them without a claim.
 create function punctual_refuse_paused(topics text[]) returns void
   language plpgsql stable as $$
 begin

@@ -135,8 +135,8 @@ impl Verb {
             Self::Resume => "It makes runs again, from the next one on.",
             Self::Trigger => "It makes one run that is due now, besides the regular ones.",
             Self::PauseTopic => {
-                "Its tasks wait until it is resumed. Submits are accepted meanwhile. Tasks that are \
-                 claimed already still go out."
+                "Its tasks wait until it is resumed. Submits are accepted meanwhile. Tasks that \
+                 are claimed already still go out."
             }
             Self::ResumeTopic => "Its overdue tasks go out at once. Other topics stay on time.",
         }

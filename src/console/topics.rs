@@ -96,12 +96,11 @@ fn held_back(policies: &Value) -> Markup {
     let rows = html! {
         @for topic in items(policies, "topics") {
             @let paused = topic.get("paused").unwrap_or(&Value::Null);
+            @let name = text(topic, "topic");
             @if is_named(topic) {
                 tr {
                     th scope="row" {
-                        a href=(with_query(Section::Topics.path(), &[("topic", text(topic, "topic"))])) {
-                            (text(topic, "topic"))
-                        }
+                        a href=(with_query(Section::Topics.path(), &[("topic", name)])) { (name) }
                     }
                     td { (standing(topic)) }
                     td { (moment(text(paused, "since"))) }

@@ -147,7 +147,8 @@ pub struct Rules {
     pub payload_retention: Duration,
     /// How long receipts are kept after the end of their day.
     pub receipt_retention: Duration,
-    /// Limits how far ahead partitions are created. Without a limit, an outage of days does no harm.
+    /// Limits how far ahead partitions are created. Without a limit, an outage of days does no
+    /// harm.
     pub ahead_max: Duration,
 }
 

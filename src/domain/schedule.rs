@@ -47,8 +47,8 @@ pub struct Schedule {
     pub tracking: Option<Box<Tracking>>,
 }
 
-/// The condition on the revision of a schedule, or of the policy of a topic, under which a change is
-/// made.
+/// The condition on the revision of a schedule, or of the policy of a topic, under which a change
+/// is made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum RevisionCondition {
     #[default]

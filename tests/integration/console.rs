@@ -1,5 +1,6 @@
-//! The console in a real browser: every page and every action, by keyboard, on a phone, in the dark.
-//! With `PUNCTUAL_WRITE_DOCS` set, the browser also takes the pictures of docs/operate/console.md.
+//! The console in a real browser: every page and every action, by keyboard, on a phone, in the
+//! dark. With `PUNCTUAL_WRITE_DOCS` set, the browser also takes the pictures of
+//! docs/operate/console.md.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;

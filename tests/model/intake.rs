@@ -1,8 +1,8 @@
 //! The protocol of an intake topic: two nodes believe that a partition of four records is theirs. A
 //! submit comes first, then a record that cannot be a task, another submit, and its cancel.
 //!
-//! An answer may be lost after its commit, and a node may die anywhere. A node reads the offset, and
-//! then all records from it on.
+//! An answer may be lost after its commit, and a node may die anywhere. A node reads the offset,
+//! and then all records from it on.
 
 use crate::checker::Model;
 use crate::searches::{ScopeSearches, unnoticed};

@@ -44,9 +44,9 @@ const PURPOSE: ConnectionPurpose = ConnectionPurpose {
     deadline: Duration::from_secs(5),
     settings: super::cancel::PURPOSE.settings,
 };
-/// Begins transaction 2. Its statements meet no leaf of `task`, whose plans must be made anew. Making
-/// the plan over the days of `execlog_batch` anew would take 0.6 ms, running it takes 0.1 ms (2
-/// cores, 2026-11-26).
+/// Begins transaction 2. Its statements meet no leaf of `task`, whose plans must be made anew.
+/// Making the plan over the days of `execlog_batch` anew would take 0.6 ms, running it takes 0.1 ms
+/// (2 cores, 2026-11-26).
 const BEGIN_MARKED: &str = "begin; set local plan_cache_mode = force_generic_plan";
 /// Maximum number of calls in a group.
 pub const GROUP_MAX: usize = 1_000;

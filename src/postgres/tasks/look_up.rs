@@ -3,10 +3,10 @@
 //! A task goes `task_far` -> `task` -> a batch -> (deferred) a new row in `task` -> ..., or leaves
 //! that way for `execlog_cancelled` or `dead_letter`. From there it may return as a new row, which
 //! `execlog_redriven` names. A task that is moved to another time becomes another row of either
-//! table, which `task_follow` names. Each step is one transaction, so in the snapshot of one statement a
-//! row is in exactly one place. Rows never move backwards. So when a statement over all places
-//! except the batches does not find a row, the row is in a batch by the time of the next statement,
-//! or never existed.
+//! table, which `task_follow` names. Each step is one transaction, so in the snapshot of one
+//! statement a row is in exactly one place. Rows never move backwards. So when a statement over all
+//! places except the batches does not find a row, the row is in a batch by the time of the next
+//! statement, or never existed.
 //!
 //! Most look-ups ask for tasks that have fired, and their batch alone answers them. So the batches
 //! are also asked first. For a deferred task the batch names the next row. `task_follow` is the

@@ -1,9 +1,9 @@
 //! Holds the overdue tasks of paused topics, so that a long pause keeps no leaves.
 //!
-//! A held task is a follow-up in `task_far`, due thousands of years ahead: neither claims and sweeps
-//! nor the mover meet it. Cancels, look-ups and lists find it as they find any follow-up. The end
-//! of the pause is seen by [`HeldTasks::release`], which makes it a follow-up that is due now. See
-//! docs/decisions/0029.
+//! A held task is a follow-up in `task_far`, due thousands of years ahead: neither claims and
+//! sweeps nor the mover meet it. Cancels, look-ups and lists find it as they find any follow-up.
+//! The end of the pause is seen by [`HeldTasks::release`], which makes it a follow-up that is due
+//! now. See docs/decisions/0029.
 //!
 //! ```text
 //! task, in an old leaf ──hold──▶ task_far, due beyond every task ──release──▶ task, due now

@@ -292,9 +292,9 @@ async fn a_finish_beside_a_replacement_takes_a_task_that_is_with_its_consumer() 
     }
 }
 
-/// A mark holds the place in `task_follow` for a moment, until it is seen that the task is dead. The
-/// call is then repeated. Or both wait for that place, and the call that comes second goes back to
-/// transaction 1.
+/// A mark holds the place in `task_follow` for a moment, until it is seen that the task is dead.
+/// The call is then repeated. Or both wait for that place, and the call that comes second goes back
+/// to transaction 1.
 #[tokio::test]
 async fn a_finish_beside_a_redrive_finds_the_redriven_task() {
     let batches = "lock table execlog_batch in access exclusive mode".to_owned();
