@@ -145,7 +145,11 @@ fn counted(counts: &Value) -> Markup {
         @if items(counts, "topics").is_empty() {
             p { "No tasks are pending." }
         } @else {
-            (table("Topics with pending tasks, the most first", &["Topic", "Pending", "Pages"], &rows))
+            (table(
+                "Topics with pending tasks, the most first",
+                &["Topic", "Pending", "Pages"],
+                &rows,
+            ))
         }
         @if is_true(counts, "more_topics") {
             p.quiet { "Topics with few tasks may be missing: the figures are sampled." }
@@ -167,9 +171,8 @@ fn readable(rights: &Answered) -> Markup {
             ul {
                 @for name in names {
                     li {
-                        @if name.ends_with('*') { (name) } @else {
-                            a href=(with_query(Section::Topics.path(), &[("topic", name)])) { (name) }
-                        }
+                        @let target = with_query(Section::Topics.path(), &[("topic", name)]);
+                        @if name.ends_with('*') { (name) } @else { a href=(target) { (name) } }
                     }
                 }
             }

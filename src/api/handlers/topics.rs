@@ -29,8 +29,8 @@ const LIMIT_MAX: usize = 1_000;
 /// Approximate bytes of a topic in a page.
 const TOPIC_BYTES: usize = 250;
 
-const NO_KEY: &str = "nothing was done: Idempotency-Key is only for a POST of tasks; a policy has its \
-                      topic in the path";
+const NO_KEY: &str = "nothing was done: Idempotency-Key is only for a POST of tasks; a policy has \
+                      its topic in the path";
 
 type TopicInPath = Result<Path<String>, PathRejection>;
 

@@ -33,9 +33,9 @@ pub const COUNTS: Operation = Operation {
     tag: Tag::Tasks,
     access: Access::OnTopicOrAll(Action::Read),
     summary: "Count pending tasks",
-    description: "The number of pending tasks: in total, by topic, by minute of the next two hours, \
-                  and by day of the next 30 days. Each figure says whether it is exact or an \
-                  estimate.",
+    description: "The number of pending tasks: in total, by topic, by minute of the next two \
+                  hours, and by day of the next 30 days. Each figure says whether it is exact or \
+                  an estimate.",
     parameters: &[OF_TOPIC, STATE],
     body: None,
     answers: &[OperationAnswer::json(StatusCode::OK, "Counts", "The figures.")],

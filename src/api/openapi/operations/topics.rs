@@ -68,8 +68,8 @@ pub const PUT_POLICY: Operation = Operation {
     access: ON_TOPIC,
     summary: "Set the policy of a topic",
     description: "The whole policy. Tasks take it at their submit, so a change does not alter \
-                  stored tasks. All nodes use it within a second or two. Without `paused`, the topic \
-                  stays paused or not. Repeating changes nothing.",
+                  stored tasks. All nodes use it within a second or two. Without `paused`, the \
+                  topic stays paused or not. Repeating changes nothing.",
     parameters: &[TOPIC, IF_MATCH, IF_NONE_MATCH],
     body: Some(RequestBody {
         schema: "TopicPolicyRequest",
