@@ -14,12 +14,15 @@ use crate::node::messages::{Figure, TopicView, UnavailableTopic};
 pub struct TopicJson<'a> {
     topic: &'a str,
     revision: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
     policy: Option<PolicyJson<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     paused: Option<PauseJson<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pending: Option<FigureJson>,
     #[serde(skip_serializing_if = "Option::is_none")]
     in_flight: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     unavailable: Option<UnavailableJson<'a>>,
 }
 

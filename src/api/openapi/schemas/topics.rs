@@ -108,10 +108,9 @@ fn unavailable() -> Value {
 }
 
 fn topic() -> Value {
-    let or_null = |name: &str, text: &str| json!({ "oneOf": [reference(name), { "type": "null" }], "description": text });
     object(
         "A topic: its policy and its tasks.",
-        &["topic", "revision", "policy", "paused", "unavailable"],
+        &["topic", "revision"],
         &json!({
             "topic": reference("TopicName"),
             "revision": {
@@ -121,8 +120,8 @@ fn topic() -> Value {
                 "description": "Counts the changes of the policy and the pauses. In quotes, it is \
                                 the `ETag`.",
             },
-            "policy": or_null("TopicPolicy", "Null without a policy."),
-            "paused": or_null("TopicPause", "Null for a topic that is not paused."),
+            "policy": described("TopicPolicy", "Missing without a policy."),
+            "paused": described("TopicPause", "Missing for a topic that is not paused."),
             "pending": described("Count", "The pending tasks. Missing in answers to changes, and \
                                            where an estimate has found none."),
             "in_flight": {
@@ -132,9 +131,9 @@ fn topic() -> Value {
                 "description": "Tasks that are claimed and not settled. A pause does not stop \
                                 them. Missing in lists.",
             },
-            "unavailable": or_null(
+            "unavailable": described(
                 "TopicUnavailable",
-                "Null while the node that answers can publish to the topic, or has not tried.",
+                "Missing while the node that answers can publish to the topic, or has not tried.",
             ),
         }),
     )
