@@ -21,6 +21,7 @@ var types = map[string]func() any{
 	"Dropped":         func() any { return &client.Dropped{} },
 	"Health":          func() any { return &client.Health{} },
 	"Heeded":          func() any { return &client.Heeded{} },
+	"Moved":           func() any { return &client.Moved{} },
 	"OpenApiDocument": func() any { return &client.OpenApiDocument{} },
 	"OutcomesAnswer":  func() any { return &client.OutcomesAnswer{} },
 	"Page":            func() any { return &client.Page{} },
@@ -29,6 +30,8 @@ var types = map[string]func() any{
 	"Schedule":        func() any { return &client.Schedule{} },
 	"Schedules":       func() any { return &client.Schedules{} },
 	"Task":            func() any { return &client.Task{} },
+	"Topic":           func() any { return &client.Topic{} },
+	"Topics":          func() any { return &client.Topics{} },
 	"WhoAmI":          func() any { return &client.WhoAmI{} },
 }
 
