@@ -14,7 +14,7 @@
 //!   partition is theirs.
 //! - A run is a stretch of submits of different names. A replacement or a cancel is a run of its
 //!   own. So records of a partition take effect in their order.
-//! - A record that waits makes its partition wait, and no other.
+//! - A record that waits makes its partition wait. The others are at most slower: they take turns.
 //!
 //! `keeper` reads partitions, `turns` carries their records out, `runs` cuts them, `partition` is
 //! the state of one.

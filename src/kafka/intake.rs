@@ -30,6 +30,8 @@ use super::{ClientError, KafkaSettings};
 use crate::domain::task::intake_record::{IntakeHeaders, IntakeRecord};
 use crate::domain::{Timestamp, TopicName};
 
+/// The wait for early records after an assignment.
+const SERVE_PATIENCE: Duration = Duration::from_millis(5);
 /// The deadline of one question to Kafka.
 const DEADLINE: Duration = Duration::from_secs(3);
 /// KiB and records of one partition that the client keeps ready. A fetch that was begun before is
@@ -141,6 +143,9 @@ impl IntakeReader {
             queue.set_nonempty_callback(move || wake.notify_one());
             self.queues.insert(*partition, queue);
         }
+        // All early records, from before the partitions had their queues: a poll without a timeout
+        // ends at the first event of another kind.
+        self.serve(SERVE_PATIENCE);
         Ok(())
     }
 
@@ -157,7 +162,7 @@ impl IntakeReader {
         records: &mut VecDeque<IntakeRecord>,
         (count_max, bytes_max): (usize, usize),
     ) -> Result<(), ReadFailure> {
-        self.serve();
+        self.serve(Duration::ZERO);
         let mut bytes: usize = records.iter().map(IntakeRecord::bytes).sum();
         while records.len() < count_max && bytes < bytes_max {
             let record = match self.early.get_mut(&partition).and_then(VecDeque::pop_front) {
@@ -196,10 +201,11 @@ impl IntakeReader {
         }
     }
 
-    /// Serves the client's events, and puts records aside that came before their queue.
-    fn serve(&mut self) {
+    /// Serves the client's events until none has come for `patience`, and puts records aside that
+    /// came before their queue.
+    pub fn serve(&mut self, patience: Duration) {
         let Self { consumer, early, topic, .. } = self;
-        while let Some(polled) = consumer.poll(Duration::ZERO) {
+        while let Some(polled) = consumer.poll(patience) {
             match polled {
                 Ok(message) => {
                     early.entry(message.partition()).or_default().push_back(record_of(&message));

@@ -178,6 +178,11 @@ impl IntakeKeeper {
 
     /// Gives each partition a turn. Returns true when there may be more records.
     async fn round(&mut self) -> Result<bool, Stop> {
+        // The statistics of a client that nobody serves pile up: without a partition, or while all
+        // partitions wait.
+        if let Some(reader) = &mut self.reader {
+            reader.serve(Duration::ZERO);
+        }
         self.look().await?;
         let numbers: Vec<i32> = self.partitions.keys().copied().collect();
         let mut has_more = false;
@@ -210,6 +215,8 @@ impl IntakeKeeper {
             reach(Failpoint::IntakeRead);
             if let Err(stop) = Box::pin(self.turns.carry_out(partition)).await {
                 partition.failed();
+                // Kafka tells the failure of the read again after the next assignment.
+                self.is_unassigned |= failure.is_some();
                 self.is_stale |= matches!(stop, Stop::NewEpoch { .. });
                 self.say(Some(number), &stop);
                 return Ok(false);
@@ -306,6 +313,7 @@ impl IntakeKeeper {
                 Some(partition) if partition.hold.position == position => {}
                 Some(partition) => {
                     partition.set(position);
+                    self.metrics.rejected_topic_missing.set(0);
                     is_changed = true;
                 }
                 None => {

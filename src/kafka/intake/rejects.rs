@@ -22,7 +22,7 @@ const OFFSET: &str = "punctual-rejected-offset";
 const PREFIX: &str = "punctual-rejected-";
 const REASON_CHARS_MAX: usize = 1_000;
 
-/// How long the client tries. The partition waits meanwhile.
+/// How long the client tries. Meanwhile all partitions of the topic wait that this node reads.
 const GIVE_UP_AFTER: Duration = Duration::from_secs(10);
 
 /// A record to reject.
@@ -41,7 +41,7 @@ pub enum RejectOutcome {
     Refused {
         reason: String,
     },
-    /// It may or may not be written.
+    /// The record may or may not be written.
     Away {
         reason: String,
     },
