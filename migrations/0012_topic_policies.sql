@@ -5,7 +5,7 @@ create table topic_policy (
   topic text primary key,
   -- Counts the changes.
   revision bigint not null default 1,
-  -- What a task has that names no `ttr` itself, as in the column `tracking` of a task.
+  -- The `ttr` and `retry` of tasks that name no `ttr`, as in the column `tracking` of a task.
   tracking bytea,
   delay_max_ms bigint,
   is_paused boolean not null default false,

@@ -10,7 +10,7 @@ use parking_lot::RwLock;
 use crate::domain::topic::policy::{PauseTimes, StoredTopic};
 use crate::domain::{Timestamp, TopicName, Tracking};
 
-/// What the node knows of the topics that have, or had, a policy or a pause.
+/// The node's knowledge of the topics that have, or had, a policy or a pause.
 #[derive(Debug, Default)]
 pub struct TopicPolicies {
     topics: RwLock<HashMap<TopicName, StoredTopic>>,

@@ -27,6 +27,8 @@ const HOLD_INTERVAL: Duration = Duration::from_secs(10);
 /// Held tasks are looked for after each pause, and as rarely as this otherwise: a statement that
 /// began before the end of a pause may hold tasks after it.
 const RELEASE_INTERVAL: Duration = Duration::from_secs(600);
+/// Time for moving tasks in a turn. Policies are read before and after it.
+const TURN_MAX: Duration = Duration::from_secs(1);
 /// A statement that holds tasks ends in this time.
 const HOLD_MAX: Duration = Duration::from_secs(30);
 
@@ -37,6 +39,9 @@ pub struct PolicyKeeper {
     held: HeldTasks,
     hold_at: Monotonic,
     release_at: Monotonic,
+    is_release_due: bool,
+    /// The last held task that was looked at. `None` while no release is under way.
+    released_to: Option<Uuid>,
 }
 
 impl PolicyKeeper {
@@ -48,6 +53,8 @@ impl PolicyKeeper {
             held: HeldTasks::new(postgres),
             hold_at: now,
             release_at: now,
+            is_release_due: false,
+            released_to: None,
         }
     }
 
@@ -69,9 +76,11 @@ impl PolicyKeeper {
                 );
             }
             is_failing = outcome.is_err();
+            let goes_on = self.released_to.is_some() && !is_failing;
+            let pause = if goes_on { Duration::ZERO } else { INTERVAL };
             tokio::select! {
                 () = stopping.cancelled() => return Ok(()),
-                () = clock::sleep(INTERVAL) => {}
+                () = clock::sleep(pause) => {}
             }
         }
     }
@@ -87,11 +96,8 @@ impl PolicyKeeper {
         }
         let is_after_pause =
             seen.resumed_at.is_some_and(|resumed_at| now < resumed_at.plus(HOLD_MAX));
-        if is_after_pause || !seen.resumed.is_empty() || at >= self.release_at {
-            self.release_at = at.plus(RELEASE_INTERVAL);
-            self.release().await?;
-        }
-        Ok(())
+        self.is_release_due |= is_after_pause || !seen.resumed.is_empty() || at >= self.release_at;
+        self.release(at).await
     }
 
     fn tell(&self, seen: &Seen) {
@@ -111,28 +117,43 @@ impl PolicyKeeper {
         metrics.longest.set(longest.as_secs().saturating_as());
     }
 
-    /// Holds what is overdue for longer than a leaf.
+    /// Holds what is overdue for longer than a leaf, until [`TURN_MAX`] is over. The next turn goes
+    /// on.
     async fn hold(&mut self, now: Timestamp) -> Result<(), PostgresError> {
         let Some(oldest) = self.shared.leaves.oldest() else { return Ok(()) };
         let range = IdRange::of_times(oldest, now.minus(self.shared.cluster.leaf));
+        let until = clock::monotonic().plus(TURN_MAX);
         while !range.is_empty() {
             let (count, has_more) = self.held.hold(range).await?;
             self.shared.metrics.pauses.held.inc_by(count);
             if !has_more {
                 break;
             }
+            if clock::monotonic() >= until {
+                self.hold_at = until;
+                break;
+            }
         }
         Ok(())
     }
 
-    /// Releases the held tasks of topics that are not paused, in the order of their due times.
-    async fn release(&mut self) -> Result<(), PostgresError> {
-        let mut after: Option<Uuid> = Some(held_ids().from);
-        while let Some(last) = after {
+    /// Releases the held tasks of topics that are not paused, until [`TURN_MAX`] is over. The next
+    /// turn goes on, also after a failure. A release that becomes due meanwhile begins afterwards.
+    async fn release(&mut self, at: Monotonic) -> Result<(), PostgresError> {
+        if self.released_to.is_none() && self.is_release_due {
+            self.is_release_due = false;
+            self.release_at = at.plus(RELEASE_INTERVAL);
+            self.released_to = Some(held_ids().from);
+        }
+        let until = clock::monotonic().plus(TURN_MAX);
+        while let Some(last) = self.released_to {
             let released = self.held.release(last).await?;
             self.shared.metrics.pauses.released.inc_by(released.task_count);
             self.shared.look_after(released.ids);
-            after = released.last;
+            self.released_to = released.last;
+            if clock::monotonic() >= until {
+                break;
+            }
         }
         Ok(())
     }

@@ -74,7 +74,8 @@ with head as materialized (
 )
 select count(*) from d";
 
-/// Each due time becomes a millisecond of its own, up to now, so that the order stays.
+/// Each due time becomes a millisecond of its own, up to now, so that the order stays among the
+/// tasks of a statement.
 const RELEASE: &str = "-- release held tasks
 with head as materialized (
   select id, topic from task_far where id > $1 and id < $2 order by id limit $3
