@@ -57,7 +57,12 @@ impl Fields {
 
     /// Returns the value of a field without white space around it, or an empty text.
     pub fn get(&self, name: &str) -> &str {
-        self.0.get(name).map(|value| value.trim()).unwrap_or_default()
+        self.exact(name).trim()
+    }
+
+    /// Returns the value of a field as it is. Names may begin or end with white space.
+    pub fn exact(&self, name: &str) -> &str {
+        self.0.get(name).map(String::as_str).unwrap_or_default()
     }
 }
 
@@ -176,9 +181,9 @@ impl Action {
     /// Reads an action from a form or a query.
     pub fn read(fields: &Fields) -> Option<Self> {
         let verb = Verb::ALL.into_iter().find(|verb| verb.name() == fields.get("action"))?;
-        let [id, topic, name, due_from, due_to, cursor] =
-            ["id", "topic", "name", "due_from", "due_to", "cursor"]
-                .map(|name| fields.get(name).to_owned());
+        let name = fields.exact("name").to_owned();
+        let [id, topic, due_from, due_to, cursor] =
+            ["id", "topic", "due_from", "due_to", "cursor"].map(|name| fields.get(name).to_owned());
         Some(Self { verb, id, topic, name, due_from, due_to, cursor })
     }
 
@@ -460,6 +465,11 @@ mod tests {
                 &[("action", "trigger"), ("topic", "t"), ("name", "n")],
                 "POST",
                 "/v1/schedules/t/n/trigger",
+            ),
+            (
+                &[("action", "pause"), ("topic", "t"), ("name", " n")],
+                "POST",
+                "/v1/schedules/t/%20n/pause",
             ),
             (&[("action", "pause-topic"), ("topic", "a/b")], "POST", "/v1/topics/a%2Fb/pause"),
             (&[("action", "resume-topic"), ("topic", "t")], "POST", "/v1/topics/t/resume"),

@@ -203,6 +203,8 @@ fn refresh() -> Markup {
     html! {
         p.refresh hidden {
             button type="button" #refresh aria-pressed="true" { "Refresh every 5 s" }
+            " "
+            span #stale.bad role="status" hidden { "No answer: these figures are old." }
         }
     }
 }
@@ -223,11 +225,11 @@ pub fn login(reader: &Reader, next: &str, failed: Option<&Refused>) -> Page {
             (csrf(reader))
             input type="hidden" name="next" value=(next);
             label for="token" { "Token" }
-            input #token type="password" name="token" required autocomplete="current-password"
+            input #token type="password" name="token" required autocomplete="off"
                 autofocus spellcheck="false";
             p.quiet {
-                "The token of a principal of this node. The browser keeps it in a sealed cookie, "
-                "for 8 hours at most."
+                "The token of a principal of this node. The session is a sealed cookie that ends "
+                "after 8 hours."
             }
             button.primary type="submit" { "Log in" }
         }

@@ -87,7 +87,7 @@ fn standing(topic: &Value) -> Markup {
     html! {
         @if is("paused") { span.state.busy { "paused" } }
         @if is("unavailable") { span.state.bad { "unavailable" } }
-        @if !is("paused") && !is("unavailable") { span.state.good { "published" } }
+        @if !is("paused") && !is("unavailable") { span.state.good { "open" } }
     }
 }
 
@@ -226,6 +226,6 @@ mod tests {
         assert!(text.contains("topic=a%3Cb%3E") && text.contains("2030-01-31"), "{text}");
         let open = Ok(json!({"topic": "t", "paused": null, "unavailable": null}));
         let text = page("t", &refused(), &open, &refused()).body.into_string();
-        assert!(text.contains("action=pause-topic") && text.contains("published"), "{text}");
+        assert!(text.contains("action=pause-topic") && text.contains(">open<"), "{text}");
     }
 }

@@ -111,8 +111,15 @@ async function run() {
   if ((await page.evaluate(() => document.activeElement.id)) !== "main") {
     fault("/console", "the skip link does not lead to the content");
   }
+  await page.evaluate(() => { document.querySelector("#live").firstElementChild.dataset.old = "1"; });
   const again = page.waitForResponse((answer) => answer.request().resourceType() === "fetch");
   if ((await again).status() !== 200) fault("/console", "the refresh fails");
+  await page.waitForFunction(() => !document.querySelector("#live [data-old]"), { timeout: 10000 });
+  await page.setOfflineMode(true);
+  await page.waitForFunction(() => !document.querySelector("#stale").hidden, { timeout: 10000 });
+  await page.setOfflineMode(false);
+  await page.waitForFunction(() => document.querySelector("#stale").hidden, { timeout: 10000 });
+  faults.splice(0, faults.length, ...faults.filter((text) => !text.includes("ERR_INTERNET_DISCONNECTED")));
   await expectText(page, "Published");
 
   for (const { file, path, phone, dark } of plan.shots) {

@@ -3,7 +3,8 @@
 (() => {
   const live = document.querySelector("#live[data-live]");
   const button = document.querySelector("#refresh");
-  if (!live || !button) return;
+  const stale = document.querySelector("#stale");
+  if (!live || !button || !stale) return;
   let isOn = true;
   button.parentElement.hidden = false;
   button.addEventListener("click", () => {
@@ -14,11 +15,13 @@
     /* The place of the keyboard must not vanish under its user. */
     if (!isOn || document.hidden || live.contains(document.activeElement)) return;
     const answer = await fetch(location.href, { redirect: "error" });
-    if (!answer.ok) return;
+    if (!answer.ok) throw new Error(`status ${answer.status}`);
     const page = new DOMParser().parseFromString(await answer.text(), "text/html");
     const content = page.querySelector("#live");
-    if (content) live.replaceChildren(...content.childNodes);
+    if (!content) throw new Error("not a page of the console");
+    live.replaceChildren(...content.childNodes);
+    stale.hidden = true;
   };
-  /* A node that is away for a moment is asked again 5 seconds later. */
-  setInterval(() => refresh().catch(() => {}), 5000);
+  /* A node that is away is asked again 5 seconds later. Until then the page says so. */
+  setInterval(() => refresh().catch(() => { stale.hidden = false; }), 5000);
 })();

@@ -101,7 +101,7 @@ pub async fn show_page(
             (of(&answer), dead::page(topic, cursor, &answer))
         }
         ["schedules"] => {
-            let after = fields.get("after");
+            let after = fields.exact("after");
             let answer = match topic {
                 "" => None,
                 topic => Some(calls.ask(&schedules::call(topic, after)).await),
@@ -141,8 +141,9 @@ async fn now_page(calls: &Calls<'_>) -> (StatusCode, Page) {
 
 /// Returns the page of tasks, or the path of the one task that was asked for.
 async fn tasks_page(calls: &Calls<'_>, fields: &Fields) -> Result<(StatusCode, Page), String> {
-    let [id, topic, name, state, cursor] =
-        ["id", "topic", "name", "state", "cursor"].map(|name| fields.get(name));
+    let [id, topic, state, cursor] =
+        ["id", "topic", "state", "cursor"].map(|name| fields.get(name));
+    let name = fields.exact("name");
     if let Ok(id) = id.parse::<TaskId>() {
         return Err(task_path(&id.to_string()));
     }

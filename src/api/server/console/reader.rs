@@ -5,8 +5,7 @@ use axum::http::{HeaderMap, Request, header};
 
 use super::response::refused_of;
 use crate::access::{Caller, Unidentified};
-use crate::api::access::guard::{Guard, Proofs};
-use crate::api::access::required::Access;
+use crate::api::access::guard::Proofs;
 use crate::api::access::sessions::{LIFE, NoSession, Session};
 use crate::api::problems::problem::Problem;
 use crate::api::request::request_id::RequestId;
@@ -30,8 +29,9 @@ pub struct Identified {
     pub whose: Vec<u8>,
 }
 
-/// Identifies a reader by its session, or else as the REST API does: by a header or a certificate.
-/// Without any, the reader is anonymous, if anonymous callers have rights on this node.
+/// Identifies a reader by its session, or else by the certificate of its connection. Without any,
+/// the reader is anonymous, if anonymous callers have rights on this node. A token is taken by the
+/// login alone, which throttles wrong ones.
 pub fn identify(api: &Api, request: &Request<Body>) -> Option<Identified> {
     let shared = api.shared();
     let policy = shared.policy.current();
@@ -43,9 +43,8 @@ pub fn identify(api: &Api, request: &Request<Body>) -> Option<Identified> {
     let (caller, whose) = match session {
         Some(identified) => identified,
         None => {
-            let proofs = Proofs::of(request);
-            let caller = Guard::identify(&policy, Access::Known, proofs, || shared.now()).ok()?;
-            let whose = caller.principal.name.as_str().as_bytes().to_vec();
+            let caller = policy.identify_peer(Proofs::of(request).peer).ok()?;
+            let whose = [b"principal ", caller.principal.name.as_str().as_bytes()].concat();
             (caller, whose)
         }
     };
@@ -55,13 +54,18 @@ pub fn identify(api: &Api, request: &Request<Body>) -> Option<Identified> {
 }
 
 fn session_of(api: &Api, headers: &HeaderMap) -> Option<Session> {
-    let cookies = headers.get_all(header::COOKIE).iter().filter_map(|field| field.to_str().ok());
-    let mut pairs = cookies.flat_map(|field| field.split(';')).filter_map(|pair| {
-        let (name, value) = pair.trim().split_once('=')?;
-        [COOKIE, SECURE_COOKIE].contains(&name).then_some(value)
-    });
     let shared = api.shared();
-    pairs.find_map(|value| shared.cursors.sessions.open(value, shared.now()))
+    let named = |wanted: &str| {
+        let cookies =
+            headers.get_all(header::COOKIE).iter().filter_map(|field| field.to_str().ok());
+        let mut pairs = cookies.flat_map(|field| field.split(';')).filter_map(|pair| {
+            let (name, value) = pair.trim().split_once('=')?;
+            (name == wanted).then_some(value)
+        });
+        pairs.find_map(|value| shared.cursors.sessions.open(value, shared.now()))
+    };
+    // Another site of the domain can plant a cookie of the plain name, but none of the secure one.
+    named(SECURE_COOKIE).or_else(|| named(COOKIE))
 }
 
 /// Returns a new session for a token.

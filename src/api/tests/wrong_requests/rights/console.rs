@@ -183,7 +183,18 @@ async fn an_action_needs_the_right_of_its_call_and_the_token_of_its_form() {
     assert_eq!(act(&csrf_of(&other), ("cancel", "orders"), &signed).await, 403, "another reader's");
     let foreign = [signed[0], ("sec-fetch-site", "cross-site")];
     assert_eq!(act(&csrf, ("cancel", "orders"), &foreign).await, 403, "another site's");
-    for verb in ["redrive", "drop", "redrive-many", "drop-many", "pause", "resume", "trigger"] {
+    let verbs = [
+        "redrive",
+        "drop",
+        "redrive-many",
+        "drop-many",
+        "pause",
+        "resume",
+        "trigger",
+        "pause-topic",
+        "resume-topic",
+    ];
+    for verb in verbs {
         let status = act(&csrf, (verb, "orders"), &signed).await;
         assert_eq!(status, 403, "{verb}");
     }
