@@ -158,11 +158,11 @@ impl Verdict {
 pub enum MoveVerdict {
     /// The task is due at the new time, under the same id.
     Moved(Box<TaskView>),
-    /// Nothing was changed: the task is on its way or has ended, or an attempt may be in the topic.
+    /// The task is unchanged: it is on its way or has ended, or an attempt may be in the topic.
     TooLate(Box<TaskView>),
-    /// Nothing was changed: a PUT by name has replaced the task by another one.
+    /// The task is unchanged: a PUT by name has replaced it by another one.
     Replaced(Box<TaskView>),
-    /// Nothing was changed: the precondition does not allow the current task of the name.
+    /// The task is unchanged: the precondition does not allow the current task of the name.
     Unmet(TaskId),
     NotFound,
 }

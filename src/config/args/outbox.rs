@@ -103,7 +103,7 @@ pub(in crate::config) struct IntakeTopics {
     /// the records are submitted by the principal NAME, with its rights and limits.
     #[arg(long, env = "PUNCTUAL_INTAKE_TOPIC", value_name = "NAME", value_delimiter = ',')]
     pub intake_topic: Vec<String>,
-    /// What to do with a wrong record when there is no topic NAME.rejected: wait (its partition
+    /// The treatment of a wrong record when there is no topic NAME.rejected: wait (its partition
     /// waits), or skip (the record is lost).
     #[arg(long, env = "PUNCTUAL_INTAKE_ON_ERROR", value_name = "ACTION", default_value = "wait")]
     pub intake_on_error: String,

@@ -15,8 +15,9 @@
 //! ```
 //!
 //! `task_follow` is written before the row is deleted, so the condition on it holds until the
-//! commit: its entry changes only in a settle of the same row, in an answer, and here. The entry of
-//! the name comes last: a cancel skips a locked one, and would leave it without the outcome.
+//! commit: its entry changes only in a settle of the same row, in an answer, when rows of a paused
+//! topic are held or released, and here. The entry of the name comes last: a cancel skips a locked
+//! one, and would leave it without the outcome.
 //!
 //! A replacement takes the entry before the row, and a cancel the row before `task_follow`. A move
 //! waits for a lock no longer than 200 ms, less than Postgres waits before it looks for deadlocks.
@@ -41,7 +42,7 @@ pub struct NewPlace {
     pub due_at: Timestamp,
     /// Due beyond the last leaf.
     pub is_far: bool,
-    /// Of the tasks of a key that are due at the same time, a moved one is the last.
+    /// A moved task is the last one of those of its key that are due at the same time.
     pub position: Position,
     pub random: u64,
 }
