@@ -9,6 +9,7 @@ use axum::body::Bytes;
 use az::SaturatingAs as _;
 use parking_lot::Mutex;
 use tokio::sync::Semaphore;
+use tokio::time::Timeout;
 use tokio::time::error::Elapsed;
 
 use super::access::cursors::Cursors;
@@ -287,8 +288,9 @@ impl Deadline {
         Self(clock::monotonic().plus(span))
     }
 
-    /// Waits for `future`, until the deadline at most.
-    pub async fn hold<F: Future>(self, future: F) -> Result<F::Output, Elapsed> {
-        tokio::time::timeout(self.0.since(clock::monotonic()), future).await
+    /// Waits for `future`, until the deadline at most. Not an `async fn`: that would store the
+    /// future twice, and handlers hold large ones.
+    pub fn hold<F: Future>(self, future: F) -> Timeout<F> {
+        tokio::time::timeout(self.0.since(clock::monotonic()), future)
     }
 }
