@@ -21,8 +21,10 @@ impl Stage {
             intake.append(0, Some(&text), None, &[to, delay, (SERIAL_HEADER, &text)]).await;
         }
         intake.append(0, Some("bad"), None, &[to]).await;
-        intake.append(0, Some("0"), None, &[to, delay, name("a")]).await;
-        intake.append(0, Some("0"), None, &[to, delay, name("b")]).await;
+        // They are cancelled and replaced below, and must still wait then on a slow machine, too.
+        let far = ("punctual-delay", "2h");
+        intake.append(0, Some("0"), None, &[to, far, name("a")]).await;
+        intake.append(0, Some("0"), None, &[to, far, name("b")]).await;
         intake.append(0, None, None, &[to, name("a"), ("punctual-op", "cancel")]).await;
         let last = [to, delay, name("b"), ("punctual-op", "replace"), (SERIAL_HEADER, "41")];
         intake.append(0, Some("41"), None, &last).await;
