@@ -288,8 +288,8 @@ impl Deadline {
         Self(clock::monotonic().plus(span))
     }
 
-    /// Waits for `future`, until the deadline at most. Not an `async fn`: that would store the
-    /// future twice, and handlers hold large ones.
+    /// Waits for `future`, until the deadline at most. An `async fn` would store the future twice,
+    /// and the futures that handlers wait for are large.
     pub fn hold<F: Future>(self, future: F) -> Timeout<F> {
         tokio::time::timeout(self.0.since(clock::monotonic()), future)
     }
