@@ -38,9 +38,7 @@ pub async fn run(command: args::ClientCommand) -> ExitCode {
     match command {
         args::ClientCommand::Submit(args) => Box::pin(submit(*args)).await,
         args::ClientCommand::Show(args) => show(args).await,
-        args::ClientCommand::Move(args) => {
-            end(move_one(&args).await, args.node.json, Deed::Move, print::moved)
-        }
+        args::ClientCommand::Move(args) => move_tasks(args).await,
         args::ClientCommand::Cancel(args) => cancel(args).await,
         args::ClientCommand::Finish(args) => {
             answer(&args.node, &args.task, "finish", outcome::of_finish(&args)).await
@@ -77,7 +75,9 @@ async fn submit_one(args: &args::SubmitArgs) -> Result<NodeAnswer, Ending> {
         (Some(topic), Some(name)) if args.replace => {
             let condition =
                 args.if_absent.then_some(Condition::IsAbsent).or(args.if_match.map(Condition::Is));
-            caller.put(&["v1", "topics", topic, "tasks", name], body)?.only_if(condition)
+            let query = given(&[("when", &args.when), ("not_after", &args.not_after)]);
+            let call = caller.put(&["v1", "topics", topic, "tasks", name], body)?;
+            call.only_if(condition).with_query(&query)
         }
         _ => caller.post(&TASKS, body)?,
     };
@@ -100,16 +100,55 @@ async fn show(args: args::Show) -> ExitCode {
     end(asked.await, args.node.json, Deed::Look, print::shown)
 }
 
-/// Moves a task to another due time.
+/// Moves a task to another due time, or many tasks of a topic.
+async fn move_tasks(args: args::MoveArgs) -> ExitCode {
+    if args.by.is_some() || args.to.is_some() {
+        return move_many(&args).await;
+    }
+    end(move_one(&args).await, args.node.json, Deed::Move, print::moved)
+}
+
 async fn move_one(args: &args::MoveArgs) -> Result<NodeAnswer, Ending> {
-    let body = draft::body_of_move(&args.due).map_err(Ending::usage)?;
-    ask(&args.node, |caller| match (&args.task.id, &args.task.topic, &args.task.name) {
+    let body = draft::body_of_move(&args.due_at, &args.delay).map_err(Ending::usage)?;
+    ask(&args.node, |caller| {
+        match (&args.id, &args.topic, &args.name) {
+        (Some(id), ..) => caller.patch(&["v1", "tasks", &id.to_string()], body),
         (None, Some(topic), Some(name)) => {
             caller.patch(&["v1", "topics", topic, "tasks", name], body)
         }
-        (id, ..) => caller.patch(&["v1", "tasks", &id_text(*id)], body),
+        (None, ..) => Err(Ending::usage(
+            "--due-at and --delay move one task: give its id, or --topic and --name; --by and --to \
+             move many tasks of a topic"
+                .to_owned(),
+        )),
+    }
     })
     .await
+}
+
+async fn move_many(args: &args::MoveArgs) -> ExitCode {
+    let topic = args.topic.as_deref();
+    if !args.yes && !args.dry_run {
+        let of = topic.unwrap_or_default();
+        return unconfirmed(
+            &format!("move all tasks of {of} in this range that can still be moved"),
+            args.node.json,
+        );
+    }
+    let bulk = Bulk {
+        path: &["v1", "tasks", "move"],
+        topic,
+        submitted_by: None,
+        choice: Some(&args.choice),
+        new_due: (args.by.as_deref(), args.to.as_deref()),
+        range: &args.range,
+        is_dry_run: args.dry_run,
+        is_json: args.node.json,
+        retry_for: bulk::RETRY_FOR,
+        what: "task",
+        done: "moved",
+    };
+    run_bulk(&args.node, bulk).await
 }
 
 /// Cancels a task, or all tasks of a topic or a submitter.
@@ -145,6 +184,8 @@ async fn cancel_many(args: &args::CancelArgs) -> ExitCode {
         path: &["v1", "tasks", "cancel"],
         topic,
         submitted_by,
+        choice: Some(&args.choice),
+        new_due: (None, None),
         range: &args.range,
         is_dry_run: args.dry_run,
         is_json: args.node.json,
@@ -200,6 +241,14 @@ async fn list(args: args::ListArgs) -> ExitCode {
     }
     let mut filters = filters_of(&args.topic, &args.range);
     filters.extend(given(&[("submitted_by", &args.submitted_by), ("state", &args.state)]));
+    let (choice, ids) = (&args.choice, args.choice.id_texts());
+    filters.extend(ids.iter().map(|id| ("ids", id.as_str())));
+    filters.extend(choice.names.iter().map(|name| ("names", name.as_str())));
+    filters.extend(given(&[
+        ("name_prefix", &choice.name_prefix),
+        ("key", &choice.key),
+        ("key_base64", &choice.key_base64),
+    ]));
     let listing = ListParameters {
         path: &TASKS,
         filters,
@@ -390,6 +439,8 @@ async fn dead_many(
         path,
         topic: Some(topic),
         submitted_by: None,
+        choice: None,
+        new_due: (None, None),
         range: &args.range,
         is_dry_run: args.dry_run,
         is_json: args.node.json,

@@ -267,8 +267,8 @@ pub async fn start(
     site.start_settling(&core);
     let connections = Connections::default();
     let intake = site.start_intake(&core.shared, &names, &connections);
-    let (lists, bulks) = site.lists_and_bulks(&core.shared);
     let replaces = Arc::new(Replaces::new(&parts.postgres, settings.retention.names, REPLACES_MAX));
+    let (lists, bulks) = site.lists_and_bulks(&core.shared, &replaces);
     let look_up = Arc::new(LookUp::new(&parts.postgres, &cluster, LOOK_UPS_MAX));
     let pools = Pools {
         look_up: Arc::clone(&look_up),
@@ -594,7 +594,11 @@ impl Site<'_> {
         ScheduleService { shared: Arc::clone(&core.shared), store, new }
     }
 
-    fn lists_and_bulks(&self, shared: &Arc<NodeShared>) -> (Lists, Bulks) {
+    fn lists_and_bulks(
+        &self,
+        shared: &Arc<NodeShared>,
+        replaces: &Arc<Replaces>,
+    ) -> (Lists, Bulks) {
         let (postgres, cluster) = (&self.parts.postgres, &self.cluster);
         let listing = Arc::new(Listing::new(postgres, cluster, LISTS_MAX));
         let dead_letters =
@@ -609,6 +613,7 @@ impl Site<'_> {
             listing,
             dead_letters,
             cancels: CancelMany::new(postgres),
+            replaces: Arc::clone(replaces),
             shared: Arc::clone(shared),
             request_deadline: self.settings.limits.request_timeout,
         };

@@ -15,7 +15,9 @@ use clap::{ArgGroup, Args, Subcommand};
 
 pub use self::access::Credentials;
 use self::manual::{EXIT_CODES, SHOW_EXIT_CODES, with_codes};
-pub use self::many::{DeadArgs, DeadChange, DeadCommand, DeadList, ListArgs, PartArgs, RangeArgs};
+pub use self::many::{
+    ChoiceArgs, DeadArgs, DeadChange, DeadCommand, DeadList, ListArgs, PartArgs, RangeArgs,
+};
 pub use self::node::NodeOptions;
 use self::node::{count, delay, header, name, no_flag, run_id, span, which};
 pub use self::outcome::{ExtendArgs, FailArgs, FinishArgs, TaskArgs, TrackingArgs};
@@ -142,6 +144,20 @@ pub struct SubmitArgs {
     /// nothing is changed.
     #[arg(long, requires = "replace", conflicts_with_all = ["if_match", "file"])]
     pub if_absent: bool,
+    /// With --replace: replaces a pending task only if the new one is due earlier, or later;
+    /// otherwise nothing is changed. absent: a pending task is never replaced.
+    #[arg(
+        long,
+        value_name = "CONDITION",
+        value_parser = ["absent", "earlier", "later"],
+        requires = "replace",
+        conflicts_with = "file"
+    )]
+    pub when: Option<String>,
+    /// With --when later: the new task is due at this time at the latest, so that --delay puts it
+    /// off no further.
+    #[arg(long, value_name = "TIME", requires = "when", conflicts_with = "file")]
+    pub not_after: Option<String>,
     /// How long to retry, with growing pauses, while the node is unavailable or busy; up to 7d. 0s:
     /// no retry. [default: 0s; with FILE: 5m]
     ///
@@ -255,14 +271,53 @@ pub struct Show {
 #[command(
     override_usage = manual::MOVE_USAGE,
     group = which(&["id", "topic", "name"]),
+    group = ArgGroup::new("new_due").args(["due_at", "delay", "by", "to"]).required(true),
+    group = ArgGroup::new("many").args(["by", "to"]),
     after_help = EXIT_CODES,
     after_long_help = with_codes(manual::MOVE_EXAMPLES, EXIT_CODES)
 )]
 pub struct MoveArgs {
+    /// The task's id, from the answer to its submit.
+    #[arg(value_name = "ID", conflicts_with_all = ["topic", "name", "many"])]
+    pub id: Option<TaskId>,
+    /// The topic of the task, with --name. With --by or --to: all tasks of the topic that can still
+    /// be moved.
+    #[arg(long, value_name = "TOPIC")]
+    pub topic: Option<String>,
+    /// The task's name, with --topic.
+    #[arg(
+        long,
+        value_name = "NAME",
+        allow_hyphen_values = true,
+        value_parser = name,
+        requires = "topic",
+        conflicts_with_all = ["choice", "many", "due_from", "due_to"]
+    )]
+    pub name: Option<String>,
+    /// The new due time of one task: 2030-01-31T09:30:00+01:00 (RFC 3339, with a zone),
+    /// 2030-01-31T09:30[Europe/Berlin], or milliseconds since the epoch.
+    #[arg(long, value_name = "TIME", allow_negative_numbers = true)]
+    pub due_at: Option<String>,
+    /// The time until one task is due: 250ms, 30s, 30m, "1h 30m", 2d or PT30M.
+    #[arg(long, value_name = "SPAN", allow_hyphen_values = true, value_parser = delay)]
+    pub delay: Option<String>,
+    /// Many tasks: by how much they are due later, or with a minus earlier: 1h, -30m. At least as
+    /// long as the range, so that no task is moved twice.
+    #[arg(long, value_name = "SPAN", allow_hyphen_values = true, requires = "topic")]
+    pub by: Option<String>,
+    /// Many tasks: their new due time, outside of the range.
+    #[arg(long, value_name = "TIME", requires = "topic")]
+    pub to: Option<String>,
     #[command(flatten)]
-    pub task: TaskArgs,
+    pub choice: ChoiceArgs,
     #[command(flatten)]
-    pub due: DueArgs,
+    pub range: RangeArgs,
+    /// Only counts the tasks.
+    #[arg(long, requires = "many")]
+    pub dry_run: bool,
+    /// Moves all of them.
+    #[arg(long, requires = "many", conflicts_with = "dry_run")]
+    pub yes: bool,
     #[command(flatten)]
     pub node: NodeOptions,
 }
@@ -295,7 +350,7 @@ pub struct CancelArgs {
         allow_hyphen_values = true,
         value_parser = no_flag,
         requires = "topic",
-        conflicts_with_all = ["due_from", "due_to"]
+        conflicts_with_all = ["choice", "due_from", "due_to"]
     )]
     pub name: Option<String>,
     /// With --name: only if the name stands for this task; otherwise nothing is changed.
@@ -310,6 +365,8 @@ pub struct CancelArgs {
     /// of all topics.
     #[arg(long, value_name = "PRINCIPAL", conflicts_with = "name")]
     pub submitted_by: Option<String>,
+    #[command(flatten)]
+    pub choice: ChoiceArgs,
     #[command(flatten)]
     pub range: RangeArgs,
     /// Only counts the tasks.

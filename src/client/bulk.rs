@@ -1,5 +1,5 @@
-//! Bulk operations: bulk cancel, and the bulk redrive and drop of dead letters. Each is a series of
-//! calls until no task is left.
+//! Bulk operations: bulk cancel and move, and the bulk redrive and drop of dead letters. Each is a
+//! series of calls until no task is left.
 
 use std::io::{self, IsTerminal as _, Write as _};
 use std::time::Duration;
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use super::answer::{Ending, Exit};
-use super::args::RangeArgs;
+use super::args::{ChoiceArgs, RangeArgs};
 use super::caller::{Asked, Call, NodeCaller, Repeating};
 use super::draft::NumberOrText;
 use super::output::figures::{counted, grouped};
@@ -26,6 +26,10 @@ pub struct Bulk<'a> {
     pub path: &'a [&'a str],
     pub topic: Option<&'a str>,
     pub submitted_by: Option<&'a str>,
+    /// A choice among the tasks of the topic.
+    pub choice: Option<&'a ChoiceArgs>,
+    /// Of a move: `by` and `to`, of which one is given.
+    pub new_due: (Option<&'a str>, Option<&'a str>),
     pub range: &'a RangeArgs,
     pub is_dry_run: bool,
     pub is_json: bool,
@@ -51,11 +55,25 @@ struct BulkRequest<'a> {
     dry_run: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     cursor: Option<&'a str>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    ids: Vec<String>,
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    names: &'a [String],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    name_prefix: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    key: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    key_base64: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    by: Option<NumberOrText<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    to: Option<NumberOrText<'a>>,
 }
 
 #[derive(Deserialize)]
 struct BulkProgress {
-    #[serde(alias = "cancelled", alias = "redriven", alias = "dropped")]
+    #[serde(alias = "cancelled", alias = "moved", alias = "redriven", alias = "dropped")]
     count: u64,
     more: bool,
     /// The position at which the next call continues.
@@ -138,6 +156,13 @@ impl Bulk<'_> {
             due_to: self.range.due_to.as_deref().map(NumberOrText),
             dry_run: self.is_dry_run,
             cursor,
+            ids: self.choice.map(ChoiceArgs::id_texts).unwrap_or_default(),
+            names: self.choice.map_or(&[][..], |choice| choice.names.as_slice()),
+            name_prefix: self.choice.and_then(|choice| choice.name_prefix.as_deref()),
+            key: self.choice.and_then(|choice| choice.key.as_deref()),
+            key_base64: self.choice.and_then(|choice| choice.key_base64.as_deref()),
+            by: self.new_due.0.map(NumberOrText),
+            to: self.new_due.1.map(NumberOrText),
         };
         let body = serde_json::to_vec(&request)
             .map_err(|error| Ending::usage(format!("cannot write the request as JSON: {error}")))?;

@@ -13,7 +13,7 @@ use serde::{Serialize, Serializer};
 use serde_json::value::RawValue;
 use tokio::io::{AsyncRead, AsyncReadExt as _};
 
-use super::args::{DueArgs, SubmitArgs};
+use super::args::SubmitArgs;
 
 /// No node accepts a larger body.
 const FILE_BYTES_MAX: u64 = 1 << 30;
@@ -119,10 +119,10 @@ fn headers_of(args: &SubmitArgs) -> Vec<(&str, DraftHeaderValue<'_>)> {
 }
 
 /// Returns the body of a move to another due time.
-pub fn body_of_move(due: &DueArgs) -> Result<Vec<u8>, String> {
+pub fn body_of_move(due_at: &Option<String>, delay: &Option<String>) -> Result<Vec<u8>, String> {
     let draft = DraftBody {
-        due_at: due.due_at.as_deref().map(NumberOrText),
-        delay: due.delay.as_deref(),
+        due_at: due_at.as_deref().map(NumberOrText),
+        delay: delay.as_deref(),
         ..DraftBody::default()
     };
     serde_json::to_vec(&draft).map_err(|error| format!("cannot write the time as JSON: {error}"))

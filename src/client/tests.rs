@@ -48,6 +48,8 @@ fn bulk(range: &RangeArgs, is_dry_run: bool) -> Bulk<'_> {
         path,
         topic: Some("t"),
         submitted_by: None,
+        choice: None,
+        new_due: (None, None),
         range,
         is_dry_run,
         is_json: false,

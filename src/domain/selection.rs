@@ -3,10 +3,10 @@
 use uuid::Uuid;
 use xxhash_rust::xxh3::Xxh3;
 
-use super::{IdRange, PrincipalName, TaskView, Timestamp, TopicName, ids};
+use super::{IdRange, PrincipalName, TaskId, TaskName, TaskView, Timestamp, TopicName, ids};
 
-/// Tasks selected by topic, due time, submitter and state. For a follow-up, the due time of its row
-/// counts.
+/// Tasks selected by topic, due time, submitter, state and choice. For a follow-up, the due time of
+/// its row counts.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Selection {
     pub topic: Option<TopicName>,
@@ -17,6 +17,58 @@ pub struct Selection {
     /// Lists of dead letters do not take this one, nor the next.
     pub submitted_by: Option<PrincipalName>,
     pub state: Option<PendingState>,
+    /// Needs a topic.
+    pub choice: Option<Choice>,
+}
+
+/// A choice among the pending tasks of one topic.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Choice {
+    /// The ids as submitters know them, at most [`Self::COUNT_MAX`].
+    Ids(Vec<TaskId>),
+    /// At most [`Self::COUNT_MAX`] names.
+    Names(Vec<TaskName>),
+    /// All names that begin with this text.
+    NamePrefix(Box<str>),
+    Key(Box<[u8]>),
+}
+
+impl Choice {
+    /// The most ids or names of a choice.
+    pub const COUNT_MAX: usize = 1000;
+    /// The most names that may begin with a prefix. Names of ended tasks count while they are kept.
+    pub const PREFIXED_MAX: usize = 10_000;
+
+    /// Returns true when the tasks are listed one by one, in the request itself.
+    pub const fn is_enumerated(&self) -> bool {
+        matches!(self, Self::Ids(_) | Self::Names(_))
+    }
+
+    /// Each part has its length before it, so no two choices have the same bytes.
+    fn add_to(&self, hash: &mut Xxh3) {
+        let mut add = |part: &[u8]| {
+            hash.update(&part.len().to_be_bytes());
+            hash.update(part);
+        };
+        match self {
+            Self::Ids(ids) => {
+                add(b"ids");
+                ids.iter().for_each(|id| add(id.uuid().as_bytes()));
+            }
+            Self::Names(names) => {
+                add(b"names");
+                names.iter().for_each(|name| add(name.as_str().as_bytes()));
+            }
+            Self::NamePrefix(prefix) => {
+                add(b"prefix");
+                add(prefix.as_bytes());
+            }
+            Self::Key(key) => {
+                add(b"key");
+                add(key);
+            }
+        }
+    }
 }
 
 /// The state of a task that is in `task` or `task_far`.
@@ -124,6 +176,10 @@ impl Cursor {
             hash.update(b"\0\0");
             hash.update(state.as_str().as_bytes());
         }
+        if let Some(choice) = &selection.choice {
+            hash.update(b"\0\0\0");
+            choice.add_to(&mut hash);
+        }
         hash.digest()
     }
 }
@@ -136,10 +192,12 @@ mod tests {
         Selection {
             topic: TopicName::new(topic).ok(),
             due_from: Some(Timestamp::from_millis(from)),
-            due_to: None,
-            submitted_by: None,
-            state: None,
+            ..Selection::default()
         }
+    }
+
+    fn chosen(choice: Choice) -> Selection {
+        Selection { choice: Some(choice), ..selection("orders", 1) }
     }
 
     #[test]
@@ -163,6 +221,7 @@ mod tests {
                 List::Tasks,
                 Selection { state: Some(PendingState::Awaiting), ..selection("orders", 1) },
             ),
+            (List::Tasks, chosen(Choice::Key(Box::from(*b"a")))),
         ] {
             assert_eq!(Cursor::of_bytes(&bytes, list, &selection), None);
         }
@@ -172,6 +231,27 @@ mod tests {
             assert_eq!(Cursor::of_bytes(&damaged, List::Tasks, &selection("orders", 1)), None);
         }
         assert_eq!(Cursor::of_bytes(&bytes[..23], List::Tasks, &selection("orders", 1)), None);
+    }
+
+    #[test]
+    fn a_cursor_of_a_choice_is_for_that_choice() {
+        let name = |text: &str| TaskName::new(text).unwrap();
+        let choices = [
+            Choice::Key(Box::from(*b"ab")),
+            Choice::NamePrefix(Box::from("ab")),
+            Choice::Names(vec![name("ab")]),
+            Choice::Names(vec![name("a"), name("b")]),
+            Choice::Ids(vec![TaskId::from_uuid(Uuid::from_u128(1))]),
+            Choice::Ids(Vec::new()),
+        ];
+        let cursor = Cursor { after: Uuid::from_u128(7) };
+        for (index, choice) in choices.iter().enumerate() {
+            let bytes = cursor.to_bytes(List::Tasks, &chosen(choice.clone()));
+            for (other_index, other) in choices.iter().enumerate() {
+                let read = Cursor::of_bytes(&bytes, List::Tasks, &chosen(other.clone()));
+                assert_eq!(read.is_some(), index == other_index, "{choice:?} {other:?}");
+            }
+        }
     }
 
     #[test]

@@ -13,7 +13,7 @@ use crate::access::permit::{BulkPermit, CancelManyPermit, Right};
 use crate::domain::schedule::{RevisionCondition, Schedule};
 use crate::domain::topic::policy::{StoredTopic, TopicChanged};
 use crate::domain::{
-    Backlog, Cursor, NodeId, PrincipalName, Record, ScheduleName, Selection, Shard, TaskId,
+    Backlog, Choice, Cursor, NodeId, PrincipalName, Record, ScheduleName, Selection, Shard, TaskId,
     TaskName, TaskState, TaskView, Timestamp, TopicName, Tracking,
 };
 
@@ -32,6 +32,20 @@ pub struct Draft {
 pub enum Due {
     At(Timestamp),
     After(Duration),
+}
+
+impl Due {
+    /// Returns the due time, or `limit` if that is earlier. A delay counts from `arrived_at`; while
+    /// the time is not known, nothing is stored.
+    pub fn not_after(self, limit: Timestamp, arrived_at: Option<Timestamp>) -> Self {
+        match self {
+            Self::At(at) => Self::At(at.min(limit)),
+            Self::After(delay) => match arrived_at {
+                Some(now) if now.plus(delay) > limit => Self::At(limit),
+                _ => self,
+            },
+        }
+    }
 }
 
 /// A task that is stored.
@@ -194,6 +208,8 @@ pub enum Unavailable {
         reason: String,
     },
     Draining,
+    /// More names than [`Choice::PREFIXED_MAX`] begin with the prefix of the request.
+    TooManyNames,
 }
 
 impl Unavailable {
@@ -244,6 +260,7 @@ pub struct BulkSelection {
     pub is_dry_run: bool,
     pub due_from: Option<Timestamp>,
     pub due_to: Option<Timestamp>,
+    choice: Option<Choice>,
     /// The end of an earlier call.
     pub from: Option<Cursor>,
 }
@@ -257,11 +274,12 @@ pub struct PageRange {
     pub limit: usize,
 }
 
-/// A range of due times for a call for many tasks.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+/// A range of due times, and a choice, for a call for many tasks.
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct BulkRange {
     pub due_from: Option<Timestamp>,
     pub due_to: Option<Timestamp>,
+    pub choice: Option<Choice>,
     /// The end of an earlier call.
     pub from: Option<Cursor>,
 }
@@ -271,7 +289,7 @@ impl BulkSelection {
     pub const TASKS_MAX: u64 = 10_000;
 
     pub fn new<R: Right>(permit: &BulkPermit<R>, range: BulkRange) -> Self {
-        let BulkRange { due_from, due_to, from } = range;
+        let BulkRange { due_from, due_to, choice, from } = range;
         Self {
             principal: Arc::clone(permit.principal()),
             topic: Some(permit.topic().clone()),
@@ -279,6 +297,7 @@ impl BulkSelection {
             is_dry_run: permit.is_dry_run(),
             due_from,
             due_to,
+            choice,
             from,
         }
     }
@@ -289,7 +308,7 @@ impl BulkSelection {
         submitted_by: Option<PrincipalName>,
         range: BulkRange,
     ) -> Self {
-        let BulkRange { due_from, due_to, from } = range;
+        let BulkRange { due_from, due_to, choice, from } = range;
         Self {
             principal: Arc::clone(permit.principal()),
             topic: permit.grant().map(|grant| grant.topic().clone()),
@@ -297,6 +316,7 @@ impl BulkSelection {
             is_dry_run: permit.is_dry_run(),
             due_from,
             due_to,
+            choice,
             from,
         }
     }
@@ -322,6 +342,26 @@ impl BulkSelection {
             due_to: self.due_to,
             submitted_by: self.submitted_by.clone(),
             state: None,
+            choice: self.choice.clone(),
+        }
+    }
+}
+
+/// The new due times of many tasks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Shift {
+    Later(Duration),
+    Earlier(Duration),
+    To(Timestamp),
+}
+
+impl Shift {
+    /// Returns the new due time of a task that is due at `due_at`.
+    pub fn of(self, due_at: Timestamp) -> Timestamp {
+        match self {
+            Self::Later(by) => due_at.plus(by).ceil_millis(),
+            Self::Earlier(by) => due_at.minus(by).ceil_millis(),
+            Self::To(at) => at,
         }
     }
 }

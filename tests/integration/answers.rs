@@ -182,6 +182,9 @@ async fn of_many(api: &Api, topic: &str, seen: &mut Seen) {
     seen.answer("countTasks", 200, &api.get(&format!("/v1/tasks/counts?topic={topic}")).await);
     let range = json!({ "topic": topic, "dry_run": true });
     seen.answer("cancelTasks", 200, &api.post("/v1/tasks/cancel", range.to_string()).await);
+    let range =
+        json!({ "topic": topic, "names": ["n"], "to": 4_000_000_000_000_i64, "dry_run": true });
+    seen.answer("moveTasks", 200, &api.post("/v1/tasks/move", range.to_string()).await);
 }
 
 async fn of_the_cluster(api: &Api, seen: &mut Seen) {

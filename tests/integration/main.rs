@@ -78,6 +78,7 @@ mod replay;
 mod restart;
 mod row_locks;
 mod schedules;
+mod selections;
 mod server_credentials;
 mod settings;
 mod signals;

@@ -330,10 +330,14 @@ async fn a_precondition_on_an_expired_name_is_about_its_task_only_while_that_is_
     let sql = async |text: &str| {
         sqlx::query(AssertSqlSafe(text.to_owned())).execute(&cluster.sql).await.unwrap()
     };
-    let (any, none) =
-        (Precondition::default(), Precondition { must_be: None, must_not_be: Some(TaskSet::Any) });
-    let is =
-        |id: TaskId| Precondition { must_be: Some(TaskSet::These(vec![id])), must_not_be: None };
+    let (any, none) = (
+        Precondition::default(),
+        Precondition { must_not_be: Some(TaskSet::Any), ..Precondition::default() },
+    );
+    let is = |id: TaskId| Precondition {
+        must_be: Some(TaskSet::These(vec![id])),
+        ..Precondition::default()
+    };
     let (topic, name) = (TopicName::new("orders").unwrap(), TaskName::new("n").unwrap());
     let expire = "update task_name set expires_at = clock_timestamp() - interval '1 second'";
     for is_far in [false, true] {

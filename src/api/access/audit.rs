@@ -15,7 +15,7 @@ use crate::api::problems::problem::Problem;
 use crate::api::problems::problem_type::ProblemType;
 use crate::audit::{AuditStream, NoPlace, Place};
 use crate::clock;
-use crate::domain::TaskId;
+use crate::domain::{Choice, TaskId};
 
 /// Topics of one line. The line says how many more there are.
 const TOPICS_MAX: usize = 100;
@@ -243,6 +243,15 @@ struct TargetJson<'a> {
     due_to: Option<Rfc3339>,
     #[serde(skip_serializing_if = "Option::is_none")]
     submitted_by: Option<&'a str>,
+    /// The choice of the request. A key is not written.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    id_count: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    name_count: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    name_prefix: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    by_key: Option<bool>,
 }
 
 impl<'a> TargetJson<'a> {
@@ -257,6 +266,19 @@ impl<'a> TargetJson<'a> {
             due_from: notes.selection.due_from.map(Rfc3339),
             due_to: notes.selection.due_to.map(Rfc3339),
             submitted_by: notes.selection.submitted_by.as_ref().map(|name| name.as_str()),
+            ..Self::of_choice(notes.selection.choice.as_ref())
+        }
+    }
+
+    fn of_choice(choice: Option<&'a Choice>) -> Self {
+        match choice {
+            None => Self::default(),
+            Some(Choice::Ids(ids)) => Self { id_count: Some(ids.len()), ..Self::default() },
+            Some(Choice::Names(names)) => Self { name_count: Some(names.len()), ..Self::default() },
+            Some(Choice::NamePrefix(prefix)) => {
+                Self { name_prefix: Some(prefix), ..Self::default() }
+            }
+            Some(Choice::Key(_)) => Self { by_key: Some(true), ..Self::default() },
         }
     }
 
@@ -267,6 +289,10 @@ impl<'a> TargetJson<'a> {
             && self.due_from.is_none()
             && self.due_to.is_none()
             && self.submitted_by.is_none()
+            && self.id_count.is_none()
+            && self.name_count.is_none()
+            && self.name_prefix.is_none()
+            && self.by_key.is_none()
     }
 }
 

@@ -28,8 +28,9 @@ pub enum Access {
     OnTask(&'static [Action]),
     /// A topic is optional. Without one, the right is needed on `*`.
     OnTopicOrAll(Action),
-    /// Many tasks of the topic in the body. A dry run needs [`Action::Read`] instead.
-    OnMany(Action),
+    /// Many tasks of the topic in the body, which needs all of these rights. A dry run needs
+    /// [`Action::Read`] instead.
+    OnMany(&'static [Action]),
 }
 
 impl Access {
@@ -46,7 +47,11 @@ impl Access {
             Self::EachItem(action) | Self::EachTask(action) | Self::OnTopicOrAll(action) => {
                 Some(action).filter(|action| lacks(*action))
             }
-            Self::OnMany(action) => Some(action).filter(|_| lacks(action) && lacks(Action::Read)),
+            Self::OnMany(actions) => actions
+                .iter()
+                .copied()
+                .find(|action| lacks(*action))
+                .filter(|_action| lacks(Action::Read)),
         }
     }
 
@@ -72,13 +77,14 @@ impl Access {
         match self {
             Self::Open | Self::Known => "none",
             Self::Operate => Action::Operate.name(),
-            Self::OnTopic([action]) | Self::OnTask([action]) => action.name(),
-            Self::OnTopic(MOVE_RIGHTS) | Self::OnTask(_) => "move",
+            Self::OnTopic([action]) | Self::OnTask([action]) | Self::OnMany([action]) => {
+                action.name()
+            }
+            Self::OnTopic(MOVE_RIGHTS) | Self::OnTask(_) | Self::OnMany(_) => "move",
             Self::OnTopic(_) => "replace",
-            Self::EachItem(action)
-            | Self::EachTask(action)
-            | Self::OnTopicOrAll(action)
-            | Self::OnMany(action) => action.name(),
+            Self::EachItem(action) | Self::EachTask(action) | Self::OnTopicOrAll(action) => {
+                action.name()
+            }
         }
     }
 
@@ -87,13 +93,12 @@ impl Access {
         match self {
             Self::Open | Self::Known => Vec::new(),
             Self::Operate => vec![Action::Operate.name()],
-            Self::OnTopic(actions) | Self::OnTask(actions) => {
+            Self::OnTopic(actions) | Self::OnTask(actions) | Self::OnMany(actions) => {
                 actions.iter().map(|action| action.name()).collect()
             }
-            Self::EachItem(action)
-            | Self::EachTask(action)
-            | Self::OnTopicOrAll(action)
-            | Self::OnMany(action) => vec![action.name()],
+            Self::EachItem(action) | Self::EachTask(action) | Self::OnTopicOrAll(action) => {
+                vec![action.name()]
+            }
         }
     }
 
@@ -148,12 +153,13 @@ mod tests {
             (Access::OnTask(&[Action::Submit, Action::Cancel]), Some(Action::Cancel)),
             (Access::OnTopicOrAll(Action::Read), None),
             // Its dry run is allowed.
-            (Access::OnMany(Action::Cancel), None),
+            (Access::OnMany(&[Action::Cancel]), None),
+            (Access::OnMany(MOVE_RIGHTS), None),
         ] {
             assert_eq!(access.ruled_out(&rights), missing, "{access:?}");
             assert_eq!(access.ruled_out(&Rights::everything()), None, "{access:?}");
         }
         let none = Rights::default();
-        assert_eq!(Access::OnMany(Action::Cancel).ruled_out(&none), Some(Action::Cancel));
+        assert_eq!(Access::OnMany(MOVE_RIGHTS).ruled_out(&none), Some(Action::Cancel));
     }
 }

@@ -1,5 +1,5 @@
-//! Handlers for many tasks at once, by topic and due time: cancel tasks, redrive or drop dead
-//! letters. The handlers for one dead letter are here, too.
+//! Handlers for many tasks at once, by topic and due time: cancel or move tasks, redrive or drop
+//! dead letters. The handlers for one dead letter are here, too.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,25 +13,53 @@ use serde_json::value::RawValue;
 
 use super::lists::{binding_of, searched};
 use super::tasks::{IdInPath, id_of, permit_of_task};
-use crate::access::permit::{BulkPermit, CancelManyPermit, Drop, Grant, Redrive};
+use crate::access::permit::{BulkPermit, CancelManyPermit, Drop, Grant, Move, Redrive};
 use crate::api::access::guard::Guard;
 use crate::api::json::answers::{self, TaskJson};
 use crate::api::json::times::{self, Rfc3339};
 use crate::api::problems::problem::Problem;
 use crate::api::problems::problem_type::ProblemType;
+use crate::api::problems::refusal::{FieldOrigin, of_refusal};
+use crate::api::request::draft::{choice, shift};
 use crate::api::request::fields::{boolean, members, string};
 use crate::api::request::{body, preconditions, query};
 use crate::api::shared::ApiShared;
 use crate::domain::{
     Cursor, List, PrincipalName, Selection, TaskId, TaskView, Timestamp, TopicName,
 };
-use crate::node::messages::{BulkDone, BulkRange, Unavailable};
+use crate::node::messages::{BulkDone, BulkRange, Due, Shift, Unavailable};
 use crate::node::requests::service::Service;
 
 const FIELDS: [&str; 5] = ["topic", "due_from", "due_to", "dry_run", "cursor"];
-/// Dead letters are not selected by their submitters.
-const FIELDS_OF_CANCEL: [&str; 6] =
-    ["topic", "due_from", "due_to", "dry_run", "cursor", "submitted_by"];
+/// Dead letters are selected by topic and due time alone.
+const FIELDS_OF_CANCEL: [&str; 11] = [
+    "topic",
+    "due_from",
+    "due_to",
+    "dry_run",
+    "cursor",
+    "submitted_by",
+    "ids",
+    "names",
+    "name_prefix",
+    "key",
+    "key_base64",
+];
+
+const FIELDS_OF_MOVE: [&str; 12] = [
+    "topic",
+    "due_from",
+    "due_to",
+    "dry_run",
+    "cursor",
+    "by",
+    "to",
+    "ids",
+    "names",
+    "name_prefix",
+    "key",
+    "key_base64",
+];
 
 /// The tasks of a call, with the permit to change or to count them.
 struct BulkRequest {
@@ -51,14 +79,24 @@ impl BulkRequest {
         text: &str,
         change: BulkChange,
     ) -> Result<Self, Problem> {
-        let [topic, due_from, due_to, dry_run, cursor, submitted_by] = match change {
-            BulkChange::Cancel => members(text, &FIELDS_OF_CANCEL)?,
-            BulkChange::Redrive | BulkChange::Drop => {
-                let [topic, due_from, due_to, dry_run, cursor] = members(text, &FIELDS)?;
-                [topic, due_from, due_to, dry_run, cursor, None]
+        let (mut submitted_by, mut chosen, mut new_due) = (None, [None; 5], [None; 2]);
+        let [topic, due_from, due_to, dry_run, cursor] = match change {
+            BulkChange::Cancel => {
+                let [topic, due_from, due_to, dry_run, cursor, by, choice @ ..] =
+                    members(text, &FIELDS_OF_CANCEL)?;
+                (submitted_by, chosen) = (by, choice);
+                [topic, due_from, due_to, dry_run, cursor]
             }
+            BulkChange::Move => {
+                let [topic, due_from, due_to, dry_run, cursor, by, to, choice @ ..] =
+                    members(text, &FIELDS_OF_MOVE)?;
+                (new_due, chosen) = ([by, to], choice);
+                [topic, due_from, due_to, dry_run, cursor]
+            }
+            BulkChange::Redrive | BulkChange::Drop => members(text, &FIELDS)?,
         };
         let topic = topic.map(topic_of).transpose()?;
+        let choice = choice::of_body(chosen, topic.as_ref())?;
         let submitted_by = submitted_by
             .map(|name| query::submitter_of(&string(name, "submitted_by")?, "submitted_by"))
             .transpose()?;
@@ -74,12 +112,12 @@ impl BulkRequest {
             .filter(|cursor| cursor.get() != "null")
             .map(|cursor| string(cursor, "cursor"))
             .transpose()?;
-        let selection = Selection { topic, due_from, due_to, submitted_by, state: None };
+        let selection = Selection { topic, due_from, due_to, submitted_by, state: None, choice };
         guard.trail().selects(&selection, is_dry_run);
-        let permit = change.permit(guard, &selection, is_dry_run)?;
+        let permit = change.permit((shared, guard), &selection, is_dry_run, new_due)?;
         let binding = binding_of(guard, change.list(), &selection);
         let from = cursor.map(|cursor| shared.cursors.open(&cursor, binding)).transpose()?;
-        let range = BulkRange { due_from, due_to, from };
+        let range = BulkRange { due_from, due_to, choice: selection.choice.clone(), from };
         Ok(Self { permit, range, selection, is_dry_run })
     }
 }
@@ -89,10 +127,30 @@ fn topic_of(value: &RawValue) -> Result<TopicName, Problem> {
     TopicName::new(&text).map_err(|error| Problem::invalid("topic", error.to_string()))
 }
 
+/// Reads the new due times of tasks of the topic of `grant`. None of them may be too far ahead.
+fn shift_of(
+    shared: &ApiShared,
+    guard: &Guard,
+    grant: &Grant,
+    new_due: [Option<&RawValue>; 2],
+    selection: &Selection,
+) -> Result<Shift, Problem> {
+    let arrived_at = shared.service.arrival();
+    let (shift, latest) = shift::read(new_due, selection, arrived_at)?;
+    let [by, _to] = new_due;
+    let due = if by.is_some() { "by" } else { "to" };
+    let origin = FieldOrigin { due, payload: due };
+    let checked = shared.service.due_at(grant, Due::At(latest), arrived_at);
+    checked
+        .map_err(|refusal| of_refusal(refusal.with_reason(|reason| guard.tells(reason)), origin))?;
+    Ok(shift)
+}
+
 /// The change that a call makes to many tasks.
 #[derive(Clone, Copy)]
 enum BulkChange {
     Cancel,
+    Move,
     Redrive,
     Drop,
 }
@@ -100,6 +158,7 @@ enum BulkChange {
 /// A change with the permit for it.
 enum ChangePermit {
     Cancel(CancelManyPermit),
+    Move(BulkPermit<Move>, Shift),
     Redrive(BulkPermit<Redrive>),
     Drop(BulkPermit<Drop>),
 }
@@ -109,6 +168,7 @@ impl ChangePermit {
     fn grant(&self) -> Option<&Grant> {
         match self {
             Self::Cancel(permit) => permit.grant(),
+            Self::Move(permit, _shift) => Some(permit),
             Self::Redrive(permit) => Some(permit),
             Self::Drop(permit) => Some(permit),
         }
@@ -122,6 +182,7 @@ impl ChangePermit {
     ) -> Result<BulkDone, Unavailable> {
         match self {
             Self::Cancel(permit) => service.cancel_all(permit, submitted_by, range).await,
+            Self::Move(permit, shift) => service.move_all(permit, range, *shift).await,
             Self::Redrive(permit) => service.change_all_dead(permit, range).await,
             Self::Drop(permit) => service.change_all_dead(permit, range).await,
         }
@@ -129,12 +190,13 @@ impl ChangePermit {
 }
 
 impl BulkChange {
-    /// Checks the right to the change, or to its dry run.
+    /// Checks the right to the change, or to its dry run. `new_due` are `by` and `to` of a move.
     fn permit(
         self,
-        guard: &Guard,
+        (shared, guard): (&ApiShared, &Guard),
         selection: &Selection,
         is_dry_run: bool,
+        new_due: [Option<&RawValue>; 2],
     ) -> Result<ChangePermit, Problem> {
         let topic = selection.topic.as_ref();
         let missing = |detail| Problem::new(ProblemType::MissingField, detail).at("topic");
@@ -144,6 +206,11 @@ impl BulkChange {
                 return Err(missing("the topic or the submitter of the tasks is required"));
             }
             Self::Cancel => ChangePermit::Cancel(guard.cancel_many_permit(topic, is_dry_run)?),
+            Self::Move => {
+                let permit = guard.bulk_permit(named?, is_dry_run)?;
+                let shift = shift_of(shared, guard, &permit, new_due, selection)?;
+                ChangePermit::Move(permit, shift)
+            }
             Self::Redrive => ChangePermit::Redrive(guard.bulk_permit(named?, is_dry_run)?),
             Self::Drop => ChangePermit::Drop(guard.bulk_permit(named?, is_dry_run)?),
         })
@@ -151,7 +218,7 @@ impl BulkChange {
 
     const fn list(self) -> List {
         match self {
-            Self::Cancel => List::Tasks,
+            Self::Cancel | Self::Move => List::Tasks,
             Self::Redrive | Self::Drop => List::DeadLetters,
         }
     }
@@ -161,6 +228,7 @@ impl BulkChange {
     const fn done(self) -> &'static str {
         match self {
             Self::Cancel => "cancelled",
+            Self::Move => "moved",
             Self::Redrive => "redriven",
             Self::Drop => "dropped",
         }
@@ -249,6 +317,15 @@ pub async fn cancel(
     request: Request<Body>,
 ) -> Result<Response, Problem> {
     change_many(&shared, &guard, request, BulkChange::Cancel).await
+}
+
+/// Handles `POST /v1/tasks/move`.
+pub async fn move_all(
+    State(shared): State<Arc<ApiShared>>,
+    guard: Guard,
+    request: Request<Body>,
+) -> Result<Response, Problem> {
+    change_many(&shared, &guard, request, BulkChange::Move).await
 }
 
 /// Handles `POST /v1/dead/redrive`.

@@ -13,14 +13,27 @@ use crate::api::access::guard::Guard;
 use crate::api::json::answers::{self, TaskJson};
 use crate::api::json::times::Rfc3339;
 use crate::api::problems::problem::Problem;
+use crate::api::request::draft::choice;
 use crate::api::request::query::Parameters;
 use crate::api::shared::ApiShared;
 use crate::domain::{List, Page, Selection, Timestamp};
 use crate::node::messages::{Figure, PageRange, PendingCounts};
 
-const FILTERS: [&str; 7] =
-    ["topic", "submitted_by", "state", "due_from", "due_to", "limit", "cursor"];
-/// Dead letters are not selected by their submitters, and are all in one state.
+const FILTERS: [&str; 12] = [
+    "topic",
+    "submitted_by",
+    "state",
+    "due_from",
+    "due_to",
+    "limit",
+    "cursor",
+    "ids",
+    "names",
+    "name_prefix",
+    "key",
+    "key_base64",
+];
+/// Dead letters are selected by topic and due time alone, and are all in one state.
 const FILTERS_OF_DEAD: [&str; 5] = ["topic", "due_from", "due_to", "limit", "cursor"];
 
 /// The number of tasks in a page, unless the request says otherwise.
@@ -44,8 +57,10 @@ impl PageRequest {
         list: List,
         parameters: &Parameters,
     ) -> Result<Self, Problem> {
+        let topic = parameters.topic()?;
         let selection = Selection {
-            topic: parameters.topic()?,
+            choice: choice::of_query(parameters, topic.as_ref())?,
+            topic,
             due_from: parameters.time("due_from")?,
             due_to: parameters.time("due_to")?,
             submitted_by: parameters.submitter("submitted_by")?,
@@ -128,9 +143,9 @@ async fn page(
 
 /// Returns the list if an empty result proves that it has no tasks of the topic at all.
 pub fn searched(list: List, selection: &Selection) -> Option<List> {
-    let Selection { topic: _, due_from, due_to, submitted_by, state } = selection;
-    let is_whole =
-        due_from.is_none() && due_to.is_none() && submitted_by.is_none() && state.is_none();
+    let Selection { topic: _, due_from, due_to, submitted_by, state, choice } = selection;
+    let is_range = due_from.is_some() || due_to.is_some();
+    let is_whole = !is_range && submitted_by.is_none() && state.is_none() && choice.is_none();
     is_whole.then_some(list)
 }
 

@@ -17,9 +17,10 @@ use crate::api::json::answers::{self, TaskJson};
 use crate::api::problems::problem::Problem;
 use crate::api::problems::refusal::of_refusal;
 use crate::api::request::draft::{DraftReader, new_due_of};
+use crate::api::request::query::Parameters;
 use crate::api::request::{body, idempotency, preconditions, query};
 use crate::api::shared::ApiShared;
-use crate::domain::{TaskName, TaskState, TopicName};
+use crate::domain::{Precondition, TaskName, TaskState, TopicName};
 use crate::node::messages::{Placed, Refusal};
 
 pub type NameInPath = Result<Path<(String, String)>, PathRejection>;
@@ -46,17 +47,19 @@ pub async fn replace(
     request: Request<Body>,
 ) -> Result<Response, Problem> {
     let (deadline, arrived_at) = (shared.deadline(), shared.service.arrival());
-    query::refuse(request.uri())?;
+    query::check_path(request.uri())?;
+    let (when, not_after) = Parameters::read(request.uri(), &["when", "not_after"])?.when()?;
     let (topic, name) = name_of(path)?;
     // It withdraws the task of the name, so it needs both rights, whether there is one or not.
     guard.trail().names(&name);
     let permit = guard.replace_permit(&topic)?;
     idempotency::refuse(request.headers(), NO_KEY)?;
-    let condition = preconditions::of(request.headers())?;
+    let condition = Precondition { when, ..preconditions::of(request.headers())? };
     let reader = DraftReader::of(request.headers());
     let (bytes, _share) = body::read(&shared, request, deadline).await?;
     let read = move |text: &str| reader.read_named(text, topic, name);
-    let (draft, origin) = body::parse(&shared, deadline, bytes, read).await?;
+    let (mut draft, origin) = body::parse(&shared, deadline, bytes, read).await?;
+    draft.due = not_after.map_or(draft.due, |limit| draft.due.not_after(limit, arrived_at));
     let draft = guard.permit_draft(draft)?;
     let policy = shared.policy.current();
     limits::check(&policy, guard.caller(), draft.draft(), origin, arrived_at)?;
@@ -73,6 +76,7 @@ pub async fn replace(
     }
     match placed {
         Placed::Created(id) => Ok(created(id, &TaskJson::of_new(id, TaskState::Scheduled, &echo))),
+        Placed::Unmet(Some(current)) if when.is_some() => Err(Problem::unmet_by_put(current)),
         Placed::Unmet(current) => Err(Problem::unmet(current)),
         Placed::Replaced(id) => {
             Ok(answers::task(StatusCode::OK, &TaskJson::of_new(id, TaskState::Scheduled, &echo)))

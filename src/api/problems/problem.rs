@@ -137,6 +137,17 @@ impl Problem {
         Self { more: Some(Box::new(more)), ..Self::new(ProblemType::PreconditionFailed, detail) }
     }
 
+    /// Makes the problem of a PUT with `when`, and perhaps other preconditions, that the pending
+    /// task of the name does not allow.
+    pub fn unmet_by_put(current: TaskId) -> Self {
+        let detail = format!(
+            "nothing was changed: the name stands for the task {current}, which `when`, If-Match \
+             or If-None-Match keeps"
+        );
+        let more = More { current: Some(current), ..More::default() };
+        Self { more: Some(Box::new(more)), ..Self::new(ProblemType::PreconditionFailed, detail) }
+    }
+
     /// Makes the problem of a precondition that excludes the task whose id is in the path.
     pub fn unmet_by_id(id: TaskId) -> Self {
         let detail = format!(

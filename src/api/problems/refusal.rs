@@ -2,6 +2,7 @@
 
 use super::problem::Problem;
 use super::problem_type::ProblemType;
+use crate::domain::Choice;
 use crate::domain::time::duration::spelled;
 use crate::node::messages::{Refusal, Unavailable};
 
@@ -73,5 +74,13 @@ pub fn of_unavailable(unavailable: Unavailable, unknown: impl FnOnce(&str) -> Pr
         Unavailable::ServerAway { reason } => Problem::unavailable(&reason),
         Unavailable::Unknown { reason } => unknown(&reason),
         Unavailable::Draining => Problem::draining(),
+        Unavailable::TooManyNames => Problem::invalid(
+            "name_prefix",
+            format!(
+                "nothing was done: more than {} names of the topic begin with it, those of ended \
+                 tasks included; give a longer prefix",
+                Choice::PREFIXED_MAX
+            ),
+        ),
     }
 }

@@ -1,7 +1,9 @@
 //! A submitted task, read from JSON. All checks that need no other server are here.
 
+pub mod choice;
 pub mod policy;
 pub mod schedule;
+pub mod shift;
 
 use std::borrow::Cow;
 

@@ -78,6 +78,15 @@ pub fn string<'a>(value: &'a RawValue, field: &'static str) -> Result<Cow<'a, st
     string_of(value).map_err(|wrong| Problem::invalid(field, wrong))
 }
 
+/// Reads a string of an array.
+pub fn string_of_item<'a>(
+    value: &'a RawValue,
+    field: &'static str,
+    index: usize,
+) -> Result<Cow<'a, str>, Problem> {
+    string_of(value).map_err(|wrong| Problem::invalid(format!("{field}[{index}]"), wrong))
+}
+
 /// Reads true or false.
 pub fn boolean(value: &RawValue, field: &'static str) -> Result<bool, Problem> {
     match value.get() {

@@ -19,6 +19,7 @@ pub fn of(headers: &HeaderMap) -> Result<Precondition, Problem> {
     Ok(Precondition {
         must_be: tags_of(headers, IF_MATCH, false)?,
         must_not_be: tags_of(headers, IF_NONE_MATCH, true)?,
+        when: None,
     })
 }
 

@@ -7,16 +7,22 @@ use crate::api::json::times;
 use crate::api::json::values::shown;
 use crate::api::problems::problem::Problem;
 use crate::api::problems::problem_type::ProblemType;
-use crate::domain::{PendingState, PrincipalName, Timestamp, TopicName};
+use crate::domain::{PendingState, PrincipalName, Timestamp, TopicName, When};
 
-/// Refuses query parameters on a path that takes none: ignoring a `?dry_run=true` would do harm.
-/// Refuses a path with a wrong percent-encoding, too. Otherwise two spellings would mean one name.
-pub fn refuse(uri: &Uri) -> Result<(), Problem> {
+/// Refuses a path with a wrong percent-encoding. Otherwise two spellings would mean one name.
+pub fn check_path(uri: &Uri) -> Result<(), Problem> {
     if !is_percent_encoded(uri.path()) {
         let detail = "a % in a path must be followed by two hexadecimal digits; write % itself as \
                       %25";
         return Err(Problem::new(ProblemType::InvalidValue, detail));
     }
+    Ok(())
+}
+
+/// Refuses query parameters on a path that takes none: ignoring a `?dry_run=true` would do harm.
+/// Refuses a wrong path, too.
+pub fn refuse(uri: &Uri) -> Result<(), Problem> {
+    check_path(uri)?;
     let Some(query) = uri.query().filter(|query| !query.is_empty()) else { return Ok(()) };
     let name: String = query.split(['=', '&']).next().unwrap_or(query).chars().take(100).collect();
     Err(Problem::new(ProblemType::UnknownField, "this path takes no query parameters").at(name))
@@ -40,7 +46,10 @@ fn is_percent_encoded(path: &str) -> bool {
         .all(|rest| rest.len() >= 2 && rest.bytes().take(2).all(|byte| byte.is_ascii_hexdigit()))
 }
 
-/// The query parameters of a request. Each occurs at most once.
+/// Parameters that are lists: each value has the name before it.
+const REPEATED: [&str; 2] = ["ids", "names"];
+
+/// The query parameters of a request. Each occurs at most once, unless it is a list.
 #[derive(Debug, Default)]
 pub struct Parameters(Vec<(String, String)>);
 
@@ -58,7 +67,8 @@ impl Parameters {
                 );
                 return Err(Problem::new(ProblemType::UnknownField, detail).at(shown(name)));
             }
-            if pairs[..index].iter().any(|(known, _)| known == name) {
+            let is_list = REPEATED.contains(&name.as_str());
+            if !is_list && pairs[..index].iter().any(|(known, _)| known == name) {
                 return Err(Problem::new(
                     ProblemType::DuplicateField,
                     "the query parameter is given twice",
@@ -71,6 +81,11 @@ impl Parameters {
 
     pub fn get(&self, name: &str) -> Option<&str> {
         self.0.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
+    }
+
+    /// Returns all values of a list.
+    pub fn all(&self, name: &str) -> impl Iterator<Item = &str> {
+        self.0.iter().filter(move |(known, _)| known == name).map(|(_, value)| value.as_str())
     }
 
     pub fn topic(&self) -> Result<Option<TopicName>, Problem> {
@@ -94,6 +109,27 @@ impl Parameters {
         })
     }
 
+    /// Reads what a PUT asks of the pending task of its name: `when`, and the time that `later` does
+    /// not go beyond.
+    pub fn when(&self) -> Result<(Option<When>, Option<Timestamp>), Problem> {
+        let not_after = self.time("not_after")?;
+        let Some(text) = self.get("when") else {
+            return match not_after {
+                None => Ok((None, None)),
+                Some(_) => Err(only_with_later()),
+            };
+        };
+        let Some(when) = When::ALL.into_iter().find(|when| when.as_str() == text) else {
+            let valid = When::ALL.map(When::as_str).join(", ");
+            let detail = format!("{:?} is none of {valid}", shown(text));
+            return Err(Problem::invalid("when", detail));
+        };
+        if not_after.is_some() && when != When::Later {
+            return Err(only_with_later());
+        }
+        Ok((Some(when), not_after))
+    }
+
     pub fn time(&self, name: &'static str) -> Result<Option<Timestamp>, Problem> {
         let time = self.get(name).map(times::due_at_of_parameter).transpose();
         time.map_err(|wrong| Problem::invalid(name, wrong))
@@ -112,6 +148,11 @@ impl Parameters {
             )
         })
     }
+}
+
+fn only_with_later() -> Problem {
+    let detail = "not_after needs when=later: the new task is due then at the latest";
+    Problem::new(ProblemType::ConflictingFields, detail).at("not_after")
 }
 
 #[cfg(test)]
@@ -151,6 +192,25 @@ mod tests {
         for wrong in ["dead", "Awaiting", ""] {
             let problem = state(wrong.to_owned()).unwrap_err();
             assert_eq!(problem.kind(), ProblemType::InvalidValue, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn only_a_later_task_has_a_limit_to_it() {
+        let when = |query: &str| {
+            let uri = format!("/v1/topics/t/tasks/n?{query}").parse().unwrap();
+            Parameters::read(&uri, &["when", "not_after"]).unwrap().when()
+        };
+        let at = Timestamp::from_millis(1_896_082_200_000);
+        assert_eq!(when("").unwrap(), (None, None));
+        assert_eq!(when("when=absent").unwrap(), (Some(When::Absent), None));
+        let later = when("when=later&not_after=1896082200000").unwrap();
+        assert_eq!(later, (Some(When::Later), Some(at)));
+        for wrong in ["not_after=1896082200000", "when=earlier&not_after=1896082200000"] {
+            assert_eq!(when(wrong).unwrap_err().kind(), ProblemType::ConflictingFields, "{wrong}");
+        }
+        for wrong in ["when=", "when=Later", "when=later&not_after=soon"] {
+            assert_eq!(when(wrong).unwrap_err().kind(), ProblemType::InvalidValue, "{wrong}");
         }
     }
 

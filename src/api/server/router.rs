@@ -77,7 +77,7 @@ impl SeenRequest {
 
 /// Returns all routes. Literal ones come before those with a parameter that would match them, too:
 /// the label of a request is the first match.
-fn routes() -> [Route; 36] {
+fn routes() -> [Route; 37] {
     use operations as ops;
     [
         Route::at("/v1/tasks")
@@ -86,6 +86,7 @@ fn routes() -> [Route; 36] {
         Route::at("/v1/tasks/batch").post(tasks::submit_batch, &ops::tasks::SUBMIT_BATCH),
         Route::at("/v1/tasks/counts").get(lists::counts, &ops::lists::COUNTS),
         Route::at("/v1/tasks/cancel").post(bulk::cancel, &ops::tasks::CANCEL_MANY),
+        Route::at("/v1/tasks/move").post(bulk::move_all, &ops::tasks::MOVE_MANY),
         Route::at("/v1/tasks/{id}")
             .get(tasks::look_up, &ops::tasks::LOOK_UP)
             .patch(tasks::move_to, &ops::tasks::MOVE)

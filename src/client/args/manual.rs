@@ -44,12 +44,16 @@ punctual show <ID> [OPTIONS]
 
 pub const MOVE_USAGE: &str = "\
 punctual move <ID> <--due-at <TIME>|--delay <SPAN>> [OPTIONS]
-       punctual move --topic <TOPIC> --name <NAME> <--due-at <TIME>|--delay <SPAN>> [OPTIONS]";
+       punctual move --topic <TOPIC> --name <NAME> <--due-at <TIME>|--delay <SPAN>> [OPTIONS]
+       punctual move --topic <TOPIC> <--by <SPAN>|--to <TIME>> [--due-from <TIME>]
+           [--due-to <TIME>] [--ids <ID,..>|--names <NAME>|--name-prefix <TEXT>|--key <TEXT>|
+           --key-base64 <BASE64>] <--dry-run|--yes> [OPTIONS]";
 
 pub const CANCEL_USAGE: &str = "\
 punctual cancel <ID> [OPTIONS]
        punctual cancel --topic <TOPIC> --name <NAME> [OPTIONS]
-       punctual cancel --topic <TOPIC> [--due-from <TIME>] [--due-to <TIME>]
+       punctual cancel --topic <TOPIC> [--ids <ID,..>|--names <NAME>|--name-prefix <TEXT>|
+           --key <TEXT>|--key-base64 <BASE64>] [--due-from <TIME>] [--due-to <TIME>]
            <--dry-run|--yes> [OPTIONS]
        punctual cancel --submitted-by <PRINCIPAL> [--topic <TOPIC>] <--dry-run|--yes> [OPTIONS]";
 
@@ -69,6 +73,8 @@ punctual extend <ID> --attempt <NUMBER> [--by <SPAN>] [OPTIONS]
 pub const LIST_USAGE: &str = "\
 punctual list [--topic <TOPIC>] [--submitted-by <PRINCIPAL>] [--state <STATE>]
            [--due-from <TIME>] [--due-to <TIME>] [OPTIONS]
+       punctual list --topic <TOPIC> <--ids <ID,..>|--names <NAME>|--name-prefix <TEXT>|
+           --key <TEXT>|--key-base64 <BASE64>> [OPTIONS]
        punctual list --counts [--topic <TOPIC>] [--state <STATE>] [OPTIONS]";
 
 pub const DEAD_LIST_USAGE: &str =
@@ -109,6 +115,8 @@ pub const SUBMIT_EXAMPLES: &str = r#"Examples:
   punctual submit --topic orders --name order-17 --delay 2h --payload-text later --replace
   punctual submit --topic orders --name order-17 --delay 2h --payload-text first \
     --replace --if-absent
+  punctual submit --topic orders --name cart-17 --delay 10m --payload-text idle \
+    --replace --when later --not-after 2030-01-31T10:30:00Z
   punctual submit --topic orders --delay 1d --tombstone --key 17
   punctual submit --topic orders --delay 30m --payload '{"cancel": 17}' --name order-17 \
     --ttr 30s --attempts-max 5 --backoff-min 10s
@@ -131,7 +139,10 @@ pub const MOVE_EXAMPLES: &str = "\
 Examples:
   punctual move 01934b2e-7d3c-8017-9f2b-6a1c0e4d5b7f --delay 2h
   punctual move 01934b2e-7d3c-8017-9f2b-6a1c0e4d5b7f --due-at 2030-01-31T09:30:00+01:00
-  punctual move --topic orders --name order-17 --delay 2h";
+  punctual move --topic orders --name order-17 --delay 2h
+  punctual move --topic orders --due-from 2030-01-31T09:00:00Z --due-to 2030-01-31T10:00:00Z \\
+    --by 1h --dry-run
+  punctual move --topic orders --due-to 2030-01-31T00:00:00Z --to 2030-01-31T08:00:00Z --yes";
 
 pub const CANCEL_EXAMPLES: &str = "\
 Examples:
@@ -139,6 +150,7 @@ Examples:
   punctual cancel --topic orders --name order-17
   punctual cancel --topic orders --name order-17 --if-match 01934b2e-7d3c-8017-9f2b-6a1c0e4d5b7f
   punctual cancel --topic orders --due-to 2030-02-01T00:00:00Z --dry-run
+  punctual cancel --topic orders --name-prefix order-17/ --dry-run
   punctual cancel --topic orders --yes
   punctual cancel --submitted-by order-service --dry-run";
 
@@ -165,6 +177,7 @@ Examples:
   punctual list --due-to 2030-01-31T09:30:00Z --limit 1000
   punctual list --topic orders --all --json | jq -r .id
   punctual list --submitted-by order-service
+  punctual list --topic orders --key order-17
   punctual list --topic orders --state awaiting
   punctual list --counts";
 

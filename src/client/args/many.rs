@@ -3,7 +3,7 @@
 use clap::{Args, Subcommand};
 
 use super::manual::{self, EXIT_CODES, LIST_EXIT_CODES, with_codes};
-use super::node::{NodeOptions, which};
+use super::node::{NodeOptions, name, no_flag, which};
 use crate::domain::TaskId;
 
 /// A range of due times.
@@ -16,6 +16,53 @@ pub struct RangeArgs {
     /// Only tasks due before this time.
     #[arg(long, value_name = "TIME")]
     pub due_to: Option<String>,
+}
+
+/// A choice among the tasks of --topic: at most one of these.
+#[derive(Args, Clone, Debug, Default)]
+#[group(id = "choice", multiple = false)]
+pub struct ChoiceArgs {
+    /// Only the tasks with these ids, separated by commas; at most 1000. Needs --topic.
+    #[arg(long, value_name = "ID,..", value_delimiter = ',', requires = "topic")]
+    pub ids: Vec<TaskId>,
+    /// Only the task of this name; repeatable, up to 1000 times. Needs --topic.
+    #[arg(
+        long,
+        value_name = "NAME",
+        allow_hyphen_values = true,
+        value_parser = name,
+        requires = "topic"
+    )]
+    pub names: Vec<String>,
+    /// Only tasks whose names begin with this text. Needs --topic, of which at most 10000 names may
+    /// begin with it.
+    #[arg(
+        long,
+        value_name = "TEXT",
+        allow_hyphen_values = true,
+        value_parser = no_flag,
+        requires = "topic"
+    )]
+    pub name_prefix: Option<String>,
+    /// Only tasks with this key. Needs --topic.
+    #[arg(
+        long,
+        value_name = "TEXT",
+        allow_hyphen_values = true,
+        value_parser = no_flag,
+        requires = "topic"
+    )]
+    pub key: Option<String>,
+    /// Only tasks with this key, in base64. Needs --topic.
+    #[arg(long, value_name = "BASE64", requires = "topic")]
+    pub key_base64: Option<String>,
+}
+
+impl ChoiceArgs {
+    /// Returns the ids as text.
+    pub fn id_texts(&self) -> Vec<String> {
+        self.ids.iter().map(ToString::to_string).collect()
+    }
 }
 
 /// The part of a list to show.
@@ -55,6 +102,8 @@ pub struct ListArgs {
     #[arg(long, value_name = "STATE", value_parser = ["scheduled", "awaiting", "retrying"])]
     pub state: Option<String>,
     #[command(flatten)]
+    pub choice: ChoiceArgs,
+    #[command(flatten)]
     pub range: RangeArgs,
     #[command(flatten)]
     pub part: PartArgs,
@@ -62,7 +111,9 @@ pub struct ListArgs {
     /// hour. Estimates are marked.
     #[arg(
         long,
-        conflicts_with_all = ["submitted_by", "due_from", "due_to", "limit", "all", "cursor"]
+        conflicts_with_all = [
+            "submitted_by", "choice", "due_from", "due_to", "limit", "all", "cursor"
+        ]
     )]
     pub counts: bool,
     #[command(flatten)]

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use super::bulk;
 use super::scripted::Scripted;
+use super::{CommandLine, bulk};
 use crate::client::Call;
 use crate::client::answer::{Ending, Exit, NodeAnswer};
-use crate::client::args::{PartArgs, RangeArgs};
+use crate::client::args::{ChoiceArgs, PartArgs, RangeArgs};
 use crate::client::bulk::Bulk;
 use crate::client::caller::{NodeCaller, Repeating};
 use crate::client::output::print;
@@ -31,6 +31,56 @@ async fn walk(server: &Scripted, part: &PartArgs) -> (Vec<String>, Result<ListEn
 
 fn part(limit: u64) -> PartArgs {
     PartArgs { limit, all: false, cursor: None }
+}
+
+#[tokio::test]
+async fn a_move_of_many_sends_its_choice_and_its_span_until_nothing_is_left() {
+    let server = Scripted::start([
+        (200, r#"{"moved":2,"more":true,"cursor":"c","dry_run":false}"#),
+        (200, r#"{"moved":1,"more":false,"cursor":null,"dry_run":false}"#),
+    ])
+    .await;
+    let choice = ChoiceArgs { name_prefix: Some("order-17/".to_owned()), ..ChoiceArgs::default() };
+    let range = RangeArgs { due_from: None, due_to: None };
+    let moved = Bulk {
+        path: &["v1", "tasks", "move"],
+        choice: Some(&choice),
+        new_due: (Some("-1h"), None),
+        done: "moved",
+        ..bulk(&range, false)
+    };
+    assert_eq!(moved.run(&server.caller()).await.unwrap(), "3 tasks moved");
+    let body = r#"POST /base/v1/tasks/move {"topic":"t","dry_run":false,"#;
+    assert_eq!(
+        server.asked(),
+        [
+            format!(r#"{body}"name_prefix":"order-17/","by":"-1h"}}"#),
+            format!(r#"{body}"cursor":"c","name_prefix":"order-17/","by":"-1h"}}"#),
+        ]
+    );
+}
+
+#[test]
+fn a_move_is_of_one_task_or_of_many() {
+    use clap::Parser as _;
+    let id = "01b977ea-f4c0-8003-8000-000000000007";
+    for (line, is_right) in [
+        (format!("{id} --delay 1h"), true),
+        ("--topic t --name n --due-at 2030-01-31T09:30Z".to_owned(), true),
+        ("--topic t --by -1h --due-from 1 --due-to 2 --dry-run".to_owned(), true),
+        (format!("--topic t --ids {id},{id} --to 2030-01-31T09:30Z --yes"), true),
+        ("--topic t --names a --names b --to 2030-01-31T09:30Z --yes".to_owned(), true),
+        (format!("{id} --by 1h"), false),
+        ("--topic t --name n --to 2030-01-31T09:30Z".to_owned(), false),
+        ("--topic t --by 1h --to 2030-01-31T09:30Z".to_owned(), false),
+        ("--topic t --key a --name-prefix b --to 2030-01-31T09:30Z".to_owned(), false),
+        ("--by 1h".to_owned(), false),
+        ("--topic t".to_owned(), false),
+        (format!("{id} --delay 1h --yes"), false),
+    ] {
+        let words = ["punctual", "move"].into_iter().chain(line.split(' '));
+        assert_eq!(CommandLine::try_parse_from(words).is_ok(), is_right, "{line}");
+    }
 }
 
 #[tokio::test]

@@ -1,6 +1,6 @@
 //! Conditions on the task that a name stands for.
 
-use crate::domain::TaskId;
+use crate::domain::{TaskId, Timestamp};
 
 /// The tasks of a name with which a change by the name takes effect, and those with which it does
 /// not.
@@ -8,6 +8,40 @@ use crate::domain::TaskId;
 pub struct Precondition {
     pub must_be: Option<TaskSet>,
     pub must_not_be: Option<TaskSet>,
+    /// What a replacement asks of a task that it would cancel.
+    pub when: Option<When>,
+}
+
+/// When a new task may take the place of a pending one that can still be cancelled.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum When {
+    /// Never.
+    Absent,
+    /// If the new task is due earlier.
+    Earlier,
+    /// If the new task is due later.
+    Later,
+}
+
+impl When {
+    pub const ALL: [Self; 3] = [Self::Absent, Self::Earlier, Self::Later];
+
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Absent => "absent",
+            Self::Earlier => "earlier",
+            Self::Later => "later",
+        }
+    }
+
+    /// Returns true when a task that is due at `new` may replace one that is due at `current`.
+    pub fn allows(self, new: Timestamp, current: Timestamp) -> bool {
+        match self {
+            Self::Absent => false,
+            Self::Earlier => new < current,
+            Self::Later => new > current,
+        }
+    }
 }
 
 /// A set of tasks.
@@ -28,7 +62,7 @@ impl TaskSet {
 }
 
 impl Precondition {
-    /// Returns true when the precondition allows everything.
+    /// Returns true when the precondition allows every task.
     pub const fn is_none(&self) -> bool {
         self.must_be.is_none() && self.must_not_be.is_none()
     }
@@ -45,6 +79,16 @@ impl Precondition {
 mod tests {
     use super::*;
     use crate::domain::{Shard, Timestamp};
+
+    #[test]
+    fn an_equal_due_time_is_neither_earlier_nor_later() {
+        let at = Timestamp::from_millis;
+        let allowed = |when: When| [1, 2, 3].map(|new| when.allows(at(new), at(2)));
+        assert_eq!(
+            When::ALL.map(allowed),
+            [[false, false, false], [true, false, false], [false, false, true]]
+        );
+    }
 
     #[test]
     fn a_precondition_is_about_the_task_that_the_name_stands_for() {
@@ -65,7 +109,7 @@ mod tests {
             (any(), these(), [false, false, true]),
             (any(), any(), [false, false, false]),
         ] {
-            let precondition = Precondition { must_be, must_not_be };
+            let precondition = Precondition { must_be, must_not_be, when: None };
             assert_eq!(
                 [None, Some(id(2)), Some(id(3))].map(|current| precondition.allows(current)),
                 wanted,
@@ -73,6 +117,6 @@ mod tests {
             );
         }
         assert!(Precondition::default().is_none());
-        assert!(!Precondition { must_be: none(), must_not_be: None }.is_none());
+        assert!(!Precondition { must_be: none(), ..Precondition::default() }.is_none());
     }
 }

@@ -87,6 +87,7 @@ pub struct HiddenTask {
 pub struct TaskPermit<R> {
     principal: Arc<Principal>,
     id: TaskId,
+    topic: Option<TopicName>,
     right: PhantomData<R>,
 }
 
@@ -95,16 +96,23 @@ impl<R: Right> TaskPermit<R> {
     /// first.
     pub fn unlimited(caller: &Caller, id: TaskId) -> Option<Self> {
         let principal = caller.principal.clone();
-        principal.rights.is_everything().then_some(Self { principal, id, right: PhantomData })
+        let is_unlimited = principal.rights.is_everything();
+        is_unlimited.then_some(Self { principal, id, topic: None, right: PhantomData })
     }
 
     /// Returns the permit for a task that is known to be of the topic of `permit`.
     pub(in crate::node) fn of_topic(permit: &Permit<R>, id: TaskId) -> Self {
-        Self { principal: permit.principal().clone(), id, right: PhantomData }
+        let (principal, topic) = (permit.principal().clone(), Some(permit.topic().clone()));
+        Self { principal, id, topic, right: PhantomData }
     }
 
     pub fn id(&self) -> TaskId {
         self.id
+    }
+
+    /// Returns the topic of the task. `None` for an unlimited permit.
+    pub fn topic(&self) -> Option<&TopicName> {
+        self.topic.as_ref()
     }
 
     /// Returns the caller whose rights were checked.
@@ -183,6 +191,7 @@ mod tests {
         let own = found("orders");
         let permit = own.permit::<Cancel>(&caller).unwrap();
         assert_eq!((permit.id(), permit.principal()), (own.0.id, &caller.principal));
+        assert_eq!(permit.topic(), Some(&own.0.topic), "the policy of the topic applies");
         let hidden = |action, topic| HiddenTask { action, topic: TopicName::new(topic).unwrap() };
         assert_eq!(own.show(&caller).unwrap_err(), hidden(Action::Read, "orders"));
         let other = found("other").permit::<Cancel>(&caller).unwrap_err();

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::postgres_failures::{Tries, unavailable_of, unavailable_of_look};
+use super::replacer::{moved, place_of};
 use crate::access::Principal;
 use crate::access::permit::{self, CancelManyPermit, Redrive, Right};
 use crate::clock;
@@ -14,13 +15,16 @@ use crate::domain::{
 };
 use crate::error_chain::chain;
 use crate::node::messages::permitted::TaskPermit;
-use crate::node::messages::{BulkDone, BulkSelection, Unavailable};
+use crate::node::messages::{BulkDone, BulkSelection, Shift, Unavailable};
 use crate::node::shared::NodeShared;
 use crate::postgres::PostgresError;
 use crate::postgres::lists::cancel_many::{CancelGroup, CancelMany};
 use crate::postgres::lists::dead_letters::{DeadLetterChange, DeadLetters};
-use crate::postgres::lists::listing::{LOOKED_MAX_OF_BULK, Listing, TaskPage};
+use crate::postgres::lists::listing::chosen::Selected;
+use crate::postgres::lists::listing::{LOOKED_MAX_OF_BULK, ListedTask, Listing, TaskPage};
 use crate::postgres::tasks::cancel::GROUP_MAX;
+use crate::postgres::tasks::replace::Replaces;
+use crate::postgres::tasks::replace::reschedule::Rescheduling;
 
 /// After this time a call begins no further piece, and reports its progress.
 const SPAN_MAX: Duration = Duration::from_secs(5);
@@ -31,6 +35,7 @@ pub struct Bulks {
     pub listing: Arc<Listing>,
     pub dead_letters: Arc<DeadLetters>,
     pub cancels: CancelMany,
+    pub replaces: Arc<Replaces>,
     pub shared: Arc<NodeShared>,
     /// The deadline of a request. A call ends at half of the deadline: otherwise the caller would
     /// not learn how much was done.
@@ -123,6 +128,12 @@ impl<'a> CallProgress<'a> {
         }
     }
 
+    /// Ends the call: too many names begin with its prefix.
+    fn refuse_prefix(mut self) -> Unavailable {
+        self.has_ended = true;
+        Unavailable::TooManyNames
+    }
+
     fn with_more(mut self, searched_to: Option<Cursor>) -> BulkDone {
         self.has_ended = true;
         BulkDone { task_count: self.task_count, has_more: true, searched_to }
@@ -147,7 +158,8 @@ impl Bulks {
             // One task beyond the limit is looked for.
             let limit = usize::try_from(progress.room()).unwrap_or(GROUP_MAX).clamp(1, GROUP_MAX);
             let mut page = match self.look(&selection, from, limit).await {
-                Ok(page) => page,
+                Ok(Selected::Page(page)) => page,
+                Ok(Selected::TooManyNames) => return Err(progress.refuse_prefix()),
                 Err(error) => return progress.end_with_look(&error, from),
             };
             page.tasks.retain(|task| permit.covers(&task.view.topic));
@@ -170,15 +182,91 @@ impl Bulks {
         }
     }
 
+    /// Moves all selected pending tasks by `shift`, or counts them, up to the limit of a call. A
+    /// moved task is not met again: it lies outside of the range, or the tasks of the choice are
+    /// one page.
+    pub async fn move_all(
+        &self,
+        bulk: &BulkSelection,
+        shift: Shift,
+    ) -> Result<BulkDone, Unavailable> {
+        let selection = bulk.selection();
+        let (mut progress, mut from) = (CallProgress::new(bulk, self.request_deadline), bulk.from);
+        loop {
+            // One task beyond the limit is looked for.
+            let limit = usize::try_from(progress.room()).unwrap_or(GROUP_MAX).clamp(1, GROUP_MAX);
+            let page = match self.look(&selection, from, limit).await {
+                Ok(Selected::Page(page)) => page,
+                Ok(Selected::TooManyNames) => return Err(progress.refuse_prefix()),
+                Err(error) => return progress.end_with_look(&error, from),
+            };
+            if progress.room() == 0 {
+                let has_more = page.next.is_some() || !page.tasks.is_empty();
+                return Ok(if has_more {
+                    progress.with_more(from)
+                } else {
+                    progress.with_no_more()
+                });
+            }
+            if bulk.is_dry_run {
+                match self.cancels.count(&page.tasks).await {
+                    Ok(count) => progress.task_count += count,
+                    Err(error) => return progress.end_with_look(&error, from),
+                }
+            }
+            for task in page.tasks.iter().filter(|_task| !bulk.is_dry_run) {
+                if !progress.has_time() {
+                    return Ok(progress.with_more(from));
+                }
+                match self.move_one(task, shift).await {
+                    Ok(is_moved) => progress.task_count += u64::from(is_moved),
+                    Err(error) => return progress.end_with(&error, from),
+                }
+                from = Some(Cursor { after: task.row.uuid() });
+            }
+            match page.next {
+                None => return Ok(progress.with_no_more()),
+                next if !progress.has_time() => return Ok(progress.with_more(next)),
+                next => from = next,
+            }
+        }
+    }
+
+    /// Moves a listed task while it is the row of the list. Returns false when it is not any more,
+    /// may have been sent, or is due at its new time already.
+    async fn move_one(&self, task: &ListedTask, shift: Shift) -> Result<bool, PostgresError> {
+        let (former, due_at) = (task.row.due_at(), shift.of(task.row.due_at()));
+        // A task that was moved to a time of the past is due at the time of its move.
+        if (due_at..=due_at.max(self.shared.now())).contains(&former) {
+            return Ok(false);
+        }
+        let mut tries = Tries::default();
+        loop {
+            let place = place_of(&self.shared, due_at);
+            let done = self.replaces.reschedule(task.view.id, Some(task.row), place).await;
+            match done {
+                Ok(Rescheduling::Moved { row, .. }) => {
+                    moved(&self.shared, row);
+                    return Ok(true);
+                }
+                Ok(Rescheduling::Gone { .. }) => return Ok(false),
+                Err(error) if error.is_of_an_id() || tries.again(&error) => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
     async fn look(
         &self,
         selection: &Selection,
         from: Option<Cursor>,
         limit: usize,
-    ) -> Result<TaskPage, PostgresError> {
-        let page = self.listing.page(selection, from, limit, LOOKED_MAX_OF_BULK).await?;
-        self.shared.metrics.rows_looked_at.inc_by(page.looked);
-        Ok(page)
+    ) -> Result<Selected, PostgresError> {
+        let selected = self.listing.select(selection, from, limit, LOOKED_MAX_OF_BULK).await?;
+        if let Selected::Page(page) = &selected {
+            self.shared.metrics.rows_looked_at.inc_by(page.looked);
+        }
+        Ok(selected)
     }
 
     async fn cancel_page(

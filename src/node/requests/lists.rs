@@ -7,9 +7,9 @@ use crate::access::permit::ListPermit;
 use crate::domain::{Cursor, List, Page, PendingState, Selection, TopicName};
 use crate::node::messages::{Figure, PendingCounts, Unavailable};
 use crate::node::metrics::NodeMetrics;
-use crate::postgres::PostgresError;
 use crate::postgres::lists::counts::{CountResult, TaskCounter};
 use crate::postgres::lists::dead_letters::DeadLetters;
+use crate::postgres::lists::listing::chosen::Selected;
 use crate::postgres::lists::listing::{LOOKED_MAX, LOOKED_MAX_OF_BULK, Listing};
 
 /// The maximum number of topics that an answer counts one by one: the largest ones.
@@ -32,11 +32,13 @@ impl Lists {
         from: Option<Cursor>,
         limit: usize,
     ) -> Result<Page, Unavailable> {
-        let page = match list {
+        match list {
             List::Tasks => self.pending(selection, from, limit).await,
-            List::DeadLetters => self.dead_letters.page(selection, from, limit).await,
-        };
-        page.map_err(|error| unavailable_of_look(&error))
+            List::DeadLetters => {
+                let page = self.dead_letters.page(selection, from, limit).await;
+                page.map_err(|error| unavailable_of_look(&error))
+            }
+        }
     }
 
     async fn pending(
@@ -44,8 +46,12 @@ impl Lists {
         selection: &Selection,
         from: Option<Cursor>,
         limit: usize,
-    ) -> Result<Page, PostgresError> {
-        let page = self.listing.page(selection, from, limit, LOOKED_MAX).await?;
+    ) -> Result<Page, Unavailable> {
+        let selected = self.listing.select(selection, from, limit, LOOKED_MAX).await;
+        let page = match selected.map_err(|error| unavailable_of_look(&error))? {
+            Selected::Page(page) => page,
+            Selected::TooManyNames => return Err(Unavailable::TooManyNames),
+        };
         self.metrics.rows_looked_at.inc_by(page.looked);
         Ok(Page { tasks: page.tasks.into_iter().map(|task| task.view).collect(), next: page.next })
     }

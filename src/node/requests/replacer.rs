@@ -94,21 +94,9 @@ impl Replacer {
         let mut tries = Tries::default();
         let mut gone: Option<TaskId> = None;
         for _try in 0..TRIES_MAX {
-            let now = self.shared.now();
-            // An overdue task is due now, because a leaf of the past may be retired already.
-            let due_at = due_at.max(now.floor_millis());
-            let rule = Placer::new(&self.shared, now).rule();
-            let to = NewPlace {
-                due_at,
-                is_far: rule.table_of(due_at) == Destination::Far,
-                position: self.shared.submit_order.next(now, due_at, rand::random()),
-                random: rand::random(),
-            };
-            match self.replaces.reschedule(id, to).await {
+            match self.replaces.reschedule(id, None, place_of(&self.shared, due_at)).await {
                 Ok(Rescheduling::Moved { row, view }) => {
-                    self.shared.metrics.moved.inc();
-                    let near = (!to.is_far).then_some(row);
-                    self.shared.look_after(IdRange::spanning(near));
+                    moved(&self.shared, row);
                     return Ok(Some(view));
                 }
                 // The task may be another row by now, moved by another request.
@@ -170,6 +158,25 @@ impl Replacer {
         }
         Ok(replacement)
     }
+}
+
+/// Returns the place of a row that is moved now. An overdue task is due now, because a leaf of the
+/// past may be retired already.
+pub fn place_of(shared: &NodeShared, due_at: Timestamp) -> NewPlace {
+    let now = shared.now();
+    let due_at = due_at.max(now.floor_millis());
+    NewPlace {
+        due_at,
+        is_far: Placer::new(shared, now).rule().table_of(due_at) == Destination::Far,
+        position: shared.submit_order.next(now, due_at, rand::random()),
+        random: rand::random(),
+    }
+}
+
+/// Counts a moved task, and has it claimed at once if it is due soon.
+pub fn moved(shared: &NodeShared, row: TaskId) {
+    shared.metrics.moved.inc();
+    shared.look_after(IdRange::spanning([row]));
 }
 
 /// Looks at the task of a name that was not found where it could be removed.

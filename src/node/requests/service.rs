@@ -22,28 +22,26 @@ use self::stored_tasks::StoredTasks;
 use self::submitter::{Submitter, refused_count, unanswered};
 use self::topics::TopicService;
 use super::answers::Answers;
-use super::bulk::{Bulks, DeadLetterRight};
+use super::bulk::Bulks;
 use super::lists::Lists;
 use crate::access::permit::{
-    self, BulkPermit, Cancel, CancelManyPermit, Drop, Grant, ListPermit, Move, OperatePermit,
-    Permit, Read, Redrive, ReplacePermit,
+    self, Cancel, Grant, ListPermit, Move, OperatePermit, Permit, Read, ReplacePermit,
 };
 use crate::domain::schedule::{RevisionCondition, ScheduleChange, StoredSchedule};
 use crate::domain::topic::policy::{StoredTopic, TopicChange};
 use crate::domain::{
-    List, NewTask, Page, PendingState, Precondition, PrincipalName, ScheduleName, Selection,
-    TaskId, TaskName, TaskView, Timestamp, TopicName,
+    List, NewTask, Page, PendingState, Precondition, ScheduleName, Selection, TaskId, TaskName,
+    TaskView, Timestamp, TopicName,
 };
 use crate::kafka::LookUpError;
 use crate::node::messages::answers::{ConsumerCall, Heard, Target};
 use crate::node::messages::permitted::{FoundTask, PermittedDraft, TaskPermit};
 use crate::node::messages::{
-    BulkDone, BulkRange, BulkSelection, ChangedTopic, ClusterView, Due, MoveVerdict, NotReady,
-    PageRange, PendingCounts, Placed, PutSchedule, Refusal, Requirement, ScheduleRange,
-    SubmitAnswer, TopicView, Triggered, Unavailable, Verdict,
+    ChangedTopic, ClusterView, Due, MoveVerdict, NotReady, PageRange, PendingCounts, Placed,
+    PutSchedule, Refusal, Requirement, ScheduleRange, SubmitAnswer, TopicView, Triggered,
+    Unavailable, Verdict,
 };
 use crate::node::shared::NodeShared;
-use crate::postgres::lists::dead_letters::DeadLetterChange;
 
 /// How long an answer that found no task waits to learn whether its topic exists. A submit waits as
 /// long.
@@ -161,6 +159,9 @@ macro_rules! answer_by_model {
         }
     };
 }
+
+// It uses the macro, so it comes behind it.
+mod many;
 
 impl Service {
     /// Shows the requirements for which the node waits while it starts.
@@ -280,7 +281,12 @@ impl Service {
     ) -> Result<MoveVerdict, Refusal> {
         answer_by_model!(self, model => model.move_to(permit.id(), due));
         let parts = self.opened()?;
-        let due_at = parts.submitter.due_at_of(None, due, arrived_at)?;
+        let topic = match permit.topic() {
+            // The task of a caller with all rights was not looked up.
+            None if parts.shared.policies.has_any() => parts.stored.topic_of(permit.id()).await?,
+            topic => topic.cloned(),
+        };
+        let due_at = parts.submitter.due_at_of(topic.as_ref(), due, arrived_at)?;
         parts.stored.move_to(permit, due_at).await
     }
 
@@ -546,81 +552,6 @@ impl Service {
         }
     }
 
-    // The futures of the calls for many tasks and for dead letters are on the heap, because callers
-    // keep them in futures of their own.
-
-    /// Cancels all selected tasks, up to a limit: those of a topic, of a submitter, or of both.
-    pub async fn cancel_all(
-        &self,
-        permit: &CancelManyPermit,
-        submitted_by: Option<PrincipalName>,
-        range: BulkRange,
-    ) -> Result<BulkDone, Unavailable> {
-        let bulk = &BulkSelection::to_cancel(permit, submitted_by, range);
-        answer_by_model!(self, model => model.cancel_all(bulk).await);
-        let parts = self.opened()?.takes_changes()?;
-        let done = Box::pin(parts.bulks.cancel_all(permit, bulk)).await;
-        log_bulk("cancelled", bulk, &done);
-        done
-    }
-
-    /// Redrives or drops all selected dead letters, up to a limit. The permit says which.
-    pub async fn change_all_dead<R: DeadLetterRight>(
-        &self,
-        permit: &BulkPermit<R>,
-        range: BulkRange,
-    ) -> Result<BulkDone, Unavailable> {
-        let bulk = &BulkSelection::new(permit, range);
-        answer_by_model!(self, model => model.change_all_dead(R::CHANGE, bulk).await);
-        let parts = self.opened()?.takes_changes()?;
-        let what = match R::CHANGE {
-            DeadLetterChange::Redrive => {
-                parts.submitter.look_for(&permit.principal().name, permit.topic()).await;
-                "put back"
-            }
-            DeadLetterChange::Drop => "dropped as dead letters",
-        };
-        let done = Box::pin(parts.bulks.change_all_dead(R::CHANGE, permit.topic(), bulk)).await;
-        log_bulk(what, bulk, &done);
-        done
-    }
-
-    /// Redrives a dead letter: its task is due now. Returns `None` when there is no such dead
-    /// letter.
-    pub async fn redrive(
-        &self,
-        permit: &TaskPermit<Redrive>,
-    ) -> Result<Option<TaskView>, Unavailable> {
-        let id = permit.id();
-        answer_by_model!(self, model => model.redrive(id).await);
-        let parts = self.opened()?.takes_changes()?;
-        if let Some(task) = parts.stored.by_id(id).await? {
-            parts.submitter.look_for(&permit.principal().name, &task.topic).await;
-        }
-        let task = Box::pin(parts.bulks.redrive(permit)).await?;
-        if task.is_some() {
-            let principal = &permit.principal().name;
-            tracing::info!(%id, %principal, "a dead letter was put back");
-        }
-        Ok(task)
-    }
-
-    /// Drops a dead letter, and returns it. Returns `None` when there is no such dead letter.
-    pub async fn drop_dead(
-        &self,
-        permit: &TaskPermit<Drop>,
-    ) -> Result<Option<TaskView>, Unavailable> {
-        let id = permit.id();
-        answer_by_model!(self, model => model.drop_dead(id).await);
-        let parts = self.opened()?.takes_changes()?;
-        let task = Box::pin(parts.bulks.drop_dead(permit)).await?;
-        if task.is_some() {
-            let principal = &permit.principal().name;
-            tracing::info!(%id, %principal, "a dead letter was dropped");
-        }
-        Ok(task)
-    }
-
     /// Returns the cluster as this node sees it.
     ///
     /// # Errors
@@ -644,41 +575,6 @@ impl Service {
     pub fn is_draining(&self) -> bool {
         answer_by_model!(self, model => model.is_draining());
         self.state.parts.get().is_some_and(|parts| parts.draining.is_cancelled())
-    }
-}
-
-/// Logs a call for many tasks, because it is an act of an operator.
-fn log_bulk(what: &str, bulk: &BulkSelection, done: &Result<BulkDone, Unavailable>) {
-    // Milliseconds since the epoch, as a request may give them.
-    let [due_from_ms, due_to_ms] =
-        [bulk.due_from, bulk.due_to].map(|time| time.map(Timestamp::as_millis));
-    let (topic, principal) = (bulk.topic_or_all(), &bulk.principal().name);
-    let submitted_by = bulk.submitted_by().map(PrincipalName::as_str);
-    match done {
-        _ if bulk.is_dry_run => {}
-        Ok(BulkDone { task_count, has_more, .. }) => {
-            tracing::info!(
-                %principal,
-                topic,
-                submitted_by,
-                due_from_ms,
-                due_to_ms,
-                task_count,
-                has_more,
-                "many tasks were {what}"
-            );
-        }
-        Err(unavailable) => {
-            tracing::info!(
-                %principal,
-                topic,
-                submitted_by,
-                due_from_ms,
-                due_to_ms,
-                ?unavailable,
-                "many tasks were to be {what}"
-            )
-        }
     }
 }
 

@@ -58,8 +58,13 @@ impl TopicPolicies {
         }
     }
 
+    /// Returns true when some topic has, or had, a policy or a pause.
+    pub fn has_any(&self) -> bool {
+        self.has_any.load(Ordering::Relaxed)
+    }
+
     fn of<T>(&self, topic: &TopicName, read: impl FnOnce(&StoredTopic) -> T) -> Option<T> {
-        if !self.has_any.load(Ordering::Relaxed) {
+        if !self.has_any() {
             return None;
         }
         self.topics.read().get(topic).map(read)

@@ -14,6 +14,8 @@
 //! change, so no row is seen twice, and no row that existed throughout is missed. See
 //! docs/decisions/0009.
 
+pub mod chosen;
+
 use std::fmt::Write as _;
 use std::time::Duration;
 
@@ -25,8 +27,8 @@ use uuid::Uuid;
 use crate::domain::leaves::{Parent, Partition, Rules};
 use crate::domain::task::feedback::Note;
 use crate::domain::{
-    ClusterSettings, Cursor, IdRange, Kept, PendingState, Selection, Shard, ShardCount, TaskId,
-    TaskState, TaskView, TopicName, ids,
+    Choice, ClusterSettings, Cursor, IdRange, Kept, PendingState, Selection, Shard, ShardCount,
+    TaskId, TaskState, TaskView, TopicName, ids,
 };
 use crate::postgres::connection::ConnectionPurpose;
 use crate::postgres::connection::pool::Pool;
@@ -69,6 +71,7 @@ const TRIES_MAX: usize = 3;
 pub struct Listing {
     pool: Pool,
     rules: Rules,
+    shard_count: ShardCount,
     shards: Vec<i16>,
 }
 
@@ -99,6 +102,7 @@ impl Listing {
         Self {
             pool: Pool::new(settings, PURPOSE, connections_max),
             rules: Rules::new(cluster),
+            shard_count: cluster.shards,
             shards: shards_of(cluster.shards),
         }
     }
@@ -142,12 +146,6 @@ impl Listing {
             }
         }
     }
-
-    /// Returns the shards from this one on. The shards are sorted.
-    fn shards_from(&self, first: Shard) -> &[i16] {
-        let passed = self.shards.partition_point(|shard| *shard < first.as_smallint());
-        &self.shards[passed..]
-    }
 }
 
 pub(super) fn shards_of(count: ShardCount) -> Vec<i16> {
@@ -157,7 +155,10 @@ pub(super) fn shards_of(count: ShardCount) -> Vec<i16> {
 /// The state of one page while it is being read.
 struct Walk<'a> {
     listing: &'a Listing,
+    /// The shards that may hold selected tasks, in order. A key has one shard.
+    shards: Vec<i16>,
     topic: Option<&'a str>,
+    key: Option<&'a [u8]>,
     submitter: Option<i16>,
     state: Option<PendingState>,
     /// The rest of the selection. Its lower end is exclusive.
@@ -189,9 +190,22 @@ impl<'a> Walk<'a> {
         let range = selection.ids();
         let after =
             from.map_or_else(|| before(range.from), |from| from.after.max(before(range.from)));
+        let topic = selection.topic.as_ref().map(TopicName::as_str);
+        let key = match &selection.choice {
+            Some(Choice::Key(key)) => Some(key.as_ref()),
+            _ => None,
+        };
+        let shards = match (topic, key) {
+            (Some(topic), Some(key)) => {
+                vec![listing.shard_count.slot_of(topic, key).0.as_smallint()]
+            }
+            _ => listing.shards.clone(),
+        };
         Self {
             listing,
-            topic: selection.topic.as_ref().map(TopicName::as_str),
+            shards,
+            topic,
+            key,
             submitter: None,
             state: selection.state,
             rest: IdRange { from: after, to: range.to },
@@ -252,11 +266,17 @@ impl<'a> Walk<'a> {
         let streams = match group {
             [] => 1,
             _ if self.is_in_hotspot => 2,
-            _ => self.listing.shards.len().saturating_as::<u64>() + 1,
+            _ => self.shards.len().saturating_as::<u64>() + 1,
         };
         let missing: u64 = self.limit.saturating_sub(self.page.tasks.len()).saturating_as();
         let first = missing.saturating_mul(2).div_ceil(streams) + SHARE_MIN;
         self.share = (self.share * 4).min(self.looked_max / streams).max(first);
+    }
+
+    /// Returns the shards from this one on. The shards are sorted.
+    fn shards_from(&self, first: Shard) -> &[i16] {
+        let passed = self.shards.partition_point(|shard| *shard < first.as_smallint());
+        &self.shards[passed..]
     }
 
     async fn look(
@@ -267,8 +287,8 @@ impl<'a> Walk<'a> {
     ) -> Result<PageRows, sqlx::Error> {
         let limit = self.limit.saturating_sub(self.page.tasks.len());
         let shards = match self.is_in_hotspot {
-            true => self.listing.shards_from(TaskId::from_uuid(after(self.rest.from)).shard()),
-            false => &self.listing.shards,
+            true => self.shards_from(TaskId::from_uuid(after(self.rest.from)).shard()),
+            false => &self.shards,
         };
         // The text names leaves, which change, so preparing it is not worthwhile.
         let rows = sqlx::query(AssertSqlSafe(look_text(group, self.is_in_hotspot)))
@@ -280,6 +300,7 @@ impl<'a> Walk<'a> {
             .bind(limit.saturating_as::<i64>())
             .bind(self.submitter)
             .bind(self.state.map(PendingState::as_str))
+            .bind(self.key)
             .persistent(false)
             .fetch_all(open)
             .await?;
@@ -323,7 +344,7 @@ const COLUMNS: &str =
 
 /// Builds the statement of one look. `$1` are the shards, `$2` and `$3` the ends of the range, both
 /// exclusive, `$4` rows of each stream, `$5` the topic, `$6` rows of the answer, `$7` the
-/// submitter, `$8` the state. In a hotspot the range lies within a millisecond, and the shards
+/// submitter, `$8` the state, `$9` the key. In a hotspot the range lies within a millisecond, and the shards
 /// together are one stream.
 fn look_text(leaves: &[Partition], is_in_hotspot: bool) -> String {
     let (shards_begin, shards_end) =
@@ -399,7 +420,7 @@ left join lateral (
     as key, submitted_by, submitted_at, tracking, moved_to
   from looked t
   where ($5::text is null or topic = $5) and ($7::smallint is null or submitted_by = $7)
-    and (b.id is null or id <= b.id) and ($8::text is null or $8 = ",
+    and (b.id is null or id <= b.id) and ($9::bytea is null or t.key = $9) and ($8::text is null or $8 = ",
     state_of_row!(),
     ")
   order by id

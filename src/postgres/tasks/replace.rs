@@ -8,6 +8,7 @@
 //!   ├─ a precondition does not allow the task that the name stands for                 unmet
 //!   ├─ no entry ──▶ insert entry and task                                              created
 //!   ├─ its task is the one that `over` says is final ──▶ insert task, move entry       created
+//!   ├─ `when` does not allow the due time beside that of the row in a table           unmet
 //!   └─ delete the old row in task_far, else in task
 //!        ├─ found ──▶ its line in the execlog, insert task, move entry                 replaced
 //!        └─ not found
@@ -29,7 +30,7 @@ use sqlx::{AssertSqlSafe, Connection as _};
 use super::look_up::lowest_batch_of;
 use super::names::{NameEntry, entry_of};
 use super::principals::STAMP;
-use crate::domain::{NewTask, Precondition, PrincipalId, TaskId};
+use crate::domain::{NewTask, Precondition, PrincipalId, TaskId, Timestamp};
 use crate::failpoint::{Failpoint, reach};
 use crate::postgres::connection::error::PostgresError;
 use crate::postgres::connection::pool::Pool;
@@ -87,6 +88,19 @@ with d as (
   delete from task_follow using d where task_follow.first_id = $3
 )
 select count(*) from d";
+
+/// The due time of the row that a replacement would delete, in either table. A move of the task
+/// takes the entry last, so it has committed, or gives way to the lock of the entry.
+const DUE_AT: &str = "-- due time of the task of a name
+select coalesce(t.moved_to, punctual_millis($3)) as due_at
+from (
+  select id, first_id, moved_to from task_far where id = $1
+  union all
+  select id, first_id, moved_to from task where shard = $2 and id = $1
+) t
+where case when $1 = $3 then t.first_id is null
+  else t.first_id = $3 and exists (select from task_follow f where f.first_id = $3
+    and f.row_id = $1 and not f.maybe_sent) end";
 
 /// Every part of this statement depends on the row that was deleted.
 const REPLACE: &str = "-- replace a task
@@ -178,7 +192,7 @@ impl Replaces {
     }
 
     /// Puts `task` in the place of the task that its name stands for, if `condition` allows that
-    /// task. `over` is the row of a task of this name that is known to be final.
+    /// task and its due time. `over` is the row of a task of this name that is known to be final.
     ///
     /// # Errors
     /// After [`PostgresError::Unanswered`] the replacement may or may not have taken effect. After
@@ -258,6 +272,9 @@ impl NameChange<'_> {
                 self.move_entry(&mut transaction).await?;
                 Replacement::Created
             }
+            Some(entry) if !self.is_in_time(&mut transaction, entry).await? => {
+                Replacement::Unmet(Some(entry.id))
+            }
             Some(entry) if self.take_out_far(&mut transaction, entry).await? => {
                 reach(Failpoint::NameTakenOut);
                 self.move_entry(&mut transaction).await?;
@@ -284,6 +301,24 @@ impl NameChange<'_> {
 
     fn name(&self) -> &str {
         self.task.name.as_ref().map_or("", |name| name.as_str())
+    }
+
+    /// Decides whether `when` allows the new task in the place of the task of a locked entry. A
+    /// task that can no longer be cancelled has other verdicts.
+    async fn is_in_time(
+        &self,
+        open: &mut PgConnection,
+        entry: NameEntry,
+    ) -> Result<bool, sqlx::Error> {
+        let Some(when) = self.condition.when else { return Ok(true) };
+        let current: Option<i64> = sqlx::query_scalar(DUE_AT)
+            .bind(entry.row.uuid())
+            .bind(entry.row.shard().as_smallint())
+            .bind(entry.id.uuid())
+            .fetch_optional(open)
+            .await?;
+        let current = current.map(Timestamp::from_millis);
+        Ok(current.is_none_or(|current| when.allows(self.task.id.due_at(), current)))
     }
 
     async fn take_out_far(

@@ -563,7 +563,7 @@ impl World {
             position: SubmitOrder::default().next(to.due_at(), to.due_at(), 0),
             random: self.trace << 8 | u64::try_from(row + 1).unwrap(),
         };
-        let done = self.replaces.reschedule(first, place).await.unwrap();
+        let done = self.replaces.reschedule(first, None, place).await.unwrap();
         let is_moved = matches!(done, Rescheduling::Moved { row, .. } if row == to);
         assert_eq!(is_moved, state.moved_to != next.moved_to, "move: {done:?}");
     }

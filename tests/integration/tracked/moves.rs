@@ -27,7 +27,7 @@ async fn moved_to(
 ) -> Result<Rescheduling, PostgresError> {
     let position = SubmitOrder::default().next(scene.now().await, due_at, 0);
     let to = NewPlace { due_at, is_far, position, random: rand::random() };
-    Replaces::new(&scene.settings, HOUR, 1).reschedule(first, to).await
+    Replaces::new(&scene.settings, HOUR, 1).reschedule(first, None, to).await
 }
 
 /// Moves a task by half an hour.

@@ -22,6 +22,7 @@ var types = map[string]func() any{
 	"Health":          func() any { return &client.Health{} },
 	"Heeded":          func() any { return &client.Heeded{} },
 	"Moved":           func() any { return &client.Moved{} },
+	"MovedMany":       func() any { return &client.MovedMany{} },
 	"OpenApiDocument": func() any { return &client.OpenApiDocument{} },
 	"OutcomesAnswer":  func() any { return &client.OutcomesAnswer{} },
 	"Page":            func() any { return &client.Page{} },

@@ -66,7 +66,7 @@ const DRY: &[Example] = &[Example {
 pub const REDRIVE_MANY: Operation = Operation {
     id: "redriveManyDead",
     tag: Tag::Dead,
-    access: Access::OnMany(Action::Redrive),
+    access: Access::OnMany(&[Action::Redrive]),
     summary: "Redrive many dead letters",
     description: "Redrives the dead letters of a topic in a range of due times, at most 10,000 per \
                   call. If `more` is true, repeat the call with the `cursor`. With `dry_run`, only \
@@ -101,7 +101,7 @@ pub const DROP: Operation = Operation {
 pub const DROP_MANY: Operation = Operation {
     id: "dropManyDead",
     tag: Tag::Dead,
-    access: Access::OnMany(Action::Drop),
+    access: Access::OnMany(&[Action::Drop]),
     summary: "Drop many dead letters",
     description: "Deletes the dead letters of a topic in a range of due times for good, at most \
                   10,000 per call. If `more` is true, repeat the call with the `cursor`. With \

@@ -2,7 +2,10 @@
 
 use axum::http::StatusCode;
 
-use super::parameters::{CURSOR, DUE_FROM, DUE_TO, LIMIT, OF_TOPIC, STATE, SUBMITTED_BY};
+use super::parameters::{
+    CURSOR, DUE_FROM, DUE_TO, IDS, KEY, KEY_BASE64, LIMIT, NAME_PREFIX, NAMES, OF_TOPIC, STATE,
+    SUBMITTED_BY,
+};
 use crate::access::Action;
 use crate::api::access::required::Access;
 use crate::api::openapi::operation::{Operation, OperationAnswer, ShellSample, Tag};
@@ -17,11 +20,31 @@ pub const TASKS: Operation = Operation {
                   even empty and still have a cursor. Repeat the request with the cursor and the \
                   same filters until the cursor is null. A task that is pending all the time is \
                   listed exactly once, whatever is submitted meanwhile. Headers and payload are \
-                  not listed.",
-    parameters: &[OF_TOPIC, SUBMITTED_BY, STATE, DUE_FROM, DUE_TO, LIMIT, CURSOR],
+                  not listed. Without `topic`, or with two choices, `ids`, `names`, \
+                  `name_prefix`, `key` and `key_base64` are refused.",
+    parameters: &[
+        OF_TOPIC,
+        SUBMITTED_BY,
+        STATE,
+        DUE_FROM,
+        DUE_TO,
+        IDS,
+        NAMES,
+        NAME_PREFIX,
+        KEY,
+        KEY_BASE64,
+        LIMIT,
+        CURSOR,
+    ],
     body: None,
     answers: &[OperationAnswer::json(StatusCode::OK, "Page", "A page.")],
-    problems: &[P::DuplicateField, P::InvalidValue, P::Unavailable],
+    problems: &[
+        P::MissingField,
+        P::ConflictingFields,
+        P::DuplicateField,
+        P::InvalidValue,
+        P::Unavailable,
+    ],
     sample: ShellSample {
         before: "",
         path: "/v1/tasks?topic=demo&due_from=2026-01-01T00:00:00Z&limit=10",

@@ -2,7 +2,7 @@
 
 use axum::http::StatusCode;
 
-use super::parameters::{IF_MATCH, IF_NONE_MATCH, NAME, TOPIC};
+use super::parameters::{IF_MATCH, IF_NONE_MATCH, NAME, NOT_AFTER, TOPIC, WHEN};
 use crate::access::Action;
 use crate::api::access::required::{Access, MOVE_RIGHTS};
 use crate::api::openapi::operation::{
@@ -25,8 +25,8 @@ pub const REPLACE: Operation = Operation {
                   task is already claimed, nothing is changed (409). If it is final, or the name \
                   is unknown, a new task is created (201). Repeating is safe until the task is \
                   due. `If-None-Match: *` only creates; `If-Match` only replaces the task it \
-                  names. The same transaction checks both.",
-    parameters: &[TOPIC, NAME, IF_MATCH, IF_NONE_MATCH],
+                  names; `when` compares the due times. The same transaction checks all of them.",
+    parameters: &[TOPIC, NAME, WHEN, NOT_AFTER, IF_MATCH, IF_NONE_MATCH],
     body: Some(RequestBody {
         schema: "NamedTaskRequest",
         is_required: true,

@@ -59,6 +59,39 @@ pub const DUE_FROM: Parameter = Parameter::query(
 );
 pub const DUE_TO: Parameter =
     Parameter::query("due_to", "Only tasks due before this time, written like `due_at`.", "DueAt");
+pub const WHEN: Parameter = Parameter::query(
+    "when",
+    "Replace a pending task only under this condition, else 412. `absent`: never. `earlier`, \
+     `later`: if the new task is due earlier, or later, than it.",
+    "When",
+);
+pub const NOT_AFTER: Parameter = Parameter::query(
+    "not_after",
+    "The latest due time of the new task, written like `due_at`. Only with `when=later`: each PUT \
+     puts the task off, up to this time.",
+    "DueAt",
+);
+pub const IDS: Parameter = Parameter::query(
+    "ids",
+    "Only the tasks with these ids; repeat the parameter for each. Needs `topic`. Of `ids`, \
+     `names`, `name_prefix`, `key` and `key_base64`, only one may be given.",
+    "TaskIds",
+);
+pub const NAMES: Parameter = Parameter::query(
+    "names",
+    "Only the tasks with these names; repeat the parameter for each. Needs `topic`.",
+    "TaskNames",
+);
+pub const NAME_PREFIX: Parameter = Parameter::query(
+    "name_prefix",
+    "Only tasks whose names begin with this text. Needs `topic`, of which at most 10,000 names may \
+     begin with it.",
+    "NamePrefix",
+);
+pub const KEY: Parameter =
+    Parameter::query("key", "Only tasks with this key. Needs `topic`.", "KeyText");
+pub const KEY_BASE64: Parameter =
+    Parameter::query("key_base64", "Only tasks with this key, in base64. Needs `topic`.", "Base64");
 pub const LIMIT: Parameter =
     Parameter::query("limit", "The maximum number of tasks of a page.", "Limit");
 pub const CURSOR: Parameter = Parameter::query(

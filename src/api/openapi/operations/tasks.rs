@@ -211,14 +211,59 @@ pub const CANCEL: Operation = Operation {
     sample: ShellSample { before: A_TASK, path: "$task" },
 };
 
+pub const MOVE_MANY: Operation = Operation {
+    id: "moveTasks",
+    tag: Tag::Tasks,
+    access: Access::OnMany(MOVE_RIGHTS),
+    summary: "Move many tasks to other due times",
+    description: "Moves the pending tasks of a topic in a range of due times, `by` a span or `to` a \
+                  time, at most 10,000 per call; `more` says whether there may be more. Their ids, \
+                  names and records stay. Claimed tasks are left alone. With `dry_run`, only counts \
+                  them. The new times must lie outside of the range, so that no task is met twice.",
+    parameters: &[],
+    body: Some(RequestBody {
+        schema: "MoveRange",
+        is_required: true,
+        examples: &[
+            Example {
+                name: "later",
+                summary: "Count those of an hour that are to be an hour later",
+                json: concat!(
+                    r#"{"topic":"demo","due_from":"2027-01-01T09:00:00Z","#,
+                    r#""due_to":"2027-01-01T10:00:00Z","by":"1h","dry_run":true}"#,
+                ),
+            },
+            Example {
+                name: "now",
+                summary: "Publish the tasks of a day at another time",
+                json: concat!(
+                    r#"{"topic":"demo","due_from":"2027-01-01T00:00:00Z","#,
+                    r#""due_to":"2027-01-02T00:00:00Z","to":"2027-01-02T08:00:00Z"}"#,
+                ),
+            },
+        ],
+    }),
+    answers: &[OperationAnswer::json(StatusCode::OK, "MovedMany", "The exact number.")],
+    problems: &[
+        P::MissingField,
+        P::ConflictingFields,
+        P::TooFarAhead,
+        P::RefusedValue,
+        P::Unavailable,
+        P::OutcomeUnknown,
+    ],
+    sample: ShellSample { before: "", path: "/v1/tasks/move" },
+};
+
 pub const CANCEL_MANY: Operation = Operation {
     id: "cancelTasks",
     tag: Tag::Tasks,
-    access: Access::OnMany(Action::Cancel),
+    access: Access::OnMany(&[Action::Cancel]),
     summary: "Cancel many tasks",
     description: "Cancels the pending tasks of a topic, of a submitter, or of both in a range of \
-                  due times, at most 10,000 per call; `more` says whether there may be more. Each \
-                  one ends as `cancelled`, with a line in the execlog. Claimed tasks are left \
+                  due times, at most 10,000 per call; `more` says whether there may be more. One \
+                  of `ids`, `names`, `name_prefix` and `key` chooses among the tasks of the topic. \
+                  Each one ends as `cancelled`, with a line in the execlog. Claimed tasks are left \
                   alone. With `dry_run`, only counts them. Without a topic, the right is needed \
                   on `*`.",
     parameters: &[],
@@ -235,6 +280,11 @@ pub const CANCEL_MANY: Operation = Operation {
                 ),
             },
             Example {
+                name: "names",
+                summary: "Count those of an order",
+                json: r#"{"topic":"demo","name_prefix":"order-17/","dry_run":true}"#,
+            },
+            Example {
                 name: "submitter",
                 summary: "Count all that a principal has submitted",
                 json: r#"{"submitted_by":"order-service","dry_run":true}"#,
@@ -242,6 +292,6 @@ pub const CANCEL_MANY: Operation = Operation {
         ],
     }),
     answers: &[OperationAnswer::json(StatusCode::OK, "CancelledMany", "The exact number.")],
-    problems: &[P::MissingField, P::Unavailable, P::OutcomeUnknown],
+    problems: &[P::MissingField, P::ConflictingFields, P::Unavailable, P::OutcomeUnknown],
     sample: ShellSample { before: "", path: "/v1/tasks/cancel" },
 };

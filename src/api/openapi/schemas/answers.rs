@@ -15,6 +15,7 @@ pub fn all() -> Vec<(&'static str, Value)> {
         ("BatchResult", batch_result()),
         ("Cancelled", cancelled()),
         ("Moved", moved()),
+        ("MovedMany", many("moved", "The result of a move of many tasks.")),
         ("CancelledMany", many("cancelled", "The result of a cancel of many tasks.")),
         ("Page", page()),
         ("Redriven", many("redriven", "The result of a redrive of many dead letters.")),

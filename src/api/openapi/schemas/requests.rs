@@ -5,10 +5,11 @@ use serde_json::{Map, Value, json};
 
 use super::parts::{described, nullable, reference};
 use crate::api::handlers::lists::{LIMIT, LIMIT_MAX};
+use crate::api::request::draft::choice::FIELDS as CHOICES;
 use crate::api::request::draft::{FIELDS, FIELDS_OF_MOVE, FIELDS_OF_NAMED};
 use crate::api::request::fields::Array;
-use crate::domain::PendingState;
 use crate::domain::task::headers::COUNT_MAX;
+use crate::domain::{Choice, PendingState, When};
 
 pub fn all() -> Vec<(&'static str, Value)> {
     vec![
@@ -22,7 +23,14 @@ pub fn all() -> Vec<(&'static str, Value)> {
         ("BatchRequest", new_batch()),
         ("DeadRange", range()),
         ("CancelRange", cancel_range()),
+        ("MoveRange", move_range()),
+        ("Span", span()),
+        ("TaskIds", many_of("TaskId", "Ids of tasks.")),
+        ("TaskNames", many_of("TaskName", "Names of tasks.")),
+        ("NamePrefix", name_prefix()),
+        ("KeyText", record_property("key")),
         ("PendingState", pending_state()),
+        ("When", when()),
         ("Limit", limit()),
         ("Cursor", cursor()),
     ]
@@ -33,6 +41,14 @@ fn pending_state() -> Value {
         "type": "string",
         "enum": PendingState::ALL.map(PendingState::as_str),
         "description": "The state of a pending task.",
+    })
+}
+
+fn when() -> Value {
+    json!({
+        "type": "string",
+        "enum": When::ALL.map(When::as_str),
+        "description": "When a PUT replaces a pending task.",
     })
 }
 
@@ -296,7 +312,84 @@ fn cancel_range() -> Value {
     schema["anyOf"] = json!([{ "required": ["topic"] }, { "required": ["submitted_by"] }]);
     schema["properties"]["submitted_by"] =
         described("Principal", "Only tasks that this principal has submitted.");
+    add_choice(&mut schema);
     schema
+}
+
+/// The range of a move.
+fn move_range() -> Value {
+    let mut schema = range();
+    schema["description"] = json!(
+        "The tasks of a topic, by due time or by a choice, and their new due times: give one of \
+         `by` and `to`. The new times lie outside of the range, so that no task is moved twice. \
+         Only `to` with `ids` or `names` needs no range."
+    );
+    schema["properties"]["by"] = described(
+        "Span",
+        "By how much the tasks are due later, or with a minus earlier: at least as long as the \
+         range, of which both ends are required.",
+    );
+    schema["properties"]["to"] = described("DueAt", "The new due time of all tasks.");
+    schema["oneOf"] = json!([{ "required": ["by", "due_from", "due_to"] }, { "required": ["to"] }]);
+    add_choice(&mut schema);
+    schema
+}
+
+fn span() -> Value {
+    json!({
+        "description": "A span with a sign: in units, as ISO 8601, or in whole milliseconds.",
+        "oneOf": [
+            {
+                "type": "string",
+                "format": "delay",
+                "maxLength": 200,
+                "description": "`1h`, `-30m`, `-PT30M`.",
+            },
+            { "type": "integer", "description": "Milliseconds." },
+        ],
+        "examples": ["1h", "-30m", 3_600_000],
+    })
+}
+
+/// Adds the members that choose among the tasks of a topic.
+fn add_choice(schema: &mut Value) {
+    let properties = &mut schema["properties"];
+    properties["ids"] = described("TaskIds", "Only the tasks with these ids.");
+    properties["names"] = described("TaskNames", "Only the tasks with these names.");
+    properties["name_prefix"] = described(
+        "NamePrefix",
+        "Only tasks whose names begin with this text. At most 10,000 names of the topic may begin \
+         with it.",
+    );
+    properties["key"] = described("KeyText", "Only tasks with this key.");
+    properties["key_base64"] = described("Base64", "Only tasks with this key, in base64.");
+    let mut pairs = Vec::new();
+    for (index, field) in CHOICES.iter().enumerate() {
+        schema["dependentRequired"][*field] = json!(["topic"]);
+        pairs.extend(CHOICES[..index].iter().map(|other| json!({ "required": [other, field] })));
+    }
+    schema["not"] = json!({ "anyOf": pairs });
+}
+
+fn many_of(item: &str, description: &str) -> Value {
+    json!({
+        "type": "array",
+        "minItems": 1,
+        "maxItems": Choice::COUNT_MAX,
+        "items": reference(item),
+        "description": description,
+    })
+}
+
+fn name_prefix() -> Value {
+    json!({
+        "type": "string",
+        "minLength": 1,
+        "maxLength": 255,
+        "pattern": "^[^\\u0000]+$",
+        "description": "The beginning of names, 1 to 255 bytes.",
+        "examples": ["order-17/"],
+    })
 }
 
 fn limit() -> Value {

@@ -98,3 +98,110 @@ async fn a_wrong_time_and_a_lost_answer_are_problems() {
     assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE);
     assert_eq!(problem["type"], "urn:punctual:problem:outcome-unknown");
 }
+
+#[tokio::test]
+async fn many_tasks_are_moved_by_a_span_or_to_a_time() {
+    let api = api();
+    let mut ids = Vec::new();
+    for delay in ["1h", "2h", "3h"] {
+        let task = format!(r#"{{"topic":"t","name":"n{delay}","delay":"{delay}","payload":1}}"#);
+        ids.push(submitted(&api, &task).await);
+    }
+    let change = async |body: &str| {
+        let response = api.ask(post("/v1/tasks/move", body.to_owned())).await;
+        (response.status().as_u16(), json_of(response).await)
+    };
+    let due_at = async |id: &str| {
+        json_of(api.ask(bare("GET", &format!("/v1/tasks/{id}"))).await).await["due_at"].clone()
+    };
+    let range = r#""due_from":"2026-01-01T01:00:00Z","due_to":"2026-01-01T03:00:00Z""#;
+    let (status, answer) =
+        change(&format!(r#"{{"topic":"t",{range},"by":"2h","dry_run":true}}"#)).await;
+    assert_eq!((status, &answer["moved"], &answer["dry_run"]), (200, &2.into(), &true.into()));
+    assert_eq!(due_at(&ids[0]).await, "2026-01-01T01:00:00.000Z");
+    let (status, answer) = change(&format!(r#"{{"topic":"t",{range},"by":"2h"}}"#)).await;
+    assert_eq!((status, &answer["moved"], &answer["more"]), (200, &2.into(), &false.into()));
+    assert_eq!(due_at(&ids[0]).await, "2026-01-01T03:00:00.000Z");
+    let names = r#"{"topic":"t","names":["n3h"],"to":"2026-02-01T00:00:00Z"}"#;
+    assert_eq!(change(names).await.1["moved"], 1);
+    assert_eq!(due_at(&ids[2]).await, "2026-02-01T00:00:00.000Z");
+    for (body, status, kind, field) in [
+        ("{}".to_owned(), 400, "missing-field", "topic"),
+        (r#"{"topic":"t"}"#.to_owned(), 400, "missing-field", "by"),
+        (format!(r#"{{"topic":"t",{range},"by":"1h"}}"#), 400, "invalid-value", "by"),
+        (format!(r#"{{"topic":"t",{range},"by":"2h","to":1}}"#), 400, "conflicting-fields", "to"),
+        (format!(r#"{{"topic":"t",{range},"by":"2000d"}}"#), 422, "too-far-ahead", "by"),
+        (r#"{"topic":"t","submitted_by":"a"}"#.to_owned(), 400, "unknown-field", "submitted_by"),
+        (r#"{"topic":"t","ids":[],"to":1}"#.to_owned(), 400, "invalid-value", "ids"),
+    ] {
+        let (found, problem) = change(&body).await;
+        assert_eq!(found, status, "{body}");
+        assert_eq!(problem["type"], format!("urn:punctual:problem:{kind}"), "{body}");
+        assert_eq!(problem["field"], field, "{body}");
+    }
+}
+
+#[tokio::test]
+async fn a_choice_selects_among_the_tasks_of_a_topic() {
+    let api = api();
+    for (name, key) in [("a/1", "k"), ("a/2", "l"), ("b", "k")] {
+        let task =
+            format!(r#"{{"topic":"t","name":"{name}","key":"{key}","delay":"1h","payload":1}}"#);
+        submitted(&api, &task).await;
+    }
+    let other = r#"{"topic":"u","name":"a/1","key":"k","delay":"1h","payload":1}"#;
+    let foreign = submitted(&api, other).await;
+    let list = async |query: &str| {
+        let page = json_of(api.ask(bare("GET", &format!("/v1/tasks?topic=t&{query}"))).await).await;
+        let names = page["tasks"].as_array().unwrap().iter().map(|task| task["name"].to_string());
+        names.collect::<Vec<_>>().join(" ")
+    };
+    assert_eq!(list("name_prefix=a/").await, r#""a/1" "a/2""#);
+    assert_eq!(list("key=k").await, r#""a/1" "b""#);
+    assert_eq!(list("key_base64=aw%3D%3D").await, r#""a/1" "b""#);
+    assert_eq!(list("names=b&names=a/2").await, r#""a/2" "b""#);
+    assert_eq!(list(&format!("ids={foreign}")).await, "");
+    let cancel = r#"{"topic":"t","name_prefix":"a/"}"#;
+    let answer = json_of(api.ask(post("/v1/tasks/cancel", cancel)).await).await;
+    assert_eq!(answer["cancelled"], 2);
+    assert_eq!(list("key=k").await, r#""b""#);
+    // A cursor is bound to its choice.
+    submitted(&api, r#"{"topic":"t","key":"k","delay":"2h","payload":1}"#).await;
+    let page = json_of(api.ask(bare("GET", "/v1/tasks?topic=t&key=k&limit=1")).await).await;
+    let cursor = page["cursor"].as_str().unwrap();
+    for (query, status) in [("key=k", 200), ("key=l", 400), ("name_prefix=k", 400)] {
+        let path = format!("/v1/tasks?topic=t&{query}&cursor={cursor}");
+        assert_eq!(api.ask(bare("GET", &path)).await.status().as_u16(), status, "{query}");
+    }
+}
+
+#[tokio::test]
+async fn a_put_may_ask_for_an_earlier_or_a_later_due_time() {
+    let api = api();
+    let put = async |query: &str, delay: &str| {
+        let path = format!("/v1/topics/t/tasks/n?{query}");
+        let body = format!(r#"{{"delay":"{delay}","payload":1}}"#);
+        let response = api.ask(request("PUT", &path, Some("application/json"), body)).await;
+        (response.status().as_u16(), json_of(response).await)
+    };
+    let (status, first) = put("when=absent", "2h").await;
+    assert_eq!(status, 201);
+    for (query, delay, status) in [
+        ("when=absent", "1h", 412),
+        ("when=earlier", "2h", 412),
+        ("when=later", "2h", 412),
+        ("when=later", "3h", 200),
+        ("when=earlier", "1h", 200),
+    ] {
+        let (found, answer) = put(query, delay).await;
+        assert_eq!(found, status, "{query} {delay}");
+        if status == 412 {
+            assert_eq!(answer["current_id"], first["id"]);
+            assert!(answer["detail"].as_str().unwrap().contains("`when`"), "{answer}");
+        }
+    }
+    let (status, capped) = put("when=later&not_after=2026-01-01T05:00:00Z", "9h").await;
+    assert_eq!((status, &capped["due_at"]), (200, &"2026-01-01T05:00:00.000Z".into()));
+    assert_eq!(put("when=never", "9h").await.0, 400);
+    assert_eq!(put("not_after=2026-01-01T05:00:00Z", "9h").await.0, 400);
+}

@@ -28,7 +28,7 @@ use parking_lot::{Mutex, MutexGuard};
 use crate::access::permit::ListPermit;
 use crate::domain::task::feedback::{self, Call, Effect, FIRST_IN_FLIGHT, Follow, Place};
 use crate::domain::{
-    Actors, AttemptEvent, AttemptLine, Cursor, Finished, Kept, List, NewTask, NodeId, Page,
+    Actors, AttemptEvent, AttemptLine, Choice, Cursor, Finished, Kept, List, NewTask, NodeId, Page,
     PendingState, Precondition, Receipt, Selection, Shard, ShardCount, Submitted, TaskId, TaskName,
     TaskState, TaskView, Timestamp, TopicName, TrackedView,
 };
@@ -36,7 +36,7 @@ use crate::node::messages::answers::{ConsumerCall, Heard, Target};
 use crate::node::messages::permitted::PermittedDraft;
 use crate::node::messages::{
     Accepted, BulkDone, BulkSelection, ClusterView, Draft, Due, Figure, MoveVerdict, NodeView,
-    NotReady, PendingCounts, Placed, Refusal, Requirement, SubmitAnswer, Unavailable,
+    NotReady, PendingCounts, Placed, Refusal, Requirement, Shift, SubmitAnswer, Unavailable,
     UnavailableTopic, Verdict,
 };
 use crate::postgres::lists::dead_letters::DeadLetterChange;
@@ -137,6 +137,16 @@ impl Model {
         }
         let former = lock(&self.tasks).iter().find(|task| Some(task.id) == former).cloned();
         let is_pending = former.as_ref().is_some_and(|task| task.state == TaskState::Scheduled);
+        let due_at = match draft.due {
+            Due::At(at) => at,
+            Due::After(delay) => Timestamp::from_millis(NOW_MILLIS).plus(delay),
+        };
+        let is_unmet = |former: &&TaskView| {
+            condition.when.is_some_and(|when| !when.allows(due_at, former.due_at()))
+        };
+        if is_pending && let Some(former) = former.as_ref().filter(is_unmet) {
+            return Ok(Placed::Unmet(Some(former.id)));
+        }
         if let Some(task) = former.filter(|task| {
             matches!(task.state, TaskState::Claimed | TaskState::Awaiting | TaskState::Retrying)
         }) {
@@ -208,14 +218,7 @@ impl Model {
 
     /// Moves a task. A move of a task of the topic `unanswered` has no answer.
     pub fn move_to(&self, id: TaskId, due: Due) -> Result<MoveVerdict, Refusal> {
-        let now = Timestamp::from_millis(NOW_MILLIS);
-        let due_at = match due {
-            Due::At(at) => at,
-            Due::After(delay) => now.plus(delay),
-        };
-        if due_at.since(now) > DELAY_MAX {
-            return Err(Refusal::TooFar { delay_max: DELAY_MAX });
-        }
+        let (now, due_at) = (Timestamp::from_millis(NOW_MILLIS), self.due_at(due)?);
         let mut tasks = lock(&self.tasks);
         let Some(task) = tasks.iter_mut().find(|task| task.id == id) else {
             return Ok(MoveVerdict::NotFound);
@@ -352,6 +355,7 @@ impl Model {
                 && ids.contains(task.id.uuid())
                 // The model lists scheduled tasks only.
                 && selection.state.is_none_or(|state| state == PendingState::Scheduled)
+                && selection.choice.as_ref().is_none_or(|choice| is_chosen(choice, task))
                 && selection.topic.as_ref().is_none_or(|topic| *topic == task.topic)
                 && selection.submitted_by.as_ref().is_none_or(|name| {
                     task.actors.submitted.as_ref().is_some_and(|submitted| submitted.by == *name)
@@ -441,6 +445,36 @@ impl Model {
         })
     }
 
+    /// Returns a due time, unless it is too far ahead.
+    pub fn due_at(&self, due: Due) -> Result<Timestamp, Refusal> {
+        let now = Timestamp::from_millis(NOW_MILLIS);
+        let due_at = match due {
+            Due::At(at) => at,
+            Due::After(delay) => now.plus(delay),
+        };
+        if due_at.since(now) > DELAY_MAX {
+            return Err(Refusal::TooFar { delay_max: DELAY_MAX });
+        }
+        Ok(due_at)
+    }
+
+    pub fn move_all(&self, bulk: &BulkSelection, shift: Shift) -> Result<BulkDone, Unavailable> {
+        let selected = self.selected(&bulk.selection(), TaskState::Scheduled)?;
+        let is_selected =
+            |task: &&mut TaskView| selected.iter().any(|selected| selected.id == task.id);
+        if !bulk.is_dry_run {
+            let mut tasks = lock(&self.tasks);
+            for task in tasks.iter_mut().filter(is_selected) {
+                task.moved_to = Some(shift.of(task.due_at()));
+            }
+        }
+        Ok(BulkDone {
+            task_count: u64::try_from(selected.len()).unwrap_or(u64::MAX),
+            has_more: false,
+            searched_to: None,
+        })
+    }
+
     pub async fn cancel_all(&self, bulk: &BulkSelection) -> Result<BulkDone, Unavailable> {
         self.all(bulk, TaskState::Scheduled, TaskState::Cancelled)
     }
@@ -521,6 +555,16 @@ impl Model {
 
     pub fn is_draining(&self) -> bool {
         self.is_draining.load(Ordering::Relaxed)
+    }
+}
+
+fn is_chosen(choice: &Choice, task: &TaskView) -> bool {
+    let name = task.name.as_deref();
+    match choice {
+        Choice::Ids(ids) => ids.contains(&task.id),
+        Choice::Names(names) => names.iter().any(|one| name == Some(one.as_str())),
+        Choice::NamePrefix(prefix) => name.is_some_and(|name| name.starts_with(&**prefix)),
+        Choice::Key(key) => task.kept.as_ref().and_then(|kept| kept.key.as_deref()) == Some(&**key),
     }
 }
 

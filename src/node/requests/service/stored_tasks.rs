@@ -35,6 +35,12 @@ impl StoredTasks {
         self.look_up.task(id).await.map_err(|error| unavailable_of_look(&error))
     }
 
+    /// Returns the topic of a task that is to be moved.
+    pub async fn topic_of(&self, id: TaskId) -> Result<Option<TopicName>, Refusal> {
+        let found = self.look_up.task(id).await.map_err(|error| refusal_of_look(&error))?;
+        Ok(found.map(|task| task.topic))
+    }
+
     /// Returns the task of a name. An expired name has no task, unless its task is still pending.
     pub async fn by_name(
         &self,

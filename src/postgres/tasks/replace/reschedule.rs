@@ -122,7 +122,8 @@ where topic = $1 and name = $2 and id = $3";
 
 impl Replaces {
     /// Moves a task to another due time, unless it was claimed or a record of it may have been
-    /// sent. `first` is the id that its submitter knows.
+    /// sent. `first` is the id that its submitter knows. With `only`, the task is moved only while
+    /// it is this row.
     ///
     /// # Errors
     /// After [`PostgresError::Unanswered`] the move may or may not have taken effect. After any
@@ -130,10 +131,11 @@ impl Replaces {
     pub async fn reschedule(
         &self,
         first: TaskId,
+        only: Option<TaskId>,
         to: NewPlace,
     ) -> Result<Rescheduling, PostgresError> {
         let (Self { pool, retention }, what) = (self, "move a task to another due time");
-        pool.run(what, async |open| reschedule(open, first, to, *retention).await).await
+        pool.run(what, async |open| reschedule(open, (first, only), to, *retention).await).await
     }
 }
 
@@ -146,14 +148,18 @@ struct Seen {
 
 async fn reschedule(
     open: &mut PgConnection,
-    first: TaskId,
+    (first, only): (TaskId, Option<TaskId>),
     to: NewPlace,
     retention: Duration,
 ) -> Result<Rescheduling, sqlx::Error> {
     let mut transaction = open.begin().await?;
     let found = sqlx::query(FIND).bind(first.uuid()).fetch_one(&mut *transaction).await?;
     let row = found.try_get::<Option<Uuid>, _>("row_id")?.map_or(first, TaskId::from_uuid);
-    let moved = match see(&mut transaction, first, row).await? {
+    let seen = match only {
+        Some(only) if only != row => None,
+        _ => see(&mut transaction, first, row).await?,
+    };
+    let moved = match seen {
         Some(seen) => carry_out(&mut transaction, (first, row), &seen, (to, retention)).await?,
         None => None,
     };

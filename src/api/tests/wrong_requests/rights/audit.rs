@@ -124,6 +124,14 @@ async fn each_change_has_its_line_and_a_bulk_request_has_one() {
     assert!(first.is_string() && last.is_string() && first != last, "{line}");
     assert_eq!(line["denied"], serde_json::json!({ "secret": 1, "no-such-topic": 1 }));
 
+    let moved = r#"{"topic":"open","name_prefix":"n","due_from":"2026-02-01T00:00:00Z","to":0}"#;
+    let moved = moved.replace("\"to\":0", "\"to\":\"2026-01-15T00:00:00Z\"");
+    let line = audited.line_of(post("/v1/tasks/move", moved)).await.1.unwrap();
+    assert_eq!((&line["action"], &line["operation"]), (&"move".into(), &"moveTasks".into()));
+    assert_eq!(line["target"]["name_prefix"], "n", "{line}");
+    let keyed = format!(r#"{{"topic":"open","key":"{MARKER}","due_from":"2027-01-01T00:00:00Z"}}"#);
+    let line = audited.line_of(post("/v1/tasks/cancel", keyed)).await.1.unwrap();
+    assert_eq!(line["target"]["by_key"], true, "{line}");
     let selection = r#"{"topic":"open","due_from":"2026-01-01T00:00:00Z"}"#;
     let dry = selection.replace('}', r#","dry_run":true}"#);
     assert_eq!(audited.line_of(post("/v1/tasks/cancel", dry)).await, (200, None));

@@ -83,6 +83,26 @@ async fn many_tasks_are_cancelled_by_cancel_alone_and_counted_by_read_alone() {
         assert_eq!(world.ask(call(false)).await.status(), status, "{action}");
         assert_eq!(world.state().await == before, status != 200, "{action}");
     }
+    // A move needs both rights, and its dry run the right to read.
+    for (actions, dry_status, status) in [
+        (&[Action::Cancel, Action::Submit][..], 403, 200),
+        (&[Action::Read, Action::Cancel], 200, 403),
+        (&[Action::Read, Action::Submit], 200, 403),
+    ] {
+        let world = World::new(actions, "open");
+        world.task("open", "n").await;
+        let call = |is_dry_run: bool| {
+            let body = format!(
+                r#"{{"topic":"open","names":["n"],"to":"2026-02-01T00:00:00Z","dry_run":{is_dry_run}}}"#
+            );
+            post("/v1/tasks/move", body)
+        };
+        let before = world.state().await;
+        assert_eq!(world.ask(call(true)).await.status(), dry_status, "{actions:?}");
+        assert_eq!(world.state().await, before, "{actions:?}");
+        assert_eq!(world.ask(call(false)).await.status(), status, "{actions:?}");
+        assert_eq!(world.state().await == before, status != 200, "{actions:?}");
+    }
     for path in ["/v1/dead/redrive", "/v1/dead/drop"] {
         let world = World::new(&[Action::Read, Action::Cancel, Action::Submit], "dead");
         world.task("dead", "n").await;

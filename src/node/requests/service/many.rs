@@ -1,0 +1,148 @@
+//! The calls of the service for many tasks, and for dead letters.
+
+use super::Service;
+use crate::access::permit::{BulkPermit, CancelManyPermit, Drop, Grant, Move, Redrive};
+use crate::domain::{PrincipalName, TaskView, Timestamp};
+use crate::node::messages::permitted::TaskPermit;
+use crate::node::messages::{BulkDone, BulkRange, BulkSelection, Due, Refusal, Shift, Unavailable};
+use crate::node::requests::bulk::DeadLetterRight;
+use crate::postgres::lists::dead_letters::DeadLetterChange;
+
+impl Service {
+    // The futures of the calls for many tasks and for dead letters are on the heap, because callers
+    // keep them in futures of their own.
+
+    /// Cancels all selected tasks, up to a limit: those of a topic, of a submitter, or of both.
+    pub async fn cancel_all(
+        &self,
+        permit: &CancelManyPermit,
+        submitted_by: Option<PrincipalName>,
+        range: BulkRange,
+    ) -> Result<BulkDone, Unavailable> {
+        let bulk = &BulkSelection::to_cancel(permit, submitted_by, range);
+        answer_by_model!(self, model => model.cancel_all(bulk).await);
+        let parts = self.opened()?.takes_changes()?;
+        let done = Box::pin(parts.bulks.cancel_all(permit, bulk)).await;
+        log_bulk("cancelled", bulk, &done);
+        done
+    }
+
+    /// Returns the due time of tasks of the topic of `grant`, for a request that arrived at
+    /// `arrived_at`, unless it is too far ahead.
+    pub fn due_at(
+        &self,
+        grant: &Grant,
+        due: Due,
+        arrived_at: Option<Timestamp>,
+    ) -> Result<Timestamp, Refusal> {
+        answer_by_model!(self, model => model.due_at(due));
+        self.opened()?.submitter.due_at_of(Some(grant.topic()), due, arrived_at)
+    }
+
+    /// Moves all selected tasks of a topic, up to a limit.
+    pub async fn move_all(
+        &self,
+        permit: &BulkPermit<Move>,
+        range: BulkRange,
+        shift: Shift,
+    ) -> Result<BulkDone, Unavailable> {
+        let bulk = &BulkSelection::new(permit, range);
+        answer_by_model!(self, model => model.move_all(bulk, shift));
+        let parts = self.opened()?.takes_changes()?;
+        let done = Box::pin(parts.bulks.move_all(bulk, shift)).await;
+        log_bulk("moved", bulk, &done);
+        done
+    }
+
+    /// Redrives or drops all selected dead letters, up to a limit. The permit says which.
+    pub async fn change_all_dead<R: DeadLetterRight>(
+        &self,
+        permit: &BulkPermit<R>,
+        range: BulkRange,
+    ) -> Result<BulkDone, Unavailable> {
+        let bulk = &BulkSelection::new(permit, range);
+        answer_by_model!(self, model => model.change_all_dead(R::CHANGE, bulk).await);
+        let parts = self.opened()?.takes_changes()?;
+        let what = match R::CHANGE {
+            DeadLetterChange::Redrive => {
+                parts.submitter.look_for(&permit.principal().name, permit.topic()).await;
+                "put back"
+            }
+            DeadLetterChange::Drop => "dropped as dead letters",
+        };
+        let done = Box::pin(parts.bulks.change_all_dead(R::CHANGE, permit.topic(), bulk)).await;
+        log_bulk(what, bulk, &done);
+        done
+    }
+
+    /// Redrives a dead letter: its task is due now. Returns `None` when there is no such dead
+    /// letter.
+    pub async fn redrive(
+        &self,
+        permit: &TaskPermit<Redrive>,
+    ) -> Result<Option<TaskView>, Unavailable> {
+        let id = permit.id();
+        answer_by_model!(self, model => model.redrive(id).await);
+        let parts = self.opened()?.takes_changes()?;
+        if let Some(task) = parts.stored.by_id(id).await? {
+            parts.submitter.look_for(&permit.principal().name, &task.topic).await;
+        }
+        let task = Box::pin(parts.bulks.redrive(permit)).await?;
+        if task.is_some() {
+            let principal = &permit.principal().name;
+            tracing::info!(%id, %principal, "a dead letter was put back");
+        }
+        Ok(task)
+    }
+
+    /// Drops a dead letter, and returns it. Returns `None` when there is no such dead letter.
+    pub async fn drop_dead(
+        &self,
+        permit: &TaskPermit<Drop>,
+    ) -> Result<Option<TaskView>, Unavailable> {
+        let id = permit.id();
+        answer_by_model!(self, model => model.drop_dead(id).await);
+        let parts = self.opened()?.takes_changes()?;
+        let task = Box::pin(parts.bulks.drop_dead(permit)).await?;
+        if task.is_some() {
+            let principal = &permit.principal().name;
+            tracing::info!(%id, %principal, "a dead letter was dropped");
+        }
+        Ok(task)
+    }
+}
+
+/// Logs a call for many tasks, because it is an act of an operator.
+fn log_bulk(what: &str, bulk: &BulkSelection, done: &Result<BulkDone, Unavailable>) {
+    // Milliseconds since the epoch, as a request may give them.
+    let [due_from_ms, due_to_ms] =
+        [bulk.due_from, bulk.due_to].map(|time| time.map(Timestamp::as_millis));
+    let (topic, principal) = (bulk.topic_or_all(), &bulk.principal().name);
+    let submitted_by = bulk.submitted_by().map(PrincipalName::as_str);
+    match done {
+        _ if bulk.is_dry_run => {}
+        Ok(BulkDone { task_count, has_more, .. }) => {
+            tracing::info!(
+                %principal,
+                topic,
+                submitted_by,
+                due_from_ms,
+                due_to_ms,
+                task_count,
+                has_more,
+                "many tasks were {what}"
+            );
+        }
+        Err(unavailable) => {
+            tracing::info!(
+                %principal,
+                topic,
+                submitted_by,
+                due_from_ms,
+                due_to_ms,
+                ?unavailable,
+                "many tasks were to be {what}"
+            )
+        }
+    }
+}
