@@ -38,8 +38,8 @@ pub async fn run(command: args::ClientCommand) -> ExitCode {
     match command {
         args::ClientCommand::Submit(args) => Box::pin(submit(*args)).await,
         args::ClientCommand::Show(args) => show(args).await,
-        args::ClientCommand::Move(args) => move_tasks(args).await,
-        args::ClientCommand::Cancel(args) => cancel(args).await,
+        args::ClientCommand::Move(args) => move_tasks(*args).await,
+        args::ClientCommand::Cancel(args) => cancel(*args).await,
         args::ClientCommand::Finish(args) => {
             answer(&args.node, &args.task, "finish", outcome::of_finish(&args)).await
         }
@@ -49,7 +49,7 @@ pub async fn run(command: args::ClientCommand) -> ExitCode {
         args::ClientCommand::Extend(args) => {
             answer(&args.node, &args.task, "extend", outcome::of_extend(&args)).await
         }
-        args::ClientCommand::List(args) => list(args).await,
+        args::ClientCommand::List(args) => list(*args).await,
         args::ClientCommand::Dead(args) => dead(args).await,
         args::ClientCommand::Schedule(args) => Box::pin(schedule(args)).await,
         args::ClientCommand::Topic(args) => Box::pin(topic(args)).await,
@@ -110,18 +110,11 @@ async fn move_tasks(args: args::MoveArgs) -> ExitCode {
 
 async fn move_one(args: &args::MoveArgs) -> Result<NodeAnswer, Ending> {
     let body = draft::body_of_move(&args.due_at, &args.delay).map_err(Ending::usage)?;
-    ask(&args.node, |caller| {
-        match (&args.id, &args.topic, &args.name) {
-        (Some(id), ..) => caller.patch(&["v1", "tasks", &id.to_string()], body),
+    ask(&args.node, |caller| match (&args.id, &args.topic, &args.name) {
         (None, Some(topic), Some(name)) => {
             caller.patch(&["v1", "topics", topic, "tasks", name], body)
         }
-        (None, ..) => Err(Ending::usage(
-            "--due-at and --delay move one task: give its id, or --topic and --name; --by and --to \
-             move many tasks of a topic"
-                .to_owned(),
-        )),
-    }
+        (id, ..) => caller.patch(&["v1", "tasks", &id_text(*id)], body),
     })
     .await
 }

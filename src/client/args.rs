@@ -40,9 +40,9 @@ pub enum ClientCommand {
     /// Shows a task: its state, its receipt if it is published, and its attempts.
     Show(Show),
     /// Cancels a task and prints the verdict, or cancels all tasks of a topic.
-    Cancel(CancelArgs),
-    /// Moves a task to another due time. Its id and its name stay.
-    Move(MoveArgs),
+    Cancel(Box<CancelArgs>),
+    /// Moves a task to another due time, or many tasks of a topic. Their ids and names stay.
+    Move(Box<MoveArgs>),
     /// Finishes a task: its consumer has done the work, and no further attempt is made.
     Finish(FinishArgs),
     /// Fails an attempt of a task: the next attempt is due after the back-off.
@@ -50,7 +50,7 @@ pub enum ClientCommand {
     /// Extends the time to run of an attempt of a task.
     Extend(ExtendArgs),
     /// Lists pending tasks in order of due time.
-    List(ListArgs),
+    List(Box<ListArgs>),
     /// Lists, redrives or drops dead letters, the tasks that Punctual gave up on.
     Dead(DeadArgs),
     /// Creates, lists, pauses and deletes recurring schedules.
@@ -273,6 +273,7 @@ pub struct Show {
     group = which(&["id", "topic", "name"]),
     group = ArgGroup::new("new_due").args(["due_at", "delay", "by", "to"]).required(true),
     group = ArgGroup::new("many").args(["by", "to"]),
+    group = ArgGroup::new("of_topic").args(["name", "by", "to"]).multiple(true),
     after_help = EXIT_CODES,
     after_long_help = with_codes(manual::MOVE_EXAMPLES, EXIT_CODES)
 )]
@@ -282,7 +283,7 @@ pub struct MoveArgs {
     pub id: Option<TaskId>,
     /// The topic of the task, with --name. With --by or --to: all tasks of the topic that can still
     /// be moved.
-    #[arg(long, value_name = "TOPIC")]
+    #[arg(long, value_name = "TOPIC", requires = "of_topic")]
     pub topic: Option<String>,
     /// The task's name, with --topic.
     #[arg(

@@ -428,7 +428,7 @@ fn a_wrong_command_line_is_told_all_the_ways_that_are_right() {
             "punctual cancel",
             [
                 "<ID|--topic <TOPIC>|--name <NAME>|--submitted-by <PRINCIPAL>>",
-                "punctual cancel --topic <TOPIC> [--due-from",
+                "punctual cancel --topic <TOPIC> [--ids",
             ],
         ),
         (

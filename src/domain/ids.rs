@@ -17,6 +17,7 @@
 
 use std::fmt;
 use std::str::FromStr;
+use std::time::Duration;
 
 use az::SaturatingAs as _;
 use thiserror::Error;
@@ -72,6 +73,9 @@ fn parse(text: &str) -> Result<Uuid, IdError> {
     }
 }
 
+/// The time by which the row of a held task is put off: 7,922 years. Due times keep their order.
+pub const PUT_OFF: Duration = Duration::from_millis(250_000_000_000_000);
+
 /// Returns the lowest id of a millisecond, which is also the limit of a partition that starts
 /// there.
 pub fn floor_of(at: Timestamp) -> Uuid {
@@ -94,6 +98,11 @@ impl TaskId {
 
     pub fn due_at(self) -> Timestamp {
         Timestamp::from_millis(millis_of(self.0))
+    }
+
+    /// Returns the due time of the task whose row this is. A held task is due before its row.
+    pub fn due_at_unheld(self) -> Timestamp {
+        if IdRange::held().contains(self.0) { self.due_at().minus(PUT_OFF) } else { self.due_at() }
     }
 
     /// Returns the same id with a position in the order of submits. Among the tasks of the key due
@@ -171,6 +180,11 @@ impl IdRange {
     /// Returns the range of all ids due from `from` (inclusive) to `to` (exclusive).
     pub fn of_times(from: Timestamp, to: Timestamp) -> Self {
         Self { from: floor_of(from), to: floor_of(to) }
+    }
+
+    /// Returns the range of the rows of held tasks.
+    pub fn held() -> Self {
+        Self::of_times(Timestamp::EPOCH.plus(PUT_OFF), Timestamp::MAX)
     }
 
     /// Returns the narrowest range holding all of `ids`, or `None` when there are none.

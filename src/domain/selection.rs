@@ -3,7 +3,11 @@
 use uuid::Uuid;
 use xxhash_rust::xxh3::Xxh3;
 
+use super::ids::PUT_OFF;
 use super::{IdRange, PrincipalName, TaskId, TaskName, TaskView, Timestamp, TopicName, ids};
+
+/// The end of the year 9999, which is later than the row of any held task.
+const HELD_MAX: Timestamp = Timestamp::from_micros(253_402_300_799_999_000);
 
 /// Tasks selected by topic, due time, submitter, state and choice. For a follow-up, the due time of
 /// its row counts.
@@ -95,6 +99,19 @@ impl PendingState {
 }
 
 impl Selection {
+    /// Returns the ranges of the rows that the selected tasks may have: of tasks, and behind them of
+    /// held tasks, whose rows are put off.
+    pub fn rows(&self) -> [IdRange; 2] {
+        let (ids, held) = (self.ids(), IdRange::held());
+        let put_off = |at: Timestamp| ids::floor_of(at.plus(PUT_OFF).min(HELD_MAX));
+        let not_held = IdRange { from: ids.from, to: ids.to.min(held.from) };
+        let held = IdRange {
+            from: self.due_from.map_or(held.from, put_off),
+            to: self.due_to.map_or_else(Uuid::max, put_off),
+        };
+        [not_held, held]
+    }
+
     /// Returns the range of all ids that the selection can contain.
     pub fn ids(&self) -> IdRange {
         IdRange {
@@ -257,6 +274,22 @@ mod tests {
     #[test]
     fn without_bounds_all_ids_are_meant() {
         assert_eq!(Selection::default().ids(), IdRange { from: Uuid::nil(), to: Uuid::max() });
+    }
+
+    #[test]
+    fn the_rows_of_held_tasks_come_behind_all_others_in_the_same_range_of_due_times() {
+        let at = Timestamp::from_millis;
+        let [not_held, held] = Selection::default().rows();
+        assert_eq!((not_held.from, not_held.to), (Uuid::nil(), held.from));
+        assert_eq!(held.to, Uuid::max());
+        let range =
+            Selection { due_from: Some(at(5)), due_to: Some(at(9)), ..Selection::default() };
+        let [not_held, held] = range.rows();
+        assert_eq!(not_held, IdRange::of_times(at(5), at(9)));
+        assert_eq!(held, IdRange::of_times(at(5).plus(PUT_OFF), at(9).plus(PUT_OFF)));
+        let far = Selection { due_from: Some(at(253_402_300_799_999)), ..Selection::default() };
+        let [not_held, held] = far.rows();
+        assert!(not_held.is_empty() && !held.is_empty());
     }
 
     #[test]

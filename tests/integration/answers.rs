@@ -8,7 +8,7 @@ use std::time::Duration;
 use reqwest::Method;
 use serde_json::{Map, Value, json};
 
-use crate::support::{Answer, Api, Cluster, eventually_some};
+use crate::support::{Answer, Api, Cluster, eventually_some, now_ms};
 
 const DEADLINE: Duration = Duration::from_secs(120);
 
@@ -182,8 +182,8 @@ async fn of_many(api: &Api, topic: &str, seen: &mut Seen) {
     seen.answer("countTasks", 200, &api.get(&format!("/v1/tasks/counts?topic={topic}")).await);
     let range = json!({ "topic": topic, "dry_run": true });
     seen.answer("cancelTasks", 200, &api.post("/v1/tasks/cancel", range.to_string()).await);
-    let range =
-        json!({ "topic": topic, "names": ["n"], "to": 4_000_000_000_000_i64, "dry_run": true });
+    let later = now_ms() + 1000 * 86_400_000;
+    let range = json!({ "topic": topic, "due_to": later, "to": later, "dry_run": true });
     seen.answer("moveTasks", 200, &api.post("/v1/tasks/move", range.to_string()).await);
 }
 

@@ -98,6 +98,10 @@ async fn a_dead_letter_is_listed_put_back_and_published_and_its_history_is_right
         "{listed:?}"
     );
     assert_eq!(api.get("/v1/dead?topic=other").await.json()["tasks"], json!([]));
+    let topics = api.look("/v1/topics").await.json();
+    assert_eq!(topics["topics"], json!([{ "topic": topic, "revision": 0 }]), "dead letters alone");
+    let behind = api.look(&format!("/v1/topics?after={topic}")).await.json();
+    assert_eq!(behind["topics"], json!([]));
     assert_eq!(api.task(ids[0]).await.shown["died_at"], listed[0]["died_at"]);
     // A redrive while the reason lasts makes another dead letter. After the reason is gone, the
     // record arrives.

@@ -5,6 +5,7 @@ use std::time::Duration;
 use reqwest::Method;
 use serde_json::{Value, json};
 
+use crate::support::api::Task;
 use crate::support::node::program;
 use crate::support::wait::throughout;
 use crate::support::{Api, Cluster, Ledger, NONE, Record, Wishes, eventually, now_ms};
@@ -217,8 +218,38 @@ async fn a_long_pause_keeps_no_leaves_and_its_tasks_are_found_as_before() {
     assert_eq!(listed["tasks"].as_array().map(Vec::len), Some(30), "{listed}");
     let shown = api.look(&format!("/v1/topics/{topic}")).await.json();
     assert_eq!(shown["pending"], json!({ "count": 30, "exact": true }), "{shown}");
+    // Ranges of due times meet them, page by page, and behind all other tasks.
+    let later = json!({ "topic": topic, "due_at": begin + 86_400_000, "payload_text": "later" });
+    let later = api.submit(&later).await.id;
+    let (from, to) = (begin + 500, begin + 500 + 6 * 500);
+    let range = async |limit: usize, ends: &str| {
+        let (mut ids, mut cursor) = (Vec::new(), String::new());
+        loop {
+            let path = format!("/v1/tasks?topic={topic}&limit={limit}{ends}{cursor}");
+            let page = api.look(&path).await.json();
+            let tasks = page["tasks"].as_array().unwrap();
+            ids.extend(tasks.iter().map(|task| task["id"].as_str().unwrap().to_owned()));
+            match page["cursor"].as_str() {
+                Some(next) => cursor = format!("&cursor={next}"),
+                None => return ids,
+            }
+        }
+    };
+    let ids = |tasks: &[Task]| tasks.iter().map(|task| task.id.to_string()).collect::<Vec<_>>();
+    for limit in [1, 3, 100] {
+        let ends = format!("&due_from={from}&due_to={to}");
+        assert_eq!(range(limit, &ends).await, ids(&accepted[..6]));
+        let ends = format!("&due_from={}", begin + 500 + 28 * 500);
+        let wanted = [vec![later.to_string()], ids(&accepted[28..])].concat();
+        assert_eq!(range(limit, &ends).await, wanted);
+        assert_eq!(range(limit, "&name_prefix=n1&due_to=1893456000000").await.len(), 5);
+    }
+    assert_eq!(api.verdict(later).await, "cancelled");
+    let first = json!({ "topic": topic, "due_to": begin + 500 + 3 * 500 });
+    let cancelled = api.post("/v1/tasks/cancel", first.to_string()).await.json();
+    assert_eq!((&cancelled["cancelled"], &cancelled["more"]), (&json!(3), &json!(false)));
     for task in &accepted[..3] {
-        assert_eq!(api.verdict(task.id).await, "cancelled");
+        assert_eq!(api.task(task.id).await.state, "cancelled");
     }
     // A name keeps its meaning.
     let again = api.post("/v1/tasks", tasks[4].to_string()).await;

@@ -108,8 +108,12 @@ async fn a_choice_lists_and_cancels_its_own_tasks_and_no_others() {
             assert_eq!(set(&found), set(wanted), "{query}");
         }
         let due_to = now_ms() + 12 * HOUR_MS;
-        let near = listed(api, &format!("topic={topic}&name_prefix=a&due_to={due_to}"), limit);
-        assert_eq!(near.await, [first, next], "in the order of their due times");
+        let near = format!("topic={topic}&name_prefix=a&due_to={due_to}");
+        assert_eq!(
+            listed(api, &near, limit).await,
+            [first, next],
+            "in the order of their due times"
+        );
     }
     for wrong in ["ids=a", "key=a&names=b", "name_prefix="] {
         assert_eq!(api.look(&format!("/v1/tasks?topic={topic}&{wrong}")).await.status, 400);

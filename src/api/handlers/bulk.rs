@@ -302,7 +302,7 @@ async fn change_many(
 /// topic that the caller may not see. Such a caller gets the beginning of its minute.
 fn searched_to(guard: &Guard, cursor: Cursor) -> Rfc3339 {
     const MINUTE_MILLIS: i64 = 60_000;
-    let exact = TaskId::from_uuid(cursor.after).due_at();
+    let exact = TaskId::from_uuid(cursor.after).due_at_unheld();
     if guard.reads_everywhere() {
         return Rfc3339(exact);
     }

@@ -19,7 +19,7 @@ pub struct TopicArgs {
 
 #[derive(Subcommand, Clone, Debug)]
 pub enum TopicCommand {
-    /// Lists topics with pending tasks, a policy or a pause.
+    /// Lists topics with pending tasks, dead letters, a policy or a pause.
     List(TopicList),
     /// Shows a topic: its policy, its pause and its tasks.
     Show(TopicOne),

@@ -235,7 +235,8 @@ impl Bulks {
     /// Moves a listed task while it is the row of the list. Returns false when it is not any more,
     /// may have been sent, or is due at its new time already.
     async fn move_one(&self, task: &ListedTask, shift: Shift) -> Result<bool, PostgresError> {
-        let (former, due_at) = (task.row.due_at(), shift.of(task.row.due_at()));
+        let former = task.row.due_at_unheld();
+        let due_at = shift.of(former);
         // A task that was moved to a time of the past is due at the time of its move.
         if (due_at..=due_at.max(self.shared.now())).contains(&former) {
             return Ok(false);

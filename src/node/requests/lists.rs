@@ -56,6 +56,14 @@ impl Lists {
         Ok(Page { tasks: page.tasks.into_iter().map(|task| task.view).collect(), next: page.next })
     }
 
+    /// Returns the topics behind `after` that have dead letters, in the order of their names.
+    pub async fn dead_topics(
+        &self,
+        after: Option<&TopicName>,
+    ) -> Result<Vec<TopicName>, Unavailable> {
+        self.dead_letters.topics(after).await.map_err(|error| unavailable_of_look(&error))
+    }
+
     /// Returns whether any pending task or dead letter is for `topic`. `searched` is a list without
     /// the topic. `None`: a limited search did not reach its end, or failed.
     pub async fn have_topic(&self, topic: &TopicName, searched: Option<List>) -> Option<bool> {

@@ -446,8 +446,8 @@ impl Service {
         })
     }
 
-    /// Lists topics that have pending tasks, a policy or a pause, in the order of their names: at
-    /// most `limit`, after a name.
+    /// Lists topics that have pending tasks, dead letters, a policy or a pause, in the order of their
+    /// names: at most `limit`, after a name.
     pub async fn topics(
         &self,
         permit: &ListPermit,
@@ -458,12 +458,17 @@ impl Service {
         let parts = self.opened()?;
         let counts = Box::pin(parts.lists.counts(permit, None)).await?;
         let stored = parts.topics.all().await?;
+        let dead = parts.lists.dead_topics(after).await?;
         let mut topics: BTreeMap<TopicName, TopicView> = BTreeMap::new();
         let counted = counts.topics.into_iter().map(|(topic, figure)| {
             let stored = StoredTopic::plain(topic.clone());
             (topic, TopicView { pending: Some(figure), ..stored.into() })
         });
         topics.extend(counted);
+        for topic in dead.into_iter().filter(|topic| permit.covers(topic)) {
+            let stored = StoredTopic::plain(topic.clone());
+            topics.entry(topic).or_insert_with(|| stored.into());
+        }
         for stored in stored.into_iter().filter(|stored| permit.covers(&stored.topic)) {
             let pending = topics.get(&stored.topic).and_then(|topic| topic.pending);
             topics.insert(stored.topic.clone(), TopicView { pending, ..stored.into() });

@@ -17,7 +17,7 @@ use crate::domain::{IdRange, Monotonic, Timestamp};
 use crate::error_chain::chain;
 use crate::node::shared::NodeShared;
 use crate::postgres::topics::Topics;
-use crate::postgres::topics::held::{HeldTasks, held_ids};
+use crate::postgres::topics::held::HeldTasks;
 use crate::postgres::{PostgresError, PostgresSettings};
 use crate::shutdown::TaskFailure;
 
@@ -143,7 +143,7 @@ impl PolicyKeeper {
         if self.released_to.is_none() && self.is_release_due {
             self.is_release_due = false;
             self.release_at = at.plus(RELEASE_INTERVAL);
-            self.released_to = Some(held_ids().from);
+            self.released_to = Some(IdRange::held().from);
         }
         let until = clock::monotonic().plus(TURN_MAX);
         while let Some(last) = self.released_to {

@@ -207,6 +207,18 @@ from put)"
 const REDRIVE_MANY: &str =
     concat!(redrive!("dead letters", "$6", "$7", next_few!()), "(select id, next_id from put)");
 
+/// Each topic is one step along the index.
+const TOPICS: &str = "-- topics of dead letters
+with recursive t (topic) as (
+  (select topic from dead_letter where $1::text is null or topic > $1 order by topic limit 1)
+  union all
+  select (select d.topic from dead_letter d where d.topic > t.topic order by d.topic limit 1)
+  from t where t.topic is not null
+)
+select topic from t where topic is not null limit $2";
+/// Maximum number of topics that a list of topics takes from here.
+const TOPICS_MAX: i64 = 10_000;
+
 /// Works on dead letters, over a few connections of its own.
 #[derive(Debug)]
 pub struct DeadLetters {
@@ -275,6 +287,17 @@ impl DeadLetters {
         let next =
             tasks.last().filter(|_last| has_more).map(|last| Cursor { after: last.id.uuid() });
         Ok(Page { tasks, next })
+    }
+
+    /// Returns the topics behind `after` that have dead letters, in the order of their names.
+    pub async fn topics(&self, after: Option<&TopicName>) -> Result<Vec<TopicName>, PostgresError> {
+        let after = after.map(TopicName::as_str);
+        let statement = async |open: &mut PgConnection| {
+            let topics: Vec<String> =
+                sqlx::query_scalar(TOPICS).bind(after).bind(TOPICS_MAX).fetch_all(open).await?;
+            Ok(topics.iter().map(|topic| TopicName::stored(topic)).collect())
+        };
+        self.pool.run("list the topics of dead letters", statement).await
     }
 
     /// Drops a dead letter and returns it. `by` is the caller, also below.

@@ -123,7 +123,7 @@ impl Listing {
                 // well.
                 let mut snapshot =
                     open.begin_with("begin isolation level repeatable read, read only").await?;
-                let mut walk = Walk::new(self, selection, from, (limit, looked_max));
+                let mut walk = Walk::new(self, selection, (limit, looked_max));
                 if let Some(name) = &selection.submitted_by {
                     walk.submitter = sqlx::query_scalar(FIND)
                         .bind(name.as_str())
@@ -134,9 +134,11 @@ impl Listing {
                         return Ok(walk.page);
                     }
                 }
-                let page = walk.run(&mut snapshot).await?;
+                for range in selection.rows() {
+                    walk.run(&mut snapshot, range, from).await?;
+                }
                 snapshot.rollback().await?;
-                Ok(page)
+                Ok(walk.page)
             };
             match self.pool.run("list pending tasks", reading).await {
                 Err(error) if tries < TRIES_MAX && error.code().as_deref() == Some("42P01") => {
@@ -184,12 +186,8 @@ impl<'a> Walk<'a> {
     fn new(
         listing: &'a Listing,
         selection: &'a Selection,
-        from: Option<Cursor>,
         (limit, looked_max): (usize, u64),
     ) -> Self {
-        let range = selection.ids();
-        let after =
-            from.map_or_else(|| before(range.from), |from| from.after.max(before(range.from)));
         let topic = selection.topic.as_ref().map(TopicName::as_str);
         let key = match &selection.choice {
             Some(Choice::Key(key)) => Some(key.as_ref()),
@@ -208,7 +206,7 @@ impl<'a> Walk<'a> {
             key,
             submitter: None,
             state: selection.state,
-            rest: IdRange { from: after, to: range.to },
+            rest: IdRange { from: Uuid::nil(), to: Uuid::nil() },
             limit,
             looked_max,
             page: TaskPage { tasks: Vec::new(), next: None, looked: 0 },
@@ -217,12 +215,31 @@ impl<'a> Walk<'a> {
         }
     }
 
-    async fn run(mut self, open: &mut PgConnection) -> Result<TaskPage, sqlx::Error> {
+    /// Adds the tasks whose rows are in `range` and behind `from` to the page, unless the page has
+    /// its end already.
+    async fn run(
+        &mut self,
+        open: &mut PgConnection,
+        range: IdRange,
+        from: Option<Cursor>,
+    ) -> Result<(), sqlx::Error> {
+        let after =
+            from.map_or_else(|| before(range.from), |from| from.after.max(before(range.from)));
+        self.rest = IdRange { from: after, to: range.to };
+        if self.page.next.is_some() || self.rest.from >= before(self.rest.to) {
+            return Ok(());
+        }
+        if self.is_full() {
+            // Only held tasks are left, and mostly there are none.
+            self.page.next = is_far_row_in(open, self.rest).await?.then_some(Cursor { after });
+            return Ok(());
+        }
+        (self.share, self.is_in_hotspot) = (0, false);
         let leaves = leaves(open, &self.listing.rules, self.rest).await?;
         let mut leaves = leaves.as_slice();
         let mut leaf_count = 1;
         while self.rest.from < before(self.rest.to) {
-            if self.page.tasks.len() >= self.limit || self.page.looked >= self.looked_max {
+            if self.is_full() {
                 self.page.next = Some(Cursor { after: self.rest.from });
                 break;
             }
@@ -257,7 +274,11 @@ impl<'a> Walk<'a> {
                 }
             }
         }
-        Ok(self.page)
+        Ok(())
+    }
+
+    fn is_full(&self) -> bool {
+        self.page.tasks.len() >= self.limit || self.page.looked >= self.looked_max
     }
 
     /// Widens the share for the next look. The first look should be enough. When it is not, few
@@ -311,6 +332,13 @@ impl<'a> Walk<'a> {
             rows.iter().map(listed_of).filter_map(Result::transpose).collect::<Result<_, _>>()?;
         Ok(PageRows { bound, looked: u64::try_from(looked).unwrap_or(0), tasks })
     }
+}
+
+/// Returns true when the far table has a row in `range`, whose lower end is exclusive.
+async fn is_far_row_in(open: &mut PgConnection, range: IdRange) -> Result<bool, sqlx::Error> {
+    let text = "-- is a far row in a range
+        select exists (select from task_far where id > $1 and id < $2)";
+    sqlx::query_scalar(text).bind(range.from).bind(range.to).fetch_one(open).await
 }
 
 /// Returns the leaves with rows that may lie in `range`, in order. Finds them by their names, not

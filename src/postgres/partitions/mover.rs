@@ -14,7 +14,6 @@ use crate::domain::IdRange;
 use crate::error_chain::chain;
 use crate::failpoint::{Failpoint, reach};
 use crate::postgres::connection::ConnectionPurpose;
-use crate::postgres::topics::held::held_ids;
 use crate::postgres::{Connection, PostgresError, PostgresSettings};
 
 const PURPOSE: ConnectionPurpose = ConnectionPurpose {
@@ -148,7 +147,7 @@ impl Mover {
                 from (select count(*) as counted from (select from task_far where id < $2 limit $1 + 1) x) c",
             )
             .bind(COUNT_MAX)
-            .bind(held_ids().from)
+            .bind(IdRange::held().from)
             .fetch_one(open)
             .await
         };

@@ -16,7 +16,8 @@ use sqlx::postgres::PgConnection;
 use sqlx::{Connection as _, Row as _};
 use uuid::Uuid;
 
-use crate::domain::{IdRange, Timestamp};
+use crate::domain::IdRange;
+use crate::domain::ids::PUT_OFF;
 use crate::postgres::connection::ConnectionPurpose;
 use crate::postgres::{Connection, PostgresError, PostgresSettings};
 
@@ -29,14 +30,6 @@ const PURPOSE: ConnectionPurpose = ConnectionPurpose {
 };
 /// Maximum number of rows that one statement moves.
 const ROWS_MAX: i64 = 1000;
-
-/// The time by which a held task is put off: 7,922 years. Due times keep their order.
-const PUT_OFF: Duration = Duration::from_millis(250_000_000_000_000);
-
-/// Returns the ids of held tasks.
-pub fn held_ids() -> IdRange {
-    IdRange::of_times(Timestamp::EPOCH.plus(PUT_OFF), Timestamp::MAX)
-}
 
 /// Moves rows. Each part depends on the deleted rows. A task without an entry in `task_follow` was
 /// never sent. A row that another transaction has locked is left for the next round.
@@ -147,7 +140,7 @@ impl HeldTasks {
 
     /// Releases held tasks behind `after` whose topics are not paused. Looks at 1,000 at most.
     pub async fn release(&mut self, after: Uuid) -> Result<Released, PostgresError> {
-        let end = held_ids().to;
+        let end = IdRange::held().to;
         let statement = async |open: &mut PgConnection| {
             let mut transaction = open.begin().await?;
             let row = sqlx::query(RELEASE)
@@ -182,15 +175,16 @@ impl HeldTasks {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::{Shard, TaskId};
+    use crate::domain::{Shard, TaskId, Timestamp};
 
     #[test]
     fn held_tasks_are_behind_every_task_that_can_be_due() {
         let year_9000 = Timestamp::from_millis(221_845_392_000_000);
         let last = TaskId::new(year_9000, Shard::new(4095), u64::MAX);
-        assert!(!held_ids().contains(last.uuid()));
+        assert!(!IdRange::held().contains(last.uuid()));
         let overdue = Timestamp::from_millis(1_767_225_600_000);
         let held = TaskId::new(overdue.plus(PUT_OFF), Shard::new(0), 0);
-        assert!(held_ids().contains(held.uuid()));
+        assert!(IdRange::held().contains(held.uuid()));
+        assert_eq!([last, held].map(TaskId::due_at_unheld), [year_9000, overdue]);
     }
 }

@@ -37,9 +37,9 @@ pub const LIST: Operation = Operation {
     tag: Tag::Topics,
     access: Access::OnTopicOrAll(Action::Read),
     summary: "List topics",
-    description: "Topics with pending tasks, a policy or a pause, in the order of their names. \
-                  Repeat with `after` set to `next_after` until that is null. Where the counts are \
-                  estimates, a topic with few tasks may be missing.",
+    description: "Topics with pending tasks, dead letters, a policy or a pause, in the order of \
+                  their names. Repeat with `after` set to `next_after` until that is null. Where \
+                  the counts are estimates, a topic with few pending tasks may be missing.",
     parameters: &[Parameter::query("after", "Begin after this topic.", "TopicName"), LIMIT],
     body: None,
     answers: &[OperationAnswer::json(StatusCode::OK, "Topics", "A page of topics.")],

@@ -32,24 +32,28 @@ macro_rules! rows_of {
         concat!(
             "-- current rows of chosen tasks
 select e.id as first_id, coalesce(f.row_id, e.row_id) as row_id
-from (",
+from ",
             $entries,
-            ") e
+            " e
 left join task_follow f on f.first_id = e.id"
         )
     };
 }
 
-const OF_IDS: &str = rows_of!("select w.id, w.id as row_id from unnest($1::uuid[]) as w (id)");
+const OF_IDS: &str = rows_of!("(select w.id, w.id as row_id from unnest($1::uuid[]) as w (id))");
 const OF_NAMES: &str = rows_of!(
-    "select n.id, n.row_id from unnest($2::text[]) as w (name)
-  join task_name n on n.topic = $1 and n.name = w.name"
+    "(
+  select n.id, n.row_id from unnest($2::text[]) as w (name)
+  join task_name n on n.topic = $1 and n.name = w.name
+)"
 );
 /// Names are compared by their bytes, so the names with a prefix are a range of the key.
 const OF_PREFIX: &str = rows_of!(
-    "select id, row_id from task_name
+    "(
+  select id, row_id from task_name
   where topic = $1 and name >= $2 and ($3::text is null or name < $3)
-  order by topic, name limit $4"
+  order by topic, name limit $4
+)"
 );
 
 const TASKS: &str = concat!(
@@ -125,8 +129,8 @@ async fn page_of(
         return Ok(Selected::TooManyNames);
     };
     page.looked = u64::try_from(rows.len()).unwrap_or(u64::MAX);
-    let range = selection.ids().behind(from);
-    rows.retain(|(row, _first)| range.contains(row.uuid()));
+    let ranges = selection.rows().map(|range| range.behind(from));
+    rows.retain(|(row, _first)| ranges.iter().any(|range| range.contains(row.uuid())));
     rows.sort_unstable();
     let firsts: HashMap<TaskId, TaskId> = rows.iter().copied().collect();
     rows.dedup();
