@@ -1,5 +1,6 @@
 # shellcheck shell=bash
-# Kafka: one process, broker and controller (KRaft), from Maven Central's jars.
+# Kafka: one process, broker and controller (KRaft), from Maven Central's jars. With
+# --three-brokers three of them, the services kafka, kafka2 and kafka3.
 # STACK_KAFKA_HEAP: heap size, 1g by default, as Kafka's own scripts have it.
 
 KAFKA_VERSION=4.3.1
@@ -46,32 +47,56 @@ kafka_install() {
 
 # --- made once, started often -------------------------------------------------------------------
 
-kafka_mark() { printf '%s' "-Dpunctual.stack=$STACK/kafka"; }
-kafka_leftovers() { return 1; }
+broker_mark() { printf '%s' "-Dpunctual.stack=$STACK/$1"; }
 
-kafka_prepare() {
-  mkdir -p "$STACK/kafka" "$STACK/logs"
-  kafka_log4j >"$STACK/kafka/log4j2.properties"
-  [[ -d $STACK/kafka/data ]] || kafka_format
-  kafka_properties "$STACK/kafka/data" >"$STACK/kafka/server.properties"
+broker_prepare() { # SERVICE
+  mkdir -p "$STACK/$1" "$STACK/logs"
+  kafka_log4j >"$STACK/$1/log4j2.properties"
+  [[ -d $STACK/$1/data ]] || broker_format "$1"
+  broker_properties "$1" "$STACK/$1/data" >"$STACK/$1/server.properties"
 }
 
 # Created under another name and then renamed, so that an interrupted attempt does not look
 # complete.
-kafka_format() {
-  local new=$STACK/kafka/data.new id users
+broker_format() { # SERVICE
+  local new=$STACK/$1/data.new log=$STACK/logs/$1-format.log users
   rm -rf "$new"
-  kafka_properties "$new" >"$STACK/kafka/format.properties"
-  id=$(head -c 16 /dev/urandom | base64 | tr '+/' 'ab' | tr -d '=') # a Kafka uuid: 22 characters
+  broker_properties "$1" "$new" >"$STACK/$1/format.properties"
   mapfile -t users < <(tls_kafka_users)
   # Eligible leader replicas are off: if the only broker crashes while a topic wants two replicas in
   # sync, the topic would be without a leader for good.
-  kafka_tool kafka.tools.StorageTool format -t "$id" -c "$STACK/kafka/format.properties" \
-    --feature eligible.leader.replicas.version=0 "${users[@]}" \
-    >"$STACK/logs/kafka-format.log" 2>&1 ||
-    die "kafka: format failed: $(tail -n 3 "$STACK/logs/kafka-format.log")"
-  mv "$new" "$STACK/kafka/data"
+  kafka_tool kafka.tools.StorageTool format -t "$(cat "$STACK/cluster-id")" -c "$STACK/$1/format.properties" \
+    --feature eligible.leader.replicas.version=0 "${users[@]}" >"$log" 2>&1 ||
+    die "$1: format failed: $(tail -n 3 "$log")"
+  mv "$new" "$STACK/$1/data"
 }
+
+# A Kafka uuid: 22 characters. Made before the brokers, which share it.
+kafka_cluster_id() {
+  [[ -s $STACK/cluster-id ]] ||
+    head -c 16 /dev/urandom | base64 | tr '+/' 'ab' | tr -d '=' >"$STACK/cluster-id"
+}
+
+is_three() { [[ -e $STACK/three-brokers ]]; }
+brokers() { if is_three; then printf '%s\n' kafka kafka2 kafka3; else say kafka; fi; }
+broker_number() { if [[ $1 == kafka ]]; then say 1; else say "${1#kafka}"; fi; }
+
+# Prints the address of each broker, separated by commas.
+kafka_addresses() {
+  local broker list=''
+  for broker in $(brokers); do list+=,$(address_of "$broker"); done
+  printf '%s' "${list#,}"
+}
+
+kafka_voters() {
+  local broker list=''
+  for broker in $(brokers); do list+=",$(broker_number "$broker")@127.0.0.1:$(port_of "$broker" 1)"; done
+  printf '%s' "${list#,}"
+}
+
+# Prints how many replicas internal topics have, and how many of them must be in sync.
+kafka_copies() { if is_three; then say 3; else say 1; fi; }
+kafka_in_sync() { if is_three; then say 2; else say 1; fi; }
 
 # Stacks of tests are there to be crashed; the shared ones have Kafka's default.
 kafka_session_ms() {
@@ -81,17 +106,17 @@ kafka_session_ms() {
   esac
 }
 
-kafka_properties() { # DATA-FOLDER
+broker_properties() { # SERVICE DATA-FOLDER
   cat <<END
 # Written by scripts/stack at each start.
 process.roles=broker,controller
-node.id=1
-controller.quorum.voters=1@127.0.0.1:$(port_of kafka 1)
-listeners=PLAINTEXT://$(address_of kafka),CONTROLLER://127.0.0.1:$(port_of kafka 1)$(kafka_ways kafka_listener_of)$(tls_kafka_listeners)
-advertised.listeners=PLAINTEXT://$(address_of kafka)$(kafka_ways kafka_way_of)$(tls_kafka_listeners)
+node.id=$(broker_number "$1")
+controller.quorum.voters=$(kafka_voters)
+listeners=PLAINTEXT://$(address_of "$1"),CONTROLLER://127.0.0.1:$(port_of "$1" 1)$(kafka_ways kafka_listener_of)$(tls_kafka_listeners)
+advertised.listeners=PLAINTEXT://$(address_of "$1")$(kafka_ways kafka_way_of)$(tls_kafka_listeners)
 controller.listener.names=CONTROLLER
 listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT$(kafka_way_protocols)$(tls_kafka_protocols)
-log.dirs=$1
+log.dirs=$2
 
 # After a crash the controller refuses the broker until the old session has expired. A machine that
 # stalls for longer costs the only broker its session, and all partitions their leader.
@@ -105,15 +130,16 @@ delete.topic.enable=true
 # The tests delete topics of gigabytes. By default their files stay for a minute.
 log.segment.delete.delay.ms=5000
 
-# One broker, and few internal partitions, because a first consumer waits for them.
-default.replication.factor=1
-offsets.topic.replication.factor=1
+# Few internal partitions, because a first consumer waits for them.
+default.replication.factor=$(kafka_copies)
+min.insync.replicas=$(kafka_in_sync)
+offsets.topic.replication.factor=$(kafka_copies)
 offsets.topic.num.partitions=4
-transaction.state.log.replication.factor=1
-transaction.state.log.min.isr=1
+transaction.state.log.replication.factor=$(kafka_copies)
+transaction.state.log.min.isr=$(kafka_in_sync)
 transaction.state.log.num.partitions=4
-share.coordinator.state.topic.replication.factor=1
-share.coordinator.state.topic.min.isr=1
+share.coordinator.state.topic.replication.factor=$(kafka_copies)
+share.coordinator.state.topic.min.isr=$(kafka_in_sync)
 group.initial.rebalance.delay.ms=0
 $(kafka_quota_windows)
 $(kafka_authorizer)
@@ -126,9 +152,10 @@ END
 kafka_quota_windows() { ! is_breakable || say "quota.window.num=3"; }
 
 # Tests withdraw rights on a topic. Without a rule on the topic, everyone has all rights. Benchmarks
-# check no rights.
+# check no rights. Nor do three brokers: their controllers would refuse each other before they have
+# the rules.
 kafka_authorizer() {
-  [[ $STACK != */bench ]] || return 0
+  if [[ $STACK == */bench ]] || is_three; then return 0; fi
   say "authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer"
   say "allow.everyone.if.no.acl.found=true"
 }
@@ -162,22 +189,45 @@ kafka_jvm() {
 }
 
 # A broker without memory may go on without some of its threads, so it had better end, and say so.
-kafka_spawn() {
+broker_spawn() { # SERVICE
   local jvm
   mapfile -t jvm < <(kafka_jvm)
-  spawn kafka java "-Xmx${STACK_KAFKA_HEAP:-1g}" -XX:+ExitOnOutOfMemoryError "${jvm[@]}" -XX:-UsePerfData -Djava.awt.headless=true "$(kafka_mark)" \
-    -Dlog4j2.configurationFile="$STACK/kafka/log4j2.properties" \
-    -cp "$(kafka_jars)/*" kafka.Kafka "$STACK/kafka/server.properties"
+  spawn "$1" java "-Xmx${STACK_KAFKA_HEAP:-1g}" -XX:+ExitOnOutOfMemoryError "${jvm[@]}" -XX:-UsePerfData -Djava.awt.headless=true "$(broker_mark "$1")" \
+    -Dlog4j2.configurationFile="$STACK/$1/log4j2.properties" \
+    -cp "$(kafka_jars)/*" kafka.Kafka "$STACK/$1/server.properties"
 }
 
 # The broker logs this line after the controller has accepted it.
-kafka_ready() {
-  grep -q 'Kafka Server started' "$(log_file kafka)" && answers "$(port_of kafka)"
-}
+broker_ready() { grep -q 'Kafka Server started' "$(log_file "$1")" && answers "$(port_of "$1")"; } # SERVICE
 
+# --- the three services, of which a stack without --three-brokers has the first ------------------
+
+kafka_mark() { broker_mark kafka; }
+kafka_leftovers() { return 1; }
+kafka_prepare() { broker_prepare kafka; }
+kafka_spawn() { broker_spawn kafka; }
+kafka_ready() { broker_ready kafka; }
 kafka_stop() { signal kafka TERM 60; }
 kafka_kill() { signal kafka KILL 20; }
 kafka_purge() { :; }
+
+kafka2_mark() { broker_mark kafka2; }
+kafka2_leftovers() { return 1; }
+kafka2_prepare() { broker_prepare kafka2; }
+kafka2_spawn() { broker_spawn kafka2; }
+kafka2_ready() { broker_ready kafka2; }
+kafka2_stop() { signal kafka2 TERM 60; }
+kafka2_kill() { signal kafka2 KILL 20; }
+kafka2_purge() { :; }
+
+kafka3_mark() { broker_mark kafka3; }
+kafka3_leftovers() { return 1; }
+kafka3_prepare() { broker_prepare kafka3; }
+kafka3_spawn() { broker_spawn kafka3; }
+kafka3_ready() { broker_ready kafka3; }
+kafka3_stop() { signal kafka3 TERM 60; }
+kafka3_kill() { signal kafka3 KILL 20; }
+kafka3_purge() { :; }
 
 # --- a replica that is away -----------------------------------------------------------------------
 

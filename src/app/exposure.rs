@@ -29,15 +29,17 @@ pub fn of_postgres(flag: &'static str, url: &Secret, may_be_plain: bool) -> Vec<
     let problem = |text| vec![SettingProblem { flag, text }];
     match PostgresSettings::new(url.expose()) {
         Err(text) => problem(text),
-        Ok(postgres) => match postgres.unverified_host() {
-            Some(host) if !is_local(&host) && !may_be_plain => problem(format!(
-                "others on the network can read the connection to {host}, or answer in its place \
-                 and get the password: add sslmode=verify-full (and sslrootcert) to the URL, or \
-                 accept the risk with --postgres-plaintext, which --require-tls excludes \
-                 (docs/operate/postgres.md)"
-            )),
-            _ => Vec::new(),
-        },
+        Ok(postgres) => {
+            match postgres.unverified_hosts().into_iter().find(|host| !is_local(host)) {
+                Some(host) if !may_be_plain => problem(format!(
+                    "others on the network can read the connection to {host}, or answer in its \
+                     place and get the password: add sslmode=verify-full (and sslrootcert) to the \
+                     URL, or accept the risk with --postgres-plaintext, which --require-tls \
+                     excludes (docs/operate/postgres.md)"
+                )),
+                _ => Vec::new(),
+            }
+        }
     }
 }
 

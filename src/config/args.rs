@@ -180,6 +180,8 @@ pub(super) struct Database {
     /// The database with the tasks: postgres://user:password@host:port/database. Required, here or
     /// in a file.
     ///
+    /// Several hosts, as in postgres://a,b:5433/punctual, are the servers of which one is the
+    /// primary: each new connection asks all of them, and nodes follow a failover.
     /// `?host=/folder` names the folder of a Unix socket, which is faster than TCP.
     /// `?sslmode=verify-full&sslrootcert=/path/ca.pem` requires TLS and checks the server's
     /// certificate; servers on other machines need it. Percent-encode special characters of the

@@ -14,6 +14,7 @@ use az::SaturatingAs as _;
 use thiserror::Error as ThisError;
 
 use super::connection::PINNED;
+use super::connection::error::Cause;
 use super::{Connection, PostgresError};
 use crate::domain::cluster::ClusterSettingsError;
 use crate::domain::time::duration::spelled;
@@ -196,7 +197,13 @@ pub(super) async fn check_server(connection: &mut Connection) -> Result<Faults, 
         .fetch_one(open)
         .await
     };
-    let facts: ServerFacts = connection.run("check the server's settings", statement).await?;
+    const WHAT: &str = "check the server's settings";
+    let facts: ServerFacts = connection.run(WHAT, statement).await?;
+    if facts.is_standby {
+        // In a failover the address may have yet to follow the primary.
+        let source = Cause::Fact("Postgres is a standby; connect to the primary");
+        return Err(PostgresError::Unreachable { what: WHAT.to_owned(), source });
+    }
     Ok(judge(&facts))
 }
 
@@ -236,7 +243,6 @@ fn judge(facts: &ServerFacts) -> Faults {
          to Postgres itself"
             .to_owned(),
     );
-    refuse(facts.is_standby, "Postgres is a standby; connect to the primary".to_owned());
     refuse(
         facts.encoding != "UTF8",
         format!(
@@ -305,7 +311,6 @@ mod tests {
             ),
             (ServerFacts { has_fsync: false, ..good() }, "fsync is off"),
             (ServerFacts { has_full_page_writes: false, ..good() }, "full_page_writes is off"),
-            (ServerFacts { is_standby: true, ..good() }, "a standby"),
             (ServerFacts { encoding: "LATIN1".to_owned(), ..good() }, "database is LATIN1"),
             (ServerFacts { is_pinned: false, ..good() }, "a pooler in between"),
         ];

@@ -39,6 +39,7 @@ mod dist;
 mod durability;
 mod etcd_login;
 mod examples;
+mod failover;
 mod failpoints;
 mod far;
 mod generated;

@@ -99,15 +99,17 @@ impl Cluster {
     pub async fn unmigrated(stack: &Stack, name: &str, wishes: Wishes) -> Self {
         let database = Database::create(stack, &format!("test-{name}")).await;
         let name = database.name.replace('_', "-");
-        let options: PgConnectOptions = database.url.parse().unwrap();
-        let sql = PgPoolOptions::new()
-            .max_connections(4)
-            .connect_lazy_with(options.application_name("test"));
+        let sql = pool(&database.url);
         let admin = ClientConfig::new().set("bootstrap.servers", &stack.kafka).create().unwrap();
         let logs = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(&name);
         std::fs::create_dir_all(&logs).unwrap();
         let (topics, node_count, stack) = (Mutex::default(), AtomicUsize::new(0), stack.clone());
         Self { name, stack, database, sql, wishes, admin, topics, node_count, logs }
+    }
+
+    /// Looks at another server from now on, which has become the primary of its database.
+    pub fn look_at(&mut self, url: &str) {
+        self.sql = pool(url);
     }
 
     /// Returns the folder of its logs, which is deleted with the cluster.
@@ -217,6 +219,26 @@ impl Cluster {
             .await;
         self.topics.lock().push(topic.clone());
         topic
+    }
+
+    /// Creates a topic for the test on three brokers: three replicas, of which two must be in sync.
+    pub async fn replicated_topic(&self, suffix: &str) -> String {
+        let topic = format!("{}.{suffix}", self.name);
+        self.create(&topic, TopicReplication::Fixed(3), &[("min.insync.replicas", "2")]).await;
+        self.topics.lock().push(topic.clone());
+        topic
+    }
+
+    /// Waits until each partition of a topic has this many replicas in sync.
+    pub async fn wait_in_sync(&self, topic: &str, count: usize) {
+        eventually(&format!("{topic} has {count} replicas in sync"), SERVER_DEADLINE, async || {
+            let metadata = self.admin.inner().fetch_metadata(Some(topic), Duration::from_secs(5));
+            metadata.is_ok_and(|metadata| {
+                let partitions = metadata.topics().iter().flat_map(|topic| topic.partitions());
+                partitions.map(|partition| partition.isr().len()).all(|found| found == count)
+            })
+        })
+        .await;
     }
 
     /// Creates a topic by its full name. Waits for a topic of the same name to be deleted.
@@ -392,6 +414,11 @@ impl Cluster {
         orphans.dedup();
         (frozen_at, orphans)
     }
+}
+
+fn pool(url: &str) -> PgPool {
+    let options: PgConnectOptions = url.parse().unwrap();
+    PgPoolOptions::new().max_connections(4).connect_lazy_with(options.application_name("test"))
 }
 
 fn admin_options() -> AdminOptions {

@@ -89,6 +89,11 @@ impl OwnStack {
         Self::up(name, &["--tls"]).await
     }
 
+    /// Starts a stack with three brokers: `kafka`, `kafka2` and `kafka3`.
+    pub async fn start_three_brokers(name: &str) -> Self {
+        Self::up(name, &["--three-brokers"]).await
+    }
+
     async fn up(name: &str, options: &[&str]) -> Self {
         let name = format!("test-{name}-{}", std::process::id());
         run(&[&["up", "--name", &name], options].concat()).await;
@@ -127,6 +132,30 @@ impl OwnStack {
         PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(".stack").join(&self.name).join("logs")
     }
 
+    /// Starts a synchronous standby of Postgres. Returns the TCP addresses of the primary and of the
+    /// standby.
+    pub async fn start_standby(&self) -> [String; 2] {
+        run(&["standby", "--name", &self.name]).await;
+        let settings = run(&["env", "--name", &self.name]).await;
+        let value = |key: &str| {
+            let line = settings.lines().find_map(|line| line.split_once(key)).unwrap();
+            line.1.trim_matches(['=', '\'']).to_owned()
+        };
+        let url = reqwest::Url::parse(&value("PUNCTUAL_TEST_DATABASE_TCP_URL")).unwrap();
+        let primary = format!("{}:{}", url.host_str().unwrap(), url.port().unwrap());
+        [primary, value("PUNCTUAL_TEST_STANDBY")]
+    }
+
+    /// Kills all processes of Postgres at once with SIGKILL.
+    pub async fn lose_primary(&self) {
+        run(&["lose-primary", "--name", &self.name]).await;
+    }
+
+    /// Makes the standby the primary. Returns when it takes writes.
+    pub async fn promote(&self) {
+        run(&["promote", "--name", &self.name]).await;
+    }
+
     /// Registers a second broker with Kafka that is down, for topics with a replica there. No topic
     /// may be created meanwhile.
     pub async fn know_second_broker(&self) {
@@ -143,7 +172,7 @@ impl OwnStack {
         run(&["disk", fullness, "--name", &self.name]).await;
     }
 
-    /// Shuts `postgres`, `kafka` or `etcd` down gracefully. Returns when it is gone.
+    /// Shuts `postgres`, `etcd` or a broker down gracefully. Returns when it is gone.
     pub async fn stop(&self, service: &str) {
         run(&["stop", service, "--name", &self.name]).await;
     }

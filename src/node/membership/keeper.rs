@@ -413,6 +413,7 @@ impl MembershipKeeper {
             self.parts.metrics.heartbeat_age.set(now.since(*sent_at).as_secs_f64());
         }
         self.parts.metrics.show_steps(self.parts.clock.step_counts());
+        self.parts.metrics.show_primary_changes(self.parts.postgres.primary_changes().get());
         self.show_offset();
         let mut missing = Vec::new();
         if self.last.is_none() || self.failures > 0 {

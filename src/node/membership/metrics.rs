@@ -17,6 +17,7 @@ pub struct MembershipMetrics {
     pub(super) heartbeat_age_max: Seconds,
     pub(super) heartbeat_duration: Histogram,
     pub(super) heartbeat_failures: Counter,
+    primary_changes: Counter,
     pub(super) clock_offset: Seconds,
     clock_steps: Family<[(&'static str, &'static str); 1], Counter>,
     pub(super) declared_dead: Counter,
@@ -37,6 +38,7 @@ impl MembershipMetrics {
                 (0..13).map(|power| 0.0005 * f64::from(1_u32 << power)),
             ),
             heartbeat_failures: Counter::default(),
+            primary_changes: Counter::default(),
             clock_offset: Seconds::default(),
             clock_steps: Family::default(),
             declared_dead: Counter::default(),
@@ -55,6 +57,11 @@ impl MembershipMetrics {
             let shown = self.clock_steps.get_or_create(&[("step", step)]);
             shown.inc_by(count.saturating_sub(shown.get()));
         }
+    }
+
+    /// Shows how often another host of the URL became Postgres's primary.
+    pub(super) fn show_primary_changes(&self, count: u64) {
+        self.primary_changes.inc_by(count.saturating_sub(self.primary_changes.get()));
     }
 
     fn register_counts(&self, registry: &mut Registry) {
@@ -94,6 +101,12 @@ impl MembershipMetrics {
             "punctual_heartbeat_failures",
             "Heartbeats that Postgres refused or did not answer in time",
             self.heartbeat_failures.clone(),
+        );
+        registry.register(
+            "punctual_postgres_primary_changes",
+            "Times that another of several hosts in the database URL became the primary of this \
+             node",
+            self.primary_changes.clone(),
         );
         registry.register(
             "punctual_clock_steps",

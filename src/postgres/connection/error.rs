@@ -14,7 +14,8 @@ pub enum PostgresError {
         #[source]
         source: Cause,
     },
-    /// No connection could be opened. No statement was sent, so no change took effect.
+    /// No connection could be opened, or the server is a standby, which refuses every change. No
+    /// change took effect.
     #[error("{what}: Postgres is unreachable")]
     Unreachable {
         what: String,
@@ -57,6 +58,9 @@ pub enum Cause {
     Deadline(std::time::Duration),
     #[error("{0}")]
     Fact(&'static str),
+    /// None of several hosts is the primary, each for its reason.
+    #[error("no host is the primary: {0}")]
+    NoPrimary(String),
 }
 
 impl From<sqlx::Error> for Cause {
@@ -84,6 +88,9 @@ impl PostgresError {
             _ => None,
         };
         match code.as_deref() {
+            // A change on a standby: this server was the primary, or the address has yet to follow
+            // it. Sessions switch `default_transaction_read_only` off, so there is no other cause.
+            Some("25006") => Self::Unreachable { what, source: cause },
             // 57P01-57P05: the server is shutting down, or has crashed during the statement. 08:
             // connection exception. A failure to connect never gets here: no statement was sent.
             None => Self::Unanswered { what, source: cause },
@@ -146,7 +153,7 @@ impl PostgresError {
         | Self::Refused { source, .. }) = self;
         match source {
             Cause::Server(error) => error.code().map(|code| code.into_owned()),
-            Cause::Driver(_) | Cause::Deadline(_) | Cause::Fact(_) => None,
+            Cause::Driver(_) | Cause::Deadline(_) | Cause::Fact(_) | Cause::NoPrimary(_) => None,
         }
     }
 }

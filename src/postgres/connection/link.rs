@@ -87,8 +87,8 @@ mod tests {
             ("postgres://me@%2Frun%2Fpostgresql/punctual", None),
         ] {
             assert_eq!(
-                PostgresSettings::new(url).unwrap().unverified_host().as_deref(),
-                host,
+                PostgresSettings::new(url).unwrap().unverified_hosts(),
+                Vec::from_iter(host),
                 "{url}"
             );
         }
