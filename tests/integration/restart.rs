@@ -4,6 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::json;
+use sqlx::migrate::{Migration, MigrationType, Migrator};
+use sqlx::{AssertSqlSafe, SqlSafeStr as _};
 
 use crate::support::traffic::Plan;
 use crate::support::{Cluster, Ledger, NONE, Traffic, Wishes, eventually, eventually_some, now_ms};
@@ -160,4 +162,54 @@ async fn without_etcd_a_second_node_does_not_start_beside_a_living_one() {
     let log = second.log();
     assert!(log.contains("etcd") || log.contains("another node"), "it says why: {log}");
     eventually("the node is ready", DEADLINE, async || first.api().is_ready().await).await;
+}
+
+/// What the next version adds to tables that nodes of this one use.
+const NEXT: &str = "alter table task add column later text;
+    alter table task_far add column later text;
+    alter table execlog_batch add column later text[];
+    alter table heartbeat add column later integer not null default 0;
+    create table later (id uuid primary key)";
+
+/// Migrates the schema as the next version of the program does, with a migration on which this one
+/// can run.
+async fn migrate_as_the_next_version(cluster: &Cluster) {
+    let ours = sqlx::migrate!().migrations.to_vec();
+    let newest = ours.iter().map(|migration| migration.version).max().unwrap();
+    let description = format!("from {newest:04} later");
+    let sql = AssertSqlSafe(NEXT.to_owned()).into_sql_str();
+    let next = Migration::new(newest + 1, description.into(), MigrationType::Simple, sql, false);
+    let mut sql = cluster.database.connect().await;
+    let all = Migrator::with_migrations(ours.into_iter().chain([next]).collect());
+    all.run_direct(None, &mut sql, false).await.unwrap();
+}
+
+/// An upgrade migrates the schema first. A node of this version that ends before its turn, for
+/// whatever reason, starts again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_killed_node_starts_again_on_the_schema_of_the_next_version() {
+    let cluster = Cluster::start("next-schema").await;
+    let topic = cluster.topic("orders").await;
+    let (mut victim, stayer) = tokio::join!(cluster.node(), cluster.node());
+    let consumer = cluster.consumer(&topic);
+    let ledger = Arc::new(Ledger::default());
+    let plan = Plan { topic, tasks_per_second: 200, ahead: 0..3000 };
+    let traffic = Traffic::start(plan, &ledger, &[victim.api().clone(), stayer.api().clone()]);
+    consumer.wait_count(300, DEADLINE).await;
+    migrate_as_the_next_version(&cluster).await;
+    victim.kill().await;
+    let (again, migrating) = tokio::join!(cluster.node(), cluster.node_with(&["--auto-migrate"]));
+    let back_at = now_ms();
+    consumer
+        .wait_for("records of after the restart", DEADLINE, |records| {
+            records.iter().any(|record| record.timestamp > back_at + 2000)
+        })
+        .await;
+    for node in [&again, &migrating] {
+        let (id, assignment) = (node.id().await, node.assignment().await);
+        assert!(!assignment[&id].is_empty(), "{} has shards", node.name);
+    }
+    traffic.stop().await;
+    let findings = ledger.settle_up(&cluster, || consumer.records(), DEADLINE).await;
+    assert_eq!(findings.dead, NONE);
 }

@@ -21,6 +21,11 @@ use crate::postgres::{Connection, PostgresError, PostgresSettings, cluster};
 /// The migrations are embedded in the program.
 static MIGRATIONS: Migrator = sqlx::migrate!();
 
+/// The first word of the name of a migration, as in the file `0021_from_0020_members.sql`. A program
+/// whose newest migration is 0020 or later can run on it. The program reads this in the database,
+/// because it does not have the file.
+const FROM: &str = "from";
+
 /// Migrations may rewrite tables, and wait for each other: with `--auto-migrate` all nodes migrate
 /// at once.
 const PURPOSE: ConnectionPurpose = ConnectionPurpose {
@@ -105,8 +110,9 @@ pub async fn migrate(
     // The lock ends with the connection, whatever happens.
     let stored = cluster::read(&mut connection).await?;
     let wished = cluster::resolve(stored, wishes)?;
-    let before = applied_versions(&mut connection).await?;
+    let before = applied(&mut connection).await?;
     check_newer(&before).map_err(MigrateError::Newer)?;
+    let before: Vec<i64> = before.iter().map(|applied| applied.version).collect();
     run_migrations(&mut connection).await?;
     connection.run("set the storage of columns", set_storage).await?;
     cluster::write(&mut connection, &wished).await?;
@@ -124,6 +130,8 @@ async fn run_migrations(connection: &mut Connection) -> Result<(), MigrateError>
     // Our own lock is held already. The lock of the library would be waited for without a deadline.
     let mut migrations = Migrator::with_migrations(MIGRATIONS.migrations.to_vec());
     migrations.set_locking(false);
+    // Migrations that are unknown here were checked before.
+    migrations.set_ignore_missing(true);
     let outcome = connection
         .run("migrate", async |open| Ok(migrations.run_direct(None, open, false).await))
         .await?;
@@ -137,8 +145,16 @@ async fn run_migrations(connection: &mut Connection) -> Result<(), MigrateError>
     })
 }
 
-/// Returns the versions that were applied successfully. Empty in a new database.
-async fn applied_versions(connection: &mut Connection) -> Result<Vec<i64>, PostgresError> {
+/// A migration that was applied, perhaps by a newer program.
+#[derive(Clone, Debug, sqlx::FromRow)]
+struct Applied {
+    version: i64,
+    /// The name of its file, with spaces.
+    description: String,
+}
+
+/// Returns the migrations that were applied successfully, by version. Empty in a new database.
+async fn applied(connection: &mut Connection) -> Result<Vec<Applied>, PostgresError> {
     let statement = async |open: &mut PgConnection| {
         let is_there: bool = sqlx::query_scalar(
             "-- is there a schema\nselect to_regclass('_sqlx_migrations') is not null",
@@ -148,9 +164,9 @@ async fn applied_versions(connection: &mut Connection) -> Result<Vec<i64>, Postg
         if !is_there {
             return Ok(Vec::new());
         }
-        sqlx::query_scalar(
-            "-- applied versions\n\
-                            select version from _sqlx_migrations where success order by version",
+        sqlx::query_as(
+            "-- applied versions
+            select version, description from _sqlx_migrations where success order by version",
         )
         .fetch_all(open)
         .await
@@ -158,11 +174,30 @@ async fn applied_versions(connection: &mut Connection) -> Result<Vec<i64>, Postg
     connection.run("read the version of the schema", statement).await
 }
 
-fn check_newer(applied: &[i64]) -> Result<(), i64> {
-    match applied.iter().find(|version| !MIGRATIONS.version_exists(**version)) {
-        Some(newer) => Err(*newer),
+/// Fails with the first migration of a newer program on which this one cannot run.
+fn check_newer(applied: &[Applied]) -> Result<(), i64> {
+    let newest = newest();
+    let runs_on = |applied: &Applied| {
+        MIGRATIONS.version_exists(applied.version)
+            || oldest_that_runs_on(&applied.description).is_some_and(|oldest| oldest <= newest)
+    };
+    match applied.iter().find(|applied| !runs_on(applied)) {
+        Some(newer) => Err(newer.version),
         None => Ok(()),
     }
+}
+
+/// Returns the newest migration of this program.
+fn newest() -> i64 {
+    MIGRATIONS.iter().map(|migration| migration.version).max().unwrap_or(0)
+}
+
+/// Returns the oldest newest migration of a program that can run on the described one. `None` when
+/// the description does not say it.
+fn oldest_that_runs_on(description: &str) -> Option<i64> {
+    let mut words = description.split(' ');
+    (words.next()? == FROM).then_some(())?;
+    words.next()?.parse().ok()
 }
 
 /// Sets the compression of arrays: lz4 where the server supports it, otherwise none. The default,
@@ -290,12 +325,14 @@ pub struct Checked {
 pub async fn check(settings: &PostgresSettings) -> Result<Checked, CheckError> {
     let mut connection = Connection::new(settings, CHECK);
     let warnings = cluster::check_server(&mut connection).await?.tolerated()?;
-    let applied = applied_versions(&mut connection).await?;
+    let applied = applied(&mut connection).await?;
     check_newer(&applied).map_err(|applied| CheckError::Newer { applied })?;
-    let needed = MIGRATIONS.iter().map(|migration| migration.version).max().unwrap_or(0);
+    let needed = newest();
     match applied.last() {
         None => return Err(CheckError::NoSchema),
-        Some(&applied) if applied < needed => return Err(CheckError::Older { applied, needed }),
+        Some(&Applied { version: applied, .. }) if applied < needed => {
+            return Err(CheckError::Older { applied, needed });
+        }
         Some(_) => {}
     }
     if let Some(owner) = foreign_owner(&mut connection).await? {
@@ -305,4 +342,43 @@ pub async fn check(settings: &PostgresSettings) -> Result<Checked, CheckError> {
     let cluster = cluster.with(ClusterWishes::default()).map_err(RefusedCluster::Invalid)?;
     let secret = cluster::read_secret(&mut connection).await?;
     Ok(Checked { cluster, secret, warnings })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The last migration of the time before this rule.
+    const BEFORE: i64 = 19;
+
+    #[test]
+    fn a_migration_names_the_programs_that_run_on_it() {
+        for (description, oldest) in [
+            ("from 0020 members", Some(20)),
+            ("from 0020", Some(20)),
+            ("from members", None),
+            ("members from 0020", None),
+            ("expiry", None),
+        ] {
+            assert_eq!(oldest_that_runs_on(description), oldest, "{description}");
+        }
+        for migration in MIGRATIONS.iter().filter(|migration| migration.version > BEFORE) {
+            let oldest = oldest_that_runs_on(&migration.description);
+            assert!(
+                oldest.is_some_and(|oldest| oldest <= migration.version),
+                "name the migration {0:04} {0:04}_from_NNNN_.., with the newest migration of the \
+                 oldest program that can run on it (docs/operate/upgrade.md)",
+                migration.version
+            );
+        }
+    }
+
+    #[test]
+    fn a_newer_schema_is_refused_unless_this_program_can_run_on_it() {
+        let applied =
+            |description: &str| [Applied { version: 9999, description: description.to_owned() }];
+        assert_eq!(check_newer(&applied(&format!("from {} members", newest()))), Ok(()));
+        assert_eq!(check_newer(&applied(&format!("from {} members", newest() + 1))), Err(9999));
+        assert_eq!(check_newer(&applied("members")), Err(9999));
+    }
 }
