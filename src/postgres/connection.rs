@@ -102,27 +102,35 @@ impl Connection {
 
     /// Returns the open connection, and opens it first if necessary.
     pub async fn open(&mut self) -> Result<&mut PgConnection, PostgresError> {
-        let connection = match self.living().await {
+        let connection = match self.living(IDLE_MAX).await {
             Some(open) => open,
-            None => {
-                let what = format!("connect for {}", self.purpose.name);
-                // The future is large and rarely needed, so it is on the heap.
-                let (opened, timeline) = within(self.connect_deadline(), Box::pin(self.connect()))
-                    .await
-                    // Callers wait and retry, whatever the reason is.
-                    .map_err(|source| PostgresError::Unreachable { what, source })?;
-                self.settings.sessions().add_one();
-                self.timeline = timeline;
-                opened
-            }
+            None => self.new_session().await?,
         };
-        self.used_at = clock::monotonic();
         Ok(self.open.insert(connection))
     }
 
-    /// Opens the connection when it is closed, or when it has died silently.
+    /// Opens the connection when it is closed, or when it has died silently, which is asked here
+    /// however long the connection was idle.
     pub async fn keep_open(&mut self) -> Result<(), PostgresError> {
-        self.open().await.map(drop)
+        let connection = match self.living(Duration::ZERO).await {
+            Some(open) => open,
+            None => self.new_session().await?,
+        };
+        self.open = Some(connection);
+        Ok(())
+    }
+
+    async fn new_session(&mut self) -> Result<PgConnection, PostgresError> {
+        let what = format!("connect for {}", self.purpose.name);
+        // The future is large and rarely needed, so it is on the heap.
+        let (opened, timeline) = within(self.connect_deadline(), Box::pin(self.connect()))
+            .await
+            // Callers wait and retry, whatever the reason is.
+            .map_err(|source| PostgresError::Unreachable { what, source })?;
+        self.settings.sessions().add_one();
+        self.timeline = timeline;
+        self.used_at = clock::monotonic();
+        Ok(opened)
     }
 
     /// Returns the options of a new session on one of the hosts.
@@ -181,8 +189,9 @@ impl Connection {
         Ok((open, timeline))
     }
 
-    /// Returns the open connection, unless it died while it was idle, or leads to a former primary.
-    async fn living(&mut self) -> Option<PgConnection> {
+    /// Returns the open connection, unless it leads to a former primary, or died. A connection that
+    /// was used within `trusted` is not asked.
+    async fn living(&mut self, trusted: Duration) -> Option<PgConnection> {
         let mut open = self.open.take()?;
         if self.settings.primary.is_past(self.timeline) {
             tracing::debug!(
@@ -191,11 +200,15 @@ impl Connection {
             );
             return None;
         }
-        if clock::monotonic().since(self.used_at) < IDLE_MAX {
+        let asked_at = clock::monotonic();
+        if asked_at.since(self.used_at) < trusted {
             return Some(open);
         }
         match within(SIGN_OF_LIFE_MAX, open.ping()).await {
-            Ok(()) => Some(open),
+            Ok(()) => {
+                self.used_at = asked_at;
+                Some(open)
+            }
             Err(cause) => {
                 tracing::debug!(
                     purpose = self.purpose.name, %cause,
@@ -214,6 +227,22 @@ impl Connection {
     {
         self.open().await?;
         self.run_in_session(what, statement).await
+    }
+
+    /// Like `run`, for a statement that changes nothing. It is repeated once on a new connection
+    /// when the session ends: a session that the server closed is often found only by using it.
+    pub async fn read<T, F>(
+        &mut self,
+        what: &str,
+        statement: impl Fn() -> F,
+    ) -> Result<T, PostgresError>
+    where
+        F: AsyncFnOnce(&mut PgConnection) -> Result<T, sqlx::Error>,
+    {
+        match self.run(what, statement()).await {
+            Err(error) if error.is_end_of_session() => self.run(what, statement()).await,
+            outcome => outcome,
+        }
     }
 
     /// Like `run`, but never on a new connection. So everything that the session holds, such as a

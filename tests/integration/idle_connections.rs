@@ -10,6 +10,17 @@ use sqlx::{AssertSqlSafe, Connection as _};
 use crate::support::{Api, Cluster, Node, eventually};
 
 const DEADLINE: Duration = Duration::from_secs(120);
+/// The connections that a node keeps open for its callers.
+const KEPT: [&str; 8] = [
+    "submit",
+    "submit named",
+    "cancel",
+    "answers",
+    "look up",
+    "look up batches",
+    "names",
+    "replace",
+];
 
 /// Makes one call of each kind, each over another connection to Postgres. Returns the answers other
 /// than 2xx.
@@ -64,6 +75,39 @@ async fn calls_after_postgres_has_closed_idle_sessions_are_answered_at_once() {
     })
     .await;
     assert_eq!(one_of_each(node.api(), &topic, 2).await, Vec::<String>::new());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn reads_over_sessions_that_were_closed_just_after_their_use_are_answered() {
+    let cluster = Cluster::start("closed-sessions").await;
+    let topic = cluster.topic("orders").await;
+    let node = cluster.node().await;
+    let task = json!({ "topic": topic, "delay": "1h", "payload_text": "closed" });
+    let id = node.api().submit(&task).await.id;
+    let by_name = format!("/v1/topics/{topic}/tasks/replaced");
+    let body = json!({ "delay": "1h", "payload_text": "closed" }).to_string().into_bytes();
+    let put = node.api().send(Method::PUT, &by_name, Some(("application/json", body))).await;
+    assert_eq!(put.status, 201);
+    let reads = [
+        format!("/v1/tasks/{id}"),
+        by_name,
+        format!("/v1/tasks?topic={topic}"),
+        "/v1/dead".to_owned(),
+        format!("/v1/topics/{topic}"),
+        format!("/v1/schedules/{topic}"),
+    ];
+    for path in reads {
+        // A session used within the last second is used again without asking whether it is alive.
+        let before = node.api().get(&path).await;
+        assert_eq!(before.status, 200, "{path}: {before:?}");
+        let close = "select count(pg_terminate_backend(pid)) from pg_stat_activity
+            where datname = current_database() and application_name in ('punctual look up',
+              'punctual look up batches', 'punctual names', 'punctual list',
+              'punctual dead letters', 'punctual topics', 'punctual schedules')";
+        cluster.count(close).await;
+        let after = node.api().get(&path).await;
+        assert_eq!(after.status, 200, "{path}: {after:?}");
+    }
 }
 
 /// Why the node is not ready for want of connections.
@@ -127,6 +171,22 @@ async fn a_node_is_ready_when_callers_find_their_connections_and_not_before() {
     .await;
     run(&cluster, format!("alter role {role} connection limit -1")).await;
     node.wait_ready().await;
+    // A change over a session that has ended would have an unknown outcome. The node finds such a
+    // session within a few seconds.
+    let names = KEPT.map(|name| format!("'punctual {name}'")).join(", ");
+    let kept = format!(
+        "select count(distinct application_name) = {} from pg_stat_activity
+        where usename = '{role}' and application_name in ({names})",
+        KEPT.len()
+    );
+    eventually("each kind of session is there again", DEADLINE, async || {
+        let mut connection = cluster.database.connect().await;
+        let query = sqlx::query_scalar(AssertSqlSafe(kept.clone()));
+        let are_all: bool = query.fetch_one(&mut connection).await.unwrap();
+        connection.close().await.unwrap();
+        are_all
+    })
+    .await;
     assert_eq!(one_of_each(node.api(), &topic, 2).await, Vec::<String>::new());
     drop(node);
     run(&cluster, format!("drop owned by {role}; drop role {role}")).await;

@@ -74,11 +74,12 @@ async fn arrives(edge: &mut Edge, settings: &KafkaSettings, batch: &Batch) {
     }
 }
 
-/// A client without answers is replaced after 10 s (decision 0014).
-const BACK_MAX: Duration = Duration::from_secs(60);
-/// 2 s are promised on a machine that does not stall. A client without answers would be replaced
-/// after 10 s.
-const NOTICED_MAX: Duration = Duration::from_secs(8);
+/// A client without answers is replaced after 10 s (decision 0014), and a broker beside other tests
+/// starts slowly.
+const BACK_MAX: Duration = Duration::from_secs(120);
+/// 2 s are promised on a machine that does not stall. On one that does, contact is lost after up to
+/// 15 s: three times the duration of the last answer.
+const NOTICED_MAX: Duration = Duration::from_secs(25);
 
 async fn held(contact: &KafkaContact, deadline: Duration) -> Duration {
     timed("contact is held", deadline, || contact.is_held()).await

@@ -119,6 +119,11 @@ impl PostgresError {
         matches!(self, Self::Unanswered { .. })
     }
 
+    /// True when the session ended under the statement: not when the answer was only late.
+    pub(super) fn is_end_of_session(&self) -> bool {
+        matches!(self, Self::Unanswered { source, .. } if !matches!(source, Cause::Deadline(_)))
+    }
+
     /// True when the statement failed because of its rows (values out of range, damaged data). A
     /// smaller range may succeed.
     pub fn is_of_the_data(&self) -> bool {

@@ -45,9 +45,22 @@ impl Pool {
         F: AsyncFnOnce(&mut PgConnection) -> Result<T, sqlx::Error>,
     {
         let mut taken = self.take(what).await?;
-        let connection =
-            taken.connection.get_or_insert_with(|| Connection::new(&self.settings, self.purpose));
-        let outcome = connection.run(what, statement).await;
+        let outcome = taken.connection().run(what, statement).await;
+        taken.is_at_rest = true;
+        outcome
+    }
+
+    /// Runs a statement that changes nothing, as [`Connection::read`] does.
+    pub async fn read<T, F>(
+        &self,
+        what: &str,
+        statement: impl Fn() -> F,
+    ) -> Result<T, PostgresError>
+    where
+        F: AsyncFnOnce(&mut PgConnection) -> Result<T, sqlx::Error>,
+    {
+        let mut taken = self.take(what).await?;
+        let outcome = taken.connection().read(what, statement).await;
         taken.is_at_rest = true;
         outcome
     }
@@ -56,9 +69,7 @@ impl Pool {
     pub async fn keep_open(&self) -> Result<(), PostgresError> {
         let Ok(permit) = Arc::clone(&self.permits).try_acquire_owned() else { return Ok(()) };
         let mut taken = self.taken(permit);
-        let connection =
-            taken.connection.get_or_insert_with(|| Connection::new(&self.settings, self.purpose));
-        let outcome = connection.keep_open().await;
+        let outcome = taken.connection().keep_open().await;
         taken.is_at_rest = true;
         outcome
     }
@@ -97,6 +108,13 @@ struct PooledConnection<'a> {
     permit: Option<OwnedSemaphorePermit>,
     /// False while the server may be at work for this connection.
     is_at_rest: bool,
+}
+
+impl PooledConnection<'_> {
+    fn connection(&mut self) -> &mut Connection {
+        let Pool { settings, purpose, .. } = self.pool;
+        self.connection.get_or_insert_with(|| Connection::new(settings, *purpose))
+    }
 }
 
 impl Drop for PooledConnection<'_> {

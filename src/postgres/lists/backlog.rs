@@ -40,11 +40,12 @@ impl BacklogCounter {
     pub async fn count(&self, oldest: Timestamp, now: Timestamp) -> Result<Backlog, PostgresError> {
         let range = IdRange::of_times(oldest, now);
         self.pool
-            .run("count the overdue tasks", async |open| {
-                // The oldest task of each shard is a short index scan. Postgres has no min(uuid)
-                // before version 18.
-                let row = sqlx::query(
-                    "-- backlog
+            .read("count the overdue tasks", || {
+                async |open| {
+                    // The oldest task of each shard is a short index scan. Postgres has no min(uuid)
+                    // before version 18.
+                    let row = sqlx::query(
+                        "-- backlog
                     with paused as materialized (
                       select array(select topic from topic_policy where is_paused) as topics
                     )
@@ -65,21 +66,22 @@ impl BacklogCounter {
                           and topic <> all((select topics from paused)::text[])
                           order by id limit 1)
                       ) as oldest",
-                )
-                .bind(&self.shards)
-                .bind(range.from)
-                .bind(range.to)
-                .bind(COUNT_MAX)
-                .fetch_one(open)
-                .await?;
-                let (near, far): (i64, i64) = (row.try_get("near")?, row.try_get("far")?);
-                let oldest: Option<Uuid> = row.try_get("oldest")?;
-                Ok(Backlog {
-                    task_count: u64::try_from(near.min(COUNT_MAX) + far.min(COUNT_MAX))
-                        .unwrap_or(0),
-                    is_exact: near <= COUNT_MAX && far <= COUNT_MAX,
-                    oldest_due_at: oldest.map(|id| TaskId::from_uuid(id).due_at()),
-                })
+                    )
+                    .bind(&self.shards)
+                    .bind(range.from)
+                    .bind(range.to)
+                    .bind(COUNT_MAX)
+                    .fetch_one(open)
+                    .await?;
+                    let (near, far): (i64, i64) = (row.try_get("near")?, row.try_get("far")?);
+                    let oldest: Option<Uuid> = row.try_get("oldest")?;
+                    Ok(Backlog {
+                        task_count: u64::try_from(near.min(COUNT_MAX) + far.min(COUNT_MAX))
+                            .unwrap_or(0),
+                        is_exact: near <= COUNT_MAX && far <= COUNT_MAX,
+                        oldest_due_at: oldest.map(|id| TaskId::from_uuid(id).due_at()),
+                    })
+                }
             })
             .await
     }

@@ -199,14 +199,16 @@ impl TaskCounter {
     ) -> Result<CountResult, PostgresError> {
         let mut tries = 1;
         loop {
-            let counting = async |open: &mut PgConnection| {
-                let mut snapshot =
-                    open.begin_with("begin isolation level repeatable read, read only").await?;
-                let counted = self.count_in(&mut snapshot, chance, state).await?;
-                snapshot.rollback().await?;
-                Ok(counted)
+            let counting = || {
+                async |open: &mut PgConnection| {
+                    let mut snapshot =
+                        open.begin_with("begin isolation level repeatable read, read only").await?;
+                    let counted = self.count_in(&mut snapshot, chance, state).await?;
+                    snapshot.rollback().await?;
+                    Ok(counted)
+                }
             };
-            match self.pool.run("count the pending tasks", counting).await {
+            match self.pool.read("count the pending tasks", counting).await {
                 Err(error) if tries < TRIES_MAX && error.code().as_deref() == Some("42P01") => {
                     tries += 1
                 }

@@ -267,23 +267,25 @@ impl DeadLetters {
         limit: usize,
     ) -> Result<Page, PostgresError> {
         let range = selection.ids().behind(from);
-        let statement = async |open: &mut PgConnection| {
-            // One row more shows whether there is another page.
-            let count = limit.saturating_as::<i64>().saturating_add(1);
-            let topic = selection.topic.as_ref().map(TopicName::as_str);
-            let query = sqlx::query(if topic.is_some() { LIST_OF_TOPIC } else { LIST })
-                .bind(range.from)
-                .bind(range.to)
-                .bind(count);
-            let query = match topic {
-                Some(topic) => query.bind(topic),
-                None => query,
-            };
-            let rows = query.fetch_all(&mut *open).await?;
-            let tasks = rows.iter().take(limit).map(dead_of).collect::<Result<Vec<_>, _>>()?;
-            Ok((with_attempts(open, tasks).await?, rows.len() > limit))
+        let statement = || {
+            async |open: &mut PgConnection| {
+                // One row more shows whether there is another page.
+                let count = limit.saturating_as::<i64>().saturating_add(1);
+                let topic = selection.topic.as_ref().map(TopicName::as_str);
+                let query = sqlx::query(if topic.is_some() { LIST_OF_TOPIC } else { LIST })
+                    .bind(range.from)
+                    .bind(range.to)
+                    .bind(count);
+                let query = match topic {
+                    Some(topic) => query.bind(topic),
+                    None => query,
+                };
+                let rows = query.fetch_all(&mut *open).await?;
+                let tasks = rows.iter().take(limit).map(dead_of).collect::<Result<Vec<_>, _>>()?;
+                Ok((with_attempts(open, tasks).await?, rows.len() > limit))
+            }
         };
-        let (tasks, has_more) = self.pool.run("list dead letters", statement).await?;
+        let (tasks, has_more) = self.pool.read("list dead letters", statement).await?;
         let next =
             tasks.last().filter(|_last| has_more).map(|last| Cursor { after: last.id.uuid() });
         Ok(Page { tasks, next })
@@ -292,12 +294,14 @@ impl DeadLetters {
     /// Returns the topics behind `after` that have dead letters, in the order of their names.
     pub async fn topics(&self, after: Option<&TopicName>) -> Result<Vec<TopicName>, PostgresError> {
         let after = after.map(TopicName::as_str);
-        let statement = async |open: &mut PgConnection| {
-            let topics: Vec<String> =
-                sqlx::query_scalar(TOPICS).bind(after).bind(TOPICS_MAX).fetch_all(open).await?;
-            Ok(topics.iter().map(|topic| TopicName::stored(topic)).collect())
+        let statement = || {
+            async |open: &mut PgConnection| {
+                let topics: Vec<String> =
+                    sqlx::query_scalar(TOPICS).bind(after).bind(TOPICS_MAX).fetch_all(open).await?;
+                Ok(topics.iter().map(|topic| TopicName::stored(topic)).collect())
+            }
         };
-        self.pool.run("list the topics of dead letters", statement).await
+        self.pool.read("list the topics of dead letters", statement).await
     }
 
     /// Drops a dead letter and returns it. `by` is the caller, also below.
@@ -394,16 +398,18 @@ impl DeadLetters {
         count_max: u64,
     ) -> Result<Vec<Uuid>, PostgresError> {
         let count_max = count_max.saturating_as::<i64>();
-        let statement = async |open: &mut PgConnection| {
-            sqlx::query_scalar(IDS)
-                .bind(topic.as_str())
-                .bind(range.from)
-                .bind(range.to)
-                .bind(count_max)
-                .fetch_all(open)
-                .await
+        let statement = || {
+            async |open: &mut PgConnection| {
+                sqlx::query_scalar(IDS)
+                    .bind(topic.as_str())
+                    .bind(range.from)
+                    .bind(range.to)
+                    .bind(count_max)
+                    .fetch_all(open)
+                    .await
+            }
         };
-        self.pool.run("look for dead letters", statement).await
+        self.pool.read("look for dead letters", statement).await
     }
 }
 

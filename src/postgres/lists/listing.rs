@@ -118,29 +118,31 @@ impl Listing {
     ) -> Result<TaskPage, PostgresError> {
         let mut tries = 1;
         loop {
-            let reading = async |open: &mut PgConnection| {
-                // The transaction only reads, so a rollback ends it. Dropping it rolls back as
-                // well.
-                let mut snapshot =
-                    open.begin_with("begin isolation level repeatable read, read only").await?;
-                let mut walk = Walk::new(self, selection, (limit, looked_max));
-                if let Some(name) = &selection.submitted_by {
-                    walk.submitter = sqlx::query_scalar(FIND)
-                        .bind(name.as_str())
-                        .fetch_optional(&mut *snapshot)
-                        .await?;
-                    if walk.submitter.is_none() {
-                        snapshot.rollback().await?;
-                        return Ok(walk.page);
+            let reading = || {
+                async |open: &mut PgConnection| {
+                    // The transaction only reads, so a rollback ends it. Dropping it rolls back as
+                    // well.
+                    let mut snapshot =
+                        open.begin_with("begin isolation level repeatable read, read only").await?;
+                    let mut walk = Walk::new(self, selection, (limit, looked_max));
+                    if let Some(name) = &selection.submitted_by {
+                        walk.submitter = sqlx::query_scalar(FIND)
+                            .bind(name.as_str())
+                            .fetch_optional(&mut *snapshot)
+                            .await?;
+                        if walk.submitter.is_none() {
+                            snapshot.rollback().await?;
+                            return Ok(walk.page);
+                        }
                     }
+                    for range in selection.rows() {
+                        walk.run(&mut snapshot, range, from).await?;
+                    }
+                    snapshot.rollback().await?;
+                    Ok(walk.page)
                 }
-                for range in selection.rows() {
-                    walk.run(&mut snapshot, range, from).await?;
-                }
-                snapshot.rollback().await?;
-                Ok(walk.page)
             };
-            match self.pool.run("list pending tasks", reading).await {
+            match self.pool.read("list pending tasks", reading).await {
                 Err(error) if tries < TRIES_MAX && error.code().as_deref() == Some("42P01") => {
                     tries += 1
                 }

@@ -52,12 +52,14 @@ impl Schedules {
         topic: &TopicName,
         name: &ScheduleName,
     ) -> Result<Option<StoredSchedule>, PostgresError> {
-        let statement = async |open: &mut PgConnection| {
-            let query = sqlx::query(AssertSqlSafe(look_up_text())).bind(topic.as_str());
-            let row = query.bind(name.as_str()).fetch_optional(open).await?;
-            row.as_ref().map(schedule_of).transpose()
+        let statement = || {
+            async |open: &mut PgConnection| {
+                let query = sqlx::query(AssertSqlSafe(look_up_text())).bind(topic.as_str());
+                let row = query.bind(name.as_str()).fetch_optional(open).await?;
+                row.as_ref().map(schedule_of).transpose()
+            }
         };
-        self.pool.run("look up a schedule", statement).await
+        self.pool.read("look up a schedule", statement).await
     }
 
     /// Lists the schedules of a topic in the order of their names, at most `limit`, after a name.
@@ -67,14 +69,16 @@ impl Schedules {
         after: Option<&ScheduleName>,
         limit: usize,
     ) -> Result<Vec<StoredSchedule>, PostgresError> {
-        let statement = async |open: &mut PgConnection| {
-            let query = sqlx::query(AssertSqlSafe(list_text()))
-                .bind(topic.as_str())
-                .bind(after.map(ScheduleName::as_str))
-                .bind(limit.saturating_as::<i64>());
-            query.fetch_all(open).await?.iter().map(schedule_of).collect()
+        let statement = || {
+            async |open: &mut PgConnection| {
+                let query = sqlx::query(AssertSqlSafe(list_text()))
+                    .bind(topic.as_str())
+                    .bind(after.map(ScheduleName::as_str))
+                    .bind(limit.saturating_as::<i64>());
+                query.fetch_all(open).await?.iter().map(schedule_of).collect()
+            }
         };
-        self.pool.run("list schedules", statement).await
+        self.pool.read("list schedules", statement).await
     }
 }
 

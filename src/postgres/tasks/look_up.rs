@@ -223,7 +223,7 @@ impl LookUp {
         row: TaskId,
         first: TaskId,
     ) -> Result<Whereabouts, PostgresError> {
-        self.places.run(WHAT, async |open| outside_batches(open, row, first).await).await
+        self.places.read(WHAT, || async |open| outside_batches(open, row, first).await).await
     }
 
     async fn with_attempts(&self, view: TaskView) -> Result<TaskView, PostgresError> {
@@ -231,23 +231,23 @@ impl LookUp {
     }
 
     async fn after_death(&self, row: TaskId, first: TaskId) -> Result<Whereabouts, PostgresError> {
-        self.places.run(WHAT, async |open| after_death(open, row, first).await).await
+        self.places.read(WHAT, || async |open| after_death(open, row, first).await).await
     }
 
     /// Replaces the task that took the place of this one by the last task in the chain of
     /// replacements.
     async fn with_last_in_place(&self, view: TaskView) -> Result<TaskView, PostgresError> {
         let Some(next) = view.replaced_by else { return Ok(view) };
-        let last = self.batches.run(WHAT, async |open| last_in_place(open, next).await).await?;
+        let last = self.batches.read(WHAT, || async |open| last_in_place(open, next).await).await?;
         Ok(TaskView { replaced_by: Some(last), ..view })
     }
 
     async fn in_batches(&self, row: TaskId) -> Result<Option<BatchEntry>, PostgresError> {
-        self.batches.run(WHAT, async |open| in_batches(open, row).await).await
+        self.batches.read(WHAT, || async |open| in_batches(open, row).await).await
     }
 
     async fn end_of(&self, first: TaskId) -> Result<Option<TaskId>, PostgresError> {
-        self.batches.run(WHAT, async |open| end_of(open, first).await).await
+        self.batches.read(WHAT, || async |open| end_of(open, first).await).await
     }
 
     async fn in_hidden_leaf(
@@ -256,7 +256,7 @@ impl LookUp {
         first: TaskId,
     ) -> Result<Option<TaskView>, PostgresError> {
         let leaf = self.rules.partition_of(Parent::Task, row.due_at());
-        self.places.run(WHAT, async |open| in_hidden_leaf(open, leaf, row, first).await).await
+        self.places.read(WHAT, || async |open| in_hidden_leaf(open, leaf, row, first).await).await
     }
 
     async fn view_of_line(
@@ -264,7 +264,7 @@ impl LookUp {
         first: TaskId,
         line: BatchEntry,
     ) -> Result<TaskView, PostgresError> {
-        let carried = self.places.run(WHAT, async |open| carried(open, &line).await).await?;
+        let carried = self.places.read(WHAT, || async |open| carried(open, &line).await).await?;
         let Some(topic) =
             line.topic.clone().or_else(|| carried.as_ref().map(|carried| carried.0.clone()))
         else {

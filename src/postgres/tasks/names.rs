@@ -164,15 +164,17 @@ impl Names {
         topic: &TopicName,
         name: &TaskName,
     ) -> Result<Option<NameEntry>, PostgresError> {
-        let statement = async |open: &mut PgConnection| {
-            let row = sqlx::query(ENTRY)
-                .bind(topic.as_str())
-                .bind(name.as_str())
-                .fetch_optional(open)
-                .await?;
-            row.as_ref().map(entry_of).transpose()
+        let statement = || {
+            async |open: &mut PgConnection| {
+                let row = sqlx::query(ENTRY)
+                    .bind(topic.as_str())
+                    .bind(name.as_str())
+                    .fetch_optional(open)
+                    .await?;
+                row.as_ref().map(entry_of).transpose()
+            }
         };
-        self.pool.run("look up a name", statement).await
+        self.pool.read("look up a name", statement).await
     }
 
     /// Returns the entries of names, `(topic, name)`, in the same order, expired or not.
@@ -182,8 +184,8 @@ impl Names {
     ) -> Result<Vec<Option<NameEntry>>, PostgresError> {
         let (topics, names): (Vec<&str>, Vec<&str>) = wanted.iter().copied().unzip();
         self.pool
-            .run("look up the entries of names", async |open| {
-                entries_of(open, &topics, &names).await
+            .read("look up the entries of names", || {
+                async |open| entries_of(open, &topics, &names).await
             })
             .await
     }
@@ -196,21 +198,25 @@ impl Names {
     ) -> Result<Vec<Option<NameHolder>>, PostgresError> {
         let (topics, names): (Vec<&str>, Vec<&str>) = wanted.iter().copied().unzip();
         self.pool
-            .run("look up names", async |open| {
-                let mut entries = entries_of(open, &topics, &names).await?;
-                if entries.iter().flatten().any(|entry| entry.is_expired) {
-                    self.free_of(open, &topics, &names).await?;
-                    // The entries were freed, or prolonged because their tasks are pending.
-                    entries = entries_of(open, &topics, &names).await?;
-                    entries
-                        .iter_mut()
-                        .for_each(|entry| *entry = entry.filter(|entry| !entry.is_expired));
+            .read("look up names", || {
+                async |open| {
+                    let mut entries = entries_of(open, &topics, &names).await?;
+                    if entries.iter().flatten().any(|entry| entry.is_expired) {
+                        self.free_of(open, &topics, &names).await?;
+                        // The entries were freed, or prolonged because their tasks are pending.
+                        entries = entries_of(open, &topics, &names).await?;
+                        entries
+                            .iter_mut()
+                            .for_each(|entry| *entry = entry.filter(|entry| !entry.is_expired));
+                    }
+                    let found: Vec<NameEntry> = entries.iter().flatten().copied().collect();
+                    let traces = traces_of(open, &found).await?;
+                    let known = |entry: NameEntry| NameHolder {
+                        id: entry.id,
+                        state: state_of(&traces, entry),
+                    };
+                    Ok(entries.into_iter().map(|entry| entry.map(known)).collect())
                 }
-                let found: Vec<NameEntry> = entries.iter().flatten().copied().collect();
-                let traces = traces_of(open, &found).await?;
-                let known =
-                    |entry: NameEntry| NameHolder { id: entry.id, state: state_of(&traces, entry) };
-                Ok(entries.into_iter().map(|entry| entry.map(known)).collect())
             })
             .await
     }

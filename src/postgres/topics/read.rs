@@ -31,30 +31,36 @@ impl Topics {
     pub async fn find(&self, topic: &TopicName) -> Result<StoredTopic, PostgresError> {
         let text =
             format!("-- look up a policy\nselect {COLUMNS} from topic_policy where topic = $1");
-        let statement = async |open: &mut PgConnection| {
-            let query = sqlx::query(AssertSqlSafe(text)).bind(topic.as_str());
-            let row = query.fetch_optional(open).await?;
-            row.map_or_else(|| Ok(StoredTopic::plain(topic.clone())), |row| topic_of(&row))
+        let statement = || {
+            async |open: &mut PgConnection| {
+                let query = sqlx::query(AssertSqlSafe(text.clone())).bind(topic.as_str());
+                let row = query.fetch_optional(open).await?;
+                row.map_or_else(|| Ok(StoredTopic::plain(topic.clone())), |row| topic_of(&row))
+            }
         };
-        self.pool.run("look up the policy of a topic", statement).await
+        self.pool.read("look up the policy of a topic", statement).await
     }
 
     /// Returns all topics that have, or had, a policy or a pause.
     pub async fn all(&self) -> Result<Vec<StoredTopic>, PostgresError> {
         let text = format!("-- all policies\nselect {COLUMNS} from topic_policy limit $1");
-        let statement = async |open: &mut PgConnection| {
-            let query = sqlx::query(AssertSqlSafe(text)).bind(TOPICS_MAX);
-            query.fetch_all(open).await?.iter().map(topic_of).collect()
+        let statement = || {
+            async |open: &mut PgConnection| {
+                let query = sqlx::query(AssertSqlSafe(text.clone())).bind(TOPICS_MAX);
+                query.fetch_all(open).await?.iter().map(topic_of).collect()
+            }
         };
-        self.pool.run("read the policies of all topics", statement).await
+        self.pool.read("read the policies of all topics", statement).await
     }
 
     /// Returns the number of tasks of a topic that are claimed and not settled.
     pub async fn in_flight(&self, topic: &TopicName) -> Result<u64, PostgresError> {
-        let statement = async |open: &mut PgConnection| {
-            sqlx::query_scalar(IN_FLIGHT).bind(topic.as_str()).fetch_one(open).await
+        let statement = || {
+            async |open: &mut PgConnection| {
+                sqlx::query_scalar(IN_FLIGHT).bind(topic.as_str()).fetch_one(open).await
+            }
         };
-        let count: i64 = self.pool.run("count the tasks of a topic in flight", statement).await?;
+        let count: i64 = self.pool.read("count the tasks of a topic in flight", statement).await?;
         Ok(count.saturating_as::<u64>())
     }
 }

@@ -95,15 +95,17 @@ impl Listing {
             }
             Some(choice) => choice,
         };
-        let reading = async |open: &mut PgConnection| {
-            // As for any page, a rollback ends the transaction.
-            let mut snapshot =
-                open.begin_with("begin isolation level repeatable read, read only").await?;
-            let selected = page_of(&mut snapshot, selection, choice, (from, limit)).await?;
-            snapshot.rollback().await?;
-            Ok(selected)
+        let reading = || {
+            async |open: &mut PgConnection| {
+                // As for any page, a rollback ends the transaction.
+                let mut snapshot =
+                    open.begin_with("begin isolation level repeatable read, read only").await?;
+                let selected = page_of(&mut snapshot, selection, choice, (from, limit)).await?;
+                snapshot.rollback().await?;
+                Ok(selected)
+            }
         };
-        self.pool.run("list chosen tasks", reading).await
+        self.pool.read("list chosen tasks", reading).await
     }
 }
 
