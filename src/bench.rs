@@ -1,13 +1,14 @@
 //! Benchmarks a running cluster through its public interface: the subcommand `bench`. Tasks go in
-//! over REST, and records are read from the topic. Lateness is the broker's append time minus the
-//! due time. docs/benchmarks.md is made with it.
+//! over REST, an outbox or an intake topic, and records are read from the topic. Lateness is the
+//! broker's append time minus the due time. docs/benchmarks.md is made with it.
 //!
 //! - A scenario ([`lateness`], [`burst`], [`drain`], [`submit`], [`cancel`], [`finish`],
-//!   [`tracked`], [`immediate`]) submits by [`flow`] into an [`intake`] and ends in a [`report`].
+//!   [`tracked`], [`immediate`], [`take_in`]) submits by `load/flow` into a `LoadTarget` and ends
+//!   in a `BenchReport`.
 //! - The [`ledger`] compares the submitted tasks with the records that arrived: early, lost,
 //!   duplicates, lateness.
-//! - The intake here is Punctual's REST interface ([`rest`]). The programs that Punctual is
-//!   compared with (`benches/`) have their own and run the same scenarios.
+//! - The targets here are Punctual's ways in: `load/rest`, `outbox` and `intake_topic`. The programs
+//!   that Punctual is compared with (`benches/`) have their own and run the same scenarios.
 
 pub mod args;
 pub mod cpu;
@@ -26,10 +27,14 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use args::{
-    BenchArgs, Common, FinishBenchArgs, Scenario, Steady, TrackedBenchArgs, topics_in_turn,
+    BenchArgs, Common, FinishBenchArgs, Scenario, Steady, SubmitBenchArgs, TrackedBenchArgs,
+    WriteArgs, topics_in_turn,
 };
 use az::SaturatingAs as _;
 use load::http::{Http, Trust};
+use load::intake::LoadTarget;
+use load::intake_topic::IntakeTarget;
+use load::outbox::OutboxTarget;
 use load::record::Records;
 use load::rest::{RestTarget, TrackedLoad, WrittenDue};
 use results::report::BenchReport;
@@ -43,6 +48,7 @@ use scenarios::{
     immediate::{self, ImmediatePlan},
     lateness::{self, LatenessPlan},
     submit::{self, SubmitPlan},
+    take_in::{self, TakeInPlan},
     tracked::{self, TrackedPlan},
 };
 
@@ -100,7 +106,7 @@ async fn measure(
     let records = Records::new(usize::try_from(common.payload_bytes).unwrap_or(0));
     let ca_file = common.ca_file.as_deref();
     let trust = Trust::new(ca_file).map_err(|why| format!("--ca-file: {why}"))?;
-    let rest = RestTarget::new(&common.urls, trust.clone(), topics.clone(), records, due)
+    let rest = RestTarget::new(&common.urls, trust.clone(), topics.clone(), records.clone(), due)
         .authorized(credential.map(|credential| credential.header()));
     match &bench.scenario {
         Scenario::Lateness(args) => {
@@ -145,19 +151,19 @@ async fn measure(
             drain::drain(&setup, &plan, &rest, &mut nodes).await
         }
         Scenario::Submit(args) => {
-            let call = usize::try_from(args.batch).unwrap_or(1);
-            let (lanes, rate, measured, warm_up) =
-                (usize::from(args.connections), args.rate, args.measured, args.warmup);
-            let report =
-                submit::submit(&setup, &SubmitPlan { lanes, call, rate, measured, warm_up }, &rest)
-                    .await?;
-            let topic = topics.first().unwrap_or(&common.topic);
-            let others = if topics.len() > 1 { ", and likewise for each other topic" } else { "" };
-            say(&format!(
-                "bench: the stored tasks are due in two to four hours; `punctual cancel --topic \
-                 {topic} --yes` cancels them{others}"
-            ));
+            let report = submit::submit(&setup, &submit_plan(args), &rest).await?;
+            say_stored(&setup.topics);
             Ok(report)
+        }
+        Scenario::Outbox(args) => {
+            let database = PostgresSettings::new(&args.database_url)
+                .map_err(|wrong| format!("--database-url: {wrong}"))?;
+            let outbox = OutboxTarget::new(database, topics, records);
+            Box::pin(written(&setup, "outbox", &args.write, &outbox)).await
+        }
+        Scenario::Intake(args) => {
+            let intake = IntakeTarget::new(&setup.kafka, args.intake.clone(), topics, records)?;
+            Box::pin(written(&setup, "intake", &args.write, &intake)).await
         }
         Scenario::Cancel(args) => {
             let count = |count: u32| count.saturating_as::<usize>();
@@ -174,7 +180,8 @@ async fn measure(
         }
         Scenario::Immediate(args) => {
             let (rate, lanes) = (args.rate, usize::from(args.connections));
-            let plan = ImmediatePlan { rate, lanes, measured: args.measured, warm_up: args.warmup };
+            let (measured, warm_up) = (args.measured, args.warmup);
+            let plan = ImmediatePlan { scenario: "immediate", rate, lanes, measured, warm_up };
             immediate::immediate(&setup, &plan, &rest).await
         }
     }
@@ -191,6 +198,54 @@ fn credential_of(common: &Common) -> Result<Option<Credential>, String> {
         }
     }
     Ok(credential)
+}
+
+/// Measures a way in beside REST: at a rate tasks that are due at once, otherwise how many a cluster
+/// can take in.
+async fn written<I: LoadTarget>(
+    setup: &Setup,
+    scenario: &'static str,
+    args: &WriteArgs,
+    target: &I,
+) -> Result<BenchReport, String> {
+    let lanes = usize::from(args.connections);
+    let report = match args.rate {
+        Some(rate) => {
+            let (measured, warm_up) = (args.measured, args.warmup);
+            let plan = ImmediatePlan { scenario, rate, lanes, measured, warm_up };
+            immediate::immediate(setup, &plan, target).await?
+        }
+        None => {
+            let (count, call) = (u64::from(args.count), args.batch.saturating_as());
+            let plan = TakeInPlan { scenario, count, call, lanes };
+            let report = take_in::take_in(setup, &plan, target).await?;
+            say_stored(&setup.topics);
+            report
+        }
+    };
+    if report.counts.arrived == 0 {
+        return Err(report.reason.unwrap_or_else(|| take_in::NOT_TAKEN.to_owned()));
+    }
+    Ok(report)
+}
+
+fn say_stored(topics: &[TopicName]) {
+    let [topic, others @ ..] = topics else { return };
+    let others = if others.is_empty() { "" } else { ", and likewise for each other topic" };
+    say(&format!(
+        "bench: the stored tasks are due in two to four hours; `punctual cancel --topic {topic} \
+         --yes` cancels them{others}"
+    ));
+}
+
+fn submit_plan(args: &SubmitBenchArgs) -> SubmitPlan {
+    SubmitPlan {
+        lanes: usize::from(args.connections),
+        call: args.batch.saturating_as(),
+        rate: args.rate,
+        measured: args.measured,
+        warm_up: args.warmup,
+    }
 }
 
 fn finish_plan(args: &FinishBenchArgs) -> FinishPlan {

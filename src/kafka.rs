@@ -5,7 +5,8 @@
 //!   [`Mode::Alone`] for records whose batch was refused.
 //! - [`TopicCache`] knows which topics exist and which records they take. Its one thread also finds
 //!   out whether a broker can be reached at all: [`KafkaContact`].
-//! - A [`TopicReader`] reads a topic. Only `bench` uses it.
+//! - A [`TopicReader`] reads a topic, and a [`RecordAppender`] writes to an intake topic. Only
+//!   `bench` uses them.
 //! - An [`IntakeReader`] reads the partitions of an intake topic that the node is to read, and a
 //!   [`RejectProducer`] writes the records that cannot be tasks.
 //!
@@ -29,6 +30,7 @@ pub use compression::{Codec, TopicCompression};
 pub use contact::KafkaContact;
 pub use context::Hooks;
 pub use delivery::{DeliveryFailure, DeliveryOutcome, DeliveryReport, Reason, SendError};
+pub use intake::appender::{NewRecord, RecordAppender};
 pub use intake::rejects::{Reject, RejectOutcome, RejectProducer};
 pub use intake::{IntakeError, IntakeReader, LogBounds, ReadFailure};
 pub use metrics::KafkaMetrics;

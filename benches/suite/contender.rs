@@ -16,6 +16,13 @@ const READY_DEADLINE: Duration = Duration::from_secs(30);
 const END_DEADLINE: Duration = Duration::from_secs(40);
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
+/// A way in beside REST.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Door {
+    Outbox,
+    Intake,
+}
+
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Who {
     /// Punctual with this number of nodes.
@@ -71,23 +78,30 @@ pub struct Running {
 
 impl Running {
     /// Prepares a contender in an empty database, without starting it. `cluster` holds the settings
-    /// of the cluster, as `migrate` takes them, if the contender is Punctual.
+    /// of the cluster, as `migrate` takes them, if the contender is Punctual. `door` is the way in
+    /// beside REST that its nodes serve.
     pub async fn prepare(
         servers: &Servers,
         place: &Place,
         who: Who,
         cluster: &[&str],
+        door: Option<Door>,
     ) -> Result<Self, TaskFailure> {
         let mut urls = Vec::new();
         let (name, command) = match who {
             Who::Nodes(_) | Who::Precise(_) => {
                 migrate(servers, place, cluster).await?;
+                if door == Some(Door::Outbox) {
+                    install_outbox(servers, place).await?;
+                }
                 let count = if let Who::Nodes(count) = who { count } else { 1 };
                 let mut commands = Vec::new();
                 for _ in 0..count {
                     let listen = free_address().await?;
                     urls.push(format!("http://{listen}"));
-                    commands.push(serve(servers, place, who, &listen));
+                    let mut command = serve(servers, place, who, &listen);
+                    command.extend(door.into_iter().flat_map(|door| door_flag(place, door)));
+                    commands.push(command);
                 }
                 ("punctual", commands)
             }
@@ -276,14 +290,29 @@ fn serve(servers: &Servers, place: &Place, who: Who, listen: &str) -> Vec<String
     .to_vec()
 }
 
+fn door_flag(place: &Place, door: Door) -> [String; 2] {
+    match door {
+        Door::Outbox => ["--outbox".to_owned(), format!("bench={}", place.url)],
+        Door::Intake => ["--intake-topic".to_owned(), place.intake()],
+    }
+}
+
 async fn migrate(servers: &Servers, place: &Place, cluster: &[&str]) -> Result<(), TaskFailure> {
-    let mut command = Command::new(servers.program("punctual"));
-    let output =
-        command.args(["migrate", "--database-url", &place.url]).args(cluster).output().await?;
+    let words = [&["migrate", "--database-url", place.url.as_str()], cluster].concat();
+    administer(servers, &words).await
+}
+
+/// Installs an outbox in the database of the run, which is Punctual's, too.
+async fn install_outbox(servers: &Servers, place: &Place) -> Result<(), TaskFailure> {
+    administer(servers, &["outbox", "install", "--database-url", &place.url]).await
+}
+
+async fn administer(servers: &Servers, words: &[&str]) -> Result<(), TaskFailure> {
+    let output = Command::new(servers.program("punctual")).args(words).output().await?;
     if output.status.success() {
         Ok(())
     } else {
-        Err(format!("migrate: {}", String::from_utf8_lossy(&output.stderr)).into())
+        Err(format!("{}: {}", words[0], String::from_utf8_lossy(&output.stderr)).into())
     }
 }
 

@@ -25,10 +25,10 @@ use punctual::postgres::connection::OldSnapshot;
 use punctual::shutdown::TaskFailure;
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 
-use crate::contender::{Running, Who, bench, words};
+use crate::contender::{Door, Running, Who, bench, words};
 use crate::intakes::{FloorIntake, PollerIntake};
 use crate::observer::Observer;
-use crate::plan::{self, Cell, Job, Size, Steady, Tracked};
+use crate::plan::{self, Cell, Inbound, InboundPace, Job, Size, Steady, Tracked};
 use crate::results::{Results, short};
 use crate::servers::{
     COMMIT, KAFKA, MACHINE, Place, Servers, WRITE_BACK, commit, machine, write_back,
@@ -132,7 +132,14 @@ async fn one(
     let place = servers.place(cell.topics, cell.partitions).await?;
     let is_soak = matches!(cell.job, Job::Steady(Steady { is_soak: true, .. }));
     let cluster: &[&str] = if is_soak { &["--leaf", "2m", "--horizon", "1h"] } else { &[] };
-    let mut running = Running::prepare(servers, &place, who, cluster).await?;
+    let door = match &cell.job {
+        Job::Inbound(inbound) => Some(inbound.door),
+        _ => None,
+    };
+    if door == Some(Door::Intake) {
+        servers.topic(&place.intake(), cell.partitions).await?;
+    }
+    let mut running = Running::prepare(servers, &place, who, cluster, door).await?;
     running.spawn()?;
     running.ready().await?;
     let run = One { servers, results, place: &place, cell, who, size };
@@ -218,6 +225,7 @@ impl One<'_> {
                 &[("--rate", rate), ("--for", &secs(*seconds)), ("--warmup", &self.warm_up())],
                 "immediate",
             ),
+            Job::Inbound(inbound) => self.inbound_words(inbound),
             Job::Idle { pending, seconds } => {
                 let rest = RestTarget::new(
                     &running.urls,
@@ -295,6 +303,24 @@ impl One<'_> {
         } else {
             words.push("--untracked".to_owned());
         }
+        words
+    }
+
+    fn inbound_words(&self, inbound: &Inbound) -> Vec<String> {
+        let mut words = match inbound.door {
+            Door::Outbox => words(&[("--database-url", &self.place.url)], "outbox"),
+            Door::Intake => words(&[("--intake", &self.place.intake())], "intake"),
+        };
+        let more: [(&str, String); 2] = match inbound.pace {
+            InboundPace::Rate { rate, seconds } => {
+                words.extend(["--rate".to_owned(), rate.to_string()]);
+                [("--for", secs(seconds)), ("--warmup", self.warm_up())]
+            }
+            InboundPace::Full { count, call } => {
+                [("--count", count.to_string()), ("--batch", call.to_string())]
+            }
+        };
+        words.extend(more.into_iter().flat_map(|(flag, value)| [flag.to_owned(), value]));
         words
     }
 
@@ -403,14 +429,18 @@ impl One<'_> {
                 submit::submit(&setup, &plan, intake).await?
             }
             Job::Immediate { rate, seconds } => {
-                let plan =
-                    ImmediatePlan { rate: *rate, lanes: 16, measured: span(*seconds), warm_up };
+                let (scenario, measured) = ("immediate", span(*seconds));
+                let plan = ImmediatePlan { scenario, rate: *rate, lanes: 16, measured, warm_up };
                 immediate::immediate(&setup, &plan, intake).await?
             }
             Job::Idle { pending, seconds } => {
                 self.idle(running, intake, *pending, *seconds).await?
             }
-            Job::Cancel { .. } | Job::Finish { .. } | Job::Tracked(_) | Job::TakeOver { .. } => {
+            Job::Cancel { .. }
+            | Job::Finish { .. }
+            | Job::Tracked(_)
+            | Job::Inbound(_)
+            | Job::TakeOver { .. } => {
                 return Err("only Punctual can do that".into());
             }
         };

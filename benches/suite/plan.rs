@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::contender::Who;
+use crate::contender::{Door, Who};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Size {
@@ -84,6 +84,7 @@ pub enum Job {
         rate: u32,
         seconds: u64,
     },
+    Inbound(Inbound),
     Idle {
         pending: u64,
         seconds: u64,
@@ -92,6 +93,19 @@ pub enum Job {
         rounds: u32,
         is_kill: bool,
     },
+}
+
+/// Submits by a way in beside REST.
+#[derive(Clone, Copy, Debug)]
+pub struct Inbound {
+    pub door: Door,
+    pub pace: InboundPace,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub enum InboundPace {
+    Rate { rate: u32, seconds: u64 },
+    Full { count: u32, call: u32 },
 }
 
 /// Tracked tasks at a steady rate, and a consumer.
@@ -188,6 +202,10 @@ pub fn cells(size: Size) -> Vec<Cell> {
         tracked(size, true),
         tracked(size, false),
         retries(size),
+        inbound_at_rate(size, Door::Outbox),
+        inbound_at_full_speed(size, Door::Outbox),
+        inbound_at_rate(size, Door::Intake),
+        inbound_at_full_speed(size, Door::Intake),
         idle(size),
     ]);
     cells.extend([take_over(size, true), take_over(size, false)]);
@@ -510,6 +528,56 @@ fn retries(size: Size) -> Cell {
             unfinished: 10,
             is_tracked: true,
         }),
+    }
+}
+
+fn inbound_at_rate(size: Size, door: Door) -> Cell {
+    let seconds = size.of(3, 10, 30);
+    let (name, way, goal, rate) = match door {
+        Door::Outbox => {
+            let goal = "from the insert to the append p99 at most 150 ms";
+            ("outbox", "rows of an outbox/s, one in a transaction", goal, 1_000)
+        }
+        Door::Intake => {
+            let goal = "from the record to the append p99 at most 50 ms";
+            ("intake", "records of an intake topic/s", goal, 2_000)
+        }
+    };
+    let rate = size.of(rate / 4, rate, rate);
+    Cell {
+        name,
+        title: format!("Tasks without a delay as {rate} {way}"),
+        goal,
+        limit: "A turn of the node: read what has come, store it in one commit, publish it. What \
+                comes during a turn waits for the next one. Nobody is told of a new row, so a node \
+                looks at an empty outbox every 50 ms.",
+        topics: 1,
+        partitions: 8,
+        contenders: vec![Who::Nodes(1)],
+        job: Job::Inbound(Inbound { door, pace: InboundPace::Rate { rate, seconds } }),
+    }
+}
+
+fn inbound_at_full_speed(size: Size, door: Door) -> Cell {
+    let count = size.of(10_000, 200_000, 600_000);
+    let (name, title, goal, call) = match door {
+        Door::Outbox => {
+            let goal = "at least 20,000/s";
+            ("outbox-full", format!("{count} rows of an outbox, by 500"), goal, 500)
+        }
+        Door::Intake => {
+            let goal = "at least 40,000/s";
+            ("intake-full", format!("{count} records of an intake topic"), goal, 1_000)
+        }
+    };
+    Cell {
+        name,
+        title,
+        goal,
+        limit: "Postgres's inserts, for an outbox three of them beside two deletes, on the cores \
+                that also write the load.",
+        job: Job::Inbound(Inbound { door, pace: InboundPace::Full { count, call } }),
+        ..inbound_at_rate(size, door)
     }
 }
 

@@ -44,6 +44,13 @@ pub struct Place {
     pub topics: Vec<TopicName>,
 }
 
+impl Place {
+    /// Returns the name of the intake topic, if the run has one.
+    pub fn intake(&self) -> String {
+        format!("{}-in", self.topic)
+    }
+}
+
 pub fn setting(name: &str) -> Result<String, TaskFailure> {
     std::env::var(name)
         .map_err(|_unset| format!("{name} is not set: run this by `make bench`").into())
@@ -107,7 +114,10 @@ impl Servers {
     }
 
     pub async fn forget(&self, place: &Place) -> Result<(), TaskFailure> {
-        let topics: Vec<&str> = place.topics.iter().map(TopicName::as_str).collect();
+        let intake = place.intake();
+        let topics = place.topics.iter().map(TopicName::as_str);
+        // Without an intake topic, Kafka says so for it alone.
+        let topics: Vec<&str> = topics.chain([intake.as_str()]).collect();
         self.admin()?.delete_topics(&topics, &AdminOptions::new()).await?;
         self.administer(format!("drop database if exists {} with (force)", place.name)).await?;
         // A checkpoint now, so the next run does not pay for the writes of this one.

@@ -16,6 +16,7 @@ Examples:
     --pid node=$(pidof punctual) --svg lateness.svg
   punctual bench burst --topic demo --count 100000
   punctual bench submit --topic demo --connections 64 --json submit.json
+  punctual bench outbox --topic demo --database-url postgres://app@localhost/shop --rate 1000
 
 The topic must keep append times (message.timestamp.type=LogAppendTime). Due times are by this
 machine's clock, so the clocks of Postgres, Kafka and this machine should agree.
@@ -134,6 +135,8 @@ impl BenchArgs {
                     "--warmup {warmup} leaves none of --count {count} to be measured"
                 ));
             }
+            Scenario::Outbox(OutboxBenchArgs { write, .. })
+            | Scenario::Intake(IntakeBenchArgs { write, .. }) => (Some(write.measured), None),
             Scenario::Burst(_) | Scenario::Drain(_) | Scenario::Cancel(_) | Scenario::Finish(_) => {
                 (None, None)
             }
@@ -179,6 +182,16 @@ pub enum Scenario {
     Tracked(TrackedBenchArgs),
     /// Measures tasks without a delay, from the request to the append.
     Immediate(Immediate),
+    /// Measures submits by rows of an outbox: with --rate from the insert to the append, otherwise
+    /// how many rows per second the nodes can take in.
+    ///
+    /// The outbox must be installed, and the nodes must have it as an --outbox.
+    Outbox(OutboxBenchArgs),
+    /// Measures submits by records of an intake topic: with --rate from the record to the append in
+    /// the topic of the task, otherwise how many records per second the nodes can take in.
+    ///
+    /// The nodes must have the topic as an --intake-topic.
+    Intake(IntakeBenchArgs),
     /// Measures lateness for hours, and compares the first, second and last sixth of the run, with
     /// the memory of the processes.
     Soak(Soak),
@@ -468,6 +481,77 @@ pub struct Immediate {
     pub warmup: Duration,
 }
 
+#[derive(Args, Clone, Debug)]
+#[command(after_help = "Examples:\n  punctual bench outbox --topic demo --database-url \
+                        postgres://app@localhost/shop --rate 1000\n  punctual bench outbox --topic \
+                        demo --database-url postgres://app@localhost/shop")]
+pub struct OutboxBenchArgs {
+    /// The database with the outbox, as a role that may submit. The variable PGPASSWORD may have
+    /// the password.
+    #[arg(long, value_name = "POSTGRES-URL")]
+    pub database_url: String,
+    #[command(flatten)]
+    pub write: WriteArgs,
+}
+
+#[derive(Args, Clone, Debug)]
+#[command(after_help = "Examples:\n  punctual bench intake --topic demo --intake demo-in --rate \
+                        2000\n  punctual bench intake --topic demo --intake demo-in --batch 1000")]
+pub struct IntakeBenchArgs {
+    /// The intake topic.
+    #[arg(long, value_name = "TOPIC", value_parser = topic)]
+    pub intake: TopicName,
+    #[command(flatten)]
+    pub write: WriteArgs,
+}
+
+/// How tasks are written into an outbox or an intake topic.
+#[derive(Args, Clone, Debug)]
+pub struct WriteArgs {
+    /// Tasks per second, each due at once and written alone. [default: as many as possible]
+    #[arg(
+        long,
+        value_name = "COUNT",
+        value_parser = clap::value_parser!(u32).range(1..=1_000_000)
+    )]
+    pub rate: Option<u32>,
+    /// With --rate, the measured time.
+    #[arg(long = "for", value_name = "SPAN", value_parser = duration::parse, default_value = "30s")]
+    pub measured: Duration,
+    /// With --rate, the time before the measurement.
+    #[arg(long, value_name = "SPAN", value_parser = duration::parse, default_value = "5s")]
+    pub warmup: Duration,
+    /// Without --rate, the number of tasks. A tenth as many are written before, and not measured.
+    /// One in a hundred is due at once, and shows that those before it are stored. The others are
+    /// due two to four hours later, and stay stored.
+    #[arg(
+        long,
+        value_name = "COUNT",
+        default_value_t = 300_000,
+        conflicts_with = "rate",
+        value_parser = clap::value_parser!(u32).range(1_000..=20_000_000)
+    )]
+    pub count: u32,
+    /// Without --rate, the number of rows in one transaction, or of records that are written
+    /// together.
+    #[arg(
+        long,
+        value_name = "COUNT",
+        default_value_t = 500,
+        conflicts_with = "rate",
+        value_parser = clap::value_parser!(u32).range(1..=10_000)
+    )]
+    pub batch: u32,
+    /// Number of sessions of the database, or of writers.
+    #[arg(
+        long,
+        value_name = "COUNT",
+        default_value_t = 8,
+        value_parser = clap::value_parser!(u16).range(1..=4096)
+    )]
+    pub connections: u16,
+}
+
 fn topic(text: &str) -> Result<TopicName, String> {
     TopicName::new(text).map_err(|error| error.to_string())
 }
@@ -500,6 +584,8 @@ mod tests {
             "tracked --unfinished 10",
             "tracked --untracked",
             "immediate",
+            "outbox --database-url postgres://db/shop --rate 1000 --for 1s",
+            "intake --intake in --count 1000 --batch 10",
         ] {
             assert_eq!(check(good), Ok(()), "{good}");
         }
@@ -509,6 +595,7 @@ mod tests {
             ("soak --ahead-min 5s --ahead-max 1s", "--ahead-min 5s"),
             ("cancel --count 10 --warmup 10", "--warmup 10"),
             ("finish --count 10 --warmup 11", "--warmup 11"),
+            ("intake --intake in --rate 10 --for 10ms", "--for"),
             ("tracked --ttr 10ms", "--ttr"),
             ("tracked --backoff 2s", "--backoff"),
             ("burst --json /there-is-no-such-folder/x.json", "/there-is-no-such-folder/x.json"),

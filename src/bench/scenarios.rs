@@ -7,4 +7,5 @@ pub mod finish;
 pub mod immediate;
 pub mod lateness;
 pub mod submit;
+pub mod take_in;
 pub mod tracked;

@@ -4,6 +4,7 @@
 //! Memory is bounded: the client keeps [`QUEUED_KIB_MAX`] of each partition, and at most one fetch
 //! more. Nothing here blocks, except the questions, which run on threads for blocking work.
 
+pub(super) mod appender;
 pub(super) mod rejects;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};

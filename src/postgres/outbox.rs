@@ -1,10 +1,12 @@
 //! Outboxes: tables in databases of users, out of which nodes take submits and cancels.
 //!
 //! `setup` installs, checks and removes an outbox. `source` takes rows out of it, in the user's
-//! database. [`super::inbound`] stores their tasks in Punctual's.
+//! database. [`super::inbound`] stores their tasks in Punctual's. `submitter` writes rows for
+//! `bench`.
 
 pub mod setup;
 pub mod source;
+pub mod submitter;
 
 use std::time::Duration;
 

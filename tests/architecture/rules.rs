@@ -58,6 +58,7 @@ const LAYERS: &[(&str, &[&str])] = &[
         &[
             "access",
             "api",
+            "audit",
             "domain",
             "engine",
             "node",
@@ -72,8 +73,8 @@ const LAYERS: &[(&str, &[&str])] = &[
     ),
     ("console", &["domain"]),
     ("client", &["domain", "clock", "signals"]),
-    // `bench` measures a cluster from outside, with its own consumer and a forgotten session. It
-    // uses no part of a node.
+    // `bench` measures a cluster from outside, with its own consumer, a forgotten session, and an
+    // application's ways in. It uses no part of a node.
     (
         "bench",
         &[
@@ -86,6 +87,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "client::args",
             "client::output::figures",
             "postgres::connection",
+            "postgres::outbox::submitter",
         ],
     ),
     ("config", &["domain", "bench::args", "client::args", "telemetry::logging"]),

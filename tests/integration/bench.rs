@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use punctual::bench::results::report::BenchReport;
 
+use crate::outbox::Shop;
 use crate::support::node::program;
 use crate::support::{Cluster, Node};
 
@@ -134,4 +135,50 @@ async fn finishes_and_second_attempts_are_measured_from_outside() {
     }
     assert!(tracked.facts.contains_key("append - due of the second attempt, p99, ms"));
     assert!(picture.contains("<polyline"));
+}
+
+/// Runs both ways in beside REST with these arguments. Returns their reports.
+async fn reports_of_doors(name: &str, arguments: &[&str]) -> [BenchReport; 2] {
+    let cluster = Cluster::start(name).await;
+    let shop = Shop::open(&cluster.stack).await;
+    let intake = cluster.topic("in").await;
+    let node = cluster.node_with(&["--outbox", &shop.flag(), "--intake-topic", &intake]).await;
+    let outbox = ["outbox", "--database-url", &shop.database.url];
+    let (by_rows, _) = report(&cluster, &node, &[&outbox[..], arguments].concat()).await;
+    let records = ["intake", "--intake", &intake];
+    let (by_records, _) = report(&cluster, &node, &[&records[..], arguments].concat()).await;
+    [by_rows, by_records]
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rows_and_records_are_measured_from_their_insert_to_the_append() {
+    let arguments = ["--rate", "50", "--for", "3s", "--warmup", "1s"];
+    for report in reports_of_doors("bench-doors", &arguments).await {
+        assert!(report.counts.are_clean(), "{report:?}");
+        assert!(report.spans.as_ref().unwrap().count > 50, "50 a second for 3 s: {report:?}");
+        assert!(report.usage[0].us_per_task > 0.0, "{:?}", report.usage);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rows_and_records_are_taken_in_at_full_speed() {
+    let arguments = ["--count", "3000", "--batch", "250", "--connections", "4"];
+    for report in reports_of_doors("bench-take-in", &arguments).await {
+        let counts = report.counts;
+        assert!(counts.are_clean() && counts.accepted == 3_300, "{report:?}");
+        // One in a hundred is due at once, and the last one of each part.
+        assert_eq!(counts.arrived, 4 + 31, "{report:?}");
+        assert!(report.rate > 0.0 && report.facts["written per second"] > 0.0, "{report:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_way_in_that_no_node_serves_is_told() {
+    let cluster = Cluster::start("bench-no-door").await;
+    let (topic, intake) = (cluster.topic("out").await, cluster.topic("in").await);
+    let words = ["intake", "--topic", &topic, "--intake", &intake, "--count", "1000"];
+    let output = bench(&cluster, "http://127.0.0.1:1", &words).await;
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("--intake-topic"), "{said}");
 }

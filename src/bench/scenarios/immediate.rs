@@ -10,6 +10,8 @@ use crate::bench::run::{BenchRun, Setup, millis, now};
 
 #[derive(Clone, Copy, Debug)]
 pub struct ImmediatePlan {
+    /// `immediate`, or the name of another way in.
+    pub scenario: &'static str,
     pub rate: u32,
     pub lanes: usize,
     pub measured: Duration,
@@ -26,7 +28,7 @@ pub async fn immediate<I: LoadTarget>(
     plan: &ImmediatePlan,
     intake: &I,
 ) -> Result<BenchReport, String> {
-    let run = BenchRun::start(setup, "immediate").await?;
+    let run = BenchRun::start(setup, plan.scenario).await?;
     let from = run.started_at + millis(plan.warm_up);
     let due = from..from + millis(plan.measured);
     let interval = Duration::from_secs(1) / plan.rate.max(1);
