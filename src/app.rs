@@ -21,6 +21,7 @@ use az::SaturatingAs as _;
 
 pub use self::handles::Handles;
 use crate::access::{Policy, PolicyHandle};
+use crate::api::access::audit::Audit;
 use crate::api::{self, Api, ApiMetrics, ApiSettings, Hosts, Port};
 use crate::clock;
 use crate::config::{self, CheckedSettings, Command, MigrationSettings, SettingProblem, Settings};
@@ -140,7 +141,7 @@ pub async fn serve(settings: Settings, handles: Handles) -> Result<(), TaskFailu
     let outcome = match startup::wait_for_postgres(&settings, &assembled, &service, &tasks).await {
         Ok(Some(checked)) => {
             cursors.set_secret(checked.secret.bytes());
-            run(&settings, assembled, checked, &policy, &handles).await
+            run(&settings, assembled, checked, (&policy, audit.as_ref()), &handles).await
         }
         Ok(None) => {
             tracing::info!("stopped before the start was complete");
@@ -164,7 +165,7 @@ async fn run(
     settings: &Settings,
     parts: assembly::NodeParts,
     checked: schema::Checked,
-    policy: &PolicyHandle,
+    access: (&PolicyHandle, Option<&Audit>),
     handles: &Handles,
 ) -> Result<(), TaskFailure> {
     let tasks = &handles.tasks;
@@ -172,7 +173,7 @@ async fn run(
         tracing::warn!("{warning}");
     }
     let (postgres, node) = (parts.postgres.clone(), parts.node);
-    let running = assembly::start(settings, parts, checked.cluster, policy, handles).await?;
+    let running = assembly::start(settings, parts, checked.cluster, access, handles).await?;
     tasks.draining.cancelled().await;
     drain(settings, &running, tasks).await;
     // The loops have ended before the heartbeat says that this node is gone. So other nodes adopt

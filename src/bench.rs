@@ -7,7 +7,7 @@
 //!   in a `BenchReport`.
 //! - The [`ledger`] compares the submitted tasks with the records that arrived: early, lost,
 //!   duplicates, lateness.
-//! - The targets here are Punctual's ways in: `load/rest`, `outbox` and `intake_topic`. The programs
+//! - The targets here are Punctual's ways in: `load/rest`, `outbox`, `intake_topic`. The programs
 //!   that Punctual is compared with (`benches/`) have their own and run the same scenarios.
 
 pub mod args;
@@ -200,8 +200,8 @@ fn credential_of(common: &Common) -> Result<Option<Credential>, String> {
     Ok(credential)
 }
 
-/// Measures a way in beside REST: at a rate tasks that are due at once, otherwise how many a cluster
-/// can take in.
+/// Measures a way in beside REST: at a rate tasks that are due at once, otherwise how many tasks a
+/// cluster can take in.
 async fn written<I: LoadTarget>(
     setup: &Setup,
     scenario: &'static str,

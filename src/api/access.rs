@@ -18,3 +18,4 @@ pub mod limits;
 pub mod required;
 pub mod sessions;
 pub mod trail;
+pub mod turns;

@@ -14,6 +14,7 @@ use super::credentials::{CredentialKeeper, ServerSettings, etcd_credentials};
 use super::handles::Handles;
 use super::kafka_settings;
 use crate::access::PolicyHandle;
+use crate::api::access::audit::Audit;
 use crate::clock::{self, ClusterClock};
 use crate::config::{self, Settings};
 use crate::domain::leaves::Rules;
@@ -252,7 +253,7 @@ pub async fn start(
     settings: &Settings,
     parts: NodeParts,
     cluster: ClusterSettings,
-    policy: &PolicyHandle,
+    (policy, audit): (&PolicyHandle, Option<&Audit>),
     handles: &Handles,
 ) -> Result<Running, TaskFailure> {
     let Handles { tasks, service, .. } = handles;
@@ -325,6 +326,7 @@ pub async fn start(
         policy,
         names: &names,
         look_up: &look_up,
+        audit,
         bulletin: core.membership.bulletin(),
     };
     inbound::start(settings, &inbound, tasks)?;

@@ -1,5 +1,7 @@
-//! Carries out requests that were read from an outbox or an intake topic: stores their tasks, and
-//! cancels.
+//! Carries out requests that were read from an outbox or an intake topic: stores their tasks,
+//! cancels, and takes the answers of consumers (`answers`).
+
+mod answers;
 
 use std::collections::VecDeque;
 use std::iter;
@@ -8,12 +10,16 @@ use std::sync::Arc;
 
 use crate::access::permit::{Cancel, Permit};
 use crate::access::{Caller, Policy, PolicyHandle};
+use crate::api::access::audit::Audit;
+use crate::api::access::turns::AuditedTurn;
 use crate::api::inbound::{self, InboundRequest, Refused};
+use crate::audit::NoPlace;
 use crate::clock;
 use crate::domain::task::outbox_row::RejectedRow;
 use crate::domain::{IdRange, NewTask, TaskId, TaskName, Timestamp, TopicName};
 use crate::engine::placing::Destination;
 use crate::error_chain::chain;
+use crate::node::messages::answers::{ConsumerCall, Target};
 use crate::node::messages::{Draft, Verdict};
 use crate::node::requests::moving;
 use crate::node::requests::placing::{Placer, assign_ids, clamp};
@@ -72,21 +78,37 @@ impl From<PostgresError> for Stop {
 }
 
 /// The items of a turn after they were carried out.
-#[derive(Clone, PartialEq, Eq, Default, Debug)]
+#[derive(Debug)]
 pub struct Carried {
     /// Items that were stored now. Those of an earlier turn do not count again.
     pub stored: usize,
     pub rejected: Vec<RejectedRow>,
+    /// The notes for the audit trail.
+    pub turn: AuditedTurn,
 }
 
 impl Carried {
+    pub const fn new(turn: AuditedTurn) -> Self {
+        Self { stored: 0, rejected: Vec::new(), turn }
+    }
+
+    /// Notes items that are perhaps stored, if the error says so.
+    fn failed(&mut self, action: &'static str, count: usize, error: &StoreError) {
+        if matches!(error, StoreError::Postgres(error) if error.is_unknown()) {
+            self.turn.perhaps_changed(action, count);
+        }
+    }
+
     /// Keeps a refused item.
     ///
     /// # Errors
     /// When the item waits, and with it the turn.
     pub fn refuse(&mut self, item: ItemKey, refused: Refused) -> Result<(), Stop> {
         match refused {
-            Refused::ForGood { status, reason } => {
+            Refused::ForGood { status, reason, denied } => {
+                if let Some((action, topic)) = denied {
+                    self.turn.denied(action, &topic);
+                }
                 self.rejected.push(RejectedRow { seq: item.seq, status, reason });
                 Ok(())
             }
@@ -107,18 +129,30 @@ pub enum Change {
     Submit(NewTask),
     Replace(NewTask),
     Cancel(Permit<Cancel>, TaskName),
+    Answer(Answer),
 }
 
 impl Item {
-    /// Returns the topic and the name of the task.
+    /// Returns the topic and the name of the task. An answer may name it by its id.
     pub fn name(&self) -> Option<(TopicName, TaskName)> {
         match &self.change {
             Change::Submit(task) | Change::Replace(task) => {
                 Some((task.record.topic.clone(), task.name.clone()?))
             }
             Change::Cancel(permit, name) => Some((permit.topic().clone(), name.clone())),
+            Change::Answer(Answer { target: Target::Name(permit, name), .. }) => {
+                Some((permit.topic().clone(), name.clone()))
+            }
+            Change::Answer(Answer { target: Target::Id(_), .. }) => None,
         }
     }
+}
+
+/// An answer that its consumer may give.
+#[derive(Debug)]
+pub struct Answer {
+    pub target: Target,
+    pub call: ConsumerCall,
 }
 
 /// A submit on its way into the tables.
@@ -144,6 +178,8 @@ pub struct Carrier {
     pub names: Arc<Names>,
     pub look_up: Arc<LookUp>,
     pub store: InboundStore,
+    /// The audit trail, with the operation in its lines: `outbox` or `intakeTopic`.
+    pub audit: (Option<Audit>, &'static str),
 }
 
 impl Carrier {
@@ -151,6 +187,13 @@ impl Carrier {
     pub fn caller(&self, policy: &Policy) -> Result<Caller, Stop> {
         inbound::caller_of(policy, &self.name)
             .ok_or_else(|| Stop::later(format!("the auth file has no principal {:?}", self.name)))
+    }
+
+    /// Takes the places of the lines of a turn in the audit trail.
+    pub fn begin_turn(&self, caller: &Caller) -> Result<AuditedTurn, Stop> {
+        let (audit, operation) = &self.audit;
+        AuditedTurn::begin(audit.as_ref(), (*operation, &self.name), caller)
+            .map_err(|NoPlace| Stop::later("no line of the audit trail can be written"))
     }
 
     /// Takes what new tasks need from the limits of their caller.
@@ -162,14 +205,18 @@ impl Carrier {
         inbound::charge(&self.policy, caller, drafts).map_err(stop_of)
     }
 
-    /// Checks a request against Kafka and the clock.
+    /// Checks a request of `caller` against Kafka and the clock.
     pub async fn change_of(
         &self,
         request: InboundRequest,
-        arrived_at: Option<Timestamp>,
+        (caller, arrived_at): (&Caller, Option<Timestamp>),
     ) -> Result<Change, Refused> {
         let checked = match request {
             InboundRequest::Cancel(permit, name) => return Ok(Change::Cancel(permit, name)),
+            InboundRequest::Answer(task, call) => {
+                let target = inbound::target_of(&self.service, caller, task).await?;
+                return Ok(Change::Answer(Answer { target, call }));
+            }
             InboundRequest::Submit(draft) => {
                 self.service.check(draft, arrived_at).await.map(Change::Submit)
             }
@@ -191,7 +238,8 @@ impl Carrier {
         assign_ids(&self.shared, submits.iter_mut().map(|new| &mut new.task));
         let mut pieces: VecDeque<Range<usize>> = iter::once(0..submits.len()).collect();
         while let Some(piece) = pieces.pop_front().filter(|piece| !piece.is_empty()) {
-            match self.submit_piece(hold, &mut submits[piece.clone()]).await {
+            let turn = &mut carried.turn;
+            match self.submit_piece(hold, &mut submits[piece.clone()], turn).await {
                 Ok(()) => carried.stored += piece.len(),
                 Err(StoreError::Postgres(error @ PostgresError::BadValue { .. })) => {
                     if let [new] = &submits[piece.clone()] {
@@ -205,7 +253,10 @@ impl Carrier {
                         pieces.push_front(piece.start..middle);
                     }
                 }
-                Err(error) => return Err(error.into()),
+                Err(error) => {
+                    carried.failed("submit", piece.len(), &error);
+                    return Err(error.into());
+                }
             }
         }
         Ok(())
@@ -215,10 +266,11 @@ impl Carrier {
         &mut self,
         hold: &mut Hold,
         piece: &mut [NewItem],
+        turn: &mut AuditedTurn,
     ) -> Result<(), StoreError> {
         let (mut tries, mut draws) = (Tries::default(), 0);
         loop {
-            match self.try_submit(hold, piece).await {
+            match self.try_submit(hold, piece, turn).await {
                 Err(StoreError::Postgres(error)) if error.is_of_an_id() && draws < DRAWS_MAX => {
                     draws += 1;
                     assign_ids(&self.shared, piece.iter_mut().map(|new| &mut new.task));
@@ -233,6 +285,7 @@ impl Carrier {
         &mut self,
         hold: &mut Hold,
         piece: &mut [NewItem],
+        turn: &mut AuditedTurn,
     ) -> Result<(), StoreError> {
         let now = self.shared.now();
         piece.iter_mut().for_each(|new| clamp(&mut new.task, now));
@@ -266,8 +319,9 @@ impl Carrier {
         let known = named.len().saturating_sub(won.len());
         self.shared.metrics.names_known.inc_by(u64::try_from(known).unwrap_or(u64::MAX));
         let is_new = |task: &&&NewTask| task.name.is_none() || won.contains(&task.id);
-        let ids = plain.iter().chain(&named).filter(is_new).map(|task| task.id);
-        self.shared.look_after(IdRange::spanning(ids));
+        let new = || plain.iter().chain(&named).filter(is_new);
+        new().for_each(|task| turn.changed("submit", &task.record.topic, Some(task.id)));
+        self.shared.look_after(IdRange::spanning(new().map(|task| task.id)));
         Ok(())
     }
 
@@ -281,11 +335,8 @@ impl Carrier {
         match change {
             Change::Submit(task) => self.submit(hold, vec![NewItem { key, task }], carried).await,
             Change::Replace(task) => self.replace(hold, key, task, carried).await,
-            Change::Cancel(permit, name) => {
-                self.cancel(hold, key, (&permit, &name)).await?;
-                carried.stored += 1;
-                Ok(())
-            }
+            Change::Cancel(permit, name) => self.cancel(hold, key, (&permit, &name), carried).await,
+            Change::Answer(answer) => self.answer(hold, vec![(key, answer)], carried).await,
         }
     }
 
@@ -314,6 +365,7 @@ impl Carrier {
                     }
                     self.shared.look_after(IdRange::spanning((!is_far).then_some(task.id)));
                     carried.stored += 1;
+                    carried.turn.changed("replace", &task.record.topic, Some(task.id));
                     return Ok(());
                 }
                 Ok(Replacement::Gone(entry)) => {
@@ -336,7 +388,10 @@ impl Carrier {
                 Err(StoreError::Postgres(error @ PostgresError::BadValue { .. })) => {
                     return carried.refuse(item, inbound::of_service(refusal_of(&error)));
                 }
-                Err(error) => return Err(error.into()),
+                Err(error) => {
+                    carried.failed("replace", 1, &error);
+                    return Err(error.into());
+                }
             }
         }
         Err(Stop::later("other requests kept replacing the task of a name"))
@@ -348,6 +403,7 @@ impl Carrier {
         hold: &mut Hold,
         item: ItemKey,
         (permit, name): (&Permit<Cancel>, &TaskName),
+        carried: &mut Carried,
     ) -> Result<(), Stop> {
         let by = self.shared.callers.of(&permit.principal().name).await?;
         for _try in 0..TRIES_MAX {
@@ -355,21 +411,31 @@ impl Carrier {
                 Ok(InboundCancel::Cancelled) => {
                     hold.stored(&[item]);
                     self.shared.metrics.cancelled.inc();
+                    carried.stored += 1;
+                    carried.turn.changed("cancel", permit.topic(), None);
                     return Ok(());
                 }
                 Ok(InboundCancel::NotFound) => {
                     hold.stored(&[item]);
+                    carried.stored += 1;
                     return Ok(());
                 }
                 Ok(InboundCancel::Gone(entry)) => {
                     match Verdict::of_look(self.look_up.task(entry.id).await?) {
                         // The task is being moved, or the name stands for another task by now.
                         None | Some(Verdict::Replaced(_)) => moving::pause().await,
-                        Some(_verdict) => return self.note(hold, item).await,
+                        Some(_verdict) => {
+                            self.note(hold, item).await?;
+                            carried.stored += 1;
+                            return Ok(());
+                        }
                     }
                 }
                 Err(StoreError::Postgres(PostgresError::GaveWay { .. })) => {}
-                Err(error) => return Err(error.into()),
+                Err(error) => {
+                    carried.failed("cancel", 1, &error);
+                    return Err(error.into());
+                }
             }
         }
         Err(Stop::later("other requests kept moving the task of a name"))
@@ -384,7 +450,7 @@ impl Carrier {
 }
 
 fn too_late(reason: &str) -> Refused {
-    Refused::ForGood { status: 409, reason: reason.to_owned() }
+    Refused::ForGood { status: 409, reason: reason.to_owned(), denied: None }
 }
 
 fn stop_of(refused: Refused) -> Stop {

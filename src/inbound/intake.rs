@@ -1,4 +1,4 @@
-//! Intake topics: nodes take submits and cancels out of topics of Kafka.
+//! Intake topics: nodes take submits, cancels and answers of consumers out of topics of Kafka.
 //!
 //! ```text
 //! Kafka                                  Punctual's database
@@ -12,8 +12,8 @@
 //! - The offset moves only from where the node believes it to be, and only together with the tasks.
 //!   So each record is stored exactly once, whatever dies, and however many nodes believe that the
 //!   partition is theirs.
-//! - A run is a stretch of submits of different names. A replacement or a cancel is a run of its
-//!   own. So records of a partition take effect in their order.
+//! - A run is a stretch of submits of different names, or of answers of consumers. A replacement or
+//!   a cancel is a run of its own. So records of a partition take effect in their order.
 //! - A record that waits makes its partition wait. The others are at most slower: they take turns.
 //!
 //! `keeper` reads partitions, `turns` carries their records out, `runs` cuts them, `partition` is

@@ -21,11 +21,15 @@
 //! - A cancel never overtakes its submit: rows are read in the order of `seq`, and a wave has at
 //!   most one row of each name.
 //!
-//! `drainer` runs the turns, `rows` carries them out, `waves` puts rows in order.
+//! - A row that must wait makes the later rows of its topic wait, and no others.
+//!
+//! `drainer` runs the turns, `rows` carries them out, `waves` puts rows in order, `waits` has the
+//! topics that wait.
 
 pub mod drainer;
 mod metrics;
 mod rows;
+mod waits;
 mod waves;
 
 pub use metrics::OutboxMetrics;

@@ -8,7 +8,7 @@
 pub mod entries;
 pub mod offsets;
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use sqlx::postgres::{PgConnection, Postgres};
@@ -20,6 +20,7 @@ use crate::domain::{
     NewTask, NodeId, Precondition, PrincipalId, TaskId, TaskName, Timestamp, TopicName,
 };
 use crate::postgres::connection::ConnectionPurpose;
+use crate::postgres::tasks::answers::{self, AnswerCall, AnswerTerms, Answered};
 use crate::postgres::tasks::names::NameEntry;
 use crate::postgres::tasks::replace::withdraw::{Withdrawal, withdraw};
 use crate::postgres::tasks::replace::{NameChange, Replacement};
@@ -105,6 +106,14 @@ pub enum InboundCancel {
     NotFound,
     /// No change: the task is claimed, perhaps sent, or final. A look-up tells.
     Gone(NameEntry),
+}
+
+/// The result of answers of consumers.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct InboundAnswers {
+    /// Each of them has changed its task, and all are noted. Otherwise nothing was changed.
+    pub are_stored: bool,
+    pub answers: HashMap<TaskId, Answered>,
 }
 
 /// Stores items over a connection of its own.
@@ -232,6 +241,33 @@ impl InboundStore {
         };
         let what = "cancel a task for an inbound request";
         self.connection.run(what, store).await?.ok_or(StoreError::Overtaken)
+    }
+
+    /// Takes answers of consumers about different tasks, all or none.
+    pub async fn answer(
+        &mut self,
+        hold: &Hold,
+        items: &[ItemKey],
+        calls: &[&AnswerCall],
+        terms: AnswerTerms,
+    ) -> Result<InboundAnswers, StoreError> {
+        let retention = self.retention;
+        let store = async |open: &mut PgConnection| {
+            let Some(mut transaction) = begin(open, hold, items).await? else { return Ok(None) };
+            let answers = answers::take_within(&mut transaction, calls, (terms, retention)).await?;
+            let is_changed = |call: &&AnswerCall| {
+                answers.get(&call.first).is_some_and(|answered| answered.view.is_some())
+            };
+            let are_stored = calls.iter().all(is_changed);
+            if are_stored {
+                transaction.commit().await?;
+            } else {
+                transaction.rollback().await?;
+            }
+            Ok(Some(InboundAnswers { are_stored, answers }))
+        };
+        let what = format!("take {} inbound answers of consumers", calls.len());
+        self.connection.run(&what, store).await?.ok_or(StoreError::Overtaken)
     }
 
     /// Notes an item that has its verdict and changes nothing.

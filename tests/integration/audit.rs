@@ -6,6 +6,8 @@ use std::time::Duration;
 use reqwest::Method;
 use serde_json::{Value, json};
 
+use crate::intake_topics::Intake;
+use crate::outbox::Shop;
 use crate::support::node::program;
 use crate::support::{Cluster, Node, eventually};
 
@@ -112,4 +114,60 @@ async fn a_full_disk_stops_changes_until_it_has_room() {
     let actions: Vec<&Value> = written.iter().map(|line| &line["action"]).collect();
     assert_eq!(actions, ["start", "submit"]);
     assert_eq!(node.api().metric("punctual_audit_lines_dropped_total").await, 0.0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rows_and_records_have_lines_for_each_action_and_for_missing_rights() {
+    let cluster = Cluster::start("audit-doors").await;
+    let mut shop = Shop::open(&cluster.stack).await;
+    let intake = Intake::open(&cluster).await;
+    let [own, other] = [cluster.topic("own").await, cluster.topic("other").await];
+    let [path, auth] = ["audit.jsonl", "auth.toml"].map(|name| cluster.folder().join(name));
+    let principal = |name: &str| {
+        format!(
+            "[principals.{name:?}]\n\
+             allow = [ {{ actions = [\"submit\", \"cancel\"], topics = [{own:?}] }} ]\n"
+        )
+    };
+    let text = format!("version = 1\n{}{}", principal("shop"), principal(&intake.topic));
+    std::fs::write(&auth, text).unwrap();
+    for (topic, name) in [(&own, "a"), (&own, "b"), (&other, "c")] {
+        shop.run(&format!(
+            "select punctual.submit('{topic}', payload_text => '{MARKER}', delay => '1 hour', \
+             name => '{name}')"
+        ))
+        .await;
+        let headers = [("punctual-topic", topic.as_str()), ("punctual-delay", "1h"), ("h", MARKER)];
+        intake.append(0, Some(MARKER), Some(MARKER), &headers).await;
+    }
+    shop.run(&format!("select punctual.cancel('{own}', 'a')")).await;
+    let flag = shop.flag();
+    let words = [
+        ["--audit-file", path.to_str().unwrap()],
+        ["--auth-file", auth.to_str().unwrap()],
+        ["--outbox", &flag],
+        ["--intake-topic", &intake.topic],
+    ];
+    let _node = cluster.node_with(&words.concat()).await;
+    shop.wait_empty().await;
+    intake.wait_read(3).await;
+    let counted = |source: &str, operation: &str, action: &str, member: &dyn Fn(&Value) -> u64| {
+        let lines = lines(&path).into_iter().filter(|line| {
+            line["source"] == source && line["operation"] == operation && line["action"] == action
+        });
+        let lines: Vec<Value> = lines.collect();
+        assert!(lines.iter().all(|line| line["principal"] == source), "{lines:?}");
+        lines.iter().map(member).sum::<u64>()
+    };
+    let changed = |line: &Value| line["count"].as_u64().unwrap_or(0);
+    let denied = |line: &Value| line["denied"][&other].as_u64().unwrap_or(0);
+    eventually("all lines are written", DEADLINE, async || {
+        counted("shop", "outbox", "submit", &changed) == 2
+            && counted("shop", "outbox", "cancel", &changed) == 1
+            && counted("shop", "outbox", "submit", &denied) == 1
+            && counted(&intake.topic, "intakeTopic", "submit", &changed) == 2
+            && counted(&intake.topic, "intakeTopic", "submit", &denied) == 1
+    })
+    .await;
+    assert!(!std::fs::read_to_string(&path).unwrap().contains(MARKER));
 }

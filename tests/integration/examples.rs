@@ -11,6 +11,7 @@ use rdkafka::producer::{FutureProducer, FutureRecord};
 use serde_json::json;
 use tokio::process::Command;
 
+use crate::outbox::Shop;
 use crate::support::{Cluster, Node, Record, eventually, page};
 
 /// A Java client needs seconds to start beside other tests, and the broker seconds to make up a new
@@ -150,4 +151,46 @@ async fn the_java_examples_print_what_their_page_says() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_go_examples_print_what_their_page_says() {
     prints_what_its_page_says("go", go()).await;
+}
+
+/// As a role that may only submit.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_transaction_of_sqlalchemy_submits_all_of_its_tasks_or_none() {
+    let cluster = Cluster::start("examples-outbox").await;
+    let topic = cluster.topic("orders").await;
+    let mut shop = Shop::open(&cluster.stack).await;
+    let role = shop.database.name.replace("test", "role");
+    shop.run(&format!(
+        "create table public.orders (id integer primary key);
+         create role {role} login password 'secret';
+         grant insert on public.orders to {role};"
+    ))
+    .await;
+    shop.install(&["--submitter", &role]).await;
+    let (_scheme, place) = shop.database.url.split_once("://").unwrap();
+    let place = place.split_once('@').map_or(place, |(_owner, place)| place);
+    // The URL of a socket names its user in a parameter, which counts.
+    let place = place.replace("user=punctual", &format!("user={role}"));
+    let url = format!("postgresql+psycopg://{role}:secret@{place}");
+    let _node = cluster.node_with(&["--outbox", &shop.flag()]).await;
+    let mut program = Command::new(built("python/bin/python"));
+    program
+        .arg(root().join("examples/python/outbox.py"))
+        .env("DATABASE_URL", url)
+        .env("TOPIC", &topic)
+        .stdin(Stdio::null())
+        .kill_on_drop(true);
+    let output = tokio::time::timeout(DEADLINE, program.output()).await.unwrap().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(said, page::block("examples/README.md", "output: outbox"));
+    shop.wait_empty().await;
+    let pending = "select count(*) from (select name from task union all select name from task_far)
+        t where name = 'remind-17'";
+    let cancelled = "select count(*) from execlog_cancelled where name = 'remind-18'";
+    let rolled_back = "select count(*) from task_name where name = 'remind-19'";
+    let counts = [pending, cancelled, rolled_back].map(|query| cluster.count(query));
+    assert_eq!(futures_util::future::join_all(counts).await, [1, 1, 0]);
+    assert_eq!(shop.count("select count(*) from punctual.outbox_rejected").await, 0);
+    shop.run(&format!("drop owned by {role}; drop role {role}")).await;
 }

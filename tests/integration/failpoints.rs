@@ -449,12 +449,13 @@ impl Stage {
         };
         self.freeze(heir.as_ref()).await;
         let topic = &self.topic;
+        // The named ones must still wait on a slow machine when they are cancelled and replaced.
         let rows = format!(
             "select punctual.submit('{topic}', payload_text => i::text, delay => '9 s',
               headers => jsonb_build_object('{SERIAL_HEADER}', i::text))
             from generate_series(1, 40) i;
-            select punctual.submit('{topic}', payload => '0', delay => '9 s', name => 'a');
-            select punctual.submit('{topic}', payload => '0', delay => '9 s', name => 'b');
+            select punctual.submit('{topic}', payload => '0', delay => '2 h', name => 'a');
+            select punctual.submit('{topic}', payload => '0', delay => '2 h', name => 'b');
             select punctual.cancel('{topic}', 'a');
             select punctual.replace('{topic}', 'b', payload => '41', delay => '9 s',
               headers => '{{\"{SERIAL_HEADER}\": \"41\"}}')"

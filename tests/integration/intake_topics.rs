@@ -46,7 +46,7 @@ impl<'a> Intake<'a> {
         Self { cluster, topic, producer }
     }
 
-    fn rejected_topic(&self) -> String {
+    pub fn rejected_topic(&self) -> String {
         format!("{}.rejected", self.topic)
     }
 
@@ -80,11 +80,11 @@ impl<'a> Intake<'a> {
         sqlx::query_scalar(query).bind(&self.topic).fetch_one(&self.cluster.sql).await.unwrap()
     }
 
-    async fn node(&self) -> Node {
+    pub async fn node(&self) -> Node {
         self.cluster.node_with(&["--intake-topic", &self.topic]).await
     }
 
-    async fn metric(&self, node: &Node, name: &str) -> f64 {
+    pub async fn metric(&self, node: &Node, name: &str) -> f64 {
         node.api().metric(&format!("{name}{{intake=\"{}\"}}", self.topic)).await
     }
 
@@ -333,6 +333,38 @@ async fn records_have_the_rights_of_the_principal_of_their_topic() {
     let submitted = "select count(*) from task t join principal p on p.id = t.submitted_by
         where p.name like '%.in'";
     assert_eq!(cluster.count(submitted).await, 1);
+}
+
+#[tokio::test]
+async fn records_before_one_that_waits_for_a_limit_are_stored() {
+    let cluster = Cluster::start("intake").await;
+    let intake = Intake::open(&cluster).await;
+    let [slow, other] = [cluster.topic("slow").await, cluster.topic("other").await];
+    let text = format!(
+        "version = 1\n[anonymous]\noperate = true\n[principals.{:?}]\n\
+         allow = [ {{ actions = [\"submit\"], topics = [\"*\"] }} ]\n\
+         [topics.{slow:?}]\nlimits = {{ tasks_per_second = 1 }}\n",
+        intake.topic
+    );
+    let file = AuthFile::new("intake-waits", &text);
+    let limits = ["--auth-file", file.path(), "--batch-max", "1"];
+    let flags = [&["--intake-topic", intake.topic.as_str()][..], &limits].concat();
+    let node = cluster.node_with(&flags).await;
+    let to_slow = [("punctual-topic", slow.as_str()), HOUR];
+    let to_other = [("punctual-topic", other.as_str()), HOUR];
+    // Together, so that one turn may have all of them: more than the limit lets through at once.
+    let append = async |headers: &[(&str, &str)]| intake.append(0, Some("1"), None, headers).await;
+    futures_util::future::join_all((0..200).map(|_| append(&to_slow))).await;
+    eventually("the limit is reached", DEADLINE, async || intake.read_count().await > 0).await;
+    tokio::join!(append(&to_other), append(&to_slow));
+    let of_other =
+        "select count(*) from (select topic from task union all select topic from task_far)
+        t where topic like '%other'";
+    eventually("the record before is stored", DEADLINE, async || {
+        cluster.count(of_other).await == 1
+    })
+    .await;
+    assert_eq!(intake.metric(&node, "punctual_intake_records_rejected_total").await, 0.0);
 }
 
 /// Two nodes that believe in the same offset: one stores its records.

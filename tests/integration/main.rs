@@ -48,6 +48,7 @@ mod heartbeats;
 mod http_clients;
 mod identities;
 mod idle_connections;
+mod intake_answers;
 mod intake_topics;
 mod interface;
 mod kafka_edge;

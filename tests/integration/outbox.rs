@@ -34,6 +34,13 @@ impl Shop {
         Self { database, sql }
     }
 
+    /// Installs the outbox once more, with these flags.
+    pub async fn install(&self, flags: &[&str]) {
+        let words = [&["install", "--database-url", self.database.url.as_str()], flags].concat();
+        let (code, said) = outbox(&words).await;
+        assert_eq!(code, Some(0), "{said}");
+    }
+
     /// Returns the value of the flag that makes a node drain it.
     pub fn flag(&self) -> String {
         format!("shop={}", self.database.url)
@@ -244,12 +251,12 @@ async fn two_nodes_at_one_outbox_store_each_row_once() {
     let (mut first, mut second) = (OutboxSource::new(&theirs), OutboxSource::new(&theirs));
     let outbox = first.installation().await.unwrap().0;
     let old_epoch = old.begin_epoch(outbox, "shop").await.unwrap();
-    let rows = first.read().await.unwrap().unwrap();
-    assert!(second.read().await.unwrap().is_none(), "the first has the lock");
+    let rows = first.read(&[]).await.unwrap().unwrap();
+    assert!(second.read(&[]).await.unwrap().is_none(), "the first has the lock");
     // The session of the first is lost, and the node does not know.
     first.close();
     let new_epoch = new.begin_epoch(outbox, "shop").await.unwrap();
-    let again = second.read().await.unwrap().unwrap();
+    let again = second.read(&[]).await.unwrap().unwrap();
     assert_eq!(rows, again);
     let key = [ItemKey { id: rows[0].id, seq: rows[0].seq }];
     let submits = || Submits { items: &key, plain: Group::default(), named: None };
@@ -282,7 +289,7 @@ async fn a_rejected_row_keeps_all_that_was_inserted() {
     let mut other = shop.database.connect().await;
     run(&mut other, "begin isolation level repeatable read; select from punctual.outbox").await;
     let mut source = OutboxSource::new(&PostgresSettings::new(&shop.database.url).unwrap());
-    let rows = source.read().await.unwrap().unwrap();
+    let rows = source.read(&[]).await.unwrap().unwrap();
     let (seq, reason) = (rows[0].seq, "why".to_owned());
     let rejected = [RejectedRow { seq, status: 422, reason }];
     assert_eq!(source.delete(&[seq], &rejected).await.unwrap(), 1);
@@ -297,7 +304,7 @@ async fn a_rejected_row_keeps_all_that_was_inserted() {
     )
     .await;
     assert_eq!(shop.count(kept).await, 1);
-    let again = source.read().await.unwrap().unwrap();
+    let again = source.read(&[]).await.unwrap().unwrap();
     assert_eq!(rows, again);
 }
 
@@ -384,4 +391,72 @@ async fn the_page_about_sql_says_what_happens() {
     shop.wait_empty().await;
     assert_eq!(shop.count("select count(*) from punctual.outbox_rejected").await, 0);
     assert!(cluster.count(TASKS).await >= 1);
+}
+
+#[tokio::test]
+async fn rows_of_a_topic_that_wait_for_its_limit_do_not_hold_up_the_others() {
+    let cluster = Cluster::start("outbox").await;
+    let mut shop = Shop::open(&cluster.stack).await;
+    let [slow, other] = [cluster.topic("slow").await, cluster.topic("other").await];
+    // The first turn may take a thousand. The rest waits for a hundred seconds.
+    shop.run(&format!(
+        "insert into punctual.outbox (topic, payload, delay)
+         select '{slow}', '1', '1 hour' from generate_series(1, 2500)"
+    ))
+    .await;
+    shop.run(&format!("select punctual.submit('{other}', payload => '1', delay => '1 hour')"))
+        .await;
+    let text = format!(
+        "version = 1\n[anonymous]\nroles = []\n[principals.shop]\n\
+         allow = [ {{ actions = [\"submit\"], topics = [\"*\"] }} ]\n\
+         [topics.{slow:?}]\nlimits = {{ tasks_per_second = 10 }}\n"
+    );
+    let file = AuthFile::new("outbox-waits", &text);
+    let flags = ["--outbox", &shop.flag(), "--auth-file", file.path(), "--batch-max", "10"];
+    let node = cluster.node_with(&flags).await;
+    let of_other =
+        "select count(*) from (select topic from task union all select topic from task_far)
+        t where topic like '%other'";
+    eventually("the row behind them is stored", DEADLINE, async || {
+        cluster.count(of_other).await == 1
+    })
+    .await;
+    let waiting = shop.count("select count(*) from punctual.outbox").await;
+    assert!((500..=1_500).contains(&waiting), "{waiting} rows wait");
+    assert!(node.log().contains("rows of an outbox wait"), "{}", node.log_tail());
+    assert_eq!(shop.count("select count(*) from punctual.outbox_rejected").await, 0);
+}
+
+/// The node that drains is killed again and again, in the middle of its turns.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_nodes_drain_an_outbox_while_the_one_at_work_is_killed() {
+    const ROWS: i64 = 3_000;
+    let cluster = Cluster::start("outbox").await;
+    let mut shop = Shop::open(&cluster.stack).await;
+    let topic = cluster.topic("orders").await;
+    let mut nodes = [drained_by(&cluster, &shop).await, drained_by(&cluster, &shop).await];
+    let stored = format!("punctual_outbox_rows_stored_total{{outbox={:?}}}", "shop");
+    for round in 1..=3 {
+        shop.run(&format!(
+            "insert into punctual.outbox (topic, payload_text, delay)
+             select '{topic}', {round} || '-' || n, '1 hour' from generate_series(1, {ROWS}) n"
+        ))
+        .await;
+        // The one that has stored some of these rows is at work.
+        let before = (round - 1) * ROWS;
+        eventually("some rows are stored", DEADLINE, async || cluster.count(TASKS).await > before)
+            .await;
+        let mut counts = Vec::new();
+        for node in &nodes {
+            counts.push(node.api().metric(&stored).await);
+        }
+        let at_work = usize::from(counts[1] > 0.0);
+        nodes[at_work].kill().await;
+        nodes[at_work] = drained_by(&cluster, &shop).await;
+    }
+    shop.wait_empty().await;
+    let distinct = "select count(distinct payload) from (select payload from task
+        union all select payload from task_far) t";
+    assert_eq!(cluster.count(TASKS).await, 3 * ROWS);
+    assert_eq!(cluster.count(distinct).await, 3 * ROWS);
 }

@@ -36,6 +36,20 @@ impl Audit {
         let none = Notes::default();
         bytes_of(&LineJson::of(node, action, &none))
     }
+
+    /// Returns a line about a turn at an outbox or an intake topic, whose name is `source`.
+    pub(super) fn line_of_turn(
+        &self,
+        (operation, source): (&'static str, &str),
+        action: &str,
+        notes: &Notes,
+    ) -> Vec<u8> {
+        bytes_of(&LineJson {
+            operation: Some(operation),
+            source: Some(source),
+            ..LineJson::of(&self.node, action, notes)
+        })
+    }
 }
 
 /// A request on its way to its line.
@@ -200,6 +214,9 @@ struct LineJson<'a> {
     address: Option<DisplayJson<IpAddr>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     operation: Option<&'static str>,
+    /// The outbox or the intake topic.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    source: Option<&'a str>,
     action: &'a str,
     /// The only topic that the request names.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -321,6 +338,7 @@ impl<'a> LineJson<'a> {
             credential: notes.caller.as_ref().map(|(_, credential)| credential.to_string()),
             address: None,
             operation: None,
+            source: None,
             action,
             topic,
             topics,

@@ -1,8 +1,8 @@
 //! Handlers of the answers of consumers about tracked tasks: finish, fail and extend, by id, by
 //! name, or many at once.
 
-mod answer;
-mod call;
+pub(super) mod answer;
+pub(super) mod call;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -6,14 +6,19 @@ pub mod row;
 
 use axum::http::StatusCode;
 
-use crate::access::permit::{Cancel, Denied, Permit, ReplacePermit};
-use crate::access::{Caller, CredentialId, Policy, PolicyHandle};
+use super::feedback::answer;
+use super::feedback::call::NamedTask;
+use crate::access::permit::{Cancel, Denied, Finish, Permit, ReplacePermit};
+use crate::access::{Action, Caller, CredentialId, Policy, PolicyHandle};
 use crate::api::access::limits;
+use crate::api::json::answers::Shows;
 use crate::api::problems::problem::Problem;
-use crate::api::problems::refusal::{FieldOrigin, of_refusal};
-use crate::domain::{TaskName, Timestamp, TopicName};
-use crate::node::messages::permitted::{DeniedDraft, PermittedDraft};
-use crate::node::messages::{Draft, Refusal};
+use crate::api::problems::refusal::{self, FieldOrigin, of_refusal};
+use crate::domain::{TaskId, TaskName, Timestamp, TopicName};
+use crate::node::messages::answers::{ConsumerCall, Heard, Target};
+use crate::node::messages::permitted::{DeniedDraft, HiddenTask, PermittedDraft, TaskPermit};
+use crate::node::messages::{Draft, Refusal, Unavailable};
+use crate::node::requests::service::Service;
 
 /// A request that its principal may have carried out.
 #[derive(Clone, Debug)]
@@ -22,6 +27,16 @@ pub enum InboundRequest {
     /// The draft has a name.
     Replace(PermittedDraft),
     Cancel(Permit<Cancel>, TaskName),
+    /// The answer of a consumer.
+    Answer(AnsweredTask, ConsumerCall),
+}
+
+/// The task of an answer. A task that is named by its id must be found before the right on its
+/// topic can be checked: see [`target_of`].
+#[derive(Clone, Debug)]
+pub enum AnsweredTask {
+    Id(TaskId),
+    Name(Permit<Finish>, TaskName),
 }
 
 impl InboundRequest {
@@ -29,7 +44,7 @@ impl InboundRequest {
     pub fn draft(&self) -> Option<&Draft> {
         match self {
             Self::Submit(draft) | Self::Replace(draft) => Some(draft.draft()),
-            Self::Cancel(..) => None,
+            Self::Cancel(..) | Self::Answer(..) => None,
         }
     }
 }
@@ -40,13 +55,15 @@ enum Asked {
     /// The draft has a name.
     Replace(Draft, FieldOrigin),
     Cancel(TopicName, TaskName),
+    Answer(NamedTask, ConsumerCall),
 }
 
 /// The reason why a request is not carried out.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Refused {
-    /// The request will never be accepted. REST would have answered with this status.
-    ForGood { status: u16, reason: String },
+    /// The request will never be accepted. REST would have answered with this status. `denied` is
+    /// the missing right, for the audit trail.
+    ForGood { status: u16, reason: String, denied: Option<(Action, TopicName)> },
     /// A limit is reached, or a server is away: the request waits.
     ForNow { reason: String },
 }
@@ -80,6 +97,14 @@ impl Reader<'_> {
                     Permit::on(self.caller, &topic).map_err(|denied| forbidden(denied, &topic))?;
                 Ok(InboundRequest::Cancel(permit, name))
             }
+            Asked::Answer(NamedTask::Id(id), call) => {
+                Ok(InboundRequest::Answer(AnsweredTask::Id(id), call))
+            }
+            Asked::Answer(NamedTask::Name(topic, name), call) => {
+                let permit =
+                    Permit::on(self.caller, &topic).map_err(|denied| forbidden(denied, &topic))?;
+                Ok(InboundRequest::Answer(AnsweredTask::Name(permit, name), call))
+            }
         }
     }
 
@@ -110,6 +135,55 @@ pub fn charge<'a>(
     limits::charge(policy, caller, drafts).map_err(|problem| refused(&problem))
 }
 
+/// Returns the task of an answer, with the permit of its caller. For a caller without the right on
+/// its topic, a task does not exist.
+pub async fn target_of(
+    service: &Service,
+    caller: &Caller,
+    task: AnsweredTask,
+) -> Result<Target, Refused> {
+    let id = match task {
+        AnsweredTask::Name(permit, name) => return Ok(Target::Name(permit, name)),
+        AnsweredTask::Id(id) => id,
+    };
+    if let Some(permit) = TaskPermit::unlimited(caller, id) {
+        return Ok(Target::Id(permit));
+    }
+    let not_found = |denied| {
+        let problem = Problem::task_not_found(true);
+        let (status, reason) = (problem.kind().status().as_u16(), problem.line());
+        Refused::ForGood { status, reason, denied }
+    };
+    let Some(found) = service.find(id).await.map_err(of_unavailable)? else {
+        return Err(not_found(None));
+    };
+    let hidden = |HiddenTask { action, topic }| not_found(Some((action, topic)));
+    found.permit(caller).map(Target::Id).map_err(hidden)
+}
+
+/// Returns what the result of a consumer's call means for its request. `is_id` tells how the task
+/// was named.
+///
+/// # Errors
+/// When REST would have refused the call.
+pub fn of_heard(heard: Heard, is_id: bool) -> Result<(), Refused> {
+    let problem = match heard {
+        Heard::Tracked(verdict, task) => match answer::of_verdict(verdict, task, Shows::Metadata) {
+            Ok(_heeded) => return Ok(()),
+            Err(problem) => problem,
+        },
+        Heard::NotTracked(task) => answer::not_tracked(task, Shows::Metadata),
+        Heard::NotFound if is_id => Problem::task_not_found(true),
+        Heard::NotFound => Problem::name_not_found(),
+    };
+    Err(refused(&problem))
+}
+
+/// Returns what a server that is away means for a request that has changed nothing.
+pub fn of_unavailable(unavailable: Unavailable) -> Refused {
+    refused(&refusal::of_unavailable(unavailable, Problem::unavailable))
+}
+
 /// Returns what the refusal of a checked request means for the request.
 pub fn of_service(refusal: Refusal) -> Refused {
     let origin = FieldOrigin { due: "due_at", payload: "payload" };
@@ -122,7 +196,7 @@ fn refused(problem: &Problem) -> Refused {
     if is_for_now {
         Refused::ForNow { reason }
     } else {
-        Refused::ForGood { status: status.as_u16(), reason }
+        Refused::ForGood { status: status.as_u16(), reason, denied: problem.denied() }
     }
 }
 

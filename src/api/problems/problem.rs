@@ -460,8 +460,18 @@ impl Problem {
         Self::new(ProblemType::Busy, detail)
     }
 
+    /// Returns the right that is missing on a topic, if that is the problem.
+    pub fn denied(&self) -> Option<(Action, TopicName)> {
+        let more = self.more.as_deref()?;
+        Some((more.action?, more.topic.clone()?))
+    }
+
     pub fn verdict(&self) -> Option<&'static str> {
         self.more.as_deref().and_then(|more| more.verdict)
+    }
+
+    pub fn field(&self) -> Option<&str> {
+        self.field.as_deref()
     }
 
     pub const fn has_field(&self) -> bool {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use tokio::sync::watch;
 
 use crate::access::PolicyHandle;
+use crate::api::access::audit::Audit;
 use crate::config::Settings;
 use crate::inbound::intake::IntakeMetrics;
 use crate::inbound::intake::keeper::{IntakeKeeper, KeeperParts};
@@ -47,6 +48,7 @@ pub(super) struct InboundParts<'a> {
     pub policy: &'a PolicyHandle,
     pub names: &'a Arc<Names>,
     pub look_up: &'a Arc<LookUp>,
+    pub audit: Option<&'a Audit>,
     pub bulletin: watch::Receiver<Bulletin>,
 }
 
@@ -73,6 +75,7 @@ pub(super) fn start(
             policy: parts.policy.clone(),
             names: Arc::clone(parts.names),
             look_up: Arc::clone(parts.look_up),
+            audit: parts.audit.cloned(),
             bulletin: parts.bulletin.clone(),
             metrics: parts.metrics.outboxes.of(&outbox.name),
             draining: tasks.draining.clone(),
@@ -93,6 +96,7 @@ pub(super) fn start(
             policy: parts.policy.clone(),
             names: Arc::clone(parts.names),
             look_up: Arc::clone(parts.look_up),
+            audit: parts.audit.cloned(),
             bulletin: parts.bulletin.clone(),
             metrics: parts.metrics.intakes.of(intake.topic.as_str()),
             draining: tasks.draining.clone(),

@@ -12,6 +12,7 @@ use super::metrics::OneIntake;
 use super::partition::Partition;
 use super::turns::Turns;
 use crate::access::PolicyHandle;
+use crate::api::access::audit::Audit;
 use crate::clock;
 use crate::domain::{Monotonic, Throttle, TopicName};
 use crate::error_chain::chain;
@@ -60,6 +61,7 @@ pub struct KeeperParts {
     pub policy: PolicyHandle,
     pub names: Arc<Names>,
     pub look_up: Arc<LookUp>,
+    pub audit: Option<Audit>,
     pub bulletin: watch::Receiver<Bulletin>,
     pub metrics: OneIntake,
     pub draining: CancellationToken,
@@ -103,6 +105,7 @@ impl IntakeKeeper {
             names: parts.names,
             look_up: parts.look_up,
             store,
+            audit: (parts.audit, "intakeTopic"),
         };
         let turns = Turns {
             carrier,
@@ -213,7 +216,11 @@ impl IntakeKeeper {
         let has_records = !partition.records.is_empty();
         if has_records {
             reach(Failpoint::IntakeRead);
+            let next_before = partition.hold.position.next;
             if let Err(stop) = Box::pin(self.turns.carry_out(partition)).await {
+                if partition.hold.position.next > next_before {
+                    partition.succeeded();
+                }
                 partition.failed();
                 // Kafka tells the failure of the read again after the next assignment.
                 self.is_unassigned |= failure.is_some();

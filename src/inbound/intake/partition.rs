@@ -18,11 +18,14 @@ pub(super) struct Partition {
     pub(super) hold: OffsetHold,
     /// Records that were read and are not stored, from `hold.position.next` on.
     pub(super) records: VecDeque<IntakeRecord>,
-    /// Records that Postgres has refused for a value. They are rejected when they are checked
-    /// again.
-    pub(super) refused: BTreeMap<i64, RejectedRow>,
+    /// Records that were refused when they were to be stored. They are rejected when they are
+    /// checked again.
+    refused: BTreeMap<i64, RejectedRow>,
     /// Records before this offset have counted against the limits of their principal.
     pub(super) charged_to: i64,
+    /// The most records of the next turn: one after a record was refused, and then twice as many
+    /// after each turn. So the records behind refused ones are not checked again for each of them.
+    checked_max: usize,
     /// When the partition began to wait, if it waits.
     waits_since: Option<Monotonic>,
     retry_at: Monotonic,
@@ -41,6 +44,7 @@ impl Partition {
             records: VecDeque::new(),
             refused: BTreeMap::new(),
             charged_to: 0,
+            checked_max: usize::MAX,
             waits_since: None,
             retry_at: Monotonic::default(),
             pause: PAUSE_MIN,
@@ -64,6 +68,23 @@ impl Partition {
             self.records.pop_front();
         }
         self.refused = self.refused.split_off(&next);
+    }
+
+    /// Returns the records of the next turn, each with the reason if it was refused.
+    pub(super) fn to_check(&self) -> impl Iterator<Item = (&IntakeRecord, Option<&RejectedRow>)> {
+        let records = self.records.iter().take(self.checked_max);
+        records.map(|record| (record, self.refused.get(&record.offset)))
+    }
+
+    /// Keeps the reason for a record that was refused when it was to be stored.
+    pub(super) fn refuse(&mut self, refused: RejectedRow) {
+        self.refused.insert(refused.seq, refused);
+        self.checked_max = 1;
+    }
+
+    /// Notes that all records of a turn are stored or rejected.
+    pub(super) const fn turn_is_done(&mut self) {
+        self.checked_max = self.checked_max.saturating_mul(2);
     }
 
     /// Takes back the hold, which has moved.
@@ -94,5 +115,28 @@ impl Partition {
     /// Returns for how long the partition could not go on.
     pub(super) fn waits_for(&self, now: Monotonic) -> Duration {
         self.waits_since.map(|since| now.since(since)).unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::task::intake_record::tests::record;
+
+    #[test]
+    fn the_turns_after_a_refused_record_are_short_at_first() {
+        let position = Position { generation: 1, next: 10, newest_at: None };
+        let mut partition = Partition::new(&TopicName::new("in").unwrap(), 0, position);
+        partition.records.extend((10..20).map(|offset| record(offset, &[])));
+        assert_eq!(partition.to_check().count(), 10);
+        partition.refuse(RejectedRow { seq: 10, status: 409, reason: "late".to_owned() });
+        let next: Vec<(i64, bool)> =
+            partition.to_check().map(|(record, why)| (record.offset, why.is_some())).collect();
+        assert_eq!(next, [(10, true)]);
+        let counts = [2, 4, 8, 10].map(|wanted| {
+            partition.turn_is_done();
+            (partition.to_check().count(), wanted)
+        });
+        assert!(counts.iter().all(|(count, wanted)| count == wanted), "{counts:?}");
     }
 }

@@ -6,6 +6,8 @@ use std::collections::VecDeque;
 use super::metrics::OneIntake;
 use super::partition::Partition;
 use super::runs::{Checked, Run, cut, key_of};
+use crate::access::{Action, Caller};
+use crate::api::access::turns::AuditedTurn;
 use crate::api::inbound::{InboundRequest, Reader, Refused, record};
 use crate::domain::TopicName;
 use crate::domain::task::intake_record::IntakeRecord;
@@ -13,6 +15,7 @@ use crate::domain::task::outbox_row::RejectedRow;
 use crate::failpoint::{Failpoint, reach};
 use crate::inbound::carrier::{Carried, Carrier, Item, Stop};
 use crate::kafka::{KafkaSettings, LookUpError, Reject, RejectOutcome, RejectProducer, TopicCache};
+use crate::node::messages::Draft;
 use crate::postgres::inbound::Hold;
 
 /// The outcome of the checks: records in their order, the refused ones among them, and the reason
@@ -20,6 +23,8 @@ use crate::postgres::inbound::Hold;
 struct Checks {
     records: Vec<Checked>,
     rejected: Vec<RejectedRow>,
+    /// The missing rights, for the audit trail.
+    denied: Vec<(i64, (Action, TopicName))>,
     stop: Option<Stop>,
 }
 
@@ -39,23 +44,28 @@ pub(super) struct Turns {
 }
 
 impl Turns {
-    /// Carries out all records that were read.
+    /// Carries out the records that were read, or after a refused one the first of them.
     ///
     /// # Errors
     /// When a record waits. The records before it are carried out.
     pub(super) async fn carry_out(&mut self, partition: &mut Partition) -> Result<(), Stop> {
         loop {
             let mut checks = self.check(partition).await?;
-            self.reject(partition, &mut checks).await;
-            let refused = self.store(partition, checks.records).await;
+            let policy = self.carrier.policy.current();
+            let mut turn = self.carrier.begin_turn(&self.carrier.caller(&policy)?)?;
+            self.reject(partition, &mut checks, &mut turn).await;
+            let refused = self.store(partition, checks.records, turn).await;
             partition.drop_done();
             match (refused?, checks.stop) {
                 // The records from this one on are checked again, and this one is rejected.
                 (Some(refused), _) => {
-                    partition.refused.insert(refused.seq, refused);
+                    partition.refuse(refused);
                 }
                 (None, Some(stop)) => return Err(stop),
-                (None, None) => return Ok(()),
+                (None, None) => {
+                    partition.turn_is_done();
+                    return Ok(());
+                }
             }
         }
     }
@@ -65,31 +75,32 @@ impl Turns {
         let caller = self.carrier.caller(&policy)?;
         let arrived_at = self.carrier.service.arrival();
         let reader = Reader { policy: &policy, caller: &caller, arrived_at };
-        let read = |record: &IntakeRecord| match partition.refused.get(&record.offset) {
+        let read = |(record, refused): (&IntakeRecord, Option<&RejectedRow>)| match refused {
             Some(RejectedRow { status, reason, .. }) => {
-                Err(Refused::ForGood { status: *status, reason: reason.clone() })
+                let (status, reason) = (*status, reason.clone());
+                Err(Refused::ForGood { status, reason, denied: None })
             }
             None => record::read(record, reader),
         };
         let requests: Vec<(i64, Result<InboundRequest, Refused>)> =
-            partition.records.iter().map(|record| (record.offset, read(record))).collect();
-        let uncharged = requests.iter().filter(|(offset, _)| *offset >= partition.charged_to);
-        let drafts = uncharged.filter_map(|(_, request)| request.as_ref().ok()?.draft());
-        self.carrier.charge(&caller, drafts)?;
-        if let Some((last, _)) = requests.last() {
-            partition.charged_to = partition.charged_to.max(last.saturating_add(1));
-        }
-        let mut checks = Checks { records: Vec::new(), rejected: Vec::new(), stop: None };
+            partition.to_check().map(|checked| (checked.0.offset, read(checked))).collect();
+        let charged = self.charge(partition, &caller, &requests);
+        let (records, rejected, denied) = (Vec::new(), Vec::new(), Vec::new());
+        let mut checks = Checks { records, rejected, denied, stop: charged.err() };
         for (offset, request) in requests {
+            if offset >= partition.charged_to {
+                break;
+            }
             let change = match request {
-                Ok(request) => self.carrier.change_of(request, arrived_at).await,
+                Ok(request) => self.carrier.change_of(request, (&caller, arrived_at)).await,
                 Err(refused) => Err(refused),
             };
             match change {
                 Ok(change) => {
                     checks.records.push(Checked::Store(Item { key: key_of(offset), change }));
                 }
-                Err(Refused::ForGood { status, reason }) => {
+                Err(Refused::ForGood { status, reason, denied }) => {
+                    checks.denied.extend(denied.map(|denied| (offset, denied)));
                     checks.records.push(Checked::Rejected(offset));
                     checks.rejected.push(RejectedRow { seq: offset, status, reason });
                 }
@@ -102,9 +113,41 @@ impl Turns {
         Ok(checks)
     }
 
+    /// Takes what records need from the limits of their principal and of their topics: for all of
+    /// them, or else for those before the first that must wait.
+    ///
+    /// # Errors
+    /// The reason why the records from `charged_to` on wait.
+    fn charge(
+        &self,
+        partition: &mut Partition,
+        caller: &Caller,
+        requests: &[(i64, Result<InboundRequest, Refused>)],
+    ) -> Result<(), Stop> {
+        let charged_to = partition.charged_to;
+        let uncharged: Vec<(i64, Option<&Draft>)> = requests
+            .iter()
+            .filter(|(offset, _)| *offset >= charged_to)
+            .map(|(offset, request)| {
+                (*offset, request.as_ref().ok().and_then(InboundRequest::draft))
+            })
+            .collect();
+        let Some((last, _)) = uncharged.last() else { return Ok(()) };
+        let all = uncharged.iter().filter_map(|(_, draft)| *draft);
+        if self.carrier.charge(caller, all).is_ok() {
+            partition.charged_to = last.saturating_add(1);
+            return Ok(());
+        }
+        for (offset, draft) in uncharged {
+            self.carrier.charge(caller, draft.into_iter())?;
+            partition.charged_to = offset.saturating_add(1);
+        }
+        Ok(())
+    }
+
     /// Writes refused records to the rejected topic. The first that is not written waits, and all
     /// records after it.
-    async fn reject(&mut self, partition: &Partition, checks: &mut Checks) {
+    async fn reject(&mut self, partition: &Partition, checks: &mut Checks, turn: &mut AuditedTurn) {
         if checks.rejected.is_empty() {
             return;
         }
@@ -115,7 +158,11 @@ impl Turns {
             };
             checks.records.retain(is_before);
             checks.rejected.retain(|rejected| rejected.seq < offset);
+            checks.denied.retain(|(denied, _)| *denied < offset);
             checks.stop = Some(stop);
+        }
+        for (_offset, (action, topic)) in &checks.denied {
+            turn.denied(*action, topic);
         }
         let count = checks.rejected.len();
         if let Some(RejectedRow { status, reason, .. }) = checks.rejected.first() {
@@ -211,15 +258,19 @@ impl Turns {
         &mut self,
         partition: &mut Partition,
         records: Vec<Checked>,
+        turn: AuditedTurn,
     ) -> Result<Option<RejectedRow>, Stop> {
         let newest = partition.records.iter().map(|record| record.at).max();
         partition.hold.read_at = newest.unwrap_or(partition.hold.read_at);
         let mut hold = Hold::Records(partition.hold.clone());
-        let mut carried = Carried::default();
+        let mut carried = Carried::new(turn);
         let mut outcome = Ok(());
         for run in cut(records) {
             outcome = match run {
                 Run::Submits(items) => self.carrier.submit(&mut hold, items, &mut carried).await,
+                Run::Answers(answers) => {
+                    self.carrier.answer(&mut hold, answers, &mut carried).await
+                }
                 Run::One(item) => self.carrier.store_one(&mut hold, item, &mut carried).await,
                 Run::Rejected(key) => self.carrier.note(&mut hold, key).await,
             };
@@ -230,6 +281,7 @@ impl Turns {
         }
         partition.take_back(hold);
         self.metrics.stored.inc_by(u64::try_from(carried.stored).unwrap_or(u64::MAX));
+        carried.turn.end().await;
         outcome.map(|()| carried.rejected.pop())
     }
 }

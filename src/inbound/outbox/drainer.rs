@@ -8,7 +8,9 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use super::metrics::OneOutbox;
+use super::waits::{WaitingRows, WaitingTopics};
 use crate::access::PolicyHandle;
+use crate::api::access::audit::Audit;
 use crate::clock;
 use crate::domain::task::outbox_row::{ClockOffset, OutboxRow};
 use crate::domain::{Monotonic, Throttle};
@@ -59,6 +61,7 @@ pub struct DrainerParts {
     pub policy: PolicyHandle,
     pub names: Arc<Names>,
     pub look_up: Arc<LookUp>,
+    pub audit: Option<Audit>,
     pub bulletin: watch::Receiver<Bulletin>,
     pub metrics: OneOutbox,
     pub draining: CancellationToken,
@@ -76,6 +79,7 @@ pub struct Drainer {
     epoch: Option<Epoch>,
     tidied_at: Monotonic,
     searched_at: Monotonic,
+    waiting: WaitingTopics,
     said: Throttle,
     offset_said: Throttle,
 }
@@ -83,10 +87,13 @@ pub struct Drainer {
 /// The result of a turn.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Turn {
+    /// Rows were read. The next turn does not read the topics of those that wait.
     Drained,
     Empty,
     /// Another node is at work.
     Taken,
+    /// All rows that were found wait.
+    Waiting,
 }
 
 impl Drainer {
@@ -101,6 +108,7 @@ impl Drainer {
             names: parts.names,
             look_up: parts.look_up,
             store,
+            audit: (parts.audit, "outbox"),
         };
         Self {
             source: OutboxSource::new(&parts.database),
@@ -111,6 +119,7 @@ impl Drainer {
             epoch: None,
             tidied_at: Monotonic::default(),
             searched_at: Monotonic::default(),
+            waiting: WaitingTopics::default(),
             said: Throttle::new(SAY_EVERY),
             offset_said: Throttle::new(SAY_EVERY),
         }
@@ -138,7 +147,7 @@ impl Drainer {
                     pause = match turn {
                         Turn::Drained => Duration::ZERO,
                         Turn::Empty => IDLE_PAUSE,
-                        Turn::Taken => ASSIGNMENT_PAUSE,
+                        Turn::Taken | Turn::Waiting => ASSIGNMENT_PAUSE,
                     };
                 }
                 Err(stop) => {
@@ -187,27 +196,50 @@ impl Drainer {
         if !has_rows {
             return Ok(Turn::Empty);
         }
-        let Some(rows) = self.source.read().await? else { return Ok(Turn::Taken) };
+        let read_at = clock::monotonic();
+        let waiting = self.waiting.at(read_at);
+        let Some(rows) = self.source.read(&waiting).await? else { return Ok(Turn::Taken) };
         if rows.is_empty() {
-            self.source.close();
-            return Ok(Turn::Empty);
+            let turn = if waiting.is_empty() { Turn::Empty } else { Turn::Waiting };
+            self.source.give_back().await?;
+            return Ok(turn);
         }
         reach(Failpoint::OutboxRead);
-        self.drain(epoch, rows, offset).await?;
+        let count = rows.len();
+        let (done, waiting) = self.drain(epoch, rows, offset).await?;
+        self.waiting.after_turn(&waiting, read_at, clock::monotonic());
+        self.say_waiting(&waiting, count.saturating_sub(done));
         Ok(Turn::Drained)
     }
 
+    fn say_waiting(&mut self, rows: &WaitingRows, count: usize) {
+        let Some((topic, reason)) = rows.first() else { return };
+        self.metrics.failures.inc();
+        let outbox = &self.carrier.name;
+        if self.said.lets_through(clock::monotonic()) {
+            tracing::warn!(outbox, topic, count, reason, "rows of an outbox wait; trying again");
+        } else {
+            tracing::debug!(outbox, topic, count, reason, "rows of an outbox wait; trying again");
+        }
+    }
+
+    /// Carries rows out, and deletes those that do not wait. Returns their number, and the others.
     async fn drain(
         &mut self,
         epoch: Epoch,
         rows: Vec<OutboxRow>,
         offset: ClockOffset,
-    ) -> Result<(), Stop> {
+    ) -> Result<(usize, WaitingRows), Stop> {
         let keys: Vec<(Uuid, i64)> = rows.iter().map(|row| (row.id, row.seq)).collect();
-        let (ids, seqs): (Vec<Uuid>, Vec<i64>) = keys.into_iter().unzip();
         let until = clock::monotonic().plus(TURN_MAX);
-        let Carried { stored, rejected } =
+        let (Carried { stored, rejected, .. }, waiting) =
             self.carrier.carry_out_rows(epoch, rows, offset, until).await?;
+        let (ids, seqs): (Vec<Uuid>, Vec<i64>) =
+            keys.into_iter().filter(|(_id, seq)| !waiting.has(*seq)).unzip();
+        if seqs.is_empty() {
+            self.source.give_back().await?;
+            return Ok((0, waiting));
+        }
         // Without an answer the rows may be gone, and then their entries are leftovers.
         let deleted = self.source.delete(&seqs, &rejected).await?;
         reach(Failpoint::OutboxDeleted);
@@ -224,7 +256,8 @@ impl Drainer {
         }
         self.metrics.stored.inc_by(u64::try_from(stored).unwrap_or(u64::MAX));
         self.metrics.rejected.inc_by(u64::try_from(rejected.len()).unwrap_or(u64::MAX));
-        Ok(self.carrier.store.forget(epoch, &ids).await?)
+        self.carrier.store.forget(epoch, &ids).await?;
+        Ok((seqs.len(), waiting))
     }
 
     /// Returns the epoch of this node. A new one begins before any row is read.

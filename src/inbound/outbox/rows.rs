@@ -3,9 +3,10 @@
 
 use uuid::Uuid;
 
+use super::waits::WaitingRows;
 use super::waves;
 use crate::access::{Caller, Policy};
-use crate::api::inbound::{InboundRequest, Reader, row};
+use crate::api::inbound::{InboundRequest, Reader, Refused, row};
 use crate::clock;
 use crate::domain::Monotonic;
 use crate::domain::task::outbox_row::{ClockOffset, OutboxRow, RejectedRow};
@@ -14,24 +15,42 @@ use crate::inbound::carrier::{Carried, Carrier, Change, Item, NewItem, Stop};
 use crate::postgres::inbound::{Epoch, Hold, ItemKey};
 
 impl Carrier {
-    /// Carries out rows in their order. No piece of work begins after `until`.
-    pub async fn carry_out_rows(
+    /// Carries out rows in their order, and returns those that wait. No piece of work begins after
+    /// `until`.
+    pub(super) async fn carry_out_rows(
         &mut self,
         epoch: Epoch,
         rows: Vec<OutboxRow>,
         offset: ClockOffset,
         until: Monotonic,
-    ) -> Result<Carried, Stop> {
+    ) -> Result<(Carried, WaitingRows), Stop> {
         let policy = self.policy.current();
         let caller = self.caller(&policy)?;
-        let mut carried = Carried::default();
-        let rows = self.unseen(epoch, rows, &mut carried).await?;
-        let items = self.checked_rows(rows, (&policy, &caller), offset, &mut carried).await?;
+        let mut carried = Carried::new(self.begin_turn(&caller)?);
+        let whose = (&*policy, &caller);
+        let outcome = self.carry_out_with((epoch, until), (rows, offset), whose, &mut carried);
+        let outcome = outcome.await;
+        // The waves before a failure are stored.
+        std::mem::take(&mut carried.turn).end().await;
+        outcome.map(|waiting| (carried, waiting))
+    }
+
+    async fn carry_out_with(
+        &mut self,
+        (epoch, until): (Epoch, Monotonic),
+        (rows, offset): (Vec<OutboxRow>, ClockOffset),
+        whose: (&Policy, &Caller),
+        carried: &mut Carried,
+    ) -> Result<WaitingRows, Stop> {
+        let rows = self.unseen(epoch, rows, carried).await?;
+        let mut waiting = WaitingRows::default();
+        let outcome = (&mut *carried, &mut waiting);
+        let items = self.checked_rows(rows, whose, offset, outcome).await?;
         for wave in waves::divide(items, Item::name) {
-            self.store_wave(&mut Hold::Rows(epoch), wave, until, &mut carried).await?;
+            self.store_wave(&mut Hold::Rows(epoch), wave, until, carried).await?;
             reach(Failpoint::OutboxStored);
         }
-        Ok(carried)
+        Ok(waiting)
     }
 
     /// Returns the rows that are not stored yet.
@@ -60,29 +79,46 @@ impl Carrier {
         Ok(unseen)
     }
 
-    /// Checks rows as REST checks requests. Refused rows are kept apart.
+    /// Checks rows as REST checks requests. Refused rows, and those that wait, are kept apart.
     async fn checked_rows(
         &self,
         rows: Vec<OutboxRow>,
         (policy, caller): (&Policy, &Caller),
         offset: ClockOffset,
-        carried: &mut Carried,
+        (carried, waiting): (&mut Carried, &mut WaitingRows),
     ) -> Result<Vec<Item>, Stop> {
         let reader = Reader { policy, caller, arrived_at: self.service.arrival() };
         let mut requests = Vec::with_capacity(rows.len());
         for row in rows {
             let key = ItemKey { id: row.id, seq: row.seq };
             match row::read(&row, row.due_at(offset), reader) {
-                Ok(request) => requests.push((key, request)),
+                Ok(request) => requests.push((key, row.topic, request)),
                 Err(refused) => carried.refuse(key, refused)?,
             }
         }
-        let drafts = requests.iter().map(|(_key, request)| request);
-        self.charge(caller, drafts.filter_map(InboundRequest::draft))?;
+        let drafts = requests.iter().map(|(_key, _topic, request)| request);
+        if self.charge(caller, drafts.filter_map(InboundRequest::draft)).is_err() {
+            requests.retain(|(key, topic, request)| {
+                if waiting.takes(topic, key.seq) {
+                    return false;
+                }
+                match self.charge(caller, request.draft().into_iter()) {
+                    Ok(()) => true,
+                    Err(stop) => {
+                        waiting.add(topic, key.seq, stop.reason().to_owned());
+                        false
+                    }
+                }
+            });
+        }
         let mut items = Vec::with_capacity(requests.len());
-        for (key, request) in requests {
-            match self.change_of(request, reader.arrived_at).await {
+        for (key, topic, request) in requests {
+            if waiting.takes(&topic, key.seq) {
+                continue;
+            }
+            match self.change_of(request, (caller, reader.arrived_at)).await {
                 Ok(change) => items.push(Item { key, change }),
+                Err(Refused::ForNow { reason }) => waiting.add(&topic, key.seq, reason),
                 Err(refused) => carried.refuse(key, refused)?,
             }
         }

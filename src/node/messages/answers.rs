@@ -6,7 +6,7 @@ use super::Due;
 use super::permitted::TaskPermit;
 use crate::access::permit::{Finish, Permit};
 use crate::domain::task::feedback::Verdict;
-use crate::domain::{TaskName, TaskView};
+use crate::domain::{PrincipalName, TaskName, TaskView};
 
 /// The task that a consumer means, with the proof that it may answer about it.
 #[derive(Clone, Debug)]
@@ -14,6 +14,16 @@ pub enum Target {
     Id(TaskPermit<Finish>),
     /// The task that has this name in the topic of the permit.
     Name(Permit<Finish>, TaskName),
+}
+
+impl Target {
+    /// Returns the caller whose right was checked.
+    pub fn principal(&self) -> &PrincipalName {
+        match self {
+            Self::Id(permit) => &permit.principal().name,
+            Self::Name(permit, _name) => &permit.principal().name,
+        }
+    }
 }
 
 /// The call of a consumer about a task.

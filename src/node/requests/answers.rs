@@ -1,4 +1,7 @@
 //! Takes the answers of consumers about tracked tasks, in groups by group commit, like cancels.
+//! `steps` are those that answers by the other ways in take, too.
+
+pub mod steps;
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -12,13 +15,12 @@ use super::moving;
 use super::pieces::Pieces;
 use super::postgres_failures::{unavailable_of, unavailable_of_look};
 use crate::clock;
-use crate::domain::task::feedback::{Call, Verdict};
-use crate::domain::{IdRange, Monotonic, PrincipalName, TaskId, TaskState, TaskView, Timestamp};
+use crate::domain::{Monotonic, PrincipalName, TaskId, Timestamp};
+use crate::node::messages::Unavailable;
 use crate::node::messages::answers::{ConsumerCall, Heard, Target};
-use crate::node::messages::{Due, Unavailable};
 use crate::node::shared::NodeShared;
 use crate::postgres::PostgresError;
-use crate::postgres::tasks::answers::{AnswerCall, AnswerStore, AnswerTerms, Answered, GROUP_MAX};
+use crate::postgres::tasks::answers::{AnswerCall, AnswerStore, Answered, GROUP_MAX};
 use crate::postgres::tasks::look_up::LookUp;
 use crate::postgres::tasks::names::Names;
 use crate::shutdown::TaskFailure;
@@ -64,7 +66,8 @@ impl Answers {
         &self,
         calls: Vec<(Target, ConsumerCall)>,
     ) -> Vec<Result<Heard, Unavailable>> {
-        let ids = match self.ids_of(&calls).await {
+        let targets: Vec<&Target> = calls.iter().map(|(target, _call)| target).collect();
+        let ids = match steps::ids_of(&self.names, &self.look_up, &targets).await {
             Ok(ids) => ids,
             Err(unavailable) => return vec![Err(unavailable); calls.len()],
         };
@@ -86,42 +89,6 @@ impl Answers {
         results
     }
 
-    /// Returns the ids of the tasks that are meant. `None` for a name without a task.
-    async fn ids_of(
-        &self,
-        calls: &[(Target, ConsumerCall)],
-    ) -> Result<Vec<Option<TaskId>>, Unavailable> {
-        let mut ids: Vec<Option<TaskId>> = Vec::with_capacity(calls.len());
-        let mut named = Vec::new();
-        for (index, (target, _call)) in calls.iter().enumerate() {
-            match target {
-                Target::Id(permit) => ids.push(Some(permit.id())),
-                Target::Name(permit, name) => {
-                    named.push((index, (permit.topic().as_str(), name.as_str())));
-                    ids.push(None);
-                }
-            }
-        }
-        for some in named.chunks(GROUP_MAX) {
-            let wanted: Vec<(&str, &str)> = some.iter().map(|(_index, name)| *name).collect();
-            let entries = self.names.entries(&wanted).await;
-            let entries = entries.map_err(|error| unavailable_of_look(&error))?;
-            for ((index, _name), entry) in some.iter().zip(entries) {
-                ids[*index] = match entry {
-                    Some(entry) if entry.is_expired => self.pending(entry.id).await?,
-                    entry => entry.map(|entry| entry.id),
-                };
-            }
-        }
-        Ok(ids)
-    }
-
-    /// Returns the task of an expired name, which still has it while the task is pending.
-    async fn pending(&self, id: TaskId) -> Result<Option<TaskId>, Unavailable> {
-        let view = self.look_up.task(id).await.map_err(|error| unavailable_of_look(&error))?;
-        Ok(view.filter(TaskView::is_pending).map(|view| view.id))
-    }
-
     async fn begin(
         &self,
         target: Target,
@@ -130,15 +97,12 @@ impl Answers {
         arrived_at: Timestamp,
     ) -> Begun {
         let Some(first) = id else { return Begun::Done(Ok(Heard::NotFound)) };
-        let by = match &target {
-            Target::Id(permit) => permit.principal().name.clone(),
-            Target::Name(permit, _name) => permit.principal().name.clone(),
-        };
+        let by = target.principal().clone();
         let principal = match self.shared.callers.of(&by).await {
             Ok(principal) => principal,
             Err(error) => return Begun::Done(Err(unavailable_of_look(&error))),
         };
-        let call = AnswerCall { principal, ..call_of(first, call, arrived_at) };
+        let call = AnswerCall { principal, ..steps::call_of(first, call, arrived_at) };
         match self.enqueue(call.clone()) {
             Ok(replied) => Begun::Waits(Waiting { call, by, replied }),
             Err(unavailable) => Begun::Done(Err(unavailable)),
@@ -165,7 +129,7 @@ impl Answers {
                     reason: "the node stopped while taking the answer".to_owned(),
                 })
             })?;
-            if let Some(heard) = self.heard(&call, &by, answered).await? {
+            if let Some(heard) = steps::heard(&self.look_up, (&call, &by), answered).await? {
                 return Ok(heard);
             }
             if round == ROUNDS_MAX {
@@ -177,36 +141,6 @@ impl Answers {
         Err(Unavailable::ServerAway {
             reason: "the task is being moved; nothing was changed; repeat the call".to_owned(),
         })
-    }
-
-    /// Returns what became of a call. `None` means that its task was between two places.
-    async fn heard(
-        &self,
-        call: &AnswerCall,
-        by: &PrincipalName,
-        answered: Option<Answered>,
-    ) -> Result<Option<Heard>, Unavailable> {
-        let verdict = match answered {
-            Some(Answered { verdict: Verdict::Busy, .. }) => return Ok(None),
-            Some(Answered { verdict, view: Some(mut view), .. }) => {
-                let finished = view.tracked.as_mut().and_then(|view| view.finished.as_mut());
-                if let Some(finished) = finished.filter(|_finished| !by.is_anonymous()) {
-                    finished.by = Some(by.clone());
-                }
-                return Ok(Some(Heard::Tracked(verdict, view)));
-            }
-            Some(Answered { verdict, view: None, .. }) => Some(verdict),
-            None => None,
-        };
-        let view = self.look_up.task(call.first).await;
-        let Some(view) = view.map_err(|error| unavailable_of_look(&error))? else {
-            return Ok(Some(Heard::NotFound));
-        };
-        if view.tracked.is_none() {
-            return Ok(Some(Heard::NotTracked(Box::new(view))));
-        }
-        let verdict = verdict.or_else(|| verdict_of_look(call.call, &view));
-        Ok(verdict.map(|verdict| Heard::Tracked(verdict, Box::new(view))))
     }
 }
 
@@ -220,41 +154,6 @@ struct Waiting {
 enum Begun {
     Done(Result<Heard, Unavailable>),
     Waits(Waiting),
-}
-
-/// Returns the verdict on a call about a task of which no attempt is with a consumer. `None` means
-/// that there is one after all: the task has moved meanwhile.
-fn verdict_of_look(call: Call, view: &TaskView) -> Option<Verdict> {
-    match (view.state, call) {
-        (TaskState::Scheduled, _) => Some(Verdict::NotPublishedYet),
-        (TaskState::Finished, Call::Finish { .. }) => Some(Verdict::Finished),
-        (TaskState::Finished, _) => Some(Verdict::AlreadyFinished),
-        (TaskState::Dead, _) => Some(Verdict::Dead),
-        (TaskState::Cancelled, _) => Some(Verdict::Cancelled),
-        (
-            TaskState::Claimed | TaskState::Awaiting | TaskState::Retrying | TaskState::Published,
-            _,
-        ) => None,
-    }
-}
-
-fn call_of(first: TaskId, call: ConsumerCall, arrived_at: Timestamp) -> AnswerCall {
-    let blank =
-        |call| AnswerCall { first, call, retry_at: None, by: None, reason: None, principal: None };
-    match call {
-        ConsumerCall::Finish { attempt } => blank(Call::Finish { attempt }),
-        ConsumerCall::Fail { attempt, retry, is_final, reason } => AnswerCall {
-            retry_at: retry.map(|retry| match retry {
-                Due::At(at) => at,
-                Due::After(span) => arrived_at.plus(span),
-            }),
-            reason,
-            ..blank(Call::Fail { attempt, is_final })
-        },
-        ConsumerCall::Extend { attempt, by } => {
-            AnswerCall { by, ..blank(Call::Extend { attempt }) }
-        }
-    }
 }
 
 /// The one connection over which answers are taken.
@@ -332,7 +231,11 @@ impl AnswerLane {
         let mut pieces = Pieces::new(calls.len(), clock::monotonic().plus(GROUP_SPAN_MAX));
         let (mut answers, mut outcome) = (HashMap::new(), Ok(()));
         while let Some(piece) = pieces.take() {
-            match self.store.take(&calls[piece.clone()], self.terms(), &mut answers).await {
+            match self
+                .store
+                .take(&calls[piece.clone()], steps::terms(&self.shared), &mut answers)
+                .await
+            {
                 Ok(()) => {}
                 // Calls without an answer have changed nothing.
                 Err(PostgresError::GaveWay { .. }) if !pieces.is_late(clock::monotonic()) => {
@@ -347,36 +250,12 @@ impl AnswerLane {
         }
         for request in requests.drain(..) {
             let answered = answers.remove(&request.call.first);
-            self.observe(&request.call, answered.as_ref());
+            steps::observe(&self.shared, &request.call, answered.as_ref());
             let answer = match (answered, &outcome) {
                 (None, Err(unavailable)) => Err(unavailable.clone()),
                 (answered, _) => Ok(answered),
             };
             reply(request, answer);
-        }
-    }
-
-    fn observe(&self, call: &AnswerCall, answered: Option<&Answered>) {
-        let Some(answered) = answered.filter(|answered| answered.view.is_some()) else { return };
-        let metrics = &self.shared.metrics;
-        match call.call {
-            Call::Finish { .. } => metrics.tracked.finished.inc(),
-            Call::Fail { .. } => metrics.tracked.failed.inc(),
-            Call::Extend { .. } => metrics.tracked.extended.inc(),
-        };
-        if let Some(ran_for) = answered.ran_for {
-            metrics.tracked.time_to_finish.observe(ran_for.as_secs_f64());
-        }
-        // A row that is due now may lie behind the watermark of the claims.
-        self.shared.look_after(IdRange::spanning(answered.row));
-    }
-
-    fn terms(&self) -> AnswerTerms {
-        let shared = &self.shared;
-        AnswerTerms {
-            now: shared.clock.at_most().unwrap_or_else(|| shared.now()),
-            leaves_end: shared.leaves.end().unwrap_or_default(),
-            window: shared.cluster.window,
         }
     }
 }

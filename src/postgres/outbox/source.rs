@@ -21,6 +21,8 @@ use crate::postgres::{Connection, PostgresError, PostgresSettings};
 /// The most rows of a turn, and the bytes after which no further row is taken.
 const ROWS_MAX: i64 = 1_000;
 const BYTES_MAX: i64 = 8 << 20;
+/// The most rows among which those of other topics are looked for, while some topics wait.
+const SEARCHED_MAX: i64 = 10_000;
 
 /// An outbox in a user's database, over a connection of its own.
 #[derive(Debug)]
@@ -62,7 +64,13 @@ select o.seq, o.id, o.op, (extract(epoch from o.called_at) * 1000000)::bigint as
   (extract(epoch from o.ttr) * 1000000)::bigint as ttr, o.retry::text as retry
 from (
   select seq, slot, sum(bytes) over (order by seq rows unbounded preceding) - bytes as before
-  from (select seq, slot, bytes from punctual.outbox order by seq limit $1) head
+  from (
+    select seq, slot, bytes
+    from (select seq, slot, bytes, topic from punctual.outbox order by seq limit $4) head
+    where topic <> all($3)
+    order by seq
+    limit $1
+  ) wanted
 ) chosen
 join punctual.outbox o on o.slot = chosen.slot and o.seq = chosen.seq
 where chosen.before < $2
@@ -131,9 +139,13 @@ impl OutboxSource {
         self.connection.run("look into the outbox", read).await
     }
 
-    /// Begins a transaction and reads the first rows, in their order. Returns `None` when another
-    /// node is at work.
-    pub async fn read(&mut self) -> Result<Option<Vec<OutboxRow>>, PostgresError> {
+    /// Begins a transaction and reads the first rows, in their order, without those of the topics
+    /// `waiting`. Returns `None` when another node is at work.
+    pub async fn read(
+        &mut self,
+        waiting: &[&str],
+    ) -> Result<Option<Vec<OutboxRow>>, PostgresError> {
+        let searched = if waiting.is_empty() { ROWS_MAX } else { SEARCHED_MAX };
         let read = async |open: &mut PgConnection| {
             sqlx::raw_sql(BEGIN).execute(&mut *open).await?;
             let is_locked: bool =
@@ -141,8 +153,9 @@ impl OutboxSource {
             if !is_locked {
                 return Ok(None);
             }
-            let rows = sqlx::query(READ).bind(ROWS_MAX).bind(BYTES_MAX).persistent(false);
-            let rows = rows.fetch_all(open).await?;
+            let rows =
+                sqlx::query(READ).bind(ROWS_MAX).bind(BYTES_MAX).bind(waiting).bind(searched);
+            let rows = rows.persistent(false).fetch_all(open).await?;
             rows.iter().map(row_of).collect::<Result<Vec<_>, _>>().map(Some)
         };
         let outcome = self.connection.run("read rows of the outbox", read).await;
@@ -150,6 +163,16 @@ impl OutboxSource {
             self.close();
         }
         outcome
+    }
+
+    /// Ends the transaction that has read rows, without a change.
+    pub async fn give_back(&mut self) -> Result<(), PostgresError> {
+        let end = async |open: &mut PgConnection| sqlx::raw_sql("rollback").execute(open).await;
+        let outcome = self.connection.run_in_session("give rows of the outbox back", end).await;
+        if outcome.is_err() {
+            self.close();
+        }
+        outcome.map(|_done| ())
     }
 
     /// Deletes rows that were read in this transaction, keeps those that are `rejected`, and

@@ -123,17 +123,55 @@ impl AnswerStore {
     }
 }
 
+/// Takes calls about different tasks inside a transaction of the caller, who rolls it back unless
+/// every call has an answer with a view. A call gets no answer as from [`AnswerStore::take`], or
+/// when its rows are to be locked in another transaction than those of the others. The settings
+/// that keep the order of locks hold until the transaction ends.
+pub async fn take_within(
+    open: &mut PgConnection,
+    calls: &[&AnswerCall],
+    (terms, name_retention): (AnswerTerms, Duration),
+) -> Result<HashMap<TaskId, Answered>, sqlx::Error> {
+    let times = Times { terms, name_retention };
+    let (names, values): (Vec<&str>, Vec<&str>) = PURPOSE.settings.iter().copied().unzip();
+    query(statements::SETTINGS).bind(names).bind(values).execute(&mut *open).await?;
+    let followed = take_followed(open, calls, times).await?;
+    if !followed.is_empty() {
+        return Ok(followed.into_iter().collect());
+    }
+    let (marked, outrun) = take_marked(open, calls, times).await?;
+    // Two locks at once, a mark and a row, could end in a deadlock with a settle.
+    if outrun.len() < calls.len() {
+        return Ok(marked.into_iter().collect());
+    }
+    Ok(take_followed(open, &outrun, times).await?.into_iter().collect())
+}
+
 /// Transaction 1: takes the calls about tasks that have a row of `task_follow`.
 async fn followed(
     open: &mut PgConnection,
     calls: &[&AnswerCall],
     times: Times,
 ) -> Result<Vec<(TaskId, Answered)>, sqlx::Error> {
-    let firsts: Vec<Uuid> = calls.iter().map(|call| call.first.uuid()).collect();
     let mut transaction = open.begin().await?;
-    let rows = query(statements::LOCK).bind(firsts).fetch_all(&mut *transaction).await?;
-    if rows.is_empty() {
+    let answers = take_followed(&mut transaction, calls, times).await?;
+    if answers.is_empty() {
         transaction.rollback().await?;
+        return Ok(answers);
+    }
+    transaction.commit().await?;
+    reach(Failpoint::AnswersCommitted);
+    Ok(answers)
+}
+
+async fn take_followed(
+    open: &mut PgConnection,
+    calls: &[&AnswerCall],
+    times: Times,
+) -> Result<Vec<(TaskId, Answered)>, sqlx::Error> {
+    let firsts: Vec<Uuid> = calls.iter().map(|call| call.first.uuid()).collect();
+    let rows = query(statements::LOCK).bind(firsts).fetch_all(&mut *open).await?;
+    if rows.is_empty() {
         return Ok(Vec::new());
     }
     let locked: HashMap<TaskId, Locked> =
@@ -144,14 +182,14 @@ async fn followed(
     let (wanted, looked_for): (Vec<_>, Vec<_>) = met.iter().copied().partition(|(call, locked)| {
         locked.follow.hear(call.call, Place::Pending, locked.attempts_max).1.takes_the_row()
     });
-    let taken = take_rows(&mut transaction, &rows_of(&wanted)).await?;
-    let seen = look_for(&mut transaction, &rows_of(&looked_for)).await?;
+    let taken = take_rows(&mut *open, &rows_of(&wanted)).await?;
+    let seen = look_for(&mut *open, &rows_of(&looked_for)).await?;
     let claimed: Vec<TaskId> = rows_of(&wanted)
         .into_iter()
         .filter(|row| !taken.contains_key(row))
         .chain(rows_of(&looked_for).into_iter().filter(|row| !seen.contains(row)))
         .collect();
-    let in_flight = in_flight(&mut transaction, &claimed).await?;
+    let in_flight = in_flight(&mut *open, &claimed).await?;
     let mut effects = Effects::new(times);
     for (call, locked) in met {
         let is_pending = taken.contains_key(&locked.row) || seen.contains(&locked.row);
@@ -165,9 +203,7 @@ async fn followed(
             (_, None) => effects.nothing(call, Verdict::Busy),
         }
     }
-    effects.write(&mut transaction).await?;
-    transaction.commit().await?;
-    reach(Failpoint::AnswersCommitted);
+    effects.write(open).await?;
     Ok(effects.into_answers())
 }
 
@@ -178,20 +214,33 @@ async fn marked<'a>(
     calls: &[&'a AnswerCall],
     times: Times,
 ) -> Result<(Vec<(TaskId, Answered)>, Vec<&'a AnswerCall>), sqlx::Error> {
-    let firsts: Vec<Uuid> = calls.iter().map(|call| call.first.uuid()).collect();
     let mut transaction = open.begin_with(BEGIN_MARKED).await?;
+    let (answers, outrun) = take_marked(&mut transaction, calls, times).await?;
+    if outrun.len() == calls.len() {
+        transaction.rollback().await?;
+        return Ok((answers, outrun));
+    }
+    transaction.commit().await?;
+    reach(Failpoint::AnswersCommitted);
+    Ok((answers, outrun))
+}
+
+async fn take_marked<'a>(
+    open: &mut PgConnection,
+    calls: &[&'a AnswerCall],
+    times: Times,
+) -> Result<(Vec<(TaskId, Answered)>, Vec<&'a AnswerCall>), sqlx::Error> {
+    let firsts: Vec<Uuid> = calls.iter().map(|call| call.first.uuid()).collect();
     let marked: Vec<Uuid> =
-        sqlx::query_scalar(statements::MARK).bind(firsts).fetch_all(&mut *transaction).await?;
+        sqlx::query_scalar(statements::MARK).bind(firsts).fetch_all(&mut *open).await?;
     let marked: HashSet<TaskId> = marked.into_iter().map(TaskId::from_uuid).collect();
     let outrun: Vec<&AnswerCall> =
         calls.iter().copied().filter(|call| !marked.contains(&call.first)).collect();
     if marked.is_empty() {
-        transaction.rollback().await?;
         return Ok((Vec::new(), outrun));
     }
     // A statement of its own: it sees batches that were committed while the marks waited.
-    let in_flight =
-        in_flight(&mut transaction, &marked.iter().copied().collect::<Vec<_>>()).await?;
+    let in_flight = in_flight(&mut *open, &marked.iter().copied().collect::<Vec<_>>()).await?;
     let mut effects = Effects::new(times);
     let mut kept = HashSet::new();
     for call in calls {
@@ -207,11 +256,9 @@ async fn marked<'a>(
     }
     let unfounded: Vec<Uuid> = marked.difference(&kept).map(|first| first.uuid()).collect();
     if !unfounded.is_empty() {
-        query(statements::UNMARK).bind(unfounded).execute(&mut *transaction).await?;
+        query(statements::UNMARK).bind(unfounded).execute(&mut *open).await?;
     }
-    effects.write(&mut transaction).await?;
-    transaction.commit().await?;
-    reach(Failpoint::AnswersCommitted);
+    effects.write(open).await?;
     Ok((effects.into_answers(), outrun))
 }
 

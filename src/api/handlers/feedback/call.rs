@@ -22,7 +22,7 @@ pub enum CallKind {
 }
 
 /// The members of all calls. Each kind takes some of them.
-const FIELDS: [&str; 6] = ["attempt", "retry_in", "retry_at", "final", "reason", "by"];
+pub const FIELDS: [&str; 6] = ["attempt", "retry_in", "retry_at", "final", "reason", "by"];
 /// The members of one of many calls: those that name the task and the kind, then [`FIELDS`].
 const FIELDS_OF_ITEM: [&str; 10] =
     ["id", "topic", "name", "outcome", "attempt", "retry_in", "retry_at", "final", "reason", "by"];
@@ -30,7 +30,7 @@ const FIELDS_OF_ITEM: [&str; 10] =
 /// The longest time until a retry that a consumer may ask for, as long as the longest back-off.
 pub const RETRY_MAX: Duration = Duration::from_secs(7 * 24 * 60 * 60);
 
-type RawMember<'a> = Option<&'a RawValue>;
+pub type RawMember<'a> = Option<&'a RawValue>;
 
 impl CallKind {
     const fn name(self) -> &'static str {
@@ -52,10 +52,12 @@ impl CallKind {
 
     fn named(value: &RawValue) -> Result<Self, Problem> {
         let text = string(value, "outcome")?;
-        [Self::Finish, Self::Fail, Self::Extend]
-            .into_iter()
-            .find(|kind| kind.name() == text)
+        Self::of_name(&text)
             .ok_or_else(|| Problem::invalid("outcome", "expected finish, fail or extend"))
+    }
+
+    pub fn of_name(text: &str) -> Option<Self> {
+        [Self::Finish, Self::Fail, Self::Extend].into_iter().find(|kind| kind.name() == text)
     }
 }
 
@@ -113,7 +115,8 @@ fn named_task(
     }
 }
 
-fn call_of(
+/// Reads a call out of its members, in the order of [`FIELDS`].
+pub fn call_of(
     kind: CallKind,
     given: [RawMember<'_>; 6],
     now: Option<Timestamp>,

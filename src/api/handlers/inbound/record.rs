@@ -6,6 +6,10 @@
 //! punctual-op, punctual-name           submit (when absent), replace or cancel; by name
 //! punctual-ttr, punctual-retry         as the members of a task
 //!
+//! punctual-op                          or finish, fail, extend: the answer of a consumer
+//! punctual-id, or -topic and -name     its task
+//! punctual-attempt, -retry-in, -retry-at, -final, -reason, -by    as the members of an answer
+//!
 //! scheduler-target-topic, scheduler-epoch, scheduler-target-key    the schedulers of etf1 and Sky
 //! ```
 //!
@@ -15,6 +19,7 @@
 use serde_json::value::{RawValue, to_raw_value};
 
 use super::{Asked, InboundRequest, Reader, Refused};
+use crate::api::handlers::feedback::call::{CallKind, FIELDS, NamedTask, call_of};
 use crate::api::json::times;
 use crate::api::problems::problem::Problem;
 use crate::api::problems::problem_type::ProblemType;
@@ -24,6 +29,7 @@ use crate::api::request::tracking;
 use crate::domain::task::headers::RESERVED_PREFIX;
 use crate::domain::task::intake_record::IntakeRecord;
 use crate::domain::{Headers, Record, TaskName, Timestamp, TopicName};
+use crate::node::messages::answers::ConsumerCall;
 use crate::node::messages::{Draft, Due};
 
 const TOPIC: &str = "punctual-topic";
@@ -33,6 +39,16 @@ const NAME: &str = "punctual-name";
 const OPERATION: &str = "punctual-op";
 const TTR: &str = "punctual-ttr";
 const RETRY: &str = "punctual-retry";
+const ID: &str = "punctual-id";
+/// The headers of the members of an answer, in the order of [`FIELDS`].
+const ANSWERS: [&str; FIELDS.len()] = [
+    "punctual-attempt",
+    "punctual-retry-in",
+    "punctual-retry-at",
+    "punctual-final",
+    "punctual-reason",
+    "punctual-by",
+];
 /// The headers that Punctual gives a rejected record. They mean nothing when it comes again.
 const REJECTED_PREFIX: &str = "punctual-rejected-";
 
@@ -42,7 +58,7 @@ const TARGET_KEY: &str = "scheduler-target-key";
 
 /// Reads a record.
 pub fn read(record: &IntakeRecord, reader: Reader<'_>) -> Result<InboundRequest, Refused> {
-    reader.permit(asked_by(record))
+    reader.permit(asked_by(record, reader.arrived_at))
 }
 
 /// The headers of a record: what to do, and the headers of the task.
@@ -55,6 +71,8 @@ struct Given<'a> {
     operation: Option<&'a str>,
     ttr: Option<&'a str>,
     retry: Option<&'a str>,
+    id: Option<&'a str>,
+    answer: [Option<&'a str>; ANSWERS.len()],
     target_topic: Option<&'a str>,
     epoch: Option<&'a str>,
     target_key: Option<&'a [u8]>,
@@ -92,6 +110,7 @@ impl<'a> Given<'a> {
             OPERATION => set(&mut self.operation, OPERATION, value),
             TTR => set(&mut self.ttr, TTR, value),
             RETRY => set(&mut self.retry, RETRY, value),
+            ID => set(&mut self.id, ID, value),
             TARGET_TOPIC => set(&mut self.target_topic, TARGET_TOPIC, value),
             EPOCH => set(&mut self.epoch, EPOCH, value),
             TARGET_KEY => {
@@ -99,19 +118,26 @@ impl<'a> Given<'a> {
                 Ok(())
             }
             _ if name.starts_with(REJECTED_PREFIX) => Ok(()),
-            _ if is_reserved(name) => {
-                let detail = format!(
-                    "an intake topic knows {TOPIC}, {DUE_AT}, {DELAY}, {NAME}, {OPERATION}, \
-                     {TTR} and {RETRY}"
-                );
-                Err(Problem::invalid(name.to_owned(), detail))
-            }
+            _ if is_reserved(name) => match ANSWERS.iter().position(|known| *known == name) {
+                Some(place) => set(&mut self.answer[place], ANSWERS[place], value),
+                None => Err(unknown_header(name)),
+            },
             _ => {
                 self.own.push((name, value));
                 Ok(())
             }
         }
     }
+}
+
+fn unknown_header(name: &str) -> Problem {
+    let detail = format!(
+        "a submit, a replacement or a cancel knows {TOPIC}, {DUE_AT}, {DELAY}, {NAME}, \
+         {OPERATION}, {TTR} and {RETRY}; an answer of a consumer knows {OPERATION}, {ID}, {TOPIC}, \
+         {NAME}, {}",
+        ANSWERS.join(", ")
+    );
+    Problem::invalid(name.to_owned(), detail)
 }
 
 fn is_reserved(name: &str) -> bool {
@@ -137,8 +163,15 @@ fn set<'a>(
     }
 }
 
-fn asked_by(record: &IntakeRecord) -> Result<Asked, Problem> {
+fn asked_by(record: &IntakeRecord, now: Option<Timestamp>) -> Result<Asked, Problem> {
     let given = Given::of(record)?;
+    if let Some(kind) = given.operation.and_then(CallKind::of_name) {
+        return answer_of(record, &given, (kind, now));
+    }
+    let mut of_answers = [(ID, given.id)].into_iter().chain(ANSWERS.into_iter().zip(given.answer));
+    if let Some((name, _value)) = of_answers.find(|(_name, value)| value.is_some()) {
+        return Err(unknown_header(name));
+    }
     if given.target_topic.is_some() || given.epoch.is_some() {
         return asked_of_scheduler(record, given);
     }
@@ -159,12 +192,81 @@ fn asked_by(record: &IntakeRecord) -> Result<Asked, Problem> {
             Ok(Asked::Replace(draft, origin))
         }
         Some("cancel") => Ok(Asked::Cancel(topic.clone(), needed(name)?)),
-        Some("finish" | "fail" | "extend") => {
-            let detail = "an intake topic does not take the answers of consumers yet; use REST: \
-                          POST /v1/tasks/{id}/finish, /fail or /extend";
+        Some(_) => {
+            let detail = "expected submit, replace, cancel, finish, fail or extend";
             Err(Problem::invalid(OPERATION, detail))
         }
-        Some(_) => Err(Problem::invalid(OPERATION, "expected submit, replace or cancel")),
+    }
+}
+
+/// Reads the answer of a consumer. A `retry_in` counts from the timestamp of the record, like a
+/// delay.
+fn answer_of(
+    record: &IntakeRecord,
+    given: &Given<'_>,
+    (kind, now): (CallKind, Option<Timestamp>),
+) -> Result<Asked, Problem> {
+    let of_tasks =
+        [(DUE_AT, given.due_at), (DELAY, given.delay), (TTR, given.ttr), (RETRY, given.retry)];
+    if let Some((name, _value)) = of_tasks.into_iter().find(|(_name, value)| value.is_some()) {
+        return Err(unknown_header(name));
+    }
+    let task = match (given.id, given.topic, given.name) {
+        (Some(id), None, None) => {
+            let wrong = |_no_id| {
+                let detail = "this is not the id of a task: the header punctual-task-id of its \
+                              record has it";
+                Problem::invalid(ID, detail)
+            };
+            NamedTask::Id(id.parse().map_err(wrong)?)
+        }
+        (None, topic, Some(name)) => NamedTask::Name(topic_of(topic, TOPIC)?, name_of(name, NAME)?),
+        (Some(_), _, _) => {
+            let detail = format!("give {ID}, or {TOPIC} and {NAME}, not both");
+            return Err(Problem::new(ProblemType::ConflictingFields, detail).at(ID));
+        }
+        (None, _, None) => {
+            let detail = format!("the task is required: {ID}, or {TOPIC} and {NAME}");
+            return Err(Problem::new(ProblemType::MissingField, detail).at(ID));
+        }
+    };
+    let mut members: [Option<Box<RawValue>>; ANSWERS.len()] = Default::default();
+    for ((member, value), (header, field)) in
+        members.iter_mut().zip(given.answer).zip(ANSWERS.into_iter().zip(FIELDS))
+    {
+        *member = value.map(|value| member_of(value, header, field)).transpose()?;
+    }
+    let members = members.each_ref().map(|member| member.as_deref());
+    let call = match call_of(kind, members, now).map_err(in_headers)? {
+        ConsumerCall::Fail { attempt, retry: Some(Due::After(span)), is_final, reason } => {
+            let retry = Some(Due::At(record.at.plus(span).ceil_millis()));
+            ConsumerCall::Fail { attempt, retry, is_final, reason }
+        }
+        call => call,
+    };
+    Ok(Asked::Answer(task, call))
+}
+
+/// Returns the value of JSON that a member of an answer is in REST.
+fn member_of(
+    value: &str,
+    header: &'static str,
+    field: &'static str,
+) -> Result<Box<RawValue>, Problem> {
+    let wrong = |error: serde_json::Error| Problem::invalid(header, error.to_string());
+    match (field, value) {
+        ("final", "true" | "false") => RawValue::from_string(value.to_owned()).map_err(wrong),
+        ("reason", reason) => to_raw_value(reason).map_err(wrong),
+        _ => span(value, header),
+    }
+}
+
+/// Names the header instead of the member of REST.
+fn in_headers(problem: Problem) -> Problem {
+    let place = FIELDS.iter().position(|field| problem.field() == Some(*field));
+    match place {
+        Some(place) => problem.at(ANSWERS[place]),
+        None => problem,
     }
 }
 
@@ -216,7 +318,7 @@ fn due_of(record: &IntakeRecord, given: &Given<'_>) -> Result<(Timestamp, &'stat
     }
 }
 
-/// Returns the value of JSON that a span of time is in REST: a number of milliseconds, or text.
+/// Returns the value of JSON that a number or a span of time is in REST: a number, or text.
 fn span(text: &str, name: &'static str) -> Result<Box<RawValue>, Problem> {
     let text = text.trim();
     let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
@@ -289,11 +391,15 @@ mod tests {
     use crate::access::pattern::Pattern;
     use crate::access::rights::{Rights, Rule};
     use crate::access::{Action, Caller, Policy};
-    use crate::api::handlers::inbound::caller_of;
+    use crate::api::handlers::inbound::{AnsweredTask, caller_of};
     use crate::domain::task::headers;
     use crate::domain::task::intake_record::tests::record;
 
     const NOW: Timestamp = Timestamp::from_micros(1_896_082_200_000_000);
+
+    const ID_OF_1: (&str, &str) = ("punctual-id", "01934b2e-7d3c-8017-9f2b-6a1c0e4d5b7f");
+    const FAIL_1: (&str, &str) = ("punctual-op", "fail");
+    const ATTEMPT_1: (&str, &str) = ("punctual-attempt", "1");
 
     fn read_as(record: &IntakeRecord, caller: &Caller) -> Result<InboundRequest, Refused> {
         read(record, Reader { policy: &Policy::open(), caller, arrived_at: Some(NOW) })
@@ -357,6 +463,36 @@ mod tests {
     }
 
     #[test]
+    fn an_answer_of_a_consumer_is_read_with_its_members() {
+        let by = |headers: &[(&str, &str)]| match asked(headers) {
+            Ok(InboundRequest::Answer(AnsweredTask::Id(id), call)) => (id.to_string(), call),
+            other => panic!("{headers:?}: {other:?}"),
+        };
+        let finish = by(&[("punctual-op", "finish"), ID_OF_1, ("trace", "1")]);
+        assert_eq!(finish, (ID_OF_1.1.to_owned(), ConsumerCall::Finish { attempt: None }));
+        let retry = ("punctual-retry-in", "30s");
+        let (_id, fail) = by(&[FAIL_1, ID_OF_1, ATTEMPT_1, retry, ("punctual-reason", "true")]);
+        // From the timestamp of the record.
+        let retry = Some(Due::At(Timestamp::from_millis(1_030_000)));
+        let reason = Some("true".into());
+        assert_eq!(fail, ConsumerCall::Fail { attempt: 1, retry, is_final: false, reason });
+        let (_id, dead) = by(&[FAIL_1, ID_OF_1, ATTEMPT_1, ("punctual-final", "true")]);
+        let wanted = ConsumerCall::Fail { attempt: 1, retry: None, is_final: true, reason: None };
+        assert_eq!(dead, wanted);
+        let extend = [("punctual-op", "extend"), ID_OF_1, ATTEMPT_1, ("punctual-by", "60000")];
+        let minute = Some(Duration::from_secs(60));
+        assert_eq!(by(&extend).1, ConsumerCall::Extend { attempt: 1, by: minute });
+        let name =
+            [("punctual-topic", "orders"), ("punctual-name", "n"), ("punctual-op", "finish")];
+        match asked(&name) {
+            Ok(InboundRequest::Answer(AnsweredTask::Name(permit, name), _call)) => {
+                assert_eq!((permit.topic().as_str(), name.as_str()), ("orders", "n"));
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
     fn a_wrong_record_is_refused_for_good_and_told_the_header() {
         let due = ("punctual-due-at", "1896082200000");
         let topic = ("punctual-topic", "orders");
@@ -371,8 +507,19 @@ mod tests {
             (&[topic, ("punctual-delay", "soon")], "punctual-delay"),
             (&[topic, due, ("punctual-op", "replace")], "punctual-name"),
             (&[topic, ("punctual-op", "cancel")], "punctual-name"),
-            (&[topic, due, ("punctual-op", "finish")], "use REST"),
             (&[topic, due, ("punctual-op", "SUBMIT")], "expected submit"),
+            (&[topic, due, ("punctual-attempt", "1")], "punctual-attempt"),
+            (&[topic, due, ("punctual-id", "x")], "punctual-id"),
+            (&[("punctual-op", "finish")], "punctual-id"),
+            (&[("punctual-op", "finish"), ("punctual-id", "x")], "punctual-task-id"),
+            (&[("punctual-op", "finish"), ("punctual-name", "n")], "punctual-topic"),
+            (&[("punctual-op", "finish"), topic, ID_OF_1, ("punctual-name", "n")], "not both"),
+            (&[("punctual-op", "finish"), ID_OF_1, due], "punctual-due-at"),
+            (&[("punctual-op", "finish"), ID_OF_1, ("punctual-by", "1m")], "no such field"),
+            (&[("punctual-op", "fail"), ID_OF_1], "punctual-attempt"),
+            (&[FAIL_1, ID_OF_1, ("punctual-attempt", "one")], "punctual-attempt"),
+            (&[FAIL_1, ID_OF_1, ATTEMPT_1, ("punctual-retry-in", "8d")], "punctual-retry-in"),
+            (&[FAIL_1, ID_OF_1, ATTEMPT_1, ("punctual-final", "yes")], "punctual-final"),
             (&[topic, due, ("punctual-retry", "{}")], "ttr"),
             (&[topic, due, ("punctual-ttr", "1s"), ("punctual-retry", "{")], "punctual-retry"),
             (&[topic, due, ("punctual-task-id", "1")], "punctual-task-id"),
@@ -381,7 +528,7 @@ mod tests {
             (&[("scheduler-target-topic", "o"), ("scheduler-epoch", "-1")], "whole seconds"),
         ] {
             match asked(headers) {
-                Err(Refused::ForGood { status: 400, reason }) if reason.contains(said) => {}
+                Err(Refused::ForGood { status: 400, reason, .. }) if reason.contains(said) => {}
                 other => panic!("{headers:?}: {other:?}"),
             }
         }
@@ -406,5 +553,9 @@ mod tests {
             let refused = read_as(&to(topic, operation), &caller).unwrap_err();
             assert!(matches!(refused, Refused::ForGood { status: 403, .. }), "{refused:?}");
         }
+        let named = [("punctual-topic", "orders"), ("punctual-name", "n")];
+        let finish = record(7, &[named[0], named[1], ("punctual-op", "finish")]);
+        let refused = read_as(&finish, &caller).unwrap_err();
+        assert!(matches!(refused, Refused::ForGood { status: 403, .. }), "{refused:?}");
     }
 }

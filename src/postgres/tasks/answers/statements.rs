@@ -1,5 +1,9 @@
 //! The statements of answers.
 
+/// Sets settings until the end of the transaction.
+pub(super) const SETTINGS: &str = "-- answers: settings
+select set_config(s.name, s.value, true) from unnest($1::text[], $2::text[]) as s (name, value)";
+
 /// Rows of untracked tasks have no attempt.
 pub(super) const LOCK: &str = "-- answers: lock
 select first_id, row_id, attempt, attempts_max, is_again, note, next_id, is_verdict

@@ -1,0 +1,99 @@
+//! The topics whose rows wait, because a limit of the topic is reached, or its look-up has no
+//! answer. The rows of other topics go on.
+
+use std::collections::{BTreeMap, HashSet};
+use std::time::Duration;
+
+use crate::domain::Monotonic;
+
+/// The first pause of a topic. It doubles with each further one.
+const PAUSE_MIN: Duration = Duration::from_millis(100);
+const PAUSE_MAX: Duration = Duration::from_secs(5);
+
+/// The rows of a turn that wait.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub(super) struct WaitingRows {
+    /// The reason for each topic.
+    topics: BTreeMap<String, String>,
+    seqs: HashSet<i64>,
+}
+
+impl WaitingRows {
+    /// Has a row wait, and with it all later rows of its topic.
+    pub(super) fn add(&mut self, topic: &str, seq: i64, reason: String) {
+        self.topics.entry(topic.to_owned()).or_insert(reason);
+        self.seqs.insert(seq);
+    }
+
+    /// Has the row wait if its topic does. Returns true in that case.
+    pub(super) fn takes(&mut self, topic: &str, seq: i64) -> bool {
+        let waits = self.topics.contains_key(topic);
+        if waits {
+            self.seqs.insert(seq);
+        }
+        waits
+    }
+
+    pub(super) fn has(&self, seq: i64) -> bool {
+        self.seqs.contains(&seq)
+    }
+
+    /// Returns the first topic that waits, and the reason.
+    pub(super) fn first(&self) -> Option<(&str, &str)> {
+        self.topics.first_key_value().map(|(topic, reason)| (topic.as_str(), reason.as_str()))
+    }
+}
+
+/// The topics that wait, over the turns of an outbox. Bounded by the topics of the rows that are
+/// searched.
+#[derive(Debug, Default)]
+pub(super) struct WaitingTopics(BTreeMap<String, Wait>);
+
+#[derive(Clone, Copy, Debug)]
+struct Wait {
+    retry_at: Monotonic,
+    pause: Duration,
+}
+
+impl WaitingTopics {
+    /// Returns the topics whose rows are not to be read at `now`.
+    pub(super) fn at(&self, now: Monotonic) -> Vec<&str> {
+        let waits = self.0.iter().filter(|(_topic, wait)| wait.retry_at > now);
+        waits.map(|(topic, _wait)| topic.as_str()).collect()
+    }
+
+    /// Takes in the result of a turn that began to read at `read_at`. A topic that has waited
+    /// before waits for longer. One that was read and does not wait any more is forgotten.
+    pub(super) fn after_turn(&mut self, rows: &WaitingRows, read_at: Monotonic, now: Monotonic) {
+        self.0.retain(|topic, wait| wait.retry_at > read_at || rows.topics.contains_key(topic));
+        for topic in rows.topics.keys() {
+            let pause = self.0.get(topic).map_or(PAUSE_MIN, |wait| (wait.pause * 2).min(PAUSE_MAX));
+            self.0.insert(topic.clone(), Wait { retry_at: now.plus(pause), pause });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_topic_waits_longer_each_time_and_is_forgotten_when_its_rows_go_on() {
+        let at = |millis| Monotonic::default().plus(Duration::from_millis(millis));
+        let mut rows = WaitingRows::default();
+        assert!(!rows.takes("slow", 1));
+        rows.add("slow", 2, "429".to_owned());
+        assert!(rows.takes("slow", 3) && !rows.takes("other", 4));
+        assert_eq!([1, 2, 3, 4].map(|seq| rows.has(seq)), [false, true, true, false]);
+        let mut topics = WaitingTopics::default();
+        topics.after_turn(&rows, at(0), at(0));
+        assert_eq!((topics.at(at(99)), topics.at(at(100))), (vec!["slow"], vec![]));
+        // A turn that did not read the topic changes nothing.
+        topics.after_turn(&WaitingRows::default(), at(50), at(60));
+        assert_eq!(topics.at(at(99)), ["slow"]);
+        topics.after_turn(&rows, at(100), at(100));
+        assert_eq!((topics.at(at(299)), topics.at(at(300))), (vec!["slow"], vec![]));
+        topics.after_turn(&WaitingRows::default(), at(300), at(310));
+        assert!(topics.0.is_empty());
+    }
+}

@@ -1,0 +1,137 @@
+//! The steps of an answer of a consumer: find its task, make the call, tell what became of it.
+
+use crate::domain::task::feedback::{Call, Verdict};
+use crate::domain::{IdRange, PrincipalName, TaskId, TaskState, TaskView, Timestamp};
+use crate::node::messages::answers::{ConsumerCall, Heard, Target};
+use crate::node::messages::{Due, Unavailable};
+use crate::node::requests::postgres_failures::unavailable_of_look;
+use crate::node::shared::NodeShared;
+use crate::postgres::tasks::answers::{AnswerCall, AnswerTerms, Answered, GROUP_MAX};
+use crate::postgres::tasks::look_up::LookUp;
+use crate::postgres::tasks::names::Names;
+
+/// Returns the ids of the tasks that are meant. `None` for a name without a task.
+pub async fn ids_of(
+    names: &Names,
+    look_up: &LookUp,
+    targets: &[&Target],
+) -> Result<Vec<Option<TaskId>>, Unavailable> {
+    let mut ids: Vec<Option<TaskId>> = Vec::with_capacity(targets.len());
+    let mut named = Vec::new();
+    for (index, target) in targets.iter().enumerate() {
+        match target {
+            Target::Id(permit) => ids.push(Some(permit.id())),
+            Target::Name(permit, name) => {
+                named.push((index, (permit.topic().as_str(), name.as_str())));
+                ids.push(None);
+            }
+        }
+    }
+    for some in named.chunks(GROUP_MAX) {
+        let wanted: Vec<(&str, &str)> = some.iter().map(|(_index, name)| *name).collect();
+        let entries = names.entries(&wanted).await;
+        let entries = entries.map_err(|error| unavailable_of_look(&error))?;
+        for ((index, _name), entry) in some.iter().zip(entries) {
+            ids[*index] = match entry {
+                Some(entry) if entry.is_expired => pending(look_up, entry.id).await?,
+                entry => entry.map(|entry| entry.id),
+            };
+        }
+    }
+    Ok(ids)
+}
+
+/// Returns the task of an expired name, which still has it while the task is pending.
+async fn pending(look_up: &LookUp, id: TaskId) -> Result<Option<TaskId>, Unavailable> {
+    let view = look_up.task(id).await.map_err(|error| unavailable_of_look(&error))?;
+    Ok(view.filter(TaskView::is_pending).map(|view| view.id))
+}
+
+/// Returns what became of a call of `by`. `None` means that its task was between two places.
+pub async fn heard(
+    look_up: &LookUp,
+    (call, by): (&AnswerCall, &PrincipalName),
+    answered: Option<Answered>,
+) -> Result<Option<Heard>, Unavailable> {
+    let verdict = match answered {
+        Some(Answered { verdict: Verdict::Busy, .. }) => return Ok(None),
+        Some(Answered { verdict, view: Some(mut view), .. }) => {
+            let finished = view.tracked.as_mut().and_then(|view| view.finished.as_mut());
+            if let Some(finished) = finished.filter(|_finished| !by.is_anonymous()) {
+                finished.by = Some(by.clone());
+            }
+            return Ok(Some(Heard::Tracked(verdict, view)));
+        }
+        Some(Answered { verdict, view: None, .. }) => Some(verdict),
+        None => None,
+    };
+    let view = look_up.task(call.first).await;
+    let Some(view) = view.map_err(|error| unavailable_of_look(&error))? else {
+        return Ok(Some(Heard::NotFound));
+    };
+    if view.tracked.is_none() {
+        return Ok(Some(Heard::NotTracked(Box::new(view))));
+    }
+    let verdict = verdict.or_else(|| verdict_of_look(call.call, &view));
+    Ok(verdict.map(|verdict| Heard::Tracked(verdict, Box::new(view))))
+}
+
+/// Returns the verdict on a call about a task of which no attempt is with a consumer. `None` means
+/// that there is one after all: the task has moved meanwhile.
+fn verdict_of_look(call: Call, view: &TaskView) -> Option<Verdict> {
+    match (view.state, call) {
+        (TaskState::Scheduled, _) => Some(Verdict::NotPublishedYet),
+        (TaskState::Finished, Call::Finish { .. }) => Some(Verdict::Finished),
+        (TaskState::Finished, _) => Some(Verdict::AlreadyFinished),
+        (TaskState::Dead, _) => Some(Verdict::Dead),
+        (TaskState::Cancelled, _) => Some(Verdict::Cancelled),
+        (
+            TaskState::Claimed | TaskState::Awaiting | TaskState::Retrying | TaskState::Published,
+            _,
+        ) => None,
+    }
+}
+
+/// Returns a call about the task `first`. A delay counts from `arrived_at`.
+pub fn call_of(first: TaskId, call: ConsumerCall, arrived_at: Timestamp) -> AnswerCall {
+    let blank =
+        |call| AnswerCall { first, call, retry_at: None, by: None, reason: None, principal: None };
+    match call {
+        ConsumerCall::Finish { attempt } => blank(Call::Finish { attempt }),
+        ConsumerCall::Fail { attempt, retry, is_final, reason } => AnswerCall {
+            retry_at: retry.map(|retry| match retry {
+                Due::At(at) => at,
+                Due::After(span) => arrived_at.plus(span),
+            }),
+            reason,
+            ..blank(Call::Fail { attempt, is_final })
+        },
+        ConsumerCall::Extend { attempt, by } => {
+            AnswerCall { by, ..blank(Call::Extend { attempt }) }
+        }
+    }
+}
+
+/// Counts a call that has changed its task, and has the claims look after the row that it made.
+pub fn observe(shared: &NodeShared, call: &AnswerCall, answered: Option<&Answered>) {
+    let Some(answered) = answered.filter(|answered| answered.view.is_some()) else { return };
+    let metrics = &shared.metrics;
+    match call.call {
+        Call::Finish { .. } => metrics.tracked.finished.inc(),
+        Call::Fail { .. } => metrics.tracked.failed.inc(),
+        Call::Extend { .. } => metrics.tracked.extended.inc(),
+    };
+    if let Some(ran_for) = answered.ran_for {
+        metrics.tracked.time_to_finish.observe(ran_for.as_secs_f64());
+    }
+    // A row that is due now may lie behind the watermark of the claims.
+    shared.look_after(IdRange::spanning(answered.row));
+}
+
+pub fn terms(shared: &NodeShared) -> AnswerTerms {
+    AnswerTerms {
+        now: shared.clock.at_most().unwrap_or_else(|| shared.now()),
+        leaves_end: shared.leaves.end().unwrap_or_default(),
+        window: shared.cluster.window,
+    }
+}
