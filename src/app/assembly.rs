@@ -27,6 +27,7 @@ use crate::node::claim::{ClaimPace, ClaimParts, Claimer};
 use crate::node::fence::Fence;
 use crate::node::in_flight::batches::{InFlightBatches, InFlightLimits};
 use crate::node::in_flight::keeper::InFlightKeeper;
+use crate::node::maintenance::backlog_keeper::BacklogKeeper;
 use crate::node::maintenance::run_keeper::{RunKeeper, ScheduleMetrics};
 use crate::node::maintenance::{self, Leaves, Maintenance, MaintenanceMetrics};
 use crate::node::membership::{
@@ -269,7 +270,8 @@ pub async fn start(
     let connections = Connections::default();
     let intake = site.start_intake(&core.shared, &names, &connections);
     let replaces = Arc::new(Replaces::new(&parts.postgres, settings.retention.names, REPLACES_MAX));
-    let (lists, bulks) = site.lists_and_bulks(&core.shared, &replaces);
+    let (counter, backlog) = site.start_counting(&core);
+    let (lists, bulks) = site.lists_and_bulks(&core.shared, counter, &replaces);
     let look_up = Arc::new(LookUp::new(&parts.postgres, &cluster, LOOK_UPS_MAX));
     let pools = Pools {
         look_up: Arc::clone(&look_up),
@@ -311,7 +313,7 @@ pub async fn start(
     let replacer = Replacer { shared: Arc::clone(&core.shared), replaces };
     let reporter = Reporter {
         shared: Arc::clone(&core.shared),
-        backlog: BacklogCounter::new(&parts.postgres, cluster.shards),
+        backlog,
         connections,
         bulletin: core.membership.bulletin(),
         has_seen_etcd: AtomicBool::new(false),
@@ -596,9 +598,25 @@ impl Site<'_> {
         ScheduleService { shared: Arc::clone(&core.shared), store, new }
     }
 
+    /// Starts to count the tasks of the cluster. Requests count with the same connections.
+    fn start_counting(&self, core: &Core) -> (Arc<TaskCounter>, Arc<BacklogCounter>) {
+        let (postgres, cluster) = (&self.parts.postgres, &self.cluster);
+        let tasks = Arc::new(TaskCounter::new(postgres, cluster));
+        let backlog = Arc::new(BacklogCounter::new(postgres, cluster.shards));
+        let keeper = BacklogKeeper {
+            shared: Arc::clone(&core.shared),
+            bulletin: core.membership.bulletin(),
+            tasks: Arc::clone(&tasks),
+            backlog: Arc::clone(&backlog),
+        };
+        self.tasks.spawn("count", keeper.run(self.tasks.draining.clone()));
+        (tasks, backlog)
+    }
+
     fn lists_and_bulks(
         &self,
         shared: &Arc<NodeShared>,
+        counter: Arc<TaskCounter>,
         replaces: &Arc<Replaces>,
     ) -> (Lists, Bulks) {
         let (postgres, cluster) = (&self.parts.postgres, &self.cluster);
@@ -608,7 +626,7 @@ impl Site<'_> {
         let lists = Lists {
             listing: Arc::clone(&listing),
             dead_letters: Arc::clone(&dead_letters),
-            counter: TaskCounter::new(postgres, cluster),
+            counter,
             metrics: self.parts.metrics.clone(),
         };
         let bulks = Bulks {

@@ -1,10 +1,12 @@
-//! Maintenance: creates partitions ahead, retires past ones, moves far tasks to their leaves, frees
-//! expired names, and counts awaiting tasks. `run_keeper` makes the runs of schedules.
+//! Maintenance: creates partitions ahead, retires past ones, moves far tasks to their leaves, and
+//! frees expired names. `run_keeper` makes the runs of schedules, and `backlog_keeper` counts the
+//! tasks of the cluster for its metrics.
 //!
 //! Every node does it every minute. Advisory locks keep two nodes from doing it at the same time,
 //! and the catalog shows the next node how far the last one came. An outage is not a failure: the
 //! existing partitions last for days, and the next round continues.
 
+pub mod backlog_keeper;
 pub mod run_keeper;
 
 use std::collections::BTreeSet;
@@ -17,10 +19,9 @@ use tokio_util::sync::CancellationToken;
 
 use crate::clock::{self, ClusterClock};
 use crate::domain::leaves::{Parent, Rules};
-use crate::domain::{IdRange, Timestamp};
+use crate::domain::{IdRange, Shard, Timestamp};
 use crate::error_chain::chain;
 use crate::postgres::connection::ConnectionPurpose;
-use crate::postgres::lists::backlog::awaiting_count;
 use crate::postgres::partitions::mover::Mover;
 use crate::postgres::partitions::retire::Retirer;
 use crate::postgres::partitions::{self, Census};
@@ -31,6 +32,8 @@ use crate::telemetry::{Counter, Family, Gauge, Registry};
 
 const PURPOSE: ConnectionPurpose =
     ConnectionPurpose { name: "maintenance", deadline: Duration::from_secs(10), settings: &[] };
+/// The owner of this shard counts the tasks and the schedules of the cluster.
+const COUNTING_SHARD: Shard = Shard::new(0);
 /// Maximum pause after a failed round.
 const RETRY: Duration = Duration::from_secs(5);
 /// Maximum number of expired names that one transaction frees, and of such transactions per round.
@@ -94,7 +97,6 @@ pub struct MaintenanceMetrics {
     far_tasks: Gauge,
     far_moved: Counter,
     far_stuck: Gauge,
-    awaiting: Gauge,
     names_freed: Counter,
     names_prolonged: Counter,
 }
@@ -114,7 +116,7 @@ impl MaintenanceMetrics {
             far_stuck,
             ..
         } = &metrics;
-        let Self { awaiting, names_freed, names_prolonged, .. } = &metrics;
+        let Self { names_freed, names_prolonged, .. } = &metrics;
         for counters in [retired, finalized, failures] {
             // Series start at 0: an alert on an increase would miss the first event of a series
             // beginning with it.
@@ -168,11 +170,6 @@ impl MaintenanceMetrics {
             "punctual_far_stuck_tasks",
             "Far tasks that Postgres refused to move to their leaves; should be 0",
             far_stuck.clone(),
-        );
-        registry.register(
-            "punctual_awaiting_tasks",
-            "Tracked tasks whose consumer has not answered yet; of many an estimate",
-            awaiting.clone(),
         );
         registry.register(
             "punctual_names_freed",
@@ -244,17 +241,13 @@ impl Maintenance {
         }
     }
 
-    /// Runs one round: creates partitions, moves far tasks, and counts awaiting ones.
+    /// Runs one round: creates partitions, and moves far tasks.
     pub async fn round(&mut self) -> Result<(), PostgresError> {
         let made = self.make_all().await;
         // A table whose partitions cannot be created must not keep far tasks from the existing
         // leaves.
         let moved = self.move_far().await;
-        let counted = awaiting_count(&mut self.connection).await;
-        if let Ok(count) = counted {
-            self.metrics.awaiting.set(count.saturating_as::<i64>());
-        }
-        made.and(moved).and(counted.map(|_count| ()))
+        made.and(moved)
     }
 
     /// Creates partitions. Returns true when the partitions of the present exist for all tables.

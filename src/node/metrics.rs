@@ -1,7 +1,10 @@
 //! Metrics of the work of a node.
 
+pub mod backlog;
+
 use std::time::Duration;
 
+use self::backlog::BacklogMetrics;
 use crate::telemetry::{self, Counter, Gauge, Histogram, Registry, Unit};
 
 /// Counters of every stage, and the durations of claims and settles. Cheap to clone.
@@ -52,12 +55,15 @@ pub struct NodeMetrics {
     pub unavailable_topics: Gauge,
     pub pauses: PauseMetrics,
     pub throttled: Gauge,
+    pub backlog: BacklogMetrics,
 }
 
 impl NodeMetrics {
     pub fn register(registry: &mut Registry) -> Self {
+        let backlog = BacklogMetrics::register(registry);
         let mut to = Registrar(registry);
         Self {
+            backlog,
             submitted: to.counter("tasks_submitted", "Tasks stored"),
             submits_refused: to.counter(
                 "tasks_refused",

@@ -17,6 +17,7 @@ mod support;
 
 mod answers;
 mod audit;
+mod backlog;
 mod bad_input;
 mod bench;
 mod cancel;

@@ -17,8 +17,7 @@ use punctual::domain::{
     TopicName, TrackedRow, Tracking, Ttr,
 };
 use punctual::postgres::cluster::schema;
-use punctual::postgres::connection::ConnectionPurpose;
-use punctual::postgres::lists::backlog::awaiting_count;
+use punctual::postgres::lists::backlog::BacklogCounter;
 use punctual::postgres::lists::dead_letters::DeadLetters;
 use punctual::postgres::tasks::answers::{AnswerCall, AnswerStore, AnswerTerms, Answered};
 use punctual::postgres::tasks::cancel::Cancels;
@@ -27,7 +26,7 @@ use punctual::postgres::tasks::look_up::LookUp;
 use punctual::postgres::tasks::settle::{SettleTerms, Settlement, Settles};
 use punctual::postgres::tasks::submit::{Group, Submits};
 use punctual::postgres::tasks::submit_named::{NamedGroup, NamedSubmits};
-use punctual::postgres::{Connection, PostgresError, PostgresSettings};
+use punctual::postgres::{PostgresError, PostgresSettings};
 use rand::Rng as _;
 use sqlx::Connection as _;
 use sqlx::postgres::PgConnection;
@@ -242,9 +241,8 @@ impl Scene {
     }
 
     async fn awaiting_count(&self) -> u64 {
-        let purpose =
-            ConnectionPurpose { name: "test", deadline: Duration::from_secs(10), settings: &[] };
-        awaiting_count(&mut Connection::new(&self.settings, purpose)).await.unwrap()
+        let counter = BacklogCounter::new(&self.settings, ShardCount::DEFAULT);
+        counter.awaiting().await.unwrap().count
     }
 
     /// Checks that ended tasks have left no rows behind.

@@ -13,10 +13,11 @@ use az::SaturatingAs as _;
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
+use super::COUNTING_SHARD;
 use crate::clock;
 use crate::domain::schedule::plan::RUNS_MAX;
 use crate::domain::schedule::{Schedule, ScheduleId};
-use crate::domain::{IdRange, Monotonic, Shard, TaskId, Throttle, Timestamp};
+use crate::domain::{IdRange, Monotonic, TaskId, Throttle, Timestamp};
 use crate::engine::placing::Destination;
 use crate::error_chain::chain;
 use crate::node::membership::Bulletin;
@@ -41,8 +42,6 @@ const NEW_MAX: usize = 1_000;
 /// The pause between two counts of all schedules.
 const COUNT_INTERVAL: Duration = Duration::from_secs(30);
 const SAY_FAILURE_EVERY: Duration = Duration::from_secs(60);
-/// The owner of this shard counts the schedules of the cluster.
-const COUNTING_SHARD: Shard = Shard::new(0);
 
 /// The metrics of schedules.
 #[derive(Clone, Debug, Default)]

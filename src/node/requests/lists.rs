@@ -20,7 +20,7 @@ const TOPICS_MAX: usize = 1000;
 pub struct Lists {
     pub listing: Arc<Listing>,
     pub dead_letters: Arc<DeadLetters>,
-    pub counter: TaskCounter,
+    pub counter: Arc<TaskCounter>,
     pub metrics: NodeMetrics,
 }
 

@@ -1,16 +1,15 @@
-//! Counts tasks that are late or wait: overdue tasks that are not claimed, for people, and tracked
-//! tasks that await their consumers, for a metric.
+//! Counts tasks that are late or wait: overdue tasks that are not claimed, tracked tasks that await
+//! their consumers, and dead letters.
 
 use std::time::Duration;
 
 use sqlx::Row;
-use sqlx::postgres::PgConnection;
 use uuid::Uuid;
 
-use crate::domain::{Backlog, IdRange, ShardCount, TaskId, Timestamp};
+use crate::domain::{Backlog, IdRange, ShardCount, TaskId, Timestamp, TopicName};
 use crate::postgres::connection::ConnectionPurpose;
 use crate::postgres::connection::pool::Pool;
-use crate::postgres::{Connection, PostgresError, PostgresSettings};
+use crate::postgres::{PostgresError, PostgresSettings};
 
 const PURPOSE: ConnectionPurpose = ConnectionPurpose {
     name: "backlog",
@@ -20,11 +19,29 @@ const PURPOSE: ConnectionPurpose = ConnectionPurpose {
 /// Maximum number of tasks counted in leaves, and in the far table.
 const COUNT_MAX: i64 = 10_000;
 
-/// Counts overdue tasks up to a limit, so it is cheap however many there are.
+/// Counts rows up to a limit, or those on a limited number of pages. So it is cheap however many
+/// there are.
 #[derive(Debug)]
 pub struct BacklogCounter {
     pool: Pool,
     shards: Vec<i16>,
+}
+
+/// The number of rows of a table, counted or estimated by a sample of its pages.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct RowCount {
+    pub count: u64,
+    /// True when the table was counted as a whole.
+    pub is_exact: bool,
+}
+
+/// The number of dead letters of each topic, counted or estimated by a sample of their pages. Then
+/// topics with few of them may be missing.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct DeadLetterCounts {
+    pub topics: Vec<(TopicName, u64)>,
+    /// True when all dead letters were counted.
+    pub is_exact: bool,
 }
 
 impl BacklogCounter {
@@ -85,9 +102,43 @@ impl BacklogCounter {
             })
             .await
     }
+
+    /// Counts the tasks in the state `awaiting`.
+    pub async fn awaiting(&self) -> Result<RowCount, PostgresError> {
+        self.pool
+            .run("count the awaiting tasks", async |open| {
+                let row = sqlx::query(COUNT_AWAITING).bind(PAGES_MAX).fetch_one(open).await?;
+                let count: i64 = row.try_get("count")?;
+                Ok(RowCount {
+                    count: u64::try_from(count).unwrap_or(0),
+                    is_exact: row.try_get("is_exact")?,
+                })
+            })
+            .await
+    }
+
+    /// Counts the dead letters by topic.
+    pub async fn dead_letters(&self) -> Result<DeadLetterCounts, PostgresError> {
+        self.pool
+            .run("count the dead letters", async |open| {
+                let rows = sqlx::query(COUNT_DEAD_LETTERS).bind(PAGES_MAX).fetch_all(open).await?;
+                let mut counts = DeadLetterCounts { topics: Vec::new(), is_exact: true };
+                for row in rows {
+                    counts.is_exact &= row.try_get::<bool, _>("is_exact")?;
+                    // Without dead letters there is a row without a topic.
+                    if let Some(topic) = row.try_get::<Option<String>, _>("topic")? {
+                        let count: i64 = row.try_get("count")?;
+                        let count = u64::try_from(count).unwrap_or(0);
+                        counts.topics.push((TopicName::stored(&topic), count));
+                    }
+                }
+                Ok(counts)
+            })
+            .await
+    }
 }
 
-/// Number of pages of 8 KiB in a sample of `task_follow`. A smaller table is counted as a whole.
+/// Number of pages of 8 KiB in a sample of a table. A smaller table is counted as a whole.
 const PAGES_MAX: i64 = 500;
 
 /// Each row of the sample stands for as many as the share of its pages says. A note of 1 is that of
@@ -97,7 +148,8 @@ with size as materialized (
   select greatest(pg_relation_size('task_follow')
     / current_setting('block_size')::bigint, 1) as pages
 )
-select (count(f.first_id) * greatest(size.pages::float8 / $1, 1))::bigint
+select (count(f.first_id) * greatest(size.pages::float8 / $1, 1))::bigint as count,
+  size.pages <= $1 as is_exact
 from size
 left join lateral (
   select first_id from task_follow tablesample system (least(100.0 * $1 / size.pages, 100))
@@ -105,11 +157,16 @@ left join lateral (
 ) f on true
 group by size.pages";
 
-/// Returns the number of tasks in the state `awaiting`, or an estimate from a sample.
-pub async fn awaiting_count(connection: &mut Connection) -> Result<u64, PostgresError> {
-    let statement = async |open: &mut PgConnection| {
-        sqlx::query_scalar(COUNT_AWAITING).bind(PAGES_MAX).fetch_one(open).await
-    };
-    let count: i64 = connection.run("count the awaiting tasks", statement).await?;
-    Ok(u64::try_from(count).unwrap_or(0))
-}
+/// Each row of the sample stands for as many as the share of its pages says.
+const COUNT_DEAD_LETTERS: &str = "-- count dead letters
+with size as materialized (
+  select greatest(pg_relation_size('dead_letter')
+    / current_setting('block_size')::bigint, 1) as pages
+)
+select d.topic, (count(d.topic) * greatest(size.pages::float8 / $1, 1))::bigint as count,
+  size.pages <= $1 as is_exact
+from size
+left join lateral (
+  select topic from dead_letter tablesample system (least(100.0 * $1 / size.pages, 100))
+) d on true
+group by d.topic, size.pages";

@@ -71,8 +71,11 @@ pub struct CountResult {
     pub is_exact_of_hour: bool,
 }
 
+/// The bucket of the tasks that were due before now.
+const OVERDUE: usize = 0;
+
 /// The ranges of due times that are counted apart: the minutes, then the rest of the day that the
-/// last minute is in, then days. Bucket `0` is before now, and the last one is after all days.
+/// last minute is in, then days. Bucket [`OVERDUE`] is before now, and the last is after all days.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Buckets {
     now: Timestamp,
@@ -100,7 +103,7 @@ impl Buckets {
     /// Returns the start of a bucket that has one.
     fn start_of(&self, place: usize) -> Option<Timestamp> {
         match place {
-            0 => None,
+            OVERDUE => None,
             1 => Some(self.minute),
             place => self.ends.get(place - 2).copied(),
         }
@@ -134,8 +137,23 @@ struct Count<'a> {
 impl CountResult {
     /// Returns the number of pending tasks of each topic that is meant.
     pub fn topics(&self, is_meant: impl Fn(&str) -> bool) -> Vec<(String, u64)> {
+        self.topics_in(is_meant, |_place| true)
+    }
+
+    /// Returns the number of overdue tasks of each topic that is meant and has some.
+    pub fn overdue_topics(&self, is_meant: impl Fn(&str) -> bool) -> Vec<(String, u64)> {
+        self.topics_in(is_meant, |place| place == OVERDUE)
+    }
+
+    /// Adds up the buckets that are meant, by topic. The topic with the most tasks comes first.
+    fn topics_in(
+        &self,
+        is_meant: impl Fn(&str) -> bool,
+        is_place: impl Fn(usize) -> bool,
+    ) -> Vec<(String, u64)> {
         let mut topics: HashMap<&str, f64> = HashMap::new();
-        for ((of, _), count) in self.tally.iter().filter(|((of, _), _)| is_meant(of)) {
+        let meant = |((of, place), _): &(&(String, usize), &f64)| is_meant(of) && is_place(*place);
+        for ((of, _), count) in self.tally.iter().filter(meant) {
             *topics.entry(of).or_default() += count;
         }
         let mut topics: Vec<(String, u64)> =
@@ -578,6 +596,8 @@ mod tests {
         assert_eq!((days[0], days[1], days[2], days[29], days.len()), (6, 24, 32, 64, 30));
         assert_eq!(count.days(|topic| topic == "u")[1].1, 0);
         assert_eq!(count.topics(|_| true), [("t".to_owned(), 255)]);
+        assert_eq!(count.overdue_topics(|_| true), [("t".to_owned(), 1)]);
+        assert_eq!(count.overdue_topics(|topic| topic == "u"), []);
     }
 
     #[test]

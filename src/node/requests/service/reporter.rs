@@ -22,7 +22,7 @@ use crate::postgres::lists::backlog::BacklogCounter;
 #[derive(Debug)]
 pub struct Reporter {
     pub shared: Arc<NodeShared>,
-    pub backlog: BacklogCounter,
+    pub backlog: Arc<BacklogCounter>,
     pub connections: Connections,
     pub bulletin: watch::Receiver<Bulletin>,
     /// etcd was reached once. Its absence stops nothing from then on.

@@ -1,0 +1,105 @@
+//! The metrics of the backlog: one node counts for the cluster, so the sum over all nodes is right.
+
+use std::time::Duration;
+
+use punctual::domain::ShardCount;
+use punctual::postgres::PostgresSettings;
+use punctual::postgres::cluster::schema;
+use punctual::postgres::lists::backlog::BacklogCounter;
+use serde_json::json;
+
+use crate::support::{Cluster, Database, Node, Stack, eventually};
+
+const DEADLINE: Duration = Duration::from_secs(120);
+const EXACT_PENDING: &str = "punctual_count_exact{of=\"pending_tasks\"}";
+
+async fn sum(nodes: &[Node], metric: &str) -> f64 {
+    let mut sum = 0.0;
+    for node in nodes {
+        sum += node.api().metric(metric).await;
+    }
+    sum
+}
+
+async fn adds_up(nodes: &[Node], metric: &str, wanted: f64) {
+    let what = format!("the sum of {metric} is {wanted}");
+    eventually(&what, DEADLINE, async || sum(nodes, metric).await == wanted).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_node_counts_the_tasks_of_the_cluster_and_the_next_one_takes_over() {
+    let cluster = Cluster::start("backlog").await;
+    let (topic, gone) = (cluster.topic("orders").await, cluster.topic("gone").await);
+    let mut nodes = vec![cluster.node().await, cluster.node().await];
+    let later = |topic: &str, delay: &str| json!({ "topic": topic, "delay": delay, "payload": 1 });
+    let tasks = vec![later(&topic, "1h"); 3].into_iter().chain(vec![later(&gone, "40s"); 6]);
+    nodes[0].api().submit_all(&tasks.collect::<Vec<_>>()).await;
+    sqlx::query(
+        "insert into dead_letter (id, row_id, topic, attempts, reason)
+        select gen_random_uuid(), gen_random_uuid(), $1, 1, 'a test' from generate_series(1, 2)",
+    )
+    .bind(&topic)
+    .execute(&cluster.sql)
+    .await
+    .unwrap();
+    adds_up(&nodes, "punctual_pending_tasks", 9.0).await;
+    adds_up(&nodes, "punctual_dead_letters", 2.0).await;
+    assert_eq!(sum(&nodes, "punctual_overdue_tasks").await, 0.0);
+    assert_eq!(sum(&nodes, "punctual_oldest_overdue_seconds").await, 0.0);
+    assert_eq!(sum(&nodes, EXACT_PENDING).await, 1.0);
+
+    // Tasks of a topic that is away wait in their table, apart from the one that probes it.
+    cluster.delete_topic(&gone).await;
+    eventually("overdue tasks are counted", DEADLINE, async || {
+        sum(&nodes, "punctual_overdue_tasks").await >= 5.0
+            && sum(&nodes, "punctual_oldest_overdue_seconds").await >= 1.0
+    })
+    .await;
+
+    // The other node counts after the one that did, and only that one.
+    let mut counting = None;
+    for (index, node) in nodes.iter().enumerate() {
+        if node.api().metric("punctual_counted_seconds").await > 0.0 {
+            assert_eq!(counting.replace(index), None, "one node counts");
+        }
+    }
+    let mut counter = nodes.remove(counting.unwrap());
+    counter.terminate();
+    counter.wait_exit(DEADLINE).await;
+    adds_up(&nodes, "punctual_dead_letters", 2.0).await;
+    assert!(sum(&nodes, "punctual_pending_tasks").await >= 3.0);
+    assert!(sum(&nodes, "punctual_counted_seconds").await > 0.0);
+}
+
+#[tokio::test]
+async fn dead_letters_are_counted_by_topic_and_many_are_estimated() {
+    let database = Database::create(&Stack::shared(), "test-backlog").await;
+    let settings = PostgresSettings::new(&database.url).unwrap();
+    schema::migrate(&settings, Default::default()).await.unwrap();
+    let counter = BacklogCounter::new(&settings, ShardCount::DEFAULT);
+    let none = counter.dead_letters().await.unwrap();
+    assert_eq!((none.topics.len(), none.is_exact), (0, true));
+    let mut sql = database.connect().await;
+    for (from, to, is_exact) in [(1, 40, true), (41, 100_000, false)] {
+        sqlx::query(
+            "insert into dead_letter (id, row_id, topic, attempts, reason)
+            select gen_random_uuid(), gen_random_uuid(),
+              case when n % 4 = 0 then 'bills' else 'orders' end, 1, 'a test'
+            from generate_series($1::integer, $2::integer) n",
+        )
+        .bind(from)
+        .bind(to)
+        .execute(&mut sql)
+        .await
+        .unwrap();
+        let counted = counter.dead_letters().await.unwrap();
+        assert_eq!(counted.is_exact, is_exact, "{counted:?}");
+        assert_eq!(counted.topics.len(), 2, "{counted:?}");
+        for (topic, count) in &counted.topics {
+            let quarter = u64::try_from(to / 4).unwrap();
+            let wanted = if topic.as_str() == "bills" { quarter } else { quarter * 3 };
+            let error_max = if is_exact { 0 } else { wanted / 3 };
+            assert!(count.abs_diff(wanted) <= error_max, "{topic}: {count}, not {wanted}");
+        }
+    }
+}
