@@ -187,7 +187,8 @@ impl NodeParts {
             etcd,
             membership_metrics: MembershipMetrics::register(registry),
             maintenance_metrics: MaintenanceMetrics::register(registry),
-            metrics: NodeMetrics::register(registry),
+            metrics: NodeMetrics::register(registry)
+                .with_topics(registry, &settings.metrics_topics),
             inbound_metrics: InboundMetrics::register(registry),
             schedule_metrics: ScheduleMetrics::register(registry),
             advertise: advertise.to_owned(),

@@ -354,6 +354,13 @@ pub(super) struct NodeArgs {
     /// for 0.0.0.0), and the host of --advertise.
     #[arg(long, env = "PUNCTUAL_HOST", value_name = "NAME", value_delimiter = ',')]
     pub host: Vec<String>,
+    /// Topics that get metrics of their own, punctual_topic_..: a name, a prefix such as orders.*,
+    /// or *; repeat the flag, or separate patterns by commas. [default: none]
+    ///
+    /// The first 200 topics that this node sees get them, with 8 series each. Give all nodes the
+    /// same patterns. Names that begin with _ must be written out.
+    #[arg(long, env = "PUNCTUAL_METRICS_TOPICS", value_name = "PATTERN", value_delimiter = ',')]
+    pub metrics_topics: Vec<String>,
     /// The cluster's name, the prefix of its keys in etcd. 1 to 64 of a-z A-Z 0-9 . _ and -.
     #[arg(long, env = "PUNCTUAL_CLUSTER", value_name = "NAME", default_value = "punctual")]
     pub cluster: String,

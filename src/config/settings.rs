@@ -18,6 +18,7 @@ use super::reader::{FlagRange, SettingProblem, SettingsReader};
 use super::secret::Secret;
 use super::tls::{self, Tls};
 use super::units::{has_port, printable};
+use crate::access::pattern::Pattern;
 
 /// A node's settings, within their limits and consistent with each other.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -44,6 +45,8 @@ pub struct Settings {
     pub operator_anonymous: bool,
     /// True when the REST API has the console beside it.
     pub has_console: bool,
+    /// The topics with metrics of their own.
+    pub metrics_topics: Vec<Pattern>,
     /// True when no connection to a server may be readable by others.
     pub require_tls: bool,
     /// Further names of this node. One that begins with a dot stands for all names that end in it.
@@ -194,6 +197,7 @@ pub(super) fn read(args: &args::Serve, host: &Host<'_>) -> Result<Settings, Vec<
         tls,
         operator_listen,
         has_console: !reader.truth("--no-console", &args.access.no_console),
+        metrics_topics: metrics_topics(&args.node.metrics_topics, &mut reader),
         require_tls: reader.truth("--require-tls", &args.tls.require_tls),
         access,
         operator_anonymous: is_operator_anonymous,
@@ -278,6 +282,16 @@ fn hosts(names: &[String], reader: &mut SettingsReader) -> Vec<String> {
         );
     }
     names
+}
+
+fn metrics_topics(patterns: &[String], reader: &mut SettingsReader) -> Vec<Pattern> {
+    let given = patterns.iter().map(|pattern| pattern.trim()).filter(|pattern| !pattern.is_empty());
+    let (right, wrong): (Vec<_>, Vec<_>) = given.map(Pattern::new).partition(Result::is_ok);
+    for error in wrong.into_iter().filter_map(Result::err) {
+        let expected = "write a topic's name, a prefix with a * at its end, or *";
+        reader.problem("--metrics-topics", format!("{error}; {expected}"));
+    }
+    right.into_iter().filter_map(Result::ok).collect()
 }
 
 fn cluster(text: &str, reader: &mut SettingsReader) -> String {

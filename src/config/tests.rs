@@ -92,6 +92,18 @@ fn the_two_required_settings_are_enough() {
 }
 
 #[test]
+fn topics_with_metrics_of_their_own_are_chosen_by_patterns() {
+    let topics = |words: &[&str]| serve_with(words).map(|settings| settings.metrics_topics);
+    assert_eq!(topics(&[]), Ok(vec![]));
+    let chosen = topics(&["--metrics-topics", "orders.*, bills", "--metrics-topics", "x"]).unwrap();
+    let chosen: Vec<String> = chosen.iter().map(ToString::to_string).collect();
+    assert_eq!(chosen, ["orders.*", "bills", "x"]);
+    let problems = topics(&["--metrics-topics", "a*b,good,_s*"]).unwrap_err();
+    assert_eq!(problems.len(), 2, "{problems:?}");
+    assert!(problems[0].starts_with("--metrics-topics: `a*b` has a `*`"), "{problems:?}");
+}
+
+#[test]
 fn all_problems_are_reported_at_once() {
     let problems = serve(&[
         "--tick",

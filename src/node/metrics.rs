@@ -1,10 +1,14 @@
 //! Metrics of the work of a node.
 
 pub mod backlog;
+pub mod topics;
 
 use std::time::Duration;
 
 use self::backlog::BacklogMetrics;
+use self::topics::TopicMetrics;
+use crate::access::pattern::Pattern;
+use crate::domain::TopicName;
 use crate::telemetry::{self, Counter, Gauge, Histogram, Registry, Unit};
 
 /// Counters of every stage, and the durations of claims and settles. Cheap to clone.
@@ -56,6 +60,7 @@ pub struct NodeMetrics {
     pub pauses: PauseMetrics,
     pub throttled: Gauge,
     pub backlog: BacklogMetrics,
+    pub topics: TopicMetrics,
 }
 
 impl NodeMetrics {
@@ -64,6 +69,7 @@ impl NodeMetrics {
         let mut to = Registrar(registry);
         Self {
             backlog,
+            topics: TopicMetrics::default(),
             submitted: to.counter("tasks_submitted", "Tasks stored"),
             submits_refused: to.counter(
                 "tasks_refused",
@@ -156,10 +162,17 @@ impl NodeMetrics {
         }
     }
 
+    /// Adds metrics of the topics that are chosen by `patterns`.
+    #[must_use]
+    pub fn with_topics(self, registry: &mut Registry, patterns: &[Pattern]) -> Self {
+        Self { topics: TopicMetrics::register(registry, patterns), ..self }
+    }
+
     /// Records an acknowledgement that came `lateness` after the due time of its task. `None`: the
     /// topic is paused, so the lateness says nothing.
-    pub fn published(&self, lateness: Option<Duration>) {
+    pub fn published(&self, topic: &TopicName, lateness: Option<Duration>) {
         self.published.inc();
+        self.topics.published(topic, lateness);
         if let Some(lateness) = lateness {
             self.lateness.observe(lateness.as_secs_f64());
         }

@@ -149,6 +149,7 @@ impl NodeShared {
     /// Records that Kafka has the topic. A topic given up is probed at once, so tasks accepted now
     /// are not given up, too.
     pub fn found(&self, topic: &TopicName) {
+        self.metrics.topics.found(topic);
         if !self.in_flight.is_topic_gone(topic) {
             return;
         }

@@ -90,7 +90,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "postgres::outbox::submitter",
         ],
     ),
-    ("config", &["domain", "bench::args", "client::args", "telemetry::logging"]),
+    ("config", &["access::pattern", "domain", "bench::args", "client::args", "telemetry::logging"]),
     (
         "app",
         &[

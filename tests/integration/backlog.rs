@@ -6,9 +6,9 @@ use punctual::domain::ShardCount;
 use punctual::postgres::PostgresSettings;
 use punctual::postgres::cluster::schema;
 use punctual::postgres::lists::backlog::BacklogCounter;
-use serde_json::json;
+use serde_json::{Value, json};
 
-use crate::support::{Cluster, Database, Node, Stack, eventually};
+use crate::support::{Cluster, Database, Node, Stack, eventually, now_ms};
 
 const DEADLINE: Duration = Duration::from_secs(120);
 const EXACT_PENDING: &str = "punctual_count_exact{of=\"pending_tasks\"}";
@@ -69,6 +69,40 @@ async fn one_node_counts_the_tasks_of_the_cluster_and_the_next_one_takes_over() 
     adds_up(&nodes, "punctual_dead_letters", 2.0).await;
     assert!(sum(&nodes, "punctual_pending_tasks").await >= 3.0);
     assert!(sum(&nodes, "punctual_counted_seconds").await > 0.0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn chosen_topics_have_metrics_of_their_own() {
+    let cluster = Cluster::start("topic-metrics").await;
+    let [orders, bills] = [cluster.topic("orders").await, cluster.topic("bills").await];
+    let pattern = format!("{}*", orders.trim_end_matches("orders"));
+    let node = cluster.node_with(&["--metrics-topics", &pattern]).await;
+    let of = |name: &str, topic: &str| format!("punctual_topic_{name}{{topic=\"{topic}\"}}");
+    let tasks: Vec<Value> = [(&orders, "0ms"), (&orders, "1h"), (&orders, "2h"), (&bills, "1h")]
+        .into_iter()
+        .map(|(topic, delay)| json!({ "topic": topic, "delay": delay, "payload": 1 }))
+        .collect();
+    node.api().submit_all(&tasks).await;
+    let late = json!({ "topic": orders, "due_at": now_ms() - 60_000, "payload": 1 });
+    node.api().submit(&late).await;
+    let too_far = json!({ "topic": orders, "delay": "3650d", "payload": 1 }).to_string();
+    assert_eq!(node.api().post("/v1/tasks", too_far).await.status, 422);
+    let unknown = json!({ "topic": format!("{orders}-unknown"), "delay": 0, "payload": 1 });
+    assert_eq!(node.api().post("/v1/tasks", unknown.to_string()).await.status, 422);
+    for (name, topic, wanted) in [
+        ("tasks_published_total", &orders, 2.0),
+        ("tasks_refused_total", &orders, 1.0),
+        ("tasks_late_total", &orders, 0.0),
+        ("pending_tasks", &orders, 2.0),
+        ("pending_tasks", &bills, 1.0),
+        ("overdue_tasks", &orders, 0.0),
+        ("dead_letters", &orders, 0.0),
+    ] {
+        let metric = of(name, topic);
+        let what = format!("{metric} is {wanted}");
+        eventually(&what, DEADLINE, async || node.api().metric(&metric).await == wanted).await;
+    }
+    assert!(!node.metrics().await.contains("-unknown"), "an unknown topic has no series");
 }
 
 #[tokio::test]

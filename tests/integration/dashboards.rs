@@ -90,6 +90,10 @@ fn text(value: &Value) -> &str {
     value.as_str().unwrap()
 }
 
+fn asks_postgres(panel: &Value) -> bool {
+    panel["datasource"]["uid"] == "${postgres}"
+}
+
 /// Checks that people can read a panel and that its data source can be chosen.
 fn is_complete(panel: &Value, source: &str) {
     let title = text(&panel["title"]);
@@ -109,12 +113,13 @@ fn variables(dashboard: &Value) -> Vec<&str> {
     list.iter().map(|variable| text(&variable["name"])).collect()
 }
 
-async fn every_panel_has_data(prometheus: &Prometheus, overview: &Value) {
+/// Evaluates every query of the panels that ask Prometheus.
+async fn every_panel_has_data(prometheus: &Prometheus, dashboard: &Value, topic: &str) {
     let fill_in = |query: &str| {
         let query = query.replace("$__rate_interval", "5m").replace("$__range", "5m");
-        query.replace("$job", "punctual")
+        query.replace("$job", "punctual").replace("$topic", topic)
     };
-    for panel in panels(overview) {
+    for panel in panels(dashboard).into_iter().filter(|panel| !asks_postgres(panel)) {
         is_complete(panel, "${datasource}");
         let may_be_empty = text(&panel["description"]).contains(ONLY_IN_TROUBLE);
         for target in panel["targets"].as_array().unwrap() {
@@ -144,7 +149,7 @@ async fn every_statement_has_rows(cluster: &Cluster, dashboard: &Value, topic: &
         let statement = statement.replace("$__unixEpochFrom()", "0");
         statement.replace("$__unixEpochTo()", "4102444800")
     };
-    for panel in panels(dashboard) {
+    for panel in panels(dashboard).into_iter().filter(|panel| asks_postgres(panel)) {
         is_complete(panel, "${postgres}");
         for target in panel["targets"].as_array().unwrap() {
             let statement = fill_in(text(&target["rawSql"]));
@@ -167,11 +172,13 @@ async fn every_query_of_dashboards_and_alerts_works() {
     let [overview, by_topic] =
         [OVERVIEW, TOPIC].map(|text| serde_json::from_str::<Value>(text).unwrap());
     assert_eq!(variables(&overview), ["datasource", "job"]);
-    assert_eq!(variables(&by_topic), ["postgres", "topic"]);
+    assert_eq!(variables(&by_topic), ["datasource", "job", "postgres", "topic"]);
+    let of_postgres = panels(&by_topic).into_iter().filter(|panel| asks_postgres(panel));
+    assert_eq!(of_postgres.count(), 5, "the others ask Prometheus");
 
     let cluster = Cluster::start("dashboards").await;
     let topic = cluster.topic("orders").await;
-    let node = cluster.node().await;
+    let node = cluster.node_with(&["--metrics-topics", &topic]).await;
     let target = node.api().base().trim_start_matches("http://");
     let prometheus = Prometheus::start(cluster.folder(), target).await;
     let is_scraped = async || prometheus.has_data("punctual_ready").await;
@@ -181,6 +188,7 @@ async fn every_query_of_dashboards_and_alerts_works() {
     }
     cluster.wait_final(3, DEADLINE).await;
     every_statement_has_rows(&cluster, &by_topic, &topic).await;
-    every_panel_has_data(&prometheus, &overview).await;
+    every_panel_has_data(&prometheus, &overview, &topic).await;
+    every_panel_has_data(&prometheus, &by_topic, &topic).await;
     every_rule_is_evaluated(&prometheus).await;
 }

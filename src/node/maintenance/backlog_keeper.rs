@@ -21,6 +21,7 @@ use crate::error_chain::chain;
 use crate::node::membership::Bulletin;
 use crate::node::messages::Figure;
 use crate::node::metrics::backlog::BacklogFigures;
+use crate::node::metrics::topics::TopicCounts;
 use crate::node::shared::NodeShared;
 use crate::postgres::PostgresError;
 use crate::postgres::lists::backlog::BacklogCounter;
@@ -60,15 +61,21 @@ impl BacklogKeeper {
                 () = clock::sleep(INTERVAL) => {}
             }
         }
-        self.shared.metrics.backlog.clear();
+        self.clear();
         Ok(())
+    }
+
+    /// Shows zeros: another node counts.
+    fn clear(&self) {
+        self.shared.metrics.backlog.clear();
+        self.shared.metrics.topics.show(TopicCounts::default());
     }
 
     /// Counts if it is this node's turn, and the last count is old.
     async fn turn(&self, counted_at: &mut Option<Monotonic>) -> Result<(), PostgresError> {
         if !self.bulletin.borrow().mine.contains(&COUNTING_SHARD) {
             if counted_at.take().is_some() {
-                self.shared.metrics.backlog.clear();
+                self.clear();
             }
             return Ok(());
         }
@@ -90,13 +97,11 @@ impl BacklogKeeper {
         let awaiting = self.backlog.awaiting().await?;
         let dead_letters = self.backlog.dead_letters().await?;
         let is_running = |topic: &str| !shared.policies.is_paused(&TopicName::stored(topic));
-        let overdue = counted.overdue_topics(is_running);
+        let overdue = topics_of(counted.overdue_topics(is_running));
+        let pending = topics_of(counted.topics(|_topic| true));
         shared.metrics.backlog.show(&BacklogFigures {
             counted_at: counted.as_of,
-            pending: Figure {
-                task_count: sum(&counted.topics(|_topic| true)),
-                is_exact: counted.is_exact,
-            },
+            pending: Figure { task_count: sum(&pending), is_exact: counted.is_exact },
             overdue: overdue_figure(&backlog, sum(&overdue)),
             oldest_due_at: backlog.oldest_due_at,
             awaiting: Figure { task_count: awaiting.count, is_exact: awaiting.is_exact },
@@ -105,11 +110,20 @@ impl BacklogKeeper {
                 is_exact: dead_letters.is_exact,
             },
         });
+        shared.metrics.topics.show(TopicCounts {
+            pending: &pending,
+            overdue: &overdue,
+            dead_letters: &dead_letters.topics,
+        });
         Ok(())
     }
 }
 
-fn sum<T>(topics: &[(T, u64)]) -> u64 {
+fn topics_of(counts: Vec<(String, u64)>) -> Vec<(TopicName, u64)> {
+    counts.into_iter().map(|(topic, count)| (TopicName::stored(&topic), count)).collect()
+}
+
+fn sum(topics: &[(TopicName, u64)]) -> u64 {
     topics.iter().map(|(_topic, count)| count).sum()
 }
 

@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 use self::reporter::Reporter;
 use self::schedules::ScheduleService;
 use self::stored_tasks::StoredTasks;
-use self::submitter::{Submitter, refused_count, unanswered};
+use self::submitter::{Submitter, unanswered};
 use self::topics::TopicService;
 use super::answers::Answers;
 use super::bulk::Bulks;
@@ -212,7 +212,6 @@ impl Service {
         let parts = self.opened()?;
         let mut answers = [unanswered()];
         parts.submitter.admit([draft], arrived_at, &mut answers).await;
-        parts.shared.metrics.submits_refused.inc_by(refused_count(&answers));
         let [answer] = answers;
         answer
     }
@@ -230,7 +229,6 @@ impl Service {
         match self.opened() {
             Ok(parts) => {
                 parts.submitter.admit(drafts, arrived_at, &mut answers).await;
-                parts.shared.metrics.submits_refused.inc_by(refused_count(&answers));
             }
             Err(starting) => answers.fill(Err(starting.into())),
         }
@@ -268,7 +266,7 @@ impl Service {
                 Ok(task) => parts.stored.put_in_place(task, condition).await,
                 Err(refusal) => Err(refusal),
             };
-        parts.shared.metrics.submits_refused.inc_by(refused_count(std::slice::from_ref(&placed)));
+        parts.submitter.count_refused(&[permit.topic().clone()], std::slice::from_ref(&placed));
         placed
     }
 

@@ -135,7 +135,7 @@ impl Reports {
     /// Counts a published record. Its lateness leaves out the time for which its topic was paused.
     fn published(&self, topic: &TopicName, due_at: Timestamp, receipt: Receipt) {
         let from = self.policies.lateness_from(topic, due_at, receipt.published_at);
-        self.metrics.published(from.map(|from| receipt.published_at.since(from)));
+        self.metrics.published(topic, from.map(|from| receipt.published_at.since(from)));
     }
 
     /// Returns the outcome of a published attempt. The next row is due when the consumer's time to
@@ -200,6 +200,7 @@ impl Reports {
                         return;
                     }
                     self.metrics.deferred.inc();
+                    self.metrics.topics.deferred(held.topic_of(place));
                 }
                 self.note(&held, place, self.deferred(&held, place, maybe_sent));
             }
@@ -305,6 +306,7 @@ impl Reports {
         receipt: Option<Receipt>,
     ) {
         self.metrics.dead.inc();
+        self.metrics.topics.dead(held.topic_of(place));
         let said = reason_without_words(reason);
         let (id, topic, now) =
             (held.batch.task(place).first_id, held.topic_of(place), clock::monotonic());

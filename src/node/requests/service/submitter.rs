@@ -98,6 +98,32 @@ impl Submitter {
         arrived_at: Option<Timestamp>,
         answers: &mut [SubmitAnswer],
     ) {
+        let mut topics = Vec::new();
+        self.store(drafts, arrived_at, answers, &mut topics).await;
+        self.count_refused(&topics, answers);
+    }
+
+    /// Counts the answers that certainly mean that nothing was stored, and each for its topic as
+    /// far as `topics` has them.
+    pub fn count_refused<T>(&self, topics: &[TopicName], answers: &[Result<T, Refusal>]) {
+        let metrics = &self.shared.metrics;
+        metrics.submits_refused.inc_by(refused_count(answers));
+        for (topic, answer) in topics.iter().zip(answers) {
+            if is_refused(answer) {
+                metrics.topics.refused(topic);
+            }
+        }
+    }
+
+    /// Stores drafts as [`Self::admit`] does. Adds the topic of each to `topics`, if topics have
+    /// metrics of their own.
+    async fn store(
+        &self,
+        drafts: impl IntoIterator<Item = PermittedDraft>,
+        arrived_at: Option<Timestamp>,
+        answers: &mut [SubmitAnswer],
+        topics: &mut Vec<TopicName>,
+    ) {
         if self.draining.is_cancelled() {
             return answers.fill(Err(Refusal::Draining));
         }
@@ -118,6 +144,9 @@ impl Submitter {
             };
             known_caller = Some((Arc::clone(permit.principal()), by.clone()));
             let topic = draft.record.topic.clone();
+            if self.shared.metrics.topics.is_on() {
+                topics.push(topic.clone());
+            }
             let named = draft.name.clone().map(|name| (topic.clone(), name));
             let facts = match known.take() {
                 Some((name, facts)) if name == topic => facts,
@@ -375,10 +404,13 @@ fn due_at_of(due: Due, arrived_at: Timestamp, delay_max: Duration) -> Result<Tim
 }
 
 /// Returns the number of answers which certainly mean that nothing was stored.
-pub fn refused_count<T>(answers: &[Result<T, Refusal>]) -> u64 {
-    let is_refused =
-        |answer: &&Result<T, Refusal>| !matches!(answer, Ok(_) | Err(Refusal::Unknown { .. }));
-    u64::try_from(answers.iter().filter(is_refused).count()).unwrap_or(u64::MAX)
+fn refused_count<T>(answers: &[Result<T, Refusal>]) -> u64 {
+    let refused = answers.iter().filter(|answer| is_refused(answer));
+    u64::try_from(refused.count()).unwrap_or(u64::MAX)
+}
+
+fn is_refused<T>(answer: &Result<T, Refusal>) -> bool {
+    !matches!(answer, Ok(_) | Err(Refusal::Unknown { .. }))
 }
 
 #[cfg(test)]
