@@ -1,5 +1,5 @@
 //! The command-line clients of the REST API: `submit`, `show`, `cancel`, `finish`, `fail`,
-//! `extend`, `list`, `dead`, `schedule` and `topic`.
+//! `extend`, `list`, `dead`, `schedule`, `topic` and `cluster`.
 //!
 //! Each command prints its result to stdout and its errors to stderr. The exit code tells a script
 //! what to do next. A command repeats a call only where that is safe: the task has a name, the call
@@ -21,14 +21,16 @@ mod tests;
 
 use std::process::ExitCode;
 
-use answer::{Deed, Ending, NodeAnswer};
+use answer::{Deed, Ending, Exit, NodeAnswer};
 use args::DeadCommand;
 use bulk::Bulk;
 use caller::{Call, Condition, NodeCaller, Repeating};
 use draft::outcome;
-use output::{counts, print, schedules, topics};
+use output::{cluster, counts, print, schedules, topics};
 use pages::{ListFailure, ListParameters};
 use task::Task;
+
+use crate::clock;
 
 const TASKS: [&str; 2] = ["v1", "tasks"];
 const DEAD: [&str; 2] = ["v1", "dead"];
@@ -53,6 +55,7 @@ pub async fn run(command: args::ClientCommand) -> ExitCode {
         args::ClientCommand::Dead(args) => dead(args).await,
         args::ClientCommand::Schedule(args) => Box::pin(schedule(args)).await,
         args::ClientCommand::Topic(args) => Box::pin(topic(args)).await,
+        args::ClientCommand::Cluster(args) => Box::pin(show_cluster(args)).await,
     }
 }
 
@@ -366,6 +369,55 @@ async fn topic_act(args: &args::TopicPause, act: &str) -> ExitCode {
     let path = ["v1", "topics", &args.topic, act];
     let asked = ask(&args.node, |caller| caller.post(&path, body));
     end(asked.await, args.node.json, Deed::Schedule, topics::shown)
+}
+
+type Show = fn(&NodeAnswer) -> Result<String, Ending>;
+
+/// Shows the cluster, once or again and again.
+async fn show_cluster(args: args::ClusterArgs) -> ExitCode {
+    use args::ClusterCommand as Command;
+    let (args, show): (args::ClusterLook, Show) = match args.command {
+        Command::Status(args) => (args, cluster::status),
+        Command::Nodes(args) => (args, cluster::nodes),
+        Command::Topics(args) => (args, cluster::topics),
+    };
+    let Some(pause) = args.watch else {
+        return end(look_at_cluster(&args).await, args.node.json, Deed::Look, show);
+    };
+    loop {
+        if let Some(code) = watch_once(look_at_cluster(&args).await, args.node.json, show) {
+            return code;
+        }
+        clock::sleep(pause).await;
+    }
+}
+
+async fn look_at_cluster(args: &args::ClusterLook) -> Result<NodeAnswer, Ending> {
+    ask(&args.node, |caller| caller.get(&["v1", "cluster"], &[])).await
+}
+
+/// Prints one look of many. Returns the exit code if there is no next look: the call is wrong, or
+/// nobody reads the output. A node that is away may come back.
+fn watch_once(asked: Result<NodeAnswer, Ending>, is_json: bool, show: Show) -> Option<ExitCode> {
+    let shown = match asked {
+        Ok(answer) if answer.problem().is_some() => Err(ListFailure::Problem(answer)),
+        Ok(answer) => show(&answer)
+            .map(|text| if is_json { answer.text } else { text })
+            .map_err(ListFailure::from),
+        Err(ending) => Err(ending.into()),
+    };
+    let exit = match &shown {
+        Ok(text) => match print::frame(text, is_json) {
+            Ok(true) => return None,
+            Ok(false) => return Some(ExitCode::SUCCESS),
+            Err(ending) => return Some(ending.report(is_json)),
+        },
+        Err(ListFailure::Problem(answer)) => answer.problem().unwrap_or_default().exit(),
+        Err(ListFailure::Ending(ending)) => ending.exit,
+    };
+    let code = finish(shown.map(|_text| ExitCode::SUCCESS), is_json, Deed::Look);
+    let is_passing = matches!(exit, Exit::NothingDone | Exit::Unknown);
+    (!is_passing).then_some(code)
 }
 
 /// Lists, redrives or drops dead letters.

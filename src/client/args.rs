@@ -1,6 +1,7 @@
 //! The command lines of the clients. The comments on the fields are the text of `--help`.
 
 mod access;
+mod cluster;
 mod manual;
 mod many;
 mod node;
@@ -14,6 +15,7 @@ use std::time::Duration;
 use clap::{ArgGroup, Args, Subcommand};
 
 pub use self::access::Credentials;
+pub use self::cluster::{ClusterArgs, ClusterCommand, ClusterLook};
 use self::manual::{EXIT_CODES, SHOW_EXIT_CODES, with_codes};
 pub use self::many::{
     ChoiceArgs, DeadArgs, DeadChange, DeadCommand, DeadList, ListArgs, PartArgs, RangeArgs,
@@ -57,6 +59,8 @@ pub enum ClientCommand {
     Schedule(ScheduleArgs),
     /// Lists, pauses and resumes topics, and sets their policies.
     Topic(TopicArgs),
+    /// Shows whether the cluster is well, its nodes, and its unavailable topics.
+    Cluster(ClusterArgs),
 }
 
 impl ClientCommand {

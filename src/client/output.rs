@@ -1,5 +1,6 @@
 //! Output for people: tables, figures, tasks.
 
+pub(super) mod cluster;
 pub(super) mod counts;
 pub mod figures;
 pub(super) mod print;

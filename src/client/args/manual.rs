@@ -210,6 +210,16 @@ pub const SCHEDULE_EXAMPLES: &str = r#"Examples:
   punctual schedule trigger orders nightly
   punctual schedule delete orders nightly"#;
 
+pub const CLUSTER_EXIT_CODES: &str = LIST_EXIT_CODES;
+
+pub const CLUSTER_EXAMPLES: &str = "\
+Examples:
+  punctual cluster status
+  punctual cluster status --watch
+  punctual cluster nodes --watch=10s --url http://node-2:7070
+  punctual cluster nodes --json | jq -r '.nodes[] | [.name, .standing] | @tsv'
+  punctual cluster topics";
+
 pub const TOPIC_EXIT_CODES: &str = "\
 Exit codes:
   0  done

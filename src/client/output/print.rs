@@ -1,6 +1,6 @@
 //! Prints answers for people.
 
-use std::io::{self, Write as _};
+use std::io::{self, IsTerminal as _, Write as _};
 
 use crate::client::answer::{Cancelled, Ending, Exit, Heeded, NodeAnswer};
 use crate::client::task::Task;
@@ -24,6 +24,20 @@ pub fn lines(text: &str) -> Result<bool, Ending> {
         Err(error) => {
             Err(Ending::new(Exit::NothingDone, format!("cannot write the answer: {error}")))
         }
+    }
+}
+
+/// Clears a terminal.
+const CLEAR: &str = "\u{1b}[2J\u{1b}[H";
+
+/// Writes one look of many: JSON on a line of its own, text on a cleared terminal, or else followed
+/// by an empty line. Returns false when the reader has closed the pipe.
+pub fn frame(text: &str, is_json: bool) -> Result<bool, Ending> {
+    let text = text.trim_end_matches('\n');
+    match (is_json, io::stdout().is_terminal()) {
+        (true, _) => lines(&format!("{text}\n")),
+        (false, true) => lines(&format!("{CLEAR}{text}\n")),
+        (false, false) => lines(&format!("{text}\n\n")),
     }
 }
 
