@@ -21,12 +21,13 @@ mod tests;
 
 use std::process::ExitCode;
 
+use access::profile::{self, Profiles};
 use answer::{Deed, Ending, Exit, NodeAnswer};
 use args::DeadCommand;
 use bulk::Bulk;
 use caller::{Call, Condition, NodeCaller, Repeating};
 use draft::outcome;
-use output::{cluster, counts, print, schedules, topics};
+use output::{cluster, counts, print, profiles, schedules, topics};
 use pages::{ListFailure, ListParameters};
 use task::Task;
 
@@ -55,6 +56,7 @@ pub async fn run(command: args::ClientCommand) -> ExitCode {
         args::ClientCommand::Dead(args) => dead(args).await,
         args::ClientCommand::Schedule(args) => Box::pin(schedule(args)).await,
         args::ClientCommand::Topic(args) => Box::pin(topic(args)).await,
+        args::ClientCommand::Profile(args) => choose_profile(args),
         args::ClientCommand::Cluster(args) => Box::pin(show_cluster(args)).await,
     }
 }
@@ -369,6 +371,29 @@ async fn topic_act(args: &args::TopicPause, act: &str) -> ExitCode {
     let path = ["v1", "topics", &args.topic, act];
     let asked = ask(&args.node, |caller| caller.post(&path, body));
     end(asked.await, args.node.json, Deed::Schedule, topics::shown)
+}
+
+/// Lists profiles, or chooses the default one.
+fn choose_profile(args: args::ProfileArgs) -> ExitCode {
+    use args::ProfileCommand as Command;
+    let (options, name) = match args.command {
+        Command::List(args) => (args.options, None),
+        Command::Use(args) => (args.options, Some(args.name)),
+    };
+    let read = profile::path_of(options.profiles_file.as_deref())
+        .and_then(|path| Profiles::read(&path))
+        .and_then(|all| match &name {
+            Some(name) => all.choose(name),
+            None => Ok(all),
+        });
+    match (read, options.json) {
+        (Ok(all), true) => put_out(&profiles::as_json(&all), true, Deed::Look),
+        (Ok(all), false) => {
+            let text = if name.is_some() { profiles::chosen(&all) } else { profiles::listed(&all) };
+            put_out(&text, false, Deed::Look)
+        }
+        (Err(problem), is_json) => Ending::usage(problem).report(is_json),
+    }
 }
 
 type Show = fn(&NodeAnswer) -> Result<String, Ending>;

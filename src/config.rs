@@ -160,7 +160,7 @@ fn interpret(
                 fault(check(CheckedSettings::Outbox(&command))).map(|()| Command::Outbox(command))
             })
         }
-        args::CommandArgs::Client(command) => Ok(Command::Client(Box::new(command))),
+        args::CommandArgs::Client(command) => Ok(Command::Client(command)),
         args::CommandArgs::Token(args) => Ok(Command::Token(args.command)),
         args::CommandArgs::Auth(args) => Ok(Command::Auth(args.command)),
         args::CommandArgs::Completions(args) => Ok(Command::Print(completions(args.shell))),

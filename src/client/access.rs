@@ -1,4 +1,6 @@
-//! The credential of a client, and its destinations.
+//! The credential of a client, and its destinations. [`profile`] has those of named nodes.
+
+pub mod profile;
 
 use std::fs;
 use std::net::IpAddr;
@@ -94,6 +96,14 @@ fn is_loopback(host: &str) -> bool {
     let host = host.trim_start_matches('[').trim_end_matches(']');
     host.eq_ignore_ascii_case("localhost")
         || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
+}
+
+/// Returns the URL without the text before the last `@`. The text is not parsed for this, because
+/// an invalid URL may hold a password, too.
+pub fn without_user(url: &str) -> String {
+    let scheme_end = url.find("://").map_or(0, |at| at + 3);
+    let (scheme, rest) = url.split_at(scheme_end);
+    format!("{scheme}{}", rest.rsplit_once('@').map_or(rest, |(_user, place)| place))
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@ mod manual;
 mod many;
 mod node;
 mod outcome;
+mod profile;
 mod schedule;
 mod topic;
 
@@ -23,6 +24,7 @@ pub use self::many::{
 pub use self::node::NodeOptions;
 use self::node::{count, delay, header, name, no_flag, run_id, span, which};
 pub use self::outcome::{ExtendArgs, FailArgs, FinishArgs, TaskArgs, TrackingArgs};
+pub use self::profile::{ProfileArgs, ProfileCommand};
 pub use self::schedule::{
     ScheduleArgs, ScheduleCommand, ScheduleList, ScheduleNext, ScheduleOne, SchedulePlace,
     ScheduleSet,
@@ -61,6 +63,8 @@ pub enum ClientCommand {
     Topic(TopicArgs),
     /// Shows whether the cluster is well, its nodes, and its unavailable topics.
     Cluster(ClusterArgs),
+    /// Lists profiles, which are nodes with names, and chooses the default one.
+    Profile(ProfileArgs),
 }
 
 impl ClientCommand {

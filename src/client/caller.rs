@@ -14,7 +14,7 @@ use reqwest::header::{
 use reqwest::redirect::Policy;
 use reqwest::{Certificate, Client, ClientBuilder, Identity, Response, Url};
 
-use super::access::{self, Credential};
+use super::access::{self, Credential, profile, without_user};
 use super::answer::{Ending, Exit, NodeAnswer, NodeProblem};
 use super::args::NodeOptions;
 use super::output::figures::grouped;
@@ -122,7 +122,8 @@ impl NodeCaller {
     /// Returns wrong usage when the URL, the token or the certificates are not valid, and when the
     /// token must not be sent to this URL.
     pub fn new(node: &NodeOptions) -> Result<Self, Ending> {
-        let given = node.url.trim_end_matches('/');
+        let node = &profile::complete(node).map_err(Ending::usage)?;
+        let given = node.url.as_deref().unwrap_or_default().trim_end_matches('/');
         let shown = without_user(given);
         let base = Url::parse(given).ok().filter(|url| matches!(url.scheme(), "http" | "https"));
         let base = base.ok_or_else(|| {
@@ -403,14 +404,6 @@ fn in_doubt(last: Ending) -> Ending {
 
 /// Every byte is percent-encoded, except those that are never special in a URL.
 const SPECIAL: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
-
-/// Returns the URL without the text before the last `@`. The text is not parsed for this, because
-/// an invalid URL may hold a password, too.
-fn without_user(url: &str) -> String {
-    let scheme_end = url.find("://").map_or(0, |at| at + 3);
-    let (scheme, rest) = url.split_at(scheme_end);
-    format!("{scheme}{}", rest.rsplit_once('@').map_or(rest, |(_user, place)| place))
-}
 
 /// Returns how long the node asks the client to wait. Dates are ignored: nodes send seconds.
 fn retry_after(response: &Response) -> Option<Duration> {

@@ -4,6 +4,7 @@ pub(super) mod cluster;
 pub(super) mod counts;
 pub mod figures;
 pub(super) mod print;
+pub(super) mod profiles;
 pub(super) mod schedules;
 pub(super) mod table;
 pub(super) mod topics;

@@ -230,7 +230,7 @@ async fn a_node_that_is_not_there_has_done_nothing() {
     let nowhere = NodeOptions::at(url, Duration::from_secs(30));
     let ending = livez(&nowhere).await.unwrap_err();
     assert_eq!(ending.exit, Exit::NothingDone, "{}", ending.text);
-    let no_url = NodeOptions { url: "localhost:7070".to_owned(), ..nowhere };
+    let no_url = NodeOptions { url: Some("localhost:7070".to_owned()), ..nowhere };
     assert_eq!(livez(&no_url).await.unwrap_err().exit, Exit::Usage);
 }
 

@@ -81,7 +81,7 @@ pub(super) enum CommandArgs {
     #[command(after_long_help = MIGRATE_EXAMPLES)]
     Migrate(Migrate),
     #[command(flatten)]
-    Client(client::ClientCommand),
+    Client(Box<client::ClientCommand>),
     /// Installs, checks and removes outboxes, through which applications submit inside their own
     /// database transactions.
     Outbox(Outbox),

@@ -189,7 +189,7 @@ const HOMES: &[(&str, &[&str])] = &[
     ("sqlx", &["postgres"]),
     ("subtle", &["access::credential::token"]),
     ("tokio_rustls", &["api::server::tls", "bench::load"]),
-    ("toml", &["access::document"]),
+    ("toml", &["access::document", "client::access::profile"]),
     ("tower", &["api"]),
     ("tracing_subscriber", &["telemetry"]),
     ("webpki_roots", &["bench::load"]),

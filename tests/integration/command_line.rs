@@ -554,3 +554,51 @@ async fn what_is_pending_and_what_has_died_is_listed_and_dealt_with() {
     let missing = punctual(node.api().base(), &["dead", "drop", &ids[1]]).await;
     assert_eq!(missing.status.code(), Some(4));
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_cluster_is_shown_through_a_profile_once_and_again_and_again() {
+    let cluster = Cluster::start("cluster-command").await;
+    let mut node = cluster.node().await;
+    let file = cluster.folder().join("profiles.toml");
+    let profiles = format!("[profiles.here]\nurl = \"{}\"\n", node.api().base());
+    std::fs::write(&file, profiles).unwrap();
+    let file = file.to_str().unwrap();
+    let run = async |words: &[&str]| {
+        let output = program(words).args(["--profiles-file", file]).output().await.unwrap();
+        assert_eq!(output.status.code(), Some(0), "{words:?}: {}", text(&output.stderr));
+        text(&output.stdout)
+    };
+    let status = run(&["cluster", "status", "--profile", "here"]).await;
+    for line in ["ready        yes", "nodes        1 assigned", "shards       16 of 16 owned"] {
+        assert!(status.lines().any(|found| found == line), "{line}: {status}");
+    }
+    assert_eq!(run(&["profile", "use", "here"]).await, format!("here  {}\n", node.api().base()));
+    let nodes = run(&["cluster", "nodes"]).await;
+    assert!(nodes.starts_with("NAME") && nodes.contains(node.api().base()), "{nodes}");
+    let json: Value = serde_json::from_str(&run(&["cluster", "status", "--json"]).await).unwrap();
+    assert_eq!(json["shard_count"], 16);
+    let listed: Value = serde_json::from_str(&run(&["profile", "list", "--json"]).await).unwrap();
+    assert_eq!(listed["default"], "here");
+
+    // A node that goes away does not end the watch.
+    let mut watch = program(&["cluster", "status", "--watch=100ms", "--json"])
+        .args(["--profiles-file", file])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()
+        .unwrap();
+    let mut looks = BufReader::new(watch.stdout.take().unwrap()).lines();
+    let mut errors = BufReader::new(watch.stderr.take().unwrap()).lines();
+    for _look in 0..2 {
+        let look: Value = serde_json::from_str(&looks.next_line().await.unwrap().unwrap()).unwrap();
+        assert_eq!(look["missing"], json!([]));
+    }
+    node.kill().await;
+    for _look in 0..2 {
+        let error = errors.next_line().await.unwrap().unwrap();
+        assert!(error.contains("cannot reach") || error.contains("broke off"), "{error}");
+    }
+    drop(looks);
+    assert!(watch.try_wait().unwrap().is_none(), "the watch goes on");
+}

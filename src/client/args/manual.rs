@@ -210,6 +210,18 @@ pub const SCHEDULE_EXAMPLES: &str = r#"Examples:
   punctual schedule trigger orders nightly
   punctual schedule delete orders nightly"#;
 
+pub const PROFILE_EXIT_CODES: &str = "\
+Exit codes:
+  0  done
+  2  wrong usage, or a wrong file";
+
+pub const PROFILE_EXAMPLES: &str = r#"Examples:
+  mkdir -p ~/.config/punctual
+  printf '[profiles.prod]\nurl = "https://node-1:7070"\n' >> ~/.config/punctual/config.toml
+  punctual profile list
+  punctual profile use prod
+  punctual cluster status --profile prod"#;
+
 pub const CLUSTER_EXIT_CODES: &str = LIST_EXIT_CODES;
 
 pub const CLUSTER_EXAMPLES: &str = "\

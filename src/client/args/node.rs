@@ -16,9 +16,18 @@ const RUN_ID_BYTES_MAX: usize = 200;
 /// The node to call, and the form of its answer.
 #[derive(Args, Clone, Debug)]
 pub struct NodeOptions {
-    /// The URL of any node of the cluster.
-    #[arg(long, env = "PUNCTUAL_URL", value_name = "URL", default_value = "http://127.0.0.1:7070")]
-    pub url: String,
+    /// The URL of any node of the cluster. [default: that of the default profile, or else
+    /// http://127.0.0.1:7070]
+    #[arg(long, env = "PUNCTUAL_URL", value_name = "URL")]
+    pub url: Option<String>,
+    /// The profile with the URL, the token file and the certificates of the node. Other flags and
+    /// variables win over the profile, but it cannot be used with another URL.
+    #[arg(long, env = "PUNCTUAL_PROFILE", value_name = "NAME")]
+    pub profile: Option<String>,
+    /// The file with the profiles. [default: punctual/config.toml in XDG_CONFIG_HOME, or else in
+    /// ~/.config]
+    #[arg(long, env = "PUNCTUAL_PROFILES_FILE", value_name = "FILE")]
+    pub profiles_file: Option<PathBuf>,
     /// For scripts: prints the node's answer as JSON on stdout, and errors as one JSON object on
     /// stderr.
     #[arg(long)]
@@ -52,8 +61,17 @@ impl NodeOptions {
     /// Returns the flags for the node at `url`, without a credential.
     pub fn at(url: impl Into<String>, timeout: Duration) -> Self {
         let (url, credentials) = (url.into(), Credentials::default());
-        let (ca_file, certificate_file, key_file) = (None, None, None);
-        Self { url, json: false, timeout, credentials, ca_file, certificate_file, key_file }
+        Self {
+            url: Some(url),
+            profile: None,
+            profiles_file: None,
+            json: false,
+            timeout,
+            credentials,
+            ca_file: None,
+            certificate_file: None,
+            key_file: None,
+        }
     }
 }
 
