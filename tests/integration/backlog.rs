@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use punctual::domain::ShardCount;
+use punctual::domain::{ShardCount, Timestamp};
 use punctual::postgres::PostgresSettings;
 use punctual::postgres::cluster::schema;
 use punctual::postgres::lists::backlog::BacklogCounter;
@@ -102,7 +102,57 @@ async fn chosen_topics_have_metrics_of_their_own() {
         let what = format!("{metric} is {wanted}");
         eventually(&what, DEADLINE, async || node.api().metric(&metric).await == wanted).await;
     }
-    assert!(!node.metrics().await.contains("-unknown"), "an unknown topic has no series");
+    let metrics = node.metrics().await;
+    assert!(!metrics.contains("-unknown"), "an unknown topic has no series");
+    let reference = include_str!("../../docs/reference/metrics.md");
+    for name in metrics.lines().filter_map(|line| line.strip_prefix("# TYPE punctual_")) {
+        let name = name.split(' ').next().unwrap();
+        assert!(reference.contains(name), "docs/reference/metrics.md has no punctual_{name}");
+    }
+}
+
+#[tokio::test]
+async fn a_count_of_overdue_tasks_reads_few_of_many_also_of_paused_topics() {
+    let database = Database::create(&Stack::shared(), "test-overdue").await;
+    let settings = PostgresSettings::new(&database.url).unwrap();
+    schema::migrate(&settings, Default::default()).await.unwrap();
+    let mut sql = database.connect().await;
+    let due_at = now_ms();
+    let count = async || {
+        // Dropped with its connection, which then reports what it has read.
+        let counter = BacklogCounter::new(&settings, ShardCount::DEFAULT);
+        let until = Timestamp::from_millis(due_at + 1);
+        let backlog = counter.count(until.minus(Duration::from_secs(1)), until).await.unwrap();
+        (backlog.task_count, backlog.is_exact, backlog.oldest_due_at.map(Timestamp::as_millis))
+    };
+    let fill = "insert into task (shard, id, topic)
+        select n % 64, (lpad(to_hex($1), 12, '0') || substr(md5(n || $3), 1, 20))::uuid, $3
+        from generate_series(1, $2::integer) n";
+    let pause = "insert into topic_policy (topic, is_paused) values ('orders', true)";
+    let read = "select coalesce(sum(idx_tup_read), 0)::bigint from pg_stat_user_indexes
+        where relname like 'task\\_2%'";
+    assert_eq!(count().await, (0, true, None));
+    for (tasks, topic) in [(70_000, "orders"), (5, "bills")] {
+        let query = sqlx::query(fill).bind(due_at).bind(tasks).bind(topic);
+        query.execute(&mut sql).await.unwrap();
+    }
+    assert_eq!(count().await, (10_000, false, Some(due_at)));
+    let mut entries: i64 = 0;
+    eventually("the connection reports what it has read", DEADLINE, async || {
+        entries = sqlx::query_scalar(read).fetch_one(&mut sql).await.unwrap();
+        entries >= 10_000
+    })
+    .await;
+    assert!(entries < 20_000, "{entries} entries of the index were read");
+
+    sqlx::query(pause).execute(&mut sql).await.unwrap();
+    let (tasks, is_exact, _) = count().await;
+    assert!(tasks <= 5 && !is_exact, "{tasks} {is_exact}");
+    sqlx::query("delete from task where topic = 'orders' and shard < 60")
+        .execute(&mut sql)
+        .await
+        .unwrap();
+    assert_eq!(count().await, (5, true, Some(due_at)));
 }
 
 #[tokio::test]

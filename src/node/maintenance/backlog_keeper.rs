@@ -30,8 +30,10 @@ use crate::shutdown::TaskFailure;
 
 /// Interval between two looks at whether this node counts.
 const INTERVAL: Duration = Duration::from_secs(1);
-/// Interval between two counts. A count with a million pending tasks takes 35 ms.
+/// Interval between two counts. A slow count makes it longer: counts take at most a twentieth of
+/// the time. Index entries of claimed tasks make them slow.
 const COUNT_INTERVAL: Duration = Duration::from_secs(15);
+const PAUSE_FACTOR: u32 = 20;
 
 /// Counts tasks.
 #[derive(Debug)]
@@ -45,10 +47,10 @@ pub struct BacklogKeeper {
 impl BacklogKeeper {
     /// Counts until the node drains.
     pub async fn run(self, draining: CancellationToken) -> Result<(), TaskFailure> {
-        let (mut counted_at, mut is_failing) = (None, false);
+        let (mut next_at, mut is_failing) = (None, false);
         loop {
             // A count may be cut off anywhere, because it changes nothing.
-            let turn = Box::pin(self.turn(&mut counted_at));
+            let turn = Box::pin(self.turn(&mut next_at));
             let Some(outcome) = draining.run_until_cancelled(turn).await else { break };
             if let Err(error) = &outcome
                 && !is_failing
@@ -71,25 +73,27 @@ impl BacklogKeeper {
         self.shared.metrics.topics.show(TopicCounts::default());
     }
 
-    /// Counts if it is this node's turn, and the last count is old.
-    async fn turn(&self, counted_at: &mut Option<Monotonic>) -> Result<(), PostgresError> {
+    /// Counts if it is this node's turn, and the last count is old. `next_at` is `None` until this
+    /// node counts.
+    async fn turn(&self, next_at: &mut Option<Monotonic>) -> Result<(), PostgresError> {
         if !self.bulletin.borrow().mine.contains(&COUNTING_SHARD) {
-            if counted_at.take().is_some() {
+            if next_at.take().is_some() {
                 self.clear();
             }
             return Ok(());
         }
-        let now = clock::monotonic();
-        if counted_at.is_some_and(|at| now.since(at) < COUNT_INTERVAL) {
+        let started_at = clock::monotonic();
+        if next_at.is_some_and(|at| started_at < at) {
             return Ok(());
         }
         let (clock, leaves) = (&self.shared.clock, &self.shared.leaves);
         let (Some(until), Some(from)) = (clock.now(), leaves.oldest()) else { return Ok(()) };
-        *counted_at = Some(now);
-        self.count(from, until).await
+        let counted = self.count(from, until).await;
+        *next_at = Some(started_at.plus(interval_after(clock::monotonic().since(started_at))));
+        counted
     }
 
-    /// Counts. Tasks that are due from `from`, the start of the oldest leaf, to `until` are overdue.
+    /// Counts. Tasks due from `from`, the start of the oldest leaf, to `until` are overdue.
     async fn count(&self, from: Timestamp, until: Timestamp) -> Result<(), PostgresError> {
         let shared = &self.shared;
         let counted = self.tasks.count(rand::random(), None).await?;
@@ -119,6 +123,11 @@ impl BacklogKeeper {
     }
 }
 
+/// Returns the interval between the starts of a count that `took` so long and the next one.
+fn interval_after(took: Duration) -> Duration {
+    COUNT_INTERVAL.max(took.saturating_mul(PAUSE_FACTOR))
+}
+
 fn topics_of(counts: Vec<(String, u64)>) -> Vec<(TopicName, u64)> {
     counts.into_iter().map(|(topic, count)| (TopicName::stored(&topic), count)).collect()
 }
@@ -138,6 +147,13 @@ fn overdue_figure(backlog: &Backlog, estimate: u64) -> Figure {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn counts_take_at_most_a_twentieth_of_the_time() {
+        let after = |millis| interval_after(Duration::from_millis(millis));
+        assert_eq!((after(0), after(750)), (COUNT_INTERVAL, COUNT_INTERVAL));
+        assert_eq!(after(2_000), Duration::from_secs(40));
+    }
 
     #[test]
     fn an_estimate_counts_beyond_the_limit_of_the_exact_count_and_never_below_it() {
