@@ -23,6 +23,7 @@ pub use principal::{PrincipalId, PrincipalName};
 pub use schedule::name::ScheduleName;
 pub use selection::{Choice, Cursor, List, Page, PendingState, Selection};
 pub use shard::{Shard, ShardCount};
+pub use task::expiry::{Expiry, ExpiryTime};
 pub use task::headers::Headers;
 pub use task::name::TaskName;
 pub use task::precondition::{Precondition, TaskSet, When};

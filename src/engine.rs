@@ -5,6 +5,7 @@ pub mod assignment;
 pub mod batch_registry;
 pub mod claiming;
 pub mod cluster_clock;
+pub mod expiry;
 pub mod failure;
 pub mod liveness;
 pub mod look_back;

@@ -37,7 +37,9 @@ type Draft struct {
 	// Delay is the time from now, if DueAt is zero.
 	Delay time.Duration
 	DueAt time.Time
-	Key   *string
+	// ExpiresAt is the time from which the task is not published any more, unless it is zero.
+	ExpiresAt time.Time
+	Key       *string
 	// KeyBytes is a key that is not text.
 	KeyBytes []byte
 	// Payload is any value that encoding/json writes, nil included (JSON's null), unless
@@ -58,8 +60,8 @@ type Task struct {
 	Topic string    `json:"topic"`
 	Name  string    `json:"name"`
 	DueAt time.Time `json:"due_at"`
-	// State is scheduled, claimed, published, cancelled or dead, and of a tracked task awaiting,
-	// retrying or finished; more may be added.
+	// State is scheduled, claimed, published, cancelled, dead or expired, and of a tracked task
+	// awaiting, retrying or finished; more may be added.
 	State      string   `json:"state"`
 	ReplacedBy string   `json:"replaced_by"`
 	Receipt    *Receipt `json:"receipt"`
@@ -364,6 +366,9 @@ func (draft Draft) body() map[string]any {
 		body["delay"] = draft.Delay.Milliseconds()
 	} else {
 		body["due_at"] = draft.DueAt.Format(time.RFC3339Nano)
+	}
+	if !draft.ExpiresAt.IsZero() {
+		body["expires_at"] = draft.ExpiresAt.Format(time.RFC3339Nano)
 	}
 	switch {
 	case draft.Tombstone:

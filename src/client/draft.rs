@@ -27,6 +27,8 @@ struct DraftBody<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     delay: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    expires_at: Option<NumberOrText<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     payload: Option<&'a RawValue>,
     #[serde(skip_serializing_if = "Option::is_none")]
     payload_text: Option<&'a str>,
@@ -144,6 +146,7 @@ pub async fn body_of(args: &SubmitArgs) -> Result<Vec<u8>, String> {
         topic: args.topic.as_deref().filter(|_| !args.replace),
         due_at: args.due.due_at.as_deref().map(NumberOrText),
         delay: args.due.delay.as_deref(),
+        expires_at: args.expires_at.as_deref().map(NumberOrText),
         payload: json,
         payload_text: args.payload.payload_text.as_deref().or(text_of_file),
         payload_base64: file

@@ -17,6 +17,8 @@ pub struct Task {
     pub key: Option<String>,
     pub key_base64: Option<String>,
     pub due_at: String,
+    pub requested_due_at: Option<String>,
+    pub expires_at: Option<String>,
     pub state: String,
     /// The task that replaced this one.
     pub replaced_by: Option<String>,
@@ -134,6 +136,8 @@ impl Task {
         line("topic", Some(&self.topic));
         line("name", self.name.as_deref());
         line("due", Some(&self.due_at));
+        line("requested", self.requested_due_at.as_deref());
+        line("expires", self.expires_at.as_deref());
         line("state", Some(&self.state));
         line("replaced by", self.replaced_by.as_deref());
         line("attempt", self.attempt_of_all().as_deref());

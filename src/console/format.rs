@@ -120,7 +120,7 @@ pub fn moment_from(at: &str, now: Option<Timestamp>) -> Markup {
 /// Writes the state of a task. Its word says it; the color only helps.
 pub fn state(state: &str) -> Markup {
     let class = match state {
-        "dead" => "state bad",
+        "dead" | "expired" => "state bad",
         "published" | "finished" => "state good",
         "retrying" | "awaiting" | "claimed" => "state busy",
         _ => "state",

@@ -191,7 +191,13 @@ fn about(task: &Value, now: Option<Timestamp>) -> Markup {
         shown.push(("Attempt", escaped(&attempts)));
         shown.push(("Time to run", escaped(text(task, "ttr"))));
     }
-    for (term, member) in [("Finish by", "finish_by"), ("Next attempt", "retry_at")] {
+    let times = [
+        ("Requested", "requested_due_at"),
+        ("Expires", "expires_at"),
+        ("Finish by", "finish_by"),
+        ("Next attempt", "retry_at"),
+    ];
+    for (term, member) in times {
         if !text(task, member).is_empty() {
             shown.push((term, moment_from(text(task, member), now)));
         }
@@ -247,6 +253,9 @@ fn life(task: &Value, now: Option<Timestamp>) -> Markup {
     if !text(task, "died_at").is_empty() {
         let said = html! { "became a dead letter: " (or_dash(text(task, "reason"))) };
         events.push(Event { at: text(task, "died_at"), said });
+    }
+    if text(task, "state") == "expired" {
+        events.push(Event { at: text(task, "expires_at"), said: escaped("expired, unpublished") });
     }
     if text(task, "state") == "cancelled" {
         events.push(Event { at: "", said: done_by("cancelled", text(task, "cancelled_by")) });

@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use az::SaturatingAs as _;
 
-use super::{BatchId, NewTask, TaskId, Timestamp, TopicName, TrackedRow};
+use super::{BatchId, Expiry, NewTask, TaskId, Timestamp, TopicName, TrackedRow};
 
 /// The tasks of one claim, in the order of its arrays. The keys, payloads and headers of all tasks
 /// share one buffer, as the answer of the claim brought them, so a task needs no allocation of its
@@ -51,7 +51,7 @@ pub struct BatchTask<'a> {
     pub topic_name: &'a TopicName,
     pub key: Option<&'a [u8]>,
     pub payload: Option<&'a [u8]>,
-    /// Encoded, see [`super::task::headers::decode`].
+    /// The column, see [`super::task::expiry::split`] and [`super::task::headers::decode`].
     pub headers: &'a [u8],
     pub name: Option<&'a [u8]>,
     /// Encoded, see [`super::TrackedRow`]. `None` for an untracked task.
@@ -63,6 +63,14 @@ impl BatchTask<'_> {
     /// first id. A retry is due later.
     pub fn promised_at(&self) -> Timestamp {
         self.moved_to.unwrap_or_else(|| self.first_id.due_at())
+    }
+
+    /// Returns the expiry of the task, which a verdict row has no more: its record goes nowhere, or
+    /// to a dead topic.
+    pub fn expiry(&self) -> Option<Expiry> {
+        let expiry = Expiry::of_column(self.headers)?;
+        let is_verdict = self.tracking.is_some_and(TrackedRow::is_of_verdict);
+        (!is_verdict).then_some(expiry)
     }
 
     pub fn bytes(&self) -> usize {

@@ -39,6 +39,10 @@ pub enum Outcome {
         /// The place of the record in the dead topic, if the task has one.
         receipt: Option<Receipt>,
     },
+    /// Not published before its expiry: no record of the task is in the topic, or will be.
+    Expired {
+        expires_at: Timestamp,
+    },
 }
 
 /// The numbers in the column `outcomes`. They are stored, so never change one.
@@ -47,6 +51,9 @@ impl Outcome {
     pub const DEFERRED: i16 = 2;
     pub const DEAD: i16 = 3;
     pub const ATTEMPTED: i16 = 4;
+    pub const EXPIRED: i16 = 5;
+    /// An expired task in the column `outcome` of names, where 4 and 5 are a cancel and a finish.
+    pub const EXPIRED_OF_NAME: i16 = 6;
 
     pub fn code(&self) -> i16 {
         match self {
@@ -54,6 +61,7 @@ impl Outcome {
             Self::Attempted { .. } => Self::ATTEMPTED,
             Self::Deferred { .. } => Self::DEFERRED,
             Self::Dead { .. } => Self::DEAD,
+            Self::Expired { .. } => Self::EXPIRED,
         }
     }
 
@@ -62,7 +70,7 @@ impl Outcome {
         match self {
             Self::Published(receipt) | Self::Attempted { receipt, .. } => Some(*receipt),
             Self::Dead { receipt, .. } => *receipt,
-            Self::Deferred { .. } => None,
+            Self::Deferred { .. } | Self::Expired { .. } => None,
         }
     }
 }

@@ -1,5 +1,6 @@
 //! Tasks as they are submitted, and the views of their state.
 
+pub mod expiry;
 pub mod feedback;
 pub mod headers;
 pub mod intake_record;
@@ -7,6 +8,7 @@ pub mod name;
 pub mod outbox_row;
 pub mod precondition;
 pub mod retry_policy;
+pub mod spread;
 pub mod submit_order;
 pub mod tracking;
 
@@ -118,6 +120,8 @@ pub enum TaskState {
     Finished,
     Cancelled,
     Dead,
+    /// Not published before its expiry.
+    Expired,
 }
 
 impl TaskState {
@@ -131,6 +135,7 @@ impl TaskState {
             Self::Finished => "finished",
             Self::Cancelled => "cancelled",
             Self::Dead => "dead",
+            Self::Expired => "expired",
         }
     }
 }
@@ -155,6 +160,11 @@ pub struct TaskView {
     pub died_at: Option<Timestamp>,
     /// The due time that a caller has moved the task to.
     pub moved_to: Option<Timestamp>,
+    /// The due time that was asked for, when the spread of the topic has made the task due later.
+    pub requested_due_at: Option<Timestamp>,
+    /// The time from which the task is not published any more. `None` also when it is no longer
+    /// known, because the record is not kept any more.
+    pub expires_at: Option<Timestamp>,
     pub actors: Actors,
     /// `None` for an untracked task.
     pub tracked: Option<Box<TrackedView>>,

@@ -19,7 +19,7 @@ use super::{
     ClientError, Hooks, KafkaContact, KafkaMetrics, KafkaSettings, Mode, Reason, SendError,
 };
 use crate::clock;
-use crate::domain::task::headers;
+use crate::domain::task::{expiry, headers, spread};
 use crate::domain::{BatchTask, Timestamp, TopicName, TrackedRow};
 
 /// The header with the task's first id, as text. It distinguishes repetitions of one task from
@@ -27,6 +27,9 @@ use crate::domain::{BatchTask, Timestamp, TopicName, TrackedRow};
 const TASK_ID: &str = "punctual-task-id";
 /// The header with the requested due time, in milliseconds since the epoch, as decimal text.
 const DUE_AT: &str = "punctual-due-at";
+/// The header with the time from which the task would not have been published, in milliseconds
+/// since the epoch, as decimal text. Only records of tasks with an expiry have it.
+const EXPIRES_AT: &str = "punctual-expires-at";
 /// The header with the number of the attempt, as decimal text. Only records of tracked tasks have
 /// it and the following ones.
 const ATTEMPT: &str = "punctual-attempt";
@@ -313,8 +316,10 @@ fn with_tracking(mut sent: OwnedHeaders, task: &BatchTask<'_>) -> OwnedHeaders {
 
 /// Returns the task's own headers in their order, then those of Punctual.
 fn headers_of(task: &BatchTask<'_>) -> OwnedHeaders {
-    let mut sent = OwnedHeaders::new_with_capacity(2 + headers::decode(task.headers).count());
-    for (key, value) in headers::decode(task.headers) {
+    let (expiry, rest) = expiry::split(task.headers);
+    let (_requested_at, own) = spread::split(rest);
+    let mut sent = OwnedHeaders::new_with_capacity(2 + headers::decode(own).count());
+    for (key, value) in headers::decode(own) {
         sent = sent.insert(Header { key, value });
     }
     let mut id = [0; 36];
@@ -324,6 +329,11 @@ fn headers_of(task: &BatchTask<'_>) -> OwnedHeaders {
     sent = sent
         .insert(Header { key: TASK_ID, value: Some(id.as_bytes()) })
         .insert(Header { key: DUE_AT, value: Some(due_at) });
+    if let Some(expiry) = expiry {
+        let mut expires_at = [0; 20];
+        let expires_at = decimal(expiry.at(task.promised_at()).as_millis(), &mut expires_at);
+        sent = sent.insert(Header { key: EXPIRES_AT, value: Some(expires_at) });
+    }
     if task.tracking.is_some() { with_tracking(sent, task) } else { sent }
 }
 
@@ -341,7 +351,7 @@ mod tests {
     use rdkafka::message::Headers as _;
 
     use super::*;
-    use crate::domain::{Shard, TaskId};
+    use crate::domain::{Expiry, ExpiryTime, Shard, TaskId};
 
     #[test]
     fn ours_follow_the_tasks_own_headers_and_tell_the_first_id() {
@@ -382,6 +392,34 @@ mod tests {
                 ("punctual-due-at", Some(b"1700000000123")),
             ]
         );
+    }
+
+    #[test]
+    fn the_expiry_of_a_task_is_a_header_of_its_record() {
+        let own = headers::Headers::new([("trace", None)]).unwrap();
+        let hour = ExpiryTime::After(Duration::from_hours(1));
+        let requested = spread::in_front_of(Timestamp::EPOCH, &own);
+        let stored = Expiry::new(hour).in_front_of(&requested);
+        let id = TaskId::new(Timestamp::from_millis(1_700_000_000_000), Shard::new(7), 42);
+        let task = BatchTask {
+            id,
+            first_id: id,
+            moved_to: Some(Timestamp::from_millis(1_800_000_000_000)),
+            attempt: 1,
+            topic: 0,
+            topic_name: &TopicName::stored("t"),
+            key: None,
+            payload: None,
+            headers: stored.as_bytes(),
+            name: None,
+            tracking: None,
+        };
+        let sent = headers_of(&task);
+        let sent: Vec<(&str, Option<&[u8]>)> =
+            sent.iter().map(|header| (header.key, header.value)).collect();
+        assert_eq!((sent.len(), sent[0]), (4, ("trace", None)));
+        let last = ("punctual-expires-at", Some(b"1800003600000".as_slice()));
+        assert_eq!(sent[3], last, "an hour after the time that the task was moved to");
     }
 
     #[test]

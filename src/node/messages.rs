@@ -13,8 +13,8 @@ use crate::access::permit::{BulkPermit, CancelManyPermit, Right};
 use crate::domain::schedule::{RevisionCondition, Schedule};
 use crate::domain::topic::policy::{StoredTopic, TopicChanged};
 use crate::domain::{
-    Backlog, Choice, Cursor, NodeId, PrincipalName, Record, ScheduleName, Selection, Shard, TaskId,
-    TaskName, TaskState, TaskView, Timestamp, TopicName, Tracking,
+    Backlog, Choice, Cursor, Expiry, NodeId, PrincipalName, Record, ScheduleName, Selection, Shard,
+    TaskId, TaskName, TaskState, TaskView, Timestamp, TopicName, Tracking,
 };
 
 /// A task as requested: well-formed, but not yet checked against the cluster's clock, the topic and
@@ -26,6 +26,10 @@ pub struct Draft {
     pub due: Due,
     /// Set for a tracked task.
     pub tracking: Option<Box<Tracking>>,
+    /// Set for a task that is not to be published after some time.
+    pub expiry: Option<Expiry>,
+    /// Up to how much later than requested the task is due.
+    pub spread: Option<Duration>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -91,6 +95,14 @@ pub enum Refusal {
     /// The due time is further ahead than `--delay-max`.
     TooFar {
         delay_max: Duration,
+    },
+    /// The task would expire when it is due, or before.
+    ExpiresTooEarly {
+        due_at: Timestamp,
+    },
+    /// The task has an expiry, and so many nodes are of a version that does not know expiries.
+    NodesWithoutExpiry {
+        node_count: usize,
     },
     /// The task is tracked, and so many nodes are of a version that does not know tracked tasks.
     OldNodes {
@@ -158,7 +170,8 @@ impl Verdict {
             | TaskState::Retrying
             | TaskState::Published
             | TaskState::Finished
-            | TaskState::Dead => Some(Self::TooLate(task)),
+            | TaskState::Dead
+            | TaskState::Expired => Some(Self::TooLate(task)),
             // The task is in a table again: it was being moved, or an earlier attempt may be in the
             // topic.
             TaskState::Scheduled if task.attempt > 1 => Some(Self::TooLate(task)),

@@ -49,6 +49,7 @@ pub struct NodeMetrics {
     pub deferred: Counter,
     pub tracked: TrackedMetrics,
     pub dead: Counter,
+    pub expired: Counter,
     pub adopted: Counter,
     pub recovered: Counter,
     pub oldest_unsettled: Gauge,
@@ -139,6 +140,7 @@ impl NodeMetrics {
             deferred: to.counter("tasks_deferred", "Attempts without an acknowledgement"),
             tracked: TrackedMetrics::new(&mut to),
             dead: to.counter("tasks_dead", "Tasks that became dead letters"),
+            expired: to.counter("tasks_expired", "Tasks not published before their expiry"),
             adopted: to.counter("batches_adopted", "Unsettled batches taken over from a dead node"),
             recovered: to.counter(
                 "batches_recovered",

@@ -3,6 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
+use reqwest::Method;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
@@ -152,7 +153,7 @@ async fn lists_and_counts_know_the_state_of_a_task() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn tracked_tasks_are_refused_while_a_node_lives_that_does_not_know_them() {
+async fn tracked_and_expiring_tasks_are_refused_while_a_node_lives_that_does_not_know_them() {
     let cluster = Cluster::start("old-node").await;
     let topic = cluster.topic("orders").await;
     let node = cluster.node().await;
@@ -162,6 +163,7 @@ async fn tracked_tasks_are_refused_while_a_node_lives_that_does_not_know_them() 
     };
     let tracked = json!({ "topic": topic, "delay": "1h", "payload": 1, "ttr": "1s" });
     let untracked = json!({ "topic": topic, "delay": "1h", "payload": 1 });
+    let expiring = json!({ "topic": topic, "delay": "1h", "payload": 1, "expires_at": "2100-01-01T00:00:00Z" });
     // A heartbeat as a node of an older version writes it.
     let run = async |statement: &'static str| {
         sqlx::query(statement).execute(&mut cluster.database.connect().await).await.unwrap();
@@ -178,12 +180,22 @@ async fn tracked_tasks_are_refused_while_a_node_lives_that_does_not_know_them() 
     .await;
     assert!(problem["type"].as_str().unwrap().ends_with(":unavailable"), "{problem}");
     assert!(problem["detail"].as_str().unwrap().contains("1 node of the cluster is"), "{problem}");
+    let (status, problem) = submit(expiring.clone()).await;
+    assert!(problem["detail"].as_str().unwrap().contains("tasks that expire"), "{problem}");
+    assert_eq!(status, 503);
+    let path = format!("/v1/topics/{topic}/policy");
+    for policy in [json!({ "expire_after": "1h" }), json!({ "spread": "1h" })] {
+        let put = node.api().send_with(Method::PUT, &path, &[], Some(policy)).await;
+        assert!(put.text.contains("`expire_after` and `spread`"), "{}", put.text);
+        assert_eq!(put.status, 503);
+    }
     assert_eq!(submit(untracked).await.0, 201);
     run("update heartbeat set has_left = true where name = 'old'").await;
     eventually("tracked tasks are taken", DEADLINE, async || {
         submit(tracked.clone()).await.0 == 201
     })
     .await;
+    assert_eq!(submit(expiring).await.0, 201);
 }
 
 /// How a test's consumer treats an attempt.

@@ -40,6 +40,7 @@ mod dist;
 mod durability;
 mod etcd_login;
 mod examples;
+mod expiry;
 mod failover;
 mod failpoints;
 mod far;

@@ -227,7 +227,7 @@ async fn a_long_pause_keeps_no_leaves_and_its_tasks_are_found_as_before() {
         loop {
             let path = format!("/v1/tasks?topic={topic}&limit={limit}{ends}{cursor}");
             let page = api.look(&path).await.json();
-            let tasks = page["tasks"].as_array().unwrap();
+            let tasks = page["tasks"].as_array().unwrap_or_else(|| panic!("{page}"));
             ids.extend(tasks.iter().map(|task| task["id"].as_str().unwrap().to_owned()));
             match page["cursor"].as_str() {
                 Some(next) => cursor = format!("&cursor={next}"),

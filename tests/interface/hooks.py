@@ -143,7 +143,8 @@ def problem_of(response):
 def is_refused_by_cluster(response):
     """Design, section 9: what the cluster refuses (an unknown topic, a record too large for its topic, a due time too far ahead) is 422. A schema cannot
     know these limits, so that a request which it takes for right may get this answer."""
-    return response.status_code == 422 and problem_of(response) in {"unknown-topic", "record-too-large", "key-required", "too-far-ahead"}
+    rules = {"unknown-topic", "record-too-large", "key-required", "too-far-ahead", "expires-too-early"}
+    return response.status_code == 422 and problem_of(response) in rules
 
 
 def is_beyond_schema(case, response):

@@ -3,8 +3,8 @@
 
 use crate::checker::NEVER_LOST;
 use crate::protocol::properties::{
-    CANCELLED_UNSENT, DUPLICATES, FROM_A_CLAIM, IN_ONE_PLACE, MOVED_UNSENT, ONE_OF_A_NAME,
-    TRUE_VERDICT,
+    CANCELLED_UNSENT, DUPLICATES, EXPIRED_UNSENT, FROM_A_CLAIM, IN_ONE_PLACE, MOVED_UNSENT,
+    NOT_AFTER_EXPIRY, ONE_OF_A_NAME, TRUE_VERDICT,
 };
 use crate::protocol::scopes::{self, Scope};
 use crate::protocol::{Mistake, Protocol};
@@ -13,7 +13,7 @@ use crate::searches::unnoticed;
 /// A mistake, its scope, and the broken property.
 type Control = (Mistake, fn() -> Scope, &'static str);
 
-const CONTROLS: [Control; 20] = [
+const CONTROLS: [Control; 25] = [
     (Mistake::SettleWithoutOwner, scopes::zombies, FROM_A_CLAIM),
     (Mistake::SettleWhatIsSettled, scopes::late_settles, IN_ONE_PLACE),
     (Mistake::CancelLooksNearFirst, scopes::far_and_cancel, TRUE_VERDICT),
@@ -34,6 +34,11 @@ const CONTROLS: [Control; 20] = [
     (Mistake::DoubtOfAnEarlierAttemptForgotten, scopes::deferral_and_cancel, CANCELLED_UNSENT),
     (Mistake::RescheduleWithoutTheRow, scopes::moves, IN_ONE_PLACE),
     (Mistake::RescheduleTakesWhatMayBeSent, scopes::moves, MOVED_UNSENT),
+    (Mistake::AdoptedIsTakenForFresh, scopes::expiry, EXPIRED_UNSENT),
+    (Mistake::DoubtOfAnEarlierAttemptForgotten, scopes::deferral_and_expiry, EXPIRED_UNSENT),
+    (Mistake::ExpiryForgetsEarlierAttempts, scopes::deferral_and_expiry, EXPIRED_UNSENT),
+    (Mistake::ExpiryTakesBackWhatWasHandedOver, scopes::expiry, EXPIRED_UNSENT),
+    (Mistake::ExpiryIsNotAskedAtTheHandOver, scopes::expiry, NOT_AFTER_EXPIRY),
 ];
 
 #[test]

@@ -22,7 +22,7 @@ use searches::ScopeSearches;
 
 /// The number of states of each scope. A change shows that an action was lost from the model, or
 /// added to it.
-const STATES: [(&str, usize); 14] = [
+const STATES: [(&str, usize); 17] = [
     ("life and death", 127_324),
     ("zombies", 462_804),
     ("acknowledgements", 71_783),
@@ -37,6 +37,9 @@ const STATES: [(&str, usize); 14] = [
     ("membership", 14_167),
     ("names", 59_994),
     ("moves", 896_198),
+    ("expiry", 45_531),
+    ("deferral and expiry", 17_674),
+    ("expiry and crashes", 33_852),
 ];
 
 #[test]

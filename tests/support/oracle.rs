@@ -59,6 +59,8 @@ struct Accepted {
     key: Option<Vec<u8>>,
     payload: Option<Vec<u8>>,
     headers: Vec<Header>,
+    /// In milliseconds.
+    expires_at: Option<i64>,
     ending: Ending,
 }
 
@@ -202,12 +204,15 @@ impl Oracle {
         let headers = members
             .get("headers")
             .map(|headers| serde_json::from_str::<Pairs>(headers.get()).unwrap().0);
+        let expires_at = answer.get("expires_at").and_then(Value::as_str).map(millis_of);
+        assert_eq!(expires_at.is_some(), members.contains_key("expires_at"), "{answer}");
         let accepted = Accepted {
             topic,
             name,
             key: text("key").or_else(|| bytes("key_base64")),
             payload: json.or_else(|| text("payload_text")).or_else(|| bytes("payload_base64")),
             headers: headers.unwrap_or_default(),
+            expires_at,
             ending: Ending::Open,
         };
         assert!(self.tasks.insert(id, accepted).is_none(), "two tasks got the id {id}");
@@ -328,6 +333,9 @@ impl Accepted {
     fn check(&self, row: &Row) {
         assert_eq!(row.topic, self.topic, "the topic of {}", row.id);
         let is_right = match self.ending {
+            Ending::Open if row.state == "expired" => {
+                self.expires_at.is_some_and(|expires_at| expires_at <= now_ms())
+            }
             Ending::Open => matches!(row.state.as_str(), "scheduled" | "claimed" | "published"),
             Ending::Cancelled => row.state == "cancelled",
             Ending::PerhapsCancelled => row.state != "dead",
@@ -337,9 +345,12 @@ impl Accepted {
         assert!(is_right, "{row:?}; {self:?}");
         if let Some((name, key, payload, headers)) = &row.kept {
             assert_eq!((name, key), (&self.name, &self.key), "name and key of {}", row.id);
+            // The stored expiry precedes the headers of the submitter.
+            let expiry = self.expires_at.map(stored_expiry);
+            let wanted: Vec<Header> = expiry.into_iter().chain(self.headers.clone()).collect();
             assert_eq!(
                 (payload, headers),
-                (&self.payload, &self.headers),
+                (&self.payload, &wanted),
                 "payload and headers of {}",
                 row.id
             );
@@ -348,7 +359,17 @@ impl Accepted {
 }
 
 fn has_ended(state: &str) -> bool {
-    matches!(state, "published" | "cancelled" | "dead" | "dropped")
+    matches!(state, "published" | "cancelled" | "dead" | "dropped" | "expired")
+}
+
+fn millis_of(text: &str) -> i64 {
+    let at: jiff::Timestamp = text.parse().unwrap();
+    at.as_millisecond()
+}
+
+/// The header in which the expiry of a task is stored that named a time and was never sent.
+fn stored_expiry(at: i64) -> Header {
+    ("punctual-expiry".to_owned(), Some([&[0][..], &at.to_be_bytes()].concat()))
 }
 
 /// Returns all tasks of all tables, as of one moment.

@@ -63,6 +63,7 @@ final class Client
      *
      * @param array<string, mixed> $task
      *     `delay` in seconds (int or float) or `due_at` (a DateTimeInterface);
+     *     `expires_at` (a DateTimeInterface), from which on the task is not published any more;
      *     `payload` (any JSON), `payload_text`, `payload_base64` or `tombstone`;
      *     `name`, `key`, `key_base64`, `headers`;
      *     `ttr` in seconds, with which the consumer answers for the task, and `retry`:
@@ -331,7 +332,7 @@ final class Client
                 $members[$span] = (int) round($members[$span] * 1000);
             }
         }
-        foreach (['due_at', 'retry_at'] as $time) {
+        foreach (['due_at', 'expires_at', 'retry_at'] as $time) {
             if (($members[$time] ?? null) instanceof \DateTimeInterface) {
                 $members[$time] = $members[$time]->format('Y-m-d\TH:i:s.vP');
             }

@@ -38,6 +38,8 @@ export interface Record {
     /** Milliseconds from now. */
     delay?: number;
     dueAt?: Date;
+    /** The time from which the task is not published any more. */
+    expiresAt?: Date;
     key?: string;
     keyBase64?: string;
     /** Any JSON. */
@@ -67,8 +69,8 @@ export interface Task {
     name?: string;
     due_at: string;
     /**
-     * `scheduled`, `claimed`, `published`, `cancelled` or `dead`, and of a tracked task `awaiting`,
-     * `retrying` or `finished`; more may be added.
+     * `scheduled`, `claimed`, `published`, `cancelled`, `dead` or `expired`, and of a tracked task
+     * `awaiting`, `retrying` or `finished`; more may be added.
      */
     state: string;
     receipt?: { partition: number; offset: number; published_at: string; lateness_ms: number };
@@ -323,7 +325,8 @@ function named(task: Record & { topic: string; name?: string }): object {
 }
 
 function bodyOf(record: Record): object {
-    const { dueAt, keyBase64, payloadText, payloadBase64, delay, retry, ...same } = record;
+    const { dueAt, expiresAt, keyBase64, payloadText, payloadBase64, ...others } = record;
+    const { delay, retry, ...same } = others;
     return {
         ...same,
         retry: retry && {
@@ -335,6 +338,7 @@ function bodyOf(record: Record): object {
         },
         delay: delay === undefined ? undefined : Math.round(delay),
         due_at: dueAt?.toISOString(),
+        expires_at: expiresAt?.toISOString(),
         key_base64: keyBase64,
         payload_text: payloadText,
         payload_base64: payloadBase64,

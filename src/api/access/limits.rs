@@ -135,7 +135,8 @@ mod tests {
                 payload: Some(vec![0; bytes].into()),
                 headers: Headers::default(),
             };
-            let draft = Draft { record, name: None, due, tracking: None };
+            let tracking = None;
+            let draft = Draft { record, name: None, due, tracking, expiry: None, spread: None };
             let origin = FieldOrigin { due: "delay", payload: "payload" };
             check(&Policy::open(), &caller, &draft, origin, Some(now))
                 .err()

@@ -212,8 +212,9 @@ mod tests {
     fn a_request_waits_for_servers_and_limits() {
         let away = Refusal::ServerAway { reason: "Kafka".to_owned() };
         let old_nodes = Refusal::OldNodes { node_count: 1 };
+        let without_expiry = Refusal::NodesWithoutExpiry { node_count: 1 };
         let busy = Refusal::Busy { limit: "topic_look_ups" };
-        for refusal in [away, old_nodes, busy, Refusal::Draining] {
+        for refusal in [away, old_nodes, without_expiry, busy, Refusal::Draining] {
             assert!(matches!(of_service(refusal), Refused::ForNow { .. }));
         }
         let unknown = of_service(Refusal::UnknownTopic);

@@ -86,6 +86,8 @@ pub async fn put(
         name: None,
         due: Due::After(std::time::Duration::ZERO),
         tracking: schedule.tracking.clone(),
+        expiry: None,
+        spread: None,
     };
     limits::check(&shared.policy.current(), guard.caller(), &draft, origin, arrived_at)?;
     limits::charge(&shared.policy, guard.caller(), iter::once(&draft))?;
@@ -287,6 +289,7 @@ pub async fn trigger(
         name: Some(triggered.name),
         key: triggered.schedule.record.key,
         tracking: triggered.schedule.tracking,
+        expires_at: None,
     };
     Ok(created(triggered.id, &TaskJson::of_new(triggered.id, triggered.state, &echo)))
 }

@@ -25,7 +25,7 @@ use crate::api::request::fields::{Array, array, members};
 use crate::api::request::share::Share;
 use crate::api::request::{body, idempotency, preconditions, query};
 use crate::api::shared::{ApiShared, Deadline};
-use crate::domain::{TaskId, TaskState, TaskView, Timestamp};
+use crate::domain::{ExpiryTime, TaskId, TaskState, TaskView, Timestamp};
 use crate::node::messages::permitted::{PermittedDraft, TaskPermit};
 use crate::node::messages::{Accepted, Draft, MoveVerdict, Refusal, SubmitAnswer, Verdict};
 
@@ -89,6 +89,10 @@ pub fn echo_of(draft: &Draft) -> Echo {
         name: draft.name.clone(),
         key: draft.record.key.clone(),
         tracking: draft.tracking.clone(),
+        expires_at: draft.expiry.and_then(|expiry| match expiry.time {
+            ExpiryTime::At(at) => Some(at),
+            ExpiryTime::After(_) => None,
+        }),
     }
 }
 
@@ -472,6 +476,7 @@ const fn too_late_for(state: TaskState) -> &'static str {
             "the task is a dead letter, so there is nothing to cancel; DELETE /v1/dead/{id} drops \
              it"
         }
+        TaskState::Expired => "the task has expired, and is never published",
         TaskState::Published | TaskState::Cancelled => {
             "the task is published; its receipt says where"
         }

@@ -46,6 +46,8 @@ pub enum Shows {
 pub struct TaskJson<'a> {
     id: TaskId,
     due_at: Timestamp,
+    requested_due_at: Option<Timestamp>,
+    expires_at: Option<Timestamp>,
     topic: &'a str,
     name: Option<&'a str>,
     key: Option<Bytes<'a>>,
@@ -71,6 +73,7 @@ pub struct Echo {
     pub name: Option<TaskName>,
     pub key: Option<Box<[u8]>>,
     pub tracking: Option<Box<Tracking>>,
+    pub expires_at: Option<Timestamp>,
 }
 
 impl<'a> TaskJson<'a> {
@@ -82,6 +85,7 @@ impl<'a> TaskJson<'a> {
     pub fn of_new(id: TaskId, state: TaskState, echo: &'a Echo) -> Self {
         Self {
             key: echo.key.as_deref().map(text_or_binary),
+            expires_at: echo.expires_at,
             attempt: Some(u16::from(echo.tracking.is_none())),
             tracked: echo.tracking.as_deref().map(TrackedJson::of_new),
             ..Self::of_known(id, state, echo)
@@ -93,6 +97,8 @@ impl<'a> TaskJson<'a> {
         Self {
             id,
             due_at: id.due_at(),
+            requested_due_at: None,
+            expires_at: None,
             topic: echo.topic.as_str(),
             name: echo.name.as_ref().map(TaskName::as_str),
             key: None,
@@ -130,6 +136,8 @@ impl<'a> TaskJson<'a> {
         Self {
             id: view.id,
             due_at: view.due_at(),
+            requested_due_at: view.requested_due_at,
+            expires_at: view.expires_at,
             topic: view.topic.as_str(),
             name: view.name.as_deref(),
             key: kept.and_then(|kept| kept.key.as_deref()).map(text_or_binary),
@@ -187,6 +195,12 @@ impl Serialize for TaskJson<'_> {
             entry(&mut map, key, ["key", "key", "key_base64"])?;
         }
         map.serialize_entry("due_at", &Rfc3339(self.due_at))?;
+        if let Some(requested_due_at) = self.requested_due_at {
+            map.serialize_entry("requested_due_at", &Rfc3339(requested_due_at))?;
+        }
+        if let Some(expires_at) = self.expires_at {
+            map.serialize_entry("expires_at", &Rfc3339(expires_at))?;
+        }
         map.serialize_entry("state", self.state.as_str())?;
         if let Some(id) = self.replaced_by {
             map.serialize_entry("replaced_by", &DisplayJson(id))?;
@@ -477,6 +491,8 @@ mod tests {
             reason: None,
             died_at: None,
             moved_to: None,
+            requested_due_at: None,
+            expires_at: None,
             actors: Actors::default(),
             tracked: None,
         }

@@ -55,13 +55,19 @@ struct PolicyJson<'a>(&'a TopicPolicy);
 
 impl Serialize for PolicyJson<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let TopicPolicy { tracking, delay_max } = self.0;
+        let TopicPolicy { tracking, delay_max, expire_after, spread } = self.0;
         let mut map = serializer.serialize_map(None)?;
         if let Some(tracking) = tracking.as_deref() {
             TrackedJson::wishes(&mut map, tracking)?;
         }
         if let Some(delay_max) = delay_max {
             map.serialize_entry("delay_max", &spelled(*delay_max))?;
+        }
+        if let Some(expire_after) = expire_after {
+            map.serialize_entry("expire_after", &spelled(*expire_after))?;
+        }
+        if let Some(spread) = spread {
+            map.serialize_entry("spread", &spelled(*spread))?;
         }
         map.end()
     }

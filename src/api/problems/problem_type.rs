@@ -271,6 +271,11 @@ problem_types! {
                nanoseconds given as milliseconds. Otherwise ask the operator for a longer \
                `--delay-max`."
     }
+    ExpiresTooEarly(422, "expires-too-early", "The task expires before it is due") {
+        when: "`expires_at` is not after the due time.",
+        then: "Correct `expires_at`, or leave it out: a task without one does not expire, unless \
+               the policy of its topic says so."
+    }
     RefusedValue(422, "refused-value", "The database refused a value") {
         when: "Postgres refused one of the task's values. The API should refuse every such value \
                itself.",

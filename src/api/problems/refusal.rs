@@ -42,16 +42,14 @@ pub fn of_refusal(refusal: Refusal, origin: FieldOrigin) -> Problem {
             format!("a task may be due at most {} ahead (--delay-max)", spelled(delay_max)),
         )
         .at(origin.due),
-        Refusal::OldNodes { node_count } => {
-            let (nodes, are) = if node_count == 1 { ("node", "is") } else { ("nodes", "are") };
-            Problem::new(
-                ProblemType::Unavailable,
-                format!(
-                    "nothing is stored: {node_count} {nodes} of the cluster {are} of an older \
-                     version, which does not know tasks with a `ttr`; such tasks are taken once \
-                     all nodes are upgraded (GET /v1/cluster shows their versions)"
-                ),
-            )
+        Refusal::ExpiresTooEarly { due_at } => Problem::new(
+            ProblemType::ExpiresTooEarly,
+            format!("the task is due at {due_at}, and must expire later"),
+        )
+        .at("expires_at"),
+        Refusal::OldNodes { node_count } => old_nodes(node_count, "tasks with a `ttr`"),
+        Refusal::NodesWithoutExpiry { node_count } => {
+            old_nodes(node_count, "tasks that expire or are spread")
         }
         Refusal::BadValue { reason } => Problem::new(
             ProblemType::RefusedValue,
@@ -64,6 +62,19 @@ pub fn of_refusal(refusal: Refusal, origin: FieldOrigin) -> Problem {
         }
         Refusal::Unknown { reason } => Problem::submit_unknown(&reason),
     }
+}
+
+/// Returns the problem of a task that nodes of an older version would handle wrongly.
+fn old_nodes(node_count: usize, unknown: &str) -> Problem {
+    let (nodes, are) = if node_count == 1 { ("node", "is") } else { ("nodes", "are") };
+    Problem::new(
+        ProblemType::Unavailable,
+        format!(
+            "nothing is stored: {node_count} {nodes} of the cluster {are} of an older version, \
+             which does not know {unknown}; such tasks are taken once all nodes are upgraded (GET \
+             /v1/cluster shows their versions)"
+        ),
+    )
 }
 
 /// Returns the problem of a call without an answer. `unknown` makes it when the call may have taken

@@ -19,14 +19,15 @@ use crate::api::json::times;
 use crate::api::problems::problem::Problem;
 use crate::api::problems::problem_type::ProblemType;
 use crate::api::problems::refusal::FieldOrigin;
-use crate::domain::{Record, TaskName, TopicName};
+use crate::domain::{Expiry, ExpiryTime, Record, TaskName, TopicName};
 use crate::node::messages::{Draft, Due};
 
 /// The fields of a task. A task whose topic and name are in the path has the same fields without
 /// `topic` and `name`.
-pub const FIELDS: [&str; 13] = [
+pub const FIELDS: [&str; 14] = [
     "topic",
     "name",
+    "expires_at",
     "ttr",
     "retry",
     "due_at",
@@ -39,7 +40,8 @@ pub const FIELDS: [&str; 13] = [
     "key_base64",
     "headers",
 ];
-pub const FIELDS_OF_NAMED: [&str; 11] = [
+pub const FIELDS_OF_NAMED: [&str; 12] = [
+    "expires_at",
     "ttr",
     "retry",
     "due_at",
@@ -121,16 +123,22 @@ impl DraftReader {
 /// Makes a draft without a name.
 fn draft_of(
     topic: TopicName,
-    members: [RawMember<'_>; 11],
+    members: [RawMember<'_>; 12],
     trace: Option<&TraceParent>,
 ) -> Result<(Draft, FieldOrigin), Problem> {
     refuse_internal(&topic, "topic")?;
-    let [ttr, retry, due_at, delay, rest @ ..] = members;
+    let [expires_at, ttr, retry, due_at, delay, rest @ ..] = members;
     let (due, due_origin) = due_of(due_at, delay)?;
     let (record, payload_origin) = record_of(topic, rest, trace)?;
     let tracking = tracking::of(ttr, retry, &record.topic)?.map(Box::new);
-    let draft = Draft { record, name: None, due, tracking };
+    let expiry = expires_at.map(expiry_of).transpose()?;
+    let draft = Draft { record, name: None, due, tracking, expiry, spread: None };
     Ok((draft, FieldOrigin { due: due_origin, payload: payload_origin }))
+}
+
+fn expiry_of(expires_at: &RawValue) -> Result<Expiry, Problem> {
+    let at = times::due_at(expires_at).map_err(|wrong| Problem::invalid("expires_at", wrong))?;
+    Ok(Expiry::new(ExpiryTime::At(at)))
 }
 
 /// Makes a record. Returns the field of its payload, too.

@@ -51,6 +51,8 @@ impl fmt::Display for DifferingMember {
 #[serde(default)]
 struct ComparedTask<'a> {
     due_at: Option<Value>,
+    /// Of a stored task that is due later, by the spread of its topic.
+    requested_due_at: Option<Value>,
     #[serde(borrow, deserialize_with = "given")]
     payload: Option<&'a RawValue>,
     #[serde(borrow)]
@@ -115,7 +117,7 @@ fn given<'de: 'a, 'a, D: Deserializer<'de>>(
 
 impl<'a> ComparedTask<'a> {
     fn due_at(&self) -> Option<Timestamp> {
-        match self.due_at.as_ref()? {
+        match self.requested_due_at.as_ref().or(self.due_at.as_ref())? {
             Value::String(text) => Timestamp::of_rfc3339(text),
             number => number.as_i64().map(Timestamp::from_millis),
         }

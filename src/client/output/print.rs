@@ -51,7 +51,7 @@ pub fn submitted(answer: &NodeAnswer) -> Result<String, Ending> {
     let task: Task = answer.read()?;
     let verb = if answer.status == 201 { "submitted" } else { "known by its name" };
     let advice = match task.state.as_str() {
-        "published" | "finished" | "cancelled" | "dead" => {
+        "published" | "finished" | "cancelled" | "dead" | "expired" => {
             "; nothing is scheduled: --replace schedules a new task under this name"
         }
         _ => "",

@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use crate::domain::schedule::RevisionCondition;
-use crate::domain::{PrincipalId, PrincipalName, Timestamp, TopicName, Tracking};
+use crate::domain::{
+    Expiry, ExpiryTime, PrincipalId, PrincipalName, Timestamp, TopicName, Tracking,
+};
 
 /// Maximum length of the reason of a pause, in bytes.
 pub const REASON_BYTES_MAX: usize = 1024;
@@ -16,6 +18,10 @@ pub struct TopicPolicy {
     pub tracking: Option<Box<Tracking>>,
     /// How far ahead tasks may be due. The setting of the node is a limit, too.
     pub delay_max: Option<Duration>,
+    /// How long after its due time a task that names no expiry is published at the latest.
+    pub expire_after: Option<Duration>,
+    /// Up to how much later than requested tasks are due.
+    pub spread: Option<Duration>,
 }
 
 impl TopicPolicy {
@@ -28,6 +34,11 @@ impl TopicPolicy {
     #[must_use]
     pub fn tracking_for(&self, own: Option<Box<Tracking>>) -> Option<Box<Tracking>> {
         own.or_else(|| self.tracking.clone())
+    }
+
+    /// Returns the expiry of a task that wants `own`.
+    pub fn expiry_for(&self, own: Option<Expiry>) -> Option<Expiry> {
+        own.or_else(|| Some(Expiry::new(ExpiryTime::After(self.expire_after?))))
     }
 
     /// Returns the longest delay of a task, where the node allows `of_node`.
@@ -130,16 +141,29 @@ mod tests {
 
     #[test]
     fn a_task_that_names_its_time_to_run_takes_nothing_from_the_policy() {
-        let policy = TopicPolicy { tracking: Some(tracking(30)), delay_max: None };
+        let policy = TopicPolicy { tracking: Some(tracking(30)), ..TopicPolicy::default() };
         assert_eq!(policy.tracking_for(None), Some(tracking(30)));
         assert_eq!(policy.tracking_for(Some(tracking(5))), Some(tracking(5)));
         assert_eq!(TopicPolicy::default().tracking_for(None), None);
     }
 
     #[test]
+    fn a_task_that_names_its_expiry_takes_none_from_the_policy() {
+        let hour = Duration::from_hours(1);
+        let policy = TopicPolicy { expire_after: Some(hour), ..TopicPolicy::default() };
+        let of_policy = Expiry::new(ExpiryTime::After(hour));
+        let own = Expiry::new(ExpiryTime::At(Timestamp::EPOCH));
+        assert_eq!(
+            (policy.expiry_for(None), policy.expiry_for(Some(own))),
+            (Some(of_policy), Some(own))
+        );
+        assert_eq!(TopicPolicy::default().expiry_for(None), None);
+    }
+
+    #[test]
     fn the_shorter_limit_of_the_delay_counts() {
         let day = Duration::from_secs(86_400);
-        let policy = |delay_max| TopicPolicy { tracking: None, delay_max };
+        let policy = |delay_max| TopicPolicy { delay_max, ..TopicPolicy::default() };
         assert_eq!(policy(None).delay_max_within(day), day);
         assert_eq!(policy(Some(day / 2)).delay_max_within(day), day / 2);
         assert_eq!(policy(Some(day * 2)).delay_max_within(day), day);
@@ -149,7 +173,7 @@ mod tests {
     fn a_topic_without_a_policy_and_a_pause_has_no_revision() {
         let plain = StoredTopic::plain(TopicName::new("orders").unwrap());
         assert_eq!((plain.current(), plain.has_any()), (None, false));
-        let policy = TopicPolicy { tracking: Some(tracking(1)), delay_max: None };
+        let policy = TopicPolicy { tracking: Some(tracking(1)), ..TopicPolicy::default() };
         let with_policy = StoredTopic { revision: 3, policy, ..plain.clone() };
         assert_eq!(with_policy.current(), Some(3));
         let pause = Pause { since: Timestamp::EPOCH, reason: None, by: None };

@@ -158,6 +158,11 @@ impl InFlightBatch {
         course.maybe_sent[index]
     }
 
+    /// Returns true when an earlier attempt, of this batch or before it, may be in the topic.
+    pub fn is_maybe_sent(&self, index: usize) -> bool {
+        self.lock().maybe_sent[index]
+    }
+
     /// Returns true when the acknowledgement of a task must be passed on to its topic's state.
     pub fn is_news(&self, index: usize, now: Monotonic) -> bool {
         let topic = usize::from(self.batch.topic_index(index));
@@ -224,7 +229,10 @@ impl InFlightBatch {
         let given_back =
             before.iter().zip(&course.charges).map(|(before, open)| before.less(*open)).collect();
         // A task that was not published gets a row of its own at the settle.
-        let is_over = |index: usize| matches!(course.outcomes[index], Some(Outcome::Published(_)));
+        let is_over = |index: usize| {
+            let outcome = course.outcomes[index].as_ref();
+            matches!(outcome, Some(Outcome::Published(_) | Outcome::Expired { .. }))
+        };
         let droppable: usize = (0..self.batch.len())
             .filter(|index| is_over(*index))
             .map(|index| self.batch.task(index).bytes())

@@ -60,6 +60,7 @@ impl Board {
                 heartbeat_sent_at: found.last.map(|(_, sent_at)| *sent_at),
                 old_node_count: count_without(found, |row| row.knows_tracked_tasks),
                 nodes_without_pauses: count_without(found, |row| row.knows_paused_topics),
+                nodes_without_expiry: count_without(found, |row| row.knows_expiry),
                 nodes,
                 missing: std::mem::take(&mut bulletin.missing),
             };
@@ -182,6 +183,8 @@ pub struct Bulletin {
     pub old_node_count: usize,
     /// Living nodes of an older version, whose claims would take tasks of paused topics.
     pub nodes_without_pauses: usize,
+    /// Living nodes of an older version, which would publish expired tasks.
+    pub nodes_without_expiry: usize,
     /// All nodes with a heartbeat or a key in etcd, this node first.
     pub nodes: Vec<NodeView>,
     /// The requirements out of `postgres`, `claims`, `batches`, `etcd` and `clock` that the node

@@ -155,7 +155,7 @@ mod tests {
             };
             let tracking = Some(Box::new(tracking));
             let due = Due::After(Duration::ZERO);
-            let draft = Draft { record, name: None, due, tracking };
+            let draft = Draft { record, name: None, due, tracking, expiry: None, spread: None };
             let denied = PermittedDraft::new(&caller(topics), draft).err();
             denied.map(|denied| denied.topic.to_string())
         };
@@ -178,6 +178,8 @@ mod tests {
             reason: None,
             died_at: None,
             moved_to: None,
+            requested_due_at: None,
+            expires_at: None,
             actors: Actors::default(),
             tracked: None,
         })

@@ -98,7 +98,9 @@ impl Publisher {
         index: u32,
         now: Timestamp,
     ) -> Handed {
-        if self.reports.resolve_if_moot(held, index) || self.reports.bury_if_exhausted(held, index)
+        if self.reports.resolve_if_moot(held, index)
+            || self.reports.bury_if_exhausted(held, index)
+            || self.reports.end_if_expired(held, index, now)
         {
             return Handed::Over;
         }

@@ -193,9 +193,11 @@ pub async fn look(
             TaskState::Finished if view.is_in_flight() => {
                 NameFinding::TooLate(Placed::TooLate(Box::new(view)))
             }
-            TaskState::Published | TaskState::Finished | TaskState::Cancelled | TaskState::Dead => {
-                NameFinding::Final
-            }
+            TaskState::Published
+            | TaskState::Finished
+            | TaskState::Cancelled
+            | TaskState::Dead
+            | TaskState::Expired => NameFinding::Final,
             TaskState::Scheduled if !is_last => NameFinding::Moving,
             TaskState::Scheduled
             | TaskState::Claimed

@@ -488,7 +488,7 @@ impl Service {
         answer_by_model!(self, model => Ok(model.topics.change(permit.topic(), change)));
         let parts = self.opened()?.takes_changes()?;
         let is_pause = change.is_paused == Some(true);
-        if is_pause && let Some(refusal) = parts.submitter.old_nodes() {
+        if let Some(refusal) = parts.submitter.old_nodes(&change) {
             return Err(Unavailable::ServerAway { reason: refusal });
         }
         let changed = parts.topics.change(permit, change).await?;

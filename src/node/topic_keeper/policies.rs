@@ -8,7 +8,7 @@ use std::time::Duration;
 use parking_lot::RwLock;
 
 use crate::domain::topic::policy::{PauseTimes, StoredTopic};
-use crate::domain::{Timestamp, TopicName, Tracking};
+use crate::domain::{Expiry, Timestamp, TopicName, Tracking};
 
 /// The node's knowledge of the topics that have, or had, a policy or a pause.
 #[derive(Debug, Default)]
@@ -84,6 +84,19 @@ impl TopicPolicies {
             return own;
         }
         self.of(topic, |one| one.policy.tracking_for(None)).flatten()
+    }
+
+    /// Returns the expiry of a task of `topic` that wants `own`.
+    pub fn expiry_for(&self, topic: &TopicName, own: Option<Expiry>) -> Option<Expiry> {
+        if own.is_some() {
+            return own;
+        }
+        self.of(topic, |one| one.policy.expiry_for(None)).flatten()
+    }
+
+    /// Returns up to how much later than requested tasks of `topic` are due.
+    pub fn spread_of(&self, topic: &TopicName) -> Option<Duration> {
+        self.of(topic, |one| one.policy.spread).flatten()
     }
 
     /// Returns the longest delay of a task of `topic`, where the node allows `of_node`.

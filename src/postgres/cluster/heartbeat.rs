@@ -66,9 +66,11 @@ where h.dead and h.beat_at < clock_timestamp() - $1 * interval '1 second'
 const LEVEL_WITH_TRACKED_TASKS: i16 = 1;
 /// The first level whose claims leave out paused topics.
 const LEVEL_WITH_PAUSED_TOPICS: i16 = 2;
+/// The first level that does not publish expired tasks.
+const LEVEL_WITH_EXPIRY: i16 = 3;
 /// The level of this version. A version with a feature that older nodes would handle wrongly has a
 /// higher level than the version before.
-const LEVEL: i16 = LEVEL_WITH_PAUSED_TOPICS;
+const LEVEL: i16 = LEVEL_WITH_EXPIRY;
 
 /// The contents of the node's heartbeat.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -98,6 +100,7 @@ pub struct HeartbeatRow {
     pub dead: bool,
     pub knows_tracked_tasks: bool,
     pub knows_paused_topics: bool,
+    pub knows_expiry: bool,
     pub started_at: Timestamp,
     pub beat_at: Timestamp,
 }
@@ -270,6 +273,7 @@ fn other(row: &PgRow) -> Result<HeartbeatRow, sqlx::Error> {
         dead: row.try_get("dead")?,
         knows_tracked_tasks: level >= LEVEL_WITH_TRACKED_TASKS,
         knows_paused_topics: level >= LEVEL_WITH_PAUSED_TOPICS,
+        knows_expiry: level >= LEVEL_WITH_EXPIRY,
         started_at: timestamp(row, "started_at")?,
         beat_at: timestamp(row, "beat_at")?,
     })

@@ -46,7 +46,7 @@ const LINES_MAX: i64 = 10;
 const LIST: &str = "-- list dead letters
 select id, topic, name, attempts as attempt, case when octet_length(key) <= 1024 then key end
   as key,
-  null::bytea as payload, null::bytea as headers, reason, (extract(epoch
+  null::bytea as payload, punctual_terms(headers) as headers, reason, (extract(epoch
     from dead_at) * 1000000)::bigint as died_at,
   (select p.name from principal p where p.id = submitted_by) as submitted_by, submitted_at,
   tracking, moved_to
@@ -58,7 +58,7 @@ limit $3";
 const LIST_OF_TOPIC: &str = "-- list dead letters of a topic
 select id, topic, name, attempts as attempt, case when octet_length(key) <= 1024 then key end
   as key,
-  null::bytea as payload, null::bytea as headers, reason, (extract(epoch
+  null::bytea as payload, punctual_terms(headers) as headers, reason, (extract(epoch
     from dead_at) * 1000000)::bigint as died_at,
   (select p.name from principal p where p.id = submitted_by) as submitted_by, submitted_at,
   tracking, moved_to
@@ -134,7 +134,8 @@ const DROP_MANY: &str = concat!(
     "select id, id as next_id from line"
 );
 
-/// Redrives the deleted rows. The new id is the first id with another time, so the task stays on
+/// Redrives the deleted rows. A redriven task has no expiry any more: whoever puts it back wants it
+/// published. The new id is the first id with another time, so the task stays on
 /// its shard. The time is a millisecond behind Postgres's clock, so the id differs from all former
 /// rows of the task.
 macro_rules! redrive {
@@ -156,7 +157,7 @@ with clock as materialized (
   insert into task (shard, id, topic, key, payload, headers, name, first_id, attempt, submitted_by,
     submitted_at, tracking, moved_to)
   select (('x' || substr(replace(id::text, '-', ''), 14, 3))::bit(12)::integer)::smallint, next_id,
-    topic, key, payload, headers, name, id, attempt,
+    topic, key, payload, punctual_without_expiry(headers), name, id, attempt,
     submitted_by, submitted_at, tracking, moved_to
   from put
 ), follow as (
@@ -198,7 +199,7 @@ const REDRIVE: &str = concat!(
         "$3",
         "gone as (delete from dead_letter where id = $1 returning *)"
     ),
-    "(select id, topic, name, attempt, key, payload, headers,
+    "(select id, topic, name, attempt, key, payload, punctual_without_expiry(headers) as headers,
   null::text as reason, null::bigint as died_at, next_id, tracking, moved_to,
   (select p.name from principal p where p.id = put.submitted_by) as submitted_by, submitted_at
 from put)"

@@ -32,7 +32,7 @@ use crate::domain::{
 };
 use crate::postgres::connection::ConnectionPurpose;
 use crate::postgres::connection::pool::Pool;
-use crate::postgres::tasks::look_up::{moved_of, tracked_of};
+use crate::postgres::tasks::look_up::{StoredTerms, moved_of, tracked_of};
 use crate::postgres::tasks::principals::{FIND, actors_of};
 use crate::postgres::{PostgresError, PostgresSettings};
 
@@ -369,8 +369,8 @@ async fn leaves(
     Ok(leaves.filter(|leaf| ids::floor_of(leaf.start) < range.to).collect())
 }
 
-const COLUMNS: &str =
-    "id, first_id, topic, name, attempt, key, submitted_by, submitted_at, tracking, moved_to";
+const COLUMNS: &str = "id, first_id, topic, name, attempt, key, submitted_by, submitted_at, \
+                       tracking, moved_to, punctual_terms(headers) as terms";
 
 /// Builds the statement of one look. `$1` are the shards, `$2` and `$3` the ends of the range, both
 /// exclusive, `$4` rows of each stream, `$5` the topic, `$6` rows of the answer, `$7` the
@@ -435,7 +435,7 @@ pub(super) use state_of_row;
 const REST: &str = concat!(
     "  (select n.*, row_number() over (order by n.id) as place
   from (select id, first_id, topic, name, attempt, key, submitted_by, submitted_at, tracking,
-      moved_to
+      moved_to, punctual_terms(headers) as terms
     from task_far where id > $2 and id < $3 order by id limit $4) n)
 ), bound as materialized (
   select (select id from looked where place = $4 order by id limit 1) as id,
@@ -443,11 +443,11 @@ const REST: &str = concat!(
 )
 select b.id as bound, b.looked, t.id, t.first_id, t.topic, t.name, t.attempt, t.key,
   (select p.name from principal p where p.id = t.submitted_by) as submitted_by, t.submitted_at,
-  t.tracking, t.moved_to, f.attempt as followed, f.note, f.is_verdict
+  t.tracking, t.moved_to, t.terms, f.attempt as followed, f.note, f.is_verdict
 from bound b
 left join lateral (
   select id, first_id, topic, name, attempt, case when octet_length(key) <= 1024 then key end
-    as key, submitted_by, submitted_at, tracking, moved_to
+    as key, submitted_by, submitted_at, tracking, moved_to, terms
   from looked t
   where ($5::text is null or topic = $5) and ($7::smallint is null or submitted_by = $7)
     and (b.id is null or id <= b.id) and ($9::bytea is null or t.key = $9) and ($8::text is null or $8 = ",
@@ -466,8 +466,10 @@ order by t.id"
 fn listed_of(row: &PgRow) -> Result<Option<ListedTask>, sqlx::Error> {
     let Some(id) = row.try_get::<Option<Uuid>, _>("id")? else { return Ok(None) };
     let first: Option<Uuid> = row.try_get("first_id")?;
-    let view = TaskView {
-        id: TaskId::from_uuid(first.unwrap_or(id)),
+    let first = TaskId::from_uuid(first.unwrap_or(id));
+    let terms = row.try_get::<Option<Vec<u8>>, _>("terms")?.unwrap_or_default();
+    let mut view = TaskView {
+        id: first,
         topic: TopicName::stored(row.try_get("topic")?),
         name: row.try_get("name")?,
         state: TaskState::Scheduled,
@@ -478,9 +480,12 @@ fn listed_of(row: &PgRow) -> Result<Option<ListedTask>, sqlx::Error> {
         reason: None,
         died_at: None,
         moved_to: moved_of(row)?,
+        requested_due_at: None,
+        expires_at: None,
         actors: actors_of(row)?,
         tracked: tracked_of(row)?,
     };
+    StoredTerms::split(&terms).0.show_in(&mut view);
     let view = in_its_state(view, row, TaskId::from_uuid(id))?;
     Ok(Some(ListedTask { row: TaskId::from_uuid(id), view }))
 }

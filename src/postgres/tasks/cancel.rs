@@ -260,6 +260,8 @@ fn cancelled_of(row: &PgRow) -> Result<TaskView, sqlx::Error> {
         reason: None,
         died_at: None,
         moved_to: moved_of(row)?,
+        requested_due_at: None,
+        expires_at: None,
         actors: Actors { cancelled_by: principal_of(row, "cancelled_by")?, ..actors_of(row)? },
         tracked: None,
     })

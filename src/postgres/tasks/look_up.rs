@@ -23,9 +23,10 @@ use uuid::Uuid;
 
 use super::principals::{actors_of, dropped_of, principal_of};
 use crate::domain::leaves::{Parent, Partition, Rules};
+use crate::domain::task::{expiry, spread};
 use crate::domain::{
-    Actors, ClusterSettings, Kept, Outcome, Receipt, TaskId, TaskState, TaskView, Timestamp,
-    TopicName, TrackedView, WidthClass, ids,
+    Actors, ClusterSettings, Expiry, Kept, Outcome, Receipt, TaskId, TaskState, TaskView,
+    Timestamp, TopicName, TrackedView, WidthClass, ids,
 };
 use crate::postgres::connection::ConnectionPurpose;
 use crate::postgres::connection::error::Cause;
@@ -126,6 +127,8 @@ struct BatchEntry {
     name: Option<String>,
     attempt: i16,
     moved_to: Option<Timestamp>,
+    /// Of an expired task.
+    expires_at: Option<Timestamp>,
     actors: Actors,
     tracked: Option<Box<TrackedView>>,
 }
@@ -273,7 +276,8 @@ impl LookUp {
                 Cause::Fact("the payload of an unsettled batch is not visible for a moment"),
             ));
         };
-        Ok(TaskView {
+        let terms = carried.as_ref().map(|carried| carried.2).unwrap_or_default();
+        let mut view = TaskView {
             id: first,
             topic: TopicName::stored(&topic),
             state: line.state(),
@@ -285,9 +289,13 @@ impl LookUp {
             reason: None,
             died_at: None,
             moved_to: line.moved_to,
+            requested_due_at: None,
+            expires_at: line.expires_at,
             actors: line.actors,
             tracked: line.tracked,
-        })
+        };
+        terms.show_in(&mut view);
+        Ok(view)
     }
 }
 
@@ -297,6 +305,7 @@ impl BatchEntry {
             (false, _) => TaskState::Claimed,
             (true, Some(Outcome::PUBLISHED)) => TaskState::Published,
             (true, Some(Outcome::ATTEMPTED)) => TaskState::Awaiting,
+            (true, Some(Outcome::EXPIRED)) => TaskState::Expired,
             (true, _) => TaskState::Dead,
         }
     }
@@ -431,7 +440,13 @@ pub(in crate::postgres) fn view_of_row(
     state: TaskState,
 ) -> Result<TaskView, sqlx::Error> {
     let is_kept = !matches!(state, TaskState::Cancelled | TaskState::Finished);
-    Ok(TaskView {
+    let (kept, terms) = if is_kept {
+        let (kept, terms) = kept_of(row)?;
+        (Some(kept), terms)
+    } else {
+        (None, StoredTerms::default())
+    };
+    let mut view = TaskView {
         id: first,
         topic: TopicName::stored(row.try_get("topic")?),
         name: row.try_get("name")?,
@@ -439,13 +454,17 @@ pub(in crate::postgres) fn view_of_row(
         replaced_by: None,
         attempt: row.try_get::<Option<i16>, _>("attempt")?.unwrap_or(1),
         receipt: None,
-        kept: if is_kept { Some(kept_of(row)?) } else { None },
+        kept,
         reason: row.try_get("reason")?,
         died_at: row.try_get::<Option<i64>, _>("died_at")?.map(Timestamp::from_micros),
         moved_to: moved_of(row)?,
+        requested_due_at: None,
+        expires_at: None,
         actors: actors_of(row)?,
         tracked: attempts::tracked_of(row)?,
-    })
+    };
+    terms.show_in(&mut view);
+    Ok(view)
 }
 
 /// Reads the column `moved_to`.
@@ -453,12 +472,34 @@ pub(in crate::postgres) fn moved_of(row: &PgRow) -> Result<Option<Timestamp>, sq
     Ok(row.try_get::<Option<i64>, _>("moved_to")?.map(Timestamp::from_millis))
 }
 
-fn kept_of(row: &PgRow) -> Result<Kept, sqlx::Error> {
-    Ok(Kept {
-        key: row.try_get("key")?,
-        payload: row.try_get("payload")?,
-        headers: row.try_get::<Option<Vec<u8>>, _>("headers")?.unwrap_or_default(),
-    })
+fn kept_of(row: &PgRow) -> Result<(Kept, StoredTerms), sqlx::Error> {
+    let column = row.try_get::<Option<Vec<u8>>, _>("headers")?.unwrap_or_default();
+    let (terms, own) = StoredTerms::split(&column);
+    let headers = own.to_vec();
+    Ok((Kept { key: row.try_get("key")?, payload: row.try_get("payload")?, headers }, terms))
+}
+
+/// The expiry of a task and the due time that was asked for, as its row has them.
+#[derive(Clone, Copy, Default)]
+pub(in crate::postgres) struct StoredTerms {
+    expiry: Option<Expiry>,
+    requested_at: Option<Timestamp>,
+}
+
+impl StoredTerms {
+    /// Splits the column `headers`, or its beginning, into the terms and the submitter's headers.
+    pub(in crate::postgres) fn split(column: &[u8]) -> (Self, &[u8]) {
+        let (expiry, rest) = expiry::split(column);
+        let (requested_at, own) = spread::split(rest);
+        (Self { expiry, requested_at }, own)
+    }
+
+    /// Writes the terms into the view of the task.
+    pub(in crate::postgres) fn show_in(self, view: &mut TaskView) {
+        view.expires_at = view.expires_at.or_else(|| Some(self.expiry?.at(view.due_at())));
+        // A move sets the spread aside.
+        view.requested_due_at = self.requested_at.filter(|_at| view.moved_to.is_none());
+    }
 }
 
 /// Returns the lowest id that a batch with one of these rows can have.
@@ -490,6 +531,7 @@ fn line_of(row: &PgRow) -> Result<BatchEntry, sqlx::Error> {
     let (partition, offset): (Option<i32>, Option<i64>) =
         (row.try_get("partition")?, row.try_get("offset")?);
     let published_at: Option<i64> = row.try_get("published_at")?;
+    let is_expired = outcome == Some(Outcome::EXPIRED);
     let receipt = match (outcome, partition, offset, published_at) {
         (
             Some(Outcome::PUBLISHED | Outcome::ATTEMPTED),
@@ -510,6 +552,7 @@ fn line_of(row: &PgRow) -> Result<BatchEntry, sqlx::Error> {
         name: row.try_get("name")?,
         attempt: row.try_get("attempt")?,
         moved_to: moved_of(row)?,
+        expires_at: published_at.filter(|_at| is_expired).map(Timestamp::from_millis),
         actors: actors_of(row)?,
         tracked: attempts::tracked_of(row)?,
     })
@@ -553,7 +596,7 @@ async fn last_in_place(open: &mut PgConnection, next: TaskId) -> Result<TaskId, 
 async fn carried(
     open: &mut PgConnection,
     line: &BatchEntry,
-) -> Result<Option<(String, Kept)>, sqlx::Error> {
+) -> Result<Option<(String, Kept, StoredTerms)>, sqlx::Error> {
     let carried = sqlx::query(
         "-- look up what a batch carries
         select topics[$2] as topic, keys[$2] as key, payloads[$2] as payload,
@@ -563,7 +606,11 @@ async fn carried(
     .bind(line.position)
     .fetch_optional(open)
     .await?;
-    carried.map(|carried| Ok((carried.try_get("topic")?, kept_of(&carried)?))).transpose()
+    let carried_of = |row: PgRow| {
+        let (kept, terms) = kept_of(&row)?;
+        Ok((row.try_get("topic")?, kept, terms))
+    };
+    carried.map(carried_of).transpose()
 }
 
 /// Builds the view of a deferred task whose next row was not found.
@@ -580,6 +627,8 @@ fn deferred(first: TaskId, line: BatchEntry) -> TaskView {
         reason: None,
         died_at: None,
         moved_to: line.moved_to,
+        requested_due_at: None,
+        expires_at: None,
         actors: line.actors,
         tracked: line.tracked,
     }

@@ -39,7 +39,7 @@ pub struct NameEntry {
     pub row: TaskId,
     /// True when the entry has expired. The name is free if the task is final, too.
     pub is_expired: bool,
-    /// Dead or cancelled, if the task has ended so.
+    /// The state in which the task has ended, unless it is published.
     pub outcome: Option<TaskState>,
 }
 
@@ -50,6 +50,8 @@ const DEAD: i16 = Outcome::DEAD;
 const CANCELLED: i16 = 4;
 /// The number that a finish writes.
 pub(super) const FINISHED: i16 = 5;
+/// The number that a settle writes for an expired task.
+const EXPIRED: i16 = Outcome::EXPIRED_OF_NAME;
 
 /// The task of a name that is taken.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -86,8 +88,8 @@ join task_name n on n.topic = w.topic and n.name = w.name";
 /// Finds the states of named tasks. `$1` are rows, `$2` their shards, `$3` first ids. A task that
 /// is in none of these places is final: a follow-up moves its entry with it, or is visible in
 /// `task_follow` when it moved just now. The entry itself then says whether the task was dead or
-/// cancelled (its dead letter was dropped, or its line is older than the retention of receipts). An
-/// entry that says neither belongs to a published task.
+/// cancelled (its dead letter was dropped, or its line is older than the retention of receipts),
+/// finished or expired. An entry that says nothing belongs to a published task.
 const STATES: &str = "-- states of named tasks
 select 'scheduled' as state, t.id from unnest($1::uuid[]) as w (id) join task_far t on t.id = w.id
 union all
@@ -271,6 +273,7 @@ pub(super) fn entry_of(row: &PgRow) -> Result<NameEntry, sqlx::Error> {
             Some(DEAD) => Some(TaskState::Dead),
             Some(CANCELLED) => Some(TaskState::Cancelled),
             Some(FINISHED) => Some(TaskState::Finished),
+            Some(EXPIRED) => Some(TaskState::Expired),
             _ => None,
         },
     })

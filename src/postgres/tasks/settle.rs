@@ -52,6 +52,7 @@ returning b.batch";
 /// it depends on the updated row, so that neither a zombie's settle nor a repeated one creates a
 /// second follow-up. Follow-ups and dead letters take their submitters, and the times that their
 /// tasks were moved to, from the row of the batch.
+/// A task that was finished in flight stays finished, whatever came of its record.
 /// The empty arrays there make Postgres unpack the stored ones once, not for each element.
 const SETTLE_WITH_FOLLOW_UPS: &str = "-- settle with follow-ups
 with settled as (
@@ -97,12 +98,13 @@ with settled as (
     as e(first_id, row_id)
 ), named as (
   update task_name n
-  set row_id = coalesce(m.next, n.row_id), outcome = case when m.is_dead then 3 end,
+  set row_id = coalesce(m.next, n.row_id),
+    outcome = case when n.outcome = 5 then 5 else m.outcome end,
     expires_at = greatest(n.expires_at, coalesce(punctual_time(m.next),
       clock_timestamp()) + make_interval(secs => $41))
   from settled
-  cross join unnest($36::text[], $37::text[], $38::uuid[], $39::uuid[], $40::boolean[]) as m(topic,
-    name, first_id, next, is_dead)
+  cross join unnest($36::text[], $37::text[], $38::uuid[], $39::uuid[], $40::smallint[]) as m(topic,
+    name, first_id, next, outcome)
   where n.topic = m.topic and n.name = m.name and n.id = m.first_id
 )
 select batch from settled";
@@ -228,7 +230,7 @@ async fn settle_with_follow_ups(
         .bind(moves().map(|m| m.name.as_str()).collect::<Vec<_>>())
         .bind(moves().map(|m| m.first_id).collect::<Vec<_>>())
         .bind(moves().map(|m| m.next).collect::<Vec<_>>())
-        .bind(moves().map(|m| m.is_dead).collect::<Vec<_>>())
+        .bind(moves().map(|m| m.outcome).collect::<Vec<_>>())
         .bind(name_retention.as_secs_f64())
         .fetch_all(connection)
         .await

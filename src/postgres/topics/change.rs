@@ -3,6 +3,8 @@
 //! A change is one transaction that locks the row of the topic. Claims read the row without a lock:
 //! a claim whose statement began before the commit of a pause may still take tasks.
 
+use std::time::Duration;
+
 use az::SaturatingAs as _;
 use sqlx::postgres::PgConnection;
 use sqlx::{AssertSqlSafe, Connection as _};
@@ -28,6 +30,7 @@ update topic_policy
 set revision = revision + 1, tracking = $2, delay_max_ms = $3, is_paused = $4,
   paused_at = case when $4 and not is_paused then clock_timestamp() else paused_at end,
   resumed_at = case when is_paused and not $4 then clock_timestamp() else resumed_at end,
+  expire_after_ms = $7, spread_ms = $8,
   pause_reason = case when $4 and not is_paused then $5 when $4 then pause_reason end,
   paused_by = case when $4 and not is_paused then $6::smallint when $4 then paused_by end
 where topic = $1
@@ -72,7 +75,9 @@ async fn carry_out(
         return Ok(TopicChanged::Unchanged(before));
     }
     let tracking = policy.tracking.as_ref().map(|tracking| tracking.first_row().encode());
-    let delay_max = policy.delay_max.map(|span| span.as_millis().saturating_as::<i64>());
+    let millis = |span: Duration| span.as_millis().saturating_as::<i64>();
+    let [delay_max, expire_after, spread] =
+        [policy.delay_max, policy.expire_after, policy.spread].map(|span| span.map(millis));
     let changed = sqlx::query(AssertSqlSafe(change_text()))
         .bind(topic.as_str())
         .bind(tracking)
@@ -80,6 +85,8 @@ async fn carry_out(
         .bind(is_paused)
         .bind(change.reason.as_deref())
         .bind(change.by.map(PrincipalId::as_smallint))
+        .bind(expire_after)
+        .bind(spread)
         // The row is locked, so it is there.
         .fetch_one(&mut *transaction)
         .await?;

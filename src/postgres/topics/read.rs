@@ -1,5 +1,7 @@
 //! Reads policies and pauses.
 
+use std::time::Duration;
+
 use az::SaturatingAs as _;
 use sqlx::postgres::{PgConnection, PgRow};
 use sqlx::{AssertSqlSafe, Row as _};
@@ -14,7 +16,8 @@ use crate::postgres::tasks::principals::principal_of;
 const TOPICS_MAX: i64 = 100_000;
 
 /// The columns that [`topic_of`] reads.
-pub(super) const COLUMNS: &str = "topic, revision, tracking, delay_max_ms, is_paused,
+pub(super) const COLUMNS: &str =
+    "topic, revision, tracking, delay_max_ms, expire_after_ms, spread_ms, is_paused,
   (extract(epoch from paused_at) * 1000000)::bigint as paused_at,
   (extract(epoch from resumed_at) * 1000000)::bigint as resumed_at, pause_reason,
   (select p.name from principal p where p.id = paused_by) as paused_by";
@@ -72,9 +75,16 @@ pub(super) fn topic_of(row: &PgRow) -> Result<StoredTopic, sqlx::Error> {
     let tracking: Option<Vec<u8>> = row.try_get("tracking")?;
     let tracking = tracking.map(|bytes| TrackedRow::decode(&bytes)).transpose();
     let tracking = tracking.map_err(|error| sqlx::Error::Decode(error.into()))?;
-    let delay_max_ms: Option<i64> = row.try_get("delay_max_ms")?;
-    let delay_max =
-        delay_max_ms.map(|millis| std::time::Duration::from_millis(millis.saturating_as()));
+    let span = |column: &str| -> Result<Option<Duration>, sqlx::Error> {
+        let millis: Option<i64> = row.try_get(column)?;
+        Ok(millis.map(|millis| Duration::from_millis(millis.saturating_as())))
+    };
+    let policy = TopicPolicy {
+        tracking: tracking.map(|row| Box::new(row.tracking)),
+        delay_max: span("delay_max_ms")?,
+        expire_after: span("expire_after_ms")?,
+        spread: span("spread_ms")?,
+    };
     let pause = match row.try_get("is_paused")? {
         false => None,
         true => Some(Pause {
@@ -86,7 +96,7 @@ pub(super) fn topic_of(row: &PgRow) -> Result<StoredTopic, sqlx::Error> {
     Ok(StoredTopic {
         topic: TopicName::stored(row.try_get("topic")?),
         revision: row.try_get::<i64, _>("revision")?.saturating_as::<u64>(),
-        policy: TopicPolicy { tracking: tracking.map(|row| Box::new(row.tracking)), delay_max },
+        policy,
         pause,
         resumed_at: time("resumed_at")?,
     })

@@ -541,6 +541,7 @@ impl World {
                         }
                     }
                     Progress::Dead => Outcome::Dead { reason: "refused".into(), receipt: None },
+                    Progress::Expired => Outcome::Expired { expires_at: now },
                     _ => Outcome::Published(Receipt { partition: 0, offset: 1, published_at: now }),
                 }
             })
@@ -693,6 +694,7 @@ fn code(outcome: Progress) -> i16 {
     match outcome {
         Progress::Published => Outcome::PUBLISHED,
         Progress::Deferred { .. } => Outcome::DEFERRED,
+        Progress::Expired => Outcome::EXPIRED,
         _ => Outcome::DEAD,
     }
 }

@@ -12,6 +12,7 @@ use punctual::domain::{
 };
 use punctual::engine::assignment::assign;
 use punctual::engine::claiming::{ClaimSettings, Claiming, Scope, Taken};
+use punctual::engine::expiry::{Turn, turn_of};
 use punctual::engine::failure::retry_delay;
 use punctual::engine::liveness::fencing::FencingRule;
 use punctual::engine::liveness::{EtcdView, Liveness, Sign};
@@ -33,6 +34,8 @@ pub struct Times {
     pub due: [i64; TASKS],
     /// The tick when the leaf is created. Tasks due in it are far tasks before that.
     pub leaf_at: u8,
+    /// The expiry of all tasks, in milliseconds.
+    pub expires_at: Option<i64>,
 }
 
 /// The ids that one claim takes at one tick.
@@ -146,6 +149,14 @@ impl Decisions {
 
     pub fn is_due(&self, due: u8, tick: u8) -> bool {
         self.dues[usize::from(due)] <= at(self.times.ticks[usize::from(tick)])
+    }
+
+    /// Returns what is to be done at `tick` with a task whose turn has come.
+    pub fn turn_of(&self, tick: u8, is_maybe_sent: bool) -> Turn {
+        let now = at(self.times.ticks[usize::from(tick)]);
+        self.times
+            .expires_at
+            .map_or(Turn::Publish, |expires_at| turn_of(at(expires_at), now, is_maybe_sent))
     }
 
     pub fn movable(&self, tick: u8) -> u16 {

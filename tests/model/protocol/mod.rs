@@ -47,6 +47,9 @@ pub enum Mistake {
     FrozenRetirerKeepsItsLock,
     RescheduleWithoutTheRow,
     RescheduleTakesWhatMayBeSent,
+    ExpiryForgetsEarlierAttempts,
+    ExpiryTakesBackWhatWasHandedOver,
+    ExpiryIsNotAskedAtTheHandOver,
 }
 
 /// The actions. `slot` is a node's place; an identity is one start of a node.
@@ -68,6 +71,7 @@ pub enum Action {
     Claim { slot: u8, kind: u8 },
     ClaimUnanswered { slot: u8, kind: u8 },
     HandOver { slot: u8, batch: u8, task: u8 },
+    Expire { slot: u8, batch: u8, task: u8 },
     HandOverUncommitted { slot: u8, task: u8 },
     Append { slot: u8, batch: u8, task: u8 },
     AppendOfTheDead { task: u8 },
@@ -319,7 +323,7 @@ impl Protocol {
 }
 
 /// All kinds of actions except those of mistakes.
-pub const KINDS: [&str; 52] = [
+pub const KINDS: [&str; 53] = [
     "Tick",
     "Submit",
     "SubmitUnanswered",
@@ -334,6 +338,7 @@ pub const KINDS: [&str; 52] = [
     "Claim",
     "ClaimUnanswered",
     "HandOver",
+    "Expire",
     "Append",
     "AppendOfTheDead",
     "Acknowledge",
@@ -391,6 +396,7 @@ pub fn kind_of(action: Action) -> &'static str {
         Action::Claim { .. } => "Claim",
         Action::ClaimUnanswered { .. } => "ClaimUnanswered",
         Action::HandOver { .. } => "HandOver",
+        Action::Expire { .. } => "Expire",
         Action::HandOverUncommitted { .. } => "HandOverUncommitted",
         Action::Append { .. } => "Append",
         Action::AppendOfTheDead { .. } => "AppendOfTheDead",

@@ -2,6 +2,7 @@
 
 use punctual::domain::Failure;
 use punctual::engine::batch_registry::Effect;
+use punctual::engine::expiry::Turn;
 use punctual::engine::failure::{Circumstances, Remedy, remedy};
 
 use super::decisions::{Other, Standing};
@@ -120,7 +121,12 @@ impl Protocol {
                 continue;
             }
             match progress {
-                Progress::Waiting => actions.push(Action::HandOver { slot, batch: at, task }),
+                Progress::Waiting => {
+                    actions.push(Action::HandOver { slot, batch: at, task });
+                    if self.scope.times.expires_at.is_some() {
+                        actions.push(Action::Expire { slot, batch: at, task });
+                    }
+                }
                 Progress::Queued | Progress::Appended => {
                     actions.push(Action::AcknowledgementLost { slot, batch: at, task });
                     actions.push(Action::ProducerReplaced { slot, batch: at, task });
@@ -128,13 +134,19 @@ impl Protocol {
                         |slot, batch, task| Action::NotSent { slot, batch, task },
                         |slot, batch, task| Action::RefusedForGood { slot, batch, task },
                     ];
+                    if self.is(Mistake::ExpiryTakesBackWhatWasHandedOver) {
+                        actions.push(Action::Expire { slot, batch: at, task });
+                    }
                     if progress == Progress::Queued {
                         actions.extend(others.map(|action| action(slot, at, task)));
                     } else {
                         actions.push(Action::Acknowledge { slot, batch: at, task });
                     }
                 }
-                Progress::Published | Progress::Deferred { .. } | Progress::Dead => {}
+                Progress::Published
+                | Progress::Deferred { .. }
+                | Progress::Dead
+                | Progress::Expired => {}
             }
         }
     }
@@ -145,6 +157,9 @@ impl Protocol {
             Action::ClaimUnanswered { slot, kind } => self.claim_step(state, slot, kind, false),
             Action::HandOver { slot, batch, task } => {
                 self.hand_over(state, slot, usize::from(batch), usize::from(task))
+            }
+            Action::Expire { slot, batch, task } => {
+                self.expire(state, slot, usize::from(batch), usize::from(task))
             }
             Action::HandOverUncommitted { task, .. } => {
                 // The claim is rolled back, but the record is in the topic.
@@ -276,12 +291,50 @@ impl Protocol {
         if !self.may_publish(state, slot) || !self.decisions.is_due(state.db.due[row], state.tick) {
             return None;
         }
+        let is_published = self.turn_of(state, slot, batch, row) == Turn::Publish;
+        if !is_published && !self.is(Mistake::ExpiryIsNotAskedAtTheHandOver) {
+            return None;
+        }
         let node = &mut state.nodes[usize::from(slot)];
         if found.is_settled || found.owner != node.identity {
             state.broken = Some(super::Property::NotClaimed);
         }
+        if !is_published {
+            state.broken = Some(super::Property::TooLate);
+        }
         node.progress[batch][task] = Progress::Queued;
         Some(())
+    }
+
+    /// Ends a task that is too late.
+    fn expire(&self, state: &mut State, slot: u8, batch: usize, task: usize) -> Option<()> {
+        let found = state.db.batches[batch];
+        let row = each(found.rows).find(|row| task_of(*row) == task)?;
+        if !self.may_publish(state, slot) || !self.decisions.is_due(state.db.due[row], state.tick) {
+            return None;
+        }
+        let outcome = match self.turn_of(state, slot, batch, row) {
+            Turn::Publish => return None,
+            Turn::Expire => Progress::Expired,
+            Turn::GiveUp => Progress::Dead,
+        };
+        let progress = &mut state.nodes[usize::from(slot)].progress[batch][task];
+        if *progress == Progress::Queued {
+            // Only with a mistake.
+            state.ghosts[task] += 1;
+        }
+        *progress = outcome;
+        Some(())
+    }
+
+    /// Returns what is to be done with a task whose turn has come. Its row tells whether an earlier
+    /// one may have been sent, as `task_follow` does.
+    fn turn_of(&self, state: &State, slot: u8, batch: usize, row: usize) -> Turn {
+        let was_sent = state.nodes[usize::from(slot)].maybe_sent >> batch & 1 == 1;
+        let follow = state.db.follow[task_of(row)];
+        let was_sent_before = follow.is_some_and(|follow| follow.maybe_sent)
+            && !self.is(Mistake::ExpiryForgetsEarlierAttempts);
+        self.decisions.turn_of(state.tick, was_sent || was_sent_before)
     }
 
     /// Handles a record that is not acknowledged. The engine decides how to go on.

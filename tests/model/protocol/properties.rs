@@ -17,6 +17,8 @@ pub const REPLACED_BY: &str =
     "what was replaced is cancelled, and what is in its place was accepted";
 pub const TRUE_RECEIPT: &str = "what is settled as published is in the topic";
 pub const MOVED_UNSENT: &str = "a moved task is not in the topic before its new row is claimed";
+pub const EXPIRED_UNSENT: &str = "an expired task is never published";
+pub const NOT_AFTER_EXPIRY: &str = "no record is handed over after its expiry";
 pub const ONE_OF_A_NAME: &str = "a name has one live task";
 pub const IN_BOUNDS: &str = "the bounds of the model are wide enough";
 
@@ -25,7 +27,10 @@ pub fn final_lines(db: &Database, task: usize) -> u32 {
     let is_final = |batch: &&super::Batch| {
         batch.is_settled
             && batch.rows & db.rows_of(task) != 0
-            && matches!(batch.outcomes[task], Progress::Published | Progress::Dead)
+            && matches!(
+                batch.outcomes[task],
+                Progress::Published | Progress::Dead | Progress::Expired
+            )
     };
     u32::try_from(db.batches.iter().filter(is_final).count()).unwrap()
         + u32::from(db.cancelled[task])
@@ -48,6 +53,7 @@ impl Protocol {
         let db = &state.db;
         match state.broken {
             Some(Property::NotClaimed) => return Some(FROM_A_CLAIM),
+            Some(Property::TooLate) => return Some(NOT_AFTER_EXPIRY),
             Some(Property::UntrueVerdict) => return Some(TRUE_VERDICT),
             Some(Property::OutOfBounds) => return Some(IN_BOUNDS),
             None => {}
@@ -78,13 +84,18 @@ impl Protocol {
             if state.sent[task] > 1 && state.excused >> task & 1 == 0 {
                 return Some(DUPLICATES);
             }
-            let is_published = |batch: &super::Batch| {
-                batch.is_settled
-                    && batch.rows & db.rows_of(task) != 0
-                    && batch.outcomes[task] == Progress::Published
+            let is_settled_as = |outcome| {
+                db.batches.iter().any(|batch| {
+                    batch.is_settled
+                        && batch.rows & db.rows_of(task) != 0
+                        && batch.outcomes[task] == outcome
+                })
             };
-            if db.batches.iter().any(is_published) && state.sent[task] == 0 {
+            if is_settled_as(Progress::Published) && state.sent[task] == 0 {
                 return Some(TRUE_RECEIPT);
+            }
+            if is_settled_as(Progress::Expired) && state.sent[task] > 0 {
+                return Some(EXPIRED_UNSENT);
             }
         }
         if state.moved_to != 0 && state.sent[0] > 0 && !is_claimed_since(db, state.moved_to) {

@@ -43,14 +43,21 @@ pub const NO_FAULTS: Faults = Faults {
 
 /// Four moments: before the leaf exists, one window before the due time, just after the due time,
 /// and when the task is long overdue.
-const SHORT: Times =
-    Times { ticks: &[-600_000, 0, 1_000, 20_000], due: [100, 100, 100], leaf_at: 1 };
+const SHORT: Times = Times {
+    ticks: &[-600_000, 0, 1_000, 20_000],
+    due: [100, 100, 100],
+    leaf_at: 1,
+    expires_at: None,
+};
 /// As [`SHORT`], until the leaf's time is over.
-const PAST: Times =
-    Times { ticks: &[-600_000, 0, 1_000, 961_000], due: [100, 100, 100], leaf_at: 1 };
+const PAST: Times = Times { ticks: &[-600_000, 0, 1_000, 961_000], ..SHORT };
 /// As [`PAST`], and a moment later.
-const LONG: Times =
-    Times { ticks: &[-600_000, 0, 1_000, 961_000, 981_000], due: [100, 100, 100], leaf_at: 1 };
+const LONG: Times = Times { ticks: &[-600_000, 0, 1_000, 961_000, 981_000], ..SHORT };
+/// As [`SHORT`]. At the last tick, it is too late to publish a task.
+const EXPIRING: Times = Times { expires_at: Some(5_000), ..SHORT };
+/// As [`EXPIRING`], with time for two follow-ups.
+const EXPIRING_LATER: Times =
+    Times { ticks: &[-600_000, 0, 1_000, 3_000, 20_000], expires_at: Some(5_000), ..SHORT };
 
 const PLAIN: Scope = Scope {
     name: "",
@@ -221,6 +228,39 @@ pub fn moves() -> Scope {
     }
 }
 
+/// A task expires while its acknowledgement is lost, and its node dies or is paused.
+pub fn expiry() -> Scope {
+    let faults = Faults { nodes: 1, acknowledgements: 1, ..NO_FAULTS };
+    Scope { name: "expiry", times: EXPIRING, first_tick: 2, submits: 2..=3, faults, ..PLAIN }
+}
+
+/// A task expires after it was deferred, for different reasons, moved or cancelled.
+pub fn deferral_and_expiry() -> Scope {
+    let faults = Faults { acknowledgements: 1, refusals: 1, ..NO_FAULTS };
+    Scope {
+        name: "deferral and expiry",
+        times: EXPIRING_LATER,
+        submits: 1..=2,
+        cancels: Some(0),
+        move_count: 1,
+        faults,
+        ..PLAIN
+    }
+}
+
+/// A task expires, a node dies or is paused, and Postgres crashes and undoes the settle.
+pub fn expiry_and_crashes() -> Scope {
+    let faults = Faults { nodes: 1, postgres: 1, ..NO_FAULTS };
+    Scope {
+        name: "expiry and crashes",
+        times: EXPIRING,
+        first_tick: 2,
+        submits: 2..=2,
+        faults,
+        ..PLAIN
+    }
+}
+
 pub fn all() -> Vec<Scope> {
     vec![
         life_and_death(),
@@ -237,5 +277,8 @@ pub fn all() -> Vec<Scope> {
         membership(),
         names(),
         moves(),
+        expiry(),
+        deferral_and_expiry(),
+        expiry_and_crashes(),
     ]
 }

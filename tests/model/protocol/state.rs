@@ -54,11 +54,12 @@ pub enum Progress {
         due: u8,
     },
     Dead,
+    Expired,
 }
 
 impl Progress {
     pub fn is_outcome(self) -> bool {
-        matches!(self, Self::Published | Self::Deferred { .. } | Self::Dead)
+        matches!(self, Self::Published | Self::Deferred { .. } | Self::Dead | Self::Expired)
     }
 }
 
@@ -305,6 +306,8 @@ pub struct State {
 pub enum Property {
     /// A node handed over a record in none of its unsettled batches.
     NotClaimed,
+    /// A node handed over a record after its expiry.
+    TooLate,
     /// A cancel returned "too late" for a task that was pending all the time.
     UntrueVerdict,
     /// The limits of the model are too narrow for the scope.

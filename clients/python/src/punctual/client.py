@@ -67,8 +67,8 @@ class Client:
 
         The task is due at ``due_at`` (a datetime with a zone) or after ``delay`` (a timedelta). The
         record is ``payload`` (JSON), ``payload_text``, ``payload_base64`` or ``tombstone``, with
-        ``key`` and ``headers``. A task without a ``name`` gets a random one, so that its own
-        repetitions make no second task.
+        ``key`` and ``headers``. From ``expires_at`` (a datetime) on it is not published. A task
+        without a ``name`` gets a random one, so that its own repetitions make no second task.
         """
         return self._must("POST", "/v1/tasks", _named(topic, payload, name, task))
 

@@ -5,8 +5,8 @@ use serde::Serialize;
 use crate::api::json::answers::{Shows, TaskJson};
 use crate::api::problems::problem::Problem;
 use crate::api::problems::problem_type::ProblemType;
-use crate::domain::TaskView;
 use crate::domain::task::feedback::Verdict;
+use crate::domain::{TaskState, TaskView};
 
 /// The answer to a call that took effect, now or before.
 #[derive(Debug)]
@@ -78,6 +78,10 @@ pub fn of_verdict(verdict: Verdict, task: Box<TaskView>, shows: Shows) -> Result
         Verdict::AlreadyFinished => {
             let detail = "its consumer has done the work, so no attempt is left to fail or extend";
             ((P::AlreadyFinished, "already_finished"), detail.to_owned())
+        }
+        Verdict::Dead if task.state == TaskState::Expired => {
+            let detail = "the task has expired: no record of it was or will be published";
+            ((P::Dead, "dead"), detail.to_owned())
         }
         Verdict::Dead => {
             let detail = "the task is a dead letter, or about to be one; a redrive makes further \
@@ -160,6 +164,8 @@ mod tests {
             reason: None,
             died_at: None,
             moved_to: None,
+            requested_due_at: None,
+            expires_at: None,
             actors: Actors::default(),
             tracked: Some(Box::new(TrackedView {
                 tracking,

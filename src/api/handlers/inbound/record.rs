@@ -5,6 +5,7 @@
 //! punctual-due-at or punctual-delay    when; a delay counts from the timestamp of the record
 //! punctual-op, punctual-name           submit (when absent), replace or cancel; by name
 //! punctual-ttr, punctual-retry         as the members of a task
+//! punctual-expires-at                  from when on the task is not published
 //!
 //! punctual-op                          or finish, fail, extend: the answer of a consumer
 //! punctual-id, or -topic and -name     its task
@@ -28,7 +29,7 @@ use crate::api::request::fields::refuse_internal;
 use crate::api::request::tracking;
 use crate::domain::task::headers::RESERVED_PREFIX;
 use crate::domain::task::intake_record::IntakeRecord;
-use crate::domain::{Headers, Record, TaskName, Timestamp, TopicName};
+use crate::domain::{Expiry, ExpiryTime, Headers, Record, TaskName, Timestamp, TopicName};
 use crate::node::messages::answers::ConsumerCall;
 use crate::node::messages::{Draft, Due};
 
@@ -39,6 +40,7 @@ const NAME: &str = "punctual-name";
 const OPERATION: &str = "punctual-op";
 const TTR: &str = "punctual-ttr";
 const RETRY: &str = "punctual-retry";
+const EXPIRES_AT: &str = "punctual-expires-at";
 const ID: &str = "punctual-id";
 /// The headers of the members of an answer, in the order of [`FIELDS`].
 const ANSWERS: [&str; FIELDS.len()] = [
@@ -71,6 +73,7 @@ struct Given<'a> {
     operation: Option<&'a str>,
     ttr: Option<&'a str>,
     retry: Option<&'a str>,
+    expires_at: Option<&'a str>,
     id: Option<&'a str>,
     answer: [Option<&'a str>; ANSWERS.len()],
     target_topic: Option<&'a str>,
@@ -110,6 +113,7 @@ impl<'a> Given<'a> {
             OPERATION => set(&mut self.operation, OPERATION, value),
             TTR => set(&mut self.ttr, TTR, value),
             RETRY => set(&mut self.retry, RETRY, value),
+            EXPIRES_AT => set(&mut self.expires_at, EXPIRES_AT, value),
             ID => set(&mut self.id, ID, value),
             TARGET_TOPIC => set(&mut self.target_topic, TARGET_TOPIC, value),
             EPOCH => set(&mut self.epoch, EPOCH, value),
@@ -133,7 +137,7 @@ impl<'a> Given<'a> {
 fn unknown_header(name: &str) -> Problem {
     let detail = format!(
         "a submit, a replacement or a cancel knows {TOPIC}, {DUE_AT}, {DELAY}, {NAME}, \
-         {OPERATION}, {TTR} and {RETRY}; an answer of a consumer knows {OPERATION}, {ID}, {TOPIC}, \
+         {OPERATION}, {TTR}, {RETRY} and {EXPIRES_AT}; an answer of a consumer knows {OPERATION}, {ID}, {TOPIC}, \
          {NAME}, {}",
         ANSWERS.join(", ")
     );
@@ -206,8 +210,13 @@ fn answer_of(
     given: &Given<'_>,
     (kind, now): (CallKind, Option<Timestamp>),
 ) -> Result<Asked, Problem> {
-    let of_tasks =
-        [(DUE_AT, given.due_at), (DELAY, given.delay), (TTR, given.ttr), (RETRY, given.retry)];
+    let of_tasks = [
+        (DUE_AT, given.due_at),
+        (DELAY, given.delay),
+        (TTR, given.ttr),
+        (RETRY, given.retry),
+        (EXPIRES_AT, given.expires_at),
+    ];
     if let Some((name, _value)) = of_tasks.into_iter().find(|(_name, value)| value.is_some()) {
         return Err(unknown_header(name));
     }
@@ -286,14 +295,21 @@ fn draft_of(
     let retry = given.retry.map(|retry| RawValue::from_string(retry.to_owned()));
     let retry = retry.transpose().map_err(|error| Problem::invalid(RETRY, error.to_string()))?;
     let tracking = tracking::of(ttr.as_deref(), retry.as_deref(), &topic)?.map(Box::new);
+    let expiry = given.expires_at.map(expiry_of).transpose()?;
     let record = Record {
         topic,
         key: record.key.clone(),
         payload: record.payload.clone(),
         headers: headers_of(given)?,
     };
-    let draft = Draft { record, name, due: Due::At(due_at), tracking };
+    let draft = Draft { record, name, due: Due::At(due_at), tracking, expiry, spread: None };
     Ok((draft, FieldOrigin { due: origin, payload: "value" }))
+}
+
+fn expiry_of(expires_at: &str) -> Result<Expiry, Problem> {
+    let at = times::due_at_of_parameter(expires_at);
+    let at = at.map_err(|wrong| Problem::invalid(EXPIRES_AT, wrong))?;
+    Ok(Expiry::new(ExpiryTime::At(at)))
 }
 
 fn due_of(record: &IntakeRecord, given: &Given<'_>) -> Result<(Timestamp, &'static str), Problem> {
@@ -379,7 +395,14 @@ fn asked_of_scheduler(record: &IntakeRecord, given: Given<'_>) -> Result<Asked, 
         payload: Some(payload.clone()),
         headers: headers_of(&given)?,
     };
-    let draft = Draft { record: task, name: Some(name), due: Due::At(due_at), tracking: None };
+    let draft = Draft {
+        record: task,
+        name: Some(name),
+        due: Due::At(due_at),
+        tracking: None,
+        expiry: None,
+        spread: None,
+    };
     Ok(Asked::Replace(draft, FieldOrigin { due: EPOCH, payload: "value" }))
 }
 
@@ -418,6 +441,7 @@ mod tests {
             ("punctual-name", "order-17"),
             ("punctual-ttr", "030000"),
             ("punctual-retry", "{\"attempts_max\": 3}"),
+            ("punctual-expires-at", "1896082200000"),
             ("punctual-rejected-reason", "of an earlier time"),
             ("trace", "2"),
         ]);
@@ -431,6 +455,7 @@ mod tests {
         assert_eq!(own, [("trace", Some(b"1".as_slice())), ("trace", Some(b"2"))]);
         let tracking = draft.tracking.as_ref().unwrap();
         assert_eq!(tracking.ttr.as_duration(), Duration::from_secs(30));
+        assert_eq!(draft.expiry, Some(Expiry::new(ExpiryTime::At(NOW))));
         for due_at in ["1896082200000", "2030-01-31T09:30:00Z"] {
             let request = asked(&[("punctual-topic", "orders"), ("punctual-due-at", due_at)]);
             let Ok(InboundRequest::Submit(draft)) = request else { panic!("{request:?}") };

@@ -53,6 +53,7 @@ pub const REPLACE: Operation = Operation {
         P::RecordTooLarge,
         P::KeyRequired,
         P::TooFarAhead,
+        P::ExpiresTooEarly,
         P::RefusedValue,
         P::Unavailable,
         P::OutcomeUnknown,

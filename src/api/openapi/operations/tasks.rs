@@ -82,6 +82,7 @@ pub const SUBMIT: Operation = Operation {
         P::RecordTooLarge,
         P::KeyRequired,
         P::TooFarAhead,
+        P::ExpiresTooEarly,
         P::RefusedValue,
         P::Unavailable,
         P::OutcomeUnknown,

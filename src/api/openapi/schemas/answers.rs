@@ -51,6 +51,12 @@ fn task() -> Value {
         "key_base64": described("Base64", "The record's key, if it is not UTF-8."),
         "due_at": described("Moment", "The requested due time, or the time of the submit if that \
                                        was later."),
+        "requested_due_at": described("Moment", "The due time that was asked for, if the `spread` \
+                                                 of the topic has made the task due later. Missing \
+                                                 in the answer to the submit."),
+        "expires_at": described("Moment", "The time from which the task is not published any \
+                                           more. Missing for a task that does not expire, and when \
+                                           its record is no longer kept."),
         "state": reference("TaskState"),
         "replaced_by": described("TaskId", "The newest task in its place, if a PUT by name has \
                                             replaced it. At most 10,000 replacements are followed; \
@@ -123,7 +129,7 @@ fn task_state() -> Value {
         "type": "string",
         "enum": [
             "scheduled", "claimed", "awaiting", "retrying", "published", "finished", "cancelled",
-            "dead"
+            "dead", "expired"
         ],
         "description": "`scheduled`: pending. It can be cancelled, unless an earlier attempt \
                         (`attempt` is over 1) may be in its topic. `claimed`: about to be \
@@ -132,7 +138,8 @@ fn task_state() -> Value {
                         tracked task is with its consumer. `retrying`: its attempt has failed, and \
                         the next one has a due time. `finished`: its consumer has done the work. \
                         `cancelled`: never was and never will be published. `dead`: given up, a \
-                        dead letter.",
+                        dead letter. `expired`: could not be published before `expires_at`, and \
+                        never will be.",
     })
 }
 

@@ -157,6 +157,11 @@ pub(super) fn record_property(name: &str) -> Value {
         ),
         "due_at" => reference("DueAt"),
         "delay" => reference("Delay"),
+        "expires_at" => described(
+            "DueAt",
+            "The time from which the task is not published any more, after its due time. A task \
+             that could not be published before ends as `expired`. A move does not change it.",
+        ),
         "payload" => {
             json!({ "description": "Any JSON, including `null`. The record's value is this text, \
                                     byte for byte." })

@@ -33,6 +33,12 @@ fn request() -> Value {
             "retry": record_property("retry"),
             "delay_max": described("Delay", "How far ahead tasks may be due. The node has a limit, \
                                              too."),
+            "expire_after": described("Delay", "How long after its due time a task is published at \
+                                                the latest, unless it names `expires_at`. From 1 \
+                                                s to 100 years."),
+            "spread": described("Delay", "Up to how much later than requested tasks are due, at \
+                                          most 1 day. The name of a task decides its part, else \
+                                          its key."),
         },
         "additionalProperties": false,
         "dependentRequired": { "retry": ["ttr"] },
@@ -63,6 +69,8 @@ fn policy() -> Value {
             "ttr": { "type": "string", "description": "In units, such as `30s`." },
             "retry": record_property("retry"),
             "delay_max": { "type": "string", "description": "In units, such as `90d`." },
+            "expire_after": { "type": "string", "description": "In units, such as `1h`." },
+            "spread": { "type": "string", "description": "In units, such as `30s`." },
         }),
     )
 }

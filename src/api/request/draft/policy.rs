@@ -1,23 +1,56 @@
 //! The policy of a topic, read from JSON, and the reason of a pause.
 
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use serde_json::value::RawValue;
+
 use crate::api::problems::problem::Problem;
 use crate::api::request::fields::{boolean, duration, members, string};
 use crate::api::request::tracking;
 use crate::domain::TopicName;
+use crate::domain::task::expiry::{EXPIRE_AFTER_MAX, EXPIRE_AFTER_MIN};
+use crate::domain::task::spread::SPREAD_MAX;
+use crate::domain::time::duration::spelled;
 use crate::domain::topic::policy::{REASON_BYTES_MAX, TopicPolicy};
 
 /// The members of a policy.
-pub const FIELDS: [&str; 4] = ["paused", "ttr", "retry", "delay_max"];
+pub const FIELDS: [&str; 6] = ["paused", "ttr", "retry", "delay_max", "expire_after", "spread"];
 
 /// Reads a policy for `topic`, and whether the topic is to be paused. Without `paused`, the topic
 /// stays as it is.
 pub fn read(text: &str, topic: &TopicName) -> Result<(TopicPolicy, Option<bool>), Problem> {
-    let [paused, ttr, retry, delay_max] = members(text, &FIELDS)?;
+    let [paused, ttr, retry, delay_max, expire_after, spread] = members(text, &FIELDS)?;
     let policy = TopicPolicy {
         tracking: tracking::of(ttr, retry, topic)?.map(Box::new),
         delay_max: delay_max.map(|value| duration(value, "delay_max")).transpose()?,
+        expire_after: expire_after.map(expire_after_of).transpose()?,
+        // No spread is that of zero.
+        spread: spread.map(spread_of).transpose()?.filter(|spread| !spread.is_zero()),
     };
     Ok((policy, paused.map(|value| boolean(value, "paused")).transpose()?))
+}
+
+fn expire_after_of(value: &RawValue) -> Result<Duration, Problem> {
+    span_within(value, "expire_after", EXPIRE_AFTER_MIN..=EXPIRE_AFTER_MAX)
+}
+
+fn spread_of(value: &RawValue) -> Result<Duration, Problem> {
+    span_within(value, "spread", Duration::ZERO..=SPREAD_MAX)
+}
+
+fn span_within(
+    value: &RawValue,
+    field: &'static str,
+    range: RangeInclusive<Duration>,
+) -> Result<Duration, Problem> {
+    let span = duration(value, field)?;
+    if range.contains(&span) {
+        return Ok(span);
+    }
+    let [span, min, max] = [span, *range.start(), *range.end()].map(spelled);
+    let detail = format!("this is {span}; expected a span from {min} to {max}");
+    Err(Problem::invalid(field, detail))
 }
 
 /// Reads the reason of a pause or of its end.
@@ -34,8 +67,6 @@ pub fn read_reason(text: &str) -> Result<Option<String>, Problem> {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
     use crate::api::problems::problem_type::ProblemType;
 
@@ -45,11 +76,17 @@ mod tests {
 
     #[test]
     fn each_member_of_a_policy_is_read() {
-        let (policy, paused) =
-            read_policy(r#"{"paused":true,"ttr":"30s","retry":{},"delay_max":"90d"}"#).unwrap();
+        let text = concat!(
+            r#"{"paused":true,"ttr":"30s","retry":{},"delay_max":"90d","#,
+            r#""expire_after":"1h","spread":"30s"}"#
+        );
+        let (policy, paused) = read_policy(text).unwrap();
         assert_eq!(paused, Some(true));
         assert_eq!(policy.tracking.unwrap().ttr.as_duration(), Duration::from_secs(30));
         assert_eq!(policy.delay_max, Some(Duration::from_secs(90 * 86_400)));
+        assert_eq!(policy.expire_after, Some(Duration::from_hours(1)));
+        assert_eq!(policy.spread, Some(Duration::from_secs(30)));
+        assert_eq!(read_policy(r#"{"spread":"0s"}"#).unwrap(), (TopicPolicy::default(), None));
         assert_eq!(read_policy("{}").unwrap(), (TopicPolicy::default(), None));
     }
 
@@ -61,6 +98,9 @@ mod tests {
             (r#"{"retry":{}}"#, P::MissingField, "ttr"),
             (r#"{"ttr":"1ms"}"#, P::InvalidValue, "ttr"),
             (r#"{"delay_max":"1 month"}"#, P::InvalidValue, "delay_max"),
+            (r#"{"expire_after":"999ms"}"#, P::InvalidValue, "expire_after"),
+            (r#"{"expire_after":"36526d"}"#, P::InvalidValue, "expire_after"),
+            (r#"{"spread":86400001}"#, P::InvalidValue, "spread"),
             (
                 r#"{"ttr":"1s","retry":{"dead_topic":"orders"}}"#,
                 P::InvalidValue,

@@ -90,6 +90,24 @@ pub const TASKS: &[WrongBody] = &[
     (r#"{"topic":"t","delay":true,"payload":1}"#, 400, "invalid-value", "delay"),
     (r#"{"topic":"t","delay":99999999999999999999,"payload":1}"#, 400, "invalid-value", "delay"),
     (r#"{"topic":"t","delay":"2000d","payload":1}"#, 422, "too-far-ahead", "delay"),
+    (
+        r#"{"topic":"t","delay":1,"payload":1,"expires_at":"2000-01-01T00:00:00Z"}"#,
+        422,
+        "expires-too-early",
+        "expires_at",
+    ),
+    (
+        r#"{"topic":"t","delay":1,"payload":1,"expires_at":"1h"}"#,
+        400,
+        "invalid-value",
+        "expires_at",
+    ),
+    (
+        r#"{"topic":"t","delay":1,"payload":1,"expires_at":null}"#,
+        400,
+        "invalid-value",
+        "expires_at",
+    ),
     // Payloads.
     (r#"{"topic":"t","delay":1}"#, 400, "missing-field", "payload"),
     (r#"{"topic":"t","delay":1,"tombstone":false}"#, 400, "missing-field", "payload"),

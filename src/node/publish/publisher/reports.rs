@@ -12,6 +12,7 @@ use crate::domain::task::tracking::reason_without_words;
 use crate::domain::{
     Failure, Outcome, Receipt, TaskId, Throttle, Timestamp, TopicName, TrackedRow,
 };
+use crate::engine::expiry::{Turn, turn_of};
 use crate::engine::failure::{Circumstances, Remedy, remedy, retry_delay};
 use crate::engine::topics::Action;
 use crate::failpoint::{Failpoint, reach};
@@ -50,6 +51,7 @@ pub struct Reports {
     /// Actions that follow from the states of the topics.
     pub topic_actions: Inbox<Action>,
     dead_said: Mutex<Throttle>,
+    expired_said: Mutex<Throttle>,
     deferred_said: Mutex<Throttle>,
 }
 
@@ -75,6 +77,7 @@ impl Reports {
             completed: Inbox::default(),
             topic_actions: Inbox::default(),
             dead_said: Mutex::new(Throttle::new(SAY_EVERY)),
+            expired_said: Mutex::new(Throttle::new(SAY_EVERY)),
             deferred_said: Mutex::new(Throttle::new(SAY_EVERY)),
         }
     }
@@ -163,6 +166,47 @@ impl Reports {
         }
         let reason = TrackedRow::decode(bytes).map(|row| row.dead_reason());
         self.bury(held, place, reason.as_deref().unwrap_or("not finished"), None);
+        true
+    }
+
+    /// Ends a task that is too late, `now` by the lower bound of the cluster's clock. Returns false
+    /// for a task that must be handed over. See [`crate::engine::expiry`].
+    pub(super) fn end_if_expired(
+        &self,
+        held: &Arc<InFlightBatch>,
+        index: u32,
+        now: Timestamp,
+    ) -> bool {
+        let place = correlation_id::place(index);
+        let task = held.batch.task(place);
+        let Some(expiry) = task.expiry() else { return false };
+        let expires_at = expiry.at(task.promised_at());
+        let latest = self.clock.at_most().unwrap_or(now);
+        let is_maybe_sent = expiry.is_maybe_sent || held.is_maybe_sent(place);
+        match turn_of(expires_at, latest, is_maybe_sent) {
+            Turn::Publish => return false,
+            Turn::GiveUp => {
+                let reason = format!(
+                    "the task expired at {expires_at}; it was not published again, and a record of \
+                     it is or may be in the topic already"
+                );
+                self.bury(held, place, &reason, None);
+            }
+            Turn::Expire => {
+                self.metrics.expired.inc();
+                let (id, topic) = (task.first_id, held.topic_of(place));
+                if self.expired_said.lock().lets_through(clock::monotonic()) {
+                    tracing::warn!(
+                        task = %id, %topic, %expires_at,
+                        "a task has expired before it could be published (logged once a minute at \
+                         most; the metric counts all)"
+                    );
+                } else {
+                    tracing::debug!(task = %id, %topic, %expires_at, "expired");
+                }
+                self.note(held, place, Outcome::Expired { expires_at });
+            }
+        }
         true
     }
 

@@ -83,7 +83,7 @@ fn verdict_of_look(call: Call, view: &TaskView) -> Option<Verdict> {
         (TaskState::Scheduled, _) => Some(Verdict::NotPublishedYet),
         (TaskState::Finished, Call::Finish { .. }) => Some(Verdict::Finished),
         (TaskState::Finished, _) => Some(Verdict::AlreadyFinished),
-        (TaskState::Dead, _) => Some(Verdict::Dead),
+        (TaskState::Dead | TaskState::Expired, _) => Some(Verdict::Dead),
         (TaskState::Cancelled, _) => Some(Verdict::Cancelled),
         (
             TaskState::Claimed | TaskState::Awaiting | TaskState::Retrying | TaskState::Published,

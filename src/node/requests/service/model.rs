@@ -26,6 +26,7 @@ use std::time::Duration;
 use parking_lot::{Mutex, MutexGuard};
 
 use crate::access::permit::ListPermit;
+use crate::domain::task::expiry;
 use crate::domain::task::feedback::{self, Call, Effect, FIRST_IN_FLIGHT, Follow, Place};
 use crate::domain::{
     Actors, AttemptEvent, AttemptLine, Choice, Cursor, Finished, Kept, List, NewTask, NodeId, Page,
@@ -39,6 +40,7 @@ use crate::node::messages::{
     NotReady, PendingCounts, Placed, Refusal, Requirement, Shift, SubmitAnswer, Unavailable,
     UnavailableTopic, Verdict,
 };
+use crate::node::requests::service::submitter::with_terms;
 use crate::postgres::lists::dead_letters::DeadLetterChange;
 
 pub use self::schedules::NOW_MILLIS;
@@ -117,9 +119,11 @@ impl Model {
         let random = self.random.fetch_add(1, Ordering::Relaxed);
         let shards =
             ShardCount::new(64).map_err(|error| Refusal::BadValue { reason: error.to_string() })?;
+        let terms = (draft.expiry, draft.spread);
+        let (record, due_at) = with_terms(draft.record, draft.name.as_ref(), terms, due_at)?;
         let task = NewTask {
             tracking: draft.tracking,
-            ..NewTask::new(draft.record, draft.name, due_at, shards, (random, random))
+            ..NewTask::new(record, draft.name, due_at, shards, (random, random))
         };
         let (id, view) = (task.id, view_of(task));
         let state = view.state;
@@ -594,10 +598,12 @@ fn view_of(task: NewTask) -> TaskView {
             attempts: Vec::new(),
         })
     });
+    let (expiry, own) = expiry::split(task.record.headers.as_bytes());
+    let (headers, expires_at) = (own.to_vec(), expiry.map(|expiry| expiry.at(task.id.due_at())));
     let kept = Kept {
         key: task.record.key.map(Vec::from),
         payload: task.record.payload.map(Vec::from),
-        headers: task.record.headers.as_bytes().to_vec(),
+        headers,
     };
     TaskView {
         id: task.id,
@@ -611,6 +617,8 @@ fn view_of(task: NewTask) -> TaskView {
         reason: (state == TaskState::Dead).then(|| "tried".to_owned()),
         died_at: (state == TaskState::Dead).then_some(Timestamp::from_millis(NOW_MILLIS)),
         moved_to: None,
+        requested_due_at: None,
+        expires_at,
         actors: Actors::default(),
         tracked,
     }

@@ -183,5 +183,12 @@ fn draft_of(schedule: &Schedule, at: Timestamp, due: Due) -> Draft {
     let own = triggered_headers(&schedule.name, at);
     let headers = schedule.record.headers.clone().followed_by(&own);
     let record = Record { headers, ..schedule.record.clone() };
-    Draft { record, name: None, due, tracking: schedule.tracking.clone() }
+    Draft {
+        record,
+        name: None,
+        due,
+        tracking: schedule.tracking.clone(),
+        expiry: None,
+        spread: None,
+    }
 }

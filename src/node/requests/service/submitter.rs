@@ -7,7 +7,12 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::access::Principal;
-use crate::domain::{NewTask, PrincipalId, PrincipalName, TaskName, Timestamp, TopicName};
+use crate::domain::task::expiry::BYTES_MAX as EXPIRY_BYTES_MAX;
+use crate::domain::task::spread;
+use crate::domain::topic::policy::TopicChange;
+use crate::domain::{
+    Expiry, ExpiryTime, NewTask, PrincipalId, PrincipalName, Record, TaskName, Timestamp, TopicName,
+};
 use crate::kafka::{LookUpError, TopicCache, TopicFacts};
 use crate::node::membership::Bulletin;
 use crate::node::messages::permitted::PermittedDraft;
@@ -62,6 +67,7 @@ impl Submitter {
         let facts = self.facts(by, &draft.record.topic).await;
         let (_facts, fits) = self.check_against_topic(&draft, facts).await;
         fits?;
+        self.may_expire(&draft)?;
         self.may_be_tracked(by, &draft).await?;
         self.check(self.number_of(by).await?, draft, arrived_at)
     }
@@ -69,8 +75,11 @@ impl Submitter {
     /// Gives a draft what it has from the policy of its topic.
     pub fn with_policy(&self, draft: Draft) -> Draft {
         let policies = &self.shared.policies;
-        let tracking = policies.tracking_for(&draft.record.topic, draft.tracking);
-        Draft { record: draft.record, name: draft.name, due: draft.due, tracking }
+        let Draft { record, name, due, tracking, expiry, .. } = draft;
+        let tracking = policies.tracking_for(&record.topic, tracking);
+        let expiry = policies.expiry_for(&record.topic, expiry);
+        let spread = policies.spread_of(&record.topic);
+        Draft { record, name, due, tracking, expiry, spread }
     }
 
     /// Returns the new due time of a task, for a request that arrived at `arrived_at`. The limit of
@@ -155,7 +164,10 @@ impl Submitter {
             let (facts, fits) = self.check_against_topic(&draft, facts).await;
             known = Some((topic, facts));
             let fits = match fits {
-                Ok(()) => self.may_be_tracked(&permit.principal().name, &draft).await,
+                Ok(()) => match self.may_expire(&draft) {
+                    Ok(()) => self.may_be_tracked(&permit.principal().name, &draft).await,
+                    refused => refused,
+                },
                 refused => refused,
             };
             match fits.and(by).and_then(|by| self.check(by, draft, arrived_at)) {
@@ -221,20 +233,43 @@ impl Submitter {
         let due_at = due_at_of(draft.due, arrived_at, delay_max)?;
         let random = (rand::random(), rand::random());
         let shards = self.shared.cluster.shards;
-        let task = NewTask::new(draft.record, draft.name, due_at, shards, random);
+        let (record, due_at) =
+            with_terms(draft.record, draft.name.as_ref(), (draft.expiry, draft.spread), due_at)?;
+        let task = NewTask::new(record, draft.name, due_at, shards, random);
         Ok(NewTask { submitted_by: by, tracking: draft.tracking, ..task })
     }
 
-    /// Returns why a topic cannot be paused, if nodes of an older version would not heed it.
-    pub fn old_nodes(&self) -> Option<String> {
-        let node_count = self.bulletin.borrow().nodes_without_pauses;
+    /// Returns why a topic cannot be changed so, if nodes of an older version would not heed it.
+    pub fn old_nodes(&self, change: &TopicChange) -> Option<String> {
+        let bulletin = self.bulletin.borrow();
+        // Older nodes publish the stored terms of such tasks as a header.
+        let has_terms = change
+            .policy
+            .as_ref()
+            .is_some_and(|policy| policy.expire_after.is_some() || policy.spread.is_some());
+        let (node_count, unknown) = match change.is_paused {
+            Some(true) if bulletin.nodes_without_pauses > 0 => {
+                (bulletin.nodes_without_pauses, "paused topics")
+            }
+            _ if has_terms => (bulletin.nodes_without_expiry, "`expire_after` and `spread`"),
+            _ => return None,
+        };
         (node_count > 0).then(|| {
             format!(
-                "{node_count} of the nodes are of an older version, which does not know paused \
-                 topics; pause the topic once all nodes are upgraded (GET /v1/cluster shows their \
+                "{node_count} of the nodes are of an older version, which does not know {unknown}; \
+                 change the topic once all nodes are upgraded (GET /v1/cluster shows their \
                  versions)"
             )
         })
+    }
+
+    /// Checks a draft with an expiry against the versions of the nodes.
+    fn may_expire(&self, draft: &Draft) -> Result<(), Refusal> {
+        if draft.expiry.is_none() && draft.spread.is_none() {
+            return Ok(());
+        }
+        let node_count = self.bulletin.borrow().nodes_without_expiry;
+        if node_count > 0 { Err(Refusal::NodesWithoutExpiry { node_count }) } else { Ok(()) }
     }
 
     /// Checks a draft of a tracked task against the versions of the nodes, and against its dead
@@ -337,6 +372,36 @@ impl Submitter {
     }
 }
 
+/// Puts what a task has of spread and expiry into its record. Returns its due time, too.
+pub fn with_terms(
+    record: Record,
+    name: Option<&TaskName>,
+    (expiry, spread): (Option<Expiry>, Option<Duration>),
+    requested_at: Timestamp,
+) -> Result<(Record, Timestamp), Refusal> {
+    let expires_at = match expiry.map(|expiry| expiry.time) {
+        Some(ExpiryTime::At(at)) => Some(at),
+        Some(ExpiryTime::After(_)) | None => None,
+    };
+    if expires_at.is_some_and(|at| at <= requested_at) {
+        return Err(Refusal::ExpiresTooEarly { due_at: requested_at });
+    }
+    // The spread ends at the expiry that the submitter has named.
+    let spread = spread.map(|spread| {
+        expires_at.map_or(spread, |expires_at| spread.min(expires_at.since(requested_at)))
+    });
+    let identity = (name, record.key.as_deref());
+    let part = spread.map_or(Duration::ZERO, |spread| {
+        spread::part_of(spread, &record.topic, identity, rand::random())
+    });
+    let headers = match part.is_zero() {
+        true => record.headers,
+        false => spread::in_front_of(requested_at, &record.headers),
+    };
+    let headers = expiry.map(|expiry| expiry.in_front_of(&headers)).unwrap_or(headers);
+    Ok((Record { headers, ..record }, requested_at.plus(part)))
+}
+
 /// Returns the answer for a task that no lane has answered: the node has stopped meanwhile.
 pub fn unanswered() -> SubmitAnswer {
     Err(Refusal::Unknown { reason: "the node stopped while storing the task".into() })
@@ -368,8 +433,9 @@ const DEAD_TOPIC_BYTES_MAX: usize = 2048;
 
 /// Checks a draft of `size` bytes against the limits of its topic.
 fn fits(draft: &Draft, size: usize, facts: TopicFacts) -> Result<(), Refusal> {
-    let size =
-        if draft.tracking.is_some() { size.saturating_add(TRACKING_BYTES_MAX) } else { size };
+    let of_tracking = if draft.tracking.is_some() { TRACKING_BYTES_MAX } else { 0 };
+    let of_expiry = if draft.expiry.is_some() { EXPIRY_BYTES_MAX } else { 0 };
+    let size = size.saturating_add(of_tracking).saturating_add(of_expiry);
     let size_max = facts.record_bytes_max;
     if size > size_max {
         return Err(Refusal::TooLarge { size, size_max });
@@ -416,6 +482,8 @@ fn is_refused<T>(answer: &Result<T, Refusal>) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::domain::Headers;
+    use crate::domain::task::expiry;
 
     #[test]
     fn the_longest_delay_is_taken_at_any_microsecond_and_a_longer_one_is_not() {
@@ -436,6 +504,34 @@ mod tests {
     }
 
     #[test]
+    fn a_spread_task_is_only_ever_later_and_before_the_expiry_that_it_names() {
+        let at = Timestamp::from_millis(1_896_082_200_000);
+        let (hour, minute) = (Duration::from_hours(1), Duration::from_secs(60));
+        for number in 0..200 {
+            let record = Record {
+                topic: TopicName::stored("t"),
+                key: Some(number.to_string().into_bytes().into()),
+                payload: None,
+                headers: Headers::default(),
+            };
+            let placed = |terms| with_terms(record.clone(), None, terms, at).unwrap();
+            let (plain, due_at) = placed((None, None));
+            assert_eq!((&plain, due_at), (&record, at));
+            let (stored, due_at) = placed((None, Some(hour)));
+            assert!(due_at >= at && due_at < at.plus(hour));
+            let requested = spread::split(stored.headers.as_bytes()).0;
+            assert_eq!(requested, (due_at > at).then_some(at));
+            assert_eq!(placed((None, Some(hour))).1, due_at, "the same for each repetition");
+            let expiry = Expiry::new(ExpiryTime::At(at.plus(minute)));
+            let (stored, due_at) = placed((Some(expiry), Some(hour)));
+            assert!(due_at >= at && due_at < at.plus(minute));
+            let (stored_expiry, rest) = expiry::split(stored.headers.as_bytes());
+            assert_eq!(stored_expiry, Some(expiry));
+            assert_eq!(spread::split(rest).0, (due_at > at).then_some(at));
+        }
+    }
+
+    #[test]
     fn what_is_refused_is_counted_whatever_the_reason_and_what_may_be_stored_is_not() {
         let reason = || "tried".to_owned();
         let refusals = [
@@ -443,6 +539,8 @@ mod tests {
             Refusal::TooLarge { size: 2, size_max: 1 },
             Refusal::NoKey,
             Refusal::TooFar { delay_max: Duration::ZERO },
+            Refusal::ExpiresTooEarly { due_at: Timestamp::EPOCH },
+            Refusal::NodesWithoutExpiry { node_count: 1 },
             Refusal::OldNodes { node_count: 1 },
             Refusal::Busy { limit: "submit_queue" },
             Refusal::BadValue { reason: reason() },
@@ -450,8 +548,8 @@ mod tests {
             Refusal::ServerAway { reason: reason() },
         ];
         let mut answers: Vec<Result<(), Refusal>> = refusals.into_iter().map(Err).collect();
-        assert_eq!(refused_count(&answers), 9);
+        assert_eq!(refused_count(&answers), 11);
         answers.extend([Ok(()), unanswered().map(drop)]);
-        assert_eq!(refused_count(&answers), 9);
+        assert_eq!(refused_count(&answers), 11);
     }
 }

@@ -61,14 +61,15 @@ const TASKS: &str = concat!(
 select t.id, t.first_id, t.topic, t.name, t.attempt,
   case when octet_length(t.key) <= 1024 then t.key end as key,
   (select p.name from principal p where p.id = t.submitted_by) as submitted_by, t.submitted_at,
-  t.tracking, t.moved_to, f.attempt as followed, f.note, f.is_verdict
+  t.tracking, t.moved_to, t.terms, f.attempt as followed, f.note, f.is_verdict
 from (
   select n.id, n.first_id, n.topic, n.name, n.attempt, n.key, n.submitted_by, n.submitted_at,
-    n.tracking, n.moved_to
+    n.tracking, n.moved_to, punctual_terms(n.headers) as terms
   from unnest($1::smallint[], $2::uuid[]) as w (shard, id)
   join task n on n.shard = w.shard and n.id = w.id and n.id = any($2)
   union all
-  select id, first_id, topic, name, attempt, key, submitted_by, submitted_at, tracking, moved_to
+  select id, first_id, topic, name, attempt, key, submitted_by, submitted_at, tracking, moved_to,
+    punctual_terms(headers)
   from task_far where id = any($2)
 ) t
 left join task_follow f

@@ -421,6 +421,8 @@ fn view_of(found: &FoundRow, state: TaskState, attempt: u16) -> Box<TaskView> {
         reason: None,
         died_at: None,
         moved_to: found.moved_to.map(Timestamp::from_millis),
+        requested_due_at: None,
+        expires_at: None,
         actors: Actors::default(),
         tracked: Some(Box::new(TrackedView {
             tracking: found.tracking.tracking.clone(),

@@ -110,7 +110,10 @@ pub(super) async fn complete(
                 tracked.finish_by = finish_by;
             }
         }
-        (TaskState::Scheduled, _) => tracked.attempt = tracked.attempt.saturating_sub(1),
+        // The column has the number of the next attempt.
+        (TaskState::Scheduled | TaskState::Expired, _) => {
+            tracked.attempt = tracked.attempt.saturating_sub(1);
+        }
         (TaskState::Dead, _) => {
             // The column of a dead letter is that of the row after a redrive.
             let last = tracked.attempts.iter().map(|line| line.attempt).max();

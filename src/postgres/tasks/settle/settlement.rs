@@ -6,6 +6,7 @@ use std::time::Duration;
 use az::SaturatingAs as _;
 use uuid::Uuid;
 
+use crate::domain::task::expiry;
 use crate::domain::task::feedback::Delivery;
 use crate::domain::{
     Batch, BatchId, IdRange, Outcome, Reach, Receipt, TaskId, Timestamp, TrackedRow,
@@ -71,7 +72,8 @@ pub(super) struct Move {
     pub(super) first_id: Uuid,
     /// The row of the follow-up, or `None` when the task is final.
     pub(super) next: Option<Uuid>,
-    pub(super) is_dead: bool,
+    /// The number of the final state, unless the task is published or goes on.
+    pub(super) outcome: Option<i16>,
 }
 
 /// A task that has ended as a later row than its first. Its line leads from the first id to the
@@ -161,9 +163,14 @@ impl Settlement {
 
     fn add(&mut self, batch: &Batch, index: usize, outcome: &Outcome) {
         let task = batch.task(index);
-        let (partition, offset, published_at) = outcome.receipt().map_or((-1, -1, 0), |receipt| {
-            (receipt.partition, receipt.offset, receipt.published_at.as_millis())
-        });
+        let (partition, offset, published_at) = match (outcome.receipt(), outcome) {
+            (Some(receipt), _) => {
+                (receipt.partition, receipt.offset, receipt.published_at.as_millis())
+            }
+            // The line of an expired task keeps the time of its expiry.
+            (None, Outcome::Expired { expires_at }) => (-1, -1, expires_at.as_millis()),
+            (None, _) => (-1, -1, 0),
+        };
         self.partitions.push(partition);
         self.offsets.push(offset);
         self.published_ats.push(published_at);
@@ -180,11 +187,20 @@ impl Settlement {
         }
         match outcome {
             Outcome::Published(_) | Outcome::Attempted { .. } => {}
+            Outcome::Expired { .. } => {
+                // The consumer of a tracked task may have left a note in `task_follow`.
+                if task.tracking.is_some() && !is_later_attempt {
+                    self.ended.push(Ended { first_id: task.id.uuid(), row_id: task.id.uuid() });
+                }
+            }
             Outcome::Deferred { next, maybe_sent } => {
                 if let Some(next_ids) = &mut self.next_ids {
                     next_ids[index] = Some(next.uuid());
                 }
-                let row = SettleRow::of(batch, index, task.attempt.saturating_add(1));
+                let mut row = SettleRow::of(batch, index, task.attempt.saturating_add(1));
+                if *maybe_sent {
+                    row.mark_maybe_sent();
+                }
                 self.follow_ups.push(FollowUp {
                     id: next.uuid(),
                     shard: next.shard().as_smallint(),
@@ -217,7 +233,10 @@ impl Settlement {
             {
                 return;
             }
-            Outcome::Published(_) | Outcome::Attempted { .. } | Outcome::Dead { .. } => None,
+            Outcome::Published(_)
+            | Outcome::Attempted { .. }
+            | Outcome::Dead { .. }
+            | Outcome::Expired { .. } => None,
             Outcome::Deferred { next, .. } => Some(next.uuid()),
         };
         self.moves.push(Move {
@@ -225,7 +244,11 @@ impl Settlement {
             name: String::from_utf8_lossy(name).into_owned(),
             first_id: task.first_id.uuid(),
             next,
-            is_dead: matches!(outcome, Outcome::Dead { .. }),
+            outcome: match outcome {
+                Outcome::Dead { .. } => Some(Outcome::DEAD),
+                Outcome::Expired { .. } => Some(Outcome::EXPIRED_OF_NAME),
+                _ => None,
+            },
         });
     }
 
@@ -261,6 +284,13 @@ impl Settlement {
 }
 
 impl SettleRow {
+    /// Records that a record of the task may be in the topic, for the expiry of its later rows.
+    fn mark_maybe_sent(&mut self) {
+        if let Some(headers) = &mut self.headers {
+            expiry::mark_maybe_sent(headers);
+        }
+    }
+
     fn of(batch: &Batch, index: usize, attempt: i16) -> Self {
         let task = batch.task(index);
         Self {
@@ -311,10 +341,15 @@ impl Tracked {
             Outcome::Dead { reason, .. } => {
                 (Delivery::Dead, None, None, Some(reason.replace('\0', " ")))
             }
-            Outcome::Published(_) => return None,
+            // A published or expired task is final, tracked or not.
+            Outcome::Published(_) | Outcome::Expired { .. } => return None,
         };
         // Tries of Kafka are counted apart from attempts: an outage uses none up.
         let tries = if appended_at.is_some() { 1 } else { task.attempt.saturating_add(1) };
+        let mut contents = SettleRow::of(batch, index, tries);
+        if matches!(delivery, Delivery::Published | Delivery::PerhapsSent) {
+            contents.mark_maybe_sent();
+        }
         Some(Self {
             id: task.id,
             first: task.first_id,
@@ -324,7 +359,7 @@ impl Tracked {
             appended_at,
             receipt: outcome.receipt(),
             reason,
-            contents: SettleRow::of(batch, index, tries),
+            contents,
         })
     }
 }
@@ -333,7 +368,9 @@ impl Tracked {
 mod tests {
     use super::*;
     use crate::domain::batch::TaskParts;
-    use crate::domain::{BatchBuilder, Shard};
+    use crate::domain::{
+        BatchBuilder, Expiry, ExpiryTime, Headers, RetryPolicy, Shard, Tracking, Ttr,
+    };
 
     fn at(second: i64) -> Timestamp {
         Timestamp::from_millis(second * 1000)
@@ -378,5 +415,78 @@ mod tests {
             settlement.moves.iter().map(|moved| moved.next).collect::<Vec<_>>(),
             [Some(next)]
         );
+    }
+
+    #[test]
+    fn a_later_row_knows_whether_a_record_of_its_task_may_be_in_the_topic() {
+        let after = Expiry::new(ExpiryTime::After(Duration::from_secs(60)));
+        let headers = after.in_front_of(&Headers::default());
+        let ttr = Ttr::new(Duration::from_secs(30)).unwrap();
+        let tracking = Tracking { ttr, retry: RetryPolicy::DEFAULT, dead_topic: None };
+        let tracking = tracking.first_row().encode();
+        let marked = |tracking: Option<&[u8]>, outcome: Outcome| {
+            let mut builder = BatchBuilder::new(BatchId::new(at(1), 0, 1), 1, 16);
+            builder.push(TaskParts {
+                id: id(1),
+                first_id: None,
+                attempt: None,
+                topic: "t",
+                key: None,
+                payload: None,
+                headers: headers.as_column(),
+                name: None,
+                tracking,
+                moved_to: None,
+            });
+            let settlement = Settlement::new(&builder.build(), &[outcome]);
+            let rows = settlement.follow_ups.iter().map(|follow_up| &follow_up.row);
+            let row = rows.chain(settlement.tracked.iter().map(|tracked| &tracked.contents)).next();
+            let headers = row.and_then(|row| row.headers.as_deref());
+            headers.and_then(Expiry::of_column).map(|expiry| expiry.is_maybe_sent)
+        };
+        for tracking in [None, Some(tracking.as_slice())] {
+            for maybe_sent in [false, true] {
+                let outcome = Outcome::Deferred { next: id(5), maybe_sent };
+                assert_eq!(marked(tracking, outcome), Some(maybe_sent));
+            }
+        }
+        let receipt = Receipt { partition: 0, offset: 1, published_at: at(1) };
+        let outcome = Outcome::Attempted { receipt, appended_at: at(1), next: id(31) };
+        assert_eq!(marked(Some(tracking.as_slice()), outcome), Some(true));
+    }
+
+    #[test]
+    fn an_expired_task_is_final_tracked_or_not_and_its_line_keeps_its_expiry() {
+        let ttr = Ttr::new(Duration::from_secs(30)).unwrap();
+        let tracking = Tracking { ttr, retry: RetryPolicy::DEFAULT, dead_topic: None };
+        let tracking = tracking.first_row().encode();
+        let (name, moved) = (Some(&b"n"[..]), Some(id(0)));
+        for (first_id, tracking, ended_count) in [
+            (None, None, 0),
+            (moved, None, 1),
+            (None, Some(tracking.as_slice()), 1),
+            (moved, Some(tracking.as_slice()), 1),
+        ] {
+            let mut builder = BatchBuilder::new(BatchId::new(at(1), 0, 1), 1, 16);
+            builder.push(TaskParts {
+                id: id(1),
+                first_id,
+                attempt: None,
+                topic: "t",
+                key: None,
+                payload: None,
+                headers: None,
+                name,
+                tracking,
+                moved_to: None,
+            });
+            let expired = Outcome::Expired { expires_at: at(9) };
+            let settlement = Settlement::new(&builder.build(), &[expired]);
+            assert_eq!(settlement.outcomes, [Outcome::EXPIRED]);
+            assert_eq!(settlement.published_ats, [at(9).as_millis()]);
+            assert_eq!((settlement.partitions[0], settlement.ended.len()), (-1, ended_count));
+            assert!(settlement.tracked.is_empty() && settlement.dead.is_empty());
+            assert_eq!(settlement.moves[0].outcome, Some(Outcome::EXPIRED_OF_NAME));
+        }
     }
 }

@@ -19,7 +19,7 @@ use super::next_rows::{self, NextRow, check_count};
 use super::settlement::{Ended, Move, SettleRow, SettleTerms, Settled, Settlement, Tracked};
 use crate::domain::task::feedback::{AttemptRow, Delivery, Follow, Note, Proposal, noted_row};
 use crate::domain::{
-    AttemptEvent, BatchId, IdRange, Receipt, RecordPlace, Sent, TaskId, TrackedRow,
+    AttemptEvent, BatchId, IdRange, Outcome, Receipt, RecordPlace, Sent, TaskId, TrackedRow,
 };
 
 impl Tracked {
@@ -238,11 +238,12 @@ from unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::smallint[], $5::integer[], $
 
 const NAME: &str = "-- settle: names
 update task_name n
-set row_id = coalesce(m.next, n.row_id), outcome = case when m.is_dead then 3 end,
+set row_id = coalesce(m.next, n.row_id),
+  outcome = case when n.outcome = 5 then 5 else m.outcome end,
   expires_at = greatest(n.expires_at, coalesce(punctual_time(m.next), clock_timestamp())
     + make_interval(secs => $6))
-from unnest($1::text[], $2::text[], $3::uuid[], $4::uuid[], $5::boolean[])
-  as m (topic, name, first_id, next, is_dead)
+from unnest($1::text[], $2::text[], $3::uuid[], $4::uuid[], $5::smallint[])
+  as m (topic, name, first_id, next, outcome)
 where n.topic = m.topic and n.name = m.name and n.id = m.first_id";
 
 /// Settles batches that hold tracked tasks.
@@ -432,7 +433,7 @@ impl<'a> Changes<'a> {
             name,
             first_id: task.first.uuid(),
             next,
-            is_dead: next.is_none(),
+            outcome: next.is_none().then_some(Outcome::DEAD),
         }));
     }
 
@@ -517,7 +518,7 @@ impl<'a> Changes<'a> {
             .bind(moves().map(|moved| moved.name.as_str()).collect::<Vec<_>>())
             .bind(moves().map(|moved| moved.first_id).collect::<Vec<_>>())
             .bind(moves().map(|moved| moved.next).collect::<Vec<_>>())
-            .bind(moves().map(|moved| moved.is_dead).collect::<Vec<_>>())
+            .bind(moves().map(|moved| moved.outcome).collect::<Vec<_>>())
             .bind(name_retention.as_secs_f64())
             .execute(open)
             .await?;

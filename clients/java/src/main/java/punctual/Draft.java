@@ -68,6 +68,11 @@ public final class Draft {
         return this;
     }
 
+    /** The time from which the task is not published any more. */
+    public Draft expiresAt(Instant expiresAt) {
+        return with("expires_at", expiresAt.toString());
+    }
+
     /** The consumer's time for an attempt. With it, the consumer answers for the task. */
     public Draft ttr(Duration ttr) {
         body.put("ttr", ttr.toMillis());

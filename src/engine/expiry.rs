@@ -1,0 +1,60 @@
+//! Decides whether a task whose turn has come is published, or has expired.
+//!
+//! The node asks right before it hands a record to a producer. That is also the first moment after
+//! a claim of an overdue task. The authority is the cluster's clock, of which a node knows a lower
+//! and an upper bound. The upper bound counts here, as the lower one does for the due time: no
+//! record is handed over after its expiry.
+//!
+//! "Expired" says that no record of the task is in the topic, or will be. Two facts together prove
+//! it:
+//!
+//! - No earlier row of the task may have put a record there. The row says so itself: a settle that
+//!   defers a record of unknown outcome, or finds an attempt published, marks the next row.
+//! - No owner of this batch has handed the record over since the claim, or Kafka refused it. The
+//!   node knows that only of a batch that it has claimed itself. An adopted batch, or one whose
+//!   claim got no answer, counts as sent, and so does a record without an answer.
+//!
+//! Otherwise a task that is too late is a dead letter: neither published late nor called expired.
+//! No other node can publish the task afterwards: the outcome takes effect by the settle, which
+//! needs the unsettled batch and its owner. A settle that a crash undoes is repeated with the same
+//! outcome, or the batch is adopted, and then counts as sent.
+
+use crate::domain::Timestamp;
+
+/// What is to be done with a task whose turn has come.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Turn {
+    /// Hand its record over.
+    Publish,
+    /// End it: no record of it is in the topic, or will be.
+    Expire,
+    /// Give it up: it is too late, and a record of it is or may be in the topic.
+    GiveUp,
+}
+
+/// Returns what is to be done with a task that expires at `expires_at`. `latest` is an upper bound
+/// of the cluster's clock. `is_maybe_sent`: a record of the task may be in the topic.
+pub fn turn_of(expires_at: Timestamp, latest: Timestamp, is_maybe_sent: bool) -> Turn {
+    match (latest >= expires_at, is_maybe_sent) {
+        (false, _) => Turn::Publish,
+        (true, false) => Turn::Expire,
+        (true, true) => Turn::GiveUp,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_too_late_has_expired_unless_it_may_be_in_the_topic() {
+        let at = Timestamp::from_millis;
+        for is_maybe_sent in [false, true] {
+            assert_eq!(turn_of(at(10), at(9), is_maybe_sent), Turn::Publish);
+        }
+        for latest in [10, 11] {
+            assert_eq!(turn_of(at(10), at(latest), false), Turn::Expire);
+            assert_eq!(turn_of(at(10), at(latest), true), Turn::GiveUp);
+        }
+    }
+}
