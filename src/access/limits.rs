@@ -1,9 +1,12 @@
-//! Limits of principals and of topics, and how much of them is used.
+//! Limits of principals and of topics, and how much of them is used. `pending` has those on pending
+//! tasks.
 //!
 //! Limits count on each node alone, by the monotonic clock. A rate is a bucket that refills all the
 //! time (GCRA), and holds one number: the time when the bucket is full again. A request takes all
 //! or nothing. A request larger than the whole bucket, such as one record larger than the bytes of
 //! a second, waits until the bucket is full, and the next requests wait.
+
+pub mod pending;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,6 +15,7 @@ use std::time::Duration;
 use az::SaturatingAs as _;
 use parking_lot::Mutex;
 
+use self::pending::{COUNT_EVERY, PendingFigures, PendingOf};
 use super::pattern::Pattern;
 use crate::domain::{Monotonic, PrincipalName};
 
@@ -20,6 +24,8 @@ const PRINCIPALS_MAX: usize = 10_000;
 /// How long a principal beyond them waits.
 const FULL_WAIT: Duration = Duration::from_secs(1);
 const NANOS: u128 = 1_000_000_000;
+/// The limit on pending tasks in the auth file.
+const PENDING_MAX: &str = "pending_max";
 
 /// The limits of a principal, or of the topics of a pattern. `None` is no limit.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
@@ -33,6 +39,8 @@ pub struct Limits {
     pub delay_max: Option<Duration>,
     /// The most bytes of a record: key, payload and headers.
     pub record_max: Option<usize>,
+    /// The most pending tasks, in the whole cluster. See [`pending`].
+    pub pending_max: Option<u64>,
 }
 
 impl Limits {
@@ -84,6 +92,13 @@ pub struct Exceeded {
     pub retry_after: Duration,
 }
 
+impl Exceeded {
+    /// Returns true if too many tasks are pending, in the whole cluster.
+    pub fn is_of_pending(&self) -> bool {
+        self.limit == PENDING_MAX
+    }
+}
+
 /// The use of a rate. Times are in nanoseconds, multiplied by the rate, so all of them are whole
 /// numbers.
 #[derive(Clone, Copy, Default, Debug)]
@@ -133,15 +148,38 @@ impl Used {
 #[derive(Default, Debug)]
 pub struct Quotas {
     used: Mutex<HashMap<Limited, Used>>,
+    pending: Arc<PendingFigures>,
 }
 
 impl Quotas {
+    /// Returns the numbers of pending tasks.
+    pub const fn pending(&self) -> &Arc<PendingFigures> {
+        &self.pending
+    }
+
+    /// Checks the limits on pending tasks.
+    fn check_pending(&self, needed: &Needed<'_>, now: Monotonic) -> Result<(), Exceeded> {
+        let Some(pending_max) = needed.limits.pending_max else { return Ok(()) };
+        let of = match &needed.whose {
+            Limited::Principal(name) => PendingOf::Principal(name),
+            Limited::Topics(pattern) => PendingOf::Topics(pattern),
+        };
+        match self.pending.reached(of, pending_max, now) {
+            None => Ok(()),
+            Some(_task_count) => {
+                let whose = needed.whose.clone();
+                Err(Exceeded { whose, limit: PENDING_MAX, retry_after: COUNT_EVERY })
+            }
+        }
+    }
+
     /// Takes the needs of a submit from all applicable limits. No two limits are of the same
     /// principal or pattern.
     ///
     /// # Errors
     /// When one of the limits is reached. Then nothing is taken.
     pub fn take_submit(&self, needed: &[Needed<'_>], now: Monotonic) -> Result<(), Exceeded> {
+        needed.iter().try_for_each(|needed| self.check_pending(needed, now))?;
         let is_counted = |limits: &Limits| limits.tasks.is_some() || limits.bytes.is_some();
         let needed: Vec<_> = needed.iter().filter(|needed| is_counted(needed.limits)).collect();
         if needed.is_empty() {
@@ -257,6 +295,7 @@ impl Drop for InProgress {
 mod tests {
     use proptest::prelude::*;
 
+    use super::pending::PendingCount;
     use super::*;
 
     /// A principal, and what it may use.
@@ -359,6 +398,25 @@ mod tests {
         let bob = principal("bob", tasks(1, 100));
         assert_eq!(submit(&quotas, &bob, (96, 0), at(0)), Ok(()), "the refusal took nothing");
         assert!(submit(&quotas, &bob, (1, 0), at(0)).is_err());
+    }
+
+    #[test]
+    fn a_principal_with_too_many_pending_tasks_waits_for_the_next_count() {
+        let (quotas, limits) = (Quotas::default(), tasks(1, 10));
+        let ann = principal("ann", Limits { pending_max: Some(5), ..limits.clone() });
+        let bob = principal("bob", Limits { pending_max: Some(6), ..limits });
+        let count = |count| PendingCount {
+            task_counts: [&ann, &bob].map(|holder| (holder.0.clone(), count)).into(),
+            is_exact: true,
+            at: at(0),
+        };
+        assert_eq!(submit(&quotas, &ann, (1, 0), at(0)), Ok(()), "nothing is counted yet");
+        quotas.pending().take_principals(count(5));
+        let exceeded = submit(&quotas, &ann, (1, 0), at(0)).unwrap_err();
+        assert!(exceeded.is_of_pending() && exceeded.retry_after == COUNT_EVERY, "{exceeded:?}");
+        assert_eq!(submit(&quotas, &bob, (10, 0), at(0)), Ok(()));
+        quotas.pending().take_principals(count(4));
+        assert_eq!(submit(&quotas, &ann, (9, 0), at(0)), Ok(()), "the refusal took nothing");
     }
 
     #[test]

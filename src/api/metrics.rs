@@ -12,7 +12,7 @@ type Labels<const N: usize> = [(&'static str, &'static str); N];
 
 /// The limits that reject something, those of the service included. Each has a series from the
 /// start, so that a rate does not miss its first event.
-const LIMITS: [&str; 25] = [
+const LIMITS: [&str; 26] = [
     "requests_in_flight",
     "caller_requests",
     "caller_probes",
@@ -37,6 +37,7 @@ const LIMITS: [&str; 25] = [
     "topic_look_ups",
     "topic_look_ups_share",
     "quota",
+    "pending_max",
     "denials",
 ];
 /// The deadlines that a slow caller can miss. Each has a series from the start, too.

@@ -57,6 +57,7 @@ use crate::node::settle::adopter::{Adopter, AdopterParts};
 use crate::node::settle::settler::{Settler, SettlerParts, Undone};
 use crate::node::shared::{CallerNumbers, Calls, NodeShared};
 use crate::node::topic_keeper::TopicKeeper;
+use crate::node::topic_keeper::pending_counter::PendingCounter;
 use crate::node::topic_keeper::policies::TopicPolicies;
 use crate::node::topic_keeper::policy_keeper::PolicyKeeper;
 use crate::postgres::PostgresSettings;
@@ -264,7 +265,7 @@ pub async fn start(
     let names = Arc::new(Names::new(&parts.postgres, settings.retention.names, NAMES_MAX));
     site.keep_partitions(&leaves, &clock, service).await;
     site.free_names(&names, &clock);
-    let core = site.core(leaves, clock)?;
+    let core = site.core(leaves, clock, policy)?;
     site.preload(&core.publisher).await;
     site.start_claimers(&core);
     site.start_settling(&core);
@@ -415,7 +416,12 @@ impl Site<'_> {
         SILENCE_MAX.min(self.settings.kafka.publish_deadline / 2)
     }
 
-    fn core(&self, leaves: Arc<Leaves>, clock: Arc<ClusterClock>) -> Result<Core, TaskFailure> {
+    fn core(
+        &self,
+        leaves: Arc<Leaves>,
+        clock: Arc<ClusterClock>,
+        policy: &PolicyHandle,
+    ) -> Result<Core, TaskFailure> {
         let (settings, parts, tasks) = (self.settings, self.parts, self.tasks);
         let limits = InFlightLimits {
             tasks_max: settings.limits.in_flight_tasks,
@@ -464,6 +470,7 @@ impl Site<'_> {
             fence,
             leaves,
             policies,
+            pending: Arc::clone(policy.quotas().pending()),
             wheel,
             metrics: parts.metrics.clone(),
             calls: Calls::default(),
@@ -611,6 +618,12 @@ impl Site<'_> {
             backlog: Arc::clone(&backlog),
         };
         self.tasks.spawn("count", keeper.run(self.tasks.draining.clone()));
+        let pending_counter = PendingCounter {
+            figures: Arc::clone(&core.shared.pending),
+            counter: Arc::clone(&tasks),
+            metrics: self.parts.metrics.clone(),
+        };
+        self.tasks.spawn("count pending", pending_counter.run(self.tasks.stopping.clone()));
         (tasks, backlog)
     }
 

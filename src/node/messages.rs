@@ -104,6 +104,11 @@ pub enum Refusal {
     NodesWithoutExpiry {
         node_count: usize,
     },
+    /// The topic has as many pending tasks as its policy allows.
+    TooManyPending {
+        task_count: u64,
+        pending_max: u64,
+    },
     /// The task is tracked, and so many nodes are of a version that does not know tracked tasks.
     OldNodes {
         node_count: usize,

@@ -16,6 +16,7 @@ use crate::telemetry::{self, Counter, Gauge, Histogram, Registry, Unit};
 pub struct NodeMetrics {
     pub submitted: Counter,
     pub submits_refused: Counter,
+    pub pending_count_failures: Counter,
     pub submit_unknown: Counter,
     pub submit_group_tasks: Histogram,
     pub submit_duration: Histogram,
@@ -75,6 +76,10 @@ impl NodeMetrics {
             submits_refused: to.counter(
                 "tasks_refused",
                 "Well-formed tasks that were refused or certainly not stored",
+            ),
+            pending_count_failures: to.counter(
+                "pending_count_failures",
+                "Failed counts of pending tasks for the limits on them (pending_max)",
             ),
             submit_unknown: to
                 .counter("submit_outcomes_unknown", "Tasks of groups whose commit got no answer"),

@@ -14,6 +14,7 @@ use super::maintenance::Leaves;
 use super::metrics::NodeMetrics;
 use super::publish::wheel::Entrance;
 use super::topic_keeper::policies::TopicPolicies;
+use crate::access::limits::pending::PendingFigures;
 use crate::clock::{self, ClusterClock};
 use crate::domain::{
     Batch, ClusterSettings, IdRange, Monotonic, NodeId, PrincipalId, PrincipalName, SubmitOrder,
@@ -35,6 +36,7 @@ pub struct NodeShared {
     pub fence: Arc<Fence>,
     pub leaves: Arc<Leaves>,
     pub policies: Arc<TopicPolicies>,
+    pub pending: Arc<PendingFigures>,
     pub wheel: Entrance,
     pub metrics: NodeMetrics,
     pub calls: Calls,

@@ -1,8 +1,10 @@
 //! Watches the topics: opens the circuit breakers of topics that do not answer, and probes them.
 //!
 //! `policies` is what the node knows of policies and pauses. `policy_keeper` keeps it up to date,
-//! and moves the tasks of paused topics out of the leaves and back.
+//! and moves the tasks of paused topics out of the leaves and back. `pending_counter` counts
+//! pending tasks for the limits on them.
 
+pub mod pending_counter;
 pub mod policies;
 pub mod policy_keeper;
 

@@ -75,6 +75,7 @@ mod old_schema;
 mod outages;
 mod outbox;
 mod paused;
+mod pending_max;
 mod pool;
 mod refusals;
 mod replaced;

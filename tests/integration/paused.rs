@@ -329,7 +329,7 @@ async fn tasks_take_the_policy_at_their_submit() {
     assert_eq!(api.get(&format!("/v1/topics/{missing}")).await.status, 404);
     assert_eq!(api.post(&format!("/v1/topics/{missing}/pause"), "").await.status, 422);
     assert_eq!(put(&[], json!({ "ttr": "1ms" })).await.status, 400);
-    assert_eq!(put(&[], json!({ "pending_max": 1 })).await.status, 400);
+    assert_eq!(put(&[], json!({ "pending_max": 0 })).await.status, 400);
 
     // The same by the command line.
     let run = async |arguments: &[&str]| {

@@ -10,7 +10,7 @@ use crate::access::limits::{Limits, Rate};
 use crate::access::pattern::Pattern;
 use crate::domain::time::duration;
 
-const KEYS: [&str; 7] = [
+const KEYS: [&str; 8] = [
     "tasks_per_second",
     "burst",
     "bytes_per_second",
@@ -18,6 +18,7 @@ const KEYS: [&str; 7] = [
     "requests",
     "delay_max",
     "record_max",
+    "pending_max",
 ];
 
 /// The largest rate and the largest number of bytes. Larger ones are typing errors.
@@ -51,6 +52,7 @@ pub fn read(reader: &mut Reader<'_>, table: &DeTable<'_>) -> Limits {
         requests: amount(reader, "requests").and_then(|count| usize::try_from(count).ok()),
         delay_max: delay_max(reader, limits),
         record_max: amount(reader, "record_max").and_then(|bytes| usize::try_from(bytes).ok()),
+        pending_max: amount(reader, "pending_max"),
     }
 }
 

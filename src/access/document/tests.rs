@@ -329,7 +329,7 @@ fn limits_are_numbers_and_spans() {
     let text = r#"version = 1
 [principals.a]
 operate = true
-limits = { tasks_per_second = 2000, burst = 10000, bytes_per_second = 1000000, reads_per_second = 50, requests = 64, delay_max = "30d", record_max = 65536 }
+limits = { tasks_per_second = 2000, burst = 10000, bytes_per_second = 1000000, reads_per_second = 50, requests = 64, delay_max = "30d", record_max = 65536, pending_max = 7 }
 [principals.b]
 operate = true
 limits = { tasks_per_second = 5 }
@@ -347,6 +347,7 @@ limits = { requests = 1 }
         requests: Some(64),
         delay_max: Some(Duration::from_hours(30 * 24)),
         record_max: Some(65_536),
+        pending_max: Some(7),
     };
     assert_eq!(a.limits, expected);
     assert_eq!(b.limits, Limits { tasks: rate(5, 5), ..Limits::default() });

@@ -214,7 +214,8 @@ mod tests {
         let old_nodes = Refusal::OldNodes { node_count: 1 };
         let without_expiry = Refusal::NodesWithoutExpiry { node_count: 1 };
         let busy = Refusal::Busy { limit: "topic_look_ups" };
-        for refusal in [away, old_nodes, without_expiry, busy, Refusal::Draining] {
+        let full = Refusal::TooManyPending { task_count: 2, pending_max: 1 };
+        for refusal in [away, old_nodes, without_expiry, busy, full, Refusal::Draining] {
             assert!(matches!(of_service(refusal), Refused::ForNow { .. }));
         }
         let unknown = of_service(Refusal::UnknownTopic);

@@ -55,7 +55,7 @@ struct PolicyJson<'a>(&'a TopicPolicy);
 
 impl Serialize for PolicyJson<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let TopicPolicy { tracking, delay_max, expire_after, spread } = self.0;
+        let TopicPolicy { tracking, delay_max, expire_after, spread, pending_max } = self.0;
         let mut map = serializer.serialize_map(None)?;
         if let Some(tracking) = tracking.as_deref() {
             TrackedJson::wishes(&mut map, tracking)?;
@@ -68,6 +68,9 @@ impl Serialize for PolicyJson<'_> {
         }
         if let Some(spread) = spread {
             map.serialize_entry("spread", &spelled(*spread))?;
+        }
+        if let Some(pending_max) = pending_max {
+            map.serialize_entry("pending_max", pending_max)?;
         }
         map.end()
     }

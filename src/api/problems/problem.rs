@@ -209,6 +209,14 @@ impl Problem {
 
     /// Makes the problem of a caller that has used up one of its limits.
     pub fn quota_exceeded(exceeded: &Exceeded) -> Self {
+        if exceeded.is_of_pending() {
+            let have = match &exceeded.whose {
+                Limited::Principal(_) => "this caller has".to_owned(),
+                Limited::Topics(pattern) => format!("the topics {pattern} have"),
+            };
+            let detail = "as many pending tasks as `pending_max` in the auth file allows";
+            return Self::too_many_pending(&format!("{have} {detail}"));
+        }
         // Rounded up, so that it is always enough.
         let nanos = exceeded.retry_after.subsec_nanos();
         let seconds = exceeded.retry_after.as_secs().saturating_add(u64::from(nanos > 0)).max(1);
@@ -222,6 +230,12 @@ impl Problem {
         let more = More { retry_after: Some(seconds), ..More::default() };
         let problem = Self::new(ProblemType::QuotaExceeded, detail);
         Self { more: Some(Box::new(more)), limit: Some("quota"), ..problem }
+    }
+
+    /// Makes the problem of a submit while too many tasks are pending.
+    pub fn too_many_pending(reason: &str) -> Self {
+        let detail = format!("nothing is stored: {reason}");
+        Self { limit: Some("pending_max"), ..Self::new(ProblemType::TooManyPending, detail) }
     }
 
     /// Makes the problem of a caller without a valid credential that was denied too often.

@@ -297,6 +297,14 @@ problem_types! {
         then: "Repeat the request after `Retry-After` seconds: it is safe, and it passes if the \
                principal asks for nothing else meanwhile. Ask the operator for a higher limit."
     }
+    TooManyPending(429, "too-many-pending", "Too many tasks are pending") {
+        when: "The topic, the principal, or the topics of a pattern together have as many pending \
+               tasks as `pending_max` allows, in the policy of the topic or in the auth file; \
+               `detail` says which. The tasks are counted, or their number is estimated, every ten \
+               seconds. Nothing was stored.",
+        then: "Repeat the request later: it is safe. It passes once tasks have left: published, \
+               cancelled or finished. Ask the operator for a higher `pending_max`."
+    }
     DeniedTooOften(429, "denied-too-often", "The caller was denied too often") {
         when: "The caller (an IP address) was denied 20 times within a minute without a valid \
                credential (401, 403 or 421), or all such callers 1,000 times. A valid token or \
@@ -368,6 +376,7 @@ impl ProblemType {
             Self::RequestTimeout
             | Self::TooManyRequests
             | Self::QuotaExceeded
+            | Self::TooManyPending
             | Self::Busy
             | Self::Draining
             | Self::Unavailable
@@ -393,6 +402,8 @@ impl ProblemType {
         match self {
             Self::Busy | Self::TooManyRequests | Self::QuotaExceeded => Some(1),
             Self::Unavailable | Self::OutcomeUnknown | Self::NotReady => Some(2),
+            // The next count.
+            Self::TooManyPending => Some(10),
             // A load balancer needs this long to see that the node is no longer ready.
             Self::Draining => Some(5),
             // The longest wait. Each problem has its own.

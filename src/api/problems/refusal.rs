@@ -47,6 +47,10 @@ pub fn of_refusal(refusal: Refusal, origin: FieldOrigin) -> Problem {
             format!("the task is due at {due_at}, and must expire later"),
         )
         .at("expires_at"),
+        Refusal::TooManyPending { task_count, pending_max } => Problem::too_many_pending(&format!(
+            "the topic has about {task_count} pending tasks, and may have {pending_max} \
+                 (`pending_max` of its policy)"
+        )),
         Refusal::OldNodes { node_count } => old_nodes(node_count, "tasks with a `ttr`"),
         Refusal::NodesWithoutExpiry { node_count } => {
             old_nodes(node_count, "tasks that expire or are spread")

@@ -98,6 +98,11 @@ pub fn boolean(value: &RawValue, field: &'static str) -> Result<bool, Problem> {
 
 /// Reads a whole number from 1 to `max`.
 pub fn count(value: &RawValue, max: u16, field: &'static str) -> Result<u16, Problem> {
+    large_count(value, max.into(), field).map(az::SaturatingAs::saturating_as)
+}
+
+/// Reads a whole number from 1 to `max`.
+pub fn large_count(value: &RawValue, max: u64, field: &'static str) -> Result<u64, Problem> {
     let wanted = format!("a whole number from 1 to {max}");
     let text = value.get();
     if kind_of(text) != "a number" {
@@ -105,7 +110,7 @@ pub fn count(value: &RawValue, max: u16, field: &'static str) -> Result<u16, Pro
     }
     let number =
         times::whole_number(text, &wanted).map_err(|wrong| Problem::invalid(field, wrong))?;
-    let count = u16::try_from(number).ok().filter(|count| (1..=max).contains(count));
+    let count = Some(number).filter(|count| (1..=max).contains(count));
     count.ok_or_else(|| Problem::invalid(field, format!("this is {number}; expected {wanted}")))
 }
 

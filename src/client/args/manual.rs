@@ -246,7 +246,7 @@ pub const TOPIC_EXAMPLES: &str = r#"Examples:
   punctual topic show orders
   punctual topic pause orders --reason 'the consumer fails on each record'
   punctual topic resume orders
-  echo '{"ttr":"30s","delay_max":"90d","expire_after":"1h","spread":"30s"}' | punctual topic policy orders -
+  echo '{"ttr":"30s","delay_max":"90d","expire_after":"1h","pending_max":5000000}' | punctual topic policy orders -
   punctual topic policy orders --delete"#;
 
 /// Returns the examples, followed by the exit codes.

@@ -22,6 +22,8 @@ pub struct TopicPolicy {
     pub expire_after: Option<Duration>,
     /// Up to how much later than requested tasks are due.
     pub spread: Option<Duration>,
+    /// The most pending tasks. It limits submits softly, as it is compared with counts.
+    pub pending_max: Option<u64>,
 }
 
 impl TopicPolicy {

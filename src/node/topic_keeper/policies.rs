@@ -104,6 +104,11 @@ impl TopicPolicies {
         self.of(topic, |one| one.policy.delay_max_within(of_node)).unwrap_or(of_node)
     }
 
+    /// Returns the most pending tasks of `topic`, if it has a limit.
+    pub fn pending_max(&self, topic: &TopicName) -> Option<u64> {
+        self.of(topic, |one| one.policy.pending_max).flatten()
+    }
+
     /// Returns the time from which the lateness of a record counts: see
     /// [`PauseTimes::lateness_from`].
     pub fn lateness_from(

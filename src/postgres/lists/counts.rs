@@ -19,7 +19,7 @@ use uuid::Uuid;
 
 use super::listing::{shards_of, state_of_row};
 use crate::domain::leaves::{Parent, Partition, Rules};
-use crate::domain::{ClusterSettings, IdRange, PendingState, Timestamp, ids};
+use crate::domain::{ClusterSettings, IdRange, PendingState, PrincipalName, Timestamp, ids};
 use crate::postgres::connection::ConnectionPurpose;
 use crate::postgres::connection::pool::Pool;
 use crate::postgres::{PostgresError, PostgresSettings};
@@ -61,11 +61,29 @@ pub struct TaskCounter {
     shards: Vec<i16>,
 }
 
+/// The member that tasks are counted by.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum CountedBy {
+    Topic,
+    Submitter,
+}
+
+impl CountedBy {
+    /// Returns the expression of a row, as text. An anonymous submitter is 0.
+    const fn expression(self) -> &'static str {
+        match self {
+            Self::Topic => "topic",
+            Self::Submitter => "coalesce(submitted_by, 0)::text",
+        }
+    }
+}
+
 /// The result of a count.
 #[derive(Clone, PartialEq, Debug)]
 pub struct CountResult {
     pub as_of: Timestamp,
     buckets: Buckets,
+    /// By topic or submitter, and bucket.
     tally: HashMap<(String, usize), f64>,
     /// True if everything was counted exactly.
     pub is_exact: bool,
@@ -129,6 +147,7 @@ struct Stratum {
 /// One count in progress.
 struct Count<'a> {
     shards: &'a [i16],
+    by: CountedBy,
     /// `None` for all states.
     state: Option<PendingState>,
     buckets: Buckets,
@@ -217,13 +236,48 @@ impl TaskCounter {
         chance: f64,
         state: Option<PendingState>,
     ) -> Result<CountResult, PostgresError> {
+        self.count_by(CountedBy::Topic, chance, state).await
+    }
+
+    /// Counts the pending tasks of each submitter, as [`Self::count`]. Returns true for exact
+    /// numbers.
+    pub async fn count_by_submitter(
+        &self,
+        chance: f64,
+    ) -> Result<(HashMap<PrincipalName, u64>, bool), PostgresError> {
+        let counted = self.count_by(CountedBy::Submitter, chance, None).await?;
+        let task_counts: HashMap<i16, u64> = counted
+            .topics(|_| true)
+            .iter()
+            .filter_map(|(number, count)| Some((number.parse().ok()?, *count)))
+            .collect();
+        let numbers: Vec<i16> = task_counts.keys().copied().collect();
+        let names = || {
+            async |open: &mut PgConnection| {
+                sqlx::query_as(NAMES).bind(&numbers).fetch_all(open).await
+            }
+        };
+        let names: Vec<(i16, String)> =
+            self.pool.read("find the names of submitters", names).await?;
+        let named = names.iter().map(|(number, name)| (*number, PrincipalName::stored(name)));
+        let all = named.chain([(0, PrincipalName::anonymous())]);
+        let named = all.filter_map(|(number, name)| Some((name, *task_counts.get(&number)?)));
+        Ok((named.collect(), counted.is_exact))
+    }
+
+    async fn count_by(
+        &self,
+        by: CountedBy,
+        chance: f64,
+        state: Option<PendingState>,
+    ) -> Result<CountResult, PostgresError> {
         let mut tries = 1;
         loop {
             let counting = || {
                 async |open: &mut PgConnection| {
                     let mut snapshot =
                         open.begin_with("begin isolation level repeatable read, read only").await?;
-                    let counted = self.count_in(&mut snapshot, chance, state).await?;
+                    let counted = self.count_in(&mut snapshot, chance, (by, state)).await?;
                     snapshot.rollback().await?;
                     Ok(counted)
                 }
@@ -241,11 +295,11 @@ impl TaskCounter {
         &self,
         open: &mut PgConnection,
         chance: f64,
-        state: Option<PendingState>,
+        (by, state): (CountedBy, Option<PendingState>),
     ) -> Result<CountResult, sqlx::Error> {
         let (now, strata) = strata(open, &self.rules).await?;
         let (buckets, tally) = (Buckets::new(now), HashMap::new());
-        let mut count = Count { shards: &self.shards, state, buckets, strata, tally };
+        let mut count = Count { shards: &self.shards, by, state, buckets, strata, tally };
         let has_hour = count.walk(open, &[count.hour()]).await?;
         let has_all = has_hour && count.walk(open, &count.all_but_the_hour()).await?;
         let (mut is_exact, mut is_exact_of_hour) = (has_all, has_hour);
@@ -296,7 +350,7 @@ impl Count<'_> {
                 .map(|stratum| stratum.name.as_str())
                 .collect();
             for names in names.chunks(LEAVES_MAX) {
-                let rows = sqlx::query(AssertSqlSafe(walk_text(names)))
+                let rows = sqlx::query(AssertSqlSafe(walk_text(names, self.by)))
                     .bind(self.shards)
                     .bind(range.from)
                     .bind(range.to)
@@ -363,7 +417,7 @@ impl Count<'_> {
                     blocks.1.push(block.saturating_as::<i64>());
                 }
             }
-            let query = sqlx::query(AssertSqlSafe(sample_text(strata)));
+            let query = sqlx::query(AssertSqlSafe(sample_text(strata, self.by)));
             let rows = query
                 .bind(blocks.0)
                 .bind(blocks.1)
@@ -419,6 +473,9 @@ impl Stratum {
 
 const FAR: &str = "task_far";
 
+const NAMES: &str = "-- names of submitters
+select id, name from principal where id = any($1)";
+
 /// Returns Postgres's clock, and the leaves holding anything with their pages. The far table comes
 /// last.
 async fn strata(
@@ -466,7 +523,7 @@ async fn strata(
 fn tallied(row: &PgRow) -> Result<((String, usize), u64), sqlx::Error> {
     let (place, count): (i32, i64) = (row.try_get("place")?, row.try_get("count")?);
     let place = usize::try_from(place).unwrap_or(0);
-    Ok(((row.try_get("topic")?, place), u64::try_from(count).unwrap_or(0)))
+    Ok(((row.try_get("counted_by")?, place), u64::try_from(count).unwrap_or(0)))
 }
 
 /// Counts the rows `t` in a state.
@@ -478,11 +535,13 @@ const COUNTED: &str = concat!(
 
 /// `$1` are the shards, `$2` and `$3` the ends of the range, `$4` is the maximum number of rows,
 /// `$5` are the bounds of the buckets, `$6` is the state.
-fn walk_text(names: &[&str]) -> String {
+fn walk_text(names: &[&str], by: CountedBy) -> String {
+    let by = by.expression();
     let parts = names.iter().map(|name| {
         let key = if *name == FAR { "" } else { "shard = any($1) and " };
         format!(
-            "(select id, first_id, topic, tracking from {name} where {key}id >= $2 and id < $3)"
+            "(select id, first_id, {by} as counted_by, tracking from {name}
+     where {key}id >= $2 and id < $3)"
         )
     });
     let parts: Vec<String> = parts.collect();
@@ -490,9 +549,9 @@ fn walk_text(names: &[&str]) -> String {
     format!(
         "-- count pending tasks
 with shards as (select $1::smallint[])
-select topic, width_bucket(id, $5::uuid[]) as place, count(*) as looked, {}
+select counted_by, width_bucket(id, $5::uuid[]) as place, count(*) as looked, {}
 from (select * from ({}) t limit $4) t
-group by topic, place",
+group by counted_by, place",
         COUNTED.replace("$STATE", "$6"),
         parts.join("\n  union all ")
     )
@@ -500,7 +559,8 @@ group by topic, place",
 
 /// `$1` and `$2` are strata and their blocks, `$3` are the bounds of the buckets, `$4` is the
 /// state.
-fn sample_text(strata: &[Stratum]) -> String {
+fn sample_text(strata: &[Stratum], by: CountedBy) -> String {
+    let by = by.expression();
     let mut text = String::from(
         "-- sample pending tasks
 with chosen as materialized (select * from unnest($1::integer[], $2::bigint[]) as c (stratum,
@@ -512,15 +572,16 @@ with chosen as materialized (select * from unnest($1::integer[], $2::bigint[]) a
         let union = if index == 0 { "" } else { "union all\n" };
         let written = write!(
             text,
-            "{union}(select {index} as stratum, t.topic, width_bucket(t.id, $3::uuid[]) as place, {counted}
+            "{union}(select {index} as stratum, t.counted_by,
+  width_bucket(t.id, $3::uuid[]) as place, {counted}
 from chosen c
 cross join lateral (
-  select id, first_id, topic, tracking from {}
+  select id, first_id, {by} as counted_by, tracking from {}
   where ctid >= format('(%s,0)', c.block)::tid and ctid < format('(%s,0)', c.block + 1)::tid
   offset 0
 ) t
 where c.stratum = {index}
-group by t.topic, place)
+group by t.counted_by, place)
 ",
             stratum.name
         );

@@ -28,9 +28,9 @@ fn change_text() -> String {
         "-- change a topic
 update topic_policy
 set revision = revision + 1, tracking = $2, delay_max_ms = $3, is_paused = $4,
+  expire_after_ms = $7, spread_ms = $8, pending_max = $9,
   paused_at = case when $4 and not is_paused then clock_timestamp() else paused_at end,
   resumed_at = case when is_paused and not $4 then clock_timestamp() else resumed_at end,
-  expire_after_ms = $7, spread_ms = $8,
   pause_reason = case when $4 and not is_paused then $5 when $4 then pause_reason end,
   paused_by = case when $4 and not is_paused then $6::smallint when $4 then paused_by end
 where topic = $1
@@ -87,6 +87,7 @@ async fn carry_out(
         .bind(change.by.map(PrincipalId::as_smallint))
         .bind(expire_after)
         .bind(spread)
+        .bind(policy.pending_max.map(|count| count.saturating_as::<i64>()))
         // The row is locked, so it is there.
         .fetch_one(&mut *transaction)
         .await?;

@@ -17,7 +17,7 @@ const TOPICS_MAX: i64 = 100_000;
 
 /// The columns that [`topic_of`] reads.
 pub(super) const COLUMNS: &str =
-    "topic, revision, tracking, delay_max_ms, expire_after_ms, spread_ms, is_paused,
+    "topic, revision, tracking, delay_max_ms, expire_after_ms, spread_ms, pending_max, is_paused,
   (extract(epoch from paused_at) * 1000000)::bigint as paused_at,
   (extract(epoch from resumed_at) * 1000000)::bigint as resumed_at, pause_reason,
   (select p.name from principal p where p.id = paused_by) as paused_by";
@@ -75,6 +75,7 @@ pub(super) fn topic_of(row: &PgRow) -> Result<StoredTopic, sqlx::Error> {
     let tracking: Option<Vec<u8>> = row.try_get("tracking")?;
     let tracking = tracking.map(|bytes| TrackedRow::decode(&bytes)).transpose();
     let tracking = tracking.map_err(|error| sqlx::Error::Decode(error.into()))?;
+    let pending_max: Option<i64> = row.try_get("pending_max")?;
     let span = |column: &str| -> Result<Option<Duration>, sqlx::Error> {
         let millis: Option<i64> = row.try_get(column)?;
         Ok(millis.map(|millis| Duration::from_millis(millis.saturating_as())))
@@ -84,6 +85,7 @@ pub(super) fn topic_of(row: &PgRow) -> Result<StoredTopic, sqlx::Error> {
         delay_max: span("delay_max_ms")?,
         expire_after: span("expire_after_ms")?,
         spread: span("spread_ms")?,
+        pending_max: pending_max.map(|count| count.saturating_as::<u64>()),
     };
     let pause = match row.try_get("is_paused")? {
         false => None,

@@ -55,6 +55,7 @@ pub const REPLACE: Operation = Operation {
         P::TooFarAhead,
         P::ExpiresTooEarly,
         P::RefusedValue,
+        P::TooManyPending,
         P::Unavailable,
         P::OutcomeUnknown,
     ],

@@ -84,6 +84,7 @@ pub const SUBMIT: Operation = Operation {
         P::TooFarAhead,
         P::ExpiresTooEarly,
         P::RefusedValue,
+        P::TooManyPending,
         P::Unavailable,
         P::OutcomeUnknown,
     ],
@@ -118,7 +119,7 @@ pub const SUBMIT_BATCH: Operation = Operation {
         "BatchAnswer",
         "The result of each task, in order.",
     )],
-    problems: &[P::MissingField, P::BatchTooLarge, P::OutcomeUnknown],
+    problems: &[P::MissingField, P::BatchTooLarge, P::TooManyPending, P::OutcomeUnknown],
     sample: ShellSample { before: "", path: "/v1/tasks/batch" },
 };
 

@@ -76,8 +76,8 @@ pub const PUT_POLICY: Operation = Operation {
         is_required: true,
         examples: &[Example {
             name: "tracked",
-            summary: "Tasks are tracked, and due within 90 days",
-            json: r#"{"ttr":"30s","retry":{"attempts_max":5},"delay_max":"90d"}"#,
+            summary: "Tasks are tracked, due within 90 days, and at most five million",
+            json: r#"{"ttr":"30s","retry":{"attempts_max":5},"delay_max":"90d","pending_max":5000000}"#,
         }],
     }),
     answers: &[OperationAnswer::json(StatusCode::OK, "Topic", "The topic with the policy.")],

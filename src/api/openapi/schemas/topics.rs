@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 
 use super::parts::{described, object, reference};
 use super::requests::record_property;
+use crate::api::request::draft::policy::PENDING_MAX_MAX;
 
 pub fn all() -> Vec<(&'static str, Value)> {
     vec![
@@ -39,6 +40,15 @@ fn request() -> Value {
             "spread": described("Delay", "Up to how much later than requested tasks are due, at \
                                           most 1 day. The name of a task decides its part, else \
                                           its key."),
+            "pending_max": {
+                "type": "integer",
+                "format": "int64",
+                "minimum": 1,
+                "maximum": PENDING_MAX_MAX,
+                "description": "While the topic has as many pending tasks, submits are refused. \
+                                The limit is soft: it is compared with a count that may be an \
+                                estimate, and some seconds old.",
+            },
         },
         "additionalProperties": false,
         "dependentRequired": { "retry": ["ttr"] },
@@ -71,6 +81,12 @@ fn policy() -> Value {
             "delay_max": { "type": "string", "description": "In units, such as `90d`." },
             "expire_after": { "type": "string", "description": "In units, such as `1h`." },
             "spread": { "type": "string", "description": "In units, such as `30s`." },
+            "pending_max": {
+                "type": "integer",
+                "format": "int64",
+                "minimum": 1,
+                "description": "The most pending tasks.",
+            },
         }),
     )
 }

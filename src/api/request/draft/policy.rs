@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::value::RawValue;
 
 use crate::api::problems::problem::Problem;
-use crate::api::request::fields::{boolean, duration, members, string};
+use crate::api::request::fields::{boolean, duration, large_count, members, string};
 use crate::api::request::tracking;
 use crate::domain::TopicName;
 use crate::domain::task::expiry::{EXPIRE_AFTER_MAX, EXPIRE_AFTER_MIN};
@@ -15,18 +15,25 @@ use crate::domain::time::duration::spelled;
 use crate::domain::topic::policy::{REASON_BYTES_MAX, TopicPolicy};
 
 /// The members of a policy.
-pub const FIELDS: [&str; 6] = ["paused", "ttr", "retry", "delay_max", "expire_after", "spread"];
+pub const FIELDS: [&str; 7] =
+    ["paused", "ttr", "retry", "delay_max", "expire_after", "spread", "pending_max"];
+/// The largest `pending_max`. A larger one is a typing error.
+pub const PENDING_MAX_MAX: u64 = 1 << 40;
 
 /// Reads a policy for `topic`, and whether the topic is to be paused. Without `paused`, the topic
 /// stays as it is.
 pub fn read(text: &str, topic: &TopicName) -> Result<(TopicPolicy, Option<bool>), Problem> {
-    let [paused, ttr, retry, delay_max, expire_after, spread] = members(text, &FIELDS)?;
+    let [paused, ttr, retry, delay_max, expire_after, spread, pending_max] =
+        members(text, &FIELDS)?;
     let policy = TopicPolicy {
         tracking: tracking::of(ttr, retry, topic)?.map(Box::new),
         delay_max: delay_max.map(|value| duration(value, "delay_max")).transpose()?,
         expire_after: expire_after.map(expire_after_of).transpose()?,
         // No spread is that of zero.
         spread: spread.map(spread_of).transpose()?.filter(|spread| !spread.is_zero()),
+        pending_max: pending_max
+            .map(|value| large_count(value, PENDING_MAX_MAX, "pending_max"))
+            .transpose()?,
     };
     Ok((policy, paused.map(|value| boolean(value, "paused")).transpose()?))
 }
@@ -78,7 +85,7 @@ mod tests {
     fn each_member_of_a_policy_is_read() {
         let text = concat!(
             r#"{"paused":true,"ttr":"30s","retry":{},"delay_max":"90d","#,
-            r#""expire_after":"1h","spread":"30s"}"#
+            r#""expire_after":"1h","spread":"30s","pending_max":1e6}"#
         );
         let (policy, paused) = read_policy(text).unwrap();
         assert_eq!(paused, Some(true));
@@ -86,6 +93,7 @@ mod tests {
         assert_eq!(policy.delay_max, Some(Duration::from_secs(90 * 86_400)));
         assert_eq!(policy.expire_after, Some(Duration::from_hours(1)));
         assert_eq!(policy.spread, Some(Duration::from_secs(30)));
+        assert_eq!(policy.pending_max, Some(1_000_000));
         assert_eq!(read_policy(r#"{"spread":"0s"}"#).unwrap(), (TopicPolicy::default(), None));
         assert_eq!(read_policy("{}").unwrap(), (TopicPolicy::default(), None));
     }
@@ -106,7 +114,9 @@ mod tests {
                 P::InvalidValue,
                 "retry.dead_topic",
             ),
-            (r#"{"pending_max":1}"#, P::UnknownField, "pending_max"),
+            (r#"{"pending_max":0}"#, P::InvalidValue, "pending_max"),
+            (r#"{"pending_max":"1"}"#, P::InvalidValue, "pending_max"),
+            (r#"{"pendingMax":1}"#, P::UnknownField, "pendingMax"),
         ] {
             let problem = read_policy(text).unwrap_err();
             let json = serde_json::to_value(problem.json()).unwrap();

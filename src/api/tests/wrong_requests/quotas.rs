@@ -1,12 +1,18 @@
 //! Callers beyond their limits.
 
+use std::hash::Hash;
+
 use super::super::*;
 use crate::access::credential::token::Token;
 use crate::access::document;
+use crate::access::limits::pending::{PendingCount, PendingFigures};
+use crate::clock;
+use crate::domain::{PrincipalName, TopicName};
 
 /// An API with two principals of the same limits, and their tokens.
 struct Limited {
     api: Api,
+    pending: Arc<PendingFigures>,
     tokens: [Token; 2],
 }
 
@@ -31,7 +37,9 @@ impl Limited {
         let policy = PolicyHandle::new(document::read(&text, 0).unwrap().policy);
         let service = Service::of_model(Arc::new(Model::default()));
         let settings = ApiSettings::default();
-        Self { api: Api::new(service, settings, metrics, Arc::new(registry), policy), tokens }
+        let pending = Arc::clone(policy.quotas().pending());
+        let api = Api::new(service, settings, metrics, Arc::new(registry), policy);
+        Self { api, pending, tokens }
     }
 
     async fn ask(&self, caller: usize, mut request: Request<Body>) -> Response {
@@ -100,6 +108,37 @@ async fn reads_and_requests_have_limits_of_their_own() {
     assert_eq!(limited.ask(1, bare("GET", "/v1/whoami")).await.status(), 200);
     drop(kept);
     assert_eq!(limited.ask(0, bare("GET", "/v1/whoami")).await.status(), 200);
+}
+
+fn exact<T: Eq + Hash, const N: usize>(task_counts: [(T, u64); N]) -> PendingCount<T> {
+    PendingCount { task_counts: task_counts.into(), is_exact: true, at: clock::monotonic() }
+}
+
+#[tokio::test]
+async fn a_caller_with_too_many_pending_tasks_is_refused_every_way_to_submit() {
+    let topics = "[topics.'t*']\nlimits = { pending_max = 8 }";
+    let limited = Limited::with("tasks_per_second = 1, burst = 9, pending_max = 5", topics);
+    let pending = &limited.pending;
+    let name = |name| PrincipalName::new(name).unwrap();
+    pending.take_principals(exact([(name("ann"), 5), (name("bob"), 4)]));
+    let refused = limited.batch(0, 1, "u").await;
+    assert_eq!((refused.status().as_u16(), header_of(&refused, "retry-after")), (429, Some("10")));
+    let problem = json_of(refused).await;
+    assert_eq!(problem["type"], "urn:punctual:problem:too-many-pending");
+    assert!(problem["detail"].as_str().unwrap().contains("this caller has"), "{problem}");
+    let named = r#"{"delay":"1h","payload":1}"#.to_owned();
+    let named = request("PUT", "/v1/topics/u/tasks/n", Some("application/json"), named);
+    assert_eq!(limited.ask(0, named).await.status(), 429);
+    assert_eq!(limited.batch(1, 9, "u").await.status(), 200, "another one is not slowed");
+    pending.take_principals(exact([(name("ann"), 4)]));
+    assert_eq!(limited.batch(0, 1, "u").await.status(), 200);
+
+    // All callers together have the limit of a pattern.
+    let topic = |name| TopicName::new(name).unwrap();
+    pending.take_topics(exact([(topic("t-a"), 4), (topic("t-b"), 4), (topic("u"), 99)]));
+    let problem = json_of(limited.batch(0, 1, "t-c").await).await;
+    assert!(problem["detail"].as_str().unwrap().contains("the topics t* have"), "{problem}");
+    assert_eq!(limited.batch(0, 8, "u").await.status(), 200, "the refusals took nothing");
 }
 
 #[tokio::test]

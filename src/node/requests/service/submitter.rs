@@ -7,6 +7,8 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::access::Principal;
+use crate::access::limits::pending::PendingOf;
+use crate::clock;
 use crate::domain::task::expiry::BYTES_MAX as EXPIRY_BYTES_MAX;
 use crate::domain::task::spread;
 use crate::domain::topic::policy::TopicChange;
@@ -229,6 +231,7 @@ impl Submitter {
         arrived_at: Timestamp,
     ) -> Result<NewTask, Refusal> {
         let topic = &draft.record.topic;
+        self.has_room(topic)?;
         let delay_max = self.shared.policies.delay_max_within(topic, self.delay_max);
         let due_at = due_at_of(draft.due, arrived_at, delay_max)?;
         let random = (rand::random(), rand::random());
@@ -237,6 +240,16 @@ impl Submitter {
             with_terms(draft.record, draft.name.as_ref(), (draft.expiry, draft.spread), due_at)?;
         let task = NewTask::new(record, draft.name, due_at, shards, random);
         Ok(NewTask { submitted_by: by, tracking: draft.tracking, ..task })
+    }
+
+    /// Checks the pending tasks of a topic against its policy.
+    fn has_room(&self, topic: &TopicName) -> Result<(), Refusal> {
+        let Some(pending_max) = self.shared.policies.pending_max(topic) else { return Ok(()) };
+        let of = PendingOf::Topic(topic);
+        match self.shared.pending.reached(of, pending_max, clock::monotonic()) {
+            None => Ok(()),
+            Some(task_count) => Err(Refusal::TooManyPending { task_count, pending_max }),
+        }
     }
 
     /// Returns why a topic cannot be changed so, if nodes of an older version would not heed it.
@@ -541,6 +554,7 @@ mod tests {
             Refusal::TooFar { delay_max: Duration::ZERO },
             Refusal::ExpiresTooEarly { due_at: Timestamp::EPOCH },
             Refusal::NodesWithoutExpiry { node_count: 1 },
+            Refusal::TooManyPending { task_count: 2, pending_max: 1 },
             Refusal::OldNodes { node_count: 1 },
             Refusal::Busy { limit: "submit_queue" },
             Refusal::BadValue { reason: reason() },
@@ -548,8 +562,8 @@ mod tests {
             Refusal::ServerAway { reason: reason() },
         ];
         let mut answers: Vec<Result<(), Refusal>> = refusals.into_iter().map(Err).collect();
-        assert_eq!(refused_count(&answers), 11);
+        assert_eq!(refused_count(&answers), 12);
         answers.extend([Ok(()), unanswered().map(drop)]);
-        assert_eq!(refused_count(&answers), 11);
+        assert_eq!(refused_count(&answers), 12);
     }
 }
