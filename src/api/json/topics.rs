@@ -55,7 +55,14 @@ struct PolicyJson<'a>(&'a TopicPolicy);
 
 impl Serialize for PolicyJson<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let TopicPolicy { tracking, delay_max, expire_after, spread, pending_max } = self.0;
+        let TopicPolicy {
+            tracking,
+            delay_max,
+            expire_after,
+            spread,
+            pending_max,
+            has_submitter_header,
+        } = self.0;
         let mut map = serializer.serialize_map(None)?;
         if let Some(tracking) = tracking.as_deref() {
             TrackedJson::wishes(&mut map, tracking)?;
@@ -71,6 +78,9 @@ impl Serialize for PolicyJson<'_> {
         }
         if let Some(pending_max) = pending_max {
             map.serialize_entry("pending_max", pending_max)?;
+        }
+        if *has_submitter_header {
+            map.serialize_entry("submitted_by_header", &true)?;
         }
         map.end()
     }

@@ -12,6 +12,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
+use crate::domain::task::headers::SUBMITTED_BY;
 use crate::domain::time::duration;
 use crate::domain::{RetryPolicy, Timestamp};
 
@@ -222,6 +223,7 @@ pub fn differences(line: &str, task: &str, now: Timestamp) -> Vec<DifferingMembe
         if !asked.contains_key(TRACE) {
             stored.remove(TRACE);
         }
+        stored.remove(SUBMITTED_BY);
         if asked != stored {
             members.push(DifferingMember::Headers);
         }
@@ -266,6 +268,10 @@ mod tests {
             (r#"{"payload":null}"#, r#"{"payload":null}"#),
             (r#"{"key":"k","tombstone":true}"#, r#"{"key":"k","tombstone":true}"#),
             (r#"{"payload":1}"#, r#"{"payload":1,"headers":{"traceparent":"of a request"}}"#),
+            (
+                r#"{"payload":1,"headers":{"a":"1"}}"#,
+                r#"{"payload":1,"headers":{"a":"1","punctual-submitted-by":"ann"}}"#,
+            ),
             (r#"{"payload":1,"headers":{}}"#, r#"{"payload":1}"#),
             (r#"{"payload":1,"headers":{"n":null}}"#, r#"{"payload":1,"headers":{"n":null}}"#),
         ] {

@@ -5,6 +5,9 @@ use thiserror::Error;
 
 /// Prefix of Punctual's own header names. A submitter may not use them.
 pub const RESERVED_PREFIX: &str = "punctual-";
+/// The header with the name of the principal that submitted the task. Only records of topics whose
+/// policy asks for it have it, and no submitter can forge it.
+pub const SUBMITTED_BY: &str = "punctual-submitted-by";
 /// Maximum number of headers of one task. More is a mistake, and each header costs the producer
 /// about 1 us.
 pub const COUNT_MAX: usize = 128;

@@ -24,6 +24,8 @@ pub struct TopicPolicy {
     pub spread: Option<Duration>,
     /// The most pending tasks. It limits submits softly, as it is compared with counts.
     pub pending_max: Option<u64>,
+    /// True: records carry the name of their submitter.
+    pub has_submitter_header: bool,
 }
 
 impl TopicPolicy {

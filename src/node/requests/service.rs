@@ -244,7 +244,7 @@ impl Service {
     ) -> Result<NewTask, Refusal> {
         let (draft, permit) = draft.into_parts();
         let parts = self.opened()?;
-        let draft = parts.submitter.with_policy(draft);
+        let draft = parts.submitter.with_policy(&permit.principal().name, draft);
         parts.submitter.check_one(&permit.principal().name, draft, arrived_at).await
     }
 
@@ -260,7 +260,7 @@ impl Service {
         debug_assert_eq!(permit.topic(), &draft.record.topic);
         answer_by_model!(self, model => model.replace(draft, condition).await);
         let parts = self.opened()?;
-        let draft = parts.submitter.with_policy(draft);
+        let draft = parts.submitter.with_policy(&permit.principal().name, draft);
         let placed =
             match parts.submitter.check_one(&permit.principal().name, draft, arrived_at).await {
                 Ok(task) => parts.stored.put_in_place(task, condition).await,

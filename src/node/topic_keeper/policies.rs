@@ -104,6 +104,11 @@ impl TopicPolicies {
         self.of(topic, |one| one.policy.delay_max_within(of_node)).unwrap_or(of_node)
     }
 
+    /// Returns true when records of `topic` carry the name of their submitter.
+    pub fn has_submitter_header(&self, topic: &TopicName) -> bool {
+        self.of(topic, |one| one.policy.has_submitter_header).unwrap_or(false)
+    }
+
     /// Returns the most pending tasks of `topic`, if it has a limit.
     pub fn pending_max(&self, topic: &TopicName) -> Option<u64> {
         self.of(topic, |one| one.policy.pending_max).flatten()

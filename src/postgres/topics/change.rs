@@ -28,7 +28,7 @@ fn change_text() -> String {
         "-- change a topic
 update topic_policy
 set revision = revision + 1, tracking = $2, delay_max_ms = $3, is_paused = $4,
-  expire_after_ms = $7, spread_ms = $8, pending_max = $9,
+  expire_after_ms = $7, spread_ms = $8, pending_max = $9, submitted_by_header = $10,
   paused_at = case when $4 and not is_paused then clock_timestamp() else paused_at end,
   resumed_at = case when is_paused and not $4 then clock_timestamp() else resumed_at end,
   pause_reason = case when $4 and not is_paused then $5 when $4 then pause_reason end,
@@ -88,6 +88,7 @@ async fn carry_out(
         .bind(expire_after)
         .bind(spread)
         .bind(policy.pending_max.map(|count| count.saturating_as::<i64>()))
+        .bind(policy.has_submitter_header)
         // The row is locked, so it is there.
         .fetch_one(&mut *transaction)
         .await?;

@@ -17,7 +17,8 @@ const TOPICS_MAX: i64 = 100_000;
 
 /// The columns that [`topic_of`] reads.
 pub(super) const COLUMNS: &str =
-    "topic, revision, tracking, delay_max_ms, expire_after_ms, spread_ms, pending_max, is_paused,
+    "topic, revision, tracking, delay_max_ms, expire_after_ms, spread_ms, pending_max,
+  submitted_by_header, is_paused,
   (extract(epoch from paused_at) * 1000000)::bigint as paused_at,
   (extract(epoch from resumed_at) * 1000000)::bigint as resumed_at, pause_reason,
   (select p.name from principal p where p.id = paused_by) as paused_by";
@@ -86,6 +87,7 @@ pub(super) fn topic_of(row: &PgRow) -> Result<StoredTopic, sqlx::Error> {
         expire_after: span("expire_after_ms")?,
         spread: span("spread_ms")?,
         pending_max: pending_max.map(|count| count.saturating_as::<u64>()),
+        has_submitter_header: row.try_get("submitted_by_header")?,
     };
     let pause = match row.try_get("is_paused")? {
         false => None,

@@ -164,3 +164,51 @@ async fn who_did_what_is_told_by_look_ups_lists_and_the_command_line() {
     // The replaced one, the cancelled ones, the death that was put back, and the drop.
     assert_eq!(cluster.count(query).await, 6);
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn records_name_their_submitter_where_the_policy_of_the_topic_asks_for_it() {
+    let cluster = Cluster::start("signed").await;
+    let (signed, plain) = (cluster.topic("signed").await, cluster.topic("plain").await);
+    let consumers = [cluster.consumer(&signed), cluster.consumer(&plain)];
+    let (ann, bob) = (Caller::new("ann").await, Caller::new("bob").await);
+    let all = r#"allow = [{ actions = ["*"], topics = ["*"] }]"#;
+    let operator = ann.lines.replace("roles ", "operate = true\nroles ");
+    let rights = format!("version = 1\n[roles.all]\n{all}\n{operator}\n{}", bob.lines);
+    let file = AuthFile::new("signed", &rights);
+    let node = cluster.node_with(&["--auth-file", file.path()]).await;
+    let api = node.api();
+    let policy = json!({ "submitted_by_header": true, "ttr": "30s" });
+    let path = format!("/v1/topics/{signed}/policy");
+    let set = ann.send(api, Method::PUT, &path, Some(policy.clone())).await;
+    assert_eq!((set.status, &set.json()["policy"]["submitted_by_header"]), (200, &json!(true)));
+    let task = |topic: &str, name: &str| json!({ "topic": topic, "name": name, "delay": "0s", "payload": 1, "headers": { "a": "1" } });
+    let later = json!({ "topic": signed, "delay": "1h", "payload": 1 });
+    eventually("the node knows the policy", DEADLINE, async || {
+        let id = ann.submit(api, later.clone()).await;
+        ann.task(api, &id).await["ttr"] == "30s"
+    })
+    .await;
+    let forged = json!({ "punctual-submitted-by": "ann" });
+    let forged = json!({ "topic": signed, "delay": 0, "payload": 1, "headers": forged });
+    let refused = bob.send(api, Method::POST, "/v1/tasks", Some(forged)).await;
+    assert_eq!(refused.status, 400, "{}", refused.text);
+    for (caller, topic) in [(&ann, &signed), (&bob, &signed), (&bob, &plain)] {
+        caller.submit(api, task(topic, caller.name)).await;
+    }
+    // A replacement is of its own submitter.
+    for caller in [&ann, &bob] {
+        let delay = if caller.name == "ann" { "1h" } else { "0s" };
+        let put = json!({ "delay": delay, "payload": caller.name });
+        let path = format!("/v1/topics/{signed}/tasks/replaced");
+        let done = caller.send(api, Method::PUT, &path, Some(put)).await;
+        assert!([200, 201].contains(&done.status), "{}", done.text);
+    }
+    let records = consumers[0].wait_count(3, DEADLINE).await;
+    let mut names: Vec<&[u8]> =
+        records.iter().filter_map(|record| record.header("punctual-submitted-by")).collect();
+    names.sort_unstable();
+    assert_eq!(names, [b"ann".as_slice(), b"bob", b"bob"]);
+    let records = consumers[1].wait_count(1, DEADLINE).await;
+    assert!(records[0].header("punctual-submitted-by").is_none());
+    assert_eq!(records[0].header("a"), Some(b"1".as_slice()));
+}

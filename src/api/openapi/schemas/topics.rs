@@ -49,6 +49,12 @@ fn request() -> Value {
                                 The limit is soft: it is compared with a count that may be an \
                                 estimate, and some seconds old.",
             },
+            "submitted_by_header": {
+                "type": "boolean",
+                "description": "True: records carry the name of the principal that submitted \
+                                them, as the header `punctual-submitted-by`. Submitters cannot \
+                                set it.",
+            },
         },
         "additionalProperties": false,
         "dependentRequired": { "retry": ["ttr"] },
@@ -86,6 +92,10 @@ fn policy() -> Value {
                 "format": "int64",
                 "minimum": 1,
                 "description": "The most pending tasks.",
+            },
+            "submitted_by_header": {
+                "type": "boolean",
+                "description": "True: records carry the name of their submitter.",
             },
         }),
     )

@@ -15,15 +15,23 @@ use crate::domain::time::duration::spelled;
 use crate::domain::topic::policy::{REASON_BYTES_MAX, TopicPolicy};
 
 /// The members of a policy.
-pub const FIELDS: [&str; 7] =
-    ["paused", "ttr", "retry", "delay_max", "expire_after", "spread", "pending_max"];
+pub const FIELDS: [&str; 8] = [
+    "paused",
+    "ttr",
+    "retry",
+    "delay_max",
+    "expire_after",
+    "spread",
+    "pending_max",
+    "submitted_by_header",
+];
 /// The largest `pending_max`. A larger one is a typing error.
 pub const PENDING_MAX_MAX: u64 = 1 << 40;
 
 /// Reads a policy for `topic`, and whether the topic is to be paused. Without `paused`, the topic
 /// stays as it is.
 pub fn read(text: &str, topic: &TopicName) -> Result<(TopicPolicy, Option<bool>), Problem> {
-    let [paused, ttr, retry, delay_max, expire_after, spread, pending_max] =
+    let [paused, ttr, retry, delay_max, expire_after, spread, pending_max, submitted_by_header] =
         members(text, &FIELDS)?;
     let policy = TopicPolicy {
         tracking: tracking::of(ttr, retry, topic)?.map(Box::new),
@@ -34,6 +42,10 @@ pub fn read(text: &str, topic: &TopicName) -> Result<(TopicPolicy, Option<bool>)
         pending_max: pending_max
             .map(|value| large_count(value, PENDING_MAX_MAX, "pending_max"))
             .transpose()?,
+        has_submitter_header: submitted_by_header
+            .map(|value| boolean(value, "submitted_by_header"))
+            .transpose()?
+            .unwrap_or(false),
     };
     Ok((policy, paused.map(|value| boolean(value, "paused")).transpose()?))
 }
@@ -85,7 +97,8 @@ mod tests {
     fn each_member_of_a_policy_is_read() {
         let text = concat!(
             r#"{"paused":true,"ttr":"30s","retry":{},"delay_max":"90d","#,
-            r#""expire_after":"1h","spread":"30s","pending_max":1e6}"#
+            r#""expire_after":"1h","spread":"30s","pending_max":1e6,"#,
+            r#""submitted_by_header":true}"#
         );
         let (policy, paused) = read_policy(text).unwrap();
         assert_eq!(paused, Some(true));
@@ -93,7 +106,7 @@ mod tests {
         assert_eq!(policy.delay_max, Some(Duration::from_secs(90 * 86_400)));
         assert_eq!(policy.expire_after, Some(Duration::from_hours(1)));
         assert_eq!(policy.spread, Some(Duration::from_secs(30)));
-        assert_eq!(policy.pending_max, Some(1_000_000));
+        assert_eq!((policy.pending_max, policy.has_submitter_header), (Some(1_000_000), true));
         assert_eq!(read_policy(r#"{"spread":"0s"}"#).unwrap(), (TopicPolicy::default(), None));
         assert_eq!(read_policy("{}").unwrap(), (TopicPolicy::default(), None));
     }
@@ -116,6 +129,7 @@ mod tests {
             ),
             (r#"{"pending_max":0}"#, P::InvalidValue, "pending_max"),
             (r#"{"pending_max":"1"}"#, P::InvalidValue, "pending_max"),
+            (r#"{"submitted_by_header":"yes"}"#, P::InvalidValue, "submitted_by_header"),
             (r#"{"pendingMax":1}"#, P::UnknownField, "pendingMax"),
         ] {
             let problem = read_policy(text).unwrap_err();

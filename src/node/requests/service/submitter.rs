@@ -10,10 +10,11 @@ use crate::access::Principal;
 use crate::access::limits::pending::PendingOf;
 use crate::clock;
 use crate::domain::task::expiry::BYTES_MAX as EXPIRY_BYTES_MAX;
-use crate::domain::task::spread;
+use crate::domain::task::{headers, spread};
 use crate::domain::topic::policy::TopicChange;
 use crate::domain::{
-    Expiry, ExpiryTime, NewTask, PrincipalId, PrincipalName, Record, TaskName, Timestamp, TopicName,
+    Expiry, ExpiryTime, Headers, NewTask, PrincipalId, PrincipalName, Record, TaskName, Timestamp,
+    TopicName,
 };
 use crate::kafka::{LookUpError, TopicCache, TopicFacts};
 use crate::node::membership::Bulletin;
@@ -74,13 +75,17 @@ impl Submitter {
         self.check(self.number_of(by).await?, draft, arrived_at)
     }
 
-    /// Gives a draft what it has from the policy of its topic.
-    pub fn with_policy(&self, draft: Draft) -> Draft {
+    /// Gives a draft of the caller `by` what it has from the policy of its topic.
+    pub fn with_policy(&self, by: &PrincipalName, draft: Draft) -> Draft {
         let policies = &self.shared.policies;
-        let Draft { record, name, due, tracking, expiry, .. } = draft;
+        let Draft { mut record, name, due, tracking, expiry, .. } = draft;
         let tracking = policies.tracking_for(&record.topic, tracking);
         let expiry = policies.expiry_for(&record.topic, expiry);
         let spread = policies.spread_of(&record.topic);
+        if policies.has_submitter_header(&record.topic) {
+            let own = Headers::own([(headers::SUBMITTED_BY, by.as_str().to_owned())]);
+            record.headers = record.headers.followed_by(&own);
+        }
         Draft { record, name, due, tracking, expiry, spread }
     }
 
@@ -146,7 +151,7 @@ impl Submitter {
         let mut known_caller: Option<(Arc<Principal>, Number)> = None;
         for (index, draft) in drafts.into_iter().enumerate() {
             let (draft, permit) = draft.into_parts();
-            let draft = self.with_policy(draft);
+            let draft = self.with_policy(&permit.principal().name, draft);
             // All drafts of a request are of one caller.
             principal.get_or_insert_with(|| permit.principal().name.clone());
             let by = match known_caller.take() {
