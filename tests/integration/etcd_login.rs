@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use etcd_client::{Client, Permission};
+use etcd_client::{Client, ConnectOptions, Permission};
 use serde_json::json;
 
 use crate::support::{Cluster, Ledger, Node, OwnStack, Wishes, eventually};
@@ -95,4 +95,56 @@ async fn nodes_log_in_to_etcd_and_one_with_a_wrong_password_says_so() {
         eventually("they log in again", DEADLINE, async || is_logged_in(node).await).await;
         assert!(!node.log().contains("-horse"), "{}", node.log_tail());
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_password_of_etcd_changes_under_load_without_a_restart() {
+    let own = OwnStack::start("etcd-password").await;
+    let wishes = Wishes { has_etcd: false, ..Wishes::default() };
+    let cluster = Cluster::at(&own.stack, "etcd-password", wishes).await;
+    enable_authentication(&cluster).await;
+    let file = cluster.folder().join("etcd-password");
+    std::fs::write(&file, PASSWORD).unwrap();
+    let flags = ["--etcd", &own.stack.etcd, "--etcd-user", "punctual"];
+    let flags = [&flags[..], &["--etcd-password-file", file.to_str().unwrap()]].concat();
+    let (first, second) = tokio::join!(cluster.node_with(&flags), cluster.node_with(&flags));
+    for node in [&first, &second] {
+        eventually("they log in", DEADLINE, async || is_logged_in(node).await).await;
+        eventually("they share the shards", DEADLINE, async || shares_the_shards(node).await).await;
+    }
+    let topic = cluster.topic("orders").await;
+    let consumer = cluster.consumer(&topic);
+    let tasks: Vec<_> = (0..600)
+        .map(|n| json!({ "topic": topic, "delay": n * 25, "payload_text": format!("task {n}") }))
+        .collect();
+    let ledger = Ledger::default();
+    ledger.accept_all(&first.api().submit_all(&tasks).await, &tasks);
+
+    let root = ConnectOptions::new().with_user("root", PASSWORD);
+    let mut root = Client::connect([&own.stack.etcd], Some(root)).await.unwrap();
+    root.user_change_password("punctual", "battery-staple").await.unwrap();
+    std::fs::write(&file, "battery-staple").unwrap();
+    for node in [&first, &second] {
+        eventually("the new password is read", DEADLINE, async || {
+            node.log().contains("read the changed credentials")
+        })
+        .await;
+    }
+    // A new etcd process knows no token: everybody logs in again.
+    own.kill("etcd").await;
+    for node in [&first, &second] {
+        eventually("the session is lost", DEADLINE, async || {
+            node.api().metric("punctual_etcd_session_up").await == 0.0
+        })
+        .await;
+    }
+    own.start_again("etcd").await;
+    for node in [&first, &second] {
+        eventually("they log in again", DEADLINE, async || is_logged_in(node).await).await;
+        eventually("they share the shards", DEADLINE, async || shares_the_shards(node).await).await;
+        let log = node.log();
+        assert!(!log.contains("-horse") && !log.contains("-staple"), "{}", node.log_tail());
+    }
+    let settled = ledger.settle_up(&cluster, || consumer.records(), DEADLINE).await;
+    assert_eq!(settled.published_count, 600);
 }
