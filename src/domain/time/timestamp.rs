@@ -25,12 +25,14 @@ impl Timestamp {
         Self(millis.clamp(0, Self::MAX.as_millis()).saturating_mul(1000))
     }
 
-    /// Parses RFC 3339 with a zone, and rounds up to whole milliseconds. Returns `None` for other
-    /// text, and for a moment outside the range of [`Self::from_millis`].
+    /// Parses RFC 3339 with a zone, and rounds up to whole milliseconds, but not beyond the latest
+    /// time that is read: what is answered can be read again. Returns `None` for other text, and
+    /// for a moment outside the range of [`Self::from_millis`].
     pub fn of_rfc3339(text: &str) -> Option<Self> {
         let at: jiff::Timestamp = text.parse().ok()?;
         let millis =
             i64::try_from(at.as_nanosecond().saturating_add(999_999).div_euclid(1_000_000)).ok()?;
+        let millis = millis.min(jiff::Timestamp::MAX.as_millisecond());
         let read = Self::from_millis(millis);
         (read.as_millis() == millis).then_some(read)
     }
@@ -120,6 +122,7 @@ mod tests {
             ("1969-12-31T23:59:59Z", None),
             ("2030-01-31T09:30:00", None),
             ("1896082200000", None),
+            ("9999-12-30T22:00:00.9999999Z", Some(253_402_207_200_999)),
         ] {
             assert_eq!(Timestamp::of_rfc3339(text).map(Timestamp::as_millis), millis, "{text}");
         }
