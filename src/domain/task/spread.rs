@@ -2,8 +2,8 @@
 //! at once.
 //!
 //! The part of the spread by which a task is due later is decided by its name, else by its key. So
-//! it is the same for each repetition, and tasks without a name keep the order of their key. The
-//! time that was asked for stands in the column `headers`, as an expiry does: see
+//! it is the same for each repetition, and tasks without a name and an expiry keep the order of
+//! their key. The time that was asked for stands in the column `headers`, as an expiry does: see
 //! [`super::expiry`].
 
 use std::time::Duration;

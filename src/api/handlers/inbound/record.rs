@@ -20,7 +20,7 @@
 use serde_json::value::{RawValue, to_raw_value};
 
 use super::{Asked, InboundRequest, Reader, Refused};
-use crate::api::handlers::feedback::call::{CallKind, FIELDS, NamedTask, call_of};
+use crate::api::handlers::feedback::call::{CallKind, FIELDS, NamedTask, RETRY_MAX, call_of};
 use crate::api::json::times;
 use crate::api::problems::problem::Problem;
 use crate::api::problems::problem_type::ProblemType;
@@ -248,7 +248,10 @@ fn answer_of(
     let members = members.each_ref().map(|member| member.as_deref());
     let call = match call_of(kind, members, now).map_err(in_headers)? {
         ConsumerCall::Fail { attempt, retry: Some(Due::After(span)), is_final, reason } => {
-            let retry = Some(Due::At(record.at.plus(span).ceil_millis()));
+            // The timestamp is the producer's, and may be far ahead.
+            let at = record.at.plus(span);
+            let at = now.map_or(at, |now| at.min(now.plus(RETRY_MAX)));
+            let retry = Some(Due::At(at.ceil_millis()));
             ConsumerCall::Fail { attempt, retry, is_final, reason }
         }
         call => call,
@@ -515,6 +518,20 @@ mod tests {
             }
             other => panic!("{other:?}"),
         }
+    }
+
+    #[test]
+    fn a_retry_counted_from_a_timestamp_far_ahead_is_within_seven_days() {
+        let headers = [FAIL_1, ID_OF_1, ATTEMPT_1, ("punctual-retry-in", "30s")];
+        let ahead =
+            IntakeRecord { at: NOW.plus(Duration::from_hours(24 * 400)), ..record(7, &headers) };
+        let caller = caller_of(&Policy::open(), "in").unwrap();
+        let Ok(InboundRequest::Answer(_, ConsumerCall::Fail { retry, .. })) =
+            read_as(&ahead, &caller)
+        else {
+            panic!("not a fail")
+        };
+        assert_eq!(retry, Some(Due::At(NOW.plus(RETRY_MAX).ceil_millis())));
     }
 
     #[test]
