@@ -16,11 +16,11 @@ use crate::api::inbound::{self, InboundRequest, Refused};
 use crate::audit::NoPlace;
 use crate::clock;
 use crate::domain::task::outbox_row::RejectedRow;
-use crate::domain::{IdRange, NewTask, TaskId, TaskName, Timestamp, TopicName};
+use crate::domain::{IdRange, NewTask, Record, TaskId, TaskName, Timestamp, TopicName};
 use crate::engine::placing::Destination;
 use crate::error_chain::chain;
+use crate::node::messages::Verdict;
 use crate::node::messages::answers::{ConsumerCall, Target};
-use crate::node::messages::{Draft, Verdict};
 use crate::node::requests::moving;
 use crate::node::requests::placing::{Placer, assign_ids, clamp};
 use crate::node::requests::postgres_failures::{Tries, refusal_of};
@@ -133,6 +133,14 @@ pub enum Change {
 }
 
 impl Item {
+    /// Returns the record of the new task, if there is one.
+    pub fn record(&self) -> Option<&Record> {
+        match &self.change {
+            Change::Submit(task) | Change::Replace(task) => Some(&task.record),
+            Change::Cancel(..) | Change::Answer(_) => None,
+        }
+    }
+
     /// Returns the topic and the name of the task. An answer may name it by its id.
     pub fn name(&self) -> Option<(TopicName, TaskName)> {
         match &self.change {
@@ -200,9 +208,9 @@ impl Carrier {
     pub fn charge<'a>(
         &self,
         caller: &Caller,
-        drafts: impl Iterator<Item = &'a Draft>,
+        records: impl Iterator<Item = &'a Record>,
     ) -> Result<(), Stop> {
-        inbound::charge(&self.policy, caller, drafts).map_err(stop_of)
+        inbound::charge(&self.policy, caller, records).map_err(stop_of)
     }
 
     /// Checks a request of `caller` against Kafka and the clock.

@@ -10,8 +10,8 @@ use crate::api::problems::problem::Problem;
 use crate::api::problems::problem_type::ProblemType;
 use crate::api::problems::refusal::FieldOrigin;
 use crate::clock;
-use crate::domain::Timestamp;
 use crate::domain::time::duration::spelled;
+use crate::domain::{Record, Timestamp};
 use crate::node::messages::{Draft, Due};
 
 /// Counts a request until the returned value is dropped, and a read for good.
@@ -41,16 +41,16 @@ pub fn begin(
 pub fn charge<'a>(
     policy: &PolicyHandle,
     caller: &Caller,
-    drafts: impl Iterator<Item = &'a Draft>,
+    records: impl Iterator<Item = &'a Record>,
 ) -> Result<(), Problem> {
     let current = policy.current();
     let (name, limits) = caller.principal.limited();
     let mut own = Needed { whose: Limited::Principal(name.clone()), limits, tasks: 0, bytes: 0 };
     let mut of_topics: BTreeMap<&Pattern, Needed<'_>> = BTreeMap::new();
-    for draft in drafts {
-        let bytes = draft.record.bytes();
+    for record in records {
+        let bytes = record.bytes();
         own.add(bytes);
-        for (pattern, limits) in current.topic_limits(&draft.record.topic) {
+        for (pattern, limits) in current.topic_limits(&record.topic) {
             let whose = || Limited::Topics(pattern.clone());
             let needed = || Needed { whose: whose(), limits, tasks: 0, bytes: 0 };
             of_topics.entry(pattern).or_insert_with(needed).add(bytes);

@@ -14,7 +14,7 @@ use crate::api::access::limits;
 use crate::api::json::answers::Shows;
 use crate::api::problems::problem::Problem;
 use crate::api::problems::refusal::{self, FieldOrigin, of_refusal};
-use crate::domain::{TaskId, TaskName, Timestamp, TopicName};
+use crate::domain::{Record, TaskId, TaskName, Timestamp, TopicName};
 use crate::node::messages::answers::{ConsumerCall, Heard, Target};
 use crate::node::messages::permitted::{DeniedDraft, HiddenTask, PermittedDraft, TaskPermit};
 use crate::node::messages::{Draft, Refusal, Unavailable};
@@ -40,10 +40,10 @@ pub enum AnsweredTask {
 }
 
 impl InboundRequest {
-    /// Returns the draft of the task to store.
-    pub fn draft(&self) -> Option<&Draft> {
+    /// Returns the record of the task to store.
+    pub fn record(&self) -> Option<&Record> {
         match self {
-            Self::Submit(draft) | Self::Replace(draft) => Some(draft.draft()),
+            Self::Submit(draft) | Self::Replace(draft) => Some(&draft.draft().record),
             Self::Cancel(..) | Self::Answer(..) => None,
         }
     }
@@ -130,9 +130,9 @@ pub fn caller_of(policy: &Policy, name: &str) -> Option<Caller> {
 pub fn charge<'a>(
     policy: &PolicyHandle,
     caller: &Caller,
-    drafts: impl Iterator<Item = &'a Draft>,
+    records: impl Iterator<Item = &'a Record>,
 ) -> Result<(), Refused> {
-    limits::charge(policy, caller, drafts).map_err(|problem| refused(&problem))
+    limits::charge(policy, caller, records).map_err(|problem| refused(&problem))
 }
 
 /// Returns the task of an answer, with the permit of its caller. For a caller without the right on

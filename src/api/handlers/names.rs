@@ -63,7 +63,7 @@ pub async fn replace(
     let draft = guard.permit_draft(draft)?;
     let policy = shared.policy.current();
     limits::check(&policy, guard.caller(), draft.draft(), origin, arrived_at)?;
-    limits::charge(&shared.policy, guard.caller(), iter::once(draft.draft()))?;
+    limits::charge(&shared.policy, guard.caller(), iter::once(&draft.draft().record))?;
     let echo = echo_of(draft.draft());
     let replaced = shared.service.replace(&permit, draft, &condition, arrived_at);
     let answer = shared.in_time(deadline.hold(replaced).await, Problem::replace_unknown)?;

@@ -90,7 +90,7 @@ pub async fn put(
         spread: None,
     };
     limits::check(&shared.policy.current(), guard.caller(), &draft, origin, arrived_at)?;
-    limits::charge(&shared.policy, guard.caller(), iter::once(&draft))?;
+    limits::charge(&shared.policy, guard.caller(), iter::once(&draft.record))?;
     let put = PutSchedule { schedule, condition, is_dry_run };
     let putting = shared.service.put_schedule(&permit, put, arrived_at);
     let answer = shared.in_time(deadline.hold(putting).await, Problem::schedule_unknown)?;

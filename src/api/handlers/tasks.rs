@@ -55,7 +55,7 @@ pub async fn submit(
     let (draft, origin) = body::parse(&shared, deadline, bytes, read).await?;
     let draft = guard.permit_draft(idempotency::name(draft, key)?)?;
     limits::check(&shared.policy.current(), guard.caller(), draft.draft(), origin, arrived_at)?;
-    limits::charge(&shared.policy, guard.caller(), iter::once(draft.draft()))?;
+    limits::charge(&shared.policy, guard.caller(), iter::once(&draft.draft().record))?;
     let echo = echo_of(draft.draft());
     let submitting = deadline.hold(shared.service.submit(draft, arrived_at));
     let answer = shared.in_time(submitting.await, Problem::submit_unknown)?;
@@ -146,7 +146,7 @@ pub async fn submit_batch(
     let (_share, (drafts, mut done)) =
         body::parse(&shared, deadline, bytes, move |text| batch.read(text, share)).await?;
     if !drafts.is_empty() {
-        let charged = drafts.iter().map(|(_, draft)| draft.draft());
+        let charged = drafts.iter().map(|(_, draft)| &draft.draft().record);
         limits::charge(&shared.policy, guard.caller(), charged)?;
         let submitting = deadline.hold(shared.service.submit_many(drafts, arrived_at));
         let answers = shared.in_time(submitting.await, Problem::submit_unknown)?;

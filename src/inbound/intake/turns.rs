@@ -9,13 +9,12 @@ use super::runs::{Checked, Run, cut, key_of};
 use crate::access::{Action, Caller};
 use crate::api::access::turns::AuditedTurn;
 use crate::api::inbound::{InboundRequest, Reader, Refused, record};
-use crate::domain::TopicName;
 use crate::domain::task::intake_record::IntakeRecord;
 use crate::domain::task::outbox_row::RejectedRow;
+use crate::domain::{Record, TopicName};
 use crate::failpoint::{Failpoint, reach};
 use crate::inbound::carrier::{Carried, Carrier, Item, Stop};
 use crate::kafka::{KafkaSettings, LookUpError, Reject, RejectOutcome, RejectProducer, TopicCache};
-use crate::node::messages::Draft;
 use crate::postgres::inbound::Hold;
 
 /// The outcome of the checks: records in their order, the refused ones among them, and the reason
@@ -125,21 +124,21 @@ impl Turns {
         requests: &[(i64, Result<InboundRequest, Refused>)],
     ) -> Result<(), Stop> {
         let charged_to = partition.charged_to;
-        let uncharged: Vec<(i64, Option<&Draft>)> = requests
+        let uncharged: Vec<(i64, Option<&Record>)> = requests
             .iter()
             .filter(|(offset, _)| *offset >= charged_to)
             .map(|(offset, request)| {
-                (*offset, request.as_ref().ok().and_then(InboundRequest::draft))
+                (*offset, request.as_ref().ok().and_then(InboundRequest::record))
             })
             .collect();
         let Some((last, _)) = uncharged.last() else { return Ok(()) };
-        let all = uncharged.iter().filter_map(|(_, draft)| *draft);
+        let all = uncharged.iter().filter_map(|(_, record)| *record);
         if self.carrier.charge(caller, all).is_ok() {
             partition.charged_to = last.saturating_add(1);
             return Ok(());
         }
-        for (offset, draft) in uncharged {
-            self.carrier.charge(caller, draft.into_iter())?;
+        for (offset, record) in uncharged {
+            self.carrier.charge(caller, record.into_iter())?;
             partition.charged_to = offset.saturating_add(1);
         }
         Ok(())

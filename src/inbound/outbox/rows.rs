@@ -6,7 +6,7 @@ use uuid::Uuid;
 use super::waits::WaitingRows;
 use super::waves;
 use crate::access::{Caller, Policy};
-use crate::api::inbound::{InboundRequest, Reader, Refused, row};
+use crate::api::inbound::{Reader, Refused, row};
 use crate::clock;
 use crate::domain::Monotonic;
 use crate::domain::task::outbox_row::{ClockOffset, OutboxRow, RejectedRow};
@@ -88,41 +88,56 @@ impl Carrier {
         (carried, waiting): (&mut Carried, &mut WaitingRows),
     ) -> Result<Vec<Item>, Stop> {
         let reader = Reader { policy, caller, arrived_at: self.service.arrival() };
-        let mut requests = Vec::with_capacity(rows.len());
+        let mut checked: Vec<(String, Item)> = Vec::with_capacity(rows.len());
         for row in rows {
             let key = ItemKey { id: row.id, seq: row.seq };
-            match row::read(&row, row.due_at(offset), reader) {
-                Ok(request) => requests.push((key, row.topic, request)),
-                Err(refused) => carried.refuse(key, refused)?,
-            }
-        }
-        let drafts = requests.iter().map(|(_key, _topic, request)| request);
-        if self.charge(caller, drafts.filter_map(InboundRequest::draft)).is_err() {
-            requests.retain(|(key, topic, request)| {
-                if waiting.takes(topic, key.seq) {
-                    return false;
+            let request = match row::read(&row, row.due_at(offset), reader) {
+                Ok(request) => request,
+                Err(refused) => {
+                    carried.refuse(key, refused)?;
+                    continue;
                 }
-                match self.charge(caller, request.draft().into_iter()) {
-                    Ok(()) => true,
-                    Err(stop) => {
-                        waiting.add(topic, key.seq, stop.reason().to_owned());
-                        false
-                    }
-                }
-            });
-        }
-        let mut items = Vec::with_capacity(requests.len());
-        for (key, topic, request) in requests {
-            if waiting.takes(&topic, key.seq) {
+            };
+            if waiting.takes(&row.topic, key.seq) {
                 continue;
             }
             match self.change_of(request, (caller, reader.arrived_at)).await {
-                Ok(change) => items.push(Item { key, change }),
-                Err(Refused::ForNow { reason }) => waiting.add(&topic, key.seq, reason),
+                Ok(change) => checked.push((row.topic, Item { key, change })),
+                Err(Refused::ForNow { reason }) => waiting.add(&row.topic, key.seq, reason),
                 Err(refused) => carried.refuse(key, refused)?,
             }
         }
-        Ok(items)
+        // Only what can be stored is charged, so that what waits costs its caller nothing.
+        let records = checked.iter().filter_map(|(_topic, item)| item.record());
+        if self.charge(caller, records).is_err() {
+            checked.retain(|(topic, item)| self.is_within_limits(caller, (topic, item), waiting));
+        }
+        Ok(checked
+            .into_iter()
+            .map(|(topic, item)| {
+                waiting.goes_on(topic);
+                item
+            })
+            .collect())
+    }
+
+    /// Charges one item. It waits if a limit is reached, or if an earlier one of its topic waits.
+    fn is_within_limits(
+        &self,
+        caller: &Caller,
+        (topic, item): (&str, &Item),
+        waiting: &mut WaitingRows,
+    ) -> bool {
+        if waiting.takes(topic, item.key.seq) {
+            return false;
+        }
+        match self.charge(caller, item.record().into_iter()) {
+            Ok(()) => true,
+            Err(stop) => {
+                waiting.add(topic, item.key.seq, stop.reason().to_owned());
+                false
+            }
+        }
     }
 
     async fn store_wave(

@@ -16,22 +16,29 @@ pub(super) struct WaitingRows {
     /// The reason for each topic.
     topics: BTreeMap<String, String>,
     seqs: HashSet<i64>,
+    /// The topics of which rows are stored.
+    going_on: HashSet<String>,
 }
 
 impl WaitingRows {
-    /// Has a row wait, and with it all later rows of its topic.
+    /// Lets a row wait, and with it all later rows of its topic.
     pub(super) fn add(&mut self, topic: &str, seq: i64, reason: String) {
         self.topics.entry(topic.to_owned()).or_insert(reason);
         self.seqs.insert(seq);
     }
 
-    /// Has the row wait if its topic does. Returns true in that case.
+    /// Lets the row wait if its topic does. Returns true in that case.
     pub(super) fn takes(&mut self, topic: &str, seq: i64) -> bool {
         let waits = self.topics.contains_key(topic);
         if waits {
             self.seqs.insert(seq);
         }
         waits
+    }
+
+    /// Notes that rows of the topic are stored.
+    pub(super) fn goes_on(&mut self, topic: String) {
+        self.going_on.insert(topic);
     }
 
     pub(super) fn has(&self, seq: i64) -> bool {
@@ -62,12 +69,14 @@ impl WaitingTopics {
         waits.map(|(topic, _wait)| topic.as_str()).collect()
     }
 
-    /// Takes in the result of a turn that began to read at `read_at`. A topic that has waited
-    /// before waits for longer. One that was read and does not wait any more is forgotten.
+    /// Takes in the result of a turn that began to read at `read_at`. A topic of which no row was
+    /// stored waits for longer each time. One that was read and does not wait any more is
+    /// forgotten.
     pub(super) fn after_turn(&mut self, rows: &WaitingRows, read_at: Monotonic, now: Monotonic) {
         self.0.retain(|topic, wait| wait.retry_at > read_at || rows.topics.contains_key(topic));
         for topic in rows.topics.keys() {
-            let pause = self.0.get(topic).map_or(PAUSE_MIN, |wait| (wait.pause * 2).min(PAUSE_MAX));
+            let before = self.0.get(topic).filter(|_wait| !rows.going_on.contains(topic));
+            let pause = before.map_or(PAUSE_MIN, |wait| (wait.pause * 2).min(PAUSE_MAX));
             self.0.insert(topic.clone(), Wait { retry_at: now.plus(pause), pause });
         }
     }
@@ -93,7 +102,10 @@ mod tests {
         assert_eq!(topics.at(at(99)), ["slow"]);
         topics.after_turn(&rows, at(100), at(100));
         assert_eq!((topics.at(at(299)), topics.at(at(300))), (vec!["slow"], vec![]));
-        topics.after_turn(&WaitingRows::default(), at(300), at(310));
+        rows.goes_on("slow".to_owned());
+        topics.after_turn(&rows, at(300), at(300));
+        assert_eq!((topics.at(at(399)), topics.at(at(400))), (vec!["slow"], vec![]));
+        topics.after_turn(&WaitingRows::default(), at(400), at(410));
         assert!(topics.0.is_empty());
     }
 }

@@ -16,8 +16,8 @@ use crate::node::messages::Shift;
 /// A range of due times, from the first one to before the second.
 type DueRange = (Option<Timestamp>, Option<Timestamp>);
 
-/// Reads `by` or `to` for the selected tasks. Returns the latest new due time, too. `now` is unknown
-/// while the node starts.
+/// Reads `by` or `to` for the selected tasks. Returns the latest new due time, too. `now` is
+/// unknown while the node starts.
 pub fn read(
     [by, to]: [Option<&RawValue>; 2],
     selection: &Selection,
