@@ -1,5 +1,5 @@
--- Expiry: the time from which a task is not published any more. Spread: tasks that need not be exact
--- are due later than requested, each by a part of its own.
+-- Expiry: the time from which a task is not published any more. Spread: tasks that need not be
+-- exact are due later than requested, each by a part of its own.
 
 alter table topic_policy
   add column expire_after_ms bigint,
@@ -7,8 +7,8 @@ alter table topic_policy
 
 -- The expiry of a task stands in front of its headers, as a header of Punctual's own with a value
 -- of 9 bytes: see domain/task/expiry.rs. Behind it stands the requested time of a task that is due
--- later by the spread of its topic: see domain/task/spread.rs. Both together have 62 bytes. Null: the
--- task has neither.
+-- later by the spread of its topic: see domain/task/spread.rs. Both together have 62 bytes. Null:
+-- the task has neither.
 create function punctual_terms(headers bytea) returns bytea
   language sql immutable parallel safe
   return case

@@ -96,8 +96,9 @@ pub struct SubmitArgs {
     pub topic: Option<String>,
     #[command(flatten)]
     pub due: DueArgs,
-    /// The time from which the task is not published any more: as for --due-at, and after it. A task
-    /// that could not be published before ends as expired. [default: by the policy of the topic]
+    /// The time from which the task is not published any more: as for --due-at, and after it. A
+    /// task that could not be published before ends as expired. [default: by the policy of the
+    /// topic]
     #[arg(long, value_name = "TIME", allow_negative_numbers = true, conflicts_with = "file")]
     pub expires_at: Option<String>,
     #[command(flatten)]

@@ -99,8 +99,8 @@ impl PendingState {
 }
 
 impl Selection {
-    /// Returns the ranges of the rows that the selected tasks may have: of tasks, and behind them of
-    /// held tasks, whose rows are put off.
+    /// Returns the ranges of the rows that the selected tasks may have: of tasks, and behind them
+    /// of held tasks, whose rows are put off.
     pub fn rows(&self) -> [IdRange; 2] {
         let (ids, held) = (self.ids(), IdRange::held());
         let put_off = |at: Timestamp| ids::floor_of(at.plus(PUT_OFF).min(HELD_MAX));

@@ -21,7 +21,7 @@
 
 use crate::domain::Timestamp;
 
-/// What is to be done with a task whose turn has come.
+/// The step for a task whose turn has come.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Turn {
     /// Hand its record over.

@@ -147,7 +147,7 @@ async fn the_expiry_of_a_policy_moves_with_the_task_and_one_of_its_own_does_not(
     let own = json!({ "topic": topic, "due_at": now + 2_000, "payload": 2,
         "expires_at": now + 3_000 });
     let tasks = api.submit_all(&[of_policy, own]).await;
-    // It is moved before it is due, and its new time is behind its expiry.
+    // The task is moved before it is due, and its new time is behind its expiry.
     let after = moved(api, tasks[1].id, &json!({ "due_at": now + 4_000 })).await;
     assert_eq!(millis(&after, "expires_at"), now + 3_000, "{after}");
     let shown = api.task(tasks[0].id).await.shown;

@@ -164,7 +164,7 @@ async fn without_etcd_a_second_node_does_not_start_beside_a_living_one() {
     eventually("the node is ready", DEADLINE, async || first.api().is_ready().await).await;
 }
 
-/// What the next version adds to tables that nodes of this one use.
+/// The next version adds these columns to tables that nodes of this one use.
 const NEXT: &str = "alter table task add column later text;
     alter table task_far add column later text;
     alter table execlog_batch add column later text[];

@@ -67,7 +67,8 @@ def leave_out_tracked_tasks(raw_schema):
     for path in [path for path in paths if path.startswith("/v1/topics/") and path.endswith(("/policy", "/pause", "/resume"))]:
         # Tasks of a paused topic wait, and a policy makes tasks tracked.
         del paths[path]
-    # A choice needs a topic, `not_after` needs `when`, and no schema of a query can say so; nor does the oracle read them.
+    # A choice needs a topic, `not_after` needs `when`, and no schema of a query can say so; nor
+    # does the oracle read them.
     paths["/v1/tasks"]["get"]["parameters"] = [one for one in paths["/v1/tasks"]["get"]["parameters"] if one["name"] not in CHOICE]
     for name in CHOICE:
         del schemas["CancelRange"]["properties"][name]

@@ -132,8 +132,8 @@ impl OwnStack {
         PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(".stack").join(&self.name).join("logs")
     }
 
-    /// Starts a synchronous standby of Postgres. Returns the TCP addresses of the primary and of the
-    /// standby.
+    /// Starts a synchronous standby of Postgres. Returns the TCP addresses of the primary and of
+    /// the standby.
     pub async fn start_standby(&self) -> [String; 2] {
         run(&["standby", "--name", &self.name]).await;
         let settings = run(&["env", "--name", &self.name]).await;

@@ -8,7 +8,7 @@ use crate::domain::{TaskId, Timestamp};
 pub struct Precondition {
     pub must_be: Option<TaskSet>,
     pub must_not_be: Option<TaskSet>,
-    /// What a replacement asks of a task that it would cancel.
+    /// The condition for a replacement to cancel a pending task.
     pub when: Option<When>,
 }
 

@@ -160,7 +160,7 @@ macro_rules! answer_by_model {
     };
 }
 
-// It uses the macro, so it comes behind it.
+// The module uses the macro, so it is declared behind it.
 mod many;
 
 impl Service {
@@ -444,8 +444,8 @@ impl Service {
         })
     }
 
-    /// Lists topics that have pending tasks, dead letters, a policy or a pause, in the order of their
-    /// names: at most `limit`, after a name.
+    /// Lists topics that have pending tasks, dead letters, a policy or a pause, in the order of
+    /// their names: at most `limit`, after a name.
     pub async fn topics(
         &self,
         permit: &ListPermit,

@@ -374,8 +374,8 @@ const COLUMNS: &str = "id, first_id, topic, name, attempt, key, submitted_by, su
 
 /// Builds the statement of one look. `$1` are the shards, `$2` and `$3` the ends of the range, both
 /// exclusive, `$4` rows of each stream, `$5` the topic, `$6` rows of the answer, `$7` the
-/// submitter, `$8` the state, `$9` the key. In a hotspot the range lies within a millisecond, and the shards
-/// together are one stream.
+/// submitter, `$8` the state, `$9` the key. In a hotspot the range lies within a millisecond, and
+/// the shards together are one stream.
 fn look_text(leaves: &[Partition], is_in_hotspot: bool) -> String {
     let (shards_begin, shards_end) =
         if is_in_hotspot { (HOTSPOT_BEGIN, HOTSPOT_END) } else { (SHARDS_BEGIN, SHARDS_END) };
