@@ -5,6 +5,8 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
+use sqlx::postgres::PgConnectOptions;
+use sqlx::{Connection as _, PgConnection};
 use tokio::process::Command;
 
 use crate::support::dev_server::{DevServer, command};
@@ -254,6 +256,28 @@ async fn tasks_survive_in_a_folder_of_their_own() {
     let task = dev.api.get(&format!("/v1/tasks/{id}")).await.json();
     assert_eq!(task["state"], "published", "{task}");
     drop(dev);
+    eventually("Postgres is gone", SOON, async || processes_in(&folder) == 0).await;
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_folder_of_a_newer_program_is_refused() {
+    let folder = std::env::temp_dir().join(format!("punctual-{:08x}", rand::random::<u32>()));
+    let data = folder.display().to_string();
+    let arguments = ["--port", "0", "--kafka-port", "0", "--data", data.as_str()];
+    let mut dev = DevServer::start(&arguments[2..]).await;
+    let options = PgConnectOptions::new().socket(&folder).username("postgres").database("postgres");
+    let mut sql = PgConnection::connect_with(&options).await.unwrap();
+    let newer =
+        "insert into _sqlx_migrations (version, description, success, checksum, execution_time)
+                 values (9999, 'of a newer program', true, '', 0)";
+    sqlx::raw_sql(newer).execute(&mut sql).await.unwrap();
+    sql.close().await.unwrap();
+    dev.signal("TERM");
+    assert!(dev.exit().await.success());
+
+    let told = refusal(&arguments).await;
+    assert!(told.contains("version 9999") && told.contains("newer than this program"), "{told}");
     eventually("Postgres is gone", SOON, async || processes_in(&folder) == 0).await;
     std::fs::remove_dir_all(&folder).unwrap();
 }
