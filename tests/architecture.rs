@@ -2,6 +2,8 @@
 //! true. An example breaks each rule, because a rule that cannot fail proves nothing.
 #![expect(clippy::panic, reason = "a tree that cannot be read fails the test")]
 
+#[path = "architecture/contents.rs"]
+mod contents;
 #[path = "architecture/modules.rs"]
 mod modules;
 #[path = "architecture/pages.rs"]
@@ -122,34 +124,34 @@ fn files_are_short_enough_to_be_read() {
 
 #[test]
 fn production_code_does_not_panic_on_errors() {
-    holds(rules::panics(&rust(&["src/"])));
+    holds(contents::panics(&rust(&["src/"])));
 }
 
 #[test]
 fn permits_come_out_of_checks() {
-    holds(rules::permits(&rust(&["src/"])));
+    holds(contents::permits(&rust(&["src/"])));
 }
 
 #[test]
 fn no_test_is_skipped() {
-    holds(rules::ignored(&rust(&["src/", "tests/"])));
+    holds(contents::ignored(&rust(&["src/", "tests/"])));
 }
 
 #[test]
 fn tests_wait_for_facts() {
-    holds(rules::sleeps(&rust(&["src/", "tests/"])));
+    holds(contents::sleeps(&rust(&["src/", "tests/"])));
 }
 
 #[test]
 fn statements_begin_with_their_name() {
-    holds(rules::statements(&rust(&["src/"])));
+    holds(contents::statements(&rust(&["src/"])));
 }
 
 #[test]
 fn nothing_names_a_registry_or_a_path_of_one_machine() {
     // The lock file names its registry by cargo's own convention.
     let files = files().into_iter().filter(|(path, _)| path != "Cargo.lock");
-    holds(files.flat_map(|(path, text)| rules::places(&path, &text)).collect());
+    holds(files.flat_map(|(path, text)| contents::places(&path, &text)).collect());
 }
 
 /// Every Markdown file of the repository.
@@ -205,7 +207,9 @@ fn every_sabotage_still_applies() {
         .filter(|(path, _)| path.ends_with(".rs"))
         .map(|(_, text)| text.as_str())
         .collect();
-    holds(patches.iter().flat_map(|(path, text)| rules::sabotage(path, text, &sources)).collect());
+    holds(
+        patches.iter().flat_map(|(path, text)| contents::sabotage(path, text, &sources)).collect(),
+    );
     // The nine promises of the README.
     let has = |promise: char| {
         patches.iter().any(|(_, text)| text.starts_with(&format!("Promise: {promise}, ")))
@@ -433,7 +437,7 @@ fn a_panic_is_seen_outside_tests_only() {
                 #[cfg(test)]\n\
                 mod tests { fn f() { g().unwrap() } }";
     assert_eq!(
-        said(rules::panics(&example(&[
+        said(contents::panics(&example(&[
             ("src/a.rs", text),
             ("src/a/tests.rs", "fn f() { g().unwrap() }"),
             ("src/a/tests/more.rs", "fn f() { g().unwrap() }")
@@ -441,7 +445,10 @@ fn a_panic_is_seen_outside_tests_only() {
         2
     );
     assert_eq!(
-        said(rules::panics(&example(&[("src/a.rs", "// x.unwrap()\nfn f() { x.unwrap_or(1) }")]))),
+        said(contents::panics(&example(&[(
+            "src/a.rs",
+            "// x.unwrap()\nfn f() { x.unwrap_or(1) }"
+        )]))),
         0
     );
 }
@@ -460,21 +467,21 @@ fn a_permit_without_a_check_is_seen() {
     ] {
         let sources =
             [("src/access/permit.rs", made.as_str()), ("src/api/handlers/tasks.rs", used)];
-        assert_eq!(said(rules::permits(&example(&sources))), count, "{made} {used}");
+        assert_eq!(said(contents::permits(&example(&sources))), count, "{made} {used}");
     }
 }
 
 #[test]
 fn a_skipped_test_and_a_test_that_sleeps_are_seen() {
     let skipped = concat!("#[test]\n#[ign", "ore = \"slow\"]\nfn f() {}");
-    assert_eq!(said(rules::ignored(&example(&[("tests/a.rs", skipped)]))), 1);
+    assert_eq!(said(contents::ignored(&example(&[("tests/a.rs", skipped)]))), 1);
     for (path, text, count) in [
         ("tests/a.rs", "fn f() { tokio::time::sleep(x).await }", 1),
         ("tests/support/wait.rs", "fn f() { tokio::time::sleep(x).await }", 0),
         ("src/a.rs", "fn f() { clock::sleep(x) }", 0),
         ("src/a.rs", "#[cfg(test)]\nmod tests { fn f() { clock::sleep(x) } }", 1),
     ] {
-        assert_eq!(said(rules::sleeps(&example(&[(path, text)]))), count, "{path}: {text}");
+        assert_eq!(said(contents::sleeps(&example(&[(path, text)]))), count, "{path}: {text}");
     }
 }
 
@@ -495,13 +502,13 @@ fn a_statement_without_a_name_is_seen() {
         ("#[cfg(test)]\nmod tests { const S: &str = \"select 1\"; }", 0),
     ] {
         assert_eq!(
-            said(rules::statements(&example(&[("src/postgres/claim.rs", text)]))),
+            said(contents::statements(&example(&[("src/postgres/claim.rs", text)]))),
             count,
             "{text}"
         );
     }
     assert_eq!(
-        said(rules::statements(&example(&[("src/api/a.rs", "const S: &str = \"select 1\";")]))),
+        said(contents::statements(&example(&[("src/api/a.rs", "const S: &str = \"select 1\";")]))),
         0
     );
 }
@@ -510,8 +517,8 @@ fn a_statement_without_a_name_is_seen() {
 fn a_registry_and_a_path_of_one_machine_are_seen() {
     let registry = ["https://crates", "io/x"].join(".");
     let folder = ["cd ", "work", "main"].join("/");
-    assert_eq!(said(rules::places("a", &format!("fine\n{registry}\n{folder}\n"))), 2);
-    assert_eq!(said(rules::places("a", "see docs/work/x.md and $HOME/work/x")), 0);
+    assert_eq!(said(contents::places("a", &format!("fine\n{registry}\n{folder}\n"))), 2);
+    assert_eq!(said(contents::places("a", "see docs/work/x.md and $HOME/work/x")), 0);
 }
 
 #[test]
@@ -519,13 +526,13 @@ fn a_sabotage_without_a_header_or_a_test_is_seen() {
     let sources = ["#[test]\nfn it_is_so() {}\n"];
     let whole =
         "Promise: 1, x\nSabotage: y\nTest: --lib a::tests::it_is_so\n\ndiff --git a/a b/a\n";
-    assert_eq!(said(rules::sabotage("a", whole, &sources)), 0);
+    assert_eq!(said(contents::sabotage("a", whole, &sources)), 0);
     for broken in [
         whole.replace("it_is_so", "it_is_not"),
         whole.replace("--lib", "--bin x"),
         whole.replace("Sabotage", "Why"),
     ] {
-        assert_eq!(said(rules::sabotage("a", &broken, &sources)), 1, "{broken}");
+        assert_eq!(said(contents::sabotage("a", &broken, &sources)), 1, "{broken}");
     }
 }
 
