@@ -14,6 +14,7 @@
 //! batches in between may be older than the retention of receipts.
 
 mod attempts;
+mod in_batches;
 
 use std::time::Duration;
 
@@ -25,8 +26,7 @@ use super::principals::{actors_of, dropped_of, principal_of};
 use crate::domain::leaves::{Parent, Partition, Rules};
 use crate::domain::task::{expiry, spread};
 use crate::domain::{
-    Actors, ClusterSettings, Expiry, Kept, Outcome, Receipt, TaskId, TaskState, TaskView,
-    Timestamp, TopicName, TrackedView, WidthClass, ids,
+    Actors, ClusterSettings, Expiry, Kept, TaskId, TaskState, TaskView, Timestamp, TopicName,
 };
 use crate::postgres::connection::ConnectionPurpose;
 use crate::postgres::connection::error::Cause;
@@ -34,6 +34,10 @@ use crate::postgres::connection::pool::Pool;
 use crate::postgres::{PostgresError, PostgresSettings};
 
 pub(in crate::postgres) use self::attempts::{lines_of_many, tracked_of};
+pub use self::in_batches::IN_BATCHES;
+pub(super) use self::in_batches::lowest_batch_of;
+pub(in crate::postgres) use self::in_batches::moved_of;
+use self::in_batches::{BatchEntry, in_batches};
 
 /// Purpose of statements over the places outside the batches. A generic plan would lock every leaf.
 const PLACES: ConnectionPurpose = ConnectionPurpose {
@@ -51,9 +55,6 @@ const BATCHES: ConnectionPurpose = ConnectionPurpose {
 };
 /// Deadline of a whole look-up.
 const DEADLINE: Duration = Duration::from_secs(3);
-/// A task is claimed at most one window (10 s at most) before it is due, and the claimer's clock is
-/// less than a minute behind. Days before that cannot hold its batch.
-const CLAIMED_BEFORE_DUE_MAX: Duration = Duration::from_secs(70);
 /// Maximum number of rows that one task may have been, one after another. In the long run retries
 /// happen at most once a minute, and tasks of unavailable topics wait without a retry.
 const HOPS_MAX: usize = 1000;
@@ -64,39 +65,6 @@ const HOPS_MAX: usize = 1000;
 const REPLACEMENTS_MAX: i32 = 10_000;
 
 const WHAT: &str = "look up a task";
-
-/// Reads settled batches by width class, from the narrowest, and then the batches in flight. `$1`
-/// is the lowest batch id, `$2` the row, `$3` the classes, `$4` the lowest id with which a batch of
-/// each class can begin.
-pub const IN_BATCHES: &str = "-- look up in batches
-select f.batch, f.position, f.settled_at is not null as is_settled, f.outcomes[f.position]
-  as outcome,
-  f.partitions[f.position] as partition, f.offsets[f.position] as offset,
-    f.published_ats[f.position] as published_at,
-  f.next_ids[f.position] as next, f.names[f.position] as name, coalesce(f.attempts[f.position],
-    1::smallint) as attempt,
-  (select s.name from principal s where s.id = f.submitted_by[least(f.position,
-    cardinality(f.submitted_by))]) as submitted_by,
-  f.submitted_ats[least(f.position, cardinality(f.submitted_ats))] as submitted_at,
-  f.topic_names[coalesce(f.topic_indexes[f.position], 1)] as topic,
-  f.trackings[f.position] as tracking, f.moved_tos[f.position] as moved_to
-from (
-  (select b.*, array_position(b.ids, $2) as position
-   from unnest($3::smallint[], $4::uuid[]) as c (width_class, lowest)
-   cross join lateral (
-     select * from execlog_batch
-     where batch >= $1 and width_class = c.width_class and id_from >= c.lowest and id_from <= $2
-       and id_to >= $2 and $2 = any(ids)
-     limit 1
-   ) b
-   limit 1)
-  union all
-  (select u.*, array_position(u.ids, $2)
-   from execlog_batch u
-   where u.settled_at is null and u.batch >= $1 and $2 = any(u.ids)
-   limit 1)
-) f
-limit 1";
 
 /// Looks up tasks, over a few connections of its own.
 #[derive(Debug)]
@@ -112,25 +80,6 @@ enum Whereabouts {
     /// In none of the places, but the task is now this row.
     Follow(TaskId),
     Nowhere,
-}
-
-/// The entry of one row in its batch.
-struct BatchEntry {
-    batch: Uuid,
-    /// 1-based.
-    position: i32,
-    is_settled: bool,
-    outcome: Option<i16>,
-    receipt: Option<Receipt>,
-    next: Option<TaskId>,
-    topic: Option<String>,
-    name: Option<String>,
-    attempt: i16,
-    moved_to: Option<Timestamp>,
-    /// Of an expired task.
-    expires_at: Option<Timestamp>,
-    actors: Actors,
-    tracked: Option<Box<TrackedView>>,
 }
 
 impl LookUp {
@@ -299,18 +248,6 @@ impl LookUp {
     }
 }
 
-impl BatchEntry {
-    fn state(&self) -> TaskState {
-        match (self.is_settled, self.outcome) {
-            (false, _) => TaskState::Claimed,
-            (true, Some(Outcome::PUBLISHED)) => TaskState::Published,
-            (true, Some(Outcome::ATTEMPTED)) => TaskState::Awaiting,
-            (true, Some(Outcome::EXPIRED)) => TaskState::Expired,
-            (true, _) => TaskState::Dead,
-        }
-    }
-}
-
 /// Looks for `row` everywhere except in the batches.
 async fn outside_batches(
     open: &mut PgConnection,
@@ -467,11 +404,6 @@ pub(in crate::postgres) fn view_of_row(
     Ok(view)
 }
 
-/// Reads the column `moved_to`.
-pub(in crate::postgres) fn moved_of(row: &PgRow) -> Result<Option<Timestamp>, sqlx::Error> {
-    Ok(row.try_get::<Option<i64>, _>("moved_to")?.map(Timestamp::from_millis))
-}
-
 fn kept_of(row: &PgRow) -> Result<(Kept, StoredTerms), sqlx::Error> {
     let column = row.try_get::<Option<Vec<u8>>, _>("headers")?.unwrap_or_default();
     let (terms, own) = StoredTerms::split(&column);
@@ -500,62 +432,6 @@ impl StoredTerms {
         // A move sets the spread aside.
         view.requested_due_at = self.requested_at.filter(|_at| view.moved_to.is_none());
     }
-}
-
-/// Returns the lowest id that a batch with one of these rows can have.
-pub(super) fn lowest_batch_of(rows: impl Iterator<Item = TaskId>) -> Uuid {
-    let earliest = rows.map(TaskId::due_at).min().unwrap_or_default();
-    ids::floor_of(earliest.minus(CLAIMED_BEFORE_DUE_MAX).max(Timestamp::EPOCH))
-}
-
-async fn in_batches(
-    open: &mut PgConnection,
-    row: TaskId,
-) -> Result<Option<BatchEntry>, sqlx::Error> {
-    let earliest = lowest_batch_of(std::iter::once(row));
-    let width_classes: Vec<i16> = WidthClass::all().map(WidthClass::as_smallint).collect();
-    let starts: Vec<Uuid> =
-        WidthClass::all().map(|width_class| width_class.lowest_start(row)).collect();
-    let found = sqlx::query(IN_BATCHES)
-        .bind(earliest)
-        .bind(row.uuid())
-        .bind(width_classes)
-        .bind(starts)
-        .fetch_optional(open)
-        .await?;
-    found.as_ref().map(line_of).transpose()
-}
-
-fn line_of(row: &PgRow) -> Result<BatchEntry, sqlx::Error> {
-    let outcome: Option<i16> = row.try_get("outcome")?;
-    let (partition, offset): (Option<i32>, Option<i64>) =
-        (row.try_get("partition")?, row.try_get("offset")?);
-    let published_at: Option<i64> = row.try_get("published_at")?;
-    let is_expired = outcome == Some(Outcome::EXPIRED);
-    let receipt = match (outcome, partition, offset, published_at) {
-        (
-            Some(Outcome::PUBLISHED | Outcome::ATTEMPTED),
-            Some(partition),
-            Some(offset),
-            Some(at),
-        ) => Some(Receipt { partition, offset, published_at: Timestamp::from_millis(at) }),
-        _ => None,
-    };
-    Ok(BatchEntry {
-        batch: row.try_get("batch")?,
-        position: row.try_get("position")?,
-        is_settled: row.try_get("is_settled")?,
-        outcome,
-        receipt,
-        next: row.try_get::<Option<Uuid>, _>("next")?.map(TaskId::from_uuid),
-        topic: row.try_get("topic")?,
-        name: row.try_get("name")?,
-        attempt: row.try_get("attempt")?,
-        moved_to: moved_of(row)?,
-        expires_at: published_at.filter(|_at| is_expired).map(Timestamp::from_millis),
-        actors: actors_of(row)?,
-        tracked: attempts::tracked_of(row)?,
-    })
 }
 
 /// Returns the row with which a task has ended, if that was not its first.
