@@ -1,9 +1,11 @@
 //! A problem: the answer to a caller whose request failed, as RFC 9457 `application/problem+json`.
 
+mod callers;
+mod unknown;
+
 use std::borrow::Cow;
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::http::{HeaderValue, header};
 use axum::response::{IntoResponse, Response};
@@ -12,7 +14,6 @@ use serde::Serialize;
 
 use super::problem_type::{ProblemType, TYPE_PREFIX};
 use crate::access::Action;
-use crate::access::limits::{Exceeded, Limited};
 use crate::api::json::answers::{DisplayJson, Shows, TaskJson};
 use crate::domain::{TaskId, TaskView, TopicName};
 use crate::node::messages::NotReady;
@@ -165,105 +166,6 @@ impl Problem {
         self
     }
 
-    /// Makes the problem of a caller without a valid credential. Wrong, unknown and expired ones
-    /// have one text.
-    pub fn unauthenticated(was_given: bool) -> Self {
-        let (error, detail) = if was_given {
-            let detail = "nothing was done: the token is not valid, or not valid any more";
-            (Some("invalid_token"), detail)
-        } else {
-            (
-                None,
-                "nothing was done: this request needs a token in the header `Authorization: \
-                 Bearer`",
-            )
-        };
-        let more = More { error, ..More::default() };
-        Self { more: Some(Box::new(more)), ..Self::new(ProblemType::Unauthenticated, detail) }
-    }
-
-    /// Makes the problem of a caller without a token whose certificate proves no principal.
-    pub fn unknown_certificate() -> Self {
-        let detail = "nothing was done: the client certificate proves no principal of this node, and there is no token in the header `Authorization: Bearer`";
-        Self::new(ProblemType::Unauthenticated, detail)
-    }
-
-    /// Makes the problem of a caller that lacks a right, on the topic that it named.
-    pub fn forbidden(action: Action, topic: Option<TopicName>) -> Self {
-        let place =
-            topic.as_ref().map(|topic| format!(" on the topic {topic}")).unwrap_or_default();
-        let detail = format!("nothing was done: the right `{action}`{place} is missing");
-        let error = Some("insufficient_scope");
-        let more = More { action: Some(action), topic, error, ..More::default() };
-        Self { more: Some(Box::new(more)), ..Self::new(ProblemType::Forbidden, detail) }
-    }
-
-    /// Makes the problem of a list of all topics, for a caller that may see some of them.
-    pub fn forbidden_without_topic(action: Action) -> Self {
-        let detail = format!(
-            "without a topic, this request needs the right `{action}` on `*`: name a topic that \
-             you have the right to"
-        );
-        Self { detail: detail.into(), ..Self::forbidden(action, None) }
-    }
-
-    /// Makes the problem of a caller that has used up one of its limits.
-    pub fn quota_exceeded(exceeded: &Exceeded) -> Self {
-        if exceeded.is_of_pending() {
-            let have = match &exceeded.whose {
-                Limited::Principal(_) => "this caller has".to_owned(),
-                Limited::Topics(pattern) => format!("the topics {pattern} have"),
-            };
-            let detail = "as many pending tasks as `pending_max` in the auth file allows";
-            return Self::too_many_pending(&format!("{have} {detail}"));
-        }
-        // Rounded up, so that it is always enough.
-        let nanos = exceeded.retry_after.subsec_nanos();
-        let seconds = exceeded.retry_after.as_secs().saturating_add(u64::from(nanos > 0)).max(1);
-        let limit = exceeded.limit;
-        let whose = match &exceeded.whose {
-            Limited::Principal(_) => "this caller".to_owned(),
-            Limited::Topics(pattern) => format!("the topics {pattern}"),
-        };
-        let detail =
-            format!("nothing was done: the limit `{limit}` of {whose} is reached on this node");
-        let more = More { retry_after: Some(seconds), ..More::default() };
-        let problem = Self::new(ProblemType::QuotaExceeded, detail);
-        Self { more: Some(Box::new(more)), limit: Some("quota"), ..problem }
-    }
-
-    /// Makes the problem of a submit while too many tasks are pending.
-    pub fn too_many_pending(reason: &str) -> Self {
-        let detail = format!("nothing is stored: {reason}");
-        Self { limit: Some("pending_max"), ..Self::new(ProblemType::TooManyPending, detail) }
-    }
-
-    /// Makes the problem of a caller without a valid credential that was denied too often.
-    pub fn denied_too_often(retry_after: Duration) -> Self {
-        let detail = "nothing was done: too many requests from this address were denied within a \
-                      minute; correct the token or the host first";
-        let seconds = retry_after.as_secs().saturating_add(1);
-        let more = More { retry_after: Some(seconds), ..More::default() };
-        let problem = Self::new(ProblemType::DeniedTooOften, detail);
-        Self { more: Some(Box::new(more)), limit: Some("denials"), ..problem }
-    }
-
-    /// Makes the problem of a request that a browser sends for a page of another origin.
-    pub fn foreign_origin(header: &'static str) -> Self {
-        let detail = format!(
-            "nothing was done: {header} says that the request is from a page of another origin"
-        );
-        Self::new(ProblemType::Forbidden, detail)
-    }
-
-    /// Makes the problem of a request for another host.
-    pub fn wrong_host(detail: &'static str) -> Self {
-        let detail = format!(
-            "nothing was done: {detail}; a node answers to its addresses, to the host of --advertise, and to each --host"
-        );
-        Self::new(ProblemType::WrongHost, detail)
-    }
-
     /// Makes the problem of a node that is not ready. Only operators get the reasons.
     pub fn not_ready(missing: Vec<NotReady>, hides_reasons: bool) -> Self {
         let text = |missing: &NotReady| {
@@ -311,13 +213,6 @@ impl Problem {
         Self::new(ProblemType::UnsupportedEncoding, detail).at("content-encoding")
     }
 
-    /// Makes the problem of a request whose outcome is unknown because its answer was lost.
-    pub fn answer_lost() -> Self {
-        let detail = "the request may have been done, or not: the limit body_memory left no room \
-                      for the answer. Look before you repeat it";
-        Self::new(ProblemType::OutcomeUnknown, detail)
-    }
-
     /// Makes the problem of a limit that is reached. The router counts the limit when it answers,
     /// so that those of the service are counted, too.
     pub fn busy(limit: &'static str) -> Self {
@@ -335,40 +230,10 @@ impl Problem {
         )
     }
 
-    pub fn submit_unknown(reason: &str) -> Self {
-        let detail = format!(
-            "the task may be stored, or not: {reason}. Repeating is safe with a name: the same \
-             name makes no second task. Without a name, repeating may publish the task twice"
-        );
-        Self::new(ProblemType::OutcomeUnknown, detail)
-    }
-
-    pub fn replace_unknown(reason: &str) -> Self {
-        let detail = format!(
-            "the task may be replaced, or not: {reason}. Repeating is safe until the task is due: \
-             a name never has two pending tasks. After that, look first: a PUT after the task was \
-             published schedules another one"
-        );
-        Self::new(ProblemType::OutcomeUnknown, detail)
-    }
-
-    pub fn move_unknown(reason: &str) -> Self {
-        let detail = format!(
-            "the task may be moved, or not: {reason}. Repeating is safe with due_at; with delay, \
-             the time counts from the repetition"
-        );
-        Self::new(ProblemType::OutcomeUnknown, detail)
-    }
-
     /// Makes the problem of a request that was not carried out, or that only reads. Callers can
     /// safely retry.
     pub fn unavailable(reason: &str) -> Self {
         Self::new(ProblemType::Unavailable, reason.to_owned())
-    }
-
-    pub fn cancel_unknown(reason: &str) -> Self {
-        let detail = format!("the task may be cancelled, or not: {reason}. Repeating is safe");
-        Self::new(ProblemType::OutcomeUnknown, detail)
     }
 
     /// There is no such schedule.
@@ -385,12 +250,6 @@ impl Problem {
             None => "nothing was changed: there is no such schedule".to_owned(),
         };
         Self::new(ProblemType::PreconditionFailed, detail)
-    }
-
-    /// The answer to a change of a schedule was lost.
-    pub fn schedule_unknown(reason: &str) -> Self {
-        let detail = format!("the schedule may or may not have been changed: {reason}");
-        Self::new(ProblemType::OutcomeUnknown, detail)
     }
 
     /// There is no such topic.
@@ -416,44 +275,11 @@ impl Problem {
         Self::new(ProblemType::PreconditionFailed, detail)
     }
 
-    /// The answer to a change of a topic was lost.
-    pub fn topic_unknown(reason: &str) -> Self {
-        let detail =
-            format!("the topic may or may not have been changed: {reason}. Repeating is safe");
-        Self::new(ProblemType::OutcomeUnknown, detail)
-    }
-
     /// Makes the problem for an id in the path that no dead letter has.
     pub fn dead_not_found() -> Self {
         let detail = "there is no dead letter with this id: the task is not dead, or the dead \
                       letter was redriven or dropped";
         Self::new(ProblemType::TaskNotFound, detail).at("id")
-    }
-
-    /// Makes the problem of a change of one dead letter whose outcome is unknown. `done` names the
-    /// change, such as `dropped`.
-    pub fn dead_unknown(done: &str, reason: &str) -> Self {
-        let detail = format!(
-            "the dead letter may be {done}, or not: {reason}. Repeating is safe: if it was, the \
-             answer is 404"
-        );
-        Self::new(ProblemType::OutcomeUnknown, detail)
-    }
-
-    /// Makes the problem of a change of many tasks whose outcome is unknown. `done` names the
-    /// change, such as `cancelled`.
-    pub fn bulk_unknown(done: &str, reason: &str) -> Self {
-        let detail = format!(
-            "some of the tasks may be {done}, or none: {reason}. Repeating is safe: it goes on \
-             with the remaining tasks, and counts only these"
-        );
-        Self::new(ProblemType::OutcomeUnknown, detail)
-    }
-
-    /// Makes the problem of a consumer's call whose outcome is unknown.
-    pub fn outcome_of_call_unknown(reason: &str) -> Self {
-        let detail = format!("the call may have taken effect, or not: {reason}. Repeating is safe");
-        Self::new(ProblemType::OutcomeUnknown, detail)
     }
 
     /// Makes the problem of a consumer's call that was refused with a verdict on its task.
