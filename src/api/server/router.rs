@@ -1,11 +1,13 @@
 //! The path of every request: limits, measurement, and the router.
 
+mod routes;
+
 use std::net::IpAddr;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
 use axum::Router;
-use axum::body::{Body, Bytes};
+use axum::body::Body;
 use axum::http::{HeaderMap, HeaderValue, Method, Request, StatusCode, Version, header};
 use axum::response::{IntoResponse, Response};
 use futures_util::FutureExt as _;
@@ -13,6 +15,9 @@ use hyper::body::Body as _;
 use tower::ServiceExt as _;
 use tracing::Instrument as _;
 
+#[cfg(test)]
+pub use self::routes::strict_document;
+use self::routes::{NO_ROUTE, dev_routes, document_of, label_of, operations_of, routes};
 use super::answer::{Answer, RequestPlace};
 use crate::access::{Caller, CredentialId, PolicyHandle};
 use crate::api::access::audit::{Audit, AuditedRequest};
@@ -20,14 +25,10 @@ use crate::api::access::cursors::Cursors;
 use crate::api::access::guard::{Guard, Proofs};
 use crate::api::access::required::Access;
 use crate::api::access::{hosts, limits};
-use crate::api::handlers::{
-    bulk, cluster, dev, feedback, lists, names, node, schedules, tasks, topics, who_am_i,
-};
 use crate::api::line::{CallerConnection, PlacePurpose};
 use crate::api::metrics::{ApiMetrics, method_label};
 use crate::api::openapi::operation::Operation;
 use crate::api::openapi::route::Route;
-use crate::api::openapi::{document, operations};
 use crate::api::problems::problem::Problem;
 use crate::api::problems::problem_type::ProblemType;
 use crate::api::request::request_id::{REQUEST_ID, RequestId};
@@ -75,84 +76,8 @@ impl SeenRequest {
     }
 }
 
-/// Returns all routes. Literal ones come before those with a parameter that would match them, too:
-/// the label of a request is the first match.
-fn routes() -> [Route; 37] {
-    use operations as ops;
-    [
-        Route::at("/v1/tasks")
-            .get(lists::tasks, &ops::lists::TASKS)
-            .post(tasks::submit, &ops::tasks::SUBMIT),
-        Route::at("/v1/tasks/batch").post(tasks::submit_batch, &ops::tasks::SUBMIT_BATCH),
-        Route::at("/v1/tasks/counts").get(lists::counts, &ops::lists::COUNTS),
-        Route::at("/v1/tasks/cancel").post(bulk::cancel, &ops::tasks::CANCEL_MANY),
-        Route::at("/v1/tasks/move").post(bulk::move_all, &ops::tasks::MOVE_MANY),
-        Route::at("/v1/tasks/{id}")
-            .get(tasks::look_up, &ops::tasks::LOOK_UP)
-            .patch(tasks::move_to, &ops::tasks::MOVE)
-            .delete(tasks::cancel, &ops::tasks::CANCEL),
-        Route::at("/v1/topics/{topic}/tasks/{name}")
-            .get(names::look_up, &ops::names::LOOK_UP)
-            .put(names::replace, &ops::names::REPLACE)
-            .patch(names::move_to, &ops::names::MOVE)
-            .delete(names::cancel, &ops::names::CANCEL),
-        Route::at("/v1/tasks/{id}/finish").post(feedback::finish, &ops::feedback::FINISH_TASK),
-        Route::at("/v1/tasks/{id}/fail").post(feedback::fail, &ops::feedback::FAIL_TASK),
-        Route::at("/v1/tasks/{id}/extend").post(feedback::extend, &ops::feedback::EXTEND_TASK),
-        Route::at("/v1/topics/{topic}/tasks/{name}/finish")
-            .post(feedback::finish_named, &ops::feedback::FINISH_NAMED),
-        Route::at("/v1/topics/{topic}/tasks/{name}/fail")
-            .post(feedback::fail_named, &ops::feedback::FAIL_NAMED),
-        Route::at("/v1/topics/{topic}/tasks/{name}/extend")
-            .post(feedback::extend_named, &ops::feedback::EXTEND_NAMED),
-        Route::at("/v1/outcomes").post(feedback::outcomes, &ops::feedback::OUTCOMES),
-        Route::at("/v1/dead").get(lists::dead, &ops::dead::LIST),
-        Route::at("/v1/dead/redrive").post(bulk::redrive_all, &ops::dead::REDRIVE_MANY),
-        Route::at("/v1/dead/drop").post(bulk::drop_all_dead, &ops::dead::DROP_MANY),
-        Route::at("/v1/dead/{id}").delete(bulk::drop_dead, &ops::dead::DROP),
-        Route::at("/v1/dead/{id}/redrive").post(bulk::redrive, &ops::dead::REDRIVE),
-        Route::at("/v1/schedules/{topic}").get(schedules::list, &ops::schedules::LIST),
-        Route::at("/v1/schedules/{topic}/{name}")
-            .get(schedules::look_up, &ops::schedules::LOOK_UP)
-            .put(schedules::put, &ops::schedules::PUT)
-            .delete(schedules::delete, &ops::schedules::DELETE),
-        Route::at("/v1/schedules/{topic}/{name}/pause")
-            .post(schedules::pause, &ops::schedules::PAUSE),
-        Route::at("/v1/schedules/{topic}/{name}/resume")
-            .post(schedules::resume, &ops::schedules::RESUME),
-        Route::at("/v1/schedules/{topic}/{name}/trigger")
-            .post(schedules::trigger, &ops::schedules::TRIGGER),
-        Route::at("/v1/topics").get(topics::list, &ops::topics::LIST),
-        Route::at("/v1/topics/{topic}").get(topics::look_up, &ops::topics::LOOK_UP),
-        Route::at("/v1/topics/{topic}/policy")
-            .put(topics::put_policy, &ops::topics::PUT_POLICY)
-            .delete(topics::delete_policy, &ops::topics::DELETE_POLICY),
-        Route::at("/v1/topics/{topic}/pause").post(topics::pause, &ops::topics::PAUSE),
-        Route::at("/v1/topics/{topic}/resume").post(topics::resume, &ops::topics::RESUME),
-        Route::at("/v1/cluster").get(cluster::show, &ops::cluster::SHOW),
-        Route::at("/v1/whoami").get(who_am_i::show, &ops::cluster::WHO_AM_I),
-        Route::at("/openapi.json").get(node::document, &ops::cluster::INTERFACE),
-        Route::at("/problems").get(node::problems, &ops::cluster::PROBLEMS),
-        Route::at("/problems/{slug}").get(node::problem, &ops::cluster::PROBLEM),
-        Route::at("/livez").get(node::livez, &ops::node::LIVEZ),
-        Route::at("/readyz").get(node::readyz, &ops::node::READYZ),
-        Route::at("/metrics").get(node::metrics, &ops::node::METRICS),
-    ]
-}
-
-/// Returns the routes that only a dev server has.
-fn dev_routes() -> [Route; 2] {
-    [
-        Route::at("/dev/clock").post(dev::clock, &operations::dev::CLOCK),
-        Route::at("/dev/published").get(dev::published, &operations::dev::PUBLISHED),
-    ]
-}
-
 /// Bytes that a header field counts for, besides its name and its value (RFC 9113, 6.5.2).
 pub const FIELD_BYTES: usize = 32;
-
-/// The label of an unknown path.
-const NO_ROUTE: &str = "none";
 
 /// The problems that an unknown path or method may be answered with.
 const OF_NO_OPERATION: [ProblemType; 14] = [
@@ -504,28 +429,6 @@ impl Api {
     }
 }
 
-fn document_of(routes: &[Route]) -> Bytes {
-    let paths: Vec<_> =
-        routes.iter().map(|route| (route.path, route.operations.as_slice())).collect();
-    // The document consists of strings and numbers, so it always serialises. A test reads it.
-    document::write_loose(&paths).map(Bytes::from).unwrap_or_default()
-}
-
-/// Returns the strict form of the document of all routes, for the tests.
-#[cfg(test)]
-pub fn strict_document() -> String {
-    let routes = routes();
-    let paths: Vec<_> =
-        routes.iter().map(|route| (route.path, route.operations.as_slice())).collect();
-    document::write_strict(&paths).unwrap()
-}
-
-fn operations_of(
-    route: &Route,
-) -> impl Iterator<Item = (&'static str, Method, &'static Operation)> {
-    route.operations.iter().map(|(method, operation)| (route.path, method.clone(), *operation))
-}
-
 /// True when the OpenAPI document lists this answer.
 fn is_told(
     operation: Option<&Operation>,
@@ -562,53 +465,4 @@ async fn method_not_allowed(method: Method) -> Problem {
         ProblemType::MethodNotAllowed,
         format!("this path does not support {method}; the header Allow lists the methods"),
     )
-}
-
-/// Returns the route of a path, for metrics and logs. The path itself may hold names and ids.
-fn label_of(paths: &[&'static str], path: &str) -> &'static str {
-    paths.iter().copied().find(|route| matches_route(route, path)).unwrap_or(NO_ROUTE)
-}
-
-fn matches_route(route: &str, path: &str) -> bool {
-    let mut parts = path.split('/');
-    let is_match = route.split('/').all(|part| match parts.next() {
-        Some(given) => given == part || (part.starts_with('{') && !given.is_empty()),
-        None => false,
-    });
-    is_match && parts.next().is_none()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_route_is_its_own_label() {
-        let paths = routes().map(|route| route.path);
-        for path in paths {
-            assert_eq!(label_of(&paths, path), path);
-        }
-    }
-
-    #[test]
-    fn a_path_gets_the_label_of_its_route() {
-        let paths = routes().map(|route| route.path);
-        assert_eq!(
-            label_of(&paths, "/v1/tasks/01934b2e-7d3c-8017-9f2b-6a1c0e4d5b7f"),
-            "/v1/tasks/{id}"
-        );
-        for path in [
-            "/",
-            "",
-            "/v1/tasks/",
-            "/v1/dead//redrive",
-            "/v1/topics//tasks/x",
-            "/v1/topics/x/tasks/",
-            "/v1/tasks/a/b",
-            "/v1",
-            "/livez/",
-        ] {
-            assert_eq!(label_of(&paths, path), "none", "{path}");
-        }
-    }
 }
