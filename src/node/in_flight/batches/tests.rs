@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::domain::batch::TaskParts;
-use crate::domain::{BatchBuilder, Receipt, Shard, TaskId};
+use crate::domain::{BatchBuilder, Outcome, Receipt, Shard, TaskId};
 use crate::engine::topics::TopicSettings;
 
 const SECOND: Duration = Duration::from_secs(1);
