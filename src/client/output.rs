@@ -2,6 +2,7 @@
 
 pub(super) mod cluster;
 pub(super) mod counts;
+pub(super) mod ended;
 pub mod figures;
 pub(super) mod print;
 pub(super) mod profiles;
