@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use clap::builder::RangedI64ValueParser;
 use clap::{Args, Subcommand};
 
 use super::cpu::WatchedProcess;
@@ -229,12 +230,7 @@ pub struct Soak {
 #[derive(Args, Clone, Debug)]
 pub struct Steady {
     /// Tasks per second.
-    #[arg(
-        long,
-        value_name = "COUNT",
-        default_value_t = 2_000,
-        value_parser = clap::value_parser!(u32).range(1..=1_000_000)
-    )]
+    #[arg(long, value_name = "COUNT", default_value_t = 2_000, value_parser = up_to(1_000_000))]
     pub rate: u32,
     /// Minimum time between a submit and its due time.
     #[arg(long, value_name = "SPAN", value_parser = duration::parse, default_value = "1s")]
@@ -243,20 +239,10 @@ pub struct Steady {
     #[arg(long, value_name = "SPAN", value_parser = duration::parse, default_value = "5s")]
     pub ahead_max: Duration,
     /// Maximum number of tasks per request.
-    #[arg(
-        long,
-        value_name = "COUNT",
-        default_value_t = 100,
-        value_parser = clap::value_parser!(u32).range(1..=10_000)
-    )]
+    #[arg(long, value_name = "COUNT", default_value_t = 100, value_parser = up_to(10_000))]
     pub batch: u32,
     /// Number of connections.
-    #[arg(
-        long,
-        value_name = "COUNT",
-        default_value_t = 8,
-        value_parser = clap::value_parser!(u16).range(1..=4096)
-    )]
+    #[arg(long, value_name = "COUNT", default_value_t = 8, value_parser = connections())]
     pub connections: u16,
     /// Number of tasks to store first. They are due hours later, and stay stored.
     #[arg(long, value_name = "COUNT", default_value_t = 0)]
@@ -272,12 +258,7 @@ pub struct Steady {
 )]
 pub struct Burst {
     /// Number of tasks due at the instant.
-    #[arg(
-        long,
-        value_name = "COUNT",
-        default_value_t = 100_000,
-        value_parser = clap::value_parser!(u32).range(1..=20_000_000)
-    )]
+    #[arg(long, value_name = "COUNT", default_value_t = 100_000, value_parser = up_to(20_000_000))]
     pub count: u32,
     /// Time from the first submit to the instant.
     #[arg(long, value_name = "SPAN", value_parser = duration::parse, default_value = "20s")]
@@ -288,12 +269,7 @@ pub struct Burst {
 #[command(after_help = "Examples:\n  punctual bench drain --topic demo --count 500000")]
 pub struct Drain {
     /// Number of tasks in the backlog.
-    #[arg(
-        long,
-        value_name = "COUNT",
-        default_value_t = 500_000,
-        value_parser = clap::value_parser!(u32).range(1..=20_000_000)
-    )]
+    #[arg(long, value_name = "COUNT", default_value_t = 500_000, value_parser = up_to(20_000_000))]
     pub count: u32,
     /// Time from the first submit to the first due time, in which all tasks are submitted and the
     /// nodes are stopped.
@@ -308,27 +284,13 @@ pub struct Drain {
 #[command(after_help = "Examples:\n  punctual bench submit --topic demo --connections 64")]
 pub struct SubmitBenchArgs {
     /// Requests in progress, each on a connection of its own.
-    #[arg(
-        long,
-        value_name = "COUNT",
-        default_value_t = 64,
-        value_parser = clap::value_parser!(u16).range(1..=4096)
-    )]
+    #[arg(long, value_name = "COUNT", default_value_t = 64, value_parser = connections())]
     pub connections: u16,
     /// Tasks per request.
-    #[arg(
-        long,
-        value_name = "COUNT",
-        default_value_t = 1,
-        value_parser = clap::value_parser!(u32).range(1..=10_000)
-    )]
+    #[arg(long, value_name = "COUNT", default_value_t = 1, value_parser = up_to(10_000))]
     pub batch: u32,
     /// Tasks per second. [default: as many as possible]
-    #[arg(
-        long,
-        value_name = "COUNT",
-        value_parser = clap::value_parser!(u32).range(1..=10_000_000)
-    )]
+    #[arg(long, value_name = "COUNT", value_parser = up_to(10_000_000))]
     pub rate: Option<u32>,
     /// The measured time.
     #[arg(long = "for", value_name = "SPAN", value_parser = duration::parse, default_value = "20s")]
@@ -342,23 +304,13 @@ pub struct SubmitBenchArgs {
 #[command(after_help = "Examples:\n  punctual bench cancel --topic demo")]
 pub struct CancelBenchArgs {
     /// Number of tasks to submit and cancel.
-    #[arg(
-        long,
-        value_name = "COUNT",
-        default_value_t = 50_000,
-        value_parser = clap::value_parser!(u32).range(1..=10_000_000)
-    )]
+    #[arg(long, value_name = "COUNT", default_value_t = 50_000, value_parser = up_to(10_000_000))]
     pub count: u32,
     /// Number of cancels before the measurement.
     #[arg(long, value_name = "COUNT", default_value_t = 5_000)]
     pub warmup: u32,
     /// Number of connections.
-    #[arg(
-        long,
-        value_name = "COUNT",
-        default_value_t = 64,
-        value_parser = clap::value_parser!(u16).range(1..=4096)
-    )]
+    #[arg(long, value_name = "COUNT", default_value_t = 64, value_parser = connections())]
     pub connections: u16,
 }
 
@@ -369,38 +321,19 @@ pub struct CancelBenchArgs {
 )]
 pub struct FinishBenchArgs {
     /// Number of tasks to submit and finish.
-    #[arg(
-        long,
-        value_name = "COUNT",
-        default_value_t = 100_000,
-        value_parser = clap::value_parser!(u32).range(1..=10_000_000)
-    )]
+    #[arg(long, value_name = "COUNT", default_value_t = 100_000, value_parser = up_to(10_000_000))]
     pub count: u32,
     /// Number of finishes before the measurement.
     #[arg(long, value_name = "COUNT", default_value_t = 10_000)]
     pub warmup: u32,
     /// Number of connections.
-    #[arg(
-        long,
-        value_name = "COUNT",
-        default_value_t = 64,
-        value_parser = clap::value_parser!(u16).range(1..=4096)
-    )]
+    #[arg(long, value_name = "COUNT", default_value_t = 64, value_parser = connections())]
     pub connections: u16,
     /// Tasks per request. More than one are sent to POST /v1/outcomes.
-    #[arg(
-        long,
-        value_name = "COUNT",
-        default_value_t = 1,
-        value_parser = clap::value_parser!(u32).range(1..=10_000)
-    )]
+    #[arg(long, value_name = "COUNT", default_value_t = 1, value_parser = up_to(10_000))]
     pub batch: u32,
     /// Tasks per second. [default: as many as possible]
-    #[arg(
-        long,
-        value_name = "COUNT",
-        value_parser = clap::value_parser!(u32).range(1..=10_000_000)
-    )]
+    #[arg(long, value_name = "COUNT", value_parser = up_to(10_000_000))]
     pub rate: Option<u32>,
 }
 
@@ -432,12 +365,7 @@ pub struct TrackedBenchArgs {
     #[arg(long, value_name = "SPAN", value_parser = duration::parse, default_value = "20ms")]
     pub work: Duration,
     /// Number of connections of the consumer.
-    #[arg(
-        long,
-        value_name = "COUNT",
-        default_value_t = 128,
-        value_parser = clap::value_parser!(u16).range(1..=4096)
-    )]
+    #[arg(long, value_name = "COUNT", default_value_t = 128, value_parser = connections())]
     pub consumers: u16,
     /// Submits untracked tasks, which nobody finishes, to compare with.
     #[arg(long, conflicts_with = "unfinished")]
@@ -458,20 +386,10 @@ impl TrackedBenchArgs {
 #[command(after_help = "Examples:\n  punctual bench immediate --topic demo --rate 2000 --for 30s")]
 pub struct Immediate {
     /// Requests per second.
-    #[arg(
-        long,
-        value_name = "COUNT",
-        default_value_t = 2_000,
-        value_parser = clap::value_parser!(u32).range(1..=1_000_000)
-    )]
+    #[arg(long, value_name = "COUNT", default_value_t = 2_000, value_parser = up_to(1_000_000))]
     pub rate: u32,
     /// Number of connections.
-    #[arg(
-        long,
-        value_name = "COUNT",
-        default_value_t = 64,
-        value_parser = clap::value_parser!(u16).range(1..=4096)
-    )]
+    #[arg(long, value_name = "COUNT", default_value_t = 64, value_parser = connections())]
     pub connections: u16,
     /// How long requests are measured.
     #[arg(long = "for", value_name = "SPAN", value_parser = duration::parse, default_value = "30s")]
@@ -509,11 +427,7 @@ pub struct IntakeBenchArgs {
 #[derive(Args, Clone, Debug)]
 pub struct WriteArgs {
     /// Tasks per second, each due at once and written alone. [default: as many as possible]
-    #[arg(
-        long,
-        value_name = "COUNT",
-        value_parser = clap::value_parser!(u32).range(1..=1_000_000)
-    )]
+    #[arg(long, value_name = "COUNT", value_parser = up_to(1_000_000))]
     pub rate: Option<u32>,
     /// With --rate, the measured time.
     #[arg(long = "for", value_name = "SPAN", value_parser = duration::parse, default_value = "30s")]
@@ -539,17 +453,22 @@ pub struct WriteArgs {
         value_name = "COUNT",
         default_value_t = 500,
         conflicts_with = "rate",
-        value_parser = clap::value_parser!(u32).range(1..=10_000)
+        value_parser = up_to(10_000)
     )]
     pub batch: u32,
     /// Number of sessions of the database, or of writers.
-    #[arg(
-        long,
-        value_name = "COUNT",
-        default_value_t = 8,
-        value_parser = clap::value_parser!(u16).range(1..=4096)
-    )]
+    #[arg(long, value_name = "COUNT", default_value_t = 8, value_parser = connections())]
     pub connections: u16,
+}
+
+/// Parses a count of 1 to `max`.
+fn up_to(max: i64) -> RangedI64ValueParser<u32> {
+    clap::value_parser!(u32).range(1..=max)
+}
+
+/// Parses a number of connections.
+fn connections() -> RangedI64ValueParser<u16> {
+    clap::value_parser!(u16).range(1..=4096)
 }
 
 fn topic(text: &str) -> Result<TopicName, String> {
