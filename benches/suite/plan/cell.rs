@@ -1,0 +1,160 @@
+//! A scenario of the suite: its size, its figures and its job.
+
+use std::time::Duration;
+
+use crate::contender::{Door, Who};
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Size {
+    /// A few seconds for each scenario: checks that the suite works. The figures mean nothing.
+    Tiny,
+    /// All scenarios within 25 minutes.
+    Short,
+    /// All scenarios within two hours.
+    Full,
+}
+
+impl Size {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Tiny => "tiny",
+            Self::Short => "short",
+            Self::Full => "full",
+        }
+    }
+
+    /// Returns the value for this size.
+    pub(super) fn of<T>(self, tiny: T, short: T, full: T) -> T {
+        match self {
+            Self::Tiny => tiny,
+            Self::Short => short,
+            Self::Full => full,
+        }
+    }
+}
+
+/// One scenario.
+#[derive(Clone, Debug)]
+pub struct Cell {
+    /// Name for files and for `--only`.
+    pub name: &'static str,
+    pub title: String,
+    /// The target of the figures, for readers of the page.
+    pub goal: &'static str,
+    /// The limiting factor, and how to move it.
+    pub limit: &'static str,
+    /// Number of topics, and of the partitions of each.
+    pub topics: u16,
+    pub partitions: i32,
+    pub contenders: Vec<Who>,
+    pub job: Job,
+}
+
+#[derive(Clone, Debug)]
+pub enum Job {
+    Drain {
+        count: u32,
+        lead: u64,
+        spread: u64,
+    },
+    Burst {
+        count: u32,
+        lead: u64,
+    },
+    Steady(Steady),
+    Submit {
+        call: usize,
+        lanes: usize,
+        poller_call: usize,
+        poller_lanes: usize,
+        seconds: u64,
+        at_half: bool,
+    },
+    Cancel {
+        count: u32,
+    },
+    Finish {
+        count: u32,
+        call: usize,
+        lanes: usize,
+        at_half: bool,
+    },
+    Tracked(Tracked),
+    Immediate {
+        rate: u32,
+        seconds: u64,
+    },
+    Inbound(Inbound),
+    Idle {
+        pending: u64,
+        seconds: u64,
+    },
+    TakeOver {
+        rounds: u32,
+        is_kill: bool,
+    },
+}
+
+/// Submits by a way in beside REST.
+#[derive(Clone, Copy, Debug)]
+pub struct Inbound {
+    pub door: Door,
+    pub pace: InboundPace,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub enum InboundPace {
+    Rate { rate: u32, seconds: u64 },
+    Full { count: u32, call: u32 },
+}
+
+/// Tracked tasks at a steady rate, and a consumer.
+#[derive(Clone, Copy, Debug)]
+pub struct Tracked {
+    pub rate: u32,
+    pub seconds: u64,
+    pub pending: u64,
+    /// The number of tasks in a hundred that are not finished at their first attempt.
+    pub unfinished: u8,
+    /// False for untracked tasks, to compare with.
+    pub is_tracked: bool,
+}
+
+impl Tracked {
+    pub const TTR: Duration = Duration::from_secs(2);
+    pub const BACKOFF: Duration = Duration::from_secs(1);
+
+    /// Returns how long after an unanswered attempt the next one is due.
+    pub fn silence(&self) -> Duration {
+        Self::TTR + Self::BACKOFF
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct Steady {
+    pub rate: u32,
+    pub seconds: u64,
+    /// Minimum and maximum number of seconds that tasks are submitted ahead.
+    pub ahead: (u64, u64),
+    pub pending: u64,
+    /// True when Postgres holds an old snapshot during the run.
+    pub is_held: bool,
+    /// Number of tasks of a burst on another topic, due in the middle of the run.
+    pub burst: u32,
+    /// True for the soak. Leaves are then 2 minutes wide, so they come and go. Growth is observed,
+    /// as it is while an old snapshot is held.
+    pub is_soak: bool,
+}
+
+/// Returns the warm-up at the full rate. It is the same for all contenders and not measured.
+pub fn warm_up(size: Size) -> Duration {
+    Duration::from_secs(size.of(1, 5, 5))
+}
+
+impl Cell {
+    /// Returns the warm-up of a scenario. Many topics need longer: each partition must have 4 KiB
+    /// of records at the end, because the broker stalls at the first entry of a partition's index.
+    pub fn warm_up(&self, size: Size) -> Duration {
+        if self.topics == 1 { warm_up(size) } else { 3 * warm_up(size) }
+    }
+}
