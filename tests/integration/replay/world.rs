@@ -1,13 +1,15 @@
 //! The steps of the model as calls of the product.
 
+mod callers;
+mod expected;
+
 use std::collections::HashMap;
 use std::time::Duration;
 
 use punctual::domain::leaves::{Parent, Partition, Rules};
 use punctual::domain::{
     Batch, BatchBuilder, BatchId, ClusterWishes, Headers, IdRange, NewTask, NodeId, Outcome,
-    Precondition, Receipt, Record, Shard, ShardCount, SubmitOrder, TaskId, TaskName, TaskState,
-    Timestamp, TopicName,
+    Receipt, Record, Shard, ShardCount, TaskId, TaskName, Timestamp, TopicName,
 };
 use punctual::node::maintenance::{Leaves, Maintenance, MaintenanceMetrics};
 use punctual::postgres::cluster::heartbeat::{Beat, Heartbeats};
@@ -20,8 +22,7 @@ use punctual::postgres::tasks::adopt::Adoptions;
 use punctual::postgres::tasks::cancel::Cancels;
 use punctual::postgres::tasks::claim::{ClaimAnswer, ClaimRequest, Claimed, Claims, Source};
 use punctual::postgres::tasks::look_up::LookUp;
-use punctual::postgres::tasks::replace::reschedule::{NewPlace, Rescheduling};
-use punctual::postgres::tasks::replace::{Replacement, Replaces};
+use punctual::postgres::tasks::replace::Replaces;
 use punctual::postgres::tasks::settle::{SettleTerms, Settlement, Settles};
 use punctual::postgres::tasks::submit::{self, Submits};
 use punctual::postgres::tasks::submit_named::{NamedGroup, NamedSubmits};
@@ -30,8 +31,7 @@ use sqlx::postgres::PgConnection;
 
 use super::protocol::decisions::EPOCH;
 use super::protocol::state::{
-    ATTEMPTS, BATCHES, Database as Tables, Heart, IDENTITIES, Late, Leaf, NOBODY, Progress, Put,
-    State, TASKS, each, row_of, task_of,
+    BATCHES, IDENTITIES, Late, Leaf, Progress, State, each, row_of, task_of,
 };
 use super::protocol::{Action, Protocol};
 use super::tables::{self, Kept};
@@ -168,81 +168,6 @@ impl World {
     pub async fn found(&mut self) -> Vec<String> {
         let hidden = self.is_hidden.then(|| self.leaf().name());
         tables::lines(&mut self.sql, hidden.as_deref()).await
-    }
-
-    /// Returns the expected contents of the tables.
-    pub fn expected(&self, protocol: &Protocol, db: &Tables) -> Vec<String> {
-        let mut lines = Vec::new();
-        let id = |row: usize| self.id(protocol, row, db.due[row]);
-        let first = |task: usize| id(row_of(task, 0));
-        for (place, rows) in [("far", db.far), ("near", db.near)] {
-            lines.extend(each(rows).map(|row| {
-                let first = if row % ATTEMPTS == 0 {
-                    "-".to_owned()
-                } else {
-                    first(task_of(row)).uuid().to_string()
-                };
-                format!("{place} {} {first}", id(row).uuid())
-            }));
-        }
-        for (number, batch) in db.batches.iter().enumerate().filter(|(_, batch)| batch.rows != 0) {
-            let mut tasks: Vec<(TaskId, i16)> = each(batch.rows)
-                .map(|row| {
-                    (id(row), if batch.is_settled { code(batch.outcomes[task_of(row)]) } else { 0 })
-                })
-                .collect();
-            tasks.sort_unstable();
-            let tasks: Vec<String> =
-                tasks.iter().map(|(id, outcome)| format!("{}:{outcome}", id.uuid())).collect();
-            let owner = if batch.owner == NOBODY {
-                "-".to_owned()
-            } else {
-                self.node(batch.owner).uuid().to_string()
-            };
-            lines.push(format!(
-                "batch {} {owner} {} {}",
-                self.batch_id(number).uuid(),
-                batch.is_settled,
-                tasks.join(",")
-            ));
-            lines.push(format!("payload {} {}", self.batch_id(number).uuid(), tasks.len()));
-        }
-        for task in 0..TASKS {
-            let successor = match db.replaced_by[task] {
-                0 => "-".to_owned(),
-                successor => first(usize::from(successor)).uuid().to_string(),
-            };
-            lines.extend(
-                (0..db.cancelled[task])
-                    .map(|_| format!("cancelled {} {successor}", first(task).uuid())),
-            );
-            lines.extend(
-                (db.dead_letters >> task & 1 == 1).then(|| format!("dead {}", first(task).uuid())),
-            );
-            lines.extend(db.follow[task].map(|follow| {
-                format!(
-                    "follow {} {} {}",
-                    first(task).uuid(),
-                    id(usize::from(follow.row)).uuid(),
-                    follow.maybe_sent
-                )
-            }));
-        }
-        lines.extend(db.entry.map(|row| {
-            format!(
-                "name {} {}",
-                first(task_of(usize::from(row))).uuid(),
-                id(usize::from(row)).uuid()
-            )
-        }));
-        for (identity, heart) in
-            db.hearts.iter().enumerate().filter(|(_, heart)| **heart != Heart::None)
-        {
-            let heart = if *heart == Heart::Dead { "dead" } else { "alive" };
-            lines.push(format!("heart {} {heart}", self.identities[identity].node.uuid()));
-        }
-        lines.sort_unstable();
-        lines
     }
 
     /// Executes a step. Returns false when the step needs no statement.
@@ -553,79 +478,6 @@ impl World {
         settlement
     }
 
-    async fn reschedule(&mut self, protocol: &Protocol, state: &State, next: &State) {
-        let first = self.id(protocol, row_of(0, 0), 0);
-        let row = state.db.follow[0].map_or(row_of(0, 0), |follow| usize::from(follow.row));
-        let due = protocol.due_of_move(state);
-        let to = self.id(protocol, row + 1, due);
-        let place = NewPlace {
-            due_at: to.due_at(),
-            is_far: next.db.far >> (row + 1) & 1 == 1,
-            position: SubmitOrder::default().next(to.due_at(), to.due_at(), 0),
-            random: self.trace << 8 | u64::try_from(row + 1).unwrap(),
-        };
-        let done = self.replaces.reschedule(first, None, place).await.unwrap();
-        let is_moved = matches!(done, Rescheduling::Moved { row, .. } if row == to);
-        assert_eq!(is_moved, state.moved_to != next.moved_to, "move: {done:?}");
-    }
-
-    async fn cancel(&mut self, protocol: &Protocol, state: &State, next: &State) {
-        let first = self.id(
-            protocol,
-            row_of(usize::from(protocol.scope.cancels.unwrap()), 0),
-            protocol.scope.cancels.unwrap(),
-        );
-        let (cancelled, outcome) = self.canceller.cancel_group(&[(first, None)]).await;
-        outcome.unwrap();
-        assert_eq!(
-            cancelled[0].is_some(),
-            state.db.cancelled != next.db.cancelled,
-            "the verdict of a cancel"
-        );
-    }
-
-    async fn put(&mut self, protocol: &Protocol, (state, next): (&State, &State), put: usize) {
-        let over = match state.puts[put] {
-            Put::Again { over, .. } => {
-                over.map(|row| self.id(protocol, usize::from(row), state.db.due[usize::from(row)]))
-            }
-            _ => None,
-        };
-        let new = self.new_task(protocol, put + 1);
-        let is_far = next.db.far & !state.db.far != 0;
-        let done =
-            self.replaces.replace(&new, is_far, over, &Precondition::default()).await.unwrap();
-        let is_as_expected = match done {
-            Replacement::Created => {
-                next.puts[put] == Put::Done && next.db.cancelled == state.db.cancelled
-            }
-            Replacement::Replaced => {
-                next.puts[put] == Put::Done && next.db.cancelled != state.db.cancelled
-            }
-            Replacement::Gone(_) => matches!(next.puts[put], Put::Gone { .. }),
-            Replacement::Overtaken | Replacement::Unmet(_) => false,
-        };
-        assert!(is_as_expected, "{done:?} is not {:?}", next.puts[put]);
-    }
-
-    async fn verdict(&mut self, protocol: &Protocol, (state, next): (&State, &State), put: usize) {
-        let Put::Gone { row, .. } = state.puts[put] else { panic!("no verdict was asked for") };
-        let task = task_of(usize::from(row));
-        let view = self
-            .look_up
-            .task(self.id(protocol, row_of(task, 0), u8::try_from(task).unwrap()))
-            .await
-            .unwrap();
-        let is_final = view.as_ref().is_none_or(|view| {
-            matches!(view.state, TaskState::Published | TaskState::Cancelled | TaskState::Dead)
-        });
-        assert_eq!(
-            is_final,
-            matches!(next.puts[put], Put::Again { over: Some(_), .. }),
-            "{view:?}"
-        );
-    }
-
     async fn move_far(&mut self, protocol: &Protocol, state: &State, next: &State) {
         let now = self.moment(protocol, state.tick);
         let moved = self
@@ -688,13 +540,4 @@ fn ids_of(batch: &Batch) -> Vec<TaskId> {
     let mut ids: Vec<TaskId> = batch.tasks().map(|task| task.id).collect();
     ids.sort_unstable();
     ids
-}
-
-fn code(outcome: Progress) -> i16 {
-    match outcome {
-        Progress::Published => Outcome::PUBLISHED,
-        Progress::Deferred { .. } => Outcome::DEFERRED,
-        Progress::Expired => Outcome::EXPIRED,
-        _ => Outcome::DEAD,
-    }
 }
