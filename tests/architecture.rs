@@ -119,7 +119,8 @@ fn libraries_stop_at_their_folders() {
 
 #[test]
 fn files_are_short_enough_to_be_read() {
-    holds(rules::lengths(&rust(&["src/", "tests/", "build.rs", "benches/", "examples/"])));
+    let all = rust(&["src/", "tests/", "build.rs", "benches/", "examples/"]);
+    holds(rules::lengths(&all, rules::LONG_FILES));
 }
 
 #[test]
@@ -422,13 +423,17 @@ fn a_library_without_a_home_is_seen() {
 
 #[test]
 fn a_long_file_is_seen() {
-    assert_eq!(
-        said(rules::lengths(&example(&[
-            ("src/a.rs", &"\n".repeat(701)),
-            ("src/b.rs", &"\n".repeat(700))
-        ]))),
-        1
-    );
+    let lines = |path: &str, count: usize| Source::new(path, &"\n".repeat(count));
+    let long = [("src/a.rs", 610)];
+    for (files, long, count) in [
+        (vec![lines("src/a.rs", 601), lines("src/b.rs", 600)], &[][..], 1),
+        (vec![lines("src/a.rs", 610)], &long, 0),
+        (vec![lines("src/a.rs", 611)], &long, 1),
+        (vec![lines("src/a.rs", 600)], &long, 1),
+        (vec![lines("src/b.rs", 600)], &long, 1),
+    ] {
+        assert_eq!(said(rules::lengths(&files, long)), count, "{long:?}");
+    }
 }
 
 #[test]

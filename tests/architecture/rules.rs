@@ -222,7 +222,7 @@ const IMPURE: &[&str] =
     &["std::env", "std::fs", "std::io", "std::net", "std::process", "std::thread"];
 
 /// The most lines of a file.
-const LINES_MAX: usize = 700;
+const LINES_MAX: usize = 600;
 
 /// The fewest lines of a file that is more than a list.
 const LINES_MIN: usize = 40;
@@ -234,8 +234,12 @@ const ENTRIES_MAX: usize = 12;
 /// ARCHITECTURE.md draws it.
 const WIDE_FOLDER: &str = "src";
 
-/// Files that may be longer, each with its reason. The list is empty and should stay so.
-const LONG_FILES: &[(&str, &str)] = &[];
+/// Files that are longer, and the most lines of each. Entries may only shrink and go.
+pub const LONG_FILES: &[(&str, usize)] = &[
+    ("src/api/handlers/inbound/record.rs", 603),
+    ("src/app/assembly.rs", 700),
+    ("tests/faults/oracle.rs", 616),
+];
 
 pub fn at(source: &Source, line: usize, what: &str) -> String {
     format!("{}:{line}: {what}", source.path)
@@ -406,13 +410,19 @@ pub fn dependencies(manifest: &str) -> Vec<String> {
         .collect()
 }
 
-/// Returns files that are too long for a reader to finish.
-pub fn lengths(sources: &[Source]) -> Vec<String> {
-    sources
-        .iter()
-        .filter(|source| !LONG_FILES.iter().any(|(path, _)| *path == source.path))
-        .map(|source| (source, source.text.lines().count()))
-        .filter(|(_, lines)| *lines > LINES_MAX)
-        .map(|(source, lines)| format!("{}: {lines} lines, more than {LINES_MAX}", source.path))
-        .collect()
+/// Returns files that are too long for a reader to finish, and exceptions in `long` that are needed
+/// no more.
+pub fn lengths(sources: &[Source], long: &[(&str, usize)]) -> Vec<String> {
+    let lines_of = |source: &Source| source.text.lines().count();
+    let too_long = sources.iter().filter_map(|source| {
+        let own = long.iter().find(|(path, _)| *path == source.path);
+        let (lines, lines_max) = (lines_of(source), own.map_or(LINES_MAX, |(_, own)| *own));
+        (lines > lines_max)
+            .then(|| format!("{}: {lines} lines, more than {lines_max}", source.path))
+    });
+    let unneeded = long.iter().filter(|(path, _)| {
+        !sources.iter().any(|source| source.path == *path && lines_of(source) > LINES_MAX)
+    });
+    let unneeded = unneeded.map(|(path, _)| format!("{path}: no exception is needed any more"));
+    too_long.chain(unneeded).collect()
 }
