@@ -1,9 +1,9 @@
 //! Permits: proofs that the rights of a caller were checked.
 //!
-//! The service of the node takes a permit for each call that a caller may be denied, and a permit
-//! comes only out of a successful check. So a handler that forgets to check does not compile. Only
-//! this file makes permits. A permit for a task that is named by its id needs the topic of the
-//! task, so `node::messages::permitted` makes it, out of one of these.
+//! The service of the node takes a permit for each call that needs a right, and a permit comes only
+//! out of a successful check. So a handler without the check does not compile. Only this file makes
+//! permits. A permit for a task with a given id needs the topic of the task, so
+//! `node::messages::permitted` makes such permits, out of one of these.
 
 use std::marker::PhantomData;
 use std::ops::Deref;
@@ -65,8 +65,8 @@ impl Grant {
         &self.principal
     }
 
-    /// Returns the topic for which they were checked. The node takes the topic from here where it
-    /// can, so that it is the one that was checked.
+    /// Returns the checked topic. The node takes the topic from here where possible, so that no
+    /// other topic is used.
     pub fn topic(&self) -> &TopicName {
         &self.topic
     }

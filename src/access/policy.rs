@@ -102,8 +102,8 @@ impl Policy {
         self
     }
 
-    /// Returns all limits that hold for a topic. As in rules that deny, `*` and prefixes cover
-    /// names that begin with `_`, too.
+    /// Returns all limits of a topic. As in denying rules, `*` and prefixes cover names that begin
+    /// with `_`, too.
     pub fn topic_limits(&self, topic: &TopicName) -> impl Iterator<Item = (&Pattern, &Limits)> {
         let covering = self.topic_limits.iter().filter(move |(pattern, _)| pattern.denies(topic));
         covering.map(|(pattern, limits)| (pattern, limits))

@@ -1,4 +1,4 @@
-//! The requests that only a dev server answers, on their way from its API to the server.
+//! The requests of a dev server's own routes, on the way from the API to the server.
 
 use std::time::Duration;
 

@@ -10,8 +10,8 @@ use crate::telemetry::{Counter, Family, Gauge, Histogram, Registry, Unit, durati
 /// the number of series is limited.
 type Labels<const N: usize> = [(&'static str, &'static str); N];
 
-/// The limits that reject something, those of the service included. Each has a series from the
-/// start, so that a rate does not miss its first event.
+/// The limits that reject something, the service's own included. Each has a series from the start,
+/// so that a rate does not miss the first event.
 const LIMITS: [&str; 26] = [
     "requests_in_flight",
     "caller_requests",
@@ -155,8 +155,8 @@ impl ApiMetrics {
         self.batch_tasks.get_or_create(&[("status", status_label(status))]).inc_by(count);
     }
 
-    /// Counts a caller that was cut off because it was too slow: with its `header`, while `idle`,
-    /// in reading its `answer`, or with the `rest` of its body.
+    /// Counts a caller that was cut off for slowness: with the `header`, while `idle`, in reading
+    /// an `answer`, or with the `rest` of a body.
     pub fn cut_off(&self, deadline: &'static str) {
         debug_assert!(DEADLINES.contains(&deadline), "{deadline} is not in the list of deadlines");
         self.cut_off.get_or_create(&[("deadline", deadline)]).inc();

@@ -56,8 +56,7 @@ impl Port {
 
 /// The limits of the API, each with the status of a request that exceeds it.
 /// docs/reference/limits.md lists them in one table. `/livez`, `/readyz` and `/metrics` obey only
-/// the limits on connections and headers. They have places of their own, whose number is not a
-/// setting.
+/// the limits on connections and headers, and have a fixed number of places of their own.
 #[derive(Clone, Debug)]
 pub struct ApiSettings {
     pub port: Port,
@@ -96,7 +95,7 @@ pub struct ApiSettings {
     pub header_timeout: Duration,
     /// How long a connection may be without a request before it is closed.
     pub idle_timeout: Duration,
-    /// How long a request may take from its header to its answer: 408 while its body is awaited,
+    /// How long a request may take from the header to the answer: 408 while the body is awaited,
     /// 503 afterwards.
     pub request_deadline: Duration,
     /// How long a caller may take to read output that is ready, up to 64 KiB of it, before the
@@ -244,8 +243,7 @@ impl ApiShared {
         call: impl Future<Output = Result<T, Unavailable>>,
         unknown: impl Fn(&str) -> Problem,
     ) -> impl Future<Output = Result<T, Problem>> {
-        // The future is large, so it is on the heap: otherwise every future that awaits it would be
-        // as large.
+        // The large future is on the heap: otherwise every awaiting future would be as large.
         let call = Box::pin(call);
         let guard = guard.clone();
         async move {
@@ -256,8 +254,8 @@ impl ApiShared {
         }
     }
 
-    /// Returns whether the topic of `grant` exists, for an answer that found no tasks of it; `None`
-    /// when this is unknown. For `searched` see [`Service::knows_topic`].
+    /// Returns whether the topic of `grant` exists, for an answer without tasks of the topic;
+    /// `None` when unknown. For `searched` see [`Service::knows_topic`].
     pub async fn knows_topic(
         &self,
         deadline: Deadline,

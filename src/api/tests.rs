@@ -53,7 +53,7 @@ impl Api {
     }
 }
 
-/// Limits that are wide enough for tests which do not set them.
+/// Limits wide enough for tests without limits of their own.
 impl Default for ApiSettings {
     fn default() -> Self {
         Self {

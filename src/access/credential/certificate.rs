@@ -47,7 +47,7 @@ impl PeerName {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum NamePattern {
     Exact(PeerName),
-    /// The URIs that begin with this text, which ends in `/`, and have more after it.
+    /// The URIs that continue after this text. The text ends in `/`.
     Under(String),
 }
 

@@ -143,8 +143,8 @@ impl AuditedRequest {
         Ok(())
     }
 
-    /// Returns true for a request that needs a line. Without a status, its caller has gone before
-    /// its end.
+    /// Returns true for a request that needs a line. Without a status, the caller has gone before
+    /// the end.
     fn has_line(
         &self,
         audit: &Audit,

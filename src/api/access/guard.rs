@@ -1,4 +1,4 @@
-//! The guard of a request: who sends it, and what that caller may do.
+//! The guard of a request: the caller, with the rights of the caller.
 
 use std::sync::Arc;
 
@@ -172,13 +172,12 @@ impl Guard {
         }
     }
 
-    /// Returns the permit for a task that was found by its id. `None` means that the task does not
-    /// exist for this caller.
+    /// Returns the permit for a task found by id. `None`: for this caller, there is no such task.
     pub fn permit_found<R: Right>(&self, task: &FoundTask) -> Option<TaskPermit<R>> {
         self.found(task.permit(&self.caller))
     }
 
-    /// Returns a task that was found by its id, if it exists for this caller.
+    /// Returns a task found by id, if the caller may know of the task.
     pub fn show_found(&self, task: FoundTask) -> Option<TaskView> {
         self.found(task.show(&self.caller))
     }

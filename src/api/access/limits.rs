@@ -32,12 +32,11 @@ pub fn begin(
     Ok(in_progress)
 }
 
-/// Takes what a submit needs from the limits of its caller and of the topics. All tasks that could
-/// be read are counted, also those that are refused afterwards: each of them costs a look at its
-/// topic.
+/// Charges a submit to the limits of the caller and of the topics. All readable tasks count, the
+/// ones refused afterwards included: each costs a look at a topic.
 ///
 /// # Errors
-/// 429 when there is not enough for all of them. Then nothing is taken.
+/// 429 when a limit leaves too little for all tasks. Then nothing is charged.
 pub fn charge<'a>(
     policy: &PolicyHandle,
     caller: &Caller,

@@ -23,8 +23,8 @@ pub enum Access {
     /// Each item of the body names a task, by its id or by its topic and name. Items without the
     /// right are refused alone.
     EachTask(Action),
-    /// The caller names a task by its id, and needs all of these rights. A task without them does
-    /// not exist for the caller.
+    /// The caller gives the id of a task, and needs all of these rights. Without the rights, there
+    /// is no such task for the caller.
     OnTask(&'static [Action]),
     /// A topic is optional. Without one, the right is needed on `*`.
     OnTopicOrAll(Action),

@@ -42,7 +42,7 @@ struct Keys {
 #[derive(Clone, PartialEq, Eq)]
 pub struct Session {
     pub token: String,
-    /// Random bytes that set the forms of this session apart from those of others.
+    /// Random bytes, different for each session, that are part of its forms.
     pub mark: [u8; MARK_BYTES],
 }
 

@@ -223,8 +223,8 @@ impl BulkChange {
         }
     }
 
-    /// The state of a changed task, as problems write it. The member that counts these tasks has
-    /// the same name.
+    /// The state of a changed task, as problems write it. The member with the count has the same
+    /// name.
     const fn done(self) -> &'static str {
         match self {
             Self::Cancel => "cancelled",
@@ -298,8 +298,8 @@ async fn change_many(
     Ok(answers::json(StatusCode::OK, &answer))
 }
 
-/// Returns the time up to which all tasks were looked at. It is that of some row, perhaps of a
-/// topic that the caller may not see. Such a caller gets the beginning of its minute.
+/// Returns the time up to which all tasks were looked at: the time of some row, perhaps of a topic
+/// without a right of the caller. Such a caller gets the beginning of the minute.
 fn searched_to(guard: &Guard, cursor: Cursor) -> Rfc3339 {
     const MINUTE_MILLIS: i64 = 60_000;
     let exact = TaskId::from_uuid(cursor.after).due_at_unheld();

@@ -1,4 +1,4 @@
-//! Handlers that only a dev server has: its clock, and the records of its topics.
+//! Handlers of a dev server only: the clock, and the records of the topics.
 
 use std::sync::Arc;
 

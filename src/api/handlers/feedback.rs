@@ -33,8 +33,7 @@ use crate::node::messages::answers::{ConsumerCall, Heard, Target};
 
 /// The most outcomes of one request.
 const OUTCOMES_MAX: usize = Array::ITEMS_MAX;
-/// Memory of an outcome besides its bytes, until the answer is made: the call, its task, and its
-/// result.
+/// Memory of an outcome besides its bytes, until the answer is made: call, task and result.
 const ITEM_BYTES: usize = 1024;
 /// Outcomes that are read before other requests get their turn.
 const ITEMS_AT_ONCE: usize = 256;

@@ -179,7 +179,7 @@ pub fn of_heard(heard: Heard, is_id: bool) -> Result<(), Refused> {
     Err(refused(&problem))
 }
 
-/// Returns what a server that is away means for a request that has changed nothing.
+/// Returns the consequence of an unreachable server for a request without effects.
 pub fn of_unavailable(unavailable: Unavailable) -> Refused {
     refused(&refusal::of_unavailable(unavailable, Problem::unavailable))
 }

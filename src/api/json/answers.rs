@@ -167,7 +167,7 @@ impl<'a> TaskJson<'a> {
         Self { tracked, ..all }
     }
 
-    /// Shows a dead letter as in a list: with its attempts, which say why it is dead.
+    /// Shows a dead letter as in a list: with the attempts, which say why the task is dead.
     pub fn of_dead_letter(view: &'a TaskView, shows: Shows) -> Self {
         let all = Self::of_view(view, shows);
         Self { headers: None, payload: None, is_tombstone: false, ..all }

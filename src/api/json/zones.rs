@@ -21,11 +21,10 @@ pub struct Zone<'a> {
 }
 
 impl<'a> Zone<'a> {
-    /// Reads the zone in `suffix`, which is empty or begins with a bracket. The error says why it
-    /// is wrong.
+    /// Reads the zone in `suffix`: an empty text, or a bracketed one. The error has the reason.
     ///
-    /// A mark that is not critical (`[u-ca=hebrew]`) says how to show a time, not the time itself.
-    /// RFC 9557 lets readers skip the mark.
+    /// A mark that is not critical (`[u-ca=hebrew]`) is about the display of a time. RFC 9557 lets
+    /// readers skip the mark.
     pub fn of_suffix(suffix: &'a str) -> Result<Option<Self>, String> {
         let mut zone = None;
         let mut rest = suffix;

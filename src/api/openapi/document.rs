@@ -1,8 +1,9 @@
 //! The OpenAPI document: the operations of the routes, the schemas, and the parts common to all.
 //!
-//! The document has two forms. The strict one (OpenAPI 3.1) says exactly which requests are
-//! accepted and which answers are given; the tests check the API against it. The loose one is
-//! derived from it, for generators of clients: it is served and shipped.
+//! The document has two forms. The strict form (OpenAPI 3.1) says exactly which requests are
+//! accepted and which answers are given; the tests check the API against this form. The loose form
+//! is derived from the strict one, for generators of clients. Nodes serve the loose form, and
+//! releases contain it.
 
 use std::sync::LazyLock;
 

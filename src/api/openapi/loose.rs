@@ -1,11 +1,10 @@
 //! The loose form of the interface document, derived from the strict one: OpenAPI 3.0.3, which
 //! every generator of clients reads.
 //!
-//! Generated code fails on a detail that a hand-written client would never notice: a closed enum
-//! that has got a new value, a null beside a reference, an alternative between two types. The
-//! loose form has none of them. It accepts every answer that the strict form accepts, and answers
-//! with new members and new values, too. For requests it is narrower in two places: times and
-//! delays are strings.
+//! Generated code fails on details that no hand-written client would notice: a closed enum with a
+//! new value, a null beside a reference, an alternative between two types. The loose form has none
+//! of these. It accepts every answer of the strict form, and answers with new members and new
+//! values, too. Requests are narrower in two places: times and delays are strings.
 
 use std::collections::BTreeMap;
 
@@ -15,8 +14,8 @@ use super::schemas;
 
 pub const VERSION: &str = "3.0.3";
 
-/// The members of a schema that are kept as they are. Everything else that a schema may have only
-/// checks values, and a check that is older than the node refuses new values.
+/// The members of a schema that are kept unchanged. All other members only check values, and a
+/// check older than the node refuses new values.
 const KEPT: [&str; 5] = ["type", "format", "description", "required", "default"];
 
 /// Formats of Punctual's own, for the tests that make values from the strict form.

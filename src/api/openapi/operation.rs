@@ -1,8 +1,8 @@
-//! An operation of the API, described beside its handler: its inputs and its answers.
+//! An operation of the API, described beside the handler: inputs and answers.
 //!
-//! The router takes a handler and its operation together (see [`super::route`]), so no handler
-//! lacks one. An answer that the operation does not list fails an assertion in debug builds, which
-//! the tests are.
+//! The router takes a handler and an operation together (see [`super::route`]), so no handler lacks
+//! an operation. In debug builds, and so in the tests, an assertion fails for an answer that the
+//! operation does not list.
 
 use axum::http::StatusCode;
 
@@ -15,7 +15,7 @@ pub struct Operation {
     /// A unique id, from which generated clients take the name.
     pub id: &'static str,
     pub tag: Tag,
-    /// The right that it needs. It has no default, so that no route is open by mistake.
+    /// The required right. There is no default, so that no route is open by mistake.
     pub access: Access,
     pub summary: &'static str,
     pub description: &'static str,

@@ -45,7 +45,7 @@ struct More {
     topic: Option<TopicName>,
     /// The error of `WWW-Authenticate`.
     error: Option<&'static str>,
-    /// The seconds after which a retry makes sense, if they are not those of the type.
+    /// The seconds after which a retry makes sense, if different from the type's.
     retry_after: Option<u64>,
 }
 
@@ -213,8 +213,8 @@ impl Problem {
         Self::new(ProblemType::UnsupportedEncoding, detail).at("content-encoding")
     }
 
-    /// Makes the problem of a limit that is reached. The router counts the limit when it answers,
-    /// so that those of the service are counted, too.
+    /// Makes the problem of a reached limit. The router counts the limit with the answer, so that
+    /// the service's limits are counted, too.
     pub fn busy(limit: &'static str) -> Self {
         let detail = format!(
             "nothing was done: the limit {limit}{} is reached; retry later, or ask another node",

@@ -1,16 +1,16 @@
-//! The table of problem types: for each its title, its status, when it is answered, and the advice
-//! to callers. docs/problems.md and the pages below `/problems` are generated from it.
+//! The table of problem types: title, status, cause, and the advice to callers. docs/problems.md
+//! and the pages below `/problems` are generated from this table.
 //!
-//! A request that is wrong on any cluster gets 400. A request that only this cluster refuses gets
-//! 422: for its topics, their limits, or its longest delay. 429 is for overload by the caller
-//! itself, 503 for causes outside of the caller. Both carry `Retry-After`, and `retry_after`
-//! (seconds) as a member, so that the problem of one item of a bulk submit has it, too.
+//! A request that is wrong on any cluster gets 400. A request refused only by this cluster gets
+//! 422: because of a topic, a topic's limits, or the longest delay. 429 is for overload by the
+//! caller, 503 for causes outside of the caller. Both carry `Retry-After`, and `retry_after`
+//! (seconds) as a member, so that the problem of one item of a bulk submit has the figure, too.
 
 use axum::http::{HeaderValue, StatusCode};
 
-/// The beginning of every `type`. A type is a name that is the same on every node for ever. It is
-/// not an address, because a node cannot know its own. The header `Link` (rel="help") of each
-/// problem leads to its page.
+/// The beginning of every `type`. A type is a name, the same on every node for ever, and no
+/// address, because a node cannot know its own address. The header `Link` (rel="help") of each
+/// problem leads to a page about the type.
 pub(in crate::api) const TYPE_PREFIX: &str = "urn:punctual:problem:";
 
 /// One row of the table: the description of a problem type.

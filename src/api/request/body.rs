@@ -18,8 +18,7 @@ use crate::api::problems::problem::Problem;
 use crate::api::problems::problem_type::ProblemType;
 use crate::api::shared::{ApiShared, Deadline, PARSED_AT_ONCE, UNPACKED_AT_ONCE};
 
-/// The most memory that is reserved for a body before its bytes arrive, whatever its declared
-/// length.
+/// The most memory reserved for a body before the bytes arrive, for any declared length.
 const CAPACITY_MAX: usize = 1 << 20;
 /// Bytes of an unwanted body that are read to name its first field.
 const UNWANTED_BYTES_MAX: usize = 4096;
@@ -28,7 +27,7 @@ const UNWANTED_BYTES_MAX: usize = 4096;
 /// change of threads is worth.
 const IN_PLACE_MAX: usize = 64 << 10;
 
-/// Reads a body that says it is JSON, and unpacks it.
+/// Reads and unpacks a body declared as JSON.
 pub async fn read(
     shared: &ApiShared,
     request: Request<Body>,

@@ -23,8 +23,8 @@ pub fn of(headers: &HeaderMap) -> Result<Precondition, Problem> {
     })
 }
 
-/// Refuses preconditions on a change that has no task in its path. Ignoring them would betray
-/// callers that rely on them.
+/// Refuses preconditions on a change without a task in the path. Callers rely on preconditions, so
+/// none is ignored.
 pub fn refuse(headers: &HeaderMap) -> Result<(), Problem> {
     let Some(given) = [IF_MATCH, IF_NONE_MATCH].into_iter().find(|name| headers.contains_key(name))
     else {

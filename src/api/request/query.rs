@@ -109,8 +109,8 @@ impl Parameters {
         })
     }
 
-    /// Reads what a PUT asks of the pending task of its name: `when`, and the time that `later`
-    /// does not go beyond.
+    /// Reads the conditions of a PUT on the pending task of the name: `when`, and the latest time
+    /// for `later`.
     pub fn when(&self) -> Result<(Option<When>, Option<Timestamp>), Problem> {
         let not_after = self.time("not_after")?;
         let Some(text) = self.get("when") else {

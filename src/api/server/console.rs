@@ -1,7 +1,7 @@
-//! The console over HTTP: who reads a page, and the calls of the API that the page is made of.
+//! The console over HTTP: the reader of a page, and the page's calls of the API.
 //!
-//! A page calls the API as any caller does, with the rights of its reader: [`Api::call`] checks,
-//! limits and audits each of these calls. The pages themselves are in [`crate::console`].
+//! A page calls the API as any caller does, with the rights of the reader: [`Api::call`] checks,
+//! limits and audits each call. The pages are in [`crate::console`].
 
 mod pages;
 mod reader;

@@ -76,7 +76,7 @@ impl SeenRequest {
     }
 }
 
-/// Bytes that a header field counts for, besides its name and its value (RFC 9113, 6.5.2).
+/// The bytes that a header field counts besides name and value (RFC 9113, 6.5.2).
 pub const FIELD_BYTES: usize = 32;
 
 /// The problems that an unknown path or method may be answered with.
@@ -169,7 +169,8 @@ impl Api {
         let operation = self.operation_of(route, request.method());
         let is_api = request.uri().path().starts_with("/v1/");
         let only_shows = is_head || request.method() == Method::GET;
-        // The span has the level of the log lines in it, so it costs nothing when these are off.
+        // The span has the level of the log lines within, so that it costs nothing when these are
+        // off.
         let span = tracing::debug_span!("request", request_id = %id);
         let mut audited =
             AuditedRequest::new(self.audit.as_ref(), id.as_str(), place.address(), operation);
@@ -285,7 +286,7 @@ impl Api {
         problem.map_or(Ok(response), Err)
     }
 
-    /// Counts a login that failed, and gives it its line in the audit trail.
+    /// Counts a failed login, and writes the line in the audit trail.
     pub async fn deny_login(&self, place: &RequestPlace, id: &RequestId) -> Arc<Problem> {
         let mut audited =
             AuditedRequest::new(self.audit.as_ref(), id.as_str(), place.address(), None);

@@ -282,8 +282,8 @@ async fn examples_are_json_that_a_shell_takes_in_single_quotes_and_the_api_takes
         for (name, example) in examples {
             let body = example["value"].to_string();
             assert!(!body.contains('\'') && body != "null", "{method} {path} {name}: {body}");
-            // The calls of consumers are about a task that awaits them, and a move about one that
-            // is pending.
+            // The calls of consumers need a task that awaits a call, and a move needs a pending
+            // task.
             let is_of_task = path.contains("/tasks/{") && method != "PUT";
             let topic = if is_of_task && method == "POST" { "tracked" } else { "demo" };
             let task = format!(

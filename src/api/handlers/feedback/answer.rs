@@ -126,7 +126,7 @@ mod tests {
     const AWAITING_1: Follow = Follow { attempt: 1, ..FIRST_IN_FLIGHT };
     const FAILED_1: Follow = Follow { note: Some(Note::Failed), ..AWAITING_1 };
 
-    /// The answer to a call: its status, its verdict, its flags, and the problem if it is one.
+    /// The answer to a call: status, verdict and flags, and the problem if there is one.
     type Cell = (u16, &'static str, (bool, bool), Option<&'static str>);
 
     const fn ok(verdict: &'static str) -> Cell {

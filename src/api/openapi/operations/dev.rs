@@ -1,5 +1,5 @@
-//! Operations that only a dev server has. They are no part of the OpenAPI document, which is the
-//! same for all nodes; docs/how-to/test-your-code.md describes them.
+//! Operations of a dev server only. The OpenAPI document is the same for all nodes and leaves these
+//! out; docs/how-to/test-your-code.md describes both.
 
 use axum::http::StatusCode;
 

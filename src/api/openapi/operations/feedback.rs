@@ -10,8 +10,8 @@ use crate::api::openapi::operation::{
 };
 use crate::api::problems::problem_type::ProblemType as P;
 
-/// Shell lines that submit a tracked task, take its path from the header `Location`, and wait until
-/// its first attempt is published.
+/// Shell lines that submit a tracked task, take the path from the header `Location`, and wait for
+/// the publish of the first attempt.
 const A_TASK: &str = r#"task=$(curl --silent --show-error --fail --output /dev/null \
   --write-out '%header{location}' "http://127.0.0.1:7070/v1/tasks" \
   --header 'content-type: application/json' \

@@ -1,5 +1,4 @@
-//! The schemas of tracked tasks: what a submitter wants of the consumer's answers, the answers, and
-//! what becomes of them.
+//! The schemas of tracked tasks: the submitter's terms, the consumer's answers, and the verdicts.
 
 use serde_json::{Value, json};
 

@@ -32,7 +32,7 @@ impl Problem {
         Self::new(ProblemType::Unauthenticated, detail)
     }
 
-    /// Makes the problem of a caller that lacks a right, on the topic that it named.
+    /// Makes the problem of a caller without a right on the topic of the request.
     pub fn forbidden(action: Action, topic: Option<TopicName>) -> Self {
         let place =
             topic.as_ref().map(|topic| format!(" on the topic {topic}")).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Each page: its path, and the calls that it is made of.
+//! Each page: the path, and the calls for the contents.
 
 use axum::body::Body;
 use axum::http::{HeaderValue, Request, StatusCode, header};

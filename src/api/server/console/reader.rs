@@ -29,9 +29,9 @@ pub struct Identified {
     pub whose: Vec<u8>,
 }
 
-/// Identifies a reader by its session, or else by the certificate of its connection. Without any,
-/// the reader is anonymous, if anonymous callers have rights on this node. A token is taken by the
-/// login alone, which throttles wrong ones.
+/// Identifies a reader by the session, or else by the certificate of the connection. Without both,
+/// the reader is anonymous, if anonymous callers have rights on this node. Only the login takes
+/// tokens, and throttles wrong ones.
 pub fn identify(api: &Api, request: &Request<Body>) -> Option<Identified> {
     let shared = api.shared();
     let policy = shared.policy.current();

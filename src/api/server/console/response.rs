@@ -8,8 +8,8 @@ use crate::api::problems::problem::Problem;
 use crate::console::assets::Asset;
 use crate::console::frame::{self, Page, Reader, Refused, Section};
 
-/// A page may load its own style, script and icon, ask this node, and send forms to it. Nothing
-/// else: no script or style inside the page, and no frame around it.
+/// A page may load the console's style, script and icon, and may send requests and forms to this
+/// node. Nothing else: no script or style inside the page, and no frame around the page.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; \
                       connect-src 'self'; form-action 'self'; base-uri 'none'; \
                       frame-ancestors 'none'";
@@ -56,7 +56,7 @@ pub fn html(status: StatusCode, text: String) -> Response {
     response
 }
 
-/// Returns a file that pages load. Its path changes with its content.
+/// Returns a file that pages load. A new content has a new path.
 pub fn asset_of(asset: Asset) -> Response {
     let mut response = html(StatusCode::OK, asset.content().to_owned());
     let headers = response.headers_mut();

@@ -40,7 +40,7 @@ pub enum ClientAuth {
 /// The rules for client certificates.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Clients {
-    /// The authorities that sign them.
+    /// The signing authorities.
     pub ca_file: PathBuf,
     /// Lists of revoked ones. With them, every authority needs one.
     pub crl_file: Option<PathBuf>,

@@ -1,4 +1,4 @@
-//! Readers of the console see and change what their rights allow, and forms are of their session.
+//! Readers of the console see and change only as the rights allow, and forms belong to one session.
 
 use super::*;
 use crate::console::format::path;
