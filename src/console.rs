@@ -1,11 +1,11 @@
-//! The console: HTML pages for the people who operate a cluster, or own a topic of it.
+//! The console: HTML pages for operators of a cluster and for owners of topics.
 //!
-//! The pages are made of the answers of the REST API, in JSON, so a page shows no more than its
+//! The pages are made of the answers of the REST API, in JSON, so a page shows no more than the
 //! reader may ask for. `api::server::console` serves the pages, and makes the calls of the API.
-//! Each file is a page or a group of pages; `frame` is around all of them, and `action` has the
-//! calls that change something. Nothing here does input or output.
+//! Each file is a page or a group of pages; `frame` is around every page, and `action` has the
+//! changing calls. Nothing here does input or output.
 //!
-//! Every page works without a script. The script only refreshes a page that its reader looks at.
+//! Every page works without a script. The script only refreshes a visible page.
 
 pub mod action;
 pub mod ahead;

@@ -23,8 +23,8 @@ const CHECKS_OFF: [(&str, &[&str], &str); 2] = [
     ),
 ];
 
-/// Returns the problems of a URL of Postgres, which `flag` gives. Beyond this machine it must ask
-/// for a verified server, unless `may_be_plain`.
+/// Returns the problems of a URL of Postgres in `flag`. Beyond this machine, the URL must ask for a
+/// verified server, unless `may_be_plain`.
 pub fn of_postgres(flag: &'static str, url: &Secret, may_be_plain: bool) -> Vec<SettingProblem> {
     let problem = |text| vec![SettingProblem { flag, text }];
     match PostgresSettings::new(url.expose()) {
@@ -103,7 +103,7 @@ fn host_of(place: &str) -> &str {
     place.rsplit_once(':').map_or(place, |(host, _)| host)
 }
 
-/// True for a host that is this machine, so that the connection does not leave it.
+/// True for a host on this machine: the connection stays inside.
 fn is_local(host: &str) -> bool {
     let host = host.trim_start_matches('[').trim_end_matches(']');
     host.eq_ignore_ascii_case("localhost")

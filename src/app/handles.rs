@@ -1,9 +1,9 @@
-//! The parts of a node that its caller shares with it.
+//! The parts of a node for sharing with the caller.
 //!
-//! A node in production has no use for them. The dev server sets the clock of its node, has it look
-//! for due tasks again, creates partitions before the clock reaches them, and answers the requests
-//! to its own routes. All of that goes through these handles, so a node does not know of dev
-//! servers.
+//! A node in production has no use for these handles. The dev server sets the node's clock, has the
+//! node look for due tasks again, creates partitions ahead of the clock, and answers the requests
+//! to the routes of dev servers. Everything goes through these handles, so a node does not know of
+//! dev servers.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
@@ -17,8 +17,8 @@ use crate::shutdown::Tasks;
 /// The shared parts. The default is that of a node in production.
 #[derive(Clone, Debug, Default)]
 pub struct Handles {
-    /// The background tasks of the node. The caller may add its own, which end with the node, and
-    /// whose failure ends the node.
+    /// The background tasks of the node. The caller may add more: these end with the node, and a
+    /// failure of one ends the node.
     pub tasks: Tasks,
     /// The service of the node's API.
     pub service: Service,

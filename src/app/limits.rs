@@ -8,8 +8,7 @@ use super::assembly::IN_FLIGHT_BATCHES_MAX;
 use crate::config::NodeLimits;
 use crate::telemetry::{Family, Gauge, Registry};
 
-/// Registers one sample for each limit. Its label is the metric that it limits, without
-/// `punctual_`.
+/// Registers one sample for each limit. The label is the limited metric without `punctual_`.
 pub fn register(registry: &mut Registry, limits: &NodeLimits) {
     let family: Family<[(&'static str, &'static str); 1], Gauge> = Family::default();
     let all = [

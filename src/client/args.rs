@@ -41,7 +41,7 @@ pub const RETRY_FOR_OF_LINES: Duration = Duration::from_secs(300);
 pub enum ClientCommand {
     /// Submits a task to a node, or many from a file.
     Submit(Box<SubmitArgs>),
-    /// Shows a task: its state, its receipt if it is published, and its attempts.
+    /// Shows a task: the state, the attempts, and the receipt of a published task.
     Show(Show),
     /// Cancels a task and prints the verdict, or cancels all tasks of a topic.
     Cancel(Box<CancelArgs>),
@@ -68,8 +68,8 @@ pub enum ClientCommand {
 }
 
 impl ClientCommand {
-    /// Returns true for commands that handle a stop signal themselves: they report how far they
-    /// got.
+    /// Returns true for commands that handle a stop signal themselves, with a report of the
+    /// progress.
     pub fn ends_by_itself(&self) -> bool {
         matches!(self, Self::Submit(submit) if submit.file.is_some())
     }
@@ -167,8 +167,7 @@ pub struct SubmitArgs {
         conflicts_with = "file"
     )]
     pub when: Option<String>,
-    /// With --when later: the new task is due at this time at the latest, so that --delay puts it
-    /// off no further.
+    /// With --when later: the new task is due at this time at the latest, a limit for --delay.
     #[arg(long, value_name = "TIME", requires = "when", conflicts_with = "file")]
     pub not_after: Option<String>,
     /// How long to retry, with growing pauses, while the node is unavailable or busy; up to 7d. 0s:
@@ -375,8 +374,8 @@ pub struct CancelArgs {
         conflicts_with_all = ["id", "due_from", "due_to", "dry_run", "yes"]
     )]
     pub if_match: Option<TaskId>,
-    /// All tasks that this principal has submitted and that can still be cancelled, of --topic or
-    /// of all topics.
+    /// All tasks submitted by this principal that can still be cancelled, of --topic or of all
+    /// topics.
     #[arg(long, value_name = "PRINCIPAL", conflicts_with = "name")]
     pub submitted_by: Option<String>,
     #[command(flatten)]

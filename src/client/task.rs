@@ -20,7 +20,7 @@ pub struct Task {
     pub requested_due_at: Option<String>,
     pub expires_at: Option<String>,
     pub state: String,
-    /// The task that replaced this one.
+    /// The task in the place of a replaced one.
     pub replaced_by: Option<String>,
     pub attempt: Option<i64>,
     pub attempts_max: Option<i64>,

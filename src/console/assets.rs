@@ -1,5 +1,5 @@
-//! The style, the script and the icon of the pages. Their paths have the hash of their content, so
-//! browsers keep them for ever.
+//! The style, the script and the icon of the pages. The paths contain a hash of the content, so
+//! browsers keep the files for ever.
 
 use std::fmt::Write as _;
 use std::sync::LazyLock;

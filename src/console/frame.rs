@@ -15,7 +15,7 @@ pub struct Page {
     pub section: Section,
     pub title: String,
     pub body: Markup,
-    /// True for a page that the script refreshes while its reader looks at it.
+    /// True for a page that the script refreshes while a reader looks on.
     pub is_live: bool,
 }
 
@@ -132,7 +132,7 @@ pub fn write(page: &Page, reader: Option<&Reader>) -> String {
 }
 
 /// Writes the page that loads `target` again as a request of this site. A link on another site
-/// leads here: the browser sends the session only with requests that this site begins.
+/// leads here: browsers send the session only with requests from this site.
 pub fn continued(target: &str) -> String {
     let document = html! {
         (DOCTYPE)
@@ -209,7 +209,7 @@ fn refresh() -> Markup {
     }
 }
 
-/// Writes the hidden field that proves that a form came from a page of this node.
+/// Writes the hidden field, the proof that a form came from a page of this node.
 pub fn csrf(reader: &Reader) -> Markup {
     html! { input type="hidden" name="csrf" value=(reader.csrf); }
 }
@@ -259,7 +259,7 @@ pub fn topic_links(topic: &str) -> Markup {
     }
 }
 
-/// Writes a table that scrolls by itself where it is too wide.
+/// Writes a table that scrolls alone when too wide.
 pub fn table(caption: &str, heads: &[&str], rows: &Markup) -> Markup {
     html! {
         div.wide tabindex="0" role="region" aria-label=(caption) {

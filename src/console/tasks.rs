@@ -226,8 +226,7 @@ struct Event<'a> {
     said: Markup,
 }
 
-/// Writes the events that the answer knows of, in the order of their times: first the submit, last
-/// those whose times are not known.
+/// Writes the known events in the order of time: first the submit, last the events without a time.
 fn life(task: &Value, now: Option<Timestamp>) -> Markup {
     let said = done_by("submitted", text(task, "submitted_by"));
     let submitted = Event { at: text(task, "submitted_at"), said };

@@ -1,8 +1,8 @@
-//! The keeper: a process that runs Postgres for a dev server, and ends it with the dev server.
+//! The keeper: a process that runs Postgres for as long as a dev server lives.
 //!
-//! The keeper's standard input is a pipe that the dev server holds. The pipe closes with the dev
-//! server, even when that is killed. The keeper then ends Postgres and removes a temporary folder.
-//! It has a process group of its own, so that Ctrl-C in a terminal does not reach Postgres.
+//! The keeper's standard input is a pipe from the dev server. The pipe closes with the dev server,
+//! even after a kill. The keeper then ends Postgres and removes a temporary folder. A process group
+//! of its own keeps Ctrl-C in a terminal away from Postgres.
 
 use std::fs::{self, File};
 use std::io::{self, Write as _};

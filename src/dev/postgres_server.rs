@@ -207,8 +207,8 @@ fn make_temporary_folder() -> Result<PathBuf, TaskFailure> {
     Ok(folder)
 }
 
-/// Makes the folder of `--data`, or checks that it is one of a dev server. Returns its path and its
-/// lock.
+/// Makes the folder of `--data`, or checks an existing one for the mark of a dev server. Returns
+/// path and lock.
 fn prepare_folder(folder: &Path) -> Result<(PathBuf, File), TaskFailure> {
     if !folder.exists() {
         make(folder)?;

@@ -1,8 +1,8 @@
-//! The clock of a dev server, which tests set, and the records that they look for.
+//! The clock of a dev server, set by tests, and the published records for the tests to read.
 //!
 //! The clock jumps from one due time to the next, and waits there until the tasks are published and
-//! settled. So every task goes out at its due time, in order, with a receipt that says so, and a
-//! month takes as long as its tasks.
+//! settled. So every task goes out at the due time, in order, with a receipt as proof, and a month
+//! takes as long as its tasks.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -35,7 +35,7 @@ const AHEAD: Duration = Duration::from_secs(3600);
 /// The clock may go on by this much without further partitions.
 const COVERED: Duration = Duration::from_secs(1800);
 
-/// The clock, and what it moves.
+/// The clock, and the parts of the node that follow.
 #[derive(Debug)]
 pub struct DevTime {
     database: DevDatabase,

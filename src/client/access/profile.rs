@@ -130,9 +130,9 @@ impl Profiles {
     /// Reads a file.
     ///
     /// # Errors
-    /// When it cannot be read, others may write to it, or anything in it is wrong.
+    /// When the file cannot be read, is writable for others, or has anything wrong.
     pub fn read(path: &Path) -> Result<Self, String> {
-        // Whoever writes to it chooses the node that gets the token.
+        // A writer of the file chooses the node that gets the token.
         refuse_mode(path, WRITABLE, "write to it; run chmod go-w")?;
         let text = std::fs::read_to_string(path).map_err(|error| match error.kind() {
             io::ErrorKind::NotFound => {
@@ -273,7 +273,7 @@ fn check_secret(file: Option<&Path>) -> Result<(), String> {
     })
 }
 
-/// Refuses a file whose mode has any of `bits`, with which others may do what `deed` says.
+/// Refuses a file with any of `bits` in the mode: with these, others may do the `deed`.
 fn refuse_mode(path: &Path, bits: u32, deed: &str) -> Result<(), String> {
     let Ok(metadata) = std::fs::metadata(path) else { return Ok(()) };
     let mode = metadata.mode() & 0o7777;

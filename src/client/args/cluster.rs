@@ -22,7 +22,7 @@ pub enum ClusterCommand {
     /// Shows whether the cluster is well: overdue tasks, unavailable topics, and why the node that
     /// answers is not ready.
     Status(ClusterLook),
-    /// Lists the nodes with their shards and heartbeats, as one of them sees them.
+    /// Lists the nodes with shards and heartbeats, as one node sees them.
     Nodes(ClusterLook),
     /// Lists the topics that Kafka does not take records for, and why. `topic list` has all topics.
     Topics(ClusterLook),

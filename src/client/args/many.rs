@@ -34,8 +34,8 @@ pub struct ChoiceArgs {
         requires = "topic"
     )]
     pub names: Vec<String>,
-    /// Only tasks whose names begin with this text. Needs --topic, of which at most 10000 names may
-    /// begin with it.
+    /// Only tasks with names that begin with this text. Needs --topic. At most 10000 names of the
+    /// topic may begin so.
     #[arg(
         long,
         value_name = "TEXT",
@@ -97,8 +97,8 @@ pub struct ListArgs {
     /// Only tasks that the principal has submitted.
     #[arg(long, value_name = "PRINCIPAL")]
     pub submitted_by: Option<String>,
-    /// Only tasks in this state. An attempt of an awaiting task is with its consumer; a retrying
-    /// one was failed by its consumer.
+    /// Only tasks in this state. An attempt of an awaiting task is with the consumer; a retrying
+    /// task was failed by the consumer.
     #[arg(long, value_name = "STATE", value_parser = ["scheduled", "awaiting", "retrying"])]
     pub state: Option<String>,
     #[command(flatten)]

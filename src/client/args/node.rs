@@ -75,7 +75,7 @@ impl NodeOptions {
     }
 }
 
-/// Requires at least one of these arguments. Each argument itself declares its conflicts and
+/// Requires at least one of these arguments. Each argument declares its own conflicts and
 /// requirements.
 pub fn which(ids: &[&'static str]) -> ArgGroup {
     ArgGroup::new("which").args(ids).required(true).multiple(true)

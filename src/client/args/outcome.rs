@@ -129,7 +129,7 @@ pub struct TrackingArgs {
     /// By how much each wait is longer than the one before; up to 100. [default: 2]
     #[arg(long, value_name = "NUMBER", requires = "ttr", conflicts_with = "file")]
     pub backoff_factor: Option<u16>,
-    /// The topic that gets the record of a task that is given up. It must exist. [default: none]
+    /// An existing topic for the record of a task that is given up. [default: none]
     #[arg(long, value_name = "TOPIC", requires = "ttr", conflicts_with = "file")]
     pub dead_topic: Option<String>,
 }

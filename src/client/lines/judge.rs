@@ -52,7 +52,7 @@ pub struct RefusedLine {
 #[derive(Debug, Default)]
 pub struct Round {
     pub settled: Vec<SettledLine>,
-    /// Lines whose names had these tasks before this run. The caller compares them.
+    /// Lines with the earlier tasks of the same names, for the caller to compare.
     pub known: Vec<(TaskLine, Box<RawValue>)>,
     pub next: NextAttempt,
 }
