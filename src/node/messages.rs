@@ -266,8 +266,8 @@ pub struct Figure {
     pub is_exact: bool,
 }
 
-/// A selection of many tasks: those of one topic, or of a submitter, that are due in a range. The
-/// caller may change them, or for a dry run count them.
+/// A selection of many tasks: of one topic, or of a submitter, due in a range. The caller may
+/// change the tasks, or for a dry run count the tasks.
 #[derive(Clone, Debug)]
 pub struct BulkSelection {
     principal: Arc<Principal>,
@@ -440,7 +440,7 @@ impl From<StoredTopic> for TopicView {
     }
 }
 
-/// A change of a topic, and the number of its tasks that were claimed before it.
+/// A change of a topic, and the number of tasks claimed before the change.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ChangedTopic {
     pub changed: TopicChanged,

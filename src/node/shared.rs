@@ -106,8 +106,8 @@ impl NodeShared {
         }
     }
 
-    /// Takes in a batch that another owner may have published. Its tasks of `paused` topics are
-    /// deferred when they are due.
+    /// Takes in a batch that another owner may have published. Tasks of `paused` topics are
+    /// deferred when due.
     pub async fn take_in_loaded(&self, batch: Batch, paused: Vec<TopicName>) {
         let now = clock::monotonic();
         let Some(held) = self.in_flight.hold(batch, Past::MaybeSent, now) else { return };

@@ -1,8 +1,8 @@
-//! Watches the topics: opens the circuit breakers of topics that do not answer, and probes them.
+//! Watches the topics: opens the circuit breakers of silent topics, and probes these topics.
 //!
-//! `policies` is what the node knows of policies and pauses. `policy_keeper` keeps it up to date,
-//! and moves the tasks of paused topics out of the leaves and back. `pending_counter` counts
-//! pending tasks for the limits on them.
+//! `policies` has the node's knowledge of policies and pauses. `policy_keeper` keeps the knowledge
+//! up to date, and moves the tasks of paused topics out of the leaves and back. `pending_counter`
+//! counts pending tasks for the limits on their number.
 
 pub mod pending_counter;
 pub mod policies;

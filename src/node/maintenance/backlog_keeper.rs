@@ -1,12 +1,12 @@
-//! Counts the tasks of the cluster for its metrics: pending, overdue and awaiting ones, and dead
+//! Counts the tasks of the cluster for the metrics: pending, overdue and awaiting ones, and dead
 //! letters.
 //!
-//! The owner of shard 0 counts, and the other nodes show 0, so that the sum over all nodes is that
-//! of the cluster. While shards change owners, two nodes may count, or none.
+//! The owner of shard 0 counts, and the other nodes show 0, so that the sum over all nodes is the
+//! count of the cluster. While shards change owners, two nodes may count, or none.
 //!
-//! Each statement reads a limited number of rows and pages, on connections that no claim, submit or
-//! settle uses (`postgres/lists/counts.rs`, `postgres/lists/backlog.rs`). An outage is not a
-//! failure: the metrics keep their values, and one of them shows when they were counted.
+//! Each statement reads a limited number of rows and pages, on connections apart from claims,
+//! submits and settles (`postgres/lists/counts.rs`, `postgres/lists/backlog.rs`). An outage is not
+//! a failure: the metrics keep the last values, and one metric shows the time of the count.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -73,8 +73,8 @@ impl BacklogKeeper {
         self.shared.metrics.topics.show(TopicCounts::default());
     }
 
-    /// Counts if it is this node's turn, and the last count is old. `next_at` is `None` until this
-    /// node counts.
+    /// Counts in this node's turn, when the last count is old. `next_at` is `None` until this node
+    /// counts.
     async fn turn(&self, next_at: &mut Option<Monotonic>) -> Result<(), PostgresError> {
         if !self.bulletin.borrow().mine.contains(&COUNTING_SHARD) {
             if next_at.take().is_some() {

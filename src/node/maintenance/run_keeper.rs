@@ -1,9 +1,9 @@
 //! Makes the runs of schedules: ordinary tasks, a minute before they are due.
 //!
-//! The owner of a shard makes the runs of its schedules. It only decides who does the work: a run
-//! is made once even when two nodes believe that they own the shard
+//! The owner of a shard makes the runs of the shard's schedules. Ownership only decides who does
+//! the work: a run is made once even with two nodes that believe in owning the shard
 //! (`postgres/schedules/make.rs`). While claims stop because the clock may be wrong, no runs are
-//! made either. An outage is not a failure: the schedules say what becomes of missed runs.
+//! made either. An outage is not a failure: each schedule has a policy for missed runs.
 
 use std::collections::HashSet;
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! Records whether the claim loops turn, whether claims and settles succeed, and whether the
-//! adopter can work. A wedged node must send no heartbeats. A node that cannot claim must keep no
-//! shards that others could claim, nor must a node that cannot settle: its published batches
-//! stay until it is full, and another node publishes them again when it dies.
+//! adopter can work. A wedged node must send no heartbeats. A node unable to claim must keep no
+//! shards, because others could claim. Neither must a node unable to settle: published batches
+//! would stay until the node is full, and another node would publish them again after its death.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -23,7 +23,7 @@ pub const STILL_MAX: Duration = Duration::from_secs(15);
 const NOT_BEGUN: u64 = 0;
 const ENDED: u64 = u64::MAX;
 
-/// Shared by the loops, which record their turns, and the heartbeat, which checks them.
+/// Shared by the loops, which record turns, and the heartbeat, which checks the records.
 #[derive(Clone, Debug)]
 pub struct LoopProgress {
     loops: Arc<[Loop]>,

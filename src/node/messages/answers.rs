@@ -8,7 +8,7 @@ use crate::access::permit::{Finish, Permit};
 use crate::domain::task::feedback::Verdict;
 use crate::domain::{PrincipalName, TaskName, TaskView};
 
-/// The task that a consumer means, with the proof that it may answer about it.
+/// The task of a consumer's answer, with the proof of the right to answer.
 #[derive(Clone, Debug)]
 pub enum Target {
     Id(TaskPermit<Finish>),

@@ -8,8 +8,8 @@ use crate::access::permit::{Denied, Permit, Read, Right, Submit};
 use crate::access::{Action, Caller, Principal};
 use crate::domain::{TaskId, TaskView, TopicName};
 
-/// A draft whose caller may submit it. The right was checked on the draft's own topic, and on its
-/// dead topic if it has one.
+/// A draft that the caller may submit. The right was checked on the draft's own topic, and on the
+/// dead topic if there is one.
 #[derive(Clone, Debug)]
 pub struct PermittedDraft {
     draft: Draft,
@@ -46,8 +46,8 @@ pub struct DeniedDraft {
     pub topic: TopicName,
 }
 
-/// A task that was found by its id. It tells nothing before the right on its topic is checked: for
-/// a caller without the right, the task does not exist.
+/// A task found by id. Nothing is readable before the right on the task's topic is checked: for a
+/// caller without the right, the task does not exist.
 #[derive(Clone, Debug)]
 pub struct FoundTask(TaskView);
 
@@ -74,8 +74,8 @@ impl FoundTask {
     }
 }
 
-/// The missing right on a task that does not exist for its caller. It is for the audit trail alone:
-/// the answer is that of an absent task.
+/// The missing right on a task that does not exist for the caller. The right is for the audit trail
+/// alone: the answer is the same as for an absent task.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct HiddenTask {
     pub action: Action,

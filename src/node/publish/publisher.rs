@@ -1,8 +1,8 @@
-//! Publishes: hands records to Kafka and learns their delivery outcome.
+//! Publishes: hands records to Kafka and learns the delivery outcomes.
 //!
-//! A record goes to a producer with a *correlation id*, which names the slot of its batch and its
-//! place in the batch. The delivery report carries the same correlation id. It arrives on the
-//! producer's own thread, which is never blocked: see [`Reports`].
+//! A record goes to a producer with a *correlation id*: the slot of the batch and the place in the
+//! batch. The delivery report carries the same correlation id, and arrives on the producer's own
+//! thread. This thread is never blocked: see [`Reports`].
 
 mod line;
 mod reports;
@@ -38,8 +38,7 @@ pub struct Publisher {
     maker: Arc<Maker>,
     /// One or more lines. All records of a topic take the same one: see [`Self::line_of`].
     together: Vec<PublishLine>,
-    /// The line for records whose Kafka batch was refused. It is made when that happens for the
-    /// first time.
+    /// The line for records of refused Kafka batches, made at the first refusal.
     alone: OnceLock<PublishLine>,
 }
 
@@ -181,8 +180,8 @@ impl Publisher {
         }
     }
 
-    /// Returns the pace at which Kafka takes records, and for how long brokers delay them if this
-    /// node is over a quota.
+    /// Returns the pace of Kafka, and for how long brokers delay records if this node is over a
+    /// quota.
     pub fn pace(&self) -> (KafkaPace, Option<Duration>) {
         let paces = self.lines().map(PublishLine::pace);
         paces.max_by_key(|(pace, throttle)| (*pace, *throttle)).unwrap_or_default()

@@ -47,11 +47,11 @@ impl Entrance {
     }
 }
 
-/// Starts the thread of the wheel. Slices are `precision` wide: a task leaves at the end of its
-/// slice at the latest, and never before its due time.
+/// Starts the thread of the wheel. Slices are `precision` wide: a task leaves at the end of the
+/// slice at the latest, and never before the due time.
 ///
 /// # Errors
-/// When the thread, its runtime or its timer cannot be made.
+/// When the thread, the runtime or the timer cannot be made.
 pub fn start(
     publisher: Arc<Publisher>,
     clock: Arc<ClusterClock>,

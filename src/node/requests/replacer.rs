@@ -44,8 +44,7 @@ pub enum NameFinding {
 }
 
 impl Replacer {
-    /// Replaces the task of a name by the given task, unless it is too late for that or `condition`
-    /// does not allow it.
+    /// Replaces the task of a name by the given task, unless too late, or ruled out by `condition`.
     pub async fn replace(
         &self,
         mut task: NewTask,

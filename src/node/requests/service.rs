@@ -47,10 +47,9 @@ use crate::node::shared::NodeShared;
 /// long.
 const TOPIC_ASIDE_MAX: Duration = Duration::from_secs(3);
 
-/// The service that a node offers to its API. It opens when the node has found its servers. Cheap
-/// to clone.
+/// The service of a node for the API. Opens when the node has found all servers. Cheap to clone.
 ///
-/// A call that a caller may be denied takes the proof that the right was checked:
+/// A call that needs a right takes the proof of the check:
 ///
 /// ```
 /// use punctual::access::permit::Cancel;
@@ -216,8 +215,8 @@ impl Service {
         answer
     }
 
-    /// Stores the tasks of a request that arrived at `arrived_at`. Each draft comes with something
-    /// of its caller, which is returned with the answer.
+    /// Stores the tasks of a request that arrived at `arrived_at`. Each draft comes with a value of
+    /// the caller, returned with the answer.
     pub async fn submit_many<T>(
         &self,
         drafts: Vec<(T, PermittedDraft)>,
@@ -235,8 +234,8 @@ impl Service {
         callers.into_iter().zip(answers).collect()
     }
 
-    /// Checks a draft as a submit does, and stores nothing: an outbox stores its tasks together
-    /// with the rows that they come from.
+    /// Checks a draft as a submit does, and stores nothing: an outbox stores tasks in one
+    /// transaction with their rows.
     pub async fn check(
         &self,
         draft: PermittedDraft,
@@ -333,7 +332,7 @@ impl Service {
         parts.answers.take(calls).await
     }
 
-    /// Finds a task by its id. Only the rights on its topic let anything be told of it.
+    /// Finds a task by id. Only the rights on the task's topic let anything be told.
     pub async fn find(&self, id: TaskId) -> Result<Option<FoundTask>, Unavailable> {
         answer_by_model!(self, model => Ok(model.look_up(id).await?.map(FoundTask::new)));
         Ok(self.opened()?.stored.by_id(id).await?.map(FoundTask::new))
@@ -534,9 +533,9 @@ impl Service {
         self.opened()?.lists.counts(permit, state).await
     }
 
-    /// Returns whether the topic of a grant exists, for which a request has found no task: Kafka
-    /// has it, or tasks or dead letters are for it. `None` means that this cannot be told now.
-    /// `searched` is a list that was searched for the topic without any other filter, and has none.
+    /// Returns whether the topic of a grant exists, after a request that found no task: Kafka has
+    /// the topic, or there are tasks or dead letters. `None` means unknown. `searched` is a list
+    /// that was searched for the topic without any other filter, and has no entry.
     pub async fn knows_topic(&self, grant: &Grant, searched: Option<List>) -> Option<bool> {
         let topic = grant.topic();
         answer_by_model!(self, model => model.knows_topic(topic));
@@ -558,7 +557,7 @@ impl Service {
     /// Returns the cluster as this node sees it.
     ///
     /// # Errors
-    /// While the node starts: it knows nothing of the cluster yet.
+    /// While the node starts and knows nothing of the cluster.
     pub async fn cluster(&self, permit: &OperatePermit) -> Result<ClusterView, Unavailable> {
         tracing::debug!(principal = %permit.principal().name, "the state of the cluster is shown");
         answer_by_model!(self, model => Ok(model.cluster()));

@@ -1,14 +1,14 @@
-//! Takes care of batches that nobody publishes: this node's own batches whose claims got no answer,
-//! and batches of dead nodes.
+//! Takes care of batches without a publisher: own batches from claims without an answer, and
+//! batches of dead nodes.
 //!
-//! Every second, and when a member leaves, the node asks Postgres which unsettled batches are its
-//! own, and compares them with its registry:
+//! Every second, and when a member leaves, the node asks Postgres for its own unsettled batches,
+//! and compares the answer with the registry:
 //!
-//! - Unknown in two looks running: the claim committed although its answer was lost. The batch is
+//! - Unknown in two looks running: the claim committed although the answer was lost. The batch is
 //!   loaded and published.
 //! - Settled a moment ago: a crash of Postgres undid the settle. The settle is repeated.
 //!
-//! Then it adopts batches without a living owner, as far as there is room, and loads them.
+//! Then the node adopts and loads batches without a living owner, as far as there is room.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -129,9 +129,9 @@ impl Adopter {
         if fenced.is_some() {
             self.shared.in_flight.mark_in_doubt();
         }
-        // A heartbeat commits synchronously, so it makes every settle durable that was answered
-        // before it was sent, unless Postgres crashed in between. A settle that such a crash undid
-        // is part of the answer to a question that is asked after the heartbeat.
+        // A heartbeat commits synchronously, so every settle answered before the heartbeat was sent
+        // is durable, unless Postgres crashed in between. A settle undone by such a crash is part
+        // of the answer to a question after the heartbeat.
         let durable_until = self.bulletin.borrow().heartbeat_sent_at;
         if let Some(now) = self.shared.clock.now() {
             self.own_floor.note(now);
@@ -253,7 +253,7 @@ impl Adopter {
         }
     }
 
-    /// Lifts the fence: the node was out of touch for longer than its heartbeat vouches for, so it
+    /// Lifts the fence: the node was out of touch for longer than a heartbeat vouches for, and
     /// gives up the batches that are no longer its own.
     fn clear_up(&self, own: &[BatchId], asked_at: Monotonic, generation: u64) {
         let lost = self.shared.in_flight.give_up_lost(own, asked_at);
@@ -281,7 +281,7 @@ impl Adopter {
     async fn free_all(&mut self) -> Result<(), PostgresError> {
         if !self.bulletin.borrow().is_cut_off {
             // A batch that could not be freed in time still belongs to this node, and the regular
-            // check finds it. Freeing it at a later occasion might happen just before its settle.
+            // check finds the batch. A later attempt to free it might come just before the settle.
             self.to_free.clear();
             return Ok(());
         }
@@ -317,8 +317,8 @@ impl Adopter {
                     self.to_load.push(batch);
                     return Err(error);
                 }
-                // One unreadable batch must not hold up the others. It stays unsettled and owned by
-                // this node, so the next check finds it again.
+                // One unreadable batch must not hold up the others. The batch stays unsettled and
+                // owned by this node, for the next check to find.
                 Err(error) => {
                     self.shared.in_flight.forget(batch);
                     tracing::error!(

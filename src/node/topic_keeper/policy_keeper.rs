@@ -1,8 +1,8 @@
 //! Keeps the node's knowledge of policies and pauses up to date. Moves overdue tasks of paused
 //! topics out of the leaves, and back after the pause.
 //!
-//! Every node does it. Each statement commits by itself and takes what it finds, so a node that
-//! dies leaves nothing half-done, and another one goes on.
+//! Every node does so. Each statement is a transaction and takes the rows it finds, so a dying node
+//! leaves nothing half-done, and another one goes on.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -51,8 +51,7 @@ pub(super) struct LineProducer {
 /// The flags that a producer shares with the thread of its delivery reports.
 #[derive(Default)]
 struct Marks {
-    /// The producer was replaced. Records that fail in it afterwards are handed over to its
-    /// successor.
+    /// The producer was replaced. Records that fail afterwards are handed over to the successor.
     is_retired: AtomicBool,
     acknowledged: AtomicU64,
     /// A record of the producer had no answer until its deadline, although Kafka was there and not
@@ -135,9 +134,9 @@ impl PublishLine {
         Arc::clone(&self.current.read())
     }
 
-    /// Replaces a producer that was made with other properties, such as a password that is not
-    /// valid any more, while it has no records: two producers could change their order. A busy one
-    /// lives on. It is replaced when it is idle, or when it has lost its connections.
+    /// Replaces an idle producer with other properties, such as a password that is not valid any
+    /// more. Two producers with records could change the order of the records, so a busy producer
+    /// lives on, and is replaced once idle or without connections.
     ///
     /// # Errors
     /// When no new producer can be made.
@@ -208,8 +207,8 @@ impl PublishLine {
             ));
         }
         let is_in_doubt = producer.marks.is_in_doubt.load(Ordering::Relaxed);
-        // The producer may be right. Its records wait to be sent again in a way that the broker
-        // recognises, and taking them back would send them twice.
+        // The producer may be right. The records wait to be sent again in a way that the broker
+        // recognises, and taking the records back would send them twice.
         is_in_doubt.then(|| {
             (
                 ReplacementReason::InDoubt,
@@ -343,7 +342,7 @@ impl PublishLine {
 }
 
 impl LineProducer {
-    /// Retires the producer. Records that fail in it from now on go to its successor.
+    /// Retires the producer. Records that fail from now on go to the successor.
     fn give_up(&self, retire: Retire) {
         self.marks.is_retired.store(true, Ordering::Relaxed);
         match retire {

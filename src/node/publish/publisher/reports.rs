@@ -135,7 +135,7 @@ impl Reports {
         self.note(held, place, outcome);
     }
 
-    /// Counts a published record. Its lateness leaves out the time for which its topic was paused.
+    /// Counts a published record. The lateness leaves out the pauses of the topic.
     fn published(&self, topic: &TopicName, due_at: Timestamp, receipt: Receipt) {
         let from = self.policies.lateness_from(topic, due_at, receipt.published_at);
         self.metrics.published(topic, from.map(|from| receipt.published_at.since(from)));
@@ -287,9 +287,9 @@ impl Reports {
         false
     }
 
-    /// Resolves a task that need not be handed over: its batch is no longer this node's, or its
-    /// topic is given up. A task that was adopted although its topic is paused waits in its table.
-    /// Returns false when the task must be handed over.
+    /// Resolves a task that need not be handed over: the batch is no longer this node's, or the
+    /// topic is given up. An adopted task of a paused topic waits in a table. Returns false when
+    /// the task must be handed over.
     pub(super) fn resolve_if_moot(&self, held: &Arc<InFlightBatch>, index: u32) -> bool {
         let place = correlation_id::place(index);
         if held.has_outcome(place) {

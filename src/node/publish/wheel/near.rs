@@ -110,8 +110,8 @@ impl Near {
     }
 
     /// Returns which of the first slices continues, and up to which id. Slices of several batches
-    /// that are due at the same time take turns, so that their tasks leave in the order of their
-    /// ids: tasks of one key leave in the order of their submits.
+    /// with one due time take turns, so that tasks leave in the order of the ids: tasks of one key
+    /// leave in the order of the submits.
     fn next_run(&self) -> (usize, Option<TaskId>) {
         let due_at = self.due.front().map(|first| first.due_at);
         if self.due.get(1).map(|second| second.due_at) != due_at {

@@ -1,4 +1,4 @@
-//! The steps of an answer of a consumer: find its task, make the call, tell what became of it.
+//! The steps of an answer of a consumer: find the task, make the call, tell the verdict.
 
 use crate::domain::task::feedback::{Call, Verdict};
 use crate::domain::{IdRange, PrincipalName, TaskId, TaskState, TaskView, Timestamp};
@@ -47,7 +47,7 @@ async fn pending(look_up: &LookUp, id: TaskId) -> Result<Option<TaskId>, Unavail
     Ok(view.filter(TaskView::is_pending).map(|view| view.id))
 }
 
-/// Returns what became of a call of `by`. `None` means that its task was between two places.
+/// Returns the verdict on a call of `by`. `None`: the task was between two places.
 pub async fn heard(
     look_up: &LookUp,
     (call, by): (&AnswerCall, &PrincipalName),
@@ -112,7 +112,7 @@ pub fn call_of(first: TaskId, call: ConsumerCall, arrived_at: Timestamp) -> Answ
     }
 }
 
-/// Counts a call that has changed its task, and has the claims look after the row that it made.
+/// Counts a call that has changed a task, and has the claims look after the new row.
 pub fn observe(shared: &NodeShared, call: &AnswerCall, answered: Option<&Answered>) {
     let Some(answered) = answered.filter(|answered| answered.view.is_some()) else { return };
     let metrics = &shared.metrics;

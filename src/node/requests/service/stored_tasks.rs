@@ -14,8 +14,7 @@ use crate::postgres::tasks::look_up::LookUp;
 use crate::postgres::tasks::names::{NameEntry, Names};
 use crate::postgres::tasks::replace::withdraw::Withdrawal;
 
-/// The maximum number of times that other requests may replace the task of a name while it is
-/// cancelled by that name.
+/// The maximum number of replacements of a task by other requests during a cancel by name.
 const CANCELS_OF_NAME_MAX: usize = 10;
 /// The same for a move.
 const MOVES_OF_NAME_MAX: usize = 10;
