@@ -1,17 +1,17 @@
 //! Sends records to Kafka and reports their outcomes. Only this module uses rdkafka.
 //!
 //! - A [`Producer`] takes records without blocking and reports the [`DeliveryOutcome`] of each
-//!   exactly once, on a thread of its own. A node has `--producers` of them that batch, and one of
-//!   [`Mode::Alone`] for records whose batch was refused.
-//! - [`TopicCache`] knows which topics exist and which records they take. Its one thread also finds
-//!   out whether a broker can be reached at all: [`KafkaContact`].
-//! - A [`TopicReader`] reads a topic, and a [`RecordAppender`] writes to an intake topic. Only
-//!   `bench` uses them.
-//! - An [`IntakeReader`] reads the partitions of an intake topic that the node is to read, and a
-//!   [`RejectProducer`] writes the records that cannot be tasks.
+//!   exactly once, on a thread of its own. A node has `--producers` batching producers, and one of
+//!   [`Mode::Alone`] for records of refused batches.
+//! - [`TopicCache`] knows the existing topics and the limits on their records. The one thread of
+//!   the cache also finds out whether a broker can be reached at all: [`KafkaContact`].
+//! - A [`TopicReader`] reads a topic, and a [`RecordAppender`] writes to an intake topic, both for
+//!   `bench` only.
+//! - An [`IntakeReader`] reads the node's partitions of an intake topic, and a [`RejectProducer`]
+//!   writes the bad records.
 //!
-//! This module does not retry beyond librdkafka's own retries, which end when a record is taken
-//! back. It does not decide what an outcome means for a task.
+//! This module does not retry beyond librdkafka's own retries, and those end when a record is taken
+//! back. The consequence of an outcome for a task is decided elsewhere.
 
 mod compression;
 mod contact;

@@ -1,9 +1,8 @@
 //! Computes the size of a record after a producer has compressed it.
 //!
-//! A broker checks the size of a compressed batch against its topic's `max.message.bytes`. It
-//! checks the size once more when the topic's own `compression.type` made the broker compress the
-//! batch again. A record whose uncompressed size exceeds the limit is therefore compressed to find
-//! its size.
+//! A broker checks the size of a compressed batch against the topic's `max.message.bytes`, and once
+//! more after compressing the batch again for the topic's `compression.type`. So a record with an
+//! uncompressed size over the limit is compressed here, to know the size.
 
 use std::io::{self, Write};
 
@@ -115,8 +114,8 @@ fn compressed_size(record: &Record, codec: Codec, level: i32) -> usize {
     let around = record.size().saturating_sub(record.bytes());
     let parts = [record.key.as_deref(), record.payload.as_deref(), Some(record.headers.as_bytes())];
     match compress(&parts.map(Option::unwrap_or_default), codec, level) {
-        // The frame around the record is counted as if it were not compressed. A batch that grows
-        // by compression is sent as it is.
+        // The frame around the record counts uncompressed. A batch that grows by compression is
+        // sent uncompressed.
         Ok(bytes) => {
             bytes.saturating_add(bytes / ALLOWANCE).saturating_add(around).min(record.size())
         }

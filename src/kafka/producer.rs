@@ -144,9 +144,9 @@ impl Producer {
         refused
     }
 
-    /// Fetches the metadata of `topics`, so that their first records need not wait for it. Returns
-    /// the number of topics that exist. Topics without an answer within `deadline` are skipped:
-    /// their first records fetch the metadata then.
+    /// Fetches the metadata of `topics` ahead of the first records. Returns the number of existing
+    /// topics. Topics without an answer within `deadline` are skipped: the first records fetch the
+    /// metadata then.
     pub async fn preload(&self, topics: Vec<TopicName>, deadline: Duration) -> usize {
         let inner = Arc::clone(&self.inner);
         let started_at = clock::monotonic();
@@ -181,8 +181,8 @@ impl Producer {
         tokio::task::spawn_blocking(ask).await.unwrap_or(false)
     }
 
-    /// Gives up all records that have no report yet. Never blocks. Their reports come soon:
-    /// `NotSent`, or `Unknown` when they may be in the topic.
+    /// Gives up all records without a report. Never blocks. The reports come soon: `NotSent`, or
+    /// `Unknown` for records that may be in the topic.
     pub fn purge(&self) {
         self.inner.purge(PurgeConfig::default().queue().inflight().non_blocking());
     }
@@ -199,8 +199,7 @@ impl Producer {
         self.observed.is_stuck.load(Ordering::Relaxed)
     }
 
-    /// Returns for how long brokers delay requests because this client is over its quota, if they
-    /// do.
+    /// Returns for how long brokers delay requests because this client is over a quota.
     pub fn throttle(&self) -> Option<Duration> {
         self.signs(|signs| signs.throttle(clock::monotonic()))
     }
@@ -290,7 +289,7 @@ impl Drop for Polling {
     }
 }
 
-/// Adds the headers of a tracked task. Its consumer needs no other source for what it must say.
+/// Adds the headers of a tracked task: all that the consumer needs for an answer.
 fn with_tracking(mut sent: OwnedHeaders, task: &BatchTask<'_>) -> OwnedHeaders {
     let Some(row) = task.tracking.and_then(|bytes| TrackedRow::decode(bytes).ok()) else {
         return sent;

@@ -24,13 +24,13 @@ use crate::domain::{Monotonic, Throttle};
 /// Maximum time to open a connection, for every purpose. When opening takes longer, a new
 /// attempt is more likely to succeed.
 const CONNECT_MAX: Duration = Duration::from_secs(5);
-/// A connection that was idle for longer is pinged before it is used. The server may have closed it
-/// meanwhile (a restart, a failover), and a statement that finds out has an unknown outcome.
+/// A connection that was idle for longer is pinged before use. The server may have closed the
+/// session meanwhile (a restart, a failover), and a statement that finds out has an unknown
+/// outcome.
 const IDLE_MAX: Duration = Duration::from_secs(1);
 /// Maximum time of that ping.
 const SIGN_OF_LIFE_MAX: Duration = Duration::from_secs(2);
-/// A statement is logged as slow when it takes longer than this and longer than a tenth of its
-/// deadline.
+/// A statement is logged as slow after this time, and after a tenth of the deadline.
 const SLOW: Duration = Duration::from_secs(1);
 /// Minimum time between two such log lines of one connection.
 const SAY_SLOW_EVERY: Duration = Duration::from_secs(60);
@@ -39,7 +39,7 @@ const SAY_SLOW_EVERY: Duration = Duration::from_secs(60);
 /// the database could name a schema with tables of the same names, or with another clock.
 const SEARCH_PATH: &str = "\"$user\",public,pg_temp";
 
-/// The purpose of a connection: its name in `pg_stat_activity`, its deadline, and its additional
+/// The purpose of a connection: the name in `pg_stat_activity`, the deadline, and additional
 /// settings.
 #[derive(Clone, Copy, Debug)]
 pub struct ConnectionPurpose {
@@ -92,9 +92,8 @@ impl Connection {
         Self { beginning: Some(statement), ..self }
     }
 
-    /// Returns this connection without settings of its sessions. It may lead through a pooler that
-    /// gives each transaction another session: prepare nothing, and set everything in the
-    /// transaction.
+    /// Returns this connection without settings of sessions. A pooler on the way may give each
+    /// transaction another session: prepare nothing, and set everything in the transaction.
     #[must_use]
     pub fn plain(self) -> Self {
         Self { is_plain: true, ..self }
@@ -109,8 +108,8 @@ impl Connection {
         Ok(self.open.insert(connection))
     }
 
-    /// Opens the connection when it is closed, or when it has died silently, which is asked here
-    /// however long the connection was idle.
+    /// Opens the connection when closed, or when silently dead. The check is made after any idle
+    /// time.
     pub async fn keep_open(&mut self) -> Result<(), PostgresError> {
         let connection = match self.living(Duration::ZERO).await {
             Some(open) => open,
@@ -159,9 +158,9 @@ impl Connection {
                 ("lock_timeout", "1s"),
                 ("idle_in_transaction_session_timeout", "5s"),
                 ("idle_session_timeout", "0"),
-                // A claim answers before it commits. A client that never reads the answer (a frozen
-                // node, a lost machine) must not keep its rows locked. Over a Unix socket the end
-                // of the process unlocks them.
+                // A claim answers before the commit. A client that never reads the answer (a frozen
+                // node, a lost machine) must not keep rows locked. Over a Unix socket the end of
+                // the process unlocks the rows.
                 ("tcp_user_timeout", "5s"),
                 ("statement_timeout", deadline.as_str()),
                 ("jit", "off"),
@@ -229,8 +228,8 @@ impl Connection {
         self.run_in_session(what, statement).await
     }
 
-    /// Like `run`, for a statement that changes nothing. It is repeated once on a new connection
-    /// when the session ends: a session that the server closed is often found only by using it.
+    /// Like `run`, for a statement that changes nothing. When the session ends, the statement is
+    /// repeated once on a new connection: often only use reveals a session closed by the server.
     pub async fn read<T, F>(
         &mut self,
         what: &str,
@@ -270,7 +269,7 @@ impl Connection {
             .await
             .map_err(|cause| PostgresError::new(what, cause));
         self.took(what, deadline);
-        // The cause may be this server (it is a standby) or this connection. A new connection may
+        // The cause may be this server (a standby) or this connection. A new connection may
         // succeed.
         if matches!(
             outcome,

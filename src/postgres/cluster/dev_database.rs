@@ -1,8 +1,8 @@
-//! The database of a dev server: its mark, its clock, and what the clock waits for.
+//! The database of a dev server: the mark, the clock, and the tasks that the clock waits for.
 //!
 //! The clock of a cluster is Postgres's `clock_timestamp()`. In this database, sessions find
-//! another function of that name first, which adds the value in the table `punctual_dev`. The table
-//! is also the mark of the database: no other one is ever touched.
+//! another function of the same name first, which adds the value in the table `punctual_dev`. The
+//! table is also the mark of the database: no database without the mark is ever touched.
 
 use std::time::Duration;
 

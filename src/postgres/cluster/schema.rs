@@ -21,9 +21,9 @@ use crate::postgres::{Connection, PostgresError, PostgresSettings, cluster};
 /// The migrations are embedded in the program.
 static MIGRATIONS: Migrator = sqlx::migrate!();
 
-/// The first word of the name of a migration, as in the file `0021_from_0020_members.sql`. A
-/// program whose newest migration is 0020 or later can run on it. The program reads this in the
-/// database, because it does not have the file.
+/// The first word of the name of a migration, as in the file `0021_from_0020_members.sql`. Programs
+/// with 0020 or a later migration can run on the schema. A program without the file reads the word
+/// in the database.
 const FROM: &str = "from";
 
 /// Migrations may rewrite tables, and wait for each other: with `--auto-migrate` all nodes migrate

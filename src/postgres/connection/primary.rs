@@ -2,15 +2,15 @@
 //!
 //! **The timeline is the authority.** Each promotion begins a new timeline of the WAL, with a
 //! higher number. A server that takes writes and has the highest timeline is the primary. A server
-//! on a lower timeline than one that this process has seen is a former primary: it was not told of
-//! the failover, and it would accept tasks that the primary never gets.
+//! on a lower timeline than the highest seen by this process is a former primary, unaware of the
+//! failover: tasks accepted there never reach the primary.
 //!
-//! - A new connection asks all hosts at once. A host that does not answer costs at most
-//!   [`OTHERS_MAX`]. A standby and a former primary are left at once.
-//! - A session on a lower timeline ends before its next statement. So one connection that has found
-//!   a new primary takes all others along.
-//! - A former primary that only hangs (it waits for its lost standby) is left when a statement has
-//!   reached its deadline: the next connection asks all hosts again.
+//! - A new connection asks all hosts at once. A silent host costs at most [`OTHERS_MAX`]. A standby
+//!   and a former primary are left at once.
+//! - A session on a lower timeline ends before the next statement. So one connection with a new
+//!   primary takes all others along.
+//! - A hanging former primary (waiting for a lost standby) is left when a statement has reached the
+//!   deadline: the next connection asks all hosts again.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -38,7 +38,7 @@ select pg_is_in_recovery() as is_standby,
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Debug)]
 pub(super) struct Timeline(u32);
 
-/// The primary that the connections of this process have found. Clones share it.
+/// The primary as found by the connections of this process, shared by all clones.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Primary(Arc<Shared>);
 

@@ -119,8 +119,8 @@ pub(super) fn has_root(url: &str) -> bool {
     parameters(url).any(|(name, _)| ROOTS.contains(&name))
 }
 
-/// Finds a URL parameter that is unknown. The driver would ignore it, and would log it with its
-/// value, which is a password when its name was mistyped.
+/// Finds an unknown URL parameter. The driver would ignore the parameter, and would log the value:
+/// a password, if the name was a mistyped `password`.
 fn unknown_parameter(url: &str) -> Option<String> {
     let is_known = |name: &str| {
         PARAMETERS.contains(&name) || name.starts_with("options[") || name.starts_with("options%5B")

@@ -1,5 +1,5 @@
-//! Counts tasks that are late or wait: overdue tasks that are not claimed, tracked tasks that await
-//! their consumers, and dead letters.
+//! Counts late and waiting tasks: overdue unclaimed tasks, tracked tasks awaiting consumers, and
+//! dead letters.
 
 use std::time::Duration;
 
@@ -164,8 +164,8 @@ select (select count(*) from near where is_meant) as near,
 /// Number of pages of 8 KiB in a sample of a table. A smaller table is counted as a whole.
 const PAGES_MAX: i64 = 500;
 
-/// Each row of the sample stands for as many as the share of its pages says. A note of 1 is that of
-/// a finished task, whose record may still be in flight, and 2 that of a failed attempt.
+/// Each row of the sample stands for several, by the share of pages read. A note of 1 is on a
+/// finished task with a record that may still be in flight, and 2 on a failed attempt.
 const COUNT_AWAITING: &str = "-- count awaiting tasks
 with size as materialized (
   select greatest(pg_relation_size('task_follow')

@@ -1,12 +1,12 @@
 //! Lists, redrives and drops dead letters.
 //!
-//! Deleting the row of a dead letter is what redrives or drops it, so of two callers one finds it
-//! gone. A redriven task continues under its first id with the next attempt, as after a deferral.
-//! It gets a row that is due now, an entry in `task_follow` that forbids cancelling it (an earlier
-//! attempt may be in the topic), its name if the name is still its own, or free, and a line in
-//! `execlog_redriven`, so that the line of its death is no longer final. A dropped dead letter gets
-//! a line in `execlog_dropped`, which takes the place of the line of its death. All of it depends
-//! on the deleted row. See docs/decisions/0011.
+//! A dead letter is redriven or dropped by deleting the row, so one of two callers finds no row. A
+//! redriven task continues under the first id with the next attempt, as after a deferral. The task
+//! gets a row that is due now, an entry in `task_follow` that forbids a cancel (an earlier attempt
+//! may be in the topic), the name if still the task's own, or free, and a line in
+//! `execlog_redriven`, so that the line of the death is no longer final. A dropped dead letter gets
+//! a line in `execlog_dropped`, in the place of the line of the death. Everything depends on the
+//! deleted row. See docs/decisions/0011.
 
 use std::time::Duration;
 
@@ -35,8 +35,8 @@ const PURPOSE: ConnectionPurpose = ConnectionPurpose {
         ("enable_bitmapscan", "off"),
     ],
 };
-/// Maximum number of dead letters, and of their bytes, that one transaction redrives or drops. The
-/// one that exceeds the bytes is included.
+/// Maximum number of dead letters, and of bytes, that one transaction redrives or drops. The last
+/// one may exceed the bytes.
 const ROWS_MAX: u64 = 1000;
 const BYTES_MAX: i64 = 8 << 20;
 /// Maximum number of lines about attempts that a list shows of a task: the latest. A look-up shows

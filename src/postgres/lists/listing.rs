@@ -57,7 +57,7 @@ pub const LOOKED_MAX_OF_BULK: u64 = 10_000;
 /// Maximum number of leaves that one statement reads. The first statement reads one leaf, because
 /// most pages end there.
 const LEAVES_MAX: usize = 8;
-/// A look that reached the end of its leaves with at most this many rows has read sparse leaves.
+/// A look that reached the end of the leaves with at most this many rows has read sparse leaves.
 const LITTLE: u64 = 64;
 /// Number of rows of each stream that the first look reads in addition to the stream's share of the
 /// page.
@@ -343,8 +343,8 @@ async fn is_far_row_in(open: &mut PgConnection, range: IdRange) -> Result<bool, 
     sqlx::query_scalar(text).bind(range.from).bind(range.to).fetch_one(open).await
 }
 
-/// Returns the leaves with rows that may lie in `range`, in order. Finds them by their names, not
-/// by their parent, so that a leaf that is being detached is found as well.
+/// Returns the leaves with rows that may lie in `range`, in order. Finds leaves by name, not by
+/// parent, so that a leaf in the middle of a detach is found as well.
 async fn leaves(
     open: &mut PgConnection,
     rules: &Rules,

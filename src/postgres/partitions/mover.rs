@@ -1,7 +1,7 @@
-//! The mover: moves tasks from `task_far` to their leaves when the horizon reaches them.
+//! The mover: moves tasks from `task_far` to leaves when the horizon reaches the due times.
 //!
-//! A task is always in exactly one of the two tables, because one statement deletes and inserts it.
-//! A task that is due already may have no leaf, so it is claimed from `task_far` itself.
+//! A task is always in exactly one of the two tables, because one statement deletes and inserts. An
+//! already due task may have no leaf, so it is claimed from `task_far` directly.
 
 use std::time::Duration;
 
@@ -25,8 +25,8 @@ const PURPOSE: ConnectionPurpose = ConnectionPurpose {
 /// Maximum number of rows that one statement moves.
 const ROWS_MAX: i64 = 1000;
 const BYTES_MAX: i64 = 8 << 20;
-/// Maximum number of rows that a round skips because they are locked, or refused for other reasons
-/// than their values.
+/// Maximum number of rows that a round skips because of a lock, or of a refusal for other reasons
+/// than the values.
 const PASSED_BY_MAX: u32 = 8;
 /// Up to this many far tasks are counted, more are estimated.
 const COUNT_MAX: i64 = 10_000;

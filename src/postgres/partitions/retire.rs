@@ -65,8 +65,8 @@ impl Retirer {
         Self { parent, rules, work, detach }
     }
 
-    /// Retires all partitions that may go. It may take as long as an open transaction that has read
-    /// the table, so run it in its own task.
+    /// Retires all partitions that may go. This may take as long as an open transaction that has
+    /// read the table, so run it in a task of its own.
     pub async fn round(&mut self) -> Result<Retired, PostgresError> {
         let retired = self.retire_all().await;
         // The lock is released explicitly: a connection that is merely closed keeps it until the
@@ -199,8 +199,8 @@ impl Retirer {
             .await
     }
 
-    /// Finalizes a detach that was cut off. It can be cut off itself without harm, so it has a
-    /// deadline, because its lock makes new leaves wait.
+    /// Finalizes a detach that was cut off. Another cut does no harm, so there is a deadline,
+    /// because the lock makes new leaves wait.
     async fn finalize(
         &mut self,
         partition: Partition,
@@ -219,8 +219,7 @@ impl Retirer {
         self.drop_or_keep(partition, now, retired).await
     }
 
-    /// Drops a detached partition that is past at `now`, or attaches it again when it is still
-    /// needed.
+    /// Drops a detached partition that is past at `now`, or attaches a needed one again.
     pub async fn drop_or_keep(
         &mut self,
         partition: Partition,
@@ -228,8 +227,7 @@ impl Retirer {
         retired: &mut Retired,
     ) -> Result<(), PostgresError> {
         let (name, rules, range) = (partition.name(), self.rules, self.range(partition));
-        // An orphan whose time has not come, because the clock was set back, is kept, whatever it
-        // contains.
+        // After the clock was set back, an orphan of a time to come is kept, empty or not.
         let is_past = rules.end_of(partition).plus(rules.kept(partition.parent)) < now;
         let is_dropped = self
             .work

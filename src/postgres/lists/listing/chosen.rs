@@ -192,7 +192,7 @@ async fn current_rows(
     rows.iter().map(ids_of).collect::<Result<_, _>>().map(Some)
 }
 
-/// Fetches those of `rows` that are pending.
+/// Fetches the pending ones of `rows`.
 async fn tasks_of(
     open: &mut PgConnection,
     rows: &[(TaskId, TaskId)],
