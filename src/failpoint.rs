@@ -1,10 +1,10 @@
-//! Failpoints: moments at which a test makes the program die, to see that its work is taken up
-//! again. They exist in debug builds only. In a release build [`reach`] does nothing, and the
+//! Failpoints: moments at which a test makes the program die, to see other nodes take up the work.
+//! Failpoints exist in debug builds only. In a release build [`reach`] does nothing, and the
 //! program contains neither the names nor the variable.
 //!
-//! `PUNCTUAL_KILL_AT=claim-committed` aborts the process when it first reaches that point,
-//! `PUNCTUAL_KILL_AT=record-handed-over:50` at the fiftieth time. Nothing is flushed, reported or
-//! released: it is a kill -9 at a chosen moment.
+//! `PUNCTUAL_KILL_AT=claim-committed` aborts the process at the first arrival at this point,
+//! `PUNCTUAL_KILL_AT=record-handed-over:50` at the fiftieth. Nothing is flushed, reported or
+//! released, as after a kill -9 at a chosen moment.
 
 macro_rules! points {
     ($($(#[$what:meta])* $point:ident = $name:literal,)*) => {

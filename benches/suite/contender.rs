@@ -79,7 +79,7 @@ pub struct Running {
 impl Running {
     /// Prepares a contender in an empty database, without starting it. `cluster` holds the settings
     /// of the cluster, as `migrate` takes them, if the contender is Punctual. `door` is the way in
-    /// beside REST that its nodes serve.
+    /// beside REST.
     pub async fn prepare(
         servers: &Servers,
         place: &Place,

@@ -12,7 +12,8 @@ use super::machine::moment;
 use crate::domain::{Monotonic, Timestamp};
 use crate::engine::cluster_clock::{Stamp, StampedClock, Step};
 
-/// The cluster's clock as this node knows it. All parts of the node that need the time share it.
+/// This node's knowledge of the cluster's clock, shared by all parts of the node that need the
+/// time.
 #[derive(Debug, Default)]
 pub struct ClusterClock {
     stamped: Mutex<StampedClock>,
@@ -120,8 +121,8 @@ impl ClusterClock {
     }
 
     fn lock(&self) -> MutexGuard<'_, StampedClock> {
-        // The state is consistent after every statement that changes it, so a panic elsewhere does
-        // not corrupt it.
+        // The state is consistent after every changing statement, so a panic elsewhere corrupts
+        // nothing.
         self.stamped.lock()
     }
 }

@@ -59,8 +59,7 @@ pub struct BatchTask<'a> {
 }
 
 impl BatchTask<'_> {
-    /// Returns the time that was asked for: the one that the task was moved to, else that of its
-    /// first id. A retry is due later.
+    /// Returns the requested time: of the last move, else of the first id. A retry is due later.
     pub fn promised_at(&self) -> Timestamp {
         self.moved_to.unwrap_or_else(|| self.first_id.due_at())
     }
@@ -256,8 +255,8 @@ impl BatchBuilder {
         builder.build()
     }
 
-    /// Returns the batch, with its tasks in the order in which they were pushed: the arrays of the
-    /// execlog keep the order of the claim. An owner that needs another order sorts an index.
+    /// Returns the batch, with the tasks in the order of the pushes: the arrays of the execlog keep
+    /// the order of the claim. An owner with another order sorts an index.
     pub fn build(self) -> Batch {
         self.batch
     }

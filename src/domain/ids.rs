@@ -100,7 +100,7 @@ impl TaskId {
         Timestamp::from_millis(millis_of(self.0))
     }
 
-    /// Returns the due time of the task whose row this is. A held task is due before its row.
+    /// Returns the due time of the task of this row. A held task is due before the row.
     pub fn due_at_unheld(self) -> Timestamp {
         if IdRange::held().contains(self.0) { self.due_at().minus(PUT_OFF) } else { self.due_at() }
     }

@@ -1,5 +1,5 @@
 //! Decides which partitions must exist, and which may be dropped. The catalog of Postgres is the
-//! authority on which partitions exist.
+//! authority on existing partitions.
 //!
 //! ```text
 //!          past: may go            now          contiguous, attached             end
@@ -7,8 +7,8 @@
 //!                         <- grace ->     insert and mover stay within              task_far
 //! ```
 //!
-//! A partition is named after its table and its start, for example `task_20261121_091500`. All
-//! partitions of a table have the same width, so the name describes the partition completely.
+//! A partition is named after table and start, for example `task_20261121_091500`. All partitions
+//! of a table have the same width, so the name describes the partition completely.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -255,7 +255,7 @@ impl Rules {
     }
 
     /// Returns the partitions that are no longer written and no longer needed, oldest first. The
-    /// caller checks that they are empty, or settled.
+    /// caller checks for rows, or for unsettled ones.
     pub fn past(
         &self,
         parent: Parent,

@@ -82,8 +82,8 @@ pub enum Failure {
     NotSent,
     /// No answer came. The record may be in the topic.
     Unknown,
-    /// The broker refused the producer's batch that holds this record. The record itself may be
-    /// valid: it can be sent alone.
+    /// The broker refused the producer's batch with this record. The record may be valid, and can
+    /// be sent alone.
     BatchRefused,
     /// The record is too large or malformed. The same record will be refused again.
     RefusedForGood,

@@ -55,8 +55,8 @@ impl PrincipalName {
         &self.0
     }
 
-    /// Returns the number that this principal gets in the tables, from 1 to 32,767, unless another
-    /// one has it.
+    /// Returns the number of this principal in the tables, from 1 to 32,767, unless taken by
+    /// another one.
     pub fn preferred_number(&self) -> i16 {
         let numbers = i16::MAX.unsigned_abs();
         let place = xxh3_64(self.0.as_bytes()) % u64::from(numbers);

@@ -1,22 +1,22 @@
-//! Decides whether a task whose turn has come is published, or has expired.
+//! Decides whether a due task is published, or has expired.
 //!
-//! The node asks right before it hands a record to a producer. That is also the first moment after
-//! a claim of an overdue task. The authority is the cluster's clock, of which a node knows a lower
-//! and an upper bound. The upper bound counts here, as the lower one does for the due time: no
-//! record is handed over after its expiry.
+//! The node asks right before handing a record to a producer, which is also the first moment after
+//! a claim of an overdue task. The authority is the cluster's clock. A node knows a lower and an
+//! upper bound of this clock. The upper bound counts here, as the lower one does for the due time:
+//! no record is handed over after the expiry.
 //!
-//! "Expired" says that no record of the task is in the topic, or will be. Two facts together prove
-//! it:
+//! "Expired" says that no record of the task is in the topic, or will be. The proof takes two
+//! facts:
 //!
-//! - No earlier row of the task may have put a record there. The row says so itself: a settle that
-//!   defers a record of unknown outcome, or finds an attempt published, marks the next row.
+//! - No earlier row of the task may have put a record there. The row has a mark otherwise: a settle
+//!   that defers a record of unknown outcome, or finds an attempt published, marks the next row.
 //! - No owner of this batch has handed the record over since the claim, or Kafka refused it. The
-//!   node knows that only of a batch that it has claimed itself. An adopted batch, or one whose
-//!   claim got no answer, counts as sent, and so does a record without an answer.
+//!   node knows so much only of batches from its own claims. An adopted batch, or a batch of a
+//!   claim without an answer, counts as sent, and so does a record without an answer.
 //!
-//! Otherwise a task that is too late is a dead letter: neither published late nor called expired.
-//! No other node can publish the task afterwards: the outcome takes effect by the settle, which
-//! needs the unsettled batch and its owner. A settle that a crash undoes is repeated with the same
+//! Otherwise a late task becomes a dead letter: neither published late nor called expired. No other
+//! node can publish the task afterwards: the outcome takes effect by the settle, and the settle
+//! needs the unsettled batch and its owner. A settle undone by a crash is repeated with the same
 //! outcome, or the batch is adopted, and then counts as sent.
 
 use crate::domain::Timestamp;
@@ -28,7 +28,7 @@ pub enum Turn {
     Publish,
     /// End it: no record of it is in the topic, or will be.
     Expire,
-    /// Give it up: it is too late, and a record of it is or may be in the topic.
+    /// Give the task up: too late, and a record is or may be in the topic.
     GiveUp,
 }
 

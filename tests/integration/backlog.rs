@@ -48,7 +48,7 @@ async fn one_node_counts_the_tasks_of_the_cluster_and_the_next_one_takes_over() 
     assert_eq!(sum(&nodes, "punctual_oldest_overdue_seconds").await, 0.0);
     assert_eq!(sum(&nodes, EXACT_PENDING).await, 1.0);
 
-    // Tasks of a topic that is away wait in their table, apart from the one that probes it.
+    // Tasks of an unavailable topic wait in the table, apart from the probe.
     cluster.delete_topic(&gone).await;
     eventually("overdue tasks are counted", DEADLINE, async || {
         sum(&nodes, "punctual_overdue_tasks").await >= 5.0
@@ -119,7 +119,7 @@ async fn a_count_of_overdue_tasks_reads_few_of_many_also_of_paused_topics() {
     let mut sql = database.connect().await;
     let due_at = now_ms();
     let count = async || {
-        // Dropped with its connection, which then reports what it has read.
+        // The end of the connection reports the reads.
         let counter = BacklogCounter::new(&settings, ShardCount::DEFAULT);
         let until = Timestamp::from_millis(due_at + 1);
         let backlog = counter.count(until.minus(Duration::from_secs(1)), until).await.unwrap();

@@ -1,6 +1,6 @@
 //! The clients of clients/ keep their promises: through a proxy that loses answers, against a node
-//! with TLS and tokens, and without a node. Each is tested in the test framework of its language.
-//! Afterwards, the cluster must hold exactly the tasks that those tests submit.
+//! with TLS and tokens, and without a node. Each is tested in a test framework of the language.
+//! Afterwards, the cluster must hold exactly the tasks of the tests.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
