@@ -4,13 +4,13 @@
 //! batch. The delivery report carries the same correlation id, and arrives on the producer's own
 //! thread. This thread is never blocked: see [`Reports`].
 
-mod line;
+mod renewed_producer;
 mod reports;
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use self::line::{LineProducer, Maker, PublishLine};
+use self::renewed_producer::{Maker, ProducerInstance, RenewedProducer};
 use self::reports::correlation_id;
 use crate::clock;
 use crate::domain::{Timestamp, TopicName};
@@ -36,10 +36,10 @@ pub struct Publisher {
     pub reports: Arc<Reports>,
     fence: Arc<Fence>,
     maker: Arc<Maker>,
-    /// One or more lines. All records of a topic take the same one: see [`Self::line_of`].
-    together: Vec<PublishLine>,
-    /// The line for records of refused Kafka batches, made at the first refusal.
-    alone: OnceLock<PublishLine>,
+    /// One or more producers. All records of a topic take the same one: see [`Self::producer_of`].
+    together: Vec<RenewedProducer>,
+    /// The producer for records of refused Kafka batches, made at the first refusal.
+    alone: OnceLock<RenewedProducer>,
 }
 
 impl std::fmt::Debug for Publisher {
@@ -62,7 +62,7 @@ impl Publisher {
     ) -> Result<Self, ClientError> {
         let producers = settings.producers.get();
         let maker = Arc::new(Maker { reports: Arc::clone(&reports), settings, metrics, contact });
-        let make = |_number| PublishLine::new(&maker, Mode::Together);
+        let make = |_number| RenewedProducer::new(&maker, Mode::Together);
         let together = (0..producers).map(make).collect::<Result<Vec<_>, ClientError>>()?;
         Ok(Self { reports, fence, maker, together, alone: OnceLock::new() })
     }
@@ -75,24 +75,24 @@ impl Publisher {
     /// Hands the record of a task to the producer. `now`, by the cluster's clock, becomes its time.
     pub fn publish(&self, held: &Arc<InFlightBatch>, index: u32, now: Timestamp) -> Handed {
         let topic = held.topic_of(correlation_id::place(index));
-        self.hand_over(&self.line_of(topic).current(), held, index, now)
+        self.hand_over(&self.producer_of(topic).current(), held, index, now)
     }
 
-    /// Returns the line for the records of a topic. It is always the same one, so that the records
+    /// Returns the producer for the records of a topic: always the same one, so that the records
     /// of a key stay in order.
     ///
-    /// Several lines serve many topics better: an idempotent producer of librdkafka has at most
+    /// Several producers serve many topics better: an idempotent producer of librdkafka has at most
     /// five requests in flight for each broker, and each has the records of one partition alone.
-    fn line_of(&self, topic: &TopicName) -> &PublishLine {
+    fn producer_of(&self, topic: &TopicName) -> &RenewedProducer {
         match self.together.as_slice() {
-            [line] => line,
-            lines => &lines[topic.spread() % lines.len()],
+            [producer] => producer,
+            producers => &producers[topic.spread() % producers.len()],
         }
     }
 
     fn hand_over(
         &self,
-        producer: &LineProducer,
+        producer: &ProducerInstance,
         held: &Arc<InFlightBatch>,
         index: u32,
         now: Timestamp,
@@ -147,26 +147,27 @@ impl Publisher {
         Ok(())
     }
 
-    fn alone(&self) -> Result<&PublishLine, ClientError> {
-        if let Some(line) = self.alone.get() {
-            return Ok(line);
+    fn alone(&self) -> Result<&RenewedProducer, ClientError> {
+        if let Some(producer) = self.alone.get() {
+            return Ok(producer);
         }
-        let made = PublishLine::new(&self.maker, Mode::Alone)?;
+        let made = RenewedProducer::new(&self.maker, Mode::Alone)?;
         Ok(self.alone.get_or_init(|| made))
     }
 
-    fn lines(&self) -> impl Iterator<Item = &PublishLine> {
+    fn producers(&self) -> impl Iterator<Item = &RenewedProducer> {
         self.together.iter().chain(self.alone.get())
     }
 
     /// Replaces producers that have failed for good, or that get no answer although Kafka is there.
     ///
     /// # Errors
-    /// When no new producer can be made. The other line has had its turn all the same.
+    /// When no new producer can be made. The others have had their turns all the same.
     pub async fn mend(&self) -> Result<(), ClientError> {
         let mut outcome = Ok(());
-        for line in self.lines() {
-            outcome = outcome.and(line.renew_idle()).and(line.mend()).and(line.check().await);
+        for producer in self.producers() {
+            outcome = outcome.and(producer.renew_idle()).and(producer.mend());
+            outcome = outcome.and(producer.check().await);
         }
         outcome
     }
@@ -175,15 +176,15 @@ impl Publisher {
     /// publish deadline. Each record gets a delivery report. A record that old is deferred, a
     /// younger one is handed over again.
     pub fn take_back_overdue(&self) {
-        for line in self.lines() {
-            line.take_back_overdue();
+        for producer in self.producers() {
+            producer.take_back_overdue();
         }
     }
 
     /// Returns the pace of Kafka, and for how long brokers delay records if this node is over a
     /// quota.
     pub fn pace(&self) -> (KafkaPace, Option<Duration>) {
-        let paces = self.lines().map(PublishLine::pace);
+        let paces = self.producers().map(RenewedProducer::pace);
         paces.max_by_key(|(pace, throttle)| (*pace, *throttle)).unwrap_or_default()
     }
 
@@ -194,22 +195,22 @@ impl Publisher {
     /// When no new producer can be made.
     pub fn purge(&self) -> Result<(), ClientError> {
         let mut outcome = Ok(());
-        for line in self.lines() {
-            outcome = outcome.and(line.purge());
+        for producer in self.producers() {
+            outcome = outcome.and(producer.purge());
         }
         outcome
     }
 
     /// Closes the replaced producers that have no reports left. The caller must do so regularly.
     pub async fn tidy(&self) {
-        for line in self.lines() {
-            line.tidy().await;
+        for producer in self.producers() {
+            producer.tidy().await;
         }
     }
 
     /// Returns true when the delivery reports of a producer have stopped.
     pub fn is_deaf(&self) -> bool {
-        self.lines().any(PublishLine::is_deaf)
+        self.producers().any(RenewedProducer::is_deaf)
     }
 
     /// Fetches the metadata of `topics`, so that first records do not wait for it. Returns
@@ -217,11 +218,11 @@ impl Publisher {
     pub async fn preload(&self, topics: &[TopicName], deadline: Duration) -> usize {
         let started_at = clock::monotonic();
         let mut loaded_count = 0;
-        for line in &self.together {
-            let is_of_line = |topic: &&TopicName| std::ptr::eq(self.line_of(topic), line);
-            let of_line = topics.iter().filter(is_of_line).cloned().collect();
+        for producer in &self.together {
+            let is_own = |topic: &&TopicName| std::ptr::eq(self.producer_of(topic), producer);
+            let own = topics.iter().filter(is_own).cloned().collect();
             let left = deadline.saturating_sub(clock::monotonic().since(started_at));
-            loaded_count += line.current().inner.preload(of_line, left).await;
+            loaded_count += producer.current().inner.preload(own, left).await;
         }
         loaded_count
     }

@@ -84,8 +84,8 @@ impl Reports {
 
     /// Hands over again the records that failed through no fault of their topic.
     pub fn try_again(&self) {
-        for letter in self.later.take() {
-            self.again.put(letter);
+        for record in self.later.take() {
+            self.again.put(record);
         }
     }
 
@@ -219,7 +219,7 @@ impl Reports {
     ) {
         let place = correlation_id::place(index);
         let maybe_sent = held.note_maybe_sent(place, failed.maybe_sent);
-        // Records of a line are taken back together because some of them have waited too long.
+        // Records of a producer are taken back together because some of them have waited too long.
         let is_early =
             failed.is_taken_back() && held.age(clock::monotonic()) < self.publish_deadline;
         let failed = if failed.is_taken_back() { failed.timed_out() } else { failed };

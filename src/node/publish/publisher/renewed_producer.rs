@@ -1,4 +1,4 @@
-//! Keeps a line to Kafka: a producer, and its successors after failures.
+//! Keeps a producer for Kafka, and makes successors after failures.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -29,18 +29,18 @@ pub(super) struct Maker {
     pub contact: KafkaContact,
 }
 
-/// A line for records. It always has a producer.
-pub(super) struct PublishLine {
+/// A producer that is renewed after failures. There is always a current instance.
+pub(super) struct RenewedProducer {
     maker: Arc<Maker>,
     mode: Mode,
-    current: RwLock<Arc<LineProducer>>,
+    current: RwLock<Arc<ProducerInstance>>,
     renewals: Mutex<Renewals>,
     /// Producers that were replaced and are not yet closed.
-    retired: Mutex<Vec<Arc<LineProducer>>>,
+    retired: Mutex<Vec<Arc<ProducerInstance>>>,
 }
 
-/// One producer of a line, and its observations.
-pub(super) struct LineProducer {
+/// One instance of a producer, and the observations of it.
+pub(super) struct ProducerInstance {
     pub inner: kafka::Producer,
     marks: Arc<Marks>,
     pulse: Mutex<AckProgress>,
@@ -79,7 +79,7 @@ pub(super) enum Retire {
 }
 
 impl Maker {
-    fn make(&self, mode: Mode) -> Result<Arc<LineProducer>, ClientError> {
+    fn make(&self, mode: Mode) -> Result<Arc<ProducerInstance>, ClientError> {
         let (reports, clock) = (Arc::clone(&self.reports), Arc::clone(&self.reports.clock));
         let marks = Arc::new(Marks::default());
         let marked = Arc::clone(&marks);
@@ -110,12 +110,12 @@ impl Maker {
             hooks,
         )?;
         let pulse = Mutex::new(AckProgress { acknowledged: 0, since: clock::monotonic() });
-        Ok(Arc::new(LineProducer { inner, marks, pulse, properties }))
+        Ok(Arc::new(ProducerInstance { inner, marks, pulse, properties }))
     }
 }
 
-impl PublishLine {
-    /// Makes a line with its first producer.
+impl RenewedProducer {
+    /// Makes the first instance.
     ///
     /// # Errors
     /// When the settings for Kafka are wrong, or no producer can be made now.
@@ -130,7 +130,7 @@ impl PublishLine {
         })
     }
 
-    pub(super) fn current(&self) -> Arc<LineProducer> {
+    pub(super) fn current(&self) -> Arc<ProducerInstance> {
         Arc::clone(&self.current.read())
     }
 
@@ -142,7 +142,8 @@ impl PublishLine {
     /// When no new producer can be made.
     pub(super) fn renew_idle(&self) -> Result<(), ClientError> {
         let version = self.maker.settings.properties.version();
-        let is_due = |old: &LineProducer| old.properties != version && old.inner.in_flight() == 0;
+        let is_due =
+            |old: &ProducerInstance| old.properties != version && old.inner.in_flight() == 0;
         if !is_due(&self.current.read()) {
             return Ok(());
         }
@@ -182,7 +183,7 @@ impl PublishLine {
     /// Returns why the producer must be replaced, and how to treat its records.
     fn replacement_reason(
         &self,
-        producer: &LineProducer,
+        producer: &ProducerInstance,
     ) -> Option<(ReplacementReason, String, Retire)> {
         if let Some(reason) = producer.inner.fatal() {
             return Some((ReplacementReason::Failed, reason, Retire::All));
@@ -256,8 +257,7 @@ impl PublishLine {
         }
     }
 
-    /// Returns the slowest pace of the line's producers, and for how long brokers delay their
-    /// requests.
+    /// Returns the slowest pace of the instances, and for how long brokers delay their requests.
     pub(super) fn pace(&self) -> (KafkaPace, Option<Duration>) {
         let producers = self.all();
         let throttle = producers.iter().filter_map(|producer| producer.inner.throttle()).max();
@@ -272,7 +272,7 @@ impl PublishLine {
     }
 
     /// Returns the current producer, and those that were replaced and still have reports to come.
-    fn all(&self) -> Vec<Arc<LineProducer>> {
+    fn all(&self) -> Vec<Arc<ProducerInstance>> {
         let mut all = vec![self.current()];
         all.extend(self.retired.lock().iter().cloned());
         all
@@ -291,7 +291,7 @@ impl PublishLine {
     }
 
     /// Replaces `old` by a new producer. Returns false when another one has replaced it already.
-    fn replace(&self, old: &Arc<LineProducer>, retire: Retire) -> Result<bool, ClientError> {
+    fn replace(&self, old: &Arc<ProducerInstance>, retire: Retire) -> Result<bool, ClientError> {
         let new = self.maker.make(self.mode)?;
         let mut current = self.current.write();
         let is_current = Arc::ptr_eq(&current, old);
@@ -304,14 +304,14 @@ impl PublishLine {
         Ok(is_current)
     }
 
-    fn retire(&self, producer: Arc<LineProducer>, retire: Retire) {
+    fn retire(&self, producer: Arc<ProducerInstance>, retire: Retire) {
         producer.give_up(retire);
         self.retired.lock().push(producer);
     }
 
     /// Closes the replaced producers that have no reports left. The caller must do so regularly.
     pub(super) async fn tidy(&self) {
-        let done: Vec<Arc<LineProducer>> = {
+        let done: Vec<Arc<ProducerInstance>> = {
             let mut retired = self.retired.lock();
             retired
                 .extract_if(.., |producer| {
@@ -329,7 +329,7 @@ impl PublishLine {
     /// Returns true when the delivery reports of a producer have stopped: its report thread has
     /// panicked, and its batches would never be complete.
     pub(super) fn is_deaf(&self) -> bool {
-        let is_deaf = |producer: &Arc<LineProducer>| producer.inner.is_deaf();
+        let is_deaf = |producer: &Arc<ProducerInstance>| producer.inner.is_deaf();
         is_deaf(&self.current()) || self.retired.lock().iter().any(is_deaf)
     }
 
@@ -341,7 +341,7 @@ impl PublishLine {
     }
 }
 
-impl LineProducer {
+impl ProducerInstance {
     /// Retires the producer. Records that fail from now on go to the successor.
     fn give_up(&self, retire: Retire) {
         self.marks.is_retired.store(true, Ordering::Relaxed);
