@@ -7,7 +7,7 @@
 //!            rest, linger: bytes that a caller still sends after its answer. Small rests are read;
 //!                    larger ones are thrown away, and the connection is closed
 //!            console: the pages for people, each made of calls of this API
-//!            router, answer: admit requests, within limits; measure; catch panics; route;
+//!            router, answer: take places, within limits; measure; catch panics; route;
 //!                    keep a place until the answer is written
 //! access     hosts, guard: who may send a request, and the permits for what it does;
 //!                    cursors: sealed positions in lists; trail, audit: what a request has done
@@ -33,10 +33,10 @@
 //! never logged.
 
 pub mod access;
+mod callers;
 pub mod dev_port;
 mod handlers;
 pub mod json;
-mod line;
 mod metrics;
 mod openapi;
 mod problems;

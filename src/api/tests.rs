@@ -22,7 +22,7 @@ use axum::http::{HeaderValue, Request, StatusCode, header};
 use http_body_util::BodyExt as _;
 use serde_json::Value;
 
-use super::line::{CallerConnection, Callers};
+use super::callers::{CallerConnection, Callers};
 use super::server::answer::Answer;
 use super::server::console;
 use super::{Api, ApiMetrics, ApiSettings, Hosts, Port};
@@ -47,8 +47,8 @@ impl Api {
             request.headers_mut().entry(header::HOST).or_insert(host);
         }
         let caller = callers.enter([127, 0, 0, 1].into(), usize::MAX).unwrap();
-        let line = Arc::new(CallerConnection::new(caller, Monotonic::default()));
-        let place = self.place(&line, false);
+        let connection = Arc::new(CallerConnection::new(caller, Monotonic::default()));
+        let place = self.place(&connection, false);
         console::answer(self, place, request).await
     }
 }

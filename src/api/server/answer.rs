@@ -15,7 +15,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use super::linger::LingerLimits;
 use super::unread_body::{self, Left, UnreadBody};
 use crate::access::limits::InProgress;
-use crate::api::line::{CallerConnection, PlacePurpose};
+use crate::api::callers::{CallerConnection, PlacePurpose};
 use crate::api::problems::problem::Problem;
 use crate::api::shared::ApiShared;
 use crate::clock;
@@ -37,9 +37,9 @@ const PROBES_AT_ONCE_MAX: usize = 16;
 #[derive(Debug)]
 pub struct RequestPlace {
     shared: Arc<ApiShared>,
-    line: Arc<CallerConnection>,
+    connection: Arc<CallerConnection>,
     /// The purpose of the place, once the place is taken.
-    admitted: Option<PlacePurpose>,
+    taken_for: Option<PlacePurpose>,
     memory: Option<(OwnedSemaphorePermit, u32)>,
     /// Only for requests with a body.
     left: Option<Left>,
@@ -48,19 +48,23 @@ pub struct RequestPlace {
 }
 
 impl RequestPlace {
-    pub fn new(shared: Arc<ApiShared>, line: Arc<CallerConnection>, is_multiplexed: bool) -> Self {
-        line.opened(is_multiplexed);
+    pub fn new(
+        shared: Arc<ApiShared>,
+        connection: Arc<CallerConnection>,
+        is_multiplexed: bool,
+    ) -> Self {
+        connection.opened(is_multiplexed);
         shared.metrics.in_flight.inc();
-        Self { shared, line, admitted: None, memory: None, left: None, _in_progress: None }
+        Self { shared, connection, taken_for: None, memory: None, left: None, _in_progress: None }
     }
 
     pub fn caller(&self) -> IpAddr {
-        self.line.caller.address()
+        self.connection.caller.address()
     }
 
     /// Returns the caller's own address.
     pub fn address(&self) -> IpAddr {
-        self.line.caller.peer()
+        self.connection.caller.peer()
     }
 
     /// Says where the request's body leaves its unread rest.
@@ -85,7 +89,7 @@ impl RequestPlace {
         if unread_body::is_read(&mut rest).await {
             return false;
         }
-        if self.line.is_multiplexed() {
+        if self.connection.is_multiplexed() {
             self.read_on(rest);
         }
         self.leaves_rest()
@@ -93,9 +97,9 @@ impl RequestPlace {
 
     /// Marks an HTTP/1 connection as one with a rest to read. Returns true over HTTP/1.
     fn leaves_rest(&self) -> bool {
-        let is_last = !self.line.is_multiplexed();
+        let is_last = !self.connection.is_multiplexed();
         if is_last {
-            self.line.leaves_rest();
+            self.connection.leaves_rest();
         }
         is_last
     }
@@ -116,7 +120,7 @@ impl RequestPlace {
     }
 
     /// Takes one of the caller's places for `purpose`, and one of the node's.
-    pub fn admit(&mut self, purpose: PlacePurpose) -> Result<(), Problem> {
+    pub fn take(&mut self, purpose: PlacePurpose) -> Result<(), Problem> {
         let shared = &self.shared;
         let (caller_max, caller_limit, set_by) = match purpose {
             PlacePurpose::Work => {
@@ -129,19 +133,19 @@ impl RequestPlace {
                 (PROBES_AT_ONCE_MAX, "caller_probes", "for /metrics, not a setting")
             }
         };
-        if !self.line.caller.take_place(purpose, caller_max) {
+        if !self.connection.caller.take_place(purpose, caller_max) {
             shared.metrics.rejected(caller_limit);
             shared.say_caller(caller_limit, self.caller());
             return Err(Problem::too_many_requests(self.caller(), caller_max, set_by));
         }
         if let Some((places, limit)) = shared.places(purpose) {
             let Ok(permit) = places.try_acquire() else {
-                self.line.caller.free_place(purpose);
+                self.connection.caller.free_place(purpose);
                 return Err(Problem::busy(limit));
             };
             permit.forget();
         }
-        self.admitted = Some(purpose);
+        self.taken_for = Some(purpose);
         Ok(())
     }
 
@@ -187,24 +191,24 @@ impl RequestPlace {
     /// answers. The same holds for answers to probes, which are sent even when the memory is used
     /// up.
     pub fn must_hold(&self, bytes: u64) -> bool {
-        let is_probe = matches!(self.admitted, Some(PlacePurpose::Health | PlacePurpose::Metrics));
+        let is_probe = matches!(self.taken_for, Some(PlacePurpose::Health | PlacePurpose::Metrics));
         !is_probe && u64::try_from(PIECE_BYTES).is_ok_and(|piece| bytes > piece)
     }
 }
 
 impl Drop for RequestPlace {
     fn drop(&mut self) {
-        if let Some(purpose) = self.admitted {
+        if let Some(purpose) = self.taken_for {
             if let Some((places, _)) = self.shared.places(purpose) {
                 places.add_permits(1);
             }
-            self.line.caller.free_place(purpose);
+            self.connection.caller.free_place(purpose);
         }
         if let Some((_, bytes)) = &self.memory {
             self.shared.metrics.body_memory.dec_by(i64::from(*bytes));
         }
         self.shared.metrics.in_flight.dec();
-        self.line.closed(clock::monotonic());
+        self.connection.closed(clock::monotonic());
     }
 }
 

@@ -32,7 +32,7 @@ use super::tls::handshake::{Secured, shake_hands};
 use super::unread_body::{LeavingBody, Left};
 use super::watched::WatchedStream;
 use crate::access::credential::certificate::PeerCertificate;
-use crate::api::line::{Caller, CallerConnection};
+use crate::api::callers::{Caller, CallerConnection};
 use crate::api::shared::ApiSettings;
 use crate::clock;
 use crate::telemetry::CountGuard;
@@ -72,17 +72,17 @@ pub async fn converse(
         tracing::debug!(%error, "set TCP_NODELAY");
     }
     let _counted = CountGuard::new(&api.metrics().connections, 1);
-    let line = Arc::new(CallerConnection::new(caller, clock::monotonic()));
-    let watched = WatchedStream::new(stream, api.clone(), line.clone());
+    let connection = Arc::new(CallerConnection::new(caller, clock::monotonic()));
+    let watched = WatchedStream::new(stream, api.clone(), connection.clone());
     match acceptor {
-        None => serve(watched, None, &api, &line, &stopping).await,
+        None => serve(watched, None, &api, &connection, &stopping).await,
         // The state of TLS is large, and connections without it should not carry its size.
         Some(acceptor) => {
-            let served = serve_securely(watched, &acceptor, &api, &line, &stopping);
+            let served = serve_securely(watched, &acceptor, &api, &connection, &stopping);
             Box::pin(served).await;
         }
     }
-    if let Some(stream) = line.take_left() {
+    if let Some(stream) = connection.take_left() {
         linger(stream, &api, &stopping).await;
     }
 }
@@ -113,15 +113,17 @@ async fn serve_securely(
     stream: WatchedStream,
     acceptor: &Acceptor,
     api: &Api,
-    line: &Arc<CallerConnection>,
+    connection: &Arc<CallerConnection>,
     stopping: &CancellationToken,
 ) {
     let shaken = stopping.run_until_cancelled(shake_hands(stream, acceptor)).await;
     match shaken {
-        Some(Ok(Some(Secured { stream, peer }))) => serve(stream, peer, api, line, stopping).await,
+        Some(Ok(Some(Secured { stream, peer }))) => {
+            serve(stream, peer, api, connection, stopping).await
+        }
         Some(Err(error)) => {
             api.metrics().handshake_failed();
-            tracing::debug!(%error, caller = %line.caller.address(), "a TLS handshake failed");
+            tracing::debug!(%error, caller = %connection.caller.address(), "a TLS handshake failed");
         }
         Some(Ok(None)) | None => {}
     }
@@ -131,14 +133,14 @@ async fn serve<S>(
     stream: S,
     peer: Option<Arc<PeerCertificate>>,
     api: &Api,
-    line: &Arc<CallerConnection>,
+    connection: &Arc<CallerConnection>,
     stopping: &CancellationToken,
 ) where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let (metrics, settings) = (api.metrics().clone(), api.settings().clone());
     let builder = builder_of(&settings, Streams { api: api.clone() });
-    let (asked_on, api) = (line.clone(), api.clone());
+    let (asked_on, api) = (connection.clone(), api.clone());
     let answer = service_fn(move |request: Request<Incoming>| {
         let is_multiplexed = request.version() >= Version::HTTP_2;
         let mut place = api.place(&asked_on, is_multiplexed);
@@ -156,12 +158,12 @@ async fn serve<S>(
         }
         async move { Ok::<_, Infallible>(console::answer(&api, place, request).await) }
     });
-    let mut connection = pin!(builder.serve_connection(TokioIo::new(stream), answer));
+    let mut http = pin!(builder.serve_connection(TokioIo::new(stream), answer));
     let mut look_again = pin!(clock::sleep(settings.idle_timeout));
     let (mut is_stopping, mut is_leaving) = (false, false);
     loop {
         tokio::select! {
-            served = connection.as_mut() => {
+            served = http.as_mut() => {
                 if let Err(error) = served {
                     if is_header_too_large(error.as_ref()) {
                         metrics.rejected("header_bytes");
@@ -172,20 +174,20 @@ async fn serve<S>(
             }
             () = stopping.cancelled(), if !is_stopping => {
                 is_stopping = true;
-                connection.as_mut().graceful_shutdown();
+                http.as_mut().graceful_shutdown();
             }
             () = look_again.as_mut() => {
                 if is_leaving {
                     return;
                 }
-                let idle = line.idle_for(clock::monotonic());
+                let idle = connection.idle_for(clock::monotonic());
                 let left = idle.map(|idle| settings.idle_timeout.saturating_sub(idle));
                 if left == Some(Duration::ZERO) {
                     // The graceful shutdown tells an HTTP/2 caller, so it can safely repeat a
                     // request which was already under way.
                     metrics.cut_off("idle");
                     is_leaving = true;
-                    connection.as_mut().graceful_shutdown();
+                    http.as_mut().graceful_shutdown();
                     look_again.set(clock::sleep(settings.answer_timeout));
                 } else {
                     look_again.set(clock::sleep(left.unwrap_or(settings.idle_timeout)));

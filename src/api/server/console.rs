@@ -58,7 +58,7 @@ async fn answer_page(
 ) -> axum::http::Response<Answer> {
     let seen = SeenRequest::of(&request, ROUTE);
     let only_shows = !matches!(*request.method(), Method::POST);
-    let mut response = match api.admit_page(&mut place, &request) {
+    let mut response = match api.begin_page(&mut place, &request) {
         Err(problem) => refused(&problem),
         Ok(()) => {
             let responding = respond(api, &place, request, &seen);

@@ -25,7 +25,7 @@ use crate::api::access::cursors::Cursors;
 use crate::api::access::guard::{Guard, Proofs};
 use crate::api::access::required::Access;
 use crate::api::access::{hosts, limits};
-use crate::api::line::{CallerConnection, PlacePurpose};
+use crate::api::callers::{CallerConnection, PlacePurpose};
 use crate::api::metrics::{ApiMetrics, method_label};
 use crate::api::openapi::operation::Operation;
 use crate::api::openapi::route::Route;
@@ -151,9 +151,9 @@ impl Api {
         self.shared.say_caller(limit, address);
     }
 
-    /// Makes the place of a request whose header came over the connection `line`.
-    pub fn place(&self, line: &Arc<CallerConnection>, is_multiplexed: bool) -> RequestPlace {
-        RequestPlace::new(self.shared.clone(), line.clone(), is_multiplexed)
+    /// Makes the place of a request whose header came over `connection`.
+    pub fn place(&self, connection: &Arc<CallerConnection>, is_multiplexed: bool) -> RequestPlace {
+        RequestPlace::new(self.shared.clone(), connection.clone(), is_multiplexed)
     }
 
     /// Answers one request. Never fails, and survives a panic of its handler.
@@ -311,8 +311,8 @@ impl Api {
         mut request: Request<Body>,
         id: &RequestId,
     ) -> Response {
-        let admitted = self.admit((&mut *place, &mut *audited), (route, operation), &request);
-        match admitted.and_then(|guard| audited.reserve().map(|()| guard)) {
+        let begun = self.begin((&mut *place, &mut *audited), (route, operation), &request);
+        match begun.and_then(|guard| audited.reserve().map(|()| guard)) {
             // axum would take an empty part of a path for an id.
             Ok(_) if route == NO_ROUTE => Problem::no_such_path().into_response(),
             Ok(guard) => {
@@ -352,7 +352,7 @@ impl Api {
 
     /// Takes a place among the requests in flight, and identifies the caller. Probes have their own
     /// places, and are answered even while the node drains.
-    fn admit(
+    fn begin(
         &self,
         (place, audited): (&mut RequestPlace, &mut AuditedRequest),
         (route, operation): (&'static str, Option<&'static Operation>),
@@ -384,7 +384,7 @@ impl Api {
     }
 
     /// Takes a place for a page of the console.
-    pub fn admit_page(
+    pub fn begin_page(
         &self,
         place: &mut RequestPlace,
         request: &Request<Body>,
@@ -408,7 +408,7 @@ impl Api {
             self.shared.metrics.rejected("draining");
             return Err(Problem::draining());
         }
-        place.admit(purpose)
+        place.take(purpose)
     }
 
     async fn route(&self, request: Request<Body>, id: &RequestId) -> Response {

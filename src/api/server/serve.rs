@@ -20,7 +20,7 @@ use super::connection::converse;
 use super::linger::{Linger, LingerLimits};
 use super::router::Api;
 use super::tls::Acceptor;
-use crate::api::line::Callers;
+use crate::api::callers::Callers;
 use crate::api::problems::problem::Problem;
 use crate::api::request::request_id::{REQUEST_ID, RequestId};
 use crate::clock;

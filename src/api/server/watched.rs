@@ -23,7 +23,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
 use super::router::Api;
-use crate::api::line::CallerConnection;
+use crate::api::callers::CallerConnection;
 use crate::clock;
 
 type Timer = Pin<Box<dyn Future<Output = ()> + Send>>;
@@ -32,7 +32,7 @@ pub struct WatchedStream {
     /// `None` after the socket was left for a lingering close.
     stream: Option<TcpStream>,
     api: Api,
-    line: Arc<CallerConnection>,
+    connection: Arc<CallerConnection>,
     /// The number of requests at the time when bytes last came outside of a request. If no request
     /// has begun since, the bytes belong to a header.
     begun: Option<u64>,
@@ -45,11 +45,11 @@ pub struct WatchedStream {
 }
 
 impl WatchedStream {
-    pub fn new(stream: TcpStream, api: Api, line: Arc<CallerConnection>) -> Self {
+    pub fn new(stream: TcpStream, api: Api, connection: Arc<CallerConnection>) -> Self {
         Self {
             stream: Some(stream),
             api,
-            line,
+            connection,
             begun: None,
             header: None,
             answer: None,
@@ -71,7 +71,7 @@ impl WatchedStream {
             match self.stream()?.poll_peek(cx, &mut buffer) {
                 Poll::Pending => self.poll_header(cx).map_ok(|()| None),
                 Poll::Ready(peeked) => {
-                    self.begun = Some(self.line.asked());
+                    self.begun = Some(self.connection.asked());
                     self.is_at_end = buffer.filled().is_empty();
                     Poll::Ready(peeked.map(|_length| buffer.filled().first().copied()))
                 }
@@ -82,10 +82,10 @@ impl WatchedStream {
 
     /// True while the connection waits for a header, or for the first request.
     fn awaits_header(&self) -> bool {
-        let asked = self.line.asked();
+        let asked = self.connection.asked();
         // On HTTP/2 any byte may be a ping. Half a header therefore keeps a connection until the
         // idle timeout.
-        asked == 0 || (self.begun == Some(asked) && !self.line.is_multiplexed())
+        asked == 0 || (self.begun == Some(asked) && !self.connection.is_multiplexed())
     }
 
     fn poll_header(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -109,8 +109,9 @@ impl WatchedStream {
     /// True when the other side may still be sending bytes that nobody reads. Closing now would
     /// reset the connection.
     fn must_linger(&self) -> bool {
-        let has_begun = self.begun == Some(self.line.asked()) && !self.line.is_multiplexed();
-        !self.is_at_end && !self.is_cut_off && (self.line.has_rest() || has_begun)
+        let has_begun =
+            self.begun == Some(self.connection.asked()) && !self.connection.is_multiplexed();
+        !self.is_at_end && !self.is_cut_off && (self.connection.has_rest() || has_begun)
     }
 
     fn cut_off(&mut self, deadline: &'static str) -> io::Error {
@@ -130,8 +131,8 @@ impl AsyncRead for WatchedStream {
         if let Poll::Ready(read) = Pin::new(self.stream()?).poll_read(cx, buffer) {
             self.is_at_end |=
                 read.is_err() || (buffer.filled().len() == filled && buffer.remaining() > 0);
-            if !self.line.is_open() {
-                self.begun = Some(self.line.asked());
+            if !self.connection.is_open() {
+                self.begun = Some(self.connection.asked());
             }
             return Poll::Ready(read);
         }
@@ -185,7 +186,7 @@ impl Drop for WatchedStream {
         if self.must_linger()
             && let Some(stream) = self.stream.take()
         {
-            self.line.leave(stream);
+            self.connection.leave(stream);
         }
     }
 }

@@ -77,7 +77,7 @@ mod tests {
     use super::*;
     use crate::access::credential::certificate::PeerName;
     use crate::access::{Policy, PolicyHandle};
-    use crate::api::line::{CallerConnection, Callers};
+    use crate::api::callers::{CallerConnection, Callers};
     use crate::api::server::tls::{ClientAuth, Clients, Keeper, Metrics, Settings};
     use crate::api::{Api, ApiMetrics, ApiSettings};
     use crate::domain::Monotonic;
@@ -238,7 +238,7 @@ mod tests {
             PolicyHandle::new(Policy::open()),
         );
         let caller = Callers::default().enter([127, 0, 0, 1].into(), 1).unwrap();
-        let line = Arc::new(CallerConnection::new(caller, Monotonic::default()));
+        let connection = Arc::new(CallerConnection::new(caller, Monotonic::default()));
         let client = async {
             let stream = TcpStream::connect(address).await.unwrap();
             let name = ServerName::try_from("localhost").unwrap();
@@ -248,7 +248,7 @@ mod tests {
         };
         let server = async {
             let (stream, _) = listener.accept().await.unwrap();
-            let watched = WatchedStream::new(stream, api, line);
+            let watched = WatchedStream::new(stream, api, connection);
             let mut secured = shake_hands(watched, &keeper.acceptor()).await?.unwrap();
             secured.stream.write_all(b"x").await.unwrap();
             secured.stream.flush().await.unwrap();

@@ -265,18 +265,21 @@ mod tests {
     }
 
     #[test]
-    fn a_line_is_idle_from_the_end_of_its_last_request() {
+    fn a_connection_is_idle_from_the_end_of_its_last_request() {
         let at = |seconds| Monotonic::from_start(Duration::from_secs(seconds));
-        let line = CallerConnection::new(
+        let connection = CallerConnection::new(
             Callers::default().enter(Ipv6Addr::LOCALHOST.into(), 1).unwrap(),
             at(1),
         );
-        assert_eq!(line.idle_for(at(3)), Some(Duration::from_secs(2)));
-        line.opened(true);
-        line.opened(true);
-        line.closed(at(4));
-        assert_eq!(line.idle_for(at(5)), None);
-        line.closed(at(6));
-        assert_eq!((line.idle_for(at(9)), line.asked()), (Some(Duration::from_secs(3)), 2));
+        assert_eq!(connection.idle_for(at(3)), Some(Duration::from_secs(2)));
+        connection.opened(true);
+        connection.opened(true);
+        connection.closed(at(4));
+        assert_eq!(connection.idle_for(at(5)), None);
+        connection.closed(at(6));
+        assert_eq!(
+            (connection.idle_for(at(9)), connection.asked()),
+            (Some(Duration::from_secs(3)), 2)
+        );
     }
 }
