@@ -46,7 +46,7 @@ use crate::node::requests::intake::named_store::NamedStore;
 use crate::node::requests::intake::{self, Intake, IntakeParts};
 use crate::node::requests::lists::Lists;
 use crate::node::requests::replacer::Replacer;
-use crate::node::requests::service::look_up_shares::LookUpShares;
+use crate::node::requests::service::look_up_limit::LookUpLimit;
 use crate::node::requests::service::reporter::Reporter;
 use crate::node::requests::service::schedules::ScheduleService;
 use crate::node::requests::service::stored_tasks::StoredTasks;
@@ -306,7 +306,7 @@ pub async fn start(
         shared: Arc::clone(&core.shared),
         delay_max: settings.delay_max,
         topics: parts.topics.clone(),
-        look_up_shares: LookUpShares::default(),
+        look_up_limit: LookUpLimit::default(),
         names: Arc::clone(&names),
         intake: intake.clone(),
         bulletin: core.membership.bulletin(),

@@ -1,6 +1,6 @@
 //! The service that a node offers to its API.
 
-pub mod look_up_shares;
+pub mod look_up_limit;
 #[cfg(test)]
 pub mod model;
 pub mod reporter;

@@ -23,7 +23,7 @@ use crate::node::messages::{Accepted, Draft, Due, Refusal, SubmitAnswer};
 use crate::node::requests::intake::Intake;
 use crate::node::requests::intake::submission::Submission;
 use crate::node::requests::postgres_failures::refusal_of_look;
-use crate::node::requests::service::look_up_shares::LookUpShares;
+use crate::node::requests::service::look_up_limit::LookUpLimit;
 use crate::node::shared::NodeShared;
 use crate::postgres::tasks::names::Names;
 use crate::postgres::tasks::submit::{BYTES_MAX, TASKS_MAX};
@@ -48,7 +48,7 @@ pub struct Submitter {
     pub shared: Arc<NodeShared>,
     pub delay_max: Duration,
     pub topics: TopicCache,
-    pub look_up_shares: LookUpShares,
+    pub look_up_limit: LookUpLimit,
     pub names: Arc<Names>,
     pub intake: Intake,
     pub bulletin: watch::Receiver<Bulletin>,
@@ -331,8 +331,8 @@ impl Submitter {
         let answer = match self.topics.cached(topic) {
             Some(answer) => answer,
             None => {
-                let share = self.look_up_shares.take(by);
-                let Some(_share) = share else {
+                let look_up = self.look_up_limit.take(by);
+                let Some(_look_up) = look_up else {
                     return Err(Refusal::Busy { limit: "topic_look_ups_share" });
                 };
                 // The future is on the heap: it is rarely needed, and would make the future of

@@ -14,38 +14,38 @@ const OF_PRINCIPAL_MAX: usize = 128;
 
 /// The look-ups in progress. A principal without one has no entry.
 #[derive(Default, Debug)]
-pub struct LookUpShares(Mutex<HashMap<PrincipalName, usize>>);
+pub struct LookUpLimit(Mutex<HashMap<PrincipalName, usize>>);
 
 /// A look-up in progress.
 #[derive(Debug)]
-pub struct LookUpShare<'a> {
-    shares: &'a LookUpShares,
+pub struct LookUpInProgress<'a> {
+    limit: &'a LookUpLimit,
     principal: &'a PrincipalName,
 }
 
-impl LookUpShares {
+impl LookUpLimit {
     /// Counts a look-up until the returned value is dropped. `None` when the principal has too
     /// many.
-    pub fn take<'a>(&'a self, principal: &'a PrincipalName) -> Option<LookUpShare<'a>> {
-        let mut shares = self.0.lock();
-        match shares.get_mut(principal) {
+    pub fn take<'a>(&'a self, principal: &'a PrincipalName) -> Option<LookUpInProgress<'a>> {
+        let mut counts = self.0.lock();
+        match counts.get_mut(principal) {
             Some(count) if *count >= OF_PRINCIPAL_MAX => return None,
             Some(count) => *count += 1,
             None => {
-                shares.insert(principal.clone(), 1);
+                counts.insert(principal.clone(), 1);
             }
         }
-        Some(LookUpShare { shares: self, principal })
+        Some(LookUpInProgress { limit: self, principal })
     }
 }
 
-impl Drop for LookUpShare<'_> {
+impl Drop for LookUpInProgress<'_> {
     fn drop(&mut self) {
-        let mut shares = self.shares.0.lock();
-        if let Some(count) = shares.get_mut(self.principal) {
+        let mut counts = self.limit.0.lock();
+        if let Some(count) = counts.get_mut(self.principal) {
             *count -= 1;
             if *count == 0 {
-                shares.remove(self.principal);
+                counts.remove(self.principal);
             }
         }
     }
@@ -56,15 +56,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_principal_has_its_share_and_others_have_theirs() {
-        let shares = LookUpShares::default();
+    fn a_principal_has_its_limit_and_others_have_theirs() {
+        let limit = LookUpLimit::default();
         let [ann, bob] = ["ann", "bob"].map(|name| PrincipalName::new(name).unwrap());
-        let mut of_ann: Vec<_> = (0..OF_PRINCIPAL_MAX).map(|_| shares.take(&ann)).collect();
-        assert!(of_ann.iter().all(Option::is_some) && shares.take(&ann).is_none());
-        assert!(shares.take(&bob).is_some());
+        let mut of_ann: Vec<_> = (0..OF_PRINCIPAL_MAX).map(|_| limit.take(&ann)).collect();
+        assert!(of_ann.iter().all(Option::is_some) && limit.take(&ann).is_none());
+        assert!(limit.take(&bob).is_some());
         drop(of_ann.pop());
-        assert!(shares.take(&ann).is_some());
+        assert!(limit.take(&ann).is_some());
         drop(of_ann);
-        assert!(shares.0.lock().is_empty());
+        assert!(limit.0.lock().is_empty());
     }
 }
