@@ -482,7 +482,7 @@ mod tests {
     use super::*;
 
     #[derive(clap::Parser)]
-    struct Line {
+    struct CommandLine {
         #[command(flatten)]
         bench: BenchArgs,
     }
@@ -490,7 +490,7 @@ mod tests {
     #[test]
     fn what_would_measure_nothing_is_refused() {
         let check = |line: &str| {
-            Line::try_parse_from(format!("bench {line}").split(' ')).unwrap().bench.check()
+            CommandLine::try_parse_from(format!("bench {line}").split(' ')).unwrap().bench.check()
         };
         for good in [
             "lateness",

@@ -106,10 +106,10 @@ pub(super) async fn in_batches(
         .bind(starts)
         .fetch_optional(open)
         .await?;
-    found.as_ref().map(line_of).transpose()
+    found.as_ref().map(entry_of).transpose()
 }
 
-fn line_of(row: &PgRow) -> Result<BatchEntry, sqlx::Error> {
+fn entry_of(row: &PgRow) -> Result<BatchEntry, sqlx::Error> {
     let outcome: Option<i16> = row.try_get("outcome")?;
     let (partition, offset): (Option<i32>, Option<i64>) =
         (row.try_get("partition")?, row.try_get("offset")?);
