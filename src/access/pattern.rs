@@ -80,7 +80,8 @@ impl Pattern {
     /// Returns true for a prefix ending in a letter or digit: `orders*` covers `orders-secret`,
     /// which its author may not have meant.
     pub fn is_ragged(&self) -> bool {
-        matches!(self, Self::Prefix(prefix) if prefix.ends_with(|c: char| c.is_ascii_alphanumeric()))
+        let Self::Prefix(prefix) = self else { return false };
+        prefix.ends_with(|c: char| c.is_ascii_alphanumeric())
     }
 }
 

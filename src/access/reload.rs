@@ -310,7 +310,8 @@ mod tests {
         let keys = |kid| json!({ "keys": [ec_jwk(kid).1] }).to_string();
         let (key_file, mut bench) = (Temporary::new(&keys("a")), Bench::new(OPERATOR));
         let auth = format!(
-            "{OPERATOR}[[jwt]]\nname = 'i'\nissuer = 'https://i'\naudience = 'p'\njwks_file = '{}'\n",
+            "{OPERATOR}[[jwt]]\nname = 'i'\nissuer = 'https://i'\naudience = 'p'\n\
+             jwks_file = '{}'\n",
             key_file.0.display()
         );
         bench.file.write(&auth);
@@ -335,7 +336,8 @@ mod tests {
     #[test]
     fn keys_by_url_outlive_a_reload_and_verified_tokens_do_not() {
         let auth = format!(
-            "{OPERATOR}[[jwt]]\nname = 'i'\nissuer = 'https://i'\naudience = 'p'\njwks_url = 'https://i/keys'\n"
+            "{OPERATOR}[[jwt]]\nname = 'i'\nissuer = 'https://i'\naudience = 'p'\n\
+             jwks_url = 'https://i/keys'\n"
         );
         let mut bench = Bench::new(&auth);
         let slot =

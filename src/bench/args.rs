@@ -339,8 +339,8 @@ pub struct FinishBenchArgs {
 
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "Examples:\n  punctual bench tracked --topic demo --rate 2000 --pending \
-                  1000000\n  punctual bench tracked --topic demo --unfinished 10 --ttr 2s --backoff \
-                  1s")]
+                  1000000\n  punctual bench tracked --topic demo --unfinished 10 --ttr 2s \
+                  --backoff 1s")]
 pub struct TrackedBenchArgs {
     #[command(flatten)]
     pub steady: Steady,

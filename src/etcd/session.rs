@@ -245,7 +245,8 @@ impl SessionKeeper {
     }
 
     fn is_missing(&mut self) -> bool {
-        matches!(&*self.view.borrow_and_update(), View::Members(members) if !members.contains_key(&self.node))
+        let view = self.view.borrow_and_update();
+        matches!(&*view, View::Members(members) if !members.contains_key(&self.node))
     }
 
     /// Revokes the lease if there is one. A lease that cannot be revoked expires.

@@ -134,10 +134,15 @@ mod tests {
     /// Statistics as librdkafka 2.12 writes them, with members left out.
     fn statistics(state: &str, waiting: i64, answers: u64, throttle_ms: i64) -> String {
         format!(
-            r#"{{ "name": "punctual#producer-1", "ts": 5016483227792, "brokers": {{ "b:9092/1": {{ "name": "b:9092/1", "source": "learned", "state": "{state}",
-                "waitresp_cnt": {waiting}, "rx": {answers}, "rtt": {{ "max": 9 }}, "throttle": {{ "min": 0, "max": {throttle_ms}, "cnt": 1 }},
+            r#"{{ "name": "punctual#producer-1", "ts": 5016483227792, "brokers": {{
+              "b:9092/1": {{ "name": "b:9092/1",
+              "source": "learned", "state": "{state}",
+                "waitresp_cnt": {waiting}, "rx": {answers}, "rtt": {{ "max": 9 }},
+                  "throttle": {{ "min": 0, "max": {throttle_ms}, "cnt": 1 }},
                 "toppars": {{ "t-0": {{ "topic": "t", "partition": 0 }} }} }},
-                ":0/internal": {{ "source": "internal", "state": "UP", "waitresp_cnt": 1, "rx": 0, "throttle": {{ "max": 0 }} }} }}, "topics": {{ "t": {{ "topic": "t", "partitions": {{}} }} }} }}"#
+                ":0/internal": {{ "source": "internal", "state": "UP", "waitresp_cnt": 1, "rx": 0,
+                  "throttle": {{ "max": 0 }} }} }},
+                "topics": {{ "t": {{ "topic": "t", "partitions": {{}} }} }} }}"#
         )
     }
 

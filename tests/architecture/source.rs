@@ -168,7 +168,10 @@ impl Reader<'_> {
     /// Reads the arguments of a macro, which are only known as tokens.
     fn tokens(&mut self, tokens: TokenStream) {
         let tokens: Vec<TokenTree> = tokens.into_iter().collect();
-        let is = |at: usize, sign: char| matches!(tokens.get(at), Some(TokenTree::Punct(punct)) if punct.as_char() == sign);
+        let is = |at: usize, sign: char| {
+            let Some(TokenTree::Punct(punct)) = tokens.get(at) else { return false };
+            punct.as_char() == sign
+        };
         let mut at = 0;
         while let Some(token) = tokens.get(at) {
             match token {

@@ -32,7 +32,8 @@ fn lines(path: &Path) -> Vec<Value> {
 }
 
 fn task(topic: &str) -> Value {
-    json!({ "topic": topic, "delay": "1h", "key": MARKER, "headers": { "h": MARKER }, "payload": MARKER })
+    let headers = json!({ "h": MARKER });
+    json!({ "topic": topic, "delay": "1h", "key": MARKER, "headers": headers, "payload": MARKER })
 }
 
 async fn ask(

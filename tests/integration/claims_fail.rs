@@ -236,7 +236,8 @@ async fn a_row_that_cannot_be_claimed_goes_into_quarantine_and_all_others_arrive
     run(
         &cluster,
         "create function damaged() returns trigger language plpgsql as $$ begin
-           if old.payload = 'poison' then raise exception using errcode = 'data_corrupted', message = 'invalid page'; end if; return old;
+           if old.payload = 'poison' then raise exception
+             using errcode = 'data_corrupted', message = 'invalid page'; end if; return old;
          end $$;
          create trigger damaged before delete on task for each row execute function damaged()"
             .to_owned(),

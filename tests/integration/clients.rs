@@ -101,7 +101,8 @@ fn lost() -> Response {
 
 fn problem(slug: &str) -> Response {
     let body = format!(
-        r#"{{"type":"urn:punctual:problem:{slug}","title":"..","status":503,"detail":"by the proxy","retry_after":1}}"#
+        r#"{{"type":"urn:punctual:problem:{slug}","title":"..","status":503,
+          "detail":"by the proxy","retry_after":1}}"#
     );
     let headers = [("content-type", "application/problem+json"), ("retry-after", "1")];
     (StatusCode::SERVICE_UNAVAILABLE, headers, body).into_response()
@@ -136,7 +137,8 @@ impl Secure {
         let made = run(&["token", "new", "--principal", "orders", "--expires", "1d"], "").await;
         let (token, lines) = (text(&made.stdout), text(&made.stderr));
         let rights = "[roles.all]\n\
-                      allow = [ { actions = [\"submit\", \"read\", \"cancel\"], topics = [\"*\"] } ]\n";
+                      allow = [ { actions = [\"submit\", \"read\", \"cancel\"], \
+                      topics = [\"*\"] } ]\n";
         let lines = lines.replace("roles  = []", "roles = [\"all\"]");
         let auth =
             AuthFile::new(&format!("clients-{language}"), &format!("version = 1\n{rights}{lines}"));

@@ -47,7 +47,8 @@ impl Drop for TaskFile {
 
 fn lines(topic: &str, count: usize, due_at: i64) -> String {
     (1..=count).fold(String::new(), |mut text, number| {
-        writeln!(text, r#"{{"topic":"{topic}","due_at":{due_at},"key":"k{number}","payload":{{"line":{number}}}}}"#).unwrap();
+        let rest = format!(r#""key":"k{number}","payload":{{"line":{number}}}"#);
+        writeln!(text, r#"{{"topic":"{topic}","due_at":{due_at},{rest}}}"#).unwrap();
         text
     })
 }
@@ -172,9 +173,12 @@ async fn lines_that_are_refused_are_named_and_do_not_stop_the_others() {
     let node = cluster.node().await;
     let topic = cluster.topic("t").await;
     let input = format!(
-        "{{\"delay\":\"1h\",\"payload\":1}}\nnonsense\n{{\"topic\":\"no-such-topic\",\"delay\":\"1h\",\"payload\":1}}\n\n\
-         {{\"delay\":\"soon\",\"payload\":1}}\n{{\"delay\":\"1h\",\"payload\":1,\"name\":\"own\"}}\n\
-         {{\"delay\":\"1h\",\"payload\":1,\"name\":\"own\"}}\n{{\"delay\":\"1h\",\"payload_text\":\"{}\"}}\n{{\"delay\":\"1h\",\"payload\":2}}",
+        "{{\"delay\":\"1h\",\"payload\":1}}\nnonsense\n\
+         {{\"topic\":\"no-such-topic\",\"delay\":\"1h\",\"payload\":1}}\n\n\
+         {{\"delay\":\"soon\",\"payload\":1}}\n\
+         {{\"delay\":\"1h\",\"payload\":1,\"name\":\"own\"}}\n\
+         {{\"delay\":\"1h\",\"payload\":1,\"name\":\"own\"}}\n\
+         {{\"delay\":\"1h\",\"payload_text\":\"{}\"}}\n{{\"delay\":\"1h\",\"payload\":2}}",
         "x".repeat(17 << 20)
     );
     let output =

@@ -75,7 +75,8 @@ async fn a_task_is_dead_after_its_last_attempt_and_its_record_is_in_the_dead_top
     let refused = node.api().post("/v1/tasks", absent.to_string()).await;
     assert_eq!((refused.status, &refused.json()["field"]), (422, &json!("retry.dead_topic")));
     let task = json!({
-        "topic": topic, "delay": 0, "payload": 1, "key": "k", "headers": { "own": "x" }, "ttr": "1s",
+        "topic": topic, "delay": 0, "payload": 1,
+        "key": "k", "headers": { "own": "x" }, "ttr": "1s",
         "retry": { "attempts_max": 2, "dead_topic": dead_topic }
     });
     let id = node.api().submit(&task).await.id;
@@ -163,7 +164,8 @@ async fn tracked_and_expiring_tasks_are_refused_while_a_node_lives_that_does_not
     };
     let tracked = json!({ "topic": topic, "delay": "1h", "payload": 1, "ttr": "1s" });
     let untracked = json!({ "topic": topic, "delay": "1h", "payload": 1 });
-    let expiring = json!({ "topic": topic, "delay": "1h", "payload": 1, "expires_at": "2100-01-01T00:00:00Z" });
+    let expires_at = "2100-01-01T00:00:00Z";
+    let expiring = json!({ "topic": topic, "delay": "1h", "payload": 1, "expires_at": expires_at });
     // A heartbeat as a node of an older version writes it.
     let run = async |statement: &'static str| {
         sqlx::query(statement).execute(&mut cluster.database.connect().await).await.unwrap();

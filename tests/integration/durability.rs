@@ -19,8 +19,10 @@ create function note_commit() returns trigger language plpgsql as $$ begin
   return null;
 end $$;
 do $$ declare name text; begin
-  foreach name in array '{task, task_far, task_name, execlog_batch, execlog_payload, execlog_cancelled, heartbeat}'::text[] loop
-    execute format('create trigger note_commit after insert or update or delete on %I for each statement execute function note_commit()', name);
+  foreach name in array '{task, task_far, task_name, execlog_batch,
+    execlog_payload, execlog_cancelled, heartbeat}'::text[] loop
+    execute format('create trigger note_commit after insert or update or delete on %I
+      for each statement execute function note_commit()', name);
   end loop;
 end $$;";
 

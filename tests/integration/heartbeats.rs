@@ -91,7 +91,8 @@ async fn only_dead_nodes_that_no_unsettled_batch_names_are_forgotten() {
     }
     cluster
         .execute(&format!(
-            "create table day partition of execlog_batch for values from (minvalue) to ('01934b2f-0000-0000-0000-000000000000');
+            "create table day partition of execlog_batch
+              for values from (minvalue) to ('01934b2f-0000-0000-0000-000000000000');
             insert into execlog_batch (batch, owner, claimed_at, task_count, ids)
             values ('01934b2e-7d3c-8017-9f2b-6a1c0e4d5b7f', '{holding}', now(), 0, '{{}}')"
         ))

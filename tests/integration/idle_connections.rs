@@ -62,17 +62,22 @@ async fn calls_after_postgres_has_closed_idle_sessions_are_answered_at_once() {
     let node = cluster.node().await;
     assert_eq!(one_of_each(node.api(), &topic, 1).await, Vec::<String>::new());
     // Connections that are kept open are soon opened again: some are missing each time.
-    eventually("the sessions that serve callers are idle for more than a second, and \
-                closed", DEADLINE, async || {
-        let close = "select count(pg_terminate_backend(pid)) from pg_stat_activity
+    eventually(
+        "the sessions that serve callers are idle for more than a second, and \
+                closed",
+        DEADLINE,
+        async || {
+            let close = "select count(pg_terminate_backend(pid)) from pg_stat_activity
             where datname = current_database() and application_name like 'punctual %'
               and state = 'idle'
               and state_change < now() - interval '1.2 s'";
-        let left = "select count(*) from pg_stat_activity where datname = current_database() and application_name = any(array['punctual list',
+            let left = "select count(*) from pg_stat_activity where datname = current_database()
+          and application_name = any(array['punctual list',
             'punctual counts', 'punctual dead letters'])";
-        cluster.count(close).await;
-        cluster.count(left).await == 0
-    })
+            cluster.count(close).await;
+            cluster.count(left).await == 0
+        },
+    )
     .await;
     assert_eq!(one_of_each(node.api(), &topic, 2).await, Vec::<String>::new());
 }

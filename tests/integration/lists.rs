@@ -167,7 +167,8 @@ async fn a_list_keeps_to_its_range_and_says_where_a_deferred_task_is_now() {
     // A deferred task: another row with the first id, listed at the new due time.
     let first = accepted[0].id;
     sqlx::query(
-        "with d as (delete from task where id = $1 returning *), f as (insert into task_follow values ($1, $2, false))
+        "with d as (delete from task where id = $1 returning *),
+          f as (insert into task_follow values ($1, $2, false))
          insert into task (shard, id, topic, payload, name, first_id, attempt) select shard, $2,
            topic, payload, name, $1, 2 from d",
     )
@@ -198,7 +199,8 @@ async fn load(cluster: &Cluster, topic: &str, count: i64) {
         let query = format!(
             "insert into {table} (shard, id, topic, payload)
              select shard, (lpad(to_hex(due), 12, '0') || '8' ||
-               lpad(to_hex(shard), 3, '0') || '8' || substr(md5(n::text || $2), 1, 15))::uuid, $2, 'x'
+               lpad(to_hex(shard), 3, '0') || '8' || substr(md5(n::text || $2), 1, 15))::uuid,
+                 $2, 'x'
              from (select n, n % 16 as shard, $3 + n as due from generate_series(1, $1) n) t"
         );
         let query =
@@ -339,7 +341,8 @@ async fn a_hotspot_of_one_millisecond_is_looked_through_once_and_left_behind() {
         let query = format!(
             "insert into {table} (shard, id, topic, payload)
              select shard, (lpad(to_hex($3::bigint), 12, '0') || '8' ||
-               lpad(to_hex(shard), 3, '0') || '8' || substr(md5(n::text || $2 || '{table}'), 1, 15))::uuid, $2, 'x'
+               lpad(to_hex(shard), 3, '0') || '8'
+                 || substr(md5(n::text || $2 || '{table}'), 1, 15))::uuid, $2, 'x'
              from (select n, n % 16 as shard from generate_series(1, $1) n) t"
         );
         let inserted = sqlx::query(sqlx::AssertSqlSafe(query))

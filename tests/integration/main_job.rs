@@ -56,7 +56,8 @@ fn cases(topic: &str) -> Vec<Case> {
         ("one", Some(b"1")),
     ];
     with_any.shown = Some(json!({
-        "null": null, "tag": ["a", null, { "base64": "/w==" }, "a"], "bytes": { "base64": "AP8=" }, "text": "a", "one": "1"
+        "null": null, "tag": ["a", null, { "base64": "/w==" }, "a"],
+        "bytes": { "base64": "AP8=" }, "text": "a", "one": "1"
     }));
     vec![
         case(format!(r#""delay":0,"payload":{spelled}"#), None, Some(spelled.as_bytes())),

@@ -30,7 +30,10 @@ async fn a_moved_task_is_published_once_at_its_new_time_with_its_id() {
     let topic = cluster.topic("orders").await;
     let (node, consumer) = (cluster.node().await, cluster.consumer(&topic));
     let api = node.api();
-    let task = |name: &str, delay: &str| json!({ "topic": topic, "name": name, "delay": delay, "payload_text": name, "key": "k" });
+    let task = |name: &str, delay: &str| {
+        let (text, key) = (name, "k");
+        json!({ "topic": topic, "name": name, "delay": delay, "payload_text": text, "key": key })
+    };
     let tasks =
         api.submit_all(&[task("sooner", "1h"), task("later", "10m"), task("far", "30d")]).await;
     let [sooner, later, far] = [tasks[0].id, tasks[1].id, tasks[2].id];

@@ -137,8 +137,8 @@ async fn comes_to_its_deadline(own: &OwnStack) {
 const HOTSPOT: usize = 60_000;
 const BESIDE: usize = 32;
 /// Counts tasks of a topic that are claimed no later than the last task of another topic.
-const CLAIMED_BEFORE: &str =
-    "with claimed as (select claimed_at, unnest(topics) as topic from execlog_batch join execlog_payload using (batch))
+const CLAIMED_BEFORE: &str = "with claimed as (select claimed_at, unnest(topics) as topic
+      from execlog_batch join execlog_payload using (batch))
   select count(*) from claimed where topic = $1
     and claimed_at < (select max(claimed_at) from claimed where topic = $2)";
 

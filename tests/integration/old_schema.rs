@@ -165,14 +165,18 @@ async fn fill(sql: &mut PgConnection, topic: &str, now: Timestamp) -> Old {
     );
     text += &format!(
         "insert into execlog_batch (batch, owner, claimed_at, settled_at, task_count, ids, names,
-           span, id_from, id_to, topic_names, outcomes, partitions, offsets, published_ats, next_ids)
+           span, id_from, id_to, topic_names, outcomes, partitions,
+             offsets, published_ats, next_ids)
          values ('{settled}', '{owner}', now(), now(), 5, {}, '{{NULL,NULL,order-4,NULL,NULL}}',
            0, '{}', '{}', '{{{topic}}}', '{{1,2,3,3,2}}', '{{1,-1,-1,-1,-1}}', '{{7,-1,-1,-1,-1}}',
            '{{{at},0,0,0,0}}', '{{NULL,{deferred_row},NULL,NULL,{retried_row}}}');
-         insert into execlog_batch (batch, owner, claimed_at, settled_at, task_count, ids, first_ids,
-           attempts, span, id_from, id_to, topic_names, outcomes, partitions, offsets, published_ats)
+         insert into execlog_batch (batch, owner, claimed_at,
+           settled_at, task_count, ids, first_ids,
+           attempts, span, id_from, id_to, topic_names, outcomes, partitions,
+             offsets, published_ats)
          values ('{retry}', '{owner}', now(), now(), 1, '{{{retried_row}}}', '{{{}}}', '{{2}}', 0,
-           '{retried_row}', '{retried_row}', '{{{topic}}}', '{{1}}', '{{2}}', '{{8}}', '{{{at}}}');",
+           '{retried_row}', '{retried_row}', '{{{topic}}}', '{{1}}', '{{2}}',
+             '{{8}}', '{{{at}}}');",
         uuids(&ended),
         ended.iter().min().unwrap(),
         ended.iter().max().unwrap(),
@@ -280,7 +284,8 @@ async fn tasks_of_the_first_schema_in_use_reach_their_end_after_all_migrations()
     eventually("each task has its final line", DEADLINE, async || cluster.count(lines).await == 13)
         .await;
     let twice = "select count(*) from (
-                   select id from execlog where state in ('published', 'cancelled', 'dead', 'dropped')
+                   select id from execlog where state
+                     in ('published', 'cancelled', 'dead', 'dropped')
                    group by id having count(*) > 1) as more";
     assert_eq!(cluster.count(twice).await, 0);
 }

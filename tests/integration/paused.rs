@@ -41,7 +41,10 @@ async fn a_pause_survives_everything_and_its_backlog_holds_up_no_other_topic() {
 
     // The other node does not know of the pause yet, and would claim some of these by their insert.
     let begin = now_ms();
-    let task = |topic: &str, after: i64| json!({ "topic": topic, "due_at": begin + after, "payload_text": format!("{topic} {after}") });
+    let task = |topic: &str, after: i64| {
+        let text = format!("{topic} {after}");
+        json!({ "topic": topic, "due_at": begin + after, "payload_text": text })
+    };
     for topic in [&held, &other] {
         let tasks: Vec<Value> = (0..60).map(|number| task(topic, number * 30)).collect();
         let accepted = second.api().submit_all(&tasks).await;

@@ -208,7 +208,10 @@ async fn many_tasks_are_moved_by_a_span_or_to_a_time_and_none_of_them_twice() {
         let due_at = shown["due_at"].as_str().unwrap();
         punctual::domain::Timestamp::of_rfc3339(due_at).unwrap().as_millis()
     };
-    let range = |from: i64, to: i64| json!({ "topic": topic, "due_from": start + from * 1000, "due_to": start + to * 1000 });
+    let range = |from: i64, to: i64| {
+        let (from, to) = (start + from * 1000, start + to * 1000);
+        json!({ "topic": topic, "due_from": from, "due_to": to })
+    };
     let with = |mut body: Value, member: &str, value: Value| {
         body[member] = value;
         body
@@ -249,7 +252,13 @@ async fn many_tasks_are_moved_by_a_span_or_to_a_time_and_none_of_them_twice() {
         assert_eq!((refused.status, &refused.json()["field"]), (400, &json!(field)), "{body}");
     }
     let consumer = cluster.consumer(&topic);
-    let now = json!({ "topic": topic, "name_prefix": "n", "due_from": start - 2 * HOUR_MS, "to": 200_000_000_000_i64 });
+    let from = start - 2 * HOUR_MS;
+    let now = json!({
+        "topic": topic,
+        "name_prefix": "n",
+        "due_from": from,
+        "to": 200_000_000_000_i64,
+    });
     assert_eq!(move_many(api, now).await, 600);
     let published: BTreeSet<Uuid> =
         consumer.wait_count(600, DEADLINE).await.iter().map(|record| record.task_id()).collect();

@@ -160,7 +160,8 @@ impl Database {
         let reach = Reach::of(tasks.iter().copied()).unwrap();
         let next: Option<Vec<Uuid>> = next.map(|next| next.iter().map(|id| id.uuid()).collect());
         sqlx::query(
-            "update execlog_batch set settled_at = now(), width_class = $2, id_from = $3, id_to = $4, topic_names = '{orders}', next_ids = $5,
+            "update execlog_batch set settled_at = now(), width_class = $2, id_from = $3,
+              id_to = $4, topic_names = '{orders}', next_ids = $5,
                outcomes = array_fill(case when $5 is null then 1 else 2 end::smallint,
                  array[task_count]),
                partitions = array_fill(case when $5 is null then 3 else -1 end, array[task_count]),
@@ -222,7 +223,8 @@ async fn leaves_come_and_go_under_inserts_and_claims_and_no_task_is_lost() {
                 "insert into task (shard, id, topic)
                  select 0, (lpad(to_hex(
                    (extract(epoch from clock_timestamp()) * 1000)::bigint + $1), 12, '0') ||
-                   '8000' || right(gen_random_uuid()::text, 17))::uuid, 'orders' from generate_series(1, 25)",
+                   '8000' || right(gen_random_uuid()::text, 17))::uuid, 'orders'
+                     from generate_series(1, 25)",
             )
             .bind(delay)
             .execute(&mut inserter)

@@ -127,7 +127,8 @@ async fn refuse_once(cluster: &Cluster, table: &str) {
             end if;
             return new;
           end $$;
-        create or replace trigger refuse_first before insert on {table} for each row execute function refuse_first_of_{table}()"
+        create or replace trigger refuse_first before insert on {table}
+          for each row execute function refuse_first_of_{table}()"
     );
     sqlx::raw_sql(sqlx::AssertSqlSafe(text)).execute(&cluster.sql).await.unwrap();
 }

@@ -277,7 +277,8 @@ async fn each_task_of_a_batch_keeps_its_own_submitter() {
 #[tokio::test]
 async fn a_batch_stores_no_more_of_its_submitters_than_it_must() {
     let mut stage = Stage::new().await;
-    let sizes = "select (coalesce(cardinality(submitted_by), -1) * 100 + coalesce(cardinality(submitted_ats), -1))::bigint
+    let sizes = "select (coalesce(cardinality(submitted_by), -1) * 100
+      + coalesce(cardinality(submitted_ats), -1))::bigint
                  from execlog_batch order by claimed_at desc limit 1";
     let (ann, bob) = (stage.ann, stage.bob);
     for (number, (submitters, size)) in [

@@ -361,7 +361,8 @@ impl Cluster {
 
     /// Waits until this many tasks are published, cancelled or dead.
     pub async fn wait_final(&self, count: usize, deadline: Duration) {
-        let query = "select count(*) from execlog where state in ('published', 'cancelled', 'dead', 'dropped')";
+        let query = "select count(*) from execlog
+          where state in ('published', 'cancelled', 'dead', 'dropped')";
         let wanted = i64::try_from(count).unwrap();
         eventually(
             &format!("{count} tasks have their final line in the execlog"),

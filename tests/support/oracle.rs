@@ -381,7 +381,8 @@ fn stored_expiry(at: i64) -> Header {
 
 /// Returns all tasks of all tables, as of one moment.
 async fn rows_of(cluster: &Cluster) -> Vec<Row> {
-    let query = "select coalesce(first_id, id) as id, 'scheduled' as state, topic, true as is_kept, name, key, payload, headers from task
+    let query = "select coalesce(first_id, id) as id, 'scheduled' as state, topic, true as is_kept,
+      name, key, payload, headers from task
         union all select coalesce(first_id, id), 'scheduled', topic, true, name, key, payload,
           headers from task_far
         union all select id, state, topic, false, null, null, null, null from execlog

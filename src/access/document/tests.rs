@@ -383,7 +383,8 @@ fn wrong_limits_are_told() {
 fn topics_have_limits_of_their_own() {
     let anonymous = "version = 1\n[anonymous]\nallow = [{ actions = ['read'], topics = ['a'] }]\n";
     let text = |topics: &str| format!("{anonymous}{topics}");
-    let file = "[topics.'orders.*'.limits]\ntasks_per_second = 10\n[topics.'*']\nlimits = { delay_max = '1d', record_max = 5 }\n";
+    let file = "[topics.'orders.*'.limits]\ntasks_per_second = 10\n\
+                [topics.'*']\nlimits = { delay_max = '1d', record_max = 5 }\n";
     let policy = read(&text(file), 0).unwrap().policy;
     let of = |topic: &str| {
         let topic = TopicName::new(topic).unwrap();

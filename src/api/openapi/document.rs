@@ -146,7 +146,8 @@ fn loose_info() -> Value {
 fn servers() -> Value {
     json!([{
         "url": "http://127.0.0.1:7070",
-        "description": "A node on this machine (`make run`). Give a client the address of your own.",
+        "description": "A node on this machine (`make run`). Give a client the address of \
+                        your own.",
     }])
 }
 

@@ -213,9 +213,9 @@ problem_types! {
     }
     PreconditionFailed(412, "precondition-failed", "The name does not stand for that task") {
         when: "`If-Match` of a PUT or a DELETE does not name the current task, or `If-None-Match` \
-               names it; `If-None-Match: *` fails whenever there is a task. Or `when` of a PUT keeps \
-               the pending task, whose due time it compares. The check and the change are one \
-               transaction. Nothing was changed. The member `current_id` is the \
+               names it; `If-None-Match: *` fails whenever there is a task. Or `when` of a PUT \
+               keeps the pending task, whose due time it compares. The check and the change are \
+               one transaction. Nothing was changed. The member `current_id` is the \
                current task of the name, and is missing when there is none.",
         then: "Somebody else has replaced the task, or it is gone. Look the name up, decide again, \
                and repeat the request with the `ETag` of that answer."
@@ -291,9 +291,9 @@ problem_types! {
                `--connections-max`."
     }
     QuotaExceeded(429, "quota-exceeded", "A limit of this caller is reached") {
-        when: "The principal, or the topic, has used up one of its `limits` in the auth file on this \
-               node; `detail` names it. A batch is taken as a whole or not at all, and tasks that are \
-               refused count as well. Nothing was done.",
+        when: "The principal, or the topic, has used up one of its `limits` in the auth file on \
+               this node; `detail` names it. A batch is taken as a whole or not at all, and tasks \
+               that are refused count as well. Nothing was done.",
         then: "Repeat the request after `Retry-After` seconds: it is safe, and it passes if the \
                principal asks for nothing else meanwhile. Ask the operator for a higher limit."
     }

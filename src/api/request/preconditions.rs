@@ -180,7 +180,9 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn any_header_is_read_or_refused(text in r#"[ -~\t]{0,40}|((W/)?"[ -~]{0,4}"|[*, ]){0,6}"#) {
+        fn any_header_is_read_or_refused(
+            text in r#"[ -~\t]{0,40}|((W/)?"[ -~]{0,4}"|[*, ]){0,6}"#,
+        ) {
             if let Some(Ok(TaskSet::These(tasks))) = read(&[&text], true) {
                 assert!(tasks.is_empty() && text.contains('"'), "no tag of a task is so short: \
                     {text}");

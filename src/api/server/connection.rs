@@ -123,7 +123,8 @@ async fn serve_securely(
         }
         Some(Err(error)) => {
             api.metrics().handshake_failed();
-            tracing::debug!(%error, caller = %connection.caller.address(), "a TLS handshake failed");
+            let caller = connection.caller.address();
+            tracing::debug!(%error, %caller, "a TLS handshake failed");
         }
         Some(Ok(None)) | None => {}
     }

@@ -264,9 +264,14 @@ async fn a_list_is_read_page_by_page_and_its_cursor_is_good_for_its_filters_alon
     let mut ids = Vec::new();
     for (topic, delay) in [("a", "3h"), ("a", "1h"), ("b", "2h"), ("a", "2h"), ("published", "1h")]
     {
-        let task =
-            submit(&api, &format!(r#"{{"topic":"{topic}","delay":"{delay}","payload":1,"key":"k","headers":{{"h":"1"}}}}"#))
-                .await;
+        let task = submit(
+            &api,
+            &format!(
+                r#"{{"topic":"{topic}","delay":"{delay}","payload":1,"key":"k",
+                "headers":{{"h":"1"}}}}"#
+            ),
+        )
+        .await;
         ids.push(task["id"].clone());
     }
     let first = json_of(api.ask(bare("GET", "/v1/tasks?topic=a&limit=2")).await).await;
@@ -395,7 +400,8 @@ async fn many_tasks_are_cancelled_by_topic_and_due_time() {
     }
     let body = |dry_run: bool| {
         format!(
-            r#"{{"topic":"a","due_from":"2026-01-01T01:00:00Z","due_to":"2026-01-01T03:00:00Z","dry_run":{dry_run}}}"#
+            r#"{{"topic":"a","due_from":"2026-01-01T01:00:00Z","due_to":"2026-01-01T03:00:00Z",
+              "dry_run":{dry_run}}}"#
         )
     };
     for (dry_run, cancelled) in [(true, 2), (false, 2), (false, 0)] {

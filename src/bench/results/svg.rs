@@ -215,7 +215,8 @@ impl Svg {
         svg.add(format_args!(
             "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width:.0} {height:.0}\" \
              font-family=\"sans-serif\" font-size=\"12\">\n\
-             <style>.title{{font-size:15px;font-weight:bold}}.caption{{font-weight:bold}}.tick-y{{text-anchor:end}}.tick-x{{text-anchor:middle}}</style>\n\
+             <style>.title{{font-size:15px;font-weight:bold}}.caption{{font-weight:bold}}\
+             .tick-y{{text-anchor:end}}.tick-x{{text-anchor:middle}}</style>\n\
              <rect width=\"100%\" height=\"100%\" fill=\"#ffffff\"/>\n"
         ));
         svg

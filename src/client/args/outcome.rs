@@ -121,10 +121,22 @@ pub struct TrackingArgs {
     #[arg(long, value_name = "COUNT", requires = "ttr", conflicts_with = "file")]
     pub attempts_max: Option<u16>,
     /// The wait after the first attempt. [default: 0s; 1s after a failure]
-    #[arg(long, value_name = "SPAN", value_parser = delay, requires = "ttr", conflicts_with = "file")]
+    #[arg(
+        long,
+        value_name = "SPAN",
+        value_parser = delay,
+        requires = "ttr",
+        conflicts_with = "file"
+    )]
     pub backoff_min: Option<String>,
     /// The longest wait between two attempts, up to 7d. [default: 1h]
-    #[arg(long, value_name = "SPAN", value_parser = delay, requires = "ttr", conflicts_with = "file")]
+    #[arg(
+        long,
+        value_name = "SPAN",
+        value_parser = delay,
+        requires = "ttr",
+        conflicts_with = "file"
+    )]
     pub backoff_max: Option<String>,
     /// By how much each wait is longer than the one before; up to 100. [default: 2]
     #[arg(long, value_name = "NUMBER", requires = "ttr", conflicts_with = "file")]

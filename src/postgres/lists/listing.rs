@@ -450,7 +450,8 @@ left join lateral (
     as key, submitted_by, submitted_at, tracking, moved_to, terms
   from looked t
   where ($5::text is null or topic = $5) and ($7::smallint is null or submitted_by = $7)
-    and (b.id is null or id <= b.id) and ($9::bytea is null or t.key = $9) and ($8::text is null or $8 = ",
+    and (b.id is null or id <= b.id) and ($9::bytea is null or t.key = $9)
+      and ($8::text is null or $8 = ",
     state_of_row!(),
     ")
   order by id

@@ -144,7 +144,8 @@ impl Mover {
                 select case when c.counted <= $1 then c.counted
                   else greatest(c.counted, (select reltuples::bigint from pg_class
                     where oid = 'task_far'::regclass)) end
-                from (select count(*) as counted from (select from task_far where id < $2 limit $1 + 1) x) c",
+                from (select count(*) as counted from
+                  (select from task_far where id < $2 limit $1 + 1) x) c",
             )
             .bind(COUNT_MAX)
             .bind(IdRange::held().from)

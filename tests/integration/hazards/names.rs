@@ -39,7 +39,8 @@ async fn store(settings: &PostgresSettings, tasks: &[NewTask]) -> Result<usize, 
 fn in_one_statement(task: &NewTask) -> String {
     let (id, shard) = (task.id, task.id.shard().as_smallint());
     format!(
-        "with entry as (select row_id from task_name where topic = 'orders' and name = 'n' for update),
+        "with entry as (select row_id from task_name where topic = 'orders'
+          and name = 'n' for update),
            gone as (delete from task using entry where task.id = entry.row_id),
            moved as (update task_name set id = '{id}', row_id = '{id}' from entry
              where topic = 'orders' and name = 'n')

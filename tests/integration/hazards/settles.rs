@@ -43,8 +43,10 @@ fn settle(text: &str, owner: NodeId, batch: &Batch, next: TaskId) -> String {
     let nothing = "'{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}'";
     format!(
         "prepare settle as {text};
-         execute settle ('{owner}', '{id}', 0, '{first}', '{first}', '{{orders}}', null, '{{2}}', '{{-1}}', '{{-1}}', '{{0}}', '{{{next}}}',
-           '{{{next}}}', '{{{shard}}}', '{{{first}}}', '{{orders}}', '{{NULL}}', '{{p}}', '{{NULL}}', '{{NULL}}', '{{2}}', '{{1}}', '{{true}}',
+         execute settle ('{owner}', '{id}', 0, '{first}', '{first}', '{{orders}}', null, '{{2}}',
+           '{{-1}}', '{{-1}}', '{{0}}', '{{{next}}}',
+           '{{{next}}}', '{{{shard}}}', '{{{first}}}', '{{orders}}', '{{NULL}}', '{{p}}',
+           '{{NULL}}', '{{NULL}}', '{{2}}', '{{1}}', '{{true}}',
            {nothing}, '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', 3600);
          deallocate settle"
     )
@@ -224,7 +226,8 @@ async fn a_batch_of_a_living_owner_is_left_alone() {
 
 fn heartbeat_of(node: NodeId) -> String {
     format!(
-        "insert into heartbeat (node, name, address, version, counter, started_at, beat_at, has_broker, can_publish)
+        "insert into heartbeat (node, name, address, version, counter, started_at,
+          beat_at, has_broker, can_publish)
          values ('{}', 'n', 'a', 'v', 1, now(), now(), true, true)",
         node.uuid()
     )
@@ -305,7 +308,9 @@ async fn a_settle_does_not_come_by_all_that_was_settled_before() {
         let (owner, id, first) = (owner.uuid(), batch.id.uuid(), batch.id_of(0));
         stage.run(&format!("prepare settle as {text}")).await;
         let explain = format!(
-            "explain (analyze, buffers) execute settle ('{owner}', '{{{id}}}', '{{0}}', '{{{first}}}', '{{{first}}}', '{{false}}', '{{orders}}', '{{}}', '{{1}}',
+            "explain (analyze, buffers) execute settle ('{owner}', '{{{id}}}', '{{0}}',
+              '{{{first}}}', '{{{first}}}',
+              '{{false}}', '{{orders}}', '{{}}', '{{1}}',
                '{{0}}', '{{7}}', '{{0}}', '{{1}}', '{{1}}', '{{1}}', '{{1}}')"
         );
         stage.run("begin").await;

@@ -88,8 +88,10 @@ async fn what_stops_every_move_is_the_rounds_error_and_no_tasks_fault() {
     // As a full disk would, or a missing right.
     database
         .run(
-            "create function full_disk() returns trigger language plpgsql as $$ begin raise exception using errcode = 'disk_full', message = 'no room'; end $$;
-             create trigger full_disk before insert on task for each row execute function full_disk()",
+            "create function full_disk() returns trigger language plpgsql as $$
+              begin raise exception using errcode = 'disk_full', message = 'no room'; end $$;
+             create trigger full_disk before insert on task
+               for each row execute function full_disk()",
         )
         .await;
     let mut mover = Mover::new(&database.settings);

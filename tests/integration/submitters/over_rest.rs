@@ -181,7 +181,10 @@ async fn records_name_their_submitter_where_the_policy_of_the_topic_asks_for_it(
     let path = format!("/v1/topics/{signed}/policy");
     let set = ann.send(api, Method::PUT, &path, Some(policy.clone())).await;
     assert_eq!((set.status, &set.json()["policy"]["submitted_by_header"]), (200, &json!(true)));
-    let task = |topic: &str, name: &str| json!({ "topic": topic, "name": name, "delay": "0s", "payload": 1, "headers": { "a": "1" } });
+    let task = |topic: &str, name: &str| {
+        let headers = json!({ "a": "1" });
+        json!({ "topic": topic, "name": name, "delay": "0s", "payload": 1, "headers": headers })
+    };
     let later = json!({ "topic": signed, "delay": "1h", "payload": 1 });
     eventually("the node knows the policy", DEADLINE, async || {
         let id = ann.submit(api, later.clone()).await;

@@ -36,7 +36,8 @@ async fn cut_a_detach_off(database: &Database, sql: &mut PgConnection, leaf: Par
     })
     .await;
     let cancel = "select count(pg_cancel_backend(pid)) from pg_stat_activity
-                  where datname = current_database() and query ilike 'alter table%detach%' and pid <> pg_backend_pid()";
+                  where datname = current_database() and query ilike 'alter table%detach%'
+                    and pid <> pg_backend_pid()";
     assert_eq!(number(sql, cancel).await, 1);
     assert!(detaching.await.unwrap().is_err());
     run(&mut reader, "commit").await;
@@ -49,7 +50,9 @@ async fn tasks_of_the_version_before_are_kept_and_have_no_submitter() {
         (database.connect().await, PostgresSettings::new(&database.url).unwrap());
     let before = ALL.iter().filter(|migration| migration.version < 7).cloned().collect();
     Migrator::with_migrations(before).run_direct(None, &mut sql, false).await.unwrap();
-    run(&mut sql, "insert into cluster (shards, leaf_ms, horizon_ms, window_ms) values (64, 900000, 86400000, 200)").await;
+    let cluster = "insert into cluster (shards, leaf_ms, horizon_ms, window_ms)
+        values (64, 900000, 86400000, 200)";
+    run(&mut sql, cluster).await;
     let now = number(&mut sql, "select (extract(epoch from now()) * 1000000)::bigint").await;
     let now = Timestamp::from_micros(now);
     let cluster = ClusterSettings { horizon: DAY, ..ClusterSettings::DEFAULT };
@@ -96,10 +99,14 @@ async fn tasks_of_the_version_before_are_kept_and_have_no_submitter() {
         &mut sql,
         &format!(
             "insert into task_far (shard, id, topic) values (7, '{far}', 'orders');
-             insert into dead_letter (id, row_id, topic, attempts, reason) values ('{died}', '{died}', 'orders', 1, 'tried');
-             insert into execlog_cancelled (id, row_id, topic, attempt) values ('{cancelled}', '{cancelled}', 'orders', 1);
-             insert into execlog_batch (batch, owner, claimed_at, task_count, ids) values ('{}', '{}', now(), 1, '{{{claimed}}}');
-             insert into execlog_payload values ('{}', '{{orders}}', '{{NULL}}', '{{p}}', '{{NULL}}')",
+             insert into dead_letter (id, row_id, topic, attempts, reason)
+               values ('{died}', '{died}', 'orders', 1, 'tried');
+             insert into execlog_cancelled (id, row_id, topic, attempt)
+               values ('{cancelled}', '{cancelled}', 'orders', 1);
+             insert into execlog_batch (batch, owner, claimed_at, task_count, ids)
+               values ('{}', '{}', now(), 1, '{{{claimed}}}');
+             insert into execlog_payload
+               values ('{}', '{{orders}}', '{{NULL}}', '{{p}}', '{{NULL}}')",
             batch.uuid(),
             owner.uuid(),
             batch.uuid()

@@ -117,5 +117,6 @@ impl Protocol {
 }
 
 fn is_of(retirer: Retirer, slot: u8) -> bool {
-    matches!(retirer, Retirer::Prepared(by) | Retirer::Detaching(by) | Retirer::Holding(by) if by == slot)
+    use Retirer::{Detaching, Holding, Prepared};
+    matches!(retirer, Prepared(by) | Detaching(by) | Holding(by) if by == slot)
 }

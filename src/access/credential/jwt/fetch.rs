@@ -224,7 +224,8 @@ mod tests {
     fn answer(status: &str, body: &str) -> Option<Vec<u8>> {
         let length = body.len();
         let text = format!(
-            "HTTP/1.1 {status}\r\ncontent-length: {length}\r\nlocation: /other\r\nconnection: close\r\n\r\n{body}"
+            "HTTP/1.1 {status}\r\ncontent-length: {length}\r\n\
+             location: /other\r\nconnection: close\r\n\r\n{body}"
         );
         Some(text.into_bytes())
     }

@@ -218,10 +218,11 @@ pub const MOVE_MANY: Operation = Operation {
     tag: Tag::Tasks,
     access: Access::OnMany(MOVE_RIGHTS),
     summary: "Move many tasks to other due times",
-    description: "Moves the pending tasks of a topic in a range of due times, `by` a span or `to` a \
-                  time, at most 10,000 per call; `more` says whether there may be more. Their ids, \
-                  names and records stay. Claimed tasks are left alone. With `dry_run`, only counts \
-                  them. The new times must lie outside of the range, so that no task is met twice.",
+    description: "Moves the pending tasks of a topic in a range of due times, `by` a span or `to` \
+                  a time, at most 10,000 per call; `more` says whether there may be more. Their \
+                  ids, names and records stay. Claimed tasks are left alone. With `dry_run`, only \
+                  counts them. The new times must lie outside of the range, so that no task is \
+                  met twice.",
     parameters: &[],
     body: Some(RequestBody {
         schema: "MoveRange",

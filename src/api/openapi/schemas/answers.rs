@@ -117,8 +117,9 @@ fn task() -> Value {
         },
         "redacted": {
             "const": true,
-            "description": "Key, headers and payload are not shown, and neither are words of a consumer, because the \
-                            caller lacks the right `read-payload` on the topic, or, after a submit, `read`.",
+            "description": "Key, headers and payload are not shown, and neither are words of a \
+                            consumer, because the caller lacks the right `read-payload` on the topic, \
+                            or, after a submit, `read`.",
         },
     });
     object(description, &["id", "topic", "due_at", "state"], &properties)
@@ -469,7 +470,10 @@ fn who_am_i() -> Value {
 }
 
 fn right() -> Value {
-    let patterns = |description: &str| json!({ "type": "array", "items": { "type": "string" }, "description": description });
+    let patterns = |description: &str| {
+        let text = json!({ "type": "string" });
+        json!({ "type": "array", "items": text, "description": description })
+    };
     let properties = json!({
         "action": { "type": "string", "description": "The action, such as `submit`." },
         "topics": patterns("Patterns of topics: a name, a prefix with `*`, or `*`."),

@@ -108,8 +108,8 @@ fn property(name: &str) -> Value {
             "type": "integer",
             "minimum": 1,
             "maximum": u16::MAX,
-            "description": "The attempt, from the header `punctual-attempt` of the record. A finish \
-                            may leave it out.",
+            "description": "The attempt, from the header `punctual-attempt` of the record. A \
+                            finish may leave it out.",
         }),
         "retry_in" => {
             described("Wait", "The wait until the next attempt, instead of the back-off.")

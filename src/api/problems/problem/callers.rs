@@ -28,7 +28,8 @@ impl Problem {
 
     /// Makes the problem of a caller without a token whose certificate proves no principal.
     pub fn unknown_certificate() -> Self {
-        let detail = "nothing was done: the client certificate proves no principal of this node, and there is no token in the header `Authorization: Bearer`";
+        let detail = "nothing was done: the client certificate proves no principal of this node, \
+                      and there is no token in the header `Authorization: Bearer`";
         Self::new(ProblemType::Unauthenticated, detail)
     }
 
@@ -103,7 +104,8 @@ impl Problem {
     /// Makes the problem of a request for another host.
     pub fn wrong_host(detail: &'static str) -> Self {
         let detail = format!(
-            "nothing was done: {detail}; a node answers to its addresses, to the host of --advertise, and to each --host"
+            "nothing was done: {detail}; a node answers to its addresses, to the \
+             host of --advertise, and to each --host"
         );
         Self::new(ProblemType::WrongHost, detail)
     }

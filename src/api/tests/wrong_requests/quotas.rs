@@ -27,7 +27,8 @@ impl Limited {
         let mut text = format!("version = 1\n{more}\n");
         for (name, token) in ["ann", "bob"].iter().zip(&tokens) {
             text.push_str(&format!(
-                "[principals.{name}]\nallow = [ {{ actions = ['*'], topics = ['*'] }} ]\nlimits = {{ {limits} }}\ntokens = [ {{ id = '{}', sha256 = '{}' }} ]\n",
+                "[principals.{name}]\nallow = [ {{ actions = ['*'], topics = ['*'] }} ]\n\
+                 limits = {{ {limits} }}\ntokens = [ {{ id = '{}', sha256 = '{}' }} ]\n",
                 token.id(),
                 token.hash()
             ));
@@ -143,7 +144,8 @@ async fn a_caller_with_too_many_pending_tasks_is_refused_every_way_to_submit() {
 
 #[tokio::test]
 async fn topics_have_limits_that_all_callers_share() {
-    let topics = "[topics.'t*']\nlimits = { tasks_per_second = 1, burst = 10, record_max = 2 }\n[topics.t-late]\nlimits = { delay_max = '1m' }";
+    let topics = "[topics.'t*']\nlimits = { tasks_per_second = 1, burst = 10, record_max = 2 }\n\
+                  [topics.t-late]\nlimits = { delay_max = '1m' }";
     let limited = Limited::with("tasks_per_second = 1, burst = 100", topics);
     assert_eq!(limited.batch(0, 6, "t-a").await.status(), 200);
     let refused = limited.batch(1, 5, "t-b").await;

@@ -84,7 +84,8 @@ impl World {
     async fn task(&self, topic: &str, name: &str) -> String {
         let ttr = if topic == "tracked" { r#","ttr":"1m""# } else { "" };
         let task = format!(
-            r#"{{"topic":"{topic}","delay":"1h","name":"{name}","key":"{MARKER}","headers":{{"h":"{MARKER}"}},"payload":"{MARKER}"{ttr}}}"#
+            r#"{{"topic":"{topic}","delay":"1h","name":"{name}","key":"{MARKER}",
+              "headers":{{"h":"{MARKER}"}},"payload":"{MARKER}"{ttr}}}"#
         );
         submit(&self.all, &task).await["id"].as_str().unwrap().to_owned()
     }
@@ -211,7 +212,8 @@ async fn a_token_wins_over_the_certificate_of_its_connection() {
 #[tokio::test]
 async fn a_token_that_cannot_be_judged_yet_is_503_and_a_wrong_one_401() {
     let mut world = World::new(&Action::ON_TOPICS, "orders");
-    let text = "version = 1\n[[jwt]]\nname = 'i'\nissuer = 'https://i'\naudience = 'p'\njwks_url = 'https://i/keys'\n";
+    let text = "version = 1\n[[jwt]]\nname = 'i'\nissuer = 'https://i'\naudience = 'p'\n\
+                jwks_url = 'https://i/keys'\n";
     world.policy.replace(document::read(text, 0).unwrap().policy);
     for (header, status) in [(r#"{"alg":"ES256"}"#, 503), (r#"{"alg":"none"}"#, 401)] {
         let parts = [header, r#"{"iss":"https://i"}"#, "signature"];

@@ -192,7 +192,8 @@ pub const TASKS: &[WrongBody] = &[
         "retry.dead_topic",
     ),
     (
-        r#"{"topic":"t","delay":1,"payload":1,"ttr":1000,"retry":{"dead_topic":"__consumer_offsets"}}"#,
+        r#"{"topic":"t","delay":1,"payload":1,"ttr":1000,
+          "retry":{"dead_topic":"__consumer_offsets"}}"#,
         400,
         "invalid-value",
         "retry.dead_topic",

@@ -311,7 +311,8 @@ proptest! {
         let topics: Vec<&str> = tasks.iter().map(|(topic, _)| names[*topic]).collect();
         let held = in_flight.hold(batch_of(&topics), Past::Fresh, at(0)).unwrap();
         for (index, ((_, outcome), is_eased)) in tasks.iter().zip(eased_after).enumerate() {
-            let outcome = [published(), deferred(), Outcome::Dead { reason: "gone".into(), receipt: None }]
+            let dead = Outcome::Dead { reason: "gone".into(), receipt: None };
+            let outcome = [published(), deferred(), dead]
                 [*outcome]
                 .clone();
             // The outcomes are recorded in turns through the original batch and the current one.

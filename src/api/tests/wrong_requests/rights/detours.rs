@@ -93,7 +93,8 @@ async fn many_tasks_are_cancelled_by_cancel_alone_and_counted_by_read_alone() {
         world.task("open", "n").await;
         let call = |is_dry_run: bool| {
             let body = format!(
-                r#"{{"topic":"open","names":["n"],"to":"2026-02-01T00:00:00Z","dry_run":{is_dry_run}}}"#
+                r#"{{"topic":"open","names":["n"],"to":"2026-02-01T00:00:00Z",
+                  "dry_run":{is_dry_run}}}"#
             );
             post("/v1/tasks/move", body)
         };
