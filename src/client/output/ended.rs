@@ -6,6 +6,7 @@ use super::print;
 use crate::client::answer::{Deed, Ending, Exit, NodeAnswer};
 use crate::client::pages::ListFailure;
 
+/// Makes text of an answer.
 pub type Show = fn(&NodeAnswer) -> Result<String, Ending>;
 
 /// Prints one look of many. Returns the exit code if there is no next look: the call is wrong, or
@@ -15,13 +16,7 @@ pub fn watch_once(
     is_json: bool,
     show: Show,
 ) -> Option<ExitCode> {
-    let shown = match asked {
-        Ok(answer) if answer.problem().is_some() => Err(ListFailure::Problem(answer)),
-        Ok(answer) => show(&answer)
-            .map(|text| if is_json { answer.text } else { text })
-            .map_err(ListFailure::from),
-        Err(ending) => Err(ending.into()),
-    };
+    let shown = shown(asked, is_json, show);
     let exit = match &shown {
         Ok(text) => match print::frame(text, is_json) {
             Ok(true) => return None,
@@ -43,15 +38,23 @@ pub fn end(
     deed: Deed,
     show: impl FnOnce(&NodeAnswer) -> Result<String, Ending>,
 ) -> ExitCode {
-    let shown = match ended {
-        Ok(answer) if answer.problem().is_some() => Err(ListFailure::Problem(answer)),
-        // The answer is parsed with `--json`, too: an answer that does not parse is not a node's.
-        Ok(answer) => show(&answer)
-            .map(|text| if is_json { answer.text } else { text })
-            .map_err(ListFailure::from),
-        Err(ending) => Err(ending.into()),
-    };
+    let shown = shown(ended, is_json, show);
     finish(shown.map(|text| put_out(&text, is_json, deed)), is_json, deed)
+}
+
+/// Returns the text of an answer. The answer is parsed with `--json`, too: an answer that does not
+/// parse is not a node's.
+fn shown(
+    ended: Result<NodeAnswer, Ending>,
+    is_json: bool,
+    show: impl FnOnce(&NodeAnswer) -> Result<String, Ending>,
+) -> Result<String, ListFailure> {
+    let answer = ended?;
+    if answer.problem().is_some() {
+        return Err(ListFailure::Problem(answer));
+    }
+    let text = show(&answer)?;
+    Ok(if is_json { answer.text } else { text })
 }
 
 /// Prints the result to stdout.
