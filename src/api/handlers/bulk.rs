@@ -13,7 +13,7 @@ use serde_json::value::RawValue;
 
 use super::lists::{binding_of, searched};
 use super::tasks::{IdInPath, id_of, permit_of_task};
-use crate::access::permit::{BulkPermit, CancelManyPermit, Drop, Grant, Move, Redrive};
+use crate::access::permit::{BulkPermit, CancelManyPermit, Drop, Grant, Move, Redrive, Right};
 use crate::api::access::guard::Guard;
 use crate::api::json::answers::{self, TaskJson};
 use crate::api::json::times::{self, Rfc3339};
@@ -23,10 +23,11 @@ use crate::api::problems::refusal::{FieldOrigin, of_refusal};
 use crate::api::request::draft::{choice, shift};
 use crate::api::request::fields::{boolean, members, string};
 use crate::api::request::{body, preconditions, query};
-use crate::api::shared::ApiShared;
+use crate::api::shared::{ApiShared, Deadline};
 use crate::domain::{
-    Cursor, List, PrincipalName, Selection, TaskId, TaskView, Timestamp, TopicName,
+    Cursor, List, Precondition, PrincipalName, Selection, TaskId, TaskView, Timestamp, TopicName,
 };
+use crate::node::messages::permitted::TaskPermit;
 use crate::node::messages::{BulkDone, BulkRange, Due, Shift, Unavailable};
 use crate::node::requests::service::Service;
 
@@ -357,6 +358,22 @@ fn answer_of(guard: &Guard, task: Option<TaskView>) -> Result<Response, Problem>
     }
 }
 
+/// Reads the rest of a request for one dead letter, and checks the right to change it.
+async fn dead_letter<R: Right>(
+    shared: &ApiShared,
+    guard: &Guard,
+    path: IdInPath,
+    request: Request<Body>,
+    (deadline, condition): (Deadline, Precondition),
+) -> Result<TaskPermit<R>, Problem> {
+    body::refuse(shared, request, deadline).await?;
+    let Some(id) = id_of(path) else { return Err(Problem::task_not_found(false)) };
+    guard.trail().names_id(id);
+    preconditions::check(&condition, id)?;
+    let permit = permit_of_task(shared, guard, id, deadline).await?;
+    permit.ok_or_else(Problem::dead_not_found)
+}
+
 /// Handles `POST /v1/dead/{id}/redrive`.
 pub async fn redrive(
     State(shared): State<Arc<ApiShared>>,
@@ -367,14 +384,10 @@ pub async fn redrive(
     let deadline = shared.deadline();
     query::refuse(request.uri())?;
     preconditions::refuse(request.headers())?;
-    body::refuse(&shared, request, deadline).await?;
-    let Some(id) = id_of(path) else { return Err(Problem::task_not_found(false)) };
-    guard.trail().names_id(id);
-    let unknown = |reason: &str| Problem::dead_unknown("redriven", reason);
-    let Some(permit) = permit_of_task(&shared, &guard, id, deadline).await? else {
-        return Err(Problem::dead_not_found());
-    };
+    let terms = (deadline, Precondition::default());
+    let permit = dead_letter(&shared, &guard, path, request, terms).await?;
     let redriving = shared.service.redrive(&permit);
+    let unknown = |reason: &str| Problem::dead_unknown("redriven", reason);
     answer_of(&guard, shared.ask(&guard, deadline, redriving, unknown).await?)
 }
 
@@ -388,14 +401,8 @@ pub async fn drop_dead(
     let deadline = shared.deadline();
     query::refuse(request.uri())?;
     let condition = preconditions::of(request.headers())?;
-    body::refuse(&shared, request, deadline).await?;
-    let Some(id) = id_of(path) else { return Err(Problem::task_not_found(false)) };
-    guard.trail().names_id(id);
-    preconditions::check(&condition, id)?;
-    let unknown = |reason: &str| Problem::dead_unknown("dropped", reason);
-    let Some(permit) = permit_of_task(&shared, &guard, id, deadline).await? else {
-        return Err(Problem::dead_not_found());
-    };
+    let permit = dead_letter(&shared, &guard, path, request, (deadline, condition)).await?;
     let dropping = shared.service.drop_dead(&permit);
+    let unknown = |reason: &str| Problem::dead_unknown("dropped", reason);
     answer_of(&guard, shared.ask(&guard, deadline, dropping, unknown).await?)
 }
