@@ -170,7 +170,7 @@ async fn measure(
             let plan = CancelPlan {
                 count: count(args.count),
                 warm_up: count(args.warmup),
-                lanes: usize::from(args.connections),
+                connections: usize::from(args.connections),
             };
             cancel::cancel(&setup, &plan, &rest).await
         }
@@ -179,9 +179,10 @@ async fn measure(
             Box::pin(tracked::tracked(&setup, &tracked_plan(args), &rest)).await
         }
         Scenario::Immediate(args) => {
-            let (rate, lanes) = (args.rate, usize::from(args.connections));
+            let (rate, connections) = (args.rate, usize::from(args.connections));
             let (measured, warm_up) = (args.measured, args.warmup);
-            let plan = ImmediatePlan { scenario: "immediate", rate, lanes, measured, warm_up };
+            let plan =
+                ImmediatePlan { scenario: "immediate", rate, connections, measured, warm_up };
             immediate::immediate(&setup, &plan, &rest).await
         }
     }
@@ -208,16 +209,16 @@ async fn written<I: LoadTarget>(
     args: &WriteArgs,
     target: &I,
 ) -> Result<BenchReport, String> {
-    let lanes = usize::from(args.connections);
+    let connections = usize::from(args.connections);
     let report = match args.rate {
         Some(rate) => {
             let (measured, warm_up) = (args.measured, args.warmup);
-            let plan = ImmediatePlan { scenario, rate, lanes, measured, warm_up };
+            let plan = ImmediatePlan { scenario, rate, connections, measured, warm_up };
             immediate::immediate(setup, &plan, target).await?
         }
         None => {
             let (count, call) = (u64::from(args.count), args.batch.saturating_as());
-            let plan = TakeInPlan { scenario, count, call, lanes };
+            let plan = TakeInPlan { scenario, count, call, connections };
             let report = take_in::take_in(setup, &plan, target).await?;
             say_stored(&setup.topics);
             report
@@ -240,7 +241,7 @@ fn say_stored(topics: &[TopicName]) {
 
 fn submit_plan(args: &SubmitBenchArgs) -> SubmitPlan {
     SubmitPlan {
-        lanes: usize::from(args.connections),
+        connections: usize::from(args.connections),
         call: args.batch.saturating_as(),
         rate: args.rate,
         measured: args.measured,
@@ -252,7 +253,7 @@ fn finish_plan(args: &FinishBenchArgs) -> FinishPlan {
     FinishPlan {
         count: args.count.saturating_as(),
         warm_up: args.warmup.saturating_as(),
-        lanes: usize::from(args.connections),
+        connections: usize::from(args.connections),
         call: args.batch.saturating_as(),
         rate: args.rate,
     }
@@ -277,7 +278,7 @@ fn steady(scenario: &'static str, args: &Steady, measured: Duration) -> Lateness
         warm_up: args.warmup,
         ahead: args.ahead_min..args.ahead_max,
         call_max: args.batch,
-        lanes: usize::from(args.connections),
+        connections: usize::from(args.connections),
         pending: args.pending,
     }
 }

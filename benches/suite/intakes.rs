@@ -2,7 +2,7 @@
 //! straight into their tables.
 
 use punctual::bench::ledger::Planned;
-use punctual::bench::load::intake::{CallResult, Lane, LoadTarget};
+use punctual::bench::load::intake::{CallResult, LoadConnection, LoadTarget};
 use punctual::bench::load::record::Records;
 use punctual::domain::{Headers, NewTask, NodeId, Record, ShardCount, Timestamp, TopicName};
 use punctual::postgres::tasks::submit::{Group, Submits};
@@ -17,7 +17,7 @@ pub struct PollerIntake {
     pub records: Records,
 }
 
-pub struct PollerLane {
+pub struct PollerConnection {
     connection: PgConnection,
     topic: String,
     records: Records,
@@ -36,16 +36,20 @@ const COPY: &str = "copy poll_task (topic, key, payload, due_at) from stdin";
 const UNNEST_MAX: usize = 1_000;
 
 impl LoadTarget for PollerIntake {
-    type Lane = PollerLane;
+    type Connection = PollerConnection;
 
-    async fn open(&self, _number: usize) -> Result<PollerLane, String> {
+    async fn open(&self, _number: usize) -> Result<PollerConnection, String> {
         let connection =
             PgConnection::connect(&self.url).await.map_err(|error| error.to_string())?;
-        Ok(PollerLane { connection, topic: self.topic.clone(), records: self.records.clone() })
+        Ok(PollerConnection {
+            connection,
+            topic: self.topic.clone(),
+            records: self.records.clone(),
+        })
     }
 }
 
-impl PollerLane {
+impl PollerConnection {
     async fn insert(&mut self, tasks: &[Planned]) -> Result<(), sqlx::Error> {
         let (records, connection) = (&self.records, &mut self.connection);
         let keys: Vec<[u8; 16]> = tasks.iter().map(|task| records.key(task.key)).collect();
@@ -85,7 +89,7 @@ impl PollerLane {
     }
 }
 
-impl Lane for PollerLane {
+impl LoadConnection for PollerConnection {
     async fn submit(&mut self, tasks: &[Planned]) -> Result<CallResult, String> {
         self.insert(tasks).await.map_err(|error| error.to_string())?;
         Ok(CallResult::All)
@@ -99,19 +103,19 @@ pub struct FloorIntake {
     pub records: Records,
 }
 
-pub struct FloorLane {
+pub struct FloorConnection {
     submits: Submits,
     topic: TopicName,
     records: Records,
 }
 
 impl LoadTarget for FloorIntake {
-    type Lane = FloorLane;
+    type Connection = FloorConnection;
 
-    async fn open(&self, _number: usize) -> Result<FloorLane, String> {
+    async fn open(&self, _number: usize) -> Result<FloorConnection, String> {
         let settings = PostgresSettings::new(&self.url)?;
         let node = NodeId::new(Timestamp::EPOCH, rand::random(), rand::random());
-        Ok(FloorLane {
+        Ok(FloorConnection {
             submits: Submits::new(&settings, node),
             topic: self.topic.clone(),
             records: self.records.clone(),
@@ -119,7 +123,7 @@ impl LoadTarget for FloorIntake {
     }
 }
 
-impl FloorLane {
+impl FloorConnection {
     fn new_task(&self, task: &Planned) -> NewTask {
         let record = Record {
             topic: self.topic.clone(),
@@ -137,7 +141,7 @@ impl FloorLane {
     }
 }
 
-impl Lane for FloorLane {
+impl LoadConnection for FloorConnection {
     async fn submit(&mut self, tasks: &[Planned]) -> Result<CallResult, String> {
         let tasks: Vec<NewTask> = tasks.iter().map(|task| self.new_task(task)).collect();
         for group in tasks.chunks(postgres::tasks::submit::TASKS_MAX) {

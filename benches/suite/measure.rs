@@ -36,7 +36,7 @@ use crate::servers::{
 use crate::{retry_topics, take_over};
 
 const PAYLOAD_BYTES: usize = 256;
-const LANES: usize = 8;
+const CONNECTIONS: usize = 8;
 /// Maximum number of warm-up rounds of 25 s. A broker that was just started took 5.4, 9.3, 4.5 and
 /// 4.3 us of CPU per task in the first four (2 cores, 2026-11-23).
 const WARM_UP_ROUNDS_MAX: u32 = 6;
@@ -187,10 +187,10 @@ impl One<'_> {
                 words(&[("--count", count), ("--lead", &secs(*lead))], "burst")
             }
             Job::Steady(steady) => self.steady_words(steady),
-            Job::Submit { call, lanes, seconds, at_half, .. } => {
+            Job::Submit { call, connections, seconds, at_half, .. } => {
                 let mut words = words(
                     &[
-                        ("--connections", lanes),
+                        ("--connections", connections),
                         ("--batch", call),
                         ("--for", &secs(*seconds)),
                         ("--warmup", &self.warm_up()),
@@ -205,13 +205,13 @@ impl One<'_> {
             Job::Cancel { count } => {
                 words(&[("--count", count), ("--warmup", &(count / 10))], "cancel")
             }
-            Job::Finish { count, call, lanes, at_half } => {
+            Job::Finish { count, call, connections, at_half } => {
                 let mut words = words(
                     &[
                         ("--count", count),
                         ("--warmup", &(count / 10)),
                         ("--batch", call),
-                        ("--connections", lanes),
+                        ("--connections", connections),
                     ],
                     "finish",
                 );
@@ -416,11 +416,14 @@ impl One<'_> {
                 drop(held);
                 report
             }
-            Job::Submit { call, poller_call, poller_lanes, seconds, .. } => {
-                let (call, lanes) =
-                    if self.who == Who::Floor { (call, &1) } else { (poller_call, poller_lanes) };
+            Job::Submit { call, poller_call, poller_connections, seconds, .. } => {
+                let (call, connections) = if self.who == Who::Floor {
+                    (call, &1)
+                } else {
+                    (poller_call, poller_connections)
+                };
                 let plan = SubmitPlan {
-                    lanes: *lanes,
+                    connections: *connections,
                     call: *call,
                     rate: None,
                     measured: span(*seconds),
@@ -430,7 +433,8 @@ impl One<'_> {
             }
             Job::Immediate { rate, seconds } => {
                 let (scenario, measured) = ("immediate", span(*seconds));
-                let plan = ImmediatePlan { scenario, rate: *rate, lanes: 16, measured, warm_up };
+                let plan =
+                    ImmediatePlan { scenario, rate: *rate, connections: 16, measured, warm_up };
                 immediate::immediate(&setup, &plan, intake).await?
             }
             Job::Idle { pending, seconds } => {
@@ -483,7 +487,7 @@ fn steady_plan(steady: &Steady, warm_up: Duration) -> LatenessPlan {
         warm_up,
         ahead: span(steady.ahead.0)..span(steady.ahead.1),
         call_max: 100,
-        lanes: LANES,
+        connections: CONNECTIONS,
         pending: steady.pending,
     }
 }

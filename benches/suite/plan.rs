@@ -232,9 +232,9 @@ fn submit_one(size: Size) -> Cell {
         contenders: vec![Who::Nodes(1), Who::Nodes(2), Who::Poller(100)],
         job: Job::Submit {
             call: 1,
-            lanes: 64,
+            connections: 64,
             poller_call: 1,
-            poller_lanes: 16,
+            poller_connections: 16,
             seconds: size.of(3, 10, 30),
             at_half: false,
         },
@@ -250,9 +250,9 @@ fn submit_one_at_half(size: Size) -> Cell {
         contenders: vec![Who::Nodes(1), Who::Nodes(2)],
         job: Job::Submit {
             call: 1,
-            lanes: 64,
+            connections: 64,
             poller_call: 1,
-            poller_lanes: 16,
+            poller_connections: 16,
             seconds: size.of(3, 10, 30),
             at_half: true,
         },
@@ -271,9 +271,9 @@ fn submit_batch(size: Size) -> Cell {
         contenders: vec![Who::Floor, Who::Nodes(1), Who::Nodes(2), Who::Poller(100)],
         job: Job::Submit {
             call: 1_000,
-            lanes: 8,
+            connections: 8,
             poller_call: 10_000,
-            poller_lanes: 2,
+            poller_connections: 2,
             seconds: size.of(3, 10, 30),
             at_half: false,
         },
@@ -294,7 +294,7 @@ fn cancel(size: Size) -> Cell {
 }
 
 fn finish(size: Size, call: usize) -> Cell {
-    let (name, title, goal, count, lanes) = if call == 1 {
+    let (name, title, goal, count, connections) = if call == 1 {
         let count = size.of(2_000, 100_000, 300_000);
         ("finish", "Finishes of one task each, 64 connections", "at least 12,000/s", count, 64)
     } else {
@@ -310,7 +310,7 @@ fn finish(size: Size, call: usize) -> Cell {
         topics: 1,
         partitions: 8,
         contenders: vec![Who::Nodes(1)],
-        job: Job::Finish { count, call, lanes, at_half: false },
+        job: Job::Finish { count, call, connections, at_half: false },
     }
 }
 
@@ -322,7 +322,7 @@ fn finish_at_half(size: Size) -> Cell {
         job: Job::Finish {
             count: size.of(2_000, 60_000, 200_000),
             call: 1,
-            lanes: 64,
+            connections: 64,
             at_half: true,
         },
         ..finish(size, 1)

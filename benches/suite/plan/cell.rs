@@ -64,9 +64,9 @@ pub enum Job {
     Steady(Steady),
     Submit {
         call: usize,
-        lanes: usize,
+        connections: usize,
         poller_call: usize,
-        poller_lanes: usize,
+        poller_connections: usize,
         seconds: u64,
         at_half: bool,
     },
@@ -76,7 +76,7 @@ pub enum Job {
     Finish {
         count: u32,
         call: usize,
-        lanes: usize,
+        connections: usize,
         at_half: bool,
     },
     Tracked(Tracked),

@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
-use super::intake::{Lane, LoadTarget};
+use super::intake::{LoadConnection, LoadTarget};
 use crate::bench::ledger::{Ledger, Planned};
 use crate::bench::results::quantiles::Spans;
 use crate::clock;
@@ -63,12 +63,12 @@ pub async fn open_loop<I: LoadTarget>(
     let queue = Arc::new(CallQueue { calls: Mutex::default(), ready: Semaphore::new(0) });
     let mut workers = JoinSet::new();
     for number in 0..lane_count {
-        let (mut lane, queue, ledger) =
+        let (mut connection, queue, ledger) =
             (intake.open(number).await?, Arc::clone(&queue), Arc::clone(ledger));
         workers.spawn(async move {
             let mut spans = Spans::default();
             while let Some(call) = queue.pop().await {
-                submit(&mut lane, &call.tasks, &ledger).await;
+                submit(&mut connection, &call.tasks, &ledger).await;
                 spans.record(clock::monotonic().since(call.released_at));
             }
             spans
@@ -111,13 +111,13 @@ pub async fn closed_loop<I: LoadTarget>(
     let next = Arc::new(next);
     let mut workers = JoinSet::new();
     for number in 0..lane_count {
-        let (mut lane, next, ledger) =
+        let (mut connection, next, ledger) =
             (intake.open(number).await?, Arc::clone(&next), Arc::clone(ledger));
         workers.spawn(async move {
             let mut spans = Spans::default();
             while let Some(tasks) = next() {
                 let sent_at = clock::monotonic();
-                submit(&mut lane, &tasks, &ledger).await;
+                submit(&mut connection, &tasks, &ledger).await;
                 spans.record(clock::monotonic().since(sent_at));
             }
             spans
@@ -126,8 +126,8 @@ pub async fn closed_loop<I: LoadTarget>(
     Ok(together(workers).await)
 }
 
-async fn submit<L: Lane>(lane: &mut L, tasks: &[Planned], ledger: &Ledger) {
-    match lane.submit(tasks).await {
+async fn submit<L: LoadConnection>(connection: &mut L, tasks: &[Planned], ledger: &Ledger) {
+    match connection.submit(tasks).await {
         Ok(answer) => ledger.answered(tasks, |index| answer.reply(index), answer.reason()),
         Err(lost) => ledger.unanswered(&lost),
     }
@@ -152,14 +152,14 @@ mod tests {
     struct Slow;
 
     impl LoadTarget for Slow {
-        type Lane = Self;
+        type Connection = Self;
 
         async fn open(&self, _number: usize) -> Result<Self, String> {
             Ok(Self)
         }
     }
 
-    impl Lane for Slow {
+    impl LoadConnection for Slow {
         async fn submit(&mut self, _tasks: &[Planned]) -> Result<CallResult, String> {
             tokio::time::timeout(Duration::from_millis(20), std::future::pending::<()>())
                 .await

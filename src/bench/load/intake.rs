@@ -7,14 +7,14 @@ use crate::bench::ledger::{Planned, Reply};
 
 /// A program that accepts tasks.
 pub trait LoadTarget: Send + Sync + 'static {
-    type Lane: Lane;
+    type Connection: LoadConnection;
 
-    /// Opens one more lane. All lanes are used at the same time.
-    fn open(&self, number: usize) -> impl Future<Output = Result<Self::Lane, String>> + Send;
+    /// Opens one more connection. All connections are used at the same time.
+    fn open(&self, number: usize) -> impl Future<Output = Result<Self::Connection, String>> + Send;
 }
 
 /// One connection to the program.
-pub trait Lane: Send + 'static {
+pub trait LoadConnection: Send + 'static {
     /// Submits `tasks` in one call.
     ///
     /// # Errors

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use az::SaturatingAs as _;
 
-use super::intake::{CallResult, Lane, LoadTarget};
+use super::intake::{CallResult, LoadConnection, LoadTarget};
 use super::record::Records;
 use crate::bench::ledger::Planned;
 use crate::domain::TopicName;
@@ -35,15 +35,15 @@ impl IntakeTarget {
 }
 
 impl LoadTarget for IntakeTarget {
-    type Lane = Self;
+    type Connection = Self;
 
-    /// All lanes share a producer, as the threads of an application do.
+    /// All connections share a producer, as the threads of an application do.
     async fn open(&self, _number: usize) -> Result<Self, String> {
         Ok(self.clone())
     }
 }
 
-impl Lane for IntakeTarget {
+impl LoadConnection for IntakeTarget {
     async fn submit(&mut self, tasks: &[Planned]) -> Result<CallResult, String> {
         let keys: Vec<[u8; 16]> = tasks.iter().map(|task| self.records.key(task.key)).collect();
         let due_at: Vec<String> = tasks.iter().map(|task| task.due_at.to_string()).collect();

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use az::SaturatingAs as _;
 
-use super::intake::{CallResult, Lane, LoadTarget};
+use super::intake::{CallResult, LoadConnection, LoadTarget};
 use super::record::Records;
 use crate::bench::ledger::Planned;
 use crate::domain::TopicName;
@@ -29,20 +29,20 @@ impl OutboxTarget {
 
 /// One session of the application.
 #[derive(Debug)]
-pub struct OutboxLane {
+pub struct OutboxConnection {
     session: OutboxSubmitter,
     target: OutboxTarget,
 }
 
 impl LoadTarget for OutboxTarget {
-    type Lane = OutboxLane;
+    type Connection = OutboxConnection;
 
-    async fn open(&self, _number: usize) -> Result<OutboxLane, String> {
-        Ok(OutboxLane { session: OutboxSubmitter::new(&self.database), target: self.clone() })
+    async fn open(&self, _number: usize) -> Result<OutboxConnection, String> {
+        Ok(OutboxConnection { session: OutboxSubmitter::new(&self.database), target: self.clone() })
     }
 }
 
-impl Lane for OutboxLane {
+impl LoadConnection for OutboxConnection {
     async fn submit(&mut self, tasks: &[Planned]) -> Result<CallResult, String> {
         let OutboxTarget { topics, records, .. } = &self.target;
         let key_of = |task: &Planned| String::from_utf8_lossy(&records.key(task.key)).into_owned();

@@ -11,7 +11,7 @@ use hyper::header::HeaderValue;
 use serde::{Deserialize, Serialize};
 
 use super::http::{Http, HttpAnswer, Trust};
-use super::intake::{CallResult, Lane, LoadTarget};
+use super::intake::{CallResult, LoadConnection, LoadTarget};
 use super::record::Records;
 use crate::bench::ledger::{Planned, Reply};
 use crate::domain::TopicName;
@@ -82,16 +82,16 @@ impl RestTarget {
 }
 
 impl LoadTarget for RestTarget {
-    type Lane = RestLane;
+    type Connection = RestConnection;
 
-    async fn open(&self, number: usize) -> Result<RestLane, String> {
-        Ok(RestLane { http: self.connection(number)?, rest: self.clone() })
+    async fn open(&self, number: usize) -> Result<RestConnection, String> {
+        Ok(RestConnection { http: self.connection(number)?, rest: self.clone() })
     }
 }
 
 /// One connection.
 #[derive(Debug)]
-pub struct RestLane {
+pub struct RestConnection {
     http: Http,
     rest: RestTarget,
 }
@@ -124,7 +124,7 @@ struct NewBatch<'a> {
     tasks: Vec<NewTask<'a>>,
 }
 
-impl RestLane {
+impl RestConnection {
     /// Submits one task and returns its id.
     ///
     /// # Errors
@@ -190,7 +190,7 @@ impl RestLane {
     }
 }
 
-impl Lane for RestLane {
+impl LoadConnection for RestConnection {
     async fn submit(&mut self, tasks: &[Planned]) -> Result<CallResult, String> {
         if let [task] = tasks {
             let body = json(&self.new_task(task))?;
@@ -283,12 +283,12 @@ pub fn told(answer: &HttpAnswer) -> String {
 mod tests {
     use super::*;
 
-    fn lane(due: WrittenDue) -> RestLane {
+    fn connection(due: WrittenDue) -> RestConnection {
         let urls = ["http://127.0.0.1:1".to_owned()];
         let topics = vec![TopicName::new("orders").unwrap()];
         let trust = Trust::new(None).unwrap();
         let rest = RestTarget::new(&urls, trust, topics, Records::new(4), due);
-        RestLane { http: rest.connection(0).unwrap(), rest }
+        RestConnection { http: rest.connection(0).unwrap(), rest }
     }
 
     #[test]
@@ -296,8 +296,9 @@ mod tests {
         for (due, field, value) in
             [(WrittenDue::At, "due_at", 1_700_000_000_000_i64), (WrittenDue::Now, "delay", 0)]
         {
-            let lane = lane(due);
-            let body = json(&lane.new_task(&Planned { key: 0xab, due_at: 1_700_000_000_000 }));
+            let connection = connection(due);
+            let body =
+                json(&connection.new_task(&Planned { key: 0xab, due_at: 1_700_000_000_000 }));
             let written: serde_json::Value = serde_json::from_slice(&body.unwrap()).unwrap();
             assert_eq!(
                 (written["topic"].as_str(), written["key"].as_str()),

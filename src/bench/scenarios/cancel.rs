@@ -23,7 +23,7 @@ pub struct CancelPlan {
     pub count: usize,
     /// Number of tasks at the beginning that are not measured.
     pub warm_up: usize,
-    pub lanes: usize,
+    pub connections: usize,
 }
 
 /// Time from the submit to the due time: far enough ahead that no task is claimed during the run.
@@ -36,7 +36,7 @@ struct Verdicts {
     spans: Spans,
 }
 
-/// Submits tasks one by one. Then cancels each over `lanes` connections, as fast as possible.
+/// Submits tasks one by one. Then cancels each over several connections, as fast as possible.
 ///
 /// # Errors
 /// Returns the reason as text when the scenario cannot be run.
@@ -50,10 +50,10 @@ pub async fn cancel(
     let mut ids = submit_all(&run, plan, rest).await?;
     run.say("cancelling them");
     let measured = ids.split_off(plan.warm_up.min(ids.len()));
-    cancel_all(ids, plan.lanes, rest).await?;
+    cancel_all(ids, plan.connections, rest).await?;
     let before = run.mark();
     let started_at = clock::monotonic();
-    let verdicts = cancel_all(measured, plan.lanes, rest).await?;
+    let verdicts = cancel_all(measured, plan.connections, rest).await?;
     let span = clock::monotonic().since(started_at);
     let after = run.mark();
     if verdicts.cancelled == 0 {
@@ -61,7 +61,7 @@ pub async fn cancel(
     }
     let mut report = run.report(&[
         ("count", plan.count.to_string()),
-        ("connections", plan.lanes.to_string()),
+        ("connections", plan.connections.to_string()),
         ("warm-up", plan.warm_up.to_string()),
     ]);
     report.measured = "answer to a cancel".to_owned();
@@ -81,15 +81,15 @@ async fn submit_all(
     rest: &RestTarget,
 ) -> Result<Vec<String>, String> {
     let mut workers = JoinSet::new();
-    let lanes = plan.lanes.max(1);
-    for number in 0..lanes {
-        let (mut lane, ledger) = (rest.open(number).await?, Arc::clone(&run.ledger));
-        let count = plan.count / lanes + usize::from(number < plan.count % lanes);
+    let connections = plan.connections.max(1);
+    for number in 0..connections {
+        let (mut connection, ledger) = (rest.open(number).await?, Arc::clone(&run.ledger));
+        let count = plan.count / connections + usize::from(number < plan.count % connections);
         workers.spawn(async move {
             let mut ids = Vec::with_capacity(count);
             for _ in 0..count {
                 let task = ledger.plan(now() + millis(AHEAD));
-                let outcome = lane.submit_one(&task).await;
+                let outcome = connection.submit_one(&task).await;
                 let reply = if outcome.is_ok() { Reply::Accepted } else { Reply::Refused };
                 ledger.answered(&[task], |_| reply, outcome.as_ref().err().map(String::as_str));
                 ids.extend(outcome);
@@ -100,10 +100,14 @@ async fn submit_all(
     Ok(workers.join_all().await.into_iter().flatten().collect())
 }
 
-async fn cancel_all(ids: Vec<String>, lanes: usize, rest: &RestTarget) -> Result<Verdicts, String> {
+async fn cancel_all(
+    ids: Vec<String>,
+    connections: usize,
+    rest: &RestTarget,
+) -> Result<Verdicts, String> {
     let ids = Arc::new(Mutex::new(ids));
     let mut workers = JoinSet::new();
-    for number in 0..lanes.max(1) {
+    for number in 0..connections.max(1) {
         let (mut http, ids) = (rest.connection(number)?, Arc::clone(&ids));
         workers.spawn(async move {
             let mut verdicts = Verdicts::default();

@@ -14,8 +14,8 @@ use tokio::task::JoinSet;
 use crate::bench::ledger::{Ledger, Planned, Reply};
 use crate::bench::load::flow::{self, NextStep};
 use crate::bench::load::http::Http;
-use crate::bench::load::intake::{CallResult, Lane, LoadTarget};
-use crate::bench::load::rest::{RestLane, RestTarget, TrackedLoad, answered, json, told};
+use crate::bench::load::intake::{CallResult, LoadConnection, LoadTarget};
+use crate::bench::load::rest::{RestConnection, RestTarget, TrackedLoad, answered, json, told};
 use crate::bench::results::quantiles::Spans;
 use crate::bench::results::report::BenchReport;
 use crate::bench::results::{float_of, ratio};
@@ -36,7 +36,7 @@ pub struct FinishPlan {
     pub count: usize,
     /// Number of tasks at the beginning that are not measured.
     pub warm_up: usize,
-    pub lanes: usize,
+    pub connections: usize,
     /// Tasks in one call. A call of one task uses `POST /v1/tasks/{id}/finish`.
     pub call: usize,
     /// Tasks per second. `None` means full speed.
@@ -73,7 +73,7 @@ pub async fn finish(
     }
     let mut report = run.report(&[
         ("count", plan.count.to_string()),
-        ("connections", plan.lanes.to_string()),
+        ("connections", plan.connections.to_string()),
         ("tasks in a call", plan.call.to_string()),
         (
             "rate",
@@ -99,9 +99,9 @@ async fn submit_all(
     let left = Arc::new(AtomicU64::new(count.saturating_as()));
     let mut workers = JoinSet::new();
     for number in 0..BULK_LANES {
-        let (lane, left, ledger) =
+        let (connection, left, ledger) =
             (rest.open(number).await?, Arc::clone(&left), Arc::clone(&run.ledger));
-        workers.spawn(submit_some(lane, left, ledger));
+        workers.spawn(submit_some(connection, left, ledger));
     }
     let mut ids = Vec::with_capacity(count);
     for submitted in workers.join_all().await {
@@ -111,7 +111,7 @@ async fn submit_all(
 }
 
 async fn submit_some(
-    mut lane: RestLane,
+    mut connection: RestConnection,
     left: Arc<AtomicU64>,
     ledger: Arc<Ledger>,
 ) -> Result<Vec<String>, String> {
@@ -123,7 +123,7 @@ async fn submit_some(
         }
         let due_at = now() + millis(LEAD);
         let tasks: Vec<Planned> = (0..count).map(|_| ledger.plan(due_at)).collect();
-        ids.extend(lane.submit_many(&tasks).await?);
+        ids.extend(connection.submit_many(&tasks).await?);
         ledger.answered(&tasks, |_| Reply::Accepted, None);
     }
 }
@@ -143,7 +143,7 @@ async fn finish_some(
         (count > 0).then(|| (0..count).map(|_| book.plan(0)).collect::<Vec<Planned>>())
     };
     let Some(rate) = plan.rate else {
-        return flow::closed_loop(target, plan.lanes, ledger, next).await;
+        return flow::closed_loop(target, plan.connections, ledger, next).await;
     };
     let interval = Duration::from_secs(call.saturating_as()) / rate.max(1);
     let mut made = 0_u32;
@@ -154,7 +154,7 @@ async fn finish_some(
         made += 1;
         next().map_or(NextStep::Over, NextStep::Call)
     };
-    flow::open_loop(target, plan.lanes, ledger, next).await
+    flow::open_loop(target, plan.connections, ledger, next).await
 }
 
 /// The tasks to finish. The number of a planned call is that of its task.
@@ -165,15 +165,15 @@ struct Finishes {
 }
 
 impl LoadTarget for Finishes {
-    type Lane = FinishLane;
+    type Connection = FinishConnection;
 
-    async fn open(&self, number: usize) -> Result<FinishLane, String> {
-        Ok(FinishLane { http: self.rest.connection(number)?, ids: Arc::clone(&self.ids) })
+    async fn open(&self, number: usize) -> Result<FinishConnection, String> {
+        Ok(FinishConnection { http: self.rest.connection(number)?, ids: Arc::clone(&self.ids) })
     }
 }
 
 #[derive(Debug)]
-struct FinishLane {
+struct FinishConnection {
     http: Http,
     ids: Arc<[String]>,
 }
@@ -190,14 +190,14 @@ struct Outcome<'a> {
     attempt: u16,
 }
 
-impl FinishLane {
+impl FinishConnection {
     fn id_of(&self, task: &Planned) -> Result<&str, String> {
         let number = (task.key & u64::from(u32::MAX)).saturating_as::<usize>();
         self.ids.get(number).map(String::as_str).ok_or_else(|| format!("no task {number}"))
     }
 }
 
-impl Lane for FinishLane {
+impl LoadConnection for FinishConnection {
     async fn submit(&mut self, tasks: &[Planned]) -> Result<CallResult, String> {
         if let [task] = tasks {
             let path = format!("/v1/tasks/{}/finish", self.id_of(task)?);

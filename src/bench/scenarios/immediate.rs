@@ -13,7 +13,7 @@ pub struct ImmediatePlan {
     /// `immediate`, or the name of another way in.
     pub scenario: &'static str,
     pub rate: u32,
-    pub lanes: usize,
+    pub connections: usize,
     pub measured: Duration,
     pub warm_up: Duration,
 }
@@ -51,12 +51,12 @@ pub async fn immediate<I: LoadTarget>(
         (before, run.mark())
     };
     let (answers, (before, after)) =
-        tokio::join!(flow::open_loop(intake, plan.lanes, &run.ledger, next), looks);
+        tokio::join!(flow::open_loop(intake, plan.connections, &run.ledger, next), looks);
     let answers = answers?;
     run.wait_arrived(due.end).await;
     let settings = [
         ("rate", plan.rate.to_string()),
-        ("connections", plan.lanes.to_string()),
+        ("connections", plan.connections.to_string()),
         ("measured", format!("{:?}", plan.measured)),
         ("warm-up", format!("{:?}", plan.warm_up)),
     ];

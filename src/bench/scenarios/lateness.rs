@@ -35,7 +35,7 @@ pub struct LatenessPlan {
     pub ahead: Range<Duration>,
     /// Maximum number of tasks in one call.
     pub call_max: u32,
-    pub lanes: usize,
+    pub connections: usize,
     /// Number of background tasks that are not due during the run.
     pub pending: u64,
 }
@@ -54,7 +54,8 @@ pub async fn lateness<I: LoadTarget>(
     // The time until `ahead.end` is a ramp: the tasks due then are not all submitted yet.
     let from = run.started_at + millis(plan.ahead.end) + millis(plan.warm_up);
     let due = from..from + millis(plan.measured);
-    let submits = flow::open_loop(intake, plan.lanes, &run.ledger, submitter(plan, &run, due.end));
+    let submits =
+        flow::open_loop(intake, plan.connections, &run.ledger, submitter(plan, &run, due.end));
     let (answers, looks) = tokio::join!(submits, watch(&run, &due));
     let answers = answers?;
     run.wait_arrived(due.end).await;

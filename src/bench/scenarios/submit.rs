@@ -20,7 +20,7 @@ const AHEAD: std::ops::Range<Duration> =
 #[derive(Clone, Copy, Debug)]
 pub struct SubmitPlan {
     /// Number of concurrent calls.
-    pub lanes: usize,
+    pub connections: usize,
     /// Tasks in one call. A call of one task uses the single submit.
     pub call: usize,
     /// Tasks per second. `None` means full speed.
@@ -46,7 +46,7 @@ pub async fn submit<I: LoadTarget>(
     let span = clock::monotonic().since(started_at);
     let after = run.mark();
     let mut report = run.report(&[
-        ("connections", plan.lanes.to_string()),
+        ("connections", plan.connections.to_string()),
         ("tasks in a call", plan.call.to_string()),
         (
             "rate",
@@ -74,7 +74,7 @@ async fn for_a_while<I: LoadTarget>(
     let (start, ledger, call) = (clock::monotonic(), Arc::clone(&run.ledger), plan.call.max(1));
     let Some(rate) = plan.rate else {
         let next = move || (clock::monotonic().since(start) < span).then(|| tasks(&ledger, call));
-        return flow::closed_loop(intake, plan.lanes, &run.ledger, next).await;
+        return flow::closed_loop(intake, plan.connections, &run.ledger, next).await;
     };
     let interval = Duration::from_secs(u64::try_from(call).unwrap_or(1)) / rate.max(1);
     let mut count = 0_u32;
@@ -88,7 +88,7 @@ async fn for_a_while<I: LoadTarget>(
         count += 1;
         NextStep::Call(tasks(&ledger, call))
     };
-    flow::open_loop(intake, plan.lanes, &run.ledger, next).await
+    flow::open_loop(intake, plan.connections, &run.ledger, next).await
 }
 
 fn tasks(ledger: &Ledger, count: usize) -> Vec<Planned> {

@@ -38,7 +38,7 @@ pub struct TakeInPlan {
     /// Number of tasks written together.
     pub call: usize,
     /// Number of concurrent writers.
-    pub lanes: usize,
+    pub connections: usize,
 }
 
 /// Writes tasks as fast as possible, and waits until all are stored. The rate counts from the first
@@ -69,7 +69,7 @@ pub async fn take_in<I: LoadTarget>(
     let mut report = run.report(&[
         ("count", plan.count.to_string()),
         ("tasks in a call", plan.call.to_string()),
-        ("connections", plan.lanes.to_string()),
+        ("connections", plan.connections.to_string()),
     ]);
     report.measured = "answer to a write".to_owned();
     report.spans = spans.quantiles();
@@ -94,7 +94,7 @@ async fn write<I: LoadTarget>(
         let first = begun.fetch_add(taken.saturating_as(), Relaxed);
         (taken > 0).then(|| tasks(&ledger, first..first + taken.saturating_as::<u64>(), count))
     };
-    flow::closed_loop(target, plan.lanes, &run.ledger, next).await
+    flow::closed_loop(target, plan.connections, &run.ledger, next).await
 }
 
 /// Plans the tasks with these numbers. The last of all is due at once, too.

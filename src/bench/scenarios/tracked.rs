@@ -117,7 +117,7 @@ pub async fn tracked(
     let from = run.started_at + millis(steady.ahead.end) + millis(steady.warm_up);
     let due = from..from + millis(steady.measured);
     let submits =
-        flow::open_loop(&load, steady.lanes, &run.ledger, submitter(steady, &run, due.end));
+        flow::open_loop(&load, steady.connections, &run.ledger, submitter(steady, &run, due.end));
     let looks = async {
         run.wait_until(due.start).await;
         let before = run.mark();
@@ -327,7 +327,7 @@ mod tests {
             warm_up: Duration::ZERO,
             ahead: Duration::ZERO..Duration::ZERO,
             call_max: 1,
-            lanes: 1,
+            connections: 1,
             pending: 0,
         },
         tracking: Some(TrackedLoad {
