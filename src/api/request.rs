@@ -2,6 +2,7 @@
 //! request.
 
 pub(super) mod body;
+pub(super) mod body_memory;
 pub mod draft;
 pub(super) mod fields;
 pub(super) mod given_headers;
@@ -9,7 +10,6 @@ pub(super) mod idempotency;
 pub(super) mod preconditions;
 pub(super) mod query;
 pub(super) mod request_id;
-pub(super) mod share;
 mod trace;
 pub(super) mod tracking;
 mod unpack;

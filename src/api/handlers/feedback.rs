@@ -23,8 +23,8 @@ use crate::api::json::answers::{self, TaskJson};
 use crate::api::problems::problem::{Problem, ProblemJson};
 use crate::api::problems::problem_type::ProblemType;
 use crate::api::problems::refusal::of_unavailable;
+use crate::api::request::body_memory::BodyMemory;
 use crate::api::request::fields::{Array, array, members};
-use crate::api::request::share::Share;
 use crate::api::request::{body, preconditions, query};
 use crate::api::shared::{ApiShared, Deadline};
 use crate::domain::Timestamp;
@@ -81,9 +81,9 @@ async fn answer_by_id(
     let (deadline, arrived_at) = (shared.deadline(), shared.service.arrival());
     query::refuse(request.uri())?;
     preconditions::refuse(request.headers())?;
-    let (bytes, share) = body::read_optional(shared, request, deadline).await?;
+    let (bytes, memory) = body::read_optional(shared, request, deadline).await?;
     let call = call::read(kind, body::text_of(&bytes)?, arrived_at)?;
-    drop((bytes, share));
+    drop((bytes, memory));
     let Some(id) = id_of(path) else {
         return Err(Problem::task_not_found(false).with_verdict_not_found());
     };
@@ -105,9 +105,9 @@ async fn answer_by_name(
     let (topic, name) = name_of(path)?;
     guard.trail().names(&name);
     let permit = guard.permit(&topic)?;
-    let (bytes, share) = body::read_optional(shared, request, deadline).await?;
+    let (bytes, memory) = body::read_optional(shared, request, deadline).await?;
     let call = call::read(kind, body::text_of(&bytes)?, arrived_at)?;
-    drop((bytes, share));
+    drop((bytes, memory));
     let not_found = || Problem::name_not_found().with_verdict_not_found();
     answer_one(shared, guard, deadline, (Target::Name(permit, name), call), not_found).await
 }
@@ -160,8 +160,8 @@ pub async fn outcomes(
     let (deadline, arrived_at) = (shared.deadline(), shared.service.arrival());
     query::refuse(request.uri())?;
     preconditions::refuse(request.headers())?;
-    let (bytes, mut share) = body::read(&shared, request, deadline).await?;
-    let read = read_outcomes(&shared, &mut share, body::text_of(&bytes)?, arrived_at).await?;
+    let (bytes, mut memory) = body::read(&shared, request, deadline).await?;
+    let read = read_outcomes(&shared, &mut memory, body::text_of(&bytes)?, arrived_at).await?;
     drop(bytes);
     let permitting = read.into_iter().map(|item| permitted(&shared, &guard, deadline, item));
     let permitted: Vec<PermittedItem> =
@@ -184,7 +184,7 @@ type PermittedItem = Result<((Target, ConsumerCall), bool), Problem>;
 
 async fn read_outcomes(
     shared: &ApiShared,
-    share: &mut Share,
+    memory: &mut BodyMemory,
     text: &str,
     arrived_at: Option<Timestamp>,
 ) -> Result<Vec<ReadItem>, Problem> {
@@ -202,7 +202,7 @@ async fn read_outcomes(
         );
         return Err(Problem::new(ProblemType::BatchTooLarge, detail).at("outcomes"));
     }
-    share.grow(outcomes.count.saturating_mul(ITEM_BYTES))?;
+    memory.grow(outcomes.count.saturating_mul(ITEM_BYTES))?;
     let mut read = Vec::with_capacity(outcomes.items.len());
     for (index, item) in outcomes.items.iter().enumerate() {
         if index % ITEMS_AT_ONCE == ITEMS_AT_ONCE - 1 {

@@ -56,7 +56,7 @@ pub async fn replace(
     idempotency::refuse(request.headers(), NO_KEY)?;
     let condition = Precondition { when, ..preconditions::of(request.headers())? };
     let reader = DraftReader::of(request.headers());
-    let (bytes, _share) = body::read(&shared, request, deadline).await?;
+    let (bytes, _memory) = body::read(&shared, request, deadline).await?;
     let read = move |text: &str| reader.read_named(text, topic, name);
     let (mut draft, origin) = body::parse(&shared, deadline, bytes, read).await?;
     draft.due = not_after.map_or(draft.due, |limit| draft.due.not_after(limit, arrived_at));
@@ -132,9 +132,9 @@ pub async fn move_to(
     let (topic, name) = name_of(path)?;
     guard.trail().names(&name);
     let permit = guard.permit(&topic)?;
-    let (bytes, share) = body::read(&shared, request, deadline).await?;
+    let (bytes, memory) = body::read(&shared, request, deadline).await?;
     let (due, origin) = new_due_of(body::text_of(&bytes)?)?;
-    drop((bytes, share));
+    drop((bytes, memory));
     // The future is on the heap, because the one of the handler would be as large.
     let moving = Box::pin(shared.service.move_named(&permit, &name, &condition, (due, arrived_at)));
     let answer = shared.in_time(deadline.hold(moving).await, Problem::move_unknown)?;

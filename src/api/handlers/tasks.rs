@@ -20,9 +20,9 @@ use crate::api::metrics::ApiMetrics;
 use crate::api::problems::problem::{Problem, ProblemJson};
 use crate::api::problems::problem_type::ProblemType;
 use crate::api::problems::refusal::{FieldOrigin, of_refusal};
+use crate::api::request::body_memory::BodyMemory;
 use crate::api::request::draft::{DraftReader, new_due_of};
 use crate::api::request::fields::{Array, array, members};
-use crate::api::request::share::Share;
 use crate::api::request::{body, idempotency, preconditions, query};
 use crate::api::shared::{ApiShared, Deadline};
 use crate::domain::{ExpiryTime, TaskId, TaskState, TaskView, Timestamp};
@@ -50,7 +50,7 @@ pub async fn submit(
     preconditions::refuse(request.headers())?;
     let key = idempotency::key_of(request.headers())?;
     let mut reader = DraftReader::of(request.headers());
-    let (bytes, _share) = body::read(&shared, request, deadline).await?;
+    let (bytes, _memory) = body::read(&shared, request, deadline).await?;
     let read = move |text: &str| reader.read(text);
     let (draft, origin) = body::parse(&shared, deadline, bytes, read).await?;
     let draft = guard.permit_draft(idempotency::name(draft, key)?)?;
@@ -135,7 +135,7 @@ pub async fn submit_batch(
     preconditions::refuse(request.headers())?;
     idempotency::refuse(request.headers(), NO_KEY_OF_BATCH)?;
     let reader = DraftReader::of(request.headers());
-    let (bytes, share) = body::read(&shared, request, deadline).await?;
+    let (bytes, memory) = body::read(&shared, request, deadline).await?;
     let batch = BatchReader {
         shared: shared.clone(),
         policy: shared.policy.current(),
@@ -143,8 +143,8 @@ pub async fn submit_batch(
         arrived_at,
         reader,
     };
-    let (_share, (drafts, mut done)) =
-        body::parse(&shared, deadline, bytes, move |text| batch.read(text, share)).await?;
+    let (_memory, (drafts, mut done)) =
+        body::parse(&shared, deadline, bytes, move |text| batch.read(text, memory)).await?;
     if !drafts.is_empty() {
         let charged = drafts.iter().map(|(_, draft)| &draft.draft().record);
         limits::charge(&shared.policy, guard.caller(), charged)?;
@@ -203,7 +203,11 @@ struct BatchReader {
 }
 
 impl BatchReader {
-    fn read(mut self, text: &str, mut share: Share) -> Result<(Share, ReadBatch), Problem> {
+    fn read(
+        mut self,
+        text: &str,
+        mut memory: BodyMemory,
+    ) -> Result<(BodyMemory, ReadBatch), Problem> {
         let [tasks] = members(text, &["tasks"])?;
         let Some(tasks) = tasks else {
             return Err(
@@ -221,7 +225,7 @@ impl BatchReader {
             );
             return Err(Problem::new(ProblemType::BatchTooLarge, detail).at("tasks"));
         }
-        share.grow(tasks.count.saturating_mul(ITEM_BYTES))?;
+        memory.grow(tasks.count.saturating_mul(ITEM_BYTES))?;
         let mut drafts = Vec::with_capacity(tasks.items.len());
         let mut done = Vec::with_capacity(tasks.items.len());
         for (index, task) in tasks.items.iter().enumerate() {
@@ -232,7 +236,7 @@ impl BatchReader {
                 Err(problem) => done.push((index, Err(problem.within(&item_path(index))))),
             }
         }
-        Ok((share, (drafts, done)))
+        Ok((memory, (drafts, done)))
     }
 
     fn item(&mut self, text: &str) -> Result<(PermittedDraft, FieldOrigin), Problem> {
@@ -345,9 +349,9 @@ pub async fn move_to(
     let (deadline, arrived_at) = (shared.deadline(), shared.service.arrival());
     query::refuse(request.uri())?;
     let condition = preconditions::of(request.headers())?;
-    let (bytes, share) = body::read(&shared, request, deadline).await?;
+    let (bytes, memory) = body::read(&shared, request, deadline).await?;
     let (due, origin) = new_due_of(body::text_of(&bytes)?)?;
-    drop((bytes, share));
+    drop((bytes, memory));
     let Some(id) = id_of(path) else {
         return Err(Problem::task_not_found(false).with_verdict_not_found());
     };

@@ -10,8 +10,8 @@ use az::SaturatingAs as _;
 use http_body_util::BodyExt as _;
 use hyper::body::Body as _;
 
+use super::body_memory::{BodyMemory, too_large};
 use super::fields::object;
-use super::share::{Share, too_large};
 use super::unpack::{Encoding, unpack};
 use crate::api::json::values::shown;
 use crate::api::problems::problem::Problem;
@@ -32,12 +32,12 @@ pub async fn read(
     shared: &ApiShared,
     request: Request<Body>,
     deadline: Deadline,
-) -> Result<(Bytes, Share), Problem> {
+) -> Result<(Bytes, BodyMemory), Problem> {
     check_content_type(request.headers())?;
     let encoding = Encoding::of(request.headers())?;
     let collected = deadline.hold(collect(shared, request.into_body())).await;
-    let (bytes, share) = collected.map_err(|_elapsed| late(shared))??;
-    let Some(encoding) = encoding else { return Ok((bytes, share)) };
+    let (bytes, memory) = collected.map_err(|_elapsed| late(shared))??;
+    let Some(encoding) = encoding else { return Ok((bytes, memory)) };
     // The body has arrived, so a delay from here on is not the caller's fault.
     let unpacked = deadline.hold(unpack(shared, encoding, &bytes)).await;
     unpacked.map_err(|_elapsed| Problem::busy(UNPACKED_AT_ONCE))?
@@ -49,14 +49,14 @@ pub async fn read_optional(
     shared: &ApiShared,
     request: Request<Body>,
     deadline: Deadline,
-) -> Result<(Bytes, Share), Problem> {
+) -> Result<(Bytes, BodyMemory), Problem> {
     let none = Bytes::from_static(b"{}");
     if request.body().is_end_stream() {
-        return Ok((none, Share::none(shared)));
+        return Ok((none, BodyMemory::none(shared)));
     }
-    let (bytes, share) = read(shared, request, deadline).await?;
+    let (bytes, memory) = read(shared, request, deadline).await?;
     let is_none = ["", "null"].contains(&text_of(&bytes)?.trim());
-    Ok((if is_none { none } else { bytes }, share))
+    Ok((if is_none { none } else { bytes }, memory))
 }
 
 /// Refuses a body on a call that takes none: ignoring a `{"dry_run":true}` would do harm. An empty
@@ -120,12 +120,12 @@ fn broken(error: axum::Error) -> Problem {
     }
 }
 
-async fn collect(shared: &ApiShared, mut body: Body) -> Result<(Bytes, Share), Problem> {
+async fn collect(shared: &ApiShared, mut body: Body) -> Result<(Bytes, BodyMemory), Problem> {
     let declared = body.size_hint().lower().saturating_as::<usize>();
     if declared > shared.settings.body_bytes_max {
         return Err(too_large(shared));
     }
-    let mut share = Share::none(shared);
+    let mut memory = BodyMemory::none(shared);
     // Most bodies arrive in one piece, which then needs no copy.
     let mut first = Bytes::new();
     let mut whole: Vec<u8> = Vec::new();
@@ -135,7 +135,7 @@ async fn collect(shared: &ApiShared, mut body: Body) -> Result<(Bytes, Share), P
         {
             return Err(too_large(shared));
         }
-        share.grow(piece.len())?;
+        memory.grow(piece.len())?;
         if first.is_empty() {
             first = piece;
             continue;
@@ -146,7 +146,7 @@ async fn collect(shared: &ApiShared, mut body: Body) -> Result<(Bytes, Share), P
         }
         whole.extend_from_slice(&piece);
     }
-    Ok((if whole.is_empty() { first } else { Bytes::from(whole) }, share))
+    Ok((if whole.is_empty() { first } else { Bytes::from(whole) }, memory))
 }
 
 fn check_content_type(headers: &HeaderMap) -> Result<(), Problem> {

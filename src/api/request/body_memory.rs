@@ -1,5 +1,5 @@
-//! The share of a body in the memory for bodies, both as it arrives and unpacked, and the problem
-//! when it is too large.
+//! The memory of a body, as it arrives and unpacked, within the limit on all bodies, and the
+//! problem of a body over the limit.
 
 use std::sync::Arc;
 
@@ -11,17 +11,17 @@ use crate::api::problems::problem_type::ProblemType;
 use crate::api::shared::ApiShared;
 use crate::telemetry::CountGuard;
 
-/// The memory that a body takes of the limit. The share outlives the parsed body, because the tasks
+/// The memory that a body takes of the limit. It outlives the parsed body, because the tasks
 /// made from the body have as many bytes. The structures that hold many tasks are added on top.
 #[derive(Debug)]
-pub struct Share {
+pub struct BodyMemory {
     memory: Arc<Semaphore>,
     memory_max: u32,
     permit: Option<OwnedSemaphorePermit>,
     counted: CountGuard,
 }
 
-impl Share {
+impl BodyMemory {
     pub fn none(shared: &ApiShared) -> Self {
         Self {
             memory: Arc::clone(&shared.body_memory),

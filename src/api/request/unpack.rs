@@ -11,7 +11,7 @@ use axum::http::{HeaderMap, header};
 use flate2::bufread::MultiGzDecoder;
 use zstd::stream::read::Decoder as ZstdDecoder;
 
-use super::share::{Share, too_large};
+use super::body_memory::{BodyMemory, too_large};
 use crate::api::problems::problem::Problem;
 use crate::api::problems::problem_type::ProblemType;
 use crate::api::shared::{ApiShared, UNPACKED_AT_ONCE};
@@ -95,7 +95,7 @@ pub async fn unpack(
     shared: &ApiShared,
     encoding: Encoding,
     packed: &Bytes,
-) -> Result<(Bytes, Share), Problem> {
+) -> Result<(Bytes, BodyMemory), Problem> {
     let corrupt = |error: &io::Error| {
         let name = if encoding == Encoding::Gzip { "gzip" } else { "zstd" };
         Problem::new(
@@ -108,7 +108,7 @@ pub async fn unpack(
         return Err(Problem::busy(UNPACKED_AT_ONCE));
     };
     let mut decoder = encoding.decoder(packed).map_err(|error| corrupt(&error))?;
-    let mut share = Share::none(shared);
+    let mut memory = BodyMemory::none(shared);
     let mut whole: Vec<u8> = Vec::new();
     let mut piece = vec![0; PIECE_BYTES];
     for count in 1_usize.. {
@@ -124,11 +124,11 @@ pub async fn unpack(
         if whole.len().saturating_add(length) > shared.settings.body_bytes_max {
             return Err(too_large(shared));
         }
-        share.grow(length)?;
+        memory.grow(length)?;
         whole.extend_from_slice(&piece[..length]);
         if count.is_multiple_of(PIECES_AT_ONCE) {
             tokio::task::yield_now().await;
         }
     }
-    Ok((Bytes::from(whole), share))
+    Ok((Bytes::from(whole), memory))
 }
