@@ -27,7 +27,7 @@ use args::DeadCommand;
 use bulk::Bulk;
 use caller::{Call, Condition, NodeCaller, Repeating};
 use draft::outcome;
-use output::ended::{Show, end, finish, put_out, watch_once};
+use output::ended::{ToText, end, finish, put_out, watch_once};
 use output::{cluster, counts, print, profiles, schedules, topics};
 use pages::ListParameters;
 use task::Task;
@@ -400,7 +400,7 @@ fn choose_profile(args: args::ProfileArgs) -> ExitCode {
 /// Shows the cluster, once or again and again.
 async fn show_cluster(args: args::ClusterArgs) -> ExitCode {
     use args::ClusterCommand as Command;
-    let (args, show): (args::ClusterLook, Show) = match args.command {
+    let (args, show): (args::ClusterLook, ToText) = match args.command {
         Command::Status(args) => (args, cluster::status),
         Command::Nodes(args) => (args, cluster::nodes),
         Command::Topics(args) => (args, cluster::topics),

@@ -7,14 +7,14 @@ use crate::client::answer::{Deed, Ending, Exit, NodeAnswer};
 use crate::client::pages::ListFailure;
 
 /// Makes text of an answer.
-pub type Show = fn(&NodeAnswer) -> Result<String, Ending>;
+pub type ToText = fn(&NodeAnswer) -> Result<String, Ending>;
 
 /// Prints one look of many. Returns the exit code if there is no next look: the call is wrong, or
 /// nobody reads the output. A node that is away may come back.
 pub fn watch_once(
     asked: Result<NodeAnswer, Ending>,
     is_json: bool,
-    show: Show,
+    show: ToText,
 ) -> Option<ExitCode> {
     let shown = shown(asked, is_json, show);
     let exit = match &shown {
