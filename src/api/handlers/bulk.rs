@@ -311,40 +311,24 @@ fn searched_to(guard: &Guard, cursor: Cursor) -> Rfc3339 {
     Rfc3339(Timestamp::from_millis(millis - millis.rem_euclid(MINUTE_MILLIS)))
 }
 
-/// Handles `POST /v1/tasks/cancel`.
-pub async fn cancel(
-    State(shared): State<Arc<ApiShared>>,
-    guard: Guard,
-    request: Request<Body>,
-) -> Result<Response, Problem> {
-    change_many(&shared, &guard, request, BulkChange::Cancel).await
+macro_rules! changes_of_many {
+    ($($path:literal: $handler:ident, $change:ident;)*) => {$(
+        #[doc = concat!("Handles `POST ", $path, "`.")]
+        pub async fn $handler(
+            State(shared): State<Arc<ApiShared>>,
+            guard: Guard,
+            request: Request<Body>,
+        ) -> Result<Response, Problem> {
+            change_many(&shared, &guard, request, BulkChange::$change).await
+        }
+    )*};
 }
 
-/// Handles `POST /v1/tasks/move`.
-pub async fn move_all(
-    State(shared): State<Arc<ApiShared>>,
-    guard: Guard,
-    request: Request<Body>,
-) -> Result<Response, Problem> {
-    change_many(&shared, &guard, request, BulkChange::Move).await
-}
-
-/// Handles `POST /v1/dead/redrive`.
-pub async fn redrive_all(
-    State(shared): State<Arc<ApiShared>>,
-    guard: Guard,
-    request: Request<Body>,
-) -> Result<Response, Problem> {
-    change_many(&shared, &guard, request, BulkChange::Redrive).await
-}
-
-/// Handles `POST /v1/dead/drop`.
-pub async fn drop_all_dead(
-    State(shared): State<Arc<ApiShared>>,
-    guard: Guard,
-    request: Request<Body>,
-) -> Result<Response, Problem> {
-    change_many(&shared, &guard, request, BulkChange::Drop).await
+changes_of_many! {
+    "/v1/tasks/cancel": cancel, Cancel;
+    "/v1/tasks/move": move_all, Move;
+    "/v1/dead/redrive": redrive_all, Redrive;
+    "/v1/dead/drop": drop_all_dead, Drop;
 }
 
 /// Returns the answer to a change of one dead letter.

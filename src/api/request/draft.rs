@@ -40,20 +40,10 @@ pub const FIELDS: [&str; 14] = [
     "key_base64",
     "headers",
 ];
-pub const FIELDS_OF_NAMED: [&str; 12] = [
-    "expires_at",
-    "ttr",
-    "retry",
-    "due_at",
-    "delay",
-    "payload",
-    "payload_text",
-    "payload_base64",
-    "tombstone",
-    "key",
-    "key_base64",
-    "headers",
-];
+pub const FIELDS_OF_NAMED: [&str; 12] = {
+    let [_topic, _name, of_named @ ..] = FIELDS;
+    of_named
+};
 
 type RawMember<'a> = Option<&'a RawValue>;
 
