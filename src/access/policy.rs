@@ -109,6 +109,11 @@ impl Policy {
         covering.map(|(pattern, limits)| (pattern, limits))
     }
 
+    /// Tells whether any topic has limits.
+    pub fn limits_topics(&self) -> bool {
+        !self.topic_limits.is_empty()
+    }
+
     /// Adds entries for client certificates. No two of them cover the same name.
     #[must_use]
     pub fn with_certificates(mut self, certificates: Vec<CertificateEntry>) -> Self {

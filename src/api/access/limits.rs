@@ -11,7 +11,7 @@ use crate::api::problems::problem_type::ProblemType;
 use crate::api::problems::refusal::FieldOrigin;
 use crate::clock;
 use crate::domain::time::duration::spelled;
-use crate::domain::{Record, Timestamp};
+use crate::domain::{Record, Timestamp, TopicName};
 use crate::node::messages::{Draft, Due};
 
 /// Counts a request until the returned value is dropped, and a read for good.
@@ -71,21 +71,44 @@ pub fn check(
     origin: FieldOrigin,
     arrived_at: Option<Timestamp>,
 ) -> Result<(), Problem> {
-    let of_topic = policy.topic_limits(&draft.record.topic).map(|(_, limits)| (limits, "topic"));
-    let all = iter::once((&caller.principal.limits, "caller")).chain(of_topic);
-    for (limits, whose) in all {
-        check_one((limits, whose), draft, origin, arrived_at)?;
+    for (limits, whose) in limits_of(policy, caller, Some(&draft.record.topic)) {
+        check_record((limits, whose), &draft.record, origin)?;
+        check_delay((limits, whose), draft.due, origin, arrived_at)?;
     }
     Ok(())
 }
 
-fn check_one(
-    (limits, whose): (&Limits, &str),
-    draft: &Draft,
+/// Checks the new due time of a task against the limits of the caller who moves it, and of the
+/// task's topic.
+pub fn check_due(
+    policy: &Policy,
+    caller: &Caller,
+    topic: Option<&TopicName>,
+    due: Due,
     origin: FieldOrigin,
     arrived_at: Option<Timestamp>,
 ) -> Result<(), Problem> {
-    let bytes = draft.record.bytes();
+    limits_of(policy, caller, topic)
+        .try_for_each(|limits| check_delay(limits, due, origin, arrived_at))
+}
+
+/// Returns the limits of a caller and of a topic, each with a word for whose they are.
+fn limits_of<'a>(
+    policy: &'a Policy,
+    caller: &'a Caller,
+    topic: Option<&'a TopicName>,
+) -> impl Iterator<Item = (&'a Limits, &'static str)> {
+    let of_topic = topic.into_iter().flat_map(|topic| policy.topic_limits(topic));
+    iter::once((&caller.principal.limits, "caller"))
+        .chain(of_topic.map(|(_pattern, limits)| (limits, "topic")))
+}
+
+fn check_record(
+    (limits, whose): (&Limits, &str),
+    record: &Record,
+    origin: FieldOrigin,
+) -> Result<(), Problem> {
+    let bytes = record.bytes();
     if let Some(record_max) = limits.record_max.filter(|record_max| bytes > *record_max) {
         let detail = format!(
             "key, payload and headers have {bytes} bytes; for this {whose} a record has at most \
@@ -93,7 +116,16 @@ fn check_one(
         );
         return Err(Problem::new(ProblemType::RecordTooLarge, detail).at(origin.payload));
     }
-    let delay = match draft.due {
+    Ok(())
+}
+
+fn check_delay(
+    (limits, whose): (&Limits, &str),
+    due: Due,
+    origin: FieldOrigin,
+    arrived_at: Option<Timestamp>,
+) -> Result<(), Problem> {
+    let delay = match due {
         Due::After(delay) => delay,
         // While the time is not known, the node stores nothing.
         Due::At(at) => arrived_at.map(|now| at.since(now)).unwrap_or_default(),

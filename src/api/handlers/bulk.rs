@@ -15,6 +15,7 @@ use super::lists::{binding_of, searched};
 use super::tasks::{IdInPath, id_of, permit_of_task};
 use crate::access::permit::{BulkPermit, CancelManyPermit, Drop, Grant, Move, Redrive, Right};
 use crate::api::access::guard::Guard;
+use crate::api::access::limits;
 use crate::api::json::answers::{self, TaskJson};
 use crate::api::json::times::{self, Rfc3339};
 use crate::api::problems::problem::Problem;
@@ -141,7 +142,9 @@ fn shift_of(
     let [by, _to] = new_due;
     let due = if by.is_some() { "by" } else { "to" };
     let origin = FieldOrigin { due, payload: due };
-    let checked = shared.service.due_at(grant, Due::At(latest), arrived_at);
+    let (policy, due) = (shared.policy.current(), Due::At(latest));
+    limits::check_due(&policy, guard.caller(), Some(grant.topic()), due, origin, arrived_at)?;
+    let checked = shared.service.due_at(grant, due, arrived_at);
     checked
         .map_err(|refusal| of_refusal(refusal.with_reason(|reason| guard.tells(reason)), origin))?;
     Ok(shift)

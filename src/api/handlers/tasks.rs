@@ -305,9 +305,19 @@ pub async fn permit_of_task<R: Right>(
     id: TaskId,
     deadline: Deadline,
 ) -> Result<Option<TaskPermit<R>>, Problem> {
-    if let Some(permit) = guard.unlimited(id) {
-        return Ok(Some(permit));
+    match guard.unlimited(id) {
+        Some(permit) => Ok(Some(permit)),
+        None => permit_of_found(shared, guard, id, deadline).await,
     }
+}
+
+/// Looks the task up, so that the permit has its topic.
+async fn permit_of_found<R: Right>(
+    shared: &ApiShared,
+    guard: &Guard,
+    id: TaskId,
+    deadline: Deadline,
+) -> Result<Option<TaskPermit<R>>, Problem> {
     let finding = shared.service.find(id);
     let found = shared.ask(guard, deadline, finding, Problem::unavailable).await?;
     Ok(found.and_then(|task| guard.permit_found(&task)))
@@ -358,8 +368,14 @@ pub async fn move_to(
     guard.trail().names_id(id);
     preconditions::check(&condition, id)?;
     let not_found = || Problem::task_not_found(true);
-    let permit = permit_of_task::<Move>(&shared, &guard, id, deadline).await?;
+    let policy = shared.policy.current();
+    let permit = if policy.limits_topics() {
+        permit_of_found::<Move>(&shared, &guard, id, deadline).await?
+    } else {
+        permit_of_task(&shared, &guard, id, deadline).await?
+    };
     let permit = permit.ok_or_else(|| not_found().with_verdict_not_found())?;
+    limits::check_due(&policy, guard.caller(), permit.topic(), due, origin, arrived_at)?;
     // The future is on the heap, because the one of the handler would be as large.
     let moving = Box::pin(shared.service.move_to(&permit, due, arrived_at));
     let answer = shared.in_time(deadline.hold(moving).await, Problem::move_unknown)?;

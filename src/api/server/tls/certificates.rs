@@ -128,7 +128,14 @@ pub struct Loaded {
     pub public: Arc<ServerConfig>,
     /// Never requires a client certificate: a platform's probes have none.
     pub operator: Arc<ServerConfig>,
-    /// The end of the server certificate's validity.
+    /// That of the server certificate.
+    pub validity: Validity,
+}
+
+/// When callers take a certificate.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Validity {
+    pub begins_at: Timestamp,
     pub expires_at: Timestamp,
 }
 
@@ -136,8 +143,16 @@ impl Loaded {
     /// Checks the files and makes the configurations. `now` is the machine's time, because callers
     /// compare a certificate with that time.
     pub fn new(files: &Files, now: Timestamp) -> Result<Self, Error> {
+        let loaded = Self::at_start(files)?;
+        check_validity(&loaded.validity, now)?;
+        Ok(loaded)
+    }
+
+    /// Takes a certificate outside of its validity, too, because a node that does not start
+    /// publishes nothing. Callers refuse such a certificate.
+    pub fn at_start(files: &Files) -> Result<Self, Error> {
         let chain = certificates(CERTIFICATE_FLAG, &files.certificate)?;
-        let expires_at = check_validity(&chain, now)?;
+        let validity = validity_of(&chain)?;
         let config = |clients| config_of(&chain, &files.key, clients).map(Arc::new);
         let clients = files.clients.as_ref();
         let public = config(clients.map(|clients| (clients, clients.auth)))?;
@@ -145,7 +160,7 @@ impl Loaded {
             None => Arc::clone(&public),
             Some(clients) => config(Some((clients, ClientAuth::Optional)))?,
         };
-        Ok(Self { public, operator, expires_at })
+        Ok(Self { public, operator, validity })
     }
 }
 
@@ -168,23 +183,29 @@ fn parsed(certificate: &CertificateDer<'_>) -> Result<Certificate, x509_cert::de
     Certificate::from_der(certificate)
 }
 
-/// Refuses a certificate that callers would refuse. Returns the end of its validity. An
-/// intermediate certificate may have expired: callers can know another way to the root.
-fn check_validity(chain: &[CertificateDer<'_>], now: Timestamp) -> Result<Timestamp, Error> {
-    let wrong = |text: String| Error::new(CERTIFICATE_FLAG, text);
+/// Returns the validity of the server certificate. An intermediate certificate may have expired:
+/// callers can know another way to the root.
+fn validity_of(chain: &[CertificateDer<'_>]) -> Result<Validity, Error> {
     let Some(Ok(leaf)) = chain.first().map(parsed) else {
-        return Err(wrong("the file has no certificate".to_owned()));
+        return Err(Error::new(CERTIFICATE_FLAG, "the file has no certificate"));
     };
     let validity = &leaf.tbs_certificate.validity;
     let [begins_at, expires_at] = [validity.not_before, validity.not_after]
         .map(|time| Timestamp::EPOCH.plus(time.to_unix_duration()));
+    Ok(Validity { begins_at, expires_at })
+}
+
+/// Refuses a certificate that callers would refuse.
+fn check_validity(validity: &Validity, now: Timestamp) -> Result<(), Error> {
+    let Validity { begins_at, expires_at } = *validity;
+    let wrong = |text: String| Err(Error::new(CERTIFICATE_FLAG, text));
     if now >= expires_at {
-        return Err(wrong(format!("the certificate has expired: {}", validity.not_after)));
+        return wrong(format!("the certificate has expired: {expires_at}"));
     }
     if now < begins_at {
-        return Err(wrong(format!("the certificate is not valid before {}", validity.not_before)));
+        return wrong(format!("the certificate is not valid before {begins_at}"));
     }
-    Ok(expires_at)
+    Ok(())
 }
 
 fn config_of(
@@ -290,7 +311,7 @@ mod tests {
     fn a_pair_is_loaded_with_the_end_of_its_validity() {
         let (certificate, key) = pair(99, 101);
         let loaded = load(&certificate, &key, None).unwrap();
-        assert_eq!(loaded.expires_at, Timestamp::EPOCH.plus(DAY * 101));
+        assert_eq!(loaded.validity.expires_at, Timestamp::EPOCH.plus(DAY * 101));
         assert!(loaded.public.send_tls13_tickets > 0);
         assert_eq!(loaded.public.max_early_data_size, 0);
         let loaded = load(&certificate, &key, Some(&certificate)).unwrap();

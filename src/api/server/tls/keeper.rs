@@ -12,7 +12,7 @@ use std::time::Duration;
 use rustls::ServerConfig;
 use tokio::sync::watch;
 
-use super::certificates::{Error, Files, Loaded, Settings};
+use super::certificates::{Error, Files, Loaded, Settings, Validity};
 use crate::clock;
 use crate::domain::time::duration::spelled;
 use crate::domain::{Monotonic, Throttle, Timestamp};
@@ -114,7 +114,7 @@ impl Keeper {
     /// When the files cannot be used.
     pub fn new(settings: Settings, metrics: Metrics) -> Result<Self, Error> {
         let (files, loaded) = Self::check(&settings)?;
-        metrics.loaded(loaded.expires_at);
+        metrics.loaded(loaded.validity.expires_at);
         Ok(Self {
             settings,
             current: watch::Sender::new(loaded),
@@ -125,13 +125,13 @@ impl Keeper {
         })
     }
 
-    /// Reads and checks the files.
+    /// Reads and checks the files. The certificate may have expired.
     ///
     /// # Errors
     /// When the files cannot be used.
     pub fn check(settings: &Settings) -> Result<(Files, Loaded), Error> {
         let files = Files::read(settings)?;
-        let loaded = Loaded::new(&files, clock::wall())?;
+        let loaded = Loaded::at_start(&files)?;
         Ok((files, loaded))
     }
 
@@ -191,9 +191,9 @@ impl Keeper {
     }
 
     fn replace(&mut self, loaded: Loaded, now: Timestamp) {
-        let expires_in = left(loaded.expires_at, now);
+        let expires_in = left(loaded.validity.expires_at, now);
         tracing::info!(expires_in, "loaded the certificate of the API; new connections use it");
-        self.metrics.loaded(loaded.expires_at);
+        self.metrics.loaded(loaded.validity.expires_at);
         self.current.send_replace(loaded);
         self.said = None;
         self.soon_said.reset();
@@ -213,10 +213,22 @@ impl Keeper {
     }
 
     fn say_expiry(&mut self, now: Timestamp, at: Monotonic) {
-        let expires_at = self.current.borrow().expires_at;
-        if now.plus(EXPIRES_SOON) > expires_at && self.soon_said.lets_through(at) {
+        let Validity { begins_at, expires_at } = self.current.borrow().validity;
+        let is_valid = begins_at <= now && now < expires_at;
+        let is_far = is_valid && now.plus(EXPIRES_SOON) <= expires_at;
+        if is_far || !self.soon_said.lets_through(at) {
+            return;
+        }
+        if is_valid {
             let expires_in = left(expires_at, now);
             tracing::warn!(expires_in, "the certificate of the API expires within 14 days");
+        } else {
+            tracing::error!(
+                %begins_at,
+                %expires_at,
+                "the certificate of the API is not valid now: callers refuse this node, which only \
+                 publishes; replace the files of --tls-certificate-file and --tls-key-file"
+            );
         }
     }
 }
@@ -274,7 +286,7 @@ mod tests {
     fn look(keeper: &mut Keeper) -> (Timestamp, u64, u64, i64) {
         keeper.look(Files::read(&keeper.settings), clock::wall());
         let count = |outcome| keeper.metrics.loads.get_or_create(&[("outcome", outcome)]).get();
-        let expires_at = keeper.current.borrow().expires_at;
+        let expires_at = keeper.current.borrow().validity.expires_at;
         assert_eq!(keeper.metrics.expires.get(), expires_at.as_millis() / 1000);
         (expires_at, count("loaded"), count("refused"), keeper.metrics.is_refused.get())
     }
@@ -318,11 +330,34 @@ mod tests {
         place.write("c.pem", &certificate);
         place.write("k.pem", &key);
         let mut keeper = Keeper::new(place.settings(), Metrics::default()).unwrap();
-        let expires_at = keeper.current.borrow().expires_at;
+        let expires_at = keeper.current.borrow().validity.expires_at;
         let at = Monotonic::from_start(Duration::from_secs(1));
         keeper.say_expiry(expires_at.minus(EXPIRES_SOON + Duration::from_secs(1)), at);
         assert!(!keeper.soon_said.reset(), "there is more time left");
         keeper.say_expiry(expires_at.minus(EXPIRES_SOON - Duration::from_secs(1)), at);
         assert!(keeper.soon_said.reset());
+        keeper.say_expiry(expires_at, at);
+        assert!(keeper.soon_said.reset(), "it has expired");
+    }
+
+    #[test]
+    fn an_expired_certificate_is_taken_at_the_start_only() {
+        let place = Place::new("expired");
+        let (certificate, key) = pair(2001);
+        place.write("c.pem", &certificate);
+        place.write("k.pem", &key);
+        let mut keeper = Keeper::new(place.settings(), Metrics::default()).unwrap();
+        let (at_start, ..) = look(&mut keeper);
+        let (certificate, key) = pair(2002);
+        place.write("c.pem", &certificate);
+        place.write("k.pem", &key);
+        assert_eq!(look(&mut keeper), (at_start, 1, 0, 0));
+        assert_eq!(look(&mut keeper), (at_start, 1, 1, 1));
+        let (certificate, key) = pair(2090);
+        place.write("c.pem", &certificate);
+        place.write("k.pem", &key);
+        look(&mut keeper);
+        let (at_last, loads, ..) = look(&mut keeper);
+        assert!(at_last > at_start && loads == 2);
     }
 }

@@ -8,6 +8,7 @@ use crate::access::document;
 use crate::access::limits::pending::{PendingCount, PendingFigures};
 use crate::clock;
 use crate::domain::{PrincipalName, TopicName};
+use crate::node::requests::service::model::NOW_MILLIS;
 
 /// An API with two principals of the same limits, and their tokens.
 struct Limited {
@@ -162,5 +163,37 @@ async fn topics_have_limits_that_all_callers_share() {
         let response = limited.ask(0, post("/v1/tasks", body)).await;
         assert_eq!(response.status(), 422);
         assert_eq!(json_of(response).await["type"], format!("urn:punctual:problem:{kind}"));
+    }
+}
+
+#[tokio::test]
+async fn a_task_is_not_moved_beyond_the_longest_delay_of_its_caller_or_topic() {
+    let of_topic = Limited::with("", "[topics.orders]\nlimits = { delay_max = '1m' }");
+    for limited in [Limited::new("delay_max = '1m'"), of_topic] {
+        let task = r#"{"topic":"orders","name":"n","delay":"30s","payload":1}"#;
+        let id = json_of(limited.ask(0, post("/v1/tasks", task)).await).await["id"].clone();
+        let by_id = format!("/v1/tasks/{}", id.as_str().unwrap());
+        let by_name = "/v1/topics/orders/tasks/n";
+        let many = "/v1/tasks/move";
+        let many_later = format!(
+            r#"{{"topic":"orders","due_from":{NOW_MILLIS},"due_to":{},"by":"31s"}}"#,
+            NOW_MILLIS + 31_000
+        );
+        for (method, path, body, status) in [
+            ("PATCH", by_id.as_str(), r#"{"delay":"61s"}"#.to_owned(), 422),
+            ("PATCH", by_name, r#"{"delay":"61s"}"#.to_owned(), 422),
+            ("POST", many, many_later, 422),
+            ("PATCH", by_id.as_str(), r#"{"delay":"60s"}"#.to_owned(), 200),
+            ("PATCH", by_name, r#"{"delay":"60s"}"#.to_owned(), 200),
+        ] {
+            let request = request(method, path, Some("application/json"), body.clone());
+            let response = limited.ask(0, request).await;
+            assert_eq!(response.status(), status, "{method} {path} {body}");
+            if status == 422 {
+                let problem = json_of(response).await;
+                assert_eq!(problem["type"], "urn:punctual:problem:too-far-ahead", "{problem}");
+                assert!(problem["detail"].as_str().unwrap().contains("1m"), "{problem}");
+            }
+        }
     }
 }
