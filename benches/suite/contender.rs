@@ -8,6 +8,7 @@ use std::time::Duration;
 use punctual::bench::cpu::{WatchedId, WatchedProcess};
 use punctual::bench::scenarios::drain::Publishers;
 use punctual::shutdown::TaskFailure;
+use rustix::process::{Pid, Signal, kill_process};
 use tokio::process::{Child, Command};
 
 use crate::servers::{Place, Servers};
@@ -211,7 +212,7 @@ impl Running {
         self.children.retain(|child| child.id().is_some());
         for child in &mut self.children {
             match child.id() {
-                Some(pid) if self.who.is_ours() => signal(pid, "TERM")?,
+                Some(pid) if self.who.is_ours() => signal(pid, Signal::TERM)?,
                 _ => child.start_kill()?,
             }
         }
@@ -229,15 +230,15 @@ impl Running {
         Ok(self.children.get_mut(number).ok_or("no such process")?.kill().await?)
     }
 
-    pub fn signal(&self, number: usize, name: &str) -> Result<(), TaskFailure> {
+    pub fn signal(&self, number: usize, with: Signal) -> Result<(), TaskFailure> {
         let pid = self.children.get(number).and_then(Child::id).ok_or("no such process")?;
-        signal(pid, name)
+        signal(pid, with)
     }
 
     /// Sends SIGTERM to one process, and waits until it has ended.
     pub async fn terminate(&mut self, number: usize) -> Result<(), TaskFailure> {
         let child = self.children.get_mut(number).ok_or("no such process")?;
-        signal(child.id().ok_or("it has ended already")?, "TERM")?;
+        signal(child.id().ok_or("it has ended already")?, Signal::TERM)?;
         child.wait().await?;
         Ok(())
     }
@@ -261,10 +262,9 @@ impl Drop for Running {
     }
 }
 
-fn signal(pid: u32, signal: &str) -> Result<(), TaskFailure> {
-    let status =
-        std::process::Command::new("kill").args(["-s", signal, &pid.to_string()]).status()?;
-    if status.success() { Ok(()) } else { Err(format!("kill -s {signal} {pid} failed").into()) }
+fn signal(pid: u32, signal: Signal) -> Result<(), TaskFailure> {
+    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or("no process")?;
+    kill_process(pid, signal).map_err(|error| format!("send {signal:?} to {pid:?}: {error}").into())
 }
 
 fn serve(servers: &Servers, place: &Place, who: Who, listen: &str) -> Vec<String> {

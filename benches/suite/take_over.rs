@@ -7,6 +7,7 @@ use std::time::Duration;
 use punctual::bench::results::quantiles::Spans;
 use punctual::bench::results::report::BenchReport;
 use punctual::shutdown::TaskFailure;
+use rustix::process::Signal;
 
 use crate::contender::{Running, Who, bench, words};
 use crate::servers::{Place, Servers};
@@ -105,11 +106,11 @@ async fn kill_with_unsettled_work(
     );
     let found = async {
         loop {
-            running.signal(1, "STOP")?;
+            running.signal(1, Signal::STOP)?;
             if servers.ask(&place.url, &query).await? != "0" {
                 return Ok::<(), TaskFailure>(());
             }
-            running.signal(1, "CONT")?;
+            running.signal(1, Signal::CONT)?;
             tokio::time::sleep(Duration::from_millis(13)).await;
         }
     };

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tokio::process::{Child, Command};
 use uuid::Uuid;
@@ -115,15 +116,11 @@ impl Node {
         Ok(shards.into_iter().flatten().filter_map(Value::as_u64).collect())
     }
 
-    /// Freezes the process (SIGSTOP), or resumes it (SIGCONT).
-    pub async fn signal(&self, signal: &str) -> Result<(), Failure> {
-        let status =
-            Command::new("kill").args(["-s", signal, &self.pid.to_string()]).status().await?;
-        if status.success() {
-            Ok(())
-        } else {
-            Err(format!("kill -s {signal} {}: {status}", self.pid).into())
-        }
+    /// Freezes the process (`STOP`), resumes it (`CONT`), or tells it to drain (`TERM`).
+    pub fn signal(&self, signal: Signal) -> Result<(), Failure> {
+        let pid = i32::try_from(self.pid).ok().and_then(Pid::from_raw).ok_or("no process")?;
+        kill_process(pid, signal)
+            .map_err(|error| format!("send {signal:?} to {}: {error}", self.name).into())
     }
 
     /// Kills the process with SIGKILL.
@@ -133,7 +130,7 @@ impl Node {
 
     /// Drains the node, and waits until it has ended.
     pub async fn end(&mut self) -> Result<(), Failure> {
-        self.signal("TERM").await?;
+        self.signal(Signal::TERM)?;
         let status = tokio::time::timeout(START_DEADLINE, self.child.wait()).await??;
         if status.success() {
             Ok(())

@@ -5,6 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use futures_util::{StreamExt, TryStreamExt};
+use rustix::process::Signal;
 use serde_json::{Value, json};
 use sqlx::PgConnection;
 use uuid::Uuid;
@@ -165,9 +166,9 @@ async fn kill(
 ) -> Result<Kill, Failure> {
     let shards = survivor.shards_of(victim.id, http).await?;
     until("the node holds unsettled work", NODE_DEADLINE, async || {
-        victim.signal("STOP").await?;
+        victim.signal(Signal::STOP)?;
         if unsettled(sql, victim.id).await?.is_empty() {
-            victim.signal("CONT").await?;
+            victim.signal(Signal::CONT)?;
             return Ok(None);
         }
         Ok(Some(()))

@@ -45,6 +45,7 @@ need_for_tests() {
   need_go
   need libfaketime has_libfaketime
   need kcat has kcat
+  need procps has ps # brings kill
   need redis-server has redis-server
   need prometheus has promtool
   need shellcheck has shellcheck
