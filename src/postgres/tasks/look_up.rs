@@ -117,6 +117,9 @@ impl LookUp {
         let mut row = first;
         // The entry of the last batch, in case the walk loses the trace behind it.
         let mut behind: Option<BatchEntry> = None;
+        // The row from `task_follow`. It is followed once: the entry may be older than the batches,
+        // which then lead on to a row that the entry does not know.
+        let mut followed: Option<TaskId> = None;
         for hop in 0..HOPS_MAX {
             let mut line = if hop == 1 { None } else { self.in_batches(row).await? };
             // After the first attempt, `task_follow` may know the latest one.
@@ -125,7 +128,8 @@ impl LookUp {
                     Whereabouts::Found(view) => {
                         return self.with_last_in_place(*view).await.map(Some);
                     }
-                    Whereabouts::Follow(latest) if latest != row => {
+                    Whereabouts::Follow(latest) if latest != row && followed != Some(latest) => {
+                        followed = Some(latest);
                         row = latest;
                         continue;
                     }

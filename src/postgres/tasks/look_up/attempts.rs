@@ -145,7 +145,15 @@ fn current_of(row: &PgRow) -> Result<Current, sqlx::Error> {
 
 async fn lines_of(open: &mut PgConnection, first: Uuid) -> Result<Vec<AttemptLine>, sqlx::Error> {
     let rows = sqlx::query(LINES).bind(first).bind(LINES_MAX).fetch_all(open).await?;
-    rows.iter().rev().filter_map(|row| line_of(row).transpose()).collect()
+    let lines = rows.iter().rev().filter_map(|row| line_of(row).transpose());
+    Ok(in_order(lines.collect::<Result<_, _>>()?))
+}
+
+/// Puts the publication of an attempt before the answers to it. A consumer can be quicker than the
+/// settle, which writes the line of the publication.
+fn in_order(mut lines: Vec<AttemptLine>) -> Vec<AttemptLine> {
+    lines.sort_by_key(|line| (line.attempt, line.receipt.is_none()));
+    lines
 }
 
 /// Returns the latest lines of each task, at most `lines_max` of each, the oldest first.
@@ -161,7 +169,7 @@ pub(in crate::postgres) async fn lines_of_many(
             lines.entry(row.try_get("id")?).or_default().push(line);
         }
     }
-    Ok(lines)
+    Ok(lines.into_iter().map(|(id, lines)| (id, in_order(lines))).collect())
 }
 
 /// Returns `None` for an event of a later version.
@@ -176,10 +184,11 @@ fn line_of(row: &PgRow) -> Result<Option<AttemptLine>, sqlx::Error> {
         }
         _ => None,
     };
+    let stored_at = Timestamp::from_micros(row.try_get("at")?);
     Ok(Some(AttemptLine {
         attempt: row.try_get::<i16, _>("attempt")?.saturating_as(),
         event,
-        at: Timestamp::from_micros(row.try_get("at")?),
+        at: receipt.as_ref().map_or(stored_at, |receipt| receipt.published_at),
         receipt,
         reason: row.try_get("reason")?,
     }))
