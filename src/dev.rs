@@ -71,7 +71,7 @@ const NODE_FLAGS: [&str; 14] = [
 /// When one of its parts cannot start, or fails.
 pub async fn run(settings: DevSettings) -> Result<(), TaskFailure> {
     let began_at = clock::monotonic();
-    check_port(settings.port)?;
+    check_ports(&settings)?;
     match &settings.postgres {
         DevPostgres::Own(folder) => {
             let mut server = PostgresServer::start(&settings.path, folder.as_deref()).await?;
@@ -90,15 +90,24 @@ pub async fn run(settings: DevSettings) -> Result<(), TaskFailure> {
     }
 }
 
-/// Refuses a port that is taken, before Postgres is started. The node listens on it later.
-fn check_port(port: u16) -> Result<(), TaskFailure> {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).map_err(|error| {
-        format!(
-            "listen on 127.0.0.1:{port} for the REST API: {error}; another node may be running \
-             there, and --port 0 takes a free port"
-        )
-    })?;
-    drop(listener);
+/// Refuses a port that is taken, before Postgres is started. The node and the broker listen later.
+fn check_ports(settings: &DevSettings) -> Result<(), TaskFailure> {
+    let broker = match settings.kafka {
+        DevKafka::Own { port, .. } => Some((port, "Kafka clients", "--kafka-port", "KAFKA_PORT")),
+        DevKafka::Real(_) => None,
+    };
+    for (port, whose, flag, variable) in
+        [Some((settings.port, "the REST API", "--port", "PORT")), broker].into_iter().flatten()
+    {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).map_err(|error| {
+            format!(
+                "listen on 127.0.0.1:{port} for {whose}: {error}; another node may be running \
+                 there. Give another port, or {flag} 0 for a free one (make dev \
+                 {variable}=NUMBER)"
+            )
+        })?;
+        drop(listener);
+    }
     Ok(())
 }
 

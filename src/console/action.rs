@@ -25,7 +25,8 @@ impl Call {
         Self { method: "GET", path: path.to_owned(), body: None }
     }
 
-    /// Writes the call for a shell. The token stays in its file.
+    /// Writes the call for a shell. The token stays in its file. Without the variables, the shell
+    /// calls a node on this machine, without a token.
     pub fn curl(&self) -> String {
         let mut text = String::from("curl");
         if self.method != "GET" {
@@ -33,9 +34,12 @@ impl Call {
             text.push_str(self.method);
         }
         // The path is percent-encoded, so that it has no character with a meaning for the shell.
-        text.push_str(" \"$PUNCTUAL_URL");
+        text.push_str(" \"${PUNCTUAL_URL:-http://127.0.0.1:7070}");
         text.push_str(&self.path);
-        text.push_str("\" \\\n  -H \"authorization: Bearer $(cat \"$PUNCTUAL_TOKEN_FILE\")\"");
+        text.push_str(
+            r#"" \
+  -H "${PUNCTUAL_TOKEN_FILE:+authorization: Bearer $(cat "$PUNCTUAL_TOKEN_FILE")}""#,
+        );
         if let Some(body) = &self.body {
             let body = body.to_string().replace('\'', r"'\''");
             text.push_str(" \\\n  -H 'content-type: application/json' -d '");

@@ -75,6 +75,7 @@ impl Announcement {
 Punctual {RELEASE} for development, ready after {took:.1} s (Ctrl-C ends all of it)
 
   REST API   http://{address}
+  Console    http://{address}/console
   Kafka      {kafka}   {topics}
   Postgres   {database}
 

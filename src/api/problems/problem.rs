@@ -87,7 +87,7 @@ impl Problem {
 
     /// Makes the problem for a path without a route.
     pub fn no_such_path() -> Self {
-        let detail = "there is no such path; /openapi.json lists all paths";
+        let detail = "there is no such path; /openapi.json lists all paths, and /console has pages";
         Self::new(ProblemType::NotFound, detail)
     }
 
@@ -142,8 +142,8 @@ impl Problem {
     /// task of the name does not allow.
     pub fn unmet_by_put(current: TaskId) -> Self {
         let detail = format!(
-            "nothing was changed: the name stands for the task {current}, which `when`, If-Match \
-             or If-None-Match keeps"
+            "nothing was changed: the name stands for the task {current}, and a condition of the \
+             request (`when`, If-Match or If-None-Match) does not let it be replaced"
         );
         let more = More { current: Some(current), ..More::default() };
         Self { more: Some(Box::new(more)), ..Self::new(ProblemType::PreconditionFailed, detail) }
