@@ -54,6 +54,7 @@ mod intake_answers;
 mod intake_topics;
 mod interface;
 mod kafka_edge;
+mod kafka_login;
 mod kafka_outage;
 mod kafka_refusals;
 mod kafka_support;
