@@ -4,7 +4,7 @@
 FROM rust:1.95-bookworm AS build
 RUN apt-get update \
     && apt-get install -y --no-install-recommends \
-        build-essential pkg-config python3 zlib1g-dev libssl-dev protobuf-compiler \
+        build-essential cmake pkg-config python3 zlib1g-dev libssl-dev protobuf-compiler \
         libprotobuf-dev \
     && rm -rf /var/lib/apt/lists/*
 WORKDIR /src

@@ -33,6 +33,7 @@ need_for_servers() {
 
 need_for_rust() {
   need build-essential has_compiler
+  need cmake has cmake
   need pkg-config has pkg-config
   need zlib1g-dev has_header zlib.h
   need libssl-dev has_header openssl/ssl.h

@@ -186,6 +186,7 @@ kafka_jvm() {
     */main | */bench) printf '%s\n' -XX:+UseG1GC -XX:MaxGCPauseMillis=20 ;;
     *) printf '%s\n' -XX:+UseSerialGC -XX:TieredStopAtLevel=1 ;;
   esac
+  tls_kafka_jvm
 }
 
 # A broker without memory may go on without some of its threads, so it had better end, and say so.

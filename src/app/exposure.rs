@@ -23,6 +23,9 @@ const CHECKS_OFF: [(&str, &[&str], &str); 2] = [
     ),
 ];
 
+/// The property of librdkafka with the address that gives tokens.
+const TOKEN_URL: &str = "sasl.oauthbearer.token.endpoint.url";
+
 /// Returns the problems of a URL of Postgres in `flag`. Beyond this machine, the URL must ask for a
 /// verified server, unless `may_be_plain`.
 pub fn of_postgres(flag: &'static str, url: &Secret, may_be_plain: bool) -> Vec<SettingProblem> {
@@ -67,6 +70,7 @@ fn of_kafka(settings: &Settings) -> Vec<String> {
         let given = settings.kafka.properties.iter().rev().find(|property| property.name == name);
         given.map(|property| property.value.expose().trim().to_ascii_lowercase())
     };
+    let tokens = of_token_server(&value_of(TOKEN_URL).unwrap_or_default());
     let protocol = value_of("security.protocol").unwrap_or_default();
     if ["ssl", "sasl_ssl"].contains(&protocol.as_str()) {
         let is_off = |(name, off, _): &(&str, &[&str], &str)| {
@@ -81,6 +85,7 @@ fn of_kafka(settings: &Settings) -> Vec<String> {
                      and acknowledge records that it does not store"
                 )
             })
+            .chain(tokens)
             .collect();
     }
     let hosts = settings.kafka.bootstrap.split(',').map(|server| host_of(server.trim()));
@@ -94,7 +99,20 @@ fn of_kafka(settings: &Settings) -> Vec<String> {
                  to SSL or SASL_SSL (docs/operate/kafka.md)"
             )
         })
+        .chain(tokens)
         .collect()
+}
+
+/// Returns how others can read the secret on its way to a server of tokens.
+fn of_token_server(url: &str) -> Option<String> {
+    let place = url.strip_prefix("http://")?;
+    let host = host_of(place.split(['/', '?', '#']).next().unwrap_or_default());
+    (!is_local(host)).then(|| {
+        format!(
+            "others on the network can read the secret for tokens on its way to {host}: give the \
+             Kafka property {TOKEN_URL} an https:// address (docs/operate/kafka.md)"
+        )
+    })
 }
 
 /// Returns the host of `host:port`, with or without a scheme.
@@ -191,6 +209,7 @@ mod tests {
             ),
             (off("enable.ssl.certificate.verification=false"), "certificate of a broker"),
             (off("ssl.endpoint.identification.algorithm=none"), "any name"),
+            (off("sasl.oauthbearer.token.endpoint.url=http://login:1/t"), "way to login:"),
             (vec!["--etcd", "https://etcd:1,http://10.0.0.1:2"], "on 10.0.0.1:"),
             (vec!["--etcd", "etcd:1"], "on etcd:"),
         ] {

@@ -12,6 +12,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::SyncSender;
+use std::time::Duration;
 
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::watch;
@@ -19,7 +20,7 @@ use tokio::sync::watch;
 use super::KafkaMetrics;
 use super::patience::KafkaPatience;
 use super::topics::question::TopicRequest;
-use crate::domain::Monotonic;
+use crate::domain::{Monotonic, Throttle};
 
 /// The topic of a probe for which any answer will do.
 pub(super) const PROBE_TOPIC: &str = "__consumer_offsets";
@@ -40,9 +41,30 @@ struct SharedContact {
     patience: Mutex<KafkaPatience>,
     /// The last trouble reported by librdkafka, for the log line about lost contact.
     trouble: Mutex<Option<String>>,
+    /// The last failure to get a token for a login.
+    token_failure: Mutex<Option<TokenFailure>>,
+    /// When a producer was last known to have a connection.
+    connected_at: Mutex<Option<Monotonic>>,
+    /// One line a minute says that there is no token.
+    said_of_tokens: Mutex<Throttle>,
     prober: SyncSender<TopicRequest>,
     metrics: KafkaMetrics,
 }
+
+#[derive(Debug)]
+struct TokenFailure {
+    at: Monotonic,
+    reason: String,
+    /// Since when brokers refuse the tokens of producers, and no producer has a connection.
+    refused_at: Option<Monotonic>,
+}
+
+/// A failure to get a token counts for this long while a broker answers. A client tries again after
+/// 10 s, and repeats a temporary failure for 50 s before it reports it.
+const TOKEN_FAILURE_LASTS: Duration = Duration::from_secs(75);
+/// Statistics tell within this time that another producer still has a connection.
+const REFUSED_AFTER: Duration = Duration::from_secs(5);
+const SAY_EVERY: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum ContactState {
@@ -64,6 +86,9 @@ impl KafkaContact {
             is_in_doubt: AtomicBool::new(false),
             patience: Mutex::default(),
             trouble: Mutex::new(None),
+            token_failure: Mutex::new(None),
+            connected_at: Mutex::new(None),
+            said_of_tokens: Mutex::new(Throttle::new(SAY_EVERY)),
             prober,
             metrics,
         };
@@ -91,6 +116,10 @@ impl KafkaContact {
 
     /// Returns the reason why there is no contact, as far as it is known.
     pub fn trouble(&self) -> String {
+        // Without a token, the errors of the connections say less.
+        if let Some(failure) = &*self.shared.token_failure.lock() {
+            return format!("no token for the login to Kafka: {}", failure.reason);
+        }
         self.trouble_lock().clone().unwrap_or_else(|| "no broker has answered".to_owned())
     }
 
@@ -106,6 +135,67 @@ impl KafkaContact {
     /// Records a trouble, for messages to people.
     pub(super) fn note(&self, trouble: &str) {
         *self.trouble_lock() = Some(trouble.to_owned());
+    }
+
+    /// Records that a client got no token for its login at `now`. Existing connections may go on
+    /// with an earlier token.
+    pub(super) fn note_token_failure(&self, reason: &str, now: Monotonic) {
+        self.shared.metrics.token_is_missing.set(1);
+        let mut failure = self.shared.token_failure.lock();
+        let refused_at = failure.take().and_then(|failure| failure.refused_at);
+        *failure = Some(TokenFailure { at: now, reason: reason.to_owned(), refused_at });
+        drop(failure);
+        if self.shared.said_of_tokens.lock().lets_through(now) {
+            tracing::warn!(reason, "cannot get a token for the login to Kafka");
+        }
+    }
+
+    /// Records that a broker refused the login of a producer. Without a newer token, the last one
+    /// has run out.
+    pub(super) fn note_refused_login(&self, now: Monotonic) {
+        if let Some(failure) = &mut *self.shared.token_failure.lock() {
+            failure.refused_at.get_or_insert(now);
+        }
+    }
+
+    /// Records that a producer has a connection at `now`.
+    pub(super) fn note_connection(&self, now: Monotonic) {
+        *self.shared.connected_at.lock() = Some(now);
+        if let Some(failure) = &mut *self.shared.token_failure.lock() {
+            failure.refused_at = None;
+        }
+    }
+
+    /// Returns true while a client cannot get a token.
+    pub(super) fn lacks_a_token(&self) -> bool {
+        self.shared.token_failure.lock().is_some()
+    }
+
+    /// Returns true when a client without an answer lacks a token, and producers have connections
+    /// that they made with an earlier one.
+    pub(super) fn goes_on_without_a_token(&self, now: Monotonic) -> bool {
+        let connected_at = *self.shared.connected_at.lock();
+        self.lacks_a_token() && connected_at.is_some_and(|at| now.since(at) < REFUSED_AFTER)
+    }
+
+    /// Returns true when no producer can log in, although the client that asks may still have a
+    /// token.
+    fn has_run_out_of_tokens(&self, now: Monotonic) -> bool {
+        let failure = self.shared.token_failure.lock();
+        let since = failure.as_ref().and_then(|failure| failure.refused_at);
+        since.is_some_and(|since| now.since(since) >= REFUSED_AFTER)
+    }
+
+    /// Drops the token failure once it is overcome: a broker has taken a new login, or no client
+    /// has failed for a while.
+    fn forget_token_failure(&self, is_new_login: bool, now: Monotonic) {
+        let mut failure = self.shared.token_failure.lock();
+        let is_over =
+            |failure: &TokenFailure| is_new_login || now.since(failure.at) >= TOKEN_FAILURE_LASTS;
+        if failure.as_ref().is_some_and(is_over) {
+            *failure = None;
+            self.shared.metrics.token_is_missing.set(0);
+        }
     }
 
     /// Reports trouble of a connection: the prober checks now whether all of Kafka is away.
@@ -135,9 +225,14 @@ impl KafkaContact {
 
     /// Records that a broker answered at `now`.
     pub(super) fn hold(&self, now: Monotonic) {
+        self.forget_token_failure(false, now);
+        if self.has_run_out_of_tokens(now) {
+            return self.lose("no producer can log in");
+        }
         let before = self.shared.state.send_replace(ContactState::Held { last_at: now });
         self.shared.is_in_doubt.store(false, Ordering::Relaxed);
         *self.trouble_lock() = None;
+        self.forget_token_failure(!matches!(before, ContactState::Held { .. }), now);
         match before {
             ContactState::Held { .. } => return,
             ContactState::Unknown => tracing::info!("Kafka answers"),
@@ -161,7 +256,8 @@ impl KafkaContact {
         self.shared.state.send_replace(ContactState::Lost { last_at });
         self.shared.metrics.has_contact.set(0);
         self.shared.metrics.contact_losses.inc();
-        let trouble = self.trouble_lock().get_or_insert_with(|| reason.to_owned()).clone();
+        self.trouble_lock().get_or_insert_with(|| reason.to_owned());
+        let trouble = self.trouble();
         tracing::warn!(reason, trouble, "no Kafka broker answers; claims pause until one does");
     }
 
@@ -173,7 +269,6 @@ impl KafkaContact {
 #[cfg(test)]
 mod tests {
     use std::sync::mpsc::sync_channel;
-    use std::time::Duration;
 
     use super::*;
     use crate::telemetry::Registry;
@@ -219,5 +314,60 @@ mod tests {
             "timed out",
             "what was overcome is not to blame for what comes later"
         );
+    }
+
+    #[test]
+    fn a_missing_token_is_the_reason_until_a_broker_takes_a_login() {
+        let (prober, _probes) = sync_channel(8);
+        let contact = KafkaContact::new(prober, KafkaMetrics::register(&mut Registry::default()));
+        let is_missing = || contact.shared.metrics.token_is_missing.get() == 1;
+        let reason = "no token for the login to Kafka: invalid_client";
+        contact.note_token_failure("invalid_client", at(0));
+        contact.note("disconnected");
+        contact.lose("timed out");
+        assert_eq!((contact.trouble().as_str(), is_missing()), (reason, true));
+        // A broker takes the login, and is on its own afterwards.
+        contact.hold(at(100_000));
+        assert!(!is_missing());
+        contact.lose("timed out");
+        assert_eq!(contact.trouble(), "timed out");
+
+        // The connections go on with the token that they have.
+        contact.hold(at(101_000));
+        contact.note_token_failure("invalid_client", at(102_000));
+        contact.hold(at(176_000));
+        assert!(is_missing());
+        contact.hold(at(177_000));
+        assert!(!is_missing(), "no client has failed for 75 s");
+        contact.note_token_failure("invalid_client", at(178_000));
+        contact.lose("timed out");
+        assert_eq!(contact.trouble(), reason, "the token has run out");
+    }
+
+    #[test]
+    fn contact_is_lost_when_no_producer_can_log_in_although_a_broker_answers() {
+        let (prober, _probes) = sync_channel(8);
+        let contact = KafkaContact::new(prober, KafkaMetrics::register(&mut Registry::default()));
+        contact.hold(at(0));
+        contact.note_refused_login(at(1_000));
+        contact.hold(at(9_000));
+        assert!(contact.is_held(), "tokens are not missing");
+        contact.note_token_failure("invalid_client", at(10_000));
+        contact.note_refused_login(at(10_000));
+        contact.note_connection(at(15_000));
+        contact.hold(at(16_000));
+        assert!(contact.is_held(), "another producer has a connection");
+        contact.note_refused_login(at(17_000));
+        contact.note_refused_login(at(20_000));
+        contact.note_token_failure("invalid_client", at(21_000));
+        contact.hold(at(21_999));
+        assert!(contact.is_held());
+        contact.hold(at(22_000));
+        assert_eq!(contact.trouble(), "no token for the login to Kafka: invalid_client");
+        assert!(contact.is_lost());
+        contact.note_connection(at(22_500));
+        assert!(contact.goes_on_without_a_token(at(23_000)));
+        contact.hold(at(23_000));
+        assert!(contact.is_held());
     }
 }

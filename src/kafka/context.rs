@@ -104,6 +104,40 @@ impl ProducerContext for Context {
     }
 }
 
+/// How librdkafka begins an error about a login without a token.
+const NO_TOKEN: &str = "Failed to acquire SASL OAUTHBEARER token: ";
+/// The length at which the answer of a server of tokens is cut. It may be a page.
+const TOKEN_REASON_CHARS_MAX: usize = 300;
+
+/// The reason why a client has no token for its login.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct TokenTrouble<'a>(&'a str);
+
+impl TokenTrouble<'_> {
+    /// Returns the reason on one line, cut to a readable length.
+    pub(super) fn text(self) -> String {
+        let cut: String = self.0.chars().take(TOKEN_REASON_CHARS_MAX).collect();
+        one_line(&cut).into_owned()
+    }
+}
+
+/// Reads a log line. librdkafka reports an error only when its text has changed, but logs each
+/// failure.
+pub(super) fn token_trouble_of_log<'a>(facility: &str, line: &'a str) -> Option<TokenTrouble<'a>> {
+    // The name of the thread comes first.
+    let text = line.split_once("]: ").map_or(line, |(_, text)| text);
+    (facility == "OIDC").then_some(TokenTrouble(text))
+}
+
+/// Reads an error. A server may give an answer that is no token, which is not logged.
+pub(super) fn token_trouble_of_error<'a>(
+    error: &KafkaError,
+    reason: &'a str,
+) -> Option<TokenTrouble<'a>> {
+    let is_login = error.rdkafka_error_code() == Some(RDKafkaErrorCode::Authentication);
+    reason.strip_prefix(NO_TOKEN).filter(|_| is_login).map(TokenTrouble)
+}
+
 /// Returns the text with its control characters escaped. A broker must not be able to write lines
 /// of its own into the log.
 fn one_line(text: &str) -> Cow<'_, str> {
@@ -122,6 +156,9 @@ fn one_line(text: &str) -> Cow<'_, str> {
 
 impl ClientContext for Context {
     fn log(&self, level: RDKafkaLogLevel, facility: &str, line: &str) {
+        if let Some(trouble) = token_trouble_of_log(facility, line) {
+            return self.contact.note_token_failure(&trouble.text(), clock::monotonic());
+        }
         let line = &one_line(line);
         if tells_of_a_lost_leader(facility, line) {
             self.observed.is_stuck.store(true, Ordering::Relaxed);
@@ -148,6 +185,10 @@ impl ClientContext for Context {
 
     /// librdkafka calls this twice for each error. Its effects can be repeated.
     fn error(&self, error: KafkaError, reason: &str) {
+        if let Some(trouble) = token_trouble_of_error(&error, reason) {
+            self.contact.note_token_failure(&trouble.text(), clock::monotonic());
+            return self.contact.mark_in_doubt(None);
+        }
         match error.rdkafka_error_code() {
             Some(RDKafkaErrorCode::Fatal) => {
                 let mut throttles = self.log_throttles.lock();
@@ -160,6 +201,9 @@ impl ClientContext for Context {
             }
             Some(code) => {
                 tracing::debug!(target: "librdkafka", reason, "{}", Reason::new(code));
+                if code == RDKafkaErrorCode::Authentication {
+                    self.contact.note_refused_login(clock::monotonic());
+                }
                 // "All brokers are down" says less than the errors before it.
                 let trouble = (code != RDKafkaErrorCode::AllBrokersDown).then_some(reason);
                 self.contact.mark_in_doubt(trouble);
@@ -171,6 +215,24 @@ impl ClientContext for Context {
     fn stats_raw(&self, statistics: &[u8]) {
         let mut signs = self.observed.signs.lock();
         signs.take_in(statistics, clock::monotonic(), self.interval);
+        if signs.has_connection() {
+            self.contact.note_connection(clock::monotonic());
+        }
+    }
+}
+
+/// The callbacks of a client beside the producers, which tell the same trouble. Its lines are for
+/// debugging.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct QuietContext;
+
+impl ClientContext for QuietContext {
+    fn log(&self, _level: RDKafkaLogLevel, facility: &str, line: &str) {
+        tracing::debug!(target: "librdkafka", facility, "{}", one_line(line));
+    }
+
+    fn error(&self, error: KafkaError, reason: &str) {
+        tracing::debug!(target: "librdkafka", reason = %one_line(reason), "{error}");
     }
 }
 
@@ -213,6 +275,23 @@ mod tests {
     fn a_line_of_a_broker_stays_one_line() {
         assert_eq!(one_line("Broker: out of order"), "Broker: out of order");
         assert_eq!(one_line("a\nINFO forged\u{1b}[2J\r"), "a\\nINFO forged\\u{1b}[2J\\r");
+    }
+
+    #[test]
+    fn a_missing_token_is_known_by_its_line_and_by_its_error() {
+        let line =
+            "[thrd:background]: Failed to retrieve OIDC token from \"http://a/b\": x\ny (-1)";
+        let trouble = token_trouble_of_log("OIDC", line).unwrap();
+        let wanted = "Failed to retrieve OIDC token from \"http://a/b\": x\\ny (-1)";
+        assert_eq!(trouble.text(), wanted);
+        assert_eq!(token_trouble_of_log("FAIL", line), None);
+        let error = KafkaError::Global(RDKafkaErrorCode::Authentication);
+        let page = format!("{NO_TOKEN}{}", "x".repeat(10_000));
+        let trouble = token_trouble_of_error(&error, &page).unwrap();
+        assert_eq!(trouble.text(), "x".repeat(TOKEN_REASON_CHARS_MAX));
+        assert_eq!(token_trouble_of_error(&error, "SASL authentication error: x"), None);
+        let other = KafkaError::Global(RDKafkaErrorCode::Resolve);
+        assert_eq!(token_trouble_of_error(&other, &page), None);
     }
 
     #[test]

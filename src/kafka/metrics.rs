@@ -14,6 +14,7 @@ pub struct KafkaMetrics {
     pub(super) outcomes: DeliveryOutcomes,
     pub(super) has_contact: Gauge,
     pub(super) contact_losses: Counter,
+    pub(super) token_is_missing: Gauge,
     pub(super) look_ups: LookUps,
     pub(super) topics_known: Gauge,
 }
@@ -51,7 +52,8 @@ impl KafkaMetrics {
         let look_ups: Family<Labels, Counter> = Family::default();
         let (replaced, sent, queue_full, contact_losses): (Counter, Counter, Counter, Counter) =
             Default::default();
-        let (has_contact, topics_known): (Gauge, Gauge) = (Gauge::default(), Gauge::default());
+        let (has_contact, topics_known, token_is_missing): (Gauge, Gauge, Gauge) =
+            Default::default();
         let help = "Kafka producers that were replaced by another one";
         registry.register("punctual_kafka_producers_replaced", help, replaced.clone());
         let help = "Records handed to a Kafka producer; each ends as one of punctual_kafka_reports";
@@ -67,6 +69,8 @@ impl KafkaMetrics {
         registry.register("punctual_kafka_contact", help, has_contact.clone());
         let help = "Times that the contact to all Kafka brokers was lost";
         registry.register("punctual_kafka_contact_losses", help, contact_losses.clone());
+        let help = "1 while the node cannot get a token for its login to Kafka; else 0";
+        registry.register("punctual_kafka_token_missing", help, token_is_missing.clone());
         let help = "Look-ups of topics in Kafka (not in the cache), by outcome: found, unknown, \
                     denied, unavailable, busy (the queue was full)";
         registry.register("punctual_kafka_topic_look_ups", help, look_ups.clone());
@@ -79,6 +83,7 @@ impl KafkaMetrics {
             outcomes: DeliveryOutcomes::of(&outcomes),
             has_contact,
             contact_losses,
+            token_is_missing,
             look_ups: LookUps::of(&look_ups),
             topics_known,
         }

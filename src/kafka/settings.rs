@@ -1,6 +1,8 @@
 //! The settings for Kafka: properties that the operator may set, and properties that are fixed
 //! because a promise rests on them.
 
+mod sasl;
+
 use std::fmt;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -111,7 +113,7 @@ const REPLICAS_DEADLINE_MAX: Duration = Duration::from_secs(5);
 
 /// Pairs of names with the same meaning. A property given by its other name must replace the
 /// default, not stand beside it.
-const ALIASES: [(&str, &str); 8] = [
+const ALIASES: [(&str, &str); 10] = [
     ("sasl.mechanism", "sasl.mechanisms"),
     ("metadata.broker.list", "bootstrap.servers"),
     ("queue.buffering.max.ms", "linger.ms"),
@@ -120,6 +122,8 @@ const ALIASES: [(&str, &str); 8] = [
     ("delivery.timeout.ms", "message.timeout.ms"),
     ("compression.type", "compression.codec"),
     ("max.in.flight", "max.in.flight.requests.per.connection"),
+    ("sasl.oauthbearer.client.credentials.client.id", "sasl.oauthbearer.client.id"),
+    ("sasl.oauthbearer.client.credentials.client.secret", "sasl.oauthbearer.client.secret"),
 ];
 
 const GAPLESS: &str = "enable.gapless.guarantee";
@@ -150,7 +154,7 @@ const FORBIDDEN: [(&str, &str, &str); 1] =
     [("partitioner", "random", "records of one key would lose their order")];
 
 /// Properties that have a setting of their own, or no place here.
-const REFUSED: [(&str, &str); 13] = [
+const REFUSED: [(&str, &str); 14] = [
     ("linger.ms", "use --linger"),
     ("bootstrap.servers", "use --kafka"),
     ("message.timeout.ms", "use --publish-deadline"),
@@ -166,6 +170,7 @@ const REFUSED: [(&str, &str); 13] = [
     ("ssl.providers", RUNS_CODE),
     ("sasl.kerberos.kinit.cmd", RUNS_CODE),
     ("debug", "librdkafka's debug log shows passwords; use --log for the node's log"),
+    ("enable.sasl.oauthbearer.unsecure.jwt", "anybody can make a token that is not signed"),
 ];
 const RUNS_CODE: &str = "it makes the client load or run other code";
 
@@ -229,9 +234,7 @@ impl KafkaSettings {
 
     /// Returns the operator's value of a property, by its canonical name.
     pub(super) fn property(&self, name: &str) -> Option<String> {
-        let pairs = self.properties.pairs();
-        let given = pairs.iter().rev().find(|(given, _)| canonical(given) == name);
-        given.map(|(_, value)| value.clone())
+        value_of(&self.properties.pairs(), name).map(str::to_owned)
     }
 
     fn client_config(&self) -> ClientConfig {
@@ -311,29 +314,13 @@ fn canonical(name: &str) -> &str {
 /// repeated.
 pub fn problems_of_properties(properties: &[(String, String)]) -> Vec<String> {
     let problems = properties.iter().filter_map(|(name, value)| problem_of(name, value));
-    problems.chain(problem_of_sasl(properties)).collect()
+    problems.chain(sasl::problems(&|name| value_of(properties, name))).collect()
 }
 
-/// librdkafka itself would ask for another build.
-fn problem_of_sasl(properties: &[(String, String)]) -> Option<String> {
-    let value_of = |wanted: &str| {
-        let given = properties.iter().rev().find(|(name, _)| canonical(name) == wanted);
-        given.map(|(_, value)| value.to_ascii_uppercase())
-    };
-    let uses_sasl =
-        value_of("security.protocol").is_some_and(|protocol| protocol.starts_with("SASL"));
-    let missing = match value_of("sasl.mechanisms").as_deref() {
-        _ if !uses_sasl => return None,
-        None | Some("GSSAPI") => {
-            "without sasl.mechanism, SASL means Kerberos, which is not built in"
-        }
-        // No part of the node fetches a token, and librdkafka is silent while it waits for one.
-        Some("OAUTHBEARER") => "OAUTHBEARER is not built in",
-        Some(_) => return None,
-    };
-    Some(format!(
-        "{missing}: set the Kafka property sasl.mechanism to PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512"
-    ))
+/// Returns the value of a property, by its canonical name.
+fn value_of<'a>(properties: &'a [(String, String)], name: &str) -> Option<&'a str> {
+    let given = properties.iter().rev().find(|(given, _)| canonical(given) == name);
+    given.map(|(_, value)| value.as_str())
 }
 
 fn problem_of(given: &str, value: &str) -> Option<String> {
@@ -449,21 +436,6 @@ mod tests {
         assert_eq!(value(&settings, Mode::Together, "retries"), "7");
         assert_eq!(value(&settings, Mode::Together, "compression.codec"), "zstd");
         assert_eq!(value(&settings, Mode::Alone, "linger.ms"), "0");
-    }
-
-    #[test]
-    fn sasl_wants_a_mechanism_that_is_built_in() {
-        for mechanism in
-            [&[][..], &[("sasl.mechanisms", "GSSAPI")], &[("sasl.mechanism", "OAUTHBEARER")]]
-        {
-            let said = problems(&[&[("security.protocol", "sasl_ssl")], mechanism].concat());
-            assert!(said.len() == 1 && said[0].contains("sasl.mechanism"), "{said:?}");
-        }
-        assert_eq!(
-            problems(&[("security.protocol", "SASL_PLAINTEXT"), ("sasl.mechanism", "PLAIN")]),
-            Vec::<String>::new()
-        );
-        assert_eq!(problems(&[("security.protocol", "SSL")]), Vec::<String>::new());
     }
 
     #[test]

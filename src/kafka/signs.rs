@@ -27,6 +27,7 @@ pub(super) struct Signs {
 #[derive(Clone, Copy, Debug)]
 struct BrokerConnection {
     has_way: bool,
+    is_up: bool,
     is_waiting: bool,
     answers: u64,
 }
@@ -82,9 +83,11 @@ impl Signs {
         }
         let before = std::mem::take(&mut self.brokers);
         let connections = statistics.brokers.into_iter().map(|(name, broker)| {
+            let is_up = UP.contains(&broker.state.as_str());
             let connection = BrokerConnection {
                 has_way: !NO_WAY.contains(&broker.state.as_str()),
-                is_waiting: UP.contains(&broker.state.as_str()) && broker.waitresp_cnt > 0,
+                is_up,
+                is_waiting: is_up && broker.waitresp_cnt > 0,
                 answers: broker.rx,
             };
             (name, connection)
@@ -112,6 +115,11 @@ impl Signs {
     /// Returns true when a broker has not answered some requests since the last statistics but one.
     pub(super) const fn is_stalled(&self) -> bool {
         self.is_stalled
+    }
+
+    /// Returns true when a broker has taken the login of a connection.
+    pub(super) fn has_connection(&self) -> bool {
+        self.brokers.values().any(|connection| connection.is_up)
     }
 
     /// Returns true when there is certainly no connection to any broker, and none is being made.

@@ -8,6 +8,7 @@
 
 mod cache;
 mod known;
+mod login;
 mod prober;
 pub(super) mod question;
 

@@ -28,6 +28,10 @@ pub struct Args {
     /// unless seeds are given as well.
     #[arg(long)]
     pub replay: Vec<PathBuf>,
+    /// Nodes check tokens and rights in the rounds of seeds. A plan with `auth-rewritten` has it
+    /// anyway.
+    #[arg(long)]
+    pub auth: bool,
     /// A measured outage by its name, or `all`. Replaces seeds.
     #[arg(long)]
     pub scenario: Vec<String>,
@@ -61,6 +65,7 @@ impl Args {
                 orders.push(Order { name, plan, is_deck: false });
             }
         }
+        let order = |seed, seconds| order(seed, seconds, self.auth);
         let seeds = self.seed.iter().map(|seed| seed_of(seed)).collect::<Result<Vec<_>, _>>()?;
         match seeds.as_slice() {
             [] if !self.replay.is_empty() || !self.scenario.is_empty() => {}
@@ -73,12 +78,16 @@ impl Args {
 
     fn rounds(&self, first: u64) -> Vec<Order> {
         let count = self.seconds.div_ceil(ROUND_MAX_SECONDS).max(1);
-        (0..count).map(|index| order(first + index, self.seconds / count)).collect()
+        (0..count).map(|index| order(first + index, self.seconds / count, self.auth)).collect()
     }
 }
 
-fn order(seed: u64, seconds: u64) -> Order {
-    Order { name: format!("seed-{seed}"), plan: Plan::new(seed, seconds), is_deck: true }
+fn order(seed: u64, seconds: u64, has_access: bool) -> Order {
+    let mut plan = Plan::new(seed, seconds);
+    if has_access {
+        super::access::add_to(&mut plan);
+    }
+    Order { name: format!("seed-{seed}"), plan, is_deck: true }
 }
 
 fn seed_of(text: &str) -> Result<u64, String> {

@@ -24,6 +24,7 @@ pub struct Caller {
     slots: Vec<Arc<Slot>>,
     room: Vec<Arc<Semaphore>>,
     http: reqwest::Client,
+    token: Option<String>,
 }
 
 /// A reserved request to a node.
@@ -62,9 +63,14 @@ pub enum Refusal {
 }
 
 impl Caller {
-    pub fn new(slots: &[Arc<Slot>]) -> Self {
+    pub fn new(slots: &[Arc<Slot>], token: Option<String>) -> Self {
         let room = slots.iter().map(|_| Arc::new(Semaphore::new(UNDER_WAY_MAX))).collect();
-        Self { slots: slots.to_vec(), room, http: client(PATIENCE) }
+        Self { slots: slots.to_vec(), room, http: client(PATIENCE), token }
+    }
+
+    /// Returns a caller with another token, for the same seats.
+    pub fn with_token(&self, token: &str) -> Self {
+        Self { token: Some(token.to_owned()), ..self.clone() }
     }
 
     /// Reserves a seat at one of the nodes that listen and have room. Returns `None` when there is
@@ -109,6 +115,9 @@ impl Caller {
         body: Option<&Value>,
     ) -> Reply {
         let mut request = self.http.request(method, format!("http://{}{path}", seat.address));
+        if let Some(token) = &self.token {
+            request = request.bearer_auth(token);
+        }
         if let Some(body) = body {
             request = request.header("content-type", "application/json").body(body.to_string());
         }

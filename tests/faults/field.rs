@@ -10,6 +10,7 @@ use sqlx::postgres::PgRow;
 use sqlx::{AssertSqlSafe, Connection as _, PgConnection, Row as _};
 use uuid::Uuid;
 
+use super::access::Access;
 use super::clock_file::ClockFile;
 use super::consumers::Delivery;
 use super::history::{Arrival, DEAD, DELETED, LIMITED, Line, STEADY, Topic, UNAVAILABLE};
@@ -38,6 +39,8 @@ pub struct Setup {
     pub is_deck: bool,
     /// The traffic has tracked tasks.
     pub has_tracked: bool,
+    /// Nodes check tokens and rights.
+    pub has_access: bool,
 }
 
 /// A cluster under test.
@@ -51,6 +54,8 @@ pub struct Field {
     pub folder: PathBuf,
     clock_file: PathBuf,
     pub postgres_clock: Arc<ClockFile>,
+    /// `None` while everybody may do everything.
+    pub access: Option<Arc<Access>>,
     topics: Mutex<Vec<Topic>>,
     readers: Mutex<Vec<Reader>>,
     pub unable: Mutex<Vec<(String, i64)>>,
@@ -77,6 +82,7 @@ impl Setup {
             tasks_per_second,
             is_deck,
             has_tracked: true,
+            has_access: false,
         }
     }
 
@@ -90,6 +96,7 @@ impl Setup {
             tasks_per_second,
             is_deck: false,
             has_tracked: false,
+            has_access: false,
         }
     }
 }
@@ -105,6 +112,12 @@ impl Field {
         cluster.migrate().await;
         let clock_file = folder.join("clock");
         let postgres_clock = Arc::new(ClockFile::open(&extras.clock));
+        let access = match setup.has_access {
+            true => Some(Arc::new(Access::make(&folder).await)),
+            false => None,
+        };
+        let mut arguments = setup.arguments.clone();
+        arguments.extend(access.iter().flat_map(|access| access.arguments()));
         let mut field = Self {
             own,
             cluster,
@@ -114,15 +127,15 @@ impl Field {
             folder,
             clock_file,
             postgres_clock,
+            access,
             topics: Mutex::default(),
             readers: Mutex::default(),
             unable: Mutex::default(),
         };
         field.step_clock(0);
         field.make_topics().await;
-        field.slots = (1..=NODES)
-            .map(|number| Slot::start(field.settings(number, &setup.arguments)))
-            .collect();
+        field.slots =
+            (1..=NODES).map(|number| Slot::start(field.settings(number, &arguments))).collect();
         for slot in &field.slots {
             let what = format!("node {} is ready", slot.number());
             eventually(&what, READY_DEADLINE, async || slot.is_ready(&field.http).await).await;

@@ -21,6 +21,7 @@
 )]
 mod support;
 
+mod access;
 mod args;
 mod caller;
 mod clock;
@@ -53,7 +54,7 @@ use serde_json::Value;
 
 use args::{Args, Order};
 use field::Setup;
-use plan::Plan;
+use plan::{Kind, Plan};
 use round::Round;
 use support::OwnStack;
 
@@ -82,7 +83,8 @@ async fn run(args: &Args, orders: Vec<Order>) -> bool {
     let mut summaries: Vec<Value> = Vec::new();
     let mut broken: Vec<String> = Vec::new();
     for Order { name, plan, is_deck } in orders {
-        let setup = Setup::of_faults(&name, args.rate, is_deck);
+        let mut setup = Setup::of_faults(&name, args.rate, is_deck);
+        setup.has_access = plan.operations.iter().any(|op| op.kind == Kind::AuthRewritten);
         let round = judged(&own, &setup, plan, &mut summaries).await;
         broken.extend(report::verdict(&setup.name, &round));
     }

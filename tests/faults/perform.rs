@@ -133,6 +133,9 @@ async fn carry_out(field: &Field, operation: &Operation) {
             field.step_clock(0);
         }
         Kind::PostgresClock => move_postgres_clock(field, operation, lasts).await,
+        Kind::AuthRewritten => {
+            field.access.as_ref().expect("the nodes have an auth file").rewrite(lasts).await;
+        }
         Kind::Quota => {
             limit_producers(field, Some(operation.by)).await;
             until_undone().await;

@@ -89,9 +89,11 @@ pub enum Kind {
     PostgresClock,
     /// Kafka limits the bytes per second of each client.
     Quota,
+    /// The auth file is broken, then takes a right away, and then gives it back.
+    AuthRewritten,
 }
 
-const NAMES: [(Kind, &str); 27] = [
+const NAMES: [(Kind, &str); 28] = [
     (Kind::KillNode, "kill-node"),
     (Kind::FreezeNode, "freeze-node"),
     (Kind::PostgresStop, "postgres-stop"),
@@ -119,6 +121,7 @@ const NAMES: [(Kind, &str); 27] = [
     (Kind::ClockStep, "clock-step"),
     (Kind::PostgresClock, "postgres-clock"),
     (Kind::Quota, "quota"),
+    (Kind::AuthRewritten, "auth-rewritten"),
 ];
 
 /// A resource that an operation has exclusively while it lasts.
@@ -131,6 +134,7 @@ pub enum Resource {
     Clock,
     PostgresClock,
     Quota,
+    AuthFile,
 }
 
 /// One operation of a plan.
@@ -159,8 +163,9 @@ pub struct Plan {
 }
 
 impl Kind {
+    /// Returns the kinds that each plan holds. Only rounds with authentication have the other one.
     pub fn all() -> impl Iterator<Item = Self> {
-        NAMES.iter().map(|(kind, _)| *kind)
+        NAMES.iter().map(|(kind, _)| *kind).filter(|kind| *kind != Self::AuthRewritten)
     }
 
     pub fn name(self) -> &'static str {
@@ -191,6 +196,7 @@ impl Kind {
             | Self::EtcdLeases => false,
             // A slow server is not dead, and no clock decides whether a node lives.
             Self::ClockStep | Self::PostgresClock | Self::Quota => false,
+            Self::AuthRewritten => false,
         }
     }
 
@@ -236,6 +242,8 @@ impl Kind {
             Self::PostgresClock => (1500, 4000, 200),
             // A shorter quota would end before the broker throttles any client.
             Self::Quota => (5000, 8000, 300),
+            // Nodes read the file once a second. The right must be gone for a while after that.
+            Self::AuthRewritten => (8000, 8000, 1500),
         }
     }
 }
@@ -260,6 +268,7 @@ impl Operation {
             Kind::ClockStep => Resource::Clock,
             Kind::PostgresClock => Resource::PostgresClock,
             Kind::Quota => Resource::Quota,
+            Kind::AuthRewritten => Resource::AuthFile,
         }
     }
 

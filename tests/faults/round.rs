@@ -49,8 +49,8 @@ pub async fn run(own: &Arc<OwnStack>, setup: &Setup, plan: Plan) -> Round {
     let folder = folder_of(&setup.name);
     let field = Arc::new(Field::prepare(Arc::clone(own), setup, folder.clone()).await);
     println!("  a cluster of {} nodes is ready ({} ms)", field.slots.len(), now_ms() - began);
-    let (caller, ledger, started_at) =
-        (Caller::new(&field.slots), Arc::new(Ledger::default()), now_ms());
+    let caller = Caller::new(&field.slots, field.access.as_ref().map(|access| access.owner()));
+    let (ledger, started_at) = (Arc::new(Ledger::default()), now_ms());
     let load = Load {
         seed: plan.seed,
         tasks_per_second: setup.tasks_per_second,
@@ -60,7 +60,8 @@ pub async fn run(own: &Arc<OwnStack>, setup: &Setup, plan: Plan) -> Round {
         has_tracked: setup.has_tracked,
         clock: Arc::clone(&field.postgres_clock),
     };
-    let clients = traffic::start(&load, &caller, &ledger);
+    let mut clients = traffic::start(&load, &caller, &ledger);
+    clients.extend(field.access.iter().flat_map(|access| access.start(&load, &caller, &ledger)));
     let consumers = Consumers::start(&field, &load, &caller, &ledger);
     let progress = tokio::spawn(show_progress(Arc::clone(&field), Arc::clone(&ledger), started_at));
     let say = move |span: &Span| {
@@ -102,6 +103,10 @@ pub async fn run(own: &Arc<OwnStack>, setup: &Setup, plan: Plan) -> Round {
     }));
     judgement.violations.extend(unready.into_iter().map(broken));
     judgement.violations.extend(broken_nodes(&field).await);
+    if let Some(access) = &field.access {
+        println!("  {}", access.figures());
+        judgement.violations.extend(access.judge(&history.submits, &history.spans));
+    }
     judgement.violations.sort_by_key(|violation| violation.rule);
     Round { plan, history, judgement, folder, took: duration(now_ms() - began), drained_after }
 }

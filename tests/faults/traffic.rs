@@ -368,7 +368,7 @@ impl Client {
     }
 }
 
-fn id_of(task: &Value) -> Option<Uuid> {
+pub(super) fn id_of(task: &Value) -> Option<Uuid> {
     task["id"].as_str()?.parse().ok()
 }
 
@@ -390,7 +390,7 @@ fn allowed(submit: &Submit) -> &'static [&'static str] {
 
 impl Ledger {
     /// Gives each submit a serial of its own, also when it is retried.
-    fn number(&self, submit: &mut Submit, body: &mut Value) {
+    pub(super) fn number(&self, submit: &mut Submit, body: &mut Value) {
         submit.serial = self.serial.fetch_add(1, Ordering::Relaxed) + 1;
         body["headers"] = json!({ SERIAL_HEADER: submit.serial.to_string() });
     }

@@ -15,6 +15,7 @@ pub mod oracle;
 pub mod page;
 pub mod proxy;
 pub mod stack;
+pub mod token_server;
 pub mod traffic;
 pub mod wait;
 

@@ -60,6 +60,8 @@ pub struct Secure {
     /// The TCP address of the server's first database, with `sslmode=verify-full`.
     pub database_url: String,
     pub kafka_sasl_ssl: String,
+    /// The listener of Kafka that wants tokens.
+    pub kafka_oauth: String,
 }
 
 /// The additional parts of a breakable stack.
@@ -123,6 +125,7 @@ impl OwnStack {
             key: value("PUNCTUAL_TEST_KEY"),
             database_url: value("PUNCTUAL_TEST_DATABASE_TLS_URL"),
             kafka_sasl_ssl: value("PUNCTUAL_TEST_KAFKA_SASL_SSL"),
+            kafka_oauth: value("PUNCTUAL_TEST_KAFKA_OAUTH"),
         });
         Self { name, stack, extras, secure }
     }

@@ -9,6 +9,7 @@ use rdkafka::producer::{DeliveryFuture, FutureProducer, FutureRecord};
 
 use crate::domain::task::intake_record::IntakeRecord;
 use crate::domain::{Failure, TopicName};
+use crate::kafka::context::QuietContext;
 use crate::kafka::delivery::DeliveryOutcome;
 use crate::kafka::{ClientError, KafkaSettings, Mode, Reason};
 
@@ -49,7 +50,7 @@ pub enum RejectOutcome {
 
 /// Writes rejected records of one intake topic.
 pub struct RejectProducer {
-    inner: FutureProducer,
+    inner: FutureProducer<QuietContext>,
     intake: TopicName,
     topic: TopicName,
 }
@@ -73,7 +74,8 @@ impl RejectProducer {
             .set("statistics.interval.ms", "0")
             .set("message.timeout.ms", GIVE_UP_AFTER.as_millis().to_string());
         let create = |source| ClientError::Create { what: "Kafka producer", source };
-        Ok(Self { inner: config.create().map_err(create)?, intake, topic })
+        let inner = config.create_with_context(QuietContext).map_err(create)?;
+        Ok(Self { inner, intake, topic })
     }
 
     /// Writes records. Returns their outcomes, in their order.

@@ -5,6 +5,7 @@ use std::collections::HashSet;
 use std::net::{TcpStream, ToSocketAddrs as _};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use az::SaturatingAs as _;
@@ -14,6 +15,7 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 use tokio::sync::watch;
 
 use super::known::KnownTopics;
+use super::login::LoginCheck;
 use super::question::{LookUpError, TopicAnswer, TopicFacts, TopicRequest};
 use crate::clock;
 use crate::domain::{Monotonic, TopicName};
@@ -23,6 +25,7 @@ use crate::kafka::patience::KafkaPatience;
 use crate::kafka::{ClientError, KafkaContact, KafkaMetrics, KafkaSettings, Reason};
 
 const THREAD: &str = "kafka-prober";
+const ENDING_THREAD: &str = "kafka-ending";
 /// The interval of checks for new acknowledgements.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 /// A probe is sent after this time without a proof of contact.
@@ -70,6 +73,10 @@ pub(super) struct Prober {
     acknowledged_count: u64,
     /// The version of the operator's properties that the client was made with.
     properties: u64,
+    /// Ends the previous client. Its end may wait for a server of tokens, up to 20 s.
+    ending: Option<JoinHandle<()>>,
+    /// Since a question had no answer: what is wrong with the login.
+    login: Option<LoginCheck>,
 }
 
 impl Prober {
@@ -104,6 +111,8 @@ impl Prober {
             unanswered_since: None,
             acknowledged_count: 0,
             properties,
+            ending: None,
+            login: None,
         };
         let (alive, thread) = watch::channel(());
         let run = move || {
@@ -138,6 +147,9 @@ impl Prober {
     /// Watches the contact. Acknowledgements prove contact, unless they came before the trouble.
     /// Otherwise a broker is asked when a probe is due.
     fn watch(&mut self) {
+        if let Some(login) = &self.login {
+            login.look();
+        }
         if self.settings.properties.version() != self.properties {
             tracing::debug!("the properties have changed; creating a new Kafka admin client");
             self.renew();
@@ -208,13 +220,22 @@ impl Prober {
         let now = clock::monotonic();
         self.probed_at = Some(now);
         self.contact.hold(now);
+        // While tokens are missing, the check tells whether that goes on.
+        if !self.contact.lacks_a_token()
+            && let Some(login) = self.login.take()
+        {
+            self.end(login);
+        }
     }
 
     fn unanswered(&mut self, reason: &str) {
+        if self.login.is_none() {
+            self.login = LoginCheck::start(&self.settings, &self.contact);
+        }
         let now = clock::monotonic();
         self.contact.set_patience(self.contact.patience().unanswered());
-        if self.has_new_acknowledgements() {
-            // The failure concerns only this client: the producers get acknowledgements.
+        if self.has_new_acknowledgements() || self.contact.goes_on_without_a_token(now) {
+            // The failure concerns only this client: the producers get acknowledgements, or could.
             self.hold();
         } else {
             self.probed_at = Some(now);
@@ -330,12 +351,24 @@ impl Prober {
         }
     }
 
+    /// Ends clients, away from this thread if it can be.
+    fn end(&mut self, clients: impl Send + 'static) {
+        let end = move || drop(clients);
+        self.ending = std::thread::Builder::new().name(ENDING_THREAD.to_owned()).spawn(end).ok();
+    }
+
+    /// Replaces the client, unless the previous one is still ending.
     fn renew(&mut self) {
+        if self.ending.as_ref().is_some_and(|thread| !thread.is_finished()) {
+            return;
+        }
         let patience = self.contact.patience();
         self.properties = self.settings.properties.version();
         match self.settings.admin_config(patience.span()).create() {
             Ok(admin) => {
-                self.admin = admin;
+                let previous = std::mem::replace(&mut self.admin, admin);
+                let login = self.login.take();
+                self.end((previous, login));
                 self.made_for = patience;
                 self.opened.clear();
             }

@@ -3,6 +3,7 @@
 mod audit;
 mod console;
 mod detours;
+mod tricks;
 
 use std::collections::HashMap;
 
