@@ -176,5 +176,7 @@ class PunctualClientTest {
         assertTrue(once.run(task, done::incrementAndGet));
         assertFalse(once.run(task, done::incrementAndGet));
         assertEquals(1, done.get());
+        assertTrue(once.run(null, done::incrementAndGet));
+        assertTrue(once.run(null, done::incrementAndGet));
     }
 }
