@@ -108,6 +108,9 @@ func (client *Client) Extend(
 func (client *Client) Outcomes(ctx context.Context, outcomes []Outcome) ([]Result, error) {
 	bodies := make([]map[string]any, len(outcomes))
 	for index, outcome := range outcomes {
+		if err := outcome.check(); err != nil {
+			return nil, err
+		}
 		bodies[index] = outcome.body()
 		bodies[index]["outcome"] = outcome.Call
 		for field, value := range map[string]string{
@@ -137,6 +140,9 @@ func (client *Client) SubmitMany(
 }
 
 func (client *Client) answer(ctx context.Context, outcome Outcome) (Answered, error) {
+	if err := outcome.check(); err != nil {
+		return Answered{}, err
+	}
 	path := "/v1/tasks/" + url.PathEscape(outcome.ID) + "/" + outcome.Call
 	got, err := client.call(ctx, http.MethodPost, path, outcome.body(), forEver)
 	if err != nil {

@@ -34,7 +34,8 @@ const (
 type Draft struct {
 	// Name is your idempotency key, unique within the topic. Only for a submit.
 	Name string
-	// Delay is the time from now, if DueAt is zero.
+	// Delay is the time from now, if DueAt is zero. Durations below a millisecond are refused,
+	// because they miss their unit.
 	Delay time.Duration
 	DueAt time.Time
 	// ExpiresAt is the time from which the task is not published any more, unless it is zero.
@@ -42,8 +43,8 @@ type Draft struct {
 	Key       *string
 	// KeyBytes is a key that is not text.
 	KeyBytes []byte
-	// Payload is any value that encoding/json writes, nil included (JSON's null), unless
-	// PayloadBytes or Tombstone is set.
+	// Payload is any value that encoding/json writes, nil included (JSON's null), except
+	// []byte, unless PayloadBytes or Tombstone is set.
 	Payload      any
 	PayloadBytes []byte
 	// Tombstone makes the record's value null.
@@ -185,6 +186,9 @@ func (client *Client) Replace(ctx context.Context, topic, name string, draft Dra
 	dueIn := draft.Delay
 	if !draft.DueAt.IsZero() {
 		dueIn = time.Until(draft.DueAt)
+	}
+	if err := draft.check(); err != nil {
+		return Task{}, err
 	}
 	return client.must(ctx, http.MethodPut, pathOf(topic, name), draft.body(), dueIn)
 }
@@ -348,6 +352,9 @@ func pathOf(topic, name string) string {
 
 // named is the body of a submit.
 func (draft Draft) named(topic string) (map[string]any, error) {
+	if err := draft.check(); err != nil {
+		return nil, err
+	}
 	body := draft.body()
 	body["topic"], body["name"] = topic, draft.Name
 	if draft.Name == "" {

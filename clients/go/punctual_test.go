@@ -3,7 +3,10 @@ package punctual_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
+	"runtime"
+	"strings"
 	"testing"
 	"time"
 
@@ -157,7 +160,8 @@ func TestATokenAndACAFileAreUsed(t *testing.T) {
 
 func TestAMonthPassesInATest(t *testing.T) {
 	clients(t)
-	dev, month := punctualtest.Start(t, "orders:2"), 30*24*time.Hour
+	failing := &failing{TB: t}
+	dev, month := punctualtest.Start(failing, "orders:2"), 30*24*time.Hour
 	key := "order-7"
 	draft := punctual.Draft{Key: &key, Payload: 7, Delay: month}
 	task := must[punctual.Task](t)(dev.Client().Submit(ctx, "orders", draft))
@@ -167,6 +171,10 @@ func TestAMonthPassesInATest(t *testing.T) {
 	equal(t, len(records), 1)
 	equal(t, string(records[0].Payload), "7")
 	equal(t, records[0].Headers[punctual.HeaderTaskID], task.ID)
+	failing.run(func() { dev.Published("ordres") })
+	contains(t, failing.said, "no such topic")
+	failing.run(func() { dev.Advance(30) })
+	contains(t, failing.said, "below a millisecond")
 }
 
 func TestWithoutANodeNothingWasDone(t *testing.T) {
@@ -178,6 +186,69 @@ func TestWithoutANodeNothingWasDone(t *testing.T) {
 func TestATokenIsNotSentInClearOverTheNetwork(t *testing.T) {
 	_, err := punctual.New("http://punctual.example:7070", punctual.Token("pt_1"))
 	equal(t, err != nil, true)
+}
+
+func TestANumberIsNoLengthOfTime(t *testing.T) {
+	client, bare := open(t, "http://127.0.0.1:1", punctual.RetryFor(0)), time.Duration(5)
+	extend := punctual.Outcome{ID: "1", Call: "extend", Attempt: 1, By: 5}
+	drafts := []punctual.Draft{
+		{Delay: 5}, {Delay: -5}, {TTR: 30}, {Retry: &punctual.RetryPolicy{BackoffMin: 1}},
+		{Retry: &punctual.RetryPolicy{BackoffMax: 1}},
+	}
+	var errs []error
+	for _, draft := range drafts {
+		_, submitted := client.Submit(ctx, "demo", draft)
+		_, together := client.SubmitMany(ctx, "demo", []punctual.Draft{draft})
+		_, replaced := client.Replace(ctx, "demo", "order-1", draft)
+		errs = append(errs, submitted, together, replaced)
+	}
+	_, failed := client.Fail(ctx, "1", 1, punctual.Failure{RetryIn: &bare})
+	_, extended := client.Extend(ctx, "1", 1, bare)
+	_, answered := client.Outcomes(ctx, []punctual.Outcome{extend})
+	for _, err := range append(errs, failed, extended, answered) {
+		contains(t, fmt.Sprint(err), "below a millisecond: give a unit")
+	}
+}
+
+func TestBytesAreNoPayload(t *testing.T) {
+	client := open(t, "http://127.0.0.1:1", punctual.RetryFor(0))
+	_, err := client.Submit(ctx, "demo", punctual.Draft{Delay: time.Hour, Payload: []byte("1")})
+	contains(t, fmt.Sprint(err), "set PayloadBytes")
+}
+
+func TestADevServerNeedsItsProgram(t *testing.T) {
+	t.Setenv("PUNCTUAL_BIN", "no-punctual")
+	failing := &failing{TB: t}
+	failing.run(func() { punctualtest.Start(failing, "orders") })
+	contains(t, failing.said, "no program `no-punctual` on the PATH; set PUNCTUAL_BIN")
+}
+
+// failing is a test that is expected to fail.
+type failing struct {
+	testing.TB
+	said string
+}
+
+func (failing *failing) Fatalf(format string, values ...any) {
+	failing.said = fmt.Sprintf(format, values...)
+	runtime.Goexit()
+}
+
+// run ends with the work, or where it fails.
+func (failing *failing) run(work func()) {
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		work()
+	}()
+	<-ended
+}
+
+func contains(t *testing.T, text, part string) {
+	t.Helper()
+	if !strings.Contains(text, part) {
+		t.Fatalf("%q is not in %q", part, text)
+	}
 }
 
 func TestTheWorkOfATaskSucceedsOnce(t *testing.T) {

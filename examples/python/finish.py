@@ -1,6 +1,7 @@
 """Cancels the orders of tracked tasks, and answers for each attempt: it finishes, or it fails.
 
-Usage: finish.py [RECORDS]. Ends after that many records; without a number it runs for ever.
+Usage: finish.py [RECORDS]. Ends after that many records of tracked tasks; without a number it runs
+for ever. Other records are skipped.
 PUNCTUAL_URL is the node (http://127.0.0.1:7070), KAFKA the broker (127.0.0.1:9092), TOPIC the topic
 of the records (demo).
 """
@@ -43,7 +44,11 @@ while left != 0:
     if record.error():
         sys.exit(str(record.error()))
     task, number = task_id(record.headers()), attempt(record.headers())
-    order = record.key().decode()
+    if number is None:
+        # Nobody waits for an answer: the task is not tracked, or the record is of another producer.
+        consumer.commit(record, asynchronous=False)
+        continue
+    order = "-" if record.key() is None else record.key().decode()
     try:
         cancel_unless_paid(order, number)
         answered = client.finish(task, number)

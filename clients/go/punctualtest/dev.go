@@ -45,7 +45,11 @@ func Start(t testing.TB, topics ...string) *Server {
 	for _, topic := range topics {
 		words = append(words, "--topic="+topic)
 	}
-	command := exec.Command(cmp.Or(os.Getenv("PUNCTUAL_BIN"), "punctual"), words...)
+	program := cmp.Or(os.Getenv("PUNCTUAL_BIN"), "punctual")
+	if _, err := exec.LookPath(program); err != nil {
+		t.Fatalf("no program `%s` on the PATH; set PUNCTUAL_BIN (%v)", program, err)
+	}
+	command := exec.Command(program, words...)
 	for _, variable := range os.Environ() {
 		if !strings.HasPrefix(variable, "PUNCTUAL_") {
 			command.Env = append(command.Env, variable)
@@ -87,6 +91,9 @@ func (server *Server) Client() *punctual.Client {
 // Advance lets time pass. It returns when every task that is due until then is published.
 func (server *Server) Advance(span time.Duration) {
 	server.t.Helper()
+	if span != 0 && span.Abs() < time.Millisecond {
+		server.t.Fatalf("advance %v, below a millisecond: give a unit, such as 5*time.Second", span)
+	}
 	body := fmt.Sprintf(`{"advance":"%dms"}`, span.Milliseconds())
 	server.read(caller.Post(server.URL+"/dev/clock", "application/json", strings.NewReader(body)))
 }
@@ -109,6 +116,10 @@ func (server *Server) read(response *http.Response, err error) []byte {
 	}
 	defer response.Body.Close()
 	body, err := io.ReadAll(response.Body)
+	var problem punctual.Problem
+	if err == nil && response.StatusCode != http.StatusOK && json.Unmarshal(body, &problem) == nil {
+		server.t.Fatalf("%d: %s", response.StatusCode, problem.Detail)
+	}
 	if err != nil || response.StatusCode != http.StatusOK {
 		server.t.Fatalf("%d: %s (%v)", response.StatusCode, body, err)
 	}

@@ -61,14 +61,15 @@ final class Client
      * Submits a task and returns it. A known name returns its first task: look at its `state`. A
      * task without a name gets a random one, so that its own repetitions make no second task.
      *
+     * Lengths of time are a DateInterval, or text with a unit such as `5s`.
+     *
      * @param array<string, mixed> $task
-     *     `delay` in seconds (int or float) or `due_at` (a DateTimeInterface);
+     *     `delay` or `due_at` (a DateTimeInterface);
      *     `expires_at` (a DateTimeInterface), from which on the task is not published any more;
      *     `payload` (any JSON), `payload_text`, `payload_base64` or `tombstone`;
      *     `name`, `key`, `key_base64`, `headers`;
-     *     `ttr` in seconds, with which the consumer answers for the task, and `retry`:
-     *     `attempts_max`, `backoff_min` and `backoff_max` in seconds, `backoff_factor`,
-     *     `dead_topic`
+     *     `ttr`, the time with which the consumer answers for the task, and `retry`:
+     *     `attempts_max`, `backoff_min`, `backoff_max`, `backoff_factor`, `dead_topic`
      */
     public function submit(string $topic, array $task): array
     {
@@ -95,14 +96,14 @@ final class Client
     }
 
     /**
-     * Says that an attempt has failed. The next one follows after the back-off, in `$retryIn`
-     * seconds, or at `$retryAt`. A final failure is the last.
+     * Says that an attempt has failed. The next one follows after the back-off, in `$retryIn`,
+     * or at `$retryAt`. A final failure is the last.
      */
     public function fail(
         string $id,
         int $attempt,
         ?string $reason = null,
-        ?float $retryIn = null,
+        string|\DateInterval|null $retryIn = null,
         ?\DateTimeInterface $retryAt = null,
         ?bool $final = null,
     ): Answered {
@@ -115,9 +116,12 @@ final class Client
         ]);
     }
 
-    /** Moves the deadline to `$by` seconds from now, or by the time to run. */
-    public function extend(string $id, int $attempt, ?float $by = null): Answered
-    {
+    /** Moves the deadline to `$by` from now, or by the time to run. */
+    public function extend(
+        string $id,
+        int $attempt,
+        string|\DateInterval|null $by = null,
+    ): Answered {
         return $this->answer($id, 'extend', ['attempt' => $attempt, 'by' => $by]);
     }
 
@@ -147,7 +151,7 @@ final class Client
         // Once the task may be due, a repetition would schedule another one.
         $dueIn = isset($task['due_at'])
             ? (float) $task['due_at']->format('U.u') - microtime(true)
-            : (float) ($task['delay'] ?? 0);
+            : Span::seconds('delay', $task['delay'] ?? '0s');
         $path = self::path($topic, $name);
         return self::successful($this->call('PUT', $path, self::bodyOf($task), $dueIn));
     }
@@ -233,7 +237,16 @@ final class Client
         float $safeFor = INF,
     ): array {
         $flags = JSON_THROW_ON_ERROR | JSON_PRESERVE_ZERO_FRACTION;
-        $text = $body === null ? null : json_encode($body, $flags);
+        try {
+            $text = $body === null ? null : json_encode($body, $flags);
+        } catch (\JsonException $error) {
+            $advice = match ($error->getCode()) {
+                JSON_ERROR_UTF8 => "; bytes are sent as 'payload_base64' => base64_encode(\$bytes)"
+                    . ' in place of payload, key_base64 for a key, and base64 for a header',
+                default => '',
+            };
+            throw new \InvalidArgumentException($error->getMessage() . $advice, 0, $error);
+        }
         $began = hrtime(true);
         $isUnknown = false;
         for ($attempt = 0; ; $attempt++) {
@@ -329,7 +342,7 @@ final class Client
     {
         foreach (['delay', 'ttr', 'backoff_min', 'backoff_max', 'retry_in', 'by'] as $span) {
             if (isset($members[$span])) {
-                $members[$span] = (int) round($members[$span] * 1000);
+                $members[$span] = Span::of($span, $members[$span]);
             }
         }
         foreach (['due_at', 'expires_at', 'retry_at'] as $time) {

@@ -32,6 +32,10 @@ final class DevServer
         $isKept = static fn (string $name) => !str_starts_with($name, 'PUNCTUAL_');
         $environment = array_filter(getenv(), $isKept, ARRAY_FILTER_USE_KEY);
         $ways = [1 => ['pipe', 'w'], 2 => STDERR];
+        if (!self::isProgram($program)) {
+            $advice = 'set PUNCTUAL_BIN, or give the program to new DevServer';
+            throw new \RuntimeException("no program `{$program}` on the PATH; {$advice}");
+        }
         $this->process = proc_open($words, $ways, $pipes, null, $environment);
         $places = json_decode(fgets($pipes[1]) ?: 'null', true);
         if (!is_array($places)) {
@@ -50,14 +54,13 @@ final class DevServer
         return new Client($this->url);
     }
 
-    /** Lets seconds pass. Returns when every task that is due until then is published. */
-    public function advance(float $seconds): void
+    /** Lets time pass. Returns when every task that is due until then is published. */
+    public function advance(string|\DateInterval $span): void
     {
-        $span = (int) round($seconds * 1000) . 'ms';
         $this->send('/dev/clock', [
             'method' => 'POST',
             'header' => 'content-type: application/json',
-            'content' => json_encode(['advance' => $span], JSON_THROW_ON_ERROR),
+            'content' => json_encode(['advance' => Span::of('advance', $span)], JSON_THROW_ON_ERROR),
         ]);
     }
 
@@ -75,13 +78,28 @@ final class DevServer
         }
     }
 
+    private static function isProgram(string $program): bool
+    {
+        $folders = str_contains($program, '/') ? [''] : explode(':', getenv('PATH') ?: '');
+        foreach ($folders as $folder) {
+            $path = $folder === '' ? $program : "{$folder}/{$program}";
+            if (is_file($path) && is_executable($path)) {
+                return true;
+            }
+        }
+        return false;
+    }
+
     private function send(string $path, array $options): array
     {
         $options += ['timeout' => self::TIMEOUT, 'ignore_errors' => true];
         $context = stream_context_create(['http' => $options]);
         $text = file_get_contents($this->url . $path, false, $context);
         $answer = json_decode($text ?: 'null', true);
-        if (!is_array($answer) || isset($answer['status'])) {
+        if (isset($answer['status'])) {
+            throw new Problem($answer);
+        }
+        if (!is_array($answer)) {
             throw new \RuntimeException("{$path}: " . ($text ?: 'no answer'));
         }
         return $answer;

@@ -4,11 +4,11 @@
 
 declare(strict_types=1);
 
-use Punctual\{Client, DevServer, NoAnswer, Once, Outcome, Problem, Verdict};
+use Punctual\{Client, DevServer, NoAnswer, Once, Outcome, Problem, Span, Verdict};
 
 spl_autoload_register(static fn (string $class) => require __DIR__ . '/../src/' . substr($class, 9) . '.php');
 
-const HOUR = 3600;
+const HOUR = '1h';
 
 function equal(mixed $expected, mixed $found): void
 {
@@ -53,7 +53,7 @@ $story = [
         equal([Verdict::Cancelled, 'cancelled'], [$cancelled->verdict, $cancelled->task['state']]);
         equal(Verdict::NotFound, $client->cancel($topic, 'nobody')->verdict);
         equal(null, $client->get($topic, 'nobody'));
-        $task = $client->submit($topic, ['name' => 'order-4', 'payload' => 4, 'delay' => 0]);
+        $task = $client->submit($topic, ['name' => 'order-4', 'payload' => 4, 'delay' => '0s']);
         while ($task['state'] !== 'published') {
             $task = $client->getById($task['id']);
         }
@@ -61,9 +61,9 @@ $story = [
         equal(Verdict::TooLate, $client->cancelById($task['id'])->verdict);
     },
     'a consumer answers for its attempts' => static function () use ($topic, $client, $losing): void {
-        $retry = ['attempts_max' => 3, 'backoff_min' => 1.0];
-        $tracked = ['name' => 'order-6', 'payload' => 6, 'delay' => 0, 'ttr' => HOUR, 'retry' => $retry];
-        $wrong = ['payload' => null, 'delay' => 0, 'ttr' => 0.001];
+        $retry = ['attempts_max' => 3, 'backoff_min' => new DateInterval('PT1S')];
+        $tracked = ['name' => 'order-6', 'payload' => 6, 'delay' => '0s', 'ttr' => HOUR, 'retry' => $retry];
+        $wrong = ['payload' => null, 'delay' => '0s', 'ttr' => '1ms'];
         [$task, $refused] = $losing->submitMany($topic, [$tracked, $wrong]);
         equal('tasks[1].ttr', $refused->field);
         while ($client->getById($task['id'])['state'] !== 'awaiting') {
@@ -85,11 +85,11 @@ $story = [
     'a refused request is a problem with a type' => static function () use ($topic, $client): void {
         $problem = thrown(Problem::class, static fn () => $client->submit('no-such-topic', ['payload' => 1, 'delay' => HOUR]));
         equal(['unknown-topic', 422], [$problem->slug, $problem->status]);
-        $problem = thrown(Problem::class, static fn () => $client->submit($topic, ['payload' => 1, 'delay' => -1]));
+        $problem = thrown(Problem::class, static fn () => $client->submit($topic, ['payload' => 1, 'delay' => '5']));
         equal('delay', $problem->field);
     },
     'a replacement of a task that may be due is not repeated' => static function () use ($topic, $losing): void {
-        $replace = static fn () => $losing->replace($topic, 'order-5', ['payload' => 5, 'delay' => 0]);
+        $replace = static fn () => $losing->replace($topic, 'order-5', ['payload' => 5, 'delay' => '0s']);
         equal(true, thrown(NoAnswer::class, $replace)->isUnknown);
     },
     'a token and a CA file are used' => static function () use ($topic): void {
@@ -103,7 +103,7 @@ $story = [
     },
     'a month passes in a test' => static function (): void {
         $dev = new DevServer(['orders:2']);
-        $month = 30 * 86_400;
+        $month = '30d';
         $draft = ['key' => 'order-7', 'payload' => ['order' => 7], 'delay' => $month];
         $task = $dev->client()->submit('orders', $draft);
         equal([], $dev->published('orders'));
@@ -111,6 +111,10 @@ $story = [
         [$record] = $dev->published('orders');
         equal(['order' => 7], $record['payload']);
         equal($task['id'], $record['headers'][Once::TASK_ID]);
+        $problem = thrown(Problem::class, static fn () => $dev->published('ordres'));
+        equal(true, str_contains($problem->detail, 'no such topic'));
+        thrown(TypeError::class, static fn () => $dev->advance(30));
+        equal('advance', thrown(Problem::class, static fn () => $dev->advance('30'))->field);
         $dev->close();
     },
 ];
@@ -123,6 +127,43 @@ $rules = [
     },
     'a token is not sent in clear over the network' => static function (): void {
         thrown(InvalidArgumentException::class, static fn () => new Client('http://punctual.example:7070', 'pt_1'));
+    },
+    'a number is no length of time' => static function (): void {
+        $alone = new Client('http://127.0.0.1:1', retryFor: 0.0);
+        $draft = ['payload' => 1, 'delay' => HOUR];
+        $extend = ['outcome' => 'extend', 'id' => '1', 'attempt' => 1];
+        $calls = [
+            static fn () => $alone->submit('demo', ['delay' => 5] + $draft),
+            static fn () => $alone->submit('demo', ['ttr' => 30.0] + $draft),
+            static fn () => $alone->submit('demo', ['retry' => ['backoff_min' => 5]] + $draft),
+            static fn () => $alone->submitMany('demo', [['delay' => 5] + $draft]),
+            static fn () => $alone->replace('demo', 'order-1', ['delay' => 5] + $draft),
+            static fn () => $alone->outcomes([['by' => 5] + $extend]),
+        ];
+        foreach ($calls as $call) {
+            $message = thrown(InvalidArgumentException::class, $call)->getMessage();
+            equal(true, str_contains($message, 'give a DateInterval, or text with a unit'));
+        }
+        thrown(TypeError::class, static fn () => $alone->fail('1', 1, retryIn: 5));
+        thrown(TypeError::class, static fn () => $alone->extend('1', 1, 5));
+    },
+    'a replacement knows the time until its task is due' => static function (): void {
+        equal(5400.5, Span::seconds('delay', '1h 30m500ms'));
+        equal(5400.0, Span::seconds('delay', new DateInterval('PT1H30M')));
+        equal(0.0, Span::seconds('delay', 'PT30M'));
+        $month = static fn () => Span::of('delay', new DateInterval('P1M'));
+        thrown(InvalidArgumentException::class, $month);
+    },
+    'bytes are no payload' => static function (): void {
+        $alone = new Client('http://127.0.0.1:1', retryFor: 0.0);
+        $submit = static fn () => $alone->submit('demo', ['payload' => "\xff", 'delay' => HOUR]);
+        $message = thrown(InvalidArgumentException::class, $submit)->getMessage();
+        equal(true, str_contains($message, "'payload_base64' => base64_encode"));
+    },
+    'a dev server needs its program' => static function (): void {
+        $start = static fn () => new DevServer(['orders'], 'no-punctual');
+        $message = thrown(RuntimeException::class, $start)->getMessage();
+        equal(true, str_starts_with($message, 'no program `no-punctual` on the PATH; set PUNCTUAL_BIN'));
     },
     'the work of a task succeeds once' => static function (): void {
         $once = new Once(2);

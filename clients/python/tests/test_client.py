@@ -19,6 +19,7 @@ from punctual import (
     due_at,
     task_id,
 )
+from punctual.outcomes import seconds_of
 from punctual.testing import DevServer
 
 HOUR = timedelta(hours=1)
@@ -137,10 +138,17 @@ class Dev(unittest.TestCase):
             self.addCleanup(client.close)
             task = client.submit("orders", {"order": 7}, key="order-7", delay=timedelta(days=30))
             self.assertEqual(dev.published("orders"), [])
-            dev.advance(timedelta(days=30))
+            dev.advance(timedelta(days=29))
+            dev.advance("1d")
             (record,) = dev.published("orders")
             self.assertEqual(record["payload"], {"order": 7})
             self.assertEqual(record["headers"][TASK_ID], task["id"])
+            with self.assertRaises(Problem) as caught:
+                dev.published("ordres")
+            self.assertIn("no such topic", caught.exception.detail)
+            for bare in (30, "30"):
+                with self.assertRaisesRegex(TypeError, "give a timedelta"):
+                    dev.advance(bare)
 
 
 class Rules(unittest.TestCase):
@@ -156,6 +164,36 @@ class Rules(unittest.TestCase):
     def test_a_time_without_a_zone_is_refused(self):
         with self.assertRaises(ValueError):
             Client("http://127.0.0.1:1").submit("demo", 1, due_at=datetime(2030, 1, 31))
+
+    def test_a_number_is_no_length_of_time(self):
+        client = Client("http://127.0.0.1:1", retry_for=0)
+        calls = [
+            lambda: client.submit("demo", 1, delay=5),
+            lambda: client.submit("demo", 1, delay=HOUR, ttr=30),
+            lambda: client.submit("demo", 1, delay=HOUR, retry={"backoff_min": 1.5}),
+            lambda: client.submit_many([{"topic": "demo", "payload": 1, "delay": 5}]),
+            lambda: client.replace("demo", "order-1", 1, delay=5),
+            lambda: client.fail("1", 1, retry_in=5),
+            lambda: client.extend("1", 1, by=5),
+            lambda: client.outcomes([{"outcome": "extend", "id": "1", "attempt": 1, "by": 5}]),
+        ]
+        for call in calls:
+            with self.assertRaisesRegex(TypeError, "give a timedelta, or text with a unit"):
+                call()
+
+    def test_a_replacement_with_a_delay_in_text_is_repeated(self):
+        self.assertEqual(seconds_of("delay", "1h 30m500ms"), 5400.5)
+        self.assertEqual(seconds_of("delay", "PT30M"), 0)
+
+    def test_bytes_are_no_payload(self):
+        client = Client("http://127.0.0.1:1", retry_for=0)
+        for record in ({"payload": b"1"}, {"payload": 1, "key": b"1"}):
+            with self.assertRaisesRegex(TypeError, "payload_base64=base64"):
+                client.submit("demo", delay=HOUR, **record)
+
+    def test_a_dev_server_needs_its_program(self):
+        with self.assertRaisesRegex(FileNotFoundError, "no program `no-punctual` on the PATH"):
+            DevServer("orders", program="no-punctual")
 
     def test_the_work_of_a_task_succeeds_once(self):
         once, done = Once(remembered=2), []

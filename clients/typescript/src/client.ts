@@ -8,6 +8,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 
 import { type Answered, type Failure, type Outcome, answered, outcomeBody } from './outcomes.js';
 import { NoAnswer, Problem } from './problems.js';
+import { type Span, milliseconds, noBytes, span } from './span.js';
 
 const [PAUSE_MIN, PAUSE_MAX, RETRY_AFTER_MAX] = [100, 5_000, 60_000];
 /** Statuses of calls, and of parts of them, that were not done, or perhaps: they are repeated. */
@@ -35,8 +36,8 @@ export interface ClientOptions {
 
 /** A record and its due time: one of `delay` and `dueAt`, one payload or a tombstone. */
 export interface Record {
-    /** Milliseconds from now. */
-    delay?: number;
+    /** From now. */
+    delay?: Span;
     dueAt?: Date;
     /** The time from which the task is not published any more. */
     expiresAt?: Date;
@@ -48,17 +49,16 @@ export interface Record {
     payloadBase64?: string;
     tombstone?: true;
     headers?: { [name: string]: unknown };
-    /** Milliseconds of the consumer for an attempt: with it, the consumer answers for the task. */
-    ttr?: number;
+    /** The time of the consumer for an attempt: with it, the consumer answers for the task. */
+    ttr?: Span;
     retry?: RetryPolicy;
 }
 
 /** How a task is tried again that its consumer fails, or does not finish in time. */
 export interface RetryPolicy {
     attemptsMax?: number;
-    /** Milliseconds, like `backoffMax`. */
-    backoffMin?: number;
-    backoffMax?: number;
+    backoffMin?: Span;
+    backoffMax?: Span;
     backoffFactor?: number;
     deadTopic?: string;
 }
@@ -143,8 +143,8 @@ export class Client {
         return this.answer(id, 'fail', { attempt, ...failure });
     }
 
-    /** Moves the deadline to now plus `by` milliseconds, or plus the time to run. */
-    async extend(id: string, attempt: number, by?: number): Promise<Answered> {
+    /** Moves the deadline to now plus `by`, or plus the time to run. */
+    async extend(id: string, attempt: number, by?: Span): Promise<Answered> {
         return this.answer(id, 'extend', { attempt, by });
     }
 
@@ -162,7 +162,9 @@ export class Client {
      */
     async replace(topic: string, name: string, record: Record): Promise<Task> {
         // Once the task may be due, a repetition would schedule another one.
-        const safeFor = record.delay ?? (record.dueAt ? record.dueAt.getTime() - Date.now() : 0);
+        const untilDue = record.dueAt ? record.dueAt.getTime() - Date.now() : 0;
+        const safeFor =
+            record.delay === undefined ? untilDue : milliseconds('delay', record.delay);
         return successful(
             await this.call('PUT', path(topic, name), bodyOf(record), safeFor),
         ) as Task;
@@ -326,17 +328,19 @@ function named(task: Record & { topic: string; name?: string }): object {
 
 function bodyOf(record: Record): object {
     const { dueAt, expiresAt, keyBase64, payloadText, payloadBase64, ...others } = record;
-    const { delay, retry, ...same } = others;
+    const { delay, ttr, retry, ...same } = others;
+    noBytes(others.payload);
     return {
         ...same,
         retry: retry && {
             attempts_max: retry.attemptsMax,
-            backoff_min: retry.backoffMin,
-            backoff_max: retry.backoffMax,
+            backoff_min: span('backoffMin', retry.backoffMin),
+            backoff_max: span('backoffMax', retry.backoffMax),
             backoff_factor: retry.backoffFactor,
             dead_topic: retry.deadTopic,
         },
-        delay: delay === undefined ? undefined : Math.round(delay),
+        delay: span('delay', delay),
+        ttr: span('ttr', ttr),
         due_at: dueAt?.toISOString(),
         expires_at: expiresAt?.toISOString(),
         key_base64: keyBase64,

@@ -12,4 +12,5 @@ export {
 export { ATTEMPT, DUE_AT, Once, TASK_ID, attempt, dueAt, taskId } from './consumer.js';
 export { type AnswerVerdict, type Answered, type Failure, type Outcome } from './outcomes.js';
 export { NoAnswer, Problem } from './problems.js';
+export { type Span } from './span.js';
 export { DevServer, type PublishedRecord } from './testing.js';

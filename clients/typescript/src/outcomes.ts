@@ -2,6 +2,7 @@
 
 import type { Task } from './client.js';
 import { Problem } from './problems.js';
+import { type Span, span } from './span.js';
 
 /** The verdict on an answer. The first five took effect, the others changed nothing. */
 export type AnswerVerdict =
@@ -37,8 +38,8 @@ export interface Answered {
 /** What follows a failed attempt: the back-off, unless `retryIn`, `retryAt` or `final` is given. */
 export interface Failure {
     reason?: string;
-    /** Milliseconds from now. */
-    retryIn?: number;
+    /** From now. */
+    retryIn?: Span;
     retryAt?: Date;
     /** No further attempt: the task is dead. */
     final?: boolean;
@@ -49,13 +50,18 @@ export type Outcome = ({ id: string } | { topic: string; name: string }) &
     (
         | { outcome: 'finish'; attempt?: number }
         | ({ outcome: 'fail'; attempt: number } & Failure)
-        | { outcome: 'extend'; attempt: number; by?: number }
+        | { outcome: 'extend'; attempt: number; by?: Span }
     );
 
 /** The body of a call or of a part of a call. */
 export function outcomeBody(outcome: object): object {
-    const { retryIn, retryAt, ...same } = outcome as Failure;
-    return { ...same, retry_in: retryIn, retry_at: retryAt?.toISOString() };
+    const { retryIn, retryAt, by, ...same } = outcome as Failure & { by?: Span };
+    return {
+        ...same,
+        by: span('by', by),
+        retry_in: span('retryIn', retryIn),
+        retry_at: retryAt?.toISOString(),
+    };
 }
 
 /** Throws the problem of a call without a verdict. */

@@ -5,6 +5,8 @@ import { once } from 'node:events';
 import { createInterface } from 'node:readline';
 
 import { Client } from './client.js';
+import { Problem } from './problems.js';
+import { type Span, span as checked } from './span.js';
 
 /** In milliseconds. The server gives up on a task that it cannot publish for 10 seconds. */
 const TIMEOUT = 60_000;
@@ -40,9 +42,16 @@ export class DevServer {
         );
         const child = spawn(program, words, { env, stdio: ['ignore', 'pipe', 'inherit'] });
         const lines = createInterface(child.stdout);
-        const ended = once(child, 'exit').then(([code]) => {
-            throw new Error(`punctual dev has ended with ${code}: its errors are above`);
-        });
+        const ended = once(child, 'exit').then(
+            ([code]) => {
+                throw new Error(`punctual dev has ended with ${code}: its errors are above`);
+            },
+            (error) => {
+                if (error.code !== 'ENOENT') throw error;
+                const advice = 'set PUNCTUAL_BIN, or give the program to DevServer.start';
+                throw new Error(`no program \`${program}\` on the PATH; ${advice}`);
+            },
+        );
         const [line] = await Promise.race([once(lines, 'line'), ended]);
         ended.catch(() => {}); // its end later is no failure
         const places = JSON.parse(line);
@@ -53,10 +62,10 @@ export class DevServer {
         return new Client(this.url);
     }
 
-    /** Lets milliseconds pass. Returns when every task that is due until then is published. */
-    async advance(milliseconds: number): Promise<void> {
+    /** Lets time pass. Returns when every task that is due until then is published. */
+    async advance(span: Span): Promise<void> {
         const headers = { 'content-type': 'application/json' };
-        const body = JSON.stringify({ advance: `${milliseconds}ms` });
+        const body = JSON.stringify({ advance: checked('advance', span) });
         await this.send('/dev/clock', { method: 'POST', headers, body });
     }
 
@@ -75,7 +84,8 @@ export class DevServer {
     private async send(path: string, request: RequestInit): Promise<unknown> {
         const signal = AbortSignal.timeout(TIMEOUT);
         const answer = await fetch(this.url + path, { ...request, signal });
-        if (!answer.ok) throw new Error(await answer.text());
-        return answer.json();
+        const body = await answer.json();
+        if (!answer.ok) throw new Problem(body as { [member: string]: unknown });
+        return body;
     }
 }

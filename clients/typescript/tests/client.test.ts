@@ -18,8 +18,9 @@ import {
     dueAt,
     taskId,
 } from '../src/index.js';
+import { milliseconds } from '../src/span.js';
 
-const HOUR = 3_600_000;
+const HOUR = '1h';
 const topic = process.env.PUNCTUAL_TOPIC ?? '';
 const skip = topic === '' && 'needs a node: tests/integration/clients.rs starts one';
 const client = new Client(process.env.PUNCTUAL_URL ?? 'http://127.0.0.1:1');
@@ -43,7 +44,7 @@ test('a submit whose answers are lost makes one task', { skip }, async () => {
         delay: HOUR,
     });
     assert.equal(again.id, task.id);
-    const due = new Date(Date.now() + HOUR);
+    const due = new Date(Date.now() + 3_600_000);
     await losing.submit({
         topic,
         key: 'unnamed',
@@ -76,16 +77,16 @@ test('verdicts are values', { skip }, async () => {
     assert.deepEqual([cancelled.verdict, cancelled.task?.state], ['cancelled', 'cancelled']);
     assert.equal((await client.cancel(topic, 'nobody')).verdict, 'not_found');
     assert.equal(await client.get(topic, 'nobody'), undefined);
-    let task = await client.submit({ topic, name: 'order-4', payload: 4, delay: 0 });
+    let task = await client.submit({ topic, name: 'order-4', payload: 4, delay: '0s' });
     while (task.state !== 'published') task = (await client.getById(task.id))!;
     assert.ok(task.receipt!.offset >= 0);
     assert.equal((await client.cancelById(task.id)).verdict, 'too_late');
 });
 
 test('a consumer answers for its attempts', { skip }, async () => {
-    const retry = { attemptsMax: 3, backoffMin: 1_000 };
-    const tracked = { topic, name: 'order-6', payload: 6, delay: 0, ttr: HOUR, retry };
-    const other = { topic: 'no-such-topic', payload: 1, delay: 0 };
+    const retry = { attemptsMax: 3, backoffMin: '1s' };
+    const tracked = { topic, name: 'order-6', payload: 6, delay: '0s', ttr: HOUR, retry };
+    const other = { topic: 'no-such-topic', payload: 1, delay: '0s' };
     const [task, refused] = await losing.submitMany([tracked, other]);
     assert.equal((refused as Problem).slug, 'unknown-topic');
     const { id } = task as Task;
@@ -111,7 +112,7 @@ test('a refused request is a problem with a type', { skip }, async () => {
         refused,
         (problem: Problem) => problem.slug === 'unknown-topic' && problem.status === 422,
     );
-    const wrong = client.submit({ topic, payload: 1, delay: -1 });
+    const wrong = client.submit({ topic, payload: 1, delay: '5' });
     await assert.rejects(
         wrong,
         (problem: Problem) => problem.slug === 'invalid-value' && problem.field === 'delay',
@@ -119,7 +120,7 @@ test('a refused request is a problem with a type', { skip }, async () => {
 });
 
 test('a replacement of a task that may be due is not repeated', { skip }, async () => {
-    const lost = losing.replace(topic, 'order-5', { payload: 5, delay: 0 });
+    const lost = losing.replace(topic, 'order-5', { payload: 5, delay: '0s' });
     await assert.rejects(
         lost,
         (failure: NoAnswer) => failure instanceof NoAnswer && failure.isUnknown,
@@ -142,13 +143,16 @@ test('a token and a CA file are used', { skip }, async () => {
 test('a month passes in a test', { skip }, async (context) => {
     const dev = await DevServer.start(['orders:2']);
     context.after(() => dev.close());
-    const month = 30 * 24 * HOUR;
+    const month = '30d';
     const draft = { topic: 'orders', key: 'order-7', payload: { order: 7 }, delay: month };
     const task = await dev.client().submit(draft);
     assert.deepEqual(await dev.published('orders'), []);
     await dev.advance(month);
     const [record] = await dev.published('orders');
     assert.deepEqual([record?.payload, record?.headers[TASK_ID]], [{ order: 7 }, task.id]);
+    await assert.rejects(dev.published('ordres'), /no such topic/);
+    await assert.rejects(dev.advance(30 as any), /text with a unit/);
+    await assert.rejects(dev.advance('30'), /without a unit/);
 });
 
 test('without a node nothing was done', async () => {
@@ -162,6 +166,44 @@ test('without a node nothing was done', async () => {
 
 test('a token is not sent in clear over the network', () => {
     assert.throws(() => new Client('http://punctual.example:7070', { token: 'pt_1' }), TypeError);
+});
+
+test('a number is no length of time', async () => {
+    const alone = new Client('http://127.0.0.1:1', { retryFor: 0 });
+    const bare = 5 as any;
+    const draft = { topic: 'demo', payload: 1, delay: HOUR };
+    const calls = [
+        () => alone.submit({ ...draft, delay: bare }),
+        () => alone.submit({ ...draft, ttr: bare }),
+        () => alone.submit({ ...draft, retry: { backoffMin: bare } }),
+        () => alone.submit({ ...draft, retry: { backoffMax: bare } }),
+        () => alone.submitMany([{ ...draft, delay: bare }]),
+        () => alone.replace('demo', 'order-1', { payload: 1, delay: bare }),
+        () => alone.fail('1', 1, { retryIn: bare }),
+        () => alone.extend('1', 1, bare),
+        () => alone.outcomes([{ outcome: 'extend', id: '1', attempt: 1, by: bare }]),
+    ];
+    for (const call of calls) {
+        await assert.rejects(call, (error: Error) =>
+            /is 5: give text with a unit/.test(error.message),
+        );
+    }
+});
+
+test('a replacement knows the time until its task is due', () => {
+    assert.equal(milliseconds('delay', '1h 30m500ms'), 5_400_500);
+    assert.equal(milliseconds('delay', 'PT30M'), 0);
+});
+
+test('bytes are no payload', async () => {
+    const alone = new Client('http://127.0.0.1:1', { retryFor: 0 });
+    const task = { topic: 'demo', payload: Buffer.from('1'), delay: HOUR };
+    await assert.rejects(alone.submit(task), /give payloadBase64/);
+});
+
+test('a dev server needs its program', async () => {
+    const started = DevServer.start(['orders'], 'no-punctual');
+    await assert.rejects(started, /no program `no-punctual` on the PATH; set PUNCTUAL_BIN/);
 });
 
 test('the work of a task succeeds once', async () => {

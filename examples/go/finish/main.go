@@ -1,7 +1,7 @@
 // Cancels the orders of tracked tasks, and answers for each attempt: it finishes, or it fails.
 //
-// Usage: finish [RECORDS]. Ends after that many records; without a number it runs for ever.
-// PUNCTUAL_URL is the node (http://127.0.0.1:7070), KAFKA the broker (127.0.0.1:9092), TOPIC the
+// Usage: finish [RECORDS]. Ends after that many records of tracked tasks; without a number it runs
+// for ever. Other records are skipped. PUNCTUAL_URL is the node (http://127.0.0.1:7070), KAFKA the broker (127.0.0.1:9092), TOPIC the
 // topic of the records (demo).
 package main
 
@@ -38,12 +38,14 @@ func header(record *kgo.Record, name string) string {
 	return ""
 }
 
-func handle(ctx context.Context, client *punctual.Client, record *kgo.Record) error {
+// handle answers for a record with the number of an attempt.
+func handle(ctx context.Context, client *punctual.Client, record *kgo.Record, number string) error {
 	task := header(record, punctual.HeaderTaskID)
-	attempt, err := strconv.Atoi(header(record, punctual.HeaderAttempt))
+	attempt, err := strconv.Atoi(number)
 	if err != nil {
 		return err
 	}
+	order := cmp.Or(string(record.Key), "-")
 	var answered punctual.Answered
 	if failure := cancelUnlessPaid(record.Key, attempt); failure == nil {
 		answered, err = client.Finish(ctx, task, attempt)
@@ -52,7 +54,7 @@ func handle(ctx context.Context, client *punctual.Client, record *kgo.Record) er
 		answered, err = client.Fail(ctx, task, attempt, punctual.Failure{Reason: failure.Error(), RetryIn: &wait})
 	}
 	if err == nil {
-		fmt.Printf("%s, attempt %d: %s\n", record.Key, attempt, answered.Verdict)
+		fmt.Printf("%s, attempt %d: %s\n", order, attempt, answered.Verdict)
 	}
 	return err
 }
@@ -79,9 +81,13 @@ func main() {
 		}
 		// A poll may return without a record.
 		for _, record := range fetches.Records() {
-			left--
-			if err := handle(ctx, client, record); err != nil {
-				log.Fatal(err)
+			// Without a number, nobody waits for an answer: the task is not tracked, or the record
+			// is of another producer.
+			if number := header(record, punctual.HeaderAttempt); number != "" {
+				left--
+				if err := handle(ctx, client, record, number); err != nil {
+					log.Fatal(err)
+				}
 			}
 			// In any case: Punctual makes the next attempt, not Kafka.
 			if err := consumer.CommitRecords(ctx, record); err != nil {

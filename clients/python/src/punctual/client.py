@@ -12,7 +12,7 @@ import uuid
 from datetime import datetime, timezone
 from typing import NamedTuple, Optional
 
-from .outcomes import REPEATED, answered, fields
+from .outcomes import REPEATED, answered, fields, seconds_of
 from .problems import PREFIX, NoAnswer, Problem
 
 PAUSE_MIN, PAUSE_MAX, RETRY_AFTER_MAX = 0.1, 5.0, 60.0
@@ -62,12 +62,14 @@ class Client:
 
         A known name returns its first task: look at its ``state``.
 
-        With ``ttr`` (a timedelta) its consumer answers for it: ``retry`` is a dict with
+        Lengths of time are a timedelta, or text with a unit such as ``"5s"``.
+
+        With ``ttr`` (a length of time) its consumer answers for it: ``retry`` is a dict with
         ``attempts_max``, ``backoff_min``, ``backoff_max``, ``backoff_factor``, ``dead_topic``.
 
-        The task is due at ``due_at`` (a datetime with a zone) or after ``delay`` (a timedelta). The
-        record is ``payload`` (JSON), ``payload_text``, ``payload_base64`` or ``tombstone``, with
-        ``key`` and ``headers``. From ``expires_at`` (a datetime) on it is not published. A task
+        The task is due at ``due_at`` (a datetime with a zone) or after ``delay``. The record is
+        ``payload`` (JSON), ``payload_text``, ``payload_base64`` or ``tombstone``, with ``key`` and
+        ``headers``. From ``expires_at`` (a datetime) on it is not published. A task
         without a ``name`` gets a random one, so that its own repetitions make no second task.
         """
         return self._must("POST", "/v1/tasks", _named(topic, payload, name, task))
@@ -102,7 +104,7 @@ class Client:
     ):
         """Says that an attempt has failed.
 
-        The next one follows after the back-off, in ``retry_in`` (a timedelta) or at ``retry_at``. A
+        The next one follows after the back-off, in ``retry_in`` or at ``retry_at``. A
         ``final`` failure is the last.
         """
         body = {
@@ -115,7 +117,7 @@ class Client:
         return self._answer(task_id, "fail", body)
 
     def extend(self, task_id, attempt, by=None):
-        """Moves the deadline to now plus ``by`` (a timedelta), or plus the time to run."""
+        """Moves the deadline to now plus ``by``, or plus the time to run."""
         return self._answer(task_id, "extend", {"attempt": attempt, "by": by})
 
     def outcomes(self, outcomes):
@@ -201,7 +203,7 @@ class Client:
         Repeats what was not done (429, 503), and what may have been done (no answer, 500,
         ``outcome-unknown``) if a repetition starts within ``safe_for`` seconds.
         """
-        text = None if body is None else json.dumps(body, separators=(",", ":")).encode()
+        text = None if body is None else _json(body)
         began, is_unknown, attempt = time.monotonic(), False, 0
         while True:
             asked = 0.0
@@ -256,6 +258,19 @@ def _is_final(failure):
     return isinstance(failure, ssl.SSLCertVerificationError)
 
 
+def _json(body):
+    return json.dumps(body, separators=(",", ":"), default=_no_json).encode()
+
+
+def _no_json(value):
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        raise TypeError(
+            "bytes are not JSON: give payload_base64=base64.b64encode(data).decode() in place of "
+            'payload; likewise key_base64 for a key, and {"base64": ..} for a header'
+        )
+    raise TypeError(f"{type(value).__name__} is not JSON: give dicts, lists, text and numbers")
+
+
 def _successful(status, answer):
     if status >= 300:
         raise Problem(answer)
@@ -271,7 +286,7 @@ def _path(topic, name):
 def _due_in(task):
     """Returns the seconds until a task is due, by this machine's clock if it has a due time."""
     if task.get("delay") is not None:
-        return task["delay"].total_seconds()
+        return seconds_of("delay", task["delay"])
     if task.get("due_at") is not None:
         return (task["due_at"] - datetime.now(timezone.utc)).total_seconds()
     return 0.0

@@ -1,6 +1,7 @@
 """The answers of consumers about attempts of tracked tasks, and the bodies of calls for many."""
 
 import enum
+import re
 from datetime import datetime, timedelta
 from typing import NamedTuple, Optional
 
@@ -8,6 +9,10 @@ from .problems import Problem
 
 #: Statuses of calls, and of parts of them, that were not done, or perhaps: they are repeated.
 REPEATED = (408, 429, 500, 503)
+
+#: Fields that are lengths of time.
+SPANS = ("delay", "ttr", "backoff_min", "backoff_max", "retry_in", "by")
+SECONDS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 
 
 class Outcome(str, enum.Enum):
@@ -63,9 +68,27 @@ def fields(body):
     return {name: _field(name, value) for name, value in body.items() if value is not None}
 
 
+def no_span(name, value):
+    """Returns the error of a value that is no length of time, such as a bare number."""
+    return TypeError(f'{name} is {value!r}: give a timedelta, or text with a unit such as "5s"')
+
+
+def seconds_of(name, value):
+    """Returns a timedelta, or text such as ``"1h 30m"``, in seconds; 0 if a node must read it."""
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    if not isinstance(value, str):
+        raise no_span(name, value)
+    if not re.fullmatch(r"(\s*\d+\s*(ms|[smhdw])(?![a-z]))+", value):
+        return 0.0
+    return sum(int(count) * SECONDS[unit] for count, unit in re.findall(r"(\d+)\s*([a-z]+)", value))
+
+
 def _field(name, value):
     if isinstance(value, timedelta):
         return max(0, round(value / timedelta(milliseconds=1)))
+    if name in SPANS and not isinstance(value, str):
+        raise no_span(name, value)
     if isinstance(value, datetime):
         if value.tzinfo is None:
             raise ValueError(f"{name} has no zone: datetime(.., tzinfo=timezone.utc)")

@@ -2,15 +2,24 @@
 
 import json
 import os
+import shutil
 import subprocess
 import tempfile
+import urllib.error
 import urllib.parse
 import urllib.request
+from datetime import timedelta
 
 from .client import Client
+from .outcomes import fields, no_span
+from .problems import Problem
 
 #: In seconds. The server gives up on a task that it cannot publish for 10 seconds.
 TIMEOUT = 60
+
+
+def _has_unit(span):
+    return isinstance(span, str) and any(letter.isalpha() for letter in span)
 
 
 class DevServer:
@@ -22,6 +31,10 @@ class DevServer:
 
     def __init__(self, *topics, program=None):
         program = program or os.environ.get("PUNCTUAL_BIN", "punctual")
+        if shutil.which(program) is None:
+            raise FileNotFoundError(
+                f"no program `{program}` on the PATH; set PUNCTUAL_BIN, or give program="
+            )
         words = [program, "dev", "--port", "0", "--kafka-port", "0", "--json"]
         words += [f"--topic={topic}" for topic in topics]
         environment = {
@@ -43,8 +56,13 @@ class DevServer:
         return Client(self.url)
 
     def advance(self, span):
-        """Lets a timedelta pass. Returns when every task that is due until then is published."""
-        body = json.dumps({"advance": f"{round(span.total_seconds() * 1000)}ms"}).encode()
+        """Lets time pass: a timedelta, or text with a unit such as ``"30d"``.
+
+        Returns when every task that is due until then is published.
+        """
+        if not isinstance(span, timedelta) and not _has_unit(span):
+            raise no_span("advance", span)
+        body = json.dumps(fields({"advance": span})).encode()
         headers = {"content-type": "application/json"}
         self._send(urllib.request.Request(f"{self.url}/dev/clock", body, headers))
 
@@ -54,8 +72,12 @@ class DevServer:
         return self._send(f"{self.url}/dev/published?topic={name}")["records"]
 
     def _send(self, request):
-        with urllib.request.urlopen(request, timeout=TIMEOUT) as answer:
-            return json.load(answer)
+        try:
+            with urllib.request.urlopen(request, timeout=TIMEOUT) as answer:
+                return json.load(answer)
+        except urllib.error.HTTPError as error:
+            with error:
+                raise Problem(json.load(error)) from None
 
     def close(self):
         self._process.terminate()

@@ -23,7 +23,9 @@ public class Consume {
             consumer.subscribe(List.of(System.getenv().getOrDefault("TOPIC", "demo")));
             while (left != 0) {
                 for (var record : consumer.poll(Duration.ofSeconds(1))) {
-                    var task = record.headers().lastHeader(Once.TASK_ID).value();
+                    // A record of another producer has none.
+                    var header = record.headers().lastHeader(Once.TASK_ID);
+                    var task = header == null ? null : header.value();
                     if (!once.run(task, () -> System.out.println(record.key() + ": " + record.value())))
                         System.out.println(record.key() + ": seen before, skipped");
                     var done = new TopicPartition(record.topic(), record.partition());

@@ -10,7 +10,8 @@ import punctual.PunctualClient;
 
 /**
  * Cancels the orders of tracked tasks, and answers for each attempt: it finishes, or it fails. Runs
- * for ever, or until as many records were read as the argument says. PUNCTUAL_URL is the node
+ * for ever, or until as many records of tracked tasks were read as the argument says; others are
+ * skipped. PUNCTUAL_URL is the node
  * (http://127.0.0.1:7070), KAFKA the broker (127.0.0.1:9092), TOPIC the topic of the records
  * (demo).
  */
@@ -34,7 +35,8 @@ public class Finish {
     }
 
     static String header(ConsumerRecord<String, String> record, String name) {
-        return new String(record.headers().lastHeader(name).value(), StandardCharsets.US_ASCII);
+        var header = record.headers().lastHeader(name);
+        return header == null ? null : new String(header.value(), StandardCharsets.US_ASCII);
     }
 
     public static void main(String[] args) throws InterruptedException {
@@ -51,14 +53,21 @@ public class Finish {
             consumer.subscribe(List.of(System.getenv().getOrDefault("TOPIC", "demo")));
             while (left != 0) {
                 for (var record : consumer.poll(Duration.ofSeconds(1))) {
-                    int attempt = Integer.parseInt(header(record, Once.ATTEMPT));
-                    var answered = handle(client, record.key(), header(record, Once.TASK_ID), attempt);
-                    var verdict = answered.verdict().name().toLowerCase(Locale.ROOT);
-                    System.out.println(record.key() + ", attempt " + attempt + ": " + verdict);
+                    var number = header(record, Once.ATTEMPT);
+                    // Without one, nobody waits for an answer: the task is not tracked, or the
+                    // record is of another producer.
+                    if (number != null) {
+                        int attempt = Integer.parseInt(number);
+                        var order = Objects.requireNonNullElse(record.key(), "-");
+                        var answered = handle(client, order, header(record, Once.TASK_ID), attempt);
+                        var verdict = answered.verdict().name().toLowerCase(Locale.ROOT);
+                        System.out.println(order + ", attempt " + attempt + ": " + verdict);
+                        left--;
+                    }
                     // In any case: Punctual makes the next attempt, not Kafka.
                     var done = new TopicPartition(record.topic(), record.partition());
                     consumer.commitSync(Map.of(done, new OffsetAndMetadata(record.offset() + 1)));
-                    if (--left == 0) break;
+                    if (left == 0) break;
                 }
             }
         }

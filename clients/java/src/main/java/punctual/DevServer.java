@@ -2,6 +2,8 @@ package punctual;
 
 import com.fasterxml.jackson.databind.JsonNode;
 import java.io.BufferedReader;
+import java.io.File;
+import java.io.FileNotFoundException;
 import java.io.IOException;
 import java.io.InputStreamReader;
 import java.net.URI;
@@ -10,9 +12,12 @@ import java.net.http.HttpClient;
 import java.net.http.HttpRequest;
 import java.net.http.HttpResponse.BodyHandlers;
 import java.nio.charset.StandardCharsets;
+import java.nio.file.Files;
+import java.nio.file.Path;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.stream.Stream;
 
 /**
  * For tests: runs {@code punctual dev} until it is closed, a node with a broker, and a clock that
@@ -36,10 +41,19 @@ public final class DevServer implements AutoCloseable {
      * {@code punctual} from the PATH.
      */
     public static DevServer start(String... topics) throws IOException {
-        var program = System.getenv().getOrDefault("PUNCTUAL_BIN", "punctual");
+        return startProgram(System.getenv().getOrDefault("PUNCTUAL_BIN", "punctual"), topics);
+    }
+
+    static DevServer startProgram(String program, String... topics) throws IOException {
         var words = new ArrayList<>(
             List.of(program, "dev", "--port", "0", "--kafka-port", "0", "--json"));
         for (String topic : topics) words.add("--topic=" + topic);
+        var folders = program.contains(File.separator) ? ""
+            : System.getenv().getOrDefault("PATH", "");
+        if (Stream.of(folders.split(File.pathSeparator))
+                .noneMatch(folder -> Files.isExecutable(Path.of(folder, program))))
+            throw new FileNotFoundException(
+                "no program `" + program + "` on the PATH; set PUNCTUAL_BIN");
         var builder = new ProcessBuilder(words).redirectError(ProcessBuilder.Redirect.INHERIT);
         builder.environment().keySet().removeIf(name -> name.startsWith("PUNCTUAL_"));
         var process = builder.start();
@@ -80,8 +94,9 @@ public final class DevServer implements AutoCloseable {
 
     private JsonNode send(HttpRequest.Builder request) throws IOException, InterruptedException {
         var answer = http.send(request.build(), BodyHandlers.ofString());
-        if (answer.statusCode() != 200) throw new IOException(answer.body());
-        return Draft.JSON.readTree(answer.body());
+        var body = Draft.JSON.readTree(answer.body());
+        if (answer.statusCode() != 200) throw new Problem(body);
+        return body;
     }
 
     @Override

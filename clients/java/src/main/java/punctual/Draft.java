@@ -43,8 +43,10 @@ public final class Draft {
         return with("key_base64", key);
     }
 
-    /** Any value that Jackson writes as JSON, null included. */
+    /** Any value that Jackson writes as JSON, null included. Bytes go to {@link #payloadBase64}. */
     public Draft payload(Object payload) {
+        if (payload instanceof byte[]) throw new IllegalArgumentException(
+            "bytes are not JSON: payloadBase64(Base64.getEncoder().encodeToString(bytes))");
         body.set("payload", JSON.<JsonNode>valueToTree(payload));
         return this;
     }

@@ -38,9 +38,13 @@ public final class Once {
     /**
      * Runs the work unless this task's work has succeeded before. Returns whether it ran. Work that
      * throws is not remembered. Records of one task are on one partition, so only one thread has
-     * them.
+     * them. A record of another producer has no id: with null, the work always runs.
      */
     public boolean run(byte[] taskId, Runnable work) {
+        if (taskId == null) {
+            work.run();
+            return true;
+        }
         String task = new String(taskId, java.nio.charset.StandardCharsets.US_ASCII);
         if (seen.contains(task)) return false;
         work.run();

@@ -3,6 +3,7 @@ package punctual;
 import static org.junit.jupiter.api.Assertions.*;
 import static org.junit.jupiter.api.Assumptions.assumeTrue;
 
+import java.io.IOException;
 import java.nio.file.Path;
 import java.time.Duration;
 import java.time.Instant;
@@ -132,6 +133,8 @@ class PunctualClientTest {
             assertEquals(1, records.size());
             assertEquals(7, records.get(0).get("payload").get("order").asInt());
             assertEquals(task.get("id"), records.get(0).get("headers").get(Once.TASK_ID));
+            var problem = assertThrows(Problem.class, () -> dev.published("ordres"));
+            assertTrue(problem.detail().contains("no such topic"));
         }
     }
 
@@ -149,6 +152,22 @@ class PunctualClientTest {
     }
 
     @Test
+    void bytesAreNoPayload() {
+        var draft = Draft.in(HOUR);
+        var error = assertThrows(IllegalArgumentException.class, () -> draft.payload(new byte[] {1}));
+        assertTrue(error.getMessage().contains("payloadBase64"));
+    }
+
+    @Test
+    void aDevServerNeedsItsProgram() {
+        for (var program : List.of("no-punctual", "/no/punctual")) {
+            var start = assertThrows(IOException.class, () -> DevServer.startProgram(program, "orders"));
+            var expected = "no program `" + program + "` on the PATH; set PUNCTUAL_BIN";
+            assertEquals(expected, start.getMessage());
+        }
+    }
+
+    @Test
     void theWorkOfATaskSucceedsOnce() {
         var once = new Once(2);
         var done = new AtomicInteger();
@@ -157,5 +176,7 @@ class PunctualClientTest {
         assertTrue(once.run(task, done::incrementAndGet));
         assertFalse(once.run(task, done::incrementAndGet));
         assertEquals(1, done.get());
+        assertTrue(once.run(null, done::incrementAndGet));
+        assertTrue(once.run(null, done::incrementAndGet));
     }
 }

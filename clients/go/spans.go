@@ -1,0 +1,40 @@
+package punctual
+
+import (
+	"errors"
+	"fmt"
+	"time"
+)
+
+// errBytes refuses bytes that encoding/json would write as text.
+var errBytes = errors.New("Payload is bytes, which are not JSON: set PayloadBytes")
+
+// checkSpans refuses durations below a millisecond: Delay: 5 is 5 nanoseconds.
+func checkSpans(spans map[string]time.Duration) error {
+	for field, span := range spans {
+		if span != 0 && span.Abs() < time.Millisecond {
+			return fmt.Errorf(
+				"%s is %v, below a millisecond: give a unit, such as 5*time.Second", field, span)
+		}
+	}
+	return nil
+}
+
+func (draft Draft) check() error {
+	if _, isBytes := draft.Payload.([]byte); isBytes {
+		return errBytes
+	}
+	spans := map[string]time.Duration{"Delay": draft.Delay, "TTR": draft.TTR}
+	if draft.Retry != nil {
+		spans["BackoffMin"], spans["BackoffMax"] = draft.Retry.BackoffMin, draft.Retry.BackoffMax
+	}
+	return checkSpans(spans)
+}
+
+func (outcome Outcome) check() error {
+	spans := map[string]time.Duration{"By": outcome.By}
+	if outcome.Failure.RetryIn != nil {
+		spans["RetryIn"] = *outcome.Failure.RetryIn
+	}
+	return checkSpans(spans)
+}
