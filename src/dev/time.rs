@@ -1,8 +1,9 @@
 //! The clock of a dev server, set by tests, and the published records for the tests to read.
 //!
 //! The clock jumps from one due time to the next, and waits there until the tasks are published and
-//! settled. So every task goes out at the due time, in order, with a receipt as proof, and a month
-//! takes as long as its tasks.
+//! settled. It also stops where runs of schedules are to be made, until they are made. So every task
+//! goes out at the due time, in order, with a receipt as proof, and a month takes as long as its
+//! tasks.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +17,7 @@ use crate::clock;
 use crate::domain::leaves::Rules;
 use crate::domain::{ClusterSettings, Timestamp};
 use crate::error_chain::chain;
-use crate::node::maintenance::{Maintenance, MaintenanceMetrics};
+use crate::node::maintenance::{Leaves, Maintenance, MaintenanceMetrics};
 use crate::postgres::PostgresError;
 use crate::postgres::cluster::dev_database::{DevDatabase, Outlook};
 use crate::shutdown::{TaskFailure, Tasks};
@@ -55,6 +56,11 @@ enum ClockError {
          log say more. The clock stays there"
     )]
     Stuck { due_at: Timestamp },
+    #[error(
+        "a schedule that was to make its runs at {due_at} has not made them after {STUCK_MAX:?}; \
+         the log says more. The clock stays there"
+    )]
+    NoRuns { due_at: Timestamp },
     #[error("the partitions for {0} are not there")]
     NoPartitions(Timestamp),
 }
@@ -100,8 +106,9 @@ impl DevTime {
         let (mut stands_since, mut called_at) = (clock::monotonic(), None);
         let mut stood_at = None;
         loop {
-            let Outlook { now, next_due_at, unsettled_due_at, .. } = self.look().await?;
-            let due_at = next_due_at.into_iter().chain(unsettled_due_at).min();
+            let Outlook { now, next_due_at, unsettled_due_at, runs_due_at, .. } =
+                self.look().await?;
+            let due_at = [next_due_at, unsettled_due_at, runs_due_at].into_iter().flatten().min();
             let target = due_at.filter(|due_at| *due_at <= end).map(|due_at| due_at.plus(PAST));
             match target {
                 Some(target) if now < target => {
@@ -116,7 +123,10 @@ impl DevTime {
                     if let Some(due_at) = due_at
                         && at.since(stands_since) >= STUCK_MAX
                     {
-                        return Err(ClockError::Stuck { due_at });
+                        return Err(match runs_due_at == Some(due_at) {
+                            true => ClockError::NoRuns { due_at },
+                            false => ClockError::Stuck { due_at },
+                        });
                     }
                     if called_at.is_none_or(|called_at| at.since(called_at) >= CALL_EVERY) {
                         self.handles.service.look_again();
@@ -134,7 +144,8 @@ impl DevTime {
         self.ahead = Duration::ZERO;
         self.database.set_ahead(self.ahead).await?;
         let now = self.look().await?.now;
-        self.make_partitions(now, Duration::ZERO).await?;
+        let leaves = self.make_partitions(now, Duration::ZERO).await?;
+        self.handles.leaves.follow(&leaves);
         self.handles.service.look_again();
         Ok(())
     }
@@ -142,32 +153,44 @@ impl DevTime {
     /// Sets the clock from `now` to `target`.
     async fn set(&mut self, now: Timestamp, target: Timestamp) -> Result<(), ClockError> {
         let span = target.since(now);
-        if self.made_for.is_none_or(|made_for| target >= made_for.plus(COVERED)) {
-            self.make_partitions(target, span).await?;
-        }
+        let is_covered = self.made_for.is_some_and(|made_for| target < made_for.plus(COVERED));
+        let leaves = match is_covered {
+            true => None,
+            false => Some(self.make_partitions(target, span).await?),
+        };
         self.ahead += span;
         self.database.set_ahead(self.ahead).await?;
         // The node's clock follows before the node looks.
         self.look().await?;
+        // The node learns of the partitions after the jump. Before, a task due in the gap between
+        // the present and the target would be sent to a partition that does not exist.
+        if let Some(leaves) = leaves {
+            self.handles.leaves.follow(&leaves);
+        }
         self.handles.service.look_again();
         Ok(())
     }
 
     /// Creates the partitions for `at`, by a session that sees the clock ahead by `span`: no claim
-    /// must meet the new time without them.
-    async fn make_partitions(&mut self, at: Timestamp, span: Duration) -> Result<(), ClockError> {
+    /// must meet the new time without them. Returns the leaves as that session sees them.
+    async fn make_partitions(
+        &mut self,
+        at: Timestamp,
+        span: Duration,
+    ) -> Result<Arc<Leaves>, ClockError> {
+        let leaves = Arc::new(Leaves::default());
         let rules = Rules { ahead_max: AHEAD, ..Rules::new(&self.cluster) };
         let mut maintenance = Maintenance::new(
             &self.database.ahead_by(span),
             rules,
-            Arc::clone(&self.handles.leaves),
+            Arc::clone(&leaves),
             MaintenanceMetrics::default(),
         );
         if !maintenance.make_all().await? {
             return Err(ClockError::NoPartitions(at));
         }
         self.made_for = Some(at);
-        Ok(())
+        Ok(leaves)
     }
 
     /// Looks at the database, and tells the node the time.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use az::SaturatingAs as _;
 use parking_lot::Mutex;
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use uuid::Uuid;
 
 use super::fence::Fence;
@@ -44,7 +44,7 @@ pub struct NodeShared {
     pub callers: CallerNumbers,
 }
 
-/// The calls to the claim loops.
+/// The calls to the claim loops, and to the loop that makes runs of schedules.
 #[derive(Debug, Default)]
 pub struct Calls {
     /// A topic takes records again, or is given up: look for its skipped tasks. A count lets each
@@ -52,6 +52,8 @@ pub struct Calls {
     pub sweep: watch::Sender<u64>,
     /// Ids that the node inserted behind the watermark. The first loop claims them now.
     pub late: Inbox<IdRange>,
+    /// A dev server has set the clock: look for schedules whose runs are to be made.
+    pub runs: Notify,
     quarantine: Mutex<Vec<Uuid>>,
 }
 

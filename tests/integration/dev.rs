@@ -1,9 +1,11 @@
 //! `punctual dev`: one command with a Postgres and a broker of its own, and a clock that tests set.
 
+use std::ops::Range;
 use std::path::Path;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
+use reqwest::Method;
 use serde_json::{Value, json};
 use sqlx::postgres::PgConnectOptions;
 use sqlx::{Connection as _, PgConnection};
@@ -153,6 +155,110 @@ async fn deadlines_and_retries_of_a_tracked_task_follow_the_clock() {
     call("extend", json!({ "attempt": 3, "by": "5h" })).await;
     passes("4h", "awaiting", 3).await;
     passes("2h", "dead", 3).await;
+}
+
+async fn put_schedule(dev: &DevServer, name: &str, body: &Value) {
+    let (path, body) = (format!("/v1/schedules/one/{name}"), body.to_string().into_bytes());
+    let answer = dev.api.send(Method::PUT, &path, Some(("application/json", body))).await;
+    assert_eq!(answer.status, 201, "{}", answer.text);
+}
+
+/// Returns the instants of the published runs of a schedule, in milliseconds. Each was published on
+/// time, after no missed one.
+async fn instants_of(dev: &DevServer, schedule: &str) -> Vec<i64> {
+    instants_between(dev, schedule, i64::MIN..i64::MAX).await
+}
+
+/// Returns those in a range of time.
+async fn instants_between(dev: &DevServer, schedule: &str, range: Range<i64>) -> Vec<i64> {
+    let mut instants = Vec::new();
+    for record in dev.published("one").await {
+        let headers = &record["headers"];
+        if headers["punctual-schedule"] != schedule {
+            continue;
+        }
+        let at = headers["punctual-run-at"].as_str().unwrap();
+        let instant = millis_of(&headers["punctual-run-at"]);
+        if !range.contains(&instant) {
+            continue;
+        }
+        assert!(headers["punctual-missed"].is_null(), "{record}");
+        let task = dev.api.get(&format!("/v1/topics/one/tasks/{schedule}@{at}")).await.json();
+        assert_eq!((&task["state"], millis_of(&task["due_at"])), (&json!("published"), instant));
+        let late = millis_of(&record["timestamp"]) - instant;
+        assert!((0..2_000).contains(&late), "late by {late} ms: {record}");
+        instants.push(instant);
+    }
+    instants
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_clock_passes_no_run_of_an_hourly_schedule() {
+    const HOUR_MS: i64 = 3_600_000;
+    let dev = DevServer::own().await;
+    // No instant is near the beginning or the end of the two days.
+    let phase = (crate::support::now_ms() + HOUR_MS / 2) % HOUR_MS;
+    for policy in ["none", "last", "all"] {
+        let body = json!({ "every": "1h", "phase": phase, "missed": { "policy": policy },
+            "payload": policy });
+        put_schedule(&dev, policy, &body).await;
+    }
+    let began = Instant::now();
+    dev.clock(json!({ "advance": "2d" })).await;
+    eprintln!("two days took {:?}", began.elapsed());
+    for policy in ["none", "last", "all"] {
+        let instants = instants_of(&dev, policy).await;
+        assert_eq!(instants.len(), 48, "{policy}: {instants:?}");
+        assert!(instants.windows(2).all(|two| two[1] - two[0] == HOUR_MS), "{instants:?}");
+        assert!(instants.iter().all(|at| at % HOUR_MS == phase), "{instants:?}");
+    }
+    assert_eq!(dev.api.metric("punctual_schedule_missed_total").await as i64, 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_clock_passes_no_run_of_a_schedule_for_weekdays() {
+    let dev = DevServer::own().await;
+    let now = jiff::Timestamp::now().in_tz("Europe/Berlin").unwrap();
+    // No instant is near the beginning or the end of the two weeks.
+    let hour = (now.hour() + 12) % 24;
+    let cron = format!("0 {hour} * * MON-FRI");
+    let body = json!({ "cron": cron, "time_zone": "Europe/Berlin", "payload": 1 });
+    put_schedule(&dev, "weekdays", &body).await;
+    dev.clock(json!({ "advance": "14d" })).await;
+    let instants = instants_of(&dev, "weekdays").await;
+    assert_eq!(instants.len(), 10, "{cron}: {instants:?}");
+    for instant in instants {
+        let at =
+            jiff::Timestamp::from_millisecond(instant).unwrap().in_tz("Europe/Berlin").unwrap();
+        let day = at.weekday().to_monday_one_offset();
+        assert!(day <= 5 && (at.hour(), at.minute()) == (hour, 0), "{cron}: {at}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_run_each_second_is_published_for_each_second_of_an_advance() {
+    let dev = DevServer::own().await;
+    put_schedule(&dev, "seconds", &json!({ "every": "1s", "payload": 1 })).await;
+    let before = millis_of(&dev.clock(json!({ "advance": "1ms" })).await["now"]);
+    let began = Instant::now();
+    dev.clock(json!({ "advance": "5m" })).await;
+    eprintln!("300 runs took {:?}", began.elapsed());
+    let instants = instants_between(&dev, "seconds", before..before + 300_000).await;
+    assert_eq!(instants.len(), 300, "{instants:?}");
+    assert!(instants.windows(2).all(|two| two[1] - two[0] == 1_000), "{instants:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_clock_does_not_wait_for_paused_and_ended_schedules() {
+    let dev = DevServer::own().await;
+    put_schedule(&dev, "paused", &json!({ "every": "1h", "paused": true, "payload": 1 })).await;
+    put_schedule(&dev, "stopped", &json!({ "every": "1h", "payload": 1 })).await;
+    let answer = dev.api.post("/v1/schedules/one/stopped/pause", "").await;
+    assert_eq!(answer.status, 200, "{}", answer.text);
+    put_schedule(&dev, "ended", &json!({ "every": "1h", "runs_max": 3, "payload": 1 })).await;
+    dev.clock(json!({ "advance": "2d" })).await;
+    assert_eq!(instants_of(&dev, "ended").await.len(), 3);
+    assert_eq!(dev.published("one").await.len(), 3, "a paused schedule has no runs");
 }
 
 /// Returns what a dev server says that cannot start.

@@ -141,6 +141,7 @@ impl RunKeeper {
             let new = tokio::select! {
                 () = draining.cancelled() => return Ok(()),
                 Some(id) = self.new.recv() => Some(id),
+                () = self.shared.calls.runs.notified() => None,
                 () = clock::sleep(INTERVAL) => None,
             };
             // A turn may be cut off anywhere: a statement takes effect or it does not.
@@ -160,16 +161,17 @@ impl RunKeeper {
         }
         if let Some(id) = new {
             let due = self.maker.due_one(id).await?;
-            return self.make_all(due).await;
+            self.make_all(due).await?;
+            return Ok(());
         }
         let mine = self.bulletin.borrow().mine.clone();
         if !mine.is_empty() {
             let shards = smallints(&mine);
             loop {
                 let due = self.maker.due(&shards, SCHEDULES_MAX).await?;
-                let is_last = due.schedules.len() < SCHEDULES_MAX;
-                self.make_all(due).await?;
-                if is_last || !self.shared.clock.is_steady() {
+                let due_count = due.schedules.len();
+                let moved_count = self.make_all(due).await?;
+                if !has_more(due_count, moved_count) || !self.shared.clock.is_steady() {
                     break;
                 }
             }
@@ -178,13 +180,15 @@ impl RunKeeper {
     }
 
     /// Makes the runs of these schedules. A schedule that fails does not hold up the others.
-    async fn make_all(&mut self, due: DueSchedules) -> Result<(), PostgresError> {
+    /// Returns the number of schedules that did not fail.
+    async fn make_all(&mut self, due: DueSchedules) -> Result<usize, PostgresError> {
         let now = due.now;
+        let mut moved_count = 0;
         let planned: Vec<PlannedSchedule> =
             due.schedules.into_iter().filter_map(|schedule| self.plan(schedule, now)).collect();
         for group in groups_of(&planned) {
             match self.make(group, now).await {
-                Ok(()) => {}
+                Ok(()) => moved_count += group.len(),
                 Err(error) if error.is_away() => return Err(error),
                 Err(error) if group.len() == 1 => {
                     self.fail("a schedule cannot make its runs; retrying", &error);
@@ -192,25 +196,26 @@ impl RunKeeper {
                 Err(error) => {
                     tracing::debug!(error = chain(&error), "making runs one schedule at a time");
                     for one in group {
-                        self.make_one(one, now).await?;
+                        moved_count += usize::from(self.make_one(one, now).await?);
                     }
                 }
             }
         }
-        Ok(())
+        Ok(moved_count)
     }
 
+    /// Returns false when the schedule cannot make its runs.
     async fn make_one(
         &mut self,
         planned: &PlannedSchedule,
         now: Timestamp,
-    ) -> Result<(), PostgresError> {
+    ) -> Result<bool, PostgresError> {
         match self.make(std::slice::from_ref(planned), now).await {
             Err(error) if !error.is_away() => {
                 self.fail("a schedule cannot make its runs; retrying", &error);
-                Ok(())
+                Ok(false)
             }
-            outcome => outcome,
+            outcome => outcome.map(|()| true),
         }
     }
 
@@ -290,6 +295,13 @@ impl RunKeeper {
     }
 }
 
+/// Tells whether a turn continues after a look that found `due_count` schedules, of which
+/// `moved_count` did not fail. Schedules that fail stay at the head of the list: when all do,
+/// another look would find the same ones, without a pause.
+const fn has_more(due_count: usize, moved_count: usize) -> bool {
+    due_count >= SCHEDULES_MAX && moved_count > 0
+}
+
 /// Cuts plans into groups for one statement each.
 fn groups_of(planned: &[PlannedSchedule]) -> Vec<&[PlannedSchedule]> {
     let mut groups = Vec::new();
@@ -334,6 +346,13 @@ mod tests {
             plan: Plan { runs: vec![], next_run_at: None, look_at: None, runs_made: 0, skipped: 0 },
             tasks: vec![task; task_count],
         }
+    }
+
+    #[test]
+    fn a_turn_ends_with_a_look_at_which_every_schedule_fails() {
+        assert!(has_more(SCHEDULES_MAX, 1));
+        assert!(!has_more(SCHEDULES_MAX, 0), "the next look would find the same schedules");
+        assert!(!has_more(SCHEDULES_MAX - 1, SCHEDULES_MAX - 1));
     }
 
     #[test]

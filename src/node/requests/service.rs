@@ -194,10 +194,12 @@ impl Service {
         self.state.parts.get()?.shared.clock.arrival()
     }
 
-    /// Has the claim loops look for due tasks now: a dev server sets the clock ahead.
+    /// Has the loops look now for due tasks, and for schedules whose runs are to be made: a dev
+    /// server sets the clock ahead.
     pub fn look_again(&self) {
         if let Some(parts) = self.state.parts.get() {
             parts.shared.sweep();
+            parts.shared.calls.runs.notify_one();
         }
     }
 

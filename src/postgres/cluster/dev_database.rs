@@ -57,6 +57,8 @@ pub struct Outlook {
     pub next_due_at: Option<Timestamp>,
     /// When the next claimed task that is not settled is due.
     pub unsettled_due_at: Option<Timestamp>,
+    /// When the next runs of schedules are to be made. A paused schedule makes none.
+    pub runs_due_at: Option<Timestamp>,
 }
 
 /// The connection of a dev server to its database.
@@ -131,7 +133,8 @@ impl DevDatabase {
                   (select id from task order by id limit 1) as near,
                   (select id from task_far order by id limit 1) as far,
                   (select id from execlog_batch b cross join unnest(b.ids) as id
-                    where b.settled_at is null order by id limit 1) as unsettled",
+                    where b.settled_at is null order by id limit 1) as unsettled,
+                  (select min(look_at) from schedule) as runs",
             )
             .fetch_one(open)
             .await
@@ -145,6 +148,7 @@ impl DevDatabase {
                     asked_at,
                     next_due_at: due_at("near")?.into_iter().chain(due_at("far")?).min(),
                     unsettled_due_at: due_at("unsettled")?,
+                    runs_due_at: row.try_get::<Option<i64>, _>("runs")?.map(Timestamp::from_millis),
                 })
             })
         };
