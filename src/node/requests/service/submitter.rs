@@ -345,6 +345,11 @@ impl Submitter {
         Ok(facts)
     }
 
+    /// Looks a topic up, to which tasks of another topic are to go.
+    pub async fn check_topic(&self, by: &PrincipalName, topic: &TopicName) -> Result<(), Refusal> {
+        self.facts(by, topic).await.map(|_facts| ())
+    }
+
     /// Looks the topic up before its dead letters are redriven: it may exist again although it was
     /// given up.
     pub async fn look_for(&self, by: &PrincipalName, topic: &TopicName) {
