@@ -91,8 +91,8 @@ impl Rights {
         self.is_everything
     }
 
-    /// Returns true when `action` is allowed on `topic`. Who operates the cluster operates each topic
-    /// that no rule denies.
+    /// Returns true when `action` is allowed on `topic`. Who operates the cluster operates each
+    /// topic that no rule denies.
     pub fn allows(&self, action: Action, topic: &TopicName) -> bool {
         let is_operator = self.operates && action == Action::Operate;
         self.is_everything

@@ -128,6 +128,8 @@ pub struct StoredSchedule {
     /// The version of the time zone rules that `next_run_at` comes from. Empty when a program that
     /// did not note it has stored the schedule.
     pub tzdata: String,
+    /// Earlier runs may have been forgotten.
+    pub runs_known_from: Timestamp,
 }
 
 impl StoredSchedule {
@@ -140,6 +142,19 @@ impl StoredSchedule {
         let before = now.min(first.minus(Duration::from_millis(1)));
         timing.next_after(before) == Some(*first)
             && instants.is_sorted_by(|one, next| timing.next_after(*one) == Some(*next))
+    }
+
+    /// Returns the instants from one time to before another, for which a caller asks runs at `now`.
+    ///
+    /// # Errors
+    /// See [`backfill::instants`].
+    pub fn instants_to_backfill(
+        &self,
+        range: (Timestamp, Timestamp),
+        now: Timestamp,
+    ) -> Result<Vec<Timestamp>, SpecificationError> {
+        let timing = &self.schedule.specification.timing;
+        backfill::instants(timing, range, self.runs_known_from, now)
     }
 
     /// Returns the next instants that have a run or will have one, at most `count`.
@@ -198,6 +213,11 @@ impl Specification {
         // The name of a schedule is a valid name of a task.
         let name = TaskName::new(name.as_str()).ok();
         spread::part_of(self.spread, topic, (name.as_ref(), None), 0)
+    }
+
+    /// Returns true when versions before `overlap` and `spread` would make other runs.
+    pub fn differs_by_version(&self) -> bool {
+        self.run_overlap == RunOverlap::Skip || !self.spread.is_zero()
     }
 
     /// Returns true when the rules of time zones decide about the instants.

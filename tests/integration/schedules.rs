@@ -475,6 +475,11 @@ async fn a_backfill_makes_each_run_of_the_past_once() {
         let refused = post(body).await;
         assert_eq!((refused.status, &refused.json()["field"]), (400, &json!(field)));
     }
+    // As if an older version had made runs until then.
+    let upgraded = format!("update schedule set runs_known_from = {}", to - 2 * hour);
+    sqlx::query(sqlx::AssertSqlSafe(upgraded)).execute(&cluster.sql).await.unwrap();
+    assert_eq!(post(range(to - 3 * hour, to, true)).await.json()["field"], json!("from"));
+    assert_eq!(post(range(to - 2 * hour, to, true)).await.status, 200);
     let none = format!("/v1/schedules/{topic}/none/backfill");
     assert_eq!(api.post(&none, range(to - hour, to, false)).await.status, 404);
 }

@@ -1,4 +1,5 @@
-//! Handlers of schedules: create or replace, look up, list, pause, resume, trigger, backfill, delete.
+//! Handlers of schedules: create or replace, look up, list, pause, resume, trigger, backfill,
+//! delete.
 
 use std::iter;
 use std::sync::Arc;

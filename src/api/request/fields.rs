@@ -221,6 +221,7 @@ impl<'de> Deserialize<'de> for Array<'de> {
         deserializer.deserialize_seq(ArrayVisitor)
     }
 }
+
 /// Reads a span that has to be in a range.
 pub fn span_within(
     value: &RawValue,

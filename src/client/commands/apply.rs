@@ -1,7 +1,7 @@
 //! Schedules as code: brings the schedules of the cluster in line with a file.
 //!
-//! Each schedule of the file is first checked by a dry run. Only when all of them are right, changes
-//! are made, each on the condition that the schedule is still as it was seen.
+//! Each schedule of the file is first checked by a dry run. Only when all of them are right, the
+//! changes are made, each on the condition that the schedule is still as it was seen.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -141,12 +141,21 @@ fn path((topic, name): &Place) -> [&str; 4] {
     ["v1", "schedules", topic, name]
 }
 
-/// Returns the members of a schedule in an answer, and the answer's revision.
-fn members_of(answer: &NodeAnswer) -> Result<(Members, u64), Ending> {
+/// A schedule in an answer.
+#[derive(Default)]
+struct Answered {
+    members: Members,
+    revision: u64,
+    /// The caller may not read the record.
+    is_redacted: bool,
+}
+
+fn answered(answer: &NodeAnswer) -> Result<Answered, Ending> {
     let mut members: Members = answer.read()?;
     let revision = members.get("revision").and_then(Value::as_u64).unwrap_or_default();
+    let is_redacted = members.get("redacted") == Some(&Value::Bool(true));
     members.retain(|name, _value| !ANSWERED.contains(&name.as_str()));
-    Ok((members, revision))
+    Ok(Answered { members, revision, is_redacted })
 }
 
 fn refused(answer: &NodeAnswer, place: &Place) -> Option<Ending> {
@@ -165,10 +174,10 @@ async fn compare(
     if !is_new && let Some(ending) = refused(&found, place) {
         return Err(ending.into());
     }
-    let (before, revision) = if is_new { Default::default() } else { members_of(&found)? };
+    let before = if is_new { Answered::default() } else { answered(&found)? };
     let mut body = body.clone();
     // A file without `paused` leaves the pause of an operator as it is.
-    if before.get("paused") == Some(&Value::Bool(true)) && !body.contains_key("paused") {
+    if before.members.get("paused") == Some(&Value::Bool(true)) && !body.contains_key("paused") {
         body.insert("paused".to_owned(), Value::Bool(true));
     }
     let text = Value::Object(body.clone()).to_string();
@@ -177,9 +186,10 @@ async fn compare(
     if let Some(ending) = refused(&checked, place) {
         return Err(ending.into());
     }
-    let (after, _revision) = members_of(&checked)?;
-    let redacted = checked.text.contains("\"redacted\":true");
-    let members = if is_new { BTreeMap::new() } else { difference(&before, &after) };
+    let after = answered(&checked)?;
+    let redacted = before.is_redacted || after.is_redacted;
+    let members =
+        if is_new { BTreeMap::new() } else { difference(&before.members, &after.members) };
     if !is_new && members.is_empty() && !redacted {
         return Ok(None);
     }
@@ -189,7 +199,11 @@ async fn compare(
         name: place.1.clone(),
         members,
         redacted: redacted && !is_new,
-        condition: Some(if is_new { Condition::IsAbsent } else { Condition::IsRevision(revision) }),
+        condition: Some(if is_new {
+            Condition::IsAbsent
+        } else {
+            Condition::IsRevision(before.revision)
+        }),
         body,
     }))
 }

@@ -1,7 +1,7 @@
 //! The instants of the past for which a caller asks runs.
 //!
-//! A backfill makes the runs that are not there, so it may be repeated. The row of each run outlives
-//! [`AGE_MAX`], and tells which runs were made.
+//! A backfill makes the runs that are not there, so it may be repeated. The row of each run
+//! outlives [`AGE_MAX`], and tells which runs were made.
 
 use std::time::Duration;
 
@@ -13,13 +13,15 @@ pub const RUNS_MAX: usize = 1_000;
 /// How far a backfill reaches back.
 pub const AGE_MAX: Duration = Duration::from_hours(7 * 24);
 
-/// Returns the instants of a schedule from `from` to before `to`.
+/// Returns the instants of a schedule from `from` to before `to`. It is unknown which runs were
+/// made before `known_from`.
 ///
 /// # Errors
 /// When the range is empty, reaches too far back or into the future, or has too many instants.
 pub fn instants(
     timing: &Timing,
     (from, to): (Timestamp, Timestamp),
+    known_from: Timestamp,
     now: Timestamp,
 ) -> Result<Vec<Timestamp>, SpecificationError> {
     if to <= from {
@@ -32,6 +34,13 @@ pub fn instants(
     }
     if from < now.minus(AGE_MAX) {
         let reason = format!("expected {} or later: at most 7 days ago", now.minus(AGE_MAX));
+        return Err(SpecificationError::new("from", reason));
+    }
+    if from < known_from {
+        let reason = format!(
+            "expected {known_from} or later: runs before that were made by an older version, which \
+             did not keep note of them"
+        );
         return Err(SpecificationError::new("from", reason));
     }
     let mut found = timing.upcoming(from.minus(Duration::from_millis(1)), RUNS_MAX + 1);
@@ -59,7 +68,7 @@ mod tests {
     fn secondly(from: i64, to: i64) -> Result<Vec<Timestamp>, &'static str> {
         let recurrence = Recurrence::every(Duration::from_secs(1), Duration::ZERO).unwrap();
         let timing = Timing::new(recurrence, None, None, BTreeSet::new()).unwrap();
-        instants(&timing, (at(from), at(to)), at(0)).map_err(|error| error.field)
+        instants(&timing, (at(from), at(to)), at(-86_400 * 8), at(0)).map_err(|error| error.field)
     }
 
     #[test]
@@ -75,5 +84,16 @@ mod tests {
         assert_eq!(secondly(-1_001, 0), Err("to"));
         assert_eq!(secondly(-7 * 86_400 - 1, -7 * 86_400), Err("from"));
         assert!(secondly(-7 * 86_400, 1 - 7 * 86_400).is_ok());
+    }
+
+    #[test]
+    fn runs_of_which_no_note_was_kept_are_not_made_again() {
+        let recurrence = Recurrence::every(Duration::from_secs(1), Duration::ZERO).unwrap();
+        let timing = Timing::new(recurrence, None, None, BTreeSet::new()).unwrap();
+        let from = |known: i64| {
+            instants(&timing, (at(-5), at(0)), at(known), at(0)).map_err(|error| error.field)
+        };
+        assert_eq!(from(-4), Err("from"));
+        assert_eq!(from(-5).map(|found| found.len()), Ok(5));
     }
 }

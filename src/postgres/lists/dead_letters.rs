@@ -211,7 +211,8 @@ const REDRIVE: &str = concat!(
         "$4",
         "gone as (delete from dead_letter where id = $1 returning *)"
     ),
-    "(select id, to_topic as topic, to_name as name, attempt, key, payload, punctual_without_expiry(headers) as headers,
+    "(select id, to_topic as topic, to_name as name, attempt, key, payload,
+  punctual_without_expiry(headers) as headers,
   null::text as reason, null::bigint as died_at, next_id, tracking, moved_to,
   (select p.name from principal p where p.id = put.submitted_by) as submitted_by, submitted_at
 from put)"

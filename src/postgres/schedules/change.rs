@@ -58,7 +58,8 @@ select (extract(epoch from clock_timestamp()) * 1000000)::bigint";
 
 const UNCLAIMED: &str = "-- runs of a schedule that are not claimed
 select r.instant, r.first_id from schedule_run r
-where r.schedule_id = $1 and ($3 or not r.is_backfill) and (exists (select from task_far t where t.id = r.first_id)
+where r.schedule_id = $1 and ($3 or not r.is_backfill)
+  and (exists (select from task_far t where t.id = r.first_id)
   or exists (select from task t where t.shard = $2 and t.id = r.first_id))
 order by r.instant";
 

@@ -32,16 +32,16 @@ const PURPOSE: ConnectionPurpose = ConnectionPurpose {
     settings: &[("plan_cache_mode", "force_custom_plan"), ("lock_timeout", "200ms")],
 };
 
-/// How long the row of a run is kept after its instant: longer than a backfill reaches back, and than
-/// a run may be due after its instant.
+/// How long the row of a run is kept after its instant: longer than a backfill reaches back, and
+/// than a run may be due after its instant.
 const RUN_RETENTION: Duration = backfill::AGE_MAX.saturating_add(Duration::from_hours(2 * 24));
 
-/// The most runs of a schedule that are asked whether they are finished. A schedule that skips makes
-/// one at a time; there are more after a change from `allow`, and after a backfill.
+/// The most runs of a schedule that are asked whether they are finished. A schedule that skips
+/// makes one at a time; there are more after a change from `allow`, and after a backfill.
 const LAST_RUNS: i64 = 10;
 
-/// A tracked task is in `task_follow` from its first attempt to its end. Before, it is pending or in
-/// a batch. The note 1 says that its consumer has finished it.
+/// A tracked task is in `task_follow` from its first attempt to its end. Before, it is pending or
+/// in a batch. The note 1 says that its consumer has finished it.
 const BUSY: &str = "-- schedules with a run that is not finished
 select s.id from schedule s
 where s.id = any($1) and exists (
@@ -158,9 +158,9 @@ select (select count(*) from moved) as moved, (select array_agg(first_id) from m
     )
 }
 
-/// Returns the part of a statement that stores the rows of `run`, after the names of its tasks. Each
-/// task depends on a new row of `schedule_run`. `retention` is the parameter of the seconds that a
-/// name is kept.
+/// Returns the part of a statement that stores the rows of `run`, after the names of its tasks.
+/// Each task depends on a new row of `schedule_run`. `retention` is the parameter of the seconds
+/// that a name is kept.
 pub(super) fn stored_text(retention: &str) -> String {
     format!(
         "), made as (

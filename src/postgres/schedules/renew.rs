@@ -1,9 +1,9 @@
 //! New rules of time zones.
 //!
-//! A row says which version of the rules its instants come from. A program with newer rules computes
-//! them anew, and withdraws the runs that are not claimed. A program with older rules leaves the row
-//! alone; when it makes runs, it notes its own version, so that a newer program looks at the schedule
-//! again.
+//! A row says which version of the rules its instants come from. A program with newer rules
+//! computes them anew, and withdraws the runs that are not claimed. A program with older rules
+//! leaves the row alone; when it makes runs, it notes its own version, so that a newer program
+//! looks at the schedule again.
 
 use az::SaturatingAs as _;
 use sqlx::postgres::PgConnection;

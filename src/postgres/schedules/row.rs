@@ -142,6 +142,7 @@ pub(super) fn schedule_of(row: &PgRow) -> Result<StoredSchedule, sqlx::Error> {
         skipped: count("skipped")?,
         ahead: ahead.unwrap_or_default().into_iter().map(Timestamp::from_millis).collect(),
         tzdata: row.try_get("tzdata")?,
+        runs_known_from: Timestamp::from_millis(row.try_get("runs_known_from")?),
     })
 }
 

@@ -348,8 +348,8 @@ fn move_range() -> Value {
     schema["description"] = json!(
         "The tasks of a topic, by due time or by a choice, and their new due times: give one of \
          `by` and `to`. The new times lie outside of the range, so that no task is moved twice. \
-         `to` needs no range with `ids` or `names`, and with `name_prefix` or `key` if it lies in the \
-         future."
+         `to` needs no range with `ids` or `names`, and with `name_prefix` or `key` if it lies in \
+         the future."
     );
     schema["properties"]["by"] = described(
         "Span",

@@ -273,7 +273,8 @@ fn schedules() -> Value {
 fn backfill_request() -> Value {
     json!({
         "type": "object",
-        "description": "A range of the past, with at most 1,000 runs: `from` and `to`, or the `last` hours or days.",
+        "description": "A range of the past, with at most 1,000 runs: `from` and `to`, or the \
+                        `last` hours or days.",
         "properties": {
             "from": described("DueAt", "The beginning, at most seven days ago."),
             "to": described("DueAt", "The end, exclusive, and not in the future."),

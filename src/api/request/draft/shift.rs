@@ -1,8 +1,8 @@
 //! The new due times of a move of many tasks.
 //!
 //! A task that was moved must not be met again, by the same call or by its repetition. So the new
-//! times lie outside of the range: a shift is at least as long as the range. Tasks of a choice may all
-//! move to one time of the future: a task that is due then already is not moved again.
+//! times lie outside of the range: a shift is at least as long as the range. Tasks of a choice may
+//! all move to one time of the future: a task that is due then already is not moved again.
 
 use std::time::Duration;
 

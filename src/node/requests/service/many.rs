@@ -85,8 +85,8 @@ impl Service {
         self.opened()?.submitter.check_topic(&to.principal().name, to.topic()).await
     }
 
-    /// Redrives a dead letter, to another topic if `to` says so: its task is due now. Returns `None` when there is no such dead
-    /// letter.
+    /// Redrives a dead letter: its task is due now. With `to`, it goes to another topic. Returns
+    /// `None` when there is no such dead letter.
     pub async fn redrive(
         &self,
         permit: &TaskPermit<Redrive>,

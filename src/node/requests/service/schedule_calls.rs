@@ -79,7 +79,9 @@ impl Service {
         name: &ScheduleName,
         wanted: Backfill,
     ) -> Result<BackfillAnswer, Refusal> {
-        answer_by_model!(self, model => Ok(model.schedules.backfill((permit.topic(), name), &wanted)));
+        answer_by_model!(self, model => {
+            Ok(model.schedules.backfill((permit.topic(), name), &wanted))
+        });
         let parts = self.opened()?;
         Box::pin(parts.schedules.backfill(&parts.submitter, permit, name, wanted)).await
     }

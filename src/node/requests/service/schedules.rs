@@ -7,7 +7,6 @@ use az::SaturatingAs as _;
 
 use super::submitter::{Submitter, unanswered};
 use crate::access::permit::{self, Grant, Permit};
-use crate::domain::schedule::backfill;
 use crate::domain::schedule::plan::triggered_headers;
 use crate::domain::schedule::{RevisionCondition, Schedule, ScheduleChange, StoredSchedule};
 use crate::domain::{
@@ -52,6 +51,9 @@ impl ScheduleService {
         arrived_at: Option<Timestamp>,
     ) -> Result<ScheduleChange, Refusal> {
         let schedule = &put.schedule;
+        if schedule.specification.differs_by_version() {
+            submitter.knows_overlap()?;
+        }
         let now = arrived_at.unwrap_or_default();
         // A schedule that has ended may be put again as it is.
         let first = schedule.specification.timing.next_after(now);
@@ -175,6 +177,7 @@ impl ScheduleService {
         name: &ScheduleName,
         wanted: Backfill,
     ) -> Result<BackfillAnswer, Refusal> {
+        submitter.knows_overlap()?;
         let mut tries = Tries::default();
         for _try in 0..TRIES_MAX {
             let found = self.store.find(permit.topic(), name).await;
@@ -182,8 +185,8 @@ impl ScheduleService {
                 return Ok(BackfillAnswer::NotFound);
             };
             let now = self.shared.now();
-            let timing = &stored.schedule.specification.timing;
-            let instants = match backfill::instants(timing, (wanted.from, wanted.to), now) {
+            let range = (wanted.from, wanted.to);
+            let instants = match stored.instants_to_backfill(range, now) {
                 Ok(instants) => instants,
                 Err(error) => return Ok(BackfillAnswer::Refused(error)),
             };

@@ -3,7 +3,6 @@
 use az::SaturatingAs as _;
 use parking_lot::Mutex;
 
-use crate::domain::schedule::backfill;
 use crate::domain::schedule::{RevisionCondition, ScheduleChange, ScheduleId, StoredSchedule};
 use crate::domain::{ScheduleName, Shard, TaskId, TaskState, Timestamp, TopicName};
 use crate::node::messages::{
@@ -39,6 +38,7 @@ impl Schedules {
             skipped: 0,
             ahead: Vec::new(),
             tzdata: "2026a".to_owned(),
+            runs_known_from: Timestamp::EPOCH,
         };
         let change = match current {
             Some(current) if current.schedule == stored.schedule => {
@@ -137,8 +137,7 @@ impl Schedules {
 
 /// Returns the number of instants, as a backfill that makes them all.
 fn backfilled(stored: &StoredSchedule, range: (Timestamp, Timestamp)) -> BackfillAnswer {
-    let timing = &stored.schedule.specification.timing;
-    match backfill::instants(timing, range, now()) {
+    match stored.instants_to_backfill(range, now()) {
         Ok(runs) => BackfillAnswer::Done(BackfillDone {
             made: runs.len().saturating_as::<u64>(),
             known: 0,
