@@ -10,11 +10,11 @@ pub mod answer;
 pub mod args;
 mod bulk;
 mod caller;
+mod commands;
 mod draft;
 pub mod lines;
 pub mod output;
 mod pages;
-mod retry;
 pub mod task;
 #[cfg(test)]
 mod tests;
@@ -25,10 +25,11 @@ use access::profile::{self, Profiles};
 use answer::{Deed, Ending, NodeAnswer};
 use args::DeadCommand;
 use bulk::Bulk;
-use caller::{Call, Condition, NodeCaller, Repeating};
+use caller::{Condition, NodeCaller, Repeating, ask, given};
+use commands::schedule;
 use draft::outcome;
 use output::ended::{ToText, end, finish, put_out, watch_once};
-use output::{cluster, counts, print, profiles, schedules, topics};
+use output::{cluster, counts, print, profiles, topics};
 use pages::ListParameters;
 use task::Task;
 
@@ -55,7 +56,7 @@ pub async fn run(command: args::ClientCommand) -> ExitCode {
         }
         args::ClientCommand::List(args) => list(*args).await,
         args::ClientCommand::Dead(args) => dead(args).await,
-        args::ClientCommand::Schedule(args) => Box::pin(schedule(args)).await,
+        args::ClientCommand::Schedule(args) => Box::pin(schedule::run(args)).await,
         args::ClientCommand::Topic(args) => Box::pin(topic(args)).await,
         args::ClientCommand::Profile(args) => choose_profile(args),
         args::ClientCommand::Cluster(args) => Box::pin(show_cluster(args)).await,
@@ -139,6 +140,7 @@ async fn move_many(args: &args::MoveArgs) -> ExitCode {
         topic,
         submitted_by: None,
         choice: Some(&args.choice),
+        to_topic: None,
         new_due: (args.by.as_deref(), args.to.as_deref()),
         range: &args.range,
         is_dry_run: args.dry_run,
@@ -184,6 +186,7 @@ async fn cancel_many(args: &args::CancelArgs) -> ExitCode {
         topic,
         submitted_by,
         choice: Some(&args.choice),
+        to_topic: None,
         new_due: (None, None),
         range: &args.range,
         is_dry_run: args.dry_run,
@@ -267,65 +270,6 @@ async fn list(args: args::ListArgs) -> ExitCode {
         Err(ending) => Err(ending.into()),
     };
     finish(printed.map(|()| ExitCode::SUCCESS), args.node.json, Deed::Look)
-}
-
-/// Creates, lists, pauses and deletes schedules.
-async fn schedule(args: args::ScheduleArgs) -> ExitCode {
-    use args::ScheduleCommand as Command;
-    match args.command {
-        Command::Set(args) => schedule_set(&args).await,
-        Command::List(args) => {
-            let limit = args.limit.to_string();
-            let mut query = given(&[("after", &args.after)]);
-            query.push(("limit", &limit));
-            let asked =
-                ask(&args.node, |caller| caller.get(&["v1", "schedules", &args.topic], &query));
-            end(asked.await, args.node.json, Deed::Look, schedules::listed)
-        }
-        Command::Show(args) => {
-            let asked = ask(&args.node, |caller| caller.get(&schedule_path(&args.place), &[]));
-            end(asked.await, args.node.json, Deed::Look, schedules::shown)
-        }
-        Command::Next(args) => {
-            let count = args.count.to_string();
-            let asked = ask(&args.node, |caller| {
-                caller.get(&schedule_path(&args.place), &[("next", &count)])
-            });
-            end(asked.await, args.node.json, Deed::Look, schedules::next)
-        }
-        Command::Pause(args) => schedule_act(&args, "pause").await,
-        Command::Resume(args) => schedule_act(&args, "resume").await,
-        Command::Trigger(args) => {
-            let [v1, schedules, topic, name] = schedule_path(&args.place);
-            let asked =
-                ask(&args.node, |caller| caller.post(&[v1, schedules, topic, name, "trigger"], ""));
-            end(asked.await, args.node.json, Deed::Submit { is_named: false }, print::submitted)
-        }
-        Command::Delete(args) => {
-            let asked = ask(&args.node, |caller| caller.delete(&schedule_path(&args.place)));
-            end(asked.await, args.node.json, Deed::TakeAway, schedules::deleted)
-        }
-    }
-}
-
-async fn schedule_set(args: &args::ScheduleSet) -> ExitCode {
-    let asked = async {
-        let body = draft::bytes_of(&args.file).await.map_err(Ending::usage)?;
-        let caller = NodeCaller::new(&args.node)?;
-        let query: &[(&str, &str)] = if args.dry_run { &[("dry_run", "true")] } else { &[] };
-        caller.ask(&caller.put(&schedule_path(&args.place), body)?.with_query(query)).await
-    };
-    end(Box::pin(asked).await, args.node.json, Deed::Schedule, schedules::shown)
-}
-
-async fn schedule_act(args: &args::ScheduleOne, act: &str) -> ExitCode {
-    let [v1, schedules, topic, name] = schedule_path(&args.place);
-    let asked = ask(&args.node, |caller| caller.post(&[v1, schedules, topic, name, act], ""));
-    end(asked.await, args.node.json, Deed::Schedule, schedules::shown)
-}
-
-fn schedule_path(place: &args::SchedulePlace) -> [&str; 4] {
-    ["v1", "schedules", &place.topic, &place.name]
 }
 
 /// Lists, pauses and resumes topics, and sets their policies.
@@ -451,40 +395,51 @@ async fn dead_list(args: &args::DeadList) -> ExitCode {
     finish(printed.map(|()| ExitCode::SUCCESS), args.node.json, Deed::Look)
 }
 
-async fn dead_redrive(args: &args::DeadChange) -> ExitCode {
+async fn dead_redrive(redrive: &args::DeadRedrive) -> ExitCode {
+    let (args, to_topic) = (&redrive.change, redrive.to_topic.as_deref());
     if let Some(topic) = &args.topic {
         let deed = format!("redrive all dead letters of {topic} in this range");
-        return dead_many(args, topic, &deed, &["v1", "dead", "redrive"], "redriven").await;
+        let bulk = bulk_of_dead(args, topic, &["v1", "dead", "redrive"], "redriven");
+        return dead_many(args, &deed, Bulk { to_topic, ..bulk }).await;
     }
+    let body = match to_topic {
+        Some(to_topic) => serde_json::json!({ "to_topic": to_topic }).to_string(),
+        None => String::new(),
+    };
     let asked =
-        ask(&args.node, |caller| caller.post(&["v1", "dead", &id_text(args.id), "redrive"], ""));
+        ask(&args.node, |caller| caller.post(&["v1", "dead", &id_text(args.id), "redrive"], body));
     end(asked.await, args.node.json, Deed::TakeAway, print::redriven)
 }
 
 async fn dead_drop(args: &args::DeadChange) -> ExitCode {
     if let Some(topic) = &args.topic {
         let deed = format!("drop all dead letters of {topic} in this range");
-        return dead_many(args, topic, &deed, &["v1", "dead", "drop"], "dropped").await;
+        let bulk = bulk_of_dead(args, topic, &["v1", "dead", "drop"], "dropped");
+        return dead_many(args, &deed, bulk).await;
     }
     let asked = ask(&args.node, |caller| caller.delete(&["v1", "dead", &id_text(args.id)]));
     end(asked.await, args.node.json, Deed::TakeAway, print::dropped)
 }
 
-async fn dead_many(
-    args: &args::DeadChange,
-    topic: &str,
-    deed: &str,
-    path: &[&str],
-    done: &'static str,
-) -> ExitCode {
+async fn dead_many(args: &args::DeadChange, deed: &str, bulk: Bulk<'_>) -> ExitCode {
     if !args.yes && !args.dry_run {
         return unconfirmed(deed, args.node.json);
     }
-    let bulk = Bulk {
+    run_bulk(&args.node, bulk).await
+}
+
+fn bulk_of_dead<'a>(
+    args: &'a args::DeadChange,
+    topic: &'a str,
+    path: &'a [&'a str],
+    done: &'static str,
+) -> Bulk<'a> {
+    Bulk {
         path,
         topic: Some(topic),
         submitted_by: None,
         choice: None,
+        to_topic: None,
         new_due: (None, None),
         range: &args.range,
         is_dry_run: args.dry_run,
@@ -492,8 +447,7 @@ async fn dead_many(
         retry_for: bulk::RETRY_FOR,
         what: "dead letter",
         done,
-    };
-    run_bulk(&args.node, bulk).await
+    }
 }
 
 async fn run_bulk(node: &args::NodeOptions, bulk: Bulk<'_>) -> ExitCode {
@@ -512,22 +466,6 @@ fn filters_of<'a>(
     given(&[("topic", topic), ("due_from", &range.due_from), ("due_to", &range.due_to)])
 }
 
-/// Returns the filters that were given.
-fn given<'a>(filters: &[(&'a str, &'a Option<String>)]) -> Vec<(&'a str, &'a str)> {
-    filters
-        .iter()
-        .filter_map(|(name, value)| value.as_deref().map(|value| (*name, value)))
-        .collect()
-}
-
 fn id_text(id: Option<crate::domain::TaskId>) -> String {
     id.map(|id| id.to_string()).unwrap_or_default()
-}
-
-async fn ask(
-    node: &args::NodeOptions,
-    call: impl FnOnce(&NodeCaller) -> Result<Call, Ending>,
-) -> Result<NodeAnswer, Ending> {
-    let caller = NodeCaller::new(node)?;
-    caller.ask(&call(&caller)?).await
 }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// An action that needs a right. All but [`Action::Operate`] are on the tasks of one topic.
+/// An action that needs a right. All but [`Action::Operate`] are on the tasks of one topic alone.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Action {
     /// Submit tasks.
@@ -22,12 +22,13 @@ pub enum Action {
     /// Create, change, pause, trigger and delete schedules. It is as strong as [`Action::Submit`],
     /// and withdraws the runs of schedules.
     Schedule,
-    /// See the cluster: metrics, nodes, reasons for not being ready. It concerns no topic.
+    /// On a topic: pause and resume it, and set its policy. `operate = true` of a principal is that
+    /// for all topics, and to see the cluster: metrics, nodes, reasons for not being ready.
     Operate,
 }
 
 impl Action {
-    /// The actions on a topic, in the order of their places.
+    /// The actions on the tasks of a topic: those of `*` in a rule, in the order of their places.
     pub const ON_TOPICS: [Self; 8] = [
         Self::Submit,
         Self::Cancel,
@@ -37,6 +38,19 @@ impl Action {
         Self::Drop,
         Self::Finish,
         Self::Schedule,
+    ];
+
+    /// The actions that a rule may name. `*` does not imply the last one.
+    pub const IN_RULES: [Self; 9] = [
+        Self::Submit,
+        Self::Cancel,
+        Self::Read,
+        Self::ReadPayload,
+        Self::Redrive,
+        Self::Drop,
+        Self::Finish,
+        Self::Schedule,
+        Self::Operate,
     ];
 
     /// Returns the action's name in the auth file and in answers.
@@ -54,9 +68,9 @@ impl Action {
         }
     }
 
-    /// Returns the action on topics with this name.
-    pub fn on_topics(name: &str) -> Option<Self> {
-        Self::ON_TOPICS.into_iter().find(|action| action.name() == name)
+    /// Returns the action that a rule means by this name.
+    pub fn in_rule(name: &str) -> Option<Self> {
+        Self::IN_RULES.into_iter().find(|action| action.name() == name)
     }
 }
 
@@ -71,12 +85,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_lead_back_to_their_actions_and_operate_is_on_no_topic() {
-        for action in Action::ON_TOPICS {
-            assert_eq!(Action::on_topics(action.name()), Some(action));
+    fn names_lead_back_to_their_actions() {
+        assert_eq!(Action::IN_RULES[..8], Action::ON_TOPICS);
+        for action in Action::IN_RULES {
+            assert_eq!(Action::in_rule(action.name()), Some(action));
         }
-        for name in ["operate", "Submit", "", "read_payload", "*"] {
-            assert_eq!(Action::on_topics(name), None, "{name}");
+        for name in ["Operate", "Submit", "", "read_payload", "*"] {
+            assert_eq!(Action::in_rule(name), None, "{name}");
         }
     }
 }

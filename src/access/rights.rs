@@ -34,8 +34,7 @@ impl Grants {
     /// Returns true when they give no right at all.
     pub fn is_nothing(&self) -> bool {
         let rights = self.rights();
-        !rights.operates()
-            && Action::ON_TOPICS.iter().all(|action| !rights.allows_anywhere(*action))
+        !rights.operates() && Action::IN_RULES.iter().all(|action| !rights.allows_anywhere(*action))
     }
 }
 
@@ -50,13 +49,13 @@ pub struct Rights {
     denied: ByAction,
 }
 
-/// The patterns of each action, in the order of [`Action::ON_TOPICS`].
+/// The patterns of each action, in the order of [`Action::IN_RULES`].
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-struct ByAction([Vec<Pattern>; Action::ON_TOPICS.len()]);
+struct ByAction([Vec<Pattern>; Action::IN_RULES.len()]);
 
 impl ByAction {
     fn new(rules: &[Rule]) -> Self {
-        Self(Action::ON_TOPICS.map(|action| {
+        Self(Action::IN_RULES.map(|action| {
             let rules = rules.iter().filter(|rule| rule.actions.contains(&action));
             let mut patterns: Vec<Pattern> =
                 rules.flat_map(|rule| rule.topics.iter().cloned()).collect();
@@ -67,7 +66,7 @@ impl ByAction {
     }
 
     fn of(&self, action: Action) -> &[Pattern] {
-        let mut pairs = Action::ON_TOPICS.iter().zip(&self.0);
+        let mut pairs = Action::IN_RULES.iter().zip(&self.0);
         pairs.find(|(other, _)| **other == action).map_or(&[], |(_, patterns)| patterns)
     }
 }
@@ -92,14 +91,12 @@ impl Rights {
         self.is_everything
     }
 
-    /// Returns true when `action` is allowed on `topic`. [`Action::Operate`] does not depend on the
-    /// topic.
+    /// Returns true when `action` is allowed on `topic`. Who operates the cluster operates each
+    /// topic that no rule denies.
     pub fn allows(&self, action: Action, topic: &TopicName) -> bool {
-        if action == Action::Operate {
-            return self.operates;
-        }
+        let is_operator = self.operates && action == Action::Operate;
         self.is_everything
-            || self.allowed.of(action).iter().any(|pattern| pattern.allows(topic))
+            || (is_operator || self.allowed.of(action).iter().any(|pattern| pattern.allows(topic)))
                 && !self.denied.of(action).iter().any(|pattern| pattern.denies(topic))
     }
 
@@ -117,11 +114,9 @@ impl Rights {
     /// Returns true when a topic may exist on which `action` is allowed. When it returns false, no
     /// look-up can change the answer.
     pub fn allows_anywhere(&self, action: Action) -> bool {
-        if action == Action::Operate {
-            return self.operates;
-        }
+        let is_operator = self.operates && action == Action::Operate;
         self.is_everything
-            || !self.allowed.of(action).is_empty()
+            || (is_operator || !self.allowed.of(action).is_empty())
                 && !self.denied.of(action).contains(&Pattern::All)
     }
 
@@ -198,6 +193,19 @@ mod tests {
         let operator = Rights::new(&[], &[], true);
         assert!(operator.operates() && operator.allows_everywhere(Action::Operate));
         assert!(!operator.allows_anywhere(Action::Read));
+    }
+
+    #[test]
+    fn a_topic_may_be_operated_without_the_cluster_and_a_deny_takes_one_from_an_operator() {
+        let rules = [rule(&[Action::Operate], &["orders"])];
+        let rights = Rights::new(&rules, &[], false);
+        assert!(rights.allows(Action::Operate, &topic("orders")));
+        assert!(!rights.allows(Action::Operate, &topic("payments")) && !rights.operates());
+        assert!(rights.allows_anywhere(Action::Operate));
+        assert!(!rights.allows_everywhere(Action::Operate));
+        let operator = Rights::new(&[], &rules, true);
+        assert!(operator.operates() && operator.allows(Action::Operate, &topic("payments")));
+        assert!(!operator.allows(Action::Operate, &topic("orders")));
     }
 
     #[test]

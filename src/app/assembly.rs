@@ -603,7 +603,8 @@ impl Site<'_> {
         );
         self.tasks.spawn("make runs", keeper.run(self.tasks.draining.clone()));
         let store = Schedules::new(&parts.postgres, SCHEDULES_MAX);
-        ScheduleService { shared: Arc::clone(&core.shared), store, new }
+        let name_retention = retention.names;
+        ScheduleService { shared: Arc::clone(&core.shared), store, new, name_retention }
     }
 
     /// Starts to count the tasks of the cluster. Requests count with the same connections.

@@ -181,7 +181,12 @@ fn rights_of(rights: &Rights) -> String {
         // A write to a string cannot fail.
         writeln!(text, "  {:<14}{what}", action.name()).ok();
     }
-    let operates = if rights.operates() { "yes" } else { "-" };
+    let (operated, _denied) = rights.patterns(Action::Operate);
+    let operates = match operated {
+        _ if rights.operates() => "yes".to_owned(),
+        [] => "-".to_owned(),
+        topics => topics.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "),
+    };
     writeln!(text, "  {:<14}{operates}", Action::Operate.name()).ok();
     text
 }

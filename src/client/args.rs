@@ -19,15 +19,16 @@ pub use self::access::Credentials;
 pub use self::cluster::{ClusterArgs, ClusterCommand, ClusterLook};
 use self::manual::{EXIT_CODES, SHOW_EXIT_CODES, with_codes};
 pub use self::many::{
-    ChoiceArgs, DeadArgs, DeadChange, DeadCommand, DeadList, ListArgs, PartArgs, RangeArgs,
+    ChoiceArgs, DeadArgs, DeadChange, DeadCommand, DeadList, DeadRedrive, ListArgs, PartArgs,
+    RangeArgs,
 };
 pub use self::node::NodeOptions;
 use self::node::{count, delay, header, name, no_flag, run_id, span, which};
 pub use self::outcome::{ExtendArgs, FailArgs, FinishArgs, TaskArgs, TrackingArgs};
 pub use self::profile::{ProfileArgs, ProfileCommand};
 pub use self::schedule::{
-    ScheduleArgs, ScheduleCommand, ScheduleList, ScheduleNext, ScheduleOne, SchedulePlace,
-    ScheduleSet,
+    ScheduleApply, ScheduleArgs, ScheduleBackfill, ScheduleCommand, ScheduleList, ScheduleNext,
+    ScheduleOne, SchedulePlace, ScheduleSet,
 };
 pub use self::topic::{TopicArgs, TopicCommand, TopicList, TopicOne, TopicPause, TopicPolicyArgs};
 

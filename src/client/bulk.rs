@@ -9,11 +9,11 @@ use serde_json::json;
 
 use super::answer::{Ending, Exit};
 use super::args::{ChoiceArgs, RangeArgs};
+use super::caller::retry::RetryBudget;
 use super::caller::{Asked, Call, NodeCaller, Repeating};
 use super::draft::NumberOrText;
 use super::output::figures::{counted, grouped};
 use super::pages::{ListFailure, unknown_topic};
-use super::retry::RetryBudget;
 use crate::clock;
 use crate::domain::time::duration::spelled;
 
@@ -28,6 +28,8 @@ pub struct Bulk<'a> {
     pub submitted_by: Option<&'a str>,
     /// A choice among the tasks of the topic.
     pub choice: Option<&'a ChoiceArgs>,
+    /// Of a redrive: the topic to which the tasks go.
+    pub to_topic: Option<&'a str>,
     /// Of a move: `by` and `to`, of which one is given.
     pub new_due: (Option<&'a str>, Option<&'a str>),
     pub range: &'a RangeArgs,
@@ -65,6 +67,8 @@ struct BulkRequest<'a> {
     key: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     key_base64: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    to_topic: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     by: Option<NumberOrText<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -161,6 +165,7 @@ impl Bulk<'_> {
             name_prefix: self.choice.and_then(|choice| choice.name_prefix.as_deref()),
             key: self.choice.and_then(|choice| choice.key.as_deref()),
             key_base64: self.choice.and_then(|choice| choice.key_base64.as_deref()),
+            to_topic: self.to_topic,
             by: self.new_due.0.map(NumberOrText),
             to: self.new_due.1.map(NumberOrText),
         };

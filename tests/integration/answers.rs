@@ -242,6 +242,11 @@ async fn of_schedules(api: &Api, topic: &str, seen: &mut Seen) {
     seen.answer("pauseSchedule", 200, &api.post(&format!("{path}/pause"), "").await);
     seen.answer("resumeSchedule", 200, &api.post(&format!("{path}/resume"), "").await);
     seen.answer("triggerSchedule", 201, &api.post(&format!("{path}/trigger"), "").await);
+    let hour = 3_600_000;
+    let (from, to) = (now_ms() - 72 * hour, now_ms() - hour);
+    let range = json!({ "from": from, "to": to, "dry_run": true }).to_string();
+    let backfill = api.post(&format!("{path}/backfill"), range).await;
+    seen.answer("backfillSchedule", 200, &backfill);
     seen.answer("deleteSchedule", 200, &api.send(Method::DELETE, &path, None).await);
     seen.problem("schedule-not-found", &api.get(&path).await);
 }

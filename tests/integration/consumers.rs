@@ -191,6 +191,21 @@ async fn tracked_and_expiring_tasks_are_refused_while_a_node_lives_that_does_not
         assert!(put.text.contains("`expire_after` and `spread`"), "{}", put.text);
         assert_eq!(put.status, 503);
     }
+    let path = format!("/v1/schedules/{topic}/hourly");
+    let schedule = async |path: &str, method: Method, body: Value| {
+        let answer = node.api().send_with(method, path, &[], Some(body)).await;
+        (answer.status, answer.text)
+    };
+    let hourly = json!({ "every": "1h", "payload": 1 });
+    assert_eq!(schedule(&path, Method::PUT, hourly).await.0, 201);
+    let spread = json!({ "every": "1h", "payload": 1, "spread": "1h" });
+    let (backfill, range) = (format!("{path}/backfill"), json!({ "last": "2h" }));
+    for (path, method, body) in
+        [(&path, Method::PUT, spread.clone()), (&backfill, Method::POST, range.clone())]
+    {
+        let (status, text) = schedule(path, method, body).await;
+        assert!(status == 503 && text.contains("`spread` and backfills"), "{path}: {text}");
+    }
     assert_eq!(submit(untracked).await.0, 201);
     run("update heartbeat set has_left = true where name = 'old'").await;
     eventually("tracked tasks are taken", DEADLINE, async || {
@@ -198,6 +213,8 @@ async fn tracked_and_expiring_tasks_are_refused_while_a_node_lives_that_does_not
     })
     .await;
     assert_eq!(submit(expiring).await.0, 201);
+    assert_eq!(schedule(&path, Method::PUT, spread).await.0, 200);
+    assert_eq!(schedule(&backfill, Method::POST, range).await.0, 200);
 }
 
 /// How a test's consumer treats an attempt.

@@ -364,3 +364,47 @@ async fn many_that_are_dropped_and_put_back_at_the_same_time_have_one_end_each()
     let counted = first.api().metric(name).await + second.api().metric(name).await;
     assert_eq!(format!("{counted}"), format!("{}", 11_000 + dropped));
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn dead_letters_are_redriven_to_another_topic_and_have_no_names_there() {
+    let cluster = Cluster::start("redriven-elsewhere").await;
+    let topic = cluster.topic("orders").await;
+    let other = cluster.topic("orders-v2").await;
+    let consumer = cluster.consumer(&other);
+    let node = cluster.node().await;
+    let api = node.api();
+    load(&cluster, &topic, 5).await;
+    // The entry of the name of one of them.
+    let named = "insert into task_name (topic, name, id, row_id, expires_at)
+        select topic, name, id, row_id, now() + interval '1 day' from dead_letter
+        where name is not null order by id limit 1";
+    sqlx::query(named).execute(&cluster.sql).await.unwrap();
+    let one: Uuid =
+        sqlx::query_scalar("select id from task_name").fetch_one(&cluster.sql).await.unwrap();
+    let unknown = json!({ "to_topic": "no-such-topic" });
+    let refused = api.post(&format!("/v1/dead/{one}/redrive"), unknown.to_string()).await;
+    assert_eq!(
+        (refused.status, &refused.json()["field"]),
+        (422, &json!("to_topic")),
+        "{}",
+        refused.text
+    );
+    let to = json!({ "to_topic": other });
+    let redriven = api.post(&format!("/v1/dead/{one}/redrive"), to.to_string()).await;
+    assert_eq!(redriven.status, 200, "{}", redriven.text);
+    let shown = redriven.json();
+    assert_eq!((&shown["topic"], &shown["name"]), (&json!(other), &Value::Null), "{shown}");
+    let all = json!({ "topic": topic, "to_topic": other });
+    assert_eq!(redrive_many(api, &all).await, (4, false));
+    let records = consumer.wait_count(5, DEADLINE).await;
+    assert!(records.iter().any(|record| record.task_id() == one));
+    eventually("all are published", DEADLINE, async || {
+        api.look(&format!("/v1/tasks/{one}")).await.json()["state"] == "published"
+    })
+    .await;
+    let published = api.look(&format!("/v1/tasks/{one}")).await.json();
+    assert_eq!(published["topic"], json!(other), "{published}");
+    assert_eq!(cluster.count("select count(*) from task_name").await, 0, "the name is free");
+    let by_name = api.get(&format!("/v1/topics/{topic}/tasks/name")).await;
+    assert_eq!(by_name.status, 404, "{}", by_name.text);
+}

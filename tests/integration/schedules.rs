@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use punctual::domain::schedule::ScheduleId;
 use punctual::domain::schedule::plan::{Plan, Run};
-use punctual::domain::{ScheduleName, Shard, TaskId, Timestamp};
+use punctual::domain::{Headers, ScheduleName, Shard, TaskId, Timestamp};
 use punctual::postgres::PostgresSettings;
 use punctual::postgres::schedules::make::{PlannedSchedule, RunMaker, RunTask};
 use reqwest::Method;
@@ -227,11 +227,13 @@ async fn of_two_nodes_that_make_the_same_runs_one_finds_the_schedule_moved_on() 
                 look_at: Some(found_at),
                 runs_made: 1,
                 skipped: 0,
+                overlapping: 0,
             },
             tasks: vec![RunTask {
                 at: found_at,
                 id: TaskId::new(found_at, Shard::new(0), random),
                 name: name.of_run(found_at).unwrap(),
+                front: Headers::default(),
                 headers: run.headers(&name),
                 is_far: true,
             }],
@@ -359,4 +361,212 @@ async fn the_command_line_sets_shows_and_deletes_a_schedule() {
     assert!(code == 0 && said.contains("submitted"), "{said}{errors}");
     assert_eq!(run(&["delete", &topic, "yearly"]).await.0, 0);
     assert_eq!(run(&["delete", &topic, "yearly"]).await.0, 4);
+}
+
+/// The tracked runs of a topic, by their instants in seconds.
+async fn instants(cluster: &Cluster) -> Vec<i64> {
+    let text = "select instant / 1000 from schedule_run order by instant";
+    sqlx::query_scalar(text).fetch_all(&cluster.sql).await.unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_schedule_that_skips_waits_for_the_consumer_of_the_run_before() {
+    let cluster = Cluster::start("schedule-overlap").await;
+    let topic = cluster.topic("orders").await;
+    let consumer = cluster.consumer(&topic);
+    let node = cluster.node().await;
+    let path = format!("/v1/schedules/{topic}/poll");
+    let body = json!({ "every": "3s", "overlap": "skip", "ttr": "1h", "payload": 1 });
+    let made = put(node.api(), &path, &body).await;
+    assert_eq!(made["overlap"], "skip", "{made}");
+    let firsts = consumer.wait_count(1, DEADLINE).await;
+    let first = &firsts[0];
+    let skipped = "punctual_schedule_overlapping_total";
+    eventually("two instants are skipped", DEADLINE, async || {
+        node.api().metric(skipped).await >= 2.0
+    })
+    .await;
+    assert_eq!(instants(&cluster).await.len(), 1, "the first run is not finished");
+    let finish = format!("/v1/tasks/{}/finish", first.task_id());
+    assert_eq!(node.api().post(&finish, "{}").await.status, 200);
+    let records = consumer.wait_count(2, DEADLINE).await;
+    let second = records.iter().max_by_key(|record| run_at(record)).unwrap();
+    let between = (run_at(second) - run_at(first)) / 3_000;
+    let missed = header(second, "punctual-missed").unwrap_or_default();
+    assert!(between >= 3 && missed == (between - 1).to_string(), "{between} {missed}");
+    assert_eq!(header(second, "punctual-run").as_deref(), Some("2"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_runs_of_a_spread_schedule_are_due_later_and_keep_their_instants() {
+    let cluster = Cluster::start("schedule-spread").await;
+    let topic = cluster.topic("orders").await;
+    let node = cluster.node().await;
+    let path = format!("/v1/schedules/{topic}/yearly");
+    let body = json!({ "cron": "0 0 1 1 *", "time_zone": "UTC", "spread": "1d", "payload": 1 });
+    let made = put(node.api(), &path, &body).await;
+    assert!(made["shift"].is_string() && made["tzdata"].is_string(), "{made}");
+    let (name, id) = one_pending(&cluster).await;
+    let task = node.api().look(&format!("/v1/tasks/{id}")).await.json();
+    let at = |value: &Value| value.as_str().unwrap().parse::<jiff::Timestamp>().unwrap();
+    let shift =
+        at(&task["due_at"]).as_millisecond() - at(&task["requested_due_at"]).as_millisecond();
+    assert!((1..86_400_000).contains(&shift), "{task}");
+    let nominal = name.strip_prefix("yearly@").unwrap();
+    assert_eq!(at(&task["requested_due_at"]), nominal.parse().unwrap(), "{task}");
+    let shown = node.api().look(&path).await.json();
+    assert_eq!(at(&shown["next_run_at"]), nominal.parse().unwrap(), "{shown}");
+    // The same shift, whatever the revision.
+    put(
+        node.api(),
+        &path,
+        &json!({ "cron": "0 0 1 1 *", "time_zone": "UTC", "spread": "1d",
+        "payload": 2 }),
+    )
+    .await;
+    let (again, other) = one_pending(&cluster).await;
+    let moved = node.api().look(&format!("/v1/tasks/{other}")).await.json();
+    assert_eq!((&again, &moved["due_at"]), (&name, &task["due_at"]));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_backfill_makes_each_run_of_the_past_once() {
+    let cluster = Cluster::start("schedule-backfill").await;
+    let topic = cluster.topic("orders").await;
+    let consumer = cluster.consumer(&topic);
+    let node = cluster.node().await;
+    let api = node.api();
+    let path = format!("/v1/schedules/{topic}/hourly");
+    put(api, &path, &json!({ "every": "1h", "payload": 1 })).await;
+    let hour = 3_600_000;
+    let to = now_ms() / hour * hour;
+    let range = |from: i64, to: i64, dry_run: bool| {
+        json!({ "from": from, "to": to, "dry_run": dry_run }).to_string()
+    };
+    let post = async |body: String| api.post(&format!("{path}/backfill"), body).await;
+    let dry = post(range(to - 3 * hour, to, true)).await.json();
+    let counts = |answer: &Value| (answer["made"].as_u64(), answer["already_made"].as_u64());
+    assert_eq!((counts(&dry), dry["runs"].as_array().unwrap().len()), ((Some(3), Some(0)), 3));
+    let past = "select count(*) from schedule_run where is_backfill";
+    assert_eq!(cluster.count(past).await, 0, "a dry run makes nothing");
+    let made = post(range(to - 3 * hour, to, false)).await.json();
+    assert_eq!(counts(&made), (Some(3), Some(0)), "{made}");
+    let records = consumer.wait_count(3, DEADLINE).await;
+    let mut times: Vec<i64> = records.iter().map(run_at).collect();
+    times.sort_unstable();
+    assert_eq!(times, [to - 3 * hour, to - 2 * hour, to - hour]);
+    assert_eq!(header(&records[0], "punctual-run"), None);
+    // A longer range makes only the run that is not there. A change of the schedule forgets none.
+    put(api, &path, &json!({ "every": "1h", "payload": 2 })).await;
+    let more = post(range(to - 4 * hour, to, false)).await.json();
+    assert_eq!(counts(&more), (Some(1), Some(3)), "{more}");
+    assert_eq!(consumer.wait_count(4, DEADLINE).await.len(), 4);
+    let again = post(range(to - 4 * hour, to, false)).await.json();
+    assert_eq!(counts(&again), (Some(0), Some(4)), "{again}");
+    // The schedule's own run still lies ahead, and none was replayed.
+    assert_eq!(one_pending(&cluster).await.0.len(), "hourly@2026-12-01T01:00:00Z".len());
+    assert_eq!(instants(&cluster).await.len(), 5);
+    for (body, field) in [
+        (range(to, to - hour, false), "to"),
+        (range(to, now_ms() + 10 * hour, false), "to"),
+        (range(to - 8 * 24 * hour, to, false), "from"),
+        (json!({ "from": to }).to_string(), "to"),
+    ] {
+        let refused = post(body).await;
+        assert_eq!((refused.status, &refused.json()["field"]), (400, &json!(field)));
+    }
+    // As if an older version had made runs until then.
+    let upgraded = format!("update schedule set runs_known_from = {}", to - 2 * hour);
+    sqlx::query(sqlx::AssertSqlSafe(upgraded)).execute(&cluster.sql).await.unwrap();
+    assert_eq!(post(range(to - 3 * hour, to, true)).await.json()["field"], json!("from"));
+    assert_eq!(post(range(to - 2 * hour, to, true)).await.status, 200);
+    let none = format!("/v1/schedules/{topic}/none/backfill");
+    assert_eq!(api.post(&none, range(to - hour, to, false)).await.status, 404);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn newer_rules_of_a_zone_move_unclaimed_runs_and_older_ones_move_none() {
+    let cluster = Cluster::start("schedule-zones").await;
+    let topic = cluster.topic("orders").await;
+    let node = cluster.node().await;
+    let api = node.api();
+    for name in ["behind", "ahead"] {
+        let body = json!({ "cron": "0 0 1 1 *", "time_zone": "Europe/Berlin", "payload": 1 });
+        put(api, &format!("/v1/schedules/{topic}/{name}"), &body).await;
+    }
+    eventually("both runs are made", DEADLINE, async || pending(&cluster).await.len() == 2).await;
+    let before = pending(&cluster).await;
+    // As if other rules had made both runs an hour later.
+    let texts = [
+        "delete from task_name",
+        "update schedule_run set instant = instant + 3600000",
+        "update schedule set next_run_at = next_run_at + 3600000, revision = revision + 1,
+           tzdata = case name when 'behind' then '1999a' else '9999a' end",
+    ];
+    for text in texts {
+        sqlx::query(text).execute(&cluster.sql).await.unwrap();
+    }
+    let of = async |name: &str| api.look(&format!("/v1/schedules/{topic}/{name}")).await.json();
+    eventually("the run by older rules is made anew", DEADLINE, async || {
+        let now = pending(&cluster).await;
+        let moved = now.iter().find(|run| run.0.starts_with("behind@"));
+        moved.is_some_and(|run| !before.contains(run))
+    })
+    .await;
+    let behind = of("behind").await;
+    assert!(behind["next_run_at"].as_str().unwrap().ends_with("-12-31T23:00:00.000Z"), "{behind}");
+    assert_ne!(behind["tzdata"], "1999a");
+    let ahead = of("ahead").await;
+    assert_eq!((&ahead["tzdata"], &ahead["revision"]), (&json!("9999a"), &json!(2)), "{ahead}");
+    let kept = pending(&cluster).await;
+    assert!(before.iter().filter(|run| run.0.starts_with("ahead@")).all(|run| kept.contains(run)));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_file_of_schedules_is_applied_with_a_diff_and_others_are_pruned() {
+    let cluster = Cluster::start("schedule-apply").await;
+    let topic = cluster.topic("orders").await;
+    let node = cluster.node().await;
+    let file = cluster.folder().join("schedules.yaml");
+    let run = async |text: &str, arguments: &[&str]| {
+        std::fs::write(&file, text.replace("TOPIC", &topic)).unwrap();
+        let mut command = program(&["schedule", "apply", "-f", file.to_str().unwrap()]);
+        command.args(arguments).env("PUNCTUAL_URL", node.api().base());
+        let output = tokio::time::timeout(DEADLINE, command.output()).await.unwrap().unwrap();
+        let said = String::from_utf8(output.stdout).unwrap();
+        (output.status.code().unwrap(), said, String::from_utf8(output.stderr).unwrap())
+    };
+    let two = "schedules:
+  - {topic: TOPIC, name: a, every: 1h, payload: 1}
+  - topic: TOPIC
+    name: b
+    cron: '@yearly'
+    time_zone: UTC
+    payload: {x: 1}
+";
+    let (code, said, errors) = run(two, &["--dry-run"]).await;
+    assert!(code == 0 && said.contains("2 created, 0 changed"), "{said}{errors}");
+    assert_eq!(cluster.count("select count(*) from schedule").await, 0);
+    let (code, said, errors) = run(two, &[]).await;
+    assert!(code == 0 && said.contains(&format!("+ {topic}/a")), "{said}{errors}");
+    let (_, said, _) = run(two, &["--prune"]).await;
+    assert!(said.contains("0 created, 0 changed, 0 deleted, 2 unchanged"), "{said}");
+    // A pause by hand stays.
+    let pause = node.api().post(&format!("/v1/schedules/{topic}/a/pause"), "").await;
+    assert_eq!(pause.status, 200);
+    let one = "schedules: [{topic: TOPIC, name: a, every: 2h, payload: 1}]";
+    let (code, said, errors) = run(one, &["--prune"]).await;
+    for part in ["    every: \"1h\" -> \"2h\"", "1 changed, 1 deleted"] {
+        assert!(code == 0 && said.contains(part), "{part}: {said}{errors}");
+    }
+    let a = node.api().look(&format!("/v1/schedules/{topic}/a")).await.json();
+    assert_eq!((&a["paused"], &a["every"]), (&json!(true), &json!("2h")), "{a}");
+    assert_eq!(cluster.count("select count(*) from schedule").await, 1);
+    // One wrong schedule: nothing is changed.
+    let wrong = "schedules: [{topic: TOPIC, name: a, every: 3h, payload: 1},
+        {topic: TOPIC, name: c, every: 1ms, payload: 1}]";
+    let (code, _, errors) = run(wrong, &[]).await;
+    assert!(code == 1 && errors.contains(&format!("{topic}/c: ")), "{errors}");
+    let a = node.api().look(&format!("/v1/schedules/{topic}/a")).await.json();
+    assert_eq!(a["every"], "2h", "{a}");
 }

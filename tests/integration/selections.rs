@@ -235,6 +235,13 @@ async fn many_tasks_are_moved_by_a_span_or_to_a_time_and_none_of_them_twice() {
     let earlier = with(range(0, 1), "by", "-1h".into());
     assert_eq!(move_many(api, earlier).await, 600);
     assert_eq!(due_of(599).await, start - HOUR_MS);
+    // Chosen tasks all move to one time, and a repetition finds them there.
+    let all = json!({ "topic": topic, "name_prefix": "n", "to": start });
+    assert_eq!(move_many(api, all.clone()).await, 600);
+    assert_eq!(move_many(api, all).await, 0, "they are due then already");
+    let third = json!({ "topic": topic, "key": "1", "to": start + 500 });
+    assert_eq!(move_many(api, third).await, 200);
+    assert_eq!([due_of(0).await, due_of(1).await], [start, start + 500]);
     assert_eq!(
         cluster.count("select count(*) from task where name is not null").await
             + cluster.count("select count(*) from task_far where name is not null").await,
@@ -244,7 +251,8 @@ async fn many_tasks_are_moved_by_a_span_or_to_a_time_and_none_of_them_twice() {
         (with(range(0, 600), "by", "599s".into()), "by"),
         (with(range(0, 600), "to", (start + 1000).into()), "to"),
         (json!({ "topic": topic, "due_from": start, "by": "1h" }), "due_to"),
-        (json!({ "topic": topic, "name_prefix": "n", "to": start }), "to"),
+        (json!({ "topic": topic, "name_prefix": "n", "to": 1 }), "to"),
+        (json!({ "topic": topic, "to": start + 1000 }), "to"),
         (with(range(0, 600), "by", "-300h".into()), "by"),
         (range(0, 600), "by"),
     ] {

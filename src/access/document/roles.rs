@@ -96,15 +96,11 @@ fn rules(reader: &mut Reader<'_>, table: &DeTable<'_>, key: &str) -> Vec<Rule> {
 fn actions(reader: &mut Reader<'_>, value: Option<&Value<'_>>) -> Vec<Action> {
     let mut actions = Vec::new();
     for (name, at) in reader.texts(value, "actions") {
-        match (name.as_str(), Action::on_topics(&name)) {
+        match (name.as_str(), Action::in_rule(&name)) {
             ("*", _) => actions.extend(Action::ON_TOPICS),
             (_, Some(action)) => actions.push(action),
-            ("operate", None) => reader.problem(
-                &at,
-                "`operate` is not a right on a topic: write `operate = true` in the principal",
-            ),
             (_, None) => {
-                let known = Action::ON_TOPICS.map(Action::name).join(", ");
+                let known = Action::IN_RULES.map(Action::name).join(", ");
                 reader.problem(
                     &at,
                     format!("{name:?} is not an action; the actions are {known}, and *"),

@@ -92,7 +92,7 @@ fn all_problems_are_told_at_once_each_with_its_line() {
     let text = r#"version = 2
 surprise = 1
 [roles.a]
-allow = [ { actions = ["sumbit", "operate"], topics = ["_x*", "a*b"] } ]
+allow = [ { actions = ["sumbit", "operat"], topics = ["_x*", "a*b"] } ]
 deny = [ { actions = ["read"] } ]
 [principals."a:b"]
 roles = ["b", "a", "a"]
@@ -122,8 +122,8 @@ fn what_a_problem_says_helps() {
         ("version = 1\n[principals.a]\nroles = 'x'", "`roles` is not an array"),
         ("version = 1\nroles = 3", "`roles` is not a table"),
         (
-            "version = 1\n[anonymous]\nallow = [{ actions = ['operate'], topics = ['*'] }]",
-            "operate = true",
+            "version = 1\n[anonymous]\nallow = [{ actions = ['Operate'], topics = ['*'] }]",
+            "schedule, operate, and *",
         ),
         ("version = 1\n[anonymous]\nallow = [{ actions = [], topics = ['*'] }]", "without actions"),
         ("version = 1\n[principals", "line 2"),

@@ -40,7 +40,7 @@ impl Access {
         let lacks = |action: Action| !rights.allows_anywhere(action);
         match self {
             Self::Open | Self::Known => None,
-            Self::Operate => Some(Action::Operate).filter(|action| lacks(*action)),
+            Self::Operate => (!rights.operates()).then_some(Action::Operate),
             Self::OnTopic(actions) | Self::OnTask(actions) => {
                 actions.iter().copied().find(|action| lacks(*action))
             }

@@ -13,7 +13,9 @@ use serde_json::value::RawValue;
 
 use super::lists::{binding_of, searched};
 use super::tasks::{IdInPath, id_of, permit_of_task};
-use crate::access::permit::{BulkPermit, CancelManyPermit, Drop, Grant, Move, Redrive, Right};
+use crate::access::permit::{
+    BulkPermit, CancelManyPermit, Drop, Grant, Move, Permit, Redrive, Right, Submit,
+};
 use crate::api::access::guard::Guard;
 use crate::api::access::limits;
 use crate::api::json::answers::{self, TaskJson};
@@ -22,7 +24,7 @@ use crate::api::problems::problem::Problem;
 use crate::api::problems::problem_type::ProblemType;
 use crate::api::problems::refusal::{FieldOrigin, of_refusal};
 use crate::api::request::draft::{choice, shift};
-use crate::api::request::fields::{boolean, members, string};
+use crate::api::request::fields::{boolean, members, refuse_internal, string};
 use crate::api::request::{body, preconditions, query};
 use crate::api::shared::{ApiShared, Deadline};
 use crate::domain::{
@@ -47,6 +49,9 @@ const FIELDS_OF_CANCEL: [&str; 11] = [
     "key",
     "key_base64",
 ];
+
+const FIELDS_OF_REDRIVE: [&str; 6] =
+    ["topic", "due_from", "due_to", "dry_run", "cursor", "to_topic"];
 
 const FIELDS_OF_MOVE: [&str; 12] = [
     "topic",
@@ -82,6 +87,7 @@ impl BulkRequest {
         change: BulkChange,
     ) -> Result<Self, Problem> {
         let (mut submitted_by, mut chosen, mut new_due) = (None, [None; 5], [None; 2]);
+        let mut to_topic = None;
         let [topic, due_from, due_to, dry_run, cursor] = match change {
             BulkChange::Cancel => {
                 let [topic, due_from, due_to, dry_run, cursor, by, choice @ ..] =
@@ -95,9 +101,16 @@ impl BulkRequest {
                 (new_due, chosen) = ([by, to], choice);
                 [topic, due_from, due_to, dry_run, cursor]
             }
-            BulkChange::Redrive | BulkChange::Drop => members(text, &FIELDS)?,
+            BulkChange::Redrive => {
+                let [topic, due_from, due_to, dry_run, cursor, to] =
+                    members(text, &FIELDS_OF_REDRIVE)?;
+                to_topic = to;
+                [topic, due_from, due_to, dry_run, cursor]
+            }
+            BulkChange::Drop => members(text, &FIELDS)?,
         };
-        let topic = topic.map(topic_of).transpose()?;
+        let topic = topic.map(|topic| topic_of(topic, "topic")).transpose()?;
+        let to_topic = to_topic.map(|to| topic_of(to, "to_topic")).transpose()?;
         let choice = choice::of_body(chosen, topic.as_ref())?;
         let submitted_by = submitted_by
             .map(|name| query::submitter_of(&string(name, "submitted_by")?, "submitted_by"))
@@ -116,7 +129,10 @@ impl BulkRequest {
             .transpose()?;
         let selection = Selection { topic, due_from, due_to, submitted_by, state: None, choice };
         guard.trail().selects(&selection, is_dry_run);
-        let permit = change.permit((shared, guard), &selection, is_dry_run, new_due)?;
+        let mut permit = change.permit((shared, guard), &selection, is_dry_run, new_due)?;
+        if let (ChangePermit::Redrive(_, to), Some(topic)) = (&mut permit, &to_topic) {
+            *to = Some(permit_of_target(guard, topic)?);
+        }
         let binding = binding_of(guard, change.list(), &selection);
         let from = cursor.map(|cursor| shared.cursors.open(&cursor, binding)).transpose()?;
         let range = BulkRange { due_from, due_to, choice: selection.choice.clone(), from };
@@ -124,9 +140,33 @@ impl BulkRequest {
     }
 }
 
-fn topic_of(value: &RawValue) -> Result<TopicName, Problem> {
-    let text = string(value, "topic")?;
-    TopicName::new(&text).map_err(|error| Problem::invalid("topic", error.to_string()))
+fn topic_of(value: &RawValue, field: &'static str) -> Result<TopicName, Problem> {
+    let text = string(value, field)?;
+    TopicName::new(&text).map_err(|error| Problem::invalid(field, error.to_string()))
+}
+
+/// Checks the right to put tasks of another topic into this one: it is as strong as a submit.
+fn permit_of_target(guard: &Guard, topic: &TopicName) -> Result<Permit<Submit>, Problem> {
+    refuse_internal(topic, "to_topic")?;
+    guard.permit(topic)
+}
+
+/// Refuses a topic that Kafka does not have.
+async fn check_target(
+    shared: &ApiShared,
+    guard: &Guard,
+    deadline: Deadline,
+    to: Option<&Permit<Submit>>,
+) -> Result<(), Problem> {
+    let Some(to) = to else { return Ok(()) };
+    let checking = shared.service.check_topic(to);
+    let checked = shared.in_time(deadline.hold(checking).await, Problem::unavailable)?;
+    let origin = FieldOrigin { due: "to_topic", payload: "to_topic" };
+    checked.map_err(|refusal| {
+        let problem = of_refusal(refusal.with_reason(|reason| guard.tells(reason)), origin);
+        let is_unknown = problem.kind() == ProblemType::UnknownTopic;
+        if is_unknown { problem.at("to_topic") } else { problem }
+    })
 }
 
 /// Reads the new due times of tasks of the topic of `grant`. None of them may be too far ahead.
@@ -163,7 +203,8 @@ enum BulkChange {
 enum ChangePermit {
     Cancel(CancelManyPermit),
     Move(BulkPermit<Move>, Shift),
-    Redrive(BulkPermit<Redrive>),
+    /// The second topic is that to which the tasks go, if it is another one.
+    Redrive(BulkPermit<Redrive>, Option<Permit<Submit>>),
     Drop(BulkPermit<Drop>),
 }
 
@@ -173,7 +214,7 @@ impl ChangePermit {
         match self {
             Self::Cancel(permit) => permit.grant(),
             Self::Move(permit, _shift) => Some(permit),
-            Self::Redrive(permit) => Some(permit),
+            Self::Redrive(permit, _to) => Some(permit),
             Self::Drop(permit) => Some(permit),
         }
     }
@@ -187,8 +228,8 @@ impl ChangePermit {
         match self {
             Self::Cancel(permit) => service.cancel_all(permit, submitted_by, range).await,
             Self::Move(permit, shift) => service.move_all(permit, range, *shift).await,
-            Self::Redrive(permit) => service.change_all_dead(permit, range).await,
-            Self::Drop(permit) => service.change_all_dead(permit, range).await,
+            Self::Redrive(permit, to) => service.change_all_dead(permit, range, to.as_ref()).await,
+            Self::Drop(permit) => service.change_all_dead(permit, range, None).await,
         }
     }
 }
@@ -215,7 +256,7 @@ impl BulkChange {
                 let shift = shift_of(shared, guard, &permit, new_due, selection)?;
                 ChangePermit::Move(permit, shift)
             }
-            Self::Redrive => ChangePermit::Redrive(guard.bulk_permit(named?, is_dry_run)?),
+            Self::Redrive => ChangePermit::Redrive(guard.bulk_permit(named?, is_dry_run)?, None),
             Self::Drop => ChangePermit::Drop(guard.bulk_permit(named?, is_dry_run)?),
         })
     }
@@ -270,6 +311,9 @@ async fn change_many(
     };
     let BulkRequest { permit, range, selection, is_dry_run } =
         body::parse(shared, deadline, bytes, read).await?;
+    if let ChangePermit::Redrive(_, to) = &permit {
+        check_target(shared, guard, deadline, to.as_ref()).await?;
+    }
     // A dry run never changes anything.
     let unknown = |reason: &str| {
         if is_dry_run {
@@ -345,20 +389,24 @@ fn answer_of(guard: &Guard, task: Option<TaskView>) -> Result<Response, Problem>
     }
 }
 
-/// Reads the rest of a request for one dead letter, and checks the right to change it.
+/// Finds the dead letter of a request, and checks the right to change it.
 async fn dead_letter<R: Right>(
     shared: &ApiShared,
     guard: &Guard,
     path: IdInPath,
-    request: Request<Body>,
     (deadline, condition): (Deadline, Precondition),
 ) -> Result<TaskPermit<R>, Problem> {
-    body::refuse(shared, request, deadline).await?;
     let Some(id) = id_of(path) else { return Err(Problem::task_not_found(false)) };
     guard.trail().names_id(id);
     preconditions::check(&condition, id)?;
     let permit = permit_of_task(shared, guard, id, deadline).await?;
     permit.ok_or_else(Problem::dead_not_found)
+}
+
+/// Reads the topic to which a dead letter goes.
+fn to_topic_of(text: &str) -> Result<Option<TopicName>, Problem> {
+    let [to_topic] = members(text, &["to_topic"])?;
+    to_topic.map(|to| topic_of(to, "to_topic")).transpose()
 }
 
 /// Handles `POST /v1/dead/{id}/redrive`.
@@ -371,9 +419,13 @@ pub async fn redrive(
     let deadline = shared.deadline();
     query::refuse(request.uri())?;
     preconditions::refuse(request.headers())?;
+    let (bytes, _memory) = body::read_optional(&shared, request, deadline).await?;
+    let to_topic = body::parse(&shared, deadline, bytes, to_topic_of).await?;
     let terms = (deadline, Precondition::default());
-    let permit = dead_letter(&shared, &guard, path, request, terms).await?;
-    let redriving = shared.service.redrive(&permit);
+    let permit = dead_letter(&shared, &guard, path, terms).await?;
+    let to = to_topic.map(|topic| permit_of_target(&guard, &topic)).transpose()?;
+    check_target(&shared, &guard, deadline, to.as_ref()).await?;
+    let redriving = shared.service.redrive(&permit, to.as_ref());
     let unknown = |reason: &str| Problem::dead_unknown("redriven", reason);
     answer_of(&guard, shared.ask(&guard, deadline, redriving, unknown).await?)
 }
@@ -388,7 +440,8 @@ pub async fn drop_dead(
     let deadline = shared.deadline();
     query::refuse(request.uri())?;
     let condition = preconditions::of(request.headers())?;
-    let permit = dead_letter(&shared, &guard, path, request, (deadline, condition)).await?;
+    body::refuse(&shared, request, deadline).await?;
+    let permit = dead_letter(&shared, &guard, path, (deadline, condition)).await?;
     let dropping = shared.service.drop_dead(&permit);
     let unknown = |reason: &str| Problem::dead_unknown("dropped", reason);
     answer_of(&guard, shared.ask(&guard, deadline, dropping, unknown).await?)

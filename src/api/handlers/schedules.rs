@@ -1,4 +1,5 @@
-//! Handlers of schedules: create or replace, look up, list, pause, resume, trigger, delete.
+//! Handlers of schedules: create or replace, look up, list, pause, resume, trigger, backfill,
+//! delete.
 
 use std::iter;
 use std::sync::Arc;
@@ -15,7 +16,8 @@ use crate::access::permit::{Permit, Schedule as ScheduleRight, Submit};
 use crate::api::access::guard::Guard;
 use crate::api::access::limits;
 use crate::api::json::answers::{self, Echo, TaskJson};
-use crate::api::json::schedules::{ScheduleJson, SchedulePage};
+use crate::api::json::schedules::{BackfillJson, ScheduleJson, SchedulePage};
+use crate::api::json::times::Rfc3339;
 use crate::api::problems::problem::Problem;
 use crate::api::problems::refusal::{FieldOrigin, of_refusal};
 use crate::api::request::draft::schedule;
@@ -24,7 +26,7 @@ use crate::api::request::{body, idempotency, preconditions};
 use crate::api::shared::ApiShared;
 use crate::domain::schedule::{ScheduleChange, StoredSchedule};
 use crate::domain::{ScheduleName, TaskName, TopicName};
-use crate::node::messages::{Draft, Due, PutSchedule, Refusal, ScheduleRange};
+use crate::node::messages::{BackfillAnswer, Draft, Due, PutSchedule, Refusal, ScheduleRange};
 
 /// The number of schedules in a page, unless the request says otherwise.
 const LIMIT: usize = 100;
@@ -292,4 +294,40 @@ pub async fn trigger(
         expires_at: None,
     };
     Ok(created(triggered.id, &TaskJson::of_new(triggered.id, triggered.state, &echo)))
+}
+
+/// Handles `POST /v1/schedules/{topic}/{name}/backfill`.
+pub async fn backfill(
+    State(shared): State<Arc<ApiShared>>,
+    guard: Guard,
+    path: NameInPath,
+    request: Request<Body>,
+) -> Result<Response, Problem> {
+    let deadline = shared.deadline();
+    query::refuse(request.uri())?;
+    preconditions::refuse(request.headers())?;
+    let (topic, name) = place_of(&guard, path)?;
+    let permit: Permit<ScheduleRight> = guard.permit(&topic)?;
+    let (bytes, _share) = body::read(&shared, request, deadline).await?;
+    let now = shared.service.arrival().unwrap_or_default();
+    let read = move |text: &str| schedule::backfill(text, now);
+    let wanted = body::parse(&shared, deadline, bytes, read).await?;
+    let filling = shared.service.backfill_schedule(&permit, &name, wanted);
+    let answer = shared.in_time(deadline.hold(filling).await, Problem::schedule_unknown)?;
+    let origin = FieldOrigin { due: "from", payload: "name" };
+    let done = match answer.map_err(|refusal| problem_of(&guard, refusal, origin))? {
+        BackfillAnswer::Done(done) => done,
+        BackfillAnswer::NotFound => return Err(Problem::schedule_not_found()),
+        BackfillAnswer::Refused(error) => return Err(Problem::invalid(error.field, error.reason)),
+    };
+    if !wanted.is_dry_run {
+        guard.trail().changed_many(&topic, done.made);
+    }
+    let json = BackfillJson {
+        dry_run: wanted.is_dry_run,
+        made: done.made,
+        already_made: done.known,
+        runs: done.runs.into_iter().map(Rfc3339).collect(),
+    };
+    Ok(answers::json(StatusCode::OK, &json))
 }

@@ -47,6 +47,12 @@ impl Serialize for ScheduleJson<'_> {
         map.serialize_entry("name", schedule.name.as_str())?;
         map.serialize_entry("revision", revision)?;
         specification_entries(&mut map, &schedule.specification)?;
+        if !schedule.specification.spread.is_zero() {
+            map.serialize_entry("shift", &spelled(schedule.shift()))?;
+        }
+        if schedule.specification.has_zone() && !self.stored.tzdata.is_empty() {
+            map.serialize_entry("tzdata", &self.stored.tzdata)?;
+        }
         if let Some(tracking) = schedule.tracking.as_deref() {
             TrackedJson::wishes(&mut map, tracking)?;
         }
@@ -75,7 +81,8 @@ fn specification_entries<M: SerializeMap>(
     map: &mut M,
     specification: &Specification,
 ) -> Result<(), M::Error> {
-    let Specification { timing, runs_max, missed, is_paused, note } = specification;
+    let Specification { timing, runs_max, missed, run_overlap, spread, is_paused, note } =
+        specification;
     match timing.recurrence() {
         Recurrence::Cron { cron, zone, gap, overlap } => {
             map.serialize_entry("cron", cron.text())?;
@@ -111,6 +118,10 @@ fn specification_entries<M: SerializeMap>(
         count_max: is_all.then(|| missed.count_max()),
     };
     map.serialize_entry("missed", &missed)?;
+    map.serialize_entry("overlap", run_overlap.as_str())?;
+    if !spread.is_zero() {
+        map.serialize_entry("spread", &spelled(*spread))?;
+    }
     map.serialize_entry("paused", is_paused)?;
     if let Some(note) = note {
         map.serialize_entry("note", note)?;
@@ -131,6 +142,17 @@ struct MissedJson {
     within: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     count_max: Option<u16>,
+}
+
+/// The answer to a backfill.
+#[derive(Debug, Serialize)]
+pub struct BackfillJson {
+    pub dry_run: bool,
+    /// The number of runs that were made, or that a dry run would make.
+    pub made: u64,
+    pub already_made: u64,
+    /// The instants in the range.
+    pub runs: Vec<Rfc3339>,
 }
 
 /// A page of schedules.

@@ -5,6 +5,7 @@
 
 use std::borrow::Cow;
 use std::fmt;
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
@@ -15,6 +16,7 @@ use crate::api::json::values::{kind_of, reason_of, shown, string_of, unlike};
 use crate::api::problems::problem::Problem;
 use crate::api::problems::problem_type::ProblemType;
 use crate::domain::TopicName;
+use crate::domain::time::duration::spelled;
 
 /// Returns the members of the object in `text`, in the order of `names`. Refuses other values than
 /// objects, members with other names, and members that occur twice.
@@ -218,4 +220,19 @@ impl<'de> Deserialize<'de> for Array<'de> {
         }
         deserializer.deserialize_seq(ArrayVisitor)
     }
+}
+
+/// Reads a span that has to be in a range.
+pub fn span_within(
+    value: &RawValue,
+    field: &'static str,
+    range: RangeInclusive<Duration>,
+) -> Result<Duration, Problem> {
+    let span = duration(value, field)?;
+    if range.contains(&span) {
+        return Ok(span);
+    }
+    let [span, min, max] = [span, *range.start(), *range.end()].map(spelled);
+    let detail = format!("this is {span}; expected a span from {min} to {max}");
+    Err(Problem::invalid(field, detail))
 }

@@ -41,7 +41,7 @@ async fn an_answer_that_does_not_wait_for_its_body_says_that_it_is_the_last() {
         ("/v1/tasks", "application/json", "413 "),
         ("/v1/none", "application/json", "404 "),
         ("/v1/cluster", "application/json", "405 "),
-        ("/v1/dead/x/redrive", "application/json", "400 "),
+        ("/v1/schedules/a/b/trigger", "application/json", "400 "),
     ] {
         let length = 40 * MIB;
         let answer = send_all(address, &header(path, content_type, length), length).await;

@@ -284,11 +284,16 @@ async fn examples_are_json_that_a_shell_takes_in_single_quotes_and_the_api_takes
             assert!(!body.contains('\'') && body != "null", "{method} {path} {name}: {body}");
             // The calls of consumers need a task that awaits a call, and a move needs a pending
             // task.
-            let is_of_task = path.contains("/tasks/{") && method != "PUT";
-            let topic = if is_of_task && method == "POST" { "tracked" } else { "demo" };
-            let task = format!(
-                r#"{{"topic":"{topic}","name":"{name}","delay":0,"payload":1,"ttr":"1m"}}"#
-            );
+            let is_dead = path.starts_with("/v1/dead/{id}");
+            let is_of_task = path.contains("/tasks/{") && method != "PUT" || is_dead;
+            let topic = match (is_dead, is_of_task && method == "POST") {
+                (true, _) => "dead",
+                (false, true) => "tracked",
+                (false, false) => "demo",
+            };
+            let ttr = if is_dead { "" } else { r#","ttr":"1m""# };
+            let task =
+                format!(r#"{{"topic":"{topic}","name":"{name}","delay":0,"payload":1{ttr}}}"#);
             let id = if is_of_task {
                 let task = json_of(api.ask(post("/v1/tasks", task)).await).await;
                 task["id"].as_str().unwrap().to_owned()

@@ -260,7 +260,8 @@ async fn wrong_calls_for_many_tasks_are_refused_with_the_field() {
 async fn a_call_that_takes_no_body_is_not_carried_out_when_it_has_one() {
     let api = api();
     let task = submit(&api, r#"{"topic":"dead","delay":1,"payload":1}"#).await;
-    let path = format!("/v1/dead/{}/redrive", task["id"].as_str().unwrap());
+    let path = format!("/v1/dead/{}", task["id"].as_str().unwrap());
+    let delete = |body: String| request("DELETE", &path, Some("application/json"), body);
     let large = format!("{{\"a\":{:?}}}", "x".repeat(10_000));
     for (body, field) in [
         (r#"{"dry_run":true}"#, "dry_run"),
@@ -271,24 +272,37 @@ async fn a_call_that_takes_no_body_is_not_carried_out_when_it_has_one() {
         ("dry_run=true", NO_FIELD),
         (large.as_str(), NO_FIELD),
     ] {
-        check_response(
-            api.ask(post(&path, body.to_owned())).await,
-            (400, "unknown-field", field),
-            body,
-        )
-        .await;
+        check_response(api.ask(delete(body.to_owned())).await, (400, "unknown-field", field), body)
+            .await;
     }
-    let not_utf_8 = api.ask(post(&path, b"\xff".as_slice())).await;
+    let not_utf_8 =
+        api.ask(request("DELETE", &path, Some("application/json"), b"\xff".as_slice())).await;
     check_response(not_utf_8, (400, "unknown-field", NO_FIELD), "not UTF-8").await;
-    // The task is still a dead letter: the first of these requests redrives it.
+    // The task is still a dead letter: the first of these requests drops it.
     for (body, status) in [
         (" {} ", StatusCode::OK),
         ("null", StatusCode::NOT_FOUND),
         ("", StatusCode::NOT_FOUND),
         ("\n", StatusCode::NOT_FOUND),
     ] {
-        assert_eq!(api.ask(post(&path, body)).await.status(), status, "{body:?}");
+        assert_eq!(api.ask(delete(body.to_owned())).await.status(), status, "{body:?}");
     }
+}
+
+#[tokio::test]
+async fn a_redrive_takes_the_name_of_another_topic_and_nothing_else() {
+    let api = api();
+    let task = submit(&api, r#"{"topic":"dead","delay":1,"payload":1}"#).await;
+    let path = format!("/v1/dead/{}/redrive", task["id"].as_str().unwrap());
+    for (body, refused) in [
+        (r#"{"dry_run":true}"#, (400, "unknown-field", "dry_run")),
+        (r#"{"to_topic":"a b"}"#, (400, "invalid-value", "to_topic")),
+        (r#"{"to_topic":"no-such-topic"}"#, (422, "unknown-topic", "to_topic")),
+    ] {
+        check_response(api.ask(post(&path, body)).await, refused, body).await;
+    }
+    let redriven = json_of(api.ask(post(&path, r#"{"to_topic":"other"}"#)).await).await;
+    assert_eq!((&redriven["topic"], &redriven["state"]), (&"other".into(), &"scheduled".into()));
 }
 
 #[tokio::test]

@@ -81,9 +81,9 @@ pub const DEAD_LIST_USAGE: &str =
     "punctual dead list [--topic <TOPIC>] [--due-from <TIME>] [--due-to <TIME>] [OPTIONS]";
 
 pub const DEAD_REDRIVE_USAGE: &str = "\
-punctual dead redrive <ID> [OPTIONS]
+punctual dead redrive <ID> [--to-topic <TOPIC>] [OPTIONS]
        punctual dead redrive --topic <TOPIC> [--due-from <TIME>] [--due-to <TIME>]
-           <--dry-run|--yes> [OPTIONS]";
+           [--to-topic <TOPIC>] <--dry-run|--yes> [OPTIONS]";
 
 pub const DEAD_DROP_USAGE: &str = "\
 punctual dead drop <ID> [OPTIONS]
@@ -187,6 +187,7 @@ Examples:
   punctual dead redrive 01934b2e-7d3c-8017-9f2b-6a1c0e4d5b7f
   punctual dead redrive --topic orders --dry-run
   punctual dead redrive --topic orders --yes
+  punctual dead redrive --topic orders --to-topic orders-v2 --yes
   punctual dead drop 01934b2e-7d3c-8017-9f2b-6a1c0e4d5b7f
   punctual dead drop --topic orders --due-to 2030-01-31T00:00:00Z --yes";
 
@@ -208,6 +209,8 @@ pub const SCHEDULE_EXAMPLES: &str = r#"Examples:
   punctual schedule pause orders nightly
   punctual schedule resume orders nightly
   punctual schedule trigger orders nightly
+  punctual schedule backfill orders nightly --from 2026-11-20T00:00:00Z --to 2026-11-22T00:00:00Z
+  punctual schedule apply -f schedules.yaml --prune --dry-run
   punctual schedule delete orders nightly"#;
 
 pub const PROFILE_EXIT_CODES: &str = "\

@@ -134,7 +134,7 @@ pub enum DeadCommand {
     ///
     /// Redrives one by its id, or all of a topic, optionally in a range of due times.
     #[command(override_usage = manual::DEAD_REDRIVE_USAGE)]
-    Redrive(DeadChange),
+    Redrive(DeadRedrive),
     /// Drops dead letters for good.
     ///
     /// Drops one by its id, or all of a topic, optionally in a range of due times.
@@ -158,6 +158,16 @@ pub struct DeadList {
     pub part: PartArgs,
     #[command(flatten)]
     pub node: NodeOptions,
+}
+
+/// Selects the dead letters to redrive, and their topic.
+#[derive(Args, Clone, Debug)]
+pub struct DeadRedrive {
+    #[command(flatten)]
+    pub change: DeadChange,
+    /// The topic to which they go, if it is another one. They have no names there.
+    #[arg(long, value_name = "TOPIC")]
+    pub to_topic: Option<String>,
 }
 
 /// Selects the dead letters to redrive or drop.

@@ -36,6 +36,15 @@ pub enum ScheduleCommand {
     Resume(ScheduleOne),
     /// Submits one more run of a schedule, which is due now.
     Trigger(ScheduleOne),
+    /// Makes the runs of a range of the past that were never made.
+    ///
+    /// Repeating it makes no run twice.
+    Backfill(ScheduleBackfill),
+    /// Brings schedules in line with a file, and shows what differs.
+    ///
+    /// The file is YAML: `schedules` is a list of schedules as for `set`, each with `topic` and
+    /// `name`. All of them are checked before the first change.
+    Apply(ScheduleApply),
     /// Deletes a schedule, and withdraws its runs.
     Delete(ScheduleOne),
 }
@@ -76,6 +85,46 @@ pub struct ScheduleSet {
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
     /// Only checks the schedule and shows its next runs.
+    #[arg(long)]
+    pub dry_run: bool,
+    #[command(flatten)]
+    pub node: NodeOptions,
+}
+
+#[derive(Args, Clone, Debug)]
+#[command(
+    after_help = SCHEDULE_EXIT_CODES,
+    after_long_help = with_codes(SCHEDULE_EXAMPLES, SCHEDULE_EXIT_CODES)
+)]
+pub struct ScheduleBackfill {
+    #[command(flatten)]
+    pub place: SchedulePlace,
+    /// The beginning of the range, at most seven days ago, such as 2026-11-20T00:00:00Z.
+    #[arg(long, value_name = "TIME")]
+    pub from: String,
+    /// The end of the range, exclusive.
+    #[arg(long, value_name = "TIME")]
+    pub to: String,
+    /// Only counts the runs.
+    #[arg(long)]
+    pub dry_run: bool,
+    #[command(flatten)]
+    pub node: NodeOptions,
+}
+
+#[derive(Args, Clone, Debug)]
+#[command(
+    after_help = SCHEDULE_EXIT_CODES,
+    after_long_help = with_codes(SCHEDULE_EXAMPLES, SCHEDULE_EXIT_CODES)
+)]
+pub struct ScheduleApply {
+    /// A file with schedules in YAML or JSON; - is standard input.
+    #[arg(short, long, value_name = "FILE")]
+    pub file: PathBuf,
+    /// Deletes the schedules that are not in the file, of the topics that the file names.
+    #[arg(long)]
+    pub prune: bool,
+    /// Only shows what differs.
     #[arg(long)]
     pub dry_run: bool,
     #[command(flatten)]

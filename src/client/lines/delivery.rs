@@ -14,8 +14,8 @@ use super::judge::{Again, LineOutcome, NextAttempt, Pending, SettledLine, judge}
 use super::line::TaskLine;
 use super::screen::Screen;
 use crate::client::answer::{Ending, Exit, NodeAnswer};
+use crate::client::caller::retry::RetryBudget;
 use crate::client::caller::{NodeCaller, Repeating};
-use crate::client::retry::RetryBudget;
 use crate::clock;
 use crate::domain::Monotonic;
 

@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use serde::Deserialize;
 
+use super::figures::counted;
 use super::table::Table;
 use crate::client::answer::{Ending, NodeAnswer};
 use crate::client::task::printable;
@@ -18,6 +19,7 @@ struct Schedule {
     words: Option<String>,
     time_zone: Option<String>,
     every: Option<String>,
+    shift: Option<String>,
     paused: bool,
     runs_made: u64,
     next_run_at: Option<String>,
@@ -62,6 +64,9 @@ pub fn shown(answer: &NodeAnswer) -> Result<String, Ending> {
     if let Some(words) = &schedule.words {
         line("", words);
     }
+    if let Some(shift) = &schedule.shift {
+        line("due later by", shift);
+    }
     line("next run", &schedule.next_run());
     for at in schedule.next.iter().skip(1) {
         line("", at);
@@ -80,6 +85,21 @@ pub fn next(answer: &NodeAnswer) -> Result<String, Ending> {
         return Ok(schedule.next_run());
     }
     Ok(printable(&schedule.next.join("\n")).into_owned())
+}
+
+#[derive(Deserialize, Debug)]
+struct Backfill {
+    dry_run: bool,
+    made: u64,
+    already_made: u64,
+}
+
+/// Describes a backfill.
+pub fn backfilled(answer: &NodeAnswer) -> Result<String, Ending> {
+    let Backfill { dry_run, made, already_made } = answer.read()?;
+    let made = counted(made, "run");
+    let verb = if dry_run { "would be made" } else { "made" };
+    Ok(format!("{made} {verb}, {already_made} made before"))
 }
 
 /// Describes a schedule that was deleted.

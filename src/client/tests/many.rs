@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use super::scripted::Scripted;
 use super::{CommandLine, bulk};
-use crate::client::Call;
 use crate::client::answer::{Ending, Exit, NodeAnswer};
 use crate::client::args::{ChoiceArgs, PartArgs, RangeArgs};
 use crate::client::bulk::Bulk;
+use crate::client::caller::Call;
 use crate::client::caller::{NodeCaller, Repeating};
 use crate::client::output::print;
 use crate::client::pages::{ListEnd, ListFailure, ListParameters};

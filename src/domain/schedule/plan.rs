@@ -14,6 +14,9 @@ use crate::domain::{Headers, Timestamp};
 
 /// Runs are made this long before they are due.
 pub const AHEAD: Duration = Duration::from_secs(60);
+/// Runs of a schedule that skips are made this long before they are due. It is two turns of the
+/// loop that makes runs, so that the decision is made about a second before the instant.
+pub const SKIPPING_AHEAD: Duration = Duration::from_secs(2);
 /// An instant is missed when it passed this long ago without a run.
 pub const MISSED_AFTER: Duration = Duration::from_secs(10);
 /// The most missed runs that are made up for.
@@ -43,6 +46,30 @@ pub enum MissedPolicy {
     All,
 }
 
+/// The rule for an instant at which an earlier run is not finished.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum RunOverlap {
+    #[default]
+    Allow,
+    /// No run. The runs are tracked tasks, because nothing else tells when a run is finished.
+    Skip,
+}
+
+impl RunOverlap {
+    pub const ALL: [Self; 2] = [Self::Allow, Self::Skip];
+
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Allow => "allow",
+            Self::Skip => "skip",
+        }
+    }
+
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|overlap| overlap.as_str() == name)
+    }
+}
+
 /// How far a schedule has come.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Progress {
@@ -51,6 +78,8 @@ pub struct Progress {
     pub runs_made: u64,
     /// Instants before `next_run_at` that got no run, since the last run.
     pub skipped: u64,
+    /// A run is not finished. Known only of a schedule that skips.
+    pub is_busy: bool,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -62,6 +91,8 @@ pub struct Plan {
     pub look_at: Option<Timestamp>,
     pub runs_made: u64,
     pub skipped: u64,
+    /// Instants that get no run because a run before is not finished. `skipped` counts them, too.
+    pub overlapping: u64,
 }
 
 impl MissedRuns {
@@ -161,6 +192,7 @@ pub struct Rules<'a> {
     /// The schedule ends after this many runs.
     pub runs_max: Option<u64>,
     pub missed: MissedRuns,
+    pub overlap: RunOverlap,
 }
 
 /// Plans the runs of a schedule at `now`, as this module says.
@@ -169,12 +201,14 @@ pub(super) fn plan(rules: Rules<'_>, progress: Progress, now: Timestamp) -> Plan
         rules,
         now,
         next: Some(progress.next_run_at),
+        is_busy: rules.overlap == RunOverlap::Skip && progress.is_busy,
         plan: Plan {
             runs: Vec::new(),
             next_run_at: None,
             look_at: None,
             runs_made: progress.runs_made,
             skipped: progress.skipped,
+            overlapping: 0,
         },
     };
     if planning.pass_missed() {
@@ -191,6 +225,8 @@ struct Planning<'a> {
     now: Timestamp,
     /// The first instant that the plan has not decided.
     next: Option<Timestamp>,
+    /// The schedule skips, and a run is not finished.
+    is_busy: bool,
     plan: Plan,
 }
 
@@ -199,7 +235,9 @@ impl Planning<'_> {
     fn pass_missed(&mut self) -> bool {
         let missed_before = self.now.minus(MISSED_AFTER);
         let policy = self.rules.missed;
-        let count_max = usize::from(policy.count_max);
+        // A schedule that skips has one run at a time.
+        let count_max = if self.skips() { policy.count_max.min(1) } else { policy.count_max };
+        let count_max = usize::from(count_max);
         let mut kept = VecDeque::new();
         for _step in 0..STEPS_MAX {
             let Some(at) = self.next.filter(|at| *at < missed_before) else { break };
@@ -227,8 +265,14 @@ impl Planning<'_> {
         true
     }
 
-    /// Makes the runs of the next minute, and one that lies ahead.
+    fn skips(&self) -> bool {
+        self.rules.overlap == RunOverlap::Skip
+    }
+
+    /// Makes the runs of the next minute, and one that lies ahead. Of a schedule that skips: only
+    /// the run that is about to be due.
     fn make_ahead(&mut self) {
+        let ahead = if self.skips() { SKIPPING_AHEAD } else { AHEAD };
         while let Some(at) = self.next {
             let last = self.plan.runs.last().map(|run| run.at);
             let is_one_ahead = last.is_some_and(|last| last > self.now);
@@ -236,9 +280,13 @@ impl Planning<'_> {
                 self.plan.look_at = Some(self.now);
                 return;
             }
-            if at > self.now.plus(AHEAD) && is_one_ahead {
+            if at > self.now.plus(ahead) && self.skips() {
+                self.plan.look_at = Some(at.minus(ahead));
+                return;
+            }
+            if at > self.now.plus(ahead) && is_one_ahead {
                 // At the latest when the last run is due, so that there is one ahead.
-                self.plan.look_at = last.map(|last| last.min(at.minus(AHEAD)));
+                self.plan.look_at = last.map(|last| last.min(at.minus(ahead)));
                 return;
             }
             self.push(at);
@@ -251,6 +299,12 @@ impl Planning<'_> {
         if self.rules.runs_max.is_some_and(|runs_max| self.plan.runs_made >= runs_max) {
             return;
         }
+        if self.is_busy {
+            self.plan.skipped = self.plan.skipped.saturating_add(1);
+            self.plan.overlapping = self.plan.overlapping.saturating_add(1);
+            return;
+        }
+        self.is_busy = self.skips();
         self.plan.runs_made = self.plan.runs_made.saturating_add(1);
         let missed = std::mem::take(&mut self.plan.skipped);
         self.plan.runs.push(Run { at, number: self.plan.runs_made, missed });

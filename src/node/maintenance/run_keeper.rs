@@ -15,18 +15,15 @@ use tokio_util::sync::CancellationToken;
 
 use super::COUNTING_SHARD;
 use crate::clock;
+use crate::domain::schedule::ScheduleId;
 use crate::domain::schedule::plan::RUNS_MAX;
-use crate::domain::schedule::{Schedule, ScheduleId};
 use crate::domain::{IdRange, Monotonic, TaskId, Throttle, Timestamp};
-use crate::engine::placing::Destination;
 use crate::error_chain::chain;
 use crate::node::membership::Bulletin;
-use crate::node::requests::placing::{Placer, assign_ids};
+use crate::node::requests::placing::RunPlacing;
 use crate::node::shared::NodeShared;
 use crate::postgres::PostgresError;
-use crate::postgres::schedules::make::{
-    DueSchedule, DueSchedules, PlannedSchedule, RunMaker, RunTask,
-};
+use crate::postgres::schedules::make::{DueSchedule, DueSchedules, PlannedSchedule, RunMaker};
 use crate::postgres::tasks::claim::smallints;
 use crate::shutdown::TaskFailure;
 use crate::telemetry::{Counter, Family, Gauge, Registry};
@@ -39,6 +36,8 @@ const SCHEDULES_MAX: usize = 500;
 const STATEMENT_RUNS_MAX: usize = 1_000;
 /// The most schedules that wait for a first run. The owner of the shard finds the others.
 const NEW_MAX: usize = 1_000;
+/// The pause between two looks for schedules with older rules of their time zone.
+const RENEW_INTERVAL: Duration = Duration::from_secs(15);
 /// The pause between two counts of all schedules.
 const COUNT_INTERVAL: Duration = Duration::from_secs(30);
 const SAY_FAILURE_EVERY: Duration = Duration::from_secs(60);
@@ -50,6 +49,8 @@ pub struct ScheduleMetrics {
     late: Gauge,
     runs_made: Counter,
     missed: Counter,
+    overlapping: Counter,
+    renewed: Counter,
     failures: Counter,
 }
 
@@ -79,6 +80,16 @@ impl ScheduleMetrics {
             "Instants of schedules that passed without a run, and got none by the schedule's \
              policy",
             metrics.missed.clone(),
+        );
+        registry.register(
+            "punctual_schedule_overlapping",
+            "Instants of schedules that got no run because a run before was not finished",
+            metrics.overlapping.clone(),
+        );
+        registry.register(
+            "punctual_schedule_renewed",
+            "Schedules whose runs this node moved by newer rules of their time zone",
+            metrics.renewed.clone(),
         );
         registry.register(
             "punctual_schedule_failures",
@@ -112,6 +123,7 @@ pub struct RunKeeper {
     metrics: ScheduleMetrics,
     new: mpsc::Receiver<ScheduleId>,
     counted_at: Option<Monotonic>,
+    renewed_at: Option<Monotonic>,
     failure_said: Throttle,
 }
 
@@ -130,6 +142,7 @@ impl RunKeeper {
             metrics,
             new,
             counted_at: None,
+            renewed_at: None,
             failure_said: Throttle::new(SAY_FAILURE_EVERY),
         };
         (keeper, NewSchedules(sender))
@@ -167,6 +180,7 @@ impl RunKeeper {
         let mine = self.bulletin.borrow().mine.clone();
         if !mine.is_empty() {
             let shards = smallints(&mine);
+            self.renew(&shards).await?;
             loop {
                 let due = self.maker.due(&shards, SCHEDULES_MAX).await?;
                 let due_count = due.schedules.len();
@@ -177,6 +191,31 @@ impl RunKeeper {
             }
         }
         self.count(mine.contains(&COUNTING_SHARD)).await
+    }
+
+    /// Moves the runs of schedules whose zone has newer rules in this program. One page a turn.
+    async fn renew(&mut self, shards: &[i16]) -> Result<(), PostgresError> {
+        let now = clock::monotonic();
+        if self.renewed_at.is_some_and(|at| now.since(at) < RENEW_INTERVAL) {
+            return Ok(());
+        }
+        let renewed = match self.maker.renew(shards).await {
+            Ok(renewed) => renewed,
+            Err(error) if error.is_away() => return Err(error),
+            Err(error) => {
+                // Runs are still to be made.
+                self.renewed_at = Some(now);
+                self.fail("cannot look for older rules of zones; retrying", &error);
+                return Ok(());
+            }
+        };
+        for stored in &renewed.changed {
+            let (topic, name) = (&stored.schedule.record.topic, &stored.schedule.name);
+            tracing::info!(%topic, schedule = %name, "moved the runs by newer rules of the zone");
+        }
+        self.metrics.renewed.inc_by(renewed.changed.len().saturating_as::<u64>());
+        self.renewed_at = (!renewed.has_more).then_some(now);
+        Ok(())
     }
 
     /// Makes the runs of these schedules. A schedule that fails does not hold up the others.
@@ -234,6 +273,8 @@ impl RunKeeper {
         self.shared.metrics.submitted.inc_by(made.len().saturating_as::<u64>());
         self.metrics.runs_made.inc_by(made.len().saturating_as::<u64>());
         self.metrics.missed.inc_by(missed_count(planned, &made));
+        let overlapping = planned.iter().map(|one| one.plan.overlapping).sum();
+        self.metrics.overlapping.inc_by(overlapping);
         Ok(())
     }
 
@@ -250,21 +291,13 @@ impl RunKeeper {
                 return None;
             }
         };
-        let plan = specification.plan(due.progress, now);
-        let placer = Placer::new(&self.shared, self.shared.now());
+        let shift = specification.shift(&due.topic, &due.name);
+        let plan = specification.plan(due.progress, now, shift);
+        let placing = RunPlacing::new(&self.shared, (&due.topic, &due.name), due.key.as_deref());
         let mut tasks = Vec::with_capacity(plan.runs.len().min(RUNS_MAX));
         for run in &plan.runs {
-            let random = (rand::random(), rand::random());
-            let (place, shards) = ((&due.topic, &due.name), self.shared.cluster.shards);
-            let mut task = Schedule::run_task(place, due.key.clone(), run.at, shards, random);
-            assign_ids(&self.shared, [&mut task]);
-            tasks.push(RunTask {
-                at: run.at,
-                id: task.id,
-                name: due.name.of_run(run.at).ok()?,
-                headers: run.headers(&due.name),
-                is_far: placer.table_of(&task) == Destination::Far,
-            });
+            let headers = run.headers(&due.name);
+            tasks.push(placing.place(run.at, shift, headers)?);
         }
         let found_at = due.progress.next_run_at;
         Some(PlannedSchedule { id: due.id, revision: due.revision, found_at, plan, tasks })
@@ -330,12 +363,14 @@ mod tests {
     use super::*;
     use crate::domain::schedule::plan::Plan;
     use crate::domain::{Headers, TaskName};
+    use crate::postgres::schedules::make::RunTask;
 
     fn planned(task_count: usize) -> PlannedSchedule {
         let task = RunTask {
             at: Timestamp::EPOCH,
             id: TaskId::new(Timestamp::EPOCH, COUNTING_SHARD, 0),
             name: TaskName::new("a").unwrap(),
+            front: Headers::default(),
             headers: Headers::default(),
             is_far: false,
         };
@@ -343,7 +378,14 @@ mod tests {
             id: ScheduleId(0),
             revision: 1,
             found_at: Timestamp::EPOCH,
-            plan: Plan { runs: vec![], next_run_at: None, look_at: None, runs_made: 0, skipped: 0 },
+            plan: Plan {
+                runs: vec![],
+                next_run_at: None,
+                look_at: None,
+                runs_made: 0,
+                skipped: 0,
+                overlapping: 0,
+            },
             tasks: vec![task; task_count],
         }
     }

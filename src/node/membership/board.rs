@@ -61,6 +61,7 @@ impl Board {
                 old_node_count: count_without(found, |row| row.knows_tracked_tasks),
                 nodes_without_pauses: count_without(found, |row| row.knows_paused_topics),
                 nodes_without_expiry: count_without(found, |row| row.knows_expiry),
+                nodes_without_overlap: count_without(found, |row| row.knows_overlap),
                 nodes,
                 missing: std::mem::take(&mut bulletin.missing),
             };
@@ -185,6 +186,8 @@ pub struct Bulletin {
     pub nodes_without_pauses: usize,
     /// Living nodes of an older version, which would publish expired tasks.
     pub nodes_without_expiry: usize,
+    /// Living nodes of an older version, which would make runs of a schedule that skips.
+    pub nodes_without_overlap: usize,
     /// All nodes with a heartbeat or a key in etcd, this node first.
     pub nodes: Vec<NodeView>,
     /// The requirements out of `postgres`, `claims`, `batches`, `etcd` and `clock` that the node

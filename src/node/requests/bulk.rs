@@ -297,7 +297,7 @@ impl Bulks {
     pub async fn change_all_dead(
         &self,
         change: DeadLetterChange,
-        topic: &TopicName,
+        (topic, to): (&TopicName, Option<&TopicName>),
         bulk: &BulkSelection,
     ) -> Result<BulkDone, Unavailable> {
         let all = bulk.selection().ids();
@@ -316,7 +316,7 @@ impl Bulks {
         while progress.room() > 0 {
             let changed = match self
                 .dead_letters
-                .change_some((change, by), topic, all.behind(from), progress.room())
+                .change_some_to((change, by), (topic, to), all.behind(from), progress.room())
                 .await
             {
                 Err(error) if tries.again(&error) => continue,
@@ -368,9 +368,10 @@ impl Bulks {
     pub async fn redrive(
         &self,
         permit: &TaskPermit<Redrive>,
+        to: Option<&TopicName>,
     ) -> Result<Option<TaskView>, Unavailable> {
         let by = self.number_of(permit.principal()).await?;
-        let redriven = change(|| self.dead_letters.redrive(permit.id(), by)).await?;
+        let redriven = change(|| self.dead_letters.redrive_to(permit.id(), by, to)).await?;
         Ok(redriven.map(|redriven| {
             self.put_back(&[redriven.row]);
             redriven.view

@@ -1,10 +1,15 @@
 //! The place and the id of a new task: its place is a batch of this node, a leaf, or the far table,
 //! as [`crate::engine::placing`] decides for this node's state.
 
-use crate::domain::{NewTask, Timestamp};
+use std::time::Duration;
+
+use crate::domain::schedule::Schedule;
+use crate::domain::task::spread;
+use crate::domain::{Headers, NewTask, ScheduleName, Timestamp, TopicName};
 use crate::engine::placing;
 use crate::engine::placing::Destination;
 use crate::node::shared::NodeShared;
+use crate::postgres::schedules::make::RunTask;
 
 /// The facts that decide about the tasks of one group.
 #[derive(Clone, Copy, Debug)]
@@ -45,6 +50,47 @@ impl<'a> Placer<'a> {
     /// Returns the table for a task that is not claimed.
     pub fn table_of(&self, task: &NewTask) -> Destination {
         self.rule.table_of(task.id.due_at())
+    }
+}
+
+/// Makes the tasks of runs of one schedule.
+#[derive(Debug)]
+pub struct RunPlacing<'a> {
+    shared: &'a NodeShared,
+    placer: Placer<'a>,
+    place: (&'a TopicName, &'a ScheduleName),
+    key: Option<&'a [u8]>,
+}
+
+impl<'a> RunPlacing<'a> {
+    pub fn new(
+        shared: &'a NodeShared,
+        place: (&'a TopicName, &'a ScheduleName),
+        key: Option<&'a [u8]>,
+    ) -> Self {
+        Self { shared, placer: Placer::new(shared, shared.now()), place, key }
+    }
+
+    /// Returns the task of the run at an instant, which is due `shift` later, and now if that has
+    /// passed. `None`: the instant is beyond the calendar.
+    pub fn place(&self, at: Timestamp, shift: Duration, headers: Headers) -> Option<RunTask> {
+        let random = (rand::random(), rand::random());
+        let (key, shards) = (self.key.map(Box::from), self.shared.cluster.shards);
+        let mut task = Schedule::run_task(self.place, key, at.plus(shift), shards, random);
+        assign_ids(self.shared, [&mut task]);
+        let is_exact = shift.is_zero();
+        Some(RunTask {
+            at,
+            id: task.id,
+            name: self.place.1.of_run(at).ok()?,
+            front: if is_exact {
+                Headers::default()
+            } else {
+                spread::in_front_of(at, &Headers::default())
+            },
+            headers,
+            is_far: self.placer.table_of(&task) == Destination::Far,
+        })
     }
 }
 

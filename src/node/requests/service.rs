@@ -27,19 +27,17 @@ use super::lists::Lists;
 use crate::access::permit::{
     self, Cancel, Grant, ListPermit, Move, OperatePermit, Permit, Read, ReplacePermit,
 };
-use crate::domain::schedule::{RevisionCondition, ScheduleChange, StoredSchedule};
 use crate::domain::topic::policy::{StoredTopic, TopicChange};
 use crate::domain::{
-    List, NewTask, Page, PendingState, Precondition, ScheduleName, Selection, TaskId, TaskName,
-    TaskView, Timestamp, TopicName,
+    List, NewTask, Page, PendingState, Precondition, Selection, TaskId, TaskName, TaskView,
+    Timestamp, TopicName,
 };
 use crate::kafka::LookUpError;
 use crate::node::messages::answers::{ConsumerCall, Heard, Target};
 use crate::node::messages::permitted::{FoundTask, PermittedDraft, TaskPermit};
 use crate::node::messages::{
     ChangedTopic, ClusterView, Due, MoveVerdict, NotReady, PageRange, PendingCounts, Placed,
-    PutSchedule, Refusal, Requirement, ScheduleRange, SubmitAnswer, TopicView, Triggered,
-    Unavailable, Verdict,
+    Refusal, Requirement, SubmitAnswer, TopicView, Unavailable, Verdict,
 };
 use crate::node::shared::NodeShared;
 
@@ -159,8 +157,9 @@ macro_rules! answer_by_model {
     };
 }
 
-// The module uses the macro, so it is declared behind it.
+// The modules use the macro, so they are declared behind it.
 mod many;
+mod schedule_calls;
 
 impl Service {
     /// Shows the requirements for which the node waits while it starts.
@@ -348,82 +347,6 @@ impl Service {
     ) -> Result<Option<TaskView>, Unavailable> {
         answer_by_model!(self, model => model.look_up_named(permit.topic(), name).await);
         self.opened()?.stored.by_name(permit.topic(), name).await
-    }
-
-    /// Creates a schedule, or replaces the one of its name.
-    pub async fn put_schedule(
-        &self,
-        permit: &Permit<permit::Schedule>,
-        put: PutSchedule,
-        arrived_at: Option<Timestamp>,
-    ) -> Result<ScheduleChange, Refusal> {
-        debug_assert_eq!(permit.topic(), &put.schedule.record.topic);
-        answer_by_model!(self, model => model.schedules.put(put));
-        let parts = self.opened()?;
-        let put = parts.schedules.put(&parts.submitter, permit, put, arrived_at);
-        Box::pin(put).await
-    }
-
-    /// Returns a schedule.
-    pub async fn schedule(
-        &self,
-        permit: &Permit<Read>,
-        name: &ScheduleName,
-    ) -> Result<Option<StoredSchedule>, Unavailable> {
-        answer_by_model!(self, model => Ok(model.schedules.find(permit.topic(), name)));
-        self.opened()?.schedules.find(permit.topic(), name).await
-    }
-
-    /// Lists the schedules of a topic in the order of their names.
-    pub async fn schedules(
-        &self,
-        permit: &Permit<Read>,
-        range: ScheduleRange,
-    ) -> Result<Vec<StoredSchedule>, Unavailable> {
-        let ScheduleRange { after, limit } = range;
-        answer_by_model!(self, model => Ok(model.schedules.list(permit.topic(), after, limit)));
-        self.opened()?.schedules.list(permit.topic(), after.as_ref(), limit).await
-    }
-
-    /// Pauses or resumes a schedule.
-    pub async fn pause_schedule(
-        &self,
-        permit: &Permit<permit::Schedule>,
-        name: &ScheduleName,
-        is_paused: bool,
-    ) -> Result<ScheduleChange, Unavailable> {
-        answer_by_model!(self, model => {
-            Ok(model.schedules.set_paused(permit.topic(), name, is_paused))
-        });
-        let schedules = &self.opened()?.takes_changes()?.schedules;
-        Box::pin(schedules.set_paused(permit, name, is_paused)).await
-    }
-
-    /// Deletes a schedule.
-    pub async fn delete_schedule(
-        &self,
-        permit: &Permit<permit::Schedule>,
-        name: &ScheduleName,
-        condition: RevisionCondition,
-    ) -> Result<ScheduleChange, Unavailable> {
-        answer_by_model!(self, model => {
-            Ok(model.schedules.delete(permit.topic(), name, condition))
-        });
-        let schedules = &self.opened()?.takes_changes()?.schedules;
-        Box::pin(schedules.delete(permit, name, condition)).await
-    }
-
-    /// Submits a run of a schedule that is due now.
-    pub async fn trigger_schedule(
-        &self,
-        permit: &Permit<permit::Schedule>,
-        name: &ScheduleName,
-        arrived_at: Option<Timestamp>,
-    ) -> Result<Option<Triggered>, Refusal> {
-        answer_by_model!(self, model => Ok(model.schedules.trigger(permit.topic(), name)));
-        let parts = self.opened()?;
-        let trigger = parts.schedules.trigger(&parts.submitter, permit, name, arrived_at);
-        Box::pin(trigger).await
     }
 
     /// Returns the topic of a permit.

@@ -68,9 +68,12 @@ const LEVEL_WITH_TRACKED_TASKS: i16 = 1;
 const LEVEL_WITH_PAUSED_TOPICS: i16 = 2;
 /// The first level that does not publish expired tasks.
 const LEVEL_WITH_EXPIRY: i16 = 3;
+/// The first level that knows the overlap and the spread of schedules, and keeps the rows of their
+/// runs long enough for a backfill.
+const LEVEL_WITH_OVERLAP: i16 = 4;
 /// The level of this version. A version with a feature that older nodes would handle wrongly has a
 /// higher level than the version before.
-const LEVEL: i16 = LEVEL_WITH_EXPIRY;
+const LEVEL: i16 = LEVEL_WITH_OVERLAP;
 
 /// The contents of the node's heartbeat.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -101,6 +104,7 @@ pub struct HeartbeatRow {
     pub knows_tracked_tasks: bool,
     pub knows_paused_topics: bool,
     pub knows_expiry: bool,
+    pub knows_overlap: bool,
     pub started_at: Timestamp,
     pub beat_at: Timestamp,
 }
@@ -274,6 +278,7 @@ fn other(row: &PgRow) -> Result<HeartbeatRow, sqlx::Error> {
         knows_tracked_tasks: level >= LEVEL_WITH_TRACKED_TASKS,
         knows_paused_topics: level >= LEVEL_WITH_PAUSED_TOPICS,
         knows_expiry: level >= LEVEL_WITH_EXPIRY,
+        knows_overlap: level >= LEVEL_WITH_OVERLAP,
         started_at: timestamp(row, "started_at")?,
         beat_at: timestamp(row, "beat_at")?,
     })

@@ -138,8 +138,11 @@ const DROP_MANY: &str = concat!(
 /// published. The new id is the first id with another time, so the task stays on
 /// its shard. The time is a millisecond behind Postgres's clock, so the id differs from all former
 /// rows of the task.
+///
+/// A task that is redriven to another topic has no name there, and its name in the former topic is
+/// free: names belong to topics, and so do the rights to look them up.
 macro_rules! redrive {
-    ($what:literal, $retention:literal, $by:literal, $gone:expr) => {
+    ($what:literal, $retention:literal, $by:literal, $to:literal, $gone:expr) => {
         concat!(
             "-- redrive ",
             $what,
@@ -151,13 +154,18 @@ with clock as materialized (
             $gone,
             ", put as materialized (
   select g.*, (c.now || right(replace(g.id::text, '-', ''), 20))::uuid as next_id,
-    (least(g.attempts, 32766) + 1)::smallint as attempt
+    (least(g.attempts, 32766) + 1)::smallint as attempt, coalesce(",
+            $to,
+            "::text, g.topic) as to_topic,
+    case when g.topic = coalesce(",
+            $to,
+            "::text, g.topic) then g.name end as to_name
   from gone g cross join clock c
 ), near as (
   insert into task (shard, id, topic, key, payload, headers, name, first_id, attempt, submitted_by,
     submitted_at, tracking, moved_to)
   select (('x' || substr(replace(id::text, '-', ''), 14, 3))::bit(12)::integer)::smallint, next_id,
-    topic, key, payload, punctual_without_expiry(headers), name, id, attempt,
+    to_topic, key, payload, punctual_without_expiry(headers), to_name, id, attempt,
     submitted_by, submitted_at, tracking, moved_to
   from put
 ), follow as (
@@ -172,6 +180,9 @@ with clock as materialized (
   insert into execlog_redriven (id, row_id, next_id, redriven_by) select id, row_id, next_id, ",
             $by,
             "::smallint from put
+), freed as (
+  delete from task_name n using put p
+  where p.to_name is null and n.topic = p.topic and n.name = p.name and n.id = p.id
 ), named as (
   insert into task_name as n (topic, name, id, row_id, expires_at)
   select distinct on (p.topic, p.name) p.topic, p.name, p.id, p.next_id,
@@ -180,7 +191,7 @@ with clock as materialized (
             ")
   from put p
   left join task_name e on e.topic = p.topic and e.name = p.name and e.id = p.id
-  where p.name is not null
+  where p.to_name is not null
   order by p.topic, p.name, e.id is null, p.id desc
   on conflict (topic, name) do update
     set row_id = excluded.row_id, outcome = null,
@@ -197,16 +208,20 @@ const REDRIVE: &str = concat!(
         "a dead letter",
         "$2",
         "$3",
+        "$4",
         "gone as (delete from dead_letter where id = $1 returning *)"
     ),
-    "(select id, topic, name, attempt, key, payload, punctual_without_expiry(headers) as headers,
+    "(select id, to_topic as topic, to_name as name, attempt, key, payload,
+  punctual_without_expiry(headers) as headers,
   null::text as reason, null::bigint as died_at, next_id, tracking, moved_to,
   (select p.name from principal p where p.id = put.submitted_by) as submitted_by, submitted_at
 from put)"
 );
 
-const REDRIVE_MANY: &str =
-    concat!(redrive!("dead letters", "$6", "$7", next_few!()), "(select id, next_id from put)");
+const REDRIVE_MANY: &str = concat!(
+    redrive!("dead letters", "$6", "$7", "$8", next_few!()),
+    "(select id, next_id from put)"
+);
 
 /// Each topic is one step along the index.
 const TOPICS: &str = "-- topics of dead letters
@@ -336,10 +351,21 @@ impl DeadLetters {
         id: TaskId,
         by: Option<PrincipalId>,
     ) -> Result<Option<Redriven>, PostgresError> {
+        self.redrive_to(id, by, None).await
+    }
+
+    /// Redrives a dead letter to another topic, unless `to` is `None`. For errors see
+    /// [`Self::redrive`].
+    pub async fn redrive_to(
+        &self,
+        id: TaskId,
+        by: Option<PrincipalId>,
+        to: Option<&TopicName>,
+    ) -> Result<Option<Redriven>, PostgresError> {
         let (retention, by) = (self.name_retention.as_secs_f64(), by.map(PrincipalId::as_smallint));
         let statement = async |open: &mut PgConnection| {
             let query = sqlx::query(REDRIVE).bind(id.uuid()).bind(retention).bind(by);
-            let row = query.fetch_optional(open).await?;
+            let row = query.bind(to.map(TopicName::as_str)).fetch_optional(open).await?;
             row.map(|row| {
                 let first = TaskId::from_uuid(row.try_get("id")?);
                 let view = view_of_row(&row, first, TaskState::Scheduled)?;
@@ -362,6 +388,20 @@ impl DeadLetters {
         range: IdRange,
         count_max: u64,
     ) -> Result<Changed, PostgresError> {
+        self.change_some_to((change, by), (topic, None), range, count_max).await
+    }
+
+    /// As [`Self::change_some`]. Redriven ones go to the second topic, if there is one.
+    ///
+    /// # Errors
+    /// As [`Self::redrive`].
+    pub async fn change_some_to(
+        &self,
+        (change, by): (DeadLetterChange, Option<PrincipalId>),
+        (topic, to): (&TopicName, Option<&TopicName>),
+        range: IdRange,
+        count_max: u64,
+    ) -> Result<Changed, PostgresError> {
         let (name, text) = match change {
             DeadLetterChange::Redrive => ("redrive dead letters", REDRIVE_MANY),
             DeadLetterChange::Drop => ("drop dead letters", DROP_MANY),
@@ -380,6 +420,10 @@ impl DeadLetters {
                 DeadLetterChange::Drop => query,
             };
             let query = query.bind(by.map(PrincipalId::as_smallint));
+            let query = match change {
+                DeadLetterChange::Redrive => query.bind(to.map(TopicName::as_str)),
+                DeadLetterChange::Drop => query,
+            };
             let changed: Vec<(Uuid, Uuid)> = query.fetch_all(open).await?;
             let last = changed.iter().map(|(id, _row)| *id).max();
             Ok(Changed {

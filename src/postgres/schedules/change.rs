@@ -10,6 +10,8 @@
 //! make runs: where revision and next_run_at are as planned ──▶ none after the commit
 //! ```
 
+use std::time::Duration;
+
 use az::SaturatingAs as _;
 use sqlx::postgres::{PgConnection, PgRow};
 use sqlx::{AssertSqlSafe, Connection as _, Row as _};
@@ -56,7 +58,8 @@ select (extract(epoch from clock_timestamp()) * 1000000)::bigint";
 
 const UNCLAIMED: &str = "-- runs of a schedule that are not claimed
 select r.instant, r.first_id from schedule_run r
-where r.schedule_id = $1 and (exists (select from task_far t where t.id = r.first_id)
+where r.schedule_id = $1 and ($3 or not r.is_backfill)
+  and (exists (select from task_far t where t.id = r.first_id)
   or exists (select from task t where t.shard = $2 and t.id = r.first_id))
 order by r.instant";
 
@@ -75,7 +78,7 @@ with e as (
 delete from task_name n using e where n.topic = e.topic and n.name = e.name";
 
 const LAST_RUN: &str = "-- the last run of a schedule
-select max(instant) from schedule_run where schedule_id = $1";
+select max(instant) from schedule_run where schedule_id = $1 and not is_backfill";
 
 const DELETE: &str = "-- delete a schedule
 with runs as (delete from schedule_run where schedule_id = $1)
@@ -118,15 +121,24 @@ impl Schedules {
     }
 }
 
-/// A locked schedule, at the time `now` of Postgres's clock.
-struct Locked {
-    stored: StoredSchedule,
-    shard: i16,
-    submitted_by: Option<i16>,
-    now: Timestamp,
+/// The instants of a schedule that is put in the place of another one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Instants {
+    /// Those of before, unless the timing is another one.
+    Kept,
+    /// Computed anew, by other rules of its time zone.
+    Renewed,
 }
 
-async fn lock(
+/// A locked schedule, at the time `now` of Postgres's clock.
+pub(super) struct Locked {
+    pub(super) stored: StoredSchedule,
+    pub(super) shard: i16,
+    pub(super) submitted_by: Option<i16>,
+    pub(super) now: Timestamp,
+}
+
+pub(super) async fn lock(
     open: &mut PgConnection,
     topic: &TopicName,
     name: &ScheduleName,
@@ -151,7 +163,8 @@ async fn put(open: &mut PgConnection, new: NewSchedule<'_>) -> Result<ScheduleCh
         Some(locked) if locked.stored.schedule == *schedule => {
             ScheduleChange::Unchanged(locked.stored)
         }
-        Some(locked) => match change(&mut transaction, &locked, new, new.by).await? {
+        Some(locked) => match change(&mut transaction, &locked, new, new.by, Instants::Kept).await?
+        {
             Some(stored) => ScheduleChange::Changed(stored),
             None => ScheduleChange::NoRun,
         },
@@ -198,14 +211,15 @@ returning *, null::bigint[] as ahead",
 
 /// Withdraws the runs of a locked schedule in the name of `by`, and puts another schedule in its
 /// place. Returns `None` when that one would have no run after now, and may not be without.
-async fn change(
+pub(super) async fn change(
     open: &mut PgConnection,
     locked: &Locked,
     new: NewSchedule<'_>,
     by: Option<PrincipalId>,
+    instants: Instants,
 ) -> Result<Option<StoredSchedule>, sqlx::Error> {
     let stored = &locked.stored;
-    let withdrawn = withdraw(open, locked, by).await?;
+    let withdrawn = withdraw(open, locked, by, RunsOf::Schedule).await?;
     reach(Failpoint::RunsWithdrawn);
     let last: Option<i64> =
         sqlx::query_scalar(LAST_RUN).bind(stored.id.0).fetch_one(&mut *open).await?;
@@ -214,12 +228,15 @@ async fn change(
     let is_same_timing = stored.schedule.specification.timing == specification.timing;
     let earliest = [withdrawn.earliest, stored.next_run_at].into_iter().flatten().min();
     let has_more = specification.runs_max.is_none_or(|runs_max| runs_made < runs_max);
+    let last = last.map(Timestamp::from_millis).unwrap_or_default();
     let (next, skipped) = match earliest {
-        Some(earliest) if is_same_timing && has_more => (Some(earliest), stored.skipped),
-        _ => {
-            let last = last.map(Timestamp::from_millis).unwrap_or_default();
-            (specification.next_after(locked.now.max(last), runs_made), 0)
+        Some(earliest) if instants == Instants::Renewed => {
+            // Instants that have passed are still to be made up for.
+            let before = locked.now.min(earliest.minus(Duration::from_millis(1)));
+            (specification.next_after(before.max(last), runs_made), stored.skipped)
         }
+        Some(earliest) if is_same_timing && has_more => (Some(earliest), stored.skipped),
+        _ => (specification.next_after(locked.now.max(last), runs_made), 0),
     };
     // A paused or resumed schedule may have ended.
     let is_same = stored.schedule.record == new.schedule.record && is_same_timing;
@@ -289,18 +306,25 @@ async fn set_paused(
     }
     let mut schedule = locked.stored.schedule.clone();
     schedule.specification.is_paused = is_paused;
-    let new = NewSchedule {
-        schedule: &schedule,
-        shard: Shard::new(locked.shard.unsigned_abs()),
-        // The runs are still those of the caller who made the schedule.
-        by: locked.submitted_by.map(PrincipalId::new),
-        condition: named.condition,
-        is_dry_run: false,
-    };
-    let changed = change(&mut transaction, &locked, new, named.by).await?;
+    let new = locked.with(&schedule);
+    let changed = change(&mut transaction, &locked, new, named.by, Instants::Kept).await?;
     let Some(stored) = changed else { return Err(sqlx::Error::RowNotFound) };
     transaction.commit().await?;
     Ok(ScheduleChange::Changed(stored))
+}
+
+impl Locked {
+    /// Returns a schedule for the place of this one. Its runs are still those of the caller who
+    /// made this one.
+    pub(super) fn with<'a>(&self, schedule: &'a Schedule) -> NewSchedule<'a> {
+        NewSchedule {
+            schedule,
+            shard: Shard::new(self.shard.unsigned_abs()),
+            by: self.submitted_by.map(PrincipalId::new),
+            condition: RevisionCondition::None,
+            is_dry_run: false,
+        }
+    }
 }
 
 async fn delete(
@@ -317,7 +341,7 @@ async fn delete(
         transaction.rollback().await?;
         return Ok(ScheduleChange::Unmet(Some(current)));
     }
-    withdraw(&mut transaction, &locked, named.by).await?;
+    withdraw(&mut transaction, &locked, named.by, RunsOf::All).await?;
     reach(Failpoint::RunsWithdrawn);
     let deleted = sqlx::query(DELETE).bind(locked.stored.id.0).execute(&mut *transaction).await?;
     if deleted.rows_affected() != 1 {
@@ -339,14 +363,25 @@ struct Unclaimed {
     id: TaskId,
 }
 
+/// The runs that are withdrawn.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum RunsOf {
+    /// Those that the schedule makes by itself.
+    Schedule,
+    /// Those of backfills, too.
+    All,
+}
+
 /// Withdraws the runs of a schedule that are not claimed.
 async fn withdraw(
     open: &mut PgConnection,
     locked: &Locked,
     by: Option<PrincipalId>,
+    runs_of: RunsOf,
 ) -> Result<Withdrawn, sqlx::Error> {
     let schedule = &locked.stored;
-    let found = sqlx::query(UNCLAIMED).bind(schedule.id.0).bind(locked.shard);
+    let query = sqlx::query(UNCLAIMED).bind(schedule.id.0).bind(locked.shard);
+    let found = query.bind(runs_of == RunsOf::All);
     let found: Vec<PgRow> = found.fetch_all(&mut *open).await?;
     let runs = found.iter().map(unclaimed_of).collect::<Result<Vec<_>, _>>()?;
     let mut withdrawn = Withdrawn { earliest: None, count: 0 };

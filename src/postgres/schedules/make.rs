@@ -16,7 +16,9 @@ use uuid::Uuid;
 
 use super::read::{self, NOW, ScheduleCounts};
 use super::row::{SPECIFICATION, millis_of, specification_of};
-use crate::domain::schedule::plan::{Plan, Progress};
+use crate::domain::schedule::backfill;
+use crate::domain::schedule::plan::{Plan, Progress, RunOverlap};
+use crate::domain::schedule::zone;
 use crate::domain::schedule::{ScheduleId, Specification};
 use crate::domain::{Headers, ScheduleName, TaskId, TaskName, Timestamp, TopicName};
 use crate::failpoint::{Failpoint, reach};
@@ -30,8 +32,33 @@ const PURPOSE: ConnectionPurpose = ConnectionPurpose {
     settings: &[("plan_cache_mode", "force_custom_plan"), ("lock_timeout", "200ms")],
 };
 
-/// How long the row of a run is kept after its instant.
-const RUN_RETENTION: Duration = Duration::from_secs(86_400);
+/// How long the row of a run is kept after its instant: longer than a backfill reaches back, and
+/// than a run may be due after its instant.
+const RUN_RETENTION: Duration = backfill::AGE_MAX.saturating_add(Duration::from_hours(2 * 24));
+
+/// The most runs of a schedule that are asked whether they are finished. A schedule that skips
+/// makes one at a time; there are more after a change from `allow`, and after a backfill.
+const LAST_RUNS: i64 = 10;
+
+/// A tracked task is in `task_follow` from its first attempt to its end. Before, it is pending or
+/// in a batch. The note 1 says that its consumer has finished it.
+const BUSY: &str = "-- schedules with a run that is not finished
+select s.id from schedule s
+where s.id = any($1) and exists (
+  select from (
+    select r.first_id from schedule_run r where r.schedule_id = s.id
+    order by r.instant desc limit $2
+  ) run
+  left join task_follow f on f.first_id = run.first_id
+  where case
+    when f.first_id is not null then f.note is distinct from 1
+    when exists (select from task t where t.shard = s.shard and t.id = run.first_id)
+      or exists (select from task_far t where t.id = run.first_id) then true
+    when exists (select from execlog_finished e where e.id = run.first_id) then false
+    else exists (select from execlog_batch b
+      where b.settled_at is null and run.first_id = any(b.ids))
+  end
+)";
 
 /// A schedule whose runs are to be made.
 #[derive(Debug)]
@@ -59,6 +86,8 @@ pub struct RunTask {
     pub at: Timestamp,
     pub id: TaskId,
     pub name: TaskName,
+    /// The requested time, if the run is due later than its instant.
+    pub front: Headers,
     pub headers: Headers,
     /// True when the task is due beyond the last leaf.
     pub is_far: bool,
@@ -78,7 +107,7 @@ pub struct PlannedSchedule {
 /// The connection that makes runs.
 #[derive(Debug)]
 pub struct RunMaker {
-    connection: Connection,
+    pub(super) connection: Connection,
     /// How long a name is kept after the due time of its task.
     retention: Duration,
 }
@@ -97,6 +126,7 @@ order by look_at limit $2"
 /// Each part depends on the rows of `moved`, and each task on a new row of `schedule_run`. A task
 /// whose name belongs to a task of a caller has none.
 fn make_text() -> String {
+    let stored = stored_text("$14");
     format!(
         "-- make runs of schedules
 with {STAMP}, planned as materialized (
@@ -106,25 +136,41 @@ with {STAMP}, planned as materialized (
 ), moved as (
   update schedule s
   set next_run_at = p.next_run_at, look_at = p.look_at, runs_made = p.runs_made,
-    skipped = p.skipped
+    skipped = p.skipped, tzdata = $16
   from planned p
   where s.id = p.id and s.revision = p.revision and s.next_run_at = p.found_at and not s.is_paused
   returning s.id, s.shard, s.topic, s.key, s.payload, s.headers, s.tracking, s.submitted_by
 ), run as materialized (
   select m.id as schedule_id, m.shard, m.topic, m.key, m.payload, m.tracking, m.submitted_by,
-    coalesce(m.headers, ''::bytea) || t.headers as headers, t.instant, t.id, t.name, t.is_far,
+    t.front || coalesce(m.headers, ''::bytea) || t.headers as headers, t.instant, t.id, t.name,
+    t.is_far, false as is_backfill,
     case when m.submitted_by is not null then (select at from stamp) end as submitted_at
-  from unnest($8::bigint[], $9::bigint[], $10::uuid[], $11::text[], $12::bytea[], $13::boolean[])
-    as t (schedule_id, instant, id, name, headers, is_far)
+  from unnest($8::bigint[], $9::bigint[], $10::uuid[], $11::text[], $12::bytea[], $13::boolean[],
+    $17::bytea[])
+    as t (schedule_id, instant, id, name, headers, is_far, front)
   join moved m on m.id = t.schedule_id
-), made as (
-  insert into schedule_run (schedule_id, instant, first_id)
-  select schedule_id, instant, id from run
+{stored}), forgotten as (
+  delete from schedule_run r using moved m where r.schedule_id = m.id and r.instant < $15
+    and r.instant < (select max(l.instant) from schedule_run l
+      where l.schedule_id = m.id and not l.is_backfill)
+)
+select (select count(*) from moved) as moved, (select array_agg(first_id) from made) as ids"
+    )
+}
+
+/// Returns the part of a statement that stores the rows of `run`, after the names of its tasks.
+/// Each task depends on a new row of `schedule_run`. `retention` is the parameter of the seconds
+/// that a name is kept.
+pub(super) fn stored_text(retention: &str) -> String {
+    format!(
+        "), made as (
+  insert into schedule_run (schedule_id, instant, first_id, is_backfill)
+  select schedule_id, instant, id, is_backfill from run
   on conflict (schedule_id, instant) do nothing
   returning first_id
 ), named as (
   insert into task_name (topic, name, id, row_id, expires_at)
-  select r.topic, r.name, r.id, r.id, punctual_time(r.id) + make_interval(secs => $14)
+  select r.topic, r.name, r.id, r.id, punctual_time(r.id) + make_interval(secs => {retention})
   from made join run r on r.id = made.first_id
   order by r.topic, r.name
   on conflict (topic, name) do nothing
@@ -144,10 +190,7 @@ with {STAMP}, planned as materialized (
   select shard, id, topic, key, payload, headers, case when has_name then name end, submitted_by,
     submitted_at, tracking
   from task_row where is_far
-), forgotten as (
-  delete from schedule_run r using moved m where r.schedule_id = m.id and r.instant < $15
-)
-select (select count(*) from moved) as moved, (select array_agg(first_id) from made) as ids"
+"
     )
 }
 
@@ -165,7 +208,9 @@ impl RunMaker {
         let text = select_text("shard = any($1)");
         let statement = async |open: &mut PgConnection| {
             let query = sqlx::query(AssertSqlSafe(text)).bind(shards);
-            query.bind(limit.saturating_as::<i64>()).fetch_all(open).await.and_then(due_of)
+            let query = query.bind(limit.saturating_as::<i64>());
+            let due = query.fetch_all(&mut *open).await.and_then(due_of)?;
+            with_busy(open, due).await
         };
         self.connection.run("find schedules to make runs of", statement).await
     }
@@ -175,7 +220,8 @@ impl RunMaker {
         let text = select_text("id = $1");
         let statement = async |open: &mut PgConnection| {
             let query = sqlx::query(AssertSqlSafe(text)).bind(id.0);
-            query.bind(1_i64).fetch_all(open).await.and_then(due_of)
+            let due = query.bind(1_i64).fetch_all(&mut *open).await.and_then(due_of)?;
+            with_busy(open, due).await
         };
         self.connection.run("find the schedule to make runs of", statement).await
     }
@@ -234,8 +280,31 @@ async fn make_statement(
         .bind(tasks().map(|(_, task)| task.is_far).collect::<Vec<_>>())
         .bind(retention)
         .bind(now.as_millis() - millis_of(RUN_RETENTION))
+        .bind(zone::rules_version())
+        .bind(tasks().map(|(_, task)| task.front.as_bytes()).collect::<Vec<_>>())
         .fetch_one(open)
         .await
+}
+
+/// Notes which of the schedules that skip have a run that is not finished.
+async fn with_busy(
+    open: &mut PgConnection,
+    mut due: DueSchedules,
+) -> Result<DueSchedules, sqlx::Error> {
+    let skips = |one: &DueSchedule| {
+        one.specification.as_ref().is_ok_and(|of| of.run_overlap == RunOverlap::Skip)
+    };
+    let skipping: Vec<i64> =
+        due.schedules.iter().filter(|one| skips(one)).map(|one| one.id.0).collect();
+    if skipping.is_empty() {
+        return Ok(due);
+    }
+    let busy: Vec<i64> =
+        sqlx::query_scalar(BUSY).bind(skipping).bind(LAST_RUNS).fetch_all(open).await?;
+    for one in &mut due.schedules {
+        one.progress.is_busy = busy.contains(&one.id.0);
+    }
+    Ok(due)
 }
 
 fn due_of(rows: Vec<PgRow>) -> Result<DueSchedules, sqlx::Error> {
@@ -259,6 +328,7 @@ fn due_schedule_of(row: &PgRow) -> Result<DueSchedule, sqlx::Error> {
             next_run_at: Timestamp::from_millis(row.try_get("next_run_at")?),
             runs_made: count("runs_made")?,
             skipped: count("skipped")?,
+            is_busy: false,
         },
         specification: specification_of(row).map_err(|error| error.to_string()),
     })

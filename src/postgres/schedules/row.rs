@@ -9,16 +9,16 @@ use sqlx::query::Query;
 use sqlx::{Postgres, Row as _};
 
 use crate::domain::schedule::cron::Cron;
-use crate::domain::schedule::plan::{MissedPolicy, MissedRuns};
+use crate::domain::schedule::plan::{MissedPolicy, MissedRuns, RunOverlap};
 use crate::domain::schedule::timing::{Gap, Overlap, Recurrence, Timing};
-use crate::domain::schedule::zone::Zone;
+use crate::domain::schedule::zone::{self, Zone};
 use crate::domain::schedule::{Schedule, ScheduleId, Specification, StoredSchedule};
 use crate::domain::{Headers, Record, ScheduleName, Timestamp, TopicName, TrackedRow};
 
 /// The columns of a specification, in the order of [`bind`].
 pub(super) const SPECIFICATION: &str = "cron, has_seconds, time_zone, dst_gap, dst_overlap, \
      every_ms, phase_ms, starts_at, ends_at, exclude, runs_max, missed_count_max, \
-     missed_within_ms, is_paused, note";
+     missed_within_ms, is_paused, note, skips_overlap, spread_ms, tzdata";
 
 /// Binds the columns of [`SPECIFICATION`].
 pub(super) fn bind<'q>(
@@ -53,6 +53,9 @@ pub(super) fn bind<'q>(
         .bind(specification.missed.within().map(millis_of))
         .bind(specification.is_paused)
         .bind(specification.note.clone())
+        .bind(specification.run_overlap == RunOverlap::Skip)
+        .bind(millis_of(specification.spread))
+        .bind(zone::rules_version())
 }
 
 /// Reads the columns of [`SPECIFICATION`].
@@ -80,6 +83,12 @@ pub(super) fn specification_of(row: &PgRow) -> Result<Specification, sqlx::Error
         timing: timing.map_err(unreadable)?,
         runs_max: runs_max.map(|count| count.saturating_as::<u64>()),
         missed: MissedRuns::new(policy, within, count_max).map_err(unreadable)?,
+        run_overlap: if row.try_get("skips_overlap")? {
+            RunOverlap::Skip
+        } else {
+            RunOverlap::Allow
+        },
+        spread: span_of(row, "spread_ms")?.unwrap_or_default(),
         is_paused: row.try_get("is_paused")?,
         note: row.try_get("note")?,
     })
@@ -132,6 +141,8 @@ pub(super) fn schedule_of(row: &PgRow) -> Result<StoredSchedule, sqlx::Error> {
         runs_made: count("runs_made")?,
         skipped: count("skipped")?,
         ahead: ahead.unwrap_or_default().into_iter().map(Timestamp::from_millis).collect(),
+        tzdata: row.try_get("tzdata")?,
+        runs_known_from: Timestamp::from_millis(row.try_get("runs_known_from")?),
     })
 }
 

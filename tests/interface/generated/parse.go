@@ -28,6 +28,7 @@ var types = map[string]func() any{
 	"Page":            func() any { return &client.Page{} },
 	"Problem":         func() any { return &client.Problem{} },
 	"Redriven":        func() any { return &client.Redriven{} },
+	"Backfill":        func() any { return &client.Backfill{} },
 	"Schedule":        func() any { return &client.Schedule{} },
 	"Schedules":       func() any { return &client.Schedules{} },
 	"Task":            func() any { return &client.Task{} },

@@ -45,11 +45,21 @@ pub const REDRIVE: Operation = Operation {
     access: Access::OnTask(&[Action::Redrive]),
     summary: "Redrive a dead letter",
     description: "The task becomes due at once, with its next attempt and the same id. It can no \
-                  longer be cancelled, because an earlier attempt may be in the topic.",
+                  longer be cancelled, because an earlier attempt may be in the topic. With \
+                  `to_topic`, it goes to another topic, and has no name any more; that needs \
+                  `submit` on the topic.",
     parameters: &[ID],
-    body: None,
+    body: Some(RequestBody {
+        schema: "RedriveRequest",
+        is_required: false,
+        examples: &[Example {
+            name: "other",
+            summary: "To another topic",
+            json: r#"{"to_topic":"demo"}"#,
+        }],
+    }),
     answers: &[OperationAnswer::json(StatusCode::OK, "Task", "The task, scheduled again.")],
-    problems: &[P::TaskNotFound, P::RequestTimeout, P::Unavailable, P::OutcomeUnknown],
+    problems: &[P::TaskNotFound, P::UnknownTopic, P::Unavailable, P::OutcomeUnknown],
     sample: ShellSample { before: A_DEAD_LETTER, path: "/v1/dead/$id/redrive" },
 };
 
@@ -70,11 +80,11 @@ pub const REDRIVE_MANY: Operation = Operation {
     summary: "Redrive many dead letters",
     description: "Redrives the dead letters of a topic in a range of due times, at most 10,000 per \
                   call. If `more` is true, repeat the call with the `cursor`. With `dry_run`, only \
-                  counts them.",
+                  counts them. With `to_topic`, they go to another topic, as for one dead letter.",
     parameters: &[],
-    body: Some(RequestBody { schema: "DeadRange", is_required: true, examples: DRY }),
+    body: Some(RequestBody { schema: "RedriveRange", is_required: true, examples: DRY }),
     answers: &[OperationAnswer::json(StatusCode::OK, "Redriven", "The exact number.")],
-    problems: &[P::MissingField, P::Unavailable, P::OutcomeUnknown],
+    problems: &[P::MissingField, P::UnknownTopic, P::Unavailable, P::OutcomeUnknown],
     sample: ShellSample { before: "", path: "/v1/dead/redrive" },
 };
 

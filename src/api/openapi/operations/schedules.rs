@@ -195,3 +195,37 @@ pub const TRIGGER: Operation = Operation {
     ],
     sample: ShellSample { before: SCHEDULE, path: "/v1/schedules/demo/nightly/trigger" },
 };
+
+pub const BACKFILL: Operation = Operation {
+    id: "backfillSchedule",
+    tag: Tag::Schedules,
+    access: ON_TOPIC,
+    summary: "Make runs of the past",
+    description: "Makes the runs of a range of the last seven days that were never made, due now: \
+                  instants before the schedule was created, missed ones, and skipped ones. Their \
+                  names and headers have the instants of the past. Repeating makes no run twice. \
+                  They count for neither `runs_max` nor `runs_made`.",
+    parameters: &[TOPIC, NAME],
+    body: Some(RequestBody {
+        schema: "BackfillRequest",
+        is_required: true,
+        examples: &[Example {
+            name: "nightly",
+            summary: "Count the runs of the last three days that would be made",
+            json: r#"{"last":"3d","dry_run":true}"#,
+        }],
+    }),
+    answers: &[OperationAnswer::json(StatusCode::OK, "Backfill", "The runs of the range.")],
+    problems: &[
+        P::ScheduleNotFound,
+        P::MissingField,
+        P::UnknownTopic,
+        P::RecordTooLarge,
+        P::KeyRequired,
+        P::RefusedValue,
+        P::TooManyPending,
+        P::Unavailable,
+        P::OutcomeUnknown,
+    ],
+    sample: ShellSample { before: SCHEDULE, path: "/v1/schedules/demo/nightly/backfill" },
+};

@@ -222,7 +222,7 @@ pub const MOVE_MANY: Operation = Operation {
                   a time, at most 10,000 per call; `more` says whether there may be more. Their \
                   ids, names and records stay. Claimed tasks are left alone. With `dry_run`, only \
                   counts them. The new times must lie outside of the range, so that no task is \
-                  met twice.",
+                  met twice, except for chosen tasks.",
     parameters: &[],
     body: Some(RequestBody {
         schema: "MoveRange",

@@ -22,6 +22,8 @@ pub fn all() -> Vec<(&'static str, Value)> {
         ("MoveRequest", new_due()),
         ("BatchRequest", new_batch()),
         ("DeadRange", range()),
+        ("RedriveRequest", redrive_request()),
+        ("RedriveRange", redrive_range()),
         ("CancelRange", cancel_range()),
         ("MoveRange", move_range()),
         ("Span", span()),
@@ -303,6 +305,25 @@ fn range() -> Value {
     })
 }
 
+fn to_topic() -> Value {
+    described("TopicName", "The topic to which the tasks go: another one than theirs.")
+}
+
+fn redrive_request() -> Value {
+    json!({
+        "type": "object",
+        "description": "How a dead letter is redriven.",
+        "properties": { "to_topic": to_topic() },
+        "additionalProperties": false,
+    })
+}
+
+fn redrive_range() -> Value {
+    let mut schema = range();
+    schema["properties"]["to_topic"] = to_topic();
+    schema
+}
+
 /// The range of a cancel: the submitter may take the place of the topic.
 fn cancel_range() -> Value {
     let mut schema = range();
@@ -327,7 +348,8 @@ fn move_range() -> Value {
     schema["description"] = json!(
         "The tasks of a topic, by due time or by a choice, and their new due times: give one of \
          `by` and `to`. The new times lie outside of the range, so that no task is moved twice. \
-         Only `to` with `ids` or `names` needs no range."
+         `to` needs no range with `ids` or `names`, and with `name_prefix` or `key` if it lies in \
+         the future."
     );
     schema["properties"]["by"] = described(
         "Span",

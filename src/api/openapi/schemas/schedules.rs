@@ -7,6 +7,7 @@ use super::parts::{described, object, reference};
 use super::requests::record_property;
 use crate::api::handlers::schedules::NEXT_MAX;
 use crate::api::request::draft::schedule::FIELDS;
+use crate::domain::schedule::backfill::RUNS_MAX;
 use crate::domain::schedule::plan::MISSED_MAX;
 use crate::domain::schedule::timing::EXCLUDED_MAX;
 
@@ -17,6 +18,8 @@ pub fn all() -> Vec<(&'static str, Value)> {
         ("MissedRuns", missed()),
         ("Schedule", schedule()),
         ("Schedules", schedules()),
+        ("BackfillRequest", backfill_request()),
+        ("Backfill", backfill()),
         (
             "ScheduleName",
             json!({
@@ -100,6 +103,17 @@ fn property(name: &str) -> Value {
             "description": "The schedule ends after this many runs.",
         }),
         "missed" => reference("MissedRuns"),
+        "overlap" => json!({
+            "enum": ["allow", "skip"],
+            "default": "allow",
+            "description": "`skip`: no run while one before is not finished, decided one to two \
+                            seconds before the instant. Needs `ttr`.",
+        }),
+        "spread" => described(
+            "Delay",
+            "Each run is due later than its instant, by a part of this that the name of the \
+             schedule decides: `shift`. At most 1 d.",
+        ),
         "paused" => json!({
             "type": "boolean",
             "description": "A paused schedule makes no runs. Missing means false, also for a \
@@ -180,7 +194,7 @@ fn schedule() -> Value {
         .iter()
         .map(|name| {
             let schema = match *name {
-                "every" | "phase" => json!({
+                "every" | "phase" | "spread" => json!({
                     "type": "string",
                     "description": "In units, such as `15m`.",
                 }),
@@ -203,6 +217,16 @@ fn schedule() -> Value {
             "minimum": 1,
             "description": "Counts the changes. In quotes, it is the `ETag`.",
         },
+        "shift": {
+            "type": "string",
+            "description": "How much later than its instant each run is due. Missing without \
+                            `spread`.",
+        },
+        "tzdata": {
+            "type": "string",
+            "description": "The version of the time zone rules that the next run comes from.",
+            "examples": ["2026a"],
+        },
         "words": { "type": "string", "description": "The expression of `cron` in words." },
         "runs_made": {
             "type": "integer",
@@ -223,7 +247,7 @@ fn schedule() -> Value {
     properties.extend(more.as_object().cloned().unwrap_or_default());
     object(
         "A schedule. A list leaves out headers and payloads.",
-        &["topic", "name", "revision", "missed", "paused", "runs_made"],
+        &["topic", "name", "revision", "missed", "overlap", "paused", "runs_made"],
         &Value::Object(properties),
     )
 }
@@ -241,6 +265,41 @@ fn schedules() -> Value {
             "next_after": {
                 "oneOf": [reference("ScheduleName"), { "type": "null" }],
                 "description": "The parameter `after` of the next page; null at the end.",
+            },
+        }),
+    )
+}
+
+fn backfill_request() -> Value {
+    json!({
+        "type": "object",
+        "description": "A range of the past, with at most 1,000 runs: `from` and `to`, or the \
+                        `last` hours or days.",
+        "properties": {
+            "from": described("DueAt", "The beginning, at most seven days ago."),
+            "to": described("DueAt", "The end, exclusive, and not in the future."),
+            "last": described("Delay", "The range is this long, and ends now."),
+            "dry_run": { "type": "boolean", "description": "True: only count." },
+        },
+        "oneOf": [{ "required": ["from", "to"] }, { "required": ["last"] }],
+        "additionalProperties": false,
+    })
+}
+
+fn backfill() -> Value {
+    let count = |what: &str| json!({ "type": "integer", "format": "int64", "minimum": 0, "description": what });
+    object(
+        "The runs of a range of the past.",
+        &["dry_run", "made", "already_made", "runs"],
+        &json!({
+            "dry_run": { "type": "boolean", "description": "As requested." },
+            "made": count("The number of runs that were made, or would be."),
+            "already_made": count("The number of runs that had been made before."),
+            "runs": {
+                "type": "array",
+                "items": reference("Moment"),
+                "maxItems": RUNS_MAX,
+                "description": "The instants of the schedule in the range.",
             },
         }),
     )

@@ -1,17 +1,15 @@
 //! The policy of a topic, read from JSON, and the reason of a pause.
 
-use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use serde_json::value::RawValue;
 
 use crate::api::problems::problem::Problem;
-use crate::api::request::fields::{boolean, duration, large_count, members, string};
+use crate::api::request::fields::{boolean, duration, large_count, members, span_within, string};
 use crate::api::request::tracking;
 use crate::domain::TopicName;
 use crate::domain::task::expiry::{EXPIRE_AFTER_MAX, EXPIRE_AFTER_MIN};
 use crate::domain::task::spread::SPREAD_MAX;
-use crate::domain::time::duration::spelled;
 use crate::domain::topic::policy::{REASON_BYTES_MAX, TopicPolicy};
 
 /// The members of a policy.
@@ -56,20 +54,6 @@ fn expire_after_of(value: &RawValue) -> Result<Duration, Problem> {
 
 fn spread_of(value: &RawValue) -> Result<Duration, Problem> {
     span_within(value, "spread", Duration::ZERO..=SPREAD_MAX)
-}
-
-fn span_within(
-    value: &RawValue,
-    field: &'static str,
-    range: RangeInclusive<Duration>,
-) -> Result<Duration, Problem> {
-    let span = duration(value, field)?;
-    if range.contains(&span) {
-        return Ok(span);
-    }
-    let [span, min, max] = [span, *range.start(), *range.end()].map(spelled);
-    let detail = format!("this is {span}; expected a span from {min} to {max}");
-    Err(Problem::invalid(field, detail))
 }
 
 /// Reads the reason of a pause or of its end.

@@ -14,20 +14,22 @@ use crate::api::problems::problem::Problem;
 use crate::api::problems::problem_type::ProblemType;
 use crate::api::problems::refusal::FieldOrigin;
 use crate::api::request::fields::{
-    array, boolean, count, duration, members, refuse_internal, string,
+    array, boolean, count, duration, members, refuse_internal, span_within, string,
 };
 use crate::api::request::tracking;
 use crate::domain::schedule::cron::Cron;
-use crate::domain::schedule::plan::{MISSED_MAX, MissedPolicy, MissedRuns};
+use crate::domain::schedule::plan::{MISSED_MAX, MissedPolicy, MissedRuns, RunOverlap};
 use crate::domain::schedule::timing::{
     EXCLUDED_MAX, Gap, Overlap, Recurrence, SpecificationError, Timing,
 };
 use crate::domain::schedule::zone::Zone;
 use crate::domain::schedule::{RevisionCondition, Schedule, Specification};
+use crate::domain::task::spread::SPREAD_MAX;
 use crate::domain::{ScheduleName, Timestamp, TopicName};
+use crate::node::messages::Backfill;
 
 /// The fields of a schedule.
-pub const FIELDS: [&str; 22] = [
+pub const FIELDS: [&str; 24] = [
     "cron",
     "seconds",
     "time_zone",
@@ -39,6 +41,8 @@ pub const FIELDS: [&str; 22] = [
     "exclude",
     "runs_max",
     "missed",
+    "overlap",
+    "spread",
     "paused",
     "note",
     "ttr",
@@ -77,6 +81,8 @@ pub fn read(
         exclude,
         runs_max,
         missed,
+        overlap,
+        spread,
         paused,
         note,
         ttr,
@@ -107,10 +113,18 @@ pub fn read(
     };
     let excluded = exclude.map_or_else(|| Ok(BTreeSet::new()), days_of)?;
     let (starts_at, ends_at) = (time_of(starts_at, "starts_at")?, time_of(ends_at, "ends_at")?);
+    let run_overlap = overlap.map_or(Ok(RunOverlap::Allow), overlap_of)?;
+    if run_overlap == RunOverlap::Skip && ttr.is_none() {
+        let detail =
+            "with overlap skip, a time to run is required: it tells when a run is finished";
+        return Err(Problem::new(ProblemType::MissingField, detail).at("ttr"));
+    }
     let specification = Specification {
         timing: Timing::new(recurrence, starts_at, ends_at, excluded).map_err(invalid)?,
         runs_max: runs_max.map(runs_max_of).transpose()?,
         missed: missed.map_or(Ok(MissedRuns::LAST), missed_of)?,
+        run_overlap,
+        spread: spread.map_or(Ok(Duration::ZERO), spread_of)?,
         is_paused: paused.map_or(Ok(false), |paused| boolean(paused, "paused"))?,
         note: note.map(note_of).transpose()?,
     };
@@ -243,6 +257,36 @@ fn missed_of(missed: &RawValue) -> Result<MissedRuns, Problem> {
     MissedRuns::new(policy, within, count_max).map_err(invalid)
 }
 
+fn overlap_of(overlap: &RawValue) -> Result<RunOverlap, Problem> {
+    let known = RunOverlap::named(&string(overlap, "overlap")?);
+    known.ok_or_else(|| Problem::invalid("overlap", "expected allow or skip"))
+}
+
+fn spread_of(spread: &RawValue) -> Result<Duration, Problem> {
+    span_within(spread, "spread", Duration::ZERO..=SPREAD_MAX)
+}
+
+/// Reads the range of a backfill at `now`: from one time to another, or the last span of time.
+pub fn backfill(text: &str, now: Timestamp) -> Result<Backfill, Problem> {
+    let [from, to, last, dry_run] = members(text, &["from", "to", "last", "dry_run"])?;
+    let time = |member: RawMember<'_>, field: &'static str| {
+        let missing = || Problem::new(ProblemType::MissingField, "the time is required").at(field);
+        time_of(member, field)?.ok_or_else(missing)
+    };
+    let (from, to) = match last {
+        Some(last) => {
+            let why = "give from and to, or last";
+            refuse(from, "from", why)?;
+            refuse(to, "to", why)?;
+            let now = now.floor_millis();
+            (now.minus(duration(last, "last")?), now)
+        }
+        None => (time(from, "from")?, time(to, "to")?),
+    };
+    let is_dry_run = dry_run.map_or(Ok(false), |dry_run| boolean(dry_run, "dry_run"))?;
+    Ok(Backfill { from, to, is_dry_run })
+}
+
 fn note_of(note: &RawValue) -> Result<String, Problem> {
     Specification::checked_note(&string(note, "note")?).map_err(invalid)
 }
@@ -303,7 +347,9 @@ mod tests {
             (of_daily(r#""note":"a\u0000b""#), P::InvalidValue, "note"),
             (of_daily(r#""retry":{}"#), P::MissingField, "ttr"),
             (of_daily(r#""due_at":1"#), P::UnknownField, "due_at"),
-            (of_daily(r#""overlap":"skip""#), P::UnknownField, "overlap"),
+            (of_daily(r#""overlap":"skip""#), P::MissingField, "ttr"),
+            (of_daily(r#""overlap":"queue""#), P::InvalidValue, "overlap"),
+            (of_daily(r#""spread":"25h""#), P::InvalidValue, "spread"),
         ] {
             let problem = read_with(&members).unwrap_err();
             let json = serde_json::to_value(problem.json()).unwrap();
@@ -321,6 +367,35 @@ mod tests {
             panic!("{schedule:?}");
         };
         assert_eq!((*gap, *overlap), (Gap::Shift, Overlap::First));
+    }
+
+    #[test]
+    fn a_schedule_may_skip_runs_and_be_spread() {
+        let schedule =
+            read_with(r#""every":"1m","overlap":"skip","ttr":"30s","spread":"20s""#).unwrap();
+        let of = schedule.specification;
+        assert_eq!((of.run_overlap, of.spread), (RunOverlap::Skip, Duration::from_secs(20)));
+    }
+
+    #[test]
+    fn a_backfill_has_a_range() {
+        let now = Timestamp::from_millis(1_800_000_000_000);
+        let backfill = |text: &str| backfill(text, now);
+        let read = backfill(r#"{"from":"2026-01-01T00:00:00Z","to":"2026-01-02T00:00:00Z"}"#);
+        let read = read.unwrap();
+        assert_eq!((read.to.since(read.from).as_secs(), read.is_dry_run), (86_400, false));
+        let last = backfill(r#"{"last":"1h","dry_run":true}"#).unwrap();
+        assert_eq!((last.from, last.to), (now.minus(Duration::from_secs(3600)), now));
+        for (text, field) in [
+            (r#"{"last":"1h","to":"2026-01-02T00:00:00Z"}"#, "to"),
+            (r#"{"to":"2026-01-02T00:00:00Z"}"#, "from"),
+            (r#"{"from":"2026-01-02T00:00:00Z"}"#, "to"),
+            (r#"{"from":"soon","to":"2026-01-02T00:00:00Z"}"#, "from"),
+            (r#"{"since":1}"#, "since"),
+        ] {
+            let json = serde_json::to_value(backfill(text).unwrap_err().json()).unwrap();
+            assert_eq!(json["field"], field, "{text}");
+        }
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! The new due times of a move of many tasks.
 //!
 //! A task that was moved must not be met again, by the same call or by its repetition. So the new
-//! times lie outside of the range: a shift is at least as long as the range.
+//! times lie outside of the range: a shift is at least as long as the range. Tasks of a choice may
+//! all move to one time of the future: a task that is due then already is not moved again.
 
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use serde_json::value::RawValue;
 use crate::api::json::times;
 use crate::api::problems::problem::Problem;
 use crate::api::problems::problem_type::ProblemType;
-use crate::domain::{Choice, Selection, Timestamp};
+use crate::domain::{Selection, Timestamp};
 use crate::node::messages::Shift;
 
 /// A range of due times, from the first one to before the second.
@@ -24,11 +25,9 @@ pub fn read(
     now: Option<Timestamp>,
 ) -> Result<(Shift, Timestamp), Problem> {
     let range = (selection.due_from, selection.due_to);
-    // Ids and names are one page, in which no task is met twice.
-    let is_one_page = selection.choice.as_ref().is_some_and(Choice::is_enumerated);
     match (by, to) {
         (Some(by), None) => by_of(by, range, now),
-        (None, Some(to)) => to_of(to, (!is_one_page).then_some(range), now),
+        (None, Some(to)) => to_of(to, selection, now),
         (None, None) => {
             let detail = "the new due times are required: by, such as \"1h\" or \"-1h\", or to";
             Err(Problem::new(ProblemType::MissingField, detail).at("by"))
@@ -68,19 +67,25 @@ fn by_of(
 
 fn to_of(
     to: &RawValue,
-    range: Option<DueRange>,
+    selection: &Selection,
     now: Option<Timestamp>,
 ) -> Result<(Shift, Timestamp), Problem> {
-    let at = times::due_at(to).map_err(|wrong| Problem::invalid("to", wrong))?;
-    // A time in the past is due now.
-    let at = now.map_or(at, |now| at.max(now.ceil_millis()));
-    let is_inside = |(from, until): DueRange| {
-        from.is_none_or(|from| at >= from) && until.is_none_or(|until| at < until)
+    let given = times::due_at(to).map_err(|wrong| Problem::invalid("to", wrong))?;
+    // A time in the past is due now, and each call has another now.
+    let at = now.map_or(given, |now| given.max(now.ceil_millis()));
+    let lies_ahead = now.is_some_and(|now| given > now);
+    let is_safe = match &selection.choice {
+        // One page, in which no task is met twice.
+        Some(choice) if choice.is_enumerated() => true,
+        Some(_) => lies_ahead,
+        None => false,
     };
-    if range.is_some_and(is_inside) {
+    let is_inside = selection.due_from.is_none_or(|from| at >= from)
+        && selection.due_to.is_none_or(|until| at < until);
+    if is_inside && !is_safe {
         let detail = "the new due time must lie outside of the range, before due_from or at \
                       due_to or later, so that no task is met twice; a time in the past counts as \
-                      now";
+                      now. With name_prefix or key, any time of the future will do";
         return Err(Problem::invalid("to", detail));
     }
     Ok((Shift::To(at), at))
@@ -104,6 +109,7 @@ fn span_of(by: &RawValue) -> Result<(Duration, bool), Problem> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::domain::Choice;
 
     const NOW: i64 = 1_893_456_000_000;
 
@@ -153,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn ids_and_names_need_no_range_and_a_key_does() {
+    fn chosen_tasks_need_no_range_when_the_new_time_lies_ahead() {
         let json = at(5).as_millis().to_string();
         let read = |choice: Choice, json: &str| {
             let selection = Selection { choice: Some(choice), ..Selection::default() };
@@ -161,7 +167,12 @@ mod tests {
         };
         assert_eq!(read(Choice::Ids(Vec::new()), &json), Some(Shift::To(at(5))));
         assert_eq!(read(Choice::Names(Vec::new()), &json), Some(Shift::To(at(5))));
-        assert_eq!(read(Choice::Key(Box::from(*b"a")), &json), None);
-        assert_eq!(read(Choice::NamePrefix(Box::from("a")), &json), None);
+        assert_eq!(read(Choice::Key(Box::from(*b"a")), &json), Some(Shift::To(at(5))));
+        assert_eq!(read(Choice::NamePrefix(Box::from("a")), &json), Some(Shift::To(at(5))));
+        // A time of the past is another one for each call.
+        let past = at(-1).as_millis().to_string();
+        assert_eq!(read(Choice::NamePrefix(Box::from("a")), &past), None);
+        assert_eq!(read(Choice::Key(Box::from(*b"a")), &past), None);
+        assert_eq!(read(Choice::Names(Vec::new()), &past), Some(Shift::To(at(0))));
     }
 }

@@ -12,7 +12,7 @@ use crate::api::openapi::{document, operations};
 
 /// Returns all routes. Literal ones come before those with a parameter that would match them, too:
 /// the label of a request is the first match.
-pub fn routes() -> [Route; 37] {
+pub fn routes() -> [Route; 38] {
     use operations as ops;
     [
         Route::at("/v1/tasks")
@@ -57,6 +57,8 @@ pub fn routes() -> [Route; 37] {
             .post(schedules::resume, &ops::schedules::RESUME),
         Route::at("/v1/schedules/{topic}/{name}/trigger")
             .post(schedules::trigger, &ops::schedules::TRIGGER),
+        Route::at("/v1/schedules/{topic}/{name}/backfill")
+            .post(schedules::backfill, &ops::schedules::BACKFILL),
         Route::at("/v1/topics").get(topics::list, &ops::topics::LIST),
         Route::at("/v1/topics/{topic}").get(topics::look_up, &ops::topics::LOOK_UP),
         Route::at("/v1/topics/{topic}/policy")

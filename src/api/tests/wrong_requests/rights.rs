@@ -490,3 +490,26 @@ async fn a_topic_is_shown_to_its_readers_and_held_by_operators_alone() {
     let missing = world.all.ask(bare("POST", "/v1/topics/no-such-topic/pause")).await;
     assert_eq!(missing.status(), StatusCode::UNPROCESSABLE_ENTITY);
 }
+
+#[tokio::test]
+async fn a_topic_is_held_by_those_who_operate_it() {
+    let world = World::new(&[Action::Operate, Action::Read], "orders");
+    let pause = |topic: &str| bare("POST", &format!("/v1/topics/{topic}/pause"));
+    assert_eq!(world.ask(pause("orders")).await.status(), StatusCode::OK);
+    assert_eq!(world.ask(pause("other")).await.status(), StatusCode::FORBIDDEN);
+    assert_eq!(world.ask(bare("GET", "/v1/cluster")).await.status(), StatusCode::FORBIDDEN);
+}
+
+#[tokio::test]
+async fn a_redrive_to_another_topic_needs_a_submit_there() {
+    let world = World::new(&[Action::Read, Action::Redrive], "dead");
+    let id = world.task("dead", "n").await;
+    let path = format!("/v1/dead/{id}/redrive");
+    for (path, body) in [
+        (path.as_str(), r#"{"to_topic":"other"}"#),
+        ("/v1/dead/redrive", r#"{"topic":"dead","to_topic":"other"}"#),
+    ] {
+        assert_eq!(world.ask(post(path, body)).await.status(), StatusCode::FORBIDDEN, "{path}");
+    }
+    assert_eq!(world.ask(post(&path, "")).await.status(), StatusCode::OK);
+}

@@ -17,11 +17,19 @@ fn at(second: i64) -> Timestamp {
 fn specification(period: u64, missed: MissedRuns, runs_max: Option<u64>) -> Specification {
     let recurrence = Recurrence::every(Duration::from_secs(period), Duration::ZERO).unwrap();
     let timing = Timing::new(recurrence, None, None, BTreeSet::new()).unwrap();
-    Specification { timing, runs_max, missed, is_paused: false, note: None }
+    Specification {
+        timing,
+        runs_max,
+        missed,
+        run_overlap: RunOverlap::Allow,
+        spread: Duration::ZERO,
+        is_paused: false,
+        note: None,
+    }
 }
 
 fn progress(next: i64) -> Progress {
-    Progress { next_run_at: at(next), runs_made: 7, skipped: 0 }
+    Progress { next_run_at: at(next), runs_made: 7, skipped: 0, is_busy: false }
 }
 
 /// The runs as seconds, with their missed instants.
@@ -32,16 +40,16 @@ fn runs(plan: &Plan) -> Vec<(i64, u64)> {
 #[test]
 fn one_run_lies_always_ahead_and_the_next_is_made_when_it_is_due() {
     let hourly = specification(3600, MissedRuns::LAST, None);
-    let plan = hourly.plan(progress(1200), at(0));
+    let plan = hourly.plan(progress(1200), at(0), Duration::ZERO);
     assert_eq!(runs(&plan), [(1200, 0)]);
     assert_eq!((plan.next_run_at, plan.look_at), (Some(at(3600)), Some(at(1200))));
-    let plan = hourly.plan(progress(3600), at(1200));
+    let plan = hourly.plan(progress(3600), at(1200), Duration::ZERO);
     assert_eq!((runs(&plan), plan.look_at), (vec![(3600, 0)], Some(at(3600))));
 }
 
 #[test]
 fn runs_of_short_periods_are_made_a_minute_ahead() {
-    let plan = specification(20, MissedRuns::LAST, None).plan(progress(20), at(5));
+    let plan = specification(20, MissedRuns::LAST, None).plan(progress(20), at(5), Duration::ZERO);
     assert_eq!(runs(&plan), [(20, 0), (40, 0), (60, 0)]);
     assert_eq!((plan.next_run_at, plan.look_at), (Some(at(80)), Some(at(20))));
     assert_eq!(plan.runs.iter().map(|run| run.number).collect::<Vec<_>>(), [8, 9, 10]);
@@ -49,7 +57,8 @@ fn runs_of_short_periods_are_made_a_minute_ahead() {
 
 #[test]
 fn after_an_outage_each_policy_makes_its_runs() {
-    let minute = |missed| specification(60, missed, None).plan(progress(0), at(3600 + 30));
+    let minute =
+        |missed| specification(60, missed, None).plan(progress(0), at(3600 + 30), Duration::ZERO);
     let all = |within, count| {
         MissedRuns::new(MissedPolicy::All, Some(Duration::from_secs(within)), Some(count)).unwrap()
     };
@@ -64,13 +73,14 @@ fn after_an_outage_each_policy_makes_its_runs() {
 
 #[test]
 fn an_instant_that_has_just_passed_is_not_missed() {
-    let plan = specification(60, MissedRuns::NONE, None).plan(progress(0), at(9));
+    let plan = specification(60, MissedRuns::NONE, None).plan(progress(0), at(9), Duration::ZERO);
     assert_eq!(runs(&plan), [(0, 0), (60, 0)]);
 }
 
 #[test]
 fn the_last_run_ends_the_schedule() {
-    let plan = specification(10, MissedRuns::LAST, Some(9)).plan(progress(10), at(5));
+    let plan =
+        specification(10, MissedRuns::LAST, Some(9)).plan(progress(10), at(5), Duration::ZERO);
     assert_eq!(runs(&plan), [(10, 0), (20, 0)]);
     assert_eq!((plan.next_run_at, plan.look_at, plan.runs_made), (None, None, 9));
 }
@@ -82,7 +92,7 @@ fn a_year_of_missed_seconds_takes_several_plans_and_makes_one_run() {
     let mut progress = progress(0);
     let mut count = 0;
     let made = loop {
-        let plan = secondly.plan(progress, now);
+        let plan = secondly.plan(progress, now, Duration::ZERO);
         count += 1;
         let next_run_at = plan.next_run_at.unwrap();
         assert!(next_run_at > progress.next_run_at && count < 4_000);
@@ -90,7 +100,7 @@ fn a_year_of_missed_seconds_takes_several_plans_and_makes_one_run() {
             break *first;
         }
         let (runs_made, skipped) = (plan.runs_made, plan.skipped);
-        progress = Progress { next_run_at, runs_made, skipped };
+        progress = Progress { next_run_at, runs_made, skipped, is_busy: false };
     };
     assert_eq!(made.at, now.minus(MISSED_AFTER + Duration::from_secs(1)));
     assert_eq!((made.number, made.missed), (8, 366 * 86_400 - 11));
@@ -110,6 +120,68 @@ fn members_that_a_policy_does_not_take_are_refused() {
     }
 }
 
+fn skipping(period: u64, missed: MissedRuns) -> Specification {
+    Specification { run_overlap: RunOverlap::Skip, ..specification(period, missed, None) }
+}
+
+#[test]
+fn a_schedule_that_skips_decides_two_seconds_before_the_instant() {
+    let schedule = skipping(60, MissedRuns::LAST);
+    let plan = schedule.plan(progress(60), at(57), Duration::ZERO);
+    assert_eq!(runs(&plan), []);
+    assert_eq!((plan.next_run_at, plan.look_at), (Some(at(60)), Some(at(58))));
+    let plan = schedule.plan(progress(60), at(58), Duration::ZERO);
+    assert_eq!((runs(&plan), plan.overlapping), (vec![(60, 0)], 0));
+    assert_eq!((plan.next_run_at, plan.look_at), (Some(at(120)), Some(at(118))));
+}
+
+#[test]
+fn an_instant_gets_no_run_while_one_is_not_finished_and_the_next_run_counts_it() {
+    let schedule = skipping(60, MissedRuns::LAST);
+    let busy = Progress { is_busy: true, ..progress(60) };
+    let plan = schedule.plan(busy, at(58), Duration::ZERO);
+    assert_eq!((runs(&plan), plan.skipped, plan.overlapping), (vec![], 1, 1));
+    assert_eq!((plan.next_run_at, plan.runs_made), (Some(at(120)), 7));
+    let free = Progress { skipped: plan.skipped, ..progress(120) };
+    assert_eq!(runs(&schedule.plan(free, at(118), Duration::ZERO)), [(120, 1)]);
+    // A schedule that allows overlaps asks nothing.
+    let allowing = specification(60, MissedRuns::LAST, None);
+    assert_eq!(runs(&allowing.plan(busy, at(58), Duration::ZERO)), [(60, 0)]);
+}
+
+#[test]
+fn one_plan_of_a_schedule_that_skips_makes_one_run() {
+    let all = MissedRuns::new(MissedPolicy::All, None, Some(10)).unwrap();
+    // 0 to 10 were missed, and 20 has just passed.
+    let plan = skipping(10, all).plan(progress(0), at(21), Duration::ZERO);
+    assert_eq!((runs(&plan), plan.skipped, plan.overlapping), (vec![(10, 1)], 1, 1));
+    assert_eq!((plan.next_run_at, plan.look_at), (Some(at(30)), Some(at(28))));
+}
+
+#[test]
+fn a_shift_moves_the_making_of_runs_and_not_their_instants() {
+    let shift = Duration::from_secs(30);
+    let hourly = specification(3600, MissedRuns::LAST, None);
+    let plan = hourly.plan(progress(1200), at(1215), shift);
+    assert_eq!(runs(&plan), [(1200, 0)]);
+    assert_eq!((plan.next_run_at, plan.look_at), (Some(at(3600)), Some(at(1230))));
+    // A run that is due 9 s ago is not missed.
+    let plan = specification(60, MissedRuns::NONE, None).plan(progress(0), at(39), shift);
+    assert_eq!(runs(&plan)[0], (0, 0));
+}
+
+#[test]
+fn the_shift_of_a_schedule_is_decided_by_its_topic_and_name() {
+    let spread = Duration::from_secs(3600);
+    let schedule = Specification { spread, ..specification(60, MissedRuns::LAST, None) };
+    let topic = crate::domain::TopicName::new("reports").unwrap();
+    let shift = |name: &str| schedule.shift(&topic, &ScheduleName::new(name).unwrap());
+    assert!(shift("a") < spread && shift("a") != shift("b"));
+    assert_eq!(shift("a"), shift("a"));
+    let exact = Specification { spread: Duration::ZERO, ..schedule.clone() };
+    assert_eq!(exact.shift(&topic, &ScheduleName::new("a").unwrap()), Duration::ZERO);
+}
+
 proptest! {
     /// Plans follow each other at any moments. Each instant gets one run, in order, unless the
     /// policy leaves it out; then the next run counts it.
@@ -126,11 +198,11 @@ proptest! {
         };
         let schedule = specification(period, missed, None);
         let first = schedule.timing.next_after(at(0)).unwrap();
-        let mut progress = Progress { next_run_at: first, runs_made: 0, skipped: 0 };
+        let mut progress = Progress { next_run_at: first, runs_made: 0, skipped: 0, is_busy: false };
         let (mut now, mut before) = (0, first.minus(Duration::from_secs(period)));
         for pause in pauses {
             now += pause;
-            let plan = schedule.plan(progress, at(now));
+            let plan = schedule.plan(progress, at(now), Duration::ZERO);
             for run in &plan.runs {
                 let steps = run.at.since(before).as_secs() / period;
                 prop_assert_eq!(steps, run.missed + 1, "{:?} after {:?}", run, before);
@@ -142,7 +214,7 @@ proptest! {
             let is_ahead = plan.runs.last().is_none_or(|run| run.at > at(now));
             prop_assert!(is_ahead || plan.look_at == Some(at(now)));
             let (runs_made, skipped) = (plan.runs_made, plan.skipped);
-            progress = Progress { next_run_at, runs_made, skipped };
+            progress = Progress { next_run_at, runs_made, skipped, is_busy: false };
         }
     }
 }

@@ -1,7 +1,9 @@
 //! The calls of the service for many tasks, and for dead letters.
 
 use super::Service;
-use crate::access::permit::{BulkPermit, CancelManyPermit, Drop, Grant, Move, Redrive};
+use crate::access::permit::{
+    BulkPermit, CancelManyPermit, Drop, Grant, Move, Permit, Redrive, Submit,
+};
 use crate::domain::{PrincipalName, TaskView, Timestamp};
 use crate::node::messages::permitted::TaskPermit;
 use crate::node::messages::{BulkDone, BulkRange, BulkSelection, Due, Refusal, Shift, Unavailable};
@@ -59,6 +61,7 @@ impl Service {
         &self,
         permit: &BulkPermit<R>,
         range: BulkRange,
+        to: Option<&Permit<Submit>>,
     ) -> Result<BulkDone, Unavailable> {
         let bulk = &BulkSelection::new(permit, range);
         answer_by_model!(self, model => model.change_all_dead(R::CHANGE, bulk).await);
@@ -70,24 +73,33 @@ impl Service {
             }
             DeadLetterChange::Drop => "dropped as dead letters",
         };
-        let done = Box::pin(parts.bulks.change_all_dead(R::CHANGE, permit.topic(), bulk)).await;
+        let topics = (permit.topic(), to.map(|to| to.topic()));
+        let done = Box::pin(parts.bulks.change_all_dead(R::CHANGE, topics, bulk)).await;
         log_bulk(what, bulk, &done);
         done
     }
 
-    /// Redrives a dead letter: its task is due now. Returns `None` when there is no such dead
-    /// letter.
+    /// Checks that tasks can be redriven to a topic.
+    pub async fn check_topic(&self, to: &Permit<Submit>) -> Result<(), Refusal> {
+        answer_by_model!(self, model => model.check_topic(to.topic()));
+        self.opened()?.submitter.check_topic(&to.principal().name, to.topic()).await
+    }
+
+    /// Redrives a dead letter: its task is due now. With `to`, it goes to another topic. Returns
+    /// `None` when there is no such dead letter.
     pub async fn redrive(
         &self,
         permit: &TaskPermit<Redrive>,
+        to: Option<&Permit<Submit>>,
     ) -> Result<Option<TaskView>, Unavailable> {
         let id = permit.id();
-        answer_by_model!(self, model => model.redrive(id).await);
+        let to = to.map(|to| to.topic());
+        answer_by_model!(self, model => model.redrive(id, to).await);
         let parts = self.opened()?.takes_changes()?;
         if let Some(task) = parts.stored.by_id(id).await? {
             parts.submitter.look_for(&permit.principal().name, &task.topic).await;
         }
-        let task = Box::pin(parts.bulks.redrive(permit)).await?;
+        let task = Box::pin(parts.bulks.redrive(permit, to)).await?;
         if task.is_some() {
             let principal = &permit.principal().name;
             tracing::info!(%id, %principal, "a dead letter was put back");

@@ -3,22 +3,30 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use az::SaturatingAs as _;
+
 use super::submitter::{Submitter, unanswered};
 use crate::access::permit::{self, Grant, Permit};
 use crate::domain::schedule::plan::triggered_headers;
 use crate::domain::schedule::{RevisionCondition, Schedule, ScheduleChange, StoredSchedule};
 use crate::domain::{
-    PrincipalId, PrincipalName, Record, ScheduleName, TaskState, Timestamp, TopicName,
+    IdRange, PrincipalId, PrincipalName, Record, ScheduleName, TaskState, Timestamp, TopicName,
 };
 use crate::node::maintenance::run_keeper::NewSchedules;
-use crate::node::messages::{Draft, Due, PutSchedule, Refusal, Triggered, Unavailable};
+use crate::node::messages::{
+    Backfill, BackfillAnswer, BackfillDone, Draft, Due, PutSchedule, Refusal, Triggered,
+    Unavailable,
+};
 use crate::node::requests::intake::submission::Submission;
+use crate::node::requests::placing::RunPlacing;
 use crate::node::requests::postgres_failures::{
     Tries, refusal_of, refusal_of_look, unavailable_of, unavailable_of_look,
 };
 use crate::node::shared::NodeShared;
 use crate::postgres::schedules::Schedules;
+use crate::postgres::schedules::backfill::Backfilled;
 use crate::postgres::schedules::change::{NamedSchedule, NewSchedule};
+use crate::postgres::schedules::make::RunTask;
 
 /// The maximum number of tries when other requests create the same schedule.
 const TRIES_MAX: usize = 5;
@@ -29,6 +37,8 @@ pub struct ScheduleService {
     pub shared: Arc<NodeShared>,
     pub store: Schedules,
     pub new: NewSchedules,
+    /// How long a name is kept after the due time of its task.
+    pub name_retention: Duration,
 }
 
 impl ScheduleService {
@@ -41,6 +51,9 @@ impl ScheduleService {
         arrived_at: Option<Timestamp>,
     ) -> Result<ScheduleChange, Refusal> {
         let schedule = &put.schedule;
+        if schedule.specification.differs_by_version() {
+            submitter.knows_overlap()?;
+        }
         let now = arrived_at.unwrap_or_default();
         // A schedule that has ended may be put again as it is.
         let first = schedule.specification.timing.next_after(now);
@@ -154,6 +167,71 @@ impl ScheduleService {
         let accepted = answer.unwrap_or_else(unanswered)?;
         let state = if accepted.is_new { accepted.state } else { TaskState::Scheduled };
         Ok(Some(Triggered { id: accepted.id, name, state, schedule: stored.schedule }))
+    }
+
+    /// Makes the runs of a range of the past that are not there, due now.
+    pub async fn backfill(
+        &self,
+        submitter: &Submitter,
+        permit: &Permit<permit::Schedule>,
+        name: &ScheduleName,
+        wanted: Backfill,
+    ) -> Result<BackfillAnswer, Refusal> {
+        submitter.knows_overlap()?;
+        let mut tries = Tries::default();
+        for _try in 0..TRIES_MAX {
+            let found = self.store.find(permit.topic(), name).await;
+            let Some(stored) = found.map_err(|error| refusal_of_look(&error))? else {
+                return Ok(BackfillAnswer::NotFound);
+            };
+            let now = self.shared.now();
+            let range = (wanted.from, wanted.to);
+            let instants = match stored.instants_to_backfill(range, now) {
+                Ok(instants) => instants,
+                Err(error) => return Ok(BackfillAnswer::Refused(error)),
+            };
+            let by = &permit.principal().name;
+            let draft = draft_of(&stored.schedule, now, Due::After(Duration::ZERO));
+            submitter.check_one(by, draft, Some(now)).await?;
+            let runs = self.backfill_runs(&stored, &instants);
+            let done = self.store.backfill(&stored, &runs, self.name_retention, wanted.is_dry_run);
+            match done.await {
+                Ok(Some(done)) => {
+                    return Ok(BackfillAnswer::Done(
+                        self.note_backfill(done, &runs, instants, wanted),
+                    ));
+                }
+                Ok(None) => {}
+                // A repetition makes no run twice, but would not know what the first call has made.
+                Err(error) if tries.again(&error) => {}
+                Err(error) => return Err(refusal_of(&error)),
+            }
+        }
+        let reason = "other requests kept changing the schedule; nothing was changed".to_owned();
+        Err(Refusal::ServerAway { reason })
+    }
+
+    fn backfill_runs(&self, stored: &StoredSchedule, instants: &[Timestamp]) -> Vec<RunTask> {
+        let Schedule { name, record, .. } = &stored.schedule;
+        let placing = RunPlacing::new(&self.shared, (&record.topic, name), record.key.as_deref());
+        let run = |at: &Timestamp| placing.place(*at, Duration::ZERO, triggered_headers(name, *at));
+        instants.iter().filter_map(run).collect()
+    }
+
+    fn note_backfill(
+        &self,
+        done: Backfilled,
+        runs: &[RunTask],
+        instants: Vec<Timestamp>,
+        wanted: Backfill,
+    ) -> BackfillDone {
+        let near = runs.iter().filter(|run| !run.is_far && done.made.contains(&run.id));
+        self.shared.look_after(IdRange::spanning(near.map(|run| run.id).collect::<Vec<_>>()));
+        let made = done.made.len().saturating_as::<u64>();
+        self.shared.metrics.submitted.inc_by(made);
+        let missing = runs.len().saturating_as::<u64>().saturating_sub(done.known);
+        let made = if wanted.is_dry_run { missing } else { made };
+        BackfillDone { runs: instants, made, known: done.known }
     }
 
     /// Has the first runs of a changed schedule made at once.

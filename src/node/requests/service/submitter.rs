@@ -281,6 +281,20 @@ impl Submitter {
         })
     }
 
+    /// Refuses what only nodes of this version do with schedules while older nodes live.
+    pub fn knows_overlap(&self) -> Result<(), Refusal> {
+        let node_count = self.bulletin.borrow().nodes_without_overlap;
+        if node_count == 0 {
+            return Ok(());
+        }
+        let reason = format!(
+            "{node_count} of the nodes are of an older version, which does not know `overlap`, \
+             `spread` and backfills of schedules; repeat once all nodes are upgraded (GET \
+             /v1/cluster shows their versions)"
+        );
+        Err(Refusal::ServerAway { reason })
+    }
+
     /// Checks a draft with an expiry against the versions of the nodes.
     fn may_expire(&self, draft: &Draft) -> Result<(), Refusal> {
         if draft.expiry.is_none() && draft.spread.is_none() {
@@ -343,6 +357,11 @@ impl Submitter {
         let facts = answer.map_err(|error| refusal_of_look_up(topic, error))?;
         self.shared.found(topic);
         Ok(facts)
+    }
+
+    /// Looks a topic up, to which tasks of another topic are to go.
+    pub async fn check_topic(&self, by: &PrincipalName, topic: &TopicName) -> Result<(), Refusal> {
+        self.facts(by, topic).await.map(|_facts| ())
     }
 
     /// Looks the topic up before its dead letters are redriven: it may exist again although it was

@@ -8,7 +8,9 @@ use crate::domain::{
     Choice, Cursor, List, Page, PendingState, Selection, TaskId, TaskState, TaskView, Timestamp,
     TopicName,
 };
-use crate::node::messages::{BulkDone, BulkSelection, Figure, PendingCounts, Shift, Unavailable};
+use crate::node::messages::{
+    BulkDone, BulkSelection, Figure, PendingCounts, Refusal, Shift, Unavailable,
+};
 use crate::postgres::lists::dead_letters::DeadLetterChange;
 
 impl Model {
@@ -153,12 +155,23 @@ impl Model {
         })
     }
 
-    pub async fn redrive(&self, id: TaskId) -> Result<Option<TaskView>, Unavailable> {
+    pub fn check_topic(&self, topic: &TopicName) -> Result<(), Refusal> {
+        if topic.as_str() == "no-such-topic" { Err(Refusal::UnknownTopic) } else { Ok(()) }
+    }
+
+    pub async fn redrive(
+        &self,
+        id: TaskId,
+        to: Option<&TopicName>,
+    ) -> Result<Option<TaskView>, Unavailable> {
         let mut tasks = lock(&self.tasks);
         let task = tasks.iter_mut().find(|task| task.id == id && task.state == TaskState::Dead);
         Ok(task.map(|task| {
             (task.state, task.reason, task.died_at) = (TaskState::Scheduled, None, None);
             task.attempt += 1;
+            if let Some(to) = to.filter(|to| **to != task.topic) {
+                (task.topic, task.name) = (to.clone(), None);
+            }
             task.clone()
         }))
     }

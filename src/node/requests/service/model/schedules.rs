@@ -1,10 +1,13 @@
 //! Schedules of the model: they are stored, and make no runs.
 
+use az::SaturatingAs as _;
 use parking_lot::Mutex;
 
 use crate::domain::schedule::{RevisionCondition, ScheduleChange, ScheduleId, StoredSchedule};
 use crate::domain::{ScheduleName, Shard, TaskId, TaskState, Timestamp, TopicName};
-use crate::node::messages::{PutSchedule, Refusal, Triggered};
+use crate::node::messages::{
+    Backfill, BackfillAnswer, BackfillDone, PutSchedule, Refusal, Triggered,
+};
 
 /// The model's clock stands still: 2026-01-01T00:00:00Z.
 pub const NOW_MILLIS: i64 = 1_767_225_600_000;
@@ -34,6 +37,8 @@ impl Schedules {
             runs_made: 0,
             skipped: 0,
             ahead: Vec::new(),
+            tzdata: "2026a".to_owned(),
+            runs_known_from: Timestamp::EPOCH,
         };
         let change = match current {
             Some(current) if current.schedule == stored.schedule => {
@@ -108,6 +113,17 @@ impl Schedules {
         ScheduleChange::Changed(stored)
     }
 
+    pub fn backfill(
+        &self,
+        place: (&TopicName, &ScheduleName),
+        wanted: &Backfill,
+    ) -> BackfillAnswer {
+        match self.find(place.0, place.1) {
+            Some(stored) => backfilled(&stored, (wanted.from, wanted.to)),
+            None => BackfillAnswer::NotFound,
+        }
+    }
+
     pub fn trigger(&self, topic: &TopicName, name: &ScheduleName) -> Option<Triggered> {
         let stored = self.find(topic, name)?;
         Some(Triggered {
@@ -116,6 +132,18 @@ impl Schedules {
             state: TaskState::Claimed,
             schedule: stored.schedule,
         })
+    }
+}
+
+/// Returns the number of instants, as a backfill that makes them all.
+fn backfilled(stored: &StoredSchedule, range: (Timestamp, Timestamp)) -> BackfillAnswer {
+    match stored.instants_to_backfill(range, now()) {
+        Ok(runs) => BackfillAnswer::Done(BackfillDone {
+            made: runs.len().saturating_as::<u64>(),
+            known: 0,
+            runs,
+        }),
+        Err(error) => BackfillAnswer::Refused(error),
     }
 }
 

@@ -1,0 +1,99 @@
+//! The instants of the past for which a caller asks runs.
+//!
+//! A backfill makes the runs that are not there, so it may be repeated. The row of each run
+//! outlives [`AGE_MAX`], and tells which runs were made.
+
+use std::time::Duration;
+
+use super::timing::{SpecificationError, Timing};
+use crate::domain::Timestamp;
+
+/// The most runs of one backfill.
+pub const RUNS_MAX: usize = 1_000;
+/// How far a backfill reaches back.
+pub const AGE_MAX: Duration = Duration::from_hours(7 * 24);
+
+/// Returns the instants of a schedule from `from` to before `to`. It is unknown which runs were
+/// made before `known_from`.
+///
+/// # Errors
+/// When the range is empty, reaches too far back or into the future, or has too many instants.
+pub fn instants(
+    timing: &Timing,
+    (from, to): (Timestamp, Timestamp),
+    known_from: Timestamp,
+    now: Timestamp,
+) -> Result<Vec<Timestamp>, SpecificationError> {
+    if to <= from {
+        let reason = format!("the end, {to}, is not after from, {from}");
+        return Err(SpecificationError::new("to", reason));
+    }
+    if to > now {
+        let reason = "a backfill is of the past; the schedule itself makes later runs";
+        return Err(SpecificationError::new("to", reason));
+    }
+    if from < now.minus(AGE_MAX) {
+        let reason = format!("expected {} or later: at most 7 days ago", now.minus(AGE_MAX));
+        return Err(SpecificationError::new("from", reason));
+    }
+    if from < known_from {
+        let reason = format!(
+            "expected {known_from} or later: runs before that were made by an older version, which \
+             did not keep note of them"
+        );
+        return Err(SpecificationError::new("from", reason));
+    }
+    let mut found = timing.upcoming(from.minus(Duration::from_millis(1)), RUNS_MAX + 1);
+    found.retain(|at| *at < to);
+    if found.len() > RUNS_MAX {
+        let reason = format!("the range has more than {RUNS_MAX} runs; backfill it in parts");
+        return Err(SpecificationError::new("to", reason));
+    }
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::domain::schedule::timing::Recurrence;
+
+    const NOW: i64 = 1_800_000_000;
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_millis((NOW + second) * 1000)
+    }
+
+    fn secondly(from: i64, to: i64) -> Result<Vec<Timestamp>, &'static str> {
+        let recurrence = Recurrence::every(Duration::from_secs(1), Duration::ZERO).unwrap();
+        let timing = Timing::new(recurrence, None, None, BTreeSet::new()).unwrap();
+        instants(&timing, (at(from), at(to)), at(-86_400 * 8), at(0)).map_err(|error| error.field)
+    }
+
+    #[test]
+    fn a_range_has_its_first_instant_and_not_its_end() {
+        assert_eq!(secondly(-3, -1), Ok(vec![at(-3), at(-2)]));
+        assert_eq!(secondly(-1000, 0).map(|found| found.len()), Ok(1_000));
+    }
+
+    #[test]
+    fn a_range_that_is_empty_or_too_long_or_not_of_the_last_days_is_refused() {
+        assert_eq!(secondly(-1, -1), Err("to"));
+        assert_eq!(secondly(-1, 1), Err("to"));
+        assert_eq!(secondly(-1_001, 0), Err("to"));
+        assert_eq!(secondly(-7 * 86_400 - 1, -7 * 86_400), Err("from"));
+        assert!(secondly(-7 * 86_400, 1 - 7 * 86_400).is_ok());
+    }
+
+    #[test]
+    fn runs_of_which_no_note_was_kept_are_not_made_again() {
+        let recurrence = Recurrence::every(Duration::from_secs(1), Duration::ZERO).unwrap();
+        let timing = Timing::new(recurrence, None, None, BTreeSet::new()).unwrap();
+        let from = |known: i64| {
+            instants(&timing, (at(-5), at(0)), at(known), at(0)).map_err(|error| error.field)
+        };
+        assert_eq!(from(-4), Err("from"));
+        assert_eq!(from(-5).map(|found| found.len()), Ok(5));
+    }
+}

@@ -1,0 +1,102 @@
+//! New rules of time zones.
+//!
+//! A row says which version of the rules its instants come from. A program with newer rules
+//! computes them anew, and withdraws the runs that are not claimed. A program with older rules
+//! leaves the row alone; when it makes runs, it notes its own version, so that a newer program
+//! looks at the schedule again.
+
+use az::SaturatingAs as _;
+use sqlx::postgres::PgConnection;
+use sqlx::{AssertSqlSafe, Connection as _, Row as _};
+
+use super::change::{Instants, change, lock};
+use super::make::RunMaker;
+use super::read::{AHEAD, NOW};
+use super::row::schedule_of;
+use crate::domain::Timestamp;
+use crate::domain::schedule::StoredSchedule;
+use crate::domain::schedule::zone;
+use crate::postgres::PostgresError;
+
+/// The most schedules of one look.
+const LIMIT: i64 = 100;
+
+fn older_text() -> String {
+    format!(
+        "-- schedules with older rules of their zone
+select *, {AHEAD}, {NOW} from schedule
+where cron is not null and tzdata < $1 and shard = any($2) order by tzdata limit {LIMIT}"
+    )
+}
+
+const NOTE: &str = "-- note the rules of zones
+update schedule s set tzdata = $1
+from unnest($2::bigint[], $3::bigint[], $4::bigint[]) as n (id, revision, next_run_at)
+where s.id = n.id and s.revision = n.revision and s.next_run_at is not distinct from n.next_run_at";
+
+/// The result of a look at schedules with older rules.
+#[derive(Debug)]
+pub struct Renewed {
+    /// The schedules that run at other instants now.
+    pub changed: Vec<StoredSchedule>,
+    /// There may be more schedules with older rules.
+    pub has_more: bool,
+}
+
+impl RunMaker {
+    /// Computes the instants of schedules of these shards anew, whose rules are older than those of
+    /// this program.
+    ///
+    /// # Errors
+    /// Some of the schedules may have been renewed. The next look finds the others.
+    pub async fn renew(&mut self, shards: &[i16]) -> Result<Renewed, PostgresError> {
+        let what = "renew the rules of zones";
+        self.connection.run(what, async |open: &mut PgConnection| renew(open, shards).await).await
+    }
+}
+
+async fn renew(open: &mut PgConnection, shards: &[i16]) -> Result<Renewed, sqlx::Error> {
+    let query = sqlx::query(AssertSqlSafe(older_text())).bind(zone::rules_version());
+    let rows = query.bind(shards).fetch_all(&mut *open).await?;
+    let (mut same, mut others) = (Vec::new(), Vec::new());
+    for row in &rows {
+        // A schedule that this version cannot read is reported when its runs are made.
+        let Ok(stored) = schedule_of(row) else { continue };
+        let now = Timestamp::from_micros(row.try_get("now")?);
+        if stored.follows_own_rules(now) { same.push(stored) } else { others.push(stored) }
+    }
+    let ids: Vec<i64> = same.iter().map(|one| one.id.0).collect();
+    let revisions: Vec<i64> = same.iter().map(|one| one.revision.saturating_as()).collect();
+    let next: Vec<Option<i64>> =
+        same.iter().map(|one| one.next_run_at.map(Timestamp::as_millis)).collect();
+    let noted = sqlx::query(NOTE).bind(zone::rules_version()).bind(&ids).bind(&revisions);
+    // A schedule that has moved on meanwhile is looked at again.
+    let noted = noted.bind(next).execute(&mut *open).await?.rows_affected();
+    let mut changed = Vec::new();
+    for stored in &others {
+        changed.extend(renew_one(open, stored).await?);
+    }
+    // A page without progress must not be read again at once.
+    let has_more = rows.len().saturating_as::<i64>() == LIMIT && (noted > 0 || !changed.is_empty());
+    Ok(Renewed { changed, has_more })
+}
+
+/// Withdraws the runs of a schedule, and has them made anew.
+async fn renew_one(
+    open: &mut PgConnection,
+    found: &StoredSchedule,
+) -> Result<Option<StoredSchedule>, sqlx::Error> {
+    let mut transaction = open.begin().await?;
+    let schedule = &found.schedule;
+    let locked = lock(&mut transaction, &schedule.record.topic, &schedule.name).await?;
+    let current = locked.filter(|locked| locked.stored.tzdata.as_str() < zone::rules_version());
+    let Some(locked) = current else {
+        transaction.rollback().await?;
+        return Ok(None);
+    };
+    let schedule = locked.stored.schedule.clone();
+    let new = locked.with(&schedule);
+    let renewed = change(&mut transaction, &locked, new, None, Instants::Renewed).await?;
+    transaction.commit().await?;
+    Ok(renewed)
+}
