@@ -15,11 +15,12 @@ default_ports() {
   case $1 in
     postgres) echo 15432 ;;
     standby) echo 15437 ;;
+    shop) echo 15438 ;;
     etcd) echo 12379 12380 ;;
     kafka) if is_breakable || is_tls; then echo 19092 19093 19094 19095 19096; else echo 19092 19093; fi ;;
     kafka2) echo 19192 19193 ;;
     kafka3) echo 19292 19293 ;;
-    toxiproxy) echo 18470 18471 18472 18473 18474 18475 18476 18477 18478 18479 ;;
+    toxiproxy) echo 18470 18471 18472 18473 18474 18475 18476 18477 18478 18479 18480 18481 18482 ;;
   esac
 }
 

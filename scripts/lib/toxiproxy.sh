@@ -2,13 +2,13 @@
 # Toxiproxy: a proxy from each of three nodes to each server, which can be cut, slowed down and made
 # half-open over an API. Only in a breakable stack. Built from the Go module proxy.
 #
-# Ports: that of the API, then for nodes 1, 2 and 3 those to postgres, etcd and kafka. Kafka tells
+# Ports: that of the API, then for nodes 1, 2 and 3 those to postgres, etcd, kafka and shop. Kafka tells
 # clients the addresses of brokers, so Kafka has a listener per node that advertises the proxy of
 # that node.
 
 TOXIPROXY_VERSION=2.12.0
 PROXIED_NODES=(1 2 3)
-PROXIED_SERVICES=(postgres etcd kafka)
+PROXIED_SERVICES=(postgres etcd kafka shop)
 
 toxiproxy_folder() { printf '%s' "$CACHE/toxiproxy-$TOXIPROXY_VERSION"; }
 toxiproxy_binary() { printf '%s' "$(toxiproxy_folder)/server"; }
@@ -51,7 +51,7 @@ toxiproxy_spawn() {
   LOG_LEVEL=warn spawn toxiproxy "$(toxiproxy_binary)" -host=127.0.0.1 "-port=$(port_of toxiproxy)" "$(toxiproxy_mark)"
 }
 
-toxiproxy_ready() { [[ $(curl -s --noproxy '*' --max-time 2 "http://$(address_of toxiproxy)/proxies") == *'"kafka-3"'* ]]; }
+toxiproxy_ready() { [[ $(curl -s --noproxy '*' --max-time 2 "http://$(address_of toxiproxy)/proxies") == *'"shop-3"'* ]]; }
 
 toxiproxy_stop() { signal toxiproxy TERM 20; }
 toxiproxy_kill() { signal toxiproxy KILL 20; }

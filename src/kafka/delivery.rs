@@ -97,7 +97,11 @@ impl DeliveryOutcome {
                 DeliveryFailure::certain(Failure::RefusedForGood, reason)
             }
             Meaning::BadNeighbour => DeliveryFailure::certain(Failure::BatchRefused, reason),
-            Meaning::Forbidden => DeliveryFailure::certain(Failure::Forbidden, reason),
+            // An earlier attempt may have been appended, before its acknowledgement was lost and
+            // the right was withdrawn.
+            Meaning::Forbidden => {
+                DeliveryFailure { failure: Failure::Forbidden, reason, maybe_sent: has_partition }
+            }
             Meaning::NotNow => {
                 DeliveryFailure { failure: Failure::Unavailable, reason, maybe_sent: has_partition }
             }
@@ -308,7 +312,10 @@ mod tests {
     #[test]
     fn a_right_that_is_missing_condemns_no_record_at_once() {
         let of_the_topic = Code::TopicAuthorizationFailed;
-        assert_eq!(outcome(of_the_topic), failed(Failure::Forbidden, of_the_topic));
+        let DeliveryOutcome::Failed(refused) = outcome(of_the_topic) else { panic!("no failure") };
+        assert_eq!((refused.failure, refused.maybe_sent), (Failure::Forbidden, true));
+        let unplaced = DeliveryOutcome::of_report(of_the_topic, Mode::Together, -1);
+        assert_eq!(unplaced, failed(Failure::Forbidden, of_the_topic));
         assert_eq!(
             SendError::of_send(of_the_topic),
             SendError::Failed(DeliveryFailure::certain(Failure::Forbidden, Reason(of_the_topic)))

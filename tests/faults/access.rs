@@ -48,6 +48,13 @@ pub fn add_to(plan: &mut Plan) {
     plan.operations.sort_by_key(|operation| operation.at);
 }
 
+impl Plan {
+    /// Returns true when the auth file is rewritten.
+    pub fn has_access(&self) -> bool {
+        self.operations.iter().any(|operation| operation.kind == Kind::AuthRewritten)
+    }
+}
+
 /// A token, and the line of the auth file that knows it.
 struct Token {
     text: String,

@@ -32,6 +32,10 @@ pub struct Args {
     /// anyway.
     #[arg(long)]
     pub auth: bool,
+    /// A part of the traffic comes through an outbox and an intake topic in the rounds of seeds. A
+    /// plan with operations on them has it anyway. Not together with `--auth`.
+    #[arg(long)]
+    pub doors: bool,
     /// A measured outage by its name, or `all`. Replaces seeds.
     #[arg(long)]
     pub scenario: Vec<String>,
@@ -65,7 +69,7 @@ impl Args {
                 orders.push(Order { name, plan, is_deck: false });
             }
         }
-        let order = |seed, seconds| order(seed, seconds, self.auth);
+        let order = |seed, seconds| order(seed, seconds, (self.auth, self.doors));
         let seeds = self.seed.iter().map(|seed| seed_of(seed)).collect::<Result<Vec<_>, _>>()?;
         match seeds.as_slice() {
             [] if !self.replay.is_empty() || !self.scenario.is_empty() => {}
@@ -73,19 +77,30 @@ impl Args {
             [seed] => orders.extend(self.rounds(*seed)),
             seeds => orders.extend(seeds.iter().map(|seed| order(*seed, self.seconds))),
         }
-        Ok(orders)
+        match orders.iter().find(|order| order.plan.has_access() && order.plan.has_doors()) {
+            Some(order) => Err(format!(
+                "{}: tokens (--auth) and doors (--doors) in one round are not supported: the auth \
+                 file has no principals for the outbox and the intake topic",
+                order.name
+            )),
+            None => Ok(orders),
+        }
     }
 
     fn rounds(&self, first: u64) -> Vec<Order> {
         let count = self.seconds.div_ceil(ROUND_MAX_SECONDS).max(1);
-        (0..count).map(|index| order(first + index, self.seconds / count, self.auth)).collect()
+        let has = (self.auth, self.doors);
+        (0..count).map(|index| order(first + index, self.seconds / count, has)).collect()
     }
 }
 
-fn order(seed: u64, seconds: u64, has_access: bool) -> Order {
+fn order(seed: u64, seconds: u64, (has_access, has_doors): (bool, bool)) -> Order {
     let mut plan = Plan::new(seed, seconds);
     if has_access {
         super::access::add_to(&mut plan);
+    }
+    if has_doors {
+        plan.break_doors();
     }
     Order { name: format!("seed-{seed}"), plan, is_deck: true }
 }

@@ -13,7 +13,10 @@ use uuid::Uuid;
 use super::access::Access;
 use super::clock_file::ClockFile;
 use super::consumers::Delivery;
-use super::history::{Arrival, DEAD, DELETED, LIMITED, Line, STEADY, Topic, UNAVAILABLE};
+use super::doors::Doors;
+use super::history::{
+    Arrival, BY_RECORD, BY_SQL, DEAD, DELETED, LIMITED, Line, STEADY, Topic, UNAVAILABLE,
+};
 use super::nodes::{Settings, Slot};
 use super::plan::{CLOCK_NODE, NODES, Server};
 use super::ways::Ways;
@@ -41,6 +44,8 @@ pub struct Setup {
     pub has_tracked: bool,
     /// Nodes check tokens and rights.
     pub has_access: bool,
+    /// A part of the traffic comes through an outbox and an intake topic.
+    pub has_doors: bool,
 }
 
 /// A cluster under test.
@@ -56,6 +61,8 @@ pub struct Field {
     pub postgres_clock: Arc<ClockFile>,
     /// `None` while everybody may do everything.
     pub access: Option<Arc<Access>>,
+    /// The doors beside REST, if the cluster has them.
+    pub doors: Option<Arc<Doors>>,
     topics: Mutex<Vec<Topic>>,
     readers: Mutex<Vec<Reader>>,
     pub unable: Mutex<Vec<(String, i64)>>,
@@ -83,6 +90,7 @@ impl Setup {
             is_deck,
             has_tracked: true,
             has_access: false,
+            has_doors: false,
         }
     }
 
@@ -97,6 +105,7 @@ impl Setup {
             is_deck: false,
             has_tracked: false,
             has_access: false,
+            has_doors: false,
         }
     }
 }
@@ -128,12 +137,16 @@ impl Field {
             clock_file,
             postgres_clock,
             access,
+            doors: None,
             topics: Mutex::default(),
             readers: Mutex::default(),
             unable: Mutex::default(),
         };
         field.step_clock(0);
-        field.make_topics().await;
+        field.make_topics(setup.has_doors).await;
+        if setup.has_doors {
+            field.doors = Some(Arc::new(Doors::open(&field.own, &field.cluster).await));
+        }
         field.slots =
             (1..=NODES).map(|number| Slot::start(field.settings(number, &arguments))).collect();
         for slot in &field.slots {
@@ -157,7 +170,9 @@ impl Field {
             "--cluster",
             &self.cluster.name,
         ];
-        let arguments = own.into_iter().map(str::to_owned).chain(more.iter().cloned()).collect();
+        let doors = self.doors.iter().flat_map(|doors| doors.arguments(&self.ways, number));
+        let arguments =
+            own.into_iter().map(str::to_owned).chain(more.iter().cloned()).chain(doors).collect();
         let variables = if number == CLOCK_NODE { self.clock_variables() } else { Vec::new() };
         Settings { number, arguments, variables, logs: self.folder.clone() }
     }
@@ -194,7 +209,7 @@ impl Field {
 
     // --- topics and their readers ---
 
-    async fn make_topics(&self) {
+    async fn make_topics(&self, has_doors: bool) {
         self.own.know_second_broker().await;
         for (index, suffix) in [
             (STEADY, "steady"),
@@ -202,7 +217,12 @@ impl Field {
             (DELETED, "deleted"),
             (LIMITED, "limited"),
             (DEAD, "dead"),
+            (BY_SQL, "by-sql"),
+            (BY_RECORD, "by-record"),
         ] {
+            if index > DEAD && !has_doors {
+                break;
+            }
             let name = match index {
                 UNAVAILABLE => self.cluster.topic_with_replica_away(suffix).await,
                 _ => self.cluster.topic(suffix).await,
@@ -282,9 +302,23 @@ impl Field {
     /// Returns the records of tracked tasks that have arrived since the last call. `handled` counts
     /// the records of each reader.
     pub fn deliveries(&self, handled: &mut Vec<usize>) -> Vec<Delivery> {
+        self.deliveries_of(handled, |topic| topic <= DEAD)
+    }
+
+    /// As [`Self::deliveries`], of tasks that came through a door beside REST.
+    pub fn door_deliveries(&self, handled: &mut Vec<usize>) -> Vec<Delivery> {
+        self.deliveries_of(handled, |topic| topic > DEAD)
+    }
+
+    fn deliveries_of(
+        &self,
+        handled: &mut Vec<usize>,
+        is_wanted: impl Fn(usize) -> bool,
+    ) -> Vec<Delivery> {
         let readers = self.readers.lock().unwrap();
         handled.resize(readers.len(), 0);
-        let new = readers.iter().zip(handled).flat_map(|(reader, handled)| {
+        let wanted = readers.iter().zip(handled).filter(|(reader, _)| is_wanted(reader.topic));
+        let new = wanted.flat_map(|(reader, handled)| {
             reader.consumer.look(|records| {
                 let new: Vec<Delivery> = records[*handled..].iter().filter_map(delivery).collect();
                 *handled = records.len();

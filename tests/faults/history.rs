@@ -8,6 +8,7 @@ use std::collections::HashMap;
 use uuid::Uuid;
 
 use super::clock::PostgresClock;
+use super::door_history::Doors;
 use super::plan::{Kind, Operation};
 
 /// The topics of a run by their indexes: one topic that no operation touches, one for each
@@ -17,6 +18,9 @@ pub const UNAVAILABLE: usize = 1;
 pub const DELETED: usize = 2;
 pub const LIMITED: usize = 3;
 pub const DEAD: usize = 4;
+/// The topics of the tasks that come through the outbox, and through the intake topic.
+pub const BY_SQL: usize = 5;
+pub const BY_RECORD: usize = 6;
 
 /// The back-off of a tracked task doubles with each attempt, up to this.
 pub const BACKOFF_MAX_MS: i64 = 4000;
@@ -27,6 +31,8 @@ pub struct History {
     pub submits: Vec<Submit>,
     pub cancels: Vec<Cancel>,
     pub calls: Vec<Call>,
+    /// What came through the doors beside REST.
+    pub doors: Doors,
     pub records: Vec<Arrival>,
     pub lines: Vec<Line>,
     /// Tasks in `task` or `task_far` at the end, by their first ids, with their due times.
@@ -85,6 +91,8 @@ pub enum Outcome {
     Known { id: Uuid },
     /// 409 to a PUT: the task of the name is on its way.
     TooLate { id: Uuid },
+    /// Committed at a door beside REST, which gives no answer.
+    Committed,
     /// Certainly no task was stored. `why` is the end of the problem's type, or `connect`.
     Refused { why: String },
     /// No answer, or an answer that says that the result is unknown.

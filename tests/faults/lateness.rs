@@ -24,6 +24,8 @@ const fn recovery_ms(kind: Kind, was_deferred: bool) -> Option<i64> {
         Kind::ClockStep | Kind::PostgresClock => None,
         Kind::EtcdStop | Kind::EtcdKill | Kind::EtcdEmptied | Kind::EtcdLeases => None,
         Kind::Cut(Server::Etcd) | Kind::Delay(Server::Etcd) | Kind::HalfOpen(Server::Etcd) => None,
+        Kind::Cut(Server::Shop) | Kind::Delay(Server::Shop) | Kind::HalfOpen(Server::Shop) => None,
+        Kind::ShopStop | Kind::ShopFreeze | Kind::IntakePartitions => None,
         _ if was_deferred && kind.may_duplicate() => Some(DEFERRED_RECOVERY_MS),
         _ => Some(RECOVERY_MS),
     }

@@ -27,6 +27,11 @@ mod caller;
 mod clock;
 mod clock_file;
 mod consumers;
+mod counts;
+mod door_history;
+mod door_plan;
+mod door_rules;
+mod doors;
 mod duplicates;
 mod field;
 #[expect(dead_code, reason = "all of it is evidence: shown when a promise was broken")]
@@ -54,7 +59,7 @@ use serde_json::Value;
 
 use args::{Args, Order};
 use field::Setup;
-use plan::{Kind, Plan};
+use plan::Plan;
 use round::Round;
 use support::OwnStack;
 
@@ -84,7 +89,7 @@ async fn run(args: &Args, orders: Vec<Order>) -> bool {
     let mut broken: Vec<String> = Vec::new();
     for Order { name, plan, is_deck } in orders {
         let mut setup = Setup::of_faults(&name, args.rate, is_deck);
-        setup.has_access = plan.operations.iter().any(|op| op.kind == Kind::AuthRewritten);
+        (setup.has_access, setup.has_doors) = (plan.has_access(), plan.has_doors());
         let round = judged(&own, &setup, plan, &mut summaries).await;
         broken.extend(report::verdict(&setup.name, &round));
     }

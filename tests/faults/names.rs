@@ -133,7 +133,8 @@ fn after_submit<'a>(
             (Known::Task(*id), wrong.map(|what| (*id, what)))
         }
         Outcome::Refused { .. } => (known, None),
-        Outcome::Unknown { .. } => (Known::Nothing, None),
+        // Its effect depends on when a node takes it.
+        Outcome::Unknown { .. } | Outcome::Committed => (Known::Nothing, None),
     }
 }
 

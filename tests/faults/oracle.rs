@@ -6,6 +6,7 @@ use std::fmt;
 
 use uuid::Uuid;
 
+use super::counts::Counts;
 use super::duplicates;
 use super::history::{Arrival, History, Line, Outcome, Submit, Target, UNAVAILABLE, Verdict};
 use super::lateness;
@@ -33,6 +34,8 @@ pub enum Rule {
     Late,
     TooManyAttempts,
     AfterFinish,
+    OutOfOrder,
+    WrongRejection,
     Uncovered,
 }
 
@@ -61,37 +64,6 @@ pub struct Judgement {
     pub unexplained_max: i64,
 }
 
-#[derive(Clone, Copy, Default, Debug)]
-pub struct Counts {
-    pub asked: usize,
-    pub accepted: usize,
-    pub replaced: usize,
-    pub refused: usize,
-    pub unknown: usize,
-    /// The number of unknown submits that turned out to be stored.
-    pub unknown_stored: usize,
-    pub cancels: usize,
-    pub cancelled: usize,
-    pub too_late: usize,
-    pub cancels_unknown: usize,
-    /// Accepted tracked tasks.
-    pub tracked: usize,
-    pub calls: usize,
-    pub calls_refused: usize,
-    pub calls_unknown: usize,
-    pub records: usize,
-    pub published: usize,
-    pub withdrawn: usize,
-    pub finished: usize,
-    pub dead: usize,
-    /// Dead tasks whose consumers did not finish them.
-    pub exhausted: usize,
-    pub pending: usize,
-    /// Tasks published according to their receipt, in a topic deleted before the consumer reached
-    /// them.
-    pub by_receipt: usize,
-}
-
 /// Everything that the history contains about one task.
 #[derive(Default)]
 pub(super) struct Traces<'a> {
@@ -106,7 +78,7 @@ pub(super) struct Case<'a> {
     /// Ids, and names by topic, that some request may have cancelled.
     withdrawn_ids: HashSet<Uuid>,
     withdrawn_names: HashSet<(usize, &'a str)>,
-    found: Judgement,
+    pub(super) found: Judgement,
 }
 
 /// Judges a run. `is_whole` demands each kind of operation, with records at stake.
@@ -120,6 +92,7 @@ pub fn judge(history: &History, is_whole: bool) -> Judgement {
     }
     case.check_cancels();
     case.check_tracked();
+    case.check_doors(is_whole);
     case.found
         .violations
         .extend(names::check(history, |id| case.tasks.get(&id).and_then(|task| task.state())));
@@ -192,38 +165,6 @@ impl<'a> Case<'a> {
         self.found.violations.push(Violation { rule, task, what });
     }
 
-    fn count(&mut self) {
-        let counts = &mut self.found.counts;
-        for submit in &self.history.submits {
-            counts.asked += 1;
-            match &submit.outcome {
-                Outcome::Accepted { has_replaced, .. } => {
-                    counts.accepted += 1;
-                    counts.tracked += usize::from(submit.tracked.is_some());
-                    counts.replaced += usize::from(*has_replaced);
-                }
-                Outcome::Known { .. } => {}
-                Outcome::TooLate { .. } | Outcome::Refused { .. } => counts.refused += 1,
-                Outcome::Unknown { .. } => counts.unknown += 1,
-            }
-        }
-        for cancel in &self.history.cancels {
-            counts.cancels += 1;
-            match cancel.verdict {
-                Verdict::Cancelled { .. } => counts.cancelled += 1,
-                Verdict::TooLate { .. } => counts.too_late += 1,
-                Verdict::Unknown { .. } => counts.cancels_unknown += 1,
-                Verdict::Replaced { .. } | Verdict::NotFound | Verdict::Refused { .. } => {}
-            }
-        }
-        for call in &self.history.calls {
-            counts.calls += 1;
-            counts.calls_refused += usize::from(!call.may_count());
-            counts.calls_unknown += usize::from(call.may_count() && !call.counts());
-        }
-        counts.records = self.history.records.len();
-    }
-
     /// Rule 6: a task never reported as accepted may exist only if its submit has no answer, and a
     /// submit is stored at most once.
     fn bind_strangers(&mut self) {
@@ -235,7 +176,7 @@ impl<'a> Case<'a> {
             .history
             .submits
             .iter()
-            .filter(|submit| matches!(submit.outcome, Outcome::Unknown { .. }))
+            .filter(|submit| matches!(submit.outcome, Outcome::Unknown { .. } | Outcome::Committed))
             .collect();
         let strangers: Vec<Uuid> = self
             .tasks
@@ -261,6 +202,7 @@ impl<'a> Case<'a> {
             let submit = by_serial.get(&serial).copied();
             match submit.map(|submit| &submit.outcome) {
                 Some(Outcome::Unknown { .. }) => self.found.counts.unknown_stored += 1,
+                Some(Outcome::Committed) => {}
                 Some(outcome) => {
                     let what = format!(
                         "its submit (serial {serial}) was answered {outcome:?}, and yet it is there"

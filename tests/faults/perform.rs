@@ -8,6 +8,7 @@ use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 use tokio::sync::Mutex;
 
+use super::doors;
 use super::field::{Field, insist};
 use super::history::{DELETED, LIMITED, Span, UNAVAILABLE};
 use super::plan::{Kind, Operation, Plan, Resource};
@@ -140,6 +141,9 @@ async fn carry_out(field: &Field, operation: &Operation) {
             limit_producers(field, Some(operation.by)).await;
             until_undone().await;
             limit_producers(field, None).await;
+        }
+        Kind::ShopStop | Kind::ShopFreeze | Kind::IntakePartitions | Kind::KillAtStore => {
+            doors::carry_out(field, operation, lasts).await;
         }
     }
 }

@@ -22,7 +22,7 @@ pub const NODES: u8 = 3;
 /// The node whose wall clock can be stepped.
 pub const CLOCK_NODE: u8 = 3;
 /// Runs of at least this length leave time for the cluster to recover between operations.
-const ROOMY_FROM_SECONDS: u64 = 150;
+pub const ROOMY_FROM_SECONDS: u64 = 150;
 /// The most steps of Postgres's clock in one operation, and how long each may be.
 pub const STEPS_MAX: usize = 4;
 const STEP_MS: std::ops::RangeInclusive<u16> = 200..=8000;
@@ -44,6 +44,8 @@ pub enum Server {
     Postgres,
     Etcd,
     Kafka,
+    /// The database of an application, which has an outbox.
+    Shop,
 }
 
 /// The kinds of operations.
@@ -91,9 +93,18 @@ pub enum Kind {
     Quota,
     /// The auth file is broken, then takes a right away, and then gives it back.
     AuthRewritten,
+    /// A fast shutdown of the application's database, and a start.
+    ShopStop,
+    /// SIGSTOP of all processes of the application's database, SIGCONT after the span.
+    ShopFreeze,
+    /// The intake topic gets one more partition.
+    IntakePartitions,
+    /// kill -9 of the node that drains the outbox, after it has stored rows and before it has
+    /// deleted them.
+    KillAtStore,
 }
 
-const NAMES: [(Kind, &str); 28] = [
+const NAMES: [(Kind, &str); 35] = [
     (Kind::KillNode, "kill-node"),
     (Kind::FreezeNode, "freeze-node"),
     (Kind::PostgresStop, "postgres-stop"),
@@ -122,6 +133,13 @@ const NAMES: [(Kind, &str); 28] = [
     (Kind::PostgresClock, "postgres-clock"),
     (Kind::Quota, "quota"),
     (Kind::AuthRewritten, "auth-rewritten"),
+    (Kind::ShopStop, "shop-stop"),
+    (Kind::ShopFreeze, "shop-freeze"),
+    (Kind::Cut(Server::Shop), "cut-shop"),
+    (Kind::Delay(Server::Shop), "delay-shop"),
+    (Kind::HalfOpen(Server::Shop), "half-open-shop"),
+    (Kind::IntakePartitions, "intake-partitions"),
+    (Kind::KillAtStore, "kill-at-store"),
 ];
 
 /// A resource that an operation has exclusively while it lasts.
@@ -135,6 +153,8 @@ pub enum Resource {
     PostgresClock,
     Quota,
     AuthFile,
+    Intake,
+    Drainer,
 }
 
 /// One operation of a plan.
@@ -163,9 +183,27 @@ pub struct Plan {
 }
 
 impl Kind {
-    /// Returns the kinds that each plan holds. Only rounds with authentication have the other one.
+    /// Returns the kinds that each plan of a seed holds. Only rounds with authentication, or with
+    /// doors, have the others.
     pub fn all() -> impl Iterator<Item = Self> {
-        NAMES.iter().map(|(kind, _)| *kind).filter(|kind| *kind != Self::AuthRewritten)
+        let kinds = NAMES.iter().map(|(kind, _)| *kind);
+        kinds.filter(|kind| *kind != Self::AuthRewritten && !kind.is_of_doors())
+    }
+
+    /// Returns the kinds that concern the doors beside REST.
+    pub fn of_doors() -> impl Iterator<Item = Self> {
+        NAMES.iter().map(|(kind, _)| *kind).filter(|kind| kind.is_of_doors())
+    }
+
+    /// Returns true for an operation on the outbox, or on the intake topic.
+    pub const fn is_of_doors(self) -> bool {
+        match self {
+            Self::Cut(server) | Self::Delay(server) | Self::HalfOpen(server) => {
+                matches!(server, Server::Shop)
+            }
+            Self::ShopStop | Self::ShopFreeze | Self::IntakePartitions | Self::KillAtStore => true,
+            _ => false,
+        }
     }
 
     pub fn name(self) -> &'static str {
@@ -187,8 +225,11 @@ impl Kind {
             | Self::TopicDeleted
             | Self::TopicLimit => true,
             Self::Cut(server) | Self::Delay(server) | Self::HalfOpen(server) => {
-                !matches!(server, Server::Etcd)
+                !matches!(server, Server::Etcd | Server::Shop)
             }
+            Self::KillAtStore => true,
+            // No record leaves by a door.
+            Self::ShopStop | Self::ShopFreeze | Self::IntakePartitions => false,
             Self::DiskFull
             | Self::EtcdStop
             | Self::EtcdKill
@@ -244,6 +285,10 @@ impl Kind {
             Self::Quota => (5000, 8000, 300),
             // Nodes read the file once a second. The right must be gone for a while after that.
             Self::AuthRewritten => (8000, 8000, 1500),
+            Self::ShopStop => (200, 1500, 1200),
+            Self::ShopFreeze => (500, 4000, 300),
+            Self::IntakePartitions => (0, 0, 500),
+            Self::KillAtStore => (300, 2000, 2500),
         }
     }
 }
@@ -269,6 +314,9 @@ impl Operation {
             Kind::PostgresClock => Resource::PostgresClock,
             Kind::Quota => Resource::Quota,
             Kind::AuthRewritten => Resource::AuthFile,
+            Kind::ShopStop | Kind::ShopFreeze => Resource::Server(Server::Shop),
+            Kind::IntakePartitions => Resource::Intake,
+            Kind::KillAtStore => Resource::Drainer,
         }
     }
 
@@ -292,7 +340,7 @@ impl Operation {
         at <= self.at + self.lasts
     }
 
-    fn random(kind: Kind, at: u64, is_roomy: bool, chance: &mut StdRng) -> Self {
+    pub fn random(kind: Kind, at: u64, is_roomy: bool, chance: &mut StdRng) -> Self {
         let (shortest, longest, _) = kind.span();
         // A full disk must stay shorter than the session's TTL, and the debt of a quota grows with
         // its duration.

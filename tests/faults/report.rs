@@ -15,7 +15,7 @@ use super::round::{Round, seconds};
 /// Violations shown in full.
 const SHOWN_MAX: usize = 8;
 
-const RULES: [(Rule, &str); 15] = [
+const RULES: [(Rule, &str); 17] = [
     (Rule::Lost, "lost"),
     (Rule::EndedTwice, "ended twice"),
     (Rule::Early, "early"),
@@ -30,6 +30,8 @@ const RULES: [(Rule, &str); 15] = [
     (Rule::Late, "late without a reason"),
     (Rule::TooManyAttempts, "attempts too many"),
     (Rule::AfterFinish, "attempts after the finish"),
+    (Rule::OutOfOrder, "out of order"),
+    (Rule::WrongRejection, "wrong rejections"),
     (Rule::Uncovered, "uncovered operations"),
 ];
 
@@ -68,6 +70,9 @@ pub fn table(round: &Round) -> String {
             counts.tracked, counts.calls, counts.calls_refused, counts.calls_unknown
         ),
     );
+    if !round.history.doors.requests.is_empty() {
+        line("doors", round.history.doors.figures());
+    }
     line("records", counts.records.to_string());
     line(
         "ended",
@@ -138,6 +143,7 @@ pub fn summary(round: &Round) -> Value {
         "drained_after_seconds": round.drained_after.map(|after| after.as_secs_f64()),
         "submits": counts.asked, "accepted": counts.accepted, "replaced": counts.replaced,
         "refused": counts.refused,
+        "committed": counts.committed,
         "unknown": counts.unknown, "unknown_stored": counts.unknown_stored,
         "cancels": counts.cancels, "cancelled": counts.cancelled, "too_late": counts.too_late,
         "cancels_unknown": counts.cancels_unknown,
@@ -229,6 +235,11 @@ fn story(history: &History, task: Uuid) -> Vec<String> {
             lines.push((cancel.sent_at, format!("{cancel:?}")));
         }
     }
+    let requests = history.doors.requests.iter().filter(|request| {
+        own.is_some_and(|own| own.serial == request.serial)
+            || is_of_name(request.topic, request.name.as_ref())
+    });
+    lines.extend(requests.map(|request| (request.sent_at, format!("{request:?}"))));
     let calls = history.calls.iter().filter(|call| call.id == task);
     lines.extend(calls.map(|call| (call.sent_at, format!("{call:?}"))));
     lines.extend(records.iter().map(|record| (record.at, format!("{record:?}"))));
@@ -268,6 +279,8 @@ pub fn write(round: &Round, folder: &Path) {
         history.submits.iter().map(|submit| format!("{submit:?}\n")).collect(),
         history.cancels.iter().map(|cancel| format!("{cancel:?}\n")).collect(),
         history.calls.iter().map(|call| format!("{call:?}\n")).collect(),
+        history.doors.requests.iter().map(|request| format!("{request:?}\n")).collect(),
+        history.doors.rejections.iter().map(|rejection| format!("{rejection:?}\n")).collect(),
         history.records.iter().map(|record| format!("{record:?}\n")).collect(),
         history.lines.iter().map(|line| format!("{line:?}\n")).collect(),
         history.clock.changes.iter().map(|change| format!("{change:?}\n")).collect(),

@@ -10,6 +10,7 @@ use uuid::Uuid;
 
 use super::caller::Caller;
 use super::consumers::Consumers;
+use super::door_history::Doors;
 use super::field::{Field, Setup};
 use super::history::{History, Line, Span, Topic};
 use super::oracle::{self, Judgement, Rule, Violation};
@@ -62,6 +63,9 @@ pub async fn run(own: &Arc<OwnStack>, setup: &Setup, plan: Plan) -> Round {
     };
     let mut clients = traffic::start(&load, &caller, &ledger);
     clients.extend(field.access.iter().flat_map(|access| access.start(&load, &caller, &ledger)));
+    if let Some(doors) = &field.doors {
+        clients.extend(doors.start(&field, &load, &ledger));
+    }
     let consumers = Consumers::start(&field, &load, &caller, &ledger);
     let progress = tokio::spawn(show_progress(Arc::clone(&field), Arc::clone(&ledger), started_at));
     let say = move |span: &Span| {
@@ -82,7 +86,10 @@ pub async fn run(own: &Arc<OwnStack>, setup: &Setup, plan: Plan) -> Round {
     let traffic_ended_at = now_ms();
     let unready = field.unready().await;
     caller.wait_idle().await;
-    let undone = drain(&field, traffic_ended_at).await;
+    if let Some(doors) = &field.doors {
+        doors.finish(&field, &load, &ledger).await;
+    }
+    let undone = drain(&field, now_ms()).await;
     consumers.stop().await;
     progress.abort();
     unable.abort();
@@ -93,7 +100,10 @@ pub async fn run(own: &Arc<OwnStack>, setup: &Setup, plan: Plan) -> Round {
         slot.end(END_DEADLINE).await;
     }
     let drained_after = undone.is_none().then(|| duration(now_ms() - traffic_ended_at));
-    let history = write_down(&field, &ledger, spans, (started_at, ended_at)).await;
+    let mut history = write_down(&field, &ledger, spans, (started_at, ended_at)).await;
+    if let Some(doors) = &field.doors {
+        doors.add_to(&mut history).await;
+    }
     let mut judgement =
         oracle::judge(&history, setup.is_deck && plan.seconds >= COMPLETE_FROM_SECONDS);
     judgement.violations.extend(undone.map(|what| Violation {
@@ -222,6 +232,7 @@ async fn write_down(
         submits: std::mem::take(&mut ledger.submits.lock().unwrap()),
         cancels: std::mem::take(&mut ledger.cancels.lock().unwrap()),
         calls: std::mem::take(&mut ledger.calls.lock().unwrap()),
+        doors: Doors::default(),
         records: field.arrivals(),
         lines,
         pending,

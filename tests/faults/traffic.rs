@@ -240,7 +240,7 @@ impl Client {
             }
             Outcome::Known { id } | Outcome::TooLate { id } => Some(id),
             Outcome::Refused { .. } => stands,
-            Outcome::Unknown { .. } => None,
+            Outcome::Unknown { .. } | Outcome::Committed => None,
         }
     }
 
@@ -389,9 +389,14 @@ fn allowed(submit: &Submit) -> &'static [&'static str] {
 }
 
 impl Ledger {
+    /// Returns a number that no other submit has.
+    pub fn next_serial(&self) -> u64 {
+        self.serial.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
     /// Gives each submit a serial of its own, also when it is retried.
     pub(super) fn number(&self, submit: &mut Submit, body: &mut Value) {
-        submit.serial = self.serial.fetch_add(1, Ordering::Relaxed) + 1;
+        submit.serial = self.next_serial();
         body["headers"] = json!({ SERIAL_HEADER: submit.serial.to_string() });
     }
 

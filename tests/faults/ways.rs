@@ -26,6 +26,7 @@ fn name_of(server: Server, node: u8) -> String {
         Server::Postgres => "postgres",
         Server::Etcd => "etcd",
         Server::Kafka => "kafka",
+        Server::Shop => "shop",
     };
     format!("{server}-{node}")
 }

@@ -507,6 +507,36 @@ async fn a_topic_that_was_made_anew_is_read_from_its_beginning() {
         .await;
 }
 
+/// The limit that the page for users names, and its remedy.
+#[tokio::test]
+async fn a_topic_made_anew_with_more_records_than_before_needs_its_offsets_deleted() {
+    let cluster = Cluster::start("intake").await;
+    let intake = Intake::open(&cluster).await;
+    let topic = cluster.topic("orders").await;
+    let to = ("punctual-topic", topic.as_str());
+    for _ in 0..3 {
+        intake.append(0, Some("old"), None, &[to, HOUR]).await;
+    }
+    let mut node = intake.node().await;
+    intake.wait_read(3).await;
+    node.kill().await;
+    cluster.delete_topic(&intake.topic).await;
+    cluster.create_topic(&intake.topic, &[]).await;
+    for _ in 0..5 {
+        intake.append(0, Some("new"), None, &[to, HOUR]).await;
+    }
+    // Nobody saw the topic missing, so the node goes on at the offset.
+    let mut node = intake.node().await;
+    intake.wait_read(5).await;
+    assert_eq!(cluster.count(TASKS).await, 5);
+    assert_eq!(intake.metric(&node, "punctual_intake_resets_total").await, 0.0);
+    node.kill().await;
+    intake.execute("delete from intake_offset").await;
+    let _node = intake.node().await;
+    eventually("all new records are stored", DEADLINE, async || cluster.count(TASKS).await == 10)
+        .await;
+}
+
 /// The code on the page for users runs as it is printed.
 #[tokio::test]
 async fn the_page_about_kafka_says_what_happens() {

@@ -73,6 +73,8 @@ pub struct Extras {
     pub disk: String,
     /// The file that moves Postgres's clock.
     pub clock: String,
+    /// The URL of the database server of an application.
+    pub shop: String,
 }
 
 impl OwnStack {
@@ -118,6 +120,7 @@ impl OwnStack {
             toxiproxy,
             disk: value("PUNCTUAL_TEST_DISK"),
             clock: value("PUNCTUAL_TEST_CLOCK"),
+            shop: value("PUNCTUAL_TEST_SHOP"),
         });
         let secure = find("PUNCTUAL_TEST_CA").map(|ca| Secure {
             ca,
@@ -173,6 +176,15 @@ impl OwnStack {
     /// Fills Postgres's disk, or frees its space again.
     pub async fn disk(&self, fullness: &str) {
         run(&["disk", fullness, "--name", &self.name]).await;
+    }
+
+    /// Suspends all processes of the application's database, until [`Self::thaw_shop`].
+    pub async fn freeze_shop(&self) {
+        run(&["freeze", "shop", "--name", &self.name]).await;
+    }
+
+    pub async fn thaw_shop(&self) {
+        run(&["thaw", "shop", "--name", &self.name]).await;
     }
 
     /// Shuts `postgres`, `etcd` or a broker down gracefully. Returns when it is gone.
