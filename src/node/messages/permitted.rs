@@ -63,7 +63,7 @@ impl FoundTask {
     }
 
     /// Returns the permit to do `R` to the task, if the caller has the right. The topic of an id
-    /// never changes, so the permit stays right.
+    /// changes only by a redrive to another topic, which needs rights to both.
     pub fn permit<R: Right>(&self, caller: &Caller) -> Result<TaskPermit<R>, HiddenTask> {
         Ok(TaskPermit::of_topic(&self.check(caller)?, self.0.id))
     }

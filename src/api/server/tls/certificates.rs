@@ -143,9 +143,9 @@ impl Loaded {
     /// Checks the files and makes the configurations. `now` is the machine's time, because callers
     /// compare a certificate with that time.
     pub fn new(files: &Files, now: Timestamp) -> Result<Self, Error> {
-        let loaded = Self::at_start(files)?;
-        check_validity(&loaded.validity, now)?;
-        Ok(loaded)
+        let chain = certificates(CERTIFICATE_FLAG, &files.certificate)?;
+        check_validity(&validity_of(&chain)?, now)?;
+        Self::at_start(files)
     }
 
     /// Takes a certificate outside of its validity, too, because a node that does not start
