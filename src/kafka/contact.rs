@@ -20,6 +20,7 @@ use tokio::sync::watch;
 use super::KafkaMetrics;
 use super::patience::KafkaPatience;
 use super::topics::question::TopicRequest;
+use crate::clock;
 use crate::domain::{Monotonic, Throttle};
 
 /// The topic of a probe for which any answer will do.
@@ -47,6 +48,8 @@ struct SharedContact {
     connected_at: Mutex<Option<Monotonic>>,
     /// One line a minute says that there is no token.
     said_of_tokens: Mutex<Throttle>,
+    /// One line a minute says why contact was lost.
+    said_of_loss: Mutex<Throttle>,
     prober: SyncSender<TopicRequest>,
     metrics: KafkaMetrics,
 }
@@ -89,6 +92,7 @@ impl KafkaContact {
             token_failure: Mutex::new(None),
             connected_at: Mutex::new(None),
             said_of_tokens: Mutex::new(Throttle::new(SAY_EVERY)),
+            said_of_loss: Mutex::new(Throttle::new(SAY_EVERY)),
             prober,
             metrics,
         };
@@ -132,9 +136,16 @@ impl KafkaContact {
         self.shared.acknowledged.load(Ordering::Relaxed)
     }
 
-    /// Records a trouble, for messages to people.
+    /// Records a trouble, for messages to people. The log has it, too, if it comes to be known only
+    /// after contact was lost.
     pub(super) fn note(&self, trouble: &str) {
-        *self.trouble_lock() = Some(trouble.to_owned());
+        let before = self.trouble_lock().replace(trouble.to_owned());
+        if before.as_deref() != Some(trouble)
+            && self.is_lost()
+            && self.shared.said_of_loss.lock().lets_through(clock::monotonic())
+        {
+            tracing::warn!(trouble, "no Kafka broker answers");
+        }
     }
 
     /// Records that a client got no token for its login at `now`. Existing connections may go on

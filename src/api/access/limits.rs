@@ -79,14 +79,13 @@ pub fn check(
 }
 
 /// Checks the new due time of a task against the limits of the caller who moves it, and of the
-/// task's topic.
+/// task's topic. The request arrived at the second part of `due`.
 pub fn check_due(
     policy: &Policy,
     caller: &Caller,
     topic: Option<&TopicName>,
-    due: Due,
+    (due, arrived_at): (Due, Option<Timestamp>),
     origin: FieldOrigin,
-    arrived_at: Option<Timestamp>,
 ) -> Result<(), Problem> {
     limits_of(policy, caller, topic)
         .try_for_each(|limits| check_delay(limits, due, origin, arrived_at))

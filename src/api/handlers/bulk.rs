@@ -183,7 +183,7 @@ fn shift_of(
     let due = if by.is_some() { "by" } else { "to" };
     let origin = FieldOrigin { due, payload: due };
     let (policy, due) = (shared.policy.current(), Due::At(latest));
-    limits::check_due(&policy, guard.caller(), Some(grant.topic()), due, origin, arrived_at)?;
+    limits::check_due(&policy, guard.caller(), Some(grant.topic()), (due, arrived_at), origin)?;
     let checked = shared.service.due_at(grant, due, arrived_at);
     checked
         .map_err(|refusal| of_refusal(refusal.with_reason(|reason| guard.tells(reason)), origin))?;

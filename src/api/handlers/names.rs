@@ -136,7 +136,7 @@ pub async fn move_to(
     let (due, origin) = new_due_of(body::text_of(&bytes)?)?;
     drop((bytes, memory));
     let policy = shared.policy.current();
-    limits::check_due(&policy, guard.caller(), Some(&topic), due, origin, arrived_at)?;
+    limits::check_due(&policy, guard.caller(), Some(&topic), (due, arrived_at), origin)?;
     // The future is on the heap, because the one of the handler would be as large.
     let moving = Box::pin(shared.service.move_named(&permit, &name, &condition, (due, arrived_at)));
     let answer = shared.in_time(deadline.hold(moving).await, Problem::move_unknown)?;

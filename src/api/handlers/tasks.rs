@@ -375,7 +375,7 @@ pub async fn move_to(
         permit_of_task(&shared, &guard, id, deadline).await?
     };
     let permit = permit.ok_or_else(|| not_found().with_verdict_not_found())?;
-    limits::check_due(&policy, guard.caller(), permit.topic(), due, origin, arrived_at)?;
+    limits::check_due(&policy, guard.caller(), permit.topic(), (due, arrived_at), origin)?;
     // The future is on the heap, because the one of the handler would be as large.
     let moving = Box::pin(shared.service.move_to(&permit, due, arrived_at));
     let answer = shared.in_time(deadline.hold(moving).await, Problem::move_unknown)?;
