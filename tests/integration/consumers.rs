@@ -266,16 +266,17 @@ async fn no_task_is_forgotten_and_none_is_attempted_after_its_finish_while_nodes
             }
         }
         handled = records.len();
-        if !has_killed && handled > TASKS / 2 {
+        let ended = "select count(*) from execlog where state in ('finished', 'dead')";
+        let ended = usize::try_from(cluster.count(ended).await).unwrap();
+        // On a busy machine, tasks can end before the consumer sees their records.
+        if !has_killed && handled.max(ended) > TASKS / 2 {
             has_killed = true;
             victim.kill().await;
             zombie.freeze();
         }
-        let ended = "select count(*) from execlog where state in ('finished', 'dead')";
-        cluster.count(ended).await == i64::try_from(TASKS).unwrap()
+        has_killed && ended == TASKS
     })
     .await;
-    assert!(has_killed);
     // Its batches were taken over, and its own settles change nothing.
     zombie.thaw();
     let id = zombie.id().await;
