@@ -26,7 +26,7 @@ use crate::support::{now_ms, wait};
 const RELOAD_MS: i64 = 5000;
 /// How long half a file is there before a whole one.
 const HALF_FILE_MS: i64 = 1200;
-/// What comes before the hash of a token.
+/// The text before the hash of a token.
 const HASH: &str = "sha256 = \"";
 /// The pauses between two requests of a caller.
 const DENIED_EVERY_MS: i64 = 60;

@@ -57,7 +57,7 @@ pub struct Rejection {
 pub struct Doors {
     pub requests: Vec<Request>,
     pub rejections: Vec<Rejection>,
-    /// What is still in the outbox or the intake topic at the end.
+    /// The operations that are still in the outbox or the intake topic at the end.
     pub left: Vec<String>,
     /// How often a node was killed after it had stored rows and before it had deleted them.
     pub kills_at_store: usize,

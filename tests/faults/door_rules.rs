@@ -16,7 +16,7 @@ const WINDOW_MS: i64 = 200 + 100;
 /// The reason of a replacement that came too late.
 const TOO_LATE: &str = "nothing was replaced";
 
-/// What is known about the requests of the doors.
+/// The known facts about the requests of the doors.
 struct Facts<'a> {
     rejected: HashMap<u64, Vec<&'a Rejection>>,
     /// The tasks that have records, by the serial of their request.

@@ -31,7 +31,7 @@ pub struct History {
     pub submits: Vec<Submit>,
     pub cancels: Vec<Cancel>,
     pub calls: Vec<Call>,
-    /// What came through the doors beside REST.
+    /// The history of the doors beside REST.
     pub doors: Doors,
     pub records: Vec<Arrival>,
     pub lines: Vec<Line>,

@@ -1,8 +1,8 @@
 // Cancels the orders of tracked tasks, and answers for each attempt: it finishes, or it fails.
 //
 // Usage: finish [RECORDS]. Ends after that many records of tracked tasks; without a number it runs
-// for ever. Other records are skipped. PUNCTUAL_URL is the node (http://127.0.0.1:7070), KAFKA the broker (127.0.0.1:9092), TOPIC the
-// topic of the records (demo).
+// for ever. Other records are skipped. PUNCTUAL_URL is the node (http://127.0.0.1:7070), KAFKA the
+// broker (127.0.0.1:9092), TOPIC the topic of the records (demo).
 package main
 
 import (
