@@ -68,7 +68,8 @@ async fn the_reason_of_a_task_without_a_dead_topic_names_none_when_its_own_topic
     let consumer = cluster.consumer(&topic);
     let failed = submit(&node, &topic, "1h", None).await;
     consumer.wait_count(1, DEADLINE).await;
-    let later = json!({ "topic": topic, "delay": "500ms", "payload": 1 });
+    // The topic must be gone before the task is due.
+    let later = json!({ "topic": topic, "delay": "8s", "payload": 1 });
     let unsent = node.api().submit(&later).await.id;
     cluster.delete_topic(&topic).await;
     assert_eq!(dead_reason(&node, unsent).await, "the topic does not exist");
