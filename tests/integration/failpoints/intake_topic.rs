@@ -30,7 +30,7 @@ impl Stage {
         intake.append(0, Some("41"), None, &last).await;
         let mut victim = self.cluster.spawn_to_die_with(&self.kill_at, &arguments);
         victim.wait_listening().await;
-        self.await_death(&mut victim).await;
+        let claimed = self.await_death(&mut victim).await;
         let _heir = match heir {
             Some(heir) => {
                 heir.thaw();
@@ -41,7 +41,7 @@ impl Stage {
         intake.wait_read(45).await;
         self.consumer.wait_count(41, DEADLINE).await;
         self.cluster.wait_final(43, DEADLINE).await;
-        self.assert_each_serial_once(41);
+        self.assert_each_serial_once(41, &claimed);
         assert_eq!(self.number("select count(*) from execlog_cancelled").await, 2);
     }
 }

@@ -13,7 +13,7 @@ use uuid::Uuid;
 use super::{DEADLINE, Heir, SIGABRT, Stage, TASK_COUNT};
 use crate::support::api::Task;
 use crate::support::ledger::SERIAL_HEADER;
-use crate::support::{Api, Node, eventually, now_ms};
+use crate::support::{Api, Node, Record, eventually, now_ms};
 
 impl Stage {
     pub(super) async fn victim(&self) -> Node {
@@ -141,11 +141,18 @@ impl Stage {
         }
     }
 
-    pub(super) fn assert_each_serial_once(&self, count: usize) {
+    /// Checks that each serial was published, and twice only by the death of a node that had claimed
+    /// its task.
+    pub(super) fn assert_each_serial_once(&self, count: usize, claimed: &HashSet<Uuid>) {
         let records = self.consumer.records();
         let serials: HashSet<Vec<u8>> =
             records.iter().map(|record| record.header(SERIAL_HEADER).unwrap().to_vec()).collect();
-        assert_eq!((records.len(), serials.len()), (count, count));
+        let tasks: HashSet<Uuid> = records.iter().map(Record::task_id).collect();
+        assert_eq!((tasks.len(), serials.len()), (count, count));
+        let mut seen = HashSet::new();
+        let twice = records.iter().map(Record::task_id).filter(|id| !seen.insert(*id));
+        let unexplained: Vec<Uuid> = twice.filter(|id| !claimed.contains(id)).collect();
+        assert_eq!(unexplained, Vec::<Uuid>::new(), "twice without having been in flight");
     }
 
     pub(super) async fn number(&self, query: &str) -> i64 {
