@@ -262,6 +262,24 @@ async fn the_clock_does_not_wait_for_paused_and_ended_schedules() {
     assert_eq!(dev.published("one").await.len(), 3, "a paused schedule has no runs");
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_clock_does_not_wait_for_the_tasks_of_a_paused_topic() {
+    let dev = DevServer::own().await;
+    let change = async |verb: &str| {
+        let answer = dev.api.post(&format!("/v1/topics/one/{verb}"), "").await;
+        assert_eq!(answer.status, 200, "{verb}: {}", answer.text);
+    };
+    change("pause").await;
+    for (topic, delay) in [("one", "1h"), ("one", "20d"), ("demo", "2h")] {
+        dev.api.submit(&json!({ "topic": topic, "delay": delay, "payload": 1 })).await;
+    }
+    dev.clock(json!({ "advance": "30d" })).await;
+    assert_eq!((dev.published("one").await.len(), dev.published("demo").await.len()), (0, 1));
+    change("resume").await;
+    dev.clock(json!({ "advance": "1s" })).await;
+    assert_eq!(dev.published("one").await.len(), 2);
+}
+
 /// Returns what a dev server says that cannot start.
 async fn refusal(arguments: &[&str]) -> String {
     let mut command = program(&["dev", "--json"]);

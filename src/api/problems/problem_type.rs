@@ -147,7 +147,7 @@ problem_types! {
                Nothing was done.",
         then: "Repeat the request: it is safe."
     }
-    TooLate(409, "too-late", "The task can no longer be stopped") {
+    TooLate(409, "too-late", "It is too late to change the task") {
         when: "The task cannot be cancelled: it is published, claimed, or a dead letter, or an \
                earlier attempt may be in the topic already. Or it cannot be replaced by a PUT: it \
                is claimed, or an earlier attempt may be in the topic. Or it cannot be moved by a \
@@ -211,7 +211,7 @@ problem_types! {
                published. The member `verdict` is `not_tracked`, and `task` is the task.",
         then: "Submit tasks with `ttr` if their consumers are to answer."
     }
-    PreconditionFailed(412, "precondition-failed", "The name does not stand for that task") {
+    PreconditionFailed(412, "precondition-failed", "A precondition of the request does not hold") {
         when: "`If-Match` of a PUT or a DELETE does not name the current task, or `If-None-Match` \
                names it; `If-None-Match: *` fails whenever there is a task. Or `when` of a PUT \
                keeps the pending task, whose due time it compares. The check and the change are \

@@ -19,7 +19,7 @@ pub fn of_refusal(refusal: Refusal, origin: FieldOrigin) -> Problem {
         Refusal::UnknownTopic => Problem::new(
             ProblemType::UnknownTopic,
             "Kafka has no topic of this name; correct the name, or create the topic (Punctual sees \
-             it within seconds)",
+             it within seconds; `punctual dev` creates those of `--topic`)",
         )
         .at("topic"),
         Refusal::TooLarge { size, size_max } => Problem::new(

@@ -43,6 +43,20 @@ const NICKNAMES: [(&str, &str); 7] = [
     ("@annually", "0 0 1 1 *"),
 ];
 
+/// The fields of an expression, with their valid values. Only six fields begin with the seconds.
+const FIELDS: [(&str, &str); 6] = [
+    ("second", "0 to 59"),
+    ("minute", "0 to 59"),
+    ("hour", "0 to 23"),
+    ("day of the month", "1 to 31, L (the last day), and 15W (the weekday nearest to the 15th)"),
+    ("month", "1 to 12, and JAN to DEC"),
+    (
+        "day of the week",
+        "0 to 7 (0 and 7 are Sunday), SUN to SAT, MON#2 (the second Monday), and \
+      MONL (the last Monday)",
+    ),
+];
+
 impl Cron {
     /// Parses an expression of five fields, or with `has_seconds` of six, the seconds first.
     ///
@@ -53,7 +67,10 @@ impl Cron {
         refuse_what_programs_disagree_about(&plain)?;
         let seconds = if has_seconds { Seconds::Required } else { Seconds::Disallowed };
         let parser = CronParser::builder().seconds(seconds).year(Year::Disallowed).build();
-        let pattern = parser.parse(&plain).map_err(|error| wrong(text, &error.to_string()))?;
+        let pattern = parser.parse(&plain).map_err(|error| {
+            let why = wrong_field(&plain, has_seconds, &parser);
+            wrong(text, &why.unwrap_or_else(|| error.to_string()))
+        })?;
         let values = |max: i8, is_match: &dyn Fn(u32) -> bool| -> Vec<i8> {
             (0..=max).filter(|value| u32::try_from(*value).is_ok_and(is_match)).collect()
         };
@@ -218,6 +235,22 @@ fn refuse_what_programs_disagree_about(plain: &str) -> Result<(), String> {
     Ok(())
 }
 
+/// Says which field of an expression the parser refuses, and what the field may hold.
+fn wrong_field(plain: &str, has_seconds: bool, parser: &CronParser) -> Option<String> {
+    let names = if has_seconds { FIELDS.as_slice() } else { &FIELDS[1..] };
+    let is_refused = |place: usize, field: &str| {
+        let alone = (0..names.len()).map(|other| if other == place { field } else { "*" });
+        parser.parse(&alone.collect::<Vec<_>>().join(" ")).is_err()
+    };
+    let mut fields = plain.split_whitespace().zip(names).enumerate();
+    let (_place, (field, (name, valid))) =
+        fields.find(|(place, (field, _names))| is_refused(*place, field))?;
+    Some(format!(
+        "the {name} cannot be {field:?}: valid are {valid}; * for all, lists such as 1,2, ranges \
+         such as 1-5, and steps such as */5"
+    ))
+}
+
 fn wrong(text: &str, why: &str) -> String {
     format!("{:?} is not a cron expression that can be used: {why}", text.trim())
 }
@@ -293,11 +326,14 @@ mod tests {
             ("0 0 1 1 * * 2030", true, "expected six"),
             ("", false, "expected five"),
             ("@reboot", false, "the short forms are"),
-            ("60 * * * *", false, "60 * * * *"),
-            ("* 24 * * *", false, "* 24 * * *"),
-            ("* * 32 * *", false, "* * 32 * *"),
-            ("x * * * *", false, "x * * * *"),
-            ("*/0 * * * *", false, "*/0 * * * *"),
+            ("60 * * * *", false, "the minute cannot be \"60\": valid are 0 to 59"),
+            ("* 24 * * *", false, "the hour cannot be \"24\": valid are 0 to 23"),
+            ("* * 32 * *", false, "the day of the month cannot be \"32\": valid are 1 to 31"),
+            ("* * * 13 *", false, "the month cannot be \"13\": valid are 1 to 12"),
+            ("* * * * fry", false, "the day of the week cannot be \"fry\": valid are 0 to 7"),
+            ("61 * * * * *", true, "the second cannot be \"61\": valid are 0 to 59"),
+            ("x * * * *", false, "the minute cannot be \"x\""),
+            ("*/0 * * * *", false, "the minute cannot be \"*/0\""),
             ("0 0 */2 * MON", false, "programs disagree"),
             ("0 0 1 * +MON", false, "not supported"),
         ] {

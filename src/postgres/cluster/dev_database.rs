@@ -53,7 +53,7 @@ pub struct Outlook {
     pub now: Timestamp,
     /// When the time was asked for.
     pub asked_at: Monotonic,
-    /// When the next unclaimed task is due.
+    /// When the next unclaimed task is due. The tasks of a paused topic wait for its resume.
     pub next_due_at: Option<Timestamp>,
     /// When the next claimed task that is not settled is due.
     pub unsettled_due_at: Option<Timestamp>,
@@ -130,11 +130,13 @@ impl DevDatabase {
             sqlx::query(
                 "-- what the clock of a dev server waits for
                 select (extract(epoch from clock_timestamp()) * 1000000)::bigint as now,
-                  (select id from task order by id limit 1) as near,
-                  (select id from task_far order by id limit 1) as far,
+                  (select id from task where topic <> all (p.topics) order by id limit 1) as near,
+                  (select id from task_far where topic <> all (p.topics) order by id limit 1)
+                    as far,
                   (select id from execlog_batch b cross join unnest(b.ids) as id
                     where b.settled_at is null order by id limit 1) as unsettled,
-                  (select min(look_at) from schedule) as runs",
+                  (select min(look_at) from schedule) as runs
+                from (select array(select topic from topic_policy where is_paused) as topics) p",
             )
             .fetch_one(open)
             .await
