@@ -202,6 +202,12 @@ func TestADeadLetterIsRedrivenOnce(t *testing.T) {
 	equal(t, many(client.RedriveMany(ctx, topic, dry)), redriven)
 	early := punctual.RedriveRange{DueTo: time.Date(2020, 1, 1, 0, 0, 0, 0, time.UTC)}
 	equal(t, many(client.RedriveMany(ctx, topic, early)), punctual.Redriven{})
+	_, _, toOther := client.Redrive(ctx, ids[1], "no-such-topic")
+	_, allToOther := client.RedriveMany(ctx, topic, punctual.RedriveRange{ToTopic: "no-such-topic"})
+	var problem *punctual.Problem
+	for _, err := range []error{toOther, allToOther} {
+		equal(t, errors.As(err, &problem) && problem.Slug == "unknown-topic", true)
+	}
 	equal(t, many(client.RedriveMany(ctx, topic, punctual.RedriveRange{})), redriven)
 	_, isThere, err = client.Redrive(ctx, "01934b2e-7d3c-8017-9f2b-6a1c0e4d5b7f", "")
 	equal(t, must[bool](t)(isThere, err), false)

@@ -126,6 +126,11 @@ $story = [
         $dry = $client->redriveMany($topic, dryRun: true);
         equal([1, false], [$dry->count, $dry->hasMore]);
         equal(0, $client->redriveMany($topic, dueTo: new DateTimeImmutable('2020-01-01'))->count);
+        $other = 'no-such-topic';
+        $redrive = static fn () => $client->redrive($ids[1], $other);
+        equal('unknown-topic', thrown(Problem::class, $redrive)->slug);
+        $redriveMany = static fn () => $client->redriveMany($topic, toTopic: $other);
+        equal('unknown-topic', thrown(Problem::class, $redriveMany)->slug);
         $redriven = $client->redriveMany($topic);
         equal([1, false], [$redriven->count, $redriven->hasMore]);
         equal(null, $client->redrive('01934b2e-7d3c-8017-9f2b-6a1c0e4d5b7f'));

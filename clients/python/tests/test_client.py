@@ -149,6 +149,10 @@ class Story(unittest.TestCase):
         self.assertEqual(self.client.redrive_many(TOPIC, dry_run=True), (1, False))
         early = datetime(2020, 1, 1, tzinfo=timezone.utc)
         self.assertEqual(self.client.redrive_many(TOPIC, due_to=early).count, 0)
+        for redrive, of in ((self.client.redrive, ids[1]), (self.client.redrive_many, TOPIC)):
+            with self.assertRaises(Problem) as caught:
+                redrive(of, to_topic="no-such-topic")
+            self.assertEqual(caught.exception.slug, "unknown-topic")
         self.assertEqual(self.client.redrive_many(TOPIC), (1, False))
         self.assertEqual(list(self.client.dead_letters(TOPIC)), [])
         self.assertIsNone(self.client.redrive("01934b2e-7d3c-8017-9f2b-6a1c0e4d5b7f"))

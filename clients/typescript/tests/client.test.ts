@@ -155,6 +155,10 @@ test('a dead letter is redriven once', { skip }, async () => {
     assert.deepEqual(await client.redriveMany(topic, { dryRun: true }), one);
     const early = { dueTo: new Date('2020-01-01T00:00:00Z') };
     assert.equal((await client.redriveMany(topic, early)).count, 0);
+    const toTopic = 'no-such-topic';
+    const isUnknown = (problem: Problem) => problem.slug === 'unknown-topic';
+    await assert.rejects(client.redrive(ids[1]!, toTopic), isUnknown);
+    await assert.rejects(client.redriveMany(topic, { toTopic }), isUnknown);
     assert.deepEqual(await client.redriveMany(topic), one);
     assert.equal(await client.redrive('01934b2e-7d3c-8017-9f2b-6a1c0e4d5b7f'), undefined);
     for (const id of ids) {

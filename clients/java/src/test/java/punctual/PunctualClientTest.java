@@ -143,6 +143,11 @@ class PunctualClientTest {
             assertEquals(one, client.redriveMany(TOPIC, new RedriveRange().dryRun()));
             var early = new RedriveRange().dueTo(Instant.parse("2020-01-01T00:00:00Z"));
             assertEquals(0, client.redriveMany(TOPIC, early).count());
+            var other = new RedriveRange().toTopic("no-such-topic");
+            var problem = assertThrows(Problem.class, () -> client.redriveMany(TOPIC, other));
+            assertEquals("unknown-topic", problem.slug());
+            problem = assertThrows(Problem.class, () -> client.redrive(ids.get(1), "no-such-topic"));
+            assertEquals("unknown-topic", problem.slug());
             assertEquals(one, client.redriveMany(TOPIC));
             assertNull(client.redrive("01934b2e-7d3c-8017-9f2b-6a1c0e4d5b7f"));
             for (var id : ids) {
