@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	mathrand "math/rand/v2"
 	"net/http"
-	"net/url"
 	"time"
 )
 
@@ -143,7 +142,7 @@ func (client *Client) answer(ctx context.Context, outcome Outcome) (Answered, er
 	if err := outcome.check(); err != nil {
 		return Answered{}, err
 	}
-	path := "/v1/tasks/" + url.PathEscape(outcome.ID) + "/" + outcome.Call
+	path := idPath(outcome.ID) + "/" + outcome.Call
 	got, err := client.call(ctx, http.MethodPost, path, outcome.body(), forEver)
 	if err != nil {
 		return Answered{}, err

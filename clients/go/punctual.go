@@ -63,7 +63,9 @@ type Task struct {
 	DueAt time.Time `json:"due_at"`
 	// State is scheduled, claimed, published, cancelled, dead or expired, and of a tracked task
 	// awaiting, retrying or finished; more may be added.
-	State      string   `json:"state"`
+	State string `json:"state"`
+	// Reason is why a dead letter was given up.
+	Reason     string   `json:"reason"`
 	ReplacedBy string   `json:"replaced_by"`
 	Receipt    *Receipt `json:"receipt"`
 }
@@ -200,7 +202,7 @@ func (client *Client) Get(ctx context.Context, topic, name string) (Task, bool, 
 
 // GetByID is as Get, by the id of the task.
 func (client *Client) GetByID(ctx context.Context, id string) (Task, bool, error) {
-	return client.look(ctx, "/v1/tasks/"+url.PathEscape(id))
+	return client.look(ctx, idPath(id))
 }
 
 // Cancel cancels the task of a name. The verdict says whether its record will ever exist.
@@ -210,16 +212,11 @@ func (client *Client) Cancel(ctx context.Context, topic, name string) (Cancelled
 
 // CancelByID is as Cancel, by the id of the task.
 func (client *Client) CancelByID(ctx context.Context, id string) (Cancelled, error) {
-	return client.cancelAt(ctx, "/v1/tasks/"+url.PathEscape(id))
+	return client.cancelAt(ctx, idPath(id))
 }
 
 func (client *Client) look(ctx context.Context, path string) (Task, bool, error) {
-	task, err := client.must(ctx, http.MethodGet, path, nil, forEver)
-	var problem *Problem
-	if errors.As(err, &problem) && problem.Slug == "task-not-found" {
-		return Task{}, false, nil
-	}
-	return task, err == nil, err
+	return found(client.must(ctx, http.MethodGet, path, nil, forEver))
 }
 
 func (client *Client) cancelAt(ctx context.Context, path string) (Cancelled, error) {
@@ -240,15 +237,40 @@ func (client *Client) cancelAt(ctx context.Context, path string) (Cancelled, err
 func (client *Client) must(
 	ctx context.Context, method, path string, body map[string]any, safeFor time.Duration,
 ) (Task, error) {
-	var task Task
 	answer, err := client.call(ctx, method, path, body, safeFor)
+	return read[Task](answer, err)
+}
+
+// ask makes a call that is safe to repeat.
+func ask[T any](
+	ctx context.Context, client *Client, method, path string, body map[string]any,
+) (T, error) {
+	answer, err := client.call(ctx, method, path, body, forEver)
+	return read[T](answer, err)
+}
+
+// read reads the answer of a call. A refusal is a *Problem.
+func read[T any](answer answer, err error) (T, error) {
+	var value T
 	if err != nil {
-		return task, err
+		return value, err
 	}
 	if answer.status >= 300 {
-		return task, problemOf(answer.body)
+		return value, problemOf(answer.body)
 	}
-	return task, json.Unmarshal(answer.body, &task)
+	return value, json.Unmarshal(answer.body, &value)
+}
+
+// found turns the problem of a task, a topic or a schedule that is not there into false.
+func found[T any](value T, err error) (T, bool, error) {
+	var problem *Problem
+	if errors.As(err, &problem) {
+		switch problem.Slug {
+		case "task-not-found", "topic-not-found", "schedule-not-found":
+			return value, false, nil
+		}
+	}
+	return value, err == nil, err
 }
 
 type answer struct {
@@ -346,8 +368,31 @@ func isCertificate(err error) bool {
 	return errors.As(err, &certificate)
 }
 
+func idPath(id string) string { return "/v1/tasks/" + url.PathEscape(id) }
+
 func pathOf(topic, name string) string {
-	return "/v1/topics/" + url.PathEscape(topic) + "/tasks/" + url.PathEscape(name)
+	return topicPath(topic) + "/tasks/" + url.PathEscape(name)
+}
+
+// query is that of parameters and their values, without those that are empty.
+func query(parameters ...string) string {
+	values := url.Values{}
+	for ; len(parameters) > 1; parameters = parameters[2:] {
+		if parameters[1] != "" {
+			values.Set(parameters[0], parameters[1])
+		}
+	}
+	if len(values) == 0 {
+		return ""
+	}
+	return "?" + values.Encode()
+}
+
+// setTime sets a member to a time, unless that is zero.
+func setTime(body map[string]any, member string, value time.Time) {
+	if !value.IsZero() {
+		body[member] = value.Format(time.RFC3339Nano)
+	}
 }
 
 // named is the body of a submit.
@@ -368,15 +413,18 @@ func (draft Draft) named(topic string) (map[string]any, error) {
 }
 
 func (draft Draft) body() map[string]any {
-	body := map[string]any{}
+	body := draft.record()
 	if draft.DueAt.IsZero() {
 		body["delay"] = draft.Delay.Milliseconds()
-	} else {
-		body["due_at"] = draft.DueAt.Format(time.RFC3339Nano)
 	}
-	if !draft.ExpiresAt.IsZero() {
-		body["expires_at"] = draft.ExpiresAt.Format(time.RFC3339Nano)
-	}
+	setTime(body, "due_at", draft.DueAt)
+	setTime(body, "expires_at", draft.ExpiresAt)
+	return body
+}
+
+// record is the part of a body that says what is published.
+func (draft Draft) record() map[string]any {
+	body := map[string]any{}
 	switch {
 	case draft.Tombstone:
 		body["tombstone"] = true

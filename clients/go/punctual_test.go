@@ -129,6 +129,136 @@ func TestAConsumerAnswersForItsAttempts(t *testing.T) {
 	equal(t, errors.As(err, &problem) && problem.Field == "attempt", true)
 }
 
+func TestAMoveWhoseAnswersAreLostMovesTheTask(t *testing.T) {
+	client, losing := clients(t)
+	move := must[punctual.Moved](t)
+	task := must[punctual.Task](t)(client.Submit(ctx, topic, later("order-7", "moved", 7)))
+	moved := move(losing.Move(ctx, topic, "order-7", punctual.In(2*time.Hour)))
+	equal(t, moved.Verdict, punctual.MoveMoved)
+	equal(t, moved.Task.ID, task.ID)
+	due := punctual.At(time.Date(2030, 1, 31, 9, 30, 0, 0, time.UTC))
+	moved = move(client.MoveByID(ctx, task.ID, due))
+	equal(t, moved.Task.DueAt.Format(time.RFC3339), "2030-01-31T09:30:00Z")
+	must[punctual.Task](t)(client.Replace(ctx, topic, "order-7", later("", "moved", 8)))
+	equal(t, move(client.MoveByID(ctx, task.ID, due)).Verdict, punctual.MoveReplaced)
+	must[punctual.Cancelled](t)(client.Cancel(ctx, topic, "order-7"))
+	moved = move(client.Move(ctx, topic, "order-7", due))
+	equal(t, moved.Verdict, punctual.MoveTooLate)
+	equal(t, moved.Task.State, "cancelled")
+	nobody := move(client.Move(ctx, topic, "nobody", due))
+	equal(t, nobody, punctual.Moved{Verdict: punctual.MoveNotFound})
+	var problem *punctual.Problem
+	_, err := client.Move(ctx, topic, "order-7", punctual.In(-time.Hour))
+	equal(t, errors.As(err, &problem) && problem.Field == "delay", true)
+}
+
+func TestAMoveOfATaskThatMayBeDueIsNotRepeated(t *testing.T) {
+	client, losing := clients(t)
+	must[punctual.Task](t)(client.Submit(ctx, topic, later("order-8", "moved", 8)))
+	var failure *punctual.NoAnswer
+	_, err := losing.Move(ctx, topic, "order-8", punctual.In(0))
+	equal(t, errors.As(err, &failure) && failure.IsUnknown, true)
+}
+
+// waitFor waits until a task has a state.
+func waitFor(t *testing.T, client *punctual.Client, id, state string) {
+	t.Helper()
+	for end := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) {
+		task, _, err := client.GetByID(ctx, id)
+		if must[punctual.Task](t)(task, err).State == state {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatalf("the task is %s, not %s", task.State, state)
+		}
+	}
+}
+
+func TestADeadLetterIsRedrivenOnce(t *testing.T) {
+	client, losing := clients(t)
+	many, redriven := must[punctual.Redriven](t), punctual.Redriven{Count: 1}
+	var ids []string
+	for _, name := range []string{"order-9", "order-10"} {
+		draft := punctual.Draft{Name: name, Payload: 9, TTR: time.Hour}
+		task := must[punctual.Task](t)(client.Submit(ctx, topic, draft))
+		waitFor(t, client, task.ID, "awaiting")
+		failure := punctual.Failure{Reason: "out of stock", Final: true}
+		must[punctual.Answered](t)(client.Fail(ctx, task.ID, 1, failure))
+		ids = append(ids, task.ID)
+	}
+	var dead []punctual.Task
+	for end := time.Now().Add(time.Minute); len(dead) < 2 && time.Now().Before(end); {
+		page, next, err := client.DeadLetters(ctx, topic, "")
+		dead = must[[]punctual.Task](t)(page, err)
+		equal(t, next, "")
+	}
+	equal(t, dead[0].ID+dead[1].ID, ids[0]+ids[1])
+	contains(t, dead[0].Reason, "out of stock")
+	task, isThere, err := losing.Redrive(ctx, ids[0], "")
+	equal(t, must[punctual.Task](t)(task, err).ID, ids[0])
+	equal(t, isThere, true)
+	waitFor(t, client, ids[0], "awaiting")
+	dry := punctual.RedriveRange{DryRun: true}
+	equal(t, many(client.RedriveMany(ctx, topic, dry)), redriven)
+	early := punctual.RedriveRange{DueTo: time.Date(2020, 1, 1, 0, 0, 0, 0, time.UTC)}
+	equal(t, many(client.RedriveMany(ctx, topic, early)), punctual.Redriven{})
+	_, _, toOther := client.Redrive(ctx, ids[1], "no-such-topic")
+	_, allToOther := client.RedriveMany(ctx, topic, punctual.RedriveRange{ToTopic: "no-such-topic"})
+	var problem *punctual.Problem
+	for _, err := range []error{toOther, allToOther} {
+		equal(t, errors.As(err, &problem) && problem.Slug == "unknown-topic", true)
+	}
+	equal(t, many(client.RedriveMany(ctx, topic, punctual.RedriveRange{})), redriven)
+	_, isThere, err = client.Redrive(ctx, "01934b2e-7d3c-8017-9f2b-6a1c0e4d5b7f", "")
+	equal(t, must[bool](t)(isThere, err), false)
+	for _, id := range ids {
+		waitFor(t, client, id, "awaiting")
+		must[punctual.Answered](t)(client.Finish(ctx, id, 0))
+	}
+}
+
+func TestAPauseWhoseAnswersAreLostPausesTheTopic(t *testing.T) {
+	client, losing := clients(t)
+	t.Cleanup(func() { client.ResumeTopic(ctx, topic, "") })
+	change := must[punctual.Topic](t)
+	paused := change(losing.PauseTopic(ctx, topic, "the consumer fails")).Paused
+	equal(t, paused.Reason, "the consumer fails")
+	equal(t, time.Since(paused.Since).Abs() < 5*time.Minute, true)
+	known, _, err := client.GetTopic(ctx, topic)
+	equal(t, *change(known, err).Paused, *paused)
+	task := must[punctual.Task](t)(client.Submit(ctx, topic, punctual.Draft{Payload: 11}))
+	equal(t, must[punctual.Cancelled](t)(client.CancelByID(ctx, task.ID)).Verdict, punctual.VerdictCancelled)
+	equal(t, change(losing.ResumeTopic(ctx, topic, "")).Paused, nil)
+	_, isThere, err := client.GetTopic(ctx, "no-such-topic")
+	equal(t, must[bool](t)(isThere, err), false)
+	var problem *punctual.Problem
+	_, err = client.PauseTopic(ctx, "no-such-topic", "")
+	equal(t, errors.As(err, &problem) && problem.Slug == "unknown-topic", true)
+}
+
+func TestAScheduleWhoseAnswersAreLostIsThereOnce(t *testing.T) {
+	client, losing := clients(t)
+	change, name := must[punctual.Schedule](t), "a schedule/with ü"
+	draft := punctual.ScheduleDraft{
+		Every: time.Hour, Phase: 30 * time.Minute, Payload: "poll",
+		StartsAt: time.Date(2030, 1, 31, 9, 30, 0, 0, time.UTC),
+	}
+	made := change(losing.SetSchedule(ctx, topic, name, draft))
+	equal(t, made.Revision, 1)
+	equal(t, made.NextRunAt, draft.StartsAt)
+	equal(t, string(made.Payload), `"poll"`)
+	equal(t, change(losing.PauseSchedule(ctx, topic, name)).Paused, true)
+	equal(t, change(losing.ResumeSchedule(ctx, topic, name)).Paused, false)
+	var failure *punctual.NoAnswer
+	_, err := losing.TriggerSchedule(ctx, topic, name)
+	equal(t, errors.As(err, &failure) && failure.IsUnknown, true)
+	// An attempt without an answer has deleted it.
+	_, isThere, err := losing.DeleteSchedule(ctx, topic, name)
+	equal(t, must[bool](t)(isThere, err), false)
+	_, isThere, err = client.GetSchedule(ctx, topic, name, 0)
+	equal(t, must[bool](t)(isThere, err), false)
+}
+
 func TestARefusedRequestIsAProblemWithAType(t *testing.T) {
 	client, _ := clients(t)
 	var problem *punctual.Problem
@@ -177,6 +307,53 @@ func TestAMonthPassesInATest(t *testing.T) {
 	contains(t, failing.said, "below a millisecond")
 }
 
+func TestAScheduleRunsUntilItIsPaused(t *testing.T) {
+	clients(t)
+	dev, change := punctualtest.Start(t, "orders:2"), must[punctual.Schedule](t)
+	client := dev.Client()
+	day := func(day, hour, minute int) time.Time {
+		return time.Date(2029, 12, day, hour, minute, 0, 0, time.UTC)
+	}
+	workdays := punctual.ScheduleDraft{
+		Cron: "0 30 2 * * 1-5", Seconds: true, TimeZone: "Europe/Berlin", StartsAt: day(25, 0, 0),
+		Exclude: []time.Time{day(26, 0, 0)}, DST: &punctual.DST{Gap: "skip", Overlap: "both"},
+		Missed: &punctual.MissedRuns{Policy: "all", Within: 2 * time.Hour, CountMax: 5},
+	}
+	preview := change(client.PreviewSchedule(ctx, "orders", "nightly", workdays, 2))
+	equal(t, fmt.Sprint(preview.NextRuns), fmt.Sprint([]time.Time{day(25, 1, 30), day(27, 1, 30)}))
+	_, isThere, err := client.GetSchedule(ctx, "orders", "nightly", 0)
+	equal(t, must[bool](t)(isThere, err), false)
+
+	key := "poll"
+	poll := punctual.ScheduleDraft{Every: time.Hour, Key: &key, Payload: 1}
+	change(client.SetSchedule(ctx, "orders", "poll", poll))
+	dev.Advance(time.Hour)
+	equal(t, string(dev.Published("orders")[0].Payload), "1")
+	equal(t, change(client.PauseSchedule(ctx, "orders", "poll")).NextRunAt.IsZero(), true)
+	dev.Advance(2 * time.Hour)
+	equal(t, len(dev.Published("orders")), 1)
+	must[punctual.Task](t)(client.TriggerSchedule(ctx, "orders", "poll"))
+	dev.Advance(time.Second)
+	equal(t, len(dev.Published("orders")), 2)
+	known, _, err := client.GetSchedule(ctx, "orders", "poll", 3)
+	equal(t, len(change(known, err).NextRuns), 0)
+
+	paused := punctual.ScheduleDraft{Every: time.Hour, Paused: true}
+	for number := 100; number < 201; number++ {
+		change(client.SetSchedule(ctx, "orders", fmt.Sprint("poll-", number), paused))
+	}
+	page, next, err := client.Schedules(ctx, "orders", "")
+	equal(t, len(must[[]punctual.Schedule](t)(page, err)), 100)
+	page, next, err = client.Schedules(ctx, "orders", next)
+	equal(t, must[[]punctual.Schedule](t)(page, err)[1].Name, "poll-200")
+	equal(t, next, "")
+	deleted, _, err := client.DeleteSchedule(ctx, "orders", "poll")
+	equal(t, change(deleted, err).Name, "poll")
+	var problem *punctual.Problem
+	_, err = client.ResumeSchedule(ctx, "orders", "poll")
+	equal(t, errors.As(err, &problem) && problem.Slug == "schedule-not-found", true)
+}
+
 func TestWithoutANodeNothingWasDone(t *testing.T) {
 	var failure *punctual.NoAnswer
 	_, err := open(t, "http://127.0.0.1:1", punctual.RetryFor(300*time.Millisecond)).Submit(ctx, "demo", later("", "none", 1))
@@ -202,11 +379,27 @@ func TestANumberIsNoLengthOfTime(t *testing.T) {
 		_, replaced := client.Replace(ctx, "demo", "order-1", draft)
 		errs = append(errs, submitted, together, replaced)
 	}
+	_, moved := client.Move(ctx, "demo", "order-1", punctual.In(bare))
+	for _, draft := range []punctual.ScheduleDraft{
+		{Every: 5}, {Every: time.Hour, Phase: 5}, {Every: time.Hour, TTR: 5},
+		{Every: time.Hour, Missed: &punctual.MissedRuns{Within: 5}},
+	} {
+		_, scheduled := client.SetSchedule(ctx, "demo", "poll", draft)
+		errs = append(errs, moved, scheduled)
+	}
 	_, failed := client.Fail(ctx, "1", 1, punctual.Failure{RetryIn: &bare})
 	_, extended := client.Extend(ctx, "1", 1, bare)
 	_, answered := client.Outcomes(ctx, []punctual.Outcome{extend})
 	for _, err := range append(errs, failed, extended, answered) {
 		contains(t, fmt.Sprint(err), "below a millisecond: give a unit")
+	}
+}
+
+func TestAMoveNeedsADueTime(t *testing.T) {
+	client := open(t, "http://127.0.0.1:1", punctual.RetryFor(0))
+	for _, due := range []punctual.Due{{}, punctual.At(time.Time{})} {
+		_, err := client.Move(ctx, "demo", "order-1", due)
+		contains(t, fmt.Sprint(err), "a move needs a due time")
 	}
 }
 

@@ -38,3 +38,16 @@ func (outcome Outcome) check() error {
 	}
 	return checkSpans(spans)
 }
+
+func (draft ScheduleDraft) check() error {
+	spans := map[string]time.Duration{
+		"Every": draft.Every, "Phase": draft.Phase, "Spread": draft.Spread,
+	}
+	if draft.Missed != nil {
+		spans["Within"] = draft.Missed.Within
+	}
+	if err := checkSpans(spans); err != nil {
+		return err
+	}
+	return draft.record().check()
+}

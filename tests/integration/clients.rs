@@ -22,7 +22,7 @@ use crate::support::{Cluster, Node};
 use crate::tokens::{AuthFile, run, text};
 
 /// A Java client and a Go client are compiled first, beside other tests.
-const DEADLINE: Duration = Duration::from_secs(240);
+const DEADLINE: Duration = Duration::from_secs(360);
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))

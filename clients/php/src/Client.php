@@ -4,7 +4,7 @@ declare(strict_types=1);
 
 namespace Punctual;
 
-/** A client of one node, which keeps its connection: submit, replace, look up, cancel, answer. */
+/** A client of one node, which keeps its connection: calls for tasks, topics and schedules. */
 final class Client
 {
     private const PAUSE_MIN = 0.1;
@@ -73,7 +73,7 @@ final class Client
      */
     public function submit(string $topic, array $task): array
     {
-        return self::successful($this->call('POST', '/v1/tasks', self::named($topic, $task)));
+        return self::successful($this->call('POST', '/v1/tasks', Body::named($topic, $task)));
     }
 
     /**
@@ -84,7 +84,7 @@ final class Client
      */
     public function submitMany(string $topic, array $tasks): array
     {
-        $bodies = array_map(static fn (array $task) => self::named($topic, $task), $tasks);
+        $bodies = array_map(static fn (array $task) => Body::named($topic, $task), $tasks);
         $result = static fn (array $one) => $one['task'] ?? new Problem($one['problem']);
         return array_map($result, $this->many('/v1/tasks/batch', 'tasks', $bodies));
     }
@@ -135,7 +135,7 @@ final class Client
      */
     public function outcomes(array $outcomes): array
     {
-        $bodies = array_map(self::fields(...), $outcomes);
+        $bodies = array_map(Body::fields(...), $outcomes);
         $result = static fn (array $one) => isset($one['verdict'])
             ? Answered::of($one['status'], $one)
             : new Problem($one['problem']);
@@ -149,11 +149,9 @@ final class Client
     public function replace(string $topic, string $name, array $task): array
     {
         // Once the task may be due, a repetition would schedule another one.
-        $dueIn = isset($task['due_at'])
-            ? (float) $task['due_at']->format('U.u') - microtime(true)
-            : Span::seconds('delay', $task['delay'] ?? '0s');
+        $dueIn = Body::dueIn($task['delay'] ?? null, $task['due_at'] ?? null);
         $path = self::path($topic, $name);
-        return self::successful($this->call('PUT', $path, self::bodyOf($task), $dueIn));
+        return self::successful($this->call('PUT', $path, Body::of($task), $dueIn));
     }
 
     /** Returns the task of a name, or null. */
@@ -164,7 +162,7 @@ final class Client
 
     public function getById(string $id): ?array
     {
-        return $this->look('/v1/tasks/' . rawurlencode($id));
+        return $this->look(self::idPath($id));
     }
 
     /** Cancels the task of a name. The verdict says whether its record will ever exist. */
@@ -175,14 +173,255 @@ final class Client
 
     public function cancelById(string $id): Cancelled
     {
-        return $this->cancelAt('/v1/tasks/' . rawurlencode($id));
+        return $this->cancelAt(self::idPath($id));
+    }
+
+    /**
+     * Gives the pending task of a name another due time: `$dueAt`, or after `$delay`, which counts
+     * from the attempt that is answered. The verdict says whether it has it. Id, name and record
+     * stay.
+     */
+    public function move(
+        string $topic,
+        string $name,
+        string|\DateInterval|null $delay = null,
+        ?\DateTimeInterface $dueAt = null,
+    ): Moved {
+        return $this->moveAt(self::path($topic, $name), $delay, $dueAt);
+    }
+
+    public function moveById(
+        string $id,
+        string|\DateInterval|null $delay = null,
+        ?\DateTimeInterface $dueAt = null,
+    ): Moved {
+        return $this->moveAt(self::idPath($id), $delay, $dueAt);
+    }
+
+    /**
+     * Yields the dead letters, of one topic or of all, in the order of their due times. Each is a
+     * task with its `reason`, without headers and payload.
+     *
+     * @return \Generator<int, array>
+     */
+    public function deadLetters(?string $topic = null): \Generator
+    {
+        return $this->pages('/v1/dead', ['topic' => $topic], 'tasks', 'cursor', 'cursor');
+    }
+
+    /**
+     * Makes a dead letter due now, in its topic or in another one. Returns the task, or null.
+     *
+     * A task that is no dead letter (any more) is returned as it is: look at its `state`. It is
+     * `dead` if the dead letter was dropped.
+     */
+    public function redrive(string $id, ?string $toTopic = null): ?array
+    {
+        $body = Body::fields(['to_topic' => $toTopic]) ?: new \stdClass();
+        $answer = $this->call('POST', '/v1/dead/' . rawurlencode($id) . '/redrive', $body);
+        return self::found($answer, 'task-not-found') ?? $this->getById($id);
+    }
+
+    /**
+     * Redrives all dead letters of a topic, or those of a range of due times, `$dueTo` not
+     * included. The count lacks those of an attempt whose answer was lost. The call may be
+     * repeated.
+     */
+    public function redriveMany(
+        string $topic,
+        ?\DateTimeInterface $dueFrom = null,
+        ?\DateTimeInterface $dueTo = null,
+        ?string $toTopic = null,
+        bool $dryRun = false,
+    ): Redriven {
+        $range = ['due_from' => $dueFrom, 'due_to' => $dueTo, 'to_topic' => $toTopic];
+        $body = Body::fields(['topic' => $topic, 'dry_run' => $dryRun] + $range);
+        [$count, $cursor, $since, $pause] = [0, null, hrtime(true), self::PAUSE_MIN];
+        while (true) {
+            $part = $body + ['cursor' => $cursor];
+            $answer = self::successful($this->call('POST', '/v1/dead/redrive', $part));
+            $hasMoved = $answer['cursor'] !== null && $answer['cursor'] !== $cursor;
+            $cursor = $answer['cursor'];
+            $count += $answer['redriven'];
+            if (!$answer['more'] || ($dryRun && !$hasMoved)) {
+                return new Redriven($count, $answer['more']);
+            }
+            if ($answer['redriven'] > 0 || $hasMoved) {
+                [$since, $pause] = [hrtime(true), self::PAUSE_MIN];
+                continue;
+            }
+            if ((hrtime(true) - $since) / 1e9 + $pause > $this->retryFor) {
+                return new Redriven($count, true);
+            }
+            usleep((int) ($pause * (1e6 + random_int(0, 250_000))));
+            $pause = min($pause * 2, self::PAUSE_MAX);
+        }
+    }
+
+    /** Returns a topic, or null if Kafka has none of this name. */
+    public function getTopic(string $topic): ?Topic
+    {
+        $body = self::found($this->call('GET', self::topicPath($topic)), 'topic-not-found');
+        return $body === null ? null : Topic::of($body);
+    }
+
+    /**
+     * Pauses a topic and returns it. From now on none of its tasks is claimed. Submits and cancels
+     * are as before. Tasks that are in flight may still be published. A topic that is paused
+     * already keeps its reason.
+     */
+    public function pauseTopic(string $topic, ?string $reason = null): Topic
+    {
+        return $this->changeTopic($topic, 'pause', $reason);
+    }
+
+    /** Ends the pause of a topic and returns it. Overdue tasks are published now. */
+    public function resumeTopic(string $topic, ?string $reason = null): Topic
+    {
+        return $this->changeTopic($topic, 'resume', $reason);
+    }
+
+    /**
+     * Creates a schedule, or replaces it as a whole, and returns it.
+     *
+     * Lengths of time are a DateInterval, or text with a unit such as `15m`.
+     *
+     * @param array<string, mixed> $schedule
+     *     `cron` with `time_zone`, and `seconds` (true) if it has a sixth field for seconds;
+     *     or `every`, a period, moved by `phase`;
+     *     `starts_at`, `ends_at` (a DateTimeInterface), `exclude` (days: a list of
+     *     DateTimeInterface, or of text such as `2030-12-25`), `runs_max`, `spread`;
+     *     `overlap` (`skip`), `dst` (`gap`, `overlap`), `missed` (`policy`, `within`,
+     *     `count_max`), `paused`, without which a paused schedule is resumed, `note`;
+     *     the record of each run, with `ttr` and `retry`, as for a submit
+     */
+    public function setSchedule(string $topic, string $name, array $schedule): Schedule
+    {
+        $path = self::schedulePath($topic, $name);
+        $answer = $this->call('PUT', $path, Body::of($schedule));
+        return Schedule::of(self::successful($answer));
+    }
+
+    /**
+     * Checks a schedule without storing it. Its nextRuns are the first runs.
+     *
+     * @param array<string, mixed> $schedule as for setSchedule
+     */
+    public function previewSchedule(
+        string $topic,
+        string $name,
+        array $schedule,
+        int $runs = 5,
+    ): Schedule {
+        $path = self::schedulePath($topic, $name) . "?dry_run=true&next={$runs}";
+        $answer = $this->call('PUT', $path, Body::of($schedule));
+        return Schedule::of(self::successful($answer));
+    }
+
+    /** Returns a schedule, with so many of its nextRuns, or null. */
+    public function getSchedule(string $topic, string $name, int $runs = 0): ?Schedule
+    {
+        $query = $runs === 0 ? '' : "?next={$runs}";
+        return $this->foundSchedule('GET', self::schedulePath($topic, $name) . $query);
+    }
+
+    /**
+     * Yields the schedules of a topic in the order of their names.
+     *
+     * @return \Generator<int, Schedule>
+     */
+    public function schedules(string $topic): \Generator
+    {
+        $path = '/v1/schedules/' . rawurlencode($topic);
+        foreach ($this->pages($path, [], 'schedules', 'after', 'next_after') as $schedule) {
+            yield Schedule::of($schedule);
+        }
+    }
+
+    /** Pauses a schedule and returns it. Its runs that are not claimed are withdrawn. */
+    public function pauseSchedule(string $topic, string $name): Schedule
+    {
+        $answer = $this->call('POST', self::schedulePath($topic, $name) . '/pause');
+        return Schedule::of(self::successful($answer));
+    }
+
+    /** Ends the pause of a schedule and returns it. */
+    public function resumeSchedule(string $topic, string $name): Schedule
+    {
+        $answer = $this->call('POST', self::schedulePath($topic, $name) . '/resume');
+        return Schedule::of(self::successful($answer));
+    }
+
+    /**
+     * Submits one more run, which is due now, and returns its task. It is not repeated once it may
+     * have been done, because each call makes a run.
+     */
+    public function triggerSchedule(string $topic, string $name): array
+    {
+        $path = self::schedulePath($topic, $name) . '/trigger';
+        return self::successful($this->call('POST', $path, null, 0.0));
+    }
+
+    /**
+     * Deletes a schedule, and withdraws its runs that are not claimed. Returns the schedule as it
+     * was, or null if there is none (any more).
+     */
+    public function deleteSchedule(string $topic, string $name): ?Schedule
+    {
+        return $this->foundSchedule('DELETE', self::schedulePath($topic, $name));
+    }
+
+    private function moveAt(
+        string $path,
+        string|\DateInterval|null $delay,
+        ?\DateTimeInterface $dueAt,
+    ): Moved {
+        $due = Body::fields(['delay' => $delay, 'due_at' => $dueAt]) ?: new \stdClass();
+        // Once the task may be due, a repetition would say too_late of a move that was made.
+        $body = $this->call('PATCH', $path, $due, Body::dueIn($delay, $dueAt))[2];
+        if (!isset($body['verdict'])) {
+            throw new Problem($body);
+        }
+        return new Moved(MoveVerdict::from($body['verdict']), $body['task'] ?? null);
+    }
+
+    private function changeTopic(string $topic, string $change, ?string $reason): Topic
+    {
+        $body = Body::fields(['reason' => $reason]) ?: new \stdClass();
+        $answer = $this->call('POST', self::topicPath($topic) . "/{$change}", $body);
+        return Topic::of(self::successful($answer));
+    }
+
+    private function foundSchedule(string $method, string $path): ?Schedule
+    {
+        $body = self::found($this->call($method, $path), 'schedule-not-found');
+        return $body === null ? null : Schedule::of($body);
+    }
+
+    /** Yields the members of a list, page by page. */
+    private function pages(
+        string $path,
+        array $query,
+        string $member,
+        string $parameter,
+        string $following,
+    ): \Generator {
+        do {
+            // Parameters of null are left out.
+            $text = http_build_query($query, '', '&', PHP_QUERY_RFC3986);
+            $page = self::successful($this->call('GET', "{$path}?{$text}"));
+            foreach ($page[$member] as $one) {
+                yield $one;
+            }
+            $query[$parameter] = $page[$following];
+        } while ($query[$parameter] !== null);
     }
 
     private function answer(string $id, string $call, array $body): Answered
     {
-        $path = '/v1/tasks/' . rawurlencode($id) . "/{$call}";
+        $path = self::idPath($id) . "/{$call}";
         // An empty array would be a list in JSON.
-        $answer = $this->call('POST', $path, self::fields($body) ?: new \stdClass());
+        $answer = $this->call('POST', $path, Body::fields($body) ?: new \stdClass());
         return Answered::of($answer[0], $answer[2]);
     }
 
@@ -210,9 +449,7 @@ final class Client
 
     private function look(string $path): ?array
     {
-        $answer = $this->call('GET', $path);
-        $isMissing = ($answer[2]['type'] ?? '') === 'urn:punctual:problem:task-not-found';
-        return $isMissing ? null : self::successful($answer);
+        return self::found($this->call('GET', $path), 'task-not-found');
     }
 
     private function cancelAt(string $path): Cancelled
@@ -317,39 +554,34 @@ final class Client
         return $answer[0] < 300 ? $answer[2] : throw new Problem($answer[2]);
     }
 
+    /**
+     * Returns the body of an answer, or null if that is this problem.
+     *
+     * @param array{int, float, array} $answer
+     */
+    private static function found(array $answer, string $slug): ?array
+    {
+        $isMissing = ($answer[2]['type'] ?? '') === "urn:punctual:problem:{$slug}";
+        return $isMissing ? null : self::successful($answer);
+    }
+
+    private static function idPath(string $id): string
+    {
+        return '/v1/tasks/' . rawurlencode($id);
+    }
+
+    private static function topicPath(string $topic): string
+    {
+        return '/v1/topics/' . rawurlencode($topic);
+    }
+
     private static function path(string $topic, string $name): string
     {
-        return '/v1/topics/' . rawurlencode($topic) . '/tasks/' . rawurlencode($name);
+        return self::topicPath($topic) . '/tasks/' . rawurlencode($name);
     }
 
-    private static function named(string $topic, array $task): array
+    private static function schedulePath(string $topic, string $name): string
     {
-        $name = $task['name'] ?? 'client-' . bin2hex(random_bytes(16));
-        return ['topic' => $topic, 'name' => $name] + self::bodyOf($task);
-    }
-
-    private static function bodyOf(array $task): array
-    {
-        if (isset($task['retry'])) {
-            $task['retry'] = self::fields($task['retry']) ?: new \stdClass();
-        }
-        $null = array_key_exists('payload', $task) ? ['payload' => $task['payload']] : [];
-        return $null + self::fields($task);
-    }
-
-    /** Returns members with spans in milliseconds and times as text, without those of null. */
-    private static function fields(array $members): array
-    {
-        foreach (['delay', 'ttr', 'backoff_min', 'backoff_max', 'retry_in', 'by'] as $span) {
-            if (isset($members[$span])) {
-                $members[$span] = Span::of($span, $members[$span]);
-            }
-        }
-        foreach (['due_at', 'expires_at', 'retry_at'] as $time) {
-            if (($members[$time] ?? null) instanceof \DateTimeInterface) {
-                $members[$time] = $members[$time]->format('Y-m-d\TH:i:s.vP');
-            }
-        }
-        return array_filter($members, static fn (mixed $value) => $value !== null);
+        return '/v1/schedules/' . rawurlencode($topic) . '/' . rawurlencode($name);
     }
 }

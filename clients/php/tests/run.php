@@ -4,7 +4,7 @@
 
 declare(strict_types=1);
 
-use Punctual\{Client, DevServer, NoAnswer, Once, Outcome, Problem, Span, Verdict};
+use Punctual\{Client, DevServer, MoveVerdict, NoAnswer, Once, Outcome, Problem, Span, Verdict};
 
 spl_autoload_register(static fn (string $class) => require __DIR__ . '/../src/' . substr($class, 9) . '.php');
 
@@ -82,6 +82,134 @@ $story = [
         equal('finished', $client->finish($task['id'])->task['state']);
         equal('attempt', thrown(Problem::class, static fn () => $client->fail($task['id'], 0))->field);
     },
+    'a move whose answers are lost moves the task' => static function () use ($topic, $client, $losing): void {
+        $task = $client->submit($topic, ['name' => 'order-7', 'payload' => 7, 'delay' => HOUR]);
+        $moved = $losing->move($topic, 'order-7', delay: new DateInterval('PT2H'));
+        equal([MoveVerdict::Moved, $task['id']], [$moved->verdict, $moved->task['id']]);
+        $due = new DateTimeImmutable('2030-01-31T09:30:00Z');
+        equal('2030-01-31T09:30:00.000Z', $client->moveById($task['id'], dueAt: $due)->task['due_at']);
+        $client->replace($topic, 'order-7', ['payload' => 8, 'delay' => HOUR]);
+        equal(MoveVerdict::Replaced, $client->moveById($task['id'], HOUR)->verdict);
+        $client->cancel($topic, 'order-7');
+        $late = $client->move($topic, 'order-7', HOUR);
+        equal([MoveVerdict::TooLate, 'cancelled'], [$late->verdict, $late->task['state']]);
+        $nobody = $client->move($topic, 'nobody', HOUR);
+        equal([MoveVerdict::NotFound, null], [$nobody->verdict, $nobody->task]);
+        $problem = thrown(Problem::class, static fn () => $client->move($topic, 'order-7'));
+        equal('missing-field', $problem->slug);
+    },
+    'a move of a task that may be due is not repeated' => static function () use ($topic, $client, $losing): void {
+        $client->submit($topic, ['name' => 'order-8', 'payload' => 8, 'delay' => HOUR]);
+        $move = static fn () => $losing->move($topic, 'order-8', '0s');
+        equal(true, thrown(NoAnswer::class, $move)->isUnknown);
+    },
+    'a dead letter is redriven once' => static function () use ($topic, $client, $losing): void {
+        $waitFor = static function (string $id, string $state) use ($client): void {
+            while ($client->getById($id)['state'] !== $state) {
+                usleep(20_000);
+            }
+        };
+        $ids = [];
+        foreach (['order-9', 'order-10'] as $name) {
+            $tracked = ['name' => $name, 'payload' => 9, 'delay' => '0s', 'ttr' => HOUR];
+            $ids[] = $id = $client->submit($topic, $tracked)['id'];
+            $waitFor($id, 'awaiting');
+            $client->fail($id, 1, 'out of stock', final: true);
+        }
+        do {
+            $dead = iterator_to_array($client->deadLetters($topic));
+        } while (count($dead) < 2);
+        equal($ids, array_column($dead, 'id'));
+        equal(true, str_contains($dead[0]['reason'], 'out of stock'));
+        equal($ids[0], $losing->redrive($ids[0])['id']);
+        $waitFor($ids[0], 'awaiting');
+        $dry = $client->redriveMany($topic, dryRun: true);
+        equal([1, false], [$dry->count, $dry->hasMore]);
+        equal(0, $client->redriveMany($topic, dueTo: new DateTimeImmutable('2020-01-01'))->count);
+        $other = 'no-such-topic';
+        $redrive = static fn () => $client->redrive($ids[1], $other);
+        equal('unknown-topic', thrown(Problem::class, $redrive)->slug);
+        $redriveMany = static fn () => $client->redriveMany($topic, toTopic: $other);
+        equal('unknown-topic', thrown(Problem::class, $redriveMany)->slug);
+        $redriven = $client->redriveMany($topic);
+        equal([1, false], [$redriven->count, $redriven->hasMore]);
+        equal(null, $client->redrive('01934b2e-7d3c-8017-9f2b-6a1c0e4d5b7f'));
+        foreach ($ids as $id) {
+            $waitFor($id, 'awaiting');
+            $client->finish($id);
+        }
+    },
+    'a pause whose answers are lost pauses the topic' => static function () use ($topic, $client, $losing): void {
+        try {
+            $paused = $losing->pauseTopic($topic, 'the consumer fails')->paused;
+            equal('the consumer fails', $paused->reason);
+            equal(true, abs(time() - $paused->since->getTimestamp()) < 300);
+            equal($paused->since->format('U.v'), $client->getTopic($topic)->paused->since->format('U.v'));
+            $task = $client->submit($topic, ['payload' => 11, 'delay' => '0s']);
+            equal(Verdict::Cancelled, $client->cancelById($task['id'])->verdict);
+        } finally {
+            equal(null, $losing->resumeTopic($topic)->paused);
+        }
+        equal(null, $client->getTopic('no-such-topic'));
+        $pause = static fn () => $client->pauseTopic('no-such-topic');
+        equal('unknown-topic', thrown(Problem::class, $pause)->slug);
+    },
+    'a schedule whose answers are lost is there once' => static function () use ($topic, $client, $losing): void {
+        [$name, $start] = ['a schedule/with ü', new DateTimeImmutable('2030-01-31T09:30:00Z')];
+        $draft = ['every' => HOUR, 'phase' => '30m', 'starts_at' => $start, 'payload' => ['do' => 'poll']];
+        $made = $losing->setSchedule($topic, $name, $draft);
+        equal([1, $start->getTimestamp()], [$made->revision, $made->nextRunAt->getTimestamp()]);
+        equal(['do' => 'poll'], $made->body['payload']);
+        equal(true, $losing->pauseSchedule($topic, $name)->isPaused);
+        equal(false, $losing->resumeSchedule($topic, $name)->isPaused);
+        $trigger = static fn () => $losing->triggerSchedule($topic, $name);
+        equal(true, thrown(NoAnswer::class, $trigger)->isUnknown);
+        // An attempt without an answer has deleted it.
+        equal(null, $losing->deleteSchedule($topic, $name));
+        equal(null, $client->getSchedule($topic, $name));
+    },
+    'a schedule runs until it is paused' => static function (): void {
+        $dev = new DevServer(['orders:2']);
+        $client = $dev->client();
+        $workdays = [
+            'cron' => '0 30 2 * * 1-5', 'seconds' => true, 'time_zone' => 'Europe/Berlin',
+            'starts_at' => new DateTimeImmutable('2029-12-25T00:00:00Z'),
+            'exclude' => [new DateTimeImmutable('2029-12-26')],
+            'dst' => ['gap' => 'skip', 'overlap' => 'both'],
+            'missed' => ['policy' => 'all', 'within' => new DateInterval('PT2H'), 'count_max' => 5],
+            'payload' => 1,
+        ];
+        $preview = $client->previewSchedule('orders', 'nightly', $workdays, 2);
+        $days = array_map(static fn ($run) => $run->format('m-d H:i'), $preview->nextRuns);
+        equal(['12-25 01:30', '12-27 01:30'], $days);
+        equal('2h', $preview->body['missed']['within']);
+        equal(null, $client->getSchedule('orders', 'nightly'));
+
+        $client->setSchedule('orders', 'poll', ['every' => HOUR, 'key' => 'poll', 'payload' => 1]);
+        $dev->advance(HOUR);
+        equal([1], array_column($dev->published('orders'), 'payload'));
+        equal(null, $client->pauseSchedule('orders', 'poll')->nextRunAt);
+        $dev->advance('2h');
+        equal(1, count($dev->published('orders')));
+        equal('poll', $client->triggerSchedule('orders', 'poll')['key']);
+        $dev->advance('1s');
+        equal(2, count($dev->published('orders')));
+        equal([], $client->getSchedule('orders', 'poll', 3)->nextRuns);
+
+        $names = ['poll', ...array_map(static fn (int $number) => "poll-{$number}", range(100, 200))];
+        foreach (array_slice($names, 1) as $name) {
+            $client->setSchedule('orders', $name, ['every' => '1h', 'payload' => 1, 'paused' => true]);
+        }
+        $listed = [];
+        foreach ($client->schedules('orders') as $schedule) {
+            $listed[] = $schedule->name;
+        }
+        equal($names, $listed);
+        equal('poll', $client->deleteSchedule('orders', 'poll')->name);
+        $resume = static fn () => $client->resumeSchedule('orders', 'poll');
+        equal('schedule-not-found', thrown(Problem::class, $resume)->slug);
+        $dev->close();
+    },
     'a refused request is a problem with a type' => static function () use ($topic, $client): void {
         $problem = thrown(Problem::class, static fn () => $client->submit('no-such-topic', ['payload' => 1, 'delay' => HOUR]));
         equal(['unknown-topic', 422], [$problem->slug, $problem->status]);
@@ -139,11 +267,14 @@ $rules = [
             static fn () => $alone->submitMany('demo', [['delay' => 5] + $draft]),
             static fn () => $alone->replace('demo', 'order-1', ['delay' => 5] + $draft),
             static fn () => $alone->outcomes([['by' => 5] + $extend]),
+            static fn () => $alone->setSchedule('demo', 'poll', ['every' => 5, 'payload' => 1]),
+            static fn () => $alone->previewSchedule('demo', 'poll', ['missed' => ['within' => 5]]),
         ];
         foreach ($calls as $call) {
             $message = thrown(InvalidArgumentException::class, $call)->getMessage();
             equal(true, str_contains($message, 'give a DateInterval, or text with a unit'));
         }
+        thrown(TypeError::class, static fn () => $alone->move('demo', 'order-1', 5));
         thrown(TypeError::class, static fn () => $alone->fail('1', 1, retryIn: 5));
         thrown(TypeError::class, static fn () => $alone->extend('1', 1, 5));
     },

@@ -3,13 +3,14 @@
 import os
 import time
 import unittest
-from datetime import datetime, timedelta, timezone
+from datetime import date, datetime, timedelta, timezone
 
 from punctual import (
     ATTEMPT,
     DUE_AT,
     TASK_ID,
     Client,
+    MoveVerdict,
     NoAnswer,
     Once,
     Outcome,
@@ -103,6 +104,92 @@ class Story(unittest.TestCase):
             self.client.fail(task["id"], 0)
         self.assertEqual(caught.exception.field, "attempt")
 
+    def test_a_move_whose_answers_are_lost_moves_the_task(self):
+        task = self.client.submit(TOPIC, 7, name="order-7", delay=HOUR)
+        moved = self.losing.move(TOPIC, "order-7", delay=2 * HOUR)
+        self.assertEqual((moved.verdict, moved.task["id"]), (MoveVerdict.MOVED, task["id"]))
+        due = datetime(2030, 1, 31, 9, 30, tzinfo=timezone.utc)
+        moved = self.client.move_by_id(task["id"], due_at=due)
+        self.assertEqual(moved.task["due_at"], "2030-01-31T09:30:00.000Z")
+        self.assertEqual(self.client.get(TOPIC, "order-7")["due_at"], moved.task["due_at"])
+        self.client.replace(TOPIC, "order-7", 8, delay=HOUR)
+        replaced = self.client.move_by_id(task["id"], due_at=due)
+        self.assertEqual(replaced.verdict, MoveVerdict.REPLACED)
+        self.client.cancel(TOPIC, "order-7")
+        late = self.client.move(TOPIC, "order-7", delay=HOUR)
+        self.assertEqual((late.verdict, late.task["state"]), (MoveVerdict.TOO_LATE, "cancelled"))
+        nobody = self.client.move(TOPIC, "nobody", delay=HOUR)
+        self.assertEqual(nobody, (MoveVerdict.NOT_FOUND, None))
+        with self.assertRaises(Problem) as caught:
+            self.client.move(TOPIC, "order-7", delay=HOUR, due_at=due)
+        self.assertEqual(caught.exception.slug, "conflicting-fields")
+
+    def test_a_move_of_a_task_that_may_be_due_is_not_repeated(self):
+        self.client.submit(TOPIC, 8, name="order-8", delay=HOUR)
+        with self.assertRaises(NoAnswer) as caught:
+            self.losing.move(TOPIC, "order-8", delay=timedelta(0))
+        self.assertTrue(caught.exception.is_unknown)
+
+    def test_a_dead_letter_is_redriven_once(self):
+        ids = []
+        for name in ("order-9", "order-10"):
+            tracked = {"name": name, "ttr": HOUR, "delay": timedelta(0)}
+            task = self.client.submit(TOPIC, 9, **tracked)
+            while self.client.get_by_id(task["id"])["state"] != "awaiting":
+                time.sleep(0.02)
+            self.client.fail(task["id"], 1, "out of stock", final=True)
+            ids.append(task["id"])
+        while len(dead := list(self.client.dead_letters(TOPIC))) < 2:
+            time.sleep(0.02)
+        self.assertEqual([task["id"] for task in dead], ids)
+        self.assertIn("out of stock", dead[0]["reason"])
+        self.assertEqual(self.losing.redrive(ids[0])["id"], ids[0])
+        while self.client.get_by_id(ids[0])["state"] != "awaiting":
+            time.sleep(0.02)
+        self.assertEqual(self.client.redrive_many(TOPIC, dry_run=True), (1, False))
+        early = datetime(2020, 1, 1, tzinfo=timezone.utc)
+        self.assertEqual(self.client.redrive_many(TOPIC, due_to=early).count, 0)
+        for redrive, of in ((self.client.redrive, ids[1]), (self.client.redrive_many, TOPIC)):
+            with self.assertRaises(Problem) as caught:
+                redrive(of, to_topic="no-such-topic")
+            self.assertEqual(caught.exception.slug, "unknown-topic")
+        self.assertEqual(self.client.redrive_many(TOPIC), (1, False))
+        self.assertEqual(list(self.client.dead_letters(TOPIC)), [])
+        self.assertIsNone(self.client.redrive("01934b2e-7d3c-8017-9f2b-6a1c0e4d5b7f"))
+        for task in ids:
+            while self.client.finish(task).verdict == Outcome.NOT_PUBLISHED_YET:
+                time.sleep(0.02)
+
+    def test_a_pause_whose_answers_are_lost_pauses_the_topic(self):
+        self.addCleanup(self.client.resume_topic, TOPIC)
+        paused = self.losing.pause_topic(TOPIC, "the consumer fails").paused
+        self.assertEqual(paused.reason, "the consumer fails")
+        age = datetime.now(timezone.utc) - paused.since
+        self.assertLess(abs(age), timedelta(minutes=5))
+        self.assertEqual(self.client.get_topic(TOPIC).paused, paused)
+        task = self.client.submit(TOPIC, 11, delay=timedelta(0))
+        self.assertEqual(self.client.cancel_by_id(task["id"]).verdict, Verdict.CANCELLED)
+        self.assertIsNone(self.losing.resume_topic(TOPIC).paused)
+        self.assertIsNone(self.client.get_topic("no-such-topic"))
+        with self.assertRaises(Problem) as caught:
+            self.client.pause_topic("no-such-topic")
+        self.assertEqual(caught.exception.slug, "unknown-topic")
+
+    def test_a_schedule_whose_answers_are_lost_is_there_once(self):
+        start = datetime(2030, 1, 31, 9, 30, tzinfo=timezone.utc)
+        timing = {"every": HOUR, "phase": "30m", "starts_at": start}
+        made = self.losing.set_schedule(TOPIC, "a schedule/with ü", {"do": "poll"}, **timing)
+        self.assertEqual((made.revision, made.next_run_at), (1, start))
+        self.assertEqual(made.body["payload"], {"do": "poll"})
+        self.assertTrue(self.losing.pause_schedule(TOPIC, made.name).is_paused)
+        self.assertFalse(self.losing.resume_schedule(TOPIC, made.name).is_paused)
+        with self.assertRaises(NoAnswer) as caught:
+            self.losing.trigger_schedule(TOPIC, made.name)
+        self.assertTrue(caught.exception.is_unknown)
+        # An attempt without an answer has deleted it.
+        self.assertIsNone(self.losing.delete_schedule(TOPIC, made.name))
+        self.assertIsNone(self.client.get_schedule(TOPIC, made.name))
+
     def test_a_refused_request_is_a_problem_with_a_type(self):
         with self.assertRaises(Problem) as caught:
             self.client.submit("no-such-topic", 1, delay=HOUR)
@@ -150,6 +237,46 @@ class Dev(unittest.TestCase):
                 with self.assertRaisesRegex(TypeError, "give a timedelta"):
                     dev.advance(bare)
 
+    def test_a_schedule_runs_until_it_is_paused(self):
+        with DevServer("orders:2") as dev:
+            client = dev.client()
+            self.addCleanup(client.close)
+            workdays = {
+                "cron": "30 2 * * 1-5",
+                "time_zone": "Europe/Berlin",
+                "exclude": [date(2029, 12, 26)],
+                "missed": {"policy": "all", "within": timedelta(hours=2)},
+                "starts_at": datetime(2029, 12, 25, tzinfo=timezone.utc),
+            }
+            preview = client.preview_schedule("orders", "nightly", 1, runs=2, **workdays)
+            runs = [datetime(2029, 12, day, 1, 30, tzinfo=timezone.utc) for day in (25, 27)]
+            self.assertEqual(preview.next_runs, runs)
+            self.assertEqual(preview.body["missed"]["within"], "2h")
+            self.assertIsNone(client.get_schedule("orders", "nightly"))
+
+            client.set_schedule("orders", "poll", {"do": "poll"}, every=HOUR, key="poll")
+            dev.advance(HOUR)
+            self.assertEqual([run["payload"] for run in dev.published("orders")], [{"do": "poll"}])
+            self.assertIsNone(client.pause_schedule("orders", "poll").next_run_at)
+            dev.advance(2 * HOUR)
+            self.assertEqual(len(dev.published("orders")), 1)
+            task = client.trigger_schedule("orders", "poll")
+            self.assertEqual(task["key"], "poll")
+            dev.advance("1s")
+            self.assertEqual(len(dev.published("orders")), 2)
+            known = client.get_schedule("orders", "poll", runs=3)
+            self.assertEqual((known.is_paused, known.next_runs), (True, []))
+
+            names = ["poll", *(f"poll-{number}" for number in range(100, 201))]
+            for name in names[1:]:
+                client.set_schedule("orders", name, 1, every="1h", paused=True)
+            self.assertEqual([one.name for one in client.schedules("orders")], names)
+            self.assertEqual(client.delete_schedule("orders", "poll").name, "poll")
+            self.assertIsNone(client.delete_schedule("orders", "poll"))
+            with self.assertRaises(Problem) as caught:
+                client.resume_schedule("orders", "poll")
+            self.assertEqual(caught.exception.slug, "schedule-not-found")
+
 
 class Rules(unittest.TestCase):
     def test_without_a_node_nothing_was_done(self):
@@ -164,6 +291,8 @@ class Rules(unittest.TestCase):
     def test_a_time_without_a_zone_is_refused(self):
         with self.assertRaises(ValueError):
             Client("http://127.0.0.1:1").submit("demo", 1, due_at=datetime(2030, 1, 31))
+        with self.assertRaisesRegex(ValueError, "due_at has no zone"):
+            Client("http://127.0.0.1:1").move_by_id("1", due_at=datetime(2030, 1, 31))
 
     def test_a_number_is_no_length_of_time(self):
         client = Client("http://127.0.0.1:1", retry_for=0)
@@ -173,6 +302,9 @@ class Rules(unittest.TestCase):
             lambda: client.submit("demo", 1, delay=HOUR, retry={"backoff_min": 1.5}),
             lambda: client.submit_many([{"topic": "demo", "payload": 1, "delay": 5}]),
             lambda: client.replace("demo", "order-1", 1, delay=5),
+            lambda: client.move("demo", "order-1", delay=5),
+            lambda: client.set_schedule("demo", "poll", 1, every=5),
+            lambda: client.preview_schedule("demo", "poll", 1, every="1h", missed={"within": 5}),
             lambda: client.fail("1", 1, retry_in=5),
             lambda: client.extend("1", 1, by=5),
             lambda: client.outcomes([{"outcome": "extend", "id": "1", "attempt": 1, "by": 5}]),

@@ -1,4 +1,4 @@
-/** The client: submit, replace, look up, cancel; and finish, fail, extend. */
+/** The client: calls for tasks, for topics and for schedules. */
 
 import { randomUUID } from 'node:crypto';
 import { readFileSync } from 'node:fs';
@@ -8,6 +8,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 
 import { type Answered, type Failure, type Outcome, answered, outcomeBody } from './outcomes.js';
 import { NoAnswer, Problem } from './problems.js';
+import { type Schedule, type ScheduleDraft, type Topic, timed } from './schedules.js';
 import { type Span, milliseconds, noBytes, span } from './span.js';
 
 const [PAUSE_MIN, PAUSE_MAX, RETRY_AFTER_MAX] = [100, 5_000, 60_000];
@@ -82,6 +83,42 @@ export type Verdict = 'cancelled' | 'too_late' | 'replaced' | 'not_found';
 export interface Cancelled {
     verdict: Verdict;
     task?: Task;
+}
+
+/** A due time: after a delay, or at a time. */
+export type Due = { delay: Span } | { dueAt: Date };
+
+/** The result of a move: only `moved` has changed the task. */
+export type MoveVerdict =
+    | 'moved'
+    /** The task is on its way, or has ended. */
+    | 'too_late'
+    /** Another task has replaced the one of this id: move the one of `replaced_by`. */
+    | 'replaced'
+    | 'not_found';
+
+export interface Moved {
+    verdict: MoveVerdict;
+    task?: Task;
+}
+
+/** A range of the dead letters of a topic: all of them if it is empty. */
+export interface RedriveRange {
+    /** The first due time. */
+    dueFrom?: Date;
+    /** The due time after the last one. */
+    dueTo?: Date;
+    /** The topic to which the tasks go, instead of their own. */
+    toTopic?: string;
+    /** Only count. */
+    dryRun?: boolean;
+}
+
+export interface Redriven {
+    /** The tasks that were redriven; in a dry run, those that would be. */
+    count: number;
+    /** There are more, at which other callers were at work. */
+    hasMore: boolean;
 }
 
 interface Answer {
@@ -162,11 +199,8 @@ export class Client {
      */
     async replace(topic: string, name: string, record: Record): Promise<Task> {
         // Once the task may be due, a repetition would schedule another one.
-        const untilDue = record.dueAt ? record.dueAt.getTime() - Date.now() : 0;
-        const safeFor =
-            record.delay === undefined ? untilDue : milliseconds('delay', record.delay);
         return successful(
-            await this.call('PUT', path(topic, name), bodyOf(record), safeFor),
+            await this.call('PUT', path(topic, name), bodyOf(record), untilDue(record)),
         ) as Task;
     }
 
@@ -176,7 +210,7 @@ export class Client {
     }
 
     async getById(id: string): Promise<Task | undefined> {
-        return this.look(`/v1/tasks/${encodeURIComponent(id)}`);
+        return this.look(idPath(id));
     }
 
     /** Cancels the task of a name. The verdict says whether its record will ever exist. */
@@ -185,7 +219,153 @@ export class Client {
     }
 
     async cancelById(id: string): Promise<Cancelled> {
-        return this.cancelAt(`/v1/tasks/${encodeURIComponent(id)}`);
+        return this.cancelAt(idPath(id));
+    }
+
+    /**
+     * Gives the pending task of a name another due time. The verdict says whether it has it. Id,
+     * name and record stay. A delay counts from the attempt that is answered.
+     */
+    async move(topic: string, name: string, due: Due): Promise<Moved> {
+        return this.moveAt(path(topic, name), due);
+    }
+
+    async moveById(id: string, due: Due): Promise<Moved> {
+        return this.moveAt(idPath(id), due);
+    }
+
+    /**
+     * Yields the dead letters, of one topic or of all, in the order of their due times. Each is a
+     * task with its `reason`, without headers and payload.
+     */
+    deadLetters(topic?: string): AsyncGenerator<Task> {
+        return this.pages('/v1/dead', { topic }, 'tasks', 'cursor', 'cursor');
+    }
+
+    /**
+     * Makes a dead letter due now, in its topic or in another one. Returns the task, if there is
+     * one.
+     *
+     * A task that is no dead letter (any more) is returned as it is: look at its `state`. It is
+     * `dead` if the dead letter was dropped.
+     */
+    async redrive(id: string, toTopic?: string): Promise<Task | undefined> {
+        const path = `/v1/dead/${encodeURIComponent(id)}/redrive`;
+        const answer = await this.call('POST', path, { to_topic: toTopic });
+        return (found(answer, 'task-not-found') as Task | undefined) ?? this.getById(id);
+    }
+
+    /**
+     * Redrives all dead letters of a topic, or those of a range of due times. The count lacks those
+     * of an attempt whose answer was lost. The call may be repeated.
+     */
+    async redriveMany(topic: string, range: RedriveRange = {}): Promise<Redriven> {
+        const body = {
+            topic,
+            due_from: range.dueFrom?.toISOString(),
+            due_to: range.dueTo?.toISOString(),
+            to_topic: range.toTopic,
+            dry_run: range.dryRun ?? false,
+        };
+        let [count, since, pause] = [0, performance.now(), PAUSE_MIN];
+        for (let cursor: string | null = null; ; ) {
+            const part = { ...body, cursor };
+            const { body: answer } = await this.call('POST', '/v1/dead/redrive', part);
+            if (answer.redriven === undefined) throw new Problem(answer);
+            const hasMoved = answer.cursor !== null && answer.cursor !== cursor;
+            count += answer.redriven;
+            cursor = answer.cursor;
+            if (!answer.more || (body.dry_run && !hasMoved)) {
+                return { count, hasMore: answer.more };
+            }
+            if (answer.redriven > 0 || hasMoved) {
+                [since, pause] = [performance.now(), PAUSE_MIN];
+                continue;
+            }
+            if (performance.now() - since + pause > this.retryFor) {
+                return { count, hasMore: true };
+            }
+            await sleep(pause * (1 + Math.random() / 4));
+            pause = Math.min(pause * 2, PAUSE_MAX);
+        }
+    }
+
+    /** Returns a topic, if Kafka has it. */
+    async getTopic(topic: string): Promise<Topic | undefined> {
+        const answer = await this.call('GET', `/v1/topics/${encodeURIComponent(topic)}`);
+        return found(answer, 'topic-not-found') as Topic | undefined;
+    }
+
+    /**
+     * Pauses a topic and returns it. From now on none of its tasks is claimed. Submits and cancels
+     * are as before. Tasks that are `in_flight` may still be published. A topic that is paused
+     * already keeps its reason.
+     */
+    async pauseTopic(topic: string, reason?: string): Promise<Topic> {
+        return this.setTopic(topic, 'pause', reason);
+    }
+
+    /** Ends the pause of a topic and returns it. Overdue tasks are published now. */
+    async resumeTopic(topic: string, reason?: string): Promise<Topic> {
+        return this.setTopic(topic, 'resume', reason);
+    }
+
+    /** Creates a schedule, or replaces it as a whole, and returns it. */
+    async setSchedule(topic: string, name: string, draft: ScheduleDraft): Promise<Schedule> {
+        const answer = await this.call('PUT', schedulePath(topic, name), scheduleBody(draft));
+        return successful(answer) as Schedule;
+    }
+
+    /** Checks a schedule without storing it. `next` has its first runs. */
+    async previewSchedule(
+        topic: string,
+        name: string,
+        draft: ScheduleDraft,
+        runs = 5,
+    ): Promise<Schedule> {
+        const path = `${schedulePath(topic, name)}?dry_run=true&next=${runs}`;
+        return successful(await this.call('PUT', path, scheduleBody(draft))) as Schedule;
+    }
+
+    /** Returns a schedule, with so many upcoming `runs` in `next`. */
+    async getSchedule(topic: string, name: string, runs = 0): Promise<Schedule | undefined> {
+        const query = runs === 0 ? '' : `?next=${runs}`;
+        const answer = await this.call('GET', schedulePath(topic, name) + query);
+        return found(answer, 'schedule-not-found') as Schedule | undefined;
+    }
+
+    /** Yields the schedules of a topic in the order of their names. */
+    schedules(topic: string): AsyncGenerator<Schedule> {
+        const path = `/v1/schedules/${encodeURIComponent(topic)}`;
+        return this.pages(path, {}, 'schedules', 'after', 'next_after');
+    }
+
+    /** Pauses a schedule and returns it. Its runs that are not claimed are withdrawn. */
+    async pauseSchedule(topic: string, name: string): Promise<Schedule> {
+        return this.setPaused(topic, name, 'pause');
+    }
+
+    /** Ends the pause of a schedule and returns it. */
+    async resumeSchedule(topic: string, name: string): Promise<Schedule> {
+        return this.setPaused(topic, name, 'resume');
+    }
+
+    /**
+     * Submits one more run, which is due now, and returns its task. It is not repeated once it may
+     * have been done, because each call makes a run.
+     */
+    async triggerSchedule(topic: string, name: string): Promise<Task> {
+        const path = `${schedulePath(topic, name)}/trigger`;
+        return successful(await this.call('POST', path, undefined, 0)) as Task;
+    }
+
+    /**
+     * Deletes a schedule, and withdraws its runs that are not claimed. Returns the schedule as it
+     * was, or undefined if there is none (any more).
+     */
+    async deleteSchedule(topic: string, name: string): Promise<Schedule | undefined> {
+        const answer = await this.call('DELETE', schedulePath(topic, name));
+        return found(answer, 'schedule-not-found') as Schedule | undefined;
     }
 
     /** Closes the connections that are kept. */
@@ -194,8 +374,7 @@ export class Client {
     }
 
     private async answer(id: string, call: string, body: object): Promise<Answered> {
-        const path = `/v1/tasks/${encodeURIComponent(id)}/${call}`;
-        const answer = await this.call('POST', path, outcomeBody(body));
+        const answer = await this.call('POST', `${idPath(id)}/${call}`, outcomeBody(body));
         return answered(answer.status, answer.body);
     }
 
@@ -216,9 +395,43 @@ export class Client {
     }
 
     private async look(path: string): Promise<Task | undefined> {
-        const answer = await this.call('GET', path);
-        if (answer.body.type === 'urn:punctual:problem:task-not-found') return undefined;
-        return successful(answer) as Task;
+        return found(await this.call('GET', path), 'task-not-found') as Task | undefined;
+    }
+
+    private async moveAt(path: string, due: Due): Promise<Moved> {
+        // Once the task may be due, a repetition would say too_late of a move that was made.
+        const { body } = await this.call('PATCH', path, bodyOf(due), untilDue(due));
+        if (body.verdict === undefined) throw new Problem(body);
+        return { verdict: body.verdict, ...(body.task && { task: body.task }) };
+    }
+
+    private async setTopic(topic: string, change: string, reason?: string): Promise<Topic> {
+        const path = `/v1/topics/${encodeURIComponent(topic)}/${change}`;
+        return successful(await this.call('POST', path, { reason })) as Topic;
+    }
+
+    private async setPaused(topic: string, name: string, change: string): Promise<Schedule> {
+        const path = `${schedulePath(topic, name)}/${change}`;
+        return successful(await this.call('POST', path)) as Schedule;
+    }
+
+    /** Yields the members of a list, page by page. */
+    private async *pages(
+        path: string,
+        query: { [parameter: string]: string | undefined },
+        member: string,
+        parameter: string,
+        following: string,
+    ): AsyncGenerator<any> {
+        for (let next: string | null | undefined; next !== null; ) {
+            const parameters = Object.entries({ ...query, [parameter]: next });
+            const given = parameters.filter((one): one is [string, string] => !!one[1]);
+            const text = new URLSearchParams(given).toString();
+            const answer = successful(await this.call('GET', `${path}?${text}`));
+            const page = answer as { [member: string]: any };
+            yield* page[member];
+            next = page[following];
+        }
     }
 
     private async cancelAt(path: string): Promise<Cancelled> {
@@ -317,6 +530,25 @@ function successful(answer: Answer): object {
     return answer.body;
 }
 
+/** Returns the body of an answer, or undefined if that is this problem. */
+function found(answer: Answer, slug: string): object | undefined {
+    return answer.body.type === `urn:punctual:problem:${slug}` ? undefined : successful(answer);
+}
+
+/** Returns the milliseconds until a task is due, by this machine's clock if it has a due time. */
+function untilDue({ delay, dueAt }: { delay?: Span; dueAt?: Date }): number {
+    if (delay !== undefined) return milliseconds('delay', delay);
+    return dueAt ? dueAt.getTime() - Date.now() : 0;
+}
+
+function idPath(id: string): string {
+    return `/v1/tasks/${encodeURIComponent(id)}`;
+}
+
+function schedulePath(topic: string, name: string): string {
+    return `/v1/schedules/${encodeURIComponent(topic)}/${encodeURIComponent(name)}`;
+}
+
 function path(topic: string, name: string): string {
     return `/v1/topics/${encodeURIComponent(topic)}/tasks/${encodeURIComponent(name)}`;
 }
@@ -324,6 +556,11 @@ function path(topic: string, name: string): string {
 function named(task: Record & { topic: string; name?: string }): object {
     const { topic, name, ...record } = task;
     return { topic, name: name ?? `client-${randomUUID()}`, ...bodyOf(record) };
+}
+
+function scheduleBody(draft: ScheduleDraft): object {
+    const [timing, rest] = timed(draft);
+    return { ...bodyOf(rest), ...timing };
 }
 
 function bodyOf(record: Record): object {

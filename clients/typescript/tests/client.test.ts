@@ -106,6 +106,101 @@ test('a consumer answers for its attempts', { skip }, async () => {
     await assert.rejects(client.fail(id, 0), (problem: Problem) => problem.field === 'attempt');
 });
 
+test('a move whose answers are lost moves the task', { skip }, async () => {
+    const task = await client.submit({ topic, name: 'order-7', payload: 7, delay: HOUR });
+    const first = await losing.move(topic, 'order-7', { delay: '2h' });
+    assert.deepEqual([first.verdict, first.task?.id], ['moved', task.id]);
+    const due = { dueAt: new Date('2030-01-31T09:30:00Z') };
+    const moved = await client.moveById(task.id, due);
+    assert.equal(moved.task?.due_at, '2030-01-31T09:30:00.000Z');
+    await client.replace(topic, 'order-7', { payload: 8, delay: HOUR });
+    assert.equal((await client.moveById(task.id, due)).verdict, 'replaced');
+    await client.cancel(topic, 'order-7');
+    const late = await client.move(topic, 'order-7', due);
+    assert.deepEqual([late.verdict, late.task?.state], ['too_late', 'cancelled']);
+    assert.deepEqual(await client.move(topic, 'nobody', due), { verdict: 'not_found' });
+    const both = client.move(topic, 'order-7', { ...due, delay: HOUR });
+    await assert.rejects(both, (problem: Problem) => problem.slug === 'conflicting-fields');
+});
+
+test('a move of a task that may be due is not repeated', { skip }, async () => {
+    await client.submit({ topic, name: 'order-8', payload: 8, delay: HOUR });
+    await assert.rejects(
+        losing.move(topic, 'order-8', { delay: '0s' }),
+        (failure: NoAnswer) => failure instanceof NoAnswer && failure.isUnknown,
+    );
+});
+
+test('a dead letter is redriven once', { skip }, async () => {
+    const ids: string[] = [];
+    for (const name of ['order-9', 'order-10']) {
+        const { id } = await client.submit({ topic, name, payload: 9, delay: '0s', ttr: HOUR });
+        while ((await client.getById(id))?.state !== 'awaiting');
+        await client.fail(id, 1, { reason: 'out of stock', final: true });
+        ids.push(id);
+    }
+    let dead: Task[] = [];
+    while (dead.length < 2) {
+        dead = [];
+        for await (const task of client.deadLetters(topic)) dead.push(task);
+    }
+    assert.deepEqual(
+        dead.map((task) => task.id),
+        ids,
+    );
+    assert.match(String(dead[0]!.reason), /out of stock/);
+    assert.equal((await losing.redrive(ids[0]!))?.id, ids[0]);
+    while ((await client.getById(ids[0]!))?.state !== 'awaiting');
+    const one = { count: 1, hasMore: false };
+    assert.deepEqual(await client.redriveMany(topic, { dryRun: true }), one);
+    const early = { dueTo: new Date('2020-01-01T00:00:00Z') };
+    assert.equal((await client.redriveMany(topic, early)).count, 0);
+    const toTopic = 'no-such-topic';
+    const isUnknown = (problem: Problem) => problem.slug === 'unknown-topic';
+    await assert.rejects(client.redrive(ids[1]!, toTopic), isUnknown);
+    await assert.rejects(client.redriveMany(topic, { toTopic }), isUnknown);
+    assert.deepEqual(await client.redriveMany(topic), one);
+    assert.equal(await client.redrive('01934b2e-7d3c-8017-9f2b-6a1c0e4d5b7f'), undefined);
+    for (const id of ids) {
+        while ((await client.getById(id))?.state !== 'awaiting');
+        await client.finish(id);
+    }
+});
+
+test('a pause whose answers are lost pauses the topic', { skip }, async (context) => {
+    context.after(() => client.resumeTopic(topic));
+    const { paused } = await losing.pauseTopic(topic, 'the consumer fails');
+    assert.equal(paused?.reason, 'the consumer fails');
+    assert.ok(Math.abs(Date.now() - Date.parse(paused.since)) < 300_000);
+    assert.deepEqual((await client.getTopic(topic))?.paused, paused);
+    const task = await client.submit({ topic, payload: 11, delay: '0s' });
+    assert.equal((await client.cancelById(task.id)).verdict, 'cancelled');
+    assert.equal((await losing.resumeTopic(topic)).paused, undefined);
+    assert.equal(await client.getTopic('no-such-topic'), undefined);
+    await assert.rejects(
+        client.pauseTopic('no-such-topic'),
+        (problem: Problem) => problem.slug === 'unknown-topic',
+    );
+});
+
+test('a schedule whose answers are lost is there once', { skip }, async () => {
+    const name = 'a schedule/with ü';
+    const startsAt = new Date('2030-01-31T09:30:00Z');
+    const draft = { every: HOUR, phase: '30m', startsAt, payload: { do: 'poll' } };
+    const made = await losing.setSchedule(topic, name, draft);
+    assert.deepEqual([made.revision, made.next_run_at], [1, startsAt.toISOString()]);
+    assert.deepEqual(made.payload, { do: 'poll' });
+    assert.equal((await losing.pauseSchedule(topic, name)).paused, true);
+    assert.equal((await losing.resumeSchedule(topic, name)).paused, false);
+    await assert.rejects(
+        losing.triggerSchedule(topic, name),
+        (failure: NoAnswer) => failure instanceof NoAnswer && failure.isUnknown,
+    );
+    // An attempt without an answer has deleted it.
+    assert.equal(await losing.deleteSchedule(topic, name), undefined);
+    assert.equal(await client.getSchedule(topic, name), undefined);
+});
+
 test('a refused request is a problem with a type', { skip }, async () => {
     const refused = client.submit({ topic: 'no-such-topic', payload: 1, delay: HOUR });
     await assert.rejects(
@@ -155,6 +250,53 @@ test('a month passes in a test', { skip }, async (context) => {
     await assert.rejects(dev.advance('30'), /without a unit/);
 });
 
+test('a schedule runs until it is paused', { skip }, async (context) => {
+    const dev = await DevServer.start(['orders:2']);
+    context.after(() => dev.close());
+    const client = dev.client();
+    const workdays = {
+        cron: '0 30 2 * * 1-5',
+        seconds: true,
+        timeZone: 'Europe/Berlin',
+        startsAt: new Date('2029-12-25T00:00:00Z'),
+        exclude: ['2029-12-26'],
+        dst: { gap: 'skip', overlap: 'both' },
+        missed: { policy: 'all', within: '2h', countMax: 5 },
+        payload: 1,
+    } as const;
+    const draft = { ...workdays, exclude: [...workdays.exclude] };
+    const preview = await client.previewSchedule('orders', 'nightly', draft, 2);
+    assert.deepEqual(preview.next, ['2029-12-25T01:30:00.000Z', '2029-12-27T01:30:00.000Z']);
+    assert.deepEqual(preview.missed, { policy: 'all', within: '2h', count_max: 5 });
+    assert.equal(await client.getSchedule('orders', 'nightly'), undefined);
+
+    const poll = { every: HOUR, key: 'poll', payload: { do: 'poll' } };
+    await client.setSchedule('orders', 'poll', poll);
+    await dev.advance(HOUR);
+    const payloads = (await dev.published('orders')).map((run) => run.payload);
+    assert.deepEqual(payloads, [{ do: 'poll' }]);
+    assert.equal((await client.pauseSchedule('orders', 'poll')).next_run_at, undefined);
+    await dev.advance('2h');
+    assert.equal((await dev.published('orders')).length, 1);
+    assert.equal((await client.triggerSchedule('orders', 'poll')).topic, 'orders');
+    await dev.advance('1s');
+    assert.equal((await dev.published('orders')).length, 2);
+    assert.deepEqual((await client.getSchedule('orders', 'poll', 3))?.next, []);
+
+    const names = ['poll', ...Array.from({ length: 101 }, (_, number) => `poll-${100 + number}`)];
+    for (const name of names.slice(1)) {
+        await client.setSchedule('orders', name, { every: '1h', payload: 1, paused: true });
+    }
+    const listed: string[] = [];
+    for await (const schedule of client.schedules('orders')) listed.push(schedule.name);
+    assert.deepEqual(listed, names);
+    assert.equal((await client.deleteSchedule('orders', 'poll'))?.name, 'poll');
+    await assert.rejects(
+        client.resumeSchedule('orders', 'poll'),
+        (problem: Problem) => problem.slug === 'schedule-not-found',
+    );
+});
+
 test('without a node nothing was done', async () => {
     const alone = new Client('http://127.0.0.1:1', { retryFor: 300 });
     const lost = alone.submit({ topic: 'demo', payload: 1, delay: HOUR });
@@ -179,6 +321,9 @@ test('a number is no length of time', async () => {
         () => alone.submit({ ...draft, retry: { backoffMax: bare } }),
         () => alone.submitMany([{ ...draft, delay: bare }]),
         () => alone.replace('demo', 'order-1', { payload: 1, delay: bare }),
+        () => alone.move('demo', 'order-1', { delay: bare }),
+        () => alone.setSchedule('demo', 'poll', { every: bare, payload: 1 }),
+        () => alone.previewSchedule('demo', 'poll', { missed: { within: bare }, payload: 1 }),
         () => alone.fail('1', 1, { retryIn: bare }),
         () => alone.extend('1', 1, bare),
         () => alone.outcomes([{ outcome: 'extend', id: '1', attempt: 1, by: bare }]),

@@ -1,9 +1,10 @@
 """A client of Punctual, which publishes records to Kafka at their due time."""
 
-from .client import Cancelled, Client, Verdict
+from .client import Cancelled, Client, Moved, MoveVerdict, Redriven, Verdict
 from .consumer import ATTEMPT, DUE_AT, TASK_ID, Once, attempt, due_at, task_id
 from .outcomes import Answered, Outcome
 from .problems import NoAnswer, Problem
+from .topics import Pause, Schedule, Topic
 
 __all__ = [
     "ATTEMPT",
@@ -12,10 +13,16 @@ __all__ = [
     "Answered",
     "Cancelled",
     "Client",
+    "MoveVerdict",
+    "Moved",
     "NoAnswer",
     "Once",
     "Outcome",
+    "Pause",
     "Problem",
+    "Redriven",
+    "Schedule",
+    "Topic",
     "Verdict",
     "attempt",
     "due_at",

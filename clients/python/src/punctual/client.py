@@ -1,4 +1,4 @@
-"""The client: submit, replace, look up, cancel; and finish, fail, extend."""
+"""The client: calls for tasks, for topics and for schedules."""
 
 import enum
 import http.client
@@ -14,6 +14,7 @@ from typing import NamedTuple, Optional
 
 from .outcomes import REPEATED, answered, fields, seconds_of
 from .problems import PREFIX, NoAnswer, Problem
+from .topics import schedule_of, topic_of
 
 PAUSE_MIN, PAUSE_MAX, RETRY_AFTER_MAX = 0.1, 5.0, 60.0
 MISSING = object()
@@ -32,6 +33,33 @@ class Cancelled(NamedTuple):
     verdict: Verdict
     #: The task as the API shows it, or None if there is none.
     task: Optional[dict]
+
+
+class MoveVerdict(str, enum.Enum):
+    """The result of a move."""
+
+    #: The task is due at the new time.
+    MOVED = "moved"
+    #: The task is on its way, or has ended: nothing was changed.
+    TOO_LATE = "too_late"
+    #: Another task has replaced the one of this id: move the one of ``replaced_by``.
+    REPLACED = "replaced"
+    NOT_FOUND = "not_found"
+
+
+class Moved(NamedTuple):
+    verdict: MoveVerdict
+    #: The task as the API shows it, or None if there is none.
+    task: Optional[dict]
+
+
+class Redriven(NamedTuple):
+    """The result of a redrive of many dead letters."""
+
+    #: The tasks that were redriven; in a dry run, those that would be.
+    count: int
+    #: True if there are more, at which other callers were at work.
+    has_more: bool
 
 
 class Client:
@@ -146,14 +174,149 @@ class Client:
         return self._look(_path(topic, name))
 
     def get_by_id(self, task_id):
-        return self._look(f"/v1/tasks/{urllib.parse.quote(str(task_id), safe='')}")
+        return self._look(_id_path(task_id))
 
     def cancel(self, topic, name):
         """Cancels the task of a name. The verdict says whether its record will ever exist."""
         return self._cancel(_path(topic, name))
 
     def cancel_by_id(self, task_id):
-        return self._cancel(f"/v1/tasks/{urllib.parse.quote(str(task_id), safe='')}")
+        return self._cancel(_id_path(task_id))
+
+    def move(self, topic, name, *, delay=None, due_at=None):
+        """Gives the pending task of a name another due time. The verdict says whether it has it.
+
+        The task is due at ``due_at`` (a datetime with a zone) or after ``delay``, which counts
+        from the attempt that is answered. Id, name and record stay.
+        """
+        return self._move(_path(topic, name), delay, due_at)
+
+    def move_by_id(self, task_id, *, delay=None, due_at=None):
+        return self._move(_id_path(task_id), delay, due_at)
+
+    def dead_letters(self, topic=None):
+        """Yields the dead letters, of one topic or of all, in the order of their due times.
+
+        Each is a task with its ``reason``, without headers and payload.
+        """
+        return self._pages("/v1/dead", {"topic": topic}, "tasks", "cursor", "cursor")
+
+    def redrive(self, task_id, *, to_topic=None):
+        """Makes a dead letter due now, in its topic or in another one. Returns the task, or None.
+
+        A task that is no dead letter (any more) is returned as it is: look at its ``state``. It is
+        ``dead`` if the dead letter was dropped.
+        """
+        status, answer = self._call(
+            "POST", f"/v1/dead/{_quoted(task_id)}/redrive", fields({"to_topic": to_topic})
+        )
+        if _is(answer, "task-not-found"):
+            return self.get_by_id(task_id)
+        return _successful(status, answer)
+
+    def redrive_many(self, topic, *, due_from=None, due_to=None, to_topic=None, dry_run=False):
+        """Redrives all dead letters of a topic, or those of a range of due times.
+
+        Returns how many, without those of an attempt whose answer was lost. The call may be
+        repeated.
+        """
+        body = {"topic": topic, "due_from": due_from, "due_to": due_to, "to_topic": to_topic}
+        body = fields({**body, "dry_run": dry_run})
+        count, cursor, since, pause = 0, None, time.monotonic(), PAUSE_MIN
+        while True:
+            answer = self._must("POST", "/v1/dead/redrive", {**body, "cursor": cursor})
+            count += answer["redriven"]
+            has_moved = answer["cursor"] not in (None, cursor)
+            cursor = answer["cursor"]
+            if not answer["more"] or (dry_run and not has_moved):
+                return Redriven(count, answer["more"])
+            if answer["redriven"] or has_moved:
+                since, pause = time.monotonic(), PAUSE_MIN
+                continue
+            if time.monotonic() - since + pause > self._retry_for:
+                return Redriven(count, True)
+            time.sleep(pause)
+            pause = min(pause * 2, PAUSE_MAX)
+
+    def get_topic(self, topic):
+        """Returns a Topic, or None if Kafka has none of this name."""
+        status, answer = self._call("GET", _topic_path(topic))
+        if _is(answer, "topic-not-found"):
+            return None
+        return topic_of(_successful(status, answer))
+
+    def pause_topic(self, topic, reason=None):
+        """Pauses a topic and returns it. From now on none of its tasks is claimed.
+
+        Submits and cancels are as before. Tasks that are ``in_flight`` may still be published. A
+        topic that is paused already keeps its reason.
+        """
+        body = fields({"reason": reason})
+        return topic_of(self._must("POST", f"{_topic_path(topic)}/pause", body))
+
+    def resume_topic(self, topic, reason=None):
+        """Ends the pause of a topic and returns it. Overdue tasks are published now."""
+        body = fields({"reason": reason})
+        return topic_of(self._must("POST", f"{_topic_path(topic)}/resume", body))
+
+    def set_schedule(self, topic, name, payload=MISSING, **schedule):
+        """Creates a schedule, or replaces it as a whole, and returns the Schedule.
+
+        It runs by ``cron`` in a ``time_zone`` (``seconds=True``: with a sixth field for seconds),
+        or with a period, ``every``, moved by ``phase``. Lengths of time are a timedelta, or text
+        with a unit.
+
+        Each run publishes a record as for ``submit``, with ``ttr`` and ``retry``, too. More:
+        ``starts_at``, ``ends_at`` (datetimes), ``exclude`` (a list of dates), ``runs_max``,
+        ``overlap`` (``"skip"``), ``spread``, ``dst`` (a dict with ``gap``, ``overlap``),
+        ``missed`` (a dict with ``policy``, ``within``, ``count_max``), ``note``. Without
+        ``paused=True``, a paused schedule is resumed.
+        """
+        body = _body(payload, schedule)
+        return schedule_of(self._must("PUT", _schedule_path(topic, name), body))
+
+    def preview_schedule(self, topic, name, payload=MISSING, *, runs=5, **schedule):
+        """Checks a schedule without storing it. ``next_runs`` has its first runs."""
+        path = f"{_schedule_path(topic, name)}?dry_run=true&next={int(runs)}"
+        return schedule_of(self._must("PUT", path, _body(payload, schedule)))
+
+    def get_schedule(self, topic, name, *, runs=0):
+        """Returns a Schedule, with so many of its ``next_runs``, or None."""
+        query = f"?next={int(runs)}" if runs else ""
+        status, answer = self._call("GET", _schedule_path(topic, name) + query)
+        if _is(answer, "schedule-not-found"):
+            return None
+        return schedule_of(_successful(status, answer))
+
+    def schedules(self, topic):
+        """Yields the schedules of a topic in the order of their names."""
+        path = f"/v1/schedules/{_quoted(topic)}"
+        return map(schedule_of, self._pages(path, {}, "schedules", "after", "next_after"))
+
+    def pause_schedule(self, topic, name):
+        """Pauses a schedule and returns it. Its runs that are not claimed are withdrawn."""
+        return schedule_of(self._must("POST", f"{_schedule_path(topic, name)}/pause", {}))
+
+    def resume_schedule(self, topic, name):
+        """Ends the pause of a schedule and returns it."""
+        return schedule_of(self._must("POST", f"{_schedule_path(topic, name)}/resume", {}))
+
+    def trigger_schedule(self, topic, name):
+        """Submits one more run, which is due now, and returns its task.
+
+        It is not repeated once it may have been done: each call makes a run.
+        """
+        return self._must("POST", f"{_schedule_path(topic, name)}/trigger", {}, safe_for=0.0)
+
+    def delete_schedule(self, topic, name):
+        """Deletes a schedule, and withdraws its runs that are not claimed.
+
+        Returns the Schedule as it was, or None if there is none (any more).
+        """
+        status, answer = self._call("DELETE", _schedule_path(topic, name))
+        if _is(answer, "schedule-not-found"):
+            return None
+        return schedule_of(_successful(status, answer))
 
     def close(self):
         """Closes the connection of this thread."""
@@ -163,7 +326,7 @@ class Client:
 
     def _look(self, path):
         status, answer = self._call("GET", path)
-        if status == 404 and answer.get("type") == f"{PREFIX}task-not-found":
+        if _is(answer, "task-not-found"):
             return None
         return _successful(status, answer)
 
@@ -173,9 +336,26 @@ class Client:
             raise Problem(answer)
         return Cancelled(Verdict(answer["verdict"]), answer.get("task"))
 
+    def _move(self, path, delay, due_at):
+        due = {"delay": delay, "due_at": due_at}
+        # Once the task may be due, a repetition would say too_late of a move that was made.
+        status, answer = self._call("PATCH", path, fields(due), safe_for=_due_in(due))
+        if "verdict" not in answer:
+            raise Problem(answer)
+        return Moved(MoveVerdict(answer["verdict"]), answer.get("task"))
+
+    def _pages(self, path, query, member, parameter, following):
+        """Yields the members of a list, page by page."""
+        while True:
+            given = {name: value for name, value in query.items() if value is not None}
+            page = self._must("GET", f"{path}?{urllib.parse.urlencode(given)}")
+            yield from page[member]
+            if page[following] is None:
+                return
+            query = {**query, parameter: page[following]}
+
     def _answer(self, task_id, call, body):
-        path = f"/v1/tasks/{urllib.parse.quote(str(task_id), safe='')}/{call}"
-        status, answer = self._call("POST", path, fields(body))
+        status, answer = self._call("POST", f"{_id_path(task_id)}/{call}", fields(body))
         return answered(answer, status)
 
     def _many(self, path, member, bodies):
@@ -194,7 +374,7 @@ class Client:
                 pause = min(pause * 2, PAUSE_MAX)
         return results
 
-    def _must(self, method, path, body, **limits):
+    def _must(self, method, path, body=None, **limits):
         return _successful(*self._call(method, path, body, **limits))
 
     def _call(self, method, path, body=None, safe_for=float("inf")):
@@ -277,10 +457,28 @@ def _successful(status, answer):
     return answer
 
 
+def _is(answer, slug):
+    return answer.get("type") == PREFIX + slug
+
+
+def _quoted(part):
+    return urllib.parse.quote(str(part), safe="")
+
+
+def _id_path(task_id):
+    return f"/v1/tasks/{_quoted(task_id)}"
+
+
+def _topic_path(topic):
+    return f"/v1/topics/{_quoted(topic)}"
+
+
 def _path(topic, name):
-    return (
-        f"/v1/topics/{urllib.parse.quote(topic, safe='')}/tasks/{urllib.parse.quote(name, safe='')}"
-    )
+    return f"{_topic_path(topic)}/tasks/{_quoted(name)}"
+
+
+def _schedule_path(topic, name):
+    return f"/v1/schedules/{_quoted(topic)}/{_quoted(name)}"
 
 
 def _due_in(task):
@@ -298,8 +496,9 @@ def _named(topic, payload, name, task):
 
 def _body(payload, task):
     body = dict(task)
-    if body.get("retry") is not None:
-        body["retry"] = fields(body["retry"])
+    for member in ("retry", "missed"):
+        if body.get(member) is not None:
+            body[member] = fields(body[member])
     if payload is not MISSING:
         body["payload"] = payload
     null = {"payload": None} if body.get("payload", MISSING) is None else {}

@@ -2,7 +2,7 @@
 
 import enum
 import re
-from datetime import datetime, timedelta
+from datetime import date, datetime, timedelta
 from typing import NamedTuple, Optional
 
 from .problems import Problem
@@ -11,7 +11,18 @@ from .problems import Problem
 REPEATED = (408, 429, 500, 503)
 
 #: Fields that are lengths of time.
-SPANS = ("delay", "ttr", "backoff_min", "backoff_max", "retry_in", "by")
+SPANS = (
+    "delay",
+    "ttr",
+    "backoff_min",
+    "backoff_max",
+    "retry_in",
+    "by",
+    "every",
+    "phase",
+    "spread",
+    "within",
+)
 SECONDS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 
 
@@ -93,4 +104,6 @@ def _field(name, value):
         if value.tzinfo is None:
             raise ValueError(f"{name} has no zone: datetime(.., tzinfo=timezone.utc)")
         return value.isoformat()
+    if name == "exclude":
+        return [day.isoformat() if isinstance(day, date) else day for day in value]
     return value

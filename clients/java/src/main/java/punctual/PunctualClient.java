@@ -19,17 +19,20 @@ import java.security.GeneralSecurityException;
 import java.security.KeyStore;
 import java.security.cert.CertificateFactory;
 import java.time.Duration;
+import java.time.Instant;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Locale;
 import java.util.Set;
+import java.util.StringJoiner;
 import java.util.UUID;
 import java.util.concurrent.ThreadLocalRandom;
+import java.util.stream.StreamSupport;
 import javax.net.ssl.SSLContext;
 import javax.net.ssl.SSLHandshakeException;
 import javax.net.ssl.TrustManagerFactory;
 
-/** A client of one node, for any number of threads: submit, replace, look up, cancel, answer. */
+/** A client of one node, for any number of threads: calls for tasks, topics and schedules. */
 public final class PunctualClient {
     private static final Duration PAUSE_MIN = Duration.ofMillis(100);
     private static final Duration PAUSE_MAX = Duration.ofSeconds(5);
@@ -134,7 +137,7 @@ public final class PunctualClient {
 
     /** Answers for an attempt of a tracked task: {@code answer(Outcome.finish(id))}. */
     public Answered answer(Outcome outcome) throws InterruptedException {
-        var path = "/v1/tasks/" + encoded(outcome.taskId()) + "/" + outcome.call;
+        var path = idPath(outcome.taskId()) + "/" + outcome.call;
         var answer = call("POST", path, outcome.body, FOR_EVER);
         return Answered.of(answer.status, answer.body);
     }
@@ -160,7 +163,7 @@ public final class PunctualClient {
     }
 
     public JsonNode getById(String id) throws InterruptedException {
-        return look("/v1/tasks/" + encoded(id));
+        return look(idPath(id));
     }
 
     /** Cancels the task of a name. The verdict says whether its record will ever exist. */
@@ -169,7 +172,205 @@ public final class PunctualClient {
     }
 
     public Cancelled cancelById(String id) throws InterruptedException {
-        return cancelAt("/v1/tasks/" + encoded(id));
+        return cancelAt(idPath(id));
+    }
+
+    /**
+     * Gives the pending task of a name another due time. The verdict says whether it has it. Id,
+     * name and record stay. The delay counts from the attempt that is answered.
+     */
+    public Moved move(String topic, String name, Duration delay) throws InterruptedException {
+        return moveAt(path(topic, name), Draft.in(delay));
+    }
+
+    public Moved move(String topic, String name, Instant dueAt) throws InterruptedException {
+        return moveAt(path(topic, name), Draft.at(dueAt));
+    }
+
+    public Moved moveById(String id, Duration delay) throws InterruptedException {
+        return moveAt(idPath(id), Draft.in(delay));
+    }
+
+    public Moved moveById(String id, Instant dueAt) throws InterruptedException {
+        return moveAt(idPath(id), Draft.at(dueAt));
+    }
+
+    /**
+     * Returns a page of the dead letters of a topic, or of all if it is null, in the order of their
+     * due times. Each is a task with its {@code reason}, without headers and payload. The first
+     * page has the cursor null.
+     */
+    public Page<JsonNode> deadLetters(String topic, String cursor) throws InterruptedException {
+        var path = "/v1/dead" + query("topic", topic, "cursor", cursor);
+        var page = successful(call("GET", path, null, FOR_EVER));
+        var tasks = StreamSupport.stream(page.get("tasks").spliterator(), false).toList();
+        return new Page<>(tasks, page.get("cursor").textValue());
+    }
+
+    /** Makes a dead letter due now, as {@link #redrive(String, String)} in its own topic. */
+    public JsonNode redrive(String id) throws InterruptedException {
+        return redrive(id, null);
+    }
+
+    /**
+     * Makes a dead letter due now, in another topic. Returns the task, or null if there is none.
+     *
+     * <p>A task that is no dead letter (any more) is returned as it is: look at its {@code state}.
+     * It is {@code dead} if the dead letter was dropped.
+     */
+    public JsonNode redrive(String id, String toTopic) throws InterruptedException {
+        var body = Draft.JSON.createObjectNode();
+        if (toTopic != null) body.put("to_topic", toTopic);
+        var answer = call("POST", "/v1/dead/" + encoded(id) + "/redrive", body, FOR_EVER);
+        return answer.is("task-not-found") ? getById(id) : successful(answer);
+    }
+
+    /** Redrives all dead letters of a topic. */
+    public Redriven redriveMany(String topic) throws InterruptedException {
+        return redriveMany(topic, new RedriveRange());
+    }
+
+    /**
+     * Redrives the dead letters of a topic in a range. The count lacks those of an attempt whose
+     * answer was lost. The call may be repeated.
+     */
+    public Redriven redriveMany(String topic, RedriveRange range) throws InterruptedException {
+        var body = range.body.deepCopy().put("topic", topic);
+        boolean isDry = body.get("dry_run").asBoolean();
+        long count = 0, since = System.nanoTime();
+        var pause = PAUSE_MIN;
+        for (String cursor = null; ; ) {
+            var answer = successful(call("POST", "/v1/dead/redrive", body, FOR_EVER));
+            var next = answer.get("cursor").textValue();
+            boolean hasMoved = next != null && !next.equals(cursor);
+            boolean hasMore = answer.get("more").asBoolean();
+            long redriven = answer.get("redriven").asLong();
+            count += redriven;
+            if (!hasMore || isDry && !hasMoved) return new Redriven(count, hasMore);
+            cursor = next;
+            body.put("cursor", cursor);
+            if (redriven > 0 || hasMoved) {
+                since = System.nanoTime();
+                pause = PAUSE_MIN;
+                continue;
+            }
+            var passed = Duration.ofNanos(System.nanoTime() - since);
+            boolean isOver = passed.plus(pause).compareTo(settings.retryFor) > 0;
+            if (isOver) return new Redriven(count, true);
+            Thread.sleep(spread(pause).toMillis());
+            pause = min(pause.multipliedBy(2), PAUSE_MAX);
+        }
+    }
+
+    /** Returns a topic, or null if Kafka has none of this name. */
+    public Topic getTopic(String topic) throws InterruptedException {
+        var answer = call("GET", topicPath(topic), null, FOR_EVER);
+        return answer.is("topic-not-found") ? null : Topic.of(successful(answer));
+    }
+
+    /**
+     * Pauses a topic and returns it. From now on none of its tasks is claimed. Submits and cancels
+     * are as before. Tasks that are in flight may still be published. The reason may be null; a
+     * topic that is paused already keeps its reason.
+     */
+    public Topic pauseTopic(String topic, String reason) throws InterruptedException {
+        return changeTopic(topic, "/pause", reason);
+    }
+
+    /**
+     * Ends the pause of a topic and returns it. Overdue tasks are published now. The reason may be
+     * null.
+     */
+    public Topic resumeTopic(String topic, String reason) throws InterruptedException {
+        return changeTopic(topic, "/resume", reason);
+    }
+
+    /** Creates a schedule, or replaces it as a whole, and returns it. */
+    public Schedule setSchedule(String topic, String name, ScheduleDraft draft)
+            throws InterruptedException {
+        return schedule("PUT", schedulePath(topic, name), draft.body);
+    }
+
+    /** Checks a schedule without storing it. {@code nextRuns} has its first runs, so many. */
+    public Schedule previewSchedule(String topic, String name, ScheduleDraft draft, int runs)
+            throws InterruptedException {
+        var query = query("dry_run", "true", "next", Integer.toString(runs));
+        return schedule("PUT", schedulePath(topic, name) + query, draft.body);
+    }
+
+    /** Returns a schedule, or null. */
+    public Schedule getSchedule(String topic, String name) throws InterruptedException {
+        return foundSchedule("GET", schedulePath(topic, name));
+    }
+
+    /** Returns a schedule with so many of its {@code nextRuns}, or null. */
+    public Schedule getSchedule(String topic, String name, int runs) throws InterruptedException {
+        var query = query("next", Integer.toString(runs));
+        return foundSchedule("GET", schedulePath(topic, name) + query);
+    }
+
+    /**
+     * Returns a page of the schedules of a topic, in the order of their names, after a name. The
+     * first page is after null.
+     */
+    public Page<Schedule> schedules(String topic, String after) throws InterruptedException {
+        var path = "/v1/schedules/" + encoded(topic) + query("after", after);
+        var page = successful(call("GET", path, null, FOR_EVER));
+        var schedules = StreamSupport.stream(page.get("schedules").spliterator(), false)
+            .map(Schedule::of).toList();
+        return new Page<>(schedules, page.get("next_after").textValue());
+    }
+
+    /** Pauses a schedule and returns it. Its runs that are not claimed are withdrawn. */
+    public Schedule pauseSchedule(String topic, String name) throws InterruptedException {
+        return schedule("POST", schedulePath(topic, name) + "/pause", null);
+    }
+
+    /** Ends the pause of a schedule and returns it. */
+    public Schedule resumeSchedule(String topic, String name) throws InterruptedException {
+        return schedule("POST", schedulePath(topic, name) + "/resume", null);
+    }
+
+    /**
+     * Submits one more run, which is due now, and returns its task. It is not repeated once it may
+     * have been done, because each call makes a run.
+     */
+    public JsonNode triggerSchedule(String topic, String name) throws InterruptedException {
+        var path = schedulePath(topic, name) + "/trigger";
+        return successful(call("POST", path, null, Duration.ZERO));
+    }
+
+    /**
+     * Deletes a schedule, and withdraws its runs that are not claimed. Returns the schedule as it
+     * was, or null if there is none (any more).
+     */
+    public Schedule deleteSchedule(String topic, String name) throws InterruptedException {
+        return foundSchedule("DELETE", schedulePath(topic, name));
+    }
+
+    private Moved moveAt(String path, Draft due) throws InterruptedException {
+        // Once the task may be due, a repetition would say too_late of a move that was made.
+        var body = call("PATCH", path, due.body, due.dueIn()).body;
+        if (!body.has("verdict")) throw new Problem(body);
+        var verdict = body.get("verdict").asText().toUpperCase(Locale.ROOT);
+        return new Moved(Moved.Verdict.valueOf(verdict), body.get("task"));
+    }
+
+    private Topic changeTopic(String topic, String change, String reason)
+            throws InterruptedException {
+        var body = Draft.JSON.createObjectNode();
+        if (reason != null) body.put("reason", reason);
+        return Topic.of(successful(call("POST", topicPath(topic) + change, body, FOR_EVER)));
+    }
+
+    private Schedule schedule(String method, String path, JsonNode body)
+            throws InterruptedException {
+        return Schedule.of(successful(call(method, path, body, FOR_EVER)));
+    }
+
+    private Schedule foundSchedule(String method, String path) throws InterruptedException {
+        var answer = call(method, path, null, FOR_EVER);
+        return answer.is("schedule-not-found") ? null : Schedule.of(successful(answer));
     }
 
     /** Makes a call with many parts. Repeats those that were not done, or perhaps. */
@@ -286,8 +487,30 @@ public final class PunctualClient {
         return one.compareTo(other) < 0 ? one : other;
     }
 
+    private static String idPath(String id) {
+        return "/v1/tasks/" + encoded(id);
+    }
+
+    private static String topicPath(String topic) {
+        return "/v1/topics/" + encoded(topic);
+    }
+
     private static String path(String topic, String name) {
-        return "/v1/topics/" + encoded(topic) + "/tasks/" + encoded(name);
+        return topicPath(topic) + "/tasks/" + encoded(name);
+    }
+
+    private static String schedulePath(String topic, String name) {
+        return "/v1/schedules/" + encoded(topic) + "/" + encoded(name);
+    }
+
+    /** Returns the query of parameters and their values, without those that are null. */
+    private static String query(String... parameters) {
+        var query = new StringJoiner("&", "?", "").setEmptyValue("");
+        for (int index = 0; index < parameters.length; index += 2) {
+            if (parameters[index + 1] == null) continue;
+            query.add(parameters[index] + "=" + encoded(parameters[index + 1]));
+        }
+        return query.toString();
     }
 
     private static String encoded(String part) {

@@ -7,6 +7,9 @@ import java.io.IOException;
 import java.nio.file.Path;
 import java.time.Duration;
 import java.time.Instant;
+import java.time.LocalDate;
+import java.time.ZoneId;
+import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
 import java.util.concurrent.atomic.AtomicInteger;
@@ -93,6 +96,106 @@ class PunctualClientTest {
         }
 
         @Test
+        void aMoveWhoseAnswersAreLostMovesTheTask() throws Exception {
+            var task = client.submit(TOPIC, Draft.in(HOUR).name("order-7").payload(7));
+            var moved = losing.move(TOPIC, "order-7", HOUR.multipliedBy(2));
+            assertEquals(Moved.Verdict.MOVED, moved.verdict());
+            assertEquals(task.get("id"), moved.task().get("id"));
+            var id = task.get("id").asText();
+            var due = Instant.parse("2030-01-31T09:30:00Z");
+            assertEquals("2030-01-31T09:30:00.000Z", client.moveById(id, due).task().get("due_at").asText());
+            client.replace(TOPIC, "order-7", Draft.in(HOUR).payload(8));
+            assertEquals(Moved.Verdict.REPLACED, client.moveById(id, HOUR).verdict());
+            client.cancel(TOPIC, "order-7");
+            var late = client.move(TOPIC, "order-7", due);
+            assertEquals(Moved.Verdict.TOO_LATE, late.verdict());
+            assertEquals("cancelled", late.task().get("state").asText());
+            assertEquals(new Moved(Moved.Verdict.NOT_FOUND, null), client.move(TOPIC, "nobody", due));
+            var problem = assertThrows(Problem.class, () -> client.move(TOPIC, "order-7", HOUR.negated()));
+            assertEquals("delay", problem.field());
+        }
+
+        @Test
+        void aMoveOfATaskThatMayBeDueIsNotRepeated() throws Exception {
+            client.submit(TOPIC, Draft.in(HOUR).name("order-8").payload(8));
+            var failure = assertThrows(NoAnswer.class, () -> losing.move(TOPIC, "order-8", Duration.ZERO));
+            assertTrue(failure.isUnknown());
+        }
+
+        @Test
+        void aDeadLetterIsRedrivenOnce() throws Exception {
+            var ids = new ArrayList<String>();
+            for (var name : List.of("order-9", "order-10")) {
+                var draft = Draft.in(Duration.ZERO).name(name).payload(9).ttr(HOUR);
+                var id = client.submit(TOPIC, draft).get("id").asText();
+                waitFor(id, "awaiting");
+                client.answer(Outcome.fail(id, 1).reason("out of stock").isFinal());
+                ids.add(id);
+            }
+            var dead = client.deadLetters(TOPIC, null);
+            while (dead.items().size() < 2) dead = client.deadLetters(TOPIC, null);
+            assertNull(dead.next());
+            assertEquals(ids, dead.items().stream().map(task -> task.get("id").asText()).toList());
+            assertTrue(dead.items().get(0).get("reason").asText().contains("out of stock"));
+            assertEquals(ids.get(0), losing.redrive(ids.get(0)).get("id").asText());
+            waitFor(ids.get(0), "awaiting");
+            var one = new Redriven(1, false);
+            assertEquals(one, client.redriveMany(TOPIC, new RedriveRange().dryRun()));
+            var early = new RedriveRange().dueTo(Instant.parse("2020-01-01T00:00:00Z"));
+            assertEquals(0, client.redriveMany(TOPIC, early).count());
+            var other = new RedriveRange().toTopic("no-such-topic");
+            var problem = assertThrows(Problem.class, () -> client.redriveMany(TOPIC, other));
+            assertEquals("unknown-topic", problem.slug());
+            problem = assertThrows(Problem.class, () -> client.redrive(ids.get(1), "no-such-topic"));
+            assertEquals("unknown-topic", problem.slug());
+            assertEquals(one, client.redriveMany(TOPIC));
+            assertNull(client.redrive("01934b2e-7d3c-8017-9f2b-6a1c0e4d5b7f"));
+            for (var id : ids) {
+                waitFor(id, "awaiting");
+                client.answer(Outcome.finish(id));
+            }
+        }
+
+        private void waitFor(String id, String state) throws Exception {
+            while (!client.getById(id).get("state").asText().equals(state)) Thread.sleep(20);
+        }
+
+        @Test
+        void aPauseWhoseAnswersAreLostPausesTheTopic() throws Exception {
+            try {
+                var paused = losing.pauseTopic(TOPIC, "the consumer fails").paused();
+                assertEquals("the consumer fails", paused.reason());
+                var age = Duration.between(paused.since(), Instant.now()).abs();
+                assertTrue(age.compareTo(Duration.ofMinutes(5)) < 0);
+                assertEquals(paused, client.getTopic(TOPIC).paused());
+                var id = client.submit(TOPIC, Draft.in(Duration.ZERO).payload(11)).get("id").asText();
+                assertEquals(Cancelled.Verdict.CANCELLED, client.cancelById(id).verdict());
+            } finally {
+                assertNull(losing.resumeTopic(TOPIC, null).paused());
+            }
+            assertNull(client.getTopic("no-such-topic"));
+            var problem = assertThrows(Problem.class, () -> client.pauseTopic("no-such-topic", null));
+            assertEquals("unknown-topic", problem.slug());
+        }
+
+        @Test
+        void aScheduleWhoseAnswersAreLostIsThereOnce() throws Exception {
+            var name = "a schedule/with ü";
+            var start = Instant.parse("2030-01-31T09:30:00Z");
+            var draft = ScheduleDraft.every(HOUR).phase(Duration.ofMinutes(30)).startsAt(start).payload("poll");
+            var made = losing.setSchedule(TOPIC, name, draft);
+            assertEquals(1, made.revision());
+            assertEquals(start, made.nextRunAt());
+            assertEquals("poll", made.body().get("payload").asText());
+            assertTrue(losing.pauseSchedule(TOPIC, name).isPaused());
+            assertFalse(losing.resumeSchedule(TOPIC, name).isPaused());
+            assertTrue(assertThrows(NoAnswer.class, () -> losing.triggerSchedule(TOPIC, name)).isUnknown());
+            // An attempt without an answer has deleted it.
+            assertNull(losing.deleteSchedule(TOPIC, name));
+            assertNull(client.getSchedule(TOPIC, name));
+        }
+
+        @Test
         void aRefusedRequestIsAProblemWithAType() {
             var problem = assertThrows(Problem.class, () -> client.submit("no-such-topic", Draft.in(HOUR).payload(1)));
             assertEquals("unknown-topic", problem.slug());
@@ -135,6 +238,46 @@ class PunctualClientTest {
             assertEquals(task.get("id"), records.get(0).get("headers").get(Once.TASK_ID));
             var problem = assertThrows(Problem.class, () -> dev.published("ordres"));
             assertTrue(problem.detail().contains("no such topic"));
+        }
+    }
+
+    @Test
+    void aScheduleRunsUntilItIsPaused() throws Exception {
+        assumeTrue(TOPIC != null);
+        try (var dev = DevServer.start("orders:2")) {
+            var client = dev.client();
+            var workdays = ScheduleDraft.cron("0 30 2 * * 1-5", ZoneId.of("Europe/Berlin")).seconds()
+                .startsAt(Instant.parse("2029-12-25T00:00:00Z")).exclude(LocalDate.parse("2029-12-26"))
+                .dst(ScheduleDraft.Gap.SKIP, ScheduleDraft.Overlap.BOTH)
+                .missed(ScheduleDraft.Missed.ALL).missedWithin(Duration.ofHours(2)).missedMax(5).payload(1);
+            var preview = client.previewSchedule("orders", "nightly", workdays, 2);
+            var runs = List.of(Instant.parse("2029-12-25T01:30:00Z"), Instant.parse("2029-12-27T01:30:00Z"));
+            assertEquals(runs, preview.nextRuns());
+            assertEquals("2h", preview.body().get("missed").get("within").asText());
+            assertNull(client.getSchedule("orders", "nightly"));
+
+            client.setSchedule("orders", "poll", ScheduleDraft.every(HOUR).key("poll").payload(1));
+            dev.advance(HOUR);
+            assertEquals(1, dev.published("orders").get(0).get("payload").asInt());
+            assertNull(client.pauseSchedule("orders", "poll").nextRunAt());
+            dev.advance(HOUR.multipliedBy(2));
+            assertEquals(1, dev.published("orders").size());
+            assertEquals("poll", client.triggerSchedule("orders", "poll").get("key").asText());
+            dev.advance(Duration.ofSeconds(1));
+            assertEquals(2, dev.published("orders").size());
+            assertEquals(List.of(), client.getSchedule("orders", "poll", 3).nextRuns());
+
+            for (int number = 100; number < 201; number++) {
+                client.setSchedule("orders", "poll-" + number, ScheduleDraft.every(HOUR).payload(1).paused());
+            }
+            var page = client.schedules("orders", null);
+            assertEquals(100, page.items().size());
+            page = client.schedules("orders", page.next());
+            assertEquals("poll-200", page.items().get(1).name());
+            assertNull(page.next());
+            assertEquals("poll", client.deleteSchedule("orders", "poll").name());
+            var problem = assertThrows(Problem.class, () -> client.resumeSchedule("orders", "poll"));
+            assertEquals("schedule-not-found", problem.slug());
         }
     }
 

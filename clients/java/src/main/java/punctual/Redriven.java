@@ -1,0 +1,9 @@
+package punctual;
+
+/**
+ * The result of a redrive of many dead letters.
+ *
+ * @param count the tasks that were redriven; in a dry run, those that would be
+ * @param hasMore there are more, at which other callers were at work
+ */
+public record Redriven(long count, boolean hasMore) {}

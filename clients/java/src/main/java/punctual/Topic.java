@@ -1,0 +1,24 @@
+package punctual;
+
+import com.fasterxml.jackson.databind.JsonNode;
+import java.time.Instant;
+
+/**
+ * A topic.
+ *
+ * @param paused its pause, or null if it is not paused
+ * @param inFlight tasks that are claimed and not settled: a pause does not stop them; 0 after a
+ *     resume
+ * @param body the topic as the API shows it, with its policy and the number of pending tasks
+ */
+public record Topic(String topic, Pause paused, long inFlight, JsonNode body) {
+    /** The pause of a topic. The reason and who paused it are null if they are not known. */
+    public record Pause(Instant since, String reason, String by) {}
+
+    static Topic of(JsonNode body) {
+        var paused = body.get("paused");
+        var pause = paused == null ? null : new Pause(Instant.parse(paused.get("since").asText()),
+            paused.path("reason").textValue(), paused.path("by").textValue());
+        return new Topic(body.get("topic").asText(), pause, body.path("in_flight").asLong(), body);
+    }
+}

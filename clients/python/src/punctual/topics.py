@@ -1,0 +1,70 @@
+"""Topics and schedules as a node shows them."""
+
+from datetime import datetime
+from typing import NamedTuple, Optional
+
+
+class Pause(NamedTuple):
+    """The pause of a topic."""
+
+    since: datetime
+    #: The reason that was given, or None.
+    reason: Optional[str]
+    #: Who paused the topic, or None for an anonymous caller.
+    by: Optional[str]
+
+
+class Topic(NamedTuple):
+    """A topic."""
+
+    topic: str
+    #: None if the topic is not paused.
+    paused: Optional[Pause]
+    #: Tasks that are claimed and not settled: a pause does not stop them. None after a resume.
+    in_flight: Optional[int]
+    #: The topic as the API shows it, with its policy and the number of pending tasks.
+    body: dict
+
+
+class Schedule(NamedTuple):
+    """A schedule."""
+
+    topic: str
+    name: str
+    #: Counts the changes, from 1 on.
+    revision: int
+    is_paused: bool
+    runs_made: int
+    #: The next run, or None if the schedule is paused or has ended.
+    next_run_at: Optional[datetime]
+    #: The upcoming runs, as many as were asked for.
+    next_runs: list
+    #: The schedule as the API shows it: in a list, without headers and payload.
+    body: dict
+
+
+def topic_of(body):
+    """Reads a topic from an answer."""
+    paused = body.get("paused")
+    pause = paused and Pause(_time(paused["since"]), paused["reason"], paused.get("by"))
+    return Topic(body["topic"], pause, body.get("in_flight"), body)
+
+
+def schedule_of(body):
+    """Reads a schedule from an answer."""
+    next_run_at = body.get("next_run_at")
+    return Schedule(
+        body["topic"],
+        body["name"],
+        body["revision"],
+        body["paused"],
+        body["runs_made"],
+        next_run_at and _time(next_run_at),
+        [_time(run) for run in body.get("next", [])],
+        body,
+    )
+
+
+def _time(text):
+    # Before Python 3.11, fromisoformat does not read a Z.
+    return datetime.fromisoformat(text.replace("Z", "+00:00"))

@@ -1,0 +1,99 @@
+/** Topics and schedules: when a schedule runs, and how the API shows both. */
+
+import type { Record } from './client.js';
+import { type Span, span } from './span.js';
+
+/** A topic as the API shows it. */
+export interface Topic {
+    topic: string;
+    /** Counts the changes of the policy and the pauses. */
+    revision: number;
+    /** Missing for a topic that is not paused. `by` is missing for an anonymous caller. */
+    paused?: { since: string; reason: string | null; by?: string };
+    /** Tasks that are claimed and not settled: a pause does not stop them. */
+    in_flight?: number;
+    /** Pending tasks; an estimate unless it is `exact`. Missing in answers to changes. */
+    pending?: { count: number; exact: boolean };
+    [member: string]: unknown;
+}
+
+/** A schedule as the API shows it. */
+export interface Schedule {
+    topic: string;
+    name: string;
+    /** Counts the changes, from 1 on. */
+    revision: number;
+    paused: boolean;
+    runs_made: number;
+    /** Missing if the schedule is paused or has ended. */
+    next_run_at?: string;
+    /** The upcoming runs, as many as were asked for. */
+    next?: string[];
+    /** The record's value, if it is JSON. Lists are without it. */
+    payload?: unknown;
+    [member: string]: unknown;
+}
+
+/**
+ * When a schedule runs, and the record that each run publishes: one of `cron` with `timeZone`, and
+ * `every`.
+ */
+export interface ScheduleDraft extends Omit<Record, 'delay' | 'dueAt' | 'expiresAt'> {
+    /** Five fields: minute, hour, day of the month, month, day of the week. */
+    cron?: string;
+    /** A name of the IANA database, such as `Europe/Berlin`. */
+    timeZone?: string;
+    /** `cron` has six fields, the first one for seconds. */
+    seconds?: boolean;
+    /** The period. */
+    every?: Span;
+    /** Moves the instants of `every`. */
+    phase?: Span;
+    /** No run before this time. */
+    startsAt?: Date;
+    /** No run at or after this time. */
+    endsAt?: Date;
+    /** Days without runs, such as `2030-12-25`. */
+    exclude?: string[];
+    /** The schedule ends after this many runs. */
+    runsMax?: number;
+    /** `skip`: no run while one before is not finished. It needs `ttr`. */
+    overlap?: 'allow' | 'skip';
+    /** Each run is due up to this much later. */
+    spread?: Span;
+    /** Local times that do not exist (`gap`), or occur twice (`overlap`). */
+    dst?: { gap?: 'shift' | 'skip'; overlap?: 'first' | 'both' };
+    missed?: MissedRuns;
+    /** A paused schedule makes no runs. Without it, a paused schedule is resumed. */
+    paused?: boolean;
+    note?: string;
+}
+
+/** What becomes of instants that passed without a run. */
+export interface MissedRuns {
+    policy?: 'last' | 'all' | 'none';
+    /** How long ago the instants may be. */
+    within?: Span;
+    /** With `all`: the most runs. */
+    countMax?: number;
+}
+
+/** Splits a draft into its timing as the API takes it, and the rest, with the record. */
+export function timed(draft: ScheduleDraft): [timing: object, rest: Record] {
+    const { timeZone, every, phase, startsAt, endsAt, runsMax, spread, missed, ...rest } = draft;
+    const timing = {
+        time_zone: timeZone,
+        every: span('every', every),
+        phase: span('phase', phase),
+        starts_at: startsAt?.toISOString(),
+        ends_at: endsAt?.toISOString(),
+        runs_max: runsMax,
+        spread: span('spread', spread),
+        missed: missed && {
+            policy: missed.policy,
+            within: span('within', missed.within),
+            count_max: missed.countMax,
+        },
+    };
+    return [timing, rest];
+}
