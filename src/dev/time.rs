@@ -1,7 +1,7 @@
 //! The clock of a dev server, set by tests, and the published records for the tests to read.
 //!
 //! The clock jumps from one due time to the next, and waits there until the tasks are published and
-//! settled. It also stops where runs of schedules are to be made, until they are made. So every task
+//! settled. The clock also stops where schedules make runs, until the runs are made. So every task
 //! goes out at the due time, in order, with a receipt as proof, and a month takes as long as its
 //! tasks.
 
