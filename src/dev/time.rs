@@ -171,8 +171,8 @@ impl DevTime {
         Ok(())
     }
 
-    /// Creates the partitions for `at`, by a session that sees the clock ahead by `span`: no claim
-    /// must meet the new time without them. Returns the leaves as that session sees them.
+    /// Creates the partitions for `at`, by a session with a clock ahead by `span`: no claim must
+    /// meet the new time without partitions. Returns the leaves as seen by that session.
     async fn make_partitions(
         &mut self,
         at: Timestamp,
