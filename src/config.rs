@@ -41,8 +41,8 @@ use crate::bench::args::BenchArgs;
 use crate::client::args as client;
 use crate::telemetry::logging::LogSettings;
 
-/// The log of a dev server, whose announcement must not be lost between its lines. The keeper of
-/// the membership warns that the clock was set, which is what it is for.
+/// The log of a dev server, without lines around the announcement that could hide it. The keeper of
+/// the membership would warn at each step of the clock, which a dev server makes on purpose.
 const LOG_OF_DEV: &str = "warn,punctual::node::membership::keeper=error";
 
 /// The parsed command line: a command, and the settings of the log.

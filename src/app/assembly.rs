@@ -196,8 +196,8 @@ impl NodeParts {
         })
     }
 
-    /// Returns the requirements that the node waits for while it starts: Postgres, for this reason,
-    /// and other servers that are away.
+    /// Returns the missing requirements of a starting node: Postgres, for this reason, and other
+    /// servers that are away.
     pub fn missing(&self, reason: String) -> Vec<NotReady> {
         let mut missing = vec![NotReady { what: Requirement::Postgres, why: reason }];
         if !self.contact.is_held() {

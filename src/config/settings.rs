@@ -49,13 +49,14 @@ pub struct Settings {
     pub metrics_topics: Vec<Pattern>,
     /// True when no connection to a server may be readable by others.
     pub require_tls: bool,
-    /// Further names of this node. One that begins with a dot stands for all names that end in it.
+    /// Further names of this node. A name with a dot at the beginning stands for all names with
+    /// that end.
     pub hosts: Vec<String>,
     pub access: Access,
     pub cluster: String,
     pub node_name: String,
-    /// A URL without a slash at its end. Its port is 0 when the port of `listen` is 0. The code
-    /// that binds the port then fills it in.
+    /// A URL without a slash at the end. The port is 0 when the port of `listen` is 0. The code
+    /// that binds the port then sets the port here.
     pub advertise: String,
     pub precision: Duration,
     pub session_ttl: Duration,
@@ -77,8 +78,7 @@ pub struct Kafka {
     pub producers: NonZeroUsize,
     pub linger: Duration,
     pub publish_deadline: Duration,
-    /// A topic is given up after its metadata was denied for this long, or after it was not
-    /// writable for this long.
+    /// A topic is given up after this long without metadata, or without the right to write.
     pub topic_denial_max: Duration,
 }
 

@@ -1,7 +1,7 @@
 //! The clock of a dev server, set by tests, and the published records for the tests to read.
 //!
 //! The clock jumps from one due time to the next, and waits there until the tasks are published and
-//! settled. It also stops where runs of schedules are to be made, until they are made. So every task
+//! settled. The clock also stops where schedules make runs, until the runs are made. So every task
 //! goes out at the due time, in order, with a receipt as proof, and a month takes as long as its
 //! tasks.
 
@@ -171,8 +171,8 @@ impl DevTime {
         Ok(())
     }
 
-    /// Creates the partitions for `at`, by a session that sees the clock ahead by `span`: no claim
-    /// must meet the new time without them. Returns the leaves as that session sees them.
+    /// Creates the partitions for `at`, by a session with a clock ahead by `span`: no claim must
+    /// meet the new time without partitions. Returns the leaves as seen by that session.
     async fn make_partitions(
         &mut self,
         at: Timestamp,

@@ -1,15 +1,15 @@
 //! Decides which ids to claim next.
 //!
-//! The **watermark** runs ahead of the clock by the window: everything due before it has been
-//! claimed, except late inserts. At each tick the loop claims from the watermark to now + window.
-//! It also claims the slack behind the watermark once more, for inserts that were slow to commit.
-//! The watermark never waits. A range that is too large for one claim becomes a **deferred range**,
-//! which is claimed piece by piece, in turns with the watermark. A sweep is a deferred range, too:
-//! it covers everything behind the watermark. Tasks that were skipped because their topic had
-//! reached its in-flight limit wait in a deferred range until there is room. A deferred range
-//! holding a **hotspot** (one millisecond with more tasks than one claim takes) is looked past: a
-//! second deferred range covers the rest of it and leaves out the topics of the hotspot, so a few
-//! tasks of other topics do not wait for the hotspot.
+//! The **watermark** runs ahead of the clock by the window: everything due before the watermark has
+//! been claimed, except late inserts. At each tick the loop claims from the watermark to now +
+//! window. The loop also claims the slack behind the watermark once more, for inserts with a slow
+//! commit. The watermark never waits. A range too large for one claim becomes a **deferred range**,
+//! claimed piece by piece, in turns with the watermark. A sweep is a deferred range, too, over
+//! everything behind the watermark. Tasks skipped at the in-flight limit of their topic wait in a
+//! deferred range until there is room. Claims look past a deferred range with a **hotspot** (one
+//! millisecond with more tasks than one claim takes): a second deferred range covers the rest and
+//! leaves out the topics of the hotspot, so a few tasks of other topics do not wait for the
+//! hotspot.
 //!
 //! ```text
 //!        oldest leaf                 watermark - slack   watermark        now + window
@@ -20,10 +20,10 @@
 //! A claim is bounded by its range of ids, never by a limit on its rows. The next piece of a
 //! deferred range is the last piece times target / rows found. A claim that would be too large
 //! takes nothing and says so; the next claim then tries a sixteenth of that range. After a slow
-//! piece (one with many dead rows, for example) the next piece is smaller, and the next sweep uses
-//! small pieces at the same place. Ids continue below the millisecond (shard, then the low bits),
-//! so a claim can also split one hot millisecond. Widths are measured so the tasks of one instant
-//! are spread evenly ([`ruler`]).
+//! piece (for example with many dead rows) the next piece is smaller, and the next sweep uses small
+//! pieces at the same place. Ids continue below the millisecond (shard, then the low bits), so a
+//! claim can also split one hot millisecond. Widths are measured so the tasks of one instant are
+//! spread evenly ([`ruler`]).
 
 mod deferred_ranges;
 mod ruler;

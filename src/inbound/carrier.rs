@@ -235,8 +235,8 @@ impl Carrier {
         checked.map_err(inbound::of_service)
     }
 
-    /// Stores submits. An item that Postgres refuses for a value is found by halves, and rejected
-    /// alone. Items that must be stored in their order are stored up to it.
+    /// Stores submits. An item with a value refused by Postgres is found by halves, and rejected
+    /// alone. Items with a fixed order are stored up to this item.
     pub async fn submit(
         &mut self,
         hold: &mut Hold,

@@ -9,15 +9,15 @@
 //!                                        run to behind its last, store the tasks, commit
 //! ```
 //!
-//! - The offset moves only from where the node believes it to be, and only together with the tasks.
-//!   So each record is stored exactly once, whatever dies, and however many nodes believe that the
-//!   partition is theirs.
+//! - The offset moves only from the place known to the node, and only together with the tasks. So
+//!   each record is stored exactly once, whatever dies, and however many nodes read the partition.
 //! - A run is a stretch of submits of different names, or of answers of consumers. A replacement or
 //!   a cancel is a run of its own. So records of a partition take effect in their order.
-//! - A record that waits makes its partition wait. The others are at most slower: they take turns.
+//! - A waiting record makes the partition wait. Other partitions are at most slower: all take
+//!   turns.
 //!
-//! `keeper` reads partitions, `turns` carries their records out, `runs` cuts them, `partition` is
-//! the state of one.
+//! `keeper` reads partitions, `turns` carries out the records, `runs` cuts the records into runs,
+//! `partition` is the state of one partition.
 
 pub mod keeper;
 mod metrics;

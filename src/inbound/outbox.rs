@@ -12,19 +12,19 @@
 //!                                        delete from outbox_seen
 //! ```
 //!
-//! - The node dies anywhere: the rows are in the outbox, and those that were stored are in
-//!   `outbox_seen`. Or they are gone, and only their entries are left, which the next epoch
-//!   removes.
-//! - Two nodes at once: each takes an epoch before it reads. Only the later epoch stores anything.
-//! - An entry of `outbox_seen` is removed by the node of the current epoch, after it saw the row
-//!   gone. So no node can still store that row.
+//! - The node dies anywhere: the rows are in the outbox, and stored rows have an entry in
+//!   `outbox_seen`. Or only entries without rows are left, and the next epoch removes these
+//!   entries.
+//! - Two nodes at once: each takes an epoch before reading. Only the later epoch stores anything.
+//! - The node of the current epoch removes an entry of `outbox_seen` after seeing the row gone. So
+//!   no node can still store that row.
 //! - A cancel never overtakes its submit: rows are read in the order of `seq`, and a wave has at
 //!   most one row of each name.
 //!
-//! - A row that must wait makes the later rows of its topic wait, and no others.
+//! - A waiting row makes the later rows of the same topic wait, and no others.
 //!
-//! `drainer` runs the turns, `rows` carries them out, `waves` puts rows in order, `waits` has the
-//! topics that wait.
+//! `drainer` runs the turns, `rows` carries out the rows, `waves` puts rows in order, `waits` has
+//! the waiting topics.
 
 pub mod drainer;
 mod metrics;

@@ -1,5 +1,5 @@
-//! Reads an intake topic: those partitions that the node is to read, from the offsets that it
-//! gives. There is no consumer group: offsets are kept elsewhere.
+//! Reads an intake topic: the partitions and offsets given by the node. There is no consumer group:
+//! offsets are kept elsewhere.
 //!
 //! Memory is bounded: the client keeps [`QUEUED_KIB_MAX`] of each partition, and at most one fetch
 //! more. Nothing here blocks, except the questions, which run on threads for blocking work.

@@ -91,10 +91,10 @@ impl KafkaProperties {
 /// client's.
 const RECORD_BYTES_MAX: usize = 1_000_000_000;
 /// librdkafka itself keeps a record for this multiple of the publish deadline. A sent record must
-/// not end before its answer: it would be sent again although it may still be written. The deadline
-/// that matters is therefore the node's own, which takes back waiting records while Kafka answers
-/// others (docs/decisions/0024). This one is the last resort, for a sent record whose broker
-/// throttles or hangs without end.
+/// not end before the answer: the node would send the record again although the first may still be
+/// written. The node's own deadline therefore decides, which takes back waiting records while Kafka
+/// answers others (docs/decisions/0024). This multiple is the last resort, for a sent record whose
+/// broker throttles or hangs without end.
 const GIVE_UP_FACTOR: u32 = 20;
 const GIVE_UP_MIN: Duration = Duration::from_secs(60);
 const GIVE_UP_MAX: Duration = Duration::from_secs(3600);
@@ -127,7 +127,7 @@ const ALIASES: [(&str, &str); 10] = [
 ];
 
 const GAPLESS: &str = "enable.gapless.guarantee";
-/// Properties on which a promise rests, with the values that keep it. The first of these values is
+/// Properties on which a promise rests, with the values that keep the promise. The first value is
 /// set.
 const PROMISED: [(&str, &[&str], &str); 5] = [
     (

@@ -1,9 +1,9 @@
-//! Stores the requests that do not come over REST, in Punctual's database: those of rows of
-//! outboxes, and those of records of intake topics.
+//! Stores the requests from other sources than REST, in Punctual's database: rows of outboxes, and
+//! records of intake topics.
 //!
 //! Each transaction begins with a [`Hold`], which fails when its items are stored already. So an
-//! item that is read again, for whatever reason, is not stored again. `entries` keeps the rows of
-//! outboxes that are stored, `offsets` the places in intake topics.
+//! item read again, for whatever reason, is not stored again. `entries` keeps the stored rows of
+//! outboxes, `offsets` the places in intake topics.
 
 pub mod entries;
 pub mod offsets;
@@ -193,8 +193,8 @@ impl InboundStore {
         self.connection.run(&what, store).await?.ok_or(StoreError::Overtaken)
     }
 
-    /// Puts `task` in the place of the task of its name. `over` is the row of a task of this name
-    /// that is known to be final. Only a replacement that took effect is noted.
+    /// Puts `task` in the place of the task of the same name. `over` is the row of a task of this
+    /// name known to be final. Only a replacement with an effect is noted.
     pub async fn replace(
         &mut self,
         hold: &Hold,

@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use super::connection::ConnectionPurpose;
 
-/// A session of the user's database. It may come through a pooler in transaction mode, so it pins
-/// nothing: each transaction sets what it relies on.
+/// A session of the user's database. A pooler in transaction mode may be in between, so nothing is
+/// pinned: each transaction sets its own parameters.
 const PURPOSE: ConnectionPurpose =
     ConnectionPurpose { name: "outbox", deadline: Duration::from_secs(10), settings: &[] };
 

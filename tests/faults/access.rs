@@ -32,7 +32,8 @@ const HASH: &str = "sha256 = \"";
 const DENIED_EVERY_MS: i64 = 60;
 const SUBMITTED_EVERY_MS: i64 = 100;
 
-/// When the auth file is rewritten for the first time, how often, and for how long, in milliseconds.
+/// Time of the first rewrite of the auth file, the interval of rewrites, and the time that one
+/// lasts, in milliseconds.
 const FROM_MS: u64 = 3000;
 const EVERY_MS: usize = 13_000;
 const LASTS_MS: u64 = 8000;

@@ -1,6 +1,6 @@
-//! The consumers of tracked tasks: they read the topics and answer at random. They finish, some of
-//! them late, twice, or about an old attempt; they fail and extend; or they say nothing. The
-//! history records every call and its answer.
+//! The consumers of tracked tasks read the topics and answer at random. A consumer finishes,
+//! sometimes late, twice, or about an old attempt; fails or extends; or stays silent. The history
+//! records every call and its answer.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,5 +1,5 @@
-//! Rules 16 to 18: what was committed at a door is accepted exactly once, and what was rolled back
-//! never; the requests of one name take effect in their order; only what is wrong is rejected.
+//! Rules 16 to 18: a request committed at a door is accepted exactly once, and one rolled back
+//! never; the requests of one name take effect in their order; only wrong requests are rejected.
 
 use std::collections::{HashMap, HashSet};
 
@@ -89,8 +89,8 @@ impl<'a> Case<'a> {
         }
     }
 
-    /// Rule 16: a topic of a door has as many tasks as were committed for it. A cancelled task that
-    /// was stored twice has no record that would show it.
+    /// Rule 16: a topic of a door has as many tasks as were committed for the topic. A cancelled
+    /// task that was stored twice has no record as evidence.
     fn check_number(&mut self, topic: usize, stored: usize) {
         let Some(name) = self.history.topics.get(topic).map(|topic| topic.name.as_str()) else {
             return;

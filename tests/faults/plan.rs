@@ -99,8 +99,8 @@ pub enum Kind {
     ShopFreeze,
     /// The intake topic gets one more partition.
     IntakePartitions,
-    /// kill -9 of the node that drains the outbox, after it has stored rows and before it has
-    /// deleted them.
+    /// kill -9 of the node that drains the outbox, after storing rows and before deleting these
+    /// rows.
     KillAtStore,
 }
 

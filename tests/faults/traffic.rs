@@ -29,8 +29,8 @@ const NAMED_CLIENTS: u64 = 8;
 const TRACKED_PERCENT: i64 = 12;
 /// The number of the first client of tracked tasks with names.
 const TRACKED_NAMES: u64 = 100;
-/// Tracked tasks come until this long before the end of the traffic, and consumers finish all that
-/// they get from then on. So the run does not wait for their retries.
+/// Tracked tasks come until this long before the end of the traffic, and consumers then finish all
+/// their tasks. So the run does not wait for retries.
 const TRACKED_END_MS: i64 = 4000;
 /// How often a submit with a name is retried while it has no answer.
 const TRIES_MAX: usize = 4;

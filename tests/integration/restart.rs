@@ -184,8 +184,8 @@ async fn migrate_as_the_next_version(cluster: &Cluster) {
     all.run_direct(None, &mut sql, false).await.unwrap();
 }
 
-/// An upgrade migrates the schema first. A node of this version that ends before its turn, for
-/// whatever reason, starts again.
+/// An upgrade migrates the schema first. A node of this version that ends early, for whatever
+/// reason, starts again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_killed_node_starts_again_on_the_schema_of_the_next_version() {
     let cluster = Cluster::start("next-schema").await;

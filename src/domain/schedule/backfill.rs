@@ -1,7 +1,7 @@
 //! The instants of the past for which a caller asks runs.
 //!
-//! A backfill makes the runs that are not there, so it may be repeated. The row of each run
-//! outlives [`AGE_MAX`], and tells which runs were made.
+//! A backfill makes the missing runs, so a backfill may be repeated. The row of each run outlives
+//! [`AGE_MAX`], and proves the run.
 
 use std::time::Duration;
 

@@ -1,9 +1,9 @@
-//! Which runs of a schedule to make now: all that are due within the next minute, and always one
-//! that lies ahead. Instants that passed without a run are missed, and the schedule says what
-//! becomes of them.
+//! Which runs of a schedule to make now: all runs due within the next minute, and always one
+//! further ahead. Past instants without a run are missed, and the schedule decides about missed
+//! instants.
 //!
-//! A plan is a value. The statement that carries it out takes effect only while the schedule stands
-//! where the plan found it (`postgres/schedules/make.rs`).
+//! A plan is a value. The statement for the plan takes effect only while the schedule stands where
+//! the plan found the schedule (`postgres/schedules/make.rs`).
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -14,8 +14,8 @@ use crate::domain::{Headers, Timestamp};
 
 /// Runs are made this long before they are due.
 pub const AHEAD: Duration = Duration::from_secs(60);
-/// Runs of a schedule that skips are made this long before they are due. It is two turns of the
-/// loop that makes runs, so that the decision is made about a second before the instant.
+/// Lead time of the runs of a schedule that skips: two turns of the loop of the runs, so the
+/// decision is made about a second before the instant.
 pub const SKIPPING_AHEAD: Duration = Duration::from_secs(2);
 /// An instant is missed when it passed this long ago without a run.
 pub const MISSED_AFTER: Duration = Duration::from_secs(10);

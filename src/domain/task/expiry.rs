@@ -1,9 +1,8 @@
 //! Expiry: the time from which a task is not published any more.
 //!
-//! A row has its expiry in the column `headers`, in front of the headers of the submitter, in their
-//! encoding and under a name that they cannot have. So every statement that copies a row copies its
-//! expiry, and a claim reads no further column. Records have the header `punctual-expires-at`
-//! instead.
+//! A row has its expiry in the column `headers`, before the headers of the submitter, in the same
+//! encoding and under a name forbidden to submitters. So every copy of a row copies the expiry, and
+//! a claim reads no further column. Records have the header `punctual-expires-at` instead.
 
 use std::time::Duration;
 

@@ -1,10 +1,11 @@
-//! Feedback: decides what a consumer's call does to a tracked task, and what the settle of an
-//! attempt makes of it.
+//! Feedback: decides how a consumer's call changes a tracked task, and how the settle of an attempt
+//! does.
 //!
-//! The row of `task_follow` is the authority ([`Follow`]). A call holds its lock while it decides.
-//! A settle writes a [`Proposal`], which Postgres merges with the row unless the row has a note
-//! about the claimed attempt. Then [`noted_row`] says what the settle inserts instead.
-//! docs/decisions/0025 explains the rules, and `tests/model/feedback` searches them with this code.
+//! The row of `task_follow` is the authority ([`Follow`]). A call holds the lock of the row while
+//! deciding. A settle writes a [`Proposal`], which Postgres merges with the row unless the row has
+//! a note about the claimed attempt. Then [`noted_row`] returns the row that the settle inserts
+//! instead. docs/decisions/0025 explains the rules, and `tests/model/feedback` searches them with
+//! this code.
 
 use std::time::Duration;
 
@@ -152,8 +153,8 @@ pub enum Effect {
 }
 
 impl Effect {
-    /// Returns true when the call deletes the pending row. Other calls only look for it, so that
-    /// they never wait for its lock.
+    /// Returns true when the call deletes the pending row. Other calls only read the row, and never
+    /// wait for its lock.
     pub fn takes_the_row(self) -> bool {
         matches!(self, Self::End | Self::Replace { .. })
     }
@@ -300,10 +301,10 @@ impl Proposal {
     }
 }
 
-/// Returns the row that a settle inserts for a failed or extended attempt, and the row of
+/// Returns the row for a failed or extended attempt, inserted by a settle, and the row of
 /// `task_follow` afterwards. `row` is the claimed row, and `follow` has a note about it. A consumer
-/// that has a word about an attempt has its record, whatever is known of the delivery. If the
-/// record was given up, the task is dead all the same, and nothing is inserted. Its dead letter has
+/// that has a word about an attempt has the record, whatever is known of the delivery. If the
+/// record was given up, the task is dead all the same, and nothing is inserted. The dead letter has
 /// the attempt of the returned [`Follow`].
 pub fn noted_row(row: AttemptRow, follow: Follow, attempts_max: u16) -> (AttemptRow, Follow) {
     let is_failed = follow.note == Some(Note::Failed);

@@ -53,8 +53,8 @@ impl Headers {
         Ok(Self(encoded))
     }
 
-    /// Encodes headers of Punctual itself, whose names submitters may not use. Their number and
-    /// their lengths are small.
+    /// Encodes headers of Punctual itself, with names forbidden to submitters. Number and lengths
+    /// are small.
     pub fn own<const N: usize>(headers: [(&'static str, String); N]) -> Self {
         let mut encoded = Vec::new();
         for (name, value) in headers {
@@ -89,8 +89,8 @@ impl Headers {
     }
 }
 
-/// Encodes headers as they are, also those that no task may have. Leaves out headers that are too
-/// long for the encoding.
+/// Encodes headers unchanged, also headers forbidden to tasks. Leaves out headers too long for the
+/// encoding.
 pub fn encode_any<'a>(headers: impl IntoIterator<Item = (&'a str, Option<&'a [u8]>)>) -> Vec<u8> {
     let mut encoded = Vec::new();
     for (name, value) in headers {

@@ -2,8 +2,8 @@
 
 use crate::domain::{TaskId, Timestamp};
 
-/// The tasks of a name with which a change by the name takes effect, and those with which it does
-/// not.
+/// The tasks of a name for which a change by the name takes effect, and the tasks for which none
+/// does.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Precondition {
     pub must_be: Option<TaskSet>,

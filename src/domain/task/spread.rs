@@ -1,9 +1,9 @@
-//! Spread: tasks that need not be exact are due at different times, so that not all of them are due
-//! at once.
+//! Spread: tasks without an exact due time are due at different times, so that not all are due at
+//! once.
 //!
-//! The part of the spread by which a task is due later is decided by its name, else by its key. So
-//! it is the same for each repetition, and tasks without a name and an expiry keep the order of
-//! their key. The time that was asked for stands in the column `headers`, as an expiry does: see
+//! The name of a task, else the key, decides the part of the spread by which the task is due later.
+//! So the part is the same for each repetition, and tasks without a name and an expiry keep the
+//! order of their key. The requested time stands in the column `headers`, as an expiry does: see
 //! [`super::expiry`].
 
 use std::time::Duration;

@@ -10,8 +10,8 @@ use crate::domain::{
 /// Maximum length of the reason of a pause, in bytes.
 pub const REASON_BYTES_MAX: usize = 1024;
 
-/// The members of a policy. A task has them from its submit on, so that a later change does not
-/// alter a task that is stored.
+/// The members of a policy. A task copies them at its submit, so a later change does not alter a
+/// stored task.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct TopicPolicy {
     /// For tasks that name no time to run themselves.

@@ -18,8 +18,7 @@ pub(super) struct Partition {
     pub(super) hold: OffsetHold,
     /// Records that were read and are not stored, from `hold.position.next` on.
     pub(super) records: VecDeque<IntakeRecord>,
-    /// Records that were refused when they were to be stored. They are rejected when they are
-    /// checked again.
+    /// Records refused by the statement that stores records. The next check rejects these records.
     refused: BTreeMap<i64, RejectedRow>,
     /// Records before this offset have counted against the limits of their principal.
     pub(super) charged_to: i64,

@@ -112,8 +112,8 @@ impl Turns {
         Ok(checks)
     }
 
-    /// Takes what records need from the limits of their principal and of their topics: for all of
-    /// them, or else for those before the first that must wait.
+    /// Charges records to the limits of their principal and topics: all records, or else those
+    /// before the first one without room.
     ///
     /// # Errors
     /// The reason why the records from `charged_to` on wait.

@@ -39,7 +39,7 @@ const CONNECT_MIN: Duration = Duration::from_millis(1);
 /// The pause between two probes in trouble: one broker of many may be in trouble for long.
 const PROBE_AGAIN_AFTER: Duration = Duration::from_millis(200);
 /// A client without an answer for this long is replaced. When a starting broker lists no brokers at
-/// all, a client forgets those that it knew and never connects again (librdkafka's issue 5301).
+/// all, a client forgets all known brokers and never connects again (librdkafka's issue 5301).
 const RENEW_AFTER: Duration = Duration::from_secs(10);
 /// The deadline of each of the two questions of a look-up. It is longer where answers take longer.
 /// A Kafka that hangs is noticed by it, too.
@@ -207,8 +207,8 @@ impl Prober {
         std::mem::replace(&mut self.acknowledged_count, count) != count
     }
 
-    /// Records that this client has had an answer. That does not prove contact yet: the bootstrap
-    /// address may be the only one that works from outside.
+    /// Records an answer to this client. An answer does not prove contact yet: the bootstrap
+    /// address may be the only one reachable from outside.
     fn answered(&mut self) {
         self.unanswered_since = None;
         if self.contact.is_held() {

@@ -1,8 +1,8 @@
-//! Metrics of single topics: those that `--metrics-topics` chooses, up to a limit.
+//! Metrics of single topics, chosen by `--metrics-topics`, up to a limit.
 //!
-//! A topic has its series from the moment in which this node finds it in Kafka for a submit, sends
-//! a record to it, or counts its tasks. The name in a request is not enough, so callers with
-//! invented names cannot use up the limit.
+//! A topic has series from the moment in which this node finds the topic in Kafka for a submit,
+//! sends a record to the topic, or counts its tasks. The name in a request is not enough, so
+//! callers with invented names cannot use up the limit.
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -134,13 +134,13 @@ const DROP_MANY: &str = concat!(
     "select id, id as next_id from line"
 );
 
-/// Redrives the deleted rows. A redriven task has no expiry any more: whoever puts it back wants it
-/// published. The new id is the first id with another time, so the task stays on
-/// its shard. The time is a millisecond behind Postgres's clock, so the id differs from all former
-/// rows of the task.
+/// Redrives the deleted rows. A redriven task has no expiry any more: the caller wants the task
+/// published. The new id is the first id with another time, so the task stays on its shard. The
+/// time is a millisecond behind Postgres's clock, so the id differs from all former rows of the
+/// task.
 ///
-/// A task that is redriven to another topic has no name there, and its name in the former topic is
-/// free: names belong to topics, and so do the rights to look them up.
+/// A task redriven to another topic has no name there, and the name in the former topic is free:
+/// names belong to topics, and so do the rights to look up names.
 macro_rules! redrive {
     ($what:literal, $retention:literal, $by:literal, $to:literal, $gone:expr) => {
         concat!(

@@ -1,10 +1,10 @@
 //! Takes rows out of an outbox, in the user's database.
 //!
-//! One transaction reads the rows, and deletes them when their tasks are stored. Rows are found by
-//! looking for them, never behind a cursor: a transaction that commits late has a low number.
+//! One transaction reads the rows, and deletes them after their tasks are stored. Each read looks
+//! at all rows, never behind a cursor: a transaction with a late commit has a low number.
 //!
-//! A lock of the transaction keeps two nodes from reading the same rows. It saves work. The epoch
-//! in Punctual's database is what makes two nodes harmless.
+//! A lock of the transaction keeps two nodes from reading the same rows, which saves work. The
+//! epoch in Punctual's database makes two nodes harmless.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -175,8 +175,8 @@ impl OutboxSource {
         outcome.map(|_done| ())
     }
 
-    /// Deletes rows that were read in this transaction, keeps those that are `rejected`, and
-    /// commits. Returns the number of rows that were there.
+    /// Deletes rows read in this transaction, keeps the `rejected` ones, and commits. Returns the
+    /// number of rows found.
     ///
     /// # Errors
     /// After [`PostgresError::Unanswered`] the rows may or may not be deleted. After any other

@@ -8,13 +8,13 @@
 //!     +--------------------------- needed after all ----------------------+
 //! ```
 //!
-//! The catalog is the authority: every step looks at what exists, so the next node continues where
-//! another one was killed. A plain DROP would lock the parent, and behind one open reader it stalls
-//! every claim. DETACH CONCURRENTLY waits for readers instead, for up to an hour, on its own
-//! connection. When it is cut off, the partition is neither attached nor detached until it is
-//! finalized. Whether a partition is needed is asked *after* the detach, when no transaction can
-//! write to it any more. Before the detach, a batch or a row could still slip in. A needed
-//! partition is attached again as it is.
+//! The catalog is the authority: every step looks at the existing partitions, so the next node
+//! continues after a killed one. A plain DROP would lock the parent, and behind one open reader
+//! stall every claim. DETACH CONCURRENTLY waits for readers instead, for up to an hour, on its own
+//! connection. A detach that is cut off leaves the partition neither attached nor detached until
+//! finalized. The need for a partition is checked *after* the detach, when no transaction can write
+//! there any more. Before the detach, a batch or a row could still slip in. A needed partition is
+//! attached again unchanged.
 
 use std::time::Duration;
 

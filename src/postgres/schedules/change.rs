@@ -1,9 +1,9 @@
 //! Changes of schedules: create or replace, pause and resume, delete.
 //!
-//! One transaction locks the row of the schedule throughout, so that no run is made meanwhile. It
-//! withdraws the runs that are not claimed, first in `task_far`, then in `task`, as a cancel does.
-//! `next_run_at` goes back to the earliest of them. Runs that are claimed stay, and a changed
-//! timing begins after the last of them.
+//! One transaction locks the row of the schedule throughout, so that no run is made meanwhile. The
+//! transaction withdraws the unclaimed runs, first in `task_far`, then in `task`, as a cancel does.
+//! `next_run_at` goes back to the earliest withdrawn run. Claimed runs stay, and a changed timing
+//! begins after the last claimed one.
 //!
 //! ```text
 //! lock the schedule ──▶ withdraw its runs ──▶ write the schedule, revision + 1 ──▶ commit

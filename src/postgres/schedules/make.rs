@@ -1,10 +1,10 @@
 //! Makes the runs of schedules.
 //!
 //! One statement moves a schedule on and inserts the tasks of its runs, so that both happen or
-//! neither. It compares the revision and `next_run_at` with those of the plan: of two nodes that
-//! make the runs of one schedule, the second finds the schedule moved on, and inserts nothing. The
-//! record of a run comes from the row of the schedule in the same statement, so that no run has the
-//! payload of an older revision.
+//! neither. The statement compares the revision and `next_run_at` with the plan: of two nodes at
+//! one schedule, the second finds the schedule moved on, and inserts nothing. The record of a run
+//! comes from the row of the schedule in the same statement, so no run has the payload of an older
+//! revision.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -40,8 +40,8 @@ const RUN_RETENTION: Duration = backfill::AGE_MAX.saturating_add(Duration::from_
 /// makes one at a time; there are more after a change from `allow`, and after a backfill.
 const LAST_RUNS: i64 = 10;
 
-/// A tracked task is in `task_follow` from its first attempt to its end. Before, it is pending or
-/// in a batch. The note 1 says that its consumer has finished it.
+/// A tracked task is in `task_follow` from the first attempt to the end. Before, the task is
+/// pending or in a batch. The note 1 means that its consumer has finished the task.
 const BUSY: &str = "-- schedules with a run that is not finished
 select s.id from schedule s
 where s.id = any($1) and exists (

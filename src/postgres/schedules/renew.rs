@@ -1,9 +1,9 @@
 //! New rules of time zones.
 //!
-//! A row says which version of the rules its instants come from. A program with newer rules
-//! computes them anew, and withdraws the runs that are not claimed. A program with older rules
-//! leaves the row alone; when it makes runs, it notes its own version, so that a newer program
-//! looks at the schedule again.
+//! A row has the version of the rules of its instants. A program with newer rules computes the
+//! instants anew, and withdraws the unclaimed runs. A program with older rules leaves the row
+//! alone, and notes the older version when making runs. So a newer program looks at the schedule
+//! again.
 
 use az::SaturatingAs as _;
 use sqlx::postgres::PgConnection;
@@ -44,8 +44,8 @@ pub struct Renewed {
 }
 
 impl RunMaker {
-    /// Computes the instants of schedules of these shards anew, whose rules are older than those of
-    /// this program.
+    /// Computes the instants of schedules of these shards anew, if the rules of a schedule are
+    /// older than the program's.
     ///
     /// # Errors
     /// Some of the schedules may have been renewed. The next look finds the others.

@@ -108,9 +108,9 @@ impl Adoptions {
         Ok(oldest.map(BatchId::from_uuid))
     }
 
-    /// Returns the oldest unsettled batch among `ids`, whoever owns it. The query scans all batches
-    /// that were settled there, so ask rarely. It takes at most `patience`, which the server is
-    /// told, and at most the deadline of any statement here.
+    /// Returns the oldest unsettled batch among `ids`, of any owner. The query scans all settled
+    /// batches there, so ask rarely. The query takes at most `patience`, also as a deadline of the
+    /// server, and at most the deadline of any statement here.
     ///
     /// # Errors
     /// [`PostgresError::GaveWay`] when the server did not finish in time.

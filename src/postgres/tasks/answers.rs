@@ -1,8 +1,8 @@
 //! Takes the answers of consumers: finish, fail, extend.
 //!
-//! A call is decided by `domain::task::feedback` while it holds the lock of its task's row of
-//! `task_follow`. A consumer is often quicker than the settle of its record. Then there is no such
-//! row yet, and the call inserts one, its *mark*, which the settle meets. Transactions:
+//! `domain::task::feedback` decides a call under the lock of the task's row of `task_follow`. A
+//! consumer is often quicker than the settle of its record. Then there is no such row yet, and the
+//! call inserts one, its *mark*, for the settle to meet. Transactions:
 //!
 //! ```text
 //! 1  lock the rows of `task_follow` ──▶ take or look for pending rows ──▶ write the effects
@@ -74,9 +74,9 @@ impl AnswerStore {
         self.connection.keep_open().await
     }
 
-    /// Takes those calls of a group, about different tasks, that `answers` has no answer to, and
-    /// adds theirs. A call gets none when no attempt of its task is with a consumer or on its way,
-    /// as far as two statements can tell: a look-up decides.
+    /// Takes the calls of a group, about different tasks, without an answer in `answers`, and adds
+    /// the new answers. A call gets none when no attempt of its task is with a consumer or on its
+    /// way, as far as two statements can tell: a look-up decides.
     ///
     /// # Errors
     /// Calls with an answer have taken effect all the same. After [`PostgresError::Unanswered`]

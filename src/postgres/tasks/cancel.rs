@@ -59,15 +59,15 @@ impl Cancels {
         self.connection.keep_open().await
     }
 
-    /// Withdraws those of `firsts` that are neither claimed nor perhaps sent, and writes their
-    /// lines into the execlog. `firsts` are at most [`GROUP_MAX`] ids as their submitters know
-    /// them, each with the principal that cancels it. A returned view means that no record of the
-    /// task exists or ever will. `None` means too late, cancelled before, or never submitted: a
-    /// look-up tells.
+    /// Withdraws the tasks of `firsts` that are neither claimed nor perhaps sent, and writes their
+    /// lines into the execlog. `firsts` are at most [`GROUP_MAX`] ids as the submitters know them,
+    /// each with the principal of the cancel. A returned view means that no record of the task
+    /// exists or ever will. `None` means too late, cancelled before, or never submitted: a look-up
+    /// tells.
     ///
-    /// A group is several statements, and each of them commits. After an error, the tasks that were
-    /// cancelled before it stay cancelled and are returned beside the error. The others are
-    /// unchanged, unless the error is [unknown](Error::is_unknown).
+    /// A group is several statements, and each commits. After an error, the tasks cancelled so far
+    /// stay cancelled and are returned beside the error. The others are unchanged, unless the error
+    /// is [unknown](Error::is_unknown).
     pub async fn cancel_group(
         &mut self,
         firsts: &[(TaskId, Option<PrincipalId>)],
@@ -167,14 +167,14 @@ pub(in crate::postgres) struct TaskTable {
 
 /// Builds the statement that cancels tasks in one of the two tables.
 ///
-/// Each line of the execlog depends on the row that was deleted, and so does the new state of the
-/// entry of a name: the line may be dropped before the entry. An entry that another transaction has
-/// locked is skipped. That transaction is a replacement: it locks the entry first and the row
-/// afterwards, finds the row gone, and puts another task in its place.
+/// Each line of the execlog depends on the deleted row, and so does the new state of the entry of a
+/// name: the line may be dropped before the entry. An entry locked by another transaction is
+/// skipped. That transaction is a replacement, which locks the entry first and the row afterwards.
+/// The replacement finds the row gone, and puts another task there.
 ///
-/// The row of a follow-up is deleted only while `task_follow` names it and says that it was never
-/// sent. That entry changes only in the settle of a claim of the same row. So the entry is valid
-/// for as long as the row exists.
+/// The row of a follow-up is deleted only while `task_follow` names the row as never sent. That
+/// entry changes only in the settle of a claim of the same row. So the entry is valid for as long
+/// as the row exists.
 macro_rules! cancel_in {
     ($table:literal) => {
         concat!(

@@ -255,12 +255,12 @@ select id from task_far where id < $1 order by id limit 1";
 const KEEP_MEMORY: &str = "-- keep memory\nselect octet_length(repeat(repeat('x', 4096), 1024))";
 
 /// Returns the statement of a claim. The claim refuses to be too large, so no look ahead is needed:
-/// it counts the rows that it is about to take, up to the limit. `octet_length` of a toasted value
-/// does not fetch it. Each array is built once, by the insert that stores it, and returned from
-/// there, because any other use would copy it. Both inserts read the rows in the order in which the
-/// delete returned them. An empty range is scanned only once. The submitters stay in the row of the
-/// batch: the node has no use for them, and a settle reads them there. Paused topics are read from
-/// their table, so that a pause holds on all nodes at once; the index there is mostly empty.
+/// the statement counts the rows to be taken, up to the limit. `octet_length` of a toasted value
+/// does not fetch the value. Each array is built once, by the insert, and returned from there,
+/// because any other use would copy the array. Both inserts read the rows in the order of the
+/// delete. An empty range is scanned only once. The submitters stay in the row of the batch: only a
+/// settle needs them, and reads them there. Paused topics are read from their table, so a pause
+/// holds on all nodes at once; the index there is mostly empty.
 fn claim_text(source: Source, which: &str) -> String {
     let table = source.table();
     let submitters = aggregates_in("");

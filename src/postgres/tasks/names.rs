@@ -1,8 +1,9 @@
-//! The entries of names (idempotency keys): the task that a name stands for, and the names that are
-//! free again.
+//! The entries of names (idempotency keys): the task of each name, and the names that are free
+//! again.
 //!
-//! An entry is free when it has expired *and* its task is final. A task that is still pending then
-//! (its topic was away for a day) keeps its name: the next reader of its entry prolongs it.
+//! An entry is free when the entry has expired *and* the task is final. A task still pending at
+//! that time (after a day without the topic) keeps the name: the next reader of the entry prolongs
+//! the entry.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
@@ -85,11 +86,11 @@ select w.position - 1 as position, n.id, n.row_id, n.expires_at <= clock_timesta
 from unnest($1::text[], $2::text[]) with ordinality as w (topic, name, position)
 join task_name n on n.topic = w.topic and n.name = w.name";
 
-/// Finds the states of named tasks. `$1` are rows, `$2` their shards, `$3` first ids. A task that
-/// is in none of these places is final: a follow-up moves its entry with it, or is visible in
-/// `task_follow` when it moved just now. The entry itself then says whether the task was dead or
+/// Finds the states of named tasks. `$1` are rows, `$2` their shards, `$3` first ids. A task in
+/// none of these places is final: a follow-up moves the entry of its name, or is visible in
+/// `task_follow` after a move just now. The entry itself then says whether the task was dead or
 /// cancelled (its dead letter was dropped, or its line is older than the retention of receipts),
-/// finished or expired. An entry that says nothing belongs to a published task.
+/// finished or expired. An entry without a state belongs to a published task.
 const STATES: &str = "-- states of named tasks
 select 'scheduled' as state, t.id from unnest($1::uuid[]) as w (id) join task_far t on t.id = w.id
 union all

@@ -214,9 +214,9 @@ pub(super) fn submitters_of_batch(tasks: &[&NewTask]) -> Option<Vec<Option<i16>>
     submitters.iter().any(Option::is_some).then_some(submitters)
 }
 
-/// Returns the expressions for `submitted_by` and `submitted_ats` of a batch that is made of rows
-/// in this `order`. A subquery that is evaluated only when a row has a submitter costs more, even
-/// when it is not: 7 % of a claim.
+/// Returns the expressions for `submitted_by` and `submitted_ats` of a batch made of rows in this
+/// `order`. A subquery only for rows with a submitter costs more, even without such rows: 7 % of a
+/// claim.
 pub(super) fn aggregates_in(order: &str) -> String {
     ["submitted_by", "submitted_at"]
         .map(|column| {

@@ -191,8 +191,8 @@ impl Replaces {
         self.pool.keep_open().await
     }
 
-    /// Puts `task` in the place of the task that its name stands for, if `condition` allows that
-    /// task and its due time. `over` is the row of a task of this name that is known to be final.
+    /// Puts `task` in the place of the task of the same name, if `condition` allows the old task
+    /// and the due time. `over` is the row of a task of this name known to be final.
     ///
     /// # Errors
     /// After [`PostgresError::Unanswered`] the replacement may or may not have taken effect. After

@@ -12,8 +12,8 @@ use crate::domain::{BatchId, NewTask, NodeId, Timestamp};
 use crate::postgres::connection::error::PostgresError;
 use crate::postgres::connection::{Connection, ConnectionPurpose, PostgresSettings};
 
-/// A lock must not delay tasks that it does not concern. A group that meets a lock is split in
-/// halves, which are stored one by one.
+/// A lock must not delay unrelated tasks. A group that meets a lock is split in halves, which are
+/// stored one by one.
 const PURPOSE: ConnectionPurpose = ConnectionPurpose {
     name: "submit",
     deadline: Duration::from_secs(5),

@@ -40,10 +40,10 @@ pub struct NamedSubmits {
     retention: Duration,
 }
 
-/// Builds the statement. A task row, or a task of the batch, exists exactly when its entry was
-/// inserted by this statement. So the batch holds only the tasks whose names were new, in the order
-/// of the parameters. A statement without a batch does not mention the execlog, so that a lock on
-/// the execlog does not delay it, and one without submitters does not mention those.
+/// Builds the statement. A task row, or a task of the batch, exists exactly when this statement
+/// inserted the entry. So the batch holds only tasks with new names, in the order of the
+/// parameters. A statement without a batch does not mention the execlog, so that a lock on the
+/// execlog causes no delay. A statement without submitters does not mention submitters.
 fn store_text(has_batch: bool, extras: Extras) -> String {
     let mut parameter = 10;
     let mut next = || {

@@ -23,8 +23,8 @@ pub(super) const COLUMNS: &str =
   (extract(epoch from resumed_at) * 1000000)::bigint as resumed_at, pause_reason,
   (select p.name from principal p where p.id = paused_by) as paused_by";
 
-/// Tasks whose record may be published in spite of a pause: they were claimed before it. A batch
-/// counts as a whole until it is settled.
+/// Tasks that may be published in spite of a pause: claimed before the pause. A batch counts as a
+/// whole until settled.
 const IN_FLIGHT: &str = "-- tasks of a topic in flight
 select coalesce(sum(cardinality(array_positions(p.topics, $1))), 0)::bigint
 from execlog_batch b join execlog_payload p on p.batch = b.batch

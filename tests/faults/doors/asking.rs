@@ -77,8 +77,8 @@ pub struct Asker {
 }
 
 impl Asked {
-    /// Returns the request, and the submit that it stands for. `times` are when it was sent, and
-    /// when its transaction had ended.
+    /// Returns the request, and its submit. `times` are the moment of sending, and the end of the
+    /// transaction.
     pub fn into_history(self, (sent_at, ended_at): (i64, i64)) -> (Request, Option<Submit>) {
         let has_task = matches!(self.op, Op::Submit | Op::Replace);
         let (due_at, is_exact) = match self.due {

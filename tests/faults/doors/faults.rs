@@ -70,8 +70,8 @@ impl Doors {
         self.partitions.store(count, Ordering::Relaxed);
     }
 
-    /// Kills the node that drains the outbox while rows are stored and not deleted. Freezes it
-    /// before each look, so that the look still holds when it dies.
+    /// Kills the node that drains the outbox while rows are stored and not deleted. Freezes the
+    /// node before each look, so that the look still holds at the kill.
     async fn kill_at_store(&self, field: &Field, lasts: i64) {
         let killed = look_for(HUNT_DEADLINE, async || {
             for number in self.drainers().await {

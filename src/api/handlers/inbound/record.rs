@@ -1,4 +1,4 @@
-//! Reads records of intake topics as the requests that they stand for.
+//! Reads records of intake topics as requests.
 //!
 //! ```text
 //! punctual-topic                       where to publish
@@ -51,7 +51,7 @@ const ANSWERS: [&str; FIELDS.len()] = [
     "punctual-reason",
     "punctual-by",
 ];
-/// The headers that Punctual gives a rejected record. They mean nothing when it comes again.
+/// The headers that Punctual gives a rejected record. A second reading ignores these headers.
 const REJECTED_PREFIX: &str = "punctual-rejected-";
 
 const TARGET_TOPIC: &str = "scheduler-target-topic";

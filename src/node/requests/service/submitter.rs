@@ -119,8 +119,8 @@ impl Submitter {
         self.count_refused(&topics, answers);
     }
 
-    /// Counts the answers that certainly mean that nothing was stored, and each for its topic as
-    /// far as `topics` has them.
+    /// Counts the answers that certainly mean "not stored", and each for its topic as far as
+    /// `topics` has the topic.
     pub fn count_refused<T>(&self, topics: &[TopicName], answers: &[Result<T, Refusal>]) {
         let metrics = &self.shared.metrics;
         metrics.submits_refused.inc_by(refused_count(answers));
@@ -199,8 +199,8 @@ impl Submitter {
         }
     }
 
-    /// Answers refused drafts whose name is known with the task of that name: an earlier submit
-    /// whose answer was lost may have been accepted. This runs after the others are stored, because
+    /// Answers refused drafts with a known name with the task of that name: an earlier submit with
+    /// a lost answer may have been accepted. This runs after the other drafts are stored, because
     /// the name may have been new to one of them.
     async fn recall(&self, refused: &[Refused], answers: &mut [SubmitAnswer]) {
         for (chunk, some) in refused.chunks(TASKS_MAX).enumerate() {

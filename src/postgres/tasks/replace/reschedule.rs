@@ -121,9 +121,9 @@ update task_name set row_id = $4,
 where topic = $1 and name = $2 and id = $3";
 
 impl Replaces {
-    /// Moves a task to another due time, unless it was claimed or a record of it may have been
-    /// sent. `first` is the id that its submitter knows. With `only`, the task is moved only while
-    /// it is this row.
+    /// Moves a task to another due time, unless the task was claimed or a record may have been
+    /// sent. `first` is the id known to the submitter. With `only`, the task is moved only while
+    /// `only` is its row.
     ///
     /// # Errors
     /// After [`PostgresError::Unanswered`] the move may or may not have taken effect. After any

@@ -63,8 +63,8 @@ pub struct Settled {
     pub exhausted: u64,
 }
 
-/// A change of the entry of a name. The entry follows its task: to its next row, or to the moment
-/// at which it became final.
+/// A change of the entry of a name. The entry follows the task: to the next row, or to the moment
+/// of the end.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Move {
     pub(super) topic: String,

@@ -1,10 +1,10 @@
 //! Settles batches that hold tracked tasks, in one transaction of several statements.
 //!
-//! Consumers answer about a task while its batch is settled. So the settle first enters each task
-//! into `task_follow`, where it meets the note that a consumer has left: an insert that meets a row
-//! waits until that row is committed, and a read after it sees the row. `domain::task::feedback`
-//! then decides what becomes of each task. The locks are taken in the order of docs/decisions/0025:
-//! the batches, `task_follow` by first id, rows of tasks, names.
+//! Consumers answer about a task while the batch is settled. So the settle first enters each task
+//! into `task_follow`, and meets the note of a consumer there: an insert on a locked row waits for
+//! the commit, and a read afterwards sees the row. `domain::task::feedback` then decides about each
+//! task. The locks are taken in the order of docs/decisions/0025: the batches, `task_follow` by
+//! first id, rows of tasks, names.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
