@@ -141,8 +141,8 @@ impl Stage {
         }
     }
 
-    /// Checks that each serial was published, and twice only by the death of a node with the claimed
-    /// task.
+    /// Checks that each serial was published, and twice only by the death of the node that had
+    /// claimed the task.
     pub(super) fn assert_each_serial_once(&self, count: usize, claimed: &HashSet<Uuid>) {
         let records = self.consumer.records();
         let serials: HashSet<Vec<u8>> =
