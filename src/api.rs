@@ -4,8 +4,8 @@
 //! server     serve: accepts connections, within limits
 //!            connection, watched: cut off slow callers, close idle connections
 //!            tls: handshakes, and the certificate, which is replaced while the node runs
-//!            rest, linger: bytes that a caller still sends after its answer. Small rests are read;
-//!                    larger ones are thrown away, and the connection is closed
+//!            unread_body, linger: bytes that a caller still sends after its answer. Up to a limit
+//!                    they are read; beyond it they are thrown away, and the connection is closed
 //!            console: the pages for people, each made of calls of this API
 //!            router, answer: take places, within limits; measure; catch panics; route;
 //!                    keep a place until the answer is written
@@ -17,6 +17,9 @@
 //!                    redrive dead letters
 //!            cluster, node: state for operators, health, metrics; the OpenAPI document, and a page
 //!                    for each type of problem
+//!            feedback: answers of consumers: finish, fail, extend
+//!            schedules, topics: recurring schedules; policies and pauses of topics
+//!            who_am_i: the caller and its rights
 //!            inbound: rows of outboxes, and records of intake topics, as requests
 //!            dev: the clock and the records of a dev server, which it is asked for by dev_port
 //! request    reads: bodies, fields, queries, drafts; preconditions, idempotency: the headers that

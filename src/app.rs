@@ -1,4 +1,12 @@
 //! The composition root: builds the modules in order, runs them, and ends them in reverse order.
+//!
+//! - `startup`, `assembly`: waits for the servers; builds a node from its modules.
+//! - `ports`, `access`: the ports of the API; the auth file and the audit trail.
+//! - `credentials`, `exposure`, `kafka_settings`: logins to servers; connections that others could
+//!   read; the settings of the Kafka clients.
+//! - `readiness`, `limits`: whether the node is ready; its limits as metrics.
+//! - `handles`: the parts of a node that its caller shares.
+//! - `outbox`, `tokens`: the commands `outbox`, `token` and `auth`.
 
 mod access;
 mod assembly;

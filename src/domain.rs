@@ -1,5 +1,13 @@
-//! The terms of Punctual as types: task, shard, batch, outcome and others. Pure: no I/O and no
-//! clock.
+//! The terms of Punctual as types that are always valid. Pure: no I/O and no clock.
+//!
+//! - `task`: a task, its record and its terms: expiry, spread, retries. `task/feedback` decides
+//!   about the answers of consumers.
+//! - `batch`, `outcome`: the tasks of one claim, and what became of each.
+//! - `ids`, `shard`, `leaves`: ids that hold due time and shard; the partitions they fall into.
+//! - `schedule`, `topic`, `principal`: recurring schedules; topics and their policies; callers.
+//! - `selection`: which tasks a list or a bulk change selects, and the position in a list.
+//! - `cluster`: the settings that all nodes share.
+//! - `time`: times, durations, and the throttle of log lines.
 
 pub mod batch;
 pub mod cluster;

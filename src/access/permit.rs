@@ -2,8 +2,8 @@
 //!
 //! The service of the node takes a permit for each call that needs a right, and a permit comes only
 //! out of a successful check. So a handler without the check does not compile. Only this file makes
-//! permits. A permit for a task with a given id needs the topic of the task, so
-//! `node::messages::permitted` makes such permits, out of one of these.
+//! permits for topics. The topic of a task with a given id is known only after a look-up, so
+//! `node::messages::permitted` makes the permit for such a task, from a permit of this file.
 
 use std::marker::PhantomData;
 use std::ops::Deref;

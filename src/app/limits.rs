@@ -1,4 +1,4 @@
-//! The limits of a node. They are exported as metrics, so that an alarm can say "nine tenths of it"
+//! The limits of a node. They are exported as metrics, so that an alert can say "nine tenths of it"
 //! for any setting. The module also makes room for the open files of the node.
 
 use az::SaturatingAs as _;

@@ -1,4 +1,4 @@
-//! Whether a node may start, given the address to listen on and the credentials of callers.
+//! Reads the access settings, and refuses to start a node that would be open by accident.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;

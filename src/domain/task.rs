@@ -19,7 +19,7 @@ use super::{
     Timestamp, TopicName,
 };
 
-/// A record as submitted. Punctual adds two headers when the record is published.
+/// A record as submitted. Punctual adds its own headers when it publishes (`kafka/producer.rs`).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Record {
     pub topic: TopicName,
@@ -30,8 +30,8 @@ pub struct Record {
 }
 
 /// Maximum number of bytes that a record adds to its key, payload and headers on the wire: the
-/// batch header (61), the record's own lengths (varints, at most 40), and Punctual's two headers
-/// with their names and values (at most 80).
+/// batch header (61), the record's own lengths (varints, at most 40), and the two headers of
+/// Punctual that every record has, with their names and values (at most 80).
 const OVERHEAD_MAX: usize = 192;
 
 impl Record {

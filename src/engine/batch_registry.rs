@@ -9,8 +9,8 @@
 //!       +--this node is fenced--> in doubt --any answer--> (forgotten)
 //! ```
 //!
-//! A batch asked for before the node was fenced, and answered afterwards, is forgotten: another
-//! node may have adopted the batch. Otherwise the next comparison finds the batch.
+//! If the node is fenced between the question and the answer, the batch is forgotten, because
+//! another node may have adopted it. If no other node has, the next comparison finds the batch.
 
 use std::collections::{HashMap, HashSet};
 
@@ -193,9 +193,9 @@ impl<S: Clone> BatchRegistry<S> {
     }
 }
 
-/// Returns true when a batch in flight since `held_at` no longer belongs to the node, by the answer
-/// `own` to a question asked at `asked_at`. A batch claimed after the question cannot be in the
-/// answer.
+/// Returns true when a batch that is in flight since `held_at` belongs to another node. `own` is
+/// Postgres's list of the node's batches, asked for at `asked_at`. The list says nothing about
+/// batches that were claimed after the question.
 pub fn is_lost(
     batch: BatchId,
     held_at: Monotonic,

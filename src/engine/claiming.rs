@@ -14,16 +14,16 @@
 //! ```text
 //!        oldest leaf                 watermark - slack   watermark        now + window
 //!             |------------ sweep ---------------|--------|--------------------|
-//!                     (every 15 s)                \____ claimed at each tick __/
+//!                     (every 15 to 60 s)          \____ claimed at each tick __/
 //! ```
 //!
-//! A claim is bounded by its range of ids, never by a limit on its rows. The next piece of a
-//! deferred range is the last piece times target / rows found. A claim that would be too large
-//! takes nothing and says so; the next claim then tries a sixteenth of that range. After a slow
-//! piece (for example with many dead rows) the next piece is smaller, and the next sweep uses small
-//! pieces at the same place. Ids continue below the millisecond (shard, then the low bits), so a
-//! claim can also split one hot millisecond. Widths are measured so the tasks of one instant are
-//! spread evenly ([`ruler`]).
+//! A claim is limited by its range of ids, never by a number of rows. The width of the next piece
+//! of a deferred range is the width of the last piece times target / rows found. A claim that would
+//! be too large takes nothing and says so; the next claim then tries a sixteenth of the range.
+//! After a slow piece (for example with many dead rows) the next piece is smaller, and the next
+//! sweep uses small pieces at the same place. Within a millisecond, ids are ordered by shard, then
+//! by their low bits, so a claim can also split one hot millisecond. The [`ruler`] measures widths
+//! so that the tasks of one instant are spread evenly.
 
 mod deferred_ranges;
 mod ruler;
@@ -59,10 +59,11 @@ pub struct ClaimSettings {
 
 /// Any node may claim tasks overdue by more than this, whoever owns the shard.
 const OVERDUE_FOR_ALL: Duration = Duration::from_secs(10);
-/// A claim that takes Postgres longer is followed by a smaller one, because the watermark waits.
-/// Claimed and skipped rows count.
+/// A claim that takes Postgres longer is followed by a smaller one: the loop claims nothing at the
+/// watermark meanwhile. Claimed and skipped rows count.
 const SPENT_MAX: Duration = Duration::from_millis(50);
-/// Minimum width of sweep pieces: a disk that stalls now and then must not shrink them without end.
+/// Minimum width of sweep pieces. Without it, a disk that stalls now and then would shrink the
+/// pieces again and again.
 const SWEEP_MIN: Duration = Duration::from_secs(1);
 /// Sweep pieces older than this grow without a limit: a sweep should not walk through days of tasks
 /// of an unavailable topic second by second.

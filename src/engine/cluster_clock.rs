@@ -23,14 +23,15 @@
 //!   until a minute has passed without a step back.
 //!
 //! A host may step a clock forward again and again (a hypervisor that resumes its guests: 0.6 s
-//! every 45 s). No part of the node may wait for such a clock to hold.
+//! every 45 s). No part of the node may wait until such a clock stops
+//! stepping.
 //!
 //! Answers of several connections overtake each other. An answer whose question is older than the
-//! last confirmation of the bounds may hold an older stamp. When such a stamp contradicts the
-//! bounds, the lower of the two counts until a later question settles it: a bound that is too low
-//! is late for a moment, but one that is too high is early. A step forward is shown by that later
-//! question alone. A step back is in doubt until then, and the clock is not steady: the answer may
-//! only have been overtaken by the first one after a step forward.
+//! last confirmation of the bounds may carry an older stamp. When such a stamp contradicts the
+//! bounds, the node uses the lower of the two until the answer to a later question decides. A bound
+//! that is too low makes records late for a moment; a bound that is too high makes them early. Only
+//! that later answer proves a step forward. A step back is in doubt until then, and the clock is
+//! not steady: perhaps the stamp was only overtaken by the first answer after a step forward.
 
 #[cfg(test)]
 mod tests;
@@ -140,9 +141,10 @@ impl StampedClock {
         Self { follows_every_step: true, ..Self::default() }
     }
 
-    /// Returns the lower bound, or `None` before the first stamp. It is never ahead of Postgres's
-    /// clock. It is late by at most three times: the way back of the best answer, the drift between
-    /// the rates since then, and the time of suspensions since then.
+    /// Returns the lower bound, or `None` before the first stamp. The bound is never ahead of
+    /// Postgres's clock. It lags by at most the sum of three durations: the time that the best
+    /// answer took to arrive, the drift between the rates since then, and the suspensions of the
+    /// machine since then.
     pub fn now(&self, now: Moment) -> Option<Timestamp> {
         self.bounds.map(|bounds| bounds.run_on(now).low)
     }
@@ -153,9 +155,10 @@ impl StampedClock {
         self.bounds.is_some_and(|bounds| bounds.at.was_suspended_until(now))
     }
 
-    /// Returns the upper bound, or `None` before the first stamp. It is never behind Postgres's
-    /// clock, unless that was stepped forward since the last stamp. It is ahead by at most the way
-    /// there of the best question and the drift between the rates since then.
+    /// Returns the upper bound, or `None` before the first stamp. The bound is never behind
+    /// Postgres's clock, unless this clock was stepped forward since the last stamp. It is ahead by
+    /// at most the time that the best question took to reach Postgres, plus the drift between the
+    /// rates since then.
     pub fn at_most(&self, now: Moment) -> Option<Timestamp> {
         // While a possibly older answer is in doubt, the bounds from before it may be the right
         // ones.

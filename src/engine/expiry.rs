@@ -8,10 +8,10 @@
 //! "Expired" says that no record of the task is in the topic, or will be. The proof takes two
 //! facts:
 //!
-//! - No earlier row of the task may have put a record there. The row has a mark otherwise: a settle
-//!   that defers a record of unknown outcome, or finds an attempt published, marks the next row.
+//! - No earlier row of the task can have put a record there. A settle that defers a record of
+//!   unknown outcome, or finds an attempt published, sets the flag "maybe sent" in the next row.
 //! - No owner of this batch has handed the record over since the claim, or Kafka refused it. The
-//!   node knows so much only of batches from its own claims. An adopted batch, or a batch of a
+//!   node can know this only of batches from its own claims. An adopted batch, or a batch of a
 //!   claim without an answer, counts as sent, and so does a record without an answer.
 //!
 //! Otherwise a late task becomes a dead letter: neither published late nor called expired. No other

@@ -1,10 +1,11 @@
 //! Decides which nodes are alive, from heartbeats in Postgres confirmed by keys in etcd.
 //!
-//! The heartbeat row is the authority. A node is *stale* when this observer has read the same
-//! counter for a period of its own monotonic time without a gap. The period runs from the arrival
-//! of the first answer with that counter to the question of the last one, so the counter stood
-//! still for all of it. A failed read, or a gap of more than half a TTL, restarts the observation
-//! of every node: after an outage of Postgres, no node takes all the others for dead.
+//! The heartbeat row is the authority. A node is *stale* when this observer has read the node's
+//! counter unchanged, without a gap, for a period of the observer's own monotonic time. The period
+//! runs from the arrival of the first answer with this counter to the question of the last one. So
+//! the counter stood still for the whole period. A failed read, or a gap of more than half a TTL,
+//! restarts the observation of every node: after an outage of Postgres, no node takes all the
+//! others for dead.
 //!
 //! | its heartbeat | its key in etcd | the node is |
 //! |---|---|---|
@@ -17,8 +18,8 @@
 //!
 //! A node that has left is declared dead when stale, so others adopt the batches.
 //!
-//! Safety does not depend on any of this: the batches of a node wrongly declared dead belong to
-//! others.
+//! Safety does not depend on these decisions. If a node is declared dead wrongly, other nodes adopt
+//! its batches, and its own settles of these batches change nothing.
 
 pub mod alone;
 pub mod broker;

@@ -17,8 +17,8 @@ const EVERY: Duration = Duration::from_secs(60);
 /// A batch that is committed after a search began may have an older id, because the id is chosen
 /// before the claim. It is at most this old: a claim takes at most 10 s.
 const RECENT: Duration = Duration::from_secs(60);
-/// After this many answered slices, twice the width is tried although that width got no answer
-/// before. So one slice in 17 is lost, not every second one.
+/// After this many answered slices, the search doubles the width although the doubled width got no
+/// answer before. So one slice in 17 gets no answer, instead of every second slice.
 const ANSWERS_TO_WIDEN: u32 = 16;
 const SPAN_MIN: Duration = Duration::from_secs(60);
 /// Wider than any retention: everything in one slice.

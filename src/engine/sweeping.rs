@@ -7,8 +7,8 @@ use crate::domain::Monotonic;
 
 const INTERVAL: Duration = Duration::from_secs(15);
 /// A long sweep (past all tasks of an unavailable topic, for example) takes time from the
-/// watermark. A pause of this many times its length follows.
-const REST: u32 = 10;
+/// watermark. So the pause between two sweeps is at least this many times as long as a sweep.
+const PAUSE_FACTOR: u32 = 10;
 /// The longest pause: tasks that only a sweep finds wait for it.
 const INTERVAL_MAX: Duration = Duration::from_secs(60);
 
@@ -40,7 +40,7 @@ impl Sweeping {
             return false;
         }
         since.is_none_or(|since| {
-            since >= self.took.saturating_mul(REST).clamp(INTERVAL, INTERVAL_MAX)
+            since >= self.took.saturating_mul(PAUSE_FACTOR).clamp(INTERVAL, INTERVAL_MAX)
         })
     }
 }

@@ -76,8 +76,8 @@ struct TopicRecord {
     state: BreakerState,
     tasks: usize,
     bytes: usize,
-    /// The time of the last sign of life: an acknowledgement, or metadata while the breaker was
-    /// open. It is also the time when the first of the waiting records was handed over.
+    /// When the topic last showed life (an acknowledgement, or metadata while the breaker was
+    /// open), or when the first of the waiting records was handed over. The later of the two.
     heard_at: Monotonic,
     /// Since when the topic has taken no records. A probe does not reset it.
     open_since: Option<Monotonic>,

@@ -28,7 +28,9 @@ use crate::node::requests::replacer::{NameFinding, look};
 use crate::node::requests::service::Service;
 use crate::node::shared::NodeShared;
 use crate::postgres::PostgresError;
-use crate::postgres::inbound::{Hold, InboundCancel, InboundStore, ItemKey, StoreError, Submits};
+use crate::postgres::inbound::{
+    InboundCancel, InboundStore, ItemKey, StoreError, StorePrecondition, Submits,
+};
 use crate::postgres::tasks::look_up::LookUp;
 use crate::postgres::tasks::names::Names;
 use crate::postgres::tasks::replace::Replacement;
@@ -239,7 +241,7 @@ impl Carrier {
     /// alone. Items with a fixed order are stored up to this item.
     pub async fn submit(
         &mut self,
-        hold: &mut Hold,
+        precondition: &mut StorePrecondition,
         mut submits: Vec<NewItem>,
         carried: &mut Carried,
     ) -> Result<(), Stop> {
@@ -247,12 +249,12 @@ impl Carrier {
         let mut pieces: VecDeque<Range<usize>> = iter::once(0..submits.len()).collect();
         while let Some(piece) = pieces.pop_front().filter(|piece| !piece.is_empty()) {
             let turn = &mut carried.turn;
-            match self.submit_piece(hold, &mut submits[piece.clone()], turn).await {
+            match self.submit_piece(precondition, &mut submits[piece.clone()], turn).await {
                 Ok(()) => carried.stored += piece.len(),
                 Err(StoreError::Postgres(error @ PostgresError::BadValue { .. })) => {
                     if let [new] = &submits[piece.clone()] {
                         carried.refuse(new.key, inbound::of_service(refusal_of(&error)))?;
-                        if hold.is_ordered() {
+                        if precondition.is_ordered() {
                             return Ok(());
                         }
                     } else {
@@ -272,13 +274,13 @@ impl Carrier {
 
     async fn submit_piece(
         &mut self,
-        hold: &mut Hold,
+        precondition: &mut StorePrecondition,
         piece: &mut [NewItem],
         turn: &mut AuditedTurn,
     ) -> Result<(), StoreError> {
         let (mut tries, mut draws) = (Tries::default(), 0);
         loop {
-            match self.try_submit(hold, piece, turn).await {
+            match self.try_submit(precondition, piece, turn).await {
                 Err(StoreError::Postgres(error)) if error.is_of_an_id() && draws < DRAWS_MAX => {
                     draws += 1;
                     assign_ids(&self.shared, piece.iter_mut().map(|new| &mut new.task));
@@ -291,7 +293,7 @@ impl Carrier {
 
     async fn try_submit(
         &mut self,
-        hold: &mut Hold,
+        precondition: &mut StorePrecondition,
         piece: &mut [NewItem],
         turn: &mut AuditedTurn,
     ) -> Result<(), StoreError> {
@@ -321,8 +323,8 @@ impl Carrier {
             named: (!named.is_empty()).then_some(named_rows),
         };
         let began_at = clock::monotonic();
-        let (won, stamp) = self.store.submit(hold, &submits).await?;
-        hold.stored(&items);
+        let (won, stamp) = self.store.submit(precondition, &submits).await?;
+        precondition.stored(&items);
         self.shared.group_stored(items.len(), plain.len() + won.len(), stamp, began_at);
         let known = named.len().saturating_sub(won.len());
         self.shared.metrics.names_known.inc_by(u64::try_from(known).unwrap_or(u64::MAX));
@@ -336,15 +338,19 @@ impl Carrier {
     /// Stores one item.
     pub async fn store_one(
         &mut self,
-        hold: &mut Hold,
+        precondition: &mut StorePrecondition,
         Item { key, change }: Item,
         carried: &mut Carried,
     ) -> Result<(), Stop> {
         match change {
-            Change::Submit(task) => self.submit(hold, vec![NewItem { key, task }], carried).await,
-            Change::Replace(task) => self.replace(hold, key, task, carried).await,
-            Change::Cancel(permit, name) => self.cancel(hold, key, (&permit, &name), carried).await,
-            Change::Answer(answer) => self.answer(hold, vec![(key, answer)], carried).await,
+            Change::Submit(task) => {
+                self.submit(precondition, vec![NewItem { key, task }], carried).await
+            }
+            Change::Replace(task) => self.replace(precondition, key, task, carried).await,
+            Change::Cancel(permit, name) => {
+                self.cancel(precondition, key, (&permit, &name), carried).await
+            }
+            Change::Answer(answer) => self.answer(precondition, vec![(key, answer)], carried).await,
         }
     }
 
@@ -352,7 +358,7 @@ impl Carrier {
     /// record will never be published.
     async fn replace(
         &mut self,
-        hold: &mut Hold,
+        precondition: &mut StorePrecondition,
         item: ItemKey,
         mut task: NewTask,
         carried: &mut Carried,
@@ -363,9 +369,9 @@ impl Carrier {
             clamp(&mut task, self.shared.now());
             let placer = Placer::new(&self.shared, self.shared.now());
             let is_far = placer.table_of(&task) == Destination::Far;
-            match self.store.replace(hold, item, (&task, is_far, over)).await {
+            match self.store.replace(precondition, item, (&task, is_far, over)).await {
                 Ok(done @ (Replacement::Created | Replacement::Replaced)) => {
-                    hold.stored(&[item]);
+                    precondition.stored(&[item]);
                     let metrics = &self.shared.metrics;
                     metrics.submitted.inc();
                     if done == Replacement::Replaced {
@@ -408,23 +414,23 @@ impl Carrier {
     /// Cancels the task of a name. A cancel that comes too late, or finds no task, is done.
     async fn cancel(
         &mut self,
-        hold: &mut Hold,
+        precondition: &mut StorePrecondition,
         item: ItemKey,
         (permit, name): (&Permit<Cancel>, &TaskName),
         carried: &mut Carried,
     ) -> Result<(), Stop> {
         let by = self.shared.callers.of(&permit.principal().name).await?;
         for _try in 0..TRIES_MAX {
-            match self.store.cancel(hold, item, (permit.topic(), name, by)).await {
+            match self.store.cancel(precondition, item, (permit.topic(), name, by)).await {
                 Ok(InboundCancel::Cancelled) => {
-                    hold.stored(&[item]);
+                    precondition.stored(&[item]);
                     self.shared.metrics.cancelled.inc();
                     carried.stored += 1;
                     carried.turn.changed("cancel", permit.topic(), None);
                     return Ok(());
                 }
                 Ok(InboundCancel::NotFound) => {
-                    hold.stored(&[item]);
+                    precondition.stored(&[item]);
                     carried.stored += 1;
                     return Ok(());
                 }
@@ -433,7 +439,7 @@ impl Carrier {
                         // The task is being moved, or the name stands for another task by now.
                         None | Some(Verdict::Replaced(_)) => moving::pause().await,
                         Some(_verdict) => {
-                            self.note(hold, item).await?;
+                            self.note(precondition, item).await?;
                             carried.stored += 1;
                             return Ok(());
                         }
@@ -450,9 +456,13 @@ impl Carrier {
     }
 
     /// Notes an item that needs no change.
-    pub async fn note(&mut self, hold: &mut Hold, item: ItemKey) -> Result<(), Stop> {
-        self.store.note(hold, item).await?;
-        hold.stored(&[item]);
+    pub async fn note(
+        &mut self,
+        precondition: &mut StorePrecondition,
+        item: ItemKey,
+    ) -> Result<(), Stop> {
+        self.store.note(precondition, item).await?;
+        precondition.stored(&[item]);
         Ok(())
     }
 }

@@ -1,8 +1,11 @@
 //! The fence: whether the node may claim, publish and adopt at the moment, and why it is not ready.
 //!
-//! After a pause longer than the own heartbeat vouches for, a node does not know whether its
-//! batches are still its own. The node is fenced then, and publishes nothing before the adopter has
-//! asked Postgres.
+//! A heartbeat proves for 5/6 of a TTL that the node's batches are its own. After a longer pause,
+//! the node is fenced, and publishes nothing before the adopter has asked Postgres.
+//!
+//! Fencing has three layers. `engine/liveness/fencing.rs` has the rule for one TTL.
+//! `node/membership/fencing.rs` applies the rule to the heartbeats of this node, and counts in
+//! generations how often the node was fenced. This file adds the clock, Kafka and the drain.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,7 +23,8 @@ pub struct Fence {
     contact: KafkaContact,
     draining: CancellationToken,
     fencing: FencingHandle,
-    /// The generation in which the node last asked for its own batches. None at the start.
+    /// The generation in which the node last asked for its own batches. 0 at the start, when the
+    /// node has no batches.
     checked: AtomicU64,
 }
 

@@ -93,7 +93,7 @@ pub enum Refusal {
     NoKey,
     /// The dead topic of the task is refused, for the reason inside.
     OfDeadTopic(Box<Self>),
-    /// The due time is further ahead than `--delay-max`.
+    /// The due time is further ahead than `--delay-max`, or than `delay_max` of the topic's policy.
     TooFar {
         delay_max: Duration,
     },
@@ -101,7 +101,7 @@ pub enum Refusal {
     ExpiresTooEarly {
         due_at: Timestamp,
     },
-    /// The task has an expiry, and so many nodes are of a version that does not know expiries.
+    /// The task has an expiry, and `node_count` nodes are of a version that does not know expiries.
     NodesWithoutExpiry {
         node_count: usize,
     },
@@ -110,7 +110,8 @@ pub enum Refusal {
         task_count: u64,
         pending_max: u64,
     },
-    /// The task is tracked, and so many nodes are of a version that does not know tracked tasks.
+    /// The task is tracked, and `node_count` nodes are of a version that does not know tracked
+    /// tasks.
     OldNodes {
         node_count: usize,
     },

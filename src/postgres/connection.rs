@@ -173,12 +173,13 @@ impl Connection {
         let hosts = self.settings.current().into_iter().map(|host| self.options(host));
         let mut hosts: Vec<PgConnectOptions> = hosts.collect();
         let (mut open, timeline) = match (hosts.pop(), hosts.is_empty()) {
-            // Of one host it is not asked: its name or address follows the primary.
+            // A single host is not asked for its timeline: its name or address follows the
+            // primary.
             (Some(only), true) => (only.connect().await?, Timeline::default()),
             (last, _) => {
                 hosts.extend(last);
-                // Each host is given up on before the whole attempt is, so that the error has the
-                // reason of each.
+                // The hosts get less time than the whole attempt, so that the error has the reason
+                // of each host.
                 self.settings.primary.connect(hosts, self.connect_deadline() * 3 / 4).await?
             }
         };

@@ -1,9 +1,9 @@
 //! Stores the requests from other sources than REST, in Punctual's database: rows of outboxes, and
 //! records of intake topics.
 //!
-//! Each transaction begins with a [`Hold`], which fails when its items are stored already. So an
-//! item read again, for whatever reason, is not stored again. `entries` keeps the stored rows of
-//! outboxes, `offsets` the places in intake topics.
+//! Each transaction begins with a [`StorePrecondition`], which fails when its items are stored
+//! already. So an item read again, for whatever reason, is not stored again. `entries` keeps the
+//! stored rows of outboxes, `offsets` the places in intake topics.
 
 pub mod entries;
 pub mod offsets;
@@ -35,14 +35,14 @@ const PURPOSE: ConnectionPurpose = ConnectionPurpose {
     settings: &[("plan_cache_mode", "force_custom_plan")],
 };
 
-/// The proof that a transaction needs to store items. It lets each item be stored once.
+/// The condition under which a transaction may store items. It lets each item be stored once.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Hold {
+pub enum StorePrecondition {
     /// Rows of an outbox: the epoch is the last one, and no row has an entry in `outbox_seen`.
     Rows(Epoch),
     /// Records of a partition: the table has this offset. The transaction moves it behind the last
     /// of its records.
-    Records(OffsetHold),
+    Records(OffsetPrecondition),
 }
 
 /// An epoch of an outbox: the right to store its rows, until another node takes the next one.
@@ -54,7 +54,7 @@ pub struct Epoch {
 
 /// The place in a partition of an intake topic.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct OffsetHold {
+pub struct OffsetPrecondition {
     pub topic: TopicName,
     pub partition: i32,
     pub position: Position,
@@ -85,7 +85,7 @@ pub struct ItemKey {
 pub enum StoreError {
     #[error(transparent)]
     Postgres(#[from] PostgresError),
-    /// The hold does not hold.
+    /// The [`StorePrecondition`] is not met any more.
     #[error("another node is at work")]
     Overtaken,
 }
@@ -111,7 +111,7 @@ pub enum InboundCancel {
 /// The result of answers of consumers.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct InboundAnswers {
-    /// Each of them has changed its task, and all are noted. Otherwise nothing was changed.
+    /// Every answer has changed its task, and all items are noted. Otherwise nothing was changed.
     pub are_stored: bool,
     pub answers: HashMap<TaskId, Answered>,
 }
@@ -138,19 +138,20 @@ const MOVE: &str = "-- move the offset of an intake topic
 update intake_offset set next = $5, newest_at = greatest(newest_at, $6)
 where topic = $1 and partition = $2 and generation = $3 and next = $4";
 
-impl Hold {
+impl StorePrecondition {
     /// Returns true when items must be stored in their order, without a gap.
     pub const fn is_ordered(&self) -> bool {
         matches!(self, Self::Records(_))
     }
 
-    /// Records that a transaction with this hold has stored `items`.
+    /// Records that a transaction with this precondition has stored `items`.
     pub fn stored(&mut self, items: &[ItemKey]) {
-        if let Self::Records(hold) = self
+        if let Self::Records(precondition) = self
             && let Some(next) = next_after(items)
         {
-            hold.position.next = next;
-            hold.position.newest_at = hold.position.newest_at.max(Some(hold.read_at));
+            precondition.position.next = next;
+            precondition.position.newest_at =
+                precondition.position.newest_at.max(Some(precondition.read_at));
         }
     }
 }
@@ -169,13 +170,13 @@ impl InboundStore {
     /// new, and the time of Postgres's clock.
     pub async fn submit(
         &mut self,
-        hold: &Hold,
+        precondition: &StorePrecondition,
         submits: &Submits<'_>,
     ) -> Result<(HashSet<TaskId>, Timestamp), StoreError> {
         let what = format!("store {} inbound submits", submits.items.len());
         let (node, retention) = (self.node.uuid(), self.retention.as_secs_f64());
         let store = async |open: &mut PgConnection| {
-            let Some(mut transaction) = begin(open, hold, submits.items).await? else {
+            let Some(mut transaction) = begin(open, precondition, submits.items).await? else {
                 return Ok(None);
             };
             let now = submit::statement(&mut transaction, node, &submits.plain).await?;
@@ -197,14 +198,16 @@ impl InboundStore {
     /// name known to be final. Only a replacement with an effect is noted.
     pub async fn replace(
         &mut self,
-        hold: &Hold,
+        precondition: &StorePrecondition,
         item: ItemKey,
         (task, is_far, over): (&NewTask, bool, Option<TaskId>),
     ) -> Result<Replacement, StoreError> {
         let (condition, retention) = (Precondition::default(), self.retention);
         let change = NameChange { task, is_far, retention, condition: &condition };
         let store = async |open: &mut PgConnection| {
-            let Some(mut transaction) = begin(open, hold, &[item]).await? else { return Ok(None) };
+            let Some(mut transaction) = begin(open, precondition, &[item]).await? else {
+                return Ok(None);
+            };
             let done = change.run(&mut transaction, over).await?;
             if matches!(done, Replacement::Created | Replacement::Replaced) {
                 transaction.commit().await?;
@@ -221,12 +224,14 @@ impl InboundStore {
     /// cancel that has its verdict is noted.
     pub async fn cancel(
         &mut self,
-        hold: &Hold,
+        precondition: &StorePrecondition,
         item: ItemKey,
         (topic, name, by): (&TopicName, &TaskName, Option<PrincipalId>),
     ) -> Result<InboundCancel, StoreError> {
         let store = async |open: &mut PgConnection| {
-            let Some(mut transaction) = begin(open, hold, &[item]).await? else { return Ok(None) };
+            let Some(mut transaction) = begin(open, precondition, &[item]).await? else {
+                return Ok(None);
+            };
             let condition = Precondition::default();
             let done = match withdraw(&mut transaction, (topic, name), &condition, by).await? {
                 Withdrawal::Cancelled(_task) => InboundCancel::Cancelled,
@@ -246,14 +251,16 @@ impl InboundStore {
     /// Takes answers of consumers about different tasks, all or none.
     pub async fn answer(
         &mut self,
-        hold: &Hold,
+        precondition: &StorePrecondition,
         items: &[ItemKey],
         calls: &[&AnswerCall],
         terms: AnswerTerms,
     ) -> Result<InboundAnswers, StoreError> {
         let retention = self.retention;
         let store = async |open: &mut PgConnection| {
-            let Some(mut transaction) = begin(open, hold, items).await? else { return Ok(None) };
+            let Some(mut transaction) = begin(open, precondition, items).await? else {
+                return Ok(None);
+            };
             let answers = answers::take_within(&mut transaction, calls, (terms, retention)).await?;
             let is_changed = |call: &&AnswerCall| {
                 answers.get(&call.first).is_some_and(|answered| answered.view.is_some())
@@ -271,9 +278,15 @@ impl InboundStore {
     }
 
     /// Notes an item that has its verdict and changes nothing.
-    pub async fn note(&mut self, hold: &Hold, item: ItemKey) -> Result<(), StoreError> {
+    pub async fn note(
+        &mut self,
+        precondition: &StorePrecondition,
+        item: ItemKey,
+    ) -> Result<(), StoreError> {
         let store = async |open: &mut PgConnection| {
-            let Some(transaction) = begin(open, hold, &[item]).await? else { return Ok(None) };
+            let Some(transaction) = begin(open, precondition, &[item]).await? else {
+                return Ok(None);
+            };
             transaction.commit().await?;
             Ok(Some(()))
         };
@@ -282,20 +295,23 @@ impl InboundStore {
     }
 }
 
-/// Begins a transaction with its hold, and notes the items that it will store. Returns `None` when
-/// another node has the next epoch, has moved the offset, or has stored one of the items.
+/// Begins a transaction with its precondition, and notes the items that it will store. Returns
+/// `None` when another node has the next epoch, has moved the offset, or has stored one of the
+/// items.
 async fn begin<'c>(
     open: &'c mut PgConnection,
-    hold: &Hold,
+    precondition: &StorePrecondition,
     items: &[ItemKey],
 ) -> Result<Option<Transaction<'c, Postgres>>, sqlx::Error> {
     let mut transaction = open.begin().await?;
-    let is_held = match hold {
-        Hold::Rows(epoch) => {
+    let is_held = match precondition {
+        StorePrecondition::Rows(epoch) => {
             is_current(&mut transaction, *epoch).await?
                 && note_rows(&mut transaction, *epoch, items).await?
         }
-        Hold::Records(hold) => move_offset(&mut transaction, hold, items).await?,
+        StorePrecondition::Records(precondition) => {
+            move_offset(&mut transaction, precondition, items).await?
+        }
     };
     if is_held {
         return Ok(Some(transaction));
@@ -325,17 +341,17 @@ async fn note_rows(
 
 async fn move_offset(
     open: &mut PgConnection,
-    hold: &OffsetHold,
+    precondition: &OffsetPrecondition,
     records: &[ItemKey],
 ) -> Result<bool, sqlx::Error> {
-    let position = hold.position;
+    let position = precondition.position;
     let moved = sqlx::query(MOVE)
-        .bind(hold.topic.as_str())
-        .bind(hold.partition)
+        .bind(precondition.topic.as_str())
+        .bind(precondition.partition)
         .bind(position.generation)
         .bind(position.next)
         .bind(next_after(records).unwrap_or(position.next))
-        .bind(hold.read_at.as_millis())
+        .bind(precondition.read_at.as_millis())
         .execute(open)
         .await?;
     Ok(moved.rows_affected() == 1)

@@ -6,7 +6,9 @@ use punctual::clock;
 use punctual::domain::task::feedback::Call;
 use punctual::domain::{NodeId, Shard, TaskId, Timestamp, TopicName};
 use punctual::postgres::PostgresSettings;
-use punctual::postgres::inbound::{Hold, InboundStore, ItemKey, OffsetHold, Position, StoreError};
+use punctual::postgres::inbound::{
+    InboundStore, ItemKey, OffsetPrecondition, Position, StoreError, StorePrecondition,
+};
 use punctual::postgres::tasks::answers::{AnswerCall, AnswerTerms};
 use uuid::Uuid;
 
@@ -187,9 +189,9 @@ async fn an_answer_is_taken_with_its_offset_or_not_at_all() {
     let topic = TopicName::new("in").unwrap();
     store.begin_partitions(&topic, &[(0, 10)].into()).await.unwrap();
     let position = |next| Position { generation: 1, next, newest_at: None };
-    let hold = |next| {
+    let precondition = |next| {
         let (topic, position, read_at) = (topic.clone(), position(next), Timestamp::EPOCH);
-        Hold::Records(OffsetHold { topic, partition: 0, position, read_at })
+        StorePrecondition::Records(OffsetPrecondition { topic, partition: 0, position, read_at })
     };
     let call = AnswerCall {
         first: TaskId::new(clock::wall(), Shard::new(0), 1),
@@ -205,10 +207,10 @@ async fn an_answer_is_taken_with_its_offset_or_not_at_all() {
         window: Duration::from_millis(200),
     };
     let items = [ItemKey { id: Uuid::nil(), seq: 10 }];
-    let behind = store.answer(&hold(9), &items, &[&call], terms).await;
+    let behind = store.answer(&precondition(9), &items, &[&call], terms).await;
     assert!(matches!(behind, Err(StoreError::Overtaken)), "{behind:?}");
     // No such task: nothing is taken, and the offset stays.
-    let none = store.answer(&hold(10), &items, &[&call], terms).await.unwrap();
+    let none = store.answer(&precondition(10), &items, &[&call], terms).await.unwrap();
     assert!(!none.are_stored && none.answers.is_empty(), "{none:?}");
     let marks = "select count(*) from task_follow";
     assert_eq!(cluster.count(marks).await, 0);

@@ -7,7 +7,7 @@ use punctual::clock;
 use punctual::domain::{NodeId, Timestamp, TopicName};
 use punctual::postgres::PostgresSettings;
 use punctual::postgres::inbound::{
-    Hold, InboundStore, ItemKey, OffsetHold, Position, StoreError, Submits,
+    InboundStore, ItemKey, OffsetPrecondition, Position, StoreError, StorePrecondition, Submits,
 };
 use punctual::postgres::tasks::submit::Group;
 use rdkafka::admin::{AdminClient, AdminOptions, NewPartitions};
@@ -382,27 +382,33 @@ async fn two_nodes_at_one_partition_store_each_record_once() {
     let begun = Position { generation: 1, next: 10, newest_at: None };
     assert_eq!(position, [(0, begun)].into(), "a partition keeps its first offset");
     let read_at = Timestamp::from_millis(7);
-    let hold = |position| {
-        Hold::Records(OffsetHold { topic: topic.clone(), partition: 0, position, read_at })
+    let precondition = |position| {
+        StorePrecondition::Records(OffsetPrecondition {
+            topic: topic.clone(),
+            partition: 0,
+            position,
+            read_at,
+        })
     };
     let items = [10, 12].map(|seq| ItemKey { id: Uuid::nil(), seq });
     let submits = || Submits { items: &items, plain: Group::default(), named: None };
-    let mut held = hold(begun);
+    let mut held = precondition(begun);
     new.submit(&held, &submits()).await.unwrap();
     held.stored(&items);
-    for late in
-        [old.submit(&hold(begun), &submits()).await, new.submit(&hold(begun), &submits()).await]
-    {
+    for late in [
+        old.submit(&precondition(begun), &submits()).await,
+        new.submit(&precondition(begun), &submits()).await,
+    ] {
         assert!(matches!(late, Err(StoreError::Overtaken)), "{late:?}");
     }
     let moved = Position { generation: 1, next: 13, newest_at: Some(read_at) };
-    assert_eq!(held, hold(moved));
+    assert_eq!(held, precondition(moved));
     assert_eq!(new.positions(&topic, &[0]).await.unwrap(), [(0, moved)].into());
     // An offset that was set elsewhere is another one, even if it comes to the same number.
-    let Hold::Records(at) = hold(moved) else { unreachable!() };
+    let StorePrecondition::Records(at) = precondition(moved) else { unreachable!() };
     assert!(new.set_offset(&at, 10).await.unwrap());
     assert!(!old.set_offset(&at, 11).await.unwrap());
-    let late = old.submit(&hold(begun), &submits()).await;
+    let late = old.submit(&precondition(begun), &submits()).await;
     assert!(matches!(late, Err(StoreError::Overtaken)), "{late:?}");
 }
 

@@ -6,7 +6,7 @@ use punctual::clock;
 use punctual::domain::NodeId;
 use punctual::domain::task::outbox_row::RejectedRow;
 use punctual::postgres::PostgresSettings;
-use punctual::postgres::inbound::{Hold, InboundStore, ItemKey, StoreError, Submits};
+use punctual::postgres::inbound::{InboundStore, ItemKey, StoreError, StorePrecondition, Submits};
 use punctual::postgres::outbox::source::OutboxSource;
 use punctual::postgres::tasks::submit::Group;
 use sqlx::{AssertSqlSafe, PgConnection};
@@ -260,16 +260,16 @@ async fn two_nodes_at_one_outbox_store_each_row_once() {
     assert_eq!(rows, again);
     let key = [ItemKey { id: rows[0].id, seq: rows[0].seq }];
     let submits = || Submits { items: &key, plain: Group::default(), named: None };
-    let late = old.submit(&Hold::Rows(old_epoch), &submits()).await;
+    let late = old.submit(&StorePrecondition::Rows(old_epoch), &submits()).await;
     assert!(matches!(late, Err(StoreError::Overtaken)), "{late:?}");
-    new.submit(&Hold::Rows(new_epoch), &submits()).await.unwrap();
-    let repeated = new.submit(&Hold::Rows(new_epoch), &submits()).await;
+    new.submit(&StorePrecondition::Rows(new_epoch), &submits()).await.unwrap();
+    let repeated = new.submit(&StorePrecondition::Rows(new_epoch), &submits()).await;
     assert!(matches!(repeated, Err(StoreError::Overtaken)), "{repeated:?}");
     assert_eq!(new.seen(new_epoch, &[key[0].id]).await.unwrap().len(), 1);
     assert_eq!(second.delete(&[key[0].seq], &[]).await.unwrap(), 1);
     // The row is gone, so its entry goes. The old node still cannot store it.
     new.forget(new_epoch, &[key[0].id]).await.unwrap();
-    let late = old.submit(&Hold::Rows(old_epoch), &submits()).await;
+    let late = old.submit(&StorePrecondition::Rows(old_epoch), &submits()).await;
     assert!(matches!(late, Err(StoreError::Overtaken)), "{late:?}");
 }
 

@@ -1,9 +1,10 @@
 //! Numbers of pending tasks, as the node last counted them, and whether they have reached a limit.
 //!
 //! Postgres has no counter of pending tasks, so these limits are soft: a number is some seconds
-//! old, and may be an estimate. An estimate may take few tasks for many, if they are close together
-//! on a page that stands for many pages. So the smaller one of two estimates in a row counts. Only
-//! submits with such a limit ask for a count. Nothing is carried over, so numbers never drift.
+//! old, and may be an estimate from a sample of pages. An estimate may be far too high, if a few
+//! tasks lie together on one page of the sample. So the smaller of two successive estimates counts.
+//! Only submits with such a limit ask for a count. Each count starts from zero, so numbers never
+//! drift.
 
 use std::collections::HashMap;
 use std::hash::Hash;

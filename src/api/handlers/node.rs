@@ -22,15 +22,15 @@ struct Health {
     status: &'static str,
 }
 
-/// Answers 200 as long as the process answers. No server is asked, because a restart would heal
-/// none.
+/// Answers 200 as long as the process answers. Postgres, Kafka and etcd are not asked, because a
+/// restart of the node would not mend them.
 pub async fn livez() -> Response {
     answers::json(StatusCode::OK, &Health { status: "alive" })
 }
 
 /// Answers 200 once the node can claim and publish, and 503 with the reasons until then. Only
-/// operators get the reasons, because they hold inner addresses and messages of servers. Beside an
-/// operator port the reasons stay there.
+/// operators get the reasons, because the reasons contain inner addresses and messages of servers.
+/// A node with an operator port gives the reasons on that port only.
 pub async fn readyz(State(shared): State<Arc<ApiShared>>, guard: Guard) -> Response {
     let missing = shared.service.missing();
     if missing.is_empty() {

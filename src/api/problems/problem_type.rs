@@ -265,11 +265,11 @@ problem_types! {
         then: "Give the task a `key`, or send it to another topic."
     }
     TooFarAhead(422, "too-far-ahead", "The due time is too far ahead") {
-        when: "The due time is further ahead than this node allows (`--delay-max`), or than a \
-               consumer may retry (7 days).",
+        when: "The due time is further ahead than this node (`--delay-max`), the policy of the \
+               topic, or the auth file (`delay_max`) allows, or than a consumer may retry (7 \
+               days). `detail` names the limit.",
         then: "Correct the due time. The usual mistakes are a timestamp given as `delay`, and \
-               nanoseconds given as milliseconds. Otherwise ask the operator for a longer \
-               `--delay-max`."
+               nanoseconds given as milliseconds. Otherwise ask the operator for a higher limit."
     }
     ExpiresTooEarly(422, "expires-too-early", "The task expires before it is due") {
         when: "`expires_at` is not after the due time.",
@@ -292,8 +292,8 @@ problem_types! {
     }
     QuotaExceeded(429, "quota-exceeded", "A limit of this caller is reached") {
         when: "The principal, or the topic, has used up one of its `limits` in the auth file on \
-               this node; `detail` names it. A batch is taken as a whole or not at all, and tasks \
-               that are refused count as well. Nothing was done.",
+               this node; `detail` names it. A bulk submit is taken as a whole or not at all, and \
+               tasks that are refused count as well. Nothing was done.",
         then: "Repeat the request after `Retry-After` seconds: it is safe, and it passes if the \
                principal asks for nothing else meanwhile. Ask the operator for a higher limit."
     }
@@ -346,11 +346,12 @@ problem_types! {
     OutcomeUnknown(503, "outcome-unknown", "Whether it was done is unknown") {
         when: "The database's answer was lost or took too long: the request may have been done, or \
                may still be done.",
-        then: "Repeat the request after `Retry-After` seconds. That is safe, with two exceptions \
-               that may publish a task twice: a submit without a name, and a PUT whose task has \
-               become due meanwhile, because the PUT then schedules another one. If that matters, \
-               look first. In all other cases: a name never makes a second task; a dead letter \
-               that is already redriven or dropped gets 404; a bulk change goes on with the rest."
+        then: "Repeat the request after `Retry-After` seconds. Two repeated requests may publish \
+               a task twice: a submit without a name, and a PUT whose task has become due \
+               meanwhile, because the PUT then schedules another task. Before you repeat one of \
+               these, look whether the task exists. All other requests are safe to repeat: a \
+               submit with a name makes no second task, a dead letter that is already redriven or \
+               dropped gets 404, and a bulk change goes on with the rest."
     }
     NotReady(503, "not-ready", "The node is not ready") {
         when: "`GET /readyz` of a node that cannot claim and publish now. The member `missing` \

@@ -39,7 +39,11 @@ pub fn of_refusal(refusal: Refusal, origin: FieldOrigin) -> Problem {
         Refusal::OfDeadTopic(refusal) => of_refusal(*refusal, origin).at("retry.dead_topic"),
         Refusal::TooFar { delay_max } => Problem::new(
             ProblemType::TooFarAhead,
-            format!("a task may be due at most {} ahead (--delay-max)", spelled(delay_max)),
+            format!(
+                "a task may be due at most {} ahead (`--delay-max` of the node, or `delay_max` in \
+                 the policy of the topic)",
+                spelled(delay_max)
+            ),
         )
         .at(origin.due),
         Refusal::ExpiresTooEarly { due_at } => Problem::new(

@@ -1,9 +1,9 @@
-//! When a node is fenced: until when its batches are certainly still its own.
+//! Decides when a node is fenced: until when its batches are certainly its own.
 //!
-//! Other nodes declare a node dead after reading one counter for a TTL, and the counter was written
-//! before. So no node can have adopted a batch until a TTL after the node's last successful
-//! heartbeat was *sent*. The margin covers the time between this check and the moment when a record
-//! leaves the process, and clocks with different rates.
+//! Other nodes declare a node dead after they have read the same counter for a whole TTL. The node
+//! had sent this counter before. So until a TTL after the node *sent* its last successful
+//! heartbeat, no other node can have adopted a batch. The margin covers the time between this check
+//! and the moment when a record leaves the process, and clocks with different rates.
 
 use std::time::Duration;
 

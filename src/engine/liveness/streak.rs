@@ -78,8 +78,8 @@ impl Streak {
         self.failing = Some(failing);
     }
 
-    /// Records a successful claim. An empty claim proves little for a loop without shards, which
-    /// goes on sweeping other nodes' shards: there, it ends a long streak only after the pause.
+    /// Records a successful claim. A loop without shards only sweeps the shards of other nodes, so
+    /// its empty claims prove little: they end a long streak only after the pause.
     pub fn claimed(&mut self, has_taken: bool, has_shards: bool, now: Monotonic) {
         let is_proof = |failing: &Failing| {
             has_taken || has_shards || !failing.lasts() || self.is_over(failing, now)

@@ -11,7 +11,7 @@ use crate::node::requests::answers::steps;
 use crate::node::requests::moving;
 use crate::node::requests::postgres_failures::refusal_of;
 use crate::postgres::PostgresError;
-use crate::postgres::inbound::{Hold, InboundAnswers, ItemKey, StoreError};
+use crate::postgres::inbound::{InboundAnswers, ItemKey, StoreError, StorePrecondition};
 use crate::postgres::tasks::answers::{AnswerCall, Answered};
 
 /// The right to answer, as the audit trail names all three calls.
@@ -23,7 +23,7 @@ impl Carrier {
     /// refused.
     pub async fn answer(
         &mut self,
-        hold: &mut Hold,
+        precondition: &mut StorePrecondition,
         answers: Vec<(ItemKey, Answer)>,
         carried: &mut Carried,
     ) -> Result<(), Stop> {
@@ -31,11 +31,11 @@ impl Carrier {
         let mut pieces = VecDeque::from([answers.as_slice()]);
         while let Some(piece) = pieces.pop_front() {
             if let [answer] = piece {
-                self.answer_one(hold, answer, carried).await?;
-                if hold.is_ordered() && carried.rejected.len() > rejected_before {
+                self.answer_one(precondition, answer, carried).await?;
+                if precondition.is_ordered() && carried.rejected.len() > rejected_before {
                     return Ok(());
                 }
-            } else if !self.answer_together(hold, piece, carried).await? {
+            } else if !self.answer_together(precondition, piece, carried).await? {
                 let (first, rest) = piece.split_at(piece.len() / 2);
                 pieces.push_front(rest);
                 pieces.push_front(first);
@@ -48,7 +48,7 @@ impl Carrier {
     /// or another cannot be taken together with it: then none is taken.
     async fn answer_together(
         &mut self,
-        hold: &mut Hold,
+        precondition: &mut StorePrecondition,
         answers: &[(ItemKey, Answer)],
         carried: &mut Carried,
     ) -> Result<bool, Stop> {
@@ -62,9 +62,9 @@ impl Carrier {
         let items: Vec<ItemKey> = answers.iter().map(|(item, _answer)| *item).collect();
         let terms = steps::terms(&self.shared);
         let all: Vec<&AnswerCall> = calls.iter().collect();
-        match self.store.answer(hold, &items, &all, terms).await {
+        match self.store.answer(precondition, &items, &all, terms).await {
             Ok(InboundAnswers { are_stored: true, answers }) => {
-                hold.stored(&items);
+                precondition.stored(&items);
                 carried.stored += items.len();
                 for call in &calls {
                     self.changed(call, answers.get(&call.first), carried);
@@ -85,7 +85,7 @@ impl Carrier {
     /// Takes one answer. An answer that changes nothing is refused as REST refuses it, or done.
     async fn answer_one(
         &mut self,
-        hold: &mut Hold,
+        precondition: &mut StorePrecondition,
         given: &(ItemKey, Answer),
         carried: &mut Carried,
     ) -> Result<(), Stop> {
@@ -95,12 +95,12 @@ impl Carrier {
         for _try in 0..TRIES_MAX {
             let call = self.calls_of(slice::from_ref(given)).await?.pop().flatten();
             let Some(call) = call else {
-                return self.verdict(hold, (item, is_id), Heard::NotFound, carried).await;
+                return self.verdict(precondition, (item, is_id), Heard::NotFound, carried).await;
             };
             let terms = steps::terms(&self.shared);
-            match self.store.answer(hold, &[item], &[&call], terms).await {
+            match self.store.answer(precondition, &[item], &[&call], terms).await {
                 Ok(InboundAnswers { are_stored: true, answers }) => {
-                    hold.stored(&[item]);
+                    precondition.stored(&[item]);
                     carried.stored += 1;
                     self.changed(&call, answers.get(&call.first), carried);
                     return Ok(());
@@ -111,7 +111,7 @@ impl Carrier {
                     let heard = steps::heard(&self.look_up, (&call, by), answered).await;
                     match heard.map_err(stop_of_unavailable)? {
                         Some(heard) => {
-                            return self.verdict(hold, (item, is_id), heard, carried).await;
+                            return self.verdict(precondition, (item, is_id), heard, carried).await;
                         }
                         None => moving::pause().await,
                     }
@@ -133,14 +133,14 @@ impl Carrier {
     /// tells how its task was named.
     async fn verdict(
         &mut self,
-        hold: &mut Hold,
+        precondition: &mut StorePrecondition,
         (item, is_id): (ItemKey, bool),
         heard: Heard,
         carried: &mut Carried,
     ) -> Result<(), Stop> {
         match inbound::of_heard(heard, is_id) {
             Ok(()) => {
-                self.note(hold, item).await?;
+                self.note(precondition, item).await?;
                 carried.stored += 1;
                 Ok(())
             }

@@ -216,9 +216,9 @@ impl IntakeKeeper {
         let has_records = !partition.records.is_empty();
         if has_records {
             reach(Failpoint::IntakeRead);
-            let next_before = partition.hold.position.next;
+            let next_before = partition.precondition.position.next;
             if let Err(stop) = Box::pin(self.turns.carry_out(partition)).await {
-                if partition.hold.position.next > next_before {
+                if partition.precondition.position.next > next_before {
                     partition.succeeded();
                 }
                 partition.failed();
@@ -317,7 +317,7 @@ impl IntakeKeeper {
         }
         for (number, position) in positions {
             match self.partitions.get_mut(&number) {
-                Some(partition) if partition.hold.position == position => {}
+                Some(partition) if partition.precondition.position == position => {}
                 Some(partition) => {
                     partition.set(position);
                     self.metrics.rejected_topic_missing.set(0);
@@ -335,7 +335,7 @@ impl IntakeKeeper {
         let Some(reader) = &mut self.reader else { return Ok(()) };
         let from = self.partitions.iter().map(|(number, partition)| {
             let read_to = partition.records.back().map(|record| record.offset.saturating_add(1));
-            (*number, read_to.unwrap_or(partition.hold.position.next))
+            (*number, read_to.unwrap_or(partition.precondition.position.next))
         });
         self.is_unassigned = true;
         reader.assign(&from.collect()).map_err(|error| stop_of(&error))?;
@@ -368,7 +368,7 @@ impl IntakeKeeper {
         let (Some(partition), Some(reader)) = (self.partitions.get(&number), &self.reader) else {
             return Ok(());
         };
-        let position = partition.hold.position;
+        let position = partition.precondition.position;
         let bounds = reader.bounds(number).await.map_err(|error| stop_of(&error))?;
         if (bounds.first..=bounds.end).contains(&position.next) {
             return Ok(());
@@ -409,8 +409,8 @@ impl IntakeKeeper {
         position: Position,
         (next, what): (i64, &str),
     ) -> Result<(), Stop> {
-        let hold = Partition::new(&self.topic, number, position).hold;
-        let is_set = self.turns.carrier.store.set_offset(&hold, next).await?;
+        let precondition = Partition::new(&self.topic, number, position).precondition;
+        let is_set = self.turns.carrier.store.set_offset(&precondition, next).await?;
         (self.is_stale, self.is_unassigned) = (true, true);
         if is_set {
             self.metrics.resets.inc();
@@ -435,7 +435,7 @@ impl IntakeKeeper {
         let ends = self.reader.as_ref().map(IntakeReader::ends).unwrap_or_default();
         let lag_of = |(number, partition): (&i32, &Partition)| {
             let end = ends.get(number).copied().unwrap_or(0);
-            end.saturating_sub(partition.hold.position.next).max(0)
+            end.saturating_sub(partition.precondition.position.next).max(0)
         };
         self.metrics.lag.set(self.partitions.iter().map(lag_of).fold(0, i64::saturating_add));
         self.metrics.partitions.set(self.partitions.len().saturating_as::<i64>());

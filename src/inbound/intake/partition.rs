@@ -7,7 +7,7 @@ use crate::clock;
 use crate::domain::task::intake_record::IntakeRecord;
 use crate::domain::task::outbox_row::RejectedRow;
 use crate::domain::{Monotonic, Timestamp, TopicName};
-use crate::postgres::inbound::{Hold, OffsetHold, Position};
+use crate::postgres::inbound::{OffsetPrecondition, Position, StorePrecondition};
 
 /// The first pause after a failure. It doubles with each further one.
 const PAUSE_MIN: Duration = Duration::from_millis(100);
@@ -15,8 +15,8 @@ const PAUSE_MAX: Duration = Duration::from_secs(5);
 
 #[derive(Debug)]
 pub(super) struct Partition {
-    pub(super) hold: OffsetHold,
-    /// Records that were read and are not stored, from `hold.position.next` on.
+    pub(super) precondition: OffsetPrecondition,
+    /// Records that were read and are not stored, from `precondition.position.next` on.
     pub(super) records: VecDeque<IntakeRecord>,
     /// Records refused by the statement that stores records. The next check rejects these records.
     refused: BTreeMap<i64, RejectedRow>,
@@ -34,7 +34,7 @@ pub(super) struct Partition {
 impl Partition {
     pub(super) fn new(topic: &TopicName, partition: i32, position: Position) -> Self {
         Self {
-            hold: OffsetHold {
+            precondition: OffsetPrecondition {
                 topic: topic.clone(),
                 partition,
                 position,
@@ -52,17 +52,17 @@ impl Partition {
 
     /// Takes a position that was read again. The records that were read are read again, too.
     pub(super) fn set(&mut self, position: Position) {
-        if position.generation != self.hold.position.generation {
+        if position.generation != self.precondition.position.generation {
             self.refused.clear();
             self.charged_to = 0;
         }
-        self.hold.position = position;
+        self.precondition.position = position;
         self.records.clear();
     }
 
     /// Forgets records that are stored or rejected.
     pub(super) fn drop_done(&mut self) {
-        let next = self.hold.position.next;
+        let next = self.precondition.position.next;
         while self.records.front().is_some_and(|record| record.offset < next) {
             self.records.pop_front();
         }
@@ -86,10 +86,10 @@ impl Partition {
         self.checked_max = self.checked_max.saturating_mul(2);
     }
 
-    /// Takes back the hold, which has moved.
-    pub(super) fn take_back(&mut self, hold: Hold) {
-        if let Hold::Records(hold) = hold {
-            self.hold = hold;
+    /// Takes back the precondition, which has moved.
+    pub(super) fn take_back(&mut self, precondition: StorePrecondition) {
+        if let StorePrecondition::Records(precondition) = precondition {
+            self.precondition = precondition;
         }
     }
 

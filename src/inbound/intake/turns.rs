@@ -15,7 +15,7 @@ use crate::domain::{Record, TopicName};
 use crate::failpoint::{Failpoint, reach};
 use crate::inbound::carrier::{Carried, Carrier, Item, Stop};
 use crate::kafka::{KafkaSettings, LookUpError, Reject, RejectOutcome, RejectProducer, TopicCache};
-use crate::postgres::inbound::Hold;
+use crate::postgres::inbound::StorePrecondition;
 
 /// The outcome of the checks: records in their order, the refused ones among them, and the reason
 /// why later ones wait.
@@ -165,7 +165,7 @@ impl Turns {
         }
         let count = checks.rejected.len();
         if let Some(RejectedRow { status, reason, .. }) = checks.rejected.first() {
-            let (intake, partition) = (&self.intake, partition.hold.partition);
+            let (intake, partition) = (&self.intake, partition.precondition.partition);
             tracing::warn!(
                 %intake, partition, count, status, reason,
                 "records of an intake topic were rejected"
@@ -194,7 +194,7 @@ impl Turns {
                 return Err((first, Stop::later(reason)));
             }
         }
-        let number = partition.hold.partition;
+        let number = partition.precondition.partition;
         let rejects: Vec<(&IntakeRecord, &RejectedRow)> = rejected
             .iter()
             .filter_map(|rejected| Some((find(&partition.records, rejected.seq)?, rejected)))
@@ -216,7 +216,8 @@ impl Turns {
                 RejectOutcome::Refused { reason } => {
                     let topic = &self.rejected_topic;
                     tracing::warn!(%topic, reason, "a rejected record is kept in intake_rejected");
-                    let kept = self.carrier.store.keep_rejected(&partition.hold, record, rejected);
+                    let kept =
+                        self.carrier.store.keep_rejected(&partition.precondition, record, rejected);
                     kept.await.map_err(|error| (rejected.seq, Stop::from(error)))?;
                 }
                 RejectOutcome::Away { reason } => {
@@ -260,25 +261,29 @@ impl Turns {
         turn: AuditedTurn,
     ) -> Result<Option<RejectedRow>, Stop> {
         let newest = partition.records.iter().map(|record| record.at).max();
-        partition.hold.read_at = newest.unwrap_or(partition.hold.read_at);
-        let mut hold = Hold::Records(partition.hold.clone());
+        partition.precondition.read_at = newest.unwrap_or(partition.precondition.read_at);
+        let mut precondition = StorePrecondition::Records(partition.precondition.clone());
         let mut carried = Carried::new(turn);
         let mut outcome = Ok(());
         for run in cut(records) {
             outcome = match run {
-                Run::Submits(items) => self.carrier.submit(&mut hold, items, &mut carried).await,
-                Run::Answers(answers) => {
-                    self.carrier.answer(&mut hold, answers, &mut carried).await
+                Run::Submits(items) => {
+                    self.carrier.submit(&mut precondition, items, &mut carried).await
                 }
-                Run::One(item) => self.carrier.store_one(&mut hold, item, &mut carried).await,
-                Run::Rejected(key) => self.carrier.note(&mut hold, key).await,
+                Run::Answers(answers) => {
+                    self.carrier.answer(&mut precondition, answers, &mut carried).await
+                }
+                Run::One(item) => {
+                    self.carrier.store_one(&mut precondition, item, &mut carried).await
+                }
+                Run::Rejected(key) => self.carrier.note(&mut precondition, key).await,
             };
             if outcome.is_err() || !carried.rejected.is_empty() {
                 break;
             }
             reach(Failpoint::IntakeStored);
         }
-        partition.take_back(hold);
+        partition.take_back(precondition);
         self.metrics.stored.inc_by(u64::try_from(carried.stored).unwrap_or(u64::MAX));
         carried.turn.end().await;
         outcome.map(|()| carried.rejected.pop())

@@ -12,7 +12,7 @@ use crate::domain::Monotonic;
 use crate::domain::task::outbox_row::{ClockOffset, OutboxRow, RejectedRow};
 use crate::failpoint::{Failpoint, reach};
 use crate::inbound::carrier::{Carried, Carrier, Change, Item, NewItem, Stop};
-use crate::postgres::inbound::{Epoch, Hold, ItemKey};
+use crate::postgres::inbound::{Epoch, ItemKey, StorePrecondition};
 
 impl Carrier {
     /// Carries out rows in their order, and returns those that wait. No piece of work begins after
@@ -47,7 +47,7 @@ impl Carrier {
         let outcome = (&mut *carried, &mut waiting);
         let items = self.checked_rows(rows, whose, offset, outcome).await?;
         for wave in waves::divide(items, Item::name) {
-            self.store_wave(&mut Hold::Rows(epoch), wave, until, carried).await?;
+            self.store_wave(&mut StorePrecondition::Rows(epoch), wave, until, carried).await?;
             reach(Failpoint::OutboxStored);
         }
         Ok(waiting)
@@ -142,7 +142,7 @@ impl Carrier {
 
     async fn store_wave(
         &mut self,
-        hold: &mut Hold,
+        precondition: &mut StorePrecondition,
         wave: Vec<Item>,
         until: Monotonic,
         carried: &mut Carried,
@@ -154,12 +154,12 @@ impl Carrier {
                 change => others.push(Item { key, change }),
             }
         }
-        self.submit(hold, submits, carried).await?;
+        self.submit(precondition, submits, carried).await?;
         for item in others {
             if clock::monotonic() >= until {
                 return Err(Stop::later("the turn takes too long; the next one goes on"));
             }
-            self.store_one(hold, item, carried).await?;
+            self.store_one(precondition, item, carried).await?;
         }
         Ok(())
     }

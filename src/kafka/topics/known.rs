@@ -1,4 +1,5 @@
-//! The state that callers and the thread share: the cache, and the questions under way.
+//! The state that callers share with the thread of the `prober`: the cached answers, and the
+//! questions under way.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};

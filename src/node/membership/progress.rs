@@ -1,7 +1,8 @@
 //! Records whether the claim loops turn, whether claims and settles succeed, and whether the
-//! adopter can work. A wedged node must send no heartbeats. A node unable to claim must keep no
-//! shards, because others could claim. Neither must a node unable to settle: published batches
-//! would stay until the node is full, and another node would publish them again after its death.
+//! adopter can work. A node whose loops stand still must send no heartbeats. A node that cannot
+//! claim must give up its shards, because other nodes could claim. A node that cannot settle must
+//! give up its shards, too. Otherwise its published batches would stay until the node is full, and
+//! another node would publish them again after its death.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -15,7 +15,7 @@ use crate::kafka::ClientError;
 use crate::node::shared::NodeShared;
 use crate::shutdown::TaskFailure;
 
-/// The interval of checks, and so the wait of a record that failed through no fault of its topic.
+/// The interval of checks. A record that failed while its topic was not at fault waits as long.
 const INTERVAL: Duration = Duration::from_millis(250);
 /// Waiting records are compared with the publish deadline eight times per deadline.
 const HELD_FACTOR: u32 = 8;
@@ -95,9 +95,9 @@ impl ProducerKeeper {
     }
 }
 
-/// Decides when to compare the publish deadline with waiting records: only after Kafka has kept
-/// pace for the deadline. No record has then waited because of a slow broker. An answer still to
-/// come must find its record.
+/// Decides when to compare waiting records with the publish deadline: only after Kafka has kept its
+/// pace for a whole deadline. So no record is taken back that waits because of a slow broker. Its
+/// delivery report would come later, and must find the record.
 #[derive(Debug)]
 struct OwnDeadline {
     span: Duration,

@@ -4,8 +4,8 @@
 //! Every second, and when a member leaves, the node asks Postgres for its own unsettled batches,
 //! and compares the answer with the registry:
 //!
-//! - Unknown in two looks running: the claim committed although the answer was lost. The batch is
-//!   loaded and published.
+//! - Unknown in two successive checks: the claim committed although the answer was lost. The batch
+//!   is loaded and published.
 //! - Settled a moment ago: a crash of Postgres undid the settle. The settle is repeated.
 //!
 //! Then the node adopts and loads batches without a living owner, as far as there is room.
@@ -280,8 +280,9 @@ impl Adopter {
     /// others publish them.
     async fn free_all(&mut self) -> Result<(), PostgresError> {
         if !self.bulletin.borrow().is_cut_off {
-            // A batch that could not be freed in time still belongs to this node, and the regular
-            // check finds the batch. A later attempt to free it might come just before the settle.
+            // This node has contact again. A batch that was not freed in time still belongs to this
+            // node, and the next check publishes it. Freeing it now could come just before its
+            // settle, and another node would publish it again.
             self.to_free.clear();
             return Ok(());
         }

@@ -1,5 +1,5 @@
-//! The policies and pauses of topics, as last read by the node: at most about a second ago. So a
-//! pause is not decided here: claims read the table.
+//! The policies and pauses of topics, as last read by the node. This copy may be a second old.
+//! Claims therefore read the table.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -143,8 +143,9 @@ impl Heartbeats {
     }
 
     /// Writes the row of the node and reads all others, in one round trip. The top of the file says
-    /// what an answer proves. A second heartbeat revives a node declared dead, so no other node
-    /// adopts from it any more when the caller learns of the revival.
+    /// what an answer proves. If the node was declared dead, a second statement revives it before
+    /// the caller gets the answer. So no other node adopts its batches any more when the caller
+    /// learns of the revival.
     pub async fn beat(&mut self, beat: &Beat) -> Result<HeartbeatAnswer, PostgresError> {
         let rows = self
             .connection

@@ -21,9 +21,9 @@ use crate::postgres::{Connection, PostgresError, PostgresSettings, cluster};
 /// The migrations are embedded in the program.
 static MIGRATIONS: Migrator = sqlx::migrate!();
 
-/// The first word of the name of a migration, as in the file `0021_from_0020_members.sql`. Programs
-/// with 0020 or a later migration can run on the schema. A program without the file reads the word
-/// in the database.
+/// The first word of the name of a migration, as in the file
+/// `0021_from_0018_overlap_and_spread_of_schedules.sql`. Programs with 0018 or a later migration
+/// can run on the schema. A program without the file reads the word in the database.
 const FROM: &str = "from";
 
 /// Migrations may rewrite tables, and wait for each other: with `--auto-migrate` all nodes migrate
@@ -192,8 +192,8 @@ fn newest() -> i64 {
     MIGRATIONS.iter().map(|migration| migration.version).max().unwrap_or(0)
 }
 
-/// Returns the oldest newest migration of a program that can run on the described one. `None` when
-/// the description does not say it.
+/// Returns N for a description that begins with "from N": a program can run on the described
+/// migration if its own newest migration is N or later. `None` without such a beginning.
 fn oldest_that_runs_on(description: &str) -> Option<i64> {
     let mut words = description.split(' ');
     (words.next()? == FROM).then_some(())?;

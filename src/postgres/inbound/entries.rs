@@ -6,7 +6,7 @@ use sqlx::Row;
 use sqlx::postgres::{PgConnection, PgRow};
 use uuid::Uuid;
 
-use super::{Epoch, Hold, InboundStore, ItemKey, StoreError, begin};
+use super::{Epoch, InboundStore, ItemKey, StoreError, StorePrecondition, begin};
 use crate::postgres::PostgresError;
 
 /// The most entries of rows that are perhaps gone, in one look.
@@ -64,9 +64,11 @@ impl InboundStore {
 
     /// Forgets rows that are gone from the outbox.
     pub async fn forget(&mut self, epoch: Epoch, ids: &[Uuid]) -> Result<(), StoreError> {
-        let hold = Hold::Rows(epoch);
+        let precondition = StorePrecondition::Rows(epoch);
         let forget = async |open: &mut PgConnection| {
-            let Some(mut transaction) = begin(open, &hold, &[]).await? else { return Ok(None) };
+            let Some(mut transaction) = begin(open, &precondition, &[]).await? else {
+                return Ok(None);
+            };
             sqlx::query(FORGET).bind(epoch.outbox).bind(ids).execute(&mut *transaction).await?;
             transaction.commit().await?;
             Ok(Some(()))

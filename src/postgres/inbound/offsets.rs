@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use sqlx::Row;
 use sqlx::postgres::{PgConnection, PgRow};
 
-use super::{InboundStore, OffsetHold, Position};
+use super::{InboundStore, OffsetPrecondition, Position};
 use crate::domain::task::intake_record::IntakeRecord;
 use crate::domain::task::outbox_row::RejectedRow;
 use crate::domain::{Timestamp, TopicName};
@@ -24,7 +24,8 @@ const SET: &str = "-- set the offset of an intake topic
 update intake_offset set next = $5, generation = generation + 1
 where topic = $1 and partition = $2 and generation = $3 and next = $4";
 
-/// A record that is rejected again, because its node has died, is there already.
+/// Keeps a rejected record. If the node dies before the offset moves, the next node rejects the
+/// record again, and the statement changes nothing.
 const KEEP: &str = "-- keep a rejected record of an intake topic
 insert into intake_rejected (topic, partition, generation, record_offset, status, reason, key,
   payload, headers)
@@ -63,15 +64,15 @@ impl InboundStore {
     /// position has changed meanwhile.
     pub async fn set_offset(
         &mut self,
-        hold: &OffsetHold,
+        precondition: &OffsetPrecondition,
         next: i64,
     ) -> Result<bool, PostgresError> {
         let set = async |open: &mut PgConnection| {
             let query = sqlx::query(SET)
-                .bind(hold.topic.as_str())
-                .bind(hold.partition)
-                .bind(hold.position.generation)
-                .bind(hold.position.next)
+                .bind(precondition.topic.as_str())
+                .bind(precondition.partition)
+                .bind(precondition.position.generation)
+                .bind(precondition.position.next)
                 .bind(next);
             Ok(query.execute(open).await?.rows_affected() == 1)
         };
@@ -81,15 +82,15 @@ impl InboundStore {
     /// Keeps a rejected record in `intake_rejected`.
     pub async fn keep_rejected(
         &mut self,
-        hold: &OffsetHold,
+        precondition: &OffsetPrecondition,
         record: &IntakeRecord,
         rejected: &RejectedRow,
     ) -> Result<(), PostgresError> {
         let keep = async |open: &mut PgConnection| {
             let query = sqlx::query(KEEP)
-                .bind(hold.topic.as_str())
-                .bind(hold.partition)
-                .bind(hold.position.generation)
+                .bind(precondition.topic.as_str())
+                .bind(precondition.partition)
+                .bind(precondition.position.generation)
                 .bind(record.offset)
                 .bind(i16::try_from(rejected.status).unwrap_or(i16::MAX))
                 .bind(&rejected.reason)

@@ -100,7 +100,8 @@ select (select count(*) from (select from punctual.outbox limit 100000) x) as wa
     from punctual.outbox order by seq limit 1), 0) as oldest,
   (select count(*) from (select from punctual.outbox_rejected limit 100000) x) as rejected";
 
-/// Finds the tables whose turn is neither now nor was just before, and that have pages.
+/// Finds the tables of an outbox that take rows neither now nor one turn ago, and that still have
+/// pages on the disk.
 const IDLE: &str = "-- idle tables of an outbox
 select c.relname::text
 from unnest(array[1, 2]) as ahead

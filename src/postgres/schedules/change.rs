@@ -66,8 +66,9 @@ order by r.instant";
 const FORGET_RUNS: &str = "-- forget withdrawn runs of a schedule
 delete from schedule_run where schedule_id = $1 and first_id = any($2)";
 
-/// The name of a withdrawn run is free for the run that is made in its place. An entry that another
-/// transaction has locked is skipped: that one puts another task in its place.
+/// Frees the names of withdrawn runs for the runs that are made in their place. The statement skips
+/// an entry that another transaction has locked: this other transaction gives the name to a new
+/// task.
 const FREE_NAMES: &str = "-- free the names of withdrawn runs
 with e as (
   select n.topic, n.name from task_name n
@@ -209,8 +210,8 @@ returning *, null::bigint[] as ahead",
     })
 }
 
-/// Withdraws the runs of a locked schedule in the name of `by`, and puts another schedule in its
-/// place. Returns `None` when that one would have no run after now, and may not be without.
+/// Withdraws the runs of a locked schedule in the name of `by`, and replaces the schedule by `new`.
+/// Returns `None` when `new` must have a run after now, and would have none.
 pub(super) async fn change(
     open: &mut PgConnection,
     locked: &Locked,

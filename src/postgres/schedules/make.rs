@@ -36,8 +36,9 @@ const PURPOSE: ConnectionPurpose = ConnectionPurpose {
 /// than a run may be due after its instant.
 const RUN_RETENTION: Duration = backfill::AGE_MAX.saturating_add(Duration::from_hours(2 * 24));
 
-/// The most runs of a schedule that are asked whether they are finished. A schedule that skips
-/// makes one at a time; there are more after a change from `allow`, and after a backfill.
+/// Maximum number of the last runs of a schedule that are searched for an unfinished run. A
+/// schedule that skips overlapping runs has one unfinished run at a time. There are more only after
+/// a change from `allow`, and after a backfill.
 const LAST_RUNS: i64 = 10;
 
 /// A tracked task is in `task_follow` from the first attempt to the end. Before, the task is

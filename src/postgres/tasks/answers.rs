@@ -1,14 +1,14 @@
 //! Takes the answers of consumers: finish, fail, extend.
 //!
 //! `domain::task::feedback` decides a call under the lock of the task's row of `task_follow`. A
-//! consumer is often quicker than the settle of its record. Then there is no such row yet, and the
-//! call inserts one, its *mark*, for the settle to meet. Transactions:
+//! consumer is often quicker than the settle of its record. Then there is no such row yet. The call
+//! *marks* the task: it inserts a row with a note, which the settle obeys. Transactions:
 //!
 //! ```text
 //! 1  lock the rows of `task_follow` ──▶ take or look for pending rows ──▶ write the effects
-//! 2  without a row: insert marks ──▶ are the tasks in unsettled batches?
+//! 2  without a row: mark the tasks ──▶ are the tasks in unsettled batches?
 //!      ├─ yes ──▶ write the effects
-//!      ├─ no  ──▶ delete the marks; a look-up tells
+//!      ├─ no  ──▶ delete the rows again; a look-up decides
 //!      └─ the settle was quicker, there is a row now ──▶ 1 again
 //! ```
 //!
@@ -44,9 +44,9 @@ const PURPOSE: ConnectionPurpose = ConnectionPurpose {
     deadline: Duration::from_secs(5),
     settings: super::cancel::PURPOSE.settings,
 };
-/// Begins transaction 2. Its statements meet no leaf of `task`, whose plans must be made anew.
-/// Making the plan over the days of `execlog_batch` anew would take 0.6 ms, running it takes 0.1 ms
-/// (2 cores, 2026-11-26).
+/// Begins transaction 2 with generic plans. Statements that read leaves of `task` need a new plan
+/// each time, but those of transaction 2 read none. A new plan over the days of `execlog_batch`
+/// would take 0.6 ms; the statement takes 0.1 ms (2 cores, 2026-11-26).
 const BEGIN_MARKED: &str = "begin; set local plan_cache_mode = force_generic_plan";
 /// Maximum number of calls in a group.
 pub const GROUP_MAX: usize = 1_000;
@@ -123,10 +123,10 @@ impl AnswerStore {
     }
 }
 
-/// Takes calls about different tasks inside a transaction of the caller, who rolls it back unless
-/// every call has an answer with a view. A call gets no answer as from [`AnswerStore::take`], or
-/// when its rows are to be locked in another transaction than those of the others. The settings
-/// that keep the order of locks hold until the transaction ends.
+/// Takes calls about different tasks inside a transaction of the caller. The caller must roll the
+/// transaction back unless every call has an answer with a view. A call gets no answer for the
+/// reason at [`AnswerStore::take`], or when its rows must be locked in another transaction than the
+/// rows of the other calls. The settings for the order of locks last until the transaction ends.
 pub async fn take_within(
     open: &mut PgConnection,
     calls: &[&AnswerCall],
@@ -207,8 +207,9 @@ async fn take_followed(
     Ok(effects.into_answers())
 }
 
-/// Transaction 2: takes the calls of consumers that were quicker than the settle, and returns those
-/// that were not: a row of `task_follow` is there now. The calls about other tasks are in neither.
+/// Transaction 2: takes the calls that came before the settle of their task, and returns the calls
+/// that the settle has overtaken (their tasks have a row of `task_follow` now). Calls about tasks
+/// that are not in flight are in neither list.
 async fn marked<'a>(
     open: &mut PgConnection,
     calls: &[&'a AnswerCall],
@@ -239,7 +240,7 @@ async fn take_marked<'a>(
     if marked.is_empty() {
         return Ok((Vec::new(), outrun));
     }
-    // A statement of its own: it sees batches that were committed while the marks waited.
+    // A separate statement sees batches that were committed while the insert waited for locks.
     let in_flight = in_flight(&mut *open, &marked.iter().copied().collect::<Vec<_>>()).await?;
     let mut effects = Effects::new(times);
     let mut kept = HashSet::new();

@@ -215,8 +215,8 @@ pub(super) fn submitters_of_batch(tasks: &[&NewTask]) -> Option<Vec<Option<i16>>
 }
 
 /// Returns the expressions for `submitted_by` and `submitted_ats` of a batch made of rows in this
-/// `order`. A subquery only for rows with a submitter costs more, even without such rows: 7 % of a
-/// claim.
+/// `order`. A subquery over the rows with a submitter would cost 7 % of a claim, even without such
+/// rows.
 pub(super) fn aggregates_in(order: &str) -> String {
     ["submitted_by", "submitted_at"]
         .map(|column| {

@@ -89,8 +89,9 @@ with d as (
 )
 select count(*) from d";
 
-/// The due time of the row that a replacement would delete, in either table. A move of the task
-/// takes the entry last, so it has committed, or gives way to the lock of the entry.
+/// Reads the due time of the row that a replacement would delete, in either table. This transaction
+/// has locked the entry of the name. A move of the task locks the entry last, so the move has
+/// either committed before, or cannot commit before this transaction ends.
 const DUE_AT: &str = "-- due time of the task of a name
 select coalesce(t.moved_to, punctual_millis($3)) as due_at
 from (
@@ -128,8 +129,9 @@ with d as (
 
 /// Decides whether a task is final whose row was in neither table. Such a row was claimed, and a
 /// claim that is settled without a follow-up ends its task. While the entry is locked no settle can
-/// add a follow-up. A leaf is dropped at least one minute after its end, so a younger row cannot be
-/// in a hidden leaf.
+/// add a follow-up. The statement judges only rows due since 30 s ago. A leaf is detached at the
+/// earliest one minute after its end, so such a row cannot be in a detached, hidden leaf. The other
+/// 30 s are a margin: nodes decide by their estimate of Postgres's clock when to detach.
 const IS_FINAL: &str = "-- is the task of a name final
 select punctual_time($1) > clock_timestamp() - interval '30 seconds'
   and not exists (select from execlog_batch where settled_at is null and batch >= $3

@@ -48,12 +48,13 @@ from unnest($2::uuid[], $3::smallint[], $4::uuid[], $5::uuid[], $6::boolean[], $
 where b.batch = any($2) and b.batch = s.batch and b.owner = $1 and b.settled_at is null
 returning b.batch";
 
-/// Settles one batch with follow-ups, dead letters, ends of later attempts or names to keep. All of
-/// it depends on the updated row, so that neither a zombie's settle nor a repeated one creates a
-/// second follow-up. Follow-ups and dead letters take their submitters, and the times that their
-/// tasks were moved to, from the row of the batch.
-/// A task that was finished in flight stays finished, whatever came of its record.
-/// The empty arrays there make Postgres unpack the stored ones once, not for each element.
+/// Settles one batch with follow-ups, dead letters, ends of later attempts or names to keep. All
+/// parts depend on the updated row, so neither the settle of a node that has lost the batch nor a
+/// repeated settle creates a second follow-up. Follow-ups and dead letters take the submitters of
+/// their tasks, and the times that the tasks were moved to, from the row of the batch. A task that
+/// was finished in flight stays finished, whatever the outcome of its record.
+///
+/// `|| '{}'` makes Postgres unpack a stored array once, not for each element.
 const SETTLE_WITH_FOLLOW_UPS: &str = "-- settle with follow-ups
 with settled as (
   update execlog_batch

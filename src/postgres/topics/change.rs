@@ -1,7 +1,7 @@
 //! Changes of topics: their policies, pause and resume.
 //!
-//! A change is one transaction that locks the row of the topic. Claims read the row without a lock:
-//! a claim whose statement began before the commit of a pause may still take tasks.
+//! A change is one transaction that locks the row of the topic. Claims read the row without a lock,
+//! so a claim that began before the pause committed may still take tasks.
 
 use std::time::Duration;
 

@@ -63,11 +63,11 @@ pub enum ClaimTest {
     Contains(String),
 }
 
-/// Why a token proves nobody.
+/// The reason why a token does not identify a caller.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum NotProven {
     Refused(Refusal),
-    /// The keys that would tell are not there yet.
+    /// The keys of the issuer are not loaded yet.
     KeysMissing,
 }
 
@@ -81,7 +81,7 @@ impl From<Refusal> for NotProven {
 #[derive(Debug)]
 struct Remembered {
     caller: Caller,
-    /// The place of the issuer.
+    /// The index of the issuer in [`Issuers`].
     issuer: usize,
     /// The keys that verified the token. With other keys the token is verified anew.
     keys: Arc<KeySet>,

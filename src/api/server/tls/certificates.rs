@@ -32,7 +32,7 @@ const PROTOCOLS: [&[u8]; 2] = [b"h2", b"http/1.1"];
 /// Whether a caller must show a certificate.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ClientAuth {
-    /// A caller may come without one. One that is shown must be valid.
+    /// A caller may come without a certificate. A certificate that is shown must be valid.
     Optional,
     Required,
 }
@@ -42,7 +42,7 @@ pub enum ClientAuth {
 pub struct Clients {
     /// The signing authorities.
     pub ca_file: PathBuf,
-    /// Lists of revoked ones. With them, every authority needs one.
+    /// The file of revocation lists. With such a file, every authority needs a list.
     pub crl_file: Option<PathBuf>,
     pub auth: ClientAuth,
 }

@@ -179,7 +179,7 @@ async fn current_rows(
                 .fetch_all(open)
                 .await?
         }
-        // Such a list is a walk along its shard.
+        // A list by key reads the shard of the key in order, without ids.
         Choice::Key(_) => Vec::new(),
     };
     if rows.len() > Choice::PREFIXED_MAX {

@@ -12,8 +12,8 @@ where first_id = any($1) and attempt is not null
 order by first_id
 for update";
 
-/// Enters marks. They look like the mark of a finish until their effects are written, and nobody
-/// sees them before.
+/// Marks tasks: inserts rows with a note. Until the effects are written the note is that of a
+/// finish, but no other transaction sees it before.
 pub(super) const MARK: &str = "-- answers: mark
 insert into task_follow (first_id, row_id, maybe_sent, attempt, is_again, note, is_verdict)
 select id, id, false, 0, false, 1, false from unnest($1::uuid[]) as m (id)

@@ -1,4 +1,4 @@
-//! The rows of next attempts. Settles insert them, and the answers of consumers.
+//! The rows that follow an attempt. Settles and the answers of consumers insert such rows.
 
 use az::SaturatingAs as _;
 use sqlx::postgres::PgConnection;
@@ -6,7 +6,7 @@ use uuid::Uuid;
 
 use crate::domain::TaskId;
 
-/// The row of a next attempt, of the same one again, or a verdict row.
+/// A row that follows an attempt: of the next attempt, of the same attempt again, or a verdict row.
 #[derive(Debug)]
 pub(in crate::postgres::tasks) struct NextRow<'a> {
     pub(in crate::postgres::tasks) id: TaskId,

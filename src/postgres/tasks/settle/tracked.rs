@@ -1,7 +1,7 @@
 //! Settles batches that hold tracked tasks, in one transaction of several statements.
 //!
 //! Consumers answer about a task while the batch is settled. So the settle first enters each task
-//! into `task_follow`, and meets the note of a consumer there: an insert on a locked row waits for
+//! into `task_follow`, and finds the note of a consumer there: an insert on a locked row waits for
 //! the commit, and a read afterwards sees the row. `domain::task::feedback` then decides about each
 //! task. The locks are taken in the order of docs/decisions/0025: the batches, `task_follow` by
 //! first id, rows of tasks, names.
