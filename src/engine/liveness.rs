@@ -16,8 +16,8 @@
 //! | says "dead" | any | dead, until it revives itself |
 //! | says "left" | any | left: out at once |
 //!
-//! A node that has left is declared dead once it is stale. Other nodes then adopt the batches that it
-//! has not settled.
+//! A node that has left is declared dead once it is stale. Other nodes then adopt the batches that
+//! it has not settled.
 //!
 //! Safety does not depend on these decisions. If a node is declared dead wrongly, other nodes adopt
 //! its batches, and its own settles of these batches change nothing.
