@@ -151,8 +151,9 @@ impl KafkaContact {
     /// Records that a client got no token for its login at `now`. Existing connections may go on
     /// with an earlier token.
     pub(super) fn note_token_failure(&self, reason: &str, now: Monotonic) {
-        self.shared.metrics.token_is_missing.set(1);
         let mut failure = self.shared.token_failure.lock();
+        // The lock keeps the metric in step with the failure.
+        self.shared.metrics.token_is_missing.set(1);
         let refused_at = failure.take().and_then(|failure| failure.refused_at);
         *failure = Some(TokenFailure { at: now, reason: reason.to_owned(), refused_at });
         drop(failure);

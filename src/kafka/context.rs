@@ -106,6 +106,8 @@ impl ProducerContext for Context {
 
 /// How librdkafka begins an error about a login without a token.
 const NO_TOKEN: &str = "Failed to acquire SASL OAUTHBEARER token: ";
+/// The facilities of librdkafka's log lines about tokens: the second one serves logins by assertion.
+const TOKEN_FACILITIES: [&str; 2] = ["OIDC", "JWT"];
 /// The length at which the answer of a server of tokens is cut. It may be a page.
 const TOKEN_REASON_CHARS_MAX: usize = 300;
 
@@ -116,7 +118,7 @@ pub(super) struct TokenTrouble<'a>(&'a str);
 impl TokenTrouble<'_> {
     /// Returns the reason on one line, cut to a readable length.
     pub(super) fn text(self) -> String {
-        let cut: String = self.0.chars().take(TOKEN_REASON_CHARS_MAX).collect();
+        let cut: String = without_query(self.0).chars().take(TOKEN_REASON_CHARS_MAX).collect();
         one_line(&cut).into_owned()
     }
 }
@@ -126,7 +128,18 @@ impl TokenTrouble<'_> {
 pub(super) fn token_trouble_of_log<'a>(facility: &str, line: &'a str) -> Option<TokenTrouble<'a>> {
     // The name of the thread comes first.
     let text = line.split_once("]: ").map_or(line, |(_, text)| text);
-    (facility == "OIDC").then_some(TokenTrouble(text))
+    TOKEN_FACILITIES.contains(&facility).then_some(TokenTrouble(text))
+}
+
+/// Returns the reason without the query of the server's address. The value of a property is never
+/// shown, because it may have a secret.
+fn without_query(reason: &str) -> Cow<'_, str> {
+    let shortened = reason.split_once(" from \"").and_then(|(before, rest)| {
+        let (address, after) = rest.split_once('"')?;
+        let (place, _query) = address.split_once('?')?;
+        Some(format!("{before} from \"{place}?..\"{after}"))
+    });
+    shortened.map_or(reason.into(), Cow::Owned)
 }
 
 /// Reads an error. A server may give an answer that is no token, which is not logged.
@@ -285,6 +298,10 @@ mod tests {
         let wanted = "Failed to retrieve OIDC token from \"http://a/b\": x\\ny (-1)";
         assert_eq!(trouble.text(), wanted);
         assert_eq!(token_trouble_of_log("FAIL", line), None);
+        let line =
+            "[thrd:background]: Failed to retrieve JWT token from \"https://a/b?c=s3cret\": d?";
+        let trouble = token_trouble_of_log("JWT", line).unwrap();
+        assert_eq!(trouble.text(), "Failed to retrieve JWT token from \"https://a/b?..\": d?");
         let error = KafkaError::Global(RDKafkaErrorCode::Authentication);
         let page = format!("{NO_TOKEN}{}", "x".repeat(10_000));
         let trouble = token_trouble_of_error(&error, &page).unwrap();

@@ -50,7 +50,7 @@ final class Body
         }
         foreach (self::TIMES as $time) {
             if (($members[$time] ?? null) instanceof \DateTimeInterface) {
-                $members[$time] = $members[$time]->format('Y-m-d\TH:i:s.vP');
+                $members[$time] = $members[$time]->format('Y-m-d\TH:i:s.uP');
             }
         }
         foreach ($members['exclude'] ?? [] as $index => $day) {

@@ -4,7 +4,7 @@
 
 declare(strict_types=1);
 
-use Punctual\{Client, DevServer, MoveVerdict, NoAnswer, Once, Outcome, Problem, Span, Verdict};
+use Punctual\{Body, Client, DevServer, MoveVerdict, NoAnswer, Once, Outcome, Problem, Span, Verdict};
 
 spl_autoload_register(static fn (string $class) => require __DIR__ . '/../src/' . substr($class, 9) . '.php');
 
@@ -284,6 +284,10 @@ $rules = [
         equal(0.0, Span::seconds('delay', 'PT30M'));
         $month = static fn () => Span::of('delay', new DateInterval('P1M'));
         thrown(InvalidArgumentException::class, $month);
+    },
+    'a time keeps its microseconds, so that no task is early' => static function (): void {
+        $time = new DateTimeImmutable('2030-01-01T00:00:00.000999Z');
+        equal(['due_at' => '2030-01-01T00:00:00.000999+00:00'], Body::fields(['due_at' => $time]));
     },
     'bytes are no payload' => static function (): void {
         $alone = new Client('http://127.0.0.1:1', retryFor: 0.0);

@@ -1,6 +1,8 @@
 """The story of every client (tests/integration/clients.rs), and the rules that need no node."""
 
 import os
+import socket
+import threading
 import time
 import unittest
 from datetime import date, datetime, timedelta, timezone
@@ -283,6 +285,32 @@ class Rules(unittest.TestCase):
         with self.assertRaises(NoAnswer) as caught:
             Client("http://127.0.0.1:1", retry_for=0.3).submit("demo", 1, delay=HOUR)
         self.assertFalse(caught.exception.is_unknown)
+
+    def test_nothing_was_done_on_a_connection_that_was_not_made(self):
+        with self.assertRaises(NoAnswer) as caught:
+            Client("http://nobody.invalid:7070", retry_for=0).trigger_schedule("orders", "poll")
+        self.assertFalse(caught.exception.is_unknown)
+
+    def test_a_connection_that_a_node_has_closed_is_made_again(self):
+        closed = threading.Event()
+
+        def serve(listener):
+            for _ in range(2):
+                peer, _address = listener.accept()
+                with peer:
+                    text = b""
+                    while not text.endswith(b"{}"):
+                        text += peer.recv(65536)
+                    peer.sendall(b'HTTP/1.1 201 Created\r\ncontent-length: 10\r\n\r\n{"id":"7"}')
+                closed.set()
+
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            threading.Thread(target=serve, args=(listener,), daemon=True).start()
+            client = Client(f"http://127.0.0.1:{listener.getsockname()[1]}", retry_for=0)
+            self.addCleanup(client.close)
+            for _ in range(2):
+                self.assertEqual(client.trigger_schedule("orders", "poll")["id"], "7")
+                self.assertTrue(closed.wait(10))
 
     def test_a_token_is_not_sent_in_clear_over_the_network(self):
         with self.assertRaises(ValueError):

@@ -7,6 +7,8 @@ const TOKEN_URL: &str = "sasl.oauthbearer.token.endpoint.url";
 const GRANT: &str = "sasl.oauthbearer.grant.type";
 /// Where a token comes from, if no property has the address: from the machine's own service.
 const METADATA: &str = "sasl.oauthbearer.metadata.authentication.type";
+/// What the machine's service is asked for.
+const CONFIG: &str = "sasl.oauthbearer.config";
 const CLIENT: [&str; 2] = ["sasl.oauthbearer.client.id", "sasl.oauthbearer.client.secret"];
 /// One of them proves the client in a grant by assertion.
 const ASSERTIONS: [&str; 3] = [
@@ -50,6 +52,12 @@ impl<'a> Login<'_, 'a> {
         protocol.to_ascii_uppercase().starts_with("SASL")
     }
 
+    /// Returns true when the machine's service is asked for the token of some resource.
+    fn has_query(&self) -> bool {
+        let parts = self.value(CONFIG).unwrap_or_default().split(',');
+        parts.into_iter().any(|part| part.trim_start().starts_with("query="))
+    }
+
     fn problems_of_oidc(&self) -> Vec<String> {
         // No part of the node fetches a token, and librdkafka is silent while it waits for one.
         if !self.is(METHOD, "oidc") {
@@ -57,9 +65,14 @@ impl<'a> Login<'_, 'a> {
                 "OAUTHBEARER needs the Kafka property {METHOD}=oidc; no other method is supported"
             )];
         }
+        let is_by_machine = self.is(METADATA, "azure_imds");
         let mut problems = Vec::new();
         match self.value(TOKEN_URL) {
-            None if self.is(METADATA, "azure_imds") => return problems,
+            None if is_by_machine && self.has_query() => {}
+            None if is_by_machine => problems.push(format!(
+                "OAUTHBEARER by azure_imds needs a query=.. in the Kafka property {CONFIG}, or \
+                 {TOKEN_URL}"
+            )),
             None => {
                 problems.push(format!("OAUTHBEARER needs the Kafka property {TOKEN_URL}"));
             }
@@ -67,6 +80,9 @@ impl<'a> Login<'_, 'a> {
                 problem_of_url(url)
                     .map(|problem| format!("the Kafka property {TOKEN_URL} {problem}")),
             ),
+        }
+        if is_by_machine {
+            return problems;
         }
         if self.is(GRANT, "client_credentials") || self.value(GRANT).is_none() {
             let missing = CLIENT.into_iter().filter(|name| self.value(name).is_none());
@@ -113,11 +129,10 @@ mod tests {
     #[test]
     fn a_login_by_oidc_is_built_in() {
         assert_eq!(said(&ENOUGH), Vec::<String>::new());
-        let by_the_machine = [
-            ("sasl.oauthbearer.metadata.authentication.type", "azure_imds"),
-            ("sasl.oauthbearer.config", "query=resource=api://kafka"),
-        ];
+        let by_the_machine = [(METADATA, "azure_imds"), (CONFIG, "query=resource=api://kafka")];
         assert_eq!(said(&[&ENOUGH[..3], &by_the_machine].concat()), Vec::<String>::new());
+        let at_another_address = [by_the_machine[0], ENOUGH[3]];
+        assert_eq!(said(&[&ENOUGH[..3], &at_another_address].concat()), Vec::<String>::new());
         let by_assertion = [
             (GRANT, "urn:ietf:params:oauth:grant-type:jwt-bearer"),
             ("sasl.oauthbearer.assertion.file", "/run/secrets/token"),
@@ -135,7 +150,9 @@ mod tests {
         };
         let default = [&ENOUGH[..2], &[(METHOD, "default")], &ENOUGH[3..]].concat();
         let unproven = [&ENOUGH[..4], &[(GRANT, "urn:ietf:params:oauth:grant-type:jwt-bearer")]];
+        let unasked = [&ENOUGH[..3], &[(METADATA, "azure_imds"), (CONFIG, "a=b")]];
         for (said, wanted) in [
+            (said(&unasked.concat()), vec![CONFIG]),
             (without(2), vec![METHOD]),
             (said(&default), vec![METHOD]),
             (without(3), vec![TOKEN_URL, CLIENT[0], CLIENT[1]]),

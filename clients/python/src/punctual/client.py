@@ -4,6 +4,7 @@ import enum
 import http.client
 import json
 import random
+import selectors
 import ssl
 import threading
 import time
@@ -386,18 +387,18 @@ class Client:
         text = None if body is None else _json(body)
         began, is_unknown, attempt = time.monotonic(), False, 0
         while True:
-            asked = 0.0
+            asked, was_perhaps_done = 0.0, False
             try:
-                status, headers, answer = self._attempt(method, path, text)
+                connection = self._connected()
+                was_perhaps_done = True
+                status, headers, answer = self._attempt(connection, method, path, text)
                 if status not in REPEATED:
                     return status, answer
                 failure = Problem(answer)
                 asked = min(float(headers.get("retry-after") or 0), RETRY_AFTER_MAX)
                 was_perhaps_done = failure.slug in ("outcome-unknown", "internal")
-            except (ConnectionRefusedError, ssl.SSLCertVerificationError) as error:
-                failure, was_perhaps_done = error, False
             except (OSError, http.client.HTTPException, ValueError) as error:
-                failure, was_perhaps_done = error, True
+                failure = error
             is_unknown = is_unknown or was_perhaps_done
             pause = max(min(PAUSE_MIN * 2**attempt, PAUSE_MAX), asked) * random.uniform(1, 1.25)
             end = min(self._retry_for, safe_for) if is_unknown else self._retry_for
@@ -406,8 +407,7 @@ class Client:
             time.sleep(pause)
             attempt = min(attempt + 1, 16)
 
-    def _attempt(self, method, path, text):
-        connection = getattr(self._local, "connection", None) or self._connect()
+    def _attempt(self, connection, method, path, text):
         try:
             headers = (
                 {**self._headers, "content-type": "application/json"} if text else self._headers
@@ -423,14 +423,31 @@ class Client:
             raise
         return response.status, response.headers, answer
 
-    def _connect(self):
+    def _connected(self):
+        """Returns the connection of this thread. One that the node has closed is made again."""
+        connection = getattr(self._local, "connection", None)
+        if connection and connection.sock and not _has_input(connection.sock):
+            return connection
+        self.close()
         place = (self._parts.hostname, self._parts.port)
         if self._tls:
             made = http.client.HTTPSConnection(*place, timeout=self._timeout, context=self._tls)
         else:
             made = http.client.HTTPConnection(*place, timeout=self._timeout)
+        try:
+            made.connect()
+        except BaseException:
+            made.close()
+            raise
         self._local.connection = made
         return made
+
+
+def _has_input(idle):
+    """Tells of a socket that has something to read, without a request: its end."""
+    with selectors.DefaultSelector() as selector:
+        selector.register(idle, selectors.EVENT_READ)
+        return bool(selector.select(timeout=0))
 
 
 def _is_final(failure):

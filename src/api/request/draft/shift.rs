@@ -62,7 +62,7 @@ fn by_of(
         let detail = "the earliest new due time, due_from plus by, would lie in the past; give to";
         return Err(Problem::invalid("by", detail));
     }
-    Ok((Shift::Earlier(span), to))
+    Ok((Shift::Earlier(span), to.minus(span)))
 }
 
 fn to_of(
@@ -139,8 +139,8 @@ mod tests {
         let hour = Duration::from_secs(3600);
         assert_eq!(by("\"1h\"", 1, 2).unwrap(), (Shift::Later(hour), at(3)));
         assert_eq!(by("3600000", 1, 2).unwrap(), (Shift::Later(hour), at(3)));
-        assert_eq!(by("\"-1h\"", 1, 2).unwrap(), (Shift::Earlier(hour), at(2)));
-        assert_eq!(by("-3600000", 1, 2).unwrap(), (Shift::Earlier(hour), at(2)));
+        assert_eq!(by("\"-1h\"", 1, 2).unwrap(), (Shift::Earlier(hour), at(1)));
+        assert_eq!(by("-3600000", 1, 2).unwrap(), (Shift::Earlier(hour), at(1)));
         assert!(by("\"-61m\"", 1, 2).is_err(), "the first task would be due in the past");
         assert!(by("\"59m\"", 1, 2).is_err() && by("\"-59m\"", 2, 3).is_err());
         for wrong in ["0", "\"-\"", "\"--1h\"", "{}", "null", "\"soon\""] {

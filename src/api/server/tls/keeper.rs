@@ -104,6 +104,8 @@ pub struct Keeper {
     /// The reason that was logged last, while the files cannot be used.
     said: Option<Error>,
     soon_said: Throttle,
+    /// Apart from `soon_said`: that the certificate has expired is said at once.
+    invalid_said: Throttle,
     metrics: Metrics,
 }
 
@@ -121,6 +123,7 @@ impl Keeper {
             seen: Some(Seen { files, is_loaded: true }),
             said: None,
             soon_said: Throttle::new(WARN_EVERY),
+            invalid_said: Throttle::new(WARN_EVERY),
             metrics,
         })
     }
@@ -197,6 +200,7 @@ impl Keeper {
         self.current.send_replace(loaded);
         self.said = None;
         self.soon_said.reset();
+        self.invalid_said.reset();
     }
 
     fn refuse(&mut self, error: Error) {
@@ -216,7 +220,8 @@ impl Keeper {
         let Validity { begins_at, expires_at } = self.current.borrow().validity;
         let is_valid = begins_at <= now && now < expires_at;
         let is_far = is_valid && now.plus(EXPIRES_SOON) <= expires_at;
-        if is_far || !self.soon_said.lets_through(at) {
+        let said = if is_valid { &mut self.soon_said } else { &mut self.invalid_said };
+        if is_far || !said.lets_through(at) {
             return;
         }
         if is_valid {
@@ -335,9 +340,10 @@ mod tests {
         keeper.say_expiry(expires_at.minus(EXPIRES_SOON + Duration::from_secs(1)), at);
         assert!(!keeper.soon_said.reset(), "there is more time left");
         keeper.say_expiry(expires_at.minus(EXPIRES_SOON - Duration::from_secs(1)), at);
-        assert!(keeper.soon_said.reset());
+        assert!(!keeper.invalid_said.reset());
         keeper.say_expiry(expires_at, at);
-        assert!(keeper.soon_said.reset(), "it has expired");
+        assert!(keeper.invalid_said.reset(), "it has expired");
+        assert!(keeper.soon_said.reset());
     }
 
     #[test]

@@ -179,7 +179,13 @@ async fn a_task_is_not_moved_beyond_the_longest_delay_of_its_caller_or_topic() {
             r#"{{"topic":"orders","due_from":{NOW_MILLIS},"due_to":{},"by":"31s"}}"#,
             NOW_MILLIS + 31_000
         );
+        let many_earlier = format!(
+            r#"{{"topic":"orders","due_from":{},"due_to":{},"by":"-31s"}}"#,
+            NOW_MILLIS + 60_000,
+            NOW_MILLIS + 91_000
+        );
         for (method, path, body, status) in [
+            ("POST", many, many_earlier, 200),
             ("PATCH", by_id.as_str(), r#"{"delay":"61s"}"#.to_owned(), 422),
             ("PATCH", by_name, r#"{"delay":"61s"}"#.to_owned(), 422),
             ("POST", many, many_later, 422),

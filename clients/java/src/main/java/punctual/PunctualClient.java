@@ -17,6 +17,7 @@ import java.nio.file.Files;
 import java.nio.file.Path;
 import java.security.GeneralSecurityException;
 import java.security.KeyStore;
+import java.security.cert.CertificateException;
 import java.security.cert.CertificateFactory;
 import java.time.Duration;
 import java.time.Instant;
@@ -451,14 +452,18 @@ public final class PunctualClient {
             var doubled = min(PAUSE_MIN.multipliedBy(1L << Math.min(attempt, 16)), PAUSE_MAX);
             var pause = spread(asked.compareTo(doubled) > 0 ? asked : doubled);
             var end = isUnknown ? min(settings.retryFor, safeFor) : settings.retryFor;
-            // A certificate does not become right by asking again.
-            boolean isFinal = failure instanceof SSLHandshakeException;
             var passed = Duration.ofNanos(System.nanoTime() - began);
-            if (isFinal || passed.plus(pause).compareTo(end) > 0) {
+            if (isOfCertificate(failure) || passed.plus(pause).compareTo(end) > 0) {
                 throw new NoAnswer(method + " " + path + ": " + failure, isUnknown, failure);
             }
             Thread.sleep(pause.toMillis());
         }
+    }
+
+    /** A certificate does not become right by asking again. A lost handshake may. */
+    private static boolean isOfCertificate(Throwable failure) {
+        return failure instanceof CertificateException
+            || failure != null && isOfCertificate(failure.getCause());
     }
 
     private Answer attempt(String method, String path, JsonNode body)

@@ -4,6 +4,8 @@ import static org.junit.jupiter.api.Assertions.*;
 import static org.junit.jupiter.api.Assumptions.assumeTrue;
 
 import java.io.IOException;
+import java.net.InetAddress;
+import java.net.ServerSocket;
 import java.nio.file.Path;
 import java.time.Duration;
 import java.time.Instant;
@@ -286,6 +288,30 @@ class PunctualClientTest {
         var alone = PunctualClient.to("http://127.0.0.1:1").retryFor(Duration.ofMillis(300)).build();
         var failure = assertThrows(NoAnswer.class, () -> alone.submit("demo", Draft.in(HOUR).payload(1)));
         assertFalse(failure.isUnknown());
+    }
+
+    @Test
+    void aHandshakeThatANodeBreaksOffIsRepeated() throws Exception {
+        var handshakes = new AtomicInteger();
+        try (var node = new ServerSocket(0, 50, InetAddress.getByName("127.0.0.1"))) {
+            var breaking = new Thread(() -> {
+                try {
+                    for (; ; handshakes.incrementAndGet()) {
+                        try (var peer = node.accept()) {
+                            peer.getInputStream().read(new byte[8192]);
+                        }
+                    }
+                } catch (IOException ended) {
+                    // by the end of the test
+                }
+            });
+            breaking.start();
+            var client = PunctualClient.to("https://127.0.0.1:" + node.getLocalPort())
+                .retryFor(Duration.ofSeconds(1)).build();
+            var failure = assertThrows(NoAnswer.class, () -> client.triggerSchedule("orders", "poll"));
+            assertFalse(failure.isUnknown());
+            assertTrue(handshakes.get() > 1);
+        }
     }
 
     @Test
