@@ -114,7 +114,8 @@ pub async fn serve(settings: Settings, handles: Handles) -> Result<(), TaskFailu
     let audit = access::start_audit(&settings, &mut registry, &tasks)?;
     let node = NodeId::new(clock::wall(), rand::random(), rand::random());
     let advertise = advertised(&settings.advertise, address);
-    let assembled = assembly::NodeParts::new(&settings, node, &advertise, &mut registry, &tasks)?;
+    let mut assembled =
+        assembly::NodeParts::new(&settings, node, &advertise, &mut registry, &tasks)?;
     let api_metrics = ApiMetrics::register(&mut registry);
     let readiness_metrics = readiness::ReadinessMetrics::register(&mut registry);
     let registry = Arc::new(registry);
@@ -146,7 +147,8 @@ pub async fn serve(settings: Settings, handles: Handles) -> Result<(), TaskFailu
         "listening"
     );
 
-    let outcome = match startup::wait_for_postgres(&settings, &assembled, &service, &tasks).await {
+    let waited = startup::wait_for_postgres(&settings, &mut assembled, &service, &tasks).await;
+    let outcome = match waited {
         Ok(Some(checked)) => {
             cursors.set_secret(checked.secret.bytes());
             run(&settings, assembled, checked, (&policy, audit.as_ref()), &handles).await
@@ -171,7 +173,7 @@ pub async fn serve(settings: Settings, handles: Handles) -> Result<(), TaskFailu
 /// Starts the loops, waits for the signal to drain, and drains.
 async fn run(
     settings: &Settings,
-    parts: assembly::NodeParts,
+    mut parts: assembly::NodeParts,
     checked: schema::Checked,
     access: (&PolicyHandle, Option<&Audit>),
     handles: &Handles,
@@ -179,6 +181,9 @@ async fn run(
     let tasks = &handles.tasks;
     for warning in &checked.warnings {
         tracing::warn!("{warning}");
+    }
+    if let Some(keeper) = parts.key_keeper.take() {
+        tasks.spawn("payload keys", keeper.run(tasks.stopping.clone()));
     }
     let (postgres, node) = (parts.postgres.clone(), parts.node);
     let running = assembly::start(settings, parts, checked.cluster, access, handles).await?;

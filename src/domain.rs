@@ -36,6 +36,7 @@ pub use task::headers::Headers;
 pub use task::name::TaskName;
 pub use task::precondition::{Precondition, TaskSet, When};
 pub use task::retry_policy::{RetryPolicy, Ttr};
+pub use task::seal_mark::{SealMark, SealedParts, Unopened};
 pub use task::submit_order::{Position, SubmitOrder};
 pub use task::tracking::{RecordPlace, Sent, TrackedRow, Tracking};
 pub use task::{

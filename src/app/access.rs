@@ -12,14 +12,23 @@ use crate::api::Audit;
 use crate::audit::{self, AuditStream, StreamSettings};
 use crate::clock;
 use crate::config::{AuditTrail, SettingProblem, Settings};
+use crate::sealing::key_file;
 use crate::shutdown::{TaskFailure, Tasks};
 use crate::telemetry::Registry;
 
 /// Interval of the reminders that a node beyond loopback is open to everybody.
 const REMINDER: Duration = Duration::from_secs(3600);
 
-/// Returns the problems of the auth file.
+/// Returns the problems of the auth file and of the file with the payload keys.
 pub(super) fn problems(settings: &Settings) -> Vec<SettingProblem> {
+    let mut problems = auth_problems(settings);
+    if let Some(Err(error)) = settings.access.payload_keys.as_deref().map(key_file::load) {
+        problems.push(SettingProblem { flag: "--payload-key-file", text: error.to_string() });
+    }
+    problems
+}
+
+fn auth_problems(settings: &Settings) -> Vec<SettingProblem> {
     let Some(path) = &settings.access.auth_file else { return Vec::new() };
     let takes_certificates = settings.tls.as_ref().is_some_and(|tls| tls.clients.is_some());
     let lines = match file::load(path, burst_min(settings)) {

@@ -29,7 +29,7 @@ use crate::node::in_flight::batches::{InFlightBatches, InFlightLimits};
 use crate::node::in_flight::keeper::InFlightKeeper;
 use crate::node::maintenance::backlog_keeper::BacklogKeeper;
 use crate::node::maintenance::run_keeper::{RunKeeper, ScheduleMetrics};
-use crate::node::maintenance::{self, Leaves, Maintenance, MaintenanceMetrics};
+use crate::node::maintenance::{self, KeyKeeper, Leaves, Maintenance, MaintenanceMetrics};
 use crate::node::membership::{
     self, LoopProgress, Membership, MembershipMetrics, MembershipParts, MembershipSettings,
 };
@@ -134,6 +134,7 @@ pub struct NodeParts {
     metrics: NodeMetrics,
     inbound_metrics: InboundMetrics,
     schedule_metrics: ScheduleMetrics,
+    pub key_keeper: Option<KeyKeeper>,
     advertise: String,
 }
 
@@ -180,6 +181,7 @@ impl NodeParts {
         let etcd = etcd_settings.map(|etcd| etcd::start(&etcd, node, tasks, etcd_metrics));
         Ok(Self {
             node,
+            key_keeper: KeyKeeper::of(settings.access.payload_keys.as_ref(), &postgres, registry),
             postgres,
             contact: topics.contact(),
             kafka,
@@ -281,9 +283,8 @@ pub async fn start(
         replaces: Arc::clone(&replaces),
     };
     tasks.spawn("keep connections", pools.keep(connections.clone(), tasks.stopping.clone()));
-    let cancels = Cancels::new(&parts.postgres);
-    let (kept, metrics, stopping) =
-        (connections.keep(), parts.metrics.clone(), tasks.stopping.clone());
+    let (cancels, kept) = (Cancels::new(&parts.postgres), connections.keep());
+    let (metrics, stopping) = (parts.metrics.clone(), tasks.stopping.clone());
     let (canceller, lane) =
         Canceller::new(settings.limits.cancel_queue, cancels, kept, metrics, stopping);
     tasks.spawn("cancel", lane.run());

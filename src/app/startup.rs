@@ -8,6 +8,7 @@ use crate::config::Settings;
 use crate::domain::ClusterWishes;
 use crate::domain::time::duration::spelled;
 use crate::error_chain::chain;
+use crate::node::maintenance::key_keeper::KeyError;
 use crate::node::requests::service::Service;
 use crate::postgres::PostgresError;
 use crate::postgres::cluster::schema::{self, CheckError, Checked, MigrateError};
@@ -23,7 +24,7 @@ const RETRY_MAX: Duration = Duration::from_secs(5);
 /// When waiting would not help: an old schema, or server settings that break a guarantee.
 pub async fn wait_for_postgres(
     settings: &Settings,
-    parts: &NodeParts,
+    parts: &mut NodeParts,
     service: &Service,
     tasks: &Tasks,
 ) -> Result<Option<Checked>, TaskFailure> {
@@ -62,7 +63,7 @@ enum Attempt {
     Refused(String),
 }
 
-async fn try_postgres(settings: &Settings, parts: &NodeParts) -> Result<Checked, Attempt> {
+async fn try_postgres(settings: &Settings, parts: &mut NodeParts) -> Result<Checked, Attempt> {
     if settings.auto_migrate {
         schema::migrate(&parts.postgres, ClusterWishes::default()).await.map_err(|error| {
             match &error {
@@ -82,6 +83,12 @@ async fn try_postgres(settings: &Settings, parts: &NodeParts) -> Result<Checked,
             "--tick {tick} must be shorter than the window of this cluster, {window}, or tasks are \
              claimed after they are due"
         )));
+    }
+    if let Some(keeper) = &mut parts.key_keeper {
+        keeper.check().await.map_err(|error| match &error {
+            KeyError::Postgres(cause) if passes(cause) => Attempt::Away(chain(&error)),
+            _ => Attempt::Refused(format!("--payload-key-file: {}", chain(&error))),
+        })?;
     }
     Ok(checked)
 }

@@ -15,6 +15,8 @@ pub struct Access {
     /// `None`: every caller may do everything.
     pub auth_file: Option<PathBuf>,
     pub audit: Option<AuditTrail>,
+    /// The file with the payload keys. `None`: records are stored as they are.
+    pub payload_keys: Option<PathBuf>,
 }
 
 /// Where the audit trail goes, and what it has.
@@ -59,7 +61,8 @@ pub(super) fn read(
     {
         reader.problem("--listen", text);
     }
-    Access { auth_file, audit: audit_of(args, reader) }
+    let payload_keys = args.payload_key_file.clone().filter(|path| !path.as_os_str().is_empty());
+    Access { auth_file, audit: audit_of(args, reader), payload_keys }
 }
 
 fn audit_of(args: &args::Access, reader: &mut SettingsReader) -> Option<AuditTrail> {

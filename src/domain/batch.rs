@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use az::SaturatingAs as _;
 
-use super::{BatchId, Expiry, NewTask, TaskId, Timestamp, TopicName, TrackedRow};
+use super::{BatchId, Expiry, NewTask, TaskId, Timestamp, TopicName, TrackedRow, Unopened};
 
 /// The tasks of one claim, in the order of its arrays. The keys, payloads and headers of all tasks
 /// share one buffer, as the answer of the claim brought them, so a task needs no allocation of its
@@ -17,6 +17,8 @@ pub struct Batch {
     tasks: Vec<TaskEntry>,
     topics: Vec<TopicName>,
     buffer: Vec<u8>,
+    /// The tasks whose records are still sealed, in order. Mostly empty.
+    unopened: Vec<(usize, Unopened)>,
 }
 
 #[derive(Debug)]
@@ -104,6 +106,7 @@ impl Batch {
             .sum();
         let mut builder = BatchBuilder::new(self.id, self.len(), kept + names);
         builder.batch.topics.clone_from(&self.topics);
+        builder.batch.unopened.clone_from(&self.unopened);
         for (index, entry) in self.tasks.iter().enumerate() {
             let task = self.task(index);
             let is_over = is_over(index);
@@ -165,6 +168,13 @@ impl Batch {
         }
     }
 
+    /// Returns why the record of a task is still sealed. Such a record must not be published.
+    /// `None` for a readable record.
+    pub fn unopened(&self, index: usize) -> Option<Unopened> {
+        let place = self.unopened.binary_search_by_key(&index, |(index, _why)| *index).ok()?;
+        self.unopened.get(place).map(|(_index, why)| *why)
+    }
+
     pub fn tasks(&self) -> impl Iterator<Item = BatchTask<'_>> {
         (0..self.len()).map(|index| self.task(index))
     }
@@ -202,6 +212,7 @@ impl BatchBuilder {
             tasks: Vec::with_capacity(task_count),
             topics: Vec::new(),
             buffer: Vec::with_capacity(bytes),
+            unopened: Vec::new(),
         };
         Self { batch }
     }
@@ -228,6 +239,12 @@ impl BatchBuilder {
             moved_to: parts.moved_to,
         };
         self.batch.tasks.push(entry);
+    }
+
+    /// Appends a task whose record is still sealed. The columns stay as they are stored.
+    pub fn push_unopened(&mut self, parts: TaskParts<'_>, why: Unopened) {
+        self.batch.unopened.push((self.batch.tasks.len(), why));
+        self.push(parts);
     }
 
     /// Builds the batch of a submit that is claimed on insert.

@@ -119,7 +119,8 @@ impl TaskId {
         Self::new(self.due_at(), self.shard(), random)
     }
 
-    fn low_bits(self) -> u64 {
+    /// Returns the low 64 bits. They stay when the due time of the id changes.
+    pub fn low_bits(self) -> u64 {
         u64::try_from(self.0.as_u128() & u128::from(u64::MAX)).unwrap_or(0)
     }
 

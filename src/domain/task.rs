@@ -8,6 +8,7 @@ pub mod name;
 pub mod outbox_row;
 pub mod precondition;
 pub mod retry_policy;
+pub mod seal_mark;
 pub mod spread;
 pub mod submit_order;
 pub mod tracking;

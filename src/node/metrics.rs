@@ -48,6 +48,7 @@ pub struct NodeMetrics {
     pub settle_duration: Histogram,
     pub settle_failures: Counter,
     pub deferred: Counter,
+    pub unopened: UnopenedMetrics,
     pub tracked: TrackedMetrics,
     pub dead: Counter,
     pub expired: Counter,
@@ -67,10 +68,9 @@ pub struct NodeMetrics {
 
 impl NodeMetrics {
     pub fn register(registry: &mut Registry) -> Self {
-        let backlog = BacklogMetrics::register(registry);
         let mut to = Registrar(registry);
         Self {
-            backlog,
+            backlog: BacklogMetrics::register(to.0),
             topics: TopicMetrics::default(),
             submitted: to.counter("tasks_submitted", "Tasks stored"),
             submits_refused: to.counter(
@@ -143,6 +143,7 @@ impl NodeMetrics {
                 "Settles that failed or got no answer; they are repeated",
             ),
             deferred: to.counter("tasks_deferred", "Attempts without an acknowledgement"),
+            unopened: UnopenedMetrics::new(&mut to),
             tracked: TrackedMetrics::new(&mut to),
             dead: to.counter("tasks_dead", "Tasks that became dead letters"),
             expired: to.counter("tasks_expired", "Tasks not published before their expiry"),
@@ -182,6 +183,29 @@ impl NodeMetrics {
         self.topics.published(topic, lateness);
         if let Some(lateness) = lateness {
             self.lateness.observe(lateness.as_secs_f64());
+        }
+    }
+}
+
+/// Counters of due records that could not be decrypted.
+#[derive(Clone, Debug)]
+pub struct UnopenedMetrics {
+    pub without_key: Counter,
+    pub damaged: Counter,
+}
+
+impl UnopenedMetrics {
+    fn new(to: &mut Registrar<'_>) -> Self {
+        Self {
+            without_key: to.counter(
+                "records_without_key",
+                "Due records that were deferred, because this node lacks their payload key; should \
+                 be 0",
+            ),
+            damaged: to.counter(
+                "records_damaged",
+                "Due records that could not be decrypted and became dead letters; should be 0",
+            ),
         }
     }
 }

@@ -2,6 +2,7 @@
 
 pub mod dev_database;
 pub mod heartbeat;
+pub mod payload_keys;
 pub mod schema;
 
 use std::fmt;

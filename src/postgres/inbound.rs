@@ -27,6 +27,7 @@ use crate::postgres::tasks::replace::{NameChange, Replacement};
 use crate::postgres::tasks::submit::{self, Group};
 use crate::postgres::tasks::submit_named::{self, NamedGroup};
 use crate::postgres::{Connection, PostgresError, PostgresSettings};
+use crate::sealing::PayloadKeys;
 
 /// A lock must not delay the items for long: the turn is repeated. Plans as for replacements.
 const PURPOSE: ConnectionPurpose = ConnectionPurpose {
@@ -122,6 +123,7 @@ pub struct InboundStore {
     connection: Connection,
     node: NodeId,
     retention: Duration,
+    keys: PayloadKeys,
 }
 
 /// A share lock lets no other epoch begin before this transaction has ended.
@@ -163,7 +165,8 @@ fn next_after(items: &[ItemKey]) -> Option<i64> {
 impl InboundStore {
     /// An entry of a name expires `retention` after the due time of its task.
     pub fn new(settings: &PostgresSettings, node: NodeId, retention: Duration) -> Self {
-        Self { connection: Connection::new(settings, PURPOSE), node, retention }
+        let keys = settings.payload_keys().clone();
+        Self { connection: Connection::new(settings, PURPOSE), node, retention, keys }
     }
 
     /// Stores all of these submits, or none. Returns the ids of the named tasks whose names were
@@ -175,15 +178,17 @@ impl InboundStore {
     ) -> Result<(HashSet<TaskId>, Timestamp), StoreError> {
         let what = format!("store {} inbound submits", submits.items.len());
         let (node, retention) = (self.node.uuid(), self.retention.as_secs_f64());
+        let keys = self.keys.current();
         let store = async |open: &mut PgConnection| {
             let Some(mut transaction) = begin(open, precondition, submits.items).await? else {
                 return Ok(None);
             };
-            let now = submit::statement(&mut transaction, node, &submits.plain).await?;
+            let now = submit::statement(&mut transaction, node, &submits.plain, &keys).await?;
             let won = match &submits.named {
                 Some(named) => {
+                    let terms = (node, retention);
                     let row =
-                        submit_named::statement(&mut transaction, named, node, retention).await?;
+                        submit_named::statement(&mut transaction, named, terms, &keys).await?;
                     submit_named::read(&row)?.0
                 }
                 None => HashSet::new(),
@@ -203,7 +208,8 @@ impl InboundStore {
         (task, is_far, over): (&NewTask, bool, Option<TaskId>),
     ) -> Result<Replacement, StoreError> {
         let (condition, retention) = (Precondition::default(), self.retention);
-        let change = NameChange { task, is_far, retention, condition: &condition };
+        let keys = &self.keys.current();
+        let change = NameChange { task, is_far, retention, condition: &condition, keys };
         let store = async |open: &mut PgConnection| {
             let Some(mut transaction) = begin(open, precondition, &[item]).await? else {
                 return Ok(None);

@@ -8,6 +8,7 @@ pub mod look_up;
 pub mod names;
 pub mod principals;
 pub mod replace;
+pub(in crate::postgres) mod sealed;
 pub mod settle;
 pub mod submit;
 pub mod submit_named;

@@ -29,6 +29,7 @@ use punctual::etcd::Member;
 use punctual::node::messages::Due;
 use punctual::postgres::connection::arrays::Elements;
 use punctual::postgres::tasks::claim::batch_of;
+use punctual::sealing::KeySet;
 use serde_json::value::RawValue;
 
 /// The last due time that may be accepted: in the year 9999.
@@ -186,7 +187,11 @@ fn arrays_of(mut input: &[u8]) -> [Option<&[u8]>; 10] {
 fn the_arrays_of_a_batch_are_all_of_it_or_nothing() {
     fuzz("batch", |input| {
         let arrays = arrays_of(input);
-        let Some(batch) = batch_of(BatchId::new(Timestamp::EPOCH, 0, 0), arrays) else { return };
+        let Some(batch) =
+            batch_of(BatchId::new(Timestamp::EPOCH, 0, 0), arrays, &KeySet::default())
+        else {
+            return;
+        };
         assert_eq!(
             Some(batch.len()),
             arrays[0].and_then(Elements::new).map(|ids| ids.declared_count())

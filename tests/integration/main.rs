@@ -38,6 +38,7 @@ mod denied_topics;
 mod dev;
 mod dist;
 mod durability;
+mod encryption;
 mod etcd_certificate;
 mod etcd_login;
 mod examples;

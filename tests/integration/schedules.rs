@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use punctual::domain::schedule::ScheduleId;
 use punctual::domain::schedule::plan::{Plan, Run};
-use punctual::domain::{Headers, ScheduleName, Shard, TaskId, Timestamp};
+use punctual::domain::{Headers, ScheduleName, Shard, TaskId, Timestamp, TopicName};
 use punctual::postgres::PostgresSettings;
 use punctual::postgres::schedules::make::{PlannedSchedule, RunMaker, RunTask};
 use reqwest::Method;
@@ -220,6 +220,8 @@ async fn of_two_nodes_that_make_the_same_runs_one_finds_the_schedule_moved_on() 
         vec![PlannedSchedule {
             id: ScheduleId(id),
             revision: 1,
+            topic: TopicName::stored(&topic),
+            record: None,
             found_at,
             plan: Plan {
                 runs: vec![run],

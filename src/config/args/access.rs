@@ -17,6 +17,13 @@ pub(in crate::config) struct Access {
     /// finds mistakes. Only the owner may have the right to write the file.
     #[arg(long, env = "PUNCTUAL_AUTH_FILE", value_name = "FILE")]
     pub auth_file: Option<PathBuf>,
+    /// The file with the payload keys. With it, the node encrypts keys, payloads and headers of
+    /// records before it stores them. It reads a changed file again.
+    ///
+    /// All nodes need the same keys. Only the owner may have the right to write the file. See
+    /// docs/operate/encryption.md for its format and the steps.
+    #[arg(long, env = "PUNCTUAL_PAYLOAD_KEY_FILE", value_name = "FILE")]
+    pub payload_key_file: Option<PathBuf>,
     /// Leaves out the console, the pages at /console. true or false; the flag alone means true.
     #[arg(long, env = "PUNCTUAL_NO_CONSOLE", value_name = "BOOL")]
     pub no_console: String,

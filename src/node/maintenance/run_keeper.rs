@@ -300,7 +300,8 @@ impl RunKeeper {
             tasks.push(placing.place(run.at, shift, headers)?);
         }
         let found_at = due.progress.next_run_at;
-        Some(PlannedSchedule { id: due.id, revision: due.revision, found_at, plan, tasks })
+        let DueSchedule { id, revision, topic, record, .. } = due;
+        Some(PlannedSchedule { id, revision, topic, record, found_at, plan, tasks })
     }
 
     /// Counts the schedules now and then, if it is this node's turn.
@@ -377,6 +378,8 @@ mod tests {
         PlannedSchedule {
             id: ScheduleId(0),
             revision: 1,
+            topic: crate::domain::TopicName::stored("t"),
+            record: None,
             found_at: Timestamp::EPOCH,
             plan: Plan {
                 runs: vec![],

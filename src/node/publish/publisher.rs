@@ -100,6 +100,7 @@ impl Publisher {
         if self.reports.resolve_if_moot(held, index)
             || self.reports.bury_if_exhausted(held, index)
             || self.reports.end_if_expired(held, index, now)
+            || self.reports.resolve_if_unopened(held, index)
         {
             return Handed::Over;
         }

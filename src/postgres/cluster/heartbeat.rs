@@ -71,9 +71,11 @@ const LEVEL_WITH_EXPIRY: i16 = 3;
 /// The first level that knows the overlap and the spread of schedules, and keeps the rows of their
 /// runs long enough for a backfill.
 const LEVEL_WITH_OVERLAP: i16 = 4;
+/// The first level that decrypts records. Migration 0022 has it, too.
+pub(super) const LEVEL_WITH_SEALING: i16 = 5;
 /// The level of this version. A version with a feature that older nodes would handle wrongly has a
 /// higher level than the version before.
-const LEVEL: i16 = LEVEL_WITH_OVERLAP;
+const LEVEL: i16 = LEVEL_WITH_SEALING;
 
 /// The contents of the node's heartbeat.
 #[derive(Clone, PartialEq, Eq, Debug)]

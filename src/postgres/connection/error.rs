@@ -80,6 +80,7 @@ impl PostgresError {
             Cause::Driver(
                 sqlx::Error::ColumnDecode { .. }
                 | sqlx::Error::Decode(_)
+                | sqlx::Error::Encode(_)
                 | sqlx::Error::RowNotFound,
             ) => {
                 return Self::Refused { what, source: cause };

@@ -13,6 +13,7 @@ use tracing::log::LevelFilter;
 
 use super::primary::{Primary, PrimaryChanges, place_of};
 use super::{link, url};
+use crate::sealing::PayloadKeys;
 
 /// The address of Postgres: one host, or several of which one is the primary. The password is never
 /// printed. Clones share the credentials, which may be replaced: connections that are opened
@@ -23,6 +24,8 @@ pub struct PostgresSettings {
     hosts: Arc<RwLock<Vec<PgConnectOptions>>>,
     sessions: SessionCount,
     pub(super) primary: Primary,
+    /// The keys for the records in this database. Empty when records are not encrypted.
+    keys: PayloadKeys,
 }
 
 /// Counts the sessions that were opened. With each new one, another server may be the primary, and
@@ -53,6 +56,7 @@ impl PostgresSettings {
             hosts: Arc::new(RwLock::new(hosts)),
             sessions: SessionCount::default(),
             primary: Primary::default(),
+            keys: PayloadKeys::default(),
         })
     }
 
@@ -72,6 +76,11 @@ impl PostgresSettings {
         }
         *self.hosts.write() = new.current();
         Ok(())
+    }
+
+    /// Returns the keys for the records in this database.
+    pub fn payload_keys(&self) -> &PayloadKeys {
+        &self.keys
     }
 
     /// Returns the options of each host.

@@ -79,13 +79,16 @@ impl InboundStore {
         self.connection.run("set the offset of an intake topic", set).await
     }
 
-    /// Keeps a rejected record in `intake_rejected`.
+    /// Keeps a rejected record in `intake_rejected`. While records are encrypted, only its place
+    /// and the reason: the record itself is in the intake topic.
     pub async fn keep_rejected(
         &mut self,
         precondition: &OffsetPrecondition,
         record: &IntakeRecord,
         rejected: &RejectedRow,
     ) -> Result<(), PostgresError> {
+        let is_kept = !self.keys.current().seals();
+        let headers = is_kept.then(|| record.encoded_headers());
         let keep = async |open: &mut PgConnection| {
             let query = sqlx::query(KEEP)
                 .bind(precondition.topic.as_str())
@@ -94,9 +97,9 @@ impl InboundStore {
                 .bind(record.offset)
                 .bind(i16::try_from(rejected.status).unwrap_or(i16::MAX))
                 .bind(&rejected.reason)
-                .bind(record.key.as_deref())
-                .bind(record.payload.as_deref())
-                .bind(record.encoded_headers());
+                .bind(record.key.as_deref().filter(|_key| is_kept))
+                .bind(record.payload.as_deref().filter(|_payload| is_kept))
+                .bind(&headers);
             query.execute(open).await.map(|_done| ())
         };
         self.connection.run("keep a rejected record of an intake topic", keep).await

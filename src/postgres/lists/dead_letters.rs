@@ -8,21 +8,25 @@
 //! a line in `execlog_dropped`, in the place of the line of the death. Everything depends on the
 //! deleted row. See docs/decisions/0011.
 
+mod sealing;
+
 use std::time::Duration;
 
 use az::SaturatingAs as _;
-use sqlx::Row;
 use sqlx::postgres::{PgConnection, PgRow};
+use sqlx::{Connection as _, Row as _};
 use uuid::Uuid;
 
+use self::sealing::seal_for;
 use crate::domain::{
     Cursor, IdRange, Page, PrincipalId, Selection, TaskId, TaskState, TaskView, TopicName,
 };
 use crate::postgres::connection::ConnectionPurpose;
 use crate::postgres::connection::pool::Pool;
-use crate::postgres::tasks::look_up::{lines_of_many, view_of_row};
+use crate::postgres::tasks::look_up::{lines_of_many, view_of_listed, view_of_row};
 use crate::postgres::tasks::principals::dropped_of;
 use crate::postgres::{PostgresError, PostgresSettings};
+use crate::sealing::{KeySet, PayloadKeys};
 
 const PURPOSE: ConnectionPurpose = ConnectionPurpose {
     name: "dead letters",
@@ -44,7 +48,7 @@ const BYTES_MAX: i64 = 8 << 20;
 const LINES_MAX: i64 = 10;
 
 const LIST: &str = "-- list dead letters
-select id, topic, name, attempts as attempt, case when octet_length(key) <= 1024 then key end
+select id, topic, name, attempts as attempt, case when octet_length(key) <= 1057 then key end
   as key,
   null::bytea as payload, punctual_terms(headers) as headers, reason, (extract(epoch
     from dead_at) * 1000000)::bigint as died_at,
@@ -56,7 +60,7 @@ order by id
 limit $3";
 
 const LIST_OF_TOPIC: &str = "-- list dead letters of a topic
-select id, topic, name, attempts as attempt, case when octet_length(key) <= 1024 then key end
+select id, topic, name, attempts as attempt, case when octet_length(key) <= 1057 then key end
   as key,
   null::bytea as payload, punctual_terms(headers) as headers, reason, (extract(epoch
     from dead_at) * 1000000)::bigint as died_at,
@@ -103,9 +107,9 @@ from gone g cross join line l"
 const IDS: &str = "-- dead letters: ids
 select id from dead_letter where topic = $1 and id >= $2 and id < $3 order by id limit $4";
 
-/// Deletes the next dead letters of a topic ($1) in a range ($2, $3), within limits ($4, $5).
+/// Chooses the next dead letters of a topic ($1) in a range ($2, $3), within limits ($4, $5).
 /// Locked rows are skipped.
-macro_rules! next_few {
+macro_rules! chosen_few {
     () => {
         "head as materialized (
   select id, coalesce(octet_length(key), 0) + coalesce(octet_length(payload), 0) +
@@ -120,11 +124,27 @@ macro_rules! next_few {
   from (select id, sum(bytes) over (order by id rows unbounded preceding) - bytes as bytes_before
     from head) h
   where bytes_before < $5
-), gone as (
-  delete from dead_letter where id = any((select ids from chosen)::uuid[]) returning *
 )"
     };
 }
+
+/// As above, and deletes them.
+macro_rules! next_few {
+    () => {
+        concat!(
+            chosen_few!(),
+            ", gone as (
+  delete from dead_letter where id = any((select ids from chosen)::uuid[]) returning *
+)"
+        )
+    };
+}
+
+const CHOOSE: &str = concat!(
+    "-- choose dead letters\nwith ",
+    chosen_few!(),
+    " select coalesce(ids, '{}'::uuid[]) from chosen"
+);
 
 const DROP_MANY: &str = concat!(
     "-- drop dead letters\nwith ",
@@ -218,6 +238,18 @@ const REDRIVE: &str = concat!(
 from put)"
 );
 
+/// Dead letters of which the sealed ones were sealed for another topic in the same transaction.
+const REDRIVE_THESE: &str = concat!(
+    redrive!(
+        "these dead letters",
+        "$2",
+        "$3",
+        "$4",
+        "gone as (delete from dead_letter where id = any($1) returning *)"
+    ),
+    "(select id, next_id from put)"
+);
+
 const REDRIVE_MANY: &str = concat!(
     redrive!("dead letters", "$6", "$7", "$8", next_few!()),
     "(select id, next_id from put)"
@@ -240,6 +272,7 @@ const TOPICS_MAX: i64 = 10_000;
 pub struct DeadLetters {
     pool: Pool,
     name_retention: Duration,
+    keys: PayloadKeys,
 }
 
 /// A redriven task.
@@ -272,7 +305,8 @@ impl DeadLetters {
         name_retention: Duration,
         connections_max: usize,
     ) -> Self {
-        Self { pool: Pool::new(settings, PURPOSE, connections_max), name_retention }
+        let keys = settings.payload_keys().clone();
+        Self { pool: Pool::new(settings, PURPOSE, connections_max), name_retention, keys }
     }
 
     /// Returns the next `limit` dead letters after `from`, in the order of their due times.
@@ -283,6 +317,7 @@ impl DeadLetters {
         limit: usize,
     ) -> Result<Page, PostgresError> {
         let range = selection.ids().behind(from);
+        let keys = &self.keys.current();
         let statement = || {
             async |open: &mut PgConnection| {
                 // One row more shows whether there is another page.
@@ -297,7 +332,8 @@ impl DeadLetters {
                     None => query,
                 };
                 let rows = query.fetch_all(&mut *open).await?;
-                let tasks = rows.iter().take(limit).map(dead_of).collect::<Result<Vec<_>, _>>()?;
+                let listed = |row: &PgRow| dead_of(row, view_of_listed, keys);
+                let tasks = rows.iter().take(limit).map(listed).collect::<Result<Vec<_>, _>>()?;
                 Ok((with_attempts(open, tasks).await?, rows.len() > limit))
             }
         };
@@ -330,10 +366,11 @@ impl DeadLetters {
         by: Option<PrincipalId>,
     ) -> Result<Option<TaskView>, PostgresError> {
         let by = by.map(PrincipalId::as_smallint);
+        let keys = &self.keys.current();
         let statement = async |open: &mut PgConnection| {
             let row = sqlx::query(DROP).bind(id.uuid()).bind(by).fetch_optional(open).await?;
             row.map(|row| {
-                let mut view = dead_of(&row)?;
+                let mut view = dead_of(&row, view_of_row, keys)?;
                 view.actors.dropped = dropped_of(&row)?;
                 Ok(view)
             })
@@ -363,15 +400,24 @@ impl DeadLetters {
         to: Option<&TopicName>,
     ) -> Result<Option<Redriven>, PostgresError> {
         let (retention, by) = (self.name_retention.as_secs_f64(), by.map(PrincipalId::as_smallint));
-        let statement = async |open: &mut PgConnection| {
+        let keys = &self.keys.current();
+        let redrive = async |open: &mut PgConnection| {
             let query = sqlx::query(REDRIVE).bind(id.uuid()).bind(retention).bind(by);
             let row = query.bind(to.map(TopicName::as_str)).fetch_optional(open).await?;
             row.map(|row| {
                 let first = TaskId::from_uuid(row.try_get("id")?);
-                let view = view_of_row(&row, first, TaskState::Scheduled)?;
+                let view = view_of_row(&row, first, TaskState::Scheduled, keys)?;
                 Ok(Redriven { row: TaskId::from_uuid(row.try_get("next_id")?), view })
             })
             .transpose()
+        };
+        let statement = async |open: &mut PgConnection| {
+            let Some(to) = to else { return redrive(open).await };
+            let mut transaction = open.begin().await?;
+            seal_for(&mut transaction, &[id.uuid()], to, keys).await?;
+            let redriven = redrive(&mut transaction).await?;
+            transaction.commit().await?;
+            Ok(redriven)
         };
         self.pool.run("redrive a dead letter", statement).await
     }
@@ -408,7 +454,19 @@ impl DeadLetters {
         };
         let retention = self.name_retention.as_secs_f64();
         let count_max = i64::try_from(count_max.min(ROWS_MAX)).unwrap_or(0);
+        let keys = &self.keys.current();
         let statement = async |open: &mut PgConnection| {
+            if let (DeadLetterChange::Redrive, Some(to)) = (change, to) {
+                let by = by.map(PrincipalId::as_smallint);
+                return redrive_some_to(
+                    open,
+                    (topic, to),
+                    (range, count_max),
+                    (retention, by),
+                    keys,
+                )
+                .await;
+            }
             let query = sqlx::query_as(text)
                 .bind(topic.as_str())
                 .bind(range.from)
@@ -424,12 +482,7 @@ impl DeadLetters {
                 DeadLetterChange::Redrive => query.bind(to.map(TopicName::as_str)),
                 DeadLetterChange::Drop => query,
             };
-            let changed: Vec<(Uuid, Uuid)> = query.fetch_all(open).await?;
-            let last = changed.iter().map(|(id, _row)| *id).max();
-            Ok(Changed {
-                rows: changed.into_iter().map(|(_id, row)| TaskId::from_uuid(row)).collect(),
-                last,
-            })
+            query.fetch_all(open).await.map(changed_of)
         };
         self.pool.run(name, statement).await
     }
@@ -458,8 +511,47 @@ impl DeadLetters {
     }
 }
 
-fn dead_of(row: &PgRow) -> Result<TaskView, sqlx::Error> {
-    let mut view = view_of_row(row, TaskId::from_uuid(row.try_get("id")?), TaskState::Dead)?;
+fn changed_of(changed: Vec<(Uuid, Uuid)>) -> Changed {
+    let last = changed.iter().map(|(id, _row)| *id).max();
+    Changed { rows: changed.into_iter().map(|(_id, row)| TaskId::from_uuid(row)).collect(), last }
+}
+
+/// Redrives the next dead letters of a topic to another one.
+async fn redrive_some_to(
+    open: &mut PgConnection,
+    (topic, to): (&TopicName, &TopicName),
+    (range, count_max): (IdRange, i64),
+    (retention, by): (f64, Option<i16>),
+    keys: &KeySet,
+) -> Result<Changed, sqlx::Error> {
+    let mut transaction = open.begin().await?;
+    let ids: Vec<Uuid> = sqlx::query_scalar(CHOOSE)
+        .bind(topic.as_str())
+        .bind(range.from)
+        .bind(range.to)
+        .bind(count_max)
+        .bind(BYTES_MAX)
+        .fetch_one(&mut *transaction)
+        .await?;
+    seal_for(&mut transaction, &ids, to, keys).await?;
+    let changed = sqlx::query_as(REDRIVE_THESE)
+        .bind(&ids)
+        .bind(retention)
+        .bind(by)
+        .bind(to.as_str())
+        .fetch_all(&mut *transaction)
+        .await?;
+    transaction.commit().await?;
+    Ok(changed_of(changed))
+}
+
+/// Reads a dead letter with `read`, either with its whole record or as lists have it.
+fn dead_of(
+    row: &PgRow,
+    read: fn(&PgRow, TaskId, TaskState, &KeySet) -> Result<TaskView, sqlx::Error>,
+    keys: &KeySet,
+) -> Result<TaskView, sqlx::Error> {
+    let mut view = read(row, TaskId::from_uuid(row.try_get("id")?), TaskState::Dead, keys)?;
     if let Some(tracked) = view.tracked.as_mut() {
         // The column is that of the row after a redrive.
         tracked.attempt = view.attempt.saturating_as();

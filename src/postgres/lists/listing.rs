@@ -17,6 +17,7 @@
 pub mod chosen;
 
 use std::fmt::Write as _;
+use std::sync::Arc;
 use std::time::Duration;
 
 use az::SaturatingAs as _;
@@ -27,14 +28,15 @@ use uuid::Uuid;
 use crate::domain::leaves::{Parent, Partition, Rules};
 use crate::domain::task::feedback::Note;
 use crate::domain::{
-    Choice, ClusterSettings, Cursor, IdRange, Kept, PendingState, Selection, Shard, ShardCount,
-    TaskId, TaskState, TaskView, TopicName, ids,
+    Choice, ClusterSettings, Cursor, IdRange, PendingState, Selection, Shard, ShardCount, TaskId,
+    TaskState, TaskView, TopicName, ids,
 };
 use crate::postgres::connection::ConnectionPurpose;
 use crate::postgres::connection::pool::Pool;
-use crate::postgres::tasks::look_up::{StoredTerms, moved_of, tracked_of};
+use crate::postgres::tasks::look_up::{StoredTerms, listed_key, moved_of, tracked_of};
 use crate::postgres::tasks::principals::{FIND, actors_of};
 use crate::postgres::{PostgresError, PostgresSettings};
+use crate::sealing::{KeySet, PayloadKeys, RecordOwner};
 
 /// Without statistics of leaves, the planner must be kept from reading and sorting whole leaves.
 const PURPOSE: ConnectionPurpose = ConnectionPurpose {
@@ -73,6 +75,7 @@ pub struct Listing {
     rules: Rules,
     shard_count: ShardCount,
     shards: Vec<i16>,
+    keys: PayloadKeys,
 }
 
 /// A pending task, and its current row.
@@ -104,6 +107,7 @@ impl Listing {
             rules: Rules::new(cluster),
             shard_count: cluster.shards,
             shards: shards_of(cluster.shards),
+            keys: settings.payload_keys().clone(),
         }
     }
 
@@ -163,6 +167,8 @@ struct Walk<'a> {
     shards: Vec<i16>,
     topic: Option<&'a str>,
     key: Option<&'a [u8]>,
+    /// To open the keys of sealed records.
+    keys: Arc<KeySet>,
     submitter: Option<i16>,
     state: Option<PendingState>,
     /// The rest of the selection. Its lower end is exclusive.
@@ -182,6 +188,9 @@ struct PageRows {
     bound: Option<Uuid>,
     looked: u64,
     tasks: Vec<ListedTask>,
+    /// The last row of an answer with as many rows as were asked for: there may be more before
+    /// `bound`.
+    cut_at: Option<Uuid>,
 }
 
 impl<'a> Walk<'a> {
@@ -206,6 +215,7 @@ impl<'a> Walk<'a> {
             shards,
             topic,
             key,
+            keys: listing.keys.current(),
             submitter: None,
             state: selection.state,
             rest: IdRange { from: Uuid::nil(), to: Uuid::nil() },
@@ -261,10 +271,8 @@ impl<'a> Walk<'a> {
             if was_in_hotspot != self.is_in_hotspot {
                 self.share = 0;
             }
-            match (found.bound, self.page.tasks.last()) {
-                (_, Some(last)) if self.page.tasks.len() >= self.limit => {
-                    self.rest.from = last.row.uuid()
-                }
+            match (found.bound, found.cut_at) {
+                (_, Some(last)) => self.rest.from = last,
                 (Some(bound), _) => self.rest.from = bound,
                 (None, _) if was_in_hotspot => self.rest.from = before(end),
                 (None, _) => {
@@ -330,9 +338,12 @@ impl<'a> Walk<'a> {
         let first = rows.first().ok_or(sqlx::Error::RowNotFound)?;
         let looked: i64 = first.try_get("looked")?;
         let bound = first.try_get("bound")?;
-        let tasks =
-            rows.iter().map(listed_of).filter_map(Result::transpose).collect::<Result<_, _>>()?;
-        Ok(PageRows { bound, looked: u64::try_from(looked).unwrap_or(0), tasks })
+        let looked = u64::try_from(looked).unwrap_or(0);
+        let read = |row| listed_of(row, &self.keys, self.key);
+        let last: Option<Uuid> = rows.last().map(|row| row.try_get("id")).transpose()?.flatten();
+        let cut_at = last.filter(|_last| rows.len() >= limit);
+        let tasks = rows.iter().map(read).filter_map(Result::transpose);
+        Ok(PageRows { bound, looked, tasks: tasks.collect::<Result<_, _>>()?, cut_at })
     }
 }
 
@@ -431,7 +442,8 @@ macro_rules! state_of_row {
 }
 pub(super) use state_of_row;
 
-/// Keys of more than 1 KiB are not shown, so that a page is limited in bytes, too.
+/// Keys of more than 1 KiB are not shown, so that a page is limited in bytes, too. A sealed key is
+/// compared when it is opened.
 const REST: &str = concat!(
     "  (select n.*, row_number() over (order by n.id) as place
   from (select id, first_id, topic, name, attempt, key, submitted_by, submitted_at, tracking,
@@ -446,11 +458,13 @@ select b.id as bound, b.looked, t.id, t.first_id, t.topic, t.name, t.attempt, t.
   t.tracking, t.moved_to, t.terms, f.attempt as followed, f.note, f.is_verdict
 from bound b
 left join lateral (
-  select id, first_id, topic, name, attempt, case when octet_length(key) <= 1024 then key end
-    as key, submitted_by, submitted_at, tracking, moved_to, terms
+  select id, first_id, topic, name, attempt, case when octet_length(key) <= 1057
+      or $9::bytea is not null then key end as key, submitted_by, submitted_at, tracking,
+    moved_to, terms
   from looked t
   where ($5::text is null or topic = $5) and ($7::smallint is null or submitted_by = $7)
-    and (b.id is null or id <= b.id) and ($9::bytea is null or t.key = $9)
+    and (b.id is null or id <= b.id) and ($9::bytea is null or t.key = $9
+      or (t.key is not null and punctual_sealed_by(t.terms) is not null))
       and ($8::text is null or $8 = ",
     state_of_row!(),
     ")
@@ -462,13 +476,30 @@ left join task_follow f
 order by t.id"
 );
 
+const NOT_COMPARED: &str = "the key of a task cannot be decrypted, so it cannot be compared";
+
 /// Decodes a row of the answer. Returns `None` for the row of an empty answer, which only carries
-/// the number of rows read.
-fn listed_of(row: &PgRow) -> Result<Option<ListedTask>, sqlx::Error> {
+/// the number of rows read, and for a sealed record without the wanted key.
+///
+/// # Errors
+/// Also when a key is wanted, and that of the row cannot be opened: a list or a bulk change without
+/// the row would be wrong.
+fn listed_of(
+    row: &PgRow,
+    keys: &KeySet,
+    wanted: Option<&[u8]>,
+) -> Result<Option<ListedTask>, sqlx::Error> {
     let Some(id) = row.try_get::<Option<Uuid>, _>("id")? else { return Ok(None) };
     let first: Option<Uuid> = row.try_get("first_id")?;
     let first = TaskId::from_uuid(first.unwrap_or(id));
     let terms = row.try_get::<Option<Vec<u8>>, _>("terms")?.unwrap_or_default();
+    let owner = RecordOwner::Task(first, row.try_get("topic")?);
+    let key = keys.open_key(owner, &terms, row.try_get("key")?);
+    match (wanted, &key) {
+        (Some(_), Err(_)) => return Err(sqlx::Error::Decode(NOT_COMPARED.into())),
+        (Some(wanted), Ok(key)) if key.as_deref() != Some(wanted) => return Ok(None),
+        _ => {}
+    }
     let mut view = TaskView {
         id: first,
         topic: TopicName::stored(row.try_get("topic")?),
@@ -477,7 +508,7 @@ fn listed_of(row: &PgRow) -> Result<Option<ListedTask>, sqlx::Error> {
         replaced_by: None,
         attempt: row.try_get::<Option<i16>, _>("attempt")?.unwrap_or(1),
         receipt: None,
-        kept: Some(Kept { key: row.try_get("key")?, payload: None, headers: Vec::new() }),
+        kept: key.ok().map(listed_key),
         reason: None,
         died_at: None,
         moved_to: moved_of(row)?,

@@ -18,6 +18,11 @@ use crate::domain::schedule::StoredSchedule;
 use crate::failpoint::{Failpoint, reach};
 use crate::postgres::PostgresError;
 use crate::postgres::tasks::principals::STAMP;
+use crate::postgres::tasks::sealed::columns_of;
+use crate::sealing::{KeySet, OwnedColumns};
+
+const IS_SEALED: &str = "-- is the record of a schedule sealed
+select punctual_sealed_by(headers) is not null from schedule where id = $1";
 
 fn text() -> String {
     let stored = stored_text("$9");
@@ -26,12 +31,15 @@ fn text() -> String {
 with {STAMP}, locked as materialized (
   select * from schedule where id = $1 and revision = $2 for update
 ), run as materialized (
-  select s.id as schedule_id, s.shard, s.topic, s.key, s.payload, s.tracking, s.submitted_by,
-    coalesce(s.headers, ''::bytea) || t.headers as headers, t.instant, t.id, t.name, t.is_far,
-    true as is_backfill,
+  select s.id as schedule_id, s.shard, s.topic, s.tracking, s.submitted_by,
+    case when t.is_given then t.key else s.key end as key,
+    case when t.is_given then t.payload else s.payload end as payload,
+    case when t.is_given then t.headers else coalesce(s.headers, ''::bytea) || t.headers
+      end as headers, t.instant, t.id, t.name, t.is_far, true as is_backfill,
     case when s.submitted_by is not null then (select at from stamp) end as submitted_at
-  from unnest($3::bigint[], $4::uuid[], $5::text[], $6::bytea[], $7::boolean[])
-    as t (instant, id, name, headers, is_far)
+  from unnest($3::bigint[], $4::uuid[], $5::text[], $6::bytea[], $7::boolean[], $10::bytea[],
+    $11::bytea[], $12::boolean[])
+    as t (instant, id, name, headers, is_far, key, payload, is_given)
   cross join locked s
   where not $8
 {stored})
@@ -62,17 +70,27 @@ impl Schedules {
         retention: Duration,
         is_dry_run: bool,
     ) -> Result<Option<Backfilled>, PostgresError> {
+        let keys = self.keys.current();
         let statement = async |open: &mut PgConnection| {
+            let given = given_of(open, stored, runs, &keys).await?;
+            let given = || given.iter().map(Option::as_ref);
+            let headers = runs.iter().zip(given()).map(|(run, given)| match given {
+                Some(given) => given.headers.as_deref().unwrap_or_default(),
+                None => run.headers.as_bytes(),
+            });
             let row = sqlx::query(AssertSqlSafe(text()))
                 .bind(stored.id.0)
                 .bind(stored.revision.saturating_as::<i64>())
                 .bind(runs.iter().map(|run| run.at.as_millis()).collect::<Vec<_>>())
                 .bind(runs.iter().map(|run| run.id.uuid()).collect::<Vec<_>>())
                 .bind(runs.iter().map(|run| run.name.as_str()).collect::<Vec<_>>())
-                .bind(runs.iter().map(|run| run.headers.as_bytes()).collect::<Vec<_>>())
+                .bind(headers.collect::<Vec<_>>())
                 .bind(runs.iter().map(|run| run.is_far).collect::<Vec<_>>())
                 .bind(is_dry_run)
                 .bind(retention.as_secs_f64())
+                .bind(given().map(|given| given?.key.as_deref()).collect::<Vec<_>>())
+                .bind(given().map(|given| given?.payload.as_deref()).collect::<Vec<_>>())
+                .bind(given().map(|given| given.is_some()).collect::<Vec<_>>())
                 .fetch_one(open)
                 .await?;
             reach(Failpoint::RunsMade);
@@ -86,4 +104,22 @@ impl Schedules {
         };
         self.pool.run("backfill runs of a schedule", statement).await
     }
+}
+
+/// Returns the record of each run that does not get a copy of its schedule's, sealed for its task.
+/// It is that of the revision that the statement compares.
+async fn given_of(
+    open: &mut PgConnection,
+    stored: &StoredSchedule,
+    runs: &[RunTask],
+    keys: &KeySet,
+) -> Result<Vec<Option<OwnedColumns>>, sqlx::Error> {
+    let query = sqlx::query_scalar(IS_SEALED).bind(stored.id.0);
+    let is_sealed: Option<bool> = query.fetch_optional(open).await?;
+    if !keys.seals() && !is_sealed.unwrap_or(false) {
+        return Ok(vec![None; runs.len()]);
+    }
+    let record = &stored.schedule.record;
+    let plain = columns_of(record).to_owned();
+    runs.iter().map(|run| run.given(&plain, record.topic.as_str(), keys).map(Some)).collect()
 }

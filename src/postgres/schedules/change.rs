@@ -25,6 +25,8 @@ use crate::domain::{PrincipalId, ScheduleName, Shard, TaskId, Timestamp, TopicNa
 use crate::failpoint::{Failpoint, reach};
 use crate::postgres::PostgresError;
 use crate::postgres::tasks::cancel::{CancelRow, FAR, GROUP_MAX, NEAR, delete_rows};
+use crate::postgres::tasks::sealed::{columns_of, refused};
+use crate::sealing::{Columns, KeySet, OwnedColumns, RecordOwner};
 
 /// A schedule to create, or to put in the place of another one.
 #[derive(Clone, Copy, Debug)]
@@ -102,7 +104,8 @@ impl Schedules {
     /// After [`PostgresError::Unanswered`] the change may or may not have taken effect. After any
     /// other error it has not.
     pub async fn put(&self, new: NewSchedule<'_>) -> Result<ScheduleChange, PostgresError> {
-        self.pool.run("store a schedule", async |open| put(open, new).await).await
+        let keys = &self.keys.current();
+        self.pool.run("store a schedule", async |open| put(open, new, keys).await).await
     }
 
     /// Pauses or resumes a schedule. For errors see [`Self::put`].
@@ -111,14 +114,17 @@ impl Schedules {
         named: NamedSchedule<'_>,
         is_paused: bool,
     ) -> Result<ScheduleChange, PostgresError> {
-        let statement = async |open: &mut PgConnection| set_paused(open, named, is_paused).await;
+        let keys = &self.keys.current();
+        let statement =
+            async |open: &mut PgConnection| set_paused(open, named, is_paused, keys).await;
         self.pool.run("pause or resume a schedule", statement).await
     }
 
     /// Deletes a schedule. Returns it as it was, as [`ScheduleChange::Changed`]. For errors see
     /// [`Self::put`].
     pub async fn delete(&self, named: NamedSchedule<'_>) -> Result<ScheduleChange, PostgresError> {
-        self.pool.run("delete a schedule", async |open| delete(open, named).await).await
+        let keys = &self.keys.current();
+        self.pool.run("delete a schedule", async |open| delete(open, named, keys).await).await
     }
 }
 
@@ -143,33 +149,40 @@ pub(super) async fn lock(
     open: &mut PgConnection,
     topic: &TopicName,
     name: &ScheduleName,
+    keys: &KeySet,
 ) -> Result<Option<Locked>, sqlx::Error> {
     let query = sqlx::query(AssertSqlSafe(lock_text())).bind(topic.as_str()).bind(name.as_str());
     let Some(row) = query.fetch_optional(open).await? else { return Ok(None) };
     Ok(Some(Locked {
-        stored: schedule_of(&row)?,
+        stored: schedule_of(&row, keys)?,
         shard: row.try_get("shard")?,
         submitted_by: row.try_get("submitted_by")?,
         now: Timestamp::from_micros(row.try_get("now")?),
     }))
 }
 
-async fn put(open: &mut PgConnection, new: NewSchedule<'_>) -> Result<ScheduleChange, sqlx::Error> {
+async fn put(
+    open: &mut PgConnection,
+    new: NewSchedule<'_>,
+    keys: &KeySet,
+) -> Result<ScheduleChange, sqlx::Error> {
     let mut transaction = open.begin().await?;
     let schedule = new.schedule;
-    let locked = lock(&mut transaction, &schedule.record.topic, &schedule.name).await?;
+    let locked = lock(&mut transaction, &schedule.record.topic, &schedule.name, keys).await?;
     let current = locked.as_ref().map(|locked| locked.stored.revision);
     let done = match locked {
         _ if !new.condition.allows(current) => ScheduleChange::Unmet(current),
         Some(locked) if locked.stored.schedule == *schedule => {
             ScheduleChange::Unchanged(locked.stored)
         }
-        Some(locked) => match change(&mut transaction, &locked, new, new.by, Instants::Kept).await?
-        {
-            Some(stored) => ScheduleChange::Changed(stored),
-            None => ScheduleChange::NoRun,
-        },
-        None => create(&mut transaction, new).await?,
+        Some(locked) => {
+            let terms = (new.by, Instants::Kept);
+            match change(&mut transaction, &locked, new, terms, keys).await? {
+                Some(stored) => ScheduleChange::Changed(stored),
+                None => ScheduleChange::NoRun,
+            }
+        }
+        None => create(&mut transaction, new, keys).await?,
     };
     let is_done = matches!(done, ScheduleChange::Created(_) | ScheduleChange::Changed(_));
     if is_done && !new.is_dry_run {
@@ -183,12 +196,14 @@ async fn put(open: &mut PgConnection, new: NewSchedule<'_>) -> Result<ScheduleCh
 async fn create(
     open: &mut PgConnection,
     new: NewSchedule<'_>,
+    keys: &KeySet,
 ) -> Result<ScheduleChange, sqlx::Error> {
     let now: i64 = sqlx::query_scalar(TIME).fetch_one(&mut *open).await?;
     let now = Timestamp::from_micros(now);
     let schedule = new.schedule;
     let next = schedule.specification.next_after(now, 0);
     let Some(next) = next else { return Ok(ScheduleChange::NoRun) };
+    let stored_record = sealed(keys, schedule)?;
     let text = format!(
         "-- create a schedule
 insert into schedule (topic, name, next_run_at, look_at, {})
@@ -203,9 +218,9 @@ returning *, null::bigint[] as ahead",
         .bind(schedule.name.as_str())
         .bind(next.as_millis())
         .bind(look_at_of(schedule, Some(next), now));
-    let row = bind_schedule(query, new).fetch_optional(open).await?;
+    let row = bind_schedule(query, new, stored_record.as_columns()).fetch_optional(open).await?;
     Ok(match row {
-        Some(row) => ScheduleChange::Created(schedule_of(&row)?),
+        Some(row) => ScheduleChange::Created(schedule_of(&row, keys)?),
         None => ScheduleChange::Overtaken,
     })
 }
@@ -216,8 +231,8 @@ pub(super) async fn change(
     open: &mut PgConnection,
     locked: &Locked,
     new: NewSchedule<'_>,
-    by: Option<PrincipalId>,
-    instants: Instants,
+    (by, instants): (Option<PrincipalId>, Instants),
+    keys: &KeySet,
 ) -> Result<Option<StoredSchedule>, sqlx::Error> {
     let stored = &locked.stored;
     let withdrawn = withdraw(open, locked, by, RunsOf::Schedule).await?;
@@ -244,6 +259,7 @@ pub(super) async fn change(
     if next.is_none() && !is_same {
         return Ok(None);
     }
+    let stored_record = sealed(keys, new.schedule)?;
     let text = format!(
         "-- change a schedule
 update schedule set (next_run_at, look_at, runs_made, skipped, revision, changed_at, {})
@@ -261,8 +277,8 @@ returning *, null::bigint[] as ahead",
         .bind(runs_made.saturating_as::<i64>())
         .bind(skipped.saturating_as::<i64>());
     // The row is locked, so it is there.
-    let row = bind_schedule(query, new).fetch_one(open).await?;
-    schedule_of(&row).map(Some)
+    let row = bind_schedule(query, new, stored_record.as_columns()).fetch_one(open).await?;
+    schedule_of(&row, keys).map(Some)
 }
 
 /// Returns when the runs of a changed schedule are to be made: at once, unless it is paused.
@@ -272,15 +288,22 @@ fn look_at_of(schedule: &Schedule, next: Option<Timestamp>, now: Timestamp) -> O
 
 type Query<'q> = sqlx::query::Query<'q, sqlx::Postgres, sqlx::postgres::PgArguments>;
 
-fn bind_schedule<'q>(query: Query<'q>, new: NewSchedule<'q>) -> Query<'q> {
-    let NewSchedule { schedule, shard, by, .. } = new;
+/// Returns the record of a schedule as it is to be stored.
+fn sealed(keys: &KeySet, schedule: &Schedule) -> Result<OwnedColumns, sqlx::Error> {
     let record = &schedule.record;
+    let owner = RecordOwner::Schedule(record.topic.as_str(), schedule.name.as_str());
+    let plain = columns_of(record);
+    Ok(keys.seal(owner, plain).map_err(refused)?.unwrap_or_else(|| plain.to_owned()))
+}
+
+fn bind_schedule<'q>(query: Query<'q>, new: NewSchedule<'q>, record: Columns<'q>) -> Query<'q> {
+    let NewSchedule { schedule, shard, by, .. } = new;
     let tracking = schedule.tracking.as_ref().map(|tracking| tracking.first_row().encode());
     let query = query
         .bind(shard.as_smallint())
-        .bind(record.key.as_deref())
-        .bind(record.payload.as_deref())
-        .bind(record.headers.as_column())
+        .bind(record.key)
+        .bind(record.payload)
+        .bind(record.headers)
         .bind(tracking)
         .bind(by.map(PrincipalId::as_smallint));
     bind(query, &schedule.specification)
@@ -290,9 +313,10 @@ async fn set_paused(
     open: &mut PgConnection,
     named: NamedSchedule<'_>,
     is_paused: bool,
+    keys: &KeySet,
 ) -> Result<ScheduleChange, sqlx::Error> {
     let mut transaction = open.begin().await?;
-    let Some(locked) = lock(&mut transaction, named.topic, named.name).await? else {
+    let Some(locked) = lock(&mut transaction, named.topic, named.name, keys).await? else {
         transaction.rollback().await?;
         return Ok(ScheduleChange::NotFound);
     };
@@ -308,7 +332,8 @@ async fn set_paused(
     let mut schedule = locked.stored.schedule.clone();
     schedule.specification.is_paused = is_paused;
     let new = locked.with(&schedule);
-    let changed = change(&mut transaction, &locked, new, named.by, Instants::Kept).await?;
+    let terms = (named.by, Instants::Kept);
+    let changed = change(&mut transaction, &locked, new, terms, keys).await?;
     let Some(stored) = changed else { return Err(sqlx::Error::RowNotFound) };
     transaction.commit().await?;
     Ok(ScheduleChange::Changed(stored))
@@ -331,9 +356,10 @@ impl Locked {
 async fn delete(
     open: &mut PgConnection,
     named: NamedSchedule<'_>,
+    keys: &KeySet,
 ) -> Result<ScheduleChange, sqlx::Error> {
     let mut transaction = open.begin().await?;
-    let Some(locked) = lock(&mut transaction, named.topic, named.name).await? else {
+    let Some(locked) = lock(&mut transaction, named.topic, named.name, keys).await? else {
         transaction.rollback().await?;
         return Ok(ScheduleChange::NotFound);
     };

@@ -15,7 +15,7 @@ use sqlx::{AssertSqlSafe, Row as _};
 use uuid::Uuid;
 
 use super::read::{self, NOW, ScheduleCounts};
-use super::row::{SPECIFICATION, millis_of, specification_of};
+use super::row::{SPECIFICATION, millis_of, record_of, specification_of};
 use crate::domain::schedule::backfill;
 use crate::domain::schedule::plan::{Plan, Progress, RunOverlap};
 use crate::domain::schedule::zone;
@@ -24,7 +24,9 @@ use crate::domain::{Headers, ScheduleName, TaskId, TaskName, Timestamp, TopicNam
 use crate::failpoint::{Failpoint, reach};
 use crate::postgres::connection::ConnectionPurpose;
 use crate::postgres::tasks::principals::STAMP;
+use crate::postgres::tasks::sealed::refused;
 use crate::postgres::{Connection, PostgresError, PostgresSettings};
+use crate::sealing::{KeySet, OwnedColumns, PayloadKeys, RecordOwner};
 
 const PURPOSE: ConnectionPurpose = ConnectionPurpose {
     name: "schedule runs",
@@ -69,6 +71,8 @@ pub struct DueSchedule {
     pub name: ScheduleName,
     pub revision: i64,
     pub key: Option<Box<[u8]>>,
+    /// The record, when that of each run is to be sealed. `None`: runs get a copy of the row's.
+    pub record: Option<OwnedColumns>,
     pub progress: Progress,
     /// The error says why this version of the program cannot read it.
     pub specification: Result<Specification, String>,
@@ -99,6 +103,9 @@ pub struct RunTask {
 pub struct PlannedSchedule {
     pub id: ScheduleId,
     pub revision: i64,
+    pub topic: TopicName,
+    /// See [`DueSchedule::record`].
+    pub record: Option<OwnedColumns>,
     /// Where the plan found the schedule.
     pub found_at: Timestamp,
     pub plan: Plan,
@@ -111,21 +118,47 @@ pub struct RunMaker {
     pub(super) connection: Connection,
     /// How long a name is kept after the due time of its task.
     retention: Duration,
+    pub(super) keys: PayloadKeys,
 }
 
-/// The time of the statement decides, not of the row, so that the index is used.
+impl RunTask {
+    /// Returns the record of the run, made of that of its schedule, and sealed if new records are.
+    ///
+    /// # Errors
+    /// When it cannot be sealed. Nothing must be stored then.
+    pub(super) fn given(
+        &self,
+        record: &OwnedColumns,
+        topic: &str,
+        keys: &KeySet,
+    ) -> Result<OwnedColumns, sqlx::Error> {
+        let headers = record.headers.as_deref().unwrap_or_default();
+        let headers = [self.front.as_bytes(), headers, self.headers.as_bytes()].concat();
+        let plain = OwnedColumns { headers: Some(headers), ..record.clone() };
+        let owner = RecordOwner::Task(self.id, topic);
+        let sealed = keys.seal(owner, plain.as_columns()).map_err(refused)?;
+        Ok(sealed.unwrap_or(plain))
+    }
+}
+
+/// The time of the statement decides, not of the row, so that the index is used. Payload and headers
+/// are read only when the records of runs must be sealed by this node.
 fn select_text(condition: &str) -> String {
     format!(
         "-- schedules to make runs of
-select id, topic, name, revision, key, next_run_at, runs_made, skipped, {SPECIFICATION}, {NOW}
+select id, topic, name, revision, key, next_run_at, runs_made, skipped, {SPECIFICATION}, {NOW},
+  $3 or s.is_sealed as is_read, case when $3 or s.is_sealed then payload end as payload,
+  case when $3 or s.is_sealed then headers end as headers
 from schedule
+cross join lateral (select punctual_sealed_by(headers) is not null as is_sealed) s
 where look_at <= (extract(epoch from statement_timestamp()) * 1000)::bigint and {condition}
 order by look_at limit $2"
     )
 }
 
 /// Each part depends on the rows of `moved`, and each task on a new row of `schedule_run`. A task
-/// whose name belongs to a task of a caller has none.
+/// whose name belongs to a task of a caller has none. A record that the node has sealed for its run
+/// is given. It is that of the revision that the statement compares.
 fn make_text() -> String {
     let stored = stored_text("$14");
     format!(
@@ -142,13 +175,16 @@ with {STAMP}, planned as materialized (
   where s.id = p.id and s.revision = p.revision and s.next_run_at = p.found_at and not s.is_paused
   returning s.id, s.shard, s.topic, s.key, s.payload, s.headers, s.tracking, s.submitted_by
 ), run as materialized (
-  select m.id as schedule_id, m.shard, m.topic, m.key, m.payload, m.tracking, m.submitted_by,
-    t.front || coalesce(m.headers, ''::bytea) || t.headers as headers, t.instant, t.id, t.name,
-    t.is_far, false as is_backfill,
+  select m.id as schedule_id, m.shard, m.topic, m.tracking, m.submitted_by,
+    case when t.is_given then t.key else m.key end as key,
+    case when t.is_given then t.payload else m.payload end as payload,
+    case when t.is_given then t.headers
+      else t.front || coalesce(m.headers, ''::bytea) || t.headers end as headers,
+    t.instant, t.id, t.name, t.is_far, false as is_backfill,
     case when m.submitted_by is not null then (select at from stamp) end as submitted_at
   from unnest($8::bigint[], $9::bigint[], $10::uuid[], $11::text[], $12::bytea[], $13::boolean[],
-    $17::bytea[])
-    as t (schedule_id, instant, id, name, headers, is_far, front)
+    $17::bytea[], $18::bytea[], $19::bytea[], $20::boolean[])
+    as t (schedule_id, instant, id, name, headers, is_far, front, key, payload, is_given)
   join moved m on m.id = t.schedule_id
 {stored}), forgotten as (
   delete from schedule_run r using moved m where r.schedule_id = m.id and r.instant < $15
@@ -197,7 +233,8 @@ pub(super) fn stored_text(retention: &str) -> String {
 
 impl RunMaker {
     pub fn new(settings: &PostgresSettings, retention: Duration) -> Self {
-        Self { connection: Connection::new(settings, PURPOSE), retention }
+        let keys = settings.payload_keys().clone();
+        Self { connection: Connection::new(settings, PURPOSE), retention, keys }
     }
 
     /// Returns schedules of these shards whose runs are to be made, at most `limit`.
@@ -206,11 +243,11 @@ impl RunMaker {
         shards: &[i16],
         limit: usize,
     ) -> Result<DueSchedules, PostgresError> {
-        let text = select_text("shard = any($1)");
+        let (text, keys) = (select_text("shard = any($1)"), self.keys.current());
         let statement = async |open: &mut PgConnection| {
             let query = sqlx::query(AssertSqlSafe(text)).bind(shards);
-            let query = query.bind(limit.saturating_as::<i64>());
-            let due = query.fetch_all(&mut *open).await.and_then(due_of)?;
+            let query = query.bind(limit.saturating_as::<i64>()).bind(keys.seals());
+            let due = query.fetch_all(&mut *open).await.and_then(|rows| due_of(rows, &keys))?;
             with_busy(open, due).await
         };
         self.connection.run("find schedules to make runs of", statement).await
@@ -218,10 +255,11 @@ impl RunMaker {
 
     /// Returns the schedule with an id, if its runs are to be made.
     pub async fn due_one(&mut self, id: ScheduleId) -> Result<DueSchedules, PostgresError> {
-        let text = select_text("id = $1");
+        let (text, keys) = (select_text("id = $1"), self.keys.current());
         let statement = async |open: &mut PgConnection| {
             let query = sqlx::query(AssertSqlSafe(text)).bind(id.0);
-            let due = query.bind(1_i64).fetch_all(&mut *open).await.and_then(due_of)?;
+            let query = query.bind(1_i64).bind(keys.seals()).fetch_all(&mut *open);
+            let due = query.await.and_then(|rows| due_of(rows, &keys))?;
             with_busy(open, due).await
         };
         self.connection.run("find the schedule to make runs of", statement).await
@@ -239,10 +277,10 @@ impl RunMaker {
         now: Timestamp,
     ) -> Result<HashSet<TaskId>, PostgresError> {
         let what = format!("make the runs of {} schedules", planned.len());
-        let retention = self.retention.as_secs_f64();
+        let (retention, keys) = (self.retention.as_secs_f64(), self.keys.current());
         let statement = async |open: &mut PgConnection| {
             reach(Failpoint::RunsPlanned);
-            let row = make_statement(open, planned, now, retention).await?;
+            let row = make_statement(open, planned, (now, retention), &keys).await?;
             reach(Failpoint::RunsMade);
             let ids: Option<Vec<Uuid>> = row.try_get("ids")?;
             Ok(ids.unwrap_or_default().into_iter().map(TaskId::from_uuid).collect())
@@ -259,12 +297,18 @@ impl RunMaker {
 async fn make_statement(
     open: &mut PgConnection,
     planned: &[PlannedSchedule],
-    now: Timestamp,
-    retention: f64,
+    (now, retention): (Timestamp, f64),
+    keys: &KeySet,
 ) -> Result<PgRow, sqlx::Error> {
     let millis = |at: Option<Timestamp>| at.map(Timestamp::as_millis);
     let each = || planned.iter();
     let tasks = || planned.iter().flat_map(|one| one.tasks.iter().map(move |task| (one.id, task)));
+    let given = records_of(planned, keys)?;
+    let records = || given.iter().map(Option::as_ref);
+    let headers = tasks().zip(records()).map(|((_, task), given)| match given {
+        Some(given) => given.headers.as_deref().unwrap_or_default(),
+        None => task.headers.as_bytes(),
+    });
     sqlx::query(AssertSqlSafe(make_text()))
         .bind(each().map(|one| one.id.0).collect::<Vec<_>>())
         .bind(each().map(|one| one.revision).collect::<Vec<_>>())
@@ -277,12 +321,15 @@ async fn make_statement(
         .bind(tasks().map(|(_, task)| task.at.as_millis()).collect::<Vec<_>>())
         .bind(tasks().map(|(_, task)| task.id.uuid()).collect::<Vec<_>>())
         .bind(tasks().map(|(_, task)| task.name.as_str()).collect::<Vec<_>>())
-        .bind(tasks().map(|(_, task)| task.headers.as_bytes()).collect::<Vec<_>>())
+        .bind(headers.collect::<Vec<_>>())
         .bind(tasks().map(|(_, task)| task.is_far).collect::<Vec<_>>())
         .bind(retention)
         .bind(now.as_millis() - millis_of(RUN_RETENTION))
         .bind(zone::rules_version())
         .bind(tasks().map(|(_, task)| task.front.as_bytes()).collect::<Vec<_>>())
+        .bind(records().map(|given| given?.key.as_deref()).collect::<Vec<_>>())
+        .bind(records().map(|given| given?.payload.as_deref()).collect::<Vec<_>>())
+        .bind(records().map(|given| given.is_some()).collect::<Vec<_>>())
         .fetch_one(open)
         .await
 }
@@ -308,14 +355,33 @@ async fn with_busy(
     Ok(due)
 }
 
-fn due_of(rows: Vec<PgRow>) -> Result<DueSchedules, sqlx::Error> {
+/// Returns the record of each run that does not get a copy of its schedule's, sealed for its task.
+fn records_of(
+    planned: &[PlannedSchedule],
+    keys: &KeySet,
+) -> Result<Vec<Option<OwnedColumns>>, sqlx::Error> {
+    let runs = planned.iter().flat_map(|one| one.tasks.iter().map(move |task| (one, task)));
+    let given = |(one, task): (&PlannedSchedule, &RunTask)| {
+        one.record.as_ref().map(|record| task.given(record, one.topic.as_str(), keys)).transpose()
+    };
+    runs.map(given).collect()
+}
+
+fn due_of(rows: Vec<PgRow>, keys: &KeySet) -> Result<DueSchedules, sqlx::Error> {
     let now: Option<i64> = rows.first().map(|row| row.try_get("now")).transpose()?;
-    let schedules = rows.iter().map(due_schedule_of).collect::<Result<Vec<_>, _>>()?;
+    let schedules = rows.iter().map(|row| due_schedule_of(row, keys));
+    let schedules = schedules.collect::<Result<Vec<_>, _>>()?;
     Ok(DueSchedules { schedules, now: Timestamp::from_micros(now.unwrap_or_default()) })
 }
 
-fn due_schedule_of(row: &PgRow) -> Result<DueSchedule, sqlx::Error> {
-    let key: Option<Vec<u8>> = row.try_get("key")?;
+fn due_schedule_of(row: &PgRow, keys: &KeySet) -> Result<DueSchedule, sqlx::Error> {
+    let is_read: bool = row.try_get::<Option<bool>, _>("is_read")?.unwrap_or(false);
+    let (key, record, specification) = match is_read.then(|| record_of(row, keys)) {
+        None => (row.try_get("key")?, None, specification_of(row)),
+        Some(Ok(record)) => (record.key.clone(), Some(record), specification_of(row)),
+        // Without its record, the schedule waits as if it could not be read.
+        Some(Err(error)) => (None, None, Err(error)),
+    };
     let count = |column: &str| -> Result<u64, sqlx::Error> {
         Ok(row.try_get::<i64, _>(column)?.saturating_as::<u64>())
     };
@@ -325,12 +391,13 @@ fn due_schedule_of(row: &PgRow) -> Result<DueSchedule, sqlx::Error> {
         name: ScheduleName::stored(row.try_get("name")?),
         revision: row.try_get("revision")?,
         key: key.map(Vec::into_boxed_slice),
+        record,
         progress: Progress {
             next_run_at: Timestamp::from_millis(row.try_get("next_run_at")?),
             runs_made: count("runs_made")?,
             skipped: count("skipped")?,
             is_busy: false,
         },
-        specification: specification_of(row).map_err(|error| error.to_string()),
+        specification: specification.map_err(|error| error.to_string()),
     })
 }

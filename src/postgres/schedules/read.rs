@@ -53,11 +53,12 @@ impl Schedules {
         topic: &TopicName,
         name: &ScheduleName,
     ) -> Result<Option<StoredSchedule>, PostgresError> {
+        let keys = &self.keys.current();
         let statement = || {
             async |open: &mut PgConnection| {
                 let query = sqlx::query(AssertSqlSafe(look_up_text())).bind(topic.as_str());
                 let row = query.bind(name.as_str()).fetch_optional(open).await?;
-                row.as_ref().map(schedule_of).transpose()
+                row.as_ref().map(|row| schedule_of(row, keys)).transpose()
             }
         };
         self.pool.read("look up a schedule", statement).await
@@ -70,13 +71,15 @@ impl Schedules {
         after: Option<&ScheduleName>,
         limit: usize,
     ) -> Result<Vec<StoredSchedule>, PostgresError> {
+        let keys = &self.keys.current();
         let statement = || {
             async |open: &mut PgConnection| {
                 let query = sqlx::query(AssertSqlSafe(list_text()))
                     .bind(topic.as_str())
                     .bind(after.map(ScheduleName::as_str))
                     .bind(limit.saturating_as::<i64>());
-                query.fetch_all(open).await?.iter().map(schedule_of).collect()
+                let rows = query.fetch_all(open).await?;
+                rows.iter().map(|row| schedule_of(row, keys)).collect()
             }
         };
         self.pool.read("list schedules", statement).await

@@ -17,6 +17,7 @@ use crate::domain::Timestamp;
 use crate::domain::schedule::StoredSchedule;
 use crate::domain::schedule::zone;
 use crate::postgres::PostgresError;
+use crate::sealing::KeySet;
 
 /// The most schedules of one look.
 const LIMIT: i64 = 100;
@@ -51,17 +52,23 @@ impl RunMaker {
     /// Some of the schedules may have been renewed. The next look finds the others.
     pub async fn renew(&mut self, shards: &[i16]) -> Result<Renewed, PostgresError> {
         let what = "renew the rules of zones";
-        self.connection.run(what, async |open: &mut PgConnection| renew(open, shards).await).await
+        let keys = &self.keys.current();
+        let statement = async |open: &mut PgConnection| renew(open, shards, keys).await;
+        self.connection.run(what, statement).await
     }
 }
 
-async fn renew(open: &mut PgConnection, shards: &[i16]) -> Result<Renewed, sqlx::Error> {
+async fn renew(
+    open: &mut PgConnection,
+    shards: &[i16],
+    keys: &KeySet,
+) -> Result<Renewed, sqlx::Error> {
     let query = sqlx::query(AssertSqlSafe(older_text())).bind(zone::rules_version());
     let rows = query.bind(shards).fetch_all(&mut *open).await?;
     let (mut same, mut others) = (Vec::new(), Vec::new());
     for row in &rows {
         // A schedule that this version cannot read is reported when its runs are made.
-        let Ok(stored) = schedule_of(row) else { continue };
+        let Ok(stored) = schedule_of(row, keys) else { continue };
         let now = Timestamp::from_micros(row.try_get("now")?);
         if stored.follows_own_rules(now) { same.push(stored) } else { others.push(stored) }
     }
@@ -74,7 +81,7 @@ async fn renew(open: &mut PgConnection, shards: &[i16]) -> Result<Renewed, sqlx:
     let noted = noted.bind(next).execute(&mut *open).await?.rows_affected();
     let mut changed = Vec::new();
     for stored in &others {
-        changed.extend(renew_one(open, stored).await?);
+        changed.extend(renew_one(open, stored, keys).await?);
     }
     // A page without progress must not be read again at once.
     let has_more = rows.len().saturating_as::<i64>() == LIMIT && (noted > 0 || !changed.is_empty());
@@ -85,10 +92,11 @@ async fn renew(open: &mut PgConnection, shards: &[i16]) -> Result<Renewed, sqlx:
 async fn renew_one(
     open: &mut PgConnection,
     found: &StoredSchedule,
+    keys: &KeySet,
 ) -> Result<Option<StoredSchedule>, sqlx::Error> {
     let mut transaction = open.begin().await?;
     let schedule = &found.schedule;
-    let locked = lock(&mut transaction, &schedule.record.topic, &schedule.name).await?;
+    let locked = lock(&mut transaction, &schedule.record.topic, &schedule.name, keys).await?;
     let current = locked.filter(|locked| locked.stored.tzdata.as_str() < zone::rules_version());
     let Some(locked) = current else {
         transaction.rollback().await?;
@@ -96,7 +104,7 @@ async fn renew_one(
     };
     let schedule = locked.stored.schedule.clone();
     let new = locked.with(&schedule);
-    let renewed = change(&mut transaction, &locked, new, None, Instants::Renewed).await?;
+    let renewed = change(&mut transaction, &locked, new, (None, Instants::Renewed), keys).await?;
     transaction.commit().await?;
     Ok(renewed)
 }

@@ -13,7 +13,8 @@ use crate::domain::schedule::plan::{MissedPolicy, MissedRuns, RunOverlap};
 use crate::domain::schedule::timing::{Gap, Overlap, Recurrence, Timing};
 use crate::domain::schedule::zone::{self, Zone};
 use crate::domain::schedule::{Schedule, ScheduleId, Specification, StoredSchedule};
-use crate::domain::{Headers, Record, ScheduleName, Timestamp, TopicName, TrackedRow};
+use crate::domain::{Headers, Record, ScheduleName, Timestamp, TopicName, TrackedRow, Unopened};
+use crate::sealing::{KeySet, OpenedRecord, OwnedColumns, RecordOwner};
 
 /// The columns of a specification, in the order of [`bind`].
 pub(super) const SPECIFICATION: &str = "cron, has_seconds, time_zone, dst_gap, dst_overlap, \
@@ -110,10 +111,32 @@ fn recurrence_of(row: &PgRow) -> Result<Recurrence, sqlx::Error> {
     })
 }
 
+/// Reads the record of a schedule.
+///
+/// # Errors
+/// When this node lacks the payload key, or the record was not sealed for this schedule.
+pub(super) fn record_of(row: &PgRow, keys: &KeySet) -> Result<OwnedColumns, sqlx::Error> {
+    let stored = OwnedColumns {
+        key: row.try_get("key")?,
+        payload: row.try_get("payload")?,
+        headers: row.try_get("headers")?,
+    };
+    let owner = RecordOwner::Schedule(row.try_get("topic")?, row.try_get("name")?);
+    match keys.open(owner, stored.as_columns()) {
+        OpenedRecord::Plain => Ok(stored),
+        OpenedRecord::Opened(opened) => Ok(opened),
+        OpenedRecord::Unopened(Unopened::NoKey(id)) => Err(unreadable(format!(
+            "its record is encrypted with payload key {id}, which this node lacks"
+        ))),
+        OpenedRecord::Unopened(Unopened::Damaged) => {
+            Err(unreadable("its record was not encrypted for this schedule"))
+        }
+    }
+}
+
 /// Reads a schedule with all its columns.
-pub(super) fn schedule_of(row: &PgRow) -> Result<StoredSchedule, sqlx::Error> {
-    let key: Option<Vec<u8>> = row.try_get("key")?;
-    let payload: Option<Vec<u8>> = row.try_get("payload")?;
+pub(super) fn schedule_of(row: &PgRow, keys: &KeySet) -> Result<StoredSchedule, sqlx::Error> {
+    let OwnedColumns { key, payload, headers } = record_of(row, keys)?;
     let tracking: Option<Vec<u8>> = row.try_get("tracking")?;
     let tracking = match tracking {
         Some(bytes) => Some(Box::new(TrackedRow::decode(&bytes).map_err(unreadable)?.tracking)),
@@ -132,7 +155,7 @@ pub(super) fn schedule_of(row: &PgRow) -> Result<StoredSchedule, sqlx::Error> {
                 topic: TopicName::stored(row.try_get("topic")?),
                 key: key.map(Vec::into_boxed_slice),
                 payload: payload.map(Vec::into_boxed_slice),
-                headers: Headers::stored(row.try_get("headers")?),
+                headers: Headers::stored(headers),
             },
             tracking,
         },

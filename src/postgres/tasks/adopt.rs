@@ -11,6 +11,7 @@ use super::claim::read_batch;
 use crate::domain::{Batch, BatchId, NodeId, TopicName};
 use crate::postgres::connection::error::PostgresError;
 use crate::postgres::connection::{Connection, ConnectionPurpose, PostgresSettings};
+use crate::sealing::PayloadKeys;
 
 const PURPOSE: ConnectionPurpose = ConnectionPurpose {
     name: "adopt",
@@ -71,11 +72,13 @@ update execlog_batch set owner = null where batch = any($1) and owner = $2 and s
 pub struct Adoptions {
     connection: Connection,
     node: NodeId,
+    keys: PayloadKeys,
 }
 
 impl Adoptions {
     pub fn new(settings: &PostgresSettings, node: NodeId) -> Self {
-        Self { connection: Connection::new(settings, PURPOSE), node }
+        let keys = settings.payload_keys().clone();
+        Self { connection: Connection::new(settings, PURPOSE), node, keys }
     }
 
     /// Makes this node the owner of unsettled batches without a living owner, from `from` on, at
@@ -163,7 +166,7 @@ impl Adoptions {
         &mut self,
         batch: BatchId,
     ) -> Result<Option<(Batch, Vec<TopicName>)>, PostgresError> {
-        let node = self.node.uuid();
+        let (node, keys) = (self.node.uuid(), self.keys.current());
         self.connection
             .run("load a batch", async |connection| {
                 let row = sqlx::query(LOAD)
@@ -174,7 +177,7 @@ impl Adoptions {
                 let Some(row) = row else { return Ok(None) };
                 let paused: Vec<String> = row.try_get("paused")?;
                 let paused = paused.iter().map(|topic| TopicName::stored(topic)).collect();
-                Ok(read_batch(&row, 0, batch)?.map(|batch| (batch, paused)))
+                Ok(read_batch(&row, 0, batch, &keys)?.map(|batch| (batch, paused)))
             })
             .await
     }

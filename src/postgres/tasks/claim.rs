@@ -16,6 +16,7 @@ use crate::domain::{
 use crate::postgres::connection::arrays::{Elements, array};
 use crate::postgres::connection::error::PostgresError;
 use crate::postgres::connection::{Connection, ConnectionPurpose, PostgresSettings};
+use crate::sealing::{Columns as RecordColumns, KeySet, OpenedRecord, PayloadKeys, RecordOwner};
 
 /// Maximum number of rows of a claim. A larger claim takes nothing.
 pub const ROWS_MAX: i64 = 4_000;
@@ -101,11 +102,13 @@ pub struct ClaimAnswer {
 #[derive(Debug)]
 pub struct Claims {
     connection: Connection,
+    keys: PayloadKeys,
 }
 
 impl Claims {
     pub fn new(settings: &PostgresSettings) -> Self {
-        Self { connection: Connection::new(settings, PURPOSE).beginning_with(KEEP_MEMORY) }
+        let connection = Connection::new(settings, PURPOSE).beginning_with(KEEP_MEMORY);
+        Self { connection, keys: settings.payload_keys().clone() }
     }
 
     /// Claims the tasks that `request` names.
@@ -123,8 +126,8 @@ impl Claims {
             .connection
             .run(&what, async |connection| carry_out(connection, source, request).await)
             .await?;
-        let mut answer =
-            read(&row, request.batch).map_err(|error| PostgresError::new(what, error.into()))?;
+        let mut answer = read(&row, request.batch, &self.keys.current())
+            .map_err(|error| PostgresError::new(what, error.into()))?;
         if let Claimed::TooLarge { first } = &mut answer.claimed {
             *first = self.lowest(source, request).await?;
         }
@@ -368,12 +371,12 @@ fn names(topics: &[TopicName]) -> Vec<&str> {
     topics.iter().map(TopicName::as_str).collect()
 }
 
-fn read(row: &PgRow, batch: BatchId) -> Result<ClaimAnswer, sqlx::Error> {
+fn read(row: &PgRow, batch: BatchId, keys: &KeySet) -> Result<ClaimAnswer, sqlx::Error> {
     let now = Timestamp::from_micros(row.try_get(0)?);
     let spent = Duration::from_micros(u64::try_from(row.try_get::<i64, _>(1)?).unwrap_or(0));
     let claimed = match row.try_get(2)? {
         true => Claimed::TooLarge { first: None },
-        false => read_batch(row, 3, batch)?.map_or(Claimed::Nothing, Claimed::Batch),
+        false => read_batch(row, 3, batch, keys)?.map_or(Claimed::Nothing, Claimed::Batch),
     };
     Ok(ClaimAnswer { claimed, now, spent })
 }
@@ -384,6 +387,7 @@ pub(super) fn read_batch(
     row: &PgRow,
     first: usize,
     batch: BatchId,
+    keys: &KeySet,
 ) -> Result<Option<Batch>, sqlx::Error> {
     let mut arrays = [None; COLUMN_COUNT];
     for (index, array_of) in arrays.iter_mut().enumerate() {
@@ -394,13 +398,18 @@ pub(super) fn read_batch(
     }
     let wrong =
         || sqlx::Error::Decode("the arrays of a batch differ in length, or are not arrays".into());
-    batch_of(batch, arrays).map(Some).ok_or_else(wrong)
+    batch_of(batch, arrays, keys).map(Some).ok_or_else(wrong)
 }
 
 /// Builds a batch from the bytes of its arrays as Postgres sends them, in the order of
 /// [`read_batch`]. The second to fourth array and the last two may be missing. Returns `None` when
-/// the bytes are not arrays, or do not belong together.
-pub fn batch_of(batch: BatchId, arrays: [Option<&[u8]>; COLUMN_COUNT]) -> Option<Batch> {
+/// the bytes are not arrays, or do not belong together. Sealed records are opened with `payload_keys`; those
+/// that cannot be opened stay sealed, and the batch says so.
+pub fn batch_of(
+    batch: BatchId,
+    arrays: [Option<&[u8]>; COLUMN_COUNT],
+    payload_keys: &KeySet,
+) -> Option<Batch> {
     let [ids, first_ids, attempts, names, topics, keys, payloads, headers, trackings, moved_tos] =
         arrays;
     let maybe = |array: Option<_>| array.map_or(Some(None), |bytes| Elements::new(bytes).map(Some));
@@ -420,10 +429,24 @@ pub fn batch_of(batch: BatchId, arrays: [Option<&[u8]>; COLUMN_COUNT]) -> Option
     let (count, mut builder) =
         (ids.declared_count(), BatchBuilder::new(batch, ids.count_max(), bytes));
     for id in ids {
-        builder.push(columns.next(id)?);
+        push_opened(&mut builder, columns.next(id)?, payload_keys);
     }
     // A truncated array must not become a batch without some of its tasks.
     Some(builder.build()).filter(|built| built.len() == count)
+}
+
+/// Appends a task with its record, opened if it is sealed.
+fn push_opened(builder: &mut BatchBuilder, parts: TaskParts<'_>, keys: &KeySet) {
+    let owner = RecordOwner::Task(parts.first_id.unwrap_or(parts.id), parts.topic);
+    let stored = RecordColumns::new(parts.key, parts.payload, parts.headers);
+    match keys.open(owner, stored) {
+        OpenedRecord::Plain => builder.push(parts),
+        OpenedRecord::Opened(opened) => {
+            let RecordColumns { key, payload, headers } = opened.as_columns();
+            builder.push(TaskParts { key, payload, headers, ..parts });
+        }
+        OpenedRecord::Unopened(why) => builder.push_unopened(parts, why),
+    }
 }
 
 struct Columns<'a> {

@@ -15,6 +15,7 @@
 
 mod attempts;
 mod in_batches;
+mod view;
 
 use std::time::Duration;
 
@@ -22,22 +23,22 @@ use sqlx::postgres::{PgConnection, PgRow};
 use sqlx::{AssertSqlSafe, Row};
 use uuid::Uuid;
 
-use super::principals::{actors_of, dropped_of, principal_of};
+use super::principals::{dropped_of, principal_of};
 use crate::domain::leaves::{Parent, Partition, Rules};
-use crate::domain::task::{expiry, spread};
-use crate::domain::{
-    Actors, ClusterSettings, Expiry, Kept, TaskId, TaskState, TaskView, Timestamp, TopicName,
-};
+use crate::domain::{Actors, ClusterSettings, Kept, TaskId, TaskState, TaskView, TopicName};
 use crate::postgres::connection::ConnectionPurpose;
 use crate::postgres::connection::error::Cause;
 use crate::postgres::connection::pool::Pool;
 use crate::postgres::{PostgresError, PostgresSettings};
+use crate::sealing::{KeySet, PayloadKeys, RecordOwner};
 
 pub(in crate::postgres) use self::attempts::{lines_of_many, tracked_of};
 pub use self::in_batches::IN_BATCHES;
 pub(super) use self::in_batches::lowest_batch_of;
 pub(in crate::postgres) use self::in_batches::moved_of;
 use self::in_batches::{BatchEntry, in_batches};
+use self::view::kept_of;
+pub(in crate::postgres) use self::view::{StoredTerms, listed_key, view_of_listed, view_of_row};
 
 /// Purpose of statements over the places outside the batches. A generic plan would lock every leaf.
 const PLACES: ConnectionPurpose = ConnectionPurpose {
@@ -72,6 +73,7 @@ pub struct LookUp {
     places: Pool,
     batches: Pool,
     rules: Rules,
+    keys: PayloadKeys,
 }
 
 /// The place of a row outside the batches.
@@ -91,7 +93,12 @@ impl LookUp {
         connections_max: usize,
     ) -> Self {
         let pool = |purpose| Pool::new(settings, purpose, connections_max);
-        Self { places: pool(PLACES), batches: pool(BATCHES), rules: Rules::new(cluster) }
+        Self {
+            places: pool(PLACES),
+            batches: pool(BATCHES),
+            rules: Rules::new(cluster),
+            keys: settings.payload_keys().clone(),
+        }
     }
 
     pub async fn keep_open(&self) -> Result<(), PostgresError> {
@@ -179,7 +186,8 @@ impl LookUp {
         row: TaskId,
         first: TaskId,
     ) -> Result<Whereabouts, PostgresError> {
-        self.places.read(WHAT, || async |open| outside_batches(open, row, first).await).await
+        let keys = &self.keys.current();
+        self.places.read(WHAT, || async |open| outside_batches(open, row, first, keys).await).await
     }
 
     async fn with_attempts(&self, view: TaskView) -> Result<TaskView, PostgresError> {
@@ -187,7 +195,8 @@ impl LookUp {
     }
 
     async fn after_death(&self, row: TaskId, first: TaskId) -> Result<Whereabouts, PostgresError> {
-        self.places.read(WHAT, || async |open| after_death(open, row, first).await).await
+        let keys = &self.keys.current();
+        self.places.read(WHAT, || async |open| after_death(open, row, first, keys).await).await
     }
 
     /// Replaces the task that took the place of this one by the last task in the chain of
@@ -212,7 +221,10 @@ impl LookUp {
         first: TaskId,
     ) -> Result<Option<TaskView>, PostgresError> {
         let leaf = self.rules.partition_of(Parent::Task, row.due_at());
-        self.places.read(WHAT, || async |open| in_hidden_leaf(open, leaf, row, first).await).await
+        let keys = &self.keys.current();
+        let found =
+            || async |open: &mut PgConnection| in_hidden_leaf(open, leaf, (row, first), keys).await;
+        self.places.read(WHAT, found).await
     }
 
     async fn view_of_line(
@@ -220,7 +232,9 @@ impl LookUp {
         first: TaskId,
         line: BatchEntry,
     ) -> Result<TaskView, PostgresError> {
-        let carried = self.places.read(WHAT, || async |open| carried(open, &line).await).await?;
+        let keys = &self.keys.current();
+        let read = || async |open: &mut PgConnection| carried(open, &line, first, keys).await;
+        let carried = self.places.read(WHAT, read).await?;
         let Some(topic) =
             line.topic.clone().or_else(|| carried.as_ref().map(|carried| carried.0.clone()))
         else {
@@ -238,7 +252,7 @@ impl LookUp {
             name: line.name,
             attempt: line.attempt,
             receipt: line.receipt,
-            kept: carried.map(|carried| carried.1),
+            kept: carried.and_then(|carried| carried.1),
             reason: None,
             died_at: None,
             moved_to: line.moved_to,
@@ -257,6 +271,7 @@ async fn outside_batches(
     open: &mut PgConnection,
     row: TaskId,
     first: TaskId,
+    keys: &KeySet,
 ) -> Result<Whereabouts, sqlx::Error> {
     let found = sqlx::query(
         "-- look up outside of batches
@@ -317,7 +332,7 @@ async fn outside_batches(
             "finished" => TaskState::Finished,
             _ => TaskState::Dead,
         };
-        let mut view = view_of_row(&found, first, state)?;
+        let mut view = view_of_row(&found, first, state, keys)?;
         view.replaced_by = found.try_get::<Option<Uuid>, _>("replaced_by")?.map(TaskId::from_uuid);
         view.actors.cancelled_by = principal_of(&found, "cancelled_by")?;
         return Ok(Whereabouts::Found(Box::new(with_drop(view, &found)?)));
@@ -331,6 +346,7 @@ async fn after_death(
     open: &mut PgConnection,
     row: TaskId,
     first: TaskId,
+    keys: &KeySet,
 ) -> Result<Whereabouts, sqlx::Error> {
     let found = sqlx::query(
         "-- look up what came of a dead task
@@ -362,7 +378,7 @@ async fn after_death(
     Ok(match found.try_get::<Option<Uuid>, _>("next")? {
         Some(next) => Whereabouts::Follow(TaskId::from_uuid(next)),
         None => {
-            let view = view_of_row(&found, first, TaskState::Dead)?;
+            let view = view_of_row(&found, first, TaskState::Dead, keys)?;
             Whereabouts::Found(Box::new(with_drop(view, &found)?))
         }
     })
@@ -373,69 +389,6 @@ fn with_drop(view: TaskView, row: &PgRow) -> Result<TaskView, sqlx::Error> {
     let Some(dropped) = dropped_of(row)? else { return Ok(view) };
     let actors = Actors { dropped: Some(dropped), ..view.actors };
     Ok(TaskView { kept: None, actors, ..view })
-}
-
-pub(in crate::postgres) fn view_of_row(
-    row: &PgRow,
-    first: TaskId,
-    state: TaskState,
-) -> Result<TaskView, sqlx::Error> {
-    let is_kept = !matches!(state, TaskState::Cancelled | TaskState::Finished);
-    let (kept, terms) = if is_kept {
-        let (kept, terms) = kept_of(row)?;
-        (Some(kept), terms)
-    } else {
-        (None, StoredTerms::default())
-    };
-    let mut view = TaskView {
-        id: first,
-        topic: TopicName::stored(row.try_get("topic")?),
-        name: row.try_get("name")?,
-        state,
-        replaced_by: None,
-        attempt: row.try_get::<Option<i16>, _>("attempt")?.unwrap_or(1),
-        receipt: None,
-        kept,
-        reason: row.try_get("reason")?,
-        died_at: row.try_get::<Option<i64>, _>("died_at")?.map(Timestamp::from_micros),
-        moved_to: moved_of(row)?,
-        requested_due_at: None,
-        expires_at: None,
-        actors: actors_of(row)?,
-        tracked: attempts::tracked_of(row)?,
-    };
-    terms.show_in(&mut view);
-    Ok(view)
-}
-
-fn kept_of(row: &PgRow) -> Result<(Kept, StoredTerms), sqlx::Error> {
-    let column = row.try_get::<Option<Vec<u8>>, _>("headers")?.unwrap_or_default();
-    let (terms, own) = StoredTerms::split(&column);
-    let headers = own.to_vec();
-    Ok((Kept { key: row.try_get("key")?, payload: row.try_get("payload")?, headers }, terms))
-}
-
-/// The expiry of a task and the due time that was asked for, as its row has them.
-#[derive(Clone, Copy, Default)]
-pub(in crate::postgres) struct StoredTerms {
-    expiry: Option<Expiry>,
-    requested_at: Option<Timestamp>,
-}
-
-impl StoredTerms {
-    /// Splits the column `headers`, or its beginning, into the terms and the submitter's headers.
-    pub(in crate::postgres) fn split(column: &[u8]) -> (Self, &[u8]) {
-        let (expiry, rest) = expiry::split(column);
-        let (requested_at, own) = spread::split(rest);
-        (Self { expiry, requested_at }, own)
-    }
-
-    /// Writes the terms into the view of the task.
-    pub(in crate::postgres) fn show_in(self, view: &mut TaskView) {
-        view.expires_at = view.expires_at.or_else(|| Some(self.expiry?.at(view.due_at())));
-        // A move sets the spread aside.
-        view.requested_due_at = self.requested_at.filter(|_at| view.moved_to.is_none());
-    }
 }
 
 /// Returns the row with which a task has ended, if that was not its first.
@@ -476,7 +429,9 @@ async fn last_in_place(open: &mut PgConnection, next: TaskId) -> Result<TaskId, 
 async fn carried(
     open: &mut PgConnection,
     line: &BatchEntry,
-) -> Result<Option<(String, Kept, StoredTerms)>, sqlx::Error> {
+    first: TaskId,
+    keys: &KeySet,
+) -> Result<Option<(String, Option<Kept>, StoredTerms)>, sqlx::Error> {
     let carried = sqlx::query(
         "-- look up what a batch carries
         select topics[$2] as topic, keys[$2] as key, payloads[$2] as payload,
@@ -487,8 +442,9 @@ async fn carried(
     .fetch_optional(open)
     .await?;
     let carried_of = |row: PgRow| {
-        let (kept, terms) = kept_of(&row)?;
-        Ok((row.try_get("topic")?, kept, terms))
+        let topic: String = row.try_get("topic")?;
+        let (kept, terms) = kept_of(&row, RecordOwner::Task(first, &topic), keys)?;
+        Ok((topic, kept, terms))
     };
     carried.map(carried_of).transpose()
 }
@@ -520,8 +476,8 @@ fn deferred(first: TaskId, line: BatchEntry) -> TaskView {
 async fn in_hidden_leaf(
     open: &mut PgConnection,
     leaf: Partition,
-    row: TaskId,
-    first: TaskId,
+    (row, first): (TaskId, TaskId),
+    keys: &KeySet,
 ) -> Result<Option<TaskView>, sqlx::Error> {
     let name = leaf.name();
     let is_hidden: Option<bool> = sqlx::query_scalar(
@@ -549,5 +505,5 @@ async fn in_hidden_leaf(
         .persistent(false)
         .fetch_optional(open)
         .await?;
-    found.map(|found| view_of_row(&found, first, TaskState::Claimed)).transpose()
+    found.map(|found| view_of_row(&found, first, TaskState::Claimed, keys)).transpose()
 }

@@ -30,11 +30,13 @@ use sqlx::{AssertSqlSafe, Connection as _};
 use super::look_up::lowest_batch_of;
 use super::names::{NameEntry, entry_of};
 use super::principals::STAMP;
+use super::sealed::StoredRecords;
 use crate::domain::{NewTask, Precondition, PrincipalId, TaskId, Timestamp};
 use crate::failpoint::{Failpoint, reach};
 use crate::postgres::connection::error::PostgresError;
 use crate::postgres::connection::pool::Pool;
 use crate::postgres::connection::{ConnectionPurpose, PostgresSettings};
+use crate::sealing::{KeySet, PayloadKeys};
 
 const PURPOSE: ConnectionPurpose = ConnectionPurpose {
     name: "replace",
@@ -47,6 +49,7 @@ const PURPOSE: ConnectionPurpose = ConnectionPurpose {
 pub struct Replaces {
     pool: Pool,
     retention: Duration,
+    keys: PayloadKeys,
 }
 
 /// The result of a replacement.
@@ -186,7 +189,8 @@ impl Replaces {
     /// Creates the replacer. An entry expires `retention` after the due time of its task, unless it
     /// is moved later.
     pub fn new(settings: &PostgresSettings, retention: Duration, connections_max: usize) -> Self {
-        Self { pool: Pool::new(settings, PURPOSE, connections_max), retention }
+        let keys = settings.payload_keys().clone();
+        Self { pool: Pool::new(settings, PURPOSE, connections_max), retention, keys }
     }
 
     pub async fn keep_open(&self) -> Result<(), PostgresError> {
@@ -206,7 +210,8 @@ impl Replaces {
         over: Option<TaskId>,
         condition: &Precondition,
     ) -> Result<Replacement, PostgresError> {
-        let change = NameChange { task, is_far, retention: self.retention, condition };
+        let keys = &self.keys.current();
+        let change = NameChange { task, is_far, retention: self.retention, condition, keys };
         self.pool.run("replace a task by its name", async |open| change.run(open, over).await).await
     }
 }
@@ -217,6 +222,7 @@ pub(in crate::postgres) struct NameChange<'a> {
     pub(in crate::postgres) is_far: bool,
     pub(in crate::postgres) retention: Duration,
     pub(in crate::postgres) condition: &'a Precondition,
+    pub(in crate::postgres) keys: &'a KeySet,
 }
 
 /// Locks the entry of a name until the transaction ends.
@@ -366,13 +372,15 @@ impl NameChange<'_> {
         former: Option<NameEntry>,
     ) -> Result<bool, sqlx::Error> {
         let (task, record) = (self.task, &self.task.record);
+        let records = StoredRecords::of(self.keys, &[task])?;
+        let stored = records.each(&[task]).next().unwrap_or_default();
         let query = sqlx::query_scalar::<_, i64>(AssertSqlSafe(text_of(statement)))
             .bind(task.id.shard().as_smallint())
             .bind(task.id.uuid())
             .bind(record.topic.as_str())
-            .bind(record.key.as_deref())
-            .bind(record.payload.as_deref())
-            .bind(record.headers.as_column())
+            .bind(stored.key)
+            .bind(stored.payload)
+            .bind(stored.headers)
             .bind(self.name())
             .bind(self.retention.as_secs_f64())
             .bind(self.is_far)

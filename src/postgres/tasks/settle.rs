@@ -13,9 +13,11 @@ use uuid::Uuid;
 
 use self::batches::bind_batches;
 use self::settlement::SettleRow;
+use super::sealed::refused;
 use crate::domain::{BatchId, NodeId};
 use crate::postgres::connection::error::PostgresError;
 use crate::postgres::connection::{Connection, ConnectionPurpose, PostgresSettings};
+use crate::sealing::PayloadKeys;
 
 pub use self::settlement::{SettleTerms, Settled, Settlement};
 pub(in crate::postgres::tasks) use self::tracked::follow_of;
@@ -116,12 +118,14 @@ pub struct Settles {
     connection: Connection,
     node: NodeId,
     name_retention: Duration,
+    keys: PayloadKeys,
 }
 
 impl Settles {
     /// A name is kept for `name_retention` after its task is final.
     pub fn new(settings: &PostgresSettings, node: NodeId, name_retention: Duration) -> Self {
-        Self { connection: Connection::new(settings, PURPOSE), node, name_retention }
+        let keys = settings.payload_keys().clone();
+        Self { connection: Connection::new(settings, PURPOSE), node, name_retention, keys }
     }
 
     /// Settles batches. The answer contains the batches that were unsettled and owned by this node.
@@ -136,7 +140,23 @@ impl Settles {
         terms: SettleTerms,
     ) -> (Settled, Result<(), PostgresError>) {
         let mut settled = Settled::default();
-        let outcome = self.settle_each(settlements, terms, &mut settled).await;
+        let keys = self.keys.current();
+        // Records are opened in memory. Those of new rows are sealed again.
+        let sealed =
+            settlements.iter().filter(|_one| keys.seals_now()).map(|one| one.sealed(&keys));
+        let sealed = match sealed.collect::<Result<Vec<_>, _>>() {
+            Ok(sealed) => sealed,
+            Err(error) => {
+                let error = PostgresError::new("settle batches", refused(error).into());
+                return (settled, Err(error));
+            }
+        };
+        let settlements: Vec<&Settlement> = settlements
+            .iter()
+            .enumerate()
+            .map(|(index, plain)| sealed.get(index).and_then(Option::as_ref).unwrap_or(plain))
+            .collect();
+        let outcome = self.settle_each(&settlements, terms, &mut settled).await;
         (settled, outcome)
     }
 

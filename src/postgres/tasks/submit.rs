@@ -8,9 +8,11 @@ use sqlx::{AssertSqlSafe, Postgres};
 use uuid::Uuid;
 
 use super::principals::{STAMP, have_submitters, submitters_of, submitters_of_batch};
+use super::sealed::StoredRecords;
 use crate::domain::{BatchId, NewTask, NodeId, Timestamp};
 use crate::postgres::connection::error::PostgresError;
 use crate::postgres::connection::{Connection, ConnectionPurpose, PostgresSettings};
+use crate::sealing::{KeySet, PayloadKeys};
 
 /// A lock must not delay unrelated tasks. A group that meets a lock is split in halves, which are
 /// stored one by one.
@@ -41,11 +43,13 @@ pub struct Group<'a> {
 pub struct Submits {
     connection: Connection,
     node: NodeId,
+    keys: PayloadKeys,
 }
 
 impl Submits {
     pub fn new(settings: &PostgresSettings, node: NodeId) -> Self {
-        Self { connection: Connection::new(settings, PURPOSE), node }
+        let keys = settings.payload_keys().clone();
+        Self { connection: Connection::new(settings, PURPOSE), node, keys }
     }
 
     pub async fn keep_open(&mut self) -> Result<(), PostgresError> {
@@ -60,10 +64,10 @@ impl Submits {
     pub async fn store(&mut self, group: &Group<'_>) -> Result<Timestamp, PostgresError> {
         let claimed_count = group.claimed.as_ref().map_or(0, |(_, tasks)| tasks.len());
         let what = format!("store {} tasks", group.near.len() + group.far.len() + claimed_count);
-        let node = self.node.uuid();
+        let (node, keys) = (self.node.uuid(), self.keys.current());
         let now = self
             .connection
-            .run(&what, async |connection| statement(connection, node, group).await)
+            .run(&what, async |connection| statement(connection, node, group, &keys).await)
             .await?;
         Ok(Timestamp::from_micros(now))
     }
@@ -90,12 +94,18 @@ pub(in crate::postgres) async fn statement(
     connection: &mut PgConnection,
     node: Uuid,
     group: &Group<'_>,
+    keys: &KeySet,
 ) -> Result<i64, sqlx::Error> {
     let extras = group.extras();
+    let (near, far) = (StoredRecords::of(keys, &group.near)?, StoredRecords::of(keys, &group.far)?);
+    let claimed = StoredRecords::of(keys, group.claimed_tasks())?;
     let text = text_of(group, extras);
     let mut query = sqlx::query_scalar::<_, i64>(AssertSqlSafe(text));
-    for tasks in [&group.near, &group.far].into_iter().filter(|tasks| !tasks.is_empty()) {
-        query = bind_tasks(query, tasks);
+    for (tasks, records) in [(&group.near, &near), (&group.far, &far)] {
+        if tasks.is_empty() {
+            continue;
+        }
+        query = bind_tasks(query, tasks, records);
         if extras.submitters {
             query = query.bind(submitters_of(tasks));
         }
@@ -104,7 +114,7 @@ pub(in crate::postgres) async fn statement(
         }
     }
     if let Some((batch, tasks)) = &group.claimed {
-        query = bind_batch(query, node, *batch, tasks);
+        query = bind_batch(query, (node, *batch), tasks, &claimed);
         if extras.submitters {
             query = query.bind(submitters_of_batch(tasks));
         }
@@ -126,10 +136,13 @@ pub(super) fn trackings_of(tasks: &[&NewTask]) -> Vec<Option<Vec<u8>>> {
     tasks.iter().map(tracking).collect()
 }
 
-impl Group<'_> {
+impl<'a> Group<'a> {
+    fn claimed_tasks(&self) -> &[&'a NewTask] {
+        self.claimed.as_ref().map_or(&[][..], |(_, tasks)| tasks)
+    }
+
     fn extras(&self) -> Extras {
-        let claimed = self.claimed.as_ref().map_or(&[][..], |(_, tasks)| tasks);
-        let all = [self.near.as_slice(), self.far.as_slice(), claimed].map(Extras::of);
+        let all = [self.near.as_slice(), self.far.as_slice(), self.claimed_tasks()].map(Extras::of);
         Extras {
             submitters: all.iter().any(|extras| extras.submitters),
             tracking: all.iter().any(|extras| extras.tracking),
@@ -228,35 +241,43 @@ fn numbered<const N: usize>(count: usize) -> [String; N] {
 
 type Query<'q> = QueryScalar<'q, Postgres, i64, PgArguments>;
 
-fn bind_tasks<'q>(query: Query<'q>, tasks: &[&'q NewTask]) -> Query<'q> {
+fn bind_tasks<'q>(
+    query: Query<'q>,
+    tasks: &[&'q NewTask],
+    records: &'q StoredRecords,
+) -> Query<'q> {
     let query = query
         .bind(tasks.iter().map(|task| task.id.shard().as_smallint()).collect::<Vec<_>>())
         .bind(tasks.iter().map(|task| task.id.uuid()).collect::<Vec<_>>());
-    bind_records(query, tasks)
+    bind_records(query, tasks, records)
 }
 
 fn bind_batch<'q>(
     query: Query<'q>,
-    node: Uuid,
-    batch: BatchId,
+    (node, batch): (Uuid, BatchId),
     tasks: &[&'q NewTask],
+    records: &'q StoredRecords,
 ) -> Query<'q> {
     let query = query
         .bind(batch.uuid())
         .bind(node)
         .bind(tasks.iter().map(|task| task.id.uuid()).collect::<Vec<_>>());
-    bind_records(query, tasks)
+    bind_records(query, tasks, records)
 }
 
 /// Binds four arrays: topics, keys, payloads, headers.
-fn bind_records<'q>(query: Query<'q>, tasks: &[&'q NewTask]) -> Query<'q> {
+fn bind_records<'q>(
+    query: Query<'q>,
+    tasks: &[&'q NewTask],
+    records: &'q StoredRecords,
+) -> Query<'q> {
     assert!(
         tasks.iter().all(|task| task.name.is_none()),
         "a task with a name goes another way, or its entry is missing"
     );
     query
         .bind(tasks.iter().map(|task| task.record.topic.as_str()).collect::<Vec<_>>())
-        .bind(tasks.iter().map(|task| task.record.key.as_deref()).collect::<Vec<_>>())
-        .bind(tasks.iter().map(|task| task.record.payload.as_deref()).collect::<Vec<_>>())
-        .bind(tasks.iter().map(|task| task.record.headers.as_column()).collect::<Vec<_>>())
+        .bind(records.each(tasks).map(|record| record.key).collect::<Vec<_>>())
+        .bind(records.each(tasks).map(|record| record.payload).collect::<Vec<_>>())
+        .bind(records.each(tasks).map(|record| record.headers).collect::<Vec<_>>())
 }

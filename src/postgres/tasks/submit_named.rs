@@ -8,10 +8,12 @@ use sqlx::{AssertSqlSafe, Row};
 use uuid::Uuid;
 
 use super::principals::{STAMP, aggregates_in, submitters_of};
+use super::sealed::StoredRecords;
 use super::submit::{Extras, trackings_of};
 use crate::domain::{BatchId, NewTask, NodeId, TaskId, Timestamp};
 use crate::postgres::connection::error::PostgresError;
 use crate::postgres::connection::{Connection, ConnectionPurpose, PostgresSettings};
+use crate::sealing::{KeySet, PayloadKeys};
 
 /// The same purpose as for submits without a name.
 const PURPOSE: ConnectionPurpose = ConnectionPurpose {
@@ -38,6 +40,7 @@ pub struct NamedSubmits {
     connection: Connection,
     node: NodeId,
     retention: Duration,
+    keys: PayloadKeys,
 }
 
 /// Builds the statement. A task row, or a task of the batch, exists exactly when this statement
@@ -143,7 +146,8 @@ impl NamedSubmits {
     /// Creates the connection. An entry expires `retention` after the due time of its task, unless
     /// it is moved later.
     pub fn new(settings: &PostgresSettings, node: NodeId, retention: Duration) -> Self {
-        Self { connection: Connection::new(settings, PURPOSE), node, retention }
+        let keys = settings.payload_keys().clone();
+        Self { connection: Connection::new(settings, PURPOSE), node, retention, keys }
     }
 
     pub async fn keep_open(&mut self) -> Result<(), PostgresError> {
@@ -162,9 +166,12 @@ impl NamedSubmits {
     ) -> Result<(HashSet<TaskId>, Timestamp), PostgresError> {
         let what = format!("store {} named tasks", group.tasks.len());
         let (node, retention) = (self.node.uuid(), self.retention.as_secs_f64());
+        let keys = self.keys.current();
         let row = self
             .connection
-            .run(&what, async |connection| statement(connection, group, node, retention).await)
+            .run(&what, async |connection| {
+                statement(connection, group, (node, retention), &keys).await
+            })
             .await?;
         read(&row).map_err(|error| PostgresError::new(what, error.into()))
     }
@@ -173,18 +180,20 @@ impl NamedSubmits {
 pub(in crate::postgres) async fn statement(
     connection: &mut PgConnection,
     group: &NamedGroup<'_>,
-    node: Uuid,
-    retention: f64,
+    (node, retention): (Uuid, f64),
+    keys: &KeySet,
 ) -> Result<PgRow, sqlx::Error> {
+    let records = StoredRecords::of(keys, group.tasks)?;
+    let stored = || records.each(group.tasks);
     let each = || group.tasks.iter();
     let extras = Extras::of(group.tasks);
     let mut query = sqlx::query(AssertSqlSafe(store_text(group.batch.is_some(), extras)))
         .bind(each().map(|task| task.id.shard().as_smallint()).collect::<Vec<_>>())
         .bind(each().map(|task| task.id.uuid()).collect::<Vec<_>>())
         .bind(each().map(|task| task.record.topic.as_str()).collect::<Vec<_>>())
-        .bind(each().map(|task| task.record.key.as_deref()).collect::<Vec<_>>())
-        .bind(each().map(|task| task.record.payload.as_deref()).collect::<Vec<_>>())
-        .bind(each().map(|task| task.record.headers.as_column()).collect::<Vec<_>>())
+        .bind(stored().map(|record| record.key).collect::<Vec<_>>())
+        .bind(stored().map(|record| record.payload).collect::<Vec<_>>())
+        .bind(stored().map(|record| record.headers).collect::<Vec<_>>())
         .bind(each().map(|task| task.name.as_ref().map(|name| name.as_str())).collect::<Vec<_>>())
         .bind(group.is_far)
         .bind(group.is_claimed)

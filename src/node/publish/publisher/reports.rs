@@ -10,7 +10,7 @@ use crate::clock::{self, ClusterClock};
 use crate::domain::task::feedback::{AttemptRow, due_after_silence};
 use crate::domain::task::tracking::reason_without_words;
 use crate::domain::{
-    Failure, Outcome, Receipt, TaskId, Throttle, Timestamp, TopicName, TrackedRow,
+    Failure, Outcome, Receipt, TaskId, Throttle, Timestamp, TopicName, TrackedRow, Unopened,
 };
 use crate::engine::expiry::{Turn, turn_of};
 use crate::engine::failure::{Circumstances, Remedy, remedy, retry_delay};
@@ -24,6 +24,9 @@ use crate::node::topic_keeper::policies::TopicPolicies;
 
 /// The interval of log lines about dead letters, however many there are, and about failed attempts.
 const SAY_EVERY: Duration = Duration::from_secs(60);
+/// The reason for a task whose record fails its authentication.
+const DAMAGED: &str =
+    "the record cannot be decrypted: it was changed, or was not encrypted for this task";
 /// The reason for the tasks of a topic that is given up.
 const TOPIC_GONE: &str = "the topic does not exist";
 
@@ -208,6 +211,48 @@ impl Reports {
             }
         }
         true
+    }
+
+    /// Defers a task whose record needs a payload key that this node lacks, and gives up one whose
+    /// record is damaged. Neither record may be handed over. Returns false for all other tasks.
+    pub(super) fn resolve_if_unopened(&self, held: &Arc<InFlightBatch>, index: u32) -> bool {
+        let place = correlation_id::place(index);
+        let Some(why) = held.batch.unopened(place) else { return false };
+        match why {
+            Unopened::Damaged => {
+                self.metrics.unopened.damaged.inc();
+                self.dead(held, place, DAMAGED);
+            }
+            Unopened::NoKey(id) => {
+                self.metrics.unopened.without_key.inc();
+                self.wait_for_key(held, place, id);
+            }
+        }
+        true
+    }
+
+    /// Defers a task until this node, or another one, has the payload key. While no other record of
+    /// the topic is acknowledged, its circuit breaker opens, so that its tasks stay in their table.
+    fn wait_for_key(&self, held: &Arc<InFlightBatch>, place: usize, key_id: u32) {
+        let (id, topic, now) =
+            (held.batch.task(place).first_id, held.topic_of(place), clock::monotonic());
+        let reason =
+            format!("records are encrypted with payload key {key_id}, which this node lacks");
+        let mut topics = self.in_flight.topics();
+        topics.refused(topic, now);
+        topics.failed(topic, &reason);
+        drop(topics);
+        if self.deferred_said.lock().lets_through(now) {
+            tracing::error!(
+                task = %id, %topic, reason,
+                "a task waits for a payload key (logged once a minute at most; the metric counts \
+                 all)"
+            );
+        }
+        self.metrics.deferred.inc();
+        self.metrics.topics.deferred(topic);
+        let maybe_sent = held.note_maybe_sent(place, false);
+        self.note(held, place, self.deferred(held, place, maybe_sent));
     }
 
     pub(super) fn failed(

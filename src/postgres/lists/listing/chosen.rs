@@ -13,6 +13,7 @@ use super::{ListedTask, Listing, TaskPage, listed_of, state_of_row};
 use crate::domain::{Choice, Cursor, PendingState, Selection, TaskId, TopicName};
 use crate::postgres::PostgresError;
 use crate::postgres::tasks::principals::FIND;
+use crate::sealing::KeySet;
 
 /// Maximum number of rows that one statement fetches.
 const ROWS_MAX: usize = 1000;
@@ -59,7 +60,7 @@ const OF_PREFIX: &str = rows_of!(
 const TASKS: &str = concat!(
     "-- list chosen tasks
 select t.id, t.first_id, t.topic, t.name, t.attempt,
-  case when octet_length(t.key) <= 1024 then t.key end as key,
+  case when octet_length(t.key) <= 1057 then t.key end as key,
   (select p.name from principal p where p.id = t.submitted_by) as submitted_by, t.submitted_at,
   t.tracking, t.moved_to, t.terms, f.attempt as followed, f.note, f.is_verdict
 from (
@@ -96,12 +97,14 @@ impl Listing {
             }
             Some(choice) => choice,
         };
+        let keys = &self.keys.current();
         let reading = || {
             async |open: &mut PgConnection| {
                 // As for any page, a rollback ends the transaction.
                 let mut snapshot =
                     open.begin_with("begin isolation level repeatable read, read only").await?;
-                let selected = page_of(&mut snapshot, selection, choice, (from, limit)).await?;
+                let selected =
+                    page_of(&mut snapshot, (selection, choice), (from, limit), keys).await?;
                 snapshot.rollback().await?;
                 Ok(selected)
             }
@@ -113,9 +116,9 @@ impl Listing {
 /// Reads a page. Its order is that of the rows.
 async fn page_of(
     open: &mut PgConnection,
-    selection: &Selection,
-    choice: &Choice,
+    (selection, choice): (&Selection, &Choice),
     (from, limit): (Option<Cursor>, usize),
+    keys: &KeySet,
 ) -> Result<Selected, sqlx::Error> {
     let mut page = TaskPage { tasks: Vec::new(), next: None, looked: 0 };
     let submitter: Option<i16> = match &selection.submitted_by {
@@ -138,7 +141,7 @@ async fn page_of(
     let firsts: HashMap<TaskId, TaskId> = rows.iter().copied().collect();
     rows.dedup();
     for some in rows.chunks(ROWS_MAX) {
-        let mut found = tasks_of(open, some, topic, (submitter, selection.state)).await?;
+        let mut found = tasks_of(open, some, topic, (submitter, selection.state), keys).await?;
         // An id may be that of a follow-up's row, which is no id of a task.
         found.retain(|task| firsts.get(&task.row) == Some(&task.view.id));
         found.sort_unstable_by_key(|task| task.row);
@@ -198,6 +201,7 @@ async fn tasks_of(
     rows: &[(TaskId, TaskId)],
     topic: &str,
     (submitter, state): (Option<i16>, Option<PendingState>),
+    keys: &KeySet,
 ) -> Result<Vec<ListedTask>, sqlx::Error> {
     let shards: Vec<i16> = rows.iter().map(|(row, _)| row.shard().as_smallint()).collect();
     let ids: Vec<Uuid> = rows.iter().map(|(row, _)| row.uuid()).collect();
@@ -209,7 +213,7 @@ async fn tasks_of(
         .bind(state.map(PendingState::as_str))
         .fetch_all(open)
         .await?;
-    found.iter().map(listed_of).filter_map(Result::transpose).collect()
+    found.iter().map(|row| listed_of(row, keys, None)).filter_map(Result::transpose).collect()
 }
 
 /// Returns the least text above all texts with this prefix, by their bytes. `None`: there is no

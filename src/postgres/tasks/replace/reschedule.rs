@@ -34,6 +34,7 @@ use crate::domain::{Position, TaskId, TaskState, TaskView, Timestamp};
 use crate::failpoint::{Failpoint, reach};
 use crate::postgres::connection::error::PostgresError;
 use crate::postgres::tasks::look_up::view_of_row;
+use crate::sealing::KeySet;
 
 /// Where a task is to be moved.
 #[derive(Clone, Copy, Debug)]
@@ -134,8 +135,12 @@ impl Replaces {
         only: Option<TaskId>,
         to: NewPlace,
     ) -> Result<Rescheduling, PostgresError> {
-        let (Self { pool, retention }, what) = (self, "move a task to another due time");
-        pool.run(what, async |open| reschedule(open, (first, only), to, *retention).await).await
+        let (what, retention) = ("move a task to another due time", self.retention);
+        let keys = &self.keys.current();
+        let run = async |open: &mut PgConnection| {
+            reschedule(open, (first, only), (to, retention), keys).await
+        };
+        self.pool.run(what, run).await
     }
 }
 
@@ -149,8 +154,8 @@ struct Seen {
 async fn reschedule(
     open: &mut PgConnection,
     (first, only): (TaskId, Option<TaskId>),
-    to: NewPlace,
-    retention: Duration,
+    (to, retention): (NewPlace, Duration),
+    keys: &KeySet,
 ) -> Result<Rescheduling, sqlx::Error> {
     let mut transaction = open.begin().await?;
     let found = sqlx::query(FIND).bind(first.uuid()).fetch_one(&mut *transaction).await?;
@@ -160,7 +165,9 @@ async fn reschedule(
         _ => see(&mut transaction, first, row).await?,
     };
     let moved = match seen {
-        Some(seen) => carry_out(&mut transaction, (first, row), &seen, (to, retention)).await?,
+        Some(seen) => {
+            carry_out(&mut transaction, (first, row), &seen, (to, retention), keys).await?
+        }
         None => None,
     };
     match moved {
@@ -199,6 +206,7 @@ async fn carry_out(
     (first, row): (TaskId, TaskId),
     seen: &Seen,
     (to, retention): (NewPlace, Duration),
+    keys: &KeySet,
 ) -> Result<Option<(TaskId, TaskView)>, sqlx::Error> {
     let next = first.moved_to(to.due_at);
     let next = match seen.has_key {
@@ -232,7 +240,7 @@ async fn carry_out(
         }
     }
     let Some(taken) = taken else { return Ok(None) };
-    let mut view = view_of_row(&taken, first, TaskState::Scheduled)?;
+    let mut view = view_of_row(&taken, first, TaskState::Scheduled, keys)?;
     if let Some(tracked) = view.tracked.as_mut() {
         // The column has the number of the next attempt.
         tracked.attempt = tracked.attempt.saturating_sub(1);

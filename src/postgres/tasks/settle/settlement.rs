@@ -11,6 +11,7 @@ use crate::domain::task::feedback::Delivery;
 use crate::domain::{
     Batch, BatchId, IdRange, Outcome, Reach, Receipt, TaskId, Timestamp, TrackedRow,
 };
+use crate::sealing::{Columns, KeySet, OwnedColumns, RecordOwner, SealError};
 
 /// The entry of a named task that is published later than this after its due time is kept for that
 /// much longer. The retention of names is not exact below this.
@@ -273,6 +274,20 @@ impl Settlement {
             && self.tracked.is_empty()
     }
 
+    /// Returns the settlement with the records of its new rows sealed. Returns `None` when it has
+    /// no such rows.
+    pub(super) fn sealed(&self, keys: &KeySet) -> Result<Option<Self>, SealError> {
+        if self.follow_ups.is_empty() && self.dead.is_empty() && self.tracked.is_empty() {
+            return Ok(None);
+        }
+        let mut sealed = self.clone();
+        let follow_ups = sealed.follow_ups.iter_mut().map(|follow_up| &mut follow_up.row);
+        let dead = sealed.dead.iter_mut().map(|dead| &mut dead.row);
+        let tracked = sealed.tracked.iter_mut().map(|tracked| &mut tracked.contents);
+        follow_ups.chain(dead).chain(tracked).try_for_each(|row| row.seal(keys))?;
+        Ok(Some(sealed))
+    }
+
     pub fn task_count(&self) -> usize {
         self.outcomes.len()
     }
@@ -289,6 +304,19 @@ impl SettleRow {
         if let Some(headers) = &mut self.headers {
             expiry::mark_maybe_sent(headers);
         }
+    }
+
+    /// Seals the record, unless it is sealed still: its key was missing.
+    fn seal(&mut self, keys: &KeySet) -> Result<(), SealError> {
+        let first = TaskId::from_uuid(self.first_id);
+        let owner = RecordOwner::Task(first, &self.topic);
+        let plain =
+            Columns::new(self.key.as_deref(), self.payload.as_deref(), self.headers.as_deref());
+        if let Some(sealed) = keys.seal(owner, plain)? {
+            let OwnedColumns { key, payload, headers } = sealed;
+            (self.key, self.payload, self.headers) = (key, payload, headers);
+        }
+        Ok(())
     }
 
     fn of(batch: &Batch, index: usize, attempt: i16) -> Self {

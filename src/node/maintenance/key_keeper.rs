@@ -1,0 +1,195 @@
+//! Keeps the payload keys of the node: reads the file with them, and registers them in Postgres.
+//!
+//! A file that is gone or wrong changes nothing, and neither does a Postgres that is away: the keys
+//! from before stay. While nodes of an older version live, nothing is sealed with a key that the
+//! cluster has not used yet, and new records are refused.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use az::SaturatingAs as _;
+use thiserror::Error;
+use tokio_util::sync::CancellationToken;
+
+use crate::clock;
+use crate::domain::Throttle;
+use crate::error_chain::chain;
+use crate::postgres::cluster::payload_keys::{KeyRegistry, Registered};
+use crate::postgres::{PostgresError, PostgresSettings};
+use crate::sealing::key_file::{self, KeyFileError, LoadedKeys};
+use crate::sealing::{KeySet, PayloadKeys};
+use crate::shutdown::TaskFailure;
+use crate::telemetry::{Counter, Gauge, Registry};
+
+/// Interval at which the file is read.
+const INTERVAL: Duration = Duration::from_secs(1);
+/// Interval of the log lines about a state that lasts.
+const SAY_EVERY: Duration = Duration::from_secs(60);
+
+/// Why the keys of a file are not used.
+#[derive(Debug, Error)]
+pub enum KeyError {
+    #[error(transparent)]
+    File(#[from] KeyFileError),
+    #[error(
+        "payload key {0} is another key on the other nodes of this cluster: give each key an id of \
+         its own"
+    )]
+    Differs(u32),
+    #[error(transparent)]
+    Postgres(#[from] PostgresError),
+    #[error("the thread that reads the file has failed")]
+    Thread,
+}
+
+/// The state of the payload keys as the node sees it.
+#[derive(Clone, Debug, Default)]
+struct KeyMetrics {
+    current: Gauge,
+    held: Gauge,
+    reload_failures: Counter,
+}
+
+impl KeyMetrics {
+    fn register(registry: &mut Registry) -> Self {
+        let metrics = Self::default();
+        registry.register(
+            "punctual_payload_key_current",
+            "Id of the payload key that encrypts new records; 0: they are not encrypted",
+            metrics.current.clone(),
+        );
+        registry.register(
+            "punctual_payload_key_held",
+            "1 while new records are refused because nodes of an older version could not decrypt \
+             them; else 0",
+            metrics.held.clone(),
+        );
+        registry.register(
+            "punctual_payload_key_reload_failures",
+            "Checks of the file with the payload keys (one per second) that found it unreadable or \
+             wrong, or could not register its keys; the previous keys stay in use",
+            metrics.reload_failures.clone(),
+        );
+        metrics
+    }
+}
+
+/// Keeps the keys of the file.
+#[derive(Debug)]
+pub struct KeyKeeper {
+    path: PathBuf,
+    keys: PayloadKeys,
+    registry: KeyRegistry,
+    metrics: KeyMetrics,
+    /// The keys of the file that are in use.
+    taken: KeySet,
+    failure: Option<String>,
+    said: Throttle,
+}
+
+impl KeyKeeper {
+    /// Creates the keeper of the keys for the records in a database, if there is a file.
+    pub fn of(
+        path: Option<&PathBuf>,
+        postgres: &PostgresSettings,
+        registry: &mut Registry,
+    ) -> Option<Self> {
+        let metrics = KeyMetrics::register(registry);
+        path.cloned().map(|path| Self {
+            path,
+            keys: postgres.payload_keys().clone(),
+            registry: KeyRegistry::new(postgres),
+            metrics,
+            taken: KeySet::default(),
+            failure: None,
+            said: Throttle::new(SAY_EVERY),
+        })
+    }
+
+    /// Reads the file, and takes its keys if they have changed or are held.
+    ///
+    /// # Errors
+    /// The keys from before are still used.
+    pub async fn check(&mut self) -> Result<(), KeyError> {
+        let path = self.path.clone();
+        // A network file system may take its time.
+        let loaded = tokio::task::spawn_blocking(move || key_file::load(&path));
+        let LoadedKeys { set, warning } = loaded.await.map_err(|_error| KeyError::Thread)??;
+        let is_held = self.keys.current().is_held();
+        if set == self.taken && !is_held {
+            return Ok(());
+        }
+        let is_new = set != self.taken;
+        if let Some(warning) = warning.filter(|_warning| is_new) {
+            tracing::warn!("{warning}");
+        }
+        match self.registry.register(&set).await? {
+            Registered::Usable => {
+                self.keys.replace(set.clone());
+                self.metrics.held.set(0);
+                tracing::info!(
+                    file = %self.path.display(),
+                    keys = set.ids().count(),
+                    current = set.current(),
+                    "read the file with the payload keys"
+                );
+            }
+            Registered::OlderNodes(nodes) => {
+                self.keys.replace(set.clone().held());
+                self.metrics.held.set(1);
+                if is_new || self.said.lets_through(clock::monotonic()) {
+                    tracing::error!(
+                        nodes = nodes.join(", "),
+                        "new records are refused: nodes of an older version are running, which \
+                         could not decrypt them"
+                    );
+                }
+            }
+            Registered::Differs(id) => return Err(KeyError::Differs(id)),
+        }
+        self.metrics.current.set(set.current().map_or(0, |id| id.saturating_as::<i64>()));
+        self.taken = set;
+        Ok(())
+    }
+
+    /// Checks the file each second until the node stops.
+    ///
+    /// # Errors
+    /// None. A file that is gone or wrong is no failure.
+    pub async fn run(mut self, stopping: CancellationToken) -> Result<(), TaskFailure> {
+        loop {
+            tokio::select! {
+                () = clock::sleep(INTERVAL) => {}
+                () = stopping.cancelled() => return Ok(()),
+            }
+            let checked = tokio::select! {
+                checked = self.check() => checked,
+                () = stopping.cancelled() => return Ok(()),
+            };
+            self.report(checked);
+        }
+    }
+
+    /// Counts a failure that lasts, and logs it now and then.
+    fn report(&mut self, checked: Result<(), KeyError>) {
+        let Err(error) = checked else {
+            if self.failure.take().is_some() {
+                tracing::info!(file = %self.path.display(), "the payload keys are valid again");
+            }
+            return;
+        };
+        self.metrics.reload_failures.inc();
+        let told = chain(&error);
+        if self.failure.as_ref() != Some(&told) {
+            self.said.reset();
+        }
+        if self.said.lets_through(clock::monotonic()) {
+            tracing::error!(
+                error = told,
+                file = %self.path.display(),
+                "the payload keys are refused; the previous keys stay in use"
+            );
+        }
+        self.failure = Some(told);
+    }
+}

@@ -1,0 +1,77 @@
+//! Seals dead letters for another topic: a sealed record opens in its own topic only.
+
+use sqlx::postgres::PgConnection;
+use sqlx::{Row as _, postgres::PgRow};
+use uuid::Uuid;
+
+use crate::domain::{TaskId, TopicName, Unopened};
+use crate::postgres::tasks::sealed::refused;
+use crate::sealing::{KeySet, OpenedRecord, OwnedColumns, RecordOwner};
+
+const SEALED: &str = "-- sealed dead letters
+select id, topic, key, payload, headers from dead_letter
+where id = any($1) and topic <> $2 and punctual_sealed_by(headers) is not null
+for update";
+
+const REPLACE: &str = "-- seal dead letters for another topic
+update dead_letter d set key = n.key, payload = n.payload, headers = n.headers
+from unnest($1::uuid[], $2::bytea[], $3::bytea[], $4::bytea[]) as n (id, key, payload, headers)
+where d.id = n.id";
+
+/// Seals these dead letters for the topic `to`, where the same transaction puts them next. Plain
+/// records stay as they are.
+///
+/// # Errors
+/// When a record cannot be opened: it stays where it is.
+pub(super) async fn seal_for(
+    open: &mut PgConnection,
+    ids: &[Uuid],
+    to: &TopicName,
+    keys: &KeySet,
+) -> Result<(), sqlx::Error> {
+    let rows = sqlx::query(SEALED).bind(ids).bind(to.as_str()).fetch_all(&mut *open).await?;
+    if rows.is_empty() {
+        return Ok(());
+    }
+    let sealed = rows.iter().map(|row| sealed_again(row, to, keys));
+    let sealed = sealed.collect::<Result<Vec<(Uuid, OwnedColumns)>, _>>()?;
+    let each = || sealed.iter().map(|(_id, record)| record.as_columns());
+    let replaced = sqlx::query(REPLACE)
+        .bind(sealed.iter().map(|(id, _record)| *id).collect::<Vec<_>>())
+        .bind(each().map(|record| record.key).collect::<Vec<_>>())
+        .bind(each().map(|record| record.payload).collect::<Vec<_>>())
+        .bind(each().map(|record| record.headers).collect::<Vec<_>>())
+        .execute(open)
+        .await?;
+    // The rows are locked, so they are there.
+    let count = u64::try_from(sealed.len()).unwrap_or(u64::MAX);
+    if replaced.rows_affected() == count { Ok(()) } else { Err(sqlx::Error::RowNotFound) }
+}
+
+fn sealed_again(
+    row: &PgRow,
+    to: &TopicName,
+    keys: &KeySet,
+) -> Result<(Uuid, OwnedColumns), sqlx::Error> {
+    let first: Uuid = row.try_get("id")?;
+    let stored = OwnedColumns {
+        key: row.try_get("key")?,
+        payload: row.try_get("payload")?,
+        headers: row.try_get("headers")?,
+    };
+    let id = TaskId::from_uuid(first);
+    let why = match keys.open(RecordOwner::Task(id, row.try_get("topic")?), stored.as_columns()) {
+        OpenedRecord::Plain => return Ok((first, stored)),
+        OpenedRecord::Opened(plain) => {
+            let owner = RecordOwner::Task(id, to.as_str());
+            let sealed = keys.seal(owner, plain.as_columns()).map_err(refused)?;
+            return Ok((first, sealed.unwrap_or(plain)));
+        }
+        OpenedRecord::Unopened(Unopened::NoKey(key)) => {
+            format!("is encrypted with payload key {key}, which this node lacks")
+        }
+        OpenedRecord::Unopened(Unopened::Damaged) => "cannot be decrypted".to_owned(),
+    };
+    let text = format!("the record of task {id} {why}, so it cannot go to another topic");
+    Err(sqlx::Error::Decode(text.into()))
+}
