@@ -225,11 +225,22 @@ impl Specification {
         matches!(self.timing.recurrence(), Recurrence::Cron { .. })
     }
 
-    /// Decides the runs to make at `now`, for a schedule that has come this far. Each run is due
-    /// `shift` after its instant.
-    pub fn plan(&self, progress: Progress, now: Timestamp, shift: Duration) -> Plan {
-        let Self { timing, runs_max, missed, run_overlap, .. } = self;
-        let rules = Rules { timing, runs_max: *runs_max, missed: *missed, overlap: *run_overlap };
+    /// Decides the runs to make at `now`, at most `count_max` of them, for a schedule that has come
+    /// this far. Each run is due `shift` after its instant.
+    pub fn plan(
+        &self,
+        progress: Progress,
+        now: Timestamp,
+        shift: Duration,
+        count_max: usize,
+    ) -> Plan {
+        let rules = Rules {
+            timing: &self.timing,
+            runs_max: self.runs_max,
+            missed: self.missed,
+            overlap: self.run_overlap,
+            count_max,
+        };
         let plan = plan::plan(rules, progress, now.minus(shift));
         Plan { look_at: plan.look_at.map(|look_at| look_at.plus(shift)), ..plan }
     }

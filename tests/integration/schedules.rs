@@ -221,6 +221,7 @@ async fn of_two_nodes_that_make_the_same_runs_one_finds_the_schedule_moved_on() 
             id: ScheduleId(id),
             revision: 1,
             found_at,
+            record_bytes: 1,
             plan: Plan {
                 runs: vec![run],
                 next_run_at,

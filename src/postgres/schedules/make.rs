@@ -17,7 +17,7 @@ use uuid::Uuid;
 use super::read::{self, NOW, ScheduleCounts};
 use super::row::{SPECIFICATION, millis_of, specification_of};
 use crate::domain::schedule::backfill;
-use crate::domain::schedule::plan::{Plan, Progress, RunOverlap};
+use crate::domain::schedule::plan::{Plan, Progress, RUNS_MAX, RunOverlap};
 use crate::domain::schedule::zone;
 use crate::domain::schedule::{ScheduleId, Specification};
 use crate::domain::{Headers, ScheduleName, TaskId, TaskName, Timestamp, TopicName};
@@ -35,6 +35,10 @@ const PURPOSE: ConnectionPurpose = ConnectionPurpose {
 /// How long the row of a run is kept after its instant: longer than a backfill reaches back, and
 /// than a run may be due after its instant.
 const RUN_RETENTION: Duration = backfill::AGE_MAX.saturating_add(Duration::from_hours(2 * 24));
+
+/// The most old runs of a schedule that one statement forgets: more than it makes, so that none
+/// are left in the end.
+const FORGOTTEN_MAX: usize = 2 * RUNS_MAX;
 
 /// The most runs of a schedule that are asked whether they are finished. A schedule that skips
 /// makes one at a time; there are more after a change from `allow`, and after a backfill.
@@ -68,6 +72,8 @@ pub struct DueSchedule {
     pub name: ScheduleName,
     pub revision: i64,
     pub key: Option<Box<[u8]>>,
+    /// The bytes of the record of each run, without the headers of a run.
+    pub record_bytes: usize,
     pub progress: Progress,
     /// The error says why this version of the program cannot read it.
     pub specification: Result<Specification, String>,
@@ -100,6 +106,8 @@ pub struct PlannedSchedule {
     pub revision: i64,
     /// Where the plan found the schedule.
     pub found_at: Timestamp,
+    /// The bytes of the record of each run.
+    pub record_bytes: usize,
     pub plan: Plan,
     pub tasks: Vec<RunTask>,
 }
@@ -116,7 +124,9 @@ pub struct RunMaker {
 fn select_text(condition: &str) -> String {
     format!(
         "-- schedules to make runs of
-select id, topic, name, revision, key, next_run_at, runs_made, skipped, {SPECIFICATION}, {NOW}
+select id, topic, name, revision, key, next_run_at, runs_made, skipped,
+  coalesce(octet_length(key), 0) + coalesce(octet_length(payload), 0)
+    + coalesce(octet_length(headers), 0) as record_bytes, {SPECIFICATION}, {NOW}
 from schedule
 where look_at <= (extract(epoch from statement_timestamp()) * 1000)::bigint and {condition}
 order by look_at limit $2"
@@ -125,6 +135,9 @@ order by look_at limit $2"
 
 /// Each part depends on the rows of `moved`, and each task on a new row of `schedule_run`. A task
 /// whose name belongs to a task of a caller has none.
+///
+/// A statement forgets at most [`FORGOTTEN_MAX`] runs of a schedule: after an outage, there are
+/// many.
 fn make_text() -> String {
     let stored = stored_text("$14");
     format!(
@@ -150,9 +163,14 @@ with {STAMP}, planned as materialized (
     as t (schedule_id, instant, id, name, headers, is_far, front)
   join moved m on m.id = t.schedule_id
 {stored}), forgotten as (
-  delete from schedule_run r using moved m where r.schedule_id = m.id and r.instant < $15
-    and r.instant < (select max(l.instant) from schedule_run l
-      where l.schedule_id = m.id and not l.is_backfill)
+  delete from schedule_run r
+  using moved m
+  cross join lateral (select max(l.instant) as instant from schedule_run l
+    where l.schedule_id = m.id and not l.is_backfill) last
+  cross join lateral (select o.instant from schedule_run o
+    where o.schedule_id = m.id and o.instant < least($15, last.instant)
+    order by o.instant limit {FORGOTTEN_MAX}) old
+  where r.schedule_id = m.id and r.instant = old.instant
 )
 select (select count(*) from moved) as moved, (select array_agg(first_id) from made) as ids"
     )
@@ -199,16 +217,18 @@ impl RunMaker {
         Self { connection: Connection::new(settings, PURPOSE), retention }
     }
 
-    /// Returns schedules of these shards whose runs are to be made, at most `limit`.
+    /// Returns schedules of these shards whose runs are to be made, at most `limit`, without the
+    /// `failed` ones.
     pub async fn due(
         &mut self,
         shards: &[i16],
         limit: usize,
+        failed: &[i64],
     ) -> Result<DueSchedules, PostgresError> {
-        let text = select_text("shard = any($1)");
+        let text = select_text("shard = any($1) and id <> all($3)");
         let statement = async |open: &mut PgConnection| {
             let query = sqlx::query(AssertSqlSafe(text)).bind(shards);
-            let query = query.bind(limit.saturating_as::<i64>());
+            let query = query.bind(limit.saturating_as::<i64>()).bind(failed);
             let due = query.fetch_all(&mut *open).await.and_then(due_of)?;
             with_busy(open, due).await
         };
@@ -324,6 +344,7 @@ fn due_schedule_of(row: &PgRow) -> Result<DueSchedule, sqlx::Error> {
         name: ScheduleName::stored(row.try_get("name")?),
         revision: row.try_get("revision")?,
         key: key.map(Vec::into_boxed_slice),
+        record_bytes: row.try_get::<i32, _>("record_bytes")?.saturating_as::<usize>(),
         progress: Progress {
             next_run_at: Timestamp::from_millis(row.try_get("next_run_at")?),
             runs_made: count("runs_made")?,
