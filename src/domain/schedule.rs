@@ -147,14 +147,16 @@ impl StoredSchedule {
     /// Returns the instants from one time to before another, for which a caller asks runs at `now`.
     ///
     /// # Errors
-    /// See [`backfill::instants`].
+    /// See [`backfill::instants`] and [`backfill::check_bytes`].
     pub fn instants_to_backfill(
         &self,
         range: (Timestamp, Timestamp),
         now: Timestamp,
     ) -> Result<Vec<Timestamp>, SpecificationError> {
         let timing = &self.schedule.specification.timing;
-        backfill::instants(timing, range, self.runs_known_from, now)
+        let found = backfill::instants(timing, range, self.runs_known_from, now)?;
+        backfill::check_bytes(found.len(), self.schedule.record.bytes())?;
+        Ok(found)
     }
 
     /// Returns the next instants that have a run or will have one, at most `count`.

@@ -472,10 +472,14 @@ async fn a_backfill_makes_each_run_of_the_past_once() {
         (range(to, now_ms() + 10 * hour, false), "to"),
         (range(to - 8 * 24 * hour, to, false), "from"),
         (json!({ "from": to }).to_string(), "to"),
+        (json!({ "last": "8d" }).to_string(), "last"),
+        (json!({ "last": "0s" }).to_string(), "last"),
     ] {
         let refused = post(body).await;
         assert_eq!((refused.status, &refused.json()["field"]), (400, &json!(field)));
     }
+    let days = post(json!({ "last": "7d", "dry_run": true }).to_string()).await;
+    assert_eq!((days.status, days.json()["made"].as_u64()), (200, Some(7 * 24 - 4)));
     // As if an older version had made runs until then.
     let upgraded = format!("update schedule set runs_known_from = {}", to - 2 * hour);
     sqlx::query(sqlx::AssertSqlSafe(upgraded)).execute(&cluster.sql).await.unwrap();
@@ -483,6 +487,41 @@ async fn a_backfill_makes_each_run_of_the_past_once() {
     assert_eq!(post(range(to - 2 * hour, to, true)).await.status, 200);
     let none = format!("/v1/schedules/{topic}/none/backfill");
     assert_eq!(api.post(&none, range(to - hour, to, false)).await.status, 404);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn schedules_that_cannot_be_read_hold_up_no_others() {
+    let cluster = Cluster::start("schedule-unreadable").await;
+    let topic = cluster.topic("orders").await;
+    let node = cluster.node().await;
+    let api = node.api();
+    for name in ["due", "older"] {
+        let body = json!({ "cron": "0 0 1 1 *", "time_zone": "Europe/Berlin", "payload": 1 });
+        put(api, &format!("/v1/schedules/{topic}/{name}"), &body).await;
+    }
+    eventually("both runs are made", DEADLINE, async || pending(&cluster).await.len() == 2).await;
+    // As if a newer version had stored schedules of an unknown zone. They come first everywhere.
+    let texts = [
+        "insert into schedule (topic, name, shard, has_seconds, cron, time_zone, dst_gap,
+           dst_overlap, exclude, missed_count_max, is_paused, next_run_at, look_at, tzdata)
+         select topic, 'unreadable-' || n, shard, has_seconds, cron, 'Nowhere/Else', dst_gap,
+           dst_overlap, exclude, missed_count_max, is_paused, 1, 1, '1998a'
+         from schedule s cross join generate_series(1, 1100) n where s.name = 'due'",
+        // Runs of long ago are forgotten, a few at a time.
+        "insert into schedule_run (schedule_id, instant, first_id)
+         select s.id, n, gen_random_uuid() from schedule s cross join generate_series(1, 300) n
+         where s.name = 'due'",
+        "update schedule set look_at = 1000 where name = 'due'",
+        "update schedule set tzdata = '1999a' where name = 'older'",
+    ];
+    for text in texts {
+        sqlx::query(text).execute(&cluster.sql).await.unwrap();
+    }
+    let due = "select count(*) from schedule where name = 'due' and look_at > 1000";
+    eventually("runs are looked for", DEADLINE, async || cluster.count(due).await == 1).await;
+    assert_eq!(cluster.count("select count(*) from schedule_run where instant <= 300").await, 100);
+    let noted = "select count(*) from schedule where name = 'older' and tzdata > '1999a'";
+    eventually("the rules are noted", DEADLINE, async || cluster.count(noted).await == 1).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
