@@ -246,5 +246,5 @@ fn a_plan_of_large_records_has_few_runs_and_the_next_plans_make_the_others() {
         next = Progress { next_run_at: next_run_at.unwrap(), runs_made, skipped, is_busy: false };
     }
     let at_once = secondly.plan(progress(-100), at(0), Duration::ZERO, RUNS_MAX);
-    assert_eq!(made, runs(&at_once));
+    assert_eq!(made[..at_once.runs.len()], runs(&at_once));
 }
