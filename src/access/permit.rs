@@ -30,7 +30,7 @@ macro_rules! rights {
     )*};
 }
 
-rights!(Submit, Cancel, Read, Finish, Redrive, Drop, Schedule, Operate);
+rights!(Submit, Cancel, Read, ReadPayload, Finish, Redrive, Drop, Schedule, Operate);
 
 /// The right to move tasks to another due time: to cancel them, and to submit others.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -177,6 +177,8 @@ pub struct Action {
     /// A range of due times of dead letters, as the API reads them, or empty.
     due_from: String,
     due_to: String,
+    /// The other topic to which dead letters go, or empty.
+    to_topic: String,
     /// The place where an earlier call has ended, or empty.
     cursor: String,
 }
@@ -186,9 +188,10 @@ impl Action {
     pub fn read(fields: &Fields) -> Option<Self> {
         let verb = Verb::ALL.into_iter().find(|verb| verb.name() == fields.get("action"))?;
         let name = fields.exact("name").to_owned();
-        let [id, topic, due_from, due_to, cursor] =
-            ["id", "topic", "due_from", "due_to", "cursor"].map(|name| fields.get(name).to_owned());
-        Some(Self { verb, id, topic, name, due_from, due_to, cursor })
+        let [id, topic, due_from, due_to, to_topic, cursor] =
+            ["id", "topic", "due_from", "due_to", "to_topic", "cursor"]
+                .map(|name| fields.get(name).to_owned());
+        Some(Self { verb, id, topic, name, due_from, due_to, to_topic, cursor })
     }
 
     /// Makes an action on one task.
@@ -215,11 +218,12 @@ impl Action {
             name: none(),
             due_from: none(),
             due_to: none(),
+            to_topic: none(),
             cursor: none(),
         }
     }
 
-    fn fields(&self) -> [(&'static str, &str); 7] {
+    fn fields(&self) -> [(&'static str, &str); 8] {
         [
             ("action", self.verb.name()),
             ("id", &self.id),
@@ -227,6 +231,7 @@ impl Action {
             ("name", &self.name),
             ("due_from", &self.due_from),
             ("due_to", &self.due_to),
+            ("to_topic", &self.to_topic),
             ("cursor", &self.cursor),
         ]
     }
@@ -238,7 +243,11 @@ impl Action {
         let of_topic = |verb| path(&["v1", "topics", &self.topic, verb]);
         let (method, path, body) = match self.verb {
             Verb::Cancel => ("DELETE", path(&["v1", "tasks", &self.id]), None),
-            Verb::Redrive => ("POST", of_dead("redrive"), None),
+            Verb::Redrive => {
+                let to_topic = Some(&self.to_topic).filter(|to_topic| !to_topic.is_empty());
+                let body = to_topic.map(|to_topic| json!({ "to_topic": to_topic }));
+                ("POST", of_dead("redrive"), body)
+            }
             Verb::Drop => ("DELETE", path(&["v1", "dead", &self.id]), None),
             Verb::RedriveMany => ("POST", path(&["v1", "dead", "redrive"]), Some(self.body(false))),
             Verb::DropMany => ("POST", path(&["v1", "dead", "drop"]), Some(self.body(false))),
@@ -253,14 +262,17 @@ impl Action {
 
     /// Returns the call that only counts, for an action on many dead letters.
     pub fn dry_run(&self) -> Option<Call> {
-        let call = self.call();
-        call.body.is_some().then(|| Call { body: Some(self.body(true)), ..call })
+        let is_of_many = matches!(self.verb, Verb::RedriveMany | Verb::DropMany);
+        is_of_many.then(|| Call { body: Some(self.body(true)), ..self.call() })
     }
 
     fn body(&self, is_dry_run: bool) -> Value {
         let mut body = json!({ "topic": self.topic });
-        let given =
-            [("due_from", &self.due_from), ("due_to", &self.due_to), ("cursor", &self.cursor)];
+        let mut given =
+            vec![("due_from", &self.due_from), ("due_to", &self.due_to), ("cursor", &self.cursor)];
+        if self.verb == Verb::RedriveMany {
+            given.push(("to_topic", &self.to_topic));
+        }
         for (name, value) in given.into_iter().filter(|(_, value)| !value.is_empty()) {
             body[name] = json!(value);
         }
@@ -285,6 +297,7 @@ impl Action {
             ("Schedule", &self.name),
             ("Due from", &self.due_from),
             ("Due before", &self.due_to),
+            ("To topic", &self.to_topic),
         ] {
             if !value.is_empty() {
                 shown.push((term, html! { (value) }));
@@ -345,6 +358,7 @@ pub fn confirm(action: &Action, reader: &Reader, counted: Option<&Answered>) -> 
         h1 { (title) "?" }
         (action.object())
         @if action.dry_run().is_some() { (range_form(action)) }
+        @if action.verb == Verb::Redrive { (target_form(action)) }
         (counts)
         p { (action.verb.consequence()) }
         @if can_go_on { (action.form(reader, title)) }
@@ -364,8 +378,28 @@ fn range_form(action: &Action) -> Markup {
                 placeholder="2026-11-26T12:00:00Z";
             label for="due_to" { "before" }
             input #due_to name="due_to" value=(action.due_to) placeholder="2026-11-27T00:00:00Z";
+            @if action.verb == Verb::RedriveMany { (target_input(action)) }
             button type="submit" { "Count again" }
         }
+    }
+}
+
+/// Writes the form that sends a dead letter to another topic.
+fn target_form(action: &Action) -> Markup {
+    html! {
+        form.inline method="get" action="/console/confirm" {
+            input type="hidden" name="action" value=(action.verb.name());
+            input type="hidden" name="id" value=(action.id);
+            (target_input(action))
+            button type="submit" { "Change" }
+        }
+    }
+}
+
+fn target_input(action: &Action) -> Markup {
+    html! {
+        label for="to_topic" { "to another topic" }
+        input #to_topic name="to_topic" value=(action.to_topic) placeholder="the same topic";
     }
 }
 
@@ -503,6 +537,29 @@ mod tests {
         let refused = Err(Refused::new(403, "forbidden", "the right is missing"));
         let page = confirm(&action, &reader(), Some(&refused)).body.into_string();
         assert!(!page.contains("/console/act"), "what may not be counted is not offered: {page}");
+    }
+
+    #[test]
+    fn dead_letters_go_to_another_topic() {
+        for (pairs, body) in [
+            ([("action", "redrive"), ("id", "i")], json!({ "to_topic": "other" })),
+            (
+                [("action", "redrive-many"), ("topic", "t")],
+                json!({ "topic": "t", "to_topic": "other" }),
+            ),
+        ] {
+            let action = read(&[&pairs[..], &[("to_topic", "other")]].concat()).unwrap();
+            assert_eq!(action.call().body, Some(body));
+            let counted = Ok(json!({ "redriven": 1 }));
+            let counted = action.dry_run().map(|_call| &counted);
+            let page = confirm(&action, &reader(), counted).body.into_string();
+            let hidden = r#"type="hidden" name="to_topic" value="other""#;
+            for part in [hidden, r#"id="to_topic""#, "To topic"] {
+                assert!(page.contains(part), "{part} is missing in {page}");
+            }
+        }
+        let drop = read(&[("action", "drop-many"), ("topic", "t"), ("to_topic", "x")]).unwrap();
+        assert_eq!(drop.call().body, Some(json!({ "topic": "t" })));
     }
 
     #[test]

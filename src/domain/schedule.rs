@@ -147,14 +147,16 @@ impl StoredSchedule {
     /// Returns the instants from one time to before another, for which a caller asks runs at `now`.
     ///
     /// # Errors
-    /// See [`backfill::instants`].
+    /// See [`backfill::instants`] and [`backfill::check_bytes`].
     pub fn instants_to_backfill(
         &self,
         range: (Timestamp, Timestamp),
         now: Timestamp,
     ) -> Result<Vec<Timestamp>, SpecificationError> {
         let timing = &self.schedule.specification.timing;
-        backfill::instants(timing, range, self.runs_known_from, now)
+        let found = backfill::instants(timing, range, self.runs_known_from, now)?;
+        backfill::check_bytes(found.len(), self.schedule.record.bytes())?;
+        Ok(found)
     }
 
     /// Returns the next instants that have a run or will have one, at most `count`.
@@ -225,11 +227,22 @@ impl Specification {
         matches!(self.timing.recurrence(), Recurrence::Cron { .. })
     }
 
-    /// Decides the runs to make at `now`, for a schedule that has come this far. Each run is due
-    /// `shift` after its instant.
-    pub fn plan(&self, progress: Progress, now: Timestamp, shift: Duration) -> Plan {
-        let Self { timing, runs_max, missed, run_overlap, .. } = self;
-        let rules = Rules { timing, runs_max: *runs_max, missed: *missed, overlap: *run_overlap };
+    /// Decides the runs to make at `now`, at most `count_max` of them, for a schedule that has come
+    /// this far. Each run is due `shift` after its instant.
+    pub fn plan(
+        &self,
+        progress: Progress,
+        now: Timestamp,
+        shift: Duration,
+        count_max: usize,
+    ) -> Plan {
+        let rules = Rules {
+            timing: &self.timing,
+            runs_max: self.runs_max,
+            missed: self.missed,
+            overlap: self.run_overlap,
+            count_max,
+        };
         let plan = plan::plan(rules, progress, now.minus(shift));
         Plan { look_at: plan.look_at.map(|look_at| look_at.plus(shift)), ..plan }
     }

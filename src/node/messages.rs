@@ -421,6 +421,10 @@ pub struct Backfill {
     pub from: Timestamp,
     /// Exclusive.
     pub to: Timestamp,
+    /// The time of the request, which decides how far the range reaches back.
+    pub asked_at: Timestamp,
+    /// The caller has given the length of the range, up to the time of the request.
+    pub is_last: bool,
     /// Only count the runs.
     pub is_dry_run: bool,
 }

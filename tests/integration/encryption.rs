@@ -171,6 +171,8 @@ async fn a_dump_of_the_database_has_no_record_by_any_way_in() {
         is_shown_whole(&api.task(id).await.shown);
     }
     is_shown_whole(&api.get(&format!("/v1/schedules/{topic}/hourly")).await.json());
+    let listed = api.get(&format!("/v1/schedules/{topic}")).await.json();
+    assert_eq!(listed["schedules"][0]["key"], format!("key-{MARKER}"), "{listed}");
     let again = put(api, &format!("/v1/schedules/{topic}/hourly"), &schedule).await.json();
     assert_eq!(again["revision"], 1, "an equal schedule is no change: {again}");
     // Keys are compared when they are opened. The tasks of intake and outbox have another key.

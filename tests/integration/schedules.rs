@@ -1,6 +1,8 @@
 //! Schedules: runs are tasks, each instant has one, and a change withdraws the unclaimed
 //! runs.
 
+mod command_line;
+
 use std::collections::{BTreeMap, HashSet};
 use std::time::Duration;
 
@@ -12,7 +14,6 @@ use punctual::postgres::schedules::make::{PlannedSchedule, RunMaker, RunTask};
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::support::node::program;
 use crate::support::{Api, Cluster, Record, eventually, eventually_some, now_ms};
 
 const DEADLINE: Duration = Duration::from_secs(120);
@@ -223,6 +224,7 @@ async fn of_two_nodes_that_make_the_same_runs_one_finds_the_schedule_moved_on() 
             topic: TopicName::stored(&topic),
             record: None,
             found_at,
+            record_bytes: 1,
             plan: Plan {
                 runs: vec![run],
                 next_run_at,
@@ -300,69 +302,6 @@ async fn of_two_nodes_that_make_the_same_runs_one_finds_the_schedule_moved_on() 
             .unwrap();
         assert_eq!(maker.make(&planned(random), now).await.unwrap(), HashSet::new(), "{revision}");
     }
-}
-
-/// Returns the commands of a page that are in blocks of `sh`.
-fn commands(page: &str) -> Vec<String> {
-    let blocks = page.split("```sh\n").skip(1);
-    blocks.map(|block| block.split("```").next().unwrap().to_owned()).collect()
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_commands_of_the_page_work_as_they_stand() {
-    let cluster = Cluster::start("schedule-page").await;
-    let topic = cluster.topic("demo").await;
-    let node = cluster.node().await;
-    let page = include_str!("../../docs/how-to/schedules.md");
-    let mut count = 0;
-    for lines in commands(page) {
-        let lines = lines
-            .replace("http://127.0.0.1:7070", node.api().base())
-            .replace("/schedules/demo", &format!("/schedules/{topic}"))
-            .replace("curl -s ", "curl -sS --fail-with-body ");
-        let mut command = tokio::process::Command::new("bash");
-        command.args(["-euo", "pipefail", "-c", &lines]).kill_on_drop(true);
-        let output = tokio::time::timeout(DEADLINE, command.output()).await.unwrap().unwrap();
-        let said = String::from_utf8_lossy(&output.stdout).into_owned();
-        let errors = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(output.status.success() && errors.is_empty(), "{lines}\n{said}\n{errors}");
-        count += 1;
-    }
-    assert!(count >= 3, "{count} blocks");
-    assert_eq!(cluster.count("select count(*) from schedule").await, 0, "the page deletes its own");
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_command_line_sets_shows_and_deletes_a_schedule() {
-    let cluster = Cluster::start("schedule-cli").await;
-    let topic = cluster.topic("orders").await;
-    let node = cluster.node().await;
-    let file = cluster.folder().join("yearly.json");
-    let schedule = json!({ "cron": "@yearly", "time_zone": "UTC", "payload": 1, "note": "ask" });
-    std::fs::write(&file, schedule.to_string()).unwrap();
-    let run = async |arguments: &[&str]| {
-        let mut command = program(&["schedule"]);
-        command.args(arguments).env("PUNCTUAL_URL", node.api().base());
-        let output = tokio::time::timeout(DEADLINE, command.output()).await.unwrap().unwrap();
-        let said = String::from_utf8(output.stdout).unwrap();
-        (output.status.code().unwrap(), said, String::from_utf8(output.stderr).unwrap())
-    };
-    let file = file.to_str().unwrap();
-    let (code, said, errors) = run(&["set", &topic, "yearly", file, "--dry-run"]).await;
-    assert!(code == 0 && said.contains("-01-01T00:00:00.000Z"), "{said}{errors}");
-    assert_eq!(run(&["show", &topic, "yearly"]).await.0, 4, "a dry run stores nothing");
-    assert_eq!(run(&["set", &topic, "yearly", file]).await.0, 0);
-    let (code, said, errors) = run(&["list", &topic]).await;
-    assert!(code == 0 && said.contains("@yearly (UTC)"), "{said}{errors}");
-    let (code, said, errors) = run(&["next", &topic, "yearly", "--count", "3"]).await;
-    assert!(code == 0 && said.lines().count() == 3, "{said}{errors}");
-    let (code, said, errors) = run(&["pause", &topic, "yearly"]).await;
-    assert!(code == 0 && said.contains("paused"), "{said}{errors}");
-    assert_eq!(run(&["resume", &topic, "yearly"]).await.0, 0);
-    let (code, said, errors) = run(&["trigger", &topic, "yearly"]).await;
-    assert!(code == 0 && said.contains("submitted"), "{said}{errors}");
-    assert_eq!(run(&["delete", &topic, "yearly"]).await.0, 0);
-    assert_eq!(run(&["delete", &topic, "yearly"]).await.0, 4);
 }
 
 /// The tracked runs of a topic, by their instants in seconds.
@@ -473,10 +412,14 @@ async fn a_backfill_makes_each_run_of_the_past_once() {
         (range(to, now_ms() + 10 * hour, false), "to"),
         (range(to - 8 * 24 * hour, to, false), "from"),
         (json!({ "from": to }).to_string(), "to"),
+        (json!({ "last": "8d" }).to_string(), "last"),
+        (json!({ "last": "0s" }).to_string(), "last"),
     ] {
         let refused = post(body).await;
         assert_eq!((refused.status, &refused.json()["field"]), (400, &json!(field)));
     }
+    let days = post(json!({ "last": "7d", "dry_run": true }).to_string()).await;
+    assert_eq!((days.status, days.json()["made"].as_u64()), (200, Some(7 * 24 - 4)));
     // As if an older version had made runs until then.
     let upgraded = format!("update schedule set runs_known_from = {}", to - 2 * hour);
     sqlx::query(sqlx::AssertSqlSafe(upgraded)).execute(&cluster.sql).await.unwrap();
@@ -484,6 +427,41 @@ async fn a_backfill_makes_each_run_of_the_past_once() {
     assert_eq!(post(range(to - 2 * hour, to, true)).await.status, 200);
     let none = format!("/v1/schedules/{topic}/none/backfill");
     assert_eq!(api.post(&none, range(to - hour, to, false)).await.status, 404);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn schedules_that_cannot_be_read_hold_up_no_others() {
+    let cluster = Cluster::start("schedule-unreadable").await;
+    let topic = cluster.topic("orders").await;
+    let node = cluster.node().await;
+    let api = node.api();
+    for name in ["due", "older"] {
+        let body = json!({ "cron": "0 0 1 1 *", "time_zone": "Europe/Berlin", "payload": 1 });
+        put(api, &format!("/v1/schedules/{topic}/{name}"), &body).await;
+    }
+    eventually("both runs are made", DEADLINE, async || pending(&cluster).await.len() == 2).await;
+    // As if a newer version had stored schedules of an unknown zone. They come first everywhere.
+    let texts = [
+        "insert into schedule (topic, name, shard, has_seconds, cron, time_zone, dst_gap,
+           dst_overlap, exclude, missed_count_max, is_paused, next_run_at, look_at, tzdata)
+         select topic, 'unreadable-' || n, shard, has_seconds, cron, 'Nowhere/Else', dst_gap,
+           dst_overlap, exclude, missed_count_max, is_paused, 1, 1, '1998a'
+         from schedule s cross join generate_series(1, 1100) n where s.name = 'due'",
+        // Runs of long ago are forgotten, a few at a time.
+        "insert into schedule_run (schedule_id, instant, first_id)
+         select s.id, n, gen_random_uuid() from schedule s cross join generate_series(1, 300) n
+         where s.name = 'due'",
+        "update schedule set look_at = 1000 where name = 'due'",
+        "update schedule set tzdata = '1999a' where name = 'older'",
+    ];
+    for text in texts {
+        sqlx::query(text).execute(&cluster.sql).await.unwrap();
+    }
+    let due = "select count(*) from schedule where name = 'due' and look_at > 1000";
+    eventually("runs are looked for", DEADLINE, async || cluster.count(due).await == 1).await;
+    assert_eq!(cluster.count("select count(*) from schedule_run where instant <= 300").await, 100);
+    let noted = "select count(*) from schedule where name = 'older' and tzdata > '1999a'";
+    eventually("the rules are noted", DEADLINE, async || cluster.count(noted).await == 1).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -522,53 +500,4 @@ async fn newer_rules_of_a_zone_move_unclaimed_runs_and_older_ones_move_none() {
     assert_eq!((&ahead["tzdata"], &ahead["revision"]), (&json!("9999a"), &json!(2)), "{ahead}");
     let kept = pending(&cluster).await;
     assert!(before.iter().filter(|run| run.0.starts_with("ahead@")).all(|run| kept.contains(run)));
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_file_of_schedules_is_applied_with_a_diff_and_others_are_pruned() {
-    let cluster = Cluster::start("schedule-apply").await;
-    let topic = cluster.topic("orders").await;
-    let node = cluster.node().await;
-    let file = cluster.folder().join("schedules.yaml");
-    let run = async |text: &str, arguments: &[&str]| {
-        std::fs::write(&file, text.replace("TOPIC", &topic)).unwrap();
-        let mut command = program(&["schedule", "apply", "-f", file.to_str().unwrap()]);
-        command.args(arguments).env("PUNCTUAL_URL", node.api().base());
-        let output = tokio::time::timeout(DEADLINE, command.output()).await.unwrap().unwrap();
-        let said = String::from_utf8(output.stdout).unwrap();
-        (output.status.code().unwrap(), said, String::from_utf8(output.stderr).unwrap())
-    };
-    let two = "schedules:
-  - {topic: TOPIC, name: a, every: 1h, payload: 1}
-  - topic: TOPIC
-    name: b
-    cron: '@yearly'
-    time_zone: UTC
-    payload: {x: 1}
-";
-    let (code, said, errors) = run(two, &["--dry-run"]).await;
-    assert!(code == 0 && said.contains("2 created, 0 changed"), "{said}{errors}");
-    assert_eq!(cluster.count("select count(*) from schedule").await, 0);
-    let (code, said, errors) = run(two, &[]).await;
-    assert!(code == 0 && said.contains(&format!("+ {topic}/a")), "{said}{errors}");
-    let (_, said, _) = run(two, &["--prune"]).await;
-    assert!(said.contains("0 created, 0 changed, 0 deleted, 2 unchanged"), "{said}");
-    // A pause by hand stays.
-    let pause = node.api().post(&format!("/v1/schedules/{topic}/a/pause"), "").await;
-    assert_eq!(pause.status, 200);
-    let one = "schedules: [{topic: TOPIC, name: a, every: 2h, payload: 1}]";
-    let (code, said, errors) = run(one, &["--prune"]).await;
-    for part in ["    every: \"1h\" -> \"2h\"", "1 changed, 1 deleted"] {
-        assert!(code == 0 && said.contains(part), "{part}: {said}{errors}");
-    }
-    let a = node.api().look(&format!("/v1/schedules/{topic}/a")).await.json();
-    assert_eq!((&a["paused"], &a["every"]), (&json!(true), &json!("2h")), "{a}");
-    assert_eq!(cluster.count("select count(*) from schedule").await, 1);
-    // One wrong schedule: nothing is changed.
-    let wrong = "schedules: [{topic: TOPIC, name: a, every: 3h, payload: 1},
-        {topic: TOPIC, name: c, every: 1ms, payload: 1}]";
-    let (code, _, errors) = run(wrong, &[]).await;
-    assert!(code == 1 && errors.contains(&format!("{topic}/c: ")), "{errors}");
-    let a = node.api().look(&format!("/v1/schedules/{topic}/a")).await.json();
-    assert_eq!(a["every"], "2h", "{a}");
 }

@@ -91,6 +91,11 @@ impl Trail {
         });
     }
 
+    /// Notes that the request changes nothing.
+    pub fn only_asks(&self) {
+        self.note(|notes| notes.is_dry_run = true);
+    }
+
     /// Notes a changed task.
     pub fn changed(&self, topic: &TopicName, id: TaskId) {
         self.note(|notes| {

@@ -14,7 +14,7 @@ use serde_json::value::RawValue;
 use super::lists::{binding_of, searched};
 use super::tasks::{IdInPath, id_of, permit_of_task};
 use crate::access::permit::{
-    BulkPermit, CancelManyPermit, Drop, Grant, Move, Permit, Redrive, Right, Submit,
+    BulkPermit, CancelManyPermit, Drop, Grant, Move, Permit, ReadPayload, Redrive, Right, Submit,
 };
 use crate::api::access::guard::Guard;
 use crate::api::access::limits;
@@ -130,8 +130,8 @@ impl BulkRequest {
         let selection = Selection { topic, due_from, due_to, submitted_by, state: None, choice };
         guard.trail().selects(&selection, is_dry_run);
         let mut permit = change.permit((shared, guard), &selection, is_dry_run, new_due)?;
-        if let (ChangePermit::Redrive(_, to), Some(topic)) = (&mut permit, &to_topic) {
-            *to = Some(permit_of_target(guard, topic)?);
+        if let (ChangePermit::Redrive(from, to), Some(topic)) = (&mut permit, &to_topic) {
+            *to = Some(permit_of_target(guard, Some(from.topic()), topic)?);
         }
         let binding = binding_of(guard, change.list(), &selection);
         let from = cursor.map(|cursor| shared.cursors.open(&cursor, binding)).transpose()?;
@@ -145,10 +145,19 @@ fn topic_of(value: &RawValue, field: &'static str) -> Result<TopicName, Problem>
     TopicName::new(&text).map_err(|error| Problem::invalid(field, error.to_string()))
 }
 
-/// Checks the right to put tasks of another topic into this one: it is as strong as a submit.
-fn permit_of_target(guard: &Guard, topic: &TopicName) -> Result<Permit<Submit>, Problem> {
-    refuse_internal(topic, "to_topic")?;
-    guard.permit(topic)
+/// Checks the rights to put tasks of the topic `from` into the topic `to`: to submit there, and to
+/// see the records, because the readers of the other topic see them. `None`: the caller has all
+/// rights.
+fn permit_of_target(
+    guard: &Guard,
+    from: Option<&TopicName>,
+    to: &TopicName,
+) -> Result<Permit<Submit>, Problem> {
+    refuse_internal(to, "to_topic")?;
+    if let Some(from) = from.filter(|from| *from != to) {
+        let _permit: Permit<ReadPayload> = guard.permit(from)?;
+    }
+    guard.permit(to)
 }
 
 /// Refuses a topic that Kafka does not have.
@@ -423,7 +432,8 @@ pub async fn redrive(
     let to_topic = body::parse(&shared, deadline, bytes, to_topic_of).await?;
     let terms = (deadline, Precondition::default());
     let permit = dead_letter(&shared, &guard, path, terms).await?;
-    let to = to_topic.map(|topic| permit_of_target(&guard, &topic)).transpose()?;
+    let to = to_topic.map(|topic| permit_of_target(&guard, permit.topic(), &topic));
+    let to = to.transpose()?;
     check_target(&shared, &guard, deadline, to.as_ref()).await?;
     let redriving = shared.service.redrive(&permit, to.as_ref());
     let unknown = |reason: &str| Problem::dead_unknown("redriven", reason);

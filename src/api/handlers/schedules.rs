@@ -71,6 +71,9 @@ pub async fn put(
         Some(_) => return Err(Problem::invalid("dry_run", "expected true or false")),
     };
     let next = next_of(&parameters)?;
+    if is_dry_run {
+        guard.trail().only_asks();
+    }
     let (topic, name) = place_of(&guard, path)?;
     let permit: Permit<ScheduleRight> = guard.permit(&topic)?;
     idempotency::refuse(request.headers(), NO_KEY)?;
@@ -312,13 +315,19 @@ pub async fn backfill(
     let now = shared.service.arrival().unwrap_or_default();
     let read = move |text: &str| schedule::backfill(text, now);
     let wanted = body::parse(&shared, deadline, bytes, read).await?;
+    if wanted.is_dry_run {
+        guard.trail().only_asks();
+    }
     let filling = shared.service.backfill_schedule(&permit, &name, wanted);
     let answer = shared.in_time(deadline.hold(filling).await, Problem::schedule_unknown)?;
-    let origin = FieldOrigin { due: "from", payload: "name" };
+    let of_range = |field| if wanted.is_last { "last" } else { field };
+    let origin = FieldOrigin { due: of_range("from"), payload: "name" };
     let done = match answer.map_err(|refusal| problem_of(&guard, refusal, origin))? {
         BackfillAnswer::Done(done) => done,
         BackfillAnswer::NotFound => return Err(Problem::schedule_not_found()),
-        BackfillAnswer::Refused(error) => return Err(Problem::invalid(error.field, error.reason)),
+        BackfillAnswer::Refused(error) => {
+            return Err(Problem::invalid(of_range(error.field), error.reason));
+        }
     };
     if !wanted.is_dry_run {
         guard.trail().changed_many(&topic, done.made);

@@ -210,6 +210,7 @@ pub const SCHEDULE_EXAMPLES: &str = r#"Examples:
   punctual schedule resume orders nightly
   punctual schedule trigger orders nightly
   punctual schedule backfill orders nightly --from 2026-11-20T00:00:00Z --to 2026-11-22T00:00:00Z
+  punctual schedule backfill orders nightly --last 3d --dry-run
   punctual schedule apply -f schedules.yaml --prune --dry-run
   punctual schedule delete orders nightly"#;
 

@@ -100,11 +100,14 @@ pub struct ScheduleBackfill {
     #[command(flatten)]
     pub place: SchedulePlace,
     /// The beginning of the range, at most seven days ago, such as 2026-11-20T00:00:00Z.
-    #[arg(long, value_name = "TIME")]
-    pub from: String,
+    #[arg(long, value_name = "TIME", requires = "to", required_unless_present = "last")]
+    pub from: Option<String>,
     /// The end of the range, exclusive.
-    #[arg(long, value_name = "TIME")]
-    pub to: String,
+    #[arg(long, value_name = "TIME", requires = "from")]
+    pub to: Option<String>,
+    /// The length of a range that ends now, at most seven days, such as 3d.
+    #[arg(long, value_name = "SPAN", conflicts_with_all = ["from", "to"])]
+    pub last: Option<String>,
     /// Only counts the runs.
     #[arg(long)]
     pub dry_run: bool,

@@ -75,7 +75,13 @@ fn schedule_path(place: &args::SchedulePlace) -> [&str; 4] {
 
 async fn schedule_backfill(args: &args::ScheduleBackfill) -> ExitCode {
     let [v1, schedules, topic, name] = schedule_path(&args.place);
-    let body = json!({ "from": args.from, "to": args.to, "dry_run": args.dry_run }).to_string();
+    let mut body = json!({ "dry_run": args.dry_run });
+    for (member, value) in [("from", &args.from), ("to", &args.to), ("last", &args.last)] {
+        if let Some(value) = value {
+            body[member] = json!(value);
+        }
+    }
+    let body = body.to_string();
     let asked =
         ask(&args.node, |caller| caller.post(&[v1, schedules, topic, name, "backfill"], body));
     let deed = if args.dry_run { Deed::Look } else { Deed::Schedule };

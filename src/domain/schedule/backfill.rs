@@ -10,6 +10,8 @@ use crate::domain::Timestamp;
 
 /// The most runs of one backfill.
 pub const RUNS_MAX: usize = 1_000;
+/// The most bytes of the records of one backfill, unless there is only one.
+pub const BYTES_MAX: usize = 16 << 20;
 /// How far a backfill reaches back.
 pub const AGE_MAX: Duration = Duration::from_hours(7 * 24);
 
@@ -44,12 +46,28 @@ pub fn instants(
         return Err(SpecificationError::new("from", reason));
     }
     let mut found = timing.upcoming(from.minus(Duration::from_millis(1)), RUNS_MAX + 1);
-    found.retain(|at| *at < to);
+    found.retain(|at| (from..to).contains(at));
     if found.len() > RUNS_MAX {
         let reason = format!("the range has more than {RUNS_MAX} runs; backfill it in parts");
         return Err(SpecificationError::new("to", reason));
     }
     Ok(found)
+}
+
+/// Refuses runs whose records, of `record_bytes` each, are too large together.
+///
+/// # Errors
+/// Says how many runs may be made at once.
+pub fn check_bytes(runs: usize, record_bytes: usize) -> Result<(), SpecificationError> {
+    let runs_max = (BYTES_MAX / record_bytes.max(1)).max(1);
+    if runs <= runs_max {
+        return Ok(());
+    }
+    let reason = format!(
+        "the range has {runs} runs of {record_bytes} bytes; expected {BYTES_MAX} bytes at most, or \
+         {runs_max} runs; backfill it in parts"
+    );
+    Err(SpecificationError::new("to", reason))
 }
 
 #[cfg(test)]
@@ -84,6 +102,23 @@ mod tests {
         assert_eq!(secondly(-1_001, 0), Err("to"));
         assert_eq!(secondly(-7 * 86_400 - 1, -7 * 86_400), Err("from"));
         assert!(secondly(-7 * 86_400, 1 - 7 * 86_400).is_ok());
+    }
+
+    #[test]
+    fn the_records_of_a_range_have_a_limited_size_and_one_run_is_always_made() {
+        let mib = 1 << 20;
+        assert!(check_bytes(RUNS_MAX, 0).is_ok() && check_bytes(16, mib).is_ok());
+        let error = check_bytes(17, mib).unwrap_err();
+        assert!(error.field == "to" && error.reason.contains("16 runs"), "{}", error.reason);
+        assert!(check_bytes(1, 100 * mib).is_ok() && check_bytes(2, 100 * mib).is_err());
+    }
+
+    #[test]
+    fn a_range_that_begins_within_a_millisecond_leaves_out_its_instant() {
+        let recurrence = Recurrence::every(Duration::from_secs(1), Duration::ZERO).unwrap();
+        let timing = Timing::new(recurrence, None, None, BTreeSet::new()).unwrap();
+        let from = at(-3).plus(Duration::from_micros(500));
+        assert_eq!(instants(&timing, (from, at(-1)), at(-9), at(0)).unwrap(), [at(-2)]);
     }
 
     #[test]

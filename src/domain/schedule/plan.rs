@@ -23,7 +23,8 @@ pub const MISSED_AFTER: Duration = Duration::from_secs(10);
 pub const MISSED_MAX: u16 = 1_000;
 /// The default of `all`: the most missed runs, and how long ago they may be.
 pub const MISSED_DEFAULT: (u16, Duration) = (100, Duration::from_secs(3600));
-/// The most runs of one plan. The next plan makes the others, at once.
+/// The most runs of one plan; a plan of large records has fewer. The next plan makes the others,
+/// at once.
 pub const RUNS_MAX: usize = 100;
 /// The most instants that one plan looks at, so that a year of missed seconds blocks no other
 /// schedule. The next plan continues.
@@ -193,6 +194,8 @@ pub struct Rules<'a> {
     pub runs_max: Option<u64>,
     pub missed: MissedRuns,
     pub overlap: RunOverlap,
+    /// The most runs of the plan.
+    pub count_max: usize,
 }
 
 /// Plans the runs of a schedule at `now`, as this module says.
@@ -255,7 +258,7 @@ impl Planning<'_> {
             return false;
         }
         for at in &kept {
-            if self.plan.runs.len() == RUNS_MAX {
+            if self.plan.runs.len() >= self.rules.count_max {
                 self.next = Some(*at);
                 return false;
             }
@@ -276,7 +279,7 @@ impl Planning<'_> {
         while let Some(at) = self.next {
             let last = self.plan.runs.last().map(|run| run.at);
             let is_one_ahead = last.is_some_and(|last| last > self.now);
-            if self.plan.runs.len() == RUNS_MAX {
+            if self.plan.runs.len() >= self.rules.count_max {
                 self.plan.look_at = Some(self.now);
                 return;
             }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use az::SaturatingAs as _;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Notify, mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::COUNTING_SHARD;
@@ -34,6 +34,10 @@ const INTERVAL: Duration = Duration::from_secs(1);
 /// has more.
 const SCHEDULES_MAX: usize = 500;
 const STATEMENT_RUNS_MAX: usize = 1_000;
+/// The most bytes of the records of one statement, unless one run alone has more.
+const STATEMENT_BYTES_MAX: usize = 8 << 20;
+/// The most failed schedules that a turn skips.
+const FAILED_MAX: usize = 10_000;
 /// The most schedules that wait for a first run. The owner of the shard finds the others.
 const NEW_MAX: usize = 1_000;
 /// The pause between two looks for schedules with older rules of their time zone.
@@ -124,6 +128,8 @@ pub struct RunKeeper {
     new: mpsc::Receiver<ScheduleId>,
     counted_at: Option<Monotonic>,
     renewed_at: Option<Monotonic>,
+    /// The schedules that could not be renewed since the last look from the beginning.
+    not_renewed: Vec<i64>,
     failure_said: Throttle,
 }
 
@@ -143,6 +149,7 @@ impl RunKeeper {
             new,
             counted_at: None,
             renewed_at: None,
+            not_renewed: Vec::new(),
             failure_said: Throttle::new(SAY_FAILURE_EVERY),
         };
         (keeper, NewSchedules(sender))
@@ -150,19 +157,20 @@ impl RunKeeper {
 
     /// Makes runs until the node drains.
     pub async fn run(mut self, draining: CancellationToken) -> Result<(), TaskFailure> {
+        let mut looked_at = clock::monotonic();
         loop {
-            let new = tokio::select! {
-                () = draining.cancelled() => return Ok(()),
-                Some(id) = self.new.recv() => Some(id),
-                () = self.shared.calls.runs.notified() => None,
-                () = clock::sleep(INTERVAL) => None,
-            };
+            let pause = INTERVAL.saturating_sub(clock::monotonic().since(looked_at));
+            let waiting = next_turn(&mut self.new, &self.shared.calls.runs, pause);
+            let Some(new) = draining.run_until_cancelled(waiting).await else { return Ok(()) };
             // A turn may be cut off anywhere: a statement takes effect or it does not.
             let turn = Box::pin(self.turn(new));
             match draining.run_until_cancelled(turn).await {
                 None => return Ok(()),
                 Some(Ok(())) => {}
                 Some(Err(error)) => self.fail("making runs of schedules failed; retrying", &error),
+            }
+            if new.is_none() {
+                looked_at = clock::monotonic();
             }
         }
     }
@@ -181,11 +189,12 @@ impl RunKeeper {
         if !mine.is_empty() {
             let shards = smallints(&mine);
             self.renew(&shards).await?;
+            let mut failed = Vec::new();
             loop {
-                let due = self.maker.due(&shards, SCHEDULES_MAX).await?;
+                let due = self.maker.due(&shards, SCHEDULES_MAX, &failed).await?;
                 let due_count = due.schedules.len();
-                let moved_count = self.make_all(due).await?;
-                if !has_more(due_count, moved_count) || !self.shared.clock.is_steady() {
+                failed.extend(self.make_all(due).await?);
+                if !has_more(due_count, failed.len()) || !self.shared.clock.is_steady() {
                     break;
                 }
             }
@@ -199,14 +208,14 @@ impl RunKeeper {
         if self.renewed_at.is_some_and(|at| now.since(at) < RENEW_INTERVAL) {
             return Ok(());
         }
-        let renewed = match self.maker.renew(shards).await {
+        let renewed = match self.maker.renew(shards, &self.not_renewed).await {
             Ok(renewed) => renewed,
-            Err(error) if error.is_away() => return Err(error),
             Err(error) => {
                 // Runs are still to be made.
                 self.renewed_at = Some(now);
+                self.not_renewed.clear();
                 self.fail("cannot look for older rules of zones; retrying", &error);
-                return Ok(());
+                return if error.is_away() { Err(error) } else { Ok(()) };
             }
         };
         for stored in &renewed.changed {
@@ -214,33 +223,51 @@ impl RunKeeper {
             tracing::info!(%topic, schedule = %name, "moved the runs by newer rules of the zone");
         }
         self.metrics.renewed.inc_by(renewed.changed.len().saturating_as::<u64>());
-        self.renewed_at = (!renewed.has_more).then_some(now);
+        if let Some(error) = &renewed.error {
+            self.fail("cannot move the runs of a schedule by newer rules; retrying", error);
+        }
+        self.not_renewed.extend(renewed.failed);
+        if !renewed.has_more || self.not_renewed.len() >= FAILED_MAX {
+            self.renewed_at = Some(now);
+            self.not_renewed.clear();
+        } else {
+            self.renewed_at = None;
+        }
         Ok(())
     }
 
     /// Makes the runs of these schedules. A schedule that fails does not hold up the others.
-    /// Returns the number of schedules that did not fail.
-    async fn make_all(&mut self, due: DueSchedules) -> Result<usize, PostgresError> {
+    /// Returns the schedules that failed.
+    async fn make_all(&mut self, due: DueSchedules) -> Result<Vec<i64>, PostgresError> {
         let now = due.now;
-        let mut moved_count = 0;
-        let planned: Vec<PlannedSchedule> =
-            due.schedules.into_iter().filter_map(|schedule| self.plan(schedule, now)).collect();
+        let mut failed = Vec::new();
+        let mut planned = Vec::with_capacity(due.schedules.len());
+        for schedule in due.schedules {
+            let id = schedule.id.0;
+            match self.plan(schedule, now) {
+                Some(plan) => planned.push(plan),
+                None => failed.push(id),
+            }
+        }
         for group in groups_of(&planned) {
             match self.make(group, now).await {
-                Ok(()) => moved_count += group.len(),
+                Ok(()) => {}
                 Err(error) if error.is_away() => return Err(error),
                 Err(error) if group.len() == 1 => {
                     self.fail("a schedule cannot make its runs; retrying", &error);
+                    failed.extend(group.iter().map(|one| one.id.0));
                 }
                 Err(error) => {
                     tracing::debug!(error = chain(&error), "making runs one schedule at a time");
                     for one in group {
-                        moved_count += usize::from(self.make_one(one, now).await?);
+                        if !self.make_one(one, now).await? {
+                            failed.push(one.id.0);
+                        }
                     }
                 }
             }
         }
-        Ok(moved_count)
+        Ok(failed)
     }
 
     /// Returns false when the schedule cannot make its runs.
@@ -278,30 +305,38 @@ impl RunKeeper {
         Ok(())
     }
 
-    /// Plans the runs of a schedule, or returns `None` when this version cannot read it.
+    /// Plans the runs of a schedule, or returns `None` when this version cannot.
     fn plan(&mut self, due: DueSchedule, now: Timestamp) -> Option<PlannedSchedule> {
         let specification = match &due.specification {
             Ok(specification) => specification,
             Err(reason) => {
-                self.metrics.failures.inc();
-                if self.failure_said.lets_through(clock::monotonic()) {
-                    let (topic, name) = (&due.topic, &due.name);
-                    tracing::error!(%topic, schedule = %name, reason, "cannot read a schedule");
-                }
+                self.fail_plan(&due, reason);
                 return None;
             }
         };
         let shift = specification.shift(&due.topic, &due.name);
-        let plan = specification.plan(due.progress, now, shift);
+        let count_max = (STATEMENT_BYTES_MAX / due.record_bytes.max(1)).clamp(1, RUNS_MAX);
+        let plan = specification.plan(due.progress, now, shift, count_max);
         let placing = RunPlacing::new(&self.shared, (&due.topic, &due.name), due.key.as_deref());
         let mut tasks = Vec::with_capacity(plan.runs.len().min(RUNS_MAX));
         for run in &plan.runs {
-            let headers = run.headers(&due.name);
-            tasks.push(placing.place(run.at, shift, headers)?);
+            let Some(task) = placing.place(run.at, shift, run.headers(&due.name)) else {
+                self.fail_plan(&due, "a run cannot be placed");
+                return None;
+            };
+            tasks.push(task);
         }
-        let found_at = due.progress.next_run_at;
+        let (found_at, record_bytes) = (due.progress.next_run_at, due.record_bytes);
         let DueSchedule { id, revision, topic, record, .. } = due;
-        Some(PlannedSchedule { id, revision, topic, record, found_at, plan, tasks })
+        Some(PlannedSchedule { id, revision, topic, record, found_at, record_bytes, plan, tasks })
+    }
+
+    fn fail_plan(&mut self, due: &DueSchedule, reason: &str) {
+        self.metrics.failures.inc();
+        if self.failure_said.lets_through(clock::monotonic()) {
+            let (topic, name) = (&due.topic, &due.name);
+            tracing::error!(%topic, schedule = %name, reason, "cannot read a schedule");
+        }
     }
 
     /// Counts the schedules now and then, if it is this node's turn.
@@ -329,23 +364,45 @@ impl RunKeeper {
     }
 }
 
-/// Tells whether a turn continues after a look that found `due_count` schedules, of which
-/// `moved_count` did not fail. Schedules that fail stay at the head of the list: when all do,
-/// another look would find the same ones, without a pause.
-const fn has_more(due_count: usize, moved_count: usize) -> bool {
-    due_count >= SCHEDULES_MAX && moved_count > 0
+/// Waits `pause` for the next look at all schedules, and returns `None`. Returns a new schedule
+/// before, if there is one. New schedules do not postpone the look, however many there are.
+async fn next_turn(
+    new: &mut mpsc::Receiver<ScheduleId>,
+    call: &Notify,
+    pause: Duration,
+) -> Option<ScheduleId> {
+    if pause.is_zero() {
+        return None;
+    }
+    tokio::select! {
+        Some(id) = new.recv() => Some(id),
+        () = call.notified() => None,
+        () = clock::sleep(pause) => None,
+    }
+}
+
+/// Tells whether a turn continues after a look that found `due_count` schedules. The next look
+/// skips the `failed_count` schedules that have failed in this turn, so that they do not hold up
+/// the others.
+const fn has_more(due_count: usize, failed_count: usize) -> bool {
+    due_count >= SCHEDULES_MAX && failed_count < FAILED_MAX
 }
 
 /// Cuts plans into groups for one statement each.
 fn groups_of(planned: &[PlannedSchedule]) -> Vec<&[PlannedSchedule]> {
     let mut groups = Vec::new();
-    let (mut begin, mut count) = (0, 0);
+    let (mut begin, mut count, mut bytes) = (0, 0, 0);
     for (index, one) in planned.iter().enumerate() {
-        if index > begin && count + one.tasks.len() > STATEMENT_RUNS_MAX {
+        let one_count = one.tasks.len();
+        let one_bytes = one.record_bytes.saturating_mul(one_count);
+        let is_full = count + one_count > STATEMENT_RUNS_MAX
+            || one_bytes.saturating_add(bytes) > STATEMENT_BYTES_MAX;
+        if index > begin && is_full {
             groups.push(&planned[begin..index]);
-            (begin, count) = (index, 0);
+            (begin, count, bytes) = (index, 0, 0);
         }
-        count += one.tasks.len();
+        count += one_count;
+        bytes = one_bytes.saturating_add(bytes);
     }
     if begin < planned.len() {
         groups.push(&planned[begin..]);
@@ -367,6 +424,10 @@ mod tests {
     use crate::postgres::schedules::make::RunTask;
 
     fn planned(task_count: usize) -> PlannedSchedule {
+        planned_with(task_count, 100)
+    }
+
+    fn planned_with(task_count: usize, record_bytes: usize) -> PlannedSchedule {
         let task = RunTask {
             at: Timestamp::EPOCH,
             id: TaskId::new(Timestamp::EPOCH, COUNTING_SHARD, 0),
@@ -381,6 +442,7 @@ mod tests {
             topic: crate::domain::TopicName::stored("t"),
             record: None,
             found_at: Timestamp::EPOCH,
+            record_bytes,
             plan: Plan {
                 runs: vec![],
                 next_run_at: None,
@@ -394,10 +456,32 @@ mod tests {
     }
 
     #[test]
-    fn a_turn_ends_with_a_look_at_which_every_schedule_fails() {
-        assert!(has_more(SCHEDULES_MAX, 1));
-        assert!(!has_more(SCHEDULES_MAX, 0), "the next look would find the same schedules");
-        assert!(!has_more(SCHEDULES_MAX - 1, SCHEDULES_MAX - 1));
+    fn a_turn_goes_on_behind_schedules_that_fail() {
+        assert!(has_more(SCHEDULES_MAX, 0));
+        assert!(has_more(SCHEDULES_MAX, SCHEDULES_MAX), "the others are behind them");
+        assert!(!has_more(SCHEDULES_MAX - 1, 0));
+        assert!(!has_more(SCHEDULES_MAX, FAILED_MAX), "a turn ends");
+    }
+
+    #[tokio::test]
+    async fn new_schedules_do_not_postpone_the_look_at_all() {
+        let (sender, mut new) = mpsc::channel(10);
+        let call = Notify::new();
+        for id in 0..3 {
+            sender.send(ScheduleId(id)).await.unwrap();
+        }
+        assert_eq!(next_turn(&mut new, &call, INTERVAL).await, Some(ScheduleId(0)));
+        assert_eq!(next_turn(&mut new, &call, Duration::ZERO).await, None);
+        assert_eq!(next_turn(&mut new, &call, INTERVAL).await, Some(ScheduleId(1)));
+    }
+
+    #[test]
+    fn a_statement_has_a_limited_number_of_bytes() {
+        let mib = 1 << 20;
+        let planned: Vec<_> =
+            [(4, mib), (4, mib), (1, mib), (1, 20 * mib)].map(|(n, of)| planned_with(n, of)).into();
+        let sizes: Vec<usize> = groups_of(&planned).into_iter().map(<[_]>::len).collect();
+        assert_eq!(sizes, [2, 1, 1]);
     }
 
     #[test]

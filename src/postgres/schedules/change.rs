@@ -58,11 +58,20 @@ select *, {AHEAD}, {NOW} from schedule where topic = $1 and name = $2 for update
 const TIME: &str = "-- the time for a schedule
 select (extract(epoch from clock_timestamp()) * 1000000)::bigint";
 
+/// Asks only about runs that are not older than every task that waits: a schedule of seconds has
+/// some 800,000 runs.
 const UNCLAIMED: &str = "-- runs of a schedule that are not claimed
-select r.instant, r.first_id from schedule_run r
-where r.schedule_id = $1 and ($3 or not r.is_backfill)
-  and (exists (select from task_far t where t.id = r.first_id)
-  or exists (select from task t where t.shard = $2 and t.id = r.first_id))
+with oldest as materialized (
+  select least((select id from task where shard = $2 order by id limit 1),
+    (select id from task_far order by id limit 1)) as id
+), recent as materialized (
+  select r.instant, r.first_id from schedule_run r
+  where r.schedule_id = $1 and ($3 or not r.is_backfill)
+    and r.first_id >= (select id from oldest)
+)
+select r.instant, r.first_id from recent r
+where exists (select from task_far t where t.id = r.first_id)
+  or exists (select from task t where t.shard = $2 and t.id = r.first_id)
 order by r.instant";
 
 const FORGET_RUNS: &str = "-- forget withdrawn runs of a schedule

@@ -17,7 +17,7 @@ use uuid::Uuid;
 use super::read::{self, NOW, ScheduleCounts};
 use super::row::{SPECIFICATION, millis_of, record_of, specification_of};
 use crate::domain::schedule::backfill;
-use crate::domain::schedule::plan::{Plan, Progress, RunOverlap};
+use crate::domain::schedule::plan::{Plan, Progress, RUNS_MAX, RunOverlap};
 use crate::domain::schedule::zone;
 use crate::domain::schedule::{ScheduleId, Specification};
 use crate::domain::{Headers, ScheduleName, TaskId, TaskName, Timestamp, TopicName};
@@ -37,6 +37,10 @@ const PURPOSE: ConnectionPurpose = ConnectionPurpose {
 /// How long the row of a run is kept after its instant: longer than a backfill reaches back, and
 /// than a run may be due after its instant.
 const RUN_RETENTION: Duration = backfill::AGE_MAX.saturating_add(Duration::from_hours(2 * 24));
+
+/// The most old runs of a schedule that one statement forgets: more than it makes, so that none
+/// are left in the end.
+const FORGOTTEN_MAX: usize = 2 * RUNS_MAX;
 
 /// Maximum number of the last runs of a schedule that are searched for an unfinished run. A
 /// schedule that skips overlapping runs has one unfinished run at a time. There are more only after
@@ -73,6 +77,8 @@ pub struct DueSchedule {
     pub key: Option<Box<[u8]>>,
     /// The record, when that of each run is to be sealed. `None`: runs get a copy of the row's.
     pub record: Option<OwnedColumns>,
+    /// The bytes of the record of each run, without the headers of a run.
+    pub record_bytes: usize,
     pub progress: Progress,
     /// The error says why this version of the program cannot read it.
     pub specification: Result<Specification, String>,
@@ -108,6 +114,8 @@ pub struct PlannedSchedule {
     pub record: Option<OwnedColumns>,
     /// Where the plan found the schedule.
     pub found_at: Timestamp,
+    /// The bytes of the record of each run.
+    pub record_bytes: usize,
     pub plan: Plan,
     pub tasks: Vec<RunTask>,
 }
@@ -147,6 +155,8 @@ fn select_text(condition: &str) -> String {
     format!(
         "-- schedules to make runs of
 select id, topic, name, revision, key, next_run_at, runs_made, skipped, {SPECIFICATION}, {NOW},
+  coalesce(octet_length(key), 0) + coalesce(octet_length(payload), 0)
+    + coalesce(octet_length(headers), 0) as record_bytes,
   $3 or s.is_sealed as is_read, case when $3 or s.is_sealed then payload end as payload,
   case when $3 or s.is_sealed then headers end as headers
 from schedule
@@ -159,6 +169,9 @@ order by look_at limit $2"
 /// Each part depends on the rows of `moved`, and each task on a new row of `schedule_run`. A task
 /// whose name belongs to a task of a caller has none. A record that the node has sealed for its run
 /// is given. It is that of the revision that the statement compares.
+///
+/// A statement forgets at most [`FORGOTTEN_MAX`] runs of a schedule: after an outage, there are
+/// many.
 fn make_text() -> String {
     let stored = stored_text("$14");
     format!(
@@ -187,9 +200,14 @@ with {STAMP}, planned as materialized (
     as t (schedule_id, instant, id, name, headers, is_far, front, key, payload, is_given)
   join moved m on m.id = t.schedule_id
 {stored}), forgotten as (
-  delete from schedule_run r using moved m where r.schedule_id = m.id and r.instant < $15
-    and r.instant < (select max(l.instant) from schedule_run l
-      where l.schedule_id = m.id and not l.is_backfill)
+  delete from schedule_run r
+  using moved m
+  cross join lateral (select max(l.instant) as instant from schedule_run l
+    where l.schedule_id = m.id and not l.is_backfill) last
+  cross join lateral (select o.instant from schedule_run o
+    where o.schedule_id = m.id and o.instant < least($15, last.instant)
+    order by o.instant limit {FORGOTTEN_MAX}) old
+  where r.schedule_id = m.id and r.instant = old.instant
 )
 select (select count(*) from moved) as moved, (select array_agg(first_id) from made) as ids"
     )
@@ -237,16 +255,19 @@ impl RunMaker {
         Self { connection: Connection::new(settings, PURPOSE), retention, keys }
     }
 
-    /// Returns schedules of these shards whose runs are to be made, at most `limit`.
+    /// Returns schedules of these shards whose runs are to be made, at most `limit`, without the
+    /// `failed` ones.
     pub async fn due(
         &mut self,
         shards: &[i16],
         limit: usize,
+        failed: &[i64],
     ) -> Result<DueSchedules, PostgresError> {
-        let (text, keys) = (select_text("shard = any($1)"), self.keys.current());
+        let text = select_text("shard = any($1) and id <> all($4)");
+        let keys = self.keys.current();
         let statement = async |open: &mut PgConnection| {
             let query = sqlx::query(AssertSqlSafe(text)).bind(shards);
-            let query = query.bind(limit.saturating_as::<i64>()).bind(keys.seals());
+            let query = query.bind(limit.saturating_as::<i64>()).bind(keys.seals()).bind(failed);
             let due = query.fetch_all(&mut *open).await.and_then(|rows| due_of(rows, &keys))?;
             with_busy(open, due).await
         };
@@ -392,6 +413,7 @@ fn due_schedule_of(row: &PgRow, keys: &KeySet) -> Result<DueSchedule, sqlx::Erro
         revision: row.try_get("revision")?,
         key: key.map(Vec::into_boxed_slice),
         record,
+        record_bytes: row.try_get::<i32, _>("record_bytes")?.saturating_as::<usize>(),
         progress: Progress {
             next_run_at: Timestamp::from_millis(row.try_get("next_run_at")?),
             runs_made: count("runs_made")?,

@@ -5,7 +5,7 @@ use sqlx::postgres::PgConnection;
 use sqlx::{AssertSqlSafe, Row as _};
 
 use super::Schedules;
-use super::row::schedule_of;
+use super::row::{SPECIFICATION, listed_schedule_of, schedule_of};
 use crate::domain::schedule::StoredSchedule;
 use crate::domain::{ScheduleName, TopicName};
 use crate::postgres::PostgresError;
@@ -23,10 +23,20 @@ fn look_up_text() -> String {
     format!("-- look up a schedule\nselect *, {AHEAD} from schedule where topic = $1 and name = $2")
 }
 
+/// The columns of a schedule without payload, and with the beginning of the headers, which says
+/// whether the key is encrypted. The records of a page may have 1 GB.
+pub(super) fn without_payload() -> String {
+    format!(
+        "id, topic, name, key, null::bytea as payload, punctual_terms(headers) as headers, tracking,
+  revision, next_run_at, runs_made, skipped, runs_known_from, {SPECIFICATION}"
+    )
+}
+
 fn list_text() -> String {
+    let columns = without_payload();
     format!(
         "-- list schedules
-select *, {AHEAD} from schedule where topic = $1 and ($2::text is null or name > $2)
+select {columns}, {AHEAD} from schedule where topic = $1 and ($2::text is null or name > $2)
 order by name limit $3"
     )
 }
@@ -65,6 +75,7 @@ impl Schedules {
     }
 
     /// Lists the schedules of a topic in the order of their names, at most `limit`, after a name.
+    /// They have neither headers nor payload.
     pub async fn list(
         &self,
         topic: &TopicName,
@@ -79,7 +90,7 @@ impl Schedules {
                     .bind(after.map(ScheduleName::as_str))
                     .bind(limit.saturating_as::<i64>());
                 let rows = query.fetch_all(open).await?;
-                rows.iter().map(|row| schedule_of(row, keys)).collect()
+                rows.iter().map(|row| listed_schedule_of(row, keys)).collect()
             }
         };
         self.pool.read("list schedules", statement).await

@@ -136,7 +136,23 @@ pub(super) fn record_of(row: &PgRow, keys: &KeySet) -> Result<OwnedColumns, sqlx
 
 /// Reads a schedule with all its columns.
 pub(super) fn schedule_of(row: &PgRow, keys: &KeySet) -> Result<StoredSchedule, sqlx::Error> {
-    let OwnedColumns { key, payload, headers } = record_of(row, keys)?;
+    stored_of(row, record_of(row, keys)?)
+}
+
+/// Reads a schedule of a list, which has the beginning of the headers and no payload. The result has
+/// neither, and no key when this node cannot decrypt it.
+pub(super) fn listed_schedule_of(
+    row: &PgRow,
+    keys: &KeySet,
+) -> Result<StoredSchedule, sqlx::Error> {
+    let head = row.try_get::<Option<Vec<u8>>, _>("headers")?.unwrap_or_default();
+    let owner = RecordOwner::Schedule(row.try_get("topic")?, row.try_get("name")?);
+    let key = keys.open_key(owner, &head, row.try_get("key")?).unwrap_or_default();
+    stored_of(row, OwnedColumns { key, ..OwnedColumns::default() })
+}
+
+fn stored_of(row: &PgRow, record: OwnedColumns) -> Result<StoredSchedule, sqlx::Error> {
+    let OwnedColumns { key, payload, headers } = record;
     let tracking: Option<Vec<u8>> = row.try_get("tracking")?;
     let tracking = match tracking {
         Some(bytes) => Some(Box::new(TrackedRow::decode(&bytes).map_err(unreadable)?.tracking)),

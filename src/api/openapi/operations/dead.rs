@@ -47,7 +47,7 @@ pub const REDRIVE: Operation = Operation {
     description: "The task becomes due at once, with its next attempt and the same id. It can no \
                   longer be cancelled, because an earlier attempt may be in the topic. With \
                   `to_topic`, it goes to another topic, and has no name any more; that needs \
-                  `submit` on the topic.",
+                  `submit` on the topic, and `read-payload` on the former one.",
     parameters: &[ID],
     body: Some(RequestBody {
         schema: "RedriveRequest",

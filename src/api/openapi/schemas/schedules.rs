@@ -273,12 +273,12 @@ fn schedules() -> Value {
 fn backfill_request() -> Value {
     json!({
         "type": "object",
-        "description": "A range of the past, with at most 1,000 runs: `from` and `to`, or the \
-                        `last` hours or days.",
+        "description": "A range of the past, with at most 1,000 runs, and at most 16 MiB of their \
+                        records together: `from` and `to`, or the `last` hours or days.",
         "properties": {
             "from": described("DueAt", "The beginning, at most seven days ago."),
             "to": described("DueAt", "The end, exclusive, and not in the future."),
-            "last": described("Delay", "The range is this long, and ends now."),
+            "last": described("Delay", "The range is this long, at most 7 d, and ends now."),
             "dry_run": { "type": "boolean", "description": "True: only count." },
         },
         "oneOf": [{ "required": ["from", "to"] }, { "required": ["last"] }],

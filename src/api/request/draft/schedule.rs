@@ -273,18 +273,18 @@ pub fn backfill(text: &str, now: Timestamp) -> Result<Backfill, Problem> {
         let missing = || Problem::new(ProblemType::MissingField, "the time is required").at(field);
         time_of(member, field)?.ok_or_else(missing)
     };
+    let now = now.floor_millis();
     let (from, to) = match last {
         Some(last) => {
             let why = "give from and to, or last";
             refuse(from, "from", why)?;
             refuse(to, "to", why)?;
-            let now = now.floor_millis();
             (now.minus(duration(last, "last")?), now)
         }
         None => (time(from, "from")?, time(to, "to")?),
     };
     let is_dry_run = dry_run.map_or(Ok(false), |dry_run| boolean(dry_run, "dry_run"))?;
-    Ok(Backfill { from, to, is_dry_run })
+    Ok(Backfill { from, to, asked_at: now, is_last: last.is_some(), is_dry_run })
 }
 
 fn note_of(note: &RawValue) -> Result<String, Problem> {
@@ -386,6 +386,7 @@ mod tests {
         assert_eq!((read.to.since(read.from).as_secs(), read.is_dry_run), (86_400, false));
         let last = backfill(r#"{"last":"1h","dry_run":true}"#).unwrap();
         assert_eq!((last.from, last.to), (now.minus(Duration::from_secs(3600)), now));
+        assert!(last.is_last && !read.is_last);
         for (text, field) in [
             (r#"{"last":"1h","to":"2026-01-02T00:00:00Z"}"#, "to"),
             (r#"{"to":"2026-01-02T00:00:00Z"}"#, "from"),

@@ -501,15 +501,29 @@ async fn a_topic_is_held_by_those_who_operate_it() {
 }
 
 #[tokio::test]
-async fn a_redrive_to_another_topic_needs_a_submit_there() {
-    let world = World::new(&[Action::Read, Action::Redrive], "dead");
+async fn a_redrive_to_another_topic_needs_a_submit_there_and_the_sight_of_the_records() {
+    const OWN: &[Action] = &[Action::Read, Action::Redrive];
+    const SEEN: &[Action] = &[Action::Read, Action::Redrive, Action::ReadPayload];
+    // The readers of the other topic see the records.
+    const OTHER: &[Action] = &[Action::Submit, Action::Read, Action::ReadPayload];
+    for (rules, allows) in [
+        (&[(SEEN, "dead")][..], false),
+        (&[(OWN, "dead"), (OTHER, "other")], false),
+        (&[(SEEN, "dead"), (&[Action::Submit], "other")], true),
+    ] {
+        let world = World::with(rules);
+        let id = world.task("dead", "n").await;
+        let path = format!("/v1/dead/{id}/redrive");
+        for (path, body) in [
+            ("/v1/dead/redrive", r#"{"topic":"dead","to_topic":"other"}"#),
+            (path.as_str(), r#"{"to_topic":"other"}"#),
+        ] {
+            let status = world.ask(post(path, body)).await.status();
+            assert_eq!(status != StatusCode::FORBIDDEN, allows, "{path} {rules:?}: {status}");
+        }
+    }
+    let world = World::new(OWN, "dead");
     let id = world.task("dead", "n").await;
     let path = format!("/v1/dead/{id}/redrive");
-    for (path, body) in [
-        (path.as_str(), r#"{"to_topic":"other"}"#),
-        ("/v1/dead/redrive", r#"{"topic":"dead","to_topic":"other"}"#),
-    ] {
-        assert_eq!(world.ask(post(path, body)).await.status(), StatusCode::FORBIDDEN, "{path}");
-    }
     assert_eq!(world.ask(post(&path, "")).await.status(), StatusCode::OK);
 }

@@ -40,16 +40,21 @@ fn runs(plan: &Plan) -> Vec<(i64, u64)> {
 #[test]
 fn one_run_lies_always_ahead_and_the_next_is_made_when_it_is_due() {
     let hourly = specification(3600, MissedRuns::LAST, None);
-    let plan = hourly.plan(progress(1200), at(0), Duration::ZERO);
+    let plan = hourly.plan(progress(1200), at(0), Duration::ZERO, RUNS_MAX);
     assert_eq!(runs(&plan), [(1200, 0)]);
     assert_eq!((plan.next_run_at, plan.look_at), (Some(at(3600)), Some(at(1200))));
-    let plan = hourly.plan(progress(3600), at(1200), Duration::ZERO);
+    let plan = hourly.plan(progress(3600), at(1200), Duration::ZERO, RUNS_MAX);
     assert_eq!((runs(&plan), plan.look_at), (vec![(3600, 0)], Some(at(3600))));
 }
 
 #[test]
 fn runs_of_short_periods_are_made_a_minute_ahead() {
-    let plan = specification(20, MissedRuns::LAST, None).plan(progress(20), at(5), Duration::ZERO);
+    let plan = specification(20, MissedRuns::LAST, None).plan(
+        progress(20),
+        at(5),
+        Duration::ZERO,
+        RUNS_MAX,
+    );
     assert_eq!(runs(&plan), [(20, 0), (40, 0), (60, 0)]);
     assert_eq!((plan.next_run_at, plan.look_at), (Some(at(80)), Some(at(20))));
     assert_eq!(plan.runs.iter().map(|run| run.number).collect::<Vec<_>>(), [8, 9, 10]);
@@ -57,8 +62,9 @@ fn runs_of_short_periods_are_made_a_minute_ahead() {
 
 #[test]
 fn after_an_outage_each_policy_makes_its_runs() {
-    let minute =
-        |missed| specification(60, missed, None).plan(progress(0), at(3600 + 30), Duration::ZERO);
+    let minute = |missed| {
+        specification(60, missed, None).plan(progress(0), at(3600 + 30), Duration::ZERO, RUNS_MAX)
+    };
     let all = |within, count| {
         MissedRuns::new(MissedPolicy::All, Some(Duration::from_secs(within)), Some(count)).unwrap()
     };
@@ -73,14 +79,23 @@ fn after_an_outage_each_policy_makes_its_runs() {
 
 #[test]
 fn an_instant_that_has_just_passed_is_not_missed() {
-    let plan = specification(60, MissedRuns::NONE, None).plan(progress(0), at(9), Duration::ZERO);
+    let plan = specification(60, MissedRuns::NONE, None).plan(
+        progress(0),
+        at(9),
+        Duration::ZERO,
+        RUNS_MAX,
+    );
     assert_eq!(runs(&plan), [(0, 0), (60, 0)]);
 }
 
 #[test]
 fn the_last_run_ends_the_schedule() {
-    let plan =
-        specification(10, MissedRuns::LAST, Some(9)).plan(progress(10), at(5), Duration::ZERO);
+    let plan = specification(10, MissedRuns::LAST, Some(9)).plan(
+        progress(10),
+        at(5),
+        Duration::ZERO,
+        RUNS_MAX,
+    );
     assert_eq!(runs(&plan), [(10, 0), (20, 0)]);
     assert_eq!((plan.next_run_at, plan.look_at, plan.runs_made), (None, None, 9));
 }
@@ -92,7 +107,7 @@ fn a_year_of_missed_seconds_takes_several_plans_and_makes_one_run() {
     let mut progress = progress(0);
     let mut count = 0;
     let made = loop {
-        let plan = secondly.plan(progress, now, Duration::ZERO);
+        let plan = secondly.plan(progress, now, Duration::ZERO, RUNS_MAX);
         count += 1;
         let next_run_at = plan.next_run_at.unwrap();
         assert!(next_run_at > progress.next_run_at && count < 4_000);
@@ -127,10 +142,10 @@ fn skipping(period: u64, missed: MissedRuns) -> Specification {
 #[test]
 fn a_schedule_that_skips_decides_two_seconds_before_the_instant() {
     let schedule = skipping(60, MissedRuns::LAST);
-    let plan = schedule.plan(progress(60), at(57), Duration::ZERO);
+    let plan = schedule.plan(progress(60), at(57), Duration::ZERO, RUNS_MAX);
     assert_eq!(runs(&plan), []);
     assert_eq!((plan.next_run_at, plan.look_at), (Some(at(60)), Some(at(58))));
-    let plan = schedule.plan(progress(60), at(58), Duration::ZERO);
+    let plan = schedule.plan(progress(60), at(58), Duration::ZERO, RUNS_MAX);
     assert_eq!((runs(&plan), plan.overlapping), (vec![(60, 0)], 0));
     assert_eq!((plan.next_run_at, plan.look_at), (Some(at(120)), Some(at(118))));
 }
@@ -139,21 +154,21 @@ fn a_schedule_that_skips_decides_two_seconds_before_the_instant() {
 fn an_instant_gets_no_run_while_one_is_not_finished_and_the_next_run_counts_it() {
     let schedule = skipping(60, MissedRuns::LAST);
     let busy = Progress { is_busy: true, ..progress(60) };
-    let plan = schedule.plan(busy, at(58), Duration::ZERO);
+    let plan = schedule.plan(busy, at(58), Duration::ZERO, RUNS_MAX);
     assert_eq!((runs(&plan), plan.skipped, plan.overlapping), (vec![], 1, 1));
     assert_eq!((plan.next_run_at, plan.runs_made), (Some(at(120)), 7));
     let free = Progress { skipped: plan.skipped, ..progress(120) };
-    assert_eq!(runs(&schedule.plan(free, at(118), Duration::ZERO)), [(120, 1)]);
+    assert_eq!(runs(&schedule.plan(free, at(118), Duration::ZERO, RUNS_MAX)), [(120, 1)]);
     // A schedule that allows overlaps asks nothing.
     let allowing = specification(60, MissedRuns::LAST, None);
-    assert_eq!(runs(&allowing.plan(busy, at(58), Duration::ZERO)), [(60, 0)]);
+    assert_eq!(runs(&allowing.plan(busy, at(58), Duration::ZERO, RUNS_MAX)), [(60, 0)]);
 }
 
 #[test]
 fn one_plan_of_a_schedule_that_skips_makes_one_run() {
     let all = MissedRuns::new(MissedPolicy::All, None, Some(10)).unwrap();
     // 0 to 10 were missed, and 20 has just passed.
-    let plan = skipping(10, all).plan(progress(0), at(21), Duration::ZERO);
+    let plan = skipping(10, all).plan(progress(0), at(21), Duration::ZERO, RUNS_MAX);
     assert_eq!((runs(&plan), plan.skipped, plan.overlapping), (vec![(10, 1)], 1, 1));
     assert_eq!((plan.next_run_at, plan.look_at), (Some(at(30)), Some(at(28))));
 }
@@ -162,11 +177,11 @@ fn one_plan_of_a_schedule_that_skips_makes_one_run() {
 fn a_shift_moves_the_making_of_runs_and_not_their_instants() {
     let shift = Duration::from_secs(30);
     let hourly = specification(3600, MissedRuns::LAST, None);
-    let plan = hourly.plan(progress(1200), at(1215), shift);
+    let plan = hourly.plan(progress(1200), at(1215), shift, RUNS_MAX);
     assert_eq!(runs(&plan), [(1200, 0)]);
     assert_eq!((plan.next_run_at, plan.look_at), (Some(at(3600)), Some(at(1230))));
     // A run that is due 9 s ago is not missed.
-    let plan = specification(60, MissedRuns::NONE, None).plan(progress(0), at(39), shift);
+    let plan = specification(60, MissedRuns::NONE, None).plan(progress(0), at(39), shift, RUNS_MAX);
     assert_eq!(runs(&plan)[0], (0, 0));
 }
 
@@ -202,7 +217,7 @@ proptest! {
         let (mut now, mut before) = (0, first.minus(Duration::from_secs(period)));
         for pause in pauses {
             now += pause;
-            let plan = schedule.plan(progress, at(now), Duration::ZERO);
+            let plan = schedule.plan(progress, at(now), Duration::ZERO, RUNS_MAX);
             for run in &plan.runs {
                 let steps = run.at.since(before).as_secs() / period;
                 prop_assert_eq!(steps, run.missed + 1, "{:?} after {:?}", run, before);
@@ -217,4 +232,19 @@ proptest! {
             progress = Progress { next_run_at, runs_made, skipped, is_busy: false };
         }
     }
+}
+
+#[test]
+fn a_plan_of_large_records_has_few_runs_and_the_next_plans_make_the_others() {
+    let secondly = specification(1, MissedRuns::LAST, None);
+    let (mut next, mut made) = (progress(-100), Vec::new());
+    for _plan in 0..30 {
+        let plan = secondly.plan(next, at(0), Duration::ZERO, 3);
+        assert!(plan.runs.len() <= 3);
+        made.extend(runs(&plan));
+        let Plan { next_run_at, runs_made, skipped, .. } = plan;
+        next = Progress { next_run_at: next_run_at.unwrap(), runs_made, skipped, is_busy: false };
+    }
+    let at_once = secondly.plan(progress(-100), at(0), Duration::ZERO, RUNS_MAX);
+    assert_eq!(made[..at_once.runs.len()], runs(&at_once));
 }

@@ -186,7 +186,7 @@ impl ScheduleService {
             };
             let now = self.shared.now();
             let range = (wanted.from, wanted.to);
-            let instants = match stored.instants_to_backfill(range, now) {
+            let instants = match stored.instants_to_backfill(range, wanted.asked_at) {
                 Ok(instants) => instants,
                 Err(error) => return Ok(BackfillAnswer::Refused(error)),
             };
@@ -227,11 +227,12 @@ impl ScheduleService {
     ) -> BackfillDone {
         let near = runs.iter().filter(|run| !run.is_far && done.made.contains(&run.id));
         self.shared.look_after(IdRange::spanning(near.map(|run| run.id).collect::<Vec<_>>()));
-        let made = done.made.len().saturating_as::<u64>();
+        let (made, all) =
+            (done.made.len().saturating_as::<u64>(), runs.len().saturating_as::<u64>());
         self.shared.metrics.submitted.inc_by(made);
-        let missing = runs.len().saturating_as::<u64>().saturating_sub(done.known);
-        let made = if wanted.is_dry_run { missing } else { made };
-        BackfillDone { runs: instants, made, known: done.known }
+        // The statement does not see runs that another transaction made while it waited.
+        let known = if wanted.is_dry_run { done.known } else { all.saturating_sub(made) };
+        BackfillDone { runs: instants, made: all.saturating_sub(known), known }
     }
 
     /// Has the first runs of a changed schedule made at once.
