@@ -19,6 +19,7 @@ pub mod inbound;
 pub mod kafka;
 pub mod node;
 pub mod postgres;
+pub mod private_file;
 pub mod sealing;
 pub mod shutdown;
 pub mod signals;

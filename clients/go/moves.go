@@ -93,11 +93,11 @@ func (client *Client) DeadLetters(
 	return page.Tasks, page.Cursor, err
 }
 
-// Redrive makes a dead letter due now, in its topic, or in toTopic if that is not empty. The bool is
-// false if there is no such task.
+// Redrive makes a dead letter due now, in its topic, or in toTopic if that is not empty. The bool
+// is false if there is no such task.
 //
-// A task that is no dead letter (any more) is returned as it is: look at its State. It is dead if
-// the dead letter was dropped.
+// A task that is no dead letter (any more) is returned as it is: look at its State. A dropped dead
+// letter has the state dead.
 func (client *Client) Redrive(ctx context.Context, id, toTopic string) (Task, bool, error) {
 	path, body := "/v1/dead/"+url.PathEscape(id)+"/redrive", map[string]any{}
 	if toTopic != "" {

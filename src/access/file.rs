@@ -1,7 +1,7 @@
 //! The auth file on disk.
 
-use std::fs::{self, File, Metadata};
-use std::io::{self, Read as _};
+use std::fs::{self, Metadata};
+use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
@@ -12,13 +12,10 @@ use super::credential::jwt::keys::KeySet;
 use super::credential::jwt::slot::KeySource;
 use super::document::{self, Remark};
 use super::policy::Policy;
+use crate::private_file::{self, PrivateFile, PrivateFileError};
 
 /// A file of 1,000 principals has about 250 KiB.
 const BYTES_MAX: u64 = 4 << 20;
-
-/// Bits of the mode with which others than the owner may change the file.
-const WRITABLE: u32 = 0o022;
-const READABLE: u32 = 0o004;
 
 /// Identifies one state of the file, as far as its metadata tells.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -65,16 +62,8 @@ pub struct Loaded {
 
 #[derive(Debug, Error)]
 pub enum FileError {
-    #[error("cannot read {path}: {error}")]
-    Unreadable { path: String, error: io::Error },
-    #[error("{0} is not a regular file")]
-    NotAFile(String),
-    #[error(
-        "{path} has mode {mode:04o}: others than its owner may write to it; run chmod go-w {path}"
-    )]
-    Writable { path: String, mode: u32 },
-    #[error("{0} is larger than {BYTES_MAX} bytes")]
-    TooLarge(String),
+    #[error(transparent)]
+    Unread(#[from] PrivateFileError),
     #[error("{0} is not UTF-8")]
     NotText(String),
     #[error("{}", told(path, problems))]
@@ -105,7 +94,7 @@ fn told(path: &str, problems: &[Remark]) -> String {
 /// When a file cannot be read, the group or others may write a file, or the text has problems.
 pub fn load(path: &Path, burst_min: u64) -> Result<Loaded, FileError> {
     let shown = path.display().to_string();
-    let (bytes, mode) = bytes_of(path)?;
+    let PrivateFile { bytes, warning } = private_file::read(path, BYTES_MAX)?;
     let mut content = Sha256::new_with_prefix(&bytes);
     let text = String::from_utf8(bytes).map_err(|_bytes| FileError::NotText(shown.clone()))?;
     let read = document::read(&text, burst_min)
@@ -126,41 +115,16 @@ pub fn load(path: &Path, burst_min: u64) -> Result<Loaded, FileError> {
     if !problems.is_empty() {
         return Err(FileError::Wrong { path: shown, problems });
     }
-    let mut warnings: Vec<String> =
-        read.warnings.iter().map(|warning| format!("{shown}: {warning}")).collect();
-    if mode & READABLE != 0 {
-        warnings.push(format!("{shown} has mode {mode:04o}: everyone on this machine may read it"));
-    }
+    let warnings = read.warnings.iter().map(|warning| format!("{shown}: {warning}"));
+    let warnings = warnings.chain(warning).collect();
     Ok(Loaded { policy: read.policy, content: content.finalize().into(), key_files, warnings })
 }
 
 fn keys_of(path: &Path) -> Result<(Vec<u8>, KeySet), String> {
-    let (bytes, _) = bytes_of(path).map_err(|error| error.to_string())?;
-    let set = KeySet::read(&bytes)
+    let file = private_file::read(path, BYTES_MAX).map_err(|error| error.to_string())?;
+    let set = KeySet::read(&file.bytes)
         .map_err(|text| format!("{} is no key set (JWKS): {text}", path.display()))?;
-    Ok((bytes, set))
-}
-
-/// Returns the bytes of a file and its mode.
-fn bytes_of(path: &Path) -> Result<(Vec<u8>, u32), FileError> {
-    let shown = path.display().to_string();
-    let unreadable = |error| FileError::Unreadable { path: shown.clone(), error };
-    // Opening a pipe would wait for its writer.
-    if !fs::metadata(path).map_err(unreadable)?.is_file() {
-        return Err(FileError::NotAFile(shown));
-    }
-    let file = File::open(path).map_err(unreadable)?;
-    // Of the open file: the path may lead to another one by now.
-    let mode = file.metadata().map_err(unreadable)?.mode() & 0o7777;
-    if mode & WRITABLE != 0 {
-        return Err(FileError::Writable { path: shown, mode });
-    }
-    let mut bytes = Vec::new();
-    file.take(BYTES_MAX.saturating_add(1)).read_to_end(&mut bytes).map_err(unreadable)?;
-    if u64::try_from(bytes.len()).unwrap_or(u64::MAX) > BYTES_MAX {
-        return Err(FileError::TooLarge(shown));
-    }
-    Ok((bytes, mode))
+    Ok((file.bytes, set))
 }
 
 #[cfg(test)]
@@ -206,7 +170,8 @@ pub(super) mod tests {
         for mode in [0o620, 0o602, 0o666, 0o777] {
             file.chmod(mode);
             let error = load(&file.0, 0).unwrap_err();
-            assert!(matches!(error, FileError::Writable { .. }), "{error}");
+            let is_told = matches!(error, FileError::Unread(PrivateFileError::Writable { .. }));
+            assert!(is_told, "{error}");
             assert!(error.to_string().contains("chmod go-w"), "{error}");
         }
     }
@@ -225,8 +190,12 @@ pub(super) mod tests {
 
     #[test]
     fn what_is_no_auth_file_is_told() {
-        assert!(matches!(load(Path::new("/nowhere"), 0), Err(FileError::Unreadable { .. })));
-        assert!(matches!(load(Path::new("/dev/null"), 0), Err(FileError::NotAFile(_))));
+        let unread = |path: &str| match load(Path::new(path), 0).unwrap_err() {
+            FileError::Unread(error) => error,
+            other => panic!("{other}"),
+        };
+        assert!(matches!(unread("/nowhere"), PrivateFileError::Unreadable { .. }));
+        assert!(matches!(unread("/dev/null"), PrivateFileError::NotAFile(_)));
         let file = Temporary::new("");
         fs::write(&file.0, b"version = 1 # \xff").unwrap();
         assert!(matches!(load(&file.0, 0), Err(FileError::NotText(_))));
@@ -239,7 +208,8 @@ pub(super) mod tests {
     #[test]
     fn a_file_without_an_end_is_not_read_whole() {
         let file = Temporary::new("");
-        File::options().write(true).open(&file.0).unwrap().set_len(BYTES_MAX + 1).unwrap();
-        assert!(matches!(load(&file.0, 0), Err(FileError::TooLarge(_))));
+        fs::File::options().write(true).open(&file.0).unwrap().set_len(BYTES_MAX + 1).unwrap();
+        let error = load(&file.0, 0).unwrap_err();
+        assert!(matches!(error, FileError::Unread(PrivateFileError::TooLarge { .. })), "{error}");
     }
 }

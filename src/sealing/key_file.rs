@@ -12,9 +12,6 @@
 //! and sealed ones can still be read.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File};
-use std::io::{self, Read as _};
-use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
 use base64::Engine as _;
@@ -24,26 +21,16 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::keys::{KEY_LENGTH, KeySet, MasterKey};
+use crate::private_file::{self, PrivateFile, PrivateFileError};
 
 /// A file of 100 keys has about 6 KiB.
 const BYTES_MAX: u64 = 64 << 10;
-/// Bits of the mode with which others than the owner may change or read the file.
-const WRITABLE: u32 = 0o022;
-const READABLE: u32 = 0o004;
 
 /// Why a file is refused. No message has a key.
 #[derive(Debug, Error)]
 pub enum KeyFileError {
-    #[error("cannot read {path}: {error}")]
-    Unreadable { path: String, error: io::Error },
-    #[error("{0} is not a regular file")]
-    NotAFile(String),
-    #[error(
-        "{path} has mode {mode:04o}: others than its owner may write to it; run chmod go-w {path}"
-    )]
-    Writable { path: String, mode: u32 },
-    #[error("{0} is larger than {BYTES_MAX} bytes")]
-    TooLarge(String),
+    #[error(transparent)]
+    Unread(#[from] PrivateFileError),
     #[error("{path}: {text}")]
     Wrong { path: String, text: String },
 }
@@ -60,28 +47,10 @@ pub struct LoadedKeys {
 /// # Errors
 /// When the file cannot be read, when others may write it, or when its text is wrong.
 pub fn load(path: &Path) -> Result<LoadedKeys, KeyFileError> {
-    let shown = path.display().to_string();
-    let unreadable = |error| KeyFileError::Unreadable { path: shown.clone(), error };
-    // Opening a pipe would wait for its writer.
-    if !fs::metadata(path).map_err(unreadable)?.is_file() {
-        return Err(KeyFileError::NotAFile(shown));
-    }
-    let file = File::open(path).map_err(unreadable)?;
-    let mode = file.metadata().map_err(unreadable)?.mode() & 0o7777;
-    if mode & WRITABLE != 0 {
-        return Err(KeyFileError::Writable { path: shown, mode });
-    }
-    let mut bytes = Vec::new();
-    file.take(BYTES_MAX.saturating_add(1)).read_to_end(&mut bytes).map_err(unreadable)?;
-    if u64::try_from(bytes.len()).unwrap_or(u64::MAX) > BYTES_MAX {
-        return Err(KeyFileError::TooLarge(shown));
-    }
-    let wrong = |text: String| KeyFileError::Wrong { path: shown.clone(), text };
+    let PrivateFile { bytes, warning } = private_file::read(path, BYTES_MAX)?;
+    let wrong = |text: String| KeyFileError::Wrong { path: path.display().to_string(), text };
     let text = str::from_utf8(&bytes).map_err(|_error| wrong("is not UTF-8".to_owned()))?;
     let set = parse(text).map_err(wrong)?;
-    let warning = (mode & READABLE != 0).then(|| {
-        format!("{shown} has mode {mode:04o}: everyone on this machine may read the payload keys")
-    });
     Ok(LoadedKeys { set, warning })
 }
 
@@ -152,6 +121,7 @@ fn line_of(text: &str, start: usize) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
     use std::os::unix::fs::PermissionsExt as _;
 
     use super::*;
@@ -202,8 +172,14 @@ mod tests {
         };
         assert!(load_with(0o600).unwrap().warning.is_none());
         assert!(load_with(0o644).unwrap().warning.is_some());
-        assert!(matches!(load_with(0o660), Err(KeyFileError::Writable { .. })));
+        assert!(matches!(
+            load_with(0o660),
+            Err(KeyFileError::Unread(PrivateFileError::Writable { .. }))
+        ));
         fs::remove_file(&path).unwrap();
-        assert!(matches!(load(&path), Err(KeyFileError::Unreadable { .. })));
+        assert!(matches!(
+            load(&path),
+            Err(KeyFileError::Unread(PrivateFileError::Unreadable { .. }))
+        ));
     }
 }

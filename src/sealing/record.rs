@@ -23,7 +23,7 @@ const TAG: usize = 16;
 /// The bytes that sealing adds to a part.
 pub const OVERHEAD: usize = HEAD + TAG;
 
-/// What a record belongs to.
+/// The owner of a record: its task or its schedule.
 #[derive(Clone, Copy, Debug)]
 pub enum RecordOwner<'a> {
     /// The first id of a task, and its topic.
@@ -84,7 +84,7 @@ impl Part {
 }
 
 impl RecordOwner<'_> {
-    /// Of a task 8 bytes, of a schedule more.
+    /// Returns 8 bytes for a task, and more for a schedule.
     fn salt(&self) -> Vec<u8> {
         match self {
             Self::Task(first, _topic) => first.low_bits().to_be_bytes().to_vec(),
@@ -100,7 +100,7 @@ impl RecordOwner<'_> {
         }
     }
 
-    fn bound(&self, part: Part, parts: SealedParts) -> Vec<u8> {
+    fn associated_data(&self, part: Part, parts: SealedParts) -> Vec<u8> {
         [&self.salt(), [part.code(), parts.bits()].as_slice(), self.topic().as_bytes()].concat()
     }
 }
@@ -157,7 +157,9 @@ impl KeySet {
         let key = master.of_record(&owner.salt()).ok_or(SealError("no key can be derived"))?;
         let (terms, own) = split_terms(plain.headers.unwrap_or_default());
         let parts = SealedParts::new(plain.key.is_some(), plain.payload.is_some(), !own.is_empty());
-        let seal = |part, bytes: &[u8]| seal_part(&key, key_id, &owner.bound(part, parts), bytes);
+        let seal = |part, bytes: &[u8]| {
+            seal_part(&key, key_id, &owner.associated_data(part, parts), bytes)
+        };
         let mark = SealMark { key_id, parts }.encode();
         Ok(Some(OwnedColumns {
             key: plain.key.map(|bytes| seal(Part::Key, bytes)).transpose()?,
@@ -189,7 +191,7 @@ impl KeySet {
             return Err(Unopened::Damaged);
         }
         let open = |part, bytes: &[u8]| {
-            open_part(&key, mark.key_id, &owner.bound(part, mark.parts), bytes)
+            open_part(&key, mark.key_id, &owner.associated_data(part, mark.parts), bytes)
         };
         let own = open(Part::Headers, sealed)?;
         if own.is_empty() == mark.parts.has_headers() {
@@ -213,8 +215,8 @@ impl KeySet {
     ) -> Result<Option<Vec<u8>>, Unopened> {
         let (Some(found), Some(bytes)) = (marked(head), &stored) else { return Ok(stored) };
         let key = self.key_of(owner, found.mark)?;
-        let bound = owner.bound(Part::Key, found.mark.parts);
-        open_part(&key, found.mark.key_id, &bound, bytes).map(Some)
+        let associated = owner.associated_data(Part::Key, found.mark.parts);
+        open_part(&key, found.mark.key_id, &associated, bytes).map(Some)
     }
 
     fn key_of(&self, owner: RecordOwner<'_>, mark: SealMark) -> Result<LessSafeKey, Unopened> {
@@ -226,7 +228,7 @@ impl KeySet {
 fn seal_part(
     key: &LessSafeKey,
     key_id: u32,
-    bound: &[u8],
+    associated: &[u8],
     plain: &[u8],
 ) -> Result<Vec<u8>, SealError> {
     let nonce: [u8; NONCE_LEN] = rand::random();
@@ -238,7 +240,11 @@ fn seal_part(
     let (_head, body) =
         sealed.split_at_mut_checked(HEAD).ok_or(SealError("a part is too short"))?;
     let tag = key
-        .seal_in_place_separate_tag(Nonce::assume_unique_for_key(nonce), Aad::from(bound), body)
+        .seal_in_place_separate_tag(
+            Nonce::assume_unique_for_key(nonce),
+            Aad::from(associated),
+            body,
+        )
         .map_err(|_unspecified| SealError("a part is too long"))?;
     sealed.extend_from_slice(tag.as_ref());
     Ok(sealed)
@@ -247,7 +253,7 @@ fn seal_part(
 fn open_part(
     key: &LessSafeKey,
     key_id: u32,
-    bound: &[u8],
+    associated: &[u8],
     sealed: &[u8],
 ) -> Result<Vec<u8>, Unopened> {
     let damaged = || Unopened::Damaged;
@@ -259,7 +265,7 @@ fn open_part(
         .ok_or_else(damaged)?;
     let mut body = body.to_vec();
     let length = key
-        .open_in_place(nonce, Aad::from(bound), &mut body)
+        .open_in_place(nonce, Aad::from(associated), &mut body)
         .map_err(|_unspecified| damaged())?
         .len();
     body.truncate(length);

@@ -212,8 +212,8 @@ async fn a_sealed_dead_letter_is_redriven_to_its_topic_and_to_another_one() {
         task
     };
     let ids: Vec<Uuid> =
-        api.submit_all(&[large(0), large(1), large(2)]).await.iter().map(|task| task.id).collect();
-    cluster.wait_final(3, DEADLINE).await;
+        api.submit_all(&[0, 1, 2, 3].map(large)).await.iter().map(|task| task.id).collect();
+    cluster.wait_final(4, DEADLINE).await;
     let shown = dead_letter(api, &strict).await;
     assert_eq!(shown["key"], format!("key-{MARKER}"), "{shown}");
     assert_eq!(tables_with(&cluster, MARKER).await, Vec::<String>::new());
@@ -223,11 +223,23 @@ async fn a_sealed_dead_letter_is_redriven_to_its_topic_and_to_another_one() {
     let body = json!({ "to_topic": other }).to_string();
     let moved = api.post(&format!("/v1/dead/{}/redrive", ids[0]), body).await;
     assert_eq!(moved.status, 200, "{}", moved.text);
+    // A damaged record stays where it is, and does not hold up the others.
+    let damage =
+        "update dead_letter set payload = set_byte(payload, 20, 255 - get_byte(payload, 20))
+        where id = $1";
+    sqlx::query(damage).bind(ids[3]).execute(&cluster.sql).await.unwrap();
+    let body = json!({ "to_topic": other }).to_string();
+    let kept = api.post(&format!("/v1/dead/{}/redrive", ids[3]), body).await;
+    assert_eq!(kept.status, 503, "{}", kept.text);
+    assert!(kept.text.contains("cannot be decrypted"), "{}", kept.text);
     let many = json!({ "topic": strict, "to_topic": other, "due_to": now_ms() }).to_string();
     let answer = api.send(Method::POST, &format!("/v1/dead/{}/redrive", ids[1]), None).await;
     assert_eq!(answer.status, 200, "{}", answer.text);
     let answer = api.post("/v1/dead/redrive", many).await;
     assert_eq!(answer.status, 200, "{}", answer.text);
+    let left: Vec<Uuid> =
+        sqlx::query_scalar("select id from dead_letter").fetch_all(&cluster.sql).await.unwrap();
+    assert_eq!(left, [ids[3]]);
     to_own.wait_count(1, DEADLINE).await.iter().for_each(is_whole);
     to_other.wait_count(2, DEADLINE).await.iter().for_each(is_whole);
     assert_eq!(tables_with(&cluster, MARKER).await, Vec::<String>::new());

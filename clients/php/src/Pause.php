@@ -11,7 +11,7 @@ final class Pause
         public readonly \DateTimeImmutable $since,
         /** The reason that was given, or null. */
         public readonly ?string $reason,
-        /** Who paused the topic, or null for an anonymous caller. */
+        /** The principal that paused the topic, or null for an anonymous caller. */
         public readonly ?string $by,
     ) {
     }

@@ -69,7 +69,7 @@ export interface ScheduleDraft extends Omit<Record, 'delay' | 'dueAt' | 'expires
     note?: string;
 }
 
-/** What becomes of instants that passed without a run. */
+/** The treatment of instants that passed without a run. */
 export interface MissedRuns {
     policy?: 'last' | 'all' | 'none';
     /** How long ago the instants may be. */

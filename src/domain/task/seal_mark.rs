@@ -60,8 +60,8 @@ impl SealedParts {
         Self(key | payload | headers)
     }
 
-    /// Returns the byte that stands for the parts. A byte with unknown bits was damaged. It stays as
-    /// it is, so that the parts do not open.
+    /// Returns the byte that stands for the parts. A damaged byte with unknown bits is returned
+    /// unchanged, so that the parts do not open.
     pub const fn bits(self) -> u8 {
         self.0
     }

@@ -7,7 +7,7 @@ const TOKEN_URL: &str = "sasl.oauthbearer.token.endpoint.url";
 const GRANT: &str = "sasl.oauthbearer.grant.type";
 /// Where a token comes from, if no property has the address: from the machine's own service.
 const METADATA: &str = "sasl.oauthbearer.metadata.authentication.type";
-/// What the machine's service is asked for.
+/// The query to the machine's service.
 const CONFIG: &str = "sasl.oauthbearer.config";
 const CLIENT: [&str; 2] = ["sasl.oauthbearer.client.id", "sasl.oauthbearer.client.secret"];
 /// One of them proves the client in a grant by assertion.

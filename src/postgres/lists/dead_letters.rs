@@ -294,7 +294,8 @@ pub enum DeadLetterChange {
 pub struct Changed {
     /// The new rows of redriven tasks, or the ids of dropped ones.
     pub rows: Vec<TaskId>,
-    /// The highest changed id. Up to it only locked rows are left. `None` when nothing was changed.
+    /// The highest id that was changed or passed. Up to this id, only locked rows are left, and
+    /// records that cannot be opened. `None` when nothing was left to change.
     pub last: Option<Uuid>,
 }
 
@@ -414,7 +415,11 @@ impl DeadLetters {
         let statement = async |open: &mut PgConnection| {
             let Some(to) = to else { return redrive(open).await };
             let mut transaction = open.begin().await?;
-            seal_for(&mut transaction, &[id.uuid()], to, keys).await?;
+            let unsealable = seal_for(&mut transaction, &[id.uuid()], to, keys).await?;
+            if let Some(one) = unsealable.into_iter().next() {
+                transaction.rollback().await?;
+                return Err(one.into());
+            }
             let redriven = redrive(&mut transaction).await?;
             transaction.commit().await?;
             Ok(redriven)
@@ -516,7 +521,8 @@ fn changed_of(changed: Vec<(Uuid, Uuid)>) -> Changed {
     Changed { rows: changed.into_iter().map(|(_id, row)| TaskId::from_uuid(row)).collect(), last }
 }
 
-/// Redrives the next dead letters of a topic to another one.
+/// Redrives the next dead letters of a topic to another one. Passes those whose records cannot be
+/// opened, so that they do not hold up the others.
 async fn redrive_some_to(
     open: &mut PgConnection,
     (topic, to): (&TopicName, &TopicName),
@@ -525,7 +531,7 @@ async fn redrive_some_to(
     keys: &KeySet,
 ) -> Result<Changed, sqlx::Error> {
     let mut transaction = open.begin().await?;
-    let ids: Vec<Uuid> = sqlx::query_scalar(CHOOSE)
+    let mut ids: Vec<Uuid> = sqlx::query_scalar(CHOOSE)
         .bind(topic.as_str())
         .bind(range.from)
         .bind(range.to)
@@ -533,7 +539,9 @@ async fn redrive_some_to(
         .bind(BYTES_MAX)
         .fetch_one(&mut *transaction)
         .await?;
-    seal_for(&mut transaction, &ids, to, keys).await?;
+    let last = ids.iter().copied().max();
+    let unsealable = seal_for(&mut transaction, &ids, to, keys).await?;
+    ids.retain(|id| unsealable.iter().all(|one| one.id != *id));
     let changed = sqlx::query_as(REDRIVE_THESE)
         .bind(&ids)
         .bind(retention)
@@ -542,7 +550,7 @@ async fn redrive_some_to(
         .fetch_all(&mut *transaction)
         .await?;
     transaction.commit().await?;
-    Ok(changed_of(changed))
+    Ok(Changed { last, ..changed_of(changed) })
 }
 
 /// Reads a dead letter with `read`, either with its whole record or as lists have it.

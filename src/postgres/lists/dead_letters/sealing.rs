@@ -18,23 +18,39 @@ update dead_letter d set key = n.key, payload = n.payload, headers = n.headers
 from unnest($1::uuid[], $2::bytea[], $3::bytea[], $4::bytea[]) as n (id, key, payload, headers)
 where d.id = n.id";
 
+/// A dead letter that cannot go to another topic, because this node cannot open its record.
+#[derive(Debug)]
+pub(super) struct Unsealable {
+    pub(super) id: Uuid,
+    why: String,
+}
+
+impl From<Unsealable> for sqlx::Error {
+    fn from(Unsealable { id, why }: Unsealable) -> Self {
+        let text = format!("the record of task {id} {why}, so it cannot go to another topic");
+        Self::Decode(text.into())
+    }
+}
+
 /// Seals these dead letters for the topic `to`, where the same transaction puts them next. Plain
-/// records stay as they are.
-///
-/// # Errors
-/// When a record cannot be opened: it stays where it is.
+/// records stay as they are. Returns the dead letters that must stay where they are.
 pub(super) async fn seal_for(
     open: &mut PgConnection,
     ids: &[Uuid],
     to: &TopicName,
     keys: &KeySet,
-) -> Result<(), sqlx::Error> {
+) -> Result<Vec<Unsealable>, sqlx::Error> {
     let rows = sqlx::query(SEALED).bind(ids).bind(to.as_str()).fetch_all(&mut *open).await?;
-    if rows.is_empty() {
-        return Ok(());
+    let (mut sealed, mut unsealable) = (Vec::new(), Vec::new());
+    for row in &rows {
+        match sealed_again(row, to, keys)? {
+            Ok(record) => sealed.push(record),
+            Err(one) => unsealable.push(one),
+        }
     }
-    let sealed = rows.iter().map(|row| sealed_again(row, to, keys));
-    let sealed = sealed.collect::<Result<Vec<(Uuid, OwnedColumns)>, _>>()?;
+    if sealed.is_empty() {
+        return Ok(unsealable);
+    }
     let each = || sealed.iter().map(|(_id, record)| record.as_columns());
     let replaced = sqlx::query(REPLACE)
         .bind(sealed.iter().map(|(id, _record)| *id).collect::<Vec<_>>())
@@ -45,14 +61,12 @@ pub(super) async fn seal_for(
         .await?;
     // The rows are locked, so they are there.
     let count = u64::try_from(sealed.len()).unwrap_or(u64::MAX);
-    if replaced.rows_affected() == count { Ok(()) } else { Err(sqlx::Error::RowNotFound) }
+    if replaced.rows_affected() == count { Ok(unsealable) } else { Err(sqlx::Error::RowNotFound) }
 }
 
-fn sealed_again(
-    row: &PgRow,
-    to: &TopicName,
-    keys: &KeySet,
-) -> Result<(Uuid, OwnedColumns), sqlx::Error> {
+type SealedAgain = Result<(Uuid, OwnedColumns), Unsealable>;
+
+fn sealed_again(row: &PgRow, to: &TopicName, keys: &KeySet) -> Result<SealedAgain, sqlx::Error> {
     let first: Uuid = row.try_get("id")?;
     let stored = OwnedColumns {
         key: row.try_get("key")?,
@@ -61,17 +75,16 @@ fn sealed_again(
     };
     let id = TaskId::from_uuid(first);
     let why = match keys.open(RecordOwner::Task(id, row.try_get("topic")?), stored.as_columns()) {
-        OpenedRecord::Plain => return Ok((first, stored)),
+        OpenedRecord::Plain => return Ok(Ok((first, stored))),
         OpenedRecord::Opened(plain) => {
             let owner = RecordOwner::Task(id, to.as_str());
             let sealed = keys.seal(owner, plain.as_columns()).map_err(refused)?;
-            return Ok((first, sealed.unwrap_or(plain)));
+            return Ok(Ok((first, sealed.unwrap_or(plain))));
         }
         OpenedRecord::Unopened(Unopened::NoKey(key)) => {
             format!("is encrypted with payload key {key}, which this node lacks")
         }
         OpenedRecord::Unopened(Unopened::Damaged) => "cannot be decrypted".to_owned(),
     };
-    let text = format!("the record of task {id} {why}, so it cannot go to another topic");
-    Err(sqlx::Error::Decode(text.into()))
+    Ok(Err(Unsealable { id: first, why }))
 }

@@ -217,7 +217,7 @@ public final class PunctualClient {
      * Makes a dead letter due now, in another topic. Returns the task, or null if there is none.
      *
      * <p>A task that is no dead letter (any more) is returned as it is: look at its {@code state}.
-     * It is {@code dead} if the dead letter was dropped.
+     * A dropped dead letter is {@code dead}.
      */
     public JsonNode redrive(String id, String toTopic) throws InterruptedException {
         var body = Draft.JSON.createObjectNode();
