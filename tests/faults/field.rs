@@ -29,6 +29,8 @@ use crate::support::{Cluster, Consumer, OwnStack, Record, Wishes, eventually};
 const READY_DEADLINE: Duration = Duration::from_secs(180);
 const HTTP_DEADLINE: Duration = Duration::from_secs(10);
 const TABLESPACE: &str = "small_disk";
+/// Tracked tasks for a hundred others, in rounds of faults.
+const TRACKED_PERCENT: u32 = 12;
 
 /// The setup of a cluster.
 #[derive(Clone, Debug)]
@@ -40,8 +42,8 @@ pub struct Setup {
     pub tasks_per_second: u32,
     /// True when the plan was made to hold each kind of operation.
     pub is_deck: bool,
-    /// The traffic has tracked tasks.
-    pub has_tracked: bool,
+    /// Tracked tasks for a hundred others.
+    pub tracked_percent: u32,
     /// Nodes check tokens and rights.
     pub has_access: bool,
     /// A part of the traffic comes through an outbox and an intake topic.
@@ -88,7 +90,7 @@ impl Setup {
             wishes,
             tasks_per_second,
             is_deck,
-            has_tracked: true,
+            tracked_percent: TRACKED_PERCENT,
             has_access: false,
             has_doors: false,
         }
@@ -103,7 +105,7 @@ impl Setup {
             wishes,
             tasks_per_second,
             is_deck: false,
-            has_tracked: false,
+            tracked_percent: 0,
             has_access: false,
             has_doors: false,
         }

@@ -96,7 +96,10 @@ async fn run(args: &Args, orders: Vec<Order>) -> bool {
     for scenario in scenarios::of_names(&args.scenario) {
         let round = judged(
             &own,
-            &Setup::of_measurement(scenario.name, scenarios::TASKS_PER_SECOND),
+            &Setup {
+                tracked_percent: scenario.tracked_percent,
+                ..Setup::of_measurement(scenario.name, scenarios::TASKS_PER_SECOND)
+            },
             scenario.plan(),
             &mut summaries,
         )

@@ -58,7 +58,7 @@ pub async fn run(own: &Arc<OwnStack>, setup: &Setup, plan: Plan) -> Round {
         until: started_at + i64::try_from(plan.seconds).unwrap() * 1000,
         is_over: Arc::default(),
         topics: field.topics().into_iter().map(|topic| topic.name).collect(),
-        has_tracked: setup.has_tracked,
+        tracked_percent: setup.tracked_percent,
         clock: Arc::clone(&field.postgres_clock),
     };
     let mut clients = traffic::start(&load, &caller, &ledger);

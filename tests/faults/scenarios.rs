@@ -26,6 +26,8 @@ const BASE_MS: (i64, i64) = (10_000, 30_000);
 pub struct Scenario {
     pub name: &'static str,
     operations: &'static str,
+    /// Tracked tasks for a hundred others.
+    pub tracked_percent: u32,
     pub measure: fn(&History) -> Vec<Figure>,
 }
 
@@ -43,38 +45,56 @@ enum Limit {
     None,
 }
 
-const SCENARIOS: [Scenario; 6] = [
+const SCENARIOS: [Scenario; 7] = [
     Scenario {
         name: "etcd-stopped",
         operations: "# seed=1 seconds=110\n\
                      30000 etcd-stop for=60000\n\
                      60000 kill-node node=2 for=25000\n",
+        tracked_percent: 0,
         measure: etcd_stopped,
     },
     Scenario {
         name: "topic-unavailable",
         operations: "# seed=1 seconds=75\n30000 topic-unavailable for=30000\n",
+        tracked_percent: 0,
         measure: topic_unavailable,
     },
     Scenario {
         name: "postgres-down",
         operations: "# seed=1 seconds=75\n30000 postgres-stop for=30000\n",
+        tracked_percent: 0,
         measure: postgres_down,
     },
     Scenario {
         name: "cut-off-from-postgres",
         operations: "# seed=1 seconds=65\n30000 cut-postgres node=1 for=25000\n",
+        tracked_percent: 0,
         measure: cut_off_from_postgres,
     },
     Scenario {
         name: "cut-off-from-etcd",
         operations: "# seed=1 seconds=65\n30000 cut-etcd node=1 for=25000\n",
+        tracked_percent: 0,
         measure: cut_off_from_etcd,
     },
     Scenario {
         name: "cut-off-from-kafka",
         operations: "# seed=1 seconds=70\n30000 cut-kafka node=1 for=30000\n",
+        tracked_percent: 0,
         measure: cut_off_from_kafka,
+    },
+    Scenario {
+        name: "consumers",
+        operations: "# seed=1 seconds=64\n\
+                     8000 kill-node node=1 for=2500\n\
+                     17000 freeze-node node=2 for=5000\n\
+                     26000 kill-node node=3 for=2500\n\
+                     35000 freeze-node node=1 for=5000\n\
+                     44000 kill-node node=2 for=2500\n\
+                     53000 freeze-node node=3 for=5000\n",
+        tracked_percent: 80,
+        measure: consumers,
     },
 ];
 
@@ -209,6 +229,24 @@ fn cut_off_from_kafka(history: &History) -> Vec<Figure> {
             3 * TTL_MS + 3000,
             "ms",
         ),
+    ]
+}
+
+/// The oracle checks that each of these tasks has one end, and as many attempts as it should.
+fn consumers(history: &History) -> Vec<Figure> {
+    let tracked = history.submits.iter().filter(|submit| submit.tracked.is_some());
+    let accepted = tracked.filter(|submit| submit.accepted().is_some()).count();
+    let lines = |state| history.lines.iter().filter(move |line| line.state == state).count();
+    let calls = history.calls.iter().filter(|call| call.counts()).count();
+    let many = |what, count: usize, least, unit| {
+        at_least(what, i64::try_from(count).unwrap_or(i64::MAX), least, unit)
+    };
+    vec![
+        many("accepted", accepted, 20_000, "tracked tasks"),
+        many("finished", lines("finished"), 10_000, "tasks"),
+        many("dead", lines("dead"), 1000, "tasks"),
+        many("attempted", lines("attempted"), 20_000, "records"),
+        many("taken effect", calls, 20_000, "calls of consumers"),
     ]
 }
 

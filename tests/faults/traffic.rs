@@ -25,8 +25,6 @@ use crate::support::{now_ms, wait};
 
 const BATCH_EVERY_MS: i64 = 50;
 const NAMED_CLIENTS: u64 = 8;
-/// Tracked tasks come on top of the others: this many for a hundred of them.
-const TRACKED_PERCENT: i64 = 12;
 /// The number of the first client of tracked tasks with names.
 const TRACKED_NAMES: u64 = 100;
 /// Tracked tasks come until this long before the end of the traffic, and consumers then finish all
@@ -52,7 +50,8 @@ pub struct Load {
     /// longer.
     pub is_over: Arc<AtomicBool>,
     pub topics: Vec<String>,
-    pub has_tracked: bool,
+    /// Tracked tasks come on top of the others: this many for a hundred of them.
+    pub tracked_percent: u32,
     /// Postgres's clock, which due times refer to.
     pub clock: Arc<ClockFile>,
 }
@@ -102,7 +101,7 @@ pub fn start(load: &Load, caller: &Caller, ledger: &Arc<Ledger>) -> Vec<JoinHand
     clients.extend(
         (0..NAMED_CLIENTS).map(|number| tokio::spawn(client(10 + number).use_names(number))),
     );
-    if load.has_tracked {
+    if load.tracked_percent > 0 {
         let client = |number: u64| Client { is_tracked: true, ..client(number) };
         clients.push(tokio::spawn(client(TRACKED_NAMES).use_names(TRACKED_NAMES)));
         clients.push(tokio::spawn(client(TRACKED_NAMES + 1).submit_batches()));
@@ -118,7 +117,7 @@ impl Client {
 
     /// Waits so `share` per cent of the rate in tasks is reached with `each` tasks at a time.
     async fn pace(&self, next: &mut i64, share: i64, each: i64) {
-        let percent = if self.is_tracked { TRACKED_PERCENT } else { 100 };
+        let percent = if self.is_tracked { i64::from(self.load.tracked_percent) } else { 100 };
         let rate = i64::from(self.load.tasks_per_second) * share * percent / 100;
         *next += 100_000 * each / rate.max(1);
         // Missed requests are not made up for.
