@@ -5,12 +5,18 @@ go 1.26.0
 replace punctual.example/client => ../../clients/go
 
 require (
+	github.com/jackc/pgx/v5 v5.13.0
 	github.com/twmb/franz-go v1.22.2
 	punctual.example/client v0.0.0
 )
 
 require (
+	github.com/jackc/pgpassfile v1.0.0 // indirect
+	github.com/jackc/pgservicefile v0.0.0-20240606120523-5a60cdf6a761 // indirect
+	github.com/jackc/puddle/v2 v2.2.3 // indirect
 	github.com/klauspost/compress v1.20.3 // indirect
 	github.com/pierrec/lz4/v4 v4.1.33 // indirect
 	github.com/twmb/franz-go/pkg/kmsg v1.15.0 // indirect
+	golang.org/x/sync v0.22.0 // indirect
+	golang.org/x/text v0.41.0 // indirect
 )
