@@ -1,5 +1,4 @@
-//! The submitters and consumers in examples/, one per language, print the output shown on their
-//! page.
+//! The programs in examples/, one set per language, print the output shown on their page.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -12,7 +11,9 @@ use serde_json::json;
 use tokio::process::Command;
 
 use crate::outbox::Shop;
-use crate::support::{Cluster, Node, Record, eventually, page};
+use crate::support::api::Task;
+use crate::support::proxy::{Proxy, Target};
+use crate::support::{Cluster, Node, Record, eventually, now_ms, page};
 
 /// A Java client needs seconds to start beside other tests, and the broker seconds to make up a new
 /// consumer group.
@@ -27,6 +28,7 @@ struct Programs {
     submit: Vec<String>,
     consume: Vec<String>,
     finish: Vec<String>,
+    outbox: Vec<String>,
 }
 
 fn python() -> Programs {
@@ -40,6 +42,7 @@ fn python() -> Programs {
         submit: program("submit.py"),
         consume: program("consume.py"),
         finish: program("finish.py"),
+        outbox: program("outbox.py"),
     }
 }
 
@@ -53,12 +56,22 @@ fn java() -> Programs {
             class.to_owned(),
         ]
     };
-    Programs { submit: program("Submit"), consume: program("Consume"), finish: program("Finish") }
+    Programs {
+        submit: program("Submit"),
+        consume: program("Consume"),
+        finish: program("Finish"),
+        outbox: program("Outbox"),
+    }
 }
 
 fn go() -> Programs {
     let program = |name: &str| vec![built(&format!("go/{name}"))];
-    Programs { submit: program("submit"), consume: program("consume"), finish: program("finish") }
+    Programs {
+        submit: program("submit"),
+        consume: program("consume"),
+        finish: program("finish"),
+        outbox: program("outbox"),
+    }
 }
 
 fn built(path: &str) -> String {
@@ -67,7 +80,22 @@ fn built(path: &str) -> String {
     path.display().to_string()
 }
 
-/// Runs an example program to its successful end. Returns the output.
+/// An example program that writes to the topic.
+fn command(topic: &str, program: &[String]) -> Command {
+    let mut command = Command::new(&program[0]);
+    command.args(&program[1..]).env("TOPIC", topic).stdin(Stdio::null()).kill_on_drop(true);
+    command
+}
+
+/// Runs a program to its successful end. Returns the output.
+async fn run(command: &mut Command) -> String {
+    let ended = tokio::time::timeout(DEADLINE, command.output()).await;
+    let output = ended.unwrap_or_else(|_| panic!("{command:?} did not end")).unwrap();
+    assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// Runs an example program with a node and Kafka. Returns the output.
 async fn output(
     cluster: &Cluster,
     node: &Node,
@@ -75,19 +103,13 @@ async fn output(
     program: &[String],
     arguments: &[&str],
 ) -> String {
-    let mut command = Command::new(&program[0]);
-    command.args(&program[1..]).args(arguments).stdin(Stdio::null()).kill_on_drop(true);
+    let mut command = command(topic, program);
     command
+        .args(arguments)
         .env("PUNCTUAL_URL", node.api().base())
         .env("KAFKA", &cluster.stack.kafka)
-        .env("TOPIC", topic)
         .env("GROUP", topic);
-    let output = tokio::time::timeout(DEADLINE, command.output())
-        .await
-        .unwrap_or_else(|_| panic!("{program:?} did not end"))
-        .unwrap();
-    assert!(output.status.success(), "{program:?}: {}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8(output.stdout).unwrap()
+    run(&mut command).await
 }
 
 /// Writes the record once more, like a node that cannot know whether the first write succeeded.
@@ -153,9 +175,12 @@ async fn the_go_examples_print_what_their_page_says() {
     prints_what_its_page_says("go", go()).await;
 }
 
-/// As a role that may only submit.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_transaction_of_sqlalchemy_submits_all_of_its_tasks_or_none() {
+/// Runs an outbox program as a role that may only submit. `url` makes its database URL from the
+/// role, its password, and the address with the name of the database.
+async fn submits_all_tasks_of_a_transaction_or_none(
+    program: &[String],
+    url: impl Fn(&str, &str, &str) -> String,
+) {
     let cluster = Cluster::start("examples-outbox").await;
     let topic = cluster.topic("orders").await;
     let mut shop = Shop::open(&cluster.stack).await;
@@ -167,30 +192,51 @@ async fn a_transaction_of_sqlalchemy_submits_all_of_its_tasks_or_none() {
     ))
     .await;
     shop.install(&["--submitter", &role]).await;
-    let (_scheme, place) = shop.database.url.split_once("://").unwrap();
-    let place = place.split_once('@').map_or(place, |(_owner, place)| place);
-    // The URL of a socket names its user in a parameter, which counts.
-    let place = place.replace("user=punctual", &format!("user={role}"));
-    let url = format!("postgresql+psycopg://{role}:secret@{place}");
-    let _node = cluster.node_with(&["--outbox", &shop.flag()]).await;
-    let mut program = Command::new(built("python/bin/python"));
-    program
-        .arg(root().join("examples/python/outbox.py"))
-        .env("DATABASE_URL", url)
-        .env("TOPIC", &topic)
-        .stdin(Stdio::null())
-        .kill_on_drop(true);
-    let output = tokio::time::timeout(DEADLINE, program.output()).await.unwrap().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let said = String::from_utf8(output.stdout).unwrap();
+    // Java has no way to a socket in the file system.
+    let mut proxy = Proxy::closed(Target::postgres(&cluster.stack)).await;
+    proxy.open().await;
+    let place = format!("{}/{}", proxy.address(), shop.database.name);
+    let node = cluster.node_with(&["--outbox", &shop.flag()]).await;
+    let began_at = now_ms();
+    let url = url(&role, "secret", &place);
+    let said = run(command(&topic, program).env("DATABASE_URL", url)).await;
     assert_eq!(said, page::block("examples/README.md", "output: outbox"));
     shop.wait_empty().await;
-    let pending = "select count(*) from (select name from task union all select name from task_far)
-        t where name = 'remind-17'";
+    assert_eq!(shop.count("select sum(id) from orders").await, 17 + 18);
+    assert_eq!(shop.count("select count(*) from punctual.outbox_rejected").await, 0);
+    let path = format!("/v1/topics/{topic}/tasks/remind-17");
+    let task = Task::new(node.api().look(&path).await.json());
+    assert_eq!(task.shown["key"], "order-17");
+    assert_eq!(task.shown["payload"], json!({ "remind": 17 }));
+    let due_after_s = (task.due_at - began_at) / 1_000;
+    assert!((1_800..1_800 + 180).contains(&due_after_s), "{due_after_s} s");
     let cancelled = "select count(*) from execlog_cancelled where name = 'remind-18'";
     let rolled_back = "select count(*) from task_name where name = 'remind-19'";
-    let counts = [pending, cancelled, rolled_back].map(|query| cluster.count(query));
-    assert_eq!(futures_util::future::join_all(counts).await, [1, 1, 0]);
-    assert_eq!(shop.count("select count(*) from punctual.outbox_rejected").await, 0);
+    let counts = [cancelled, rolled_back].map(|query| cluster.count(query));
+    assert_eq!(futures_util::future::join_all(counts).await, [1, 0]);
     shop.run(&format!("drop owned by {role}; drop role {role}")).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_transaction_of_sqlalchemy_submits_all_of_its_tasks_or_none() {
+    submits_all_tasks_of_a_transaction_or_none(&python().outbox, |role, password, place| {
+        format!("postgresql+psycopg://{role}:{password}@{place}")
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_transaction_of_hibernate_submits_all_of_its_tasks_or_none() {
+    submits_all_tasks_of_a_transaction_or_none(&java().outbox, |role, password, place| {
+        format!("jdbc:postgresql://{place}?user={role}&password={password}")
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_transaction_of_gos_database_sql_submits_all_of_its_tasks_or_none() {
+    submits_all_tasks_of_a_transaction_or_none(&go().outbox, |role, password, place| {
+        format!("postgres://{role}:{password}@{place}")
+    })
+    .await;
 }
