@@ -23,7 +23,7 @@ use crate::support::{Cluster, Node, eventually, now_ms, page};
 use crate::tokens::AuthFile;
 
 const DEADLINE: Duration = Duration::from_secs(60);
-const HOUR: (&str, &str) = ("punctual-delay", "1h");
+pub const HOUR: (&str, &str) = ("punctual-delay", "1h");
 
 /// An intake topic of a cluster.
 pub struct Intake<'a> {
@@ -100,13 +100,13 @@ impl<'a> Intake<'a> {
     }
 }
 
-fn config(cluster: &Cluster) -> ClientConfig {
+pub fn config(cluster: &Cluster) -> ClientConfig {
     let mut config = ClientConfig::new();
     config.set("bootstrap.servers", &cluster.stack.kafka);
     config
 }
 
-fn owned(headers: &[(&str, &str)]) -> OwnedHeaders {
+pub fn owned(headers: &[(&str, &str)]) -> OwnedHeaders {
     headers.iter().fold(OwnedHeaders::new(), |headers, (key, value)| {
         headers.insert(Header { key, value: Some(*value) })
     })

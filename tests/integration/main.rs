@@ -54,6 +54,7 @@ mod identities;
 mod idle_connections;
 mod intake_answers;
 mod intake_topics;
+mod intake_transactions;
 mod interface;
 mod kafka_edge;
 mod kafka_login;
