@@ -42,8 +42,8 @@ use crate::node::requests::answers::{AnswerLane, Answers};
 use crate::node::requests::bulk::Bulks;
 use crate::node::requests::canceller::Canceller;
 use crate::node::requests::connections::{Connections, Pools};
-use crate::node::requests::intake::named_store::NamedStore;
-use crate::node::requests::intake::{self, Intake, IntakeParts};
+use crate::node::requests::group_commit::named_store::NamedStore;
+use crate::node::requests::group_commit::{self, GroupCommit, GroupCommitParts};
 use crate::node::requests::lists::Lists;
 use crate::node::requests::replacer::Replacer;
 use crate::node::requests::service::look_up_limit::LookUpLimit;
@@ -144,7 +144,7 @@ pub struct Running {
     pub membership: Membership,
     pub in_flight: Arc<InFlightBatches>,
     publisher: Arc<Publisher>,
-    intake: Intake,
+    group_commit: GroupCommit,
 }
 
 /// Fails when the thread that probes Kafka has panicked. Only that thread sees whether Kafka is
@@ -220,7 +220,7 @@ impl NodeParts {
 impl Running {
     /// Returns true when no task waits to be stored, published or settled.
     pub fn is_idle(&self) -> bool {
-        self.intake.is_idle() && self.in_flight.is_idle()
+        self.group_commit.is_idle() && self.in_flight.is_idle()
     }
 
     /// Gives up the remaining work when the time has run out. This node publishes none of it any
@@ -272,7 +272,7 @@ pub async fn start(
     site.start_claimers(&core);
     site.start_settling(&core);
     let connections = Connections::default();
-    let intake = site.start_intake(&core.shared, &names, &connections);
+    let group_commit = site.start_group_commit(&core.shared, &names, &connections);
     let replaces = Arc::new(Replaces::new(&parts.postgres, settings.retention.names, REPLACES_MAX));
     let (counter, backlog) = site.start_counting(&core);
     let (lists, bulks) = site.lists_and_bulks(&core.shared, counter, &replaces);
@@ -309,7 +309,7 @@ pub async fn start(
         topics: parts.topics.clone(),
         look_up_limit: LookUpLimit::default(),
         names: Arc::clone(&names),
-        intake: intake.clone(),
+        group_commit: group_commit.clone(),
         bulletin: core.membership.bulletin(),
         draining: tasks.draining.clone(),
     };
@@ -348,7 +348,7 @@ pub async fn start(
         draining: tasks.draining.clone(),
     });
     let in_flight = Arc::clone(&core.shared.in_flight);
-    Ok(Running { membership: core.membership, in_flight, publisher: core.publisher, intake })
+    Ok(Running { membership: core.membership, in_flight, publisher: core.publisher, group_commit })
 }
 
 impl Site<'_> {
@@ -656,14 +656,14 @@ impl Site<'_> {
         (lists, bulks)
     }
 
-    fn start_intake(
+    fn start_group_commit(
         &self,
         shared: &Arc<NodeShared>,
         names: &Arc<Names>,
         connections: &Connections,
-    ) -> Intake {
+    ) -> GroupCommit {
         let (parts, limits) = (self.parts, &self.settings.limits);
-        let limits = intake::queue::Bounds {
+        let limits = group_commit::queue::Bounds {
             tasks_max: limits.submit_queue_tasks,
             bytes_max: limits.submit_queue_bytes,
         };
@@ -674,17 +674,17 @@ impl Site<'_> {
         };
         let submits = Submits::new(&parts.postgres, parts.node);
         let stopping = self.tasks.stopping.clone();
-        let lanes = IntakeParts {
+        let lanes = GroupCommitParts {
             shared: Arc::clone(shared),
             submits,
             named,
             connections: connections.clone(),
             stopping,
         };
-        let (intake, [plain, named]) = Intake::new(limits, lanes);
+        let (group_commit, [plain, named]) = GroupCommit::new(limits, lanes);
         self.tasks.spawn("submit", plain.run());
         self.tasks.spawn("submit named", named.run());
-        intake
+        group_commit
     }
 }
 

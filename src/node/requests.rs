@@ -4,7 +4,7 @@ pub mod answers;
 pub mod bulk;
 pub mod canceller;
 pub mod connections;
-pub mod intake;
+pub mod group_commit;
 pub mod lists;
 pub mod moving;
 mod pieces;

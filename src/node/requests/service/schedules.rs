@@ -17,7 +17,7 @@ use crate::node::messages::{
     Backfill, BackfillAnswer, BackfillDone, Draft, Due, PutSchedule, Refusal, Triggered,
     Unavailable,
 };
-use crate::node::requests::intake::submission::Submission;
+use crate::node::requests::group_commit::submission::Submission;
 use crate::node::requests::placing::RunPlacing;
 use crate::node::requests::postgres_failures::{
     Tries, refusal_of, refusal_of_look, unavailable_of, unavailable_of_look,
@@ -162,7 +162,7 @@ impl ScheduleService {
         let due = Due::After(Duration::ZERO);
         let draft = Draft { name: Some(name.clone()), ..draft_of(&stored.schedule, at, due) };
         let task = submitter.check_one(by, draft, arrived_at).await?;
-        let answers = submitter.intake.enqueue(by, vec![Submission::new(0, task)]).await;
+        let answers = submitter.group_commit.enqueue(by, vec![Submission::new(0, task)]).await;
         let answer = answers.into_iter().next().map(|(_index, answer)| answer);
         let accepted = answer.unwrap_or_else(unanswered)?;
         let state = if accepted.is_new { accepted.state } else { TaskState::Scheduled };

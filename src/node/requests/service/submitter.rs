@@ -20,8 +20,8 @@ use crate::kafka::{LookUpError, TopicCache, TopicFacts};
 use crate::node::membership::Bulletin;
 use crate::node::messages::permitted::PermittedDraft;
 use crate::node::messages::{Accepted, Draft, Due, Refusal, SubmitAnswer};
-use crate::node::requests::intake::Intake;
-use crate::node::requests::intake::submission::Submission;
+use crate::node::requests::group_commit::GroupCommit;
+use crate::node::requests::group_commit::submission::Submission;
 use crate::node::requests::postgres_failures::refusal_of_look;
 use crate::node::requests::service::look_up_limit::LookUpLimit;
 use crate::node::shared::NodeShared;
@@ -50,7 +50,7 @@ pub struct Submitter {
     pub topics: TopicCache,
     pub look_up_limit: LookUpLimit,
     pub names: Arc<Names>,
-    pub intake: Intake,
+    pub group_commit: GroupCommit,
     pub bulletin: watch::Receiver<Bulletin>,
     pub draining: CancellationToken,
 }
@@ -189,7 +189,7 @@ impl Submitter {
         while !submissions.is_empty() {
             let rest = submissions.split_off(group_len(&submissions));
             let group = std::mem::replace(&mut submissions, rest);
-            for (index, answer) in self.intake.enqueue(&principal, group).await {
+            for (index, answer) in self.group_commit.enqueue(&principal, group).await {
                 answers[index] = answer;
             }
         }

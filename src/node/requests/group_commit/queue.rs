@@ -1,4 +1,4 @@
-//! The room in the queue of the intake, in tasks and in bytes, and its fair shares.
+//! The room in the queue of the group commit, in tasks and in bytes, and its fair shares.
 //!
 //! One principal may fill the queue while nobody else needs it. Once another one holds room, or was
 //! refused within the last seconds for lack of it, each may hold at most half of the tasks.

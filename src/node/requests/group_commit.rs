@@ -1,13 +1,13 @@
 //! Group commit of submits: whenever the one connection is free, it takes all queued tasks. No
-//! timer gathers them. This stores 28 k single submits/s from 64
-//! callers, against 16 k with two connections and 6 to 9 k with a timer of 1 to 2 ms.
+//! timer gathers them. This stores 28 k single submits/s from 64 callers, against 16 k with two
+//! connections and 6 to 9 k with a timer of 1 to 2 ms.
 //!
 //! Tasks with a name have a lane and a connection of their own, so the other tasks do not pay for
 //! them.
 //!
 //! ```text
-//! Intake::enqueue ──▶ queue ──▶ Lane::commit ──┬──▶ PlainStore::insert
-//!                                              └──▶ NamedStore::insert_new
+//! GroupCommit::enqueue ──▶ queue ──▶ Lane::commit ──┬──▶ PlainStore::insert
+//!                                                   └──▶ NamedStore::insert_new
 //! ```
 
 pub mod lane;
@@ -36,7 +36,7 @@ use crate::postgres::tasks::submit::Submits;
 
 /// The entrance for tasks.
 #[derive(Clone, Debug)]
-pub struct Intake {
+pub struct GroupCommit {
     plain: mpsc::Sender<Request>,
     named: mpsc::Sender<Request>,
     queue: Queue,
@@ -45,7 +45,7 @@ pub struct Intake {
 
 /// The parts from which lanes are made.
 #[derive(Debug)]
-pub struct IntakeParts {
+pub struct GroupCommitParts {
     pub shared: Arc<NodeShared>,
     pub submits: Submits,
     pub named: NamedStore,
@@ -53,12 +53,12 @@ pub struct IntakeParts {
     pub stopping: CancellationToken,
 }
 
-impl Intake {
-    /// Makes the intake, and the lanes that store its tasks.
-    pub fn new(limits: Bounds, parts: IntakeParts) -> (Self, [Lane; 2]) {
+impl GroupCommit {
+    /// Makes the entrance, and the lanes that store its tasks.
+    pub fn new(limits: Bounds, parts: GroupCommitParts) -> (Self, [Lane; 2]) {
         let (plain, plain_receiver) = mpsc::channel(limits.tasks_max.max(1));
         let (named, named_receiver) = mpsc::channel(limits.tasks_max.max(1));
-        let IntakeParts { shared, submits, named: named_store, connections, stopping } = parts;
+        let GroupCommitParts { shared, submits, named: named_store, connections, stopping } = parts;
         let plain_store = PlainStore { shared: Arc::clone(&shared), submits };
         let lane = |receiver, store| Lane {
             store,
