@@ -27,6 +27,7 @@ use std::time::Duration;
 
 use az::SaturatingAs as _;
 
+pub use self::access::payload_keys;
 pub use self::handles::Handles;
 use crate::access::{Policy, PolicyHandle};
 use crate::api::access::audit::Audit;
@@ -65,6 +66,10 @@ pub fn problems(wanted: CheckedSettings<'_>) -> Vec<SettingProblem> {
         CheckedSettings::Migration(settings) => {
             let may_be_plain = settings.postgres_plaintext;
             return exposure::of_postgres(DATABASE_URL, &settings.database_url, may_be_plain);
+        }
+        CheckedSettings::Reseal(command) => {
+            let may_be_plain = command.postgres_plaintext;
+            return exposure::of_postgres(DATABASE_URL, &command.database_url, may_be_plain);
         }
         CheckedSettings::Outbox(command) => {
             let may_be_plain = command.postgres_plaintext;
@@ -276,6 +281,7 @@ pub fn end_on_signals(command: &Command) -> Result<(), TaskFailure> {
         Command::Client(command) => command.ends_by_itself(),
         Command::Migrate(_)
         | Command::Outbox(_)
+        | Command::Reseal(_)
         | Command::Token(_)
         | Command::Auth(_)
         | Command::Print(_)

@@ -35,6 +35,7 @@ pub use self::secret::Secret;
 pub use self::settings::dev::{DevKafka, DevPostgres, DevSettings, KeeperSettings, node_of_dev};
 pub use self::settings::intake::{IntakeSettings, IntakeTopic};
 pub use self::settings::outbox::{OutboxAction, OutboxCommand, OutboxSettings};
+pub use self::settings::payload_keys::ResealCommand;
 pub use self::settings::{Kafka, NodeLimits, Retention, Settings};
 pub use self::tls::{Clients, Tls};
 use crate::bench::args::BenchArgs;
@@ -59,6 +60,7 @@ pub enum Command {
     Serve(Box<Settings>),
     Migrate(Box<MigrationSettings>),
     Outbox(OutboxCommand),
+    Reseal(ResealCommand),
     Client(Box<client::ClientCommand>),
     Token(TokenCommand),
     Auth(AuthCommand),
@@ -105,6 +107,7 @@ pub enum CheckedSettings<'a> {
     Node(&'a Settings),
     Migration(&'a MigrationSettings),
     Outbox(&'a OutboxCommand),
+    Reseal(&'a ResealCommand),
     /// The consumer of a benchmark.
     Consumer(&'a [Property]),
 }
@@ -158,6 +161,11 @@ fn interpret(
         args::CommandArgs::Outbox(args) => {
             settings::outbox::read(&args, host).and_then(|command| {
                 fault(check(CheckedSettings::Outbox(&command))).map(|()| Command::Outbox(command))
+            })
+        }
+        args::CommandArgs::PayloadKeys(args) => {
+            settings::payload_keys::read(&args, host).and_then(|command| {
+                fault(check(CheckedSettings::Reseal(&command))).map(|()| Command::Reseal(command))
             })
         }
         args::CommandArgs::Client(command) => Ok(Command::Client(command)),

@@ -33,6 +33,7 @@ async fn run(command: Command) -> Result<ExitCode, TaskFailure> {
         Command::DevPostgres(settings) => dev::keep_postgres(settings).await?,
         Command::Migrate(settings) => app::migrate(*settings).await?,
         Command::Outbox(command) => return Ok(app::outbox::run(command).await),
+        Command::Reseal(command) => return Ok(app::payload_keys::run(command).await),
         Command::Token(command) => return Ok(app::tokens::run(&command)),
         Command::Auth(command) => return Ok(app::tokens::run_auth(&command)),
         Command::Client(command) => return Ok(client::run(*command).await),

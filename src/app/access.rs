@@ -1,5 +1,7 @@
 //! The policy of a node: read from its auth file and kept current, or open to everybody. And its
-//! audit trail.
+//! audit trail. `payload_keys` is the command `payload-keys`.
+
+pub mod payload_keys;
 
 use std::time::Duration;
 

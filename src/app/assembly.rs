@@ -181,7 +181,7 @@ impl NodeParts {
         let etcd = etcd_settings.map(|etcd| etcd::start(&etcd, node, tasks, etcd_metrics));
         Ok(Self {
             node,
-            key_keeper: KeyKeeper::of(settings.access.payload_keys.as_ref(), &postgres, registry),
+            key_keeper: KeyKeeper::of(settings.access.payload_keys.clone(), &postgres, registry),
             postgres,
             contact: topics.contact(),
             kafka,
@@ -320,6 +320,7 @@ pub async fn start(
         connections,
         bulletin: core.membership.bulletin(),
         has_seen_etcd: AtomicBool::new(false),
+        keys: parts.postgres.payload_keys().clone(),
     };
     let inbound = InboundParts {
         postgres: &parts.postgres,
@@ -446,13 +447,12 @@ impl Site<'_> {
             tasks.draining.clone(),
             membership.fencing(),
         ));
-        let deadline = settings.kafka.publish_deadline;
         let reports = Reports::new(
             Arc::clone(&in_flight),
             (Arc::clone(&clock), Arc::clone(&policies)),
             contact.clone(),
             parts.metrics.clone(),
-            (deadline, self.cluster.window),
+            (settings.kafka.publish_deadline, self.cluster.window),
         );
         let publisher = Arc::new(Publisher::new(
             Arc::new(reports),

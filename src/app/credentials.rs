@@ -218,6 +218,7 @@ fn settings_again() -> Result<config::Invocation, CommandRefusal> {
         CheckedSettings::Node(settings) => problems(settings),
         CheckedSettings::Migration(_)
         | CheckedSettings::Outbox(_)
+        | CheckedSettings::Reseal(_)
         | CheckedSettings::Consumer(_) => Vec::new(),
     })
 }

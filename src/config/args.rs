@@ -3,8 +3,10 @@
 //! prints.
 
 mod access;
+mod database;
 mod dev;
 mod outbox;
+mod payload_keys;
 
 use std::path::PathBuf;
 
@@ -12,8 +14,10 @@ use clap::{Args, Parser, Subcommand};
 
 pub(super) use self::access::{Access, Auth, Token};
 pub use self::access::{AuthCommand, CheckAuth, CheckToken, NewToken, TokenCommand};
+pub(super) use self::database::Database;
 pub(super) use self::dev::{Dev, Keeper};
 pub(super) use self::outbox::{IntakeTopics, Outbox, OutboxDatabase, OutboxWords, Outboxes};
+pub(super) use self::payload_keys::{PayloadKeys, PayloadKeysWords};
 
 use super::secret::Secret;
 use super::tls::TlsWords;
@@ -85,6 +89,8 @@ pub(super) enum CommandArgs {
     /// Installs, checks and removes outboxes, through which applications submit inside their own
     /// database transactions.
     Outbox(Outbox),
+    /// Encrypts stored records again with another payload key.
+    PayloadKeys(PayloadKeys),
     /// Makes and checks tokens, which identify callers.
     Token(Token),
     /// Checks auth files, which list the principals of a cluster and their rights.
@@ -172,31 +178,6 @@ pub(super) struct LogArgs {
         default_value = "text"
     )]
     pub log_format: String,
-}
-
-#[derive(Args, Debug)]
-#[command(next_help_heading = "Postgres")]
-pub(super) struct Database {
-    /// The database with the tasks: postgres://user:password@host:port/database. Required, here or
-    /// in a file.
-    ///
-    /// Several hosts, as in postgres://a,b:5433/punctual, are the servers of which one is the
-    /// primary: each new connection asks all of them, and nodes follow a failover.
-    /// `?host=/folder` names the folder of a Unix socket, which is faster than TCP.
-    /// `?sslmode=verify-full&sslrootcert=/path/ca.pem` requires TLS and checks the server's
-    /// certificate; servers on other machines need it. Percent-encode special characters of the
-    /// password. Flags are visible in the list of processes: prefer the variable or the file.
-    #[arg(long, env = "PUNCTUAL_DATABASE_URL", value_name = "URL")]
-    pub database_url: Option<Secret>,
-    /// A file with the URL, and nothing else.
-    #[arg(long, env = "PUNCTUAL_DATABASE_URL_FILE", value_name = "FILE")]
-    pub database_url_file: Option<PathBuf>,
-    /// Allows a TCP connection to another machine without sslmode=verify-full in the URL. true or
-    /// false; the flag alone means true.
-    ///
-    /// Others on the network can then read the connection, and get the password of the node's user.
-    #[arg(long, env = "PUNCTUAL_POSTGRES_PLAINTEXT", value_name = "BOOL")]
-    pub postgres_plaintext: String,
 }
 
 #[derive(Args, Debug)]

@@ -3,6 +3,7 @@
 pub(super) mod dev;
 pub(super) mod intake;
 pub(super) mod outbox;
+pub(super) mod payload_keys;
 
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;

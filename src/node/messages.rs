@@ -550,20 +550,20 @@ pub enum Requirement {
     Etcd,
     /// The cluster's clock is unknown, or was set back or far ahead within the last minute.
     Clock,
-    /// This node has no valid heartbeat: none was written for too long, or another node's must age
-    /// first.
+    /// This node has no valid heartbeat, or another node's must age first.
     Heartbeat,
     /// No claim succeeds.
     Claims,
     /// The node cannot look after its own batches.
     Batches,
-    /// A connection that requests of callers need cannot be opened.
+    /// A connection for requests cannot be opened.
     Connections,
+    Keys,
     Draining,
 }
 
 impl Requirement {
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Postgres,
         Self::Kafka,
         Self::Etcd,
@@ -572,6 +572,7 @@ impl Requirement {
         Self::Claims,
         Self::Batches,
         Self::Connections,
+        Self::Keys,
         Self::Draining,
     ];
 
@@ -586,6 +587,7 @@ impl Requirement {
             Self::Claims => "claims",
             Self::Batches => "batches",
             Self::Connections => "connections",
+            Self::Keys => "keys",
             Self::Draining => "draining",
         }
     }

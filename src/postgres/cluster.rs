@@ -3,6 +3,7 @@
 pub mod dev_database;
 pub mod heartbeat;
 pub mod payload_keys;
+pub mod reseal;
 pub mod schema;
 
 use std::fmt;

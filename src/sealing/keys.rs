@@ -124,21 +124,38 @@ impl KeySet {
 
 /// The payload keys that a node uses now. Clones share them.
 #[derive(Clone, Debug, Default)]
-pub struct PayloadKeys(Arc<ArcSwap<KeySet>>);
+pub struct PayloadKeys {
+    set: Arc<ArcSwap<KeySet>>,
+    lacking: Arc<ArcSwap<Vec<u32>>>,
+}
 
 impl PayloadKeys {
     pub fn new(set: KeySet) -> Self {
-        Self(Arc::new(ArcSwap::from_pointee(set)))
+        Self { set: Arc::new(ArcSwap::from_pointee(set)), lacking: Arc::default() }
     }
 
     /// Returns the set that counts now. A statement asks once for all of its records.
     pub fn current(&self) -> Arc<KeySet> {
-        self.0.load_full()
+        self.set.load_full()
     }
 
     /// Replaces the set. Statements in progress keep theirs.
     pub fn replace(&self, set: KeySet) {
-        self.0.store(Arc::new(set));
+        self.set.store(Arc::new(set));
+    }
+
+    /// Returns the ids of keys that the cluster uses, and that this node lacks.
+    pub fn lacking(&self) -> Arc<Vec<u32>> {
+        self.lacking.load_full()
+    }
+
+    /// Notes which keys the cluster uses. Returns the ids of those that this node lacks.
+    pub fn note_used(&self, used: &[u32]) -> Arc<Vec<u32>> {
+        let set = self.current();
+        let lacking = used.iter().copied().filter(|id| set.key(*id).is_none());
+        let lacking: Arc<Vec<u32>> = Arc::new(lacking.collect());
+        self.lacking.store(Arc::clone(&lacking));
+        lacking
     }
 }
 

@@ -55,6 +55,17 @@ impl Keys {
     async fn node(&self, cluster: &Cluster, more: &[&str]) -> Node {
         cluster.node_with(&[&["--payload-key-file", self.path()], more].concat()).await
     }
+
+    /// Starts a node that lacks a key, and so is not ready.
+    async fn node_without_key(&self, cluster: &Cluster) -> Node {
+        let mut node = cluster.spawn(&["--payload-key-file", self.path()]);
+        node.wait_listening().await;
+        eventually("the node says that it lacks a key", DEADLINE, async || {
+            node.api().metric("punctual_missing{what=\"keys\"}").await == 1.0
+        })
+        .await;
+        node
+    }
 }
 
 /// Returns the tables in which a text stands, as a dump of the database would have it: as text, in
@@ -288,13 +299,31 @@ async fn a_task_waits_for_its_key_and_is_published_when_the_key_comes() {
     node.wait_exit(DEADLINE).await;
 
     std::fs::write(keys.path(), text_of(Some(2), &[2])).unwrap();
-    let node = keys.node(&cluster, &[]).await;
+    let node = keys.node_without_key(&cluster).await;
     eventually("a record lacks its key", DEADLINE, async || {
         node.api().metric("punctual_records_without_key_total").await > 0.0
     })
     .await;
     assert_eq!(node.api().metric("punctual_tasks_dead_total").await, 0.0);
     assert_eq!(consumer.records().len(), 0);
+    let lacks = [node.api().get("/readyz").await, node.api().get("/v1/cluster").await];
+    assert_eq!((lacks[0].status, lacks[1].status), (503, 200));
+    for answer in lacks {
+        let answer = answer.json();
+        let missing = answer["missing"].as_array().unwrap();
+        assert_eq!((missing.len(), &missing[0]["what"]), (1, &json!("keys")), "{answer}");
+        let why = missing[0]["why"].as_str().unwrap();
+        assert!(why.contains("payload key 1,"), "{why}");
+    }
+    // A node without the flag says so as well.
+    let mut bare = cluster.spawn(&[]);
+    bare.wait_listening().await;
+    eventually("the other node says so", DEADLINE, async || {
+        bare.api().metric("punctual_missing{what=\"keys\"}").await == 1.0
+    })
+    .await;
+    bare.terminate();
+    bare.wait_exit(DEADLINE).await;
     let shown = node.api().task(sealed).await.shown;
     assert!(shown.get("payload_text").is_none_or(Value::is_null), "{shown}");
     // The topic waits for this task alone.
@@ -303,6 +332,7 @@ async fn a_task_waits_for_its_key_and_is_published_when_the_key_comes() {
     assert_eq!(records[0].task_id(), other);
 
     keys.write(Some(1), &[1, 2], &node).await;
+    eventually("the node is ready", DEADLINE, || node.api().is_ready()).await;
     let records = consumer.wait_count(2, DEADLINE).await;
     records.iter().for_each(is_whole);
     assert_eq!(records[1].task_id(), sealed);

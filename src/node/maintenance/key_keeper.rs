@@ -3,6 +3,9 @@
 //! A file that is gone or wrong changes nothing, and neither does a Postgres that is away: the keys
 //! from before stay. While nodes of an older version live, nothing is sealed with a key that the
 //! cluster has not used yet, and new records are refused.
+//!
+//! A node that lacks a key of the cluster says so, also without a file. It works for the tasks that
+//! it can read.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -12,7 +15,7 @@ use thiserror::Error;
 use tokio_util::sync::CancellationToken;
 
 use crate::clock;
-use crate::domain::Throttle;
+use crate::domain::{Monotonic, Throttle};
 use crate::error_chain::chain;
 use crate::postgres::cluster::payload_keys::{KeyRegistry, Registered};
 use crate::postgres::{PostgresError, PostgresSettings};
@@ -23,6 +26,8 @@ use crate::telemetry::{Counter, Gauge, Registry};
 
 /// Interval at which the file is read.
 const INTERVAL: Duration = Duration::from_secs(1);
+/// Interval of the looks at the keys that the cluster uses. Each opens a session for a moment.
+const LOOK_INTERVAL: Duration = Duration::from_secs(60);
 /// Interval of the log lines about a state that lasts.
 const SAY_EVERY: Duration = Duration::from_secs(60);
 
@@ -77,32 +82,36 @@ impl KeyMetrics {
 /// Keeps the keys of the file.
 #[derive(Debug)]
 pub struct KeyKeeper {
-    path: PathBuf,
+    /// `None`: there is no file.
+    path: Option<PathBuf>,
     keys: PayloadKeys,
     registry: KeyRegistry,
     metrics: KeyMetrics,
     /// The keys of the file that are in use.
     taken: KeySet,
+    looked_at: Option<Monotonic>,
     failure: Option<String>,
     said: Throttle,
+    lacking_said: Throttle,
 }
 
 impl KeyKeeper {
-    /// Creates the keeper of the keys for the records in a database, if there is a file.
+    /// Creates the keeper of the keys for the records in a database.
     pub fn of(
-        path: Option<&PathBuf>,
+        path: Option<PathBuf>,
         postgres: &PostgresSettings,
         registry: &mut Registry,
     ) -> Option<Self> {
-        let metrics = KeyMetrics::register(registry);
-        path.cloned().map(|path| Self {
+        Some(Self {
             path,
             keys: postgres.payload_keys().clone(),
             registry: KeyRegistry::new(postgres),
-            metrics,
+            metrics: KeyMetrics::register(registry),
             taken: KeySet::default(),
+            looked_at: None,
             failure: None,
             said: Throttle::new(SAY_EVERY),
+            lacking_said: Throttle::new(SAY_EVERY),
         })
     }
 
@@ -111,7 +120,37 @@ impl KeyKeeper {
     /// # Errors
     /// The keys from before are still used.
     pub async fn check(&mut self) -> Result<(), KeyError> {
-        let path = self.path.clone();
+        self.check_file().await?;
+        let now = clock::monotonic();
+        if self.looked_at.is_none_or(|at| now.since(at) >= LOOK_INTERVAL) {
+            self.looked_at = Some(now);
+            if let Err(error) = self.look().await {
+                tracing::debug!(error = chain(&error), "cannot look for the keys in use; retrying");
+            }
+        }
+        Ok(())
+    }
+
+    /// Compares the keys of the node with those that the cluster uses.
+    async fn look(&mut self) -> Result<(), PostgresError> {
+        let used = self.registry.used().await?;
+        // A command has found no record with the key, before this node has encrypted one.
+        if self.keys.current().current().is_some_and(|id| !used.contains(&id)) {
+            self.taken = KeySet::default();
+        }
+        let lacking = self.keys.note_used(&used);
+        if !lacking.is_empty() && self.lacking_said.lets_through(clock::monotonic()) {
+            tracing::error!(
+                keys = ?lacking,
+                "this node lacks payload keys that the cluster uses; its readers get no records \
+                 with these keys, and its tasks with them wait"
+            );
+        }
+        Ok(())
+    }
+
+    async fn check_file(&mut self) -> Result<(), KeyError> {
+        let Some(path) = self.path.clone() else { return Ok(()) };
         // A network file system may take its time.
         let loaded = tokio::task::spawn_blocking(move || key_file::load(&path));
         let LoadedKeys { set, warning } = loaded.await.map_err(|_error| KeyError::Thread)??;
@@ -123,12 +162,13 @@ impl KeyKeeper {
         if let Some(warning) = warning.filter(|_warning| is_new) {
             tracing::warn!("{warning}");
         }
+        self.looked_at = None;
         match self.registry.register(&set).await? {
             Registered::Usable => {
                 self.keys.replace(set.clone());
                 self.metrics.held.set(0);
                 tracing::info!(
-                    file = %self.path.display(),
+                    file = self.file(),
                     keys = set.ids().count(),
                     current = set.current(),
                     "read the file with the payload keys"
@@ -170,11 +210,15 @@ impl KeyKeeper {
         }
     }
 
+    fn file(&self) -> String {
+        self.path.as_ref().map(|path| path.display().to_string()).unwrap_or_default()
+    }
+
     /// Counts a failure that lasts, and logs it now and then.
     fn report(&mut self, checked: Result<(), KeyError>) {
         let Err(error) = checked else {
             if self.failure.take().is_some() {
-                tracing::info!(file = %self.path.display(), "the payload keys are valid again");
+                tracing::info!(file = self.file(), "the payload keys are valid again");
             }
             return;
         };
@@ -186,7 +230,7 @@ impl KeyKeeper {
         if self.said.lets_through(clock::monotonic()) {
             tracing::error!(
                 error = told,
-                file = %self.path.display(),
+                file = self.file(),
                 "the payload keys are refused; the previous keys stay in use"
             );
         }

@@ -192,9 +192,9 @@ impl RunKeeper {
             let mut failed = Vec::new();
             loop {
                 let due = self.maker.due(&shards, SCHEDULES_MAX, &failed).await?;
-                let due_count = due.schedules.len();
+                let has_more = due.has_more;
                 failed.extend(self.make_all(due).await?);
-                if !has_more(due_count, failed.len()) || !self.shared.clock.is_steady() {
+                if !continues(has_more, failed.len()) || !self.shared.clock.is_steady() {
                     break;
                 }
             }
@@ -381,11 +381,10 @@ async fn next_turn(
     }
 }
 
-/// Tells whether a turn continues after a look that found `due_count` schedules. The next look
-/// skips the `failed_count` schedules that have failed in this turn, so that they do not hold up
-/// the others.
-const fn has_more(due_count: usize, failed_count: usize) -> bool {
-    due_count >= SCHEDULES_MAX && failed_count < FAILED_MAX
+/// Tells whether a turn continues after a look. The next look skips the `failed_count` schedules
+/// that have failed in this turn, so that they do not hold up the others.
+const fn continues(has_more: bool, failed_count: usize) -> bool {
+    has_more && failed_count < FAILED_MAX
 }
 
 /// Cuts plans into groups for one statement each.
@@ -457,10 +456,10 @@ mod tests {
 
     #[test]
     fn a_turn_goes_on_behind_schedules_that_fail() {
-        assert!(has_more(SCHEDULES_MAX, 0));
-        assert!(has_more(SCHEDULES_MAX, SCHEDULES_MAX), "the others are behind them");
-        assert!(!has_more(SCHEDULES_MAX - 1, 0));
-        assert!(!has_more(SCHEDULES_MAX, FAILED_MAX), "a turn ends");
+        assert!(continues(true, 0));
+        assert!(continues(true, SCHEDULES_MAX), "the others are behind them");
+        assert!(!continues(false, 0));
+        assert!(!continues(true, FAILED_MAX), "a turn ends");
     }
 
     #[tokio::test]

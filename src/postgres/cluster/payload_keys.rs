@@ -7,6 +7,7 @@
 
 use std::time::Duration;
 
+use az::SaturatingAs as _;
 use sqlx::postgres::PgConnection;
 use sqlx::{Connection as _, Row as _};
 
@@ -37,6 +38,9 @@ select name from heartbeat where level < $1 and not dead and not has_left order 
 
 const USE: &str = "-- use a payload key
 update payload_key set first_used_at = clock_timestamp() where id = $1 and first_used_at is null";
+
+const USED: &str = "-- used payload keys
+select id from payload_key where first_used_at is not null order by id";
 
 /// The result of a registration.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -70,6 +74,16 @@ impl KeyRegistry {
         // Files change rarely.
         self.connection.close();
         outcome
+    }
+
+    /// Returns the ids of the keys that records may have, in order.
+    pub async fn used(&mut self) -> Result<Vec<u32>, PostgresError> {
+        let statement =
+            async |open: &mut PgConnection| sqlx::query_scalar(USED).fetch_all(open).await;
+        let ids: Result<Vec<i64>, _> =
+            self.connection.run("read the used payload keys", statement).await;
+        self.connection.close();
+        Ok(ids?.into_iter().map(|id| id.saturating_as::<u32>()).collect())
     }
 }
 

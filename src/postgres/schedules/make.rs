@@ -42,6 +42,9 @@ const RUN_RETENTION: Duration = backfill::AGE_MAX.saturating_add(Duration::from_
 /// are left in the end.
 const FORGOTTEN_MAX: usize = 2 * RUNS_MAX;
 
+/// The bytes of the records that one look reads, unless one record alone has more: 8 MiB.
+const RECORDS_BYTES_MAX: usize = 8 << 20;
+
 /// Maximum number of the last runs of a schedule that are searched for an unfinished run. A
 /// schedule that skips overlapping runs has one unfinished run at a time. There are more only after
 /// a change from `allow`, and after a backfill.
@@ -89,6 +92,8 @@ pub struct DueSchedule {
 pub struct DueSchedules {
     pub schedules: Vec<DueSchedule>,
     pub now: Timestamp,
+    /// There may be more.
+    pub has_more: bool,
 }
 
 /// The task of a run.
@@ -150,19 +155,30 @@ impl RunTask {
 }
 
 /// The time of the statement decides, not of the row, so that the index is used. Payload and headers
-/// are read only when the records of runs must be sealed by this node.
+/// are read only when the records of runs must be sealed by this node. Of these, a look reads
+/// [`RECORDS_BYTES_MAX`], but one at least.
 fn select_text(condition: &str) -> String {
     format!(
         "-- schedules to make runs of
+with head as materialized (
+  select h.*, sum(case when is_read then record_bytes else 0 end) over (order by look_at, id)
+    - case when is_read then record_bytes else 0 end as bytes_before
+  from (
+    select id, look_at, $3 or punctual_sealed_by(headers) is not null as is_read,
+      coalesce(octet_length(key), 0) + coalesce(octet_length(payload), 0)
+        + coalesce(octet_length(headers), 0) as record_bytes
+    from schedule
+    where look_at <= (extract(epoch from statement_timestamp()) * 1000)::bigint and {condition}
+    order by look_at, id limit $2
+  ) h
+)
 select id, topic, name, revision, key, next_run_at, runs_made, skipped, {SPECIFICATION}, {NOW},
-  coalesce(octet_length(key), 0) + coalesce(octet_length(payload), 0)
-    + coalesce(octet_length(headers), 0) as record_bytes,
-  $3 or s.is_sealed as is_read, case when $3 or s.is_sealed then payload end as payload,
-  case when $3 or s.is_sealed then headers end as headers
-from schedule
-cross join lateral (select punctual_sealed_by(headers) is not null as is_sealed) s
-where look_at <= (extract(epoch from statement_timestamp()) * 1000)::bigint and {condition}
-order by look_at limit $2"
+  h.record_bytes, h.is_read, case when h.is_read then payload end as payload,
+  case when h.is_read then headers end as headers, (select count(*) from head) as found
+from (select id as head_id, record_bytes, is_read, bytes_before from head) h
+join schedule on id = h.head_id
+where not h.is_read or h.bytes_before < {RECORDS_BYTES_MAX}
+order by look_at, id"
     )
 }
 
@@ -268,7 +284,8 @@ impl RunMaker {
         let statement = async |open: &mut PgConnection| {
             let query = sqlx::query(AssertSqlSafe(text)).bind(shards);
             let query = query.bind(limit.saturating_as::<i64>()).bind(keys.seals()).bind(failed);
-            let due = query.fetch_all(&mut *open).await.and_then(|rows| due_of(rows, &keys))?;
+            let due =
+                query.fetch_all(&mut *open).await.and_then(|rows| due_of(rows, limit, &keys))?;
             with_busy(open, due).await
         };
         self.connection.run("find schedules to make runs of", statement).await
@@ -280,7 +297,7 @@ impl RunMaker {
         let statement = async |open: &mut PgConnection| {
             let query = sqlx::query(AssertSqlSafe(text)).bind(id.0);
             let query = query.bind(1_i64).bind(keys.seals()).fetch_all(&mut *open);
-            let due = query.await.and_then(|rows| due_of(rows, &keys))?;
+            let due = query.await.and_then(|rows| due_of(rows, 1, &keys))?;
             with_busy(open, due).await
         };
         self.connection.run("find the schedule to make runs of", statement).await
@@ -388,11 +405,14 @@ fn records_of(
     runs.map(given).collect()
 }
 
-fn due_of(rows: Vec<PgRow>, keys: &KeySet) -> Result<DueSchedules, sqlx::Error> {
+fn due_of(rows: Vec<PgRow>, limit: usize, keys: &KeySet) -> Result<DueSchedules, sqlx::Error> {
     let now: Option<i64> = rows.first().map(|row| row.try_get("now")).transpose()?;
+    let found: Option<i64> = rows.first().map(|row| row.try_get("found")).transpose()?;
+    let found = found.unwrap_or_default().saturating_as::<usize>();
     let schedules = rows.iter().map(|row| due_schedule_of(row, keys));
     let schedules = schedules.collect::<Result<Vec<_>, _>>()?;
-    Ok(DueSchedules { schedules, now: Timestamp::from_micros(now.unwrap_or_default()) })
+    let has_more = found >= limit || schedules.len() < found;
+    Ok(DueSchedules { schedules, now: Timestamp::from_micros(now.unwrap_or_default()), has_more })
 }
 
 fn due_schedule_of(row: &PgRow, keys: &KeySet) -> Result<DueSchedule, sqlx::Error> {

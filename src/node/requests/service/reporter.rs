@@ -17,6 +17,7 @@ use crate::node::messages::{
 use crate::node::requests::connections::Connections;
 use crate::node::shared::NodeShared;
 use crate::postgres::lists::backlog::BacklogCounter;
+use crate::sealing::PayloadKeys;
 
 /// Reports on the cluster and the node.
 #[derive(Debug)]
@@ -27,6 +28,7 @@ pub struct Reporter {
     pub bulletin: watch::Receiver<Bulletin>,
     /// etcd was reached once. Its absence stops nothing from then on.
     pub has_seen_etcd: AtomicBool,
+    pub keys: PayloadKeys,
 }
 
 impl Reporter {
@@ -108,6 +110,13 @@ impl Reporter {
         // Without Postgres no connection can be opened, and the list says so already.
         if !missing.iter().any(|known| known.what == Requirement::Postgres) {
             missing.extend(self.connections.missing());
+        }
+        let lacking = self.keys.lacking();
+        if !lacking.is_empty() {
+            let ids: Vec<String> = lacking.iter().map(u32::to_string).collect();
+            let why =
+                format!("the cluster uses payload key {}, which this node lacks", ids.join(", "));
+            missing.push(NotReady { what: Requirement::Keys, why });
         }
         missing
     }
