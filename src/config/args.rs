@@ -14,7 +14,7 @@ use clap::{Args, Parser, Subcommand};
 
 pub(super) use self::access::{Access, Auth, Token};
 pub use self::access::{AuthCommand, CheckAuth, CheckToken, NewToken, TokenCommand};
-pub(super) use self::database::Database;
+pub(super) use self::database::{Database, Schema};
 pub(super) use self::dev::{Dev, Keeper};
 pub(super) use self::outbox::{IntakeTopics, Outbox, OutboxDatabase, OutboxWords, Outboxes};
 pub(super) use self::payload_keys::{PayloadKeys, PayloadKeysWords};
@@ -206,18 +206,6 @@ pub(super) struct Serve {
     pub retention: RetentionArgs,
     #[command(flatten)]
     pub limits: LimitArgs,
-}
-
-#[derive(Args, Debug)]
-#[command(next_help_heading = "Postgres")]
-pub(super) struct Schema {
-    /// Migrates the schema at start, as `punctual migrate` without flags does. true or false; the
-    /// flag alone means true.
-    ///
-    /// Without it, a node refuses to start on a schema of another version. With it, the node's
-    /// database user needs the rights to change the schema.
-    #[arg(long, env = "PUNCTUAL_AUTO_MIGRATE", value_name = "BOOL")]
-    pub auto_migrate: String,
 }
 
 /// Properties of librdkafka, from everywhere they can be written.

@@ -1,4 +1,4 @@
-//! The flags of the database with the tasks.
+//! The flags of the database with the tasks, and of its schema.
 
 use std::path::PathBuf;
 
@@ -29,4 +29,16 @@ pub(in crate::config) struct Database {
     /// Others on the network can then read the connection, and get the password of the node's user.
     #[arg(long, env = "PUNCTUAL_POSTGRES_PLAINTEXT", value_name = "BOOL")]
     pub postgres_plaintext: String,
+}
+
+#[derive(Args, Debug)]
+#[command(next_help_heading = "Postgres")]
+pub(in crate::config) struct Schema {
+    /// Migrates the schema at start, as `punctual migrate` without flags does. true or false; the
+    /// flag alone means true.
+    ///
+    /// Without it, a node refuses to start on a schema of another version. With it, the node's
+    /// database user needs the rights to change the schema.
+    #[arg(long, env = "PUNCTUAL_AUTO_MIGRATE", value_name = "BOOL")]
+    pub auto_migrate: String,
 }
