@@ -11,7 +11,7 @@ const SOON: Duration = Duration::from_secs(30);
 
 /// From now on, sessions of the database read the time from a function, which adds the value in a
 /// table.
-async fn take_over_the_clock(cluster: &Cluster) {
+pub async fn take_over_the_clock(cluster: &Cluster) {
     let text = format!(
         "create table step (ahead interval not null);
         insert into step values ('0');
@@ -24,16 +24,17 @@ async fn take_over_the_clock(cluster: &Cluster) {
 }
 
 /// A node of the cluster whose sessions see that function: only the URL can make them.
-async fn node_with_that_clock(cluster: &Cluster) -> Node {
+pub async fn node_with_that_clock(cluster: &Cluster, more: &[&str]) -> Node {
     let url = format!("{}&options[search_path]=public,pg_catalog", cluster.database.url);
     let mut words = vec!["--database-url", &url, "--kafka", &cluster.stack.kafka];
     words.extend(["--etcd", &cluster.stack.etcd, "--cluster", &cluster.name]);
+    words.extend(more);
     let mut node = cluster.spawn_bare(&words);
     node.wait_ready().await;
     node
 }
 
-async fn step(cluster: &Cluster, by: &str) {
+pub async fn step(cluster: &Cluster, by: &str) {
     let done = sqlx::query("update public.step set ahead = ahead + $1::text::interval")
         .bind(by)
         .execute(&cluster.sql)
@@ -46,7 +47,7 @@ async fn steps_forward_are_followed_at_once_and_only_a_large_one_stops_the_claim
     let cluster = Cluster::start("steps").await;
     take_over_the_clock(&cluster).await;
     let topic = cluster.topic("orders").await;
-    let node = node_with_that_clock(&cluster).await;
+    let node = node_with_that_clock(&cluster, &[]).await;
     let (api, consumer) = (node.api(), cluster.consumer(&topic));
     let steps = async |kind: &str| {
         api.metric(&format!("punctual_clock_steps_total{{step=\"{kind}\"}}")).await

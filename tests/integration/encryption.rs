@@ -1,6 +1,10 @@
 //! Payloads at rest: records are encrypted in every table, and plain where they are published and
 //! shown.
 
+mod at_rest;
+mod in_bulk;
+mod reseal;
+
 use std::time::Duration;
 
 use reqwest::Method;

@@ -85,6 +85,7 @@ mod refusals;
 mod replaced;
 mod replay;
 mod restart;
+mod revoked;
 mod row_locks;
 mod schedules;
 mod selections;
