@@ -23,6 +23,10 @@ mod door_rules;
 mod doors;
 #[path = "faults/duplicates.rs"]
 mod duplicates;
+#[path = "oracle/expiries.rs"]
+mod expiries;
+#[path = "faults/expiry.rs"]
+mod expiry;
 #[path = "faults/history.rs"]
 #[expect(dead_code, reason = "the runner fills in and shows what the oracle does not look at")]
 mod history;
@@ -81,6 +85,7 @@ fn submit(number: u64, topic: usize, due_at: i64) -> Submit {
         key: Some("k".to_owned()),
         payload_hash: number,
         size: 100,
+        expires_at: None,
         tracked: None,
         outcome: Outcome::Accepted { id: id(number), due_at, has_replaced: false },
     }
@@ -98,6 +103,7 @@ fn record(number: u64, topic: usize, due_at: i64) -> Arrival {
         payload_hash: Some(number),
         serial: Some(number),
         due_header: Some(due_at),
+        expires_header: None,
         attempt: None,
         is_dead_letter: false,
     }
@@ -115,6 +121,7 @@ fn line(history: &History, number: u64, topic: usize, due_at: i64, state: &str) 
         lateness: is_published.then_some(2),
         claimed_at: Some(due_at - 150),
         reason: None,
+        expiry: None,
     }
 }
 

@@ -425,6 +425,7 @@ fn task(load: &Load, ledger: &Ledger, name: Option<&str>) -> (Submit, Value) {
         key: Some(KEY_OF_SUBMITTER.to_owned()),
         payload_hash: xxh3_64(text.as_bytes()),
         size: text.len(),
+        expires_at: None,
         tracked: None,
         outcome: Outcome::Refused { why: "not sent".to_owned() },
     };

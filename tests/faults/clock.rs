@@ -42,6 +42,11 @@ pub struct PostgresClock {
 const LAST_US: i64 = 999;
 /// The tolerance of readings, because microseconds are truncated.
 const SLACK_US: i64 = 10;
+/// A node notices a step of Postgres's clock within this time. Until then its due times are by the
+/// clock as it was.
+const STEP_UNNOTICED_MAX_MS: i64 = 60_000;
+/// How far a slewed clock may get away from the node's within that time.
+const SLEW_MAX_MS: i64 = 50;
 
 impl Change {
     /// The machine's clock, untouched.
@@ -94,6 +99,14 @@ impl PostgresClock {
         let (from, to) = (machine_ms * 1000, machine_ms * 1000 + LAST_US);
         let earliest = self.between(from, to).map(|change| from + change.offset_at(from)).min();
         earliest.unwrap_or(from).div_euclid(1000)
+    }
+
+    /// Returns the time of Postgres's clock as a node knew it, at the earliest: it may not have
+    /// noticed the last steps.
+    pub fn known_at(&self, machine_ms: i64) -> i64 {
+        let before = self.earliest(machine_ms - STEP_UNNOTICED_MAX_MS) + STEP_UNNOTICED_MAX_MS;
+        let shown = self.earliest(machine_ms);
+        if self.changes.is_empty() { shown } else { shown.min(before) - SLEW_MAX_MS }
     }
 
     /// Returns the first millisecond of the machine's clock at which Postgres's clock may have

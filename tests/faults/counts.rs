@@ -27,6 +27,7 @@ pub struct Counts {
     pub published: usize,
     pub withdrawn: usize,
     pub finished: usize,
+    pub expired: usize,
     pub dead: usize,
     /// Dead tasks whose consumers did not finish them.
     pub exhausted: usize,

@@ -65,6 +65,13 @@ pub fn cause<'a>(history: &'a History, record: &Arrival, until: i64) -> Option<&
     history.spans.iter().filter(explains).max_by_key(|span| span.begin)
 }
 
+/// Returns true when an operation after this moment, or shortly before it, may have caused a
+/// duplicate.
+pub fn may_be_sent_twice(history: &History, since: i64) -> bool {
+    let lasts = |span: &Span| aftermath_end(history, span) >= since;
+    history.spans.iter().any(|span| span.operation.kind.may_duplicate() && lasts(span))
+}
+
 /// Returns when all effects of an operation have ended. A quota explains no duplicate, but it
 /// delays records sent before an operation.
 fn aftermath_end(history: &History, span: &Span) -> i64 {

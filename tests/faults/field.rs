@@ -1,7 +1,7 @@
 //! The system under test: a cluster of three nodes and the consumers of its topics. Each node has
 //! its own proxies to the servers of a breakable stack.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -15,7 +15,7 @@ use super::clock_file::ClockFile;
 use super::consumers::Delivery;
 use super::doors::Doors;
 use super::history::{
-    Arrival, BY_RECORD, BY_SQL, DEAD, DELETED, LIMITED, Line, STEADY, Topic, UNAVAILABLE,
+    Arrival, BY_RECORD, BY_SQL, DEAD, DELETED, Expiry, LIMITED, Line, STEADY, Topic, UNAVAILABLE,
 };
 use super::nodes::{Settings, Slot};
 use super::plan::{CLOCK_NODE, NODES, Server};
@@ -44,6 +44,8 @@ pub struct Setup {
     pub is_deck: bool,
     /// Tracked tasks for a hundred others.
     pub tracked_percent: u32,
+    /// The traffic has expiries.
+    pub is_varied: bool,
     /// Nodes check tokens and rights.
     pub has_access: bool,
     /// A part of the traffic comes through an outbox and an intake topic.
@@ -91,6 +93,7 @@ impl Setup {
             tasks_per_second,
             is_deck,
             tracked_percent: TRACKED_PERCENT,
+            is_varied: true,
             has_access: false,
             has_doors: false,
         }
@@ -106,6 +109,7 @@ impl Setup {
             tasks_per_second,
             is_deck: false,
             tracked_percent: 0,
+            is_varied: false,
             has_access: false,
             has_doors: false,
         }
@@ -352,7 +356,25 @@ impl Field {
               round(extract(epoch from e.claimed_at) * 1000)::bigint as claimed_at, d.reason
             from execlog e left join dead_letter d on d.id = e.id and e.state = 'dead'";
         let rows = sqlx::query(query).fetch_all(&self.cluster.sql).await.expect("read the execlog");
-        rows.iter().map(|row| line(row).expect("a line of the execlog")).collect()
+        let expiries = self.expiries().await;
+        let mut lines: Vec<Line> =
+            rows.iter().map(|row| line(row).expect("a line of the execlog")).collect();
+        for line in lines.iter_mut().filter(|line| line.state == "expired") {
+            line.expiry = expiries.get(&line.id).copied();
+        }
+        lines
+    }
+
+    /// Returns the expiries of expired tasks by their first ids, which the execlog does not show.
+    async fn expiries(&self) -> HashMap<Uuid, Expiry> {
+        let query = "select coalesce(b.first_ids[i], b.ids[i]), b.published_ats[i],
+              round(extract(epoch from b.settled_at) * 1000)::bigint
+            from execlog_batch b cross join lateral generate_series(1, b.task_count) i
+            where 5 = any(b.outcomes) and b.outcomes[i] = 5 and b.settled_at is not null";
+        let rows: Vec<(Uuid, i64, i64)> =
+            sqlx::query_as(query).fetch_all(&self.cluster.sql).await.expect("read the expiries");
+        let expiry = |(id, expires_at, settled_at)| (id, Expiry { expires_at, settled_at });
+        rows.into_iter().map(expiry).collect()
     }
 
     /// Returns the first ids and the due times of waiting tasks.
@@ -394,6 +416,7 @@ fn line(row: &PgRow) -> Result<Line, sqlx::Error> {
         lateness: row.try_get("lateness_ms")?,
         claimed_at: row.try_get("claimed_at")?,
         reason: row.try_get("reason")?,
+        expiry: None,
     })
 }
 
@@ -425,6 +448,7 @@ fn arrival(reader: &Reader, record: &Record) -> Arrival {
         payload_hash: record.payload_hash,
         serial: number(record, SERIAL_HEADER).and_then(|serial| u64::try_from(serial).ok()),
         due_header: number(record, "punctual-due-at"),
+        expires_header: number(record, "punctual-expires-at"),
         attempt: attempt(record),
         is_dead_letter: record.header("punctual-dead-reason").is_some(),
     }

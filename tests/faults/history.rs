@@ -67,6 +67,8 @@ pub struct Submit {
     pub key: Option<String>,
     pub payload_hash: u64,
     pub size: usize,
+    /// From when on the task is not published, if the submit names a time. By Postgres's clock.
+    pub expires_at: Option<i64>,
     /// `None` for an untracked task.
     pub tracked: Option<Tracked>,
     pub outcome: Outcome,
@@ -207,6 +209,8 @@ pub struct Arrival {
     pub serial: Option<u64>,
     /// The due time in the record's headers.
     pub due_header: Option<i64>,
+    /// The expiry in the record's headers.
+    pub expires_header: Option<i64>,
     /// The number of the attempt. `None` for an untracked task.
     pub attempt: Option<u16>,
     /// True for the record of a task that was given up, in its dead topic.
@@ -228,6 +232,17 @@ pub struct Line {
     pub claimed_at: Option<i64>,
     /// Why a dead task is dead.
     pub reason: Option<String>,
+    /// Of an expired task.
+    pub expiry: Option<Expiry>,
+}
+
+/// The end of an expired task, by Postgres's clock.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Expiry {
+    /// The time from which the task was not to be published.
+    pub expires_at: i64,
+    /// When its end was stored.
+    pub settled_at: i64,
 }
 
 /// An operation as carried out: from just before the start to just after the undo (a server answers
@@ -274,7 +289,14 @@ impl Topic {
 impl Line {
     /// Returns true for a line of a final state.
     pub fn is_final(&self) -> bool {
-        matches!(self.state.as_str(), "published" | "finished" | "cancelled" | "dead")
+        matches!(self.state.as_str(), "published" | "finished" | "cancelled" | "dead" | "expired")
+    }
+
+    /// Returns true for the line of a task that was given up because it was too late, and a record
+    /// may be in its topic.
+    pub fn is_too_late(&self) -> bool {
+        let reason = self.reason.as_deref().unwrap_or_default();
+        self.state == "dead" && reason.starts_with("the task expired at ")
     }
 
     /// Returns true for the line of a task that was given up because no consumer finished it.

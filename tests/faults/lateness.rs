@@ -32,11 +32,33 @@ const fn recovery_ms(kind: Kind, was_deferred: bool) -> Option<i64> {
 }
 
 /// Returns the longest time between two moments that no operation explains, in milliseconds.
-pub fn unexplained(spans: &[Span], (from, to): (i64, i64), was_deferred: bool) -> i64 {
+pub fn unexplained(spans: &[Span], wait: (i64, i64), was_deferred: bool) -> i64 {
     let reasons = spans.iter().filter_map(|span| {
         let recovery = recovery_ms(span.operation.kind, was_deferred)?;
         Some((span.begin, span.end + recovery))
     });
+    longest_without(reasons, wait)
+}
+
+/// Returns the longest time between two moments, in milliseconds, for which no operation explains
+/// that a record was handed to a Kafka client and not appended.
+pub fn not_held_back(spans: &[Span], wait: (i64, i64)) -> i64 {
+    let reasons = spans.iter().filter_map(|span| {
+        let aftermath = match span.operation.kind {
+            Kind::Quota => QUOTA_AFTERMATH_MS,
+            Kind::KafkaStop | Kind::KafkaKill | Kind::FreezeNode => RECOVERY_MS,
+            Kind::TopicUnavailable | Kind::TopicDeleted | Kind::TopicLimit => RECOVERY_MS,
+            Kind::Cut(Server::Kafka) | Kind::Delay(Server::Kafka) => RECOVERY_MS,
+            Kind::HalfOpen(Server::Kafka) => RECOVERY_MS,
+            _ => return None,
+        };
+        Some((span.begin, span.end + aftermath))
+    });
+    longest_without(reasons, wait)
+}
+
+/// Returns the longest time between two moments that none of the reasons covers.
+fn longest_without(reasons: impl Iterator<Item = (i64, i64)>, (from, to): (i64, i64)) -> i64 {
     let mut reasons: Vec<(i64, i64)> =
         reasons.filter(|(begin, end)| *begin < to && *end > from).collect();
     reasons.sort_unstable();

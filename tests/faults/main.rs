@@ -33,6 +33,7 @@ mod door_plan;
 mod door_rules;
 mod doors;
 mod duplicates;
+mod expiry;
 mod field;
 #[expect(dead_code, reason = "all of it is evidence: shown when a promise was broken")]
 mod history;

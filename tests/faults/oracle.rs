@@ -34,6 +34,7 @@ pub enum Rule {
     Late,
     TooManyAttempts,
     AfterFinish,
+    AfterExpiry,
     OutOfOrder,
     WrongRejection,
     Uncovered,
@@ -267,6 +268,7 @@ impl<'a> Case<'a> {
             }
         }
         self.check_records(id, &task);
+        self.check_expiry(id, &task);
         self.tasks.insert(id, task);
     }
 
@@ -286,6 +288,10 @@ impl<'a> Case<'a> {
                 self.check_receipt(id, task, line);
             }
             "finished" => self.found.counts.finished += 1,
+            "expired" => {
+                self.found.counts.expired += 1;
+                self.check_expired(id, task, line);
+            }
             "cancelled" => {
                 self.found.counts.withdrawn += 1;
                 self.check_withdrawn(id, task);
@@ -293,6 +299,10 @@ impl<'a> Case<'a> {
             _dead if line.is_exhausted() => {
                 self.found.counts.dead += 1;
                 self.found.counts.exhausted += 1;
+            }
+            _dead if line.is_too_late() => {
+                self.found.counts.dead += 1;
+                self.check_too_late(id, task, line);
             }
             _dead => {
                 self.found.counts.dead += 1;
@@ -457,7 +467,7 @@ impl<'a> Case<'a> {
     }
 
     /// Rule 11: lateness has a reason. A task that was submitted late is due when it was accepted.
-    fn check_wait(&mut self, id: Uuid, task: &Traces<'a>, (due_at, at): (i64, i64)) {
+    pub(super) fn check_wait(&mut self, id: Uuid, task: &Traces<'a>, (due_at, at): (i64, i64)) {
         let Some(submit) = task.submit.filter(|submit| submit.accepted().is_some()) else { return };
         self.check_span(id, (due_at.max(submit.answered_at), at), task.was_deferred());
     }

@@ -15,7 +15,7 @@ use super::round::{Round, seconds};
 /// Violations shown in full.
 const SHOWN_MAX: usize = 8;
 
-const RULES: [(Rule, &str); 17] = [
+const RULES: [(Rule, &str); 18] = [
     (Rule::Lost, "lost"),
     (Rule::EndedTwice, "ended twice"),
     (Rule::Early, "early"),
@@ -30,6 +30,7 @@ const RULES: [(Rule, &str); 17] = [
     (Rule::Late, "late without a reason"),
     (Rule::TooManyAttempts, "attempts too many"),
     (Rule::AfterFinish, "attempts after the finish"),
+    (Rule::AfterExpiry, "records after the expiry"),
     (Rule::OutOfOrder, "out of order"),
     (Rule::WrongRejection, "wrong rejections"),
     (Rule::Uncovered, "uncovered operations"),
@@ -77,11 +78,12 @@ pub fn table(round: &Round) -> String {
     line(
         "ended",
         format!(
-            "{} published ({} by receipt), {} finished, {} cancelled, {} dead ({} exhausted); {} \
-             still wait for their due time",
+            "{} published ({} by receipt), {} finished, {} expired, {} cancelled, {} dead ({} \
+             exhausted); {} still wait for their due time",
             counts.published,
             counts.by_receipt,
             counts.finished,
+            counts.expired,
             counts.withdrawn,
             counts.dead,
             counts.exhausted,
@@ -150,6 +152,7 @@ pub fn summary(round: &Round) -> Value {
         "records": counts.records, "published": counts.published, "by_receipt": counts.by_receipt,
         "withdrawn": counts.withdrawn, "dead": counts.dead, "pending": counts.pending,
         "tracked": counts.tracked, "finished": counts.finished, "exhausted": counts.exhausted,
+        "expired": counts.expired,
         "calls": counts.calls, "calls_refused": counts.calls_refused,
         "calls_unknown": counts.calls_unknown,
         "lateness_ms": {

@@ -59,6 +59,7 @@ pub async fn run(own: &Arc<OwnStack>, setup: &Setup, plan: Plan) -> Round {
         is_over: Arc::default(),
         topics: field.topics().into_iter().map(|topic| topic.name).collect(),
         tracked_percent: setup.tracked_percent,
+        is_varied: setup.is_varied,
         clock: Arc::clone(&field.postgres_clock),
     };
     let mut clients = traffic::start(&load, &caller, &ledger);

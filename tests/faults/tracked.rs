@@ -13,11 +13,6 @@ use super::oracle::{Case, Rule, Traces};
 const WINDOW_MS: i64 = 200;
 /// A failed attempt waits at least this long, unless its consumer names another time.
 const FAILURE_WAIT_MIN_MS: i64 = 1000;
-/// A node notices a step of Postgres's clock within this time. Until then its due times are by the
-/// clock as it was.
-const STEP_UNNOTICED_MAX_MS: i64 = 60_000;
-/// How far a slewed clock may get away from the node's within that time.
-const SLEW_MAX_MS: i64 = 50;
 
 type Found = Vec<(Rule, String)>;
 
@@ -290,14 +285,14 @@ impl<'a> Life<'a> {
     /// Returns when the row after an attempt is due at the earliest, by Postgres's clock. `None`
     /// when no record of the attempt was seen.
     fn due_after(&self, attempt: u16) -> Option<i64> {
-        let appended_at = self.known_at(self.attempts.get(&attempt)?.first()?.at);
+        let appended_at = self.history.clock.known_at(self.attempts.get(&attempt)?.first()?.at);
         let is_last = attempt >= self.wishes.attempts_max;
         let backoff = if is_last { 0 } else { self.wishes.backoff_after(attempt) };
         let (mut silent, wait) = (Vec::new(), backoff.max(WINDOW_MS));
         let (mut failed, mut told) = (Vec::new(), None);
         let (mut is_extended, mut is_failed) = (false, false);
         for call in self.calls_of(attempt) {
-            let sent_at = self.known_at(call.sent_at);
+            let sent_at = self.history.clock.known_at(call.sent_at);
             match call.kind {
                 CallKind::Finish => {}
                 CallKind::Extend { by } => {
@@ -321,15 +316,6 @@ impl<'a> Life<'a> {
             failed.extend(silent);
         }
         told.or_else(|| failed.into_iter().min())
-    }
-
-    /// Returns the time of Postgres's clock as a node knew it, at the earliest: it may not have
-    /// noticed the last steps.
-    fn known_at(&self, machine_ms: i64) -> i64 {
-        let clock = &self.history.clock;
-        let before = clock.earliest(machine_ms - STEP_UNNOTICED_MAX_MS) + STEP_UNNOTICED_MAX_MS;
-        let shown = clock.earliest(machine_ms);
-        if clock.changes.is_empty() { shown } else { shown.min(before) - SLEW_MAX_MS }
     }
 
     /// Rule 15: a task that is given up has had its chances. Its record is in its dead topic, or

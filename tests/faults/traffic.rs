@@ -52,6 +52,8 @@ pub struct Load {
     pub topics: Vec<String>,
     /// Tracked tasks come on top of the others: this many for a hundred of them.
     pub tracked_percent: u32,
+    /// There are expiries. Without, each task takes its usual way.
+    pub is_varied: bool,
     /// Postgres's clock, which due times refer to.
     pub clock: Arc<ClockFile>,
 }
@@ -297,6 +299,7 @@ impl Client {
             key: key.clone(),
             payload_hash: xxh3_64(text.as_bytes()),
             size: text.len(),
+            expires_at: None,
             tracked: None,
             outcome: Outcome::Refused { why: "not sent".to_owned() },
         };
@@ -304,6 +307,10 @@ impl Client {
             json!({ "topic": self.load.topics[topic], "due_at": due_at, "payload_text": text });
         if self.is_tracked {
             submit.tracked = Some(self.track(topic, &mut body));
+        }
+        if let Some(after) = self.expire_after() {
+            submit.expires_at = Some(due_at + after);
+            body["expires_at"] = (due_at + after).into();
         }
         if let Some(key) = key {
             body["key"] = key.into();
@@ -313,6 +320,19 @@ impl Client {
         }
         self.ledger.number(&mut submit, &mut body);
         (submit, body)
+    }
+
+    /// Draws how long after its due time a task expires, for a third of them.
+    fn expire_after(&mut self) -> Option<i64> {
+        if !self.load.is_varied {
+            return None;
+        }
+        match self.chance.random_range(0..100) {
+            0..14 => Some(self.chance.random_range(300..2000)),
+            14..24 => Some(self.chance.random_range(2000..8000)),
+            24..33 => Some(self.chance.random_range(20_000..60_000)),
+            _ => None,
+        }
     }
 
     /// Makes a task a tracked one. Its dead topic is another than its own.

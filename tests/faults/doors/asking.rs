@@ -97,6 +97,7 @@ impl Asked {
             key: self.key,
             payload_hash: xxh3_64(self.text.as_bytes()),
             size: self.text.len(),
+            expires_at: None,
             tracked: self.tracked,
             outcome: Outcome::Committed,
         };
