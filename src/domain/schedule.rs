@@ -231,7 +231,7 @@ impl Specification {
     /// this far. Each run is due `shift` after its instant.
     pub fn plan(
         &self,
-        progress: Progress,
+        progress: Progress<'_>,
         now: Timestamp,
         shift: Duration,
         count_max: usize,

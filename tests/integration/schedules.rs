@@ -154,6 +154,39 @@ async fn a_change_withdraws_the_runs_that_are_not_claimed_and_makes_them_anew() 
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_change_counts_no_run_twice_that_it_leaves_behind_earlier_ones() {
+    let cluster = Cluster::start("schedule-moved-run").await;
+    let topic = cluster.topic("orders").await;
+    let consumer = cluster.consumer(&topic);
+    let node = cluster.node().await;
+    let api = node.api();
+    let path = format!("/v1/schedules/{topic}/poll");
+    let body = |payload: &str| json!({ "every": "7s", "runs_max": 6, "payload": payload });
+    put(api, &path, &body("a")).await;
+    let made = eventually_some("six runs are made", DEADLINE, async || {
+        let made = pending(&cluster).await;
+        (made.len() == 6).then_some(made)
+    })
+    .await;
+    // The fourth run is moved to now. A change leaves it, and goes back to the runs before.
+    let id = &made[3].1;
+    let moved = api
+        .send_with(Method::PATCH, &format!("/v1/tasks/{id}"), &[], Some(json!({ "delay": "0s" })))
+        .await;
+    assert_eq!(moved.status, 200, "{}", moved.text);
+    consumer.wait_count(1, DEADLINE).await;
+    put(api, &path, &body("b")).await;
+    let all = consumer.wait_count(6, DEADLINE).await;
+    let ended = api.look(&path).await.json();
+    assert_eq!(ended["runs_made"], json!(6), "{ended}");
+    let instants: HashSet<i64> = all.iter().map(run_at).collect();
+    let numbers: Vec<Option<String>> =
+        all[1..].iter().map(|record| header(record, "punctual-run")).collect();
+    assert_eq!((instants.len(), all.len()), (6, 6), "each instant has one run: {numbers:?}");
+    assert!(all.iter().all(|record| header(record, "punctual-missed").is_none()), "none is missed");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn after_an_hour_without_runs_each_policy_makes_its_own() {
     let cluster = Cluster::start("schedule-missed").await;
     let topic = cluster.topic("orders").await;

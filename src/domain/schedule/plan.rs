@@ -73,7 +73,7 @@ impl RunOverlap {
 
 /// How far a schedule has come.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Progress {
+pub struct Progress<'a> {
     /// The first instant whose run is not made.
     pub next_run_at: Timestamp,
     pub runs_made: u64,
@@ -81,6 +81,10 @@ pub struct Progress {
     pub skipped: u64,
     /// A run is not finished. Known only of a schedule that skips.
     pub is_busy: bool,
+    /// Instants from `next_run_at` on that have a run already, in order. A change of the schedule
+    /// goes back to the earliest run that it has withdrawn, and later runs may have stayed: moved,
+    /// cancelled or claimed ones.
+    pub taken: &'a [Timestamp],
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -199,11 +203,12 @@ pub struct Rules<'a> {
 }
 
 /// Plans the runs of a schedule at `now`, as this module says.
-pub(super) fn plan(rules: Rules<'_>, progress: Progress, now: Timestamp) -> Plan {
+pub(super) fn plan<'a>(rules: Rules<'a>, progress: Progress<'a>, now: Timestamp) -> Plan {
     let mut planning = Planning {
         rules,
         now,
-        next: Some(progress.next_run_at),
+        taken: progress.taken,
+        next: None,
         is_busy: rules.overlap == RunOverlap::Skip && progress.is_busy,
         plan: Plan {
             runs: Vec::new(),
@@ -214,6 +219,7 @@ pub(super) fn plan(rules: Rules<'_>, progress: Progress, now: Timestamp) -> Plan
             overlapping: 0,
         },
     };
+    planning.next = planning.first_free(Some(progress.next_run_at));
     if planning.pass_missed() {
         planning.make_ahead();
     } else {
@@ -226,6 +232,7 @@ pub(super) fn plan(rules: Rules<'_>, progress: Progress, now: Timestamp) -> Plan
 struct Planning<'a> {
     rules: Rules<'a>,
     now: Timestamp,
+    taken: &'a [Timestamp],
     /// The first instant that the plan has not decided.
     next: Option<Timestamp>,
     /// The schedule skips, and a run is not finished.
@@ -234,6 +241,18 @@ struct Planning<'a> {
 }
 
 impl Planning<'_> {
+    /// Returns the first instant from `at` on that has no run yet.
+    fn first_free(&self, mut at: Option<Timestamp>) -> Option<Timestamp> {
+        while let Some(taken) = at.filter(|at| self.taken.binary_search(at).is_ok()) {
+            at = self.rules.timing.next_after(taken);
+        }
+        at
+    }
+
+    fn next_after(&self, at: Timestamp) -> Option<Timestamp> {
+        self.first_free(self.rules.timing.next_after(at))
+    }
+
     /// Decides the missed instants. Returns false when some of them are left for another plan.
     fn pass_missed(&mut self) -> bool {
         let missed_before = self.now.minus(MISSED_AFTER);
@@ -244,7 +263,7 @@ impl Planning<'_> {
         let mut kept = VecDeque::new();
         for _step in 0..STEPS_MAX {
             let Some(at) = self.next.filter(|at| *at < missed_before) else { break };
-            self.next = self.rules.timing.next_after(at);
+            self.next = self.next_after(at);
             kept.push_back(at);
             let is_old = policy.within.is_some_and(|within| at < self.now.minus(within));
             if kept.len() > count_max || is_old {
@@ -293,7 +312,7 @@ impl Planning<'_> {
                 return;
             }
             self.push(at);
-            self.next = self.rules.timing.next_after(at);
+            self.next = self.next_after(at);
             self.end_if_complete();
         }
     }

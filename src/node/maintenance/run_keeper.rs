@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 use super::COUNTING_SHARD;
 use crate::clock;
 use crate::domain::schedule::ScheduleId;
-use crate::domain::schedule::plan::RUNS_MAX;
+use crate::domain::schedule::plan::{Progress, RUNS_MAX};
 use crate::domain::{IdRange, Monotonic, TaskId, Throttle, Timestamp};
 use crate::error_chain::chain;
 use crate::node::membership::Bulletin;
@@ -316,7 +316,8 @@ impl RunKeeper {
         };
         let shift = specification.shift(&due.topic, &due.name);
         let count_max = (STATEMENT_BYTES_MAX / due.record_bytes.max(1)).clamp(1, RUNS_MAX);
-        let plan = specification.plan(due.progress, now, shift, count_max);
+        let progress = Progress { taken: &due.taken, ..due.progress };
+        let plan = specification.plan(progress, now, shift, count_max);
         let placing = RunPlacing::new(&self.shared, (&due.topic, &due.name), due.key.as_deref());
         let mut tasks = Vec::with_capacity(plan.runs.len().min(RUNS_MAX));
         for run in &plan.runs {

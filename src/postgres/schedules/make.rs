@@ -50,6 +50,10 @@ const RECORDS_BYTES_MAX: usize = 8 << 20;
 /// a change from `allow`, and after a backfill.
 const LAST_RUNS: i64 = 10;
 
+/// The most instants from the next run on that are looked up because they may have runs. Further
+/// ones get none either: the statement stores no second run of an instant.
+const TAKEN_MAX: i64 = 1_000;
+
 /// A tracked task is in `task_follow` from the first attempt to the end. Before, the task is
 /// pending or in a batch. The note 1 means that its consumer has finished the task.
 const BUSY: &str = "-- schedules with a run that is not finished
@@ -82,7 +86,9 @@ pub struct DueSchedule {
     pub record: Option<OwnedColumns>,
     /// The bytes of the record of each run, without the headers of a run.
     pub record_bytes: usize,
-    pub progress: Progress,
+    pub progress: Progress<'static>,
+    /// See [`Progress::taken`].
+    pub taken: Vec<Timestamp>,
     /// The error says why this version of the program cannot read it.
     pub specification: Result<Specification, String>,
 }
@@ -173,6 +179,9 @@ with head as materialized (
   ) h
 )
 select id, topic, name, revision, key, next_run_at, runs_made, skipped, {SPECIFICATION}, {NOW},
+  array(select r.instant from schedule_run r
+    where r.schedule_id = schedule.id and r.instant >= schedule.next_run_at
+    order by r.instant limit {TAKEN_MAX}) as taken,
   h.record_bytes, h.is_read, case when h.is_read then payload end as payload,
   case when h.is_read then headers end as headers, (select count(*) from head) as found
 from (select id as head_id, record_bytes, is_read, bytes_before from head) h
@@ -426,6 +435,7 @@ fn due_schedule_of(row: &PgRow, keys: &KeySet) -> Result<DueSchedule, sqlx::Erro
     let count = |column: &str| -> Result<u64, sqlx::Error> {
         Ok(row.try_get::<i64, _>(column)?.saturating_as::<u64>())
     };
+    let taken: Vec<i64> = row.try_get("taken")?;
     Ok(DueSchedule {
         id: ScheduleId(row.try_get("id")?),
         topic: TopicName::stored(row.try_get("topic")?),
@@ -439,7 +449,9 @@ fn due_schedule_of(row: &PgRow, keys: &KeySet) -> Result<DueSchedule, sqlx::Erro
             runs_made: count("runs_made")?,
             skipped: count("skipped")?,
             is_busy: false,
+            taken: &[],
         },
+        taken: taken.into_iter().map(Timestamp::from_millis).collect(),
         specification: specification.map_err(|error| error.to_string()),
     })
 }

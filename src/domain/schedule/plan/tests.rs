@@ -28,8 +28,8 @@ fn specification(period: u64, missed: MissedRuns, runs_max: Option<u64>) -> Spec
     }
 }
 
-fn progress(next: i64) -> Progress {
-    Progress { next_run_at: at(next), runs_made: 7, skipped: 0, is_busy: false }
+fn progress(next: i64) -> Progress<'static> {
+    Progress { next_run_at: at(next), runs_made: 7, skipped: 0, is_busy: false, taken: &[] }
 }
 
 /// The runs as seconds, with their missed instants.
@@ -101,6 +101,21 @@ fn the_last_run_ends_the_schedule() {
 }
 
 #[test]
+fn an_instant_that_has_a_run_already_is_neither_counted_nor_missed() {
+    let ten = |missed| specification(10, missed, Some(12));
+    let taken = [at(10), at(30)];
+    let progress = Progress { taken: &taken, ..progress(10) };
+    let plan = ten(MissedRuns::LAST).plan(progress, at(15), Duration::ZERO, RUNS_MAX);
+    assert_eq!(runs(&plan), [(20, 0), (40, 0), (50, 0), (60, 0), (70, 0)]);
+    let numbers: Vec<u64> = plan.runs.iter().map(|run| run.number).collect();
+    assert_eq!((numbers, plan.runs_made), (vec![8, 9, 10, 11, 12], 12));
+    assert_eq!(plan.next_run_at, None, "five more of twelve");
+    // Of the missed ones 20, 40, 50 have no run.
+    let plan = ten(MissedRuns::LAST).plan(progress, at(65), Duration::ZERO, RUNS_MAX);
+    assert_eq!(runs(&plan)[..2], [(50, 2), (60, 0)]);
+}
+
+#[test]
 fn a_year_of_missed_seconds_takes_several_plans_and_makes_one_run() {
     let secondly = specification(1, MissedRuns::LAST, None);
     let now = at(366 * 86_400);
@@ -115,7 +130,7 @@ fn a_year_of_missed_seconds_takes_several_plans_and_makes_one_run() {
             break *first;
         }
         let (runs_made, skipped) = (plan.runs_made, plan.skipped);
-        progress = Progress { next_run_at, runs_made, skipped, is_busy: false };
+        progress = Progress { next_run_at, runs_made, skipped, is_busy: false, taken: &[] };
     };
     assert_eq!(made.at, now.minus(MISSED_AFTER + Duration::from_secs(1)));
     assert_eq!((made.number, made.missed), (8, 366 * 86_400 - 11));
@@ -213,7 +228,7 @@ proptest! {
         };
         let schedule = specification(period, missed, None);
         let first = schedule.timing.next_after(at(0)).unwrap();
-        let mut progress = Progress { next_run_at: first, runs_made: 0, skipped: 0, is_busy: false };
+        let mut progress = Progress { next_run_at: first, runs_made: 0, skipped: 0, is_busy: false, taken: &[] };
         let (mut now, mut before) = (0, first.minus(Duration::from_secs(period)));
         for pause in pauses {
             now += pause;
@@ -229,7 +244,7 @@ proptest! {
             let is_ahead = plan.runs.last().is_none_or(|run| run.at > at(now));
             prop_assert!(is_ahead || plan.look_at == Some(at(now)));
             let (runs_made, skipped) = (plan.runs_made, plan.skipped);
-            progress = Progress { next_run_at, runs_made, skipped, is_busy: false };
+            progress = Progress { next_run_at, runs_made, skipped, is_busy: false, taken: &[] };
         }
     }
 }
@@ -243,7 +258,13 @@ fn a_plan_of_large_records_has_few_runs_and_the_next_plans_make_the_others() {
         assert!(plan.runs.len() <= 3);
         made.extend(runs(&plan));
         let Plan { next_run_at, runs_made, skipped, .. } = plan;
-        next = Progress { next_run_at: next_run_at.unwrap(), runs_made, skipped, is_busy: false };
+        next = Progress {
+            next_run_at: next_run_at.unwrap(),
+            runs_made,
+            skipped,
+            is_busy: false,
+            taken: &[],
+        };
     }
     let at_once = secondly.plan(progress(-100), at(0), Duration::ZERO, RUNS_MAX);
     assert_eq!(made[..at_once.runs.len()], runs(&at_once));
