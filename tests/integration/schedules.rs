@@ -187,6 +187,33 @@ async fn a_change_counts_no_run_twice_that_it_leaves_behind_earlier_ones() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_change_does_not_count_skipped_instants_twice() {
+    let cluster = Cluster::start("schedule-skipped-twice").await;
+    let topic = cluster.topic("orders").await;
+    let consumer = cluster.consumer(&topic);
+    let node = cluster.node().await;
+    let api = node.api();
+    let (path, topic_path) = (format!("/v1/schedules/{topic}/poll"), format!("/v1/topics/{topic}"));
+    assert_eq!(api.post(&format!("{topic_path}/pause"), "").await.status, 200);
+    let body = |payload: &str| json!({ "every": "1s", "overlap": "skip", "ttr": "1h", "payload": payload });
+    put(api, &path, &body("a")).await;
+    // The run waits with its topic, and the instants after it get none.
+    let query = "select coalesce(max(skipped), 0)::bigint from schedule";
+    eventually("instants are skipped", DEADLINE, async || cluster.count(query).await >= 2).await;
+    let run = pending(&cluster).await;
+    put(api, &path, &body("b")).await;
+    eventually("the run is made again", DEADLINE, async || {
+        let again = pending(&cluster).await;
+        again.len() == 1 && again[0].1 != run[0].1
+    })
+    .await;
+    assert_eq!(pending(&cluster).await[0].0, run[0].0, "of the same instant");
+    assert_eq!(api.post(&format!("{topic_path}/resume"), "").await.status, 200);
+    let records = consumer.wait_count(1, DEADLINE).await;
+    assert_eq!(header(&records[0], "punctual-missed"), None, "none is missed before it");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn after_an_hour_without_runs_each_policy_makes_its_own() {
     let cluster = Cluster::start("schedule-missed").await;
     let topic = cluster.topic("orders").await;

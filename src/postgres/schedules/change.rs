@@ -260,7 +260,10 @@ pub(super) async fn change(
             let before = locked.now.min(earliest.minus(Duration::from_millis(1)));
             (specification.next_after(before.max(last), runs_made), stored.skipped)
         }
-        Some(earliest) if is_same_timing && has_more => (Some(earliest), stored.skipped),
+        // Skipped instants lie behind the withdrawn runs, so that the next plan meets them again.
+        Some(earliest) if is_same_timing && has_more => {
+            (Some(earliest), if withdrawn.earliest.is_some() { 0 } else { stored.skipped })
+        }
         _ => (specification.next_after(locked.now.max(last), runs_made), 0),
     };
     // A paused or resumed schedule may have ended.
