@@ -135,6 +135,7 @@ pub struct NodeParts {
     inbound_metrics: InboundMetrics,
     schedule_metrics: ScheduleMetrics,
     pub key_keeper: Option<KeyKeeper>,
+    pub policies: Arc<TopicPolicies>,
     advertise: String,
 }
 
@@ -181,6 +182,7 @@ impl NodeParts {
         let etcd = etcd_settings.map(|etcd| etcd::start(&etcd, node, tasks, etcd_metrics));
         Ok(Self {
             node,
+            policies: Arc::default(),
             key_keeper: KeyKeeper::of(settings.access.payload_keys.clone(), &postgres, registry),
             postgres,
             contact: topics.contact(),
@@ -437,7 +439,7 @@ impl Site<'_> {
             bytes_max: settings.limits.in_flight_bytes / 4,
         };
         let in_flight = Arc::new(InFlightBatches::new(limits, TopicBreakers::new(topic_rules)));
-        let policies = Arc::new(TopicPolicies::default());
+        let policies = Arc::clone(&parts.policies);
         let progress = LoopProgress::new(settings.claim_loops);
         let membership = self.start_membership(&clock, &in_flight, &progress);
         let contact = parts.contact.clone();
@@ -672,14 +674,12 @@ impl Site<'_> {
             submits: NamedSubmits::new(&parts.postgres, parts.node, self.settings.retention.names),
             names: Arc::clone(names),
         };
-        let submits = Submits::new(&parts.postgres, parts.node);
-        let stopping = self.tasks.stopping.clone();
         let lanes = GroupCommitParts {
             shared: Arc::clone(shared),
-            submits,
+            submits: Submits::new(&parts.postgres, parts.node),
             named,
             connections: connections.clone(),
-            stopping,
+            stopping: self.tasks.stopping.clone(),
         };
         let (group_commit, [plain, named]) = GroupCommit::new(limits, lanes);
         self.tasks.spawn("submit", plain.run());

@@ -12,6 +12,7 @@ use crate::node::maintenance::key_keeper::KeyError;
 use crate::node::requests::service::Service;
 use crate::postgres::PostgresError;
 use crate::postgres::cluster::schema::{self, CheckError, Checked, MigrateError};
+use crate::postgres::topics::Topics;
 use crate::shutdown::{TaskFailure, Tasks};
 
 /// The pause before the next look at a database that is not usable yet. It doubles each time.
@@ -89,6 +90,15 @@ async fn try_postgres(settings: &Settings, parts: &mut NodeParts) -> Result<Chec
             KeyError::Postgres(cause) if passes(cause) => Attempt::Away(chain(&error)),
             _ => Attempt::Refused(format!("--payload-key-file: {}", chain(&error))),
         })?;
+    }
+    // A task takes the policy of its topic at its submit. So no submit comes before the policies.
+    let topics = Topics::new(&parts.postgres, 1);
+    let topics = topics.all().await.map_err(|error| match &error {
+        cause if passes(cause) => Attempt::Away(chain(&error)),
+        _ => Attempt::Refused(chain(&error)),
+    })?;
+    for topic in parts.policies.take_in(topics).paused {
+        tracing::info!(%topic, "the topic is paused; its tasks wait in their table");
     }
     Ok(checked)
 }

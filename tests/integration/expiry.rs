@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use uuid::Uuid;
 
 use crate::support::wait::{throughout, until};
-use crate::support::{Answer, Api, Cluster, Record, Wishes, eventually, now_ms};
+use crate::support::{Answer, Api, Cluster, Record, Wishes, eventually, eventually_some, now_ms};
 
 const DEADLINE: Duration = Duration::from_secs(120);
 const MINUTE: i64 = 60_000;
@@ -298,4 +298,40 @@ async fn a_spread_makes_tasks_due_later_by_the_part_of_their_name_and_tells_what
     assert_eq!(records[0].task_id(), id);
     let ours = ["punctual-task-id", "punctual-due-at"];
     assert!(records[0].headers.iter().all(|(name, _)| ours.contains(&name.as_str())));
+}
+
+/// The policies are read before a node takes its first submit. Otherwise tasks would be stored
+/// without the expiry of their topic, for as long as the read takes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_starting_node_takes_no_submit_before_it_knows_the_policies() {
+    let cluster = Cluster::start("expiry-at-start").await;
+    let topic = cluster.topic("orders").await;
+    let first = cluster.node().await;
+    let policy = json!({ "expire_after": "1h" });
+    assert!(put_policy(first.api(), &topic, &policy).await.status < 300);
+    let mut lock = cluster.sql.begin().await.unwrap();
+    sqlx::query("lock table topic_policy in access exclusive mode")
+        .execute(&mut *lock)
+        .await
+        .unwrap();
+    let second = cluster.spawn(&[]);
+    let address = eventually_some("it listens", DEADLINE, async || second.address()).await;
+    let api = Api::new(format!("http://{address}"));
+    let task = json!({ "topic": topic, "delay": "2h", "payload": 1 });
+    let submit = async || api.send_with(Method::POST, "/v1/tasks", &[], Some(task.clone())).await;
+    let not_yet = "the policies of all topics";
+    eventually("the node waits for the policies", DEADLINE, async || {
+        let answer = submit().await;
+        assert_eq!(answer.status, 503, "{}", answer.text);
+        second.log_tail().contains(not_yet)
+    })
+    .await;
+    lock.rollback().await.unwrap();
+    let stored = eventually_some("the node takes the task", DEADLINE, async || {
+        Some(submit().await).filter(|answer| answer.status == 201)
+    })
+    .await;
+    let id: Uuid = stored.json()["id"].as_str().unwrap().parse().unwrap();
+    let shown = api.task(id).await.shown;
+    assert_eq!(millis(&shown, "expires_at") - millis(&shown, "due_at"), 60 * MINUTE, "{shown}");
 }
