@@ -32,15 +32,29 @@ mod expiry;
 mod history;
 #[path = "faults/lateness.rs"]
 mod lateness;
+#[path = "oracle/moved_tasks.rs"]
+mod moved_tasks;
+#[path = "faults/moves.rs"]
+mod moves;
 #[path = "faults/names.rs"]
 mod names;
 #[path = "faults/oracle.rs"]
 #[expect(dead_code, reason = "the runner shows more of what was found")]
 mod oracle;
+#[path = "oracle/paused_topics.rs"]
+mod paused_topics;
+#[path = "faults/pauses.rs"]
+mod pauses;
 #[path = "faults/plan.rs"]
 mod plan;
 #[path = "oracle/plans.rs"]
 mod plans;
+#[path = "oracle/runs.rs"]
+mod runs;
+#[path = "faults/schedule_history.rs"]
+mod schedule_history;
+#[path = "faults/schedules.rs"]
+mod schedules;
 #[path = "oracle/stakes.rs"]
 mod stakes;
 #[path = "faults/tracked.rs"]
@@ -63,8 +77,9 @@ const END: i64 = START + 60_000;
 
 /// Returns a history to which tests add complete, correct tasks. A test then spoils a part of it.
 fn history() -> History {
-    let topics = ["steady", "unavailable", "deleted", "limited", "dead", "by-sql", "by-record"];
-    let topics = topics.map(|name| Topic { name: name.to_owned(), ..Topic::default() }).to_vec();
+    let names = "steady unavailable deleted limited paused scheduled dead by-sql by-record";
+    let topic = |name: &str| Topic { name: name.to_owned(), ..Topic::default() };
+    let topics = names.split(' ').map(topic).collect();
     History { topics, started_at: START, ended_at: END, ..History::default() }
 }
 
@@ -81,6 +96,7 @@ fn submit(number: u64, topic: usize, due_at: i64) -> Submit {
         topic,
         name: None,
         is_put: false,
+        when: None,
         due_at,
         key: Some("k".to_owned()),
         payload_hash: number,
@@ -105,6 +121,7 @@ fn record(number: u64, topic: usize, due_at: i64) -> Arrival {
         due_header: Some(due_at),
         expires_header: None,
         attempt: None,
+        run: None,
         is_dead_letter: false,
     }
 }

@@ -421,6 +421,7 @@ fn task(load: &Load, ledger: &Ledger, name: Option<&str>) -> (Submit, Value) {
         topic: STEADY,
         name: name.map(str::to_owned),
         is_put: false,
+        when: None,
         due_at,
         key: Some(KEY_OF_SUBMITTER.to_owned()),
         payload_hash: xxh3_64(text.as_bytes()),

@@ -25,6 +25,8 @@ pub struct Caller {
     room: Vec<Arc<Semaphore>>,
     http: reqwest::Client,
     token: Option<String>,
+    /// A header with a precondition.
+    condition: Option<(&'static str, String)>,
 }
 
 /// A reserved request to a node.
@@ -65,12 +67,17 @@ pub enum Refusal {
 impl Caller {
     pub fn new(slots: &[Arc<Slot>], token: Option<String>) -> Self {
         let room = slots.iter().map(|_| Arc::new(Semaphore::new(UNDER_WAY_MAX))).collect();
-        Self { slots: slots.to_vec(), room, http: client(PATIENCE), token }
+        Self { slots: slots.to_vec(), room, http: client(PATIENCE), token, condition: None }
     }
 
     /// Returns a caller with another token, for the same seats.
     pub fn with_token(&self, token: &str) -> Self {
         Self { token: Some(token.to_owned()), ..self.clone() }
+    }
+
+    /// Returns a caller whose requests have this precondition.
+    pub fn with_condition(&self, condition: (&'static str, String)) -> Self {
+        Self { condition: Some(condition), ..self.clone() }
     }
 
     /// Reserves a seat at one of the nodes that listen and have room. Returns `None` when there is
@@ -117,6 +124,9 @@ impl Caller {
         let mut request = self.http.request(method, format!("http://{}{path}", seat.address));
         if let Some(token) = &self.token {
             request = request.bearer_auth(token);
+        }
+        if let Some((name, value)) = &self.condition {
+            request = request.header(*name, value);
         }
         if let Some(body) = body {
             request = request.header("content-type", "application/json").body(body.to_string());

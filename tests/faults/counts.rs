@@ -1,6 +1,6 @@
 //! Counts the requests and the tasks of a run.
 
-use super::history::{Outcome, Verdict};
+use super::history::{MoveVerdict, Outcome, Verdict};
 use super::oracle::Case;
 
 #[derive(Clone, Copy, Default, Debug)]
@@ -18,6 +18,11 @@ pub struct Counts {
     pub cancelled: usize,
     pub too_late: usize,
     pub cancels_unknown: usize,
+    pub moves: usize,
+    pub moved: usize,
+    pub moves_unknown: usize,
+    /// PUTs whose condition did not hold.
+    pub kept: usize,
     /// Accepted tracked tasks.
     pub tracked: usize,
     pub calls: usize,
@@ -28,6 +33,8 @@ pub struct Counts {
     pub withdrawn: usize,
     pub finished: usize,
     pub expired: usize,
+    /// Runs of schedules.
+    pub runs: usize,
     pub dead: usize,
     /// Dead tasks whose consumers did not finish them.
     pub exhausted: usize,
@@ -50,6 +57,7 @@ impl Case<'_> {
                     counts.replaced += usize::from(*has_replaced);
                 }
                 Outcome::Known { .. } => {}
+                Outcome::Kept { .. } => counts.kept += 1,
                 Outcome::Committed => {
                     counts.committed += 1;
                     counts.tracked += usize::from(submit.tracked.is_some());
@@ -66,6 +74,11 @@ impl Case<'_> {
                 Verdict::Unknown { .. } => counts.cancels_unknown += 1,
                 Verdict::Replaced { .. } | Verdict::NotFound | Verdict::Refused { .. } => {}
             }
+        }
+        for one in &self.history.moves {
+            counts.moves += 1;
+            counts.moved += usize::from(matches!(one.verdict, MoveVerdict::Moved { .. }));
+            counts.moves_unknown += usize::from(matches!(one.verdict, MoveVerdict::Unknown { .. }));
         }
         for call in &self.history.calls {
             counts.calls += 1;

@@ -240,7 +240,8 @@ impl<'a> Case<'a> {
             let first = records.iter().find(|record| record.attempt.is_none_or(|it| it == 1));
             if let Some((record, taken_by)) = first.zip(request.taken_by) {
                 let due_at = self.history.clock.reached(due_at);
-                self.check_span(*id, (due_at.max(taken_by), record.at), was_deferred);
+                let wait = (due_at.max(taken_by), record.at);
+                self.check_span(*id, Some(request.topic), wait, was_deferred);
             }
         }
     }

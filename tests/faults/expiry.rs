@@ -40,8 +40,9 @@ impl<'a> Case<'a> {
     }
 
     /// Returns from when on a task that is due then is not published.
-    pub(super) fn expiry_of(&self, submit: &Submit, _due_at: i64) -> Option<i64> {
-        submit.expires_at
+    pub(super) fn expiry_of(&self, submit: &Submit, due_at: i64) -> Option<i64> {
+        let after = self.history.topics[submit.topic].expire_after;
+        submit.expires_at.or_else(|| Some(due_at + after?))
     }
 
     /// An expired task has an expiry that was reached, and no record.

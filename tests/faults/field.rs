@@ -6,6 +6,8 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use reqwest::Method;
+use serde_json::{Value, json};
 use sqlx::postgres::PgRow;
 use sqlx::{AssertSqlSafe, Connection as _, PgConnection, Row as _};
 use uuid::Uuid;
@@ -15,20 +17,26 @@ use super::clock_file::ClockFile;
 use super::consumers::Delivery;
 use super::doors::Doors;
 use super::history::{
-    Arrival, BY_RECORD, BY_SQL, DEAD, DELETED, Expiry, LIMITED, Line, STEADY, Topic, UNAVAILABLE,
+    Arrival, BY_RECORD, BY_SQL, DEAD, DELETED, Expiry, LIMITED, Line, PAUSED, SCHEDULED, STEADY,
+    Topic, UNAVAILABLE,
 };
 use super::nodes::{Settings, Slot};
 use super::plan::{CLOCK_NODE, NODES, Server};
+use super::schedule_history::{MadeRun, RunHeaders};
 use super::ways::Ways;
 use crate::support::api::client;
 use crate::support::cluster::PARTITIONS;
 use crate::support::ledger::SERIAL_HEADER;
 use crate::support::wait::look_for;
-use crate::support::{Cluster, Consumer, OwnStack, Record, Wishes, eventually};
+use crate::support::{Cluster, Consumer, OwnStack, Record, Wishes, eventually, now_ms, wait};
 
 const READY_DEADLINE: Duration = Duration::from_secs(180);
 const HTTP_DEADLINE: Duration = Duration::from_secs(10);
 const TABLESPACE: &str = "small_disk";
+/// The policy of the topic of pauses.
+const EXPIRE_AFTER_MS: i64 = 4000;
+/// All nodes use a new policy after this time.
+const POLICY_KNOWN_MS: i64 = 2500;
 /// Tracked tasks for a hundred others, in rounds of faults.
 const TRACKED_PERCENT: u32 = 12;
 
@@ -44,7 +52,7 @@ pub struct Setup {
     pub is_deck: bool,
     /// Tracked tasks for a hundred others.
     pub tracked_percent: u32,
-    /// The traffic has expiries.
+    /// The traffic has expiries, moves, schedules, and a topic with a policy that is paused at times.
     pub is_varied: bool,
     /// Nodes check tokens and rights.
     pub has_access: bool,
@@ -159,6 +167,9 @@ impl Field {
             let what = format!("node {} is ready", slot.number());
             eventually(&what, READY_DEADLINE, async || slot.is_ready(&field.http).await).await;
         }
+        if setup.is_varied {
+            field.set_policy().await;
+        }
         field
     }
 
@@ -222,6 +233,8 @@ impl Field {
             (UNAVAILABLE, "unavailable"),
             (DELETED, "deleted"),
             (LIMITED, "limited"),
+            (PAUSED, "paused"),
+            (SCHEDULED, "scheduled"),
             (DEAD, "dead"),
             (BY_SQL, "by-sql"),
             (BY_RECORD, "by-record"),
@@ -236,6 +249,38 @@ impl Field {
             self.topics.lock().unwrap().push(Topic { name, ..Topic::default() });
             self.read(index, 0);
         }
+    }
+
+    /// Gives the topic of pauses a policy that all nodes know.
+    async fn set_policy(&self) {
+        let path = format!("/v1/topics/{}/policy", self.topic_name(PAUSED));
+        let policy = json!({ "expire_after": format!("{EXPIRE_AFTER_MS}ms") });
+        self.order(Method::PUT, &path, &policy).await;
+        self.note(PAUSED, |topic| topic.expire_after = Some(EXPIRE_AFTER_MS));
+        wait::until(now_ms() + POLICY_KNOWN_MS).await;
+    }
+
+    /// Sends a request of an operator to one node after another until a node carries it out.
+    pub async fn order(&self, method: Method, path: &str, body: &Value) {
+        let token = self.access.as_ref().map(|access| access.owner());
+        eventually(path, READY_DEADLINE, async || {
+            for address in self.slots.iter().filter_map(|slot| slot.address()) {
+                let request = self.http.request(method.clone(), format!("http://{address}{path}"));
+                let request = match &token {
+                    Some(token) => request.bearer_auth(token),
+                    None => request,
+                };
+                let request =
+                    request.header("content-type", "application/json").body(body.to_string());
+                match request.send().await {
+                    Ok(answer) if answer.status().is_success() => return true,
+                    Ok(answer) => eprintln!("{path}: {}", answer.status()),
+                    Err(error) => eprintln!("{path}: {error}"),
+                }
+            }
+            false
+        })
+        .await;
     }
 
     fn read(&self, topic: usize, incarnation: usize) {
@@ -337,12 +382,13 @@ impl Field {
     // --- the contents of Postgres ---
 
     /// Counts unfinished work: waiting tasks due before `until` by Postgres's clock, follow-ups
-    /// with any due time, and unsettled batches.
+    /// with any due time (a moved task is none), and unsettled batches.
     pub async fn undone(&self, until: i64) -> Result<(i64, i64), sqlx::Error> {
         let query = "select
-              (select count(*) from (select id, first_id from task union all select id, first_id
-                from task_far) waiting
-                where punctual_time(id) < to_timestamp($1 / 1000.0) or first_id is not null),
+              (select count(*) from (select id, first_id, moved_to from task union all
+                select id, first_id, moved_to from task_far) waiting
+                where punctual_time(id) < to_timestamp($1 / 1000.0)
+                  or first_id is not null and moved_to is distinct from punctual_millis(id)),
               (select count(*) from execlog_batch where settled_at is null)";
         sqlx::query_as(query).bind(until).fetch_one(&self.cluster.sql).await
     }
@@ -383,6 +429,15 @@ impl Field {
             from (select id, first_id from task union all select id, first_id
               from task_far) waiting";
         sqlx::query_as(query).fetch_all(&self.cluster.sql).await.expect("read what waits")
+    }
+
+    /// Returns the runs of schedules that the table of runs has.
+    pub async fn runs(&self) -> Vec<MadeRun> {
+        let query = "select s.name, r.instant, r.first_id
+            from schedule_run r join schedule s on s.id = r.schedule_id";
+        let runs: Vec<(String, i64, Uuid)> =
+            sqlx::query_as(query).fetch_all(&self.cluster.sql).await.expect("read the runs");
+        runs.into_iter().map(|(schedule, at, id)| MadeRun { schedule, at, id }).collect()
     }
 
     /// Waits until all nodes are ready. Returns the nodes that are not.
@@ -436,6 +491,18 @@ fn delivery(record: &Record) -> Option<Delivery> {
     Some(Delivery { id: record.task_id(), attempt: attempt(record)?, ttr_ms })
 }
 
+/// Returns the headers of the run of a schedule.
+fn run(record: &Record) -> Option<RunHeaders> {
+    let text = |name: &str| std::str::from_utf8(record.header(name)?).ok();
+    let at: jiff::Timestamp = text("punctual-run-at")?.parse().ok()?;
+    Some(RunHeaders {
+        schedule: text("punctual-schedule")?.to_owned(),
+        at: at.as_millisecond(),
+        number: number(record, "punctual-run").and_then(|number| u64::try_from(number).ok()),
+        missed: number(record, "punctual-missed").unwrap_or_default(),
+    })
+}
+
 fn arrival(reader: &Reader, record: &Record) -> Arrival {
     Arrival {
         id: record.task_id(),
@@ -450,6 +517,7 @@ fn arrival(reader: &Reader, record: &Record) -> Arrival {
         due_header: number(record, "punctual-due-at"),
         expires_header: number(record, "punctual-expires-at"),
         attempt: attempt(record),
+        run: run(record),
         is_dead_letter: record.header("punctual-dead-reason").is_some(),
     }
 }

@@ -10,17 +10,22 @@ use uuid::Uuid;
 use super::clock::PostgresClock;
 use super::door_history::Doors;
 use super::plan::{Kind, Operation};
+use super::schedule_history::{Command, MadeRun, RunHeaders};
 
 /// The topics of a run by their indexes: one topic that no operation touches, one for each
-/// operation on a topic, and one for the records of dead tasks alone.
+/// operation on a topic or on its pauses, and one for the records of dead tasks alone.
 pub const STEADY: usize = 0;
 pub const UNAVAILABLE: usize = 1;
 pub const DELETED: usize = 2;
 pub const LIMITED: usize = 3;
-pub const DEAD: usize = 4;
+/// It has a policy, too.
+pub const PAUSED: usize = 4;
+/// The runs of schedules.
+pub const SCHEDULED: usize = 5;
+pub const DEAD: usize = 6;
 /// The topics of the tasks that come through the outbox, and through the intake topic.
-pub const BY_SQL: usize = 5;
-pub const BY_RECORD: usize = 6;
+pub const BY_SQL: usize = 7;
+pub const BY_RECORD: usize = 8;
 
 /// The back-off of a tracked task doubles with each attempt, up to this.
 pub const BACKOFF_MAX_MS: i64 = 4000;
@@ -30,7 +35,11 @@ pub const BACKOFF_MAX_MS: i64 = 4000;
 pub struct History {
     pub submits: Vec<Submit>,
     pub cancels: Vec<Cancel>,
+    pub moves: Vec<Move>,
     pub calls: Vec<Call>,
+    pub commands: Vec<Command>,
+    /// The runs of schedules in the end.
+    pub runs: Vec<MadeRun>,
     /// The history of the doors beside REST.
     pub doors: Doors,
     pub records: Vec<Arrival>,
@@ -62,6 +71,8 @@ pub struct Submit {
     pub topic: usize,
     pub name: Option<String>,
     pub is_put: bool,
+    /// The condition of a PUT.
+    pub when: Option<When>,
     /// The requested due time.
     pub due_at: i64,
     pub key: Option<String>,
@@ -84,6 +95,16 @@ pub struct Tracked {
     pub dead_topic: Option<usize>,
 }
 
+/// The pending task that a PUT with `?when=` may replace.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum When {
+    Absent,
+    /// By a task that is due earlier.
+    Earlier,
+    /// By a task that is due later.
+    Later,
+}
+
 /// The answer to a submit.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Outcome {
@@ -93,6 +114,8 @@ pub enum Outcome {
     Known { id: Uuid },
     /// 409 to a PUT: the task of the name is on its way.
     TooLate { id: Uuid },
+    /// 412 to a PUT: its condition does not let it replace this task.
+    Kept { id: Uuid },
     /// Committed at a door beside REST, which gives no answer.
     Committed,
     /// Certainly no task was stored. `why` is the end of the problem's type, or `connect`.
@@ -137,6 +160,36 @@ pub enum Verdict {
     Refused {
         why: String,
     },
+    Unknown {
+        why: String,
+    },
+}
+
+/// A request to give a task another due time, alone or with others.
+#[derive(Clone, Debug)]
+pub struct Move {
+    pub node: u8,
+    pub sent_at: i64,
+    pub answered_at: i64,
+    pub id: Uuid,
+    /// The requested due time. A time in the past is due at once.
+    pub due_at: i64,
+    pub verdict: MoveVerdict,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum MoveVerdict {
+    Moved {
+        due_at: i64,
+    },
+    /// Also the verdict on all tasks of a request that has moved none.
+    TooLate,
+    NotFound,
+    /// The request certainly had no effect.
+    Refused {
+        why: String,
+    },
+    /// Also the verdict on each task of a request that has moved some.
     Unknown {
         why: String,
     },
@@ -213,6 +266,8 @@ pub struct Arrival {
     pub expires_header: Option<i64>,
     /// The number of the attempt. `None` for an untracked task.
     pub attempt: Option<u16>,
+    /// Of the run of a schedule.
+    pub run: Option<RunHeaders>,
     /// True for the record of a task that was given up, in its dead topic.
     pub is_dead_letter: bool,
 }
@@ -264,6 +319,17 @@ pub struct Topic {
     pub limits: Vec<(i64, i64)>,
     /// When it certainly accepted no records.
     pub refusals: Vec<(i64, i64)>,
+    /// From the answer to a pause to the request that ended the pause.
+    pub pauses: Vec<(i64, i64)>,
+    /// Of its policy: how long after their due times tasks are published that name no time.
+    pub expire_after: Option<i64>,
+}
+
+impl History {
+    /// Returns the topic of a line by its index.
+    pub fn topic_of(&self, line: &Line) -> Option<usize> {
+        self.topics.iter().position(|topic| Some(topic.name.as_str()) == line.topic.as_deref())
+    }
 }
 
 /// A record appended within this time before the topic was deleted may never have reached the

@@ -2,7 +2,7 @@
 //! afterwards. A long unexplained wait is a bug.
 
 use super::duplicates::QUOTA_AFTERMATH_MS;
-use super::history::{History, Span};
+use super::history::{History, PAUSED, Span};
 use super::plan::{Kind, Server};
 
 /// The longest wait without a reason, on a machine that also does other work.
@@ -31,9 +31,16 @@ const fn recovery_ms(kind: Kind, was_deferred: bool) -> Option<i64> {
     }
 }
 
-/// Returns the longest time between two moments that no operation explains, in milliseconds.
-pub fn unexplained(spans: &[Span], wait: (i64, i64), was_deferred: bool) -> i64 {
-    let reasons = spans.iter().filter_map(|span| {
+/// Returns the longest time between two moments that no operation explains, in milliseconds. A
+/// pause explains only that tasks of its topic are late.
+pub fn unexplained(
+    spans: &[Span],
+    topic: Option<usize>,
+    wait: (i64, i64),
+    was_deferred: bool,
+) -> i64 {
+    let of_topic = |span: &&Span| span.operation.kind != Kind::Pause || topic == Some(PAUSED);
+    let reasons = spans.iter().filter(of_topic).filter_map(|span| {
         let recovery = recovery_ms(span.operation.kind, was_deferred)?;
         Some((span.begin, span.end + recovery))
     });

@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 
 use uuid::Uuid;
 
-use super::history::{Cancel, History, Outcome, Submit, Target, Verdict};
+use super::history::{Cancel, History, Outcome, Submit, Target, Verdict, When};
 use super::oracle::{Rule, Violation};
 
 enum Request<'a> {
@@ -46,6 +46,14 @@ pub fn check<'a>(history: &History, state: impl Fn(Uuid) -> Option<&'a str>) -> 
     for record in &history.records {
         arrived.entry(record.serial.unwrap_or_default()).or_default().insert(record.id);
     }
+    let due_times: HashMap<Uuid, i64> = history
+        .submits
+        .iter()
+        .filter_map(|submit| match submit.outcome {
+            Outcome::Accepted { id, due_at, .. } => Some((id, due_at)),
+            _ => None,
+        })
+        .collect();
     let mut violations = Vec::new();
     for ((_, name), mut requests) in names {
         requests.sort_by_key(|(sent_at, _)| *sent_at);
@@ -53,7 +61,12 @@ pub fn check<'a>(history: &History, state: impl Fn(Uuid) -> Option<&'a str>) -> 
         let mut known = Known::Free;
         for (_, request) in requests {
             let (after, wrong) = match request {
-                Request::Submit(submit) => after_submit(submit, known, &state),
+                Request::Submit(submit) => {
+                    let shown = history.clock.latest(submit.answered_at);
+                    let wrong = check_condition(submit, known, (&due_times, shown));
+                    let (after, other) = after_submit(submit, known, &state);
+                    (after, other.or(wrong))
+                }
                 Request::Cancel(cancel) => after_cancel(cancel, known),
             };
             let after = if known == Known::Nothing { known } else { after };
@@ -122,7 +135,7 @@ fn after_submit<'a>(
             };
             (Known::Task(*id), wrong.map(|what| (*id, what)))
         }
-        Outcome::Known { id } | Outcome::TooLate { id } => {
+        Outcome::Known { id } | Outcome::TooLate { id } | Outcome::Kept { id } => {
             let wrong = match known {
                 Known::Task(former) if former != *id => {
                     Some(format!("stands for {former}, and {id} was shown"))
@@ -135,6 +148,40 @@ fn after_submit<'a>(
         Outcome::Refused { .. } => (known, None),
         // Its effect depends on when a node takes it.
         Outcome::Unknown { .. } | Outcome::Committed => (Known::Nothing, None),
+    }
+}
+
+/// Checks that a PUT with a condition, answered when Postgres's clock showed `shown` at the latest,
+/// has replaced the task of its name only if its condition allows that, and otherwise did.
+fn check_condition(
+    submit: &Submit,
+    known: Known,
+    (due_times, shown): (&HashMap<Uuid, i64>, i64),
+) -> Wrong {
+    let Known::Task(former) = known else { return None };
+    let former_due = *due_times.get(&former)?;
+    match (&submit.outcome, submit.when) {
+        (Outcome::Accepted { id, due_at, has_replaced: true }, Some(when)) => {
+            let is_allowed = match when {
+                When::Absent => false,
+                When::Earlier => *due_at < former_due,
+                When::Later => *due_at > former_due,
+            };
+            let what = || format!("replaced {former}, due at {former_due}, in spite of {when:?}");
+            (!is_allowed).then(|| (*id, what()))
+        }
+        (Outcome::Kept { id }, when) => {
+            // A time in the past is due at once.
+            let is_right = match when {
+                Some(When::Absent) => true,
+                Some(When::Earlier) => submit.due_at.max(shown) >= former_due,
+                Some(When::Later) => submit.due_at <= former_due,
+                None => false,
+            };
+            let what = || format!("not replaced, due at {former_due}, and {when:?} allows it");
+            (!is_right).then(|| (*id, what()))
+        }
+        _ => None,
     }
 }
 

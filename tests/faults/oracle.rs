@@ -8,7 +8,9 @@ use uuid::Uuid;
 
 use super::counts::Counts;
 use super::duplicates;
-use super::history::{Arrival, History, Line, Outcome, Submit, Target, UNAVAILABLE, Verdict};
+use super::history::{
+    Arrival, History, Line, Move, Outcome, SCHEDULED, Submit, Target, UNAVAILABLE, Verdict,
+};
 use super::lateness;
 use super::names;
 use super::plan::Kind;
@@ -35,6 +37,8 @@ pub enum Rule {
     TooManyAttempts,
     AfterFinish,
     AfterExpiry,
+    WhilePaused,
+    WrongRun,
     OutOfOrder,
     WrongRejection,
     Uncovered,
@@ -76,6 +80,8 @@ pub(super) struct Traces<'a> {
 pub(super) struct Case<'a> {
     pub(super) history: &'a History,
     pub(super) tasks: HashMap<Uuid, Traces<'a>>,
+    /// The moves of each task, in the order of their requests.
+    pub(super) moves: HashMap<Uuid, Vec<&'a Move>>,
     /// Ids, and names by topic, that some request may have cancelled.
     withdrawn_ids: HashSet<Uuid>,
     withdrawn_names: HashSet<(usize, &'a str)>,
@@ -92,6 +98,9 @@ pub fn judge(history: &History, is_whole: bool) -> Judgement {
         case.check_task(id);
     }
     case.check_cancels();
+    case.check_moves();
+    case.check_pauses();
+    case.check_schedules();
     case.check_tracked();
     case.check_doors(is_whole);
     case.found
@@ -143,10 +152,12 @@ impl<'a> Case<'a> {
                 withdrawn_names.insert((submit.topic, name));
             }
         }
-        for record in &history.records {
+        // Runs of schedules have rules of their own.
+        let is_run = |topic: Option<usize>| topic == Some(SCHEDULED);
+        for record in history.records.iter().filter(|record| !is_run(Some(record.topic))) {
             tasks.entry(record.id).or_default().records.push(record);
         }
-        for line in &history.lines {
+        for line in history.lines.iter().filter(|line| !is_run(history.topic_of(line))) {
             tasks.entry(line.id).or_default().lines.push(line);
         }
         let mut withdrawn_ids = HashSet::new();
@@ -159,7 +170,11 @@ impl<'a> Case<'a> {
             }
         }
         tasks.values_mut().for_each(|task| task.records.sort_by_key(|record| record.at));
-        Self { history, tasks, withdrawn_ids, withdrawn_names, found: Judgement::default() }
+        let mut moves: HashMap<Uuid, Vec<&Move>> = HashMap::new();
+        history.moves.iter().for_each(|one| moves.entry(one.id).or_default().push(one));
+        moves.values_mut().for_each(|moves| moves.sort_by_key(|one| one.sent_at));
+        let found = Judgement::default();
+        Self { history, tasks, moves, withdrawn_ids, withdrawn_names, found }
     }
 
     pub(super) fn add(&mut self, rule: Rule, task: Option<Uuid>, what: String) {
@@ -190,7 +205,7 @@ impl<'a> Case<'a> {
             let serial = task.records.iter().find_map(|record| record.serial);
             let Some(serial) = serial else {
                 let line = task.lines.first();
-                let topic = line.and_then(|line| self.topic_of(line));
+                let topic = line.and_then(|line| self.history.topic_of(line));
                 let due_at = line.map_or(i64::MAX, |line| line.due_at);
                 if !unknown
                     .iter()
@@ -227,13 +242,6 @@ impl<'a> Case<'a> {
                 task.submit = submit;
             }
         }
-    }
-
-    fn topic_of(&self, line: &Line) -> Option<usize> {
-        self.history
-            .topics
-            .iter()
-            .position(|topic| Some(topic.name.as_str()) == line.topic.as_deref())
     }
 
     /// Rules 1 to 5, for one task.
@@ -273,14 +281,12 @@ impl<'a> Case<'a> {
     }
 
     fn check_end(&mut self, id: Uuid, task: &Traces<'a>, line: &'a Line) {
-        if let Some(Outcome::Accepted { due_at, .. }) = task.submit.map(|submit| &submit.outcome)
-            && *due_at != line.due_at
+        if let Some(submit) = task.submit.filter(|submit| submit.accepted().is_some())
+            && !self.may_be_due(id, submit, line.due_at)
         {
-            self.add(
-                Rule::Changed,
-                Some(id),
-                format!("accepted for {due_at}, due at {} by the execlog", line.due_at),
-            );
+            let times = self.due_times(id, submit);
+            let what = format!("accepted for {times:?}, due at {} by the execlog", line.due_at);
+            self.add(Rule::Changed, Some(id), what);
         }
         match line.state.as_str() {
             "published" => {
@@ -366,7 +372,7 @@ impl<'a> Case<'a> {
     }
 
     pub(super) fn may_be_unread(&self, line: &Line, at: i64) -> bool {
-        let topic = self.topic_of(line).map(|topic| &self.history.topics[topic]);
+        let topic = self.history.topic_of(line).map(|topic| &self.history.topics[topic]);
         topic.is_some_and(|topic| topic.may_be_unread(at, &self.history.spans))
     }
 
@@ -393,7 +399,8 @@ impl<'a> Case<'a> {
 
     /// Rule 5: a task is dead only because of an operation on its topic.
     fn check_dead(&mut self, id: Uuid, task: &Traces<'a>, line: &Line) {
-        let Some(topic) = self.topic_of(line).map(|topic| &self.history.topics[topic]) else {
+        let Some(topic) = self.history.topic_of(line).map(|topic| &self.history.topics[topic])
+        else {
             self.add(
                 Rule::WrongDeadLetter,
                 Some(id),
@@ -424,11 +431,8 @@ impl<'a> Case<'a> {
 
     /// Rules 2 and 3: no record is early, and no record is changed.
     fn check_records(&mut self, id: Uuid, task: &Traces<'a>) {
-        let due_at = match task.submit.map(|submit| (&submit.outcome, submit.due_at)) {
-            Some((Outcome::Accepted { due_at, .. }, _)) => Some(*due_at),
-            Some((_, asked)) => Some(asked),
-            None => None,
-        };
+        let times = task.submit.map(|submit| self.due_times(id, submit)).unwrap_or_default();
+        let due_at = times.iter().map(|time| time.at).min();
         for record in &task.records {
             let latest = [due_at, record.due_header].into_iter().flatten().max();
             let shown = self.history.clock.latest(record.at);
@@ -447,7 +451,8 @@ impl<'a> Case<'a> {
                 && Some(record.topic) == topic
                 && record.attempt.is_some() == submit.tracked.is_some()
                 && record.serial == Some(submit.serial)
-                && (submit.accepted().is_none() || record.due_header == due_at);
+                && (submit.accepted().is_none()
+                    || record.due_header.is_some_and(|at| self.may_be_due(id, submit, at)));
             if !is_same {
                 self.add(
                     Rule::Changed,
@@ -459,7 +464,7 @@ impl<'a> Case<'a> {
         // The first attempt of a tracked task may be in a topic that was deleted.
         let is_first = |record: &&&Arrival| record.attempt.is_none_or(|attempt| attempt == 1);
         let first = task.records.first().filter(is_first);
-        if let Some((record, due_at)) = first.zip(due_at) {
+        if let Some((record, due_at)) = first.and_then(|first| Some((first, first.due_header?))) {
             let due_at = self.history.clock.reached(due_at);
             self.found.lateness.push(record.at - due_at);
             self.check_wait(id, task, (due_at, record.at));
@@ -469,12 +474,19 @@ impl<'a> Case<'a> {
     /// Rule 11: lateness has a reason. A task that was submitted late is due when it was accepted.
     pub(super) fn check_wait(&mut self, id: Uuid, task: &Traces<'a>, (due_at, at): (i64, i64)) {
         let Some(submit) = task.submit.filter(|submit| submit.accepted().is_some()) else { return };
-        self.check_span(id, (due_at.max(submit.answered_at), at), task.was_deferred());
+        let wait = (due_at.max(self.placed_at(id, submit)), at);
+        self.check_span(id, Some(submit.topic), wait, task.was_deferred());
     }
 
     /// Checks that something explains the wait of a record between two moments, if it was long.
-    pub(super) fn check_span(&mut self, id: Uuid, wait: (i64, i64), was_deferred: bool) {
-        let unexplained = lateness::unexplained(&self.history.spans, wait, was_deferred);
+    pub(super) fn check_span(
+        &mut self,
+        id: Uuid,
+        topic: Option<usize>,
+        wait: (i64, i64),
+        was_deferred: bool,
+    ) {
+        let unexplained = lateness::unexplained(&self.history.spans, topic, wait, was_deferred);
         self.found.unexplained_max = self.found.unexplained_max.max(unexplained);
         if unexplained > lateness::UNEXPLAINED_MAX_MS {
             let what = format!(

@@ -6,11 +6,13 @@ use std::time::Duration;
 use etcd_client::{Client, DeleteOptions, GetOptions};
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
+use reqwest::Method;
+use serde_json::json;
 use tokio::sync::Mutex;
 
 use super::doors;
 use super::field::{Field, insist};
-use super::history::{DELETED, LIMITED, Span, UNAVAILABLE};
+use super::history::{DELETED, LIMITED, PAUSED, Span, UNAVAILABLE};
 use super::plan::{Kind, Operation, Plan, Resource};
 use super::quota;
 use crate::support::{eventually_some, now_ms, wait};
@@ -137,6 +139,7 @@ async fn carry_out(field: &Field, operation: &Operation) {
         Kind::AuthRewritten => {
             field.access.as_ref().expect("the nodes have an auth file").rewrite(lasts).await;
         }
+        Kind::Pause => pause_topic(field, lasts).await,
         Kind::Quota => {
             limit_producers(field, Some(operation.by)).await;
             until_undone().await;
@@ -164,6 +167,23 @@ async fn move_postgres_clock(field: &Field, operation: &Operation, lasts: i64) {
     }
     wait::until(begin + lasts).await;
     field.postgres_clock.step(0, 0);
+}
+
+/// Pauses a topic. A node that was frozen may carry out a pause late, so the round ends with one
+/// more resume.
+async fn pause_topic(field: &Field, lasts: i64) {
+    let path = format!("/v1/topics/{}/pause", field.topic_name(PAUSED));
+    field.order(Method::POST, &path, &json!({ "reason": "a fault" })).await;
+    let begin = now_ms();
+    wait::until(begin + lasts).await;
+    field.note(PAUSED, |topic| topic.pauses.push((begin, now_ms())));
+    resume_topic(field).await;
+}
+
+/// Resumes the topic of pauses.
+pub async fn resume_topic(field: &Field) {
+    let path = format!("/v1/topics/{}/resume", field.topic_name(PAUSED));
+    field.order(Method::POST, &path, &json!({})).await;
 }
 
 async fn limit_producers(field: &Field, bytes_per_second: Option<i64>) {

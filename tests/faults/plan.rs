@@ -91,6 +91,8 @@ pub enum Kind {
     PostgresClock,
     /// Kafka limits the bytes per second of each client.
     Quota,
+    /// An operator pauses a topic, and resumes it.
+    Pause,
     /// The auth file is broken, then takes a right away, and then gives it back.
     AuthRewritten,
     /// A fast shutdown of the application's database, and a start.
@@ -104,7 +106,7 @@ pub enum Kind {
     KillAtStore,
 }
 
-const NAMES: [(Kind, &str); 35] = [
+const NAMES: [(Kind, &str); 36] = [
     (Kind::KillNode, "kill-node"),
     (Kind::FreezeNode, "freeze-node"),
     (Kind::PostgresStop, "postgres-stop"),
@@ -132,6 +134,7 @@ const NAMES: [(Kind, &str); 35] = [
     (Kind::ClockStep, "clock-step"),
     (Kind::PostgresClock, "postgres-clock"),
     (Kind::Quota, "quota"),
+    (Kind::Pause, "pause"),
     (Kind::AuthRewritten, "auth-rewritten"),
     (Kind::ShopStop, "shop-stop"),
     (Kind::ShopFreeze, "shop-freeze"),
@@ -237,7 +240,7 @@ impl Kind {
             | Self::EtcdLeases => false,
             // A slow server is not dead, and no clock decides whether a node lives.
             Self::ClockStep | Self::PostgresClock | Self::Quota => false,
-            Self::AuthRewritten => false,
+            Self::AuthRewritten | Self::Pause => false,
         }
     }
 
@@ -276,6 +279,7 @@ impl Kind {
             Self::TopicUnavailable => (2000, 6500, 500),
             Self::TopicDeleted => (3000, 6500, 500),
             Self::TopicLimit => (2000, 3500, 500),
+            Self::Pause => (1000, 6000, 500),
             Self::EtcdStop | Self::EtcdKill => (300, 3000, 500),
             Self::EtcdEmptied | Self::EtcdLeases => (0, 0, 800),
             Self::Cut(_) | Self::Delay(_) | Self::HalfOpen(_) => (400, 3200, 300),
@@ -304,7 +308,7 @@ impl Operation {
             Kind::EtcdStop | Kind::EtcdKill | Kind::EtcdEmptied | Kind::EtcdLeases => {
                 Resource::Server(Server::Etcd)
             }
-            Kind::TopicUnavailable | Kind::TopicDeleted | Kind::TopicLimit => {
+            Kind::TopicUnavailable | Kind::TopicDeleted | Kind::TopicLimit | Kind::Pause => {
                 Resource::Topic(self.kind)
             }
             Kind::Cut(server) | Kind::Delay(server) | Kind::HalfOpen(server) => {
@@ -344,7 +348,7 @@ impl Operation {
         let (shortest, longest, _) = kind.span();
         // A full disk must stay shorter than the session's TTL, and the debt of a quota grows with
         // its duration.
-        let is_fixed = matches!(kind, Kind::DiskFull | Kind::Quota);
+        let is_fixed = matches!(kind, Kind::DiskFull | Kind::Quota | Kind::Pause);
         let longest = if is_roomy && !is_fixed { longest * 2 } else { longest };
         let lasts = chance.random_range(shortest..=longest);
         let node = match kind {

@@ -15,7 +15,7 @@ use super::round::{Round, seconds};
 /// Violations shown in full.
 const SHOWN_MAX: usize = 8;
 
-const RULES: [(Rule, &str); 18] = [
+const RULES: [(Rule, &str); 20] = [
     (Rule::Lost, "lost"),
     (Rule::EndedTwice, "ended twice"),
     (Rule::Early, "early"),
@@ -31,6 +31,8 @@ const RULES: [(Rule, &str); 18] = [
     (Rule::TooManyAttempts, "attempts too many"),
     (Rule::AfterFinish, "attempts after the finish"),
     (Rule::AfterExpiry, "records after the expiry"),
+    (Rule::WhilePaused, "published while paused"),
+    (Rule::WrongRun, "wrong runs"),
     (Rule::OutOfOrder, "out of order"),
     (Rule::WrongRejection, "wrong rejections"),
     (Rule::Uncovered, "uncovered operations"),
@@ -64,6 +66,14 @@ pub fn table(round: &Round) -> String {
             counts.cancels, counts.cancelled, counts.too_late, counts.cancels_unknown
         ),
     );
+    line(
+        "moves",
+        format!(
+            "{} ({} moved, {} without an answer); {} PUTs whose condition did not hold",
+            counts.moves, counts.moved, counts.moves_unknown, counts.kept
+        ),
+    );
+    line("runs of schedules", counts.runs.to_string());
     line(
         "tracked",
         format!(
@@ -149,10 +159,12 @@ pub fn summary(round: &Round) -> Value {
         "unknown": counts.unknown, "unknown_stored": counts.unknown_stored,
         "cancels": counts.cancels, "cancelled": counts.cancelled, "too_late": counts.too_late,
         "cancels_unknown": counts.cancels_unknown,
+        "moves": counts.moves, "moved": counts.moved, "moves_unknown": counts.moves_unknown,
+        "kept": counts.kept,
         "records": counts.records, "published": counts.published, "by_receipt": counts.by_receipt,
         "withdrawn": counts.withdrawn, "dead": counts.dead, "pending": counts.pending,
         "tracked": counts.tracked, "finished": counts.finished, "exhausted": counts.exhausted,
-        "expired": counts.expired,
+        "expired": counts.expired, "runs": counts.runs,
         "calls": counts.calls, "calls_refused": counts.calls_refused,
         "calls_unknown": counts.calls_unknown,
         "lateness_ms": {
@@ -238,6 +250,11 @@ fn story(history: &History, task: Uuid) -> Vec<String> {
             lines.push((cancel.sent_at, format!("{cancel:?}")));
         }
     }
+    let moves = history.moves.iter().filter(|one| one.id == task);
+    lines.extend(moves.map(|one| (one.sent_at, format!("{one:?}"))));
+    let schedule = records.iter().find_map(|record| Some(&record.run.as_ref()?.schedule));
+    let commands = history.commands.iter().filter(|command| Some(&command.schedule) == schedule);
+    lines.extend(commands.map(|command| (command.sent_at, format!("{command:?}"))));
     let requests = history.doors.requests.iter().filter(|request| {
         own.is_some_and(|own| own.serial == request.serial)
             || is_of_name(request.topic, request.name.as_ref())
@@ -281,7 +298,10 @@ pub fn write(round: &Round, folder: &Path) {
         history.spans.iter().map(|span| format!("{span:?}\n")).collect::<String>(),
         history.submits.iter().map(|submit| format!("{submit:?}\n")).collect(),
         history.cancels.iter().map(|cancel| format!("{cancel:?}\n")).collect(),
+        history.moves.iter().map(|one| format!("{one:?}\n")).collect(),
         history.calls.iter().map(|call| format!("{call:?}\n")).collect(),
+        history.commands.iter().map(|command| format!("{command:?}\n")).collect(),
+        history.runs.iter().map(|run| format!("{run:?}\n")).collect(),
         history.doors.requests.iter().map(|request| format!("{request:?}\n")).collect(),
         history.doors.rejections.iter().map(|rejection| format!("{rejection:?}\n")).collect(),
         history.records.iter().map(|record| format!("{record:?}\n")).collect(),

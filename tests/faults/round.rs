@@ -14,7 +14,7 @@ use super::door_history::Doors;
 use super::field::{Field, Setup};
 use super::history::{History, Line, Span, Topic};
 use super::oracle::{self, Judgement, Rule, Violation};
-use super::perform::perform;
+use super::perform::{perform, resume_topic};
 use super::plan::{COMPLETE_FROM_SECONDS, Plan};
 use super::traffic::{self, Ledger, Load};
 use crate::support::wait::look_for;
@@ -89,6 +89,9 @@ pub async fn run(own: &Arc<OwnStack>, setup: &Setup, plan: Plan) -> Round {
     caller.wait_idle().await;
     if let Some(doors) = &field.doors {
         doors.finish(&field, &load, &ledger).await;
+    }
+    if setup.is_varied {
+        resume_topic(&field).await;
     }
     let undone = drain(&field, now_ms()).await;
     consumers.stop().await;
@@ -224,6 +227,7 @@ async fn write_down(
     })
     .await;
     let pending = field.pending().await.into_iter().collect();
+    let runs = field.runs().await;
     field
         .postgres_clock
         .note_reading(&field.cluster.sql)
@@ -232,6 +236,9 @@ async fn write_down(
     History {
         submits: std::mem::take(&mut ledger.submits.lock().unwrap()),
         cancels: std::mem::take(&mut ledger.cancels.lock().unwrap()),
+        moves: std::mem::take(&mut ledger.moves.lock().unwrap()),
+        commands: std::mem::take(&mut ledger.commands.lock().unwrap()),
+        runs,
         calls: std::mem::take(&mut ledger.calls.lock().unwrap()),
         doors: Doors::default(),
         records: field.arrivals(),

@@ -81,12 +81,12 @@ impl<'a> Case<'a> {
     /// Checks the receipts of attempts, and that later attempts are on time.
     fn check_attempts(&mut self, id: Uuid) {
         let task = std::mem::take(self.tasks.get_mut(&id).expect("it is one of them"));
-        let was_deferred = task.was_deferred();
         for line in task.lines.iter().filter(|line| line.state == "attempted") {
             self.check_receipt(id, &task, line);
             if let Some((at, lateness)) = line.published_at.zip(line.lateness) {
                 let due_at = self.history.clock.reached(at - lateness);
-                self.check_span(id, (due_at, at), was_deferred);
+                let topic = task.submit.map(|submit| submit.topic);
+                self.check_span(id, topic, (due_at, at), task.was_deferred());
             }
         }
         self.tasks.insert(id, task);

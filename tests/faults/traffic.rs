@@ -2,6 +2,9 @@
 //! names, cancels and replacements, and beside it tracked tasks. The history records every request
 //! and its answer.
 
+mod movers;
+mod schedulers;
+
 use std::sync::Arc;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -17,9 +20,10 @@ use xxhash_rust::xxh3::xxh3_64;
 use super::caller::{Answer, Caller, Refusal, Reply};
 use super::clock_file::ClockFile;
 use super::history::{
-    BACKOFF_MAX_MS, Call, Cancel, DEAD, DELETED, LIMITED, Outcome, STEADY, Submit, Target, Tracked,
-    UNAVAILABLE, Verdict,
+    BACKOFF_MAX_MS, Call, Cancel, DEAD, DELETED, LIMITED, Move, Outcome, PAUSED, STEADY, Submit,
+    Target, Tracked, UNAVAILABLE, Verdict,
 };
+use super::schedule_history::Command;
 use crate::support::ledger::SERIAL_HEADER;
 use crate::support::{now_ms, wait};
 
@@ -27,6 +31,8 @@ const BATCH_EVERY_MS: i64 = 50;
 const NAMED_CLIENTS: u64 = 8;
 /// The number of the first client of tracked tasks with names.
 const TRACKED_NAMES: u64 = 100;
+/// The number of the first client of schedules.
+const SCHEDULERS: u64 = 200;
 /// Tracked tasks come until this long before the end of the traffic, and consumers then finish all
 /// their tasks. So the run does not wait for retries.
 const TRACKED_END_MS: i64 = 4000;
@@ -36,6 +42,8 @@ const TRIES_MAX: usize = 4;
 const RECENT_MAX: usize = 400;
 /// Tasks for the far table are due this far ahead.
 const FAR_MS: std::ops::Range<i64> = 150_000..400_000;
+/// An expiry that no task reaches.
+const LATE_EXPIRY_MS: i64 = 600_000;
 /// No near task is due later than this after the end of the traffic.
 const AFTER_END_MS: i64 = 1500;
 
@@ -52,7 +60,7 @@ pub struct Load {
     pub topics: Vec<String>,
     /// Tracked tasks come on top of the others: this many for a hundred of them.
     pub tracked_percent: u32,
-    /// There are expiries. Without, each task takes its usual way.
+    /// There are expiries, moves, conditions and schedules. Without, each task takes its usual way.
     pub is_varied: bool,
     /// Postgres's clock, which due times refer to.
     pub clock: Arc<ClockFile>,
@@ -63,9 +71,13 @@ pub struct Load {
 pub struct Ledger {
     pub submits: Mutex<Vec<Submit>>,
     pub cancels: Mutex<Vec<Cancel>>,
+    pub moves: Mutex<Vec<Move>>,
     pub calls: Mutex<Vec<Call>>,
+    pub commands: Mutex<Vec<Command>>,
     pub oddities: Mutex<Vec<String>>,
     recent: Mutex<Vec<Uuid>>,
+    /// Tasks to move, with their topics. Each is moved by one client.
+    movable: Mutex<Vec<(Uuid, usize)>>,
     serial: AtomicU64,
 }
 
@@ -100,6 +112,10 @@ pub fn start(load: &Load, caller: &Caller, ledger: &Arc<Ledger>) -> Vec<JoinHand
         tokio::spawn(client(1).submit_alone()),
         tokio::spawn(client(2).cancel()),
     ];
+    if load.is_varied {
+        clients.push(tokio::spawn(client(3).move_tasks()));
+        clients.extend(schedulers::start(|number| client(SCHEDULERS + number)));
+    }
     clients.extend(
         (0..NAMED_CLIENTS).map(|number| tokio::spawn(client(10 + number).use_names(number))),
     );
@@ -228,9 +244,11 @@ impl Client {
         let fields = body.as_object_mut().expect("a task is an object");
         fields.remove("topic");
         fields.remove("name");
-        let path = format!("/v1/topics/{}/tasks/{name}", self.load.topics[topic]);
+        let (when, query) = self.condition();
+        let path = format!("/v1/topics/{}/tasks/{name}{query}", self.load.topics[topic]);
+        let task = Submit { is_put: true, when, ..task };
         let reply = self.caller.send(&seat, Method::PUT, &path, Some(&body)).await;
-        match self.ledger.note_submit(seat.node, Submit { is_put: true, ..task }, reply) {
+        match self.ledger.note_submit(seat.node, task, reply) {
             Outcome::Accepted { id, has_replaced, .. } => {
                 if let Some(former) =
                     stands.filter(|_| has_replaced && self.chance.random_range(0..100) < 70)
@@ -239,7 +257,7 @@ impl Client {
                 }
                 Some(id)
             }
-            Outcome::Known { id } | Outcome::TooLate { id } => Some(id),
+            Outcome::Known { id } | Outcome::TooLate { id } | Outcome::Kept { id } => Some(id),
             Outcome::Refused { .. } => stands,
             Outcome::Unknown { .. } | Outcome::Committed => None,
         }
@@ -260,6 +278,7 @@ impl Client {
 
     fn task(&mut self, name: Option<&str>) -> (Submit, Value) {
         let topic = match self.chance.random_range(0..100) {
+            _ if self.load.is_varied && self.chance.random_ratio(3, 20) => PAUSED,
             0..40 => STEADY,
             40..60 => UNAVAILABLE,
             60..80 => DELETED,
@@ -295,6 +314,7 @@ impl Client {
             topic,
             name: name.map(str::to_owned),
             is_put: false,
+            when: None,
             due_at,
             key: key.clone(),
             payload_hash: xxh3_64(text.as_bytes()),
@@ -308,7 +328,7 @@ impl Client {
         if self.is_tracked {
             submit.tracked = Some(self.track(topic, &mut body));
         }
-        if let Some(after) = self.expire_after() {
+        if let Some(after) = self.expire_after(topic) {
             submit.expires_at = Some(due_at + after);
             body["expires_at"] = (due_at + after).into();
         }
@@ -323,7 +343,7 @@ impl Client {
     }
 
     /// Draws how long after its due time a task expires, for a third of them.
-    fn expire_after(&mut self) -> Option<i64> {
+    fn expire_after(&mut self, topic: usize) -> Option<i64> {
         if !self.load.is_varied {
             return None;
         }
@@ -331,6 +351,8 @@ impl Client {
             0..14 => Some(self.chance.random_range(300..2000)),
             14..24 => Some(self.chance.random_range(2000..8000)),
             24..33 => Some(self.chance.random_range(20_000..60_000)),
+            // Otherwise the policy of the topic counts.
+            33..80 if topic == PAUSED => Some(LATE_EXPIRY_MS),
             _ => None,
         }
     }
@@ -391,6 +413,11 @@ pub(super) fn id_of(task: &Value) -> Option<Uuid> {
     task["id"].as_str()?.parse().ok()
 }
 
+/// Returns the task that a PUT with a condition has left as it is.
+fn current_of(problem: &Value) -> Option<Uuid> {
+    problem["current_id"].as_str()?.parse().ok()
+}
+
 /// Returns a time of a task in JSON.
 pub fn due_of(task: &Value, member: &str) -> Option<i64> {
     task[member].as_str()?.parse::<jiff::Timestamp>().ok().map(jiff::Timestamp::as_millisecond)
@@ -448,6 +475,9 @@ impl Ledger {
             (409, _) if submit.is_put && id_of(&body["task"]).is_some() => {
                 Outcome::TooLate { id: id_of(&body["task"]).unwrap_or_default() }
             }
+            (412, _) if submit.when.is_some() && current_of(body).is_some() => {
+                Outcome::Kept { id: current_of(body).unwrap_or_default() }
+            }
             _ => self.refused(Refusal::of(status, body, has_retry_after, allowed(submit))),
         }
     }
@@ -498,6 +528,7 @@ impl Ledger {
 
     fn note(&self, node: u8, submit: Submit, reply: &Reply, outcome: Outcome) {
         if let (Outcome::Accepted { id, .. }, None) = (&outcome, &submit.name) {
+            self.offer_to_movers(*id, submit.topic);
             let mut recent = self.recent.lock().unwrap();
             if recent.len() >= RECENT_MAX {
                 recent.swap_remove(rand::random_range(0..RECENT_MAX));

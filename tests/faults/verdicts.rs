@@ -18,7 +18,7 @@ impl<'a> Case<'a> {
         }
         for put in &history.submits {
             if let Outcome::TooLate { id } = put.outcome
-                && let Some(wrong) = self.check_in_time(id, put.answered_at)
+                && let Some(wrong) = self.check_in_time(id, (put.sent_at, put.answered_at))
             {
                 self.add(Rule::WrongVerdict, Some(id), wrong);
             }
@@ -26,10 +26,11 @@ impl<'a> Case<'a> {
     }
 
     /// A cancel requested before the window is in time.
-    fn check_in_time(&self, id: Uuid, answered_at: i64) -> Option<String> {
-        let submit = self.tasks.get(&id)?.submit?;
-        let Outcome::Accepted { due_at, .. } = submit.outcome else { return None };
-        let before = due_at - self.history.clock.latest(answered_at);
+    pub(super) fn check_in_time(&self, id: Uuid, during: (i64, i64)) -> Option<String> {
+        let submit = self.tasks.get(&id)?.submit.filter(|submit| submit.accepted().is_some())?;
+        let times = self.due_times_at(id, submit, during);
+        let due_at = times.into_iter().map(|time| time.at).min()?;
+        let before = due_at - self.history.clock.latest(during.1);
         (before > WINDOW_MS).then(|| format!("told `too_late` {before} ms before it was due"))
     }
 
@@ -68,8 +69,8 @@ impl<'a> Case<'a> {
                 let is_cancelled = task
                     .is_some_and(|task| task.state() == Some("cancelled") && !task.was_deferred());
                 let wrong = is_cancelled.then(|| "told `too_late`, and cancelled".to_owned());
-                let wrong =
-                    wrong.or_else(|| id.and_then(|id| self.check_in_time(id, cancel.answered_at)));
+                let during = (cancel.sent_at, cancel.answered_at);
+                let wrong = wrong.or_else(|| id.and_then(|id| self.check_in_time(id, during)));
                 (
                     id,
                     wrong.or_else(|| {

@@ -20,7 +20,7 @@ fn a_plan_holds_each_kind_and_ends_within_its_time() {
                 .max()
                 .unwrap();
             let late = end.saturating_sub(seconds * 1000);
-            assert!(late < 30_000, "seed {seed}, {seconds} s: ends {late} ms after it");
+            assert!(late < 35_000, "seed {seed}, {seconds} s: ends {late} ms after it");
         }
     }
     let laps = Plan::new(7, 720).operations.len() / Kind::all().count();

@@ -93,6 +93,7 @@ impl Asked {
             topic: self.topic,
             name: self.name.clone(),
             is_put: self.op == Op::Replace,
+            when: None,
             due_at,
             key: self.key,
             payload_hash: xxh3_64(self.text.as_bytes()),
