@@ -82,7 +82,7 @@ impl<'a> Life<'a> {
             let headers = record.run.as_ref()?;
             let (put, Put { timing, .. }) = self.put_of(record)?;
             let claimed_at = clock.reached(run.claimed_at()?);
-            let resumes = self.commands.iter().enumerate().skip(put).filter(|(_, command)| {
+            let mut resumes = self.commands.iter().enumerate().skip(put).filter(|(_, command)| {
                 command.order == Order::Resume && command.sent_at <= claimed_at
             });
             Some(Place {
@@ -92,7 +92,7 @@ impl<'a> Life<'a> {
                 missed: headers.missed,
                 put,
                 period_ms: timing.period_ms,
-                epoch: resumes.last().map_or(put, |(index, _)| index),
+                epoch: resumes.next_back().map_or(put, |(index, _)| index),
             })
         };
         self.runs.iter().map(place).collect()
