@@ -103,7 +103,7 @@ async fn run(args: &Args, orders: Vec<Order>) -> bool {
             &own,
             &Setup {
                 tracked_percent: scenario.tracked_percent,
-                ..Setup::of_measurement(scenario.name, scenarios::TASKS_PER_SECOND)
+                ..Setup::of_measurement(scenario.name, scenario.tasks_per_second)
             },
             scenario.plan(),
             &mut summaries,
