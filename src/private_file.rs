@@ -47,7 +47,7 @@ pub fn read(path: &Path, bytes_max: u64) -> Result<PrivateFile, PrivateFileError
         return Err(PrivateFileError::NotAFile(shown));
     }
     let file = File::open(path).map_err(unreadable)?;
-    // Of the open file: the path may lead to another one by now.
+    // The mode is that of the open file, because the path may lead to another file by now.
     let mode = file.metadata().map_err(unreadable)?.mode() & 0o7777;
     if mode & WRITABLE != 0 {
         return Err(PrivateFileError::Writable { path: shown, mode });

@@ -1,5 +1,5 @@
-//! Rule 19: no record of a task is handed over after its expiry. An expired task was never sent, and
-//! a late task that may have been sent is a dead letter.
+//! Rule 19: no record of a task is handed over after its expiry. An expired task was never sent. A
+//! late task that may have been sent is a dead letter.
 
 use uuid::Uuid;
 

@@ -18,7 +18,7 @@ pub const STEADY: usize = 0;
 pub const UNAVAILABLE: usize = 1;
 pub const DELETED: usize = 2;
 pub const LIMITED: usize = 3;
-/// It has a policy, too.
+/// The topic that is paused. It has a policy, too.
 pub const PAUSED: usize = 4;
 /// The runs of schedules.
 pub const SCHEDULED: usize = 5;
@@ -266,7 +266,7 @@ pub struct Arrival {
     pub expires_header: Option<i64>,
     /// The number of the attempt. `None` for an untracked task.
     pub attempt: Option<u16>,
-    /// Of the run of a schedule.
+    /// The headers of a run. `None` for a task that no schedule has made.
     pub run: Option<RunHeaders>,
     /// True for the record of a task that was given up, in its dead topic.
     pub is_dead_letter: bool,
@@ -287,7 +287,7 @@ pub struct Line {
     pub claimed_at: Option<i64>,
     /// Why a dead task is dead.
     pub reason: Option<String>,
-    /// Of an expired task.
+    /// `None` unless the task is expired.
     pub expiry: Option<Expiry>,
 }
 
@@ -321,7 +321,8 @@ pub struct Topic {
     pub refusals: Vec<(i64, i64)>,
     /// From the answer to a pause to the request that ended the pause.
     pub pauses: Vec<(i64, i64)>,
-    /// Of its policy: how long after their due times tasks are published that name no time.
+    /// The policy of the topic: tasks without an expiry of their own expire this long after their
+    /// due times, in ms.
     pub expire_after: Option<i64>,
 }
 

@@ -1,5 +1,5 @@
-//! Rule 20: a task that was moved is due at its new time, and the verdicts on moves are true. A move
-//! without an answer counts either way.
+//! Rule 20: a moved task is due at its new time, and the verdicts on moves are true. A move without
+//! an answer may or may not have taken effect.
 
 use uuid::Uuid;
 

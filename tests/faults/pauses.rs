@@ -1,5 +1,5 @@
-//! Rule 21: no task of a paused topic is claimed between the answer to the pause and the resume. The
-//! records of tasks that were claimed before go out at once.
+//! Rule 21: no task of a paused topic is claimed between the answer to the pause and the resume.
+//! The records of tasks that were claimed before go out at once.
 
 use std::collections::HashSet;
 
@@ -11,7 +11,8 @@ use super::oracle::{Case, Rule};
 
 /// A claim that began before the pause may end this long after its answer.
 const CLAIM_MAX_MS: i64 = 1500;
-/// What was claimed before the pause goes out within this time, unless an operation holds it back.
+/// Tasks that were claimed before the pause go out within this time, unless an operation holds them
+/// back.
 const WINDOW_MAX_MS: i64 = 3000;
 
 impl Case<'_> {

@@ -131,7 +131,7 @@ async fn interleaved_transactions_take_effect_in_the_order_of_their_records() {
     assert_eq!(cluster.count("select count(*) from execlog_cancelled").await, 2 * (3 + 1 + 1));
 }
 
-/// What happens to the second transaction of an application.
+/// The end of the second transaction of an application.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Second {
     Dies,

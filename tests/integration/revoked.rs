@@ -104,7 +104,7 @@ async fn a_bulk_change_whose_right_is_revoked_ends_at_its_limit_and_is_not_conti
     };
     let (answer, revoked_after) = tokio::join!(cancel, revoke);
     let took = began.elapsed();
-    // What has begun with a right goes on, and not for long.
+    // The request began with the right, so it goes on to its bound.
     assert_eq!(answer.status, 200, "{}", answer.text);
     assert!(revoked_after < took && took < BOUND, "{revoked_after:?}, {took:?}");
     let done = answer.json();

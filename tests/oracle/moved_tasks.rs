@@ -64,7 +64,7 @@ fn a_move_without_an_answer_counts_either_way() {
     history.records[0].due_header = Some(DUE + 3000);
     history.lines[0].due_at = DUE + 3000;
     assert!(rules(&history).contains(&Rule::Changed), "neither time");
-    // It may take effect after a later one that was answered.
+    // The move without an answer may take effect after a later one that was answered.
     let mut late = moved_to(DUE + 4000, lost());
     move_to(&mut late, DUE + 2000, MoveVerdict::Moved { due_at: DUE + 2000 });
     (late.moves[1].sent_at, late.moves[1].answered_at) = (SENT + 100, SENT + 110);
@@ -95,7 +95,7 @@ fn a_move_that_is_too_late_leaves_the_task_and_is_not_before_the_window() {
     assert_eq!(rules(&history), []);
     history.moves[0].verdict = MoveVerdict::NotFound;
     assert_eq!(rules(&history), [Rule::WrongVerdict]);
-    // Of a moved task the time that it has then counts.
+    // The due time at the moment of the cancel counts.
     let mut moved = moved_to(DUE + 4000, MoveVerdict::Moved { due_at: DUE + 4000 });
     cancel(&mut moved, Target::Id(id(1)), Verdict::TooLate { id: None, receipt: None });
     assert_eq!(rules(&moved), [Rule::WrongVerdict], "it was due four seconds later");

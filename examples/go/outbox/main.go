@@ -1,8 +1,8 @@
 // Submits tasks inside transactions of database/sql: one that commits, and one that rolls back.
 //
-// DATABASE_URL names the database of the application, for example postgres://shop_app@localhost/shop.
-// It has an outbox, and a table: create table orders (id integer primary key). TOPIC is where the
-// records go (demo).
+// DATABASE_URL names the database of the application, for example
+// postgres://shop_app@localhost/shop. The database has an outbox, and a table: create table orders
+// (id integer primary key). TOPIC is where the records go (demo).
 package main
 
 import (
@@ -44,8 +44,10 @@ func place(tx *sql.Tx, number int) error {
 		return err
 	}
 	// pgx writes the map as JSON, and the duration as an interval.
+	payload, delay := map[string]int{"remind": number}, 30*time.Minute
+	key, name := fmt.Sprintf("order-%d", number), fmt.Sprintf("remind-%d", number)
 	_, err := tx.Exec("select punctual.submit($1, payload => $2, delay => $3, key => $4, name => $5)",
-		topic, map[string]int{"remind": number}, 30*time.Minute, fmt.Sprintf("order-%d", number), fmt.Sprintf("remind-%d", number))
+		topic, payload, delay, key, name)
 	return err
 }
 

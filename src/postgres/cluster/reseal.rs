@@ -6,8 +6,9 @@
 //! a move, gets the record of the one key or of the other. The statement waits for no row: locked
 //! ones are skipped, so no other transaction can wait for this one in a circle.
 //!
-//! A claim finds its rows by their places in the table, and a row that is replaced meanwhile has
-//! another one. Such a row stays for the next sweep, so tasks that are due about now are left alone.
+//! A claim finds its rows by their places in the table, and a replaced row has another place. The
+//! claim passes such a row, and only a sweep finds the row again. So tasks that are due about now
+//! keep their record.
 //!
 //! A run of a schedule that is stored in the clear may be a copy that a node makes in a statement.
 //! So a schedule in the clear stays as it is.
@@ -252,7 +253,8 @@ impl Resealer {
     /// Checks that the keys are those of the cluster, and that its nodes have the current one.
     ///
     /// # Errors
-    /// Nothing must be encrypted then.
+    /// When a key differs from the cluster's, or no node has used the current key. The caller must
+    /// not encrypt then.
     pub async fn check(&mut self) -> Result<(), ResealError> {
         let statement = async |open: &mut PgConnection| {
             let rows = sqlx::query(REGISTERED).fetch_all(open).await?;

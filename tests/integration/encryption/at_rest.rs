@@ -14,7 +14,8 @@ const KEEP_WAL: &str = "select slot_name::text from
 
 const IN_WAL: &str = "select name from pg_ls_waldir()
 where name between pg_walfile_name($2::pg_lsn) and pg_walfile_name(pg_current_wal_lsn())
-  and position(convert_to($1, 'UTF8') in pg_read_binary_file('pg_wal/' || name, 0, 1 << 26, true)) > 0";
+  and position(convert_to($1, 'UTF8')
+    in pg_read_binary_file('pg_wal/' || name, 0, 1 << 26, true)) > 0";
 
 /// Tables, their TOAST tables and indexes. None of a test is larger than the limit.
 const IN_FILES: &str = "select relname::text from pg_class

@@ -93,7 +93,8 @@ async fn the_runs_of_a_schedule_without_its_key_come_late_and_hold_up_no_other_s
     let mut node = keys.node(&cluster, &[]).await;
     let schedule = json!({ "every": "5s", "key": format!("key-{MARKER}"),
         "missed": { "policy": "all", "within": "1h", "count_max": 100 },
-        "payload_text": format!("payload-{MARKER}"), "headers": { "own": format!("header-{MARKER}") } });
+        "payload_text": format!("payload-{MARKER}"),
+        "headers": { "own": format!("header-{MARKER}") } });
     put(node.api(), &format!("/v1/schedules/{topic}/first"), &schedule).await;
     let count = consumer.wait_count(1, DEADLINE).await.len();
     node.terminate();

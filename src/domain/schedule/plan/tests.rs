@@ -110,7 +110,7 @@ fn an_instant_that_has_a_run_already_is_neither_counted_nor_missed() {
     let numbers: Vec<u64> = plan.runs.iter().map(|run| run.number).collect();
     assert_eq!((numbers, plan.runs_made), (vec![8, 9, 10, 11, 12], 12));
     assert_eq!(plan.next_run_at, None, "five more of twelve");
-    // Of the missed ones 20, 40, 50 have no run.
+    // The missed instants 20, 40 and 50 have no run.
     let plan = ten(MissedRuns::LAST).plan(progress, at(65), Duration::ZERO, RUNS_MAX);
     assert_eq!(runs(&plan)[..2], [(50, 2), (60, 0)]);
 }
@@ -228,7 +228,7 @@ proptest! {
         };
         let schedule = specification(period, missed, None);
         let first = schedule.timing.next_after(at(0)).unwrap();
-        let mut progress = Progress { next_run_at: first, runs_made: 0, skipped: 0, is_busy: false, taken: &[] };
+        let mut progress = Progress { next_run_at: first, runs_made: 0, ..progress(0) };
         let (mut now, mut before) = (0, first.minus(Duration::from_secs(period)));
         for pause in pauses {
             now += pause;

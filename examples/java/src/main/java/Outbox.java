@@ -14,12 +14,12 @@ import org.hibernate.type.SqlTypes;
 import org.postgresql.ds.PGSimpleDataSource;
 
 /**
- * Submits tasks inside transactions of Jakarta Persistence with Hibernate: one that commits, and one
- * that rolls back.
+ * Submits tasks inside transactions of Jakarta Persistence with Hibernate: one that commits, and
+ * one that rolls back.
  *
  * <p>DATABASE_URL names the database of the application, for example
- * jdbc:postgresql://localhost/shop?user=shop_app. It has an outbox, and a table: create table orders
- * (id integer primary key). TOPIC is where the records go (demo).
+ * jdbc:postgresql://localhost/shop?user=shop_app. The database has an outbox, and a table: create
+ * table orders (id integer primary key). TOPIC is where the records go (demo).
  */
 public class Outbox {
     static final String TOPIC = System.getenv().getOrDefault("TOPIC", "demo");
@@ -61,7 +61,8 @@ public class Outbox {
     static void place(EntityManager entities, int number) {
         entities.persist(new Order(number));
         var delay = Duration.ofMinutes(30);
-        entities.persist(new Task("remind-" + number, "order-" + number, Map.of("remind", number), delay));
+        Map<String, Object> payload = Map.of("remind", number);
+        entities.persist(new Task("remind-" + number, "order-" + number, payload, delay));
     }
 
     public static void main(String[] args) {
