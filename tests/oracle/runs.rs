@@ -132,6 +132,49 @@ fn what_a_change_withdraws_is_made_again_or_counted() {
 }
 
 #[test]
+fn a_run_before_which_others_were_withdrawn_keeps_its_number() {
+    // Each run from `first` on has counted two earlier ones, which a change withdrew.
+    let behind = |first: usize, put_at: i64| {
+        let mut history = scheduled();
+        history.commands[0].sent_at = put_at;
+        history.commands[0].answered_at = put_at + 20;
+        let gone = if first == 0 { 0..0 } else { first - 2..first };
+        history.records.drain(gone.clone());
+        history.lines.drain(gone.clone());
+        history.runs.drain(gone.clone());
+        if first == 0 {
+            (0..5).for_each(|index| headers(&mut history, index).number = Some(index as u64 + 3));
+        }
+        history
+    };
+    assert_eq!(rules(&behind(0, FIRST - 2100)), [], "before the first run");
+    assert_eq!(rules(&behind(0, FIRST - 900)), [Rule::WrongRun], "there was no earlier one");
+    assert_eq!(rules(&behind(0, FIRST - 1100)), [Rule::WrongRun], "there was one earlier one");
+    assert_eq!(rules(&behind(3, FIRST - 900)), [], "runs 4 and 5 are both behind the gap");
+}
+
+#[test]
+fn a_run_counts_instants_that_were_withdrawn_before_a_claimed_one() {
+    // Runs 2 and 3 are withdrawn when 4 is claimed. Run 5 is made after the change.
+    let counted = |missed: i64| {
+        let mut history = scheduled();
+        history.commands.pop();
+        command(&mut history, FIRST + 3100, Order::Put(put(78)));
+        command(&mut history, FIRST + 4500, Order::Pause);
+        history.records[4].serial = Some(78);
+        history.records[4].payload_hash = Some(78);
+        history.records.drain(1..3);
+        history.lines.drain(1..3);
+        history.runs.drain(1..3);
+        (headers(&mut history, 2).number, headers(&mut history, 2).missed) = (Some(3), missed);
+        rules(&history)
+    };
+    assert_eq!(counted(2), []);
+    assert_eq!(counted(0), [], "the counts of withdrawn runs may be lost");
+    assert_eq!(counted(3), [Rule::WrongRun]);
+}
+
+#[test]
 fn a_run_is_that_of_its_schedule_and_not_early() {
     type Spoil = fn(&mut Arrival);
     let spoil: [(Spoil, Rule); 4] = [

@@ -20,7 +20,7 @@ use super::consumer::Consumer;
 use super::database::Database;
 use super::node::{Node, program};
 use super::stack::Stack;
-use super::wait::{eventually, eventually_some, now_ms};
+use super::wait::{eventually, eventually_some, look_for, now_ms};
 
 /// Enough for parallel consumers to differ, few enough to be cheap.
 pub const PARTITIONS: i32 = 3;
@@ -260,7 +260,7 @@ impl Cluster {
                 new.set(key, value)
             });
         let mut may_be_made = false;
-        eventually(&format!("topic {topic} is created"), SERVER_DEADLINE, async || {
+        let mut create = async || {
             let Ok(answers) = self.admin.create_topics([&new], &admin_options()).await else {
                 may_be_made = true;
                 return false;
@@ -270,22 +270,38 @@ impl Cluster {
             };
             let is_made =
                 answers.iter().all(|answer| answer.is_ok() || may_be_made && is_there(answer));
-            may_be_made |= answers.iter().any(|answer| answer.is_err() && !is_there(answer));
+            may_be_made |= is_made || answers.iter().any(|answer| !is_there(answer));
             is_made
-        })
-        .await;
-        // The controller has answered, but brokers learn of the topic a moment later.
-        eventually(&format!("topic {topic} has leaders"), SERVER_DEADLINE, async || {
-            let metadata = self.admin.inner().fetch_metadata(Some(topic), Duration::from_secs(5));
-            metadata.is_ok_and(|metadata| {
-                let topics = metadata.topics();
-                topics.iter().all(|topic| {
-                    topic.error().is_none()
-                        && topic.partitions().iter().all(|part| part.leader() >= 0)
-                })
-            })
-        })
-        .await;
+        };
+        eventually(&format!("topic {topic} is created"), SERVER_DEADLINE, &mut create).await;
+        // The controller has answered, but brokers learn of the topic a moment later. A deletion
+        // whose answer was lost may come after the creation.
+        let mut missing = String::new();
+        let has_leaders = look_for(SERVER_DEADLINE, async || match self.leaders(topic) {
+            Ok(()) => Some(()),
+            Err(error) => {
+                missing = error;
+                create().await;
+                None
+            }
+        });
+        let has_leaders = has_leaders.await.is_some();
+        assert!(has_leaders, "topic {topic} has no leaders in {SERVER_DEADLINE:?}: {missing}");
+    }
+
+    /// Checks that each partition of a topic has a leader. Otherwise it returns what is missing.
+    fn leaders(&self, topic: &str) -> Result<(), String> {
+        let metadata = self.admin.inner().fetch_metadata(Some(topic), Duration::from_secs(5));
+        let metadata = metadata.map_err(|error| error.to_string())?;
+        for topic in metadata.topics() {
+            if let Some(error) = topic.error() {
+                return Err(format!("{error:?}"));
+            }
+            if let Some(part) = topic.partitions().iter().find(|part| part.leader() < 0) {
+                return Err(format!("partition {} has the error {:?}", part.id(), part.error()));
+            }
+        }
+        Ok(())
     }
 
     /// Replaces a topic's settings.
