@@ -143,6 +143,10 @@ impl Item {
         }
     }
 
+    pub fn is_answer(&self) -> bool {
+        matches!(self.change, Change::Answer(_))
+    }
+
     /// Returns the topic and the name of the task. An answer may name it by its id.
     pub fn name(&self) -> Option<(TopicName, TaskName)> {
         match &self.change {

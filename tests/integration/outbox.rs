@@ -104,7 +104,7 @@ async fn an_outbox_is_installed_once_and_removed_when_it_is_empty() {
 async fn a_role_submits_with_the_rights_of_a_submitter_alone() {
     let mut shop = Shop::open(&Stack::shared()).await;
     let role = shop.database.name.replace("test", "role");
-    shop.run(&format!("create role {role}")).await;
+    shop.run(&format!("create role {role} login")).await;
     let submit = "select punctual.submit('orders', payload => '1', delay => '1 hour')";
     let plain = "insert into punctual.outbox (topic, payload, delay) values ('t', '1', '1 s')";
     let as_role = format!("set role {role}");
@@ -121,6 +121,9 @@ async fn a_role_submits_with_the_rights_of_a_submitter_alone() {
     let denied = sqlx::raw_sql("delete from punctual.outbox").execute(&mut shop.sql).await;
     shop.run("reset role").await;
     assert!(denied.is_err(), "a submitter deletes nothing");
+    let of_role = url.replace("user=punctual", &format!("user={role}"));
+    let (code, said) = outbox(&["check", "--database-url", &of_role]).await;
+    assert!(code == Some(1) && said.contains(&format!("--drainer {role}")), "{said}");
     assert_eq!(shop.count("select count(*) from punctual.outbox").await, 2);
     shop.run(&format!("drop owned by {role}; drop role {role}")).await;
 }
@@ -144,6 +147,9 @@ async fn a_wrong_call_is_refused_at_once_with_a_hint() {
         "submit('orders', payload => '1', delay => '1 s', key => 'a', key_bytes => 'b')",
         "replace('orders', null, payload => '1', delay => '1 s')",
         "cancel('orders', null)",
+        "finish('orders')",
+        "finish('orders', name => 'a', id => gen_random_uuid())",
+        "finish('orders', name => 'a', attempt => 0)",
     ] {
         let statement = format!("select punctual.{call}");
         let error = sqlx::raw_sql(AssertSqlSafe(statement)).execute(&mut shop.sql).await;
@@ -278,8 +284,9 @@ async fn a_rejected_row_keeps_all_that_was_inserted() {
     let mut shop = Shop::open(&Stack::shared()).await;
     shop.run(
         "insert into punctual.outbox (op, topic, name, due_at, payload_bytes, key_bytes, headers, \
-         ttr, retry) values ('replace', 't', 'n', '2030-01-01 00:00Z', '\\x00ff', '\\x01', \
-         '{\"a\": \"b\"}', '1 s', '{\"attempts_max\": 2}')",
+         ttr, retry, task_id, attempt) values ('replace', 't', 'n', '2030-01-01 00:00Z', \
+         '\\x00ff', '\\x01', '{\"a\": \"b\"}', '1 s', '{\"attempts_max\": 2}', \
+         gen_random_uuid(), 3)",
     )
     .await;
     let kept = "select count(*) from (
@@ -296,16 +303,64 @@ async fn a_rejected_row_keeps_all_that_was_inserted() {
     assert_eq!(shop.count("select count(*) from punctual.outbox").await, 0);
     // A copy of the rejected row, as it was inserted, is a row of the outbox again.
     shop.run(
-        "insert into punctual.outbox (seq, slot, id, op, called_at, topic, name, due_at, delay, \
-         payload, payload_text, payload_bytes, tombstone, key, key_bytes, headers, ttr, retry) \
-         select seq, slot, id, op, called_at, topic, name, due_at, delay, payload, payload_text, \
-         payload_bytes, tombstone, key, key_bytes, headers, ttr, retry \
+        "insert into punctual.outbox (seq, slot, id, op, called_at, topic, name, task_id, attempt, \
+         due_at, delay, payload, payload_text, payload_bytes, tombstone, key, key_bytes, headers, \
+         ttr, retry) \
+         select seq, slot, id, op, called_at, topic, name, task_id, attempt, due_at, delay, \
+         payload, payload_text, payload_bytes, tombstone, key, key_bytes, headers, ttr, retry \
          from punctual.outbox_rejected",
     )
     .await;
     assert_eq!(shop.count(kept).await, 1);
     let again = source.read(&[]).await.unwrap().unwrap();
     assert_eq!(rows, again);
+}
+
+#[tokio::test]
+async fn a_consumer_finishes_tasks_inside_its_own_transaction() {
+    let cluster = Cluster::start("outbox-finish").await;
+    let topic = cluster.topic("orders").await;
+    let consumer = cluster.consumer(&topic);
+    let mut shop = Shop::open(&cluster.stack).await;
+    let node = drained_by(&cluster, &shop).await;
+    let names = ["a", "b", "c"];
+    for name in names {
+        let task = "payload => '1', delay => '1 s', ttr => '1 h'";
+        shop.run(&format!("select punctual.submit('{topic}', name => '{name}', {task})")).await;
+    }
+    let records = consumer.wait_count(names.len(), DEADLINE).await;
+    let by_id = |number: usize| {
+        let id = records[number].task_id();
+        format!("select punctual.finish('{topic}', id => '{id}', attempt => 1)")
+    };
+    let state = async |name: &str| {
+        let task = node.api().get(&format!("/v1/topics/{topic}/tasks/{name}")).await.json();
+        task["state"].as_str().unwrap_or_default().to_owned()
+    };
+    shop.run(&format!("begin; {}; rollback", by_id(0))).await;
+    assert_eq!(shop.count("select count(*) from punctual.outbox").await, 0);
+    // Two by their ids, one of them twice, one by its name, and one that does not exist.
+    let by_name = |name: &str| format!("select punctual.finish('{topic}', name => '{name}')");
+    let calls = [by_id(1), by_id(2), by_id(1), by_name("nobody")].join("; ");
+    shop.run(&format!("begin; {calls}; commit")).await;
+    shop.wait_empty().await;
+    let mut states = Vec::new();
+    for name in names {
+        states.push(state(name).await);
+    }
+    states.sort();
+    assert_eq!(states, ["awaiting", "finished", "finished"], "one was rolled back");
+    for name in names {
+        shop.run(&by_name(name)).await;
+    }
+    shop.wait_empty().await;
+    for name in names {
+        assert_eq!(state(name).await, "finished");
+    }
+    let rejected = "select count(*) from punctual.outbox_rejected";
+    assert_eq!(shop.count(rejected).await, 1);
+    let of_nobody = format!("{rejected} where name = 'nobody' and op = 'finish' and status = 404");
+    assert_eq!(shop.count(&of_nobody).await, 1);
 }
 
 /// Rows wait until there is a principal with the name of their outbox, and have its rights.

@@ -13,6 +13,8 @@ pub enum OutboxOperation {
     Submit,
     Replace,
     Cancel,
+    /// The answer of a consumer.
+    Finish,
 }
 
 /// A row of an outbox, not yet checked.
@@ -26,6 +28,10 @@ pub struct OutboxRow {
     pub called_at: Timestamp,
     pub topic: String,
     pub name: Option<String>,
+    /// The task of a finish that has no name.
+    pub task_id: Option<Uuid>,
+    /// The attempt of a finish.
+    pub attempt: Option<i32>,
     pub due_at: Option<Timestamp>,
     pub delay: Option<Duration>,
     /// JSON text.
@@ -112,6 +118,8 @@ pub mod tests {
             called_at: Timestamp::from_millis(1_000_000),
             topic: topic.to_owned(),
             name: None,
+            task_id: None,
+            attempt: None,
             due_at: None,
             delay: Some(Duration::from_secs(1)),
             payload: Some("{}".to_owned()),

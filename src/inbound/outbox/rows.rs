@@ -46,9 +46,12 @@ impl Carrier {
         let mut waiting = WaitingRows::default();
         let outcome = (&mut *carried, &mut waiting);
         let items = self.checked_rows(rows, whose, offset, outcome).await?;
-        for wave in waves::divide(items, Item::name) {
-            self.store_wave(&mut StorePrecondition::Rows(epoch), wave, until, carried).await?;
-            reach(Failpoint::OutboxStored);
+        let precondition = &mut StorePrecondition::Rows(epoch);
+        for stretch in waves::stretches(items, |item| item.name().is_none() && item.is_answer()) {
+            for wave in waves::divide(stretch, Item::name) {
+                self.store_wave(precondition, wave, until, carried).await?;
+                reach(Failpoint::OutboxStored);
+            }
         }
         Ok(waiting)
     }
@@ -147,14 +150,18 @@ impl Carrier {
         until: Monotonic,
         carried: &mut Carried,
     ) -> Result<(), Stop> {
-        let (mut submits, mut others) = (Vec::new(), Vec::new());
+        let (mut submits, mut answers, mut others) = (Vec::new(), Vec::new(), Vec::new());
         for Item { key, change } in wave {
             match change {
                 Change::Submit(task) => submits.push(NewItem { key, task }),
+                Change::Answer(answer) => answers.push((key, answer)),
                 change => others.push(Item { key, change }),
             }
         }
         self.submit(precondition, submits, carried).await?;
+        if !answers.is_empty() {
+            self.answer(precondition, answers, carried).await?;
+        }
         for item in others {
             if clock::monotonic() >= until {
                 return Err(Stop::later("the turn takes too long; the next one goes on"));

@@ -1,8 +1,23 @@
 //! Waves: parts of a turn in which each task occurs once, so that the rows of a wave may be carried
-//! out in any order.
+//! out in any order. The task of a row without a name may be that of any other row. So a turn is
+//! divided into stretches first, and a stretch has such rows only, or none.
 
 use std::collections::HashMap;
 use std::hash::Hash;
+
+/// Divides items into stretches, in their order. In each one, `is_apart` is true of all items or of
+/// none.
+pub fn stretches<T>(items: Vec<T>, is_apart: impl Fn(&T) -> bool) -> Vec<Vec<T>> {
+    let mut stretches: Vec<Vec<T>> = Vec::new();
+    for item in items {
+        let goes_on = |last: &T| is_apart(last) == is_apart(&item);
+        match stretches.last_mut().filter(|stretch| stretch.last().is_some_and(goes_on)) {
+            Some(stretch) => stretch.push(item),
+            None => stretches.push(vec![item]),
+        }
+    }
+    stretches
+}
 
 /// Divides items into waves. Items of one key are in as many waves, in their order; an item without
 /// a key is in the first wave.
@@ -38,6 +53,13 @@ mod tests {
         let waves = divide(rows, |row| row.1);
         let first = vec![("submit", Some("a")), ("submit", Some("b"))];
         assert_eq!(waves, [first, vec![("cancel", Some("a"))]]);
+    }
+
+    #[test]
+    fn a_row_that_may_be_of_any_task_keeps_its_place_among_the_others() {
+        let rows = vec![1, 2, -3, -4, 5, -6];
+        let expected = [vec![1, 2], vec![-3, -4], vec![5], vec![-6]];
+        assert_eq!(stretches(rows, |row| *row < 0), expected);
     }
 
     proptest! {

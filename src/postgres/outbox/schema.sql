@@ -27,10 +27,12 @@ create table punctual.outbox (
   seq bigint not null default nextval('punctual.outbox_seq'),
   slot smallint not null default punctual.slot(),
   id uuid not null default gen_random_uuid(),
-  op text not null default 'submit' check (op in ('submit', 'replace', 'cancel')),
+  op text not null default 'submit' check (op in ('submit', 'replace', 'cancel', 'finish')),
   called_at timestamptz not null default clock_timestamp(),   -- a delay counts from here
   topic text not null,
   name text,
+  task_id uuid,              -- the task of a finish that is not named
+  attempt integer,
   due_at timestamptz check (due_at >= '1970-01-01 00:00:00+00' and due_at < '10000-01-01 00:00:00+00'),
   delay interval check (
     delay >= interval '0' and delay < interval '1000000 days'
@@ -197,4 +199,26 @@ begin
   perform punctual.check_target(topic, coalesce(name, ''));
   insert into punctual.outbox (id, op, topic, name) values (id, 'cancel', topic, name);
   return id;
+end $$;
+
+create function punctual.finish(
+  topic text, name text default null, id uuid default null, attempt integer default null
+) returns uuid language plpgsql set search_path = pg_catalog, pg_temp as $$
+declare
+  row_id constant uuid := gen_random_uuid();
+begin
+  perform punctual.check_target(topic, name);
+  if num_nonnulls(name, id) <> 1 then
+    perform punctual.refuse(
+      'one of name and id is required, and not both',
+      'The header punctual-task-id of the record has the id.');
+  end if;
+  if attempt not between 1 and 65535 then
+    perform punctual.refuse(
+      format('%s is not the number of an attempt', attempt),
+      'The header punctual-attempt of the record has it.');
+  end if;
+  insert into punctual.outbox (id, op, topic, name, task_id, attempt)
+  values (row_id, 'finish', topic, finish.name, finish.id, finish.attempt);
+  return row_id;
 end $$;

@@ -16,8 +16,8 @@ const SCHEMA: &str = include_str!("schema.sql");
 const SERVER_MIN: i32 = 130_000;
 
 /// The columns that a submitter writes. Sequence, table and time of a row are the outbox's own.
-const COLUMNS: &str = "id, op, topic, name, due_at, delay, payload, payload_text, payload_bytes, \
-                       tombstone, key, key_bytes, headers, ttr, retry";
+const COLUMNS: &str = "id, op, topic, name, task_id, attempt, due_at, delay, payload, \
+                       payload_text, payload_bytes, tombstone, key, key_bytes, headers, ttr, retry";
 
 const TABLES: [&str; 4] =
     ["punctual.outbox_0", "punctual.outbox_1", "punctual.outbox_2", "punctual.outbox_3"];
@@ -236,12 +236,33 @@ pub async fn check(settings: &PostgresSettings) -> Result<OutboxReport, SetupErr
         sqlx::raw_sql("rollback").execute(open).await?;
         Ok(outcome)
     };
-    let report = connection.run("check the outbox", run).await?;
-    report.ok_or_else(|| SetupError::Refused("the database has no outbox".to_owned()))
+    connection.run("check the outbox", run).await?.map_err(SetupError::Refused)
 }
 
-async fn check_in(open: &mut PgConnection) -> Result<Option<OutboxReport>, sqlx::Error> {
-    let Some(version) = version_of(open).await? else { return Ok(None) };
+const MAY_READ: &str = "-- may the user read an outbox
+select current_user::text, has_schema_privilege(n.oid, 'usage')
+  and has_table_privilege(c.oid, 'select')
+from pg_class c join pg_namespace n on n.oid = c.relnamespace
+where n.nspname = 'punctual' and c.relname = 'installation'";
+
+async fn check_in(open: &mut PgConnection) -> Result<Result<OutboxReport, String>, sqlx::Error> {
+    let access: Option<(String, bool)> =
+        sqlx::query_as(MAY_READ).persistent(false).fetch_optional(&mut *open).await?;
+    let version = match access {
+        Some((_user, true)) => version_of(open).await?,
+        Some((user, false)) => {
+            return Ok(Err(format!(
+                "{user} may not read the outbox; `punctual outbox install --drainer {user}`, as \
+                 its owner, allows it"
+            )));
+        }
+        None => None,
+    };
+    let Some(version) = version else {
+        return Ok(Err(
+            "the database has no outbox; `punctual outbox install` makes one".to_owned()
+        ));
+    };
     let needed: Vec<(&str, &str)> = [
         ("punctual.installation", "select"),
         ("punctual.outbox", "select"),
@@ -280,7 +301,7 @@ async fn check_in(open: &mut PgConnection) -> Result<Option<OutboxReport>, sqlx:
         row.try_get::<i64, _>(column).map(|count| u64::try_from(count).unwrap_or_default())
     };
     let oldest: Option<i64> = row.try_get("oldest")?;
-    Ok(Some(OutboxReport {
+    Ok(Ok(OutboxReport {
         version,
         waiting: count("waiting")?,
         oldest: oldest.map(|millis| Duration::from_millis(u64::try_from(millis).unwrap_or(0))),
@@ -308,8 +329,8 @@ pub async fn remove(settings: &PostgresSettings) -> Result<(), SetupError> {
 
 /// Drops every object by its name. Objects of others that depend on one of them keep the outbox.
 const DROP: &str = "
-drop function punctual.cancel, punctual.replace, punctual.submit, punctual.check_task,
-  punctual.check_target, punctual.refuse;
+drop function punctual.finish, punctual.cancel, punctual.replace, punctual.submit,
+  punctual.check_task, punctual.check_target, punctual.refuse;
 drop table punctual.outbox_rejected, punctual.outbox, punctual.installation;
 drop function punctual.slot;
 drop sequence punctual.outbox_seq;

@@ -58,7 +58,7 @@ const LOCK: &str = "-- lock an outbox\nselect pg_try_advisory_xact_lock(18867441
 
 const READ: &str = "-- read rows of an outbox
 select o.seq, o.id, o.op, (extract(epoch from o.called_at) * 1000000)::bigint as called_at,
-  o.topic, o.name, (extract(epoch from o.due_at) * 1000000)::bigint as due_at,
+  o.topic, o.name, o.task_id, o.attempt, (extract(epoch from o.due_at) * 1000000)::bigint as due_at,
   (extract(epoch from o.delay) * 1000000)::bigint as delay, o.payload::text as payload,
   o.payload_text, o.payload_bytes, o.tombstone, o.key, o.key_bytes, o.headers::text as headers,
   (extract(epoch from o.ttr) * 1000000)::bigint as ttr, o.retry::text as retry
@@ -80,11 +80,11 @@ const DELETE: &str = "-- delete rows of an outbox
 with d as (
   delete from punctual.outbox where seq = any($1) returning *
 ), r as (
-  insert into punctual.outbox_rejected (seq, slot, id, op, called_at, topic, name, due_at, delay,
-    payload, payload_text, payload_bytes, tombstone, key, key_bytes, headers, ttr, retry, bytes,
+  insert into punctual.outbox_rejected (seq, slot, id, op, called_at, topic, name, task_id,
+    attempt, due_at, delay, payload, payload_text, payload_bytes, tombstone, key, key_bytes, headers, ttr, retry, bytes,
     status, reason)
-  select d.seq, d.slot, d.id, d.op, d.called_at, d.topic, d.name, d.due_at, d.delay,
-    d.payload, d.payload_text, d.payload_bytes, d.tombstone, d.key, d.key_bytes, d.headers, d.ttr,
+  select d.seq, d.slot, d.id, d.op, d.called_at, d.topic, d.name, d.task_id, d.attempt, d.due_at,
+    d.delay, d.payload, d.payload_text, d.payload_bytes, d.tombstone, d.key, d.key_bytes, d.headers, d.ttr,
     d.retry, d.bytes, r.status, r.reason
   from d join unnest($2::bigint[], $3::smallint[], $4::text[]) as r (seq, status, reason)
     on r.seq = d.seq
@@ -310,6 +310,7 @@ fn row_of(row: &PgRow) -> Result<OutboxRow, sqlx::Error> {
         "submit" => OutboxOperation::Submit,
         "replace" => OutboxOperation::Replace,
         "cancel" => OutboxOperation::Cancel,
+        "finish" => OutboxOperation::Finish,
         _ => return Err(sqlx::Error::Decode("an operation that no outbox has".into())),
     };
     Ok(OutboxRow {
@@ -319,6 +320,8 @@ fn row_of(row: &PgRow) -> Result<OutboxRow, sqlx::Error> {
         called_at: Timestamp::from_micros(row.try_get("called_at")?),
         topic: row.try_get("topic")?,
         name: row.try_get("name")?,
+        task_id: row.try_get("task_id")?,
+        attempt: row.try_get("attempt")?,
         due_at: time("due_at")?,
         delay: span("delay")?,
         payload: row.try_get("payload")?,

@@ -6,13 +6,15 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 
 use super::{Asked, InboundRequest, Reader, Refused};
+use crate::api::handlers::feedback::call::NamedTask;
 use crate::api::problems::problem::Problem;
 use crate::api::problems::problem_type::ProblemType;
 use crate::api::problems::refusal::FieldOrigin;
 use crate::api::request::draft::DraftReader;
 use crate::domain::task::outbox_row::{OutboxOperation, OutboxRow};
-use crate::domain::{TaskName, Timestamp, TopicName};
+use crate::domain::{TaskId, TaskName, Timestamp, TopicName};
 use crate::node::messages::Draft;
+use crate::node::messages::answers::ConsumerCall;
 
 /// Reads a row that is due at `due_at` by the cluster's clock.
 pub fn read(
@@ -22,6 +24,7 @@ pub fn read(
 ) -> Result<InboundRequest, Refused> {
     let asked = match row.operation {
         OutboxOperation::Cancel => cancel_of(row),
+        OutboxOperation::Finish => finish_of(row),
         OutboxOperation::Submit => {
             draft_of(row, due_at).map(|(draft, origin)| Asked::Submit(draft, origin))
         }
@@ -33,9 +36,31 @@ pub fn read(
 }
 
 fn cancel_of(row: &OutboxRow) -> Result<Asked, Problem> {
-    let topic =
-        TopicName::new(&row.topic).map_err(|error| Problem::invalid("topic", error.to_string()))?;
-    Ok(Asked::Cancel(topic, name_of(row)?))
+    Ok(Asked::Cancel(topic_of(row)?, name_of(row)?))
+}
+
+fn finish_of(row: &OutboxRow) -> Result<Asked, Problem> {
+    let task = match (row.task_id, &row.name) {
+        (Some(id), None) => NamedTask::Id(TaskId::from_uuid(id)),
+        (None, Some(_)) => NamedTask::Name(topic_of(row)?, name_of(row)?),
+        (Some(_), Some(_)) => {
+            let detail = "give name or task_id, not both";
+            return Err(Problem::new(ProblemType::ConflictingFields, detail).at("task_id"));
+        }
+        (None, None) => {
+            let detail = "the task is required: its name or task_id";
+            return Err(Problem::new(ProblemType::MissingField, detail).at("name"));
+        }
+    };
+    let attempt = row.attempt.map(|attempt| match u16::try_from(attempt) {
+        Ok(attempt @ 1..) => Ok(attempt),
+        _ => Err(Problem::invalid("attempt", "expected 1 to 65535")),
+    });
+    Ok(Asked::Answer(task, ConsumerCall::Finish { attempt: attempt.transpose()? }))
+}
+
+fn topic_of(row: &OutboxRow) -> Result<TopicName, Problem> {
+    TopicName::new(&row.topic).map_err(|error| Problem::invalid("topic", error.to_string()))
 }
 
 fn name_of(row: &OutboxRow) -> Result<TaskName, Problem> {
@@ -112,11 +137,13 @@ fn json_of<'a>(
 mod tests {
     use std::time::Duration;
 
+    use uuid::Uuid;
+
     use super::*;
     use crate::access::pattern::Pattern;
     use crate::access::rights::{Rights, Rule};
     use crate::access::{Action, Caller, Policy};
-    use crate::api::handlers::inbound::caller_of;
+    use crate::api::handlers::inbound::{AnsweredTask, caller_of};
     use crate::domain::task::outbox_row::ClockOffset;
     use crate::domain::task::outbox_row::tests::row;
     use crate::node::messages::Due;
@@ -158,6 +185,30 @@ mod tests {
         assert_eq!(draft.record.payload.as_deref(), Some(&b"{\"a\":  1}"[..]));
         assert_eq!(draft.record.key.as_deref(), Some(&[0, 255][..]));
         assert!(draft.tracking.is_some());
+    }
+
+    #[test]
+    fn a_finish_names_its_task_by_the_name_or_the_id() {
+        let finish = |name: Option<&str>, task_id| OutboxRow {
+            operation: OutboxOperation::Finish,
+            name: name.map(str::to_owned),
+            task_id,
+            attempt: Some(2),
+            ..row(1, "orders")
+        };
+        let id = Uuid::from_u128(7);
+        for row in [finish(Some("n"), None), finish(None, Some(id))] {
+            let Ok(InboundRequest::Answer(task, call)) = read_as(&row, &everybody()) else {
+                panic!("{row:?}")
+            };
+            assert_eq!(call, ConsumerCall::Finish { attempt: Some(2) });
+            let is_id = matches!(task, AnsweredTask::Id(found) if found == TaskId::from_uuid(id));
+            assert_eq!(is_id, row.task_id.is_some());
+        }
+        let zeroth = OutboxRow { attempt: Some(0), ..finish(Some("n"), None) };
+        for wrong in [finish(None, None), finish(Some("n"), Some(id)), zeroth] {
+            assert_eq!(status(&wrong), 400, "{wrong:?}");
+        }
     }
 
     #[test]
