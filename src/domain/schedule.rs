@@ -6,9 +6,11 @@
 //! | `cron`, `zone` | the local times that match a cron expression; time zones |
 //! | `timing` | the instants of a schedule, a pure function |
 //! | `plan` | which runs to make now, and how missed ones are made up for |
+//! | `change` | where the plan goes on after a change |
 //! | `backfill` | the instants of the past that a caller asks runs for |
 
 pub mod backfill;
+pub mod change;
 pub mod cron;
 pub mod name;
 pub mod plan;

@@ -229,7 +229,7 @@ impl<'a> Case<'a> {
 
     /// Each run counts the instants without a run since the run before. A change withdraws runs
     /// that are not claimed, even before a claimed one: then they are made again, or the first run
-    /// made after the change counts them. The counts of withdrawn runs are lost.
+    /// made after the change counts them, and what they have counted.
     fn check_sequence(&mut self, life: &Life<'a>) {
         let Some(places) = life.places(&self.history.clock) else { return };
         let mut found = Vec::new();
@@ -246,8 +246,7 @@ impl<'a> Case<'a> {
                 let there = if is_same { owed } else { 0 } + between;
                 owed_in_all += between;
                 let gap_at = before.at + place.period_ms;
-                let is_lost =
-                    there > place.missed && is_same && !self.may_withdraw(life, place, gap_at);
+                let is_lost = there > place.missed && !self.may_withdraw(life, place, gap_at);
                 if place.missed > owed_in_all || is_lost {
                     let what = format!(
                         "the run {}@{} counts {} instants without a run, and there are {there} to \

@@ -214,6 +214,40 @@ async fn a_change_does_not_count_skipped_instants_twice() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_change_keeps_what_the_withdrawn_run_has_counted() {
+    let cluster = Cluster::start("schedule-counts").await;
+    let topic = cluster.topic("orders").await;
+    let node = cluster.node().await;
+    let path = format!("/v1/schedules/{topic}/report");
+    // No instant falls into the test.
+    let phase = (now_ms() + 300_000) % 600_000;
+    let body = |payload: &str, is_paused: bool| {
+        json!({ "every": "10m", "phase": phase, "missed": { "policy": "none" },
+            "payload": payload, "paused": is_paused })
+    };
+    put(node.api(), &path, &body("a", true)).await;
+    // As if nothing had run for an hour.
+    sqlx::query("update schedule set next_run_at = next_run_at - 3600000")
+        .execute(&cluster.sql)
+        .await
+        .unwrap();
+    // Each change withdraws the run that lies ahead, and the next plan makes it again.
+    let mut before = None;
+    for payload in ["a", "b", "c"] {
+        put(node.api(), &path, &body(payload, false)).await;
+        eventually("the run is made", DEADLINE, async || {
+            let runs = pending(&cluster).await;
+            runs.len() == 1 && before.as_ref() != Some(&runs[0].1)
+        })
+        .await;
+        let id = pending(&cluster).await.remove(0).1;
+        let task = node.api().get(&format!("/v1/tasks/{id}")).await.json();
+        assert_eq!(task["headers"]["punctual-missed"], "6", "{task}");
+        before = Some(id);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn after_an_hour_without_runs_each_policy_makes_its_own() {
     let cluster = Cluster::start("schedule-missed").await;
     let topic = cluster.topic("orders").await;

@@ -14,6 +14,7 @@ mod feedback;
 mod intake;
 mod outbox;
 mod protocol;
+mod schedules;
 mod searches;
 
 use protocol::Protocol;

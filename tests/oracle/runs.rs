@@ -170,7 +170,7 @@ fn a_run_counts_instants_that_were_withdrawn_before_a_claimed_one() {
         rules(&history)
     };
     assert_eq!(counted(2), []);
-    assert_eq!(counted(0), [], "the counts of withdrawn runs may be lost");
+    assert_eq!(counted(0), [], "perhaps made again, and withdrawn by the last order");
     assert_eq!(counted(3), [Rule::WrongRun]);
 }
 

@@ -36,6 +36,7 @@ with {STAMP}, locked as materialized (
     case when t.is_given then t.payload else s.payload end as payload,
     case when t.is_given then t.headers else coalesce(s.headers, ''::bytea) || t.headers
       end as headers, t.instant, t.id, t.name, t.is_far, true as is_backfill,
+    null::bigint as missed,
     case when s.submitted_by is not null then (select at from stamp) end as submitted_at
   from unnest($3::bigint[], $4::uuid[], $5::text[], $6::bytea[], $7::boolean[], $10::bytea[],
     $11::bytea[], $12::boolean[])

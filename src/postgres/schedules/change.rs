@@ -10,8 +10,6 @@
 //! make runs: where revision and next_run_at are as planned ──▶ none after the commit
 //! ```
 
-use std::time::Duration;
-
 use az::SaturatingAs as _;
 use sqlx::postgres::{PgConnection, PgRow};
 use sqlx::{AssertSqlSafe, Connection as _, Row as _};
@@ -20,6 +18,7 @@ use uuid::Uuid;
 use super::Schedules;
 use super::read::{AHEAD, NOW};
 use super::row::{SPECIFICATION, bind, schedule_of, time_of};
+use crate::domain::schedule::change::{Change, Instants, Reached, Withdrawn};
 use crate::domain::schedule::{RevisionCondition, Schedule, ScheduleChange, StoredSchedule};
 use crate::domain::{PrincipalId, ScheduleName, Shard, TaskId, Timestamp, TopicName};
 use crate::failpoint::{Failpoint, reach};
@@ -75,7 +74,8 @@ where exists (select from task_far t where t.id = r.first_id)
 order by r.instant";
 
 const FORGET_RUNS: &str = "-- forget withdrawn runs of a schedule
-delete from schedule_run where schedule_id = $1 and first_id = any($2)";
+delete from schedule_run where schedule_id = $1 and first_id = any($2)
+returning instant, coalesce(missed, 0) as missed";
 
 /// Frees the names of withdrawn runs for the runs that are made in their place. The statement skips
 /// an entry that another transaction has locked: this other transaction gives the name to a new
@@ -135,15 +135,6 @@ impl Schedules {
         let keys = &self.keys.current();
         self.pool.run("delete a schedule", async |open| delete(open, named, keys).await).await
     }
-}
-
-/// The instants of a schedule that is put in the place of another one.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Instants {
-    /// Those of before, unless the timing is another one.
-    Kept,
-    /// Computed anew, by other rules of its time zone.
-    Renewed,
 }
 
 /// A locked schedule, at the time `now` of Postgres's clock.
@@ -248,26 +239,19 @@ pub(super) async fn change(
     reach(Failpoint::RunsWithdrawn);
     let last: Option<i64> =
         sqlx::query_scalar(LAST_RUN).bind(stored.id.0).fetch_one(&mut *open).await?;
-    let specification = &new.schedule.specification;
-    let runs_made = stored.runs_made.saturating_sub(withdrawn.count);
-    let is_same_timing = stored.schedule.specification.timing == specification.timing;
-    let earliest = [withdrawn.earliest, stored.next_run_at].into_iter().flatten().min();
-    let has_more = specification.runs_max.is_none_or(|runs_max| runs_made < runs_max);
-    let last = last.map(Timestamp::from_millis).unwrap_or_default();
-    let (next, skipped) = match earliest {
-        Some(earliest) if instants == Instants::Renewed => {
-            // Instants that have passed are still to be made up for.
-            let before = locked.now.min(earliest.minus(Duration::from_millis(1)));
-            (specification.next_after(before.max(last), runs_made), stored.skipped)
-        }
-        // Skipped instants lie behind the withdrawn runs, so that the next plan meets them again.
-        Some(earliest) if is_same_timing && has_more => {
-            (Some(earliest), if withdrawn.earliest.is_some() { 0 } else { stored.skipped })
-        }
-        _ => (specification.next_after(locked.now.max(last), runs_made), 0),
+    let (before, after) = (&stored.schedule.specification, &new.schedule.specification);
+    let StoredSchedule { next_run_at, runs_made, skipped, .. } = *stored;
+    let change = Change {
+        before,
+        after,
+        instants,
+        reached: Reached { next_run_at, runs_made, skipped },
+        withdrawn,
+        last_run_at: last.map(Timestamp::from_millis),
     };
+    let Reached { next_run_at: next, runs_made, skipped } = change.reached(locked.now);
     // A paused or resumed schedule may have ended.
-    let is_same = stored.schedule.record == new.schedule.record && is_same_timing;
+    let is_same = stored.schedule.record == new.schedule.record && before.timing == after.timing;
     if next.is_none() && !is_same {
         return Ok(None);
     }
@@ -390,12 +374,6 @@ async fn delete(
     Ok(ScheduleChange::Changed(locked.stored))
 }
 
-/// The runs that a change has withdrawn.
-struct Withdrawn {
-    earliest: Option<Timestamp>,
-    count: u64,
-}
-
 /// A run that was not claimed a moment ago.
 struct Unclaimed {
     at: Timestamp,
@@ -423,14 +401,14 @@ async fn withdraw(
     let found = query.bind(runs_of == RunsOf::All);
     let found: Vec<PgRow> = found.fetch_all(&mut *open).await?;
     let runs = found.iter().map(unclaimed_of).collect::<Result<Vec<_>, _>>()?;
-    let mut withdrawn = Withdrawn { earliest: None, count: 0 };
+    let mut withdrawn = Withdrawn::default();
     for runs in runs.chunks(GROUP_MAX) {
         let gone = delete_unclaimed(open, runs, by).await?;
         let gone: Vec<&Unclaimed> = runs.iter().filter(|run| gone.contains(&run.id)).collect();
         let ids: Vec<Uuid> = gone.iter().map(|run| run.id.uuid()).collect();
         let forgotten =
-            sqlx::query(FORGET_RUNS).bind(schedule.id.0).bind(&ids).execute(&mut *open).await?;
-        if forgotten.rows_affected() != ids.len().saturating_as::<u64>() {
+            sqlx::query(FORGET_RUNS).bind(schedule.id.0).bind(&ids).fetch_all(&mut *open).await?;
+        if forgotten.len() != ids.len() {
             return Err(sqlx::Error::RowNotFound);
         }
         let names: Vec<String> =
@@ -441,9 +419,14 @@ async fn withdraw(
             .bind(&ids)
             .execute(&mut *open)
             .await?;
-        let earliest = gone.iter().map(|run| run.at).min();
-        withdrawn.earliest = [withdrawn.earliest, earliest].into_iter().flatten().min();
-        withdrawn.count = withdrawn.count.saturating_add(forgotten.rows_affected());
+        for row in &forgotten {
+            let at = time_of(row, "instant")?;
+            if withdrawn.earliest.is_none() || at < withdrawn.earliest {
+                let missed = row.try_get::<i64, _>("missed")?.saturating_as::<u64>();
+                (withdrawn.earliest, withdrawn.missed) = (at, missed);
+            }
+        }
+        withdrawn.count = withdrawn.count.saturating_add(forgotten.len().saturating_as::<u64>());
     }
     Ok(withdrawn)
 }

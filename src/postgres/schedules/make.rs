@@ -218,11 +218,11 @@ with {STAMP}, planned as materialized (
     case when t.is_given then t.payload else m.payload end as payload,
     case when t.is_given then t.headers
       else t.front || coalesce(m.headers, ''::bytea) || t.headers end as headers,
-    t.instant, t.id, t.name, t.is_far, false as is_backfill,
+    t.instant, t.id, t.name, t.is_far, false as is_backfill, nullif(t.missed, 0) as missed,
     case when m.submitted_by is not null then (select at from stamp) end as submitted_at
   from unnest($8::bigint[], $9::bigint[], $10::uuid[], $11::text[], $12::bytea[], $13::boolean[],
-    $17::bytea[], $18::bytea[], $19::bytea[], $20::boolean[])
-    as t (schedule_id, instant, id, name, headers, is_far, front, key, payload, is_given)
+    $17::bytea[], $18::bytea[], $19::bytea[], $20::boolean[], $21::bigint[])
+    as t (schedule_id, instant, id, name, headers, is_far, front, key, payload, is_given, missed)
   join moved m on m.id = t.schedule_id
 {stored}), forgotten as (
   delete from schedule_run r
@@ -244,8 +244,8 @@ select (select count(*) from moved) as moved, (select array_agg(first_id) from m
 pub(super) fn stored_text(retention: &str) -> String {
     format!(
         "), made as (
-  insert into schedule_run (schedule_id, instant, first_id, is_backfill)
-  select schedule_id, instant, id, is_backfill from run
+  insert into schedule_run (schedule_id, instant, first_id, is_backfill, missed)
+  select schedule_id, instant, id, is_backfill, missed from run
   on conflict (schedule_id, instant) do nothing
   returning first_id
 ), named as (
@@ -377,8 +377,14 @@ async fn make_statement(
         .bind(records().map(|given| given?.key.as_deref()).collect::<Vec<_>>())
         .bind(records().map(|given| given?.payload.as_deref()).collect::<Vec<_>>())
         .bind(records().map(|given| given.is_some()).collect::<Vec<_>>())
+        .bind(each().flat_map(missed_of).collect::<Vec<_>>())
         .fetch_one(open)
         .await
+}
+
+/// Returns how many instants each run of a plan counts.
+fn missed_of(planned: &PlannedSchedule) -> impl Iterator<Item = i64> {
+    planned.plan.runs.iter().map(|run| run.missed.saturating_as::<i64>())
 }
 
 /// Notes which of the schedules that skip have a run that is not finished.

@@ -11,13 +11,14 @@ use az::SaturatingAs as _;
 use sqlx::postgres::PgConnection;
 use sqlx::{AssertSqlSafe, Connection as _, Row as _};
 
-use super::change::{Instants, change, lock};
+use super::change::{change, lock};
 use super::make::RunMaker;
 use super::read::{AHEAD, NOW, without_payload};
 use super::row::listed_schedule_of;
 use crate::clock;
 use crate::domain::Timestamp;
 use crate::domain::schedule::StoredSchedule;
+use crate::domain::schedule::change::Instants;
 use crate::domain::schedule::zone;
 use crate::postgres::PostgresError;
 use crate::sealing::KeySet;

@@ -1,0 +1,600 @@
+//! The protocol of a schedule of three instants: two nodes plan runs and make them, callers change,
+//! pause and resume the schedule, and its runs are claimed meanwhile. Plans, and what a change
+//! leaves, are decided by the program's own code.
+//!
+//! A plan may be as old as it likes, an answer may be lost after its commit, and a node may die. A
+//! change holds the row of the schedule from its first look at the runs to its commit. Claims do
+//! not wait for it.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use punctual::domain::Timestamp;
+use punctual::domain::schedule::Specification;
+use punctual::domain::schedule::change::{Change, Instants, Reached, Withdrawn};
+use punctual::domain::schedule::plan::{MissedPolicy, MissedRuns, Plan, Progress, RunOverlap};
+use punctual::domain::schedule::timing::{Recurrence, Timing};
+
+use crate::checker::{Model, NEVER_LOST};
+use crate::searches::{ScopeSearches, unnoticed};
+
+const ONE_RUN: &str = "an instant has one run at most";
+const COUNTED: &str = "an instant without a run is counted by a run, or by the schedule";
+const NUMBERED: &str = "the schedule counts the runs that it has";
+const NEWEST: &str = "an unclaimed run has the record of the last change";
+const PAUSED: &str = "a paused schedule has no unclaimed run";
+const IN_TURN: &str = "a schedule that skips has one unfinished run";
+
+const NODES: usize = 2;
+const INSTANTS: usize = 3;
+/// Seconds between two instants: more than the time for which runs are made ahead.
+const PERIOD: i64 = 100;
+const BASE: i64 = 1_800_000_000;
+/// The seconds at which the time stands: before the first instant, then right after each one, and
+/// when it is long past.
+const TIMES: [i64; 7] = [50, 101, 150, 201, 250, 301, 350];
+const CHANGES_MAX: u8 = 2;
+const FAULTS_MAX: u8 = 1;
+
+/// A deliberate mistake, which is a control of the checker.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Mistake {
+    /// A plan takes effect wherever the schedule stands.
+    NoCompare,
+    /// A plan compares the next run, but not the revision, and has the record that it found.
+    NoRevision,
+    /// The next run is stored in one transaction, and the runs in another.
+    TwoTransactions,
+    /// Plans do not ask for instants that have a run already.
+    TakenIsNotAsked,
+    /// A change does not go back to the runs that it withdraws.
+    NoStepBack,
+    /// A change takes back claimed runs.
+    WithdrawsClaimed,
+    /// The row of a withdrawn run stays.
+    RowStays,
+    /// A change does not lock the schedule before it looks at the runs.
+    NoLock,
+    /// A pause leaves the runs that are made.
+    PauseLeavesRuns,
+    /// A change forgets what withdrawn runs have counted.
+    CountsAreForgotten,
+    /// A schedule that skips does not ask for unfinished runs.
+    BusyIsNotAsked,
+}
+
+type Control = (Mistake, fn() -> Scope, &'static str);
+
+const CONTROLS: [Control; 11] = [
+    (Mistake::NoCompare, all_missed, NUMBERED),
+    (Mistake::NoRevision, all_missed, NEWEST),
+    (Mistake::TwoTransactions, all_missed, NUMBERED),
+    (Mistake::TakenIsNotAsked, all_missed, NUMBERED),
+    (Mistake::NoStepBack, all_missed, COUNTED),
+    (Mistake::WithdrawsClaimed, all_missed, ONE_RUN),
+    (Mistake::RowStays, all_missed, NEVER_LOST),
+    (Mistake::NoLock, all_missed, NEWEST),
+    (Mistake::PauseLeavesRuns, all_missed, PAUSED),
+    (Mistake::CountsAreForgotten, none_missed, COUNTED),
+    (Mistake::BusyIsNotAsked, skipping, IN_TURN),
+];
+
+/// The schedule of a search, and the number of its states.
+struct Scope {
+    name: &'static str,
+    specification: Specification,
+    state_count: usize,
+}
+
+fn scope(name: &'static str, missed: MissedPolicy, run_overlap: RunOverlap) -> Scope {
+    let period = Duration::from_secs(PERIOD.unsigned_abs());
+    let recurrence = Recurrence::every(period, Duration::ZERO).unwrap();
+    let end = at(PERIOD * INSTANTS as i64 + 1);
+    let timing = Timing::new(recurrence, None, Some(end), BTreeSet::new()).unwrap();
+    let specification = Specification {
+        timing,
+        runs_max: None,
+        missed: MissedRuns::new(missed, None, None).unwrap(),
+        run_overlap,
+        spread: Duration::ZERO,
+        is_paused: false,
+        note: None,
+    };
+    Scope { name, specification, state_count: 0 }
+}
+
+fn all_missed() -> Scope {
+    Scope { state_count: 124_263, ..scope("all missed", MissedPolicy::All, RunOverlap::Allow) }
+}
+
+fn last_missed() -> Scope {
+    Scope { state_count: 179_058, ..scope("last missed", MissedPolicy::Last, RunOverlap::Allow) }
+}
+
+fn none_missed() -> Scope {
+    Scope { state_count: 304_080, ..scope("none missed", MissedPolicy::None, RunOverlap::Allow) }
+}
+
+fn skipping() -> Scope {
+    Scope { state_count: 277_840, ..scope("skipping", MissedPolicy::Last, RunOverlap::Skip) }
+}
+
+fn at(second: i64) -> Timestamp {
+    Timestamp::from_millis((BASE + second) * 1000)
+}
+
+/// Returns the place of an instant.
+fn place(at: Timestamp) -> usize {
+    usize::try_from((at.as_millis() / 1000 - BASE) / PERIOD - 1).unwrap()
+}
+
+fn instant(place: usize) -> Timestamp {
+    at((place as i64 + 1) * PERIOD)
+}
+
+/// A run with its row in the table of runs.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+enum Run {
+    Unclaimed {
+        revision: u8,
+    },
+    /// Deleted by the open transaction of a change. The revision 0 is that of a claimed run, for a
+    /// mistake.
+    Withdrawn {
+        revision: u8,
+    },
+    Claimed,
+    Finished,
+    /// Withdrawn, but its row is still there, for a mistake.
+    Stays,
+}
+
+/// What is stored of one instant.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+struct Place {
+    run: Option<Run>,
+    /// The number of instants right before it that the run counts.
+    missed: u8,
+    claims: u8,
+}
+
+/// A plan, with the place and the revision at which it found the schedule.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+struct Planned {
+    found: u8,
+    revision: u8,
+    next: Option<u8>,
+    look_at: Option<i64>,
+    made: u8,
+    skipped: u8,
+    /// The runs, and the instants that each counts.
+    runs: [Option<u8>; INSTANTS],
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+enum Kind {
+    Put,
+    Pause,
+    Resume,
+}
+
+/// The transaction of a change.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+enum Phase {
+    Idle,
+    /// Has seen these runs unclaimed.
+    Looked {
+        kind: Kind,
+        seen: [bool; INSTANTS],
+    },
+    Deleted {
+        kind: Kind,
+    },
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+struct State {
+    time: u8,
+    next: Option<u8>,
+    look_at: Option<i64>,
+    made: u8,
+    skipped: u8,
+    revision: u8,
+    is_paused: bool,
+    places: [Place; INSTANTS],
+    plans: [Option<Planned>; NODES],
+    /// Runs that are still to be stored, for a mistake.
+    to_store: Option<Planned>,
+    phase: Phase,
+    is_overlapping: bool,
+    changes: u8,
+    faults: u8,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Action {
+    Tick,
+    Look(usize),
+    Make(usize),
+    StoreRuns,
+    Claim(usize),
+    Finish(usize),
+    Begin(Kind),
+    Delete,
+    Commit,
+    Abort,
+    Die(usize),
+}
+
+const KINDS: [&str; 10] = [
+    "tick",
+    "look",
+    "make",
+    "claim",
+    "finish",
+    "begin a change",
+    "delete runs",
+    "commit a change",
+    "abort a change",
+    "die",
+];
+
+struct Scheduled {
+    scope: Scope,
+    mistake: Option<Mistake>,
+}
+
+impl Scheduled {
+    fn is(&self, mistake: Mistake) -> bool {
+        self.mistake == Some(mistake)
+    }
+
+    fn skips(&self) -> bool {
+        self.scope.specification.run_overlap == RunOverlap::Skip
+    }
+
+    fn plan(&self, state: &State, next: u8) -> Planned {
+        let from = usize::from(next);
+        let has_run = |place: &usize| state.places[*place].run.is_some();
+        let taken: Vec<Timestamp> = (from..INSTANTS).filter(has_run).map(instant).collect();
+        let progress = Progress {
+            next_run_at: instant(from),
+            runs_made: state.made.into(),
+            skipped: state.skipped.into(),
+            is_busy: state.is_busy() && !self.is(Mistake::BusyIsNotAsked),
+            taken: if self.is(Mistake::TakenIsNotAsked) { &[] } else { &taken },
+        };
+        let now = at(TIMES[usize::from(state.time)]);
+        let Plan { runs, next_run_at, look_at, runs_made, skipped, .. } =
+            self.scope.specification.plan(progress, now, Duration::ZERO, INSTANTS);
+        let mut counts = [None; INSTANTS];
+        for run in runs {
+            counts[place(run.at)] = Some(u8::try_from(run.missed).unwrap());
+        }
+        Planned {
+            found: next,
+            revision: state.revision,
+            next: next_run_at.map(|at| u8::try_from(place(at)).unwrap()),
+            look_at: look_at.map(|at| at.as_millis() / 1000 - BASE),
+            made: u8::try_from(runs_made).unwrap(),
+            skipped: u8::try_from(skipped).unwrap(),
+            runs: counts,
+        }
+    }
+
+    /// Takes the step of the statement that makes the runs of a plan.
+    fn make(&self, state: &mut State, plan: Planned) {
+        let is_same = state.next == Some(plan.found) || self.is(Mistake::NoCompare);
+        let is_unchanged = state.revision == plan.revision
+            || self.is(Mistake::NoCompare)
+            || self.is(Mistake::NoRevision);
+        if !is_same || !is_unchanged || state.is_paused {
+            return;
+        }
+        (state.next, state.look_at) = (plan.next, plan.look_at);
+        (state.made, state.skipped) = (plan.made, plan.skipped);
+        if self.is(Mistake::TwoTransactions) {
+            state.to_store = Some(plan);
+        } else {
+            self.store(state, plan);
+        }
+    }
+
+    fn store(&self, state: &mut State, plan: Planned) {
+        let revision = if self.is(Mistake::NoRevision) { plan.revision } else { state.revision };
+        for (place, missed) in state.places.iter_mut().zip(plan.runs) {
+            if let (None, Some(missed)) = (place.run, missed) {
+                (place.run, place.missed) = (Some(Run::Unclaimed { revision }), missed);
+            }
+        }
+    }
+
+    /// Takes the step of the statement that deletes the rows of unclaimed runs.
+    fn delete(&self, state: &mut State, kind: Kind, seen: [bool; INSTANTS]) {
+        if kind == Kind::Pause && self.is(Mistake::PauseLeavesRuns) {
+            return;
+        }
+        for (place, _) in state.places.iter_mut().zip(seen).filter(|(_, is_seen)| *is_seen) {
+            match place.run {
+                Some(Run::Unclaimed { revision }) => place.run = Some(Run::Withdrawn { revision }),
+                Some(Run::Claimed) if self.is(Mistake::WithdrawsClaimed) => {
+                    place.run = Some(Run::Withdrawn { revision: 0 });
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn commit(&self, state: &mut State, kind: Kind) {
+        let mut withdrawn = Withdrawn::default();
+        for (index, place) in state.places.iter_mut().enumerate() {
+            if !matches!(place.run, Some(Run::Withdrawn { .. })) {
+                continue;
+            }
+            if withdrawn.earliest.is_none() && !self.is(Mistake::NoStepBack) {
+                withdrawn.earliest = Some(instant(index));
+                withdrawn.missed = place.missed.into();
+            }
+            withdrawn.count += 1;
+            place.run = self.is(Mistake::RowStays).then_some(Run::Stays);
+            place.missed = 0;
+        }
+        if self.is(Mistake::CountsAreForgotten) {
+            withdrawn.missed = 0;
+        }
+        let specification = &self.scope.specification;
+        let last = state.places.iter().rposition(|place| place.run.is_some());
+        let change = Change {
+            before: specification,
+            after: specification,
+            instants: Instants::Kept,
+            reached: Reached {
+                next_run_at: state.next.map(|next| instant(next.into())),
+                runs_made: state.made.into(),
+                skipped: state.skipped.into(),
+            },
+            withdrawn,
+            last_run_at: last.map(instant),
+        };
+        let now = TIMES[usize::from(state.time)];
+        let reached = change.reached(at(now));
+        state.next = reached.next_run_at.map(|at| u8::try_from(place(at)).unwrap());
+        state.made = u8::try_from(reached.runs_made).unwrap();
+        state.skipped = u8::try_from(reached.skipped).unwrap();
+        state.revision += 1;
+        state.is_paused = kind == Kind::Pause;
+        state.look_at = state.next.filter(|_| !state.is_paused).map(|_| now);
+        state.phase = Phase::Idle;
+    }
+}
+
+impl State {
+    fn is_busy(&self) -> bool {
+        let is_unfinished = |place: &Place| !matches!(place.run, None | Some(Run::Finished));
+        self.places.iter().any(is_unfinished)
+    }
+
+    /// Returns true when the transaction of a change holds the row of the schedule.
+    fn is_locked(&self) -> bool {
+        self.phase != Phase::Idle
+    }
+}
+
+impl Model for Scheduled {
+    type State = State;
+    type Action = Action;
+
+    fn initial(&self) -> State {
+        State {
+            time: 0,
+            next: Some(0),
+            look_at: Some(TIMES[0]),
+            made: 0,
+            skipped: 0,
+            revision: 1,
+            is_paused: false,
+            places: [Place::default(); INSTANTS],
+            plans: [None; NODES],
+            to_store: None,
+            phase: Phase::Idle,
+            is_overlapping: false,
+            changes: 0,
+            faults: 0,
+        }
+    }
+
+    fn actions(&self, _state: &State, actions: &mut Vec<Action>) {
+        for node in 0..NODES {
+            actions.extend([Action::Look(node), Action::Make(node), Action::Die(node)]);
+        }
+        for place in 0..INSTANTS {
+            actions.extend([Action::Claim(place), Action::Finish(place)]);
+        }
+        actions.extend([Kind::Put, Kind::Pause, Kind::Resume].map(Action::Begin));
+        actions.extend([Action::Tick, Action::StoreRuns]);
+        actions.extend([Action::Delete, Action::Commit, Action::Abort]);
+    }
+
+    fn step(&self, state: &State, action: Action) -> Option<State> {
+        let mut next = *state;
+        match action {
+            Action::Tick => {
+                next.time += 1;
+                TIMES.get(usize::from(next.time))?;
+            }
+            Action::Look(node) => {
+                let is_due = state.look_at? <= TIMES[usize::from(state.time)];
+                if !is_due || state.plans[node].is_some() {
+                    return None;
+                }
+                next.plans[node] = Some(self.plan(state, state.next?));
+            }
+            Action::Make(node) => {
+                if state.is_locked() && !self.is(Mistake::NoLock) {
+                    return None;
+                }
+                let plan = next.plans[node].take()?;
+                self.make(&mut next, plan);
+            }
+            Action::StoreRuns => {
+                let plan = next.to_store.take()?;
+                self.store(&mut next, plan);
+            }
+            Action::Claim(index) => {
+                let is_due = instant(index) <= at(TIMES[usize::from(state.time)]);
+                let is_there = matches!(state.places[index].run, Some(Run::Unclaimed { .. }));
+                if !is_due || !is_there {
+                    return None;
+                }
+                let before = state.places[..index].iter();
+                let is_unfinished = |place: &Place| place.run == Some(Run::Claimed);
+                next.is_overlapping |= self.skips() && before.clone().any(is_unfinished);
+                let place = &mut next.places[index];
+                (place.run, place.claims) = (Some(Run::Claimed), place.claims + 1);
+            }
+            Action::Finish(index) => {
+                // Nothing else asks for the end of a run.
+                if !self.skips() || state.places[index].run != Some(Run::Claimed) {
+                    return None;
+                }
+                next.places[index].run = Some(Run::Finished);
+            }
+            Action::Begin(kind) => {
+                let is_wanted = match kind {
+                    Kind::Put | Kind::Pause => !state.is_paused && state.changes < CHANGES_MAX,
+                    Kind::Resume => state.is_paused,
+                };
+                if !is_wanted || state.is_locked() {
+                    return None;
+                }
+                next.changes += u8::from(kind != Kind::Resume);
+                let is_seen = |place: Place| match place.run {
+                    Some(Run::Unclaimed { .. }) => true,
+                    Some(Run::Claimed) => self.is(Mistake::WithdrawsClaimed),
+                    _ => false,
+                };
+                next.phase = Phase::Looked { kind, seen: state.places.map(is_seen) };
+            }
+            Action::Delete => {
+                let Phase::Looked { kind, seen } = state.phase else { return None };
+                self.delete(&mut next, kind, seen);
+                next.phase = Phase::Deleted { kind };
+            }
+            Action::Commit => {
+                let Phase::Deleted { kind } = state.phase else { return None };
+                self.commit(&mut next, kind);
+            }
+            Action::Abort => {
+                if !state.is_locked() {
+                    return None;
+                }
+                for place in &mut next.places {
+                    place.run = match place.run {
+                        Some(Run::Withdrawn { revision: 0 }) => Some(Run::Claimed),
+                        Some(Run::Withdrawn { revision }) => Some(Run::Unclaimed { revision }),
+                        other => other,
+                    };
+                }
+                next.phase = Phase::Idle;
+            }
+            Action::Die(node) => {
+                next.plans[node].take()?;
+                next.to_store = None;
+            }
+        }
+        // Nodes are alike.
+        next.plans.sort_unstable();
+        if !self.is_progress(action) {
+            next.faults += 1;
+        }
+        (next.faults <= FAULTS_MAX).then_some(next)
+    }
+
+    fn kind(&self, action: Action) -> &'static str {
+        KINDS[match action {
+            Action::Tick => 0,
+            Action::Look(_) => 1,
+            Action::Make(_) | Action::StoreRuns => 2,
+            Action::Claim(_) => 3,
+            Action::Finish(_) => 4,
+            Action::Begin(_) => 5,
+            Action::Delete => 6,
+            Action::Commit => 7,
+            Action::Abort => 8,
+            Action::Die(_) => 9,
+        }]
+    }
+
+    fn is_progress(&self, action: Action) -> bool {
+        !matches!(action, Action::Abort | Action::Die(_))
+    }
+
+    fn broken(&self, state: &State) -> Option<&'static str> {
+        if state.places.iter().any(|place| place.claims > 1) {
+            return Some(ONE_RUN);
+        }
+        if state.is_overlapping {
+            return Some(IN_TURN);
+        }
+        if state.is_locked() {
+            return None;
+        }
+        let unclaimed = |place: &Place| match place.run {
+            Some(Run::Unclaimed { revision }) => Some(revision),
+            _ => None,
+        };
+        let mut revisions = state.places.iter().filter_map(unclaimed);
+        let has_unclaimed = revisions.clone().next().is_some();
+        if state.is_paused && has_unclaimed {
+            return Some(PAUSED);
+        }
+        if revisions.any(|revision| revision != state.revision) {
+            return Some(NEWEST);
+        }
+        let count = |is_meant: fn(&Place) -> bool| {
+            u8::try_from(state.places.iter().filter(|place| is_meant(place)).count()).unwrap()
+        };
+        if state.to_store.is_none()
+            && state.made != count(|place| place.run.is_some_and(|run| run != Run::Stays))
+        {
+            return Some(NUMBERED);
+        }
+        let missed: u8 = state.places.iter().map(|place| place.missed).sum();
+        // When a schedule has ended, no run comes any more that could count what is left.
+        let end = state.next.map_or(0, usize::from);
+        let without = state.places[..end].iter().filter(|place| place.run.is_none()).count();
+        let is_counted = usize::from(missed + state.skipped) >= without;
+        (!is_counted && state.to_store.is_none()).then_some(COUNTED)
+    }
+
+    fn is_end(&self, state: &State) -> bool {
+        let is_left = |place: &Place| match place.run {
+            Some(Run::Unclaimed { .. } | Run::Stays) => true,
+            Some(Run::Claimed) => self.skips(),
+            _ => false,
+        };
+        usize::from(state.time) + 1 == TIMES.len()
+            && state.next.is_none()
+            && !state.is_locked()
+            && !state.places.iter().any(is_left)
+    }
+}
+
+#[test]
+fn each_instant_of_a_schedule_has_one_run_or_is_counted() {
+    let mut searches = ScopeSearches::begin();
+    for scope in [all_missed(), last_missed(), none_missed(), skipping()] {
+        let expected = (scope.name, scope.state_count);
+        searches.search(&Scheduled { scope, mistake: None }, expected);
+    }
+    searches.end(&KINDS);
+}
+
+#[test]
+fn each_mistake_at_a_schedule_is_found() {
+    let unnoticed = CONTROLS.into_iter().filter_map(|(mistake, scope, property)| {
+        unnoticed(&Scheduled { scope: scope(), mistake: Some(mistake) }, mistake, property)
+    });
+    let unnoticed: Vec<String> = unnoticed.collect();
+    assert!(unnoticed.is_empty(), "{}", unnoticed.join("\n"));
+}
