@@ -72,3 +72,62 @@ impl Change<'_> {
         Reached { next_run_at, runs_made, skipped }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::domain::schedule::plan::{MissedRuns, RunOverlap};
+    use crate::domain::schedule::timing::{Recurrence, Timing};
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_millis(second * 1000)
+    }
+
+    fn every(seconds: u64) -> Specification {
+        let recurrence = Recurrence::every(Duration::from_secs(seconds), Duration::ZERO).unwrap();
+        Specification {
+            timing: Timing::new(recurrence, None, None, BTreeSet::new()).unwrap(),
+            runs_max: None,
+            missed: MissedRuns::LAST,
+            run_overlap: RunOverlap::Allow,
+            spread: Duration::ZERO,
+            is_paused: false,
+            note: None,
+        }
+    }
+
+    /// A schedule that has made 7 runs, up to 400, and is changed at 250.
+    fn reached_after(after: &Specification, withdrawn: Withdrawn) -> Reached {
+        let reached = Reached { next_run_at: Some(at(500)), runs_made: 7, skipped: 3 };
+        let (before, instants) = (&every(100), Instants::Kept);
+        let last_run_at = Some(at(if withdrawn.count == 0 { 400 } else { 200 }));
+        Change { before, after, instants, reached, withdrawn, last_run_at }.reached(at(250))
+    }
+
+    #[test]
+    fn the_next_plan_begins_at_the_earliest_withdrawn_run_with_what_it_has_counted() {
+        let none = Withdrawn::default();
+        let two = Withdrawn { earliest: Some(at(300)), missed: 4, count: 2 };
+        let reached = |second, runs_made, skipped| Reached {
+            next_run_at: Some(at(second)),
+            runs_made,
+            skipped,
+        };
+        assert_eq!(reached_after(&every(100), none), reached(500, 7, 3));
+        assert_eq!(reached_after(&every(100), two), reached(300, 5, 4));
+        // Another timing begins after now, and after the last run that stays.
+        assert_eq!(reached_after(&every(60), two), reached(300, 5, 0));
+        assert_eq!(reached_after(&every(60), none), reached(420, 7, 0));
+    }
+
+    #[test]
+    fn a_schedule_that_has_all_its_runs_has_ended() {
+        let five = Specification { runs_max: Some(5), ..every(100) };
+        let one = Withdrawn { earliest: Some(at(400)), missed: 0, count: 1 };
+        assert_eq!(reached_after(&five, one).next_run_at, None);
+        let three = Withdrawn { count: 3, ..one };
+        assert_eq!(reached_after(&five, three).next_run_at, Some(at(400)));
+    }
+}
