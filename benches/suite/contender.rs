@@ -292,7 +292,7 @@ fn serve(servers: &Servers, place: &Place, who: Who, listen: &str) -> Vec<String
 
 fn door_flag(place: &Place, door: Door) -> [String; 2] {
     match door {
-        Door::Outbox => ["--outbox".to_owned(), format!("bench={}", place.url)],
+        Door::Outbox => ["--outbox".to_owned(), format!("bench={}", place.shop_url)],
         Door::Intake => ["--intake-topic".to_owned(), place.intake()],
     }
 }
@@ -302,9 +302,9 @@ async fn migrate(servers: &Servers, place: &Place, cluster: &[&str]) -> Result<(
     administer(servers, &words).await
 }
 
-/// Installs an outbox in the database of the run, which is Punctual's, too.
 async fn install_outbox(servers: &Servers, place: &Place) -> Result<(), TaskFailure> {
-    administer(servers, &["outbox", "install", "--database-url", &place.url]).await
+    servers.open_shop(place).await?;
+    administer(servers, &["outbox", "install", "--database-url", &place.shop_url]).await
 }
 
 async fn administer(servers: &Servers, words: &[&str]) -> Result<(), TaskFailure> {

@@ -308,7 +308,7 @@ impl One<'_> {
 
     fn inbound_words(&self, inbound: &Inbound) -> Vec<String> {
         let mut words = match inbound.door {
-            Door::Outbox => words(&[("--database-url", &self.place.url)], "outbox"),
+            Door::Outbox => words(&[("--database-url", &self.place.shop_url)], "outbox"),
             Door::Intake => words(&[("--intake", &self.place.intake())], "intake"),
         };
         let more: [(&str, String); 2] = match inbound.pace {

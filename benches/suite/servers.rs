@@ -39,9 +39,15 @@ pub struct Servers {
 pub struct Place {
     pub name: String,
     pub url: String,
+    /// The database of an application that submits by an outbox. See [`Servers::open_shop`].
+    pub shop_url: String,
     /// The name of the topic, or what the names of all topics begin with.
     pub topic: String,
     pub topics: Vec<TopicName>,
+}
+
+fn shop_of(name: &str) -> String {
+    format!("{name}_shop")
 }
 
 impl Place {
@@ -93,13 +99,21 @@ impl Servers {
         let name = format!("bench_{:08x}", rand::random::<u32>());
         self.administer(format!("create database {name}")).await?;
         let mut url = reqwest::Url::parse(&self.database_url)?;
-        url.set_path(&format!("/{name}"));
+        url.set_path(&shop_of(&name));
+        let shop_url = url.to_string();
+        url.set_path(&name);
         let topic = name.replace('_', "-");
         let topics = topics_in_turn(&TopicName::new(&topic)?, count)?;
         for name in &topics {
             self.topic(name.as_str(), partitions).await?;
         }
-        Ok(Place { name, url: url.to_string(), topic, topics })
+        Ok(Place { name, url: url.to_string(), shop_url, topic, topics })
+    }
+
+    /// Creates the database of an application. The cluster's own would not do: the schema of an
+    /// outbox has the name of the cluster's user, and would come before its tables.
+    pub async fn open_shop(&self, place: &Place) -> Result<(), TaskFailure> {
+        self.administer(format!("create database {}", shop_of(&place.name))).await
     }
 
     pub async fn topic(&self, name: &str, partitions: i32) -> Result<(), TaskFailure> {
@@ -119,7 +133,9 @@ impl Servers {
         // Without an intake topic, Kafka says so for it alone.
         let topics: Vec<&str> = topics.chain([intake.as_str()]).collect();
         self.admin()?.delete_topics(&topics, &AdminOptions::new()).await?;
-        self.administer(format!("drop database if exists {} with (force)", place.name)).await?;
+        for database in [&place.name, &shop_of(&place.name)] {
+            self.administer(format!("drop database if exists {database} with (force)")).await?;
+        }
         // A checkpoint now, so the next run does not pay for the writes of this one.
         self.administer("checkpoint".to_owned()).await
     }
