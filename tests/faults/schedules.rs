@@ -77,6 +77,13 @@ impl<'a> Life<'a> {
         timings.all(|timing| Some(timing) == first)
     }
 
+    /// Returns when the timing of a PUT was first put, without another one since.
+    fn began_at(&self, put: usize) -> i64 {
+        let is_one = |first: &usize| self.has_one_timing((*first, put));
+        let first = (0..put).rev().take_while(is_one).last().unwrap_or(put);
+        self.commands[first].sent_at
+    }
+
     /// Returns the places of all runs, in the order of their instants. `None` if one has no record,
     /// which another rule finds.
     fn places(&self, clock: &PostgresClock) -> Option<Vec<Place>> {
@@ -235,8 +242,6 @@ impl<'a> Case<'a> {
         let mut found = Vec::new();
         // Instants without a run that no run has counted: all, and those since the last change.
         let (mut owed_in_all, mut owed) = (0, 0);
-        // Instants before the first run of a timing, after the PUT of that timing.
-        let mut unseen = 0;
         for (index, place) in places.iter().enumerate() {
             let before = index.checked_sub(1).map(|before| &places[before]);
             let is_same = before.is_some_and(|before| place.epoch == before.epoch);
@@ -258,10 +263,12 @@ impl<'a> Case<'a> {
                 owed = if is_same { (there - place.missed).max(0) } else { 0 };
                 owed_in_all = (owed_in_all - place.missed).max(0);
             } else {
-                let since = self.history.clock.earliest(life.commands[place.put].sent_at);
-                unseen = (place.at - since).max(0) / place.period_ms;
+                // The first run of a timing: all instants since the first PUT of it are before.
+                let since = self.history.clock.earliest(life.began_at(place.put));
+                let there = (place.at - since).max(0) / place.period_ms;
+                (owed, owed_in_all) = (0, (there - place.missed).max(0));
             }
-            found.extend(check_number(&places, index, owed_in_all + unseen).map(|what| {
+            found.extend(check_number(&places, index, owed_in_all).map(|what| {
                 (place.id, format!("the run {}@{} has the number {what}", life.name, place.at))
             }));
         }

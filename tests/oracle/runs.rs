@@ -175,6 +175,29 @@ fn a_run_counts_instants_that_were_withdrawn_before_a_claimed_one() {
 }
 
 #[test]
+fn a_run_counts_instants_that_were_withdrawn_before_the_first_claimed_one() {
+    // Runs 1 to 3 were put at first, and withdrawn when 4 is claimed. Run 5 is made after that.
+    let counted = |missed: i64| {
+        let mut history = scheduled();
+        history.commands.pop();
+        command(&mut history, FIRST + 2400, Order::Put(put(78)));
+        command(&mut history, FIRST + 3100, Order::Put(put(79)));
+        command(&mut history, FIRST + 4500, Order::Pause);
+        for (index, serial) in [(3, 78), (4, 79)] {
+            history.records[index].serial = Some(serial);
+            history.records[index].payload_hash = Some(serial);
+        }
+        history.records.drain(..3);
+        history.lines.drain(..3);
+        history.runs.drain(..3);
+        (headers(&mut history, 1).number, headers(&mut history, 1).missed) = (Some(2), missed);
+        rules(&history)
+    };
+    assert_eq!(counted(3), []);
+    assert_eq!(counted(4), [Rule::WrongRun], "there are three");
+}
+
+#[test]
 fn a_run_is_that_of_its_schedule_and_not_early() {
     type Spoil = fn(&mut Arrival);
     let spoil: [(Spoil, Rule); 4] = [
