@@ -221,9 +221,11 @@ impl<'a> Life<'a> {
             .count();
         for call in &self.calls {
             let CallVerdict::Refused(verdict) = &call.verdict else { continue };
+            // An attempt that was finished before its settle has a record, and no line of its own.
+            let has_later = self.attempts.keys().any(|attempt| Some(*attempt) > call.attempt);
             let is_true = match verdict.as_str() {
                 "already_finished" | "dead" | "cancelled" => true,
-                "attempt_superseded" => claims > 1,
+                "attempt_superseded" => claims > 1 || has_later,
                 "already_failed" => {
                     call.attempt.is_some_and(|attempt| self.fails_of(attempt).next().is_some())
                 }

@@ -232,6 +232,7 @@ fn a_refusal_about_an_attempt_that_has_arrived_is_true() {
     call(&mut history, 1, FAIL, FIRST + STEP + 20, refused("attempt_superseded"));
     assert_eq!(rules(&history), []);
     history.lines.remove(1);
+    assert_eq!(rules(&history), [], "the second was finished before it was settled");
     history.records.remove(1);
     assert_eq!(rules(&history), [Rule::WrongVerdict], "there is no other attempt");
     let mut history = finished();
