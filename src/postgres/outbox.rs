@@ -33,4 +33,4 @@ set local enable_seqscan = off;
 set local jit = off";
 
 /// The version of the outbox that this program installs and drains.
-pub const VERSION: i32 = 1;
+pub const VERSION: i32 = 2;

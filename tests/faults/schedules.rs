@@ -235,8 +235,8 @@ impl<'a> Case<'a> {
     }
 
     /// Each run counts the instants without a run since the run before. A change withdraws runs
-    /// that are not claimed, even before a claimed one: then they are made again, or the first run
-    /// made after the change counts them, and what they have counted.
+    /// that are not claimed, even before a claimed one. Then they are made again, or the first run
+    /// made after the change counts them and the instants that they have counted.
     fn check_sequence(&mut self, life: &Life<'a>) {
         let Some(places) = life.places(&self.history.clock) else { return };
         let mut found = Vec::new();
@@ -263,7 +263,7 @@ impl<'a> Case<'a> {
                 owed = if is_same { (there - place.missed).max(0) } else { 0 };
                 owed_in_all = (owed_in_all - place.missed).max(0);
             } else {
-                // The first run of a timing: all instants since the first PUT of it are before.
+                // No run of this timing is before. Its instants begin with its first PUT.
                 let since = self.history.clock.earliest(life.began_at(place.put));
                 let there = (place.at - since).max(0) / place.period_ms;
                 (owed, owed_in_all) = (0, (there - place.missed).max(0));
@@ -374,9 +374,10 @@ impl<'a> Case<'a> {
     }
 }
 
-/// Checks that the number of a run is its place among the runs that existed when it was made. They
-/// include runs before it that were withdrawn later: `gaps` instants may have had one that no run
-/// counts, and runs before it were made again, or count them.
+/// Checks that the number of a run is its place among the runs that existed when it was made. Some
+/// of those may have been withdrawn later. `gaps` is the number of instants before the run that have
+/// no run and are not counted by one: each may have had one. So may the instant of each earlier run
+/// that was made later, and the instants that such a run counts.
 fn check_number(places: &[Place], index: usize, gaps: i64) -> Option<String> {
     let place = &places[index];
     let earlier = places.iter().filter(|other| other.epoch < place.epoch).count();

@@ -26,12 +26,13 @@ pub struct Withdrawn {
     pub count: u64,
 }
 
-/// A change of a schedule that has come as far as `reached`.
+/// A change of a schedule.
 #[derive(Clone, Copy, Debug)]
 pub struct Change<'a> {
     pub before: &'a Specification,
     pub after: &'a Specification,
     pub instants: Instants,
+    /// How far the schedule has come before the change.
     pub reached: Reached,
     pub withdrawn: Withdrawn,
     /// The last run that is still there.
@@ -51,7 +52,7 @@ pub struct Reached {
 impl Change<'_> {
     /// Returns how far the schedule has come after the change at `now`. The next plan begins at the
     /// earliest withdrawn run. With another timing it begins after now and after the last run.
-    pub fn reached(&self, now: Timestamp) -> Reached {
+    pub fn outcome(&self, now: Timestamp) -> Reached {
         let Self { after, reached, withdrawn, .. } = self;
         let runs_made = reached.runs_made.saturating_sub(withdrawn.count);
         let is_same_timing = self.before.timing == after.timing;
@@ -103,7 +104,7 @@ mod tests {
         let reached = Reached { next_run_at: Some(at(500)), runs_made: 7, skipped: 3 };
         let (before, instants) = (&every(100), Instants::Kept);
         let last_run_at = Some(at(if withdrawn.count == 0 { 400 } else { 200 }));
-        Change { before, after, instants, reached, withdrawn, last_run_at }.reached(at(250))
+        Change { before, after, instants, reached, withdrawn, last_run_at }.outcome(at(250))
     }
 
     #[test]

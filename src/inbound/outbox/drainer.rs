@@ -21,8 +21,8 @@ use crate::node::requests::service::Service;
 use crate::node::shared::NodeShared;
 use crate::postgres::PostgresSettings;
 use crate::postgres::inbound::{Epoch, InboundStore};
-use crate::postgres::outbox::VERSION;
 use crate::postgres::outbox::source::OutboxSource;
+use crate::postgres::outbox::{VERSION, setup};
 use crate::postgres::tasks::look_up::LookUp;
 use crate::postgres::tasks::names::Names;
 use crate::shutdown::TaskFailure;
@@ -267,9 +267,7 @@ impl Drainer {
         }
         let (outbox, version) = self.source.installation().await?;
         if version != VERSION {
-            return Err(Stop::later(format!(
-                "the outbox has version {version}, and this program drains {VERSION}"
-            )));
+            return Err(Stop::later(setup::other_version(version)));
         }
         let epoch = self.carrier.store.begin_epoch(outbox, &self.carrier.name).await?;
         tracing::info!(outbox = self.carrier.name, epoch = epoch.number, "draining an outbox");

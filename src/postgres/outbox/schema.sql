@@ -1,4 +1,4 @@
--- The outbox in a database of a user: version 1. `punctual outbox install` runs it.
+-- The outbox in a database of a user: version 2. `punctual outbox install` runs it.
 --
 -- A row is a request to Punctual. It exists if and only if the user's transaction has committed. A
 -- node takes the rows in the order of `seq`, and deletes them when their tasks are stored.
@@ -12,7 +12,7 @@ create table punctual.installation (
   installed_at timestamptz not null default clock_timestamp()
 );
 
-insert into punctual.installation (version) values (1);
+insert into punctual.installation (version) values (2);
 
 -- Each session takes one number at a time, so numbers are in the order of the inserts.
 create sequence punctual.outbox_seq as bigint cache 1;

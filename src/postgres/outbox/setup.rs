@@ -64,10 +64,7 @@ impl OutboxReport {
     pub fn problems(&self) -> Vec<String> {
         let mut problems = Vec::new();
         if self.version != VERSION {
-            problems.push(format!(
-                "the outbox has version {}, and this program needs {VERSION}",
-                self.version
-            ));
+            problems.push(other_version(self.version));
         }
         if !self.missing_rights.is_empty() {
             problems.push(format!(
@@ -92,6 +89,14 @@ impl OutboxReport {
         }
         problems
     }
+}
+
+/// Says that an outbox has another version than this program's, and the remedy.
+pub fn other_version(version: i32) -> String {
+    format!(
+        "the outbox has version {version}, and this program needs {VERSION}; when it is empty, run \
+         `punctual outbox remove` and `punctual outbox install`"
+    )
 }
 
 /// Installs the outbox, unless it is there, and grants the rights. Returns true when it was new.
@@ -123,11 +128,7 @@ async fn install_in(
     }
     let is_new = match version_of(open).await? {
         Some(VERSION) => false,
-        Some(other) => {
-            return Ok(Err(format!(
-                "the outbox has version {other}, and this program installs {VERSION}"
-            )));
-        }
+        Some(other) => return Ok(Err(other_version(other))),
         None => {
             sqlx::raw_sql(SCHEMA).execute(&mut *open).await?;
             true
@@ -252,8 +253,8 @@ async fn check_in(open: &mut PgConnection) -> Result<Result<OutboxReport, String
         Some((_user, true)) => version_of(open).await?,
         Some((user, false)) => {
             return Ok(Err(format!(
-                "{user} may not read the outbox; `punctual outbox install --drainer {user}`, as \
-                 its owner, allows it"
+                "the role {user} cannot read the outbox; run `punctual outbox install --drainer \
+                 {user}` as the owner"
             )));
         }
         None => None,
@@ -328,9 +329,11 @@ pub async fn remove(settings: &PostgresSettings) -> Result<(), SetupError> {
 }
 
 /// Drops every object by its name. Objects of others that depend on one of them keep the outbox.
+/// Version 1 has no function `finish`.
 const DROP: &str = "
-drop function punctual.finish, punctual.cancel, punctual.replace, punctual.submit,
-  punctual.check_task, punctual.check_target, punctual.refuse;
+drop function if exists punctual.finish;
+drop function punctual.cancel, punctual.replace, punctual.submit, punctual.check_task,
+  punctual.check_target, punctual.refuse;
 drop table punctual.outbox_rejected, punctual.outbox, punctual.installation;
 drop function punctual.slot;
 drop sequence punctual.outbox_seq;
@@ -394,7 +397,7 @@ mod tests {
         for (wrong, said) in [
             (old, "waited for 61 s"),
             (rejected, "punctual.outbox_rejected"),
-            (other, "has version 2"),
+            (other, "has version 3"),
             (denied, "lacks delete on punctual.outbox"),
         ] {
             let problems = wrong.problems();

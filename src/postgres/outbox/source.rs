@@ -58,7 +58,8 @@ const LOCK: &str = "-- lock an outbox\nselect pg_try_advisory_xact_lock(18867441
 
 const READ: &str = "-- read rows of an outbox
 select o.seq, o.id, o.op, (extract(epoch from o.called_at) * 1000000)::bigint as called_at,
-  o.topic, o.name, o.task_id, o.attempt, (extract(epoch from o.due_at) * 1000000)::bigint as due_at,
+  o.topic, o.name, o.task_id, o.attempt,
+  (extract(epoch from o.due_at) * 1000000)::bigint as due_at,
   (extract(epoch from o.delay) * 1000000)::bigint as delay, o.payload::text as payload,
   o.payload_text, o.payload_bytes, o.tombstone, o.key, o.key_bytes, o.headers::text as headers,
   (extract(epoch from o.ttr) * 1000000)::bigint as ttr, o.retry::text as retry
@@ -81,11 +82,11 @@ with d as (
   delete from punctual.outbox where seq = any($1) returning *
 ), r as (
   insert into punctual.outbox_rejected (seq, slot, id, op, called_at, topic, name, task_id,
-    attempt, due_at, delay, payload, payload_text, payload_bytes, tombstone, key, key_bytes, headers, ttr, retry, bytes,
-    status, reason)
+    attempt, due_at, delay, payload, payload_text, payload_bytes, tombstone, key, key_bytes,
+    headers, ttr, retry, bytes, status, reason)
   select d.seq, d.slot, d.id, d.op, d.called_at, d.topic, d.name, d.task_id, d.attempt, d.due_at,
-    d.delay, d.payload, d.payload_text, d.payload_bytes, d.tombstone, d.key, d.key_bytes, d.headers, d.ttr,
-    d.retry, d.bytes, r.status, r.reason
+    d.delay, d.payload, d.payload_text, d.payload_bytes, d.tombstone, d.key, d.key_bytes,
+    d.headers, d.ttr, d.retry, d.bytes, r.status, r.reason
   from d join unnest($2::bigint[], $3::smallint[], $4::text[]) as r (seq, status, reason)
     on r.seq = d.seq
 )

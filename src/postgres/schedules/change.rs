@@ -249,7 +249,7 @@ pub(super) async fn change(
         withdrawn,
         last_run_at: last.map(Timestamp::from_millis),
     };
-    let Reached { next_run_at: next, runs_made, skipped } = change.reached(locked.now);
+    let Reached { next_run_at: next, runs_made, skipped } = change.outcome(locked.now);
     // A paused or resumed schedule may have ended.
     let is_same = stored.schedule.record == new.schedule.record && before.timing == after.timing;
     if next.is_none() && !is_same {
