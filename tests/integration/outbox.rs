@@ -363,6 +363,30 @@ async fn a_consumer_finishes_tasks_inside_its_own_transaction() {
     assert_eq!(shop.count(&of_nobody).await, 1);
 }
 
+/// The node cannot see that two rows are about one task when one of them has its id.
+#[tokio::test]
+async fn a_finish_by_id_overtakes_no_earlier_row() {
+    let cluster = Cluster::start("outbox-order").await;
+    let topic = cluster.topic("orders").await;
+    let consumer = cluster.consumer(&topic);
+    let mut shop = Shop::open(&cluster.stack).await;
+    let task = "payload => '1', delay => '1 s', ttr => '1 h'";
+    shop.run(&format!("select punctual.submit('{topic}', name => 'a', {task})")).await;
+    let _node = drained_by(&cluster, &shop).await;
+    let id = consumer.wait_count(1, DEADLINE).await[0].task_id();
+    // A task whose record is in the topic cannot be replaced, before it is finished.
+    shop.run(&format!(
+        "begin; select punctual.replace('{topic}', 'a', {task}); \
+         select punctual.finish('{topic}', id => '{id}'); commit"
+    ))
+    .await;
+    shop.wait_empty().await;
+    let late =
+        "select count(*) from punctual.outbox_rejected where op = 'replace' and status = 409";
+    assert_eq!(shop.count(late).await, 1);
+    assert_eq!(cluster.count(TASKS).await, 0, "nothing is pending");
+}
+
 /// Rows wait until there is a principal with the name of their outbox, and have its rights.
 #[tokio::test]
 async fn rows_have_the_rights_of_the_principal_of_their_outbox() {
