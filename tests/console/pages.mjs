@@ -18,6 +18,8 @@ const browser = await puppeteer.launch({
   args: ["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"],
 });
 
+// The longest wait for a page, a request or an element, in ms. A busy machine needs seconds.
+const WAIT_MAX = 60000;
 const DESK = { width: 1200, height: 900 };
 const PHONE = { width: 360, height: 740, isMobile: true, hasTouch: true };
 
@@ -25,6 +27,7 @@ const PHONE = { width: 360, height: 740, isMobile: true, hasTouch: true };
 async function tab(viewport, scheme, base = plan.base) {
   const context = await browser.createBrowserContext();
   const page = await context.newPage();
+  page.setDefaultTimeout(WAIT_MAX);
   await page.setViewport(viewport);
   await page.emulateMediaFeatures([{ name: "prefers-color-scheme", value: scheme }]);
   page.on("console", (message) => {
@@ -114,11 +117,11 @@ async function run() {
   await page.evaluate(() => { document.querySelector("#live").firstElementChild.dataset.old = "1"; });
   const again = page.waitForResponse((answer) => answer.request().resourceType() === "fetch");
   if ((await again).status() !== 200) fault("/console", "the refresh fails");
-  await page.waitForFunction(() => !document.querySelector("#live [data-old]"), { timeout: 10000 });
+  await page.waitForFunction(() => !document.querySelector("#live [data-old]"));
   await page.setOfflineMode(true);
-  await page.waitForFunction(() => !document.querySelector("#stale").hidden, { timeout: 10000 });
+  await page.waitForFunction(() => !document.querySelector("#stale").hidden);
   await page.setOfflineMode(false);
-  await page.waitForFunction(() => document.querySelector("#stale").hidden, { timeout: 10000 });
+  await page.waitForFunction(() => document.querySelector("#stale").hidden);
   faults.splice(0, faults.length, ...faults.filter((text) => !text.includes("ERR_INTERNET_DISCONNECTED")));
   await expectText(page, "Published");
 

@@ -14,7 +14,7 @@ use crate::support::{Api, Cluster, Node, eventually_some, now_ms};
 use crate::tokens::{AuthFile, run, text};
 
 /// A browser starts, and opens some fifty pages.
-const DEADLINE: Duration = Duration::from_secs(240);
+const DEADLINE: Duration = Duration::from_secs(480);
 const MINUTE_MS: i64 = 60_000;
 const DAY_MS: i64 = 24 * 60 * MINUTE_MS;
 
