@@ -59,6 +59,12 @@ use crate::kafka::KafkaSettings;
 use crate::postgres::connection::OldSnapshot;
 use crate::postgres::connection::PostgresSettings;
 
+/// Sessions of the database of an outbox, and writers of an intake topic at full speed.
+const CONNECTIONS: u16 = 8;
+/// Writers of an intake topic at a rate. They share a producer, and each waits for its record: eight
+/// of them write no more than 8 records in the time of an acknowledgement.
+const WRITERS: u16 = 256;
+
 /// Runs a scenario and prints its report. `kafka_properties` are librdkafka properties for the
 /// consumer.
 pub async fn run(bench: BenchArgs, kafka_properties: Vec<(String, String)>) -> ExitCode {
@@ -159,11 +165,11 @@ async fn measure(
             let database = PostgresSettings::new(&args.database_url)
                 .map_err(|wrong| format!("--database-url: {wrong}"))?;
             let outbox = OutboxTarget::new(database, topics, records);
-            Box::pin(written(&setup, "outbox", &args.write, &outbox)).await
+            Box::pin(written(&setup, ("outbox", CONNECTIONS), &args.write, &outbox)).await
         }
         Scenario::Intake(args) => {
             let intake = IntakeTarget::new(&setup.kafka, args.intake.clone(), topics, records)?;
-            Box::pin(written(&setup, "intake", &args.write, &intake)).await
+            Box::pin(written(&setup, ("intake", WRITERS), &args.write, &intake)).await
         }
         Scenario::Cancel(args) => {
             let count = |count: u32| count.saturating_as::<usize>();
@@ -205,11 +211,12 @@ fn credential_of(common: &Common) -> Result<Option<Credential>, String> {
 /// cluster can take in.
 async fn written<I: LoadTarget>(
     setup: &Setup,
-    scenario: &'static str,
+    (scenario, at_a_rate): (&'static str, u16),
     args: &WriteArgs,
     target: &I,
 ) -> Result<BenchReport, String> {
-    let connections = usize::from(args.connections);
+    let by_default = if args.rate.is_some() { at_a_rate } else { CONNECTIONS };
+    let connections = usize::from(args.connections.unwrap_or(by_default));
     let report = match args.rate {
         Some(rate) => {
             let (measured, warm_up) = (args.measured, args.warmup);

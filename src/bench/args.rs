@@ -456,9 +456,10 @@ pub struct WriteArgs {
         value_parser = up_to(10_000)
     )]
     pub batch: u32,
-    /// Number of sessions of the database, or of writers.
-    #[arg(long, value_name = "COUNT", default_value_t = 8, value_parser = connections())]
-    pub connections: u16,
+    /// Number of sessions of the database, or of writers, which share a producer. [default: 8; 256
+    /// writers with --rate]
+    #[arg(long, value_name = "COUNT", value_parser = connections())]
+    pub connections: Option<u16>,
 }
 
 /// Parses a count of 1 to `max`.

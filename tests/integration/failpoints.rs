@@ -69,7 +69,7 @@ enum Story {
 type Case = (Failpoint, u32, Story);
 
 /// All failpoints, with the moment of the death and the work that leads there.
-const CASES: [Case; 30] = [
+const CASES: [Case; 32] = [
     (Failpoint::RunsPlanned, 1, Story::Schedule),
     (Failpoint::RunsMade, 1, Story::Schedule),
     (Failpoint::RunsWithdrawn, 1, Story::Schedule),
@@ -85,6 +85,8 @@ const CASES: [Case; 30] = [
     (Failpoint::SettleAnswered, 1, Story::Publish),
     (Failpoint::InsertCommitted, 1, Story::Submit),
     (Failpoint::InsertCommitted, 1, Story::SubmitNamed),
+    (Failpoint::InsertCommitted, 1, Story::Outbox),
+    (Failpoint::InsertCommitted, 1, Story::Intake),
     (Failpoint::NameLocked, 1, Story::Replace),
     (Failpoint::NameTakenOut, 1, Story::Replace),
     (Failpoint::NameReplaced, 1, Story::Replace),
@@ -440,7 +442,8 @@ impl Stage {
         let topic = &self.topic;
         // The named ones must still wait on a slow machine when they are cancelled and replaced.
         let rows = format!(
-            "select punctual.submit('{topic}', payload_text => i::text, delay => '9 s',
+            "select punctual.submit('{topic}', payload_text => i::text,
+              delay => i % 2 * '9 s'::interval,
               headers => jsonb_build_object('{SERIAL_HEADER}', i::text))
             from generate_series(1, 40) i;
             select punctual.submit('{topic}', payload => '0', delay => '2 h', name => 'a');

@@ -52,6 +52,7 @@ mod heartbeats;
 mod http_clients;
 mod identities;
 mod idle_connections;
+mod inbound_claims;
 mod intake_answers;
 mod intake_topics;
 mod intake_transactions;

@@ -1,19 +1,25 @@
-//! Stores the submits of a turn.
+//! Stores the submits of a turn. Tasks that are due within the window are claimed by their insert,
+//! as those of the REST API are.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::iter;
 use std::ops::Range;
+use std::sync::Arc;
+
+use az::SaturatingAs as _;
 
 use super::{Carried, Carrier, DRAWS_MAX, Stop};
 use crate::api::access::turns::AuditedTurn;
 use crate::api::inbound;
 use crate::clock;
-use crate::domain::{IdRange, NewTask};
+use crate::domain::{BatchBuilder, BatchId, IdRange, NewTask, TaskId, Timestamp};
 use crate::engine::placing::Destination;
+use crate::failpoint::{Failpoint, reach};
+use crate::node::requests::group_commit::submission::may_do_without_claims;
 use crate::node::requests::placing::{Placer, assign_ids, clamp};
 use crate::node::requests::postgres_failures::{Tries, refusal_of};
 use crate::postgres::PostgresError;
-use crate::postgres::inbound::{ItemKey, StoreError, StorePrecondition, Submits};
+use crate::postgres::inbound::{InboundStore, ItemKey, StoreError, StorePrecondition, Submits};
 use crate::postgres::tasks::submit::Group;
 use crate::postgres::tasks::submit_named::NamedGroup;
 
@@ -90,41 +96,176 @@ impl Carrier {
         piece: &mut [NewItem],
         turn: &mut AuditedTurn,
     ) -> Result<(), StoreError> {
-        let now = self.shared.now();
+        let shared = Arc::clone(&self.shared);
+        let now = shared.now();
         piece.iter_mut().for_each(|new| clamp(&mut new.task, now));
-        let placer = Placer::new(&self.shared, now);
-        let is_far = |task: &NewTask| placer.table_of(task) == Destination::Far;
-        let items: Vec<ItemKey> = piece.iter().map(|new| new.key).collect();
-        let (mut named, plain): (Vec<&NewTask>, Vec<&NewTask>) =
-            piece.iter().map(|new| &new.task).partition(|task| task.name.is_some());
-        // Names are taken in the order in which the lanes of the API take them.
-        named.sort_by(|one, other| name_of(one).cmp(&name_of(other)));
-        let wanted: Vec<(&str, &str)> = named.iter().filter_map(|task| name_of(task)).collect();
+        let placer = Placer::new(&shared, now);
+        let placed = Placed::new(piece, |task| placer.place_of(task));
+        let wanted: Vec<(&str, &str)> =
+            placed.named.iter().filter_map(|task| name_of(task)).collect();
         if !wanted.is_empty() {
             // This frees expired names.
             self.names.known(&wanted).await?;
         }
-        let (far, near): (Vec<&NewTask>, Vec<&NewTask>) =
-            plain.iter().copied().partition(|task| is_far(task));
-        let is_far: Vec<bool> = named.iter().map(|task| is_far(task)).collect();
-        let is_claimed = vec![false; named.len()];
-        let named_rows =
-            NamedGroup { tasks: &named, is_far: &is_far, is_claimed: &is_claimed, batch: None };
-        let submits = Submits {
-            items: &items,
-            plain: Group { near, far, claimed: None },
-            named: (!named.is_empty()).then_some(named_rows),
-        };
+        match self.store_placed(precondition, &placed, turn).await {
+            Err(StoreError::Postgres(error))
+                if placed.has_claims() && may_do_without_claims(&error) =>
+            {
+                let placed = Placed::new(piece, |task| placer.table_of(task));
+                self.store_placed(precondition, &placed, turn).await
+            }
+            outcome => outcome,
+        }
+    }
+
+    /// Stores submits at the places decided for them, and puts the claimed ones on the wheel.
+    async fn store_placed(
+        &mut self,
+        precondition: &mut StorePrecondition,
+        placed: &Placed<'_>,
+        turn: &mut AuditedTurn,
+    ) -> Result<(), StoreError> {
+        let plain_batch = self.batch_for(!placed.claimed.is_empty());
+        let named_batch = self.batch_for(placed.named_places.contains(&Destination::Claimed));
         let began_at = clock::monotonic();
-        let (won, stamp) = self.store.submit(precondition, &submits).await?;
-        precondition.stored(&items);
-        self.shared.group_stored(items.len(), plain.len() + won.len(), stamp, began_at);
-        let known = named.len().saturating_sub(won.len());
-        self.shared.metrics.names_known.inc_by(u64::try_from(known).unwrap_or(u64::MAX));
-        let is_new = |task: &&&NewTask| task.name.is_none() || won.contains(&task.id);
-        let new = || plain.iter().chain(&named).filter(is_new);
-        new().for_each(|task| turn.changed("submit", &task.record.topic, Some(task.id)));
-        self.shared.look_after(IdRange::spanning(new().map(|task| task.id)));
+        let batches = (plain_batch, named_batch);
+        let (won, stamp) = match placed.store(&mut self.store, precondition, batches).await {
+            Ok(stored) => stored,
+            Err(error) => {
+                let asked = [plain_batch, named_batch].into_iter().flatten();
+                asked.for_each(|batch| self.shared.in_flight.forget(batch));
+                return Err(error);
+            }
+        };
+        reach(Failpoint::InsertCommitted);
+        precondition.stored(&placed.items);
+        let (count, known_count) =
+            (placed.items.len(), placed.named.len().saturating_sub(won.len()));
+        self.shared.group_stored(count, count.saturating_sub(known_count), stamp, began_at);
+        self.shared.metrics.names_known.inc_by(known_count.saturating_as::<u64>());
+        for task in placed.stored(&won) {
+            turn.changed("submit", &task.record.topic, Some(task.id));
+        }
+        let near = placed.near.iter().copied().chain(placed.winners(&won, Destination::Near));
+        self.shared.look_after(IdRange::spanning(near.map(|task| task.id)));
+        if let Some(batch) = plain_batch {
+            self.take_in(batch, &placed.claimed).await;
+        }
+        if let Some(batch) = named_batch {
+            let claimed: Vec<&NewTask> = placed.winners(&won, Destination::Claimed).collect();
+            self.take_in(batch, &claimed).await;
+        }
         Ok(())
+    }
+
+    /// Makes the id of a batch that a transaction may store.
+    fn batch_for(&self, is_wanted: bool) -> Option<BatchId> {
+        is_wanted.then(|| {
+            let batch = BatchId::new(self.shared.now(), rand::random(), rand::random());
+            self.shared.in_flight.ask_for(batch);
+            batch
+        })
+    }
+
+    /// Puts the tasks of a stored batch on the wheel, in the order of the statement's arrays.
+    async fn take_in(&self, batch: BatchId, tasks: &[&NewTask]) {
+        if tasks.is_empty() {
+            // All of its names were known.
+            self.shared.in_flight.forget(batch);
+            return;
+        }
+        let batch = BatchBuilder::of_new_tasks(batch, tasks.iter().copied());
+        self.shared.take_in_on_insert(batch).await;
+    }
+}
+
+/// The submits of one transaction by their destinations.
+#[derive(Debug)]
+struct Placed<'a> {
+    items: Vec<ItemKey>,
+    /// Tasks without a name.
+    near: Vec<&'a NewTask>,
+    far: Vec<&'a NewTask>,
+    claimed: Vec<&'a NewTask>,
+    /// Tasks with a name, in the order in which the lanes of the API take their names.
+    named: Vec<&'a NewTask>,
+    /// The destinations of `named`.
+    named_places: Vec<Destination>,
+}
+
+impl<'a> Placed<'a> {
+    fn new(submits: &'a [NewItem], place_of: impl Fn(&NewTask) -> Destination) -> Self {
+        let (mut named, plain): (Vec<&NewTask>, Vec<&NewTask>) =
+            submits.iter().map(|new| &new.task).partition(|task| task.name.is_some());
+        named.sort_by(|one, other| name_of(one).cmp(&name_of(other)));
+        let mut placed = Self {
+            items: submits.iter().map(|new| new.key).collect(),
+            near: Vec::new(),
+            far: Vec::new(),
+            claimed: Vec::new(),
+            named_places: named.iter().map(|task| place_of(task)).collect(),
+            named,
+        };
+        for task in plain {
+            match place_of(task) {
+                Destination::Near => placed.near.push(task),
+                Destination::Far => placed.far.push(task),
+                Destination::Claimed => placed.claimed.push(task),
+            }
+        }
+        placed
+    }
+
+    fn has_claims(&self) -> bool {
+        !self.claimed.is_empty() || self.named_places.contains(&Destination::Claimed)
+    }
+
+    /// Stores the submits, and the claimed ones in these batches of the node. Returns the ids of
+    /// the named tasks whose names were new, and the time of Postgres's clock.
+    async fn store(
+        &self,
+        store: &mut InboundStore,
+        precondition: &StorePrecondition,
+        (plain, named): (Option<BatchId>, Option<BatchId>),
+    ) -> Result<(HashSet<TaskId>, Timestamp), StoreError> {
+        let are_at = |wanted: Destination| -> Vec<bool> {
+            self.named_places.iter().map(|place| *place == wanted).collect()
+        };
+        let (is_far, is_claimed) = (are_at(Destination::Far), are_at(Destination::Claimed));
+        let named_rows = NamedGroup {
+            tasks: &self.named,
+            is_far: &is_far,
+            is_claimed: &is_claimed,
+            batch: named,
+        };
+        let submits = Submits {
+            items: &self.items,
+            plain: Group {
+                near: self.near.clone(),
+                far: self.far.clone(),
+                claimed: plain.map(|batch| (batch, self.claimed.clone())),
+            },
+            named: (!self.named.is_empty()).then_some(named_rows),
+        };
+        store.submit(precondition, &submits).await
+    }
+
+    /// Returns the named tasks of a destination that were stored: those that `won` has.
+    fn winners(
+        &self,
+        won: &HashSet<TaskId>,
+        wanted: Destination,
+    ) -> impl Iterator<Item = &'a NewTask> {
+        let placed = self.named.iter().zip(&self.named_places);
+        placed.filter_map(move |(task, place)| {
+            (*place == wanted && won.contains(&task.id)).then_some(*task)
+        })
+    }
+
+    /// Returns all tasks that were stored.
+    fn stored(&self, won: &HashSet<TaskId>) -> impl Iterator<Item = &'a NewTask> {
+        let plain = [&self.near, &self.far, &self.claimed].into_iter().flatten();
+        let named = self.named.iter().filter(|task| won.contains(&task.id));
+        plain.chain(named).copied()
     }
 }

@@ -18,6 +18,7 @@ impl Stage {
         let (delay, name) = (("punctual-delay", "9s"), |name| ("punctual-name", name));
         for serial in 0..40 {
             let text = serial.to_string();
+            let delay = if serial % 2 == 0 { delay } else { ("punctual-delay", "0s") };
             intake.append(0, Some(&text), None, &[to, delay, (SERIAL_HEADER, &text)]).await;
         }
         intake.append(0, Some("bad"), None, &[to]).await;

@@ -80,7 +80,7 @@ fn is_claimed(submission: &Submission) -> bool {
 
 /// Returns true when a claim on insert took no effect and may have caused the error: a lock on the
 /// execlog, or a missing partition of it.
-fn may_do_without_claims(error: &PostgresError) -> bool {
+pub fn may_do_without_claims(error: &PostgresError) -> bool {
     matches!(error, PostgresError::GaveWay { .. } | PostgresError::Refused { .. })
 }
 
