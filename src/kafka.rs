@@ -7,6 +7,7 @@
 //!   the cache also finds out whether a broker can be reached at all: [`KafkaContact`].
 //! - A [`TopicReader`] reads a topic, and a [`RecordAppender`] writes to an intake topic, both for
 //!   `bench` only.
+//! - A [`GroupMember`] reads a topic as a member of a consumer group.
 //! - An [`IntakeReader`] reads the node's partitions of an intake topic, and a [`RejectProducer`]
 //!   writes the bad records.
 //!
@@ -35,6 +36,7 @@ pub use intake::rejects::{Reject, RejectOutcome, RejectProducer};
 pub use intake::{IntakeError, IntakeReader, LogBounds, ReadFailure};
 pub use metrics::KafkaMetrics;
 pub use producer::Producer;
+pub use reader::group::{Assignment, AttemptHeaders, GroupMember, GroupRecord, GroupRefusal};
 pub use reader::{Appended, AppendedAttempt, ReadError, ReadPace, TopicReader};
 pub use settings::{
     ClientError, KafkaProperties, KafkaSettings, Mode, is_property, problems_of_properties,

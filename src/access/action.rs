@@ -13,6 +13,9 @@ pub enum Action {
     Read,
     /// See keys, headers and payloads as well. It adds to [`Action::Read`] and does not imply it.
     ReadPayload,
+    /// Take tasks for a consumer without Kafka. It needs [`Action::ReadPayload`] as well, and does
+    /// not imply [`Action::Finish`].
+    Pop,
     /// Answer for a consumer: finish, fail and extend tracked tasks.
     Finish,
     /// Publish dead letters again. It is as strong as [`Action::Submit`].
@@ -29,25 +32,27 @@ pub enum Action {
 
 impl Action {
     /// The actions on the tasks of a topic: those of `*` in a rule, in the order of their places.
-    pub const ON_TOPICS: [Self; 8] = [
+    pub const ON_TOPICS: [Self; 9] = [
         Self::Submit,
         Self::Cancel,
         Self::Read,
         Self::ReadPayload,
         Self::Redrive,
         Self::Drop,
+        Self::Pop,
         Self::Finish,
         Self::Schedule,
     ];
 
     /// The actions that a rule may name. `*` does not imply the last one.
-    pub const IN_RULES: [Self; 9] = [
+    pub const IN_RULES: [Self; 10] = [
         Self::Submit,
         Self::Cancel,
         Self::Read,
         Self::ReadPayload,
         Self::Redrive,
         Self::Drop,
+        Self::Pop,
         Self::Finish,
         Self::Schedule,
         Self::Operate,
@@ -60,6 +65,7 @@ impl Action {
             Self::Cancel => "cancel",
             Self::Read => "read",
             Self::ReadPayload => "read-payload",
+            Self::Pop => "pop",
             Self::Finish => "finish",
             Self::Redrive => "redrive",
             Self::Drop => "drop",
@@ -86,7 +92,7 @@ mod tests {
 
     #[test]
     fn names_lead_back_to_their_actions() {
-        assert_eq!(Action::IN_RULES[..8], Action::ON_TOPICS);
+        assert_eq!(Action::IN_RULES[..9], Action::ON_TOPICS);
         for action in Action::IN_RULES {
             assert_eq!(Action::in_rule(action.name()), Some(action));
         }

@@ -32,6 +32,14 @@ macro_rules! rights {
 
 rights!(Submit, Cancel, Read, ReadPayload, Finish, Redrive, Drop, Schedule, Operate);
 
+/// The right to take tasks for a consumer, with their records.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Pop {}
+
+impl Right for Pop {
+    const ACTIONS: &'static [Action] = &[Action::Pop, Action::ReadPayload];
+}
+
 /// The right to move tasks to another due time: to cancel them, and to submit others.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Move {}

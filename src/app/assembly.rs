@@ -1,6 +1,7 @@
 //! Assembles a node from its modules.
 
 mod inbound;
+mod services;
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -28,7 +29,7 @@ use crate::node::fence::Fence;
 use crate::node::in_flight::batches::{InFlightBatches, InFlightLimits};
 use crate::node::in_flight::keeper::InFlightKeeper;
 use crate::node::maintenance::backlog_keeper::BacklogKeeper;
-use crate::node::maintenance::run_keeper::{RunKeeper, ScheduleMetrics};
+use crate::node::maintenance::run_keeper::ScheduleMetrics;
 use crate::node::maintenance::{self, KeyKeeper, Leaves, Maintenance, MaintenanceMetrics};
 use crate::node::membership::{
     self, LoopProgress, Membership, MembershipMetrics, MembershipParts, MembershipSettings,
@@ -47,11 +48,10 @@ use crate::node::requests::group_commit::{self, GroupCommit, GroupCommitParts};
 use crate::node::requests::lists::Lists;
 use crate::node::requests::replacer::Replacer;
 use crate::node::requests::service::look_up_limit::LookUpLimit;
+use crate::node::requests::service::pops::calls::PopMetrics;
 use crate::node::requests::service::reporter::Reporter;
-use crate::node::requests::service::schedules::ScheduleService;
 use crate::node::requests::service::stored_tasks::StoredTasks;
 use crate::node::requests::service::submitter::Submitter;
-use crate::node::requests::service::topics::TopicService;
 use crate::node::requests::service::{self, Service};
 use crate::node::settle::adopter::{Adopter, AdopterParts};
 use crate::node::settle::settler::{Settler, SettlerParts, Undone};
@@ -66,8 +66,6 @@ use crate::postgres::lists::cancel_many::CancelMany;
 use crate::postgres::lists::counts::TaskCounter;
 use crate::postgres::lists::dead_letters::DeadLetters;
 use crate::postgres::lists::listing::Listing;
-use crate::postgres::schedules::Schedules;
-use crate::postgres::schedules::make::RunMaker;
 use crate::postgres::tasks::adopt::Adoptions;
 use crate::postgres::tasks::adopt::recent_topics;
 use crate::postgres::tasks::answers::AnswerStore;
@@ -104,8 +102,6 @@ const LOOK_UPS_MAX: usize = 4;
 /// Maximum number of connections for replacements, and for the entries of names.
 const REPLACES_MAX: usize = 4;
 const NAMES_MAX: usize = 3;
-/// Maximum number of connections for calls about schedules.
-const SCHEDULES_MAX: usize = 2;
 /// Maximum number of connections for lists, and for dead letters.
 const LISTS_MAX: usize = 2;
 const DEAD_LETTERS_MAX: usize = 2;
@@ -133,6 +129,7 @@ pub struct NodeParts {
     maintenance_metrics: MaintenanceMetrics,
     metrics: NodeMetrics,
     inbound_metrics: InboundMetrics,
+    pop_metrics: PopMetrics,
     schedule_metrics: ScheduleMetrics,
     pub key_keeper: Option<KeyKeeper>,
     pub policies: Arc<TopicPolicies>,
@@ -195,6 +192,7 @@ impl NodeParts {
             metrics: NodeMetrics::register(registry)
                 .with_topics(registry, &settings.metrics_topics),
             inbound_metrics: InboundMetrics::register(registry),
+            pop_metrics: PopMetrics::register(registry),
             schedule_metrics: ScheduleMetrics::register(registry),
             advertise: advertise.to_owned(),
         })
@@ -341,12 +339,13 @@ pub async fn start(
     service.open(service::Parts {
         shared: Arc::clone(&core.shared),
         submitter,
+        pops: site.start_pops(&look_up),
         stored: StoredTasks { canceller, replacer, names, look_up },
         lists,
         bulks,
         answers,
         schedules: site.start_schedules(&core),
-        topics: TopicService::new(Arc::clone(&core.shared), &parts.postgres),
+        topics: site.topic_service(&core),
         reporter,
         draining: tasks.draining.clone(),
     });
@@ -594,20 +593,6 @@ impl Site<'_> {
         let in_flight_keeper =
             InFlightKeeper { shared: Arc::clone(&core.shared), stopping: tasks.stopping.clone() };
         tasks.spawn("in flight", in_flight_keeper.run());
-    }
-
-    fn start_schedules(&self, core: &Core) -> ScheduleService {
-        let (parts, retention) = (self.parts, &self.settings.retention);
-        let (keeper, new) = RunKeeper::new(
-            Arc::clone(&core.shared),
-            core.membership.bulletin(),
-            RunMaker::new(&parts.postgres, retention.names),
-            parts.schedule_metrics.clone(),
-        );
-        self.tasks.spawn("make runs", keeper.run(self.tasks.draining.clone()));
-        let store = Schedules::new(&parts.postgres, SCHEDULES_MAX);
-        let name_retention = retention.names;
-        ScheduleService { shared: Arc::clone(&core.shared), store, new, name_retention }
     }
 
     /// Starts to count the tasks of the cluster. Requests count with the same connections.

@@ -1,5 +1,6 @@
 //! Names of Kafka topics, and their policies.
 
+pub mod group;
 pub mod policy;
 
 use std::fmt;

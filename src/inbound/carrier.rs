@@ -2,11 +2,10 @@
 //! cancels, and takes the answers of consumers.
 
 mod answers;
-pub mod submits;
+mod submits;
 
 use std::sync::Arc;
 
-use self::submits::NewItem;
 use crate::access::permit::{Cancel, Permit};
 use crate::access::{Caller, Policy, PolicyHandle};
 use crate::api::access::audit::Audit;
@@ -163,6 +162,13 @@ impl Item {
 pub struct Answer {
     pub target: Target,
     pub call: ConsumerCall,
+}
+
+/// A submit on its way into the tables.
+#[derive(Debug)]
+pub struct NewItem {
+    pub key: ItemKey,
+    pub task: NewTask,
 }
 
 /// Carries out items, over a connection of its own.

@@ -295,7 +295,7 @@ impl IntakeReader {
     }
 }
 
-fn record_of(message: &BorrowedMessage<'_>) -> IntakeRecord {
+pub(super) fn record_of(message: &BorrowedMessage<'_>) -> IntakeRecord {
     let millis = match message.timestamp() {
         RecordTime::CreateTime(millis) | RecordTime::LogAppendTime(millis) => millis.max(0),
         RecordTime::NotAvailable => 0,

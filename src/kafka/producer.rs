@@ -24,23 +24,23 @@ use crate::domain::{BatchTask, Timestamp, TopicName, TrackedRow};
 
 /// The header with the task's first id, as text. It distinguishes repetitions of one task from
 /// other tasks.
-const TASK_ID: &str = "punctual-task-id";
+pub(super) const TASK_ID: &str = "punctual-task-id";
 /// The header with the requested due time, in milliseconds since the epoch, as decimal text.
-const DUE_AT: &str = "punctual-due-at";
+pub(super) const DUE_AT: &str = "punctual-due-at";
 /// The header with the time from which the task would not have been published, in milliseconds
 /// since the epoch, as decimal text. Only records of tasks with an expiry have it.
 const EXPIRES_AT: &str = "punctual-expires-at";
 /// The header with the number of the attempt, as decimal text. Only records of tracked tasks have
 /// it and the following ones.
-const ATTEMPT: &str = "punctual-attempt";
+pub(super) const ATTEMPT: &str = "punctual-attempt";
 /// The number of the last attempt that there can be.
-const ATTEMPTS_MAX: &str = "punctual-attempts-max";
+pub(super) const ATTEMPTS_MAX: &str = "punctual-attempts-max";
 /// The consumer's time to run, in milliseconds.
-const TTR_MS: &str = "punctual-ttr-ms";
+pub(super) const TTR_MS: &str = "punctual-ttr-ms";
 /// The topic of a task whose record is in its dead topic.
 const TOPIC: &str = "punctual-topic";
 /// The reason why the task is dead.
-const DEAD_REASON: &str = "punctual-dead-reason";
+pub(super) const DEAD_REASON: &str = "punctual-dead-reason";
 /// The place of its last attempt in the topic of the task: `partition:offset`.
 const RECEIPT: &str = "punctual-receipt";
 

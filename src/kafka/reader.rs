@@ -1,5 +1,7 @@
 //! Reads the records of topics and their append times, to measure a cluster from outside. A node
-//! reads no records.
+//! reads no records this way: see [`group`] for the reads of a consumer group.
+
+pub mod group;
 
 use std::fmt;
 use std::sync::Arc;

@@ -256,8 +256,7 @@ pub struct PendingCounts {
     /// The 120 minutes from the current one on, by their starts. The current minute counts only
     /// tasks that are still to come.
     pub minutes: Vec<(Timestamp, Figure)>,
-    /// The 30 days from today on, by their starts in UTC. Today counts only tasks that are still to
-    /// come.
+    /// The 30 days from today on, by their starts in UTC. Today counts only tasks to come.
     pub days: Vec<(Timestamp, Figure)>,
 }
 

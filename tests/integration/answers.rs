@@ -280,6 +280,8 @@ async fn of_consumers(api: &Api, topic: &str, seen: &mut Seen) {
         .await;
         ids.push(path.trim_start_matches("/v1/tasks/").to_owned());
     }
+    let call = json!({ "group": "mailer", "wait": "20s", "max": 1 }).to_string();
+    seen.answer("popTasks", 200, &api.post(&format!("/v1/topics/{topic}/pop"), call).await);
     let first = json!({ "attempt": 1 });
     let failed = json!({ "attempt": 1, "retry_in": "10m", "reason": "the bank does not answer" });
     let longer = json!({ "attempt": 1, "by": "2h" });

@@ -66,9 +66,12 @@ async fn tasks_of_a_paused_topic_are_stored_although_no_insert_may_claim_them() 
     let mut shop = Shop::open(&cluster.stack).await;
     let topic = cluster.topic("orders").await;
     let consumer = cluster.consumer(&topic);
-    let other = cluster.node().await;
     let flag = shop.flag();
-    let node = cluster.node_with(&["--outbox", &flag]).await;
+    let flags = ["--outbox", flag.as_str()];
+    let (one, two) = tokio::join!(cluster.node_with(&flags), cluster.node_with(&flags));
+    let drains = |node: &Node| node.log().contains("draining an outbox");
+    eventually("a node drains the outbox", DEADLINE, async || drains(&one) || drains(&two)).await;
+    let (node, other) = if drains(&one) { (one, two) } else { (two, one) };
     // This node is not told of the pause, and learns of it when Postgres refuses a claim.
     let path = format!("/v1/topics/{topic}");
     assert_eq!(other.api().post(&format!("{path}/pause"), "{}").await.status, 200);

@@ -82,6 +82,7 @@ mod outbox;
 mod paused;
 mod pending_max;
 mod pool;
+mod pops;
 mod refusals;
 mod replaced;
 mod replay;

@@ -59,7 +59,7 @@ def before_load_schema(context, raw_schema):
 def leave_out_tracked_tasks(raw_schema):
     """The oracle follows a task to its one record, and knows no attempts. Tests of their own call for consumers."""
     paths, schemas = raw_schema["paths"], raw_schema["components"]["schemas"]
-    for path in [path for path in paths if path.endswith(("/finish", "/fail", "/extend", "/outcomes"))]:
+    for path in [path for path in paths if path.endswith(("/finish", "/fail", "/extend", "/outcomes", "/pop"))]:
         del paths[path]
     for path in [path for path in paths if path.startswith("/v1/schedules/")]:
         # Their runs are tasks that no call has submitted.

@@ -3,6 +3,7 @@
 
 pub(super) mod answer;
 pub(super) mod call;
+pub mod pop;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -34,7 +34,7 @@ const NO_KEY: &str = "nothing was done: Idempotency-Key is only for a POST of ta
 
 type TopicInPath = Result<Path<String>, PathRejection>;
 
-fn topic_of(path: TopicInPath) -> Result<TopicName, Problem> {
+pub fn topic_of(path: TopicInPath) -> Result<TopicName, Problem> {
     let Path(topic) = path
         .map_err(|_not_utf_8| Problem::invalid("topic", "the path is not percent-encoded UTF-8"))?;
     TopicName::new(&topic).map_err(|error| Problem::invalid("topic", error.to_string()))

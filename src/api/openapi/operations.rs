@@ -8,6 +8,7 @@ pub mod lists;
 pub mod names;
 pub mod node;
 mod parameters;
+pub mod pops;
 pub mod schedules;
 pub mod tasks;
 pub mod topics;

@@ -9,6 +9,7 @@
 mod answers;
 mod feedback;
 mod parts;
+mod pops;
 mod requests;
 mod schedules;
 mod topics;
@@ -25,6 +26,7 @@ pub fn all() -> Vec<(&'static str, Value)> {
     all.extend(answers::all());
     all.extend(schedules::all());
     all.extend(topics::all());
+    all.extend(pops::all());
     all
 }
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use az::SaturatingAs as _;
 
-use super::{Carried, Carrier, DRAWS_MAX, Stop};
+use super::{Carried, Carrier, DRAWS_MAX, NewItem, Stop};
 use crate::api::access::turns::AuditedTurn;
 use crate::api::inbound;
 use crate::clock;
@@ -22,13 +22,6 @@ use crate::postgres::PostgresError;
 use crate::postgres::inbound::{InboundStore, ItemKey, StoreError, StorePrecondition, Submits};
 use crate::postgres::tasks::submit::Group;
 use crate::postgres::tasks::submit_named::NamedGroup;
-
-/// A submit on its way into the tables.
-#[derive(Debug)]
-pub struct NewItem {
-    pub key: ItemKey,
-    pub task: NewTask,
-}
 
 fn name_of(task: &NewTask) -> Option<(&str, &str)> {
     let name = task.name.as_ref()?;

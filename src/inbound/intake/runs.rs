@@ -5,8 +5,7 @@ use std::collections::HashSet;
 use uuid::Uuid;
 
 use crate::domain::{TaskName, TopicName};
-use crate::inbound::carrier::submits::NewItem;
-use crate::inbound::carrier::{Answer, Change, Item};
+use crate::inbound::carrier::{Answer, Change, Item, NewItem};
 use crate::postgres::inbound::ItemKey;
 
 /// A record that was checked.

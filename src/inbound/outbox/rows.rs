@@ -11,8 +11,7 @@ use crate::clock;
 use crate::domain::Monotonic;
 use crate::domain::task::outbox_row::{ClockOffset, OutboxRow, RejectedRow};
 use crate::failpoint::{Failpoint, reach};
-use crate::inbound::carrier::submits::NewItem;
-use crate::inbound::carrier::{Carried, Carrier, Change, Item, Stop};
+use crate::inbound::carrier::{Carried, Carrier, Change, Item, NewItem, Stop};
 use crate::postgres::inbound::{Epoch, ItemKey, StorePrecondition};
 
 impl Carrier {

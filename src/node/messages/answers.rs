@@ -1,4 +1,5 @@
-//! The answers of consumers about tracked tasks, and what became of them.
+//! The calls of consumers: for tasks, and their answers about tracked tasks with what became of
+//! them.
 
 use std::time::Duration;
 
@@ -6,7 +7,8 @@ use super::Due;
 use super::permitted::TaskPermit;
 use crate::access::permit::{Finish, Permit};
 use crate::domain::task::feedback::Verdict;
-use crate::domain::{PrincipalName, TaskName, TaskView};
+use crate::domain::topic::group::ConsumerGroup;
+use crate::domain::{PrincipalName, Record, TaskId, TaskName, TaskView, Timestamp};
 
 /// The task of a consumer's answer, with the proof of the right to answer.
 #[derive(Clone, Debug)]
@@ -53,4 +55,32 @@ pub enum Heard {
     /// The task is untracked: it ends when it is published.
     NotTracked(Box<TaskView>),
     NotFound,
+}
+
+/// The call of a consumer that asks for tasks of a topic.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PopCall {
+    pub group: ConsumerGroup,
+    /// The most tasks of the answer.
+    pub count_max: usize,
+    /// How long to wait for the first of them.
+    pub wait: Duration,
+}
+
+/// An attempt of a tracked task whose record is in its topic.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Popped {
+    pub id: TaskId,
+    pub attempt: u16,
+    pub attempts_max: u16,
+    /// The requested due time of the task.
+    pub due_at: Timestamp,
+    /// The end of the consumer's time to run.
+    pub finish_by: Timestamp,
+    pub partition: i32,
+    pub offset: i64,
+    /// The timestamp of the record.
+    pub published_at: Timestamp,
+    /// The record as it was submitted: without the headers of Punctual.
+    pub record: Record,
 }

@@ -3,6 +3,7 @@
 pub mod look_up_limit;
 #[cfg(test)]
 pub mod model;
+pub mod pops;
 pub mod reporter;
 pub mod schedules;
 pub mod stored_tasks;
@@ -16,6 +17,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
+use self::pops::PopService;
 use self::reporter::Reporter;
 use self::schedules::ScheduleService;
 use self::stored_tasks::StoredTasks;
@@ -34,6 +36,7 @@ use crate::domain::{
 };
 use crate::kafka::LookUpError;
 use crate::node::messages::answers::{ConsumerCall, Heard, Target};
+use crate::node::messages::answers::{PopCall, Popped};
 use crate::node::messages::permitted::{FoundTask, PermittedDraft, TaskPermit};
 use crate::node::messages::{
     ChangedTopic, ClusterView, Due, MoveVerdict, NotReady, PageRange, PendingCounts, Placed,
@@ -118,6 +121,7 @@ pub struct Parts {
     pub lists: Lists,
     pub bulks: Bulks,
     pub answers: Answers,
+    pub pops: PopService,
     pub schedules: ScheduleService,
     pub topics: TopicService,
     pub reporter: Reporter,
@@ -331,6 +335,16 @@ impl Service {
             Err(unavailable) => return vec![Err(unavailable); calls.len()],
         };
         parts.answers.take(calls).await
+    }
+
+    /// Waits for tasks of a topic for a consumer without Kafka.
+    pub async fn pop(
+        &self,
+        permit: &Permit<permit::Pop>,
+        call: PopCall,
+    ) -> Result<Vec<Popped>, Unavailable> {
+        answer_by_model!(self, model => model.pop(permit.topic(), call));
+        self.opened()?.takes_changes()?.pops.pop(permit, call).await
     }
 
     /// Finds a task by id. Only the rights on the task's topic let anything be told.

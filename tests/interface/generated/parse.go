@@ -26,6 +26,7 @@ var types = map[string]func() any{
 	"OpenApiDocument": func() any { return &client.OpenApiDocument{} },
 	"OutcomesAnswer":  func() any { return &client.OutcomesAnswer{} },
 	"Page":            func() any { return &client.Page{} },
+	"Popped":          func() any { return &client.Popped{} },
 	"Problem":         func() any { return &client.Problem{} },
 	"Redriven":        func() any { return &client.Redriven{} },
 	"Backfill":        func() any { return &client.Backfill{} },

@@ -12,7 +12,7 @@ use crate::api::openapi::{document, operations};
 
 /// Returns all routes. Literal ones come before those with a parameter that would match them, too:
 /// the label of a request is the first match.
-pub fn routes() -> [Route; 38] {
+pub fn routes() -> [Route; 39] {
     use operations as ops;
     [
         Route::at("/v1/tasks")
@@ -66,6 +66,7 @@ pub fn routes() -> [Route; 38] {
             .delete(topics::delete_policy, &ops::topics::DELETE_POLICY),
         Route::at("/v1/topics/{topic}/pause").post(topics::pause, &ops::topics::PAUSE),
         Route::at("/v1/topics/{topic}/resume").post(topics::resume, &ops::topics::RESUME),
+        Route::at("/v1/topics/{topic}/pop").post(feedback::pop::pop, &ops::pops::POP),
         Route::at("/v1/cluster").get(cluster::show, &ops::cluster::SHOW),
         Route::at("/v1/whoami").get(who_am_i::show, &ops::cluster::WHO_AM_I),
         Route::at("/openapi.json").get(node::document, &ops::cluster::INTERFACE),

@@ -29,11 +29,12 @@ use parking_lot::{Mutex, MutexGuard};
 use crate::domain::task::expiry;
 use crate::domain::task::feedback::{self, Call, Effect, FIRST_IN_FLIGHT, Follow, Place};
 use crate::domain::{
-    Actors, AttemptEvent, AttemptLine, Finished, Kept, NewTask, NodeId, Precondition, Receipt,
-    Shard, ShardCount, Submitted, TaskId, TaskName, TaskState, TaskView, Timestamp, TopicName,
-    TrackedView,
+    Actors, AttemptEvent, AttemptLine, Finished, Headers, Kept, NewTask, NodeId, Precondition,
+    Receipt, Record, Shard, ShardCount, Submitted, TaskId, TaskName, TaskState, TaskView,
+    Timestamp, TopicName, TrackedView,
 };
 use crate::node::messages::answers::{ConsumerCall, Heard, Target};
+use crate::node::messages::answers::{PopCall, Popped};
 use crate::node::messages::permitted::PermittedDraft;
 use crate::node::messages::{
     Accepted, ClusterView, Draft, Due, MoveVerdict, NodeView, NotReady, Placed, Refusal,
@@ -284,6 +285,16 @@ impl Model {
         calls.into_iter().map(answer).collect()
     }
 
+    /// Gives the first attempt of each task of the topic.
+    pub fn pop(&self, topic: &TopicName, call: PopCall) -> Result<Vec<Popped>, Unavailable> {
+        if topic.as_str() == "full" {
+            return Err(Unavailable::Busy { limit: "pops_waiting" });
+        }
+        let tasks = lock(&self.tasks);
+        let popped = tasks.iter().filter(|task| task.topic == *topic).zip(0..).map(popped_of);
+        Ok(popped.take(call.count_max).collect())
+    }
+
     fn answer_one(&self, id: Option<TaskId>, call: ConsumerCall) -> Heard {
         let mut tasks = lock(&self.tasks);
         let Some(task) = tasks.iter_mut().find(|task| Some(task.id) == id) else {
@@ -457,4 +468,26 @@ fn view_of(task: NewTask) -> TaskView {
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock()
+}
+
+fn popped_of((task, offset): (&TaskView, i64)) -> Popped {
+    let nothing = Kept { key: None, payload: None, headers: Vec::new() };
+    let kept = task.kept.clone().unwrap_or(nothing);
+    let now = Timestamp::from_millis(NOW_MILLIS);
+    Popped {
+        id: task.id,
+        attempt: 1,
+        attempts_max: 2,
+        due_at: task.id.due_at(),
+        finish_by: now.plus(DELAY_MAX),
+        partition: 0,
+        offset,
+        published_at: now,
+        record: Record {
+            topic: task.topic.clone(),
+            key: kept.key.map(Vec::into_boxed_slice),
+            payload: kept.payload.map(Vec::into_boxed_slice),
+            headers: Headers::stored(Some(kept.headers)),
+        },
+    }
 }

@@ -1,0 +1,290 @@
+//! Reads one topic as a member of a consumer group.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use futures_util::FutureExt as _;
+use parking_lot::Mutex;
+use rdkafka::client::ClientContext;
+use rdkafka::config::RDKafkaLogLevel;
+use rdkafka::consumer::{BaseConsumer, Consumer as _, ConsumerContext, Rebalance, StreamConsumer};
+use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
+use rdkafka::message::{BorrowedMessage, Message as _};
+use thiserror::Error;
+
+use crate::clock;
+use crate::domain::task::intake_record::IntakeRecord;
+use crate::domain::topic::group::ConsumerGroup;
+use crate::domain::{TaskId, Timestamp, TopicName};
+use crate::kafka::intake::record_of;
+use crate::kafka::producer::{ATTEMPT, ATTEMPTS_MAX, DEAD_REASON, DUE_AT, TASK_ID, TTR_MS};
+use crate::kafka::{ClientError, KafkaSettings};
+
+/// KiB of one partition that the client keeps ready. A fetch that was begun before is kept, too.
+const QUEUED_KIB_MAX: &str = "1024";
+/// How soon the group gives the partitions of a member that has died to others.
+const SESSION_TIMEOUT_MS: &str = "10000";
+/// The interval of commits of the offsets that were stored. The end of a member commits, too.
+const COMMIT_INTERVAL_MS: &str = "1000";
+/// The maximum wait for a member to leave its group.
+const LEAVE_DEADLINE: Duration = Duration::from_secs(10);
+
+/// Kafka refuses to let the node read a topic for a group.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+#[error("Kafka refuses to give records of the topic to the group: {reason}")]
+pub struct GroupRefusal {
+    pub reason: String,
+}
+
+/// A partition at this member, from the moment it was assigned until it is revoked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Assignment {
+    /// Distinguishes the assignments of this member.
+    number: u64,
+    /// The machine's clock when the partition came to this member. The group may have read earlier
+    /// records before.
+    pub since: Timestamp,
+}
+
+/// A record, and the assignment of its partition under which it was read.
+#[derive(Debug)]
+pub struct GroupRecord {
+    pub partition: i32,
+    pub assignment: Assignment,
+    /// `None` for a record that is no attempt of a tracked task.
+    pub attempt: Option<AttemptHeaders>,
+    pub record: IntakeRecord,
+}
+
+/// The headers of Punctual about an attempt of a tracked task.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct AttemptHeaders {
+    pub id: TaskId,
+    pub number: u16,
+    pub number_max: u16,
+    pub ttr: Duration,
+    /// The requested due time.
+    pub due_at: Timestamp,
+}
+
+impl AttemptHeaders {
+    /// Reads the headers of a record. The record of a dead task in a dead topic is no attempt.
+    fn of(record: &IntakeRecord) -> Option<Self> {
+        let all = record.headers.as_ref()?;
+        let text = |wanted: &str| {
+            let (_name, value) = all.iter().find(|(name, _value)| name == wanted)?;
+            std::str::from_utf8(value.as_deref()?).ok()
+        };
+        if text(DEAD_REASON).is_some() {
+            return None;
+        }
+        Some(Self {
+            id: TaskId::from_uuid(text(TASK_ID)?.parse().ok()?),
+            number: text(ATTEMPT)?.parse().ok()?,
+            number_max: text(ATTEMPTS_MAX)?.parse().ok()?,
+            ttr: Duration::from_millis(text(TTR_MS)?.parse().ok()?),
+            due_at: Timestamp::from_millis(text(DUE_AT)?.parse().ok()?),
+        })
+    }
+}
+
+/// A member of a consumer group that reads one topic. New groups begin at the first record.
+pub struct GroupMember {
+    consumer: StreamConsumer<GroupContext>,
+    topic: TopicName,
+}
+
+impl fmt::Debug for GroupMember {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("GroupMember").field("topic", &self.topic).finish_non_exhaustive()
+    }
+}
+
+impl GroupMember {
+    /// Makes a member, which joins in the background.
+    ///
+    /// # Errors
+    /// When the settings are wrong, or files named there (certificates) cannot be used.
+    pub fn join(
+        settings: &KafkaSettings,
+        topic: &TopicName,
+        group: &ConsumerGroup,
+    ) -> Result<Self, ClientError> {
+        let mut config = settings.consumer_config();
+        config
+            .set_log_level(RDKafkaLogLevel::Error)
+            .set("group.id", group.as_str())
+            .set("partition.assignment.strategy", "cooperative-sticky")
+            .set("session.timeout.ms", SESSION_TIMEOUT_MS)
+            .set("enable.auto.commit", "true")
+            .set("auto.commit.interval.ms", COMMIT_INTERVAL_MS)
+            .set("enable.auto.offset.store", "false")
+            .set("auto.offset.reset", "earliest")
+            .set("isolation.level", "read_committed")
+            .set("queued.max.messages.kbytes", QUEUED_KIB_MAX);
+        let context = GroupContext {
+            topic: topic.clone(),
+            assignments: Mutex::default(),
+            count: AtomicU64::new(0),
+        };
+        let create = |source| ClientError::Create { what: "Kafka consumer of a group", source };
+        let consumer: StreamConsumer<GroupContext> =
+            config.create_with_context(context).map_err(create)?;
+        consumer.subscribe(&[topic.as_str()]).map_err(create)?;
+        Ok(Self { consumer, topic: topic.clone() })
+    }
+
+    /// Waits for the next record. A wait that is given up loses no record.
+    ///
+    /// # Errors
+    /// When Kafka refuses to serve this member. The next call asks again.
+    pub async fn next(&self) -> Result<GroupRecord, GroupRefusal> {
+        loop {
+            match self.consumer.recv().await {
+                Ok(message) => {
+                    if let Some(record) = self.record_of(&message) {
+                        return Ok(record);
+                    }
+                }
+                Err(error) if is_refusal(&error) => {
+                    return Err(GroupRefusal { reason: error.to_string() });
+                }
+                // The client goes on by itself.
+                Err(error) => {
+                    tracing::debug!(topic = %self.topic, %error, "reading for a consumer group");
+                }
+            }
+        }
+    }
+
+    /// Returns the next record if it is there already.
+    pub fn ready(&self) -> Option<Result<GroupRecord, GroupRefusal>> {
+        self.next().now_or_never()
+    }
+
+    /// Returns `None` for a record whose partition was revoked meanwhile.
+    fn record_of(&self, message: &BorrowedMessage<'_>) -> Option<GroupRecord> {
+        let partition = message.partition();
+        let assignment = self.assignment_of(partition)?;
+        let record = record_of(message);
+        let attempt = AttemptHeaders::of(&record);
+        Some(GroupRecord { partition, assignment, attempt, record })
+    }
+
+    fn assignment_of(&self, partition: i32) -> Option<Assignment> {
+        self.consumer.context().assignments.lock().get(&partition).copied()
+    }
+
+    /// Returns true when the partition has been at this member since it was assigned so.
+    pub fn has(&self, partition: i32, assignment: Assignment) -> bool {
+        self.assignment_of(partition) == Some(assignment)
+    }
+
+    /// Has the group go on behind this record. The offset is committed within a second, and when the
+    /// member leaves.
+    pub fn pass(&self, partition: i32, offset: i64) {
+        let stored = self.consumer.store_offset(self.topic.as_str(), partition, offset);
+        if let Err(error) = stored {
+            // The partition was revoked. Its next reader begins at the last commit.
+            tracing::debug!(topic = %self.topic, partition, %error, "store an offset of a group");
+        }
+    }
+
+    /// Leaves the group and commits, away from the async threads.
+    pub async fn leave(self) {
+        let topic = self.topic.clone();
+        let leaving = tokio::task::spawn_blocking(move || drop(self));
+        match tokio::time::timeout(LEAVE_DEADLINE, leaving).await {
+            Ok(Ok(())) => {}
+            Ok(Err(_panicked)) => tracing::warn!(%topic, "a member of a group did not end cleanly"),
+            Err(_elapsed) => tracing::warn!(%topic, "a member of a group still leaves it"),
+        }
+    }
+}
+
+fn is_refusal(error: &KafkaError) -> bool {
+    matches!(
+        error.rdkafka_error_code(),
+        Some(
+            Code::TopicAuthorizationFailed
+                | Code::GroupAuthorizationFailed
+                | Code::UnknownTopicOrPartition
+                | Code::UnknownTopic
+                | Code::InvalidGroupId
+                | Code::InconsistentGroupProtocol
+        )
+    )
+}
+
+/// The callbacks of a member.
+struct GroupContext {
+    topic: TopicName,
+    assignments: Mutex<HashMap<i32, Assignment>>,
+    count: AtomicU64,
+}
+
+impl ClientContext for GroupContext {
+    fn log(&self, _level: RDKafkaLogLevel, facility: &str, line: &str) {
+        // A broker that is away is told by the contact to Kafka.
+        tracing::debug!(target: "librdkafka", topic = %self.topic, facility, "{line}");
+    }
+
+    fn error(&self, error: KafkaError, reason: &str) {
+        tracing::debug!(target: "librdkafka", topic = %self.topic, reason, "{error}");
+    }
+}
+
+impl ConsumerContext for GroupContext {
+    fn post_rebalance(&self, _consumer: &BaseConsumer<Self>, rebalance: &Rebalance<'_>) {
+        let mut assignments = self.assignments.lock();
+        match rebalance {
+            Rebalance::Assign(list) => {
+                for element in list.elements() {
+                    let number = self.count.fetch_add(1, Ordering::Relaxed);
+                    let assignment = Assignment { number, since: clock::wall() };
+                    assignments.insert(element.partition(), assignment);
+                }
+            }
+            Rebalance::Revoke(list) => {
+                for element in list.elements() {
+                    assignments.remove(&element.partition());
+                }
+            }
+            Rebalance::Error(_) => assignments.clear(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::task::intake_record::tests::record;
+
+    const ID: &str = "01934b2e-7d3c-8017-9f2b-6a1c0e4d5b7f";
+    const ALL: [(&str, &str); 5] = [
+        (TASK_ID, ID),
+        (DUE_AT, "1700000000000"),
+        (ATTEMPT, "2"),
+        (ATTEMPTS_MAX, "5"),
+        (TTR_MS, "30000"),
+    ];
+
+    #[test]
+    fn a_record_with_all_headers_is_an_attempt_and_any_other_is_none() {
+        let read = AttemptHeaders::of(&record(0, &ALL)).unwrap();
+        assert_eq!((read.id.to_string().as_str(), read.number, read.number_max), (ID, 2, 5));
+        assert_eq!(read.ttr, Duration::from_secs(30));
+        assert_eq!(read.due_at, Timestamp::from_millis(1_700_000_000_000));
+        for missing in 0..ALL.len() {
+            let mut headers = ALL.to_vec();
+            headers.remove(missing);
+            assert_eq!(AttemptHeaders::of(&record(0, &headers)), None, "{missing}");
+        }
+        let mut dead = ALL.to_vec();
+        dead.push((DEAD_REASON, "failed"));
+        assert_eq!(AttemptHeaders::of(&record(0, &dead)), None);
+        assert_eq!(AttemptHeaders::of(&IntakeRecord { headers: None, ..record(0, &ALL) }), None);
+    }
+}

@@ -1,0 +1,97 @@
+//! Gives tasks of a topic to consumers without Kafka.
+//!
+//! A node reads the topic as a member of the consumer group of the call, for as long as somebody
+//! asks it: see `reader`. Kafka divides the partitions among the nodes that are asked, so a task
+//! goes to one caller of the group. No state is kept beside the offsets of the group: a task that
+//! is not finished comes again as the record of its next attempt.
+
+pub mod calls;
+mod reader;
+
+use std::sync::Arc;
+
+use tokio::sync::{mpsc, oneshot};
+
+use self::calls::{Key, PopMetrics, Readers, Waiter};
+use self::reader::{GroupReader, ReaderParts};
+use crate::access::permit::{Permit, Pop};
+use crate::clock;
+use crate::error_chain::chain;
+use crate::kafka::{GroupMember, KafkaSettings};
+use crate::node::messages::Unavailable;
+use crate::node::messages::answers::{PopCall, Popped};
+use crate::postgres::tasks::look_up::LookUp;
+use crate::shutdown::Tasks;
+use crate::telemetry::CountGuard;
+
+/// The most groups that a node reads at the same time. Each has a Kafka client with its threads.
+const GROUPS_MAX: usize = 64;
+/// The most calls of one group that wait at a node.
+const CALLS_MAX: usize = 10_000;
+
+/// Serves pops.
+#[derive(Debug)]
+pub struct PopService {
+    kafka: KafkaSettings,
+    look_up: Arc<LookUp>,
+    tasks: Tasks,
+    metrics: PopMetrics,
+    readers: Readers,
+}
+
+impl PopService {
+    pub fn new(
+        kafka: KafkaSettings,
+        look_up: Arc<LookUp>,
+        tasks: Tasks,
+        metrics: PopMetrics,
+    ) -> Self {
+        Self { kafka, look_up, tasks, metrics, readers: Readers::default() }
+    }
+
+    /// Waits for tasks of a topic that no other caller of the group has. There are none when the
+    /// wait ends without one, and when the node drains.
+    pub async fn pop(
+        &self,
+        permit: &Permit<Pop>,
+        call: PopCall,
+    ) -> Result<Vec<Popped>, Unavailable> {
+        let (reply, answer) = oneshot::channel();
+        let until = clock::monotonic().plus(call.wait);
+        let waiter = Waiter { count_max: call.count_max, until, reply };
+        self.enqueue((permit.topic().clone(), call.group), waiter)?;
+        let _waiting = CountGuard::new(&self.metrics.waiting, 1);
+        // A reader that ends answers nobody.
+        answer.await.unwrap_or(Ok(Vec::new()))
+    }
+
+    fn enqueue(&self, key: Key, waiter: Waiter) -> Result<(), Unavailable> {
+        let mut all = self.readers.0.lock();
+        // A reader that has failed is gone without being forgotten.
+        all.retain(|_key, reader| !reader.is_closed());
+        if let Some(reader) = all.get(&key) {
+            let full = |_full| Unavailable::Busy { limit: "pops_waiting" };
+            return reader.try_send(waiter).map_err(full);
+        }
+        if all.len() >= GROUPS_MAX {
+            return Err(Unavailable::Busy { limit: "pop_groups" });
+        }
+        let member = GroupMember::join(&self.kafka, &key.0, &key.1);
+        let member = member.map_err(|error| Unavailable::ServerAway { reason: chain(&error) })?;
+        let (sender, calls) = mpsc::channel(CALLS_MAX);
+        sender.try_send(waiter).map_err(|_full| Unavailable::Busy { limit: "pops_waiting" })?;
+        all.insert(key.clone(), sender);
+        let reader = GroupReader::new(
+            key,
+            member,
+            ReaderParts {
+                readers: self.readers.clone(),
+                look_up: Arc::clone(&self.look_up),
+                metrics: self.metrics.clone(),
+                draining: self.tasks.draining.clone(),
+            },
+        );
+        self.tasks.spawn("pops", reader.run(calls));
+        Ok(())
+    }
+}

@@ -1,0 +1,311 @@
+//! Reads a topic for one consumer group, and gives its tasks to the calls that wait.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use az::SaturatingAs as _;
+use futures_util::stream::{self, StreamExt as _};
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+use super::calls::{Key, PopMetrics, Readers, Waiter};
+use crate::clock;
+use crate::domain::task::headers;
+use crate::domain::task::intake_record::IntakeHeaders;
+use crate::domain::{Headers, Monotonic, Record, TaskId, TaskState, TaskView, TopicName};
+use crate::error_chain::chain;
+use crate::kafka::{Assignment, AttemptHeaders, GroupMember, GroupRecord, GroupRefusal};
+use crate::node::messages::Unavailable;
+use crate::node::messages::answers::Popped;
+use crate::postgres::tasks::look_up::LookUp;
+use crate::shutdown::TaskFailure;
+use crate::telemetry::CountGuard;
+
+/// How long a reader stays in its group when nobody asks. Meanwhile the records of its partitions
+/// go to nobody else, and each change of the members costs the group seconds.
+const IDLE_MAX: Duration = Duration::from_secs(30);
+/// Records that are read ahead of the calls, and the bytes after which no further one is read.
+const READY_MAX: usize = 200;
+const READY_BYTES_MAX: usize = 8 << 20;
+/// Bytes of an answer after which it gets no further task.
+const ANSWER_BYTES_MAX: usize = 4 << 20;
+/// Tasks that are looked up at the same time, and the deadline of the look-ups of some records.
+const LOOK_UPS_AT_ONCE: usize = 16;
+const LOOK_UPS_DEADLINE: Duration = Duration::from_secs(3);
+/// The clocks of producers, brokers and this machine may differ by so much.
+const CLOCKS_DIFFER_MAX: Duration = Duration::from_secs(10);
+/// The headers that the members of a popped task tell begin so.
+const OWN_PREFIX: &str = "punctual-";
+
+/// The parts of a reader that all readers share.
+#[derive(Debug)]
+pub(super) struct ReaderParts {
+    pub readers: Readers,
+    pub look_up: Arc<LookUp>,
+    pub metrics: PopMetrics,
+    pub draining: CancellationToken,
+}
+
+/// A record that was read.
+#[derive(Debug)]
+struct ReadRecord {
+    partition: i32,
+    offset: i64,
+    assignment: Assignment,
+    /// `None` for a record that no call gets.
+    task: Option<Popped>,
+}
+
+/// Reads a topic for one consumer group.
+#[derive(Debug)]
+pub(super) struct GroupReader {
+    key: Key,
+    member: GroupMember,
+    parts: ReaderParts,
+    waiters: VecDeque<Waiter>,
+    /// Records that no call has got yet, in the order in which they were read.
+    ready: VecDeque<ReadRecord>,
+    ready_bytes: usize,
+    idle_since: Monotonic,
+}
+
+impl GroupReader {
+    pub(super) fn new(key: Key, member: GroupMember, parts: ReaderParts) -> Self {
+        Self {
+            key,
+            member,
+            parts,
+            waiters: VecDeque::new(),
+            ready: VecDeque::new(),
+            ready_bytes: 0,
+            idle_since: clock::monotonic(),
+        }
+    }
+
+    /// Serves calls until none has come for a while, or the node drains. Calls that wait then get
+    /// no task.
+    pub(super) async fn run(
+        mut self,
+        mut calls: mpsc::Receiver<Waiter>,
+    ) -> Result<(), TaskFailure> {
+        let _counted = CountGuard::new(&self.parts.metrics.groups, 1);
+        let draining = self.parts.draining.clone();
+        loop {
+            self.give();
+            let now = clock::monotonic();
+            let wake = self.next_end();
+            if now >= wake
+                && self.waiters.is_empty()
+                && self.parts.readers.forget(&self.key, &calls)
+            {
+                break;
+            }
+            tokio::select! {
+                call = calls.recv() => match call {
+                    Some(waiter) => self.waiters.push_back(waiter),
+                    None => break,
+                },
+                read = self.member.next(), if self.has_room() => match read {
+                    Ok(record) => self.take(record).await,
+                    Err(refusal) => self.refuse(&refusal),
+                },
+                () = clock::sleep(wake.since(now)) => {}
+                () = draining.cancelled() => break,
+            }
+        }
+        self.member.leave().await;
+        Ok(())
+    }
+
+    fn has_room(&self) -> bool {
+        self.ready.len() < READY_MAX && self.ready_bytes < READY_BYTES_MAX
+    }
+
+    /// Returns when the first call ends, or without calls, the reader.
+    fn next_end(&self) -> Monotonic {
+        let first = self.waiters.iter().map(|waiter| waiter.until).min();
+        first.unwrap_or_else(|| self.idle_since.plus(IDLE_MAX))
+    }
+
+    /// Keeps a record, and those that are ready behind it.
+    async fn take(&mut self, first: GroupRecord) {
+        let mut records = vec![first];
+        while self.ready.len() + records.len() < READY_MAX
+            && let Some(Ok(record)) = self.member.ready()
+        {
+            records.push(record);
+        }
+        let looked_up = self.look_up(&records).await;
+        for (record, found) in records.into_iter().zip(looked_up) {
+            let read = read_of(&self.key.0, record, &found);
+            if read.task.is_none() {
+                self.parts.metrics.skipped.inc();
+            }
+            self.ready_bytes = self.ready_bytes.saturating_add(bytes_of(&read));
+            self.ready.push_back(read);
+        }
+    }
+
+    /// Looks up the tasks of records that the group may have had before, or whose time to run may
+    /// be over. Without an answer they are given: a consumer gets each task at least once.
+    async fn look_up(&self, records: &[GroupRecord]) -> Vec<Found> {
+        let mut found: Vec<Found> = records.iter().map(|_record| Found::NotAsked).collect();
+        let mut asked: Vec<(usize, TaskId)> = Vec::new();
+        for (index, record) in records.iter().enumerate() {
+            if let Some(attempt) = record.attempt
+                && is_doubtful(record, attempt)
+            {
+                asked.push((index, attempt.id));
+            }
+        }
+        let look_up = &self.parts.look_up;
+        let mut answers = stream::iter(asked)
+            .map(|(index, id)| async move { (index, look_up.task(id).await) })
+            .buffer_unordered(LOOK_UPS_AT_ONCE);
+        let looking = async {
+            while let Some((index, answer)) = answers.next().await {
+                match answer {
+                    Ok(view) => found[index] = Found::Answer(view.map(Box::new)),
+                    Err(error) => {
+                        tracing::debug!(error = chain(&error), "look up a task for a pop");
+                    }
+                }
+            }
+        };
+        let in_time = tokio::time::timeout(LOOK_UPS_DEADLINE, looking).await.is_ok();
+        if !in_time {
+            tracing::debug!(topic = %self.key.0, "the look-ups for pops took too long");
+        }
+        found
+    }
+
+    /// Gives tasks to the calls that wait, and ends those whose time is over.
+    fn give(&mut self) {
+        self.waiters.retain(|waiter| !waiter.reply.is_closed());
+        while let Some(waiter) = self.waiters.pop_front() {
+            let given = self.next_tasks(waiter.count_max);
+            if given.is_empty() {
+                self.waiters.push_front(waiter);
+                break;
+            }
+            self.idle_since = clock::monotonic();
+            self.answer(waiter, given);
+        }
+        let now = clock::monotonic();
+        if !self.waiters.is_empty() {
+            self.idle_since = now;
+        }
+        let (ended, waiting) =
+            self.waiters.drain(..).partition::<Vec<_>, _>(|waiter| waiter.until <= now);
+        self.waiters = waiting.into();
+        ended.into_iter().for_each(|waiter| self.answer(waiter, Vec::new()));
+    }
+
+    /// Takes tasks from the front. Passes the records in between that no call gets.
+    fn next_tasks(&mut self, count_max: usize) -> Vec<ReadRecord> {
+        let (mut given, mut bytes) = (Vec::new(), 0_usize);
+        while given.len() < count_max
+            && bytes < ANSWER_BYTES_MAX
+            && let Some(read) = self.ready.pop_front()
+        {
+            self.ready_bytes = self.ready_bytes.saturating_sub(bytes_of(&read));
+            if !self.member.has(read.partition, read.assignment) {
+                // Its next reader gives it.
+                continue;
+            }
+            let is_over = |task: &Popped| task.finish_by <= clock::wall();
+            if read.task.as_ref().is_none_or(is_over) {
+                self.member.pass(read.partition, read.offset);
+                continue;
+            }
+            bytes = bytes.saturating_add(bytes_of(&read));
+            given.push(read);
+        }
+        given
+    }
+
+    /// Answers a call. Tasks whose caller is gone stay ready.
+    fn answer(&mut self, waiter: Waiter, given: Vec<ReadRecord>) {
+        let tasks: Vec<Popped> = given.iter().filter_map(|read| read.task.clone()).collect();
+        if waiter.reply.send(Ok(tasks)).is_ok() {
+            self.parts.metrics.popped.inc_by(given.len().saturating_as::<u64>());
+            given.iter().for_each(|read| self.member.pass(read.partition, read.offset));
+            return;
+        }
+        for read in given.into_iter().rev() {
+            self.ready_bytes = self.ready_bytes.saturating_add(bytes_of(&read));
+            self.ready.push_front(read);
+        }
+    }
+
+    fn refuse(&mut self, refusal: &GroupRefusal) {
+        tracing::debug!(topic = %self.key.0, group = %self.key.1, %refusal, "pops are refused");
+        for waiter in self.waiters.drain(..) {
+            let refused = Err(Unavailable::ServerAway { reason: refusal.to_string() });
+            if waiter.reply.send(refused).is_err() {
+                tracing::trace!("the caller is gone");
+            }
+        }
+    }
+}
+
+/// The answer to a look-up.
+#[derive(Debug)]
+enum Found {
+    /// No look-up was needed, or none has answered.
+    NotAsked,
+    /// `None` for a task that is not known any more.
+    Answer(Option<Box<TaskView>>),
+}
+
+/// Returns true for a record that the group may have had before it came to this member, and for one
+/// whose time to run is over as far as its headers tell: its consumer may have extended it.
+fn is_doubtful(record: &GroupRecord, attempt: AttemptHeaders) -> bool {
+    let at = record.record.at;
+    at <= record.assignment.since.plus(CLOCKS_DIFFER_MAX) || at.plus(attempt.ttr) <= clock::wall()
+}
+
+fn read_of(topic: &TopicName, read: GroupRecord, found: &Found) -> ReadRecord {
+    let GroupRecord { partition, assignment, attempt, record } = read;
+    let offset = record.offset;
+    let by_headers = |attempt: AttemptHeaders| record.at.plus(attempt.ttr);
+    let finish_by = attempt.and_then(|attempt| match found {
+        Found::NotAsked => Some(by_headers(attempt)),
+        Found::Answer(None) => None,
+        Found::Answer(Some(view)) => {
+            let tracked = view.tracked.as_deref()?;
+            let is_current = tracked.attempt == attempt.number
+                && matches!(view.state, TaskState::Claimed | TaskState::Awaiting);
+            is_current.then(|| tracked.finish_by.unwrap_or_else(|| by_headers(attempt)))
+        }
+    });
+    let task = attempt.zip(finish_by).map(|(attempt, finish_by)| Popped {
+        id: attempt.id,
+        attempt: attempt.number,
+        attempts_max: attempt.number_max,
+        due_at: attempt.due_at,
+        finish_by,
+        partition,
+        offset,
+        published_at: record.at,
+        record: Record {
+            topic: topic.clone(),
+            headers: headers_of_submitter(record.headers.as_ref()),
+            key: record.key,
+            payload: record.payload,
+        },
+    });
+    ReadRecord { partition, offset, assignment, task }
+}
+
+fn headers_of_submitter(all: Option<&IntakeHeaders>) -> Headers {
+    let own = |name: &str| name.starts_with(OWN_PREFIX);
+    let headers = all.into_iter().flatten().filter(|(name, _value)| !own(name));
+    let headers = headers.map(|(name, value)| (name.as_str(), value.as_deref()));
+    Headers::stored(Some(headers::encode_any(headers)))
+}
+
+fn bytes_of(read: &ReadRecord) -> usize {
+    read.task.as_ref().map_or(0, |task| task.record.bytes())
+}

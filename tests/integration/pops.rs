@@ -1,0 +1,186 @@
+//! Consumers without Kafka take tasks by pop.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+use uuid::Uuid;
+
+use crate::support::{Api, Cluster, eventually, now_ms};
+
+const DEADLINE: Duration = Duration::from_secs(90);
+
+/// The attempts that callers have got by task, and the tasks that they have finished.
+#[derive(Default)]
+struct Taken(Mutex<BTreeMap<Uuid, Vec<u64>>>, Mutex<BTreeSet<Uuid>>);
+
+impl Taken {
+    fn note(&self, task: &Value) -> (Uuid, u64) {
+        let id = task["id"].as_str().unwrap().parse().unwrap();
+        let attempt = task["attempt"].as_u64().unwrap();
+        self.0.lock().entry(id).or_default().push(attempt);
+        (id, attempt)
+    }
+
+    fn finished_count(&self) -> usize {
+        self.1.lock().len()
+    }
+
+    /// Returns the tasks that have got an attempt twice.
+    fn twice(&self) -> Vec<(Uuid, Vec<u64>)> {
+        let all = self.0.lock();
+        let is_twice = |attempts: &Vec<u64>| {
+            let mut counts = HashMap::<u64, u32>::new();
+            attempts.iter().for_each(|attempt| *counts.entry(*attempt).or_default() += 1);
+            counts.values().any(|count| *count > 1)
+        };
+        all.iter().filter(|(_, got)| is_twice(got)).map(|(id, got)| (*id, got.clone())).collect()
+    }
+}
+
+fn call(wait: &str, max: u32) -> String {
+    json!({ "group": "workers", "wait": wait, "max": max }).to_string()
+}
+
+async fn pop(api: &Api, topic: &str, wait: &str, max: u32) -> Vec<Value> {
+    let answer = api.post(&format!("/v1/topics/{topic}/pop"), call(wait, max)).await;
+    assert_eq!(answer.status, 200, "{}", answer.text);
+    answer.json()["tasks"].as_array().unwrap().clone()
+}
+
+async fn finish(api: &Api, id: Uuid, attempt: u64) {
+    let body = json!({ "attempt": attempt }).to_string();
+    let answer = api.post(&format!("/v1/tasks/{id}/finish"), body).await;
+    assert_eq!(answer.status, 200, "{}", answer.text);
+}
+
+/// Asks for tasks, and finishes those that `finishes` wants.
+async fn work(api: &Api, topic: &str, taken: &Taken, finishes: impl Fn(&Value) -> bool) {
+    for task in pop(api, topic, "500ms", 10).await {
+        let (id, attempt) = taken.note(&task);
+        if finishes(&task) {
+            finish(api, id, attempt).await;
+            taken.1.lock().insert(id);
+        }
+    }
+}
+
+async fn submit(api: &Api, topic: &str, count: usize, ttr: &str) -> Vec<Uuid> {
+    let task = |n: usize| {
+        json!({ "topic": topic, "delay": n, "key": format!("k{n}"), "payload": { "n": n },
+                "ttr": ttr })
+    };
+    let tasks: Vec<Value> = (0..count).map(task).collect();
+    api.submit_all(&tasks).await.iter().map(|task| task.id).collect()
+}
+
+#[tokio::test]
+async fn a_popped_task_has_its_record_and_its_terms() {
+    let cluster = Cluster::start("pops").await;
+    let (topic, node) = (cluster.topic("orders").await, cluster.node().await);
+    let api = node.api();
+    // A record of an untracked task, and one of a task that is finished already, are passed over.
+    api.submit(&json!({ "topic": topic, "delay": 0, "payload": "untracked" })).await;
+    let [done, ..] = submit(api, &topic, 1, "1h").await[..] else { panic!("one task") };
+    eventually("it is published", DEADLINE, async || api.task(done).await.state == "awaiting")
+        .await;
+    finish(api, done, 1).await;
+    let due_at = now_ms() + 500;
+    let task = json!({
+        "topic": topic, "due_at": due_at, "key": "k", "headers": { "source": "shop" },
+        "payload": { "order": 17 }, "ttr": "30s", "retry": { "attempts_max": 3 },
+    });
+    let id = api.submit(&task).await.id;
+    // It waits, and is answered as soon as the task is there.
+    let tasks = pop(api, &topic, "20s", 10).await;
+    let late = now_ms() - due_at;
+    assert!((0..15_000).contains(&late), "{late} ms late");
+    let [task] = &tasks[..] else { panic!("{tasks:?}") };
+    assert_eq!(task["id"], id.to_string());
+    assert_eq!((&task["attempt"], &task["attempts_max"]), (&json!(1), &json!(3)));
+    assert_eq!((&task["key"], &task["headers"]), (&json!("k"), &json!({ "source": "shop" })));
+    assert_eq!(task["payload"], json!({ "order": 17 }));
+    let receipt = api.get(&format!("/v1/tasks/{id}")).await.json()["receipt"].clone();
+    if !receipt.is_null() {
+        let place = (&task["partition"], &task["offset"]);
+        assert_eq!(place, (&receipt["partition"], &receipt["offset"]));
+    }
+    assert_eq!(pop(api, &topic, "0s", 10).await, Vec::<Value>::new());
+    let unknown = api.post("/v1/topics/no-such-topic/pop", call("1s", 1)).await;
+    assert_eq!(unknown.status, 404, "{}", unknown.text);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_task_goes_to_one_caller_and_comes_again_unless_it_is_finished() {
+    let cluster = Cluster::start("pops").await;
+    let topic = cluster.topic("orders").await;
+    let (first, second) = tokio::join!(cluster.node(), cluster.node());
+    // Both are members of the group before there is a task.
+    let (one, other) =
+        tokio::join!(pop(first.api(), &topic, "5s", 1), pop(second.api(), &topic, "5s", 1));
+    assert!(one.is_empty() && other.is_empty());
+    let ids = submit(first.api(), &topic, 200, "4s").await;
+    let taken = Taken::default();
+    let is_kept = |task: &Value| !task["payload"]["n"].as_u64().unwrap().is_multiple_of(20);
+    let finishes = |task: &Value| is_kept(task) || task["attempt"] != 1;
+    let all_are_final = async || {
+        let [one, other] = [&first, &second].map(|node| work(node.api(), &topic, &taken, finishes));
+        let [third, fourth] =
+            [&first, &second].map(|node| work(node.api(), &topic, &taken, finishes));
+        tokio::join!(one, other, third, fourth);
+        taken.finished_count() == 200
+    };
+    eventually("all tasks are finished", DEADLINE, all_are_final).await;
+    assert_eq!(taken.twice(), Vec::new());
+    let taken = taken.0.into_inner();
+    for (n, id) in ids.iter().enumerate() {
+        // On a busy machine, an attempt may be over before its record is read.
+        let comes_again = n.is_multiple_of(20);
+        assert!(!comes_again || taken[id].last() > Some(&1), "task {n}: {:?}", taken[id]);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_is_lost_when_callers_leave_and_nodes_die() {
+    let cluster = Cluster::start("pops").await;
+    let topic = cluster.topic("orders").await;
+    let (mut first, second) = tokio::join!(cluster.node(), cluster.node());
+    // The caller leaves while it waits. Its place gets no task.
+    let gone = tokio::time::timeout(Duration::from_secs(1), pop(second.api(), &topic, "20s", 100));
+    assert!(gone.await.is_err());
+    let ids = submit(second.api(), &topic, 200, "8s").await;
+    let taken = Taken::default();
+    let begin = async || {
+        tokio::join!(
+            work(first.api(), &topic, &taken, |_task| true),
+            work(second.api(), &topic, &taken, |_task| true),
+        );
+        taken.finished_count() >= 60
+    };
+    eventually("some tasks are taken", DEADLINE, begin).await;
+    first.kill().await;
+    let rest = async || {
+        work(second.api(), &topic, &taken, |_task| true).await;
+        taken.finished_count() == 200
+    };
+    eventually("all tasks are finished", DEADLINE, rest).await;
+    let taken = taken.0.into_inner();
+    assert!(ids.iter().all(|id| taken.contains_key(id)));
+    second.terminate();
+}
+
+#[tokio::test]
+async fn a_node_that_drains_ends_the_calls_that_wait() {
+    let cluster = Cluster::start("pops").await;
+    let (topic, mut node) = (cluster.topic("orders").await, cluster.node().await);
+    let api = node.api().clone();
+    let waiting = tokio::spawn(async move { pop(&api, &topic, "25s", 1).await });
+    eventually("the call waits", DEADLINE, async || {
+        node.api().metric("punctual_pop_waiting").await == 1.0
+    })
+    .await;
+    node.terminate();
+    assert_eq!(waiting.await.unwrap(), Vec::<Value>::new());
+    assert!(node.wait_exit(DEADLINE).await.success(), "{}", node.log_tail());
+}
