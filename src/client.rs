@@ -1,5 +1,5 @@
-//! The command-line clients of the REST API: `submit`, `show`, `cancel`, `finish`, `fail`,
-//! `extend`, `list`, `dead`, `schedule`, `topic` and `cluster`.
+//! The command-line clients of the REST API: `submit`, `show`, `cancel`, `pop`, `finish`,
+//! `fail`, `extend`, `list`, `dead`, `schedule`, `topic` and `cluster`.
 //!
 //! Each command prints its result to stdout and its errors to stderr. The exit code tells a script
 //! what to do next. A command repeats a call only where that is safe: the task has a name, the call
@@ -26,7 +26,7 @@ use answer::{Deed, Ending, NodeAnswer};
 use args::DeadCommand;
 use bulk::Bulk;
 use caller::{Condition, NodeCaller, Repeating, ask, given};
-use commands::schedule;
+use commands::{pop, schedule};
 use draft::outcome;
 use output::ended::{ToText, end, finish, put_out, watch_once};
 use output::{cluster, counts, print, profiles, topics};
@@ -45,6 +45,7 @@ pub async fn run(command: args::ClientCommand) -> ExitCode {
         args::ClientCommand::Show(args) => show(args).await,
         args::ClientCommand::Move(args) => move_tasks(*args).await,
         args::ClientCommand::Cancel(args) => cancel(*args).await,
+        args::ClientCommand::Pop(args) => Box::pin(pop::run(args)).await,
         args::ClientCommand::Finish(args) => {
             answer(&args.node, &args.task, "finish", outcome::of_finish(&args)).await
         }

@@ -24,7 +24,7 @@ pub use self::many::{
 };
 pub use self::node::NodeOptions;
 use self::node::{count, delay, header, name, no_flag, run_id, span, which};
-pub use self::outcome::{ExtendArgs, FailArgs, FinishArgs, TaskArgs, TrackingArgs};
+pub use self::outcome::{ExtendArgs, FailArgs, FinishArgs, PopArgs, TaskArgs, TrackingArgs};
 pub use self::profile::{ProfileArgs, ProfileCommand};
 pub use self::schedule::{
     ScheduleApply, ScheduleArgs, ScheduleBackfill, ScheduleCommand, ScheduleList, ScheduleNext,
@@ -48,6 +48,8 @@ pub enum ClientCommand {
     Cancel(Box<CancelArgs>),
     /// Moves a task to another due time, or many tasks of a topic. Their ids and names stay.
     Move(Box<MoveArgs>),
+    /// Takes tracked tasks for a consumer without Kafka, and runs a command for each.
+    Pop(PopArgs),
     /// Finishes a task: its consumer has done the work, and no further attempt is made.
     Finish(FinishArgs),
     /// Fails an attempt of a task: the next attempt is due after the back-off.
@@ -72,7 +74,11 @@ impl ClientCommand {
     /// Returns true for commands that handle a stop signal themselves, with a report of the
     /// progress.
     pub fn ends_by_itself(&self) -> bool {
-        matches!(self, Self::Submit(submit) if submit.file.is_some())
+        match self {
+            Self::Submit(submit) => submit.file.is_some(),
+            Self::Pop(pop) => pop.exec.is_some(),
+            _ => false,
+        }
     }
 }
 

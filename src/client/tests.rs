@@ -35,6 +35,7 @@ enum CommandLine {
     Show(args::Show),
     Move(args::MoveArgs),
     Cancel(CancelArgs),
+    Pop(args::PopArgs),
     Finish(args::FinishArgs),
     Fail(args::FailArgs),
     Extend(args::ExtendArgs),
@@ -339,6 +340,7 @@ fn a_task_is_named_by_its_id_or_by_topic_and_name() {
                         | DeadCommand::Drop(args),
                 }) => args.yes,
                 CommandLine::Submit(_)
+                | CommandLine::Pop(_)
                 | CommandLine::Finish(_)
                 | CommandLine::Fail(_)
                 | CommandLine::Extend(_)

@@ -1,12 +1,14 @@
 //! Consumers without Kafka take tasks by pop.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::process::Stdio;
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
+use crate::support::node::program;
 use crate::support::{Api, Cluster, eventually, now_ms};
 
 const DEADLINE: Duration = Duration::from_secs(90);
@@ -168,6 +170,39 @@ async fn nothing_is_lost_when_callers_leave_and_nodes_die() {
     let taken = taken.0.into_inner();
     assert!(ids.iter().all(|id| taken.contains_key(id)));
     second.terminate();
+}
+
+#[tokio::test]
+async fn a_command_runs_for_each_task_and_its_exit_code_is_the_answer() {
+    let cluster = Cluster::start("pops").await;
+    let (topic, node) = (cluster.topic("orders").await, cluster.node().await);
+    let api = node.api();
+    let task = |key: &str| {
+        json!({ "topic": topic, "delay": 0, "key": key, "payload_text": format!("of {key}\n"),
+                "ttr": "30s", "retry": { "attempts_max": 1 } })
+    };
+    let [good, bad] = [api.submit(&task("good")).await.id, api.submit(&task("bad")).await.id];
+    let file = cluster.folder().join("payloads");
+    let command = format!("cat >> '{}'; test \"$PUNCTUAL_TASK_KEY\" = good", file.display());
+    let flags = ["pop", "--topic", &topic, "--group", "workers", "--max", "4"];
+    let mut worker = program(&[&flags[..], &["--url", api.base(), "--exec", &command]].concat())
+        .stdout(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()
+        .unwrap();
+    for (id, state) in [(good, "finished"), (bad, "dead")] {
+        eventually(state, DEADLINE, async || api.task(id).await.state == state).await;
+    }
+    let mut payloads: Vec<String> =
+        std::fs::read_to_string(&file).unwrap().lines().map(str::to_owned).collect();
+    payloads.sort();
+    assert_eq!(payloads, ["of bad", "of good"]);
+    let shown = api.get(&format!("/v1/tasks/{bad}")).await.json();
+    assert_eq!(shown["attempts"][1]["reason"], "exit status: 1", "{shown}");
+    let pid = worker.id().unwrap().to_string();
+    assert!(std::process::Command::new("kill").arg(&pid).status().unwrap().success());
+    let ended = tokio::time::timeout(DEADLINE, worker.wait()).await.unwrap().unwrap();
+    assert_eq!(ended.code(), Some(143));
 }
 
 #[tokio::test]

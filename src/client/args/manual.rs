@@ -20,6 +20,16 @@ Exit codes:
   5  too late: a later attempt was made, or the task is finished, dead or cancelled
   6  unknown whether it was done; repeating is safe";
 
+pub const POP_EXIT_CODES: &str = "\
+Exit codes:
+  0  done: one task on each line, in JSON; none when the wait is over
+  1  refused: the message says why, and what would be right
+  2  wrong usage
+  3  nothing was done: the node is unreachable or busy, or a server is unavailable; retry
+  4  no such topic
+  6  unknown whether tasks were given; those that were come again
+  129, 130, 143  with --exec: ended by SIGHUP, SIGINT or SIGTERM, after the commands have ended";
+
 pub const SHOW_EXIT_CODES: &str = "\
 Exit codes:
   0  done
@@ -60,6 +70,10 @@ punctual cancel <ID> [OPTIONS]
 pub const FINISH_USAGE: &str = "\
 punctual finish <ID> [--attempt <NUMBER>] [OPTIONS]
        punctual finish --topic <TOPIC> --name <NAME> [--attempt <NUMBER>] [OPTIONS]";
+
+pub const POP_USAGE: &str = "\
+punctual pop --topic <TOPIC> --group <NAME> [--wait <SPAN>] [--max <COUNT>] [--exec <COMMAND>]
+           [OPTIONS]";
 
 pub const FAIL_USAGE: &str = "\
 punctual fail <ID> --attempt <NUMBER> [--retry-in <SPAN>|--retry-at <TIME>|--final]
@@ -159,6 +173,12 @@ Examples:
   punctual finish 01934b2e-7d3c-8017-9f2b-6a1c0e4d5b7f
   punctual finish 01934b2e-7d3c-8017-9f2b-6a1c0e4d5b7f --attempt 2
   punctual finish --topic orders --name order-17";
+
+pub const POP_EXAMPLES: &str = "\
+Examples:
+  punctual pop --topic orders --group mailer --max 10 | jq -r .id
+  punctual pop --topic orders --group mailer --exec 'mail -s reminder shop@example.org'
+  punctual pop --topic orders --group mailer --max 8 --exec ./handle";
 
 pub const FAIL_EXAMPLES: &str = "\
 Examples:

@@ -1,4 +1,4 @@
-//! The command lines of consumers that answer for tracked tasks.
+//! The command lines of consumers that take tracked tasks, and that answer for them.
 
 use std::time::Duration;
 
@@ -43,6 +43,47 @@ pub struct FinishArgs {
     /// current one]
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u16).range(1..))]
     pub attempt: Option<u16>,
+    #[command(flatten)]
+    pub node: NodeOptions,
+}
+
+#[derive(Args, Clone, Debug)]
+#[command(
+    override_usage = manual::POP_USAGE,
+    after_help = manual::POP_EXIT_CODES,
+    after_long_help = with_codes(manual::POP_EXAMPLES, manual::POP_EXIT_CODES)
+)]
+pub struct PopArgs {
+    /// The topic of the tasks.
+    #[arg(long, value_name = "TOPIC")]
+    pub topic: String,
+    /// The consumer group that shares the tasks of the topic: each goes to one caller of the group.
+    #[arg(long, value_name = "NAME")]
+    pub group: String,
+    /// How long to wait for a task, up to 1m. A node answers before its --request-timeout.
+    #[arg(
+        long,
+        value_name = "SPAN",
+        default_value = "20s",
+        value_parser = span(Duration::ZERO, Duration::from_secs(60))
+    )]
+    pub wait: Duration,
+    /// The most tasks of one answer. With --exec, as many commands run at the same time.
+    #[arg(
+        long,
+        value_name = "COUNT",
+        default_value_t = 1,
+        value_parser = clap::value_parser!(u16).range(1..=1000)
+    )]
+    pub max: u16,
+    /// Takes tasks until a signal comes, and runs this command in a shell for each.
+    ///
+    /// The payload is its standard input; PUNCTUAL_TASK_ID, PUNCTUAL_TASK_TOPIC, PUNCTUAL_TASK_KEY,
+    /// PUNCTUAL_TASK_ATTEMPT, PUNCTUAL_TASK_ATTEMPTS_MAX and PUNCTUAL_TASK_FINISH_BY are in its
+    /// environment. The task is finished when the command ends with 0, and its attempt fails when
+    /// it ends otherwise. A command that takes longer than the time to run is killed.
+    #[arg(long, value_name = "COMMAND", value_parser = no_flag)]
+    pub exec: Option<String>,
     #[command(flatten)]
     pub node: NodeOptions,
 }

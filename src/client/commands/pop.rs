@@ -1,0 +1,205 @@
+//! `punctual pop`: takes tasks for a consumer without Kafka, and runs a command for each.
+
+use std::io;
+use std::process::{ExitCode, ExitStatus, Stdio};
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use futures_util::future;
+use serde::Deserialize;
+use serde_json::json;
+use serde_json::value::RawValue;
+use tokio::io::AsyncWriteExt as _;
+use tokio::process::Command;
+
+use crate::client::answer::{Deed, Ending, Exit, NodeAnswer};
+use crate::client::args::{NodeOptions, PopArgs};
+use crate::client::caller::{NodeCaller, Repeating};
+use crate::client::output::ended::{end, put_out};
+use crate::client::output::print;
+use crate::clock;
+use crate::domain::Timestamp;
+use crate::domain::time::duration::spelled;
+use crate::signals::{EndSignal, Signals};
+
+/// How long a call is repeated while no node answers.
+const RETRY_FOR: Duration = Duration::from_secs(300);
+/// The time that a call has beyond its wait.
+const ANSWERED_AFTER: Duration = Duration::from_secs(10);
+
+#[derive(Deserialize)]
+struct Popped {
+    tasks: Vec<Box<RawValue>>,
+}
+
+/// The members of a popped task that a command gets.
+#[derive(Deserialize, Debug)]
+struct PoppedTask {
+    id: String,
+    topic: String,
+    attempt: u16,
+    attempts_max: u16,
+    finish_by: String,
+    key: Option<String>,
+    payload: Option<Box<RawValue>>,
+    payload_text: Option<String>,
+    payload_base64: Option<String>,
+}
+
+impl PoppedTask {
+    /// Returns the bytes of the record's value. A tombstone has none.
+    fn payload(&self) -> Result<Vec<u8>, String> {
+        match (&self.payload, &self.payload_text, &self.payload_base64) {
+            (Some(json), _, _) => Ok(json.get().into()),
+            (None, Some(text), _) => Ok(text.clone().into_bytes()),
+            (None, None, Some(base64)) => {
+                STANDARD.decode(base64).map_err(|error| format!("the payload: {error}"))
+            }
+            (None, None, None) => Ok(Vec::new()),
+        }
+    }
+
+    /// Returns the time that the consumer still has.
+    fn time_left(&self) -> Result<Duration, String> {
+        let at = Timestamp::of_rfc3339(&self.finish_by);
+        let at = at.ok_or_else(|| format!("finish_by is no time: {}", self.finish_by))?;
+        Ok(at.since(clock::wall()))
+    }
+}
+
+/// Takes tasks, and prints them or runs a command for each.
+pub async fn run(args: PopArgs) -> ExitCode {
+    let timeout = args.node.timeout.max(args.wait.saturating_add(ANSWERED_AFTER));
+    let node = NodeOptions { timeout, ..args.node.clone() };
+    let caller = match NodeCaller::new(&node) {
+        Ok(caller) => caller,
+        Err(ending) => return ending.report(args.node.json),
+    };
+    match &args.exec {
+        Some(command) => work(&caller, &args, command).await,
+        None => end(pop(&caller, &args).await, args.node.json, Deed::Answer, shown),
+    }
+}
+
+async fn pop(caller: &NodeCaller, args: &PopArgs) -> Result<NodeAnswer, Ending> {
+    let body = json!({ "group": args.group, "wait": spelled(args.wait), "max": args.max });
+    let call = caller.post(&["v1", "topics", &args.topic, "pop"], body.to_string())?;
+    // A task of an answer that was lost comes again.
+    let limit = if args.exec.is_some() { RETRY_FOR } else { Duration::ZERO };
+    caller.ask_for(&call, limit, Repeating::IsSafe).await.map(|asked| asked.answer)
+}
+
+/// Prints a task on each line, in JSON.
+fn shown(answer: &NodeAnswer) -> Result<String, Ending> {
+    let popped: Popped = answer.read()?;
+    let lines: Vec<&str> = popped.tasks.iter().map(|task| task.get()).collect();
+    Ok(lines.join("\n"))
+}
+
+/// Runs the command for each task until a signal comes. Commands that run then are waited for.
+async fn work(caller: &NodeCaller, args: &PopArgs, command: &str) -> ExitCode {
+    let mut signals = Signals::listen(&EndSignal::ALL).unwrap_or_default();
+    loop {
+        let asked = tokio::select! {
+            asked = pop(caller, args) => asked,
+            signal = signals.next() => return ended_by(signal),
+        };
+        let popped = asked.and_then(|answer| match answer.problem() {
+            Some(problem) => Err(problem.ending()),
+            None => answer.read::<Popped>(),
+        });
+        let tasks = match popped {
+            Ok(popped) => popped.tasks,
+            Err(ending) => return ending.report(args.node.json),
+        };
+        let running = tasks.iter().map(|task| one(caller, args, command, task.get()));
+        let mut running = std::pin::pin!(future::join_all(running));
+        let mut signal = None;
+        loop {
+            tokio::select! {
+                _ended = &mut running => break,
+                caught = signals.next(), if signal.is_none() => signal = Some(caught),
+            }
+        }
+        if let Some(signal) = signal {
+            return ended_by(signal);
+        }
+    }
+}
+
+fn ended_by(signal: EndSignal) -> ExitCode {
+    ExitCode::from(u8::try_from(signal.exit_code()).unwrap_or(u8::MAX))
+}
+
+/// Runs the command for one task, and answers by its exit code. An answer that is refused, and a
+/// command that takes too long, are told: the task comes again, or somebody else has ended it.
+async fn one(caller: &NodeCaller, args: &PopArgs, command: &str, text: &str) {
+    match answered(caller, command, text).await {
+        Ok(answer) if args.node.json => said(put_out(&answer.text, true, Deed::Answer)),
+        Ok(answer) => match print::answered(&answer) {
+            Ok(text) => said(put_out(&text, false, Deed::Answer)),
+            Err(ending) => said(ending.report(false)),
+        },
+        Err(ending) => said(ending.report(args.node.json)),
+    }
+}
+
+/// The code of one task is not that of the command.
+const fn said(_code: ExitCode) {}
+
+async fn answered(caller: &NodeCaller, command: &str, text: &str) -> Result<NodeAnswer, Ending> {
+    let refused = |reason: String| Ending::new(Exit::Refused, reason);
+    let task: PoppedTask =
+        serde_json::from_str(text).map_err(|error| refused(format!("no task: {error}")))?;
+    let left = task.time_left().map_err(refused)?;
+    let Ok(status) = tokio::time::timeout(left, execute(command, &task)).await else {
+        let text = format!("{}  killed after its time to run; it comes again", task.id);
+        return Err(refused(text));
+    };
+    let (call, body) = match outcome(status) {
+        None => ("finish", json!({ "attempt": task.attempt })),
+        Some(reason) => ("fail", json!({ "attempt": task.attempt, "reason": reason })),
+    };
+    let call = caller.post(&["v1", "tasks", &task.id, call], body.to_string())?;
+    let answer = caller.ask_for(&call, RETRY_FOR, Repeating::IsSafe).await?.answer;
+    match answer.problem() {
+        Some(problem) => Err(problem.ending()),
+        None => Ok(answer),
+    }
+}
+
+/// Runs the command in a shell. It is killed when it is not waited for any more.
+async fn execute(command: &str, task: &PoppedTask) -> Result<ExitStatus, String> {
+    let payload = task.payload()?;
+    let text = |error: io::Error| error.to_string();
+    let mut child = Command::new("sh")
+        .args(["-c", command])
+        .env("PUNCTUAL_TASK_ID", &task.id)
+        .env("PUNCTUAL_TASK_TOPIC", &task.topic)
+        .env("PUNCTUAL_TASK_ATTEMPT", task.attempt.to_string())
+        .env("PUNCTUAL_TASK_ATTEMPTS_MAX", task.attempts_max.to_string())
+        .env("PUNCTUAL_TASK_FINISH_BY", &task.finish_by)
+        .env("PUNCTUAL_TASK_KEY", task.key.as_deref().unwrap_or_default())
+        .stdin(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()
+        .map_err(text)?;
+    if let Some(mut input) = child.stdin.take() {
+        match input.write_all(&payload).await {
+            // A command need not read its payload.
+            Err(error) if error.kind() != io::ErrorKind::BrokenPipe => return Err(text(error)),
+            _ => drop(input),
+        }
+    }
+    child.wait().await.map_err(text)
+}
+
+/// Returns the reason of a failure. `None` for a command that has done its work.
+fn outcome(status: Result<ExitStatus, String>) -> Option<String> {
+    match status {
+        Ok(status) if status.success() => None,
+        Ok(status) => Some(status.to_string()),
+        Err(reason) => Some(reason),
+    }
+}
