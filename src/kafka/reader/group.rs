@@ -94,6 +94,7 @@ impl AttemptHeaders {
 pub struct GroupMember {
     consumer: StreamConsumer<GroupContext>,
     topic: TopicName,
+    properties: u64,
 }
 
 impl fmt::Debug for GroupMember {
@@ -112,6 +113,7 @@ impl GroupMember {
         topic: &TopicName,
         group: &ConsumerGroup,
     ) -> Result<Self, ClientError> {
+        let properties = settings.properties.version();
         let mut config = settings.consumer_config();
         config
             .set_log_level(RDKafkaLogLevel::Error)
@@ -133,7 +135,13 @@ impl GroupMember {
         let consumer: StreamConsumer<GroupContext> =
             config.create_with_context(context).map_err(create)?;
         consumer.subscribe(&[topic.as_str()]).map_err(create)?;
-        Ok(Self { consumer, topic: topic.clone() })
+        Ok(Self { consumer, topic: topic.clone(), properties })
+    }
+
+    /// Returns true when another member must take the place of this one: the operator's properties
+    /// have changed since it was made, such as a password.
+    pub fn is_outdated(&self, settings: &KafkaSettings) -> bool {
+        self.properties != settings.properties.version()
     }
 
     /// Waits for the next record. A wait that is given up loses no record.

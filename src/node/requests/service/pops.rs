@@ -85,6 +85,7 @@ impl PopService {
             key,
             member,
             ReaderParts {
+                kafka: self.kafka.clone(),
                 readers: self.readers.clone(),
                 look_up: Arc::clone(&self.look_up),
                 metrics: self.metrics.clone(),

@@ -15,7 +15,9 @@ use crate::domain::task::headers;
 use crate::domain::task::intake_record::IntakeHeaders;
 use crate::domain::{Headers, Monotonic, Record, TaskId, TaskState, TaskView, TopicName};
 use crate::error_chain::chain;
-use crate::kafka::{Assignment, AttemptHeaders, GroupMember, GroupRecord, GroupRefusal};
+use crate::kafka::{
+    Assignment, AttemptHeaders, GroupMember, GroupRecord, GroupRefusal, KafkaSettings,
+};
 use crate::node::messages::Unavailable;
 use crate::node::messages::answers::Popped;
 use crate::postgres::tasks::look_up::LookUp;
@@ -41,6 +43,7 @@ const OWN_PREFIX: &str = "punctual-";
 /// The parts of a reader that all readers share.
 #[derive(Debug)]
 pub(super) struct ReaderParts {
+    pub kafka: KafkaSettings,
     pub readers: Readers,
     pub look_up: Arc<LookUp>,
     pub metrics: PopMetrics,
@@ -83,8 +86,8 @@ impl GroupReader {
         }
     }
 
-    /// Serves calls until none has come for a while, or the node drains. Calls that wait then get
-    /// no task.
+    /// Serves calls until none has come for a while, the login to Kafka has changed, or the node
+    /// drains. Calls that wait then get no task, and the next one makes another reader.
     pub(super) async fn run(
         mut self,
         mut calls: mpsc::Receiver<Waiter>,
@@ -93,6 +96,9 @@ impl GroupReader {
         let draining = self.parts.draining.clone();
         loop {
             self.give();
+            if self.member.is_outdated(&self.parts.kafka) {
+                break;
+            }
             let now = clock::monotonic();
             let wake = self.next_end();
             if now >= wake
