@@ -61,8 +61,8 @@ use crate::postgres::connection::PostgresSettings;
 
 /// Sessions of the database of an outbox, and writers of an intake topic at full speed.
 const CONNECTIONS: u16 = 8;
-/// Writers of an intake topic at a rate. They share a producer, and each waits for its record: eight
-/// of them write no more than 8 records in the time of an acknowledgement.
+/// Writers of an intake topic at a rate. They share a producer, and each waits for its record:
+/// eight of them write no more than 8 records in the time of an acknowledgement.
 const WRITERS: u16 = 256;
 
 /// Runs a scenario and prints its report. `kafka_properties` are librdkafka properties for the

@@ -24,8 +24,8 @@ etcd_mark() { printf '%s' "--data-dir=$STACK/etcd/data"; }
 etcd_leftovers() { return 1; }
 etcd_prepare() { mkdir -p "$STACK/etcd"; }
 
-# etcd holds only the nodes that are here, who write it again. Without waits for the disk, it answers
-# while tests keep the disk busy for seconds.
+# etcd holds only the keys of running nodes, and they write them again. Without waits for the disk,
+# it answers while tests keep the disk busy for seconds.
 etcd_spawn() {
   local client peer tls
   mapfile -t tls < <(tls_etcd_words)

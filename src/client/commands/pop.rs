@@ -135,18 +135,17 @@ fn ended_by(signal: EndSignal) -> ExitCode {
 /// Runs the command for one task, and answers by its exit code. An answer that is refused, and a
 /// command that takes too long, are told: the task comes again, or somebody else has ended it.
 async fn one(caller: &NodeCaller, args: &PopArgs, command: &str, text: &str) {
-    match answered(caller, command, text).await {
-        Ok(answer) if args.node.json => said(put_out(&answer.text, true, Deed::Answer)),
+    let is_json = args.node.json;
+    // The exit code is that of one task, and not of the command.
+    let _code: ExitCode = match answered(caller, command, text).await {
+        Ok(answer) if is_json => put_out(&answer.text, true, Deed::Answer),
         Ok(answer) => match print::answered(&answer) {
-            Ok(text) => said(put_out(&text, false, Deed::Answer)),
-            Err(ending) => said(ending.report(false)),
+            Ok(text) => put_out(&text, false, Deed::Answer),
+            Err(ending) => ending.report(false),
         },
-        Err(ending) => said(ending.report(args.node.json)),
-    }
+        Err(ending) => ending.report(is_json),
+    };
 }
-
-/// The code of one task is not that of the command.
-const fn said(_code: ExitCode) {}
 
 async fn answered(caller: &NodeCaller, command: &str, text: &str) -> Result<NodeAnswer, Ending> {
     let refused = |reason: String| Ending::new(Exit::Refused, reason);

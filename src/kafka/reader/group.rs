@@ -190,8 +190,8 @@ impl GroupMember {
         self.assignment_of(partition) == Some(assignment)
     }
 
-    /// Has the group go on behind this record. The offset is committed within a second, and when the
-    /// member leaves.
+    /// Notes that the group is done with this record and those before it. The offset is committed
+    /// within a second, and when the member leaves.
     pub fn pass(&self, partition: i32, offset: i64) {
         let stored = self.consumer.store_offset(self.topic.as_str(), partition, offset);
         if let Err(error) = stored {

@@ -73,8 +73,8 @@ fn popped_task() -> Value {
         },
         "due_at": described("Moment", "The requested due time of the task."),
         "published_at": described("Moment", "The timestamp of the record."),
-        "finish_by": described("Moment", "The end of the consumer's time to run: afterwards the task \
-                                        comes again."),
+        "finish_by": described("Moment", "The end of the consumer's time to run: afterwards the \
+                                         task comes again."),
         "partition": { "type": "integer", "description": "The partition of the record." },
         "offset": { "type": "integer", "description": "The offset of the record." },
         "key": { "type": "string", "description": "The record's key, if it is UTF-8." },

@@ -86,8 +86,9 @@ impl GroupReader {
         }
     }
 
-    /// Serves calls until none has come for a while, the login to Kafka has changed, or the node
-    /// drains. Calls that wait then get no task, and the next one makes another reader.
+    /// Serves calls until none has come for a while, Kafka refuses to give records, the login to
+    /// Kafka has changed, or the node drains. Calls that wait then get the refusal or no task, and
+    /// the next one makes another reader: Kafka tells each member of a refusal once.
     pub(super) async fn run(
         mut self,
         mut calls: mpsc::Receiver<Waiter>,
@@ -112,14 +113,18 @@ impl GroupReader {
                     Some(waiter) => self.waiters.push_back(waiter),
                     None => break,
                 },
-                read = self.member.next(), if self.has_room() => match read {
-                    Ok(record) => self.take(record).await,
-                    Err(refusal) => self.refuse(&refusal),
-                },
+                read = self.member.next(), if self.has_room() => {
+                    if let Err(refusal) = self.take(read).await {
+                        self.refuse(&refusal);
+                        break;
+                    }
+                }
                 () = clock::sleep(wake.since(now)) => {}
                 () = draining.cancelled() => break,
             }
         }
+        // Nobody waits until the member has left its group.
+        drop((calls, self.waiters));
         self.member.leave().await;
         Ok(())
     }
@@ -135,12 +140,12 @@ impl GroupReader {
     }
 
     /// Keeps a record, and those that are ready behind it.
-    async fn take(&mut self, first: GroupRecord) {
-        let mut records = vec![first];
+    async fn take(&mut self, first: Result<GroupRecord, GroupRefusal>) -> Result<(), GroupRefusal> {
+        let mut records = vec![first?];
         while self.ready.len() + records.len() < READY_MAX
-            && let Some(Ok(record)) = self.member.ready()
+            && let Some(record) = self.member.ready()
         {
-            records.push(record);
+            records.push(record?);
         }
         let looked_up = self.look_up(&records).await;
         for (record, found) in records.into_iter().zip(looked_up) {
@@ -151,6 +156,7 @@ impl GroupReader {
             self.ready_bytes = self.ready_bytes.saturating_add(bytes_of(&read));
             self.ready.push_back(read);
         }
+        Ok(())
     }
 
     /// Looks up the tasks of records that the group may have had before, or whose time to run may
