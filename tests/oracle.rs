@@ -69,7 +69,7 @@ use history::{
     UNAVAILABLE, Verdict,
 };
 use oracle::{Judgement, Rule, judge};
-use plan::{Kind, Operation, STEPS_MAX};
+use plan::{Kind, Operation, STEPS_MAX, Server};
 use uuid::Uuid;
 
 const START: i64 = 1_000_000;
@@ -464,6 +464,11 @@ fn a_duplicate_needs_an_operation_that_can_explain_it() {
         let is_explained = kind.may_duplicate()
             && !matches!(kind, Kind::TopicDeleted | Kind::TopicUnavailable | Kind::TopicLimit);
         assert_eq!(rules(&history).is_empty(), is_explained, "{}", kind.name());
+    }
+    for server in [Server::Postgres, Server::Kafka] {
+        history.spans.clear();
+        operation(&mut history, Kind::Stall(server), due_at + 1000, due_at + 2500);
+        assert_eq!(rules(&history), [], "a stall of {server:?}");
     }
     history.spans.clear();
     operation(&mut history, Kind::KillNode, due_at + 4000, due_at + 6000);

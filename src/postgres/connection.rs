@@ -3,6 +3,7 @@
 pub mod arrays;
 pub mod error;
 mod link;
+mod login;
 pub mod pool;
 mod primary;
 mod settings;
@@ -11,8 +12,8 @@ mod url;
 use std::future::Future;
 use std::time::Duration;
 
+use sqlx::Connection as _;
 use sqlx::postgres::{PgConnectOptions, PgConnection};
-use sqlx::{ConnectOptions as _, Connection as _};
 
 use self::error::{Cause, PostgresError};
 pub use self::primary::PrimaryChanges;
@@ -175,7 +176,7 @@ impl Connection {
         let (mut open, timeline) = match (hosts.pop(), hosts.is_empty()) {
             // A single host is not asked for its timeline: its name or address follows the
             // primary.
-            (Some(only), true) => (only.connect().await?, Timeline::default()),
+            (Some(only), true) => (login::log_in(&only).await?, Timeline::default()),
             (last, _) => {
                 hosts.extend(last);
                 // The hosts get less time than the whole attempt, so that the error has the reason

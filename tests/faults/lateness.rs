@@ -56,7 +56,7 @@ pub fn not_held_back(spans: &[Span], wait: (i64, i64)) -> i64 {
             Kind::KafkaStop | Kind::KafkaKill | Kind::FreezeNode => RECOVERY_MS,
             Kind::TopicUnavailable | Kind::TopicDeleted | Kind::TopicLimit => RECOVERY_MS,
             Kind::Cut(Server::Kafka) | Kind::Delay(Server::Kafka) => RECOVERY_MS,
-            Kind::HalfOpen(Server::Kafka) => RECOVERY_MS,
+            Kind::HalfOpen(Server::Kafka) | Kind::Stall(Server::Kafka) => RECOVERY_MS,
             _ => return None,
         };
         Some((span.begin, span.end + aftermath))

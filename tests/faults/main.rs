@@ -51,6 +51,7 @@ mod round;
 mod scenarios;
 mod schedule_history;
 mod schedules;
+mod stalls;
 mod tracked;
 mod traffic;
 mod verdicts;

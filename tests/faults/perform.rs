@@ -148,6 +148,7 @@ async fn carry_out(field: &Field, operation: &Operation) {
         Kind::ShopStop | Kind::ShopFreeze | Kind::IntakePartitions | Kind::KillAtStore => {
             doors::carry_out(field, operation, lasts).await;
         }
+        Kind::Stall(_) => panic!("a plan holds a stall, which nobody can cause"),
     }
 }
 

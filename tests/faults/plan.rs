@@ -104,9 +104,11 @@ pub enum Kind {
     /// kill -9 of the node that drains the outbox, after storing rows and before deleting these
     /// rows.
     KillAtStore,
+    /// Postgres or Kafka took long to answer the runner itself. No plan has it: it is observed.
+    Stall(Server),
 }
 
-const NAMES: [(Kind, &str); 36] = [
+const NAMES: [(Kind, &str); 38] = [
     (Kind::KillNode, "kill-node"),
     (Kind::FreezeNode, "freeze-node"),
     (Kind::PostgresStop, "postgres-stop"),
@@ -143,6 +145,8 @@ const NAMES: [(Kind, &str); 36] = [
     (Kind::HalfOpen(Server::Shop), "half-open-shop"),
     (Kind::IntakePartitions, "intake-partitions"),
     (Kind::KillAtStore, "kill-at-store"),
+    (Kind::Stall(Server::Postgres), "stall-postgres"),
+    (Kind::Stall(Server::Kafka), "stall-kafka"),
 ];
 
 /// A resource that an operation has exclusively while it lasts.
@@ -190,7 +194,9 @@ impl Kind {
     /// doors, have the others.
     pub fn all() -> impl Iterator<Item = Self> {
         let kinds = NAMES.iter().map(|(kind, _)| *kind);
-        kinds.filter(|kind| *kind != Self::AuthRewritten && !kind.is_of_doors())
+        kinds.filter(|kind| {
+            *kind != Self::AuthRewritten && !kind.is_of_doors() && !kind.is_observed()
+        })
     }
 
     /// Returns the kinds that concern the doors beside REST.
@@ -207,6 +213,11 @@ impl Kind {
             Self::ShopStop | Self::ShopFreeze | Self::IntakePartitions | Self::KillAtStore => true,
             _ => false,
         }
+    }
+
+    /// Returns true for what nobody does on purpose.
+    pub const fn is_observed(self) -> bool {
+        matches!(self, Self::Stall(_))
     }
 
     pub fn name(self) -> &'static str {
@@ -230,7 +241,8 @@ impl Kind {
             Self::Cut(server) | Self::Delay(server) | Self::HalfOpen(server) => {
                 !matches!(server, Server::Etcd | Server::Shop)
             }
-            Self::KillAtStore => true,
+            // A heartbeat that is late makes a node seem dead, too.
+            Self::KillAtStore | Self::Stall(_) => true,
             // No record leaves by a door.
             Self::ShopStop | Self::ShopFreeze | Self::IntakePartitions => false,
             Self::DiskFull
@@ -293,6 +305,7 @@ impl Kind {
             Self::ShopFreeze => (500, 4000, 300),
             Self::IntakePartitions => (0, 0, 500),
             Self::KillAtStore => (300, 2000, 2500),
+            Self::Stall(_) => (0, 0, 0),
         }
     }
 }
@@ -319,6 +332,7 @@ impl Operation {
             Kind::Quota => Resource::Quota,
             Kind::AuthRewritten => Resource::AuthFile,
             Kind::ShopStop | Kind::ShopFreeze => Resource::Server(Server::Shop),
+            Kind::Stall(server) => Resource::Server(server),
             Kind::IntakePartitions => Resource::Intake,
             Kind::KillAtStore => Resource::Drainer,
         }
@@ -530,7 +544,7 @@ impl FromStr for Operation {
         let name = words.next().unwrap_or_default();
         let kind = NAMES
             .iter()
-            .find(|(_, known)| *known == name)
+            .find(|(kind, known)| *known == name && !kind.is_observed())
             .ok_or_else(|| format!("there is no operation `{name}`: {line}"))?
             .0;
         if let Some(word) = words.find(|word| {

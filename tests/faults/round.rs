@@ -16,6 +16,7 @@ use super::history::{History, Line, Span, Topic};
 use super::oracle::{self, Judgement, Rule, Violation};
 use super::perform::{perform, resume_topic};
 use super::plan::{COMPLETE_FROM_SECONDS, Plan};
+use super::stalls::Stalls;
 use super::traffic::{self, Ledger, Load};
 use crate::support::wait::look_for;
 use crate::support::{OwnStack, now_ms, wait};
@@ -78,7 +79,8 @@ pub async fn run(own: &Arc<OwnStack>, setup: &Setup, plan: Plan) -> Round {
         );
     };
     let unable = tokio::spawn(watch_unable(Arc::clone(&field)));
-    let spans = perform(&field, &plan, started_at, say).await;
+    let stalls = Stalls::watch(&field).await;
+    let mut spans = perform(&field, &plan, started_at, say).await;
     wait::until(load.until).await;
     load.is_over.store(true, Ordering::Relaxed);
     for client in clients {
@@ -97,6 +99,9 @@ pub async fn run(own: &Arc<OwnStack>, setup: &Setup, plan: Plan) -> Round {
     consumers.stop().await;
     progress.abort();
     unable.abort();
+    let stalls = stalls.stop(&spans).await;
+    stalls.iter().for_each(say);
+    spans.extend(stalls);
     // No task may change while the history is written down. Far tasks may be due at any moment.
     // Tasks due from now on may be published or wait.
     let ended_at = now_ms() - CLAIM_MS;

@@ -219,13 +219,16 @@ impl<'a> Life<'a> {
             .iter()
             .filter(|line| !matches!(line.state.as_str(), "finished" | "cancelled"))
             .count();
+        // It was claimed, and had neither a record nor a line of its own when its task ended.
+        let is_one_in_flight =
+            self.calls.iter().any(|call| call.verdict == CallVerdict::Finished { in_flight: true });
         for call in &self.calls {
             let CallVerdict::Refused(verdict) = &call.verdict else { continue };
             // An attempt that was finished before its settle has a record, and no line of its own.
             let has_later = self.attempts.keys().any(|attempt| Some(*attempt) > call.attempt);
             let is_true = match verdict.as_str() {
                 "already_finished" | "dead" | "cancelled" => true,
-                "attempt_superseded" => claims > 1 || has_later,
+                "attempt_superseded" => claims > 1 || has_later || is_one_in_flight,
                 "already_failed" => {
                     call.attempt.is_some_and(|attempt| self.fails_of(attempt).next().is_some())
                 }

@@ -20,6 +20,7 @@ mod audit;
 mod backlog;
 mod bad_input;
 mod bench;
+mod busy_logins;
 mod cancel;
 mod claims;
 mod claims_fail;

@@ -2,7 +2,7 @@
 
 use super::history::{Expiry, History, STEADY};
 use super::oracle::{Rule, judge};
-use super::plan::Kind;
+use super::plan::{Kind, Server};
 use super::{START, history, line, operation, publish, rules, submit};
 
 /// Adds a task that expires this long after its due time, and has expired. Returns its due time.
@@ -75,8 +75,13 @@ fn no_record_is_handed_over_after_the_expiry() {
     operation(&mut history, Kind::PostgresStop, due_at, due_at + 4000);
     operation(&mut history, Kind::KillNode, due_at, due_at + 4000);
     assert_eq!(rules(&history), [Rule::AfterExpiry], "neither holds back what was handed over");
-    operation(&mut history, Kind::KafkaStop, due_at, due_at + 4000);
-    assert_eq!(rules(&history), []);
+    operation(&mut history, Kind::Stall(Server::Postgres), due_at, due_at + 4000);
+    assert_eq!(rules(&history), [Rule::AfterExpiry], "neither does a slow Postgres");
+    for kind in [Kind::KafkaStop, Kind::Stall(Server::Kafka)] {
+        history.spans.clear();
+        operation(&mut history, kind, due_at, due_at + 4000);
+        assert_eq!(rules(&history), [], "{}", kind.name());
+    }
 }
 
 #[test]

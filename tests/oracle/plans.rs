@@ -96,6 +96,7 @@ fn a_plan_with_a_mistake_is_refused() {
         "100 cut-kafka node=4",
         "100 kill-node node=1 fro=5",
         "100 clock-step node=1",
+        "100 stall-kafka",
     ] {
         read(line).expect_err(line);
     }

@@ -235,6 +235,9 @@ fn a_refusal_about_an_attempt_that_has_arrived_is_true() {
     assert_eq!(rules(&history), [], "the second was finished before it was settled");
     history.records.remove(1);
     assert_eq!(rules(&history), [Rule::WrongVerdict], "there is no other attempt");
+    history.calls[0].attempt = Some(1);
+    history.calls[0].verdict = CallVerdict::Finished { in_flight: true };
+    assert_eq!(rules(&history), [], "the second was claimed, and expired before it was sent");
     let mut history = finished();
     call(&mut history, 2, EXTEND, FIRST + STEP + 20, refused("already_failed"));
     assert_eq!(rules(&history), [Rule::WrongVerdict], "nobody has failed it");

@@ -19,10 +19,11 @@ use std::time::Duration;
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 use parking_lot::Mutex;
+use sqlx::Row as _;
 use sqlx::postgres::{PgConnectOptions, PgConnection};
-use sqlx::{ConnectOptions as _, Row as _};
 
 use super::error::Cause;
+use super::login::log_in;
 
 /// How long each of the other hosts may take to answer after a primary has.
 const OTHERS_MAX: Duration = Duration::from_millis(500);
@@ -152,7 +153,7 @@ impl Primary {
 async fn ask(host: PgConnectOptions, deadline: Duration) -> Result<Candidate, String> {
     let place = place_of(&host);
     let asked = async {
-        let mut open = host.connect().await?;
+        let mut open = log_in(&host).await?;
         let row = sqlx::raw_sql(ASK).fetch_one(&mut open).await?;
         let (is_standby, timeline): (bool, String) =
             (row.try_get("is_standby")?, row.try_get("timeline")?);
