@@ -32,6 +32,7 @@ pub use self::migration::MigrationSettings;
 pub use self::properties::Property;
 pub use self::reader::SettingProblem;
 pub use self::secret::Secret;
+pub use self::settings::callbacks::CallbackSettings;
 pub use self::settings::dev::{DevKafka, DevPostgres, DevSettings, KeeperSettings, node_of_dev};
 pub use self::settings::intake::{IntakeSettings, IntakeTopic};
 pub use self::settings::outbox::{OutboxAction, OutboxCommand, OutboxSettings};

@@ -5,6 +5,7 @@ pub mod api;
 pub mod app;
 pub mod audit;
 pub mod bench;
+pub mod callbacks;
 pub mod client;
 pub mod clock;
 pub mod config;

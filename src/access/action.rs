@@ -25,6 +25,9 @@ pub enum Action {
     /// Create, change, pause, trigger and delete schedules. It is as strong as [`Action::Submit`],
     /// and withdraws the runs of schedules.
     Schedule,
+    /// Set and delete the callback of a topic: the service that gets its tracked tasks and answers
+    /// for its consumer. It needs [`Action::ReadPayload`] as well.
+    Callback,
     /// On a topic: pause and resume it, and set its policy. `operate = true` of a principal is that
     /// for all topics, and to see the cluster: metrics, nodes, reasons for not being ready.
     Operate,
@@ -44,8 +47,8 @@ impl Action {
         Self::Schedule,
     ];
 
-    /// The actions that a rule may name. `*` does not imply the last one.
-    pub const IN_RULES: [Self; 10] = [
+    /// The actions that a rule may name. `*` does not imply the last two.
+    pub const IN_RULES: [Self; 11] = [
         Self::Submit,
         Self::Cancel,
         Self::Read,
@@ -55,6 +58,7 @@ impl Action {
         Self::Pop,
         Self::Finish,
         Self::Schedule,
+        Self::Callback,
         Self::Operate,
     ];
 
@@ -70,6 +74,7 @@ impl Action {
             Self::Redrive => "redrive",
             Self::Drop => "drop",
             Self::Schedule => "schedule",
+            Self::Callback => "callback",
             Self::Operate => "operate",
         }
     }

@@ -40,6 +40,15 @@ impl Right for Pop {
     const ACTIONS: &'static [Action] = &[Action::Pop, Action::ReadPayload];
 }
 
+/// The right to have a service get all tracked tasks of a topic, with their records, and answer for
+/// its consumer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SetCallback {}
+
+impl Right for SetCallback {
+    const ACTIONS: &'static [Action] = &[Action::Callback, Action::ReadPayload];
+}
+
 /// The right to move tasks to another due time: to cancel them, and to submit others.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Move {}

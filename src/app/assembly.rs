@@ -16,6 +16,7 @@ use super::handles::Handles;
 use super::kafka_settings;
 use crate::access::PolicyHandle;
 use crate::api::access::audit::Audit;
+use crate::callbacks::CallbackMetrics;
 use crate::clock::{self, ClusterClock};
 use crate::config::{self, Settings};
 use crate::domain::leaves::Rules;
@@ -47,6 +48,7 @@ use crate::node::requests::group_commit::named_store::NamedStore;
 use crate::node::requests::group_commit::{self, GroupCommit, GroupCommitParts};
 use crate::node::requests::lists::Lists;
 use crate::node::requests::replacer::Replacer;
+use crate::node::requests::service::callbacks::CallbackService;
 use crate::node::requests::service::look_up_limit::LookUpLimit;
 use crate::node::requests::service::pops::calls::PopMetrics;
 use crate::node::requests::service::reporter::Reporter;
@@ -130,6 +132,7 @@ pub struct NodeParts {
     metrics: NodeMetrics,
     inbound_metrics: InboundMetrics,
     pop_metrics: PopMetrics,
+    callback_metrics: CallbackMetrics,
     schedule_metrics: ScheduleMetrics,
     pub key_keeper: Option<KeyKeeper>,
     pub policies: Arc<TopicPolicies>,
@@ -143,6 +146,7 @@ pub struct Running {
     pub in_flight: Arc<InFlightBatches>,
     publisher: Arc<Publisher>,
     group_commit: GroupCommit,
+    callbacks: CallbackMetrics,
 }
 
 /// Fails when the thread that probes Kafka has panicked. Only that thread sees whether Kafka is
@@ -193,6 +197,7 @@ impl NodeParts {
                 .with_topics(registry, &settings.metrics_topics),
             inbound_metrics: InboundMetrics::register(registry),
             pop_metrics: PopMetrics::register(registry),
+            callback_metrics: CallbackMetrics::register(registry),
             schedule_metrics: ScheduleMetrics::register(registry),
             advertise: advertise.to_owned(),
         })
@@ -218,9 +223,11 @@ impl NodeParts {
 }
 
 impl Running {
-    /// Returns true when no task waits to be stored, published or settled.
+    /// Returns true when no task waits to be stored, published or settled, and no callback for its
+    /// answer.
     pub fn is_idle(&self) -> bool {
-        self.group_commit.is_idle() && self.in_flight.is_idle()
+        let has_callbacks = self.callbacks.in_flight.get() > 0;
+        self.group_commit.is_idle() && self.in_flight.is_idle() && !has_callbacks
     }
 
     /// Gives up the remaining work when the time has run out. This node publishes none of it any
@@ -336,10 +343,12 @@ pub async fn start(
         bulletin: core.membership.bulletin(),
     };
     inbound::start(settings, &inbound, tasks)?;
+    let callback_policy = site.start_callbacks(service, &core).await?;
     service.open(service::Parts {
         shared: Arc::clone(&core.shared),
         submitter,
         pops: site.start_pops(&look_up),
+        callbacks: CallbackService::new(callback_policy, &parts.postgres),
         stored: StoredTasks { canceller, replacer, names, look_up },
         lists,
         bulks,
@@ -350,7 +359,13 @@ pub async fn start(
         draining: tasks.draining.clone(),
     });
     let in_flight = Arc::clone(&core.shared.in_flight);
-    Ok(Running { membership: core.membership, in_flight, publisher: core.publisher, group_commit })
+    Ok(Running {
+        membership: core.membership,
+        in_flight,
+        publisher: core.publisher,
+        group_commit,
+        callbacks: parts.callback_metrics.clone(),
+    })
 }
 
 impl Site<'_> {

@@ -166,7 +166,7 @@ fn load(path: &Path) -> Result<Loaded, Ended> {
 /// Describes rights, a line for each action.
 fn rights_of(rights: &Rights) -> String {
     let mut text = String::new();
-    for action in Action::ON_TOPICS {
+    for action in Action::ON_TOPICS.into_iter().chain([Action::Callback]) {
         let (allowed, denied) = rights.patterns(action);
         let joined = |patterns: &[crate::access::pattern::Pattern]| {
             patterns.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")

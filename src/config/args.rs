@@ -16,7 +16,9 @@ pub(super) use self::access::{Access, Auth, Token};
 pub use self::access::{AuthCommand, CheckAuth, CheckToken, NewToken, TokenCommand};
 pub(super) use self::database::{Database, Schema};
 pub(super) use self::dev::{Dev, Keeper};
-pub(super) use self::outbox::{IntakeTopics, Outbox, OutboxDatabase, OutboxWords, Outboxes};
+pub(super) use self::outbox::{
+    CallbackArgs, IntakeTopics, Outbox, OutboxDatabase, OutboxWords, Outboxes,
+};
 pub(super) use self::payload_keys::{PayloadKeys, PayloadKeysWords};
 
 use super::secret::Secret;
@@ -190,6 +192,8 @@ pub(super) struct Serve {
     pub outboxes: Outboxes,
     #[command(flatten)]
     pub intakes: IntakeTopics,
+    #[command(flatten)]
+    pub callbacks: CallbackArgs,
     #[command(flatten)]
     pub kafka: KafkaArgs,
     #[command(flatten)]

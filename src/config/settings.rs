@@ -1,5 +1,6 @@
 //! The parsed settings of a node.
 
+pub(super) mod callbacks;
 pub(super) mod dev;
 pub(super) mod intake;
 pub(super) mod outbox;
@@ -32,6 +33,7 @@ pub struct Settings {
     pub auto_migrate: bool,
     pub outboxes: Vec<outbox::OutboxSettings>,
     pub intakes: intake::IntakeSettings,
+    pub callbacks: callbacks::CallbackSettings,
     /// A crash may write a core dump.
     pub core_dumps: bool,
     pub kafka: Kafka,
@@ -191,6 +193,7 @@ pub(super) fn read(args: &args::Serve, host: &Host<'_>) -> Result<Settings, Vec<
         auto_migrate: reader.truth("--auto-migrate", &args.schema.auto_migrate),
         outboxes: outbox::outboxes(&args.outboxes, host, &mut reader),
         intakes: intake::intakes(&args.intakes, &mut reader),
+        callbacks: callbacks::callbacks(&args.callbacks, &mut reader),
         core_dumps: reader.truth("--core-dumps", &args.node.core_dumps),
         kafka: kafka(&args.kafka, host, &mut reader),
         etcd: etcd::read(&args.etcd, host, &mut reader),

@@ -1,5 +1,6 @@
 //! Names of Kafka topics, and their policies.
 
+pub mod callback;
 pub mod group;
 pub mod policy;
 

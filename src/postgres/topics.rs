@@ -1,5 +1,6 @@
 //! Topics as operators hold them: their policies and pauses, and the tasks that a long pause holds.
 
+pub mod callbacks;
 pub mod change;
 pub mod held;
 pub mod read;

@@ -10,11 +10,14 @@ use crate::source::Source;
 const PERMITS: &[&str] = &["src/access/permit.rs", "src/node/messages/permitted.rs"];
 
 /// The files that may ask for a permit. Handlers ask the guard of their request. The service knows
-/// that a task was found by its id, or is of the topic of its name.
+/// that a task was found by its id, or is of the topic of its name. Callbacks act for the caller
+/// who has set them, on their topic.
 const ASK_FOR_PERMITS: &[&str] = &[
     "src/api/access/guard.rs",
     "src/api/handlers/inbound.rs",
+    "src/callbacks/keeper.rs",
     "src/node/requests/service.rs",
+    "src/node/requests/service/callback_calls.rs",
     "src/node/requests/service/stored_tasks.rs",
 ];
 

@@ -88,7 +88,11 @@ fn differences(place: &str, one: &Value, other: &Value) -> Vec<String> {
 async fn a_node_answers_as_the_examples_of_the_document_show() {
     let cluster = Cluster::start("answers").await;
     let topic = cluster.topic("demo").await;
-    let node = cluster.node().await;
+    let keys = cluster.folder().join("callback.keys");
+    std::fs::write(&keys, "a2V5IG9uZSBrZXkgb25lIGtleSBvbmUga2V5").unwrap();
+    let callbacks =
+        ["--callback-host", "*.example.com", "--callback-key-file", keys.to_str().unwrap()];
+    let node = cluster.node_with(&callbacks).await;
     let mut seen = Seen::default();
     by_id(node.api(), &topic, &mut seen).await;
     by_name(node.api(), &topic, &mut seen).await;
@@ -263,6 +267,13 @@ async fn of_topics(api: &Api, topic: &str, seen: &mut Seen) {
     seen.answer("listTopics", 200, &api.get("/v1/topics?limit=1").await);
     seen.answer("resumeTopic", 200, &api.post(&format!("{path}/resume"), "").await);
     seen.answer("deleteTopicPolicy", 200, &api.send(Method::DELETE, &policy, None).await);
+    let path = format!("/v1/topics/{topic}/callback");
+    let callback = json!({ "url": "https://jobs.example.com/orders", "concurrency": 20,
+        "max_per_second": 100, "headers": { "authorization": "Bearer abc" }, "paused": true });
+    let body = Some(("application/json", callback.to_string().into_bytes()));
+    seen.answer("putCallback", 200, &api.send(Method::PUT, &path, body).await);
+    seen.answer("getCallback", 200, &api.get(&path).await);
+    seen.answer("deleteCallback", 200, &api.send(Method::DELETE, &path, None).await);
     seen.problem("topic-not-found", &api.get("/v1/topics/ordres").await);
 }
 

@@ -49,7 +49,11 @@ async fn shell(lines: &str) -> Output {
 async fn each_operation_has_a_sample_that_works_when_it_is_pasted() {
     let cluster = Cluster::start("samples").await;
     let topic = cluster.topic("demo").await;
-    let node = cluster.node().await;
+    let keys = cluster.folder().join("callback.keys");
+    std::fs::write(&keys, "a2V5IG9uZSBrZXkgb25lIGtleSBvbmUga2V5").unwrap();
+    let callbacks =
+        ["--callback-host", "*.example.com", "--callback-key-file", keys.to_str().unwrap()];
+    let node = cluster.node_with(&callbacks).await;
     let document = document(&node).await;
     // The samples use the node and the topic of `make run`.
     let here = |text: &str| {
@@ -76,6 +80,12 @@ async fn each_operation_has_a_sample_that_works_when_it_is_pasted() {
             !is_json || serde_json::from_str::<Value>(&said).is_ok(),
             "{method} {path}: {said}"
         );
+        if method == "PUT" && path.ends_with("/callback") {
+            // Its requests have no answer, and would fail the attempts of the samples below.
+            let path = format!("/v1/topics/{topic}/callback");
+            assert_eq!(node.api().send(Method::DELETE, &path, None).await.status, 200);
+            continue;
+        }
         let Some(examples) =
             operation["requestBody"]["content"]["application/json"]["examples"].as_object()
         else {

@@ -21,6 +21,7 @@ mod backlog;
 mod bad_input;
 mod bench;
 mod busy_logins;
+mod callbacks;
 mod cancel;
 mod claims;
 mod claims_fail;

@@ -64,8 +64,8 @@ def leave_out_tracked_tasks(raw_schema):
     for path in [path for path in paths if path.startswith("/v1/schedules/")]:
         # Their runs are tasks that no call has submitted.
         del paths[path]
-    for path in [path for path in paths if path.startswith("/v1/topics/") and path.endswith(("/policy", "/pause", "/resume"))]:
-        # Tasks of a paused topic wait, and a policy makes tasks tracked.
+    for path in [path for path in paths if path.startswith("/v1/topics/") and path.endswith(("/policy", "/pause", "/resume", "/callback"))]:
+        # Tasks of a paused topic wait, a policy makes tasks tracked, and nothing may be called.
         del paths[path]
     # A choice needs a topic, `not_after` needs `when`, and no schema of a query can say so; nor
     # does the oracle read them.

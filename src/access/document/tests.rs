@@ -123,7 +123,7 @@ fn what_a_problem_says_helps() {
         ("version = 1\nroles = 3", "`roles` is not a table"),
         (
             "version = 1\n[anonymous]\nallow = [{ actions = ['Operate'], topics = ['*'] }]",
-            "schedule, operate, and *",
+            "schedule, callback, operate, and *",
         ),
         ("version = 1\n[anonymous]\nallow = [{ actions = [], topics = ['*'] }]", "without actions"),
         ("version = 1\n[principals", "line 2"),

@@ -3,6 +3,7 @@
 
 pub(super) mod answer;
 pub(super) mod call;
+pub mod callback;
 pub mod pop;
 
 use std::collections::BTreeSet;

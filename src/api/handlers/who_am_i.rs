@@ -37,6 +37,7 @@ pub async fn show(guard: Guard, uri: Uri) -> Result<Response, Problem> {
         operate: guard.operates(),
         rights: Action::ON_TOPICS
             .into_iter()
+            .chain([Action::Callback])
             .chain((!guard.operates()).then_some(Action::Operate))
             .filter_map(|action| right_of(rights, action))
             .collect(),

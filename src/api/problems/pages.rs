@@ -115,7 +115,9 @@ mod tests {
             let expected = match kind {
                 ProblemType::Internal | ProblemType::OutcomeUnknown => "with a name",
                 ProblemType::AttemptTooHigh | ProblemType::DeniedTooOften => "after a correction",
-                ProblemType::TaskNotFound | ProblemType::ScheduleNotFound => "no use",
+                ProblemType::TaskNotFound
+                | ProblemType::ScheduleNotFound
+                | ProblemType::CallbackNotFound => "no use",
                 _ if kind.status().as_u16() == 409 => "no use",
                 _ if is_temporary => "yes",
                 _ => "after a correction",

@@ -236,6 +236,11 @@ impl Problem {
         Self::new(ProblemType::Unavailable, reason.to_owned())
     }
 
+    /// The topic has no callback.
+    pub fn callback_not_found() -> Self {
+        Self::new(ProblemType::CallbackNotFound, "the topic has no callback").at("topic")
+    }
+
     /// There is no such schedule.
     pub fn schedule_not_found() -> Self {
         Self::new(ProblemType::ScheduleNotFound, "the topic has no schedule of this name")

@@ -134,6 +134,11 @@ problem_types! {
         then: "Check the topic and the name; `GET /v1/schedules/{topic}` lists all schedules of a \
                topic. A repeated DELETE gets this answer, too, and has nothing left to do."
     }
+    CallbackNotFound(404, "callback-not-found", "The topic has no callback") {
+        when: "No callback was set for the topic, or it was deleted.",
+        then: "Check the topic; `PUT /v1/topics/{topic}/callback` sets one. A repeated DELETE gets \
+               this answer, too, and has nothing left to do."
+    }
     TopicNotFound(404, "topic-not-found", "There is no such topic") {
         when: "Kafka has no topic of this name, and no task, dead letter or policy is for it.",
         then: "Check the name. `GET /v1/topics` lists the topics that have tasks or a policy."
@@ -385,6 +390,7 @@ impl ProblemType {
             Self::Internal | Self::OutcomeUnknown => "with a name",
             Self::TaskNotFound
             | Self::ScheduleNotFound
+            | Self::CallbackNotFound
             | Self::TooLate
             | Self::Replaced
             | Self::NotPublishedYet

@@ -3,13 +3,18 @@
 use std::sync::Arc;
 
 use super::{Core, Site};
+use crate::callbacks::SigningKeys;
+use crate::callbacks::keeper::{CallbackKeeper, CallbackParts};
+use crate::domain::topic::callback::policy::CallbackPolicy;
 use crate::node::maintenance::run_keeper::RunKeeper;
+use crate::node::requests::service::Service;
 use crate::node::requests::service::pops::PopService;
 use crate::node::requests::service::schedules::ScheduleService;
 use crate::node::requests::service::topics::TopicService;
 use crate::postgres::schedules::Schedules;
 use crate::postgres::schedules::make::RunMaker;
 use crate::postgres::tasks::look_up::LookUp;
+use crate::shutdown::TaskFailure;
 
 /// Maximum number of connections for calls about schedules.
 const SCHEDULES_MAX: usize = 2;
@@ -35,6 +40,35 @@ impl Site<'_> {
         let (kafka, look_up) = (self.parts.kafka.clone(), Arc::clone(look_up));
         PopService::new(kafka, look_up, self.tasks.clone(), self.parts.pop_metrics.clone())
     }
+
+    /// Starts to carry out callbacks, if the settings list hosts for them. Returns what callbacks
+    /// may call.
+    ///
+    /// # Errors
+    /// When the file with the signing keys is not usable.
+    pub(super) async fn start_callbacks(
+        &self,
+        service: &Service,
+        core: &Core,
+    ) -> Result<Arc<CallbackPolicy>, TaskFailure> {
+        let settings = &self.settings.callbacks;
+        let policy = Arc::new(settings.policy.clone());
+        let Some(key_file) = settings.key_file.clone() else { return Ok(policy) };
+        let path = key_file.clone();
+        let keys = tokio::task::spawn_blocking(move || SigningKeys::load(&path)).await??;
+        let keeper = CallbackKeeper::new(CallbackParts {
+            policy: Arc::clone(&policy),
+            key_file,
+            keys,
+            service: service.clone(),
+            bulletin: core.membership.bulletin(),
+            metrics: self.parts.callback_metrics.clone(),
+            tasks: self.tasks.clone(),
+        });
+        self.tasks.spawn("callbacks", keeper.run());
+        Ok(policy)
+    }
+
     /// Returns the service for topics.
     pub(super) fn topic_service(&self, core: &Core) -> TopicService {
         TopicService::new(Arc::clone(&core.shared), &self.parts.postgres)

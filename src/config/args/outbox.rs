@@ -108,3 +108,25 @@ pub(in crate::config) struct IntakeTopics {
     #[arg(long, env = "PUNCTUAL_INTAKE_ON_ERROR", value_name = "ACTION", default_value = "wait")]
     pub intake_on_error: String,
 }
+
+#[derive(Args, Debug)]
+#[command(next_help_heading = "Callbacks")]
+pub(in crate::config) struct CallbackArgs {
+    /// A host that callbacks may call: hooks.example.com, *.example.com, or * for all; with :port
+    /// if it is not 443, and with http:// in front if it has no TLS. Repeatable. Without one, this
+    /// node carries out no callbacks.
+    ///
+    /// Addresses that are not public are refused, whatever the host. Redirects are not followed.
+    #[arg(long, env = "PUNCTUAL_CALLBACK_HOST", value_name = "HOST", value_delimiter = ',')]
+    pub callback_host: Vec<String>,
+    /// A network or an address that callbacks may call although it is not public, such as
+    /// 10.0.0.0/8. Repeatable.
+    #[arg(long, env = "PUNCTUAL_CALLBACK_NETWORK", value_name = "NETWORK", value_delimiter = ',')]
+    pub callback_network: Vec<String>,
+    /// The file with the keys that sign requests of callbacks: one or two lines, each the base64 of
+    /// 24 to 64 bytes. Required with --callback-host. The node reads a changed file again.
+    ///
+    /// All nodes need the same keys. `openssl rand -base64 32` makes one.
+    #[arg(long, env = "PUNCTUAL_CALLBACK_KEY_FILE", value_name = "FILE")]
+    pub callback_key_file: Option<PathBuf>,
+}

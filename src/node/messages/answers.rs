@@ -7,6 +7,8 @@ use super::Due;
 use super::permitted::TaskPermit;
 use crate::access::permit::{Finish, Permit};
 use crate::domain::task::feedback::Verdict;
+use crate::domain::topic::callback::StoredCallback;
+use crate::domain::topic::callback::policy::RefusedUrl;
 use crate::domain::topic::group::ConsumerGroup;
 use crate::domain::{PrincipalName, Record, TaskId, TaskName, TaskView, Timestamp};
 
@@ -83,4 +85,14 @@ pub struct Popped {
     pub published_at: Timestamp,
     /// The record as it was submitted: without the headers of Punctual.
     pub record: Record,
+}
+
+/// The result of setting a callback.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum PutCallback {
+    Stored(StoredCallback),
+    /// The nodes do not call this URL.
+    Refused(RefusedUrl),
+    /// The cluster has as many callbacks as it can have.
+    TooMany,
 }

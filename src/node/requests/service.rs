@@ -1,5 +1,6 @@
 //! The service that a node offers to its API.
 
+pub mod callbacks;
 pub mod look_up_limit;
 #[cfg(test)]
 pub mod model;
@@ -17,6 +18,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
+use self::callbacks::CallbackService;
 use self::pops::PopService;
 use self::reporter::Reporter;
 use self::schedules::ScheduleService;
@@ -122,6 +124,7 @@ pub struct Parts {
     pub bulks: Bulks,
     pub answers: Answers,
     pub pops: PopService,
+    pub callbacks: CallbackService,
     pub schedules: ScheduleService,
     pub topics: TopicService,
     pub reporter: Reporter,
@@ -162,6 +165,7 @@ macro_rules! answer_by_model {
 }
 
 // The modules use the macro, so they are declared behind it.
+mod callback_calls;
 mod many;
 mod schedule_calls;
 

@@ -26,6 +26,7 @@ var types = map[string]func() any{
 	"OpenApiDocument": func() any { return &client.OpenApiDocument{} },
 	"OutcomesAnswer":  func() any { return &client.OutcomesAnswer{} },
 	"Page":            func() any { return &client.Page{} },
+	"Callback":        func() any { return &client.Callback{} },
 	"Popped":          func() any { return &client.Popped{} },
 	"Problem":         func() any { return &client.Problem{} },
 	"Redriven":        func() any { return &client.Redriven{} },

@@ -12,7 +12,7 @@ use crate::api::openapi::{document, operations};
 
 /// Returns all routes. Literal ones come before those with a parameter that would match them, too:
 /// the label of a request is the first match.
-pub fn routes() -> [Route; 39] {
+pub fn routes() -> [Route; 40] {
     use operations as ops;
     [
         Route::at("/v1/tasks")
@@ -67,6 +67,10 @@ pub fn routes() -> [Route; 39] {
         Route::at("/v1/topics/{topic}/pause").post(topics::pause, &ops::topics::PAUSE),
         Route::at("/v1/topics/{topic}/resume").post(topics::resume, &ops::topics::RESUME),
         Route::at("/v1/topics/{topic}/pop").post(feedback::pop::pop, &ops::pops::POP),
+        Route::at("/v1/topics/{topic}/callback")
+            .get(feedback::callback::look_up, &ops::pops::GET_CALLBACK)
+            .put(feedback::callback::put, &ops::pops::PUT_CALLBACK)
+            .delete(feedback::callback::delete, &ops::pops::DELETE_CALLBACK),
         Route::at("/v1/cluster").get(cluster::show, &ops::cluster::SHOW),
         Route::at("/v1/whoami").get(who_am_i::show, &ops::cluster::WHO_AM_I),
         Route::at("/openapi.json").get(node::document, &ops::cluster::INTERFACE),

@@ -4,16 +4,22 @@ use parking_lot::Mutex;
 
 use super::NOW_MILLIS;
 use crate::access::permit::ListPermit;
+use crate::domain::topic::callback::policy::CallbackPolicy;
+use crate::domain::topic::callback::{Callback, StoredCallback};
 use crate::domain::topic::policy::{Pause, StoredTopic, TopicChange, TopicChanged};
 use crate::domain::{Timestamp, TopicName};
+use crate::node::messages::answers::PutCallback;
 use crate::node::messages::{ChangedTopic, TopicView};
 
 #[derive(Debug, Default)]
-pub struct Topics(Mutex<Vec<StoredTopic>>);
+pub struct Topics {
+    stored: Mutex<Vec<StoredTopic>>,
+    callbacks: Mutex<Vec<StoredCallback>>,
+}
 
 impl Topics {
     pub fn find(&self, topic: &TopicName) -> StoredTopic {
-        let stored = self.0.lock().iter().find(|one| one.topic == *topic).cloned();
+        let stored = self.stored.lock().iter().find(|one| one.topic == *topic).cloned();
         stored.unwrap_or_else(|| StoredTopic::plain(topic.clone()))
     }
 
@@ -29,7 +35,7 @@ impl Topics {
                 && after.is_none_or(|after| one.topic > *after)
         };
         let mut found: Vec<StoredTopic> =
-            self.0.lock().iter().filter(|one| is_next(one)).cloned().collect();
+            self.stored.lock().iter().filter(|one| is_next(one)).cloned().collect();
         found.sort_by(|one, other| one.topic.cmp(&other.topic));
         found.into_iter().take(limit).map(TopicView::from).collect()
     }
@@ -52,7 +58,7 @@ impl Topics {
                 TopicChanged::Unchanged(before)
             } else {
                 let stored = StoredTopic { revision: before.revision + 1, ..stored };
-                let mut topics = self.0.lock();
+                let mut topics = self.stored.lock();
                 topics.retain(|one| one.topic != *topic);
                 topics.push(stored.clone());
                 TopicChanged::Changed(stored)
@@ -61,5 +67,31 @@ impl Topics {
             TopicChanged::Unmet(before.current())
         };
         ChangedTopic { changed, in_flight }
+    }
+
+    /// Callbacks may lead to hosts of example.com alone.
+    pub fn put_callback(&self, topic: &TopicName, callback: Callback) -> PutCallback {
+        let hosts = "*.example.com".parse().into_iter().collect();
+        let policy = CallbackPolicy { hosts, ..CallbackPolicy::default() };
+        if let Err(refused) = policy.check(&callback.url) {
+            return PutCallback::Refused(refused);
+        }
+        let revision = self.callback(topic).map_or(1, |stored| stored.revision + 1);
+        let stored =
+            StoredCallback { topic: topic.clone(), revision, callback, pause_reason: None };
+        let mut callbacks = self.callbacks.lock();
+        callbacks.retain(|one| one.topic != *topic);
+        callbacks.push(stored.clone());
+        PutCallback::Stored(stored)
+    }
+
+    pub fn callback(&self, topic: &TopicName) -> Option<StoredCallback> {
+        self.callbacks.lock().iter().find(|one| one.topic == *topic).cloned()
+    }
+
+    pub fn delete_callback(&self, topic: &TopicName) -> Option<StoredCallback> {
+        let former = self.callback(topic);
+        self.callbacks.lock().retain(|one| one.topic != *topic);
+        former
     }
 }

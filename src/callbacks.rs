@@ -1,0 +1,28 @@
+//! Callbacks: nodes send the tracked tasks of a topic to a service over HTTP, and take its answers
+//! as those of a consumer.
+//!
+//! ```text
+//! keeper     reads the callbacks of the cluster once a second, and starts a runner for each
+//! runner     pops tasks as the consumer group `punctual.callback`, sends them, and answers
+//! sender     makes a request, and reads the answer of the service
+//! pace       how many requests at a time, and how many a second
+//! keys       signs a request
+//! resolver   looks names up, and refuses addresses that may not be called
+//! ```
+//!
+//! - A callback is a consumer like any other: the record is in its topic first, and a task whose
+//!   service does not answer comes again by its time to run. No state is kept beside the offsets of
+//!   the consumer group.
+//! - Each callback has a client, connections and limits of its own, so a slow service makes no
+//!   other one wait.
+
+pub mod keeper;
+mod keys;
+mod metrics;
+mod pace;
+mod resolver;
+mod runner;
+mod sender;
+
+pub use keys::{SigningKeys, WrongKeys};
+pub use metrics::CallbackMetrics;

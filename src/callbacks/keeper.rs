@@ -1,0 +1,172 @@
+//! Keeps a runner for each callback of the cluster.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use az::SaturatingAs as _;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use super::keys::SigningKeys;
+use super::metrics::CallbackMetrics;
+use super::runner::Runner;
+use super::sender::Sender;
+use crate::access::permit::{Denied, Permit, Right};
+use crate::access::{Caller, Rights};
+use crate::clock;
+use crate::domain::TopicName;
+use crate::domain::topic::callback::StoredCallback;
+use crate::domain::topic::callback::policy::CallbackPolicy;
+use crate::domain::topic::group::ConsumerGroup;
+use crate::error_chain::chain;
+use crate::node::membership::Bulletin;
+use crate::node::requests::service::Service;
+use crate::shutdown::{TaskFailure, Tasks};
+
+const INTERVAL: Duration = Duration::from_secs(1);
+/// The file with the keys is read again after so many turns.
+const KEYS_EVERY: u32 = 10;
+/// The consumer group of callbacks in each topic.
+const GROUP: &str = "punctual.callback";
+
+/// The parts of a keeper.
+#[derive(Debug)]
+pub struct CallbackParts {
+    pub policy: Arc<CallbackPolicy>,
+    pub key_file: PathBuf,
+    pub keys: SigningKeys,
+    pub service: Service,
+    pub bulletin: watch::Receiver<Bulletin>,
+    pub metrics: CallbackMetrics,
+    pub tasks: Tasks,
+}
+
+/// Reads the callbacks of the cluster, and carries them out.
+#[derive(Debug)]
+pub struct CallbackKeeper {
+    parts: CallbackParts,
+    keys: Arc<ArcSwap<SigningKeys>>,
+    running: HashMap<TopicName, Running>,
+}
+
+/// A callback that this node carries out.
+#[derive(Debug)]
+struct Running {
+    callback: watch::Sender<StoredCallback>,
+    ending: CancellationToken,
+}
+
+impl CallbackKeeper {
+    pub fn new(parts: CallbackParts) -> Self {
+        let keys = Arc::new(ArcSwap::from_pointee(parts.keys.clone()));
+        Self { parts, keys, running: HashMap::new() }
+    }
+
+    /// Runs until the node drains. Requests that are under way then get their answers.
+    pub async fn run(mut self) -> Result<(), TaskFailure> {
+        let draining = self.parts.tasks.draining.clone();
+        for turn in 0_u32.. {
+            if turn % KEYS_EVERY == KEYS_EVERY - 1 {
+                self.read_keys().await;
+            }
+            match self.parts.service.all_callbacks().await {
+                Ok(all) => self.carry_out(all).await?,
+                // What is known goes on.
+                Err(reason) => tracing::debug!(?reason, "read the callbacks"),
+            }
+            tokio::select! {
+                () = draining.cancelled() => break,
+                () = clock::sleep(INTERVAL) => {}
+            }
+        }
+        Ok(())
+    }
+
+    async fn read_keys(&self) {
+        let path = self.parts.key_file.clone();
+        match tokio::task::spawn_blocking(move || SigningKeys::load(&path)).await {
+            Ok(Ok(keys)) => self.keys.store(Arc::new(keys)),
+            Ok(Err(error)) => tracing::warn!(
+                error = chain(&error),
+                "the file with the signing keys is not usable; the former keys stay"
+            ),
+            Err(error) => tracing::warn!(error = chain(&error), "read the signing keys"),
+        }
+    }
+
+    async fn carry_out(&mut self, all: Vec<StoredCallback>) -> Result<(), TaskFailure> {
+        let paused = all.iter().filter(|one| one.pause_reason.is_some()).count();
+        self.parts.metrics.paused.set(paused.saturating_as());
+        self.running.retain(|topic, running| {
+            let stays = all.iter().any(|stored| stored.topic == *topic);
+            if !stays {
+                running.ending.cancel();
+            }
+            stays
+        });
+        for stored in all {
+            match self.running.get(&stored.topic) {
+                Some(running) => {
+                    running.callback.send_if_modified(|known| {
+                        let is_new = *known != stored;
+                        if is_new {
+                            *known = stored;
+                        }
+                        is_new
+                    });
+                }
+                None => self.start(stored).await?,
+            }
+        }
+        Ok(())
+    }
+
+    async fn start(&mut self, stored: StoredCallback) -> Result<(), TaskFailure> {
+        let (policy, keys) = (Arc::clone(&self.parts.policy), Arc::clone(&self.keys));
+        let made = tokio::task::spawn_blocking(move || Sender::make(policy, keys)).await?;
+        let sender = match made {
+            Ok(sender) => Arc::new(sender),
+            Err(error) => {
+                // The next turn tries again.
+                tracing::warn!(error = chain(&error), "make an HTTP client for a callback");
+                return Ok(());
+            }
+        };
+        let topic = stored.topic.clone();
+        let ending = self.parts.tasks.draining.child_token();
+        let (callback, watched) = watch::channel(stored);
+        let runner = Runner {
+            callback: watched,
+            service: self.parts.service.clone(),
+            sender,
+            permits: permits(&topic)
+                .map_err(|denied| format!("a callback may not do this: {denied:?}"))?,
+            group: ConsumerGroup::new(GROUP)?,
+            bulletin: self.parts.bulletin.clone(),
+            metrics: self.parts.metrics.clone(),
+            ending: ending.clone(),
+        };
+        let stopping = self.parts.tasks.stopping.clone();
+        self.parts.tasks.spawn("callback", async move {
+            // A request without an answer at the end of the node comes again by its time to run.
+            stopping.run_until_cancelled(runner.run()).await;
+            Ok(())
+        });
+        self.running.insert(topic, Running { callback, ending });
+        Ok(())
+    }
+}
+
+/// Returns the rights of callbacks on their topic. Those of the operator were checked when the
+/// callback was set.
+fn permits<A, B>(topic: &TopicName) -> Result<(Permit<A>, Permit<B>), Denied>
+where
+    A: Right,
+    B: Right,
+{
+    let caller = Caller::anonymous(Rights::everything());
+    Ok((Permit::on(&caller, topic)?, Permit::on(&caller, topic)?))
+}

@@ -1,0 +1,316 @@
+//! Sends a task to its service, and reads the answer.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use az::SaturatingAs as _;
+use reqwest::header::{self, HeaderMap, HeaderName, HeaderValue};
+use reqwest::redirect::Policy as Redirects;
+use reqwest::{Client, Response, StatusCode};
+use serde::de::IgnoredAny;
+
+use super::keys::SigningKeys;
+use super::resolver::CheckedResolver;
+use crate::clock;
+use crate::domain::task::headers;
+use crate::domain::topic::callback::policy::CallbackPolicy;
+use crate::domain::topic::callback::{Callback, may_be_sent};
+use crate::error_chain::chain;
+use crate::node::messages::answers::Popped;
+
+/// A connection is made within this time, and within the timeout of the callback.
+const CONNECT_MAX: Duration = Duration::from_secs(5);
+/// A connection without requests is closed after this time. Its address is looked up again then.
+const IDLE_MAX: Duration = Duration::from_secs(30);
+/// Bytes of an answer's body that are read, so that its connection can be used again.
+const BODY_MAX: usize = 64 << 10;
+/// The longest time that `Retry-After` can ask for.
+const LATER_MAX: Duration = Duration::from_secs(86_400);
+
+/// The answer of a service about a task.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum ServiceAnswer {
+    /// 2xx: the work is done.
+    Finished,
+    /// 429 or 503 with `Retry-After`.
+    Later { after: Duration, reason: String },
+    /// 410: it wants no more requests.
+    Gone,
+    /// Any other answer. `is_overloaded` for 429 and 5xx.
+    Failed { reason: String, is_overloaded: bool },
+    /// No answer in time, or no connection.
+    Unanswered { reason: String },
+    /// The URL may not be called.
+    Refused { reason: String },
+}
+
+/// Sends requests of one callback.
+#[derive(Debug)]
+pub(super) struct Sender {
+    client: Client,
+    policy: Arc<CallbackPolicy>,
+    keys: Arc<ArcSwap<SigningKeys>>,
+}
+
+impl Sender {
+    /// Blocks: it may read all authorities of the machine.
+    ///
+    /// # Errors
+    /// When these cannot be read.
+    pub fn make(
+        policy: Arc<CallbackPolicy>,
+        keys: Arc<ArcSwap<SigningKeys>>,
+    ) -> Result<Self, reqwest::Error> {
+        let client = Client::builder()
+            .dns_resolver(Arc::new(CheckedResolver { policy: Arc::clone(&policy) }))
+            .redirect(Redirects::none())
+            .no_proxy()
+            .referer(false)
+            .connect_timeout(CONNECT_MAX)
+            .pool_idle_timeout(IDLE_MAX)
+            .user_agent(concat!("punctual/", env!("CARGO_PKG_VERSION")))
+            .build()?;
+        Ok(Self { client, policy, keys })
+    }
+
+    /// Sends a task, and waits for the answer until `timeout` is over.
+    pub async fn send(
+        &self,
+        callback: &Callback,
+        task: &Popped,
+        timeout: Duration,
+    ) -> ServiceAnswer {
+        let url = match self.policy.check(&callback.url) {
+            Ok(url) => url,
+            Err(error) => return ServiceAnswer::Refused { reason: error.to_string() },
+        };
+        let body = task.record.payload.as_deref().unwrap_or_default();
+        let seconds = clock::wall().as_millis() / 1000;
+        let mut headers = headers_of(callback, task);
+        let signature = self.keys.load().sign(seconds, body);
+        if let Ok(value) = HeaderValue::from_str(&signature) {
+            headers.insert(HeaderName::from_static("punctual-signature"), value);
+        }
+        let request = self.client.post(url).headers(headers).body(body.to_vec());
+        let answered = async {
+            let answer = request.send().await?;
+            let read = Read::of(&answer);
+            drain(answer).await;
+            Ok::<_, reqwest::Error>(read)
+        };
+        match tokio::time::timeout(timeout, answered).await {
+            Ok(Ok(read)) => read.judged(),
+            // The URL may hold a secret.
+            Ok(Err(error)) => ServiceAnswer::Unanswered { reason: chain(&error.without_url()) },
+            Err(_elapsed) => {
+                ServiceAnswer::Unanswered { reason: format!("no answer within {timeout:?}") }
+            }
+        }
+    }
+}
+
+/// The parts of an answer that decide.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Read {
+    status: StatusCode,
+    retry_after: Option<Duration>,
+}
+
+impl Read {
+    fn of(answer: &Response) -> Self {
+        let retry_after = answer.headers().get(header::RETRY_AFTER);
+        let retry_after = retry_after.and_then(|value| value.to_str().ok()).and_then(span_of);
+        Self { status: answer.status(), retry_after }
+    }
+
+    fn judged(self) -> ServiceAnswer {
+        let reason = format!("the callback answered {}", self.status);
+        match (self.status, self.retry_after) {
+            (status, _) if status.is_success() => ServiceAnswer::Finished,
+            (StatusCode::GONE, _) => ServiceAnswer::Gone,
+            (StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE, Some(after)) => {
+                ServiceAnswer::Later { after, reason }
+            }
+            (status, _) => {
+                let is_overloaded =
+                    status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS;
+                ServiceAnswer::Failed { reason, is_overloaded }
+            }
+        }
+    }
+}
+
+/// Reads the value of `Retry-After`: seconds, or a date.
+fn span_of(value: &str) -> Option<Duration> {
+    let value = value.trim();
+    let span = match value.parse() {
+        Ok(seconds) => Duration::from_secs(seconds),
+        Err(_no_number) => {
+            let at = jiff::fmt::rfc2822::parse(value).ok()?.timestamp().as_millisecond();
+            let now = clock::wall().as_millis();
+            Duration::from_millis(at.saturating_sub(now).max(0).saturating_as())
+        }
+    };
+    Some(span.min(LATER_MAX))
+}
+
+/// Reads a short body to its end. The connection of a long one is closed.
+async fn drain(mut answer: Response) {
+    let mut read = 0_usize;
+    while read < BODY_MAX
+        && let Ok(Some(piece)) = answer.chunk().await
+    {
+        read = read.saturating_add(piece.len());
+    }
+}
+
+fn headers_of(callback: &Callback, task: &Popped) -> HeaderMap {
+    let mut all = HeaderMap::new();
+    let mut content_type = None;
+    for (name, value) in headers::decode(task.record.headers.as_bytes()) {
+        let name = name.to_ascii_lowercase();
+        let (Ok(wanted), Some(Ok(value))) =
+            (HeaderName::from_bytes(name.as_bytes()), value.map(HeaderValue::from_bytes))
+        else {
+            // HTTP cannot carry it.
+            continue;
+        };
+        if wanted == header::CONTENT_TYPE {
+            content_type = Some(value);
+        } else if may_be_sent(&name) {
+            all.append(wanted, value);
+        }
+    }
+    let usual = || HeaderValue::from_static(usual_type(task.record.payload.as_deref()));
+    all.insert(header::CONTENT_TYPE, content_type.unwrap_or_else(usual));
+    for (name, value) in &callback.headers {
+        if let (Ok(name), Ok(mut value)) =
+            (HeaderName::from_bytes(name.as_bytes()), HeaderValue::from_str(value))
+        {
+            value.set_sensitive(true);
+            all.insert(name, value);
+        }
+    }
+    let mut own = |name: &'static str, value: &str| {
+        if let Ok(value) = HeaderValue::from_str(value) {
+            all.insert(HeaderName::from_static(name), value);
+        }
+    };
+    own("punctual-task-id", &task.id.to_string());
+    own("punctual-topic", task.record.topic.as_str());
+    own("punctual-attempt", &task.attempt.to_string());
+    own("punctual-attempts-max", &task.attempts_max.to_string());
+    own("punctual-due-at", &task.due_at.as_millis().to_string());
+    own("punctual-finish-by", &task.finish_by.as_millis().to_string());
+    if let Some(Ok(key)) = task.record.key.as_deref().map(std::str::from_utf8) {
+        own("punctual-key", key);
+    }
+    if task.record.payload.is_none() {
+        own("punctual-tombstone", "true");
+    }
+    all
+}
+
+/// Returns the type of a body whose record does not name one.
+fn usual_type(payload: Option<&[u8]>) -> &'static str {
+    let payload = payload.unwrap_or_default();
+    if serde_json::from_slice::<IgnoredAny>(payload).is_ok() {
+        "application/json"
+    } else if std::str::from_utf8(payload).is_ok() {
+        "text/plain; charset=utf-8"
+    } else {
+        "application/octet-stream"
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::{Headers, Record, TaskId, Timestamp, TopicName};
+
+    fn popped(headers: &[(&str, &[u8])], payload: &[u8]) -> Popped {
+        let headers = headers.iter().map(|(name, value)| (*name, Some(*value)));
+        Popped {
+            id: TaskId::from_uuid(uuid::Uuid::nil()),
+            attempt: 2,
+            attempts_max: 5,
+            due_at: Timestamp::from_millis(1_700_000_000_000),
+            finish_by: Timestamp::from_millis(1_700_000_030_000),
+            partition: 0,
+            offset: 7,
+            published_at: Timestamp::from_millis(1_700_000_000_002),
+            record: Record {
+                topic: TopicName::stored("orders"),
+                key: Some((*b"order-1").into()),
+                payload: Some(payload.into()),
+                headers: Headers::stored(Some(headers::encode_any(headers))),
+            },
+        }
+    }
+
+    fn callback(headers: &[(&str, &str)]) -> Callback {
+        let owned = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
+        Callback {
+            url: "https://a.example/".to_owned(),
+            headers: headers.iter().map(owned).collect(),
+            timeout: Duration::from_secs(10),
+            concurrency: 5,
+            max_per_second: None,
+            is_paused: false,
+        }
+    }
+
+    #[test]
+    fn a_request_has_the_headers_of_the_record_and_those_of_punctual() {
+        let task = popped(
+            &[
+                ("TraceParent", b"00-1"),
+                ("Host", b"evil.example"),
+                ("authorization", b"Bearer stolen"),
+                ("punctual-attempt", b"99"),
+                ("new\nline", b"x"),
+                ("binary", b"\xff\n"),
+            ],
+            br#"{"a":1}"#,
+        );
+        let all = headers_of(&callback(&[("authorization", "Bearer own")]), &task);
+        let value = |name: &str| all.get(name).map(|value| value.to_str().unwrap());
+        assert_eq!(value("traceparent"), Some("00-1"));
+        assert_eq!(value("authorization"), Some("Bearer own"));
+        assert_eq!(value("punctual-attempt"), Some("2"));
+        assert_eq!(value("punctual-key"), Some("order-1"));
+        assert_eq!(value("punctual-due-at"), Some("1700000000000"));
+        assert_eq!(value("content-type"), Some("application/json"));
+        assert_eq!((value("host"), all.contains_key("binary")), (None, false));
+        let plain = headers_of(&callback(&[]), &popped(&[("Content-Type", b"text/csv")], b"a,b"));
+        assert_eq!(plain.get("content-type").unwrap(), "text/csv");
+        assert_eq!(usual_type(Some(b"a,b")), "text/plain; charset=utf-8");
+        assert_eq!(usual_type(Some(b"\xff")), "application/octet-stream");
+    }
+
+    #[test]
+    fn the_status_decides_and_only_two_wait_as_long_as_the_service_says() {
+        let judged = |status: u16, after: Option<&str>| {
+            let retry_after = after.and_then(span_of);
+            Read { status: StatusCode::from_u16(status).unwrap(), retry_after }.judged()
+        };
+        for status in [200, 201, 202, 204, 299] {
+            assert_eq!(judged(status, None), ServiceAnswer::Finished);
+        }
+        assert_eq!(judged(410, Some("5")), ServiceAnswer::Gone);
+        for status in [429, 503] {
+            let is_later = matches!(judged(status, Some("5")), ServiceAnswer::Later { after, .. }
+                if after == Duration::from_secs(5));
+            assert!(is_later, "{status}");
+            assert!(matches!(judged(status, None), ServiceAnswer::Failed { .. }));
+        }
+        for status in [301, 307, 400, 404, 500, 502] {
+            assert!(matches!(judged(status, Some("5")), ServiceAnswer::Failed { .. }), "{status}");
+        }
+        assert_eq!(span_of("soon"), None);
+        assert_eq!(span_of("-1"), None);
+        assert_eq!(span_of("99999999999"), Some(LATER_MAX));
+        assert_eq!(span_of("Wed, 21 Oct 2015 07:28:00 GMT"), Some(Duration::ZERO));
+    }
+}

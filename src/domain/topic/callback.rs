@@ -1,0 +1,96 @@
+//! Callbacks of topics: nodes send tracked tasks to a service over HTTP.
+
+pub mod policy;
+
+use std::time::Duration;
+
+use super::TopicName;
+
+/// The time that a service has for an answer, unless the callback says otherwise.
+pub const TIMEOUT: Duration = Duration::from_secs(10);
+pub const TIMEOUT_MIN: Duration = Duration::from_millis(100);
+pub const TIMEOUT_MAX: Duration = Duration::from_secs(300);
+/// The most requests that wait for an answer, unless the callback says otherwise.
+pub const CONCURRENCY: u16 = 50;
+pub const CONCURRENCY_MAX: u16 = 1_000;
+pub const PER_SECOND_MAX: u16 = 10_000;
+pub const URL_BYTES_MAX: usize = 2_000;
+pub const HEADERS_MAX: usize = 20;
+pub const HEADER_BYTES_MAX: usize = 4_096;
+
+/// The names of headers that a callback may not set, and that are not taken from records: those of
+/// the connection, those that proxies add, and those that a service trusts.
+const RESERVED: [&str; 20] = [
+    "accept-encoding",
+    "authorization",
+    "connection",
+    "content-encoding",
+    "content-length",
+    "content-type",
+    "cookie",
+    "expect",
+    "forwarded",
+    "host",
+    "keep-alive",
+    "proxy-authorization",
+    "proxy-connection",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+    "user-agent",
+    "via",
+    "x-real-ip",
+];
+const RESERVED_PREFIXES: [&str; 2] = ["punctual-", "x-forwarded-"];
+
+/// Where and how the tracked tasks of a topic are sent.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Callback {
+    pub url: String,
+    /// Headers of each request, by names in lower case. They are shown to operators.
+    pub headers: Vec<(String, String)>,
+    pub timeout: Duration,
+    /// The most requests of the cluster that wait for an answer.
+    pub concurrency: u16,
+    /// The most requests of the cluster in a second.
+    pub max_per_second: Option<u16>,
+    pub is_paused: bool,
+}
+
+/// A callback as it is stored.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct StoredCallback {
+    pub topic: TopicName,
+    /// Counts the changes from 1.
+    pub revision: u64,
+    pub callback: Callback,
+    /// Why it is paused, if a node has paused it.
+    pub pause_reason: Option<String>,
+}
+
+/// Returns true for a header that may go to a service as it stands in a record. `name` is in lower
+/// case.
+pub fn may_be_sent(name: &str) -> bool {
+    !RESERVED.contains(&name) && !RESERVED_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
+}
+
+/// Returns true for a header that a callback may set: also one that identifies the caller.
+pub fn may_be_set(name: &str) -> bool {
+    name == "authorization" || may_be_sent(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn headers_of_records_cannot_pose_as_those_of_the_connection_or_of_the_callback() {
+        for name in ["host", "authorization", "cookie", "punctual-signature", "x-forwarded-for"] {
+            assert!(!may_be_sent(name), "{name}");
+        }
+        assert!(may_be_sent("traceparent") && may_be_sent("x-tenant"));
+        assert!(may_be_set("authorization") && !may_be_set("content-length"));
+        assert!(RESERVED.is_sorted());
+    }
+}

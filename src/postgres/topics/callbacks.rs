@@ -1,0 +1,180 @@
+//! The callbacks of topics.
+
+use std::time::Duration;
+
+use az::SaturatingAs as _;
+use sqlx::postgres::{PgConnection, PgRow};
+use sqlx::{AssertSqlSafe, Row as _};
+
+use super::Topics;
+use crate::domain::TopicName;
+use crate::domain::topic::callback::{Callback, StoredCallback};
+use crate::postgres::PostgresError;
+
+/// Maximum number of callbacks of a cluster. Each has a Kafka client on each node.
+pub const CALLBACKS_MAX: usize = 64;
+
+const COLUMNS: &str = "topic, revision, url, headers, timeout_ms, concurrency, max_per_second,
+  is_paused, pause_reason";
+
+/// The lock lets one new callback at a time be compared with the limit.
+const LOCK: &str = "-- lock the callbacks\nlock table topic_callback in share row exclusive mode";
+
+const COUNT_OTHERS: &str = "-- count the other callbacks
+select count(*) from topic_callback where topic <> $1";
+
+fn put_text() -> String {
+    format!(
+        "-- put a callback
+insert into topic_callback (topic, revision, url, headers, timeout_ms, concurrency, max_per_second,
+  is_paused, pause_reason)
+values ($1, 1, $2, $3, $4, $5, $6, $7, null)
+on conflict (topic) do update set revision = topic_callback.revision + 1, url = excluded.url,
+  headers = excluded.headers, timeout_ms = excluded.timeout_ms,
+  concurrency = excluded.concurrency, max_per_second = excluded.max_per_second,
+  is_paused = excluded.is_paused, pause_reason = null
+returning {COLUMNS}"
+    )
+}
+
+const PAUSE: &str = "-- pause a callback
+update topic_callback set revision = revision + 1, is_paused = true, pause_reason = $3
+where topic = $1 and revision = $2 and not is_paused";
+
+fn delete_text() -> String {
+    format!("-- delete a callback\ndelete from topic_callback where topic = $1 returning {COLUMNS}")
+}
+
+impl Topics {
+    /// Stores the callback of a topic in the place of the former one. Returns `None` when the
+    /// cluster has [`CALLBACKS_MAX`] others.
+    ///
+    /// # Errors
+    /// After [`PostgresError::Unanswered`] the change may or may not have taken effect. After any
+    /// other error it has not.
+    pub async fn put_callback(
+        &self,
+        topic: &TopicName,
+        callback: &Callback,
+    ) -> Result<Option<StoredCallback>, PostgresError> {
+        let statement = async |open: &mut PgConnection| put(open, topic, callback).await;
+        self.pool.run("put a callback", statement).await
+    }
+
+    /// Returns the callback of a topic.
+    pub async fn callback(
+        &self,
+        topic: &TopicName,
+    ) -> Result<Option<StoredCallback>, PostgresError> {
+        let text =
+            format!("-- look up a callback\nselect {COLUMNS} from topic_callback where topic = $1");
+        let statement = || {
+            async |open: &mut PgConnection| {
+                let query = sqlx::query(AssertSqlSafe(text.clone())).bind(topic.as_str());
+                query.fetch_optional(open).await?.as_ref().map(callback_of).transpose()
+            }
+        };
+        self.pool.read("look up a callback", statement).await
+    }
+
+    /// Returns all callbacks.
+    pub async fn callbacks(&self) -> Result<Vec<StoredCallback>, PostgresError> {
+        let text = format!("-- all callbacks\nselect {COLUMNS} from topic_callback order by topic");
+        let statement = || {
+            async |open: &mut PgConnection| {
+                let query = sqlx::query(AssertSqlSafe(text.clone()));
+                query.fetch_all(open).await?.iter().map(callback_of).collect()
+            }
+        };
+        self.pool.read("read all callbacks", statement).await
+    }
+
+    /// Pauses a callback, unless it was changed since this revision. Returns true if it did.
+    ///
+    /// # Errors
+    /// After [`PostgresError::Unanswered`] the pause may or may not have taken effect. After any
+    /// other error it has not.
+    pub async fn pause_callback(
+        &self,
+        topic: &TopicName,
+        revision: u64,
+        reason: &str,
+    ) -> Result<bool, PostgresError> {
+        let statement = async |open: &mut PgConnection| {
+            let query = sqlx::query(PAUSE).bind(topic.as_str());
+            let query = query.bind(revision.saturating_as::<i64>()).bind(reason);
+            Ok(query.execute(open).await?.rows_affected() == 1)
+        };
+        self.pool.run("pause a callback", statement).await
+    }
+
+    /// Deletes the callback of a topic. Returns it, unless there was none.
+    ///
+    /// # Errors
+    /// As [`Topics::pause_callback`].
+    pub async fn delete_callback(
+        &self,
+        topic: &TopicName,
+    ) -> Result<Option<StoredCallback>, PostgresError> {
+        let statement = async |open: &mut PgConnection| {
+            let query = sqlx::query(AssertSqlSafe(delete_text())).bind(topic.as_str());
+            query.fetch_optional(open).await?.as_ref().map(callback_of).transpose()
+        };
+        self.pool.run("delete a callback", statement).await
+    }
+}
+
+async fn put(
+    open: &mut PgConnection,
+    topic: &TopicName,
+    callback: &Callback,
+) -> Result<Option<StoredCallback>, sqlx::Error> {
+    use sqlx::Connection as _;
+
+    let mut transaction = open.begin().await?;
+    sqlx::query(LOCK).execute(&mut *transaction).await?;
+    let others: i64 =
+        sqlx::query_scalar(COUNT_OTHERS).bind(topic.as_str()).fetch_one(&mut *transaction).await?;
+    if others >= CALLBACKS_MAX.saturating_as::<i64>() {
+        transaction.rollback().await?;
+        return Ok(None);
+    }
+    let headers: Vec<&str> =
+        callback.headers.iter().flat_map(|(name, value)| [name.as_str(), value.as_str()]).collect();
+    let row = sqlx::query(AssertSqlSafe(put_text()))
+        .bind(topic.as_str())
+        .bind(&callback.url)
+        .bind(headers)
+        .bind(callback.timeout.as_millis().saturating_as::<i64>())
+        .bind(i32::from(callback.concurrency))
+        .bind(callback.max_per_second.map(i32::from))
+        .bind(callback.is_paused)
+        .fetch_one(&mut *transaction)
+        .await?;
+    let stored = callback_of(&row)?;
+    transaction.commit().await?;
+    Ok(Some(stored))
+}
+
+fn callback_of(row: &PgRow) -> Result<StoredCallback, sqlx::Error> {
+    let headers: Vec<String> = row.try_get("headers")?;
+    let pairs = headers.chunks_exact(2).filter_map(|pair| match pair {
+        [name, value] => Some((name.clone(), value.clone())),
+        _ => None,
+    });
+    let max_per_second: Option<i32> = row.try_get("max_per_second")?;
+    let timeout_ms: i64 = row.try_get("timeout_ms")?;
+    Ok(StoredCallback {
+        topic: TopicName::stored(row.try_get("topic")?),
+        revision: row.try_get::<i64, _>("revision")?.saturating_as::<u64>(),
+        callback: Callback {
+            url: row.try_get("url")?,
+            headers: pairs.collect(),
+            timeout: Duration::from_millis(timeout_ms.saturating_as()),
+            concurrency: row.try_get::<i32, _>("concurrency")?.saturating_as::<u16>(),
+            max_per_second: max_per_second.map(|count| count.saturating_as::<u16>()),
+            is_paused: row.try_get("is_paused")?,
+        },
+        pause_reason: row.try_get("pause_reason")?,
+    })
+}
