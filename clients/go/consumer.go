@@ -1,6 +1,15 @@
 package punctual
 
-import "sync"
+import (
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/hex"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+)
 
 // Headers of each record.
 const (
@@ -10,6 +19,8 @@ const (
 	HeaderDueAt = "punctual-due-at"
 	// HeaderAttempt is the header with the number of the attempt of a tracked task.
 	HeaderAttempt = "punctual-attempt"
+	// HeaderSignature is the header with the signature of a callback.
+	HeaderSignature = "punctual-signature"
 )
 
 // Once runs the work of each task once, for duplicates that arrive soon after the first record.
@@ -50,4 +61,42 @@ func (once *Once) Run(taskID string, work func() error) (bool, error) {
 	once.seen[taskID], once.order[once.next] = true, taskID
 	once.next = (once.next + 1) % len(once.order)
 	return true, nil
+}
+
+// IsGenuine returns whether a node with one of these keys has sent the request of a callback. The
+// keys are the lines of the node's file, the signature is the header, and the body is the bytes of
+// the request. A signature older than maxAge is not genuine; five minutes are usual.
+func IsGenuine(keys []string, signature string, body []byte, maxAge time.Duration) bool {
+	seconds, given := "", [][]byte{}
+	for _, part := range strings.Split(signature, ",") {
+		name, value, _ := strings.Cut(part, "=")
+		switch name {
+		case "t":
+			seconds = value
+		case "v1":
+			if digest, err := hex.DecodeString(value); err == nil {
+				given = append(given, digest)
+			}
+		}
+	}
+	at, err := strconv.ParseInt(seconds, 10, 64)
+	if err != nil || time.Since(time.Unix(at, 0)).Abs() > maxAge {
+		return false
+	}
+	for _, key := range keys {
+		secret, err := base64.StdEncoding.DecodeString(key)
+		if err != nil {
+			continue
+		}
+		mac := hmac.New(sha256.New, secret)
+		mac.Write([]byte(seconds + "."))
+		mac.Write(body)
+		digest := mac.Sum(nil)
+		for _, value := range given {
+			if hmac.Equal(digest, value) {
+				return true
+			}
+		}
+	}
+	return false
 }

@@ -4,7 +4,7 @@
 
 declare(strict_types=1);
 
-use Punctual\{Body, Client, DevServer, MoveVerdict, NoAnswer, Once, Outcome, Problem, Span, Verdict};
+use Punctual\{Body, Client, DevServer, MoveVerdict, NoAnswer, Once, Outcome, Problem, Signature, Span, Verdict};
 
 spl_autoload_register(static fn (string $class) => require __DIR__ . '/../src/' . substr($class, 9) . '.php');
 
@@ -306,6 +306,19 @@ $rules = [
         thrown(RangeException::class, static fn () => $once->run($headers, static fn () => throw new RangeException()));
         equal(true, $once->run($headers, static fn () => null));
         equal(false, $once->run($headers, static fn () => null));
+    },
+    'a signature of one of the keys is genuine' => static function (): void {
+        [$key, $other] = ['a2V5IG9uZSBrZXkgb25lIGtleSBvbmUga2V5', 'a2V5IHR3byBrZXkgdHdvIGtleSB0d28ga2V5'];
+        $digest = 'a19024121985c9f6b965b048d8e7e66f9fc0eed61df9955ea087785e3396f904';
+        [$zeros, $ever] = [str_repeat('0', 64), 10_000_000_000];
+        $signature = "t=1700000000,v1={$zeros},v1={$digest}";
+        equal(true, Signature::isGenuine([$other, $key], $signature, '{"a":1}', $ever));
+        equal(false, Signature::isGenuine([$key], $signature, '{"a":1}'));
+        equal(false, Signature::isGenuine([$other], $signature, '{"a":1}', $ever));
+        equal(false, Signature::isGenuine([$key], $signature, '{"a":2}', $ever));
+        foreach ([null, '', 't=x', "v1={$digest}", 't=1700000000', 't=1700000000,v1=ü'] as $wrong) {
+            equal(false, Signature::isGenuine([$key], $wrong, '{"a":1}', $ever));
+        }
     },
 ];
 

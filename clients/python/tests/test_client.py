@@ -20,6 +20,7 @@ from punctual import (
     Verdict,
     attempt,
     due_at,
+    is_genuine,
     task_id,
 )
 from punctual.outcomes import seconds_of
@@ -365,6 +366,20 @@ class Rules(unittest.TestCase):
         self.assertTrue(once.run(headers, lambda: done.append(1)))
         self.assertFalse(once.run(headers, lambda: done.append(2)))
         self.assertEqual(done, [1])
+
+
+class Signatures(unittest.TestCase):
+    def test_a_signature_of_one_of_the_keys_is_genuine(self):
+        key, other = "a2V5IG9uZSBrZXkgb25lIGtleSBvbmUga2V5", "a2V5IHR3byBrZXkgdHdvIGtleSB0d28ga2V5"
+        digest = "a19024121985c9f6b965b048d8e7e66f9fc0eed61df9955ea087785e3396f904"
+        signature = f"t=1700000000,v1={'0' * 64},v1={digest}"
+        ever = {"max_age": 10**10}
+        self.assertTrue(is_genuine([other, key], signature, b'{"a":1}', **ever))
+        self.assertFalse(is_genuine([key], signature, b'{"a":1}'))
+        self.assertFalse(is_genuine([other], signature, b'{"a":1}', **ever))
+        self.assertFalse(is_genuine([key], signature, b'{"a":2}', **ever))
+        for wrong in (None, "", "t=x", f"v1={digest}", "t=1700000000", "t=1700000000,v1=ü"):
+            self.assertFalse(is_genuine([key], wrong, b'{"a":1}', **ever))
 
 
 if __name__ == "__main__":

@@ -1,5 +1,7 @@
 /** For consumers: which task a record belongs to, and handling each task once. */
 
+import { createHmac, timingSafeEqual } from 'node:crypto';
+
 /** The header with the id of the task. */
 export const TASK_ID = 'punctual-task-id';
 /** The header with the due time in milliseconds since the epoch. */
@@ -7,6 +9,9 @@ export const DUE_AT = 'punctual-due-at';
 
 /** The header with the number of the attempt. Only records of tracked tasks have it. */
 export const ATTEMPT = 'punctual-attempt';
+
+/** The header with the signature of a callback. */
+export const SIGNATURE = 'punctual-signature';
 
 /** The headers of a record, as kafkajs and confluent-kafka-javascript have them. */
 type Headers = { [name: string]: Buffer | string | (Buffer | string)[] | undefined } | undefined;
@@ -26,6 +31,31 @@ export function dueAt(headers: Headers): Date | undefined {
 export function attempt(headers: Headers): number | undefined {
     const number = text(headers, ATTEMPT);
     return number === undefined ? undefined : Number(number);
+}
+
+/**
+ * Returns whether a node with one of these keys has sent the request of a callback. The keys are the
+ * lines of the node's file, the signature is the header, and the body is the bytes of the request. A
+ * signature older than `maxAge` seconds is not genuine.
+ */
+export function isGenuine(
+    keys: string[],
+    signature: string | undefined,
+    body: Uint8Array,
+    maxAge = 300,
+): boolean {
+    const parts = (signature ?? '').split(',').map((part) => part.split('='));
+    const seconds = parts.find(([name]) => name === 't')?.[1] ?? '';
+    const age = Math.abs(Date.now() / 1000 - Number(seconds));
+    if (!/^[0-9]+$/.test(seconds) || age > maxAge) return false;
+    const digests = keys.map((key) =>
+        createHmac('sha256', Buffer.from(key, 'base64')).update(`${seconds}.`).update(body).digest(),
+    );
+    const given = parts
+        .filter(([name]) => name === 'v1')
+        .map(([, value]) => Buffer.from(value ?? '', 'hex'))
+        .filter((value) => value.length === 32);
+    return digests.some((digest) => given.some((value) => timingSafeEqual(digest, value)));
 }
 
 function text(headers: Headers, name: string): string | undefined {

@@ -14,7 +14,17 @@ export {
     type Task,
     type Verdict,
 } from './client.js';
-export { ATTEMPT, DUE_AT, Once, TASK_ID, attempt, dueAt, taskId } from './consumer.js';
+export {
+    ATTEMPT,
+    DUE_AT,
+    Once,
+    SIGNATURE,
+    TASK_ID,
+    attempt,
+    dueAt,
+    isGenuine,
+    taskId,
+} from './consumer.js';
 export { type AnswerVerdict, type Answered, type Failure, type Outcome } from './outcomes.js';
 export { NoAnswer, Problem } from './problems.js';
 export { type MissedRuns, type Schedule, type ScheduleDraft, type Topic } from './schedules.js';

@@ -1,7 +1,17 @@
 """A client of Punctual, which publishes records to Kafka at their due time."""
 
 from .client import Cancelled, Client, Moved, MoveVerdict, Redriven, Verdict
-from .consumer import ATTEMPT, DUE_AT, TASK_ID, Once, attempt, due_at, task_id
+from .consumer import (
+    ATTEMPT,
+    DUE_AT,
+    SIGNATURE,
+    TASK_ID,
+    Once,
+    attempt,
+    due_at,
+    is_genuine,
+    task_id,
+)
 from .outcomes import Answered, Outcome
 from .problems import NoAnswer, Problem
 from .topics import Pause, Schedule, Topic
@@ -9,6 +19,7 @@ from .topics import Pause, Schedule, Topic
 __all__ = [
     "ATTEMPT",
     "DUE_AT",
+    "SIGNATURE",
     "TASK_ID",
     "Answered",
     "Cancelled",
@@ -26,5 +37,6 @@ __all__ = [
     "Verdict",
     "attempt",
     "due_at",
+    "is_genuine",
     "task_id",
 ]

@@ -1,6 +1,10 @@
 """For consumers: which task a record belongs to, and handling each task once."""
 
+import base64
+import hashlib
+import hmac
 import threading
+import time
 from collections import OrderedDict
 
 #: The header with the id of the task.
@@ -9,6 +13,8 @@ TASK_ID = "punctual-task-id"
 DUE_AT = "punctual-due-at"
 #: The header with the number of the attempt. Only records of tracked tasks have it.
 ATTEMPT = "punctual-attempt"
+#: The header with the signature of a callback.
+SIGNATURE = "punctual-signature"
 
 
 def task_id(headers):
@@ -26,6 +32,22 @@ def attempt(headers):
     """Returns the number of the attempt of a tracked task, or None."""
     text = _text(headers, ATTEMPT)
     return None if text is None else int(text)
+
+
+def is_genuine(keys, signature, body, max_age=300):
+    """Returns whether a node with one of these keys has sent the request of a callback.
+
+    The keys are the lines of the node's file, the signature is the header, and the body is the
+    bytes of the request. A signature older than `max_age` seconds is not genuine.
+    """
+    parts = [part.partition("=") for part in (signature or "").split(",")]
+    seconds = next((value for name, _, value in parts if name == "t"), "")
+    if not seconds.isascii() or not seconds.isdigit() or abs(time.time() - int(seconds)) > max_age:
+        return False
+    signed = seconds.encode() + b"." + body
+    digests = [hmac.new(base64.b64decode(key), signed, hashlib.sha256).hexdigest() for key in keys]
+    given = [value.encode() for name, _, value in parts if name == "v1"]
+    return any(hmac.compare_digest(digest.encode(), value) for digest in digests for value in given)
 
 
 def _text(headers, wanted):

@@ -348,4 +348,21 @@ class PunctualClientTest {
         assertTrue(once.run(null, done::incrementAndGet));
         assertTrue(once.run(null, done::incrementAndGet));
     }
+
+    @Test
+    void aSignatureOfOneOfTheKeysIsGenuine() {
+        var key = "a2V5IG9uZSBrZXkgb25lIGtleSBvbmUga2V5";
+        var other = "a2V5IHR3byBrZXkgdHdvIGtleSB0d28ga2V5";
+        var digest = "a19024121985c9f6b965b048d8e7e66f9fc0eed61df9955ea087785e3396f904";
+        var signature = "t=1700000000,v1=" + "0".repeat(64) + ",v1=" + digest;
+        var body = "{\"a\":1}".getBytes();
+        var ever = Duration.ofDays(100_000);
+        assertTrue(Signature.isGenuine(List.of(other, key), signature, body, ever));
+        assertFalse(Signature.isGenuine(List.of(key), signature, body));
+        assertFalse(Signature.isGenuine(List.of(other), signature, body, ever));
+        assertFalse(Signature.isGenuine(List.of(key), signature, "{\"a\":2}".getBytes(), ever));
+        for (var wrong : new String[] {null, "", "t=x", "v1=" + digest, "t=1700000000", "t=1700000000,v1=ü"}) {
+            assertFalse(Signature.isGenuine(List.of(key), wrong, body, ever));
+        }
+    }
 }
