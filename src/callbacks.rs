@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! keeper     reads the callbacks of the cluster once a second, and starts a runner for each
-//! runner     pops tasks as the consumer group `punctual.callback`, sends them, and answers
+//! runner     pops tasks as the group `punctual.callback.<topic>`, sends them, and answers
 //! sender     makes a request, and reads the answer of the service
 //! pace       how many requests at a time, and how many a second
 //! keys       signs a request

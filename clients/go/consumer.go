@@ -64,9 +64,10 @@ func (once *Once) Run(taskID string, work func() error) (bool, error) {
 }
 
 // IsGenuine returns whether a node with one of these keys has sent the request of a callback. The
-// keys are the lines of the node's file, the signature is the header, and the body is the bytes of
-// the request. A signature older than maxAge is not genuine; five minutes are usual.
-func IsGenuine(keys []string, signature string, body []byte, maxAge time.Duration) bool {
+// keys are the lines of the node's file, the signature is the header, the topic is the one whose
+// tasks the service takes, and the body is the bytes of the request. A signature older than maxAge
+// is not genuine; five minutes are usual.
+func IsGenuine(keys []string, signature, topic string, body []byte, maxAge time.Duration) bool {
 	seconds, given := "", [][]byte{}
 	for _, part := range strings.Split(signature, ",") {
 		name, value, _ := strings.Cut(part, "=")
@@ -89,7 +90,7 @@ func IsGenuine(keys []string, signature string, body []byte, maxAge time.Duratio
 			continue
 		}
 		mac := hmac.New(sha256.New, secret)
-		mac.Write([]byte(seconds + "."))
+		mac.Write([]byte(seconds + "\n" + topic + "\n"))
 		mac.Write(body)
 		digest := mac.Sum(nil)
 		for _, value := range given {

@@ -455,14 +455,15 @@ func TestTheWorkOfATaskSucceedsOnce(t *testing.T) {
 
 func TestASignatureOfOneOfTheKeysIsGenuine(t *testing.T) {
 	key, other := "a2V5IG9uZSBrZXkgb25lIGtleSBvbmUga2V5", "a2V5IHR3byBrZXkgdHdvIGtleSB0d28ga2V5"
-	digest := "a19024121985c9f6b965b048d8e7e66f9fc0eed61df9955ea087785e3396f904"
+	digest := "c9762b2a2c7c6d1c6402686ecf40a8651d6d1f9b3a6149cc986fa0098419bd69"
 	signature := "t=1700000000,v1=" + strings.Repeat("0", 64) + ",v1=" + digest
 	body, ever := []byte(`{"a":1}`), 100_000*24*time.Hour
-	equal(t, punctual.IsGenuine([]string{other, key}, signature, body, ever), true)
-	equal(t, punctual.IsGenuine([]string{key}, signature, body, 5*time.Minute), false)
-	equal(t, punctual.IsGenuine([]string{other}, signature, body, ever), false)
-	equal(t, punctual.IsGenuine([]string{key}, signature, []byte(`{"a":2}`), ever), false)
+	equal(t, punctual.IsGenuine([]string{other, key}, signature, "orders", body, ever), true)
+	equal(t, punctual.IsGenuine([]string{key}, signature, "orders", body, 5*time.Minute), false)
+	equal(t, punctual.IsGenuine([]string{other}, signature, "orders", body, ever), false)
+	equal(t, punctual.IsGenuine([]string{key}, signature, "other", body, ever), false)
+	equal(t, punctual.IsGenuine([]string{key}, signature, "orders", []byte(`{"a":2}`), ever), false)
 	for _, wrong := range []string{"", "t=x", "v1=" + digest, "t=1700000000", "t=1700000000,v1=ü"} {
-		equal(t, punctual.IsGenuine([]string{key}, wrong, body, ever), false)
+		equal(t, punctual.IsGenuine([]string{key}, wrong, "orders", body, ever), false)
 	}
 }

@@ -29,8 +29,6 @@ use crate::shutdown::{TaskFailure, Tasks};
 const INTERVAL: Duration = Duration::from_secs(1);
 /// The file with the keys is read again after so many turns.
 const KEYS_EVERY: u32 = 10;
-/// The consumer group of callbacks in each topic.
-const GROUP: &str = "punctual.callback";
 
 /// The parts of a keeper.
 #[derive(Debug)]
@@ -144,9 +142,10 @@ impl CallbackKeeper {
             sender,
             permits: permits(&topic)
                 .map_err(|denied| format!("a callback may not do this: {denied:?}"))?,
-            group: ConsumerGroup::new(GROUP)?,
+            group: ConsumerGroup::of_callback(&topic),
             bulletin: self.parts.bulletin.clone(),
             metrics: self.parts.metrics.clone(),
+            bytes: Arc::default(),
             ending: ending.clone(),
         };
         let stopping = self.parts.tasks.stopping.clone();

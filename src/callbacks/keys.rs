@@ -11,6 +11,7 @@ use base64::engine::general_purpose::STANDARD;
 use ring::hmac;
 use thiserror::Error;
 
+use crate::domain::TopicName;
 use crate::private_file::{self, PrivateFileError};
 
 const BYTES_MAX: u64 = 4 << 10;
@@ -43,6 +44,9 @@ impl SigningKeys {
     /// When the file cannot be read, when others may write it, or when its text is wrong.
     pub fn load(path: &Path) -> Result<Self, WrongKeys> {
         let file = private_file::read(path, BYTES_MAX)?;
+        if let Some(warning) = &file.warning {
+            tracing::warn!("{warning}");
+        }
         let wrong = |what| WrongKeys::Text { path: path.display().to_string(), what };
         let text = str::from_utf8(&file.bytes).map_err(|_error| wrong("it is not UTF-8"))?;
         Self::parse(text).map_err(wrong)
@@ -66,12 +70,13 @@ impl SigningKeys {
     }
 
     /// Returns the value of the header `punctual-signature`: the seconds since the epoch, and for
-    /// each key the HMAC-SHA256 over these, a dot and the body.
-    pub fn sign(&self, seconds: i64, body: &[u8]) -> String {
+    /// each key the HMAC-SHA256 over these, the topic and the body, with line feeds between them. A
+    /// signature for one topic proves nothing about another: its submitters are others.
+    pub fn sign(&self, seconds: i64, topic: &TopicName, body: &[u8]) -> String {
         let mut value = format!("t={seconds}");
         for key in &self.0 {
             let mut context = hmac::Context::with_key(key);
-            context.update(format!("{seconds}.").as_bytes());
+            context.update(format!("{seconds}\n{topic}\n").as_bytes());
             context.update(body);
             value.push_str(",v1=");
             value.push_str(&hex::encode(context.sign()));
@@ -86,21 +91,23 @@ mod tests {
 
     const ONE: &str = "a2V5IG9uZSBrZXkgb25lIGtleSBvbmUga2V5";
     const SIGNED_BY_ONE: &str =
-        "v1=a19024121985c9f6b965b048d8e7e66f9fc0eed61df9955ea087785e3396f904";
+        "v1=c9762b2a2c7c6d1c6402686ecf40a8651d6d1f9b3a6149cc986fa0098419bd69";
     const TWO: &str = "a2V5IHR3byBrZXkgdHdvIGtleSB0d28ga2V5";
 
     #[test]
-    fn both_keys_sign_the_time_and_the_body() {
+    fn both_keys_sign_the_time_the_topic_and_the_body() {
         let keys = SigningKeys::parse(&format!("# old\n{ONE}\n\n{TWO}\n")).unwrap();
         // By openssl dgst -sha256 -hmac 'key one key one key one key'.
-        let signed = keys.sign(1_700_000_000, br#"{"a":1}"#);
+        let topic = TopicName::stored("orders");
+        let signed = keys.sign(1_700_000_000, &topic, br#"{"a":1}"#);
         let parts: Vec<&str> = signed.split(',').collect();
         assert_eq!(parts.len(), 3, "{signed}");
         assert_eq!(parts[0], "t=1700000000");
         assert_eq!(parts[1], SIGNED_BY_ONE);
         assert_ne!(parts[1], parts[2]);
-        assert_ne!(keys.sign(1_700_000_001, br#"{"a":1}"#), signed);
-        assert_ne!(keys.sign(1_700_000_000, br#"{"a":2}"#), signed);
+        assert_ne!(keys.sign(1_700_000_001, &topic, br#"{"a":1}"#), signed);
+        assert_ne!(keys.sign(1_700_000_000, &topic, br#"{"a":2}"#), signed);
+        assert_ne!(keys.sign(1_700_000_000, &TopicName::stored("other"), br#"{"a":1}"#), signed);
     }
 
     #[test]

@@ -23,6 +23,7 @@ pub(super) struct Pace {
     /// At most `most`, at least 1.
     at_a_time: f64,
     most: f64,
+    concurrency: u16,
     /// The time between two requests. Zero: any.
     interval: Duration,
     halved_at: Option<Monotonic>,
@@ -35,6 +36,7 @@ impl Pace {
         Self {
             at_a_time: 1.0,
             most: 1.0,
+            concurrency: 0,
             interval: Duration::ZERO,
             halved_at: None,
             pause: Duration::ZERO,
@@ -46,10 +48,12 @@ impl Pace {
     pub fn limit(&mut self, concurrency: u16, max_per_second: Option<u16>, node_count: usize) {
         let nodes = f64::from(node_count.max(1).saturating_as::<u32>());
         let most = (f64::from(concurrency) / nodes).ceil().max(1.0);
-        if most != self.most {
-            // A wider limit is tried at once: trouble halves it.
-            self.at_a_time = if most > self.most { most } else { self.at_a_time.min(most) };
-            self.most = most;
+        self.most = most;
+        if concurrency == self.concurrency {
+            self.at_a_time = self.at_a_time.min(most);
+        } else {
+            // What an operator sets is tried at once: trouble halves it.
+            (self.concurrency, self.at_a_time) = (concurrency, most);
         }
         let per_second = max_per_second.map(|count| f64::from(count) / nodes);
         self.interval = per_second
@@ -95,15 +99,19 @@ impl Pace {
 
     /// The service has failed, asked for less, or taken too long.
     pub fn is_in_trouble(&mut self, now: Monotonic) {
-        if self.halved_at.is_some_and(|at| now.since(at) < HALVE_EVERY) {
+        let is_first = self.halved_at.is_none_or(|at| now.since(at) >= HALVE_EVERY);
+        if is_first {
+            self.halved_at = Some(now);
+        }
+        if self.at_a_time > 1.0 {
+            let at_a_time = if is_first { self.at_a_time / 2.0 } else { self.at_a_time };
+            self.at_a_time = at_a_time.max(1.0);
             return;
         }
-        self.halved_at = Some(now);
-        if self.at_a_time <= 1.0 {
+        if is_first || self.pause.is_zero() {
             self.pause = (self.pause * 2).clamp(PAUSE_MIN, PAUSE_MAX);
-            self.next_at = self.next_at.max(now.plus(self.pause));
         }
-        self.at_a_time = (self.at_a_time / 2.0).max(1.0);
+        self.next_at = self.next_at.max(now.plus(self.pause));
     }
 }
 
@@ -134,6 +142,18 @@ mod tests {
     }
 
     #[test]
+    fn another_number_of_nodes_does_not_end_the_care() {
+        let mut pace = Pace::new(at(0));
+        pace.limit(80, None, 2);
+        (1..5).for_each(|second| pace.is_in_trouble(at(second * 1000)));
+        let before = pace.free(0, at(5000));
+        pace.limit(80, None, 1);
+        assert_eq!(pace.free(0, at(5000)), before);
+        pace.limit(90, None, 1);
+        assert_eq!(pace.free(0, at(5000)), 90);
+    }
+
+    #[test]
     fn a_limit_of_a_second_spreads_requests() {
         let mut pace = Pace::new(at(0));
         pace.limit(50, Some(10), 2);
@@ -151,7 +171,9 @@ mod tests {
         (1..100).for_each(|second| pace.is_in_trouble(at(second * 1000)));
         assert_eq!(pace.next_at(), at(99_000).plus(PAUSE_MAX));
         pace.goes_well();
-        pace.is_in_trouble(at(200_000));
-        assert_eq!(pace.next_at(), at(200_000).plus(PAUSE_MIN));
+        for millis in [200_000, 200_050, 200_100] {
+            pace.is_in_trouble(at(millis));
+            assert_eq!(pace.next_at(), at(millis).plus(PAUSE_MIN), "each of them has its pause");
+        }
     }
 }

@@ -6,19 +6,31 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
+use tokio::sync::Semaphore;
 
 use crate::domain::topic::callback::policy::CallbackPolicy;
+
+/// Look-ups of one callback at a time. Each takes a thread that other work shares.
+const AT_A_TIME: usize = 4;
 
 /// The resolver of the clients of callbacks.
 #[derive(Debug)]
 pub(super) struct CheckedResolver {
-    pub policy: Arc<CallbackPolicy>,
+    policy: Arc<CallbackPolicy>,
+    room: Arc<Semaphore>,
+}
+
+impl CheckedResolver {
+    pub fn new(policy: Arc<CallbackPolicy>) -> Self {
+        Self { policy, room: Arc::new(Semaphore::new(AT_A_TIME)) }
+    }
 }
 
 impl Resolve for CheckedResolver {
     fn resolve(&self, name: Name) -> Resolving {
-        let policy = Arc::clone(&self.policy);
+        let (policy, room) = (Arc::clone(&self.policy), Arc::clone(&self.room));
         Box::pin(async move {
+            let _place = room.acquire_owned().await?;
             // The client sets the port.
             let found: Vec<SocketAddr> =
                 tokio::net::lookup_host((name.as_str(), 0)).await?.collect();

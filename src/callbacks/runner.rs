@@ -3,9 +3,10 @@
 use std::collections::HashSet;
 use std::future::Future;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use futures_util::future::BoxFuture;
+use futures_util::future::{BoxFuture, FutureExt as _};
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -31,8 +32,12 @@ const WAIT: Duration = Duration::from_secs(20);
 const REFUSED_PAUSE: Duration = Duration::from_secs(1);
 /// The pause before an answer about a task is given again.
 const ANSWER_AGAIN: Duration = Duration::from_millis(200);
+/// A pause is tried so often, with [`REFUSED_PAUSE`] in between.
+const PAUSE_TRIES_MAX: u32 = 30;
 /// The most tasks of one pop.
 const TASKS_MAX: usize = 200;
+/// No tasks are popped while the requests have so many bytes. One pop may add a few MiB.
+const BYTES_MAX: usize = 32 << 20;
 /// A service that needs more than this part of its timeout is in trouble.
 const SLOW_PART: u32 = 2;
 /// Minimum time between two log lines about a failing service.
@@ -48,6 +53,8 @@ pub(super) struct Runner {
     pub group: ConsumerGroup,
     pub bulletin: watch::Receiver<Bulletin>,
     pub metrics: CallbackMetrics,
+    /// The bytes of the records whose requests have no answer yet.
+    pub bytes: Arc<AtomicUsize>,
     /// Cancelled when the callback is deleted, and when the node drains.
     pub ending: CancellationToken,
 }
@@ -57,6 +64,8 @@ pub(super) struct Runner {
 struct Ended {
     answer: ServiceAnswer,
     is_slow: bool,
+    had_time: bool,
+    revision: u64,
 }
 
 type Popping = BoxFuture<'static, Result<Vec<Popped>, Unavailable>>;
@@ -70,21 +79,33 @@ impl Runner {
         let mut popping: Option<Popping> = None;
         let mut may_pop_at = clock::monotonic();
         let mut says = Throttle::new(SAY_EVERY);
+        let mut nodes = node_count(&self.bulletin.borrow_and_update());
+        // The revision whose service wants no more requests.
+        let mut gone = None;
         loop {
             let stored = Arc::new(self.callback.borrow_and_update().clone());
             let callback = &stored.callback;
-            pace.limit(callback.concurrency, callback.max_per_second, self.node_count());
+            if self.bulletin.has_changed().unwrap_or(false) {
+                nodes = node_count(&self.bulletin.borrow_and_update());
+            }
+            pace.limit(callback.concurrency, callback.max_per_second, nodes);
             let now = clock::monotonic();
+            let bytes = self.bytes.load(Ordering::Relaxed);
             let free = pace.free(requests.len(), now).min(TASKS_MAX);
             let is_over = self.ending.is_cancelled();
+            let is_refused = self.is_refused(&stored, &mut says);
+            if callback.is_paused || is_over || is_refused || gone == Some(stored.revision) {
+                // An answer that is there already has passed its records. All others stay.
+                if let Some(Ok(tasks)) = popping.take().and_then(|pop| pop.now_or_never()) {
+                    for task in tasks {
+                        requests.push(self.request(&stored, task, pace.take(now)));
+                    }
+                }
+            } else if popping.is_none() && free > 0 && bytes < BYTES_MAX && now >= may_pop_at {
+                popping = Some(self.pop(free));
+            }
             if is_over && requests.is_empty() {
                 return;
-            }
-            if callback.is_paused || is_over {
-                // Tasks that it would have got stay for the next pop.
-                popping = None;
-            } else if popping.is_none() && free > 0 && now >= may_pop_at {
-                popping = Some(self.pop(free));
             }
             let wake = may_pop_at.max(pace.next_at());
             tokio::select! {
@@ -98,21 +119,26 @@ impl Runner {
                             }
                         }
                         Err(reason) => {
-                            tracing::debug!(topic = %stored.topic, ?reason, "a pop is refused");
+                            if says.lets_through(now) {
+                                tracing::warn!(
+                                    topic = %stored.topic, ?reason,
+                                    "no tasks for a callback; trying again"
+                                );
+                            }
                             may_pop_at = now.plus(REFUSED_PAUSE);
                         }
                     }
                 }
                 Some(ended) = requests.next(), if !requests.is_empty() => {
                     if let Some(ended) = ended {
+                        if ended.answer == ServiceAnswer::Gone {
+                            gone = Some(ended.revision);
+                        }
                         self.judge(&ended, &mut pace, &mut says);
                     }
                 }
-                changed = self.callback.changed() => if changed.is_err() {
+                changed = self.callback.changed(), if !is_over => if changed.is_err() {
                     self.ending.cancel();
-                    // The last requests are waited for, and there is nothing else to hear.
-                    while requests.next().await.is_some() {}
-                    return;
                 },
                 () = self.ending.cancelled(), if !is_over => {}
                 () = clock::sleep(wake.since(now)), if wake > now => {}
@@ -120,8 +146,14 @@ impl Runner {
         }
     }
 
-    fn node_count(&self) -> usize {
-        self.bulletin.borrow().owners.iter().collect::<HashSet<_>>().len()
+    /// Returns true for a URL that this node may not call. Another node may: it gets the tasks.
+    fn is_refused(&self, stored: &StoredCallback, says: &mut Throttle) -> bool {
+        let Err(error) = self.sender.may_call(&stored.callback) else { return false };
+        if says.lets_through(clock::monotonic()) {
+            let reason = error.to_string();
+            tracing::warn!(topic = %stored.topic, reason, "this node may not call the service");
+        }
+        true
     }
 
     fn pop(&self, count_max: usize) -> Popping {
@@ -134,30 +166,37 @@ impl Runner {
     fn request(
         &self,
         stored: &Arc<StoredCallback>,
-        task: Popped,
+        mut task: Popped,
         at: Monotonic,
     ) -> impl Future<Output = Option<Ended>> + use<> {
         let (stored, service, permit) =
             (Arc::clone(stored), self.service.clone(), self.permits.1.clone());
         let (sender, metrics) = (Arc::clone(&self.sender), self.metrics.clone());
+        let bytes = Arc::clone(&self.bytes);
         async move {
+            // The end of the node waits for it.
+            let _in_flight = CountGuard::new(&metrics.in_flight, 1);
+            let size = task.record.bytes();
+            bytes.fetch_add(size, Ordering::Relaxed);
             clock::sleep(at.since(clock::monotonic())).await;
             let timeout = stored.callback.timeout.min(task.finish_by.since(clock::wall()));
             if timeout.is_zero() {
+                bytes.fetch_sub(size, Ordering::Relaxed);
                 return None;
             }
-            // The end of the node waits for it.
-            let _in_flight = CountGuard::new(&metrics.in_flight, 1);
             metrics.delay.observe(clock::wall().since(task.published_at).as_secs_f64());
             let began = clock::monotonic();
-            let answer = sender.send(&stored.callback, &task, timeout).await;
+            let answer = sender.send(&stored.callback, &mut task, timeout).await;
+            bytes.fetch_sub(size, Ordering::Relaxed);
             let is_slow = clock::monotonic().since(began) > stored.callback.timeout / SLOW_PART;
+            // A service that had little time until the end of the attempt is not to blame.
+            let had_time = timeout > stored.callback.timeout / SLOW_PART;
             metrics.count(name_of(&answer));
             if answer == ServiceAnswer::Gone {
                 pause(&service, &stored).await;
             }
             tell(&service, &permit, &task, &answer).await;
-            Some(Ended { answer, is_slow })
+            Some(Ended { answer, is_slow, had_time, revision: stored.revision })
         }
     }
 
@@ -166,10 +205,10 @@ impl Runner {
         let (is_trouble, reason) = match &ended.answer {
             ServiceAnswer::Finished => (ended.is_slow, None),
             ServiceAnswer::Gone => (false, None),
-            ServiceAnswer::Later { reason, .. } | ServiceAnswer::Unanswered { reason } => {
+            ServiceAnswer::Later { reason, .. } | ServiceAnswer::Refused { reason } => {
                 (true, Some(reason))
             }
-            ServiceAnswer::Refused { reason } => (true, Some(reason)),
+            ServiceAnswer::Unanswered { reason } => (ended.had_time, Some(reason)),
             ServiceAnswer::Failed { reason, is_overloaded } => {
                 (*is_overloaded || ended.is_slow, Some(reason))
             }
@@ -192,6 +231,11 @@ impl Runner {
     }
 }
 
+/// Returns the number of nodes that have shards.
+fn node_count(bulletin: &Bulletin) -> usize {
+    bulletin.owners.iter().collect::<HashSet<_>>().len()
+}
+
 /// Waits for tasks, forever without a pop.
 async fn next_of(popping: &mut Option<Popping>) -> Result<Vec<Popped>, Unavailable> {
     match popping {
@@ -211,18 +255,23 @@ fn name_of(answer: &ServiceAnswer) -> &'static str {
     }
 }
 
-/// Pauses the callback of a service that wants no more requests.
+/// Pauses the callback of a service that wants no more requests. This node sends none in any case.
 async fn pause(service: &Service, stored: &StoredCallback) {
     const REASON: &str = "its service answered 410 Gone";
-    match service.pause_callback(stored, REASON).await {
-        Ok(true) => tracing::warn!(
-            topic = %stored.topic,
-            "the callback is paused: {REASON}; set it again to go on"
-        ),
-        // It was changed meanwhile, or another node has paused it.
-        Ok(false) => {}
-        // The next answer tries again.
-        Err(reason) => tracing::debug!(topic = %stored.topic, ?reason, "pause a callback"),
+    for _try in 0..PAUSE_TRIES_MAX {
+        match service.pause_callback(stored, REASON).await {
+            Ok(true) => {
+                tracing::warn!(
+                    topic = %stored.topic,
+                    "the callback is paused: {REASON}; set it again to go on"
+                );
+                return;
+            }
+            // It was changed meanwhile, or another request has paused it.
+            Ok(false) => return,
+            Err(reason) => tracing::debug!(topic = %stored.topic, ?reason, "pause a callback"),
+        }
+        clock::sleep(REFUSED_PAUSE).await;
     }
 }
 

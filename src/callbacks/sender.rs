@@ -7,14 +7,14 @@ use arc_swap::ArcSwap;
 use az::SaturatingAs as _;
 use reqwest::header::{self, HeaderMap, HeaderName, HeaderValue};
 use reqwest::redirect::Policy as Redirects;
-use reqwest::{Client, Response, StatusCode};
+use reqwest::{Client, Response, StatusCode, Url};
 use serde::de::IgnoredAny;
 
 use super::keys::SigningKeys;
 use super::resolver::CheckedResolver;
 use crate::clock;
 use crate::domain::task::headers;
-use crate::domain::topic::callback::policy::CallbackPolicy;
+use crate::domain::topic::callback::policy::{CallbackPolicy, RefusedUrl};
 use crate::domain::topic::callback::{Callback, may_be_sent};
 use crate::error_chain::chain;
 use crate::node::messages::answers::Popped;
@@ -25,6 +25,8 @@ const CONNECT_MAX: Duration = Duration::from_secs(5);
 const IDLE_MAX: Duration = Duration::from_secs(30);
 /// Bytes of an answer's body that are read, so that its connection can be used again.
 const BODY_MAX: usize = 64 << 10;
+/// How long they may take. The status has decided before.
+const BODY_DEADLINE: Duration = Duration::from_secs(1);
 /// The longest time that `Retry-After` can ask for.
 const LATER_MAX: Duration = Duration::from_secs(86_400);
 
@@ -63,7 +65,7 @@ impl Sender {
         keys: Arc<ArcSwap<SigningKeys>>,
     ) -> Result<Self, reqwest::Error> {
         let client = Client::builder()
-            .dns_resolver(Arc::new(CheckedResolver { policy: Arc::clone(&policy) }))
+            .dns_resolver(Arc::new(CheckedResolver::new(Arc::clone(&policy))))
             .redirect(Redirects::none())
             .no_proxy()
             .referer(false)
@@ -74,33 +76,40 @@ impl Sender {
         Ok(Self { client, policy, keys })
     }
 
-    /// Sends a task, and waits for the answer until `timeout` is over.
+    /// Returns the URL of a callback, if this node may call it.
+    ///
+    /// # Errors
+    /// When it may not. The settings of another node may let it.
+    pub fn may_call(&self, callback: &Callback) -> Result<Url, RefusedUrl> {
+        self.policy.check(&callback.url)
+    }
+
+    /// Sends a task, and waits for the answer until `timeout` is over. The payload is moved out of
+    /// the task.
     pub async fn send(
         &self,
         callback: &Callback,
-        task: &Popped,
+        task: &mut Popped,
         timeout: Duration,
     ) -> ServiceAnswer {
-        let url = match self.policy.check(&callback.url) {
+        let url = match self.may_call(callback) {
             Ok(url) => url,
             Err(error) => return ServiceAnswer::Refused { reason: error.to_string() },
         };
-        let body = task.record.payload.as_deref().unwrap_or_default();
-        let seconds = clock::wall().as_millis() / 1000;
         let mut headers = headers_of(callback, task);
-        let signature = self.keys.load().sign(seconds, body);
+        let body = task.record.payload.take().unwrap_or_default();
+        let seconds = clock::wall().as_millis() / 1000;
+        let signature = self.keys.load().sign(seconds, &task.record.topic, &body);
         if let Ok(value) = HeaderValue::from_str(&signature) {
             headers.insert(HeaderName::from_static("punctual-signature"), value);
         }
-        let request = self.client.post(url).headers(headers).body(body.to_vec());
-        let answered = async {
-            let answer = request.send().await?;
-            let read = Read::of(&answer);
-            drain(answer).await;
-            Ok::<_, reqwest::Error>(read)
-        };
-        match tokio::time::timeout(timeout, answered).await {
-            Ok(Ok(read)) => read.judged(),
+        let request = self.client.post(url).headers(headers).body(Vec::from(body));
+        match tokio::time::timeout(timeout, request.send()).await {
+            Ok(Ok(answer)) => {
+                let read = Read::of(&answer);
+                drain(answer).await;
+                read.judged()
+            }
             // The URL may hold a secret.
             Ok(Err(error)) => ServiceAnswer::Unanswered { reason: chain(&error.without_url()) },
             Err(_elapsed) => {
@@ -155,20 +164,26 @@ fn span_of(value: &str) -> Option<Duration> {
     Some(span.min(LATER_MAX))
 }
 
-/// Reads a short body to its end. The connection of a long one is closed.
+/// Reads a short body to its end. The connection of a long or slow one is closed.
 async fn drain(mut answer: Response) {
-    let mut read = 0_usize;
-    while read < BODY_MAX
-        && let Ok(Some(piece)) = answer.chunk().await
-    {
-        read = read.saturating_add(piece.len());
+    let reading = async {
+        let mut read = 0_usize;
+        while read < BODY_MAX
+            && let Ok(Some(piece)) = answer.chunk().await
+        {
+            read = read.saturating_add(piece.len());
+        }
+    };
+    if tokio::time::timeout(BODY_DEADLINE, reading).await.is_err() {
+        tracing::trace!("the body of an answer was slow");
     }
 }
 
 fn headers_of(callback: &Callback, task: &Popped) -> HeaderMap {
     let mut all = HeaderMap::new();
     let mut content_type = None;
-    for (name, value) in headers::decode(task.record.headers.as_bytes()) {
+    // Other producers than Punctual may have more.
+    for (name, value) in headers::decode(task.record.headers.as_bytes()).take(headers::COUNT_MAX) {
         let name = name.to_ascii_lowercase();
         let (Ok(wanted), Some(Ok(value))) =
             (HeaderName::from_bytes(name.as_bytes()), value.map(HeaderValue::from_bytes))

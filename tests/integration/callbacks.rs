@@ -173,7 +173,7 @@ async fn a_service_gets_each_task_with_its_record_and_a_signature_and_finishes_i
     let mut parts = header("punctual-signature").split(',');
     let seconds = parts.next().unwrap().strip_prefix("t=").unwrap();
     assert!((now_ms() / 1000 - seconds.parse::<i64>().unwrap()).abs() < 100);
-    let signed = [seconds.as_bytes(), b".", &request.body].concat();
+    let signed = [format!("{seconds}\n{topic}\n").as_bytes(), &request.body].concat();
     for (key, part) in KEYS.iter().zip(parts) {
         let signature = hex::decode(part.strip_prefix("v1=").unwrap()).unwrap();
         let key = hmac::Key::new(hmac::HMAC_SHA256, key);

@@ -14,11 +14,17 @@ final class Signature
      * Returns whether a node with one of these keys has sent the request.
      *
      * @param list<string> $keys the lines of the node's file
+     * @param string $topic the one whose tasks the service takes
      * @param string $body the bytes of the request
      * @param int $maxAge in seconds; an older signature is not genuine
      */
-    public static function isGenuine(array $keys, ?string $signature, string $body, int $maxAge = 300): bool
-    {
+    public static function isGenuine(
+        array $keys,
+        ?string $signature,
+        string $topic,
+        string $body,
+        int $maxAge = 300,
+    ): bool {
         [$seconds, $given] = ['', []];
         foreach (explode(',', $signature ?? '') as $part) {
             [$name, $value] = explode('=', $part, 2) + ['', ''];
@@ -32,7 +38,7 @@ final class Signature
             return false;
         }
         foreach ($keys as $key) {
-            $digest = hash_hmac('sha256', "$seconds.$body", (string) base64_decode($key, true));
+            $digest = hash_hmac('sha256', "{$seconds}\n{$topic}\n{$body}", (string) base64_decode($key, true));
             foreach ($given as $value) {
                 if (hash_equals($digest, $value)) {
                     return true;

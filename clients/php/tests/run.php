@@ -309,15 +309,16 @@ $rules = [
     },
     'a signature of one of the keys is genuine' => static function (): void {
         [$key, $other] = ['a2V5IG9uZSBrZXkgb25lIGtleSBvbmUga2V5', 'a2V5IHR3byBrZXkgdHdvIGtleSB0d28ga2V5'];
-        $digest = 'a19024121985c9f6b965b048d8e7e66f9fc0eed61df9955ea087785e3396f904';
+        $digest = 'c9762b2a2c7c6d1c6402686ecf40a8651d6d1f9b3a6149cc986fa0098419bd69';
         [$zeros, $ever] = [str_repeat('0', 64), 10_000_000_000];
         $signature = "t=1700000000,v1={$zeros},v1={$digest}";
-        equal(true, Signature::isGenuine([$other, $key], $signature, '{"a":1}', $ever));
-        equal(false, Signature::isGenuine([$key], $signature, '{"a":1}'));
-        equal(false, Signature::isGenuine([$other], $signature, '{"a":1}', $ever));
-        equal(false, Signature::isGenuine([$key], $signature, '{"a":2}', $ever));
+        equal(true, Signature::isGenuine([$other, $key], $signature, 'orders', '{"a":1}', $ever));
+        equal(false, Signature::isGenuine([$key], $signature, 'orders', '{"a":1}'));
+        equal(false, Signature::isGenuine([$other], $signature, 'orders', '{"a":1}', $ever));
+        equal(false, Signature::isGenuine([$key], $signature, 'orders', '{"a":2}', $ever));
+        equal(false, Signature::isGenuine([$key], $signature, 'other', '{"a":1}', $ever));
         foreach ([null, '', 't=x', "v1={$digest}", 't=1700000000', 't=1700000000,v1=ü'] as $wrong) {
-            equal(false, Signature::isGenuine([$key], $wrong, '{"a":1}', $ever));
+            equal(false, Signature::isGenuine([$key], $wrong, 'orders', '{"a":1}', $ever));
         }
     },
 ];

@@ -35,12 +35,14 @@ export function attempt(headers: Headers): number | undefined {
 
 /**
  * Returns whether a node with one of these keys has sent the request of a callback. The keys are the
- * lines of the node's file, the signature is the header, and the body is the bytes of the request. A
- * signature older than `maxAge` seconds is not genuine.
+ * lines of the node's file, the signature is the header, the topic is the one whose tasks the service
+ * takes, and the body is the bytes of the request. A signature older than `maxAge` seconds is not
+ * genuine.
  */
 export function isGenuine(
     keys: string[],
     signature: string | undefined,
+    topic: string,
     body: Uint8Array,
     maxAge = 300,
 ): boolean {
@@ -49,7 +51,7 @@ export function isGenuine(
     const age = Math.abs(Date.now() / 1000 - Number(seconds));
     if (!/^[0-9]+$/.test(seconds) || age > maxAge) return false;
     const digests = keys.map((key) =>
-        createHmac('sha256', Buffer.from(key, 'base64')).update(`${seconds}.`).update(body).digest(),
+        createHmac('sha256', Buffer.from(key, 'base64')).update(`${seconds}\n${topic}\n`).update(body).digest(),
     );
     const given = parts
         .filter(([name]) => name === 'v1')

@@ -364,14 +364,15 @@ test('the work of a task succeeds once', async () => {
 
 test('a signature of one of the keys is genuine', () => {
     const [key, other] = ['a2V5IG9uZSBrZXkgb25lIGtleSBvbmUga2V5', 'a2V5IHR3byBrZXkgdHdvIGtleSB0d28ga2V5'];
-    const digest = 'a19024121985c9f6b965b048d8e7e66f9fc0eed61df9955ea087785e3396f904';
+    const digest = 'c9762b2a2c7c6d1c6402686ecf40a8651d6d1f9b3a6149cc986fa0098419bd69';
     const signature = `t=1700000000,v1=${'0'.repeat(64)},v1=${digest}`;
     const [body, ever] = [Buffer.from('{"a":1}'), 1e10];
-    assert.ok(isGenuine([other, key], signature, body, ever));
-    assert.ok(!isGenuine([key], signature, body));
-    assert.ok(!isGenuine([other], signature, body, ever));
-    assert.ok(!isGenuine([key], signature, Buffer.from('{"a":2}'), ever));
+    assert.ok(isGenuine([other, key], signature, 'orders', body, ever));
+    assert.ok(!isGenuine([key], signature, 'orders', body));
+    assert.ok(!isGenuine([other], signature, 'orders', body, ever));
+    assert.ok(!isGenuine([key], signature, 'other', body, ever));
+    assert.ok(!isGenuine([key], signature, 'orders', Buffer.from('{"a":2}'), ever));
     for (const wrong of [undefined, '', 't=x', `v1=${digest}`, 't=1700000000', 't=1700000000,v1=ü']) {
-        assert.ok(!isGenuine([key], wrong, body, ever));
+        assert.ok(!isGenuine([key], wrong, 'orders', body, ever));
     }
 });

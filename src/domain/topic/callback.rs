@@ -20,7 +20,7 @@ pub const HEADER_BYTES_MAX: usize = 4_096;
 
 /// The names of headers that a callback may not set, and that are not taken from records: those of
 /// the connection, those that proxies add, and those that a service trusts.
-const RESERVED: [&str; 20] = [
+const RESERVED: [&str; 21] = [
     "accept-encoding",
     "authorization",
     "connection",
@@ -40,6 +40,7 @@ const RESERVED: [&str; 20] = [
     "upgrade",
     "user-agent",
     "via",
+    "x-http-method-override",
     "x-real-ip",
 ];
 const RESERVED_PREFIXES: [&str; 2] = ["punctual-", "x-forwarded-"];
@@ -62,7 +63,7 @@ pub struct Callback {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct StoredCallback {
     pub topic: TopicName,
-    /// Counts the changes from 1.
+    /// Another one after each change, and higher.
     pub revision: u64,
     pub callback: Callback,
     /// Why it is paused, if a node has paused it.
@@ -70,9 +71,11 @@ pub struct StoredCallback {
 }
 
 /// Returns true for a header that may go to a service as it stands in a record. `name` is in lower
-/// case.
+/// case. Many servers take `_` for `-`.
 pub fn may_be_sent(name: &str) -> bool {
-    !RESERVED.contains(&name) && !RESERVED_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
+    let name = name.replace('_', "-");
+    !RESERVED.contains(&name.as_str())
+        && !RESERVED_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
 }
 
 /// Returns true for a header that a callback may set: also one that identifies the caller.
@@ -86,7 +89,15 @@ mod tests {
 
     #[test]
     fn headers_of_records_cannot_pose_as_those_of_the_connection_or_of_the_callback() {
-        for name in ["host", "authorization", "cookie", "punctual-signature", "x-forwarded-for"] {
+        for name in [
+            "host",
+            "authorization",
+            "cookie",
+            "punctual-signature",
+            "punctual_task_id",
+            "x-forwarded-for",
+            "x_forwarded_for",
+        ] {
             assert!(!may_be_sent(name), "{name}");
         }
         assert!(may_be_sent("traceparent") && may_be_sent("x-tenant"));

@@ -5,6 +5,8 @@ use std::sync::Arc;
 
 use thiserror::Error;
 
+use super::TopicName;
+
 /// A consumer group of Kafka: 1 to 200 characters of `a-z A-Z 0-9 . _ -`. Kafka itself allows more,
 /// and its tools read these everywhere. Cheap to clone.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -12,6 +14,8 @@ pub struct ConsumerGroup(Arc<str>);
 
 /// Bytes of a name.
 const LENGTH_MAX: usize = 200;
+/// The names of the groups of callbacks begin so.
+const CALLBACK_PREFIX: &str = "punctual.callback.";
 
 #[derive(Debug, Error, PartialEq, Eq)]
 pub enum ConsumerGroupError {
@@ -21,6 +25,8 @@ pub enum ConsumerGroupError {
     TooLong(usize),
     #[error("the name of a group may have letters, digits, '.', '_' and '-', but not {0:?}")]
     Illegal(char),
+    #[error("names that begin with {CALLBACK_PREFIX} are for callbacks")]
+    OfCallbacks,
 }
 
 impl ConsumerGroup {
@@ -35,7 +41,20 @@ impl ConsumerGroup {
         if name.len() > LENGTH_MAX {
             return Err(ConsumerGroupError::TooLong(name.len()));
         }
+        if name.starts_with(CALLBACK_PREFIX) {
+            return Err(ConsumerGroupError::OfCallbacks);
+        }
         Ok(Self(name.into()))
+    }
+
+    /// Returns the group of the callback of a topic. It may be longer than other names.
+    pub fn of_callback(topic: &TopicName) -> Self {
+        Self(format!("{CALLBACK_PREFIX}{topic}").into())
+    }
+
+    /// Returns true for a group of a callback. Callers cannot be members of it.
+    pub fn is_of_callback(&self) -> bool {
+        self.0.starts_with(CALLBACK_PREFIX)
     }
 
     pub fn as_str(&self) -> &str {
@@ -70,5 +89,8 @@ mod tests {
         assert_eq!(refused("a b"), ConsumerGroupError::Illegal(' '));
         assert_eq!(refused("ä"), ConsumerGroupError::Illegal('ä'));
         assert_eq!(refused(&"g".repeat(201)), ConsumerGroupError::TooLong(201));
+        let of_callback = ConsumerGroup::of_callback(&TopicName::stored("orders"));
+        assert_eq!(refused(of_callback.as_str()), ConsumerGroupError::OfCallbacks);
+        assert!(of_callback.is_of_callback());
     }
 }

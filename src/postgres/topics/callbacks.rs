@@ -26,10 +26,9 @@ select count(*) from topic_callback where topic <> $1";
 fn put_text() -> String {
     format!(
         "-- put a callback
-insert into topic_callback (topic, revision, url, headers, timeout_ms, concurrency, max_per_second,
-  is_paused, pause_reason)
-values ($1, 1, $2, $3, $4, $5, $6, $7, null)
-on conflict (topic) do update set revision = topic_callback.revision + 1, url = excluded.url,
+insert into topic_callback (topic, url, headers, timeout_ms, concurrency, max_per_second, is_paused)
+values ($1, $2, $3, $4, $5, $6, $7)
+on conflict (topic) do update set revision = excluded.revision, url = excluded.url,
   headers = excluded.headers, timeout_ms = excluded.timeout_ms,
   concurrency = excluded.concurrency, max_per_second = excluded.max_per_second,
   is_paused = excluded.is_paused, pause_reason = null
@@ -38,7 +37,8 @@ returning {COLUMNS}"
 }
 
 const PAUSE: &str = "-- pause a callback
-update topic_callback set revision = revision + 1, is_paused = true, pause_reason = $3
+update topic_callback set revision = nextval('topic_callback_revision'), is_paused = true,
+  pause_reason = $3
 where topic = $1 and revision = $2 and not is_paused";
 
 fn delete_text() -> String {

@@ -34,17 +34,18 @@ def attempt(headers):
     return None if text is None else int(text)
 
 
-def is_genuine(keys, signature, body, max_age=300):
+def is_genuine(keys, signature, topic, body, max_age=300):
     """Returns whether a node with one of these keys has sent the request of a callback.
 
-    The keys are the lines of the node's file, the signature is the header, and the body is the
-    bytes of the request. A signature older than `max_age` seconds is not genuine.
+    The keys are the lines of the node's file, the signature is the header, the topic is the one
+    whose tasks the service takes, and the body is the bytes of the request. A signature older than
+    `max_age` seconds is not genuine.
     """
     parts = [part.partition("=") for part in (signature or "").split(",")]
     seconds = next((value for name, _, value in parts if name == "t"), "")
     if not seconds.isascii() or not seconds.isdigit() or abs(time.time() - int(seconds)) > max_age:
         return False
-    signed = seconds.encode() + b"." + body
+    signed = f"{seconds}\n{topic}\n".encode() + body
     digests = [hmac.new(base64.b64decode(key), signed, hashlib.sha256).hexdigest() for key in keys]
     given = [value.encode() for name, _, value in parts if name == "v1"]
     return any(hmac.compare_digest(digest.encode(), value) for digest in digests for value in given)

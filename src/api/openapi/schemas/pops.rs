@@ -180,7 +180,7 @@ fn callback() -> Value {
     let properties = json!({
         "topic": described("TopicName", "The topic."),
         "revision": { "type": "integer", "format": "int64", "minimum": 1,
-                      "description": "Counts the changes, also the pause by an answer 410." },
+                      "description": "Another one after each change, also the pause by 410." },
         "url": { "type": "string", "description": "The service." },
         "header_names": {
             "type": "array",

@@ -24,7 +24,8 @@ use crate::postgres::tasks::look_up::LookUp;
 use crate::shutdown::Tasks;
 use crate::telemetry::CountGuard;
 
-/// The most groups that a node reads at the same time. Each has a Kafka client with its threads.
+/// The most groups that a node reads at the same time, and callbacks besides. Each has a Kafka
+/// client with its threads.
 const GROUPS_MAX: usize = 64;
 /// The most calls of one group that wait at a node.
 const CALLS_MAX: usize = 10_000;
@@ -73,7 +74,8 @@ impl PopService {
             let full = |_full| Unavailable::Busy { limit: "pops_waiting" };
             return reader.try_send(waiter).map_err(full);
         }
-        if all.len() >= GROUPS_MAX {
+        let is_alike = |other: &&Key| other.1.is_of_callback() == key.1.is_of_callback();
+        if all.keys().filter(is_alike).count() >= GROUPS_MAX {
             return Err(Unavailable::Busy { limit: "pop_groups" });
         }
         let member = GroupMember::join(&self.kafka, &key.0, &key.1);

@@ -23,14 +23,16 @@ public final class Signature {
 
     /**
      * Returns whether a node with one of these keys has sent the request, in the last five minutes.
-     * The keys are the lines of the node's file, and the body is the bytes of the request.
+     * The keys are the lines of the node's file, the topic is the one whose tasks the service takes,
+     * and the body is the bytes of the request.
      */
-    public static boolean isGenuine(List<String> keys, String signature, byte[] body) {
-        return isGenuine(keys, signature, body, AGE_MAX);
+    public static boolean isGenuine(List<String> keys, String signature, String topic, byte[] body) {
+        return isGenuine(keys, signature, topic, body, AGE_MAX);
     }
 
     /** Returns the same, for another age. */
-    public static boolean isGenuine(List<String> keys, String signature, byte[] body, Duration ageMax) {
+    public static boolean isGenuine(
+            List<String> keys, String signature, String topic, byte[] body, Duration ageMax) {
         if (signature == null) return false;
         var parts = List.of(signature.split(","));
         var seconds = parts.stream().filter(part -> part.startsWith("t=")).map(part -> part.substring(2)).findFirst();
@@ -38,15 +40,15 @@ public final class Signature {
         var age = Duration.between(Instant.ofEpochSecond(Long.parseLong(seconds.get())), Instant.now()).abs();
         if (age.compareTo(ageMax) > 0) return false;
         var given = parts.stream().filter(part -> part.startsWith("v1=")).map(part -> part.substring(3)).toList();
-        return keys.stream().map(key -> signed(key, seconds.get(), body).getBytes(US_ASCII)).anyMatch(digest ->
+        return keys.stream().map(key -> signed(key, seconds.get() + "\n" + topic + "\n", body).getBytes(US_ASCII)).anyMatch(digest ->
                 given.stream().anyMatch(value -> MessageDigest.isEqual(digest, value.getBytes(US_ASCII))));
     }
 
-    private static String signed(String key, String seconds, byte[] body) {
+    private static String signed(String key, String start, byte[] body) {
         try {
             var mac = Mac.getInstance("HmacSHA256");
             mac.init(new SecretKeySpec(Base64.getDecoder().decode(key), "HmacSHA256"));
-            mac.update((seconds + ".").getBytes(US_ASCII));
+            mac.update(start.getBytes(US_ASCII));
             return HexFormat.of().formatHex(mac.doFinal(body));
         } catch (GeneralSecurityException error) {
             throw new IllegalStateException(error);

@@ -353,16 +353,17 @@ class PunctualClientTest {
     void aSignatureOfOneOfTheKeysIsGenuine() {
         var key = "a2V5IG9uZSBrZXkgb25lIGtleSBvbmUga2V5";
         var other = "a2V5IHR3byBrZXkgdHdvIGtleSB0d28ga2V5";
-        var digest = "a19024121985c9f6b965b048d8e7e66f9fc0eed61df9955ea087785e3396f904";
+        var digest = "c9762b2a2c7c6d1c6402686ecf40a8651d6d1f9b3a6149cc986fa0098419bd69";
         var signature = "t=1700000000,v1=" + "0".repeat(64) + ",v1=" + digest;
         var body = "{\"a\":1}".getBytes();
         var ever = Duration.ofDays(100_000);
-        assertTrue(Signature.isGenuine(List.of(other, key), signature, body, ever));
-        assertFalse(Signature.isGenuine(List.of(key), signature, body));
-        assertFalse(Signature.isGenuine(List.of(other), signature, body, ever));
-        assertFalse(Signature.isGenuine(List.of(key), signature, "{\"a\":2}".getBytes(), ever));
+        assertTrue(Signature.isGenuine(List.of(other, key), signature, "orders", body, ever));
+        assertFalse(Signature.isGenuine(List.of(key), signature, "orders", body));
+        assertFalse(Signature.isGenuine(List.of(other), signature, "orders", body, ever));
+        assertFalse(Signature.isGenuine(List.of(key), signature, "other", body, ever));
+        assertFalse(Signature.isGenuine(List.of(key), signature, "orders", "{\"a\":2}".getBytes(), ever));
         for (var wrong : new String[] {null, "", "t=x", "v1=" + digest, "t=1700000000", "t=1700000000,v1=ü"}) {
-            assertFalse(Signature.isGenuine(List.of(key), wrong, body, ever));
+            assertFalse(Signature.isGenuine(List.of(key), wrong, "orders", body, ever));
         }
     }
 }
