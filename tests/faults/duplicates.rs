@@ -49,7 +49,7 @@ pub fn attribute(history: &History) -> (BTreeMap<Kind, usize>, Vec<Violation>) {
 }
 
 /// Returns the operation that explains why `record` was published again by `until`. If several can,
-/// returns the one that began last.
+/// returns the one that began last, and a stall only if nothing else can.
 pub fn cause<'a>(history: &'a History, record: &Arrival, until: i64) -> Option<&'a Span> {
     let topic = history.topics.get(record.topic);
     let explains = |span: &&Span| {
@@ -62,7 +62,8 @@ pub fn cause<'a>(history: &'a History, record: &Arrival, until: i64) -> Option<&
         let goes_on = span.begin <= until && record.at <= aftermath_end(history, span);
         span.operation.kind.may_duplicate() && is_of_topic && goes_on
     };
-    history.spans.iter().filter(explains).max_by_key(|span| span.begin)
+    let rank = |span: &&Span| (!span.operation.kind.is_observed(), span.begin);
+    history.spans.iter().filter(explains).max_by_key(rank)
 }
 
 /// Returns true when an operation after this moment, or shortly before it, may have caused a

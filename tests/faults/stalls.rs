@@ -48,7 +48,9 @@ impl Stalls {
         let mut stalls = std::mem::take(&mut *self.observed.lock().unwrap());
         stalls.retain(|stall| {
             !operations.iter().any(|span| {
-                span.operation.resource() == stall.operation.resource()
+                // A quota holds back the runner itself, and no node for good.
+                let is_quota = span.operation.kind == Kind::Quota;
+                (is_quota || span.operation.resource() == stall.operation.resource())
                     && span.begin <= stall.end
                     && stall.begin <= span.end + OPERATION_MARGIN_MS
             })
