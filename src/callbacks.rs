@@ -4,8 +4,8 @@
 //! ```text
 //! keeper     reads the callbacks of the cluster once a second, and starts a runner for each
 //! runner     pops tasks as the group `punctual.callback.<topic>`, sends them, and answers
-//! sender     makes a request, and reads the answer of the service
-//! pace       how many requests at a time, and how many a second
+//! sender     sends a request, and reads the answer of the service
+//! limiter    limits the requests in flight, and those of a second
 //! keys       signs a request
 //! resolver   looks names up, and refuses addresses that may not be called
 //! ```
@@ -18,8 +18,8 @@
 
 pub mod keeper;
 mod keys;
+mod limiter;
 mod metrics;
-mod pace;
 mod resolver;
 mod runner;
 mod sender;

@@ -41,12 +41,10 @@ use crate::node::publish::producer_keeper::ProducerKeeper;
 use crate::node::publish::publisher::{Publisher, Reports};
 use crate::node::publish::wheel;
 use crate::node::requests::answers::{AnswerLane, Answers};
-use crate::node::requests::bulk::Bulks;
 use crate::node::requests::canceller::Canceller;
 use crate::node::requests::connections::{Connections, Pools};
 use crate::node::requests::group_commit::named_store::NamedStore;
 use crate::node::requests::group_commit::{self, GroupCommit, GroupCommitParts};
-use crate::node::requests::lists::Lists;
 use crate::node::requests::replacer::Replacer;
 use crate::node::requests::service::callbacks::CallbackService;
 use crate::node::requests::service::look_up_limit::LookUpLimit;
@@ -64,10 +62,7 @@ use crate::node::topic_keeper::policies::TopicPolicies;
 use crate::node::topic_keeper::policy_keeper::PolicyKeeper;
 use crate::postgres::PostgresSettings;
 use crate::postgres::lists::backlog::BacklogCounter;
-use crate::postgres::lists::cancel_many::CancelMany;
 use crate::postgres::lists::counts::TaskCounter;
-use crate::postgres::lists::dead_letters::DeadLetters;
-use crate::postgres::lists::listing::Listing;
 use crate::postgres::tasks::adopt::Adoptions;
 use crate::postgres::tasks::adopt::recent_topics;
 use crate::postgres::tasks::answers::AnswerStore;
@@ -104,9 +99,6 @@ const LOOK_UPS_MAX: usize = 4;
 /// Maximum number of connections for replacements, and for the entries of names.
 const REPLACES_MAX: usize = 4;
 const NAMES_MAX: usize = 3;
-/// Maximum number of connections for lists, and for dead letters.
-const LISTS_MAX: usize = 2;
-const DEAD_LETTERS_MAX: usize = 2;
 /// Maximum number of connections for the numbers of principals. Each node asks once for each.
 const PRINCIPALS_MAX: usize = 1;
 /// Maximum number of batches in flight. A small batch costs more than its tasks.
@@ -629,33 +621,6 @@ impl Site<'_> {
         };
         self.tasks.spawn("count pending", pending_counter.run(self.tasks.stopping.clone()));
         (tasks, backlog)
-    }
-
-    fn lists_and_bulks(
-        &self,
-        shared: &Arc<NodeShared>,
-        counter: Arc<TaskCounter>,
-        replaces: &Arc<Replaces>,
-    ) -> (Lists, Bulks) {
-        let (postgres, cluster) = (&self.parts.postgres, &self.cluster);
-        let listing = Arc::new(Listing::new(postgres, cluster, LISTS_MAX));
-        let dead_letters =
-            Arc::new(DeadLetters::new(postgres, self.settings.retention.names, DEAD_LETTERS_MAX));
-        let lists = Lists {
-            listing: Arc::clone(&listing),
-            dead_letters: Arc::clone(&dead_letters),
-            counter,
-            metrics: self.parts.metrics.clone(),
-        };
-        let bulks = Bulks {
-            listing,
-            dead_letters,
-            cancels: CancelMany::new(postgres),
-            replaces: Arc::clone(replaces),
-            shared: Arc::clone(shared),
-            request_deadline: self.settings.limits.request_timeout,
-        };
-        (lists, bulks)
     }
 
     fn start_group_commit(

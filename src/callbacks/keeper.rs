@@ -17,10 +17,10 @@ use super::sender::Sender;
 use crate::access::permit::{Denied, Permit, Right};
 use crate::access::{Caller, Rights};
 use crate::clock;
-use crate::domain::TopicName;
 use crate::domain::topic::callback::StoredCallback;
 use crate::domain::topic::callback::policy::CallbackPolicy;
 use crate::domain::topic::group::ConsumerGroup;
+use crate::domain::{Throttle, TopicName};
 use crate::error_chain::chain;
 use crate::node::membership::Bulletin;
 use crate::node::requests::service::Service;
@@ -29,6 +29,8 @@ use crate::shutdown::{TaskFailure, Tasks};
 const INTERVAL: Duration = Duration::from_secs(1);
 /// The file with the keys is read again after so many turns.
 const KEYS_EVERY: u32 = 10;
+/// Minimum time between two log lines about an unusable file.
+const LOG_INTERVAL: Duration = Duration::from_secs(60);
 
 /// The parts of a keeper.
 #[derive(Debug)]
@@ -48,6 +50,7 @@ pub struct CallbackKeeper {
     parts: CallbackParts,
     keys: Arc<ArcSwap<SigningKeys>>,
     running: HashMap<TopicName, Running>,
+    throttle: Throttle,
 }
 
 /// A callback that this node carries out.
@@ -60,7 +63,7 @@ struct Running {
 impl CallbackKeeper {
     pub fn new(parts: CallbackParts) -> Self {
         let keys = Arc::new(ArcSwap::from_pointee(parts.keys.clone()));
-        Self { parts, keys, running: HashMap::new() }
+        Self { parts, keys, running: HashMap::new(), throttle: Throttle::new(LOG_INTERVAL) }
     }
 
     /// Runs until the node drains. Requests that are under way then get their answers.
@@ -68,11 +71,11 @@ impl CallbackKeeper {
         let draining = self.parts.tasks.draining.clone();
         for turn in 0_u32.. {
             if turn % KEYS_EVERY == KEYS_EVERY - 1 {
-                self.read_keys().await;
+                self.read_keys().await?;
             }
             match self.parts.service.all_callbacks().await {
                 Ok(all) => self.carry_out(all).await?,
-                // What is known goes on.
+                // The known callbacks go on.
                 Err(reason) => tracing::debug!(?reason, "read the callbacks"),
             }
             tokio::select! {
@@ -83,16 +86,20 @@ impl CallbackKeeper {
         Ok(())
     }
 
-    async fn read_keys(&self) {
+    async fn read_keys(&mut self) -> Result<(), TaskFailure> {
         let path = self.parts.key_file.clone();
-        match tokio::task::spawn_blocking(move || SigningKeys::load(&path)).await {
-            Ok(Ok(keys)) => self.keys.store(Arc::new(keys)),
-            Ok(Err(error)) => tracing::warn!(
-                error = chain(&error),
-                "the file with the signing keys is not usable; the former keys stay"
-            ),
-            Err(error) => tracing::warn!(error = chain(&error), "read the signing keys"),
+        match tokio::task::spawn_blocking(move || SigningKeys::load(&path)).await? {
+            Ok((keys, _warned_at_start)) => self.keys.store(Arc::new(keys)),
+            Err(error) => {
+                if self.throttle.lets_through(clock::monotonic()) {
+                    tracing::warn!(
+                        error = chain(&error),
+                        "the file with the signing keys is not usable; the former keys stay"
+                    );
+                }
+            }
         }
+        Ok(())
     }
 
     async fn carry_out(&mut self, all: Vec<StoredCallback>) -> Result<(), TaskFailure> {
@@ -145,12 +152,12 @@ impl CallbackKeeper {
             group: ConsumerGroup::of_callback(&topic),
             bulletin: self.parts.bulletin.clone(),
             metrics: self.parts.metrics.clone(),
-            bytes: Arc::default(),
+            state: Arc::default(),
             ending: ending.clone(),
         };
         let stopping = self.parts.tasks.stopping.clone();
         self.parts.tasks.spawn("callback", async move {
-            // A request without an answer at the end of the node comes again by its time to run.
+            // A task without an answer at the end of the node comes again by its time to run.
             stopping.run_until_cancelled(runner.run()).await;
             Ok(())
         });

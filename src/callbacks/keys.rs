@@ -38,18 +38,16 @@ impl fmt::Debug for SigningKeys {
 }
 
 impl SigningKeys {
-    /// Reads the file at `path`. Blocks.
+    /// Reads the file at `path`. Returns the keys, and a warning if everyone on the machine may
+    /// read the file. Blocks.
     ///
     /// # Errors
     /// When the file cannot be read, when others may write it, or when its text is wrong.
-    pub fn load(path: &Path) -> Result<Self, WrongKeys> {
+    pub fn load(path: &Path) -> Result<(Self, Option<String>), WrongKeys> {
         let file = private_file::read(path, BYTES_MAX)?;
-        if let Some(warning) = &file.warning {
-            tracing::warn!("{warning}");
-        }
         let wrong = |what| WrongKeys::Text { path: path.display().to_string(), what };
         let text = str::from_utf8(&file.bytes).map_err(|_error| wrong("it is not UTF-8"))?;
-        Self::parse(text).map_err(wrong)
+        Ok((Self::parse(text).map_err(wrong)?, file.warning))
     }
 
     fn parse(text: &str) -> Result<Self, &'static str> {

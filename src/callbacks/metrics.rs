@@ -24,8 +24,7 @@ impl CallbackMetrics {
         registry.register(
             "punctual_callback_requests",
             "Requests of callbacks by outcome: finished, failed, later (the service asked for a \
-             later attempt), gone (it wants no more), unanswered, refused (the URL may not be \
-             called)",
+             later attempt), gone (it wants no more), unanswered",
             metrics.requests.clone(),
         );
         registry.register(

@@ -10,27 +10,28 @@ use tokio::sync::Semaphore;
 
 use crate::domain::topic::callback::policy::CallbackPolicy;
 
-/// Look-ups of one callback at a time. Each takes a thread that other work shares.
-const AT_A_TIME: usize = 4;
+/// Maximum number of concurrent look-ups of one callback. Each takes a thread of a pool that other
+/// work shares.
+const LOOK_UPS_MAX: usize = 4;
 
 /// The resolver of the clients of callbacks.
 #[derive(Debug)]
 pub(super) struct CheckedResolver {
     policy: Arc<CallbackPolicy>,
-    room: Arc<Semaphore>,
+    permits: Arc<Semaphore>,
 }
 
 impl CheckedResolver {
     pub fn new(policy: Arc<CallbackPolicy>) -> Self {
-        Self { policy, room: Arc::new(Semaphore::new(AT_A_TIME)) }
+        Self { policy, permits: Arc::new(Semaphore::new(LOOK_UPS_MAX)) }
     }
 }
 
 impl Resolve for CheckedResolver {
     fn resolve(&self, name: Name) -> Resolving {
-        let (policy, room) = (Arc::clone(&self.policy), Arc::clone(&self.room));
+        let (policy, permits) = (Arc::clone(&self.policy), Arc::clone(&self.permits));
         Box::pin(async move {
-            let _place = room.acquire_owned().await?;
+            let _permit = permits.acquire_owned().await?;
             // The client sets the port.
             let found: Vec<SocketAddr> =
                 tokio::net::lookup_host((name.as_str(), 0)).await?.collect();

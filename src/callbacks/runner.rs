@@ -1,18 +1,19 @@
 //! Carries out one callback at one node, until it is changed or deleted.
 
 use std::collections::HashSet;
-use std::future::Future;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use az::SaturatingAs as _;
 use futures_util::future::{BoxFuture, FutureExt as _};
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
+use reqwest::Url;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+use super::limiter::Limiter;
 use super::metrics::CallbackMetrics;
-use super::pace::Pace;
 use super::sender::{Sender, ServiceAnswer};
 use crate::access::permit::{Finish, Permit, Pop};
 use crate::clock;
@@ -20,28 +21,29 @@ use crate::domain::task::tracking::REASON_MAX;
 use crate::domain::topic::callback::StoredCallback;
 use crate::domain::topic::group::ConsumerGroup;
 use crate::domain::{Monotonic, Throttle};
+use crate::error_chain::chain;
 use crate::node::membership::Bulletin;
 use crate::node::messages::answers::{ConsumerCall, PopCall, Popped};
 use crate::node::messages::{Due, Unavailable};
 use crate::node::requests::service::Service;
-use crate::telemetry::CountGuard;
+use crate::telemetry::{CountGuard, Gauge};
 
 /// How long a pop waits for a task. Another one follows.
 const WAIT: Duration = Duration::from_secs(20);
-/// The pause after a pop that was refused.
-const REFUSED_PAUSE: Duration = Duration::from_secs(1);
-/// The pause before an answer about a task is given again.
-const ANSWER_AGAIN: Duration = Duration::from_millis(200);
-/// A pause is tried so often, with [`REFUSED_PAUSE`] in between.
-const PAUSE_TRIES_MAX: u32 = 30;
-/// The most tasks of one pop.
+/// The pause after a refused pop, and after a failed pause of the callback.
+const RETRY_PAUSE: Duration = Duration::from_secs(1);
+/// Maximum number of attempts to pause the callback.
+const PAUSE_ATTEMPTS_MAX: u32 = 30;
+/// The pause before an answer about a task is repeated.
+const ANSWER_RETRY_PAUSE: Duration = Duration::from_millis(200);
+/// Maximum number of tasks of one pop.
 const TASKS_MAX: usize = 200;
-/// No tasks are popped while the requests have so many bytes. One pop may add a few MiB.
-const BYTES_MAX: usize = 32 << 20;
-/// A service that needs more than this part of its timeout is in trouble.
+/// Bytes of records in flight above which no tasks are popped. One pop may add a few MiB.
+const BYTES_MAX: i64 = 32 << 20;
+/// An answer that takes more than this part of the timeout counts as a failure for the limiter.
 const SLOW_PART: u32 = 2;
-/// Minimum time between two log lines about a failing service.
-const SAY_EVERY: Duration = Duration::from_secs(60);
+/// Minimum time between two log lines about problems of the callback.
+const LOG_INTERVAL: Duration = Duration::from_secs(60);
 
 /// The parts of a runner.
 #[derive(Debug)]
@@ -53,88 +55,90 @@ pub(super) struct Runner {
     pub group: ConsumerGroup,
     pub bulletin: watch::Receiver<Bulletin>,
     pub metrics: CallbackMetrics,
-    /// The bytes of the records whose requests have no answer yet.
-    pub bytes: Arc<AtomicUsize>,
+    pub state: Arc<RunnerState>,
     /// Cancelled when the callback is deleted, and when the node drains.
     pub ending: CancellationToken,
 }
 
+/// The state that the requests of a runner change.
+#[derive(Debug, Default)]
+pub(super) struct RunnerState {
+    /// Bytes of the records whose requests wait for an answer.
+    bytes: Gauge,
+    /// The revision of the callback whose service has answered 410. Revisions begin at 1.
+    gone_revision: AtomicU64,
+}
+
 /// A request that has its answer.
 #[derive(Debug)]
-struct Ended {
+struct AnsweredRequest {
     answer: ServiceAnswer,
     is_slow: bool,
+    /// The service had the most part of the timeout, although the attempt was to end.
     had_time: bool,
-    revision: u64,
 }
 
 type Popping = BoxFuture<'static, Result<Vec<Popped>, Unavailable>>;
+/// Gives `None` when the attempt is over before its request.
+type Requesting = BoxFuture<'static, Option<AnsweredRequest>>;
 
 impl Runner {
-    /// Runs until the callback is deleted or the node drains. Requests that are under way get their
-    /// answers.
+    /// Runs until the callback is deleted or the node drains. Requests in flight get their answers.
     pub async fn run(mut self) {
-        let mut pace = Pace::new(clock::monotonic());
+        let mut limiter = Limiter::new(clock::monotonic());
         let mut requests = FuturesUnordered::new();
         let mut popping: Option<Popping> = None;
         let mut may_pop_at = clock::monotonic();
-        let mut says = Throttle::new(SAY_EVERY);
+        let mut throttle = Throttle::new(LOG_INTERVAL);
         let mut nodes = node_count(&self.bulletin.borrow_and_update());
-        // The revision whose service wants no more requests.
-        let mut gone = None;
         loop {
             let stored = Arc::new(self.callback.borrow_and_update().clone());
             let callback = &stored.callback;
             if self.bulletin.has_changed().unwrap_or(false) {
                 nodes = node_count(&self.bulletin.borrow_and_update());
             }
-            pace.limit(callback.concurrency, callback.max_per_second, nodes);
+            limiter.configure(callback.concurrency, callback.max_per_second, nodes);
             let now = clock::monotonic();
-            let bytes = self.bytes.load(Ordering::Relaxed);
-            let free = pace.free(requests.len(), now).min(TASKS_MAX);
             let is_over = self.ending.is_cancelled();
-            let is_refused = self.is_refused(&stored, &mut says);
-            if callback.is_paused || is_over || is_refused || gone == Some(stored.revision) {
-                // An answer that is there already has passed its records. All others stay.
-                if let Some(Ok(tasks)) = popping.take().and_then(|pop| pop.now_or_never()) {
-                    for task in tasks {
-                        requests.push(self.request(&stored, task, pace.take(now)));
-                    }
-                }
-            } else if popping.is_none() && free > 0 && bytes < BYTES_MAX && now >= may_pop_at {
+            let url = self.url_of(&stored, &mut throttle);
+            let sends = url.is_some() && !is_over && !callback.is_paused && !self.is_gone(&stored);
+            let free = limiter.free(requests.len(), now).min(TASKS_MAX);
+            let has_room = free > 0 && self.state.bytes.get() < BYTES_MAX;
+            if sends && popping.is_none() && has_room && now >= may_pop_at {
                 popping = Some(self.pop(free));
+            } else if !sends
+                && let Some(Ok(tasks)) = popping.take().and_then(|pop| pop.now_or_never())
+            {
+                // The offsets of these tasks are passed already. A pop that is dropped takes none.
+                requests.extend(self.requests(&stored, url.as_ref(), tasks, &mut limiter));
             }
             if is_over && requests.is_empty() {
                 return;
             }
-            let wake = may_pop_at.max(pace.next_at());
+            let wake = may_pop_at.max(limiter.next_at());
             tokio::select! {
                 popped = next_of(&mut popping) => {
                     popping = None;
-                    let now = clock::monotonic();
                     match popped {
                         Ok(tasks) => {
-                            for task in tasks {
-                                requests.push(self.request(&stored, task, pace.take(now)));
-                            }
+                            requests.extend(
+                                self.requests(&stored, url.as_ref(), tasks, &mut limiter),
+                            );
                         }
                         Err(reason) => {
-                            if says.lets_through(now) {
+                            may_pop_at = clock::monotonic().plus(RETRY_PAUSE);
+                            if throttle.lets_through(clock::monotonic()) {
                                 tracing::warn!(
                                     topic = %stored.topic, ?reason,
-                                    "no tasks for a callback; trying again"
+                                    "a callback gets no tasks; retrying"
                                 );
                             }
-                            may_pop_at = now.plus(REFUSED_PAUSE);
                         }
                     }
                 }
-                Some(ended) = requests.next(), if !requests.is_empty() => {
-                    if let Some(ended) = ended {
-                        if ended.answer == ServiceAnswer::Gone {
-                            gone = Some(ended.revision);
-                        }
-                        self.judge(&ended, &mut pace, &mut says);
+                Some(answered) = requests.next(), if !requests.is_empty() => {
+                    if let Some(answered) = answered {
+                        self.note(&answered, &mut limiter, &mut throttle);
                     }
                 }
                 changed = self.callback.changed(), if !is_over => if changed.is_err() {
@@ -146,80 +150,104 @@ impl Runner {
         }
     }
 
-    /// Returns true for a URL that this node may not call. Another node may: it gets the tasks.
-    fn is_refused(&self, stored: &StoredCallback, says: &mut Throttle) -> bool {
-        let Err(error) = self.sender.may_call(&stored.callback) else { return false };
-        if says.lets_through(clock::monotonic()) {
-            let reason = error.to_string();
-            tracing::warn!(topic = %stored.topic, reason, "this node may not call the service");
+    /// Returns the URL, if this node may call it. Another node may: it then gets the tasks.
+    fn url_of(&self, stored: &StoredCallback, throttle: &mut Throttle) -> Option<Url> {
+        match self.sender.may_call(&stored.callback) {
+            Ok(url) => Some(url),
+            Err(error) => {
+                if throttle.lets_through(clock::monotonic()) {
+                    tracing::warn!(
+                        topic = %stored.topic, error = chain(&error),
+                        "this node may not call the service of a callback"
+                    );
+                }
+                None
+            }
         }
-        true
+    }
+
+    fn is_gone(&self, stored: &StoredCallback) -> bool {
+        self.state.gone_revision.load(Ordering::Relaxed) == stored.revision
     }
 
     fn pop(&self, count_max: usize) -> Popping {
         let (service, permit) = (self.service.clone(), self.permits.0.clone());
         let call = PopCall { group: self.group.clone(), count_max, wait: WAIT };
-        Box::pin(async move { service.pop_for_callback(&permit, call).await })
+        Box::pin(async move { service.pop(&permit, call).await })
     }
 
-    /// Sends a task at `at`, and answers about it. Returns `None` when its time is over before.
+    /// Returns the requests of tasks, each at its time. Without a URL there are none, and the tasks
+    /// come again by their time to run.
+    fn requests(
+        &self,
+        stored: &Arc<StoredCallback>,
+        url: Option<&Url>,
+        tasks: Vec<Popped>,
+        limiter: &mut Limiter,
+    ) -> Vec<Requesting> {
+        let now = clock::monotonic();
+        let Some(url) = url else { return Vec::new() };
+        let request = |task| self.request(stored, url.clone(), task, limiter.reserve(now));
+        tasks.into_iter().map(request).collect()
+    }
+
+    /// Sends a task at `at`, and answers about it.
     fn request(
         &self,
         stored: &Arc<StoredCallback>,
+        url: Url,
         mut task: Popped,
         at: Monotonic,
-    ) -> impl Future<Output = Option<Ended>> + use<> {
-        let (stored, service, permit) =
-            (Arc::clone(stored), self.service.clone(), self.permits.1.clone());
+    ) -> Requesting {
+        let (stored, state) = (Arc::clone(stored), Arc::clone(&self.state));
+        let (service, permit) = (self.service.clone(), self.permits.1.clone());
         let (sender, metrics) = (Arc::clone(&self.sender), self.metrics.clone());
-        let bytes = Arc::clone(&self.bytes);
-        async move {
-            // The end of the node waits for it.
+        Box::pin(async move {
+            // The end of the node waits for these.
             let _in_flight = CountGuard::new(&metrics.in_flight, 1);
-            let size = task.record.bytes();
-            bytes.fetch_add(size, Ordering::Relaxed);
+            let bytes = CountGuard::new(&state.bytes, task.record.bytes().saturating_as());
             clock::sleep(at.since(clock::monotonic())).await;
             let timeout = stored.callback.timeout.min(task.finish_by.since(clock::wall()));
             if timeout.is_zero() {
-                bytes.fetch_sub(size, Ordering::Relaxed);
                 return None;
             }
             metrics.delay.observe(clock::wall().since(task.published_at).as_secs_f64());
             let began = clock::monotonic();
-            let answer = sender.send(&stored.callback, &mut task, timeout).await;
-            bytes.fetch_sub(size, Ordering::Relaxed);
-            let is_slow = clock::monotonic().since(began) > stored.callback.timeout / SLOW_PART;
-            // A service that had little time until the end of the attempt is not to blame.
-            let had_time = timeout > stored.callback.timeout / SLOW_PART;
+            let answer = sender.send((url, &stored.callback), &mut task, timeout).await;
+            drop(bytes);
+            let slow = stored.callback.timeout / SLOW_PART;
+            let is_slow = clock::monotonic().since(began) > slow;
             metrics.count(name_of(&answer));
+            if answer == ServiceAnswer::Gone {
+                state.gone_revision.store(stored.revision, Ordering::Relaxed);
+            }
+            answer_about(&task, &answer, &service, &permit).await;
             if answer == ServiceAnswer::Gone {
                 pause(&service, &stored).await;
             }
-            tell(&service, &permit, &task, &answer).await;
-            Some(Ended { answer, is_slow, had_time, revision: stored.revision })
-        }
+            Some(AnsweredRequest { answer, is_slow, had_time: timeout > slow })
+        })
     }
 
-    fn judge(&self, ended: &Ended, pace: &mut Pace, says: &mut Throttle) {
+    /// Tells the limiter how a request went, and logs a failure.
+    fn note(&self, request: &AnsweredRequest, limiter: &mut Limiter, throttle: &mut Throttle) {
         let now = clock::monotonic();
-        let (is_trouble, reason) = match &ended.answer {
-            ServiceAnswer::Finished => (ended.is_slow, None),
+        let (has_failed, reason) = match &request.answer {
+            ServiceAnswer::Finished => (request.is_slow, None),
             ServiceAnswer::Gone => (false, None),
-            ServiceAnswer::Later { reason, .. } | ServiceAnswer::Refused { reason } => {
-                (true, Some(reason))
-            }
-            ServiceAnswer::Unanswered { reason } => (ended.had_time, Some(reason)),
+            ServiceAnswer::Later { reason, .. } => (true, Some(reason)),
+            ServiceAnswer::Unanswered { reason } => (request.had_time, Some(reason)),
             ServiceAnswer::Failed { reason, is_overloaded } => {
-                (*is_overloaded || ended.is_slow, Some(reason))
+                (*is_overloaded || request.is_slow, Some(reason))
             }
         };
-        if is_trouble {
-            pace.is_in_trouble(now);
+        if has_failed {
+            limiter.failed(now);
         } else {
-            pace.goes_well();
+            limiter.succeeded();
         }
         if let Some(reason) = reason
-            && says.lets_through(now)
+            && throttle.lets_through(now)
         {
             let topic = &self.callback.borrow().topic;
             tracing::warn!(
@@ -251,14 +279,14 @@ fn name_of(answer: &ServiceAnswer) -> &'static str {
         ServiceAnswer::Gone => "gone",
         ServiceAnswer::Failed { .. } => "failed",
         ServiceAnswer::Unanswered { .. } => "unanswered",
-        ServiceAnswer::Refused { .. } => "refused",
     }
 }
 
-/// Pauses the callback of a service that wants no more requests. This node sends none in any case.
+/// Pauses the callback of a service that wants no more requests. Without success, this node alone
+/// sends none.
 async fn pause(service: &Service, stored: &StoredCallback) {
     const REASON: &str = "its service answered 410 Gone";
-    for _try in 0..PAUSE_TRIES_MAX {
+    for _attempt in 0..PAUSE_ATTEMPTS_MAX {
         match service.pause_callback(stored, REASON).await {
             Ok(true) => {
                 tracing::warn!(
@@ -267,30 +295,35 @@ async fn pause(service: &Service, stored: &StoredCallback) {
                 );
                 return;
             }
-            // It was changed meanwhile, or another request has paused it.
+            // The callback was changed meanwhile, or another request has paused it.
             Ok(false) => return,
             Err(reason) => tracing::debug!(topic = %stored.topic, ?reason, "pause a callback"),
         }
-        clock::sleep(REFUSED_PAUSE).await;
+        clock::sleep(RETRY_PAUSE).await;
     }
 }
 
-/// Answers about a task as its consumer. Without success its time to run ends, and it comes again.
-async fn tell(service: &Service, permit: &Permit<Finish>, task: &Popped, answer: &ServiceAnswer) {
-    let failed = |retry, reason: &str| ConsumerCall::Fail {
+/// Answers about a task as its consumer. Without success, the task comes again by its time to run.
+async fn answer_about(
+    task: &Popped,
+    answer: &ServiceAnswer,
+    service: &Service,
+    permit: &Permit<Finish>,
+) {
+    let fail = |retry, reason: &str| ConsumerCall::Fail {
         attempt: task.attempt,
         retry,
         is_final: false,
-        reason: Some(truncated(reason).into()),
+        reason: reason.get(..reason.floor_char_boundary(REASON_MAX)).map(Into::into),
     };
     let call = match answer {
-        // Done is done, whichever attempt has done it.
+        // Any attempt may have done the work.
         ServiceAnswer::Finished => ConsumerCall::Finish { attempt: None },
-        ServiceAnswer::Later { after, reason } => failed(Some(Due::After(*after)), reason),
-        ServiceAnswer::Gone => failed(None, "the callback answered 410 Gone"),
-        ServiceAnswer::Failed { reason, .. }
-        | ServiceAnswer::Unanswered { reason }
-        | ServiceAnswer::Refused { reason } => failed(None, reason),
+        ServiceAnswer::Later { after, reason } => fail(Some(Due::After(*after)), reason),
+        ServiceAnswer::Gone => fail(None, "the callback answered 410 Gone"),
+        ServiceAnswer::Failed { reason, .. } | ServiceAnswer::Unanswered { reason } => {
+            fail(None, reason)
+        }
     };
     loop {
         match service.answer_for_callback(permit, task.id, call.clone()).await {
@@ -299,11 +332,7 @@ async fn tell(service: &Service, permit: &Permit<Finish>, task: &Popped, answer:
                 tracing::debug!(task = %task.id, ?reason, "answer for a callback");
                 return;
             }
-            Err(_unavailable) => clock::sleep(ANSWER_AGAIN).await,
+            Err(_unavailable) => clock::sleep(ANSWER_RETRY_PAUSE).await,
         }
     }
-}
-
-fn truncated(reason: &str) -> &str {
-    reason.get(..reason.floor_char_boundary(REASON_MAX)).unwrap_or_default()
 }

@@ -25,7 +25,7 @@ const CONNECT_MAX: Duration = Duration::from_secs(5);
 const IDLE_MAX: Duration = Duration::from_secs(30);
 /// Bytes of an answer's body that are read, so that its connection can be used again.
 const BODY_MAX: usize = 64 << 10;
-/// How long they may take. The status has decided before.
+/// Deadline of reading them. The status has decided before.
 const BODY_DEADLINE: Duration = Duration::from_secs(1);
 /// The longest time that `Retry-After` can ask for.
 const LATER_MAX: Duration = Duration::from_secs(86_400);
@@ -37,14 +37,12 @@ pub(super) enum ServiceAnswer {
     Finished,
     /// 429 or 503 with `Retry-After`.
     Later { after: Duration, reason: String },
-    /// 410: it wants no more requests.
+    /// 410: the service wants no more requests.
     Gone,
     /// Any other answer. `is_overloaded` for 429 and 5xx.
     Failed { reason: String, is_overloaded: bool },
     /// No answer in time, or no connection.
     Unanswered { reason: String },
-    /// The URL may not be called.
-    Refused { reason: String },
 }
 
 /// Sends requests of one callback.
@@ -56,7 +54,7 @@ pub(super) struct Sender {
 }
 
 impl Sender {
-    /// Blocks: it may read all authorities of the machine.
+    /// Makes the client. Blocks, because the client may read all authorities of the machine.
     ///
     /// # Errors
     /// When these cannot be read.
@@ -84,18 +82,14 @@ impl Sender {
         self.policy.check(&callback.url)
     }
 
-    /// Sends a task, and waits for the answer until `timeout` is over. The payload is moved out of
-    /// the task.
+    /// Sends a task to a URL of [`Sender::may_call`], and waits for the answer until `timeout` is
+    /// over. Moves the payload out of the task.
     pub async fn send(
         &self,
-        callback: &Callback,
+        (url, callback): (Url, &Callback),
         task: &mut Popped,
         timeout: Duration,
     ) -> ServiceAnswer {
-        let url = match self.may_call(callback) {
-            Ok(url) => url,
-            Err(error) => return ServiceAnswer::Refused { reason: error.to_string() },
-        };
         let mut headers = headers_of(callback, task);
         let body = task.record.payload.take().unwrap_or_default();
         let seconds = clock::wall().as_millis() / 1000;

@@ -1,7 +1,7 @@
 //! Stalls of the servers that no operation has caused. On a busy machine Postgres or Kafka may take
 //! seconds for a commit or an acknowledgement, and a node whose heartbeat is that late seems dead.
-//! The runner asks both itself, past the proxies, so its oracle knows such moments from faults of the
-//! program.
+//! The runner asks both itself, past the proxies, so that its oracle can tell stalls from faults of
+//! the program.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

@@ -219,7 +219,7 @@ impl<'a> Life<'a> {
             .iter()
             .filter(|line| !matches!(line.state.as_str(), "finished" | "cancelled"))
             .count();
-        // It was claimed, and had neither a record nor a line of its own when its task ended.
+        // Such an attempt was claimed, and had neither a record nor a line when its task ended.
         let is_one_in_flight =
             self.calls.iter().any(|call| call.verdict == CallVerdict::Finished { in_flight: true });
         for call in &self.calls {

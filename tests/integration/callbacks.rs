@@ -218,8 +218,9 @@ async fn the_status_of_the_answer_decides() {
     let later = &attempts[&1];
     let waited = later[1].1 - later[0].1;
     assert!(waited >= 2000, "Retry-After says two seconds, and it was {waited} ms");
-    let reason = api.get(&format!("/v1/dead/{}", ids[4])).await;
-    assert!(reason.text.contains("400") || reason.status != 200, "{}", reason.text);
+    let dead = api.get(&format!("/v1/dead?topic={topic}")).await.json();
+    let reason = dead["tasks"][0]["reason"].as_str().unwrap();
+    assert!(reason.contains("the callback answered 400"), "{reason}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -34,10 +34,10 @@ export function attempt(headers: Headers): number | undefined {
 }
 
 /**
- * Returns whether a node with one of these keys has sent the request of a callback. The keys are the
- * lines of the node's file, the signature is the header, the topic is the one whose tasks the service
- * takes, and the body is the bytes of the request. A signature older than `maxAge` seconds is not
- * genuine.
+ * Returns whether a node with one of these keys has sent the request of a callback. The keys are
+ * the lines of the node's file, the signature is the header, the topic is the one whose tasks the
+ * service takes, and the body is the bytes of the request. A signature older than `maxAge` seconds
+ * is not genuine.
  */
 export function isGenuine(
     keys: string[],
@@ -50,9 +50,10 @@ export function isGenuine(
     const seconds = parts.find(([name]) => name === 't')?.[1] ?? '';
     const age = Math.abs(Date.now() / 1000 - Number(seconds));
     if (!/^[0-9]+$/.test(seconds) || age > maxAge) return false;
-    const digests = keys.map((key) =>
-        createHmac('sha256', Buffer.from(key, 'base64')).update(`${seconds}\n${topic}\n`).update(body).digest(),
-    );
+    const digests = keys.map((key) => {
+        const mac = createHmac('sha256', Buffer.from(key, 'base64'));
+        return mac.update(`${seconds}\n${topic}\n`).update(body).digest();
+    });
     const given = parts
         .filter(([name]) => name === 'v1')
         .map(([, value]) => Buffer.from(value ?? '', 'hex'))

@@ -1,4 +1,4 @@
-//! The services of a node for schedules, for topics, and for consumers without Kafka.
+//! The services of a node for schedules, topics, lists, and consumers without Kafka.
 
 use std::sync::Arc;
 
@@ -7,17 +7,29 @@ use crate::callbacks::SigningKeys;
 use crate::callbacks::keeper::{CallbackKeeper, CallbackParts};
 use crate::domain::topic::callback::policy::CallbackPolicy;
 use crate::node::maintenance::run_keeper::RunKeeper;
+use crate::node::requests::bulk::Bulks;
+use crate::node::requests::lists::Lists;
 use crate::node::requests::service::Service;
 use crate::node::requests::service::pops::PopService;
 use crate::node::requests::service::schedules::ScheduleService;
 use crate::node::requests::service::topics::TopicService;
+use crate::node::shared::NodeShared;
+use crate::postgres::lists::cancel_many::CancelMany;
+use crate::postgres::lists::counts::TaskCounter;
+use crate::postgres::lists::dead_letters::DeadLetters;
+use crate::postgres::lists::listing::Listing;
 use crate::postgres::schedules::Schedules;
 use crate::postgres::schedules::make::RunMaker;
 use crate::postgres::tasks::look_up::LookUp;
+use crate::postgres::tasks::replace::Replaces;
 use crate::shutdown::TaskFailure;
 
 /// Maximum number of connections for calls about schedules.
 const SCHEDULES_MAX: usize = 2;
+
+/// Maximum number of connections for lists, and for dead letters.
+const LISTS_MAX: usize = 2;
+const DEAD_LETTERS_MAX: usize = 2;
 
 impl Site<'_> {
     /// Starts to make runs, and returns the service for schedules.
@@ -55,7 +67,11 @@ impl Site<'_> {
         let policy = Arc::new(settings.policy.clone());
         let Some(key_file) = settings.key_file.clone() else { return Ok(policy) };
         let path = key_file.clone();
-        let keys = tokio::task::spawn_blocking(move || SigningKeys::load(&path)).await??;
+        let (keys, warning) =
+            tokio::task::spawn_blocking(move || SigningKeys::load(&path)).await??;
+        if let Some(warning) = warning {
+            tracing::warn!("{warning}");
+        }
         let keeper = CallbackKeeper::new(CallbackParts {
             policy: Arc::clone(&policy),
             key_file,
@@ -72,5 +88,33 @@ impl Site<'_> {
     /// Returns the service for topics.
     pub(super) fn topic_service(&self, core: &Core) -> TopicService {
         TopicService::new(Arc::clone(&core.shared), &self.parts.postgres)
+    }
+
+    /// Returns the services for lists and dead letters, and for changes of many tasks.
+    pub(super) fn lists_and_bulks(
+        &self,
+        shared: &Arc<NodeShared>,
+        counter: Arc<TaskCounter>,
+        replaces: &Arc<Replaces>,
+    ) -> (Lists, Bulks) {
+        let (postgres, cluster) = (&self.parts.postgres, &self.cluster);
+        let listing = Arc::new(Listing::new(postgres, cluster, LISTS_MAX));
+        let dead_letters =
+            Arc::new(DeadLetters::new(postgres, self.settings.retention.names, DEAD_LETTERS_MAX));
+        let lists = Lists {
+            listing: Arc::clone(&listing),
+            dead_letters: Arc::clone(&dead_letters),
+            counter,
+            metrics: self.parts.metrics.clone(),
+        };
+        let bulks = Bulks {
+            listing,
+            dead_letters,
+            cancels: CancelMany::new(postgres),
+            replaces: Arc::clone(replaces),
+            shared: Arc::clone(shared),
+            request_deadline: self.settings.limits.request_timeout,
+        };
+        (lists, bulks)
     }
 }

@@ -1,4 +1,4 @@
-//! The command line of `punctual outbox`, and the flags of outboxes and intake topics.
+//! The command line of `punctual outbox`, and the flags of outboxes, intake topics and callbacks.
 
 use std::path::PathBuf;
 

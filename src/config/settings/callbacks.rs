@@ -12,7 +12,7 @@ const HOST: &str = "--callback-host";
 const NETWORK: &str = "--callback-network";
 const KEY_FILE: &str = "--callback-key-file";
 
-/// What callbacks may call, and the file with the keys that sign their requests.
+/// The hosts and networks that callbacks may call, and the file with the keys that sign requests.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct CallbackSettings {
     pub policy: CallbackPolicy,

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use az::SaturatingAs as _;
 use sqlx::postgres::{PgConnection, PgRow};
-use sqlx::{AssertSqlSafe, Row as _};
+use sqlx::{AssertSqlSafe, Connection as _, Row as _};
 
 use super::Topics;
 use crate::domain::TopicName;
@@ -129,8 +129,6 @@ async fn put(
     topic: &TopicName,
     callback: &Callback,
 ) -> Result<Option<StoredCallback>, sqlx::Error> {
-    use sqlx::Connection as _;
-
     let mut transaction = open.begin().await?;
     sqlx::query(LOCK).execute(&mut *transaction).await?;
     let others: i64 =

@@ -56,8 +56,8 @@ pub const PUT_CALLBACK: Operation = Operation {
                   URL, and take the answer as that of its consumer: 2xx finishes the task; 429 and \
                   503 with `Retry-After` fail the attempt, and the next one is due when they say; \
                   410 pauses the callback; any other answer, and none within `timeout`, fails the \
-                  attempt. Requests are signed, in the header `punctual-signature`. The callback is \
-                  stored as a whole, and all nodes use it within a second or two. Delivery is at \
+                  attempt. Requests are signed, in the header `punctual-signature`. The callback \
+                  is stored as a whole, and all nodes use it within a second or two. Delivery is at \
                   least once. Nodes call only what their operators allow: hosts of \
                   `--callback-host`, at public addresses or in `--callback-network`.",
     parameters: &[TOPIC],

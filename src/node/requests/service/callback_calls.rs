@@ -5,7 +5,7 @@ use crate::access::permit::{self, Permit};
 use crate::domain::TaskId;
 use crate::domain::topic::callback::{Callback, StoredCallback};
 use crate::node::messages::Unavailable;
-use crate::node::messages::answers::{ConsumerCall, Heard, PopCall, Popped, PutCallback, Target};
+use crate::node::messages::answers::{ConsumerCall, Heard, PutCallback, Target};
 use crate::node::messages::permitted::TaskPermit;
 
 impl Service {
@@ -50,15 +50,6 @@ impl Service {
         reason: &str,
     ) -> Result<bool, Unavailable> {
         self.opened()?.callbacks.pause(stored, reason).await
-    }
-
-    /// Waits for tasks of a topic for its callback.
-    pub async fn pop_for_callback(
-        &self,
-        permit: &Permit<permit::Pop>,
-        call: PopCall,
-    ) -> Result<Vec<Popped>, Unavailable> {
-        self.opened()?.takes_changes()?.pops.pop(permit, call).await
     }
 
     /// Takes the answer of a service about a task. It is taken while the node drains, too: the

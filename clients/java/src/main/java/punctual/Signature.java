@@ -40,7 +40,8 @@ public final class Signature {
         var age = Duration.between(Instant.ofEpochSecond(Long.parseLong(seconds.get())), Instant.now()).abs();
         if (age.compareTo(ageMax) > 0) return false;
         var given = parts.stream().filter(part -> part.startsWith("v1=")).map(part -> part.substring(3)).toList();
-        return keys.stream().map(key -> signed(key, seconds.get() + "\n" + topic + "\n", body).getBytes(US_ASCII)).anyMatch(digest ->
+        var start = seconds.get() + "\n" + topic + "\n";
+        return keys.stream().map(key -> signed(key, start, body).getBytes(US_ASCII)).anyMatch(digest ->
                 given.stream().anyMatch(value -> MessageDigest.isEqual(digest, value.getBytes(US_ASCII))));
     }
 
