@@ -32,6 +32,7 @@ pub use self::handles::Handles;
 use crate::access::{Policy, PolicyHandle};
 use crate::api::access::audit::Audit;
 use crate::api::{self, Api, ApiMetrics, ApiSettings, Hosts, Port};
+use crate::callbacks::SigningKeys;
 use crate::clock;
 use crate::config::{self, CheckedSettings, Command, MigrationSettings, SettingProblem, Settings};
 use crate::domain::NodeId;
@@ -83,6 +84,9 @@ pub fn problems(wanted: CheckedSettings<'_>) -> Vec<SettingProblem> {
         problems.push(SettingProblem { flag: error.flag, text: error.text });
     }
     problems.extend(access::problems(settings));
+    if let Some(Err(error)) = settings.callbacks.key_file.as_deref().map(SigningKeys::load) {
+        problems.push(SettingProblem { flag: "--callback-key-file", text: error.to_string() });
+    }
     problems
 }
 

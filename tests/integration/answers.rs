@@ -88,10 +88,8 @@ fn differences(place: &str, one: &Value, other: &Value) -> Vec<String> {
 async fn a_node_answers_as_the_examples_of_the_document_show() {
     let cluster = Cluster::start("answers").await;
     let topic = cluster.topic("demo").await;
-    let keys = cluster.folder().join("callback.keys");
-    std::fs::write(&keys, "a2V5IG9uZSBrZXkgb25lIGtleSBvbmUga2V5").unwrap();
-    let callbacks =
-        ["--callback-host", "*.example.com", "--callback-key-file", keys.to_str().unwrap()];
+    let keys = cluster.callback_key_file();
+    let callbacks = ["--callback-host", "*.example.com", "--callback-key-file", &keys];
     let node = cluster.node_with(&callbacks).await;
     let mut seen = Seen::default();
     by_id(node.api(), &topic, &mut seen).await;

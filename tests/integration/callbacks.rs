@@ -1,6 +1,7 @@
 //! Services get tracked tasks by callbacks, and their answers are those of a consumer.
 
 use std::collections::{BTreeMap, HashMap};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,12 +10,20 @@ use axum::body::Bytes;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
+use axum::serve::Listener;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use parking_lot::Mutex;
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, SanType};
 use reqwest::Method;
 use ring::hmac;
+use rustls::ServerConfig;
+use rustls::crypto::ring::default_provider;
+use rustls::pki_types::PrivateKeyDer;
 use serde_json::{Value, json};
+use tokio::net::{TcpListener, TcpStream};
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
 use uuid::Uuid;
 
 use crate::support::api::Answer;
@@ -60,7 +69,13 @@ struct Service {
 
 impl Service {
     async fn start(rule: impl Fn(&Request) -> Reply + Send + 'static) -> Arc<Self> {
-        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        Self::start_at(TcpListener::bind("127.0.0.1:0").await.unwrap(), rule)
+    }
+
+    fn start_at<L: Listener<Addr = SocketAddr>>(
+        listener: L,
+        rule: impl Fn(&Request) -> Reply + Send + 'static,
+    ) -> Arc<Self> {
         let port = listener.local_addr().unwrap().port();
         let service =
             Arc::new(Self { port, seen: Mutex::default(), rule: Mutex::new(Box::new(rule)) });
@@ -102,6 +117,54 @@ impl Service {
 
     fn now_answers(&self, rule: impl Fn(&Request) -> Reply + Send + 'static) {
         *self.rule.lock() = Box::new(rule);
+    }
+}
+
+/// Accepts connections with TLS.
+struct TlsListener {
+    tcp: TcpListener,
+    acceptor: TlsAcceptor,
+}
+
+impl TlsListener {
+    /// Makes a new authority, and a certificate for 127.0.0.1. Returns the authority in PEM.
+    async fn bind() -> (Self, String) {
+        let mut params = CertificateParams::default();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.distinguished_name.push(DnType::CommonName, "authority");
+        let authority = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
+        let mut params = CertificateParams::default();
+        params.subject_alt_names = vec![SanType::IpAddress([127, 0, 0, 1].into())];
+        let key = KeyPair::generate().unwrap();
+        let certificate = params.signed_by(&key, &authority).unwrap();
+        let key = PrivateKeyDer::try_from(key.serialize_der()).unwrap();
+        let config = ServerConfig::builder_with_provider(Arc::new(default_provider()))
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_no_client_auth()
+            .with_single_cert(vec![certificate.der().clone()], key)
+            .unwrap();
+        let tcp = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        (Self { tcp, acceptor: TlsAcceptor::from(Arc::new(config)) }, authority.pem())
+    }
+}
+
+impl Listener for TlsListener {
+    type Io = TlsStream<TcpStream>;
+    type Addr = SocketAddr;
+
+    async fn accept(&mut self) -> (Self::Io, Self::Addr) {
+        loop {
+            let (stream, address) = self.tcp.accept().await.unwrap();
+            // A node that does not trust the certificate ends the handshake.
+            if let Ok(stream) = self.acceptor.accept(stream).await {
+                return (stream, address);
+            }
+        }
+    }
+
+    fn local_addr(&self) -> std::io::Result<SocketAddr> {
+        self.tcp.local_addr()
     }
 }
 
@@ -308,6 +371,36 @@ async fn nothing_is_lost_when_a_node_dies_and_the_service_fails_for_a_while() {
     }
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_service_with_tls_is_called_if_the_machine_trusts_its_authority() {
+    let cluster = Cluster::start("callbacks").await;
+    let ((trusted, authority), (other, _)) = tokio::join!(TlsListener::bind(), TlsListener::bind());
+    let file = cluster.folder().join("authorities.pem");
+    std::fs::write(&file, authority).unwrap();
+    let trusted = Service::start_at(trusted, |_request| OK);
+    let other = Service::start_at(other, |_request| OK);
+    let hosts = [&trusted, &other].map(|one| format!("127.0.0.1:{}", one.port)).join(",");
+    let keys = cluster.callback_key_file();
+    let flags = ["--callback-host", &hosts, "--callback-network", "127.0.0.1"];
+    let flags = [&flags[..], &["--callback-key-file", &keys]].concat();
+    let mut node = cluster.spawn_in(&[("SSL_CERT_FILE", file.to_str().unwrap())], &flags);
+    node.wait_ready().await;
+    let (api, url) = (node.api(), |port: u16| format!("https://127.0.0.1:{port}/"));
+    let (topic, distrusted) = (cluster.topic("orders").await, cluster.topic("others").await);
+    set(api, &topic, &json!({ "url": url(trusted.port) })).await;
+    set(api, &distrusted, &json!({ "url": url(other.port) })).await;
+    let id = api.submit(&task(&topic, 0, "60s")).await.id;
+    let mut once = task(&distrusted, 1, "60s");
+    once["retry"] = json!({ "attempts_max": 1 });
+    let refused = api.submit(&once).await.id;
+    eventually("finished", DEADLINE, async || state_of(api, id).await == "finished").await;
+    eventually("given up", DEADLINE, async || state_of(api, refused).await == "dead").await;
+    let dead = api.get(&format!("/v1/dead?topic={distrusted}")).await.json();
+    let reason = dead["tasks"][0]["reason"].as_str().unwrap();
+    assert!(reason.contains("certificate"), "{reason}");
+    assert_eq!((trusted.seen().len(), other.seen().len()), (1, 0));
+}
+
 #[tokio::test]
 async fn only_urls_that_the_operator_allows_are_taken() {
     let cluster = Cluster::start("callbacks").await;
@@ -330,4 +423,17 @@ async fn only_urls_that_the_operator_allows_are_taken() {
     assert!(off.text.contains("--callback-host"), "{}", off.text);
     let unknown = put(node.api(), "no-such-topic", &json!({ "url": service.url("/") })).await;
     assert_eq!(unknown.status, 422, "{}", unknown.text);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_wrong_key_file_is_refused_before_the_node_starts() {
+    let cluster = Cluster::start("wrong-keys").await;
+    let file = cluster.callback_key_file();
+    std::fs::write(&file, "c2hvcnQ=").unwrap();
+    let flags = ["--callback-host", "*", "--callback-key-file", &file];
+    let mut node = cluster.spawn(&flags);
+    assert_eq!(node.wait_exit(DEADLINE).await.code(), Some(2), "{}", node.log_tail());
+    let log = node.log();
+    assert!(log.contains("--callback-key-file") && log.contains("too short"), "{log}");
+    assert!(!log.contains("listening") && !log.contains("c2hvcnQ="), "{log}");
 }

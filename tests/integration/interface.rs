@@ -49,10 +49,8 @@ async fn shell(lines: &str) -> Output {
 async fn each_operation_has_a_sample_that_works_when_it_is_pasted() {
     let cluster = Cluster::start("samples").await;
     let topic = cluster.topic("demo").await;
-    let keys = cluster.folder().join("callback.keys");
-    std::fs::write(&keys, "a2V5IG9uZSBrZXkgb25lIGtleSBvbmUga2V5").unwrap();
-    let callbacks =
-        ["--callback-host", "*.example.com", "--callback-key-file", keys.to_str().unwrap()];
+    let keys = cluster.callback_key_file();
+    let callbacks = ["--callback-host", "*.example.com", "--callback-key-file", &keys];
     let node = cluster.node_with(&callbacks).await;
     let document = document(&node).await;
     // The samples use the node and the topic of `make run`.

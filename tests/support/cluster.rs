@@ -117,6 +117,13 @@ impl Cluster {
         &self.logs
     }
 
+    /// Writes a file with one key that signs requests of callbacks. Returns its path.
+    pub fn callback_key_file(&self) -> String {
+        let file = self.folder().join("callback.keys");
+        std::fs::write(&file, "a2V5IG9uZSBrZXkgb25lIGtleSBvbmUga2V5").unwrap();
+        file.to_str().unwrap().to_owned()
+    }
+
     pub async fn migrate(&self) {
         let wishes = &self.wishes;
         let shards = wishes.shards.to_string();
@@ -165,9 +172,13 @@ impl Cluster {
 
     /// The same with more arguments.
     pub fn spawn_to_die_with(&self, point: &str, arguments: &[&str]) -> Node {
-        let variables = [(punctual::failpoint::VARIABLE, point)];
+        self.spawn_in(&[(punctual::failpoint::VARIABLE, point)], arguments)
+    }
+
+    /// Starts a node in this environment, without waiting for it.
+    pub fn spawn_in(&self, variables: &[(&str, &str)], arguments: &[&str]) -> Node {
         let all = self.arguments(arguments);
-        Node::spawn_with(&self.next_node_name(), &all, &variables, &self.logs)
+        Node::spawn_with(&self.next_node_name(), &all, variables, &self.logs)
     }
 
     fn arguments<'a>(&'a self, more: &[&'a str]) -> Vec<&'a str> {

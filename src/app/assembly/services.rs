@@ -57,7 +57,7 @@ impl Site<'_> {
     /// may call.
     ///
     /// # Errors
-    /// When the file with the signing keys is not usable.
+    /// When the file with the signing keys has become wrong since it was checked.
     pub(super) async fn start_callbacks(
         &self,
         service: &Service,
