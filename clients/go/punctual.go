@@ -261,12 +261,12 @@ func read[T any](answer answer, err error) (T, error) {
 	return value, json.Unmarshal(answer.body, &value)
 }
 
-// found turns the problem of a task, a topic or a schedule that is not there into false.
+// found turns the problem of something that is not there into false.
 func found[T any](value T, err error) (T, bool, error) {
 	var problem *Problem
 	if errors.As(err, &problem) {
 		switch problem.Slug {
-		case "task-not-found", "topic-not-found", "schedule-not-found":
+		case "task-not-found", "topic-not-found", "schedule-not-found", "callback-not-found":
 			return value, false, nil
 		}
 	}

@@ -129,6 +129,56 @@ func TestAConsumerAnswersForItsAttempts(t *testing.T) {
 	equal(t, errors.As(err, &problem) && problem.Field == "attempt", true)
 }
 
+func TestAPoppedTaskIsFinished(t *testing.T) {
+	client, _ := clients(t)
+	draft := later("order-11", "popped", 11)
+	draft.Delay, draft.TTR = 0, time.Hour
+	task := must[punctual.Task](t)(client.Submit(ctx, topic, draft))
+	pop := punctual.Pop{Group: "go", Wait: 5 * time.Second, Max: 100}
+	var mine punctual.PoppedTask
+	for end := time.Now().Add(time.Minute); mine.ID == "" && time.Now().Before(end); {
+		for _, popped := range must[[]punctual.PoppedTask](t)(client.Pop(ctx, topic, pop)) {
+			if popped.ID == task.ID {
+				mine = popped
+			}
+		}
+	}
+	equal(t, mine.Attempt, 1)
+	equal(t, mine.Key, "popped")
+	equal(t, string(mine.Payload), "11")
+	equal(t, mine.FinishBy.After(time.Now().Add(30*time.Minute)), true)
+	finished := must[punctual.Answered](t)(client.Finish(ctx, mine.ID, mine.Attempt))
+	equal(t, finished.Verdict, punctual.AnswerFinished)
+	none := must[[]punctual.PoppedTask](t)(client.Pop(ctx, topic, punctual.Pop{Group: "go"}))
+	equal(t, len(none), 0)
+	_, err := client.Pop(ctx, topic, punctual.Pop{Group: "go", Wait: time.Hour})
+	contains(t, fmt.Sprint(err), "give less than the timeout")
+}
+
+func TestACallbackIsSetAndDeleted(t *testing.T) {
+	client, _ := clients(t)
+	there := func(callback punctual.Callback, isThere bool, err error) bool {
+		must[punctual.Callback](t)(callback, err)
+		return isThere
+	}
+	equal(t, there(client.GetCallback(ctx, topic)), false)
+	draft := punctual.CallbackDraft{
+		URL: "https://jobs.example.com/orders", Headers: map[string]string{"authorization": "secret"},
+		Timeout: 5 * time.Second, Paused: true,
+	}
+	made := must[punctual.Callback](t)(client.SetCallback(ctx, topic, draft))
+	equal(t, made.Timeout, "5s")
+	equal(t, made.Paused, true)
+	known, _, err := client.GetCallback(ctx, topic)
+	equal(t, must[punctual.Callback](t)(known, err).Revision, made.Revision)
+	equal(t, strings.Join(known.HeaderNames, ","), "authorization")
+	equal(t, there(client.DeleteCallback(ctx, topic)), true)
+	equal(t, there(client.DeleteCallback(ctx, topic)), false)
+	var problem *punctual.Problem
+	_, err = client.SetCallback(ctx, topic, punctual.CallbackDraft{URL: "https://example.org/"})
+	equal(t, errors.As(err, &problem) && problem.Field == "url", true)
+}
+
 func TestAMoveWhoseAnswersAreLostMovesTheTask(t *testing.T) {
 	client, losing := clients(t)
 	move := must[punctual.Moved](t)
@@ -390,7 +440,10 @@ func TestANumberIsNoLengthOfTime(t *testing.T) {
 	_, failed := client.Fail(ctx, "1", 1, punctual.Failure{RetryIn: &bare})
 	_, extended := client.Extend(ctx, "1", 1, bare)
 	_, answered := client.Outcomes(ctx, []punctual.Outcome{extend})
-	for _, err := range append(errs, failed, extended, answered) {
+	_, popped := client.Pop(ctx, "demo", punctual.Pop{Group: "mailer", Wait: 5})
+	callback := punctual.CallbackDraft{URL: "https://jobs.example.com", Timeout: 5}
+	_, called := client.SetCallback(ctx, "demo", callback)
+	for _, err := range append(errs, failed, extended, answered, popped, called) {
 		contains(t, fmt.Sprint(err), "below a millisecond: give a unit")
 	}
 }

@@ -161,7 +161,9 @@ impl Secure {
 async fn keeps_its_promises(language: &str, mut command: Command) {
     let cluster = Cluster::start(&format!("clients-{language}")).await;
     let topic = cluster.topic("orders").await;
-    let node = cluster.node().await;
+    let keys = cluster.callback_key_file();
+    let callbacks = ["--callback-host", "*.example.com", "--callback-key-file", &keys];
+    let node = cluster.node_with(&callbacks).await;
     let secure = Secure::start(&cluster, language).await;
     let (losing, proxy) = LosingProxy::start(&node).await;
     command

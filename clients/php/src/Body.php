@@ -14,7 +14,7 @@ final class Body
     /** Members that are lengths of time. */
     private const SPANS = [
         'delay', 'ttr', 'backoff_min', 'backoff_max', 'retry_in', 'by',
-        'every', 'phase', 'spread', 'within',
+        'every', 'phase', 'spread', 'within', 'wait', 'timeout',
     ];
     /** Members that are times. */
     private const TIMES = [

@@ -4,30 +4,13 @@ declare(strict_types=1);
 
 namespace Punctual;
 
-/** A client of one node, which keeps its connection: calls for tasks, topics and schedules. */
+/**
+ * A client of one node, which keeps its connection: calls for tasks, topics, consumers without Kafka,
+ * and schedules.
+ */
 final class Client
 {
-    private const PAUSE_MIN = 0.1;
-    private const PAUSE_MAX = 5.0;
-    private const RETRY_AFTER_MAX = 60.0;
-    /** Statuses of calls that are repeated, because they were not done, or only perhaps. */
-    private const REPEATED = [408, 429, 500, 503];
-    /** Errors of curl before a request is sent: nothing was done. */
-    private const NOT_CONNECTED = [
-        CURLE_COULDNT_RESOLVE_HOST,
-        CURLE_COULDNT_CONNECT,
-        CURLE_SSL_CONNECT_ERROR,
-        ...self::CERTIFICATE,
-    ];
-    /** A certificate does not become right by asking again. */
-    private const CERTIFICATE = [
-        CURLE_SSL_CACERT,
-        CURLE_SSL_PEER_CERTIFICATE,
-        CURLE_SSL_CACERT_BADFILE,
-    ];
-
-    private readonly string $url;
-    private readonly \CurlHandle $curl;
+    private readonly Http $http;
 
     /**
      * @param float $timeout  the time of one attempt in seconds
@@ -35,26 +18,19 @@ final class Client
      */
     public function __construct(
         string $url,
-        #[\SensitiveParameter] private ?string $token = null,
+        #[\SensitiveParameter] ?string $token = null,
         ?string $tokenFile = null,
-        private readonly ?string $caFile = null,
-        private readonly float $timeout = 35.0,
-        private readonly float $retryFor = 30.0,
+        ?string $caFile = null,
+        float $timeout = 35.0,
+        float $retryFor = 30.0,
     ) {
         if ($tokenFile !== null) {
             $text = file_get_contents($tokenFile);
-            $this->token = $text === false
+            $token = $text === false
                 ? throw new \InvalidArgumentException("cannot read {$tokenFile}")
                 : trim($text);
         }
-        $host = parse_url($url, PHP_URL_HOST);
-        $isLocal = in_array($host, ['127.0.0.1', '[::1]', 'localhost'], true);
-        if ($this->token !== null && parse_url($url, PHP_URL_SCHEME) !== 'https' && !$isLocal) {
-            $reason = 'a token is sent over https:// only, or to this machine';
-            throw new \InvalidArgumentException($reason);
-        }
-        $this->url = rtrim($url, '/');
-        $this->curl = curl_init();
+        $this->http = new Http($url, $token, $caFile, $timeout, $retryFor);
     }
 
     /**
@@ -73,7 +49,7 @@ final class Client
      */
     public function submit(string $topic, array $task): array
     {
-        return self::successful($this->call('POST', '/v1/tasks', Body::named($topic, $task)));
+        return self::successful($this->http->call('POST', '/v1/tasks', Body::named($topic, $task)));
     }
 
     /**
@@ -151,7 +127,7 @@ final class Client
         // Once the task may be due, a repetition would schedule another one.
         $dueIn = Body::dueIn($task['delay'] ?? null, $task['due_at'] ?? null);
         $path = self::path($topic, $name);
-        return self::successful($this->call('PUT', $path, Body::of($task), $dueIn));
+        return self::successful($this->http->call('PUT', $path, Body::of($task), $dueIn));
     }
 
     /** Returns the task of a name, or null. */
@@ -218,7 +194,7 @@ final class Client
     public function redrive(string $id, ?string $toTopic = null): ?array
     {
         $body = Body::fields(['to_topic' => $toTopic]) ?: new \stdClass();
-        $answer = $this->call('POST', '/v1/dead/' . rawurlencode($id) . '/redrive', $body);
+        $answer = $this->http->call('POST', '/v1/dead/' . rawurlencode($id) . '/redrive', $body);
         return self::found($answer, 'task-not-found') ?? $this->getById($id);
     }
 
@@ -236,10 +212,10 @@ final class Client
     ): Redriven {
         $range = ['due_from' => $dueFrom, 'due_to' => $dueTo, 'to_topic' => $toTopic];
         $body = Body::fields(['topic' => $topic, 'dry_run' => $dryRun] + $range);
-        [$count, $cursor, $since, $pause] = [0, null, hrtime(true), self::PAUSE_MIN];
+        [$count, $cursor, $since, $pause] = [0, null, hrtime(true), Http::PAUSE_MIN];
         while (true) {
             $part = $body + ['cursor' => $cursor];
-            $answer = self::successful($this->call('POST', '/v1/dead/redrive', $part));
+            $answer = self::successful($this->http->call('POST', '/v1/dead/redrive', $part));
             $hasMoved = $answer['cursor'] !== null && $answer['cursor'] !== $cursor;
             $cursor = $answer['cursor'];
             $count += $answer['redriven'];
@@ -247,21 +223,21 @@ final class Client
                 return new Redriven($count, $answer['more']);
             }
             if ($answer['redriven'] > 0 || $hasMoved) {
-                [$since, $pause] = [hrtime(true), self::PAUSE_MIN];
+                [$since, $pause] = [hrtime(true), Http::PAUSE_MIN];
                 continue;
             }
-            if ((hrtime(true) - $since) / 1e9 + $pause > $this->retryFor) {
+            if ((hrtime(true) - $since) / 1e9 + $pause > $this->http->retryFor) {
                 return new Redriven($count, true);
             }
             usleep((int) ($pause * (1e6 + random_int(0, 250_000))));
-            $pause = min($pause * 2, self::PAUSE_MAX);
+            $pause = min($pause * 2, Http::PAUSE_MAX);
         }
     }
 
     /** Returns a topic, or null if Kafka has none of this name. */
     public function getTopic(string $topic): ?Topic
     {
-        $body = self::found($this->call('GET', self::topicPath($topic)), 'topic-not-found');
+        $body = self::found($this->http->call('GET', self::topicPath($topic)), 'topic-not-found');
         return $body === null ? null : Topic::of($body);
     }
 
@@ -282,6 +258,55 @@ final class Client
     }
 
     /**
+     * Waits for tracked tasks of a topic, and returns up to `$max` of them, or none. Each goes to one
+     * caller of the group: `finish`, `fail` or `extend` it. `$wait` must be shorter than the timeout
+     * of this client. Tasks of a lost answer come again after their time to run.
+     *
+     * @return list<PoppedTask>
+     */
+    public function pop(
+        string $topic,
+        string $group,
+        string|\DateInterval $wait = '20s',
+        int $max = 1,
+    ): array {
+        if (Span::seconds('wait', $wait) >= $this->http->timeout) {
+            $reason = "wait is not shorter than the timeout, {$this->http->timeout} s";
+            throw new \InvalidArgumentException($reason);
+        }
+        $body = Body::fields(['group' => $group, 'wait' => $wait, 'max' => $max]);
+        $answer = $this->http->call('POST', self::topicPath($topic) . '/pop', $body);
+        return array_map(PoppedTask::of(...), self::successful($answer)['tasks']);
+    }
+
+    /**
+     * Has nodes POST each tracked task of a topic to a URL, and returns the callback.
+     * Signature::isGenuine checks in the service who calls it.
+     *
+     * @param array<string, mixed> $callback
+     *     `headers`, `timeout` (a length of time), `concurrency`, `max_per_second`, `paused`
+     */
+    public function setCallback(string $topic, string $url, array $callback = []): array
+    {
+        $body = Body::fields(['url' => $url] + $callback);
+        return self::successful($this->http->call('PUT', self::callbackPath($topic), $body));
+    }
+
+    /** Returns the callback of a topic, without the values of its headers, or null. */
+    public function getCallback(string $topic): ?array
+    {
+        $answer = $this->http->call('GET', self::callbackPath($topic));
+        return self::found($answer, 'callback-not-found');
+    }
+
+    /** Ends the callback of a topic. Returns it as it was, or null if there is none. */
+    public function deleteCallback(string $topic): ?array
+    {
+        $answer = $this->http->call('DELETE', self::callbackPath($topic));
+        return self::found($answer, 'callback-not-found');
+    }
+
+    /**
      * Creates a schedule, or replaces it as a whole, and returns it.
      *
      * Lengths of time are a DateInterval, or text with a unit such as `15m`.
@@ -298,7 +323,7 @@ final class Client
     public function setSchedule(string $topic, string $name, array $schedule): Schedule
     {
         $path = self::schedulePath($topic, $name);
-        $answer = $this->call('PUT', $path, Body::of($schedule));
+        $answer = $this->http->call('PUT', $path, Body::of($schedule));
         return Schedule::of(self::successful($answer));
     }
 
@@ -314,7 +339,7 @@ final class Client
         int $runs = 5,
     ): Schedule {
         $path = self::schedulePath($topic, $name) . "?dry_run=true&next={$runs}";
-        $answer = $this->call('PUT', $path, Body::of($schedule));
+        $answer = $this->http->call('PUT', $path, Body::of($schedule));
         return Schedule::of(self::successful($answer));
     }
 
@@ -341,14 +366,14 @@ final class Client
     /** Pauses a schedule and returns it. Its runs that are not claimed are withdrawn. */
     public function pauseSchedule(string $topic, string $name): Schedule
     {
-        $answer = $this->call('POST', self::schedulePath($topic, $name) . '/pause');
+        $answer = $this->http->call('POST', self::schedulePath($topic, $name) . '/pause');
         return Schedule::of(self::successful($answer));
     }
 
     /** Ends the pause of a schedule and returns it. */
     public function resumeSchedule(string $topic, string $name): Schedule
     {
-        $answer = $this->call('POST', self::schedulePath($topic, $name) . '/resume');
+        $answer = $this->http->call('POST', self::schedulePath($topic, $name) . '/resume');
         return Schedule::of(self::successful($answer));
     }
 
@@ -359,7 +384,7 @@ final class Client
     public function triggerSchedule(string $topic, string $name): array
     {
         $path = self::schedulePath($topic, $name) . '/trigger';
-        return self::successful($this->call('POST', $path, null, 0.0));
+        return self::successful($this->http->call('POST', $path, null, 0.0));
     }
 
     /**
@@ -378,7 +403,7 @@ final class Client
     ): Moved {
         $due = Body::fields(['delay' => $delay, 'due_at' => $dueAt]) ?: new \stdClass();
         // Once the task may be due, a repetition would say too_late of a move that was made.
-        $body = $this->call('PATCH', $path, $due, Body::dueIn($delay, $dueAt))[2];
+        $body = $this->http->call('PATCH', $path, $due, Body::dueIn($delay, $dueAt))[2];
         if (!isset($body['verdict'])) {
             throw new Problem($body);
         }
@@ -388,13 +413,13 @@ final class Client
     private function changeTopic(string $topic, string $change, ?string $reason): Topic
     {
         $body = Body::fields(['reason' => $reason]) ?: new \stdClass();
-        $answer = $this->call('POST', self::topicPath($topic) . "/{$change}", $body);
+        $answer = $this->http->call('POST', self::topicPath($topic) . "/{$change}", $body);
         return Topic::of(self::successful($answer));
     }
 
     private function foundSchedule(string $method, string $path): ?Schedule
     {
-        $body = self::found($this->call($method, $path), 'schedule-not-found');
+        $body = self::found($this->http->call($method, $path), 'schedule-not-found');
         return $body === null ? null : Schedule::of($body);
     }
 
@@ -409,7 +434,7 @@ final class Client
         do {
             // Parameters of null are left out.
             $text = http_build_query($query, '', '&', PHP_QUERY_RFC3986);
-            $page = self::successful($this->call('GET', "{$path}?{$text}"));
+            $page = self::successful($this->http->call('GET', "{$path}?{$text}"));
             foreach ($page[$member] as $one) {
                 yield $one;
             }
@@ -421,7 +446,7 @@ final class Client
     {
         $path = self::idPath($id) . "/{$call}";
         // An empty array would be a list in JSON.
-        $answer = $this->call('POST', $path, Body::fields($body) ?: new \stdClass());
+        $answer = $this->http->call('POST', $path, Body::fields($body) ?: new \stdClass());
         return Answered::of($answer[0], $answer[2]);
     }
 
@@ -431,14 +456,14 @@ final class Client
         $results = [];
         $left = array_values($bodies);
         $began = hrtime(true);
-        for ($pause = self::PAUSE_MIN; $left !== []; $pause = min($pause * 2, self::PAUSE_MAX)) {
+        for ($pause = Http::PAUSE_MIN; $left !== []; $pause = min($pause * 2, Http::PAUSE_MAX)) {
             $body = [$member => array_values($left)];
-            $answers = self::successful($this->call('POST', $path, $body))['results'];
+            $answers = self::successful($this->http->call('POST', $path, $body))['results'];
             $results = array_combine(array_keys($left), $answers) + $results;
             $isRepeated = static fn (int $index) =>
-                in_array($results[$index]['status'], self::REPEATED, true);
+                in_array($results[$index]['status'], Http::REPEATED, true);
             $left = array_filter($left, $isRepeated, ARRAY_FILTER_USE_KEY);
-            if ($left === [] || (hrtime(true) - $began) / 1e9 + $pause > $this->retryFor) {
+            if ($left === [] || (hrtime(true) - $began) / 1e9 + $pause > $this->http->retryFor) {
                 break;
             }
             usleep((int) ($pause * (1e6 + random_int(0, 250_000))));
@@ -449,103 +474,16 @@ final class Client
 
     private function look(string $path): ?array
     {
-        return self::found($this->call('GET', $path), 'task-not-found');
+        return self::found($this->http->call('GET', $path), 'task-not-found');
     }
 
     private function cancelAt(string $path): Cancelled
     {
-        $body = $this->call('DELETE', $path)[2];
+        $body = $this->http->call('DELETE', $path)[2];
         if (!isset($body['verdict'])) {
             throw new Problem($body);
         }
         return new Cancelled(Verdict::from($body['verdict']), $body['task'] ?? null);
-    }
-
-    /**
-     * Repeats a request until it has an answer. Repeats what was not done (429, 503), and what may
-     * have been done (no answer, 500, `outcome-unknown`) if a repetition starts within `$safeFor`.
-     *
-     * @return array{int, float, array} status, seconds of Retry-After, body
-     */
-    private function call(
-        string $method,
-        string $path,
-        array|\stdClass|null $body = null,
-        float $safeFor = INF,
-    ): array {
-        $flags = JSON_THROW_ON_ERROR | JSON_PRESERVE_ZERO_FRACTION;
-        try {
-            $text = $body === null ? null : json_encode($body, $flags);
-        } catch (\JsonException $error) {
-            $advice = match ($error->getCode()) {
-                JSON_ERROR_UTF8 => "; bytes are sent as 'payload_base64' => base64_encode(\$bytes)"
-                    . ' in place of payload, key_base64 for a key, and base64 for a header',
-                default => '',
-            };
-            throw new \InvalidArgumentException($error->getMessage() . $advice, 0, $error);
-        }
-        $began = hrtime(true);
-        $isUnknown = false;
-        for ($attempt = 0; ; $attempt++) {
-            $answer = $this->attempt($method, $path, $text);
-            $asked = 0.0;
-            $isFinal = false;
-            if (is_int($answer)) {
-                $failure = curl_strerror($answer) ?? "error {$answer} of curl";
-                $isFinal = in_array($answer, self::CERTIFICATE, true);
-                $isUnknown = $isUnknown || !in_array($answer, self::NOT_CONNECTED, true);
-            } elseif (!in_array($answer[0], self::REPEATED, true)) {
-                return $answer;
-            } else {
-                $problem = new Problem($answer[2]);
-                $failure = $problem->getMessage();
-                $asked = min($answer[1], self::RETRY_AFTER_MAX);
-                $isPerhapsDone = in_array($problem->slug, ['outcome-unknown', 'internal'], true);
-                $isUnknown = $isUnknown || $isPerhapsDone;
-            }
-            $doubled = min(self::PAUSE_MIN * 2 ** min($attempt, 16), self::PAUSE_MAX);
-            $pause = max($doubled, $asked) * (1 + random_int(0, 250) / 1000);
-            $end = $isUnknown ? min($this->retryFor, $safeFor) : $this->retryFor;
-            if ($isFinal || (hrtime(true) - $began) / 1e9 + $pause > $end) {
-                throw new NoAnswer("{$method} {$path}: {$failure}", $isUnknown);
-            }
-            usleep((int) ($pause * 1e6));
-        }
-    }
-
-    /** @return int|array{int, float, array} the error of curl, or the answer */
-    private function attempt(string $method, string $path, ?string $text): int|array
-    {
-        $retryAfter = 0.0;
-        $headers = ['expect:'];
-        if ($text !== null) {
-            $headers[] = 'content-type: application/json';
-        }
-        if ($this->token !== null) {
-            $headers[] = "authorization: Bearer {$this->token}";
-        }
-        curl_reset($this->curl);
-        curl_setopt_array($this->curl, [
-            CURLOPT_URL => $this->url . $path,
-            CURLOPT_CUSTOMREQUEST => $method,
-            CURLOPT_HTTPHEADER => $headers,
-            CURLOPT_RETURNTRANSFER => true,
-            CURLOPT_TIMEOUT_MS => (int) ($this->timeout * 1000),
-            CURLOPT_HEADERFUNCTION => static function ($curl, string $line) use (&$retryAfter): int {
-                if (stripos($line, 'retry-after:') === 0) {
-                    $retryAfter = (float) substr($line, 12);
-                }
-                return strlen($line);
-            },
-        ] + ($text === null ? [] : [CURLOPT_POSTFIELDS => $text])
-          + ($this->caFile === null ? [] : [CURLOPT_CAINFO => $this->caFile]));
-        $answer = curl_exec($this->curl);
-        if ($answer === false) {
-            return curl_errno($this->curl);
-        }
-        $body = json_decode($answer, true);
-        $status = curl_getinfo($this->curl, CURLINFO_RESPONSE_CODE);
-        return is_array($body) ? [$status, $retryAfter, $body] : CURLE_WEIRD_SERVER_REPLY;
     }
 
     /** @param array{int, float, array} $answer */
@@ -573,6 +511,11 @@ final class Client
     private static function topicPath(string $topic): string
     {
         return '/v1/topics/' . rawurlencode($topic);
+    }
+
+    private static function callbackPath(string $topic): string
+    {
+        return self::topicPath($topic) . '/callback';
     }
 
     private static function path(string $topic, string $name): string

@@ -82,6 +82,31 @@ $story = [
         equal('finished', $client->finish($task['id'])->task['state']);
         equal('attempt', thrown(Problem::class, static fn () => $client->fail($task['id'], 0))->field);
     },
+    'a popped task is finished' => static function () use ($topic, $client): void {
+        $task = ['key' => 'popped', 'payload' => ['order' => 11], 'delay' => '0s', 'ttr' => HOUR];
+        $id = $client->submit($topic, $task)['id'];
+        do {
+            $popped = $client->pop($topic, 'php', '5s', 100);
+            $mine = array_values(array_filter($popped, static fn ($task) => $task->id === $id));
+        } while ($mine === []);
+        [$task] = $mine;
+        equal([1, 'popped', ['order' => 11]], [$task->attempt, $task->body['key'], $task->body['payload']]);
+        equal(true, $task->finishBy > new DateTimeImmutable('+30 minutes'));
+        equal(Outcome::Finished, $client->finish($id, $task->attempt)->verdict);
+        equal([], $client->pop($topic, 'php', '0s'));
+        thrown(InvalidArgumentException::class, static fn () => $client->pop($topic, 'php', HOUR));
+    },
+    'a callback is set and deleted' => static function () use ($topic, $client): void {
+        equal(null, $client->getCallback($topic));
+        $callback = ['headers' => ['authorization' => 'secret'], 'timeout' => '5s', 'paused' => true];
+        $made = $client->setCallback($topic, 'https://jobs.example.com/orders', $callback);
+        equal(['5s', ['authorization']], [$made['timeout'], $made['header_names']]);
+        equal($made, $client->getCallback($topic));
+        equal($made, $client->deleteCallback($topic));
+        equal(null, $client->deleteCallback($topic));
+        $elsewhere = static fn () => $client->setCallback($topic, 'https://example.org/');
+        equal('url', thrown(Problem::class, $elsewhere)->field);
+    },
     'a move whose answers are lost moves the task' => static function () use ($topic, $client, $losing): void {
         $task = $client->submit($topic, ['name' => 'order-7', 'payload' => 7, 'delay' => HOUR]);
         $moved = $losing->move($topic, 'order-7', delay: new DateInterval('PT2H'));

@@ -107,6 +107,34 @@ class Story(unittest.TestCase):
             self.client.fail(task["id"], 0)
         self.assertEqual(caught.exception.field, "attempt")
 
+    def test_a_popped_task_is_finished(self):
+        record = {"payload": {"order": 11}, "key": "popped", "ttr": HOUR}
+        task = self.client.submit(TOPIC, delay="0s", **record)
+        popped = []
+        while task["id"] not in [one.id for one in popped]:
+            popped = self.client.pop(TOPIC, "python", wait="5s", max=100)
+        one = next(one for one in popped if one.id == task["id"])
+        self.assertEqual((one.attempt, one.body["key"]), (1, "popped"))
+        self.assertEqual(one.body["payload"], {"order": 11})
+        self.assertGreater(one.finish_by, datetime.now(timezone.utc) + HOUR / 2)
+        self.assertEqual(self.client.finish(one.id, one.attempt).verdict, Outcome.FINISHED)
+        self.assertEqual(self.client.pop(TOPIC, "python", wait="0s"), [])
+
+    def test_a_callback_is_set_and_deleted(self):
+        self.assertIsNone(self.client.get_callback(TOPIC))
+        callback = {"headers": {"authorization": "secret"}, "timeout": HOUR / 720}
+        made = self.client.set_callback(
+            TOPIC, "https://jobs.example.com/orders", paused=True, **callback
+        )
+        self.assertEqual((made["timeout"], made["paused"]), ("5s", True))
+        known = self.client.get_callback(TOPIC)
+        self.assertEqual((known, known["header_names"]), (made, ["authorization"]))
+        self.assertEqual(self.client.delete_callback(TOPIC), known)
+        self.assertIsNone(self.client.delete_callback(TOPIC))
+        with self.assertRaises(Problem) as caught:
+            self.client.set_callback(TOPIC, "https://example.org/")
+        self.assertEqual(caught.exception.field, "url")
+
     def test_a_move_whose_answers_are_lost_moves_the_task(self):
         task = self.client.submit(TOPIC, 7, name="order-7", delay=HOUR)
         moved = self.losing.move(TOPIC, "order-7", delay=2 * HOUR)
@@ -337,10 +365,16 @@ class Rules(unittest.TestCase):
             lambda: client.fail("1", 1, retry_in=5),
             lambda: client.extend("1", 1, by=5),
             lambda: client.outcomes([{"outcome": "extend", "id": "1", "attempt": 1, "by": 5}]),
+            lambda: client.pop("demo", "group", wait=5),
+            lambda: client.set_callback("demo", "https://jobs.example.com", timeout=5),
         ]
         for call in calls:
             with self.assertRaisesRegex(TypeError, "give a timedelta, or text with a unit"):
                 call()
+
+    def test_a_pop_waits_less_than_its_client(self):
+        with self.assertRaisesRegex(ValueError, "wait is 5s: give less than the timeout, 5"):
+            Client("http://127.0.0.1:1", timeout=5).pop("demo", "group", wait="5s")
 
     def test_a_replacement_with_a_delay_in_text_is_repeated(self):
         self.assertEqual(seconds_of("delay", "1h 30m500ms"), 5400.5)

@@ -1,4 +1,4 @@
-/** The client: calls for tasks, for topics and for schedules. */
+/** The client: calls for tasks, topics, consumers without Kafka, and schedules. */
 
 import { randomUUID } from 'node:crypto';
 import { readFileSync } from 'node:fs';
@@ -7,9 +7,17 @@ import https from 'node:https';
 import { setTimeout as sleep } from 'node:timers/promises';
 
 import { type Answered, type Failure, type Outcome, answered, outcomeBody } from './outcomes.js';
+import {
+    type Callback,
+    type CallbackDraft,
+    type PopOptions,
+    type PoppedTask,
+    callbackBody,
+} from './pops.js';
 import { NoAnswer, Problem } from './problems.js';
 import { type Schedule, type ScheduleDraft, type Topic, timed } from './schedules.js';
 import { type Span, milliseconds, noBytes, span } from './span.js';
+import type { Cancelled, Due, Moved, Record, Task } from './tasks.js';
 
 const [PAUSE_MIN, PAUSE_MAX, RETRY_AFTER_MAX] = [100, 5_000, 60_000];
 /** Statuses of calls, and of parts of them, that were not done, or perhaps: they are repeated. */
@@ -33,73 +41,6 @@ export interface ClientOptions {
     timeout?: number;
     /** The time for all attempts of a call in ms. */
     retryFor?: number;
-}
-
-/** A record and its due time: one of `delay` and `dueAt`, one payload or a tombstone. */
-export interface Record {
-    /** From now. */
-    delay?: Span;
-    dueAt?: Date;
-    /** The time from which the task is not published any more. */
-    expiresAt?: Date;
-    key?: string;
-    keyBase64?: string;
-    /** Any JSON. */
-    payload?: unknown;
-    payloadText?: string;
-    payloadBase64?: string;
-    tombstone?: true;
-    headers?: { [name: string]: unknown };
-    /** The time of the consumer for an attempt: with it, the consumer answers for the task. */
-    ttr?: Span;
-    retry?: RetryPolicy;
-}
-
-/** How a task is tried again that its consumer fails, or does not finish in time. */
-export interface RetryPolicy {
-    attemptsMax?: number;
-    backoffMin?: Span;
-    backoffMax?: Span;
-    backoffFactor?: number;
-    deadTopic?: string;
-}
-
-export interface Task {
-    id: string;
-    topic: string;
-    name?: string;
-    due_at: string;
-    /**
-     * `scheduled`, `claimed`, `published`, `cancelled`, `dead` or `expired`, and of a tracked task
-     * `awaiting`, `retrying` or `finished`; more may be added.
-     */
-    state: string;
-    receipt?: { partition: number; offset: number; published_at: string; lateness_ms: number };
-    [member: string]: unknown;
-}
-
-export type Verdict = 'cancelled' | 'too_late' | 'replaced' | 'not_found';
-
-export interface Cancelled {
-    verdict: Verdict;
-    task?: Task;
-}
-
-/** A due time: after a delay, or at a time. */
-export type Due = { delay: Span } | { dueAt: Date };
-
-/** The result of a move: only `moved` has changed the task. */
-export type MoveVerdict =
-    | 'moved'
-    /** The task is on its way, or has ended. */
-    | 'too_late'
-    /** Another task has replaced the one of this id: move the one of `replaced_by`. */
-    | 'replaced'
-    | 'not_found';
-
-export interface Moved {
-    verdict: MoveVerdict;
-    task?: Task;
 }
 
 /** A range of the dead letters of a topic: all of them if it is empty. */
@@ -292,7 +233,7 @@ export class Client {
 
     /** Returns a topic, if Kafka has it. */
     async getTopic(topic: string): Promise<Topic | undefined> {
-        const answer = await this.call('GET', `/v1/topics/${encodeURIComponent(topic)}`);
+        const answer = await this.call('GET', topicPath(topic));
         return found(answer, 'topic-not-found') as Topic | undefined;
     }
 
@@ -308,6 +249,38 @@ export class Client {
     /** Ends the pause of a topic and returns it. Overdue tasks are published now. */
     async resumeTopic(topic: string, reason?: string): Promise<Topic> {
         return this.setTopic(topic, 'resume', reason);
+    }
+
+    /**
+     * Waits for tracked tasks of a topic and returns them, or none. Each goes to one caller of the
+     * group: finish, fail or extend it. Tasks of a lost answer come again after their time to run.
+     */
+    async pop(topic: string, group: string, options: PopOptions = {}): Promise<PoppedTask[]> {
+        const wait = span('wait', options.wait ?? '20s')!;
+        if (milliseconds('wait', wait) >= this.timeout) {
+            throw new RangeError(`wait is ${wait}: give less than the timeout, ${this.timeout} ms`);
+        }
+        const body = { group, wait, max: options.max };
+        const answer = await this.call('POST', `${topicPath(topic)}/pop`, body);
+        return (successful(answer) as { tasks: PoppedTask[] }).tasks;
+    }
+
+    /** Has nodes POST each tracked task of a topic to a service. `isGenuine` checks who calls. */
+    async setCallback(topic: string, callback: CallbackDraft): Promise<Callback> {
+        const path = `${topicPath(topic)}/callback`;
+        return successful(await this.call('PUT', path, callbackBody(callback))) as Callback;
+    }
+
+    /** Returns the callback of a topic, if there is one. */
+    async getCallback(topic: string): Promise<Callback | undefined> {
+        const answer = await this.call('GET', `${topicPath(topic)}/callback`);
+        return found(answer, 'callback-not-found') as Callback | undefined;
+    }
+
+    /** Ends the callback of a topic. Returns it as it was, or undefined if there is none. */
+    async deleteCallback(topic: string): Promise<Callback | undefined> {
+        const answer = await this.call('DELETE', `${topicPath(topic)}/callback`);
+        return found(answer, 'callback-not-found') as Callback | undefined;
     }
 
     /** Creates a schedule, or replaces it as a whole, and returns it. */
@@ -406,8 +379,7 @@ export class Client {
     }
 
     private async setTopic(topic: string, change: string, reason?: string): Promise<Topic> {
-        const path = `/v1/topics/${encodeURIComponent(topic)}/${change}`;
-        return successful(await this.call('POST', path, { reason })) as Topic;
+        return successful(await this.call('POST', `${topicPath(topic)}/${change}`, { reason })) as Topic;
     }
 
     private async setPaused(topic: string, name: string, change: string): Promise<Schedule> {
@@ -549,8 +521,12 @@ function schedulePath(topic: string, name: string): string {
     return `/v1/schedules/${encodeURIComponent(topic)}/${encodeURIComponent(name)}`;
 }
 
+function topicPath(topic: string): string {
+    return `/v1/topics/${encodeURIComponent(topic)}`;
+}
+
 function path(topic: string, name: string): string {
-    return `/v1/topics/${encodeURIComponent(topic)}/tasks/${encodeURIComponent(name)}`;
+    return `${topicPath(topic)}/tasks/${encodeURIComponent(name)}`;
 }
 
 function named(task: Record & { topic: string; name?: string }): object {

@@ -1,19 +1,6 @@
 /** A client of Punctual, which publishes records to Kafka at their due time. */
 
-export {
-    Client,
-    type Cancelled,
-    type ClientOptions,
-    type Due,
-    type MoveVerdict,
-    type Moved,
-    type Record,
-    type Redriven,
-    type RedriveRange,
-    type RetryPolicy,
-    type Task,
-    type Verdict,
-} from './client.js';
+export { Client, type ClientOptions, type Redriven, type RedriveRange } from './client.js';
 export {
     ATTEMPT,
     DUE_AT,
@@ -26,7 +13,18 @@ export {
     taskId,
 } from './consumer.js';
 export { type AnswerVerdict, type Answered, type Failure, type Outcome } from './outcomes.js';
+export { type Callback, type CallbackDraft, type PopOptions, type PoppedTask } from './pops.js';
 export { NoAnswer, Problem } from './problems.js';
 export { type MissedRuns, type Schedule, type ScheduleDraft, type Topic } from './schedules.js';
 export { type Span } from './span.js';
+export {
+    type Cancelled,
+    type Due,
+    type MoveVerdict,
+    type Moved,
+    type Record,
+    type RetryPolicy,
+    type Task,
+    type Verdict,
+} from './tasks.js';
 export { DevServer, type PublishedRecord } from './testing.js';

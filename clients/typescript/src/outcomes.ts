@@ -1,6 +1,6 @@
 /** The answers of consumers about attempts of tracked tasks. */
 
-import type { Task } from './client.js';
+import type { Task } from './tasks.js';
 import { Problem } from './problems.js';
 import { type Span, span } from './span.js';
 

@@ -1,6 +1,6 @@
 /** Topics and schedules: when a schedule runs, and how the API shows both. */
 
-import type { Record } from './client.js';
+import type { Record } from './tasks.js';
 import { type Span, span } from './span.js';
 
 /** A topic as the API shows it. */

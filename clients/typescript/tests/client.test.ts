@@ -11,6 +11,7 @@ import {
     DevServer,
     NoAnswer,
     Once,
+    type PoppedTask,
     Problem,
     TASK_ID,
     type Task,
@@ -105,6 +106,34 @@ test('a consumer answers for its attempts', { skip }, async () => {
     assert.deepEqual(verdicts, ['finished', 'not_found']);
     assert.equal((await client.finish(id, 1)).task?.state, 'finished');
     await assert.rejects(client.fail(id, 0), (problem: Problem) => problem.field === 'attempt');
+});
+
+test('a popped task is finished', { skip }, async () => {
+    const draft = { topic, key: 'popped', payload: { order: 11 }, delay: '0s' };
+    const task = await client.submit({ ...draft, ttr: HOUR });
+    let popped: PoppedTask[] = [];
+    while (!popped.some(({ id }) => id === task.id)) {
+        popped = await client.pop(topic, 'typescript', { wait: '5s', max: 100 });
+    }
+    const { attempt, key, payload, finish_by } = popped.find(({ id }) => id === task.id)!;
+    assert.deepEqual([attempt, key, payload], [1, 'popped', { order: 11 }]);
+    assert.ok(Date.parse(finish_by) > Date.now() + 1_800_000);
+    assert.equal((await client.finish(task.id, attempt)).verdict, 'finished');
+    assert.deepEqual(await client.pop(topic, 'typescript', { wait: '0s' }), []);
+});
+
+test('a callback is set and deleted', { skip }, async () => {
+    assert.equal(await client.getCallback(topic), undefined);
+    const url = 'https://jobs.example.com/orders';
+    const headers = { authorization: 'secret' };
+    const made = await client.setCallback(topic, { url, headers, timeout: '5s', paused: true });
+    assert.deepEqual([made.timeout, made.paused], ['5s', true]);
+    const known = await client.getCallback(topic);
+    assert.deepEqual([known, known?.header_names], [made, ['authorization']]);
+    assert.deepEqual(await client.deleteCallback(topic), known);
+    assert.equal(await client.deleteCallback(topic), undefined);
+    const refused = client.setCallback(topic, { url: 'https://example.org/' });
+    await assert.rejects(refused, (problem: Problem) => problem.field === 'url');
 });
 
 test('a move whose answers are lost moves the task', { skip }, async () => {
@@ -311,6 +340,11 @@ test('a token is not sent in clear over the network', () => {
     assert.throws(() => new Client('http://punctual.example:7070', { token: 'pt_1' }), TypeError);
 });
 
+test('a pop waits less than its client', async () => {
+    const hasty = new Client('http://127.0.0.1:1', { timeout: 5_000 });
+    await assert.rejects(hasty.pop('demo', 'group', { wait: '5s' }), /less than the timeout/);
+});
+
 test('a number is no length of time', async () => {
     const alone = new Client('http://127.0.0.1:1', { retryFor: 0 });
     const bare = 5 as any;
@@ -328,6 +362,8 @@ test('a number is no length of time', async () => {
         () => alone.fail('1', 1, { retryIn: bare }),
         () => alone.extend('1', 1, bare),
         () => alone.outcomes([{ outcome: 'extend', id: '1', attempt: 1, by: bare }]),
+        () => alone.pop('demo', 'group', { wait: bare }),
+        () => alone.setCallback('demo', { url: 'https://jobs.example.com', timeout: bare }),
     ];
     for (const call of calls) {
         await assert.rejects(call, (error: Error) =>

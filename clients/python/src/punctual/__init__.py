@@ -14,7 +14,7 @@ from .consumer import (
 )
 from .outcomes import Answered, Outcome
 from .problems import NoAnswer, Problem
-from .topics import Pause, Schedule, Topic
+from .topics import Pause, PoppedTask, Schedule, Topic
 
 __all__ = [
     "ATTEMPT",
@@ -30,6 +30,7 @@ __all__ = [
     "Once",
     "Outcome",
     "Pause",
+    "PoppedTask",
     "Problem",
     "Redriven",
     "Schedule",

@@ -1,4 +1,4 @@
-"""The client: calls for tasks, for topics and for schedules."""
+"""The client: calls for tasks, for topics, for consumers without Kafka, and for schedules."""
 
 import enum
 import http.client
@@ -15,7 +15,7 @@ from typing import NamedTuple, Optional
 
 from .outcomes import REPEATED, answered, fields, seconds_of
 from .problems import PREFIX, NoAnswer, Problem
-from .topics import schedule_of, topic_of
+from .topics import popped_of, schedule_of, topic_of
 
 PAUSE_MIN, PAUSE_MAX, RETRY_AFTER_MAX = 0.1, 5.0, 60.0
 MISSING = object()
@@ -260,6 +260,35 @@ class Client:
         body = fields({"reason": reason})
         return topic_of(self._must("POST", f"{_topic_path(topic)}/resume", body))
 
+    def pop(self, topic, group, *, wait="20s", max=1):
+        """Waits for tracked tasks of a topic, and returns up to ``max`` of them.
+
+        Each PoppedTask goes to one caller of the ``group``: ``finish``, ``fail`` or ``extend`` it.
+        The list is empty if none came within ``wait``, which must be shorter than the timeout of
+        this client. Tasks of a lost answer come again, after their time to run.
+        """
+        if seconds_of("wait", wait) >= self._timeout:
+            raise ValueError(f"wait is {wait}: give less than the timeout, {self._timeout} s")
+        body = fields({"group": group, "wait": wait, "max": max})
+        answer = self._must("POST", f"{_topic_path(topic)}/pop", body)
+        return [popped_of(task) for task in answer["tasks"]]
+
+    def set_callback(self, topic, url, **callback):
+        """Has nodes POST each tracked task of a topic to ``url``, and returns the callback.
+
+        More: ``headers`` (a dict), ``timeout`` (a length of time), ``concurrency``,
+        ``max_per_second``, ``paused``. ``is_genuine`` checks in the service who calls it.
+        """
+        return self._must("PUT", _callback_path(topic), fields({"url": url, **callback}))
+
+    def get_callback(self, topic):
+        """Returns the callback of a topic, without the values of its headers, or None."""
+        return self._callback("GET", topic)
+
+    def delete_callback(self, topic):
+        """Ends the callback of a topic. Returns it as it was, or None if there is none."""
+        return self._callback("DELETE", topic)
+
     def set_schedule(self, topic, name, payload=MISSING, **schedule):
         """Creates a schedule, or replaces it as a whole, and returns the Schedule.
 
@@ -344,6 +373,12 @@ class Client:
         if "verdict" not in answer:
             raise Problem(answer)
         return Moved(MoveVerdict(answer["verdict"]), answer.get("task"))
+
+    def _callback(self, method, topic):
+        status, answer = self._call(method, _callback_path(topic))
+        if _is(answer, "callback-not-found"):
+            return None
+        return _successful(status, answer)
 
     def _pages(self, path, query, member, parameter, following):
         """Yields the members of a list, page by page."""
@@ -488,6 +523,10 @@ def _id_path(task_id):
 
 def _topic_path(topic):
     return f"/v1/topics/{_quoted(topic)}"
+
+
+def _callback_path(topic):
+    return f"{_topic_path(topic)}/callback"
 
 
 def _path(topic, name):

@@ -12,6 +12,8 @@ REPEATED = (408, 429, 500, 503)
 
 #: Fields that are lengths of time.
 SPANS = (
+    "wait",
+    "timeout",
     "delay",
     "ttr",
     "backoff_min",

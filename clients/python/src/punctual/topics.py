@@ -1,4 +1,4 @@
-"""Topics and schedules as a node shows them."""
+"""Topics, popped tasks and schedules as a node shows them."""
 
 from datetime import datetime
 from typing import NamedTuple, Optional
@@ -26,6 +26,19 @@ class Topic(NamedTuple):
     body: dict
 
 
+class PoppedTask(NamedTuple):
+    """An attempt of a tracked task, with its record."""
+
+    id: str
+    #: The number of this attempt, for ``finish``, ``fail`` and ``extend``.
+    attempt: int
+    #: The task comes again afterwards.
+    finish_by: datetime
+    #: What the API shows: ``payload`` (or ``payload_text``, ``payload_base64``, ``tombstone``),
+    #: ``key``, ``headers``, ``attempts_max``, ``due_at``, ``partition``, ``offset``, ..
+    body: dict
+
+
 class Schedule(NamedTuple):
     """A schedule."""
 
@@ -48,6 +61,11 @@ def topic_of(body):
     paused = body.get("paused")
     pause = paused and Pause(_time(paused["since"]), paused["reason"], paused.get("by"))
     return Topic(body["topic"], pause, body.get("in_flight"), body)
+
+
+def popped_of(body):
+    """Reads a popped task from an answer."""
+    return PoppedTask(body["id"], body["attempt"], _time(body["finish_by"]), body)
 
 
 def schedule_of(body):

@@ -33,7 +33,10 @@ import javax.net.ssl.SSLContext;
 import javax.net.ssl.SSLHandshakeException;
 import javax.net.ssl.TrustManagerFactory;
 
-/** A client of one node, for any number of threads: calls for tasks, topics and schedules. */
+/**
+ * A client of one node, for any number of threads: calls for tasks, topics, consumers without Kafka,
+ * and schedules.
+ */
 public final class PunctualClient {
     private static final Duration PAUSE_MIN = Duration.ofMillis(100);
     private static final Duration PAUSE_MAX = Duration.ofSeconds(5);
@@ -286,6 +289,39 @@ public final class PunctualClient {
         return changeTopic(topic, "/resume", reason);
     }
 
+    /**
+     * Waits for tracked tasks of a topic, and returns up to {@code max} of them, or none. Each goes
+     * to one caller of the group: answer for it. {@code wait} must be shorter than the timeout of
+     * this client. Tasks of a lost answer come again after their time to run.
+     */
+    public List<PoppedTask> pop(String topic, String group, Duration wait, int max)
+            throws InterruptedException {
+        if (wait.compareTo(settings.timeout) >= 0) throw new IllegalArgumentException(
+            "wait is " + wait + ": give less than the timeout, " + settings.timeout);
+        var body = Draft.JSON.createObjectNode()
+            .put("group", group).put("wait", wait.toMillis()).put("max", max);
+        var tasks = successful(call("POST", topicPath(topic) + "/pop", body, FOR_EVER)).get("tasks");
+        return StreamSupport.stream(tasks.spliterator(), false).map(PoppedTask::of).toList();
+    }
+
+    /**
+     * Has nodes POST each tracked task of a topic to a service, and returns the callback.
+     * {@link Signature#isGenuine} checks in the service who calls it.
+     */
+    public JsonNode setCallback(String topic, CallbackDraft draft) throws InterruptedException {
+        return successful(call("PUT", topicPath(topic) + "/callback", draft.body, FOR_EVER));
+    }
+
+    /** Returns the callback of a topic, without the values of its headers, or null. */
+    public JsonNode getCallback(String topic) throws InterruptedException {
+        return foundCallback("GET", topic);
+    }
+
+    /** Ends the callback of a topic. Returns it as it was, or null if there is none. */
+    public JsonNode deleteCallback(String topic) throws InterruptedException {
+        return foundCallback("DELETE", topic);
+    }
+
     /** Creates a schedule, or replaces it as a whole, and returns it. */
     public Schedule setSchedule(String topic, String name, ScheduleDraft draft)
             throws InterruptedException {
@@ -362,6 +398,11 @@ public final class PunctualClient {
         var body = Draft.JSON.createObjectNode();
         if (reason != null) body.put("reason", reason);
         return Topic.of(successful(call("POST", topicPath(topic) + change, body, FOR_EVER)));
+    }
+
+    private JsonNode foundCallback(String method, String topic) throws InterruptedException {
+        var answer = call(method, topicPath(topic) + "/callback", null, FOR_EVER);
+        return answer.is("callback-not-found") ? null : successful(answer);
     }
 
     private Schedule schedule(String method, String path, JsonNode body)

@@ -98,6 +98,42 @@ class PunctualClientTest {
         }
 
         @Test
+        void aPoppedTaskIsFinished() throws Exception {
+            var draft = Draft.in(Duration.ZERO).key("popped").payload(11).ttr(HOUR);
+            var id = client.submit(TOPIC, draft).get("id").asText();
+            var popped = new ArrayList<PoppedTask>();
+            while (popped.isEmpty()) {
+                popped.addAll(client.pop(TOPIC, "java", Duration.ofSeconds(5), 100));
+                popped.removeIf(task -> !task.id().equals(id));
+            }
+            var task = popped.get(0);
+            assertEquals(1, task.attempt());
+            assertEquals("popped", task.body().get("key").asText());
+            assertEquals(11, task.body().get("payload").asInt());
+            assertTrue(task.finishBy().isAfter(Instant.now().plus(HOUR.dividedBy(2))));
+            var finished = client.answer(Outcome.finish(id).attempt(task.attempt()));
+            assertEquals(Answered.Verdict.FINISHED, finished.verdict());
+            assertEquals(List.of(), client.pop(TOPIC, "java", Duration.ZERO, 1));
+            assertThrows(IllegalArgumentException.class, () -> client.pop(TOPIC, "java", HOUR, 1));
+        }
+
+        @Test
+        void aCallbackIsSetAndDeleted() throws Exception {
+            assertNull(client.getCallback(TOPIC));
+            var draft = CallbackDraft.to("https://jobs.example.com/orders")
+                .headers(Map.of("authorization", "secret")).timeout(Duration.ofSeconds(5)).paused();
+            var made = client.setCallback(TOPIC, draft);
+            assertEquals("5s", made.get("timeout").asText());
+            assertEquals(made, client.getCallback(TOPIC));
+            assertEquals("authorization", made.get("header_names").get(0).asText());
+            assertEquals(made, client.deleteCallback(TOPIC));
+            assertNull(client.deleteCallback(TOPIC));
+            var elsewhere = CallbackDraft.to("https://example.org/");
+            var problem = assertThrows(Problem.class, () -> client.setCallback(TOPIC, elsewhere));
+            assertEquals("url", problem.field());
+        }
+
+        @Test
         void aMoveWhoseAnswersAreLostMovesTheTask() throws Exception {
             var task = client.submit(TOPIC, Draft.in(HOUR).name("order-7").payload(7));
             var moved = losing.move(TOPIC, "order-7", HOUR.multipliedBy(2));

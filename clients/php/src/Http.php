@@ -1,0 +1,139 @@
+<?php
+
+declare(strict_types=1);
+
+namespace Punctual;
+
+/**
+ * A connection to a node, which repeats requests.
+ *
+ * @internal
+ */
+final class Http
+{
+    public const PAUSE_MIN = 0.1;
+    public const PAUSE_MAX = 5.0;
+    private const RETRY_AFTER_MAX = 60.0;
+    /** Statuses of calls that are repeated, because they were not done, or only perhaps. */
+    public const REPEATED = [408, 429, 500, 503];
+    /** Errors of curl before a request is sent: nothing was done. */
+    private const NOT_CONNECTED = [
+        CURLE_COULDNT_RESOLVE_HOST,
+        CURLE_COULDNT_CONNECT,
+        CURLE_SSL_CONNECT_ERROR,
+        ...self::CERTIFICATE,
+    ];
+    /** A certificate does not become right by asking again. */
+    private const CERTIFICATE = [
+        CURLE_SSL_CACERT,
+        CURLE_SSL_PEER_CERTIFICATE,
+        CURLE_SSL_CACERT_BADFILE,
+    ];
+
+    private readonly string $url;
+    private readonly \CurlHandle $curl;
+
+    public function __construct(
+        string $url,
+        #[\SensitiveParameter] private readonly ?string $token,
+        private readonly ?string $caFile,
+        public readonly float $timeout,
+        public readonly float $retryFor,
+    ) {
+        $host = parse_url($url, PHP_URL_HOST);
+        $isLocal = in_array($host, ['127.0.0.1', '[::1]', 'localhost'], true);
+        if ($token !== null && parse_url($url, PHP_URL_SCHEME) !== 'https' && !$isLocal) {
+            $reason = 'a token is sent over https:// only, or to this machine';
+            throw new \InvalidArgumentException($reason);
+        }
+        $this->url = rtrim($url, '/');
+        $this->curl = curl_init();
+    }
+
+    /**
+     * Repeats a request until it has an answer. Repeats what was not done (429, 503), and what may
+     * have been done (no answer, 500, `outcome-unknown`) if a repetition starts within `$safeFor`.
+     *
+     * @return array{int, float, array} status, seconds of Retry-After, body
+     */
+    public function call(
+        string $method,
+        string $path,
+        array|\stdClass|null $body = null,
+        float $safeFor = INF,
+    ): array {
+        $flags = JSON_THROW_ON_ERROR | JSON_PRESERVE_ZERO_FRACTION;
+        try {
+            $text = $body === null ? null : json_encode($body, $flags);
+        } catch (\JsonException $error) {
+            $advice = match ($error->getCode()) {
+                JSON_ERROR_UTF8 => "; bytes are sent as 'payload_base64' => base64_encode(\$bytes)"
+                    . ' in place of payload, key_base64 for a key, and base64 for a header',
+                default => '',
+            };
+            throw new \InvalidArgumentException($error->getMessage() . $advice, 0, $error);
+        }
+        $began = hrtime(true);
+        $isUnknown = false;
+        for ($attempt = 0; ; $attempt++) {
+            $answer = $this->attempt($method, $path, $text);
+            $asked = 0.0;
+            $isFinal = false;
+            if (is_int($answer)) {
+                $failure = curl_strerror($answer) ?? "error {$answer} of curl";
+                $isFinal = in_array($answer, self::CERTIFICATE, true);
+                $isUnknown = $isUnknown || !in_array($answer, self::NOT_CONNECTED, true);
+            } elseif (!in_array($answer[0], self::REPEATED, true)) {
+                return $answer;
+            } else {
+                $problem = new Problem($answer[2]);
+                $failure = $problem->getMessage();
+                $asked = min($answer[1], self::RETRY_AFTER_MAX);
+                $isPerhapsDone = in_array($problem->slug, ['outcome-unknown', 'internal'], true);
+                $isUnknown = $isUnknown || $isPerhapsDone;
+            }
+            $doubled = min(self::PAUSE_MIN * 2 ** min($attempt, 16), self::PAUSE_MAX);
+            $pause = max($doubled, $asked) * (1 + random_int(0, 250) / 1000);
+            $end = $isUnknown ? min($this->retryFor, $safeFor) : $this->retryFor;
+            if ($isFinal || (hrtime(true) - $began) / 1e9 + $pause > $end) {
+                throw new NoAnswer("{$method} {$path}: {$failure}", $isUnknown);
+            }
+            usleep((int) ($pause * 1e6));
+        }
+    }
+
+    /** @return int|array{int, float, array} the error of curl, or the answer */
+    private function attempt(string $method, string $path, ?string $text): int|array
+    {
+        $retryAfter = 0.0;
+        $headers = ['expect:'];
+        if ($text !== null) {
+            $headers[] = 'content-type: application/json';
+        }
+        if ($this->token !== null) {
+            $headers[] = "authorization: Bearer {$this->token}";
+        }
+        curl_reset($this->curl);
+        curl_setopt_array($this->curl, [
+            CURLOPT_URL => $this->url . $path,
+            CURLOPT_CUSTOMREQUEST => $method,
+            CURLOPT_HTTPHEADER => $headers,
+            CURLOPT_RETURNTRANSFER => true,
+            CURLOPT_TIMEOUT_MS => (int) ($this->timeout * 1000),
+            CURLOPT_HEADERFUNCTION => static function ($curl, string $line) use (&$retryAfter): int {
+                if (stripos($line, 'retry-after:') === 0) {
+                    $retryAfter = (float) substr($line, 12);
+                }
+                return strlen($line);
+            },
+        ] + ($text === null ? [] : [CURLOPT_POSTFIELDS => $text])
+          + ($this->caFile === null ? [] : [CURLOPT_CAINFO => $this->caFile]));
+        $answer = curl_exec($this->curl);
+        if ($answer === false) {
+            return curl_errno($this->curl);
+        }
+        $body = json_decode($answer, true);
+        $status = curl_getinfo($this->curl, CURLINFO_RESPONSE_CODE);
+        return is_array($body) ? [$status, $retryAfter, $body] : CURLE_WEIRD_SERVER_REPLY;
+    }
+}
